@@ -1,0 +1,51 @@
+// Files: read whole, mapped, and written so that they appear whole or not at all.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace octet {
+
+/// Whole contents of a file. Throws Error naming the path and the reason.
+std::string read_file(const std::string& path);
+
+/// Writes `bytes` to a temporary name beside `path`, fsyncs, renames over `path`, fsyncs the folder.
+/// Throws Error (disk full, folder not writable) and leaves an existing file as it was.
+void write_file_atomically(const std::string& path, std::string_view bytes);
+
+/// Makes a folder and its parents. Throws Error when that fails or something else is in the way.
+void make_folders(const std::string& path);
+
+/// fsyncs a folder, so that a rename in it survives a power loss.
+void sync_folder(const std::string& path);
+
+/// True when a file or folder exists.
+bool path_exists(const std::string& path);
+
+/// A file mapped read-only. Movable, not copyable. Empty files have size 0 and no data.
+class MappedFile {
+ public:
+  MappedFile() = default;
+  explicit MappedFile(const std::string& path);
+  ~MappedFile();
+  MappedFile(MappedFile&& other) noexcept;
+  MappedFile& operator=(MappedFile&& other) noexcept;
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+  std::string_view text() const { return {reinterpret_cast<const char*>(data_), size_}; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+  const std::byte* data_ = nullptr;
+  std::size_t size_ = 0;
+};
+
+/// 64-bit XXH3 hash of some bytes, and 128-bit as 32 hexadecimal digits.
+std::uint64_t hash64(std::string_view bytes, std::uint64_t seed = 0);
+std::string hash128_hex(std::string_view bytes);
+
+}  // namespace octet

@@ -1,0 +1,29 @@
+// Small words about text that several rooms need.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace octet {
+
+/// The candidate with the smallest edit distance to `word`, or "" when none is near (distance over a
+/// third of the word's length, at least 2).
+std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);
+
+/// "1.50 GiB", "12.0 MiB", "512 B".
+std::string human_bytes(double bytes);
+/// "1,234,567".
+std::string with_commas(std::int64_t n);
+/// "0:01:23" as tqdm and LLaMA-Factory print durations.
+std::string clock_time(double seconds);
+/// Pieces of `text` between `separator`s; empty pieces kept.
+std::vector<std::string> split(std::string_view text, char separator);
+/// `text` without blanks at both ends.
+std::string_view trim(std::string_view text);
+
+/// True when `text` is well-formed UTF-8 (no surrogates, no overlong forms, at most U+10FFFF).
+bool is_utf8(std::string_view text);
+
+}  // namespace octet

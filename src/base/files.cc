@@ -1,0 +1,161 @@
+#include "octet/base/files.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <utility>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "octet/base/error.h"
+
+namespace octet {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void fail(const std::string& what, const std::string& path, int code,
+                       const std::string& fix = "") {
+  throw Error({.what = what, .found = std::strerror(code), .where = path, .fix = fix});
+}
+
+// A file descriptor that closes itself.
+struct Descriptor {
+  int fd;
+  explicit Descriptor(int f) : fd(f) {}
+  ~Descriptor() {
+    if (fd >= 0) ::close(fd);
+  }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+};
+
+int open_to_read(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) fail("cannot open a file", path, errno, "check the path and its permissions");
+  struct stat st {};
+  if (::fstat(fd, &st) != 0 || S_ISDIR(st.st_mode)) {
+    const int code = S_ISDIR(st.st_mode) ? EISDIR : errno;
+    ::close(fd);
+    fail("cannot read a file", path, code, "name a file, not a folder");
+  }
+  return fd;
+}
+
+}  // namespace
+
+std::string read_file(const std::string& path) {
+  const Descriptor file(open_to_read(path));
+  struct stat st {};
+  if (::fstat(file.fd, &st) != 0) fail("cannot read a file", path, errno);
+  std::string text;
+  text.reserve(static_cast<std::size_t>(st.st_size));
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t n = ::read(file.fd, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("cannot read a file", path, errno);
+    if (n == 0) return text;
+    text.append(buffer, static_cast<std::size_t>(n));
+  }
+}
+
+void write_file_atomically(const std::string& path, std::string_view bytes) {
+  const std::string temporary = path + ".tmp-" + std::to_string(::getpid());
+  {
+    const Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (file.fd < 0)
+      fail("cannot create a file", path, errno, "check that the folder exists and can be written");
+    const auto give_up = [&](int code) {
+      ::unlink(temporary.c_str());
+      fail("cannot write a file", path, code, code == ENOSPC ? "free some disk space" : "");
+    };
+    std::size_t done = 0;
+    while (done < bytes.size()) {
+      const ssize_t n = ::write(file.fd, bytes.data() + done, bytes.size() - done);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) give_up(errno);
+      done += static_cast<std::size_t>(n);
+    }
+    if (::fsync(file.fd) != 0) give_up(errno);
+  }
+  if (::rename(temporary.c_str(), path.c_str()) != 0) {
+    const int code = errno;
+    ::unlink(temporary.c_str());
+    fail("cannot rename a finished file into place", path, code);
+  }
+  const auto parent = fs::path(path).parent_path();
+  sync_folder(parent.empty() ? "." : parent.string());
+}
+
+void make_folders(const std::string& path) {
+  std::error_code code;
+  fs::create_directories(path, code);
+  if (code || !fs::is_directory(path)) {
+    throw Error({.what = "cannot make a folder",
+                 .found = code ? code.message() : "a file is in the way",
+                 .where = path,
+                 .fix = "choose a folder that can be written"});
+  }
+}
+
+void sync_folder(const std::string& path) {
+  const Descriptor folder(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  // Some file systems refuse fsync on folders with EINVAL; there the rename is as safe as they make it.
+  if (folder.fd < 0 || (::fsync(folder.fd) != 0 && errno != EINVAL))
+    fail("cannot sync a folder", path, errno);
+}
+
+bool path_exists(const std::string& path) {
+  std::error_code code;
+  return fs::exists(path, code);
+}
+
+MappedFile::MappedFile(const std::string& path) : path_(path) {
+  const Descriptor file(open_to_read(path));
+  struct stat st {};
+  if (::fstat(file.fd, &st) != 0) fail("cannot read a file", path, errno);
+  size_ = static_cast<std::size_t>(st.st_size);
+  if (size_ == 0) return;
+  void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  if (address == MAP_FAILED) fail("cannot map a file", path, errno);
+  data_ = static_cast<const std::byte*>(address);
+}
+
+MappedFile::~MappedFile() {
+  if (data_) ::munmap(const_cast<std::byte*>(data_), size_);
+}
+
+MappedFile::MappedFile(MappedFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      data_(std::exchange(other.data_, nullptr)),
+      size_(std::exchange(other.size_, 0)) {}
+
+MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_, other.data_);
+  std::swap(size_, other.size_);
+  return *this;
+}
+
+std::uint64_t hash64(std::string_view bytes, std::uint64_t seed) {
+  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
+}
+
+std::string hash128_hex(std::string_view bytes) {
+  const XXH128_hash_t h = XXH3_128bits(bytes.data(), bytes.size());
+  constexpr char digits[] = "0123456789abcdef";
+  std::string text;
+  for (const std::uint64_t half : {h.high64, h.low64}) {
+    for (int shift = 60; shift >= 0; shift -= 4) text += digits[(half >> shift) & 15u];
+  }
+  return text;
+}
+
+}  // namespace octet
