@@ -1,0 +1,127 @@
+// The comm room: ranks and their messages. Collectives are our own, over non-blocking point-to-point calls,
+// with a fixed order of summation (rank order), so that the same numbers give the same bits at every stage.
+// On the CPU one communication thread per rank makes every MPI call; it serves two queues, gathers and
+// reductions, as resumable state machines, so that neither blocks the other.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "octet/device/device.h"
+
+namespace octet::comm {
+
+/// Where this rank stands.
+struct Place {
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;  ///< among the ranks of its node
+  int local_size = 1;
+  int node = 0;
+  int nodes = 1;
+  std::string host;
+};
+
+/// In which format a reduction's values travel. Sums are fp32 whatever it is.
+enum class Wire { f32, bf16, fp8, int8 };
+
+/// Bytes and times of the collectives of one kind since the counters were last taken.
+struct Traffic {
+  std::string kind;  ///< "reduce_scatter", "all_gather", …
+  std::int64_t calls = 0;
+  std::int64_t bytes_sent = 0;  ///< by this rank, counted where they are handed to the transport
+  double seconds = 0;           ///< from first message posted to last one complete
+};
+
+/// One slice per rank: [size, count] in, this rank's slice of the sum out.
+struct ReduceScatterArgs {
+  const char* name = "";        ///< for traces: "block 3 matrices"
+  const float* from = nullptr;  ///< [size * count] device memory
+  float* to = nullptr;          ///< [count]; may be the own slice of `from`
+  std::int64_t count = 0;       ///< elements of one slice
+  bool accumulate = false;      ///< to += sum instead of to = sum
+  Wire wire = Wire::f32;
+};
+
+/// Every rank's slice to all ranks, in place.
+struct AllGatherArgs {
+  const char* name = "";
+  void* buffer = nullptr;  ///< [size * bytes] device memory; the own slice is in its place
+  std::int64_t bytes = 0;  ///< of one slice
+};
+
+/// Ranks that work together. One object per rank. All ranks call the same collectives on the same queue in
+/// the same order. Errors of the transport end the job through abort().
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual const Place& place() const = 0;
+  int rank() const { return place().rank; }
+  int size() const { return place().size; }
+
+  /// Streams on which collectives may be enqueued; a collective completes when later work of its stream runs.
+  virtual Stream& gather_stream() = 0;
+  virtual Stream& reduce_stream() = 0;
+
+  /// Sums in rank order: ((r0 + r1) + r2) + …, in fp32.
+  virtual void reduce_scatter(Stream& stream, const ReduceScatterArgs& args) = 0;
+  virtual void all_gather(Stream& stream, const AllGatherArgs& args) = 0;
+  /// values[i] = max over ranks; NaN wins. Device memory, in place.
+  virtual void all_reduce_max(Stream& stream, const char* name, float* values, std::int64_t count) = 0;
+  /// values[i] = sum over ranks (integers, so in any order; doubles in rank order). Device memory, in place.
+  virtual void all_reduce_sum(Stream& stream, const char* name, std::int64_t* values, std::int64_t count) = 0;
+  virtual void all_reduce_sum(Stream& stream, const char* name, double* values, std::int64_t count) = 0;
+
+  // Control plane: small, blocking, host memory. Never called between enqueued work and its completion by
+  // only some of the ranks.
+  virtual void barrier() = 0;
+  /// The bytes of `root` on all ranks.
+  virtual std::string broadcast(const std::string& bytes, int root) = 0;
+  /// Every rank's bytes on every rank, by rank.
+  virtual std::vector<std::string> all_gather_bytes(const std::string& bytes) = 0;
+  virtual std::vector<std::int64_t> all_gather_int(std::int64_t value) = 0;
+  std::int64_t all_min(std::int64_t value);
+  std::int64_t all_max(std::int64_t value);
+  std::int64_t all_sum(std::int64_t value);
+
+  /// Runs `work` on every rank; when it throws an Error anywhere, all ranks throw: the lowest failing rank
+  /// the Error itself (with its rank and host added), the others a silent one (problem().what empty), so that
+  /// one message is printed and all ranks end.
+  void together(const std::function<void()>& work);
+
+  /// Counters since the last call, and zeroes them.
+  virtual std::vector<Traffic> take_traffic() = 0;
+
+  /// Ends the whole job at once with this exit code. Does not return.
+  [[noreturn]] virtual void abort(int code) = 0;
+};
+
+/// True when an MPI launcher started this process (Open MPI, MPICH/PMI, Slurm with PMIx).
+bool launched_by_mpi();
+
+/// The communicator of this process: MPI when a launcher started it (initialised on the communication
+/// thread), else one rank alone. `device` is where collectives' buffers lie. One per process.
+std::unique_ptr<Communicator> make_communicator(Device& device);
+
+/// One rank without MPI, for tools and tests.
+std::unique_ptr<Communicator> make_self_communicator(Device& device);
+
+/// Where this process stands, before any device exists: initialises MPI when a launcher started it.
+Place find_place();
+
+/// Runs `body` on `ranks` threads of this process, each with a communicator and a device of its own kind: the
+/// same collectives over memory instead of MPI. Rethrows the first exception. `compute_worker` as in
+/// CpuOptions.
+struct ThreadRanksOptions {
+  int ranks = 2;
+  bool compute_worker = false;
+  int threads_per_rank = 1;
+};
+void run_ranks_as_threads(const ThreadRanksOptions& options,
+                          const std::function<void(Communicator&, Device&)>& body);
+
+}  // namespace octet::comm

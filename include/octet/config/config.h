@@ -1,0 +1,181 @@
+// config: what the user asked for, as one flat struct of typed values.
+//
+// Everything about a key (name, type, default, range, choices, documentation, other names, whether it is
+// used, only accepted, or refused) stands in one table (schema.h); parsing, --help, docs/config.md and the
+// resolved dump are read from it. Every dialect (DeepSpeed JSON, SFT-Play, verl) is a table that translates
+// into these keys. Nothing here knows the world size: what needs it takes it as an argument (derive.h).
+// Nothing is ignored in silence: a key is used, or noted once, or refused with a reason.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace octet::config {
+
+using Strings = std::vector<std::string>;
+/// Named arguments of a schedule: numbers, or words such as "cosine".
+using Arguments = std::map<std::string, std::variant<double, std::string>>;
+
+/// The resolved configuration. The initialisers are the defaults. Fields have the names of their keys
+/// (`template` is `template_name`); their meaning is the documentation of the key in the table.
+struct Config {
+  // Model
+  std::string model_name_or_path;
+  bool train_from_scratch = false;
+
+  // Data
+  std::string stage = "sft";
+  std::optional<std::string> template_name;
+  std::optional<std::string> default_system;
+  bool enable_thinking = true;
+  Strings dataset;
+  std::string dataset_dir = "data";
+  Strings eval_dataset;
+  double val_size = 0.0;
+  std::int64_t cutoff_len = 2048;
+  bool packing = false;
+  bool neat_packing = false;
+  std::optional<std::int64_t> max_samples;
+  bool train_on_prompt = false;
+  bool mask_history = false;
+  bool overwrite_cache = false;
+  std::optional<std::int64_t> preprocessing_num_workers;
+  bool disable_shuffling = false;
+  std::int64_t dataloader_num_workers = 0;
+  bool dataloader_drop_last = false;
+
+  // Batch and optimisation
+  std::string finetuning_type = "full";
+  std::int64_t per_device_train_batch_size = 8;
+  std::int64_t per_device_eval_batch_size = 8;
+  std::optional<std::int64_t> gradient_accumulation_steps;
+  std::optional<std::int64_t> global_batch_size;
+  double learning_rate = 5e-5;
+  double weight_decay = 0.0;
+  double adam_beta1 = 0.9;
+  double adam_beta2 = 0.999;
+  double adam_epsilon = 1e-8;
+  double max_grad_norm = 1.0;
+  double num_train_epochs = 3.0;
+  std::int64_t max_steps = -1;
+  std::string lr_scheduler_type = "linear";
+  Arguments lr_scheduler_kwargs;
+  double warmup_steps = 0.0;
+  double warmup_ratio = 0.0;
+  std::int64_t seed = 42;
+  std::optional<std::int64_t> data_seed;
+
+  // Precision
+  bool bf16 = false;
+  bool pure_bf16 = false;
+  bool fp8 = false;
+  std::string fp8_backend = "auto";
+  std::string fp8_recipe = "delayed";
+  std::string fp8_format = "hybrid";
+  std::int64_t fp8_amax_history_len = 1024;
+  std::string fp8_amax_compute_algo = "max";
+  std::int64_t fp8_margin = 0;
+  std::string param_dtype = "fp32";
+  std::string grad_dtype = "fp32";
+  std::string optim_dtype = "fp32";
+
+  // Sharding, communication, memory
+  std::string device = "auto";
+  std::int64_t zero_stage = 0;
+  bool overlap_comm = true;
+  std::string reduce_dtype = "fp32";
+  std::string gather_dtype = "compute";
+  std::string deterministic = "auto";
+  std::optional<std::string> recompute_requested;  ///< what `recompute` said; see recompute()
+  std::optional<bool> gradient_checkpointing;
+  bool disable_gradient_checkpointing = false;
+  bool optim_state_cpu_offload = false;
+  std::int64_t ddp_timeout = 1800;
+  std::string deepspeed;
+
+  // Output
+  std::string output_dir;
+  bool overwrite_output_dir = false;
+  std::optional<std::string> resume_from_checkpoint;
+  double logging_steps = 500;
+  bool logging_first_step = false;
+  std::string save_strategy = "steps";
+  double save_steps = 500;
+  std::optional<std::int64_t> save_total_limit;
+  bool save_async = false;
+  std::string eval_strategy = "no";
+  std::optional<double> eval_steps;
+  Strings report_to = {"none"};
+  std::optional<std::string> run_name;
+  std::optional<std::string> logging_dir;
+  bool plot_loss = false;
+  bool do_train = true;
+  std::optional<double> gpu_hour_price;
+
+  /// Which activations are recomputed in backward: "none", "full", … from `recompute`, or else from
+  /// gradient_checkpointing / disable_gradient_checkpointing.
+  std::string recompute() const;
+  /// True when report_to asks for TensorBoard files ("tensorboard" or "all").
+  bool tensorboard() const;
+  /// seed of the order of samples: data_seed, or else seed.
+  std::uint64_t order_seed() const;
+};
+
+/// Where a value came from, weakest first.
+enum class Source : std::uint8_t { fallback, environment, deepspeed, yaml, override_ };
+/// "default", "environment", "DeepSpeed JSON", "YAML", "override".
+const char* name_of(Source source);
+
+/// Source and place ("config.yaml:12", "command line", "DS_JSON: zero_optimization.stage").
+struct Origin {
+  Source source = Source::fallback;
+  std::string where;
+};
+
+/// A resolved configuration with the story of its values.
+struct Resolved {
+  Config config;
+  std::string path;  ///< the YAML or JSON file; empty when everything was on the command line
+  std::map<std::string, Origin> origins;     ///< by key; keys not listed have their default
+  Strings notes;                             ///< sentences for the log, each said once
+  std::map<std::string, std::string> extra;  ///< accepted keys that change nothing, as written
+
+  bool is_set(const std::string& key) const { return origins.contains(key); }
+  /// One line a key: name, value, where it came from; keys at their default only with `all`.
+  std::string explain(bool all = true) const;
+  /// The whole resolved configuration as YAML that loads to the same configuration.
+  std::string to_yaml() const;
+};
+
+using Environment = std::map<std::string, std::string>;
+/// The variables of this process.
+Environment process_environment();
+
+struct LoadOptions {
+  /// Training needs a model, data and an output folder; other commands need less.
+  bool for_training = true;
+  Environment environment = process_environment();
+};
+
+/// Reads the arguments of a command: at most one path ending in .yaml, .yml or .json, and overrides as
+/// key=value, --key=value, --key value, or --flag for a bool, in any order ("a.b=c" reaches into maps).
+/// Throws Error (ExitCode::usage) for anything unknown, mistyped, out of range, contradictory or unsupported.
+Resolved load(const Strings& arguments, const LoadOptions& options = {});
+
+/// The same from YAML text already in memory; `name` stands for the file in messages.
+Resolved load_text(const std::string& yaml, const std::string& name, const Strings& overrides = {},
+                   const LoadOptions& options = {});
+
+/// 32 hexadecimal digits that change exactly when a key changes that decides the numbers of a run (model,
+/// data, order, batch, schedule, precision), and not with folders, logging, saving, stage or overlap.
+std::string resume_hash(const Config& config);
+
+/// Keys of that kind that differ between a saved run and this one, each as "key: saved -> now". A resume that
+/// finds any says so.
+Strings resume_differences(const Config& saved, const Config& now);
+
+}  // namespace octet::config

@@ -1,0 +1,37 @@
+// Values that follow from the configuration and from what only the run knows.
+#pragma once
+
+#include <cstdint>
+
+#include "octet/config/config.h"
+
+namespace octet::config {
+
+/// How an optimizer step is made up.
+struct Batch {
+  std::int64_t micro = 1;         ///< samples of one micro-batch on one rank
+  std::int64_t accumulation = 1;  ///< micro-batches of a step on one rank
+  std::int64_t world = 1;
+  std::int64_t global = 1;  ///< samples of an optimizer step: the product of the three
+};
+
+/// Works out the accumulation from per_device_train_batch_size, gradient_accumulation_steps,
+/// global_batch_size and the world size. Throws Error when they do not agree, naming numbers that do.
+Batch resolve_batch(const Config& config, std::int64_t world);
+
+/// Warm-up steps of a run of `total` optimizer steps: warmup_steps when it is at least 1, else
+/// ceil(total x ratio) with warmup_steps below 1, or warmup_ratio, as ratio (as transformers does).
+std::int64_t warmup_steps(const Config& config, std::int64_t total);
+
+/// An interval such as logging_steps, save_steps, eval_steps: a count, or below 1 a share of `total`, rounded
+/// up; at least 1.
+std::int64_t interval_steps(double value, std::int64_t total);
+
+/// Optimizer steps of an epoch of `micro_batches` micro-batches a rank: the last, partial group of an epoch
+/// steps too, and there is at least one.
+std::int64_t steps_per_epoch(std::int64_t micro_batches, std::int64_t accumulation);
+
+/// Optimizer steps of the run: max_steps, or ceil(num_train_epochs x steps per epoch).
+std::int64_t total_steps(const Config& config, std::int64_t steps_in_epoch);
+
+}  // namespace octet::config

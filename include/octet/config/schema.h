@@ -1,0 +1,78 @@
+// The table of keys.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "octet/config/config.h"
+
+namespace octet::config {
+
+enum class Kind : std::uint8_t { boolean, integer, number, text, list, arguments };
+/// used: read by the program. noted: accepted, checked, changes nothing, said once. refused: only its
+/// harmless values are accepted; others end with the reason.
+enum class Status : std::uint8_t { used, noted, refused };
+
+using Member = std::variant<std::monostate, bool Config::*, std::int64_t Config::*, double Config::*,
+                            std::string Config::*, Strings Config::*, Arguments Config::*,
+                            std::optional<bool> Config::*, std::optional<std::int64_t> Config::*,
+                            std::optional<double> Config::*, std::optional<std::string> Config::*>;
+
+/// One key. Built by the functions below and the chainable setters.
+struct Field {
+  std::string name;
+  std::string group;
+  Kind kind = Kind::text;
+  Member member;
+  bool optional = false;  ///< null and "none" mean "not given"
+  Status status = Status::used;
+  std::string doc;
+  std::string fallback;  ///< default as text; for noted and refused keys the value that asks for nothing
+  double low = -std::numeric_limits<double>::infinity();
+  double high = std::numeric_limits<double>::infinity();
+  bool low_open = false, high_open = false;
+  Strings choices;
+  Strings aliases;
+  std::vector<std::pair<std::string, std::string>> refused_values;  ///< value, reason
+  Strings harmless;                                                 ///< of a refused key
+  std::string reason;                                               ///< why refused, or what the note says
+  bool resume = false;                                              ///< enters resume_hash
+
+  Field& range(double at_least, double at_most) & { return low = at_least, high = at_most, *this; }
+  Field& at_least(double bound) & { return low = bound, *this; }
+  Field& above(double bound) & { return low = bound, low_open = true, *this; }
+  Field& below(double bound) & { return high = bound, high_open = true, *this; }
+  Field& one_of(Strings values) & { return choices = std::move(values), *this; }
+  Field& alias(std::string other) & { return aliases.push_back(std::move(other)), *this; }
+  /// A value of `one_of` that is known and not supported.
+  Field& refuse(std::string value, std::string why) & {
+    return refused_values.emplace_back(std::move(value), std::move(why)), *this;
+  }
+  Field& decides_numbers() & { return resume = true, *this; }
+};
+
+/// All keys, grouped, in the order of the documentation.
+const std::vector<Field>& schema();
+/// The key with this name or alias, or nullptr.
+const Field* find_field(const std::string& name);
+/// Every name and alias.
+const Strings& field_names();
+
+/// Value of a used field as YAML text ("null" for an optional that is not given).
+std::string value_text(const Field& field, const Config& config);
+/// Default as text.
+std::string default_text(const Field& field);
+/// "integer in [1, 64]", "fp32, bf16", "number above 0".
+std::string expected_text(const Field& field);
+
+/// docs/config.md.
+std::string reference_markdown();
+/// The keys for --help, one line each with default and first sentence.
+std::string help_text();
+
+}  // namespace octet::config

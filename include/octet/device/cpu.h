@@ -1,0 +1,31 @@
+// The CPU side of streams, for those who put work on them: ops and comm.
+#pragma once
+
+#include <functional>
+
+#include "octet/device/device.h"
+
+namespace octet::cpu {
+
+/// Enqueues `work` on a CPU stream. On an in_line stream it runs before the call returns.
+void enqueue(Stream& stream, std::function<void()> work);
+
+/// Enqueues a state machine: `poll` is called again and again until it returns true; it must not block.
+/// For `served` streams.
+void enqueue_resumable(Stream& stream, std::function<bool()> poll);
+
+/// Lets the front of a `served` stream make progress: polls its first piece of work (and the next ones as
+/// they complete). Returns true when something was completed. Only the serving thread calls it.
+bool serve(Stream& stream);
+
+/// Threads that one op may use: set by the device that was made last on this host thread's behalf.
+int op_threads();
+/// Sets the number of threads of ops enqueued from, and run on, the calling thread.
+void set_op_threads(int threads);
+
+/// Cores that this process may use, after resetting an affinity that a launcher set without being asked
+/// (Open MPI binds ranks to single cores when there are at most two), divided among `local_ranks` ranks of
+/// this node; this one is number `local_rank`. At least 1.
+int claim_cores(int local_rank, int local_ranks);
+
+}  // namespace octet::cpu

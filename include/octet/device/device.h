@@ -1,0 +1,132 @@
+// The device room: memory, streams and events, with a CPU, a CUDA and a dry side. Nothing above `device`,
+// `ops` and `comm` knows which one it runs on. The one idea: everything is enqueued on streams and ordered
+// by events; the host waits once a step.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "octet/base/dtype.h"
+
+namespace octet {
+
+class Device;
+class Stream;
+
+/// cpu and cuda compute; dry reserves and allocates nothing and runs nothing: building a trainer on it is
+/// the memory plan.
+enum class DeviceKind { cpu, cuda, dry };
+
+/// A point in a stream that other streams and the host can wait for. Re-recordable: a wait means the
+/// latest record that was enqueued before it. An event that was never recorded is complete.
+class Event {
+ public:
+  virtual ~Event() = default;
+};
+
+/// An ordered queue of work. Calls enqueue and return; work of one stream runs in order. Thread-compatible:
+/// one host thread enqueues on a given stream.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual Device& device() const = 0;
+  virtual const std::string& name() const = 0;
+  /// Marks the end of all work enqueued so far.
+  virtual void record(Event& event) = 0;
+  /// Work enqueued after this call starts when the event's latest record is complete.
+  virtual void wait(Event& event) = 0;
+  /// Blocks the host until all work enqueued so far is complete; rethrows what that work threw.
+  virtual void synchronize() = 0;
+};
+
+/// What a stream is for: computing, or work that another engine serves (communication).
+struct StreamOptions {
+  std::string name;
+  /// CPU only. `in_line`: enqueued work runs in the caller. `worker`: on a thread of the stream's own, so
+  /// that early reuse and late reads show. `served`: by whoever calls serve() (the communication thread).
+  enum class Mode { in_line, worker, served } mode = Mode::in_line;
+};
+
+/// Memory of a device as it is found: bytes in all and free now.
+struct MemoryInfo {
+  std::size_t total = 0;
+  std::size_t free = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual DeviceKind kind() const = 0;
+  /// "CPU (Intel Xeon …, 2 threads)" or "GPU 0: NVIDIA H200 (141.0 GB)".
+  virtual std::string description() const = 0;
+  virtual std::unique_ptr<Stream> make_stream(const StreamOptions& options) = 0;
+  virtual std::unique_ptr<Event> make_event() = 0;
+  virtual MemoryInfo memory() const = 0;
+
+  /// Zeroed memory on a 256-byte boundary (a distinct non-null address on the dry device, not to be read).
+  /// Arena alone calls these. Throws Error when there is not enough.
+  virtual void* allocate(std::size_t bytes) = 0;
+  virtual void release(void* address, std::size_t bytes) noexcept = 0;
+
+  /// Host memory that transfers can read asynchronously (pinned on CUDA), zeroed.
+  virtual void* allocate_host(std::size_t bytes) = 0;
+  virtual void release_host(void* address, std::size_t bytes) noexcept = 0;
+
+  /// Enqueued copies; the host side must stay untouched until the stream has passed them.
+  virtual void copy_to_device(Stream& stream, void* device_to, const void* host_from, std::size_t bytes) = 0;
+  virtual void copy_to_host(Stream& stream, void* host_to, const void* device_from, std::size_t bytes) = 0;
+  virtual void copy(Stream& stream, void* to, const void* from, std::size_t bytes) = 0;
+  /// Enqueued fill with zero bytes.
+  virtual void zero(Stream& stream, void* address, std::size_t bytes) = 0;
+};
+
+/// How the CPU device computes.
+struct CpuOptions {
+  int threads = 0;              ///< threads of one op; 0: what affinity allows
+  bool compute_worker = false;  ///< in_line streams become worker streams (for tests)
+};
+std::unique_ptr<Device> make_cpu_device(const CpuOptions& options = {});
+/// A device on which everything can be built and enqueued, and nothing happens.
+std::unique_ptr<Device> make_dry_device();
+
+/// One named reservation.
+struct Reservation {
+  std::string name;
+  std::size_t bytes = 0;
+};
+
+/// Memory of a device, reserved by name before the first step and never inside one. Not thread-safe.
+class Arena {
+ public:
+  explicit Arena(Device& device) : device_(device) {}
+  ~Arena();
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  /// Reserves `bytes` (rounded up to 256) of zeroed memory under `name` ("optimizer/exp_avg", …; names may
+  /// repeat and add up in reports). Zero bytes give nullptr. Throws Error when sealed or out of memory,
+  /// naming what was asked for and what is held.
+  void* reserve(const std::string& name, std::size_t bytes);
+  template <typename T>
+  T* reserve_as(const std::string& name, std::size_t count) {
+    return static_cast<T*>(reserve(name, count * sizeof(T)));
+  }
+  /// From here on reserve() throws: a run never allocates inside a step.
+  void seal() { sealed_ = true; }
+  bool sealed() const { return sealed_; }
+  std::size_t bytes() const { return bytes_; }
+  const std::vector<Reservation>& reservations() const { return reservations_; }
+  Device& device() const { return device_; }
+
+ private:
+  Device& device_;
+  std::vector<Reservation> reservations_;
+  std::vector<void*> addresses_;
+  std::size_t bytes_ = 0;
+  bool sealed_ = false;
+};
+
+}  // namespace octet

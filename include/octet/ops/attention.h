@@ -1,0 +1,62 @@
+#pragma once
+
+#include "octet/ops/types.h"
+
+namespace octet::ops {
+
+/// Causal attention with grouped KV heads over the documents of a flat micro-batch; no document sees another.
+/// Score of (i, j) = scale * q_i·k_j, then soft_cap * tanh(score / soft_cap) when soft_cap > 0; token i sees
+/// j when 0 <= i - j < window (window 0: no limit). Softmax in fp32, never as one [tokens, tokens] matrix
+/// (Dao et al. 2022, arXiv:2205.14135).
+struct AttentionArgs {
+  ConstMatrix qkv;  ///< [tokens, heads.qkv_width()] T: queries, keys, values one behind the other
+  Heads heads;
+  Documents documents;
+  float scale = 1.0f;
+  float soft_cap = 0.0f;
+  std::int64_t window = 0;
+  Matrix out;            ///< [tokens, q_heads * head_dim] T
+  float* lse = nullptr;  ///< [q_heads, tokens] f32: log of the sum of exponentials; null: not wanted
+  Workspace workspace;   ///< at least attention_workspace bytes
+};
+void attention(Stream& stream, const AttentionArgs& args);
+
+struct AttentionBackwardArgs {
+  ConstMatrix qkv;
+  ConstMatrix out;    ///< of forward
+  ConstMatrix d_out;  ///< [tokens, q_heads * head_dim] T
+  const float* lse = nullptr;
+  Heads heads;
+  Documents documents;
+  float scale = 1.0f;
+  float soft_cap = 0.0f;
+  std::int64_t window = 0;
+  Matrix d_qkv;         ///< [tokens, heads.qkv_width()] T, overwritten
+  Workspace workspace;  ///< at least attention_workspace bytes
+};
+void attention_backward(Stream& stream, const AttentionBackwardArgs& args);
+
+/// Bytes of scratch for forward or backward, whichever is more, at most `tokens` tokens in all.
+std::size_t attention_workspace(const Device& device, const Heads& heads, DType dtype, std::int64_t tokens,
+                                std::int64_t max_length);
+
+/// Attention of decoding: new tokens are appended to a KV cache and attend to what is in it.
+/// Cache element (slot, position, head, d): cache[((slot * capacity) + position) * kv_heads * head_dim +
+/// ...].
+struct CachedAttentionArgs {
+  ConstMatrix qkv;  ///< [tokens, heads.qkv_width()] T, rotated already
+  Heads heads;
+  const std::int32_t* slots = nullptr;      ///< [tokens] which sequence a token belongs to
+  const std::int32_t* positions = nullptr;  ///< [tokens] its place in that sequence, below capacity; tokens
+                                            ///< of one sequence come in order and leave no gap
+  void* k_cache = nullptr;                  ///< [slots, capacity, kv_heads, head_dim] T, in and out
+  void* v_cache = nullptr;
+  std::int64_t capacity = 0;
+  float scale = 1.0f;
+  float soft_cap = 0.0f;
+  std::int64_t window = 0;
+  Matrix out;  ///< [tokens, q_heads * head_dim] T
+};
+void cached_attention(Stream& stream, const CachedAttentionArgs& args);
+
+}  // namespace octet::ops

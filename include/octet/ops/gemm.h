@@ -1,0 +1,34 @@
+#pragma once
+
+#include "octet/ops/types.h"
+
+namespace octet::ops {
+
+/// The three products of a linear layer with weight W [out, in]:
+///   forward  D[a.rows, b.rows] = A · Bᵀ   (Y = X · Wᵀ)
+///   dgrad    D[a.rows, b.cols] = A · B    (dX = dY · W)
+///   wgrad    D[a.cols, b.cols] = Aᵀ · B   (dW = dYᵀ · X)
+enum class Product { forward, dgrad, wgrad };
+
+struct GemmArgs {
+  Product product = Product::forward;
+  Operand a;
+  Operand b;
+  Matrix d;                     ///< f32 or bf16
+  bool accumulate = false;      ///< D += instead of D =
+  const float* bias = nullptr;  ///< [d.cols] f32, added to each row; forward only
+  Workspace workspace;          ///< at least gemm_workspace(args) bytes
+};
+
+/// Enqueues a product. Operands are both f32, both bf16, or both FP8 (at most one E5M2); sums in fp32; FP8
+/// values are multiplied exactly and the sum is scaled by both scale_inv. An inner dimension of zero gives
+/// zeros (or leaves D when accumulating).
+void gemm(Stream& stream, const GemmArgs& args);
+
+/// Bytes of scratch that gemm needs for these shapes and dtypes on the stream's device.
+std::size_t gemm_workspace(const Device& device, const GemmArgs& args);
+
+/// True when FP8 products of this device need the transposed copies of operands.
+bool gemm_needs_transposed_fp8(const Device& device);
+
+}  // namespace octet::ops

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <span>
+
+#include "octet/ops/types.h"
+
+namespace octet::ops {
+
+/// Exact, order-independent sum of non-negative doubles as a fixed-point number of 64-bit limbs with 32
+/// significant bits each (a small superaccumulator after Kulisch): limb i counts units of 2^(32 * i - 512).
+/// Adding the limbs of two ranks as integers adds the sums, so that a norm has the same bits at any sharding.
+inline constexpr int kExactLimbs = 32;
+
+/// Adds Σ x² to `limbs`: each block of 128 consecutive elements (blocks start at x) is summed in double in
+/// index order, then added exactly. `count` need not divide by 128. Infinities and NaNs set
+/// limbs[kExactLimbs] to non-zero instead.
+struct SquareSumArgs {
+  const void* x = nullptr;
+  DType dtype = DType::f32;  ///< f32 or bf16
+  std::int64_t count = 0;
+  std::int64_t* limbs = nullptr;  ///< [kExactLimbs + 1] device; zero it first
+};
+void square_sum(Stream& stream, const SquareSumArgs& args);
+
+/// What one optimizer step needs and what it found, in device memory so that the host need not wait.
+struct StepScalars {
+  // Written by the host before the step.
+  float learning_rate = 0;
+  float max_grad_norm = 0;     ///< 0: no clipping
+  float bias_correction1 = 1;  ///< 1 - beta1^step
+  float bias_correction2 = 1;  ///< 1 - beta2^step
+  double label_tokens = 0;     ///< of the whole step, all ranks
+  // Written by finish_norm.
+  float grad_norm = 0;    ///< of the mean gradient, before clipping; infinity or NaN when not finite
+  float grad_scale = 0;   ///< what gradients are multiplied by: clip factor / label_tokens
+  std::int32_t skip = 0;  ///< 1: the norm is not finite; the update leaves everything as it is
+  std::int32_t padding = 0;
+};
+
+/// grad_norm = sqrt(limbs) / label_tokens; grad_scale = min(1, max_grad_norm / (grad_norm + 1e-6)) /
+/// label_tokens, as torch.nn.utils.clip_grad_norm_ clips. Without label tokens, or with a norm that is not
+/// finite: skip.
+void finish_norm(Stream& stream, const std::int64_t* limbs, StepScalars* scalars);
+
+/// A run of one tensor inside the slice that adamw updates.
+struct AdamWSpan {
+  std::int64_t begin = 0;  ///< first element, from the start of the slice
+  std::int64_t count = 0;
+  bool decay = true;             ///< weight decay applies
+  std::int64_t amax_index = -1;  ///< where max |w| of the updated master goes (raised, not set); -1: nowhere
+};
+
+/// AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) in PyTorch's order of operations, on a slice:
+///   g = grad * grad_scale;  w -= lr * decay * w;  m = m + (1 - b1)(g - m);  v = b2 v + (1 - b2) g²;
+///   w -= lr / c1 * m / (sqrt(v) / sqrt(c2) + eps).
+struct AdamWArgs {
+  float* master = nullptr;           ///< [count] f32, in and out
+  const float* grad = nullptr;       ///< [count] f32
+  float* exp_avg = nullptr;          ///< [count] f32, in and out
+  float* exp_avg_sq = nullptr;       ///< [count] f32, in and out
+  std::span<const AdamWSpan> spans;  ///< host; elements outside all spans (padding) stay as they are
+  float beta1 = 0.9f;
+  float beta2 = 0.999f;
+  float eps = 1e-8f;
+  float weight_decay = 0.0f;
+  const StepScalars* scalars = nullptr;  ///< device
+  void* copy = nullptr;                  ///< [count] compute copy of the updated master; null: none
+  DType copy_dtype = DType::bf16;        ///< bf16 or f32
+  float* amax = nullptr;                 ///< device, indexed by amax_index; null: not wanted
+};
+void adamw(Stream& stream, const AdamWArgs& args);
+
+}  // namespace octet::ops

@@ -1,0 +1,40 @@
+#pragma once
+
+#include "octet/ops/types.h"
+
+namespace octet::ops {
+
+/// *amax = max(*amax, max |x|); NaN in x makes it NaN.
+void amax(Stream& stream, ConstMatrix x, float* amax);
+
+/// Writes the FP8 copies of x (f32 or bf16) that `into` asks for, and raises its amax.
+void quantize(Stream& stream, ConstMatrix x, const QuantizeInto& into);
+
+/// scale[i] = fp8_max(format[i]) / amax[i], scale_inv[i] = 1 / scale[i], for current scaling: an amax of
+/// zero, infinity or NaN gives scale 1, an infinite quotient FLT_MAX (TransformerEngine's recipe_common).
+struct CurrentScaleArgs {
+  const float* amax = nullptr;            ///< [count]
+  const std::uint8_t* formats = nullptr;  ///< [count] DType values, device
+  float* scale = nullptr;                 ///< [count]
+  float* scale_inv = nullptr;             ///< [count]
+  std::int64_t count = 0;
+};
+void current_scale(Stream& stream, const CurrentScaleArgs& args);
+
+/// Delayed scaling (TransformerEngine's delayed_scaling.cu): where amax[i] is not 0, the history rolls and
+/// takes it in; scale = fp8_max * 2^-margin / max(history) (or / the latest); an amax of 0 or infinity or NaN
+/// leaves the scale as it was. amax[i] is reset to 0.
+struct DelayedScaleArgs {
+  float* amax = nullptr;     ///< [count], in and out
+  float* history = nullptr;  ///< [length, count]: row 0 the oldest, row length - 1 the latest
+  const std::uint8_t* formats = nullptr;
+  float* scale = nullptr;
+  float* scale_inv = nullptr;
+  std::int64_t count = 0;
+  std::int64_t length = 0;
+  int margin = 0;
+  bool most_recent = false;
+};
+void delayed_scale(Stream& stream, const DelayedScaleArgs& args);
+
+}  // namespace octet::ops

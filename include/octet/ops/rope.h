@@ -1,0 +1,33 @@
+#pragma once
+
+#include "octet/ops/types.h"
+
+namespace octet::ops {
+
+/// Fills cosine and sine tables [positions, head_dim / 2] f32: angle = position * inv_freq[i] (computed in
+/// fp32 as Hugging Face does), both times `factor` (YaRN's attention factor; 1 otherwise).
+struct RopeTableArgs {
+  const float* inv_freq = nullptr;  ///< [head_dim / 2] f32, device
+  float factor = 1.0f;
+  std::int64_t positions = 0;
+  std::int64_t half_dim = 0;
+  float* cosine = nullptr;
+  float* sine = nullptr;
+};
+void rope_table(Stream& stream, const RopeTableArgs& args);
+
+/// Rotary embedding (Su et al. 2021, arXiv:2104.09864) in the rotate-half layout, in place on the query and
+/// key heads of a fused [tokens, qkv_width] matrix: (a, b) -> (a cos - b sin, b cos + a sin) with a = x[i],
+/// b = x[i + head_dim / 2]. `inverse` rotates back: that is the backward pass.
+struct RopeArgs {
+  Matrix qkv;  ///< [tokens, heads.qkv_width()] T
+  Heads heads;
+  const std::int32_t* positions = nullptr;  ///< [tokens], each below the table's length
+  const float* cosine = nullptr;
+  const float* sine = nullptr;
+  bool inverse = false;
+  QuantizeInto quantize;  ///< optional FP8 copy of the whole matrix (backward)
+};
+void rope(Stream& stream, const RopeArgs& args);
+
+}  // namespace octet::ops

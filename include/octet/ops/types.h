@@ -1,0 +1,88 @@
+// The ops room: every kernel, cut at the fused grain at which a GPU is fast. One op is one name in four
+// places: its contract here, checks and dispatch in src/ops/<op>.cc, its CPU side in src/ops/cpu/<op>.cc, its
+// CUDA side in src/ops/cuda/<op>.cu; and one test.
+//
+// Rules of all ops: they enqueue on the given stream and return; sizes are host numbers, data and scalars
+// that change from step to step lie in device memory; a count of zero rows is allowed and does nothing (sums
+// stay as they are); matrices are row-major; "T" is the compute dtype, f32 or bf16; sums run in fp32 or
+// better and in an order that depends on shapes alone, so that equal inputs give equal bits. Unless an op
+// says otherwise its outputs must not overlap its inputs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "octet/base/dtype.h"
+#include "octet/device/device.h"
+
+namespace octet::ops {
+
+/// A row-major matrix in device memory: element (r, c) at data[r * ld + c].
+struct Matrix {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t ld = 0;
+};
+
+/// The same, read only.
+struct ConstMatrix {
+  const void* data = nullptr;
+  DType dtype = DType::f32;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::int64_t ld = 0;
+  ConstMatrix() = default;
+  ConstMatrix(const void* d, DType t, std::int64_t r, std::int64_t c, std::int64_t l)
+      : data(d), dtype(t), rows(r), cols(c), ld(l) {}
+  ConstMatrix(const Matrix& m) : data(m.data), dtype(m.dtype), rows(m.rows), cols(m.cols), ld(m.ld) {}
+};
+
+/// Where and how a producer leaves an FP8 copy of its output. With `row` (and `transposed`, where the
+/// device's products need it) it writes saturate(y * *scale) in `format`; with `amax` it raises *amax to max
+/// |y| over the rows (NaN propagates). Any pointer may be null.
+struct QuantizeInto {
+  DType format = DType::e4m3;
+  std::uint8_t* row = nullptr;         ///< [rows, cols]
+  std::uint8_t* transposed = nullptr;  ///< [cols, rows]
+  const float* scale = nullptr;        ///< device scalar, multiplies before the cast
+  float* amax = nullptr;               ///< device scalar
+};
+
+/// One matrix as a product reads it: [rows, cols], row-major and dense, in f32, bf16 or FP8. FP8 values count
+/// times *scale_inv (a device scalar; null: 1). `transposed` holds the same values as [cols, rows] where the
+/// device's products need them (Hopper's FP8: always), else null.
+struct Operand {
+  const void* data = nullptr;
+  const void* transposed = nullptr;
+  DType dtype = DType::f32;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  const float* scale_inv = nullptr;
+};
+
+/// Scratch memory of an op, reserved beforehand.
+struct Workspace {
+  void* data = nullptr;
+  std::size_t bytes = 0;
+};
+
+/// Documents of a flat micro-batch: document d owns tokens [cu_seqlens[d], cu_seqlens[d + 1]).
+struct Documents {
+  const std::int32_t* cu_seqlens = nullptr;       ///< device, [count + 1], starting at 0
+  const std::int32_t* host_cu_seqlens = nullptr;  ///< the same numbers in host memory, or null
+  std::int64_t count = 0;
+  std::int64_t max_length = 0;
+  std::int64_t tokens = 0;
+};
+
+/// Heads of attention: query head h reads KV head h / (q_heads / kv_heads).
+struct Heads {
+  std::int64_t q_heads = 0;
+  std::int64_t kv_heads = 0;
+  std::int64_t head_dim = 0;
+  std::int64_t qkv_width() const { return (q_heads + 2 * kv_heads) * head_dim; }
+};
+
+}  // namespace octet::ops

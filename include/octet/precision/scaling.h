@@ -1,0 +1,71 @@
+// The precision room: what number format a product's operands have, and their scales. FP8 is a property of
+// operands, not of layers: a recipe turns a tensor into an FP8 operand with its scale; the core multiplies
+// operands and never asks which recipe made them. What ran in which format is counted (audit.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "octet/base/tensor_slice.h"
+#include "octet/device/device.h"
+#include "octet/ops/types.h"
+
+namespace octet::precision {
+
+/// none: products in the compute dtype. delayed: scale from a history of amaxes (Micikevicius et al. 2022;
+/// the update rule of TransformerEngine). current: scale from the tensor itself.
+enum class RecipeKind { none, delayed, current };
+
+struct Recipe {
+  RecipeKind kind = RecipeKind::none;
+  DType compute = DType::f32;           ///< of activations and of products that are not FP8: f32 or bf16
+  DType forward_format = DType::e4m3;   ///< inputs and weights
+  DType gradient_format = DType::e5m2;  ///< output gradients (HYBRID)
+  std::int64_t history_length = 1024;
+  bool most_recent = false;  ///< amax_compute_algo: most_recent instead of max
+  int margin = 0;
+  bool fp8() const { return kind != RecipeKind::none; }
+};
+
+/// The scales of a set of tensors that are updated in one rhythm: weights once per optimizer step,
+/// activations and gradients once per micro-batch. All arrays lie in device memory, one entry per tensor.
+class ScaleSet {
+ public:
+  /// Reserves the arrays under `name`. Scales start at 1, histories at 0.
+  ScaleSet(Arena& arena, const std::string& name, const Recipe& recipe, std::vector<DType> formats,
+           std::vector<std::string> tensor_names);
+
+  std::int64_t count() const { return static_cast<std::int64_t>(formats_.size()); }
+  DType format(std::int64_t i) const { return formats_[static_cast<std::size_t>(i)]; }
+  const float* scale(std::int64_t i) const { return scale_ + i; }
+  const float* scale_inv(std::int64_t i) const { return scale_inv_ + i; }
+  /// Staging slots: raised by producers, then MAX-reduced over the ranks as one array, then consumed by
+  /// update.
+  float* amax(std::int64_t i) const { return amax_ + i; }
+  float* amaxes() const { return amax_; }
+
+  /// delayed: takes the amaxes into the histories and sets the scales. current: sets the scales from the
+  /// amaxes. Both zero the amaxes.
+  void update(Stream& stream);
+  /// current scaling of one tensor from its own staging slot, now: scale and scale_inv, then zeroes the slot.
+  void update_one(Stream& stream, std::int64_t i);
+
+  /// Scales and histories as named tensors ("<name>/scale", "<name>/amax_history"), for checkpoints; the data
+  /// pointers are device memory.
+  std::vector<TensorSlice> state() const;
+  const std::vector<std::string>& tensor_names() const { return tensor_names_; }
+
+ private:
+  Recipe recipe_;
+  std::string name_;
+  std::vector<DType> formats_;
+  std::vector<std::string> tensor_names_;
+  std::uint8_t* device_formats_ = nullptr;
+  float* amax_ = nullptr;
+  float* history_ = nullptr;  ///< [history_length, count]
+  float* scale_ = nullptr;
+  float* scale_inv_ = nullptr;
+};
+
+}  // namespace octet::precision
