@@ -1,0 +1,139 @@
+#include <omp.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+
+#include "cpu/machine.h"
+#include "cpu/stream.h"
+#include "octet/base/error.h"
+#include "octet/device/cpu.h"
+#include "octet/device/device.h"
+
+namespace octet {
+
+namespace cpu {
+
+namespace {
+thread_local int threads_of_ops = 0;
+}
+
+void set_op_threads(int threads) {
+#if defined(__SANITIZE_THREAD__)
+  threads = 1;  // the thread sanitizer cannot see the synchronisation inside libgomp
+#endif
+  threads_of_ops = std::max(1, threads);
+  omp_set_num_threads(threads_of_ops);
+}
+
+int op_threads() {
+  if (threads_of_ops == 0) set_op_threads(allowed_cores());
+  return threads_of_ops;
+}
+
+}  // namespace cpu
+
+namespace {
+
+constexpr std::size_t alignment = 256;
+constexpr std::size_t huge_page = std::size_t{2} << 20;
+/// Below this a reservation is not worth a look at the machine's memory.
+constexpr std::size_t checked_from = std::size_t{1} << 20;
+
+class CpuDevice final : public Device {
+ public:
+  explicit CpuDevice(const CpuOptions& options)
+      : threads_(options.threads > 0 ? options.threads : cpu::allowed_cores()),
+        compute_worker_(options.compute_worker) {
+    cpu::set_op_threads(threads_);
+  }
+
+  DeviceKind kind() const override { return DeviceKind::cpu; }
+
+  std::string description() const override {
+    return "CPU (" + cpu::processor_name() + ", " + std::to_string(threads_) +
+           (threads_ == 1 ? " thread)" : " threads)");
+  }
+
+  std::unique_ptr<Stream> make_stream(const StreamOptions& options) override {
+    switch (options.mode) {
+      case StreamOptions::Mode::served:
+        return cpu::make_served_stream(*this, options.name);
+      case StreamOptions::Mode::worker:
+        return cpu::make_worker_stream(*this, options.name, threads_);
+      case StreamOptions::Mode::in_line:
+        break;
+    }
+    if (compute_worker_) return cpu::make_worker_stream(*this, options.name, threads_);
+    return cpu::make_in_line_stream(*this, options.name);
+  }
+
+  std::unique_ptr<Event> make_event() override { return std::make_unique<cpu::CpuEvent>(); }
+
+  MemoryInfo memory() const override { return cpu::machine_memory(); }
+
+  void* allocate(std::size_t bytes) override {
+    if (bytes == 0) return nullptr;
+    const auto refuse = [&](std::size_t free) {
+      throw Error(Problem{.what = "not enough memory",
+                          .expected = std::to_string(bytes) + " free bytes",
+                          .found = std::to_string(free) + " free bytes",
+                          .where = description(),
+                          .fix = "lower per_device_train_batch_size or cutoff_len, raise zero_stage, or use "
+                                 "fewer ranks on this node"});
+    };
+    if (bytes >= checked_from) {
+      // The kernel promises more than it has and kills later: ask before.
+      if (const auto free = memory().free; bytes > free) refuse(free);
+    }
+    const std::size_t boundary = bytes >= 2 * huge_page ? huge_page : alignment;
+    const std::size_t rounded = (bytes + boundary - 1) / boundary * boundary;
+    void* address = rounded >= bytes ? std::aligned_alloc(boundary, rounded) : nullptr;
+    if (address == nullptr) refuse(memory().free);
+#ifdef MADV_HUGEPAGE
+    // Advice only; a kernel without huge pages says no, and nothing is lost.
+    if (boundary == huge_page) madvise(address, rounded, MADV_HUGEPAGE);
+#endif
+    std::memset(address, 0, rounded);
+    return address;
+  }
+
+  void release(void* address, std::size_t) noexcept override {
+    std::free(address);
+  }
+
+  void* allocate_host(std::size_t bytes) override {
+    return allocate(bytes);
+  }
+  void release_host(void* address, std::size_t bytes) noexcept override {
+    release(address, bytes);
+  }
+
+  void copy_to_device(Stream& stream, void* to, const void* from, std::size_t bytes) override {
+    copy(stream, to, from, bytes);
+  }
+  void copy_to_host(Stream& stream, void* to, const void* from, std::size_t bytes) override {
+    copy(stream, to, from, bytes);
+  }
+  void copy(Stream& stream, void* to, const void* from, std::size_t bytes) override {
+    if (bytes == 0) return;
+    cpu::enqueue(stream, [to, from, bytes] { std::memmove(to, from, bytes); });
+  }
+  void zero(Stream& stream, void* address, std::size_t bytes) override {
+    if (bytes == 0) return;
+    cpu::enqueue(stream, [address, bytes] { std::memset(address, 0, bytes); });
+  }
+
+ private:
+  int threads_;
+  bool compute_worker_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_cpu_device(const CpuOptions& options) {
+  return std::make_unique<CpuDevice>(options);
+}
+
+}  // namespace octet

@@ -1,0 +1,204 @@
+#include "cpu/machine.h"
+
+#include <sched.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <vector>
+
+#include "octet/base/error.h"
+#include "octet/device/cpu.h"
+
+namespace octet::cpu {
+
+namespace {
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::optional<std::uint64_t> number_in(const std::string& path) {
+  std::istringstream line(first_line(path));
+  std::uint64_t value = 0;
+  if (line >> value) return value;
+  return std::nullopt;
+}
+
+/// Folders of this process's control groups, its own first and then its ancestors up to the mount. In a
+/// container the mount often is the group itself, and the path in /proc names a folder that is not there.
+std::vector<std::string> group_folders(const std::string& controller) {
+  std::vector<std::string> folders;
+  std::ifstream groups("/proc/self/cgroup");
+  for (std::string line; std::getline(groups, line);) {
+    const auto first = line.find(':');
+    const auto second = line.find(':', first == std::string::npos ? first : first + 1);
+    if (second == std::string::npos) continue;
+    const std::string names = "," + line.substr(first + 1, second - first - 1) + ",";
+    std::string mount;
+    if (names == ",,") {
+      mount = "/sys/fs/cgroup";
+    } else if (names.find("," + controller + ",") != std::string::npos) {
+      mount = "/sys/fs/cgroup/" + controller;
+    } else {
+      continue;
+    }
+    for (std::string path = line.substr(second + 1); path.size() > 1; path.erase(path.rfind('/'))) {
+      folders.push_back(mount + path);
+      if (path.rfind('/') == 0) break;
+    }
+    folders.push_back(mount);
+  }
+  return folders;
+}
+
+/// Whole cores that the CPU quota amounts to, if there is one.
+std::optional<int> quota_cores() {
+  std::optional<int> least;
+  const auto note = [&](double quota, double period) {
+    if (quota <= 0 || period <= 0) return;
+    const int cores = std::max(1, static_cast<int>(std::min(quota / period + 0.5, 1e6)));
+    least = std::min(least.value_or(cores), cores);
+  };
+  for (const auto& folder : group_folders("cpu")) {
+    std::istringstream line(first_line(folder + "/cpu.max"));
+    double quota = 0, period = 0;
+    if (line >> quota >> period) note(quota, period);  // "max 100000" does not parse: no quota
+    std::istringstream old_quota(first_line(folder + "/cpu.cfs_quota_us"));
+    std::istringstream old_period(first_line(folder + "/cpu.cfs_period_us"));
+    if (old_quota >> quota && old_period >> period) note(quota, period);
+  }
+  return least;
+}
+
+/// Affinity masks of any number of CPUs.
+class CpuMask {
+ public:
+  explicit CpuMask(pid_t pid) {
+    for (std::size_t cpus = 1024; cpus <= (1u << 20); cpus *= 2) {
+      words_.assign(cpus / (8 * sizeof(unsigned long)), 0);
+      if (sched_getaffinity(pid, bytes(), set()) == 0) return;
+    }
+    words_.clear();
+  }
+  bool known() const { return !words_.empty(); }
+  int count() const { return words_.empty() ? 0 : CPU_COUNT_S(bytes(), set()); }
+  bool apply_to_caller() const { return known() && sched_setaffinity(0, bytes(), set()) == 0; }
+
+ private:
+  std::size_t bytes() const { return words_.size() * sizeof(unsigned long); }
+  cpu_set_t* set() const { return reinterpret_cast<cpu_set_t*>(words_.data()); }
+  mutable std::vector<unsigned long> words_;
+};
+
+/// Process id of the nearest ancestor that is Open MPI's launcher or its daemon, or 0.
+pid_t launcher() {
+  pid_t pid = getppid();
+  for (int depth = 0; depth < 16 && pid > 1; ++depth) {
+    const std::string folder = "/proc/" + std::to_string(pid);
+    const std::string name = first_line(folder + "/comm");
+    for (const char* known : {"mpirun", "orterun", "orted", "prterun", "prted", "prte", "mpiexec"}) {
+      if (name == known) return pid;
+    }
+    // "pid (name) state parent": the name may hold spaces and parentheses.
+    const std::string stat = first_line(folder + "/stat");
+    const auto after = stat.rfind(')');
+    if (after == std::string::npos) return 0;
+    std::istringstream rest(stat.substr(after + 1));
+    char state = 0;
+    if (!(rest >> state >> pid)) return 0;
+  }
+  return 0;
+}
+
+/// True when the user told Open MPI how to bind: then its binding stays.
+bool binding_was_asked_for() {
+  for (const char* name : {"OMPI_MCA_hwloc_base_binding_policy", "PRTE_MCA_hwloc_default_binding_policy",
+                           "OMPI_MCA_hwloc_base_cpu_list", "OMPI_MCA_hwloc_base_cpu_set"}) {
+    if (std::getenv(name) != nullptr) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+int allowed_cores() {
+  int cores = std::max(1, CpuMask(0).count());
+  if (const auto quota = quota_cores()) cores = std::min(cores, *quota);
+  return cores;
+}
+
+std::string processor_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.rfind("model name", 0) != 0) continue;
+    const auto colon = line.find(':');
+    if (colon == std::string::npos || colon + 2 >= line.size()) continue;
+    return line.substr(colon + 2);
+  }
+  utsname names{};
+  return uname(&names) == 0 ? names.machine : "unknown processor";
+}
+
+MemoryInfo machine_memory() {
+  MemoryInfo memory;
+  std::ifstream info("/proc/meminfo");
+  std::uint64_t free_pages = 0, cached = 0;
+  bool available = false;
+  for (std::string line; std::getline(info, line);) {
+    std::istringstream fields(line);
+    std::string key;
+    std::uint64_t kib = 0;
+    if (!(fields >> key >> kib)) continue;
+    if (key == "MemTotal:") memory.total = kib * 1024;
+    if (key == "MemFree:") free_pages = kib * 1024;
+    if (key == "Cached:") cached = kib * 1024;
+    if (key == "MemAvailable:") {
+      memory.free = kib * 1024;
+      available = true;
+    }
+  }
+  if (!available) memory.free = free_pages + cached;
+  const auto limit = [&](std::optional<std::uint64_t> most, std::optional<std::uint64_t> used,
+                         std::uint64_t reclaimable) {
+    if (!most || *most >= memory.total) return;
+    memory.total = *most;
+    const std::uint64_t busy = used.value_or(0) - std::min(used.value_or(0), reclaimable);
+    memory.free = std::min<std::uint64_t>(memory.free, *most > busy ? *most - busy : 0);
+  };
+  for (const auto& folder : group_folders("memory")) {
+    // Pages of files that nobody uses count as used by the group but give way.
+    std::uint64_t reclaimable = 0;
+    std::ifstream stat(folder + "/memory.stat");
+    std::string key;
+    for (std::uint64_t value = 0; stat >> key >> value;) {
+      if (key == "inactive_file" || key == "total_inactive_file") reclaimable = value;
+    }
+    limit(number_in(folder + "/memory.max"), number_in(folder + "/memory.current"), reclaimable);
+    limit(number_in(folder + "/memory.limit_in_bytes"), number_in(folder + "/memory.usage_in_bytes"),
+          reclaimable);
+  }
+  return memory;
+}
+
+int claim_cores(int local_rank, int local_ranks) {
+  check(local_ranks >= 1 && local_rank >= 0 && local_rank < local_ranks, "a rank outside its node");
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr && !binding_was_asked_for()) {
+    // What the launcher itself may use is what the user gave it (taskset, numactl, a batch system).
+    const CpuMask given(launcher());
+    if (const CpuMask own(0); given.count() > own.count()) given.apply_to_caller();
+  }
+  // Equal shares, so that equal work takes equal time and runs with equal thread counts on every rank.
+  return std::max(1, allowed_cores() / local_ranks);
+}
+
+}  // namespace octet::cpu

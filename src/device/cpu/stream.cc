@@ -1,0 +1,262 @@
+#include "cpu/stream.h"
+
+#include <sched.h>
+
+#include <utility>
+
+#include "octet/base/error.h"
+#include "octet/device/cpu.h"
+
+namespace octet::cpu {
+
+void Completion::complete(std::exception_ptr error) noexcept {
+  error_ = std::move(error);
+  done_.store(1, std::memory_order_release);
+  done_.notify_all();
+}
+
+void Completion::wait() const {
+  done_.wait(0, std::memory_order_acquire);
+}
+
+std::shared_ptr<Completion> CpuEvent::renew() {
+  auto record = std::make_shared<Completion>();
+  const std::lock_guard lock(mutex_);
+  latest_ = record;
+  return record;
+}
+
+std::shared_ptr<Completion> CpuEvent::latest() const {
+  const std::lock_guard lock(mutex_);
+  return latest_;
+}
+
+namespace {
+
+CpuEvent& cpu_event(Event& event) {
+  auto* found = dynamic_cast<CpuEvent*>(&event);
+  check(found != nullptr, "an event of another device is used on a CPU stream");
+  return *found;
+}
+
+CpuStream& cpu_stream(Stream& stream) {
+  auto* found = dynamic_cast<CpuStream*>(&stream);
+  check(found != nullptr, "CPU work is put on a stream of another device");
+  return *found;
+}
+
+}  // namespace
+
+void CpuStream::record(Event& event) {
+  push(Entry{.poll = {}, .mark = cpu_event(event).renew(), .until = {}});
+}
+
+void CpuStream::wait(Event& event) {
+  auto latest = cpu_event(event).latest();
+  if (latest != nullptr) push(Entry{.poll = {}, .mark = {}, .until = std::move(latest)});
+}
+
+void CpuStream::enqueue(std::function<void()> work) {
+  push(Entry{.poll =
+                 [run = std::move(work)] {
+                   run();
+                   return true;
+                 },
+             .mark = {},
+             .until = {},
+             .threads = op_threads()});
+}
+
+void CpuStream::enqueue_resumable(std::function<bool()> poll) {
+  push(Entry{.poll = std::move(poll), .mark = {}, .until = {}, .threads = op_threads()});
+}
+
+bool CpuStream::serve() {
+  check(false, "only streams of mode 'served' are served");
+  return false;
+}
+
+bool CpuStream::advance(Entry& entry, bool may_block) {
+  if (entry.mark != nullptr) {
+    entry.mark->complete(error());
+    return true;
+  }
+  if (entry.until != nullptr) {
+    if (!entry.until->done()) {
+      if (!may_block) return false;
+      entry.until->wait();
+    }
+    if (entry.until->error() != nullptr) poison(entry.until->error());
+    return true;
+  }
+  if (error() != nullptr) return true;
+  try {
+    while (!entry.poll()) {
+      if (!may_block) return false;
+      sched_yield();
+    }
+  } catch (...) {
+    poison(std::current_exception());
+  }
+  return true;
+}
+
+void CpuStream::poison(std::exception_ptr error) {
+  const std::lock_guard lock(error_mutex_);
+  if (error_ == nullptr) error_ = std::move(error);
+}
+
+std::exception_ptr CpuStream::error() const {
+  const std::lock_guard lock(error_mutex_);
+  return error_;
+}
+
+void CpuStream::rethrow() const {
+  if (auto found = error(); found != nullptr) std::rethrow_exception(found);
+}
+
+namespace {
+
+class InLineStream final : public CpuStream {
+ public:
+  using CpuStream::CpuStream;
+  void synchronize() override { rethrow(); }
+
+ protected:
+  void push(Entry entry) override { advance(entry, true); }
+};
+
+class WorkerStream final : public CpuStream {
+ public:
+  WorkerStream(Device& owner, const std::string& label, int threads)
+      : CpuStream(owner, label), thread_([this, threads] { run(threads); }) {}
+  /// Finishes what was enqueued.
+  ~WorkerStream() override {
+    {
+      const std::lock_guard lock(mutex_);
+      closing_ = true;
+    }
+    filled_.notify_all();
+    thread_.join();
+  }
+
+  void synchronize() override {
+    auto end = std::make_shared<Completion>();
+    push(Entry{.poll = {}, .mark = end, .until = {}});
+    end->wait();
+    rethrow();
+  }
+
+ protected:
+  void push(Entry entry) override {
+    {
+      const std::lock_guard lock(mutex_);
+      queue_.push_back(std::move(entry));
+    }
+    filled_.notify_one();
+  }
+
+ private:
+  void run(int threads) {
+    set_op_threads(threads);
+    for (;;) {
+      Entry entry;
+      {
+        std::unique_lock lock(mutex_);
+        filled_.wait(lock, [this] { return closing_ || !queue_.empty(); });
+        if (queue_.empty()) return;
+        entry = std::move(queue_.front());
+        queue_.pop_front();
+      }
+      if (entry.threads > 0 && entry.threads != op_threads()) set_op_threads(entry.threads);
+      advance(entry, true);
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable filled_;
+  std::deque<Entry> queue_;
+  bool closing_ = false;
+  std::thread thread_;
+};
+
+class ServedStream final : public CpuStream {
+ public:
+  using CpuStream::CpuStream;
+  /// Nobody serves any more: what is left is dropped, and those who wait for it learn that.
+  ~ServedStream() override {
+    for (auto& entry : queue_) {
+      if (entry.mark != nullptr) {
+        entry.mark->complete(
+            error() != nullptr
+                ? error()
+                : std::make_exception_ptr(Error("stream '" + name() + "' ended before its work was done")));
+      }
+    }
+  }
+
+  void synchronize() override {
+    auto end = std::make_shared<Completion>();
+    push(Entry{.poll = {}, .mark = end, .until = {}});
+    end->wait();
+    rethrow();
+  }
+
+  bool serve() override {
+    bool any = false;
+    for (;;) {
+      Entry* front = nullptr;
+      {
+        const std::lock_guard lock(mutex_);
+        if (queue_.empty()) return any;
+        front = &queue_.front();  // stays in place while others append
+      }
+      if (!advance(*front, false)) return any;
+      any = true;
+      Entry finished;  // destroyed outside the lock: captures may be large
+      {
+        const std::lock_guard lock(mutex_);
+        finished = std::move(queue_.front());
+        queue_.pop_front();
+      }
+    }
+  }
+
+ protected:
+  void push(Entry entry) override {
+    const std::lock_guard lock(mutex_);
+    queue_.push_back(std::move(entry));
+  }
+
+ private:
+  std::mutex mutex_;
+  std::deque<Entry> queue_;
+};
+
+}  // namespace
+
+std::unique_ptr<Stream> make_in_line_stream(Device& device, const std::string& name) {
+  return std::make_unique<InLineStream>(device, name);
+}
+
+std::unique_ptr<Stream> make_worker_stream(Device& device, const std::string& name, int threads) {
+  return std::make_unique<WorkerStream>(device, name, threads);
+}
+
+std::unique_ptr<Stream> make_served_stream(Device& device, const std::string& name) {
+  return std::make_unique<ServedStream>(device, name);
+}
+
+void enqueue(Stream& stream, std::function<void()> work) {
+  cpu_stream(stream).enqueue(std::move(work));
+}
+
+void enqueue_resumable(Stream& stream, std::function<bool()> poll) {
+  cpu_stream(stream).enqueue_resumable(std::move(poll));
+}
+
+bool serve(Stream& stream) {
+  return cpu_stream(stream).serve();
+}
+
+}  // namespace octet::cpu

@@ -1,0 +1,92 @@
+// Streams of the CPU device. A record is one Completion that the recording stream completes when it gets
+// there; an Event holds the latest one. Waiters sleep in the kernel (futex), because on machines with more
+// ranks than cores a spinning waiter takes the core of the one it waits for.
+//
+// A stream whose work threw keeps the exception: its later work is skipped, the events it records complete
+// with the exception, whoever waits for them inherits it, and synchronize() rethrows it.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "octet/device/device.h"
+
+namespace octet::cpu {
+
+/// One record of an event.
+class Completion {
+ public:
+  /// Called once.
+  void complete(std::exception_ptr error) noexcept;
+  bool done() const { return done_.load(std::memory_order_acquire) != 0; }
+  /// Sleeps until complete() was called.
+  void wait() const;
+  /// What the recording stream died of, or null. Only when done.
+  const std::exception_ptr& error() const { return error_; }
+
+ private:
+  std::atomic<int> done_{0};
+  std::exception_ptr error_;
+};
+
+class CpuEvent final : public Event {
+ public:
+  /// Starts a record.
+  std::shared_ptr<Completion> renew();
+  /// The latest record, or null when there was none.
+  std::shared_ptr<Completion> latest() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::shared_ptr<Completion> latest_;
+};
+
+/// What all three modes share: the exception and how a piece of work is run under it.
+class CpuStream : public Stream {
+ public:
+  CpuStream(Device& device, std::string name) : device_(device), name_(std::move(name)) {}
+  Device& device() const override { return device_; }
+  const std::string& name() const override { return name_; }
+  void record(Event& event) override;
+  void wait(Event& event) override;
+  void enqueue(std::function<void()> work);
+  void enqueue_resumable(std::function<bool()> poll);
+  virtual bool serve();
+
+ protected:
+  /// One entry of the queue. `poll` does what it can without blocking and says whether that was all; once
+  /// the stream is poisoned it is left out. An entry with `mark` completes a record, with `until` waits.
+  struct Entry {
+    std::function<bool()> poll;
+    std::shared_ptr<Completion> mark;
+    std::shared_ptr<Completion> until;
+    int threads = 0;
+  };
+  virtual void push(Entry entry) = 0;
+  /// Runs an entry to its end, or, when it would block and `may_block` is false, returns false.
+  bool advance(Entry& entry, bool may_block);
+  void poison(std::exception_ptr error);
+  std::exception_ptr error() const;
+  void rethrow() const;
+
+ private:
+  Device& device_;
+  std::string name_;
+  mutable std::mutex error_mutex_;
+  std::exception_ptr error_;
+};
+
+std::unique_ptr<Stream> make_in_line_stream(Device& device, const std::string& name);
+/// Ops on the worker use `threads` threads unless the enqueuing thread had set another number.
+std::unique_ptr<Stream> make_worker_stream(Device& device, const std::string& name, int threads);
+std::unique_ptr<Stream> make_served_stream(Device& device, const std::string& name);
+
+}  // namespace octet::cpu

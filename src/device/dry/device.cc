@@ -1,0 +1,63 @@
+#include <atomic>
+#include <cstdint>
+#include <limits>
+
+#include "octet/device/device.h"
+
+namespace octet {
+
+namespace {
+
+class DryEvent final : public Event {};
+
+class DryStream final : public Stream {
+ public:
+  DryStream(Device& device, std::string name) : device_(device), name_(std::move(name)) {}
+  Device& device() const override { return device_; }
+  const std::string& name() const override { return name_; }
+  void record(Event&) override {}
+  void wait(Event&) override {}
+  void synchronize() override {}
+
+ private:
+  Device& device_;
+  std::string name_;
+};
+
+class DryDevice final : public Device {
+ public:
+  DeviceKind kind() const override { return DeviceKind::dry; }
+  std::string description() const override { return "dry device (plans memory, computes nothing)"; }
+  std::unique_ptr<Stream> make_stream(const StreamOptions& options) override {
+    return std::make_unique<DryStream>(*this, options.name);
+  }
+  std::unique_ptr<Event> make_event() override { return std::make_unique<DryEvent>(); }
+  MemoryInfo memory() const override {
+    constexpr auto all = std::numeric_limits<std::size_t>::max();
+    return {all, all};
+  }
+
+  void* allocate(std::size_t bytes) override {
+    const std::uintptr_t step = bytes / 256 * 256 + 256;
+    return reinterpret_cast<void*>(next_.fetch_add(step));
+  }
+  void release(void*, std::size_t) noexcept override {}
+  void* allocate_host(std::size_t bytes) override { return allocate(bytes); }
+  void release_host(void*, std::size_t) noexcept override {}
+  void copy_to_device(Stream&, void*, const void*, std::size_t) override {}
+  void copy_to_host(Stream&, void*, const void*, std::size_t) override {}
+  void copy(Stream&, void*, const void*, std::size_t) override {}
+  void zero(Stream&, void*, std::size_t) override {}
+
+ private:
+  /// Addresses in the part of the address space that processes never get, so that a read of one faults.
+  std::atomic<std::uintptr_t> next_{std::uintptr_t{1} << 56};
+};
+
+}  // namespace
+
+std::unique_ptr<Device> make_dry_device() {
+  return std::make_unique<DryDevice>();
+}
+
+}  // namespace octet

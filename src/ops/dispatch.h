@@ -1,0 +1,43 @@
+// The one way in which an op reaches its device side. src/ops/<op>.cc declares
+//   namespace cpu { void op(const OpArgs&); }              // runs now; arrays are there
+//   namespace cuda { void op(Stream&, const OpArgs&); }    // enqueues
+// checks the arguments and ends with OCTET_DISPATCH(stream, op, args). The dry device does nothing. `args` is
+// copied, pointers and all, because on the CPU the work may run later.
+#pragma once
+
+#include <string>
+
+#include "octet/base/error.h"
+#include "octet/device/cpu.h"
+#include "octet/device/device.h"
+
+namespace octet::ops {
+
+[[noreturn]] inline void throw_no_cuda(const char* op) {
+  throw Error(Problem{.what = std::string("this build has no CUDA side of ") + op,
+                      .expected = "a build with OCTET_CUDA=ON and a CUDA toolkit",
+                      .found = "a build for the CPU",
+                      .fix = "rebuild with CUDA, or set device: cpu"});
+}
+
+}  // namespace octet::ops
+
+#ifdef OCTET_HAVE_CUDA
+#define OCTET_CUDA_SIDE(stream, op, args) cuda::op(stream, args)
+#else
+#define OCTET_CUDA_SIDE(stream, op, args) ::octet::ops::throw_no_cuda(#op)
+#endif
+
+#define OCTET_DISPATCH(stream, op, args)                                                   \
+  do {                                                                                     \
+    switch ((stream).device().kind()) {                                                    \
+      case ::octet::DeviceKind::cpu:                                                       \
+        ::octet::cpu::enqueue((stream), [copied_args = (args)] { cpu::op(copied_args); }); \
+        break;                                                                             \
+      case ::octet::DeviceKind::cuda:                                                      \
+        OCTET_CUDA_SIDE((stream), op, (args));                                             \
+        break;                                                                             \
+      case ::octet::DeviceKind::dry:                                                       \
+        break;                                                                             \
+    }                                                                                      \
+  } while (false)
