@@ -1,0 +1,92 @@
+// The data room: from files on disk to micro-batches in memory. Rows are read and turned into samples
+// (dataset.h), tokenised, each rank its share (encode.h), dealt out by arithmetic from seed and step alone
+// (schedule.h) and laid flat for the core ahead of the step (loader.h). Nothing here knows about devices.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "octet/base/json.h"
+
+namespace octet::data {
+
+/// One message of a conversation; roles: user, assistant, observation, function.
+struct Turn {
+  std::string role;
+  std::string content;
+};
+
+/// One row of a data set after conversion: a conversation that ends in an answer, or plain text.
+struct Sample {
+  std::vector<Turn> turns;  ///< user and assistant in turn; empty for plain text
+  std::string system;       ///< "" = none
+  std::string tools;        ///< a JSON list as text; "" = none
+  std::string text;         ///< plain text, when turns is empty
+  bool plain = false;       ///< the row is plain text
+};
+
+/// How a data set's rows are to be read: an entry of dataset_info.json, or what was detected.
+struct RowFormat {
+  enum class Kind { alpaca, sharegpt, openai, pair, text } kind = Kind::alpaca;
+  // Columns; "" = the row has none.
+  std::string prompt = "instruction", query = "input", response = "output", history;
+  std::string messages = "conversations", system, tools;
+  // Tags of sharegpt messages.
+  std::string role_tag = "from", content_tag = "value", user_tag = "human", assistant_tag = "gpt";
+  std::string observation_tag = "observation", function_tag = "function_call", system_tag = "system";
+};
+
+/// Rows of one file, read on demand. Thread-safe for reading.
+class RowReader {
+ public:
+  virtual ~RowReader() = default;
+  virtual std::int64_t size() const = 0;
+  /// Parses row `i`. Throws Error naming file and line when it is broken.
+  virtual Json row(std::int64_t i) const = 0;
+  /// "file.jsonl:12".
+  virtual std::string where(std::int64_t i) const = 0;
+};
+
+/// Opens .json (a list of objects), .jsonl/.ndjson (an object a line) or .txt (a text a line, given as
+/// {"text": line}). Throws Error for other kinds, a missing or a broken file.
+std::unique_ptr<RowReader> open_rows(const std::string& path);
+
+/// Turns a row into a sample as LLaMA-Factory's converters do. nullopt when the row is not usable: `why` says
+/// so.
+std::optional<Sample> convert_row(const Json& row, const RowFormat& format, std::string* why);
+
+/// Recognises the format of a row by its keys: messages, conversations, instruction, prompt + completion (or
+/// response), input + target, {system,} user + assistant, text. Throws Error naming what was found.
+RowFormat detect_format(const Json& row, const std::string& where);
+
+/// Reads an entry of dataset_info.json. Unlisted columns are absent when `columns` is given, else the
+/// defaults hold.
+RowFormat format_of_entry(const Json& entry, const std::string& name, const std::string& where);
+
+/// One data set: its rows in order, the first `limit` of them.
+struct DataSource {
+  std::string name;
+  std::vector<std::shared_ptr<RowReader>> files;
+  RowFormat format;
+  std::int64_t rows = 0;            ///< rows used: after max_samples and num_samples
+  std::vector<std::int64_t> picks;  ///< row numbers when num_samples chose some; empty: 0 … rows-1
+};
+
+struct DataOptions {
+  std::vector<std::string> dataset;  ///< names, paths or globs
+  std::string dataset_dir = "data";
+  std::optional<std::int64_t> max_samples;
+  std::uint64_t seed = 42;
+  std::string key = "dataset";  ///< configuration key, for messages
+};
+
+/// Resolves names (dataset_info.json), paths, folders and globs. Throws Error for what is missing (with the
+/// nearest known name), for sets without rows, and for entries that need what is not there (a hub, ranking,
+/// …).
+std::vector<DataSource> open_datasets(const DataOptions& options);
+
+}  // namespace octet::data

@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace octet::data {
+
+/// What happened to the rows of a data set.
+struct EncodingCounts {
+  std::int64_t rows = 0;       ///< rows looked at
+  std::int64_t documents = 0;  ///< documents kept
+  std::int64_t tokens = 0;
+  std::int64_t trained = 0;          ///< tokens that carry a label
+  std::int64_t invalid = 0;          ///< rows that the converter refused
+  std::int64_t dropped = 0;          ///< rows that the template gave nothing for
+  std::int64_t unlabelled = 0;       ///< rows left out because no token would be trained
+  std::int64_t truncated = 0;        ///< rows cut to cutoff_len
+  std::int64_t cut_answers = 0;      ///< rows whose last answer lost its end
+  std::vector<std::string> reasons;  ///< the first few refusals, each with file and line
+};
+
+/// Token ids and labels of documents, one behind the other.
+struct Encoded {
+  std::vector<std::int32_t> ids;
+  std::vector<std::int32_t> labels;     ///< -100 = not trained; not shifted
+  std::vector<std::int64_t> begins{0};  ///< document d owns [begins[d], begins[d + 1])
+  std::vector<std::int64_t> rows;       ///< row of the data set that document d came from
+  EncodingCounts counts;
+
+  std::int64_t documents() const { return static_cast<std::int64_t>(begins.size()) - 1; }
+  std::int64_t length(std::int64_t d) const {
+    return begins[static_cast<std::size_t>(d) + 1] - begins[static_cast<std::size_t>(d)];
+  }
+  std::int64_t longest() const;
+  void append(const std::vector<std::int32_t>& document_ids, const std::vector<std::int32_t>& document_labels,
+              std::int64_t row);
+  /// Puts `other` behind this one.
+  void append(const Encoded& other);
+  /// Bytes for a message to other ranks, and back. Throws Error when they are not what to_bytes made.
+  std::string to_bytes() const;
+  static Encoded from_bytes(std::string_view bytes);
+  /// XXH3 of ids, labels and boundaries: two runs with the same hash train on the same data.
+  std::string fingerprint() const;
+};
+
+/// Moves the documents of `count` rows, chosen by seed, into a second set: what is held out for evaluation.
+/// `rows` is the number of rows of the data set. Returns {training, held out}.
+std::pair<Encoded, Encoded> hold_out(const Encoded& all, std::int64_t rows, std::int64_t count,
+                                     std::uint64_t seed);
+
+/// What a sample order deals out: each item is one or more documents that share a sequence (and do not see
+/// each other).
+struct Items {
+  std::vector<std::int64_t> begins{0};  ///< item i owns documents[begins[i] … begins[i + 1])
+  std::vector<std::int64_t> documents;
+  std::int64_t size() const { return static_cast<std::int64_t>(begins.size()) - 1; }
+  /// Tokens of the longest item.
+  std::int64_t longest(const Encoded& set) const;
+};
+
+/// One document an item.
+Items one_each(const Encoded& set);
+
+/// Best-fit decreasing over the whole set: each document goes where it leaves the least room free in
+/// sequences of `capacity` tokens. Deterministic; ties by document number.
+Items pack_best_fit(const Encoded& set, std::int64_t capacity);
+
+}  // namespace octet::data

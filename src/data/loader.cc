@@ -1,0 +1,97 @@
+#include "octet/data/loader.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace octet::data {
+
+void add_document(HostBatch& batch, std::span<const std::int32_t> ids, std::span<const std::int32_t> labels) {
+  if (batch.cu_seqlens.empty()) batch.cu_seqlens.push_back(0);
+  const auto base = static_cast<std::int32_t>(batch.ids.size());
+  for (std::size_t t = 0; t < ids.size(); ++t) {
+    batch.ids.push_back(ids[t]);
+    batch.positions.push_back(static_cast<std::int32_t>(t));
+    if (t + 1 < ids.size() && labels[t + 1] >= 0) {
+      batch.label_rows.push_back(base + static_cast<std::int32_t>(t));
+      batch.targets.push_back(labels[t + 1]);
+    }
+  }
+  batch.cu_seqlens.push_back(static_cast<std::int32_t>(batch.ids.size()));
+  batch.max_length = std::max(batch.max_length, static_cast<std::int64_t>(ids.size()));
+}
+
+HostBatch make_batch(const Encoded& set, const Items& items, std::span<const std::int64_t> which) {
+  HostBatch batch;
+  batch.cu_seqlens.push_back(0);
+  for (const std::int64_t item : which) {
+    if (item < 0) continue;
+    ++batch.items;
+    const auto i = static_cast<std::size_t>(item);
+    for (std::int64_t j = items.begins[i]; j < items.begins[i + 1]; ++j) {
+      const auto d = static_cast<std::size_t>(items.documents[static_cast<std::size_t>(j)]);
+      const auto begin = static_cast<std::size_t>(set.begins[d]);
+      const auto count = static_cast<std::size_t>(set.begins[d + 1]) - begin;
+      add_document(batch, std::span(set.ids).subspan(begin, count),
+                   std::span(set.labels).subspan(begin, count));
+    }
+  }
+  return batch;
+}
+
+Loader::Loader(const Encoded& set, const Items& items, const SampleOrder& order, const Deal& deal,
+               std::int64_t first_step, int ahead)
+    : set_(set),
+      items_(items),
+      order_(order),
+      deal_(deal),
+      step_(first_step),
+      ahead_(static_cast<std::size_t>(ahead)),
+      thread_([this] { run(); }) {}
+
+Loader::~Loader() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Loader::run() {
+  try {
+    std::vector<std::int64_t> which(static_cast<std::size_t>(deal_.micro));
+    for (;; ++step_) {
+      for (std::int64_t a = 0; a < deal_.accumulation; ++a) {
+        for (std::int64_t i = 0; i < deal_.micro; ++i) {
+          which[static_cast<std::size_t>(i)] = order_.item(step_, deal_.first_place(a) + i);
+        }
+        HostBatch batch = make_batch(set_, items_, which);
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return stop_ || ready_.size() < ahead_; });
+        if (stop_) return;
+        ready_.push_back(std::move(batch));
+        changed_.notify_all();
+      }
+    }
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    failure_ = std::current_exception();
+    changed_.notify_all();
+  }
+}
+
+HostBatch Loader::next(double* waited_seconds) {
+  const auto start = std::chrono::steady_clock::now();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return failure_ || !ready_.empty(); });
+  if (waited_seconds) {
+    *waited_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  if (ready_.empty()) std::rethrow_exception(failure_);
+  HostBatch batch = std::move(ready_.front());
+  ready_.pop_front();
+  changed_.notify_all();
+  return batch;
+}
+
+}  // namespace octet::data
