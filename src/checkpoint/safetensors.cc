@@ -1,0 +1,191 @@
+#include "octet/checkpoint/safetensors.h"
+
+#include "convert.h"
+#include "octet/base/error.h"
+#include "octet/base/log.h"
+#include "octet/base/strings.h"
+#include "safetensors_header.h"
+
+namespace octet::checkpoint {
+namespace {
+
+[[noreturn]] void no_such_tensor(const std::string& name, const std::string& where,
+                                 const std::vector<std::string>& names) {
+  const std::string near = nearest_name(name, names);
+  throw Error({.what = "tensor '" + name + "' is missing",
+               .found = std::to_string(names.size()) + " other tensors" +
+                        (near.empty() ? "" : ", the nearest is '" + near + "'"),
+               .where = where,
+               .fix = "check that the weights belong to the config.json beside them"});
+}
+
+}  // namespace
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (const std::int64_t extent : shape) {
+    if (text.size() > 1) text += ", ";
+    text += std::to_string(extent);
+  }
+  return text + "]";
+}
+
+SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
+  SafetensorsHeader header = parse_safetensors(file_.text(), path);
+  tensors_ = std::move(header.tensors);
+  metadata_ = std::move(header.metadata);
+  for (std::size_t i = 0; i < tensors_.size(); ++i) by_name_[tensors_[i].name] = i;
+}
+
+const StoredTensor* SafetensorsFile::find(const std::string& name) const {
+  const auto it = by_name_.find(name);
+  return it == by_name_.end() ? nullptr : &tensors_[it->second];
+}
+
+const StoredTensor& SafetensorsFile::at(const std::string& name) const {
+  if (const StoredTensor* tensor = find(name)) return *tensor;
+  std::vector<std::string> names;
+  for (const auto& tensor : tensors_) names.push_back(tensor.name);
+  no_such_tensor(name, path(), names);
+}
+
+std::span<const std::byte> SafetensorsFile::bytes(const StoredTensor& tensor) const {
+  return file_.bytes().subspan(static_cast<std::size_t>(tensor.offset),
+                               static_cast<std::size_t>(tensor.count) * size_of(tensor.dtype));
+}
+
+namespace {
+
+// First byte of elements [begin, begin + count), after checking range and kind of dtype.
+const std::byte* range(const SafetensorsFile& file, const StoredTensor& tensor, std::int64_t begin,
+                       std::int64_t count, bool as_float) {
+  const std::string where = file.path() + ", tensor '" + tensor.name + "'";
+  if (begin < 0 || count < 0 || begin > tensor.count || count > tensor.count - begin) {
+    throw Error({.what = "a range lies outside its tensor",
+                 .expected = "within [0, " + std::to_string(tensor.count) + ")",
+                 .found = std::to_string(count) + " elements from " + std::to_string(begin),
+                 .where = where});
+  }
+  if (is_float(tensor.dtype) != as_float) {
+    throw Error(
+        {.what = "dtype of a tensor cannot be used here",
+         .expected = as_float ? "F32, F16, BF16, F64, F8_E4M3 or F8_E5M2" : "an integer dtype or BOOL",
+         .found = std::string(safetensors_name(tensor.dtype)),
+         .where = where,
+         .fix = as_float ? "weights quantised to integers must be converted to a float dtype first" : ""});
+  }
+  return file.bytes(tensor).data() + static_cast<std::size_t>(begin) * size_of(tensor.dtype);
+}
+
+}  // namespace
+
+void SafetensorsFile::read(const std::string& name, std::int64_t begin, std::int64_t count,
+                           float* out) const {
+  const StoredTensor& tensor = at(name);
+  to_float(tensor.dtype, range(*this, tensor, begin, count, true), count, out);
+}
+
+void SafetensorsFile::read(const std::string& name, std::int64_t begin, std::int64_t count, Bf16* out) const {
+  const StoredTensor& tensor = at(name);
+  checkpoint::to_bf16(tensor.dtype, range(*this, tensor, begin, count, true), count, out);
+}
+
+void SafetensorsFile::read(const std::string& name, std::int64_t begin, std::int64_t count,
+                           std::int64_t* out) const {
+  const StoredTensor& tensor = at(name);
+  to_int64(tensor.dtype, range(*this, tensor, begin, count, false), count, out);
+}
+
+bool WeightFolder::exists(const std::string& folder, const std::string& stem) {
+  return path_exists(folder + "/" + stem + ".safetensors") ||
+         path_exists(folder + "/" + stem + ".safetensors.index.json");
+}
+
+WeightFolder::WeightFolder(const std::string& folder, const std::string& stem) : folder_(folder) {
+  const std::string whole = folder + "/" + stem + ".safetensors";
+  if (path_exists(whole)) {
+    files_.emplace_back(whole);
+    for (const auto& tensor : files_[0].tensors()) file_by_tensor_[tensor.name] = 0;
+    return;
+  }
+  const std::string index = whole + ".index.json";
+  if (!path_exists(index)) {
+    throw Error({.what = "no weights found",
+                 .expected = stem + ".safetensors or " + stem + ".safetensors.index.json",
+                 .where = folder,
+                 .fix = "check the path; weights in other formats (pytorch_model.bin) must be converted to "
+                        "safetensors first"});
+  }
+  const auto weight_map = parse_weight_map(read_file(index), index);
+  std::unordered_map<std::string, std::size_t> file_numbers;
+  for (const auto& [tensor, file] : weight_map) {
+    if (file_numbers.emplace(file, files_.size()).second) files_.emplace_back(folder + "/" + file);
+  }
+  std::unordered_map<std::string, std::size_t> stands_in;
+  for (std::size_t i = 0; i < files_.size(); ++i) {
+    for (const auto& tensor : files_[i].tensors()) {
+      const auto [it, fresh] = stands_in.emplace(tensor.name, i);
+      if (!fresh) {
+        throw Error({.what = "tensor '" + tensor.name + "' stands in two shards",
+                     .found = files_[it->second].path() + " and " + files_[i].path(),
+                     .where = index,
+                     .fix = "remove shards that belong to other weights"});
+      }
+    }
+  }
+  for (const auto& [tensor, file] : weight_map) {
+    const std::size_t expected = file_numbers.at(file);
+    const auto it = stands_in.find(tensor);
+    if (it == stands_in.end() || it->second != expected) {
+      throw Error({.what = "tensor '" + tensor + "' is not in the shard that the index names",
+                   .expected = file,
+                   .found = it == stands_in.end() ? "in no shard" : "in " + files_[it->second].path(),
+                   .where = index,
+                   .fix = "fetch or write the weights again"});
+    }
+    file_by_tensor_[tensor] = expected;
+  }
+  for (const auto& [tensor, file] : stands_in) {
+    if (file_by_tensor_.count(tensor) == 0)
+      log::warn(files_[file].path() + ": tensor '" + tensor + "' is not listed in " + index +
+                " and is ignored");
+  }
+}
+
+std::vector<StoredTensor> WeightFolder::tensors() const {
+  std::vector<StoredTensor> all;
+  for (const auto& file : files_) {
+    for (const auto& tensor : file.tensors()) {
+      if (file_by_tensor_.count(tensor.name) != 0) all.push_back(tensor);
+    }
+  }
+  return all;
+}
+
+const StoredTensor* WeightFolder::find(const std::string& name) const {
+  const auto it = file_by_tensor_.find(name);
+  return it == file_by_tensor_.end() ? nullptr : files_[it->second].find(name);
+}
+
+const StoredTensor& WeightFolder::expect(const std::string& name,
+                                         const std::vector<std::int64_t>& shape) const {
+  const StoredTensor& tensor = file_of(name).at(name);
+  if (tensor.shape != shape) {
+    throw Error({.what = "tensor '" + name + "' has the wrong shape",
+                 .expected = shape_text(shape),
+                 .found = shape_text(tensor.shape),
+                 .where = tensor.file,
+                 .fix = "check that the weights belong to the config.json beside them"});
+  }
+  return tensor;
+}
+
+const SafetensorsFile& WeightFolder::file_of(const std::string& name) const {
+  const auto it = file_by_tensor_.find(name);
+  if (it != file_by_tensor_.end()) return files_[it->second];
+  std::vector<std::string> names;
+  for (const auto& [known, file] : file_by_tensor_) names.push_back(known);
+  no_such_tensor(name, folder_, names);
+}
+
+}  // namespace octet::checkpoint

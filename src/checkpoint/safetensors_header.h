@@ -1,0 +1,32 @@
+// The JSON header of a safetensors file, from bytes that may say anything to entries that hold.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "octet/checkpoint/safetensors.h"
+
+namespace octet::checkpoint {
+
+struct SafetensorsHeader {
+  std::vector<StoredTensor> tensors;  ///< by offset; offsets count from the start of the file
+  std::map<std::string, std::string> metadata;
+};
+
+/// Largest header the reference implementation reads.
+inline constexpr std::uint64_t kMaxSafetensorsHeader = 100'000'000;
+
+/// Reads and checks the header of a whole file. Throws Error naming `path` and the tensor.
+SafetensorsHeader parse_safetensors(std::string_view file, const std::string& path);
+
+/// "F32", "BF16", "F8_E4M3", …
+std::string_view safetensors_name(DType dtype);
+
+/// The `weight_map` of an index file: tensor to file name, in the order of the file. Throws Error for broken
+/// JSON, duplicates, and file names that are not plain.
+std::vector<std::pair<std::string, std::string>> parse_weight_map(std::string_view text,
+                                                                  const std::string& path);
+
+}  // namespace octet::checkpoint

@@ -1,0 +1,311 @@
+#include "octet/checkpoint/safetensors.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <cmath>
+#include <csignal>
+#include <cstring>
+#include <functional>
+
+#include "octet/checkpoint/safetensors_writer.h"
+#include "scratch.h"
+
+namespace octet::checkpoint {
+namespace {
+
+// A safetensors file with any header and `data_size` bytes 0, 1, 2, …
+std::string file_of(const std::string& header, std::size_t data_size) {
+  std::string bytes(8, '\0');
+  for (int i = 0; i < 8; ++i)
+    bytes[static_cast<std::size_t>(i)] = static_cast<char>(header.size() >> (8 * i));
+  bytes += header;
+  for (std::size_t i = 0; i < data_size; ++i) bytes += static_cast<char>(i);
+  return bytes;
+}
+
+std::string entry(const std::string& shape, const std::string& offsets, const std::string& dtype = "F32") {
+  return R"({"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}";
+}
+
+struct Hostile {
+  const char* name;
+  std::string bytes;
+  const char* message;
+};
+
+class HostileSafetensors : public testing::TestWithParam<Hostile> {};
+
+TEST_P(HostileSafetensors, IsRefusedByName) {
+  const Scratch scratch;
+  put(scratch / "x.safetensors", GetParam().bytes);
+  EXPECT_ERROR(GetParam().message, SafetensorsFile(scratch / "x.safetensors"));
+  EXPECT_ERROR("x.safetensors", SafetensorsFile(scratch / "x.safetensors"));
+}
+
+std::vector<Hostile> hostile_files() {
+  const std::string a = R"({"a":)", e = "}";
+  std::string claims_more = file_of(a + entry("[2]", "[0,8]") + e, 8);
+  claims_more[6] = 1;
+  std::string whole_range = file_of("{}", 0);
+  for (int i = 0; i < 8; ++i) whole_range[static_cast<std::size_t>(i)] = '\xff';
+  std::string deep = R"({"a":)" + std::string(200000, '[') + std::string(200000, ']') + "}";
+  return {
+      {"Empty", "", "too short"},
+      {"SevenBytes", "1234567", "too short"},
+      {"HeaderLongerThanFile", claims_more, "length of the header"},
+      {"HeaderLengthWraps", whole_range, "length of the header"},
+      {"HeaderOver100MB",
+       [] {
+         std::string bytes = file_of("{}", 0);
+         bytes[3] = 0x40;  // 1 GiB and 2 bytes
+         return bytes;
+       }(),
+       "length of the header"},
+      {"DoesNotStartWithBrace", file_of(" {}", 0), "does not start"},
+      {"EmptyHeader", file_of("", 0), "does not start"},
+      {"BrokenJson", file_of(a, 0), "not valid JSON"},
+      {"TextBehindTheJson", file_of("{} x", 0), "not valid JSON"},
+      {"InvalidUtf8", file_of("{\"\xff\":" + entry("[]", "[0,4]") + e, 4), "not valid JSON"},
+      {"DeepNesting", file_of(deep, 0), "form of safetensors"},
+      {"ProductWraps", file_of(a + entry("[4194305,4194305,211106198978564]", "[0,16]") + e, 16),
+       "impossible"},
+      {"BytesWrap", file_of(a + entry("[4611686018427387905]", "[0,4]") + e, 4), "disagree"},
+      {"ExtentOverInt64", file_of(a + entry("[18446744073709551615]", "[0,4]") + e, 4), "impossible"},
+      {"ExtentOverUint64", file_of(a + entry("[18446744073709551616]", "[0,4]") + e, 4),
+       "form of safetensors"},
+      {"NegativeExtent", file_of(a + entry("[-1]", "[0,4]") + e, 4), "negative number"},
+      {"FractionalExtent", file_of(a + entry("[1.0]", "[0,4]") + e, 4), "1.0"},
+      {"NegativeOffset", file_of(a + entry("[1]", "[-4,0]") + e, 4), "negative number"},
+      {"ShapeDisagreesWithRange", file_of(a + entry("[2]", "[0,4]") + e, 4), "disagree"},
+      {"RangeBackwards", file_of(a + entry("[1]", "[4,0]") + e, 4), "outside the file"},
+      {"RangePastTheEnd", file_of(a + entry("[2]", "[0,8]") + e, 4), "outside the file"},
+      {"RangeWraps", file_of(a + entry("[1]", "[18446744073709551612,0]") + e, 4), "outside the file"},
+      {"Hole", file_of(a + entry("[1]", "[4,8]") + e, 8), "overlap or leave a hole"},
+      {"Overlap", file_of(a + entry("[2]", "[0,8]") + R"(,"b":)" + entry("[2]", "[4,12]") + e, 12),
+       "overlap"},
+      {"SameRangeTwice", file_of(a + entry("[2]", "[0,8]") + R"(,"b":)" + entry("[2]", "[0,8]") + e, 8),
+       "overlap"},
+      {"EmptyTensorInsideAnother",
+       file_of(a + entry("[2]", "[0,8]") + R"(,"b":)" + entry("[0]", "[4,4]") + e, 8), "overlap"},
+      {"BytesBehindTheLastTensor", file_of(a + entry("[1]", "[0,4]") + e, 8), "do not cover"},
+      {"DataWithoutTensors", file_of("{}", 1), "do not cover"},
+      {"DuplicateName", file_of(a + entry("[1]", "[0,4]") + R"(,"a":)" + entry("[1]", "[4,8]") + e, 8),
+       "twice"},
+      {"UnknownDType", file_of(a + entry("[1]", "[0,4]", "F31") + e, 4), "F31"},
+      {"MissingDType", file_of(R"({"a":{"shape":[1],"data_offsets":[0,4]}})", 4), "incomplete"},
+      {"MissingShape", file_of(R"({"a":{"dtype":"F32","data_offsets":[0,4]}})", 4), "incomplete"},
+      {"MissingOffsets", file_of(R"({"a":{"dtype":"F32","shape":[1]}})", 4), "incomplete"},
+      {"FieldTwice", file_of(R"({"a":{"dtype":"F32","shape":[1],"shape":[1],"data_offsets":[0,4]}})", 4),
+       "twice"},
+      {"UnknownField", file_of(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":1}})", 4),
+       "unknown field"},
+      {"ThreeOffsets", file_of(a + entry("[1]", "[0,4,8]") + e, 4), "a number"},
+      {"OneOffset", file_of(a + entry("[1]", "[4]") + e, 4), "incomplete"},
+      {"ShapeIsText", file_of(a + entry("\"1\"", "[0,4]") + e, 4), "a string"},
+      {"EntryIsNumber", file_of(R"({"a":7})", 4), "a number"},
+      {"EntryIsNull", file_of(R"({"a":null})", 4), "null"},
+      {"MetadataIsText", file_of(R"({"__metadata__":"pt"})", 0), "a string"},
+      {"MetadataHoldsNumbers", file_of(R"({"__metadata__":{"n":1}})", 0), "a number"},
+  };
+}
+
+INSTANTIATE_TEST_SUITE_P(EachWay, HostileSafetensors, testing::ValuesIn(hostile_files()),
+                         [](const auto& hostile) { return std::string(hostile.param.name); });
+
+TEST(Safetensors, AMillionNamesAreReadInTimeProportionalToThem) {
+  const Scratch scratch;
+  std::string header = "{";
+  for (int i = 0; i < 300000; ++i)
+    header += (i ? ",\"t" : "\"t") + std::to_string(i) + "\":" + entry("[0]", "[0,0]", "U8");
+  put(scratch / "x.safetensors", file_of(header + "}", 0));
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(SafetensorsFile(scratch / "x.safetensors").tensors().size(), 300000u);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20))
+      << "a quadratic reader needs hours";
+}
+
+TEST(Safetensors, EmptyTensorsAndScalarsStandBetweenOthers) {
+  const Scratch scratch;
+  put(scratch / "x.safetensors",
+      file_of(R"({"b":)" + entry("[]", "[4,8]", "I32") + R"(,"none":)" + entry("[0,7]", "[4,4]") +
+                  R"(,"a":)" + entry("[4]", "[0,4]", "U8") + R"(,"__metadata__":{"format":"pt"}}   )",
+              8));
+  const SafetensorsFile file(scratch / "x.safetensors");
+  EXPECT_EQ(file.metadata().at("format"), "pt");
+  EXPECT_EQ(file.at("none").count, 0);
+  std::int64_t value = 0;
+  file.read("b", 0, 1, &value);
+  EXPECT_EQ(value, 0x07060504);
+  std::int64_t bytes[2];
+  file.read("a", 2, 2, bytes);
+  EXPECT_EQ(bytes[1], 3);
+  EXPECT_ERROR("outside its tensor", file.read("a", 3, 2, bytes));
+  EXPECT_ERROR("outside its tensor", file.read("a", -1, 1, bytes));
+  EXPECT_ERROR("outside its tensor", file.read("a", 5, INT64_MAX, bytes));
+  float x = 0;
+  EXPECT_ERROR("I32", file.read("b", 0, 1, &x));
+  EXPECT_ERROR("nearest is 'none'", file.at("nome"));
+}
+
+class EveryFloat : public testing::TestWithParam<DType> {};
+
+TEST_P(EveryFloat, ComesBackRoundedOnce) {
+  const Scratch scratch;
+  const DType dtype = GetParam();
+  std::vector<float> values = {0.0f, -0.0f, 1.0f, -1.5f, 3.14159265f, 1e-8f, 440.0f, -123.456f, INFINITY};
+  for (int i = 0; i < 70000; ++i) values.push_back(std::sin(static_cast<float>(i)) * 20.0f);
+  const auto n = static_cast<std::int64_t>(values.size());
+  SafetensorsWriter writer(scratch / "x.safetensors", {{"odd", DType::u8, {3}}, {"v", dtype, {n}}});
+  for (const auto& tensor : writer.order()) {
+    if (tensor.name == "odd") {
+      writer.append_bytes("abc", 3);
+    } else {
+      writer.append(values.data(), 5);
+      writer.append(values.data() + 5, n - 5);
+    }
+  }
+  EXPECT_ERROR("x.safetensors", SafetensorsFile(scratch / "x.safetensors"))
+      << "not there before it is published";
+  writer.publish();
+  const auto rounded = [dtype](float x) {
+    switch (dtype) {
+      case DType::bf16:
+        return from_bf16(to_bf16(x));
+      case DType::f16:
+        return from_f16(to_f16(x));
+      case DType::e4m3:
+      case DType::e5m2:
+        return from_fp8(to_fp8(x, dtype), dtype);
+      default:
+        return x;
+    }
+  };
+  const SafetensorsFile file(scratch / "x.safetensors");
+  EXPECT_EQ(file.at("v").dtype, dtype);
+  std::vector<float> read(values.size());
+  std::vector<Bf16> halves(values.size());
+  file.read("v", 0, n, read.data());
+  file.read("v", 0, n, halves.data());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(read[i]), std::bit_cast<std::uint32_t>(rounded(values[i])))
+        << values[i];
+    ASSERT_EQ(halves[i].bits, to_bf16(read[i]));
+  }
+  float some[3];
+  file.read("v", n - 3, 3, some);
+  EXPECT_EQ(some[2], read.back());
+}
+
+INSTANTIATE_TEST_SUITE_P(Floats, EveryFloat,
+                         testing::Values(DType::f32, DType::f64, DType::bf16, DType::f16, DType::e4m3,
+                                         DType::e5m2));
+
+TEST(SafetensorsWriter, LeavesNothingWhenItIsNotPublished) {
+  const Scratch scratch;
+  {
+    SafetensorsWriter writer(scratch / "x.safetensors", {{"a", DType::f32, {4}}});
+    const float one = 1;
+    writer.append(&one, 1);
+    EXPECT_ERROR("12 bytes missing", writer.publish());
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(scratch.path()));
+  EXPECT_ERROR("twice", SafetensorsWriter(scratch / "x.safetensors",
+                                          {{"a", DType::f32, {4}}, {"a", DType::f32, {4}}}));
+  EXPECT_ERROR("cannot create", SafetensorsWriter(scratch / "no/x.safetensors", {}));
+}
+
+TEST(SafetensorsWriter, SaysAtOnceThatTheDiskIsFull) {
+  const Scratch scratch;
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small{1 << 20, before.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  const std::string message = error_of([&] {
+    SafetensorsWriter(scratch / "x.safetensors", {{"a", DType::f32, {1 << 20}}});
+  });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_NE(message.find("free some disk space"), std::string::npos) << message;
+  EXPECT_TRUE(std::filesystem::is_empty(scratch.path()));
+}
+
+// Three shards of 16, 16 and 40 bytes with their index.
+void write_shards(const Scratch& scratch) {
+  std::vector<TensorHeader> tensors;
+  for (const char* name : {"a", "b", "c", "d"}) tensors.push_back({name, DType::f32, {2}});
+  tensors.push_back({"e", DType::f32, {10}});
+  const ShardPlan plan = plan_shards(tensors, 20);
+  ASSERT_EQ(plan.files,
+            (std::vector<std::string>{"model-00001-of-00003.safetensors", "model-00002-of-00003.safetensors",
+                                      "model-00003-of-00003.safetensors"}));
+  EXPECT_EQ(plan.total_bytes, 72);
+  float value = 0;
+  for (std::size_t i = 0; i < plan.files.size(); ++i) {
+    SafetensorsWriter writer(scratch / plan.files[i], plan.tensors[i]);
+    for (const auto& tensor : writer.order()) {
+      for (std::int64_t k = 0; k < tensor.shape[0]; ++k) writer.append(&++value, 1);
+    }
+    writer.publish();
+  }
+  put(scratch / "model.safetensors.index.json", index_json(plan));
+}
+
+TEST(WeightFolder, ReadsShardsAsOne) {
+  const Scratch scratch;
+  EXPECT_FALSE(WeightFolder::exists(scratch.path()));
+  EXPECT_ERROR("no weights found", WeightFolder(scratch.path()));
+  write_shards(scratch);
+  EXPECT_TRUE(WeightFolder::exists(scratch.path()));
+  const WeightFolder folder(scratch.path());
+  EXPECT_EQ(folder.tensors().size(), 5u);
+  EXPECT_EQ(folder.expect("c", {2}).file, scratch / "model-00002-of-00003.safetensors");
+  float two[2];
+  folder.read("d", 0, 2, two);
+  EXPECT_EQ(two[1], 8.0f);
+  EXPECT_ERROR("[2, 1]", folder.expect("c", {2, 1}));
+  EXPECT_ERROR("model-00002-of-00003.safetensors", folder.expect("c", {2, 1}));
+  EXPECT_ERROR("'f' is missing", folder.expect("f", {2}));
+}
+
+TEST(WeightFolder, NamesWhatIsWrongWithItsIndex) {
+  const Scratch scratch;
+  write_shards(scratch);
+  const std::string index = scratch / "model.safetensors.index.json";
+  const std::string one = "model-00001-of-00003.safetensors", two = "model-00002-of-00003.safetensors";
+  const auto with = [&](const std::string& map) {
+    put(index, R"({"metadata":{"total_size":1,"deep":[{"x":null}]},"weight_map":{)" + map + "}}");
+    return error_of([&] { WeightFolder{scratch.path()}; });
+  };
+  const std::string good = R"("a":")" + one + R"(","c":")" + two + "\"";
+  EXPECT_EQ(with(good), "");
+  EXPECT_NE(with(R"("c":")" + one + R"(","d":")" + two + "\"").find("in " + scratch.path() + "/" + two),
+            std::string::npos);
+  EXPECT_NE(with(good + R"(,"zz":")" + one + "\"").find("in no shard"), std::string::npos);
+  EXPECT_NE(with(good + R"(,"a":")" + one + "\"").find("lists a tensor twice"), std::string::npos);
+  EXPECT_NE(with(R"("a":"gone.safetensors")").find("gone.safetensors"), std::string::npos);
+  for (const char* path :
+       {"../a.safetensors", "/etc/passwd", "x/a.safetensors", "..", ".", "", "a\\\\b", "a\\u0000b"})
+    EXPECT_NE(with(std::string(R"("a":")") + path + "\"").find("outside its folder"), std::string::npos)
+        << path;
+  EXPECT_NE(with(R"("a":5)").find("not a string"), std::string::npos);
+  std::filesystem::copy_file(scratch / one, scratch / "copy.safetensors");
+  EXPECT_NE(with(R"("a":")" + one + R"(","b":"copy.safetensors")").find("two shards"), std::string::npos);
+  put(index, R"({"weight_map":["a"]})");
+  EXPECT_ERROR("lists no tensors", WeightFolder(scratch.path()));
+  put(index, "[]");
+  EXPECT_ERROR("form it must have", WeightFolder(scratch.path()));
+  put(index, "{}");
+  EXPECT_ERROR("lists no tensors", WeightFolder(scratch.path()));
+}
+
+TEST(WeightFolder, ATruncatedShardIsNamed) {
+  const Scratch scratch;
+  write_shards(scratch);
+  std::filesystem::resize_file(scratch / "model-00003-of-00003.safetensors", 100);
+  EXPECT_ERROR("model-00003-of-00003.safetensors", WeightFolder(scratch.path()));
+}
+
+}  // namespace
+}  // namespace octet::checkpoint
