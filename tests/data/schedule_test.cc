@@ -102,8 +102,12 @@ TEST(Packing, FillsSequencesWithoutLosingOrSplittingADocument) {
     EXPECT_LE(tokens, 64);
   }
   EXPECT_EQ(seen.size(), 200u);
-  const double fill = double(set.ids.size()) / (64.0 * double(packs.size()));
-  EXPECT_GT(fill, 0.97) << "best fit leaves little room";
+  // No packing can need fewer sequences than the tokens fill, or than there are documents of over half a
+  // sequence.
+  std::int64_t halves = 0;
+  for (std::int64_t d = 0; d < set.documents(); ++d) halves += set.length(d) > 32 ? 1 : 0;
+  const std::int64_t least = std::max(halves, (static_cast<std::int64_t>(set.ids.size()) + 63) / 64);
+  EXPECT_LE(packs.size(), least + least / 50);
   EXPECT_EQ(packs.longest(set), 64);
 }
 
