@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+
+#include "octet/ops/optimizer.h"
+
+namespace octet::optim {
+
+/// Hyper-parameters of AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101), as the configuration has them.
+struct AdamWOptions {
+  double beta1 = 0.9;
+  double beta2 = 0.999;
+  double epsilon = 1e-8;
+  double weight_decay = 0.0;
+};
+
+/// Throws Error (usage) unless betas are in [0, 1), epsilon and weight decay at least 0 and finite.
+void check_options(const AdamWOptions& options);
+
+/// 1 - beta^step for update number `step` (the first one is 1), in double and then rounded: near one, a
+/// power in float loses all its digits.
+struct BiasCorrections {
+  double first = 1;
+  double second = 1;
+};
+BiasCorrections bias_corrections(const AdamWOptions& options, std::int64_t step);
+
+/// The arguments of an update that the hyper-parameters decide; pointers, spans and scalars are the caller's.
+ops::AdamWArgs adamw_args(const AdamWOptions& options);
+
+/// What the host knows of one optimizer step before it is enqueued.
+struct StepRates {
+  std::int64_t step = 1;     ///< number of this update, from 1
+  double learning_rate = 0;  ///< of this update
+  double max_grad_norm = 0;  ///< 0: no clipping
+};
+
+/// The host's half of the device's step scalars; label_tokens is left at 0.
+ops::StepScalars step_scalars(const AdamWOptions& options, const StepRates& rates);
+
+}  // namespace octet::optim

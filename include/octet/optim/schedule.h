@@ -1,0 +1,75 @@
+// The optim room: what the optimizer does with gradients, apart from where they lie. Learning rates,
+// hyper-parameters and bias corrections are host arithmetic in double precision and functions of the step
+// alone, so that any rank can be at any step; the update and the norm of a slice are enqueued (update.h).
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <variant>
+#include <vector>
+
+namespace octet::optim {
+
+/// Named arguments of a schedule (`lr_scheduler_kwargs`): numbers, or words such as "cosine".
+using ScheduleArguments = std::map<std::string, std::variant<double, std::string>>;
+
+/// What a schedule is made of, in Hugging Face's names.
+struct ScheduleOptions {
+  std::string name = "linear";  ///< one of schedule_names()
+  double learning_rate = 5e-5;  ///< the peak; positive
+  std::int64_t warmup_steps = 0;
+  std::int64_t total_steps = 0;  ///< optimizer steps of the whole run, warm-up included
+  ScheduleArguments arguments;
+};
+
+/// The learning rate as a function of the step (transformers/optimization.py, formula for formula). With
+/// step s, warm-up w, total T and p = (s - w) / max(1, T - w), the peak is multiplied during warm-up by
+/// s / max(1, w), and then by
+///   constant, constant_with_warmup   1 (the former has no warm-up)
+///   linear                           max(0, (T - s) / max(1, T - w))
+///   cosine                           max(0, (1 + cos(2 pi c p)) / 2), c = num_cycles, 0.5
+///   cosine_with_restarts             (1 + cos(pi (c p mod 1))) / 2, 0 from T on; c = num_cycles, 1
+///   cosine_with_min_lr               cosine * (1 - r) + r, r = min_lr_rate, or min_lr / peak
+///   cosine_warmup_with_min_lr        the same one step ahead: p = (s - w + 1) / max(1, T - w); warm-up
+///                                    (s + 1) / w, or from warmup_lr_rate up in w - 1 steps
+///   polynomial                       ((peak - lr_end) (1 - p)^power + lr_end) / peak; lr_end 1e-7, power 1
+///   inverse_sqrt                     1 / sqrt((s - w + timescale) / timescale); timescale w, or 10000
+///   warmup_stable_decay              1 for num_stable_steps, then num_decay_steps from 1 to min_lr_ratio by
+///                                    decay_type (linear, cosine, 1-sqrt), then min_lr_ratio; warmup_type
+///                                    likewise. Without either count a third of what follows the warm-up is
+///                                    stable, as LLaMA-Factory has it; with one, the other is the rest
+class Schedule {
+ public:
+  /// Throws Error (usage) for an unknown name or argument, an argument of the wrong type or out of range.
+  explicit Schedule(const ScheduleOptions& options);
+  /// The rate of the update that follows `step` completed updates; the first one has step 0.
+  double learning_rate(std::int64_t step) const { return options_.learning_rate * factor(step); }
+  /// The same as a fraction of the peak.
+  double factor(std::int64_t step) const;
+  const ScheduleOptions& options() const { return options_; }
+
+ private:
+  enum class Course { linear, cosine, one_minus_sqrt };
+  double number(const std::string& key, double fallback, double low, double high) const;
+  std::int64_t steps(const std::string& key, std::int64_t fallback) const;
+  Course course(const std::string& key, Course fallback) const;
+  void allow(const std::vector<std::string>& keys) const;
+  void read_stable_decay();
+  double warm_up(std::int64_t step) const;
+  double stable_decay(std::int64_t step) const;
+
+  ScheduleOptions options_;
+  double cycles_ = 0.5;
+  double floor_ = 0;  ///< of the factor
+  double power_ = 1;
+  double timescale_ = 1;
+  double warmup_floor_ = -1;  ///< warmup_lr_rate; negative: not given
+  std::int64_t stable_steps_ = 0, decay_steps_ = 0;
+  Course warmup_course_ = Course::linear, decay_course_ = Course::cosine;
+};
+
+/// All names, for messages and help.
+const std::vector<std::string>& schedule_names();
+
+}  // namespace octet::optim

@@ -1,0 +1,58 @@
+#include "octet/optim/adamw.h"
+
+#include <cmath>
+#include <string>
+
+#include "octet/base/error.h"
+
+namespace octet::optim {
+namespace {
+
+void require(bool condition, const char* key, const char* expected, double found) {
+  if (condition) return;
+  throw Error({.what = "a hyper-parameter of AdamW is not usable",
+               .expected = expected,
+               .found = std::to_string(found),
+               .where = key,
+               .fix = std::string("correct ") + key,
+               .code = ExitCode::usage});
+}
+
+}  // namespace
+
+void check_options(const AdamWOptions& options) {
+  require(options.beta1 >= 0 && options.beta1 < 1, "adam_beta1", "a number in [0, 1)", options.beta1);
+  require(options.beta2 >= 0 && options.beta2 < 1, "adam_beta2", "a number in [0, 1)", options.beta2);
+  require(options.epsilon >= 0 && std::isfinite(options.epsilon), "adam_epsilon",
+          "a finite number of at least 0", options.epsilon);
+  require(options.weight_decay >= 0 && std::isfinite(options.weight_decay), "weight_decay",
+          "a finite number of at least 0", options.weight_decay);
+}
+
+BiasCorrections bias_corrections(const AdamWOptions& options, std::int64_t step) {
+  check(step >= 1, "updates are counted from 1");
+  const auto t = static_cast<double>(step);
+  // -expm1(t log b) keeps the digits that 1 - pow(b, t) would cancel for b near 1; log(0) gives exactly 1.
+  return {-std::expm1(t * std::log(options.beta1)), -std::expm1(t * std::log(options.beta2))};
+}
+
+ops::AdamWArgs adamw_args(const AdamWOptions& options) {
+  ops::AdamWArgs args;
+  args.beta1 = static_cast<float>(options.beta1);
+  args.beta2 = static_cast<float>(options.beta2);
+  args.eps = static_cast<float>(options.epsilon);
+  args.weight_decay = static_cast<float>(options.weight_decay);
+  return args;
+}
+
+ops::StepScalars step_scalars(const AdamWOptions& options, const StepRates& rates) {
+  const BiasCorrections corrections = bias_corrections(options, rates.step);
+  ops::StepScalars scalars;
+  scalars.learning_rate = static_cast<float>(rates.learning_rate);
+  scalars.max_grad_norm = static_cast<float>(rates.max_grad_norm);
+  scalars.bias_correction1 = static_cast<float>(corrections.first);
+  scalars.bias_correction2 = static_cast<float>(corrections.second);
+  return scalars;
+}
+
+}  // namespace octet::optim
