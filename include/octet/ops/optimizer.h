@@ -38,8 +38,8 @@ struct StepScalars {
 };
 
 /// grad_norm = sqrt(limbs) / label_tokens; grad_scale = min(1, max_grad_norm / (grad_norm + 1e-6)) /
-/// label_tokens, as torch.nn.utils.clip_grad_norm_ clips. Without label tokens, or with a norm that is not
-/// finite: skip.
+/// label_tokens, as torch.nn.utils.clip_grad_norm_ clips. Without label tokens (grad_norm is 0 then), or with
+/// a norm that is not finite: skip, and grad_scale 0.
 void finish_norm(Stream& stream, const std::int64_t* limbs, StepScalars* scalars);
 
 /// A run of one tensor inside the slice that adamw updates.
@@ -51,18 +51,20 @@ struct AdamWSpan {
 };
 
 /// AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) in PyTorch's order of operations, on a slice:
-///   g = grad * grad_scale;  w -= lr * decay * w;  m = m + (1 - b1)(g - m);  v = b2 v + (1 - b2) g²;
+///   g = grad * grad_scale;  w -= lr * decay * w;  m = m + (1 - b1)(g - m);  v = b2 v + (1 - b2) g g;
 ///   w -= lr / c1 * m / (sqrt(v) / sqrt(c2) + eps).
+/// Products and quotients go from left to right in fp32; 1 - lr * decay, 1 - b1, 1 - b2, lr / c1 and sqrt(c2)
+/// are computed in double and rounded once.
 struct AdamWArgs {
   float* master = nullptr;           ///< [count] f32, in and out
   const float* grad = nullptr;       ///< [count] f32
   float* exp_avg = nullptr;          ///< [count] f32, in and out
   float* exp_avg_sq = nullptr;       ///< [count] f32, in and out
   std::span<const AdamWSpan> spans;  ///< host; elements outside all spans (padding) stay as they are
-  float beta1 = 0.9f;
-  float beta2 = 0.999f;
-  float eps = 1e-8f;
-  float weight_decay = 0.0f;
+  double beta1 = 0.9;  ///< in double: PyTorch rounds 1 - beta, not beta
+  double beta2 = 0.999;
+  double eps = 1e-8;
+  double weight_decay = 0.0;
   const StepScalars* scalars = nullptr;  ///< device
   void* copy = nullptr;                  ///< [count] compute copy of the updated master; null: none
   DType copy_dtype = DType::bf16;        ///< bf16 or f32

@@ -1,0 +1,177 @@
+// Pieces of row functions. Arithmetic runs on chunks of floats that stay in the first-level cache: load a
+// chunk (from f32 or bf16), compute, round, store, and leave the FP8 copy on the way. Everything here is
+// inlined into the OCTET_SIMD function that uses it, so that it is compiled for that function's target.
+#pragma once
+
+#include <atomic>
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "cpu/simd.h"
+#include "octet/ops/types.h"
+
+namespace octet::ops::cpu {
+
+/// Elements of a chunk.
+inline constexpr std::int64_t kChunk = 512;
+
+/// Lanes of a sum. A fixed number, so that a sum has the same bits on every machine.
+inline constexpr int kLanes = 32;
+
+/// Length of the chunk that starts at `begin` of `end` elements.
+OCTET_INLINE std::int64_t chunk_length(std::int64_t begin, std::int64_t end) {
+  return end - begin < kChunk ? end - begin : kChunk;
+}
+
+/// Calls f(T{}) with the storage type of a compute dtype (checked before: f32 or bf16).
+template <typename F>
+inline void with_type(DType dtype, F f) {
+  if (dtype == DType::bf16) {
+    f(Bf16{});
+  } else {
+    f(float{});
+  }
+}
+
+/// Row r of a matrix whose elements are stored as T.
+template <typename T>
+OCTET_INLINE const T* row_of(const ConstMatrix& m, std::int64_t r) {
+  return static_cast<const T*>(m.data) + r * m.ld;
+}
+template <typename T>
+OCTET_INLINE T* row_of(const Matrix& m, std::int64_t r) {
+  return static_cast<T*>(m.data) + r * m.ld;
+}
+
+template <typename T>
+OCTET_INLINE void load(const T* __restrict from, float* __restrict to, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = simd::load(from[i]);
+}
+template <typename T>
+OCTET_INLINE void store(const float* __restrict from, T* __restrict to, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) simd::store(to[i], from[i]);
+}
+/// Rounds a chunk to what T can hold.
+template <typename T>
+OCTET_INLINE void round_to(float* x, std::int64_t n) {
+  if constexpr (!std::is_same_v<T, float>) {
+    for (std::int64_t i = 0; i < n; ++i) x[i] = simd::rounded_to<T>(x[i]);
+  }
+}
+
+/// A sum of many terms in kLanes lanes: term i goes to lane i % kLanes, lanes are added as a tree.
+struct Lanes {
+  float lane[kLanes] = {};
+};
+/// Adds f(i) for i in [0, n). Chunks of one sum start at multiples of kLanes.
+template <typename F>
+OCTET_INLINE void add_terms(Lanes& sum, std::int64_t n, F f) {
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int j = 0; j < kLanes; ++j) sum.lane[j] += f(i + j);
+  }
+  for (int j = 0; i + j < n; ++j) sum.lane[j] += f(i + j);
+}
+OCTET_INLINE float total(const Lanes& sum) {
+  float t[kLanes];
+  std::memcpy(t, sum.lane, sizeof(t));
+  for (int width = kLanes / 2; width > 0; width /= 2) {
+    for (int j = 0; j < width; ++j) t[j] += t[j + width];
+  }
+  return t[0];
+}
+
+/// Largest |x| as bits: of non-negative floats the order is that of their bits, and NaN is above infinity.
+OCTET_INLINE std::uint32_t max_bits(const float* x, std::int64_t n) {
+  std::uint32_t most = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::uint32_t magnitude = std::bit_cast<std::uint32_t>(x[i]) & 0x7FFFFFFFu;
+    most = magnitude > most ? magnitude : most;
+  }
+  return most;
+}
+
+/// *amax = max(*amax, value of bits), from any thread; NaN wins.
+inline void raise_amax(float* amax, std::uint32_t bits) {
+  std::atomic_ref<float> shared(*amax);
+  float held = shared.load(std::memory_order_relaxed);
+  while ((std::bit_cast<std::uint32_t>(held) & 0x7FFFFFFFu) < bits &&
+         !shared.compare_exchange_weak(held, std::bit_cast<float>(bits), std::memory_order_relaxed)) {
+  }
+}
+
+/// The geometry of an FP8 format as conversion from float needs it.
+struct E4M3 {
+  static constexpr int mantissa = 3, bias = 7;
+  static constexpr std::uint32_t max_magnitude = 0x43E00000u;  // 448
+};
+struct E5M2 {
+  static constexpr int mantissa = 2, bias = 15;
+  static constexpr std::uint32_t max_magnitude = 0x47600000u;  // 57344
+};
+
+/// octet::to_fp8 without branches: the same bits for every float.
+template <typename F>
+OCTET_INLINE std::uint8_t encode_fp8(float x) {
+  constexpr int drop = 23 - F::mantissa;
+  constexpr std::uint32_t smallest_normal = static_cast<std::uint32_t>(128 - F::bias) << 23;
+  // Adding 2^23 steps of the subnormal range rounds to a whole number of steps.
+  constexpr std::uint32_t step = static_cast<std::uint32_t>(128 - F::bias - F::mantissa + 23) << 23;
+  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
+  const std::uint32_t clamped = magnitude < F::max_magnitude ? magnitude : F::max_magnitude;
+  const std::uint32_t subnormal =
+      std::bit_cast<std::uint32_t>(std::bit_cast<float>(clamped) + std::bit_cast<float>(step)) - step;
+  const std::uint32_t normal = ((clamped + ((1u << (drop - 1)) - 1u) + ((clamped >> drop) & 1u)) >> drop) -
+                               (static_cast<std::uint32_t>(127 - F::bias) << F::mantissa);
+  const std::uint32_t code = (clamped < smallest_normal ? subnormal : normal) | ((bits >> 24) & 0x80u);
+  return static_cast<std::uint8_t>(magnitude > 0x7F800000u ? 0x7Fu : code);
+}
+
+template <typename F>
+OCTET_INLINE void encode_chunk(const float* __restrict y, float scale, std::uint8_t* __restrict to,
+                               std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = encode_fp8<F>(y[i] * scale);
+}
+
+/// Leaves the FP8 copy of a producer's output: take() sees each chunk of a row, rounded to T, once;
+/// finish_row() raises the amax.
+class RowQuantizer {
+ public:
+  OCTET_INLINE RowQuantizer(const QuantizeInto& into, std::int64_t rows, std::int64_t cols)
+      : into_(into), rows_(rows), cols_(cols), scale_(into.scale ? *into.scale : 1.0f) {}
+
+  OCTET_INLINE void take(const float* y, std::int64_t row, std::int64_t col, std::int64_t n) {
+    if (into_.amax) {
+      const std::uint32_t bits = max_bits(y, n);
+      most_ = bits > most_ ? bits : most_;
+    }
+    if (!into_.row && !into_.transposed) return;
+    std::uint8_t codes[kChunk];
+    std::uint8_t* const to = into_.row ? into_.row + row * cols_ + col : codes;
+    if (into_.format == DType::e4m3) {
+      encode_chunk<E4M3>(y, scale_, to, n);
+    } else {
+      encode_chunk<E5M2>(y, scale_, to, n);
+    }
+    if (into_.transposed) {
+      for (std::int64_t i = 0; i < n; ++i) into_.transposed[(col + i) * rows_ + row] = to[i];
+    }
+  }
+
+  OCTET_INLINE void finish_row() {
+    if (into_.amax && most_ > 0) raise_amax(into_.amax, most_);
+    most_ = 0;
+  }
+
+ private:
+  const QuantizeInto& into_;
+  std::int64_t rows_;
+  std::int64_t cols_;
+  float scale_;
+  std::uint32_t most_ = 0;
+};
+
+}  // namespace octet::ops::cpu

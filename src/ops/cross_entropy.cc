@@ -1,0 +1,23 @@
+#include "octet/ops/cross_entropy.h"
+
+#include "checks.h"
+#include "dispatch.h"
+#include "kernels.h"
+
+namespace octet::ops {
+
+void cross_entropy(Stream& stream, const CrossEntropyArgs& args) {
+  check(is_matrix(args.logits) && (args.logits.rows == 0 || args.logits.cols > 0),
+        "cross_entropy: logits must be [rows, vocabulary] T");
+  check(args.logits.rows == 0 || args.targets, "cross_entropy: targets are missing");
+  check(args.soft_cap >= 0, "cross_entropy: soft_cap must not be negative");
+  OCTET_DISPATCH(stream, cross_entropy, args);
+}
+
+void add_sum(Stream& stream, const float* values, std::int64_t count, double* total) {
+  check(count >= 0 && (count == 0 || values) && total, "add_sum: values and total are needed");
+  const AddSumArgs args{values, count, total};
+  OCTET_DISPATCH(stream, add_sum, args);
+}
+
+}  // namespace octet::ops

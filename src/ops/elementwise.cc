@@ -1,0 +1,53 @@
+#include "octet/ops/elementwise.h"
+
+#include "checks.h"
+#include "dispatch.h"
+#include "kernels.h"
+
+namespace octet::ops {
+namespace {
+
+bool is_compute(DType t) {
+  return t == DType::f32 || t == DType::bf16;
+}
+
+}  // namespace
+
+void convert(Stream& stream, const void* from, DType from_dtype, void* to, DType to_dtype,
+             std::int64_t count) {
+  check((is_compute(from_dtype) || from_dtype == DType::f16) &&
+            (is_compute(to_dtype) || to_dtype == DType::f16),
+        "convert: dtypes must be f32, bf16 or f16");
+  check(count >= 0 && (count == 0 || (from && to)), "convert: from and to are needed");
+  const ConvertArgs args{from, from_dtype, to, to_dtype, count};
+  OCTET_DISPATCH(stream, convert, args);
+}
+
+void add(Stream& stream, const void* from, DType from_dtype, float* to, std::int64_t count) {
+  check(is_compute(from_dtype), "add: from must be f32 or bf16");
+  check(count >= 0 && (count == 0 || (from && to)), "add: from and to are needed");
+  const AddArgs args{from, from_dtype, to, count};
+  OCTET_DISPATCH(stream, add, args);
+}
+
+void sum_in_order(Stream& stream, const SumInOrderArgs& args) {
+  check(is_compute(args.dtype), "sum_in_order: parts must be f32 or bf16");
+  check(args.count >= 0 && (args.count == 0 || args.to), "sum_in_order: to is missing");
+  check(!args.parts.empty(), "sum_in_order: there must be at least one part");
+  for (const void* part : args.parts) {
+    check(args.count == 0 || part, "sum_in_order: a part is missing");
+    check(part != args.to || args.dtype == DType::f32 || args.count == 0,
+          "sum_in_order: only an f32 part may be `to`");
+  }
+  SumInOrderWork work{args, {args.parts.begin(), args.parts.end()}};
+  work.args.parts = {};
+  OCTET_DISPATCH(stream, sum_in_order, work);
+}
+
+void fill(Stream& stream, float* x, float value, std::int64_t count) {
+  check(count >= 0 && (count == 0 || x), "fill: x is missing");
+  const FillArgs args{x, value, count};
+  OCTET_DISPATCH(stream, fill, args);
+}
+
+}  // namespace octet::ops

@@ -1,0 +1,121 @@
+// Both sides of every element-wise and row-wise op, as dispatch.h calls them: cpu:: runs now, cuda::
+// enqueues. Arguments were checked. Ops whose contract has few arguments get them here as one struct; host
+// spans are owned, because the work may run after the caller has gone on.
+#pragma once
+
+#include <vector>
+
+#include "octet/ops/cross_entropy.h"
+#include "octet/ops/elementwise.h"
+#include "octet/ops/embedding.h"
+#include "octet/ops/gated_activation.h"
+#include "octet/ops/optimizer.h"
+#include "octet/ops/quantize.h"
+#include "octet/ops/rms_norm.h"
+#include "octet/ops/rope.h"
+
+namespace octet::ops {
+
+struct GatherRowsArgs {
+  ConstMatrix x;
+  const std::int32_t* rows = nullptr;
+  Matrix out;
+};
+struct ScatterRowsArgs {
+  ConstMatrix in;
+  const std::int32_t* rows = nullptr;
+  Matrix x;
+};
+struct BiasBackwardArgs {
+  ConstMatrix dy;
+  float* d_bias = nullptr;
+};
+struct AddSumArgs {
+  const float* values = nullptr;
+  std::int64_t count = 0;
+  double* total = nullptr;
+};
+struct AmaxArgs {
+  ConstMatrix x;
+  float* amax = nullptr;
+};
+struct QuantizeArgs {
+  ConstMatrix x;
+  QuantizeInto into;
+};
+struct ConvertArgs {
+  const void* from = nullptr;
+  DType from_dtype = DType::f32;
+  void* to = nullptr;
+  DType to_dtype = DType::f32;
+  std::int64_t count = 0;
+};
+struct AddArgs {
+  const void* from = nullptr;
+  DType from_dtype = DType::f32;
+  float* to = nullptr;
+  std::int64_t count = 0;
+};
+struct FillArgs {
+  float* x = nullptr;
+  float value = 0;
+  std::int64_t count = 0;
+};
+struct SumInOrderWork {
+  SumInOrderArgs args;  ///< args.parts is not to be read
+  std::vector<const void*> parts;
+};
+struct FinishNormArgs {
+  const std::int64_t* limbs = nullptr;
+  StepScalars* scalars = nullptr;
+};
+struct AdamWWork {
+  AdamWArgs args;  ///< args.spans is not to be read
+  std::vector<AdamWSpan> spans;
+};
+
+/// Rows that rms_norm_backward sums into one partial sum of d_weight: at most 256 partial sums.
+constexpr std::int64_t rms_norm_backward_block(std::int64_t rows) {
+  return rows <= 16 * 256 ? 16 : (rows + 255) / 256;
+}
+
+// The CUDA side has the same functions with the stream in front.
+#define OCTET_ROW_OPS(OP)                                    \
+  OP(rms_norm, RmsNormArgs)                                  \
+  OP(rms_norm_backward, RmsNormBackwardArgs)                 \
+  OP(rope_table, RopeTableArgs)                              \
+  OP(rope, RopeArgs)                                         \
+  OP(gated_activation, GatedActivationArgs)                  \
+  OP(gated_activation_backward, GatedActivationBackwardArgs) \
+  OP(embedding, EmbeddingArgs)                               \
+  OP(embedding_backward, EmbeddingBackwardArgs)              \
+  OP(gather_rows, GatherRowsArgs)                            \
+  OP(scatter_rows, ScatterRowsArgs)                          \
+  OP(bias_backward, BiasBackwardArgs)                        \
+  OP(cross_entropy, CrossEntropyArgs)                        \
+  OP(add_sum, AddSumArgs)                                    \
+  OP(amax, AmaxArgs)                                         \
+  OP(quantize, QuantizeArgs)                                 \
+  OP(current_scale, CurrentScaleArgs)                        \
+  OP(delayed_scale, DelayedScaleArgs)                        \
+  OP(convert, ConvertArgs)                                   \
+  OP(add, AddArgs)                                           \
+  OP(sum_in_order, SumInOrderWork)                           \
+  OP(fill, FillArgs)                                         \
+  OP(square_sum, SquareSumArgs)                              \
+  OP(finish_norm, FinishNormArgs)                            \
+  OP(adamw, AdamWWork)
+
+namespace cpu {
+#define OCTET_DECLARE(name, Args) void name(const Args& args);
+OCTET_ROW_OPS(OCTET_DECLARE)
+#undef OCTET_DECLARE
+}  // namespace cpu
+
+namespace cuda {
+#define OCTET_DECLARE(name, Args) void name(Stream& stream, const Args& args);
+OCTET_ROW_OPS(OCTET_DECLARE)
+#undef OCTET_DECLARE
+}  // namespace cuda
+
+}  // namespace octet::ops

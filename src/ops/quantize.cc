@@ -1,0 +1,37 @@
+#include "octet/ops/quantize.h"
+
+#include "checks.h"
+#include "dispatch.h"
+#include "kernels.h"
+
+namespace octet::ops {
+
+void amax(Stream& stream, ConstMatrix x, float* amax) {
+  check(is_matrix(x), "amax: x must be [rows, cols] T");
+  check(amax != nullptr, "amax: amax is missing");
+  const AmaxArgs args{x, amax};
+  OCTET_DISPATCH(stream, amax, args);
+}
+
+void quantize(Stream& stream, ConstMatrix x, const QuantizeInto& into) {
+  check(is_matrix(x), "quantize: x must be [rows, cols] T");
+  check(is_request(into), "quantize: an FP8 copy needs an FP8 format and a scale");
+  const QuantizeArgs args{x, into};
+  OCTET_DISPATCH(stream, quantize, args);
+}
+
+void current_scale(Stream& stream, const CurrentScaleArgs& args) {
+  check(args.count >= 0 && (args.count == 0 || (args.amax && args.formats && args.scale && args.scale_inv)),
+        "current_scale: amax, formats, scale and scale_inv are needed");
+  OCTET_DISPATCH(stream, current_scale, args);
+}
+
+void delayed_scale(Stream& stream, const DelayedScaleArgs& args) {
+  check(args.count >= 0 &&
+            (args.count == 0 || (args.amax && args.history && args.formats && args.scale && args.scale_inv)),
+        "delayed_scale: amax, history, formats, scale and scale_inv are needed");
+  check(args.count == 0 || args.length > 0, "delayed_scale: the history must hold at least one amax");
+  OCTET_DISPATCH(stream, delayed_scale, args);
+}
+
+}  // namespace octet::ops
