@@ -1,0 +1,91 @@
+#include "octet/config/derive.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "node.h"
+
+namespace octet::config {
+namespace {
+
+// The divisors of n nearest to `wanted`, below and above.
+std::string near_divisors(std::int64_t n, std::int64_t wanted) {
+  std::int64_t below = 1, above = n;
+  for (std::int64_t d = 1; d * d <= n; ++d) {
+    if (n % d != 0) continue;
+    for (const std::int64_t divisor : {d, n / d}) {
+      if (divisor <= wanted) below = std::max(below, divisor);
+      if (divisor >= wanted) above = std::min(above, divisor);
+    }
+  }
+  return below == above ? std::to_string(below) : std::to_string(below) + " or " + std::to_string(above);
+}
+
+}  // namespace
+
+Batch resolve_batch(const Config& config, std::int64_t world) {
+  check(world >= 1, "a world has at least one rank");
+  Batch batch{.micro = config.per_device_train_batch_size,
+              .accumulation = config.gradient_accumulation_steps.value_or(1),
+              .world = world};
+  if (world > (std::int64_t{1} << 22)) complain({.what = "too many ranks", .found = std::to_string(world)});
+  const std::int64_t pass = batch.micro * world;  // at most 2^20 * 2^22
+  if (config.global_batch_size) {
+    const std::int64_t global = *config.global_batch_size;
+    const std::string numbers = "per_device_train_batch_size " + std::to_string(batch.micro) + " x " +
+                                std::to_string(world) + (world == 1 ? " rank" : " ranks");
+    if (global % pass != 0) {
+      std::string fix;
+      if (global % world == 0) {
+        fix = "per_device_train_batch_size: " + near_divisors(global / world, batch.micro) + "; or ";
+      }
+      const std::int64_t down = global / pass * pass;
+      fix += "global_batch_size: " + (down > 0 ? std::to_string(down) + " or " : "") +
+             std::to_string(down + pass);
+      complain({.what = "global_batch_size " + std::to_string(global) + " does not divide into micro-batches",
+                .expected = "a multiple of " + std::to_string(pass) + " (" + numbers + ")",
+                .found = std::to_string(global),
+                .fix = fix});
+    }
+    const std::int64_t accumulation = global / pass;
+    if (config.gradient_accumulation_steps && accumulation != *config.gradient_accumulation_steps) {
+      complain({.what = "global_batch_size and gradient_accumulation_steps disagree",
+                .expected = "gradient_accumulation_steps " + std::to_string(accumulation) + " (" +
+                            std::to_string(global) + " / (" + numbers + "))",
+                .found = std::to_string(*config.gradient_accumulation_steps),
+                .fix = "give only one of the two"});
+    }
+    batch.accumulation = accumulation;
+  }
+  batch.global = pass * batch.accumulation;
+  return batch;
+}
+
+std::int64_t warmup_steps(const Config& config, std::int64_t total) {
+  if (config.warmup_steps >= 1) return static_cast<std::int64_t>(config.warmup_steps);
+  const double ratio = config.warmup_steps > 0 ? config.warmup_steps : config.warmup_ratio;
+  return static_cast<std::int64_t>(std::ceil(static_cast<double>(total) * ratio));
+}
+
+std::int64_t interval_steps(double value, std::int64_t total) {
+  if (value >= 1) return static_cast<std::int64_t>(value);
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(std::ceil(static_cast<double>(total) * value)));
+}
+
+std::int64_t steps_per_epoch(std::int64_t micro_batches, std::int64_t accumulation) {
+  check(micro_batches >= 0 && accumulation >= 1, "an epoch has counts of micro-batches");
+  return std::max<std::int64_t>(1,
+                                micro_batches / accumulation + (micro_batches % accumulation != 0 ? 1 : 0));
+}
+
+std::int64_t total_steps(const Config& config, std::int64_t steps_in_epoch) {
+  if (config.max_steps > 0) return config.max_steps;
+  const double steps = std::ceil(config.num_train_epochs * static_cast<double>(steps_in_epoch));
+  if (!(steps < 9007199254740992.0)) {
+    complain({.what = "num_train_epochs asks for too many steps",
+              .found = std::to_string(config.num_train_epochs)});
+  }
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
+}
+
+}  // namespace octet::config

@@ -1,0 +1,101 @@
+// Keys of the model and the data.
+#include "table.h"
+
+namespace octet::config {
+namespace {
+
+constexpr const char* kOnlyTraining = "only pre-training (pt) and supervised fine-tuning (sft) are built";
+
+void add_model(Table& t) {
+  t.group("Model");
+  t.used("model_name_or_path", &Config::model_name_or_path,
+         "Folder of a Hugging Face model: config.json, tokenizer.json, *.safetensors.")
+      .decides_numbers();
+  t.used("train_from_scratch", &Config::train_from_scratch,
+         "Start from random weights; only config.json and the tokenizer are read.")
+      .decides_numbers();
+  t.used("finetuning_type", &Config::finetuning_type, "Which parameters are trained: full means all.")
+      .one_of({"full", "lora", "freeze", "oft"})
+      .refuse("lora", "adapters are not built; train all parameters with finetuning_type: full")
+      .refuse("freeze", "freezing layers is not built; train all parameters with finetuning_type: full")
+      .refuse("oft", "adapters are not built; train all parameters with finetuning_type: full");
+}
+
+void add_format(Table& t) {
+  t.group("Data");
+  t.used("stage", &Config::stage, "sft trains the answers of conversations, pt all of a text.")
+      .one_of({"sft", "pt", "rm", "ppo", "dpo", "kto"})
+      .refuse("rm", kOnlyTraining)
+      .refuse("ppo", kOnlyTraining)
+      .refuse("dpo", kOnlyTraining)
+      .refuse("kto", kOnlyTraining)
+      .decides_numbers();
+  t.used("template", &Config::template_name,
+         "Chat template that turns conversations into text: llama3, qwen, chatml, ...; null uses the one of "
+         "the "
+         "tokenizer.")
+      .decides_numbers();
+  t.used("default_system", &Config::default_system,
+         "System message of conversations that have none; null uses the one of the template.")
+      .decides_numbers();
+  t.used("enable_thinking", &Config::enable_thinking,
+         "Whether templates of reasoning models keep room for thoughts; others do not read it.")
+      .decides_numbers();
+  t.used("train_on_prompt", &Config::train_on_prompt, "Train the prompts too, not only the answers.")
+      .decides_numbers();
+  t.used("mask_history", &Config::mask_history, "Train only the last answer of a conversation.")
+      .decides_numbers();
+}
+
+void add_sets(Table& t) {
+  t.used("dataset", &Config::dataset,
+         "What is trained: names of dataset_dir/dataset_info.json, paths, or globs; a list or separated by "
+         "commas.")
+      .decides_numbers();
+  t.used("dataset_dir", &Config::dataset_dir, "Folder of dataset_info.json and of relative paths.");
+  t.used("eval_dataset", &Config::eval_dataset,
+         "What is evaluated, written like dataset; excludes val_size.");
+  t.used("val_size", &Config::val_size,
+         "Samples held out of dataset for evaluation: a count, or below 1 a fraction.")
+      .at_least(0)
+      .decides_numbers();
+  t.used("max_samples", &Config::max_samples, "Use only the first samples of each dataset.")
+      .at_least(1)
+      .decides_numbers();
+}
+
+void add_sequence(Table& t) {
+  t.used("cutoff_len", &Config::cutoff_len, "Longest sequence, and length of a packed one, in tokens.")
+      .range(2, 16777216)
+      .alias("max_seq_length")
+      .decides_numbers();
+  t.used("packing", &Config::packing,
+         "Put several samples into one sequence; they never see each other. Default: only with stage pt.")
+      .decides_numbers();
+  t.used("neat_packing", &Config::neat_packing, "The same as packing, which is always neat here.")
+      .decides_numbers();
+  t.used("disable_shuffling", &Config::disable_shuffling, "Train the samples in the order of the files.")
+      .decides_numbers();
+  t.used("overwrite_cache", &Config::overwrite_cache,
+         "Tokenise again although a cache of the tokens exists.");
+  t.used("preprocessing_num_workers", &Config::preprocessing_num_workers,
+         "Threads that tokenise on each rank; null uses the rank's cores.")
+      .range(1, 4096);
+  t.used("dataloader_num_workers", &Config::dataloader_num_workers,
+         "Threads that prepare batches ahead of the step; 0 and 1 mean one.")
+      .range(0, 4096);
+  t.used("dataloader_drop_last", &Config::dataloader_drop_last,
+         "Leave out the last samples of an epoch when they do not fill a micro-batch on every rank.")
+      .decides_numbers();
+}
+
+}  // namespace
+
+void add_model_and_data_fields(Table& table) {
+  add_model(table);
+  add_format(table);
+  add_sets(table);
+  add_sequence(table);
+}
+
+}  // namespace octet::config

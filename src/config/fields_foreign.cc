@@ -1,0 +1,183 @@
+// Keys that other trainers have: accepted where they change nothing here, refused where they would.
+#include "table.h"
+
+namespace octet::config {
+namespace {
+
+constexpr Kind kBool = Kind::boolean;
+constexpr Kind kInt = Kind::integer;
+constexpr Kind kNumber = Kind::number;
+constexpr Kind kText = Kind::text;
+constexpr Kind kList = Kind::list;
+
+struct NotedKey {
+  const char* name;
+  Kind kind;
+  const char* fallback;
+  const char* note;
+};
+
+constexpr const char* kLocal = "models are read from local folders";
+constexpr const char* kTensor = "matrix products choose their format by bf16 and fp8";
+constexpr const char* kLora = "read only when adapters are trained";
+constexpr const char* kExport = "belongs to trainer export";
+constexpr const char* kLoader = "batches are prepared in native threads";
+constexpr const char* kHere = "the program decides this itself";
+
+const NotedKey kNoted[] = {
+    {"cache_dir", kText, "null", kLocal},
+    {"model_revision", kText, "main", kLocal},
+    {"trust_remote_code", kBool, "false", "no code of a model is ever run"},
+    {"use_fast_tokenizer", kBool, "true", "tokenizer.json is read natively"},
+    {"low_cpu_mem_usage", kBool, "true", "weights are always memory-mapped"},
+    {"flash_attn", kText, "auto", "attention never forms the matrix of scores, whatever the value"},
+    {"enable_liger_kernel", kBool, "false", "kernels are always fused"},
+    {"use_unsloth", kBool, "false", "kernels are always fused"},
+    {"use_unsloth_gc", kBool, "false", "see recompute"},
+    {"use_reentrant_gc", kBool, "true", "see recompute"},
+    {"upcast_layernorm", kBool, "false", "norms always compute in fp32"},
+    {"upcast_lmhead_output", kBool, "false", "the loss always computes in fp32"},
+    {"infer_dtype", kText, "auto", kHere},
+    {"print_param_status", kBool, "false", "trainer inspect shows the parameters"},
+    {"tf32", kBool, "null", kTensor},
+    {"half_precision_backend", kText, "auto", kTensor},
+    {"fp16_full_eval", kBool, "false", kTensor},
+    {"bf16_full_eval", kBool, "false", kTensor},
+    {"media_dir", kText, "null", "only text is trained"},
+    {"preprocessing_batch_size", kInt, "1000", kLoader},
+    {"buffer_size", kInt, "16384", "read only with streaming"},
+    {"data_shared_file_system", kBool, "false", "every rank tokenises its share"},
+    {"ignore_pad_token_for_loss", kBool, "true", "padding is never trained"},
+    {"dataloader_pin_memory", kBool, "true", kLoader},
+    {"dataloader_persistent_workers", kBool, "false", kLoader},
+    {"dataloader_prefetch_factor", kInt, "null", kLoader},
+    {"remove_unused_columns", kBool, "true", kLoader},
+    {"lora_rank", kInt, "8", kLora},
+    {"lora_alpha", kInt, "null", kLora},
+    {"lora_dropout", kNumber, "0", kLora},
+    {"lora_target", kList, "all", kLora},
+    {"freeze_trainable_layers", kInt, "2", kLora},
+    {"freeze_trainable_modules", kList, "all", kLora},
+    {"quantization_method", kText, "bnb", "read only with quantization_bit"},
+    {"quantization_type", kText, "nf4", "read only with quantization_bit"},
+    {"double_quantization", kBool, "true", "read only with quantization_bit"},
+    {"export_dir", kText, "null", kExport},
+    {"export_size", kInt, "5", kExport},
+    {"export_device", kText, "cpu", kExport},
+    {"export_legacy_format", kBool, "false", kExport},
+    {"do_eval", kBool, "false", "eval_strategy says when the model is evaluated"},
+    {"logging_nan_inf_filter", kBool, "true", "a loss that is not finite stops the run"},
+    {"log_level", kText, "passive", kHere},
+    {"disable_tqdm", kBool, "false", "the bar is drawn on a terminal only"},
+    {"include_num_input_tokens_seen", kBool, "false", "tokens are always counted"},
+    {"include_tokens_per_second", kBool, "false", "tokens are always counted"},
+    {"include_effective_tokens_per_second", kBool, "false", "tokens are always counted"},
+    {"metric_for_best_model", kText, "null", "read only with load_best_model_at_end"},
+    {"greater_is_better", kBool, "null", "read only with load_best_model_at_end"},
+    {"prediction_loss_only", kBool, "false", "evaluation computes the loss"},
+    {"enable_jit_checkpoint", kBool, "false", "a signal always saves before the run ends"},
+    {"torch_compile", kBool, "false", "nothing is compiled at run time"},
+    {"ddp_find_unused_parameters", kBool, "null", "see zero_stage"},
+    {"ddp_bucket_cap_mb", kInt, "null", "see zero_stage"},
+    {"save_safetensors", kBool, "true", "checkpoints are HDF5; trainer export writes safetensors"},
+    {"gradient_checkpointing_kwargs", Kind::arguments, "null", "see recompute"},
+    {"use_cpu", kBool, "false", "see device"},
+    {"push_to_hub", kBool, "false", "nothing is uploaded"},
+};
+
+struct RefusedKey {
+  const char* name;
+  Kind kind;
+  const char* harmless;  // separated by blanks; the first is the default
+  const char* reason;
+};
+
+constexpr const char* kAdapters = "adapters are not built; train all parameters with finetuning_type: full";
+constexpr const char* kOptimizer = "the optimizer is AdamW";
+constexpr const char* kMix = "datasets are concatenated and shuffled together";
+constexpr const char* kTokens = "the tokenizer is taken as it is; extend it beforehand";
+constexpr const char* kLoss = "the loss is the cross entropy of the trained tokens";
+constexpr const char* kBest =
+    "keeping the best checkpoint is not built; load the one you want from checkpoint-N";
+
+const RefusedKey kRefused[] = {
+    {"adapter_name_or_path", kList, "", kAdapters},
+    {"create_new_adapter", kBool, "false", kAdapters},
+    {"additional_target", kList, "", kAdapters},
+    {"use_rslora", kBool, "false", kAdapters},
+    {"use_dora", kBool, "false", kAdapters},
+    {"pissa_init", kBool, "false", kAdapters},
+    {"loraplus_lr_ratio", kNumber, "", kAdapters},
+    {"freeze_extra_modules", kList, "", kAdapters},
+    {"quantization_bit", kInt, "", "a quantised base model serves only adapters, and those are not built"},
+    {"export_quantization_bit", kInt, "", "exports are not quantised"},
+    {"fp16", kBool, "false", "fp16 needs loss scaling, which is not built; use bf16: true"},
+    {"fp8_enable_fsdp_float8_all_gather", kBool, "false",
+     "compressed gathers are not built; use gather_dtype: compute"},
+    {"rope_scaling", kText, "none", "positions follow the model's config.json; change rope_scaling there"},
+    {"resize_vocab", kBool, "false", kTokens},
+    {"add_tokens", kList, "", kTokens},
+    {"add_special_tokens", kList, "", kTokens},
+    {"split_special_tokens", kBool, "false", kTokens},
+    {"streaming", kBool, "false",
+     "data are indexed, not streamed: files larger than memory are mapped; set it to false"},
+    {"mix_strategy", kText, "concat", kMix},
+    {"interleave_probs", kList, "", kMix},
+    {"tokenized_path", kText, "", "tokens are cached by the hash of their data; remove the key"},
+    {"tool_format", kText, "", "tools are rendered as the template says"},
+    {"preserve_thinking", kBool, "false", "thoughts of earlier turns are dropped as the template says"},
+    {"eval_on_each_dataset", kBool, "false", "one loss over all of eval_dataset is computed"},
+    {"eval_num_beams", kInt, "", "evaluation computes the loss; answers come from trainer generate"},
+    {"predict_with_generate", kBool, "false",
+     "evaluation computes the loss; answers come from trainer generate"},
+    {"do_predict", kBool, "false", "answers come from trainer generate"},
+    {"group_by_length", kBool, "false",
+     "batches of equal length would change the order of samples; use packing"},
+    {"optim", kText, "adamw_torch adamw_torch_fused adamw_hf adamw", kOptimizer},
+    {"use_galore", kBool, "false", kOptimizer},
+    {"use_apollo", kBool, "false", kOptimizer},
+    {"use_badam", kBool, "false", kOptimizer},
+    {"use_adam_mini", kBool, "false", kOptimizer},
+    {"use_muon", kBool, "false", kOptimizer},
+    {"use_dft_loss", kBool, "false", kLoss},
+    {"use_eaft_loss", kBool, "false", kLoss},
+    {"use_asft_loss", kBool, "false", kLoss},
+    {"label_smoothing_factor", kNumber, "0", kLoss},
+    {"neftune_noise_alpha", kNumber, "0", "noise on embeddings is not built"},
+    {"average_tokens_across_devices", kBool, "true",
+     "the loss is always normalised by the trained tokens of the whole step; set it to true"},
+    {"compute_accuracy", kBool, "false", "evaluation computes the loss"},
+    {"early_stopping_steps", kInt, "", "early stopping is not built; use max_steps"},
+    {"load_best_model_at_end", kBool, "false", kBest},
+    {"save_only_model", kBool, "false", "a checkpoint always resumes; trainer export writes the model alone"},
+    {"ignore_data_skip", kBool, "false", "a resumed run finds its place in the data by arithmetic, at once"},
+    {"logging_strategy", kText, "steps", "logging goes by steps"},
+    {"fsdp", kText, "false", "sharding is zero_stage here"},
+    {"fsdp_config", kText, "", "sharding is zero_stage here"},
+    {"auto_find_batch_size", kBool, "false",
+     "choosing the batch is not built; set per_device_train_batch_size"},
+};
+
+}  // namespace
+
+void add_foreign_fields(Table& table) {
+  table.group("Accepted, without effect");
+  for (const NotedKey& key : kNoted) table.noted(key.name, key.kind, key.fallback, key.note);
+  table.group("Known, and refused when they ask for more");
+  for (const RefusedKey& key : kRefused) {
+    Strings harmless;
+    std::string word;
+    for (const char* c = key.harmless;; ++c) {
+      if (*c == ' ' || *c == '\0') {
+        if (!word.empty()) harmless.push_back(word);
+        word.clear();
+        if (*c == '\0') break;
+      } else {
+        word += *c;
+      }
+    }
+    table.refused(key.name, key.kind, std::move(harmless), key.reason);
+  }
+}
+
+}  // namespace octet::config

@@ -1,0 +1,113 @@
+// Keys of precision, memory, sharding and communication.
+#include "table.h"
+
+namespace octet::config {
+namespace {
+
+void add_precision(Table& t) {
+  t.group("Precision");
+  t.used("bf16", &Config::bf16,
+         "Compute in bfloat16. With fp8 it is the format of all that is not an FP8 operand; false is fp32.")
+      .decides_numbers();
+  t.used("pure_bf16", &Config::pure_bf16,
+         "bf16, and parameters, gradients and moments stored in bfloat16 (param_dtype, grad_dtype, "
+         "optim_dtype).")
+      .decides_numbers();
+  t.used("fp8", &Config::fp8, "Multiply the linear layers of the blocks in FP8.").decides_numbers();
+  t.used("fp8_backend", &Config::fp8_backend,
+         "Accepted for LLaMA-Factory's sake: every value means the FP8 core of this program.")
+      .one_of({"auto", "te", "torchao", "msamp", "native"});
+  t.used("fp8_recipe", &Config::fp8_recipe,
+         "How scales are found: delayed from a history of maxima, current from the tensor itself.")
+      .one_of({"delayed", "current", "block"})
+      .refuse("block", "block scaling is not built; use delayed or current")
+      .decides_numbers();
+  t.used("fp8_format", &Config::fp8_format,
+         "hybrid: E4M3 forward and E5M2 for gradients; e4m3: E4M3 everywhere.")
+      .one_of({"hybrid", "e4m3"})
+      .refuse("e4m3", "only hybrid is built")
+      .decides_numbers();
+  t.used("fp8_amax_history_len", &Config::fp8_amax_history_len, "Length of the history of delayed scaling.")
+      .range(1, 65536)
+      .decides_numbers();
+  t.used("fp8_amax_compute_algo", &Config::fp8_amax_compute_algo,
+         "Which value of the history sets the scale.")
+      .one_of({"max", "most_recent"})
+      .decides_numbers();
+  t.used("fp8_margin", &Config::fp8_margin, "Scales leave this many powers of two of head-room.")
+      .range(0, 15)
+      .decides_numbers();
+}
+
+void add_storage(Table& t) {
+  t.used("param_dtype", &Config::param_dtype, "Storage of the master parameters.")
+      .one_of({"fp32", "bf16"})
+      .decides_numbers();
+  t.used("grad_dtype", &Config::grad_dtype,
+         "Storage of accumulated gradients; follows param_dtype when not given.")
+      .one_of({"fp32", "bf16"})
+      .decides_numbers();
+  t.used("optim_dtype", &Config::optim_dtype,
+         "Storage of the optimizer's moments; bf16 rounds stochastically.")
+      .one_of({"fp32", "bf16", "int8"})
+      .refuse("int8", "8-bit moments are not built; use bf16")
+      .decides_numbers();
+}
+
+void add_sharding(Table& t) {
+  t.group("Devices and communication");
+  t.used("device", &Config::device, "Where the program computes; auto takes a CUDA device when there is one.")
+      .one_of({"auto", "cpu", "cuda"});
+  t.used("zero_stage", &Config::zero_stage,
+         "What the ranks share out: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters.")
+      .one_of({"0", "1", "2", "3"})
+      .refuse("2", "only stages 0 and 1 are built; use zero_stage: 1")
+      .refuse("3", "only stages 0 and 1 are built; use zero_stage: 1");
+  t.used("overlap_comm", &Config::overlap_comm,
+         "Communicate while computing; the results do not depend on it.");
+  t.used("reduce_dtype", &Config::reduce_dtype,
+         "What gradients travel as; they are summed in fp32 whatever it is.")
+      .one_of({"fp32", "bf16", "fp8", "int8"})
+      .refuse("fp8", "compressed reductions are not built; use fp32 or bf16")
+      .refuse("int8", "compressed reductions are not built; use fp32 or bf16")
+      .decides_numbers();
+  t.used("gather_dtype", &Config::gather_dtype,
+         "What parameters travel as; compute is the format that the matrix products read.")
+      .one_of({"compute", "bf16", "fp8"})
+      .refuse("fp8", "compressed gathers are not built; use compute")
+      .decides_numbers();
+  t.used("deterministic", &Config::deterministic,
+         "true: the same bits at every stage, with overlap or without; strict: at every world size too; auto "
+         "is "
+         "true on the CPU and false on CUDA.")
+      .one_of({"auto", "true", "false", "strict"})
+      .decides_numbers();
+  t.used("ddp_timeout", &Config::ddp_timeout, "Seconds after which a rank that waits for others gives up.")
+      .range(1, 31536000);
+  t.used("deepspeed", &Config::deepspeed,
+         "A DeepSpeed JSON (path or map); its keys are translated into these.");
+}
+
+void add_memory(Table& t) {
+  t.group("Memory");
+  t.used("recompute", &Config::recompute_requested,
+         "Activations that backward computes again instead of keeping; null follows gradient_checkpointing.")
+      .one_of({"none", "full", "auto"})
+      .refuse("auto", "choosing the level is not built; use none or full");
+  t.used("gradient_checkpointing", &Config::gradient_checkpointing, "true means recompute: full.");
+  t.used("disable_gradient_checkpointing", &Config::disable_gradient_checkpointing,
+         "true means recompute: none.");
+  t.used("optim_state_cpu_offload", &Config::optim_state_cpu_offload,
+         "Keep the optimizer's state in host memory; changes nothing where the device is the CPU.");
+}
+
+}  // namespace
+
+void add_machine_fields(Table& table) {
+  add_precision(table);
+  add_storage(table);
+  add_sharding(table);
+  add_memory(table);
+}
+
+}  // namespace octet::config

@@ -1,0 +1,138 @@
+// Keys of the batch, the optimizer, the schedule and of what a run writes.
+#include "table.h"
+
+namespace octet::config {
+namespace {
+
+constexpr double kMaxCount = 9007199254740992.0;  // 2^53: exact as a double
+
+void add_batch(Table& t) {
+  t.group("Batch");
+  t.used("per_device_train_batch_size", &Config::per_device_train_batch_size,
+         "Samples of one micro-batch on one rank.")
+      .range(1, 1048576)
+      .decides_numbers();
+  t.used("per_device_eval_batch_size", &Config::per_device_eval_batch_size,
+         "Samples of one evaluation batch on one rank.")
+      .range(1, 1048576);
+  t.used("gradient_accumulation_steps", &Config::gradient_accumulation_steps,
+         "Micro-batches of one optimizer step on each rank; null is 1, or follows from global_batch_size.")
+      .range(1, 1048576)
+      .decides_numbers();
+  t.used("global_batch_size", &Config::global_batch_size,
+         "Samples of one optimizer step over all ranks; the accumulation follows from it and the world size.")
+      .range(1, 1099511627776.0)
+      .decides_numbers();
+}
+
+void add_optimizer(Table& t) {
+  t.group("Optimisation");
+  t.used("learning_rate", &Config::learning_rate, "Peak learning rate of AdamW.")
+      .at_least(0)
+      .decides_numbers();
+  t.used("weight_decay", &Config::weight_decay, "Decoupled decay of matrices; never of norms and biases.")
+      .at_least(0)
+      .decides_numbers();
+  t.used("adam_beta1", &Config::adam_beta1, "Decay of the first moment.")
+      .at_least(0)
+      .below(1)
+      .decides_numbers();
+  t.used("adam_beta2", &Config::adam_beta2, "Decay of the second moment.")
+      .at_least(0)
+      .below(1)
+      .decides_numbers();
+  t.used("adam_epsilon", &Config::adam_epsilon, "Added to the root of the second moment.")
+      .above(0)
+      .decides_numbers();
+  t.used("max_grad_norm", &Config::max_grad_norm,
+         "Gradients are scaled down to this global norm; 0 leaves them.")
+      .at_least(0)
+      .decides_numbers();
+  t.used("seed", &Config::seed, "Seed of initial weights, of the order of samples and of rounding.")
+      .range(0, kMaxCount)
+      .decides_numbers();
+  t.used("data_seed", &Config::data_seed, "Seed of the order of samples alone; null is seed.")
+      .range(0, kMaxCount)
+      .decides_numbers();
+}
+
+void add_schedule(Table& t) {
+  t.used("num_train_epochs", &Config::num_train_epochs, "Passes over the data; may be a fraction.")
+      .above(0)
+      .decides_numbers();
+  t.used("max_steps", &Config::max_steps,
+         "Optimizer steps; -1 lets num_train_epochs decide, otherwise it wins.")
+      .range(-1, kMaxCount)
+      .decides_numbers();
+  t.used("lr_scheduler_type", &Config::lr_scheduler_type, "Course of the learning rate after warm-up.")
+      .one_of({"linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
+               "inverse_sqrt", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay",
+               "reduce_lr_on_plateau"})
+      .refuse("reduce_lr_on_plateau",
+              "a schedule here depends on the step alone; use cosine or warmup_stable_decay")
+      .refuse("cosine_warmup_with_min_lr", "not built; use cosine_with_min_lr with warmup_steps")
+      .decides_numbers();
+  t.used("lr_scheduler_kwargs", &Config::lr_scheduler_kwargs,
+         "Arguments of the schedule: min_lr, min_lr_rate, num_cycles, power, lr_end, timescale, "
+         "num_stable_steps, "
+         "num_decay_steps, min_lr_ratio, decay_type.")
+      .decides_numbers();
+  t.used("warmup_steps", &Config::warmup_steps,
+         "Steps in which the rate rises from 0; below 1 a share of all steps.")
+      .range(0, kMaxCount)
+      .decides_numbers();
+  t.used("warmup_ratio", &Config::warmup_ratio, "The same as a share of all steps; warmup_steps wins.")
+      .range(0, 1)
+      .decides_numbers();
+}
+
+void add_logging(Table& t) {
+  t.group("Output");
+  t.used("output_dir", &Config::output_dir, "Folder of checkpoints, logs, plots and the final model.");
+  t.used("overwrite_output_dir", &Config::overwrite_output_dir,
+         "Start afresh although output_dir holds a run; otherwise its newest checkpoint is resumed.");
+  t.used("resume_from_checkpoint", &Config::resume_from_checkpoint,
+         "A checkpoint folder; true or auto take the newest of output_dir, false none; null as "
+         "overwrite_output_dir says.");
+  t.used("logging_steps", &Config::logging_steps, "Steps between log lines; below 1 a share of all steps.")
+      .above(0);
+  t.used("logging_first_step", &Config::logging_first_step, "Log the first step too.");
+  t.used("report_to", &Config::report_to,
+         "none, or tensorboard (all means the same): event files in logging_dir.")
+      .one_of({"none", "all", "tensorboard", "wandb", "swanlab", "mlflow", "comet_ml", "trackio"});
+  t.used("run_name", &Config::run_name, "Name of the run in logs; null is output_dir.");
+  t.used("logging_dir", &Config::logging_dir,
+         "Folder of TensorBoard files; null is output_dir/runs/DATE_HOST.");
+  t.used("plot_loss", &Config::plot_loss, "Draw training_loss.svg and .png in output_dir.");
+  t.used("gpu_hour_price", &Config::gpu_hour_price,
+         "Price of one device for one hour: the summary tells the cost.")
+      .at_least(0);
+}
+
+void add_saving(Table& t) {
+  t.used("save_strategy", &Config::save_strategy, "When checkpoints are written.")
+      .one_of({"steps", "epoch", "no", "best"})
+      .refuse("best", "keeping the best checkpoint is not built; use steps or epoch");
+  t.used("save_steps", &Config::save_steps, "Steps between checkpoints; below 1 a share of all steps.")
+      .above(0);
+  t.used("save_total_limit", &Config::save_total_limit, "Keep only the newest checkpoints; null keeps all.")
+      .at_least(1);
+  t.used("save_async", &Config::save_async, "Write checkpoints beside the next steps, not between them.");
+  t.used("eval_strategy", &Config::eval_strategy, "When the model is evaluated during the run.")
+      .one_of({"no", "steps", "epoch"})
+      .alias("evaluation_strategy");
+  t.used("eval_steps", &Config::eval_steps, "Steps between evaluations; null is logging_steps.").above(0);
+  t.used("do_train", &Config::do_train, "Must be true: this program trains.");
+}
+
+}  // namespace
+
+void add_training_fields(Table& table) {
+  add_batch(table);
+  add_optimizer(table);
+  add_schedule(table);
+  add_logging(table);
+  add_saving(table);
+}
+
+}  // namespace octet::config

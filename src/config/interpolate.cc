@@ -1,0 +1,103 @@
+// ${key} and ${oc.env:NAME,default} inside values, as OmegaConf expands them.
+#include <set>
+
+#include "octet/base/strings.h"
+#include "settings.h"
+
+namespace octet::config {
+namespace {
+
+constexpr std::size_t kMaxExpanded = 65536;
+
+class Expander {
+ public:
+  Expander(const Node& tree, const std::map<std::string, std::string>& overrides,
+           const Environment& environment, const std::string& name)
+      : tree_(tree), overrides_(overrides), environment_(environment), name_(name) {}
+
+  std::string expand(const std::string& text, int line) {
+    std::string result;
+    std::size_t at = 0;
+    for (;;) {
+      const std::size_t begin = text.find("${", at);
+      if (begin == std::string::npos) return result + text.substr(at);
+      const std::size_t end = text.find('}', begin);
+      if (end == std::string::npos || text.find("${", begin + 2) < end) {
+        complain({.what = "an interpolation is not closed or nested",
+                  .expected = "${key} or ${oc.env:NAME,default}",
+                  .found = text.size() > 80 ? text.substr(0, 77) + "..." : text,
+                  .where = place(name_, line)});
+      }
+      result += text.substr(at, begin - at) + value_of(text.substr(begin + 2, end - begin - 2), line);
+      if (result.size() > kMaxExpanded) {
+        complain({.what = "an interpolation expands to too long a text", .where = place(name_, line)});
+      }
+      at = end + 1;
+    }
+  }
+
+ private:
+  std::string value_of(const std::string& reference, int line) {
+    if (reference.starts_with("oc.env:")) return variable(reference.substr(7), line);
+    if (!open_.insert(reference).second) {
+      complain({.what = "interpolations refer to each other in a circle",
+                .found = "${" + reference + "}",
+                .where = place(name_, line)});
+    }
+    std::string value;
+    if (const auto found = overrides_.find(reference); found != overrides_.end()) {
+      value = expand(found->second, 0);
+    } else {
+      const Node* node = &tree_;
+      for (const auto& step : split(reference, '.')) {
+        node = node == nullptr ? nullptr : node->find(step);
+      }
+      if (node == nullptr || node->kind != Node::Kind::scalar) {
+        complain({.what = "an interpolation refers to a key without a plain value",
+                  .found = "${" + reference + "}",
+                  .where = place(name_, line),
+                  .fix = "give the key in the file or on the command line"});
+      }
+      value = expand(node->text, node->line);
+    }
+    open_.erase(reference);
+    return value;
+  }
+
+  std::string variable(const std::string& text, int line) const {
+    const std::size_t comma = text.find(',');
+    const auto found = environment_.find(std::string(trim(text.substr(0, comma))));
+    if (found != environment_.end()) return found->second;
+    if (comma == std::string::npos) {
+      complain({.what = "the environment variable " + text + " is not set",
+                .where = place(name_, line),
+                .fix = "set it, or write ${oc.env:" + text + ",default}"});
+    }
+    return std::string(trim(text.substr(comma + 1)));
+  }
+
+  const Node& tree_;
+  const std::map<std::string, std::string>& overrides_;
+  const Environment& environment_;
+  const std::string& name_;
+  std::set<std::string> open_;
+};
+
+void expand_all(Node& node, Expander& expander) {
+  if (node.kind == Node::Kind::scalar && node.text.find("${") != std::string::npos) {
+    node.text = expander.expand(node.text, node.line);
+  }
+  for (Node& item : node.items) expand_all(item, expander);
+  for (auto& [key, value] : node.members) expand_all(value, expander);
+}
+
+}  // namespace
+
+void interpolate(Node& tree, const std::map<std::string, std::string>& overrides,
+                 const Environment& environment, const std::string& name) {
+  const Node original = tree;
+  Expander expander(original, overrides, environment, name);
+  expand_all(tree, expander);
+}
+
+}  // namespace octet::config

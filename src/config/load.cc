@@ -1,0 +1,227 @@
+// Sources are read from the strongest to the weakest and merged.
+#include <array>
+
+#include "octet/base/files.h"
+#include "settings.h"
+
+namespace octet::config {
+namespace {
+
+struct Override {
+  std::string path;
+  Node node;
+};
+
+struct CommandLine {
+  std::string file;
+  std::vector<Override> overrides;
+};
+
+bool is_config_path(const std::string& text) {
+  return text.ends_with(".yaml") || text.ends_with(".yml") || text.ends_with(".json");
+}
+
+std::string with_underscores(std::string key) {
+  for (char& c : key) c = c == '-' ? '_' : c;
+  return key;
+}
+
+void add_override(CommandLine& line, std::string path, const std::string& text) {
+  if (path.empty()) {
+    complain({.what = "an override has no key", .expected = "key=value", .found = "=" + text});
+  }
+  Node node = parse_argument(text, "command line: " + path);
+  line.overrides.push_back({.path = std::move(path), .node = std::move(node)});
+}
+
+CommandLine read_arguments(const Strings& arguments) {
+  CommandLine line;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    const std::size_t sign = word.find('=');
+    if (word.starts_with("--") && word.size() > 2) {
+      if (sign != std::string::npos) {
+        add_override(line, with_underscores(word.substr(2, sign - 2)), word.substr(sign + 1));
+        continue;
+      }
+      const std::string key = with_underscores(word.substr(2));
+      const Field* field = find_field(key);
+      const bool flag = field != nullptr && field->kind == Kind::boolean;
+      const bool more = i + 1 < arguments.size();
+      if (flag && (!more || !read_bool(arguments[i + 1]))) {
+        add_override(line, key, "true");
+      } else if (more && !arguments[i + 1].starts_with("--")) {
+        add_override(line, key, arguments[++i]);
+      } else {
+        if (field == nullptr) unknown_key(key, "command line", field_names());
+        complain(
+            {.what = "'" + word + "' has no value", .expected = word + " VALUE", .where = "command line"});
+      }
+    } else if (sign != std::string::npos) {
+      add_override(line, word.substr(0, sign), word.substr(sign + 1));
+    } else if (is_config_path(word)) {
+      if (!line.file.empty()) {
+        complain({.what = "two configurations are given",
+                  .found = line.file + " and " + word,
+                  .where = "command line",
+                  .fix = "give one; overrides are written key=value"});
+      }
+      line.file = word;
+    } else {
+      complain({.what = "the argument '" + word + "' cannot be read",
+                .expected = "a path ending in .yaml, .yml or .json, or key=value",
+                .where = "command line"});
+    }
+  }
+  return line;
+}
+
+Node scalar(const std::string& text) {
+  Node node;
+  node.kind = Node::Kind::scalar;
+  node.text = text;
+  return node;
+}
+
+// "lr_scheduler_kwargs.min_lr=1e-6": the map of the strongest source so far, with one entry changed.
+bool merge_into_map(const Override& change, const Node& tree, Sources& sources) {
+  const std::size_t dot = change.path.find('.');
+  if (dot == std::string::npos) return false;
+  const std::string key = change.path.substr(0, dot);
+  const Field* field = find_field(key);
+  if (field == nullptr || field->kind != Kind::arguments) return false;
+  Node map;
+  map.kind = Node::Kind::map;
+  if (const Setting* earlier = sources.overrides.find(field->name)) {
+    for (const auto& [name, value] : earlier->value.arguments) {
+      const auto* number = std::get_if<double>(&value);
+      map.members.emplace_back(name, scalar(number ? number_text(*number) : std::get<std::string>(value)));
+    }
+  } else if (const Node* node = tree.find(key); node != nullptr && node->kind == Node::Kind::map) {
+    map = *node;
+  }
+  const std::string name = change.path.substr(dot + 1);
+  std::erase_if(map.members, [&](const auto& member) { return member.first == name; });
+  map.members.emplace_back(name, change.node);
+  sources.overrides.add(field->name, map, {"command line", change.path}, true);
+  return true;
+}
+
+void read_deepspeed(const Node& tree, const std::string& file, Sources& sources, Resolved& resolved) {
+  const Setting* chosen = sources.overrides.find("deepspeed");
+  if (chosen == nullptr) chosen = sources.yaml.find("deepspeed");
+  if (chosen == nullptr) chosen = sources.environment.find("deepspeed");
+  if (chosen != nullptr) {
+    if (!chosen->value.given || chosen->value.text.empty()) return;
+    const std::string& path = chosen->value.text;
+    if (!path_exists(path)) {
+      complain({.what = "the DeepSpeed JSON does not exist",
+                .expected = "a file, relative to the working folder",
+                .found = path,
+                .where = chosen->at.where});
+    }
+    translate_deepspeed(parse_json_node(read_file(path), path), path, sources);
+  } else if (const Node* map = tree.find("deepspeed"); map != nullptr && map->kind == Node::Kind::map) {
+    translate_deepspeed(*map, file + ": deepspeed", sources);
+    resolved.notes.push_back("DeepSpeed keys come from the map in " + file);
+  }
+}
+
+// A DeepSpeed file and a YAML that say different things: nobody can know which one is meant.
+void check_agreement(const Sources& sources) {
+  for (const auto& [key, foreign] : sources.deepspeed.all()) {
+    const Setting* own = sources.yaml.find(key);
+    if (own == nullptr || sources.overrides.has(key)) continue;
+    const std::string mine = own->value.given ? canonical(*own->field, own->value) : "null";
+    const std::string theirs = canonical(*foreign.field, foreign.value);
+    if (!own->value.given || mine == theirs) continue;
+    // A file that leaves offloading or bf16 on cannot be told apart from one that means it.
+    complain({.what = "the YAML and the DeepSpeed JSON disagree on '" + key + "'",
+              .found = mine + " (" + own->at.where + ") and " + theirs + " (" + foreign.at.where + ")",
+              .where = own->at.where,
+              .fix = "write \"auto\" in the JSON, or make them equal"});
+  }
+}
+
+void merge(const Sources& sources, Resolved& resolved) {
+  const std::array<std::pair<Source, const Settings*>, 4> order{{{Source::environment, &sources.environment},
+                                                                 {Source::deepspeed, &sources.deepspeed},
+                                                                 {Source::yaml, &sources.yaml},
+                                                                 {Source::override_, &sources.overrides}}};
+  for (const auto& [source, settings] : order) {
+    for (const auto& [key, setting] : settings->all()) {
+      if (setting.field->status == Status::used) store(*setting.field, setting.value, resolved.config);
+      if (setting.value.given) {
+        resolved.origins[key] = {.source = source, .where = setting.at.where};
+        if (setting.field->status != Status::used)
+          resolved.extra[key] = canonical(*setting.field, setting.value);
+      } else {
+        resolved.origins.erase(key);
+        resolved.extra.erase(key);
+      }
+    }
+  }
+  for (const auto& [key, text] : resolved.extra) {
+    const Field* field = find_field(key);
+    if (field->status != Status::noted || text == field->fallback || text == "{}") continue;
+    resolved.notes.push_back("'" + key + ": " + text + "' changes nothing here: " + field->reason);
+  }
+}
+
+Resolved resolve(Node tree, const std::string& file, const std::vector<Override>& overrides,
+                 const LoadOptions& options) {
+  Resolved resolved;
+  resolved.path = file;
+  Sources sources;
+  std::map<std::string, std::string> texts;
+  for (const Override& change : overrides) texts[change.path] = change.node.text;
+  interpolate(tree, texts, options.environment, file.empty() ? "command line" : file);
+  for (Override change : overrides) {
+    if (change.node.text.find("${") != std::string::npos) {
+      Node wrapped = tree;
+      wrapped.members.emplace_back("", change.node);
+      std::map<std::string, std::string> others = texts;
+      others.erase(change.path);
+      interpolate(wrapped, others, options.environment, "command line");
+      change.node = wrapped.members.back().second;
+    }
+    if (!merge_into_map(change, tree, sources)) translate_argument(change.path, change.node, sources);
+  }
+  Node plain = tree;
+  // An inline DeepSpeed map is not a text value.
+  std::erase_if(plain.members, [](const auto& member) {
+    return member.first == "deepspeed" && member.second.kind == Node::Kind::map;
+  });
+  translate_tree(plain, file, sources.yaml, sources);
+  translate_environment(options.environment, sources);
+  read_deepspeed(tree, file, sources, resolved);
+  check_agreement(sources);
+  merge(sources, resolved);
+  for (const auto& note : sources.notes) resolved.notes.push_back(note);
+  apply_rules(resolved, options);
+  return resolved;
+}
+
+}  // namespace
+
+Resolved load(const Strings& arguments, const LoadOptions& options) {
+  const CommandLine line = read_arguments(arguments);
+  Node tree;
+  tree.kind = Node::Kind::map;
+  if (!line.file.empty()) {
+    if (!path_exists(line.file)) {
+      complain({.what = "the configuration does not exist", .found = line.file, .where = "command line"});
+    }
+    tree = read_tree(line.file);
+  }
+  return resolve(std::move(tree), line.file, line.overrides, options);
+}
+
+Resolved load_text(const std::string& yaml, const std::string& name, const Strings& overrides,
+                   const LoadOptions& options) {
+  const CommandLine line = read_arguments(overrides);
+  if (!line.file.empty()) complain({.what = "a second configuration is given", .found = line.file});
+  return resolve(parse_yaml(yaml, name), name, line.overrides, options);
+}
+
+}  // namespace octet::config

@@ -1,0 +1,290 @@
+// What several keys mean together.
+#include <cmath>
+
+#include "octet/base/strings.h"
+#include "settings.h"
+
+namespace octet::config {
+namespace {
+
+class Rules {
+ public:
+  Rules(Resolved& resolved, const LoadOptions& options)
+      : r_(resolved), c_(resolved.config), options_(options) {}
+
+  void apply() {
+    required();
+    data();
+    precision();
+    storage();
+    schedule();
+    output();
+  }
+
+ private:
+  std::string at(const std::string& key) const {
+    const auto found = r_.origins.find(key);
+    return found == r_.origins.end() ? "default" : found->second.where;
+  }
+  std::string both(const std::string& a, const std::string& b) const {
+    return a + " (" + at(a) + "), " + b + " (" + at(b) + ")";
+  }
+  // Set, and to something else than the default: what a note is worth for.
+  bool changed(const std::string& key) const {
+    const Field* field = find_field(key);
+    return r_.is_set(key) && value_text(*field, c_) != default_text(*field);
+  }
+  void note(const std::string& sentence) { r_.notes.push_back(sentence); }
+  void derive(const std::string& key, const std::string& from) {
+    r_.origins[key] = {.source = r_.origins.at(from).source, .where = at(from) + " (" + from + ")"};
+  }
+  void need(bool given, const std::string& key, const std::string& example) const {
+    if (given) return;
+    complain({.what = "'" + key + "' is not given",
+              .expected = "'" + key + ": " + example + "'",
+              .where = r_.path.empty() ? "command line" : r_.path});
+  }
+
+  void required() {
+    if (!options_.for_training) return;
+    need(!c_.model_name_or_path.empty(), "model_name_or_path", "path/to/model");
+    need(!c_.dataset.empty(), "dataset", "data/train.jsonl");
+    need(!c_.output_dir.empty(), "output_dir", "runs/first");
+    if (!c_.do_train) {
+      complain({.what = "'do_train: false' is not supported",
+                .where = at("do_train"),
+                .fix = "this command trains; remove the key"});
+    }
+  }
+
+  void data() {
+    if (c_.mask_history && c_.train_on_prompt) {
+      complain({.what = "mask_history and train_on_prompt exclude each other",
+                .where = both("mask_history", "train_on_prompt")});
+    }
+    for (const auto& [key, on] : {std::pair<const char*, bool>{"neat_packing", c_.neat_packing},
+                                  {"train_on_prompt", c_.train_on_prompt},
+                                  {"mask_history", c_.mask_history}}) {
+      if (on && c_.stage != "sft") {
+        complain({.what = std::string("'") + key + ": true' needs 'stage: sft'",
+                  .found = "stage: " + c_.stage,
+                  .where = both(key, "stage")});
+      }
+    }
+    if (c_.neat_packing && r_.is_set("packing") && !c_.packing) {
+      complain({.what = "neat_packing packs, and 'packing: false' forbids it",
+                .where = both("neat_packing", "packing")});
+    }
+    if (c_.neat_packing) {
+      c_.packing = true;
+      derive("packing", "neat_packing");
+    } else if (!r_.is_set("packing")) {
+      c_.packing = c_.stage == "pt";
+      if (c_.packing) r_.origins["packing"] = {Source::fallback, "stage: pt packs"};
+    }
+    if (c_.val_size >= 1 && c_.val_size != std::floor(c_.val_size)) {
+      complain({.what = "value of 'val_size' cannot be used",
+                .expected = "a fraction below 1 or a whole number of samples",
+                .found = number_text(c_.val_size),
+                .where = at("val_size")});
+    }
+    if (c_.val_size > 0 && !c_.eval_dataset.empty()) {
+      complain({.what = "val_size and eval_dataset exclude each other",
+                .where = both("val_size", "eval_dataset")});
+    }
+    const bool evaluates = c_.val_size > 0 || !c_.eval_dataset.empty();
+    if (c_.eval_strategy != "no" && !evaluates) {
+      complain({.what = "'eval_strategy: " + c_.eval_strategy + "' has nothing to evaluate",
+                .where = at("eval_strategy"),
+                .fix = "set eval_dataset or val_size, or eval_strategy: no"});
+    }
+  }
+
+  void precision() {
+    if (c_.pure_bf16) {
+      if (r_.is_set("bf16") && !c_.bf16) {
+        complain({.what = "pure_bf16 computes in bf16, and 'bf16: false' forbids it",
+                  .where = both("pure_bf16", "bf16")});
+      }
+      c_.bf16 = true;
+      if (!r_.is_set("bf16")) derive("bf16", "pure_bf16");
+      for (const auto& [key, member] :
+           {std::pair<const char*, std::string Config::*>{"param_dtype", &Config::param_dtype},
+            {"grad_dtype", &Config::grad_dtype},
+            {"optim_dtype", &Config::optim_dtype}}) {
+        if (r_.is_set(key)) continue;
+        c_.*member = "bf16";
+        derive(key, "pure_bf16");
+      }
+    }
+    if (c_.param_dtype == "bf16" && !r_.is_set("grad_dtype")) {
+      c_.grad_dtype = "bf16";
+      derive("grad_dtype", "param_dtype");
+    }
+    if (!c_.fp8) {
+      for (const char* key :
+           {"fp8_recipe", "fp8_format", "fp8_amax_history_len", "fp8_amax_compute_algo", "fp8_margin"}) {
+        if (changed(key)) note(std::string("'") + key + "' (" + at(key) + ") is read only with fp8: true");
+      }
+    } else if (c_.fp8_recipe != "delayed") {
+      for (const char* key : {"fp8_amax_history_len", "fp8_amax_compute_algo"}) {
+        if (changed(key))
+          note(std::string("'") + key + "' (" + at(key) + ") is read only with fp8_recipe: delayed");
+      }
+    }
+    if (c_.fp8 && c_.fp8_backend != "auto" && c_.fp8_backend != "native") {
+      note("'fp8_backend: " + c_.fp8_backend + "' means this program's own FP8 core");
+    }
+    if (c_.deterministic == "strict") {
+      if (c_.reduce_dtype != "fp32") {
+        complain({.what = "'deterministic: strict' needs 'reduce_dtype: fp32'",
+                  .found = "reduce_dtype: " + c_.reduce_dtype,
+                  .where = both("deterministic", "reduce_dtype")});
+      }
+      if (c_.fp8 && c_.fp8_recipe == "delayed") {
+        complain(
+            {.what = "'deterministic: strict' excludes delayed scaling, whose history depends on the ranks",
+             .where = both("deterministic", "fp8_recipe"),
+             .fix = "set fp8_recipe: current"});
+      }
+    }
+  }
+
+  void storage() {
+    if (c_.gradient_checkpointing && *c_.gradient_checkpointing && c_.disable_gradient_checkpointing) {
+      complain({.what = "gradient_checkpointing and disable_gradient_checkpointing exclude each other",
+                .where = both("gradient_checkpointing", "disable_gradient_checkpointing")});
+    }
+    if (c_.recompute_requested == "none" && c_.gradient_checkpointing && *c_.gradient_checkpointing) {
+      complain({.what = "'recompute: none' and 'gradient_checkpointing: true' exclude each other",
+                .where = both("recompute", "gradient_checkpointing")});
+    }
+    if (c_.recompute_requested && *c_.recompute_requested != "none" && c_.disable_gradient_checkpointing) {
+      complain({.what = "'recompute: " + *c_.recompute_requested +
+                        "' and 'disable_gradient_checkpointing: true' exclude each other",
+                .where = both("recompute", "disable_gradient_checkpointing")});
+    }
+  }
+
+  void schedule() {
+    if (c_.max_steps == 0) {
+      complain({.what = "value of 'max_steps' cannot be used",
+                .expected = "-1 or a whole number of at least 1",
+                .found = "0",
+                .where = at("max_steps")});
+    }
+    if (c_.max_steps > 0 && changed("num_train_epochs"))
+      note("max_steps decides; num_train_epochs is not read");
+    for (const auto& [key, value] : {std::pair<const char*, double>{"warmup_steps", c_.warmup_steps},
+                                     {"logging_steps", c_.logging_steps},
+                                     {"save_steps", c_.save_steps},
+                                     {"eval_steps", c_.eval_steps.value_or(1)}}) {
+      if (value >= 1 && value != std::floor(value)) {
+        complain({.what = std::string("value of '") + key + "' cannot be used",
+                  .expected = "a share below 1 or a whole number of steps",
+                  .found = number_text(value),
+                  .where = at(key)});
+      }
+    }
+    if (c_.warmup_steps > 0 && c_.warmup_ratio > 0) note("warmup_steps decides; warmup_ratio is not read");
+    if (c_.warmup_steps >= 1 && c_.max_steps > 0 && c_.warmup_steps >= static_cast<double>(c_.max_steps)) {
+      note("the run of " + std::to_string(c_.max_steps) + " steps ends before its warm-up of " +
+           number_text(c_.warmup_steps) + " does");
+    }
+    schedule_arguments();
+  }
+
+  void schedule_arguments() {
+    struct Known {
+      const char* type;
+      Strings names;
+    };
+    static const Known kKnown[] = {
+        {"cosine", {"num_cycles"}},
+        {"cosine_with_restarts", {"num_cycles"}},
+        {"polynomial", {"lr_end", "power"}},
+        {"inverse_sqrt", {"timescale"}},
+        {"cosine_with_min_lr", {"min_lr", "min_lr_rate", "num_cycles"}},
+        {"warmup_stable_decay",
+         {"num_stable_steps", "num_decay_steps", "min_lr_ratio", "num_cycles", "decay_type", "warmup_type"}},
+    };
+    Strings names;
+    for (const Known& known : kKnown) {
+      if (c_.lr_scheduler_type == known.type) names = known.names;
+    }
+    for (const auto& [name, value] : c_.lr_scheduler_kwargs) {
+      bool known = false;
+      for (const auto& candidate : names) known = known || candidate == name;
+      if (!known) {
+        const std::string near = nearest_name(name, names);
+        std::string list;
+        for (const auto& candidate : names) list += (list.empty() ? "" : ", ") + candidate;
+        complain({.what = "unknown argument '" + name + "' of '" + c_.lr_scheduler_type + "'",
+                  .expected = list.empty() ? "no arguments" : list,
+                  .where = at("lr_scheduler_kwargs"),
+                  .fix = near.empty() ? "" : "did you mean '" + near + "'?"});
+      }
+      schedule_argument(name, value);
+    }
+    const bool floor = c_.lr_scheduler_kwargs.contains("min_lr"),
+               rate = c_.lr_scheduler_kwargs.contains("min_lr_rate");
+    if (c_.lr_scheduler_type == "cosine_with_min_lr" && floor == rate) {
+      complain({.what = "cosine_with_min_lr needs one of min_lr and min_lr_rate",
+                .found = floor ? "both" : "neither",
+                .where = at(floor ? "lr_scheduler_kwargs" : "lr_scheduler_type"),
+                .fix = "lr_scheduler_kwargs: {min_lr_rate: 0.1}"});
+    }
+    if (c_.lr_scheduler_type == "warmup_stable_decay" &&
+        !c_.lr_scheduler_kwargs.contains("num_decay_steps")) {
+      complain({.what = "warmup_stable_decay needs num_decay_steps",
+                .where = at("lr_scheduler_type"),
+                .fix = "lr_scheduler_kwargs: {num_decay_steps: 100}"});
+    }
+  }
+
+  void schedule_argument(const std::string& name, const std::variant<double, std::string>& value) const {
+    const bool word = name == "decay_type" || name == "warmup_type";
+    const auto* text = std::get_if<std::string>(&value);
+    const auto* number = std::get_if<double>(&value);
+    const bool fits = word ? text != nullptr && (*text == "linear" || *text == "cosine" || *text == "1-sqrt")
+                           : number != nullptr && *number >= 0;
+    if (fits) return;
+    complain({.what = "argument '" + name + "' of the schedule cannot be used",
+              .expected = word ? "linear, cosine or 1-sqrt" : "a number of at least 0",
+              .found = text != nullptr ? "'" + *text + "'" : number_text(*number),
+              .where = at("lr_scheduler_kwargs")});
+  }
+
+  void output() {
+    Strings kept;
+    for (const auto& target : c_.report_to) {
+      if (target == "none" || target == "all" || target == "tensorboard") {
+        kept.push_back(target);
+      } else {
+        note("'report_to: " + target + "' is not available; trainer_log.jsonl is always written");
+      }
+    }
+    c_.report_to = kept.empty() ? Strings{"none"} : kept;
+    if (c_.report_to.size() > 1) std::erase(c_.report_to, "none");
+    if (c_.resume_from_checkpoint && c_.resume_from_checkpoint->empty()) c_.resume_from_checkpoint.reset();
+    if (c_.overwrite_output_dir && c_.resume_from_checkpoint) {
+      const auto flag = read_bool(*c_.resume_from_checkpoint);
+      if ((flag && *flag) || *c_.resume_from_checkpoint == "auto") {
+        complain({.what = "overwrite_output_dir and resume_from_checkpoint exclude each other",
+                  .where = both("overwrite_output_dir", "resume_from_checkpoint")});
+      }
+    }
+  }
+
+  Resolved& r_;
+  Config& c_;
+  const LoadOptions& options_;
+};
+
+}  // namespace
+
+void apply_rules(Resolved& resolved, const LoadOptions& options) {
+  Rules(resolved, options).apply();
+}
+
+}  // namespace octet::config

@@ -1,0 +1,60 @@
+// What each source asks for, before the sources are merged.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+
+#include "value.h"
+
+namespace octet::config {
+
+/// One key as one source gives it.
+struct Setting {
+  const Field* field = nullptr;
+  Value value;
+  Location at;
+};
+
+/// The settings of one source, by native key.
+class Settings {
+ public:
+  /// Checks and adds. A key that the source already gave is an Error, unless `replace`.
+  void add(const std::string& key, const Node& node, const Location& at, bool replace = false);
+  bool has(const std::string& key) const { return by_key_.contains(key); }
+  const Setting* find(const std::string& key) const;
+  const std::map<std::string, Setting>& all() const { return by_key_; }
+
+ private:
+  std::map<std::string, Setting> by_key_;
+};
+
+/// Everything that the translators need from each other.
+struct Sources {
+  Settings environment, deepspeed, yaml, overrides;
+  Strings notes;
+  void note(const std::string& sentence);
+};
+
+/// Translates a tree of native or foreign keys (SFT-Play, verl) into `settings`; `name` is the file.
+void translate_tree(const Node& tree, const std::string& name, Settings& settings, Sources& sources);
+/// The same for one dotted key of the command line, where the last of several wins.
+void translate_argument(const std::string& path, const Node& node, Sources& sources);
+
+/// DeepSpeed JSON: `tree` as parsed, `name` the file, or the YAML's place for an inline map.
+void translate_deepspeed(const Node& tree, const std::string& name, Sources& sources);
+
+/// Variables that name keys: OCTET_<KEY>, and those of other trainers that have a meaning here.
+void translate_environment(const Environment& environment, Sources& sources);
+
+/// Rules across keys; also resolves what follows from several keys (packing, dtypes).
+void apply_rules(Resolved& resolved, const LoadOptions& options);
+
+/// Throws the Error for a key that nobody knows. `known` are the candidates for the nearest name.
+[[noreturn]] void unknown_key(const std::string& key, const std::string& where, const Strings& known);
+
+/// Expands ${key} and ${oc.env:NAME,default} in the scalars of `tree`. `overrides` are looked up first.
+void interpolate(Node& tree, const std::map<std::string, std::string>& overrides,
+                 const Environment& environment, const std::string& name);
+
+}  // namespace octet::config
