@@ -261,7 +261,9 @@ void walk(const Node& node, const std::string& path, const std::string& name, co
   for (const auto& [key, value] : node.members) {
     const std::string full = path.empty() ? key : path + "." + key;
     const Location at{place(name, value.line), full};
-    if (path.empty() && find_field(key) != nullptr) {
+    // verl has a section `optim`, where Hugging Face has a word.
+    const bool foreign_section = value.kind == Node::Kind::map && is_section(full);
+    if (path.empty() && find_field(key) != nullptr && !foreign_section) {
       if (!weak_pass) target.settings.add(key, value, at, target.replace);
     } else if (const Entry* entry = find_entry(full)) {
       if ((entry->action == Action::weak) == weak_pass) apply(*entry, value, at, target);

@@ -136,7 +136,8 @@ std::optional<double> read_number(const std::string& text) {
   std::string_view digits = *plain;
   if (digits.front() == '+') digits.remove_prefix(1);
   std::string_view magnitude = digits;
-  if (!magnitude.empty() && magnitude.front() == '-') magnitude.remove_prefix(1);
+  if (!magnitude.empty() && magnitude.front() == '-' && digits.size() == plain->size())
+    magnitude.remove_prefix(1);
   // from_chars knows "inf", "nan" and a second sign, which must not pass.
   if (magnitude.empty() || (!std::isdigit(static_cast<unsigned char>(magnitude[0])) && magnitude[0] != '.')) {
     return std::nullopt;

@@ -1,0 +1,326 @@
+#include <cstdlib>
+#include <filesystem>
+
+#include "config/support.h"
+
+namespace octet::config::test {
+namespace {
+
+// The YAML of a LLaMA-Factory guide, with every key it uses.
+constexpr const char* kGuide = R"(### model
+model_name_or_path: meta-llama/Llama-3.1-8B
+trust_remote_code: true
+### method
+stage: sft
+do_train: true
+finetuning_type: full
+# deepspeed: configs/ds_z0_single_gpu_config.json
+### dataset
+dataset: ultrachat_200k
+template: llama3
+cutoff_len: 4096
+overwrite_cache: true
+preprocessing_num_workers: 16
+dataloader_num_workers: 8
+dataloader_pin_memory: true
+### output
+output_dir: saves/llama3-8b/full/sft
+logging_steps: 10
+save_steps: 500
+plot_loss: true
+overwrite_output_dir: true
+report_to: none
+### train
+per_device_train_batch_size: 6
+gradient_accumulation_steps: 4
+gradient_checkpointing: true
+learning_rate: 2e-4
+num_train_epochs: 2.0
+lr_scheduler_type: cosine
+warmup_steps: 100
+fp8: true
+fp8_backend: te
+fp8_enable_fsdp_float8_all_gather: false
+bf16: true
+tf32: true
+flash_attn: fa2
+optim_state_cpu_offload: true
+per_device_eval_batch_size: 1
+max_samples: 1000
+)";
+
+TEST(Load, AGuideOfLlamaFactoryLoadsVerbatim) {
+  const Resolved r = load_text(kGuide, "guide.yaml", {}, quiet());
+  const Config& c = r.config;
+  EXPECT_EQ(c.model_name_or_path, "meta-llama/Llama-3.1-8B");
+  EXPECT_EQ(c.dataset, Strings{"ultrachat_200k"});
+  EXPECT_EQ(c.template_name, "llama3");
+  EXPECT_EQ(c.cutoff_len, 4096);
+  EXPECT_EQ(c.preprocessing_num_workers, 16);
+  EXPECT_EQ(c.per_device_train_batch_size, 6);
+  EXPECT_EQ(c.gradient_accumulation_steps, 4);
+  EXPECT_EQ(c.learning_rate, 2e-4);
+  EXPECT_EQ(c.num_train_epochs, 2.0);
+  EXPECT_EQ(c.lr_scheduler_type, "cosine");
+  EXPECT_EQ(c.recompute(), "full");
+  EXPECT_TRUE(c.fp8 && c.bf16 && c.plot_loss && c.overwrite_output_dir && c.optim_state_cpu_offload);
+  EXPECT_FALSE(c.tensorboard());
+  EXPECT_FALSE(c.packing);
+  EXPECT_TRUE(notes(r, "flash_attn"));
+  EXPECT_TRUE(notes(r, "fp8_backend: te"));
+  EXPECT_EQ(r.origins.at("learning_rate").where, "guide.yaml:28");
+}
+
+TEST(Load, DefaultsAreThoseOfHuggingFace) {
+  const Config c = read("").config;
+  EXPECT_EQ(c.per_device_train_batch_size, 8);
+  EXPECT_EQ(c.learning_rate, 5e-5);
+  EXPECT_EQ(c.adam_beta2, 0.999);
+  EXPECT_EQ(c.num_train_epochs, 3.0);
+  EXPECT_EQ(c.seed, 42);
+  EXPECT_EQ(c.cutoff_len, 2048);
+  EXPECT_EQ(c.zero_stage, 0);
+  EXPECT_TRUE(c.overlap_comm);
+  EXPECT_EQ(c.recompute(), "none");
+}
+
+TEST(Load, NumbersAreReadAsAPersonMeansThem) {
+  EXPECT_EQ(read("learning_rate: 2e-4").config.learning_rate, 2e-4);
+  EXPECT_EQ(read("learning_rate: 2.0E-4").config.learning_rate, 2e-4);
+  EXPECT_EQ(read("learning_rate: '3e-4'").config.learning_rate, 3e-4);
+  EXPECT_EQ(read("learning_rate: .5").config.learning_rate, 0.5);
+  EXPECT_EQ(read("learning_rate: +1").config.learning_rate, 1);
+  EXPECT_EQ(read("max_steps: 1_000").config.max_steps, 1000);
+  EXPECT_EQ(read("max_steps: 1e3").config.max_steps, 1000);
+  EXPECT_EQ(read("max_steps: 2.0").config.max_steps, 2);
+  EXPECT_EQ(read("max_steps: -1").config.max_steps, -1);
+}
+
+TEST(Load, NumbersWithTwoMeaningsAreRefused) {
+  EXPECT_SAYS(refusal("max_steps: 010"), "leave out the leading zero");
+  for (const char* text :
+       {".nan", ".inf", "-.inf", "nan", "inf",  "1:30",  "0x10", "1__0", "_1",     "1_",
+        "1e",   "--1",  "+-1",   "1.5", "1e30", "'1 2'", "''",   "[1]",  "{a: 1}", "true"}) {
+    EXPECT_SAYS(refusal(std::string("max_steps: ") + text), "max_steps") << text;
+  }
+  for (const char* text : {".nan", ".inf", "1e999", "nan", "infinity", "-1", "two"}) {
+    EXPECT_SAYS(refusal(std::string("learning_rate: ") + text), "learning_rate") << text;
+  }
+}
+
+TEST(Load, BoolsAreReadInAllTheirSpellings) {
+  for (const char* text : {"true", "True", "TRUE", "yes", "on", "'true'"}) {
+    EXPECT_TRUE(read(std::string("plot_loss: ") + text).config.plot_loss) << text;
+  }
+  for (const char* text : {"false", "no", "Off"})
+    EXPECT_FALSE(read(std::string("overlap_comm: ") + text).config.overlap_comm);
+  for (const char* text : {"1", "y", "maybe", "[true]"}) {
+    EXPECT_SAYS(refusal(std::string("plot_loss: ") + text), "true or false");
+  }
+}
+
+TEST(Load, NullMeansTheDefault) {
+  const Config c =
+      read("max_samples: null\nsave_total_limit: ~\ncutoff_len:\ngradient_accumulation_steps: none").config;
+  EXPECT_FALSE(c.max_samples || c.save_total_limit || c.gradient_accumulation_steps);
+  EXPECT_EQ(c.cutoff_len, 2048);
+}
+
+TEST(Load, TextKeepsItsSpelling) {
+  EXPECT_EQ(read("run_name: 010").config.run_name, "010");
+  EXPECT_EQ(read("run_name: 'null'").config.run_name, "null");
+  EXPECT_EQ(read("default_system: \"a: b\\n\"").config.default_system, "a: b\n");
+}
+
+TEST(Load, DatasetsAreAListOrSeparatedByCommas) {
+  const auto sets = [](const std::string& value) {
+    return load_text("model_name_or_path: m\noutput_dir: o\ndataset: " + value, "t.yaml", {}, quiet())
+        .config.dataset;
+  };
+  EXPECT_EQ(sets("a, b,c"), (Strings{"a", "b", "c"}));
+  EXPECT_EQ(sets("[a, b]"), (Strings{"a", "b"}));
+  EXPECT_EQ(sets("'data/*.jsonl'"), Strings{"data/*.jsonl"});
+  EXPECT_THROW(sets("a,,b"), Error);
+  EXPECT_THROW(sets("[[a]]"), Error);
+  EXPECT_THROW(sets("{a: b}"), Error);
+}
+
+TEST(Load, UnknownKeysNameTheNearestOneTheFileAndTheLine) {
+  const std::string message = refusal("lerning_rate: 1");
+  EXPECT_SAYS(message, "lerning_rate");
+  EXPECT_SAYS(message, "'learning_rate'");
+  EXPECT_SAYS(message, "test.yaml:4");
+  EXPECT_SAYS(refusal("", {"--qqqqqqq=1"}), "unknown key 'qqqqqqq'");
+}
+
+TEST(Load, DuplicateKeysNameBothLines) {
+  const std::string message = refusal("seed: 1\nseed: 2");
+  EXPECT_SAYS(message, "'seed' stands twice");
+  EXPECT_SAYS(message, "line 4");
+  EXPECT_SAYS(message, "line 5");
+  EXPECT_SAYS(refusal("eval_strategy: no\nevaluation_strategy: no"), "given twice");
+}
+
+TEST(Load, RangesAreChecked) {
+  for (const char* yaml : {"learning_rate: -1",
+                           "adam_beta1: 1",
+                           "adam_beta2: 1.5",
+                           "adam_epsilon: 0",
+                           "cutoff_len: 0",
+                           "per_device_train_batch_size: 0",
+                           "per_device_train_batch_size: 10000000",
+                           "gradient_accumulation_steps: 0",
+                           "max_steps: 0",
+                           "max_steps: -2",
+                           "seed: -1",
+                           "seed: 9007199254740993000",
+                           "warmup_ratio: 1.1",
+                           "val_size: -1",
+                           "val_size: 1.5",
+                           "save_total_limit: 0",
+                           "num_train_epochs: 0",
+                           "logging_steps: 0",
+                           "logging_steps: 2.5",
+                           "fp8_amax_history_len: 0",
+                           "global_batch_size: 0",
+                           "ddp_timeout: 0",
+                           "gpu_hour_price: -1",
+                           "zero_stage: 4",
+                           "warmup_steps: 1.5",
+                           "save_steps: 1.5"}) {
+    EXPECT_FALSE(refusal(yaml).empty()) << yaml;
+  }
+}
+
+TEST(Load, WrongWordsNameTheNearestChoice) {
+  EXPECT_SAYS(refusal("lr_scheduler_type: cosin"), "did you mean 'cosine'?");
+  EXPECT_SAYS(refusal("eval_strategy: yes\nval_size: 0.1"), "no, steps, epoch");
+  EXPECT_EQ(read("lr_scheduler_type: Cosine").config.lr_scheduler_type, "cosine");
+  EXPECT_EQ(read("eval_strategy: no").config.eval_strategy, "no");
+  EXPECT_EQ(read("eval_strategy: false").config.eval_strategy, "no");
+  EXPECT_EQ(read("deterministic: True").config.deterministic, "true");
+  EXPECT_EQ(read("deterministic: strict").config.deterministic, "strict");
+}
+
+TEST(Load, WhatIsNotBuiltIsRefusedWithAReason) {
+  for (const char* yaml : {"finetuning_type: lora",
+                           "stage: dpo",
+                           "streaming: true",
+                           "quantization_bit: 4",
+                           "fp16: true",
+                           "zero_stage: 3",
+                           "use_galore: true",
+                           "optim: adafactor",
+                           "neftune_noise_alpha: 5",
+                           "label_smoothing_factor: 0.1",
+                           "load_best_model_at_end: true",
+                           "save_strategy: best",
+                           "mix_strategy: interleave_under",
+                           "do_predict: true",
+                           "fsdp: full_shard",
+                           "rope_scaling: yarn",
+                           "reduce_dtype: fp8",
+                           "optim_dtype: int8",
+                           "fp8_recipe: block",
+                           "fp8_enable_fsdp_float8_all_gather: true",
+                           "adapter_name_or_path: a",
+                           "do_train: false",
+                           "group_by_length: true",
+                           "average_tokens_across_devices: false",
+                           "fsdp_config: {a: 1}"}) {
+    EXPECT_SAYS(refusal(yaml), "is not supported");
+    EXPECT_SAYS(refusal(yaml), "to do:") << yaml;
+  }
+}
+
+TEST(Load, TheirHarmlessValuesAreAccepted) {
+  const Resolved r = read(
+      "streaming: false\nquantization_bit: null\nfp16: false\noptim: adamw_torch_fused\nneftune_noise_alpha: "
+      "0.0\n"
+      "mix_strategy: concat\nfsdp: ''\nrope_scaling: null\nlabel_smoothing_factor: 0\nadapter_name_or_path: "
+      "[]\n"
+      "gradient_checkpointing_kwargs: {use_reentrant: false}\n");
+  EXPECT_EQ(r.config.finetuning_type, "full");
+}
+
+TEST(Load, KeysWithoutEffectAreSaidOnceAndOnlyWhenTheyAskForSomething) {
+  EXPECT_TRUE(read("trust_remote_code: false\nuse_fast_tokenizer: true").notes.empty());
+  const Resolved r = read("enable_liger_kernel: true");
+  ASSERT_EQ(r.notes.size(), 1u);
+  EXPECT_SAYS(r.notes[0], "enable_liger_kernel");
+  EXPECT_SAYS(refusal("enable_liger_kernel: maybe"), "true or false");
+}
+
+TEST(Load, OverridesComeInEveryShapeAndOrder) {
+  const std::string path = testing::TempDir() + "/octet_config_test.yaml";
+  write_file_atomically(path, kBase + "seed: 1\nlearning_rate: 1e-3\n");
+  const Resolved r = load({"--seed", "7", "learning_rate=2e-4", path, "--max-steps=5", "--plot_loss",
+                           "--bf16", "false", "dataset=[a,b]", "--max_samples", "1", "max_samples=3"},
+                          [] {
+                            LoadOptions options = quiet();
+                            return options;
+                          }());
+  EXPECT_EQ(r.config.seed, 7);
+  EXPECT_EQ(r.config.learning_rate, 2e-4);
+  EXPECT_EQ(r.config.max_steps, 5);
+  EXPECT_TRUE(r.config.plot_loss);
+  EXPECT_FALSE(r.config.bf16);
+  EXPECT_EQ(r.config.dataset, (Strings{"a", "b"}));
+  EXPECT_EQ(r.config.max_samples, 3);
+  EXPECT_EQ(r.origins.at("seed").source, Source::override_);
+  std::filesystem::remove(path);
+}
+
+TEST(Load, BrokenCommandLinesAreExplained) {
+  EXPECT_SAYS(refusal("", {"--seed"}), "has no value");
+  EXPECT_SAYS(refusal("", {"seed"}), "cannot be read");
+  EXPECT_SAYS(refusal("", {"=1"}), "no key");
+  EXPECT_SAYS(refusal("", {"sed=1"}), "did you mean 'seed'?");
+  EXPECT_SAYS(refusal("", {"seed=x"}), "command line");
+  EXPECT_SAYS(refusal("", {"dataset=[a"}), "not valid YAML");
+  EXPECT_THROW(load({"a.yaml", "b.yaml"}, quiet()), Error);
+  EXPECT_THROW(load({"/nowhere/a.yaml"}, quiet()), Error);
+}
+
+TEST(Load, ARequiredKeyIsAskedForWithAnExample) {
+  for (const char* key : {"model_name_or_path", "dataset", "output_dir"}) {
+    EXPECT_SAYS(refusal("", {std::string(key) + "=null"}), std::string("'") + key + "' is not given");
+  }
+  EXPECT_NO_THROW(load_text("", "empty.yaml", {}, quiet(false)));
+}
+
+TEST(Load, TheEnvironmentStandsBelowEveryFile) {
+  LoadOptions options = quiet();
+  options.environment = {{"OCTET_SEED", "5"},
+                         {"OCTET_MAX_STEPS", "9"},
+                         {"OCTET_SEEED", "1"},
+                         {"CUDA_DEVICE_MAX_CONNECTIONS", "1"}};
+  const Resolved r = load_text(kBase + "max_steps: 3", "t.yaml", {}, options);
+  EXPECT_EQ(r.config.seed, 5);
+  EXPECT_EQ(r.origins.at("seed").source, Source::environment);
+  EXPECT_EQ(r.config.max_steps, 3);
+  EXPECT_TRUE(notes(r, "did you mean OCTET_SEED"));
+  EXPECT_TRUE(notes(r, "undoes overlap_comm"));
+  options.environment = {{"OCTET_SEED", "x"}};
+  EXPECT_THROW(load_text(kBase, "t.yaml", {}, options), Error);
+}
+
+TEST(Load, InterpolationsExpand) {
+  LoadOptions options = quiet();
+  options.environment = {{"HOME_DIR", "/h"}};
+  const auto value = [&](const std::string& yaml, const Strings& overrides = {}) {
+    return *load_text(kBase + yaml, "t.yaml", overrides, options).config.run_name;
+  };
+  EXPECT_EQ(value("run_name: ${output_dir}-x-${seed}\nseed: 3"), "o-x-3");
+  EXPECT_EQ(value("run_name: ${oc.env:HOME_DIR}/${oc.env:NO_SUCH, d}"), "/h/d");
+  EXPECT_EQ(value("run_name: ${seed}\nseed: 3", {"seed=4"}), "4");
+  EXPECT_EQ(value("seed: 3", {"run_name=r${seed}"}), "r3");
+  for (const char* yaml :
+       {"run_name: ${run_name}", "run_name: ${nothing}", "run_name: ${seed", "run_name: ${oc.env:NO_SUCH}",
+        "run_name: ${logging_dir}\nlogging_dir: ${run_name}"}) {
+    EXPECT_THROW(value(yaml), Error) << yaml;
+  }
+}
+
+}  // namespace
+}  // namespace octet::config::test

@@ -1,0 +1,146 @@
+#include "config/support.h"
+
+namespace octet::config::test {
+namespace {
+
+TEST(Rules, KeysThatExcludeEachOtherAreNamedWithTheirPlaces) {
+  const std::string message = refusal("mask_history: true\ntrain_on_prompt: true");
+  EXPECT_SAYS(message, "mask_history (test.yaml:4)");
+  EXPECT_SAYS(message, "train_on_prompt (test.yaml:5)");
+  EXPECT_SAYS(refusal("val_size: 0.1\neval_dataset: e"), "exclude each other");
+  EXPECT_SAYS(refusal("gradient_checkpointing: true\ndisable_gradient_checkpointing: true"),
+              "exclude each other");
+  EXPECT_SAYS(refusal("recompute: none\ngradient_checkpointing: true"), "exclude each other");
+  EXPECT_SAYS(refusal("recompute: full\ndisable_gradient_checkpointing: true"), "exclude each other");
+  EXPECT_SAYS(refusal("neat_packing: true\npacking: false"), "forbids");
+  EXPECT_SAYS(refusal("pure_bf16: true\nbf16: false"), "forbids");
+  EXPECT_SAYS(refusal("overwrite_output_dir: true\nresume_from_checkpoint: true"), "exclude each other");
+}
+
+TEST(Rules, WhatIsForConversationsNeedsSft) {
+  for (const char* key : {"neat_packing", "mask_history", "train_on_prompt"}) {
+    EXPECT_SAYS(refusal(std::string("stage: pt\n") + key + ": true"), "stage: sft");
+  }
+}
+
+TEST(Rules, PackingFollowsTheStage) {
+  EXPECT_FALSE(read("stage: sft").config.packing);
+  EXPECT_TRUE(read("stage: pt").config.packing);
+  EXPECT_FALSE(read("stage: pt\npacking: false").config.packing);
+  EXPECT_TRUE(read("neat_packing: true").config.packing);
+}
+
+TEST(Rules, EvaluationNeedsSomethingToEvaluate) {
+  EXPECT_SAYS(refusal("eval_strategy: steps"), "nothing to evaluate");
+  EXPECT_NO_THROW(read("eval_strategy: steps\nval_size: 100"));
+  EXPECT_NO_THROW(read("evaluation_strategy: epoch\neval_dataset: e"));
+}
+
+TEST(Rules, PureBf16StoresEverythingInBf16) {
+  const Config c = read("pure_bf16: true\noptim_dtype: fp32").config;
+  EXPECT_TRUE(c.bf16);
+  EXPECT_EQ(c.param_dtype, "bf16");
+  EXPECT_EQ(c.grad_dtype, "bf16");
+  EXPECT_EQ(c.optim_dtype, "fp32");
+  EXPECT_EQ(read("param_dtype: bf16").config.grad_dtype, "bf16");
+  EXPECT_EQ(read("param_dtype: bf16\ngrad_dtype: fp32").config.grad_dtype, "fp32");
+}
+
+TEST(Rules, StrictDeterminismNamesWhatBreaksIt) {
+  EXPECT_SAYS(refusal("deterministic: strict\nreduce_dtype: bf16"), "reduce_dtype");
+  EXPECT_SAYS(refusal("deterministic: strict\nfp8: true"), "fp8_recipe: current");
+  EXPECT_NO_THROW(read("deterministic: strict\nfp8: true\nfp8_recipe: current"));
+}
+
+TEST(Rules, SchedulesTakeOnlyTheirOwnArguments) {
+  const Config c = read("lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1e-6}").config;
+  EXPECT_EQ(std::get<double>(c.lr_scheduler_kwargs.at("min_lr")), 1e-6);
+  EXPECT_SAYS(refusal("lr_scheduler_type: cosine_with_min_lr"), "needs one of");
+  EXPECT_SAYS(
+      refusal("lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1, min_lr_rate: 1}"),
+      "both");
+  EXPECT_SAYS(refusal("lr_scheduler_kwargs: {min_lr: 1}"), "unknown argument 'min_lr' of 'linear'");
+  EXPECT_SAYS(refusal("lr_scheduler_type: polynomial\nlr_scheduler_kwargs: {powr: 1}"),
+              "did you mean 'power'?");
+  EXPECT_SAYS(refusal("lr_scheduler_type: polynomial\nlr_scheduler_kwargs: {power: x}"), "number");
+  EXPECT_SAYS(refusal("lr_scheduler_type: warmup_stable_decay"), "num_decay_steps");
+  EXPECT_NO_THROW(
+      read("lr_scheduler_type: warmup_stable_decay\nlr_scheduler_kwargs: {num_decay_steps: 5, decay_type: "
+           "linear}"));
+  EXPECT_SAYS(refusal("lr_scheduler_kwargs: 3"), "map");
+  EXPECT_SAYS(refusal("lr_scheduler_kwargs: {power: {a: 1}}"), "power");
+}
+
+TEST(Rules, AnArgumentOfTheScheduleCanBeOverriddenAlone) {
+  const std::string yaml = "lr_scheduler_type: polynomial\nlr_scheduler_kwargs: {power: 2, lr_end: 1e-6}";
+  const Config c = read(yaml, {"lr_scheduler_kwargs.power=3"}).config;
+  EXPECT_EQ(std::get<double>(c.lr_scheduler_kwargs.at("power")), 3);
+  EXPECT_EQ(std::get<double>(c.lr_scheduler_kwargs.at("lr_end")), 1e-6);
+}
+
+TEST(Rules, ForeignReportersAreNotedAndDropped) {
+  const Resolved r = read("report_to: [wandb, tensorboard]");
+  EXPECT_EQ(r.config.report_to, Strings{"tensorboard"});
+  EXPECT_TRUE(notes(r, "wandb"));
+  EXPECT_TRUE(read("report_to: all").config.tensorboard());
+  EXPECT_EQ(read("report_to: wandb").config.report_to, Strings{"none"});
+}
+
+TEST(Rules, AWarmUpLongerThanTheRunIsSaid) {
+  EXPECT_TRUE(notes(read("max_steps: 10\nwarmup_steps: 100"), "ends before its warm-up"));
+}
+
+TEST(Derive, TheAccumulationFollowsFromTheGlobalBatch) {
+  Config c = read("per_device_train_batch_size: 2\nglobal_batch_size: 64").config;
+  EXPECT_EQ(resolve_batch(c, 8).accumulation, 4);
+  EXPECT_EQ(resolve_batch(c, 1).accumulation, 32);
+  EXPECT_EQ(resolve_batch(c, 32).global, 64);
+  c.global_batch_size.reset();
+  EXPECT_EQ(resolve_batch(c, 8).global, 16);
+  c.gradient_accumulation_steps = 3;
+  EXPECT_EQ(resolve_batch(c, 8).global, 48);
+  c.global_batch_size = 48;
+  EXPECT_EQ(resolve_batch(c, 8).accumulation, 3);
+}
+
+TEST(Derive, ABatchThatDoesNotDivideNamesNumbersThatDo) {
+  const auto message = [](const std::string& yaml, std::int64_t world) -> std::string {
+    try {
+      resolve_batch(read(yaml).config, world);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  const std::string text = message("per_device_train_batch_size: 5\nglobal_batch_size: 64", 4);
+  EXPECT_SAYS(text, "a multiple of 20");
+  EXPECT_SAYS(text, "per_device_train_batch_size: 4 or 8");
+  EXPECT_SAYS(text, "global_batch_size: 60 or 80");
+  EXPECT_SAYS(message("per_device_train_batch_size: 8\nglobal_batch_size: 4", 3), "global_batch_size: 24");
+  EXPECT_SAYS(
+      message("per_device_train_batch_size: 1\nglobal_batch_size: 8\ngradient_accumulation_steps: 3", 4),
+      "gradient_accumulation_steps 2");
+}
+
+TEST(Derive, SharesBecomeSteps) {
+  Config c = read("warmup_ratio: 0.03").config;
+  EXPECT_EQ(warmup_steps(c, 101), 4);
+  c = read("warmup_steps: 0.1").config;
+  EXPECT_EQ(warmup_steps(c, 100), 10);
+  c = read("warmup_steps: 7\nwarmup_ratio: 0.5").config;
+  EXPECT_EQ(warmup_steps(c, 100), 7);
+  EXPECT_EQ(interval_steps(0.05, 10), 1);
+  EXPECT_EQ(interval_steps(25, 10), 25);
+}
+
+TEST(Derive, ThePartialGroupAtTheEndOfAnEpochSteps) {
+  EXPECT_EQ(steps_per_epoch(10, 4), 3);
+  EXPECT_EQ(steps_per_epoch(8, 4), 2);
+  EXPECT_EQ(steps_per_epoch(0, 4), 1);
+  EXPECT_EQ(total_steps(read("num_train_epochs: 1.5").config, 3), 5);
+  EXPECT_EQ(total_steps(read("max_steps: 2").config, 3), 2);
+  EXPECT_THROW(total_steps(read("num_train_epochs: 1e300").config, 3), Error);
+}
+
+}  // namespace
+}  // namespace octet::config::test

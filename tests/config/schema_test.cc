@@ -1,0 +1,80 @@
+#include <set>
+
+#include "config/support.h"
+
+namespace octet::config::test {
+namespace {
+
+TEST(Schema, EveryKeyIsDocumentedAndItsDefaultIsAcceptable) {
+  std::set<std::string> seen;
+  for (const Field& field : schema()) {
+    EXPECT_TRUE(seen.insert(field.name).second) << field.name;
+    EXPECT_FALSE(field.status == Status::used ? field.doc.empty() : field.reason.empty()) << field.name;
+    if (default_text(field).empty() || default_text(field) == "\"\"" || default_text(field) == "[]") continue;
+    EXPECT_NO_THROW(load_text(field.name + ": " + default_text(field), "t.yaml", {}, quiet(false)))
+        << field.name;
+  }
+  EXPECT_GT(seen.size(), 150u);
+}
+
+TEST(Schema, TheReferenceNamesEveryKeyAndWhatIsRefused) {
+  const std::string page = reference_markdown();
+  for (const Field& field : schema()) EXPECT_SAYS(page, "| `" + field.name + "` |");
+  EXPECT_SAYS(page, "adapters are not built");
+  EXPECT_SAYS(help_text(), "learning_rate");
+  EXPECT_SAYS(help_text(), "5.0e-05");
+}
+
+TEST(Schema, TheResolvedYamlLoadsToTheSameConfiguration) {
+  const Resolved first = read(
+      "dataset_dir: 'a: b # c'\ndefault_system: \"two\\nlines \\\"quoted\\\" \\t\"\ntemplate: llama3\nstage: "
+      "pt\n"
+      "lr_scheduler_type: polynomial\nlr_scheduler_kwargs: {power: 2}\nval_size: 0.25\neval_strategy: steps\n"
+      "eval_steps: 5\nlearning_rate: 1e-5\nsave_total_limit: 2\nrun_name: '010'\nresume_from_checkpoint: "
+      "false\n"
+      "pure_bf16: true\nmax_steps: 7\ngpu_hour_price: 2.5\nreport_to: tensorboard\nnum_train_epochs: 2\n");
+  const Resolved second = load_text(first.to_yaml(), "dump.yaml", {}, quiet());
+  for (const Field& field : schema()) {
+    if (field.status == Status::used) {
+      EXPECT_EQ(value_text(field, first.config), value_text(field, second.config)) << field.name;
+    }
+  }
+  EXPECT_EQ(second.config.default_system, "two\nlines \"quoted\" \t");
+  EXPECT_EQ(second.config.run_name, "010");
+  EXPECT_EQ(resume_hash(first.config), resume_hash(second.config));
+}
+
+TEST(Schema, TheYamlOfDefaultsMakesNoNotes) {
+  const Resolved again = load_text(read("").to_yaml(), "dump.yaml", {}, quiet());
+  EXPECT_TRUE(again.notes.empty()) << again.notes.front();
+}
+
+TEST(Schema, ExplainNamesTheSourceOfEveryValue) {
+  const std::string text = read("seed: 3", {"max_steps=4"}).explain();
+  EXPECT_SAYS(text, "YAML (test.yaml:4)");
+  EXPECT_SAYS(text, "override (command line)");
+  EXPECT_SAYS(text, "default");
+}
+
+TEST(Schema, TheHashChangesWithTheNumbersAndNotWithTheFolders) {
+  const auto hash = [](const std::string& yaml) { return resume_hash(read("", {yaml}).config); };
+  const std::string base = resume_hash(read("").config);
+  EXPECT_EQ(base.size(), 32u);
+  for (const char* same : {"output_dir=other", "save_steps=3", "logging_steps=1", "zero_stage=1",
+                           "overlap_comm=false", "seed=42", "plot_loss=true", "dataset_dir=e"}) {
+    EXPECT_EQ(hash(same), base) << same;
+  }
+  for (const char* other :
+       {"seed=43", "dataset=e", "cutoff_len=64", "learning_rate=1", "bf16=true", "packing=true",
+        "lr_scheduler_type=cosine", "per_device_train_batch_size=1", "model_name_or_path=n"}) {
+    EXPECT_NE(hash(other), base) << other;
+  }
+}
+
+TEST(Schema, AResumeNamesWhatChanged) {
+  const Strings differences = resume_differences(read("").config, read("seed: 43\nsave_steps: 3").config);
+  EXPECT_EQ(differences, Strings{"seed: 42 -> 43"});
+}
+
+}  // namespace
+}  // namespace octet::config::test
