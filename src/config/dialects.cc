@@ -159,6 +159,7 @@ Strings known_names() {
 }
 
 Node respelt(const Entry& entry, Node node) {
+  for (Node& item : node.items) item = respelt(entry, std::move(item));
   if (node.kind != Node::Kind::scalar) return node;
   for (const auto& pair : split(entry.words, ',')) {
     const std::size_t sign = pair.find('=');
