@@ -1,0 +1,138 @@
+// Products on the CPU: operands become what oneDNN multiplies fast on this processor (see Plan), the rest is
+// one primitive. FP8 values are exact in bf16 and in f32, so their products are too.
+#include "octet/ops/gemm.h"
+
+#include "cpu/convert.h"
+#include "cpu/matmul.h"
+#include "cpu/simd.h"
+#include "octet/base/error.h"
+
+namespace octet::ops::cpu {
+
+void gemm(const GemmArgs& args);
+std::size_t gemm_workspace(const GemmArgs& args);
+
+namespace {
+
+std::size_t aligned(std::int64_t count, DType dtype) {
+  const auto bytes = static_cast<std::size_t>(count) * size_of(dtype);
+  return (bytes + 255) / 256 * 256;
+}
+
+/// What is converted and what is multiplied. Workspace: converted A, converted B, D in f32, oneDNN's scratch.
+struct Plan {
+  MatmulShape shape;
+  bool convert = false;     ///< operands are decoded or widened to shape.operands
+  bool result_f32 = false;  ///< the product goes to an f32 array first and is rounded into D
+  std::size_t a_bytes = 0;
+  std::size_t b_bytes = 0;
+  std::size_t d_bytes = 0;
+};
+
+Plan plan_of(const GemmArgs& args) {
+  Plan plan;
+  MatmulShape& shape = plan.shape;
+  shape.m = args.d.rows;
+  shape.n = args.d.cols;
+  shape.k = args.product == Product::wgrad ? args.a.rows : args.a.cols;
+  shape.a_transposed = args.product == Product::wgrad;
+  shape.b_transposed = args.product == Product::forward;
+  shape.operands = args.a.dtype == DType::f32 || !has_fast_bf16() ? DType::f32 : DType::bf16;
+  plan.convert = args.a.dtype != shape.operands;
+  plan.result_f32 = args.d.dtype == DType::bf16 && shape.operands == DType::f32;
+  shape.result = plan.result_f32 ? DType::f32 : args.d.dtype;
+  shape.ldd = plan.result_f32 ? args.d.cols : args.d.ld;
+  shape.accumulate = args.accumulate && !plan.result_f32;
+  shape.bias = args.bias != nullptr;
+  shape.scaled = is_fp8(args.a.dtype) && (args.a.scale_inv != nullptr || args.b.scale_inv != nullptr);
+  shape.threads = octet::cpu::op_threads();
+  if (plan.convert) {
+    plan.a_bytes = aligned(args.a.rows * args.a.cols, shape.operands);
+    plan.b_bytes = aligned(args.b.rows * args.b.cols, shape.operands);
+  }
+  if (plan.result_f32) plan.d_bytes = aligned(args.d.rows * args.d.cols, DType::f32);
+  return plan;
+}
+
+const void* converted(const Operand& x, DType to, void* room) {
+  const std::int64_t count = x.rows * x.cols;
+  if (to == DType::f32) {
+    to_f32(x.data, x.dtype, static_cast<float*>(room), count);
+  } else {
+    fp8_to_bf16(static_cast<const std::uint8_t*>(x.data), x.dtype, static_cast<Bf16*>(room), count);
+  }
+  return room;
+}
+
+OCTET_SIMD void round_row(const float* from, Bf16* to, std::int64_t count, bool accumulate) {
+  if (accumulate) {
+    for (std::int64_t i = 0; i < count; ++i) simd::store(to[i], from[i] + simd::load(to[i]));
+  } else {
+    for (std::int64_t i = 0; i < count; ++i) simd::store(to[i], from[i]);
+  }
+}
+
+template <typename T>
+OCTET_SIMD void add_bias_row(T* d, const float* bias, std::int64_t count, bool accumulate) {
+  for (std::int64_t i = 0; i < count; ++i) {
+    const float add = bias != nullptr ? bias[i] : 0.0f;
+    simd::store(d[i], accumulate ? simd::load(d[i]) + add : add);
+  }
+}
+
+/// A product without an inner dimension: zeros, and the bias.
+template <typename T>
+void empty_product(const GemmArgs& args) {
+  if (args.accumulate && args.bias == nullptr) return;
+  T* d = static_cast<T*>(args.d.data);
+  for (std::int64_t row = 0; row < args.d.rows; ++row) {
+    add_bias_row(d + row * args.d.ld, args.bias, args.d.cols, args.accumulate);
+  }
+}
+
+}  // namespace
+
+std::size_t gemm_workspace(const GemmArgs& args) {
+  const Plan plan = plan_of(args);
+  if (plan.shape.m == 0 || plan.shape.n == 0 || plan.shape.k == 0) return 0;
+  // Whether scales and a bias come is not always known while planning; they do not change the scratch.
+  const std::size_t scratch = (matmul_scratch(plan.shape) + 255) / 256 * 256;
+  return plan.a_bytes + plan.b_bytes + plan.d_bytes + scratch;
+}
+
+void gemm(const GemmArgs& args) {
+  const Plan plan = plan_of(args);
+  const MatmulShape& shape = plan.shape;
+  if (shape.k == 0) {
+    return args.d.dtype == DType::f32 ? empty_product<float>(args) : empty_product<Bf16>(args);
+  }
+  const std::size_t needed = plan.a_bytes + plan.b_bytes + plan.d_bytes;
+  check(args.workspace.bytes >= needed, "gemm: the workspace holds gemm_workspace bytes");
+  auto* room = static_cast<std::uint8_t*>(args.workspace.data);
+  MatmulData data{.a = args.a.data, .b = args.b.data, .d = args.d.data, .bias = args.bias};
+  if (plan.convert) {
+    data.a = converted(args.a, shape.operands, room);
+    data.b = converted(args.b, shape.operands, room + plan.a_bytes);
+  }
+  auto* wide = reinterpret_cast<float*>(room + plan.a_bytes + plan.b_bytes);
+  if (plan.result_f32) data.d = wide;
+  if (shape.scaled) {
+    data.scale = (args.a.scale_inv != nullptr ? *args.a.scale_inv : 1.0f) *
+                 (args.b.scale_inv != nullptr ? *args.b.scale_inv : 1.0f);
+  }
+  if (args.workspace.bytes > needed) {
+    data.scratch = room + needed;
+    data.scratch_bytes = args.workspace.bytes - needed;
+  }
+  matmul(shape, data);
+  if (plan.result_f32) {
+    auto* d = static_cast<Bf16*>(args.d.data);
+    simd::parallel_rows(shape.m, shape.n, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        round_row(wide + row * shape.n, d + row * args.d.ld, shape.n, args.accumulate);
+      }
+    });
+  }
+}
+
+}  // namespace octet::ops::cpu

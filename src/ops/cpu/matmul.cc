@@ -1,0 +1,163 @@
+#include "cpu/matmul.h"
+
+#include <cstdlib>
+#include <dnnl.hpp>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+
+#include "octet/base/error.h"
+
+namespace octet::ops::cpu {
+
+namespace {
+
+using dnnl::memory;
+
+dnnl::engine& engine() {
+  static dnnl::engine one(dnnl::engine::kind::cpu, 0);
+  return one;
+}
+
+memory::data_type type_of(DType dtype) {
+  return dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
+}
+
+/// A dense [rows, cols], or its transpose in memory.
+memory::desc operand_desc(std::int64_t rows, std::int64_t cols, bool transposed, DType dtype) {
+  const memory::dims strides = transposed ? memory::dims{1, rows} : memory::dims{cols, 1};
+  return memory::desc({rows, cols}, type_of(dtype), strides);
+}
+
+/// One compiled product with the descriptions of its arrays.
+struct Compiled {
+  dnnl::matmul primitive;
+  memory::desc a, b, d, bias, scale, scratch;
+  int scale_argument = 0;
+  int bias_argument = 0;
+};
+
+std::shared_ptr<const Compiled> compile(const MatmulShape& shape) {
+  auto made = std::make_shared<Compiled>();
+  made->a = operand_desc(shape.m, shape.k, shape.a_transposed, shape.operands);
+  made->b = operand_desc(shape.k, shape.n, shape.b_transposed, shape.operands);
+  made->d = memory::desc({shape.m, shape.n}, type_of(shape.result), memory::dims{shape.ldd, 1});
+  made->bias = memory::desc({1, shape.n}, memory::data_type::f32, memory::dims{shape.n, 1});
+  made->scale = memory::desc({1, 1}, memory::data_type::f32, memory::dims{1, 1});
+  // Post-operations and not output scales: oneDNN 2.6 leaves its fast kernels for the latter.
+  dnnl::post_ops after;
+  if (shape.scaled) {
+    made->scale_argument = DNNL_ARG_ATTR_MULTIPLE_POST_OP(after.len()) | DNNL_ARG_SRC_1;
+    after.append_binary(dnnl::algorithm::binary_mul, made->scale);
+  }
+  if (shape.bias) {
+    made->bias_argument = DNNL_ARG_ATTR_MULTIPLE_POST_OP(after.len()) | DNNL_ARG_SRC_1;
+    after.append_binary(dnnl::algorithm::binary_add, made->bias);
+  }
+  if (shape.accumulate) after.append_sum(1.0f);
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  attributes.set_post_ops(after);
+  const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(made->a, made->b, made->d), attributes,
+                                                 engine());
+  made->scratch = description.scratchpad_desc();
+  made->primitive = dnnl::matmul(description);
+  return made;
+}
+
+/// The compiled product of a shape. Batches of ever new sizes must not fill the memory, so that the store
+/// starts anew when it is large.
+std::shared_ptr<const Compiled> compiled(const MatmulShape& shape) {
+  static std::mutex mutex;
+  static std::map<MatmulShape, std::shared_ptr<const Compiled>> store;
+  constexpr std::size_t most = 1024;
+  {
+    const std::lock_guard lock(mutex);
+    if (const auto found = store.find(shape); found != store.end()) return found->second;
+  }
+  auto made = compile(shape);
+  const std::lock_guard lock(mutex);
+  if (store.size() >= most) store.clear();
+  return store.emplace(shape, std::move(made)).first->second;
+}
+
+/// Turns what oneDNN throws into an Error that names the product.
+[[noreturn]] void rethrow(const dnnl::error& error, const MatmulShape& shape) {
+  throw Error(Problem{.what = "oneDNN cannot run a matrix product",
+                      .expected = "a product [" + std::to_string(shape.m) + ", " + std::to_string(shape.k) +
+                                  "] x [" + std::to_string(shape.k) + ", " + std::to_string(shape.n) +
+                                  "] in " + std::string(name_of(shape.operands)),
+                      .found = std::string(error.what()) + " (status " + std::to_string(error.status) + ")",
+                      .where = "gemm on the CPU"});
+}
+
+struct Free {
+  void operator()(void* address) const { std::free(address); }
+};
+
+void* own_scratch(std::size_t bytes) {
+  thread_local std::unique_ptr<void, Free> held;
+  thread_local std::size_t held_bytes = 0;
+  if (held_bytes < bytes) {
+    held_bytes = 0;
+    const std::size_t rounded = (bytes + 4095) / 4096 * 4096;
+    held.reset(std::aligned_alloc(4096, rounded));
+    if (held == nullptr) throw Error("not enough memory for the scratch of a matrix product");
+    held_bytes = rounded;
+  }
+  return held.get();
+}
+
+}  // namespace
+
+std::size_t matmul_scratch(const MatmulShape& shape) {
+  try {
+    return compiled(shape)->scratch.get_size();
+  } catch (const dnnl::error& error) {
+    rethrow(error, shape);
+  }
+}
+
+void matmul(const MatmulShape& shape, const MatmulData& data) {
+  try {
+    const auto product = compiled(shape);
+    const std::size_t wanted = product->scratch.get_size();
+    void* scratch = data.scratch;
+    if (wanted > data.scratch_bytes) scratch = own_scratch(wanted);
+    thread_local dnnl::stream stream(engine());
+    const auto view = [](const memory::desc& desc, const void* address) {
+      return memory(desc, engine(), const_cast<void*>(address));
+    };
+    std::unordered_map<int, memory> arguments = {{DNNL_ARG_SRC, view(product->a, data.a)},
+                                                 {DNNL_ARG_WEIGHTS, view(product->b, data.b)},
+                                                 {DNNL_ARG_DST, view(product->d, data.d)}};
+    if (wanted > 0) arguments.emplace(DNNL_ARG_SCRATCHPAD, view(product->scratch, scratch));
+    if (shape.scaled) arguments.emplace(product->scale_argument, view(product->scale, &data.scale));
+    if (shape.bias) arguments.emplace(product->bias_argument, view(product->bias, data.bias));
+    product->primitive.execute(stream, arguments);
+    stream.wait();
+  } catch (const dnnl::error& error) {
+    rethrow(error, shape);
+  }
+}
+
+bool has_fast_bf16() {
+#if defined(__x86_64__)
+  static const bool fast = [] {
+    switch (dnnl::get_effective_cpu_isa()) {
+      case dnnl::cpu_isa::avx512_core_bf16:
+      case dnnl::cpu_isa::avx512_core_amx:
+        return true;
+      default:
+        return false;
+    }
+  }();
+  return fast;
+#else
+  return false;
+#endif
+}
+
+}  // namespace octet::ops::cpu

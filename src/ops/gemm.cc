@@ -1,0 +1,70 @@
+#include "octet/ops/gemm.h"
+
+#include "dispatch.h"
+
+namespace octet::ops {
+
+namespace cpu {
+void gemm(const GemmArgs& args);
+std::size_t gemm_workspace(const GemmArgs& args);
+}  // namespace cpu
+namespace cuda {
+void gemm(Stream& stream, const GemmArgs& args);
+std::size_t gemm_workspace(const GemmArgs& args);
+}  // namespace cuda
+
+namespace {
+
+void check_operand(const Operand& x) {
+  check(x.rows >= 0 && x.cols >= 0, "gemm: operands have no negative sizes");
+  check(x.dtype == DType::f32 || x.dtype == DType::bf16 || is_fp8(x.dtype),
+        "gemm: operands are f32, bf16 or FP8");
+}
+
+/// Shapes and dtypes; data may still be missing (planning).
+void check_shapes(const GemmArgs& args) {
+  const Operand& a = args.a;
+  const Operand& b = args.b;
+  check_operand(a);
+  check_operand(b);
+  check(is_fp8(a.dtype) ? is_fp8(b.dtype) : a.dtype == b.dtype,
+        "gemm: operands are both f32, both bf16 or both FP8");
+  check(!(a.dtype == DType::e5m2 && b.dtype == DType::e5m2), "gemm: at most one operand is E5M2");
+  const bool by_rows = args.product == Product::wgrad;
+  const std::int64_t inner_a = by_rows ? a.rows : a.cols;
+  const std::int64_t inner_b = args.product == Product::forward ? b.cols : b.rows;
+  check(inner_a == inner_b, "gemm: the inner dimensions of both operands agree");
+  check(args.d.rows == (by_rows ? a.cols : a.rows), "gemm: D has the rows of the product");
+  check(args.d.cols == (args.product == Product::forward ? b.rows : b.cols),
+        "gemm: D has the columns of the product");
+  check(args.d.dtype == DType::f32 || args.d.dtype == DType::bf16, "gemm: D is f32 or bf16");
+  check(args.d.ld >= args.d.cols, "gemm: the rows of D do not overlap");
+  check(args.bias == nullptr || args.product == Product::forward, "gemm: only forward adds a bias");
+}
+
+}  // namespace
+
+void gemm(Stream& stream, const GemmArgs& args) {
+  check_shapes(args);
+  if (args.d.rows == 0 || args.d.cols == 0) return;
+  const bool inner = args.a.rows > 0 && args.a.cols > 0;
+  check(args.d.data != nullptr && (!inner || (args.a.data != nullptr && args.b.data != nullptr)),
+        "gemm: operands and D have data");
+  OCTET_DISPATCH(stream, gemm, args);
+}
+
+std::size_t gemm_workspace(const Device& device, const GemmArgs& args) {
+  check_shapes(args);
+#ifdef OCTET_HAVE_CUDA
+  if (device.kind() == DeviceKind::cuda) return cuda::gemm_workspace(args);
+#else
+  if (device.kind() == DeviceKind::cuda) throw_no_cuda("gemm");
+#endif
+  return cpu::gemm_workspace(args);
+}
+
+bool gemm_needs_transposed_fp8(const Device& device) {
+  return device.kind() == DeviceKind::cuda;
+}
+
+}  // namespace octet::ops

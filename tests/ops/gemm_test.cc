@@ -1,0 +1,334 @@
+#include "octet/ops/gemm.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <vector>
+
+#include "octet/base/error.h"
+#include "octet/device/cpu.h"
+
+namespace octet::ops {
+namespace {
+
+/// A random operand with its exact values.
+struct Values {
+  std::vector<std::uint8_t> bytes;
+  std::vector<double> exact;
+  DType dtype;
+};
+
+Values random_values(std::int64_t count, DType dtype, std::mt19937& random) {
+  Values x{.bytes = std::vector<std::uint8_t>(static_cast<std::size_t>(count) * size_of(dtype)),
+           .exact = std::vector<double>(static_cast<std::size_t>(count)),
+           .dtype = dtype};
+  std::normal_distribution<float> normal;
+  for (std::size_t i = 0; i < x.exact.size(); ++i) {
+    const float value = normal(random);
+    if (dtype == DType::f32) {
+      std::memcpy(&x.bytes[4 * i], &value, 4);
+      x.exact[i] = value;
+    } else if (dtype == DType::bf16) {
+      const std::uint16_t bits = to_bf16(value);
+      std::memcpy(&x.bytes[2 * i], &bits, 2);
+      x.exact[i] = from_bf16(bits);
+    } else {
+      x.bytes[i] = to_fp8(value * 30.0f, dtype);
+      x.exact[i] = from_fp8(x.bytes[i], dtype);
+    }
+  }
+  return x;
+}
+
+float element(const std::vector<std::uint8_t>& d, DType dtype, std::size_t at) {
+  if (dtype == DType::f32) {
+    float value = 0;
+    std::memcpy(&value, &d[4 * at], 4);
+    return value;
+  }
+  std::uint16_t bits = 0;
+  std::memcpy(&bits, &d[2 * at], 2);
+  return from_bf16(bits);
+}
+
+struct Case {
+  Product product = Product::forward;
+  std::int64_t m = 1, n = 1, k = 1;
+  DType a = DType::f32, b = DType::f32, d = DType::f32;
+  bool accumulate = false, bias = false;
+  int threads = 2;
+};
+
+/// Runs one product, holds every element against float64 and returns the bytes of D.
+std::vector<std::uint8_t> run(const Case& c) {
+  std::mt19937 random(static_cast<unsigned>(c.m * 31 + c.n * 7 + c.k));
+  const bool wgrad = c.product == Product::wgrad, forward = c.product == Product::forward;
+  const auto device = make_cpu_device({.threads = c.threads});
+  const auto stream = device->make_stream({.name = "compute"});
+  const Values a = random_values(c.m * c.k, c.a, random), b = random_values(c.k * c.n, c.b, random);
+  const std::int64_t ld = c.n + 3;
+  const Values before = random_values(c.m * ld, c.d, random);
+  const Values bias = random_values(c.n, DType::f32, random);
+  const float a_scale = 0.037f, b_scale = 0.11f;
+  std::vector<std::uint8_t> d = before.bytes;
+
+  GemmArgs args{.product = c.product, .accumulate = c.accumulate};
+  args.a = {.data = a.bytes.data(), .dtype = c.a, .rows = wgrad ? c.k : c.m, .cols = wgrad ? c.m : c.k};
+  args.b = {.data = b.bytes.data(), .dtype = c.b, .rows = forward ? c.n : c.k, .cols = forward ? c.k : c.n};
+  if (is_fp8(c.a)) {
+    args.a.scale_inv = &a_scale;
+    args.b.scale_inv = &b_scale;
+  }
+  args.d = {.data = d.data(), .dtype = c.d, .rows = c.m, .cols = c.n, .ld = ld};
+  if (c.bias) args.bias = reinterpret_cast<const float*>(bias.bytes.data());
+  Arena arena(*device);
+  args.workspace.bytes = gemm_workspace(*device, args);
+  args.workspace.data = arena.reserve("workspace", args.workspace.bytes);
+  gemm(*stream, args);
+  stream->synchronize();
+
+  const double scale = is_fp8(c.a) ? double{a_scale} * double{b_scale} : 1.0;
+  for (std::int64_t i = 0; i < c.m; ++i) {
+    for (std::int64_t j = 0; j < ld; ++j) {
+      const auto at = static_cast<std::size_t>(i * ld + j);
+      if (j >= c.n) {  // between the rows nothing is written
+        EXPECT_EQ(element(d, c.d, at), static_cast<float>(before.exact[at]));
+        continue;
+      }
+      double sum = 0, size = 0;
+      for (std::int64_t l = 0; l < c.k; ++l) {
+        const double term = a.exact[static_cast<std::size_t>(wgrad ? l * c.m + i : i * c.k + l)] *
+                            b.exact[static_cast<std::size_t>(forward ? j * c.k + l : l * c.n + j)];
+        sum += term;
+        size += std::abs(term);
+      }
+      double want = sum * scale;
+      if (c.bias) want += bias.exact[static_cast<std::size_t>(j)];
+      if (c.accumulate) want += before.exact[at];
+      // fp32 sums: each of k additions rounds; and the result rounds once to its dtype.
+      const double tolerance = size * scale * 0.6e-7 * (4 + std::sqrt(static_cast<double>(c.k))) + 1e-6 +
+                               std::abs(want) * (c.d == DType::bf16 ? 1.0 / 256 : 2e-7);
+      EXPECT_NEAR(element(d, c.d, at), want, tolerance)
+          << "product " << static_cast<int>(c.product) << " [" << c.m << "," << c.n << "," << c.k << "] at "
+          << i << "," << j << " operands " << name_of(c.a) << " D " << name_of(c.d);
+      if (::testing::Test::HasFailure()) return d;
+    }
+  }
+  return d;
+}
+
+constexpr Product products[] = {Product::forward, Product::dgrad, Product::wgrad};
+struct Sizes {
+  std::int64_t m, n, k;
+};
+constexpr Sizes sizes[] = {{1, 1, 1},     {1, 512, 256},   {127, 129, 33}, {129, 1, 127},
+                           {64, 48, 128}, {130, 1003, 17}, {3, 5, 1},      {33, 65, 1003}};
+
+TEST(Gemm, EveryProductOfEveryDtypeAgreesWithFloat64) {
+  for (const Product product : products) {
+    for (const auto& s : sizes) {
+      for (const DType operands : {DType::f32, DType::bf16}) {
+        for (const DType result : {DType::f32, DType::bf16}) {
+          for (const bool accumulate : {false, true}) {
+            run({.product = product,
+                 .m = s.m,
+                 .n = s.n,
+                 .k = s.k,
+                 .a = operands,
+                 .b = operands,
+                 .d = result,
+                 .accumulate = accumulate,
+                 .bias = product == Product::forward});
+            if (HasFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Gemm, Fp8OperandsOfBothFormatsAgreeWithFloat64) {
+  for (const Product product : products) {
+    for (const auto& s : sizes) {
+      for (const DType a : {DType::e4m3, DType::e5m2}) {
+        for (const DType b : {DType::e4m3, DType::e5m2}) {
+          if (a == DType::e5m2 && b == DType::e5m2) continue;
+          for (const bool accumulate : {false, true}) {
+            run({.product = product,
+                 .m = s.m,
+                 .n = s.n,
+                 .k = s.k,
+                 .a = a,
+                 .b = b,
+                 .d = accumulate ? DType::f32 : DType::bf16,
+                 .accumulate = accumulate,
+                 .bias = product == Product::forward});
+            if (HasFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Gemm, EveryFp8ValueIsMultipliedExactly) {
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream({.name = "compute"});
+  for (const DType format : {DType::e4m3, DType::e5m2}) {
+    std::vector<std::uint8_t> all(256);
+    for (int i = 0; i < 256; ++i) all[static_cast<std::size_t>(i)] = static_cast<std::uint8_t>(i);
+    const std::uint8_t one = to_fp8(1.0f, DType::e4m3);
+    std::vector<float> d(256, -1.0f);
+    GemmArgs args;
+    args.a = {.data = all.data(), .dtype = format, .rows = 256, .cols = 1};
+    args.b = {.data = &one, .dtype = DType::e4m3, .rows = 1, .cols = 1};
+    args.d = {.data = d.data(), .dtype = DType::f32, .rows = 256, .cols = 1, .ld = 1};
+    Arena arena(*device);
+    args.workspace.bytes = gemm_workspace(*device, args);
+    args.workspace.data = arena.reserve("workspace", args.workspace.bytes);
+    gemm(*stream, args);
+    stream->synchronize();
+    for (std::size_t i = 0; i < 256; ++i) {
+      const float want = from_fp8(static_cast<std::uint8_t>(i), format);
+      if (std::isnan(want)) {
+        EXPECT_TRUE(std::isnan(d[i])) << i;
+      } else {
+        EXPECT_EQ(d[i], want) << i;
+      }
+    }
+  }
+}
+
+TEST(Gemm, ScalesAreReadWhenTheStreamGetsThere) {
+  const auto device = make_cpu_device({.threads = 1, .compute_worker = true});
+  const auto compute = device->make_stream({.name = "compute"});
+  const auto other = device->make_stream({.name = "other", .mode = StreamOptions::Mode::served});
+  const auto ready = device->make_event();
+  const std::uint8_t two = to_fp8(2.0f, DType::e4m3), three = to_fp8(3.0f, DType::e4m3);
+  float a_scale = 100.0f, b_scale = 100.0f, d = 0;
+  GemmArgs args;
+  args.a = {.data = &two, .dtype = DType::e4m3, .rows = 1, .cols = 1, .scale_inv = &a_scale};
+  args.b = {.data = &three, .dtype = DType::e4m3, .rows = 1, .cols = 1, .scale_inv = &b_scale};
+  args.d = {.data = &d, .dtype = DType::f32, .rows = 1, .cols = 1, .ld = 1};
+  Arena arena(*device);
+  args.workspace.bytes = gemm_workspace(*device, args);
+  args.workspace.data = arena.reserve("workspace", args.workspace.bytes);
+  cpu::enqueue(*other, [&] { a_scale = 0.5f, b_scale = 0.25f; });
+  other->record(*ready);
+  compute->wait(*ready);
+  gemm(*compute, args);
+  cpu::serve(*other);
+  compute->synchronize();
+  EXPECT_EQ(d, 0.75f);
+}
+
+TEST(Gemm, WithoutAnInnerDimensionThereAreZerosOrWhatWasThere) {
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream({.name = "compute"});
+  std::vector<float> d = {1, 2, 3, 4, 5, 6}, bias = {10, 20};
+  GemmArgs args;
+  args.a = {.dtype = DType::f32, .rows = 2, .cols = 0};
+  args.b = {.dtype = DType::f32, .rows = 2, .cols = 0};
+  args.d = {.data = d.data(), .dtype = DType::f32, .rows = 2, .cols = 2, .ld = 3};
+  args.accumulate = true;
+  gemm(*stream, args);
+  EXPECT_EQ(d, (std::vector<float>{1, 2, 3, 4, 5, 6}));
+  args.bias = bias.data();
+  gemm(*stream, args);
+  EXPECT_EQ(d, (std::vector<float>{11, 22, 3, 14, 25, 6}));
+  args.accumulate = false;
+  gemm(*stream, args);
+  EXPECT_EQ(d, (std::vector<float>{10, 20, 3, 10, 20, 6}));
+  args.bias = nullptr;
+  gemm(*stream, args);
+  EXPECT_EQ(d, (std::vector<float>{0, 0, 3, 0, 0, 6}));
+}
+
+TEST(Gemm, NoRowsAreNoWork) {
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream({.name = "compute"});
+  const std::vector<float> w(6, 1.0f);
+  GemmArgs args;
+  args.a = {.dtype = DType::f32, .rows = 0, .cols = 3};
+  args.b = {.data = w.data(), .dtype = DType::f32, .rows = 2, .cols = 3};
+  args.d = {.dtype = DType::f32, .rows = 0, .cols = 2, .ld = 2};
+  EXPECT_EQ(gemm_workspace(*device, args), 0u);
+  gemm(*stream, args);
+  stream->synchronize();
+}
+
+TEST(Gemm, EqualInputsGiveEqualBits) {
+  const Case c{.product = Product::wgrad,
+               .m = 256,
+               .n = 130,
+               .k = 1000,
+               .a = DType::bf16,
+               .b = DType::bf16,
+               .d = DType::f32,
+               .accumulate = true};
+  const auto first = run(c);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(run(c), first);
+}
+
+TEST(Gemm, WorksWithAnotherThreadCountThanPlanned) {
+  auto device = make_cpu_device({.threads = 1});
+  const auto stream = device->make_stream({.name = "compute"});
+  const std::int64_t n = 300;
+  const std::vector<float> a(static_cast<std::size_t>(n * n), 0.5f), b(static_cast<std::size_t>(n * n), 2.0f);
+  std::vector<float> d(static_cast<std::size_t>(n * n));
+  GemmArgs args{.product = Product::wgrad};
+  args.a = {.data = a.data(), .dtype = DType::f32, .rows = n, .cols = n};
+  args.b = {.data = b.data(), .dtype = DType::f32, .rows = n, .cols = n};
+  args.d = {.data = d.data(), .dtype = DType::f32, .rows = n, .cols = n, .ld = n};
+  Arena arena(*device);
+  args.workspace.bytes = gemm_workspace(*device, args);
+  args.workspace.data = arena.reserve("workspace", args.workspace.bytes);
+  cpu::set_op_threads(2);
+  gemm(*stream, args);
+  EXPECT_EQ(d, std::vector<float>(static_cast<std::size_t>(n * n), 300.0f));
+}
+
+TEST(Gemm, RefusesWhatDoesNotFit) {
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream({.name = "compute"});
+  std::vector<float> x(64);
+  GemmArgs args;
+  args.a = {.data = x.data(), .dtype = DType::f32, .rows = 2, .cols = 3};
+  args.b = {.data = x.data(), .dtype = DType::f32, .rows = 4, .cols = 3};
+  args.d = {.data = x.data(), .dtype = DType::f32, .rows = 2, .cols = 4, .ld = 4};
+  GemmArgs wrong = args;
+  wrong.b.cols = 2;
+  EXPECT_THROW(gemm(*stream, wrong), std::logic_error);
+  wrong = args;
+  wrong.b.dtype = DType::bf16;
+  EXPECT_THROW(gemm(*stream, wrong), std::logic_error);
+  wrong = args;
+  wrong.d.ld = 3;
+  EXPECT_THROW(gemm(*stream, wrong), std::logic_error);
+  wrong = args;
+  wrong.a.dtype = wrong.b.dtype = DType::e5m2;
+  EXPECT_THROW(gemm(*stream, wrong), std::logic_error);
+  wrong = args;
+  wrong.a.dtype = wrong.b.dtype = DType::e4m3;  // needs room to decode
+  gemm(*stream, wrong);
+  EXPECT_THROW(stream->synchronize(), std::logic_error);
+}
+
+TEST(Gemm, OnADryDeviceItPlansAndDoesNothing) {
+  const auto cpu_device = make_cpu_device();
+  const auto device = make_dry_device();
+  const auto stream = device->make_stream({.name = "compute"});
+  GemmArgs args;
+  args.a = {.data = device->allocate(1), .dtype = DType::e4m3, .rows = 100, .cols = 64};
+  args.b = {.data = device->allocate(1), .dtype = DType::e4m3, .rows = 50, .cols = 64};
+  args.d = {.data = device->allocate(1), .dtype = DType::bf16, .rows = 100, .cols = 50, .ld = 50};
+  EXPECT_GE(gemm_workspace(*device, args), 150u * 64 * 2);
+  EXPECT_EQ(gemm_workspace(*device, args), gemm_workspace(*cpu_device, args));
+  gemm(*stream, args);
+  stream->synchronize();
+}
+
+}  // namespace
+}  // namespace octet::ops
