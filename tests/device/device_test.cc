@@ -1,0 +1,165 @@
+#include "octet/device/device.h"
+
+#include <gtest/gtest.h>
+#include <sched.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <thread>
+
+#include "octet/base/error.h"
+#include "octet/device/cpu.h"
+
+namespace octet {
+namespace {
+
+TEST(Arena, GivesZeroedMemoryOnA256ByteBoundaryAndCountsIt) {
+  const auto device = make_cpu_device();
+  Arena arena(*device);
+  std::size_t expected = 0;
+  for (const std::size_t bytes : {1u, 255u, 256u, 257u, 5u << 20}) {
+    auto* memory = static_cast<unsigned char*>(arena.reserve("x", bytes));
+    ASSERT_EQ(reinterpret_cast<std::uintptr_t>(memory) % 256, 0u);
+    for (std::size_t i = 0; i < bytes; ++i) ASSERT_EQ(memory[i], 0);
+    std::memset(memory, 0xFF, bytes);  // so that a second reservation shows whether it is cleared
+    expected += (bytes + 255) / 256 * 256;
+    EXPECT_EQ(arena.bytes(), expected);
+  }
+  EXPECT_EQ(arena.reservations().size(), 5u);
+  EXPECT_EQ(arena.reserve("none", 0), nullptr);
+  EXPECT_EQ(arena.reservations().size(), 5u);
+}
+
+TEST(Arena, IsClosedOnceSealed) {
+  const auto device = make_cpu_device();
+  Arena arena(*device);
+  arena.reserve("early", 16);
+  arena.seal();
+  try {
+    arena.reserve("late", 16);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("'late'"), std::string::npos);
+  }
+}
+
+TEST(Arena, SaysWhatWasAskedForAndWhatIsHeldWhenMemoryIsShort) {
+  const auto device = make_cpu_device();
+  Arena arena(*device);
+  arena.reserve("held", 512);
+  const std::size_t absurd = device->memory().total + (std::size_t{1} << 40);
+  for (const std::size_t bytes : {absurd, std::numeric_limits<std::size_t>::max() - 1000}) {
+    try {
+      arena.reserve("activations", bytes);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("activations"), std::string::npos) << error.what();
+    }
+  }
+  EXPECT_EQ(arena.bytes(), 512u);
+  EXPECT_EQ(arena.reservations().size(), 1u);
+  EXPECT_NE(arena.reserve("small", 100), nullptr) << "a refusal leaves the arena usable";
+}
+
+TEST(CpuDevice, DescribesTheMachine) {
+  const auto device = make_cpu_device({.threads = 2});
+  EXPECT_EQ(device->kind(), DeviceKind::cpu);
+  EXPECT_NE(device->description().find("CPU ("), std::string::npos);
+  EXPECT_NE(device->description().find("2 threads"), std::string::npos);
+  const MemoryInfo memory = device->memory();
+  EXPECT_GT(memory.total, std::size_t{64} << 20);
+  EXPECT_GT(memory.free, 0u);
+  EXPECT_LE(memory.free, memory.total);
+}
+
+TEST(DryDevice, ReservesNothingAndGivesDistinctAddresses) {
+  const auto device = make_dry_device();
+  Arena arena(*device);
+  const std::size_t huge = std::size_t{1} << 46;
+  void* first = arena.reserve("weights", huge);
+  void* second = arena.reserve("moments", huge);
+  EXPECT_NE(first, nullptr);
+  EXPECT_GE(reinterpret_cast<std::uintptr_t>(second) - reinterpret_cast<std::uintptr_t>(first), huge);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(first) % 256, 0u);
+  EXPECT_EQ(arena.bytes(), 2 * huge);
+}
+
+TEST(DryDevice, RunsNothing) {
+  const auto device = make_dry_device();
+  const auto stream = device->make_stream({.name = "compute", .mode = StreamOptions::Mode::served});
+  const auto event = device->make_event();
+  int value = 5, other = 6;
+  device->copy(*stream, &value, &other, sizeof value);
+  device->copy_to_host(*stream, &value, device->allocate(4), sizeof value);
+  device->zero(*stream, &value, sizeof value);
+  stream->record(*event);
+  stream->wait(*event);
+  stream->synchronize();
+  EXPECT_EQ(value, 5);
+}
+
+/// Sets variables and the affinity of this thread for one test.
+class ClaimCores : public testing::Test {
+ protected:
+  void SetUp() override { sched_getaffinity(0, sizeof before_, &before_); }
+  void TearDown() override {
+    sched_setaffinity(0, sizeof before_, &before_);
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    unsetenv("OMPI_MCA_hwloc_base_binding_policy");
+  }
+  void bind_to_first() {
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    for (int core = 0; core < CPU_SETSIZE; ++core) {
+      if (!CPU_ISSET(core, &before_)) continue;
+      CPU_SET(core, &one);
+      break;
+    }
+    ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  }
+  static int cores() {
+    cpu_set_t now;
+    sched_getaffinity(0, sizeof now, &now);
+    return CPU_COUNT(&now);
+  }
+  cpu_set_t before_;
+};
+
+TEST_F(ClaimCores, DividesTheCoresAmongTheRanksOfANodeAndGivesAtLeastOne) {
+  const int all = cpu::claim_cores(0, 1);
+  EXPECT_GE(all, 1);
+  EXPECT_LE(all, cores());
+  EXPECT_EQ(cpu::claim_cores(1, 2), std::max(1, all / 2));
+  EXPECT_EQ(cpu::claim_cores(999, 1000), std::max(1, all / 1000));
+  EXPECT_THROW(cpu::claim_cores(2, 2), std::logic_error);
+}
+
+TEST_F(ClaimCores, KeepsABindingOfTheUser) {
+  bind_to_first();
+  EXPECT_EQ(cpu::claim_cores(0, 1), 1);
+  EXPECT_EQ(cores(), 1) << "no launcher: the binding is the user's";
+  setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+  setenv("OMPI_MCA_hwloc_base_binding_policy", "core", 1);
+  EXPECT_EQ(cpu::claim_cores(0, 1), 1);
+  EXPECT_EQ(cores(), 1) << "the launcher was asked to bind";
+}
+
+TEST(OpThreads, BelongToTheThread) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ops run on one thread under the thread sanitizer";
+#endif
+  cpu::set_op_threads(3);
+  int other = 0;
+  std::thread([&] {
+    cpu::set_op_threads(2);
+    other = cpu::op_threads();
+  }).join();
+  EXPECT_EQ(other, 2);
+  EXPECT_EQ(cpu::op_threads(), 3);
+}
+
+}  // namespace
+}  // namespace octet
