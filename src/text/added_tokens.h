@@ -1,0 +1,74 @@
+// The `added_tokens` of a tokenizer file: strings that are looked for before anything else happens.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "aligned_text.h"
+#include "normalizer.h"
+#include "octet/text/tokenizer.h"
+#include "unicode.h"
+
+namespace octet::text {
+
+/// A stretch of text, or a token found in it.
+struct Found {
+  TextView view;
+  TokenId id = -1;  ///< -1 for text
+};
+
+/// Finds strings, the leftmost and then the longest.
+class StringSet {
+ public:
+  StringSet() { nodes_.emplace_back(); }
+  /// Of equal strings the first counts.
+  void add(std::string_view text, std::size_t value);
+  /// The first match at or behind `from`; false when there is none.
+  bool find(std::string_view text, std::size_t from, std::size_t& begin, std::size_t& end,
+            std::size_t& value) const;
+  bool empty() const { return nodes_.size() == 1; }
+
+ private:
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+  struct Node {
+    std::vector<std::pair<unsigned char, std::uint32_t>> children;
+    std::size_t value = kNone;
+  };
+  const Node* child(const Node& node, unsigned char byte) const;
+  std::vector<Node> nodes_;
+  std::array<std::uint32_t, 256> roots_{};  ///< children of the root; 0 for none
+};
+
+class AddedTokens {
+ public:
+  /// Adds a token or replaces the flags of the one with this id.
+  void set(const AddedToken& token, TokenId id);
+  /// To be called after the last set: `normalizer` (may be null) is applied to tokens with `normalized`.
+  void index(const Normalizer* normalizer);
+
+  /// Cuts `view` at the tokens with the given `normalized` flag and appends what it finds to `out`. With
+  /// `skip_special` special tokens are not looked for.
+  void cut(const TextView& view, bool normalized, bool skip_special, std::vector<Found>& out) const;
+
+  const AddedToken* find(TokenId id) const;
+  /// The id of a token with this content, or -1.
+  TokenId find(const std::string& content) const;
+  bool is_special(const std::string& content) const { return special_.contains(content); }
+  /// In the order in which they were added.
+  const std::vector<std::pair<TokenId, AddedToken>>& all() const { return tokens_; }
+
+ private:
+  std::vector<std::pair<TokenId, AddedToken>> tokens_;
+  std::unordered_map<TokenId, std::size_t> by_id_;
+  std::unordered_map<std::string, TokenId> by_content_;
+  std::unordered_set<std::string> special_;
+  StringSet raw_, normalized_;
+  CharSet white_{white_space()}, word_{};
+};
+
+}  // namespace octet::text

@@ -1,0 +1,106 @@
+// The model of a tokenizer file: byte-pair encoding of one word.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "octet/text/tokenizer.h"
+#include "tokenizer_json.h"
+
+namespace octet::text {
+
+/// From a pair of ids to what it becomes: open addressing, built once.
+class MergeTable {
+ public:
+  struct Merge {
+    std::uint32_t rank;
+    TokenId id;
+  };
+  static constexpr std::uint32_t kNoRank = 0xFFFFFFFFu;
+
+  void reserve(std::size_t count);
+  void set(TokenId left, TokenId right, Merge merge);
+  /// rank kNoRank when the two do not merge.
+  Merge find(TokenId left, TokenId right) const;
+
+ private:
+  struct Slot {
+    std::uint64_t key = ~std::uint64_t{0};
+    Merge merge{kNoRank, -1};
+  };
+  static std::uint64_t key_of(TokenId left, TokenId right) {
+    return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32 |
+           static_cast<std::uint32_t>(right);
+  }
+  std::size_t place(std::uint64_t key) const { return (key * 0x9E3779B97F4A7C15ull) >> shift_; }
+  std::vector<Slot> slots_;
+  int shift_ = 63;
+};
+
+/// One piece of a word: `length` bytes of it.
+struct Symbol {
+  TokenId id;
+  std::uint32_t length;
+};
+
+/// Buffers and the cache of one thread.
+struct BpeScratch {
+  std::vector<Symbol> symbols;
+  std::vector<std::uint32_t> ranks;
+  std::vector<std::int32_t> previous, next;
+  struct Queued {
+    std::uint32_t rank, position;
+    TokenId left, right;
+  };
+  std::vector<Queued> queue;
+  struct Cached {
+    static constexpr std::size_t kBytes = 30, kIds = 8;
+    std::uint8_t size = 0, count = 0;
+    char bytes[kBytes];
+    TokenId ids[kIds];
+  };
+  static constexpr std::size_t kEntries = 1 << 14;
+  std::vector<Cached> cache;
+};
+
+class Bpe {
+ public:
+  Bpe() = default;
+  /// Reads `model`. With `byte_level` words arrive as bytes and pieces are written in the byte alphabet.
+  /// Throws Error for ids out of range or given twice, merges of unknown pieces, unknown settings.
+  Bpe(const TokenizerJson& file, bool byte_level, const std::string& where);
+
+  /// The pieces of `word` (not empty), appended to scratch.symbols, which is cleared.
+  void encode(std::string_view word, BpeScratch& scratch) const;
+
+  bool byte_level() const { return byte_level_; }
+  TokenId find(const std::string& piece) const;
+  /// Null when the id is not in the vocabulary.
+  const std::string* piece(TokenId id) const;
+  TokenId max_id() const { return max_id_; }
+  std::size_t size() const { return ids_.size(); }
+
+ private:
+  void read_vocab(const TokenizerJson& file, const std::string& where);
+  void read_merges(const TokenizerJson& file, const std::string& where);
+  void split_bytes(std::string_view word, std::vector<Symbol>& out) const;
+  void split_characters(std::string_view word, std::vector<Symbol>& out) const;
+  void merge_short(BpeScratch& scratch) const;
+  void merge_long(BpeScratch& scratch) const;
+
+  bool byte_level_ = false, byte_fallback_ = false, ignore_merges_ = false, fuse_unk_ = false;
+  std::string prefix_, suffix_;  ///< continuing_subword_prefix, end_of_word_suffix
+  TokenId unk_ = -1, max_id_ = -1;
+  std::unordered_map<std::string, TokenId> ids_;
+  std::vector<const std::string*> pieces_;          ///< by id, keys of ids_; null where there is none
+  std::unordered_map<std::string, TokenId> words_;  ///< byte-level: pieces as bytes
+  std::vector<std::uint32_t> byte_lengths_;         ///< byte-level, by id: bytes that it stands for
+  std::array<TokenId, 256> byte_ids_{};             ///< byte-level: single bytes; fallback: <0xNN>
+  MergeTable merges_;
+};
+
+}  // namespace octet::text

@@ -1,0 +1,25 @@
+// Reading one component ({"type": ...}) of a tokenizer file.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "aligned_text.h"
+#include "octet/base/json.h"
+
+namespace octet::text {
+
+/// The component's "type". Throws Error when `json` is not an object with one.
+std::string component_type(const Json& json, const std::string& where);
+/// A field that must be there; a string; a list. Throw Error.
+const Json& component_field(const Json& json, const char* key, const std::string& where);
+std::string component_string(const Json& json, const char* key, const std::string& where);
+const Json& component_list(const Json& json, const char* key, const std::string& where);
+/// Throws the Error for a component that is not known.
+[[noreturn]] void unknown_component(const std::string& type, const std::string& known,
+                                    const std::string& where);
+
+/// `prefix` followed by `view`; the prefix stands for the first character. Empty text stays empty.
+AlignedText with_prefix(const TextView& view, std::string_view prefix);
+
+}  // namespace octet::text

@@ -1,0 +1,30 @@
+// The `decoder` of a tokenizer file: from pieces back to text.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "octet/base/json.h"
+
+namespace octet::text {
+
+/// One step over the list of pieces.
+class DecoderStep {
+ public:
+  virtual ~DecoderStep() = default;
+  virtual void apply(std::vector<std::string>& pieces) const = 0;
+};
+
+struct Decoder {
+  std::vector<std::unique_ptr<const DecoderStep>> steps;
+  /// The only step is ByteLevel: pieces are bytes, whose sum is read as UTF-8.
+  bool byte_level = false;
+  /// No decoder: pieces are joined by blanks.
+  bool none = false;
+};
+
+/// Throws Error naming an unknown component.
+Decoder make_decoder(const Json& json, const std::string& where);
+
+}  // namespace octet::text

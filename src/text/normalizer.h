@@ -1,0 +1,23 @@
+// The `normalizer` of a tokenizer file.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "aligned_text.h"
+#include "octet/base/json.h"
+
+namespace octet::text {
+
+class Normalizer {
+ public:
+  virtual ~Normalizer() = default;
+  /// True when `text` surely stays as it is.
+  virtual bool keeps(std::string_view text) const = 0;
+  virtual AlignedText apply(const TextView& view) const = 0;
+};
+
+/// Null for a null `json` and for an empty Sequence. Throws Error naming an unknown component.
+std::unique_ptr<const Normalizer> make_normalizer(const Json& json, const std::string& where);
+
+}  // namespace octet::text

@@ -1,0 +1,32 @@
+#include "pattern.h"
+
+#include "octet/base/error.h"
+
+namespace octet::text {
+
+Pattern::Pattern(const Json& json, const std::string& where) {
+  if (json.is_object() && json.size() == 1 && json.begin().value().is_string()) {
+    const auto& value = json.begin().value().get_ref<const std::string&>();
+    if (json.begin().key() == "String") {
+      literal_ = value;
+      return;
+    }
+    if (json.begin().key() == "Regex") {
+      regex_ = std::make_shared<const Regex>(value);
+      return;
+    }
+  }
+  throw Error({.what = "a pattern cannot be used",
+               .expected = R"({"String": "..."} or {"Regex": "..."})",
+               .found = json.dump(-1, ' ', false, Json::error_handler_t::replace).substr(0, 80),
+               .where = where,
+               .code = ExitCode::usage});
+}
+
+Pattern Pattern::regex(std::string_view expression) {
+  Pattern out;
+  out.regex_ = std::make_shared<const Regex>(expression);
+  return out;
+}
+
+}  // namespace octet::text

@@ -1,0 +1,183 @@
+#include <algorithm>
+#include <unordered_set>
+
+#include "component.h"
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/base/json.h"
+#include "tokenizer_json.h"
+#include "tokenizer_parts.h"
+
+namespace octet::text {
+namespace {
+
+constexpr const char* kFiles[] = {
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "chat_template.json"};
+constexpr std::int64_t kMaxAddedId = (std::int64_t{1} << 26) - 1;
+constexpr std::size_t kMaxAddedBytes = 1 << 16;
+
+[[noreturn]] void broken(const std::string& what, const std::string& found, const std::string& where) {
+  throw Error({.what = what, .found = found.substr(0, 80), .where = where, .code = ExitCode::usage});
+}
+
+/// Ids and contents must not contradict the vocabulary or each other.
+void read_added_tokens(const Json& root, const std::string& where, const Bpe& bpe, AddedTokens& out) {
+  const auto list = root.find("added_tokens");
+  if (list == root.end() || list->is_null()) return;
+  if (!list->is_array()) broken("the added tokens are not a list", list->type_name(), where);
+  const std::int64_t most = std::min<std::int64_t>(
+      kMaxAddedId, 16 * static_cast<std::int64_t>(bpe.size() + list->size()) + (1 << 20));
+  std::size_t index = 0;
+  for (const auto& json : *list) {
+    const std::string place = where + ": added_tokens[" + std::to_string(index++) + "]";
+    if (!json.is_object()) broken("an added token is not an object", json.type_name(), place);
+    AddedToken token;
+    token.content = component_string(json, "content", place);
+    if (!json.contains("id")) broken("an added token has no id", token.content, place);
+    const auto id = static_cast<TokenId>(json_int(json, "id", -1, 0, most, place));
+    if (token.content.empty()) continue;  // the reference leaves them out
+    if (token.content.size() > kMaxAddedBytes) broken("an added token is too long", token.content, place);
+    token.single_word = json_bool(json, "single_word", false, place);
+    token.lstrip = json_bool(json, "lstrip", false, place);
+    token.rstrip = json_bool(json, "rstrip", false, place);
+    token.special = json_bool(json, "special", false, place);
+    token.normalized = json_bool(json, "normalized", !token.special, place);
+    const TokenId known = bpe.find(token.content);
+    const std::string* other = bpe.piece(id);
+    if ((known >= 0 && known != id) || (other && *other != token.content)) {
+      broken("an added token's id contradicts the vocabulary",
+             "'" + token.content + "': " + std::to_string(id), place);
+    }
+    if (out.find(id)) broken("two added tokens have the same id", std::to_string(id), place);
+    if (out.find(token.content) >= 0) broken("an added token stands twice", token.content, place);
+    out.set(token, id);
+  }
+}
+
+/// A role's token in a configuration file: a string or an object with "content".
+std::string role_token(const Json& config, const char* key) {
+  const auto it = config.find(key);
+  if (it == config.end()) return "";
+  if (it->is_string()) return it->get<std::string>();
+  if (it->is_object() && it->contains("content") && (*it)["content"].is_string()) {
+    return (*it)["content"].get<std::string>();
+  }
+  return "";
+}
+
+Json read_optional(const std::string& path) {
+  if (!path_exists(path)) return Json::object();
+  Json out = read_json(path);
+  if (!out.is_object())
+    broken("a tokenizer's configuration file is not a JSON object", out.type_name(), path);
+  return out;
+}
+
+/// `role`: "eos_token" and so on.
+void set_role(Json& config, const char* role, const std::string& token) {
+  const auto it = config.find(role);
+  if (it != config.end() && it->is_object()) {
+    (*it)["content"] = token;
+  } else {
+    config[role] = token;
+  }
+}
+
+Json token_json(const AddedToken& token) {
+  return {{"content", token.content}, {"single_word", token.single_word}, {"lstrip", token.lstrip},
+          {"rstrip", token.rstrip},   {"normalized", token.normalized},   {"special", token.special}};
+}
+
+}  // namespace
+
+std::vector<std::string> tokenizer_files(const std::string& folder) {
+  std::vector<std::string> out;
+  for (const char* name : kFiles) {
+    const std::string path = folder + "/" + name;
+    if (path_exists(path)) out.push_back(path);
+  }
+  return out;
+}
+
+Tokenizer Tokenizer::from_folder(const std::string& path) {
+  const std::string where = path + "/tokenizer.json";
+  if (!path_exists(where)) {
+    throw Error({.what = "the model folder has no tokenizer",
+                 .expected = "a file tokenizer.json",
+                 .where = path,
+                 .fix = "a tokenizer of the fast kind is needed; transformers' save_pretrained writes one",
+                 .code = ExitCode::usage});
+  }
+  const TokenizerJson file = parse_tokenizer_json(read_file(where), where);
+  const auto part = [&](const char* key) -> Json {
+    const auto it = file.root.find(key);
+    return it == file.root.end() ? Json() : *it;
+  };
+  auto pipeline = std::make_shared<Pipeline>();
+  pipeline->normalizer = make_normalizer(part("normalizer"), where + ": normalizer");
+  pipeline->pre_tokenizer = make_pre_tokenizer(part("pre_tokenizer"), where + ": pre_tokenizer");
+  pipeline->bpe = Bpe(file, pipeline->pre_tokenizer.byte_level, where);
+  pipeline->post_processor = make_post_processor(part("post_processor"), where + ": post_processor");
+  pipeline->decoder = make_decoder(part("decoder"), where + ": decoder");
+
+  auto parts = std::make_unique<Parts>();
+  read_added_tokens(file.root, where, pipeline->bpe, parts->added);
+  parts->pipeline = std::move(pipeline);
+  parts->index();
+  if (parts->max_id < 0) broken("the tokenizer has no tokens", "an empty vocabulary", where);
+  for (const auto* ids : {&parts->pipeline->post_processor.before, &parts->pipeline->post_processor.after}) {
+    for (const TokenId id : *ids) {
+      if (!parts->piece(id))
+        broken("the post-processor adds a token that does not exist", std::to_string(id), where);
+    }
+  }
+  parts->folder = path;
+  parts->files = tokenizer_files(path);
+  const Json config = read_optional(path + "/tokenizer_config.json");
+  const Json map = read_optional(path + "/special_tokens_map.json");
+  const auto role = [&](const char* key, Role& out) {
+    std::string token = role_token(config, key);
+    if (token.empty()) token = role_token(map, key);
+    const TokenId id = token.empty() ? -1 : parts->find(token);
+    if (id >= 0) out = {token, id};
+  };
+  role("bos_token", parts->bos);
+  role("eos_token", parts->eos);
+  role("pad_token", parts->pad);
+  role("unk_token", parts->unk);
+  if (const auto it = config.find("add_bos_token"); it != config.end() && it->is_boolean()) {
+    parts->add_bos = it->get<bool>();
+  }
+  return Tokenizer(std::move(parts));
+}
+
+void Tokenizer::save(const std::string& folder) const {
+  const Parts& p = *parts_;
+  for (const std::string& path : p.files) {
+    const std::string name = path.substr(path.rfind('/') + 1);
+    std::string text = read_file(path);
+    if (p.changed && name == "tokenizer.json") {
+      auto tokens = p.added.all();
+      std::sort(tokens.begin(), tokens.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+      Json list = Json::array();
+      for (const auto& [id, token] : tokens) {
+        Json one = {{"id", id}};
+        one.update(token_json(token));
+        list.push_back(std::move(one));
+      }
+      text = with_json_value(text, "added_tokens", list.dump(2));
+    } else if (p.changed && (name == "tokenizer_config.json" || name == "special_tokens_map.json")) {
+      Json config = read_json(path);
+      if (!p.eos.token.empty()) set_role(config, "eos_token", p.eos.token);
+      if (!p.pad.token.empty()) set_role(config, "pad_token", p.pad.token);
+      if (const auto it = config.find("added_tokens_decoder"); it != config.end() && it->is_object()) {
+        for (const auto& [id, token] : p.added.all()) (*it)[std::to_string(id)] = token_json(token);
+      }
+      text = config.dump(2, ' ', false) + "\n";
+    }
+    write_file_atomically(folder + "/" + name, text);
+  }
+}
+
+}  // namespace octet::text

@@ -1,0 +1,29 @@
+// tokenizer.json as read: the small parts as JSON, the large ones as lists.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "octet/base/json.h"
+
+namespace octet::text {
+
+struct TokenizerJson {
+  Json root;  ///< without model.vocab and model.merges where these are an object and a list
+  std::vector<std::pair<std::string, std::uint64_t>> vocab;
+  std::vector<std::array<std::string, 2>> merges;  ///< of both spellings
+  bool has_vocab = false, has_merges = false;
+};
+
+/// Throws Error for broken JSON, keys given twice, nesting deeper than 64, merges that are not two pieces.
+TokenizerJson parse_tokenizer_json(std::string_view text, const std::string& where);
+
+/// `text`, a valid JSON object, with the value of its top-level `key` replaced; the rest stays byte for byte.
+/// A key that is absent is put first.
+std::string with_json_value(std::string_view text, std::string_view key, std::string_view value);
+
+}  // namespace octet::text

@@ -1,0 +1,86 @@
+// What a Tokenizer is made of.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "added_tokens.h"
+#include "bpe.h"
+#include "decoder.h"
+#include "normalizer.h"
+#include "octet/text/tokenizer.h"
+#include "post_processor.h"
+#include "pre_tokenizer.h"
+
+namespace octet::text {
+
+/// The components of tokenizer.json; never changes.
+struct Pipeline {
+  std::unique_ptr<const Normalizer> normalizer;
+  PreTokenizer pre_tokenizer;
+  Bpe bpe;
+  PostProcessor post_processor;
+  Decoder decoder;
+};
+
+/// Buffers of one call of encode, kept for the next.
+struct EncodeScratch {
+  BpeScratch bpe;
+  std::vector<Found> raw, found;
+  std::vector<TextView> pieces;
+  std::deque<AlignedText> made;
+  std::vector<std::string_view> tokens;  ///< for trimming: the text of each id
+};
+
+/// Lends scratch to as many threads as encode at the same time.
+class ScratchPool {
+ public:
+  std::unique_ptr<EncodeScratch> take();
+  void give(std::unique_ptr<EncodeScratch> scratch);
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<EncodeScratch>> idle_;
+};
+
+/// A token with a role.
+struct Role {
+  std::string token;
+  TokenId id = -1;
+};
+
+struct Tokenizer::Parts {
+  std::shared_ptr<const Pipeline> pipeline;
+  AddedTokens added;
+  std::vector<std::string> decoded;  ///< byte-level, by id: bytes
+  TokenId max_id = -1;
+  Role bos, eos, pad, unk;
+  std::optional<bool> add_bos;
+  std::string folder;
+  std::vector<std::string> files;
+  bool changed = false;
+  mutable ScratchPool pool;
+
+  Parts() = default;
+  Parts(const Parts& other);
+
+  TokenId find(const std::string& token) const;
+  /// The piece as the file writes it, or null.
+  const std::string* piece(TokenId id) const;
+  bool is_special(TokenId id) const;
+  /// To be called after tokens were set: the matchers and tables by id.
+  void index();
+  void add_special(const std::string& content);
+  void encode(std::string_view text, const EncodeOptions& options, std::vector<TokenId>& ids,
+              std::vector<Span>* offsets) const;
+  void emit(const Found& found, EncodeScratch& scratch, std::vector<TokenId>& ids,
+            std::vector<Span>* offsets) const;
+};
+
+/// Files of `folder` that belong to a tokenizer and exist.
+std::vector<std::string> tokenizer_files(const std::string& folder);
+
+}  // namespace octet::text

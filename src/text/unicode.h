@@ -1,0 +1,99 @@
+// What the text room knows about Unicode: general categories of version 16, canonical decompositions and
+// combining classes of version 9, and fast sets of code points built from them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace octet::text {
+
+/// General categories, in the order of make_unicode_tables.py.
+enum Category : std::uint8_t {
+  kLu,
+  kLl,
+  kLt,
+  kLm,
+  kLo,
+  kMn,
+  kMc,
+  kMe,
+  kNd,
+  kNl,
+  kNo,
+  kPc,
+  kPd,
+  kPs,
+  kPe,
+  kPi,
+  kPf,
+  kPo,
+  kSm,
+  kSc,
+  kSk,
+  kSo,
+  kZs,
+  kZl,
+  kZp,
+  kCc,
+  kCf,
+  kCs,
+  kCo,
+  kCn
+};
+
+/// One canonical combining class over [first, last].
+struct CombiningRun {
+  std::uint32_t first, last;
+  std::uint8_t value;
+};
+
+/// One step of canonical decomposition; `second` is 0 for singletons. `composes`: NFC goes back.
+struct Decomposition {
+  std::uint32_t code, first, second;
+  std::uint8_t composes;
+};
+
+std::span<const std::uint32_t> category_runs();
+std::span<const CombiningRun> combining_runs();
+std::span<const Decomposition> decompositions();
+
+constexpr std::uint32_t kMaxCodePoint = 0x10FFFF;
+
+/// Closed ranges of code points; sorted and disjoint after normalise_ranges.
+using Ranges = std::vector<std::pair<std::uint32_t, std::uint32_t>>;
+
+/// Sorts, joins what touches.
+void normalise_ranges(Ranges& ranges);
+/// The complement within [0, 0x10FFFF]; `ranges` must be normalised.
+Ranges complement(const Ranges& ranges);
+/// Code points of the categories whose bit is set.
+Ranges category_ranges(std::uint32_t category_mask);
+/// Mask of a one- or two-letter category name ("L", "Lu"); 0 when unknown.
+std::uint32_t category_mask(std::string_view name);
+/// White_Space.
+Ranges white_space();
+/// Letters, marks, decimal digits, connector punctuation and other alphabetic signs (regex \w).
+Ranges word_characters();
+
+/// A set of code points with constant-time membership. Immutable, about 9 KiB.
+class CharSet {
+ public:
+  CharSet() : CharSet(Ranges{}) {}
+  explicit CharSet(Ranges ranges);
+  bool contains(std::uint32_t code) const {
+    if (code < 128) return (pages_[page_of_[0]][code >> 6] >> (code & 63)) & 1;
+    return (pages_[page_of_[code >> 8]][(code >> 6) & 3] >> (code & 63)) & 1;
+  }
+  const Ranges& ranges() const { return ranges_; }
+
+ private:
+  std::array<std::uint16_t, 0x1100> page_of_;
+  std::vector<std::array<std::uint64_t, 4>> pages_;
+  Ranges ranges_;
+};
+
+}  // namespace octet::text

@@ -1,0 +1,68 @@
+// UTF-8, character by character. Everything here except decode_lossy takes well-formed text.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace octet::text {
+
+/// Length of the character that starts with `lead`.
+inline std::size_t utf8_length(unsigned char lead) {
+  return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+}
+
+/// The character at `p`.
+inline std::uint32_t utf8_at(const char* p) {
+  const auto* u = reinterpret_cast<const unsigned char*>(p);
+  if (u[0] < 0x80) return u[0];
+  if (u[0] < 0xE0) return (u[0] & 0x1Fu) << 6 | (u[1] & 0x3Fu);
+  if (u[0] < 0xF0) return (u[0] & 0x0Fu) << 12 | (u[1] & 0x3Fu) << 6 | (u[2] & 0x3Fu);
+  return (u[0] & 0x07u) << 18 | (u[1] & 0x3Fu) << 12 | (u[2] & 0x3Fu) << 6 | (u[3] & 0x3Fu);
+}
+
+inline bool utf8_continues(char c) {
+  return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
+}
+
+/// Start of the character before `end`; `end` must not be `begin`.
+inline const char* utf8_before(const char* begin, const char* end) {
+  do {
+    --end;
+  } while (end > begin && utf8_continues(*end));
+  return end;
+}
+
+inline void utf8_append(std::string& out, std::uint32_t code) {
+  if (code < 0x80) {
+    out += static_cast<char>(code);
+  } else if (code < 0x800) {
+    out += static_cast<char>(0xC0 | code >> 6);
+    out += static_cast<char>(0x80 | (code & 0x3F));
+  } else if (code < 0x10000) {
+    out += static_cast<char>(0xE0 | code >> 12);
+    out += static_cast<char>(0x80 | (code >> 6 & 0x3F));
+    out += static_cast<char>(0x80 | (code & 0x3F));
+  } else {
+    out += static_cast<char>(0xF0 | code >> 18);
+    out += static_cast<char>(0x80 | (code >> 12 & 0x3F));
+    out += static_cast<char>(0x80 | (code >> 6 & 0x3F));
+    out += static_cast<char>(0x80 | (code & 0x3F));
+  }
+}
+
+/// Length of the longest well-formed prefix of a character at `bytes`: `size` in 1..4 with `valid`, or the
+/// length of the part that one U+FFFD replaces (Unicode's "maximal subpart"), `truncated` when more bytes
+/// could complete it.
+struct Utf8Step {
+  std::size_t size;
+  bool valid;
+  bool truncated;
+};
+Utf8Step utf8_step(std::string_view bytes);
+
+/// `bytes` with each maximal subpart that is not UTF-8 replaced by U+FFFD.
+std::string utf8_lossy(std::string_view bytes);
+
+}  // namespace octet::text
