@@ -37,7 +37,7 @@ struct TensorSpec {
   bool fp8 = false;                  ///< the weight of a block's linear layer: an FP8 recipe quantises it
   bool gradient_by_product = false;  ///< a weight-gradient product writes the whole gradient, so that it need
                                      ///< not be zeroed before the first micro-batch
-  std::int64_t offset = 0;  ///< first element inside its segment, a multiple of kTensorAlignment
+  std::int64_t offset = 0;           ///< first element inside its segment, a multiple of kTensorAlignment
   std::int64_t count() const { return rows * cols; }
 };
 

@@ -51,8 +51,9 @@ class ScaleSet {
   /// current scaling of one tensor from its own staging slot, now: scale and scale_inv, then zeroes the slot.
   void update_one(Stream& stream, std::int64_t i);
 
-  /// Scales and histories as named tensors ("<name>/scale", "<name>/amax_history"), for checkpoints; the data
-  /// pointers are device memory.
+  /// Scales and histories as named tensors ("<name>/scale", "<name>/scale_inv", "<name>/amax_history"
+  /// [length, count]; what a recipe does not have is left out), for checkpoints; the data pointers are device
+  /// memory.
   std::vector<TensorSlice> state() const;
   const std::vector<std::string>& tensor_names() const { return tensor_names_; }
 

@@ -1,0 +1,80 @@
+// The model room: what a model is (a table read from config.json), how its parameters lie in memory
+// (layout.h), where the core gets them (parameter_source.h), and the transformer core itself (transformer.h).
+// The core does not know how parameters are sharded, which device it runs on, or which recipe makes FP8
+// operands. A family of models is a row of a table (src/model/families.cc) plus features of this struct.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "octet/base/json.h"
+#include "octet/ops/gated_activation.h"
+#include "octet/ops/types.h"
+
+namespace octet::model {
+
+enum class RopeKind { standard, linear, llama3 };
+
+/// Frequencies of a rotary embedding (Su et al. 2021) and how they are stretched for longer contexts.
+struct Rope {
+  RopeKind kind = RopeKind::standard;
+  double theta = 10000.0;
+  double factor = 1.0;                      ///< linear, llama3
+  double low_freq_factor = 1.0;             ///< llama3
+  double high_freq_factor = 4.0;            ///< llama3
+  std::int64_t original_max_positions = 0;  ///< llama3
+  bool operator==(const Rope&) const = default;
+};
+
+/// What differs from block to block.
+struct BlockShape {
+  std::int64_t window = 0;  ///< a token sees itself and the window - 1 before it; 0: all before it
+  int rope = 0;             ///< index into Architecture::ropes
+  bool operator==(const BlockShape&) const = default;
+};
+
+/// A decoder-only transformer: pre-norm blocks of causal attention and a gated MLP.
+struct Architecture {
+  std::string model_type;  ///< "llama"
+  std::int64_t vocabulary = 0;
+  std::int64_t hidden = 0;
+  std::int64_t intermediate = 0;
+  std::int64_t layers = 0;
+  ops::Heads heads;
+  std::int64_t max_positions = 0;  ///< as the config says; not a limit of the core
+  double norm_eps = 1e-6;
+  ops::Activation activation = ops::Activation::silu;
+  bool tied = false;  ///< the head is the embedding table
+  bool qkv_bias = false;
+  bool output_bias = false;  ///< of the projection after attention
+  bool mlp_bias = false;
+  bool one_plus_weight = false;  ///< norms multiply by 1 + w
+  double embedding_scale = 1.0;
+  double attention_scale = 1.0;
+  double attention_soft_cap = 0.0;  ///< 0: none
+  double logit_soft_cap = 0.0;      ///< 0: none
+  std::vector<Rope> ropes;
+  std::vector<BlockShape> blocks;  ///< [layers]
+  double initializer_range = 0.02;
+  double embedding_initializer_range = 0.02;
+
+  std::int64_t q_width() const { return heads.q_heads * heads.head_dim; }
+  bool operator==(const Architecture& other) const;
+};
+
+/// Reads a Hugging Face config.json, in the spelling of transformers 4 (rope_theta, rope_scaling) or 5
+/// (rope_parameters, layer_types). `where` names the file. Every size is bounded, so that no later product of
+/// them overflows. Throws Error naming the key for a missing or impossible size, a feature that is not
+/// supported, or an unknown key that may change the mathematics, and naming the known families for another.
+Architecture read_architecture(const Json& config, const std::string& where);
+/// Of the folder's config.json.
+Architecture read_architecture(const std::string& folder);
+
+/// The families that read_architecture knows: "llama", "mistral", …
+std::vector<std::string> known_families();
+
+/// Inverse frequencies [head_dim / 2] in fp32, as transformers computes them.
+std::vector<float> inverse_frequencies(const Rope& rope, std::int64_t head_dim);
+
+}  // namespace octet::model

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+
+#include "octet/model/architecture.h"
+#include "octet/model/layout.h"
+
+namespace octet::model {
+
+/// The parameters of a model as they are stored. Groups and segments:
+///   embedding  [matrices: embed]
+///   layers.i   [FP8-eligible matrices: qkv, output, gate_up, down] [vectors: input_norm, post_norm, biases]
+///   head       [matrices: lm_head, unless tied] [vectors: norm]
+/// A tied head reads the embedding group, whose gradient then comes from both uses.
+ParameterLayout build_layout(const Architecture& architecture);
+
+/// Where a block's tensors stand in its group.
+inline constexpr std::size_t kBlockMatrices = 0;
+inline constexpr std::size_t kBlockVectors = 1;
+
+/// Initial values of elements [begin, begin + count) of a stored tensor, f32, into out[0 … count). A value
+/// depends on the seed, the Hugging Face name and the element's index in that tensor alone, so that neither
+/// world size nor fusing changes it.
+void initialise(const TensorSpec& tensor, std::uint64_t seed, std::int64_t begin, std::int64_t count,
+                float* out);
+
+/// Floating-point operations of training one token in a sequence of `length` tokens, forward and backward,
+/// no recomputation: 6 x (parameters without the input embedding) + 6 x layers x length x heads x head_dim
+/// (causal attention). A tied table counts as the head.
+double flops_per_token(const Architecture& architecture, double length);
+
+}  // namespace octet::model

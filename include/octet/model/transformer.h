@@ -1,0 +1,121 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "octet/model/architecture.h"
+#include "octet/model/parameter_source.h"
+#include "octet/precision/audit.h"
+#include "octet/precision/scaling.h"
+
+namespace octet::model {
+
+/// Which activations are kept from forward to backward. none: all of them. full: the input of each block; the
+/// rest of a block is computed again just before its backward pass. Both give the same bits.
+enum class Recompute { none, full };
+
+/// What the core is built for; all buffers are reserved for these sizes.
+struct TransformerOptions {
+  std::int64_t max_tokens = 0;     ///< of a micro-batch (or of one decode call)
+  std::int64_t max_length = 0;     ///< of a document
+  std::int64_t max_positions = 0;  ///< length of the rotary tables; 0: max_length
+  std::int64_t max_labels = 0;     ///< label rows of a micro-batch; 0: max_tokens
+  bool training = true;            ///< false: no gradients, activations of one block only
+  Recompute recompute = Recompute::none;
+  std::size_t logits_bytes = std::size_t{128} << 20;  ///< of the chunk of logits; at least one row is kept
+  int first_block = 0;
+  int last_block = -1;  ///< one past the last block that this rank runs; -1: all
+};
+
+/// One micro-batch, flat: the tokens of its documents one behind the other, without padding. All pointers are
+/// device memory but host_cu_seqlens. Ids are below the vocabulary, positions below max_positions.
+struct MicroBatch {
+  const std::int32_t* ids = nullptr;         ///< [documents.tokens]
+  const std::int32_t* positions = nullptr;   ///< [documents.tokens]
+  const std::int32_t* label_rows = nullptr;  ///< [labels] distinct tokens whose logits are wanted
+  const std::int32_t* targets = nullptr;     ///< [labels] the next token of each, below 0: no loss
+  std::int64_t labels = 0;
+  ops::Documents documents;
+};
+
+/// Gets the logits of label rows [first_row, first_row + logits.rows) as the head makes them, before the loss
+/// overwrites them. What it enqueues goes to `stream`.
+using LogitsHook =
+    std::function<void(Stream& stream, const ops::ConstMatrix& logits, std::int64_t first_row)>;
+
+/// Sums the parts that tensor-parallel ranks hold of a [tokens, hidden] matrix: after attention-out and
+/// MLP-down, and in backward after the gradients of their blocks' inputs. Without one, nothing is summed.
+class PartialReduction {
+ public:
+  virtual ~PartialReduction() = default;
+  virtual void reduce_partial(Stream& stream, const ops::Matrix& part) = 0;
+};
+
+/// Keys and values of sequences that are being decoded, in the compute dtype.
+class KvCache {
+ public:
+  KvCache(Arena& arena, const Architecture& architecture, DType dtype, std::int64_t slots,
+          std::int64_t capacity);
+  std::int64_t slots() const { return slots_; }
+  std::int64_t capacity() const { return capacity_; }
+  void* keys(std::int64_t layer) const { return keys_[static_cast<std::size_t>(layer)]; }
+  void* values(std::int64_t layer) const { return values_[static_cast<std::size_t>(layer)]; }
+
+ private:
+  std::int64_t slots_ = 0;
+  std::int64_t capacity_ = 0;
+  std::vector<void*> keys_, values_;
+};
+
+/// New tokens of sequences in a KvCache: a prompt, a part of it, or one token of each of several sequences.
+/// Tokens of one sequence come in order, without a gap after what the cache holds.
+struct DecodeBatch {
+  const std::int32_t* ids = nullptr;        ///< [tokens]
+  const std::int32_t* slots = nullptr;      ///< [tokens]
+  const std::int32_t* positions = nullptr;  ///< [tokens], below the cache's capacity
+  std::int64_t tokens = 0;
+  const std::int32_t* rows = nullptr;  ///< [row_count] tokens whose logits are wanted
+  std::int64_t row_count = 0;
+};
+
+/// The transformer core: forward and backward, block by block, explicitly. All calls enqueue on the given
+/// stream, always the same one, and return; nothing is allocated after construction. Parameters come from a
+/// ParameterSource whose layout is build_layout(architecture); gradients of the sum of losses go back to it.
+/// A micro-batch without tokens takes part in every acquire and give_back.
+class Transformer {
+ public:
+  /// Reserves all buffers in `arena`. `audit` and `reduction` may be null and must outlive the core. Throws
+  /// Error for sizes that are impossible.
+  Transformer(const Architecture& architecture, const precision::Recipe& recipe, Arena& arena,
+              const TransformerOptions& options, precision::Audit* audit = nullptr,
+              PartialReduction* reduction = nullptr);
+  ~Transformer();
+  Transformer(const Transformer&) = delete;
+  Transformer& operator=(const Transformer&) = delete;
+
+  /// Forward and backward of one micro-batch; *loss_sum (device) += sum of the losses of its label rows.
+  void train(ParameterSource& source, Stream& stream, const MicroBatch& batch, double* loss_sum,
+             const LogitsHook& logits = {});
+  /// Forward alone; nothing is recorded into FP8 histories.
+  void evaluate(ParameterSource& source, Stream& stream, const MicroBatch& batch, double* loss_sum,
+                const LogitsHook& logits = {});
+  /// Appends tokens to the cache; logits [row_count, vocabulary] (f32 or compute dtype) are those of
+  /// batch.rows, in their order.
+  void decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch, KvCache& cache,
+              const ops::Matrix& logits);
+
+  /// Scales of activations and output gradients, or null without FP8. With delayed scaling the caller reduces
+  /// amaxes() by MAX over the ranks and calls update once after each trained micro-batch.
+  precision::ScaleSet* activation_scales();
+
+  const Architecture& architecture() const;
+  const TransformerOptions& options() const;
+  const precision::Recipe& recipe() const;
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace octet::model

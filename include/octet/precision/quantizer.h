@@ -1,0 +1,71 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "octet/precision/scaling.h"
+
+namespace octet::precision {
+
+/// Memory for the FP8 copy of a matrix [rows, cols]: one byte an element in each layout that is wanted.
+struct Fp8Copy {
+  std::uint8_t* row = nullptr;         ///< [rows, cols]
+  std::uint8_t* transposed = nullptr;  ///< [cols, rows]; null where products do not need it
+};
+
+/// What a tensor is to its product; decides its FP8 format.
+enum class TensorRole { input, output_gradient };
+
+struct QuantizedTensor {
+  std::string name;  ///< "layers.0.qkv/input"
+  TensorRole role = TensorRole::input;
+};
+
+/// Turns activations and output gradients into operands as the recipe says. Tensors are known by their index
+/// into the list given at construction; index kPlain stands for one that stays in the compute dtype.
+///
+/// A producer that can write FP8 itself asks `fuse` what to write while it makes the matrix and then calls
+/// `finish`; for any other matrix, `prepare` does both. `record` is false in recomputation and evaluation:
+/// amaxes then do not enter the histories of delayed scaling.
+class Quantizer {
+ public:
+  static constexpr std::int64_t kPlain = -1;
+
+  Quantizer(Arena& arena, const std::string& name, const Recipe& recipe,
+            const std::vector<QuantizedTensor>& tensors);
+
+  const Recipe& recipe() const { return recipe_; }
+  /// True when the device's products read transposed copies, so that Fp8Copy::transposed is needed.
+  bool transposes() const { return transposes_; }
+  /// True when tensor `i` must exist in the compute dtype before it is quantised: always but with delayed
+  /// scaling, whose producers may write FP8 alone.
+  bool needs_values(std::int64_t i) const { return i == kPlain || recipe_.kind != RecipeKind::delayed; }
+
+  /// What a producer of tensor `i` writes beside (delayed: instead of) the matrix itself. Nothing for kPlain;
+  /// the amax for current scaling; the FP8 copy and, with `record`, the amax for delayed scaling.
+  ops::QuantizeInto fuse(std::int64_t i, const Fp8Copy& copy, bool record) const;
+
+  /// The operand of tensor `i` after its producer ran with fuse(i, copy, …). `x` [rows, cols], dense; its
+  /// data may be null when needs_values(i) is false. The operand points into `copy`, or is `x` itself for
+  /// kPlain.
+  ops::Operand finish(Stream& stream, std::int64_t i, const ops::ConstMatrix& x, const Fp8Copy& copy);
+
+  /// The operand of a finished matrix: amax, scale and cast, or the cast alone, or nothing.
+  ops::Operand prepare(Stream& stream, std::int64_t i, const ops::ConstMatrix& x, const Fp8Copy& copy,
+                       bool record);
+
+  /// Scales of all tensors, in their order; null when the recipe is not FP8. With delayed scaling its owner
+  /// reduces the amaxes over the ranks by MAX and calls update once a micro-batch.
+  ScaleSet* scales() { return scales_.get(); }
+  const ScaleSet* scales() const { return scales_.get(); }
+
+ private:
+  ops::Operand operand(std::int64_t i, const ops::ConstMatrix& x, const Fp8Copy& copy) const;
+
+  Recipe recipe_;
+  bool transposes_ = false;
+  std::unique_ptr<ScaleSet> scales_;
+};
+
+}  // namespace octet::precision

@@ -1,0 +1,170 @@
+// The parts of the transformer core: buffers (activations.cc), one block forward and backward (block_*.cc),
+// the head (head.cc), and their order (transformer.cc).
+#pragma once
+
+#include <array>
+#include <vector>
+
+#include "octet/model/build.h"
+#include "octet/model/transformer.h"
+#include "octet/ops/gemm.h"
+#include "octet/precision/quantizer.h"
+
+namespace octet::model {
+
+/// The four linear layers of a block, in the order of the layout.
+enum Linear : std::size_t { kQkv, kOutput, kGateUp, kDown, kLinears };
+
+/// Where a linear layer's bias stands among the block's vectors; -1: it has none.
+using BiasIndex = std::array<int, kLinears>;
+inline constexpr std::size_t kInputNorm = 0, kPostNorm = 1;
+
+/// A linear layer's input between forward and backward.
+struct SavedInput {
+  ops::Matrix values;       ///< in the compute dtype; no data: only FP8 exists
+  precision::Fp8Copy copy;  ///< FP8 copies; empty: the values are the operand
+  ops::Operand operand;     ///< what the weight gradient reads; set by forward
+};
+
+/// What a block's backward pass needs. Buffers hold max_tokens rows.
+struct BlockActivations {
+  ops::Matrix input;   ///< [tokens, hidden]: the residual stream
+  ops::Matrix middle;  ///< [tokens, hidden]: the residual stream after attention
+  ops::Matrix qkv;     ///< rotated
+  ops::Matrix gate_up;
+  float* input_rstd = nullptr;
+  float* post_rstd = nullptr;
+  float* lse = nullptr;
+  std::array<SavedInput, kLinears> inputs;
+};
+
+/// Buffers that one block after the other uses.
+struct Scratch {
+  ops::Matrix delta;  ///< [tokens, hidden]: what a sublayer adds to the stream; gradient of a norm's output
+  ops::Matrix gradient;           ///< [tokens, hidden]: gradient of the residual stream
+  ops::Matrix wide;               ///< [tokens, max(hidden, q_width, intermediate)]
+  ops::Matrix d_qkv;              ///< [tokens, qkv_width]
+  std::uint8_t* x_row = nullptr;  ///< FP8 rows of a linear input that only its transposed copy outlives
+  precision::Fp8Copy d_copy;      ///< FP8 copy of one output gradient
+  ops::Matrix final_stream;       ///< [tokens, hidden]: input of the last norm
+  ops::Matrix final_norm;         ///< [tokens, hidden]: its output, then its output's gradient
+  float* final_rstd = nullptr;    ///< [tokens]
+  ops::Matrix label_hidden;       ///< [labels, hidden], then its gradient
+  ops::Matrix logits;             ///< [chunk, vocabulary]
+  float* row_loss = nullptr;      ///< [chunk]
+  ops::Workspace workspace;
+};
+
+/// The first `rows` rows of a buffer.
+inline ops::Matrix top(ops::Matrix m, std::int64_t rows) {
+  m.rows = rows;
+  return m;
+}
+
+/// How attention of this pass sees the past: within documents, or through a cache.
+struct AttentionInput {
+  const std::int32_t* positions = nullptr;
+  ops::Documents documents;
+  const std::int32_t* slots = nullptr;
+  KvCache* cache = nullptr;
+};
+
+/// What a pass through the blocks does.
+struct PassOptions {
+  bool record = false;     ///< amaxes enter the histories
+  bool keep = false;       ///< for a backward pass
+  bool recompute = false;  ///< a forward pass inside backward: the input of the block is there already
+};
+
+class Transformer::Impl {
+ public:
+  Impl(const Architecture& architecture, const precision::Recipe& recipe, Arena& arena,
+       const TransformerOptions& options, precision::Audit* audit, PartialReduction* reduction);
+
+  void train(ParameterSource& source, Stream& stream, const MicroBatch& batch, double* loss_sum,
+             const LogitsHook& logits);
+  void evaluate(ParameterSource& source, Stream& stream, const MicroBatch& batch, double* loss_sum,
+                const LogitsHook& logits);
+  void decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch, KvCache& cache,
+              const ops::Matrix& logits);
+
+  const Architecture architecture_;
+  const TransformerOptions options_;
+  precision::Quantizer quantizer_;
+
+ private:
+  // activations.cc
+  void reserve_buffers(Arena& arena);
+  void reserve_block(Arena& arena, std::size_t block);
+  SavedInput reserve_input(Arena& arena, std::size_t block, Linear linear, std::int64_t width);
+  void reserve_gradients(Arena& arena);
+  void reserve_head(Arena& arena);
+  void reserve_workspace(Arena& arena);
+  void make_rope_tables(Arena& arena);
+  ops::Matrix reserve_matrix(Arena& arena, const char* name, std::int64_t rows, std::int64_t cols) const;
+  void plan_audit();
+
+  // block_forward.cc
+  /// The stream before the block is `residual` + `delta` (delta may have no data). Leaves what the MLP adds
+  /// in scratch_.delta and the stream before it in the block's `middle`.
+  void forward_block(Stream& stream, std::size_t block, const GroupParameters& parameters,
+                     const ops::ConstMatrix& residual, const ops::ConstMatrix& delta,
+                     const AttentionInput& attention, const PassOptions& pass);
+  void forward_norm(Stream& stream, std::size_t block, Linear next, const ops::Operand& weight,
+                    const ops::ConstMatrix& residual, const ops::ConstMatrix& delta, const ops::Matrix& sum,
+                    float* rstd, const PassOptions& pass);
+  void attend(Stream& stream, std::size_t block, const AttentionInput& attention, const PassOptions& pass);
+  void rotate(Stream& stream, std::size_t block, const ops::Matrix& qkv, const std::int32_t* positions,
+              bool inverse, const ops::QuantizeInto& into);
+
+  // block_backward.cc
+  /// Turns scratch_.gradient from the gradient of the stream after the block into that before it.
+  /// `next_block` is the block whose backward pass follows, or -1.
+  void backward_block(Stream& stream, std::size_t block, const GroupParameters& parameters,
+                      const GroupGradients& gradients, const AttentionInput& attention,
+                      std::int64_t next_block, const PassOptions& pass);
+  /// Gradients of one linear layer: of its weight and bias, and of its input into `d_input`.
+  void backward_linear(Stream& stream, std::size_t block, Linear linear, const GroupParameters& parameters,
+                       const GroupGradients& gradients, const ops::ConstMatrix& d_output,
+                       const ops::Operand& d_operand, const ops::Matrix& d_input);
+  void backward_norm(Stream& stream, const ops::ConstMatrix& dy, const ops::ConstMatrix& x, const float* rstd,
+                     const ops::Operand& weight, const ops::Matrix& d_weight, bool accumulate,
+                     const ops::QuantizeInto& into);
+  /// What the producer of scratch_.gradient writes for the product that reads it as output gradient.
+  ops::QuantizeInto fuse_gradient(std::int64_t block, Linear linear, const PassOptions& pass);
+
+  // head.cc
+  void forward_head(ParameterSource& source, Stream& stream, const MicroBatch& batch, bool training,
+                    double* loss_sum, const LogitsHook& hook, const PassOptions& pass);
+  void final_norm(Stream& stream, const GroupParameters& head, std::int64_t tokens);
+  const ops::Operand& head_weight(const GroupParameters& head, const GroupParameters* embedding) const;
+
+  // transformer.cc
+  void check_batch(const MicroBatch& batch) const;
+  void embed(ParameterSource& source, Stream& stream, const std::int32_t* ids, std::int64_t tokens);
+  void forward_blocks(ParameterSource& source, Stream& stream, std::int64_t tokens,
+                      const AttentionInput& attention, const PassOptions& pass);
+  void backward_blocks(ParameterSource& source, Stream& stream, std::int64_t tokens,
+                       const AttentionInput& attention, const PassOptions& pass);
+  void product(Stream& stream, ops::Product product, const ops::Operand& a, const ops::Operand& b,
+               const ops::Matrix& d, bool accumulate = false, const float* bias = nullptr);
+  void reduce(Stream& stream, const ops::Matrix& part);
+
+  /// Index of a linear layer's input or output gradient among the quantised tensors, or kPlain.
+  std::int64_t input_tensor(std::size_t block, Linear linear) const;
+  std::int64_t gradient_tensor(std::size_t block, Linear linear) const;
+  const float* bias(const GroupParameters& parameters, Linear linear) const;
+
+  const ParameterLayout layout_;
+  precision::Audit* audit_;
+  PartialReduction* reduction_;
+  std::int64_t first_block_ = 0, last_block_ = 0;  ///< [first, last)
+  std::int64_t chunk_ = 0;                         ///< label rows of a chunk of logits
+  BiasIndex bias_index_{};
+  std::vector<BlockActivations> blocks_;  ///< by block - first_block_
+  Scratch scratch_;
+  std::vector<const float*> cosine_, sine_;  ///< by rope
+  DType dtype_;
+};
+
+}  // namespace octet::model
