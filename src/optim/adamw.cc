@@ -38,10 +38,10 @@ BiasCorrections bias_corrections(const AdamWOptions& options, std::int64_t step)
 
 ops::AdamWArgs adamw_args(const AdamWOptions& options) {
   ops::AdamWArgs args;
-  args.beta1 = static_cast<float>(options.beta1);
-  args.beta2 = static_cast<float>(options.beta2);
-  args.eps = static_cast<float>(options.epsilon);
-  args.weight_decay = static_cast<float>(options.weight_decay);
+  args.beta1 = options.beta1;
+  args.beta2 = options.beta2;
+  args.eps = options.epsilon;
+  args.weight_decay = options.weight_decay;
   return args;
 }
 

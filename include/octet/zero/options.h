@@ -1,0 +1,63 @@
+// The zero room: where parameters, gradients and optimizer state lie, and when they travel (Rajbhandari et
+// al. 2020, "ZeRO: memory optimizations toward training trillion parameter models"). The four stages are
+// four policies of one store (store.h): what is cut into slices, when shards are gathered, when gradients
+// are reduced. Every segment of the layout is cut alike: rank r's slice is [r, r + 1) * padded / world, a
+// whole number of 128-element blocks, so that FP8 scales and norms never see where a boundary lies.
+//
+// What makes the bits equal at every stage, with overlap or without: sums over ranks are made by one
+// collective in rank order; the norm is summed exactly; the update of an element depends on that element
+// alone; FP8 scales come from amaxes reduced by MAX.
+#pragma once
+
+#include <cstdint>
+
+#include "octet/comm/communicator.h"
+#include "octet/optim/adamw.h"
+#include "octet/precision/scaling.h"
+
+namespace octet::zero {
+
+struct Options {
+  /// 0: every rank holds everything. 1: masters and moments are cut into slices. 2: sums of gradients too,
+  /// gradient buffers are shared between blocks. 3: compute copies too, gathered before their use.
+  int stage = 0;
+  /// Every stage reduces every micro-batch into an fp32 sum, in rank order: all stages give the same bits.
+  /// Without it stages 0 and 1 accumulate locally and reduce once a step.
+  bool deterministic = true;
+  /// Collectives run beside compute. Without it compute waits after each of them; the bits are the same.
+  bool overlap = true;
+  comm::Wire wire = comm::Wire::f32;  ///< of gradients; sums are fp32
+  precision::Recipe recipe;
+  optim::AdamWOptions adamw;
+  double max_grad_norm = 1.0;  ///< 0: no clipping
+};
+
+/// What a stage means among `world` ranks; one rank has nothing to cut.
+struct Policy {
+  bool shard_state = false;       ///< masters and moments: own slice only
+  bool shard_gradients = false;   ///< full gradients live from gradients() to their reduction only
+  bool shard_parameters = false;  ///< whole compute copies live from acquire() to release() only
+  bool reduce_each = false;       ///< every micro-batch is reduced into the sums
+};
+
+/// Throws Error (usage) for a stage outside 0 … 3, an unusable norm limit or hyper-parameter.
+Policy policy_of(const Options& options, int world);
+
+/// What the trainer knows when all micro-batches of a step are enqueued.
+struct StepInput {
+  double learning_rate = 0;
+  std::int64_t label_tokens = 0;     ///< of this rank, over all its micro-batches
+  const double* loss_sum = nullptr;  ///< device: sum of this rank's losses; null: none
+  bool update = true;                ///< false: gradients are reduced and measured, nothing else changes
+};
+
+/// What a step found, the same on all ranks.
+struct StepResult {
+  double loss_sum = 0;
+  std::int64_t label_tokens = 0;
+  double grad_norm = 0;  ///< of the mean gradient, before clipping
+  bool skipped = false;  ///< no label tokens, or a norm that is not finite: nothing was updated
+  double learning_rate = 0;
+};
+
+}  // namespace octet::zero

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "octet/base/tensor_slice.h"
+#include "octet/model/parameter_source.h"
+#include "octet/zero/options.h"
+
+namespace octet::zero {
+
+/// Where the scales of FP8 weights come from when compute copies are made anew.
+enum class Scales {
+  from_weights,  ///< amax of the masters now (which enters the history)
+  as_loaded      ///< as they are, after a checkpoint was read into needed_slices()
+};
+
+/// The parameters of a model, their gradients and optimizer state on this rank.
+///
+/// One optimizer step, on every rank alike (all calls enqueue, only collect needs the host to have waited):
+///
+///     store.begin_step(micro_batches);
+///     for each micro-batch i:
+///       store.begin_micro_batch(i, compute);
+///       the core: acquire, gradients, give_back, release, group by group, forward then backward
+///         (a rank without label tokens in this micro-batch: contribute_nothing(compute) instead)
+///       store.end_micro_batch(compute, &activation_scales);
+///     store.finish({rate, label_tokens, loss_sum}, compute);
+///     compute.synchronize();
+///     StepResult result = store.collect();
+///
+/// Gradients of a group start to be reduced at its give_back, on the communicator's reduce stream, in the
+/// fixed order head, last block, …, embedding, while compute goes on. finish sums counts and losses over the
+/// ranks, measures and clips the norm, updates masters and moments, makes compute copies and FP8 weights, and
+/// starts their gathers, which acquire waits for. With one rank there is no collective and no copy.
+///
+/// Everything is reserved from the arena at construction, by name: parameters/copies, parameters/master,
+/// parameters/gathered, gradients, gradients/sums, optimizer/exp_avg, optimizer/exp_avg_sq, step/….
+/// acquire and release also work between steps (evaluation, generation). Not thread-safe; calls out of order
+/// throw std::logic_error.
+class ParameterStore final : public model::ParameterSource {
+ public:
+  /// `arena` and `communicator` outlive the store; both are of one device. Throws Error (usage) for options
+  /// that make no sense.
+  ParameterStore(model::ParameterLayout layout, Arena& arena, comm::Communicator& communicator,
+                 const Options& options);
+  ~ParameterStore() override;
+
+  const model::ParameterLayout& layout() const override;
+  const model::GroupParameters& acquire(int group, model::Pass pass, Stream& compute) override;
+  void release(int group, model::Pass pass, Stream& compute) override;
+  const model::GroupGradients& gradients(int group, Stream& compute) override;
+  void give_back(int group, Stream& compute) override;
+
+  void begin_step(int micro_batches);
+  void begin_micro_batch(int index, Stream& compute);
+  /// This rank has no gradient for a group in this micro-batch (a frozen or unused one): it counts as zero.
+  void contribute_nothing(int group, Stream& compute);
+  /// This rank has no tokens in this micro-batch: takes part in all its collectives, gathers included.
+  void contribute_nothing(Stream& compute);
+  /// Checks that every group was given back. With delayed scaling, reduces the amaxes of `activations` over
+  /// the ranks and updates its scales; null: there are none.
+  void end_micro_batch(Stream& compute, precision::ScaleSet* activations);
+  void finish(const StepInput& input, Stream& compute);
+  /// Result of the last finish; `compute` must have been synchronised since.
+  StepResult collect();
+
+  /// A rank without rows while others run a forward pass outside steps: takes part in its gathers.
+  void pass_by(Stream& compute);
+
+  /// Fills the masters and makes the compute copies. `fill` gets the slices of parameters that this rank
+  /// needs (f32, by Hugging Face name, in host memory) and writes every element. All ranks call it.
+  void initialise(Stream& compute, const std::function<void(const std::vector<TensorSlice>&)>& fill);
+  /// Makes compute copies and FP8 weights from the masters, gathered where needed. All ranks call it.
+  void refresh_copies(Stream& compute, Scales scales);
+
+  /// The state as named slices of host memory (CPU device; Error on a device whose memory the host cannot
+  /// reach): parameters by Hugging Face name, "exp_avg/<name>", "exp_avg_sq/<name>", "fp8_weights/scale" and
+  /// "fp8_weights/amax_history" with delayed scaling, "optimizer/step" (i64 [1]). Padding is left out.
+  /// Read and write them only after synchronize(), outside steps.
+  ///
+  /// owned: every element belongs to exactly one rank, at every stage; together they are a checkpoint.
+  std::vector<TensorSlice> owned_slices() const;
+  /// needed: what this rank must read to go on; then refresh_copies(compute, Scales::as_loaded).
+  std::vector<TensorSlice> needed_slices() const;
+  /// The sums of gradients that the last finish measured (not divided by the label tokens), by Hugging Face
+  /// name; every element on exactly one rank. Valid until the next micro-batch.
+  std::vector<TensorSlice> gradient_slices() const;
+  /// Blocks until compute, gathers and reductions are done.
+  void synchronize(Stream& compute);
+
+  /// Updates made so far, skipped steps not counted.
+  std::int64_t optimizer_steps() const;
+  /// Scales of the FP8 weights; null without an FP8 recipe or FP8-eligible tensors.
+  const precision::ScaleSet* weight_scales() const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace octet::zero

@@ -1,0 +1,96 @@
+#include "gatherer.h"
+
+#include "octet/base/error.h"
+
+namespace octet::zero {
+
+Gatherer::Gatherer(Segments& segments, comm::Communicator& communicator, Device& device,
+                   const Options& options)
+    : segments_(segments),
+      communicator_(communicator),
+      device_(device),
+      policy_(policy_of(options, communicator.size())),
+      overlap_(options.overlap),
+      groups_(segments.groups.size()),
+      slots_(static_cast<std::size_t>(segments.slots)) {
+  for (Group& group : groups_) {
+    group.changed = device.make_event();
+    group.gathered = device.make_event();
+  }
+  for (Slot& slot : slots_) slot.released = device.make_event();
+}
+
+Gatherer::Slot& Gatherer::slot_of(int group) {
+  return slots_[static_cast<std::size_t>(segments_.copy_slot[static_cast<std::size_t>(group)])];
+}
+
+void Gatherer::gather(int group, Stream& compute) {
+  Slot& slot = slot_of(group);
+  if (slot.occupant >= 0 && slot.occupant != group) {
+    check(at(slot.occupant).holds == 0, "a block is released before the next but one is acquired");
+    at(slot.occupant).whole = false;
+  }
+  slot.occupant = group;
+  Stream& stream = communicator_.gather_stream();
+  stream.wait(*at(group).changed);
+  stream.wait(*slot.released);
+  for (Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
+    if (s.padded == 0) continue;
+    std::uint8_t* place = s.copy + s.copy_bytes(s.own);
+    if (s.shard != place) device_.copy(stream, place, s.shard, s.copy_bytes(s.slice));
+    communicator_.all_gather(stream, {.name = s.spec->name.c_str(),
+                                      .buffer = s.copy,
+                                      .bytes = static_cast<std::int64_t>(s.copy_bytes(s.slice))});
+  }
+  stream.record(*at(group).gathered);
+  if (!overlap_) compute.wait(*at(group).gathered);
+  at(group).whole = true;
+}
+
+void Gatherer::gather_ahead(int group, Stream& compute) {
+  if (!overlap_ || group < 0 || group >= static_cast<int>(groups_.size()) || at(group).whole) return;
+  const int occupant = slot_of(group).occupant;
+  if (occupant >= 0 && at(occupant).holds > 0) return;
+  gather(group, compute);
+}
+
+void Gatherer::acquire(int group, model::Pass pass, Stream& compute) {
+  ++at(group).holds;
+  if (!policy_.shard_state) return;
+  if (!at(group).whole) gather(group, compute);
+  compute.wait(*at(group).gathered);
+  if (!policy_.shard_parameters) return;
+  // The embedding is left out: a tied head acquires it at the far end of the walk.
+  if (pass == model::Pass::forward && group > 0) gather_ahead(group + 1, compute);
+  if (pass == model::Pass::backward && group > 1) gather_ahead(group - 1, compute);
+}
+
+void Gatherer::release(int group, Stream& compute) {
+  check(at(group).holds > 0, "a group is released as often as it was acquired");
+  if (--at(group).holds == 0 && policy_.shard_parameters) compute.record(*slot_of(group).released);
+}
+
+void Gatherer::before_change(Stream& compute) {
+  if (!policy_.shard_state) return;
+  for (Group& group : groups_) compute.wait(*group.gathered);
+}
+
+void Gatherer::changed(int group, Stream& compute) {
+  check(at(group).holds == 0, "parameters change while nobody holds them");
+  if (!policy_.shard_state) return;
+  at(group).whole = false;
+  compute.record(*at(group).changed);
+}
+
+void Gatherer::all_changed(Stream& compute) {
+  if (!policy_.shard_state || policy_.shard_parameters) return;
+  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) gather(g, compute);
+}
+
+void Gatherer::ahead(Stream& compute) {
+  if (!policy_.shard_parameters) return;
+  gather_ahead(0, compute);
+  gather_ahead(1, compute);
+}
+
+}  // namespace octet::zero

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "octet/comm/communicator.h"
+#include "octet/zero/store.h"
+#include "segments.h"
+
+namespace octet::zero {
+
+/// Makes whole compute copies of shards, before they are used. With cut parameters a group's copy lives in a
+/// buffer shared with others and is gathered whenever it is not there; otherwise it stays where it is and is
+/// gathered once after each change. Without cut state there is nothing to gather.
+///
+/// All ranks make the same calls in the same order, so that their collectives match. What is gathered ahead
+/// depends on the order of calls alone.
+class Gatherer {
+ public:
+  Gatherer(Segments& segments, comm::Communicator& communicator, Device& device, const Options& options);
+
+  /// The copy of `group` is whole for work enqueued on `compute` after this call, until release.
+  void acquire(int group, model::Pass pass, Stream& compute);
+  void release(int group, Stream& compute);
+
+  /// Work enqueued on `compute` after this call may write shards.
+  void before_change(Stream& compute);
+  /// The shards of `group` were written by work enqueued on `compute`; nobody holds it.
+  void changed(int group, Stream& compute);
+  /// All changes of a step are enqueued: starts the gathers that need not wait for a use.
+  void all_changed(Stream& compute);
+  /// A forward pass is about to begin.
+  void ahead(Stream& compute);
+
+ private:
+  struct Group {
+    bool whole = false;  ///< gathered since the last change, and still in its buffer
+    int holds = 0;
+    std::unique_ptr<Event> changed;
+    std::unique_ptr<Event> gathered;
+  };
+  struct Slot {
+    int occupant = -1;
+    std::unique_ptr<Event> released;
+  };
+  Group& at(int group) { return groups_[static_cast<std::size_t>(group)]; }
+  Slot& slot_of(int group);
+  void gather(int group, Stream& compute);
+  void gather_ahead(int group, Stream& compute);
+
+  Segments& segments_;
+  comm::Communicator& communicator_;
+  Device& device_;
+  Policy policy_;
+  bool overlap_;
+  std::vector<Group> groups_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace octet::zero

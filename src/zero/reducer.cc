@@ -1,0 +1,162 @@
+#include "reducer.h"
+
+#include "octet/base/error.h"
+
+namespace octet::zero {
+namespace {
+
+model::GroupGradients views(const std::vector<Segment>& group) {
+  model::GroupGradients all;
+  for (const Segment& s : group) {
+    auto& matrices = all.gradients.emplace_back();
+    for (const model::TensorSpec& t : s.spec->tensors) {
+      float* data = s.gradient == nullptr ? nullptr : s.gradient + t.offset;
+      matrices.push_back({.data = data, .dtype = DType::f32, .rows = t.rows, .cols = t.cols, .ld = t.cols});
+    }
+  }
+  return all;
+}
+
+/// The gaps between tensors that products overwrite: padding too, since buffers pass from block to block.
+std::vector<std::pair<std::int64_t, std::int64_t>> gaps(const Segment& s) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> runs;
+  std::int64_t begin = 0;
+  for (const model::TensorSpec& t : s.spec->tensors) {
+    if (!t.gradient_by_product) continue;
+    if (t.offset > begin) runs.emplace_back(begin, t.offset - begin);
+    begin = t.offset + t.count();
+  }
+  if (s.padded > begin) runs.emplace_back(begin, s.padded - begin);
+  return runs;
+}
+
+}  // namespace
+
+Reducer::Reducer(Segments& segments, comm::Communicator& communicator, Device& device, const Options& options)
+    : segments_(segments),
+      communicator_(communicator),
+      device_(device),
+      policy_(policy_of(options, communicator.size())),
+      overlap_(options.overlap),
+      wire_(options.wire),
+      groups_(segments.groups.size()) {
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    groups_[g].gradients = views(segments.groups[g]);
+    groups_[g].written = device.make_event();
+    for (const Segment& s : segments.groups[g]) groups_[g].to_zero.push_back(gaps(s));
+  }
+  for (int i = 0; i < segments.slots; ++i) reduced_.push_back(device.make_event());
+}
+
+int Reducer::slot(int group) const {
+  return segments_.gradient_slot[static_cast<std::size_t>(group)];
+}
+
+Event& Reducer::reduced(int group) {
+  return *reduced_[static_cast<std::size_t>(slot(group))];
+}
+
+void Reducer::begin_step(int micro_batches) {
+  check(!open_ && micro_batches > 0, "a step has at least one micro-batch");
+  micro_batches_ = micro_batches;
+  index_ = -1;
+}
+
+void Reducer::begin_micro_batch(int index) {
+  check(!open_ && index == index_ + 1 && index < micro_batches_, "micro-batches come in order");
+  index_ = index;
+  open_ = true;
+  next_ = static_cast<int>(groups_.size()) - 1;
+  for (Group& group : groups_) {
+    group.asked = group.given = false;
+    if (index == 0 || policy_.reduce_each) group.fresh = true;
+  }
+}
+
+const model::GroupGradients& Reducer::gradients(int group, Stream& compute) {
+  Group& g = at(group);
+  check(open_ && !g.given, "gradients are asked for inside a micro-batch, before they are given back");
+  if (g.asked) return g.gradients;
+  if (reduces()) {
+    for (int other = 0; other <= next_ && communicator_.size() > 1; ++other) {
+      check(other == group || !at(other).asked || slot(other) != slot(group),
+            "a block's gradients are given back before the next but one asks for its own");
+    }
+  }
+  g.asked = true;
+  g.gradients.overwrite = g.fresh;
+  if (!g.fresh) return g.gradients;
+  compute.wait(reduced(group));
+  const auto& segments = segments_.groups[static_cast<std::size_t>(group)];
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    if (segments[i].gradient == nullptr) continue;
+    for (const auto& [begin, count] : g.to_zero[i]) {
+      device_.zero(compute, segments[i].gradient + begin, static_cast<std::size_t>(count) * sizeof(float));
+    }
+  }
+  return g.gradients;
+}
+
+void Reducer::give_back(int group, Stream& compute) {
+  check(at(group).asked && !at(group).given, "gradients are given back once, after they were asked for");
+  at(group).fresh = false;
+  returned(group, compute);
+}
+
+void Reducer::contribute_nothing(int group, Stream& compute) {
+  Group& g = at(group);
+  check(open_ && !g.asked && !g.given, "nothing is contributed where no gradients were asked for");
+  // What is not reduced now may stay as it is: a later micro-batch finds the buffers as fresh as they were.
+  if (g.fresh && reduces()) {
+    compute.wait(reduced(group));
+    for (const Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
+      if (s.gradient == nullptr) continue;
+      device_.zero(compute, s.gradient, static_cast<std::size_t>(s.padded) * sizeof(float));
+    }
+    g.fresh = false;
+  }
+  returned(group, compute);
+}
+
+void Reducer::returned(int group, Stream& compute) {
+  at(group).given = true;
+  if (communicator_.size() == 1 || !reduces()) return;
+  compute.record(*at(group).written);
+  for (; next_ >= 0 && at(next_).given; --next_) reduce(next_, compute);
+}
+
+void Reducer::reduce(int group, Stream& compute) {
+  Stream& stream = communicator_.reduce_stream();
+  stream.wait(*at(group).written);
+  const bool last = index_ + 1 == micro_batches_;
+  for (Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
+    if (s.gradient == nullptr || s.padded == 0) continue;
+    communicator_.reduce_scatter(stream, {.name = s.spec->name.c_str(),
+                                          .from = s.gradient,
+                                          .to = s.sum,
+                                          .count = s.slice,
+                                          .accumulate = policy_.reduce_each && index_ > 0,
+                                          .wire = wire_});
+    if (!last || policy_.shard_state) continue;
+    // Every rank updates everything, so every rank needs all sums: they take the place of the gradients.
+    const std::size_t bytes = static_cast<std::size_t>(s.slice) * sizeof(float);
+    if (s.sum != s.gradient + s.own) device_.copy(stream, s.gradient + s.own, s.sum, bytes);
+    communicator_.all_gather(
+        stream,
+        {.name = s.spec->name.c_str(), .buffer = s.gradient, .bytes = static_cast<std::int64_t>(bytes)});
+  }
+  stream.record(reduced(group));
+  if (!overlap_) compute.wait(reduced(group));
+}
+
+void Reducer::end_micro_batch() {
+  check(open_, "a micro-batch ends once");
+  for (const Group& group : groups_) check(group.given, "every group's gradients are given back");
+  open_ = false;
+}
+
+void Reducer::wait(Stream& compute) {
+  for (auto& event : reduced_) compute.wait(*event);
+}
+
+}  // namespace octet::zero

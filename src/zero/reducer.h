@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "octet/comm/communicator.h"
+#include "segments.h"
+
+namespace octet::zero {
+
+/// Gradient buffers, and their way into the sums over ranks and micro-batches.
+///
+/// A group's buffers are fresh when they hold nothing of this sum yet: at the first micro-batch, or at every
+/// one where each is reduced by itself. Reductions are enqueued in the order head, last block, …, embedding,
+/// whatever order groups come back in, so that those of all ranks match.
+class Reducer {
+ public:
+  Reducer(Segments& segments, comm::Communicator& communicator, Device& device, const Options& options);
+
+  void begin_step(int micro_batches);
+  void begin_micro_batch(int index);
+  const model::GroupGradients& gradients(int group, Stream& compute);
+  void give_back(int group, Stream& compute);
+  /// Zero from this rank, where `group` was not asked for.
+  void contribute_nothing(int group, Stream& compute);
+  bool was_asked(int group) const { return groups_[static_cast<std::size_t>(group)].asked; }
+  void end_micro_batch();
+  /// The sums of the step are complete for work enqueued on `compute` after this call.
+  void wait(Stream& compute);
+  /// Between micro-batches, and the last one has been.
+  bool complete() const { return !open_ && index_ + 1 == micro_batches_; }
+
+ private:
+  struct Group {
+    model::GroupGradients gradients;
+    bool fresh = true;
+    bool asked = false;
+    bool given = false;
+    std::unique_ptr<Event> written;
+    /// Per segment: runs of elements that no product overwrites, as (begin, count).
+    std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> to_zero;
+  };
+  Group& at(int group) { return groups_[static_cast<std::size_t>(group)]; }
+  int slot(int group) const;
+  Event& reduced(int group);
+  bool reduces() const { return policy_.reduce_each || index_ + 1 == micro_batches_; }
+  void returned(int group, Stream& compute);
+  void reduce(int group, Stream& compute);
+
+  Segments& segments_;
+  comm::Communicator& communicator_;
+  Device& device_;
+  Policy policy_;
+  bool overlap_;
+  comm::Wire wire_;
+  int micro_batches_ = 0;
+  int index_ = -1;
+  bool open_ = false;  ///< inside a micro-batch
+  int next_ = -1;      ///< the group to be reduced next
+  std::vector<Group> groups_;
+  std::vector<std::unique_ptr<Event>> reduced_;  ///< per slot of gradient buffers
+};
+
+}  // namespace octet::zero

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "octet/model/parameter_source.h"
+#include "octet/zero/options.h"
+
+namespace octet::zero {
+
+/// The buffers of one segment on this rank. Counts and offsets are elements.
+struct Segment {
+  const model::SegmentSpec* spec = nullptr;
+  std::int64_t padded = 0;  ///< of the whole segment: world * slice
+  std::int64_t slice = 0;
+  std::int64_t own = 0;  ///< where this rank's slice begins: rank * slice
+
+  DType dtype = DType::f32;       ///< of the compute copy: f32, bf16 or FP8
+  std::uint8_t* copy = nullptr;   ///< [padded] what the core reads
+  std::uint8_t* shard = nullptr;  ///< [slice] own slice of the copy: inside `copy` unless parameters are cut
+
+  std::int64_t state_begin = 0;  ///< masters and moments held: [state_begin, state_begin + state_count)
+  std::int64_t state_count = 0;
+  float* master = nullptr;
+  float* exp_avg = nullptr;
+  float* exp_avg_sq = nullptr;
+
+  float* gradient = nullptr;  ///< [padded] this rank's gradients; null for a frozen segment
+  float* sum = nullptr;       ///< [slice] own slice of the sum over ranks and micro-batches
+
+  std::vector<std::int64_t> scales;   ///< per tensor: its number among the FP8 weights, or -1
+  std::vector<ops::AdamWSpan> spans;  ///< tensors inside the state held, from state_begin
+
+  bool master_is_copy() const { return dtype == DType::f32; }
+  std::size_t copy_bytes(std::int64_t count) const {
+    return static_cast<std::size_t>(count) * size_of(dtype);
+  }
+};
+
+/// A run of one tensor inside a range of its segment.
+struct Run {
+  std::size_t tensor = 0;
+  std::int64_t begin = 0;  ///< from the start of the range
+  std::int64_t count = 0;
+};
+/// The tensors of `spec` inside elements [begin, begin + count) of the segment, in order.
+std::vector<Run> runs_within(const model::SegmentSpec& spec, std::int64_t begin, std::int64_t count);
+
+/// All segments of this rank with their memory.
+struct Segments {
+  std::vector<std::vector<Segment>> groups;
+  std::vector<int> gradient_slot;    ///< per group: groups of one slot share gradient buffers
+  std::vector<int> copy_slot;        ///< per group: groups of one slot share the buffers of whole copies
+  int slots = 0;                     ///< numbers are below this
+  std::vector<DType> scale_formats;  ///< of the FP8 weights, by number
+  std::vector<std::string> scale_names;
+
+  template <typename Do>
+  void each(Do&& act) {
+    for (auto& group : groups)
+      for (Segment& segment : group) act(segment);
+  }
+};
+
+/// Reserves everything. `layout` must stay where it is.
+Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, const comm::Place& place,
+                          const Options& options);
+
+}  // namespace octet::zero

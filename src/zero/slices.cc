@@ -1,0 +1,56 @@
+#include "slices.h"
+
+#include <algorithm>
+
+namespace octet::zero {
+
+void append_slices(const model::SegmentSpec& spec, const SliceRange& range, const std::string& prefix,
+                   std::vector<TensorSlice>& slices) {
+  for (const model::TensorSpec& tensor : spec.tensors) {
+    for (const model::NamedPart& part : tensor.parts) {
+      const std::int64_t start = tensor.offset + part.begin;
+      const std::int64_t from = std::max(start, range.begin);
+      const std::int64_t to = std::min(start + part.count, range.begin + range.count);
+      if (from >= to) continue;
+      slices.push_back({.name = prefix + part.name,
+                        .dtype = DType::f32,
+                        .shape = part.shape,
+                        .begin = from - start,
+                        .count = to - from,
+                        .data = range.data + (from - range.begin)});
+    }
+  }
+}
+
+std::vector<TensorSlice> state_slices(Segments& segments, const SliceChoice& choice) {
+  std::vector<TensorSlice> slices;
+  const auto add = [&](auto member, const std::string& prefix) {
+    segments.each([&](Segment& s) {
+      float* data = s.*member;
+      if (data == nullptr) return;
+      const std::int64_t begin = choice.own_only ? s.own : s.state_begin;
+      append_slices(*s.spec,
+                    {.begin = begin,
+                     .count = choice.own_only ? s.slice : s.state_count,
+                     .data = data + (begin - s.state_begin)},
+                    prefix, slices);
+    });
+  };
+  add(&Segment::master, "");
+  if (choice.moments) {
+    add(&Segment::exp_avg, "exp_avg/");
+    add(&Segment::exp_avg_sq, "exp_avg_sq/");
+  }
+  return slices;
+}
+
+std::vector<TensorSlice> sum_slices(Segments& segments) {
+  std::vector<TensorSlice> slices;
+  segments.each([&](Segment& s) {
+    if (s.sum == nullptr) return;
+    append_slices(*s.spec, {.begin = s.own, .count = s.slice, .data = s.sum}, "", slices);
+  });
+  return slices;
+}
+
+}  // namespace octet::zero

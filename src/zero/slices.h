@@ -1,0 +1,32 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "octet/base/tensor_slice.h"
+#include "segments.h"
+
+namespace octet::zero {
+
+/// Elements [begin, begin + count) of a segment, as slices of its Hugging Face tensors; padding is left out.
+/// `data` is where element `begin` lies.
+struct SliceRange {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+  float* data = nullptr;
+};
+void append_slices(const model::SegmentSpec& spec, const SliceRange& range, const std::string& prefix,
+                   std::vector<TensorSlice>& slices);
+
+/// Parameters, and with `moments` also exp_avg/… and exp_avg_sq/…: the own slices alone, or all that this
+/// rank holds.
+struct SliceChoice {
+  bool own_only = false;
+  bool moments = false;
+};
+std::vector<TensorSlice> state_slices(Segments& segments, const SliceChoice& choice);
+
+/// Own slices of the gradients' sums.
+std::vector<TensorSlice> sum_slices(Segments& segments);
+
+}  // namespace octet::zero

@@ -1,0 +1,216 @@
+#include "octet/zero/store.h"
+
+#include <string>
+#include <utility>
+
+#include "gatherer.h"
+#include "octet/base/error.h"
+#include "reducer.h"
+#include "segments.h"
+#include "slices.h"
+#include "updater.h"
+
+namespace octet::zero {
+namespace {
+
+std::vector<model::GroupParameters> operands(const Segments& segments, const precision::ScaleSet* scales) {
+  std::vector<model::GroupParameters> groups;
+  for (const auto& group : segments.groups) {
+    auto& parameters = groups.emplace_back();
+    for (const Segment& s : group) {
+      auto& weights = parameters.weights.emplace_back();
+      for (std::size_t t = 0; t < s.spec->tensors.size(); ++t) {
+        const model::TensorSpec& tensor = s.spec->tensors[t];
+        weights.push_back({.data = s.copy + s.copy_bytes(tensor.offset),
+                           .dtype = s.dtype,
+                           .rows = tensor.rows,
+                           .cols = tensor.cols,
+                           .scale_inv = s.scales[t] < 0 ? nullptr : scales->scale_inv(s.scales[t])});
+      }
+    }
+  }
+  return groups;
+}
+
+}  // namespace
+
+struct ParameterStore::Parts {
+  Parts(model::ParameterLayout of, Arena& arena, comm::Communicator& with, const Options& how)
+      : layout(std::move(of)),
+        communicator(with),
+        device(arena.device()),
+        options(how),
+        segments(reserve_segments(layout, arena, with.place(), how)),
+        gatherer(segments, with, device, how),
+        reducer(segments, with, device, how),
+        updater(segments, arena, with, how),
+        parameters(operands(segments, updater.scales())) {}
+
+  int groups() const { return static_cast<int>(layout.groups.size()); }
+  void require_host_memory() const {
+    if (device.kind() != DeviceKind::cuda) return;
+    throw Error({.what = "state cannot be read as slices of host memory",
+                 .expected = "a store on the CPU",
+                 .found = device.description(),
+                 .fix = "stage it through an arena of the CPU"});
+  }
+  TensorSlice step_slice() {
+    return {.name = "optimizer/step",
+            .dtype = DType::i64,
+            .shape = {1},
+            .begin = 0,
+            .count = 1,
+            .data = &optimizer_steps};
+  }
+  void append_small_state(std::vector<TensorSlice>& slices) {
+    if (updater.scales() != nullptr) {
+      for (TensorSlice& slice : updater.scales()->state()) slices.push_back(std::move(slice));
+    }
+    slices.push_back(step_slice());
+  }
+
+  model::ParameterLayout layout;
+  comm::Communicator& communicator;
+  Device& device;
+  Options options;
+  Segments segments;
+  Gatherer gatherer;
+  Reducer reducer;
+  Updater updater;
+  std::vector<model::GroupParameters> parameters;
+  std::int64_t optimizer_steps = 0;
+  bool stepping = false;  ///< between begin_step and finish
+  bool finished = false;  ///< between finish and collect
+  bool updating = false;  ///< the finish that is to be collected updates
+};
+
+ParameterStore::ParameterStore(model::ParameterLayout layout, Arena& arena, comm::Communicator& communicator,
+                               const Options& options)
+    : parts_(std::make_unique<Parts>(std::move(layout), arena, communicator, options)) {}
+
+ParameterStore::~ParameterStore() = default;
+
+const model::ParameterLayout& ParameterStore::layout() const {
+  return parts_->layout;
+}
+
+const model::GroupParameters& ParameterStore::acquire(int group, model::Pass pass, Stream& compute) {
+  parts_->gatherer.acquire(group, pass, compute);
+  return parts_->parameters[static_cast<std::size_t>(group)];
+}
+
+void ParameterStore::release(int group, model::Pass, Stream& compute) {
+  parts_->gatherer.release(group, compute);
+}
+
+const model::GroupGradients& ParameterStore::gradients(int group, Stream& compute) {
+  return parts_->reducer.gradients(group, compute);
+}
+
+void ParameterStore::give_back(int group, Stream& compute) {
+  parts_->reducer.give_back(group, compute);
+}
+
+void ParameterStore::begin_step(int micro_batches) {
+  check(!parts_->stepping && !parts_->finished, "a step begins after the one before it was collected");
+  parts_->stepping = true;
+  parts_->reducer.begin_step(micro_batches);
+}
+
+void ParameterStore::begin_micro_batch(int index, Stream& compute) {
+  check(parts_->stepping, "micro-batches belong to a step");
+  parts_->reducer.begin_micro_batch(index);
+  parts_->gatherer.ahead(compute);
+}
+
+void ParameterStore::contribute_nothing(int group, Stream& compute) {
+  parts_->reducer.contribute_nothing(group, compute);
+}
+
+void ParameterStore::contribute_nothing(Stream& compute) {
+  pass_by(compute);
+  for (int g = parts_->groups() - 1; g >= 0; --g) {
+    acquire(g, model::Pass::backward, compute);
+    contribute_nothing(g, compute);
+    release(g, model::Pass::backward, compute);
+  }
+}
+
+void ParameterStore::pass_by(Stream& compute) {
+  for (int g = 0; g < parts_->groups(); ++g) {
+    acquire(g, model::Pass::forward, compute);
+    release(g, model::Pass::forward, compute);
+  }
+}
+
+void ParameterStore::end_micro_batch(Stream& compute, precision::ScaleSet* activations) {
+  parts_->reducer.end_micro_batch();
+  if (activations == nullptr || parts_->options.recipe.kind != precision::RecipeKind::delayed) return;
+  parts_->updater.reduce_amaxes(activations->amaxes(), activations->count(), compute);
+  activations->update(compute);
+}
+
+void ParameterStore::finish(const StepInput& input, Stream& compute) {
+  check(parts_->stepping && parts_->reducer.complete(), "a step is finished after its last micro-batch");
+  parts_->reducer.wait(compute);
+  parts_->updater.finish(input, parts_->optimizer_steps + 1, parts_->gatherer, compute);
+  parts_->stepping = false;
+  parts_->finished = true;
+  parts_->updating = input.update;
+}
+
+StepResult ParameterStore::collect() {
+  check(parts_->finished, "a step is collected once, after it was finished");
+  parts_->finished = false;
+  const StepResult result = parts_->updater.result();
+  if (parts_->updating && !result.skipped) ++parts_->optimizer_steps;
+  return result;
+}
+
+void ParameterStore::initialise(Stream& compute,
+                                const std::function<void(const std::vector<TensorSlice>&)>& fill) {
+  parts_->require_host_memory();
+  synchronize(compute);
+  fill(state_slices(parts_->segments, {.own_only = false, .moments = false}));
+  refresh_copies(compute, Scales::from_weights);
+}
+
+void ParameterStore::refresh_copies(Stream& compute, Scales scales) {
+  check(!parts_->stepping, "copies are made anew between steps");
+  parts_->updater.make_copies(scales, parts_->gatherer, compute);
+}
+
+std::vector<TensorSlice> ParameterStore::owned_slices() const {
+  parts_->require_host_memory();
+  std::vector<TensorSlice> slices = state_slices(parts_->segments, {.own_only = true, .moments = true});
+  if (parts_->communicator.rank() == 0) parts_->append_small_state(slices);
+  return slices;
+}
+
+std::vector<TensorSlice> ParameterStore::needed_slices() const {
+  parts_->require_host_memory();
+  std::vector<TensorSlice> slices = state_slices(parts_->segments, {.own_only = false, .moments = true});
+  parts_->append_small_state(slices);
+  return slices;
+}
+
+std::vector<TensorSlice> ParameterStore::gradient_slices() const {
+  parts_->require_host_memory();
+  return sum_slices(parts_->segments);
+}
+
+void ParameterStore::synchronize(Stream& compute) {
+  compute.synchronize();
+  parts_->communicator.gather_stream().synchronize();
+  parts_->communicator.reduce_stream().synchronize();
+}
+
+std::int64_t ParameterStore::optimizer_steps() const {
+  return parts_->optimizer_steps;
+}
+
+const precision::ScaleSet* ParameterStore::weight_scales() const {
+  return parts_->updater.scales();
+}
+
+}  // namespace octet::zero

@@ -1,0 +1,181 @@
+#include "updater.h"
+
+#include "octet/ops/elementwise.h"
+#include "octet/ops/quantize.h"
+
+namespace octet::zero {
+namespace {
+
+/// A run of a master as a matrix, wide enough to be shared out among threads by rows, and its tail.
+template <typename Do>
+void as_matrices(const float* data, std::int64_t count, Do&& act) {
+  constexpr std::int64_t kWidth = 4096;
+  const std::int64_t body = count / kWidth * kWidth;
+  if (body > 0) act(ops::ConstMatrix(data, DType::f32, body / kWidth, kWidth, kWidth), std::int64_t{0});
+  if (count > body) act(ops::ConstMatrix(data + body, DType::f32, 1, count - body, count - body), body);
+}
+
+}  // namespace
+
+Updater::Updater(Segments& segments, Arena& arena, comm::Communicator& communicator, const Options& options)
+    : segments_(segments),
+      communicator_(communicator),
+      device_(arena.device()),
+      options_(options),
+      policy_(policy_of(options, communicator.size())),
+      norm_(arena),
+      scalars_(arena.reserve_as<ops::StepScalars>("step/scalars", 1)),
+      totals_(arena.reserve_as<double>("step/totals", 2)),
+      ready_(device_.make_event()),
+      reduced_(device_.make_event()) {
+  if (!segments.scale_names.empty()) {
+    scales_.emplace(arena, "fp8_weights", options.recipe, segments.scale_formats, segments.scale_names);
+  }
+  host_ = static_cast<HostStep*>(device_.allocate_host(sizeof(HostStep)));
+}
+
+Updater::~Updater() {
+  device_.release_host(host_, sizeof(HostStep));
+}
+
+void Updater::write_scalars(const StepInput& input, std::int64_t step, Stream& compute) {
+  learning_rate_ = input.learning_rate;
+  // Memory of the dry device has addresses only.
+  if (device_.kind() != DeviceKind::dry) {
+    host_->scalars_in = optim::step_scalars(
+        options_.adamw,
+        {.step = step, .learning_rate = input.learning_rate, .max_grad_norm = options_.max_grad_norm});
+    host_->label_tokens_in = static_cast<double>(input.label_tokens);
+  }
+  device_.copy_to_device(compute, scalars_, &host_->scalars_in, sizeof(ops::StepScalars));
+  device_.copy_to_device(compute, totals_ + 1, &host_->label_tokens_in, sizeof(double));
+  if (input.loss_sum != nullptr) {
+    device_.copy(compute, totals_, input.loss_sum, sizeof(double));
+  } else {
+    device_.zero(compute, totals_, sizeof(double));
+  }
+}
+
+void Updater::sum_over_ranks(Stream& compute) {
+  if (communicator_.size() > 1) {
+    Stream& stream = communicator_.reduce_stream();
+    compute.record(*ready_);
+    stream.wait(*ready_);
+    communicator_.all_reduce_sum(stream, "gradient norm", norm_.limbs(), optim::GradientNorm::limb_count());
+    communicator_.all_reduce_sum(stream, "losses and label tokens", totals_, 2);
+    stream.record(*reduced_);
+    compute.wait(*reduced_);
+  }
+  device_.copy(compute, &scalars_->label_tokens, totals_ + 1, sizeof(double));
+}
+
+void Updater::finish(const StepInput& input, std::int64_t step, Gatherer& gatherer, Stream& compute) {
+  write_scalars(input, step, compute);
+  norm_.zero(compute);
+  segments_.each([&](Segment& s) {
+    if (s.sum != nullptr) norm_.add(compute, s.sum, s.slice);
+  });
+  sum_over_ranks(compute);
+  norm_.finish(compute, scalars_);
+  if (input.update) {
+    gatherer.before_change(compute);
+    segments_.each([&](Segment& s) {
+      if (s.sum != nullptr) update(s, compute);
+    });
+    if (scales_) {
+      // adamw has left the amaxes of the updated masters, but none when the step is skipped: then a delayed
+      // scale stays, a current one needs its amax again.
+      if (options_.recipe.kind == precision::RecipeKind::current) measure_weights(compute);
+      if (policy_.shard_state) reduce_amaxes(scales_->amaxes(), scales_->count(), compute);
+      scales_->update(compute);
+      quantise_weights(compute);
+    }
+    for (int g = 0; g < static_cast<int>(segments_.groups.size()); ++g) gatherer.changed(g, compute);
+    gatherer.all_changed(compute);
+  }
+  device_.copy_to_host(compute, &host_->scalars_out, scalars_, sizeof(ops::StepScalars));
+  device_.copy_to_host(compute, host_->totals_out, totals_, 2 * sizeof(double));
+}
+
+void Updater::update(Segment& s, Stream& compute) {
+  ops::AdamWArgs args = optim::adamw_args(options_.adamw);
+  args.master = s.master;
+  args.grad = policy_.shard_state ? s.sum : s.gradient;
+  args.exp_avg = s.exp_avg;
+  args.exp_avg_sq = s.exp_avg_sq;
+  args.spans = s.spans;
+  args.scalars = scalars_;
+  if (s.dtype == DType::bf16) {
+    args.copy = policy_.shard_state ? s.shard : s.copy;
+    args.copy_dtype = DType::bf16;
+  }
+  if (is_fp8(s.dtype) && options_.recipe.kind == precision::RecipeKind::delayed) {
+    args.amax = scales_->amaxes();
+  }
+  ops::adamw(compute, args);
+}
+
+void Updater::measure_weights(Stream& compute) {
+  segments_.each([&](Segment& s) {
+    if (!is_fp8(s.dtype)) return;
+    for (const ops::AdamWSpan& span : s.spans) {
+      as_matrices(s.master + span.begin, span.count, [&](const ops::ConstMatrix& x, std::int64_t) {
+        ops::amax(compute, x, scales_->amax(span.amax_index));
+      });
+    }
+  });
+}
+
+void Updater::quantise_weights(Stream& compute) {
+  segments_.each([&](Segment& s) {
+    if (!is_fp8(s.dtype)) return;
+    std::uint8_t* copy = policy_.shard_state ? s.shard : s.copy;
+    for (const ops::AdamWSpan& span : s.spans) {
+      as_matrices(s.master + span.begin, span.count, [&](const ops::ConstMatrix& x, std::int64_t offset) {
+        ops::quantize(
+            compute, x,
+            {.format = s.dtype, .row = copy + span.begin + offset, .scale = scales_->scale(span.amax_index)});
+      });
+    }
+  });
+}
+
+void Updater::make_copies(Scales scales, Gatherer& gatherer, Stream& compute) {
+  gatherer.before_change(compute);
+  segments_.each([&](Segment& s) {
+    if (s.dtype != DType::bf16) return;
+    std::uint8_t* copy = policy_.shard_state ? s.shard : s.copy;
+    ops::convert(compute, s.master, DType::f32, copy, DType::bf16, s.state_count);
+  });
+  if (scales_) {
+    if (scales == Scales::from_weights) {
+      measure_weights(compute);
+      if (policy_.shard_state) reduce_amaxes(scales_->amaxes(), scales_->count(), compute);
+      scales_->update(compute);
+    }
+    quantise_weights(compute);
+  }
+  for (int g = 0; g < static_cast<int>(segments_.groups.size()); ++g) gatherer.changed(g, compute);
+  gatherer.all_changed(compute);
+}
+
+void Updater::reduce_amaxes(float* amaxes, std::int64_t count, Stream& compute) {
+  if (communicator_.size() == 1 || count == 0) return;
+  Stream& stream = communicator_.gather_stream();
+  compute.record(*ready_);
+  stream.wait(*ready_);
+  communicator_.all_reduce_max(stream, "amaxes", amaxes, count);
+  stream.record(*reduced_);
+  compute.wait(*reduced_);
+}
+
+StepResult Updater::result() const {
+  if (device_.kind() == DeviceKind::dry) return {.learning_rate = learning_rate_};
+  return {.loss_sum = host_->totals_out[0],
+          .label_tokens = static_cast<std::int64_t>(host_->totals_out[1]),
+          .grad_norm = static_cast<double>(host_->scalars_out.grad_norm),
+          .skipped = host_->scalars_out.skip != 0,
+          .learning_rate = learning_rate_};
+}
+
+}  // namespace octet::zero
