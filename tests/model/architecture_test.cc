@@ -1,0 +1,168 @@
+#include "octet/model/architecture.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "octet/base/error.h"
+
+namespace octet::model {
+namespace {
+
+Json llama() {
+  return parse_json(R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 128256,
+    "hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "num_key_value_heads": 8, "rms_norm_eps": 1e-05, "rope_theta": 500000.0, "eos_token_id": [128001, 128008],
+    "torch_dtype": "bfloat16", "use_cache": true, "hidden_act": "silu", "attention_bias": false,
+    "rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192, "rope_type": "llama3"}})",
+                    "test");
+}
+
+std::string refusal(const Json& config) {
+  try {
+    read_architecture(config, "somewhere/config.json");
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::usage);
+    EXPECT_NE(std::string(e.what()).find("somewhere/config.json"), std::string::npos) << e.what();
+    return e.what();
+  }
+  return "";
+}
+
+std::string refusal_with(const std::string& key, const Json& value) {
+  Json config = llama();
+  config[key] = value;
+  return refusal(config);
+}
+
+TEST(Architecture, ReadsAPublishedConfig) {
+  const Architecture a = read_architecture(llama(), "test");
+  EXPECT_EQ(a.layers, 32);
+  EXPECT_EQ(a.heads.head_dim, 128);
+  EXPECT_EQ(a.heads.kv_heads, 8);
+  EXPECT_EQ(a.ropes.at(0).kind, RopeKind::llama3);
+  EXPECT_EQ(a.ropes.at(0).theta, 500000.0);
+  EXPECT_FALSE(a.tied);
+  EXPECT_FALSE(a.qkv_bias);
+}
+
+TEST(Architecture, MissingHeadsAndBiasesTakeTheClassDefaults) {
+  Json config = llama();
+  config.erase("num_key_value_heads");
+  config.erase("rope_scaling");
+  config.erase("rope_theta");
+  const Architecture a = read_architecture(config, "test");
+  EXPECT_EQ(a.heads.kv_heads, 32);
+  EXPECT_EQ(a.ropes.at(0).kind, RopeKind::standard);
+  EXPECT_EQ(a.ropes.at(0).theta, 10000.0);
+}
+
+TEST(Architecture, HostileSizesAreRefusedByName) {
+  for (const char* key : {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+                          "num_attention_heads", "num_key_value_heads", "head_dim"}) {
+    for (const Json& bad :
+         {Json(0), Json(-1), Json(9223372036854775807), Json(1e300), Json("64"), Json(1.5), Json::array()}) {
+      EXPECT_NE(refusal_with(key, bad).find(key), std::string::npos) << key << " " << bad.dump();
+    }
+  }
+  EXPECT_NE(refusal_with("num_key_value_heads", 5).find("num_key_value_heads"), std::string::npos);
+  EXPECT_NE(refusal_with("hidden_size", 4097).find("head_dim"), std::string::npos);
+  EXPECT_NE(refusal_with("head_dim", 127).find("even"), std::string::npos);
+  EXPECT_NE(refusal_with("rms_norm_eps", -1.0).find("rms_norm_eps"), std::string::npos);
+  EXPECT_NE(refusal(Json::array()).find("object"), std::string::npos);
+}
+
+TEST(Architecture, AMissingSizeIsNamed) {
+  for (const char* key :
+       {"vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"}) {
+    Json config = llama();
+    config.erase(key);
+    EXPECT_NE(refusal(config).find(std::string("'") + key + "' is missing"), std::string::npos);
+  }
+}
+
+TEST(Architecture, AnUnknownFamilyIsRefusedWithTheKnownOnes) {
+  const std::string message = refusal_with("model_type", "mamba");
+  EXPECT_NE(message.find("mamba"), std::string::npos);
+  EXPECT_NE(message.find("llama"), std::string::npos);
+  EXPECT_NE(message.find("qwen2"), std::string::npos);
+  EXPECT_NE(refusal_with("architectures", Json::array({"LlamaForSequenceClassification"}))
+                .find("LlamaForSequenceClassification"),
+            std::string::npos);
+}
+
+TEST(Architecture, KeysThatChangeTheMathematicsAreRefusedByName) {
+  const auto names = [](const std::string& key, const Json& value) {
+    return refusal_with(key, value).find("'" + key + "'") != std::string::npos;
+  };
+  EXPECT_TRUE(names("residual_multiplier", 0.22));
+  EXPECT_TRUE(names("attention_dropout", 0.1));
+  EXPECT_TRUE(names("partial_rotary_factor", 0.5));
+  EXPECT_TRUE(names("sliding_window", 4096) || refusal_with("sliding_window", 4096) != "");
+  EXPECT_TRUE(names("wholly_new_thing", 3));
+  EXPECT_TRUE(names("norm_kind", "layer"));
+  EXPECT_TRUE(names("quantization_config", Json{{"quant_method", "gptq"}}));
+  EXPECT_NE(refusal_with("hidden_act", "relu").find("relu"), std::string::npos);
+  EXPECT_NE(refusal_with("rope_scaling", Json{{"rope_type", "longrope"}, {"factor", 2.0}}).find("longrope"),
+            std::string::npos);
+  EXPECT_NE(refusal_with("rope_scaling", Json{{"rope_type", "linear"}}).find("factor"), std::string::npos);
+  EXPECT_NE(refusal_with("rope_scaling", Json("linear")).find("rope_scaling"), std::string::npos);
+}
+
+TEST(Architecture, KeysThatChangeNothingPass) {
+  EXPECT_EQ(refusal_with("wholly_new_thing", nullptr), "");
+  EXPECT_EQ(refusal_with("wholly_new_thing", false), "");
+  EXPECT_EQ(refusal_with("attention_dropout", 0.0), "");
+  EXPECT_EQ(refusal_with("transformers_version", "4.43.0"), "");
+  EXPECT_EQ(refusal_with("partial_rotary_factor", 1.0), "");
+}
+
+TEST(Architecture, SpellingsThatContradictAreRefused) {
+  Json config = llama();
+  config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 10000.0}};
+  EXPECT_NE(refusal(config).find("contradict"), std::string::npos);
+  config.erase("rope_scaling");
+  EXPECT_NE(refusal(config).find("rope_theta"), std::string::npos);
+  config.erase("rope_theta");
+  EXPECT_EQ(refusal(config), "");
+}
+
+TEST(Architecture, WindowsOfMistralAndQwen2) {
+  Json config = llama();
+  config.erase("rope_scaling");
+  config["architectures"] = Json::array({"MistralForCausalLM"});
+  config["model_type"] = "mistral";
+  EXPECT_EQ(read_architecture(config, "test").blocks.at(7).window, 4096);
+  config["sliding_window"] = nullptr;
+  EXPECT_EQ(read_architecture(config, "test").blocks.at(7).window, 0);
+  config["architectures"] = Json::array({"Qwen2ForCausalLM"});
+  config["model_type"] = "qwen2";
+  config["sliding_window"] = 1024;
+  config["max_window_layers"] = 30;
+  EXPECT_TRUE(read_architecture(config, "test").qkv_bias);
+  EXPECT_EQ(read_architecture(config, "test").blocks.at(31).window, 0);
+  config["use_sliding_window"] = true;
+  EXPECT_EQ(read_architecture(config, "test").blocks.at(29).window, 0);
+  EXPECT_EQ(read_architecture(config, "test").blocks.at(30).window, 1024);
+}
+
+TEST(Rope, Llama3KeepsShortWavelengthsAndStretchesLongOnes) {
+  const Rope rope{.kind = RopeKind::llama3, .theta = 500000.0, .factor = 8.0, .original_max_positions = 8192};
+  const std::vector<float> scaled = inverse_frequencies(rope, 128);
+  const std::vector<float> plain = inverse_frequencies({.theta = 500000.0}, 128);
+  ASSERT_EQ(scaled.size(), 64u);
+  EXPECT_EQ(scaled.front(), 1.0f);
+  EXPECT_EQ(scaled.back(), plain.back() / 8.0f);
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    EXPECT_NEAR(plain[i], std::pow(500000.0, -2.0 * static_cast<double>(i) / 128.0), 1e-6 * plain[i]);
+    EXPECT_LE(scaled[i], plain[i]);
+    EXPECT_GE(scaled[i], plain[i] / 8.0f);
+    if (i > 0) {
+      EXPECT_LT(scaled[i], scaled[i - 1]);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octet::model

@@ -1,0 +1,243 @@
+// The core against what Hugging Face transformers computed from the same models.
+#include "support.h"
+
+namespace octet::model::testing {
+namespace {
+
+const std::vector<std::string> kCases = {"llama", "llama3", "llama3-tied", "llama-mha-bias",
+                                         "llama-linear-rope"};
+constexpr precision::Recipe kF32{};
+constexpr precision::Recipe kBf16{.compute = DType::bf16};
+constexpr precision::Recipe kCurrent{.kind = precision::RecipeKind::current};
+constexpr precision::Recipe kDelayed{.kind = precision::RecipeKind::delayed, .history_length = 4};
+
+struct Golden {
+  explicit Golden(const std::string& name)
+      : folder(golden_folder(name)),
+        architecture(read_architecture(folder)),
+        file(folder + "/golden.safetensors"),
+        numbers(read_json(folder + "/golden.json")) {}
+  std::string folder;
+  Architecture architecture;
+  checkpoint::SafetensorsFile file;
+  Json numbers;
+};
+
+RunResult run(const Golden& golden, const HostBatch& batch, const RunOptions& options) {
+  Machine machine(golden.architecture, batch, options);
+  machine.source.load(golden.folder);
+  machine.arena.reserve("spare", 256);
+  return machine.run(batch, options.gradients);
+}
+
+/// Every gradient of the file under `prefix` against the run's, which is of the sum of the losses.
+void expect_gradients(const Golden& golden, const std::string& prefix, const RunResult& result,
+                      std::int64_t label_tokens, double bound) {
+  std::size_t compared = 0;
+  for (const auto& [name, gradient] : result.gradients) {
+    if (golden.file.find(prefix + name) == nullptr) continue;
+    ++compared;
+    const double error = relative_l2(gradient, read_floats(golden.file, prefix + name),
+                                     1.0 / static_cast<double>(label_tokens));
+    EXPECT_LT(error, bound) << prefix << name;
+    EXPECT_FALSE(std::isnan(error)) << prefix << name;
+  }
+  EXPECT_GE(compared, 10u);
+}
+
+class GoldenModel : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(GoldenModel, LossLogitsAndEveryGradientAgree) {
+  const Golden golden(GetParam());
+  const HostBatch batch = read_batch(golden.file, "");
+  const RunResult result = run(golden, batch, {.recipe = kF32});
+  const std::int64_t labels = batch.label_tokens();
+  EXPECT_EQ(labels, golden.numbers["label_tokens"].get<std::int64_t>());
+  EXPECT_NEAR(result.loss_sum / static_cast<double>(labels), golden.numbers["loss"].get<double>(), 2e-5);
+  EXPECT_LT(relative_l2(result.logits, read_floats(golden.file, "logits")), 1e-5);
+  expect_gradients(golden, "grad.", result, labels, 1e-4);
+}
+
+TEST_P(GoldenModel, PackedDocumentsDoNotSeeEachOther) {
+  const Golden golden(GetParam());
+  const HostBatch batch = read_batch(golden.file, "packed.");
+  ASSERT_EQ(batch.cu_seqlens.size(), 4u);
+  const RunResult result = run(golden, batch, {.recipe = kF32});
+  EXPECT_NEAR(result.loss_sum / static_cast<double>(batch.label_tokens()),
+              golden.numbers["packed_loss"].get<double>(), 2e-5);
+  EXPECT_LT(relative_l2(result.logits, read_floats(golden.file, "packed.logits")), 1e-5);
+  if (golden.file.find("packed.grad.model.norm.weight") != nullptr) {
+    expect_gradients(golden, "packed.grad.", result, batch.label_tokens(), 1e-4);
+  }
+}
+
+TEST_P(GoldenModel, TheOlderSpellingOfTheConfigMeansTheSame) {
+  const std::string path = golden_folder(GetParam()) + "/config.legacy.json";
+  EXPECT_EQ(read_architecture(read_json(path), path), read_architecture(golden_folder(GetParam())));
+}
+
+TEST_P(GoldenModel, RecomputationGivesTheSameBits) {
+  const Golden golden(GetParam());
+  HostBatch batch = read_batch(golden.file, "");
+  batch.drop_unlabelled_rows();
+  for (const precision::Recipe& recipe : {kF32, kBf16, kCurrent, kDelayed}) {
+    const RunResult kept = run(golden, batch, {.recipe = recipe});
+    const RunResult again = run(golden, batch, {.recipe = recipe, .recompute = Recompute::full});
+    EXPECT_EQ(kept.loss_sum, again.loss_sum);
+    EXPECT_TRUE(kept.logits == again.logits);
+    for (const auto& [name, gradient] : kept.gradients) {
+      EXPECT_TRUE(gradient == again.gradients.at(name)) << name;
+    }
+  }
+}
+
+TEST_P(GoldenModel, Bf16StaysWithinItsRounding) {
+  // Each of the about ten roundings on a path through a block (stream twice, norm, qkv, attention, …) adds a
+  // relative error of at most 2^-9, and weights carry one more; independent errors add as squares: for two
+  // blocks and the head, 2^-9 * sqrt(2 * 10 + 4) = 0.0096; backward doubles the path.
+  const Golden golden(GetParam());
+  const HostBatch batch = read_batch(golden.file, "");
+  const RunResult result = run(golden, batch, {.recipe = kBf16});
+  const double error = relative_l2(result.logits, read_floats(golden.file, "logits"));
+  EXPECT_LT(error, 0.0096);
+  EXPECT_GT(error, 1e-4) << "this did not run in bf16";
+  expect_gradients(golden, "grad.", result, batch.label_tokens(), 2 * 0.0096);
+}
+
+TEST_P(GoldenModel, AWorkerStreamAndLargerBuffersChangeNothing) {
+  const Golden golden(GetParam());
+  const HostBatch batch = read_batch(golden.file, "packed.");
+  for (const precision::Recipe& recipe : {kF32, kCurrent, kDelayed}) {
+    const RunResult in_line = run(golden, batch, {.recipe = recipe});
+    const RunResult worker = run(golden, batch, {.recipe = recipe, .worker = true, .spare_tokens = 37});
+    EXPECT_EQ(in_line.loss_sum, worker.loss_sum);
+    EXPECT_TRUE(in_line.gradients == worker.gradients);
+  }
+}
+
+TEST_P(GoldenModel, RowsWithoutALabelNeedNoLogits) {
+  const Golden golden(GetParam());
+  HostBatch batch = read_batch(golden.file, "");
+  const RunResult all = run(golden, batch, {.recipe = kF32});
+  batch.drop_unlabelled_rows();
+  const RunResult few = run(golden, batch, {.recipe = kF32, .logits_bytes = 7 * 192 * sizeof(float)});
+  EXPECT_NEAR(all.loss_sum, few.loss_sum, 1e-5 * all.loss_sum);
+  EXPECT_EQ(few.logits.size(), batch.rows.size() * 192);
+  for (const auto& [name, gradient] : all.gradients) {
+    EXPECT_LT(relative_l2(few.gradients.at(name), gradient), 1e-5) << name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, GoldenModel, ::testing::ValuesIn(kCases), [](const auto& info) {
+  std::string name = info.param;
+  std::erase(name, '-');
+  return name;
+});
+
+TEST(Fp8Core, CurrentScalingAgreesWithTheReferenceOfFusedOperands) {
+  const Golden golden("llama3");
+  const HostBatch batch = read_batch(golden.file, "");
+  const RunResult result = run(golden, batch, {.recipe = kCurrent});
+  EXPECT_NEAR(result.loss_sum / static_cast<double>(batch.label_tokens()),
+              golden.numbers["fp8_fused_loss"].get<double>(), 1e-3);
+  EXPECT_LT(relative_l2(result.logits, read_floats(golden.file, "fp8_fused.logits")), 1e-2);
+  // Far from what fp32 gives, so that the agreement means FP8.
+  EXPECT_GT(relative_l2(result.logits, read_floats(golden.file, "logits")), 0.1);
+  expect_gradients(golden, "fp8_fused.grad.", result, batch.label_tokens(), 1e-2);
+}
+
+TEST(Fp8Core, DelayedScalingFollowsTheHistoryOfItsAmaxes) {
+  // After one micro-batch the scales are those of current scaling for the same data, so that a second pass
+  // over it gives what current scaling gives.
+  const Golden golden("llama3");
+  const HostBatch batch = read_batch(golden.file, "");
+  Machine machine(golden.architecture, batch, {.recipe = kDelayed});
+  machine.source.load(golden.folder);
+  RunResult result;
+  for (int pass = 0; pass < 6; ++pass) {
+    result = machine.run(batch, true);
+    machine.core.activation_scales()->update(*machine.stream);
+  }
+  EXPECT_LT(relative_l2(result.logits, read_floats(golden.file, "fp8_fused.logits")), 2e-2);
+  expect_gradients(golden, "fp8_fused.grad.", result, batch.label_tokens(), 2e-2);
+}
+
+TEST(Fp8Core, EvaluationAndRecomputationDoNotRecord) {
+  const Golden golden("llama3");
+  const HostBatch batch = read_batch(golden.file, "");
+  const auto amaxes = [&](Machine& machine) {
+    precision::ScaleSet& scales = *machine.core.activation_scales();
+    return machine.download({scales.amaxes(), DType::f32, 1, scales.count(), scales.count()});
+  };
+  Machine machine(golden.architecture, batch, {.recipe = kDelayed, .recompute = Recompute::full});
+  machine.source.load(golden.folder);
+  machine.run(batch, false);
+  for (const float amax : amaxes(machine)) EXPECT_EQ(amax, 0.0f);
+  machine.run(batch, true);
+  const std::vector<float> recomputed = amaxes(machine);
+  for (const float amax : recomputed) EXPECT_GT(amax, 0.0f);
+  Machine keeping(golden.architecture, batch, {.recipe = kDelayed});
+  keeping.source.load(golden.folder);
+  keeping.run(batch, true);
+  EXPECT_TRUE(recomputed == amaxes(keeping));
+}
+
+TEST(Fp8Core, TheAuditCountsEveryProductThatRan) {
+  const Golden golden("llama3");
+  const HostBatch batch = read_batch(golden.file, "");
+  Machine machine(golden.architecture, batch, {.recipe = kCurrent});
+  machine.source.load(golden.folder);
+  machine.run(batch, true);
+  const std::int64_t linears = 4 * golden.architecture.layers;
+  EXPECT_EQ(machine.audit.fp8_products(), 3 * linears);
+  EXPECT_EQ(machine.audit.counted(ops::Product::wgrad, DType::e4m3), linears);
+  EXPECT_EQ(machine.audit.counted(ops::Product::forward, DType::f32), 1);
+  EXPECT_EQ(machine.audit.rows().size(), 5u);
+  machine.audit.require_fp8();
+}
+
+TEST(Core, GradientsOfTwoMicroBatchesAddUp) {
+  const Golden golden("llama3-tied");
+  const HostBatch batch = read_batch(golden.file, "");
+  Machine machine(golden.architecture, batch, {.recipe = kF32});
+  machine.source.load(golden.folder);
+  const RunResult once = machine.run(batch, true);
+  const MicroBatch device_batch = machine.upload_batch(batch);
+  machine.core.train(machine.source, *machine.stream, device_batch, machine.loss);
+  machine.stream->synchronize();
+  for (const auto& [name, gradient] : machine.source.named_gradients()) {
+    EXPECT_LT(relative_l2(gradient, once.gradients.at(name), 0.5), 1e-6) << name;
+  }
+}
+
+TEST(Core, AMicroBatchWithoutTokensTakesPartAndLeavesZeros) {
+  for (const char* name : {"llama", "llama3-tied", "llama-mha-bias"}) {
+    const Golden golden(name);
+    const HostBatch shape = read_batch(golden.file, "");
+    for (const precision::Recipe& recipe : {kF32, kCurrent, kDelayed}) {
+      Machine machine(golden.architecture, shape, {.recipe = recipe});
+      machine.source.load(golden.folder);
+      HostBatch empty;
+      empty.cu_seqlens = {0};
+      const RunResult result = machine.run(empty, true);
+      EXPECT_EQ(result.loss_sum, 0.0);
+      EXPECT_EQ(machine.source.given_back, golden.architecture.layers + 2);
+      for (const auto& [tensor, gradient] : result.gradients) {
+        for (const float g : gradient) ASSERT_EQ(g, 0.0f) << tensor;
+      }
+    }
+  }
+}
+
+TEST(Core, AMicroBatchThatIsTooLargeIsRefused) {
+  const Golden golden("llama");
+  const HostBatch batch = read_batch(golden.file, "");
+  HostBatch larger = batch;
+  larger.add_document({1, 2, 3}, {1, 2, 3});
+  Machine machine(golden.architecture, batch, {.recipe = kF32});
+  machine.source.load(golden.folder);
+  EXPECT_THROW(machine.run(larger, true), Error);
+}
+
+}  // namespace
+}  // namespace octet::model::testing

@@ -1,0 +1,117 @@
+#include "octet/model/layout.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
+
+#include "octet/model/build.h"
+
+namespace octet::model {
+namespace {
+
+Architecture odd_model(bool tied, bool biased) {
+  Architecture a;
+  a.vocabulary = 101;
+  a.hidden = 36;
+  a.intermediate = 52;
+  a.layers = 3;
+  a.heads = {.q_heads = 6, .kv_heads = 2, .head_dim = 10};
+  a.tied = tied;
+  a.qkv_bias = a.output_bias = a.mlp_bias = biased;
+  a.ropes = {{}};
+  a.blocks.resize(3);
+  return a;
+}
+
+TEST(Layout, PartsCoverTheirTensorsAndTensorsStandAligned) {
+  for (const bool tied : {false, true}) {
+    for (const bool biased : {false, true}) {
+      const ParameterLayout layout = build_layout(odd_model(tied, biased));
+      ASSERT_EQ(layout.groups.size(), 5u);
+      std::set<std::string> names;
+      for (const GroupSpec& group : layout.groups) {
+        for (const SegmentSpec& segment : group.segments) {
+          std::int64_t end = 0;
+          for (const TensorSpec& t : segment.tensors) {
+            EXPECT_EQ(t.offset % kTensorAlignment, 0) << t.name;
+            EXPECT_GE(t.offset, end);
+            EXPECT_LT(t.offset - end, kTensorAlignment);
+            end = t.offset + t.count();
+            std::int64_t covered = 0;
+            for (const NamedPart& part : t.parts) {
+              EXPECT_EQ(part.begin, covered);
+              std::int64_t elements = 1;
+              for (const std::int64_t extent : part.shape) elements *= extent;
+              EXPECT_EQ(part.count, elements) << part.name;
+              covered += part.count;
+              EXPECT_TRUE(names.insert(part.name).second) << part.name;
+            }
+            EXPECT_EQ(covered, t.count()) << t.name;
+            EXPECT_EQ(t.decay, segment.kind == ParameterKind::matrix);
+            EXPECT_EQ(t.fp8, segment.fp8);
+          }
+          EXPECT_EQ(segment.used, end);
+          for (const int world : {1, 2, 3, 7, 64}) {
+            const std::int64_t padded = padded_count(segment, world);
+            EXPECT_GE(padded, segment.used);
+            EXPECT_EQ(padded % (world * kTensorAlignment), 0);
+            EXPECT_LT(padded - segment.used, world * kTensorAlignment);
+          }
+        }
+      }
+      EXPECT_EQ(names.contains("lm_head.weight"), !tied);
+      EXPECT_EQ(names.contains("model.layers.2.mlp.down_proj.bias"), biased);
+      EXPECT_EQ(names.size(), 3u * (biased ? 16 : 9) + (tied ? 2 : 3));
+    }
+  }
+}
+
+TEST(Layout, CountsTheParametersAndOperationsOfLlama31) {
+  Architecture a;
+  a.vocabulary = 128256;
+  a.hidden = 4096;
+  a.intermediate = 14336;
+  a.layers = 32;
+  a.heads = {.q_heads = 32, .kv_heads = 8, .head_dim = 128};
+  EXPECT_EQ(build_layout(a).parameter_count(), 8030261248);
+  EXPECT_NEAR(flops_per_token(a, 4096), 48.25e9, 0.01e9);
+}
+
+TEST(Layout, FreshWeightsDependOnNameAndElementAlone) {
+  const Architecture a = odd_model(false, true);
+  const ParameterLayout layout = build_layout(a);
+  const TensorSpec& qkv = layout.groups[1].segments[kBlockMatrices].tensors[0];
+  std::vector<float> whole(static_cast<std::size_t>(qkv.count()));
+  initialise(qkv, 7, 0, qkv.count(), whole.data());
+  for (std::int64_t begin = 0; begin < qkv.count(); begin += 641) {
+    const std::int64_t count = std::min<std::int64_t>(641, qkv.count() - begin);
+    std::vector<float> piece(static_cast<std::size_t>(count));
+    initialise(qkv, 7, begin, count, piece.data());
+    for (std::int64_t i = 0; i < count; ++i) {
+      ASSERT_EQ(piece[static_cast<std::size_t>(i)], whole[static_cast<std::size_t>(begin + i)]);
+    }
+  }
+  double sum = 0, squares = 0;
+  for (const float w : whole) sum += w, squares += static_cast<double>(w) * w;
+  const auto n = static_cast<double>(whole.size());
+  EXPECT_NEAR(std::sqrt(squares / n), 0.02, 0.02 * 4 / std::sqrt(2 * n));
+  EXPECT_NEAR(sum / n, 0.0, 0.02 * 4 / std::sqrt(n));
+  // Another seed, and another tensor, give other numbers.
+  std::vector<float> other(whole.size());
+  initialise(qkv, 8, 0, qkv.count(), other.data());
+  EXPECT_NE(other[0], whole[0]);
+  initialise(layout.groups[2].segments[kBlockMatrices].tensors[0], 7, 0, qkv.count(), other.data());
+  EXPECT_NE(other[0], whole[0]);
+  EXPECT_NE(whole[0], whole[static_cast<std::size_t>(qkv.parts[1].begin)]);
+  // Norms start at one, biases at zero.
+  for (const TensorSpec& t : layout.groups[1].segments[kBlockVectors].tensors) {
+    std::vector<float> values(static_cast<std::size_t>(t.count()), -1.0f);
+    initialise(t, 7, 0, t.count(), values.data());
+    const float expected = t.name.ends_with("norm") ? 1.0f : 0.0f;
+    for (const float v : values) ASSERT_EQ(v, expected) << t.name;
+  }
+}
+
+}  // namespace
+}  // namespace octet::model

@@ -1,0 +1,191 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "octet/base/error.h"
+#include "octet/ops/quantize.h"
+#include "octet/precision/audit.h"
+#include "octet/precision/quantizer.h"
+
+namespace octet::precision {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+struct Machine {
+  std::unique_ptr<Device> device = make_cpu_device({.threads = 1});
+  Arena arena{*device};
+  std::unique_ptr<Stream> stream = device->make_stream({.name = "test"});
+};
+
+Recipe delayed(std::int64_t length, bool most_recent = false, int margin = 0) {
+  return {
+      .kind = RecipeKind::delayed, .history_length = length, .most_recent = most_recent, .margin = margin};
+}
+
+TEST(ScaleSet, StartsAtOne) {
+  Machine m;
+  const ScaleSet scales(m.arena, "s", delayed(4), {DType::e4m3, DType::e5m2}, {"a", "b"});
+  EXPECT_EQ(*scales.scale(1), 1.0f);
+  EXPECT_EQ(*scales.scale_inv(0), 1.0f);
+  EXPECT_EQ(*scales.amax(0), 0.0f);
+}
+
+TEST(ScaleSet, DelayedScaleIsTheFormatsMaximumOverTheHistorysMaximum) {
+  Machine m;
+  ScaleSet scales(m.arena, "s", delayed(3), {DType::e4m3, DType::e5m2}, {"a", "b"});
+  const std::vector<float> amaxes = {2.0f, 8.0f, 1.0f, 1.0f, 1.0f, 0.0f, kInfinity};
+  // The maximum of the last three that counted; 0 does not enter, an infinity keeps the scale.
+  const std::vector<float> maxima = {2.0f, 8.0f, 8.0f, 8.0f, 1.0f, 1.0f, 1.0f};
+  for (std::size_t i = 0; i < amaxes.size(); ++i) {
+    *scales.amax(0) = amaxes[i];
+    *scales.amax(1) = amaxes[i];
+    scales.update(*m.stream);
+    EXPECT_EQ(*scales.scale(0), 448.0f / maxima[i]) << i;
+    EXPECT_EQ(*scales.scale(1), 57344.0f / maxima[i]) << i;
+    EXPECT_EQ(*scales.scale_inv(0), 1.0f / *scales.scale(0));
+    EXPECT_EQ(*scales.amax(0), 0.0f);
+  }
+}
+
+TEST(ScaleSet, MostRecentAndMarginAreFollowed) {
+  Machine m;
+  ScaleSet scales(m.arena, "s", delayed(8, true, 2), {DType::e4m3}, {"a"});
+  for (const float amax : {8.0f, 2.0f}) {
+    *scales.amax(0) = amax;
+    scales.update(*m.stream);
+    EXPECT_EQ(*scales.scale(0), 448.0f / 4.0f / amax);
+  }
+}
+
+TEST(ScaleSet, CurrentScalingSetsOneTensorAlone) {
+  Machine m;
+  ScaleSet scales(m.arena, "s", {.kind = RecipeKind::current}, {DType::e4m3, DType::e4m3, DType::e5m2},
+                  {"a", "b", "c"});
+  *scales.amax(0) = 3.0f;
+  *scales.amax(1) = 7.0f;
+  scales.update_one(*m.stream, 1);
+  EXPECT_EQ(*scales.scale(1), 448.0f / 7.0f);
+  EXPECT_EQ(*scales.amax(1), 0.0f);
+  EXPECT_EQ(*scales.scale(0), 1.0f);
+  EXPECT_EQ(*scales.amax(0), 3.0f);
+  *scales.amax(2) = 1e-38f;
+  scales.update(*m.stream);
+  EXPECT_EQ(*scales.scale(0), 448.0f / 3.0f);
+  EXPECT_EQ(*scales.scale(1), 1.0f) << "an amax of zero";
+  EXPECT_EQ(*scales.scale(2), std::numeric_limits<float>::max()) << "an infinite quotient";
+  EXPECT_EQ(*scales.amax(0), 0.0f);
+}
+
+TEST(ScaleSet, StateBringsAnotherSetToTheSamePlace) {
+  Machine m;
+  ScaleSet a(m.arena, "s", delayed(3), {DType::e4m3, DType::e5m2}, {"a", "b"});
+  for (const float amax : {5.0f, 3.0f}) {
+    *a.amax(0) = *a.amax(1) = amax;
+    a.update(*m.stream);
+  }
+  ScaleSet b(m.arena, "s", delayed(3), {DType::e4m3, DType::e5m2}, {"a", "b"});
+  const auto from = a.state(), to = b.state();
+  ASSERT_EQ(from.size(), 3u);
+  for (std::size_t i = 0; i < from.size(); ++i) {
+    EXPECT_EQ(from[i].name, to[i].name);
+    std::copy_n(static_cast<const float*>(from[i].data), from[i].count, static_cast<float*>(to[i].data));
+  }
+  EXPECT_EQ(from[2].shape, (std::vector<std::int64_t>{3, 2}));
+  for (const float amax : {1.0f, 1.0f}) {
+    EXPECT_EQ(*a.scale_inv(0), *b.scale_inv(0));
+    *a.amax(0) = *b.amax(0) = amax;
+    a.update(*m.stream);
+    b.update(*m.stream);
+    EXPECT_EQ(*a.scale(0), *b.scale(0));
+  }
+}
+
+struct Sample {
+  std::vector<float> values = {0.5f, -3.0f, 1.25f, 2.0f, 0.0f, -0.001f};
+  ops::ConstMatrix matrix() const { return {values.data(), DType::f32, 2, 3, 3}; }
+  std::vector<std::uint8_t> row = std::vector<std::uint8_t>(6, 0xAA);
+  Fp8Copy copy() { return {.row = row.data()}; }
+};
+
+TEST(Quantizer, WithoutFp8TheMatrixIsTheOperand) {
+  Machine m;
+  Quantizer q(m.arena, "q", {}, {{"x", TensorRole::input}});
+  const Sample s;
+  const ops::Operand o = q.prepare(*m.stream, Quantizer::kPlain, s.matrix(), {}, true);
+  EXPECT_EQ(o.data, s.values.data());
+  EXPECT_EQ(o.dtype, DType::f32);
+  EXPECT_EQ(o.scale_inv, nullptr);
+  EXPECT_EQ(q.scales(), nullptr);
+}
+
+TEST(Quantizer, CurrentScalingSpreadsTheTensorOverTheFormat) {
+  Machine m;
+  Quantizer q(m.arena, "q", {.kind = RecipeKind::current},
+              {{"x", TensorRole::input}, {"g", TensorRole::output_gradient}});
+  for (const std::int64_t i : {0, 1}) {
+    Sample s;
+    const ops::Operand o = q.prepare(*m.stream, i, s.matrix(), s.copy(), true);
+    const DType format = i == 0 ? DType::e4m3 : DType::e5m2;
+    EXPECT_EQ(o.dtype, format);
+    EXPECT_EQ(o.rows, 2);
+    EXPECT_EQ(o.cols, 3);
+    const float scale = fp8_max(format) / 3.0f;
+    EXPECT_EQ(*o.scale_inv, 1.0f / scale);
+    for (std::size_t e = 0; e < s.values.size(); ++e) {
+      EXPECT_EQ(static_cast<const std::uint8_t*>(o.data)[e], to_fp8(s.values[e] * scale, format));
+    }
+  }
+}
+
+TEST(Quantizer, AFusedProducerAndAFinishedMatrixGiveTheSameBits) {
+  for (const RecipeKind kind : {RecipeKind::current, RecipeKind::delayed}) {
+    Machine m;
+    Quantizer q(m.arena, "q", {.kind = kind, .history_length = 2}, {{"x", TensorRole::input}});
+    Sample apart, fused;
+    const float apart_scale = *q.prepare(*m.stream, 0, apart.matrix(), apart.copy(), false).scale_inv;
+    ops::quantize(*m.stream, fused.matrix(), q.fuse(0, fused.copy(), false));
+    const ops::Operand o = q.finish(*m.stream, 0, fused.matrix(), fused.copy());
+    EXPECT_EQ(apart.row, fused.row);
+    EXPECT_EQ(apart_scale, *o.scale_inv);
+  }
+}
+
+TEST(Quantizer, DelayedScalingUsesYesterdaysScaleAndRecordsOnlyWhenAsked) {
+  Machine m;
+  Quantizer q(m.arena, "q", delayed(2), {{"x", TensorRole::input}});
+  Sample s;
+  q.prepare(*m.stream, 0, s.matrix(), s.copy(), false);
+  EXPECT_EQ(*q.scales()->amax(0), 0.0f);
+  q.prepare(*m.stream, 0, s.matrix(), s.copy(), true);
+  EXPECT_EQ(*q.scales()->amax(0), 3.0f);
+  EXPECT_EQ(s.row[1], to_fp8(-3.0f, DType::e4m3)) << "the scale of the first step is one";
+  q.scales()->update(*m.stream);
+  q.prepare(*m.stream, 0, s.matrix(), s.copy(), true);
+  EXPECT_EQ(s.row[1], to_fp8(-448.0f, DType::e4m3));
+}
+
+TEST(Audit, SaysWhatRanAndRefusesARunWithoutFp8) {
+  Audit audit({.kind = RecipeKind::current});
+  audit.plan({.name = "MLP down", .layers = 2, .rows = 64, .cols = 128, .fp8 = true});
+  audit.plan({.name = "head", .layers = 1, .rows = 192, .cols = 64, .reason = "kept in the compute dtype"});
+  EXPECT_NE(audit.table().find("E5M2 x E4M3"), std::string::npos);
+  EXPECT_NE(audit.table().find("kept in the compute dtype"), std::string::npos);
+  EXPECT_NO_THROW(audit.require_fp8()) << "nothing ran at all";
+  const ops::Operand plain{.dtype = DType::f32}, x{.dtype = DType::e4m3}, g{.dtype = DType::e5m2};
+  audit.count(ops::Product::forward, plain, plain);
+  EXPECT_THROW(audit.require_fp8(), Error);
+  audit.count(ops::Product::dgrad, g, x);
+  EXPECT_NO_THROW(audit.require_fp8());
+  EXPECT_EQ(audit.counted(ops::Product::dgrad, DType::e4m3), 1);
+  EXPECT_EQ(audit.fp8_products(), 1);
+  EXPECT_EQ(audit.products(), 2);
+  EXPECT_NE(audit.summary().find("1 of 2"), std::string::npos);
+  Audit bf16({.compute = DType::bf16});
+  bf16.count(ops::Product::forward, {.dtype = DType::bf16}, {.dtype = DType::bf16});
+  EXPECT_NO_THROW(bf16.require_fp8());
+}
+
+}  // namespace
+}  // namespace octet::precision
