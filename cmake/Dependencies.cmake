@@ -20,6 +20,7 @@ set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
                       INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
 pkg_check_modules(YAMLCPP REQUIRED IMPORTED_TARGET yaml-cpp)
 pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)
+pkg_check_modules(PNG REQUIRED IMPORTED_TARGET libpng)
 pkg_check_modules(HDF5 REQUIRED IMPORTED_TARGET hdf5-serial)
 # Only libmpi: the MPI C++ bindings are gone from newer Open MPI.
 pkg_check_modules(OMPI REQUIRED IMPORTED_TARGET ompi-c)

@@ -1,0 +1,120 @@
+// report: everything that a run says and leaves behind for people: banner, progress bar, log lines,
+// trainer_log.jsonl, trainer_state.json, TensorBoard, plots, results, summary, model card.
+//
+// A Reporter exists on the printing rank only and knows nothing of ranks, devices or models: the loop hands
+// it facts. trainer_log.jsonl is the one truth: on resume the history is read back from it, and rows after
+// the resumed step are dropped, so that nothing appears twice. Files other than the two logs appear whole or
+// not at all. Human lines go through octet::log; names, tags and fields are those of Hugging Face and
+// LLaMA-Factory.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "octet/base/json.h"
+
+namespace octet::report {
+
+/// What is known before the first step.
+struct RunFacts {
+  std::string output_dir;
+  std::string run_name;
+  std::string logging_dir;  ///< "" for output_dir/runs/DATE_HOST
+  bool tensorboard = false;
+  bool plot = false;
+
+  std::int64_t examples = 0;
+  double epochs = 1;
+  std::int64_t total_steps = 0;
+  std::int64_t first_step = 0;  ///< optimizer steps already done: 0, or those of the checkpoint resumed
+  std::int64_t micro_batch = 1;
+  std::int64_t accumulation = 1;
+  std::int64_t world = 1;
+  std::int64_t trainable_parameters = 0;
+  std::int64_t all_parameters = 0;
+
+  std::int64_t logging_steps = 1;
+  bool logging_first_step = false;
+  std::int64_t save_steps = 0;
+  std::int64_t eval_steps = 0;
+
+  double flops_per_token = 0;    ///< throughput.h; 0 leaves MFU out
+  double peak_flops = 989.4e12;  ///< of one device
+  double gpu_hour_price = 0;     ///< of one device; 0 leaves the cost out
+  std::string base_model;        ///< for the model card
+  std::vector<std::string> datasets;
+  std::vector<std::pair<std::string, std::string>> hyperparameters;  ///< rows of the model card
+};
+
+/// One optimizer step, over all ranks.
+struct StepFacts {
+  std::int64_t step = 0;  ///< 1 for the first
+  double epoch = 0;
+  double loss = 0;
+  double grad_norm = 0;  ///< before clipping
+  double learning_rate = 0;
+  double seconds = 0;             ///< wall time of the step
+  std::int64_t tokens = 0;        ///< that went through the model
+  std::int64_t label_tokens = 0;  ///< that were trained
+  std::int64_t samples = 0;
+  std::int64_t memory_bytes = 0;                      ///< in use now, largest rank
+  std::int64_t memory_peak_bytes = 0;                 ///< highest so far, largest rank
+  double data_seconds = 0;                            ///< waited for data
+  double comm_exposed_seconds = 0;                    ///< waited for messages
+  std::int64_t comm_bytes = 0;                        ///< sent by one rank
+  std::vector<double> rank_losses;                    ///< optional: rank{r}/loss
+  std::vector<std::pair<std::string, double>> extra;  ///< optional tags with values ("fp8/overflows", 3)
+};
+
+struct EvalFacts {
+  std::int64_t step = 0;
+  double epoch = 0;
+  double loss = 0;
+  double seconds = 0;
+  std::int64_t samples = 0;
+  std::int64_t batches = 0;
+  bool perplexity = false;  ///< also report exp(loss)
+};
+
+struct FinishFacts {
+  std::string status = "completed";  ///< or "stopped", …
+  std::string final_model;           ///< checkpoint or folder; "" leaves the line out
+  std::vector<std::string> next;     ///< lines on what to try next
+};
+
+class Reporter {
+ public:
+  /// Opens the logs of output_dir (made when missing). With first_step > 0 the history up to it is taken
+  /// over; with 0 earlier logs of the folder are replaced. Throws Error when the folder or a log cannot be
+  /// written.
+  explicit Reporter(RunFacts facts);
+  ~Reporter();
+  Reporter(const Reporter&) = delete;
+  Reporter& operator=(const Reporter&) = delete;
+
+  /// Prints the banner and draws the bar.
+  void start();
+  /// Takes a step in; logs when it is the turn of logging_steps, the first (logging_first_step) or the last.
+  void step(const StepFacts& facts);
+  void evaluation(const EvalFacts& facts);
+  /// A checkpoint of `step` is on disk: writes trainer_state.json and the plots.
+  void saved(std::int64_t step, const std::string& path);
+  /// Ends the bar; writes results, state, plots, model card; prints the summary.
+  void finish(const FinishFacts& facts);
+
+  /// trainer_state.json as it stands (Hugging Face's fields), for who wants it in a checkpoint.
+  Json state() const;
+  /// True when step() would log this step.
+  bool logs_at(std::int64_t step) const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace octet::report

@@ -1,0 +1,122 @@
+#include "history.h"
+
+#include <cmath>
+
+#include "run_log.h"
+#include "words.h"
+
+namespace octet::report {
+namespace {
+
+// The rows' names in trainer_log.jsonl and in Hugging Face's log_history.
+constexpr std::pair<const char*, const char*> kNames[] = {
+    {"epoch", "epoch"},
+    {"loss", "loss"},
+    {"grad_norm", "grad_norm"},
+    {"lr", "learning_rate"},
+    {"eval_loss", "eval_loss"},
+    {"eval_runtime", "eval_runtime"},
+    {"eval_samples_per_second", "eval_samples_per_second"},
+    {"eval_steps_per_second", "eval_steps_per_second"},
+    {"perplexity", "perplexity"},
+};
+
+std::string shown(double value, int digits) {
+  return std::isnan(value) ? "" : python_number(value, digits);
+}
+
+}  // namespace
+
+double Totals::mean_loss() const {
+  return loss_steps > 0 ? loss_sum / static_cast<double>(loss_steps) : NAN;
+}
+
+Json trainer_state(const RunFacts& facts, const Totals& totals, const std::vector<Json>& rows) {
+  Json history = Json::array();
+  for (const Json& row : rows) {
+    Json entry = Json::object();
+    for (const auto& [ours, theirs] : kNames) {
+      if (row.contains(ours)) entry[theirs] = row.at(ours);
+    }
+    entry["step"] = row.at("current_steps");
+    history.push_back(std::move(entry));
+  }
+  Json state;
+  state["best_metric"] = nullptr;
+  state["best_model_checkpoint"] = nullptr;
+  state["epoch"] = totals.epoch;
+  state["eval_steps"] = facts.eval_steps;
+  state["global_step"] = totals.step;
+  state["is_hyper_param_search"] = false;
+  state["is_local_process_zero"] = true;
+  state["is_world_process_zero"] = true;
+  state["log_history"] = std::move(history);
+  state["logging_steps"] = facts.logging_steps;
+  state["max_steps"] = facts.total_steps;
+  state["num_input_tokens_seen"] = totals.tokens;
+  state["num_train_epochs"] = static_cast<std::int64_t>(std::min(9e15, std::ceil(facts.epochs)));
+  state["save_steps"] = facts.save_steps;
+  state["stateful_callbacks"] = Json::object();
+  state["total_flos"] = facts.flops_per_token * static_cast<double>(totals.tokens);
+  state["train_batch_size"] = facts.micro_batch;
+  state["trial_name"] = nullptr;
+  state["trial_params"] = nullptr;
+  return state;
+}
+
+Figure loss_figure(const RunFacts& facts, const std::vector<Json>& rows, bool with_evaluation) {
+  Figure figure{.title = "Loss of " + (facts.run_name.empty() ? facts.output_dir : facts.run_name),
+                .x_label = "step",
+                .y_label = "loss",
+                .series = {}};
+  Series train{.name = "training", .points = {}};
+  Series eval{.name = "evaluation", .points = {}, .smooth = false, .markers = true};
+  for (const Json& row : rows) {
+    const double step = number_of(row, "current_steps");
+    if (row.contains("loss")) train.points.emplace_back(step, number_of(row, "loss"));
+    if (row.contains("eval_loss")) eval.points.emplace_back(step, number_of(row, "eval_loss"));
+  }
+  figure.series.push_back(std::move(train));
+  if (with_evaluation) figure.series.push_back(std::move(eval));
+  return figure;
+}
+
+std::string model_card(const RunFacts& facts, const std::vector<Json>& rows, const Json& results) {
+  const std::string name = facts.run_name.empty() ? facts.output_dir : facts.run_name;
+  std::string text = "---\n";
+  if (!facts.base_model.empty()) text += "base_model: " + quoted(facts.base_model) + "\n";
+  if (!facts.datasets.empty()) {
+    text += "datasets:\n";
+    for (const auto& dataset : facts.datasets) text += "- " + quoted(dataset) + "\n";
+  }
+  text += "tags:\n- octet\n- generated_from_trainer\nmodel-index:\n- name: " + quoted(name) +
+          "\n  results: []\n---\n\n";
+  text += "# " + cell(name) + "\n\n";
+  if (!facts.base_model.empty()) text += "Trained from `" + cell(facts.base_model) + "`";
+  if (!facts.base_model.empty() && !facts.datasets.empty()) {
+    text += " on ";
+    for (std::size_t i = 0; i < facts.datasets.size(); ++i)
+      text += (i > 0 ? ", `" : "`") + cell(facts.datasets[i]) + "`";
+  }
+  if (!facts.base_model.empty()) text += ".\n\n";
+  text += "## Results\n\n| | |\n|---|---|\n";
+  for (const auto& [key, value] : results.items()) {
+    text += "| " + key + " | " +
+            (value.is_number_float() ? python_number(value.get<double>(), 6) : value.dump()) + " |\n";
+  }
+  text += "\n## Hyperparameters\n\n| key | value |\n|---|---|\n";
+  for (const auto& [key, value] : facts.hyperparameters)
+    text += "| " + cell(key) + " | " + cell(value) + " |\n";
+  text += "\n## Training\n\n| step | epoch | training loss | evaluation loss |\n|---:|---:|---:|---:|\n";
+  // At most about forty rows, evaluations and the last one always.
+  const std::size_t stride = rows.size() / 40 + 1;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const Json& row = rows[i];
+    if (i % stride != 0 && i + 1 != rows.size() && !row.contains("eval_loss")) continue;
+    text += "| " + row.at("current_steps").dump() + " | " + shown(number_of(row, "epoch"), 4) + " | " +
+            shown(number_of(row, "loss"), 5) + " | " + shown(number_of(row, "eval_loss"), 5) + " |\n";
+  }
+  return text;
+}
+
+}  // namespace octet::report

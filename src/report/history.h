@@ -1,0 +1,33 @@
+// What the files of a run say, made from the rows of trainer_log.jsonl.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "octet/base/json.h"
+#include "octet/report/plot.h"
+#include "octet/report/reporter.h"
+
+namespace octet::report {
+
+/// Sums over the whole run, resumed parts included.
+struct Totals {
+  std::int64_t step = 0;
+  double epoch = 0;
+  std::int64_t tokens = 0;
+  double elapsed = 0;   ///< seconds, all sessions
+  double loss_sum = 0;  ///< over the steps counted in loss_steps
+  std::int64_t loss_steps = 0;
+  double mean_loss() const;
+};
+
+/// Hugging Face's trainer_state.json.
+Json trainer_state(const RunFacts& facts, const Totals& totals, const std::vector<Json>& rows);
+
+/// Loss over steps, and the losses of evaluations where there are any.
+Figure loss_figure(const RunFacts& facts, const std::vector<Json>& rows, bool with_evaluation);
+
+/// README.md of the output folder.
+std::string model_card(const RunFacts& facts, const std::vector<Json>& rows, const Json& results);
+
+}  // namespace octet::report

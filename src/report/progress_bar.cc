@@ -1,0 +1,157 @@
+#include "progress_bar.h"
+
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <mutex>
+
+#include "octet/base/log.h"
+
+namespace octet::report {
+namespace {
+
+// log calls the hooks from any thread, under its own lock; the bar is drawn from one. This lock keeps the two
+// apart. It is never held while something is logged.
+std::mutex bar_mutex;
+ProgressBar* active = nullptr;
+
+constexpr double kRedrawSeconds = 0.1;
+constexpr double kLineSeconds = 60;
+
+double seconds_between(std::chrono::steady_clock::time_point a, std::chrono::steady_clock::time_point b) {
+  return std::chrono::duration<double>(b - a).count();
+}
+
+int terminal_columns() {
+  winsize size{};
+  if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 80;
+  return size.ws_col;
+}
+
+}  // namespace
+
+std::string bar_time(double seconds) {
+  if (!std::isfinite(seconds) || seconds < 0 || seconds > 3.6e8) return "?";
+  const auto s = static_cast<long long>(seconds);
+  char text[48];
+  if (s >= 3600) {
+    std::snprintf(text, sizeof text, "%lld:%02lld:%02lld", s / 3600, s / 60 % 60, s % 60);
+  } else {
+    std::snprintf(text, sizeof text, "%02lld:%02lld", s / 60, s % 60);
+  }
+  return text;
+}
+
+std::string bar_text(std::int64_t done, std::int64_t total, double elapsed, double rate, int cells) {
+  static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
+  const double share =
+      total > 0 ? std::clamp(static_cast<double>(done) / static_cast<double>(total), 0.0, 1.0) : 0.0;
+  std::string bar;
+  const int eighths = static_cast<int>(share * cells * 8);
+  for (int i = 0; i < eighths / 8; ++i) bar += "█";
+  bar += kEighths[eighths % 8];
+  bar.append(static_cast<std::size_t>(std::max(0, cells - (eighths + 7) / 8)), ' ');
+  char head[16], tail[96];
+  std::snprintf(head, sizeof head, "%3d%%|", static_cast<int>(share * 100));
+  const std::string counts = std::to_string(done) + "/" + std::to_string(total);
+  if (rate > 0) {
+    const double left = static_cast<double>(std::max<std::int64_t>(0, total - done)) * rate;
+    std::snprintf(tail, sizeof tail, " [%s<%s, %5.*fs/it]", bar_time(elapsed).c_str(), bar_time(left).c_str(),
+                  rate < 0.1 ? 4 : 2, rate);
+  } else {
+    std::snprintf(tail, sizeof tail, " [%s<?, ?s/it]", bar_time(elapsed).c_str());
+  }
+  return head + bar + "| " + counts + tail;
+}
+
+ProgressBar::ProgressBar(std::int64_t done, std::int64_t total)
+    : done_(done), total_(total), terminal_(isatty(STDERR_FILENO) == 1), begin_(Clock::now()) {}
+
+ProgressBar::~ProgressBar() {
+  finish();
+}
+
+void ProgressBar::start() {
+  begin_ = drawn_ = printed_ = Clock::now();
+  {
+    const std::lock_guard lock(bar_mutex);
+    active = this;
+    running_ = true;
+    if (terminal_) draw();
+  }
+  log::set_hooks(&ProgressBar::before_line, &ProgressBar::after_line);
+}
+
+void ProgressBar::advance(std::int64_t done, double seconds_per_step) {
+  const std::lock_guard lock(bar_mutex);
+  done_ = done;
+  // The rate of the last steps counts most (as in tqdm), so that the estimate follows a change.
+  seconds_per_step_ =
+      seconds_per_step_ > 0 ? 0.7 * seconds_per_step_ + 0.3 * seconds_per_step : seconds_per_step;
+  if (!running_) return;
+  const auto now = Clock::now();
+  if (terminal_) {
+    if (done_ < total_ && seconds_between(drawn_, now) < kRedrawSeconds) return;
+    drawn_ = now;
+    draw();
+  } else {
+    const std::int64_t share = total_ > 0 ? done_ * 10 / total_ : 0;
+    if (share > printed_share_ || seconds_between(printed_, now) > kLineSeconds) print_line();
+    printed_share_ = std::max(printed_share_, share);
+  }
+}
+
+void ProgressBar::finish() {
+  {
+    const std::lock_guard lock(bar_mutex);
+    if (!running_) return;
+    running_ = false;
+    if (terminal_ && visible_) {
+      draw();
+      std::fputc('\n', stderr);
+    }
+    visible_ = false;
+    active = nullptr;
+  }
+  log::set_hooks(nullptr, nullptr);
+}
+
+void ProgressBar::before_line() {
+  const std::lock_guard lock(bar_mutex);
+  if (active != nullptr && active->terminal_) active->clear();
+}
+
+void ProgressBar::after_line() {
+  const std::lock_guard lock(bar_mutex);
+  if (active != nullptr && active->terminal_) active->draw();
+}
+
+void ProgressBar::draw() {
+  const double elapsed = seconds_between(begin_, Clock::now());
+  // Everything but the bar is at most 60 wide; the bar takes what is left.
+  const int cells = std::clamp(terminal_columns() - 60, 10, 40);
+  const std::string text = "\r" + bar_text(done_, total_, elapsed, seconds_per_step_, cells) + "\033[K";
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+  visible_ = true;
+}
+
+void ProgressBar::clear() {
+  if (!visible_) return;
+  std::fputs("\r\033[K", stderr);
+  std::fflush(stderr);
+  visible_ = false;
+}
+
+void ProgressBar::print_line() {
+  printed_ = Clock::now();
+  const std::string text =
+      bar_text(done_, total_, seconds_between(begin_, printed_), seconds_per_step_, 20) + "\n";
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+}
+
+}  // namespace octet::report

@@ -1,0 +1,433 @@
+#include "octet/report/reporter.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "history.h"
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/base/log.h"
+#include "octet/base/strings.h"
+#include "octet/report/plot.h"
+#include "octet/report/tfevents.h"
+#include "octet/report/throughput.h"
+#include "progress_bar.h"
+#include "run_log.h"
+#include "words.h"
+
+namespace octet::report {
+namespace {
+
+// What has been summed up since the last log line, or since the start of this session.
+struct Window {
+  double loss = 0, seconds = 0, data_seconds = 0, comm_seconds = 0;
+  std::int64_t steps = 0, tokens = 0, label_tokens = 0, samples = 0, comm_bytes = 0;
+
+  void add(const StepFacts& f) {
+    loss += f.loss, seconds += f.seconds, data_seconds += f.data_seconds,
+        comm_seconds += f.comm_exposed_seconds;
+    ++steps, tokens += f.tokens, label_tokens += f.label_tokens, samples += f.samples,
+        comm_bytes += f.comm_bytes;
+  }
+  double per_step(double x) const { return steps > 0 ? x / static_cast<double>(steps) : 0; }
+  double per_second(double x) const { return seconds > 0 ? x / seconds : 0; }
+};
+
+std::string newest_folder(const std::string& parent) {
+  std::string newest;
+  std::filesystem::file_time_type time;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(parent, error)) {
+    if (!entry.is_directory(error)) continue;
+    const auto written = entry.last_write_time(error);
+    if (error || (!newest.empty() && written <= time)) continue;
+    newest = entry.path().string();
+    time = written;
+  }
+  return newest;
+}
+
+double gib(std::int64_t bytes) {
+  return static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0);
+}
+
+}  // namespace
+
+struct Reporter::Impl {
+  RunFacts facts;
+  RunLog log;
+  ProgressBar bar;
+  std::unique_ptr<EventFile> events;
+  Totals totals;
+  Window window, session;
+  std::int64_t peak_memory = 0;
+  double first_loss = NAN, last_loss = NAN, eval_loss = NAN;
+  Json eval_results;
+  std::string last_checkpoint;
+
+  explicit Impl(RunFacts f)
+      : facts(std::move(f)),
+        log((make_folders(facts.output_dir), facts.output_dir + "/trainer_log.jsonl"), facts.first_step),
+        bar(facts.first_step, facts.total_steps) {
+    if (log.broken() > 0) {
+      log::warn(std::to_string(log.broken()) + " broken lines of trainer_log.jsonl were dropped");
+    }
+    totals.step = facts.first_step;
+    take_over();
+    if (facts.tensorboard) {
+      std::string folder = facts.logging_dir;
+      if (folder.empty() && facts.first_step > 0) folder = newest_folder(facts.output_dir + "/runs");
+      if (folder.empty()) folder = facts.output_dir + "/runs/" + date_and_host();
+      events = std::make_unique<EventFile>(folder, facts.first_step + 1);
+    }
+  }
+
+  // Brings the sums to where they stood after first_step: exactly when trainer_state.json is of that step,
+  // else as far as the rows tell.
+  void take_over() {
+    std::int64_t counted = 0;
+    for (const Json& row : log.rows()) {
+      const auto step = static_cast<std::int64_t>(number_of(row, "current_steps"));
+      if (row.contains("eval_loss")) eval_loss = number_of(row, "eval_loss");
+      if (!row.contains("loss")) continue;
+      const double loss = number_of(row, "loss");
+      if (std::isnan(first_loss)) first_loss = loss;
+      last_loss = loss;
+      if (std::isfinite(loss)) {
+        totals.loss_sum += loss * static_cast<double>(step - counted);
+        totals.loss_steps += step - counted;
+      }
+      counted = step;
+      if (const double epoch = number_of(row, "epoch"); std::isfinite(epoch)) totals.epoch = epoch;
+      if (const double tokens = number_of(row, "total_tokens"); tokens >= 0 && tokens < 9e18) {
+        totals.tokens = static_cast<std::int64_t>(tokens);
+      }
+      if (const double seconds = number_of(row, "elapsed_seconds"); seconds >= 0) totals.elapsed = seconds;
+    }
+    if (facts.first_step > 0) take_over_window();
+  }
+
+  void take_over_window() {
+    const std::string path = facts.output_dir + "/trainer_state.json";
+    if (!path_exists(path)) return;
+    try {
+      const Json state = read_json(path);
+      if (!state.is_object() || number_of(state, "global_step") != static_cast<double>(facts.first_step))
+        return;
+      const double tokens = number_of(state, "num_input_tokens_seen"), epoch = number_of(state, "epoch");
+      if (tokens >= 0 && tokens < 9e18) totals.tokens = static_cast<std::int64_t>(tokens);
+      if (std::isfinite(epoch)) totals.epoch = epoch;
+      const auto found = state.find("since_last_log");
+      if (found == state.end() || !found->is_object()) return;
+      const double loss = number_of(*found, "loss_sum"), steps = number_of(*found, "steps");
+      if (!std::isfinite(loss) || !(steps >= 0 && steps <= static_cast<double>(facts.first_step))) return;
+      window.loss = loss;
+      window.steps = static_cast<std::int64_t>(steps);
+      totals.loss_sum += loss;
+      totals.loss_steps += window.steps;
+      resumed_window_steps = window.steps;
+    } catch (const Error& e) {
+      log::warn(std::string("trainer_state.json is not read: ") + e.what());
+    }
+  }
+  std::int64_t resumed_window_steps = 0;  // steps of the window whose times are not known
+
+  bool logs_at(std::int64_t step) const {
+    return step % std::max<std::int64_t>(1, facts.logging_steps) == 0 || step == facts.total_steps ||
+           (facts.logging_first_step && step == 1);
+  }
+
+  double utilisation(double tokens_per_second) const {
+    return flop_utilisation(facts.flops_per_token, tokens_per_second, facts.world, facts.peak_flops);
+  }
+
+  double remaining_seconds() const {
+    return session.per_step(session.seconds) *
+           static_cast<double>(std::max<std::int64_t>(0, facts.total_steps - totals.step));
+  }
+
+  Json row_of(std::int64_t step) const {
+    Json row;
+    row["current_steps"] = step;
+    row["total_steps"] = facts.total_steps;
+    return row;
+  }
+
+  void finish_row(Json& row, double epoch) const {
+    row["epoch"] = epoch;
+    row["percentage"] = facts.total_steps > 0 ? std::round(1e4 * static_cast<double>(row["current_steps"]) /
+                                                           static_cast<double>(facts.total_steps)) /
+                                                    100
+                                              : 100.0;
+    row["elapsed_time"] = clock_time(totals.elapsed);
+    row["remaining_time"] = clock_time(remaining_seconds());
+    row["elapsed_seconds"] = totals.elapsed;
+  }
+
+  void log_step(const StepFacts& f);
+  void write_events(const StepFacts& f, double loss, double seconds, double rate);
+  Json state() const;
+  void write_state() const;
+  void write_plots() const;
+  Json train_results() const;
+  void summary(const FinishFacts& facts) const;
+};
+
+void Reporter::Impl::log_step(const StepFacts& f) {
+  const double loss = window.per_step(window.loss);
+  const std::int64_t timed = window.steps - resumed_window_steps;
+  const double seconds = timed > 0 ? window.seconds / static_cast<double>(timed) : 0;
+  const double rate = window.per_second(static_cast<double>(window.tokens));
+  const double mfu = utilisation(rate);
+  if (std::isnan(first_loss)) first_loss = loss;
+  last_loss = loss;
+
+  Json row = row_of(f.step);
+  row["loss"] = loss;
+  row["grad_norm"] = f.grad_norm;
+  row["lr"] = f.learning_rate;
+  finish_row(row, f.epoch);
+  row["seconds_per_step"] = seconds;
+  row["throughput"] = rate;
+  row["label_tokens_per_second"] = window.per_second(static_cast<double>(window.label_tokens));
+  row["total_tokens"] = totals.tokens;
+  if (facts.flops_per_token > 0) row["mfu"] = mfu;
+  if (f.memory_bytes > 0) row["vram_allocated"] = gib(f.memory_bytes);
+  if (f.memory_peak_bytes > 0) row["vram_reserved"] = gib(f.memory_peak_bytes);
+  log.append(std::move(row));
+
+  std::string line = "{'loss': " + python_number(loss, 5) +
+                     ", 'grad_norm': " + python_number(f.grad_norm, 4) +
+                     ", 'learning_rate': " + python_number(f.learning_rate, 5) +
+                     ", 'epoch': " + python_number(std::round(f.epoch * 100) / 100, 6) + "}  step " +
+                     std::to_string(f.step) + "/" + std::to_string(facts.total_steps) + ", " +
+                     python_number(seconds, 3) + " s/it, " + rate_text(rate) + " tokens/s";
+  if (facts.flops_per_token > 0) line += ", MFU " + python_number(100 * mfu, 3) + " %";
+  if (f.memory_bytes > 0) line += ", memory " + human_bytes(static_cast<double>(f.memory_bytes));
+  log::info(line);
+  write_events(f, loss, seconds, rate);
+  window = {};
+  resumed_window_steps = 0;
+}
+
+void Reporter::Impl::write_events(const StepFacts& f, double loss, double seconds, double rate) {
+  if (!events) return;
+  std::vector<std::pair<std::string, double>> scalars{
+      {"train/loss", loss},
+      {"train/grad_norm", f.grad_norm},
+      {"train/learning_rate", f.learning_rate},
+      {"train/epoch", f.epoch},
+      {"train/global_step", static_cast<double>(f.step)},
+      {"perf/seconds_per_step", seconds},
+      {"perf/tokens_per_second", rate},
+      {"perf/data_seconds", window.per_step(window.data_seconds)}};
+  if (facts.flops_per_token > 0) scalars.emplace_back("perf/mfu", utilisation(rate));
+  if (f.memory_bytes > 0) scalars.emplace_back("memory/allocated_gib", gib(f.memory_bytes));
+  if (f.memory_peak_bytes > 0) scalars.emplace_back("memory/peak_gib", gib(f.memory_peak_bytes));
+  scalars.emplace_back("comm/bytes", window.per_step(static_cast<double>(window.comm_bytes)));
+  scalars.emplace_back("comm/exposed_ms", 1e3 * window.per_step(window.comm_seconds));
+  for (std::size_t rank = 0; rank < f.rank_losses.size(); ++rank) {
+    scalars.emplace_back("rank" + std::to_string(rank) + "/loss", f.rank_losses[rank]);
+  }
+  scalars.insert(scalars.end(), f.extra.begin(), f.extra.end());
+  events->write(f.step, scalars);
+}
+
+Json Reporter::Impl::state() const {
+  Json state = trainer_state(facts, totals, log.rows());
+  state["since_last_log"] = {{"loss_sum", window.loss}, {"steps", window.steps}};
+  return state;
+}
+
+void Reporter::Impl::write_state() const {
+  write_file_atomically(facts.output_dir + "/trainer_state.json",
+                        state().dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+void Reporter::Impl::write_plots() const {
+  if (!facts.plot) return;
+  const auto write = [&](const std::string& name, bool with_evaluation) {
+    const Figure figure = loss_figure(facts, log.rows(), with_evaluation);
+    write_file_atomically(facts.output_dir + "/" + name + ".svg", to_svg(figure));
+    write_file_atomically(facts.output_dir + "/" + name + ".png", to_png(figure));
+  };
+  write("training_loss", false);
+  if (!std::isnan(eval_loss)) write("training_eval_loss", true);
+}
+
+Json Reporter::Impl::train_results() const {
+  Json results;
+  results["epoch"] = totals.epoch;
+  results["total_flos"] = facts.flops_per_token * static_cast<double>(totals.tokens);
+  results["train_loss"] = totals.mean_loss();
+  results["train_runtime"] = session.seconds;
+  results["train_samples_per_second"] = session.per_second(static_cast<double>(session.samples));
+  results["train_steps_per_second"] = session.per_second(static_cast<double>(session.steps));
+  results["train_tokens_per_second"] = session.per_second(static_cast<double>(session.tokens));
+  results["num_input_tokens_seen"] = totals.tokens;
+  return results;
+}
+
+void Reporter::Impl::summary(const FinishFacts& finish) const {
+  std::vector<std::pair<std::string, std::string>> rows;
+  const double rate = session.per_second(static_cast<double>(session.tokens));
+  rows.emplace_back("status", finish.status);
+  rows.emplace_back("steps", with_commas(totals.step) + " of " + with_commas(facts.total_steps) + " (epoch " +
+                                 fixed(totals.epoch, 2) + ")");
+  if (!std::isnan(last_loss)) {
+    rows.emplace_back("training loss", python_number(first_loss, 4) + " -> " + python_number(last_loss, 4) +
+                                           " (mean " + python_number(totals.mean_loss(), 4) + ")");
+  }
+  if (!std::isnan(eval_loss)) rows.emplace_back("evaluation loss", python_number(eval_loss, 4));
+  rows.emplace_back("time", clock_time(totals.elapsed) + ", " +
+                                python_number(session.per_step(session.seconds), 3) + " s/it");
+  rows.emplace_back("tokens", with_commas(totals.tokens) + ", " + rate_text(rate) + " a second");
+  if (facts.flops_per_token > 0) rows.emplace_back("MFU", python_number(100 * utilisation(rate), 3) + " %");
+  if (session.data_seconds > 0) {
+    rows.emplace_back("waited for data",
+                      fixed(100 * session.per_second(session.data_seconds), 1) + " % of the time");
+  }
+  if (peak_memory > 0)
+    rows.emplace_back("peak memory", human_bytes(static_cast<double>(peak_memory)) + " on a rank");
+  if (facts.gpu_hour_price > 0) {
+    const double cost = totals.elapsed / 3600 * static_cast<double>(facts.world) * facts.gpu_hour_price;
+    rows.emplace_back("cost", fixed(cost, 2) + " (" + std::to_string(facts.world) + " x " +
+                                  fixed(facts.gpu_hour_price, 2) + " an hour)");
+  }
+  if (!last_checkpoint.empty()) rows.emplace_back("checkpoint", last_checkpoint);
+  if (!finish.final_model.empty()) rows.emplace_back("model", finish.final_model);
+  rows.emplace_back("log", facts.output_dir + "/trainer_log.jsonl");
+  if (facts.plot) rows.emplace_back("plot", facts.output_dir + "/training_loss.svg");
+  if (events) rows.emplace_back("TensorBoard", std::filesystem::path(events->path()).parent_path().string());
+  std::size_t width = 0;
+  for (const auto& [name, value] : rows) width = std::max(width, name.size());
+  log::info("***** Training " + finish.status + " *****");
+  for (std::size_t i = 1; i < rows.size(); ++i) {
+    log::info("  " + rows[i].first + std::string(width - rows[i].first.size(), ' ') + "  " + rows[i].second);
+  }
+  for (const auto& line : finish.next) log::info(line);
+}
+
+Reporter::Reporter(RunFacts facts) : impl_(std::make_unique<Impl>(std::move(facts))) {}
+Reporter::~Reporter() = default;
+
+bool Reporter::logs_at(std::int64_t step) const {
+  return impl_->logs_at(step);
+}
+Json Reporter::state() const {
+  return impl_->state();
+}
+
+void Reporter::start() {
+  const RunFacts& f = impl_->facts;
+  const auto line = [](const std::string& name, const std::string& value) {
+    log::info("  " + name + " = " + value);
+  };
+  log::info("***** Running training *****");
+  line("Num examples", with_commas(f.examples));
+  line("Num Epochs", python_number(f.epochs, 6));
+  line("Instantaneous batch size per device", with_commas(f.micro_batch));
+  line("Total train batch size (w. parallel, distributed & accumulation)",
+       with_commas(f.micro_batch * f.accumulation * f.world));
+  line("Gradient Accumulation steps", with_commas(f.accumulation));
+  line("Total optimization steps", with_commas(f.total_steps));
+  line("Number of trainable parameters", with_commas(f.trainable_parameters));
+  const double share = f.all_parameters > 0 ? 100.0 * static_cast<double>(f.trainable_parameters) /
+                                                  static_cast<double>(f.all_parameters)
+                                            : 0;
+  log::info("trainable params: " + with_commas(f.trainable_parameters) +
+            " || all params: " + with_commas(f.all_parameters) + " || trainable%: " + fixed(share, 4));
+  if (f.first_step > 0) log::info("  Continuing from global step " + with_commas(f.first_step));
+  impl_->bar.start();
+}
+
+void Reporter::step(const StepFacts& facts) {
+  Impl& r = *impl_;
+  r.window.add(facts);
+  r.session.add(facts);
+  r.totals.step = facts.step;
+  r.totals.epoch = facts.epoch;
+  r.totals.tokens += facts.tokens;
+  r.totals.elapsed += facts.seconds;
+  if (std::isfinite(facts.loss)) {
+    r.totals.loss_sum += facts.loss;
+    ++r.totals.loss_steps;
+  }
+  r.peak_memory = std::max(r.peak_memory, facts.memory_peak_bytes);
+  if (r.logs_at(facts.step)) r.log_step(facts);
+  r.bar.advance(facts.step, facts.seconds);
+}
+
+void Reporter::evaluation(const EvalFacts& facts) {
+  Impl& r = *impl_;
+  const auto per_second = [&](std::int64_t n) {
+    return facts.seconds > 0 ? static_cast<double>(n) / facts.seconds : 0.0;
+  };
+  Json results;
+  results["epoch"] = facts.epoch;
+  results["eval_loss"] = facts.loss;
+  results["eval_runtime"] = facts.seconds;
+  results["eval_samples_per_second"] = per_second(facts.samples);
+  results["eval_steps_per_second"] = per_second(facts.batches);
+  if (facts.perplexity) results["perplexity"] = std::exp(facts.loss);
+  r.eval_results = results;
+  r.eval_loss = facts.loss;
+  r.totals.elapsed += facts.seconds;
+  Json row = r.row_of(facts.step);
+  for (const auto& [key, value] : results.items()) {
+    if (key != "epoch") row[key] = value;
+  }
+  r.finish_row(row, facts.epoch);
+  r.log.append(std::move(row));
+  std::string line = "{'eval_loss': " + python_number(facts.loss, 5) +
+                     ", 'eval_runtime': " + python_number(facts.seconds, 4) +
+                     ", 'eval_samples_per_second': " + python_number(per_second(facts.samples), 4) +
+                     ", 'eval_steps_per_second': " + python_number(per_second(facts.batches), 4);
+  if (facts.perplexity) line += ", 'perplexity': " + python_number(std::exp(facts.loss), 5);
+  log::info(line + ", 'epoch': " + python_number(std::round(facts.epoch * 100) / 100, 6) + "}");
+  if (r.events) {
+    r.events->write(facts.step, {{"eval/loss", facts.loss},
+                                 {"eval/runtime", facts.seconds},
+                                 {"eval/samples_per_second", per_second(facts.samples)},
+                                 {"eval/steps_per_second", per_second(facts.batches)}});
+  }
+}
+
+void Reporter::saved(std::int64_t step, const std::string& path) {
+  impl_->last_checkpoint = path;
+  impl_->write_state();
+  impl_->write_plots();
+  log::info("checkpoint of step " + with_commas(step) + " saved to " + path);
+}
+
+void Reporter::finish(const FinishFacts& facts) {
+  Impl& r = *impl_;
+  r.bar.finish();
+  const Json train = r.train_results();
+  Json all = train;
+  const auto write = [&](const std::string& name, const Json& json) {
+    write_file_atomically(r.facts.output_dir + "/" + name,
+                          json.dump(4, ' ', false, Json::error_handler_t::replace) + "\n");
+  };
+  if (!r.eval_results.is_null()) {
+    write("eval_results.json", r.eval_results);
+    for (const auto& [key, value] : r.eval_results.items()) all[key] = value;
+  }
+  write("train_results.json", train);
+  write("all_results.json", all);
+  r.write_state();
+  r.write_plots();
+  write_file_atomically(r.facts.output_dir + "/README.md", model_card(r.facts, r.log.rows(), all));
+  if (r.events && r.session.steps > 0) {
+    r.events->write(r.totals.step,
+                    {{"train/train_loss", r.totals.mean_loss()},
+                     {"train/train_runtime", r.session.seconds},
+                     {"train/train_samples_per_second", train.at("train_samples_per_second").get<double>()},
+                     {"train/train_steps_per_second", train.at("train_steps_per_second").get<double>()},
+                     {"train/total_flos", train.at("total_flos").get<double>()}});
+  }
+  r.summary(facts);
+}
+
+}  // namespace octet::report

@@ -1,0 +1,78 @@
+#include "run_log.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/base/strings.h"
+
+namespace octet::report {
+namespace {
+
+// A row that can be kept: an object whose current_steps is a whole number in range.
+bool is_row(const Json& row) {
+  if (!row.is_object()) return false;
+  const double step = number_of(row, "current_steps");
+  return step >= 0 && step < 9e15 && step == std::floor(step);
+}
+
+}  // namespace
+
+double number_of(const Json& row, const char* key) {
+  const auto found = row.find(key);
+  return found != row.end() && found->is_number() ? found->get<double>() : NAN;
+}
+
+RunLog::RunLog(const std::string& path, std::int64_t first_step) : path_(path) {
+  std::string kept;
+  if (first_step > 0 && path_exists(path)) {
+    for (const auto& line : split(read_file(path), '\n')) {
+      if (trim(line).empty()) continue;
+      Json row;
+      try {
+        row = parse_json(line, path, false, 16);
+      } catch (const Error&) {
+        ++broken_;
+        continue;
+      }
+      if (!is_row(row)) {
+        ++broken_;
+      } else if (number_of(row, "current_steps") <= static_cast<double>(first_step)) {
+        kept += line + "\n";
+        rows_.push_back(std::move(row));
+      }
+    }
+  }
+  write_file_atomically(path, kept);
+  file_ = open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (file_ < 0)
+    throw Error({.what = "the log cannot be opened", .found = std::strerror(errno), .where = path});
+}
+
+RunLog::~RunLog() {
+  if (file_ >= 0) close(file_);
+}
+
+void RunLog::append(Json row) {
+  const std::string line = row.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  std::size_t done = 0;
+  while (done < line.size()) {
+    const ssize_t n = write(file_, line.data() + done, line.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) {
+      throw Error({.what = "the log cannot be written",
+                   .found = std::strerror(errno),
+                   .where = path_,
+                   .fix = "make room on the disk; the run resumes from its newest checkpoint"});
+    }
+    done += static_cast<std::size_t>(n);
+  }
+  rows_.push_back(std::move(row));
+}
+
+}  // namespace octet::report

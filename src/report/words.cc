@@ -1,0 +1,58 @@
+#include "words.h"
+
+#include <unistd.h>
+
+#include <cmath>
+#include <cstdio>
+#include <ctime>
+
+#include "octet/base/json.h"
+#include "octet/base/strings.h"
+
+namespace octet::report {
+
+std::string python_number(double value, int digits) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
+  char text[64];
+  std::snprintf(text, sizeof text, "%.*g", digits, value);
+  std::string result = text;
+  if (result.find_first_of(".e") == std::string::npos) result += ".0";
+  return result;
+}
+
+std::string rate_text(double value) {
+  if (!std::isfinite(value)) return "?";
+  return value >= 100 ? with_commas(std::llround(std::min(value, 9e18))) : fixed(value, 1);
+}
+
+std::string fixed(double value, int digits) {
+  char text[400];
+  std::snprintf(text, sizeof text, "%.*f", digits, value);
+  return text;
+}
+
+std::string quoted(const std::string& text) {
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string cell(const std::string& text) {
+  std::string result;
+  for (const char c : text) {
+    if (c == '|') result += '\\';
+    result += c == '\n' || c == '\r' ? ' ' : c;
+  }
+  return result;
+}
+
+std::string date_and_host() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  char date[32] = "", host[256] = "localhost";
+  std::strftime(date, sizeof date, "%b%d_%H-%M-%S", &local);
+  gethostname(host, sizeof host - 1);
+  return std::string(date) + "_" + host;
+}
+
+}  // namespace octet::report
