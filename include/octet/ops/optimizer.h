@@ -61,7 +61,7 @@ struct AdamWArgs {
   float* exp_avg = nullptr;          ///< [count] f32, in and out
   float* exp_avg_sq = nullptr;       ///< [count] f32, in and out
   std::span<const AdamWSpan> spans;  ///< host; elements outside all spans (padding) stay as they are
-  double beta1 = 0.9;  ///< in double: PyTorch rounds 1 - beta, not beta
+  double beta1 = 0.9;                ///< in double: PyTorch rounds 1 - beta, not beta
   double beta2 = 0.999;
   double eps = 1e-8;
   double weight_decay = 0.0;

@@ -21,17 +21,23 @@ struct Silu {
 struct GeluTanh {
   static constexpr float k = 1.59576912160573f;  // 2 sqrt(2 / pi)
   static constexpr float k3 = 0.044715f;
-  static OCTET_INLINE float value(float g) { return g * sigmoid(k * (g + k3 * g * g * g)); }
+  // Beyond 30 the sigmoid is 0 or 1; its argument must not overflow before.
+  static OCTET_INLINE float bounded(float g) { return g < -30.0f ? -30.0f : (g > 30.0f ? 30.0f : g); }
+  static OCTET_INLINE float value(float g) {
+    const float z = bounded(g);
+    return g * sigmoid(k * (z + k3 * z * z * z));
+  }
   static OCTET_INLINE void both(float g, float& value, float& slope) {
-    const float s = sigmoid(k * (g + k3 * g * g * g));
+    const float z = bounded(g);
+    const float s = sigmoid(k * (z + k3 * z * z * z));
     value = g * s;
-    slope = s + g * s * (1.0f - s) * (k * (1.0f + 3.0f * k3 * g * g));
+    slope = s + z * s * (1.0f - s) * (k * (1.0f + 3.0f * k3 * z * z));
   }
 };
 
 template <typename T, typename A>
 OCTET_SIMD void forward_row(const GatedActivationArgs& a, RowQuantizer& quantizer, std::int64_t row) {
-  const std::int64_t width = a.out.cols;
+  const std::int64_t width = a.gate_up.cols / 2;
   const T* gate = row_of<T>(a.gate_up, row);
   const T* up = gate + width;
   float h[kChunk];
@@ -89,8 +95,8 @@ void with_activation(Activation activation, F f) {
 void gated_activation(const GatedActivationArgs& a) {
   with_type(a.gate_up.dtype, [&](auto type) {
     with_activation(a.activation, [&](auto activation) {
-      simd::parallel_rows(a.gate_up.rows, 8 * a.out.cols, [&](std::int64_t begin, std::int64_t end) {
-        RowQuantizer quantizer(a.quantize, a.gate_up.rows, a.out.cols);
+      simd::parallel_rows(a.gate_up.rows, 4 * a.gate_up.cols, [&](std::int64_t begin, std::int64_t end) {
+        RowQuantizer quantizer(a.quantize, a.gate_up.rows, a.gate_up.cols / 2);
         for (std::int64_t r = begin; r < end; ++r) {
           forward_row<decltype(type), decltype(activation)>(a, quantizer, r);
         }

@@ -1,0 +1,135 @@
+#include "octet/ops/elementwise.h"
+
+#include "ops/tensor.h"
+
+namespace octet::ops {
+namespace {
+
+std::vector<float> every_exponent() {
+  std::vector<float> values;
+  for (std::uint32_t high = 0; high < 0x10000u; high += 0x4u) {
+    for (const std::uint32_t low : {0x0u, 0x1u, 0x0FFFu, 0x1000u, 0x1001u, 0x8000u, 0x8001u, 0x3FFFFu}) {
+      values.push_back(std::bit_cast<float>((high << 16) | low));
+    }
+  }
+  return values;
+}
+
+TEST(Convert, FromF32GivesTheBitsOfTheScalarCasts) {
+  const std::vector<float> x = every_exponent();
+  const auto n = static_cast<std::int64_t>(x.size());
+  std::vector<std::uint16_t> bf16(x.size()), f16(x.size());
+  CpuStream stream;
+  convert(stream, x.data(), DType::f32, bf16.data(), DType::bf16, n);
+  convert(stream, x.data(), DType::f32, f16.data(), DType::f16, n);
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    ASSERT_EQ(bf16[i], to_bf16(x[i])) << x[i];
+    ASSERT_EQ(f16[i], to_f16(x[i])) << x[i];
+  }
+}
+
+TEST(Convert, AllHalvesWidenExactly) {
+  std::vector<std::uint16_t> all(0x10000);
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<std::uint16_t>(i);
+  std::vector<float> from_half(all.size()), from_brain(all.size());
+  std::vector<std::uint16_t> back(all.size()), brain(all.size());
+  CpuStream stream;
+  convert(stream, all.data(), DType::f16, from_half.data(), DType::f32, 0x10000);
+  convert(stream, all.data(), DType::bf16, from_brain.data(), DType::f32, 0x10000);
+  convert(stream, all.data(), DType::f16, brain.data(), DType::bf16, 0x10000);
+  convert(stream, all.data(), DType::bf16, back.data(), DType::bf16, 0x10000);
+  EXPECT_EQ(back, all);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const std::uint16_t code = all[i];
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(from_brain[i]), std::bit_cast<std::uint32_t>(from_bf16(code)));
+    ASSERT_EQ(std::bit_cast<std::uint32_t>(from_half[i]), std::bit_cast<std::uint32_t>(octet::from_f16(code)))
+        << code;
+    ASSERT_EQ(brain[i], to_bf16(octet::from_f16(code))) << code;
+  }
+}
+
+TEST(Add, IsOneRoundedSumAnElement) {
+  for (const std::int64_t n : {0, 1, 127, 5000}) {
+    const std::vector<float> from = random_floats(n, 1), start = random_floats(n, 2);
+    std::vector<std::uint16_t> narrow;
+    for (const float x : from) narrow.push_back(to_bf16(x));
+    std::vector<float> a = start, b = start;
+    CpuStream stream;
+    add(stream, from.data(), DType::f32, a.data(), n);
+    add(stream, narrow.data(), DType::bf16, b.data(), n);
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      ASSERT_EQ(a[i], start[i] + from[i]);
+      ASSERT_EQ(b[i], start[i] + from_bf16(narrow[i]));
+    }
+  }
+}
+
+TEST(SumInOrder, RanksAreAddedInTheirOrder) {
+  for (const std::int64_t n : {0, 1, 129, 3001}) {
+    std::vector<std::vector<float>> parts;
+    for (std::uint64_t p = 0; p < 5; ++p) parts.push_back(random_floats(n, p, std::pow(30.0, double(p) - 2)));
+    const std::vector<float> start = random_floats(n, 9);
+    std::vector<float> plain = start, accumulated = start;
+    const std::vector<const void*> all = {parts[0].data(), parts[1].data(), parts[2].data(), parts[3].data(),
+                                          parts[4].data()};
+    CpuStream stream;
+    sum_in_order(stream, {.parts = all, .to = plain.data(), .count = n});
+    sum_in_order(stream, {.parts = all, .to = accumulated.data(), .count = n, .accumulate = true});
+    std::vector<float> want;
+    for (std::size_t i = 0; i < plain.size(); ++i) {
+      want.push_back((((parts[0][i] + parts[1][i]) + parts[2][i]) + parts[3][i]) + parts[4][i]);
+      ASSERT_EQ(plain[i], want[i]);
+      ASSERT_EQ(accumulated[i], start[i] + want[i]);
+    }
+    // The destination may be one of the parts.
+    sum_in_order(stream, {.parts = all, .to = parts[3].data(), .count = n});
+    EXPECT_EQ(parts[3], want);
+  }
+}
+
+TEST(SumInOrder, Bf16PartsAreSummedInFp32) {
+  const std::vector<std::uint16_t> a(1000, to_bf16(256.0f)), b(1000, to_bf16(1.0f)),
+      c(1000, to_bf16(0.0078125f));
+  std::vector<float> to(1000);
+  const void* parts[] = {a.data(), b.data(), c.data()};
+  CpuStream stream;
+  sum_in_order(stream, {.parts = parts, .dtype = DType::bf16, .to = to.data(), .count = 1000});
+  EXPECT_EQ(to, std::vector<float>(1000, 257.0078125f));
+}
+
+TEST(SumInOrder, TheListOfPartsMayGoBeforeTheWorkIsDone) {
+  const auto device = make_cpu_device({});
+  const auto stream = device->make_stream({.name = "worker", .mode = StreamOptions::Mode::worker});
+  const std::vector<float> x(100000, 1.0f);
+  std::vector<float> to(x.size());
+  {
+    std::vector<const void*> parts(7, x.data());
+    for (int repeat = 0; repeat < 20; ++repeat) {
+      sum_in_order(*stream, {.parts = parts, .to = to.data(), .count = 100000, .accumulate = repeat > 0});
+    }
+    for (const void*& part : parts) part = nullptr;
+  }
+  stream->synchronize();
+  EXPECT_EQ(to, std::vector<float>(x.size(), 140.0f));
+}
+
+TEST(Fill, SetsEveryElement) {
+  std::vector<float> x(70000, 1.0f);
+  CpuStream stream;
+  fill(stream, x.data(), -2.5f, 69999);
+  EXPECT_EQ(x.back(), 1.0f);
+  x.pop_back();
+  EXPECT_EQ(x, std::vector<float>(69999, -2.5f));
+}
+
+TEST(Elementwise, WrongArgumentsAreRefused) {
+  CpuStream stream;
+  float x[2] = {};
+  EXPECT_THROW(convert(stream, x, DType::e4m3, x, DType::f32, 1), std::logic_error);
+  EXPECT_THROW(convert(stream, x, DType::f32, nullptr, DType::f32, 1), std::logic_error);
+  EXPECT_THROW(add(stream, x, DType::f16, x, 1), std::logic_error);
+  EXPECT_THROW(sum_in_order(stream, {.to = x, .count = 1}), std::logic_error);
+}
+
+}  // namespace
+}  // namespace octet::ops

@@ -1,0 +1,106 @@
+#include "octet/ops/gated_activation.h"
+
+#include "ops/tensor.h"
+
+namespace octet::ops {
+namespace {
+
+double activate(Activation a, double g) {
+  if (a == Activation::silu) return g / (1 + std::exp(-g));
+  return 0.5 * g * (1 + std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)));
+}
+double slope(Activation a, double g) {
+  if (a == Activation::silu) {
+    const double s = 1 / (1 + std::exp(-g));
+    return s * (1 + g * (1 - s));
+  }
+  const double k = std::sqrt(2 / M_PI), t = std::tanh(k * (g + 0.044715 * g * g * g));
+  return 0.5 * (1 + t) + 0.5 * g * (1 - t * t) * k * (1 + 3 * 0.044715 * g * g);
+}
+
+TEST(GatedActivation, TheReferenceSlopeIsTheSlopeOfTheReference) {
+  for (const Activation a : {Activation::silu, Activation::gelu_tanh}) {
+    for (double g = -6; g < 6; g += 0.37) {
+      const double h = 1e-5;
+      EXPECT_NEAR(slope(a, g), (activate(a, g + h) - activate(a, g - h)) / (2 * h), 1e-9) << g;
+    }
+  }
+}
+
+void expect_both(std::int64_t rows, std::int64_t width, DType dtype, Activation a, bool in_place) {
+  SCOPED_TRACE(testing::Message() << rows << "x" << width << " " << name_of(dtype) << " in place "
+                                  << in_place);
+  const Tensor x = Tensor::random(dtype, rows, 2 * width, 1, 3), dy = Tensor::random(dtype, rows, width, 2);
+  Tensor out(dtype, rows, width), kept = x, dx(dtype, rows, 2 * width);
+  Fp8Copy copy(DType::e4m3, rows, width), back(DType::e5m2, rows, 2 * width);
+  CpuStream stream;
+  gated_activation(stream,
+                   {.gate_up = x.matrix(), .activation = a, .out = out.matrix(), .quantize = copy.into()});
+  gated_activation_backward(stream, {.gate_up = kept.matrix(),
+                                     .d_out = dy.matrix(),
+                                     .activation = a,
+                                     .d_gate_up = in_place ? kept.matrix() : dx.matrix(),
+                                     .quantize = back.into()});
+  const Tensor& d = in_place ? kept : dx;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < width; ++c) {
+      const double g = x.at(r, c), u = x.at(r, c + width), w = dy.at(r, c);
+      const double h = activate(a, g) * u;
+      ASSERT_NEAR(out.at(r, c), h, std::abs(h) * out.rounding() + 1e-6 * std::abs(u)) << g << " " << u;
+      const double dg = w * u * slope(a, g), du = w * activate(a, g);
+      ASSERT_NEAR(d.at(r, c), dg, std::abs(dg) * out.rounding() + 3e-6 * std::abs(w * u)) << g << " " << u;
+      ASSERT_NEAR(d.at(r, c + width), du, std::abs(du) * out.rounding() + 1e-6 * std::abs(w))
+          << g << " " << u;
+    }
+  }
+  EXPECT_TRUE(out.margin_untouched() && d.margin_untouched());
+  copy.expect_copy_of(out);
+  back.expect_copy_of(d);
+}
+
+TEST(GatedActivation, ForwardAndBackwardAreTheFloat64Ones) {
+  for (const DType dtype : kComputeTypes) {
+    for (const Activation a : {Activation::silu, Activation::gelu_tanh}) {
+      for (const std::int64_t rows : kRows) {
+        for (const std::int64_t width : {1, 7, 80, 257, 1300}) {
+          expect_both(rows, width, dtype, a, (rows + width) % 2 == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST(GatedActivation, FarOutItIsTheGateOrNothing) {
+  const float gates[] = {-1e30f, -200.0f, -90.0f, -88.0f, 0.0f, 88.0f, 200.0f, 1e10f};
+  for (const Activation a : {Activation::silu, Activation::gelu_tanh}) {
+    Tensor x(DType::f32, 8, 2), y(DType::f32, 8, 1), dy(DType::f32, 8, 1), dx(DType::f32, 8, 2);
+    for (int r = 0; r < 8; ++r) {
+      x.set(r, 0, static_cast<double>(gates[r]));
+      x.set(r, 1, 1);
+      dy.set(r, 0, 1);
+    }
+    CpuStream stream;
+    gated_activation(stream, {.gate_up = x.matrix(), .activation = a, .out = y.matrix()});
+    gated_activation_backward(
+        stream, {.gate_up = x.matrix(), .d_out = dy.matrix(), .activation = a, .d_gate_up = dx.matrix()});
+    for (int r = 0; r < 8; ++r) {
+      const double g = static_cast<double>(gates[r]);
+      EXPECT_NEAR(y.at(r, 0), g > 0 ? g : 0.0, 1e-30) << g;
+      EXPECT_NEAR(dx.at(r, 0), g > 0 ? 1.0 : (g < 0 ? 0.0 : 0.5), 1e-30) << g;
+    }
+  }
+}
+
+TEST(GatedActivation, TheFp8CopyAloneHasTheSameBits) {
+  const Tensor x = Tensor::random(DType::bf16, 6, 1400, 1);
+  Fp8Copy with(DType::e4m3, 6, 700), alone(DType::e4m3, 6, 700);
+  Tensor out(DType::bf16, 6, 700);
+  CpuStream stream;
+  gated_activation(stream, {.gate_up = x.matrix(), .out = out.matrix(), .quantize = with.into()});
+  gated_activation(stream, {.gate_up = x.matrix(), .quantize = alone.into()});
+  EXPECT_EQ(with.row, alone.row);
+  EXPECT_EQ(with.transposed, alone.transposed);
+}
+
+}  // namespace
+}  // namespace octet::ops

@@ -1,0 +1,155 @@
+// What tests of row-wise ops share: matrices of f32 or bf16 with a margin that must stay untouched, read as
+// doubles, and a CPU device with its stream.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "octet/base/random.h"
+#include "octet/device/cpu.h"
+#include "octet/ops/types.h"
+
+namespace octet::ops {
+
+/// A matrix [rows, cols] with three unused columns, in host memory.
+class Tensor {
+ public:
+  Tensor(DType dtype, std::int64_t rows, std::int64_t cols)
+      : dtype_(dtype),
+        rows_(rows),
+        cols_(cols),
+        ld_(cols + 3),
+        bytes_(static_cast<std::size_t>(rows * ld_) * size_of(dtype), std::byte{0x5A}) {}
+
+  static Tensor random(DType dtype, std::int64_t rows, std::int64_t cols, std::uint64_t seed,
+                       double scale = 1) {
+    Tensor t(dtype, rows, cols);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < cols; ++c) {
+        const double x = normal(seed, RandomUse::data, static_cast<std::uint64_t>(r * cols + c));
+        t.set(r, c, scale * x);
+      }
+    }
+    return t;
+  }
+  static Tensor zeros(DType dtype, std::int64_t rows, std::int64_t cols) {
+    Tensor t(dtype, rows, cols);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < cols; ++c) t.set(r, c, 0);
+    }
+    return t;
+  }
+
+  double at(std::int64_t r, std::int64_t c) const {
+    if (dtype_ == DType::bf16) {
+      std::uint16_t bits = 0;
+      std::memcpy(&bits, &bytes_[index(r, c) * 2], 2);
+      return static_cast<double>(from_bf16(bits));
+    }
+    float x = 0;
+    std::memcpy(&x, &bytes_[index(r, c) * 4], 4);
+    return static_cast<double>(x);
+  }
+  void set(std::int64_t r, std::int64_t c, double value) {
+    const auto x = static_cast<float>(value);
+    const std::uint16_t bits = to_bf16(x);
+    if (dtype_ == DType::bf16) {
+      std::memcpy(&bytes_[index(r, c) * 2], &bits, 2);
+    } else {
+      std::memcpy(&bytes_[index(r, c) * 4], &x, 4);
+    }
+  }
+  /// What the tensor's dtype keeps of a float.
+  double kept(float x) const {
+    return dtype_ == DType::bf16 ? static_cast<double>(from_bf16(to_bf16(x))) : static_cast<double>(x);
+  }
+  /// Largest relative error of one rounding: half a unit of bf16's 8 bits with a margin for a double rounding
+  /// from fp32; for f32 eight units of 24 bits, room for the computation itself.
+  double rounding() const { return dtype_ == DType::bf16 ? 0x1.01p-8 : 0x1p-21; }
+
+  Matrix matrix() { return {bytes_.data(), dtype_, rows_, cols_, ld_}; }
+  ConstMatrix matrix() const { return {bytes_.data(), dtype_, rows_, cols_, ld_}; }
+  std::int64_t rows() const { return rows_; }
+  std::int64_t cols() const { return cols_; }
+  DType dtype() const { return dtype_; }
+  bool margin_untouched() const {
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      for (std::size_t b = index(r, cols_) * size_of(dtype_); b < index(r + 1, 0) * size_of(dtype_); ++b) {
+        if (bytes_[b] != std::byte{0x5A}) return false;
+      }
+    }
+    return true;
+  }
+  bool operator==(const Tensor& other) const { return bytes_ == other.bytes_; }
+
+ private:
+  std::size_t index(std::int64_t r, std::int64_t c) const { return static_cast<std::size_t>(r * ld_ + c); }
+
+  DType dtype_;
+  std::int64_t rows_;
+  std::int64_t cols_;
+  std::int64_t ld_;
+  std::vector<std::byte> bytes_;
+};
+
+inline std::vector<float> random_floats(std::int64_t count, std::uint64_t seed, double scale = 1) {
+  std::vector<float> x(static_cast<std::size_t>(count));
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    x[i] = static_cast<float>(scale * static_cast<double>(normal(seed, RandomUse::data, i, 1)));
+  }
+  return x;
+}
+
+/// A stream on which work is done when the call returns, with `threads` threads an op.
+class CpuStream {
+ public:
+  explicit CpuStream(int threads = 2) : device_(make_cpu_device({.threads = threads})) {
+    octet::cpu::set_op_threads(threads);
+    stream_ = device_->make_stream({.name = "test"});
+  }
+  operator Stream&() { return *stream_; }
+  Device& device() { return *device_; }
+
+ private:
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<Stream> stream_;
+};
+
+/// An FP8 copy asked of an op, and what it must be: the bits of octet::to_fp8 of the op's output.
+struct Fp8Copy {
+  Fp8Copy(DType f, std::int64_t rows, std::int64_t cols)
+      : format(f),
+        row(static_cast<std::size_t>(rows * cols), 0xEE),
+        transposed(static_cast<std::size_t>(rows * cols), 0xEE) {}
+  QuantizeInto into() { return {format, row.data(), transposed.data(), &scale, &amax}; }
+
+  void expect_copy_of(const Tensor& y) const {
+    double most = 0;
+    for (std::int64_t r = 0; r < y.rows(); ++r) {
+      for (std::int64_t c = 0; c < y.cols(); ++c) {
+        const auto value = static_cast<float>(y.at(r, c));
+        const std::uint8_t code = to_fp8(value * scale, format);
+        ASSERT_EQ(row[static_cast<std::size_t>(r * y.cols() + c)], code) << r << " " << c;
+        ASSERT_EQ(transposed[static_cast<std::size_t>(c * y.rows() + r)], code) << r << " " << c;
+        most = std::max(most, std::abs(y.at(r, c)));
+      }
+    }
+    EXPECT_EQ(static_cast<double>(amax), most);
+  }
+
+  DType format;
+  std::vector<std::uint8_t> row;
+  std::vector<std::uint8_t> transposed;
+  float scale = 13.7f;
+  float amax = 0;
+};
+
+inline constexpr std::int64_t kRows[] = {0, 1, 127, 129};
+inline constexpr std::int64_t kHiddenSizes[] = {1, 7, 64, 80, 257, 768, 1300};
+inline constexpr DType kComputeTypes[] = {DType::f32, DType::bf16};
+
+}  // namespace octet::ops
