@@ -1,0 +1,153 @@
+#include "collectives.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "wire.h"
+
+namespace octet::comm {
+namespace {
+
+// Rank r begins with its right neighbour, so that at no time all ranks send to the same one.
+int to_peer(const Place& place, int distance) {
+  return (place.rank + distance) % place.size;
+}
+int from_peer(const Place& place, int distance) {
+  return (place.rank - distance + place.size) % place.size;
+}
+
+// Every rank's values are sent to all ranks, which combine them alike: combine(sum so far, next rank's
+// value).
+template <typename T, typename Combine>
+Steps all_reduce_steps(Call& call, Staging staging, T* values, std::int64_t count, Combine combine) {
+  const Place& place = call.place();
+  if (place.size == 1) co_return;
+  const std::int64_t chunk = static_cast<std::int64_t>(staging.arrive_bytes / sizeof(T));
+  Messages messages(call);
+  std::vector<const T*> parts(place.size);
+  for (std::int64_t start = 0; start < count; start += chunk) {
+    const std::int64_t n = std::min(chunk, count - start);
+    for (int d = 1; d < place.size; ++d) {
+      const int peer = from_peer(place, d);
+      parts[peer] = reinterpret_cast<const T*>(staging.arriving(0, peer));
+      messages.receive(peer, staging.arriving(0, peer), n * sizeof(T));
+    }
+    for (int d = 1; d < place.size; ++d) messages.send(to_peer(place, d), values + start, n * sizeof(T));
+    while (!messages.complete()) co_await pause;
+    parts[place.rank] = values + start;
+    for (std::int64_t i = 0; i < n; ++i) {
+      T result = parts[0][i];
+      for (int r = 1; r < place.size; ++r) result = combine(result, parts[r][i]);
+      values[start + i] = result;
+    }
+  }
+}
+
+// Where the parts of one chunk lie, and where its sum goes.
+struct Chunk {
+  std::int64_t start = 0;
+  std::int64_t count = 0;
+  int set = 0;
+};
+
+void post(Messages& messages, const Place& place, const Staging& staging, const ReduceScatterArgs& args,
+          const Chunk& chunk) {
+  const std::size_t bytes = wire_bytes(args.wire, chunk.count);
+  for (int d = 1; d < place.size; ++d) {
+    const int peer = from_peer(place, d);
+    messages.receive(peer, staging.arriving(chunk.set, peer), bytes);
+  }
+  for (int d = 1; d < place.size; ++d) {
+    const int peer = to_peer(place, d);
+    const float* slice = args.from + peer * args.count + chunk.start;
+    if (args.wire == Wire::f32) {
+      messages.send(peer, slice, bytes);
+    } else {
+      encode(args.wire, slice, chunk.count, staging.leaving(chunk.set, peer));
+      messages.send(peer, staging.leaving(chunk.set, peer), bytes);
+    }
+  }
+}
+
+void sum(const Place& place, const Staging& staging, const ReduceScatterArgs& args, const Chunk& chunk) {
+  const float* own = args.from + place.rank * args.count + chunk.start;
+  std::vector<const void*> parts(place.size);
+  for (int r = 0; r < place.size; ++r) parts[r] = staging.arriving(chunk.set, r);
+  parts[place.rank] = own;
+  if (args.wire != Wire::f32) {
+    // The own part is rounded like those that travelled, so that the sum does not depend on who owns it.
+    std::byte* encoded = staging.leaving(chunk.set, place.rank);
+    encode(args.wire, own, chunk.count, encoded);
+    parts[place.rank] = encoded;
+  }
+  sum_parts({.wire = args.wire,
+             .parts = parts,
+             .to = args.to + chunk.start,
+             .count = chunk.count,
+             .accumulate = args.accumulate});
+}
+
+}  // namespace
+
+std::int64_t staging_chunk(int size, std::int64_t elements) {
+  const std::int64_t chunk = elements / size / wire_block * wire_block;
+  return std::max(chunk, wire_block);
+}
+
+Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args) {
+  const Place& place = call.place();
+  if (place.size == 1) {
+    const std::array<const void*, 1> own = {args.from};
+    if (args.to != args.from || args.accumulate) {
+      sum_parts({.parts = own, .to = args.to, .count = args.count, .accumulate = args.accumulate});
+    }
+    co_return;
+  }
+  const auto chunk_at = [&](std::int64_t index) {
+    const std::int64_t start = index * staging.chunk;
+    return Chunk{start, std::min(staging.chunk, args.count - start), static_cast<int>(index % 2)};
+  };
+  const std::int64_t chunks = (args.count + staging.chunk - 1) / staging.chunk;
+  std::array<Messages, 2> messages = {Messages(call), Messages(call)};
+  if (chunks > 0) post(messages[0], place, staging, args, chunk_at(0));
+  for (std::int64_t c = 0; c < chunks; ++c) {
+    if (c + 1 < chunks) post(messages[(c + 1) % 2], place, staging, args, chunk_at(c + 1));
+    while (!messages[c % 2].complete()) co_await pause;
+    sum(place, staging, args, chunk_at(c));
+  }
+}
+
+Steps all_gather_steps(Call& call, AllGatherArgs args) {
+  const Place& place = call.place();
+  const auto bytes = static_cast<std::size_t>(args.bytes);
+  auto* buffer = static_cast<std::byte*>(args.buffer);
+  Messages messages(call);
+  for (int d = 1; d < place.size; ++d) {
+    const int peer = from_peer(place, d);
+    messages.receive(peer, buffer + peer * bytes, bytes);
+  }
+  for (int d = 1; d < place.size; ++d) messages.send(to_peer(place, d), buffer + place.rank * bytes, bytes);
+  while (!messages.complete()) co_await pause;
+}
+
+Steps all_reduce_max_steps(Call& call, Staging staging, float* values, std::int64_t count) {
+  return all_reduce_steps(call, staging, values, count, [](float a, float b) {
+    if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<float>::quiet_NaN();
+    return a < b ? b : a;
+  });
+}
+
+Steps all_reduce_sum_steps(Call& call, Staging staging, std::int64_t* values, std::int64_t count) {
+  return all_reduce_steps(call, staging, values, count, [](std::int64_t a, std::int64_t b) {
+    return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
+  });
+}
+
+Steps all_reduce_sum_steps(Call& call, Staging staging, double* values, std::int64_t count) {
+  return all_reduce_steps(call, staging, values, count, [](double a, double b) { return a + b; });
+}
+
+}  // namespace octet::comm

@@ -1,0 +1,37 @@
+// The collectives of the data plane, over any transport. All ranks talk to all others directly: each byte
+// crosses once, and a sum's order is the rank order, not that of arrival.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "messages.h"
+#include "steps.h"
+
+namespace octet::comm {
+
+/// Memory in which parts arrive before they are summed, in two sets, so that the messages of one chunk travel
+/// while the one before is summed. One per queue, reserved once.
+struct Staging {
+  std::int64_t chunk = 0;        ///< fp32 elements of one part
+  std::byte* arrive = nullptr;   ///< [2, size, arrive_bytes]
+  std::byte* leave = nullptr;    ///< [2, size, leave_bytes]
+  std::size_t arrive_bytes = 0;  ///< chunk as fp32
+  std::size_t leave_bytes = 0;   ///< chunk in the widest encoded format
+  int size = 0;
+
+  std::byte* arriving(int set, int rank) const { return arrive + (set * size + rank) * arrive_bytes; }
+  std::byte* leaving(int set, int rank) const { return leave + (set * size + rank) * leave_bytes; }
+};
+
+/// Chunk length for `size` ranks when all parts of one set may take `elements` fp32 elements together.
+std::int64_t staging_chunk(int size, std::int64_t elements);
+
+// `call` and the buffers outlive the coroutine.
+Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args);
+Steps all_gather_steps(Call& call, AllGatherArgs args);
+Steps all_reduce_max_steps(Call& call, Staging staging, float* values, std::int64_t count);
+Steps all_reduce_sum_steps(Call& call, Staging staging, std::int64_t* values, std::int64_t count);
+Steps all_reduce_sum_steps(Call& call, Staging staging, double* values, std::int64_t count);
+
+}  // namespace octet::comm

@@ -1,0 +1,256 @@
+#include "engine.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "control.h"
+#include "octet/base/error.h"
+#include "octet/device/cpu.h"
+
+namespace octet::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::microseconds;
+
+// How long the thread asks again and again, giving its core away in between, before it sleeps between two
+// looks. Messages on their way need it within microseconds; a peer that is still computing does not.
+constexpr auto eager_in_flight = microseconds(1000);
+constexpr auto eager_idle = microseconds(100);
+constexpr auto nap_in_flight = microseconds(50);
+constexpr auto shortest_idle_nap = microseconds(100);
+constexpr auto longest_waiting_nap = microseconds(200);  // a collective waits for its data to be computed
+constexpr auto longest_idle_nap = microseconds(2000);
+// An abort that the thread cannot carry out, because it is stuck, is carried out without it.
+constexpr auto abort_patience = std::chrono::seconds(2);
+
+// Signals belong to the program's own threads; the transport's helper threads inherit the mask.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    for (const int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT}) sigdelset(&all, fault);
+    pthread_sigmask(SIG_BLOCK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+Engine::Engine(std::function<std::unique_ptr<Transport>()> make_transport) {
+  const SignalsBlocked blocked;
+  thread_ = std::thread([this, make = std::move(make_transport)] {
+    try {
+      transport_ = make();
+      place_ = transport_->place();
+      is_process_ = transport_->is_process();
+    } catch (...) {
+      start_error_ = std::current_exception();
+    }
+    {
+      const std::scoped_lock lock(mutex_);
+      ready_ = true;
+    }
+    done_.notify_all();
+    if (!start_error_) serve_forever();
+    transport_.reset();
+  });
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [this] { return ready_; });
+  if (start_error_) {
+    lock.unlock();
+    thread_.join();
+    std::rethrow_exception(start_error_);
+  }
+}
+
+Engine::~Engine() {
+  if (thread_.joinable()) end_thread(false);
+}
+
+void Engine::attach(Stream& gather, Stream& reduce) {
+  cpu_set_t cores;
+  const bool known = sched_getaffinity(0, sizeof cores, &cores) == 0;
+  if (known) pthread_setaffinity_np(thread_.native_handle(), sizeof cores, &cores);
+  const std::scoped_lock lock(mutex_);
+  gather_ = &gather;
+  reduce_ = &reduce;
+}
+
+void Engine::detach() {
+  std::unique_lock lock(mutex_);
+  gather_ = reduce_ = nullptr;
+  done_.wait(lock, [this] { return !serving_; });
+}
+
+void Engine::wake() {
+  {
+    const std::scoped_lock lock(mutex_);
+    signalled_ = true;
+  }
+  wake_.notify_one();
+}
+
+bool Engine::advance(Operation& operation) {
+  const std::int64_t before = operation.call.completed;
+  in_flight_ = true;
+  try {
+    const bool finished = operation.steps.resume();
+    if (finished || operation.call.completed != before) ++progress_;
+    return finished;
+  } catch (const std::exception& error) {
+    const auto* ours = dynamic_cast<const Error*>(&error);
+    transport_->end_job(operation.what + " on rank " + std::to_string(place_.rank) + " (" + place_.host +
+                            ") failed: " + error.what(),
+                        static_cast<int>(ours ? ours->code() : ExitCode::failure));
+    throw;
+  }
+}
+
+bool Engine::run(std::shared_ptr<Operation> operation, std::optional<Clock::time_point> deadline) {
+  auto control = std::make_shared<Control>();
+  control->operation = std::move(operation);
+  std::unique_lock lock(mutex_);
+  control_.push_back(control);
+  signalled_ = true;
+  wake_.notify_one();
+  const auto done = [&] { return control->done; };
+  if (!deadline) {
+    done_.wait(lock, done);
+  } else if (!done_.wait_until(lock, *deadline, done)) {
+    return false;
+  }
+  if (control->error) std::rethrow_exception(control->error);
+  return true;
+}
+
+bool Engine::serve_control() {
+  std::shared_ptr<Control> front;
+  {
+    const std::scoped_lock lock(mutex_);
+    if (control_.empty()) return false;
+    front = control_.front();
+  }
+  std::exception_ptr error;
+  try {
+    if (!advance(*front->operation)) return false;
+  } catch (...) {
+    error = std::current_exception();
+  }
+  front->operation.reset();
+  {
+    const std::scoped_lock lock(mutex_);
+    control_.pop_front();
+    front->error = std::move(error);
+    front->done = true;
+  }
+  done_.notify_all();
+  return true;
+}
+
+void Engine::serve_forever() {
+  prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // naps as long as asked for, not 50 us longer
+  auto last_progress = Clock::now();
+  for (;;) {
+    Stream* gather = nullptr;
+    Stream* reduce = nullptr;
+    std::optional<std::pair<std::string, int>> end_request;
+    {
+      const std::scoped_lock lock(mutex_);
+      if (stopping_) break;
+      gather = gather_;
+      reduce = reduce_;
+      serving_ = gather != nullptr;
+      end_request = std::exchange(end_request_, std::nullopt);
+    }
+    if (end_request) {
+      transport_->end_job(end_request->first, end_request->second);
+      const std::scoped_lock lock(mutex_);
+      job_ended_ = true;
+      done_.notify_all();
+    }
+    const std::int64_t before = progress_;
+    in_flight_ = false;
+    bool worked = serve_control();
+    if (gather != nullptr) {
+      worked = cpu::serve(*gather) || worked;
+      worked = cpu::serve(*reduce) || worked;
+      const std::scoped_lock lock(mutex_);
+      serving_ = false;
+      if (gather_ == nullptr) done_.notify_all();
+    }
+    if (worked || progress_ != before) {
+      last_progress = Clock::now();
+    } else {
+      rest(last_progress);
+    }
+  }
+  if (finish_) transport_->finish();
+}
+
+void Engine::rest(Clock::time_point last_progress) {
+  const auto quiet = Clock::now() - last_progress;
+  if (quiet < (in_flight_ ? eager_in_flight : eager_idle)) {
+    sched_yield();
+    return;
+  }
+  // The longer nothing happens, the longer the naps; whoever enqueues a collective ends them. What else
+  // becomes possible (an event recorded elsewhere, a record after the last collective) is not announced, so
+  // naps stay short.
+  auto nap = nap_in_flight;
+  if (!in_flight_) {
+    transport_->progress();
+    nap = std::clamp(std::chrono::duration_cast<microseconds>(quiet) / 16, shortest_idle_nap,
+                     outstanding() > 0 ? longest_waiting_nap : longest_idle_nap);
+  }
+  std::unique_lock lock(mutex_);
+  wake_.wait_for(lock, nap, [this] { return signalled_ || stopping_; });
+  signalled_ = false;
+}
+
+void Engine::shutdown(std::optional<std::chrono::seconds> patience) {
+  auto agreement = std::make_shared<Operation>();
+  agreement->what = "the agreement to end";
+  agreement->call.transport = transport_.get();
+  auto all = std::make_shared<std::vector<std::string>>();
+  agreement->steps = all_gather_bytes_steps(agreement->call, "", all.get());
+  std::optional<Clock::time_point> deadline;
+  if (patience) deadline = Clock::now() + *patience;
+  if (!run(agreement, deadline)) {
+    end_job("rank " + std::to_string(place_.rank) + " (" + place_.host +
+                ") ended while other ranks still work; the job ends",
+            static_cast<int>(ExitCode::failure));
+  }
+  end_thread(true);
+}
+
+void Engine::end_job(const std::string& message, int code) {
+  std::unique_lock lock(mutex_);
+  end_request_ = {message, code};
+  signalled_ = true;
+  wake_.notify_one();
+  const bool ended = done_.wait_for(lock, abort_patience, [this] { return job_ended_; });
+  if (is_process_ && !ended) _exit(code);
+}
+
+void Engine::end_thread(bool finish) {
+  {
+    const std::scoped_lock lock(mutex_);
+    finish_ = finish;
+    stopping_ = true;
+  }
+  wake_.notify_one();
+  thread_.join();
+}
+
+}  // namespace octet::comm

@@ -1,0 +1,106 @@
+// The communication thread of one rank. It makes every call of the transport, the first and the last
+// included; serves the streams of collectives; and runs control-plane calls, whose callers sleep meanwhile.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "messages.h"
+#include "octet/device/device.h"
+#include "steps.h"
+
+namespace octet::comm {
+
+/// One collective under way. `call` comes before `steps`, which refer to it.
+struct Operation {
+  std::string what;  ///< for messages: "reduce_scatter 'block 3'"
+  Call call;
+  Steps steps;
+};
+
+class Engine {
+ public:
+  /// Starts the thread, which makes the transport. Rethrows what that throws.
+  explicit Engine(std::function<std::unique_ptr<Transport>()> make_transport);
+  /// Ends the thread without agreement of the other ranks, unless shutdown() came before.
+  ~Engine();
+
+  const Place& place() const { return place_; }
+  Transport& transport() { return *transport_; }
+  bool is_process() const { return is_process_; }
+
+  /// Serves these streams from now on. The thread takes over the caller's affinity.
+  void attach(Stream& gather, Stream& reduce);
+  /// Ends serving. What is still queued stays where it is.
+  void detach();
+  /// Counts collectives that are queued or under way, which makes the thread look more often.
+  void begin_collective() { outstanding_.fetch_add(1, std::memory_order_acq_rel); }
+  void end_collective() { outstanding_.fetch_sub(1, std::memory_order_release); }
+  /// Ends the thread's nap: something was put on a stream.
+  void wake();
+  int outstanding() const { return outstanding_.load(std::memory_order_acquire); }
+
+  /// Advances an operation on behalf of a served stream: true when finished. An error ends the job.
+  bool advance(Operation& operation);
+  /// Runs a control-plane operation and waits for it. False when `deadline` passed first; the operation then
+  /// lives on in the engine. Rethrows its errors.
+  bool run(std::shared_ptr<Operation> operation,
+           std::optional<std::chrono::steady_clock::time_point> deadline = {});
+
+  /// Agrees with all ranks to end, and ends the transport. When they do not agree within `patience`, ends the
+  /// job.
+  void shutdown(std::optional<std::chrono::seconds> patience);
+  /// Ends the job. Processes: does not return.
+  void end_job(const std::string& message, int code);
+
+ private:
+  struct Control {
+    std::shared_ptr<Operation> operation;
+    bool done = false;
+    std::exception_ptr error;
+  };
+
+  void serve_forever();
+  bool serve_control();
+  void rest(std::chrono::steady_clock::time_point last_progress);
+  void end_thread(bool finish);
+
+  std::unique_ptr<Transport> transport_;
+  Place place_;
+  bool is_process_ = false;
+
+  std::mutex mutex_;
+  std::condition_variable wake_;  // of the thread
+  std::condition_variable done_;  // of callers
+  bool signalled_ = false;
+  bool stopping_ = false;
+  bool finish_ = false;
+  bool ready_ = false;
+  bool job_ended_ = false;
+  std::exception_ptr start_error_;
+  std::deque<std::shared_ptr<Control>> control_;
+  std::optional<std::pair<std::string, int>> end_request_;
+  Stream* gather_ = nullptr;
+  Stream* reduce_ = nullptr;
+  bool serving_ = false;
+
+  std::atomic<int> outstanding_{0};
+
+  // Of the communication thread alone.
+  std::int64_t progress_ = 0;
+  bool in_flight_ = false;
+
+  std::thread thread_;
+};
+
+}  // namespace octet::comm

@@ -1,0 +1,31 @@
+// Ranks as threads of one process: the same messages as over MPI, by memcpy. A send is through only when its
+// receiver has it, which is the strictest order that MPI allows; so what would deadlock there deadlocks here.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "transport.h"
+
+namespace octet::comm {
+
+/// What the ranks of one job share.
+class MemoryJob {
+ public:
+  explicit MemoryJob(int size);
+  ~MemoryJob();
+  int size() const { return size_; }
+  std::unique_ptr<Transport> make_transport(int rank);
+  /// All ranks' later test() throw this. The first message stays.
+  void fail(const std::string& message, int code);
+  bool failed() const;
+
+ private:
+  friend class MemoryTransport;
+  struct State;
+  int size_;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace octet::comm

@@ -1,0 +1,196 @@
+#include "mpi_transport.h"
+
+#include <mpi.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "octet/base/error.h"
+#include "octet/base/log.h"
+#include "self_transport.h"
+
+namespace octet::comm {
+namespace {
+
+std::string error_text(int code) {
+  std::array<char, MPI_MAX_ERROR_STRING> text{};
+  int length = 0;
+  MPI_Error_string(code, text.data(), &length);
+  return {text.data(), static_cast<std::size_t>(length)};
+}
+
+// Errors come back as codes and leave as Errors; whoever runs the collective adds its name and ends the job.
+void must(int code, const char* call) {
+  if (code == MPI_SUCCESS) return;
+  throw Error(
+      Problem{.what = std::string(call) + " failed: " + error_text(code),
+              .fix = "look for a dead rank or a broken network; mpirun's own lines above may say more"});
+}
+
+class MpiTransport final : public Transport {
+ public:
+  MpiTransport() {
+    int initialised = 0;
+    MPI_Initialized(&initialised);
+    if (initialised) {
+      throw Error(Problem{.what = "MPI is initialised already", .fix = "make one communicator a process"});
+    }
+    int level = MPI_THREAD_SINGLE;
+    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) {
+      throw Error(Problem{
+          .what = "MPI_Init_thread failed",
+          .fix = "start with mpirun (or srun with PMIx) of the MPI that this program was built with"});
+    }
+    if (level < MPI_THREAD_FUNNELED) {
+      const std::string library = library_version();
+      MPI_Abort(MPI_COMM_WORLD, refuse_level(library));
+    }
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    for (MPI_Comm& queue : queues_) {
+      must(MPI_Comm_dup(MPI_COMM_WORLD, &queue), "MPI_Comm_dup");
+      must(MPI_Comm_set_errhandler(queue, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    }
+    find_place();
+  }
+
+  const Place& place() const override { return place_; }
+  // Counts are ints, and some paths inside MPI multiply them.
+  std::size_t max_message() const override { return std::size_t{1} << 30; }
+
+  int isend(Queue queue, int peer, int tag, const void* data, std::size_t bytes) override {
+    const int ticket = new_ticket(tag, 0, Direction::send);
+    must(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, peer, tag, comm_of(queue),
+                   &requests_[ticket].request),
+         "MPI_Isend");
+    return ticket;
+  }
+
+  int irecv(Queue queue, int peer, int tag, void* data, std::size_t bytes) override {
+    const int ticket = new_ticket(tag, bytes, Direction::receive);
+    // Any tag: a message of another collective is an error to report, not one to wait behind for ever.
+    must(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, peer, MPI_ANY_TAG, comm_of(queue),
+                   &requests_[ticket].request),
+         "MPI_Irecv");
+    return ticket;
+  }
+
+  bool test(int ticket) override {
+    Pending& pending = requests_[ticket];
+    int through = 0;
+    MPI_Status status;
+    const int code = MPI_Test(&pending.request, &through, &status);
+    if (code != MPI_SUCCESS) {
+      int error_class = 0;
+      MPI_Error_class(code, &error_class);
+      if (error_class == MPI_ERR_TRUNCATE) {
+        throw Error(mismatch(pending.tag, pending.bytes, status.MPI_TAG, pending.bytes + 1) + " or more");
+      }
+      must(code, "MPI_Test");
+    }
+    if (!through) return false;
+    if (pending.direction == Direction::receive) {
+      int bytes = 0;
+      must(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
+      if (status.MPI_TAG != pending.tag || static_cast<std::size_t>(bytes) != pending.bytes) {
+        throw Error(mismatch(pending.tag, pending.bytes, status.MPI_TAG, static_cast<std::size_t>(bytes)));
+      }
+    }
+    free_.push_back(ticket);
+    return true;
+  }
+
+  void progress() override {
+    // Sends that are through for us may still lie in MPI's own queues, which move only inside its calls.
+    int found = 0;
+    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_of(Queue::control), &found, MPI_STATUS_IGNORE);
+  }
+
+  void finish() override {
+    for (MPI_Comm& queue : queues_) MPI_Comm_free(&queue);
+    MPI_Finalize();
+  }
+
+  [[noreturn]] void end_job(const std::string& message, int code) override {
+    if (!message.empty()) log::error(message);
+    MPI_Abort(MPI_COMM_WORLD, code);
+    _exit(code);
+  }
+
+  bool is_process() const override { return true; }
+
+ private:
+  enum class Direction { send, receive };
+  struct Pending {
+    MPI_Request request = MPI_REQUEST_NULL;
+    int tag = 0;
+    std::size_t bytes = 0;
+    Direction direction = Direction::send;
+  };
+
+  static std::string library_version() {
+    std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+    int length = 0;
+    MPI_Get_library_version(text.data(), &length);
+    const std::string version(text.data(), static_cast<std::size_t>(length));
+    return version.substr(0, version.find_first_of(",\n"));
+  }
+
+  static int refuse_level(const std::string& library) {
+    log::error(Error(Problem{.what = "this MPI allows no threads beside it",
+                             .expected = "MPI_THREAD_FUNNELED or more",
+                             .found = "MPI_THREAD_SINGLE (" + library + ")",
+                             .fix = "use an MPI that is built with thread support"})
+                   .what());
+    return static_cast<int>(ExitCode::failure);
+  }
+
+  void find_place() {
+    MPI_Comm_rank(MPI_COMM_WORLD, &place_.rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &place_.size);
+    MPI_Comm node = MPI_COMM_NULL;
+    must(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, place_.rank, MPI_INFO_NULL, &node),
+         "MPI_Comm_split_type");
+    MPI_Comm_rank(node, &place_.local_rank);
+    MPI_Comm_size(node, &place_.local_size);
+    // A node is known by the lowest rank on it.
+    int lowest = place_.rank;
+    must(MPI_Bcast(&lowest, 1, MPI_INT, 0, node), "MPI_Bcast");
+    MPI_Comm_free(&node);
+    std::vector<int> lowest_of(place_.size);
+    must(MPI_Allgather(&lowest, 1, MPI_INT, lowest_of.data(), 1, MPI_INT, MPI_COMM_WORLD), "MPI_Allgather");
+    std::sort(lowest_of.begin(), lowest_of.end());
+    lowest_of.erase(std::unique(lowest_of.begin(), lowest_of.end()), lowest_of.end());
+    place_.nodes = static_cast<int>(lowest_of.size());
+    place_.node =
+        static_cast<int>(std::lower_bound(lowest_of.begin(), lowest_of.end(), lowest) - lowest_of.begin());
+    place_.host = host_name();
+  }
+
+  MPI_Comm comm_of(Queue queue) const { return queues_[static_cast<int>(queue)]; }
+
+  int new_ticket(int tag, std::size_t bytes, Direction direction) {
+    if (free_.empty()) {
+      free_.push_back(static_cast<int>(requests_.size()));
+      requests_.emplace_back();
+    }
+    const int ticket = free_.back();
+    free_.pop_back();
+    requests_[ticket] = {MPI_REQUEST_NULL, tag, bytes, direction};
+    return ticket;
+  }
+
+  Place place_;
+  std::array<MPI_Comm, queue_count> queues_{MPI_COMM_NULL, MPI_COMM_NULL, MPI_COMM_NULL};
+  std::vector<Pending> requests_;
+  std::vector<int> free_;
+};
+
+}  // namespace
+
+std::unique_ptr<Transport> make_mpi_transport() {
+  return std::make_unique<MpiTransport>();
+}
+
+}  // namespace octet::comm

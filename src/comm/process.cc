@@ -1,0 +1,82 @@
+// The one rank that a process is: MPI when a launcher started it, else alone.
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "engine.h"
+#include "mpi_transport.h"
+#include "octet/base/error.h"
+#include "octet/comm/communicator.h"
+#include "rank_communicator.h"
+#include "self_transport.h"
+
+namespace octet::comm {
+namespace {
+
+// MPI exists once, from the first question about it to the end of the communicator, or of the program when
+// there was none. Made and asked for by the program's main thread.
+class MpiRank {
+ public:
+  static MpiRank& of_process() {
+    static MpiRank rank;
+    return rank;
+  }
+
+  const Place& place() {
+    start();
+    return engine_->place();
+  }
+
+  std::unique_ptr<Communicator> make_communicator(Device& device) {
+    start();
+    if (taken_) {
+      throw Error(Problem{.what = "a second communicator in one MPI process",
+                          .fix = "make one communicator a process"});
+    }
+    auto made =
+        std::make_unique<RankCommunicator>(device, RankOptions{.engine = engine_, .end_engine = true});
+    taken_ = true;
+    return made;
+  }
+
+  MpiRank(const MpiRank&) = delete;
+  MpiRank& operator=(const MpiRank&) = delete;
+
+ private:
+  MpiRank() = default;
+  // Without a communicator nobody else ends MPI; and a rank that returns from main() alone ends the job, so
+  // that the others do not wait for it.
+  ~MpiRank() {
+    if (engine_ && !taken_) engine_->shutdown(std::chrono::seconds(10));
+  }
+
+  void start() {
+    if (!engine_) engine_ = std::make_shared<Engine>(make_mpi_transport);
+  }
+
+  std::shared_ptr<Engine> engine_;
+  bool taken_ = false;
+};
+
+}  // namespace
+
+bool launched_by_mpi() {
+  // Open MPI; Hydra (MPICH, Intel) and Slurm's PMI-1 and PMI-2; PMIx (Slurm, PRRTE).
+  for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK"}) {
+    if (std::getenv(name) != nullptr) return true;
+  }
+  return false;
+}
+
+std::unique_ptr<Communicator> make_communicator(Device& device) {
+  return launched_by_mpi() ? MpiRank::of_process().make_communicator(device) : make_self_communicator(device);
+}
+
+Place find_place() {
+  if (launched_by_mpi()) return MpiRank::of_process().place();
+  return SelfTransport().place();
+}
+
+}  // namespace octet::comm

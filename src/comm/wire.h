@@ -1,0 +1,34 @@
+// How values of a reduction travel, and how they are summed on arrival: in fp32, in rank order, whatever the
+// wire. (Sums in FP8 lose far more than one rounding: see Peng et al. 2023, arXiv:2310.18313, and the table
+// in docs/numerics.md.)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "octet/comm/communicator.h"
+
+namespace octet::comm {
+
+/// Elements that share one scale in the block formats (fp8, int8). Chunks of a slice start at its multiples.
+inline constexpr std::int64_t wire_block = 128;
+
+/// Bytes of `count` elements on the wire.
+std::size_t wire_bytes(Wire wire, std::int64_t count);
+
+/// Writes wire_bytes(wire, count) bytes to `to`. Not for f32, which travels as it lies.
+/// A block of fp8 or int8 that holds an infinity or a NaN arrives as NaN, so that it is seen and not clipped.
+void encode(Wire wire, const float* from, std::int64_t count, void* to);
+
+struct SumArgs {
+  Wire wire = Wire::f32;
+  std::span<const void* const> parts;  ///< by rank, [count] as encoded
+  float* to = nullptr;                 ///< [count]; may be a part of an f32 wire
+  std::int64_t count = 0;
+  bool accumulate = false;
+};
+/// to[i] = (accumulate ? to[i] : 0) + (((part0 + part1) + part2) + …), each decoded to fp32.
+void sum_parts(const SumArgs& args);
+
+}  // namespace octet::comm

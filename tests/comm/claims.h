@@ -1,0 +1,444 @@
+// What holds for ranks of every kind. Each function is called by all ranks of a communicator at once; the
+// tests call them with threads as ranks and under mpirun. They only EXPECT, so that no rank leaves the others
+// behind.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "comm/ranks.h"
+#include "octet/base/dtype.h"
+#include "octet/base/error.h"
+#include "octet/device/cpu.h"
+
+namespace octet::comm {
+
+/// Where a reduction's result goes.
+enum class Target { apart, own_slice, added };
+
+inline void expect_reduce_scatter(Communicator& communicator, std::int64_t count, Target target,
+                                  std::uint64_t seed) {
+  const int rank = communicator.rank();
+  const int size = communicator.size();
+  auto from = input_of(rank, size * count, seed);
+  const auto before = from;
+  std::vector<float> apart = input_of(rank, count, seed + 1);
+  auto expected = sum_in_rank_order(size, rank, count, seed);
+  if (target == Target::added) {
+    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] = apart[i] + expected[i];
+  }
+  float* to = target == Target::own_slice ? from.data() + rank * count : apart.data();
+  communicator.reduce_scatter(
+      communicator.reduce_stream(),
+      {.name = "test", .from = from.data(), .to = to, .count = count, .accumulate = target == Target::added});
+  communicator.reduce_stream().synchronize();
+  EXPECT_TRUE(same_bits(std::vector<float>(to, to + count), expected))
+      << "rank " << rank << " of " << size << ", " << count << " elements, target "
+      << static_cast<int>(target);
+  if (target == Target::own_slice) std::copy_n(before.data() + rank * count, count, to);
+  EXPECT_TRUE(same_bits(from, before)) << "the other slices stay as they are";
+}
+
+inline void expect_sums_in_rank_order(Communicator& communicator) {
+  std::uint64_t seed = 1;
+  for (const std::int64_t count : slice_sizes(communicator.size())) {
+    for (const Target target : {Target::apart, Target::own_slice, Target::added}) {
+      expect_reduce_scatter(communicator, count, target, ++seed);
+    }
+  }
+}
+
+inline void expect_all_gather(Communicator& communicator) {
+  const int size = communicator.size();
+  std::uint64_t seed = 100;
+  for (const std::int64_t count : slice_sizes(size)) {
+    ++seed;
+    std::vector<float> expected;
+    for (int r = 0; r < size; ++r) {
+      const auto part = input_of(r, count, seed);
+      expected.insert(expected.end(), part.begin(), part.end());
+    }
+    std::vector<float> buffer(expected.size(), -1.0f);
+    const auto own = input_of(communicator.rank(), count, seed);
+    std::copy(own.begin(), own.end(), buffer.begin() + communicator.rank() * count);
+    communicator.all_gather(
+        communicator.gather_stream(),
+        {.name = "test", .buffer = buffer.data(), .bytes = count * static_cast<std::int64_t>(sizeof(float))});
+    communicator.gather_stream().synchronize();
+    EXPECT_TRUE(same_bits(buffer, expected)) << communicator.rank() << " of " << size << ", " << count;
+  }
+  // Bytes of an odd number, at odd addresses.
+  std::vector<unsigned char> bytes(static_cast<std::size_t>(size) * 7 + 1, 0);
+  for (int i = 0; i < 7; ++i) {
+    bytes[static_cast<std::size_t>(communicator.rank() * 7 + i + 1)] =
+        static_cast<unsigned char>(communicator.rank() * 7 + i);
+  }
+  communicator.all_gather(communicator.gather_stream(), {.buffer = bytes.data() + 1, .bytes = 7});
+  communicator.gather_stream().synchronize();
+  for (int i = 0; i < size * 7; ++i) {
+    EXPECT_EQ(bytes[static_cast<std::size_t>(i + 1)], static_cast<unsigned char>(i));
+  }
+}
+
+inline void expect_all_reduce(Communicator& communicator) {
+  const int rank = communicator.rank();
+  const int size = communicator.size();
+  Stream& stream = communicator.reduce_stream();
+  const std::int64_t count = 300007 / size;
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+
+  auto maxima = input_of(rank, count, 7);
+  std::vector<float> expected_maxima = input_of(0, count, 7);
+  for (int r = 1; r < size; ++r) {
+    const auto other = input_of(r, count, 7);
+    for (std::size_t i = 0; i < other.size(); ++i)
+      expected_maxima[i] = std::max(expected_maxima[i], other[i]);
+  }
+  if (rank == size / 2) maxima[5] = nan;
+  if (rank == size - 1) maxima[6] = infinity;
+  maxima[7] = -infinity;
+  expected_maxima[5] = nan;
+  expected_maxima[6] = infinity;
+  expected_maxima[7] = -infinity;
+
+  std::vector<std::int64_t> integers(static_cast<std::size_t>(count));
+  std::vector<double> doubles(integers.size());
+  std::vector<std::int64_t> expected_integers(integers.size());
+  std::vector<double> expected_doubles(integers.size());
+  for (int r = 0; r < size; ++r) {
+    const auto values = input_of(r, count, 8);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double value = static_cast<double>(values[i]) / 3.0;
+      const std::int64_t integer = static_cast<std::int64_t>(values[i] * 1e6f) + (std::int64_t{1} << 40);
+      expected_integers[i] += integer;
+      expected_doubles[i] = r == 0 ? value : expected_doubles[i] + value;
+      if (r == rank) integers[i] = integer;
+      if (r == rank) doubles[i] = value;
+    }
+  }
+  communicator.all_reduce_max(stream, "maxima", maxima.data(), count);
+  communicator.all_reduce_sum(stream, "integers", integers.data(), count);
+  communicator.all_reduce_sum(stream, "doubles", doubles.data(), count);
+  communicator.all_reduce_max(communicator.gather_stream(), "nothing", nullptr, 0);
+  stream.synchronize();
+  if (size > 1) {
+    EXPECT_TRUE(same_bits(maxima, expected_maxima));
+  }
+  EXPECT_TRUE(same_bits(integers, expected_integers));
+  EXPECT_TRUE(same_bits(doubles, expected_doubles));
+}
+
+/// Even ranks enqueue their gathers first, odd ranks their reductions, each all at once.
+inline void expect_queues_to_be_independent(Communicator& communicator) {
+  const int rank = communicator.rank();
+  const int size = communicator.size();
+  constexpr int rounds = 6;
+  const std::int64_t count = 20001;
+  std::vector<std::vector<float>> from;
+  std::vector<std::vector<float>> sums(rounds, std::vector<float>(static_cast<std::size_t>(count)));
+  std::vector<std::vector<float>> gathered;
+  for (int i = 0; i < rounds; ++i) {
+    from.push_back(input_of(rank, size * count, static_cast<std::uint64_t>(i)));
+    gathered.emplace_back(static_cast<std::size_t>(size * count));
+    const auto own = input_of(rank, count, static_cast<std::uint64_t>(50 + i));
+    std::copy(own.begin(), own.end(), gathered.back().begin() + rank * count);
+  }
+  const auto reduce = [&](int i) {
+    communicator.reduce_scatter(communicator.reduce_stream(),
+                                {.name = "interleaved",
+                                 .from = from[static_cast<std::size_t>(i)].data(),
+                                 .to = sums[static_cast<std::size_t>(i)].data(),
+                                 .count = count});
+  };
+  const auto gather = [&](int i) {
+    communicator.all_gather(communicator.gather_stream(),
+                            {.name = "interleaved",
+                             .buffer = gathered[static_cast<std::size_t>(i)].data(),
+                             .bytes = count * static_cast<std::int64_t>(sizeof(float))});
+  };
+  if (rank % 3 == 0) {
+    for (int i = 0; i < rounds; ++i) gather(i);
+    communicator.gather_stream().synchronize();  // needs the gathers of ranks that wait for reductions
+    for (int i = 0; i < rounds; ++i) reduce(i);
+  } else if (rank % 3 == 1) {
+    for (int i = 0; i < rounds; ++i) reduce(i);
+    for (int i = 0; i < rounds; ++i) gather(i);
+  } else {
+    for (int i = 0; i < rounds; ++i) {
+      gather(i);
+      reduce(i);
+    }
+  }
+  communicator.reduce_stream().synchronize();
+  communicator.gather_stream().synchronize();
+  for (int i = 0; i < rounds; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    EXPECT_TRUE(same_bits(sums[at], sum_in_rank_order(size, rank, count, static_cast<std::uint64_t>(i))));
+    std::vector<float> expected;
+    for (int r = 0; r < size; ++r) {
+      const auto part = input_of(r, count, static_cast<std::uint64_t>(50 + i));
+      expected.insert(expected.end(), part.begin(), part.end());
+    }
+    EXPECT_TRUE(same_bits(gathered[at], expected));
+  }
+}
+
+/// Collectives among events and copies of a compute stream, as a training step has them: the same buffer is
+/// filled, reduced, gathered and filled again, with nothing but events between.
+inline void expect_events_to_order_collectives(Communicator& communicator, Device& device) {
+  const int rank = communicator.rank();
+  const int size = communicator.size();
+  const std::int64_t count = 1501;
+  const auto bytes = static_cast<std::size_t>(count) * sizeof(float);
+  constexpr int steps = 12;
+  auto compute = device.make_stream({.name = "compute"});
+  auto filled = device.make_event();
+  auto reduced = device.make_event();
+  auto gathered = device.make_event();
+  std::vector<float> gradients(static_cast<std::size_t>(size * count));
+  std::vector<float> parameters(gradients.size());
+  std::vector<std::vector<float>> seen(steps, std::vector<float>(gradients.size()));
+  std::vector<std::vector<float>> inputs;
+  for (int i = 0; i < steps; ++i)
+    inputs.push_back(input_of(rank, size * count, static_cast<std::uint64_t>(i)));
+  for (int i = 0; i < steps; ++i) {
+    compute->wait(*reduced);  // of the step before: the gradients may be overwritten
+    device.copy(*compute, gradients.data(), inputs[static_cast<std::size_t>(i)].data(), bytes * size);
+    compute->record(*filled);
+    compute->wait(*gathered);  // and the parameters
+    communicator.reduce_stream().wait(*filled);
+    communicator.reduce_scatter(communicator.reduce_stream(), {.name = "gradients",
+                                                               .from = gradients.data(),
+                                                               .to = parameters.data() + rank * count,
+                                                               .count = count});
+    communicator.reduce_stream().record(*reduced);
+    communicator.gather_stream().wait(*reduced);
+    communicator.all_gather(
+        communicator.gather_stream(),
+        {.name = "parameters", .buffer = parameters.data(), .bytes = static_cast<std::int64_t>(bytes)});
+    communicator.gather_stream().record(*gathered);
+    compute->wait(*gathered);
+    device.copy(*compute, seen[static_cast<std::size_t>(i)].data(), parameters.data(), bytes * size);
+    // The next reduction overwrites the own slice of the parameters, which this copy reads.
+    compute->record(*filled);
+    communicator.reduce_stream().wait(*filled);
+  }
+  compute->synchronize();
+  for (int i = 0; i < steps; ++i) {
+    std::vector<float> expected;
+    for (int owner = 0; owner < size; ++owner) {
+      const auto part = sum_in_rank_order(size, owner, count, static_cast<std::uint64_t>(i));
+      expected.insert(expected.end(), part.begin(), part.end());
+    }
+    EXPECT_TRUE(same_bits(seen[static_cast<std::size_t>(i)], expected))
+        << "step " << i << " of rank " << rank;
+  }
+}
+
+inline void expect_control_plane(Communicator& communicator) {
+  const int rank = communicator.rank();
+  const int size = communicator.size();
+  const auto words_of = [](int r) {
+    return std::string(static_cast<std::size_t>(r % 5) * 1000, 'a' + r % 26);
+  };
+  const auto all = communicator.all_gather_bytes(words_of(rank));
+  EXPECT_EQ(all.size(), static_cast<std::size_t>(size));
+  for (int r = 0; r < size && r < static_cast<int>(all.size()); ++r) {
+    EXPECT_EQ(all[static_cast<std::size_t>(r)], words_of(r)) << r;
+  }
+  for (const int root : {0, size / 2, size - 1}) {
+    std::string secret(700001, '\0');
+    for (std::size_t i = 0; i < secret.size(); ++i) secret[i] = static_cast<char>(i * 31 + root);
+    EXPECT_EQ(communicator.broadcast(rank == root ? secret : "something else", root), secret);
+    EXPECT_EQ(communicator.broadcast(rank == root ? "" : "something else", root), "");
+  }
+  EXPECT_EQ(communicator.all_sum(rank), static_cast<std::int64_t>(size) * (size - 1) / 2);
+  EXPECT_EQ(communicator.all_min(rank - 3), -3);
+  EXPECT_EQ(communicator.all_max(rank), size - 1);
+  const auto integers = communicator.all_gather_int(-std::int64_t{rank} * (std::int64_t{1} << 40));
+  for (int r = 0; r < size; ++r) {
+    EXPECT_EQ(integers[static_cast<std::size_t>(r)], -std::int64_t{r} * (std::int64_t{1} << 40));
+  }
+  for (int i = 0; i < 20; ++i) communicator.barrier();
+}
+
+/// What each wire may lose, relative to the largest magnitude that shares a scale with the element.
+inline void expect_wires_to_be_close(Communicator& communicator) {
+  const int rank = communicator.rank();
+  const int size = communicator.size();
+  struct Bound {
+    Wire wire;
+    double
+        per_part;  ///< largest error of one part, relative to its own magnitude (bf16) or its block's largest
+    bool of_block;
+  };
+  // Half a unit in the last place, relative to the value: 2^-p for p significant bits (bf16 8, E4M3 4); int8
+  // has 127 steps of equal size.
+  for (const Bound& bound : {Bound{Wire::bf16, 0x1p-8, false}, Bound{Wire::fp8, 0x1p-4, true},
+                             Bound{Wire::int8, 0.5 / 127, true}}) {
+    if (size == 1) break;  // nothing travels
+    for (const std::int64_t count : slice_sizes(size)) {
+      const auto from = input_of(rank, size * count, 11);
+      std::vector<float> to(static_cast<std::size_t>(count));
+      communicator.reduce_scatter(communicator.reduce_stream(),
+                                  {.from = from.data(), .to = to.data(), .count = count, .wire = bound.wire});
+      communicator.reduce_stream().synchronize();
+      std::vector<double> exact(to.size(), 0.0);
+      std::vector<double> allowed(to.size(), 0.0);
+      for (int r = 0; r < size; ++r) {
+        for (std::int64_t i = 0; i < count; ++i) {
+          const auto at = static_cast<std::size_t>(i);
+          const double value = element_of(r, rank * count + i, 11);
+          exact[at] += value;
+          // Blocks of 128 never exceed 2^10 in these inputs.
+          allowed[at] +=
+              bound.per_part * (bound.of_block && bound.wire == Wire::int8 ? 1024.0 : std::fabs(value));
+          allowed[at] += 1e-3 * (bound.wire == Wire::fp8 ? 1024.0 / 448 : 0);  // E4M3 subnormals
+          allowed[at] += 1e-6 * 1024;                                          // the fp32 sum
+        }
+      }
+      std::int64_t wrong = 0;
+      double largest = 0;
+      for (std::size_t i = 0; i < to.size(); ++i) {
+        wrong += std::fabs(to[i] - exact[i]) > allowed[i];
+        largest = std::max(largest, std::fabs(to[i] - exact[i]));
+      }
+      EXPECT_EQ(wrong, 0) << "wire " << static_cast<int>(bound.wire) << ", " << count << " elements";
+      if (count > 100) {
+        EXPECT_GT(largest, 0.0) << "a narrow wire loses something";
+      }
+    }
+  }
+}
+
+/// An all-reduce of what narrow wires brought gives the same bits on all ranks, and a reduction cut into
+/// other slices gives the same sums: what is rounded does not depend on the owner.
+inline void expect_narrow_sums_not_to_depend_on_the_owner(Communicator& communicator) {
+  const int rank = communicator.rank();
+  const int size = communicator.size();
+  const std::int64_t count = 1024;
+  for (const Wire wire : {Wire::bf16, Wire::fp8, Wire::int8}) {
+    // All slices of a rank hold the same values, so every owner must arrive at the same sum.
+    const auto slice = input_of(rank, count, 21);
+    std::vector<float> from;
+    for (int r = 0; r < size; ++r) from.insert(from.end(), slice.begin(), slice.end());
+    std::vector<float> all(static_cast<std::size_t>(size * count));
+    communicator.reduce_scatter(
+        communicator.reduce_stream(),
+        {.from = from.data(), .to = all.data() + rank * count, .count = count, .wire = wire});
+    communicator.reduce_stream().synchronize();
+    communicator.all_gather(communicator.gather_stream(), {.buffer = all.data(), .bytes = count * 4});
+    communicator.gather_stream().synchronize();
+    const std::vector<float> first(all.begin(), all.begin() + count);
+    for (int r = 1; r < size; ++r) {
+      const std::vector<float> other(all.begin() + r * count, all.begin() + (r + 1) * count);
+      EXPECT_TRUE(same_bits(first, other)) << "owner " << r << ", wire " << static_cast<int>(wire);
+    }
+  }
+}
+
+/// Infinities and NaNs are not clipped by formats that have none.
+inline void expect_narrow_wires_to_show_what_is_not_finite(Communicator& communicator) {
+  const int rank = communicator.rank();
+  const int size = communicator.size();
+  if (size == 1) return;
+  const std::int64_t count = 512;
+  for (const Wire wire : {Wire::bf16, Wire::fp8, Wire::int8}) {
+    std::vector<float> from(static_cast<std::size_t>(size * count), 1.0f);
+    if (rank == size - 1) {
+      for (int owner = 0; owner < size; ++owner) {
+        from[static_cast<std::size_t>(owner * count + 3)] = std::numeric_limits<float>::infinity();
+        from[static_cast<std::size_t>(owner * count + 130)] = std::numeric_limits<float>::quiet_NaN();
+      }
+    }
+    std::vector<float> to(static_cast<std::size_t>(count));
+    communicator.reduce_scatter(communicator.reduce_stream(),
+                                {.from = from.data(), .to = to.data(), .count = count, .wire = wire});
+    communicator.reduce_stream().synchronize();
+    EXPECT_FALSE(std::isfinite(to[3]));
+    EXPECT_TRUE(std::isnan(to[130]));
+    for (std::size_t i = 256; i < to.size(); ++i) EXPECT_FLOAT_EQ(to[i], static_cast<float>(size));
+  }
+}
+
+inline void expect_errors_to_be_agreed_upon(Communicator& communicator) {
+  const int rank = communicator.rank();
+  const int size = communicator.size();
+  int done = 0;
+  communicator.together([&] { ++done; });
+  EXPECT_EQ(done, 1);
+  const int first = size / 2;  // the lowest rank that fails
+  bool thrown = false;
+  try {
+    communicator.together([&] {
+      if (rank >= first) {
+        throw Error(Problem{.what = "no such file",
+                            .found = "rank " + std::to_string(rank),
+                            .where = "here",
+                            .code = ExitCode::usage});
+      }
+    });
+  } catch (const Error& error) {
+    thrown = true;
+    EXPECT_EQ(error.code(), ExitCode::usage);
+    if (rank == first) {
+      EXPECT_EQ(error.problem().what, "no such file");
+      EXPECT_EQ(error.problem().found, "rank " + std::to_string(first));
+      if (size > 1) {
+        EXPECT_EQ(error.problem().where,
+                  "here, rank " + std::to_string(first) + " on " + communicator.place().host);
+      }
+    } else {
+      EXPECT_EQ(error.problem().what, "");
+    }
+  }
+  EXPECT_TRUE(thrown);
+  // Other exceptions are agreed upon as well.
+  EXPECT_THROW(communicator.together([&] {
+    if (rank == 0) throw std::bad_alloc();
+  }),
+               Error);
+  communicator.barrier();
+}
+
+inline void expect_traffic_to_be_counted(Communicator& communicator) {
+  const int rank = communicator.rank();
+  const int size = communicator.size();
+  communicator.take_traffic();
+  std::vector<float> values(static_cast<std::size_t>(size) * 256, 1.0f);
+  for (int i = 0; i < 3; ++i) {
+    communicator.reduce_scatter(communicator.reduce_stream(), {.from = values.data(),
+                                                               .to = values.data() + rank * 256,
+                                                               .count = 256,
+                                                               .wire = i == 2 ? Wire::int8 : Wire::f32});
+  }
+  communicator.reduce_stream().synchronize();
+  communicator.all_gather(communicator.gather_stream(), {.buffer = values.data(), .bytes = 1024});
+  communicator.gather_stream().synchronize();
+  const auto traffic = communicator.take_traffic();
+  int kinds = 0;
+  for (const Traffic& one : traffic) {
+    EXPECT_GE(one.seconds, 0.0);
+    if (one.kind == "reduce_scatter") {
+      ++kinds;
+      EXPECT_EQ(one.calls, 3);
+      EXPECT_EQ(one.bytes_sent, (size - 1) * (1024 + 1024 + (256 + 2 * 4)));
+    }
+    if (one.kind == "all_gather") {
+      ++kinds;
+      EXPECT_EQ(one.calls, 1);
+      EXPECT_EQ(one.bytes_sent, (size - 1) * 1024);
+    }
+  }
+  EXPECT_EQ(kinds, 2);
+  EXPECT_TRUE(communicator.take_traffic().empty());
+}
+
+}  // namespace octet::comm

@@ -1,0 +1,158 @@
+// Collectives among MPI ranks: one communicator for all tests, which every rank runs in the same order. With
+// an argument it misbehaves in one of the ways that failure.sh tests.
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "comm/claims.h"
+#include "octet/base/log.h"
+#include "octet/comm/communicator.h"
+
+namespace octet::comm {
+namespace {
+
+Communicator* world = nullptr;
+Device* device_of_rank = nullptr;
+
+TEST(MpiRanks, KnowTheirPlace) {
+  const Place& place = world->place();
+  EXPECT_GE(place.local_rank, 0);
+  EXPECT_LT(place.local_rank, place.local_size);
+  EXPECT_LT(place.node, place.nodes);
+  EXPECT_FALSE(place.host.empty());
+  const auto ranks = world->all_gather_int(place.rank);
+  for (int r = 0; r < world->size(); ++r) EXPECT_EQ(ranks[static_cast<std::size_t>(r)], r);
+  EXPECT_TRUE(launched_by_mpi());
+  EXPECT_EQ(find_place().rank, place.rank);
+  EXPECT_THROW(make_communicator(*device_of_rank), Error) << "a second one";
+}
+
+TEST(MpiRanks, ReduceScatterSumsInRankOrder) {
+  expect_sums_in_rank_order(*world);
+}
+TEST(MpiRanks, AllGatherBringsEverySlice) {
+  expect_all_gather(*world);
+}
+TEST(MpiRanks, AllReduceGivesMaximaAndSums) {
+  expect_all_reduce(*world);
+}
+TEST(MpiRanks, QueuesDoNotBlockEachOther) {
+  expect_queues_to_be_independent(*world);
+}
+TEST(MpiRanks, EventsOrderCollectivesAndCompute) {
+  expect_events_to_order_collectives(*world, *device_of_rank);
+  const auto with_worker = make_cpu_device({.threads = 1, .compute_worker = true});
+  expect_events_to_order_collectives(*world, *with_worker);
+}
+TEST(MpiRanks, ControlPlaneCarriesBytes) {
+  expect_control_plane(*world);
+}
+TEST(MpiRanks, NarrowWiresStayWithinTheirBounds) {
+  expect_wires_to_be_close(*world);
+}
+TEST(MpiRanks, NarrowSumsDoNotDependOnTheOwner) {
+  expect_narrow_sums_not_to_depend_on_the_owner(*world);
+}
+TEST(MpiRanks, NarrowWiresShowWhatIsNotFinite) {
+  expect_narrow_wires_to_show_what_is_not_finite(*world);
+}
+TEST(MpiRanks, ErrorsAreAgreedUpon) {
+  expect_errors_to_be_agreed_upon(*world);
+}
+TEST(MpiRanks, TrafficIsCounted) {
+  expect_traffic_to_be_counted(*world);
+}
+
+/// Says only what failed.
+class FailuresOnly : public testing::EmptyTestEventListener {
+  void OnTestPartResult(const testing::TestPartResult& result) override {
+    if (!result.failed()) return;
+    std::fprintf(stderr, "rank %d: %s:%d: %s\n", world->rank(), result.file_name() ? result.file_name() : "?",
+                 result.line_number(), result.summary());
+  }
+};
+
+int run_tests() {
+  if (world->rank() != 0) {
+    auto& listeners = testing::UnitTest::GetInstance()->listeners();
+    delete listeners.Release(listeners.default_result_printer());
+    listeners.Append(new FailuresOnly);
+  }
+  // An exception that one rank throws leaves the others waiting: it ends the job.
+  testing::GTEST_FLAG(catch_exceptions) = false;
+  return static_cast<int>(world->all_max(RUN_ALL_TESTS()));
+}
+
+/// The last rank stops in the middle of a gather that all take part in.
+int misbehave(const std::string& how) {
+  const bool mine = world->rank() == world->size() - 1;
+  std::vector<float> buffer(static_cast<std::size_t>(world->size()) * 1000);
+  if (mine && how == "killed") raise(SIGKILL);
+  if (mine && how == "abort") world->abort(76);
+  if (mine && how == "exception") throw std::runtime_error("one rank cannot go on");
+  if (how == "together") {
+    world->together([&] {
+      if (mine) throw Error(Problem{.what = "the last rank's file is broken", .code = ExitCode::usage});
+    });
+  }
+  if (mine && how == "returns") return 3;
+  if (mine && how == "mismatch") {
+    world->all_reduce_max(world->gather_stream(), "amax", buffer.data(), 1000);
+  } else {
+    world->all_gather(world->gather_stream(), {.name = "test", .buffer = buffer.data(), .bytes = 4000});
+  }
+  world->gather_stream().synchronize();
+  return 0;
+}
+
+/// As a program does it: the communicator outlives what may throw, and the error ends the job on all ranks.
+int run(const std::string& how) {
+  const auto device = make_cpu_device({.threads = 1});
+  // As a program does it: the communicator outlives what may throw, so that the error ends the job by name;
+  // or it does not, and unwinding through it must still end the job.
+  if (how == "unwinding") {
+    const auto inner = make_communicator(*device);
+    if (inner->rank() == inner->size() - 1) throw Error("thrown through the communicator");
+    inner->barrier();
+    return 0;
+  }
+  const auto communicator = make_communicator(*device);
+  world = communicator.get();
+  device_of_rank = device.get();
+  log::set_rank(world->rank(), world->rank() == 0);
+  try {
+    return how.empty() ? run_tests() : misbehave(how);
+  } catch (const Error& error) {
+    if (!error.problem().what.empty()) log::error(error.what());
+    if (how == "together") return static_cast<int>(error.code());
+    world->abort(static_cast<int>(error.code()));
+  } catch (const std::exception& error) {
+    log::error(error.what());
+    world->abort(1);
+  }
+  return 1;  // abort() does not
+}
+
+}  // namespace
+}  // namespace octet::comm
+
+int main(int argc, char** argv) {
+  testing::InitGoogleTest(&argc, argv);
+  const std::string how = argc > 1 ? argv[1] : "";
+  if (how == "place") {  // and nothing more: MPI must end by itself
+    const auto place = octet::comm::find_place();
+    return place.size > place.rank ? 0 : 1;
+  }
+  try {
+    return octet::comm::run(how);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,65 @@
+// A rank that is alone, without MPI.
+#include <gtest/gtest.h>
+
+#include "comm/claims.h"
+#include "octet/comm/communicator.h"
+
+namespace octet::comm {
+namespace {
+
+TEST(SelfCommunicator, KeepsEveryClaimOfRanks) {
+  const auto device = make_cpu_device();
+  const auto self = make_self_communicator(*device);
+  EXPECT_EQ(self->rank(), 0);
+  EXPECT_EQ(self->size(), 1);
+  EXPECT_EQ(self->place().nodes, 1);
+  EXPECT_FALSE(self->place().host.empty());
+  expect_sums_in_rank_order(*self);
+  expect_all_gather(*self);
+  expect_all_reduce(*self);
+  expect_queues_to_be_independent(*self);
+  expect_events_to_order_collectives(*self, *device);
+  expect_control_plane(*self);
+  expect_errors_to_be_agreed_upon(*self);
+  expect_traffic_to_be_counted(*self);
+}
+
+TEST(SelfCommunicator, WorksBesideAComputeWorker) {
+  const auto device = make_cpu_device({.compute_worker = true});
+  const auto self = make_self_communicator(*device);
+  expect_events_to_order_collectives(*self, *device);
+  expect_sums_in_rank_order(*self);
+}
+
+TEST(SelfCommunicator, DoesNothingOnADryDevice) {
+  const auto device = make_dry_device();
+  const auto self = make_self_communicator(*device);
+  // Addresses of a dry device are not to be read.
+  auto* nowhere = static_cast<float*>(device->allocate(1 << 20));
+  self->reduce_scatter(self->reduce_stream(),
+                       {.from = nowhere, .to = nowhere, .count = 1 << 18, .accumulate = true});
+  self->all_gather(self->gather_stream(), {.buffer = nowhere, .bytes = 1 << 20});
+  self->all_reduce_max(self->reduce_stream(), "amax", nowhere, 1 << 18);
+  self->reduce_stream().synchronize();
+  EXPECT_EQ(self->all_sum(3), 3);
+  device->release(nowhere, 1 << 20);
+}
+
+TEST(StagingBytes, AreBoundedAtEveryWorldSize) {
+  EXPECT_EQ(staging_bytes(1), 0u);
+  for (const int size : {2, 3, 8, 64, 1000}) {
+    EXPECT_GT(staging_bytes(size), std::size_t{1} << 20);
+    EXPECT_LT(staging_bytes(size), std::size_t{14} << 20);
+  }
+}
+
+TEST(Launcher, IsKnownByItsEnvironment) {
+  // The tests themselves run without one.
+  EXPECT_FALSE(launched_by_mpi());
+  setenv("PMIX_RANK", "0", 1);
+  EXPECT_TRUE(launched_by_mpi());
+  unsetenv("PMIX_RANK");
+}
+
+}  // namespace
+}  // namespace octet::comm

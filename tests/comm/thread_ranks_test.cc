@@ -1,0 +1,151 @@
+// Collectives among ranks that are threads.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+#include "comm/claims.h"
+#include "octet/comm/communicator.h"
+
+namespace octet::comm {
+namespace {
+
+class ThreadRanks : public testing::TestWithParam<int> {
+ protected:
+  void on_all(const std::function<void(Communicator&, Device&)>& claim, bool compute_worker = false) {
+    run_ranks_as_threads({.ranks = GetParam(), .compute_worker = compute_worker}, claim);
+  }
+};
+
+TEST_P(ThreadRanks, ReduceScatterSumsInRankOrder) {
+  on_all([](Communicator& c, Device&) { expect_sums_in_rank_order(c); });
+}
+TEST_P(ThreadRanks, AllGatherBringsEverySlice) {
+  on_all([](Communicator& c, Device&) { expect_all_gather(c); });
+}
+TEST_P(ThreadRanks, AllReduceGivesMaximaAndSums) {
+  on_all([](Communicator& c, Device&) { expect_all_reduce(c); });
+}
+TEST_P(ThreadRanks, QueuesDoNotBlockEachOther) {
+  on_all([](Communicator& c, Device&) { expect_queues_to_be_independent(c); });
+}
+TEST_P(ThreadRanks, EventsOrderCollectivesAndCompute) {
+  on_all([](Communicator& c, Device& d) { expect_events_to_order_collectives(c, d); });
+  on_all([](Communicator& c, Device& d) { expect_events_to_order_collectives(c, d); }, true);
+}
+TEST_P(ThreadRanks, ControlPlaneCarriesBytes) {
+  on_all([](Communicator& c, Device&) { expect_control_plane(c); });
+}
+TEST_P(ThreadRanks, NarrowWiresStayWithinTheirBounds) {
+  on_all([](Communicator& c, Device&) { expect_wires_to_be_close(c); });
+}
+TEST_P(ThreadRanks, NarrowSumsDoNotDependOnTheOwner) {
+  on_all([](Communicator& c, Device&) { expect_narrow_sums_not_to_depend_on_the_owner(c); });
+}
+TEST_P(ThreadRanks, NarrowWiresShowWhatIsNotFinite) {
+  on_all([](Communicator& c, Device&) { expect_narrow_wires_to_show_what_is_not_finite(c); });
+}
+TEST_P(ThreadRanks, ErrorsAreAgreedUpon) {
+  on_all([](Communicator& c, Device&) { expect_errors_to_be_agreed_upon(c); });
+}
+TEST_P(ThreadRanks, TrafficIsCounted) {
+  on_all([](Communicator& c, Device&) { expect_traffic_to_be_counted(c); });
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, ThreadRanks, testing::Values(1, 2, 3, 4, 5, 8, 16),
+                         [](const auto& test) { return "np" + std::to_string(test.param); });
+
+TEST(ManyThreadRanks, SixtyFourRanksReduceAndGather) {
+  run_ranks_as_threads({.ranks = 64}, [](Communicator& c, Device&) {
+    expect_reduce_scatter(c, 2000, Target::own_slice, 5);
+    EXPECT_EQ(c.all_sum(c.rank()), 64 * 63 / 2);
+  });
+}
+
+TEST(ThreadRankFailure, AnExceptionOfOneRankEndsAllAndIsTheOneThatComesOut) {
+  // The buffers outlive the ranks, as other ranks' messages may still arrive in them.
+  std::vector<std::vector<float>> buffers(4, std::vector<float>(4000, 1.0f));
+  const auto run = [&] {
+    run_ranks_as_threads({.ranks = 4}, [&](Communicator& c, Device&) {
+      auto& buffer = buffers[static_cast<std::size_t>(c.rank())];
+      if (c.rank() == 2) throw std::out_of_range("rank 2 cannot go on");
+      c.all_gather(c.gather_stream(), {.name = "never whole", .buffer = buffer.data(), .bytes = 4000});
+      c.gather_stream().synchronize();
+    });
+  };
+  EXPECT_THROW(run(), std::out_of_range);
+}
+
+TEST(ThreadRankFailure, ABarrierWithoutOneRankEndsWhenThatRankFails) {
+  const auto run = [] {
+    run_ranks_as_threads({.ranks = 5}, [](Communicator& c, Device&) {
+      if (c.rank() == 4) throw Error(Problem{.what = "no more", .code = ExitCode::usage});
+      c.barrier();
+    });
+  };
+  try {
+    run();
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.problem().what, "no more");
+    EXPECT_EQ(error.code(), ExitCode::usage);
+  }
+}
+
+TEST(ThreadRankFailure, AbortEndsAllRanksWithItsCode) {
+  try {
+    run_ranks_as_threads({.ranks = 3}, [](Communicator& c, Device&) {
+      if (c.rank() == 1) c.abort(76);
+      c.barrier();
+    });
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::preempted);
+    EXPECT_NE(std::string(error.what()).find("76"), std::string::npos);
+  }
+}
+
+TEST(ThreadRankFailure, RanksThatDisagreeAboutTheNextCollectiveAreTold) {
+  std::vector<std::vector<float>> buffers(2, std::vector<float>(64, 1.0f));
+  try {
+    run_ranks_as_threads({.ranks = 2}, [&](Communicator& c, Device&) {
+      float* buffer = buffers[static_cast<std::size_t>(c.rank())].data();
+      Stream& stream = c.reduce_stream();
+      if (c.rank() == 0) {
+        c.all_reduce_max(stream, "amax", buffer, 32);
+      } else {
+        c.reduce_scatter(stream, {.name = "block 0", .from = buffer, .to = buffer + 32, .count = 32});
+      }
+      stream.synchronize();
+    });
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("disagree about which collective"), std::string::npos);
+  }
+}
+
+TEST(ThreadRankFailure, ADifferentSizeIsToldToo) {
+  std::vector<std::vector<float>> buffers(2, std::vector<float>(64, 1.0f));
+  const auto run = [&] {
+    run_ranks_as_threads({.ranks = 2}, [&](Communicator& c, Device&) {
+      c.all_gather(c.gather_stream(), {.buffer = buffers[static_cast<std::size_t>(c.rank())].data(),
+                                       .bytes = c.rank() == 0 ? 32 : 16});
+      c.gather_stream().synchronize();
+    });
+  };
+  EXPECT_THROW(run(), Error);
+}
+
+TEST(ThreadRankFailure, OverlappingBuffersAreRefused) {
+  std::vector<float> buffer(64);
+  run_ranks_as_threads({.ranks = 1}, [&](Communicator& c, Device&) {
+    EXPECT_THROW(
+        c.reduce_scatter(c.reduce_stream(), {.from = buffer.data(), .to = buffer.data() + 1, .count = 8}),
+        std::logic_error);
+    EXPECT_THROW(c.all_gather(c.gather_stream(), {.buffer = buffer.data(), .bytes = -1}), std::logic_error);
+  });
+}
+
+}  // namespace
+}  // namespace octet::comm
