@@ -1,0 +1,170 @@
+#include <cmath>
+#include <limits>
+
+#include "zero/synthetic.h"
+
+namespace octet::zero {
+namespace {
+
+using namespace synthetic;
+
+precision::Recipe recipe(precision::RecipeKind kind, DType compute) {
+  precision::Recipe r;
+  r.kind = kind;
+  r.compute = compute;
+  r.history_length = 4;
+  return r;
+}
+
+Scenario scenario(int stage, bool overlap, const precision::Recipe& recipe) {
+  Scenario s;
+  s.options.stage = stage;
+  s.options.overlap = overlap;
+  s.options.recipe = recipe;
+  s.options.adamw.weight_decay = 0.1;
+  return s;
+}
+
+struct Case {
+  const char* name;
+  precision::Recipe recipe;
+};
+const Case kCases[] = {
+    {"fp32", recipe(precision::RecipeKind::none, DType::f32)},
+    {"bf16", recipe(precision::RecipeKind::none, DType::bf16)},
+    {"fp8 delayed", recipe(precision::RecipeKind::delayed, DType::bf16)},
+    {"fp8 current", recipe(precision::RecipeKind::current, DType::f32)},
+};
+
+void expect_same(const Outcome& a, const Outcome& b, const std::string& what) {
+  EXPECT_EQ(difference(a.state, b.state), "") << what;
+  EXPECT_EQ(difference(a.gradients, b.gradients), "") << what;
+  ASSERT_EQ(a.results.size(), b.results.size());
+  for (std::size_t i = 0; i < a.results.size(); ++i) {
+    EXPECT_EQ(a.results[i].grad_norm, b.results[i].grad_norm) << what;
+    EXPECT_EQ(a.results[i].loss_sum, b.results[i].loss_sum) << what;
+    EXPECT_EQ(a.results[i].label_tokens, b.results[i].label_tokens) << what;
+  }
+  for (const std::int64_t hash : b.copies) EXPECT_EQ(hash, a.copies[0]) << what;
+  for (const std::int64_t hash : b.scales) EXPECT_EQ(hash, a.scales[0]) << what;
+}
+
+TEST(Zero, EveryStageGivesTheSameBitsWithOverlapOrWithout) {
+  for (const Case& c : kCases) {
+    for (const int ranks : {1, 2, 3, 4}) {
+      const Outcome reference = run({.ranks = ranks}, scenario(0, false, c.recipe));
+      for (const int stage : {0, 1, 2, 3}) {
+        for (const bool overlap : {false, true}) {
+          expect_same(reference, run({.ranks = ranks}, scenario(stage, overlap, c.recipe)),
+                      std::string(c.name) + ", " + std::to_string(ranks) + " ranks, stage " +
+                          std::to_string(stage) + (overlap ? ", overlap" : ""));
+        }
+      }
+    }
+  }
+}
+
+TEST(Zero, AComputeWorkerSeesNoLateReadAndNoEarlyReuse) {
+  for (const Case& c : kCases) {
+    const Outcome reference = run({.ranks = 3}, scenario(0, false, c.recipe));
+    for (const int stage : {0, 1, 2, 3}) {
+      expect_same(reference, run({.ranks = 3, .compute_worker = true}, scenario(stage, true, c.recipe)),
+                  std::string(c.name) + ", stage " + std::to_string(stage));
+    }
+  }
+}
+
+TEST(Zero, ManyRanksAgreeWithOneThatTakesAllMicroBatches) {
+  Scenario alone = scenario(0, true, kCases[0].recipe);
+  alone.micro_batches = 12;
+  const Outcome one = run({.ranks = 1}, alone);
+  for (const int ranks : {2, 3, 4}) {
+    for (const bool deterministic : {true, false}) {
+      for (const int stage : {0, 1, 2, 3}) {
+        Scenario shared = scenario(stage, true, kCases[0].recipe);
+        shared.options.deterministic = deterministic;
+        shared.micro_batches = 12 / ranks;
+        const Outcome many = run({.ranks = ranks}, shared);
+        EXPECT_LT(distance(one.state, many.state), 2e-5) << ranks << " " << stage;
+        EXPECT_NEAR(one.results.back().loss_sum, many.results.back().loss_sum, 1e-9);
+        EXPECT_EQ(one.results.back().label_tokens, many.results.back().label_tokens);
+        EXPECT_NEAR(one.results.back().grad_norm, many.results.back().grad_norm, 1e-5);
+      }
+    }
+  }
+}
+
+TEST(Zero, WithoutDeterminismTheStagesStillAgreeClosely) {
+  for (const int stage : {0, 1}) {
+    Scenario loose = scenario(stage, true, kCases[1].recipe);
+    loose.options.deterministic = false;
+    const Outcome a = run({.ranks = 3}, loose);
+    loose.options.overlap = false;
+    expect_same(a, run({.ranks = 3}, loose), "overlap");
+  }
+}
+
+TEST(Zero, ARankWithoutTokensTakesPart) {
+  for (const Case& c : kCases) {
+    Outcome reference;
+    for (const int stage : {0, 1, 2, 3}) {
+      for (const bool deterministic : {true, false}) {
+        Scenario s = scenario(stage, true, c.recipe);
+        s.options.deterministic = deterministic;
+        // Rank 2 never has tokens, rank 1 not in its last micro-batch, rank 0 not in its first one.
+        s.idle = [](int, int m, int rank) {
+          return rank == 2 || (rank == 1 && m == 1) || (rank == 0 && m == 0);
+        };
+        const Outcome o = run({.ranks = 3}, s);
+        if (stage == 0 && deterministic) reference = o;
+        if (deterministic) expect_same(reference, o, std::string(c.name) + std::to_string(stage));
+        EXPECT_LT(distance(reference.state, o.state),
+                  c.recipe.compute == DType::f32 && !c.recipe.fp8() ? 2e-5 : 5e-2);
+        EXPECT_EQ(o.results[0].label_tokens, label_tokens(1) + label_tokens(3));
+      }
+    }
+  }
+}
+
+TEST(Zero, AStepThatIsNotFiniteLeavesEverythingAsItIs) {
+  for (const Case& c : kCases) {
+    for (const int ranks : {1, 3}) {
+      for (const int stage : {0, 1, 3}) {
+        Scenario s = scenario(stage, true, c.recipe);
+        s.steps = 2;
+        const Outcome before = run({.ranks = ranks}, s);
+        s.steps = 3;
+        s.gradient_scale = [](int step) { return step == 2 ? std::numeric_limits<float>::infinity() : 1.0f; };
+        const Outcome after = run({.ranks = ranks}, s);
+        EXPECT_EQ(difference(before.state, after.state), "") << c.name << " " << ranks << " " << stage;
+        EXPECT_EQ(before.copies, after.copies) << c.name;
+        EXPECT_TRUE(after.results[2].skipped);
+        EXPECT_FALSE(std::isfinite(after.results[2].grad_norm));
+        EXPECT_FALSE(after.results[1].skipped);
+        EXPECT_EQ(after.optimizer_steps, 2);
+      }
+    }
+  }
+}
+
+TEST(Zero, AStepWithoutLabelTokensIsSkipped) {
+  Scenario s = scenario(1, true, kCases[0].recipe);
+  s.idle = [](int step, int, int) { return step == 1; };
+  const Outcome o = run({.ranks = 2}, s);
+  EXPECT_FALSE(o.results[0].skipped);
+  EXPECT_TRUE(o.results[1].skipped);
+  EXPECT_FALSE(o.results[2].skipped);
+  EXPECT_EQ(o.optimizer_steps, 2);
+}
+
+TEST(Zero, WhatIsFrozenNeverChanges) {
+  const Outcome o = run({.ranks = 2}, scenario(1, true, kCases[1].recipe));
+  for (std::size_t i = 0; i < o.state.at("frozen.weight").size(); ++i) {
+    EXPECT_EQ(o.state.at("frozen.weight")[i], first_value("frozen.weight", static_cast<std::int64_t>(i)));
+  }
+  EXPECT_FALSE(o.state.contains("exp_avg/frozen.weight"));
+  EXPECT_FALSE(o.gradients.contains("frozen.weight"));
+}
+
+}  // namespace
+}  // namespace octet::zero
