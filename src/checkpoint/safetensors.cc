@@ -21,15 +21,6 @@ namespace {
 
 }  // namespace
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "[";
-  for (const std::int64_t extent : shape) {
-    if (text.size() > 1) text += ", ";
-    text += std::to_string(extent);
-  }
-  return text + "]";
-}
-
 SafetensorsFile::SafetensorsFile(const std::string& path) : file_(path) {
   SafetensorsHeader header = parse_safetensors(file_.text(), path);
   tensors_ = std::move(header.tensors);

@@ -22,17 +22,6 @@ namespace {
 
 constexpr std::int64_t kRun = 1 << 16;  ///< elements converted at a time
 
-std::int64_t byte_count(const TensorHeader& tensor) {
-  std::int64_t bytes = 0;
-  if (__builtin_mul_overflow(element_count(tensor.shape, tensor.name),
-                             static_cast<std::int64_t>(size_of(tensor.dtype)), &bytes)) {
-    throw Error({.what = "a tensor is too large for a file",
-                 .found = shape_text(tensor.shape),
-                 .where = tensor.name});
-  }
-  return bytes;
-}
-
 }  // namespace
 
 std::map<std::string, std::string> default_metadata() {

@@ -10,23 +10,17 @@
 #include <unordered_map>
 #include <vector>
 
-#include "octet/base/dtype.h"
 #include "octet/base/files.h"
+#include "octet/checkpoint/tensor_header.h"
 
 namespace octet::checkpoint {
 
 /// A tensor as a file declares it.
-struct StoredTensor {
-  std::string name;
-  DType dtype = DType::f32;
-  std::vector<std::int64_t> shape;
+struct StoredTensor : TensorHeader {
   std::int64_t count = 0;   ///< elements
   std::int64_t offset = 0;  ///< of its first byte in `file`
   std::string file;         ///< path
 };
-
-/// "[4096, 128]", "[]" for a scalar.
-std::string shape_text(const std::vector<std::int64_t>& shape);
 
 /// One safetensors file. The constructor checks everything the header promises (sizes, dtypes, shapes against
 /// byte ranges, ranges without holes or overlap that cover the file) and throws Error naming file and tensor;

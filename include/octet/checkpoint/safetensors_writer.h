@@ -8,17 +8,10 @@
 #include <string_view>
 #include <vector>
 
-#include "octet/base/dtype.h"
 #include "octet/base/tensor_slice.h"
+#include "octet/checkpoint/tensor_header.h"
 
 namespace octet::checkpoint {
-
-/// A tensor to be written.
-struct TensorHeader {
-  std::string name;
-  DType dtype = DType::f32;
-  std::vector<std::int64_t> shape;
-};
 
 /// {"format": "pt"}: transformers refuses files without it.
 std::map<std::string, std::string> default_metadata();

@@ -1,0 +1,42 @@
+// The checkpoints of an output folder: which exist, which is the newest that holds, which may go.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "octet/comm/communicator.h"
+
+namespace octet::checkpoint {
+
+/// "checkpoint-120".
+std::string folder_name(std::int64_t step);
+
+/// Steps and paths of all folders `checkpoint-<step>`, oldest first, valid or not. Empty when `output_dir`
+/// does not exist.
+std::vector<std::pair<std::int64_t, std::string>> list_checkpoints(const std::string& output_dir);
+
+struct FindOptions {
+  bool verify_data = true;  ///< hash every byte (shared among the ranks), not only manifest and layout
+  std::int64_t before_step = std::numeric_limits<std::int64_t>::max();  ///< only older ones
+};
+
+struct Found {
+  std::string path;  ///< of the newest valid checkpoint; empty when there is none
+  /// Newer ones that do not hold, and why (an Error's message).
+  std::vector<std::pair<std::string, std::string>> rejected;
+};
+
+/// Collective: all ranks get rank 0's choice. Invalid checkpoints are skipped with a warning. Rank 0 removes
+/// temporary folders that a killed run left: no other run may be saving to `output_dir`.
+Found find_latest(comm::Communicator& communicator, const std::string& output_dir,
+                  const FindOptions& options = {});
+
+/// Removes old checkpoints; called by one rank. Keeps the newest `keep_last` valid ones (0 keeps all) and the
+/// folder `keep_best` (a path or a plain name; may be empty). Folders without a valid manifest are neither
+/// counted nor touched. A folder that is going is renamed first, so that a kill leaves no half checkpoint.
+void rotate(const std::string& output_dir, std::int64_t keep_last, const std::string& keep_best = "");
+
+}  // namespace octet::checkpoint

@@ -1,0 +1,24 @@
+// What a tensor is, without its values.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "octet/base/dtype.h"
+
+namespace octet::checkpoint {
+
+struct TensorHeader {
+  std::string name;
+  DType dtype = DType::f32;
+  std::vector<std::int64_t> shape;  ///< row-major; empty for a scalar
+};
+
+/// "[4096, 128]", "[]" for a scalar.
+std::string shape_text(const std::vector<std::int64_t>& shape);
+
+/// Bytes of the values. Throws Error naming the tensor when extents are negative or the product overflows.
+std::int64_t byte_count(const TensorHeader& tensor);
+
+}  // namespace octet::checkpoint

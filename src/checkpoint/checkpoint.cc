@@ -1,0 +1,211 @@
+#include "octet/checkpoint/checkpoint.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "convert.h"
+#include "file_io.h"
+#include "manifest.h"
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/base/strings.h"
+
+namespace octet::checkpoint {
+namespace {
+
+[[noreturn]] void damaged(const std::string& what, const std::string& where, const std::string& expected = "",
+                          const std::string& found = "") {
+  throw Error({.what = what,
+               .expected = expected,
+               .found = found,
+               .where = where,
+               .fix = "this checkpoint cannot be used: take an older one",
+               .code = ExitCode::no_valid_checkpoint});
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(const std::string& path) : path_(path), data_path_(path + "/" + kDataName) {
+  const std::string manifest_path = path + "/" + kManifestName;
+  if (!path_exists(manifest_path)) {
+    throw Error({.what = "this is no complete checkpoint",
+                 .expected = std::string(kManifestName) + " and " + kDataName,
+                 .found = path_exists(path) ? "no manifest" : "no such folder",
+                 .where = path,
+                 .fix = "name a folder checkpoint-<step>",
+                 .code = ExitCode::no_valid_checkpoint});
+  }
+  manifest_ = parse_manifest(read_file(manifest_path), manifest_path);
+  Descriptor file = open_file(data_path_, O_RDONLY);
+  struct stat st {};
+  if (::fstat(file.get(), &st) != 0) file_error("cannot read a file", data_path_, errno);
+  if (st.st_size != manifest_.file_bytes) {
+    damaged("a checkpoint's data file has the wrong size", data_path_,
+            std::to_string(manifest_.file_bytes) + " bytes", std::to_string(st.st_size) + " bytes");
+  }
+  const std::string layout = hash_layout(file.get(), data_path_, manifest_);
+  if (layout != manifest_.layout_hash)
+    damaged("the HDF5 metadata of a checkpoint is damaged", data_path_, manifest_.layout_hash, layout);
+  for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) by_name_[manifest_.tensors[i].name] = i;
+  fd_ = file.get();
+  config_yaml_ = read_text(manifest_.config, "config");
+  state_ = parse_json(read_text(manifest_.state, "state"), data_path_ + ", /state");
+  file.release();
+}
+
+Checkpoint::~Checkpoint() {
+  if (fd_ >= 0) ::close(fd_);
+}
+
+Checkpoint::Checkpoint(Checkpoint&& other) noexcept
+    : path_(std::move(other.path_)),
+      data_path_(std::move(other.data_path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      manifest_(std::move(other.manifest_)),
+      state_(std::move(other.state_)),
+      config_yaml_(std::move(other.config_yaml_)),
+      by_name_(std::move(other.by_name_)) {}
+
+Checkpoint& Checkpoint::operator=(Checkpoint&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(data_path_, other.data_path_);
+  std::swap(fd_, other.fd_);
+  std::swap(manifest_, other.manifest_);
+  std::swap(state_, other.state_);
+  std::swap(config_yaml_, other.config_yaml_);
+  std::swap(by_name_, other.by_name_);
+  return *this;
+}
+
+std::string Checkpoint::read_text(const TextBlock& block, const char* what) const {
+  std::string text(static_cast<std::size_t>(block.bytes), '\0');
+  read_bytes(block.offset, text.data(), block.bytes);
+  const std::string hash = hash128_hex(text);
+  if (hash != block.hash)
+    damaged(std::string("/") + what + " of a checkpoint is damaged", data_path_, block.hash, hash);
+  return text;
+}
+
+const CheckpointTensor* Checkpoint::find(const std::string& name) const {
+  const auto it = by_name_.find(name);
+  return it == by_name_.end() ? nullptr : &manifest_.tensors[it->second];
+}
+
+const CheckpointTensor& Checkpoint::at(const std::string& name) const {
+  if (const CheckpointTensor* tensor = find(name)) return *tensor;
+  std::vector<std::string> names;
+  for (const auto& tensor : manifest_.tensors) names.push_back(tensor.name);
+  const std::string near = nearest_name(name, names);
+  throw Error({.what = "tensor '" + name + "' is not in the checkpoint",
+               .found = std::to_string(names.size()) + " other tensors" +
+                        (near.empty() ? "" : ", the nearest is '" + near + "'"),
+               .where = path_,
+               .fix = "resume with the model and the optimizer that wrote the checkpoint"});
+}
+
+void Checkpoint::read_bytes(std::int64_t offset, void* out, std::int64_t bytes) const {
+  read_at(fd_, data_path_, out, bytes, offset);
+}
+
+void Checkpoint::read_chunk(const CheckpointTensor& tensor, std::int64_t chunk, std::byte* out,
+                            bool verify) const {
+  const std::int64_t begin = chunk * kChunkBytes;
+  const std::int64_t bytes = std::min(kChunkBytes, tensor.bytes - begin);
+  read_bytes(tensor.offset + begin, out, bytes);
+  if (!verify) return;
+  const std::uint64_t hash = hash64({reinterpret_cast<const char*>(out), static_cast<std::size_t>(bytes)});
+  if (hash != tensor.chunks[static_cast<std::size_t>(chunk)]) {
+    damaged("the data of a checkpoint are damaged: a hash does not hold",
+            data_path_ + ", tensor '" + tensor.name + "', bytes " + std::to_string(begin) + " to " +
+                std::to_string(begin + bytes) + " (at " + std::to_string(tensor.offset + begin) +
+                " in the file)");
+  }
+}
+
+void Checkpoint::read(const std::vector<TensorSlice>& slices, bool verify) const {
+  std::vector<std::byte> buffer(static_cast<std::size_t>(kChunkBytes));
+  std::vector<float> floats;
+  // Neighbouring slices often share a chunk: the last one read stays.
+  const CheckpointTensor* held = nullptr;
+  std::int64_t held_chunk = -1;
+  for (const auto& slice : slices) {
+    const CheckpointTensor& tensor = at(slice.name);
+    const std::string where = path_ + ", tensor '" + slice.name + "'";
+    if (slice.shape != tensor.shape) {
+      throw Error({.what = "a tensor of the checkpoint has another shape",
+                   .expected = shape_text(slice.shape),
+                   .found = shape_text(tensor.shape),
+                   .where = where,
+                   .fix = "resume with the model that wrote the checkpoint"});
+    }
+    const std::int64_t count = element_count(tensor.shape, tensor.name);
+    check(slice.begin >= 0 && slice.count >= 0 && slice.begin <= count && slice.count <= count - slice.begin,
+          "a slice lies outside its tensor");
+    const bool same = slice.dtype == tensor.dtype;
+    if (!same && !(is_float(slice.dtype) && is_float(tensor.dtype))) {
+      throw Error({.what = "a tensor of the checkpoint has another kind of dtype",
+                   .expected = std::string(name_of(slice.dtype)),
+                   .found = std::string(name_of(tensor.dtype)),
+                   .where = where});
+    }
+    const auto width = static_cast<std::int64_t>(size_of(tensor.dtype));
+    auto* out = static_cast<std::byte*>(slice.data);
+    const std::int64_t end = (slice.begin + slice.count) * width;
+    for (std::int64_t at_byte = slice.begin * width; at_byte < end;) {
+      const std::int64_t chunk = at_byte / kChunkBytes;
+      const std::int64_t chunk_begin = chunk * kChunkBytes;
+      const std::int64_t chunk_end = std::min(chunk_begin + kChunkBytes, tensor.bytes);
+      const std::int64_t stop = std::min(end, chunk_end);
+      if (same && at_byte == chunk_begin && stop == chunk_end) {
+        read_chunk(tensor, chunk, out, verify);
+        out += stop - at_byte;
+        at_byte = stop;
+        continue;
+      }
+      if (held != &tensor || held_chunk != chunk) {
+        held = nullptr;
+        read_chunk(tensor, chunk, buffer.data(), verify);
+        held = &tensor;
+        held_chunk = chunk;
+      }
+      const std::byte* from = buffer.data() + (at_byte - chunk_begin);
+      const std::int64_t elements = (stop - at_byte) / width;
+      if (same) {
+        std::memcpy(out, from, static_cast<std::size_t>(stop - at_byte));
+      } else {
+        floats.resize(static_cast<std::size_t>(elements));
+        to_float(tensor.dtype, from, elements, floats.data());
+        from_float(slice.dtype, floats.data(), elements, out);
+      }
+      out += elements * static_cast<std::int64_t>(size_of(slice.dtype));
+      at_byte = stop;
+    }
+  }
+}
+
+void Checkpoint::read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const {
+  read({TensorSlice{.name = name,
+                    .dtype = DType::f32,
+                    .shape = at(name).shape,
+                    .begin = begin,
+                    .count = count,
+                    .data = out}});
+}
+
+void Checkpoint::verify(int share, int shares) const {
+  std::vector<std::byte> buffer(static_cast<std::size_t>(kChunkBytes));
+  std::int64_t turn = 0;
+  for (const auto& tensor : manifest_.tensors) {
+    for (std::int64_t chunk = 0; chunk < chunk_count(tensor.bytes); ++chunk) {
+      if (turn++ % shares == share) read_chunk(tensor, chunk, buffer.data(), true);
+    }
+  }
+}
+
+}  // namespace octet::checkpoint

@@ -1,0 +1,99 @@
+#include "coverage.h"
+
+#include <algorithm>
+#include <map>
+
+#include "octet/base/error.h"
+#include "octet/checkpoint/checkpoint.h"
+#include "packing.h"
+
+namespace octet::checkpoint {
+namespace {
+
+struct Piece {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+  std::size_t rank = 0;
+};
+
+struct Given {
+  TensorHeader header;
+  std::size_t rank = 0;  ///< that named it first
+  std::vector<Piece> pieces;
+};
+
+void check_cover(Given& given) {
+  auto& pieces = given.pieces;
+  std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
+  const std::string tensor = "tensor '" + given.header.name + "' " + shape_text(given.header.shape);
+  std::int64_t at = 0;
+  std::size_t before = 0;
+  for (const Piece& piece : pieces) {
+    if (piece.begin < at) {
+      throw Error({.what = "elements of a tensor are given to a checkpoint twice",
+                   .found = "from element " + std::to_string(piece.begin) + ", by ranks " +
+                            std::to_string(before) + " and " + std::to_string(piece.rank),
+                   .where = tensor});
+    }
+    if (piece.begin > at) break;
+    at += piece.count;
+    before = piece.rank;
+  }
+  const std::int64_t count = element_count(given.header.shape, given.header.name);
+  if (at != count) {
+    throw Error({.what = "elements of a tensor are given to a checkpoint by no rank",
+                 .expected = std::to_string(count) + " elements",
+                 .found = "none from element " + std::to_string(at),
+                 .where = tensor});
+  }
+}
+
+}  // namespace
+
+std::string describe(const std::vector<TensorSlice>& slices) {
+  Packer packer;
+  for (const auto& slice : slices) {
+    const std::int64_t count = element_count(slice.shape, slice.name);
+    check(slice.begin >= 0 && slice.count >= 0 && slice.begin <= count && slice.count <= count - slice.begin,
+          "a slice lies outside its tensor");
+    check(slice.count == 0 || slice.data != nullptr, "a slice has no data");
+    packer.header({slice.name, slice.dtype, slice.shape}).number(slice.begin).number(slice.count);
+  }
+  return packer.packed();
+}
+
+Coverage cover(const std::vector<std::string>& descriptions) {
+  std::map<std::string, Given> by_name;
+  for (std::size_t rank = 0; rank < descriptions.size(); ++rank) {
+    for (Unpacker unpacker(descriptions[rank]); !unpacker.done();) {
+      TensorHeader header = unpacker.header();
+      const std::int64_t begin = unpacker.number(), count = unpacker.number();
+      Given& given = by_name.try_emplace(header.name, Given{header, rank, {}}).first->second;
+      if (given.header.shape != header.shape || given.header.dtype != header.dtype) {
+        const auto text = [](const TensorHeader& h) {
+          return std::string(name_of(h.dtype)) + shape_text(h.shape);
+        };
+        throw Error({.what = "ranks disagree about a tensor of a checkpoint",
+                     .expected = text(given.header) + " as on rank " + std::to_string(given.rank),
+                     .found = text(header) + " on rank " + std::to_string(rank),
+                     .where = "tensor '" + header.name + "'"});
+      }
+      if (count > 0) given.pieces.push_back({begin, count, rank});
+    }
+  }
+  Coverage coverage;
+  for (auto& [name, given] : by_name) {
+    check_cover(given);
+    const auto width = static_cast<std::int64_t>(size_of(given.header.dtype));
+    for (std::size_t i = 1; i < given.pieces.size(); ++i) {
+      const std::int64_t boundary = given.pieces[i].begin * width;
+      const std::pair chunk(coverage.tensors.size(), boundary / kChunkBytes);
+      if (boundary % kChunkBytes != 0 && (coverage.cut_chunks.empty() || coverage.cut_chunks.back() != chunk))
+        coverage.cut_chunks.push_back(chunk);
+    }
+    coverage.tensors.push_back(std::move(given.header));
+  }
+  return coverage;
+}
+
+}  // namespace octet::checkpoint

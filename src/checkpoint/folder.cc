@@ -1,0 +1,141 @@
+#include "octet/checkpoint/folder.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <string_view>
+
+#include "failpoint.h"
+#include "manifest.h"
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/base/log.h"
+#include "octet/checkpoint/checkpoint.h"
+#include "packing.h"
+
+namespace octet::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr std::string_view kPrefix = "checkpoint-";
+
+// The step of "checkpoint-<step>", written as folder_name writes it.
+std::optional<std::int64_t> step_of(const std::string& name) {
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  std::int64_t step = 0;
+  const char* end = name.data() + name.size();
+  const auto [stop, code] = std::from_chars(name.data() + kPrefix.size(), end, step);
+  if (code != std::errc() || stop != end || step < 0 || folder_name(step) != name) return std::nullopt;
+  return step;
+}
+
+void remove_stale(const std::string& output_dir) {
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(output_dir, code)) {
+    const std::string name = entry.path().filename().string();
+    const std::size_t mark = name.find(".tmp-");
+    if (mark == std::string::npos || !step_of(name.substr(0, mark))) continue;
+    log::info("removing what an interrupted save left: " + entry.path().string());
+    std::error_code failed;
+    fs::remove_all(entry.path(), failed);
+    if (failed) log::warn("cannot remove " + entry.path().string() + ": " + failed.message());
+  }
+}
+
+// Why this rank finds a checkpoint unusable; "" when it does not.
+std::string complaint(const std::string& path, const FindOptions& options, int rank, int size) {
+  try {
+    const Checkpoint checkpoint(path);
+    if (options.verify_data) checkpoint.verify(rank, size);
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string folder_name(std::int64_t step) {
+  return std::string(kPrefix) + std::to_string(step);
+}
+
+std::vector<std::pair<std::int64_t, std::string>> list_checkpoints(const std::string& output_dir) {
+  std::vector<std::pair<std::int64_t, std::string>> found;
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(output_dir, code)) {
+    const auto step = step_of(entry.path().filename().string());
+    std::error_code ignored;
+    if (step && fs::is_directory(entry.path(), ignored)) found.emplace_back(*step, entry.path().string());
+  }
+  if (code && code != std::errc::no_such_file_or_directory) {
+    throw Error({.what = "cannot list an output folder", .found = code.message(), .where = output_dir});
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+Found find_latest(comm::Communicator& communicator, const std::string& output_dir,
+                  const FindOptions& options) {
+  // One rank looks: over network file systems each rank may see another list.
+  Packer listing;
+  communicator.together([&] {
+    if (communicator.rank() != 0) return;
+    remove_stale(output_dir);
+    auto all = list_checkpoints(output_dir);
+    std::reverse(all.begin(), all.end());
+    for (const auto& [step, path] : all) {
+      if (step < options.before_step) listing.text(path);
+    }
+  });
+  const std::string packed = communicator.broadcast(listing.packed(), 0);
+  Found found;
+  for (Unpacker unpacker(packed); !unpacker.done();) {
+    const std::string path = unpacker.text();
+    const auto complaints =
+        communicator.all_gather_bytes(complaint(path, options, communicator.rank(), communicator.size()));
+    const auto first = std::find_if(complaints.begin(), complaints.end(),
+                                    [](const std::string& text) { return !text.empty(); });
+    if (first == complaints.end()) {
+      found.path = path;
+      return found;
+    }
+    if (communicator.rank() == 0)
+      log::warn("skipping a checkpoint that does not hold: " + path + "\n" + *first);
+    found.rejected.emplace_back(path, *first);
+  }
+  return found;
+}
+
+void rotate(const std::string& output_dir, std::int64_t keep_last, const std::string& keep_best) {
+  if (keep_last <= 0) return;
+  const std::string best = fs::path(keep_best).filename().string();
+  auto all = list_checkpoints(output_dir);
+  std::reverse(all.begin(), all.end());
+  std::int64_t kept = 0;
+  bool removed = false;
+  for (const auto& [step, path] : all) {
+    try {
+      parse_manifest(read_file(path + "/" + kManifestName), path);
+    } catch (const Error&) {
+      continue;
+    }
+    if (kept < keep_last) {
+      ++kept;
+      continue;
+    }
+    if (folder_name(step) == best) continue;
+    failpoint("before_prune");
+    const std::string going = path + ".tmp-pruned";
+    std::error_code code;
+    fs::remove_all(going, code);
+    if (!code) fs::rename(path, going, code);
+    if (!code) fs::remove_all(going, code);
+    if (code) log::warn("cannot remove an old checkpoint: " + path + ": " + code.message());
+    removed = true;
+  }
+  if (removed) sync_folder(output_dir);
+}
+
+}  // namespace octet::checkpoint

@@ -1,0 +1,277 @@
+#include "octet/checkpoint/save.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <filesystem>
+#include <random>
+#include <unordered_map>
+
+#include "coverage.h"
+#include "failpoint.h"
+#include "file_io.h"
+#include "h5_layout.h"
+#include "manifest.h"
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/base/strings.h"
+#include "octet/checkpoint/folder.h"
+#include "packing.h"
+
+namespace octet::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+// One save, seen by one rank. The phases are separated by `together`, so that every rank knows that every
+// other one has succeeded so far.
+class Saving {
+ public:
+  Saving(comm::Communicator& communicator, const std::string& output_dir, const CheckpointContents& contents)
+      : comm_(communicator), output_dir_(output_dir), contents_(contents), leads_(communicator.rank() == 0) {}
+  ~Saving() {
+    std::error_code ignored;
+    if (leads_ && !temporary_.empty()) fs::remove_all(temporary_, ignored);
+  }
+  Saving(const Saving&) = delete;
+  Saving& operator=(const Saving&) = delete;
+
+  std::string run() {
+    std::string mine;
+    comm_.together([&] { mine = describe(contents_.slices); });
+    const std::vector<std::string> descriptions = comm_.all_gather_bytes(mine);
+    comm_.together([&] {
+      if (leads_) lay_file_out(cover(descriptions));
+    });
+    receive_plan(comm_.broadcast(leads_ ? plan() : "", 0));
+    comm_.together([&] { write_slices(); });
+    comm_.together([&] { hash_cut_chunks(); });
+    const std::vector<std::string> hashes = comm_.all_gather_bytes(hashes_.packed());
+    const std::string target = output_dir_ + "/" + folder_name(contents_.step);
+    comm_.together([&] {
+      if (leads_) publish(hashes, target);
+    });
+    return target;
+  }
+
+ private:
+  std::string data_path() const { return temporary_ + "/" + kDataName; }
+
+  // Rank 0: the temporary folder with a data file of the full size, whose metadata are in place.
+  void lay_file_out(Coverage coverage) {
+    make_folders(output_dir_);
+    const auto parent = fs::path(output_dir_).parent_path();
+    if (!parent.empty()) sync_folder(parent.string());
+    try {
+      state_text_ = contents_.state.dump();
+    } catch (const nlohmann::json::exception& e) {
+      throw Error(Problem{.what = "the training state cannot be written as JSON", .found = e.what()});
+    }
+    config_text_ = contents_.config_yaml.empty() ? "\n" : contents_.config_yaml;
+    LayoutRequest request{.tensors = std::move(coverage.tensors),
+                          .state_bytes = static_cast<std::int64_t>(state_text_.size()),
+                          .config_bytes = static_cast<std::int64_t>(config_text_.size()),
+                          .step = contents_.step,
+                          .world = comm_.size(),
+                          .zero_stage = contents_.zero_stage};
+    cut_chunks_ = std::move(coverage.cut_chunks);
+
+    const std::int64_t bound = layout_bound(request);
+    struct statvfs disk {};
+    if (::statvfs(output_dir_.c_str(), &disk) == 0) {
+      const double blocks = static_cast<double>(::geteuid() == 0 ? disk.f_bfree : disk.f_bavail);
+      const double free = blocks * static_cast<double>(disk.f_frsize);
+      if (free < static_cast<double>(bound)) {
+        throw Error(
+            {.what = "the disk has no room for a checkpoint",
+             .expected = human_bytes(static_cast<double>(bound)) + " free",
+             .found = human_bytes(free) + " free",
+             .where = output_dir_,
+             .fix = "free some disk space, keep fewer checkpoints (save_total_limit) or write elsewhere"});
+      }
+    }
+    std::string name = output_dir_ + "/" + folder_name(contents_.step) + ".tmp-" +
+                       std::to_string(::getpid()) + "-" + std::to_string(std::random_device{}());
+    if (::mkdir(name.c_str(), 0755) != 0) file_error("cannot make a folder for a checkpoint", name, errno);
+    temporary_ = std::move(name);
+    const Descriptor file = open_file(data_path(), O_RDWR | O_CREAT | O_EXCL);
+    // The space is taken before libhdf5 or a rank writes a byte; where a file system cannot promise space
+    // (EOPNOTSUPP), the write itself reports a full disk.
+    if (::fallocate(file.get(), 0, 0, bound) != 0 && errno != EOPNOTSUPP)
+      file_error("cannot take disk space for a checkpoint", data_path(), errno);
+    const FileLayout layout = lay_out(request);
+    check(layout.file_bytes <= bound, "the layout of a checkpoint keeps to its bound");
+    if (::ftruncate(file.get(), layout.file_bytes) != 0)
+      file_error("cannot set the size of a file", data_path(), errno);
+    copy_image(layout, file.get(), data_path());
+
+    manifest_.step = contents_.step;
+    manifest_.world = comm_.size();
+    manifest_.zero_stage = contents_.zero_stage;
+    manifest_.file = kDataName;
+    manifest_.file_bytes = layout.file_bytes;
+    manifest_.state = {layout.state_offset, request.state_bytes, hash128_hex(state_text_)};
+    manifest_.config = {layout.config_offset, request.config_bytes, hash128_hex(config_text_)};
+    for (std::size_t i = 0; i < request.tensors.size(); ++i) {
+      CheckpointTensor tensor;
+      static_cast<TensorHeader&>(tensor) = std::move(request.tensors[i]);
+      tensor.bytes = byte_count(tensor);
+      tensor.offset = layout.offsets[i];
+      manifest_.tensors.push_back(std::move(tensor));
+    }
+  }
+
+  std::string plan() const {
+    Packer packer;
+    packer.text(temporary_).number(static_cast<std::int64_t>(manifest_.tensors.size()));
+    for (const auto& tensor : manifest_.tensors)
+      packer.header(tensor).number(tensor.bytes).number(tensor.offset);
+    for (const auto& [tensor, chunk] : cut_chunks_)
+      packer.number(static_cast<std::int64_t>(tensor)).number(chunk);
+    return packer.packed();
+  }
+
+  void receive_plan(const std::string& packed) {
+    if (!leads_) {
+      Unpacker unpacker(packed);
+      temporary_ = unpacker.text();
+      for (std::int64_t n = unpacker.number(); n > 0; --n) {
+        CheckpointTensor tensor;
+        static_cast<TensorHeader&>(tensor) = unpacker.header();
+        tensor.bytes = unpacker.number();
+        tensor.offset = unpacker.number();
+        manifest_.tensors.push_back(std::move(tensor));
+      }
+      while (!unpacker.done()) {
+        const auto tensor = static_cast<std::size_t>(unpacker.number());
+        cut_chunks_.emplace_back(tensor, unpacker.number());
+      }
+    }
+    for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) index_[manifest_.tensors[i].name] = i;
+  }
+
+  void add_hash(std::size_t tensor, std::int64_t chunk, const std::byte* bytes, std::int64_t size) {
+    const std::uint64_t hash = hash64({reinterpret_cast<const char*>(bytes), static_cast<std::size_t>(size)});
+    hashes_.number(static_cast<std::int64_t>(tensor)).number(chunk).number(static_cast<std::int64_t>(hash));
+  }
+
+  // Chunks that lie in one slice are hashed from memory: what the disk makes of them shows when they are
+  // read.
+  void write_slices() {
+    failpoint("before_write");
+    const std::string path = data_path();
+    const Descriptor file = open_file(path, O_RDWR);
+    for (const auto& slice : contents_.slices) {
+      const std::size_t index = index_.at(slice.name);
+      const CheckpointTensor& tensor = manifest_.tensors[index];
+      const auto width = static_cast<std::int64_t>(size_of(slice.dtype));
+      const std::int64_t begin = slice.begin * width, end = begin + slice.count * width;
+      const auto* data = static_cast<const std::byte*>(slice.data);
+      for (std::int64_t chunk = chunk_count(begin); chunk < chunk_count(end); ++chunk) {
+        const std::int64_t first = chunk * kChunkBytes;
+        const std::int64_t last = std::min(first + kChunkBytes, tensor.bytes);
+        if (first >= begin && last <= end) add_hash(index, chunk, data + (first - begin), last - first);
+      }
+      write_at(file.get(), path, data, end - begin, tensor.offset + begin);
+      failpoint("mid_write");
+    }
+    if (leads_) {
+      write_at(file.get(), path, state_text_.data(), manifest_.state.bytes, manifest_.state.offset);
+      write_at(file.get(), path, config_text_.data(), manifest_.config.bytes, manifest_.config.offset);
+    }
+    failpoint("before_fsync");
+    sync_file(file.get(), path);
+  }
+
+  // Chunks of several slices are read back, dealt out among the ranks. The file is opened anew: over NFS that
+  // is what makes other nodes' writes visible.
+  void hash_cut_chunks() {
+    const std::string path = data_path();
+    const Descriptor file = open_file(path, O_RDONLY);
+    std::vector<std::byte> buffer(static_cast<std::size_t>(kChunkBytes));
+    for (auto i = static_cast<std::size_t>(comm_.rank()); i < cut_chunks_.size();
+         i += static_cast<std::size_t>(comm_.size())) {
+      const auto [index, chunk] = cut_chunks_[i];
+      const CheckpointTensor& tensor = manifest_.tensors[index];
+      const std::int64_t begin = chunk * kChunkBytes;
+      const std::int64_t bytes = std::min(kChunkBytes, tensor.bytes - begin);
+      read_at(file.get(), path, buffer.data(), bytes, tensor.offset + begin);
+      add_hash(index, chunk, buffer.data(), bytes);
+    }
+  }
+
+  // Rank 0: manifest last, then the name.
+  void publish(const std::vector<std::string>& hashes, const std::string& target) {
+    std::vector<std::int64_t> known(manifest_.tensors.size());
+    for (auto& tensor : manifest_.tensors)
+      tensor.chunks.resize(static_cast<std::size_t>(chunk_count(tensor.bytes)));
+    for (const auto& packed : hashes) {
+      for (Unpacker unpacker(packed); !unpacker.done();) {
+        const auto index = static_cast<std::size_t>(unpacker.number());
+        const auto chunk = static_cast<std::size_t>(unpacker.number());
+        manifest_.tensors.at(index).chunks.at(chunk) = static_cast<std::uint64_t>(unpacker.number());
+        ++known[index];
+      }
+    }
+    for (std::size_t i = 0; i < known.size(); ++i) {
+      auto& tensor = manifest_.tensors[i];
+      check(known[i] == chunk_count(tensor.bytes), "every chunk of a checkpoint is hashed once");
+      tensor.hash = content_hash(tensor, tensor.chunks);
+    }
+    {
+      const Descriptor file = open_file(data_path(), O_RDONLY);
+      manifest_.layout_hash = hash_layout(file.get(), data_path(), manifest_);
+    }
+    failpoint("before_manifest");
+    write_file_atomically(temporary_ + "/" + kManifestName, manifest_text(manifest_));
+    sync_folder(temporary_);
+    failpoint("before_rename");
+    give_name(target);
+    failpoint("after_rename");
+    sync_folder(output_dir_);
+  }
+
+  void give_name(const std::string& target) {
+    if (!path_exists(target)) {
+      if (::rename(temporary_.c_str(), target.c_str()) != 0)
+        file_error("cannot rename a finished checkpoint into place", target, errno);
+      temporary_.clear();
+      return;
+    }
+    // Names are exchanged, so that one whole checkpoint of this step is there at every moment; the old one
+    // goes with the temporary name.
+    if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) return;
+    if (errno != EINVAL && errno != ENOSYS)
+      file_error("cannot rename a finished checkpoint into place", target, errno);
+    const std::string old = temporary_ + "-old";
+    if (::rename(target.c_str(), old.c_str()) != 0 || ::rename(temporary_.c_str(), target.c_str()) != 0)
+      file_error("cannot rename a finished checkpoint into place", target, errno);
+    temporary_ = old;
+  }
+
+  comm::Communicator& comm_;
+  const std::string output_dir_;
+  const CheckpointContents& contents_;
+  const bool leads_;
+  std::string temporary_;  ///< removed at the end by rank 0, unless it got its name
+  std::string state_text_, config_text_;
+  Manifest manifest_;  ///< other ranks know only the tensors and their places
+  std::vector<std::pair<std::size_t, std::int64_t>> cut_chunks_;
+  std::unordered_map<std::string, std::size_t> index_;
+  Packer hashes_;  ///< (tensor, chunk, hash) of the chunks this rank hashed
+};
+
+}  // namespace
+
+std::string save(comm::Communicator& communicator, const std::string& output_dir,
+                 const CheckpointContents& contents) {
+  check(contents.step >= 0, "a checkpoint has a step");
+  return Saving(communicator, output_dir, contents).run();
+}
+
+}  // namespace octet::checkpoint

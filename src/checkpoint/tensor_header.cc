@@ -1,0 +1,26 @@
+#include "octet/checkpoint/tensor_header.h"
+
+#include "octet/base/error.h"
+#include "octet/base/tensor_slice.h"
+
+namespace octet::checkpoint {
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text = "[";
+  for (const std::int64_t extent : shape) {
+    if (text.size() > 1) text += ", ";
+    text += std::to_string(extent);
+  }
+  return text + "]";
+}
+
+std::int64_t byte_count(const TensorHeader& tensor) {
+  std::int64_t bytes = 0;
+  if (__builtin_mul_overflow(element_count(tensor.shape, tensor.name),
+                             static_cast<std::int64_t>(size_of(tensor.dtype)), &bytes)) {
+    throw Error({.what = "a tensor is too large", .found = shape_text(tensor.shape), .where = tensor.name});
+  }
+  return bytes;
+}
+
+}  // namespace octet::checkpoint

@@ -1,0 +1,181 @@
+#include "octet/checkpoint/checkpoint.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <set>
+
+#include "sample.h"
+
+namespace octet::checkpoint {
+namespace {
+
+class CheckpointAtRanks : public testing::TestWithParam<int> {};
+
+TEST_P(CheckpointAtRanks, ReadsBackAtEveryOtherNumberOfRanks) {
+  const Scratch scratch;
+  save_sample(scratch.path(), 40, GetParam());
+  for (const int readers : {1, 2, 3, 4, 5}) {
+    on_ranks(readers, [&](comm::Communicator& communicator) {
+      const Found found = find_latest(communicator, scratch.path());
+      ASSERT_EQ(found.path, scratch / "checkpoint-40");
+      const Checkpoint checkpoint(found.path);
+      EXPECT_EQ(checkpoint.step(), 40);
+      EXPECT_EQ(checkpoint.manifest().world, GetParam());
+      EXPECT_EQ(checkpoint.manifest().zero_stage, 1);
+      EXPECT_EQ(checkpoint.config_yaml(), "output_dir: runs\nlearning_rate: 1e-3\n");
+      EXPECT_EQ(checkpoint.state()["data"]["position"], 12345678901234);
+      EXPECT_EQ(checkpoint.state()["name"], "größe");
+      auto expected = sample(40);
+      auto found_values = expected;
+      for (auto& tensor : found_values) std::fill(tensor.values.begin(), tensor.values.end(), std::byte{0});
+      const auto mine = slices_of(found_values, communicator.rank(), readers, 13);
+      checkpoint.read(mine);
+      const auto wanted = slices_of(expected, communicator.rank(), readers, 13);
+      for (std::size_t i = 0; i < mine.size(); ++i) {
+        EXPECT_EQ(std::memcmp(mine[i].data, wanted[i].data,
+                              static_cast<std::size_t>(mine[i].count) * size_of(mine[i].dtype)),
+                  0)
+            << mine[i].name;
+      }
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, CheckpointAtRanks, testing::Values(1, 2, 3, 4, 5));
+
+TEST(Checkpoint, ContentHashesDoNotDependOnWhoWroteWhat) {
+  const Scratch scratch;
+  save_sample(scratch / "one", 7, 1);
+  save_sample(scratch / "four", 7, 4, 29);
+  save_sample(scratch / "other", 8, 4);
+  const Checkpoint one(scratch / "one/checkpoint-7"), four(scratch / "four/checkpoint-7"),
+      other(scratch / "other/checkpoint-8");
+  ASSERT_EQ(one.tensors().size(), sample(7).size());
+  std::set<std::string> hashes;
+  for (const auto& tensor : one.tensors()) {
+    EXPECT_EQ(tensor.hash, four.at(tensor.name).hash) << tensor.name;
+    EXPECT_EQ(tensor.chunks, four.at(tensor.name).chunks) << tensor.name;
+    if (tensor.bytes > 0) {
+      EXPECT_NE(tensor.hash, other.at(tensor.name).hash) << tensor.name;
+    }
+    hashes.insert(tensor.hash);
+  }
+  EXPECT_EQ(hashes.size(), one.tensors().size());
+}
+
+TEST(Checkpoint, ConvertsFloatsToTheDTypeAsked) {
+  const Scratch scratch;
+  std::vector<float> values(300000);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) * 1.001f - 77.0f;
+  const auto n = static_cast<std::int64_t>(values.size());
+  on_ranks(1, [&](comm::Communicator& communicator) {
+    CheckpointContents contents;
+    contents.slices = {{"w", DType::f32, {n}, 0, n, values.data()}};
+    save(communicator, scratch.path(), contents);
+  });
+  const Checkpoint checkpoint(scratch / "checkpoint-0");
+  EXPECT_TRUE(checkpoint.state().is_null());
+  std::vector<std::uint16_t> halves(200000);
+  checkpoint.read({TensorSlice{"w", DType::bf16, {n}, 99999, 200000, halves.data()}});
+  for (std::size_t i = 0; i < halves.size(); ++i) ASSERT_EQ(halves[i], to_bf16(values[99999 + i])) << i;
+  float last = 0;
+  checkpoint.read("w", n - 1, 1, &last);
+  EXPECT_EQ(last, values.back());
+  EXPECT_ERROR("another shape", checkpoint.read({TensorSlice{"w", DType::f32, {n, 1}, 0, n, values.data()}}));
+  EXPECT_ERROR("another kind of dtype",
+               checkpoint.read({TensorSlice{"w", DType::i64, {n}, 0, 1, values.data()}}));
+  EXPECT_ERROR("is not in the checkpoint",
+               checkpoint.read({TensorSlice{"v", DType::f32, {n}, 0, 1, values.data()}}));
+}
+
+// The Error of each rank ("" for none) when two ranks save these slices.
+std::vector<std::string> errors_of_saving(const std::string& output_dir,
+                                          const std::vector<std::vector<TensorSlice>>& slices) {
+  std::vector<std::string> errors(slices.size(), "none");
+  on_ranks(static_cast<int>(slices.size()), [&](comm::Communicator& communicator) {
+    CheckpointContents contents;
+    contents.slices = slices[static_cast<std::size_t>(communicator.rank())];
+    try {
+      save(communicator, output_dir, contents);
+    } catch (const Error& e) {
+      errors[static_cast<std::size_t>(communicator.rank())] = e.what();
+    }
+  });
+  return errors;
+}
+
+TEST(Checkpoint, EveryElementMustBeGivenExactlyOnce) {
+  const Scratch scratch;
+  float values[10] = {};
+  const auto slice = [&](std::int64_t begin, std::int64_t count, std::vector<std::int64_t> shape = {10},
+                         DType dtype = DType::f32) {
+    return TensorSlice{"w", dtype, std::move(shape), begin, count, values};
+  };
+  using Slices = std::vector<std::vector<TensorSlice>>;
+  const std::vector<std::pair<Slices, const char*>> cases = {
+      {{{slice(0, 5)}, {slice(4, 6)}}, "from element 4, by ranks 0 and 1"},
+      {{{slice(0, 10)}, {slice(0, 10)}}, "twice"},
+      {{{slice(0, 5)}, {slice(6, 4)}}, "none from element 5"},
+      {{{slice(0, 5)}, {slice(5, 4)}}, "none from element 9"},
+      {{{slice(1, 5)}, {slice(6, 4)}}, "none from element 0"},
+      {{{slice(0, 5)}, {slice(5, 5, {5, 2})}}, "ranks disagree"},
+      {{{slice(0, 5)}, {slice(5, 5, {10}, DType::i32)}}, "ranks disagree"},
+  };
+  for (const auto& [slices, message] : cases) {
+    const auto errors = errors_of_saving(scratch / "out", slices);
+    EXPECT_NE(errors[0].find(message), std::string::npos) << errors[0];
+    EXPECT_NE(errors[1], "none") << "every rank must learn of it";
+    EXPECT_FALSE(std::filesystem::exists(scratch / "out"));
+  }
+  auto odd = slice(0, 10);
+  odd.name = "a//b";
+  EXPECT_NE(errors_of_saving(scratch / "out", {{odd}})[0].find("cannot stand in an HDF5 file"),
+            std::string::npos);
+  odd.name = "parameters/w";
+  EXPECT_NE(errors_of_saving(scratch / "out", {{odd, slice(0, 10)}})[0].find("same place"),
+            std::string::npos);
+  EXPECT_TRUE(std::filesystem::is_empty(scratch / "out"));
+}
+
+TEST(Checkpoint, TheSameStepIsReplacedWhole) {
+  const Scratch scratch;
+  save_sample(scratch.path(), 5, 2);
+  const auto before = Checkpoint(scratch / "checkpoint-5").manifest();
+  on_ranks(3, [&](comm::Communicator& communicator) {
+    auto tensors = sample(6);
+    save(communicator, scratch.path(), contents_of(tensors, 5, communicator.rank(), 3));
+  });
+  const Checkpoint after(scratch / "checkpoint-5");
+  EXPECT_EQ(after.manifest().world, 3);
+  EXPECT_NE(after.at("counts").hash, before.tensors[0].hash);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch.path()), {}), 1);
+}
+
+TEST(Rotate, KeepsTheLastOnesAndTheBest) {
+  const Scratch scratch;
+  for (const std::int64_t step : {2, 10, 9, 100, 30}) save_sample(scratch.path(), step, 1);
+  std::filesystem::create_directory(scratch / "checkpoint-1");  // not ours: has no manifest
+  put(scratch / "checkpoint-1/model.safetensors", "weights");
+  rotate(scratch.path(), 0);
+  EXPECT_EQ(list_checkpoints(scratch.path()).size(), 6u);
+  rotate(scratch.path(), 2, scratch / "checkpoint-9");
+  std::vector<std::int64_t> steps;
+  for (const auto& [step, path] : list_checkpoints(scratch.path())) steps.push_back(step);
+  EXPECT_EQ(steps, (std::vector<std::int64_t>{1, 9, 30, 100}));
+  for (const int step : {9, 30, 100}) expect_sample(scratch / folder_name(step));
+}
+
+TEST(FindLatest, AnEmptyOrMissingFolderHasNone) {
+  const Scratch scratch;
+  EXPECT_EQ(latest(scratch.path()).path, "");
+  EXPECT_EQ(latest(scratch / "missing").path, "");
+  for (const char* name :
+       {"checkpoint-007", "checkpoint--1", "checkpoint-", "checkpoint-5x", "checkpoints-5"})
+    std::filesystem::create_directory(scratch / name);
+  EXPECT_EQ(latest(scratch.path()).path, "");
+  EXPECT_TRUE(list_checkpoints(scratch.path()).empty());
+}
+
+}  // namespace
+}  // namespace octet::checkpoint

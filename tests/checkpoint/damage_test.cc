@@ -1,0 +1,229 @@
+// What kills, full disks and rotten bits leave behind.
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
+
+#include "sample.h"
+
+namespace octet::checkpoint {
+namespace {
+
+// Runs `work` in a child process, which the failpoint kills; true when it was killed.
+template <class Work>
+bool killed_at(const std::string& failpoint, Work&& work) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::setenv("OCTET_FAILPOINT", failpoint.c_str(), 1);
+    try {
+      work();
+    } catch (...) {
+      ::_exit(3);
+    }
+    ::_exit(0);
+  }
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL;
+}
+
+class KilledAt : public testing::TestWithParam<const char*> {};
+
+TEST_P(KilledAt, TheNewOrThePreviousCheckpointIsWhole) {
+  for (const int ranks : {1, 3}) {
+    const Scratch scratch;
+    save_sample(scratch.path(), 10, 2);
+    ASSERT_TRUE(killed_at(GetParam(), [&] { save_sample(scratch.path(), 20, ranks); }));
+    const Found found = latest(scratch.path());
+    const bool named = std::string(GetParam()) == "after_rename";
+    EXPECT_EQ(found.path, scratch / (named ? "checkpoint-20" : "checkpoint-10"));
+    EXPECT_TRUE(found.rejected.empty());
+    expect_sample(found.path);
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch.path()), {}), named ? 2 : 1)
+        << "what the kill left is removed";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Failpoints, KilledAt,
+                         testing::Values("before_write", "mid_write", "mid_write:2", "mid_write:8",
+                                         "before_fsync", "before_manifest", "before_rename", "after_rename"),
+                         [](const auto& failpoint) {
+                           std::string name = failpoint.param;
+                           std::replace(name.begin(), name.end(), ':', '_');
+                           return name;
+                         });
+
+TEST(KilledAt, ReplacingTheSameStepKeepsOneOfTheTwo) {
+  for (const char* failpoint : {"before_rename", "after_rename"}) {
+    const Scratch scratch;
+    save_sample(scratch.path(), 10, 2);
+    ASSERT_TRUE(killed_at(failpoint, [&] { save_sample(scratch.path(), 10, 3); }));
+    EXPECT_EQ(latest(scratch.path()).path, scratch / "checkpoint-10");
+    EXPECT_EQ(Checkpoint(scratch / "checkpoint-10").manifest().world,
+              std::string(failpoint) == "before_rename" ? 2 : 3);
+    expect_sample(scratch / "checkpoint-10");
+  }
+}
+
+TEST(KilledAt, PruningLeavesOnlyWholeCheckpoints) {
+  const Scratch scratch;
+  for (const std::int64_t step : {1, 2, 3}) save_sample(scratch.path(), step, 1);
+  ASSERT_TRUE(killed_at("before_prune:2", [&] { rotate(scratch.path(), 1); }));
+  EXPECT_EQ(latest(scratch.path()).path, scratch / "checkpoint-3");
+  for (const auto& [step, path] : list_checkpoints(scratch.path())) expect_sample(path);
+  EXPECT_EQ(list_checkpoints(scratch.path()).size(), 2u);
+}
+
+// Whether every one of two ranks fails to save step 20, with one message that names `part`.
+void expect_failure_on_all_ranks(const std::string& output_dir, const char* part) {
+  std::vector<std::string> errors(2, "none");
+  on_ranks(2, [&](comm::Communicator& communicator) {
+    auto tensors = sample(20);
+    try {
+      save(communicator, output_dir, contents_of(tensors, 20, communicator.rank(), 2));
+    } catch (const Error& e) {
+      errors[static_cast<std::size_t>(communicator.rank())] = e.what();
+    }
+  });
+  EXPECT_NE(errors[0].find(part), std::string::npos) << errors[0];
+  EXPECT_NE(errors[1], "none");
+}
+
+void expect_only_step_10(const std::string& output_dir) {
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(output_dir), {}), 1);
+  EXPECT_EQ(latest(output_dir).path, output_dir + "/checkpoint-10");
+  expect_sample(output_dir + "/checkpoint-10");
+}
+
+TEST(FullDisk, IsFoundBeforeAnythingIsWritten) {
+  const Scratch scratch;
+  if (::mount("octet-test", scratch.path().c_str(), "tmpfs", 0, "size=16m") != 0)
+    GTEST_SKIP() << "mounting a small tmpfs needs root";
+  save_sample(scratch.path(), 10, 2);
+  expect_failure_on_all_ranks(scratch.path(), "no room for a checkpoint");
+  expect_only_step_10(scratch.path());
+  ::umount2(scratch.path().c_str(), MNT_DETACH);
+}
+
+TEST(FullDisk, AFileSizeLimitEndsInAMessage) {
+  const Scratch scratch;
+  save_sample(scratch.path(), 10, 2);
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small{1 << 20, before.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  expect_failure_on_all_ranks(scratch.path(), "File too large");
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  expect_only_step_10(scratch.path());
+}
+
+TEST(UnwritableFolder, EndsInAMessageOnAllRanks) {
+  const Scratch scratch;
+  put(scratch / "file", "in the way");
+  expect_failure_on_all_ranks(scratch / "file", "Not a directory");
+  if (::geteuid() == 0) {
+    // Root writes anywhere, except to a read-only file system.
+    if (::mount("octet-test", scratch.path().c_str(), "tmpfs", MS_RDONLY, "size=64m") != 0)
+      GTEST_SKIP() << "mounting needs privileges";
+    expect_failure_on_all_ranks(scratch.path(), "Read-only file system");
+    ::umount2(scratch.path().c_str(), MNT_DETACH);
+  } else {
+    ::chmod(scratch.path().c_str(), 0555);
+    expect_failure_on_all_ranks(scratch.path(), "Permission denied");
+  }
+}
+
+void flip(const std::string& path, std::int64_t offset) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(offset);
+  const char byte = static_cast<char>(file.get() ^ 4);
+  file.seekp(offset);
+  file.put(byte);
+  ASSERT_TRUE(file.good());
+}
+
+// Steps 10 and 20 in `output_dir`, the newer one damaged: the older one is found, and the message names
+// `part`.
+template <class Damage>
+void expect_fallback(const char* part, Damage&& damage) {
+  const Scratch scratch;
+  save_sample(scratch.path(), 10, 2);
+  save_sample(scratch.path(), 20, 2);
+  damage(scratch / "checkpoint-20");
+  for (const int ranks : {1, 3}) {
+    on_ranks(ranks, [&](comm::Communicator& communicator) {
+      const Found found = find_latest(communicator, scratch.path());
+      EXPECT_EQ(found.path, scratch / "checkpoint-10") << part;
+      ASSERT_EQ(found.rejected.size(), 1u);
+      EXPECT_NE(found.rejected[0].second.find(part), std::string::npos) << found.rejected[0].second;
+    });
+  }
+  expect_sample(latest(scratch.path()).path);
+}
+
+TEST(BitRot, InDataFallsBackAndNamesTheTensor) {
+  expect_fallback(
+      "tensor 'exp_avg_sq/model.embed_tokens.weight', bytes 2097152 to 3145728", [](const std::string& path) {
+        const std::int64_t offset = Checkpoint(path).at("exp_avg_sq/model.embed_tokens.weight").offset;
+        flip(path + "/checkpoint.h5", offset + 2500000);
+        EXPECT_ERROR("a hash does not hold", expect_sample(path));
+        Checkpoint(path).verify(1, 1000000);  // a share that does not hold the chunk
+      });
+}
+
+TEST(BitRot, InAnyFileFallsBack) {
+  expect_fallback("HDF5 metadata", [](const std::string& path) { flip(path + "/checkpoint.h5", 9); });
+  expect_fallback("/state", [](const std::string& path) {
+    flip(path + "/checkpoint.h5", Checkpoint(path).manifest().state.offset);
+  });
+  expect_fallback("/config", [](const std::string& path) {
+    flip(path + "/checkpoint.h5", Checkpoint(path).manifest().config.offset);
+  });
+  expect_fallback("hash does not hold", [](const std::string& path) { flip(path + "/manifest.json", 200); });
+  expect_fallback("hash does not hold", [](const std::string& path) { flip(path + "/manifest.json", 12); });
+  expect_fallback("does not start with its hash",
+                  [](const std::string& path) { flip(path + "/manifest.json", 2); });
+}
+
+TEST(BitRot, TruncatedAndMissingFilesFallBack) {
+  namespace fs = std::filesystem;
+  expect_fallback("wrong size",
+                  [](const std::string& path) { fs::resize_file(path + "/checkpoint.h5", 100000); });
+  expect_fallback("wrong size", [](const std::string& path) { fs::resize_file(path + "/checkpoint.h5", 0); });
+  expect_fallback("cannot open", [](const std::string& path) { fs::remove(path + "/checkpoint.h5"); });
+  expect_fallback("no manifest", [](const std::string& path) { fs::remove(path + "/manifest.json"); });
+  expect_fallback("does not start",
+                  [](const std::string& path) { fs::resize_file(path + "/manifest.json", 0); });
+  expect_fallback("hash does not hold", [](const std::string& path) {
+    fs::resize_file(path + "/manifest.json", fs::file_size(path + "/manifest.json") - 1);
+  });
+  // Files of another checkpoint, each whole in itself.
+  expect_fallback("does not hold", [](const std::string& path) {
+    fs::copy_file(path + "/../checkpoint-10/checkpoint.h5", path + "/checkpoint.h5",
+                  fs::copy_options::overwrite_existing);
+  });
+}
+
+TEST(BitRot, WithoutAnyValidCheckpointTheReasonsAreGiven) {
+  const Scratch scratch;
+  save_sample(scratch.path(), 10, 1);
+  flip(scratch / "checkpoint-10/manifest.json", 300);
+  const Found found = latest(scratch.path());
+  EXPECT_EQ(found.path, "");
+  EXPECT_EQ(found.rejected.size(), 1u);
+}
+
+TEST(FindLatest, LooksBeforeAStep) {
+  const Scratch scratch;
+  for (const std::int64_t step : {10, 20, 30}) save_sample(scratch.path(), step, 1);
+  EXPECT_EQ(latest(scratch.path(), {.before_step = 30}).path, scratch / "checkpoint-20");
+}
+
+}  // namespace
+}  // namespace octet::checkpoint

@@ -1,0 +1,132 @@
+// A small training state, dealt to ranks in several ways.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "octet/base/random.h"
+#include "octet/checkpoint/checkpoint.h"
+#include "octet/checkpoint/folder.h"
+#include "octet/checkpoint/save.h"
+#include "octet/comm/communicator.h"
+#include "octet/device/device.h"
+#include "scratch.h"
+
+namespace octet::checkpoint {
+
+struct SampleTensor {
+  TensorHeader header;
+  std::vector<std::byte> values;
+};
+
+/// Tensors of every dtype: scalars, empty ones, one of several chunks, names of every group. Values depend on
+/// `step`.
+inline std::vector<SampleTensor> sample(std::int64_t step) {
+  const std::vector<TensorHeader> headers = {
+      {"model.embed_tokens.weight", DType::f32, {1000, 900}},  // 3.4 chunks
+      {"exp_avg/model.embed_tokens.weight", DType::bf16, {1000, 900}},
+      {"exp_avg_sq/model.embed_tokens.weight", DType::f32, {1000, 900}},
+      {"model.norm.weight", DType::f32, {7}},
+      {"exp_avg/model.norm.weight", DType::bf16, {7}},
+      {"half", DType::f16, {3, 5}},
+      {"lm_head.weight", DType::e4m3, {31, 3}},
+      {"fp8/activations/scale", DType::f32, {11}},
+      {"fp8/activations/amax_history", DType::f32, {16, 11}},
+      {"fp8/gradients/codes", DType::e5m2, {257}},
+      {"counts", DType::i64, {}},
+      {"nothing", DType::f32, {0, 4}},
+      {"mask", DType::boolean, {5}},
+  };
+  std::vector<SampleTensor> tensors;
+  for (const auto& header : headers) {
+    SampleTensor tensor{header, std::vector<std::byte>(static_cast<std::size_t>(byte_count(header)))};
+    for (std::size_t i = 0; i < tensor.values.size(); i += 4) {
+      const auto bits = philox(static_cast<std::uint64_t>(step), RandomUse::init, i,
+                               static_cast<std::uint32_t>(tensors.size()))[0];
+      std::memcpy(tensor.values.data() + i, &bits, std::min<std::size_t>(4, tensor.values.size() - i));
+    }
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+/// Slices of rank `rank` of `world`: shares of one flat run over all tensors (as ZeRO shards it), so that
+/// most cuts fall inside tensors and chunks. `shift` moves the cuts.
+inline std::vector<TensorSlice> slices_of(std::vector<SampleTensor>& tensors, int rank, int world,
+                                          std::int64_t shift = 0) {
+  std::int64_t total = 0;
+  for (const auto& tensor : tensors) total += element_count(tensor.header.shape, tensor.header.name);
+  const auto cut = [&](int r) {
+    return r == 0 ? 0 : r == world ? total : std::min(total, total * r / world + shift);
+  };
+  const std::int64_t from = cut(rank), to = cut(rank + 1);
+  std::vector<TensorSlice> slices;
+  std::int64_t at = 0;
+  for (auto& tensor : tensors) {
+    const std::int64_t count = element_count(tensor.header.shape, tensor.header.name);
+    const std::int64_t begin = std::clamp(from - at, std::int64_t{0}, count);
+    const std::int64_t end = std::clamp(to - at, std::int64_t{0}, count);
+    if (end > begin || (count == 0 && rank == 0)) {
+      slices.push_back(
+          {.name = tensor.header.name,
+           .dtype = tensor.header.dtype,
+           .shape = tensor.header.shape,
+           .begin = begin,
+           .count = end - begin,
+           .data = tensor.values.data() + static_cast<std::size_t>(begin) * size_of(tensor.header.dtype)});
+    }
+    at += count;
+  }
+  return slices;
+}
+
+inline CheckpointContents contents_of(std::vector<SampleTensor>& tensors, std::int64_t step, int rank,
+                                      int world, std::int64_t shift = 0) {
+  CheckpointContents contents;
+  contents.step = step;
+  contents.zero_stage = 1;
+  contents.slices = slices_of(tensors, rank, world, shift);
+  contents.state =
+      Json{{"step", step}, {"data", {{"epoch", 1}, {"position", 12345678901234}}}, {"name", "größe"}};
+  contents.config_yaml = "output_dir: runs\nlearning_rate: 1e-3\n";
+  return contents;
+}
+
+inline void on_ranks(int ranks, const std::function<void(comm::Communicator&)>& body) {
+  comm::run_ranks_as_threads({.ranks = ranks},
+                             [&](comm::Communicator& communicator, Device&) { body(communicator); });
+}
+
+/// Saves the sample of `step` from `ranks` ranks.
+inline void save_sample(const std::string& output_dir, std::int64_t step, int ranks, std::int64_t shift = 0) {
+  on_ranks(ranks, [&](comm::Communicator& communicator) {
+    auto tensors = sample(step);
+    save(communicator, output_dir, contents_of(tensors, step, communicator.rank(), ranks, shift));
+  });
+}
+
+/// Everything in the checkpoint is the sample of its step.
+inline void expect_sample(const std::string& path) {
+  const Checkpoint checkpoint(path);
+  auto expected = sample(checkpoint.step());
+  auto found = expected;
+  for (auto& tensor : found) std::fill(tensor.values.begin(), tensor.values.end(), std::byte{0xEE});
+  checkpoint.read(slices_of(found, 0, 1));
+  for (std::size_t i = 0; i < found.size(); ++i)
+    EXPECT_TRUE(found[i].values == expected[i].values) << found[i].header.name << " in " << path;
+  EXPECT_EQ(checkpoint.state()["step"], checkpoint.step());
+}
+
+inline Found latest(const std::string& output_dir, const FindOptions& options = {}) {
+  Found found;
+  on_ranks(1,
+           [&](comm::Communicator& communicator) { found = find_latest(communicator, output_dir, options); });
+  return found;
+}
+
+}  // namespace octet::checkpoint
