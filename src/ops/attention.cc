@@ -1,0 +1,95 @@
+#include "octet/ops/attention.h"
+
+#include "dispatch.h"
+
+namespace octet::ops {
+
+namespace cpu {
+void attention(const AttentionArgs& args);
+void attention_backward(const AttentionBackwardArgs& args);
+void cached_attention(const CachedAttentionArgs& args);
+std::size_t attention_workspace(const Heads& heads, std::int64_t max_length);
+}  // namespace cpu
+namespace cuda {
+void attention(Stream& stream, const AttentionArgs& args);
+void attention_backward(Stream& stream, const AttentionBackwardArgs& args);
+void cached_attention(Stream& stream, const CachedAttentionArgs& args);
+std::size_t attention_workspace(const Heads& heads, DType dtype, std::int64_t tokens,
+                                std::int64_t max_length);
+}  // namespace cuda
+
+namespace {
+
+void check_heads(const Heads& heads) {
+  check(heads.head_dim > 0 && heads.kv_heads > 0 && heads.q_heads > 0 && heads.q_heads % heads.kv_heads == 0,
+        "attention: there are heads, and every KV head serves equally many query heads");
+}
+
+/// A [tokens, width] array of the compute dtype.
+void check_matrix(const ConstMatrix& x, DType dtype, std::int64_t rows, std::int64_t cols) {
+  check(x.dtype == dtype && x.rows == rows && x.cols == cols && x.ld >= cols,
+        "attention: all arrays have the compute dtype and the shapes of the contract");
+  check(rows == 0 || x.data != nullptr, "attention: arrays have data");
+}
+
+void check_common(const ConstMatrix& qkv, const Heads& heads, float scale, float soft_cap,
+                  std::int64_t window) {
+  check_heads(heads);
+  check(qkv.dtype == DType::f32 || qkv.dtype == DType::bf16, "attention: qkv is f32 or bf16");
+  check_matrix(qkv, qkv.dtype, qkv.rows, heads.qkv_width());
+  check(scale == scale && soft_cap >= 0.0f && window >= 0,
+        "attention: scale is a number, soft cap and window are not negative");
+}
+
+void check_documents(const Documents& documents, std::int64_t tokens) {
+  check(documents.count >= 0 && documents.tokens == tokens && documents.max_length >= 0 &&
+            (documents.count == 0 || documents.cu_seqlens != nullptr),
+        "attention: the documents describe the tokens of qkv");
+}
+
+}  // namespace
+
+void attention(Stream& stream, const AttentionArgs& args) {
+  check_common(args.qkv, args.heads, args.scale, args.soft_cap, args.window);
+  check_documents(args.documents, args.qkv.rows);
+  check_matrix(args.out, args.qkv.dtype, args.qkv.rows, args.heads.q_heads * args.heads.head_dim);
+  if (args.qkv.rows == 0) return;
+  OCTET_DISPATCH(stream, attention, args);
+}
+
+void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
+  check_common(args.qkv, args.heads, args.scale, args.soft_cap, args.window);
+  check_documents(args.documents, args.qkv.rows);
+  const std::int64_t width = args.heads.q_heads * args.heads.head_dim;
+  check_matrix(args.out, args.qkv.dtype, args.qkv.rows, width);
+  check_matrix(args.d_out, args.qkv.dtype, args.qkv.rows, width);
+  check_matrix(args.d_qkv, args.qkv.dtype, args.qkv.rows, args.heads.qkv_width());
+  if (args.qkv.rows == 0) return;
+  check(args.lse != nullptr, "attention: backward needs the lse of forward");
+  OCTET_DISPATCH(stream, attention_backward, args);
+}
+
+void cached_attention(Stream& stream, const CachedAttentionArgs& args) {
+  check_common(args.qkv, args.heads, args.scale, args.soft_cap, args.window);
+  check_matrix(args.out, args.qkv.dtype, args.qkv.rows, args.heads.q_heads * args.heads.head_dim);
+  if (args.qkv.rows == 0) return;
+  check(args.slots != nullptr && args.positions != nullptr && args.k_cache != nullptr &&
+            args.v_cache != nullptr && args.capacity > 0,
+        "attention: there is a cache, and every token has a place in it");
+  OCTET_DISPATCH(stream, cached_attention, args);
+}
+
+std::size_t attention_workspace(const Device& device, const Heads& heads, DType dtype, std::int64_t tokens,
+                                std::int64_t max_length) {
+  check_heads(heads);
+  check(tokens >= 0 && max_length >= 0, "attention: there are no negative lengths");
+#ifdef OCTET_HAVE_CUDA
+  if (device.kind() == DeviceKind::cuda) return cuda::attention_workspace(heads, dtype, tokens, max_length);
+#else
+  static_cast<void>(dtype);
+  if (device.kind() == DeviceKind::cuda) throw_no_cuda("attention");
+#endif
+  return cpu::attention_workspace(heads, max_length < tokens ? max_length : tokens);
+}
+
+}  // namespace octet::ops

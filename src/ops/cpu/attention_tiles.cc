@@ -1,0 +1,165 @@
+#include "cpu/attention_tiles.h"
+
+#include <cstring>
+
+#include "cpu/simd.h"
+#include "cpu/tile_product.h"
+#include "octet/base/error.h"
+
+namespace octet::ops::cpu {
+
+namespace {
+
+template <typename T>
+OCTET_SIMD void widen_row(const T* from, float* to, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = simd::load(from[i]);
+}
+
+OCTET_SIMD void cap_row(float* scores, std::int64_t from, float cap) {
+  const float inverse = 1.0f / cap;
+  for (std::int64_t i = from; i < block; ++i) scores[i] = cap * simd::tanh(scores[i] * inverse);
+}
+
+}  // namespace
+
+template <typename T>
+void pack_rows(const T* from, std::int64_t ld, std::int64_t rows, std::int64_t head_dim, float* to,
+               std::int64_t padded, std::int64_t total) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    widen_row(from + row * ld, to + row * padded, head_dim);
+    for (std::int64_t i = head_dim; i < padded; ++i) to[row * padded + i] = 0.0f;
+  }
+  std::memset(to + rows * padded, 0, static_cast<std::size_t>((total - rows) * padded) * sizeof(float));
+}
+template void pack_rows(const float*, std::int64_t, std::int64_t, std::int64_t, float*, std::int64_t,
+                        std::int64_t);
+template void pack_rows(const Bf16*, std::int64_t, std::int64_t, std::int64_t, float*, std::int64_t,
+                        std::int64_t);
+
+OCTET_SIMD void transpose_block(const float* from, std::int64_t padded, float factor, float* to) {
+  for (std::int64_t i = 0; i < padded; ++i) {
+    for (std::int64_t row = 0; row < block; ++row) to[i * block + row] = factor * from[row * padded + i];
+  }
+}
+
+void block_scores(const ScoreBlock& at, const float* keys, const float* queries, std::int64_t head_dim,
+                  std::int64_t padded, float* scores) {
+  TileProduct product{.a = keys,
+                      .a_row = padded,
+                      .a_col = 1,
+                      .b = queries,
+                      .ldb = block,
+                      .c = scores,
+                      .ldc = block,
+                      .m = block,
+                      .n = block,
+                      .k = head_dim};
+  if (at.key != at.query) {
+    tile_product(product);
+  } else {
+    product.m = 16;
+    for (std::int64_t key = 0; key < block; key += 16) {
+      product.a = keys + key * padded;
+      product.b = queries + key;
+      product.c = scores + key * block + key;
+      product.n = block - key;
+      tile_product(product);
+    }
+  }
+  if (at.soft_cap > 0.0f) {
+    for (std::int64_t key = 0; key < block; ++key) {
+      cap_row(scores + key * block, first_query(at, key), at.soft_cap);
+    }
+  }
+}
+
+void add_weighted_rows(const ScoreBlock& at, const float* transposed, const float* rows, std::int64_t padded,
+                       float* out) {
+  TileProduct product{.a = transposed,
+                      .a_row = 1,
+                      .a_col = block,
+                      .b = rows,
+                      .ldb = padded,
+                      .c = out,
+                      .ldc = padded,
+                      .m = block,
+                      .n = padded,
+                      .k = block,
+                      .accumulate = true};
+  if (at.key != at.query) return tile_product(product);
+  product.m = tile_rows;
+  for (std::int64_t query = 0; query < block; query += tile_rows) {
+    product.a = transposed + query;
+    product.c = out + query * padded;
+    product.k = query + tile_rows;
+    tile_product(product);
+  }
+}
+
+void add_transposed_rows(const ScoreBlock& at, const float* transposed, const float* rows,
+                         std::int64_t padded, float* out) {
+  TileProduct product{.a = transposed,
+                      .a_row = block,
+                      .a_col = 1,
+                      .b = rows,
+                      .ldb = padded,
+                      .c = out,
+                      .ldc = padded,
+                      .m = block,
+                      .n = padded,
+                      .k = block,
+                      .accumulate = true};
+  if (at.key != at.query) return tile_product(product);
+  product.m = tile_rows;
+  for (std::int64_t key = 0; key < block; key += tile_rows) {
+    product.a = transposed + key * block + key;
+    product.b = rows + key * padded;
+    product.c = out + key * padded;
+    product.k = block - key;
+    tile_product(product);
+  }
+}
+
+void check_lengths(const Documents& documents) {
+  const std::int32_t* starts = documents.cu_seqlens;
+  if (documents.count == 0) return;
+  check(starts[0] == 0, "attention: the first document starts at token 0");
+  for (std::int64_t d = 0; d < documents.count; ++d) {
+    check(starts[d] <= starts[d + 1] && starts[d + 1] - starts[d] <= documents.max_length,
+          "attention: no document ends before it starts or is longer than max_length");
+  }
+  check(starts[documents.count] <= documents.tokens, "attention: the documents lie inside the tokens");
+}
+
+int workspace_threads(const Workspace& workspace, std::size_t each) {
+  const auto room = static_cast<std::int64_t>(workspace.bytes / each);
+  check(room >= 1 && workspace.data != nullptr, "attention: the workspace holds attention_workspace bytes");
+  return static_cast<int>(std::min<std::int64_t>(room, octet::cpu::op_threads()));
+}
+
+namespace {
+std::size_t floats(std::int64_t count) {
+  return (static_cast<std::size_t>(count) * sizeof(float) + 255) / 256 * 256;
+}
+}  // namespace
+
+std::size_t forward_scratch_bytes(const Heads& heads, std::int64_t max_length) {
+  const std::int64_t padded = padded_head(heads),
+                     keys = round_up(std::max<std::int64_t>(1, max_length), block);
+  return floats(2 * keys * padded + 3 * block * padded + block * block + 4 * block);
+}
+
+std::size_t backward_scratch_bytes(const Heads& heads, std::int64_t max_length) {
+  const std::int64_t padded = padded_head(heads),
+                     keys = round_up(std::max<std::int64_t>(1, max_length), block);
+  return floats(4 * keys * padded + 5 * block * padded + 3 * block * block + 2 * block);
+}
+
+std::size_t attention_workspace(const Heads& heads, std::int64_t max_length);
+std::size_t attention_workspace(const Heads& heads, std::int64_t max_length) {
+  const std::size_t each =
+      std::max(forward_scratch_bytes(heads, max_length), backward_scratch_bytes(heads, max_length));
+  return each * static_cast<std::size_t>(octet::cpu::op_threads());
+}
+
+}  // namespace octet::ops::cpu

@@ -1,0 +1,60 @@
+// Compiled with contraction of a * b + c into one fused operation (see src/CMakeLists.txt).
+#include "cpu/tile_product.h"
+
+#include "octet/base/error.h"
+
+namespace octet::ops::cpu {
+
+namespace {
+
+namespace generic {
+#define OCTET_TILE_TARGET
+#define OCTET_TILE_LANES 4
+#define OCTET_TILE_ROWS 4
+#include "cpu/tile_kernel.h"
+#undef OCTET_TILE_TARGET
+#undef OCTET_TILE_LANES
+#undef OCTET_TILE_ROWS
+}  // namespace generic
+
+#if defined(__x86_64__)
+namespace v3 {
+#define OCTET_TILE_TARGET __attribute__((target("arch=x86-64-v3")))
+#define OCTET_TILE_LANES 8
+#define OCTET_TILE_ROWS 4
+#include "cpu/tile_kernel.h"
+#undef OCTET_TILE_TARGET
+#undef OCTET_TILE_LANES
+#undef OCTET_TILE_ROWS
+}  // namespace v3
+
+namespace v4 {
+#define OCTET_TILE_TARGET __attribute__((target("arch=x86-64-v4")))
+#define OCTET_TILE_LANES 16
+#define OCTET_TILE_ROWS 8
+#include "cpu/tile_kernel.h"
+#undef OCTET_TILE_TARGET
+#undef OCTET_TILE_LANES
+#undef OCTET_TILE_ROWS
+}  // namespace v4
+#endif
+
+using Kernel = void (*)(const TileProduct&);
+
+Kernel best() {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("x86-64-v4")) return v4::run;
+  if (__builtin_cpu_supports("x86-64-v3")) return v3::run;
+#endif
+  return generic::run;
+}
+
+}  // namespace
+
+void tile_product(const TileProduct& product) {
+  static const Kernel kernel = best();
+  kernel(product);
+}
+
+}  // namespace octet::ops::cpu

@@ -1,0 +1,31 @@
+// Small fp32 products for attention: blocks that lie in the cache, without packing and without calls in
+// between.
+#pragma once
+
+#include <cstdint>
+
+namespace octet::ops::cpu {
+
+/// Columns of C and B come in multiples of this; rows of A and C in multiples of tile_rows.
+constexpr std::int64_t tile_cols = 16;
+constexpr std::int64_t tile_rows = 8;
+
+/// C [m, n] = (or +=) A [m, k] · B [k, n]. Element (r, c) of A lies at a[r * a_row + c * a_col]; one of the
+/// two strides is 1. B and C are row-major. m is a multiple of tile_rows, n of tile_cols. Each element of C
+/// is one chain of fused multiply-adds in the order of k.
+struct TileProduct {
+  const float* a = nullptr;
+  std::int64_t a_row = 0;
+  std::int64_t a_col = 0;
+  const float* b = nullptr;
+  std::int64_t ldb = 0;
+  float* c = nullptr;
+  std::int64_t ldc = 0;
+  std::int64_t m = 0;
+  std::int64_t n = 0;
+  std::int64_t k = 0;
+  bool accumulate = false;
+};
+void tile_product(const TileProduct& product);
+
+}  // namespace octet::ops::cpu
