@@ -82,6 +82,17 @@ const NotedKey kNoted[] = {
     {"save_safetensors", kBool, "true", "checkpoints are HDF5; trainer export writes safetensors"},
     {"gradient_checkpointing_kwargs", Kind::arguments, "null", "see recompute"},
     {"use_cpu", kBool, "false", "see device"},
+    {"local_rank", kInt, "-1", "the launcher says which rank this is"},
+    {"ddp_backend", kText, "null", "see device"},
+    {"accelerator_config", Kind::arguments, "null", kHere},
+    {"torch_compile_backend", kText, "null", "nothing is compiled at run time"},
+    {"torch_compile_mode", kText, "null", "nothing is compiled at run time"},
+    {"torch_empty_cache_steps", kInt, "null", "memory is planned and taken once"},
+    {"eval_accumulation_steps", kInt, "null", "evaluation keeps only sums"},
+    {"full_determinism", kBool, "false", "see deterministic"},
+    {"skip_memory_metrics", kBool, "true", "memory is always reported"},
+    {"hub_model_id", kText, "null", "nothing is uploaded"},
+    {"hub_token", kText, "null", "nothing is uploaded"},
     {"push_to_hub", kBool, "false", "nothing is uploaded"},
 };
 
@@ -154,6 +165,9 @@ const RefusedKey kRefused[] = {
     {"logging_strategy", kText, "steps", "logging goes by steps"},
     {"fsdp", kText, "false", "sharding is zero_stage here"},
     {"fsdp_config", kText, "", "sharding is zero_stage here"},
+    {"eval_delay", kNumber, "0", "evaluations begin with the run"},
+    {"eval_on_start", kBool, "false", "the first evaluation follows the first eval_steps"},
+    {"restore_callback_states_from_checkpoint", kBool, "false", "there are no callbacks"},
     {"auto_find_batch_size", kBool, "false",
      "choosing the batch is not built; set per_device_train_batch_size"},
 };

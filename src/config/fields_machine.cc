@@ -83,7 +83,7 @@ void add_sharding(Table& t) {
       .one_of({"auto", "true", "false", "strict"})
       .decides_numbers();
   t.used("ddp_timeout", &Config::ddp_timeout, "Seconds after which a rank that waits for others gives up.")
-      .range(1, 31536000);
+      .range(1, 1e12);
   t.used("deepspeed", &Config::deepspeed,
          "A DeepSpeed JSON (path or map); its keys are translated into these.");
 }

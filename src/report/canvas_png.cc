@@ -102,14 +102,11 @@ std::string PixelCanvas::finish() const {
   image.width = kColumns;
   image.height = kRows;
   image.format = PNG_FORMAT_RGB;
-  png_alloc_size_t size = 0;
-  std::string bytes;
-  bool ok = png_image_write_to_memory(&image, nullptr, &size, 0, pixels_.data(), 0, nullptr) != 0;
-  if (ok) {
-    bytes.resize(size);
-    ok = png_image_write_to_memory(&image, bytes.data(), &size, 0, pixels_.data(), 0, nullptr) != 0;
-    bytes.resize(size);
-  }
+  // The largest a PNG of this size can be: asking libpng for the exact size would compress twice.
+  png_alloc_size_t size = PNG_IMAGE_PNG_SIZE_MAX(image);
+  std::string bytes(size, '\0');
+  const bool ok = png_image_write_to_memory(&image, bytes.data(), &size, 0, pixels_.data(), 0, nullptr) != 0;
+  bytes.resize(size);
   if (!ok) throw Error({.what = "the plot could not be encoded as PNG", .found = image.message});
   return bytes;
 }

@@ -154,7 +154,7 @@ void draw_series(Canvas& canvas, const Frame& frame, const Series& series, Colou
   if (!series.smooth) {
     draw_curve(canvas, frame, series.points, {colour, 2});
   } else {
-    draw_curve(canvas, frame, series.points, {colour, 1.2, 0.35});
+    draw_curve(canvas, frame, series.points, {colour, 1.2, 0.45});
     std::vector<double> values;
     for (const auto& point : series.points) values.push_back(point.second);
     values = smoothed(values);
@@ -172,6 +172,12 @@ void draw_series(Canvas& canvas, const Frame& frame, const Series& series, Colou
 
 void draw_legend(Canvas& canvas, const Figure& figure) {
   double y = kTop + 18;
+  double lines = 0;
+  for (const Series& series : figure.series) lines += series.smooth ? 2 : 1;
+  // A veil, so that a curve that rises behind the legend stays legible.
+  const double middle = kTop + 13 + 9.5 * (lines - 1);
+  canvas.polyline({{kRight - 168, middle}, {kRight - 20, middle}},
+                  {{0xFF, 0xFF, 0xFF}, 19 * lines + 8, 0.85});
   const auto entry = [&](const std::string& name, const Pen& pen) {
     canvas.polyline({{kRight - 172, y - 4}, {kRight - 142, y - 4}}, pen);
     canvas.text({.x = kRight - 134, .y = y, .text = name, .colour = kInk});
@@ -180,7 +186,7 @@ void draw_legend(Canvas& canvas, const Figure& figure) {
   for (std::size_t i = 0; i < figure.series.size(); ++i) {
     const Colour colour = kColours[i % std::size(kColours)];
     if (figure.series[i].smooth) {
-      entry(figure.series[i].name, {colour, 1.4, 0.4});
+      entry(figure.series[i].name, {colour, 1.4, 0.5});
       entry(figure.series[i].name + ", smoothed", {colour, 2.4});
     } else {
       entry(figure.series[i].name, {colour, 2});

@@ -355,8 +355,9 @@ void Reporter::step(const StepFacts& facts) {
     ++r.totals.loss_steps;
   }
   r.peak_memory = std::max(r.peak_memory, facts.memory_peak_bytes);
-  if (r.logs_at(facts.step)) r.log_step(facts);
+  // The bar first: it is redrawn below the log line and should show this step.
   r.bar.advance(facts.step, facts.seconds);
+  if (r.logs_at(facts.step)) r.log_step(facts);
 }
 
 void Reporter::evaluation(const EvalFacts& facts) {

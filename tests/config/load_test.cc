@@ -71,6 +71,48 @@ TEST(Load, AGuideOfLlamaFactoryLoadsVerbatim) {
   EXPECT_EQ(r.origins.at("learning_rate").where, "guide.yaml:28");
 }
 
+TEST(Load, AnExampleOfLlamaFactoryLoadsVerbatim) {
+  const Resolved r = load_text(R"(### model
+model_name_or_path: meta-llama/Meta-Llama-3-8B-Instruct
+trust_remote_code: true
+### method
+stage: sft
+do_train: true
+finetuning_type: full
+deepspeed: {zero_optimization: {stage: 1, overlap_comm: false, contiguous_gradients: true, sub_group_size: 1e9}, bf16: {enabled: auto}, fp16: {enabled: auto, loss_scale: 0}, train_batch_size: auto, train_micro_batch_size_per_gpu: auto, gradient_clipping: auto, zero_allow_untested_optimizer: true}  # choices: [z0, z2]
+### dataset
+dataset: identity,alpaca_en_demo
+template: llama3
+cutoff_len: 2048
+max_samples: 1000
+preprocessing_num_workers: 16
+dataloader_num_workers: 4
+### output
+output_dir: saves/llama3-8b/full/sft
+logging_steps: 10
+save_steps: 500
+plot_loss: true
+overwrite_output_dir: true
+save_only_model: false
+report_to: none  # choices: [none, wandb, tensorboard, swanlab, mlflow]
+### train
+per_device_train_batch_size: 1
+gradient_accumulation_steps: 2
+learning_rate: 1.0e-5
+num_train_epochs: 3.0
+lr_scheduler_type: cosine
+warmup_ratio: 0.1
+bf16: true
+ddp_timeout: 180000000
+resume_from_checkpoint: null
+)",
+                               "example.yaml", {}, quiet());
+  EXPECT_EQ(r.config.dataset, (Strings{"identity", "alpaca_en_demo"}));
+  EXPECT_EQ(r.config.zero_stage, 1);
+  EXPECT_EQ(r.config.ddp_timeout, 180000000);
+  EXPECT_EQ(r.config.warmup_ratio, 0.1);
+}
+
 TEST(Load, DefaultsAreThoseOfHuggingFace) {
   const Config c = read("").config;
   EXPECT_EQ(c.per_device_train_batch_size, 8);

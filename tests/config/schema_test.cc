@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <set>
 
 #include "config/support.h"
@@ -23,6 +24,15 @@ TEST(Schema, TheReferenceNamesEveryKeyAndWhatIsRefused) {
   EXPECT_SAYS(page, "adapters are not built");
   EXPECT_SAYS(help_text(), "learning_rate");
   EXPECT_SAYS(help_text(), "5.0e-05");
+}
+
+// OCTET_WRITE_DOCS=1 writes the page instead of comparing it.
+TEST(Schema, ThePageInDocsIsTheTable) {
+  const std::string path = std::string(OCTET_SOURCE_DIR) + "/docs/config.md";
+  if (std::getenv("OCTET_WRITE_DOCS") != nullptr) write_file_atomically(path, reference_markdown());
+  ASSERT_TRUE(path_exists(path));
+  EXPECT_EQ(read_file(path), reference_markdown())
+      << "docs/config.md is old: run OCTET_WRITE_DOCS=1 config_tests --gtest_filter='*ThePageInDocs*'";
 }
 
 TEST(Schema, TheResolvedYamlLoadsToTheSameConfiguration) {

@@ -87,6 +87,7 @@ struct FinishFacts {
   std::vector<std::string> next;     ///< lines on what to try next
 };
 
+/// Not thread-safe: one thread, that of the loop, calls it.
 class Reporter {
  public:
   /// Opens the logs of output_dir (made when missing). With first_step > 0 the history up to it is taken
