@@ -263,7 +263,8 @@ void Tokenizer::set_eos_token(const std::string& content) {
 
 void Tokenizer::set_pad_token(const std::string& content) {
   if (parts_->pad.token == content) return;
-  parts_->pad = {content, add_special_token(content)};
+  const TokenId known = parts_->find(content);
+  parts_->pad = {content, known >= 0 ? known : add_special_token(content)};
   parts_->changed = true;
 }
 

@@ -99,6 +99,7 @@ class Tokenizer {
   TokenId add_special_token(const std::string& content);
   /// As add_special_token, and gives it the role. Nothing changes when the role names it already.
   void set_eos_token(const std::string& content);
+  /// Gives the role to a token, which is added when there is none; an existing token keeps its flags.
   void set_pad_token(const std::string& content);
 
   /// The files of the folder that belong to the tokenizer (full paths).

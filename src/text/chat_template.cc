@@ -1,0 +1,209 @@
+#include "octet/text/chat_template.h"
+
+#include <algorithm>
+
+#include "octet/base/error.h"
+#include "octet/base/strings.h"
+#include "template_row.h"
+
+namespace octet::text {
+namespace {
+
+/// How many tokens of a question and its answer fit into `left`.
+struct Lengths {
+  std::size_t question, answer;
+};
+
+Lengths fit(std::size_t question, std::size_t answer, std::size_t left) {
+  std::size_t most;
+  if (answer * 2 < left) {
+    most = left;
+  } else if (question * 2 < left) {
+    most = left - question;
+  } else {
+    const double share = static_cast<double>(answer) / static_cast<double>(question + answer);
+    most = static_cast<std::size_t>(static_cast<double>(left) * share);
+  }
+  const std::size_t kept = std::min(most, answer);
+  return {std::min(left - kept, question), kept};
+}
+
+/// A question and its answer, cut to what fits, with their labels.
+struct Pair {
+  std::vector<TokenId> ids, labels;
+};
+
+template <class Result>
+Result ended(Example::Outcome outcome, const std::string& reason) {
+  Result out;
+  out.outcome = outcome;
+  out.reason = reason;
+  return out;
+}
+
+void append(std::vector<TokenId>& out, const std::vector<TokenId>& more) {
+  out.insert(out.end(), more.begin(), more.end());
+}
+
+}  // namespace
+
+ChatTemplate ChatTemplate::find(const std::string& name) {
+  if (auto row = find_row(name)) return ChatTemplate(std::move(row));
+  std::string all;
+  for (const auto& known : names()) all += (all.empty() ? "" : ", ") + known;
+  const std::string nearest = nearest_name(name, names());
+  throw Error({.what = "there is no chat template '" + name.substr(0, 60) + "'",
+               .expected = "one of " + all,
+               .where = "template",
+               .fix = nearest.empty() ? "" : "did you mean '" + nearest + "'?",
+               .code = ExitCode::usage});
+}
+
+std::vector<std::string> ChatTemplate::names() {
+  return row_names();
+}
+
+const std::string& ChatTemplate::name() const {
+  return row_->name;
+}
+bool ChatTemplate::efficient_eos() const {
+  return row_->efficient_eos;
+}
+bool ChatTemplate::thinks() const {
+  return row_->thinks;
+}
+bool ChatTemplate::never_ends() const {
+  return !row_->efficient_eos && row_->assistant.size() == 1 && row_->assistant[0].text == "{{content}}";
+}
+
+void ChatTemplate::check(const TemplateOptions& options) const {
+  const auto refuse = [&](const std::string& what, const std::string& fix) {
+    throw Error({.what = what, .where = "template " + row_->name, .fix = fix, .code = ExitCode::usage});
+  };
+  if (options.mask_history && options.train_on_prompt) {
+    refuse("mask_history and train_on_prompt exclude each other", "leave one of them false");
+  }
+  if (options.train_on_prompt && row_->efficient_eos) {
+    refuse("this template does not support train_on_prompt", "leave train_on_prompt false");
+  }
+  if (options.cutoff_len < 1) refuse("cutoff_len must be at least 1", "");
+  if (options.tool_format && !find_tool_format(*options.tool_format)) {
+    const std::string nearest = nearest_name(*options.tool_format, tool_format_names());
+    std::string all;
+    for (const auto& known : tool_format_names()) all += (all.empty() ? "" : ", ") + known;
+    throw Error({.what = "there is no tool format '" + options.tool_format->substr(0, 60) + "'",
+                 .expected = "one of " + all,
+                 .where = "tool_format",
+                 .fix = nearest.empty() ? "" : "did you mean '" + nearest + "'?",
+                 .code = ExitCode::usage});
+  }
+  (void)written_date(options.date);
+}
+
+std::vector<std::string> ChatTemplate::prepare(Tokenizer& tokenizer) const {
+  const std::int64_t before = tokenizer.vocab_size();
+  std::vector<std::string> words = row_->stop_words;
+  if (row_->replace_eos) {
+    tokenizer.set_eos_token(words.at(0));
+    words.erase(words.begin());
+  }
+  if (tokenizer.eos_id() < 0) tokenizer.set_eos_token("<|endoftext|>");
+  if (tokenizer.pad_id() < 0) tokenizer.set_pad_token(tokenizer.eos_token());
+  for (const auto& word : words) tokenizer.add_special_token(word);
+  std::vector<std::string> added;
+  for (std::int64_t id = before; id < tokenizer.vocab_size(); ++id) {
+    added.push_back(tokenizer.id_to_token(static_cast<TokenId>(id)));
+  }
+  return added;
+}
+
+std::vector<TokenId> ChatTemplate::stop_ids(const Tokenizer& tokenizer) const {
+  std::vector<TokenId> out{tokenizer.eos_id()};
+  for (const auto& word : row_->stop_words) out.push_back(tokenizer.token_to_id(word));
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  if (!out.empty() && out[0] < 0) out.erase(out.begin());
+  return out;
+}
+
+Example ChatTemplate::encode_example(const Tokenizer& tokenizer, const Conversation& conversation,
+                                     const TemplateOptions& options) const {
+  EncodedTurns turns;
+  try {
+    check(options);
+    if (conversation.messages.empty() || conversation.messages.size() % 2 != 0) {
+      return ended<Example>(Example::Outcome::dropped,
+                            "the number of messages is not even: questions and answers do not pair up");
+    }
+    turns = encode_turns(*row_, tokenizer, conversation, options,
+                         options.mask_history && !options.preserve_thinking);
+  } catch (const Refusal& refusal) {
+    return ended<Example>(Example::Outcome::refused, refusal.reason);
+  } catch (const Error& error) {
+    return ended<Example>(Example::Outcome::refused, error.problem().what);
+  }
+
+  Example out;
+  const bool history = options.mask_history;
+  const std::size_t pairs = turns.size() / 2;
+  const auto cutoff = static_cast<std::size_t>(options.cutoff_len);
+  std::size_t total = row_->efficient_eos ? 1 : 0;
+  std::vector<Pair> kept;
+  for (std::size_t k = 0; k < pairs; ++k) {
+    const std::size_t i = history ? pairs - 1 - k : k;
+    auto& question = turns[2 * i];
+    auto& answer = turns[2 * i + 1];
+    const bool trained = !history || k == 0;
+    const Lengths lengths =
+        total < cutoff ? fit(question.size(), answer.size(), cutoff - total) : Lengths{0, 0};
+    out.truncated |= lengths.question < question.size() || lengths.answer < answer.size();
+    out.answer_truncated |= trained && lengths.answer < answer.size();
+    if (total >= cutoff) continue;
+    question.resize(lengths.question);
+    answer.resize(lengths.answer);
+    total += lengths.question + lengths.answer;
+    Pair pair;
+    append(pair.ids, question);
+    append(pair.ids, answer);
+    if (options.train_on_prompt) {
+      pair.labels = question;
+    } else {
+      pair.labels.assign(question.size(), kIgnore);
+      // The one eos of the end is learnt at the place of each earlier one, too.
+      if (row_->efficient_eos && k != 0 && !question.empty()) pair.labels[0] = tokenizer.eos_id();
+    }
+    if (trained) {
+      append(pair.labels, answer);
+    } else {
+      pair.labels.insert(pair.labels.end(), answer.size(), kIgnore);
+    }
+    kept.push_back(std::move(pair));
+  }
+  if (history) std::reverse(kept.begin(), kept.end());
+  for (const Pair& pair : kept) {
+    append(out.input_ids, pair.ids);
+    append(out.labels, pair.labels);
+  }
+  if (row_->efficient_eos) {
+    out.input_ids.push_back(tokenizer.eos_id());
+    out.labels.push_back(tokenizer.eos_id());
+  }
+  return out;
+}
+
+Prompt ChatTemplate::encode_prompt(const Tokenizer& tokenizer, const Conversation& conversation,
+                                   const TemplateOptions& options) const {
+  if (conversation.messages.empty()) return ended<Prompt>(Example::Outcome::dropped, "there are no messages");
+  try {
+    Conversation whole = conversation;
+    if (whole.messages.size() % 2 != 0) whole.messages.push_back({"assistant", ""});
+    (void)written_date(options.date);
+    return encode_last_turn(*row_, tokenizer, std::move(whole), options);
+  } catch (const Refusal& refusal) {
+    return ended<Prompt>(Example::Outcome::refused, refusal.reason);
+  } catch (const Error& error) {
+    return ended<Prompt>(Example::Outcome::refused, error.problem().what);
+  }
+}
+
+}  // namespace octet::text

@@ -1,0 +1,237 @@
+#include "template_row.h"
+
+#include <array>
+#include <ctime>
+
+#include "octet/base/error.h"
+
+namespace octet::text {
+namespace {
+
+// What thoughts and calls inside an answer stand between.
+constexpr std::string_view kThought[] = {"<think>\n", "\n</think>\n\n"};
+constexpr std::string_view kThoughtBare[] = {"<think>", "</think>"};
+constexpr std::string_view kCall[] = {"<tool_call>", "</tool_call>"};
+
+/// The first stretch from `open` to `close`, both included; false when there is none.
+bool find_between(const std::string& text, std::size_t from, const std::string_view (&words)[2],
+                  std::size_t& begin, std::size_t& end) {
+  begin = text.find(words[0], from);
+  if (begin == std::string::npos) return false;
+  const std::size_t close = text.find(words[1], begin + words[0].size());
+  if (close == std::string::npos) return false;
+  end = close + words[1].size();
+  return true;
+}
+
+std::string without(const std::string& text, const std::string& part) {
+  std::string out;
+  std::size_t done = 0;
+  for (std::size_t at; (at = text.find(part, done)) != std::string::npos; done = at + part.size()) {
+    out.append(text, done, at - done);
+  }
+  return out.append(text, done);
+}
+
+std::string without_thoughts(const std::string& text) {
+  std::string out;
+  std::size_t done = 0, begin = 0, end = 0;
+  while (find_between(text, done, kThought, begin, end)) {
+    out.append(text, done, begin - done);
+    done = end;
+  }
+  out.append(text, done);
+  return out.substr(std::min(out.find_first_not_of('\n'), out.size()));
+}
+
+bool has_thought_word(const std::string& text) {
+  return text.find(kThoughtBare[0]) != std::string::npos || text.find(kThoughtBare[1]) != std::string::npos;
+}
+
+/// An answer that calls functions: the calls reprinted, and before them the text around a call in tags or,
+/// when no call stands in tags, a thought.
+std::string write_function(const ToolFormat& format, const std::string& content, bool with_text) {
+  std::size_t begin = 0, end = 0;
+  if (with_text && find_between(content, 0, kCall, begin, end)) {
+    const std::string call = content.substr(begin, end - begin);
+    const std::string inner = call.substr(kCall[0].size(), call.size() - kCall[0].size() - kCall[1].size());
+    return without(content, call) + format.write_calls(inner);
+  }
+  if (with_text && find_between(content, 0, kThought, begin, end)) {
+    const std::string thought = content.substr(begin, end - begin);
+    return thought + format.write_calls(without(content, thought));
+  }
+  return format.write_calls(content);
+}
+
+/// Writes the turns of one conversation.
+class Writer {
+ public:
+  Writer(const ChatTemplate::Row& row, const Tokenizer& tokenizer, const TemplateOptions& options)
+      : row_(row), tokenizer_(tokenizer), options_(options) {
+    format_ = find_tool_format(options.tool_format.value_or(row.tool_format));
+    if (!format_)
+      throw Refusal{"there is no tool format '" + options.tool_format.value_or(row.tool_format) + "'"};
+  }
+
+  EncodedTurns turns(const Conversation& conversation) const {
+    EncodedTurns out;
+    for (std::size_t i = 0; i < conversation.messages.size(); ++i) {
+      out.push_back(turn(conversation, i));
+    }
+    return out;
+  }
+
+  void empty_thought(std::vector<TokenId>& ids) const {
+    tokenizer_.encode_to(std::string(kThought[0]) + std::string(kThought[1]), ids);
+  }
+
+ private:
+  std::vector<TokenId> turn(const Conversation& conversation, std::size_t index) const {
+    const Message& message = conversation.messages[index];
+    std::vector<TokenId> ids;
+    std::string content = message.content;
+    if (index == 0) {
+      append(row_.prefix, "", nullptr, ids);
+      const std::string system = conversation.system.empty()
+                                     ? options_.default_system.value_or(row_.default_system)
+                                     : conversation.system;
+      if (!system.empty() || !conversation.tools.empty()) {
+        const std::string text =
+            system + (conversation.tools.empty() ? "" : format_->write_tools(conversation.tools, date()));
+        if (row_.fuse_system) {
+          content = fill(row_.system[0].text, "content", text) + content;
+        } else {
+          append(row_.system, text, nullptr, ids);
+        }
+      }
+    }
+    const std::string number = std::to_string(index / 2);
+    if (message.role == "user") {
+      append(row_.user, content, row_.fuse_system ? nullptr : &number, ids);
+    } else if (message.role == "assistant") {
+      append(row_.assistant, message.content, nullptr, ids);
+    } else if (message.role == "observation") {
+      append(row_.observation, message.content, nullptr, ids);
+    } else if (message.role == "function") {
+      append(function_slots(), write_function(*format_, message.content, !row_.fuse_system), nullptr, ids);
+    } else {
+      throw Refusal{"a message has the role '" + message.role.substr(0, 40) + "'"};
+    }
+    return ids;
+  }
+
+  // A tool format of the user's own comes with endings of its own.
+  const Slots& function_slots() const {
+    static const Slots with_eos{{Slot::Kind::text, "{{content}}"}, {Slot::Kind::eos, ""}};
+    static const Slots without_eos{{Slot::Kind::text, "{{content}}"}};
+    if (!options_.tool_format) return row_.function;
+    return row_.efficient_eos ? without_eos : with_eos;
+  }
+
+  std::string date() const { return written_date(options_.date); }
+
+  void append(const Slots& slots, const std::string& content, const std::string* number,
+              std::vector<TokenId>& ids) const {
+    for (const Slot& slot : slots) {
+      if (slot.kind == Slot::Kind::bos) {
+        if (tokenizer_.bos_id() >= 0) ids.push_back(tokenizer_.bos_id());
+      } else if (slot.kind == Slot::Kind::eos) {
+        if (tokenizer_.eos_id() >= 0) ids.push_back(tokenizer_.eos_id());
+      } else {
+        std::string text = fill(slot.text, "content", content);
+        if (number) text = fill(text, "idx", *number);
+        if (!text.empty()) tokenizer_.encode_to(text, ids);
+      }
+    }
+  }
+
+  const ChatTemplate::Row& row_;
+  const Tokenizer& tokenizer_;
+  const TemplateOptions& options_;
+  const ToolFormat* format_ = nullptr;
+};
+
+void drop_thoughts(std::vector<Message>& messages, std::size_t end) {
+  for (std::size_t i = 1; i < end; i += 2) messages[i].content = without_thoughts(messages[i].content);
+}
+
+}  // namespace
+
+std::string written_date(const std::string& date) {
+  std::tm day{};
+  if (date.empty()) {
+    const std::time_t now = std::time(nullptr);
+    localtime_r(&now, &day);
+  } else {
+    const bool shape = date.size() == 10 && date[4] == '-' && date[7] == '-' &&
+                       date.find_first_not_of("0123456789-") == std::string::npos;
+    const int year = shape ? std::atoi(date.substr(0, 4).c_str()) : 0;
+    const int month = shape ? std::atoi(date.substr(5, 2).c_str()) : 0;
+    const int of_month = shape ? std::atoi(date.substr(8, 2).c_str()) : 0;
+    const bool leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    constexpr int kDays[] = {31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31};
+    const int most = month >= 1 && month <= 12 ? kDays[month - 1] + (month == 2 && leap) : 0;
+    if (year < 1 || of_month < 1 || of_month > most) {
+      throw Error({.what = "a date cannot be used",
+                   .expected = "YYYY-MM-DD",
+                   .found = date.substr(0, 40),
+                   .where = "template_date",
+                   .code = ExitCode::usage});
+    }
+    day.tm_year = year - 1900;
+    day.tm_mon = month - 1;
+    day.tm_mday = of_month;
+  }
+  constexpr const char* kMonths[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
+                                     "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"};
+  const std::string number = std::to_string(day.tm_mday), year = std::to_string(day.tm_year + 1900);
+  return (number.size() < 2 ? "0" : "") + number + " " + kMonths[day.tm_mon] + " " +
+         std::string(year.size() < 4 ? 4 - year.size() : 0, '0') + year;
+}
+
+EncodedTurns encode_turns(const ChatTemplate::Row& row, const Tokenizer& tokenizer, Conversation conversation,
+                          const TemplateOptions& options, bool discard_history) {
+  const Writer writer(row, tokenizer, options);
+  auto& messages = conversation.messages;
+  if (row.thinks) {
+    if (options.enable_thinking == false) drop_thoughts(messages, messages.size());
+    if (discard_history) drop_thoughts(messages, messages.size() - 2);
+  }
+  EncodedTurns turns = writer.turns(conversation);
+  if (!row.thinks) return turns;
+  for (std::size_t i = discard_history ? messages.size() - 2 : 0; i < messages.size(); i += 2) {
+    if (has_thought_word(messages[i + 1].content)) continue;
+    if (options.enable_thinking.value_or(false)) {
+      std::vector<TokenId> answer;
+      writer.empty_thought(answer);
+      answer.insert(answer.end(), turns[i + 1].begin(), turns[i + 1].end());
+      turns[i + 1] = std::move(answer);
+    } else {
+      writer.empty_thought(turns[i]);
+    }
+  }
+  return turns;
+}
+
+Prompt encode_last_turn(const ChatTemplate::Row& row, const Tokenizer& tokenizer, Conversation conversation,
+                        const TemplateOptions& options) {
+  const Writer writer(row, tokenizer, options);
+  auto& messages = conversation.messages;
+  if (row.thinks) {
+    if (!options.preserve_thinking) drop_thoughts(messages, messages.size() - 2);
+    if (options.enable_thinking == false) messages.back().content = without_thoughts(messages.back().content);
+  }
+  const EncodedTurns turns = writer.turns(conversation);
+  Prompt out;
+  for (std::size_t i = 0; i + 1 < turns.size(); ++i) {
+    out.prompt_ids.insert(out.prompt_ids.end(), turns[i].begin(), turns[i].end());
+  }
+  if (row.thinks && !has_thought_word(messages.back().content)) {
+    writer.empty_thought(options.enable_thinking.value_or(false) ? out.response_ids : out.prompt_ids);
+  }
+  out.response_ids.insert(out.response_ids.end(), turns.back().begin(), turns.back().end());
+  return out;
+}
+
+}  // namespace octet::text

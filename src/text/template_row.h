@@ -1,0 +1,48 @@
+// One row of the table of templates, and the writing of turns with it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "octet/text/chat_template.h"
+#include "tool_format.h"
+
+namespace octet::text {
+
+/// A string with {{content}}, or a token of its own.
+struct Slot {
+  enum class Kind { text, bos, eos };
+  Kind kind = Kind::text;
+  std::string text;
+};
+using Slots = std::vector<Slot>;
+
+struct ChatTemplate::Row {
+  std::string name;
+  Slots prefix, system, user, assistant, observation, function;
+  std::string tool_format, default_system;
+  std::vector<std::string> stop_words;
+  bool replace_eos = false, efficient_eos = false, fuse_system = false, thinks = false;
+};
+
+/// Null when the table has no such row.
+std::shared_ptr<const ChatTemplate::Row> find_row(const std::string& name);
+std::vector<std::string> row_names();
+
+/// Token ids of each message of a conversation: even places are questions (with prefix and system before the
+/// first), odd places answers.
+using EncodedTurns = std::vector<std::vector<TokenId>>;
+
+/// The turns as training sees them. `discard_history` drops thoughts of all answers but the last. Throws
+/// Refusal.
+EncodedTurns encode_turns(const ChatTemplate::Row& row, const Tokenizer& tokenizer, Conversation conversation,
+                          const TemplateOptions& options, bool discard_history);
+
+/// Before and behind the last answer as generation sees them. Throws Refusal.
+Prompt encode_last_turn(const ChatTemplate::Row& row, const Tokenizer& tokenizer, Conversation conversation,
+                        const TemplateOptions& options);
+
+/// "09 Mar 2026" for "2026-03-09"; today for "". Throws Error for what is no date.
+std::string written_date(const std::string& date);
+
+}  // namespace octet::text

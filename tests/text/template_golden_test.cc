@@ -1,0 +1,130 @@
+// Every line of the reference's examples, prompts and labels, for each template.
+#include <gtest/gtest.h>
+
+#include "golden.h"
+#include "octet/text/chat_template.h"
+
+namespace octet::text {
+namespace {
+
+TemplateOptions options_of(const Json& c, const std::string& where) {
+  TemplateOptions out;
+  out.date = "2026-03-09";
+  if (!c.contains("options")) return out;
+  for (const auto& [key, value] : c["options"].items()) {
+    if (key == "cutoff_len") {
+      out.cutoff_len = value.get<std::int64_t>();
+    } else if (key == "mask_history") {
+      out.mask_history = value.get<bool>();
+    } else if (key == "train_on_prompt") {
+      out.train_on_prompt = value.get<bool>();
+    } else if (key == "enable_thinking") {
+      out.enable_thinking = value.is_null() ? std::nullopt : std::optional(value.get<bool>());
+    } else if (key == "preserve_thinking") {
+      out.preserve_thinking = value.get<bool>();
+    } else if (key == "default_system") {
+      out.default_system = value.get<std::string>();
+    } else if (key == "tool_format") {
+      out.tool_format = value.get<std::string>();
+    } else {
+      ADD_FAILURE() << where << ": option " << key;
+    }
+  }
+  return out;
+}
+
+Conversation conversation_of(const Json& c, const std::string& where) {
+  Conversation out;
+  for (const auto& message : c["messages"]) {
+    out.messages.push_back({message["role"].get<std::string>(), message["content"].get<std::string>()});
+  }
+  out.system = json_string(c, "system", "", where);
+  out.tools = json_string(c, "tools", "", where);
+  return out;
+}
+
+/// Labels are kept as the lengths of runs, not trained and trained in turn, where every label is its id.
+std::vector<TokenId> labels_of(const Json& c, const std::vector<TokenId>& ids) {
+  if (c.contains("labels")) return ids_of(c["labels"]);
+  std::vector<TokenId> out;
+  bool trained = false;
+  for (const auto& run : c["label_runs"]) {
+    for (int i = 0; i < run.get<int>(); ++i) out.push_back(trained ? ids.at(out.size()) : kIgnore);
+    trained = !trained;
+  }
+  return out;
+}
+
+class TemplateGolden : public testing::TestWithParam<const char*> {
+ protected:
+  std::string folder_ = golden_path(std::string("templates/") + GetParam());
+  Json about_ = read_json(folder_ + "/template.json");
+  ChatTemplate template_ = ChatTemplate::find(about_["template"].get<std::string>());
+  Tokenizer tokenizer_ = Tokenizer::from_folder(folder_ + "/" + about_["tokenizer"].get<std::string>());
+};
+
+TEST_P(TemplateGolden, TheTokenizerIsPreparedTheSame) {
+  const auto id = [&](const char* key) { return about_[key].is_null() ? -1 : about_[key].get<TokenId>(); };
+  EXPECT_EQ(tokenizer_.bos_id(), id("bos_id"));
+  EXPECT_EQ(tokenizer_.eos_id(), id("eos_id_before"));
+  EXPECT_EQ(tokenizer_.pad_id(), id("pad_id_before"));
+  const auto added = template_.prepare(tokenizer_);
+  EXPECT_EQ(tokenizer_.eos_id(), id("eos_id"));
+  EXPECT_EQ(tokenizer_.pad_id(), id("pad_id"));
+  EXPECT_EQ(tokenizer_.vocab_size(), about_["vocabulary"].get<std::int64_t>());
+  EXPECT_EQ(template_.stop_ids(tokenizer_), ids_of(about_["stop_ids"]));
+  EXPECT_EQ(added.size(), about_["new_tokens"].size());
+  for (const auto& [token, new_id] : about_["new_tokens"].items()) {
+    EXPECT_EQ(tokenizer_.token_to_id(token), new_id.get<TokenId>());
+  }
+  EXPECT_EQ(template_.efficient_eos(), about_["efficient_eos"].get<bool>());
+}
+
+TEST_P(TemplateGolden, EveryExampleGivesTheSameIdsAndLabels) {
+  template_.prepare(tokenizer_);
+  const int n = each_case(folder_ + "/cases.jsonl", [&](const Json& c, const std::string& where) {
+    if (c["why"] == "generation") return;
+    const Example got = template_.encode_example(tokenizer_, conversation_of(c, where), options_of(c, where));
+    const std::string about = where + " " + c["why"].get<std::string>() + " " + got.reason;
+    if (json_bool(c, "dropped", false, where)) {
+      EXPECT_EQ(got.outcome, Example::Outcome::dropped) << about;
+    } else if (json_bool(c, "refused", false, where)) {
+      EXPECT_EQ(got.outcome, Example::Outcome::refused) << about;
+    } else {
+      ASSERT_EQ(got.outcome, Example::Outcome::kept) << about;
+      const auto ids = ids_of(c["input_ids"]);
+      ASSERT_EQ(got.input_ids, ids) << about << "\n"
+                                    << tokenizer_.decode(got.input_ids) << "\n"
+                                    << tokenizer_.decode(ids);
+      EXPECT_EQ(got.labels, labels_of(c, ids)) << about;
+      return;
+    }
+    EXPECT_FALSE(got.reason.empty()) << about;
+    EXPECT_TRUE(got.input_ids.empty()) << about;
+  });
+  EXPECT_GE(n, 80);
+}
+
+TEST_P(TemplateGolden, EveryPromptIsTheSame) {
+  template_.prepare(tokenizer_);
+  int n = 0;
+  each_case(folder_ + "/cases.jsonl", [&](const Json& c, const std::string& where) {
+    if (c["why"] != "generation") return;
+    ++n;
+    const Prompt got = template_.encode_prompt(tokenizer_, conversation_of(c, where), options_of(c, where));
+    ASSERT_EQ(got.outcome, Example::Outcome::kept) << where << " " << got.reason;
+    EXPECT_EQ(got.prompt_ids, ids_of(c["prompt_ids"])) << where;
+    EXPECT_EQ(got.response_ids, ids_of(c["response_ids"])) << where;
+  });
+  EXPECT_GT(n, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Rows, TemplateGolden,
+                         testing::Values("llama3", "qwen", "chatml", "chatml_new_tokens", "qwen3",
+                                         "qwen3_nothink", "gemma", "gemma2", "gemma3", "mistral", "ministral",
+                                         "llama2", "alpaca", "vicuna", "deepseek", "deepseek3", "deepseekr1",
+                                         "default", "empty", "phi"),
+                         [](const auto& row) { return std::string(row.param); });
+
+}  // namespace
+}  // namespace octet::text
