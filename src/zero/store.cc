@@ -1,10 +1,12 @@
 #include "octet/zero/store.h"
 
+#include <exception>
 #include <string>
 #include <utility>
 
 #include "gatherer.h"
 #include "octet/base/error.h"
+#include "octet/base/log.h"
 #include "reducer.h"
 #include "segments.h"
 #include "slices.h"
@@ -79,6 +81,7 @@ struct ParameterStore::Parts {
   Updater updater;
   std::vector<model::GroupParameters> parameters;
   std::int64_t optimizer_steps = 0;
+  int exceptions_at_start = std::uncaught_exceptions();
   bool stepping = false;  ///< between begin_step and finish
   bool finished = false;  ///< between finish and collect
   bool updating = false;  ///< the finish that is to be collected updates
@@ -88,7 +91,17 @@ ParameterStore::ParameterStore(model::ParameterLayout layout, Arena& arena, comm
                                const Options& options)
     : parts_(std::make_unique<Parts>(std::move(layout), arena, communicator, options)) {}
 
-ParameterStore::~ParameterStore() = default;
+ParameterStore::~ParameterStore() {
+  // Gathers may still be under way into memory that the arena is about to give back. Not while an error
+  // unwinds: the ranks that a gather waits for may be gone.
+  if (std::uncaught_exceptions() > parts_->exceptions_at_start) return;
+  try {
+    parts_->communicator.gather_stream().synchronize();
+    parts_->communicator.reduce_stream().synchronize();
+  } catch (const std::exception& error) {
+    log::warn(std::string("messages of a parameter store that ends: ") + error.what());
+  }
+}
 
 const model::ParameterLayout& ParameterStore::layout() const {
   return parts_->layout;

@@ -46,6 +46,8 @@ class ParameterStore final : public model::ParameterSource {
   /// that make no sense.
   ParameterStore(model::ParameterLayout layout, Arena& arena, comm::Communicator& communicator,
                  const Options& options);
+  /// Waits for gathers and reductions that are under way (all ranks end their stores), but not while an
+  /// error unwinds.
   ~ParameterStore() override;
 
   const model::ParameterLayout& layout() const override;
