@@ -224,8 +224,9 @@ void expect_reference(const Shape& shape) {
                      std::string(name_of(shape.dtype));
   EXPECT_LT(distance(got.out, want.out), 2e-6 + rounding) << name;
   EXPECT_LT(distance(Lse{lse}, want.lse), 1e-6) << name;
-  // delta is taken from the rounded output: in bf16 its error enters the gradient of the scores.
-  EXPECT_LT(distance(got.d_qkv, want.d_qkv), 5e-6 + 2 * rounding) << name;
+  // In bf16 delta is taken from the rounded output, and weights and score gradients may be rounded before
+  // they are multiplied.
+  EXPECT_LT(distance(got.d_qkv, want.d_qkv), 5e-6 + 3 * rounding) << name;
 }
 
 TEST(Attention, AgreesWithFloat64ForEveryHeadSize) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "cpu/attention_amx.h"
 #include "cpu/attention_tiles.h"
 #include "cpu/simd.h"
 
@@ -157,7 +158,9 @@ void run_task(const AttentionArgs& args, std::int64_t start, std::int64_t first,
 template <typename T>
 void run(const AttentionArgs& args) {
   const Documents& documents = args.documents;
-  const std::size_t each = forward_scratch_bytes(args.heads, documents.max_length);
+  const bool amx = sizeof(T) == sizeof(Bf16) && has_amx_bf16();
+  const std::size_t each = amx ? amx_forward_scratch_bytes(args.heads, documents.max_length)
+                               : forward_scratch_bytes(args.heads, documents.max_length);
   const std::int64_t padded = padded_head(args.heads), keys = round_up(documents.max_length, block);
   const std::int64_t chunks = (documents.max_length + chunk - 1) / chunk;
   const std::int64_t tasks = documents.count * args.heads.kv_heads * chunks;
@@ -169,8 +172,13 @@ void run(const AttentionArgs& args) {
     const std::int64_t start = documents.cu_seqlens[document];
     const std::int64_t length = documents.cu_seqlens[document + 1] - start;
     if (part * chunk >= length) return;
-    run_task<T>(args, start, part * chunk, std::min(length, (part + 1) * chunk), kv_head,
-                scratch_at(memory, padded, keys));
+    const std::int64_t last = std::min(length, (part + 1) * chunk);
+    if (amx) {
+      amx_forward(
+          args, {.start = start, .first = part * chunk, .last = last, .kv_head = kv_head, .scratch = memory});
+    } else {
+      run_task<T>(args, start, part * chunk, last, kv_head, scratch_at(memory, padded, keys));
+    }
   };
   if (tasks > 0) {
     const int threads =

@@ -3,6 +3,7 @@
 // and value gradients are summed by one thread in one order.
 #include <cstring>
 
+#include "cpu/attention_amx.h"
 #include "cpu/attention_tiles.h"
 #include "cpu/simd.h"
 #include "octet/ops/attention.h"
@@ -150,7 +151,9 @@ void run_task(const AttentionBackwardArgs& args, std::int64_t start, std::int64_
 template <typename T>
 void run(const AttentionBackwardArgs& args) {
   const Documents& documents = args.documents;
-  const std::size_t each = backward_scratch_bytes(args.heads, documents.max_length);
+  const bool amx = sizeof(T) == sizeof(Bf16) && has_amx_bf16();
+  const std::size_t each = amx ? amx_backward_scratch_bytes(args.heads, documents.max_length)
+                               : backward_scratch_bytes(args.heads, documents.max_length);
   const std::int64_t padded = padded_head(args.heads), keys = round_up(documents.max_length, block);
   const std::int64_t tasks = documents.count * args.heads.kv_heads;
   if (tasks > 0) {
@@ -161,8 +164,15 @@ void run(const AttentionBackwardArgs& args) {
     for (std::int64_t index = 0; index < tasks; ++index) {
       const std::int64_t start = documents.cu_seqlens[index / args.heads.kv_heads];
       const std::int64_t end = documents.cu_seqlens[index / args.heads.kv_heads + 1];
-      run_task<T>(args, start, end - start, index % args.heads.kv_heads,
-                  scratch_at(memory + each * static_cast<std::size_t>(omp_get_thread_num()), padded, keys));
+      const std::int64_t kv_head = index % args.heads.kv_heads;
+      void* scratch = memory + each * static_cast<std::size_t>(omp_get_thread_num());
+      if (start == end) continue;
+      if (amx) {
+        amx_backward(
+            args, {.start = start, .first = 0, .last = end - start, .kv_head = kv_head, .scratch = scratch});
+      } else {
+        run_task<T>(args, start, end - start, kv_head, scratch_at(scratch, padded, keys));
+      }
     }
   }
   // Tokens of no document.

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "cpu/attention_amx.h"
 #include "cpu/simd.h"
 #include "cpu/tile_product.h"
 #include "octet/base/error.h"
@@ -157,8 +158,10 @@ std::size_t backward_scratch_bytes(const Heads& heads, std::int64_t max_length) 
 
 std::size_t attention_workspace(const Heads& heads, std::int64_t max_length);
 std::size_t attention_workspace(const Heads& heads, std::int64_t max_length) {
-  const std::size_t each =
+  std::size_t each =
       std::max(forward_scratch_bytes(heads, max_length), backward_scratch_bytes(heads, max_length));
+  each = std::max(
+      {each, amx_forward_scratch_bytes(heads, max_length), amx_backward_scratch_bytes(heads, max_length)});
   return each * static_cast<std::size_t>(octet::cpu::op_threads());
 }
 

@@ -1,5 +1,8 @@
 #include "cpu/matmul.h"
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <dnnl.hpp>
 #include <map>
@@ -8,6 +11,7 @@
 #include <string>
 #include <unordered_map>
 
+#include "cpu/attention_amx.h"
 #include "octet/base/error.h"
 
 namespace octet::ops::cpu {
@@ -141,6 +145,21 @@ void matmul(const MatmulShape& shape, const MatmulData& data) {
   } catch (const dnnl::error& error) {
     rethrow(error, shape);
   }
+}
+
+bool has_amx_bf16() {
+#if defined(__x86_64__) && defined(__linux__)
+  // oneDNN's view, so that one variable (ONEDNN_MAX_CPU_ISA) rules both; then the kernel's leave, which is
+  // given to the whole process.
+  static const bool usable = [] {
+    constexpr int request_permission = 0x1023, tile_data = 18;
+    return dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx &&
+           syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+  }();
+  return usable;
+#else
+  return false;
+#endif
 }
 
 bool has_fast_bf16() {
