@@ -285,7 +285,7 @@ struct RunResult {
 class Machine {
  public:
   Machine(const Architecture& architecture, const HostBatch& shape, const RunOptions& options)
-      : device(make_cpu_device({.threads = 2, .compute_worker = options.worker})),
+      : device(make_cpu_device({.threads = 1, .compute_worker = options.worker})),
         arena(*device),
         stream(device->make_stream({.name = "compute"})),
         source(arena, architecture, options.recipe),

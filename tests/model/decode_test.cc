@@ -1,0 +1,150 @@
+// Decoding with a KV cache against a forward pass over the whole documents.
+#include "support.h"
+
+namespace octet::model::testing {
+namespace {
+
+/// Token `row` of the flat batch, and where it stands.
+struct Place {
+  std::size_t row;
+  std::int32_t slot;
+};
+
+class Decoder {
+ public:
+  Decoder(const std::string& name, const precision::Recipe& recipe)
+      : architecture_(read_architecture(golden_folder(name))),
+        file_(golden_folder(name) + "/golden.safetensors"),
+        batch_(read_batch(file_, "packed.")),
+        machine_(architecture_, batch_, {.recipe = recipe, .gradients = false}),
+        cache_(machine_.arena, architecture_, recipe.compute, 3, batch_.max_length),
+        dtype_(recipe.compute) {
+    machine_.source.load(golden_folder(name));
+    whole_ = machine_.run(batch_, false).logits;
+  }
+
+  const HostBatch& batch() const { return batch_; }
+  std::size_t begin(std::size_t document) const {
+    return static_cast<std::size_t>(batch_.cu_seqlens[document]);
+  }
+
+  /// Feeds these tokens in one call and compares the logits of all of them, in reverse order.
+  double step(const std::vector<Place>& places) {
+    std::vector<std::int32_t> ids, slots, positions, rows;
+    for (const Place& place : places) {
+      ids.push_back(batch_.ids[place.row]);
+      positions.push_back(batch_.positions[place.row]);
+      slots.push_back(place.slot);
+      rows.insert(rows.begin(), static_cast<std::int32_t>(rows.size()));
+    }
+    const auto n = static_cast<std::int64_t>(places.size());
+    const std::int64_t v = architecture_.vocabulary;
+    const ops::Matrix logits{.data = machine_.arena.reserve("logits", places.size() * 192 * 4),
+                             .dtype = DType::f32,
+                             .rows = n,
+                             .cols = v,
+                             .ld = v};
+    machine_.core.decode(machine_.source, *machine_.stream,
+                         {.ids = machine_.upload(ids),
+                          .slots = machine_.upload(slots),
+                          .positions = machine_.upload(positions),
+                          .tokens = n,
+                          .rows = machine_.upload(rows),
+                          .row_count = n},
+                         cache_, logits);
+    const std::vector<float> got = machine_.download(logits);
+    EXPECT_TRUE(machine_.source.at_rest());
+    std::vector<float> expected;
+    for (auto place = places.rbegin(); place != places.rend(); ++place) {
+      const auto* row = whole_.data() + place->row * static_cast<std::size_t>(v);
+      expected.insert(expected.end(), row, row + v);
+    }
+    return relative_l2(got, expected);
+  }
+
+ private:
+  Architecture architecture_;
+  checkpoint::SafetensorsFile file_;
+  HostBatch batch_;
+  Machine machine_;
+  KvCache cache_;
+  DType dtype_;
+  std::vector<float> whole_;
+};
+
+TEST(Decode, PromptsInPiecesAndTokensInTurnGiveTheLogitsOfTheWhole) {
+  for (const char* name : {"llama", "llama3-tied", "llama-mha-bias", "llama-linear-rope"}) {
+    Decoder decoder(name, {});
+    // The prompts of all three documents, mixed in one call, into slots in another order …
+    std::vector<Place> prompt;
+    for (std::size_t d = 0; d < 3; ++d) {
+      for (std::size_t i = 0; i < 3 + d; ++i) {
+        prompt.push_back({decoder.begin(d) + i, static_cast<std::int32_t>((d + 1) % 3)});
+      }
+    }
+    EXPECT_LT(decoder.step(prompt), 1e-5) << name;
+    // … and then one token of each that is not at its end.
+    for (std::size_t i = 0; i < static_cast<std::size_t>(decoder.batch().max_length); ++i) {
+      std::vector<Place> next;
+      for (std::size_t d = 0; d < 3; ++d) {
+        const std::size_t row = decoder.begin(d) + 3 + d + i;
+        if (row < decoder.begin(d + 1)) next.push_back({row, static_cast<std::int32_t>((d + 1) % 3)});
+      }
+      if (next.empty()) break;
+      EXPECT_LT(decoder.step(next), 1e-5) << name << " step " << i;
+    }
+  }
+}
+
+TEST(Decode, Bf16StaysWithinItsRounding) {
+  Decoder decoder("llama", {.compute = DType::bf16});
+  // The bound of the core's own bf16 test.
+  for (std::size_t i = 0; i < 8; ++i) EXPECT_LT(decoder.step({{i, 0}}), 2 * std::sqrt(34.0) / 512);
+}
+
+TEST(Decode, LogitsWithoutRoomAndTooManyTokensAreRefused) {
+  const Architecture a = read_architecture(golden_folder("llama"));
+  const std::unique_ptr<Device> device = make_dry_device();
+  Arena arena(*device);
+  EXPECT_THROW(KvCache(arena, a, DType::f32, std::int64_t{1} << 40, std::int64_t{1} << 40), Error);
+  EXPECT_THROW(KvCache(arena, a, DType::f32, 0, 1), Error);
+  EXPECT_THROW(Transformer(a, {}, arena, {.max_tokens = 0, .max_length = 1}), Error);
+  EXPECT_THROW(Transformer(a, {}, arena, {.max_tokens = std::int64_t{1} << 40, .max_length = 1}), Error);
+  EXPECT_THROW(Transformer(a, {}, arena, {.max_tokens = 4, .max_length = 5}), Error);
+}
+
+TEST(Plan, ADryDeviceReservesWhatACpuReserves) {
+  const Architecture a = read_architecture(golden_folder("llama3"));
+  for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+    for (const precision::RecipeKind kind :
+         {precision::RecipeKind::none, precision::RecipeKind::current, precision::RecipeKind::delayed}) {
+      const TransformerOptions options{.max_tokens = 100, .max_length = 60, .recompute = recompute};
+      const std::unique_ptr<Device> cpu = make_cpu_device({.threads = 1}), dry = make_dry_device();
+      Arena real(*cpu), planned(*dry);
+      const Transformer on_cpu(a, {.kind = kind}, real, options), on_dry(a, {.kind = kind}, planned, options);
+      EXPECT_EQ(real.bytes(), planned.bytes());
+      EXPECT_GT(real.bytes(), 0u);
+    }
+  }
+}
+
+TEST(Plan, RecomputationKeepsOneBlockAndFp8HalvesLinearInputs) {
+  Architecture a = read_architecture(golden_folder("llama3"));
+  a.layers = 16;
+  a.blocks.resize(16);
+  const auto bytes = [&](Recompute recompute, precision::Recipe recipe) {
+    const std::unique_ptr<Device> dry = make_dry_device();
+    Arena arena(*dry);
+    const Transformer core(a, recipe, arena,
+                           {.max_tokens = 4096, .max_length = 4096, .recompute = recompute});
+    return arena.bytes();
+  };
+  const precision::Recipe bf16{.compute = DType::bf16};
+  precision::Recipe fp8 = bf16;
+  fp8.kind = precision::RecipeKind::delayed;
+  EXPECT_LT(bytes(Recompute::full, bf16), bytes(Recompute::none, bf16) / 3);
+  EXPECT_LT(bytes(Recompute::none, fp8), bytes(Recompute::none, bf16));
+}
+
+}  // namespace
+}  // namespace octet::model::testing
