@@ -108,6 +108,25 @@ Found find_latest(comm::Communicator& communicator, const std::string& output_di
   return found;
 }
 
+std::string resolve_checkpoint(const std::string& path) {
+  if (path_exists(path + "/" + kManifestName)) return path;
+  auto all = list_checkpoints(path);
+  std::reverse(all.begin(), all.end());
+  std::string complaints;
+  for (const auto& [step, candidate] : all) {
+    const std::string reason = complaint(candidate, {.verify_data = false}, 0, 1);
+    if (reason.empty()) return candidate;
+    complaints += (complaints.empty() ? "" : "\n") + reason;
+  }
+  throw Error({.what = "there is no valid checkpoint",
+               .expected = "a folder checkpoint-<step>, or an output folder that holds one",
+               .found = !complaints.empty() ? complaints
+                        : path_exists(path) ? "none"
+                                            : "no such folder",
+               .where = path,
+               .code = ExitCode::no_valid_checkpoint});
+}
+
 void rotate(const std::string& output_dir, std::int64_t keep_last, const std::string& keep_best) {
   if (keep_last <= 0) return;
   const std::string best = fs::path(keep_best).filename().string();

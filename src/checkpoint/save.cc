@@ -229,7 +229,6 @@ class Saving {
     }
     failpoint("before_manifest");
     write_file_atomically(temporary_ + "/" + kManifestName, manifest_text(manifest_));
-    sync_folder(temporary_);
     failpoint("before_rename");
     give_name(target);
     failpoint("after_rename");

@@ -100,14 +100,30 @@ void expect_only_step_10(const std::string& output_dir) {
   expect_sample(output_dir + "/checkpoint-10");
 }
 
+// A file system of its own on a folder, while this lives; only for root.
+class Mount {
+ public:
+  Mount(const std::string& path, unsigned long flags, const char* options)
+      : path_(path), mounted_(::mount("octet-test", path.c_str(), "tmpfs", flags, options) == 0) {}
+  ~Mount() {
+    if (mounted_) ::umount2(path_.c_str(), MNT_DETACH);
+  }
+  Mount(const Mount&) = delete;
+  Mount& operator=(const Mount&) = delete;
+  explicit operator bool() const { return mounted_; }
+
+ private:
+  std::string path_;
+  bool mounted_;
+};
+
 TEST(FullDisk, IsFoundBeforeAnythingIsWritten) {
   const Scratch scratch;
-  if (::mount("octet-test", scratch.path().c_str(), "tmpfs", 0, "size=16m") != 0)
-    GTEST_SKIP() << "mounting a small tmpfs needs root";
+  const Mount small(scratch.path(), 0, "size=16m");
+  if (!small) GTEST_SKIP() << "mounting a small tmpfs needs root";
   save_sample(scratch.path(), 10, 2);
   expect_failure_on_all_ranks(scratch.path(), "no room for a checkpoint");
   expect_only_step_10(scratch.path());
-  ::umount2(scratch.path().c_str(), MNT_DETACH);
 }
 
 TEST(FullDisk, AFileSizeLimitEndsInAMessage) {
@@ -129,10 +145,9 @@ TEST(UnwritableFolder, EndsInAMessageOnAllRanks) {
   expect_failure_on_all_ranks(scratch / "file", "Not a directory");
   if (::geteuid() == 0) {
     // Root writes anywhere, except to a read-only file system.
-    if (::mount("octet-test", scratch.path().c_str(), "tmpfs", MS_RDONLY, "size=64m") != 0)
-      GTEST_SKIP() << "mounting needs privileges";
+    const Mount read_only(scratch.path(), MS_RDONLY, "size=64m");
+    if (!read_only) GTEST_SKIP() << "mounting needs privileges";
     expect_failure_on_all_ranks(scratch.path(), "Read-only file system");
-    ::umount2(scratch.path().c_str(), MNT_DETACH);
   } else {
     ::chmod(scratch.path().c_str(), 0555);
     expect_failure_on_all_ranks(scratch.path(), "Permission denied");
@@ -204,7 +219,7 @@ TEST(BitRot, TruncatedAndMissingFilesFallBack) {
     fs::resize_file(path + "/manifest.json", fs::file_size(path + "/manifest.json") - 1);
   });
   // Files of another checkpoint, each whole in itself.
-  expect_fallback("does not hold", [](const std::string& path) {
+  expect_fallback("HDF5 metadata", [](const std::string& path) {
     fs::copy_file(path + "/../checkpoint-10/checkpoint.h5", path + "/checkpoint.h5",
                   fs::copy_options::overwrite_existing);
   });

@@ -28,9 +28,9 @@ struct SampleTensor {
 /// `step`.
 inline std::vector<SampleTensor> sample(std::int64_t step) {
   const std::vector<TensorHeader> headers = {
-      {"model.embed_tokens.weight", DType::f32, {1000, 900}},  // 3.4 chunks
-      {"exp_avg/model.embed_tokens.weight", DType::bf16, {1000, 900}},
-      {"exp_avg_sq/model.embed_tokens.weight", DType::f32, {1000, 900}},
+      {"model.embed_tokens.weight", DType::f32, {700, 900}},  // 2.4 chunks
+      {"exp_avg/model.embed_tokens.weight", DType::bf16, {700, 900}},
+      {"exp_avg_sq/model.embed_tokens.weight", DType::f32, {700, 900}},
       {"model.norm.weight", DType::f32, {7}},
       {"exp_avg/model.norm.weight", DType::bf16, {7}},
       {"half", DType::f16, {3, 5}},

@@ -34,6 +34,10 @@ struct Found {
 Found find_latest(comm::Communicator& communicator, const std::string& output_dir,
                   const FindOptions& options = {});
 
+/// The checkpoint that a user means by `path`: itself, or, when it is an output folder, the newest in it
+/// whose manifest holds. Throws Error when there is none. Not collective, removes nothing.
+std::string resolve_checkpoint(const std::string& path);
+
 /// Removes old checkpoints; called by one rank. Keeps the newest `keep_last` valid ones (0 keeps all) and the
 /// folder `keep_best` (a path or a plain name; may be empty). Folders without a valid manifest are neither
 /// counted nor touched. A folder that is going is renamed first, so that a kill leaves no half checkpoint.

@@ -1,0 +1,38 @@
+// A folder that Hugging Face loads: weights as safetensors, config, tokenizer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "octet/checkpoint/tensor_header.h"
+
+namespace octet::checkpoint {
+
+struct ExportOptions {
+  std::string folder;         ///< to make
+  std::string source_folder;  ///< with config.json, and the tokenizer's files where there are any
+  DType dtype = DType::bf16;  ///< of the float tensors: f32, bf16 or f16
+  std::int64_t shard_bytes = 5'000'000'000;  ///< export_size
+  /// Allows `folder` to hold weights, which are replaced; other files in it stay.
+  bool overwrite = false;
+};
+
+/// Elements [begin, begin + count) of a tensor as floats.
+using TensorReader =
+    std::function<void(const std::string& name, std::int64_t begin, std::int64_t count, float* out)>;
+
+/// Writes model.safetensors (or shards and their index), config.json with its dtype set, and copies
+/// generation_config.json and the tokenizer's files. `tensors` are float tensors under Hugging Face's names.
+/// Where config.json ties the head to the embedding, "lm_head.weight" is left out. A folder that did not
+/// exist appears whole; in an existing one the weights appear last, index behind shards. Throws Error when
+/// the source lacks config.json, the folder holds weights and overwrite is not set, or the disk is full; then
+/// nothing is left behind. Returns the names of the files written.
+std::vector<std::string> export_model(const ExportOptions& options, const std::vector<TensorHeader>& tensors,
+                                      const TensorReader& read);
+
+/// The parameters of a checkpoint (every byte verified on the way).
+std::vector<std::string> export_checkpoint(const ExportOptions& options, const std::string& checkpoint);
+
+}  // namespace octet::checkpoint

@@ -1,0 +1,170 @@
+#include "octet/checkpoint/export.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+
+#include "convert.h"
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/base/json.h"
+#include "octet/checkpoint/checkpoint.h"
+#include "octet/checkpoint/safetensors.h"
+#include "octet/checkpoint/safetensors_writer.h"
+
+namespace octet::checkpoint {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kCopied[] = {"generation_config.json",
+                                   "tokenizer.json",
+                                   "tokenizer_config.json",
+                                   "special_tokens_map.json",
+                                   "added_tokens.json",
+                                   "vocab.json",
+                                   "merges.txt",
+                                   "tokenizer.model",
+                                   "chat_template.jinja",
+                                   "chat_template.json"};
+constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr std::int64_t kRun = 4 << 20;  ///< elements read at a time: whole chunks of fp32 and bf16
+
+const char* torch_name(DType dtype) {
+  if (dtype == DType::f32) return "float32";
+  if (dtype == DType::f16) return "float16";
+  check(dtype == DType::bf16, "an export's dtype is f32, bf16 or f16");
+  return "bfloat16";
+}
+
+std::string config_text(const Json& config, DType dtype) {
+  Json changed = config;
+  bool known = false;
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    if (!changed.contains(key)) continue;
+    changed[key] = torch_name(dtype);
+    known = true;
+  }
+  if (!known) changed["torch_dtype"] = torch_name(dtype);
+  return changed.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+bool is_weight_file(const std::string& name) {
+  return name == kIndex || (name.starts_with("model") && name.ends_with(".safetensors"));
+}
+
+std::vector<fs::path> weight_files(const std::string& folder) {
+  std::vector<fs::path> files;
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(folder, code)) {
+    if (is_weight_file(entry.path().filename().string())) files.push_back(entry.path());
+  }
+  return files;
+}
+
+// Writes everything into `folder`, which exists.
+std::vector<std::string> fill(const std::string& folder, const ExportOptions& options, const Json& config,
+                              const std::vector<TensorHeader>& tensors, const TensorReader& read) {
+  std::vector<std::string> written;
+  const auto put = [&](const std::string& name, const std::string& bytes) {
+    write_file_atomically(folder + "/" + name, bytes);
+    written.push_back(name);
+  };
+  const ShardPlan plan = plan_shards(tensors, options.shard_bytes);
+  std::vector<std::unique_ptr<SafetensorsWriter>> shards;
+  std::vector<float> run;
+  for (std::size_t i = 0; i < plan.files.size(); ++i) {
+    shards.push_back(std::make_unique<SafetensorsWriter>(folder + "/" + plan.files[i], plan.tensors[i]));
+    for (const auto& tensor : shards.back()->order()) {
+      const std::int64_t count = element_count(tensor.shape, tensor.name);
+      for (std::int64_t at = 0; at < count; at += kRun) {
+        const std::int64_t n = std::min(kRun, count - at);
+        run.resize(static_cast<std::size_t>(n));
+        read(tensor.name, at, n, run.data());
+        shards.back()->append(run.data(), n);
+      }
+    }
+    shards.back()->finish();
+  }
+  put("config.json", config_text(config, options.dtype));
+  for (const char* name : kCopied) {
+    const std::string from = options.source_folder + "/" + name;
+    if (path_exists(from)) put(name, read_file(from));
+  }
+  // From here on only renames: old weights go, the index comes behind the last shard.
+  for (const auto& old : weight_files(folder)) {
+    std::error_code code;
+    if (!fs::remove(old, code) && code)
+      throw Error({.what = "cannot replace old weights", .found = code.message(), .where = old.string()});
+  }
+  for (std::size_t i = 0; i < shards.size(); ++i) {
+    shards[i]->publish();
+    written.push_back(plan.files[i]);
+  }
+  if (shards.size() > 1) put(kIndex, index_json(plan));
+  return written;
+}
+
+}  // namespace
+
+std::vector<std::string> export_model(const ExportOptions& options, const std::vector<TensorHeader>& tensors,
+                                      const TensorReader& read) {
+  const std::string config_path = options.source_folder + "/config.json";
+  const Json config = read_json(config_path);
+  if (!config.is_object())
+    throw Error({.what = "config.json is no JSON object", .expected = "{...}", .where = config_path});
+  torch_name(options.dtype);
+  const bool tied = json_bool(config, "tie_word_embeddings", false, config_path);
+  std::vector<TensorHeader> wanted;
+  for (const auto& tensor : tensors) {
+    check(is_float(tensor.dtype), "parameters are floats");
+    if (tied && tensor.name == "lm_head.weight") continue;
+    wanted.push_back({tensor.name, options.dtype, tensor.shape});
+  }
+  if (wanted.empty())
+    throw Error({.what = "there are no parameters to export", .where = options.folder, .fix = ""});
+
+  std::error_code code;
+  if (!fs::exists(options.folder, code) || fs::is_empty(options.folder, code)) {
+    const std::string folder = fs::path(options.folder + "/.").lexically_normal().parent_path().string();
+    const std::string temporary = folder + ".tmp-" + std::to_string(::getpid());
+    make_folders(temporary);
+    try {
+      const auto written = fill(temporary, options, config, wanted, read);
+      fs::rename(temporary, folder, code);
+      if (code)
+        throw Error(
+            {.what = "cannot rename a finished export into place", .found = code.message(), .where = folder});
+      const auto parent = fs::path(folder).parent_path();
+      sync_folder(parent.empty() ? "." : parent.string());
+      return written;
+    } catch (...) {
+      std::error_code ignored;
+      fs::remove_all(temporary, ignored);
+      throw;
+    }
+  }
+  if (!options.overwrite && !weight_files(options.folder).empty()) {
+    throw Error({.what = "the folder holds weights already",
+                 .found = weight_files(options.folder).front().filename().string(),
+                 .where = options.folder,
+                 .fix = "export to another folder or remove the weights"});
+  }
+  return fill(options.folder, options, config, wanted, read);
+}
+
+std::vector<std::string> export_checkpoint(const ExportOptions& options, const std::string& checkpoint) {
+  const Checkpoint source(checkpoint);
+  std::vector<TensorHeader> parameters;
+  for (const auto& tensor : source.tensors()) {
+    if (tensor.name.find('/') == std::string::npos) parameters.push_back(tensor);
+  }
+  return export_model(options, parameters,
+                      [&](const std::string& name, std::int64_t begin, std::int64_t count, float* out) {
+                        source.read(name, begin, count, out);
+                      });
+}
+
+}  // namespace octet::checkpoint

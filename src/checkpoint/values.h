@@ -1,0 +1,29 @@
+// Walking through a checkpoint's tensor as numbers, a chunk at a time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "octet/checkpoint/checkpoint.h"
+
+namespace octet::checkpoint {
+
+/// The elements of one chunk.
+struct Run {
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+};
+Run run_of(const CheckpointTensor& tensor, std::int64_t chunk);
+
+/// The bytes of a run as stored.
+std::vector<std::byte> read_run(const Checkpoint& checkpoint, const CheckpointTensor& tensor, const Run& run,
+                                bool verify);
+/// Elements of any dtype as doubles; exact but for int64 beyond 2^53.
+std::vector<double> to_doubles(DType dtype, const std::vector<std::byte>& bytes, std::int64_t count);
+
+/// Calls `take(first element, values)` for run after run.
+void each_run(const Checkpoint& checkpoint, const CheckpointTensor& tensor, bool verify,
+              const std::function<void(std::int64_t, const std::vector<double>&)>& take);
+
+}  // namespace octet::checkpoint

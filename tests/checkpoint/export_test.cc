@@ -1,0 +1,126 @@
+#include "octet/checkpoint/export.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+
+#include "octet/base/files.h"
+#include "octet/checkpoint/safetensors.h"
+#include "sample.h"
+
+namespace octet::checkpoint {
+namespace {
+
+// A source folder and a checkpoint of three parameters and their moments.
+class Export : public testing::Test {
+ protected:
+  Export() {
+    std::filesystem::create_directory(scratch_ / "source");
+    put(scratch_ / "source/config.json",
+        R"({"model_type": "llama", "torch_dtype": "float32", "tie_word_embeddings": false, "big": 18446744073709551615})");
+    put(scratch_ / "source/tokenizer.json", R"({"version": "1.0"})");
+    put(scratch_ / "source/generation_config.json", R"({"eos_token_id": 2})");
+    put(scratch_ / "source/training.log", "not copied");
+    for (std::size_t i = 0; i < embedding_.size(); ++i) embedding_[i] = static_cast<float>(i) / 7.0f;
+    on_ranks(2, [&](comm::Communicator& communicator) {
+      CheckpointContents contents;
+      const auto half = static_cast<std::int64_t>(embedding_.size()) / 2;
+      const std::int64_t begin = half * communicator.rank();
+      for (const char* name : {"model.embed_tokens.weight", "lm_head.weight", "exp_avg/lm_head.weight"})
+        contents.slices.push_back(
+            {name, DType::f32, {2 * half / 10, 10}, begin, half, embedding_.data() + begin});
+      if (communicator.rank() == 0)
+        contents.slices.push_back({"model.norm.weight", DType::f32, {3}, 0, 3, embedding_.data()});
+      save(communicator, scratch_ / "run", contents);
+    });
+  }
+
+  ExportOptions options(DType dtype) const {
+    return {.folder = scratch_ / "out", .source_folder = scratch_ / "source", .dtype = dtype};
+  }
+  std::vector<std::string> run(const ExportOptions& wanted) const {
+    return export_checkpoint(wanted, scratch_ / "run/checkpoint-0");
+  }
+  void expect_weights(DType dtype) const {
+    const WeightFolder folder(scratch_ / "out");
+    EXPECT_EQ(folder.tensors().size(), 3u);
+    EXPECT_EQ(folder.expect("model.norm.weight", {3}).dtype, dtype);
+    const StoredTensor& embedding = folder.expect("model.embed_tokens.weight", {1000, 10});
+    std::vector<float> values(embedding_.size());
+    folder.read(embedding.name, 0, embedding.count, values.data());
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const float x = embedding_[i];
+      const float expected = dtype == DType::bf16  ? from_bf16(to_bf16(x))
+                             : dtype == DType::f16 ? from_f16(to_f16(x))
+                                                   : x;
+      ASSERT_EQ(values[i], expected) << i;
+    }
+  }
+
+  Scratch scratch_;
+  std::vector<float> embedding_ = std::vector<float>(10000);
+};
+
+TEST_F(Export, WritesWhatHuggingFaceLoads) {
+  for (const DType dtype : {DType::bf16, DType::f16, DType::f32}) {
+    std::filesystem::remove_all(scratch_ / "out");
+    const auto files = run(options(dtype));
+    EXPECT_EQ(files.size(), 4u);
+    expect_weights(dtype);
+    EXPECT_EQ(SafetensorsFile(scratch_ / "out/model.safetensors").metadata().at("format"), "pt");
+    const Json config = read_json(scratch_ / "out/config.json");
+    EXPECT_EQ(config["torch_dtype"], dtype == DType::bf16  ? "bfloat16"
+                                     : dtype == DType::f16 ? "float16"
+                                                           : "float32");
+    EXPECT_FALSE(config.contains("dtype"));
+    EXPECT_EQ(config["big"].dump(), "18446744073709551615");
+    EXPECT_EQ(read_file(scratch_ / "out/tokenizer.json"), R"({"version": "1.0"})");
+    EXPECT_TRUE(path_exists(scratch_ / "out/generation_config.json"));
+    EXPECT_FALSE(path_exists(scratch_ / "out/training.log"));
+  }
+}
+
+TEST_F(Export, ShardsBySizeAndReplacesOldWeightsWhenAsked) {
+  ExportOptions small = options(DType::f32);
+  small.shard_bytes = 50000;
+  run(small);
+  expect_weights(DType::f32);
+  EXPECT_TRUE(path_exists(scratch_ / "out/model.safetensors.index.json"));
+  EXPECT_TRUE(path_exists(scratch_ / "out/model-00002-of-00002.safetensors"));
+  EXPECT_ERROR("holds weights already", run(options(DType::bf16)));
+  expect_weights(DType::f32);
+  ExportOptions again = options(DType::bf16);
+  again.overwrite = true;
+  run(again);
+  expect_weights(DType::bf16);
+  EXPECT_FALSE(path_exists(scratch_ / "out/model.safetensors.index.json"));
+  EXPECT_FALSE(path_exists(scratch_ / "out/model-00001-of-00002.safetensors"));
+}
+
+TEST_F(Export, ATiedHeadIsNotWrittenTwice) {
+  put(scratch_ / "source/config.json", R"({"tie_word_embeddings": true})");
+  run(options(DType::bf16));
+  const WeightFolder folder(scratch_ / "out");
+  EXPECT_EQ(folder.tensors().size(), 2u);
+  EXPECT_EQ(folder.find("lm_head.weight"), nullptr);
+  EXPECT_EQ(read_json(scratch_ / "out/config.json")["torch_dtype"], "bfloat16");
+}
+
+TEST_F(Export, LeavesNothingBehindWhenItFails) {
+  std::signal(SIGXFSZ, SIG_IGN);
+  rlimit before{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small{10000, before.rlim_max};
+  ::setrlimit(RLIMIT_FSIZE, &small);
+  const std::string message = error_of([&] { run(options(DType::f32)); });
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_NE(message.find("disk space"), std::string::npos) << message;
+  std::filesystem::remove(scratch_ / "source/config.json");
+  EXPECT_ERROR("config.json", run(options(DType::f32)));
+  EXPECT_FALSE(path_exists(scratch_ / "out"));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch_.path()), {}), 2) << "source and run";
+}
+
+}  // namespace
+}  // namespace octet::checkpoint

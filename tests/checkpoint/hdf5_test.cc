@@ -1,0 +1,88 @@
+// Whether what we call HDF5 is HDF5: libhdf5's own tool reads it.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+
+#include "sample.h"
+
+namespace octet::checkpoint {
+namespace {
+
+std::string output_of(const std::string& command) {
+  std::string text;
+  FILE* pipe = ::popen((command + " 2>&1").c_str(), "r");
+  if (pipe == nullptr) return text;
+  char buffer[4096];
+  while (std::size_t n = std::fread(buffer, 1, sizeof buffer, pipe)) text.append(buffer, n);
+  return ::pclose(pipe) == 0 ? text : "failed: " + text;
+}
+
+TEST(Hdf5, ItsOwnToolReadsWhatRanksWrote) {
+  if (output_of("h5dump --version").starts_with("failed"))
+    GTEST_SKIP() << "h5dump (hdf5-tools) is not installed";
+  const Scratch scratch;
+  std::vector<float> weights = {1.5f, -2.25f, 1e-3f, 448.0f};
+  std::vector<std::uint16_t> halves = {to_bf16(1.5f), to_bf16(-96.0f)}, floats16 = {to_f16(0.333251953125f)};
+  std::vector<std::uint8_t> e4m3 = {to_fp8(448.0f, DType::e4m3)}, e5m2 = {to_fp8(-57344.0f, DType::e5m2)};
+  on_ranks(2, [&](comm::Communicator& communicator) {
+    CheckpointContents contents;
+    contents.step = 12;
+    contents.config_yaml = "seed: 42\n";
+    contents.state = Json{{"epoch", 3}};
+    const std::int64_t begin = communicator.rank() * 2;
+    contents.slices.push_back({"w", DType::f32, {2, 2}, begin, 2, weights.data() + begin});
+    if (communicator.rank() == 1) {
+      contents.slices.push_back({"exp_avg/w", DType::bf16, {2}, 0, 2, halves.data()});
+      contents.slices.push_back({"exp_avg_sq/w", DType::f16, {1}, 0, 1, floats16.data()});
+      contents.slices.push_back({"fp8/weights/a", DType::e4m3, {1}, 0, 1, e4m3.data()});
+      contents.slices.push_back({"fp8/weights/b", DType::e5m2, {1}, 0, 1, e5m2.data()});
+    }
+    save(communicator, scratch.path(), contents);
+  });
+  const auto dump = [&](const std::string& what) {
+    return output_of("h5dump -m %.9g -w 200 " + what + " " + scratch.path() + "/checkpoint-12/checkpoint.h5");
+  };
+  const auto expect_in = [&](const std::string& what, const char* part) {
+    EXPECT_PRED_FORMAT2(testing::IsSubstring, part, dump(what));
+  };
+  expect_in("-d /parameters/w", "(0,0): 1.5, -2.25,");
+  expect_in("-d /parameters/w", "(1,0): 0.00100000005, 448");
+  expect_in("-d /optimizer/exp_avg/w", "(0): 1.5, -96");
+  expect_in("-d /optimizer/exp_avg_sq/w", "(0): 0.333251953");
+  expect_in("-d /fp8/weights/a", "(0): 126");
+  expect_in("-d /fp8/weights/a", "fp8_e4m3");
+  expect_in("-d /fp8/weights/b", "(0): -57344");
+  expect_in("-d /config", "seed: 42");
+  expect_in("-d /state", "epoch");
+  expect_in("-a /step", "(0): 12");
+}
+
+TEST(Hdf5, ManyTensorsFitTheirBound) {
+  const Scratch scratch;
+  std::vector<float> values(3000);
+  on_ranks(2, [&](comm::Communicator& communicator) {
+    CheckpointContents contents;
+    for (int i = communicator.rank(); i < 3000; i += 2) {
+      const auto at = static_cast<std::size_t>(i);
+      values[at] = static_cast<float>(i);
+      contents.slices.push_back(
+          {"model.layers." + std::to_string(i) + "." + std::string(static_cast<std::size_t>(i % 200), 'n'),
+           DType::f32,
+           {1},
+           0,
+           1,
+           &values[at]});
+    }
+    save(communicator, scratch.path(), contents);
+  });
+  const Checkpoint checkpoint(scratch / "checkpoint-0");
+  EXPECT_EQ(checkpoint.tensors().size(), 3000u);
+  checkpoint.verify();
+  float value = 0;
+  checkpoint.read("model.layers.2001.n", 0, 1, &value);
+  EXPECT_EQ(value, 2001.0f);
+}
+
+}  // namespace
+}  // namespace octet::checkpoint

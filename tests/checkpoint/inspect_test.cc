@@ -1,0 +1,144 @@
+#include "octet/checkpoint/inspect.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "sample.h"
+
+namespace octet::checkpoint {
+namespace {
+
+struct Values {
+  std::string name;
+  std::vector<float> values;
+};
+
+void save_values(const std::string& output_dir, std::vector<Values> all, std::int64_t step = 1,
+                 int ranks = 1) {
+  on_ranks(ranks, [&](comm::Communicator& communicator) {
+    CheckpointContents contents;
+    contents.step = step;
+    contents.config_yaml = "seed: 42\n";
+    contents.state = Json{{"epoch", 0.5}};
+    for (auto& [name, values] : all) {
+      const auto n = static_cast<std::int64_t>(values.size());
+      const std::int64_t begin = n * communicator.rank() / ranks, end = n * (communicator.rank() + 1) / ranks;
+      contents.slices.push_back({name, DType::f32, {n}, begin, end - begin, values.data() + begin});
+    }
+    save(communicator, output_dir, contents);
+  });
+}
+
+TEST(Inspect, TellsNormsRangesAndHashes) {
+  const Scratch scratch;
+  std::vector<float> large(600000, 0.5f);
+  large[400000] = -3.0f;
+  save_values(
+      scratch.path(),
+      {{"w", large}, {"exp_avg/w", {3.0f, -4.0f}}, {"odd", {NAN, 1.0f, -INFINITY, 2.0f}}, {"empty", {}}});
+  const std::string path = scratch / "checkpoint-1";
+  const Inspection all = inspect(path);
+  ASSERT_EQ(all.tensors.size(), 4u);
+  EXPECT_EQ(all.tensors_verified, 4);
+  EXPECT_TRUE(all.problems.empty());
+  EXPECT_EQ(all.tensors[1].name, "exp_avg/w");
+  EXPECT_DOUBLE_EQ(all.tensors[1].l2, 5.0);
+  EXPECT_EQ(all.tensors[1].low, -4.0);
+  EXPECT_EQ(all.tensors[1].high, 3.0);
+  EXPECT_EQ(all.tensors[2].not_finite, 2);
+  EXPECT_EQ(all.tensors[2].high, 2.0);
+  EXPECT_NEAR(all.tensors[3].l2, std::sqrt(599999 * 0.25 + 9.0), 1e-9);
+  EXPECT_EQ(all.tensors[3].low, -3.0);
+  EXPECT_EQ(all.tensors[3].hash, Checkpoint(path).at("w").hash);
+  for (const char* part :
+       {"exp_avg/w", "[600000]", "2,400,000", "seed: 42", "2 not finite", "4 of 4 tensors hashed"})
+    EXPECT_PRED_FORMAT2(testing::IsSubstring, part, render(all));
+  const Json json = to_json(all);
+  EXPECT_EQ(json["tensors"][1]["l2"], 5.0);
+  EXPECT_EQ(json["integrity"]["ok"], true);
+  EXPECT_EQ(parse_json(json.dump(), "inspect")["config"], "seed: 42\n");
+
+  EXPECT_EQ(inspect(path, "exp_avg/*").tensors.size(), 1u);
+  EXPECT_EQ(inspect(path, "w").tensors.size(), 2u) << "without a glob, a part of the name";
+  EXPECT_EQ(inspect(path, "[ow]*").tensors.size(), 2u);
+  EXPECT_EQ(inspect(path, "exp_avg/*").tensors_verified, 1);
+  EXPECT_EQ(inspect(path, "exp_avg/*", true).tensors_verified, 4);
+}
+
+TEST(Inspect, ReportsDamageInsteadOfStopping) {
+  const Scratch scratch;
+  save_values(scratch.path(), {{"a", {1.0f, 2.0f}}, {"b", {3.0f, 4.0f}}});
+  const std::string path = scratch / "checkpoint-1";
+  {
+    std::fstream file(path + "/checkpoint.h5", std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(Checkpoint(path).at("a").offset);
+    file.put('x');
+  }
+  const Inspection inspection = inspect(path);
+  EXPECT_EQ(inspection.problems.size(), 1u);
+  EXPECT_NE(inspection.tensors[0].problem, "");
+  EXPECT_EQ(inspection.tensors[1].problem, "");
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "1 DAMAGED", render(inspection));
+  EXPECT_EQ(to_json(inspection)["integrity"]["ok"], false);
+  EXPECT_EQ(inspect(path, "b").problems.size(), 0u);
+  EXPECT_EQ(inspect(path, "b", true).problems.size(), 1u);
+}
+
+TEST(Diff, FindsEveryBitThatDiffers) {
+  const Scratch scratch;
+  std::vector<float> base(700000);
+  for (std::size_t i = 0; i < base.size(); ++i) base[i] = static_cast<float>(i);
+  std::vector<float> changed = base;
+  changed[5] += 0.5f;
+  changed[650000] -= 2.0f;
+  save_values(scratch / "a",
+              {{"same", base}, {"w", base}, {"zero", {0.0f}}, {"gone", {1.0f}}, {"shape", {1.0f}}}, 3, 1);
+  save_values(scratch / "b",
+              {{"same", base}, {"w", changed}, {"zero", {-0.0f}}, {"more", {1.0f}}, {"shape", {1.0f, 2.0f}}},
+              4, 3);
+  const Difference difference = diff(scratch / "a/checkpoint-3", scratch / "b/checkpoint-4");
+  EXPECT_FALSE(difference.identical());
+  ASSERT_EQ(difference.tensors.size(), 6u);
+  const auto of = [&](const std::string& name) {
+    return *std::find_if(difference.tensors.begin(), difference.tensors.end(),
+                         [&](const auto& t) { return t.name == name; });
+  };
+  EXPECT_EQ(of("same").comparison, Comparison::identical);
+  EXPECT_EQ(of("w").comparison, Comparison::different);
+  EXPECT_EQ(of("w").count, 2);
+  EXPECT_EQ(of("w").of, 700000);
+  EXPECT_EQ(of("w").max_abs, 2.0);
+  EXPECT_EQ(of("zero").count, 1) << "the sign of zero is a bit";
+  EXPECT_EQ(of("zero").max_abs, 0.0);
+  EXPECT_EQ(of("gone").comparison, Comparison::only_in_first);
+  EXPECT_EQ(of("more").comparison, Comparison::only_in_second);
+  EXPECT_EQ(of("shape").comparison, Comparison::other_shape);
+  for (const char* part : {"2 of 700,000", "only in the first", "1 of 6 tensors are identical", "fp32 [2]"})
+    EXPECT_PRED_FORMAT2(testing::IsSubstring, part, render(difference));
+  EXPECT_EQ(to_json(difference)["identical"], false);
+}
+
+TEST(Diff, WorldSizeAndStepDoNotMatter) {
+  const Scratch scratch;
+  save_sample(scratch / "a", 6, 1);
+  save_sample(scratch / "b", 6, 4, 17);
+  const Difference difference = diff(scratch / "a/checkpoint-6", scratch / "b/checkpoint-6");
+  EXPECT_TRUE(difference.identical());
+  EXPECT_PRED_FORMAT2(testing::IsSubstring, "agrees in every bit", render(difference));
+}
+
+TEST(Resolve, TakesACheckpointOrTheNewestOfAFolder) {
+  const Scratch scratch;
+  EXPECT_ERROR("there is no valid checkpoint", resolve_checkpoint(scratch.path()));
+  save_sample(scratch.path(), 1, 1);
+  save_sample(scratch.path(), 2, 1);
+  EXPECT_EQ(resolve_checkpoint(scratch / "checkpoint-1"), scratch / "checkpoint-1");
+  EXPECT_EQ(resolve_checkpoint(scratch.path()), scratch / "checkpoint-2");
+  put(scratch / "checkpoint-2/manifest.json", "{}");
+  EXPECT_EQ(resolve_checkpoint(scratch.path()), scratch / "checkpoint-1");
+}
+
+}  // namespace
+}  // namespace octet::checkpoint
