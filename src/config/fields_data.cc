@@ -76,14 +76,9 @@ void add_sequence(Table& t) {
       .decides_numbers();
   t.used("disable_shuffling", &Config::disable_shuffling, "Train the samples in the order of the files.")
       .decides_numbers();
-  t.used("overwrite_cache", &Config::overwrite_cache,
-         "Tokenise again although a cache of the tokens exists.");
   t.used("preprocessing_num_workers", &Config::preprocessing_num_workers,
          "Threads that tokenise on each rank; null uses the rank's cores.")
       .range(1, 4096);
-  t.used("dataloader_num_workers", &Config::dataloader_num_workers,
-         "Threads that prepare batches ahead of the step; 0 and 1 mean one.")
-      .range(0, 4096);
   t.used("dataloader_drop_last", &Config::dataloader_drop_last,
          "Leave out the last samples of an epoch when they do not fill a micro-batch on every rank.")
       .decides_numbers();

@@ -48,6 +48,8 @@ const NotedKey kNoted[] = {
     {"buffer_size", kInt, "16384", "read only with streaming"},
     {"data_shared_file_system", kBool, "false", "every rank tokenises its share"},
     {"ignore_pad_token_for_loss", kBool, "true", "padding is never trained"},
+    {"overwrite_cache", kBool, "false", "tokens are made anew at every start"},
+    {"dataloader_num_workers", kInt, "0", kLoader},
     {"dataloader_pin_memory", kBool, "true", kLoader},
     {"dataloader_persistent_workers", kBool, "false", kLoader},
     {"dataloader_prefetch_factor", kInt, "null", kLoader},

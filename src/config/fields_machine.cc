@@ -12,6 +12,7 @@ void add_precision(Table& t) {
   t.used("pure_bf16", &Config::pure_bf16,
          "bf16, and parameters, gradients and moments stored in bfloat16 (param_dtype, grad_dtype, "
          "optim_dtype).")
+      .refuse("true", "parameters, gradients and moments are stored in fp32; use bf16: true")
       .decides_numbers();
   t.used("fp8", &Config::fp8, "Multiply the linear layers of the blocks in FP8.").decides_numbers();
   t.used("fp8_backend", &Config::fp8_backend,
@@ -25,7 +26,6 @@ void add_precision(Table& t) {
   t.used("fp8_format", &Config::fp8_format,
          "hybrid: E4M3 forward and E5M2 for gradients; e4m3: E4M3 everywhere.")
       .one_of({"hybrid", "e4m3"})
-      .refuse("e4m3", "only hybrid is built")
       .decides_numbers();
   t.used("fp8_amax_history_len", &Config::fp8_amax_history_len, "Length of the history of delayed scaling.")
       .range(1, 65536)
@@ -39,18 +39,21 @@ void add_precision(Table& t) {
       .decides_numbers();
 }
 
+constexpr const char* kStored = "parameters, gradients and moments are stored in fp32";
+
 void add_storage(Table& t) {
   t.used("param_dtype", &Config::param_dtype, "Storage of the master parameters.")
       .one_of({"fp32", "bf16"})
+      .refuse("bf16", kStored)
       .decides_numbers();
-  t.used("grad_dtype", &Config::grad_dtype,
-         "Storage of accumulated gradients; follows param_dtype when not given.")
+  t.used("grad_dtype", &Config::grad_dtype, "Storage of accumulated gradients.")
       .one_of({"fp32", "bf16"})
+      .refuse("bf16", kStored)
       .decides_numbers();
-  t.used("optim_dtype", &Config::optim_dtype,
-         "Storage of the optimizer's moments; bf16 rounds stochastically.")
+  t.used("optim_dtype", &Config::optim_dtype, "Storage of the optimizer's moments.")
       .one_of({"fp32", "bf16", "int8"})
-      .refuse("int8", "8-bit moments are not built; use bf16")
+      .refuse("bf16", kStored)
+      .refuse("int8", kStored)
       .decides_numbers();
 }
 
@@ -74,6 +77,7 @@ void add_sharding(Table& t) {
   t.used("gather_dtype", &Config::gather_dtype,
          "What parameters travel as; compute is the format that the matrix products read.")
       .one_of({"compute", "bf16", "fp8"})
+      .refuse("bf16", "parameters travel in the format that is computed with; use compute")
       .refuse("fp8", "compressed gathers are not built; use compute")
       .decides_numbers();
   t.used("deterministic", &Config::deterministic,
@@ -98,7 +102,8 @@ void add_memory(Table& t) {
   t.used("disable_gradient_checkpointing", &Config::disable_gradient_checkpointing,
          "true means recompute: none.");
   t.used("optim_state_cpu_offload", &Config::optim_state_cpu_offload,
-         "Keep the optimizer's state in host memory; changes nothing where the device is the CPU.");
+         "Keep the optimizer's state in host memory, which is where it lies on the CPU; refused with device: "
+         "cuda.");
 }
 
 }  // namespace

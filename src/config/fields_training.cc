@@ -117,7 +117,8 @@ void add_saving(Table& t) {
       .above(0);
   t.used("save_total_limit", &Config::save_total_limit, "Keep only the newest checkpoints; null keeps all.")
       .at_least(1);
-  t.used("save_async", &Config::save_async, "Write checkpoints beside the next steps, not between them.");
+  t.used("save_async", &Config::save_async, "Write checkpoints beside the next steps, not between them.")
+      .refuse("true", "checkpoints are written between two steps");
   t.used("eval_strategy", &Config::eval_strategy, "When the model is evaluated during the run.")
       .one_of({"no", "steps", "epoch"})
       .alias("evaluation_strategy");

@@ -101,26 +101,6 @@ class Rules {
   }
 
   void precision() {
-    if (c_.pure_bf16) {
-      if (r_.is_set("bf16") && !c_.bf16) {
-        complain({.what = "pure_bf16 computes in bf16, and 'bf16: false' forbids it",
-                  .where = both("pure_bf16", "bf16")});
-      }
-      c_.bf16 = true;
-      if (!r_.is_set("bf16")) derive("bf16", "pure_bf16");
-      for (const auto& [key, member] :
-           {std::pair<const char*, std::string Config::*>{"param_dtype", &Config::param_dtype},
-            {"grad_dtype", &Config::grad_dtype},
-            {"optim_dtype", &Config::optim_dtype}}) {
-        if (r_.is_set(key)) continue;
-        c_.*member = "bf16";
-        derive(key, "pure_bf16");
-      }
-    }
-    if (c_.param_dtype == "bf16" && !r_.is_set("grad_dtype")) {
-      c_.grad_dtype = "bf16";
-      derive("grad_dtype", "param_dtype");
-    }
     if (!c_.fp8) {
       for (const char* key :
            {"fp8_recipe", "fp8_format", "fp8_amax_history_len", "fp8_amax_compute_algo", "fp8_margin"}) {
@@ -151,6 +131,13 @@ class Rules {
   }
 
   void storage() {
+    if (c_.optim_state_cpu_offload && c_.device == "cuda") {
+      complain({.what = "'optim_state_cpu_offload: true' is not supported with 'device: cuda'",
+                .where = both("optim_state_cpu_offload", "device"),
+                .fix = "remove the key, or share the state out with zero_stage: 1"});
+    }
+    if (c_.optim_state_cpu_offload)
+      note("'optim_state_cpu_offload' changes nothing where the device is the CPU");
     if (c_.gradient_checkpointing && *c_.gradient_checkpointing && c_.disable_gradient_checkpointing) {
       complain({.what = "gradient_checkpointing and disable_gradient_checkpointing exclude each other",
                 .where = both("gradient_checkpointing", "disable_gradient_checkpointing")});

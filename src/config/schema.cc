@@ -113,7 +113,7 @@ std::string expected_text(const Field& field) {
   std::string text;
   switch (field.kind) {
     case Kind::boolean:
-      return "true or false";
+      return field.refused_values.empty() ? "true or false" : "false";
     case Kind::text:
       return "text";
     case Kind::list:

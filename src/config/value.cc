@@ -245,7 +245,7 @@ Value check_value(const Field& field, const Node& node, const Location& at) {
   }
   if (field.kind == Kind::list && !field.choices.empty()) {
     for (auto& item : value.list) check_choice(field, item = lower(item), at);
-  } else if (!field.choices.empty()) {
+  } else if (!field.choices.empty() || !field.refused_values.empty()) {
     check_choice(field, canonical(field, value), at);
   }
   if (field.status == Status::refused && !is_harmless(field, value)) {

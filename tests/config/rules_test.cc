@@ -13,7 +13,6 @@ TEST(Rules, KeysThatExcludeEachOtherAreNamedWithTheirPlaces) {
   EXPECT_SAYS(refusal("recompute: none\ngradient_checkpointing: true"), "exclude each other");
   EXPECT_SAYS(refusal("recompute: full\ndisable_gradient_checkpointing: true"), "exclude each other");
   EXPECT_SAYS(refusal("neat_packing: true\npacking: false"), "forbids");
-  EXPECT_SAYS(refusal("pure_bf16: true\nbf16: false"), "forbids");
   EXPECT_SAYS(refusal("overwrite_output_dir: true\nresume_from_checkpoint: true"), "exclude each other");
 }
 
@@ -36,14 +35,9 @@ TEST(Rules, EvaluationNeedsSomethingToEvaluate) {
   EXPECT_NO_THROW(read("evaluation_strategy: epoch\neval_dataset: e"));
 }
 
-TEST(Rules, PureBf16StoresEverythingInBf16) {
-  const Config c = read("pure_bf16: true\noptim_dtype: fp32").config;
-  EXPECT_TRUE(c.bf16);
-  EXPECT_EQ(c.param_dtype, "bf16");
-  EXPECT_EQ(c.grad_dtype, "bf16");
-  EXPECT_EQ(c.optim_dtype, "fp32");
-  EXPECT_EQ(read("param_dtype: bf16").config.grad_dtype, "bf16");
-  EXPECT_EQ(read("param_dtype: bf16\ngrad_dtype: fp32").config.grad_dtype, "fp32");
+TEST(Rules, OffloadingIsForTheCpuAlone) {
+  EXPECT_TRUE(notes(read("optim_state_cpu_offload: true"), "changes nothing"));
+  EXPECT_SAYS(refusal("optim_state_cpu_offload: true\ndevice: cuda"), "not supported with 'device: cuda'");
 }
 
 TEST(Rules, StrictDeterminismNamesWhatBreaksIt) {

@@ -42,7 +42,7 @@ TEST(Schema, TheResolvedYamlLoadsToTheSameConfiguration) {
       "lr_scheduler_type: polynomial\nlr_scheduler_kwargs: {power: 2}\nval_size: 0.25\neval_strategy: steps\n"
       "eval_steps: 5\nlearning_rate: 1e-5\nsave_total_limit: 2\nrun_name: '010'\nresume_from_checkpoint: "
       "false\n"
-      "pure_bf16: true\nmax_steps: 7\ngpu_hour_price: 2.5\nreport_to: tensorboard\nnum_train_epochs: 2\n");
+      "bf16: true\nmax_steps: 7\ngpu_hour_price: 2.5\nreport_to: tensorboard\nnum_train_epochs: 2\n");
   const Resolved second = load_text(first.to_yaml(), "dump.yaml", {}, quiet());
   for (const Field& field : schema()) {
     if (field.status == Status::used) {

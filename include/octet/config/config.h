@@ -42,10 +42,8 @@ struct Config {
   std::optional<std::int64_t> max_samples;
   bool train_on_prompt = false;
   bool mask_history = false;
-  bool overwrite_cache = false;
   std::optional<std::int64_t> preprocessing_num_workers;
   bool disable_shuffling = false;
-  std::int64_t dataloader_num_workers = 0;
   bool dataloader_drop_last = false;
 
   // Batch and optimisation
