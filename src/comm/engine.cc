@@ -75,7 +75,7 @@ Engine::Engine(std::function<std::unique_ptr<Transport>()> make_transport) {
 }
 
 Engine::~Engine() {
-  if (thread_.joinable()) end_thread(false);
+  stop();
 }
 
 void Engine::attach(Stream& gather, Stream& reduce) {
@@ -153,6 +153,7 @@ bool Engine::serve_control() {
     control_.pop_front();
     front->error = std::move(error);
     front->done = true;
+    front = nullptr;  // the caller is the last to hold it, exception and all
   }
   done_.notify_all();
   return true;
@@ -219,22 +220,28 @@ void Engine::rest(Clock::time_point last_progress) {
 }
 
 void Engine::shutdown(std::optional<std::chrono::seconds> patience) {
-  auto agreement = std::make_shared<Operation>();
+  if (stopped()) return;
+  // The operation keeps alive what its coroutine writes to.
+  struct Agreement : Operation {
+    std::vector<std::string> all;
+  };
+  auto agreement = std::make_shared<Agreement>();
   agreement->what = "the agreement to end";
   agreement->call.transport = transport_.get();
-  auto all = std::make_shared<std::vector<std::string>>();
-  agreement->steps = all_gather_bytes_steps(agreement->call, "", all.get());
+  agreement->call.queue = Queue::end;
+  agreement->call.tag = tag_of(Kind::control, 0);
+  agreement->steps = all_gather_bytes_steps(agreement->call, "", &agreement->all);
   std::optional<Clock::time_point> deadline;
   if (patience) deadline = Clock::now() + *patience;
-  if (!run(agreement, deadline)) {
-    end_job("rank " + std::to_string(place_.rank) + " (" + place_.host +
-                ") ended while other ranks still work; the job ends",
-            static_cast<int>(ExitCode::failure));
-  }
-  end_thread(true);
+  end_thread(run(agreement, deadline));
+}
+
+void Engine::stop() {
+  if (!stopped()) end_thread(false);
 }
 
 void Engine::end_job(const std::string& message, int code) {
+  if (is_process_ && stopped()) _exit(code);
   std::unique_lock lock(mutex_);
   end_request_ = {message, code};
   signalled_ = true;

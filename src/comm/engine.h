@@ -32,7 +32,7 @@ class Engine {
  public:
   /// Starts the thread, which makes the transport. Rethrows what that throws.
   explicit Engine(std::function<std::unique_ptr<Transport>()> make_transport);
-  /// Ends the thread without agreement of the other ranks, unless shutdown() came before.
+  /// Stops, unless shutdown() or stop() came before.
   ~Engine();
 
   const Place& place() const { return place_; }
@@ -57,9 +57,11 @@ class Engine {
   bool run(std::shared_ptr<Operation> operation,
            std::optional<std::chrono::steady_clock::time_point> deadline = {});
 
-  /// Agrees with all ranks to end, and ends the transport. When they do not agree within `patience`, ends the
-  /// job.
+  /// Agrees with all ranks to end, and ends the transport. When they do not agree within `patience`, stops.
   void shutdown(std::optional<std::chrono::seconds> patience);
+  /// Ends the thread without the other ranks. Nothing moves after it.
+  void stop();
+  bool stopped() const { return !thread_.joinable(); }
   /// Ends the job. Processes: does not return.
   void end_job(const std::string& message, int code);
 

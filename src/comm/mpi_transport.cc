@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "octet/base/error.h"
@@ -113,7 +115,11 @@ class MpiTransport final : public Transport {
   }
 
   [[noreturn]] void end_job(const std::string& message, int code) override {
-    if (!message.empty()) log::error(message);
+    if (!message.empty()) {
+      // Often several ranks notice the same thing: the lowest of them should be the one that is heard.
+      std::this_thread::sleep_for(std::chrono::milliseconds(700) * std::min(place_.rank, 3));
+      log::error(message);
+    }
     MPI_Abort(MPI_COMM_WORLD, code);
     _exit(code);
   }
@@ -182,7 +188,7 @@ class MpiTransport final : public Transport {
   }
 
   Place place_;
-  std::array<MPI_Comm, queue_count> queues_{MPI_COMM_NULL, MPI_COMM_NULL, MPI_COMM_NULL};
+  std::array<MPI_Comm, queue_count> queues_{};
   std::vector<Pending> requests_;
   std::vector<int> free_;
 };

@@ -46,10 +46,10 @@ class MpiRank {
 
  private:
   MpiRank() = default;
-  // Without a communicator nobody else ends MPI; and a rank that returns from main() alone ends the job, so
-  // that the others do not wait for it.
+  // Ends MPI where there was no communicator, or where an exception went through it. A rank that ends alone
+  // does so without MPI_Finalize and with the program's own exit code: the launcher then ends the others.
   ~MpiRank() {
-    if (engine_ && !taken_) engine_->shutdown(std::chrono::seconds(10));
+    if (engine_) engine_->shutdown(std::chrono::seconds(5));
   }
 
   void start() {

@@ -23,8 +23,8 @@ using Clock = std::chrono::steady_clock;
 // so that a sum finds them in the cache; on the gather queue only small values are reduced.
 constexpr std::int64_t reduce_elements = std::int64_t{1} << 20;
 constexpr std::int64_t gather_elements = std::int64_t{1} << 15;
-// How long a rank that ends because of an error waits for the others to end as well.
-constexpr auto patience = std::chrono::seconds(10);
+// How long a rank that ends because of an error waits for collectives under way.
+constexpr auto patience_for_collectives = std::chrono::seconds(2);
 
 // Bytes of both staging sets of one queue.
 struct StagingBytes {
@@ -39,12 +39,6 @@ StagingBytes staging_bytes_of(int size, std::int64_t elements) {
   const std::size_t leave =
       std::max({wire_bytes(Wire::bf16, chunk), wire_bytes(Wire::fp8, chunk), wire_bytes(Wire::int8, chunk)});
   return {arrive, leave, 2 * static_cast<std::size_t>(size) * (arrive + leave)};
-}
-
-const char* name_of_kind(int kind) {
-  constexpr const char* names[] = {"reduce_scatter", "all_gather", "all_reduce_max", "all_reduce_sum",
-                                   "control"};
-  return names[kind];
 }
 
 // [count] elements for each of `size` ranks fit an address space.
@@ -103,28 +97,8 @@ RankCommunicator::RankCommunicator(Device& device, const RankOptions& options)
 }
 
 RankCommunicator::~RankCommunicator() {
-  const bool unwinding = std::uncaught_exceptions() > exceptions_at_start_;
-  finish_streams(unwinding);
-  if (options_.engine == nullptr) return;
-  options_.engine->detach();
-  if (options_.end_engine) {
-    options_.engine->shutdown(unwinding ? std::optional(patience) : std::nullopt);
-  }
-}
-
-void RankCommunicator::finish_streams(bool unwinding) {
-  if (options_.engine != nullptr && unwinding) {
-    // The peers of what is still queued may be gone: wait a while, not for ever.
-    const auto deadline = Clock::now() + patience;
-    while (options_.engine->outstanding() > 0) {
-      if (Clock::now() > deadline) {
-        options_.engine->end_job("rank " + std::to_string(place_.rank) + " (" + place_.host +
-                                     ") ended with an error while collectives were under way; the job ends",
-                                 static_cast<int>(ExitCode::failure));
-        return;
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    }
+  if (std::uncaught_exceptions() > exceptions_at_start_) {
+    end_with_error();
     return;
   }
   for (Stream* stream : {gather_.get(), reduce_.get()}) {
@@ -133,6 +107,26 @@ void RankCommunicator::finish_streams(bool unwinding) {
     } catch (const std::exception&) {
       // Whoever waited for this work has seen the error; an ending communicator has nobody to tell.
     }
+  }
+  if (options_.engine == nullptr) return;
+  options_.engine->detach();
+  if (options_.end_engine) options_.engine->shutdown(std::nullopt);
+}
+
+// An exception is on its way through the program, which still has to print it. When all ranks ended together,
+// what is queued completes and the owner of the engine ends it in order. Otherwise the peers may be gone: the
+// thread stops at once, as buffers go away, and a process that ends without MPI_Finalize takes the job with
+// it.
+void RankCommunicator::end_with_error() {
+  if (options_.engine == nullptr) return;
+  const auto deadline = Clock::now() + patience_for_collectives;
+  while (options_.engine->outstanding() > 0 && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  if (options_.engine->outstanding() == 0) {
+    options_.engine->detach();
+  } else {
+    options_.engine->stop();
   }
 }
 
@@ -162,21 +156,19 @@ const Staging& RankCommunicator::staging_of(Queue queue) const {
 std::shared_ptr<RankCommunicator::Timed> RankCommunicator::begin(Kind kind, Queue queue, const char* name) {
   auto timed = std::make_shared<Timed>();
   timed->kind = kind;
-  timed->operation.what = name_of_kind(static_cast<int>(kind));
+  timed->operation.what = name_of(kind);
   if (name[0] != '\0') timed->operation.what += std::string(" '") + name + "'";
   Call& call = timed->operation.call;
   call.transport = &transport_;
   call.queue = queue;
-  // 15 bits, which every MPI offers: kind (1 to 5) and sequence number. 0 is the agreement to end.
-  const auto sequence = static_cast<int>(sequence_[static_cast<int>(queue)]++ & 0xFFFu);
-  call.tag = ((static_cast<int>(kind) + 1) << 12) | sequence;
+  call.tag = tag_of(kind, sequence_[static_cast<int>(queue)]++);
   return timed;
 }
 
 bool RankCommunicator::advance(Timed& timed) {
   if (!std::exchange(timed.started, true)) timed.start = Clock::now();
   const bool finished =
-      options_.engine ? options_.engine->advance(timed.operation) : timed.operation.steps.resume();
+      place_.size > 1 ? options_.engine->advance(timed.operation) : timed.operation.steps.resume();
   if (finished) count(timed);
   return finished;
 }
@@ -305,7 +297,7 @@ std::vector<Traffic> RankCommunicator::take_traffic() {
   const std::scoped_lock lock(traffic_mutex_);
   std::vector<Traffic> taken;
   for (auto& [kind, traffic] : std::exchange(traffic_, {})) {
-    traffic.kind = name_of_kind(static_cast<int>(kind));
+    traffic.kind = name_of(kind);
     taken.push_back(traffic);
   }
   return taken;

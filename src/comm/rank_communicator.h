@@ -43,7 +43,6 @@ class RankCommunicator final : public Communicator {
   [[noreturn]] void abort(int code) override;
 
  private:
-  enum class Kind { reduce_scatter, all_gather, all_reduce_max, all_reduce_sum, control };
   struct Timed;
 
   std::shared_ptr<Timed> begin(Kind kind, Queue queue, const char* name);
@@ -55,7 +54,7 @@ class RankCommunicator final : public Communicator {
   const Staging& staging_of(Queue queue) const;
   Staging reserve_staging(const char* name, std::int64_t elements);
   std::vector<std::string> gather_bytes(std::string bytes);
-  void finish_streams(bool unwinding);
+  void end_with_error();
 
   Device& device_;
   RankOptions options_;

@@ -4,9 +4,20 @@
 
 namespace octet::comm {
 
+const char* name_of(Kind kind) {
+  constexpr const char* names[] = {"reduce_scatter", "all_gather", "all_reduce_max", "all_reduce_sum",
+                                   "control"};
+  return names[static_cast<int>(kind)];
+}
+
+int tag_of(Kind kind, unsigned sequence) {
+  return static_cast<int>(kind) << 12 | static_cast<int>(sequence & 0xFFFu);
+}
+
 std::string mismatch(int tag, std::size_t bytes, int found_tag, std::size_t found_bytes) {
   const auto describe = [](int t, std::size_t b) {
-    return "message " + std::to_string(t) + " of " + std::to_string(b) + " bytes";
+    return std::string(name_of(static_cast<Kind>(t >> 12))) + " #" + std::to_string(t & 0xFFF) + " with " +
+           std::to_string(b) + " bytes";
   };
   return Error(
              {.what = "the ranks disagree about which collective comes next",

@@ -11,8 +11,14 @@ namespace octet::comm {
 
 /// Messages of different queues never meet. Within one queue, messages from one rank to another are received
 /// in the order in which they were sent.
-enum class Queue { gather, reduce, control };
-inline constexpr int queue_count = 3;
+enum class Queue { gather, reduce, control, end };
+inline constexpr int queue_count = 4;
+
+enum class Kind { reduce_scatter, all_gather, all_reduce_max, all_reduce_sum, control };
+const char* name_of(Kind kind);
+/// What a message belongs to, in the 15 bits that every MPI offers: the kind of collective and, modulo 4096,
+/// how many came before it on its queue.
+int tag_of(Kind kind, unsigned sequence);
 
 /// Used by one thread alone, the communication thread of its rank, from construction to destruction.
 class Transport {

@@ -269,20 +269,20 @@ inline void expect_control_plane(Communicator& communicator) {
   for (int i = 0; i < 20; ++i) communicator.barrier();
 }
 
-/// What each wire may lose, relative to the largest magnitude that shares a scale with the element.
+/// What each wire may lose: half a unit in the last place of every part.
 inline void expect_wires_to_be_close(Communicator& communicator) {
   const int rank = communicator.rank();
   const int size = communicator.size();
+  constexpr double largest_input = 512;
   struct Bound {
     Wire wire;
-    double
-        per_part;  ///< largest error of one part, relative to its own magnitude (bf16) or its block's largest
-    bool of_block;
+    double relative;  ///< to the value: 2^-p for p significant bits (bf16 8, E4M3 4)
+    double absolute;  ///< half a step of int8's 127 or of E4M3's subnormals, when a block holds the largest
+                      ///< input
   };
-  // Half a unit in the last place, relative to the value: 2^-p for p significant bits (bf16 8, E4M3 4); int8
-  // has 127 steps of equal size.
-  for (const Bound& bound : {Bound{Wire::bf16, 0x1p-8, false}, Bound{Wire::fp8, 0x1p-4, true},
-                             Bound{Wire::int8, 0.5 / 127, true}}) {
+  for (const Bound& bound :
+       {Bound{Wire::bf16, 0x1p-8, 0}, Bound{Wire::fp8, 0x1p-4, 0x1p-10 * largest_input / 448},
+        Bound{Wire::int8, 0, 0.5 / 127 * largest_input}}) {
     if (size == 1) break;  // nothing travels
     for (const std::int64_t count : slice_sizes(size)) {
       const auto from = input_of(rank, size * count, 11);
@@ -297,11 +297,8 @@ inline void expect_wires_to_be_close(Communicator& communicator) {
           const auto at = static_cast<std::size_t>(i);
           const double value = element_of(r, rank * count + i, 11);
           exact[at] += value;
-          // Blocks of 128 never exceed 2^10 in these inputs.
-          allowed[at] +=
-              bound.per_part * (bound.of_block && bound.wire == Wire::int8 ? 1024.0 : std::fabs(value));
-          allowed[at] += 1e-3 * (bound.wire == Wire::fp8 ? 1024.0 / 448 : 0);  // E4M3 subnormals
-          allowed[at] += 1e-6 * 1024;                                          // the fp32 sum
+          allowed[at] += bound.relative * std::fabs(value) + bound.absolute;
+          allowed[at] += 0x1p-23 * size * largest_input;  // the fp32 sum
         }
       }
       std::int64_t wrong = 0;

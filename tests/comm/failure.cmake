@@ -1,0 +1,14 @@
+# One rank that fails ends the job: the way, the exit codes to accept, a text that exactly one line must hold.
+function(octet_failure_test how codes)
+  add_test(NAME comm.mpi.failure.${how}
+           COMMAND ${CMAKE_SOURCE_DIR}/tests/comm/failure.sh ${OCTET_MPIRUN} $<TARGET_FILE:comm_mpi_tests> ${how}
+                   ${codes} ${ARGN})
+  set_tests_properties(comm.mpi.failure.${how} PROPERTIES TIMEOUT 90 PROCESSORS 2)
+endfunction()
+octet_failure_test(killed 137)
+octet_failure_test(abort 76)
+octet_failure_test(exception 1 "one rank cannot go on")
+octet_failure_test(together 64 "the last rank's file is broken")
+octet_failure_test(mismatch 1 "disagree about which collective")
+octet_failure_test(unwinding 1 "thrown through the communicator")
+octet_failure_test(place 0)
