@@ -28,7 +28,7 @@ std::vector<int> slots_of(int groups, bool shared) {
 }
 
 std::int64_t gradient_bytes(const Segment& s) {
-  return s.spec->trainable ? s.padded * static_cast<std::int64_t>(sizeof(float)) : 0;
+  return s.trained ? s.padded * static_cast<std::int64_t>(sizeof(float)) : 0;
 }
 
 /// Lays the segments of each group one behind the other in the buffer of its slot.
@@ -85,7 +85,7 @@ void reserve_training(Segments& all, Arena& arena, const Policy& policy) {
   place_in_slots(all, all.gradient_slot, arena, "gradients", gradient_bytes,
                  [](Segment& s, std::uint8_t* at) { s.gradient = reinterpret_cast<float*>(at); });
   all.each([&](Segment& s) {
-    if (!s.spec->trainable) return;
+    if (!s.trained) return;
     s.sum = policy.reduce_each ? arena.reserve_as<float>("gradients/sums", static_cast<std::size_t>(s.slice))
                                : s.gradient + s.own;
     s.exp_avg = arena.reserve_as<float>("optimizer/exp_avg", static_cast<std::size_t>(s.state_count));
@@ -123,6 +123,7 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
       s.padded = model::padded_count(spec, place.size);
       s.slice = s.padded / place.size;
       s.own = s.slice * place.rank;
+      s.trained = spec.trainable && options.training;
       s.dtype = copy_dtype(spec, options.recipe);
       s.state_begin = policy.shard_state ? s.own : 0;
       s.state_count = policy.shard_state ? s.slice : s.padded;

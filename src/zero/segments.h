@@ -15,6 +15,7 @@ struct Segment {
   std::int64_t slice = 0;
   std::int64_t own = 0;  ///< where this rank's slice begins: rank * slice
 
+  bool trained = false;           ///< has gradients and moments
   DType dtype = DType::f32;       ///< of the compute copy: f32, bf16 or FP8
   std::uint8_t* copy = nullptr;   ///< [padded] what the core reads
   std::uint8_t* shard = nullptr;  ///< [slice] own slice of the copy: inside `copy` unless parameters are cut

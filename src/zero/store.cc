@@ -125,6 +125,7 @@ void ParameterStore::give_back(int group, Stream& compute) {
 }
 
 void ParameterStore::begin_step(int micro_batches) {
+  check(parts_->options.training, "a store without gradients takes no steps");
   check(!parts_->stepping && !parts_->finished, "a step begins after the one before it was collected");
   parts_->stepping = true;
   parts_->reducer.begin_step(micro_batches);

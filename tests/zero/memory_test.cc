@@ -127,6 +127,27 @@ TEST(ZeroMemory, OneRankInFp32HoldsSixteenBytesAParameterAtEveryStage) {
   }
 }
 
+TEST(ZeroMemory, WithoutTrainingThereAreParametersOnly) {
+  Options o = options_of(0, DType::bf16);
+  o.training = false;
+  const Elements e = count(layout(6), 2);
+  for (const auto& [name, bytes] : reserve(2, o)) {
+    EXPECT_TRUE(name.starts_with("parameters/") || name.starts_with("step/")) << name;
+  }
+  EXPECT_EQ(reserve(2, o).at("parameters/master"), 4 * e.all());
+  comm::run_ranks_as_threads({.ranks = 2}, [&](comm::Communicator& communicator, Device& device) {
+    Scenario s;
+    s.options = o;
+    s.options.stage = 1;
+    Rank rank(communicator, device, s);
+    rank.initialise();
+    EXPECT_THROW(rank.store().begin_step(1), std::logic_error);
+    const Outcome read = rank.outcome();
+    EXPECT_EQ(read.copies[0], read.copies[1]);
+    EXPECT_FALSE(read.state.contains("exp_avg/norm.weight"));
+  });
+}
+
 TEST(ZeroMemory, ADryDevicePlansTheSameRows) {
   Options o = options_of(1, DType::bf16);
   o.recipe.kind = precision::RecipeKind::delayed;

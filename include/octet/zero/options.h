@@ -26,6 +26,8 @@ struct Options {
   bool deterministic = true;
   /// Collectives run beside compute. Without it compute waits after each of them; the bits are the same.
   bool overlap = true;
+  /// false: parameters only, for evaluation and generation: no gradients, no moments, no steps.
+  bool training = true;
   comm::Wire wire = comm::Wire::f32;  ///< of gradients; sums are fp32
   precision::Recipe recipe;
   optim::AdamWOptions adamw;
