@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "octet/base/files.h"
 #include "sample.h"
 
 namespace octet::checkpoint {
@@ -119,7 +120,7 @@ class Mount {
 
 TEST(FullDisk, IsFoundBeforeAnythingIsWritten) {
   const Scratch scratch;
-  const Mount small(scratch.path(), 0, "size=16m");
+  const Mount small(scratch.path(), 0, "size=12m");
   if (!small) GTEST_SKIP() << "mounting a small tmpfs needs root";
   save_sample(scratch.path(), 10, 2);
   expect_failure_on_all_ranks(scratch.path(), "no room for a checkpoint");
@@ -184,7 +185,7 @@ void expect_fallback(const char* part, Damage&& damage) {
 
 TEST(BitRot, InDataFallsBackAndNamesTheTensor) {
   expect_fallback(
-      "tensor 'exp_avg_sq/model.embed_tokens.weight', bytes 2097152 to 3145728", [](const std::string& path) {
+      "tensor 'exp_avg_sq/model.embed_tokens.weight', bytes 2097152 to 2520000", [](const std::string& path) {
         const std::int64_t offset = Checkpoint(path).at("exp_avg_sq/model.embed_tokens.weight").offset;
         flip(path + "/checkpoint.h5", offset + 2500000);
         EXPECT_ERROR("a hash does not hold", expect_sample(path));
@@ -223,6 +224,39 @@ TEST(BitRot, TruncatedAndMissingFilesFallBack) {
     fs::copy_file(path + "/../checkpoint-10/checkpoint.h5", path + "/checkpoint.h5",
                   fs::copy_options::overwrite_existing);
   });
+}
+
+TEST(HostileManifest, WithAHashThatHoldsIsStillChecked) {
+  const Scratch scratch;
+  save_sample(scratch.path(), 10, 1);
+  const std::string path = scratch / "checkpoint-10/manifest.json";
+  const std::string good = read_file(path);
+  const auto with = [&](const std::string& what, const std::string& instead) {
+    std::string body = good.substr(good.find('\n') + 1);
+    const std::size_t at = body.find(what);
+    EXPECT_NE(at, std::string::npos) << what;
+    body.replace(at, what.size(), instead);
+    put(path, "{\"hash\":\"" + hash128_hex(body) + "\",\n" + body);
+    return error_of([&] { Checkpoint{scratch / "checkpoint-10"}; });
+  };
+  const auto expect_refused = [&](const std::string& what, const std::string& instead, const char* part) {
+    EXPECT_PRED_FORMAT2(testing::IsSubstring, part, with(what, instead));
+  };
+  EXPECT_EQ(with("\"step\": 10", "\"step\": 10"), "");
+  expect_refused("\"version\": 1", "\"version\": 2", "another format version");
+  expect_refused("\"step\": 10", "\"step\": -1", "whole number");
+  expect_refused("\"step\": 10", "\"step\": 99999999999999999999", "whole number");
+  expect_refused("checkpoint.h5", "../../secret", "another data file");
+  expect_refused("\"offset\": ", "\"offset\": 9000000000000", "outside the file");
+  expect_refused("\"bytes\": ", "\"bytes\": 9", "wrong size");
+  expect_refused("  700,\n", "  9223372036854775807,\n", "impossible");
+  expect_refused("  700,\n", "  -700,\n", "impossible");
+  expect_refused("  700,\n", "  701,\n", "disagree");
+  expect_refused("\"dtype\": \"bf16\"", "\"dtype\": \"fp16\"", "disagree");
+  expect_refused("\"dtype\": \"bf16\"", "\"dtype\": \"fp7\"", "not known");
+  expect_refused("\"chunks\": \"", "\"chunks\": \"0", "chunk hashes");
+  expect_refused("\"tensors\": [", "\"tensors\": 5, \"more\": [", "not a list");
+  expect_refused("\"state\"", "\"estate\"", "lacks 'state'");
 }
 
 TEST(BitRot, WithoutAnyValidCheckpointTheReasonsAreGiven) {
