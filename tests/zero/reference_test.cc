@@ -93,8 +93,8 @@ TEST(ZeroReference, MastersMomentsNormsAndSumsFollowFloat64) {
     Options limited = s.options;
     if (clip == 0.0) limited.max_grad_norm = INFINITY;
     for (int step = 0; step < s.steps; ++step) expected.step(l, limited, step, 6);
-    for (const int ranks : {1, 2, 3}) {
-      for (const int stage : {0, 1, 2, 3}) {
+    for (const int ranks : {1, 3}) {
+      for (const int stage : {0, 1, 3}) {
         s.options.stage = stage;
         s.micro_batches = 6 / ranks;
         const Outcome o = run({.ranks = ranks}, s);

@@ -38,7 +38,8 @@ enum class Scales {
 ///
 /// Everything is reserved from the arena at construction, by name: parameters/copies, parameters/master,
 /// parameters/gathered, gradients, gradients/sums, optimizer/exp_avg, optimizer/exp_avg_sq, step/….
-/// acquire and release also work between steps (evaluation, generation). Not thread-safe; calls out of order
+/// acquire and release also work between steps (evaluation, generation); at stage 3 all ranks then walk
+/// through the groups alike, those without rows by pass_by. Not thread-safe; calls out of order
 /// throw std::logic_error.
 class ParameterStore final : public model::ParameterSource {
  public:
