@@ -12,8 +12,14 @@ namespace octet::ops::cpu {
 namespace {
 
 template <typename T>
-OCTET_SIMD void widen_row(const T* from, float* to, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) to[i] = simd::load(from[i]);
+OCTET_SIMD void widen_rows(const T* from, std::int64_t ld, std::int64_t rows, std::int64_t head_dim,
+                           float* to, std::int64_t padded) {
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const T* in = from + row * ld;
+    float* out = to + row * padded;
+    for (std::int64_t i = 0; i < head_dim; ++i) out[i] = simd::load(in[i]);
+    for (std::int64_t i = head_dim; i < padded; ++i) out[i] = 0.0f;
+  }
 }
 
 OCTET_SIMD void cap_row(float* scores, std::int64_t from, float cap) {
@@ -26,10 +32,7 @@ OCTET_SIMD void cap_row(float* scores, std::int64_t from, float cap) {
 template <typename T>
 void pack_rows(const T* from, std::int64_t ld, std::int64_t rows, std::int64_t head_dim, float* to,
                std::int64_t padded, std::int64_t total) {
-  for (std::int64_t row = 0; row < rows; ++row) {
-    widen_row(from + row * ld, to + row * padded, head_dim);
-    for (std::int64_t i = head_dim; i < padded; ++i) to[row * padded + i] = 0.0f;
-  }
+  widen_rows(from, ld, rows, head_dim, to, padded);
   std::memset(to + rows * padded, 0, static_cast<std::size_t>((total - rows) * padded) * sizeof(float));
 }
 template void pack_rows(const float*, std::int64_t, std::int64_t, std::int64_t, float*, std::int64_t,
