@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <set>
+#include <sstream>
+#include <tuple>
 
 #include "families.h"
 #include "octet/base/error.h"
@@ -55,10 +57,15 @@ class Reader {
     seen_.insert(key);
     return json_int(object_, key, fallback, 1, high, where_);
   }
-  double positive(const std::string& key, double fallback) {
+  /// A number that stays finite and above 0 in fp32, and so does what is computed from it.
+  double positive(const std::string& key, double fallback, double low = 1e-30, double high = 1e30) {
     seen_.insert(key);
     const double value = json_number(object_, key, fallback, where_);
-    if (!(value > 0)) refuse("'" + key + "' cannot be used", "a number above 0", shown(object_[key]), where_);
+    if (!(value >= low && value <= high)) {
+      std::ostringstream range;
+      range << "a number from " << low << " to " << high;
+      refuse("'" + key + "' cannot be used", range.str(), shown(*object_.find(key)), where_);
+    }
     return value;
   }
   bool boolean(const std::string& key, bool fallback) {
@@ -86,11 +93,13 @@ const Family& family_of(const Json& config, const std::string& where) {
       it != config.end() && it->is_array() && !it->empty() && it->front().is_string()) {
     class_name = it->front().get<std::string>();
   }
+  std::string known;
+  for (const std::string& name : known_families()) known += (known.empty() ? "" : ", ") + name;
   for (const Family& family : families()) {
     if (type != family.model_type) continue;
     if (!family.unsupported.empty()) {
       refuse("models of type '" + type + "' are not supported: they have " + std::string(family.unsupported),
-             "a model of type llama, mistral or qwen2", type, where);
+             "model_type: one of " + known, type, where);
     }
     if (!class_name.empty() && class_name != family.class_name) {
       refuse("the architecture of this model is not known", std::string(family.class_name), class_name,
@@ -98,8 +107,6 @@ const Family& family_of(const Json& config, const std::string& where) {
     }
     return family;
   }
-  std::string known;
-  for (const std::string& name : known_families()) known += (known.empty() ? "" : ", ") + name;
   refuse(
       "the architecture of this model is not known", "model_type: one of " + known,
       type.empty() ? "no model_type" : "'" + type + "'" + (class_name.empty() ? "" : " (" + class_name + ")"),
@@ -110,21 +117,21 @@ Rope read_rope_object(const Json& object, double theta, const std::string& where
   if (!object.is_object()) refuse("the rotary embedding cannot be read", "an object", shown(object), where);
   Reader reader(object, where);
   Rope rope;
-  rope.theta = reader.positive("rope_theta", theta);
+  rope.theta = reader.positive("rope_theta", theta, 1.0, 1e15);
   const std::string old_kind = reader.text("type", "");
   const std::string kind = reader.text("rope_type", old_kind.empty() ? "default" : old_kind);
   if (kind == "default") {
     rope.kind = RopeKind::standard;
   } else if (kind == "linear" || kind == "llama3") {
     rope.kind = kind == "linear" ? RopeKind::linear : RopeKind::llama3;
-    if (reader.find("factor") == nullptr) refuse("'factor' is missing", "a number from 1", "nothing", where);
-    rope.factor = reader.positive("factor", 1.0);
+    if (reader.find("factor") == nullptr) refuse("'factor' is missing", "a number", "nothing", where);
+    rope.factor = reader.positive("factor", 1.0, 1e-3, 1e6);
   } else {
     refuse("the rotary embedding '" + kind + "' is not supported", "default, linear or llama3", kind, where);
   }
   if (rope.kind == RopeKind::llama3) {
-    rope.low_freq_factor = reader.positive("low_freq_factor", 1.0);
-    rope.high_freq_factor = reader.positive("high_freq_factor", 4.0);
+    rope.low_freq_factor = reader.positive("low_freq_factor", 1.0, 1e-3, 1e6);
+    rope.high_freq_factor = reader.positive("high_freq_factor", 4.0, 1e-3, 1e6);
     rope.original_max_positions = reader.size("original_max_position_embeddings", kMaxPositions);
     if (!(rope.high_freq_factor > rope.low_freq_factor)) {
       refuse("'high_freq_factor' cannot be used", "more than low_freq_factor", shown(object), where);
@@ -142,7 +149,7 @@ Rope read_rope_object(const Json& object, double theta, const std::string& where
 }
 
 Rope read_rope(Reader& config, const Family& family) {
-  const double theta = config.positive("rope_theta", family.default_theta);
+  const double theta = config.positive("rope_theta", family.default_theta, 1.0, 1e15);
   const Json* scaling = config.find("rope_scaling");
   const Json* parameters = config.find("rope_parameters");
   if (parameters != nullptr && parameters->is_object()) {

@@ -70,6 +70,9 @@ TEST(Architecture, HostileSizesAreRefusedByName) {
   EXPECT_NE(refusal_with("hidden_size", 4097).find("head_dim"), std::string::npos);
   EXPECT_NE(refusal_with("head_dim", 127).find("even"), std::string::npos);
   EXPECT_NE(refusal_with("rms_norm_eps", -1.0).find("rms_norm_eps"), std::string::npos);
+  EXPECT_NE(refusal_with("rope_theta", 0.0).find("rope_theta"), std::string::npos);
+  EXPECT_NE(refusal_with("rope_theta", 1e300).find("rope_theta"), std::string::npos);
+  EXPECT_NE(refusal_with("initializer_range", 0).find("initializer_range"), std::string::npos);
   EXPECT_NE(refusal(Json::array()).find("object"), std::string::npos);
 }
 
@@ -87,6 +90,7 @@ TEST(Architecture, AnUnknownFamilyIsRefusedWithTheKnownOnes) {
   EXPECT_NE(message.find("mamba"), std::string::npos);
   EXPECT_NE(message.find("llama"), std::string::npos);
   EXPECT_NE(message.find("qwen2"), std::string::npos);
+  EXPECT_NE(refusal_with("model_type", "qwen3").find("norms of queries and keys"), std::string::npos);
   EXPECT_NE(refusal_with("architectures", Json::array({"LlamaForSequenceClassification"}))
                 .find("LlamaForSequenceClassification"),
             std::string::npos);
