@@ -54,8 +54,9 @@ void Communicator::together(const std::function<void()>& work) {
   const auto first = std::find_if(codes.begin(), codes.end(), [](std::int64_t code) { return code != 0; });
   if (first == codes.end()) return;
   const auto code = static_cast<ExitCode>(*first);
-  if (first - codes.begin() != rank()) throw Error(Problem{.what = "", .code = code});
+  if (first - codes.begin() != rank()) throw Error(Problem{.what = "", .code = code, .agreed = true});
   mine->code = code;
+  mine->agreed = true;
   if (size() > 1) {
     mine->where += (mine->where.empty() ? "" : ", ");
     mine->where += "rank " + std::to_string(rank()) + " on " + place().host;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -22,39 +21,57 @@ std::int64_t blocks_of(std::int64_t count) {
   return (count + wire_block - 1) / wire_block;
 }
 
-// Block formats lie on the wire as one fp32 factor a block, then one byte an element.
+// Block formats lie on the wire as one fp32 factor a block, then one byte an element. The loops below have no
+// branches, so that compilers vectorise them: encoding runs beside the computation it must not hold up.
 float scale_of(const float* x, std::int64_t count, float largest_code) {
-  float amax = 0.0f;
-  bool finite = true;
+  constexpr std::int32_t infinity = 0x7F800000;
+  std::int32_t amax = 0;  // magnitudes order like their bits, and what is not finite is above all others
   for (std::int64_t i = 0; i < count; ++i) {
-    finite = finite && std::isfinite(x[i]);
-    amax = std::max(amax, std::fabs(x[i]));
+    const std::int32_t magnitude = std::bit_cast<std::int32_t>(x[i]) & 0x7FFFFFFF;
+    amax = magnitude > amax ? magnitude : amax;
   }
-  if (!finite) return std::numeric_limits<float>::quiet_NaN();
-  return amax / largest_code;
+  if (amax >= infinity) return std::numeric_limits<float>::quiet_NaN();
+  return std::bit_cast<float>(amax) / largest_code;
+}
+
+// The same codes as to_fp8(y, DType::e4m3), for finite y.
+std::uint8_t e4m3_code(float y) {
+  const auto bits = std::bit_cast<std::uint32_t>(y);
+  const std::uint32_t sign = (bits >> 24) & 0x80u;
+  float magnitude = std::bit_cast<float>(bits & 0x7FFFFFFFu);
+  magnitude = magnitude < 448.0f ? magnitude : 448.0f;
+  const auto m = std::bit_cast<std::uint32_t>(magnitude);
+  // Round to three bits of mantissa and move the exponent's bias from 127 to 7 ...
+  const std::uint32_t normal = ((m + 0x7FFFFu + ((m >> 20) & 1u)) >> 20) - (120u << 3);
+  // ... or, below 2^-6, count steps of 2^-9: the unit in the last place of 2^14.
+  const std::uint32_t subnormal =
+      std::bit_cast<std::uint32_t>(magnitude + 0x1p14f) - std::bit_cast<std::uint32_t>(0x1p14f);
+  return static_cast<std::uint8_t>(sign | (magnitude < 0x1p-6f ? subnormal : normal));
+}
+
+// Round to nearest even by the unit in the last place of 1.5 * 2^23; |y| is at most 127 and a little.
+std::uint8_t int8_code(float y) {
+  constexpr float shift = 0x1.8p23f;
+  const auto rounded = std::bit_cast<std::int32_t>(y + shift) - std::bit_cast<std::int32_t>(shift);
+  const std::int32_t clamped = rounded < -127 ? -127 : rounded > 127 ? 127 : rounded;
+  return static_cast<std::uint8_t>(clamped);
 }
 
 void encode_blocks(Wire wire, const float* from, std::int64_t count, std::byte* to) {
-  std::byte* codes = to + blocks_of(count) * sizeof(float);
+  auto* codes = reinterpret_cast<std::uint8_t*>(to + blocks_of(count) * sizeof(float));
   for (std::int64_t start = 0, block = 0; start < count; start += wire_block, ++block) {
     const std::int64_t n = std::min(wire_block, count - start);
     const float* x = from + start;
+    std::uint8_t* code = codes + start;
     const float scale = scale_of(x, n, wire == Wire::fp8 ? fp8_max(DType::e4m3) : 127.0f);
     std::memcpy(to + block * sizeof(float), &scale, sizeof(float));
-    std::byte* code = codes + start;
-    if (!(scale > 0.0f)) {  // all zero, or not finite: the factor says it all
-      std::fill_n(code, n, std::byte{wire == Wire::fp8 ? std::uint8_t{0x38} : std::uint8_t{1}});
-      continue;
-    }
-    for (std::int64_t i = 0; i < n; ++i) {
-      // A division, not a product with the inverse: the inverse of a subnormal factor is infinite.
-      const float y = x[i] / scale;
-      if (wire == Wire::fp8) {
-        code[i] = std::byte{to_fp8(y, DType::e4m3)};
-      } else {
-        const float rounded = std::nearbyintf(std::clamp(y, -127.0f, 127.0f));
-        code[i] = std::byte{static_cast<std::uint8_t>(static_cast<std::int8_t>(rounded))};
-      }
+    // A division, not a product with the inverse: the inverse of a subnormal factor is infinite.
+    if (!(scale > 0.0f)) {  // all zero, or not finite: the factor says it all, times 1
+      std::fill_n(code, n, wire == Wire::fp8 ? std::uint8_t{0x38} : std::uint8_t{1});
+    } else if (wire == Wire::fp8) {
+      for (std::int64_t i = 0; i < n; ++i) code[i] = e4m3_code(x[i] / scale);
+    } else {
+      for (std::int64_t i = 0; i < n; ++i) code[i] = int8_code(x[i] / scale);
     }
   }
 }

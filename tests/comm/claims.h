@@ -315,6 +315,50 @@ inline void expect_wires_to_be_close(Communicator& communicator) {
   }
 }
 
+/// What one rank sends over a block wire, bit by bit, when all others send zeros: codes of the formats, times
+/// the block's largest magnitude over the format's.
+inline void expect_block_wires_to_be_exact(Communicator& communicator) {
+  const int rank = communicator.rank();
+  const int size = communicator.size();
+  if (size == 1) return;
+  const std::int64_t count = 128 * 70 + 5;
+  // Each block has magnitudes of its own, down to subnormal ones; each element a share of its block's.
+  const auto value_of = [&](std::int64_t owner, std::int64_t i) {
+    const int exponent = static_cast<int>(i / 128 * 3) - 149 - static_cast<int>(i % 12);
+    return std::ldexp(element_of(3, owner * count + i, 31), exponent);
+  };
+  std::vector<float> from(static_cast<std::size_t>(size * count));
+  if (rank == 0) {
+    for (std::int64_t i = 0; i < size * count; ++i) {
+      from[static_cast<std::size_t>(i)] = value_of(i / count, i % count);
+    }
+  }
+  for (const Wire wire : {Wire::fp8, Wire::int8}) {
+    std::vector<float> to(static_cast<std::size_t>(count));
+    communicator.reduce_scatter(communicator.reduce_stream(),
+                                {.from = from.data(), .to = to.data(), .count = count, .wire = wire});
+    communicator.reduce_stream().synchronize();
+    std::int64_t wrong = 0;
+    for (std::int64_t start = 0; start < count; start += 128) {
+      float amax = 0;
+      const std::int64_t end = std::min(start + 128, count);
+      for (std::int64_t i = start; i < end; ++i) amax = std::max(amax, std::fabs(value_of(rank, i)));
+      const float scale = amax / (wire == Wire::fp8 ? 448.0f : 127.0f);
+      for (std::int64_t i = start; i < end; ++i) {
+        float expected = 0;
+        if (scale > 0) {
+          const float y = value_of(rank, i) / scale;
+          expected = wire == Wire::fp8 ? from_fp8(to_fp8(y, DType::e4m3), DType::e4m3)
+                                       : std::clamp(std::nearbyint(y), -127.0f, 127.0f);
+          expected *= scale;
+        }
+        wrong += to[static_cast<std::size_t>(i)] != expected;  // -0 and 0 are one
+      }
+    }
+    EXPECT_EQ(wrong, 0) << "wire " << static_cast<int>(wire);
+  }
+}
+
 /// An all-reduce of what narrow wires brought gives the same bits on all ranks, and a reduction cut into
 /// other slices gives the same sums: what is rounded does not depend on the owner.
 inline void expect_narrow_sums_not_to_depend_on_the_owner(Communicator& communicator) {

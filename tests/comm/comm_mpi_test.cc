@@ -56,6 +56,9 @@ TEST(MpiRanks, ControlPlaneCarriesBytes) {
 TEST(MpiRanks, NarrowWiresStayWithinTheirBounds) {
   expect_wires_to_be_close(*world);
 }
+TEST(MpiRanks, BlockWiresAreExact) {
+  expect_block_wires_to_be_exact(*world);
+}
 TEST(MpiRanks, NarrowSumsDoNotDependOnTheOwner) {
   expect_narrow_sums_not_to_depend_on_the_owner(*world);
 }

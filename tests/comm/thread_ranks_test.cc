@@ -40,6 +40,9 @@ TEST_P(ThreadRanks, ControlPlaneCarriesBytes) {
 TEST_P(ThreadRanks, NarrowWiresStayWithinTheirBounds) {
   on_all([](Communicator& c, Device&) { expect_wires_to_be_close(c); });
 }
+TEST_P(ThreadRanks, BlockWiresAreExact) {
+  on_all([](Communicator& c, Device&) { expect_block_wires_to_be_exact(c); });
+}
 TEST_P(ThreadRanks, NarrowSumsDoNotDependOnTheOwner) {
   on_all([](Communicator& c, Device&) { expect_narrow_sums_not_to_depend_on_the_owner(c); });
 }
