@@ -24,6 +24,7 @@ struct Problem {
   std::string where;     ///< file and line, key path, tensor, rank and host
   std::string fix;       ///< what the user can do
   ExitCode code = ExitCode::failure;
+  bool agreed = false;  ///< every rank throws because of this problem, and exactly one of them with its text
 };
 
 /// Thrown for everything that a user can cause or mend. what() is the rendered message of several lines.

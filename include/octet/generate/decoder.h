@@ -1,0 +1,82 @@
+// The generate room: answers from a model, token by token, with a KV cache. It runs the transformer core of
+// training on parameters that a store gathers, so that what is heard here is what was trained.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "octet/comm/communicator.h"
+#include "octet/device/device.h"
+#include "octet/model/transformer.h"
+#include "octet/zero/store.h"
+
+namespace octet::generate {
+
+/// How the next token is chosen. Temperature 0 is greedy. Random numbers come from (seed, sequence,
+/// position).
+struct Sampling {
+  double temperature = 0.0;
+  double top_p = 1.0;      ///< keep the most probable tokens that together reach this probability
+  std::int64_t top_k = 0;  ///< keep this many; 0: all
+  std::uint64_t seed = 42;
+};
+
+/// Chooses a token from logits [vocabulary]. `sequence` and `position` name the random number.
+std::int32_t choose(const float* logits, std::int64_t vocabulary, const Sampling& sampling,
+                    std::uint64_t sequence, std::uint64_t position);
+
+struct DecoderOptions {
+  model::Architecture architecture;
+  precision::Recipe recipe;      ///< compute dtype; FP8 is not used here
+  std::int64_t sequences = 1;    ///< decoded side by side
+  std::int64_t capacity = 1024;  ///< tokens of a sequence, prompt and answer
+  std::int64_t prefill = 512;    ///< prompt tokens taken at a time
+};
+
+/// What complete() is asked for.
+struct Request {
+  std::vector<std::int32_t> prompt;
+  std::uint64_t number = 0;  ///< names the sequence's random numbers
+};
+
+/// Called with each new token of a request (its index in the list), before the next one is made.
+using OnToken = std::function<void(std::size_t request, std::int32_t token)>;
+
+/// A model that answers. All ranks construct it together; each then completes requests of its own, which is
+/// possible because every rank holds all parameters.
+class Decoder {
+ public:
+  Decoder(Device& device, comm::Communicator& communicator, const DecoderOptions& options);
+  ~Decoder();
+  /// Reads the weights of a Hugging Face folder. Throws Error on all ranks when that fails on one.
+  void load_weights(const std::string& folder);
+
+  /// Continues every prompt until one of `stop_ids` (not part of the answer), `max_new` tokens, or a full
+  /// cache. Throws Error for an empty prompt, one that leaves no room, or an id outside the vocabulary.
+  std::vector<std::vector<std::int32_t>> complete(const std::vector<Request>& requests,
+                                                  const std::vector<std::int32_t>& stop_ids,
+                                                  std::int64_t max_new, const Sampling& sampling,
+                                                  const OnToken& on_token = {});
+
+ private:
+  struct Sequence;
+  void forward(const std::vector<Sequence*>& active);
+
+  Device& device_;
+  comm::Communicator& communicator_;
+  DecoderOptions options_;
+  Arena arena_;
+  std::unique_ptr<Stream> compute_;
+  std::unique_ptr<zero::ParameterStore> store_;
+  std::unique_ptr<model::Transformer> core_;
+  std::unique_ptr<model::KvCache> cache_;
+  std::int32_t* words_ = nullptr;  ///< device: ids, slots, positions [tokens] each, rows [sequences]
+  float* logits_ = nullptr;        ///< device: [sequences, vocabulary]
+  std::vector<std::int32_t> host_words_;
+  std::vector<float> host_logits_;
+};
+
+}  // namespace octet::generate

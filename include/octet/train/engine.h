@@ -1,0 +1,99 @@
+// The train room: the loop. What a step is made of stands in engine.h, where its data come from in corpus.h,
+// how a run starts, resumes and stops in trainer.h; probe.h runs one batch through the very same engine.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "octet/comm/communicator.h"
+#include "octet/config/config.h"
+#include "octet/data/loader.h"
+#include "octet/device/device.h"
+#include "octet/model/architecture.h"
+#include "octet/model/transformer.h"
+#include "octet/zero/store.h"
+
+namespace octet::train {
+
+/// Precision of a run as the configuration asks for it. Throws Error for combinations that make no sense.
+precision::Recipe recipe_of(const config::Config& config);
+
+/// What an engine is built for.
+struct EngineOptions {
+  model::Architecture architecture;
+  zero::Options store;
+  model::TransformerOptions transformer;
+  std::int64_t max_documents = 1;  ///< of a micro-batch
+  int max_micro_batches = 1;       ///< of a step, on one rank
+};
+
+/// Sharding, precision, optimizer and recomputation of a run, for micro-batches of `max_tokens` tokens in
+/// documents of at most `max_length`.
+EngineOptions engine_options(const config::Config& config, const model::Architecture& architecture,
+                             std::int64_t max_tokens, std::int64_t max_length, std::int64_t max_documents);
+
+/// Bytes held by name, largest first.
+struct MemoryRow {
+  std::string name;
+  std::size_t bytes = 0;
+};
+
+/// A model in training on this rank: parameters, core and the buffers between host and device. Built on a dry
+/// device it is the memory plan. All ranks call its functions alike.
+class Engine {
+ public:
+  Engine(Device& device, comm::Communicator& communicator, const EngineOptions& options);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  /// Fills the parameters from the weights of a Hugging Face folder, each rank reading what it needs. Throws
+  /// Error for a tensor that is missing or has another shape.
+  void load_weights(const std::string& folder);
+  /// Fills the parameters with fresh values that depend on the seed alone.
+  void initialise(std::uint64_t seed);
+
+  /// One optimizer step: `begin`, then every micro-batch of this rank, then `finish`.
+  void begin(int micro_batches);
+  /// Forward, backward and reduction of one micro-batch, which may be empty. Copies what it needs of `batch`.
+  void micro_batch(const data::HostBatch& batch, const model::LogitsHook& logits = {});
+  /// Clips, updates, and waits for the step: the one host synchronisation. `update` false leaves parameters
+  /// alone.
+  zero::StepResult finish(double learning_rate, bool update = true);
+
+  /// Loss without gradients: adds the sum of losses and the label tokens of this rank's batch, which may be
+  /// empty. All ranks call it equally often.
+  void evaluate(const data::HostBatch& batch, double* loss_sum, std::int64_t* label_tokens);
+
+  zero::ParameterStore& store() { return *store_; }
+  model::Transformer& core() { return *core_; }
+  Stream& compute() { return *compute_; }
+  Arena& arena() { return arena_; }
+  const precision::Audit& audit() const { return audit_; }
+  const EngineOptions& options() const { return options_; }
+  comm::Communicator& communicator() { return communicator_; }
+  /// What is reserved, added up by the first part of the names.
+  std::vector<MemoryRow> memory() const;
+
+ private:
+  struct Staging;
+  model::MicroBatch upload(const data::HostBatch& batch, std::size_t host_set);
+  void check_batch(const data::HostBatch& batch) const;
+
+  Device& device_;
+  comm::Communicator& communicator_;
+  EngineOptions options_;
+  Arena arena_;
+  precision::Audit audit_;
+  std::unique_ptr<Stream> compute_;
+  std::unique_ptr<zero::ParameterStore> store_;
+  std::unique_ptr<model::Transformer> core_;
+  std::unique_ptr<Staging> staging_;
+  std::int64_t label_tokens_ = 0;  ///< of the step so far, this rank
+  int micro_batch_ = 0;            ///< of the step so far
+};
+
+}  // namespace octet::train

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "octet/base/dtype.h"
+#include "octet/data/template_encoder.h"
+
+namespace octet::train {
+
+struct ModelExport {
+  std::string checkpoint;    ///< folder whose parameters are written
+  std::string model;         ///< Hugging Face folder that config.json and the tokenizer come from
+  std::string folder;        ///< where the model goes; other files in it stay
+  DType dtype = DType::f32;  ///< of the weights: f32, bf16, f16
+  std::int64_t shard_bytes = 5'000'000'000;
+  bool overwrite = false;  ///< the folder may hold weights
+};
+
+/// Writes a folder that Hugging Face's libraries load: weights, config.json and, with an encoder, the
+/// tokenizer (with the tokens and roles that the template gave it) and a generation_config.json whose end
+/// tokens are those that end an answer. Called by one rank. Returns the names of the files.
+std::vector<std::string> export_model(const ModelExport& e, const data::TemplateEncoder* encoder);
+
+}  // namespace octet::train

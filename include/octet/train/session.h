@@ -1,0 +1,44 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "octet/comm/communicator.h"
+#include "octet/device/device.h"
+
+namespace octet::train {
+
+/// This process among the ranks: its place, its device, its messages. Opened once, before anything that may
+/// fail on one rank alone, so that failures can be told to all.
+class Session {
+ public:
+  /// Joins the job (MPI when a launcher started the process), divides the node's cores among its ranks, opens
+  /// the device that `device` names ("auto", "cpu", "cuda") and decides who prints. Throws Error when it
+  /// cannot be had.
+  explicit Session(const std::string& device);
+
+  const comm::Place& place() const { return place_; }
+  Device& device() { return *device_; }
+  comm::Communicator& communicator() { return *communicator_; }
+  bool prints() const { return place_.rank == 0; }
+
+  /// Runs `body` and turns what it throws into the exit code of the job: an Error that all ranks know of is
+  /// printed once; anything that only this rank met is printed here and ends all ranks.
+  template <typename Body>
+  int run(const Body& body) {
+    try {
+      return body();
+    } catch (...) {
+      return failed();
+    }
+  }
+
+ private:
+  int failed();
+
+  comm::Place place_;
+  std::unique_ptr<Device> device_;
+  std::unique_ptr<comm::Communicator> communicator_;
+};
+
+}  // namespace octet::train

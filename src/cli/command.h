@@ -1,0 +1,26 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace octet::cli {
+
+using Arguments = std::vector<std::string>;
+
+/// A command: its name, what it says of itself in `trainer --help`, and what it does with its arguments.
+struct Command {
+  std::string name;
+  std::string summary;
+  std::function<int(const Arguments&)> run;
+};
+
+int train_command(const Arguments& arguments);
+int encode_command(const Arguments& arguments);
+int probe_command(const Arguments& arguments);
+int inspect_command(const Arguments& arguments);
+int export_command(const Arguments& arguments);
+int generate_command(const Arguments& arguments);
+int quickstart_command(const Arguments& arguments);
+
+}  // namespace octet::cli

@@ -1,0 +1,216 @@
+// `trainer encode`: JSON lines in, JSON lines out, a line for a line.
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include "octet/base/error.h"
+#include "octet/base/json.h"
+#include "octet/text/chat_template.h"
+#include "octet/text/tokenizer.h"
+#include "options.h"
+
+namespace octet::cli {
+namespace {
+
+// CRC-32 of IEEE 802.3, bit by bit: it only checks what was decoded.
+std::uint32_t crc32(std::string_view bytes) {
+  std::uint32_t crc = 0xFFFFFFFFu;
+  for (const char c : bytes) {
+    crc ^= static_cast<unsigned char>(c);
+    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ (0xEDB88320u & (0u - (crc & 1u)));
+  }
+  return ~crc;
+}
+
+class LineEncoder {
+ public:
+  LineEncoder(const std::string& folder, const std::string& template_name, const std::string& date)
+      : tokenizer_(text::Tokenizer::from_folder(folder)) {
+    defaults_.date = date;
+    if (template_name.empty()) return;
+    template_ = text::ChatTemplate::find(template_name);
+    template_->prepare(tokenizer_);
+  }
+
+  Json encode(const Json& line, const std::string& where) const {
+    if (line.contains("messages")) return encode_messages(line, where);
+    if (line.contains("text")) return encode_text(json_string(line, "text", "", where));
+    if (line.contains("repeat")) return encode_repeated(line["repeat"], where);
+    if (line.contains("ids")) return decode(line["ids"], where);
+    throw Error({.what = "a line asks for nothing",
+                 .expected = "\"text\", \"messages\", \"ids\" or \"repeat\"",
+                 .where = where,
+                 .code = ExitCode::usage});
+  }
+
+ private:
+  Json encode_text(const std::string& text) const {
+    const text::Encoding plain = tokenizer_.encode(text, {.offsets = true});
+    const auto ids = tokenizer_.encode(text, {.add_special = true}).ids;
+    Json offsets = Json::array();
+    for (const text::Span& span : plain.offsets) offsets.push_back({span.begin, span.end});
+    return Json{{"ids", ids},
+                {"ids_plain", plain.ids},
+                {"ids_split", tokenizer_.encode(text, {.split_special = true}).ids},
+                {"offsets", offsets},
+                {"decoded", tokenizer_.decode(plain.ids)},
+                {"decoded_skip", tokenizer_.decode(ids, true)}};
+  }
+
+  Json encode_repeated(const Json& repeat, const std::string& where) const {
+    if (!repeat.is_array() || repeat.size() != 2 || !repeat[0].is_string() ||
+        !repeat[1].is_number_unsigned()) {
+      throw Error({.what = "\"repeat\" is not a text and a count", .where = where, .code = ExitCode::usage});
+    }
+    const auto unit = repeat[0].get<std::string>();
+    const auto count = repeat[1].get<std::uint64_t>();
+    if (unit.size() * count > (std::uint64_t{1} << 30) || count > (std::uint64_t{1} << 30)) {
+      throw Error({.what = "\"repeat\" asks for more than 1 GiB", .where = where, .code = ExitCode::usage});
+    }
+    std::string text;
+    for (std::uint64_t i = 0; i < count; ++i) text += unit;
+    const auto ids = tokenizer_.encode(text).ids;
+    const std::string decoded = tokenizer_.decode(ids);
+    Json out{{"ids_plain", ids}, {"decoded_same", decoded == text}};
+    if (decoded != text) {
+      out["decoded_length"] = decoded.size();
+      out["decoded_crc32"] = crc32(decoded);
+    }
+    return out;
+  }
+
+  Json decode(const Json& list, const std::string& where) const {
+    std::vector<text::TokenId> ids;
+    for (const Json& id : list) {
+      const Json one{{"id", id}};
+      // Ids that no tokenizer has are skipped in decoding; beyond 31 bits they all mean the same.
+      ids.push_back(
+          static_cast<text::TokenId>(json_int(one, "id", 0, INT64_MIN / 2, INT64_MAX / 2, where) > INT32_MAX
+                                         ? INT32_MAX
+                                         : json_int(one, "id", 0, INT32_MIN, INT32_MAX, where)));
+    }
+    return Json{{"decoded", tokenizer_.decode(ids)}, {"decoded_skip", tokenizer_.decode(ids, true)}};
+  }
+
+  text::TemplateOptions options_of(const Json& line, const std::string& where) const {
+    text::TemplateOptions o = defaults_;
+    const auto it = line.find("options");
+    if (it == line.end() || it->is_null()) return o;
+    const Json& given = *it;
+    o.cutoff_len = json_int(given, "cutoff_len", o.cutoff_len, 1, INT64_C(1) << 40, where);
+    o.mask_history = json_bool(given, "mask_history", o.mask_history, where);
+    o.train_on_prompt = json_bool(given, "train_on_prompt", o.train_on_prompt, where);
+    o.preserve_thinking = json_bool(given, "preserve_thinking", o.preserve_thinking, where);
+    if (given.contains("enable_thinking")) {
+      // null means neither: no thought is added to what is trained, and none is taken away.
+      o.enable_thinking = given["enable_thinking"].is_null()
+                              ? std::nullopt
+                              : std::optional<bool>(json_bool(given, "enable_thinking", true, where));
+    }
+    if (given.contains("default_system") && !given["default_system"].is_null()) {
+      o.default_system = json_string(given, "default_system", "", where);
+    }
+    if (given.contains("tool_format") && !given["tool_format"].is_null()) {
+      o.tool_format = json_string(given, "tool_format", "", where);
+    }
+    return o;
+  }
+
+  static Json outcome(text::Example::Outcome outcome, const std::string& reason) {
+    return Json{{outcome == text::Example::Outcome::dropped ? "dropped" : "refused", true},
+                {"reason", reason}};
+  }
+
+  Json encode_messages(const Json& line, const std::string& where) const {
+    if (!template_) {
+      throw Error({.what = "messages need a chat template",
+                   .where = where,
+                   .fix = "trainer encode MODEL --template NAME",
+                   .code = ExitCode::usage});
+    }
+    text::Conversation conversation;
+    for (const Json& message : line["messages"]) {
+      conversation.messages.push_back(
+          {json_string(message, "role", "", where), json_string(message, "content", "", where)});
+    }
+    conversation.system = json_string(line, "system", "", where);
+    if (const auto tools = line.find("tools"); tools != line.end() && !tools->is_null()) {
+      conversation.tools = tools->is_string() ? tools->get<std::string>() : tools->dump();
+    }
+    const text::TemplateOptions options = options_of(line, where);
+    try {
+      template_->check(options);
+    } catch (const Error& e) {
+      return outcome(text::Example::Outcome::refused, e.what());
+    }
+    if (json_bool(line, "generate", false, where)) {
+      const text::Prompt prompt = template_->encode_prompt(tokenizer_, conversation, options);
+      if (prompt.outcome != text::Example::Outcome::kept) return outcome(prompt.outcome, prompt.reason);
+      return Json{{"prompt_ids", prompt.prompt_ids}, {"response_ids", prompt.response_ids}};
+    }
+    const text::Example example = template_->encode_example(tokenizer_, conversation, options);
+    if (example.outcome != text::Example::Outcome::kept) return outcome(example.outcome, example.reason);
+    return Json{{"input_ids", example.input_ids}, {"labels", example.labels}};
+  }
+
+  text::Tokenizer tokenizer_;
+  std::optional<text::ChatTemplate> template_;
+  text::TemplateOptions defaults_;
+};
+
+}  // namespace
+
+int encode_command(const Arguments& arguments) {
+  Options options(
+      "encode",
+      "JSON lines in, JSON lines out, a line for a line: what training would see. {\"text\"} becomes ids, "
+      "ids_plain, offsets, decoded, decoded_skip; {\"ids\"} becomes decoded, decoded_skip; {\"messages\", "
+      "\"system\", \"tools\", \"options\"} becomes input_ids, labels, and with \"generate\": true "
+      "prompt_ids, response_ids; or refused or dropped with the reason. template_date=YYYY-MM-DD stands in "
+      "for today where a template prints the date");
+  std::string model, template_name, input, date;
+  options.take_overrides();
+  options.app().add_option("MODEL", model, "Hugging Face folder with tokenizer.json")->required();
+  options.app().add_option("--template", template_name, "chat template for lines with messages");
+  options.app().add_option("--input", input, "file to read instead of standard input");
+  if (!options.parse(arguments)) return 0;
+  for (const std::string& word : options.overrides()) {
+    const std::size_t equals = word.find('=');
+    const std::string key = word.substr(0, equals);
+    if (equals != std::string::npos && (key == "template_date" || key == "--template_date")) {
+      date = word.substr(equals + 1);
+    } else if (equals != std::string::npos && key == "template") {
+      template_name = word.substr(equals + 1);
+    } else {
+      throw Error({.what = "argument '" + word + "' is not known",
+                   .expected = "template=NAME or template_date=YYYY-MM-DD",
+                   .where = "command line",
+                   .code = ExitCode::usage});
+    }
+  }
+  const LineEncoder encoder(model, template_name, date);
+  std::ifstream file;
+  if (!input.empty()) {
+    file.open(input);
+    if (!file) throw Error({.what = "cannot open a file", .where = input, .code = ExitCode::usage});
+  }
+  std::istream& in = input.empty() ? std::cin : file;
+  std::ios::sync_with_stdio(false);
+  std::string line;
+  for (std::int64_t number = 1; std::getline(in, line); ++number) {
+    const std::string where = (input.empty() ? "standard input" : input) + ":" + std::to_string(number);
+    if (line.find_first_not_of(" \t\r") == std::string::npos) {
+      std::cout << "\n";
+      continue;
+    }
+    const Json parsed = parse_json(line, where);
+    if (!parsed.is_object())
+      throw Error({.what = "a line is not a JSON object", .where = where, .code = ExitCode::usage});
+    std::cout << encoder.encode(parsed, where).dump() << '\n';
+  }
+  std::cout.flush();
+  return 0;
+}
+
+}  // namespace octet::cli

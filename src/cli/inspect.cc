@@ -1,0 +1,37 @@
+#include <cstdio>
+
+#include "octet/checkpoint/inspect.h"
+#include "options.h"
+
+namespace octet::cli {
+
+int inspect_command(const Arguments& arguments) {
+  Options options(
+      "inspect",
+      "Shows what a checkpoint holds: tensors with shapes, dtypes, norms and content hashes, step, "
+      "configuration, integrity; or compares two");
+  std::string path, other, filter;
+  bool verify = false, json = false;
+  options.app().add_option("CHECKPOINT", path, "folder checkpoint-N")->required();
+  options.app().add_option("--filter", filter,
+                           "only tensors whose name matches this glob, or holds this text");
+  options.app().add_flag("--verify", verify, "hash every byte, also of tensors that are not shown");
+  options.app().add_flag("--json", json, "print JSON");
+  options.app().add_option(
+      "--diff", other,
+      "another checkpoint: compares parameters, moments and FP8 state by name, whatever stage or "
+      "world size wrote them; exit code 0 when all bits agree, 1 when not");
+  if (!options.parse(arguments)) return 0;
+  if (!other.empty()) {
+    const checkpoint::Difference difference = checkpoint::diff(path, other, filter);
+    std::printf("%s\n",
+                (json ? checkpoint::to_json(difference).dump(2) : checkpoint::render(difference)).c_str());
+    return difference.identical() ? 0 : 1;
+  }
+  const checkpoint::Inspection inspection = checkpoint::inspect(path, filter, verify);
+  std::printf("%s\n",
+              (json ? checkpoint::to_json(inspection).dump(2) : checkpoint::render(inspection)).c_str());
+  return inspection.problems.empty() ? 0 : 1;
+}
+
+}  // namespace octet::cli

@@ -1,0 +1,49 @@
+#include "options.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "octet/base/error.h"
+
+namespace octet::cli {
+
+Options::Options(const std::string& name, const std::string& summary) : app_(summary, "trainer " + name) {
+  app_.allow_extras();
+}
+
+bool Options::parse(const Arguments& arguments) {
+  // CLI11 takes arguments from the back.
+  Arguments reversed(arguments.rbegin(), arguments.rend());
+  // key=value would be taken as a positional argument: set it aside first.
+  const auto is_override = [](const std::string& word) {
+    const std::size_t equals = word.find('=');
+    return !word.starts_with('-') && equals != std::string::npos && equals > 0 &&
+           word.find_first_of("/ ") >= equals;
+  };
+  for (const auto& word : arguments) {
+    if (takes_overrides_ && is_override(word)) overrides_.push_back(word);
+  }
+  if (takes_overrides_) std::erase_if(reversed, is_override);
+  try {
+    app_.parse(std::move(reversed));
+  } catch (const CLI::CallForHelp&) {
+    std::printf("%s", app_.help().c_str());
+    return false;
+  } catch (const CLI::ParseError& e) {
+    throw Error({.what = e.what(),
+                 .where = "command line",
+                 .fix = app_.get_name() + " --help lists the options",
+                 .code = ExitCode::usage});
+  }
+  const Arguments rest = app_.remaining();
+  if (!rest.empty() && !takes_overrides_) {
+    throw Error({.what = "argument '" + rest.front() + "' is not known",
+                 .where = "command line",
+                 .fix = app_.get_name() + " --help lists the options",
+                 .code = ExitCode::usage});
+  }
+  overrides_.insert(overrides_.end(), rest.begin(), rest.end());
+  return true;
+}
+
+}  // namespace octet::cli

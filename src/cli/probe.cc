@@ -1,0 +1,33 @@
+#include "octet/train/probe.h"
+
+#include "options.h"
+
+namespace octet::cli {
+
+int probe_command(const Arguments& arguments) {
+  Options options("probe",
+                  "Runs one batch through the very code of training, at any world size, stage, precision and "
+                  "device, and writes what it computes");
+  options.take_overrides();
+  train::ProbeOptions probe;
+  options.app().add_option("MODEL", probe.model, "Hugging Face folder: config.json and weights")->required();
+  options.app()
+      .add_option(
+          "--batch", probe.batch,
+          "safetensors with input_ids and labels [rows, length] (not shifted, -100 = not trained), perhaps "
+          "document [rows, length]; with --steps [steps, rows, length]")
+      ->required();
+  options.app().add_option("--out", probe.out, "safetensors to write")->required();
+  options.app()
+      .add_option("--steps", probe.steps, "train on that many batches instead")
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
+  if (!options.parse(arguments)) return 0;
+  const config::Resolved config = config::load(options.overrides(), {.for_training = false});
+  train::Session session(config.config.device);
+  return session.run([&] {
+    train::probe(session, config, probe);
+    return 0;
+  });
+}
+
+}  // namespace octet::cli

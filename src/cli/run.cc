@@ -1,0 +1,78 @@
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+
+#include "command.h"
+#include "octet/base/error.h"
+#include "octet/base/log.h"
+#include "octet/base/strings.h"
+#include "octet/cli/cli.h"
+
+namespace octet::cli {
+namespace {
+
+const std::vector<Command>& commands() {
+  static const std::vector<Command> all{
+      {"train", "fine-tune a model as CONFIG says (the default command)", train_command},
+      {"encode", "show what training would see of texts and conversations: JSON lines in, JSON lines out",
+       encode_command},
+      {"probe", "run one batch through the code of training and write loss, logits and gradients",
+       probe_command},
+      {"inspect", "show what a checkpoint holds, verify it, or compare it with another", inspect_command},
+      {"export", "turn a checkpoint into a Hugging Face folder", export_command},
+      {"generate", "answer questions from the terminal or a file", generate_command},
+      {"quickstart", "make a small task, tokenizer, model and configuration to train at once",
+       quickstart_command},
+  };
+  return all;
+}
+
+void print_help() {
+  std::printf(
+      "trainer CONFIG [key=value …]          fine-tune a model; under `mpirun -np N` or alone\n"
+      "trainer COMMAND [options] [key=value …]\n\n");
+  for (const Command& command : commands()) {
+    std::printf("  %-11s %s\n", command.name.c_str(), command.summary.c_str());
+  }
+  std::printf("\n`trainer COMMAND --help` says more. Configuration keys: `trainer train --help`.\n");
+}
+
+int dispatch(const Arguments& arguments) {
+  if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help") {
+    print_help();
+    return arguments.empty() ? static_cast<int>(ExitCode::usage) : 0;
+  }
+  if (arguments[0] == "--version" || arguments[0] == "version") {
+    std::printf("octet %s\n", OCTET_VERSION);
+    return 0;
+  }
+  const auto found = std::ranges::find(commands(), arguments[0], &Command::name);
+  if (found != commands().end()) return found->run({arguments.begin() + 1, arguments.end()});
+  const bool is_config =
+      arguments[0].find_first_of("./=") != std::string::npos || arguments[0].starts_with('-');
+  if (is_config) return train_command(arguments);
+  std::vector<std::string> names;
+  for (const Command& command : commands()) names.push_back(command.name);
+  const std::string near = nearest_name(arguments[0], names);
+  throw Error({.what = "there is no command '" + arguments[0] + "'",
+               .expected = "a command, or a configuration ending in .yaml, .yml or .json",
+               .where = "command line",
+               .fix = near.empty() ? "trainer --help lists the commands" : "did you mean '" + near + "'?",
+               .code = ExitCode::usage});
+}
+
+}  // namespace
+
+int run(int argc, const char* const* argv) {
+  try {
+    return dispatch(Arguments(argv + 1, argv + std::max(1, argc)));
+  } catch (const Error& e) {
+    if (!e.problem().what.empty()) log::error(e.what());
+    return static_cast<int>(e.code());
+  } catch (const std::exception& e) {
+    log::error(std::string("internal error: ") + e.what());
+    return static_cast<int>(ExitCode::failure);
+  }
+}
+
+}  // namespace octet::cli

@@ -1,0 +1,25 @@
+#include <cstdio>
+
+#include "octet/config/config.h"
+#include "octet/config/schema.h"
+#include "octet/train/trainer.h"
+#include "options.h"
+
+namespace octet::cli {
+
+int train_command(const Arguments& arguments) {
+  for (const auto& word : arguments) {
+    if (word != "--help" && word != "-h") continue;
+    std::printf(
+        "trainer [train] CONFIG [key=value …]\n\nFine-tunes a model as CONFIG (YAML or JSON) says; under "
+        "`mpirun -np N` or "
+        "alone. Keys:\n\n%s",
+        config::help_text().c_str());
+    return 0;
+  }
+  const config::Resolved config = config::load(arguments);
+  train::Session session(config.config.device);
+  return session.run([&] { return train::train(session, config); });
+}
+
+}  // namespace octet::cli

@@ -1,0 +1,71 @@
+#include "octet/data/template_encoder.h"
+
+#include <algorithm>
+
+#include "octet/base/error.h"
+
+namespace octet::data {
+
+TemplateEncoder::TemplateEncoder(const TemplateEncoderOptions& options)
+    : options_(options.options), tokenizer_(text::Tokenizer::from_folder(options.folder)) {
+  if (tokenizer_.add_bos_token().value_or(false)) begin_of_text_ = tokenizer_.bos_token();
+  if (options.template_name) {
+    template_ = text::ChatTemplate::find(*options.template_name);
+    template_->check(options_);
+    template_->prepare(tokenizer_);
+  }
+  // Llama 3 ends texts and turns with different tokens.
+  const bool llama3 = options.template_name == "llama3";
+  end_of_text_ = llama3 ? "<|end_of_text|>" : tokenizer_.eos_token();
+}
+
+std::string TemplateEncoder::decode(std::span<const std::int32_t> ids) const {
+  return tokenizer_.decode(ids);
+}
+
+std::vector<std::int32_t> TemplateEncoder::stop_ids() const {
+  if (template_) return template_->stop_ids(tokenizer_);
+  return tokenizer_.eos_id() >= 0 ? std::vector<std::int32_t>{tokenizer_.eos_id()}
+                                  : std::vector<std::int32_t>{};
+}
+
+EncodedSample TemplateEncoder::encode_text(const std::string& text) const {
+  const auto ids = tokenizer_.encode(begin_of_text_ + text + end_of_text_).ids;
+  EncodedSample result;
+  const auto cutoff = static_cast<std::size_t>(options_.cutoff_len);
+  for (std::size_t begin = 0; begin < ids.size(); begin += cutoff) {
+    const auto from = ids.begin() + static_cast<std::ptrdiff_t>(begin);
+    const auto count = static_cast<std::ptrdiff_t>(std::min(cutoff, ids.size() - begin));
+    EncodedSample::Document document;
+    document.ids.assign(from, from + count);
+    document.labels = document.ids;
+    result.documents.push_back(std::move(document));
+  }
+  result.dropped = result.documents.empty();
+  return result;
+}
+
+EncodedSample TemplateEncoder::encode(const Sample& sample) const {
+  if (sample.plain) return encode_text(sample.text);
+  if (!template_) {
+    throw Error({.what = "conversations need a chat template",
+                 .expected = "template: llama3, qwen, chatml, …",
+                 .found = "no template",
+                 .where = "configuration key 'template'",
+                 .fix = "name the template that the model was made for",
+                 .code = ExitCode::usage});
+  }
+  text::Conversation conversation;
+  for (const Turn& turn : sample.turns) conversation.messages.push_back({turn.role, turn.content});
+  conversation.system = sample.system;
+  conversation.tools = sample.tools;
+  text::Example example = template_->encode_example(tokenizer_, conversation, options_);
+  EncodedSample result;
+  result.dropped = example.outcome != text::Example::Outcome::kept || example.input_ids.empty();
+  result.truncated = example.truncated;
+  result.cut_answer = example.answer_truncated;
+  if (!result.dropped) result.documents.push_back({std::move(example.input_ids), std::move(example.labels)});
+  return result;
+}
+
+}  // namespace octet::data

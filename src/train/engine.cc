@@ -1,0 +1,255 @@
+#include "octet/train/engine.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "octet/base/error.h"
+#include "octet/checkpoint/safetensors.h"
+#include "octet/model/build.h"
+
+namespace octet::train {
+
+// Buffers between host and device. One set on the device suffices, because copies and kernels share a stream;
+// on the host every micro-batch of a step has its own, because the device may read it until the step is
+// waited for.
+struct Engine::Staging {
+  struct HostSet {
+    std::int32_t* words = nullptr;  ///< pinned where that matters
+    std::vector<std::int32_t> cu_seqlens;
+  };
+
+  Staging(Device& d, Arena& arena, const EngineOptions& options)
+      : device(d), sets(static_cast<std::size_t>(std::max(1, options.max_micro_batches))) {
+    const auto tokens = static_cast<std::size_t>(options.transformer.max_tokens);
+    const auto labels = options.transformer.max_labels > 0
+                            ? static_cast<std::size_t>(options.transformer.max_labels)
+                            : tokens;
+    const auto documents = static_cast<std::size_t>(options.max_documents);
+    bytes = (2 * tokens + 2 * labels + documents + 1) * sizeof(std::int32_t);
+    ids = arena.reserve_as<std::int32_t>("batch/ids", tokens);
+    positions = arena.reserve_as<std::int32_t>("batch/positions", tokens);
+    label_rows = arena.reserve_as<std::int32_t>("batch/label_rows", labels);
+    targets = arena.reserve_as<std::int32_t>("batch/targets", labels);
+    cu_seqlens = arena.reserve_as<std::int32_t>("batch/cu_seqlens", documents + 1);
+    loss_sum = arena.reserve_as<double>("batch/loss_sum", 1);
+    for (HostSet& set : sets) set.words = static_cast<std::int32_t*>(device.allocate_host(bytes));
+    host_loss = static_cast<double*>(device.allocate_host(sizeof(double)));
+  }
+  ~Staging() {
+    for (HostSet& set : sets) device.release_host(set.words, bytes);
+    device.release_host(host_loss, sizeof(double));
+  }
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
+
+  Device& device;
+  std::vector<HostSet> sets;
+  std::size_t bytes = 0;  ///< of a host set
+  std::int32_t *ids = nullptr, *positions = nullptr, *label_rows = nullptr, *targets = nullptr,
+               *cu_seqlens = nullptr;
+  double* loss_sum = nullptr;  ///< device: sum of the losses of this rank's step
+  double* host_loss = nullptr;
+};
+
+namespace {
+
+std::int64_t count_labels(const data::HostBatch& batch) {
+  return std::ranges::count_if(batch.targets, [](std::int32_t target) { return target >= 0; });
+}
+
+}  // namespace
+
+precision::Recipe recipe_of(const config::Config& config) {
+  precision::Recipe recipe;
+  recipe.compute = config.bf16 || config.pure_bf16 ? DType::bf16 : DType::f32;
+  if (!config.fp8) return recipe;
+  recipe.kind =
+      config.fp8_recipe == "current" ? precision::RecipeKind::current : precision::RecipeKind::delayed;
+  if (config.fp8_format == "e4m3") recipe.gradient_format = DType::e4m3;
+  recipe.history_length = config.fp8_amax_history_len;
+  recipe.most_recent = config.fp8_amax_compute_algo == "most_recent";
+  recipe.margin = static_cast<int>(config.fp8_margin);
+  return recipe;
+}
+
+EngineOptions engine_options(const config::Config& config, const model::Architecture& architecture,
+                             std::int64_t max_tokens, std::int64_t max_length, std::int64_t max_documents) {
+  EngineOptions options;
+  options.architecture = architecture;
+  options.store.stage = static_cast<int>(config.zero_stage);
+  options.store.deterministic = config.deterministic != "false";
+  options.store.overlap = config.overlap_comm;
+  options.store.wire = config.reduce_dtype == "bf16" ? comm::Wire::bf16 : comm::Wire::f32;
+  options.store.recipe = recipe_of(config);
+  options.store.adamw = {.beta1 = config.adam_beta1,
+                         .beta2 = config.adam_beta2,
+                         .epsilon = config.adam_epsilon,
+                         .weight_decay = config.weight_decay};
+  options.store.max_grad_norm = config.max_grad_norm;
+  options.transformer.max_tokens = max_tokens;
+  options.transformer.max_length = max_length;
+  options.transformer.recompute =
+      config.recompute() == "full" ? model::Recompute::full : model::Recompute::none;
+  options.max_documents = max_documents;
+  return options;
+}
+
+Engine::Engine(Device& device, comm::Communicator& communicator, const EngineOptions& options)
+    : device_(device),
+      communicator_(communicator),
+      options_(options),
+      arena_(device),
+      audit_(options.store.recipe),
+      compute_(device.make_stream({.name = "compute"})) {
+  store_ = std::make_unique<zero::ParameterStore>(model::build_layout(options_.architecture), arena_,
+                                                  communicator_, options_.store);
+  core_ = std::make_unique<model::Transformer>(options_.architecture, options_.store.recipe, arena_,
+                                               options_.transformer, &audit_);
+  staging_ = std::make_unique<Staging>(device_, arena_, options_);
+}
+
+Engine::~Engine() = default;
+
+void Engine::load_weights(const std::string& folder) {
+  // A weight may be missing or damaged for one rank alone; nobody may be left waiting in a gather.
+  std::unique_ptr<checkpoint::WeightFolder> weights;
+  communicator_.together([&] { weights = std::make_unique<checkpoint::WeightFolder>(folder); });
+  store_->initialise(*compute_, [&](const std::vector<TensorSlice>& slices) {
+    communicator_.together([&] {
+      for (const TensorSlice& slice : slices) {
+        weights->expect(slice.name, slice.shape);
+        weights->read(slice.name, slice.begin, slice.count, static_cast<float*>(slice.data));
+      }
+    });
+  });
+}
+
+void Engine::initialise(std::uint64_t seed) {
+  // Slices carry Hugging Face names; values are made by the stored tensor that holds the part.
+  struct Home {
+    const model::TensorSpec* tensor;
+    std::int64_t begin;
+  };
+  std::map<std::string, Home> homes;
+  for (const auto& group : store_->layout().groups) {
+    for (const auto& segment : group.segments) {
+      for (const auto& tensor : segment.tensors) {
+        for (const auto& part : tensor.parts) homes[part.name] = {&tensor, part.begin};
+      }
+    }
+  }
+  store_->initialise(*compute_, [&](const std::vector<TensorSlice>& slices) {
+    for (const TensorSlice& slice : slices) {
+      const Home& home = homes.at(slice.name);
+      model::initialise(*home.tensor, seed, home.begin + slice.begin, slice.count,
+                        static_cast<float*>(slice.data));
+    }
+  });
+}
+
+void Engine::check_batch(const data::HostBatch& batch) const {
+  check(batch.tokens() <= options_.transformer.max_tokens, "a micro-batch fits the buffers planned for it");
+  check(batch.documents() <= options_.max_documents, "a micro-batch has no more documents than planned");
+  check(batch.max_length <= options_.transformer.max_length, "a document is no longer than planned");
+  const auto vocabulary = static_cast<std::uint32_t>(options_.architecture.vocabulary);
+  const auto outside = [vocabulary](std::int32_t id) { return static_cast<std::uint32_t>(id) >= vocabulary; };
+  const auto no_target = [outside](std::int32_t id) { return id >= 0 && outside(id); };
+  for (const auto* ids : {&batch.ids, &batch.targets}) {
+    const auto bad =
+        ids == &batch.ids ? std::ranges::find_if(*ids, outside) : std::ranges::find_if(*ids, no_target);
+    if (bad != ids->end()) {
+      throw Error({.what = "a token id is outside the model's vocabulary",
+                   .expected = "ids below " + std::to_string(vocabulary),
+                   .found = std::to_string(*bad),
+                   .fix = "use the tokenizer that belongs to the model",
+                   .code = ExitCode::usage});
+    }
+  }
+}
+
+model::MicroBatch Engine::upload(const data::HostBatch& batch, std::size_t host_set) {
+  check_batch(batch);
+  Staging::HostSet& set = staging_->sets.at(host_set);
+  std::int32_t* host = set.words;
+  const auto send = [&](std::int32_t* to, const std::vector<std::int32_t>& from) {
+    std::memcpy(host, from.data(), from.size() * sizeof(std::int32_t));
+    device_.copy_to_device(*compute_, to, host, from.size() * sizeof(std::int32_t));
+    host += from.size();
+  };
+  send(staging_->ids, batch.ids);
+  send(staging_->positions, batch.positions);
+  send(staging_->label_rows, batch.label_rows);
+  send(staging_->targets, batch.targets);
+  send(staging_->cu_seqlens, batch.cu_seqlens);
+  set.cu_seqlens = batch.cu_seqlens;
+  model::MicroBatch m;
+  m.ids = staging_->ids, m.positions = staging_->positions;
+  m.label_rows = staging_->label_rows, m.targets = staging_->targets;
+  m.labels = static_cast<std::int64_t>(batch.targets.size());
+  m.documents = {.cu_seqlens = staging_->cu_seqlens,
+                 .host_cu_seqlens = set.cu_seqlens.data(),
+                 .count = batch.documents(),
+                 .max_length = batch.max_length,
+                 .tokens = batch.tokens()};
+  return m;
+}
+
+void Engine::begin(int micro_batches) {
+  arena_.seal();
+  label_tokens_ = 0;
+  device_.zero(*compute_, staging_->loss_sum, sizeof(double));
+  store_->begin_step(micro_batches);
+  micro_batch_ = 0;
+}
+
+void Engine::micro_batch(const data::HostBatch& batch, const model::LogitsHook& logits) {
+  store_->begin_micro_batch(micro_batch_, *compute_);
+  if (batch.tokens() == 0) {
+    store_->contribute_nothing(*compute_);
+  } else {
+    core_->train(*store_, *compute_, upload(batch, static_cast<std::size_t>(micro_batch_)),
+                 staging_->loss_sum, logits);
+  }
+  label_tokens_ += count_labels(batch);
+  store_->end_micro_batch(*compute_, core_->activation_scales());
+  ++micro_batch_;
+}
+
+zero::StepResult Engine::finish(double learning_rate, bool update) {
+  store_->finish({.learning_rate = learning_rate,
+                  .label_tokens = label_tokens_,
+                  .loss_sum = staging_->loss_sum,
+                  .update = update},
+                 *compute_);
+  compute_->synchronize();
+  return store_->collect();
+}
+
+void Engine::evaluate(const data::HostBatch& batch, double* loss_sum, std::int64_t* label_tokens) {
+  arena_.seal();
+  if (batch.tokens() == 0) {
+    store_->pass_by(*compute_);
+    return;
+  }
+  device_.zero(*compute_, staging_->loss_sum, sizeof(double));
+  core_->evaluate(*store_, *compute_, upload(batch, 0), staging_->loss_sum);
+  device_.copy_to_host(*compute_, staging_->host_loss, staging_->loss_sum, sizeof(double));
+  compute_->synchronize();
+  *loss_sum += *staging_->host_loss;
+  *label_tokens += count_labels(batch);
+}
+
+std::vector<MemoryRow> Engine::memory() const {
+  std::map<std::string, std::size_t> sums;
+  for (const Reservation& reservation : arena_.reservations()) {
+    const std::size_t slash = reservation.name.find('/');
+    sums[reservation.name.substr(0, slash)] += reservation.bytes;
+  }
+  std::vector<MemoryRow> rows;
+  for (const auto& [name, bytes] : sums) rows.push_back({name, bytes});
+  std::ranges::sort(rows, [](const MemoryRow& a, const MemoryRow& b) { return a.bytes > b.bytes; });
+  return rows;
+}
+
+}  // namespace octet::train

@@ -1,0 +1,50 @@
+#include "octet/train/final_model.h"
+
+#include <algorithm>
+
+#include "octet/base/files.h"
+#include "octet/base/json.h"
+#include "octet/checkpoint/export.h"
+
+namespace octet::train {
+namespace {
+
+// A model that was trained to end its answers with the template's token must be told to stop at it, or it
+// talks on: the source's generation_config.json, if any, with the end tokens of the template in front.
+std::string generation_config(const ModelExport& e, const data::TemplateEncoder& encoder) {
+  const std::string path = e.model + "/generation_config.json";
+  Json config = path_exists(path) ? read_json(path) : Json::object();
+  Json ends = Json::array();
+  for (const std::int32_t id : encoder.stop_ids()) ends.push_back(id);
+  if (const auto old = config.find("eos_token_id"); old != config.end()) {
+    for (const Json& id : old->is_array() ? *old : Json::array({*old})) {
+      if (id.is_number_integer() && std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
+    }
+  }
+  if (!ends.empty()) config["eos_token_id"] = ends.size() == 1 ? ends[0] : ends;
+  const text::Tokenizer& tokenizer = encoder.tokenizer();
+  if (tokenizer.bos_id() >= 0 && !config.contains("bos_token_id"))
+    config["bos_token_id"] = tokenizer.bos_id();
+  if (tokenizer.pad_id() >= 0) config["pad_token_id"] = tokenizer.pad_id();
+  return config.dump(2) + "\n";
+}
+
+}  // namespace
+
+std::vector<std::string> export_model(const ModelExport& e, const data::TemplateEncoder* encoder) {
+  checkpoint::ExportOptions options;
+  options.folder = e.folder;
+  options.source_folder = e.model;
+  options.dtype = e.dtype;
+  options.shard_bytes = e.shard_bytes;
+  options.overwrite = e.overwrite;
+  std::vector<std::string> files = checkpoint::export_checkpoint(options, e.checkpoint);
+  if (!encoder) return files;
+  encoder->tokenizer().save(e.folder);
+  write_file_atomically(e.folder + "/generation_config.json", generation_config(e, *encoder));
+  if (std::ranges::find(files, "generation_config.json") == files.end())
+    files.push_back("generation_config.json");
+  return files;
+}
+
+}  // namespace octet::train

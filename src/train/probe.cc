@@ -1,0 +1,318 @@
+#include "octet/train/probe.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+
+#include "octet/base/error.h"
+#include "octet/base/log.h"
+#include "octet/checkpoint/safetensors.h"
+#include "octet/checkpoint/safetensors_writer.h"
+#include "octet/optim/schedule.h"
+#include "octet/train/engine.h"
+
+namespace octet::train {
+namespace {
+
+// The batches of the file: [steps, rows, length], labels not shifted.
+struct Batches {
+  std::int64_t steps = 1, rows = 0, length = 0;
+  std::vector<std::int64_t> ids, labels, document;  ///< document is empty when the file has none
+};
+
+std::vector<std::int64_t> read_integers(const checkpoint::SafetensorsFile& file, const std::string& name,
+                                        const std::vector<std::int64_t>& shape) {
+  const auto& tensor = file.at(name);
+  if (tensor.shape != shape) {
+    throw Error({.what = "'" + name + "' and 'input_ids' differ in shape",
+                 .expected = checkpoint::shape_text(shape),
+                 .found = checkpoint::shape_text(tensor.shape),
+                 .where = file.path(),
+                 .code = ExitCode::usage});
+  }
+  std::vector<std::int64_t> values(static_cast<std::size_t>(tensor.count));
+  file.read(name, 0, tensor.count, values.data());
+  return values;
+}
+
+Batches read_batches(const ProbeOptions& options) {
+  const checkpoint::SafetensorsFile file(options.batch);
+  const auto shape = file.at("input_ids").shape;
+  const std::size_t dimensions = options.steps > 0 ? 3 : 2;
+  if (shape.size() != dimensions || (options.steps > 0 && shape[0] < options.steps)) {
+    throw Error({.what = "'input_ids' has the wrong shape",
+                 .expected = options.steps > 0
+                                 ? "[" + std::to_string(options.steps) + " or more, rows, length]"
+                                 : "[rows, length]",
+                 .found = checkpoint::shape_text(shape),
+                 .where = options.batch,
+                 .fix = options.steps > 0 ? "give a batch for every step" : "use --steps for several batches",
+                 .code = ExitCode::usage});
+  }
+  Batches b;
+  b.steps = options.steps > 0 ? options.steps : 1;
+  b.rows = shape[dimensions - 2];
+  b.length = shape[dimensions - 1];
+  b.ids = read_integers(file, "input_ids", shape);
+  b.labels = read_integers(file, "labels", shape);
+  if (file.find("document")) b.document = read_integers(file, "document", shape);
+  if (b.rows == 0 || b.length == 0) {
+    throw Error({.what = "the batch is empty", .where = options.batch, .code = ExitCode::usage});
+  }
+  return b;
+}
+
+// The contiguous block of rows of a rank.
+struct Block {
+  std::int64_t begin = 0, end = 0;
+};
+Block block_of(std::int64_t rows, int rank, int world) {
+  const std::int64_t each = (rows + world - 1) / world;
+  return {std::min(rows, rank * each), std::min(rows, (rank + 1) * each)};
+}
+
+// Rows of one step as a micro-batch. With `all_rows` every token is a label row, so that the head makes all
+// logits; those that predict nothing have target -100.
+data::HostBatch make_batch(const Batches& b, std::int64_t step, Block block, bool all_rows) {
+  data::HostBatch batch;
+  batch.cu_seqlens.push_back(0);
+  std::vector<std::int32_t> ids, labels;
+  for (std::int64_t row = block.begin; row < block.end; ++row) {
+    const auto start = static_cast<std::size_t>((step * b.rows + row) * b.length);
+    ids.clear(), labels.clear();
+    for (std::size_t t = start; t < start + static_cast<std::size_t>(b.length); ++t) {
+      if (t > start && !b.document.empty() && b.document[t] != b.document[t - 1]) {
+        data::add_document(batch, ids, labels);
+        ids.clear(), labels.clear();
+      }
+      // Clamped, so that an absurd id is still found to be outside the vocabulary.
+      ids.push_back(static_cast<std::int32_t>(std::clamp<std::int64_t>(b.ids[t], -1, INT32_MAX)));
+      labels.push_back(static_cast<std::int32_t>(std::clamp<std::int64_t>(b.labels[t], -100, INT32_MAX)));
+    }
+    data::add_document(batch, ids, labels);
+    ++batch.items;
+  }
+  if (all_rows) {
+    std::vector<std::int32_t> targets(batch.ids.size(), -100);
+    for (std::size_t i = 0; i < batch.targets.size(); ++i) {
+      targets[static_cast<std::size_t>(batch.label_rows[i])] = batch.targets[i];
+    }
+    batch.targets = std::move(targets);
+    batch.label_rows.resize(batch.ids.size());
+    for (std::size_t t = 0; t < batch.ids.size(); ++t) batch.label_rows[t] = static_cast<std::int32_t>(t);
+  }
+  return batch;
+}
+
+// Values of named tensors, put together on rank 0 from the slices of all ranks.
+class Collected {
+ public:
+  // Collective. `scale` multiplies; only slices whose name `wanted` accepts are taken, under the name it
+  // returns.
+  template <typename Wanted>
+  void gather(comm::Communicator& communicator, const std::vector<TensorSlice>& slices, double scale,
+              const Wanted& wanted) {
+    std::string bytes;
+    const auto put = [&bytes](const void* data, std::size_t size) {
+      bytes.append(static_cast<const char*>(data), size);
+    };
+    for (const TensorSlice& slice : slices) {
+      const std::string name = wanted(slice.name);
+      if (name.empty()) continue;
+      const std::int64_t header[] = {static_cast<std::int64_t>(name.size()), slice.begin, slice.count,
+                                     static_cast<std::int64_t>(slice.shape.size())};
+      put(header, sizeof header);
+      put(name.data(), name.size());
+      put(slice.shape.data(), slice.shape.size() * sizeof(std::int64_t));
+      put(slice.data, static_cast<std::size_t>(slice.count) * sizeof(float));
+    }
+    const auto all = communicator.all_gather_bytes(bytes);
+    if (communicator.rank() != 0) return;
+    for (const std::string& part : all) take(part, scale);
+  }
+
+  void set(const std::string& name, std::vector<std::int64_t> shape, std::vector<float> values) {
+    tensors_[name] = {std::move(shape), std::move(values)};
+  }
+
+  void write(const std::string& path) {
+    std::vector<TensorSlice> slices;
+    for (auto& [name, tensor] : tensors_) {
+      slices.push_back({name, DType::f32, tensor.shape, 0, static_cast<std::int64_t>(tensor.values.size()),
+                        tensor.values.data()});
+    }
+    checkpoint::write_safetensors(path, slices);
+  }
+
+ private:
+  struct Tensor {
+    std::vector<std::int64_t> shape;
+    std::vector<float> values;
+  };
+
+  void take(const std::string& part, double scale) {
+    const char* at = part.data();
+    const char* const end = at + part.size();
+    while (at < end) {
+      std::int64_t header[4];
+      std::memcpy(header, at, sizeof header);
+      at += sizeof header;
+      Tensor& tensor = tensors_[std::string(at, static_cast<std::size_t>(header[0]))];
+      const std::string name(at, static_cast<std::size_t>(header[0]));
+      at += header[0];
+      tensor.shape.resize(static_cast<std::size_t>(header[3]));
+      std::memcpy(tensor.shape.data(), at, tensor.shape.size() * sizeof(std::int64_t));
+      at += tensor.shape.size() * sizeof(std::int64_t);
+      tensor.values.resize(static_cast<std::size_t>(element_count(tensor.shape, name)));
+      for (std::int64_t i = 0; i < header[2]; ++i, at += sizeof(float)) {
+        float value;
+        std::memcpy(&value, at, sizeof value);
+        tensor.values[static_cast<std::size_t>(header[1] + i)] = static_cast<float>(value * scale);
+      }
+    }
+  }
+
+  std::map<std::string, Tensor> tensors_;
+};
+
+bool is_parameter(const std::string& name) {
+  return name.find('/') == std::string::npos;
+}
+
+// The logits of this rank's rows in fp32, filled as the head makes them.
+class LogitsKeeper {
+ public:
+  LogitsKeeper(Device& device, std::int64_t rows, std::int64_t vocabulary, DType dtype)
+      : device_(device), vocabulary_(vocabulary), dtype_(dtype) {
+    bytes_.resize(static_cast<std::size_t>(rows * vocabulary) * size_of(dtype));
+  }
+  model::LogitsHook hook() {
+    return [this](Stream& stream, const ops::ConstMatrix& logits, std::int64_t first_row) {
+      check(logits.dtype == dtype_ && logits.ld == logits.cols, "logits come dense and in the compute dtype");
+      device_.copy_to_host(
+          stream, bytes_.data() + static_cast<std::size_t>(first_row * vocabulary_) * size_of(dtype_),
+          logits.data, static_cast<std::size_t>(logits.rows * logits.cols) * size_of(dtype_));
+    };
+  }
+  std::vector<float> values() const {
+    std::vector<float> out(bytes_.size() / size_of(dtype_));
+    for (std::size_t i = 0; i < out.size(); ++i) {
+      if (dtype_ == DType::f32) {
+        std::memcpy(&out[i], &bytes_[i * sizeof(float)], sizeof(float));
+      } else {
+        std::uint16_t bits;
+        std::memcpy(&bits, &bytes_[i * sizeof bits], sizeof bits);
+        out[i] = from_bf16(bits);
+      }
+    }
+    return out;
+  }
+
+ private:
+  Device& device_;
+  std::int64_t vocabulary_;
+  DType dtype_;
+  std::vector<char> bytes_;
+};
+
+// One batch, no update: loss, logits, gradients.
+void probe_once(Engine& engine, Device& device, const Batches& batches, Collected& result) {
+  comm::Communicator& communicator = engine.communicator();
+  const Block block = block_of(batches.rows, communicator.rank(), communicator.size());
+  const data::HostBatch batch = make_batch(batches, 0, block, true);
+  const std::int64_t vocabulary = engine.options().architecture.vocabulary;
+  LogitsKeeper keeper(device, batch.tokens(), vocabulary, engine.core().recipe().compute);
+  engine.begin(1);
+  engine.micro_batch(batch, keeper.hook());
+  const zero::StepResult step = engine.finish(0.0, false);
+
+  std::vector<float> own = keeper.values();
+  const std::vector<std::int64_t> shape{batches.rows, batches.length, vocabulary};
+  const TensorSlice logits{"logits",
+                           DType::f32,
+                           shape,
+                           block.begin * batches.length * vocabulary,
+                           static_cast<std::int64_t>(own.size()),
+                           own.data()};
+  result.gather(communicator, {logits}, 1.0, [](const std::string& name) { return name; });
+  const double labels = static_cast<double>(std::max<std::int64_t>(1, step.label_tokens));
+  result.gather(communicator, engine.store().gradient_slices(), 1.0 / labels,
+                [](const std::string& name) { return "grad." + name; });
+  result.set("loss", {1}, {static_cast<float>(step.loss_sum / labels)});
+  if (communicator.rank() == 0) {
+    log::info("loss " + std::to_string(step.loss_sum / labels) + " over " +
+              std::to_string(step.label_tokens) + " label tokens, gradient norm " +
+              std::to_string(step.grad_norm));
+  }
+}
+
+// Training steps on the batches: losses, norms, final parameters.
+void probe_steps(Engine& engine, const Batches& batches, const optim::Schedule& schedule, Collected& result) {
+  comm::Communicator& communicator = engine.communicator();
+  const Block block = block_of(batches.rows, communicator.rank(), communicator.size());
+  std::vector<float> losses, norms;
+  for (std::int64_t step = 0; step < batches.steps; ++step) {
+    engine.begin(1);
+    engine.micro_batch(make_batch(batches, step, block, false));
+    const zero::StepResult r = engine.finish(schedule.learning_rate(step));
+    losses.push_back(
+        static_cast<float>(r.loss_sum / static_cast<double>(std::max<std::int64_t>(1, r.label_tokens))));
+    norms.push_back(static_cast<float>(r.grad_norm));
+    if (communicator.rank() == 0) {
+      log::info("step " + std::to_string(step + 1) + ": loss " + std::to_string(losses.back()) +
+                ", gradient norm " + std::to_string(norms.back()));
+    }
+  }
+  engine.store().synchronize(engine.compute());
+  result.gather(communicator, engine.store().owned_slices(), 1.0,
+                [](const std::string& name) { return is_parameter(name) ? "final." + name : std::string(); });
+  result.set("step_loss", {batches.steps}, losses);
+  result.set("step_grad_norm", {batches.steps}, norms);
+}
+
+}  // namespace
+
+void probe(Session& session, const config::Resolved& resolved, const ProbeOptions& options) {
+  comm::Communicator& communicator = session.communicator();
+  config::Config config = resolved.config;
+  // A probe compares single steps: without a word from the user the rate stays what it is.
+  if (!resolved.is_set("lr_scheduler_type")) config.lr_scheduler_type = "constant";
+  Batches batches;
+  model::Architecture architecture;
+  std::unique_ptr<optim::Schedule> schedule;
+  communicator.together([&] {
+    architecture = model::read_architecture(options.model);
+    batches = read_batches(options);
+    schedule =
+        std::make_unique<optim::Schedule>(optim::ScheduleOptions{.name = config.lr_scheduler_type,
+                                                                 .learning_rate = config.learning_rate,
+                                                                 .total_steps = batches.steps,
+                                                                 .arguments = config.lr_scheduler_kwargs});
+  });
+  const Block block = block_of(batches.rows, 0, communicator.size());
+  const std::int64_t tokens = (block.end - block.begin) * batches.length;
+  const std::int64_t documents = batches.document.empty() ? block.end - block.begin : tokens;
+  std::unique_ptr<Engine> engine;
+  Collected result;
+  communicator.together([&] {
+    engine =
+        std::make_unique<Engine>(session.device(), communicator,
+                                 engine_options(config, architecture, tokens, batches.length, documents));
+  });
+  if (config.train_from_scratch) {
+    engine->initialise(static_cast<std::uint64_t>(config.seed));
+  } else {
+    engine->load_weights(options.model);
+  }
+  if (options.steps > 0) {
+    probe_steps(*engine, batches, *schedule, result);
+  } else {
+    probe_once(*engine, session.device(), batches, result);
+  }
+  communicator.together([&] {
+    engine->audit().require_fp8();
+    if (communicator.rank() == 0) result.write(options.out);
+  });
+}
+
+}  // namespace octet::train

@@ -1,0 +1,107 @@
+#include "start.h"
+
+#include <unistd.h>
+
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/base/log.h"
+#include "octet/checkpoint/folder.h"
+
+namespace octet::train {
+namespace {
+
+bool holds_final_weights(const std::string& folder) {
+  for (const char* name : {"model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors",
+                           "pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    if (path_exists(folder + "/" + name)) return true;
+  }
+  return false;
+}
+
+void require_writable(const std::string& folder) {
+  make_folders(folder);
+  write_file_atomically(folder + "/.write-test", "");
+  ::unlink((folder + "/.write-test").c_str());
+}
+
+// FP8 scales of activations are equal on all ranks: rank 0 owns them.
+std::vector<TensorSlice> activation_state(Engine& engine) {
+  const precision::ScaleSet* scales = engine.core().activation_scales();
+  return scales ? scales->state() : std::vector<TensorSlice>{};
+}
+
+}  // namespace
+
+std::optional<std::string> find_start(comm::Communicator& communicator, const config::Config& config) {
+  communicator.together([&] {
+    if (communicator.rank() == 0) require_writable(config.output_dir);
+  });
+  const std::string wish = config.resume_from_checkpoint.value_or("");
+  if (wish == "false" || (config.overwrite_output_dir && wish.empty())) return std::nullopt;
+  if (!wish.empty() && wish != "true") {
+    // A named checkpoint must hold; its bytes are verified while they are read.
+    communicator.together([&] { checkpoint::Checkpoint open(wish); });
+    return wish;
+  }
+  const checkpoint::Found found = checkpoint::find_latest(communicator, config.output_dir);
+  if (!found.path.empty()) return found.path;
+  if (!found.rejected.empty()) {
+    throw Error({.what = "no checkpoint of the output folder holds",
+                 .expected = "at least one undamaged checkpoint-N",
+                 .found = std::to_string(found.rejected.size()) +
+                          " damaged, the newest: " + found.rejected.front().second,
+                 .where = config.output_dir,
+                 .fix = "start afresh with overwrite_output_dir=true, or choose another output_dir",
+                 .code = ExitCode::no_valid_checkpoint,
+                 .agreed = true});
+  }
+  if (wish == "true") {
+    throw Error({.what = "there is no checkpoint to resume from",
+                 .expected = "a folder checkpoint-N",
+                 .where = config.output_dir,
+                 .fix = "leave resume_from_checkpoint out to start afresh",
+                 .code = ExitCode::no_valid_checkpoint,
+                 .agreed = true});
+  }
+  communicator.together([&] {
+    if (communicator.rank() == 0 && holds_final_weights(config.output_dir)) {
+      throw Error(
+          {.what = "Output directory already exists and is not empty. Please set `overwrite_output_dir`.",
+           .expected = "an empty folder, or one with checkpoints to resume from",
+           .found = "the weights of a finished model",
+           .where = config.output_dir,
+           .fix = "choose another output_dir, or set overwrite_output_dir=true",
+           .code = ExitCode::usage});
+    }
+  });
+  return std::nullopt;
+}
+
+void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint) {
+  engine.communicator().together([&] {
+    std::vector<TensorSlice> slices = engine.store().needed_slices();
+    for (const TensorSlice& slice : activation_state(engine)) slices.push_back(slice);
+    checkpoint.read(slices);
+  });
+  engine.store().refresh_copies(engine.compute(), zero::Scales::as_loaded);
+  engine.store().synchronize(engine.compute());
+}
+
+std::vector<TensorSlice> state_slices(Engine& engine) {
+  engine.store().synchronize(engine.compute());
+  std::vector<TensorSlice> slices = engine.store().owned_slices();
+  if (engine.communicator().rank() == 0) {
+    for (const TensorSlice& slice : activation_state(engine)) slices.push_back(slice);
+  }
+  return slices;
+}
+
+void report_differences(const checkpoint::Checkpoint& checkpoint, const config::Config& config) {
+  const config::Resolved saved = config::load_text(
+      checkpoint.config_yaml(), checkpoint.path() + " (configuration)", {}, {.for_training = false});
+  for (const std::string& difference : config::resume_differences(saved.config, config)) {
+    log::warn("since the checkpoint was written, the configuration changed: " + difference);
+  }
+}
+
+}  // namespace octet::train

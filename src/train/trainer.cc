@@ -1,0 +1,454 @@
+#include "octet/train/trainer.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/base/log.h"
+#include "octet/base/strings.h"
+#include "octet/checkpoint/folder.h"
+#include "octet/checkpoint/safetensors.h"
+#include "octet/checkpoint/save.h"
+#include "octet/config/derive.h"
+#include "octet/data/template_encoder.h"
+#include "octet/model/build.h"
+#include "octet/optim/schedule.h"
+#include "octet/report/reporter.h"
+#include "octet/report/throughput.h"
+#include "octet/train/corpus.h"
+#include "octet/train/engine.h"
+#include "octet/train/final_model.h"
+#include "signals.h"
+#include "start.h"
+
+namespace octet::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::int64_t peak_memory() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+}
+
+// A norm that is not finite skips the step; so many in a row mean that the run is lost.
+constexpr int kMaxSkipped = 5;
+
+// One run, from the first look at its configuration to its last line. The members are filled in the order of
+// prepare().
+class Run {
+ public:
+  Run(Session& session, const config::Resolved& resolved)
+      : session_(session), resolved_(resolved), config_(resolved.config), comm_(session.communicator()) {}
+
+  int run();
+
+ private:
+  void prepare();
+  void prepare_model();
+  void prepare_data();
+  void prepare_schedule();
+  void prepare_engine();
+  void start_reporter();
+  zero::StepResult train_step(data::Loader& loader);
+  void report_step(const zero::StepResult& result, double seconds, double data_seconds);
+  void guard(const zero::StepResult& result);
+  void evaluate();
+  void save();
+  void finish(bool stopped);
+  double epoch() const { return static_cast<double>(step_) / static_cast<double>(order_.steps_per_epoch()); }
+  std::int64_t tokens_of_step(std::int64_t step, std::int64_t* samples) const;
+  bool turn(double interval, const std::string& strategy) const;
+
+  Session& session_;
+  const config::Resolved& resolved_;
+  const config::Config& config_;
+  comm::Communicator& comm_;
+
+  model::Architecture architecture_;
+  std::unique_ptr<data::TemplateEncoder> encoder_;
+  config::Batch batch_;
+  Corpus corpus_;
+  data::SampleOrder order_;
+  std::int64_t total_steps_ = 0;
+  std::unique_ptr<optim::Schedule> schedule_;
+  std::optional<checkpoint::Checkpoint> checkpoint_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<report::Reporter> reporter_;  ///< on the printing rank
+  std::int64_t step_ = 0;                       ///< steps done
+  std::int64_t saved_step_ = -1;
+  std::string last_checkpoint_;
+  int skipped_ = 0;
+};
+
+void Run::prepare_model() {
+  comm_.together([&] {
+    architecture_ = model::read_architecture(config_.model_name_or_path);
+    data::TemplateEncoderOptions options;
+    options.folder = config_.model_name_or_path;
+    options.template_name = config_.template_name;
+    options.options.cutoff_len = config_.cutoff_len;
+    options.options.mask_history = config_.mask_history;
+    options.options.train_on_prompt = config_.train_on_prompt;
+    options.options.enable_thinking = config_.enable_thinking;
+    options.options.default_system = config_.default_system;
+    encoder_ = std::make_unique<data::TemplateEncoder>(options);
+    if (encoder_->tokenizer().vocab_size() > architecture_.vocabulary) {
+      throw Error({.what = "the tokenizer does not fit the model",
+                   .expected = "at most " + std::to_string(architecture_.vocabulary) +
+                               " tokens, the model's vocab_size",
+                   .found = std::to_string(encoder_->tokenizer().vocab_size()) + " tokens",
+                   .where = config_.model_name_or_path,
+                   .fix = "use the tokenizer that belongs to the model, and a template whose tokens it has",
+                   .code = ExitCode::usage});
+    }
+    batch_ = config::resolve_batch(config_, comm_.size());
+  });
+}
+
+void Run::prepare_data() {
+  corpus_ = build_corpus(session_, config_, *encoder_);
+  order_ = {.items = corpus_.training_items.size(),
+            .global_batch = batch_.global,
+            .seed = config_.order_seed(),
+            .shuffle = !config_.disable_shuffling,
+            .drop_last = config_.dataloader_drop_last};
+}
+
+void Run::prepare_schedule() {
+  total_steps_ = config::total_steps(config_, order_.steps_per_epoch());
+  schedule_ = std::make_unique<optim::Schedule>(
+      optim::ScheduleOptions{.name = config_.lr_scheduler_type,
+                             .learning_rate = config_.learning_rate,
+                             .warmup_steps = config::warmup_steps(config_, total_steps_),
+                             .total_steps = total_steps_,
+                             .arguments = config_.lr_scheduler_kwargs});
+}
+
+void Run::prepare_engine() {
+  const auto longest_document = std::max(corpus_.training.longest(), corpus_.evaluation.longest());
+  const std::int64_t train_tokens = batch_.micro * corpus_.training_items.longest(corpus_.training);
+  const std::int64_t eval_tokens =
+      config_.per_device_eval_batch_size * corpus_.evaluation_items.longest(corpus_.evaluation);
+  std::int64_t documents = 1;
+  for (const auto& [items, count] :
+       {std::pair{&corpus_.training_items, batch_.micro},
+        std::pair{&corpus_.evaluation_items, config_.per_device_eval_batch_size}}) {
+    for (std::int64_t i = 0; i < items->size(); ++i) {
+      const auto u = static_cast<std::size_t>(i);
+      documents = std::max(documents, count * (items->begins[u + 1] - items->begins[u]));
+    }
+  }
+  EngineOptions options = engine_options(config_, architecture_, std::max(train_tokens, eval_tokens),
+                                         longest_document, documents);
+  options.max_micro_batches = static_cast<int>(batch_.accumulation);
+  comm_.together([&] { engine_ = std::make_unique<Engine>(session_.device(), comm_, options); });
+  if (checkpoint_) {
+    restore(*engine_, *checkpoint_);
+    step_ = checkpoint_->step();
+    saved_step_ = step_;
+    last_checkpoint_ = checkpoint_->path();
+    if (session_.prints()) {
+      report_differences(*checkpoint_, config_);
+      const std::string fingerprint =
+          json_string(checkpoint_->state(), "data_fingerprint", corpus_.fingerprint, checkpoint_->path());
+      if (fingerprint != corpus_.fingerprint) {
+        log::warn(
+            "the training data are not those of the checkpoint: the run goes on at the same step of other "
+            "data");
+      }
+    }
+  } else if (config_.train_from_scratch || !checkpoint::WeightFolder::exists(config_.model_name_or_path)) {
+    if (!config_.train_from_scratch && session_.prints()) {
+      log::warn("no weights in " + config_.model_name_or_path + ": the model starts from random ones");
+    }
+    engine_->initialise(static_cast<std::uint64_t>(config_.seed));
+  } else {
+    engine_->load_weights(config_.model_name_or_path);
+  }
+}
+
+void Run::start_reporter() {
+  report::RunFacts facts;
+  facts.output_dir = config_.output_dir;
+  facts.run_name = config_.run_name.value_or(std::filesystem::path(config_.output_dir).filename().string());
+  facts.logging_dir = config_.logging_dir.value_or("");
+  facts.tensorboard = config_.tensorboard();
+  facts.plot = config_.plot_loss;
+  facts.examples = corpus_.training_items.size();
+  facts.epochs = static_cast<double>(total_steps_) / static_cast<double>(order_.steps_per_epoch());
+  facts.total_steps = total_steps_;
+  facts.first_step = step_;
+  facts.micro_batch = batch_.micro;
+  facts.accumulation = batch_.accumulation;
+  facts.world = batch_.world;
+  facts.all_parameters = engine_->store().layout().parameter_count();
+  facts.trainable_parameters = facts.all_parameters;
+  facts.logging_steps = config::interval_steps(config_.logging_steps, total_steps_);
+  facts.logging_first_step = config_.logging_first_step;
+  facts.save_steps = config::interval_steps(config_.save_steps, total_steps_);
+  facts.eval_steps = config::interval_steps(config_.eval_steps.value_or(config_.logging_steps), total_steps_);
+  const double length = static_cast<double>(corpus_.training.ids.size()) /
+                        static_cast<double>(std::max<std::int64_t>(1, corpus_.training.documents()));
+  facts.flops_per_token = model::flops_per_token(architecture_, length);
+  facts.gpu_hour_price = config_.gpu_hour_price.value_or(0);
+  facts.base_model = config_.model_name_or_path;
+  facts.datasets = corpus_.names;
+  const auto row = [&facts](const char* name, const std::string& value) {
+    facts.hyperparameters.emplace_back(name, value);
+  };
+  row("learning_rate", std::to_string(config_.learning_rate));
+  row("lr_scheduler_type", config_.lr_scheduler_type);
+  row("total_train_batch_size", std::to_string(batch_.global));
+  row("seed", std::to_string(config_.seed));
+  reporter_ = std::make_unique<report::Reporter>(std::move(facts));
+  log::open_file(config_.output_dir + "/training.log");
+  write_file_atomically(config_.output_dir + "/config.resolved.yaml", resolved_.to_yaml());
+}
+
+void Run::prepare() {
+  if (session_.prints()) {
+    for (const std::string& note : resolved_.notes) log::info(note);
+    log::info("device: " + session_.device().description() + ", " + std::to_string(comm_.size()) + " rank" +
+              (comm_.size() > 1 ? "s on " + std::to_string(session_.place().nodes) + " node" +
+                                      (session_.place().nodes > 1 ? "s" : "")
+                                : ""));
+  }
+  prepare_model();
+  const auto start = find_start(comm_, config_);
+  if (start) comm_.together([&] { checkpoint_.emplace(*start); });
+  prepare_data();
+  comm_.together([&] { prepare_schedule(); });
+  prepare_engine();
+  comm_.together([&] {
+    if (!session_.prints()) return;
+    if (!start && config_.overwrite_output_dir) {
+      for (const auto& [step, path] : checkpoint::list_checkpoints(config_.output_dir)) {
+        std::filesystem::remove_all(path);
+      }
+    }
+    start_reporter();
+    if (start) {
+      log::info("Training is resumed from " + *start +
+                "; change `output_dir` or use `overwrite_output_dir` to avoid");
+    }
+    log::info(show_example(corpus_.training, *encoder_, false));
+    log::info(engine_->audit().table());
+    std::string memory = "memory of a rank: " + human_bytes(static_cast<double>(engine_->arena().bytes()));
+    for (const MemoryRow& r : engine_->memory()) {
+      memory += "\n  " + r.name + std::string(r.name.size() < 14 ? 14 - r.name.size() : 1, ' ') +
+                human_bytes(static_cast<double>(r.bytes));
+    }
+    log::info(memory);
+    reporter_->start();
+  });
+}
+
+// Tokens and samples of a step over all ranks: the order is known, so nobody has to be asked.
+std::int64_t Run::tokens_of_step(std::int64_t step, std::int64_t* samples) const {
+  std::int64_t tokens = 0;
+  for (std::int64_t place = 0; place < order_.global_batch; ++place) {
+    const std::int64_t item = order_.item(step, place);
+    if (item < 0) continue;
+    ++*samples;
+    const auto i = static_cast<std::size_t>(item);
+    for (auto j = corpus_.training_items.begins[i]; j < corpus_.training_items.begins[i + 1]; ++j) {
+      tokens += corpus_.training.length(corpus_.training_items.documents[static_cast<std::size_t>(j)]);
+    }
+  }
+  return tokens;
+}
+
+void Run::guard(const zero::StepResult& result) {
+  skipped_ = result.skipped && result.label_tokens > 0 ? skipped_ + 1 : 0;
+  if (skipped_ == 0) return;
+  if (session_.prints()) {
+    log::warn("step " + std::to_string(step_) + ": the gradient is not finite (norm " +
+              std::to_string(result.grad_norm) + "); the step was skipped");
+  }
+  if (skipped_ < kMaxSkipped) return;
+  throw Error({.what = "the gradient was not finite in " + std::to_string(kMaxSkipped) + " steps in a row",
+               .found = "loss " + std::to_string(result.loss_sum / static_cast<double>(result.label_tokens)),
+               .where = "step " + std::to_string(step_),
+               .fix = "lower learning_rate, or go back to an earlier checkpoint",
+               .agreed = true});
+}
+
+void Run::report_step(const zero::StepResult& result, double seconds, double data_seconds) {
+  const auto traffic = comm_.take_traffic();
+  if (!reporter_) return;
+  report::StepFacts facts;
+  facts.step = step_;
+  facts.epoch = epoch();
+  facts.loss = result.loss_sum / static_cast<double>(std::max<std::int64_t>(1, result.label_tokens));
+  facts.grad_norm = result.grad_norm;
+  facts.learning_rate = result.learning_rate;
+  facts.seconds = seconds;
+  facts.tokens = tokens_of_step(step_ - 1, &facts.samples);
+  facts.label_tokens = result.label_tokens;
+  facts.memory_bytes = static_cast<std::int64_t>(engine_->arena().bytes());
+  facts.memory_peak_bytes = peak_memory();
+  facts.data_seconds = data_seconds;
+  for (const auto& kind : traffic) {
+    facts.comm_bytes += kind.bytes_sent;
+    if (kind.calls > 0) {
+      facts.extra.emplace_back("comm/" + kind.kind + "_seconds", kind.seconds);
+      facts.extra.emplace_back("comm/" + kind.kind + "_bytes", static_cast<double>(kind.bytes_sent));
+    }
+  }
+  reporter_->step(facts);
+}
+
+zero::StepResult Run::train_step(data::Loader& loader) {
+  const auto start = Clock::now();
+  double waited = 0;
+  engine_->begin(static_cast<int>(batch_.accumulation));
+  for (std::int64_t i = 0; i < batch_.accumulation; ++i) engine_->micro_batch(loader.next(&waited));
+  const zero::StepResult result = engine_->finish(schedule_->learning_rate(step_));
+  ++step_;
+  report_step(result, seconds_since(start), waited);
+  guard(result);
+  return result;
+}
+
+void Run::evaluate() {
+  const auto start = Clock::now();
+  const std::int64_t micro = config_.per_device_eval_batch_size;
+  const std::int64_t items = corpus_.evaluation_items.size();
+  const std::int64_t each = micro * comm_.size();
+  double loss = 0;
+  std::int64_t labels = 0, batches = 0;
+  for (std::int64_t first = 0; first < items; first += each, ++batches) {
+    std::vector<std::int64_t> which;
+    for (std::int64_t i = 0; i < micro; ++i) {
+      const std::int64_t item = first + comm_.rank() * micro + i;
+      which.push_back(item < items ? item : -1);
+    }
+    engine_->evaluate(data::make_batch(corpus_.evaluation, corpus_.evaluation_items, which), &loss, &labels);
+  }
+  // In rank order, so that the figure is the same on every rank.
+  double total = 0;
+  for (const std::string& bytes :
+       comm_.all_gather_bytes(std::string(reinterpret_cast<const char*>(&loss), sizeof loss))) {
+    double part = 0;
+    std::memcpy(&part, bytes.data(), sizeof part);
+    total += part;
+  }
+  labels = comm_.all_sum(labels);
+  if (!reporter_) return;
+  reporter_->evaluation({.step = step_,
+                         .epoch = epoch(),
+                         .loss = total / static_cast<double>(std::max<std::int64_t>(1, labels)),
+                         .seconds = seconds_since(start),
+                         .samples = items,
+                         .batches = batches,
+                         .perplexity = config_.stage == "pt"});
+}
+
+void Run::save() {
+  if (saved_step_ == step_) return;
+  checkpoint::CheckpointContents contents;
+  contents.step = step_;
+  contents.zero_stage = static_cast<int>(config_.zero_stage);
+  contents.slices = state_slices(*engine_);
+  contents.config_yaml = resolved_.to_yaml();
+  contents.state = Json{{"step", step_},
+                        {"total_steps", total_steps_},
+                        {"epoch", epoch()},
+                        {"samples_seen", step_ * order_.global_batch},
+                        {"seed", config_.seed},
+                        {"order_seed", config_.order_seed()},
+                        {"global_batch", order_.global_batch},
+                        {"items", order_.items},
+                        {"data_fingerprint", corpus_.fingerprint},
+                        {"resume_hash", config::resume_hash(config_)},
+                        {"learning_rate", schedule_->learning_rate(step_)},
+                        {"lr_scheduler_type", config_.lr_scheduler_type}};
+  if (reporter_) contents.state["trainer_state"] = reporter_->state();
+  last_checkpoint_ = checkpoint::save(comm_, config_.output_dir, contents);
+  saved_step_ = step_;
+  comm_.together([&] {
+    if (!reporter_) return;
+    reporter_->saved(step_, last_checkpoint_);
+    if (config_.save_total_limit) checkpoint::rotate(config_.output_dir, *config_.save_total_limit);
+  });
+}
+
+bool Run::turn(double interval, const std::string& strategy) const {
+  if (strategy == "steps") return step_ % config::interval_steps(interval, total_steps_) == 0;
+  return strategy == "epoch" && step_ % order_.steps_per_epoch() == 0;
+}
+
+void Run::finish(bool stopped) {
+  const bool kept = stopped || config_.save_strategy != "no";
+  save();
+  comm_.together([&] { engine_->audit().require_fp8(); });
+  std::vector<std::string> next;
+  if (!stopped) {
+    comm_.together([&] {
+      if (!session_.prints()) return;
+      export_model({.checkpoint = last_checkpoint_,
+                    .model = config_.model_name_or_path,
+                    .folder = config_.output_dir,
+                    .dtype = config_.bf16 || config_.pure_bf16 ? DType::bf16 : DType::f32,
+                    .overwrite = true},
+                   encoder_.get());
+      // Asked to keep no checkpoints, it leaves none: this one only carried the weights to the final model.
+      if (!kept) std::filesystem::remove_all(last_checkpoint_);
+    });
+    next.push_back("trainer generate " + config_.output_dir + " --template " +
+                   config_.template_name.value_or("TEMPLATE") + " \"your question\"");
+  }
+  if (kept) next.push_back("trainer inspect " + last_checkpoint_);
+  comm_.together([&] {
+    if (!reporter_) return;
+    log::info(engine_->audit().summary());
+    reporter_->finish({.status = stopped ? "stopped" : "completed",
+                       .final_model = stopped ? last_checkpoint_ : config_.output_dir,
+                       .next = next});
+  });
+}
+
+int Run::run() {
+  prepare();
+  Signals signals;
+  data::Loader loader(corpus_.training, corpus_.training_items, order_,
+                      {.micro = batch_.micro,
+                       .accumulation = batch_.accumulation,
+                       .rank = comm_.rank(),
+                       .world = comm_.size()},
+                      step_);
+  const bool evaluates = corpus_.evaluation.documents() > 0;
+  bool stopped = false;
+  while (step_ < total_steps_ && !stopped) {
+    train_step(loader);
+    const std::int64_t wishes = comm_.all_max((signals.stop() ? 2 : 0) + (signals.take_save() ? 1 : 0));
+    stopped = wishes >= 2;
+    if (evaluates && (turn(config_.eval_steps.value_or(config_.logging_steps), config_.eval_strategy) ||
+                      (step_ == total_steps_ && config_.eval_strategy != "no"))) {
+      evaluate();
+    }
+    if (wishes > 0 || turn(config_.save_steps, config_.save_strategy)) save();
+  }
+  finish(stopped && step_ < total_steps_);
+  return stopped && step_ < total_steps_ ? static_cast<int>(ExitCode::preempted) : 0;
+}
+
+}  // namespace
+
+int train(Session& session, const config::Resolved& config) {
+  return Run(session, config).run();
+}
+
+}  // namespace octet::train

@@ -1,0 +1,198 @@
+// The program against what Hugging Face and PyTorch compute: logits, gradients, packed documents, ten AdamW
+// steps, FP8, at several world sizes and stages.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+
+#include "octet/base/files.h"
+#include "octet/base/json.h"
+#include "octet/checkpoint/safetensors.h"
+#include "octet/checkpoint/safetensors_writer.h"
+#include "support/program.h"
+
+namespace octet {
+namespace {
+
+const std::string kModels = OCTET_SOURCE_DIR "/tests/golden/models/";
+
+std::vector<float> read_floats(const checkpoint::SafetensorsFile& file, const std::string& name) {
+  const auto& tensor = file.at(name);
+  std::vector<float> values(static_cast<std::size_t>(tensor.count));
+  file.read(name, 0, tensor.count, values.data());
+  return values;
+}
+
+// |a - b| / |b| in the Euclidean norm.
+double relative_distance(const std::vector<float>& a, const std::vector<float>& b) {
+  EXPECT_EQ(a.size(), b.size());
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    difference += (double(a[i]) - b[i]) * (double(a[i]) - b[i]);
+    size += double(b[i]) * b[i];
+  }
+  return std::sqrt(difference / std::max(size, 1e-300));
+}
+
+// A golden tensor of whole numbers under a new name.
+void add_integers(const checkpoint::SafetensorsFile& golden, const std::string& from, const std::string& to,
+                  std::vector<std::vector<std::int64_t>>& storage, std::vector<TensorSlice>& slices) {
+  const auto& tensor = golden.at(from);
+  storage.emplace_back(static_cast<std::size_t>(tensor.count));
+  golden.read(from, 0, tensor.count, storage.back().data());
+  slices.push_back({to, DType::i64, tensor.shape, 0, tensor.count, storage.back().data()});
+}
+
+struct Case {
+  std::string model;
+  bool legacy = false;
+};
+
+class Probe : public testing::TestWithParam<Case> {
+ protected:
+  Probe() : folder_("probe"), golden_(kModels + GetParam().model + "/golden.safetensors") {
+    namespace fs = std::filesystem;
+    fs::create_directories(folder_ / "model");
+    for (const auto& entry : fs::directory_iterator(kModels + GetParam().model)) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with("golden") || name.starts_with("config")) continue;
+      fs::copy_file(entry.path(), folder_ / ("model/" + name));
+    }
+    fs::copy_file(kModels + GetParam().model + (GetParam().legacy ? "/config.legacy.json" : "/config.json"),
+                  folder_ / "model/config.json");
+  }
+
+  void write_batch(const std::string& path, const std::string& prefix, bool document) {
+    std::vector<std::vector<std::int64_t>> storage;
+    storage.reserve(3);
+    std::vector<TensorSlice> slices;
+    add_integers(golden_, prefix + "input_ids", "input_ids", storage, slices);
+    add_integers(golden_, prefix + "labels", "labels", storage, slices);
+    if (document) add_integers(golden_, prefix + "document", "document", storage, slices);
+    checkpoint::write_safetensors(path, slices);
+  }
+
+  // Runs the probe and returns what it wrote.
+  checkpoint::SafetensorsFile probe(const std::string& options, int np) {
+    const std::string out = folder_ / "out.safetensors";
+    std::filesystem::remove(out);
+    const auto run =
+        test::trainer("probe " + (folder_ / "model") + " --batch " + (folder_ / "batch.safetensors") +
+                          " --out " + out + " device=cpu " + options,
+                      np);
+    EXPECT_EQ(run.code, 0) << run.both();
+    return checkpoint::SafetensorsFile(out);
+  }
+
+  void expect_gradients(const checkpoint::SafetensorsFile& result, const std::string& prefix, double bound) {
+    int compared = 0;
+    for (const auto& tensor : golden_.tensors()) {
+      if (!tensor.name.starts_with(prefix + "grad.")) continue;
+      const std::string name = tensor.name.substr(prefix.size());
+      EXPECT_EQ(result.at(name).shape, tensor.shape) << name;
+      EXPECT_LE(relative_distance(read_floats(result, name), read_floats(golden_, tensor.name)), bound)
+          << name;
+      ++compared;
+    }
+    EXPECT_GT(compared, 5);
+  }
+
+  test::TemporaryFolder folder_;
+  checkpoint::SafetensorsFile golden_;
+};
+
+struct Run {
+  int np;
+  int stage;
+};
+const std::vector<Run> kRuns{{0, 0}, {1, 1}, {2, 0}, {2, 1}};
+
+TEST_P(Probe, LogitsLossAndEveryGradientMatchTheReference) {
+  const Json facts = read_json(kModels + GetParam().model + "/golden.json");
+  write_batch(folder_ / "batch.safetensors", "", false);
+  for (const auto& [np, stage] : kRuns) {
+    SCOPED_TRACE("np " + std::to_string(np) + " stage " + std::to_string(stage));
+    const auto result = probe("zero_stage=" + std::to_string(stage), np);
+    EXPECT_LE(relative_distance(read_floats(result, "logits"), read_floats(golden_, "logits")), 1e-4);
+    EXPECT_NEAR(read_floats(result, "loss")[0] / facts["loss"].get<double>(), 1.0, 1e-4);
+    expect_gradients(result, "", 1e-3);
+  }
+}
+
+TEST_P(Probe, PackedDocumentsDoNotSeeEachOther) {
+  const Json facts = read_json(kModels + GetParam().model + "/golden.json");
+  write_batch(folder_ / "batch.safetensors", "packed.", true);
+  for (const auto& [np, stage] : kRuns) {
+    SCOPED_TRACE("np " + std::to_string(np) + " stage " + std::to_string(stage));
+    const auto result = probe("zero_stage=" + std::to_string(stage), np);
+    EXPECT_LE(relative_distance(read_floats(result, "logits"), read_floats(golden_, "packed.logits")), 1e-4);
+    EXPECT_NEAR(read_floats(result, "loss")[0] / facts["packed_loss"].get<double>(), 1.0, 1e-4);
+    if (golden_.find("packed.grad.model.norm.weight")) expect_gradients(result, "packed.", 1e-3);
+  }
+}
+
+TEST_P(Probe, TenStepsOfAdamWFollowTheReference) {
+  const Json adamw = read_json(kModels + GetParam().model + "/golden.json")["adamw"];
+  write_batch(folder_ / "batch.safetensors", "adamw.", false);
+  const auto number = [&adamw](const char* key) { return adamw[key].dump(); };
+  const std::string options = "--steps 10 learning_rate=" + number("lr") +
+                              " adam_beta1=" + adamw["betas"][0].dump() +
+                              " adam_beta2=" + adamw["betas"][1].dump() + " adam_epsilon=" + number("eps") +
+                              " weight_decay=" + number("weight_decay") +
+                              " max_grad_norm=" + number("max_grad_norm") + " lr_scheduler_type=constant";
+  for (const auto& [np, stage] : kRuns) {
+    SCOPED_TRACE("np " + std::to_string(np) + " stage " + std::to_string(stage));
+    const auto result = probe(options + " zero_stage=" + std::to_string(stage), np);
+    const auto losses = read_floats(result, "step_loss"), norms = read_floats(result, "step_grad_norm");
+    ASSERT_EQ(losses.size(), 10u);
+    ASSERT_EQ(norms.size(), 10u);
+    for (std::size_t i = 0; i < 10; ++i) {
+      EXPECT_NEAR(losses[i] / adamw["loss"][i].get<double>(), 1.0, 1e-4) << "step " << i;
+      EXPECT_NEAR(norms[i] / adamw["grad_norm"][i].get<double>(), 1.0, 1e-4) << "step " << i;
+    }
+    for (const auto& tensor : golden_.tensors()) {
+      if (!tensor.name.starts_with("adamw.final.")) continue;
+      const std::string name = tensor.name.substr(std::string("adamw.").size());
+      EXPECT_LE(relative_distance(read_floats(result, name), read_floats(golden_, tensor.name)), 1e-3)
+          << name;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, Probe,
+                         testing::Values(Case{"llama"}, Case{"llama", true}, Case{"llama3"},
+                                         Case{"llama3", true}, Case{"llama3-tied"}, Case{"llama3-tied", true},
+                                         Case{"llama-mha-bias"}, Case{"llama-mha-bias", true},
+                                         Case{"llama-linear-rope"}, Case{"llama-linear-rope", true}),
+                         [](const auto& param) {
+                           std::string name = param.param.model + (param.param.legacy ? "_legacy" : "");
+                           for (char& c : name) c = c == '-' ? '_' : c;
+                           return name;
+                         });
+
+class ProbeFp8 : public Probe {};
+
+TEST_P(ProbeFp8, CurrentScalingMatchesOneOfTheTwoReferences) {
+  write_batch(folder_ / "batch.safetensors", "", false);
+  for (const int np : {0, 1}) {
+    const auto result = probe("fp8=true fp8_recipe=current bf16=false", np);
+    double best = 1;
+    for (const std::string kind : {"fp8_split.", "fp8_fused."}) {
+      double worst = relative_distance(read_floats(result, "logits"), read_floats(golden_, kind + "logits"));
+      for (const auto& tensor : golden_.tensors()) {
+        if (!tensor.name.starts_with(kind + "grad.")) continue;
+        const std::string name = tensor.name.substr(kind.size());
+        worst =
+            std::max(worst, relative_distance(read_floats(result, name), read_floats(golden_, tensor.name)));
+      }
+      best = std::min(best, worst);
+    }
+    EXPECT_LE(best, 1e-2);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, ProbeFp8, testing::Values(Case{"llama3"}),
+                         [](const auto& param) { return param.param.model; });
+
+}  // namespace
+}  // namespace octet

@@ -1,0 +1,77 @@
+// Runs the trainer as a user would, and keeps what it printed.
+#pragma once
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+namespace octet::test {
+
+struct Outcome {
+  int code = 0;
+  std::string out;  ///< standard output
+  std::string err;  ///< standard error
+  std::string both() const { return out + err; }
+};
+
+/// A folder of this test process that disappears with it.
+class TemporaryFolder {
+ public:
+  explicit TemporaryFolder(const std::string& name) {
+    static int number = 0;
+    path_ = (std::filesystem::temp_directory_path() /
+             ("octet_" + name + "_" + std::to_string(::getpid()) + "_" + std::to_string(number++)))
+                .string();
+    std::filesystem::create_directories(path_);
+  }
+  ~TemporaryFolder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+inline std::string slurp(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+inline void spill(const std::string& path, const std::string& text) {
+  std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+  std::ofstream(path, std::ios::binary) << text;
+}
+
+/// Runs a shell command with a time limit in seconds.
+inline Outcome shell(const std::string& command, int limit = 120) {
+  const TemporaryFolder folder("run");
+  const std::string line = "timeout -k 5 " + std::to_string(limit) + " sh -c '" + command + "' >" +
+                           (folder / "out") + " 2>" + (folder / "err") + " </dev/null";
+  const int status = std::system(line.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), slurp(folder / "out"),
+          slurp(folder / "err")};
+}
+
+/// Runs `trainer ARGUMENTS` alone (np 0) or under mpirun. OCTET_TRAINER is the program.
+inline Outcome trainer(const std::string& arguments, int np = 0, int limit = 120) {
+  const std::string launch =
+      np == 0 ? std::string() : OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(np) + " ";
+  return shell(launch + OCTET_TRAINER + " " + arguments, limit);
+}
+
+}  // namespace octet::test
