@@ -33,6 +33,7 @@ TEST_P(CheckpointAtRanks, ReadsBackAtEveryOtherNumberOfRanks) {
       checkpoint.read(mine);
       const auto wanted = slices_of(expected, communicator.rank(), readers, 13);
       for (std::size_t i = 0; i < mine.size(); ++i) {
+        if (mine[i].count == 0) continue;
         EXPECT_EQ(std::memcmp(mine[i].data, wanted[i].data,
                               static_cast<std::size_t>(mine[i].count) * size_of(mine[i].dtype)),
                   0)
