@@ -1,6 +1,5 @@
 // How values of a reduction travel, and how they are summed on arrival: in fp32, in rank order, whatever the
-// wire. (Sums in FP8 lose far more than one rounding: see Peng et al. 2023, arXiv:2310.18313, and the table
-// in docs/numerics.md.)
+// wire. Sums in FP8 would lose a rounding at every rank; so a value is rounded once, where it leaves.
 #pragma once
 
 #include <cstddef>
