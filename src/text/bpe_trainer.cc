@@ -250,6 +250,12 @@ int train_byte_bpe(std::span<const std::string> texts, const BpeTraining& option
   if (!options.bos_token.empty()) config["bos_token"] = options.bos_token;
   if (!options.eos_token.empty()) config["eos_token"] = options.eos_token;
   if (!options.pad_token.empty()) config["pad_token"] = options.pad_token;
+  Json others = Json::array();
+  for (const auto& token : options.special_tokens) {
+    if (token != options.bos_token && token != options.eos_token && token != options.pad_token)
+      others.push_back(token);
+  }
+  if (!others.empty()) config["additional_special_tokens"] = others;
   make_folders(folder);
   write_file_atomically(folder + "/tokenizer.json", text);
   write_file_atomically(folder + "/tokenizer_config.json", config.dump(2) + "\n");

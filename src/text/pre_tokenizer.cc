@@ -1,5 +1,7 @@
 #include "pre_tokenizer.h"
 
+#include <algorithm>
+
 #include "component.h"
 #include "octet/base/error.h"
 #include "pattern.h"
@@ -82,7 +84,7 @@ void join_parts(Behavior behavior, std::vector<Part>& parts) {
         }
         next = part->is_match;
       }
-      out.assign(out.rbegin(), out.rend());
+      std::reverse(out.begin(), out.end());
       break;
     }
   }

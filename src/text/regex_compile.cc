@@ -59,7 +59,7 @@ const RegexNode* single_set(const RegexNode& node) {
 
 }  // namespace
 
-Regex::Regex(std::string_view pattern) : word_(word_characters()) {
+Regex::Regex(std::string_view pattern) : word_(regex_word_characters()) {
   const RegexNode root = parse_regex(pattern);
   index_alternatives(root);
 }

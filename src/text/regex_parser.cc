@@ -1,7 +1,6 @@
 #include "regex_parser.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
@@ -49,7 +48,7 @@ class Parser {
     return utf8_at(p);
   }
 
-  RegexNode alternation(Flags flags, int depth) {
+  RegexNode alternation(const Flags& flags, int depth) {
     if (depth > kMaxDepth) fail("groups nest too deeply");
     RegexNode out{.kind = RegexNode::Kind::alternate};
     do {
@@ -58,18 +57,15 @@ class Parser {
     return out.parts.size() == 1 ? std::move(out.parts[0]) : out;
   }
 
-  RegexNode sequence(Flags& flags, int depth) {
+  RegexNode sequence(const Flags& flags, int depth) {
     RegexNode out{.kind = RegexNode::Kind::concat};
     while (more() && pattern_[at_] != '|' && pattern_[at_] != ')') {
-      auto atom = this->atom(flags, depth);
-      if (!atom) continue;
-      out.parts.push_back(repeated(std::move(*atom)));
+      out.parts.push_back(repeated(atom(flags, depth)));
     }
     return out;
   }
 
-  /// Nothing for a group that only sets flags.
-  std::optional<RegexNode> atom(Flags& flags, int depth) {
+  RegexNode atom(const Flags& flags, int depth) {
     if (take("(")) return group(flags, depth);
     if (pattern_[at_] == '[') return set_node(char_class(flags, depth));
     if (take(".")) return set_node(flags.dot_all ? Ranges{{0, kMaxCodePoint}} : complement({{'\n', '\n'}}));
@@ -90,7 +86,7 @@ class Parser {
     return set_node(flags.caseless ? close_under_case(set) : set);
   }
 
-  std::optional<RegexNode> group(Flags& flags, int depth) {
+  RegexNode group(const Flags& flags, int depth) {
     RegexNode out{.kind = RegexNode::Kind::concat};
     Flags inner = flags;
     if (take("?:")) {
@@ -119,10 +115,8 @@ class Parser {
           break;
         }
       }
-      if (take(")")) {  // holds to the end of the enclosing group
-        flags = inner;
-        return std::nullopt;
-      }
+      // Without a body of its own it takes the rest of the enclosing group, alternatives included.
+      if (take(")")) return alternation(inner, depth + 1);
       if (!take(":")) fail("a kind of group that is not supported");
     }
     out.parts.push_back(alternation(inner, depth + 1));
@@ -271,9 +265,9 @@ class Parser {
       case 'D':
         return complement(category_ranges(category_mask("Nd")));
       case 'w':
-        return word_characters();
+        return regex_word_characters();
       case 'W':
-        return complement(word_characters());
+        return complement(regex_word_characters());
       case 'h':
         return {{'0', '9'}, {'A', 'F'}, {'a', 'f'}};
       case 'H':
@@ -327,39 +321,9 @@ class Parser {
     return negated ? complement(set) : set;
   }
 
-  /// The other case of ASCII letters, and U+017F and U+212A, which fold to s and k. Sets that are whole
-  /// properties (they reach beyond ASCII by far) are closed already unless they name a case.
-  Ranges close_under_case(const Ranges& set) {
-    Ranges out = set;
-    const auto has = [&](std::uint32_t code) {
-      return std::any_of(set.begin(), set.end(),
-                         [&](const auto& range) { return range.first <= code && code <= range.second; });
-    };
-    for (std::uint32_t lower = 'a'; lower <= 'z'; ++lower) {
-      const std::uint32_t upper = lower - 32;
-      const std::uint32_t third = lower == 's' ? 0x17F : lower == 'k' ? 0x212A : lower;
-      if (!has(lower) && !has(upper) && !has(third)) continue;
-      for (const std::uint32_t code : {lower, upper, third}) out.emplace_back(code, code);
-    }
-    // Beyond ASCII only sets that hold both cases of everything, or no cased letter, are closed.
-    if (!case_checked_closed(out)) fail("caseless matching of letters beyond ASCII is not supported");
-    normalise_ranges(out);
-    return out;
-  }
-
-  static bool case_checked_closed(Ranges set) {
-    normalise_ranges(set);
-    const CharSet all(set);
-    std::size_t inside = 0, total = 0;
-    for (const auto& [first, last] :
-         category_ranges(category_mask("Lu") | category_mask("Ll") | category_mask("Lt"))) {
-      for (std::uint32_t code = std::max(first, 0x80u); code <= last; ++code) {
-        if (code == 0x17F || code == 0x212A) continue;
-        ++total;
-        inside += all.contains(code);
-      }
-    }
-    return inside == 0 || inside == total;
+  Ranges close_under_case(Ranges set) {
+    if (!close_under_ascii_case(set)) fail("caseless matching of letters beyond ASCII is not supported");
+    return set;
   }
 
   static RegexNode set_node(Ranges set) {

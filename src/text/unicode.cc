@@ -73,6 +73,44 @@ Ranges word_characters() {
   return out;
 }
 
+Ranges regex_word_characters() {
+  Ranges out = word_characters();
+  for (const auto& range : Ranges{{0xB2, 0xB3}, {0xB9, 0xB9}, {0xBC, 0xBE}}) out.push_back(range);
+  normalise_ranges(out);
+  return out;
+}
+
+bool close_under_ascii_case(Ranges& ranges) {
+  normalise_ranges(ranges);
+  const Ranges given = ranges;
+  const auto has = [&](std::uint32_t code) {
+    return std::any_of(given.begin(), given.end(),
+                       [&](const auto& r) { return r.first <= code && code <= r.second; });
+  };
+  for (std::uint32_t lower = 'a'; lower <= 'z'; ++lower) {
+    const std::uint32_t upper = lower - 32;
+    const std::uint32_t third = lower == 's' ? 0x17F : lower == 'k' ? 0x212A : lower;
+    if (!has(lower) && !has(upper) && !has(third)) continue;
+    for (const std::uint32_t code : {lower, upper, third}) ranges.emplace_back(code, code);
+  }
+  normalise_ranges(ranges);
+  const auto beyond = [](const auto& r) {
+    return r.second >= 0x80 && r.second != 0x17F && r.second != 0x212A;
+  };
+  if (std::none_of(given.begin(), given.end(), beyond)) return true;
+  const CharSet set(ranges);
+  std::size_t inside = 0, total = 0;
+  for (const auto& [first, last] :
+       category_ranges(category_mask("Lu") | category_mask("Ll") | category_mask("Lt"))) {
+    for (std::uint32_t code = std::max(first, 0x80u); code <= last; ++code) {
+      if (code == 0x17F || code == 0x212A) continue;
+      ++total;
+      inside += set.contains(code);
+    }
+  }
+  return inside == 0 || inside == total;
+}
+
 CharSet::CharSet(Ranges ranges) : ranges_(std::move(ranges)) {
   normalise_ranges(ranges_);
   std::map<std::array<std::uint64_t, 4>, std::uint16_t> known;

@@ -76,8 +76,14 @@ Ranges category_ranges(std::uint32_t category_mask);
 std::uint32_t category_mask(std::string_view name);
 /// White_Space.
 Ranges white_space();
-/// Letters, marks, decimal digits, connector punctuation and other alphabetic signs (regex \w).
+/// Letters, marks, decimal digits, letter numbers, connector punctuation and other alphabetic signs.
 Ranges word_characters();
+/// \w of Oniguruma: the same and the superscript digits and fractions of Latin-1.
+Ranges regex_word_characters();
+
+/// Adds the other cases of the ASCII letters in the set, and U+017F and U+212A, which fold to s and k. False
+/// when the set holds some, but not all, cased letters beyond ASCII: closing those is not supported.
+bool close_under_ascii_case(Ranges& ranges);
 
 /// A set of code points with constant-time membership. Immutable, about 9 KiB.
 class CharSet {
