@@ -172,22 +172,28 @@ INSTANTIATE_TEST_SUITE_P(Golden, Probe,
 
 class ProbeFp8 : public Probe {};
 
-TEST_P(ProbeFp8, CurrentScalingMatchesOneOfTheTwoReferences) {
+// Quantising turns the last bit of fp32 into steps of an eighth: one gate gradient of block 1 stands within
+// one ulp of a tie of E5M2, and rounds the other way than in the reference. What lies before it in backward
+// must agree as fp32 does, what lies behind it as far as one step of one value carries.
+TEST_P(ProbeFp8, CurrentScalingMatchesTheReferenceOfFusedOperands) {
   write_batch(folder_ / "batch.safetensors", "", false);
   for (const int np : {0, 1}) {
     const auto result = probe("fp8=true fp8_recipe=current bf16=false", np);
-    double best = 1;
-    for (const std::string kind : {"fp8_split.", "fp8_fused."}) {
-      double worst = relative_distance(read_floats(result, "logits"), read_floats(golden_, kind + "logits"));
-      for (const auto& tensor : golden_.tensors()) {
-        if (!tensor.name.starts_with(kind + "grad.")) continue;
-        const std::string name = tensor.name.substr(kind.size());
-        worst =
-            std::max(worst, relative_distance(read_floats(result, name), read_floats(golden_, tensor.name)));
-      }
-      best = std::min(best, worst);
+    EXPECT_LE(relative_distance(read_floats(result, "logits"), read_floats(golden_, "fp8_fused.logits")),
+              1e-4);
+    int compared = 0;
+    for (const auto& tensor : golden_.tensors()) {
+      if (!tensor.name.starts_with("fp8_fused.grad.")) continue;
+      const std::string name = tensor.name.substr(std::string("fp8_fused.").size());
+      const bool before = name == "grad.model.norm.weight" || name == "grad.lm_head.weight" ||
+                          name == "grad.model.layers.1.mlp.down_proj.weight" ||
+                          name == "grad.model.layers.1.mlp.up_proj.weight";
+      const double bound = before ? 1e-4 : name.find("layers.1.") != std::string::npos ? 1e-2 : 5e-2;
+      EXPECT_LE(relative_distance(read_floats(result, name), read_floats(golden_, tensor.name)), bound)
+          << name;
+      ++compared;
     }
-    EXPECT_LE(best, 1e-2);
+    EXPECT_GT(compared, 5);
   }
 }
 
