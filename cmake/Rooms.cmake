@@ -16,11 +16,21 @@ if(OCTET_SANITIZE)
   target_compile_definitions(octet_options INTERFACE OCTET_SANITIZED=1)
 endif()
 
+# The rooms that have a CUDA side; no other room knows whether there is one.
+set(OCTET_ROOMS_WITH_CUDA device ops comm)
+
 # octet_room(NAME USES room... LIBRARIES target...)
 function(octet_room name)
   cmake_parse_arguments(ROOM "" "" "USES;LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cc)
   list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
+  # What lies in a folder named cuda is the CUDA side of its room, in C++ and CUDA C++.
+  if(OCTET_HAVE_CUDA)
+    file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cu)
+    list(APPEND sources ${kernels})
+  else()
+    list(FILTER sources EXCLUDE REGEX "/src/${name}/cuda/")
+  endif()
   list(TRANSFORM ROOM_USES PREPEND octet_)
   # Headers of a room are found only by those that link it: each room exports a folder of its own that
   # holds one link to its headers.
@@ -31,6 +41,9 @@ function(octet_room name)
     add_library(octet_${name} STATIC ${sources})
     target_include_directories(octet_${name} PUBLIC ${view} PRIVATE ${CMAKE_SOURCE_DIR}/src/${name})
     target_link_libraries(octet_${name} PRIVATE octet_options PUBLIC ${ROOM_USES} PRIVATE ${ROOM_LIBRARIES})
+    if(OCTET_HAVE_CUDA AND name IN_LIST OCTET_ROOMS_WITH_CUDA)
+      target_link_libraries(octet_${name} PRIVATE octet_cuda_options)
+    endif()
   else()
     add_library(octet_${name} INTERFACE)
     target_include_directories(octet_${name} INTERFACE ${view})
