@@ -161,5 +161,22 @@ TEST(OpThreads, BelongToTheThread) {
   EXPECT_EQ(cpu::op_threads(), 3);
 }
 
+TEST(CudaDevice, SaysInASentenceWhyItCannotBeHad) {
+  // No machine has so many, so that this holds with and without a driver.
+  std::string why;
+  EXPECT_FALSE(cuda_available(4096, &why));
+  EXPECT_GT(why.size(), 10u);
+  EXPECT_NE(why.back(), '.');
+  EXPECT_FALSE(cuda_available(-1));
+  try {
+    make_cuda_device(4096);
+    FAIL() << "made a device that is not there";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.problem().what, why);
+    EXPECT_EQ(error.code(), ExitCode::usage);
+    EXPECT_FALSE(error.problem().fix.empty());
+  }
+}
+
 }  // namespace
 }  // namespace octet

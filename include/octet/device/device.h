@@ -61,7 +61,7 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
-  /// "CPU (Intel Xeon …, 2 threads)" or "GPU 0: NVIDIA H200 (141.0 GB)".
+  /// "CPU (Intel Xeon …, 2 threads)" or "GPU 0: NVIDIA H200 (139.8 GiB)".
   virtual std::string description() const = 0;
   virtual std::unique_ptr<Stream> make_stream(const StreamOptions& options) = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
@@ -92,6 +92,15 @@ struct CpuOptions {
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options = {});
 /// A device on which everything can be built and enqueued, and nothing happens.
 std::unique_ptr<Device> make_dry_device();
+
+/// True when GPU `ordinal` of this machine can train: the program has its CUDA side, and there are a driver
+/// and a GPU recent enough (compute capability 9.0, for FP8). Otherwise `why_not` (if wanted) gets a sentence
+/// without a full stop. Costs nothing where there is no driver, and never throws.
+bool cuda_available(int ordinal, std::string* why_not = nullptr);
+/// GPUs that the driver shows to this process; 0 without one.
+int cuda_device_count();
+/// The GPU with this number. Throws Error, with the sentence of cuda_available, when it cannot be had.
+std::unique_ptr<Device> make_cuda_device(int ordinal = 0);
 
 /// One named reservation.
 struct Reservation {

@@ -1,0 +1,30 @@
+// The CUDA side of streams, for those who put work on them: ops and comm. It needs no CUDA header; builds
+// without CUDA have none of it.
+#pragma once
+
+#include "octet/device/device.h"
+
+struct CUstream_st;
+
+namespace octet::cuda {
+
+/// The cudaStream_t of a stream of a CUDA device, with that device made the calling thread's current one:
+/// call it before any other CUDA call that works for the stream.
+CUstream_st* native(Stream& stream);
+
+/// Properties of the GPU behind a CUDA device that kernels are shaped by.
+struct Properties {
+  int ordinal = 0;
+  int multiprocessors = 0;
+  int compute_capability = 0;  ///< 10 * major + minor
+  std::size_t l2_bytes = 0;
+};
+const Properties& properties(const Device& device);
+
+/// Throws Error when `code` (a cudaError_t) is not 0, naming `what` was asked for.
+void check(int code, const char* what);
+/// Throws Error when the launch of the kernels of `op` was refused. Call it after each launch. Whether they
+/// ran through shows when a stream is synchronised.
+void check_launch(const char* op);
+
+}  // namespace octet::cuda

@@ -1,0 +1,286 @@
+// GPUs through the CUDA runtime, which is linked in and looks for the driver at its first call: a program
+// built with this starts on machines without one.
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "octet/base/error.h"
+#include "octet/device/cuda.h"
+#include "octet/device/device.h"
+
+namespace octet {
+
+namespace cuda {
+namespace {
+
+/// FP8 products and this program's machine code begin with Hopper.
+constexpr int least_capability = 90;
+
+std::string version(int number) {
+  return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
+}
+
+std::string reason(cudaError_t code) {
+  return std::string(cudaGetErrorString(code)) + " (" + cudaGetErrorName(code) + ")";
+}
+
+/// The calling thread's current device.
+void use(int ordinal) {
+  thread_local int current = -1;
+  if (current == ordinal) return;
+  check(cudaSetDevice(ordinal), "choosing a GPU");
+  current = ordinal;
+}
+
+/// Empty when the driver answers; otherwise why it does not.
+std::string why_no_driver() {
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+    cudaGetLastError();
+    return "no NVIDIA driver found";
+  }
+  // Minor versions of one CUDA major version work with each other's drivers.
+  if (driver / 1000 < CUDART_VERSION / 1000) {
+    return "the NVIDIA driver is too old: it knows CUDA " + version(driver) +
+           ", and this program was built with CUDA " + version(CUDART_VERSION);
+  }
+  return {};
+}
+
+/// Empty when GPU `ordinal` can be used; otherwise a sentence.
+std::string why_not_available(int ordinal) {
+  if (std::string why = why_no_driver(); !why.empty()) return why;
+  int count = 0;
+  if (const cudaError_t code = cudaGetDeviceCount(&count); code != cudaSuccess || count == 0) {
+    cudaGetLastError();
+    return code == cudaSuccess || code == cudaErrorNoDevice
+               ? "the NVIDIA driver shows no GPU"
+               : "the NVIDIA driver does not answer: " + reason(code);
+  }
+  if (ordinal < 0 || ordinal >= count) {
+    return "there is no GPU " + std::to_string(ordinal) + ", the driver shows " + std::to_string(count);
+  }
+  cudaDeviceProp found{};
+  if (const cudaError_t code = cudaGetDeviceProperties(&found, ordinal); code != cudaSuccess) {
+    cudaGetLastError();
+    return "GPU " + std::to_string(ordinal) + " does not answer: " + reason(code);
+  }
+  if (10 * found.major + found.minor < least_capability) {
+    return "GPU " + std::to_string(ordinal) + " (" + found.name + ") has compute capability " +
+           std::to_string(found.major) + "." + std::to_string(found.minor) +
+           ", and 9.0 (Hopper) is the least that this program runs on";
+  }
+  return {};
+}
+
+class CudaEvent final : public Event {
+ public:
+  CudaEvent() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event"); }
+  ~CudaEvent() override { cudaEventDestroy(event_); }
+  CudaEvent(const CudaEvent&) = delete;
+  CudaEvent& operator=(const CudaEvent&) = delete;
+  cudaEvent_t get() const { return event_; }
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
+class CudaStream final : public Stream {
+ public:
+  CudaStream(Device& device, int ordinal, std::string name)
+      : device_(device), ordinal_(ordinal), name_(std::move(name)) {
+    use(ordinal_);
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+  }
+  ~CudaStream() override { cudaStreamDestroy(stream_); }
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  Device& device() const override { return device_; }
+  const std::string& name() const override { return name_; }
+  void record(Event& event) override {
+    check(cudaEventRecord(static_cast<CudaEvent&>(event).get(), get()), "recording an event");
+  }
+  void wait(Event& event) override {
+    check(cudaStreamWaitEvent(get(), static_cast<CudaEvent&>(event).get(), 0), "waiting for an event");
+  }
+  void synchronize() override {
+    const cudaError_t code = cudaStreamSynchronize(get());
+    if (code == cudaSuccess) return;
+    throw Error({.what = "work on the GPU failed: " + reason(code),
+                 .where = device_.description() + ", stream '" + name_ + "'",
+                 .fix = "run again with CUDA_LAUNCH_BLOCKING=1 to see which step it was, and report it"});
+  }
+  cudaStream_t get() const {
+    use(ordinal_);
+    return stream_;
+  }
+
+ private:
+  Device& device_;
+  int ordinal_;
+  std::string name_;
+  cudaStream_t stream_ = nullptr;
+};
+
+class CudaDevice final : public Device {
+ public:
+  explicit CudaDevice(int ordinal) {
+    properties_.ordinal = ordinal;
+    use(ordinal);
+    cudaDeviceProp found{};
+    check(cudaGetDeviceProperties(&found, ordinal), "reading a GPU's properties");
+    properties_.multiprocessors = found.multiProcessorCount;
+    properties_.compute_capability = 10 * found.major + found.minor;
+    properties_.l2_bytes = static_cast<std::size_t>(found.l2CacheSize);
+    std::array<char, 64> size{};
+    std::snprintf(size.data(), size.size(), " (%.1f GiB)",
+                  static_cast<double>(found.totalGlobalMem) / static_cast<double>(std::size_t{1} << 30));
+    description_ = "GPU " + std::to_string(ordinal) + ": " + found.name + size.data();
+  }
+
+  DeviceKind kind() const override { return DeviceKind::cuda; }
+  std::string description() const override { return description_; }
+  const Properties& properties() const { return properties_; }
+
+  std::unique_ptr<Stream> make_stream(const StreamOptions& options) override {
+    return std::make_unique<CudaStream>(*this, properties_.ordinal, options.name);
+  }
+  std::unique_ptr<Event> make_event() override {
+    use(properties_.ordinal);
+    return std::make_unique<CudaEvent>();
+  }
+
+  MemoryInfo memory() const override {
+    use(properties_.ordinal);
+    MemoryInfo info;
+    check(cudaMemGetInfo(&info.free, &info.total), "asking for free memory");
+    return info;
+  }
+
+  void* allocate(std::size_t bytes) override {
+    if (bytes == 0) return nullptr;
+    use(properties_.ordinal);
+    void* address = nullptr;
+    const cudaError_t code = cudaMalloc(&address, bytes);
+    if (code == cudaErrorMemoryAllocation) {
+      cudaGetLastError();  // the next call must not find it
+      throw Error({.what = "not enough memory",
+                   .expected = std::to_string(bytes) + " free bytes",
+                   .found = std::to_string(memory().free) + " free bytes",
+                   .where = description_,
+                   .fix = "lower per_device_train_batch_size or cutoff_len, turn on recompute, raise "
+                          "zero_stage, or end other programs on this GPU (nvidia-smi shows them)"});
+    }
+    check(code, "reserving memory");
+    // Streams of this program do not wait for the default stream, so this must be done when the call is.
+    cudaError_t cleared = cudaMemset(address, 0, bytes);
+    if (cleared == cudaSuccess) cleared = cudaStreamSynchronize(nullptr);
+    if (cleared != cudaSuccess) cudaFree(address);
+    check(cleared, "clearing memory");
+    return address;
+  }
+  void release(void* address, std::size_t) noexcept override { cudaFree(address); }
+
+  void* allocate_host(std::size_t bytes) override {
+    if (bytes == 0) return nullptr;
+    use(properties_.ordinal);
+    void* address = nullptr;
+    const cudaError_t code = cudaHostAlloc(&address, bytes, cudaHostAllocDefault);
+    if (code == cudaErrorMemoryAllocation) {
+      cudaGetLastError();
+      throw Error({.what = "not enough host memory that the GPU can read",
+                   .expected = std::to_string(bytes) + " bytes of pinned memory",
+                   .where = description_,
+                   .fix = "free memory of this machine, or raise the limit of locked memory (ulimit -l)"});
+    }
+    check(code, "reserving pinned host memory");
+    auto* bytes_of = static_cast<unsigned char*>(address);
+    std::fill(bytes_of, bytes_of + bytes, static_cast<unsigned char>(0));
+    return address;
+  }
+  void release_host(void* address, std::size_t) noexcept override { cudaFreeHost(address); }
+
+  void copy_to_device(Stream& stream, void* to, const void* from, std::size_t bytes) override {
+    enqueue_copy(stream, to, from, bytes, cudaMemcpyHostToDevice, "copying to the GPU");
+  }
+  void copy_to_host(Stream& stream, void* to, const void* from, std::size_t bytes) override {
+    enqueue_copy(stream, to, from, bytes, cudaMemcpyDeviceToHost, "copying from the GPU");
+  }
+  void copy(Stream& stream, void* to, const void* from, std::size_t bytes) override {
+    enqueue_copy(stream, to, from, bytes, cudaMemcpyDeviceToDevice, "copying on the GPU");
+  }
+  void zero(Stream& stream, void* address, std::size_t bytes) override {
+    if (bytes == 0) return;
+    check(cudaMemsetAsync(address, 0, bytes, native(stream)), "clearing memory");
+  }
+
+ private:
+  static void enqueue_copy(Stream& stream, void* to, const void* from, std::size_t bytes,
+                           cudaMemcpyKind direction, const char* what) {
+    if (bytes == 0 || to == from) return;
+    check(cudaMemcpyAsync(to, from, bytes, direction, native(stream)), what);
+  }
+
+  Properties properties_;
+  std::string description_;
+};
+
+}  // namespace
+
+CUstream_st* native(Stream& stream) {
+  octet::check(stream.device().kind() == DeviceKind::cuda, "work for a GPU goes to a stream of a GPU");
+  return static_cast<CudaStream&>(stream).get();
+}
+
+const Properties& properties(const Device& device) {
+  octet::check(device.kind() == DeviceKind::cuda, "only GPUs have these properties");
+  return static_cast<const CudaDevice&>(device).properties();
+}
+
+void check(int code, const char* what) {
+  if (code == cudaSuccess) return;
+  throw Error({.what = std::string(what) + " failed: " + reason(static_cast<cudaError_t>(code)),
+               .where = "the GPU of this process"});
+}
+
+void check_launch(const char* op) {
+  const cudaError_t code = cudaGetLastError();
+  if (code == cudaSuccess) return;
+  throw Error({.what = std::string(op) + ": the GPU did not take the work: " + reason(code),
+               .where = "the GPU of this process"});
+}
+
+}  // namespace cuda
+
+int cuda_device_count() {
+  int count = 0;
+  if (!cuda::why_no_driver().empty() || cudaGetDeviceCount(&count) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  return count;
+}
+
+bool cuda_available(int ordinal, std::string* why_not) {
+  std::string why = cuda::why_not_available(ordinal);
+  const bool available = why.empty();
+  if (why_not) *why_not = std::move(why);
+  return available;
+}
+
+std::unique_ptr<Device> make_cuda_device(int ordinal) {
+  if (std::string why; !cuda_available(ordinal, &why)) {
+    throw Error({.what = why,
+                 .expected = "an NVIDIA GPU of compute capability 9.0 or more (H100, H200) and its driver",
+                 .fix = "use device: cpu, or leave it auto",
+                 .code = ExitCode::usage});
+  }
+  return std::make_unique<cuda::CudaDevice>(ordinal);
+}
+
+}  // namespace octet

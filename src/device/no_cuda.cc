@@ -1,0 +1,28 @@
+// What a build without CUDA says about GPUs.
+#ifndef OCTET_HAVE_CUDA
+
+#include "octet/base/error.h"
+#include "octet/device/device.h"
+
+namespace octet {
+
+bool cuda_available(int, std::string* why_not) {
+  if (why_not) *why_not = "this program was built without CUDA";
+  return false;
+}
+
+int cuda_device_count() {
+  return 0;
+}
+
+std::unique_ptr<Device> make_cuda_device(int) {
+  throw Error({.what = "this program was built without CUDA",
+               .expected = "a build with the CUDA toolkit for device: cuda",
+               .where = "configuration key 'device'",
+               .fix = "build with -DOCTET_CUDA=ON, use device: cpu, or leave it auto",
+               .code = ExitCode::usage});
+}
+
+}  // namespace octet
+
+#endif
