@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <cstring>
 #include <exception>
@@ -12,6 +13,7 @@
 #include "control.h"
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
+#include "octet/ops/elementwise.h"
 #include "wire.h"
 
 namespace octet::comm {
@@ -79,11 +81,12 @@ RankCommunicator::RankCommunicator(Device& device, const RankOptions& options)
       place_(options.engine ? options.engine->place() : options.transport->place()),
       arena_(device),
       exceptions_at_start_(std::uncaught_exceptions()) {
-  if (device.kind() == DeviceKind::cuda) {
-    throw Error(Problem{.what = "collectives on a GPU are not part of this build",
-                        .expected = "a CPU device",
-                        .found = device.description(),
-                        .fix = "set device: cpu"});
+  if (device.kind() == DeviceKind::cuda && place_.size > 1) {
+    throw Error(Problem{.what = "ranks with GPUs cannot send messages to each other in this version",
+                        .expected = "one rank with a GPU, or ranks on CPUs",
+                        .found = std::to_string(place_.size) + " ranks on " + device.description(),
+                        .fix = "start the program without mpirun to train on one GPU, or set device: cpu",
+                        .code = ExitCode::usage});
   }
   gather_staging_ = reserve_staging("communication/gather staging", gather_elements);
   reduce_staging_ = reserve_staging("communication/reduce staging", reduce_elements);
@@ -192,10 +195,24 @@ void RankCommunicator::enqueue(Stream& stream, std::shared_ptr<Timed> timed) {
   options_.engine->wake();
 }
 
+// A GPU has one rank here, whose own slice is in its place.
+bool RankCommunicator::nothing_moves() const {
+  return device_.kind() != DeviceKind::cpu;
+}
+
+void RankCommunicator::sum_alone(Stream& stream, const ReduceScatterArgs& args) {
+  if (args.count == 0 || (args.to == args.from && !args.accumulate)) return;
+  check(args.from != nullptr && args.to != nullptr, "reduce_scatter has its buffers");
+  const std::array<const void*, 1> own = {args.from};
+  ops::sum_in_order(stream,
+                    {.parts = own, .to = args.to, .count = args.count, .accumulate = args.accumulate});
+}
+
 void RankCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs& args) {
   const Queue queue = queue_of(stream);
   check_sizes(place_.size, args.count, sizeof(float));
   if (device_.kind() == DeviceKind::dry) return;
+  if (device_.kind() == DeviceKind::cuda) return sum_alone(stream, args);
   const std::size_t bytes = static_cast<std::size_t>(args.count) * sizeof(float);
   check(args.count == 0 || (args.from != nullptr && args.to != nullptr), "reduce_scatter has its buffers");
   check(args.to == args.from + place_.rank * args.count ||
@@ -209,7 +226,7 @@ void RankCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs& a
 void RankCommunicator::all_gather(Stream& stream, const AllGatherArgs& args) {
   const Queue queue = queue_of(stream);
   check_sizes(place_.size, args.bytes, 1);
-  if (device_.kind() == DeviceKind::dry) return;
+  if (nothing_moves()) return;
   check(args.bytes == 0 || args.buffer != nullptr, "all_gather has its buffer");
   auto timed = begin(Kind::all_gather, queue, args.name);
   timed->operation.steps = all_gather_steps(timed->operation.call, args);
@@ -219,7 +236,7 @@ void RankCommunicator::all_gather(Stream& stream, const AllGatherArgs& args) {
 void RankCommunicator::all_reduce_max(Stream& stream, const char* name, float* values, std::int64_t count) {
   const Queue queue = queue_of(stream);
   check_sizes(place_.size, count, sizeof *values);
-  if (device_.kind() == DeviceKind::dry) return;
+  if (nothing_moves()) return;
   auto timed = begin(Kind::all_reduce_max, queue, name);
   timed->operation.steps = all_reduce_max_steps(timed->operation.call, staging_of(queue), values, count);
   enqueue(stream, std::move(timed));
@@ -229,7 +246,7 @@ void RankCommunicator::all_reduce_sum(Stream& stream, const char* name, std::int
                                       std::int64_t count) {
   const Queue queue = queue_of(stream);
   check_sizes(place_.size, count, sizeof *values);
-  if (device_.kind() == DeviceKind::dry) return;
+  if (nothing_moves()) return;
   auto timed = begin(Kind::all_reduce_sum, queue, name);
   timed->operation.steps = all_reduce_sum_steps(timed->operation.call, staging_of(queue), values, count);
   enqueue(stream, std::move(timed));
@@ -238,7 +255,7 @@ void RankCommunicator::all_reduce_sum(Stream& stream, const char* name, std::int
 void RankCommunicator::all_reduce_sum(Stream& stream, const char* name, double* values, std::int64_t count) {
   const Queue queue = queue_of(stream);
   check_sizes(place_.size, count, sizeof *values);
-  if (device_.kind() == DeviceKind::dry) return;
+  if (nothing_moves()) return;
   auto timed = begin(Kind::all_reduce_sum, queue, name);
   timed->operation.steps = all_reduce_sum_steps(timed->operation.call, staging_of(queue), values, count);
   enqueue(stream, std::move(timed));

@@ -49,6 +49,8 @@ class RankCommunicator final : public Communicator {
   void enqueue(Stream& stream, std::shared_ptr<Timed> operation);
   void run(std::shared_ptr<Timed> operation);
   bool advance(Timed& operation);
+  bool nothing_moves() const;
+  void sum_alone(Stream& stream, const ReduceScatterArgs& args);
   void count(const Timed& operation);
   Queue queue_of(const Stream& stream) const;
   const Staging& staging_of(Queue queue) const;
