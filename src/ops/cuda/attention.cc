@@ -1,0 +1,62 @@
+// Attention on CUDA: who does it.
+#include "octet/ops/attention.h"
+
+#include <string>
+
+#include "cuda/attention_kernels.h"
+#include "octet/base/error.h"
+#include "octet/device/cuda.h"
+
+namespace octet::ops::cuda {
+
+void attention(Stream& stream, const AttentionArgs& args);
+void attention_backward(Stream& stream, const AttentionBackwardArgs& args);
+void cached_attention(Stream& stream, const CachedAttentionArgs& args);
+std::size_t attention_workspace(const Heads& heads, DType dtype, std::int64_t tokens,
+                                std::int64_t max_length);
+
+namespace {
+
+std::size_t aligned(std::size_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
+
+std::size_t delta_bytes(const Heads& heads, std::int64_t tokens) {
+  return aligned(static_cast<std::size_t>(heads.q_heads * tokens) * sizeof(float));
+}
+
+void check_head_dim(const Heads& heads) {
+  if (heads.head_dim <= kMostHeadDim) return;
+  throw Error(Problem{.what = "attention on the GPU has no kernel for heads this wide",
+                      .expected = "a head_dim of at most " + std::to_string(kMostHeadDim),
+                      .found = std::to_string(heads.head_dim),
+                      .fix = "set device: cpu"});
+}
+
+}  // namespace
+
+void attention(Stream& stream, const AttentionArgs& args) {
+  check_head_dim(args.heads);
+  own_attention(octet::cuda::native(stream), args);
+}
+
+void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
+  check_head_dim(args.heads);
+  check(args.workspace.bytes >= delta_bytes(args.heads, args.qkv.rows),
+        "attention_backward: the workspace holds attention_workspace bytes");
+  own_attention_backward(octet::cuda::native(stream), args, static_cast<float*>(args.workspace.data));
+}
+
+void cached_attention(Stream& stream, const CachedAttentionArgs& args) {
+  check_head_dim(args.heads);
+  own_cached_attention(octet::cuda::native(stream), args);
+}
+
+std::size_t attention_workspace(const Heads& heads, DType dtype, std::int64_t tokens,
+                                std::int64_t max_length) {
+  static_cast<void>(dtype);
+  static_cast<void>(max_length);
+  return delta_bytes(heads, tokens);
+}
+
+}  // namespace octet::ops::cuda
