@@ -1,5 +1,7 @@
 #include "octet/ops/gemm.h"
 
+#include <atomic>
+
 #include "dispatch.h"
 
 namespace octet::ops {
@@ -11,9 +13,12 @@ std::size_t gemm_workspace(const GemmArgs& args);
 namespace cuda {
 void gemm(Stream& stream, const GemmArgs& args);
 std::size_t gemm_workspace(const GemmArgs& args);
+bool gemm_multiplies_fp8(const GemmArgs& args);
 }  // namespace cuda
 
 namespace {
+
+std::atomic<bool> timing{true};
 
 void check_operand(const Operand& x) {
   check(x.rows >= 0 && x.cols >= 0, "gemm: operands have no negative sizes");
@@ -65,6 +70,24 @@ std::size_t gemm_workspace(const Device& device, const GemmArgs& args) {
 
 bool gemm_needs_transposed_fp8(const Device& device) {
   return device.kind() == DeviceKind::cuda;
+}
+
+bool gemm_multiplies_fp8(const Device& device, const GemmArgs& args) {
+  check_shapes(args);
+#ifdef OCTET_HAVE_CUDA
+  if (device.kind() == DeviceKind::cuda) return cuda::gemm_multiplies_fp8(args);
+#else
+  if (device.kind() == DeviceKind::cuda) throw_no_cuda("gemm");
+#endif
+  return is_fp8(args.a.dtype);
+}
+
+void set_gemm_timing(bool on) {
+  timing = on;
+}
+
+bool gemm_timing() {
+  return timing;
 }
 
 }  // namespace octet::ops

@@ -31,4 +31,15 @@ std::size_t gemm_workspace(const Device& device, const GemmArgs& args);
 /// True when FP8 products of this device need the transposed copies of operands.
 bool gemm_needs_transposed_fp8(const Device& device);
 
+/// True when gemm multiplies these FP8 operands as FP8; false when the device's rules for shapes (Hopper: the
+/// columns of D a multiple of 16, both operands with a copy whose rows hold the inner dimension) make it
+/// decode them into bf16 first, which gives the same result more slowly. The CPU takes any shape.
+bool gemm_multiplies_fp8(const Device& device, const GemmArgs& args);
+
+/// Whether products on a GPU choose among the library's algorithms by timing them, once per shape, when first
+/// used outside a graph's capture (as the program starts out: true). False: the library's first choice, so
+/// that the bits of sums are the same in every run and on every rank.
+void set_gemm_timing(bool on);
+bool gemm_timing();
+
 }  // namespace octet::ops

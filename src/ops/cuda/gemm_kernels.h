@@ -1,0 +1,36 @@
+// What gemm does to operands before the library multiplies them, and to results after it.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "octet/ops/types.h"
+
+namespace octet::ops::cuda {
+
+/// Device scalars of a product, each on a 16-byte boundary as cuBLASLt wants them.
+struct alignas(16) ProductScalars {
+  alignas(16) float a_scale;
+  alignas(16) float b_scale;
+  alignas(16) float factors[2];  ///< a_scale * b_scale; 1 when accumulating, else 0
+};
+/// Copies scale_inv of both operands (null: 1).
+void gather_scalars(cudaStream_t stream, ProductScalars* to, const float* a, const float* b, bool accumulate);
+
+/// FP8 [rows, cols] with `ld` elements a row -> bf16 (exact) or the same bytes, [rows, to_ld], zeros behind
+/// cols.
+struct Widening {
+  const void* from = nullptr;
+  DType from_type = DType::e4m3;
+  std::int64_t rows = 0, cols = 0, ld = 0;
+  void* to = nullptr;
+  std::int64_t to_ld = 0;
+  bool decode = false;
+};
+void widen(cudaStream_t stream, const Widening& args);
+
+/// f32 -> bf16.
+void round_bias(cudaStream_t stream, const float* from, void* to, std::int64_t count);
+/// D = (clear ? 0 : D) + bias (null: zeros).
+void add_bias(cudaStream_t stream, const Matrix& d, const float* bias, bool clear);
+
+}  // namespace octet::ops::cuda

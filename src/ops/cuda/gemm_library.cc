@@ -1,0 +1,330 @@
+#include "cuda/gemm_library.h"
+
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "octet/base/error.h"
+#include "octet/device/cuda.h"
+#include "octet/ops/gemm.h"
+
+namespace octet::ops::cuda {
+
+namespace {
+
+constexpr int kCandidates = 8;
+
+/// The functions of libcublasLt.
+struct Functions {
+  decltype(&::cublasLtCreate) create;
+  decltype(&::cublasLtMatmul) matmul;
+  decltype(&::cublasLtMatmulAlgoGetHeuristic) heuristic;
+  decltype(&::cublasLtMatmulDescCreate) desc_create;
+  decltype(&::cublasLtMatmulDescDestroy) desc_destroy;
+  decltype(&::cublasLtMatmulDescSetAttribute) desc_set;
+  decltype(&::cublasLtMatrixLayoutCreate) layout_create;
+  decltype(&::cublasLtMatrixLayoutDestroy) layout_destroy;
+  decltype(&::cublasLtMatmulPreferenceCreate) preference_create;
+  decltype(&::cublasLtMatmulPreferenceDestroy) preference_destroy;
+  decltype(&::cublasLtMatmulPreferenceSetAttribute) preference_set;
+  decltype(&::cublasLtGetStatusString) status_string;
+};
+
+Functions load_functions() {
+  void* library = nullptr;
+  std::string why;
+  for (const char* name :
+       {"libcublasLt.so.13", "libcublasLt.so", "/usr/local/cuda/lib64/libcublasLt.so.13"}) {
+    library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    if (library != nullptr) break;
+    if (why.empty()) why = dlerror();
+  }
+  if (library == nullptr) {
+    throw Error(
+        Problem{.what = "the library for matrix products on the GPU cannot be loaded",
+                .expected = "libcublasLt.so.13 of the CUDA 13 toolkit",
+                .found = why,
+                .fix = "install cuBLAS 13 and name its folder in LD_LIBRARY_PATH, or set device: cpu"});
+  }
+  Functions f{};
+  const auto find = [&](auto& function, const char* name) {
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
+    if (function == nullptr) {
+      throw Error(Problem{.what = std::string("libcublasLt has no function ") + name,
+                          .expected = "cuBLASLt of the CUDA 13 toolkit",
+                          .fix = "install cuBLAS 13"});
+    }
+  };
+  find(f.create, "cublasLtCreate");
+  find(f.matmul, "cublasLtMatmul");
+  find(f.heuristic, "cublasLtMatmulAlgoGetHeuristic");
+  find(f.desc_create, "cublasLtMatmulDescCreate");
+  find(f.desc_destroy, "cublasLtMatmulDescDestroy");
+  find(f.desc_set, "cublasLtMatmulDescSetAttribute");
+  find(f.layout_create, "cublasLtMatrixLayoutCreate");
+  find(f.layout_destroy, "cublasLtMatrixLayoutDestroy");
+  find(f.preference_create, "cublasLtMatmulPreferenceCreate");
+  find(f.preference_destroy, "cublasLtMatmulPreferenceDestroy");
+  find(f.preference_set, "cublasLtMatmulPreferenceSetAttribute");
+  find(f.status_string, "cublasLtGetStatusString");
+  return f;
+}
+
+const Functions& functions() {
+  static const Functions loaded = load_functions();
+  return loaded;
+}
+
+std::string shown(const LibraryProduct& p) {
+  return "[" + std::to_string(p.m) + ", " + std::to_string(p.n) + ", " + std::to_string(p.k) + "] of " +
+         std::string(name_of(p.a_type)) + (p.a_inner ? "" : " transposed") + " and " +
+         std::string(name_of(p.b_type)) + (p.b_inner ? "" : " transposed") + " into " +
+         std::string(name_of(p.d_type));
+}
+
+void require(cublasStatus_t status, const char* what, const LibraryProduct& p) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  throw Error(Problem{.what = std::string("cuBLASLt failed at ") + what,
+                      .found = functions().status_string(status),
+                      .where = "the product " + shown(p)});
+}
+
+cudaDataType_t type_of(DType t) {
+  switch (t) {
+    case DType::bf16:
+      return CUDA_R_16BF;
+    case DType::e4m3:
+      return CUDA_R_8F_E4M3;
+    case DType::e5m2:
+      return CUDA_R_8F_E5M2;
+    default:
+      return CUDA_R_32F;
+  }
+}
+
+/// The largest power of two up to 256 that divides an address.
+std::uint32_t alignment(const void* address) {
+  const auto bits = reinterpret_cast<std::uintptr_t>(address) | 256u;
+  return static_cast<std::uint32_t>(bits & (~bits + 1));
+}
+
+/// Descriptors of one product. cuBLASLt counts by columns: its D is ours transposed, its A our B.
+class Call {
+ public:
+  explicit Call(const LibraryProduct& p) : f_(functions()), p_(p) {
+    require(f_.desc_create(&desc_, CUBLAS_COMPUTE_32F, CUDA_R_32F), "describing", p);
+    set(CUBLASLT_MATMUL_DESC_TRANSA, p.b_inner ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, p.a_inner ? CUBLAS_OP_N : CUBLAS_OP_T);
+    if (is_fp8(p.a_type)) {
+      set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.b_scale);
+      set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.a_scale);
+      set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(p.fast_accumulation));
+    }
+    if (p.factors != nullptr) set(CUBLASLT_MATMUL_DESC_POINTER_MODE, CUBLASLT_POINTER_MODE_DEVICE);
+    if (p.bias != nullptr) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, p.bias);
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_16BF);
+    }
+    layout(a_, p.b_type, p.b_inner ? p.k : p.n, p.b_inner ? p.n : p.k, p.b_ld);
+    layout(b_, p.a_type, p.a_inner ? p.k : p.m, p.a_inner ? p.m : p.k, p.a_ld);
+    layout(d_, p.d_type, p.n, p.m, p.d_ld);
+  }
+  ~Call() {
+    for (const auto layout : {a_, b_, d_}) {
+      if (layout != nullptr) f_.layout_destroy(layout);
+    }
+    if (desc_ != nullptr) f_.desc_destroy(desc_);
+  }
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+
+  std::vector<cublasLtMatmulAlgo_t> candidates(cublasLtHandle_t handle) const {
+    cublasLtMatmulPreference_t preference = nullptr;
+    require(f_.preference_create(&preference), "describing", p_);
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+      require(f_.preference_set(preference, attribute, &value, sizeof value), "describing", p_);
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kLibraryWorkspace);
+    // Pieces of a split sum stay in fp32 and are added in a fixed order.
+    prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+           static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p_.b));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p_.a));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p_.d));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p_.d));
+    std::array<cublasLtMatmulHeuristicResult_t, kCandidates> found{};
+    int count = 0;
+    const cublasStatus_t status =
+        f_.heuristic(handle, desc_, a_, b_, d_, d_, preference, kCandidates, found.data(), &count);
+    f_.preference_destroy(preference);
+    std::vector<cublasLtMatmulAlgo_t> result;
+    if (status == CUBLAS_STATUS_SUCCESS) {
+      for (int i = 0; i < count; ++i) {
+        const auto& one = found[static_cast<std::size_t>(i)];
+        if (one.state == CUBLAS_STATUS_SUCCESS && one.workspaceSize <= kLibraryWorkspace) {
+          result.push_back(one.algo);
+        }
+      }
+    }
+    if (result.empty()) require(CUBLAS_STATUS_NOT_SUPPORTED, "finding an algorithm", p_);
+    return result;
+  }
+
+  cublasStatus_t run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
+                     cudaStream_t stream) const {
+    const float one = 1.0f, before = p_.accumulate ? 1.0f : 0.0f;
+    const float* alpha = p_.factors != nullptr ? p_.factors : &one;
+    const float* beta = p_.factors != nullptr ? p_.factors + 1 : &before;
+    return f_.matmul(handle, desc_, alpha, p_.b, a_, p_.a, b_, beta, p_.d, d_, p_.d, d_, &algorithm,
+                     p_.workspace, kLibraryWorkspace, stream);
+  }
+
+ private:
+  template <typename T>
+  void set(cublasLtMatmulDescAttributes_t attribute, T value) {
+    require(f_.desc_set(desc_, attribute, &value, sizeof value), "describing", p_);
+  }
+  void layout(cublasLtMatrixLayout_t& to, DType type, std::int64_t rows, std::int64_t cols, std::int64_t ld) {
+    require(f_.layout_create(&to, type_of(type), static_cast<std::uint64_t>(rows),
+                             static_cast<std::uint64_t>(cols), ld),
+            "describing", p_);
+  }
+
+  const Functions& f_;
+  const LibraryProduct& p_;
+  cublasLtMatmulDesc_t desc_ = nullptr;
+  cublasLtMatrixLayout_t a_ = nullptr, b_ = nullptr, d_ = nullptr;
+};
+
+bool capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  octet::cuda::check(cudaStreamIsCapturing(stream, &status), "asking whether a stream is captured");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+/// Milliseconds of one run after a first one; infinite when the library refuses.
+float time_of(const Call& call, cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
+              cudaStream_t stream) {
+  constexpr int runs = 3;
+  if (call.run(handle, algorithm, stream) != CUBLAS_STATUS_SUCCESS) {
+    return std::numeric_limits<float>::infinity();
+  }
+  cudaEvent_t begin = nullptr, end = nullptr;
+  octet::cuda::check(cudaEventCreate(&begin), "timing a product");
+  octet::cuda::check(cudaEventCreate(&end), "timing a product");
+  octet::cuda::check(cudaEventRecord(begin, stream), "timing a product");
+  for (int i = 0; i < runs; ++i) call.run(handle, algorithm, stream);
+  octet::cuda::check(cudaEventRecord(end, stream), "timing a product");
+  octet::cuda::check(cudaEventSynchronize(end), "timing a product");
+  float time = 0.0f;
+  octet::cuda::check(cudaEventElapsedTime(&time, begin, end), "timing a product");
+  cudaEventDestroy(begin);
+  cudaEventDestroy(end);
+  return time / runs;
+}
+
+/// What algorithms depend on.
+using Key = std::array<std::int64_t, 16>;
+
+struct Choice {
+  cublasLtMatmulAlgo_t algorithm{};
+  bool timed = false;
+};
+
+/// The library on one device.
+class Library {
+ public:
+  Library() {
+    const cublasStatus_t status = functions().create(&handle_);
+    if (status != CUBLAS_STATUS_SUCCESS) {
+      throw Error(Problem{.what = "cuBLASLt does not start", .found = functions().status_string(status)});
+    }
+  }
+
+  void multiply(cudaStream_t stream, const LibraryProduct& p) {
+    const Call call(p);
+    const Key key = {p.m,
+                     p.n,
+                     p.k,
+                     p.a_ld,
+                     p.b_ld,
+                     p.d_ld,
+                     p.a_inner,
+                     p.b_inner,
+                     static_cast<std::int64_t>(p.a_type),
+                     static_cast<std::int64_t>(p.b_type),
+                     static_cast<std::int64_t>(p.d_type),
+                     p.fast_accumulation + 2 * (p.bias != nullptr) + 4 * (p.factors != nullptr),
+                     alignment(p.a),
+                     alignment(p.b),
+                     alignment(p.d),
+                     0};
+    const std::lock_guard lock(mutex_);
+    const auto found = choices_.find(key);
+    // Timing writes D several times, which only a product that overwrites D bears.
+    const bool may_time = !p.accumulate && p.factors == nullptr && gemm_timing() && !capturing(stream);
+    if (found != choices_.end() && (found->second.timed || !may_time)) {
+      return require(call.run(handle_, found->second.algorithm, stream), "multiplying", p);
+    }
+    const Choice choice = may_time ? fastest(call, stream, p) : first_that_runs(call, stream, p);
+    choices_.insert_or_assign(key, choice);
+  }
+
+ private:
+  /// Leaves D written.
+  Choice fastest(const Call& call, cudaStream_t stream, const LibraryProduct& p) {
+    const std::vector<cublasLtMatmulAlgo_t> candidates = call.candidates(handle_);
+    Choice best{.algorithm = candidates.front(), .timed = true};
+    float shortest = std::numeric_limits<float>::infinity();
+    for (const auto& candidate : candidates) {
+      const float time = time_of(call, handle_, candidate, stream);
+      if (time < shortest) {
+        shortest = time;
+        best.algorithm = candidate;
+      }
+    }
+    require(call.run(handle_, best.algorithm, stream), "multiplying", p);
+    return best;
+  }
+  /// Some combinations are refused only when they are run.
+  Choice first_that_runs(const Call& call, cudaStream_t stream, const LibraryProduct& p) {
+    cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
+    for (const auto& candidate : call.candidates(handle_)) {
+      status = call.run(handle_, candidate, stream);
+      if (status == CUBLAS_STATUS_SUCCESS) return {.algorithm = candidate, .timed = false};
+    }
+    require(status, "multiplying", p);
+    return {};
+  }
+
+  cublasLtHandle_t handle_ = nullptr;
+  std::mutex mutex_;
+  std::map<Key, Choice> choices_;
+};
+
+Library& library_of(int device) {
+  // Never destroyed: the driver may be gone when static objects are.
+  static std::mutex& mutex = *new std::mutex;
+  static auto& libraries = *new std::map<int, std::unique_ptr<Library>>;
+  const std::lock_guard lock(mutex);
+  auto& library = libraries[device];
+  if (!library) library = std::make_unique<Library>();
+  return *library;
+}
+
+}  // namespace
+
+void multiply(cudaStream_t stream, int device, const LibraryProduct& product) {
+  library_of(device).multiply(stream, product);
+}
+
+}  // namespace octet::ops::cuda

@@ -1,0 +1,41 @@
+// cuBLASLt as gemm uses it: loaded when the first product is enqueued, so that programs start without it; one
+// algorithm per kind of product, found once.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "octet/base/dtype.h"
+
+namespace octet::ops::cuda {
+
+/// cuBLASLt's scratch, whatever the shape: what NVIDIA recommends for Hopper.
+inline constexpr std::size_t kLibraryWorkspace = std::size_t{32} << 20;
+
+/// D [m, n] = A · Bᵀ with rows in memory one behind the other: A is [m, k] (or [k, m] when not `a_inner`), B
+/// is [n, k] (or [k, n] when not `b_inner`). FP8 is multiplied only with both inner.
+struct LibraryProduct {
+  std::int64_t m = 0, n = 0, k = 0;
+  const void* a = nullptr;
+  const void* b = nullptr;
+  void* d = nullptr;
+  std::int64_t a_ld = 0, b_ld = 0, d_ld = 0;
+  bool a_inner = true, b_inner = true;
+  DType a_type = DType::f32, b_type = DType::f32, d_type = DType::f32;
+  bool accumulate = false;
+  /// FP8: partial sums keep fewer bits (Hopper's tensor cores sum in about 14), good enough for activations.
+  bool fast_accumulation = false;
+  const float* a_scale = nullptr;  ///< FP8: device scalar on a 16-byte boundary
+  const float* b_scale = nullptr;
+  const float* factors =
+      nullptr;                 ///< device: what the product and what D is multiplied by; null: 1, accumulate
+  const void* bias = nullptr;  ///< [n] bf16, added to each row of a bf16 D
+  void* workspace = nullptr;   ///< kLibraryWorkspace bytes
+};
+
+/// Enqueues the product. Throws Error when the library is missing or has no algorithm.
+void multiply(cudaStream_t stream, int device, const LibraryProduct& product);
+
+}  // namespace octet::ops::cuda
