@@ -96,6 +96,7 @@ constexpr std::int64_t rms_norm_backward_block(std::int64_t rows) {
   OP(add_sum, AddSumArgs)                                    \
   OP(amax, AmaxArgs)                                         \
   OP(quantize, QuantizeArgs)                                 \
+  OP(transpose, TransposeArgs)                               \
   OP(current_scale, CurrentScaleArgs)                        \
   OP(delayed_scale, DelayedScaleArgs)                        \
   OP(convert, ConvertArgs)                                   \

@@ -20,6 +20,13 @@ void quantize(Stream& stream, ConstMatrix x, const QuantizeInto& into) {
   OCTET_DISPATCH(stream, quantize, args);
 }
 
+void transpose(Stream& stream, const TransposeArgs& args) {
+  check(args.rows >= 0 && args.cols >= 0, "transpose: a matrix has no negative sizes");
+  check(args.rows * args.cols == 0 || (args.from && args.to && args.from != args.to),
+        "transpose: from and to are two matrices");
+  OCTET_DISPATCH(stream, transpose, args);
+}
+
 void current_scale(Stream& stream, const CurrentScaleArgs& args) {
   check(args.count >= 0 && (args.count == 0 || (args.amax && args.formats && args.scale && args.scale_inv)),
         "current_scale: amax, formats, scale and scale_inv are needed");

@@ -1,6 +1,7 @@
 #include "gatherer.h"
 
 #include "octet/base/error.h"
+#include "octet/ops/quantize.h"
 
 namespace octet::zero {
 
@@ -24,6 +25,15 @@ Gatherer::Slot& Gatherer::slot_of(int group) {
   return slots_[static_cast<std::size_t>(segments_.copy_slot[static_cast<std::size_t>(group)])];
 }
 
+void Gatherer::transpose(const Segment& s, Stream& stream) {
+  for (const model::TensorSpec& tensor : s.spec->tensors) {
+    ops::transpose(stream, {.from = s.copy + tensor.offset,
+                            .rows = tensor.rows,
+                            .cols = tensor.cols,
+                            .to = s.transposed + tensor.offset});
+  }
+}
+
 void Gatherer::gather(int group, Stream& compute) {
   Slot& slot = slot_of(group);
   if (slot.occupant >= 0 && slot.occupant != group) {
@@ -41,6 +51,7 @@ void Gatherer::gather(int group, Stream& compute) {
     communicator_.all_gather(stream, {.name = s.spec->name.c_str(),
                                       .buffer = s.copy,
                                       .bytes = static_cast<std::int64_t>(s.copy_bytes(s.slice))});
+    if (s.transposed != nullptr) transpose(s, stream);
   }
   stream.record(*at(group).gathered);
   if (!overlap_) compute.wait(*at(group).gathered);

@@ -46,6 +46,7 @@ class Gatherer {
   Group& at(int group) { return groups_[static_cast<std::size_t>(group)]; }
   Slot& slot_of(int group);
   void gather(int group, Stream& compute);
+  static void transpose(const Segment& segment, Stream& stream);
   void gather_ahead(int group, Stream& compute);
 
   Segments& segments_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "octet/base/error.h"
+#include "octet/ops/gemm.h"
 
 namespace octet::zero {
 namespace {
@@ -54,6 +55,11 @@ void place_in_slots(Segments& all, const std::vector<int>& slot, Arena& arena, c
   }
 }
 
+/// Bytes of the transposed copies of a segment's matrices.
+std::size_t transposed_bytes(const Segment& s, const Arena& arena) {
+  return is_fp8(s.dtype) && ops::gemm_needs_transposed_fp8(arena.device()) ? s.copy_bytes(s.padded) : 0;
+}
+
 void reserve_parameters(Segments& all, Arena& arena, const Policy& policy) {
   all.each([&](Segment& s) {
     const auto state = static_cast<std::size_t>(s.state_count);
@@ -68,6 +74,7 @@ void reserve_parameters(Segments& all, Arena& arena, const Policy& policy) {
         s.master = arena.reserve_as<float>("parameters/master", state);
       }
       s.shard = s.copy + s.copy_bytes(s.own);
+      s.transposed = arena.reserve_as<std::uint8_t>("parameters/transposed", transposed_bytes(s, arena));
       return;
     }
     s.master = arena.reserve_as<float>("parameters/master", state);
@@ -79,6 +86,10 @@ void reserve_parameters(Segments& all, Arena& arena, const Policy& policy) {
       all, all.copy_slot, arena, "parameters/gathered",
       [](const Segment& s) { return s.copy_bytes(s.padded); },
       [](Segment& s, std::uint8_t* at) { s.copy = at; });
+  place_in_slots(
+      all, all.copy_slot, arena, "parameters/transposed",
+      [&](const Segment& s) { return transposed_bytes(s, arena); },
+      [](Segment& s, std::uint8_t* at) { s.transposed = at; });
 }
 
 void reserve_training(Segments& all, Arena& arena, const Policy& policy) {

@@ -15,9 +15,10 @@ struct Segment {
   std::int64_t slice = 0;
   std::int64_t own = 0;  ///< where this rank's slice begins: rank * slice
 
-  bool trained = false;           ///< has gradients and moments
-  DType dtype = DType::f32;       ///< of the compute copy: f32, bf16 or FP8
-  std::uint8_t* copy = nullptr;   ///< [padded] what the core reads
+  bool trained = false;                ///< has gradients and moments
+  DType dtype = DType::f32;            ///< of the compute copy: f32, bf16 or FP8
+  std::uint8_t* copy = nullptr;        ///< [padded] what the core reads
+  std::uint8_t* transposed = nullptr;  ///< [padded] FP8: each tensor as [cols, rows], where products need it
   std::uint8_t* shard = nullptr;  ///< [slice] own slice of the copy: inside `copy` unless parameters are cut
 
   std::int64_t state_begin = 0;  ///< masters and moments held: [state_begin, state_begin + state_count)

@@ -22,19 +22,32 @@ void append_slices(const model::SegmentSpec& spec, const SliceRange& range, cons
   }
 }
 
+namespace {
+
+/// The elements of one kind of state that `choice` names.
+void append_state(const Segment& s, float* data, const SliceChoice& choice, const std::string& prefix,
+                  std::vector<TensorSlice>& slices) {
+  if (data == nullptr) return;
+  const std::int64_t begin = choice.own_only ? s.own : s.state_begin;
+  append_slices(*s.spec,
+                {.begin = begin,
+                 .count = choice.own_only ? s.slice : s.state_count,
+                 .data = data + (begin - s.state_begin)},
+                prefix, slices);
+}
+
+}  // namespace
+
+std::vector<TensorSlice> parameter_slices(const Segment& segment, const SliceChoice& choice) {
+  std::vector<TensorSlice> slices;
+  append_state(segment, segment.master, choice, "", slices);
+  return slices;
+}
+
 std::vector<TensorSlice> state_slices(Segments& segments, const SliceChoice& choice) {
   std::vector<TensorSlice> slices;
   const auto add = [&](auto member, const std::string& prefix) {
-    segments.each([&](Segment& s) {
-      float* data = s.*member;
-      if (data == nullptr) return;
-      const std::int64_t begin = choice.own_only ? s.own : s.state_begin;
-      append_slices(*s.spec,
-                    {.begin = begin,
-                     .count = choice.own_only ? s.slice : s.state_count,
-                     .data = data + (begin - s.state_begin)},
-                    prefix, slices);
-    });
+    segments.each([&](Segment& s) { append_state(s, s.*member, choice, prefix, slices); });
   };
   add(&Segment::master, "");
   if (choice.moments) {

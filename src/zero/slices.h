@@ -26,6 +26,9 @@ struct SliceChoice {
 };
 std::vector<TensorSlice> state_slices(Segments& segments, const SliceChoice& choice);
 
+/// The parameters of one segment alone.
+std::vector<TensorSlice> parameter_slices(const Segment& segment, const SliceChoice& choice);
+
 /// Own slices of the gradients' sums.
 std::vector<TensorSlice> sum_slices(Segments& segments);
 

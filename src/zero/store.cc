@@ -7,6 +7,7 @@
 #include "gatherer.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
+#include "octet/device/host_mirror.h"
 #include "reducer.h"
 #include "segments.h"
 #include "slices.h"
@@ -24,6 +25,7 @@ std::vector<model::GroupParameters> operands(const Segments& segments, const pre
       for (std::size_t t = 0; t < s.spec->tensors.size(); ++t) {
         const model::TensorSpec& tensor = s.spec->tensors[t];
         weights.push_back({.data = s.copy + s.copy_bytes(tensor.offset),
+                           .transposed = s.transposed == nullptr ? nullptr : s.transposed + tensor.offset,
                            .dtype = s.dtype,
                            .rows = tensor.rows,
                            .cols = tensor.cols,
@@ -46,16 +48,11 @@ struct ParameterStore::Parts {
         gatherer(segments, with, device, how),
         reducer(segments, with, device, how),
         updater(segments, arena, with, how),
-        parameters(operands(segments, updater.scales())) {}
+        parameters(operands(segments, updater.scales())),
+        seen(device),
+        needed(device) {}
 
   int groups() const { return static_cast<int>(layout.groups.size()); }
-  void require_host_memory() const {
-    if (device.kind() != DeviceKind::cuda) return;
-    throw Error({.what = "state cannot be read as slices of host memory",
-                 .expected = "a store on the CPU",
-                 .found = device.description(),
-                 .fix = "stage it through an arena of the CPU"});
-  }
   TensorSlice step_slice() {
     return {.name = "optimizer/step",
             .dtype = DType::i64,
@@ -64,11 +61,9 @@ struct ParameterStore::Parts {
             .count = 1,
             .data = &optimizer_steps};
   }
-  void append_small_state(std::vector<TensorSlice>& slices) {
-    if (updater.scales() != nullptr) {
-      for (TensorSlice& slice : updater.scales()->state()) slices.push_back(std::move(slice));
-    }
-    slices.push_back(step_slice());
+  void append_scales(std::vector<TensorSlice>& slices) {
+    if (updater.scales() == nullptr) return;
+    for (TensorSlice& slice : updater.scales()->state()) slices.push_back(std::move(slice));
   }
 
   model::ParameterLayout layout;
@@ -80,6 +75,8 @@ struct ParameterStore::Parts {
   Reducer reducer;
   Updater updater;
   std::vector<model::GroupParameters> parameters;
+  HostMirror seen;    ///< what owned_slices and gradient_slices gave
+  HostMirror needed;  ///< what needed_slices gave, until refresh_copies takes it
   std::int64_t optimizer_steps = 0;
   int exceptions_at_start = std::uncaught_exceptions();
   bool stepping = false;  ///< between begin_step and finish
@@ -128,6 +125,7 @@ void ParameterStore::begin_step(int micro_batches) {
   check(parts_->options.training, "a store without gradients takes no steps");
   check(!parts_->stepping && !parts_->finished, "a step begins after the one before it was collected");
   parts_->stepping = true;
+  parts_->seen.clear();
   parts_->reducer.begin_step(micro_batches);
 }
 
@@ -183,34 +181,44 @@ StepResult ParameterStore::collect() {
 
 void ParameterStore::initialise(Stream& compute,
                                 const std::function<void(const std::vector<TensorSlice>&)>& fill) {
-  parts_->require_host_memory();
   synchronize(compute);
-  fill(state_slices(parts_->segments, {.own_only = false, .moments = false}));
+  if (parts_->device.host_reaches_memory()) {
+    fill(state_slices(parts_->segments, {.own_only = false, .moments = false}));
+  } else {
+    // One segment at a time, so that the host never holds the whole model.
+    parts_->segments.each([&](Segment& segment) {
+      fill(parts_->needed.open(parameter_slices(segment, {})));
+      parts_->needed.send();
+    });
+  }
   refresh_copies(compute, Scales::from_weights);
 }
 
 void ParameterStore::refresh_copies(Stream& compute, Scales scales) {
   check(!parts_->stepping, "copies are made anew between steps");
+  parts_->needed.send();
   parts_->updater.make_copies(scales, parts_->gatherer, compute);
 }
 
 std::vector<TensorSlice> ParameterStore::owned_slices() const {
-  parts_->require_host_memory();
   std::vector<TensorSlice> slices = state_slices(parts_->segments, {.own_only = true, .moments = true});
-  if (parts_->communicator.rank() == 0) parts_->append_small_state(slices);
+  const bool first = parts_->communicator.rank() == 0;
+  if (first) parts_->append_scales(slices);
+  slices = parts_->seen.fetch(std::move(slices));
+  if (first) slices.push_back(parts_->step_slice());
   return slices;
 }
 
 std::vector<TensorSlice> ParameterStore::needed_slices() const {
-  parts_->require_host_memory();
   std::vector<TensorSlice> slices = state_slices(parts_->segments, {.own_only = false, .moments = true});
-  parts_->append_small_state(slices);
+  parts_->append_scales(slices);
+  slices = parts_->needed.fetch(std::move(slices));
+  slices.push_back(parts_->step_slice());
   return slices;
 }
 
 std::vector<TensorSlice> ParameterStore::gradient_slices() const {
-  parts_->require_host_memory();
-  return sum_slices(parts_->segments);
+  return parts_->seen.fetch(sum_slices(parts_->segments));
 }
 
 void ParameterStore::synchronize(Stream& compute) {

@@ -126,9 +126,24 @@ void Updater::measure_weights(Stream& compute) {
   });
 }
 
+// Tensors are whole here. Where they are cut, they are transposed when they have been gathered.
+void Updater::quantise_both_ways(Segment& s, Stream& compute) {
+  for (std::size_t t = 0; t < s.spec->tensors.size(); ++t) {
+    const model::TensorSpec& tensor = s.spec->tensors[t];
+    ops::quantize(
+        compute,
+        ops::ConstMatrix(s.master + tensor.offset, DType::f32, tensor.rows, tensor.cols, tensor.cols),
+        {.format = s.dtype,
+         .row = s.copy + tensor.offset,
+         .transposed = s.transposed + tensor.offset,
+         .scale = scales_->scale(s.scales[t])});
+  }
+}
+
 void Updater::quantise_weights(Stream& compute) {
   segments_.each([&](Segment& s) {
     if (!is_fp8(s.dtype)) return;
+    if (s.transposed != nullptr && !policy_.shard_state) return quantise_both_ways(s, compute);
     std::uint8_t* copy = policy_.shard_state ? s.shard : s.copy;
     for (const ops::AdamWSpan& span : s.spans) {
       as_matrices(s.master + span.begin, span.count, [&](const ops::ConstMatrix& x, std::int64_t offset) {

@@ -42,6 +42,7 @@ class Updater {
   void update(Segment& segment, Stream& compute);
   void measure_weights(Stream& compute);
   void quantise_weights(Stream& compute);
+  void quantise_both_ways(Segment& segment, Stream& compute);
 
   Segments& segments_;
   comm::Communicator& communicator_;

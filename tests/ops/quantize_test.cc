@@ -42,6 +42,22 @@ TEST(Quantize, GivesTheBitsOfTheScalarCastForEveryExponent) {
   }
 }
 
+TEST(Transpose, PutsEveryByteAtItsPlace) {
+  for (const std::int64_t rows : {0, 1, 63, 64, 129}) {
+    for (const std::int64_t cols : {1, 7, 64, 200}) {
+      std::vector<std::uint8_t> from(static_cast<std::size_t>(rows * cols)), to(from.size(), 0xEE);
+      for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::uint8_t>(i * 37 + i / 251);
+      CpuStream stream;
+      transpose(stream, {.from = from.data(), .rows = rows, .cols = cols, .to = to.data()});
+      for (std::int64_t r = 0; r < rows; ++r) {
+        for (std::int64_t c = 0; c < cols; ++c) {
+          ASSERT_EQ(to[static_cast<std::size_t>(c * rows + r)], from[static_cast<std::size_t>(r * cols + c)]);
+        }
+      }
+    }
+  }
+}
+
 TEST(Quantize, EveryFp8ValueAndEveryMidpointRoundsToEven) {
   for (const DType format : {DType::e4m3, DType::e5m2}) {
     std::vector<float> x;

@@ -66,6 +66,8 @@ class Device {
   virtual std::unique_ptr<Stream> make_stream(const StreamOptions& options) = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
   virtual MemoryInfo memory() const = 0;
+  /// True when the host may read and write this device's memory in place (HostMirror asks).
+  virtual bool host_reaches_memory() const = 0;
 
   /// Zeroed memory on a 256-byte boundary (a distinct non-null address on the dry device, not to be read).
   /// Arena alone calls these. Throws Error when there is not enough.

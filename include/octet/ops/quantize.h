@@ -10,6 +10,15 @@ void amax(Stream& stream, ConstMatrix x, float* amax);
 /// Writes the FP8 copies of x (f32 or bf16) that `into` asks for, and raises its amax.
 void quantize(Stream& stream, ConstMatrix x, const QuantizeInto& into);
 
+/// to[c, r] = from[r, c], of bytes: the second layout of an FP8 matrix that came without it.
+struct TransposeArgs {
+  const std::uint8_t* from = nullptr;  ///< [rows, cols], dense
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  std::uint8_t* to = nullptr;  ///< [cols, rows], dense
+};
+void transpose(Stream& stream, const TransposeArgs& args);
+
 /// scale[i] = fp8_max(format[i]) / amax[i], scale_inv[i] = 1 / scale[i], for current scaling: an amax of
 /// zero, infinity or NaN gives scale 1, an infinite quotient FLT_MAX (TransformerEngine's recipe_common).
 struct CurrentScaleArgs {

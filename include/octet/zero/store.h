@@ -74,15 +74,18 @@ class ParameterStore final : public model::ParameterSource {
   void pass_by(Stream& compute);
 
   /// Fills the masters and makes the compute copies. `fill` gets the slices of parameters that this rank
-  /// needs (f32, by Hugging Face name, in host memory) and writes every element. All ranks call it.
+  /// needs (f32, by Hugging Face name, in host memory) and writes every element; where the host does not
+  /// reach the device's memory it is called several times with a part of them. All ranks call it.
   void initialise(Stream& compute, const std::function<void(const std::vector<TensorSlice>&)>& fill);
   /// Makes compute copies and FP8 weights from the masters, gathered where needed. All ranks call it.
   void refresh_copies(Stream& compute, Scales scales);
 
-  /// The state as named slices of host memory (CPU device; Error on a device whose memory the host cannot
-  /// reach): parameters by Hugging Face name, "exp_avg/<name>", "exp_avg_sq/<name>", "fp8_weights/scale" and
-  /// "fp8_weights/amax_history" with delayed scaling, "optimizer/step" (i64 [1]). Padding is left out.
-  /// Read and write them only after synchronize(), outside steps.
+  /// The state as named slices of host memory: parameters by Hugging Face name, "exp_avg/<name>",
+  /// "exp_avg_sq/<name>", "fp8_weights/scale" and "fp8_weights/amax_history" with delayed scaling,
+  /// "optimizer/step" (i64 [1]). Padding is left out. Call these, and read and write what they give, only
+  /// after synchronize(), outside steps. Where the host does not reach the device's memory the slices are
+  /// copies: those to be read last until the next of these calls or the next step, those to be written until
+  /// refresh_copies.
   ///
   /// owned: every element belongs to exactly one rank, at every stage; together they are a checkpoint.
   std::vector<TensorSlice> owned_slices() const;

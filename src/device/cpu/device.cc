@@ -71,6 +71,7 @@ class CpuDevice final : public Device {
 
   std::unique_ptr<Event> make_event() override { return std::make_unique<cpu::CpuEvent>(); }
 
+  bool host_reaches_memory() const override { return true; }
   MemoryInfo memory() const override { return cpu::machine_memory(); }
 
   void* allocate(std::size_t bytes) override {

@@ -155,6 +155,7 @@ class CudaDevice final : public Device {
     return std::make_unique<CudaEvent>();
   }
 
+  bool host_reaches_memory() const override { return false; }
   MemoryInfo memory() const override {
     use(properties_.ordinal);
     MemoryInfo info;

@@ -32,6 +32,7 @@ class DryDevice final : public Device {
     return std::make_unique<DryStream>(*this, options.name);
   }
   std::unique_ptr<Event> make_event() override { return std::make_unique<DryEvent>(); }
+  bool host_reaches_memory() const override { return true; }  // there is nothing behind its addresses
   MemoryInfo memory() const override {
     constexpr auto all = std::numeric_limits<std::size_t>::max();
     return {all, all};

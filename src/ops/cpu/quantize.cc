@@ -44,6 +44,21 @@ void quantize(const QuantizeArgs& a) {
   quantize_into(a.x, a.into);
 }
 
+void transpose(const TransposeArgs& a) {
+  // Tiles, so that both sides of the copy stay in the cache.
+  constexpr std::int64_t tile = 64;
+  simd::parallel_rows((a.cols + tile - 1) / tile, tile * a.rows, [&](std::int64_t first, std::int64_t last) {
+    const std::int64_t end = std::min(a.cols, last * tile);
+    for (std::int64_t r0 = 0; r0 < a.rows; r0 += tile) {
+      for (std::int64_t c = first * tile; c < end; ++c) {
+        for (std::int64_t r = r0; r < std::min(a.rows, r0 + tile); ++r) {
+          a.to[c * a.rows + r] = a.from[r * a.cols + c];
+        }
+      }
+    }
+  });
+}
+
 void current_scale(const CurrentScaleArgs& a) {
   for (std::int64_t i = 0; i < a.count; ++i) {
     const float amax = a.amax[i];

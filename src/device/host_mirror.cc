@@ -1,0 +1,66 @@
+#include "octet/device/host_mirror.h"
+
+#include <new>
+#include <string>
+#include <utility>
+
+#include "octet/base/error.h"
+
+namespace octet {
+
+namespace {
+constexpr std::size_t alignment = 64;
+}
+
+Stream& HostMirror::stream() {
+  if (!stream_) stream_ = device_.make_stream({.name = "state"});
+  return *stream_;
+}
+
+std::vector<TensorSlice> HostMirror::open(std::vector<TensorSlice> slices) {
+  clear();
+  if (device_.host_reaches_memory()) return slices;
+  std::size_t bytes = 0;
+  for (const TensorSlice& slice : slices) {
+    const std::size_t size = static_cast<std::size_t>(slice.count) * size_of(slice.dtype);
+    pieces_.push_back({.there = slice.data, .at = bytes, .bytes = size});
+    bytes += (size + alignment - 1) / alignment * alignment;
+  }
+  try {
+    memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  } catch (const std::bad_alloc&) {
+    clear();
+    throw Error({.what = "not enough host memory to hold the state of the GPU while it is saved or loaded",
+                 .expected = std::to_string(bytes) + " free bytes",
+                 .where = device_.description(),
+                 .fix = "free memory of this machine, or raise its limit"});
+  }
+  for (std::size_t i = 0; i < slices.size(); ++i) slices[i].data = memory_.get() + pieces_[i].at;
+  return slices;
+}
+
+std::vector<TensorSlice> HostMirror::fetch(std::vector<TensorSlice> slices) {
+  slices = open(std::move(slices));
+  if (pieces_.empty()) return slices;
+  for (const Piece& piece : pieces_) {
+    device_.copy_to_host(stream(), memory_.get() + piece.at, piece.there, piece.bytes);
+  }
+  stream().synchronize();
+  return slices;
+}
+
+void HostMirror::send() {
+  if (pieces_.empty()) return;
+  for (const Piece& piece : pieces_) {
+    device_.copy_to_device(stream(), piece.there, memory_.get() + piece.at, piece.bytes);
+  }
+  stream().synchronize();
+  clear();
+}
+
+void HostMirror::clear() {
+  pieces_.clear();
+  memory_.reset();
+}
+
+}  // namespace octet
