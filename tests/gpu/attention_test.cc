@@ -1,0 +1,347 @@
+// Attention on the GPU, held against its definition in float64 and against the CPU side.
+#include "octet/ops/attention.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "gpu/device_arrays.h"
+
+namespace octet::ops {
+namespace {
+
+struct Shape {
+  std::vector<std::int32_t> lengths = {1};
+  Heads heads = {1, 1, 64};
+  DType dtype = DType::f32;
+  float soft_cap = 0.0f;
+  std::int64_t window = 0;
+  std::int64_t after = 0;  ///< tokens of no document at the end
+  bool host_lengths = true;
+  std::string name() const {
+    return "heads " + std::to_string(heads.q_heads) + "/" + std::to_string(heads.kv_heads) + " of " +
+           std::to_string(heads.head_dim) + ", " + std::to_string(lengths.size()) + " documents, first of " +
+           std::to_string(lengths[0]) + ", window " + std::to_string(window) + ", cap " +
+           std::to_string(soft_cap) + ", " + std::string(name_of(dtype)) +
+           (host_lengths ? "" : ", lengths on the device only");
+  }
+};
+
+struct Inputs {
+  explicit Inputs(const Shape& s) : shape(s), starts(1, 0), qkv(0, s.dtype), d_out(0, s.dtype) {
+    for (const auto length : s.lengths) starts.push_back(starts.back() + length);
+    tokens = starts.back() + s.after;
+    qkv = HostArray(tokens * s.heads.qkv_width(), s.dtype);
+    d_out = HostArray(tokens * s.heads.q_heads * s.heads.head_dim, s.dtype);
+    std::mt19937 random(static_cast<unsigned>(tokens * 131 + s.heads.head_dim));
+    qkv.fill(random, 1.5f);
+    d_out.fill(random, 1.0f);
+  }
+  float scale() const { return 1.0f / std::sqrt(static_cast<float>(shape.heads.head_dim)); }
+  Shape shape;
+  std::vector<std::int32_t> starts;
+  std::int64_t tokens = 0;
+  HostArray qkv, d_out;
+};
+
+struct Outcome {
+  HostArray out, lse, d_qkv;
+};
+
+Outcome run(Bench& bench, const Inputs& in) {
+  const Shape& s = in.shape;
+  const Heads& heads = s.heads;
+  const std::int64_t width = heads.q_heads * heads.head_dim, all = heads.qkv_width();
+  Outcome r{.out = HostArray(in.tokens * width, s.dtype),
+            .lse = HostArray(heads.q_heads * in.tokens, DType::f32),
+            .d_qkv = HostArray(in.tokens * all, s.dtype)};
+  Workspace workspace;
+  const std::int64_t longest = *std::max_element(s.lengths.begin(), s.lengths.end());
+  workspace.bytes = attention_workspace(bench.device(), heads, s.dtype, in.tokens, longest);
+  workspace.data = bench.room(workspace.bytes);
+  const Documents documents{.cu_seqlens = bench.put(in.starts),
+                            .host_cu_seqlens = s.host_lengths ? in.starts.data() : nullptr,
+                            .count = static_cast<std::int64_t>(s.lengths.size()),
+                            .max_length = longest,
+                            .tokens = in.tokens};
+  const ConstMatrix qkv(bench.put(in.qkv), s.dtype, in.tokens, all, all);
+  const Matrix out{bench.put(r.out), s.dtype, in.tokens, width, width};
+  auto* lse = static_cast<float*>(bench.put(r.lse));
+  attention(bench.stream(), {.qkv = qkv,
+                             .heads = heads,
+                             .documents = documents,
+                             .scale = in.scale(),
+                             .soft_cap = s.soft_cap,
+                             .window = s.window,
+                             .out = out,
+                             .lse = lse,
+                             .workspace = workspace});
+  const Matrix d_qkv{bench.put(r.d_qkv), s.dtype, in.tokens, all, all};
+  attention_backward(bench.stream(),
+                     {.qkv = qkv,
+                      .out = out,
+                      .d_out = ConstMatrix(bench.put(in.d_out), s.dtype, in.tokens, width, width),
+                      .lse = lse,
+                      .heads = heads,
+                      .documents = documents,
+                      .scale = in.scale(),
+                      .soft_cap = s.soft_cap,
+                      .window = s.window,
+                      .d_qkv = d_qkv,
+                      .workspace = workspace});
+  bench.get(r.out, out.data);
+  bench.get(r.lse, lse);
+  bench.get(r.d_qkv, d_qkv.data);
+  return r;
+}
+
+/// The definition.
+struct Reference {
+  std::vector<double> out, lse, d_qkv;
+};
+
+Reference reference(const Inputs& in) {
+  const Heads& h = in.shape.heads;
+  const std::int64_t d = h.head_dim, width = h.q_heads * d, ld = h.qkv_width();
+  Reference r{.out = std::vector<double>(static_cast<std::size_t>(in.tokens * width)),
+              .lse = std::vector<double>(static_cast<std::size_t>(h.q_heads * in.tokens)),
+              .d_qkv = std::vector<double>(static_cast<std::size_t>(in.tokens * ld))};
+  std::vector<double> x(r.d_qkv.size()), g(r.out.size());
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = in.qkv[static_cast<std::int64_t>(i)];
+  for (std::size_t i = 0; i < g.size(); ++i) g[i] = in.d_out[static_cast<std::int64_t>(i)];
+  std::vector<double> weight, slope, d_weight;
+  for (std::size_t document = 0; document + 1 < in.starts.size(); ++document) {
+    for (std::int64_t head = 0; head < h.q_heads; ++head) {
+      const std::int64_t kv = head / (h.q_heads / h.kv_heads);
+      const std::int64_t k_at = (h.q_heads + kv) * d, v_at = k_at + h.kv_heads * d;
+      for (std::int64_t i = in.starts[document]; i < in.starts[document + 1]; ++i) {
+        std::int64_t first = in.starts[document];
+        if (in.shape.window > 0) first = std::max(first, i - in.shape.window + 1);
+        const auto seen = static_cast<std::size_t>(i - first + 1);
+        weight.assign(seen, 0);
+        slope.assign(seen, 1);
+        d_weight.assign(seen, 0);
+        const double* q = &x[static_cast<std::size_t>(i * ld + head * d)];
+        const double* out_gradient = &g[static_cast<std::size_t>(i * width + head * d)];
+        double* out = &r.out[static_cast<std::size_t>(i * width + head * d)];
+        double highest = -INFINITY, sum = 0, delta = 0;
+        for (std::size_t j = 0; j < seen; ++j) {
+          const double* k = &x[static_cast<std::size_t>((first + static_cast<std::int64_t>(j)) * ld + k_at)];
+          double s = 0;
+          for (std::int64_t l = 0; l < d; ++l) s += q[l] * k[l];
+          s *= double{in.scale()};
+          if (in.shape.soft_cap > 0) {
+            const double t = std::tanh(s / double{in.shape.soft_cap});
+            s = double{in.shape.soft_cap} * t;
+            slope[j] = 1 - t * t;
+          }
+          weight[j] = s;
+          highest = std::max(highest, s);
+        }
+        for (const double s : weight) sum += std::exp(s - highest);
+        const double lse = highest + std::log(sum);
+        r.lse[static_cast<std::size_t>(head * in.tokens + i)] = lse;
+        for (std::size_t j = 0; j < seen; ++j) {
+          const auto row = static_cast<std::size_t>((first + static_cast<std::int64_t>(j)) * ld + v_at);
+          weight[j] = std::exp(weight[j] - lse);
+          for (std::int64_t l = 0; l < d; ++l) {
+            const auto at = row + static_cast<std::size_t>(l);
+            out[l] += weight[j] * x[at];
+            d_weight[j] += out_gradient[l] * x[at];
+            r.d_qkv[at] += weight[j] * out_gradient[l];
+          }
+          delta += weight[j] * d_weight[j];
+        }
+        double* d_q = &r.d_qkv[static_cast<std::size_t>(i * ld + head * d)];
+        for (std::size_t j = 0; j < seen; ++j) {
+          const auto row = static_cast<std::size_t>((first + static_cast<std::int64_t>(j)) * ld + k_at);
+          const double ds = weight[j] * (d_weight[j] - delta) * slope[j] * double{in.scale()};
+          for (std::int64_t l = 0; l < d; ++l) {
+            d_q[l] += ds * x[row + static_cast<std::size_t>(l)];
+            r.d_qkv[row + static_cast<std::size_t>(l)] += ds * q[l];
+          }
+        }
+      }
+    }
+  }
+  return r;
+}
+
+double distance(const HostArray& got, const std::vector<double>& want) {
+  return relative_distance([&](std::int64_t i) { return got[i]; },
+                           [&](std::int64_t i) { return want[static_cast<std::size_t>(i)]; }, got.count());
+}
+
+double distance(const HostArray& got, const HostArray& want) {
+  return relative_distance([&](std::int64_t i) { return got[i]; }, [&](std::int64_t i) { return want[i]; },
+                           got.count());
+}
+
+void check_shape(const Shape& shape) {
+  SCOPED_TRACE(shape.name());
+  const Inputs in(shape);
+  Bench gpu(make_cuda_device()), cpu(make_cpu_device());
+  try {
+    const Outcome got = run(gpu, in), other = run(cpu, in);
+    const Reference want = reference(in);
+    // Norms over whole arrays: bf16 rounds weights, gradients of scores and results, each by 2^-9 at most.
+    const bool narrow = shape.dtype == DType::bf16;
+    EXPECT_LT(distance(got.out, want.out), narrow ? 6e-3 : 2e-6) << shape.name();
+    EXPECT_LT(distance(got.lse, want.lse), 2e-6) << shape.name();
+    EXPECT_LT(distance(got.d_qkv, want.d_qkv), narrow ? 1.2e-2 : 6e-6) << shape.name();
+    EXPECT_LT(distance(got.out, other.out), narrow ? 8e-3 : 3e-6) << shape.name() << " (against the CPU)";
+    EXPECT_LT(distance(got.d_qkv, other.d_qkv), narrow ? 1.6e-2 : 8e-6)
+        << shape.name() << " (against the CPU)";
+  } catch (const std::exception& e) {
+    ADD_FAILURE() << shape.name() << ": " << e.what();
+  }
+}
+
+constexpr DType dtypes[] = {DType::f32, DType::bf16};
+
+TEST(GpuAttention, AgreesForEveryHeadSize) {
+  for (const std::int64_t head_dim : {1, 8, 33, 64, 80, 96, 128, 192, 256}) {
+    for (const DType dtype : dtypes) {
+      check_shape({.lengths = {129}, .heads = {2, 1, head_dim}, .dtype = dtype});
+      check_shape({.lengths = {127, 2}, .heads = {2, 2, head_dim}, .dtype = dtype});
+    }
+  }
+}
+
+TEST(GpuAttention, AgreesForEveryLength) {
+  for (const std::int32_t length : {1, 2, 15, 16, 17, 63, 64, 65, 127, 128, 129, 200, 513}) {
+    for (const DType dtype : dtypes) check_shape({.lengths = {length}, .heads = {2, 1, 64}, .dtype = dtype});
+  }
+}
+
+TEST(GpuAttention, DocumentsDoNotSeeEachOther) {
+  for (const DType dtype : dtypes) {
+    for (const bool host : {true, false}) {
+      check_shape(
+          {.lengths = {3, 127, 1, 0, 64, 129}, .heads = {4, 2, 48}, .dtype = dtype, .host_lengths = host});
+      check_shape({.lengths = {128, 128, 128}, .heads = {4, 1, 128}, .dtype = dtype, .host_lengths = host});
+      check_shape(
+          {.lengths = {100, 100}, .heads = {4, 4, 64}, .dtype = dtype, .after = 28, .host_lengths = host});
+      check_shape({.lengths = {0, 0, 5, 0}, .heads = {2, 1, 128}, .dtype = dtype, .host_lengths = host});
+      check_shape({.lengths = {1, 1, 1, 1, 1}, .heads = {2, 1, 128}, .dtype = dtype, .host_lengths = host});
+      check_shape({.lengths = {700, 31, 290}, .heads = {8, 2, 128}, .dtype = dtype, .host_lengths = host});
+    }
+  }
+}
+
+TEST(GpuAttention, QueryHeadsShareKeyHeads) {
+  for (const DType dtype : dtypes) {
+    check_shape({.lengths = {90, 40}, .heads = {8, 8, 32}, .dtype = dtype});
+    check_shape({.lengths = {90, 40}, .heads = {8, 4, 64}, .dtype = dtype});
+    check_shape({.lengths = {90, 40}, .heads = {6, 2, 128}, .dtype = dtype});
+    check_shape({.lengths = {90, 40}, .heads = {7, 1, 64}, .dtype = dtype});
+  }
+}
+
+TEST(GpuAttention, WindowsOfEveryWidthAreKept) {
+  for (const DType dtype : dtypes) {
+    for (const std::int64_t window : {1, 2, 63, 64, 65, 129, 1000}) {
+      check_shape({.lengths = {260, 33}, .heads = {2, 1, 64}, .dtype = dtype, .window = window});
+    }
+  }
+}
+
+TEST(GpuAttention, SoftCapsAndTheirDerivative) {
+  for (const DType dtype : dtypes) {
+    check_shape({.lengths = {150}, .heads = {2, 2, 64}, .dtype = dtype, .soft_cap = 2.0f});
+    check_shape(
+        {.lengths = {150, 77}, .heads = {4, 2, 256}, .dtype = dtype, .soft_cap = 30.0f, .window = 50});
+  }
+}
+
+TEST(GpuAttention, TokensOfNoDocumentGetZeros) {
+  for (const DType dtype : dtypes) {
+    const Inputs in({.lengths = {20, 44}, .heads = {2, 1, 64}, .dtype = dtype, .after = 70});
+    Bench gpu(make_cuda_device());
+    const Outcome got = run(gpu, in);
+    for (std::int64_t i = 64 * 128; i < got.out.count(); ++i) ASSERT_EQ(got.out[i], 0.0);
+    for (std::int64_t i = 64 * 256; i < got.d_qkv.count(); ++i) ASSERT_EQ(got.d_qkv[i], 0.0);
+  }
+}
+
+TEST(GpuAttention, ForwardAndOwnBackwardGiveEqualBits) {
+  for (const DType dtype : dtypes) {
+    // A window keeps backward with the kernels that sum in one order.
+    const Inputs in({.lengths = {300, 5, 130}, .heads = {4, 2, 64}, .dtype = dtype, .soft_cap = 20.0f});
+    Bench gpu(make_cuda_device());
+    const Outcome first = run(gpu, in);
+    for (int again = 0; again < 3; ++again) {
+      const Outcome next = run(gpu, in);
+      EXPECT_EQ(next.out.bytes, first.out.bytes);
+      EXPECT_EQ(next.d_qkv.bytes, first.d_qkv.bytes);
+      EXPECT_EQ(next.lse.bytes, first.lse.bytes);
+    }
+  }
+}
+
+TEST(GpuAttention, LargeScoresDoNotOverflow) {
+  Inputs in({.lengths = {100}, .heads = {1, 1, 64}});
+  for (std::int64_t i = 0; i < in.qkv.count(); ++i) {
+    if (i % 192 < 128) in.qkv.set(i, static_cast<float>(in.qkv[i]) * 60.0f);
+  }
+  Bench gpu(make_cuda_device());
+  EXPECT_LT(distance(run(gpu, in).out, reference(in).out), 2e-2);  // scores near 1e4 lose digits
+}
+
+/// Two sequences that grow by a prompt and then by single tokens.
+HostArray decode(Bench& bench, DType dtype, const Heads& heads, float soft_cap, std::int64_t window) {
+  constexpr std::int64_t capacity = 300, slots = 3;
+  const std::int64_t width = heads.q_heads * heads.head_dim, kv = heads.kv_heads * heads.head_dim;
+  const std::size_t cache_bytes = static_cast<std::size_t>(slots * capacity * kv) * size_of(dtype);
+  void* k_cache = bench.room(cache_bytes);
+  void* v_cache = bench.room(cache_bytes);
+  std::mt19937 random(11);
+  HostArray all(0, dtype);
+  std::int32_t next[slots] = {0, 0, 0};
+  for (const std::vector<std::int32_t>& counts :
+       {std::vector<std::int32_t>{129, 0, 127}, {1, 0, 1}, {1, 0, 0}, {0, 0, 1}, {100, 1, 64}}) {
+    std::vector<std::int32_t> slot_of, position;
+    for (std::int32_t slot = 0; slot < slots; ++slot) {
+      for (std::int32_t i = 0; i < counts[static_cast<std::size_t>(slot)]; ++i) {
+        slot_of.push_back(slot);
+        position.push_back(next[slot]++);
+      }
+    }
+    const auto tokens = static_cast<std::int64_t>(slot_of.size());
+    HostArray qkv(tokens * heads.qkv_width(), dtype), out(tokens * width, dtype);
+    qkv.fill(random, 1.5f);
+    void* to = bench.put(out);
+    cached_attention(bench.stream(),
+                     {.qkv = ConstMatrix(bench.put(qkv), dtype, tokens, heads.qkv_width(), heads.qkv_width()),
+                      .heads = heads,
+                      .slots = bench.put(slot_of),
+                      .positions = bench.put(position),
+                      .k_cache = k_cache,
+                      .v_cache = v_cache,
+                      .capacity = capacity,
+                      .scale = 0.1f,
+                      .soft_cap = soft_cap,
+                      .window = window,
+                      .out = Matrix{to, dtype, tokens, width, width}});
+    bench.get(out, to);
+    all.bytes.insert(all.bytes.end(), out.bytes.begin(), out.bytes.end());
+  }
+  return all;
+}
+
+TEST(GpuAttention, DecodingAgreesWithTheCpu) {
+  for (const DType dtype : dtypes) {
+    for (const std::int64_t head_dim : {1, 33, 64, 80, 128, 256}) {
+      for (const std::int64_t window : {0, 50}) {
+        const Heads heads{4, 2, head_dim};
+        const float cap = window > 0 ? 20.0f : 0.0f;
+        Bench gpu(make_cuda_device()), cpu(make_cpu_device());
+        EXPECT_LT(distance(decode(gpu, dtype, heads, cap, window), decode(cpu, dtype, heads, cap, window)),
+                  dtype == DType::bf16 ? 4e-3 : 3e-6)
+            << head_dim << " window " << window;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octet::ops

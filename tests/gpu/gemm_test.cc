@@ -1,0 +1,268 @@
+// Products on the GPU, held against float64 and, bit for bit where sums allow it, against themselves.
+#include "octet/ops/gemm.h"
+
+#include "gpu/device_arrays.h"
+
+namespace octet::ops {
+namespace {
+
+struct Case {
+  Product product = Product::forward;
+  std::int64_t m = 1, n = 1, k = 1;
+  DType a = DType::f32, b = DType::f32, d = DType::f32;
+  bool accumulate = false, bias = false;
+  std::int64_t gap = 0;       ///< elements between the rows of D
+  bool own_boundary = false;  ///< scales on 16-byte boundaries
+  std::string name() const {
+    const char* names[] = {"forward", "dgrad", "wgrad"};
+    return std::string(names[static_cast<int>(product)]) + " [" + std::to_string(m) + "," +
+           std::to_string(n) + "," + std::to_string(k) + "] " + std::string(name_of(a)) + " x " +
+           std::string(name_of(b)) + " -> " + std::string(name_of(d)) + (accumulate ? " accumulated" : "") +
+           (bias ? " with bias" : "") + " gap " + std::to_string(gap);
+  }
+};
+
+struct Outcome {
+  HostArray d;
+  bool fp8 = false;
+};
+
+struct Inputs {
+  explicit Inputs(const Case& c)
+      : a(c.m * c.k, c.a), b(c.k * c.n, c.b), before(c.m * (c.n + c.gap), c.d), bias(c.n, DType::f32) {
+    std::mt19937 random(static_cast<unsigned>(c.m * 31 + c.n * 7 + c.k));
+    a.fill(random, is_fp8(c.a) ? 20.0f : 1.0f);
+    b.fill(random, is_fp8(c.b) ? 20.0f : 1.0f);
+    before.fill(random, 1.0f);
+    bias.fill(random, 1.0f);
+  }
+  HostArray a, b, before, bias;
+};
+
+std::vector<std::uint8_t> transposed(const HostArray& x, std::int64_t rows, std::int64_t cols) {
+  std::vector<std::uint8_t> t(x.bytes.size());
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < cols; ++c) {
+      t[static_cast<std::size_t>(c * rows + r)] = x.bytes[static_cast<std::size_t>(r * cols + c)];
+    }
+  }
+  return t;
+}
+
+constexpr float a_scale = 0.037f, b_scale = 0.011f;
+
+Outcome run(Bench& bench, const Case& c, const Inputs& in) {
+  const bool wgrad = c.product == Product::wgrad, forward = c.product == Product::forward;
+  GemmArgs args{.product = c.product, .accumulate = c.accumulate};
+  args.a = {.data = bench.put(in.a), .dtype = c.a, .rows = wgrad ? c.k : c.m, .cols = wgrad ? c.m : c.k};
+  args.b = {.data = bench.put(in.b), .dtype = c.b, .rows = forward ? c.n : c.k, .cols = forward ? c.k : c.n};
+  if (is_fp8(c.a)) {
+    std::vector<float> scales(8, NAN);  // the second on no boundary, unless wanted
+    scales[0] = a_scale;
+    const std::size_t second = c.own_boundary ? 4 : 1;
+    scales[second] = b_scale;
+    const float* at = bench.put(scales);
+    args.a.scale_inv = at;
+    args.b.scale_inv = at + second;
+    args.a.transposed = bench.put(transposed(in.a, args.a.rows, args.a.cols));
+    args.b.transposed = bench.put(transposed(in.b, args.b.rows, args.b.cols));
+  }
+  const std::int64_t ld = c.n + c.gap;
+  void* d = bench.put(in.before);
+  args.d = {.data = d, .dtype = c.d, .rows = c.m, .cols = c.n, .ld = ld};
+  if (c.bias) args.bias = static_cast<const float*>(bench.put(in.bias));
+  args.workspace.bytes = gemm_workspace(bench.device(), args);
+  args.workspace.data = bench.room(args.workspace.bytes);
+  gemm(bench.stream(), args);
+  Outcome result{.d = HostArray(c.m * ld, c.d), .fp8 = gemm_multiplies_fp8(bench.device(), args)};
+  bench.get(result.d, d);
+  return result;
+}
+
+/// Holds every element against float64. FP8 in fast accumulation sums in about 14 bits.
+void expect_product(const Case& c, const Inputs& in, const Outcome& got) {
+  const bool wgrad = c.product == Product::wgrad, forward = c.product == Product::forward;
+  const double scale = is_fp8(c.a) ? double{a_scale} * double{b_scale} : 1.0;
+  const double unit = got.fp8 ? (forward ? 0x1p-10 : 0x1p-12) : 0.6e-7;
+  double worst = 0;
+  std::string where;
+  for (std::int64_t i = 0; i < c.m; ++i) {
+    for (std::int64_t j = 0; j < c.n + c.gap; ++j) {
+      const std::int64_t at = i * (c.n + c.gap) + j;
+      if (j >= c.n) {
+        ASSERT_EQ(got.d[at], in.before[at]) << c.name() << ": written between the rows of D";
+        continue;
+      }
+      double sum = 0, size = 0;
+      for (std::int64_t l = 0; l < c.k; ++l) {
+        const double x = in.a[wgrad ? l * c.m + i : i * c.k + l];
+        const double y = in.b[forward ? j * c.k + l : l * c.n + j];
+        sum += x * y;
+        size += x * y * x * y;
+      }
+      double want = sum * scale;
+      if (c.bias) want += in.bias[j];
+      if (c.accumulate) want += in.before[at];
+      const double rounded = c.d == DType::bf16 ? 1.0 / 256 : 3e-7;
+      const double bias = c.bias && c.d == DType::bf16 ? std::abs(in.bias[j]) / 256 : 0;
+      const double tolerance = std::sqrt(size) * scale * unit * (6 + std::sqrt(static_cast<double>(c.k))) +
+                               1e-6 + bias + std::abs(want) * rounded;
+      const double error = std::isfinite(got.d[at]) ? std::abs(got.d[at] - want) / tolerance : INFINITY;
+      if (error > worst) {
+        worst = error;
+        where = std::to_string(i) + "," + std::to_string(j) + ": " + std::to_string(got.d[at]) + ", not " +
+                std::to_string(want);
+      }
+    }
+  }
+  EXPECT_LE(worst, 1.0) << c.name() << " at " << where << (got.fp8 ? " in FP8" : "");
+}
+
+void check_case(const Case& c) {
+  SCOPED_TRACE(c.name());
+  const Inputs in(c);
+  Bench bench(make_cuda_device());
+  try {
+    expect_product(c, in, run(bench, c, in));
+  } catch (const std::exception& e) {
+    ADD_FAILURE() << c.name() << ": " << e.what();
+  }
+}
+
+constexpr Product products[] = {Product::forward, Product::dgrad, Product::wgrad};
+struct Sizes {
+  std::int64_t m, n, k;
+};
+constexpr Sizes sizes[] = {{1, 1, 1},      {1, 512, 256}, {127, 129, 33},  {129, 1, 127}, {64, 48, 128},
+                           {130, 203, 17}, {3, 5, 1},     {128, 256, 127}, {129, 64, 80}, {256, 128, 512}};
+
+TEST(GpuGemm, EveryProductOfWideDtypesAgreesWithFloat64) {
+  for (const Product product : products) {
+    for (const auto& s : sizes) {
+      for (const DType operands : {DType::f32, DType::bf16}) {
+        for (const DType d : {DType::f32, DType::bf16}) {
+          for (const bool accumulate : {false, true}) {
+            check_case({.product = product,
+                        .m = s.m,
+                        .n = s.n,
+                        .k = s.k,
+                        .a = operands,
+                        .b = operands,
+                        .d = d,
+                        .accumulate = accumulate,
+                        .bias = product == Product::forward,
+                        .gap = accumulate ? 0 : 3});
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(GpuGemm, Fp8OfEveryShapeAgreesWithFloat64) {
+  const std::pair<DType, DType> formats[] = {
+      {DType::e4m3, DType::e4m3}, {DType::e5m2, DType::e4m3}, {DType::e4m3, DType::e5m2}};
+  for (const Product product : products) {
+    for (const auto& s : sizes) {
+      for (const auto& [a, b] : formats) {
+        for (const bool accumulate : {false, true}) {
+          check_case({.product = product,
+                      .m = s.m,
+                      .n = s.n,
+                      .k = s.k,
+                      .a = a,
+                      .b = b,
+                      .d = accumulate ? DType::f32 : DType::bf16,
+                      .accumulate = accumulate,
+                      .bias = product == Product::forward,
+                      .own_boundary = a == b});
+        }
+      }
+    }
+  }
+}
+
+TEST(GpuGemm, Fp8IsMultipliedAsFp8WhereTheShapesOfModelsAllow) {
+  Bench bench(make_cuda_device());
+  const auto runs = [&](Product product, std::int64_t m, std::int64_t n, std::int64_t k) {
+    const Case c{
+        .product = product, .m = m, .n = n, .k = k, .a = DType::e4m3, .b = DType::e4m3, .d = DType::bf16};
+    return run(bench, c, Inputs(c)).fp8;
+  };
+  for (const std::int64_t tokens : {1, 127, 128, 129}) {
+    EXPECT_TRUE(runs(Product::forward, tokens, 64, 128)) << tokens;
+    EXPECT_TRUE(runs(Product::dgrad, tokens, 64, 128)) << tokens;
+    EXPECT_TRUE(runs(Product::wgrad, 64, 128, tokens)) << tokens;
+  }
+  EXPECT_FALSE(runs(Product::forward, 128, 100, 128));  // a row of D is no multiple of 16 bytes
+}
+
+TEST(GpuGemm, CopiesLargerThanTheirScratchAreMultipliedInPieces) {
+  // 2 * (4112 + 4096) * 8197 bytes of decoded operands, more than the 64 MiB that are set aside.
+  const Case c{
+      .product = Product::wgrad, .m = 4112, .n = 4090, .k = 8197, .a = DType::e4m3, .b = DType::e4m3};
+  const Inputs in(c);
+  Bench gpu(make_cuda_device());
+  const Outcome got = run(gpu, c, in);
+  EXPECT_FALSE(got.fp8);
+  std::mt19937 random(3);
+  for (int sample = 0; sample < 400; ++sample) {
+    const auto i = static_cast<std::int64_t>(random() % static_cast<unsigned>(c.m));
+    const auto j = static_cast<std::int64_t>(random() % static_cast<unsigned>(c.n));
+    double want = 0, size = 0;
+    for (std::int64_t l = 0; l < c.k; ++l) {
+      const double term = in.a[l * c.m + i] * in.b[l * c.n + j] * double{a_scale} * double{b_scale};
+      want += term;
+      size += std::abs(term);
+    }
+    EXPECT_NEAR(got.d[i * c.n + j], want, size * 1e-6) << i << " " << j;
+  }
+}
+
+TEST(GpuGemm, EqualInputsGiveEqualBits) {
+  for (const DType operands : {DType::bf16, DType::e4m3}) {
+    const Case c{.product = Product::wgrad, .m = 256, .n = 512, .k = 4096, .a = operands, .b = operands};
+    const Inputs in(c);
+    Bench bench(make_cuda_device());
+    const Outcome first = run(bench, c, in);
+    for (int again = 0; again < 3; ++again) EXPECT_EQ(run(bench, c, in).d.bytes, first.d.bytes);
+  }
+}
+
+TEST(GpuGemm, NothingToSumGivesZerosAndTheBias) {
+  for (const bool accumulate : {false, true}) {
+    check_case(
+        {.m = 5, .n = 7, .k = 0, .a = DType::bf16, .b = DType::bf16, .accumulate = accumulate, .bias = true});
+    check_case({.m = 5, .n = 7, .k = 0, .a = DType::bf16, .b = DType::bf16, .accumulate = accumulate});
+  }
+}
+
+TEST(GpuGemm, EveryFp8ValueIsMultipliedExactly) {
+  Bench bench(make_cuda_device());
+  for (const DType format : {DType::e4m3, DType::e5m2}) {
+    for (const std::int64_t n : {1, 16}) {  // decoded, and filled up
+      std::vector<std::uint8_t> all(256), ones(static_cast<std::size_t>(n), to_fp8(1.0f, DType::e4m3));
+      for (std::size_t i = 0; i < 256; ++i) all[i] = static_cast<std::uint8_t>(i);
+      GemmArgs args;
+      args.a = {.data = bench.put(all), .dtype = format, .rows = 256, .cols = 1};
+      args.b = {.data = bench.put(ones), .dtype = DType::e4m3, .rows = n, .cols = 1};
+      HostArray d(256 * n, DType::f32);
+      args.d = {.data = bench.put(d), .dtype = DType::f32, .rows = 256, .cols = n, .ld = n};
+      args.workspace.bytes = gemm_workspace(bench.device(), args);
+      args.workspace.data = bench.room(args.workspace.bytes);
+      gemm(bench.stream(), args);
+      bench.get(d, args.d.data);
+      for (std::int64_t i = 0; i < 256; ++i) {
+        const auto want = static_cast<double>(from_fp8(static_cast<std::uint8_t>(i), format));
+        if (std::isnan(want)) {
+          EXPECT_TRUE(std::isnan(d[i * n])) << name_of(format) << " " << i;
+        } else {
+          EXPECT_EQ(d[i * n], want) << name_of(format) << " " << i << " n " << n;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octet::ops
