@@ -63,16 +63,14 @@ void add_sharding(Table& t) {
       .one_of({"auto", "cpu", "cuda"});
   t.used("zero_stage", &Config::zero_stage,
          "What the ranks share out: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters.")
-      .one_of({"0", "1", "2", "3"})
-      .refuse("2", "only stages 0 and 1 are built; use zero_stage: 1")
-      .refuse("3", "only stages 0 and 1 are built; use zero_stage: 1");
+      .one_of({"0", "1", "2", "3"});
   t.used("overlap_comm", &Config::overlap_comm,
          "Communicate while computing; the results do not depend on it.");
   t.used("reduce_dtype", &Config::reduce_dtype,
-         "What gradients travel as; they are summed in fp32 whatever it is.")
+         "What gradients of matrices travel as (fp8, int8: blocks of 128 with a scale); they are summed in "
+         "fp32 "
+         "whatever it is. Vectors and small groups travel in fp32.")
       .one_of({"fp32", "bf16", "fp8", "int8"})
-      .refuse("fp8", "compressed reductions are not built; use fp32 or bf16")
-      .refuse("int8", "compressed reductions are not built; use fp32 or bf16")
       .decides_numbers();
   t.used("gather_dtype", &Config::gather_dtype,
          "What parameters travel as; compute is the format that the matrix products read.")

@@ -58,6 +58,13 @@ std::int64_t count_labels(const data::HostBatch& batch) {
   return std::ranges::count_if(batch.targets, [](std::int32_t target) { return target >= 0; });
 }
 
+// The configuration has checked the name.
+comm::Wire wire_of(const std::string& dtype) {
+  if (dtype == "bf16") return comm::Wire::bf16;
+  if (dtype == "fp8") return comm::Wire::fp8;
+  return dtype == "int8" ? comm::Wire::int8 : comm::Wire::f32;
+}
+
 }  // namespace
 
 precision::Recipe recipe_of(const config::Config& config) {
@@ -80,7 +87,7 @@ EngineOptions engine_options(const config::Config& config, const model::Architec
   options.store.stage = static_cast<int>(config.zero_stage);
   options.store.deterministic = config.deterministic != "false";
   options.store.overlap = config.overlap_comm;
-  options.store.wire = config.reduce_dtype == "bf16" ? comm::Wire::bf16 : comm::Wire::f32;
+  options.store.wire = wire_of(config.reduce_dtype);
   options.store.recipe = recipe_of(config);
   options.store.adamw = {.beta1 = config.adam_beta1,
                          .beta2 = config.adam_beta2,

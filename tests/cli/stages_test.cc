@@ -1,0 +1,128 @@
+// The whole program at every ZeRO stage: the same bits in checkpoints, the same evaluation, and runs that go
+// on at another stage than the one they were stopped at. tests/cli/stages.sh walks the full matrix.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <sstream>
+
+#include "octet/base/json.h"
+#include "support/program.h"
+
+namespace octet {
+namespace {
+
+struct TrainRun {
+  int np = 2;
+  int stage = 0;
+  bool overlap = true;
+  std::string options;
+  int steps = 4;
+};
+
+std::vector<Json> read_rows(const std::string& path) {
+  std::vector<Json> rows;
+  std::istringstream text(test::slurp(path));
+  for (std::string line; std::getline(text, line);) rows.push_back(parse_json(line, path));
+  return rows;
+}
+
+class Stages : public testing::Test {
+ protected:
+  Stages() : folder_("stages") {
+    const auto made = test::trainer("quickstart " + (folder_ / "task") + " --rows 600 --held-out 10");
+    EXPECT_EQ(made.code, 0) << made.both();
+  }
+
+  // Trains into `name` and returns its last checkpoint.
+  std::string train(const std::string& name, const TrainRun& run) {
+    const auto outcome = test::trainer(
+        (folder_ / "task/config.yaml") + " output_dir=" + (folder_ / name) +
+            " zero_stage=" + std::to_string(run.stage) + " overlap_comm=" + (run.overlap ? "true" : "false") +
+            " max_steps=" + std::to_string(run.steps) +
+            " per_device_train_batch_size=2 gradient_accumulation_steps=2 global_batch_size=null "
+            "lr_scheduler_type=constant warmup_ratio=0 save_steps=100 logging_steps=1 plot_loss=false "
+            "report_to=none " +
+            run.options,
+        run.np);
+    EXPECT_EQ(outcome.code, 0) << name << "\n" << outcome.both();
+    return folder_ / (name + "/checkpoint-" + std::to_string(run.steps));
+  }
+
+  void expect_same(const std::string& a, const std::string& b) {
+    const auto diff = test::trainer("inspect " + a + " --diff " + b);
+    EXPECT_EQ(diff.code, 0) << diff.both();
+  }
+
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(Stages, CheckpointsAgreeInEveryBitWithOverlapOrWithout) {
+  const std::pair<const char*, const char*> recipes[] = {
+      {"fp32", "bf16=false"},
+      {"bf16", "bf16=true recompute=full"},
+      {"delayed", "bf16=true fp8=true"},
+      {"current", "bf16=false fp8=true fp8_recipe=current"},
+  };
+  for (const auto& [name, options] : recipes) {
+    SCOPED_TRACE(name);
+    const int np = name == std::string("delayed") ? 3 : 2;
+    const std::string prefix = std::string(name) + "-";
+    const std::string reference =
+        train(prefix + "0", {.np = np, .stage = 0, .overlap = false, .options = options});
+    int number = 1;
+    for (const auto& [stage, overlap] : {std::pair{0, true}, {1, true}, {2, true}, {3, true}, {3, false}}) {
+      SCOPED_TRACE("stage " + std::to_string(stage) + (overlap ? " overlap" : ""));
+      expect_same(reference, train(prefix + std::to_string(number++),
+                                   {.np = np, .stage = stage, .overlap = overlap, .options = options}));
+    }
+  }
+}
+
+// Five held-out rows on three ranks: in the last batch a rank has none.
+TEST_F(Stages, EvaluationGivesTheSameLossAtEveryStage) {
+  std::set<std::string> losses;
+  for (const int stage : {0, 1, 2, 3}) {
+    const std::string name = "eval" + std::to_string(stage);
+    train(name, {.np = 3,
+                 .stage = stage,
+                 .options = "val_size=5 eval_strategy=steps eval_steps=1 per_device_eval_batch_size=1"});
+    std::string found;
+    for (const Json& row : read_rows(folder_ / (name + "/trainer_log.jsonl"))) {
+      if (row.contains("eval_loss")) found += row["eval_loss"].dump() + " ";
+    }
+    EXPECT_GT(found.size(), 12u);
+    losses.insert(found);
+  }
+  EXPECT_EQ(losses.size(), 1u);
+}
+
+TEST_F(Stages, ARunGoesOnAtAnyOtherStage) {
+  const std::string options = "bf16=true fp8=true";
+  const std::string whole = train("whole", {.stage = 0, .options = options});
+  for (const auto& [first, second] : {std::pair{3, 1}, {0, 3}, {2, 0}, {1, 2}}) {
+    SCOPED_TRACE(std::to_string(first) + " then " + std::to_string(second));
+    const std::string name = "resumed" + std::to_string(first);
+    train(name, {.stage = first, .options = options, .steps = 2});
+    std::filesystem::remove(folder_ / (name + "/model.safetensors"));
+    expect_same(
+        whole, train(name, {.stage = second,
+                            .options = options + " overwrite_output_dir=false resume_from_checkpoint=true"}));
+  }
+}
+
+TEST_F(Stages, ModelsAreExportedAlikeAtEveryStage) {
+  std::set<std::string> weights;
+  for (const int stage : {0, 3}) {
+    const std::string name = "export" + std::to_string(stage);
+    train(name, {.np = 3, .stage = stage, .steps = 2});
+    weights.insert(test::slurp(folder_ / (name + "/model.safetensors")));
+    const auto answer =
+        test::trainer("generate " + (folder_ / name) + " --template chatml --max-new 4 b,a", 2);
+    EXPECT_EQ(answer.code, 0) << answer.both();
+  }
+  EXPECT_EQ(weights.size(), 1u);
+  EXPECT_GT(weights.begin()->size(), 100000u);
+}
+
+}  // namespace
+}  // namespace octet
