@@ -13,6 +13,8 @@ namespace {
 /// Words up to this many pieces are merged by looking for the best pair again and again.
 constexpr std::size_t kShort = 40;
 
+constexpr std::string_view kBlank = "\u2581";
+
 std::uint64_t word_hash(std::string_view word) {
   std::uint64_t h = word.size() * 0x9E3779B97F4A7C15ull;
   while (word.size() >= 8) {
@@ -102,20 +104,36 @@ void Bpe::split_characters(std::string_view word, std::vector<Symbol>& out) cons
 }
 
 void Bpe::encode(std::string_view word, BpeScratch& scratch) const {
-  auto& symbols = scratch.symbols;
-  symbols.clear();
+  scratch.symbols.clear();
+  std::size_t begin = 0;
+  if (cuts_at_blanks_) {
+    for (std::size_t at = word.find(kBlank, 1); at != std::string_view::npos;
+         at = word.find(kBlank, at + 1)) {
+      const auto before = static_cast<std::size_t>(utf8_before(word.data(), word.data() + at) - word.data());
+      const std::string_view last = word.substr(before, at - before);
+      if (last == kBlank || std::find(joins_.begin(), joins_.end(), last) != joins_.end()) continue;
+      encode_word(word.substr(begin, at - begin), scratch);
+      begin = at;
+    }
+  }
+  encode_word(word.substr(begin), scratch);
+}
+
+void Bpe::encode_word(std::string_view word, BpeScratch& scratch) const {
   using Cached = BpeScratch::Cached;
   Cached* entry = nullptr;
-  if (byte_level_ && word.size() <= Cached::kBytes) {
+  if (word.size() <= Cached::kBytes) {
     if (scratch.cache.empty()) scratch.cache.resize(BpeScratch::kEntries);
     entry = &scratch.cache[word_hash(word) & (BpeScratch::kEntries - 1)];
     if (entry->size == word.size() && std::memcmp(entry->bytes, word.data(), word.size()) == 0) {
       for (std::size_t i = 0; i < entry->count; ++i) {
-        symbols.push_back({entry->ids[i], byte_lengths_[static_cast<std::size_t>(entry->ids[i])]});
+        scratch.symbols.push_back({entry->ids[i], byte_lengths_[static_cast<std::size_t>(entry->ids[i])]});
       }
       return;
     }
   }
+  auto& symbols = scratch.word;
+  symbols.clear();
   bool whole = false;
   if (ignore_merges_) {
     const auto& known = byte_level_ ? words_ : ids_;
@@ -137,7 +155,12 @@ void Bpe::encode(std::string_view word, BpeScratch& scratch) const {
       merge_long(scratch);
     }
   }
-  if (entry && symbols.size() <= Cached::kIds) {
+  scratch.symbols.insert(scratch.symbols.end(), symbols.begin(), symbols.end());
+  // Only what can be given back from the ids alone is remembered: not unknown characters of any length.
+  const auto by_id = [&](const Symbol& symbol) {
+    return byte_lengths_[static_cast<std::size_t>(symbol.id)] == symbol.length;
+  };
+  if (entry && symbols.size() <= Cached::kIds && std::all_of(symbols.begin(), symbols.end(), by_id)) {
     entry->size = static_cast<std::uint8_t>(word.size());
     entry->count = static_cast<std::uint8_t>(symbols.size());
     std::memcpy(entry->bytes, word.data(), word.size());
@@ -146,7 +169,7 @@ void Bpe::encode(std::string_view word, BpeScratch& scratch) const {
 }
 
 void Bpe::merge_short(BpeScratch& scratch) const {
-  auto& symbols = scratch.symbols;
+  auto& symbols = scratch.word;
   auto& ranks = scratch.ranks;
   std::size_t n = symbols.size();
   if (n < 2) return;
@@ -174,7 +197,7 @@ void Bpe::merge_short(BpeScratch& scratch) const {
 
 // A heap of pairs by rank and place over a linked list; entries whose pair has changed are dropped.
 void Bpe::merge_long(BpeScratch& scratch) const {
-  auto& symbols = scratch.symbols;
+  auto& symbols = scratch.word;
   auto& queue = scratch.queue;
   auto& previous = scratch.previous;
   auto& next = scratch.next;

@@ -49,7 +49,8 @@ struct Symbol {
 
 /// Buffers and the cache of one thread.
 struct BpeScratch {
-  std::vector<Symbol> symbols;
+  std::vector<Symbol> symbols;  ///< the result
+  std::vector<Symbol> word;     ///< while one word is merged
   std::vector<std::uint32_t> ranks;
   std::vector<std::int32_t> previous, next;
   struct Queued {
@@ -87,6 +88,8 @@ class Bpe {
  private:
   void read_vocab(const TokenizerJson& file, const std::string& where);
   void read_merges(const TokenizerJson& file, const std::string& where);
+  void find_boundaries(const TokenizerJson& file);
+  void encode_word(std::string_view word, BpeScratch& scratch) const;
   void split_bytes(std::string_view word, std::vector<Symbol>& out) const;
   void split_characters(std::string_view word, std::vector<Symbol>& out) const;
   void merge_short(BpeScratch& scratch) const;
@@ -98,9 +101,13 @@ class Bpe {
   std::unordered_map<std::string, TokenId> ids_;
   std::vector<const std::string*> pieces_;          ///< by id, keys of ids_; null where there is none
   std::unordered_map<std::string, TokenId> words_;  ///< byte-level: pieces as bytes
-  std::vector<std::uint32_t> byte_lengths_;         ///< byte-level, by id: bytes that it stands for
-  std::array<TokenId, 256> byte_ids_{};             ///< byte-level: single bytes; fallback: <0xNN>
+  std::vector<std::uint32_t> byte_lengths_;  ///< by id: bytes of a word that it stands for, 0 when unknown
+  std::array<TokenId, 256> byte_ids_{};      ///< byte-level: single bytes; fallback: <0xNN>
   MergeTable merges_;
+  /// Words are cut before each blank (U+2581) that follows another character, because no merge crosses such a
+  /// place: the result is the same, and short words can be remembered.
+  bool cuts_at_blanks_ = false;
+  std::vector<std::string> joins_;  ///< characters that some merge joins with a blank behind them
 };
 
 }  // namespace octet::text

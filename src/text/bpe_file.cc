@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <set>
 #include <unordered_set>
 
 #include "bpe.h"
 #include "byte_alphabet.h"
 #include "component.h"
 #include "octet/base/error.h"
+#include "utf8.h"
 
 namespace octet::text {
 namespace {
@@ -77,8 +79,8 @@ void Bpe::read_vocab(const TokenizerJson& file, const std::string& where) {
   pieces_.assign(count, nullptr);
   for (const auto& [piece, id] : ids_) pieces_[static_cast<std::size_t>(id)] = &piece;
   byte_ids_.fill(-1);
+  byte_lengths_.assign(count, 0);
   if (byte_level_) {
-    byte_lengths_.assign(count, 0);
     words_.reserve(ids_.size());
     for (const auto& [piece, id] : ids_) {
       const auto bytes = bytes_of_piece(piece);
@@ -89,10 +91,14 @@ void Bpe::read_vocab(const TokenizerJson& file, const std::string& where) {
     }
     return;
   }
+  for (const auto& [piece, id] : ids_) {
+    byte_lengths_[static_cast<std::size_t>(id)] = static_cast<std::uint32_t>(piece.size());
+  }
   if (!byte_fallback_) return;
   constexpr char kDigits[] = "0123456789ABCDEF";
   for (std::size_t b = 0; b < 256; ++b) {
     byte_ids_[b] = find(std::string("<0x") + kDigits[b >> 4] + kDigits[b & 15] + ">");
+    if (byte_ids_[b] >= 0) byte_lengths_[static_cast<std::size_t>(byte_ids_[b])] = 1;
   }
 }
 
@@ -114,6 +120,25 @@ void Bpe::read_merges(const TokenizerJson& file, const std::string& where) {
     merges_.set(left_id, right_id, {rank, id});
     ++rank;
   }
+  find_boundaries(file);
+}
+
+void Bpe::find_boundaries(const TokenizerJson& file) {
+  constexpr std::string_view kBlank = "\u2581";
+  if (byte_level_ || ignore_merges_ || !prefix_.empty() || !suffix_.empty() ||
+      find(std::string(kBlank)) < 0) {
+    return;
+  }
+  std::set<std::string> joins;
+  for (const auto& [left, right] : file.merges) {
+    if (left.empty() || !right.starts_with(kBlank)) continue;
+    const char* last = utf8_before(left.data(), left.data() + left.size());
+    std::string character(last, left.data() + left.size());
+    if (character != kBlank) joins.insert(std::move(character));
+  }
+  joins_.assign(joins.begin(), joins.end());
+  // With many such characters the look-up costs more than it gives.
+  cuts_at_blanks_ = joins_.size() <= 8;
 }
 
 }  // namespace octet::text
