@@ -1,0 +1,216 @@
+#include "cuda/rows.cuh"
+
+namespace octet::ops::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+
+// Rows picked by a list: to[i] = scale * from[rows[i]], zeros where rows[i] is not a row of `from`.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    gather_kernel(ConstMatrix from, const std::int32_t* rows, float scale, Matrix to, bool vector) {
+  const std::int64_t row_packs = (to.cols + kPack - 1) / kPack;
+  const std::int64_t count = to.rows * row_packs;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t p = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x; p < count;
+       p += stride) {
+    const std::int64_t i = p / row_packs, col = p % row_packs * kPack;
+    const std::int64_t row = rows[i];
+    const PackAt at = pack_at(col, to.cols, vector);
+    float x[kPack] = {};
+    if (row >= 0 && row < from.rows) {
+      load_pack(row_of<T>(from, row) + col, x, at.n, at.whole);
+#pragma unroll
+      for (int j = 0; j < kPack; ++j) x[j] *= scale;
+    }
+    store_pack(row_of<T>(to, i) + col, x, at.n, at.whole);
+  }
+}
+
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    scatter_kernel(ConstMatrix from, const std::int32_t* rows, Matrix to, bool vector) {
+  const std::int64_t row_packs = (from.cols + kPack - 1) / kPack;
+  const std::int64_t count = from.rows * row_packs;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t p = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x; p < count;
+       p += stride) {
+    const std::int64_t i = p / row_packs, col = p % row_packs * kPack;
+    const std::int64_t row = rows[i];
+    if (row < 0 || row >= to.rows) continue;
+    const PackAt at = pack_at(col, from.cols, vector);
+    float x[kPack];
+    load_pack(row_of<T>(from, i) + col, x, at.n, at.whole);
+    store_pack(row_of<T>(to, row) + col, x, at.n, at.whole);
+  }
+}
+
+// --- the tokens of an id, as a chain in token order ----------------------------------------------------
+
+constexpr int kNone = 0x7FFFFFFF;
+
+// head[id] = the id's first token. Only ids that occur are touched, so the work does not grow with the
+// vocabulary.
+__global__ void clear_heads_kernel(const std::int32_t* ids, std::int64_t tokens, std::int64_t vocabulary,
+                                   std::int32_t* head) {
+  const std::int64_t t = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x;
+  if (t < tokens && ids[t] >= 0 && ids[t] < vocabulary) head[ids[t]] = kNone;
+}
+__global__ void find_heads_kernel(const std::int32_t* ids, std::int64_t tokens, std::int64_t vocabulary,
+                                  std::int32_t* head) {
+  const std::int64_t t = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x;
+  if (t < tokens && ids[t] >= 0 && ids[t] < vocabulary)
+    atomicMin(head + ids[t], static_cast<std::int32_t>(t));
+}
+// next[t] = the next token with the same id. Each block looks forward from its tokens, tile by tile, until
+// all have found theirs.
+__global__ void __launch_bounds__(kThreads)
+    link_tokens_kernel(const std::int32_t* ids, std::int64_t tokens, std::int32_t* next) {
+  __shared__ std::int32_t tile[kThreads];
+  const std::int64_t t = blockIdx.x * static_cast<std::int64_t>(kThreads) + threadIdx.x;
+  const std::int32_t id = t < tokens ? ids[t] : -1;
+  std::int32_t found = t < tokens ? kNone : 0;
+  for (std::int64_t begin = blockIdx.x * static_cast<std::int64_t>(kThreads); begin < tokens;
+       begin += kThreads) {
+    if (__syncthreads_and(found != kNone)) break;
+    tile[threadIdx.x] = begin + threadIdx.x < tokens ? ids[begin + threadIdx.x] : -1;
+    __syncthreads();
+    if (found != kNone) continue;
+    const int count = static_cast<int>(tokens - begin < kThreads ? tokens - begin : kThreads);
+    for (int j = begin > t ? 0 : static_cast<int>(t - begin) + 1; j < count; ++j) {
+      if (tile[j] == id) {
+        found = static_cast<std::int32_t>(begin) + j;
+        break;
+      }
+    }
+  }
+  if (t < tokens) next[t] = found;
+}
+
+// A block adds what one id's tokens sent back, in token order; the blocks of later tokens of the id do
+// nothing.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    add_chains_kernel(EmbeddingBackwardArgs a, const std::int32_t* head, const std::int32_t* next,
+                      bool vector) {
+  const std::int64_t first = blockIdx.x;
+  const std::int64_t id = a.ids[first];
+  if (id < 0 || id >= a.d_table.rows || head[id] != first) return;
+  const std::int64_t hidden = a.d_table.cols;
+  for (std::int64_t col = threadIdx.x * kPack; col < hidden;
+       col += static_cast<std::int64_t>(blockDim.x) * kPack) {
+    const PackAt at = pack_at(col, hidden, vector);
+    float sum[kPack];
+    load_pack(row_of<T>(a.d_out, first) + col, sum, at.n, at.whole);
+    for (std::int32_t t = next[first]; t != kNone; t = next[t]) {
+      float d[kPack];
+      load_pack(row_of<T>(a.d_out, t) + col, d, at.n, at.whole);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) sum[i] += d[i];
+    }
+    float* to = row_of<float>(a.d_table, id) + col;
+    float before[kPack];
+    load_pack(static_cast<const float*>(to), before, at.n, at.whole);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) before[i] += a.scale * sum[i];
+    store_pack(to, before, at.n, at.whole);
+  }
+}
+
+// --- sums of columns -------------------------------------------------------------------------------------
+
+// A block sums 32 columns: its warps take rows in turn, and their sums are added in warp order.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) column_sums_kernel(ConstMatrix dy, float* d_bias) {
+  __shared__ float sums[kThreads / kWarp][kWarp];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  constexpr int warps = kThreads / kWarp;
+  const std::int64_t col = blockIdx.x * static_cast<std::int64_t>(kWarp) + lane;
+  constexpr int kBlock =
+      64;  // rows summed on their own, so that a long column loses no more than a short one
+  float all = 0;
+  if (col < dy.cols) {
+    for (std::int64_t row = warp; row < dy.rows;) {
+      float sum = 0;
+      for (int i = 0; i < kBlock && row < dy.rows; ++i, row += warps)
+        sum += to_float(row_of<T>(dy, row)[col]);
+      all += sum;
+    }
+  }
+  sums[warp][lane] = all;
+  __syncthreads();
+  if (warp != 0 || col >= dy.cols) return;
+  for (int w = 1; w < warps; ++w) all += sums[w][lane];
+  d_bias[col] += all;
+}
+
+unsigned blocks_of(std::int64_t items) {
+  return static_cast<unsigned>(ceil_div(items, kThreads));
+}
+
+void gather(Stream& stream, const ConstMatrix& from, const std::int32_t* rows, float scale, const Matrix& to,
+            const char* op) {
+  const std::int64_t count = to.rows * ceil_div(to.cols, kPack);
+  if (count == 0) return;
+  with_type(to.dtype, [&](auto type) {
+    gather_kernel<decltype(type)>
+        <<<grid_of(stream, count, kThreads), kThreads, 0, octet::cuda::native(stream)>>>(
+            from, rows, scale, to, packs(from) && packs(to));
+  });
+  octet::cuda::check_launch(op);
+}
+
+}  // namespace
+
+void embedding(Stream& stream, const EmbeddingArgs& a) {
+  gather(stream, a.table, a.ids, a.scale, a.out, "embedding");
+}
+
+void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& a) {
+  const std::int64_t tokens = a.d_out.rows, vocabulary = a.d_table.rows;
+  if (tokens == 0 || vocabulary == 0 || a.d_table.cols == 0) return;
+  auto* head = static_cast<std::int32_t*>(a.workspace.data);
+  std::int32_t* next = head + vocabulary;
+  cudaStream_t queue = octet::cuda::native(stream);
+  clear_heads_kernel<<<blocks_of(tokens), kThreads, 0, queue>>>(a.ids, tokens, vocabulary, head);
+  find_heads_kernel<<<blocks_of(tokens), kThreads, 0, queue>>>(a.ids, tokens, vocabulary, head);
+  link_tokens_kernel<<<blocks_of(tokens), kThreads, 0, queue>>>(a.ids, tokens, next);
+  with_type(a.d_out.dtype, [&](auto type) {
+    add_chains_kernel<decltype(type)><<<static_cast<unsigned>(tokens), kThreads, 0, queue>>>(
+        a, head, next, packs(a.d_out) && packs(a.d_table));
+  });
+  octet::cuda::check_launch("embedding_backward");
+}
+
+void gather_rows(Stream& stream, const GatherRowsArgs& a) {
+  gather(stream, a.x, a.rows, 1.0f, a.out, "gather_rows");
+}
+
+void scatter_rows(Stream& stream, const ScatterRowsArgs& a) {
+  if (a.x.rows * a.x.cols == 0) return;
+  const std::size_t size = size_of(a.x.dtype);
+  octet::cuda::check(cudaMemset2DAsync(a.x.data, static_cast<std::size_t>(a.x.ld) * size, 0,
+                                       static_cast<std::size_t>(a.x.cols) * size,
+                                       static_cast<std::size_t>(a.x.rows), octet::cuda::native(stream)),
+                     "scatter_rows");
+  const std::int64_t count = a.in.rows * ceil_div(a.in.cols, kPack);
+  if (count == 0) return;
+  with_type(a.in.dtype, [&](auto type) {
+    scatter_kernel<decltype(type)>
+        <<<grid_of(stream, count, kThreads), kThreads, 0, octet::cuda::native(stream)>>>(
+            a.in, a.rows, a.x, packs(a.in) && packs(a.x));
+  });
+  octet::cuda::check_launch("scatter_rows");
+}
+
+void bias_backward(Stream& stream, const BiasBackwardArgs& a) {
+  if (a.dy.rows == 0 || a.dy.cols == 0) return;
+  with_type(a.dy.dtype, [&](auto type) {
+    column_sums_kernel<decltype(type)>
+        <<<static_cast<unsigned>(ceil_div(a.dy.cols, kWarp)), kThreads, 0, octet::cuda::native(stream)>>>(
+            a.dy, a.d_bias);
+  });
+  octet::cuda::check_launch("bias_backward");
+}
+
+}  // namespace octet::ops::cuda

@@ -1,0 +1,157 @@
+#include <cfloat>
+
+#include "cuda/rows.cuh"
+#include "cuda/tiles.cuh"
+
+namespace octet::ops::cuda {
+namespace {
+
+template <typename T>
+struct Loaded {
+  static constexpr int outputs = 1;
+  ConstMatrix x;
+  __device__ void operator()(std::int64_t row, std::int64_t col, PackAt at, float (&y)[1][kPack]) const {
+    load_pack(row_of<T>(x, row) + col, y[0], at.n, at.whole);
+  }
+};
+
+constexpr int kAmaxThreads = 256;
+
+template <typename T>
+__global__ void amax_kernel(ConstMatrix x, float* amax, bool vector) {
+  __shared__ unsigned shared[kWarp];
+  const std::int64_t row_packs = (x.cols + kPack - 1) / kPack;
+  const std::int64_t packs_in_all = x.rows * row_packs;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  unsigned most = 0;
+  for (std::int64_t p = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x; p < packs_in_all;
+       p += stride) {
+    const std::int64_t row = p / row_packs, col = p % row_packs * kPack;
+    const PackAt at = pack_at(col, x.cols, vector);
+    float y[kPack];
+    load_pack(row_of<T>(x, row) + col, y, at.n, at.whole);
+    raise_most(y, at.n, most);
+  }
+  most = block_reduce(most, shared, Max{});
+  if (threadIdx.x == 0) raise_amax(amax, most);
+}
+
+__global__ void __launch_bounds__(kTileThreads)
+    transpose_kernel(TransposeArgs a, bool from_vector, bool to_vector) {
+  __shared__ __align__(16) std::uint8_t tile[kTile][kTilePitch];
+  const std::int64_t across = (a.cols + kTile - 1) / kTile;
+  const std::int64_t row0 = blockIdx.x / across * kTile, col0 = blockIdx.x % across * kTile;
+  const int r = threadIdx.x / 4, c = threadIdx.x % 4 * 16;
+  const std::int64_t row = row0 + r, left = a.cols - col0 - c;
+  if (row < a.rows && left > 0) {
+    const std::uint8_t* from = a.from + row * a.cols + col0 + c;
+    if (from_vector && left >= 16) {
+      const uint4 bytes = *reinterpret_cast<const uint4*>(from);
+      auto* to = reinterpret_cast<unsigned*>(&tile[r][c]);
+      to[0] = bytes.x;
+      to[1] = bytes.y;
+      to[2] = bytes.z;
+      to[3] = bytes.w;
+    } else {
+      for (int i = 0; i < 16 && i < left; ++i) tile[r][c + i] = from[i];
+    }
+  }
+  __syncthreads();
+  write_turned(tile, a.to, a.rows, row0, col0, a.cols, to_vector);
+}
+
+// 1 / FLT_MAX is subnormal but not zero, so the inverse of any scale is finite.
+__device__ float finite_scale(float scale) {
+  return isinf(scale) ? FLT_MAX : scale;
+}
+__device__ float largest_of(std::uint8_t format) {
+  return format == static_cast<std::uint8_t>(DType::e4m3) ? 448.0f : 57344.0f;
+}
+
+__global__ void current_scale_kernel(CurrentScaleArgs a) {
+  const std::int64_t i = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x;
+  if (i >= a.count) return;
+  const float amax = a.amax[i];
+  float scale = 1.0f;
+  if (isfinite(amax) && amax > 0) scale = finite_scale(__fdiv_rn(largest_of(a.formats[i]), amax));
+  a.scale[i] = scale;
+  a.scale_inv[i] = __fdiv_rn(1.0f, scale);
+}
+
+// One warp a tensor: its lanes share the history. A rolling pass reads everything before it writes.
+__global__ void delayed_scale_kernel(DelayedScaleArgs a) {
+  const std::int64_t i = (blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x) / kWarp;
+  const int lane = threadIdx.x % kWarp;
+  if (i >= a.count) return;
+  const float latest = a.amax[i];
+  __syncwarp();
+  if (lane == 0) a.amax[i] = 0.0f;
+  if (latest != 0) {  // also when NaN
+    float most = 0.0f;
+    for (std::int64_t k0 = 0; k0 + 1 < a.length; k0 += kWarp) {
+      const std::int64_t k = k0 + lane;
+      const bool moves = k + 1 < a.length;
+      const float value = moves ? a.history[(k + 1) * a.count + i] : 0.0f;
+      __syncwarp();
+      if (moves) a.history[k * a.count + i] = value;
+      most = fmaxf(most, value);
+      __syncwarp();
+    }
+    // fmaxf passes over a NaN, as TransformerEngine does.
+    most = warp_reduce(most, [](float x, float y) { return fmaxf(x, y); });
+    if (lane == 0) {
+      a.history[(a.length - 1) * a.count + i] = latest;
+      const float amax = a.most_recent ? latest : fmaxf(most, latest);
+      if (isfinite(amax) && amax > 0) {
+        a.scale[i] = finite_scale(__fdiv_rn(ldexpf(largest_of(a.formats[i]), -a.margin), amax));
+      }
+    }
+  }
+  if (lane == 0) a.scale_inv[i] = __fdiv_rn(1.0f, a.scale[i]);
+}
+
+}  // namespace
+
+void quantize(Stream& stream, const QuantizeArgs& a) {
+  with_type(a.x.dtype, [&](auto type) {
+    launch_tiles(stream, Loaded<decltype(type)>{a.x}, tile_out(a.into, a.x.rows, a.x.cols, 1), packs(a.x),
+                 "quantize");
+  });
+}
+
+void amax(Stream& stream, const AmaxArgs& a) {
+  const std::int64_t packs_in_all = a.x.rows * ceil_div(a.x.cols, kPack);
+  if (packs_in_all == 0) return;
+  with_type(a.x.dtype, [&](auto type) {
+    amax_kernel<decltype(type)>
+        <<<grid_of(stream, packs_in_all, kAmaxThreads), kAmaxThreads, 0, octet::cuda::native(stream)>>>(
+            a.x, a.amax, packs(a.x));
+  });
+  octet::cuda::check_launch("amax");
+}
+
+void transpose(Stream& stream, const TransposeArgs& a) {
+  const std::int64_t tiles = ceil_div(a.rows, kTile) * ceil_div(a.cols, kTile);
+  if (tiles == 0) return;
+  const bool from_vector = a.cols % 16 == 0 && reinterpret_cast<std::uintptr_t>(a.from) % 16 == 0;
+  const bool to_vector = a.rows % 16 == 0 && reinterpret_cast<std::uintptr_t>(a.to) % 16 == 0;
+  transpose_kernel<<<static_cast<unsigned>(tiles), kTileThreads, 0, octet::cuda::native(stream)>>>(
+      a, from_vector, to_vector);
+  octet::cuda::check_launch("transpose");
+}
+
+void current_scale(Stream& stream, const CurrentScaleArgs& a) {
+  if (a.count == 0) return;
+  current_scale_kernel<<<static_cast<unsigned>(ceil_div(a.count, 128)), 128, 0,
+                         octet::cuda::native(stream)>>>(a);
+  octet::cuda::check_launch("current_scale");
+}
+
+void delayed_scale(Stream& stream, const DelayedScaleArgs& a) {
+  if (a.count == 0) return;
+  delayed_scale_kernel<<<static_cast<unsigned>(ceil_div(a.count * kWarp, 128)), 128, 0,
+                         octet::cuda::native(stream)>>>(a);
+  octet::cuda::check_launch("delayed_scale");
+}
+
+}  // namespace octet::ops::cuda

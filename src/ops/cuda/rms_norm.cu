@@ -1,0 +1,210 @@
+#include "cuda/rows.cuh"
+#include "octet/base/error.h"
+
+namespace octet::ops::cuda {
+namespace {
+
+constexpr int kMaxThreads = 512;
+constexpr int kMaxPacks = 8;
+
+/// Threads of a block and packs of each, for rows of `cols` elements that stay in registers.
+struct RowShape {
+  int threads = 0;
+  int packs = 0;
+};
+RowShape row_shape(std::int64_t cols) {
+  const std::int64_t packs_in_row = ceil_div(cols, kPack);
+  octet::check(packs_in_row <= static_cast<std::int64_t>(kMaxThreads) * kMaxPacks,
+               "rms_norm: a row has at most 32768 elements on a GPU");
+  RowShape shape;
+  shape.packs = 1;
+  while (ceil_div(packs_in_row, shape.packs) > kMaxThreads) shape.packs *= 2;
+  shape.threads = static_cast<int>(ceil_div(ceil_div(packs_in_row, shape.packs), kWarp)) * kWarp;
+  return shape;
+}
+/// Calls f(std::integral_constant) with the number of packs of a thread.
+template <typename F>
+void with_packs(int packs, F f) {
+  switch (packs) {
+    case 1:
+      return f(std::integral_constant<int, 1>{});
+    case 2:
+      return f(std::integral_constant<int, 2>{});
+    case 4:
+      return f(std::integral_constant<int, 4>{});
+    default:
+      return f(std::integral_constant<int, 8>{});
+  }
+}
+
+struct Vector {
+  bool rows = false;    ///< packs of all matrices start on 16-byte boundaries
+  bool weight = false;  ///< packs of the weight do
+};
+
+template <typename T, int kPacks>
+__global__ void __launch_bounds__(kMaxThreads) norm_kernel(RmsNormArgs a, Fp8Out fp8, Vector vector) {
+  __shared__ float sums[kWarp];
+  __shared__ unsigned mosts[kWarp];
+  const std::int64_t hidden = a.residual.cols;
+  const float one = a.one_plus_weight ? 1.0f : 0.0f;
+  const float scale = scale_of(fp8);
+  unsigned most = 0;
+  for (std::int64_t row = blockIdx.x; row < a.residual.rows; row += gridDim.x) {
+    float x[kPacks][kPack];
+    float squares = 0;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const std::int64_t col = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * kPack;
+      if (col >= hidden) continue;
+      const PackAt at = pack_at(col, hidden, vector.rows);
+      load_pack(row_of<T>(a.residual, row) + col, x[p], at.n, at.whole);
+      if (a.delta.data) {
+        float delta[kPack];
+        load_pack(row_of<T>(a.delta, row) + col, delta, at.n, at.whole);
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) x[p][i] = rounded_to<T>(x[p][i] + delta[i]);
+      }
+      if (a.sum.data) store_pack(row_of<T>(a.sum, row) + col, x[p], at.n, at.whole);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) squares += x[p][i] * x[p][i];
+    }
+    const float total = block_reduce(squares, sums, Plus{});
+    const float rstd = __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(total, static_cast<float>(hidden)) + a.eps));
+    if (a.rstd && threadIdx.x == 0) a.rstd[row] = rstd;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const std::int64_t col = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * kPack;
+      if (col >= hidden) continue;
+      const PackAt at = pack_at(col, hidden, vector.rows);
+      float w[kPack];
+      load_pack(a.weight + col, w, at.n, vector.weight && at.n == kPack);
+      float y[kPack];
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) y[i] = rounded_to<T>(x[p][i] * rstd * (one + w[i]));
+      if (a.out.data) store_pack(row_of<T>(a.out, row) + col, y, at.n, at.whole);
+      take_pack(fp8, y, scale, row, col, at.n, most);
+    }
+  }
+  finish_amax(fp8, most, mosts);
+}
+
+// A block owns `block` rows and sums their part of d_weight in row order.
+template <typename T, int kPacks>
+__global__ void __launch_bounds__(kMaxThreads)
+    norm_backward_kernel(RmsNormBackwardArgs a, std::int64_t block, Fp8Out fp8, Vector vector) {
+  __shared__ float sums[kWarp];
+  __shared__ unsigned mosts[kWarp];
+  const std::int64_t hidden = a.dy.cols;
+  const float one = a.one_plus_weight ? 1.0f : 0.0f;
+  const float scale = scale_of(fp8);
+  unsigned most = 0;
+  float d_weight[kPacks][kPack] = {};
+  const std::int64_t first = blockIdx.x * block;
+  const std::int64_t end = first + block < a.dy.rows ? first + block : a.dy.rows;
+  for (std::int64_t row = first; row < end; ++row) {
+    const float rstd = a.rstd[row];
+    float dyw[kPacks][kPack];
+    float xhat[kPacks][kPack];
+    float dot = 0;
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const std::int64_t col = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * kPack;
+      if (col >= hidden) continue;
+      const PackAt at = pack_at(col, hidden, vector.rows);
+      float w[kPack];
+      load_pack(row_of<T>(a.dy, row) + col, dyw[p], at.n, at.whole);
+      load_pack(row_of<T>(a.x, row) + col, xhat[p], at.n, at.whole);
+      load_pack(a.weight + col, w, at.n, vector.weight && at.n == kPack);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        xhat[p][i] *= rstd;
+        d_weight[p][i] += dyw[p][i] * xhat[p][i];
+        dyw[p][i] *= one + w[i];
+        dot += dyw[p][i] * xhat[p][i];
+      }
+    }
+    const float mean = __fdiv_rn(block_reduce(dot, sums, Plus{}), static_cast<float>(hidden));
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const std::int64_t col = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * kPack;
+      if (col >= hidden) continue;
+      const PackAt at = pack_at(col, hidden, vector.rows);
+      T* to = row_of<T>(a.d_residual, row) + col;
+      float d[kPack];
+      float before[kPack] = {};
+      if (a.accumulate) load_pack(static_cast<const T*>(to), before, at.n, at.whole);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        d[i] = rstd * (dyw[p][i] - xhat[p][i] * mean);
+        if (a.accumulate) d[i] += before[i];
+        d[i] = rounded_to<T>(d[i]);
+      }
+      store_pack(to, d, at.n, at.whole);
+      take_pack(fp8, d, scale, row, col, at.n, most);
+    }
+  }
+  finish_amax(fp8, most, mosts);
+  if (!a.d_weight) return;
+  float* partial = static_cast<float*>(a.workspace.data) + blockIdx.x * hidden;
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const std::int64_t col = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * kPack;
+    if (col >= hidden) continue;
+    const PackAt at = pack_at(col, hidden, hidden % 4 == 0);
+    store_pack(partial + col, d_weight[p], at.n, at.whole);
+  }
+}
+
+__global__ void add_partial_sums_kernel(const float* partial, std::int64_t blocks, std::int64_t hidden,
+                                        float* to) {
+  const std::int64_t c = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x;
+  if (c >= hidden) return;
+  float sum = partial[c];
+  for (std::int64_t b = 1; b < blocks; ++b) sum += partial[b * hidden + c];
+  to[c] += sum;
+}
+
+}  // namespace
+
+void rms_norm(Stream& stream, const RmsNormArgs& a) {
+  if (a.residual.rows == 0) return;
+  const RowShape shape = row_shape(a.residual.cols);
+  const Vector vector{.rows = packs(a.residual) && packs(a.delta) && packs(a.sum) && packs(a.out),
+                      .weight = packs(a.weight)};
+  const unsigned grid = grid_of(stream, a.residual.rows, 1, 2048 / shape.threads);
+  with_type(a.residual.dtype, [&](auto type) {
+    with_packs(shape.packs, [&](auto packs_each) {
+      norm_kernel<decltype(type), packs_each.value><<<grid, shape.threads, 0, octet::cuda::native(stream)>>>(
+          a, fp8_out(a.quantize, a.residual.rows, a.residual.cols), vector);
+    });
+  });
+  octet::cuda::check_launch("rms_norm");
+  finish_transposed(stream, a.quantize, a.residual.rows, a.residual.cols);
+}
+
+void rms_norm_backward(Stream& stream, const RmsNormBackwardArgs& a) {
+  const std::int64_t rows = a.dy.rows, hidden = a.dy.cols;
+  if (rows == 0) return;
+  const RowShape shape = row_shape(hidden);
+  const Vector vector{.rows = packs(a.dy) && packs(a.x) && packs(a.d_residual), .weight = packs(a.weight)};
+  const std::int64_t block = rms_norm_backward_block(rows);
+  const std::int64_t blocks = ceil_div(rows, block);
+  with_type(a.dy.dtype, [&](auto type) {
+    with_packs(shape.packs, [&](auto packs_each) {
+      norm_backward_kernel<decltype(type), packs_each.value>
+          <<<static_cast<unsigned>(blocks), shape.threads, 0, octet::cuda::native(stream)>>>(
+              a, block, fp8_out(a.quantize, rows, hidden), vector);
+    });
+  });
+  octet::cuda::check_launch("rms_norm_backward");
+  if (a.d_weight) {
+    add_partial_sums_kernel<<<static_cast<unsigned>(ceil_div(hidden, 128)), 128, 0,
+                              octet::cuda::native(stream)>>>(static_cast<const float*>(a.workspace.data),
+                                                             blocks, hidden, a.d_weight);
+    octet::cuda::check_launch("rms_norm_backward");
+  }
+  finish_transposed(stream, a.quantize, rows, hidden);
+}
+
+}  // namespace octet::ops::cuda

@@ -1,0 +1,285 @@
+// Pieces of row-wise kernels. A kernel moves packs of eight elements: 16 bytes of bf16, 32 of f32. Matrices
+// whose rows do not start on 16-byte boundaries, and the ends of rows, go element by element through the same
+// code. Sums have an order that depends on shapes alone. These files are compiled without contraction of
+// a * b + c, so that what has one expression on both sides has the same bits.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "kernels.h"
+#include "octet/device/cuda.h"
+#include "octet/ops/types.h"
+
+namespace octet::ops::cuda {
+
+/// Elements that a thread moves at once.
+inline constexpr int kPack = 8;
+inline constexpr int kWarp = 32;
+
+inline std::int64_t ceil_div(std::int64_t a, std::int64_t b) {
+  return (a + b - 1) / b;
+}
+
+/// Blocks of a grid that walks over `items` in strides: enough to fill the GPU, no more.
+inline unsigned grid_of(const Stream& stream, std::int64_t items, std::int64_t per_block,
+                        int blocks_per_multiprocessor = 8) {
+  const std::int64_t most = static_cast<std::int64_t>(
+      octet::cuda::properties(stream.device()).multiprocessors * blocks_per_multiprocessor);
+  const std::int64_t wanted = ceil_div(items, per_block);
+  return static_cast<unsigned>(wanted < 1 ? 1 : (wanted < most ? wanted : most));
+}
+
+// --- elements ------------------------------------------------------------------------------------------
+
+__device__ inline float to_float(float x) {
+  return x;
+}
+__device__ inline float to_float(__nv_bfloat16 x) {
+  return __bfloat162float(x);
+}
+__device__ inline float to_float(__half x) {
+  return __half2float(x);
+}
+template <typename T>
+__device__ inline T from_float(float x);
+template <>
+__device__ inline float from_float<float>(float x) {
+  return x;
+}
+/// As octet::to_bf16: a NaN keeps its sign and upper bits and becomes quiet.
+template <>
+__device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
+  const unsigned bits = __float_as_uint(x);
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) {
+    return __ushort_as_bfloat16(static_cast<unsigned short>((bits >> 16) | 0x40u));
+  }
+  return __float2bfloat16_rn(x);
+}
+/// As octet::to_f16: a NaN becomes the quiet one of its sign.
+template <>
+__device__ inline __half from_float<__half>(float x) {
+  const unsigned bits = __float_as_uint(x);
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) {
+    return __ushort_as_half(static_cast<unsigned short>(0x7E00u | ((bits >> 16) & 0x8000u)));
+  }
+  return __float2half_rn(x);
+}
+template <typename T>
+__device__ inline float rounded_to(float x) {
+  return to_float(from_float<T>(x));
+}
+
+/// Calls f(T{}) with the element type of a compute dtype (checked before: f32 or bf16).
+template <typename F>
+void with_type(DType dtype, F f) {
+  if (dtype == DType::bf16) {
+    f(__nv_bfloat16{});
+  } else {
+    f(float{});
+  }
+}
+
+// --- packs ---------------------------------------------------------------------------------------------
+
+/// True when packs of the rows of this matrix start on 16-byte boundaries.
+inline bool packs(const void* data, DType dtype, std::int64_t ld) {
+  const std::int64_t bytes = ld * static_cast<std::int64_t>(size_of(dtype));
+  return reinterpret_cast<std::uintptr_t>(data) % 16 == 0 && bytes % 16 == 0;
+}
+inline bool packs(const ConstMatrix& m) {
+  return m.data == nullptr || packs(m.data, m.dtype, m.ld);
+}
+inline bool packs(const Matrix& m) {
+  return packs(ConstMatrix(m));
+}
+inline bool packs(const float* x) {
+  return reinterpret_cast<std::uintptr_t>(x) % 16 == 0;
+}
+
+/// Loads x[0..n) of a row (n <= kPack) as floats; `whole`: it is a full pack on a 16-byte boundary.
+template <typename T>
+__device__ inline void load_pack(const T* x, float (&to)[kPack], int n, bool whole) {
+  if (whole) {
+    alignas(16) T raw[kPack];
+    constexpr int words = static_cast<int>(sizeof(raw) / 16);
+#pragma unroll
+    for (int w = 0; w < words; ++w) reinterpret_cast<uint4*>(raw)[w] = reinterpret_cast<const uint4*>(x)[w];
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) to[i] = to_float(raw[i]);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) to[i] = i < n ? to_float(x[i]) : 0.0f;
+  }
+}
+template <typename T>
+__device__ inline void store_pack(T* to, const float (&x)[kPack], int n, bool whole) {
+  if (whole) {
+    alignas(16) T raw[kPack];
+    constexpr int words = static_cast<int>(sizeof(raw) / 16);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) raw[i] = from_float<T>(x[i]);
+#pragma unroll
+    for (int w = 0; w < words; ++w) reinterpret_cast<uint4*>(to)[w] = reinterpret_cast<const uint4*>(raw)[w];
+  } else {
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      if (i < n) to[i] = from_float<T>(x[i]);
+    }
+  }
+}
+
+/// What a pack's place in a row says: how many elements it has, and whether it moves as a whole.
+struct PackAt {
+  int n;
+  bool whole;
+};
+__device__ inline PackAt pack_at(std::int64_t col, std::int64_t cols, bool vector) {
+  const std::int64_t left = cols - col;
+  return {left < kPack ? static_cast<int>(left) : kPack, vector && left >= kPack};
+}
+
+template <typename T>
+__device__ inline const T* row_of(const ConstMatrix& m, std::int64_t r) {
+  return static_cast<const T*>(m.data) + r * m.ld;
+}
+template <typename T>
+__device__ inline T* row_of(const Matrix& m, std::int64_t r) {
+  return static_cast<T*>(m.data) + r * m.ld;
+}
+
+// --- sums over a block ---------------------------------------------------------------------------------
+
+template <typename V, typename Combine>
+__device__ inline V warp_reduce(V x, Combine combine) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    x = combine(x, __shfl_xor_sync(0xFFFFFFFFu, x, offset));
+  }
+  return x;
+}
+
+/// The same value in all threads of a block of `threads` (a multiple of 32, at most 1024). `shared` holds 32
+/// values; it may be used again after the next barrier.
+template <typename V, typename Combine>
+__device__ inline V block_reduce(V x, V* shared, Combine combine) {
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int warps = blockDim.x / kWarp;
+  x = warp_reduce(x, combine);
+  __syncthreads();
+  if (lane == 0) shared[warp] = x;
+  __syncthreads();
+  V all = shared[0];
+  for (int w = 1; w < warps; ++w) all = combine(all, shared[w]);
+  return all;
+}
+struct Plus {
+  template <typename V>
+  __device__ V operator()(V a, V b) const {
+    return a + b;
+  }
+};
+struct Max {
+  template <typename V>
+  __device__ V operator()(V a, V b) const {
+    return a > b ? a : b;
+  }
+};
+
+// --- FP8 -----------------------------------------------------------------------------------------------
+
+/// Saturating cast, bit-equal to octet::to_fp8.
+__device__ inline std::uint8_t to_fp8_device(float x, bool e4m3) {
+  // The hardware keeps a NaN's sign in no format; octet::to_fp8 writes 0x7F for every NaN, as __nv_cvt does.
+  return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, e4m3 ? __NV_E4M3 : __NV_E5M2);
+}
+__device__ inline unsigned to_fp8_pair(float a, float b, bool e4m3) {
+  return __nv_cvt_float2_to_fp8x2(make_float2(a, b), __NV_SATFINITE, e4m3 ? __NV_E4M3 : __NV_E5M2);
+}
+
+/// |x| as bits: of non-negative floats the order is that of their bits, and NaN is above infinity.
+__device__ inline unsigned magnitude_bits(float x) {
+  return __float_as_uint(x) & 0x7FFFFFFFu;
+}
+/// *amax = max(*amax, value of bits); the order of the raises does not matter.
+__device__ inline void raise_amax(float* amax, unsigned bits) {
+  // Most raises come too late to matter: a look is cheaper than an atomic.
+  if (bits > *reinterpret_cast<volatile unsigned*>(amax)) atomicMax(reinterpret_cast<unsigned*>(amax), bits);
+}
+
+/// A request for an FP8 copy as kernels get it. A kernel that walks over rows writes the row copy; the
+/// transposed one is made from it afterwards (finish_transposed), or by the kernel where there is no row
+/// copy.
+struct Fp8Out {
+  std::uint8_t* row = nullptr;
+  std::uint8_t* scattered = nullptr;  ///< the transposed copy, element by element, when there is no row copy
+  const float* scale = nullptr;
+  float* amax = nullptr;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  bool e4m3 = true;
+  bool vector = false;  ///< packs of the row copy start on 8-byte boundaries
+};
+inline Fp8Out fp8_out(const QuantizeInto& q, std::int64_t rows, std::int64_t cols) {
+  return {.row = q.row,
+          .scattered = q.row ? nullptr : q.transposed,
+          .scale = q.scale,
+          .amax = q.amax,
+          .rows = rows,
+          .cols = cols,
+          .e4m3 = q.format == DType::e4m3,
+          .vector = cols % kPack == 0 && reinterpret_cast<std::uintptr_t>(q.row) % kPack == 0};
+}
+__device__ inline float scale_of(const Fp8Out& out) {
+  return out.row || out.scattered ? *out.scale : 1.0f;
+}
+__device__ inline void raise_most(const float (&y)[kPack], int n, unsigned& most) {
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) {
+    const unsigned bits = i < n ? magnitude_bits(y[i]) : 0u;
+    most = bits > most ? bits : most;
+  }
+}
+__device__ inline uint2 to_fp8_pack(const float (&y)[kPack], float scale, bool e4m3) {
+  uint2 codes;
+  codes.x =
+      to_fp8_pair(y[0] * scale, y[1] * scale, e4m3) | (to_fp8_pair(y[2] * scale, y[3] * scale, e4m3) << 16);
+  codes.y =
+      to_fp8_pair(y[4] * scale, y[5] * scale, e4m3) | (to_fp8_pair(y[6] * scale, y[7] * scale, e4m3) << 16);
+  return codes;
+}
+/// Leaves the FP8 copy of a pack and takes its magnitude into `most`.
+__device__ inline void take_pack(const Fp8Out& out, const float (&y)[kPack], float scale, std::int64_t row,
+                                 std::int64_t col, int n, unsigned& most) {
+  if (out.amax) raise_most(y, n, most);
+  if (out.row) {
+    std::uint8_t* to = out.row + row * out.cols + col;
+    if (out.vector && n == kPack) {
+      *reinterpret_cast<uint2*>(to) = to_fp8_pack(y, scale, out.e4m3);
+    } else {
+      for (int i = 0; i < n; ++i) to[i] = to_fp8_device(y[i] * scale, out.e4m3);
+    }
+  } else if (out.scattered) {
+    for (int i = 0; i < n; ++i) {
+      out.scattered[(col + i) * out.rows + row] = to_fp8_device(y[i] * scale, out.e4m3);
+    }
+  }
+}
+/// Raises the amax by what a block has seen. All threads call it.
+__device__ inline void finish_amax(const Fp8Out& out, unsigned most, unsigned* shared) {
+  if (!out.amax) return;
+  most = block_reduce(most, shared, Max{});
+  if (threadIdx.x == 0) raise_amax(out.amax, most);
+}
+
+/// Enqueues the transposed copy that a producer was asked for, from the row copy that it has made.
+inline void finish_transposed(Stream& stream, const QuantizeInto& q, std::int64_t rows, std::int64_t cols) {
+  if (q.row && q.transposed)
+    transpose(stream, {.from = q.row, .rows = rows, .cols = cols, .to = q.transposed});
+}
+
+}  // namespace octet::ops::cuda
