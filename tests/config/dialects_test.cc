@@ -7,7 +7,7 @@ namespace {
 
 class DeepSpeed : public testing::Test {
  protected:
-  std::string path_ = testing::TempDir() + "/octet_deepspeed_test.json";
+  std::string path_ = testing::TempDir() + "/octet_deepspeed_" + std::to_string(::getpid()) + ".json";
   ~DeepSpeed() override { std::filesystem::remove(path_); }
   Resolved with(const std::string& json, const std::string& yaml = "", const Strings& overrides = {}) {
     write_file_atomically(path_, json);

@@ -298,7 +298,7 @@ TEST(Load, KeysWithoutEffectAreSaidOnceAndOnlyWhenTheyAskForSomething) {
 }
 
 TEST(Load, OverridesComeInEveryShapeAndOrder) {
-  const std::string path = testing::TempDir() + "/octet_config_test.yaml";
+  const std::string path = testing::TempDir() + "/octet_config_" + std::to_string(::getpid()) + ".yaml";
   write_file_atomically(path, kBase + "seed: 1\nlearning_rate: 1e-3\n");
   const Resolved r = load({"--seed", "7", "learning_rate=2e-4", path, "--max-steps=5", "--plot_loss",
                            "--bf16", "false", "dataset=[a,b]", "--max_samples", "1", "max_samples=3"},
