@@ -9,16 +9,29 @@
 namespace octet::train {
 namespace {
 
-std::unique_ptr<Device> open_device(const std::string& name, const comm::Place& place) {
-  if (name == "cuda") {
-    throw Error({.what = "this program was built without CUDA",
-                 .expected = "a build with the CUDA toolkit for device: cuda",
-                 .where = "configuration key 'device'",
-                 .fix = "use device: cpu, or leave it auto",
+// The GPU whose number is this rank's place on its node, or null where `device: auto` goes on without one.
+std::unique_ptr<Device> open_gpu(bool insists, const comm::Place& place) {
+  if (insists && place.size == 1) return make_cuda_device(place.local_rank);
+  if (insists) {
+    throw Error({.what = "ranks with GPUs cannot send messages to each other in this version",
+                 .expected = "one rank with a GPU, or ranks on CPUs",
+                 .found = std::to_string(place.size) + " ranks and device: cuda",
+                 .fix = "start the program without mpirun to train on one GPU, or set device: cpu",
                  .code = ExitCode::usage});
   }
+  if (cuda_device_count() == 0) return nullptr;
+  std::string why_not = "ranks with GPUs cannot send messages to each other in this version";
+  if (place.size == 1 && cuda_available(place.local_rank, &why_not)) return make_cuda_device(place.local_rank);
+  if (place.rank == 0) log::warn("computing on the CPU: " + why_not);
+  return nullptr;
+}
+
+std::unique_ptr<Device> open_device(const std::string& name, const comm::Place& place) {
   const int cores = cpu::claim_cores(place.local_rank, place.local_size);
   cpu::set_op_threads(cores);
+  if (name != "cpu") {
+    if (auto gpu = open_gpu(name == "cuda", place)) return gpu;
+  }
   return make_cpu_device(
       {.threads = cores, .compute_worker = std::getenv("OCTET_COMPUTE_WORKER") != nullptr});
 }

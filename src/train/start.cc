@@ -24,7 +24,7 @@ void require_writable(const std::string& folder) {
   ::unlink((folder + "/.write-test").c_str());
 }
 
-// FP8 scales of activations are equal on all ranks: rank 0 owns them.
+// FP8 scales of activations are equal on all ranks: rank 0 owns them. They lie in the device's memory.
 std::vector<TensorSlice> activation_state(Engine& engine) {
   const precision::ScaleSet* scales = engine.core().activation_scales();
   return scales ? scales->state() : std::vector<TensorSlice>{};
@@ -79,9 +79,7 @@ std::optional<std::string> find_start(comm::Communicator& communicator, const co
 
 void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint) {
   engine.communicator().together([&] {
-    std::vector<TensorSlice> slices = engine.store().needed_slices();
-    for (const TensorSlice& slice : activation_state(engine)) slices.push_back(slice);
-    checkpoint.read(slices);
+    checkpoint.read(engine.store().needed_slices(activation_state(engine)));
   });
   engine.store().refresh_copies(engine.compute(), zero::Scales::as_loaded);
   engine.store().synchronize(engine.compute());
@@ -89,11 +87,8 @@ void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint) {
 
 std::vector<TensorSlice> state_slices(Engine& engine) {
   engine.store().synchronize(engine.compute());
-  std::vector<TensorSlice> slices = engine.store().owned_slices();
-  if (engine.communicator().rank() == 0) {
-    for (const TensorSlice& slice : activation_state(engine)) slices.push_back(slice);
-  }
-  return slices;
+  const bool first = engine.communicator().rank() == 0;
+  return engine.store().owned_slices(first ? activation_state(engine) : std::vector<TensorSlice>{});
 }
 
 void report_differences(const checkpoint::Checkpoint& checkpoint, const config::Config& config) {

@@ -200,18 +200,20 @@ void ParameterStore::refresh_copies(Stream& compute, Scales scales) {
   parts_->updater.make_copies(scales, parts_->gatherer, compute);
 }
 
-std::vector<TensorSlice> ParameterStore::owned_slices() const {
+std::vector<TensorSlice> ParameterStore::owned_slices(const std::vector<TensorSlice>& others) const {
   std::vector<TensorSlice> slices = state_slices(parts_->segments, {.own_only = true, .moments = true});
   const bool first = parts_->communicator.rank() == 0;
   if (first) parts_->append_scales(slices);
+  slices.insert(slices.end(), others.begin(), others.end());
   slices = parts_->seen.fetch(std::move(slices));
   if (first) slices.push_back(parts_->step_slice());
   return slices;
 }
 
-std::vector<TensorSlice> ParameterStore::needed_slices() const {
+std::vector<TensorSlice> ParameterStore::needed_slices(const std::vector<TensorSlice>& others) const {
   std::vector<TensorSlice> slices = state_slices(parts_->segments, {.own_only = false, .moments = true});
   parts_->append_scales(slices);
+  slices.insert(slices.end(), others.begin(), others.end());
   slices = parts_->needed.fetch(std::move(slices));
   slices.push_back(parts_->step_slice());
   return slices;

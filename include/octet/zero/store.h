@@ -88,9 +88,10 @@ class ParameterStore final : public model::ParameterSource {
   /// refresh_copies.
   ///
   /// owned: every element belongs to exactly one rank, at every stage; together they are a checkpoint.
-  std::vector<TensorSlice> owned_slices() const;
+  /// `others`: more state of the device's memory that is saved with this, put at the end.
+  std::vector<TensorSlice> owned_slices(const std::vector<TensorSlice>& others = {}) const;
   /// needed: what this rank must read to go on; then refresh_copies(compute, Scales::as_loaded).
-  std::vector<TensorSlice> needed_slices() const;
+  std::vector<TensorSlice> needed_slices(const std::vector<TensorSlice>& others = {}) const;
   /// The sums of gradients that the last finish measured (not divided by the label tokens), by Hugging Face
   /// name; every element on exactly one rank. Valid until the next micro-batch.
   std::vector<TensorSlice> gradient_slices() const;
