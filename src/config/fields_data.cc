@@ -62,6 +62,21 @@ void add_sets(Table& t) {
   t.used("max_samples", &Config::max_samples, "Use only the first samples of each dataset.")
       .at_least(1)
       .decides_numbers();
+  t.used("max_broken_rows", &Config::max_broken_rows,
+         "Rows that may be unreadable (broken JSON, bytes that are not UTF-8); they are counted, named and "
+         "left "
+         "out. More end the run.")
+      .at_least(0);
+  t.used("mix_strategy", &Config::mix_strategy,
+         "How several datasets become one: concat, or rows in turn (by interleave_probs) until the first has "
+         "run out (interleave_under), until all have, short ones repeated (interleave_over), or until all "
+         "have, "
+         "each row once (interleave_once).")
+      .one_of({"concat", "interleave_under", "interleave_over", "interleave_once"})
+      .decides_numbers();
+  t.used("interleave_probs", &Config::interleave_probs,
+         "Weight of each dataset when they are interleaved: a list or separated by commas; null takes turns.")
+      .decides_numbers();
 }
 
 void add_sequence(Table& t) {
@@ -72,7 +87,19 @@ void add_sequence(Table& t) {
   t.used("packing", &Config::packing,
          "Put several samples into one sequence; they never see each other. Default: only with stage pt.")
       .decides_numbers();
-  t.used("neat_packing", &Config::neat_packing, "The same as packing, which is always neat here.")
+  t.used("neat_packing", &Config::neat_packing,
+         "The same as packing, whose samples see each other only with packing_strategy: llamafactory and "
+         "without this key.")
+      .decides_numbers();
+  t.used("packing_strategy", &Config::packing_strategy,
+         "How sequences are filled. best_fit looks at the whole set, keeps samples apart and loses no token; "
+         "llamafactory makes LLaMA-Factory's sequences: samples packed by batches of rows, texts chained and "
+         "cut into blocks, their tails left out (and, without packing, texts cut to cutoff_len).")
+      .one_of({"best_fit", "llamafactory"})
+      .decides_numbers();
+  t.used("preprocessing_batch_size", &Config::preprocessing_batch_size,
+         "Rows that packing_strategy: llamafactory packs together.")
+      .range(1, 1 << 30)
       .decides_numbers();
   t.used("disable_shuffling", &Config::disable_shuffling, "Train the samples in the order of the files.")
       .decides_numbers();

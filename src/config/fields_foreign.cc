@@ -44,7 +44,6 @@ const NotedKey kNoted[] = {
     {"fp16_full_eval", kBool, "false", kTensor},
     {"bf16_full_eval", kBool, "false", kTensor},
     {"media_dir", kText, "null", "only text is trained"},
-    {"preprocessing_batch_size", kInt, "1000", kLoader},
     {"buffer_size", kInt, "16384", "read only with streaming"},
     {"data_shared_file_system", kBool, "false", "every rank tokenises its share"},
     {"ignore_pad_token_for_loss", kBool, "true", "padding is never trained"},
@@ -107,7 +106,6 @@ struct RefusedKey {
 
 constexpr const char* kAdapters = "adapters are not built; train all parameters with finetuning_type: full";
 constexpr const char* kOptimizer = "the optimizer is AdamW";
-constexpr const char* kMix = "datasets are concatenated and shuffled together";
 constexpr const char* kTokens = "the tokenizer is taken as it is; extend it beforehand";
 constexpr const char* kLoss = "the loss is the cross entropy of the trained tokens";
 constexpr const char* kBest =
@@ -134,8 +132,6 @@ const RefusedKey kRefused[] = {
     {"split_special_tokens", kBool, "false", kTokens},
     {"streaming", kBool, "false",
      "data are indexed, not streamed: files larger than memory are mapped; set it to false"},
-    {"mix_strategy", kText, "concat", kMix},
-    {"interleave_probs", kList, "", kMix},
     {"tokenized_path", kText, "", "tokens are cached by the hash of their data; remove the key"},
     {"tool_format", kText, "", "tools are rendered as the template says"},
     {"preserve_thinking", kBool, "false", "thoughts of earlier turns are dropped as the template says"},

@@ -2,7 +2,10 @@
 #include <glob.h>
 
 #include <algorithm>
+#include <array>
+#include <cctype>
 #include <filesystem>
+#include <set>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
@@ -16,17 +19,16 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_data_file(const fs::path& path) {
-  const std::string ending = path.extension().string();
-  return ending == ".json" || ending == ".jsonl" || ending == ".ndjson" || ending == ".txt";
-}
-
 // Files of a path: itself, or what a folder holds, by name.
 std::vector<std::string> files_of(const std::string& path) {
   if (!fs::is_directory(path)) return {path};
   std::vector<std::string> files;
   for (const auto& entry : fs::directory_iterator(path)) {
-    if (entry.is_regular_file() && is_data_file(entry.path())) files.push_back(entry.path().string());
+    // What Hugging Face's save_to_disk writes beside its rows.
+    static constexpr std::array kDescriptions{"dataset_info.json", "state.json", "dataset_dict.json"};
+    const std::string name = entry.path().filename().string();
+    const bool describes = std::ranges::find(kDescriptions, name) != kDescriptions.end();
+    if (entry.is_regular_file() && !describes && is_data_file(name)) files.push_back(entry.path().string());
   }
   std::ranges::sort(files);
   return files;
@@ -73,8 +75,123 @@ DataSource from_paths(const std::string& name, const std::vector<std::string>& p
   for (const auto& path : paths) {
     for (const auto& file : files_of(path)) source.files.push_back(open_rows(file));
   }
-  for (const auto& file : source.files) source.rows += file->size();
+  source.rows = source.file_rows();
   return source;
+}
+
+// Whether `word` stands in a file's name between other signs than letters and digits: "train-00000.parquet".
+bool names_split(const std::string& file, const std::string& word) {
+  const std::string name = fs::path(file).filename().string();
+  const auto is_sign = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) == 0; };
+  for (std::size_t at = name.find(word); at != std::string::npos; at = name.find(word, at + 1)) {
+    const std::size_t end = at + word.size();
+    if ((at == 0 || is_sign(name[at - 1])) && (end == name.size() || is_sign(name[end]))) return true;
+  }
+  return false;
+}
+
+// Files of an entry: its file, or those of its folder (below `folder` and `subset`) that belong to its split.
+std::vector<std::string> files_of_entry(const Json& entry, const std::string& file, const std::string& where,
+                                        const DataOptions& options) {
+  std::string path = file.starts_with('/') ? file : options.dataset_dir + "/" + file;
+  const std::string split_name = json_string(entry, "split", "train", where);
+  if (split_name.find_first_of("[]+%") != std::string::npos) {
+    throw Error({.what = "slices of splits are not built",
+                 .found = "\"split\": \"" + split_name + "\"",
+                 .where = where,
+                 .fix = "name the split alone, and use num_samples or max_samples",
+                 .code = ExitCode::usage});
+  }
+  if (!fs::is_directory(path)) {
+    if (split_name == "train") return {path};
+    throw Error({.what = "a single file has no splits",
+                 .expected = "\"split\": \"train\", or a folder with files named after their splits",
+                 .found = "\"split\": \"" + split_name + "\"",
+                 .where = where,
+                 .code = ExitCode::usage});
+  }
+  for (const char* key : {"folder", "subset"}) {
+    const std::string below = json_string(entry, key, "", where);
+    if (below.empty()) continue;
+    path += "/" + below;
+    if (fs::is_directory(path)) continue;
+    throw Error({.what = std::string("the ") + key + " of a data set is not there",
+                 .found = "no folder " + path,
+                 .where = where,
+                 .code = ExitCode::usage});
+  }
+  const std::vector<std::string> all = files_of(path);
+  std::vector<std::string> chosen;
+  static constexpr std::array kSplits{"train", "test", "validation", "valid", "dev", "eval"};
+  bool any_named = false;
+  for (const auto& candidate : all) {
+    if (names_split(candidate, split_name)) chosen.push_back(candidate);
+    any_named |= std::ranges::any_of(kSplits, [&](const char* s) { return names_split(candidate, s); });
+  }
+  // A folder whose files name no split is all training data.
+  if (chosen.empty() && split_name == "train" && !any_named) return all;
+  if (chosen.empty()) {
+    throw Error({.what = "split '" + split_name + "' of a data set is empty",
+                 .expected = "files in " + path + " with '" + split_name + "' in their names",
+                 .found = with_commas(static_cast<std::int64_t>(all.size())) + " other data files",
+                 .where = where,
+                 .fix = "name a split that is there",
+                 .code = ExitCode::usage});
+  }
+  return chosen;
+}
+
+// The first rows that can be read: what columns a set has.
+std::vector<Json> first_rows(const DataSource& source) {
+  std::vector<Json> rows;
+  std::int64_t tries = 0;
+  for (const auto& file : source.files) {
+    for (std::int64_t i = 0; i < file->size() && tries < 100; ++i, ++tries) {
+      try {
+        rows.push_back(file->row(i));
+      } catch (const Error&) {
+        // Counted and named when the rows are encoded.
+      }
+    }
+  }
+  return rows;
+}
+
+// A set needs the columns that hold its answers; of others that no row has, the nearest name is told.
+void check_columns(const DataSource& source, const std::string& where) {
+  const RowFormat& f = source.format;
+  const bool messages = f.kind == RowFormat::Kind::sharegpt || f.kind == RowFormat::Kind::openai;
+  const bool text = f.kind == RowFormat::Kind::text;
+  const std::vector<std::string> needed = messages ? std::vector{f.messages}
+                                          : text   ? std::vector{f.prompt}
+                                                   : std::vector{f.prompt, f.response};
+  std::set<std::string> there;
+  for (const Json& row : first_rows(source)) {
+    if (!row.is_object()) continue;
+    for (const auto& [key, value] : row.items()) there.insert(key);
+  }
+  if (there.empty()) return;  // nothing but broken rows, which are told of elsewhere
+  std::string names;
+  for (const auto& name : there) names += (names.empty() ? "'" : ", '") + name + "'";
+  for (const std::string& column : needed) {
+    if (there.contains(column)) continue;
+    const std::string near = nearest_name(column, {there.begin(), there.end()});
+    throw Error({.what = column.empty() ? "a data set does not say which column holds its texts"
+                                        : "a data set has no column '" + column + "'",
+                 .expected = "a name in \"columns\" that its rows have",
+                 .found = names,
+                 .where = where,
+                 .fix = near.empty() ? "name the column in \"columns\"" : "did you mean '" + near + "'?",
+                 .code = ExitCode::usage});
+  }
+  const std::vector<std::string> others{f.system, f.tools, messages || text ? "" : f.query,
+                                        messages || text ? "" : f.history};
+  for (const std::string& column : others) {
+    if (column.empty() || there.contains(column) || column == RowFormat{}.query) continue;
+    const std::string near = nearest_name(column, {there.begin(), there.end()});
+    log::warn(where + ": no column '" + column + "' in the first rows" +
+              (near.empty() ? "" : "; did you mean '" + near + "'?"));
+  }
 }
 
 // An entry of dataset_info.json: where its rows are and how they are read.
@@ -95,24 +212,33 @@ DataSource from_entry(const std::string& name, const Json& entry, const std::str
          .fix = "download it and give its file_name",
          .code = ExitCode::usage});
   }
-  const std::string path = file.starts_with('/') ? file : options.dataset_dir + "/" + file;
-  DataSource source = from_paths(name, {path});
+  DataSource source = from_paths(name, files_of_entry(entry, file, where, options));
   source.format = format_of_entry(entry, name, info_path);
+  check_columns(source, where);
   const std::int64_t picks = json_int(entry, "num_samples", 0, 1, INT64_C(1) << 40, where);
   if (picks > 0 && source.rows > 0) {
-    // A random choice, every row once before any row twice.
-    const auto rows = static_cast<std::uint64_t>(source.rows);
-    for (std::int64_t i = 0; i < picks; ++i) {
-      const auto u = static_cast<std::uint64_t>(i);
-      source.picks.push_back(static_cast<std::int64_t>(
-          permute(u % rows, rows, hash64(name, options.seed), static_cast<std::uint32_t>(u / rows) + 1u)));
-    }
+    source.sampled = true;
+    source.sample_seed = hash64(name, options.seed);
     source.rows = picks;
   }
   return source;
 }
 
 }  // namespace
+
+std::int64_t DataSource::file_rows() const {
+  std::int64_t count = 0;
+  for (const auto& file : files) count += file->size();
+  return count;
+}
+
+std::int64_t DataSource::row_at(std::int64_t i) const {
+  if (!sampled) return i;
+  const auto there = static_cast<std::uint64_t>(file_rows());
+  const auto u = static_cast<std::uint64_t>(i);
+  return static_cast<std::int64_t>(
+      permute(u % there, there, sample_seed, static_cast<std::uint32_t>(u / there) + 1u));
+}
 
 std::vector<DataSource> open_datasets(const DataOptions& options) {
   std::string info_path;
@@ -131,8 +257,10 @@ std::vector<DataSource> open_datasets(const DataOptions& options) {
       if (paths.empty()) unknown_dataset(name, info, info_path, options);
       source = from_paths(name, paths);
       if (source.rows > 0) {
+        const auto rows = first_rows(source);
         const auto first = std::ranges::find_if(source.files, [](const auto& f) { return f->size() > 0; });
-        source.format = detect_format((*first)->row(0), (*first)->where(0));
+        // With nothing but broken rows the first one's own message says most.
+        source.format = detect_format(rows.empty() ? (*first)->row(0) : rows.front(), (*first)->where(0));
       }
     }
     if (source.rows == 0) {

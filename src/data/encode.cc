@@ -3,47 +3,45 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <optional>
 #include <thread>
 
 #include "octet/base/error.h"
+#include "octet/base/strings.h"
 
 namespace octet::data {
 namespace {
 
-// A row of all data sets one behind the other.
-struct Place {
-  const DataSource* source;
-  const RowReader* file;
-  std::int64_t row;  ///< in the file
-};
+void remember(EncodingCounts& counts, const std::string& reason) {
+  if (counts.reasons.size() < 5) counts.reasons.push_back(reason);
+}
 
-Place find_row(const std::vector<DataSource>& sources, std::int64_t row) {
-  for (const DataSource& source : sources) {
-    if (row >= source.rows) {
-      row -= source.rows;
-      continue;
-    }
-    if (!source.picks.empty()) row = source.picks[static_cast<std::size_t>(row)];
-    for (const auto& file : source.files) {
-      if (row < file->size()) return {&source, file.get(), row};
-      row -= file->size();
-    }
+// The row, or nothing for one that cannot be read.
+std::optional<Json> read_row(const RowMix::Place& place, EncodingCounts& counts) {
+  try {
+    return place.file->row(place.row);
+  } catch (const Error& e) {
+    ++counts.broken;
+    const Problem& p = e.problem();
+    remember(counts, place.file->where(place.row) + ": " + p.what + (p.found.empty() ? "" : ": " + p.found));
+    return std::nullopt;
   }
-  throw Error("a row is outside its data sets");
 }
 
 // Encodes rows [first, last) into `out`.
-void encode_run(const std::vector<DataSource>& sources, const Encoder& encoder, std::int64_t first,
-                std::int64_t last, Encoded& out) {
+void encode_run(const RowMix& mix, const Encoder& encoder, std::int64_t first, std::int64_t last,
+                Encoded& out) {
   EncodingCounts& c = out.counts;
   for (std::int64_t row = first; row < last; ++row) {
-    const Place place = find_row(sources, row);
+    const RowMix::Place place = mix.at(row);
     ++c.rows;
+    const auto json = read_row(place, c);
+    if (!json) continue;
     std::string why;
-    const auto sample = convert_row(place.file->row(place.row), place.source->format, &why);
+    const auto sample = convert_row(*json, place.source->format, &why);
     if (!sample) {
       ++c.invalid;
-      if (c.reasons.size() < 5) c.reasons.push_back(place.file->where(place.row) + ": " + why);
+      remember(c, place.file->where(place.row) + ": " + why);
       continue;
     }
     const EncodedSample encoded = encoder.encode(*sample);
@@ -55,7 +53,7 @@ void encode_run(const std::vector<DataSource>& sources, const Encoder& encoder, 
       // The first token of a document is never predicted.
       std::int64_t trained = 0;
       for (std::size_t t = 1; t < document.labels.size(); ++t) trained += document.labels[t] >= 0 ? 1 : 0;
-      if (trained == 0) continue;
+      if (trained == 0 && !encoded.fragment) continue;
       out.append(document.ids, document.labels, row);
       ++kept;
       ++c.documents;
@@ -68,21 +66,33 @@ void encode_run(const std::vector<DataSource>& sources, const Encoder& encoder, 
 
 }  // namespace
 
-Encoded encode_rows(const std::vector<DataSource>& sources, const Encoder& encoder,
-                    const EncodeShare& share) {
+Error too_many_broken(const EncodingCounts& counts, std::int64_t max_broken) {
+  std::string rows;
+  for (const auto& reason : counts.reasons) rows += (rows.empty() ? "" : "\n  ") + reason;
+  return Error({.what = "too many rows of the data cannot be read",
+                .expected = "at most " + with_commas(max_broken) + " (max_broken_rows)",
+                .found = with_commas(counts.broken) + " of " + with_commas(counts.rows) + " rows",
+                .where = rows,
+                .fix = "mend the files, or raise max_broken_rows to leave such rows out",
+                .code = ExitCode::usage});
+}
+
+Encoded encode_rows(const RowMix& mix, const Encoder& encoder, const EncodeShare& share) {
   constexpr std::int64_t kRun = 256;  // rows that a thread takes at a time
   const std::int64_t runs = (share.last_row - share.first_row + kRun - 1) / kRun;
   int threads = share.threads > 0 ? share.threads : static_cast<int>(std::thread::hardware_concurrency());
   threads = static_cast<int>(std::clamp<std::int64_t>(runs, 1, std::max(1, threads)));
   std::vector<Encoded> parts(static_cast<std::size_t>(std::max<std::int64_t>(runs, 0)));
-  std::atomic<std::int64_t> next{0};
+  std::atomic<std::int64_t> next{0}, broken{0};
   std::vector<std::exception_ptr> failures(static_cast<std::size_t>(threads));
   const auto work = [&](std::size_t thread) {
     try {
       for (std::int64_t run = next++; run < runs; run = next++) {
         const std::int64_t first = share.first_row + run * kRun;
-        encode_run(sources, encoder, first, std::min(first + kRun, share.last_row),
+        encode_run(mix, encoder, first, std::min(first + kRun, share.last_row),
                    parts[static_cast<std::size_t>(run)]);
+        const EncodingCounts& counts = parts[static_cast<std::size_t>(run)].counts;
+        if (counts.broken > 0 && (broken += counts.broken) > share.max_broken) next = runs;
       }
     } catch (...) {
       failures[thread] = std::current_exception();
@@ -98,6 +108,7 @@ Encoded encode_rows(const std::vector<DataSource>& sources, const Encoder& encod
   }
   Encoded all;
   for (const Encoded& part : parts) all.append(part);
+  if (all.counts.broken > share.max_broken) throw too_many_broken(all.counts, share.max_broken);
   return all;
 }
 

@@ -62,7 +62,7 @@ void Encoded::append(const Encoded& other) {
   const EncodingCounts& o = other.counts;
   c.rows += o.rows, c.documents += o.documents, c.tokens += o.tokens, c.trained += o.trained;
   c.invalid += o.invalid, c.dropped += o.dropped, c.unlabelled += o.unlabelled, c.truncated += o.truncated;
-  c.cut_answers += o.cut_answers;
+  c.cut_answers += o.cut_answers, c.broken += o.broken;
   for (const auto& reason : o.reasons) {
     if (c.reasons.size() < 5) c.reasons.push_back(reason);
   }
@@ -76,7 +76,7 @@ std::string Encoded::to_bytes() const {
   put(bytes, rows);
   const EncodingCounts& c = counts;
   put(bytes, std::vector<std::int64_t>{c.rows, c.documents, c.tokens, c.trained, c.invalid, c.dropped,
-                                       c.unlabelled, c.truncated, c.cut_answers});
+                                       c.unlabelled, c.truncated, c.cut_answers, c.broken});
   std::string reasons;
   for (const auto& reason : c.reasons) reasons += reason + '\n';
   put(bytes, std::vector<char>(reasons.begin(), reasons.end()));
@@ -91,11 +91,11 @@ Encoded Encoded::from_bytes(std::string_view bytes) {
   e.rows = take<std::int64_t>(bytes);
   const auto c = take<std::int64_t>(bytes);
   const auto reasons = take<char>(bytes);
-  if (c.size() != 9 || e.ids.size() != e.labels.size() || e.begins.empty() ||
+  if (c.size() != 10 || e.ids.size() != e.labels.size() || e.begins.empty() ||
       e.rows.size() + 1 != e.begins.size() || e.begins.back() != static_cast<std::int64_t>(e.ids.size())) {
     throw Error("a message with tokenised data is damaged");
   }
-  e.counts = {c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7], c[8], {}};
+  e.counts = {c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9], {}};
   std::string line;
   for (const char ch : reasons) {
     if (ch != '\n') {
@@ -116,21 +116,25 @@ std::string Encoded::fingerprint() const {
   return hash128_hex(bytes);
 }
 
-std::pair<Encoded, Encoded> hold_out(const Encoded& all, std::int64_t rows, std::int64_t count,
-                                     std::uint64_t seed) {
+std::pair<Encoded, Encoded> hold_out(const Encoded& all, const HoldOut& options) {
   std::set<std::int64_t> chosen;
-  for (std::int64_t i = 0; i < count; ++i) {
-    chosen.insert(static_cast<std::int64_t>(
-        permute(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(rows), seed, 0xE7A1u)));
+  for (std::int64_t i = 0; i < options.count; ++i) {
+    chosen.insert(static_cast<std::int64_t>(permute(
+        static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(options.rows), options.seed, 0xE7A1u)));
   }
   std::pair<Encoded, Encoded> parts;
+  std::map<std::int64_t, std::int64_t> place_of;  // held-out row -> the first place it came from
   for (std::int64_t d = 0; d < all.documents(); ++d) {
     const auto begin = all.begins[static_cast<std::size_t>(d)],
                end = all.begins[static_cast<std::size_t>(d) + 1];
-    Encoded& part = chosen.contains(all.rows[static_cast<std::size_t>(d)]) ? parts.second : parts.first;
-    part.append(std::vector<std::int32_t>(all.ids.begin() + begin, all.ids.begin() + end),
-                std::vector<std::int32_t>(all.labels.begin() + begin, all.labels.begin() + end),
-                all.rows[static_cast<std::size_t>(d)]);
+    const std::int64_t place = all.rows[static_cast<std::size_t>(d)];
+    const std::int64_t row =
+        options.distinct.empty() ? place : options.distinct[static_cast<std::size_t>(place)];
+    const bool held = chosen.contains(row);
+    if (held && place_of.try_emplace(row, place).first->second != place) continue;
+    (held ? parts.second : parts.first)
+        .append(std::vector<std::int32_t>(all.ids.begin() + begin, all.ids.begin() + end),
+                std::vector<std::int32_t>(all.labels.begin() + begin, all.labels.begin() + end), place);
   }
   parts.first.counts = all.counts;
   return parts;

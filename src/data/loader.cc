@@ -27,12 +27,24 @@ HostBatch make_batch(const Encoded& set, const Items& items, std::span<const std
     if (item < 0) continue;
     ++batch.items;
     const auto i = static_cast<std::size_t>(item);
+    const std::size_t first_document = batch.cu_seqlens.size();
     for (std::int64_t j = items.begins[i]; j < items.begins[i + 1]; ++j) {
       const auto d = static_cast<std::size_t>(items.documents[static_cast<std::size_t>(j)]);
       const auto begin = static_cast<std::size_t>(set.begins[d]);
       const auto count = static_cast<std::size_t>(set.begins[d + 1]) - begin;
+      // The last token of the document before predicts the first of this one when they share their context.
+      if (items.shared_context && j > items.begins[i] && set.labels[begin] >= 0) {
+        batch.label_rows.push_back(static_cast<std::int32_t>(batch.ids.size()) - 1);
+        batch.targets.push_back(set.labels[begin]);
+      }
       add_document(batch, std::span(set.ids).subspan(begin, count),
                    std::span(set.labels).subspan(begin, count));
+    }
+    if (items.shared_context && batch.cu_seqlens.size() > first_document) {
+      batch.cu_seqlens.resize(first_document);
+      const auto begin = static_cast<std::int64_t>(batch.cu_seqlens.back());
+      batch.cu_seqlens.push_back(static_cast<std::int32_t>(batch.ids.size()));
+      batch.max_length = std::max(batch.max_length, batch.tokens() - begin);
     }
   }
   return batch;

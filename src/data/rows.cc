@@ -1,11 +1,13 @@
-// Files of rows: JSON lists, JSON lines, text lines.
+// Files of rows, by their endings; JSON lines and text lines.
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "octet/base/error.h"
-#include "octet/base/files.h"
 #include "octet/base/strings.h"
 #include "octet/data/dataset.h"
+#include "row_bytes.h"
+#include "row_readers.h"
 
 namespace octet::data {
 namespace {
@@ -13,8 +15,8 @@ namespace {
 // Lines of a mapped file that are not blank; [begin, end) without the line end.
 class LineReader : public RowReader {
  public:
-  explicit LineReader(const std::string& path) : file_(path) {
-    const std::string_view text = file_.text();
+  explicit LineReader(const std::string& path) : bytes_(path) {
+    const std::string_view text = bytes_.text();
     std::size_t begin = text.starts_with("\xEF\xBB\xBF") ? 3 : 0;
     std::int64_t number = 1;
     while (begin < text.size()) {
@@ -28,7 +30,7 @@ class LineReader : public RowReader {
   }
   std::int64_t size() const override { return static_cast<std::int64_t>(lines_.size()); }
   std::string where(std::int64_t i) const override {
-    return file_.path() + ":" + std::to_string(line(i).number);
+    return bytes_.path() + ":" + std::to_string(line(i).number);
   }
 
  protected:
@@ -39,7 +41,7 @@ class LineReader : public RowReader {
   const Line& line(std::int64_t i) const { return lines_.at(static_cast<std::size_t>(i)); }
   std::string_view text(std::int64_t i) const {
     const Line& l = line(i);
-    std::string_view t = file_.text().substr(l.begin, l.end - l.begin);
+    std::string_view t = bytes_.text().substr(l.begin, l.end - l.begin);
     if (t.ends_with('\r')) t.remove_suffix(1);
     if (!is_utf8(t)) {
       throw Error({.what = "a row is not valid UTF-8",
@@ -51,7 +53,7 @@ class LineReader : public RowReader {
   }
 
  private:
-  MappedFile file_;
+  RowBytes bytes_;
   std::vector<Line> lines_;
 };
 
@@ -67,47 +69,36 @@ class TextLines : public LineReader {
   Json row(std::int64_t i) const override { return Json{{"text", std::string(text(i))}}; }
 };
 
-class JsonList : public RowReader {
- public:
-  explicit JsonList(const std::string& path) : path_(path), rows_(read_json(path)) {
-    if (!rows_.is_array()) {
-      throw Error({.what = "a JSON data set must be a list of objects",
-                   .expected = "[ {…}, {…} ]",
-                   .found = rows_.type_name(),
-                   .where = path,
-                   .fix = "name a file with one object a line .jsonl",
-                   .code = ExitCode::usage});
-    }
-  }
-  std::int64_t size() const override { return static_cast<std::int64_t>(rows_.size()); }
-  Json row(std::int64_t i) const override { return rows_.at(static_cast<std::size_t>(i)); }
-  std::string where(std::int64_t i) const override { return path_ + " row " + std::to_string(i + 1); }
-
- private:
-  std::string path_;
-  Json rows_;
-};
-
 }  // namespace
 
 std::unique_ptr<RowReader> open_rows(const std::string& path) {
-  const std::size_t dot = path.find_last_of("./");
-  const std::string ending = dot == std::string::npos || path[dot] == '/' ? "" : path.substr(dot + 1);
+  const std::string ending = data_ending(path);
   if (ending == "jsonl" || ending == "ndjson") return std::make_unique<JsonLines>(path);
   if (ending == "txt") return std::make_unique<TextLines>(path);
+  if (ending == "csv") return open_csv(path, ',');
+  if (ending == "tsv") return open_csv(path, '\t');
+  if (ending == "parquet" || ending == "arrow" || ending == "feather") return open_columns(path, ending);
   if (ending == "json") {
     // Some tools write one object a line under the name .json.
-    const std::string text = read_file(path);
-    const std::string_view body = trim(std::string_view(text).substr(0, 4096));
-    if (body.starts_with('{')) return std::make_unique<JsonLines>(path);
-    return std::make_unique<JsonList>(path);
+    const RowBytes bytes(path);
+    std::string_view text = bytes.text();
+    if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);
+    if (trim(text.substr(0, 4096)).starts_with('{')) return std::make_unique<JsonLines>(path);
+    return open_json_list(path);
   }
   throw Error({.what = "a data file of an unknown kind",
-               .expected = "a name ending in .json, .jsonl, .ndjson or .txt",
+               .expected = "a name ending in .json, .jsonl, .ndjson, .csv, .tsv or .txt, each also with .gz "
+                           "behind it, .parquet or .arrow",
                .found = ending.empty() ? "no ending" : "." + ending,
                .where = path,
                .fix = "convert it to JSON lines",
                .code = ExitCode::usage});
+}
+
+bool is_data_file(const std::string& path) {
+  static constexpr std::array<std::string_view, 9> kEndings{"json", "jsonl",   "ndjson", "txt",    "csv",
+                                                            "tsv",  "parquet", "arrow",  "feather"};
+  return std::ranges::find(kEndings, data_ending(path)) != kEndings.end();
 }
 
 }  // namespace octet::data

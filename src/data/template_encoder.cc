@@ -7,8 +7,11 @@
 namespace octet::data {
 
 TemplateEncoder::TemplateEncoder(const TemplateEncoderOptions& options)
-    : options_(options.options), tokenizer_(text::Tokenizer::from_folder(options.folder)) {
-  if (tokenizer_.add_bos_token().value_or(false)) begin_of_text_ = tokenizer_.bos_token();
+    : options_(options.options),
+      text_cut_(options.text_cut),
+      tokenizer_(text::Tokenizer::from_folder(options.folder)) {
+  if (options.add_bos.value_or(tokenizer_.add_bos_token().value_or(false)))
+    begin_of_text_ = tokenizer_.bos_token();
   if (options.template_name) {
     template_ = text::ChatTemplate::find(*options.template_name);
     template_->check(options_);
@@ -23,6 +26,10 @@ std::string TemplateEncoder::decode(std::span<const std::int32_t> ids) const {
   return tokenizer_.decode(ids);
 }
 
+std::int32_t TemplateEncoder::text_bos_id() const {
+  return begin_of_text_.empty() ? -1 : tokenizer_.token_to_id(begin_of_text_);
+}
+
 std::vector<std::int32_t> TemplateEncoder::stop_ids() const {
   if (template_) return template_->stop_ids(tokenizer_);
   return tokenizer_.eos_id() >= 0 ? std::vector<std::int32_t>{tokenizer_.eos_id()}
@@ -30,9 +37,20 @@ std::vector<std::int32_t> TemplateEncoder::stop_ids() const {
 }
 
 EncodedSample TemplateEncoder::encode_text(const std::string& text) const {
-  const auto ids = tokenizer_.encode(begin_of_text_ + text + end_of_text_).ids;
   EncodedSample result;
+  if (text_cut_ == TextCut::whole) {
+    result.fragment = true;
+    auto ids = tokenizer_.encode(text + end_of_text_).ids;
+    result.dropped = ids.empty();
+    if (!result.dropped) result.documents.push_back({ids, ids});
+    return result;
+  }
+  auto ids = tokenizer_.encode(begin_of_text_ + text + end_of_text_).ids;
   const auto cutoff = static_cast<std::size_t>(options_.cutoff_len);
+  if (text_cut_ == TextCut::truncate && ids.size() > cutoff) {
+    ids.resize(cutoff);
+    result.truncated = true;
+  }
   for (std::size_t begin = 0; begin < ids.size(); begin += cutoff) {
     const auto from = ids.begin() + static_cast<std::ptrdiff_t>(begin);
     const auto count = static_cast<std::ptrdiff_t>(std::min(cutoff, ids.size() - begin));
@@ -47,6 +65,15 @@ EncodedSample TemplateEncoder::encode_text(const std::string& text) const {
 
 EncodedSample TemplateEncoder::encode(const Sample& sample) const {
   if (sample.plain) return encode_text(sample.text);
+  if (text_cut_ == TextCut::whole) {
+    throw Error({.what = "blocks of text are made of plain text, not of conversations",
+                 .expected = "rows with a text",
+                 .found = "a conversation",
+                 .where = "configuration keys 'stage: pt' and 'packing_strategy: llamafactory'",
+                 .fix = "use packing_strategy: best_fit, which mixes both, or name the text's column in "
+                        "dataset_info.json",
+                 .code = ExitCode::usage});
+  }
   if (!template_) {
     throw Error({.what = "conversations need a chat template",
                  .expected = "template: llama3, qwen, chatml, …",

@@ -1,11 +1,14 @@
 #include "octet/train/corpus.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <system_error>
 
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/data/packing.h"
 #include "octet/device/cpu.h"
 
 namespace octet::train {
@@ -30,16 +33,28 @@ data::Encoded exchange(comm::Communicator& communicator, const data::Encoded& ow
   return whole;
 }
 
-std::int64_t rows_of(const std::vector<data::DataSource>& sources) {
-  std::int64_t rows = 0;
-  for (const auto& source : sources) rows += source.rows;
-  return rows;
+std::vector<double> weights_of(const config::Config& config) {
+  std::vector<double> weights;
+  for (const std::string& text : config.interleave_probs) {
+    double weight = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), weight);
+    if (error != std::errc() || end != text.data() + text.size()) weight = -1;  // refused with the others
+    weights.push_back(weight);
+  }
+  if (!weights.empty() && config.mix_strategy == "concat") {
+    throw Error({.what = "interleave_probs is read only when datasets are interleaved",
+                 .expected = "mix_strategy: interleave_under, interleave_over or interleave_once",
+                 .found = "mix_strategy: concat",
+                 .where = "configuration key 'interleave_probs'",
+                 .code = ExitCode::usage});
+  }
+  return weights;
 }
 
 // Tokenises this rank's contiguous share of all rows and exchanges the shares.
-data::Encoded encode_together(Session& session, const config::Config& config,
-                              const std::vector<data::DataSource>& sources, const data::Encoder& encoder) {
-  const std::int64_t rows = rows_of(sources);
+data::Encoded encode_together(Session& session, const config::Config& config, const data::RowMix& mix,
+                              const data::Encoder& encoder) {
+  const std::int64_t rows = mix.size();
   const comm::Place& place = session.place();
   data::Encoded own;
   session.communicator().together([&] {
@@ -47,9 +62,15 @@ data::Encoded encode_together(Session& session, const config::Config& config,
     share.first_row = rows * place.rank / place.size;
     share.last_row = rows * (place.rank + 1) / place.size;
     share.threads = static_cast<int>(config.preprocessing_num_workers.value_or(cpu::op_threads()));
-    own = data::encode_rows(sources, encoder, share);
+    share.max_broken = config.max_broken_rows;
+    own = data::encode_rows(mix, encoder, share);
   });
-  return exchange(session.communicator(), own);
+  data::Encoded all = exchange(session.communicator(), own);
+  session.communicator().together([&] {
+    if (all.counts.broken > config.max_broken_rows)
+      throw data::too_many_broken(all.counts, config.max_broken_rows);
+  });
+  return all;
 }
 
 void report_counts(const data::Encoded& set, const std::string& what, bool prints) {
@@ -60,6 +81,7 @@ void report_counts(const data::Encoded& set, const std::string& what, bool print
   const auto complain = [&what](std::int64_t count, const std::string& sentence) {
     if (count > 0) log::warn(what + ": " + with_commas(count) + " rows " + sentence);
   };
+  complain(c.broken, "were left out because they cannot be read");
   complain(c.invalid, "were left out because they are not usable");
   for (const auto& reason : c.reasons) log::warn("  " + reason);
   complain(c.dropped, "were left out because the template gives nothing for them");
@@ -73,70 +95,97 @@ void require_documents(const data::Encoded& set, const std::string& what) {
   throw Error({.what = what + " has nothing to train on",
                .expected = "at least one row with a trained token",
                .found = with_commas(set.counts.rows) + " rows, " + with_commas(set.counts.invalid) +
-                        " not usable, " + with_commas(set.counts.dropped + set.counts.unlabelled) +
-                        " without trained tokens",
+                        " not usable, " + with_commas(set.counts.broken) + " not readable, " +
+                        with_commas(set.counts.dropped + set.counts.unlabelled) + " without trained tokens",
                .where = set.counts.reasons.empty() ? "" : set.counts.reasons.front(),
                .fix = "check the columns of the data set, the template and cutoff_len",
-               .code = ExitCode::usage,
-               .agreed = true});
+               .code = ExitCode::usage});
+}
+
+// Texts in blocks, as LLaMA-Factory's pre-training cuts them.
+bool cuts_blocks(const config::Config& config) {
+  return config.packing && config.stage == "pt" && config.packing_strategy == "llamafactory";
 }
 
 data::Items items_of(const data::Encoded& set, const config::Config& config) {
-  return config.packing || config.neat_packing ? data::pack_best_fit(set, config.cutoff_len)
-                                               : data::one_each(set);
+  if (!config.packing || cuts_blocks(config)) return data::one_each(set);
+  if (config.packing_strategy == "best_fit") return data::pack_best_fit(set, config.cutoff_len);
+  return data::pack_knapsack(set, {.capacity = config.cutoff_len - 1,
+                                   .batch_rows = config.preprocessing_batch_size,
+                                   .shared_context = !config.neat_packing});
+}
+
+// Blocks in place of texts, where the configuration asks for them.
+data::Encoded finished(data::Encoded set, const config::Config& config, const data::Encoder& encoder) {
+  if (!cuts_blocks(config)) return set;
+  return data::cut_blocks(set, {.length = config.cutoff_len,
+                                .batch_rows = config.preprocessing_batch_size,
+                                .first_token = encoder.text_bos_id()});
 }
 
 }  // namespace
 
 Corpus build_corpus(Session& session, const config::Config& config, const data::Encoder& encoder) {
   Corpus corpus;
-  std::vector<data::DataSource> sources, held;
+  data::RowMix mix, held;
   session.communicator().together([&] {
     data::DataOptions options{.dataset = config.dataset,
                               .dataset_dir = config.dataset_dir,
                               .max_samples = config.max_samples,
                               .seed = config.order_seed()};
-    sources = data::open_datasets(options);
+    mix = data::RowMix(
+        data::open_datasets(options),
+        {.strategy = config.mix_strategy, .weights = weights_of(config), .seed = config.order_seed()});
     if (!config.eval_dataset.empty()) {
       options.dataset = config.eval_dataset;
       options.key = "eval_dataset";
-      held = data::open_datasets(options);
+      held = data::RowMix(data::open_datasets(options), {});
     }
   });
-  for (const auto& source : sources) corpus.names.push_back(source.name);
-  data::Encoded all = encode_together(session, config, sources, encoder);
+  for (const auto& source : mix.sources()) corpus.names.push_back(source.name);
+  data::Encoded all = encode_together(session, config, mix, encoder);
   report_counts(all, "training data", session.prints());
-  require_documents(all, "the data set");
-  if (config.val_size > 0 && held.empty()) {
-    const std::int64_t rows = rows_of(sources);
+  session.communicator().together([&] { require_documents(all, "the data set"); });
+  if (config.val_size > 0 && held.size() == 0) {
+    std::vector<std::int64_t> distinct = mix.distinct_rows();
+    const std::int64_t rows = distinct.empty() ? mix.size() : 1 + *std::ranges::max_element(distinct);
     const auto count = static_cast<std::int64_t>(
         config.val_size < 1 ? std::ceil(config.val_size * static_cast<double>(rows)) : config.val_size);
-    if (count >= rows) {
+    session.communicator().together([&] {
+      if (count < rows) return;
       throw Error({.what = "val_size leaves nothing to train on",
                    .expected = "fewer than the " + with_commas(rows) + " rows of the data set",
                    .found = with_commas(count),
                    .where = "configuration key 'val_size'",
-                   .code = ExitCode::usage,
-                   .agreed = true});
-    }
-    std::tie(corpus.training, corpus.evaluation) = data::hold_out(all, rows, count, config.order_seed());
-    require_documents(corpus.training, "the data set without its held-out rows");
+                   .code = ExitCode::usage});
+    });
+    std::tie(corpus.training, corpus.evaluation) = data::hold_out(
+        all, {.rows = rows, .count = count, .seed = config.order_seed(), .distinct = std::move(distinct)});
+    session.communicator().together(
+        [&] { require_documents(corpus.training, "the data set without its held-out rows"); });
   } else {
     corpus.training = std::move(all);
-    if (!held.empty()) {
+    if (held.size() > 0) {
       corpus.evaluation = encode_together(session, config, held, encoder);
       report_counts(corpus.evaluation, "evaluation data", session.prints());
-      require_documents(corpus.evaluation, "the evaluation data set");
+      session.communicator().together(
+          [&] { require_documents(corpus.evaluation, "the evaluation data set"); });
     }
   }
+  corpus.training = finished(std::move(corpus.training), config, encoder);
+  corpus.evaluation = finished(std::move(corpus.evaluation), config, encoder);
+  session.communicator().together(
+      [&] { require_documents(corpus.training, "the training data cut into blocks of cutoff_len"); });
   corpus.training_items = items_of(corpus.training, config);
   corpus.evaluation_items = items_of(corpus.evaluation, config);
-  if ((config.packing || config.neat_packing) && session.prints()) {
-    const double fill = 100.0 * static_cast<double>(corpus.training.ids.size()) /
+  if (config.packing && session.prints()) {
+    std::int64_t tokens = 0;
+    for (const std::int64_t d : corpus.training_items.documents) tokens += corpus.training.length(d);
+    const double fill = 100.0 * static_cast<double>(tokens) /
                         static_cast<double>(config.cutoff_len * corpus.training_items.size());
-    log::info("packing: " + with_commas(corpus.training.documents()) + " documents in " +
-              with_commas(corpus.training_items.size()) + " sequences, " + std::to_string(fill).substr(0, 5) +
-              " % full");
+    log::info("packing: " + with_commas(static_cast<std::int64_t>(corpus.training_items.documents.size())) +
+              " documents in " + with_commas(corpus.training_items.size()) + " sequences, " +
+              std::to_string(fill).substr(0, 5) + " % full");
   }
   corpus.fingerprint = corpus.training.fingerprint();
   return corpus;

@@ -98,7 +98,13 @@ void Run::prepare_model() {
     data::TemplateEncoderOptions options;
     options.folder = config_.model_name_or_path;
     options.template_name = config_.template_name;
-    options.options.cutoff_len = config_.cutoff_len;
+    // LLaMA-Factory keeps one token of a packed sequence for its padding.
+    const bool llamafactory = config_.packing_strategy == "llamafactory";
+    options.options.cutoff_len = config_.cutoff_len - (llamafactory && config_.packing ? 1 : 0);
+    if (llamafactory) {
+      options.text_cut =
+          config_.packing && config_.stage == "pt" ? data::TextCut::whole : data::TextCut::truncate;
+    }
     options.options.mask_history = config_.mask_history;
     options.options.train_on_prompt = config_.train_on_prompt;
     options.options.enable_thinking = config_.enable_thinking;

@@ -258,7 +258,6 @@ TEST(Load, WhatIsNotBuiltIsRefusedWithAReason) {
                            "label_smoothing_factor: 0.1",
                            "load_best_model_at_end: true",
                            "save_strategy: best",
-                           "mix_strategy: interleave_under",
                            "do_predict: true",
                            "fsdp: full_shard",
                            "rope_scaling: yarn",

@@ -114,8 +114,8 @@ TEST_F(Files, OpensPathsListsGlobsFoldersAndNames) {
   EXPECT_EQ(rows({folder_ + "/*.jsonl"}), (std::vector<std::int64_t>{3}));
   EXPECT_EQ(rows({"named"}), (std::vector<std::int64_t>{1}));
   const auto sampled = open_datasets({.dataset = {"sampled"}, .dataset_dir = folder_})[0];
-  ASSERT_EQ(sampled.picks.size(), 5u);
-  EXPECT_NE(sampled.picks[0], sampled.picks[1]) << "every row once before any row twice";
+  ASSERT_EQ(sampled.rows, 5);
+  EXPECT_NE(sampled.row_at(0), sampled.row_at(1)) << "every row once before any row twice";
   EXPECT_EQ(open_datasets({.dataset = {"a.jsonl"}, .dataset_dir = folder_, .max_samples = 1})[0].rows, 1);
   EXPECT_EQ(open_rows(folder_ + "/a.jsonl")->where(1), folder_ + "/a.jsonl:3");
 }
@@ -125,12 +125,12 @@ TEST_F(Files, SaysWhatIsWrong) {
   write("empty.jsonl", "\n\n");
   const std::string broken = write("broken.jsonl", "{\"text\":\"1\"}\n{\"text\":");
   write("bytes.jsonl", "{\"text\":\"\xff\"}");
-  write("data.csv", "a,b");
+  write("data.doc", "a,b");
   EXPECT_NE(message({"alpaca_deno"}).find("did you mean 'alpaca_demo'"), std::string::npos);
   EXPECT_NE(message({"nowhere.jsonl"}).find("nowhere.jsonl"), std::string::npos);
   EXPECT_NE(message({"hub"}).find("hf_hub_url"), std::string::npos);
   EXPECT_NE(message({"empty.jsonl"}).find("empty"), std::string::npos);
-  EXPECT_NE(message({"data.csv"}).find(".csv"), std::string::npos);
+  EXPECT_NE(message({folder_ + "/data.doc"}).find(".doc"), std::string::npos);
   EXPECT_NE(message({"bytes.jsonl"}).find("UTF-8"), std::string::npos);
   try {
     open_rows(broken)->row(1);

@@ -128,7 +128,7 @@ TEST(Encoded, SurvivesTheWireAndSharesAppend) {
 
 TEST(HoldOut, SplitsByRowAndKeepsTheRest) {
   const Encoded set = random_set(30, 9);
-  const auto [training, held] = hold_out(set, 30, 7, 3);
+  const auto [training, held] = hold_out(set, {.rows = 30, .count = 7, .seed = 3});
   EXPECT_EQ(held.documents(), 7);
   EXPECT_EQ(training.documents(), 23);
   std::set<std::int64_t> rows(training.rows.begin(), training.rows.end());

@@ -39,7 +39,12 @@ struct Config {
   std::int64_t cutoff_len = 2048;
   bool packing = false;
   bool neat_packing = false;
+  std::string packing_strategy = "best_fit";
+  std::int64_t preprocessing_batch_size = 1000;
   std::optional<std::int64_t> max_samples;
+  std::int64_t max_broken_rows = 10;
+  std::string mix_strategy = "concat";
+  Strings interleave_probs;
   bool train_on_prompt = false;
   bool mask_history = false;
   std::optional<std::int64_t> preprocessing_num_workers;

@@ -51,9 +51,14 @@ class RowReader {
   virtual std::string where(std::int64_t i) const = 0;
 };
 
-/// Opens .json (a list of objects), .jsonl/.ndjson (an object a line) or .txt (a text a line, given as
-/// {"text": line}). Throws Error for other kinds, a missing or a broken file.
+/// Opens .json (a list of objects, or an object a line), .jsonl/.ndjson (an object a line), .csv/.tsv, .txt
+/// (a text a line, given as {"text": line}), each also gzipped (.gz), and .parquet, .arrow and .feather where
+/// the program was built with Apache Arrow. Files may be larger than memory. Throws Error for other kinds, a
+/// missing or a broken file.
 std::unique_ptr<RowReader> open_rows(const std::string& path);
+
+/// True when open_rows knows the ending of this name.
+bool is_data_file(const std::string& path);
 
 /// Turns a row into a sample as LLaMA-Factory's converters do. nullopt when the row is not usable: `why` says
 /// so.
@@ -72,8 +77,13 @@ struct DataSource {
   std::string name;
   std::vector<std::shared_ptr<RowReader>> files;
   RowFormat format;
-  std::int64_t rows = 0;            ///< rows used: after max_samples and num_samples
-  std::vector<std::int64_t> picks;  ///< row numbers when num_samples chose some; empty: 0 … rows-1
+  std::int64_t rows = 0;          ///< rows used: after max_samples and num_samples
+  bool sampled = false;           ///< num_samples chose some, every row once before any row twice
+  std::uint64_t sample_seed = 0;  ///< … by this seed
+
+  std::int64_t file_rows() const;  ///< of all files
+  /// Row of the files, one behind the other, that stands at `i` (0 … rows - 1).
+  std::int64_t row_at(std::int64_t i) const;
 };
 
 struct DataOptions {

@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "octet/base/error.h"
 #include "octet/data/dataset.h"
 #include "octet/data/encoded.h"
+#include "octet/data/mix.h"
 
 namespace octet::data {
 
@@ -20,6 +22,7 @@ struct EncodedSample {
   bool dropped = false;             ///< the template gives nothing for it
   bool truncated = false;
   bool cut_answer = false;  ///< the last answer lost its end
+  bool fragment = false;    ///< part of a block that is cut later: kept even where it trains nothing alone
 };
 
 /// Turns samples into tokens and labels. Thread-safe.
@@ -27,18 +30,26 @@ class Encoder {
  public:
   virtual ~Encoder() = default;
   virtual EncodedSample encode(const Sample& sample) const = 0;
+  /// What begins plain texts: -1 for nothing.
+  virtual std::int32_t text_bos_id() const { return -1; }
   /// Text of ids, special tokens kept.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 };
 
-/// Which rows, of all data sets one behind the other, and on how many threads (0: what the cores allow).
+/// Which rows of a mix, and on how many threads (0: what the cores allow).
 struct EncodeShare {
   std::int64_t first_row = 0;
   std::int64_t last_row = 0;
   int threads = 0;
+  std::int64_t max_broken = 10;  ///< rows that may be unreadable
 };
 
-/// Reads and encodes a share of the rows, in order. Rows without a trained token are counted and left out.
-Encoded encode_rows(const std::vector<DataSource>& sources, const Encoder& encoder, const EncodeShare& share);
+/// Reads and encodes a share of the rows, in order. Rows without a trained token, and rows that cannot be
+/// used or read, are counted and left out; throws the Error of too_many_broken when more than `max_broken`
+/// cannot be read.
+Encoded encode_rows(const RowMix& mix, const Encoder& encoder, const EncodeShare& share);
+
+/// The Error for a data set with more unreadable rows than allowed; names the first of them.
+Error too_many_broken(const EncodingCounts& counts, std::int64_t max_broken);
 
 }  // namespace octet::data

@@ -19,6 +19,7 @@ struct EncodingCounts {
   std::int64_t unlabelled = 0;       ///< rows left out because no token would be trained
   std::int64_t truncated = 0;        ///< rows cut to cutoff_len
   std::int64_t cut_answers = 0;      ///< rows whose last answer lost its end
+  std::int64_t broken = 0;           ///< rows that could not be read
   std::vector<std::string> reasons;  ///< the first few refusals, each with file and line
 };
 
@@ -46,16 +47,26 @@ struct Encoded {
   std::string fingerprint() const;
 };
 
-/// Moves the documents of `count` rows, chosen by seed, into a second set: what is held out for evaluation.
-/// `rows` is the number of rows of the data set. Returns {training, held out}.
-std::pair<Encoded, Encoded> hold_out(const Encoded& all, std::int64_t rows, std::int64_t count,
-                                     std::uint64_t seed);
+/// Which rows are held out for evaluation: `count` of `rows`, chosen by seed. Where rows are repeated,
+/// `distinct` gives the row of each place (RowMix::distinct_rows); empty: places are rows.
+struct HoldOut {
+  std::int64_t rows = 0;
+  std::int64_t count = 0;
+  std::uint64_t seed = 0;
+  std::vector<std::int64_t> distinct;
+};
+
+/// Moves the documents of the rows that are held out into a second set, each row once; no copy of theirs
+/// stays. Returns {training, held out}.
+std::pair<Encoded, Encoded> hold_out(const Encoded& all, const HoldOut& options);
 
 /// What a sample order deals out: each item is one or more documents that share a sequence (and do not see
-/// each other).
+/// each other, unless `shared_context` says so).
 struct Items {
   std::vector<std::int64_t> begins{0};  ///< item i owns documents[begins[i] … begins[i + 1])
   std::vector<std::int64_t> documents;
+  /// Documents of an item see each other and predict each other's first tokens; positions still begin anew.
+  bool shared_context = false;
   std::int64_t size() const { return static_cast<std::int64_t>(begins.size()) - 1; }
   /// Tokens of the longest item.
   std::int64_t longest(const Encoded& set) const;

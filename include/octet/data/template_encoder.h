@@ -10,14 +10,23 @@
 
 namespace octet::data {
 
+/// What becomes of a plain text.
+enum class TextCut {
+  pieces,    ///< documents of cutoff_len tokens; nothing is lost
+  truncate,  ///< its first cutoff_len tokens, as LLaMA-Factory without packing
+  whole,     ///< all of it and no bos, for cut_blocks (packing.h)
+};
+
 struct TemplateEncoderOptions {
   std::string folder;                        ///< of the tokenizer's files
   std::optional<std::string> template_name;  ///< needed for conversations; nothing: plain text only
   text::TemplateOptions options;
+  TextCut text_cut = TextCut::pieces;
+  std::optional<bool> add_bos;  ///< plain text begins with bos; nothing: as tokenizer_config.json says
 };
 
 /// Conversations by a chat template; plain text as Hugging Face trains it: the text with its end token behind
-/// (and bos in front where the tokenizer adds one), all of it trained, in pieces of cutoff_len.
+/// (and bos in front where the tokenizer adds one), all of it trained, cut as TextCut says.
 class TemplateEncoder final : public Encoder {
  public:
   /// Reads the tokenizer and prepares it for the template. Throws Error for a missing or broken tokenizer, an
@@ -29,6 +38,7 @@ class TemplateEncoder final : public Encoder {
 
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
   const std::optional<text::ChatTemplate>& chat_template() const { return template_; }
+  std::int32_t text_bos_id() const override;
   /// Ids that end an answer.
   std::vector<std::int32_t> stop_ids() const;
 
@@ -36,6 +46,7 @@ class TemplateEncoder final : public Encoder {
   EncodedSample encode_text(const std::string& text) const;
 
   text::TemplateOptions options_;
+  TextCut text_cut_;
   text::Tokenizer tokenizer_;
   std::optional<text::ChatTemplate> template_;
   std::string end_of_text_;

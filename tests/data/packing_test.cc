@@ -1,0 +1,137 @@
+#include "octet/data/packing.h"
+
+#include <gtest/gtest.h>
+
+#include "octet/base/files.h"
+#include "octet/base/json.h"
+#include "octet/base/strings.h"
+#include "octet/data/loader.h"
+#include "octet/data/template_encoder.h"
+
+namespace octet::data {
+namespace {
+
+// Golden files of LLaMA-Factory's own packing; packs are stored without their padding, positions and masks as
+// the lengths of their documents.
+const std::string kGolden = OCTET_SOURCE_DIR "/tests/golden/";
+
+std::vector<Json> lines_of(const std::string& name) {
+  std::vector<Json> lines;
+  for (const auto& line : split(read_file(kGolden + "data/" + name), '\n')) {
+    if (!line.empty()) lines.push_back(parse_json(line, name));
+  }
+  return lines;
+}
+
+std::string tokenizer_folder(const Json& c) {
+  const auto path = c["tokenizer"].get<std::string>();
+  return kGolden + "tokenizers" + path.substr(path.find_last_of('/'));
+}
+
+TEST(Knapsack, EveryReferencePackComesOutTheSame) {
+  std::int64_t packs = 0;
+  for (const Json& c : lines_of("packing.jsonl")) {
+    const auto cutoff = c["options"]["cutoff_len"].get<std::int64_t>();
+    const bool neat = c["options"]["neat_packing"].get<bool>();
+    TemplateEncoderOptions options{.folder = tokenizer_folder(c),
+                                   .template_name = c["template"].get<std::string>()};
+    options.options.cutoff_len = cutoff - 1;
+    const TemplateEncoder encoder(options);
+    Encoded set;
+    for (const Json& conversation : c["conversations"]) {
+      Sample sample;
+      for (const Json& turn : conversation) sample.turns.push_back({turn["role"], turn["content"]});
+      for (const auto& d : encoder.encode(sample).documents) set.append(d.ids, d.labels, set.documents());
+    }
+    const Items items = pack_knapsack(set, {.capacity = cutoff - 1, .shared_context = !neat});
+    ASSERT_EQ(items.size(), static_cast<std::int64_t>(c["packs"].size()));
+    for (std::int64_t i = 0; i < items.size(); ++i, ++packs) {
+      const Json& pack = c["packs"][static_cast<std::size_t>(i)];
+      const HostBatch batch = make_batch(set, items, std::vector<std::int64_t>{i});
+      EXPECT_EQ(batch.ids, pack["input_ids"].get<std::vector<std::int32_t>>());
+      EXPECT_EQ(batch.tokens() + pack["padding"].get<std::int64_t>(), cutoff);
+      std::vector<std::int32_t> positions, boundaries{0};
+      for (const Json& length : pack["documents"]) {
+        for (std::int32_t t = 0; t < length.get<std::int32_t>(); ++t) positions.push_back(t);
+        boundaries.push_back(static_cast<std::int32_t>(positions.size()));
+      }
+      EXPECT_EQ(batch.positions, positions);
+      if (!neat) boundaries = {0, boundaries.back()};
+      EXPECT_EQ(batch.cu_seqlens, boundaries) << "only neat packing keeps documents apart";
+      std::vector<std::int32_t> rows, targets;
+      const auto labels = pack["labels"].get<std::vector<std::int32_t>>();
+      for (std::size_t t = 1; t < labels.size(); ++t) {
+        if (labels[t] < 0) continue;
+        rows.push_back(static_cast<std::int32_t>(t) - 1);
+        targets.push_back(labels[t]);
+      }
+      EXPECT_EQ(batch.label_rows, rows);
+      EXPECT_EQ(batch.targets, targets);
+    }
+  }
+  EXPECT_EQ(packs, 39);
+}
+
+TEST(Knapsack, RowsAreNotPackedAcrossBatchesAndLongOnesAreLeftOut) {
+  Encoded set;
+  for (const std::int64_t length : {3, 3, 9, 4, 4}) {
+    const std::vector<std::int32_t> ids(static_cast<std::size_t>(length), 1);
+    set.append(ids, ids, set.documents());
+  }
+  const Items items = pack_knapsack(set, {.capacity = 8, .batch_rows = 2});
+  EXPECT_EQ(items.documents, (std::vector<std::int64_t>{1, 0, 3, 4}));
+  EXPECT_EQ(items.begins, (std::vector<std::int64_t>{0, 2, 3, 4}));
+}
+
+TEST(Pretraining, EveryReferenceBlockComesOutTheSame) {
+  std::int64_t checked = 0;
+  for (const Json& c : lines_of("pretrain.jsonl")) {
+    const bool packing = c["options"]["packing"].get<bool>();
+    TemplateEncoderOptions options{.folder = tokenizer_folder(c),
+                                   .template_name = c["template"].get<std::string>()};
+    options.options.cutoff_len = c["options"]["cutoff_len"].get<std::int64_t>();
+    options.text_cut = packing ? TextCut::whole : TextCut::truncate;
+    options.add_bos = c["add_bos_token"].get<bool>();
+    const TemplateEncoder encoder(options);
+    Encoded set;
+    for (const Json& text : c["texts"]) {
+      Sample sample{.text = text.get<std::string>(), .plain = true};
+      for (const auto& d : encoder.encode(sample).documents) set.append(d.ids, d.labels, set.documents());
+    }
+    if (packing) {
+      set = cut_blocks(set, {.length = options.options.cutoff_len, .first_token = encoder.text_bos_id()});
+    }
+    ASSERT_EQ(set.documents(), static_cast<std::int64_t>(c["input_ids"].size())) << c["template"];
+    for (std::int64_t d = 0; d < set.documents(); ++d, ++checked) {
+      const auto begin = set.ids.begin() + set.begins[static_cast<std::size_t>(d)];
+      EXPECT_EQ(std::vector<std::int32_t>(begin, begin + set.length(d)),
+                c["input_ids"][static_cast<std::size_t>(d)].get<std::vector<std::int32_t>>())
+          << c["template"] << " block " << d;
+    }
+    EXPECT_EQ(set.labels, set.ids) << "all of a text is trained";
+  }
+  EXPECT_GE(checked, 150);
+}
+
+TEST(Pretraining, OursLosesNoToken) {
+  const std::string folder = kGolden + "tokenizers/qwen2";
+  const auto tokens = [&folder](TextCut cut) {
+    TemplateEncoderOptions options{.folder = folder, .template_name = "qwen"};
+    options.options.cutoff_len = 16;
+    options.text_cut = cut;
+    const TemplateEncoder encoder(options);
+    std::vector<std::int32_t> all;
+    Sample sample{.text = "A text that is rather longer than one block of sixteen tokens can be, by far.",
+                  .plain = true};
+    for (const auto& d : encoder.encode(sample).documents) {
+      EXPECT_LE(d.ids.size(), cut == TextCut::whole ? 1000u : 16u);
+      all.insert(all.end(), d.ids.begin(), d.ids.end());
+    }
+    return all;
+  };
+  EXPECT_EQ(tokens(TextCut::pieces), tokens(TextCut::whole));
+  EXPECT_EQ(tokens(TextCut::truncate).size(), 16u);
+}
+
+}  // namespace
+}  // namespace octet::data

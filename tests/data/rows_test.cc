@@ -1,0 +1,293 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <numeric>
+
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/data/encode.h"
+
+namespace octet::data {
+namespace {
+
+class Rows : public testing::Test {
+ protected:
+  Rows() : folder_(testing::TempDir() + "/octet_rows_" + std::to_string(::getpid())) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~Rows() override { std::filesystem::remove_all(folder_); }
+  std::string write(const std::string& name, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(folder_ + "/" + name).parent_path());
+    std::ofstream(folder_ + "/" + name) << text;
+    return folder_ + "/" + name;
+  }
+  std::string write_gzip(const std::string& name, const std::string& text) {
+    const std::string path = folder_ + "/" + name;
+    const gzFile file = ::gzopen(path.c_str(), "wb");
+    ::gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
+    ::gzclose(file);
+    return path;
+  }
+  std::vector<DataSource> open(const std::string& name) {
+    return open_datasets({.dataset = {name}, .dataset_dir = folder_});
+  }
+  template <typename Body>
+  static std::string message(const Body& body) {
+    try {
+      body();
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "no error";
+  }
+  std::string folder_;
+};
+
+#define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
+
+TEST_F(Rows, CsvCellsMayHoldSeparatorsQuotesAndLineEnds) {
+  const auto rows = open_rows(write("a.csv",
+                                    "\xEF\xBB\xBFinstruction,input,output\r\n"
+                                    "\"Say \"\"hi\"\", twice\",,\"line 1\nline 2\"\r\n"
+                                    "\n"
+                                    "q,\"\",ä\n"));
+  ASSERT_EQ(rows->size(), 2);
+  EXPECT_EQ(rows->row(0)["instruction"], "Say \"hi\", twice");
+  EXPECT_TRUE(rows->row(0)["input"].is_null());
+  EXPECT_EQ(rows->row(0)["output"], "line 1\nline 2");
+  EXPECT_EQ(rows->row(1)["input"], "");
+  EXPECT_EQ(rows->row(1)["output"], "ä");
+  EXPECT_SAYS(rows->where(1), "a.csv:5");
+}
+
+TEST_F(Rows, CsvMistakesNameTheirLine) {
+  const auto rows = open_rows(write("a.csv", "x,y\n1,2\n1,2,3\n"));
+  EXPECT_EQ(rows->row(0)["y"], "2");
+  EXPECT_SAYS(message([&] { rows->row(1); }), "a.csv:3");
+  EXPECT_SAYS(message([&] { rows->row(1); }), "3 cells for 2 columns");
+  EXPECT_SAYS(message([&] { open_rows(write("b.csv", "x,y\n1,\"2\n3,4\n")); }), "b.csv:2");
+  EXPECT_SAYS(message([&] { open_rows(write("c.csv", "x,x\n1,2\n")); }), "same name");
+  EXPECT_EQ(open_rows(write("d.csv", ""))->size(), 0);
+}
+
+TEST_F(Rows, JsonListsAreFoundByTheirBrackets) {
+  const auto rows = open_rows(write("a.json", " [ {\"a\":\"]},[\\\"\"},\n{\"b\":[1,{\"c\":2}]} , 3 ]\n"));
+  ASSERT_EQ(rows->size(), 3);
+  EXPECT_EQ(rows->row(0)["a"], "]},[\"");
+  EXPECT_EQ(rows->row(1)["b"][1]["c"], 2);
+  EXPECT_SAYS(rows->where(1), "a.json:2 (row 2)");
+  EXPECT_EQ(open_rows(write("b.json", "[]"))->size(), 0);
+  EXPECT_EQ(open_rows(write("c.json", "{\"a\":1}\n{\"a\":2}\n"))->size(), 2) << "an object a line";
+  for (const char* broken : {"[{\"a\":1}", "[1,2] 3", "[}]", "3", "", "[\"a"}) {
+    EXPECT_THROW(open_rows(write("d.json", broken)), Error) << broken;
+  }
+  const auto holes = open_rows(write("e.json", "[1,,2]"));
+  EXPECT_SAYS(message([&] { holes->row(1); }), "row 2");
+}
+
+TEST_F(Rows, CompressedFilesReadLikePlainOnes) {
+  std::string text;
+  for (int i = 0; i < 5000; ++i) text += "{\"text\":\"row " + std::to_string(i) + "\"}\n";
+  const auto plain = open_rows(write("a.jsonl", text));
+  const auto packed = open_rows(write_gzip("b.jsonl.gz", text));
+  ASSERT_EQ(packed->size(), plain->size());
+  EXPECT_EQ(packed->row(4999), plain->row(4999));
+  EXPECT_SAYS(packed->where(4999), "b.jsonl.gz:5000");
+  EXPECT_EQ(open_rows(write_gzip("c.csv.gz", "x\n1\n"))->row(0)["x"], "1");
+  EXPECT_EQ(open_rows(write_gzip("d.json.gz", "[1,2]"))->size(), 2);
+  const std::string whole = read_file(folder_ + "/b.jsonl.gz");
+  EXPECT_SAYS(message([&] { open_rows(write("cut.jsonl.gz", whole.substr(0, whole.size() / 2))); }),
+              "damaged");
+  EXPECT_SAYS(message([&] { open_rows(write("not.jsonl.gz", "plain")); }), "not compressed");
+  EXPECT_THROW(open_rows(folder_ + "/missing.jsonl.gz"), Error);
+}
+
+TEST_F(Rows, ColumnFilesAreReadOrTheConversionIsNamed) {
+  const std::string golden = OCTET_SOURCE_DIR "/tests/golden/data/";
+  for (const char* name : {"rows.parquet", "rows-stream.arrow", "rows-file.arrow"}) {
+#ifdef OCTET_HAVE_ARROW
+    const auto rows = open_rows(golden + name);
+    ASSERT_EQ(rows->size(), 5) << name;
+    const Json row = rows->row(4);
+    EXPECT_EQ(row["messages"][0]["content"], "Question 4?") << name;
+    EXPECT_EQ(row["messages"][1]["content"], "Antwort № 4") << name;
+    EXPECT_EQ(row["n"], 5);
+    EXPECT_EQ(row["tag"], "a");
+    EXPECT_TRUE(rows->row(2)["n"].is_null());
+    EXPECT_TRUE(rows->row(3)["score"].is_null());
+    const std::string whole = read_file(golden + name);
+    const std::string ending = std::string(name).substr(std::string(name).find('.'));
+    EXPECT_THROW(open_rows(write("cut" + ending, whole.substr(0, whole.size() / 2)))->row(4), Error) << name;
+#else
+    EXPECT_SAYS(message([&] { open_rows(golden + name); }), "convert the file") << name;
+#endif
+  }
+}
+
+TEST_F(Rows, EntriesChooseSplitFolderAndSubset) {
+  const std::string row = "{\"instruction\":\"q\",\"output\":\"a\"}\n";
+  write("set/en/train-00000.jsonl", row + row);
+  write("set/en/test-00000.jsonl", row);
+  write("set/en/dataset_info.json", "{}");
+  write("flat/part1.jsonl", row + row + row);
+  write("dataset_info.json", R"({
+    "train":{"file_name":"set","subset":"en"},
+    "test":{"file_name":"set","subset":"en","split":"test"},
+    "dev":{"file_name":"set","subset":"en","split":"dev"},
+    "nosuch":{"file_name":"set","folder":"de"},
+    "slice":{"file_name":"set","subset":"en","split":"train[:10]"},
+    "flat":{"file_name":"flat"},
+    "file":{"file_name":"flat/part1.jsonl","split":"test"}})");
+  EXPECT_EQ(open("train")[0].rows, 2);
+  EXPECT_EQ(open("test")[0].rows, 1);
+  EXPECT_EQ(open("flat")[0].rows, 3);
+  EXPECT_SAYS(message([&] { open("dev"); }), "split 'dev' of a data set is empty");
+  EXPECT_SAYS(message([&] { open("nosuch"); }), "set/de");
+  EXPECT_SAYS(message([&] { open("slice"); }), "slices");
+  EXPECT_SAYS(message([&] { open("file"); }), "no splits");
+}
+
+TEST_F(Rows, AColumnThatIsNotThereIsNamedWithItsNeighbour) {
+  write("a.jsonl", "{\"question\":\"q\",\"answer\":\"a\"}\n");
+  write("dataset_info.json", R"({
+    "near":{"file_name":"a.jsonl","columns":{"prompt":"question","response":"anwser"}},
+    "far":{"file_name":"a.jsonl"},
+    "chat":{"file_name":"a.jsonl","formatting":"sharegpt"},
+    "right":{"file_name":"a.jsonl","columns":{"prompt":"question","response":"answer"}}})");
+  EXPECT_SAYS(message([&] { open("near"); }), "did you mean 'answer'");
+  EXPECT_SAYS(message([&] { open("far"); }), "no column 'instruction'");
+  EXPECT_SAYS(message([&] { open("chat"); }), "'answer', 'question'");
+  EXPECT_EQ(open("right")[0].rows, 1);
+}
+
+// One token a character, all trained.
+class Letters : public Encoder {
+ public:
+  EncodedSample encode(const Sample& sample) const override {
+    EncodedSample::Document d;
+    d.ids.assign(sample.text.begin(), sample.text.end());
+    d.labels = d.ids;
+    return {.documents = {d}};
+  }
+  std::string decode(std::span<const std::int32_t>) const override { return ""; }
+};
+
+TEST_F(Rows, BrokenRowsAreCountedNamedAndLimited) {
+  write("a.jsonl",
+        "{\"text\":\"one\"}\n{\"text\":\n{\"text\":\"tw\xff\"}\n{\"text\":\"three\"}\n{\"other\":1}\n");
+  const RowMix mix(open("a.jsonl"), {});
+  const Encoded set = encode_rows(mix, Letters(), {.last_row = 5, .threads = 2, .max_broken = 2});
+  EXPECT_EQ(set.documents(), 2);
+  EXPECT_EQ(set.counts.broken, 2);
+  EXPECT_EQ(set.counts.invalid, 1);
+  ASSERT_EQ(set.counts.reasons.size(), 3u);
+  EXPECT_SAYS(set.counts.reasons[0], "a.jsonl:2");
+  EXPECT_SAYS(set.counts.reasons[1], "a.jsonl:3");
+  const auto limited = [&] { encode_rows(mix, Letters(), {.last_row = 5, .max_broken = 1}); };
+  EXPECT_SAYS(message(limited), "a.jsonl:2");
+  EXPECT_SAYS(message(limited), "max_broken_rows");
+}
+
+class Mixes : public Rows {
+ protected:
+  Mixes() {
+    const std::map<std::string, int> sizes{{"a", 4}, {"b", 10}, {"c", 7}};
+    for (const auto& [name, rows] : sizes) {
+      std::string text;
+      for (int i = 0; i < rows; ++i) text += "{\"text\":\"" + name + std::to_string(i) + "\"}\n";
+      write(name + ".jsonl", text);
+    }
+    sources_ = open_datasets({.dataset = {"a.jsonl", "b.jsonl", "c.jsonl"}, .dataset_dir = folder_});
+  }
+  static std::vector<std::string> texts(const RowMix& mix) {
+    std::vector<std::string> texts;
+    for (std::int64_t i = 0; i < mix.size(); ++i) {
+      const auto place = mix.at(i);
+      texts.push_back(place.file->row(place.row)["text"]);
+    }
+    return texts;
+  }
+  static std::map<char, int> counts(const std::vector<std::string>& texts) {
+    std::map<char, int> counts;
+    for (const auto& text : texts) ++counts[text[0]];
+    return counts;
+  }
+  std::vector<DataSource> sources_;
+};
+
+TEST_F(Mixes, SetsTakeTurnsUntilTheFirstOrTheLastHasRunOut) {
+  EXPECT_EQ(RowMix(sources_, {}).size(), 21);
+  const auto under = texts(RowMix(sources_, {.strategy = "interleave_under"}));
+  EXPECT_EQ(under, (std::vector<std::string>{"a0", "b0", "c0", "a1", "b1", "c1", "a2", "b2", "c2", "a3"}));
+  const auto over = texts(RowMix(sources_, {.strategy = "interleave_over"}));
+  EXPECT_EQ(over.size(), 29u) << "ten turns, the last of which ends with set b";
+  EXPECT_EQ(over[12], "a0") << "a short set begins again";
+  EXPECT_EQ(over.back(), "b9");
+  auto once = texts(RowMix(sources_, {.strategy = "interleave_once"}));
+  EXPECT_EQ(once.size(), 21u);
+  EXPECT_EQ(once.back(), "b9");
+  std::ranges::sort(once);
+  EXPECT_EQ(std::ranges::adjacent_find(once), once.end()) << "each row once";
+}
+
+TEST_F(Mixes, WeightsAreSharesOfTheRowsAndTheSeedDecidesTheOrder) {
+  const MixOptions options{.strategy = "interleave_over", .weights = {0.2, 0.7, 0.1}, .seed = 3};
+  // Large sets, by repeating rows as num_samples does.
+  auto large = sources_;
+  for (auto& source : large) {
+    source.sampled = true;
+    source.rows = 20000;
+  }
+  const RowMix mix(large, options);
+  const auto seen = counts(texts(mix));
+  const auto total = static_cast<double>(mix.size());
+  EXPECT_NEAR(seen.at('a') / total, 0.2, 0.01);
+  EXPECT_NEAR(seen.at('b') / total, 0.7, 0.01);
+  EXPECT_EQ(texts(RowMix(sources_, options)), texts(RowMix(sources_, options)));
+  MixOptions other = options;
+  other.seed = 4;
+  EXPECT_NE(texts(RowMix(sources_, options)), texts(RowMix(sources_, other)));
+  EXPECT_SAYS(message([&] {
+                RowMix(sources_, {.strategy = "interleave_over", .weights = {1, 2}});
+              }),
+              "3 numbers");
+  EXPECT_SAYS(message([&] {
+                RowMix(sources_, {.strategy = "interleave_over", .weights = {1, 2, 0}});
+              }),
+              "above 0");
+}
+
+TEST_F(Mixes, NoCopyOfAHeldOutRowIsTrained) {
+  const RowMix mix(sources_, {.strategy = "interleave_over"});
+  const auto distinct = mix.distinct_rows();
+  ASSERT_EQ(distinct.size(), 29u);
+  EXPECT_EQ(*std::ranges::max_element(distinct), 20);
+  EXPECT_TRUE(RowMix(sources_, {}).distinct_rows().empty());
+  const Encoded all = encode_rows(mix, Letters(), {.last_row = mix.size()});
+  const auto [training, held] = hold_out(all, {.rows = 21, .count = 6, .seed = 1, .distinct = distinct});
+  EXPECT_EQ(held.documents(), 6);
+  for (const auto place : held.rows) {
+    for (const auto trained : training.rows) {
+      EXPECT_NE(distinct[static_cast<std::size_t>(place)], distinct[static_cast<std::size_t>(trained)]);
+    }
+  }
+}
+
+TEST_F(Mixes, AnyShareOfTheRowsIsTheSameWhoeverTakesIt) {
+  const RowMix mix(sources_, {.strategy = "interleave_over", .weights = {3, 1, 2}});
+  const Encoded whole = encode_rows(mix, Letters(), {.last_row = mix.size()});
+  Encoded parts;
+  for (std::int64_t rank = 0; rank < 3; ++rank) {
+    parts.append(encode_rows(mix, Letters(),
+                             {.first_row = mix.size() * rank / 3, .last_row = mix.size() * (rank + 1) / 3}));
+  }
+  EXPECT_EQ(parts.fingerprint(), whole.fingerprint());
+  EXPECT_EQ(parts.rows, whole.rows);
+}
+
+}  // namespace
+}  // namespace octet::data
