@@ -1,8 +1,10 @@
-// Attention on CUDA: who does it.
+// Attention on CUDA: cuDNN where it can, else our own kernels.
 #include "octet/ops/attention.h"
 
+#include <algorithm>
 #include <string>
 
+#include "cuda/attention_cudnn.h"
 #include "cuda/attention_kernels.h"
 #include "octet/base/error.h"
 #include "octet/device/cuda.h"
@@ -37,14 +39,18 @@ void check_head_dim(const Heads& heads) {
 
 void attention(Stream& stream, const AttentionArgs& args) {
   check_head_dim(args.heads);
-  own_attention(octet::cuda::native(stream), args);
+  cudaStream_t native = octet::cuda::native(stream);
+  if (cudnn_attention(native, octet::cuda::properties(stream.device()).ordinal, args)) return;
+  own_attention(native, args);
 }
 
 void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
   check_head_dim(args.heads);
   check(args.workspace.bytes >= delta_bytes(args.heads, args.qkv.rows),
         "attention_backward: the workspace holds attention_workspace bytes");
-  own_attention_backward(octet::cuda::native(stream), args, static_cast<float*>(args.workspace.data));
+  cudaStream_t native = octet::cuda::native(stream);
+  if (cudnn_attention_backward(native, octet::cuda::properties(stream.device()).ordinal, args)) return;
+  own_attention_backward(native, args, static_cast<float*>(args.workspace.data));
 }
 
 void cached_attention(Stream& stream, const CachedAttentionArgs& args) {
@@ -54,9 +60,9 @@ void cached_attention(Stream& stream, const CachedAttentionArgs& args) {
 
 std::size_t attention_workspace(const Heads& heads, DType dtype, std::int64_t tokens,
                                 std::int64_t max_length) {
-  static_cast<void>(dtype);
   static_cast<void>(max_length);
-  return delta_bytes(heads, tokens);
+  const std::size_t own = delta_bytes(heads, tokens);
+  return dtype == DType::bf16 ? std::max(own, cudnn_attention_workspace(heads, tokens)) : own;
 }
 
 }  // namespace octet::ops::cuda

@@ -1,0 +1,19 @@
+// Attention by cuDNN: bf16, without soft cap, for micro-batches whose lengths the host knows. Everything
+// else, and machines without cuDNN, are left to our own kernels.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "octet/ops/attention.h"
+
+namespace octet::ops::cuda {
+
+/// Enqueues and returns true, or returns false when cuDNN does not take this call.
+bool cudnn_attention(cudaStream_t stream, int device, const AttentionArgs& args);
+/// The gradient of queries is summed in an order that varies from run to run.
+bool cudnn_attention_backward(cudaStream_t stream, int device, const AttentionBackwardArgs& args);
+
+/// Bytes of scratch for both.
+std::size_t cudnn_attention_workspace(const Heads& heads, std::int64_t tokens);
+
+}  // namespace octet::ops::cuda

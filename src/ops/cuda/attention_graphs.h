@@ -1,0 +1,47 @@
+// cuDNN's graphs of attention: built once per shape, kept, and run. The only place that knows cudnn-frontend.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+#include "octet/ops/attention.h"
+
+namespace octet::ops::cuda {
+
+/// What a graph depends on. Documents are `batch` of at most `length` tokens: all of that length, or `packed`
+/// (lengths and offsets in device memory).
+struct GraphShape {
+  bool backward = false;
+  bool packed = false;
+  bool stats = true;
+  std::int64_t batch = 0, length = 0;
+  std::int64_t most_tokens = 0;  ///< packed: of all documents together
+  Heads heads;
+  std::int64_t qkv_ld = 0, out_ld = 0, d_out_ld = 0;
+  std::int64_t d_q_ld = 0, d_kv_ld = 0;  ///< elements between the tokens of d_q, and of d_k and d_v
+  float scale = 1.0f;
+  std::int64_t window = 0;  ///< 0: none
+};
+
+/// Device memory of one run. bf16 but for stats, lengths and offsets.
+struct GraphData {
+  const void *q = nullptr, *k = nullptr, *v = nullptr;
+  void* out = nullptr;
+  float* stats = nullptr;
+  const void* d_out = nullptr;
+  void *d_q = nullptr, *d_k = nullptr, *d_v = nullptr;
+  std::int32_t* lengths = nullptr;
+  std::int64_t *qkv_offsets = nullptr, *out_offsets = nullptr, *d_out_offsets = nullptr,
+               *stats_offsets = nullptr, *d_q_offsets = nullptr, *d_kv_offsets = nullptr;
+  void* scratch = nullptr;
+  std::size_t scratch_bytes = 0;
+};
+
+/// True when cuDNN can be loaded and builds this graph with no more scratch than given. The first call for a
+/// shape takes a second.
+bool graph_exists(cudaStream_t stream, int device, const GraphShape& shape, std::size_t scratch_bytes);
+/// Enqueues a graph that exists.
+void run_graph(cudaStream_t stream, int device, const GraphShape& shape, const GraphData& data);
+
+}  // namespace octet::ops::cuda
