@@ -1,5 +1,7 @@
 #include "octet/ops/attention.h"
 
+#include <atomic>
+
 #include "dispatch.h"
 
 namespace octet::ops {
@@ -19,6 +21,8 @@ std::size_t attention_workspace(const Heads& heads, DType dtype, std::int64_t to
 }  // namespace cuda
 
 namespace {
+
+std::atomic<bool> deterministic{false};
 
 void check_heads(const Heads& heads) {
   check(heads.head_dim > 0 && heads.kv_heads > 0 && heads.q_heads > 0 && heads.q_heads % heads.kv_heads == 0,
@@ -48,6 +52,14 @@ void check_documents(const Documents& documents, std::int64_t tokens) {
 }
 
 }  // namespace
+
+void set_deterministic_attention(bool on) {
+  deterministic = on;
+}
+
+bool deterministic_attention() {
+  return deterministic;
+}
 
 void attention(Stream& stream, const AttentionArgs& args) {
   check_common(args.qkv, args.heads, args.scale, args.soft_cap, args.window);

@@ -49,7 +49,10 @@ void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
   check(args.workspace.bytes >= delta_bytes(args.heads, args.qkv.rows),
         "attention_backward: the workspace holds attention_workspace bytes");
   cudaStream_t native = octet::cuda::native(stream);
-  if (cudnn_attention_backward(native, octet::cuda::properties(stream.device()).ordinal, args)) return;
+  if (!deterministic_attention() &&
+      cudnn_attention_backward(native, octet::cuda::properties(stream.device()).ordinal, args)) {
+    return;
+  }
   own_attention_backward(native, args, static_cast<float*>(args.workspace.data));
 }
 
