@@ -8,11 +8,15 @@ namespace octet::cli {
 
 using Arguments = std::vector<std::string>;
 
+/// Which of the processes that a launcher started do a command's work.
+enum class CommandPlace { all_ranks, one_rank };
+
 /// A command: its name, what it says of itself in `trainer --help`, and what it does with its arguments.
 struct Command {
   std::string name;
   std::string summary;
   std::function<int(const Arguments&)> run;
+  CommandPlace place = CommandPlace::all_ranks;
 };
 
 int train_command(const Arguments& arguments);

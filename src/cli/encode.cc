@@ -81,6 +81,8 @@ class LineEncoder {
   }
 
   Json decode(const Json& list, const std::string& where) const {
+    if (!list.is_array())
+      throw Error({.what = "\"ids\" is not a list", .where = where, .code = ExitCode::usage});
     std::vector<text::TokenId> ids;
     for (const Json& id : list) {
       const Json one{{"id", id}};
@@ -98,6 +100,8 @@ class LineEncoder {
     const auto it = line.find("options");
     if (it == line.end() || it->is_null()) return o;
     const Json& given = *it;
+    if (!given.is_object())
+      throw Error({.what = "\"options\" is not an object", .where = where, .code = ExitCode::usage});
     o.cutoff_len = json_int(given, "cutoff_len", o.cutoff_len, 1, INT64_C(1) << 40, where);
     o.mask_history = json_bool(given, "mask_history", o.mask_history, where);
     o.train_on_prompt = json_bool(given, "train_on_prompt", o.train_on_prompt, where);
@@ -129,8 +133,12 @@ class LineEncoder {
                    .fix = "trainer encode MODEL --template NAME",
                    .code = ExitCode::usage});
     }
+    if (!line["messages"].is_array())
+      throw Error({.what = "\"messages\" is not a list", .where = where, .code = ExitCode::usage});
     text::Conversation conversation;
     for (const Json& message : line["messages"]) {
+      if (!message.is_object())
+        throw Error({.what = "a message is not an object", .where = where, .code = ExitCode::usage});
       conversation.messages.push_back(
           {json_string(message, "role", "", where), json_string(message, "content", "", where)});
     }

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "octet/base/error.h"
 #include "octet/base/log.h"
@@ -68,27 +69,29 @@ std::vector<Asked> read_questions(const std::string& path) {
 // A model, its tokenizer and its template, ready to answer.
 class Answerer {
  public:
-  Answerer(train::Session& session, const GenerateOptions& o)
-      : options_(o),
-        encoder_({.folder = o.model,
-                  .template_name = o.template_name.empty() ? std::nullopt : std::optional(o.template_name)}) {
-    generate::DecoderOptions decoder;
-    decoder.architecture = model::read_architecture(o.model);
-    decoder.recipe.compute = o.dtype == "bf16" ? DType::bf16 : DType::f32;
-    decoder.sequences = o.batch;
-    decoder.capacity = o.max_length;
-    decoder_ = std::make_unique<generate::Decoder>(session.device(), session.communicator(), decoder);
+  Answerer(train::Session& session, const GenerateOptions& o) : options_(o) {
+    session.communicator().together([&] {
+      encoder_.emplace(data::TemplateEncoderOptions{
+          .folder = o.model,
+          .template_name = o.template_name.empty() ? std::nullopt : std::optional(o.template_name)});
+      generate::DecoderOptions decoder;
+      decoder.architecture = model::read_architecture(o.model);
+      decoder.recipe.compute = o.dtype == "bf16" ? DType::bf16 : DType::f32;
+      decoder.sequences = o.batch;
+      decoder.capacity = o.max_length;
+      decoder_ = std::make_unique<generate::Decoder>(session.device(), session.communicator(), decoder);
+    });
     decoder_->load_weights(o.model);
   }
 
   std::vector<std::int32_t> prompt(const Asked& asked) const {
-    const auto& chat = encoder_.chat_template();
-    if (!chat) return encoder_.tokenizer().encode(asked.turns.back().content, {.add_special = true}).ids;
+    const auto& chat = encoder_->chat_template();
+    if (!chat) return encoder_->tokenizer().encode(asked.turns.back().content, {.add_special = true}).ids;
     text::Conversation conversation;
     for (const data::Turn& turn : asked.turns) conversation.messages.push_back({turn.role, turn.content});
     conversation.system = asked.system.empty() ? options_.system : asked.system;
     conversation.tools = asked.tools;
-    const text::Prompt prompt = chat->encode_prompt(encoder_.tokenizer(), conversation);
+    const text::Prompt prompt = chat->encode_prompt(encoder_->tokenizer(), conversation);
     if (prompt.outcome != text::Example::Outcome::kept) {
       throw Error({.what = "a question cannot be written with this template",
                    .found = prompt.reason,
@@ -102,22 +105,22 @@ class Answerer {
     for (const Asked& a : asked) requests.push_back({prompt(a), first_number + requests.size()});
     std::vector<std::string> texts;
     for (const auto& ids :
-         decoder_->complete(requests, encoder_.stop_ids(), options_.max_new, options_.sampling)) {
-      texts.push_back(encoder_.tokenizer().decode(ids, true));
+         decoder_->complete(requests, encoder_->stop_ids(), options_.max_new, options_.sampling)) {
+      texts.push_back(encoder_->tokenizer().decode(ids, true));
     }
     return texts;
   }
 
   // Prints an answer while it is made.
   std::string stream(const Asked& asked, std::uint64_t number) {
-    text::StreamDecoder decoder(encoder_.tokenizer());
+    text::StreamDecoder decoder(encoder_->tokenizer());
     std::string whole;
     const auto say = [&whole](const std::string& piece) {
       std::fwrite(piece.data(), 1, piece.size(), stdout);
       std::fflush(stdout);
       whole += piece;
     };
-    decoder_->complete({{prompt(asked), number}}, encoder_.stop_ids(), options_.max_new, options_.sampling,
+    decoder_->complete({{prompt(asked), number}}, encoder_->stop_ids(), options_.max_new, options_.sampling,
                        [&](std::size_t, std::int32_t token) { say(decoder.push(token)); });
     say(decoder.finish());
     std::printf("\n");
@@ -126,7 +129,7 @@ class Answerer {
 
  private:
   GenerateOptions options_;
-  data::TemplateEncoder encoder_;
+  std::optional<data::TemplateEncoder> encoder_;
   std::unique_ptr<generate::Decoder> decoder_;
 };
 
@@ -172,16 +175,14 @@ void answer_file(train::Session& session, Answerer& answerer, const GenerateOpti
 }
 
 int generate(train::Session& session, const GenerateOptions& o) {
-  std::unique_ptr<Answerer> answerer;
-  // Loading agrees among the ranks by itself; what comes before it fails alike on all of them.
-  answerer = std::make_unique<Answerer>(session, o);
+  Answerer answerer(session, o);
   if (!o.file.empty()) {
-    answer_file(session, *answerer, o);
+    answer_file(session, answerer, o);
     return 0;
   }
   if (!session.prints()) return 0;
   std::uint64_t number = 0;
-  for (const std::string& question : o.questions) answerer->stream(ask(question, o.system), number++);
+  for (const std::string& question : o.questions) answerer.stream(ask(question, o.system), number++);
   if (!o.questions.empty()) return 0;
   Asked chat;
   chat.system = o.system;
@@ -194,7 +195,7 @@ int generate(train::Session& session, const GenerateOptions& o) {
     // In a terminal the conversation goes on; lines of a pipe are questions of their own.
     if (!terminal) chat.turns.clear();
     chat.turns.push_back({"user", line});
-    const std::string answer = answerer->stream(chat, number++);
+    const std::string answer = answerer.stream(chat, number++);
     chat.turns.push_back({"assistant", answer});
   }
   return 0;

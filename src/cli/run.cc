@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <csignal>
 #include <cstdio>
 #include <exception>
 
@@ -7,6 +8,8 @@
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/cli/cli.h"
+#include "octet/comm/communicator.h"
+#include "octet/train/session.h"
 
 namespace octet::cli {
 namespace {
@@ -15,14 +18,15 @@ const std::vector<Command>& commands() {
   static const std::vector<Command> all{
       {"train", "fine-tune a model as CONFIG says (the default command)", train_command},
       {"encode", "show what training would see of texts and conversations: JSON lines in, JSON lines out",
-       encode_command},
+       encode_command, CommandPlace::one_rank},
       {"probe", "run one batch through the code of training and write loss, logits and gradients",
        probe_command},
-      {"inspect", "show what a checkpoint holds, verify it, or compare it with another", inspect_command},
-      {"export", "turn a checkpoint into a Hugging Face folder", export_command},
+      {"inspect", "show what a checkpoint holds, verify it, or compare it with another", inspect_command,
+       CommandPlace::one_rank},
+      {"export", "turn a checkpoint into a Hugging Face folder", export_command, CommandPlace::one_rank},
       {"generate", "answer questions from the terminal or a file", generate_command},
       {"quickstart", "make a small task, tokenizer, model and configuration to train at once",
-       quickstart_command},
+       quickstart_command, CommandPlace::one_rank},
   };
   return all;
 }
@@ -37,6 +41,34 @@ void print_help() {
   std::printf("\n`trainer COMMAND --help` says more. Configuration keys: `trainer train --help`.\n");
 }
 
+int printed(const Error& e) {
+  // A silent Error says that another rank has printed it.
+  if (!e.problem().what.empty()) log::error(e.what());
+  return static_cast<int>(e.code());
+}
+
+// Ends all ranks with one message when this one failed before it knew the others. Whatever a rank does next,
+// it opens a session, and there they meet.
+int refuse(const Error& e) {
+  if (e.problem().agreed || !comm::launched_by_mpi()) return printed(e);
+  try {
+    const train::Session session("cpu", std::current_exception());
+  } catch (const Error& agreed) {
+    return printed(agreed);
+  }
+  return static_cast<int>(e.code());
+}
+
+// A command of one process does its work once, however many a launcher started.
+int run_once(const Command& command, const Arguments& arguments) {
+  if (comm::launched_by_mpi() && comm::find_place().rank != 0) return 0;
+  try {
+    return command.run(arguments);
+  } catch (const Error& e) {
+    return printed(e);
+  }
+}
+
 int dispatch(const Arguments& arguments) {
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help") {
     print_help();
@@ -47,7 +79,10 @@ int dispatch(const Arguments& arguments) {
     return 0;
   }
   const auto found = std::ranges::find(commands(), arguments[0], &Command::name);
-  if (found != commands().end()) return found->run({arguments.begin() + 1, arguments.end()});
+  if (found != commands().end()) {
+    const Arguments rest(arguments.begin() + 1, arguments.end());
+    return found->place == CommandPlace::one_rank ? run_once(*found, rest) : found->run(rest);
+  }
   const bool is_config =
       arguments[0].find_first_of("./=") != std::string::npos || arguments[0].starts_with('-');
   if (is_config) return train_command(arguments);
@@ -64,11 +99,12 @@ int dispatch(const Arguments& arguments) {
 }  // namespace
 
 int run(int argc, const char* const* argv) {
+  // A file that meets a size limit is a failed write, with a message.
+  std::signal(SIGXFSZ, SIG_IGN);
   try {
     return dispatch(Arguments(argv + 1, argv + std::max(1, argc)));
   } catch (const Error& e) {
-    if (!e.problem().what.empty()) log::error(e.what());
-    return static_cast<int>(e.code());
+    return refuse(e);
   } catch (const std::exception& e) {
     log::error(std::string("internal error: ") + e.what());
     return static_cast<int>(ExitCode::failure);

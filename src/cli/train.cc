@@ -1,3 +1,4 @@
+#include <csignal>
 #include <cstdio>
 
 #include "octet/config/config.h"
@@ -18,6 +19,8 @@ int train_command(const Arguments& arguments) {
     return 0;
   }
   const config::Resolved config = config::load(arguments);
+  // Whoever reads the output may leave (a closed terminal, a dead `tee`): the run goes on.
+  std::signal(SIGPIPE, SIG_IGN);
   train::Session session(config.config.device);
   return session.run([&] { return train::train(session, config); });
 }

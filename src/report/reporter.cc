@@ -405,6 +405,9 @@ void Reporter::saved(std::int64_t step, const std::string& path) {
 void Reporter::finish(const FinishFacts& facts) {
   Impl& r = *impl_;
   r.bar.finish();
+  // A finished run that was started again has no times to tell: those of the session that trained stay.
+  const bool retold = r.session.steps == 0 && path_exists(r.facts.output_dir + "/train_results.json") &&
+                      path_exists(r.facts.output_dir + "/all_results.json");
   const Json train = r.train_results();
   Json all = train;
   const auto write = [&](const std::string& name, const Json& json) {
@@ -415,11 +418,13 @@ void Reporter::finish(const FinishFacts& facts) {
     write("eval_results.json", r.eval_results);
     for (const auto& [key, value] : r.eval_results.items()) all[key] = value;
   }
-  write("train_results.json", train);
-  write("all_results.json", all);
+  if (!retold) {
+    write("train_results.json", train);
+    write("all_results.json", all);
+    write_file_atomically(r.facts.output_dir + "/README.md", model_card(r.facts, r.log.rows(), all));
+  }
   r.write_state();
   r.write_plots();
-  write_file_atomically(r.facts.output_dir + "/README.md", model_card(r.facts, r.log.rows(), all));
   if (r.events && r.session.steps > 0) {
     r.events->write(r.totals.step,
                     {{"train/train_loss", r.totals.mean_loss()},

@@ -21,7 +21,8 @@ std::unique_ptr<Device> open_gpu(bool insists, const comm::Place& place) {
   }
   if (cuda_device_count() == 0) return nullptr;
   std::string why_not = "ranks with GPUs cannot send messages to each other in this version";
-  if (place.size == 1 && cuda_available(place.local_rank, &why_not)) return make_cuda_device(place.local_rank);
+  if (place.size == 1 && cuda_available(place.local_rank, &why_not))
+    return make_cuda_device(place.local_rank);
   if (place.rank == 0) log::warn("computing on the CPU: " + why_not);
   return nullptr;
 }
@@ -38,10 +39,20 @@ std::unique_ptr<Device> open_device(const std::string& name, const comm::Place& 
 
 }  // namespace
 
-Session::Session(const std::string& device) : place_(comm::find_place()) {
+Session::Session(const std::string& device, const std::exception_ptr& refusal) : place_(comm::find_place()) {
   log::set_rank(place_.rank, place_.rank == 0);
-  device_ = open_device(device, place_);
+  std::exception_ptr refused = refusal;
+  try {
+    if (!refused) device_ = open_device(device, place_);
+  } catch (const Error&) {
+    refused = std::current_exception();
+  }
+  // The host's device is always there, and a refusal travels over it.
+  if (refused) device_ = open_device("cpu", place_);
   communicator_ = comm::make_communicator(*device_);
+  communicator_->together([&] {
+    if (refused) std::rethrow_exception(refused);
+  });
 }
 
 int Session::failed() {

@@ -45,24 +45,24 @@ std::optional<std::string> find_start(comm::Communicator& communicator, const co
   }
   const checkpoint::Found found = checkpoint::find_latest(communicator, config.output_dir);
   if (!found.path.empty()) return found.path;
-  if (!found.rejected.empty()) {
-    throw Error({.what = "no checkpoint of the output folder holds",
-                 .expected = "at least one undamaged checkpoint-N",
-                 .found = std::to_string(found.rejected.size()) +
-                          " damaged, the newest: " + found.rejected.front().second,
-                 .where = config.output_dir,
-                 .fix = "start afresh with overwrite_output_dir=true, or choose another output_dir",
-                 .code = ExitCode::no_valid_checkpoint,
-                 .agreed = true});
-  }
-  if (wish == "true") {
-    throw Error({.what = "there is no checkpoint to resume from",
-                 .expected = "a folder checkpoint-N",
-                 .where = config.output_dir,
-                 .fix = "leave resume_from_checkpoint out to start afresh",
-                 .code = ExitCode::no_valid_checkpoint,
-                 .agreed = true});
-  }
+  communicator.together([&] {
+    if (!found.rejected.empty()) {
+      throw Error({.what = "no checkpoint of the output folder holds",
+                   .expected = "at least one undamaged checkpoint-N",
+                   .found = std::to_string(found.rejected.size()) +
+                            " damaged, the newest: " + found.rejected.front().second,
+                   .where = config.output_dir,
+                   .fix = "start afresh with overwrite_output_dir=true, or choose another output_dir",
+                   .code = ExitCode::no_valid_checkpoint});
+    }
+    if (wish == "true") {
+      throw Error({.what = "there is no checkpoint to resume from",
+                   .expected = "a folder checkpoint-N",
+                   .where = config.output_dir,
+                   .fix = "leave resume_from_checkpoint out to start afresh",
+                   .code = ExitCode::no_valid_checkpoint});
+    }
+  });
   communicator.together([&] {
     if (communicator.rank() == 0 && holds_final_weights(config.output_dir)) {
       throw Error(

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <string>
 
@@ -13,9 +14,10 @@ namespace octet::train {
 class Session {
  public:
   /// Joins the job (MPI when a launcher started the process), divides the node's cores among its ranks, opens
-  /// the device that `device` names ("auto", "cpu", "cuda") and decides who prints. Throws Error when it
-  /// cannot be had.
-  explicit Session(const std::string& device);
+  /// the device that `device` names ("auto", "cpu", "cuda") and decides who prints. When a rank cannot have
+  /// its device, or comes with a reason to refuse (an Error met before the ranks knew each other: a wrong
+  /// argument, a wrong configuration), all ranks throw as Communicator::together does.
+  explicit Session(const std::string& device, const std::exception_ptr& refusal = nullptr);
 
   const comm::Place& place() const { return place_; }
   Device& device() { return *device_; }
