@@ -6,6 +6,7 @@
 #include "octet/base/error.h"
 #include "octet/ops/attention.h"
 #include "octet/ops/embedding.h"
+#include "octet/ops/normed_rope.h"
 #include "octet/ops/rms_norm.h"
 #include "octet/ops/rope.h"
 
@@ -89,7 +90,18 @@ void Transformer::Impl::reserve_block(Arena& arena, std::size_t block) {
   b.gate_up = reserve_matrix(arena, "activations/gate and up", tokens, 2 * a.intermediate);
   const auto rows = static_cast<std::size_t>(tokens);
   b.input_rstd = arena.reserve_as<float>("activations/norms", rows);
-  b.post_rstd = arena.reserve_as<float>("activations/norms", rows);
+  b.mlp_rstd = arena.reserve_as<float>("activations/norms", rows);
+  if (a.qk_norm && options_.training) {
+    const std::int64_t heads = a.heads.q_heads + a.heads.kv_heads;
+    b.raw_heads = reserve_matrix(arena, "activations/heads", tokens, heads * a.heads.head_dim);
+    b.head_rstd = arena.reserve_as<float>("activations/norms", rows * static_cast<std::size_t>(heads));
+  }
+  if (a.sublayer_norms) {
+    b.attention_output = reserve_matrix(arena, "activations/sublayer outputs", tokens, a.hidden);
+    b.mlp_output = reserve_matrix(arena, "activations/sublayer outputs", tokens, a.hidden);
+    b.attention_output_rstd = arena.reserve_as<float>("activations/norms", rows);
+    b.mlp_output_rstd = arena.reserve_as<float>("activations/norms", rows);
+  }
   if (options_.training) {
     b.lse =
         arena.reserve_as<float>("activations/attention", rows * static_cast<std::size_t>(a.heads.q_heads));
@@ -104,6 +116,7 @@ void Transformer::Impl::reserve_gradients(Arena& arena) {
   const std::int64_t tokens = options_.max_tokens;
   const Architecture& a = architecture_;
   scratch_.gradient = reserve_matrix(arena, "activations/gradients", tokens, a.hidden);
+  if (a.sublayer_norms) scratch_.d_added = reserve_matrix(arena, "activations/gradients", tokens, a.hidden);
   scratch_.d_qkv = reserve_matrix(arena, "activations/gradients", tokens, a.heads.qkv_width());
   if (!quantizer_.recipe().fp8()) return;
   const std::int64_t width = std::max({a.hidden, a.heads.qkv_width(), 2 * a.intermediate});
@@ -159,6 +172,7 @@ void Transformer::Impl::reserve_workspace(Arena& arena) {
   products(chunk_, a.vocabulary, a.hidden, false);
   if (options_.training) {
     need(ops::rms_norm_backward_workspace(device, tokens, a.hidden));
+    if (a.qk_norm) need(ops::normed_rope_backward_workspace(device, tokens, a.heads));
     need(ops::embedding_backward_workspace(device, tokens, a.vocabulary));
   }
   scratch_.workspace = {.data = arena.reserve("workspace", bytes), .bytes = bytes};
@@ -176,9 +190,12 @@ void Transformer::Impl::make_rope_tables(Arena& arena) {
     auto* cosine = static_cast<float*>(arena.reserve("rotary tables", bytes));
     auto* sine = static_cast<float*>(arena.reserve("rotary tables", bytes));
     device.copy_to_device(*stream, frequencies, host.data(), host.size() * sizeof(float));
-    ops::rope_table(
-        *stream,
-        {.inv_freq = frequencies, .positions = positions, .half_dim = half, .cosine = cosine, .sine = sine});
+    ops::rope_table(*stream, {.inv_freq = frequencies,
+                              .factor = static_cast<float>(rope.attention_factor),
+                              .positions = positions,
+                              .half_dim = half,
+                              .cosine = cosine,
+                              .sine = sine});
     stream->synchronize();
     cosine_.push_back(cosine);
     sine_.push_back(sine);

@@ -2,6 +2,7 @@
 #include "core.h"
 #include "octet/ops/attention.h"
 #include "octet/ops/embedding.h"
+#include "octet/ops/normed_rope.h"
 #include "octet/ops/rms_norm.h"
 #include "octet/ops/rope.h"
 
@@ -19,25 +20,25 @@ void Transformer::Impl::backward_linear(Stream& stream, std::size_t block, Linea
         gradients.overwrite && layout_.groups[1].segments[kBlockMatrices].tensors[linear].gradient_by_product;
     product(stream, ops::Product::wgrad, d_operand, blocks_[block].inputs[linear].operand, d_weight, !first);
   }
-  if (bias_index_[linear] < 0) return;
-  const auto index = static_cast<std::size_t>(bias_index_[linear]);
-  const ops::Matrix& d_bias = gradients.gradients[kBlockVectors][index];
-  if (d_bias.data != nullptr) ops::bias_backward(stream, d_output, static_cast<float*>(d_bias.data));
+  float* const d_bias = vector_gradient(gradients, vectors_.bias[linear]);
+  if (d_bias != nullptr) ops::bias_backward(stream, d_output, d_bias);
 }
 
-void Transformer::Impl::backward_norm(Stream& stream, const ops::ConstMatrix& dy, const ops::ConstMatrix& x,
-                                      const float* rstd, const ops::Operand& weight,
-                                      const ops::Matrix& d_weight, bool accumulate,
-                                      const ops::QuantizeInto& into) {
-  ops::rms_norm_backward(stream, {.dy = dy,
-                                  .x = x,
-                                  .rstd = rstd,
-                                  .weight = static_cast<const float*>(weight.data),
+float* Transformer::Impl::vector_gradient(const GroupGradients& gradients, int index) {
+  if (index < 0) return nullptr;
+  return static_cast<float*>(gradients.gradients[kBlockVectors][static_cast<std::size_t>(index)].data);
+}
+
+void Transformer::Impl::backward_norm(Stream& stream, const NormBackward& norm) {
+  ops::rms_norm_backward(stream, {.dy = norm.dy,
+                                  .x = norm.x,
+                                  .rstd = norm.rstd,
+                                  .weight = norm.weight,
                                   .one_plus_weight = architecture_.one_plus_weight,
-                                  .d_residual = top(scratch_.gradient, dy.rows),
-                                  .accumulate = accumulate,
-                                  .d_weight = static_cast<float*>(d_weight.data),
-                                  .quantize = into,
+                                  .d_residual = norm.dx,
+                                  .accumulate = norm.accumulate,
+                                  .d_weight = norm.d_weight,
+                                  .quantize = norm.into,
                                   .workspace = scratch_.workspace});
 }
 
@@ -48,6 +49,65 @@ ops::QuantizeInto Transformer::Impl::fuse_gradient(std::int64_t block, Linear li
                          pass.record);
 }
 
+ops::QuantizeInto Transformer::Impl::fuse_stream_gradient(std::int64_t block, Linear linear,
+                                                          const PassOptions& pass) {
+  return architecture_.sublayer_norms ? ops::QuantizeInto{} : fuse_gradient(block, linear, pass);
+}
+
+Transformer::Impl::OutputGradient Transformer::Impl::backward_output(
+    Stream& stream, std::size_t block, Linear linear, const GroupParameters& parameters,
+    const GroupGradients& gradients, std::int64_t tokens, const PassOptions& pass) {
+  const BlockActivations& b = blocks_[block];
+  // Without a norm between, the gradient of the stream is that of what was added to it; whoever produced it
+  // was asked for its FP8 copy.
+  ops::Matrix values = top(scratch_.gradient, tokens);
+  if (architecture_.sublayer_norms) {
+    const bool attention = linear == kOutput;
+    const int norm = attention ? vectors_.attention_output_norm : vectors_.mlp_output_norm;
+    values = top(scratch_.d_added, tokens);
+    backward_norm(stream, {.dy = top(scratch_.gradient, tokens),
+                           .x = top(attention ? b.attention_output : b.mlp_output, tokens),
+                           .rstd = attention ? b.attention_output_rstd : b.mlp_output_rstd,
+                           .weight = vector(parameters, norm),
+                           .d_weight = vector_gradient(gradients, norm),
+                           .dx = values,
+                           .accumulate = false,
+                           .into = fuse_gradient(static_cast<std::int64_t>(block), linear, pass)});
+  }
+  return {values, quantizer_.finish(stream, gradient_tensor(block, linear), values, scratch_.d_copy)};
+}
+
+void Transformer::Impl::rotate_back(Stream& stream, std::size_t block, const GroupParameters& parameters,
+                                    const GroupGradients& gradients, const std::int32_t* positions,
+                                    const ops::Matrix& d_qkv, const ops::QuantizeInto& into) {
+  const BlockActivations& b = blocks_[block];
+  const std::size_t rope = rope_of(block);
+  if (!architecture_.qk_norm) {
+    ops::rope(stream, {.qkv = d_qkv,
+                       .heads = architecture_.heads,
+                       .positions = positions,
+                       .cosine = cosine_[rope],
+                       .sine = sine_[rope],
+                       .inverse = true,
+                       .quantize = into});
+    return;
+  }
+  ops::normed_rope_backward(stream, {.d_qkv = d_qkv,
+                                     .raw = top(b.raw_heads, d_qkv.rows),
+                                     .rstd = b.head_rstd,
+                                     .heads = architecture_.heads,
+                                     .q_weight = vector(parameters, vectors_.q_norm),
+                                     .k_weight = vector(parameters, vectors_.k_norm),
+                                     .one_plus_weight = architecture_.one_plus_weight,
+                                     .positions = positions,
+                                     .cosine = cosine_[rope],
+                                     .sine = sine_[rope],
+                                     .d_q_weight = vector_gradient(gradients, vectors_.q_norm),
+                                     .d_k_weight = vector_gradient(gradients, vectors_.k_norm),
+                                     .quantize = into,
+                                     .workspace = scratch_.workspace});
+}
+
 void Transformer::Impl::backward_block(Stream& stream, std::size_t block, const GroupParameters& parameters,
                                        const GroupGradients& gradients, const AttentionInput& attention,
                                        std::int64_t next_block, const PassOptions& pass) {
@@ -55,33 +115,36 @@ void Transformer::Impl::backward_block(Stream& stream, std::size_t block, const 
   const std::size_t layer = block + static_cast<std::size_t>(first_block_);
   const std::int64_t tokens = attention.documents.tokens;
   const auto here = static_cast<std::int64_t>(block);
-  const auto& vectors = parameters.weights[kBlockVectors];
-  const auto& d_vectors = gradients.gradients[kBlockVectors];
   const ops::Matrix gradient = top(scratch_.gradient, tokens);
   const ops::Matrix d_normed = top(scratch_.delta, tokens);
   const precision::Fp8Copy& copy = scratch_.d_copy;
   ops::Matrix d_wide = top(scratch_.wide, tokens);
 
-  // MLP. The gradient of its output is that of the stream; whoever produced it was asked for its FP8 copy.
-  ops::Operand d_operand = quantizer_.finish(stream, gradient_tensor(block, kDown), gradient, copy);
+  // MLP.
+  OutputGradient d_output = backward_output(stream, block, kDown, parameters, gradients, tokens, pass);
   d_wide.cols = d_wide.ld = architecture_.intermediate;
-  backward_linear(stream, block, kDown, parameters, gradients, gradient, d_operand, d_wide);
+  backward_linear(stream, block, kDown, parameters, gradients, d_output.values, d_output.operand, d_wide);
   const ops::Matrix gate_up = top(b.gate_up, tokens);  // its gradient takes its place
   ops::gated_activation_backward(stream, {.gate_up = gate_up,
                                           .d_out = d_wide,
                                           .activation = architecture_.activation,
                                           .d_gate_up = gate_up,
                                           .quantize = fuse_gradient(here, kGateUp, pass)});
-  d_operand = quantizer_.finish(stream, gradient_tensor(block, kGateUp), gate_up, copy);
+  ops::Operand d_operand = quantizer_.finish(stream, gradient_tensor(block, kGateUp), gate_up, copy);
   backward_linear(stream, block, kGateUp, parameters, gradients, gate_up, d_operand, d_normed);
   reduce(stream, d_normed);
-  backward_norm(stream, d_normed, top(b.middle, tokens), b.post_rstd, vectors[kPostNorm],
-                d_vectors[kPostNorm], true, fuse_gradient(here, kOutput, pass));
+  backward_norm(stream, {.dy = d_normed,
+                         .x = top(b.middle, tokens),
+                         .rstd = b.mlp_rstd,
+                         .weight = vector(parameters, kMlpNorm),
+                         .d_weight = vector_gradient(gradients, kMlpNorm),
+                         .dx = gradient,
+                         .into = fuse_stream_gradient(here, kOutput, pass)});
 
   // Attention.
-  d_operand = quantizer_.finish(stream, gradient_tensor(block, kOutput), gradient, copy);
+  d_output = backward_output(stream, block, kOutput, parameters, gradients, tokens, pass);
   d_wide.cols = d_wide.ld = architecture_.q_width();
-  backward_linear(stream, block, kOutput, parameters, gradients, gradient, d_operand, d_wide);
+  backward_linear(stream, block, kOutput, parameters, gradients, d_output.values, d_output.operand, d_wide);
   const ops::Matrix d_qkv = top(scratch_.d_qkv, tokens);
   ops::attention_backward(stream, {.qkv = top(b.qkv, tokens),
                                    .out = top(b.inputs[kOutput].values, tokens),
@@ -94,12 +157,18 @@ void Transformer::Impl::backward_block(Stream& stream, std::size_t block, const 
                                    .window = architecture_.blocks[layer].window,
                                    .d_qkv = d_qkv,
                                    .workspace = scratch_.workspace});
-  rotate(stream, block, d_qkv, attention.positions, true, fuse_gradient(here, kQkv, pass));
+  rotate_back(stream, block, parameters, gradients, attention.positions, d_qkv,
+              fuse_gradient(here, kQkv, pass));
   d_operand = quantizer_.finish(stream, gradient_tensor(block, kQkv), d_qkv, copy);
   backward_linear(stream, block, kQkv, parameters, gradients, d_qkv, d_operand, d_normed);
   reduce(stream, d_normed);
-  backward_norm(stream, d_normed, top(b.input, tokens), b.input_rstd, vectors[kInputNorm],
-                d_vectors[kInputNorm], true, fuse_gradient(next_block, kDown, pass));
+  backward_norm(stream, {.dy = d_normed,
+                         .x = top(b.input, tokens),
+                         .rstd = b.input_rstd,
+                         .weight = vector(parameters, kInputNorm),
+                         .d_weight = vector_gradient(gradients, kInputNorm),
+                         .dx = gradient,
+                         .into = fuse_stream_gradient(next_block, kDown, pass)});
 }
 
 }  // namespace octet::model

@@ -1,22 +1,22 @@
-// One block, forward: norm, attention, norm, gated MLP.
+// One block, forward: norm, attention, norm, gated MLP, and norms of what both add where there are any.
 #include "core.h"
 #include "octet/ops/attention.h"
+#include "octet/ops/normed_rope.h"
 #include "octet/ops/rms_norm.h"
 #include "octet/ops/rope.h"
 
 namespace octet::model {
 
-void Transformer::Impl::forward_norm(Stream& stream, std::size_t block, Linear next,
-                                     const ops::Operand& weight, const ops::ConstMatrix& residual,
-                                     const ops::ConstMatrix& delta, const ops::Matrix& sum, float* rstd,
-                                     const PassOptions& pass) {
+void Transformer::Impl::forward_norm(Stream& stream, std::size_t block, Linear next, const float* weight,
+                                     const ops::ConstMatrix& residual, const ops::ConstMatrix& delta,
+                                     const ops::Matrix& sum, float* rstd, const PassOptions& pass) {
   SavedInput& saved = blocks_[block].inputs[next];
   const std::int64_t tensor = input_tensor(block, next);
   const ops::Matrix out = top(saved.values, residual.rows);
   ops::rms_norm(stream, {.residual = residual,
                          .delta = delta,
                          .sum = delta.data != nullptr ? sum : ops::Matrix{},
-                         .weight = static_cast<const float*>(weight.data),
+                         .weight = weight,
                          .eps = static_cast<float>(architecture_.norm_eps),
                          .one_plus_weight = architecture_.one_plus_weight,
                          .out = out,
@@ -27,17 +27,50 @@ void Transformer::Impl::forward_norm(Stream& stream, std::size_t block, Linear n
   saved.operand = quantizer_.finish(stream, tensor, x, saved.copy);
 }
 
-void Transformer::Impl::rotate(Stream& stream, std::size_t block, const ops::Matrix& qkv,
-                               const std::int32_t* positions, bool inverse, const ops::QuantizeInto& into) {
-  const auto rope =
-      static_cast<std::size_t>(architecture_.blocks[block + static_cast<std::size_t>(first_block_)].rope);
-  ops::rope(stream, {.qkv = qkv,
-                     .heads = architecture_.heads,
-                     .positions = positions,
-                     .cosine = cosine_[rope],
-                     .sine = sine_[rope],
-                     .inverse = inverse,
-                     .quantize = into});
+void Transformer::Impl::rotate(Stream& stream, std::size_t block, const GroupParameters& parameters,
+                               const ops::Matrix& qkv, const std::int32_t* positions,
+                               const PassOptions& pass) {
+  const BlockActivations& b = blocks_[block];
+  const std::size_t rope = rope_of(block);
+  if (!architecture_.qk_norm) {
+    ops::rope(stream, {.qkv = qkv,
+                       .heads = architecture_.heads,
+                       .positions = positions,
+                       .cosine = cosine_[rope],
+                       .sine = sine_[rope]});
+    return;
+  }
+  ops::normed_rope(stream, {.qkv = qkv,
+                            .heads = architecture_.heads,
+                            .q_weight = vector(parameters, vectors_.q_norm),
+                            .k_weight = vector(parameters, vectors_.k_norm),
+                            .eps = static_cast<float>(architecture_.norm_eps),
+                            .one_plus_weight = architecture_.one_plus_weight,
+                            .positions = positions,
+                            .cosine = cosine_[rope],
+                            .sine = sine_[rope],
+                            .raw = pass.keep ? top(b.raw_heads, qkv.rows) : ops::Matrix{},
+                            .rstd = pass.keep ? b.head_rstd : nullptr});
+}
+
+void Transformer::Impl::forward_output(Stream& stream, std::size_t block, Linear linear,
+                                       const GroupParameters& parameters, std::int64_t tokens) {
+  const BlockActivations& b = blocks_[block];
+  const ops::Matrix added = top(scratch_.delta, tokens);
+  const bool attention = linear == kOutput;
+  const ops::Matrix made =
+      architecture_.sublayer_norms ? top(attention ? b.attention_output : b.mlp_output, tokens) : added;
+  product(stream, ops::Product::forward, b.inputs[linear].operand, parameters.weights[kBlockMatrices][linear],
+          made, false, vector(parameters, vectors_.bias[linear]));
+  reduce(stream, made);
+  if (!architecture_.sublayer_norms) return;
+  ops::rms_norm(stream, {.residual = made,
+                         .weight = vector(parameters, attention ? vectors_.attention_output_norm
+                                                                : vectors_.mlp_output_norm),
+                         .eps = static_cast<float>(architecture_.norm_eps),
+                         .one_plus_weight = architecture_.one_plus_weight,
+                         .out = added,
+                         .rstd = attention ? b.attention_output_rstd : b.mlp_output_rstd});
 }
 
 void Transformer::Impl::attend(Stream& stream, std::size_t block, const AttentionInput& attention,
@@ -82,26 +115,24 @@ void Transformer::Impl::forward_block(Stream& stream, std::size_t block, const G
   BlockActivations& b = blocks_[block];
   const std::int64_t tokens = residual.rows;
   const auto& weights = parameters.weights[kBlockMatrices];
-  const auto& vectors = parameters.weights[kBlockVectors];
   const ops::Matrix input = top(b.input, tokens), middle = top(b.middle, tokens);
   const ops::Matrix qkv = top(b.qkv, tokens), gate_up = top(b.gate_up, tokens);
-  const ops::Matrix added = top(scratch_.delta, tokens);
 
-  forward_norm(stream, block, kQkv, vectors[kInputNorm], residual, delta, input, b.input_rstd, pass);
+  forward_norm(stream, block, kQkv, vector(parameters, kInputNorm), residual, delta, input, b.input_rstd,
+               pass);
   product(stream, ops::Product::forward, b.inputs[kQkv].operand, weights[kQkv], qkv, false,
-          bias(parameters, kQkv));
-  rotate(stream, block, qkv, attention.positions, false, {});
+          vector(parameters, vectors_.bias[kQkv]));
+  rotate(stream, block, parameters, qkv, attention.positions, pass);
   attend(stream, block, attention, pass);
   SavedInput& attended = b.inputs[kOutput];
   attended.operand = quantizer_.prepare(stream, input_tensor(block, kOutput), top(attended.values, tokens),
                                         attended.copy, pass.record);
-  product(stream, ops::Product::forward, attended.operand, weights[kOutput], added, false,
-          bias(parameters, kOutput));
-  reduce(stream, added);
+  forward_output(stream, block, kOutput, parameters, tokens);
 
-  forward_norm(stream, block, kGateUp, vectors[kPostNorm], input, added, middle, b.post_rstd, pass);
+  forward_norm(stream, block, kGateUp, vector(parameters, kMlpNorm), input, top(scratch_.delta, tokens),
+               middle, b.mlp_rstd, pass);
   product(stream, ops::Product::forward, b.inputs[kGateUp].operand, weights[kGateUp], gate_up, false,
-          bias(parameters, kGateUp));
+          vector(parameters, vectors_.bias[kGateUp]));
   SavedInput& activated = b.inputs[kDown];
   const std::int64_t down = input_tensor(block, kDown);
   ops::Matrix values = top(activated.values, tokens);
@@ -111,11 +142,9 @@ void Transformer::Impl::forward_block(Stream& stream, std::size_t block, const G
                                  .quantize = quantizer_.fuse(down, activated.copy, pass.record)});
   values.cols = values.ld = architecture_.intermediate;
   activated.operand = quantizer_.finish(stream, down, values, activated.copy);
-  // The MLP's output is not read in backward.
-  if (pass.recompute) return;
-  product(stream, ops::Product::forward, activated.operand, weights[kDown], added, false,
-          bias(parameters, kDown));
-  reduce(stream, added);
+  // Backward reads the MLP's output only for the norm of it.
+  if (pass.recompute && !architecture_.sublayer_norms) return;
+  forward_output(stream, block, kDown, parameters, tokens);
 }
 
 }  // namespace octet::model

@@ -15,9 +15,12 @@ namespace octet::model {
 /// The four linear layers of a block, in the order of the layout.
 enum Linear : std::size_t { kQkv, kOutput, kGateUp, kDown, kLinears };
 
-/// Where a linear layer's bias stands among the block's vectors; -1: it has none.
-using BiasIndex = std::array<int, kLinears>;
-inline constexpr std::size_t kInputNorm = 0, kPostNorm = 1;
+/// Where a block's vectors stand in their segment; -1: the architecture has none.
+inline constexpr int kInputNorm = 0, kMlpNorm = 1;
+struct VectorIndex {
+  int attention_output_norm = -1, mlp_output_norm = -1, q_norm = -1, k_norm = -1;
+  std::array<int, kLinears> bias{-1, -1, -1, -1};
+};
 
 /// A linear layer's input between forward and backward.
 struct SavedInput {
@@ -33,7 +36,14 @@ struct BlockActivations {
   ops::Matrix qkv;     ///< rotated
   ops::Matrix gate_up;
   float* input_rstd = nullptr;
-  float* post_rstd = nullptr;
+  float* mlp_rstd = nullptr;
+  // With norms of queries and keys: the heads before them.
+  ops::Matrix raw_heads;  ///< [tokens, (q_heads + kv_heads) * head_dim]
+  float* head_rstd = nullptr;
+  // With norms of what the sublayers add: what goes into them.
+  ops::Matrix attention_output, mlp_output;  ///< [tokens, hidden]
+  float* attention_output_rstd = nullptr;
+  float* mlp_output_rstd = nullptr;
   float* lse = nullptr;
   std::array<SavedInput, kLinears> inputs;
 };
@@ -43,6 +53,7 @@ struct Scratch {
   ops::Matrix delta;  ///< [tokens, hidden]: what a sublayer adds to the stream; gradient of a norm's output
   ops::Matrix gradient;           ///< [tokens, hidden]: gradient of the residual stream
   ops::Matrix wide;               ///< [tokens, max(hidden, q_width, intermediate)]
+  ops::Matrix d_added;            ///< [tokens, hidden]: gradient of a sublayer's output before its norm
   ops::Matrix d_qkv;              ///< [tokens, qkv_width]
   std::uint8_t* x_row = nullptr;  ///< FP8 rows of a linear input that only its transposed copy outlives
   precision::Fp8Copy d_copy;      ///< FP8 copy of one output gradient
@@ -110,12 +121,16 @@ class Transformer::Impl {
   void forward_block(Stream& stream, std::size_t block, const GroupParameters& parameters,
                      const ops::ConstMatrix& residual, const ops::ConstMatrix& delta,
                      const AttentionInput& attention, const PassOptions& pass);
-  void forward_norm(Stream& stream, std::size_t block, Linear next, const ops::Operand& weight,
+  void forward_norm(Stream& stream, std::size_t block, Linear next, const float* weight,
                     const ops::ConstMatrix& residual, const ops::ConstMatrix& delta, const ops::Matrix& sum,
                     float* rstd, const PassOptions& pass);
   void attend(Stream& stream, std::size_t block, const AttentionInput& attention, const PassOptions& pass);
-  void rotate(Stream& stream, std::size_t block, const ops::Matrix& qkv, const std::int32_t* positions,
-              bool inverse, const ops::QuantizeInto& into);
+  /// Norms of the heads, where there are any, and the rotary embedding.
+  void rotate(Stream& stream, std::size_t block, const GroupParameters& parameters, const ops::Matrix& qkv,
+              const std::int32_t* positions, const PassOptions& pass);
+  /// The product of a sublayer's last linear layer; what is added to the stream ends in scratch_.delta.
+  void forward_output(Stream& stream, std::size_t block, Linear linear, const GroupParameters& parameters,
+                      std::int64_t tokens);
 
   // block_backward.cc
   /// Turns scratch_.gradient from the gradient of the stream after the block into that before it.
@@ -127,11 +142,33 @@ class Transformer::Impl {
   void backward_linear(Stream& stream, std::size_t block, Linear linear, const GroupParameters& parameters,
                        const GroupGradients& gradients, const ops::ConstMatrix& d_output,
                        const ops::Operand& d_operand, const ops::Matrix& d_input);
-  void backward_norm(Stream& stream, const ops::ConstMatrix& dy, const ops::ConstMatrix& x, const float* rstd,
-                     const ops::Operand& weight, const ops::Matrix& d_weight, bool accumulate,
-                     const ops::QuantizeInto& into);
-  /// What the producer of scratch_.gradient writes for the product that reads it as output gradient.
+  struct NormBackward {
+    ops::ConstMatrix dy, x;
+    const float* rstd = nullptr;
+    const float* weight = nullptr;
+    float* d_weight = nullptr;  ///< null: not wanted
+    ops::Matrix dx;
+    bool accumulate = true;
+    ops::QuantizeInto into;
+  };
+  void backward_norm(Stream& stream, const NormBackward& norm);
+  /// The gradient of what a sublayer's last linear layer (kOutput or kDown) made, and its operand.
+  struct OutputGradient {
+    ops::Matrix values;
+    ops::Operand operand;
+  };
+  OutputGradient backward_output(Stream& stream, std::size_t block, Linear linear,
+                                 const GroupParameters& parameters, const GroupGradients& gradients,
+                                 std::int64_t tokens, const PassOptions& pass);
+  void rotate_back(Stream& stream, std::size_t block, const GroupParameters& parameters,
+                   const GroupGradients& gradients, const std::int32_t* positions, const ops::Matrix& d_qkv,
+                   const ops::QuantizeInto& into);
+  static float* vector_gradient(const GroupGradients& gradients, int index);
+  /// What the producer of a linear layer's output gradient writes for the products that read it.
   ops::QuantizeInto fuse_gradient(std::int64_t block, Linear linear, const PassOptions& pass);
+  /// The same for the producer of scratch_.gradient, which the last linear layer of a sublayer reads itself
+  /// when no norm stands between.
+  ops::QuantizeInto fuse_stream_gradient(std::int64_t block, Linear linear, const PassOptions& pass);
 
   // head.cc
   void forward_head(ParameterSource& source, Stream& stream, const MicroBatch& batch, bool training,
@@ -153,14 +190,18 @@ class Transformer::Impl {
   /// Index of a linear layer's input or output gradient among the quantised tensors, or kPlain.
   std::int64_t input_tensor(std::size_t block, Linear linear) const;
   std::int64_t gradient_tensor(std::size_t block, Linear linear) const;
-  const float* bias(const GroupParameters& parameters, Linear linear) const;
+  /// A block's vector by its index; null for -1.
+  static const float* vector(const GroupParameters& parameters, int index);
+  std::size_t rope_of(std::size_t block) const;
+  /// Rounded to the dtype of the table, as transformers rounds it.
+  float embedding_scale() const;
 
   const ParameterLayout layout_;
   precision::Audit* audit_;
   PartialReduction* reduction_;
   std::int64_t first_block_ = 0, last_block_ = 0;  ///< [first, last)
   std::int64_t chunk_ = 0;                         ///< label rows of a chunk of logits
-  BiasIndex bias_index_{};
+  VectorIndex vectors_;
   std::vector<BlockActivations> blocks_;  ///< by block - first_block_
   Scratch scratch_;
   std::vector<const float*> cosine_, sine_;  ///< by rope

@@ -8,9 +8,9 @@
 namespace octet::model {
 
 enum class BiasRule { never, always, by_key };
-/// Which blocks have a sliding window: none, all (`sliding_window` is a number), or those from
-/// max_window_layers on when use_sliding_window is true.
-enum class WindowRule { none, all, from_layer };
+/// Which blocks have a sliding window: none, all (`sliding_window` is a number), those from max_window_layers
+/// on when use_sliding_window is true, or all but every `period`-th.
+enum class WindowRule { none, all, from_layer, periodic };
 
 /// A family of models: how its config.json is read. What every family shares is not here.
 struct Family {
@@ -20,11 +20,20 @@ struct Family {
   BiasRule output_bias = BiasRule::never;
   BiasRule mlp_bias = BiasRule::never;
   WindowRule window = WindowRule::none;
-  std::int64_t default_window = 0;  ///< when the key is absent
+  std::int64_t period = 0;
+  std::string_view period_key;  ///< where a config may give another period; empty: nowhere
   std::string_view activation_key = "hidden_act";
   double default_theta = 10000.0;
-  bool default_tied = false;
-  std::string_view unsupported;  ///< why the family is known and refused; empty: supported
+  double local_theta = 0.0;  ///< base of the rotary embedding of windowed blocks; 0: that of all
+  bool one_plus_weight = false;
+  bool qk_norm = false;
+  bool sublayer_norms = false;
+  bool scaled_embedding = false;  ///< by the square root of the hidden size
+  bool query_scalar = false;      ///< query_pre_attn_scalar stands in for head_dim
+  bool soft_caps = false;         ///< attn_logit_softcapping and final_logit_softcapping are read
+  std::string_view defaults;      ///< what the class has under keys that a config lacks: a JSON object
+  std::vector<std::string_view> ignored;  ///< keys that transformers does not read in this family
+  std::string_view text_model;  ///< the family of `text_config`, whose `defaults` are then here; empty: none
 };
 
 const std::vector<Family>& families();

@@ -42,6 +42,7 @@ void Transformer::Impl::forward_head(ParameterSource& source, Stream& stream, co
   final_norm(stream, head, tokens);
   const ops::Matrix hidden = top(scratch_.label_hidden, batch.labels);
   ops::gather_rows(stream, top(scratch_.final_norm, tokens), batch.label_rows, hidden);
+  const auto cap = static_cast<float>(architecture_.logit_soft_cap);
   const std::size_t row_bytes = static_cast<std::size_t>(architecture_.hidden) * size_of(dtype_);
   // At least one round, so that without labels the gradient of the head still becomes zero.
   for (std::int64_t first = 0; first == 0 || first < batch.labels; first += chunk_) {
@@ -51,10 +52,15 @@ void Transformer::Impl::forward_head(ParameterSource& source, Stream& stream, co
     const ops::Operand x{.data = part.data, .dtype = dtype_, .rows = rows, .cols = part.cols};
     const ops::Matrix logits = top(scratch_.logits, rows);
     product(stream, ops::Product::forward, x, weight, logits);
-    if (hook && rows > 0) hook(stream, logits, first);
+    if (hook && rows > 0) {
+      if (cap > 0) ops::soft_cap(stream, logits, cap);
+      hook(stream, logits, first);
+      // The loss and its gradient need the logits as they were, to the last bit.
+      if (cap > 0) product(stream, ops::Product::forward, x, weight, logits);
+    }
     ops::cross_entropy(stream, {.logits = logits,
                                 .targets = batch.targets + first,
-                                .soft_cap = static_cast<float>(architecture_.logit_soft_cap),
+                                .soft_cap = cap,
                                 .gradient = training,
                                 .row_loss = scratch_.row_loss});
     ops::add_sum(stream, scratch_.row_loss, rows, loss_sum);
@@ -70,9 +76,14 @@ void Transformer::Impl::forward_head(ParameterSource& source, Stream& stream, co
     const ops::Matrix d_norm = top(scratch_.final_norm, tokens);
     ops::scatter_rows(stream, hidden, batch.label_rows, d_norm);
     const std::int64_t last = static_cast<std::int64_t>(blocks_.size()) - 1;
-    backward_norm(stream, d_norm, top(scratch_.final_stream, tokens), scratch_.final_rstd,
-                  head.weights.back()[0], head_gradients->gradients.back()[0], false,
-                  fuse_gradient(last, kDown, pass));
+    backward_norm(stream, {.dy = d_norm,
+                           .x = top(scratch_.final_stream, tokens),
+                           .rstd = scratch_.final_rstd,
+                           .weight = static_cast<const float*>(head.weights.back()[0].data),
+                           .d_weight = static_cast<float*>(head_gradients->gradients.back()[0].data),
+                           .dx = top(scratch_.gradient, tokens),
+                           .accumulate = false,
+                           .into = fuse_stream_gradient(last, kDown, pass)});
     source.give_back(head_group, stream);
   }
   if (tied) source.release(table_group, Pass::forward, stream);

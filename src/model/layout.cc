@@ -50,7 +50,7 @@ void place(SegmentSpec& segment) {
 
 GroupSpec block_group(const Architecture& a, std::int64_t layer) {
   const std::string name = "layers." + std::to_string(layer);
-  const std::string hf = "model." + name + ".";
+  const std::string hf = a.tensor_prefix + name + ".";
   const std::int64_t q = a.q_width(), kv = a.heads.kv_heads * a.heads.head_dim;
   const double std = a.initializer_range;
   const std::string attn = hf + "self_attn.", mlp = hf + "mlp.";
@@ -70,10 +70,21 @@ GroupSpec block_group(const Architecture& a, std::int64_t layer) {
 
   const InitRule norm = a.one_plus_weight ? InitRule::zeros : InitRule::ones;
   SegmentSpec vectors{.name = name + " vectors", .kind = ParameterKind::vector};
-  vectors.tensors = {
-      vector(name + ".input_norm", {{hf + "input_layernorm.weight", a.hidden}}, SplitRule::none, norm),
-      vector(name + ".post_norm", {{hf + "post_attention_layernorm.weight", a.hidden}}, SplitRule::none,
-             norm)};
+  const auto norm_of = [&](const char* tensor, const std::string& part, std::int64_t width) {
+    vectors.tensors.push_back(vector(name + tensor, {{part + ".weight", width}}, SplitRule::none, norm));
+  };
+  norm_of(".input_norm", hf + "input_layernorm", a.hidden);
+  // Families with norms of what sublayers add call the norm before the MLP by another name.
+  norm_of(".mlp_norm", hf + (a.sublayer_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm"),
+          a.hidden);
+  if (a.sublayer_norms) {
+    norm_of(".attention_output_norm", hf + "post_attention_layernorm", a.hidden);
+    norm_of(".mlp_output_norm", hf + "post_feedforward_layernorm", a.hidden);
+  }
+  if (a.qk_norm) {
+    norm_of(".q_norm", attn + "q_norm", a.heads.head_dim);
+    norm_of(".k_norm", attn + "k_norm", a.heads.head_dim);
+  }
   const auto bias = [&](bool wanted, const std::string& tensor, std::initializer_list<PartSize> parts,
                         SplitRule split) {
     if (wanted) vectors.tensors.push_back(vector(name + tensor, parts, split, InitRule::zeros));
@@ -111,8 +122,8 @@ std::int64_t ParameterLayout::parameter_count() const {
 ParameterLayout build_layout(const Architecture& a) {
   ParameterLayout layout;
   SegmentSpec table{.name = "embedding matrices", .kind = ParameterKind::matrix};
-  table.tensors = {matrix("embed", a.hidden, {{"model.embed_tokens.weight", a.vocabulary}}, SplitRule::rows,
-                          a.embedding_initializer_range)};
+  table.tensors = {matrix("embed", a.hidden, {{a.tensor_prefix + "embed_tokens.weight", a.vocabulary}},
+                          SplitRule::rows, a.embedding_initializer_range)};
   // The head's backward pass comes first: when tied, its product may overwrite what the embedding adds to.
   table.tensors[0].gradient_by_product = a.tied;
   layout.groups.push_back({.name = "embedding", .segments = {std::move(table)}});
@@ -122,13 +133,13 @@ ParameterLayout build_layout(const Architecture& a) {
   GroupSpec head{.name = "head", .segments = {}};
   if (!a.tied) {
     SegmentSpec matrices{.name = "head matrices", .kind = ParameterKind::matrix};
-    matrices.tensors = {matrix("lm_head", a.hidden, {{"lm_head.weight", a.vocabulary}}, SplitRule::rows,
-                               a.initializer_range)};
+    matrices.tensors = {
+        matrix("lm_head", a.hidden, {{a.head_name, a.vocabulary}}, SplitRule::rows, a.initializer_range)};
     matrices.tensors[0].gradient_by_product = true;
     head.segments.push_back(std::move(matrices));
   }
   SegmentSpec vectors{.name = "head vectors", .kind = ParameterKind::vector};
-  vectors.tensors = {vector("norm", {{"model.norm.weight", a.hidden}}, SplitRule::none,
+  vectors.tensors = {vector("norm", {{a.tensor_prefix + "norm.weight", a.hidden}}, SplitRule::none,
                             a.one_plus_weight ? InitRule::zeros : InitRule::ones)};
   head.segments.push_back(std::move(vectors));
   layout.groups.push_back(std::move(head));

@@ -4,6 +4,7 @@
 
 #include "core.h"
 #include "octet/base/error.h"
+#include "octet/ops/cross_entropy.h"
 #include "octet/ops/embedding.h"
 
 namespace octet::model {
@@ -50,13 +51,21 @@ std::vector<precision::QuantizedTensor> quantized_tensors(const TransformerOptio
   return tensors;
 }
 
-BiasIndex bias_indices(const Architecture& a) {
-  BiasIndex index;
-  int next = 2;  // after the two norms
-  index[kQkv] = a.qkv_bias ? next++ : -1;
-  index[kOutput] = a.output_bias ? next++ : -1;
-  index[kGateUp] = a.mlp_bias ? next++ : -1;
-  index[kDown] = a.mlp_bias ? next++ : -1;
+// In the order of the layout.
+VectorIndex vector_index(const Architecture& a) {
+  VectorIndex index;
+  int next = 2;  // after the norms of the stream
+  const auto place = [&next](bool present, int& at) {
+    if (present) at = next++;
+  };
+  place(a.sublayer_norms, index.attention_output_norm);
+  place(a.sublayer_norms, index.mlp_output_norm);
+  place(a.qk_norm, index.q_norm);
+  place(a.qk_norm, index.k_norm);
+  place(a.qkv_bias, index.bias[kQkv]);
+  place(a.output_bias, index.bias[kOutput]);
+  place(a.mlp_bias, index.bias[kGateUp]);
+  place(a.mlp_bias, index.bias[kDown]);
   return index;
 }
 
@@ -89,7 +98,7 @@ Transformer::Impl::Impl(const Architecture& architecture, const precision::Recip
       reduction_(reduction),
       first_block_(options_.first_block),
       last_block_(options_.last_block),
-      bias_index_(bias_indices(architecture)),
+      vectors_(vector_index(architecture)),
       dtype_(recipe.compute) {
   check(dtype_ == DType::f32 || dtype_ == DType::bf16, "the compute dtype is f32 or bf16");
   reserve_buffers(arena);
@@ -127,10 +136,18 @@ std::int64_t Transformer::Impl::gradient_tensor(std::size_t block, Linear linear
   return static_cast<std::int64_t>(block * kTensorsPerBlock + kLinears + linear);
 }
 
-const float* Transformer::Impl::bias(const GroupParameters& parameters, Linear linear) const {
-  if (bias_index_[linear] < 0) return nullptr;
-  const auto index = static_cast<std::size_t>(bias_index_[linear]);
-  return static_cast<const float*>(parameters.weights[kBlockVectors][index].data);
+const float* Transformer::Impl::vector(const GroupParameters& parameters, int index) {
+  if (index < 0) return nullptr;
+  return static_cast<const float*>(parameters.weights[kBlockVectors][static_cast<std::size_t>(index)].data);
+}
+
+std::size_t Transformer::Impl::rope_of(std::size_t block) const {
+  return static_cast<std::size_t>(architecture_.blocks[block + static_cast<std::size_t>(first_block_)].rope);
+}
+
+float Transformer::Impl::embedding_scale() const {
+  const auto scale = static_cast<float>(architecture_.embedding_scale);
+  return dtype_ == DType::bf16 ? from_bf16(to_bf16(scale)) : scale;
 }
 
 void Transformer::Impl::product(Stream& stream, ops::Product product, const ops::Operand& a,
@@ -169,7 +186,7 @@ void Transformer::Impl::embed(ParameterSource& source, Stream& stream, const std
   const ops::Operand& weight = table.weights[0][0];
   ops::embedding(stream, {.ids = ids,
                           .table = {weight.data, weight.dtype, weight.rows, weight.cols, weight.cols},
-                          .scale = static_cast<float>(architecture_.embedding_scale),
+                          .scale = embedding_scale(),
                           .out = top(blocks_.front().input, tokens)});
   source.release(layout_.embedding_group(), Pass::forward, stream);
 }
@@ -224,8 +241,9 @@ void Transformer::Impl::train(ParameterSource& source, Stream& stream, const Mic
   if (d_table.data != nullptr) {
     ops::embedding_backward(stream, {.ids = batch.ids,
                                      .d_out = top(scratch_.gradient, tokens),
-                                     .scale = static_cast<float>(architecture_.embedding_scale),
+                                     .scale = embedding_scale(),
                                      .d_table = d_table,
+                                     .padding_id = architecture_.padding_id,
                                      .workspace = scratch_.workspace});
   }
   source.give_back(table, stream);
@@ -261,7 +279,11 @@ void Transformer::Impl::decode(ParameterSource& source, Stream& stream, const De
   const ops::Matrix hidden = top(scratch_.label_hidden, batch.row_count);
   ops::gather_rows(stream, top(scratch_.final_norm, batch.tokens), batch.rows, hidden);
   const ops::Operand x{.data = hidden.data, .dtype = dtype_, .rows = hidden.rows, .cols = hidden.cols};
-  product(stream, ops::Product::forward, x, head_weight(head, table), top(logits, batch.row_count));
+  const ops::Matrix wanted = top(logits, batch.row_count);
+  product(stream, ops::Product::forward, x, head_weight(head, table), wanted);
+  if (architecture_.logit_soft_cap > 0) {
+    ops::soft_cap(stream, wanted, static_cast<float>(architecture_.logit_soft_cap));
+  }
   if (tied) source.release(table_group, Pass::forward, stream);
   source.release(head_group, Pass::forward, stream);
 }

@@ -14,6 +14,13 @@ void cross_entropy(Stream& stream, const CrossEntropyArgs& args) {
   OCTET_DISPATCH(stream, cross_entropy, args);
 }
 
+void soft_cap(Stream& stream, Matrix x, float cap) {
+  check(is_matrix(x), "soft_cap: x must be [rows, cols] T");
+  check(cap > 0, "soft_cap: the cap must be above 0");
+  const SoftCapArgs args{x, cap};
+  OCTET_DISPATCH(stream, soft_cap, args);
+}
+
 void add_sum(Stream& stream, const float* values, std::int64_t count, double* total) {
   check(count >= 0 && (count == 0 || values) && total, "add_sum: values and total are needed");
   const AddSumArgs args{values, count, total};

@@ -9,6 +9,7 @@
 #include "octet/ops/elementwise.h"
 #include "octet/ops/embedding.h"
 #include "octet/ops/gated_activation.h"
+#include "octet/ops/normed_rope.h"
 #include "octet/ops/optimizer.h"
 #include "octet/ops/quantize.h"
 #include "octet/ops/rms_norm.h"
@@ -34,6 +35,10 @@ struct AddSumArgs {
   const float* values = nullptr;
   std::int64_t count = 0;
   double* total = nullptr;
+};
+struct SoftCapArgs {
+  Matrix x;
+  float cap = 0;
 };
 struct AmaxArgs {
   ConstMatrix x;
@@ -85,6 +90,8 @@ constexpr std::int64_t rms_norm_backward_block(std::int64_t rows) {
   OP(rms_norm_backward, RmsNormBackwardArgs)                 \
   OP(rope_table, RopeTableArgs)                              \
   OP(rope, RopeArgs)                                         \
+  OP(normed_rope, NormedRopeArgs)                            \
+  OP(normed_rope_backward, NormedRopeBackwardArgs)           \
   OP(gated_activation, GatedActivationArgs)                  \
   OP(gated_activation_backward, GatedActivationBackwardArgs) \
   OP(embedding, EmbeddingArgs)                               \
@@ -93,6 +100,7 @@ constexpr std::int64_t rms_norm_backward_block(std::int64_t rows) {
   OP(scatter_rows, ScatterRowsArgs)                          \
   OP(bias_backward, BiasBackwardArgs)                        \
   OP(cross_entropy, CrossEntropyArgs)                        \
+  OP(soft_cap, SoftCapArgs)                                  \
   OP(add_sum, AddSumArgs)                                    \
   OP(amax, AmaxArgs)                                         \
   OP(quantize, QuantizeArgs)                                 \

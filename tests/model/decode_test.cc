@@ -73,7 +73,8 @@ class Decoder {
 };
 
 TEST(Decode, PromptsInPiecesAndTokensInTurnGiveTheLogitsOfTheWhole) {
-  for (const char* name : {"llama", "llama3-tied", "llama-mha-bias", "llama-linear-rope"}) {
+  for (const char* name : {"llama", "llama3-tied", "llama-mha-bias", "llama-linear-rope", "mistral", "qwen2",
+                           "qwen3", "qwen3-yarn", "gemma2", "gemma3"}) {
     Decoder decoder(name, {});
     // The prompts of all three documents, mixed in one call, into slots in another order …
     std::vector<Place> prompt;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,16 +15,20 @@
 
 namespace octet::model {
 
-enum class RopeKind { standard, linear, llama3 };
+enum class RopeKind { standard, linear, llama3, yarn };
 
 /// Frequencies of a rotary embedding (Su et al. 2021) and how they are stretched for longer contexts.
 struct Rope {
   RopeKind kind = RopeKind::standard;
   double theta = 10000.0;
-  double factor = 1.0;                      ///< linear, llama3
+  double factor = 1.0;                      ///< linear, llama3, yarn
   double low_freq_factor = 1.0;             ///< llama3
   double high_freq_factor = 4.0;            ///< llama3
-  std::int64_t original_max_positions = 0;  ///< llama3
+  std::int64_t original_max_positions = 0;  ///< llama3, yarn
+  double beta_fast = 32.0;                  ///< yarn: rotations above which a frequency is kept
+  double beta_slow = 1.0;                   ///< yarn: rotations below which it is divided by the factor
+  bool truncate = true;                     ///< yarn: bounds of the ramp are whole dimensions
+  double attention_factor = 1.0;            ///< yarn: multiplies cosines and sines
   bool operator==(const Rope&) const = default;
 };
 
@@ -34,9 +39,15 @@ struct BlockShape {
   bool operator==(const BlockShape&) const = default;
 };
 
-/// A decoder-only transformer: pre-norm blocks of causal attention and a gated MLP.
+/// A decoder-only transformer: pre-norm blocks of causal attention and a gated MLP. What a family adds is a
+/// flag here; nothing in the core asks for a family.
 struct Architecture {
   std::string model_type;  ///< "llama"
+  /// What the Hugging Face names of the tensors begin with: "model." but in multimodal checkpoints, whose
+  /// text model is one part of several.
+  bool multimodal = false;
+  std::string tensor_prefix = "model.";
+  std::string head_name = "lm_head.weight";
   std::int64_t vocabulary = 0;
   std::int64_t hidden = 0;
   std::int64_t intermediate = 0;
@@ -50,7 +61,11 @@ struct Architecture {
   bool output_bias = false;  ///< of the projection after attention
   bool mlp_bias = false;
   bool one_plus_weight = false;  ///< norms multiply by 1 + w
+  bool qk_norm = false;          ///< a norm of each query and key head, before the rotary embedding
+  bool sublayer_norms = false;   ///< norms of what attention and MLP add to the stream
   double embedding_scale = 1.0;
+  /// The row of the embedding table that being looked up does not train (PyTorch's padding_idx); -1: none.
+  std::int32_t padding_id = -1;
   double attention_scale = 1.0;
   double attention_soft_cap = 0.0;  ///< 0: none
   double logit_soft_cap = 0.0;      ///< 0: none
@@ -67,14 +82,20 @@ struct Architecture {
 /// (rope_parameters, layer_types). `where` names the file. Every size is bounded, so that no later product of
 /// them overflows. Throws Error naming the key for a missing or impossible size, a feature that is not
 /// supported, or an unknown key that may change the mathematics, and naming the known families for another.
+/// Of a multimodal model this is the text model (text_config), whose missing keys have its class's values.
 Architecture read_architecture(const Json& config, const std::string& where);
 /// Of the folder's config.json.
 Architecture read_architecture(const std::string& folder);
 
+/// Settles under which names a multimodal checkpoint holds its text model: `exists` tells whether its weights
+/// have a tensor. Leaves other architectures as they are.
+void name_tensors(Architecture& architecture, const std::function<bool(const std::string&)>& exists);
+
 /// The families that read_architecture knows: "llama", "mistral", …
 std::vector<std::string> known_families();
 
-/// Inverse frequencies [head_dim / 2] in fp32, as transformers computes them.
+/// Inverse frequencies [head_dim / 2] in fp32, as transformers computes them (YaRN: Peng et al. 2023,
+/// arXiv:2309.00071; llama3: transformers, modeling_rope_utils.py).
 std::vector<float> inverse_frequencies(const Rope& rope, std::int64_t head_dim);
 
 }  // namespace octet::model

@@ -9,7 +9,8 @@ namespace octet::model {
 
 /// The parameters of a model as they are stored. Groups and segments:
 ///   embedding  [matrices: embed]
-///   layers.i   [FP8-eligible matrices: qkv, output, gate_up, down] [vectors: input_norm, post_norm, biases]
+///   layers.i   [FP8-eligible matrices: qkv, output, gate_up, down] [vectors: input_norm, mlp_norm, then what
+///              the architecture has of: attention_output_norm, mlp_output_norm, q_norm, k_norm, biases]
 ///   head       [matrices: lm_head, unless tied] [vectors: norm]
 /// A tied head reads the embedding group, whose gradient then comes from both uses.
 ParameterLayout build_layout(const Architecture& architecture);

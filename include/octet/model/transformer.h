@@ -39,8 +39,8 @@ struct MicroBatch {
   ops::Documents documents;
 };
 
-/// Gets the logits of label rows [first_row, first_row + logits.rows) as the head makes them, before the loss
-/// overwrites them. What it enqueues goes to `stream`.
+/// Gets the logits of label rows [first_row, first_row + logits.rows), capped where the architecture caps
+/// them, before the loss overwrites them. What it enqueues goes to `stream`.
 using LogitsHook =
     std::function<void(Stream& stream, const ops::ConstMatrix& logits, std::int64_t first_row)>;
 

@@ -16,6 +16,9 @@ struct CrossEntropyArgs {
 };
 void cross_entropy(Stream& stream, const CrossEntropyArgs& args);
 
+/// x = cap * tanh(x / cap), in place: what a cap makes of logits that are to be seen. x [rows, cols] T.
+void soft_cap(Stream& stream, Matrix x, float cap);
+
 /// *total += Σ values[i], in double, in index order of fixed blocks.
 void add_sum(Stream& stream, const float* values, std::int64_t count, double* total);
 

@@ -18,7 +18,8 @@ struct EmbeddingBackwardArgs {
   const std::int32_t* ids = nullptr;
   ConstMatrix d_out;  ///< [tokens, hidden] T
   float scale = 1.0f;
-  Matrix d_table;  ///< [vocabulary, hidden] f32
+  Matrix d_table;                ///< [vocabulary, hidden] f32
+  std::int32_t padding_id = -1;  ///< tokens with this id add nothing; -1: all add
   Workspace workspace;
 };
 void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& args);

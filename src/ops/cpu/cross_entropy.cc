@@ -89,6 +89,11 @@ OCTET_SIMD void cross_entropy_row(const CrossEntropyArgs& a, std::int64_t row) {
 }
 
 template <typename T>
+OCTET_SIMD void cap_row(T* x, float cap, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) simd::store(x[i], capped_logit<true>(simd::load(x[i]), cap));
+}
+
+template <typename T>
 OCTET_SIMD void clear_row(T* x, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) simd::store(x[i], 0.0f);
 }
@@ -113,6 +118,15 @@ void cross_entropy(const CrossEntropyArgs& a) {
           cross_entropy_row<T, false>(a, r);
         }
       }
+    });
+  });
+}
+
+void soft_cap(const SoftCapArgs& a) {
+  with_type(a.x.dtype, [&](auto type) {
+    using T = decltype(type);
+    simd::parallel_rows(a.x.rows, 8 * a.x.cols, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t r = begin; r < end; ++r) cap_row(row_of<T>(a.x, r), a.cap, a.x.cols);
     });
   });
 }

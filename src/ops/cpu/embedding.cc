@@ -91,7 +91,7 @@ void embedding_backward(const EmbeddingBackwardArgs& a) {
   // does not grow with the vocabulary.
   auto* head = static_cast<std::int32_t*>(a.workspace.data);
   std::int32_t* next = head + vocabulary;
-  const auto valid = [&](std::int32_t id) { return id >= 0 && id < vocabulary; };
+  const auto valid = [&](std::int32_t id) { return id >= 0 && id < vocabulary && id != a.padding_id; };
   for (std::int64_t t = 0; t < tokens; ++t) {
     if (valid(a.ids[t])) head[a.ids[t]] = -1;
   }

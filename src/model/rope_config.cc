@@ -1,0 +1,147 @@
+// The rotary embeddings of a config.json, in the spelling of transformers 4 (rope_theta, rope_scaling,
+// rope_local_base_freq) or 5 (rope_parameters, for all layers or by kind of layer).
+#include <cmath>
+
+#include "config_reader.h"
+
+namespace octet::model {
+namespace {
+
+double yarn_attention_factor(Reader& reader, double factor) {
+  const auto mscale = [factor](double by) { return factor <= 1.0 ? 1.0 : 0.1 * by * std::log(factor) + 1.0; };
+  const bool both = reader.find("mscale") != nullptr && reader.find("mscale_all_dim") != nullptr;
+  const double inferred =
+      both ? mscale(reader.positive("mscale", 1.0)) / mscale(reader.positive("mscale_all_dim", 1.0))
+           : mscale(1.0);
+  return reader.positive("attention_factor", inferred, 1e-3, 1e3);
+}
+
+void read_yarn(Reader& reader, std::int64_t max_positions, Rope& rope) {
+  rope.original_max_positions = reader.size("original_max_position_embeddings", max_positions, kMaxPositions);
+  rope.beta_fast = reader.positive("beta_fast", 32.0, 1e-3, 1e6);
+  rope.beta_slow = reader.positive("beta_slow", 1.0, 1e-3, 1e6);
+  rope.truncate = reader.boolean("truncate", true);
+  rope.attention_factor = yarn_attention_factor(reader, rope.factor);
+  if (!(rope.beta_fast > rope.beta_slow)) {
+    refuse("'beta_fast' cannot be used", "more than beta_slow", shown(reader.object()), reader.where());
+  }
+  if (!(rope.theta > 1.0)) {
+    refuse("'rope_theta' cannot be used", "more than 1", shown(reader.object()), reader.where());
+  }
+}
+
+void read_llama3(Reader& reader, Rope& rope) {
+  rope.low_freq_factor = reader.positive("low_freq_factor", 1.0, 1e-3, 1e6);
+  rope.high_freq_factor = reader.positive("high_freq_factor", 4.0, 1e-3, 1e6);
+  rope.original_max_positions = reader.size("original_max_position_embeddings", kMaxPositions);
+  if (!(rope.high_freq_factor > rope.low_freq_factor)) {
+    refuse("'high_freq_factor' cannot be used", "more than low_freq_factor", shown(reader.object()),
+           reader.where());
+  }
+}
+
+struct RopeDefaults {
+  double theta;
+  std::int64_t max_positions;  ///< of the model
+};
+
+Rope read_rope_object(const Json& object, const RopeDefaults& defaults, const std::string& where) {
+  if (!object.is_object()) refuse("the rotary embedding cannot be read", "an object", shown(object), where);
+  Reader reader(object, where);
+  Rope rope;
+  rope.theta = reader.positive("rope_theta", defaults.theta, 1.0, 1e15);
+  const std::string old_kind = reader.text("type", "");
+  const std::string kind = reader.text("rope_type", old_kind.empty() ? "default" : old_kind);
+  if (kind == "linear") {
+    rope.kind = RopeKind::linear;
+  } else if (kind == "llama3") {
+    rope.kind = RopeKind::llama3;
+  } else if (kind == "yarn") {
+    rope.kind = RopeKind::yarn;
+  } else if (kind != "default") {
+    refuse("the rotary embedding '" + kind + "' is not supported", "default, linear, llama3 or yarn", kind,
+           where);
+  }
+  if (rope.kind != RopeKind::standard) {
+    if (reader.find("factor") == nullptr) refuse("'factor' is missing", "a number", "nothing", where);
+    rope.factor = reader.positive("factor", 1.0, 1e-3, 1e6);
+  }
+  if (rope.kind == RopeKind::llama3) read_llama3(reader, rope);
+  if (rope.kind == RopeKind::yarn) read_yarn(reader, defaults.max_positions, rope);
+  for (const auto& [key, value] : object.items()) {
+    if (reader.seen().contains(key) || value.is_null()) continue;
+    if (key == "partial_rotary_factor" && value.is_number() && value.get<double>() == 1.0) continue;
+    // Other kinds' keys stand beside "default" in some files; they change nothing there.
+    if (key == "original_max_position_embeddings") continue;
+    refuse("'" + key + "' of the rotary embedding is not supported", "keys of rope_type " + kind,
+           shown(value), where);
+  }
+  return rope;
+}
+
+/// The part of rope_parameters that is for one kind of layer, or all of it when it is for all.
+const Json* parameters_of(Reader& config, const Family& family, const std::string& kind) {
+  const Json* parameters = config.find("rope_parameters");
+  if (parameters == nullptr || !parameters->is_object()) return parameters;
+  const std::string where = config.where() + ": rope_parameters";
+  const bool by_kind = parameters->contains("full_attention") || parameters->contains("sliding_attention");
+  if (!by_kind) {
+    if (family.local_theta > 0 && !parameters->empty()) {
+      refuse("the rotary embeddings cannot be told apart", "full_attention and sliding_attention",
+             shown(*parameters), where);
+    }
+    return parameters;
+  }
+  for (const auto& [key, value] : parameters->items()) {
+    if (key != "full_attention" && key != "sliding_attention") {
+      refuse("a kind of layer is not supported", "full_attention or sliding_attention", key, where);
+    }
+    if (family.local_theta <= 0 && value != parameters->front()) {
+      refuse("rotary embeddings that differ between layers are not supported by this family",
+             "one for all layers", key, where);
+    }
+  }
+  const auto it = parameters->find(kind);
+  if (it == parameters->end() && family.local_theta <= 0) return &parameters->front();
+  return it == parameters->end() || it->is_null() ? nullptr : &*it;
+}
+
+}  // namespace
+
+std::vector<Rope> read_ropes(Reader& config, const Family& family) {
+  const std::int64_t max_positions = config.size("max_position_embeddings", 2048, kMaxPositions);
+  const double theta = config.positive("rope_theta", family.default_theta, 1.0, 1e15);
+  const Json* scaling = config.find("rope_scaling");
+  const Json* parameters = parameters_of(config, family, "full_attention");
+  Rope rope{.theta = theta};
+  if (scaling != nullptr) {
+    rope = read_rope_object(*scaling, {theta, max_positions}, config.where() + ": rope_scaling");
+  }
+  if (parameters != nullptr) {
+    const Rope v5 =
+        read_rope_object(*parameters, {theta, max_positions}, config.where() + ": rope_parameters");
+    if (scaling != nullptr && !(v5 == rope)) {
+      refuse("rope_parameters and rope_scaling contradict each other", "one of them",
+             shown(*parameters) + " and " + shown(*scaling), config.where(), "keep rope_parameters");
+    }
+    if (config.find("rope_theta") != nullptr && v5.theta != theta) {
+      refuse("rope_parameters and rope_theta contradict each other", "one base", shown(*parameters),
+             config.where(), "keep rope_parameters");
+    }
+    rope = v5;
+  }
+  if (family.local_theta <= 0) return {rope};
+
+  const double local_theta = config.positive("rope_local_base_freq", family.local_theta, 1.0, 1e15);
+  Rope local{.theta = local_theta};
+  if (const Json* sliding = parameters_of(config, family, "sliding_attention"); sliding != nullptr) {
+    local = read_rope_object(*sliding, {local_theta, max_positions}, config.where() + ": rope_parameters");
+    if (config.find("rope_local_base_freq") != nullptr && local.theta != local_theta) {
+      refuse("rope_parameters and rope_local_base_freq contradict each other", "one base", shown(*sliding),
+             config.where(), "keep rope_parameters");
+    }
+  }
+  return {rope, local};
+}
+
+}  // namespace octet::model
