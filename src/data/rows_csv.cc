@@ -62,14 +62,25 @@ class CsvReader : public RowReader {
          .code = ExitCode::usage});
   }
 
-  // Line ends inside of quotes belong to a cell. Blank lines are no records.
+  // Line ends inside of quotes belong to a cell; quotes open only where a cell begins. Blank lines are no
+  // records.
   void find_records() {
     const std::string_view text = bytes_.text();
     std::size_t begin = text.starts_with("\xEF\xBB\xBF") ? 3 : 0;
     std::int64_t line = 1, first_line = 1;
-    bool quoted = false;
+    bool quoted = false, cell_begins = true;
     for (std::size_t i = begin; i <= text.size(); ++i) {
-      if (i < text.size() && text[i] == '"') quoted = !quoted;
+      const char c = i < text.size() ? text[i] : '\n';
+      if (c == '"') {
+        if (!quoted) {
+          quoted = cell_begins;
+        } else if (i + 1 < text.size() && text[i + 1] == '"') {
+          ++i;
+        } else {
+          quoted = false;
+        }
+      }
+      cell_begins = !quoted && (c == separator_ || c == '\n');
       if (i < text.size() && text[i] != '\n') continue;
       ++line;
       if (quoted && i < text.size()) continue;

@@ -64,6 +64,13 @@ TEST_F(Rows, CsvCellsMayHoldSeparatorsQuotesAndLineEnds) {
   EXPECT_SAYS(rows->where(1), "a.csv:5");
 }
 
+TEST_F(Rows, CsvQuotesInsideOfACellAreText) {
+  const auto rows = open_rows(write("a.csv", "x,y\n5\" wide,a\n\"b\"\"\nc\",d\n"));
+  ASSERT_EQ(rows->size(), 2);
+  EXPECT_EQ(rows->row(0)["x"], "5\" wide");
+  EXPECT_EQ(rows->row(1)["x"], "b\"\nc");
+}
+
 TEST_F(Rows, CsvMistakesNameTheirLine) {
   const auto rows = open_rows(write("a.csv", "x,y\n1,2\n1,2,3\n"));
   EXPECT_EQ(rows->row(0)["y"], "2");
