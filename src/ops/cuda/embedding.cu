@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads)
                       bool vector) {
   const std::int64_t first = blockIdx.x;
   const std::int64_t id = a.ids[first];
-  if (id < 0 || id >= a.d_table.rows || head[id] != first) return;
+  if (id < 0 || id >= a.d_table.rows || id == a.padding_id || head[id] != first) return;
   const std::int64_t hidden = a.d_table.cols;
   for (std::int64_t col = threadIdx.x * kPack; col < hidden;
        col += static_cast<std::int64_t>(blockDim.x) * kPack) {
