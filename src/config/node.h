@@ -18,10 +18,17 @@ struct Node {
   bool quoted = false;  ///< the scalar stood in quotes: it is text, never null
   int line = 0;         ///< 1-based; 0 when unknown
   std::vector<Node> items;
-  std::vector<std::pair<std::string, Node>> members;
+  struct Member;
+  std::vector<Member> members;
 
   bool is_null() const;
   const Node* find(std::string_view key) const;
+};
+
+struct Node::Member {
+  Member(std::string name, Node value) : first(std::move(name)), second(std::move(value)) {}
+  std::string first;
+  Node second;
 };
 
 /// Limits of what is read: deeper or larger input is refused, before or while it is expanded.

@@ -14,13 +14,24 @@ struct PythonJson {
   Kind kind = Kind::null;
   std::string text;  ///< a string's characters; a number or boolean as JSON writes it
   std::vector<PythonJson> items;
-  std::vector<std::pair<std::string, PythonJson>> members;  ///< in the order of first appearance
+  struct Member;
+  std::vector<Member> members;  ///< in the order of first appearance
 
   /// Null when this is not an object or lacks the key.
   const PythonJson* find(std::string_view key) const;
   bool is(Kind k) const { return kind == k; }
-  static PythonJson string(std::string text) { return {Kind::string, std::move(text), {}, {}}; }
+  static PythonJson string(std::string text);
 };
+
+struct PythonJson::Member {
+  Member(std::string name, PythonJson value) : first(std::move(name)), second(std::move(value)) {}
+  std::string first;
+  PythonJson second;
+};
+
+inline PythonJson PythonJson::string(std::string text) {
+  return {Kind::string, std::move(text), {}, {}};
+}
 
 /// Nothing when `text` is not JSON. Unlike Python, NaN, Infinity, numbers beyond a double and lone surrogates
 /// are not accepted, nor nesting beyond 500.

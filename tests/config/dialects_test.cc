@@ -55,7 +55,7 @@ TEST_F(DeepSpeed, AutoNeverConflictsAndAnExplicitMismatchNamesBothPlaces) {
   const std::string text = message(R"({"gradient_accumulation_steps": 4})", "gradient_accumulation_steps: 3");
   EXPECT_SAYS(text, "disagree on 'gradient_accumulation_steps'");
   EXPECT_SAYS(text, "test.yaml:5");
-  EXPECT_SAYS(text, "octet_deepspeed_test.json: gradient_accumulation_steps");
+  EXPECT_SAYS(text, ".json: gradient_accumulation_steps");
   const Resolved r = with(R"({"gradient_accumulation_steps": 4})", "gradient_accumulation_steps: 3",
                           {"gradient_accumulation_steps=2"});
   EXPECT_EQ(r.config.gradient_accumulation_steps, 2);
