@@ -1,0 +1,15 @@
+// Inputs from outside, each with the function that must survive any bytes: it may refuse them with an Error,
+// and nothing else. Programs of libFuzzer drive them (-DOCTET_FUZZ=ON, clang); replay_test.cc runs them over
+// what was found, kept small in corpus/<name>/.
+#pragma once
+
+#include <string_view>
+
+namespace octet::fuzz {
+
+void tokenizer_json(std::string_view bytes);
+void dataset_info(std::string_view bytes);
+void rows(std::string_view bytes);
+void yaml(std::string_view bytes);
+
+}  // namespace octet::fuzz
