@@ -1,0 +1,111 @@
+// The end of a step on the GPU has the bits of the CPU: exact sums, norms, and AdamW without contraction.
+#include <limits>
+
+#include "gpu/sides.h"
+#include "octet/ops/optimizer.h"
+
+namespace octet::ops {
+namespace {
+
+std::vector<float> gradients(std::int64_t count, double scale) {
+  std::vector<float> x = random_floats(count, 11, scale);
+  for (std::size_t i = 0; i < x.size(); i += 97) x[i] *= 1e-30f;
+  for (std::size_t i = 5; i < x.size(); i += 101) x[i] = 0;
+  return x;
+}
+
+void norm_of(Side& s, const std::vector<float>& x, double label_tokens) {
+  auto* limbs = s.put(std::vector<std::int64_t>(kExactLimbs + 1, 0));
+  const auto n = static_cast<std::int64_t>(x.size());
+  square_sum(s, {s.put(x), DType::f32, n, limbs});
+  square_sum(s, {s.put(x), DType::f32, n / 2, limbs});
+  s.out("limbs", reinterpret_cast<const std::uint8_t*>(limbs), (kExactLimbs + 1) * 8, DType::u8);
+  for (const float limit : {0.0f, 1e-3f, 1e30f}) {
+    StepScalars scalars;
+    scalars.max_grad_norm = limit;
+    scalars.label_tokens = label_tokens;
+    auto* out = s.put(std::vector<StepScalars>{scalars});
+    finish_norm(s, limbs, out);
+    s.out("norm and scale", &out->grad_norm, 2, DType::f32);
+    s.out("skip", reinterpret_cast<const std::uint8_t*>(&out->skip), 4, DType::u8);
+  }
+}
+
+TEST(GradientNorm, HasTheSameBitsForAnySizeAndScale) {
+  for (const std::int64_t n : {1, 127, 128, 129, 4095, 4097, 300001}) {
+    for (const double scale : {1e-30, 1e-3, 1.0, 1e30}) {
+      both([&](Side& s) { norm_of(s, gradients(n, scale), 1234); }, {});
+    }
+  }
+  both([&](Side& s) { norm_of(s, gradients(1000, 1), 0); }, {});
+  both([&](Side& s) { norm_of(s, std::vector<float>(1000, 0.0f), 7); }, {});
+  // Many equal blocks make limbs that must be carried, and exact ties.
+  both([&](Side& s) { norm_of(s, std::vector<float>(1 << 20, 0x1.FFFFFEp-1f), 1); }, {});
+}
+
+TEST(GradientNorm, SeesWhatIsNotFinite) {
+  for (const float bad : {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN()}) {
+    std::vector<float> x = gradients(5000, 1);
+    x[4321] = bad;
+    both([&](Side& s) { norm_of(s, x, 10); }, {.absolute = 1e-300});
+  }
+}
+
+TEST(GradientNorm, OfBf16) {
+  std::vector<std::uint16_t> x;
+  for (const float value : gradients(10001, 1)) x.push_back(to_bf16(value));
+  both(
+      [&](Side& s) {
+        auto* limbs = s.put(std::vector<std::int64_t>(kExactLimbs + 1, 0));
+        square_sum(s, {s.put(x), DType::bf16, static_cast<std::int64_t>(x.size()), limbs});
+        s.out("limbs", reinterpret_cast<const std::uint8_t*>(limbs), (kExactLimbs + 1) * 8, DType::u8);
+      },
+      {});
+}
+
+TEST(AdamW, UpdatesWithTheSameBits) {
+  constexpr std::int64_t n = 5003;
+  const std::vector<AdamWSpan> spans = {{.begin = 0, .count = 1, .decay = true, .amax_index = 2},
+                                        {.begin = 128, .count = 129, .decay = false, .amax_index = -1},
+                                        {.begin = 384, .count = 4000, .decay = true, .amax_index = 0},
+                                        {.begin = 4385, .count = 618, .decay = true, .amax_index = 1}};
+  for (const DType copy_dtype : {DType::bf16, DType::f32}) {
+    for (const int skip : {0, 1}) {
+      both(
+          [&](Side& s) {
+            std::vector<float> squares = random_floats(n, 4, 1e-2);
+            for (float& x : squares) x *= x;
+            auto* master = s.put(random_floats(n, 1));
+            auto* m = s.put(random_floats(n, 3, 1e-2));
+            auto* v = s.put(squares);
+            auto* copy = s.put(std::vector<std::uint32_t>(n, 0x12345678u));
+            auto* amax = s.put(std::vector<float>{0.0f, 100.0f, 0.0f});
+            StepScalars scalars;
+            scalars.learning_rate = 3e-4f;
+            scalars.bias_correction1 = 0.19f;
+            scalars.bias_correction2 = 0.002f;
+            scalars.grad_scale = 0.37f;
+            scalars.skip = skip;
+            adamw(s, {.master = master,
+                      .grad = s.put(random_floats(n, 2)),
+                      .exp_avg = m,
+                      .exp_avg_sq = v,
+                      .spans = spans,
+                      .weight_decay = 0.1,
+                      .scalars = s.put(std::vector<StepScalars>{scalars}),
+                      .copy = copy,
+                      .copy_dtype = copy_dtype,
+                      .amax = amax});
+            s.out("master", master, n, DType::f32);
+            s.out("exp_avg", m, n, DType::f32);
+            s.out("exp_avg_sq", v, n, DType::f32);
+            s.out("copy", reinterpret_cast<const std::uint8_t*>(copy), 4 * n, DType::u8);
+            s.out("amax", amax, 3, DType::f32);
+          },
+          {});
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octet::ops
