@@ -133,6 +133,58 @@ Steps all_gather_steps(Call& call, AllGatherArgs args) {
   while (!messages.complete()) co_await pause;
 }
 
+namespace {
+
+// One chunk of the own slice, encoded, to all ranks.
+void post_values(Messages& messages, const Place& place, const Staging& staging,
+                 const AllGatherValuesArgs& args, const Chunk& chunk) {
+  const std::size_t bytes = wire_bytes(args.wire, chunk.count);
+  for (int d = 1; d < place.size; ++d) {
+    const int peer = from_peer(place, d);
+    messages.receive(peer, staging.arriving(chunk.set, peer), bytes);
+  }
+  std::byte* encoded = staging.leaving(chunk.set, place.rank);
+  encode(args.wire, args.buffer + place.rank * args.count + chunk.start, chunk.count, encoded);
+  for (int d = 1; d < place.size; ++d) messages.send(to_peer(place, d), encoded, bytes);
+}
+
+void take_values(const Place& place, const Staging& staging, const AllGatherValuesArgs& args,
+                 const Chunk& chunk) {
+  for (int r = 0; r < place.size; ++r) {
+    const std::array<const void*, 1> part = {r == place.rank ? staging.leaving(chunk.set, r)
+                                                             : staging.arriving(chunk.set, r)};
+    sum_parts({.wire = args.wire,
+               .parts = part,
+               .to = args.buffer + r * args.count + chunk.start,
+               .count = chunk.count});
+  }
+}
+
+}  // namespace
+
+Steps all_gather_values_steps(Call& call, Staging staging, AllGatherValuesArgs args) {
+  const Place& place = call.place();
+  if (place.size == 1) co_return;
+  if (args.wire == Wire::f32) {
+    Steps plain = all_gather_steps(
+        call, {.buffer = args.buffer, .bytes = args.count * static_cast<std::int64_t>(sizeof(float))});
+    while (!plain.resume()) co_await pause;
+    co_return;
+  }
+  const auto chunk_at = [&](std::int64_t index) {
+    const std::int64_t start = index * staging.chunk;
+    return Chunk{start, std::min(staging.chunk, args.count - start), static_cast<int>(index % 2)};
+  };
+  const std::int64_t chunks = (args.count + staging.chunk - 1) / staging.chunk;
+  std::array<Messages, 2> messages = {Messages(call), Messages(call)};
+  if (chunks > 0) post_values(messages[0], place, staging, args, chunk_at(0));
+  for (std::int64_t c = 0; c < chunks; ++c) {
+    if (c + 1 < chunks) post_values(messages[(c + 1) % 2], place, staging, args, chunk_at(c + 1));
+    while (!messages[c % 2].complete()) co_await pause;
+    take_values(place, staging, args, chunk_at(c));
+  }
+}
+
 Steps all_reduce_max_steps(Call& call, Staging staging, float* values, std::int64_t count) {
   return all_reduce_steps(call, staging, values, count, [](float a, float b) {
     if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<float>::quiet_NaN();

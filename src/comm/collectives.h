@@ -30,6 +30,7 @@ std::int64_t staging_chunk(int size, std::int64_t elements);
 // `call` and the buffers outlive the coroutine.
 Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args);
 Steps all_gather_steps(Call& call, AllGatherArgs args);
+Steps all_gather_values_steps(Call& call, Staging staging, AllGatherValuesArgs args);
 Steps all_reduce_max_steps(Call& call, Staging staging, float* values, std::int64_t count);
 Steps all_reduce_sum_steps(Call& call, Staging staging, std::int64_t* values, std::int64_t count);
 Steps all_reduce_sum_steps(Call& call, Staging staging, double* values, std::int64_t count);

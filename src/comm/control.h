@@ -1,4 +1,5 @@
-// Collectives of the control plane: byte strings of any length, over binomial trees.
+// Collectives of the control plane: byte strings of any length, directly between the ranks
+// concerned, so that who waits knows for whom.
 #pragma once
 
 #include <string>

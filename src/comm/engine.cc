@@ -104,9 +104,20 @@ void Engine::wake() {
 bool Engine::advance(Operation& operation) {
   const std::int64_t before = operation.call.completed;
   in_flight_ = true;
+  if (!operation.moved) {
+    operation.moved = Clock::now();
+    traces_.begun(operation.traced);
+  }
   try {
     const bool finished = operation.steps.resume();
-    if (finished || operation.call.completed != before) ++progress_;
+    if (finished || operation.call.completed != before) {
+      ++progress_;
+      operation.moved = Clock::now();
+      if (finished) traces_.done(operation.traced);
+    } else if (const double limit = timeout_seconds_.load(std::memory_order_relaxed); limit > 0) {
+      const double waited = std::chrono::duration<double>(Clock::now() - *operation.moved).count();
+      if (waited > limit) give_up(operation, waited);
+    }
     return finished;
   } catch (const std::exception& error) {
     const auto* ours = dynamic_cast<const Error*>(&error);
@@ -115,6 +126,28 @@ bool Engine::advance(Operation& operation) {
                         static_cast<int>(ours ? ours->code() : ExitCode::failure));
     throw;
   }
+}
+
+void Engine::watch(const WatchOptions& options) {
+  traces_.open(options.trace_folder, place_.rank);
+  timeout_seconds_ = options.timeout_seconds;
+}
+
+void Engine::give_up(Operation& operation, double seconds) {
+  const std::vector<int> ranks = operation.call.missing_ranks();
+  if (ranks.empty()) return;  // all came while we asked
+  std::string missing;
+  for (const int rank : ranks) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
+  traces_.write();
+  throw Error(
+      Problem{.what = operation.what + ": no message came or left for " +
+                      std::to_string(static_cast<int>(seconds)) + " s",
+              .expected = "every rank to take part within ddp_timeout",
+              .found = (ranks.size() == 1 ? "nothing from rank " : "nothing from ranks ") + missing,
+              .where = std::to_string(operation.bytes) + " bytes, queue " + name_of(operation.call.queue) +
+                       ", number " + std::to_string(operation.call.sequence),
+              .fix = "look at what those ranks do or printed; raise ddp_timeout if they are only slow",
+              .code = ExitCode::hang});
 }
 
 bool Engine::run(std::shared_ptr<Operation> operation, std::optional<Clock::time_point> deadline) {
@@ -182,6 +215,7 @@ void Engine::serve_forever() {
     }
     const std::int64_t before = progress_;
     in_flight_ = false;
+    if (TraceRing::take_request()) traces_.write();
     bool worked = serve_control();
     if (gather != nullptr) {
       worked = cpu::serve(*gather) || worked;

@@ -18,14 +18,18 @@
 #include "messages.h"
 #include "octet/device/device.h"
 #include "steps.h"
+#include "trace.h"
 
 namespace octet::comm {
 
 /// One collective under way. `call` comes before `steps`, which refer to it.
 struct Operation {
-  std::string what;  ///< for messages: "reduce_scatter 'block 3'"
+  std::string what;        ///< for messages: "reduce_scatter 'block 3'"
+  std::int64_t bytes = 0;  ///< what it is about: of one slice, or of the whole where there are no slices
+  std::uint64_t traced = 0;
   Call call;
   Steps steps;
+  std::optional<std::chrono::steady_clock::time_point> moved;  ///< when it began, or last moved
 };
 
 class Engine {
@@ -46,6 +50,9 @@ class Engine {
   /// Counts collectives that are queued or under way, which makes the thread look more often.
   void begin_collective() { outstanding_.fetch_add(1, std::memory_order_acq_rel); }
   void end_collective() { outstanding_.fetch_sub(1, std::memory_order_release); }
+  /// A collective in which nothing moves for so long ends the job with exit code 75.
+  void watch(const WatchOptions& options);
+  TraceRing& traces() { return traces_; }
   /// Ends the thread's nap: something was put on a stream.
   void wake();
   int outstanding() const { return outstanding_.load(std::memory_order_acquire); }
@@ -76,6 +83,7 @@ class Engine {
   bool serve_control();
   void rest(std::chrono::steady_clock::time_point last_progress);
   void end_thread(bool finish);
+  void give_up(Operation& operation, double seconds);
 
   std::unique_ptr<Transport> transport_;
   Place place_;
@@ -97,6 +105,8 @@ class Engine {
   bool serving_ = false;
 
   std::atomic<int> outstanding_{0};
+  std::atomic<double> timeout_seconds_{0};  // 0: not watched
+  TraceRing traces_;
 
   // Of the communication thread alone.
   std::int64_t progress_ = 0;

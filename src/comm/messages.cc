@@ -1,6 +1,7 @@
 #include "messages.h"
 
 #include <algorithm>
+#include <set>
 
 namespace octet::comm {
 
@@ -9,7 +10,7 @@ void Messages::send(int peer, const void* data, std::size_t bytes) {
   call_.bytes_sent += static_cast<std::int64_t>(bytes);
   while (bytes > 0) {
     const std::size_t piece = std::min(bytes, call_.transport->max_message());
-    tickets_.push_back(call_.transport->isend(call_.queue, peer, call_.tag, at, piece));
+    messages_.push_back({call_.transport->isend(call_.queue, peer, call_.tag, at, piece), peer, false});
     at += piece;
     bytes -= piece;
   }
@@ -19,22 +20,39 @@ void Messages::receive(int peer, void* data, std::size_t bytes) {
   auto* at = static_cast<std::byte*>(data);
   while (bytes > 0) {
     const std::size_t piece = std::min(bytes, call_.transport->max_message());
-    tickets_.push_back(call_.transport->irecv(call_.queue, peer, call_.tag, at, piece));
+    messages_.push_back({call_.transport->irecv(call_.queue, peer, call_.tag, at, piece), peer, true});
     at += piece;
     bytes -= piece;
   }
 }
 
+bool Messages::test(Message& message) {
+  if (message.through) return true;
+  message.through = call_.transport->test(message.ticket);
+  if (message.through) ++call_.completed;
+  return message.through;
+}
+
 bool Messages::complete() {
   // One look at the first that is missing makes the transport progress on all of them.
-  while (done_ < tickets_.size()) {
-    if (!call_.transport->test(tickets_[done_])) return false;
+  while (done_ < messages_.size()) {
+    if (!test(messages_[done_])) return false;
     ++done_;
-    ++call_.completed;
   }
-  tickets_.clear();
+  messages_.clear();
   done_ = 0;
   return true;
+}
+
+std::vector<int> Call::missing_ranks() {
+  std::set<int> silent, deaf;
+  for (Messages* some : open) {
+    for (Messages::Message& message : some->messages_) {
+      if (!some->test(message)) (message.incoming ? silent : deaf).insert(message.peer);
+    }
+  }
+  const std::set<int>& missing = silent.empty() ? deaf : silent;
+  return {missing.begin(), missing.end()};
 }
 
 }  // namespace octet::comm

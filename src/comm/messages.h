@@ -14,15 +14,24 @@ struct Call {
   Transport* transport = nullptr;
   Queue queue = Queue::control;
   int tag = 0;                  ///< kind and sequence number
+  unsigned sequence = 0;        ///< collectives of its queue before it
   std::int64_t bytes_sent = 0;  ///< so far
   std::int64_t completed = 0;   ///< messages through so far, a sign of progress
 
+  std::vector<class Messages*> open = {};  ///< those of this call, while they exist
+
   const Place& place() const { return transport->place(); }
+  /// Ranks of which something is missing, in order: those that have not sent, or, when all have, those that
+  /// have not received. Asks the transport, so only the communication thread calls it.
+  std::vector<int> missing_ranks();
 };
 
 class Messages {
  public:
-  explicit Messages(Call& call) : call_(call) {}
+  explicit Messages(Call& call) : call_(call) { call_.open.push_back(this); }
+  ~Messages() { std::erase(call_.open, this); }
+  Messages(const Messages&) = delete;
+  Messages& operator=(const Messages&) = delete;
 
   /// Zero bytes send and receive nothing.
   void send(int peer, const void* data, std::size_t bytes);
@@ -31,8 +40,17 @@ class Messages {
   bool complete();
 
  private:
+  friend struct Call;
+  struct Message {
+    int ticket = 0;
+    int peer = 0;
+    bool incoming = false;
+    bool through = false;
+  };
+  bool test(Message& message);
+
   Call& call_;
-  std::vector<int> tickets_;
+  std::vector<Message> messages_;
   std::size_t done_ = 0;
 };
 

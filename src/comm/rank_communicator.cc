@@ -156,7 +156,8 @@ const Staging& RankCommunicator::staging_of(Queue queue) const {
   return queue == Queue::gather ? gather_staging_ : reduce_staging_;
 }
 
-std::shared_ptr<RankCommunicator::Timed> RankCommunicator::begin(Kind kind, Queue queue, const char* name) {
+std::shared_ptr<RankCommunicator::Timed> RankCommunicator::begin(Kind kind, Queue queue, const char* name,
+                                                                 std::int64_t bytes) {
   auto timed = std::make_shared<Timed>();
   timed->kind = kind;
   timed->operation.what = name_of(kind);
@@ -164,7 +165,13 @@ std::shared_ptr<RankCommunicator::Timed> RankCommunicator::begin(Kind kind, Queu
   Call& call = timed->operation.call;
   call.transport = &transport_;
   call.queue = queue;
-  call.tag = tag_of(kind, sequence_[static_cast<int>(queue)]++);
+  call.sequence = sequence_[static_cast<int>(queue)]++;
+  call.tag = tag_of(kind, call.sequence);
+  timed->operation.bytes = bytes;
+  if (options_.engine != nullptr) {
+    timed->operation.traced = options_.engine->traces().posted(
+        {.kind = kind, .name = name, .queue = queue, .sequence = call.sequence, .bytes = bytes});
+  }
   return timed;
 }
 
@@ -218,7 +225,8 @@ void RankCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs& a
   check(args.to == args.from + place_.rank * args.count ||
             disjoint(args.from, bytes * place_.size, args.to, bytes),
         "reduce_scatter writes the own slice of its input or memory apart from it");
-  auto timed = begin(Kind::reduce_scatter, queue, args.name);
+  auto timed = begin(Kind::reduce_scatter, queue, args.name,
+                     static_cast<std::int64_t>(wire_bytes(args.wire, args.count)));
   timed->operation.steps = reduce_scatter_steps(timed->operation.call, staging_of(queue), args);
   enqueue(stream, std::move(timed));
 }
@@ -228,16 +236,35 @@ void RankCommunicator::all_gather(Stream& stream, const AllGatherArgs& args) {
   check_sizes(place_.size, args.bytes, 1);
   if (nothing_moves()) return;
   check(args.bytes == 0 || args.buffer != nullptr, "all_gather has its buffer");
-  auto timed = begin(Kind::all_gather, queue, args.name);
+  auto timed = begin(Kind::all_gather, queue, args.name, args.bytes);
   timed->operation.steps = all_gather_steps(timed->operation.call, args);
   enqueue(stream, std::move(timed));
+}
+
+void RankCommunicator::all_gather_values(Stream& stream, const AllGatherValuesArgs& args) {
+  const Queue queue = queue_of(stream);
+  check_sizes(place_.size, args.count, sizeof(float));
+  if (nothing_moves()) return;
+  check(args.count == 0 || args.buffer != nullptr, "all_gather_values has its buffer");
+  auto timed = begin(Kind::all_gather_values, queue, args.name,
+                     static_cast<std::int64_t>(wire_bytes(args.wire, args.count)));
+  timed->operation.steps = all_gather_values_steps(timed->operation.call, staging_of(queue), args);
+  enqueue(stream, std::move(timed));
+}
+
+void RankCommunicator::watch(const WatchOptions& options) {
+  if (options_.engine != nullptr) options_.engine->watch(options);
+}
+
+std::string RankCommunicator::trace() const {
+  return options_.engine != nullptr ? options_.engine->traces().to_json() : "[]";
 }
 
 void RankCommunicator::all_reduce_max(Stream& stream, const char* name, float* values, std::int64_t count) {
   const Queue queue = queue_of(stream);
   check_sizes(place_.size, count, sizeof *values);
   if (nothing_moves()) return;
-  auto timed = begin(Kind::all_reduce_max, queue, name);
+  auto timed = begin(Kind::all_reduce_max, queue, name, count * static_cast<std::int64_t>(sizeof *values));
   timed->operation.steps = all_reduce_max_steps(timed->operation.call, staging_of(queue), values, count);
   enqueue(stream, std::move(timed));
 }
@@ -247,7 +274,7 @@ void RankCommunicator::all_reduce_sum(Stream& stream, const char* name, std::int
   const Queue queue = queue_of(stream);
   check_sizes(place_.size, count, sizeof *values);
   if (nothing_moves()) return;
-  auto timed = begin(Kind::all_reduce_sum, queue, name);
+  auto timed = begin(Kind::all_reduce_sum, queue, name, count * static_cast<std::int64_t>(sizeof *values));
   timed->operation.steps = all_reduce_sum_steps(timed->operation.call, staging_of(queue), values, count);
   enqueue(stream, std::move(timed));
 }
@@ -256,7 +283,7 @@ void RankCommunicator::all_reduce_sum(Stream& stream, const char* name, double* 
   const Queue queue = queue_of(stream);
   check_sizes(place_.size, count, sizeof *values);
   if (nothing_moves()) return;
-  auto timed = begin(Kind::all_reduce_sum, queue, name);
+  auto timed = begin(Kind::all_reduce_sum, queue, name, count * static_cast<std::int64_t>(sizeof *values));
   timed->operation.steps = all_reduce_sum_steps(timed->operation.call, staging_of(queue), values, count);
   enqueue(stream, std::move(timed));
 }
@@ -275,7 +302,7 @@ void RankCommunicator::run(std::shared_ptr<Timed> timed) {
 std::vector<std::string> RankCommunicator::gather_bytes(std::string bytes) {
   const std::scoped_lock lock(control_mutex_);
   std::vector<std::string> all;
-  auto timed = begin(Kind::control, Queue::control, "");
+  auto timed = begin(Kind::control, Queue::control, "", static_cast<std::int64_t>(bytes.size()));
   timed->operation.steps = all_gather_bytes_steps(timed->operation.call, std::move(bytes), &all);
   run(std::move(timed));
   return all;
@@ -289,7 +316,7 @@ std::string RankCommunicator::broadcast(const std::string& bytes, int root) {
   check(root >= 0 && root < place_.size, "broadcast's root is a rank");
   const std::scoped_lock lock(control_mutex_);
   std::string copy = place_.rank == root ? bytes : std::string();
-  auto timed = begin(Kind::control, Queue::control, "");
+  auto timed = begin(Kind::control, Queue::control, "", static_cast<std::int64_t>(bytes.size()));
   timed->operation.steps = broadcast_steps(timed->operation.call, &copy, root);
   run(std::move(timed));
   return copy;

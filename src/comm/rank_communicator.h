@@ -39,13 +39,16 @@ class RankCommunicator final : public Communicator {
   std::string broadcast(const std::string& bytes, int root) override;
   std::vector<std::string> all_gather_bytes(const std::string& bytes) override;
   std::vector<std::int64_t> all_gather_int(std::int64_t value) override;
+  void all_gather_values(Stream& stream, const AllGatherValuesArgs& args) override;
+  void watch(const WatchOptions& options) override;
+  std::string trace() const override;
   std::vector<Traffic> take_traffic() override;
   [[noreturn]] void abort(int code) override;
 
  private:
   struct Timed;
 
-  std::shared_ptr<Timed> begin(Kind kind, Queue queue, const char* name);
+  std::shared_ptr<Timed> begin(Kind kind, Queue queue, const char* name, std::int64_t bytes);
   void enqueue(Stream& stream, std::shared_ptr<Timed> operation);
   void run(std::shared_ptr<Timed> operation);
   bool advance(Timed& operation);

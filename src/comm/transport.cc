@@ -5,9 +5,14 @@
 namespace octet::comm {
 
 const char* name_of(Kind kind) {
-  constexpr const char* names[] = {"reduce_scatter", "all_gather", "all_reduce_max", "all_reduce_sum",
-                                   "control"};
+  constexpr const char* names[] = {"reduce_scatter", "all_gather", "all_reduce_max",
+                                   "all_reduce_sum", "control",    "all_gather_values"};
   return names[static_cast<int>(kind)];
+}
+
+const char* name_of(Queue queue) {
+  constexpr const char* names[] = {"gather", "reduce", "control", "end"};
+  return names[static_cast<int>(queue)];
 }
 
 int tag_of(Kind kind, unsigned sequence) {

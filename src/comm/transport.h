@@ -14,7 +14,8 @@ namespace octet::comm {
 enum class Queue { gather, reduce, control, end };
 inline constexpr int queue_count = 4;
 
-enum class Kind { reduce_scatter, all_gather, all_reduce_max, all_reduce_sum, control };
+enum class Kind { reduce_scatter, all_gather, all_reduce_max, all_reduce_sum, control, all_gather_values };
+const char* name_of(Queue queue);
 const char* name_of(Kind kind);
 /// What a message belongs to, in the 15 bits that every MPI offers: the kind of collective and, modulo 4096,
 /// how many came before it on its queue.

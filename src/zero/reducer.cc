@@ -56,6 +56,11 @@ Event& Reducer::reduced(int group) {
   return *reduced_[static_cast<std::size_t>(slot(group))];
 }
 
+comm::Wire Reducer::wire_of(const Segment& s) const {
+  const bool narrow = s.spec->kind == model::ParameterKind::matrix && s.spec->used >= kNarrowFrom;
+  return narrow ? wire_ : comm::Wire::f32;
+}
+
 void Reducer::begin_step(int micro_batches) {
   check(!open_ && micro_batches > 0, "a step has at least one micro-batch");
   micro_batches_ = micro_batches;
@@ -136,14 +141,15 @@ void Reducer::reduce(int group, Stream& compute) {
                                           .to = s.sum,
                                           .count = s.slice,
                                           .accumulate = policy_.reduce_each && index_ > 0,
-                                          .wire = wire_});
+                                          .wire = wire_of(s)});
     if (!last || policy_.shard_state) continue;
-    // Every rank updates everything, so every rank needs all sums: they take the place of the gradients.
+    // Every rank updates everything, so every rank needs all sums: they take the place of the gradients. A
+    // narrow wire rounds them once more, for the owner too, so that all ranks update with the same bits.
     const std::size_t bytes = static_cast<std::size_t>(s.slice) * sizeof(float);
     if (s.sum != s.gradient + s.own) device_.copy(stream, s.gradient + s.own, s.sum, bytes);
-    communicator_.all_gather(
-        stream,
-        {.name = s.spec->name.c_str(), .buffer = s.gradient, .bytes = static_cast<std::int64_t>(bytes)});
+    communicator_.all_gather_values(
+        stream, {.name = s.spec->name.c_str(), .buffer = s.gradient, .count = s.slice, .wire = wire_of(s)});
+    if (s.sum != s.gradient + s.own) device_.copy(stream, s.sum, s.gradient + s.own, bytes);
   }
   stream.record(reduced(group));
   if (!overlap_) compute.wait(reduced(group));

@@ -10,6 +10,10 @@
 
 namespace octet::zero {
 
+/// Segments of fewer elements, and those of vectors, always travel in fp32: norms and biases are few, and
+/// their gradients steer everything behind them.
+inline constexpr std::int64_t kNarrowFrom = 1024;
+
 /// Gradient buffers, and their way into the sums over ranks and micro-batches.
 ///
 /// A group's buffers are fresh when they hold nothing of this sum yet: at the first micro-batch, or at every
@@ -45,6 +49,7 @@ class Reducer {
   Group& at(int group) { return groups_[static_cast<std::size_t>(group)]; }
   int slot(int group) const;
   Event& reduced(int group);
+  comm::Wire wire_of(const Segment& segment) const;
   bool reduces() const { return policy_.reduce_each || index_ + 1 == micro_batches_; }
   void returned(int group, Stream& compute);
   void reduce(int group, Stream& compute);

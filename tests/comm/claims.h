@@ -482,4 +482,35 @@ inline void expect_traffic_to_be_counted(Communicator& communicator) {
   EXPECT_TRUE(communicator.take_traffic().empty());
 }
 
+/// What comes out is what the owner has after rounding, on all ranks alike, and near what went in.
+inline void expect_narrow_gathers_to_agree(Communicator& communicator) {
+  const int rank = communicator.rank();
+  const int size = communicator.size();
+  for (const Wire wire : {Wire::f32, Wire::bf16, Wire::fp8, Wire::int8}) {
+    for (const std::int64_t count : slice_sizes(size)) {
+      std::vector<float> buffer(static_cast<std::size_t>(size * count), -1.0f);
+      const auto own = input_of(rank, count, 9);
+      std::copy(own.begin(), own.end(), buffer.begin() + rank * count);
+      communicator.all_gather_values(communicator.reduce_stream(),
+                                     {.name = "test", .buffer = buffer.data(), .count = count, .wire = wire});
+      communicator.reduce_stream().synchronize();
+      const std::string bytes(reinterpret_cast<const char*>(buffer.data()), buffer.size() * sizeof(float));
+      for (const std::string& other : communicator.all_gather_bytes(bytes)) EXPECT_TRUE(other == bytes);
+      double error = 0, norm = 0;
+      for (int r = 0; r < size; ++r) {
+        const auto sent = input_of(r, count, 9);
+        for (std::int64_t i = 0; i < count; ++i) {
+          const double x = sent[static_cast<std::size_t>(i)];
+          const double d = buffer[static_cast<std::size_t>(r * count + i)] - x;
+          error += d * d;
+          norm += x * x;
+        }
+      }
+      const bool exact = wire == Wire::f32 || size == 1;
+      const double bound = exact ? 0.0 : wire == Wire::bf16 ? 0.004 : wire == Wire::fp8 ? 0.035 : 0.02;
+      EXPECT_LE(std::sqrt(error), bound * std::sqrt(norm)) << static_cast<int>(wire) << " " << count;
+    }
+  }
+}
+
 }  // namespace octet::comm

@@ -68,6 +68,9 @@ TEST(MpiRanks, NarrowWiresShowWhatIsNotFinite) {
 TEST(MpiRanks, ErrorsAreAgreedUpon) {
   expect_errors_to_be_agreed_upon(*world);
 }
+TEST(MpiRanks, NarrowGathersLeaveTheSameBitsEverywhere) {
+  expect_narrow_gathers_to_agree(*world);
+}
 TEST(MpiRanks, TrafficIsCounted) {
   expect_traffic_to_be_counted(*world);
 }
@@ -92,8 +95,60 @@ int run_tests() {
   return static_cast<int>(world->all_max(RUN_ALL_TESTS()));
 }
 
+constexpr const char* kKinds[] = {"reduce_scatter", "all_gather",     "all_gather_values", "all_reduce_max",
+                                  "all_reduce_sum", "all_gather_int", "broadcast"};
+
+/// One collective of this kind, waited for.
+void take_part(const std::string& kind) {
+  const int size = world->size();
+  std::vector<float> values(static_cast<std::size_t>(size) * 1000, 1.0f);
+  std::vector<double> doubles(100);
+  Stream& gather = world->gather_stream();
+  Stream& reduce = world->reduce_stream();
+  if (kind == "reduce_scatter") {
+    world->reduce_scatter(reduce, {.name = "test",
+                                   .from = values.data(),
+                                   .to = values.data() + world->rank() * 1000,
+                                   .count = 1000,
+                                   .wire = Wire::fp8});
+  } else if (kind == "all_gather") {
+    world->all_gather(gather, {.name = "test", .buffer = values.data(), .bytes = 4000});
+  } else if (kind == "all_gather_values") {
+    world->all_gather_values(gather,
+                             {.name = "test", .buffer = values.data(), .count = 1000, .wire = Wire::fp8});
+  } else if (kind == "all_reduce_max") {
+    world->all_reduce_max(gather, "test", values.data(), 1000);
+  } else if (kind == "all_reduce_sum") {
+    world->all_reduce_sum(reduce, "test", doubles.data(), 100);
+  } else if (kind == "all_gather_int") {
+    world->all_gather_int(1);
+  } else if (kind == "broadcast") {
+    world->broadcast("test", world->size() - 1);
+  }
+  gather.synchronize();
+  reduce.synchronize();
+}
+
+/// `how` is WAY-KIND: all ranks go through a collective of that kind, again and again, and in the third round
+/// the last rank is stopped, killed or leaves.
+int vanish(const std::string& how) {
+  const std::string way = how.substr(0, how.find('-')), kind = how.substr(how.find('-') + 1);
+  const bool mine = world->rank() == world->size() - 1;
+  world->watch({.timeout_seconds = 2});
+  for (int round = 0; round < 4; ++round) {
+    if (mine && round == 2 && way == "stopped") raise(SIGSTOP);
+    if (mine && round == 2 && way == "killed") raise(SIGKILL);
+    if (mine && round == 2 && way == "leaves") return 0;
+    take_part(kind);
+  }
+  return 0;
+}
+
 /// The last rank stops in the middle of a gather that all take part in.
 int misbehave(const std::string& how) {
+  for (const char* kind : kKinds) {
+    if (how.ends_with(std::string("-") + kind)) return vanish(how);
+  }
   const bool mine = world->rank() == world->size() - 1;
   std::vector<float> buffer(static_cast<std::size_t>(world->size()) * 1000);
   if (mine && how == "killed") raise(SIGKILL);

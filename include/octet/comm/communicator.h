@@ -54,6 +54,21 @@ struct AllGatherArgs {
   std::int64_t bytes = 0;  ///< of one slice
 };
 
+/// Every rank's slice of values to all ranks, in place, in a narrow format. All ranks, the owner included,
+/// end with the decoded values, so that they hold the same bits.
+struct AllGatherValuesArgs {
+  const char* name = "";
+  float* buffer = nullptr;  ///< [size * count] device memory; the own slice is in its place
+  std::int64_t count = 0;   ///< elements of one slice
+  Wire wire = Wire::f32;
+};
+
+/// When a collective counts as lost, and where its rank says what it did.
+struct WatchOptions {
+  double timeout_seconds = 1800;  ///< without a message arriving or leaving, while a collective is under way
+  std::string trace_folder;       ///< for collectives-rank<r>.json; empty: no files
+};
+
 /// Ranks that work together. One object per rank. All ranks call the same collectives on the same queue in
 /// the same order. Errors of the transport end the job through abort().
 class Communicator {
@@ -70,6 +85,7 @@ class Communicator {
   /// Sums in rank order: ((r0 + r1) + r2) + …, in fp32.
   virtual void reduce_scatter(Stream& stream, const ReduceScatterArgs& args) = 0;
   virtual void all_gather(Stream& stream, const AllGatherArgs& args) = 0;
+  virtual void all_gather_values(Stream& stream, const AllGatherValuesArgs& args) = 0;
   /// values[i] = max over ranks; NaN wins. Device memory, in place.
   virtual void all_reduce_max(Stream& stream, const char* name, float* values, std::int64_t count) = 0;
   /// values[i] = sum over ranks (integers, so in any order; doubles in rank order). Device memory, in place.
@@ -92,6 +108,15 @@ class Communicator {
   /// the Error itself (with its rank and host added), the others a silent one (problem().what empty), so that
   /// one message is printed and all ranks end.
   void together(const std::function<void()>& work);
+
+  /// From now on a collective in which nothing moves for that long ends the job with exit code 75 and a
+  /// message that names it (kind, name, size, queue, sequence number) and the ranks that did not come. The
+  /// latest collectives of this rank then lie in the trace folder as JSON; SIGQUIT writes them at any time,
+  /// and the run goes on.
+  virtual void watch(const WatchOptions& options) = 0;
+  /// The latest collectives of this rank as JSON: kind, name, queue, sequence number, bytes, and when each
+  /// was enqueued, begun and done, in seconds since the rank started.
+  virtual std::string trace() const = 0;
 
   /// Counters since the last call, and zeroes them.
   virtual std::vector<Traffic> take_traffic() = 0;

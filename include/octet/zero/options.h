@@ -28,7 +28,7 @@ struct Options {
   bool overlap = true;
   /// false: parameters only, for evaluation and generation: no gradients, no moments, no steps.
   bool training = true;
-  comm::Wire wire = comm::Wire::f32;  ///< of gradients; sums are fp32
+  comm::Wire wire = comm::Wire::f32;  ///< of gradients of large matrices, at stage 0 of their sums as well
   precision::Recipe recipe;
   optim::AdamWOptions adamw;
   double max_grad_norm = 1.0;  ///< 0: no clipping

@@ -2,6 +2,7 @@
 
 #include <sched.h>
 
+#include <chrono>
 #include <utility>
 
 #include "octet/base/error.h"
@@ -84,7 +85,9 @@ bool CpuStream::advance(Entry& entry, bool may_block) {
   if (entry.until != nullptr) {
     if (!entry.until->done()) {
       if (!may_block) return false;
+      const auto start = std::chrono::steady_clock::now();
       entry.until->wait();
+      waited_ += std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
     }
     if (entry.until->error() != nullptr) poison(entry.until->error());
     return true;

@@ -60,6 +60,7 @@ class CpuStream : public Stream {
   void enqueue(std::function<void()> work);
   void enqueue_resumable(std::function<bool()> poll);
   virtual bool serve();
+  double seconds_waited() const { return 1e-9 * static_cast<double>(waited_.load()); }
 
  protected:
   /// One entry of the queue. `poll` does what it can without blocking and says whether that was all; once
@@ -82,6 +83,7 @@ class CpuStream : public Stream {
   std::string name_;
   mutable std::mutex error_mutex_;
   std::exception_ptr error_;
+  std::atomic<std::int64_t> waited_{0};  ///< nanoseconds
 };
 
 std::unique_ptr<Stream> make_in_line_stream(Device& device, const std::string& name);
