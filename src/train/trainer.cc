@@ -17,6 +17,7 @@
 #include "octet/checkpoint/save.h"
 #include "octet/config/derive.h"
 #include "octet/data/template_encoder.h"
+#include "octet/device/waiting.h"
 #include "octet/model/build.h"
 #include "octet/optim/schedule.h"
 #include "octet/report/reporter.h"
@@ -62,7 +63,8 @@ class Run {
   void prepare_engine();
   void start_reporter();
   zero::StepResult train_step(data::Loader& loader);
-  void report_step(const zero::StepResult& result, double seconds, double data_seconds);
+  void report_step(const zero::StepResult& result, double seconds, double data_seconds,
+                   double exposed_seconds);
   void guard(const zero::StepResult& result);
   void evaluate();
   void save();
@@ -231,6 +233,8 @@ void Run::prepare() {
                                       (session_.place().nodes > 1 ? "s" : "")
                                 : ""));
   }
+  comm_.watch(
+      {.timeout_seconds = static_cast<double>(config_.ddp_timeout), .trace_folder = config_.output_dir});
   prepare_model();
   const auto start = find_start(comm_, config_);
   if (start) comm_.together([&] { checkpoint_.emplace(*start); });
@@ -291,7 +295,8 @@ void Run::guard(const zero::StepResult& result) {
                .agreed = true});
 }
 
-void Run::report_step(const zero::StepResult& result, double seconds, double data_seconds) {
+void Run::report_step(const zero::StepResult& result, double seconds, double data_seconds,
+                      double exposed_seconds) {
   const auto traffic = comm_.take_traffic();
   if (!reporter_) return;
   report::StepFacts facts;
@@ -306,24 +311,29 @@ void Run::report_step(const zero::StepResult& result, double seconds, double dat
   facts.memory_bytes = static_cast<std::int64_t>(engine_->arena().bytes());
   facts.memory_peak_bytes = peak_memory();
   facts.data_seconds = data_seconds;
+  facts.comm_exposed_seconds = exposed_seconds;
+  double seconds_of_messages = 0;
   for (const auto& kind : traffic) {
     facts.comm_bytes += kind.bytes_sent;
+    seconds_of_messages += kind.seconds;
     if (kind.calls > 0) {
       facts.extra.emplace_back("comm/" + kind.kind + "_seconds", kind.seconds);
       facts.extra.emplace_back("comm/" + kind.kind + "_bytes", static_cast<double>(kind.bytes_sent));
     }
   }
+  if (comm_.size() > 1) facts.extra.emplace_back("comm/seconds", seconds_of_messages);
   reporter_->step(facts);
 }
 
 zero::StepResult Run::train_step(data::Loader& loader) {
   const auto start = Clock::now();
   double waited = 0;
+  const double exposed = seconds_waited(engine_->compute());
   engine_->begin(static_cast<int>(batch_.accumulation));
   for (std::int64_t i = 0; i < batch_.accumulation; ++i) engine_->micro_batch(loader.next(&waited));
   const zero::StepResult result = engine_->finish(schedule_->learning_rate(step_));
   ++step_;
-  report_step(result, seconds_since(start), waited);
+  report_step(result, seconds_since(start), waited, seconds_waited(engine_->compute()) - exposed);
   guard(result);
   return result;
 }
