@@ -1,0 +1,106 @@
+// Killed and resumed gives the bits of a run that was not killed.
+#include <gtest/gtest.h>
+
+#include "cli/task.h"
+
+namespace octet::test {
+namespace {
+
+struct Recipe {
+  std::string name, options;
+  int np;
+};
+
+void PrintTo(const Recipe& recipe, std::ostream* out) {
+  *out << recipe.options;
+}
+
+class Resume : public testing::TestWithParam<Recipe> {};
+
+TEST_P(Resume, AKilledRunEndsInTheSameBits) {
+  const TemporaryFolder folder("resume");
+  const Task& task = Task::get();
+  const auto& [name, options, np] = GetParam();
+  // Killed while the second checkpoint is being written: the first one holds.
+  expect_success(trainer(task.train(folder / "whole", options), np));
+  const Outcome killed =
+      shell("OCTET_FAILPOINT=before_manifest:2 " +
+            (np == 0 ? std::string() : OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(np) + " ") +
+            OCTET_TRAINER + " " + task.train(folder / "killed", options));
+  EXPECT_NE(killed.code, 0) << killed.both();
+  ASSERT_TRUE(std::filesystem::exists(folder / "killed/checkpoint-5")) << killed.both();
+  ASSERT_FALSE(std::filesystem::exists(folder / "killed/checkpoint-10")) << killed.both();
+  const Outcome resumed = trainer(task.train(folder / "killed", options), np);
+  expect_success(resumed);
+  EXPECT_NE(resumed.err.find("Continuing from global step 5"), std::string::npos) << resumed.err;
+  expect_identical(folder / "whole/checkpoint-12", folder / "killed/checkpoint-12");
+  EXPECT_EQ(slurp(folder / "whole/model.safetensors"), slurp(folder / "killed/model.safetensors"));
+  expect_every_step(folder / "killed", 12);
+  expect_same_losses(folder / "killed", folder / "whole", 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Recipes, Resume,
+    testing::Values(Recipe{"bf16_alone", "bf16=true", 0}, Recipe{"bf16_three", "bf16=true zero_stage=1", 3},
+                    Recipe{"delayed_alone", "bf16=true fp8=true fp8_amax_history_len=4", 0},
+                    Recipe{"delayed_three", "bf16=true fp8=true zero_stage=1", 3},
+                    Recipe{"current_alone", "bf16=true fp8=true fp8_recipe=current", 0},
+                    Recipe{"current_three", "bf16=true fp8=true fp8_recipe=current", 3}),
+    [](const auto& param) { return param.param.name; });
+
+// One rank dies in the middle of a step, as from the kernel's memory killer.
+TEST(ResumeAfterSigkill, OneRankKilledEndsTheJobAndTheNextStartGoesOn) {
+  const TemporaryFolder folder("sigkill");
+  const Task& task = Task::get();
+  const std::string options = "max_steps=60 save_steps=10 bf16=true zero_stage=1 lr_scheduler_type=constant ";
+  const std::string log = folder / "run/trainer_log.jsonl";
+  // The script ends with the launcher's code.
+  const Outcome killed =
+      shell(OCTET_SOURCE_DIR "/launch/mpirun -np 3 " OCTET_TRAINER " " + task.train(folder / "run", options) +
+            " & job=$!; until [ $(cat " + log +
+            " 2>/dev/null | wc -l) -ge 13 ]; do sleep 0.02; done; "
+            "set -- $(cat /proc/$job/task/*/children); set -- $(cat /proc/$1/task/*/children); "
+            "kill -9 $2; wait $job");
+  EXPECT_EQ(killed.code, 137) << killed.both();
+  EXPECT_EQ(errors_in(killed), 1) << killed.err;
+  EXPECT_NE(killed.err.find("a rank was ended by signal 9"), std::string::npos) << killed.err;
+  EXPECT_FALSE(std::filesystem::exists(folder / "run/checkpoint-60")) << killed.both();
+  ASSERT_TRUE(std::filesystem::exists(folder / "run/checkpoint-10")) << killed.both();
+  expect_success(trainer(task.train(folder / "run", options), 3));
+  expect_every_step(folder / "run", 60);
+  expect_success(trainer(task.train(folder / "whole", options), 3));
+  expect_identical(folder / "whole/checkpoint-60", folder / "run/checkpoint-60");
+}
+
+TEST(ResumeElsewhere, AnotherWorldSizeAndStageGoOnWithinRounding) {
+  const TemporaryFolder folder("elsewhere");
+  const Task& task = Task::get();
+  expect_success(trainer(task.train(folder / "whole"), 2));
+  expect_success(trainer(task.train(folder / "moved", "max_steps=5 lr_scheduler_type=constant"), 2));
+  expect_success(trainer(task.train(folder / "stayed", "lr_scheduler_type=constant"), 2));
+  expect_success(trainer(
+      task.train(folder / "moved", "lr_scheduler_type=constant zero_stage=1 per_device_train_batch_size=2"),
+      4));
+  expect_every_step(folder / "moved", 12);
+  expect_same_losses(folder / "moved", folder / "stayed", 1e-5);
+}
+
+TEST(ResumeElsewhere, KilledBeforeTheFirstCheckpointItStartsAfresh) {
+  const TemporaryFolder folder("afresh");
+  const Task& task = Task::get();
+  expect_success(trainer(task.train(folder / "whole"), 2));
+  const Outcome killed = shell("OCTET_FAILPOINT=before_manifest " OCTET_SOURCE_DIR "/launch/mpirun -np 2 " +
+                               std::string(OCTET_TRAINER) + " " + task.train(folder / "killed"));
+  EXPECT_NE(killed.code, 0);
+  EXPECT_FALSE(std::filesystem::exists(folder / "killed/checkpoint-5"));
+  expect_success(trainer(task.train(folder / "killed"), 2));
+  expect_every_step(folder / "killed", 12);
+  expect_identical(folder / "whole/checkpoint-12", folder / "killed/checkpoint-12");
+  // What the killed save left is gone.
+  for (const auto& entry : std::filesystem::directory_iterator(folder / "killed")) {
+    EXPECT_EQ(entry.path().string().find(".tmp"), std::string::npos) << entry.path();
+  }
+}
+
+}  // namespace
+}  // namespace octet::test

@@ -1,0 +1,167 @@
+// Everything that a user can get wrong ends with one message, on all ranks, in seconds.
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "cli/task.h"
+
+namespace octet::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Wrong {
+  std::string name;
+  std::string overrides;          ///< {}: the folder of the test
+  std::vector<std::string> says;  ///< pieces of the one message
+  int code = 64;
+};
+
+void PrintTo(const Wrong& wrong, std::ostream* out) {
+  *out << wrong.overrides;
+}
+
+std::string in_folder(std::string text, const std::string& folder) {
+  for (std::size_t at; (at = text.find("{}")) != std::string::npos;) text.replace(at, 2, folder);
+  return text;
+}
+
+// One message that holds all these pieces, this code, and nobody who waits.
+void expect_refusal(const Outcome& run, const Wrong& wrong, const std::string& folder,
+                    std::chrono::steady_clock::time_point start) {
+  EXPECT_EQ(run.code, wrong.code) << run.both();
+  EXPECT_EQ(errors_in(run), 1) << run.both();
+  EXPECT_EQ(run.err.find("internal error"), std::string::npos) << run.err;
+  for (const std::string& piece : wrong.says) {
+    EXPECT_NE(run.err.find(in_folder(piece, folder)), std::string::npos) << piece << "\n" << run.err;
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(30));
+}
+
+class WrongTraining : public testing::TestWithParam<Wrong> {
+ protected:
+  WrongTraining() : folder_("wrong") {
+    const std::string model = Task::get().model();
+    for (const char* name : {"small_vocabulary", "truncated", "lying", "no_config", "odd_heads"}) {
+      fs::copy(model, folder_ / name);
+    }
+    Json config = parse_json(slurp(model + "/config.json"), "config");
+    config["vocab_size"] = 100;
+    spill(folder_ / "small_vocabulary/config.json", config.dump());
+    config["vocab_size"] = 512, config["num_attention_heads"] = 3, config["num_key_value_heads"] = 2;
+    spill(folder_ / "odd_heads/config.json", config.dump());
+    fs::remove(folder_ / "no_config/config.json");
+    // A header that promises more bytes than the file has, and one that is cut.
+    const std::string header =
+        R"({"model.embed_tokens.weight":{"dtype":"F32","shape":[512,32],"data_offsets":[0,65536]}})";
+    std::string bytes(8, '\0');
+    bytes[0] = static_cast<char>(header.size());
+    spill(folder_ / "lying/model.safetensors", bytes + header + std::string(100, '\0'));
+    spill(folder_ / "truncated/model.safetensors", bytes + header.substr(0, 20));
+    spill(folder_ / "empty.jsonl", "");
+    spill(folder_ / "broken.jsonl", "{\"messages\": [}\n");
+    spill(folder_ / "strange.jsonl", "{\"first\": 1, \"second\": 2}\n");
+    spill(folder_ / "questions.jsonl", R"({"messages": [{"role": "user", "content": "why"}]})"
+                                       "\n");
+    spill(folder_ / "file", "in the way");
+    spill(folder_ / "two.yaml", "max_steps: 3\nmax_steps: 4\n");
+    spill(folder_ / "list.yaml", "- max_steps\n");
+    spill(folder_ / "torn.yaml", "model: [\n");
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_P(WrongTraining, EndsWithOneMessageOnAllRanks) {
+  const auto start = std::chrono::steady_clock::now();
+  const std::string more = in_folder(GetParam().overrides, folder_.path());
+  const bool own_config = more.starts_with("train ");
+  expect_refusal(trainer(own_config ? more : Task::get().train(folder_ / "run", more), 3), GetParam(),
+                 folder_.path(), start);
+  EXPECT_FALSE(fs::exists(folder_ / "run/trainer_log.jsonl")) << "nothing was begun";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Each, WrongTraining,
+    testing::Values(
+        Wrong{"missing_config", "train {}/none.yaml", {"does not exist", "none.yaml"}},
+        Wrong{"config_that_is_a_folder", "train {}/lying.yaml/", {"lying.yaml"}},
+        Wrong{"two_configs", "{}/two.yaml", {"two.yaml"}},
+        Wrong{"repeated_key", "train {}/two.yaml", {"max_steps", "two.yaml:2"}},
+        Wrong{"config_of_a_list", "train {}/list.yaml", {"list.yaml"}},
+        Wrong{"torn_yaml", "train {}/torn.yaml", {"torn.yaml"}},
+        Wrong{"no_output", "train {}/none.yaml output_dir=x", {"none.yaml"}},
+        Wrong{"wrong_key", "lerning_rate=1", {"lerning_rate", "learning_rate"}},
+        Wrong{"wrong_type", "learning_rate=fast", {"learning_rate", "a number", "fast"}},
+        Wrong{"rate_not_a_number", "learning_rate=nan", {"learning_rate"}},
+        Wrong{"negative_steps", "save_steps=-3", {"save_steps"}},
+        Wrong{"stage_out_of_range", "zero_stage=7", {"zero_stage"}},
+        Wrong{"missing_model", "model_name_or_path={}/none", {"{}/none"}, 1},
+        Wrong{"model_without_config", "model_name_or_path={}/no_config", {"config.json"}, 1},
+        Wrong{"heads_that_do_not_divide", "model_name_or_path={}/odd_heads", {"num_attention_heads"}, 64},
+        Wrong{"truncated_weights",
+              "train_from_scratch=false model_name_or_path={}/truncated",
+              {"truncated/model.safetensors"},
+              1},
+        Wrong{"lying_weights",
+              "train_from_scratch=false model_name_or_path={}/lying",
+              {"lying/model.safetensors"},
+              1},
+        Wrong{"tokenizer_of_another_model",
+              "model_name_or_path={}/small_vocabulary",
+              {"the tokenizer does not fit the model", "100", "512"}},
+        Wrong{"missing_data", "dataset={}/none.jsonl", {"none.jsonl"}},
+        Wrong{"data_that_is_a_folder", "dataset={}/lying", {"lying"}},
+        Wrong{"empty_data", "dataset={}/empty.jsonl", {"is empty"}},
+        Wrong{"broken_data", "dataset={}/broken.jsonl", {"broken.jsonl"}},
+        Wrong{"unknown_columns", "dataset={}/strange.jsonl", {"strange.jsonl"}},
+        Wrong{"only_questions", "dataset={}/questions.jsonl", {"nothing to train on"}},
+        Wrong{"all_rows_held_out", "val_size=240", {"val_size"}},
+        Wrong{"unknown_template", "template=chatlm", {"chatlm", "chatml"}},
+        Wrong{
+            "batch_that_does_not_divide", "global_batch_size=25", {"global_batch_size 25", "multiple of 12"}},
+        Wrong{"output_that_is_a_file", "output_dir={}/file", {"{}/file"}, 1},
+        Wrong{"output_below_a_file", "output_dir={}/file/deep", {"{}/file"}, 1},
+        Wrong{"output_that_cannot_be_written", "output_dir=/proc/nothing", {"/proc/nothing"}, 1},
+        Wrong{"checkpoint_that_is_none", "resume_from_checkpoint={}/lying", {"lying"}, 77}),
+    [](const auto& param) { return param.param.name; });
+
+class WrongCall : public testing::TestWithParam<Wrong> {};
+
+TEST_P(WrongCall, EndsWithOneMessage) {
+  const TemporaryFolder folder("call");
+  for (const int np : {0, 2}) {
+    const auto start = std::chrono::steady_clock::now();
+    expect_refusal(trainer(in_folder(GetParam().overrides, folder.path()), np), GetParam(), folder.path(),
+                   start);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Each, WrongCall,
+    testing::Values(Wrong{"unknown_command", "inspcet x", {"inspcet", "did you mean", "inspect"}},
+                    Wrong{"inspect_nothing", "inspect {}/none", {"{}/none"}, 77},
+                    Wrong{"inspect_without_arguments", "inspect", {"CHECKPOINT", "inspect --help"}},
+                    Wrong{"export_nothing", "export {}/none {}/out", {"{}/none"}, 77},
+                    Wrong{"encode_nothing", "encode {}/none", {"{}/none"}},
+                    Wrong{"generate_nothing", "generate {}/none hello", {"{}/none"}},
+                    Wrong{"generate_bad_number", "generate {}/none --max-new many", {"--max-new"}},
+                    Wrong{"probe_nothing", "probe {}/none --batch b --out o", {"none"}, 1},
+                    Wrong{"probe_without_batch", "probe {}/none", {"--batch"}},
+                    Wrong{"quickstart_into_nowhere", "quickstart /proc/nothing", {"/proc/nothing"}, 1}),
+    [](const auto& param) { return param.param.name; });
+
+TEST(Help, EveryCommandExplainsItself) {
+  for (const std::string command :
+       {"", "train ", "encode ", "probe ", "inspect ", "export ", "generate ", "quickstart "}) {
+    const Outcome help = trainer(command + "--help");
+    EXPECT_EQ(help.code, 0) << command;
+    EXPECT_GT(help.out.size(), 100u) << command;
+    EXPECT_EQ(help.err, "") << command;
+  }
+  const Outcome nothing = shell(OCTET_TRAINER);
+  EXPECT_EQ(nothing.code, 64);
+  EXPECT_NE(nothing.both().find("trainer CONFIG"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace octet::test
