@@ -253,6 +253,10 @@ void Run::prepare() {
       log::info("Training is resumed from " + *start +
                 "; change `output_dir` or use `overwrite_output_dir` to avoid");
     }
+    if (start && step_ >= total_steps_) {
+      log::info("nothing is left to train: " + *start + " is of step " + with_commas(step_) + " of " +
+                with_commas(total_steps_) + "; raise max_steps or num_train_epochs to go on");
+    }
     log::info(show_example(corpus_.training, *encoder_, false));
     log::info(engine_->audit().table());
     std::string memory = "memory of a rank: " + human_bytes(static_cast<double>(engine_->arena().bytes()));
@@ -288,11 +292,13 @@ void Run::guard(const zero::StepResult& result) {
               std::to_string(result.grad_norm) + "); the step was skipped");
   }
   if (skipped_ < kMaxSkipped) return;
-  throw Error({.what = "the gradient was not finite in " + std::to_string(kMaxSkipped) + " steps in a row",
-               .found = "loss " + std::to_string(result.loss_sum / static_cast<double>(result.label_tokens)),
-               .where = "step " + std::to_string(step_),
-               .fix = "lower learning_rate, or go back to an earlier checkpoint",
-               .agreed = true});
+  comm_.together([&] {
+    throw Error(
+        {.what = "the gradient was not finite in " + std::to_string(kMaxSkipped) + " steps in a row",
+         .found = "loss " + std::to_string(result.loss_sum / static_cast<double>(result.label_tokens)),
+         .where = "step " + std::to_string(step_),
+         .fix = "lower learning_rate, or go back to an earlier checkpoint"});
+  });
 }
 
 void Run::report_step(const zero::StepResult& result, double seconds, double data_seconds,
