@@ -79,10 +79,10 @@ void add_sharding(Table& t) {
       .refuse("fp8", "compressed gathers are not built; use compute")
       .decides_numbers();
   t.used("deterministic", &Config::deterministic,
-         "true: the same bits at every stage, with overlap or without; strict: at every world size too; auto "
-         "is "
-         "true on the CPU and false on CUDA.")
+         "true: the same bits at every stage, with overlap or without; auto is true on the CPU and false on "
+         "CUDA.")
       .one_of({"auto", "true", "false", "strict"})
+      .refuse("strict", "bits that do not depend on the world size are not built; use deterministic: true")
       .decides_numbers();
   t.used("ddp_timeout", &Config::ddp_timeout, "Seconds after which a rank that waits for others gives up.")
       .range(1, 1e12);

@@ -115,19 +115,6 @@ class Rules {
     if (c_.fp8 && c_.fp8_backend != "auto" && c_.fp8_backend != "native") {
       note("'fp8_backend: " + c_.fp8_backend + "' means this program's own FP8 core");
     }
-    if (c_.deterministic == "strict") {
-      if (c_.reduce_dtype != "fp32") {
-        complain({.what = "'deterministic: strict' needs 'reduce_dtype: fp32'",
-                  .found = "reduce_dtype: " + c_.reduce_dtype,
-                  .where = both("deterministic", "reduce_dtype")});
-      }
-      if (c_.fp8 && c_.fp8_recipe == "delayed") {
-        complain(
-            {.what = "'deterministic: strict' excludes delayed scaling, whose history depends on the ranks",
-             .where = both("deterministic", "fp8_recipe"),
-             .fix = "set fp8_recipe: current"});
-      }
-    }
   }
 
   void storage() {

@@ -40,12 +40,6 @@ TEST(Rules, OffloadingIsForTheCpuAlone) {
   EXPECT_SAYS(refusal("optim_state_cpu_offload: true\ndevice: cuda"), "not supported with 'device: cuda'");
 }
 
-TEST(Rules, StrictDeterminismNamesWhatBreaksIt) {
-  EXPECT_SAYS(refusal("deterministic: strict\nreduce_dtype: bf16"), "reduce_dtype");
-  EXPECT_SAYS(refusal("deterministic: strict\nfp8: true"), "fp8_recipe: current");
-  EXPECT_NO_THROW(read("deterministic: strict\nfp8: true\nfp8_recipe: current"));
-}
-
 TEST(Rules, SchedulesTakeOnlyTheirOwnArguments) {
   const Config c = read("lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1e-6}").config;
   EXPECT_EQ(std::get<double>(c.lr_scheduler_kwargs.at("min_lr")), 1e-6);
