@@ -29,6 +29,11 @@ constexpr auto longest_waiting_nap = microseconds(200);  // a collective waits f
 constexpr auto longest_idle_nap = microseconds(2000);
 // An abort that the thread cannot carry out, because it is stuck, is carried out without it.
 constexpr auto abort_patience = std::chrono::seconds(2);
+// How long ranks may take to say that they are there (a quarter of the time-out between these), and how long
+// a rank waits for a lower one to end the job.
+constexpr std::chrono::duration<double> shortest_roll_call(2);
+constexpr std::chrono::duration<double> longest_roll_call(10);
+constexpr std::chrono::duration<double> courtesy(3);
 
 // Signals belong to the program's own threads; the transport's helper threads inherit the mask.
 class SignalsBlocked {
@@ -54,6 +59,7 @@ Engine::Engine(std::function<std::unique_ptr<Transport>()> make_transport) {
       transport_ = make();
       place_ = transport_->place();
       is_process_ = transport_->is_process();
+      roll_.emplace(*transport_);
     } catch (...) {
       start_error_ = std::current_exception();
     }
@@ -107,16 +113,21 @@ bool Engine::advance(Operation& operation) {
   if (!operation.moved) {
     operation.moved = Clock::now();
     traces_.begun(operation.traced);
+    roll_->began(operation.call, operation.what);
   }
   try {
     const bool finished = operation.steps.resume();
     if (finished || operation.call.completed != before) {
       ++progress_;
       operation.moved = Clock::now();
-      if (finished) traces_.done(operation.traced);
+      if (roll_->asks_for(operation.call)) roll_->forget();
+      if (finished) {
+        traces_.done(operation.traced);
+        roll_->ended(operation.call);
+      }
     } else if (const double limit = timeout_seconds_.load(std::memory_order_relaxed); limit > 0) {
       const double waited = std::chrono::duration<double>(Clock::now() - *operation.moved).count();
-      if (waited > limit) give_up(operation, waited);
+      if (waited > limit) look_for_the_missing(operation, waited);
     }
     return finished;
   } catch (const std::exception& error) {
@@ -133,17 +144,39 @@ void Engine::watch(const WatchOptions& options) {
   timeout_seconds_ = options.timeout_seconds;
 }
 
-void Engine::give_up(Operation& operation, double seconds) {
-  const std::vector<int> ranks = operation.call.missing_ranks();
-  if (ranks.empty()) return;  // all came while we asked
-  std::string missing;
-  for (const int rank : ranks) missing += (missing.empty() ? "" : ", ") + std::to_string(rank);
-  traces_.write();
+// Nothing has moved for too long. Before this rank ends the job it asks who is there, so that it names those
+// who are missing and not those who wait for them like itself; and where a lower rank waits too, it lets that
+// one speak first, so that one message is printed.
+void Engine::look_for_the_missing(Operation& operation, double seconds) {
+  if (!roll_->asks_for(operation.call)) {
+    if (roll_->asking()) return;
+    traces_.write();
+    roll_->ask(operation.call);
+    return;
+  }
+  const std::chrono::duration<double> patience(
+      std::clamp(timeout_seconds_ / 4, shortest_roll_call.count(), longest_roll_call.count()));
+  if (!roll_->heard(patience)) return;
+  RollCall::Missing missing = roll_->missing();
+  if (missing.lower_waits && roll_->since_asked() < patience + courtesy) return;
+  std::string found;
+  if (missing.ranks.empty()) {
+    missing.ranks = operation.call.missing_ranks();
+    if (missing.ranks.empty()) return roll_->forget();  // all came while we asked
+    found = "all ranks take part, but messages are missing from ";
+  } else {
+    found = "nothing from ";
+  }
+  found += missing.ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < missing.ranks.size(); ++i) {
+    found += (i == 0 ? "" : ", ") + std::to_string(missing.ranks[i]);
+  }
+  if (!missing.words.empty()) found += " (" + missing.words + ")";
   throw Error(
       Problem{.what = operation.what + ": no message came or left for " +
                       std::to_string(static_cast<int>(seconds)) + " s",
               .expected = "every rank to take part within ddp_timeout",
-              .found = (ranks.size() == 1 ? "nothing from rank " : "nothing from ranks ") + missing,
+              .found = found,
               .where = std::to_string(operation.bytes) + " bytes, queue " + name_of(operation.call.queue) +
                        ", number " + std::to_string(operation.call.sequence),
               .fix = "look at what those ranks do or printed; raise ddp_timeout if they are only slow",
@@ -216,6 +249,7 @@ void Engine::serve_forever() {
     const std::int64_t before = progress_;
     in_flight_ = false;
     if (TraceRing::take_request()) traces_.write();
+    roll_->serve();
     bool worked = serve_control();
     if (gather != nullptr) {
       worked = cpu::serve(*gather) || worked;

@@ -17,6 +17,7 @@
 
 #include "messages.h"
 #include "octet/device/device.h"
+#include "roll_call.h"
 #include "steps.h"
 #include "trace.h"
 
@@ -83,7 +84,7 @@ class Engine {
   bool serve_control();
   void rest(std::chrono::steady_clock::time_point last_progress);
   void end_thread(bool finish);
-  void give_up(Operation& operation, double seconds);
+  void look_for_the_missing(Operation& operation, double seconds);
 
   std::unique_ptr<Transport> transport_;
   Place place_;
@@ -109,6 +110,7 @@ class Engine {
   TraceRing traces_;
 
   // Of the communication thread alone.
+  std::optional<RollCall> roll_;
   std::int64_t progress_ = 0;
   bool in_flight_ = false;
 

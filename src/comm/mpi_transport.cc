@@ -104,6 +104,13 @@ class MpiTransport final : public Transport {
     return true;
   }
 
+  std::optional<int> probe(Queue queue) override {
+    int found = 0;
+    MPI_Status status;
+    must(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_of(queue), &found, &status), "MPI_Iprobe");
+    return found != 0 ? std::optional<int>(status.MPI_SOURCE) : std::nullopt;
+  }
+
   void progress() override {
     // Sends that are through for us may still lie in MPI's own queues, which move only inside its calls.
     int found = 0;

@@ -14,6 +14,7 @@ class SelfTransport final : public Transport {
   int isend(Queue, int, int, const void*, std::size_t) override { return nobody(); }
   int irecv(Queue, int, int, void*, std::size_t) override { return nobody(); }
   bool test(int) override { return nobody() == 0; }
+  std::optional<int> probe(Queue) override { return std::nullopt; }
   void progress() override {}
   void finish() override {}
   void end_job(const std::string&, int) override {}

@@ -11,7 +11,7 @@ const char* name_of(Kind kind) {
 }
 
 const char* name_of(Queue queue) {
-  constexpr const char* names[] = {"gather", "reduce", "control", "end"};
+  constexpr const char* names[] = {"gather", "reduce", "control", "end", "roll"};
   return names[static_cast<int>(queue)];
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 
 #include "octet/comm/communicator.h"
@@ -11,8 +12,8 @@ namespace octet::comm {
 
 /// Messages of different queues never meet. Within one queue, messages from one rank to another are received
 /// in the order in which they were sent.
-enum class Queue { gather, reduce, control, end };
-inline constexpr int queue_count = 4;
+enum class Queue { gather, reduce, control, end, roll };
+inline constexpr int queue_count = 5;
 
 enum class Kind { reduce_scatter, all_gather, all_reduce_max, all_reduce_sum, control, all_gather_values };
 const char* name_of(Queue queue);
@@ -36,6 +37,8 @@ class Transport {
   /// True once the message is through; the ticket is then void. Throws Error when what arrived has another
   /// tag or size (the ranks disagree about which collective comes next) or when the job has failed.
   virtual bool test(int ticket) = 0;
+  /// A rank from which a message waits that no irecv has been posted for, if there is one.
+  virtual std::optional<int> probe(Queue queue) = 0;
   /// Called now and then while nothing is in flight.
   virtual void progress() = 0;
 

@@ -275,6 +275,7 @@ void probe_steps(Engine& engine, const Batches& batches, const optim::Schedule& 
 void probe(Session& session, const config::Resolved& resolved, const ProbeOptions& options) {
   comm::Communicator& communicator = session.communicator();
   config::Config config = resolved.config;
+  communicator.watch({.timeout_seconds = static_cast<double>(config.ddp_timeout)});
   // A probe compares single steps: without a word from the user the rate stays what it is.
   if (!resolved.is_set("lr_scheduler_type")) config.lr_scheduler_type = "constant";
   Batches batches;

@@ -110,9 +110,10 @@ class Communicator {
   void together(const std::function<void()>& work);
 
   /// From now on a collective in which nothing moves for that long ends the job with exit code 75 and a
-  /// message that names it (kind, name, size, queue, sequence number) and the ranks that did not come. The
-  /// latest collectives of this rank then lie in the trace folder as JSON; SIGQUIT writes them at any time,
-  /// and the run goes on.
+  /// message that names it (kind, name, size, queue, sequence number) and the ranks that did not come: before
+  /// it speaks, a rank asks all others where they are, and names those that do not answer, or that answer and
+  /// wait nowhere, with what they say; the lowest rank that waits speaks for all. The latest collectives of
+  /// this rank then lie in the trace folder as JSON; SIGQUIT writes them at any time, and the run goes on.
   virtual void watch(const WatchOptions& options) = 0;
   /// The latest collectives of this rank as JSON: kind, name, queue, sequence number, bytes, and when each
   /// was enqueued, begun and done, in seconds since the rank started.
