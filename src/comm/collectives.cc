@@ -135,6 +135,11 @@ Steps all_gather_steps(Call& call, AllGatherArgs args) {
 
 namespace {
 
+std::byte* values_at(const AllGatherValuesArgs& args, int rank, const Chunk& chunk) {
+  const auto element = static_cast<std::int64_t>(size_of(args.dtype));
+  return static_cast<std::byte*>(args.buffer) + (rank * args.count + chunk.start) * element;
+}
+
 // One chunk of the own slice, encoded, to all ranks.
 void post_values(Messages& messages, const Place& place, const Staging& staging,
                  const AllGatherValuesArgs& args, const Chunk& chunk) {
@@ -144,19 +149,15 @@ void post_values(Messages& messages, const Place& place, const Staging& staging,
     messages.receive(peer, staging.arriving(chunk.set, peer), bytes);
   }
   std::byte* encoded = staging.leaving(chunk.set, place.rank);
-  encode(args.wire, args.buffer + place.rank * args.count + chunk.start, chunk.count, encoded);
+  encode_values(args.wire, args.dtype, values_at(args, place.rank, chunk), chunk.count, encoded);
   for (int d = 1; d < place.size; ++d) messages.send(to_peer(place, d), encoded, bytes);
 }
 
 void take_values(const Place& place, const Staging& staging, const AllGatherValuesArgs& args,
                  const Chunk& chunk) {
   for (int r = 0; r < place.size; ++r) {
-    const std::array<const void*, 1> part = {r == place.rank ? staging.leaving(chunk.set, r)
-                                                             : staging.arriving(chunk.set, r)};
-    sum_parts({.wire = args.wire,
-               .parts = part,
-               .to = args.buffer + r * args.count + chunk.start,
-               .count = chunk.count});
+    const std::byte* part = r == place.rank ? staging.leaving(chunk.set, r) : staging.arriving(chunk.set, r);
+    decode_values(args.wire, part, chunk.count, args.dtype, values_at(args, r, chunk));
   }
 }
 
@@ -165,9 +166,9 @@ void take_values(const Place& place, const Staging& staging, const AllGatherValu
 Steps all_gather_values_steps(Call& call, Staging staging, AllGatherValuesArgs args) {
   const Place& place = call.place();
   if (place.size == 1) co_return;
-  if (args.wire == Wire::f32) {
+  if (args.wire == Wire::f32 || (args.wire == Wire::bf16 && args.dtype == DType::bf16)) {
     Steps plain = all_gather_steps(
-        call, {.buffer = args.buffer, .bytes = args.count * static_cast<std::int64_t>(sizeof(float))});
+        call, {.buffer = args.buffer, .bytes = args.count * static_cast<std::int64_t>(size_of(args.dtype))});
     while (!plain.resume()) co_await pause;
     co_return;
   }

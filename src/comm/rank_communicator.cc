@@ -22,9 +22,9 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Elements of all parts of one staging set together. The reduce queue's chunks stay near 1 MiB at four ranks,
-// so that a sum finds them in the cache; on the gather queue only small values are reduced.
+// so that a sum finds them in the cache; the gather queue stages only values that travel in a narrow format.
 constexpr std::int64_t reduce_elements = std::int64_t{1} << 20;
-constexpr std::int64_t gather_elements = std::int64_t{1} << 15;
+constexpr std::int64_t gather_elements = std::int64_t{1} << 18;
 // How long a rank that ends because of an error waits for collectives under way.
 constexpr auto patience_for_collectives = std::chrono::seconds(2);
 
@@ -244,6 +244,7 @@ void RankCommunicator::all_gather(Stream& stream, const AllGatherArgs& args) {
 void RankCommunicator::all_gather_values(Stream& stream, const AllGatherValuesArgs& args) {
   const Queue queue = queue_of(stream);
   check_sizes(place_.size, args.count, sizeof(float));
+  check(args.dtype == DType::f32 || args.dtype == DType::bf16, "all_gather_values takes f32 or bf16");
   if (nothing_moves()) return;
   check(args.count == 0 || args.buffer != nullptr, "all_gather_values has its buffer");
   auto timed = begin(Kind::all_gather_values, queue, args.name,

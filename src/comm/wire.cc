@@ -57,14 +57,19 @@ std::uint8_t int8_code(float y) {
   return static_cast<std::uint8_t>(clamped);
 }
 
-void encode_blocks(Wire wire, const float* from, std::int64_t count, std::byte* to) {
-  auto* codes = reinterpret_cast<std::uint8_t*>(to + blocks_of(count) * sizeof(float));
+// Where the factors and the codes of a part lie, or of what is behind its first elements.
+struct Blocks {
+  std::byte* scales = nullptr;
+  std::uint8_t* codes = nullptr;
+};
+
+void encode_blocks(Wire wire, const float* from, std::int64_t count, const Blocks& to) {
   for (std::int64_t start = 0, block = 0; start < count; start += wire_block, ++block) {
     const std::int64_t n = std::min(wire_block, count - start);
     const float* x = from + start;
-    std::uint8_t* code = codes + start;
+    std::uint8_t* code = to.codes + start;
     const float scale = scale_of(x, n, wire == Wire::fp8 ? fp8_max(DType::e4m3) : 127.0f);
-    std::memcpy(to + block * sizeof(float), &scale, sizeof(float));
+    std::memcpy(to.scales + block * sizeof(float), &scale, sizeof(float));
     // A division, not a product with the inverse: the inverse of a subnormal factor is infinite.
     if (!(scale > 0.0f)) {  // all zero, or not finite: the factor says it all, times 1
       std::fill_n(code, n, wire == Wire::fp8 ? std::uint8_t{0x38} : std::uint8_t{1});
@@ -122,12 +127,46 @@ std::size_t wire_bytes(Wire wire, std::int64_t count) {
 }
 
 void encode(Wire wire, const float* from, std::int64_t count, void* to) {
+  encode_values(wire, DType::f32, from, count, to);
+}
+
+void encode_values(Wire wire, DType dtype, const void* from, std::int64_t count, void* to) {
   check(wire != Wire::f32, "an f32 wire is not encoded");
-  if (wire == Wire::bf16) {
-    auto* out = static_cast<std::uint16_t*>(to);
-    for (std::int64_t i = 0; i < count; ++i) out[i] = to_bf16(from[i]);
-  } else {
-    encode_blocks(wire, from, count, static_cast<std::byte*>(to));
+  check(dtype == DType::f32 || dtype == DType::bf16, "values that are encoded are f32 or bf16");
+  auto* bytes = static_cast<std::byte*>(to);
+  auto* codes = reinterpret_cast<std::uint8_t*>(bytes + blocks_of(count) * sizeof(float));
+  std::array<float, tile> converted;
+  for (std::int64_t start = 0; start < count; start += tile) {
+    const std::int64_t n = std::min(tile, count - start);
+    const float* x = converted.data();
+    if (dtype == DType::f32) {
+      x = static_cast<const float*>(from) + start;
+    } else {
+      const auto* values = static_cast<const std::uint16_t*>(from) + start;
+      for (std::int64_t i = 0; i < n; ++i) converted[i] = from_bf16(values[i]);
+    }
+    if (wire == Wire::bf16) {
+      auto* out = static_cast<std::uint16_t*>(to) + start;
+      for (std::int64_t i = 0; i < n; ++i) out[i] = to_bf16(x[i]);
+    } else {
+      encode_blocks(wire, x, n, {.scales = bytes + blocks_of(start) * sizeof(float), .codes = codes + start});
+    }
+  }
+}
+
+void decode_values(Wire wire, const void* part, std::int64_t count, DType dtype, void* to) {
+  check(wire != Wire::f32, "an f32 wire is not decoded");
+  check(dtype == DType::f32 || dtype == DType::bf16, "values are decoded to f32 or bf16");
+  std::array<float, tile> decoded;
+  for (std::int64_t start = 0; start < count; start += tile) {
+    const std::int64_t n = std::min(tile, count - start);
+    if (dtype == DType::f32) {
+      decode(wire, part, count, start, n, static_cast<float*>(to) + start);
+      continue;
+    }
+    decode(wire, part, count, start, n, decoded.data());
+    auto* out = static_cast<std::uint16_t*>(to) + start;
+    for (std::int64_t i = 0; i < n; ++i) out[i] = to_bf16(decoded[i]);
   }
 }
 

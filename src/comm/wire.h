@@ -20,6 +20,11 @@ std::size_t wire_bytes(Wire wire, std::int64_t count);
 /// A block of fp8 or int8 that holds an infinity or a NaN arrives as NaN, so that it is seen and not clipped.
 void encode(Wire wire, const float* from, std::int64_t count, void* to);
 
+/// The same for values that lie as `dtype`, f32 or bf16.
+void encode_values(Wire wire, DType dtype, const void* from, std::int64_t count, void* to);
+/// Decodes `count` encoded elements into values of `dtype`.
+void decode_values(Wire wire, const void* part, std::int64_t count, DType dtype, void* to);
+
 struct SumArgs {
   Wire wire = Wire::f32;
   std::span<const void* const> parts;  ///< by rank, [count] as encoded

@@ -27,7 +27,9 @@ constexpr const char* kBuckets = "messages are cut by segment, not by bucket";
 constexpr const char* kStage3 = "belongs to stage 3 of DeepSpeed's own engine";
 constexpr const char* kMonitor = "this program reports by itself (report_to, trainer_log.jsonl)";
 constexpr const char* kFp16 = "fp16 is not built; use bf16";
-constexpr const char* kQuantised = "compressed communication is not built; use reduce_dtype: bf16";
+constexpr const char* kQuantised =
+    "say it by this program's own keys: reduce_dtype: int8 or fp8 for gradients, gather_dtype: fp8 for "
+    "parameters";
 constexpr const char* kParams = "offloading parameters is not built";
 constexpr const char* kEngine = "belongs to DeepSpeed's own engine";
 

@@ -124,7 +124,7 @@ const RefusedKey kRefused[] = {
     {"export_quantization_bit", kInt, "", "exports are not quantised"},
     {"fp16", kBool, "false", "fp16 needs loss scaling, which is not built; use bf16: true"},
     {"fp8_enable_fsdp_float8_all_gather", kBool, "false",
-     "compressed gathers are not built; use gather_dtype: compute"},
+     "FP8 weights travel as FP8 by themselves, and others with gather_dtype: fp8"},
     {"rope_scaling", kText, "none", "positions follow the model's config.json; change rope_scaling there"},
     {"resize_vocab", kBool, "false", kTokens},
     {"add_tokens", kList, "", kTokens},

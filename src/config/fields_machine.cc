@@ -72,11 +72,12 @@ void add_sharding(Table& t) {
          "whatever it is. Vectors and small groups travel in fp32.")
       .one_of({"fp32", "bf16", "fp8", "int8"})
       .decides_numbers();
-  t.used("gather_dtype", &Config::gather_dtype,
-         "What parameters travel as; compute is the format that the matrix products read.")
+  t.used(
+       "gather_dtype", &Config::gather_dtype,
+       "What parameters of matrices travel as at stages 1 to 3; compute is the format that the matrix "
+       "products read. bf16 and fp8 (blocks of 128 with a scale) matter where that is wider: all ranks then "
+       "compute with the values that travelled.")
       .one_of({"compute", "bf16", "fp8"})
-      .refuse("bf16", "parameters travel in the format that is computed with; use compute")
-      .refuse("fp8", "compressed gathers are not built; use compute")
       .decides_numbers();
   t.used("deterministic", &Config::deterministic,
          "true: the same bits at every stage, with overlap or without; auto is true on the CPU and false on "

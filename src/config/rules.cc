@@ -118,6 +118,12 @@ class Rules {
   }
 
   void storage() {
+    if (c_.gather_dtype != "compute" && c_.zero_stage == 0) {
+      complain({.what = "'gather_dtype: " + c_.gather_dtype + "' has no meaning with 'zero_stage: 0'",
+                .expected = "parameters that are gathered, as at stages 1 to 3",
+                .where = both("gather_dtype", "zero_stage"),
+                .fix = "set zero_stage to 1, 2 or 3, or remove gather_dtype"});
+    }
     if (c_.optim_state_cpu_offload && c_.device == "cuda") {
       complain({.what = "'optim_state_cpu_offload: true' is not supported with 'device: cuda'",
                 .where = both("optim_state_cpu_offload", "device"),

@@ -48,9 +48,17 @@ void Gatherer::gather(int group, Stream& compute) {
     if (s.padded == 0) continue;
     std::uint8_t* place = s.copy + s.copy_bytes(s.own);
     if (s.shard != place) device_.copy(stream, place, s.shard, s.copy_bytes(s.slice));
-    communicator_.all_gather(stream, {.name = s.spec->name.c_str(),
-                                      .buffer = s.copy,
-                                      .bytes = static_cast<std::int64_t>(s.copy_bytes(s.slice))});
+    if (s.gathered_narrow()) {
+      communicator_.all_gather_values(stream, {.name = s.spec->name.c_str(),
+                                               .buffer = s.copy,
+                                               .dtype = s.dtype,
+                                               .count = s.slice,
+                                               .wire = s.gather});
+    } else {
+      communicator_.all_gather(stream, {.name = s.spec->name.c_str(),
+                                        .buffer = s.copy,
+                                        .bytes = static_cast<std::int64_t>(s.copy_bytes(s.slice))});
+    }
     if (s.transposed != nullptr) transpose(s, stream);
   }
   stream.record(*at(group).gathered);

@@ -57,8 +57,7 @@ Event& Reducer::reduced(int group) {
 }
 
 comm::Wire Reducer::wire_of(const Segment& s) const {
-  const bool narrow = s.spec->kind == model::ParameterKind::matrix && s.spec->used >= kNarrowFrom;
-  return narrow ? wire_ : comm::Wire::f32;
+  return may_be_narrow(*s.spec) ? wire_ : comm::Wire::f32;
 }
 
 void Reducer::begin_step(int micro_batches) {

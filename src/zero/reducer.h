@@ -10,10 +10,6 @@
 
 namespace octet::zero {
 
-/// Segments of fewer elements, and those of vectors, always travel in fp32: norms and biases are few, and
-/// their gradients steer everything behind them.
-inline constexpr std::int64_t kNarrowFrom = 1024;
-
 /// Gradient buffers, and their way into the sums over ranks and micro-batches.
 ///
 /// A group's buffers are fresh when they hold nothing of this sum yet: at the first micro-batch, or at every

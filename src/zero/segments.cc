@@ -14,6 +14,12 @@ DType copy_dtype(const model::SegmentSpec& spec, const precision::Recipe& recipe
   return recipe.compute;
 }
 
+/// The format in which a segment is gathered, if it is narrower than what lies there.
+comm::Wire gather_wire(const Segment& s, const Options& options) {
+  const bool narrower = options.gather_wire == comm::Wire::bf16 ? s.dtype == DType::f32 : !is_fp8(s.dtype);
+  return narrower && may_be_narrow(*s.spec) ? options.gather_wire : comm::Wire::f32;
+}
+
 /// Which groups share buffers: the embedding and the head have their own, since they may be in use beside
 /// any block; blocks take turns on two, one in use and one being filled or drained.
 int shared_slot(int group, int groups) {
@@ -64,6 +70,14 @@ void reserve_parameters(Segments& all, Arena& arena, const Policy& policy) {
   all.each([&](Segment& s) {
     const auto state = static_cast<std::size_t>(s.state_count);
     if (!policy.shard_parameters) {
+      if (s.gathered_narrow()) {
+        s.copy = arena.reserve_as<std::uint8_t>("parameters/copies", s.copy_bytes(s.padded));
+        s.master = arena.reserve_as<float>("parameters/master", state);
+        s.shard = s.master_is_copy()
+                      ? reinterpret_cast<std::uint8_t*>(s.master)
+                      : arena.reserve_as<std::uint8_t>("parameters/shards", s.copy_bytes(s.slice));
+        return;
+      }
       if (s.master_is_copy()) {
         const char* name = policy.shard_state ? "parameters/copies" : "parameters/master";
         float* whole = arena.reserve_as<float>(name, static_cast<std::size_t>(s.padded));
@@ -106,6 +120,10 @@ void reserve_training(Segments& all, Arena& arena, const Policy& policy) {
 
 }  // namespace
 
+bool may_be_narrow(const model::SegmentSpec& spec) {
+  return spec.kind == model::ParameterKind::matrix && spec.used >= kNarrowFrom;
+}
+
 std::vector<Run> runs_within(const model::SegmentSpec& spec, std::int64_t begin, std::int64_t count) {
   std::vector<Run> runs;
   for (std::size_t t = 0; t < spec.tensors.size(); ++t) {
@@ -136,6 +154,7 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
       s.own = s.slice * place.rank;
       s.trained = spec.trainable && options.training;
       s.dtype = copy_dtype(spec, options.recipe);
+      if (policy.shard_state) s.gather = gather_wire(s, options);
       s.state_begin = policy.shard_state ? s.own : 0;
       s.state_count = policy.shard_state ? s.slice : s.padded;
       for (const model::TensorSpec& tensor : spec.tensors) {

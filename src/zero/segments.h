@@ -19,7 +19,9 @@ struct Segment {
   DType dtype = DType::f32;            ///< of the compute copy: f32, bf16 or FP8
   std::uint8_t* copy = nullptr;        ///< [padded] what the core reads
   std::uint8_t* transposed = nullptr;  ///< [padded] FP8: each tensor as [cols, rows], where products need it
-  std::uint8_t* shard = nullptr;  ///< [slice] own slice of the copy: inside `copy` unless parameters are cut
+  std::uint8_t* shard = nullptr;  ///< [slice] own slice of the copy before its gather: inside `copy` unless
+                                  ///< parameters are cut or travel in another format
+  comm::Wire gather = comm::Wire::f32;  ///< in which the copy is gathered; f32: as it lies
 
   std::int64_t state_begin = 0;  ///< masters and moments held: [state_begin, state_begin + state_count)
   std::int64_t state_count = 0;
@@ -34,10 +36,17 @@ struct Segment {
   std::vector<ops::AdamWSpan> spans;  ///< tensors inside the state held, from state_begin
 
   bool master_is_copy() const { return dtype == DType::f32; }
+  bool gathered_narrow() const { return gather != comm::Wire::f32; }
   std::size_t copy_bytes(std::int64_t count) const {
     return static_cast<std::size_t>(count) * size_of(dtype);
   }
 };
+
+/// Segments of fewer elements, and those of vectors, always travel as they lie: norms and biases are few, and
+/// they steer everything behind them.
+inline constexpr std::int64_t kNarrowFrom = 1024;
+/// True for a segment that may travel in a narrow format.
+bool may_be_narrow(const model::SegmentSpec& spec);
 
 /// A run of one tensor inside a range of its segment.
 struct Run {

@@ -513,4 +513,32 @@ inline void expect_narrow_gathers_to_agree(Communicator& communicator) {
   }
 }
 
+/// A buffer of bf16 is left with the values that a buffer of the same numbers in fp32 is left with, rounded.
+inline void expect_gathers_of_bf16_to_agree(Communicator& communicator) {
+  const int rank = communicator.rank();
+  const int size = communicator.size();
+  for (const Wire wire : {Wire::f32, Wire::bf16, Wire::fp8, Wire::int8}) {
+    for (const std::int64_t count : slice_sizes(size)) {
+      std::vector<std::uint16_t> narrow(static_cast<std::size_t>(size * count), 1);
+      std::vector<float> wide(narrow.size(), -1.0f);
+      const auto own = input_of(rank, count, 11);
+      for (std::int64_t i = 0; i < count; ++i) {
+        const auto at = static_cast<std::size_t>(rank * count + i);
+        narrow[at] = to_bf16(own[static_cast<std::size_t>(i)]);
+        wide[at] = from_bf16(narrow[at]);
+      }
+      Stream& stream = communicator.gather_stream();
+      communicator.all_gather_values(
+          stream,
+          {.name = "bf16", .buffer = narrow.data(), .dtype = DType::bf16, .count = count, .wire = wire});
+      communicator.all_gather_values(stream,
+                                     {.name = "f32", .buffer = wide.data(), .count = count, .wire = wire});
+      stream.synchronize();
+      std::size_t other = 0;
+      for (std::size_t i = 0; i < narrow.size(); ++i) other += narrow[i] != to_bf16(wide[i]);
+      EXPECT_EQ(other, 0u) << static_cast<int>(wire) << " " << count;
+    }
+  }
+}
+
 }  // namespace octet::comm

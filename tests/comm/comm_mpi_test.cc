@@ -71,6 +71,9 @@ TEST(MpiRanks, ErrorsAreAgreedUpon) {
 TEST(MpiRanks, NarrowGathersLeaveTheSameBitsEverywhere) {
   expect_narrow_gathers_to_agree(*world);
 }
+TEST(MpiRanks, GathersOfBf16AgreeWithThoseOfFp32) {
+  expect_gathers_of_bf16_to_agree(*world);
+}
 TEST(MpiRanks, TrafficIsCounted) {
   expect_traffic_to_be_counted(*world);
 }

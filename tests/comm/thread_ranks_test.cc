@@ -60,6 +60,10 @@ TEST_P(ThreadRanks, NarrowGathersLeaveTheSameBitsEverywhere) {
   on_all([](Communicator& c, Device&) { expect_narrow_gathers_to_agree(c); });
 }
 
+TEST_P(ThreadRanks, GathersOfBf16AgreeWithThoseOfFp32) {
+  on_all([](Communicator& c, Device&) { expect_gathers_of_bf16_to_agree(c); });
+}
+
 INSTANTIATE_TEST_SUITE_P(Sizes, ThreadRanks, testing::Values(1, 2, 3, 4, 5, 8, 16),
                          [](const auto& test) { return "np" + std::to_string(test.param); });
 

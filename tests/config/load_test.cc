@@ -267,7 +267,6 @@ TEST(Load, WhatIsNotBuiltIsRefusedWithAReason) {
                            "grad_dtype: bf16",
                            "optim_dtype: bf16",
                            "save_async: true",
-                           "gather_dtype: bf16",
                            "deterministic: strict",
                            "fp8_enable_fsdp_float8_all_gather: true",
                            "adapter_name_or_path: a",
@@ -278,6 +277,12 @@ TEST(Load, WhatIsNotBuiltIsRefusedWithAReason) {
     EXPECT_SAYS(refusal(yaml), "is not supported");
     EXPECT_SAYS(refusal(yaml), "to do:") << yaml;
   }
+}
+
+TEST(Load, ANarrowGatherNeedsSomethingToGather) {
+  EXPECT_SAYS(refusal("gather_dtype: fp8"), "'gather_dtype: fp8' has no meaning with 'zero_stage: 0'");
+  EXPECT_EQ(read("gather_dtype: fp8\nzero_stage: 1\n").config.gather_dtype, "fp8");
+  EXPECT_EQ(read("gather_dtype: bf16\nzero_stage: 3\n").config.gather_dtype, "bf16");
 }
 
 TEST(Load, TheirHarmlessValuesAreAccepted) {

@@ -58,9 +58,10 @@ struct AllGatherArgs {
 /// end with the decoded values, so that they hold the same bits.
 struct AllGatherValuesArgs {
   const char* name = "";
-  float* buffer = nullptr;  ///< [size * count] device memory; the own slice is in its place
-  std::int64_t count = 0;   ///< elements of one slice
-  Wire wire = Wire::f32;
+  void* buffer = nullptr;    ///< [size * count] device memory; the own slice is in its place
+  DType dtype = DType::f32;  ///< of the buffer: f32, or bf16, to which decoded values are rounded
+  std::int64_t count = 0;    ///< elements of one slice
+  Wire wire = Wire::f32;     ///< f32: values travel as they lie
 };
 
 /// When a collective counts as lost, and where its rank says what it did.
@@ -126,7 +127,7 @@ class Communicator {
   [[noreturn]] virtual void abort(int code) = 0;
 };
 
-/// Bytes that a communicator of `size` ranks reserves on its device for messages on their way: 12 to 13 MB,
+/// Bytes that a communicator of `size` ranks reserves on its device for messages on their way: 14 to 17 MB,
 /// or none for one rank. For plans made before there is a communicator.
 std::size_t staging_bytes(int size);
 

@@ -29,6 +29,10 @@ struct Options {
   /// false: parameters only, for evaluation and generation: no gradients, no moments, no steps.
   bool training = true;
   comm::Wire wire = comm::Wire::f32;  ///< of gradients of large matrices, at stage 0 of their sums as well
+  /// bf16, fp8: the format in which large matrices are gathered where the compute copy is wider; the core
+  /// then computes with the decoded values on every rank, the owner included. f32: as the copy lies. Nothing
+  /// is gathered at stage 0, nor by a lone rank.
+  comm::Wire gather_wire = comm::Wire::f32;
   precision::Recipe recipe;
   optim::AdamWOptions adamw;
   double max_grad_norm = 1.0;  ///< 0: no clipping
