@@ -25,6 +25,7 @@ int probe_command(const Arguments& arguments);
 int inspect_command(const Arguments& arguments);
 int export_command(const Arguments& arguments);
 int generate_command(const Arguments& arguments);
+int bench_command(const Arguments& arguments);
 int quickstart_command(const Arguments& arguments);
 
 }  // namespace octet::cli

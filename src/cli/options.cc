@@ -14,14 +14,20 @@ Options::Options(const std::string& name, const std::string& summary) : app_(sum
 bool Options::parse(const Arguments& arguments) {
   // CLI11 takes arguments from the back.
   Arguments reversed(arguments.rbegin(), arguments.rend());
+  const auto is_setting = [this](const std::string& word) {
+    return std::ranges::find(settings_, word.substr(0, word.find('='))) != settings_.end();
+  };
   // key=value would be taken as a positional argument: set it aside first.
   const auto is_override = [](const std::string& word) {
     const std::size_t equals = word.find('=');
     return !word.starts_with('-') && equals != std::string::npos && equals > 0 &&
            word.find_first_of("/ ") >= equals;
   };
+  for (std::string& word : reversed) {
+    if (is_override(word) && is_setting(word)) word.insert(0, "--");
+  }
   for (const auto& word : arguments) {
-    if (takes_overrides_ && is_override(word)) overrides_.push_back(word);
+    if (takes_overrides_ && is_override(word) && !is_setting(word)) overrides_.push_back(word);
   }
   if (takes_overrides_) std::erase_if(reversed, is_override);
   try {

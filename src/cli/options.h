@@ -15,6 +15,13 @@ class Options {
  public:
   Options(const std::string& name, const std::string& summary);
   CLI::App& app() { return app_; }
+  /// An option of the command that may also be written like a configuration key: "--name value",
+  /// "--name=value" or "name=value".
+  template <typename T>
+  CLI::Option* setting(const std::string& name, T& value, const std::string& description) {
+    settings_.push_back(name);
+    return app_.add_option("--" + name, value, description);
+  }
   /// Parses. Returns false when --help was asked for and printed. Throws Error (usage) for a wrong call.
   bool parse(const Arguments& arguments);
   /// What was not an option of the command. Only with take_overrides().
@@ -25,6 +32,7 @@ class Options {
  private:
   CLI::App app_;
   bool takes_overrides_ = false;
+  Arguments settings_;
   Arguments overrides_;
 };
 

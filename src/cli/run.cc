@@ -25,6 +25,7 @@ const std::vector<Command>& commands() {
        CommandPlace::one_rank},
       {"export", "turn a checkpoint into a Hugging Face folder", export_command, CommandPlace::one_rank},
       {"generate", "answer questions from the terminal or a file", generate_command},
+      {"bench", "measure training steps of a model's shape on random tokens", bench_command},
       {"quickstart", "make a small task, tokenizer, model and configuration to train at once",
        quickstart_command, CommandPlace::one_rank},
   };

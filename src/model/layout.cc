@@ -1,11 +1,13 @@
 #include "octet/model/layout.h"
 
+#include <algorithm>
 #include <initializer_list>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
-#include "octet/base/random.h"
 #include "octet/model/build.h"
+#include "octet/ops/elementwise.h"
+#include "octet/ops/random.h"
 
 namespace octet::model {
 namespace {
@@ -149,19 +151,27 @@ ParameterLayout build_layout(const Architecture& a) {
   return layout;
 }
 
-void initialise(const TensorSpec& tensor, std::uint64_t seed, std::int64_t begin, std::int64_t count,
-                float* out) {
-  check(begin >= 0 && count >= 0 && begin <= tensor.count() - count, "a range lies inside its tensor");
-  const float constant = tensor.init == InitRule::ones ? 1.0f : 0.0f;
+void initialise(Stream& stream, const TensorSpec& tensor, const Initialisation& what) {
+  check(what.begin >= 0 && what.count >= 0 && what.begin <= tensor.count() - what.count,
+        "a range lies inside its tensor");
   for (const NamedPart& part : tensor.parts) {
-    const std::int64_t from = std::max(begin, part.begin);
-    const std::int64_t to = std::min(begin + count, part.begin + part.count);
-    const std::uint64_t key = hash64(part.name, seed);
-    for (std::int64_t i = from; i < to; ++i) {
-      const auto element = static_cast<std::uint64_t>(i - part.begin);
-      out[i - begin] = tensor.init == InitRule::normal
-                           ? tensor.init_std * normal(key, RandomUse::init, element)
-                           : constant;
+    const std::int64_t from = std::max(what.begin, part.begin);
+    const std::int64_t to = std::min(what.begin + what.count, part.begin + part.count);
+    if (from >= to) continue;
+    auto* out =
+        static_cast<std::byte*>(what.out) + static_cast<std::size_t>(from - what.begin) * size_of(what.dtype);
+    if (tensor.init == InitRule::normal) {
+      ops::random_normal(stream, {.seed = hash64(part.name, what.seed),
+                                  .first = static_cast<std::uint64_t>(from - part.begin),
+                                  .deviation = tensor.init_std,
+                                  .out = out,
+                                  .dtype = what.dtype,
+                                  .count = to - from});
+    } else if (tensor.init == InitRule::ones) {
+      check(what.dtype == DType::f32, "what begins at one is stored in f32");
+      ops::fill(stream, reinterpret_cast<float*>(out), 1.0f, to - from);
+    } else {
+      stream.device().zero(stream, out, static_cast<std::size_t>(to - from) * size_of(what.dtype));
     }
   }
 }

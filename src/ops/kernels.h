@@ -12,6 +12,7 @@
 #include "octet/ops/normed_rope.h"
 #include "octet/ops/optimizer.h"
 #include "octet/ops/quantize.h"
+#include "octet/ops/random.h"
 #include "octet/ops/rms_norm.h"
 #include "octet/ops/rope.h"
 
@@ -111,6 +112,7 @@ constexpr std::int64_t rms_norm_backward_block(std::int64_t rows) {
   OP(add, AddArgs)                                           \
   OP(sum_in_order, SumInOrderWork)                           \
   OP(fill, FillArgs)                                         \
+  OP(random_normal, RandomNormalArgs)                        \
   OP(square_sum, SquareSumArgs)                              \
   OP(finish_norm, FinishNormArgs)                            \
   OP(adamw, AdamWWork)

@@ -2,12 +2,6 @@
 
 namespace octet::report {
 
-double flops_per_token(const ModelNumbers& m, double sequence) {
-  return 6.0 * static_cast<double>(m.parameters) + 6.0 * static_cast<double>(m.layers) * sequence *
-                                                       static_cast<double>(m.heads) *
-                                                       static_cast<double>(m.head_dim);
-}
-
 double flop_utilisation(double flops, double tokens_per_second, std::int64_t devices, double peak) {
   if (!(flops > 0) || !(tokens_per_second > 0) || devices < 1 || !(peak > 0)) return 0;
   return flops * tokens_per_second / (static_cast<double>(devices) * peak);

@@ -134,26 +134,7 @@ void Engine::load_weights(const std::string& folder) {
 }
 
 void Engine::initialise(std::uint64_t seed) {
-  // Slices carry Hugging Face names; values are made by the stored tensor that holds the part.
-  struct Home {
-    const model::TensorSpec* tensor;
-    std::int64_t begin;
-  };
-  std::map<std::string, Home> homes;
-  for (const auto& group : store_->layout().groups) {
-    for (const auto& segment : group.segments) {
-      for (const auto& tensor : segment.tensors) {
-        for (const auto& part : tensor.parts) homes[part.name] = {&tensor, part.begin};
-      }
-    }
-  }
-  store_->initialise(*compute_, [&](const std::vector<TensorSlice>& slices) {
-    for (const TensorSlice& slice : slices) {
-      const Home& home = homes.at(slice.name);
-      model::initialise(*home.tensor, seed, home.begin + slice.begin, slice.count,
-                        static_cast<float*>(slice.data));
-    }
-  });
+  store_->initialise(*compute_, seed);
 }
 
 void Engine::check_batch(const data::HostBatch& batch) const {

@@ -8,6 +8,7 @@
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/device/host_mirror.h"
+#include "octet/model/build.h"
 #include "reducer.h"
 #include "segments.h"
 #include "slices.h"
@@ -191,6 +192,21 @@ void ParameterStore::initialise(Stream& compute,
       parts_->needed.send();
     });
   }
+  refresh_copies(compute, Scales::from_weights);
+}
+
+void ParameterStore::initialise(Stream& compute, std::uint64_t seed) {
+  synchronize(compute);
+  parts_->segments.each([&](Segment& s) {
+    for (const Run& run : runs_within(*s.spec, s.state_begin, s.state_count)) {
+      const model::TensorSpec& tensor = s.spec->tensors[run.tensor];
+      model::initialise(compute, tensor,
+                        {.seed = seed,
+                         .begin = s.state_begin + run.begin - tensor.offset,
+                         .count = run.count,
+                         .out = s.master + run.begin});
+    }
+  });
   refresh_copies(compute, Scales::from_weights);
 }
 

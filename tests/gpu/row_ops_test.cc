@@ -10,6 +10,7 @@
 #include "octet/ops/embedding.h"
 #include "octet/ops/gated_activation.h"
 #include "octet/ops/quantize.h"
+#include "octet/ops/random.h"
 #include "octet/ops/rms_norm.h"
 #include "octet/ops/rope.h"
 
@@ -395,6 +396,25 @@ TEST(Elementwise, ConversionsAddsAndFillsGiveTheSameBits) {
           s.out("filled", b, n, DType::f32);
         },
         {});
+  }
+}
+
+TEST(RandomNormal, GivesTheNumbersOfTheCpu) {
+  for (const std::int64_t count : {1, 127, 100001}) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      both(
+          [&](Side& side) {
+            const Matrix out = side.put(Tensor(dtype, 1, count));
+            random_normal(side, {.seed = 8,
+                                 .first = 7000000000,
+                                 .deviation = 0.02f,
+                                 .out = out.data,
+                                 .dtype = dtype,
+                                 .count = count});
+            side.out("normal", out);
+          },
+          {.relative = 0x1p-22, .bf16_steps = 1});
+    }
   }
 }
 

@@ -78,6 +78,14 @@ TEST(Layout, CountsTheParametersAndOperationsOfLlama31) {
   EXPECT_NEAR(flops_per_token(a, 4096), 48.25e9, 0.01e9);
 }
 
+/// Elements [begin, begin + count) of a fresh tensor.
+void initialise(const TensorSpec& tensor, std::uint64_t seed, std::int64_t begin, std::int64_t count,
+                float* out) {
+  const std::unique_ptr<Device> device = make_cpu_device();
+  const std::unique_ptr<Stream> stream = device->make_stream({.name = "test"});
+  model::initialise(*stream, tensor, {.seed = seed, .begin = begin, .count = count, .out = out});
+}
+
 TEST(Layout, FreshWeightsDependOnNameAndElementAlone) {
   const Architecture a = odd_model(false, true);
   const ParameterLayout layout = build_layout(a);

@@ -111,9 +111,11 @@ class ReplicatedSource : public ParameterSource {
   }
 
   void initialise(std::uint64_t seed) {
+    const std::unique_ptr<Device> host = make_cpu_device();
+    const std::unique_ptr<Stream> stream = host->make_stream({.name = "fresh weights"});
     for_each([&](std::size_t g, std::size_t s, std::size_t i, const TensorSpec& t) {
       std::vector<float> values(static_cast<std::size_t>(t.count()));
-      model::initialise(t, seed, 0, t.count(), values.data());
+      model::initialise(*stream, t, {.seed = seed, .count = t.count(), .out = values.data()});
       set(g, s, i, std::move(values));
     });
   }

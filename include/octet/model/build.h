@@ -19,11 +19,17 @@ ParameterLayout build_layout(const Architecture& architecture);
 inline constexpr std::size_t kBlockMatrices = 0;
 inline constexpr std::size_t kBlockVectors = 1;
 
-/// Initial values of elements [begin, begin + count) of a stored tensor, f32, into out[0 … count). A value
-/// depends on the seed, the Hugging Face name and the element's index in that tensor alone, so that neither
-/// world size nor fusing changes it.
-void initialise(const TensorSpec& tensor, std::uint64_t seed, std::int64_t begin, std::int64_t count,
-                float* out);
+/// Enqueues the initial values of elements [begin, begin + count) of a stored tensor into device memory
+/// out[0 … count), f32 or bf16. A value depends on the seed, the Hugging Face name and the element's index in
+/// that tensor alone (ops::random_normal), so that neither world size nor fusing changes it.
+struct Initialisation {
+  std::uint64_t seed = 0;
+  std::int64_t begin = 0;
+  std::int64_t count = 0;
+  void* out = nullptr;
+  DType dtype = DType::f32;
+};
+void initialise(Stream& stream, const TensorSpec& tensor, const Initialisation& what);
 
 /// Floating-point operations of training one token in a sequence of `length` tokens, forward and backward,
 /// no recomputation: 6 x (parameters without the input embedding) + 6 x layers x length x heads x head_dim

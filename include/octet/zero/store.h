@@ -77,6 +77,9 @@ class ParameterStore final : public model::ParameterSource {
   /// needs (f32, by Hugging Face name, in host memory) and writes every element; where the host does not
   /// reach the device's memory it is called several times with a part of them. All ranks call it.
   void initialise(Stream& compute, const std::function<void(const std::vector<TensorSlice>&)>& fill);
+  /// Fills the masters with fresh values (model::initialise), made where they lie, and makes the compute
+  /// copies. All ranks call it.
+  void initialise(Stream& compute, std::uint64_t seed);
   /// Makes compute copies and FP8 weights from the masters, gathered where needed. All ranks call it.
   void refresh_copies(Stream& compute, Scales scales);
 

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "octet/config/config.h"
+#include "octet/train/session.h"
+
+namespace octet::train {
+
+struct BenchOptions {
+  std::string model;        ///< model::find_shape
+  std::int64_t steps = 10;  ///< timed
+  std::int64_t warmup = 3;
+  double label_share = 1.0;  ///< of the tokens that are trained, at the end of each sequence; in (0, 1]
+};
+
+/// Speed of whole training steps. The same on all ranks, but memory, which is the most that any rank holds.
+struct BenchResult {
+  std::int64_t parameters = 0;
+  std::int64_t tokens = 0;  ///< of an optimizer step, over all ranks
+  double setup_seconds = 0;
+  double median_seconds = 0, least_seconds = 0, most_seconds = 0;  ///< of a step
+  double tokens_per_second = 0;                                    ///< of the median step
+  double utilisation = 0;  ///< model FLOPs over the yardstick of report/throughput.h, all devices
+  double first_loss = 0, last_loss = 0;
+  std::size_t reserved_bytes = 0;  ///< by name, before the first step
+  std::size_t used_bytes = 0;      ///< of the device, by all its processes; of this process on a CPU
+  std::string audit;               ///< what ran in FP8
+};
+
+/// Trains fresh weights on random tokens with the engine, store and core of training: sequences of
+/// cutoff_len, per_device_train_batch_size of them in a micro-batch, as many micro-batches as the
+/// configuration makes a step of. Reads no data set and no weights. All ranks call it. Throws Error when a
+/// loss is not finite, and when FP8 is asked for and no product ran in it.
+BenchResult bench(Session& session, const config::Config& config, const BenchOptions& options);
+
+}  // namespace octet::train

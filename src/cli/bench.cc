@@ -1,0 +1,109 @@
+#include "octet/train/bench.h"
+
+#include <cstdio>
+
+#include "octet/base/json.h"
+#include "octet/base/strings.h"
+#include "octet/model/shapes.h"
+#include "options.h"
+
+namespace octet::cli {
+namespace {
+
+std::string precision_of(const config::Config& config) {
+  const std::string base = config.bf16 || config.pure_bf16 ? "bf16" : "fp32";
+  return config.fp8 ? "FP8 " + config.fp8_recipe + " in " + base : base;
+}
+
+void print_table(const config::Config& c, train::Session& session, const train::BenchOptions& o,
+                 const train::BenchResult& r) {
+  std::printf("model            %s, %s parameters\n", o.model.c_str(), with_commas(r.parameters).c_str());
+  std::printf("device           %s, %d rank%s\n", session.device().description().c_str(),
+              session.place().size, session.place().size == 1 ? "" : "s");
+  std::printf("precision        %s, zero_stage %lld, recompute %s\n", precision_of(c).c_str(),
+              static_cast<long long>(c.zero_stage), c.recompute().c_str());
+  std::printf("tokens of a step %s in micro-batches of %lld x %lld\n", with_commas(r.tokens).c_str(),
+              static_cast<long long>(c.per_device_train_batch_size), static_cast<long long>(c.cutoff_len));
+  std::printf("seconds a step   %.4f median, %.4f least, %.4f most of %lld\n", r.median_seconds,
+              r.least_seconds, r.most_seconds, static_cast<long long>(o.steps));
+  std::printf("tokens a second  %s\n", with_commas(static_cast<std::int64_t>(r.tokens_per_second)).c_str());
+  std::printf("model FLOPs used %.1f %% of 989.4 TFLOP/s a device\n", 100 * r.utilisation);
+  std::printf("memory           %s reserved, %s of the device in use\n",
+              human_bytes(static_cast<double>(r.reserved_bytes)).c_str(),
+              human_bytes(static_cast<double>(r.used_bytes)).c_str());
+  std::printf("loss             %.5f first, %.5f last\n", r.first_loss, r.last_loss);
+  std::printf("products         %s\n", r.audit.c_str());
+  std::printf("set-up           %.1f s\n", r.setup_seconds);
+}
+
+void print_json(const config::Config& c, train::Session& session, const train::BenchOptions& o,
+                const train::BenchResult& r) {
+  const Json line{{"model", o.model},
+                  {"parameters", r.parameters},
+                  {"device", session.device().description()},
+                  {"ranks", session.place().size},
+                  {"precision", precision_of(c)},
+                  {"zero_stage", c.zero_stage},
+                  {"recompute", c.recompute()},
+                  {"micro_batch", c.per_device_train_batch_size},
+                  {"length", c.cutoff_len},
+                  {"label_share", o.label_share},
+                  {"tokens", r.tokens},
+                  {"steps", o.steps},
+                  {"seconds_median", r.median_seconds},
+                  {"seconds_min", r.least_seconds},
+                  {"seconds_max", r.most_seconds},
+                  {"tokens_per_second", r.tokens_per_second},
+                  {"mfu", r.utilisation},
+                  {"reserved_bytes", r.reserved_bytes},
+                  {"used_bytes", r.used_bytes},
+                  {"first_loss", r.first_loss},
+                  {"last_loss", r.last_loss},
+                  {"setup_seconds", r.setup_seconds}};
+  std::printf("%s\n", line.dump().c_str());
+}
+
+std::string shapes_text() {
+  std::string text;
+  for (const std::string& name : model::shape_names()) text += (text.empty() ? "" : ", ") + name;
+  return text;
+}
+
+}  // namespace
+
+int bench_command(const Arguments& arguments) {
+  Options options("bench",
+                  "Measures whole training steps on random tokens and fresh weights; under `mpirun -np N` or "
+                  "alone. Configuration keys say how: cutoff_len (tokens of a sequence), "
+                  "per_device_train_batch_size, gradient_accumulation_steps, bf16 (true unless given), fp8, "
+                  "zero_stage, device, …");
+  options.take_overrides();
+  train::BenchOptions bench{.model = "tiny"};
+  bool json = false;
+  options.app()
+      .add_option("MODEL", bench.model,
+                  "folder with config.json (no weights needed), a config.json, or a shape: " + shapes_text())
+      ->capture_default_str();
+  options.setting("steps", bench.steps, "timed steps")->check(CLI::Range(1, 1000000))->capture_default_str();
+  options.setting("warmup", bench.warmup, "steps before them")
+      ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
+  options
+      .setting("label_share", bench.label_share,
+               "share of each sequence that is trained, as answers are in conversations")
+      ->check(CLI::Range(1e-6, 1.0))
+      ->capture_default_str();
+  options.app().add_flag("--json", json, "print one line of JSON");
+  if (!options.parse(arguments)) return 0;
+  config::Resolved resolved = config::load(options.overrides(), {.for_training = false});
+  config::Config& config = resolved.config;
+  if (!resolved.is_set("bf16") && !resolved.is_set("pure_bf16")) config.bf16 = true;
+  train::Session session(config.device);
+  return session.run([&] {
+    const train::BenchResult result = train::bench(session, config, bench);
+    if (session.prints()) (json ? print_json : print_table)(config, session, bench, result);
+    return 0;
+  });
+}
+
+}  // namespace octet::cli

@@ -1,0 +1,77 @@
+// Shapes of well-known models, as their config.json has them.
+#include "octet/model/shapes.h"
+
+#include <filesystem>
+#include <map>
+
+#include "octet/base/error.h"
+#include "octet/base/strings.h"
+
+namespace octet::model {
+namespace {
+
+Json llama(int hidden, int intermediate, int layers, int heads, int kv_heads, int vocabulary) {
+  return {{"model_type", "llama"},
+          {"vocab_size", vocabulary},
+          {"hidden_size", hidden},
+          {"intermediate_size", intermediate},
+          {"num_hidden_layers", layers},
+          {"num_attention_heads", heads},
+          {"num_key_value_heads", kv_heads},
+          {"hidden_act", "silu"},
+          {"max_position_embeddings", 131072},
+          {"rms_norm_eps", 1e-5},
+          {"rope_theta", 500000.0},
+          {"tie_word_embeddings", false}};
+}
+
+Json llama3_scaling(double factor) {
+  return {{"rope_type", "llama3"},
+          {"factor", factor},
+          {"low_freq_factor", 1.0},
+          {"high_freq_factor", 4.0},
+          {"original_max_position_embeddings", 8192}};
+}
+
+std::map<std::string, Json> shapes() {
+  std::map<std::string, Json> all;
+  all["tiny"] = llama(128, 384, 4, 4, 2, 4096);
+  all["llama-3.1-8b"] = llama(4096, 14336, 32, 32, 8, 128256);
+  all["llama-3.1-8b"]["rope_scaling"] = llama3_scaling(8.0);
+  all["llama-3.2-1b"] = llama(2048, 8192, 16, 32, 8, 128256);
+  all["llama-3.2-1b"]["rope_scaling"] = llama3_scaling(32.0);
+  all["llama-3.2-1b"]["tie_word_embeddings"] = true;
+  all["qwen2.5-0.5b"] = {
+      {"model_type", "qwen2"},     {"vocab_size", 151936},    {"hidden_size", 896},
+      {"intermediate_size", 4864}, {"num_hidden_layers", 24}, {"num_attention_heads", 14},
+      {"num_key_value_heads", 2},  {"hidden_act", "silu"},    {"max_position_embeddings", 32768},
+      {"rms_norm_eps", 1e-6},      {"rope_theta", 1000000.0}, {"tie_word_embeddings", true}};
+  return all;
+}
+
+}  // namespace
+
+std::vector<std::string> shape_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, json] : shapes()) names.push_back(name);
+  return names;
+}
+
+Architecture find_shape(const std::string& wanted) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(wanted, ignored)) return read_architecture(wanted);
+  if (wanted.ends_with(".json")) return read_architecture(read_json(wanted), wanted);
+  const auto all = shapes();
+  if (const auto found = all.find(wanted); found != all.end()) {
+    return read_architecture(found->second, "the shape '" + wanted + "'");
+  }
+  std::string names;
+  for (const std::string& name : shape_names()) names += (names.empty() ? "" : ", ") + name;
+  const std::string near = nearest_name(wanted, shape_names());
+  throw Error({.what = "'" + wanted + "' is neither a model's folder nor a shape with a name",
+               .expected = "a folder with config.json, a config.json, or one of " + names,
+               .fix = near.empty() ? "" : "did you mean '" + near + "'?",
+               .code = ExitCode::usage});
+}
+
+}  // namespace octet::model

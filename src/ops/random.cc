@@ -1,0 +1,14 @@
+#include "octet/ops/random.h"
+
+#include "dispatch.h"
+#include "kernels.h"
+
+namespace octet::ops {
+
+void random_normal(Stream& stream, const RandomNormalArgs& args) {
+  check(args.dtype == DType::f32 || args.dtype == DType::bf16, "random_normal: out must be f32 or bf16");
+  check(args.count >= 0 && (args.count == 0 || args.out), "random_normal: out is missing");
+  OCTET_DISPATCH(stream, random_normal, args);
+}
+
+}  // namespace octet::ops

@@ -1,0 +1,144 @@
+#include "octet/train/bench.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <vector>
+
+#include "octet/base/error.h"
+#include "octet/base/log.h"
+#include "octet/base/random.h"
+#include "octet/config/derive.h"
+#include "octet/model/build.h"
+#include "octet/model/shapes.h"
+#include "octet/report/throughput.h"
+#include "octet/train/engine.h"
+
+namespace octet::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Sequences of a micro-batch.
+struct BatchShape {
+  std::int64_t rows = 0, length = 0, vocabulary = 0;
+  double label_share = 1;
+};
+
+data::HostBatch random_batch(const BatchShape& shape, std::uint64_t seed) {
+  data::HostBatch batch;
+  batch.cu_seqlens.push_back(0);
+  std::vector<std::int32_t> ids(static_cast<std::size_t>(shape.length)), labels;
+  const auto untrained =
+      static_cast<std::int64_t>(std::llround((1 - shape.label_share) * static_cast<double>(shape.length)));
+  std::uint64_t index = 0;
+  for (std::int64_t row = 0; row < shape.rows; ++row) {
+    for (std::int32_t& id : ids) {
+      const auto bits = philox(seed, RandomUse::data, index++);
+      id = static_cast<std::int32_t>(below(static_cast<std::uint64_t>(shape.vocabulary), bits[0], bits[1]));
+    }
+    labels = ids;
+    std::fill_n(labels.begin(), std::min(untrained, shape.length - 1), -100);
+    data::add_document(batch, ids, labels);
+    ++batch.items;
+  }
+  return batch;
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+std::int64_t used_memory(Device& device) {
+  if (device.host_reaches_memory()) {
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+  }
+  const MemoryInfo info = device.memory();
+  return static_cast<std::int64_t>(info.total - info.free);
+}
+
+double loss_of(const zero::StepResult& step) {
+  return step.loss_sum / static_cast<double>(std::max<std::int64_t>(1, step.label_tokens));
+}
+
+}  // namespace
+
+BenchResult bench(Session& session, const config::Config& config, const BenchOptions& options) {
+  comm::Communicator& communicator = session.communicator();
+  const auto start = Clock::now();
+  BatchShape shape{.length = config.cutoff_len, .label_share = options.label_share};
+  config::Batch batch;
+  std::unique_ptr<Engine> engine;
+  BenchResult result;
+  communicator.together([&] {
+    const model::Architecture architecture = model::find_shape(options.model);
+    batch = config::resolve_batch(config, communicator.size());
+    shape.rows = batch.micro, shape.vocabulary = architecture.vocabulary;
+    EngineOptions how =
+        engine_options(config, architecture, shape.rows * shape.length, shape.length, shape.rows);
+    how.max_micro_batches = static_cast<int>(batch.accumulation);
+    engine = std::make_unique<Engine>(session.device(), communicator, how);
+  });
+  engine->initialise(static_cast<std::uint64_t>(config.seed));
+  engine->store().synchronize(engine->compute());
+  result.setup_seconds = seconds_since(start);
+
+  std::vector<double> seconds;
+  zero::StepResult last;
+  for (std::int64_t step = 0; step < options.warmup + options.steps; ++step) {
+    std::vector<data::HostBatch> batches;
+    for (std::int64_t i = 0; i < batch.accumulation; ++i) {
+      const std::int64_t number = (step * batch.accumulation + i) * communicator.size() + communicator.rank();
+      batches.push_back(random_batch(shape, static_cast<std::uint64_t>(config.seed + number)));
+    }
+    communicator.barrier();
+    const auto begin = Clock::now();
+    engine->begin(static_cast<int>(batch.accumulation));
+    for (const data::HostBatch& micro : batches) engine->micro_batch(micro);
+    last = engine->finish(config.learning_rate);
+    if (step >= options.warmup) seconds.push_back(seconds_since(begin));
+    if (step == 0) result.first_loss = loss_of(last);
+    if (session.prints()) {
+      log::info("step " + std::to_string(step + 1) + (step < options.warmup ? " (warm-up)" : "") + ": " +
+                std::to_string(seconds_since(begin)) + " s, loss " + std::to_string(loss_of(last)) +
+                ", gradient norm " + std::to_string(last.grad_norm));
+    }
+    communicator.together([&] {
+      if (std::isfinite(loss_of(last)) && !last.skipped) return;
+      throw Error({.what = "the loss or the gradient is not finite",
+                   .found = "loss " + std::to_string(loss_of(last)) + ", gradient norm " +
+                            std::to_string(last.grad_norm),
+                   .where = "step " + std::to_string(step + 1),
+                   .fix = "lower learning_rate; if that does not help, report this as a bug"});
+    });
+  }
+  communicator.together([&] { engine->audit().require_fp8(); });
+
+  result.parameters = engine->store().layout().parameter_count();
+  result.tokens = shape.rows * shape.length * batch.accumulation * batch.world;
+  result.median_seconds = median(seconds);
+  result.least_seconds = std::ranges::min(seconds);
+  result.most_seconds = std::ranges::max(seconds);
+  result.tokens_per_second = static_cast<double>(result.tokens) / result.median_seconds;
+  result.utilisation = report::flop_utilisation(
+      model::flops_per_token(engine->options().architecture, static_cast<double>(shape.length)),
+      result.tokens_per_second, batch.world);
+  result.last_loss = loss_of(last);
+  result.reserved_bytes =
+      static_cast<std::size_t>(communicator.all_max(static_cast<std::int64_t>(engine->arena().bytes())));
+  result.used_bytes = static_cast<std::size_t>(communicator.all_max(used_memory(session.device())));
+  result.audit = engine->audit().summary();
+  return result;
+}
+
+}  // namespace octet::train

@@ -1,0 +1,55 @@
+// Speed on synthetic data: the very training path, without data sets, weights and output folder.
+#include "cli/task.h"
+
+namespace octet::test {
+namespace {
+
+Json bench(const std::string& arguments, int np = 0) {
+  const Outcome run = trainer(
+      "bench --json steps=2 --warmup 1 seed=5 cutoff_len=48 "
+      "per_device_train_batch_size=2 device=cpu " +
+          arguments,
+      np);
+  EXPECT_EQ(run.code, 0) << run.both();
+  return run.code == 0 ? parse_json(run.out, "standard output") : Json::object();
+}
+
+TEST(Bench, MeasuresTheStepsOfAFolderWithoutWeights) {
+  const Json r = bench(Task::get().model() + " gradient_accumulation_steps=3 fp8=true label_share=0.25");
+  ASSERT_TRUE(r.contains("tokens"));
+  EXPECT_EQ(r["tokens"], 2 * 48 * 3);
+  EXPECT_EQ(r["precision"], "FP8 delayed in bf16");
+  EXPECT_GT(r["seconds_median"].get<double>(), 0);
+  EXPECT_LE(r["seconds_min"].get<double>(), r["seconds_median"].get<double>());
+  EXPECT_GE(r["seconds_max"].get<double>(), r["seconds_median"].get<double>());
+  EXPECT_NEAR(r["tokens_per_second"].get<double>() * r["seconds_median"].get<double>(), 288, 1e-6);
+  EXPECT_GT(r["mfu"].get<double>(), 0);
+  EXPECT_GT(r["reserved_bytes"].get<double>(), 4.0 * r["parameters"].get<double>());
+}
+
+TEST(Bench, TrainsWithTheSameNumbersAtEveryStage) {
+  const Json alone = bench("tiny bf16=false", 2);
+  const Json cut = bench("tiny bf16=false zero_stage=3", 2);
+  EXPECT_EQ(alone["ranks"], 2);
+  EXPECT_EQ(alone["tokens"], 2 * 48 * 2);
+  EXPECT_EQ(alone["last_loss"], cut["last_loss"]);
+  // Random tokens cannot be learned: the loss is that of a uniform guess among 4,096.
+  EXPECT_NEAR(alone["first_loss"].get<double>(), std::log(4096.0), 0.2);
+  EXPECT_LT(cut["reserved_bytes"].get<double>(), alone["reserved_bytes"].get<double>());
+}
+
+TEST(Bench, PrintsATableAndRefusesWhatItDoesNotKnow) {
+  const Outcome run = trainer("bench tiny steps=1 warmup=0 cutoff_len=16 device=cpu");
+  EXPECT_EQ(run.code, 0) << run.both();
+  for (const char* word : {"tokens a second", "seconds a step", "model FLOPs used", "memory", "loss"}) {
+    EXPECT_NE(run.out.find(word), std::string::npos) << word;
+  }
+  const Outcome unknown = trainer("bench llama-3.1-9b device=cpu");
+  EXPECT_EQ(unknown.code, 64);
+  EXPECT_NE(unknown.err.find("did you mean 'llama-3.1-8b'"), std::string::npos) << unknown.err;
+  EXPECT_EQ(trainer("bench tiny steps=0").code, 64);
+  EXPECT_EQ(trainer("bench tiny stepps=3").code, 64);
+}
+
+}  // namespace
+}  // namespace octet::test
