@@ -104,7 +104,9 @@ void expect_product(const Case& c, const Inputs& in, const Outcome& got) {
       if (c.bias) want += in.bias[j];
       if (c.accumulate) want += in.before[at];
       const double rounded = c.d == DType::bf16 ? 1.0 / 256 : 3e-7;
-      const double bias = c.bias && c.d == DType::bf16 ? std::abs(in.bias[j]) / 256 : 0;
+      // cuBLASLt rounds the product to bf16 before it adds a bias or what is there, and then the sum.
+      const bool twice = c.d == DType::bf16 && (c.bias || c.accumulate);
+      const double bias = twice ? (std::abs(sum * scale) + (c.bias ? std::abs(in.bias[j]) : 0.0)) / 256 : 0;
       const double tolerance = std::sqrt(size) * scale * unit * (6 + std::sqrt(static_cast<double>(c.k))) +
                                1e-6 + bias + std::abs(want) * rounded;
       const double error = std::isfinite(got.d[at]) ? std::abs(got.d[at] - want) / tolerance : INFINITY;
@@ -141,6 +143,7 @@ TEST(GpuGemm, EveryProductOfWideDtypesAgreesWithFloat64) {
     for (const auto& s : sizes) {
       for (const DType operands : {DType::f32, DType::bf16}) {
         for (const DType d : {DType::f32, DType::bf16}) {
+          if (operands == DType::f32 && d == DType::bf16) continue;  // refused
           for (const bool accumulate : {false, true}) {
             check_case({.product = product,
                         .m = s.m,

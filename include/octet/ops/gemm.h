@@ -22,7 +22,8 @@ struct GemmArgs {
 
 /// Enqueues a product. Operands are both f32, both bf16, or both FP8 (at most one E5M2); sums in fp32; FP8
 /// values are multiplied exactly and the sum is scaled by both scale_inv. An inner dimension of zero gives
-/// zeros (or leaves D when accumulating).
+/// zeros (or leaves D when accumulating). On a GPU f32 operands give an f32 D, and a bf16 D is rounded twice
+/// where something is added to it: the product first, then the sum.
 void gemm(Stream& stream, const GemmArgs& args);
 
 /// Bytes of scratch that gemm needs for these shapes and dtypes on the stream's device.

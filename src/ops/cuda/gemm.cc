@@ -182,6 +182,8 @@ std::size_t gemm_workspace(const GemmArgs& args) {
 }
 
 void gemm(Stream& stream, const GemmArgs& args) {
+  check(args.a.dtype != DType::f32 || args.d.dtype == DType::f32,
+        "gemm: on a GPU f32 operands give an f32 D");
   const Plan plan = plan_of(args);
   cudaStream_t native = octet::cuda::native(stream);
   if (plan.k == 0) {

@@ -42,7 +42,12 @@ __device__ inline float to_float(float x) {
 __device__ inline float to_float(__nv_bfloat16 x) {
   return __bfloat162float(x);
 }
+/// As octet::from_f16: a NaN keeps its sign and fraction.
 __device__ inline float to_float(__half x) {
+  const unsigned bits = __half_as_ushort(x);
+  if ((bits & 0x7FFFu) > 0x7C00u) {
+    return __uint_as_float(((bits & 0x8000u) << 16) | 0x7FC00000u | ((bits & 0x3FFu) << 13));
+  }
   return __half2float(x);
 }
 template <typename T>
