@@ -42,6 +42,10 @@ void Transformer::Impl::backward_norm(Stream& stream, const NormBackward& norm) 
                                   .workspace = scratch_.workspace});
 }
 
+bool Transformer::Impl::wants_values(std::size_t block, Linear linear) const {
+  return vectors_.bias[linear] >= 0 || quantizer_.needs_values(gradient_tensor(block, linear));
+}
+
 ops::QuantizeInto Transformer::Impl::fuse_gradient(std::int64_t block, Linear linear,
                                                    const PassOptions& pass) {
   if (block < 0) return {};
@@ -89,7 +93,8 @@ void Transformer::Impl::rotate_back(Stream& stream, std::size_t block, const Gro
                        .cosine = cosine_[rope],
                        .sine = sine_[rope],
                        .inverse = true,
-                       .quantize = into});
+                       .quantize = into,
+                       .keep_values = wants_values(block, kQkv)});
     return;
   }
   ops::normed_rope_backward(stream, {.d_qkv = d_qkv,
@@ -128,7 +133,7 @@ void Transformer::Impl::backward_block(Stream& stream, std::size_t block, const 
   ops::gated_activation_backward(stream, {.gate_up = gate_up,
                                           .d_out = d_wide,
                                           .activation = architecture_.activation,
-                                          .d_gate_up = gate_up,
+                                          .d_gate_up = wants_values(block, kGateUp) ? gate_up : ops::Matrix{},
                                           .quantize = fuse_gradient(here, kGateUp, pass)});
   ops::Operand d_operand = quantizer_.finish(stream, gradient_tensor(block, kGateUp), gate_up, copy);
   backward_linear(stream, block, kGateUp, parameters, gradients, gate_up, d_operand, d_normed);

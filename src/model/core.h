@@ -164,6 +164,9 @@ class Transformer::Impl {
                    const GroupGradients& gradients, const std::int32_t* positions, const ops::Matrix& d_qkv,
                    const ops::QuantizeInto& into);
   static float* vector_gradient(const GroupGradients& gradients, int index);
+  /// Whether a linear layer's output gradient must exist in the compute dtype: for a bias, or because the
+  /// recipe quantises finished matrices.
+  bool wants_values(std::size_t block, Linear linear) const;
   /// What the producer of a linear layer's output gradient writes for the products that read it.
   ops::QuantizeInto fuse_gradient(std::int64_t block, Linear linear, const PassOptions& pass);
   /// The same for the producer of scratch_.gradient, which the last linear layer of a sublayer reads itself

@@ -21,6 +21,8 @@ void rope(Stream& stream, const RopeArgs& args) {
   check(args.qkv.rows == 0 || (args.positions && args.cosine && args.sine),
         "rope: positions and tables are needed");
   check(is_request(args.quantize), "rope: an FP8 copy needs an FP8 format and a scale");
+  check(args.keep_values || args.quantize.row || args.quantize.transposed,
+        "rope: the values or an FP8 copy are wanted");
   OCTET_DISPATCH(stream, rope, args);
 }
 

@@ -225,6 +225,9 @@ TEST(Rope, TableRotationAndItsInverse) {
                 rope(s, {x, heads, s.put(positions), cosine, sine, inverse, copies.into});
                 copies.hold_to(x);
                 s.out("rotated", x);
+                Copies only(s, DType::e5m2, tokens, heads.qkv_width());
+                rope(s, {s.put(qkv), heads, s.put(positions), cosine, sine, inverse, only.into, false});
+                only.hold_to(x);
               }
             },
             {.relative = 1e-6, .absolute = 1e-6, .bf16_steps = 1.01});
@@ -252,6 +255,9 @@ TEST(GatedActivation, ForwardAndBackwardInPlace) {
                 gated_activation_backward(s, {x, s.put(d_out), activation, x, back.into});
                 back.hold_to(x);
                 s.out("d_gate_up", x);
+                Copies only(s, DType::e5m2, rows, 2 * width);
+                gated_activation_backward(s, {s.put(gate_up), s.put(d_out), activation, {}, only.into});
+                only.hold_to(x);
               },
               // 1 - sigmoid loses what the sigmoid rounds, and is multiplied by gate and up.
               {.relative = 3e-6, .absolute = 3e-5 * size, .bf16_steps = 1.01});

@@ -100,6 +100,19 @@ TEST(GatedActivation, TheFp8CopyAloneHasTheSameBits) {
   gated_activation(stream, {.gate_up = x.matrix(), .quantize = alone.into()});
   EXPECT_EQ(with.row, alone.row);
   EXPECT_EQ(with.transposed, alone.transposed);
+
+  const Tensor d_out = Tensor::random(DType::bf16, 6, 700, 2);
+  Fp8Copy back(DType::e5m2, 6, 1400), back_alone(DType::e5m2, 6, 1400);
+  Tensor d_x(DType::bf16, 6, 1400);
+  gated_activation_backward(
+      stream,
+      {.gate_up = x.matrix(), .d_out = d_out.matrix(), .d_gate_up = d_x.matrix(), .quantize = back.into()});
+  gated_activation_backward(stream,
+                            {.gate_up = x.matrix(), .d_out = d_out.matrix(), .quantize = back_alone.into()});
+  EXPECT_EQ(back.row, back_alone.row);
+  EXPECT_EQ(back.transposed, back_alone.transposed);
+  EXPECT_THROW(gated_activation_backward(stream, {.gate_up = x.matrix(), .d_out = d_out.matrix()}),
+               std::exception);
 }
 
 }  // namespace

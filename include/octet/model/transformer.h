@@ -23,7 +23,9 @@ struct TransformerOptions {
   std::int64_t max_labels = 0;     ///< label rows of a micro-batch; 0: max_tokens
   bool training = true;            ///< false: no gradients, activations of one block only
   Recompute recompute = Recompute::none;
-  std::size_t logits_bytes = std::size_t{128} << 20;  ///< of the chunk of logits; at least one row is kept
+  /// Of the chunk of logits; at least one row is kept. Each chunk adds to the whole gradient of the head once
+  /// more, so that small chunks of a large vocabulary would move little else.
+  std::size_t logits_bytes = std::size_t{1} << 30;
   int first_block = 0;
   int last_block = -1;  ///< one past the last block that this rank runs; -1: all
 };

@@ -20,7 +20,8 @@ struct GatedActivationBackwardArgs {
   ConstMatrix gate_up;
   ConstMatrix d_out;  ///< [rows, width] T
   Activation activation = Activation::silu;
-  Matrix d_gate_up;  ///< [rows, 2 * width] T; may be gate_up itself
+  Matrix d_gate_up;  ///< [rows, 2 * width] T; may be gate_up itself; data == nullptr: only the FP8 copy is
+                     ///< wanted
   QuantizeInto quantize;
 };
 void gated_activation_backward(Stream& stream, const GatedActivationBackwardArgs& args);

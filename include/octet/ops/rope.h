@@ -26,7 +26,8 @@ struct RopeArgs {
   const float* cosine = nullptr;
   const float* sine = nullptr;
   bool inverse = false;
-  QuantizeInto quantize;  ///< optional FP8 copy of the whole matrix (backward)
+  QuantizeInto quantize;    ///< optional FP8 copy of the whole matrix (backward)
+  bool keep_values = true;  ///< false: only the FP8 copy is wanted, what qkv holds afterwards is undefined
 };
 void rope(Stream& stream, const RopeArgs& args);
 

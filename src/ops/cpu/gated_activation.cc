@@ -59,8 +59,7 @@ OCTET_SIMD void backward_row(const GatedActivationBackwardArgs& a, RowQuantizer&
   const T* gate = row_of<T>(a.gate_up, row);
   const T* up = gate + width;
   const T* d_out = row_of<T>(a.d_out, row);
-  T* d_gate = row_of<T>(a.d_gate_up, row);
-  T* d_up = d_gate + width;
+  T* d_gate = a.d_gate_up.data ? row_of<T>(a.d_gate_up, row) : nullptr;
   float dg[kChunk];
   float du[kChunk];
   for (std::int64_t c = 0; c < width; c += kChunk) {
@@ -73,8 +72,10 @@ OCTET_SIMD void backward_row(const GatedActivationBackwardArgs& a, RowQuantizer&
       dg[i] = simd::rounded_to<T>(d * simd::load(up[c + i]) * slope);
       du[i] = simd::rounded_to<T>(d * value);
     }
-    store(dg, d_gate + c, n);
-    store(du, d_up + c, n);
+    if (d_gate) {
+      store(dg, d_gate + c, n);
+      store(du, d_gate + width + c, n);
+    }
     quantizer.take(dg, row, c, n);
     quantizer.take(du, row, width + c, n);
   }

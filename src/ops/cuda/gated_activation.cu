@@ -71,6 +71,7 @@ struct Backward {
       d[0][i] = rounded_to<T>(dh[i] * up[i] * slope);
       d[1][i] = rounded_to<T>(dh[i] * value);
     }
+    if (!a.d_gate_up.data) return;
     T* to = row_of<T>(a.d_gate_up, row) + col;
     store_pack(to, d[0], at.n, at.whole);
     store_pack(to + width, d[1], at.n, at.whole);

@@ -1,4 +1,4 @@
-#include "cuda/rows.cuh"
+#include "cuda/tiles.cuh"
 
 namespace octet::ops::cuda {
 namespace {
@@ -50,6 +50,76 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(RopeArgs a, bool vector)
   }
 }
 
+/// Columns of a strip: a tile is a strip of a head's first half beside its partner in the second half (of
+/// values: beside the next strip).
+constexpr int kStrip = kTile / 2;
+
+// Rotates a tile of 64 rows and writes its FP8 copies both ways, so that the matrix is read once. Heads'
+// halves are whole strips.
+template <typename T>
+__global__ void __launch_bounds__(kTileThreads) rope_tile_kernel(RopeArgs a, TileOut out) {
+  __shared__ __align__(16) std::uint8_t tile[kTile][kTilePitch];
+  __shared__ unsigned shared[kWarp];
+  const std::int64_t half = a.heads.head_dim / 2, strips = half / kStrip;
+  const std::int64_t tiles = out.cols / kTile;
+  const std::int64_t row0 = blockIdx.x / tiles * kTile, unit = blockIdx.x % tiles;
+  const std::int64_t head = unit / strips, strip = unit % strips;
+  const bool rotated = head < a.heads.q_heads + a.heads.kv_heads;
+  const std::int64_t first = head * a.heads.head_dim + (rotated ? strip * kStrip : strip * kTile);
+  const std::int64_t second = first + (rotated ? half : kStrip);
+  const int r = threadIdx.x / 4, c = static_cast<int>(threadIdx.x) % 4 * kPack;
+  const std::int64_t row = row0 + r;
+  unsigned most = 0;
+  if (row < out.rows) {
+    T* at = row_of<T>(a.qkv, row);
+    float x[kPack], y[kPack];
+    load_pack(static_cast<const T*>(at + first + c), x, kPack, true);
+    load_pack(static_cast<const T*>(at + second + c), y, kPack, true);
+    if (rotated) {
+      const std::int64_t place = a.positions[row] * half + strip * kStrip + c;
+      const float sign = a.inverse ? -1.0f : 1.0f;
+      float cosine[kPack], sine[kPack];
+      load_pack(a.cosine + place, cosine, kPack, true);
+      load_pack(a.sine + place, sine, kPack, true);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        const float s = sine[i] * sign;
+        const float u = x[i] * cosine[i] - y[i] * s;
+        const float v = y[i] * cosine[i] + x[i] * s;
+        x[i] = rounded_to<T>(u);
+        y[i] = rounded_to<T>(v);
+      }
+      if (a.keep_values) {
+        store_pack(at + first + c, x, kPack, true);
+        store_pack(at + second + c, y, kPack, true);
+      }
+    }
+    const float scale = *out.fp8.scale;
+    take_pack(out.fp8, x, scale, row, first + c, kPack, most);
+    take_pack(out.fp8, y, scale, row, second + c, kPack, most);
+    if (out.transposed) {
+      const uint2 low = to_fp8_pack(x, scale, out.fp8.e4m3), high = to_fp8_pack(y, scale, out.fp8.e4m3);
+      *reinterpret_cast<unsigned*>(&tile[r][c]) = low.x;
+      *reinterpret_cast<unsigned*>(&tile[r][c + 4]) = low.y;
+      *reinterpret_cast<unsigned*>(&tile[r][kStrip + c]) = high.x;
+      *reinterpret_cast<unsigned*>(&tile[r][kStrip + c + 4]) = high.y;
+    }
+  }
+  finish_amax(out.fp8, most, shared);
+  if (!out.transposed) return;
+  __syncthreads();
+  // The tile's second strip has its own place among the columns.
+  const bool in_second = threadIdx.x / 4 >= kStrip;
+  write_turned(tile, out.transposed, out.rows, row0, in_second ? second - kStrip : first, out.cols,
+               out.transposed_vector);
+}
+
+/// Whether the kernel of tiles takes this: all packs whole, all strips inside one half of a head.
+bool takes_tiles(const RopeArgs& a) {
+  return (a.quantize.row || a.quantize.transposed) && a.heads.head_dim % kTile == 0 && packs(a.qkv) &&
+         packs(a.cosine) && packs(a.sine);
+}
+
 }  // namespace
 
 void rope_table(Stream& stream, const RopeTableArgs& a) {
@@ -61,6 +131,16 @@ void rope_table(Stream& stream, const RopeTableArgs& a) {
 
 void rope(Stream& stream, const RopeArgs& a) {
   if (a.qkv.rows == 0) return;
+  if (takes_tiles(a)) {
+    const TileOut out = tile_out(a.quantize, a.qkv.rows, a.qkv.cols, 1);
+    const std::int64_t tiles = ceil_div(a.qkv.rows, kTile) * (a.qkv.cols / kTile);
+    with_type(a.qkv.dtype, [&](auto type) {
+      rope_tile_kernel<decltype(type)>
+          <<<static_cast<unsigned>(tiles), kTileThreads, 0, octet::cuda::native(stream)>>>(a, out);
+    });
+    octet::cuda::check_launch("rope");
+    return;
+  }
   const std::int64_t half = a.heads.head_dim / 2;
   const std::int64_t count = a.qkv.rows * (a.heads.q_heads + a.heads.kv_heads) * ceil_div(half, kPack);
   const bool vector = packs(a.qkv) && half % kPack == 0 && packs(a.cosine) && packs(a.sine);
