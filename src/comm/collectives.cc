@@ -94,7 +94,8 @@ void sum(const Place& place, const Staging& staging, const ReduceScatterArgs& ar
 
 std::int64_t staging_chunk(int size, std::int64_t elements) {
   const std::int64_t chunk = elements / size / wire_block * wire_block;
-  return std::max(chunk, wire_block);
+  // Four blocks at least, so that staging of many ranks holds what a sum by nodes needs of it.
+  return std::max(chunk, 4 * wire_block);
 }
 
 Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args) {
@@ -117,72 +118,6 @@ Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args) 
     if (c + 1 < chunks) post(messages[(c + 1) % 2], place, staging, args, chunk_at(c + 1));
     while (!messages[c % 2].complete()) co_await pause;
     sum(place, staging, args, chunk_at(c));
-  }
-}
-
-Steps all_gather_steps(Call& call, AllGatherArgs args) {
-  const Place& place = call.place();
-  const auto bytes = static_cast<std::size_t>(args.bytes);
-  auto* buffer = static_cast<std::byte*>(args.buffer);
-  Messages messages(call);
-  for (int d = 1; d < place.size; ++d) {
-    const int peer = from_peer(place, d);
-    messages.receive(peer, buffer + peer * bytes, bytes);
-  }
-  for (int d = 1; d < place.size; ++d) messages.send(to_peer(place, d), buffer + place.rank * bytes, bytes);
-  while (!messages.complete()) co_await pause;
-}
-
-namespace {
-
-std::byte* values_at(const AllGatherValuesArgs& args, int rank, const Chunk& chunk) {
-  const auto element = static_cast<std::int64_t>(size_of(args.dtype));
-  return static_cast<std::byte*>(args.buffer) + (rank * args.count + chunk.start) * element;
-}
-
-// One chunk of the own slice, encoded, to all ranks.
-void post_values(Messages& messages, const Place& place, const Staging& staging,
-                 const AllGatherValuesArgs& args, const Chunk& chunk) {
-  const std::size_t bytes = wire_bytes(args.wire, chunk.count);
-  for (int d = 1; d < place.size; ++d) {
-    const int peer = from_peer(place, d);
-    messages.receive(peer, staging.arriving(chunk.set, peer), bytes);
-  }
-  std::byte* encoded = staging.leaving(chunk.set, place.rank);
-  encode_values(args.wire, args.dtype, values_at(args, place.rank, chunk), chunk.count, encoded);
-  for (int d = 1; d < place.size; ++d) messages.send(to_peer(place, d), encoded, bytes);
-}
-
-void take_values(const Place& place, const Staging& staging, const AllGatherValuesArgs& args,
-                 const Chunk& chunk) {
-  for (int r = 0; r < place.size; ++r) {
-    const std::byte* part = r == place.rank ? staging.leaving(chunk.set, r) : staging.arriving(chunk.set, r);
-    decode_values(args.wire, part, chunk.count, args.dtype, values_at(args, r, chunk));
-  }
-}
-
-}  // namespace
-
-Steps all_gather_values_steps(Call& call, Staging staging, AllGatherValuesArgs args) {
-  const Place& place = call.place();
-  if (place.size == 1) co_return;
-  if (args.wire == Wire::f32 || (args.wire == Wire::bf16 && args.dtype == DType::bf16)) {
-    Steps plain = all_gather_steps(
-        call, {.buffer = args.buffer, .bytes = args.count * static_cast<std::int64_t>(size_of(args.dtype))});
-    while (!plain.resume()) co_await pause;
-    co_return;
-  }
-  const auto chunk_at = [&](std::int64_t index) {
-    const std::int64_t start = index * staging.chunk;
-    return Chunk{start, std::min(staging.chunk, args.count - start), static_cast<int>(index % 2)};
-  };
-  const std::int64_t chunks = (args.count + staging.chunk - 1) / staging.chunk;
-  std::array<Messages, 2> messages = {Messages(call), Messages(call)};
-  if (chunks > 0) post_values(messages[0], place, staging, args, chunk_at(0));
-  for (std::int64_t c = 0; c < chunks; ++c) {
-    if (c + 1 < chunks) post_values(messages[(c + 1) % 2], place, staging, args, chunk_at(c + 1));
-    while (!messages[c % 2].complete()) co_await pause;
-    take_values(place, staging, args, chunk_at(c));
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "hierarchy.h"
 #include "messages.h"
 #include "steps.h"
 
@@ -27,10 +28,16 @@ struct Staging {
 /// Chunk length for `size` ranks when all parts of one set may take `elements` fp32 elements together.
 std::int64_t staging_chunk(int size, std::int64_t elements);
 
-// `call` and the buffers outlive the coroutine.
+// `call`, the hierarchy and the buffers outlive the coroutine.
 Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args);
-Steps all_gather_steps(Call& call, AllGatherArgs args);
-Steps all_gather_values_steps(Call& call, Staging staging, AllGatherValuesArgs args);
+/// Every node adds up its ranks' values in rank order, in fp32; then the nodes' sums, in the format of the
+/// wire, are added in the order of the nodes. Of several nodes.
+Steps reduce_scatter_by_node_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
+                                   ReduceScatterArgs args);
+/// To the mates of one's node directly, to other nodes once each. With one_node(): to all directly.
+Steps all_gather_steps(Call& call, const Hierarchy& hierarchy, AllGatherArgs args);
+Steps all_gather_values_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
+                              AllGatherValuesArgs args);
 Steps all_reduce_max_steps(Call& call, Staging staging, float* values, std::int64_t count);
 Steps all_reduce_sum_steps(Call& call, Staging staging, std::int64_t* values, std::int64_t count);
 Steps all_reduce_sum_steps(Call& call, Staging staging, double* values, std::int64_t count);

@@ -58,7 +58,10 @@ struct MemoryJob::State {
   int code = 1;
 };
 
-MemoryJob::MemoryJob(int size) : size_(size), state_(std::make_unique<State>(size)) {}
+MemoryJob::MemoryJob(int size, std::vector<int> node_of)
+    : size_(size), node_of_(std::move(node_of)), state_(std::make_unique<State>(size)) {
+  if (node_of_.empty()) node_of_.assign(static_cast<std::size_t>(size), 0);
+}
 MemoryJob::~MemoryJob() = default;
 
 void MemoryJob::fail(const std::string& message, int code) {
@@ -76,13 +79,10 @@ bool MemoryJob::failed() const {
 class MemoryTransport final : public Transport {
  public:
   MemoryTransport(MemoryJob& job, int rank) : job_(job) {
-    place_ = {.rank = rank,
-              .size = job.size(),
-              .local_rank = rank,
-              .local_size = job.size(),
-              .node = 0,
-              .nodes = 1,
-              .host = "this process"};
+    place_.rank = rank;
+    place_.size = job.size();
+    place_.host = "this process";
+    set_nodes(place_, job.node_of());
   }
 
   ~MemoryTransport() override { withdraw(); }

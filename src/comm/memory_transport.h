@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "transport.h"
 
@@ -13,9 +14,11 @@ namespace octet::comm {
 /// What the ranks of one job share.
 class MemoryJob {
  public:
-  explicit MemoryJob(int size);
+  /// `node_of` as in ThreadRanksOptions.
+  explicit MemoryJob(int size, std::vector<int> node_of = {});
   ~MemoryJob();
   int size() const { return size_; }
+  const std::vector<int>& node_of() const { return node_of_; }
   std::unique_ptr<Transport> make_transport(int rank);
   /// All ranks' later test() throw this. The first message stays.
   void fail(const std::string& message, int code);
@@ -25,6 +28,7 @@ class MemoryJob {
   friend class MemoryTransport;
   struct State;
   int size_;
+  std::vector<int> node_of_;
   std::unique_ptr<State> state_;
 };
 

@@ -8,6 +8,10 @@ namespace octet::comm {
 void Messages::send(int peer, const void* data, std::size_t bytes) {
   const auto* at = static_cast<const std::byte*>(data);
   call_.bytes_sent += static_cast<std::int64_t>(bytes);
+  const Place& place = call_.place();
+  if (place.node_of[static_cast<std::size_t>(peer)] != place.node) {
+    call_.bytes_between_nodes += static_cast<std::int64_t>(bytes);
+  }
   while (bytes > 0) {
     const std::size_t piece = std::min(bytes, call_.transport->max_message());
     messages_.push_back({call_.transport->isend(call_.queue, peer, call_.tag, at, piece), peer, false});

@@ -16,7 +16,8 @@ struct Call {
   int tag = 0;                  ///< kind and sequence number
   unsigned sequence = 0;        ///< collectives of its queue before it
   std::int64_t bytes_sent = 0;  ///< so far
-  std::int64_t completed = 0;   ///< messages through so far, a sign of progress
+  std::int64_t bytes_between_nodes = 0;
+  std::int64_t completed = 0;  ///< messages through so far, a sign of progress
 
   std::vector<class Messages*> open = {};  ///< those of this call, while they exist
 

@@ -166,19 +166,13 @@ class MpiTransport final : public Transport {
     MPI_Comm node = MPI_COMM_NULL;
     must(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, place_.rank, MPI_INFO_NULL, &node),
          "MPI_Comm_split_type");
-    MPI_Comm_rank(node, &place_.local_rank);
-    MPI_Comm_size(node, &place_.local_size);
     // A node is known by the lowest rank on it.
     int lowest = place_.rank;
     must(MPI_Bcast(&lowest, 1, MPI_INT, 0, node), "MPI_Bcast");
     MPI_Comm_free(&node);
     std::vector<int> lowest_of(place_.size);
     must(MPI_Allgather(&lowest, 1, MPI_INT, lowest_of.data(), 1, MPI_INT, MPI_COMM_WORLD), "MPI_Allgather");
-    std::sort(lowest_of.begin(), lowest_of.end());
-    lowest_of.erase(std::unique(lowest_of.begin(), lowest_of.end()), lowest_of.end());
-    place_.nodes = static_cast<int>(lowest_of.size());
-    place_.node =
-        static_cast<int>(std::lower_bound(lowest_of.begin(), lowest_of.end(), lowest) - lowest_of.begin());
+    set_nodes(place_, lowest_of);
     place_.host = host_name();
   }
 

@@ -80,6 +80,8 @@ RankCommunicator::RankCommunicator(Device& device, const RankOptions& options)
       transport_(options.engine ? options.engine->transport() : *options.transport),
       place_(options.engine ? options.engine->place() : options.transport->place()),
       arena_(device),
+      flat_(one_node(place_)),
+      hierarchy_(place_),
       exceptions_at_start_(std::uncaught_exceptions()) {
   if (device.kind() == DeviceKind::cuda && place_.size > 1) {
     throw Error(Problem{.what = "ranks with GPUs cannot send messages to each other in this version",
@@ -188,6 +190,7 @@ void RankCommunicator::count(const Timed& timed) {
   Traffic& traffic = traffic_[timed.kind];
   ++traffic.calls;
   traffic.bytes_sent += timed.operation.call.bytes_sent;
+  traffic.bytes_between_nodes += timed.operation.call.bytes_between_nodes;
   traffic.seconds += std::chrono::duration<double>(Clock::now() - timed.start).count();
 }
 
@@ -227,7 +230,14 @@ void RankCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs& a
         "reduce_scatter writes the own slice of its input or memory apart from it");
   auto timed = begin(Kind::reduce_scatter, queue, args.name,
                      static_cast<std::int64_t>(wire_bytes(args.wire, args.count)));
-  timed->operation.steps = reduce_scatter_steps(timed->operation.call, staging_of(queue), args);
+  Call& call = timed->operation.call;
+  if (args.by_node && hierarchy_.several()) {
+    timed->operation.steps = reduce_scatter_by_node_steps(call, staging_of(queue), hierarchy_, args);
+  } else {
+    ReduceScatterArgs flat = args;
+    if (args.by_node && place_.nodes == 1) flat.wire = Wire::f32;  // nothing leaves the node
+    timed->operation.steps = reduce_scatter_steps(call, staging_of(queue), flat);
+  }
   enqueue(stream, std::move(timed));
 }
 
@@ -237,7 +247,7 @@ void RankCommunicator::all_gather(Stream& stream, const AllGatherArgs& args) {
   if (nothing_moves()) return;
   check(args.bytes == 0 || args.buffer != nullptr, "all_gather has its buffer");
   auto timed = begin(Kind::all_gather, queue, args.name, args.bytes);
-  timed->operation.steps = all_gather_steps(timed->operation.call, args);
+  timed->operation.steps = all_gather_steps(timed->operation.call, ways(args.by_node), args);
   enqueue(stream, std::move(timed));
 }
 
@@ -249,7 +259,8 @@ void RankCommunicator::all_gather_values(Stream& stream, const AllGatherValuesAr
   check(args.count == 0 || args.buffer != nullptr, "all_gather_values has its buffer");
   auto timed = begin(Kind::all_gather_values, queue, args.name,
                      static_cast<std::int64_t>(wire_bytes(args.wire, args.count)));
-  timed->operation.steps = all_gather_values_steps(timed->operation.call, staging_of(queue), args);
+  timed->operation.steps =
+      all_gather_values_steps(timed->operation.call, staging_of(queue), ways(args.by_node), args);
   enqueue(stream, std::move(timed));
 }
 

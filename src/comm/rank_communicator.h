@@ -57,6 +57,7 @@ class RankCommunicator final : public Communicator {
   void count(const Timed& operation);
   Queue queue_of(const Stream& stream) const;
   const Staging& staging_of(Queue queue) const;
+  const Hierarchy& ways(bool by_node) const { return by_node ? hierarchy_ : flat_; }
   Staging reserve_staging(const char* name, std::int64_t elements);
   std::vector<std::string> gather_bytes(std::string bytes);
   void end_with_error();
@@ -66,6 +67,8 @@ class RankCommunicator final : public Communicator {
   Transport& transport_;
   Place place_;
   Arena arena_;
+  Hierarchy flat_;       ///< as if all ranks were on one node
+  Hierarchy hierarchy_;  ///< as they are
   Staging gather_staging_;
   Staging reduce_staging_;
   std::unique_ptr<Stream> gather_;

@@ -1,5 +1,7 @@
 #include "transport.h"
 
+#include <algorithm>
+
 #include "octet/base/error.h"
 
 namespace octet::comm {
@@ -17,6 +19,25 @@ const char* name_of(Queue queue) {
 
 int tag_of(Kind kind, unsigned sequence) {
   return static_cast<int>(kind) << 12 | static_cast<int>(sequence & 0xFFFu);
+}
+
+void set_nodes(Place& place, const std::vector<int>& node_of) {
+  check(static_cast<int>(node_of.size()) == place.size, "every rank is on a node");
+  std::vector<int> seen;
+  place.node_of.clear();
+  place.local_rank = place.local_size = 0;
+  for (const int node : node_of) {
+    const auto found = std::ranges::find(seen, node);
+    place.node_of.push_back(static_cast<int>(found - seen.begin()));
+    if (found == seen.end()) seen.push_back(node);
+  }
+  place.nodes = static_cast<int>(seen.size());
+  place.node = place.node_of[static_cast<std::size_t>(place.rank)];
+  for (int rank = 0; rank < place.size; ++rank) {
+    if (place.node_of[static_cast<std::size_t>(rank)] != place.node) continue;
+    ++place.local_size;
+    if (rank < place.rank) ++place.local_rank;
+  }
 }
 
 std::string mismatch(int tag, std::size_t bytes, int found_tag, std::size_t found_bytes) {

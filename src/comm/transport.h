@@ -50,6 +50,9 @@ class Transport {
   virtual bool is_process() const = 0;
 };
 
+/// Fills what a place says about nodes, from a number for the node of every rank that no other node has.
+void set_nodes(Place& place, const std::vector<int>& node_of);
+
 /// What to say when the message that arrived is not the one that was awaited.
 std::string mismatch(int tag, std::size_t bytes, int found_tag, std::size_t found_bytes);
 

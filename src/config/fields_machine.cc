@@ -79,6 +79,13 @@ void add_sharding(Table& t) {
        "compute with the values that travelled.")
       .one_of({"compute", "bf16", "fp8"})
       .decides_numbers();
+  t.used(
+       "hierarchical_comm", &Config::hierarchical_comm,
+       "Sum inside a node first, in fp32, and send only these sums between nodes, as reduce_dtype says; send "
+       "gathered slices to every node once. auto: among several nodes of several ranks, for gathers and for "
+       "reductions that are not fp32. true: for all. One node: then nothing is compressed.")
+      .one_of({"auto", "true", "false"})
+      .decides_numbers();
   t.used("deterministic", &Config::deterministic,
          "true: the same bits at every stage, with overlap or without; auto is true on the CPU and false on "
          "CUDA.")

@@ -118,6 +118,12 @@ class Rules {
   }
 
   void storage() {
+    if (c_.hierarchical_comm == "true" && c_.deterministic == "strict") {
+      complain({.what = "'hierarchical_comm: true' and 'deterministic: strict' exclude each other",
+                .expected = "sums in an order that does not depend on the nodes",
+                .where = both("hierarchical_comm", "deterministic"),
+                .fix = "remove hierarchical_comm, or set deterministic: true"});
+    }
     if (c_.gather_dtype != "compute" && c_.zero_stage == 0) {
       complain({.what = "'gather_dtype: " + c_.gather_dtype + "' has no meaning with 'zero_stage: 0'",
                 .expected = "parameters that are gathered, as at stages 1 to 3",

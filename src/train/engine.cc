@@ -89,6 +89,9 @@ EngineOptions engine_options(const config::Config& config, const model::Architec
   options.store.overlap = config.overlap_comm;
   options.store.wire = wire_of(config.reduce_dtype);
   options.store.gather_wire = wire_of(config.gather_dtype);  // compute: as it lies
+  options.store.by_node = config.hierarchical_comm == "auto"   ? zero::ByNode::automatic
+                          : config.hierarchical_comm == "true" ? zero::ByNode::on
+                                                               : zero::ByNode::off;
   options.store.recipe = recipe_of(config);
   options.store.adamw = {.beta1 = config.adam_beta1,
                          .beta2 = config.adam_beta2,

@@ -12,6 +12,7 @@ Gatherer::Gatherer(Segments& segments, comm::Communicator& communicator, Device&
       device_(device),
       policy_(policy_of(options, communicator.size())),
       overlap_(options.overlap),
+      by_node_(gathers_by_node(options, communicator.place())),
       groups_(segments.groups.size()),
       slots_(static_cast<std::size_t>(segments.slots)) {
   for (Group& group : groups_) {
@@ -53,11 +54,13 @@ void Gatherer::gather(int group, Stream& compute) {
                                                .buffer = s.copy,
                                                .dtype = s.dtype,
                                                .count = s.slice,
-                                               .wire = s.gather});
+                                               .wire = s.gather,
+                                               .by_node = by_node_});
     } else {
       communicator_.all_gather(stream, {.name = s.spec->name.c_str(),
                                         .buffer = s.copy,
-                                        .bytes = static_cast<std::int64_t>(s.copy_bytes(s.slice))});
+                                        .bytes = static_cast<std::int64_t>(s.copy_bytes(s.slice)),
+                                        .by_node = by_node_});
     }
     if (s.transposed != nullptr) transpose(s, stream);
   }

@@ -54,6 +54,7 @@ class Gatherer {
   Device& device_;
   Policy policy_;
   bool overlap_;
+  bool by_node_;
   std::vector<Group> groups_;
   std::vector<Slot> slots_;
 };

@@ -31,4 +31,21 @@ Policy policy_of(const Options& options, int world) {
           .reduce_each = many && (options.deterministic || options.stage >= 2)};
 }
 
+namespace {
+
+bool several_nodes_of_several(const comm::Place& place) {
+  return place.nodes > 1 && place.nodes < place.size;
+}
+
+}  // namespace
+
+bool gathers_by_node(const Options& options, const comm::Place& place) {
+  return options.by_node != ByNode::off && several_nodes_of_several(place);
+}
+
+bool reduces_by_node(const Options& options, const comm::Place& place, comm::Wire wire) {
+  if (options.by_node == ByNode::automatic) return wire != comm::Wire::f32 && several_nodes_of_several(place);
+  return options.by_node == ByNode::on;
+}
+
 }  // namespace octet::zero

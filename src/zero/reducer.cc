@@ -38,7 +38,7 @@ Reducer::Reducer(Segments& segments, comm::Communicator& communicator, Device& d
       device_(device),
       policy_(policy_of(options, communicator.size())),
       overlap_(options.overlap),
-      wire_(options.wire),
+      options_(options),
       groups_(segments.groups.size()) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     groups_[g].gradients = views(segments.groups[g]);
@@ -57,7 +57,7 @@ Event& Reducer::reduced(int group) {
 }
 
 comm::Wire Reducer::wire_of(const Segment& s) const {
-  return may_be_narrow(*s.spec) ? wire_ : comm::Wire::f32;
+  return may_be_narrow(*s.spec) ? options_.wire : comm::Wire::f32;
 }
 
 void Reducer::begin_step(int micro_batches) {
@@ -135,19 +135,24 @@ void Reducer::reduce(int group, Stream& compute) {
   const bool last = index_ + 1 == micro_batches_;
   for (Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
     if (s.gradient == nullptr || s.padded == 0) continue;
-    communicator_.reduce_scatter(stream, {.name = s.spec->name.c_str(),
-                                          .from = s.gradient,
-                                          .to = s.sum,
-                                          .count = s.slice,
-                                          .accumulate = policy_.reduce_each && index_ > 0,
-                                          .wire = wire_of(s)});
+    communicator_.reduce_scatter(stream,
+                                 {.name = s.spec->name.c_str(),
+                                  .from = s.gradient,
+                                  .to = s.sum,
+                                  .count = s.slice,
+                                  .accumulate = policy_.reduce_each && index_ > 0,
+                                  .wire = wire_of(s),
+                                  .by_node = reduces_by_node(options_, communicator_.place(), wire_of(s))});
     if (!last || policy_.shard_state) continue;
     // Every rank updates everything, so every rank needs all sums: they take the place of the gradients. A
     // narrow wire rounds them once more, for the owner too, so that all ranks update with the same bits.
     const std::size_t bytes = static_cast<std::size_t>(s.slice) * sizeof(float);
     if (s.sum != s.gradient + s.own) device_.copy(stream, s.gradient + s.own, s.sum, bytes);
-    communicator_.all_gather_values(
-        stream, {.name = s.spec->name.c_str(), .buffer = s.gradient, .count = s.slice, .wire = wire_of(s)});
+    communicator_.all_gather_values(stream, {.name = s.spec->name.c_str(),
+                                             .buffer = s.gradient,
+                                             .count = s.slice,
+                                             .wire = wire_of(s),
+                                             .by_node = gathers_by_node(options_, communicator_.place())});
     if (s.sum != s.gradient + s.own) device_.copy(stream, s.sum, s.gradient + s.own, bytes);
   }
   stream.record(reduced(group));

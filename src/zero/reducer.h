@@ -55,7 +55,7 @@ class Reducer {
   Device& device_;
   Policy policy_;
   bool overlap_;
-  comm::Wire wire_;
+  Options options_;
   int micro_batches_ = 0;
   int index_ = -1;
   bool open_ = false;  ///< inside a micro-batch

@@ -268,19 +268,21 @@ class Rank {
 struct ThreadRun {
   int ranks = 1;
   bool compute_worker = false;
+  std::vector<int> node_of = {};
 };
 
 /// Runs `drive` on threads as ranks and returns what rank 0 found.
 inline Outcome on_threads(const ThreadRun& how, const Scenario& scenario,
                           const std::function<void(Rank&)>& drive) {
   Outcome outcome;
-  comm::run_ranks_as_threads({.ranks = how.ranks, .compute_worker = how.compute_worker},
-                             [&](comm::Communicator& communicator, Device& device) {
-                               Rank rank(communicator, device, scenario);
-                               drive(rank);
-                               Outcome mine = rank.outcome();
-                               if (communicator.rank() == 0) outcome = std::move(mine);
-                             });
+  comm::run_ranks_as_threads(
+      {.ranks = how.ranks, .compute_worker = how.compute_worker, .node_of = how.node_of},
+      [&](comm::Communicator& communicator, Device& device) {
+        Rank rank(communicator, device, scenario);
+        drive(rank);
+        Outcome mine = rank.outcome();
+        if (communicator.rank() == 0) outcome = std::move(mine);
+      });
   return outcome;
 }
 inline Outcome run(const ThreadRun& how, const Scenario& scenario) {

@@ -21,9 +21,10 @@ struct Place {
   int size = 1;
   int local_rank = 0;  ///< among the ranks of its node
   int local_size = 1;
-  int node = 0;
+  int node = 0;  ///< nodes are numbered in the order of their lowest ranks
   int nodes = 1;
   std::string host;
+  std::vector<int> node_of = {0};  ///< by rank
 };
 
 /// In which format a reduction's values travel. Sums are fp32 whatever it is.
@@ -33,8 +34,9 @@ enum class Wire { f32, bf16, fp8, int8 };
 struct Traffic {
   std::string kind;  ///< "reduce_scatter", "all_gather", …
   std::int64_t calls = 0;
-  std::int64_t bytes_sent = 0;  ///< by this rank, counted where they are handed to the transport
-  double seconds = 0;           ///< from first message posted to last one complete
+  std::int64_t bytes_sent = 0;           ///< by this rank, counted where they are handed to the transport
+  std::int64_t bytes_between_nodes = 0;  ///< of these, to ranks of other nodes
+  double seconds = 0;                    ///< from first message posted to last one complete
 };
 
 /// One slice per rank: [size, count] in, this rank's slice of the sum out.
@@ -45,6 +47,10 @@ struct ReduceScatterArgs {
   std::int64_t count = 0;       ///< elements of one slice
   bool accumulate = false;      ///< to += sum instead of to = sum
   Wire wire = Wire::f32;
+  /// Sums are made inside each node first, in full precision, and only they travel in the wire's format: the
+  /// ranks of a node in rank order, then the nodes in theirs. One node: everything is fp32. A rank to a node:
+  /// the same as without.
+  bool by_node = false;
 };
 
 /// Every rank's slice to all ranks, in place.
@@ -52,6 +58,7 @@ struct AllGatherArgs {
   const char* name = "";
   void* buffer = nullptr;  ///< [size * bytes] device memory; the own slice is in its place
   std::int64_t bytes = 0;  ///< of one slice
+  bool by_node = false;    ///< to every other node once, and handed on there; the result is the same
 };
 
 /// Every rank's slice of values to all ranks, in place, in a narrow format. All ranks, the owner included,
@@ -62,6 +69,7 @@ struct AllGatherValuesArgs {
   DType dtype = DType::f32;  ///< of the buffer: f32, or bf16, to which decoded values are rounded
   std::int64_t count = 0;    ///< elements of one slice
   Wire wire = Wire::f32;     ///< f32: values travel as they lie
+  bool by_node = false;      ///< as in AllGatherArgs
 };
 
 /// When a collective counts as lost, and where its rank says what it did.
@@ -83,7 +91,7 @@ class Communicator {
   virtual Stream& gather_stream() = 0;
   virtual Stream& reduce_stream() = 0;
 
-  /// Sums in rank order: ((r0 + r1) + r2) + …, in fp32.
+  /// Sums in rank order: ((r0 + r1) + r2) + …, in fp32; by nodes when args say so.
   virtual void reduce_scatter(Stream& stream, const ReduceScatterArgs& args) = 0;
   virtual void all_gather(Stream& stream, const AllGatherArgs& args) = 0;
   virtual void all_gather_values(Stream& stream, const AllGatherValuesArgs& args) = 0;
@@ -151,6 +159,7 @@ struct ThreadRanksOptions {
   int ranks = 2;
   bool compute_worker = false;
   int threads_per_rank = 1;
+  std::vector<int> node_of = {};  ///< by rank: a number for each of the nodes to play; empty: all on one
 };
 void run_ranks_as_threads(const ThreadRanksOptions& options,
                           const std::function<void(Communicator&, Device&)>& body);

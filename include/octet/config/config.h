@@ -92,6 +92,7 @@ struct Config {
   bool overlap_comm = true;
   std::string reduce_dtype = "fp32";
   std::string gather_dtype = "compute";
+  std::string hierarchical_comm = "auto";
   std::string deterministic = "auto";
   std::optional<std::string> recompute_requested;  ///< what `recompute` said; see recompute()
   std::optional<bool> gradient_checkpointing;

@@ -17,6 +17,13 @@
 
 namespace octet::zero {
 
+/// When messages go by nodes: sums inside a node first, in full precision, gathered slices to a node once.
+enum class ByNode {
+  off,
+  automatic,  ///< among several nodes of several ranks: gathers, and reductions whose wire is narrow
+  on          ///< all of them
+};
+
 struct Options {
   /// 0: every rank holds everything. 1: masters and moments are cut into slices. 2: sums of gradients too,
   /// gradient buffers are shared between blocks. 3: compute copies too, gathered before their use.
@@ -33,6 +40,7 @@ struct Options {
   /// then computes with the decoded values on every rank, the owner included. f32: as the copy lies. Nothing
   /// is gathered at stage 0, nor by a lone rank.
   comm::Wire gather_wire = comm::Wire::f32;
+  ByNode by_node = ByNode::automatic;
   precision::Recipe recipe;
   optim::AdamWOptions adamw;
   double max_grad_norm = 1.0;  ///< 0: no clipping
@@ -48,6 +56,12 @@ struct Policy {
 
 /// Throws Error (usage) for a stage outside 0 … 3, an unusable norm limit or hyper-parameter.
 Policy policy_of(const Options& options, int world);
+
+/// Whether a gather goes by nodes among ranks that stand like this one.
+bool gathers_by_node(const Options& options, const comm::Place& place);
+/// Whether a reduction in that format does. It decides about the order of the sum, and is the same at every
+/// stage, with overlap or without.
+bool reduces_by_node(const Options& options, const comm::Place& place, comm::Wire wire);
 
 /// What the trainer knows when all micro-batches of a step are enqueued.
 struct StepInput {

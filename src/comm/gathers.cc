@@ -1,0 +1,147 @@
+// Gathers, of bytes and of values in a narrow format.
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "collectives.h"
+#include "wire.h"
+
+namespace octet::comm {
+namespace {
+
+// Slices that cross nodes and are handed on there travel in pieces of this size, so that both happen at once.
+constexpr std::int64_t piece_bytes = std::int64_t{1} << 20;
+
+std::size_t index(std::int64_t i) {
+  return static_cast<std::size_t>(i);
+}
+
+// Every rank's part of a piece to all ranks: to its mates and, once a node, to its delegates, who hand it on.
+// All ranks post in the same order, so that messages between two of them match.
+class GatherByNode {
+ public:
+  GatherByNode(Call& call, const Hierarchy& hierarchy)
+      : h_(hierarchy),
+        me_(call.place().rank),
+        node_(h_.node_of[index(me_)]),
+        mates_(h_.mates(me_)),
+        first_{Messages(call), Messages(call)},
+        second_{Messages(call), Messages(call)} {
+    for (const int rank : h_.charges(me_)) {
+      if (rank != me_) charges_.push_back(rank);
+    }
+  }
+
+  bool through(std::int64_t piece, bool handed_on) {
+    return (handed_on ? second_ : first_)[index(piece % 2)].complete();
+  }
+
+  /// part(rank) is where a rank's part of this piece lies, and goes.
+  template <typename Part>
+  void post_first(std::int64_t piece, std::size_t bytes, Part part) {
+    Messages& messages = first_[index(piece % 2)];
+    for_mates([&](int mate) { messages.receive(mate, part(mate), bytes); });
+    for (const int rank : charges_) messages.receive(rank, part(rank), bytes);
+    for_mates([&](int mate) { messages.send(mate, part(me_), bytes); });
+    for (int d = 1; d < static_cast<int>(h_.nodes.size()); ++d) {
+      const int node = (node_ + d) % static_cast<int>(h_.nodes.size());
+      messages.send(h_.delegate(node, me_), part(me_), bytes);
+    }
+  }
+
+  template <typename Part>
+  void post_second(std::int64_t piece, std::size_t bytes, Part part) {
+    Messages& messages = second_[index(piece % 2)];
+    for_mates([&](int mate) {
+      for (const int rank : h_.charges(mate)) {
+        if (rank != mate) messages.receive(mate, part(rank), bytes);
+      }
+    });
+    for_mates([&](int mate) {
+      for (const int rank : charges_) messages.send(mate, part(rank), bytes);
+    });
+  }
+
+ private:
+  // Beginning with the next one, so that not all send to the same mate at once.
+  template <typename Do>
+  void for_mates(Do&& act) const {
+    const auto mine = std::ranges::find(mates_, me_) - mates_.begin();
+    const auto n = static_cast<std::ptrdiff_t>(mates_.size());
+    for (std::ptrdiff_t d = 1; d < n; ++d) act(mates_[index((mine + d) % n)]);
+  }
+
+  const Hierarchy& h_;
+  int me_;
+  int node_;
+  const std::vector<int>& mates_;
+  std::vector<int> charges_;  // on other nodes
+  std::array<Messages, 2> first_;
+  std::array<Messages, 2> second_;
+};
+
+}  // namespace
+
+Steps all_gather_steps(Call& call, const Hierarchy& hierarchy, AllGatherArgs args) {
+  GatherByNode gather(call, hierarchy);
+  // Nothing is handed on where there is one node: then a slice is one piece.
+  const std::int64_t piece =
+      hierarchy.nodes.size() == 1 ? std::max<std::int64_t>(args.bytes, 1) : piece_bytes;
+  const std::int64_t pieces = (args.bytes + piece - 1) / piece;
+  const auto bytes = [&](std::int64_t p) {
+    return static_cast<std::size_t>(std::min(piece, args.bytes - p * piece));
+  };
+  const auto part = [&](std::int64_t p) {
+    return [&, p](int rank) { return static_cast<std::byte*>(args.buffer) + rank * args.bytes + p * piece; };
+  };
+  if (pieces > 0) gather.post_first(0, bytes(0), part(0));
+  for (std::int64_t p = 0; p < pieces; ++p) {
+    if (p + 1 < pieces) gather.post_first(p + 1, bytes(p + 1), part(p + 1));
+    while (!gather.through(p, false)) co_await pause;
+    gather.post_second(p, bytes(p), part(p));
+    while (!gather.through(p, true)) co_await pause;
+  }
+}
+
+Steps all_gather_values_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
+                              AllGatherValuesArgs args) {
+  const Place& place = call.place();
+  if (place.size == 1) co_return;
+  if (args.wire == Wire::f32 || (args.wire == Wire::bf16 && args.dtype == DType::bf16)) {
+    Steps plain = all_gather_steps(
+        call, hierarchy,
+        {.buffer = args.buffer, .bytes = args.count * static_cast<std::int64_t>(size_of(args.dtype))});
+    while (!plain.resume()) co_await pause;
+    co_return;
+  }
+  GatherByNode gather(call, hierarchy);
+  const std::int64_t pieces = (args.count + staging.chunk - 1) / staging.chunk;
+  const auto length = [&](std::int64_t p) { return std::min(staging.chunk, args.count - p * staging.chunk); };
+  const auto bytes = [&](std::int64_t p) { return wire_bytes(args.wire, length(p)); };
+  const auto part = [&](std::int64_t p) {
+    return [&, p](int rank) {
+      const int set = static_cast<int>(p % 2);
+      return rank == place.rank ? staging.leaving(set, rank) : staging.arriving(set, rank);
+    };
+  };
+  const auto values = [&](std::int64_t p, int rank) {
+    const auto element = static_cast<std::int64_t>(size_of(args.dtype));
+    return static_cast<std::byte*>(args.buffer) + (rank * args.count + p * staging.chunk) * element;
+  };
+  const auto begin = [&](std::int64_t p) {
+    encode_values(args.wire, args.dtype, values(p, place.rank), length(p), part(p)(place.rank));
+    gather.post_first(p, bytes(p), part(p));
+  };
+  if (pieces > 0) begin(0);
+  for (std::int64_t p = 0; p < pieces; ++p) {
+    if (p + 1 < pieces) begin(p + 1);
+    while (!gather.through(p, false)) co_await pause;
+    gather.post_second(p, bytes(p), part(p));
+    while (!gather.through(p, true)) co_await pause;
+    for (int r = 0; r < place.size; ++r) {
+      decode_values(args.wire, part(p)(r), length(p), args.dtype, values(p, r));
+    }
+  }
+}
+
+}  // namespace octet::comm
