@@ -15,6 +15,17 @@ std::string precision_of(const config::Config& config) {
   return config.fp8 ? "FP8 " + config.fp8_recipe + " in " + base : base;
 }
 
+void print_profile(const train::BenchResult& r) {
+  if (r.profile.empty()) return;
+  double all = 0;
+  for (const train::BenchRow& row : r.profile) all += row.seconds;
+  std::printf("\n%-28s %12s %8s %8s\n", "where a step's time goes", "milliseconds", "share", "calls");
+  for (const train::BenchRow& row : r.profile) {
+    std::printf("%-28s %12.3f %6.1f %% %8.0f\n", row.kind.c_str(), 1e3 * row.seconds, 100 * row.seconds / all,
+                row.calls);
+  }
+}
+
 void print_table(const config::Config& c, train::Session& session, const train::BenchOptions& o,
                  const train::BenchResult& r) {
   std::printf("model            %s, %s parameters\n", o.model.c_str(), with_commas(r.parameters).c_str());
@@ -34,32 +45,36 @@ void print_table(const config::Config& c, train::Session& session, const train::
   std::printf("loss             %.5f first, %.5f last\n", r.first_loss, r.last_loss);
   std::printf("products         %s\n", r.audit.c_str());
   std::printf("set-up           %.1f s\n", r.setup_seconds);
+  print_profile(r);
 }
 
 void print_json(const config::Config& c, train::Session& session, const train::BenchOptions& o,
                 const train::BenchResult& r) {
-  const Json line{{"model", o.model},
-                  {"parameters", r.parameters},
-                  {"device", session.device().description()},
-                  {"ranks", session.place().size},
-                  {"precision", precision_of(c)},
-                  {"zero_stage", c.zero_stage},
-                  {"recompute", c.recompute()},
-                  {"micro_batch", c.per_device_train_batch_size},
-                  {"length", c.cutoff_len},
-                  {"label_share", o.label_share},
-                  {"tokens", r.tokens},
-                  {"steps", o.steps},
-                  {"seconds_median", r.median_seconds},
-                  {"seconds_min", r.least_seconds},
-                  {"seconds_max", r.most_seconds},
-                  {"tokens_per_second", r.tokens_per_second},
-                  {"mfu", r.utilisation},
-                  {"reserved_bytes", r.reserved_bytes},
-                  {"used_bytes", r.used_bytes},
-                  {"first_loss", r.first_loss},
-                  {"last_loss", r.last_loss},
-                  {"setup_seconds", r.setup_seconds}};
+  Json line{{"model", o.model},
+            {"parameters", r.parameters},
+            {"device", session.device().description()},
+            {"ranks", session.place().size},
+            {"precision", precision_of(c)},
+            {"zero_stage", c.zero_stage},
+            {"recompute", c.recompute()},
+            {"micro_batch", c.per_device_train_batch_size},
+            {"length", c.cutoff_len},
+            {"label_share", o.label_share},
+            {"tokens", r.tokens},
+            {"steps", o.steps},
+            {"seconds_median", r.median_seconds},
+            {"seconds_min", r.least_seconds},
+            {"seconds_max", r.most_seconds},
+            {"tokens_per_second", r.tokens_per_second},
+            {"mfu", r.utilisation},
+            {"reserved_bytes", r.reserved_bytes},
+            {"used_bytes", r.used_bytes},
+            {"first_loss", r.first_loss},
+            {"last_loss", r.last_loss},
+            {"setup_seconds", r.setup_seconds}};
+  for (const train::BenchRow& row : r.profile) {
+    line["profile"].push_back({{"kind", row.kind}, {"seconds", row.seconds}, {"calls", row.calls}});
+  }
   std::printf("%s\n", line.dump().c_str());
 }
 
@@ -93,6 +108,7 @@ int bench_command(const Arguments& arguments) {
                "share of each sequence that is trained, as answers are in conversations")
       ->check(CLI::Range(1e-6, 1.0))
       ->capture_default_str();
+  options.setting("profile", bench.profile, "true: show where the time goes")->capture_default_str();
   options.app().add_flag("--json", json, "print one line of JSON");
   if (!options.parse(arguments)) return 0;
   config::Resolved resolved = config::load(options.overrides(), {.for_training = false});

@@ -12,6 +12,7 @@ void Transformer::Impl::backward_linear(Stream& stream, std::size_t block, Linea
                                         const GroupParameters& parameters, const GroupGradients& gradients,
                                         const ops::ConstMatrix& d_output, const ops::Operand& d_operand,
                                         const ops::Matrix& d_input) {
+  const ProfileLabel label(stream, kLinearNames[linear]);
   const ops::Operand& weight = parameters.weights[kBlockMatrices][linear];
   product(stream, ops::Product::dgrad, d_operand, weight, d_input);
   const ops::Matrix& d_weight = gradients.gradients[kBlockMatrices][linear];

@@ -53,6 +53,13 @@ void Transformer::Impl::rotate(Stream& stream, std::size_t block, const GroupPar
                             .rstd = pass.keep ? b.head_rstd : nullptr});
 }
 
+void Transformer::Impl::forward_linear(Stream& stream, std::size_t block, Linear linear,
+                                       const GroupParameters& parameters, const ops::Matrix& out) {
+  const ProfileLabel label(stream, kLinearNames[linear]);
+  product(stream, ops::Product::forward, blocks_[block].inputs[linear].operand,
+          parameters.weights[kBlockMatrices][linear], out, false, vector(parameters, vectors_.bias[linear]));
+}
+
 void Transformer::Impl::forward_output(Stream& stream, std::size_t block, Linear linear,
                                        const GroupParameters& parameters, std::int64_t tokens) {
   const BlockActivations& b = blocks_[block];
@@ -60,8 +67,7 @@ void Transformer::Impl::forward_output(Stream& stream, std::size_t block, Linear
   const bool attention = linear == kOutput;
   const ops::Matrix made =
       architecture_.sublayer_norms ? top(attention ? b.attention_output : b.mlp_output, tokens) : added;
-  product(stream, ops::Product::forward, b.inputs[linear].operand, parameters.weights[kBlockMatrices][linear],
-          made, false, vector(parameters, vectors_.bias[linear]));
+  forward_linear(stream, block, linear, parameters, made);
   reduce(stream, made);
   if (!architecture_.sublayer_norms) return;
   ops::rms_norm(stream, {.residual = made,
@@ -114,14 +120,12 @@ void Transformer::Impl::forward_block(Stream& stream, std::size_t block, const G
                                       const AttentionInput& attention, const PassOptions& pass) {
   BlockActivations& b = blocks_[block];
   const std::int64_t tokens = residual.rows;
-  const auto& weights = parameters.weights[kBlockMatrices];
   const ops::Matrix input = top(b.input, tokens), middle = top(b.middle, tokens);
   const ops::Matrix qkv = top(b.qkv, tokens), gate_up = top(b.gate_up, tokens);
 
   forward_norm(stream, block, kQkv, vector(parameters, kInputNorm), residual, delta, input, b.input_rstd,
                pass);
-  product(stream, ops::Product::forward, b.inputs[kQkv].operand, weights[kQkv], qkv, false,
-          vector(parameters, vectors_.bias[kQkv]));
+  forward_linear(stream, block, kQkv, parameters, qkv);
   rotate(stream, block, parameters, qkv, attention.positions, pass);
   attend(stream, block, attention, pass);
   SavedInput& attended = b.inputs[kOutput];
@@ -131,8 +135,7 @@ void Transformer::Impl::forward_block(Stream& stream, std::size_t block, const G
 
   forward_norm(stream, block, kGateUp, vector(parameters, kMlpNorm), input, top(scratch_.delta, tokens),
                middle, b.mlp_rstd, pass);
-  product(stream, ops::Product::forward, b.inputs[kGateUp].operand, weights[kGateUp], gate_up, false,
-          vector(parameters, vectors_.bias[kGateUp]));
+  forward_linear(stream, block, kGateUp, parameters, gate_up);
   SavedInput& activated = b.inputs[kDown];
   const std::int64_t down = input_tensor(block, kDown);
   ops::Matrix values = top(activated.values, tokens);

@@ -5,6 +5,7 @@
 #include <array>
 #include <vector>
 
+#include "octet/device/profile.h"
 #include "octet/model/build.h"
 #include "octet/model/transformer.h"
 #include "octet/ops/gemm.h"
@@ -14,6 +15,9 @@ namespace octet::model {
 
 /// The four linear layers of a block, in the order of the layout.
 enum Linear : std::size_t { kQkv, kOutput, kGateUp, kDown, kLinears };
+
+/// Their names in plans and profiles.
+inline constexpr std::array<const char*, kLinears> kLinearNames = {"qkv", "output", "gate_up", "down"};
 
 /// Where a block's vectors stand in their segment; -1: the architecture has none.
 inline constexpr int kInputNorm = 0, kMlpNorm = 1;
@@ -128,6 +132,9 @@ class Transformer::Impl {
   /// Norms of the heads, where there are any, and the rotary embedding.
   void rotate(Stream& stream, std::size_t block, const GroupParameters& parameters, const ops::Matrix& qkv,
               const std::int32_t* positions, const PassOptions& pass);
+  /// Product and bias of a linear layer whose input is ready.
+  void forward_linear(Stream& stream, std::size_t block, Linear linear, const GroupParameters& parameters,
+                      const ops::Matrix& out);
   /// The product of a sublayer's last linear layer; what is added to the stream ends in scratch_.delta.
   void forward_output(Stream& stream, std::size_t block, Linear linear, const GroupParameters& parameters,
                       std::int64_t tokens);

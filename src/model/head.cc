@@ -29,6 +29,7 @@ void Transformer::Impl::final_norm(Stream& stream, const GroupParameters& head, 
 void Transformer::Impl::forward_head(ParameterSource& source, Stream& stream, const MicroBatch& batch,
                                      bool training, double* loss_sum, const LogitsHook& hook,
                                      const PassOptions& pass) {
+  const ProfileLabel label(stream, "head");
   const int head_group = layout_.head_group(), table_group = layout_.embedding_group();
   const bool tied = architecture_.tied;
   const std::int64_t tokens = batch.documents.tokens;

@@ -37,14 +37,13 @@ TransformerOptions checked(TransformerOptions options, const Architecture& a) {
 }
 
 std::vector<precision::QuantizedTensor> quantized_tensors(const TransformerOptions& options) {
-  static constexpr std::array<const char*, kLinears> names = {"qkv", "output", "gate_up", "down"};
   std::vector<precision::QuantizedTensor> tensors;
   for (int block = options.first_block; block < options.last_block; ++block) {
     const std::string prefix = "layers." + std::to_string(block) + ".";
-    for (const char* name : names) {
+    for (const char* name : kLinearNames) {
       tensors.push_back({prefix + name + "/input", precision::TensorRole::input});
     }
-    for (const char* name : names) {
+    for (const char* name : kLinearNames) {
       tensors.push_back({prefix + name + "/output_gradient", precision::TensorRole::output_gradient});
     }
   }
@@ -213,6 +212,7 @@ void Transformer::Impl::backward_blocks(ParameterSource& source, Stream& stream,
     const int group = layout_.block_group(static_cast<int>(block) + options_.first_block);
     const GroupParameters& parameters = source.acquire(group, Pass::backward, stream);
     if (options_.recompute == Recompute::full) {
+      const ProfileLabel label(stream, "recompute");
       forward_block(stream, block, parameters, top(blocks_[block].input, tokens), {}, attention,
                     {.record = false, .keep = true, .recompute = true});
     }

@@ -10,6 +10,7 @@
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
 #include "octet/device/device.h"
+#include "octet/device/profile.h"
 
 namespace octet::ops {
 
@@ -28,8 +29,12 @@ namespace octet::ops {
 #define OCTET_CUDA_SIDE(stream, op, args) ::octet::ops::throw_no_cuda(#op)
 #endif
 
-#define OCTET_DISPATCH(stream, op, args)                                                   \
+#define OCTET_DISPATCH(stream, op, args) OCTET_DISPATCH_AS(stream, op, args, #op)
+
+// The same under another name in profiles.
+#define OCTET_DISPATCH_AS(stream, op, args, name)                                          \
   do {                                                                                     \
+    const ::octet::ProfileSection profile_section((stream), (name));                       \
     switch ((stream).device().kind()) {                                                    \
       case ::octet::DeviceKind::cpu:                                                       \
         ::octet::cpu::enqueue((stream), [copied_args = (args)] { cpu::op(copied_args); }); \

@@ -20,6 +20,11 @@ namespace {
 
 std::atomic<bool> timing{true};
 
+const char* name_of(Product product) {
+  if (product == Product::forward) return "product forward";
+  return product == Product::dgrad ? "product dgrad" : "product wgrad";
+}
+
 void check_operand(const Operand& x) {
   check(x.rows >= 0 && x.cols >= 0, "gemm: operands have no negative sizes");
   check(x.dtype == DType::f32 || x.dtype == DType::bf16 || is_fp8(x.dtype),
@@ -55,7 +60,7 @@ void gemm(Stream& stream, const GemmArgs& args) {
   const bool inner = args.a.rows > 0 && args.a.cols > 0;
   check(args.d.data != nullptr && (!inner || (args.a.data != nullptr && args.b.data != nullptr)),
         "gemm: operands and D have data");
-  OCTET_DISPATCH(stream, gemm, args);
+  OCTET_DISPATCH_AS(stream, gemm, args, name_of(args.product));
 }
 
 std::size_t gemm_workspace(const Device& device, const GemmArgs& args) {

@@ -5,12 +5,16 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
+#include <optional>
 #include <vector>
 
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/base/random.h"
+#include "octet/base/strings.h"
 #include "octet/config/derive.h"
+#include "octet/device/profile.h"
 #include "octet/model/build.h"
 #include "octet/model/shapes.h"
 #include "octet/report/throughput.h"
@@ -67,6 +71,64 @@ std::int64_t used_memory(Device& device) {
   return static_cast<std::int64_t>(info.total - info.free);
 }
 
+/// The kind of work that a name of a profile counts to: products and what stands in head and optimizer keep
+/// their names.
+std::string kind_of(const std::string& name) {
+  struct Rule {
+    const char* part;
+    const char* kind;
+  };
+  static constexpr Rule rules[] = {
+      {"optimizer/", "optimizer"},        {"attention_backward", "attention backward"},
+      {"attention", "attention forward"}, {"rms_norm", "norms"},
+      {"rope", "rotary embedding"},       {"gated_activation", "activation"},
+      {"embedding", "embedding"},         {"quantize", "quantisation"},
+      {"transpose", "quantisation"},      {"amax", "quantisation"},
+      {"_scale", "quantisation"},         {"product", nullptr},
+      {"head/", "head: loss and rows"},   {"bias_backward", "bias gradients"}};
+  const std::string again = name.starts_with("recompute/") ? "recompute: " : "";
+  for (const Rule& rule : rules) {
+    if (name.find(rule.part) == std::string::npos) continue;
+    if (rule.kind != nullptr) return again + rule.kind;
+    // "qkv/product forward" becomes "forward, qkv".
+    const auto parts = split(name, '/');
+    return again + parts.back().substr(sizeof("product")) + ", " + parts[parts.size() - 2];
+  }
+  return "copies and clearing";
+}
+
+/// Sums the kinds over steps.
+class StepProfile {
+ public:
+  explicit StepProfile(Stream& stream) : profile_(stream) {}
+  void step(bool counts, double seconds) {
+    const auto rows = profile_.collect();
+    if (!counts) return;
+    ++steps_;
+    double known = 0;
+    for (const auto& [name, row] : rows) {
+      BenchRow& sum = sums_[kind_of(name)];
+      sum.seconds += row.seconds;
+      sum.calls += static_cast<double>(row.calls);
+      known += row.seconds;
+    }
+    sums_["waiting and gaps"].seconds += seconds - known;
+  }
+  std::vector<BenchRow> rows() const {
+    std::vector<BenchRow> all;
+    for (const auto& [kind, sum] : sums_) {
+      all.push_back({.kind = kind, .seconds = sum.seconds / steps_, .calls = sum.calls / steps_});
+    }
+    std::ranges::sort(all, [](const BenchRow& a, const BenchRow& b) { return a.seconds > b.seconds; });
+    return all;
+  }
+
+ private:
+  Profile profile_;
+  std::map<std::string, BenchRow> sums_;
+  double steps_ = 0;
+};
+
 double loss_of(const zero::StepResult& step) {
   return step.loss_sum / static_cast<double>(std::max<std::int64_t>(1, step.label_tokens));
 }
@@ -93,6 +155,8 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
   engine->store().synchronize(engine->compute());
   result.setup_seconds = seconds_since(start);
 
+  std::optional<StepProfile> profile;
+  if (options.profile) profile.emplace(engine->compute());
   std::vector<double> seconds;
   zero::StepResult last;
   for (std::int64_t step = 0; step < options.warmup + options.steps; ++step) {
@@ -106,12 +170,14 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
     engine->begin(static_cast<int>(batch.accumulation));
     for (const data::HostBatch& micro : batches) engine->micro_batch(micro);
     last = engine->finish(config.learning_rate);
-    if (step >= options.warmup) seconds.push_back(seconds_since(begin));
+    const double passed = seconds_since(begin);
+    if (step >= options.warmup) seconds.push_back(passed);
+    if (profile) profile->step(step >= options.warmup, passed);
     if (step == 0) result.first_loss = loss_of(last);
     if (session.prints()) {
       log::info("step " + std::to_string(step + 1) + (step < options.warmup ? " (warm-up)" : "") + ": " +
-                std::to_string(seconds_since(begin)) + " s, loss " + std::to_string(loss_of(last)) +
-                ", gradient norm " + std::to_string(last.grad_norm));
+                std::to_string(passed) + " s, loss " + std::to_string(loss_of(last)) + ", gradient norm " +
+                std::to_string(last.grad_norm));
     }
     communicator.together([&] {
       if (std::isfinite(loss_of(last)) && !last.skipped) return;
@@ -124,6 +190,7 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
   }
   communicator.together([&] { engine->audit().require_fp8(); });
 
+  if (profile) result.profile = profile->rows();
   result.parameters = engine->store().layout().parameter_count();
   result.tokens = shape.rows * shape.length * batch.accumulation * batch.world;
   result.median_seconds = median(seconds);

@@ -1,5 +1,6 @@
 #include "updater.h"
 
+#include "octet/device/profile.h"
 #include "octet/ops/elementwise.h"
 #include "octet/ops/quantize.h"
 
@@ -70,6 +71,7 @@ void Updater::sum_over_ranks(Stream& compute) {
 }
 
 void Updater::finish(const StepInput& input, std::int64_t step, Gatherer& gatherer, Stream& compute) {
+  const ProfileLabel label(compute, "optimizer");
   write_scalars(input, step, compute);
   norm_.zero(compute);
   segments_.each([&](Segment& s) {

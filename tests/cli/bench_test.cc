@@ -38,6 +38,30 @@ TEST(Bench, TrainsWithTheSameNumbersAtEveryStage) {
   EXPECT_LT(cut["reserved_bytes"].get<double>(), alone["reserved_bytes"].get<double>());
 }
 
+TEST(Bench, AProfileAccountsForTheWholeStep) {
+  const Json r = bench("tiny fp8=true profile=true recompute=full cutoff_len=128");
+  double sum = 0;
+  std::map<std::string, double> calls;
+  for (const Json& row : r["profile"]) {
+    EXPECT_FALSE(calls.contains(row["kind"].get<std::string>()));
+    calls[row["kind"].get<std::string>()] = row["calls"].get<double>();
+    sum += row["seconds"].get<double>();
+  }
+  // Two steps were timed: their mean and their median are the same.
+  EXPECT_NEAR(sum / r["seconds_median"].get<double>(), 1, 1e-6);
+  const std::map<std::string, double> expected{{"forward, qkv", 4},
+                                               {"wgrad, down", 4},
+                                               {"dgrad, head", 1},
+                                               {"attention backward", 4},
+                                               {"recompute: forward, qkv", 4},
+                                               {"waiting and gaps", 0}};
+  for (const auto& [kind, count] : expected) EXPECT_EQ(calls.at(kind), count) << kind;
+  for (const char* kind : {"norms", "optimizer", "quantisation", "head: loss and rows"}) {
+    EXPECT_GT(calls[kind], 0) << kind;
+  }
+  EXPECT_FALSE(bench("tiny").contains("profile"));
+}
+
 TEST(Bench, PrintsATableAndRefusesWhatItDoesNotKnow) {
   const Outcome run = trainer("bench tiny steps=1 warmup=0 cutoff_len=16 device=cpu");
   EXPECT_EQ(run.code, 0) << run.both();

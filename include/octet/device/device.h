@@ -15,6 +15,7 @@
 namespace octet {
 
 class Device;
+class Profile;
 class Stream;
 
 /// cpu and cuda compute; dry reserves and allocates nothing and runs nothing: building a trainer on it is
@@ -41,6 +42,13 @@ class Stream {
   virtual void wait(Event& event) = 0;
   /// Blocks the host until all work enqueued so far is complete; rethrows what that work threw.
   virtual void synchronize() = 0;
+
+  /// Takes the time of what is enqueued, or null (profile.h).
+  Profile* profile() const { return profile_; }
+  void set_profile(Profile* profile) { profile_ = profile; }
+
+ private:
+  Profile* profile_ = nullptr;
 };
 
 /// What a stream is for: computing, or work that another engine serves (communication).
@@ -65,6 +73,10 @@ class Device {
   virtual std::string description() const = 0;
   virtual std::unique_ptr<Stream> make_stream(const StreamOptions& options) = 0;
   virtual std::unique_ptr<Event> make_event() = 0;
+  /// An event that keeps the time at which its latest record was reached.
+  virtual std::unique_ptr<Event> make_timed_event() = 0;
+  /// Seconds from the latest record of one timed event to that of another; both are complete.
+  virtual double seconds_between(const Event& from, const Event& to) = 0;
   virtual MemoryInfo memory() const = 0;
   /// True when the host may read and write this device's memory in place (HostMirror asks).
   virtual bool host_reaches_memory() const = 0;

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "octet/config/config.h"
 #include "octet/train/session.h"
@@ -12,7 +13,15 @@ struct BenchOptions {
   std::string model;        ///< model::find_shape
   std::int64_t steps = 10;  ///< timed
   std::int64_t warmup = 3;
+  bool profile = false;      ///< where the time goes; the marks around each op cost a little of it
   double label_share = 1.0;  ///< of the tokens that are trained, at the end of each sequence; in (0, 1]
+};
+
+/// A kind of work of a profiled step, on rank 0.
+struct BenchRow {
+  std::string kind;
+  double seconds = 0;  ///< of a step, mean
+  double calls = 0;
 };
 
 /// Speed of whole training steps. The same on all ranks, but memory, which is the most that any rank holds.
@@ -27,6 +36,8 @@ struct BenchResult {
   std::size_t reserved_bytes = 0;  ///< by name, before the first step
   std::size_t used_bytes = 0;      ///< of the device, by all its processes; of this process on a CPU
   std::string audit;               ///< what ran in FP8
+  /// With `profile`: kinds of work, longest first, and what none of them took ("waiting and gaps").
+  std::vector<BenchRow> profile;
 };
 
 /// Trains fresh weights on random tokens with the engine, store and core of training: sequences of

@@ -10,6 +10,7 @@
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
 #include "octet/device/device.h"
+#include "octet/device/profile.h"
 
 namespace octet {
 
@@ -70,6 +71,10 @@ class CpuDevice final : public Device {
   }
 
   std::unique_ptr<Event> make_event() override { return std::make_unique<cpu::CpuEvent>(); }
+  std::unique_ptr<Event> make_timed_event() override { return make_event(); }
+  double seconds_between(const Event& from, const Event& to) override {
+    return cpu::seconds_between(from, to);
+  }
 
   bool host_reaches_memory() const override { return true; }
   MemoryInfo memory() const override { return cpu::machine_memory(); }
@@ -119,10 +124,12 @@ class CpuDevice final : public Device {
   }
   void copy(Stream& stream, void* to, const void* from, std::size_t bytes) override {
     if (bytes == 0) return;
+    const ProfileSection section(stream, "copy");
     cpu::enqueue(stream, [to, from, bytes] { std::memmove(to, from, bytes); });
   }
   void zero(Stream& stream, void* address, std::size_t bytes) override {
     if (bytes == 0) return;
+    const ProfileSection section(stream, "clear");
     cpu::enqueue(stream, [address, bytes] { std::memset(address, 0, bytes); });
   }
 

@@ -12,6 +12,7 @@ namespace octet::cpu {
 
 void Completion::complete(std::exception_ptr error) noexcept {
   error_ = std::move(error);
+  time_ = std::chrono::steady_clock::now();
   done_.store(1, std::memory_order_release);
   done_.notify_all();
 }
@@ -47,6 +48,16 @@ CpuStream& cpu_stream(Stream& stream) {
 }
 
 }  // namespace
+
+double seconds_between(const Event& from, const Event& to) {
+  const auto time_of = [](const Event& event) {
+    const auto* found = dynamic_cast<const CpuEvent*>(&event);
+    const auto record = found != nullptr ? found->latest() : nullptr;
+    check(record != nullptr && record->done(), "time is taken between events of the CPU that were reached");
+    return record->time();
+  };
+  return std::chrono::duration<double>(time_of(to) - time_of(from)).count();
+}
 
 void CpuStream::record(Event& event) {
   push(Entry{.poll = {}, .mark = cpu_event(event).renew(), .until = {}});

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -31,9 +32,12 @@ class Completion {
   void wait() const;
   /// What the recording stream died of, or null. Only when done.
   const std::exception_ptr& error() const { return error_; }
+  /// When complete() was called. Only when done.
+  std::chrono::steady_clock::time_point time() const { return time_; }
 
  private:
   std::atomic<int> done_{0};
+  std::chrono::steady_clock::time_point time_;
   std::exception_ptr error_;
 };
 
@@ -85,6 +89,8 @@ class CpuStream : public Stream {
   std::exception_ptr error_;
   std::atomic<std::int64_t> waited_{0};  ///< nanoseconds
 };
+
+double seconds_between(const Event& from, const Event& to);
 
 std::unique_ptr<Stream> make_in_line_stream(Device& device, const std::string& name);
 /// Ops on the worker use `threads` threads unless the enqueuing thread had set another number.

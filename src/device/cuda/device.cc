@@ -11,6 +11,7 @@
 #include "octet/base/error.h"
 #include "octet/device/cuda.h"
 #include "octet/device/device.h"
+#include "octet/device/profile.h"
 
 namespace octet {
 
@@ -79,7 +80,10 @@ std::string why_not_available(int ordinal) {
 
 class CudaEvent final : public Event {
  public:
-  CudaEvent() { check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "making an event"); }
+  explicit CudaEvent(bool timed) {
+    check(cudaEventCreateWithFlags(&event_, timed ? cudaEventDefault : cudaEventDisableTiming),
+          "making an event");
+  }
   ~CudaEvent() override { cudaEventDestroy(event_); }
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
@@ -152,7 +156,18 @@ class CudaDevice final : public Device {
   }
   std::unique_ptr<Event> make_event() override {
     use(properties_.ordinal);
-    return std::make_unique<CudaEvent>();
+    return std::make_unique<CudaEvent>(false);
+  }
+  std::unique_ptr<Event> make_timed_event() override {
+    use(properties_.ordinal);
+    return std::make_unique<CudaEvent>(true);
+  }
+  double seconds_between(const Event& from, const Event& to) override {
+    float milliseconds = 0;
+    check(cudaEventElapsedTime(&milliseconds, static_cast<const CudaEvent&>(from).get(),
+                               static_cast<const CudaEvent&>(to).get()),
+          "taking the time between events");
+    return 1e-3 * static_cast<double>(milliseconds);
   }
 
   bool host_reaches_memory() const override { return false; }
@@ -217,6 +232,7 @@ class CudaDevice final : public Device {
   }
   void zero(Stream& stream, void* address, std::size_t bytes) override {
     if (bytes == 0) return;
+    const ProfileSection section(stream, "clear");
     check(cudaMemsetAsync(address, 0, bytes, native(stream)), "clearing memory");
   }
 
@@ -224,6 +240,7 @@ class CudaDevice final : public Device {
   static void enqueue_copy(Stream& stream, void* to, const void* from, std::size_t bytes,
                            cudaMemcpyKind direction, const char* what) {
     if (bytes == 0 || to == from) return;
+    const ProfileSection section(stream, "copy");
     check(cudaMemcpyAsync(to, from, bytes, direction, native(stream)), what);
   }
 

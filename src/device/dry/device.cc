@@ -32,6 +32,8 @@ class DryDevice final : public Device {
     return std::make_unique<DryStream>(*this, options.name);
   }
   std::unique_ptr<Event> make_event() override { return std::make_unique<DryEvent>(); }
+  std::unique_ptr<Event> make_timed_event() override { return make_event(); }
+  double seconds_between(const Event&, const Event&) override { return 0; }
   bool host_reaches_memory() const override { return true; }  // there is nothing behind its addresses
   MemoryInfo memory() const override {
     constexpr auto all = std::numeric_limits<std::size_t>::max();
