@@ -1,10 +1,6 @@
 # Decides whether device, ops and comm get their CUDA side, and sets up nvcc. Afterwards OCTET_HAVE_CUDA tells.
 # AUTO takes CUDA where a toolkit and a working driver are found, ON insists on the toolkit (a program built
 # so starts without a driver too, and then runs on the CPU), OFF leaves it out.
-get_property(_octet_cuda_type CACHE OCTET_CUDA PROPERTY TYPE)
-if(_octet_cuda_type STREQUAL "BOOL")  # a build folder configured when this was a switch that nothing read
-  unset(OCTET_CUDA CACHE)
-endif()
 set(OCTET_CUDA AUTO CACHE STRING "CUDA side of device, ops and comm: AUTO, ON or OFF")
 set_property(CACHE OCTET_CUDA PROPERTY STRINGS AUTO ON OFF)
 
