@@ -44,7 +44,7 @@ struct Room {
   std::int64_t* offsets = nullptr;
   std::int32_t* lengths = nullptr;
   float* stats = nullptr;
-  std::uint8_t* gradients = nullptr;  ///< of packed documents: d_q, d_k, d_v
+  std::uint8_t* gradients = nullptr;  ///< of packed documents: d_k, d_v
   void* scratch = nullptr;
   std::size_t scratch_bytes = 0;
 };
@@ -53,16 +53,10 @@ struct Sizes {
   std::size_t stats, gradients;
 };
 
-/// Rows that backward may write for packed documents, which stand apart there: half as many again as there
-/// are tokens. Documents that are mostly shorter than half a tile run on our own kernels.
-std::int64_t most_rows(std::int64_t tokens) {
-  return rounded_up(tokens + tokens / 2);
-}
-
 Sizes sizes_of(const Heads& heads, std::int64_t tokens) {
-  const auto count = static_cast<std::size_t>(most_rows(tokens));
+  const auto count = static_cast<std::size_t>(tokens);
   return {.stats = aligned(count * static_cast<std::size_t>(heads.q_heads) * sizeof(float)),
-          .gradients = aligned(count * static_cast<std::size_t>(heads.qkv_width()) * 2)};
+          .gradients = aligned(count * static_cast<std::size_t>(2 * heads.kv_heads * heads.head_dim) * 2)};
 }
 
 Room room_of(const Workspace& workspace, const Heads& heads, std::int64_t tokens) {
@@ -87,8 +81,7 @@ struct Packing {
   bool possible = false;
   bool packed = false;
   std::int64_t batch = 0, length = 0;
-  std::int64_t used = 0;   ///< tokens of documents
-  std::int64_t apart = 0;  ///< rows when each document begins at a multiple of kTileRows
+  std::int64_t used = 0;  ///< tokens of documents
 };
 
 Packing packing_of(const Documents& documents) {
@@ -101,7 +94,6 @@ Packing packing_of(const Documents& documents) {
   for (std::int64_t d = 0; d < documents.count; ++d) {
     const std::int64_t length = starts[d + 1] - starts[d];
     p.length = std::max(p.length, length);
-    p.apart += (length + kTileRows - 1) / kTileRows * kTileRows;
     equal = equal && length == first;
   }
   p.packed = !equal;
@@ -127,7 +119,7 @@ GraphShape shape_of(const Args& args, const Packing& packing) {
   return {.packed = packing.packed,
           .batch = packing.batch,
           .length = packing.length,
-          .most_tokens = packing.packed ? rounded_up(packing.apart) : 0,
+          .most_tokens = packing.packed ? rounded_up(args.qkv.rows) : 0,
           .heads = args.heads,
           .qkv_ld = args.qkv.ld,
           .out_ld = args.out.ld,
@@ -159,7 +151,6 @@ void describe(cudaStream_t stream, const Documents& documents, const GraphShape&
                               .step = kOffsetStep,
                               .elements_a_token = {shape.qkv_ld, shape.out_ld, shape.d_out_ld,
                                                    shape.heads.q_heads, shape.d_q_ld, shape.d_kv_ld},
-                              .apart = {false, false, false, shape.backward, true, true},
                               .lengths = room.lengths,
                               .offsets = room.offsets});
   constexpr std::int64_t step = kOffsetStep;
@@ -187,14 +178,24 @@ void clear_rows(cudaStream_t stream, const Matrix& x, std::int64_t from) {
       "clearing rows");
 }
 
+/// bf16 [rows, cols], dense, into rows of a wider array.
+void place(cudaStream_t stream, void* to, std::int64_t ld, const void* from, std::int64_t rows,
+           std::int64_t cols) {
+  const auto row = static_cast<std::size_t>(cols) * 2;
+  octet::cuda::check(cudaMemcpy2DAsync(to, static_cast<std::size_t>(ld) * 2, from, row, row,
+                                       static_cast<std::size_t>(rows), cudaMemcpyDeviceToDevice, stream),
+                     "copying gradients of attention");
+}
+
 }  // namespace
 
 std::size_t cudnn_attention_workspace(const Heads& heads, std::int64_t tokens) {
   const Sizes sizes = sizes_of(heads, tokens);
-  const auto count = static_cast<std::size_t>(most_rows(tokens));
-  // Backward keeps fp32 sums of d_q, and d_k and d_v of every query head; and two numbers a query.
-  const auto sums = static_cast<std::size_t>(heads.q_heads) *
-                    (3 * static_cast<std::size_t>(heads.head_dim) + 2) * sizeof(float);
+  const auto count = static_cast<std::size_t>(rounded_up(tokens));
+  // Backward keeps sums of d_q, in rows as far apart as those of q, and d_k and d_v of every query head; and
+  // two numbers a query. All of it is counted in fp32.
+  const auto sums =
+      static_cast<std::size_t>(heads.qkv_width() + 2 * heads.q_heads * (heads.head_dim + 1)) * sizeof(float);
   return kDescriptionBytes + sizes.stats + sizes.gradients + count * sums + kEngineScratch;
 }
 
@@ -227,8 +228,7 @@ bool cudnn_attention(cudaStream_t stream, int device, const AttentionArgs& args)
 bool cudnn_attention_backward(cudaStream_t stream, int device, const AttentionBackwardArgs& args) {
   const Packing packing = packing_of(args.documents);
   if (!suits(args, packing) || !fits_vectors(args.d_out.data, args.d_out.ld) ||
-      !fits_vectors(args.d_qkv.data, args.d_qkv.ld) ||
-      (packing.packed && packing.apart > most_rows(args.qkv.rows))) {
+      !fits_vectors(args.d_qkv.data, args.d_qkv.ld)) {
     return false;
   }
   const std::int64_t width = args.heads.q_heads * args.heads.head_dim;
@@ -236,9 +236,10 @@ bool cudnn_attention_backward(cudaStream_t stream, int device, const AttentionBa
   GraphShape shape = shape_of(args, packing);
   shape.backward = true;
   shape.d_out_ld = args.d_out.ld;
-  // For packed documents d_q, d_k, d_v and the numbers of queries stand apart, and so does the graph's
-  // scratch, which takes its rows from them.
-  shape.d_q_ld = shape.packed ? width : args.d_qkv.ld;
+  // For packed documents cuDNN finds d_q where it finds q, whatever offsets d_q is given. Its scratch has the
+  // rows of d_k and d_v times the queries a key head serves, which must not be those of d_qkv.
+  if (shape.packed && args.d_qkv.ld != args.qkv.ld) return false;
+  shape.d_q_ld = args.d_qkv.ld;
   shape.d_kv_ld = shape.packed ? kv_width : args.d_qkv.ld;
   const Room room = room_of(args.workspace, args.heads, args.qkv.rows);
   if (!graph_exists(stream, device, shape, room.scratch_bytes)) return false;
@@ -248,35 +249,26 @@ bool cudnn_attention_backward(cudaStream_t stream, int device, const AttentionBa
   auto* d_q = static_cast<std::uint16_t*>(args.d_qkv.data);
   auto* d_k = d_q + width;
   auto* d_v = d_k + kv_width;
-  auto* packed_d_q = reinterpret_cast<std::uint16_t*>(room.gradients);
-  auto* packed_d_k = packed_d_q + packing.apart * width;
-  auto* packed_d_v = packed_d_k + packing.apart * kv_width;
-  data.d_q = shape.packed ? packed_d_q : d_q;
+  auto* packed_d_k = reinterpret_cast<std::uint16_t*>(room.gradients);
+  auto* packed_d_v = packed_d_k + args.qkv.rows * kv_width;
+  data.d_q = d_q;
   data.d_k = shape.packed ? packed_d_k : d_k;
   data.d_v = shape.packed ? packed_d_v : d_v;
-  describe(stream, args.documents, shape, room, data);
-  const ApartRows rows{.cu_seqlens = args.documents.cu_seqlens,
-                       .count = args.documents.count,
-                       .tokens = packing.used,
-                       .starts = data.d_q_offsets,
-                       .unit = width};
   if (takes_lse(shape, packing, args.qkv.rows, args.lse)) {
     data.stats = const_cast<float*>(args.lse);
-  } else if (shape.packed) {
-    numbers_apart(stream, rows, args.lse, args.qkv.rows, args.heads.q_heads, room.stats);
   } else {
     numbers_to_theirs(stream, {.ours = const_cast<float*>(args.lse),
                                .theirs = room.stats,
                                .heads = args.heads.q_heads,
                                .tokens = args.qkv.rows,
                                .used = packing.used,
-                               .length = shape.length});
+                               .length = shape.packed ? 0 : shape.length});
   }
+  describe(stream, args.documents, shape, room, data);
   run_graph(stream, device, shape, data);
   if (shape.packed) {
-    copy_from_apart(stream, rows,
-                    {{{packed_d_q, d_q, width}, {packed_d_k, d_k, kv_width}, {packed_d_v, d_v, kv_width}}},
-                    args.d_qkv.ld);
+    place(stream, d_k, args.d_qkv.ld, packed_d_k, packing.used, kv_width);
+    place(stream, d_v, args.d_qkv.ld, packed_d_v, packing.used, kv_width);
   }
   clear_rows(stream, args.d_qkv, packing.used);
   return true;
