@@ -12,7 +12,6 @@ void add_precision(Table& t) {
   t.used("pure_bf16", &Config::pure_bf16,
          "bf16, and parameters, gradients and moments stored in bfloat16 (param_dtype, grad_dtype, "
          "optim_dtype).")
-      .refuse("true", "parameters, gradients and moments are stored in fp32; use bf16: true")
       .decides_numbers();
   t.used("fp8", &Config::fp8, "Multiply the linear layers of the blocks in FP8.").decides_numbers();
   t.used("fp8_backend", &Config::fp8_backend,
@@ -39,21 +38,21 @@ void add_precision(Table& t) {
       .decides_numbers();
 }
 
-constexpr const char* kStored = "parameters, gradients and moments are stored in fp32";
-
 void add_storage(Table& t) {
-  t.used("param_dtype", &Config::param_dtype, "Storage of the master parameters.")
+  t.used("param_dtype", &Config::param_dtype,
+         "Storage of the master parameters of matrices; bf16 (with bf16: true) rounds stochastically at each "
+         "update. Norms and biases, their gradients and moments are always fp32.")
       .one_of({"fp32", "bf16"})
-      .refuse("bf16", kStored)
       .decides_numbers();
-  t.used("grad_dtype", &Config::grad_dtype, "Storage of accumulated gradients.")
+  t.used("grad_dtype", &Config::grad_dtype,
+         "Storage of the gradients of matrices; bf16 needs param_dtype: bf16. With deterministic: true their "
+         "sums are kept in fp32 beside them.")
       .one_of({"fp32", "bf16"})
-      .refuse("bf16", kStored)
       .decides_numbers();
-  t.used("optim_dtype", &Config::optim_dtype, "Storage of the optimizer's moments.")
+  t.used("optim_dtype", &Config::optim_dtype,
+         "Storage of the optimizer's moments of matrices, stochastically rounded below fp32; int8: blocks of "
+         "128 bytes (of floating point) with a scale.")
       .one_of({"fp32", "bf16", "int8"})
-      .refuse("bf16", kStored)
-      .refuse("int8", kStored)
       .decides_numbers();
 }
 

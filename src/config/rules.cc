@@ -100,7 +100,38 @@ class Rules {
     }
   }
 
+  // pure_bf16 stands for three keys; those that are given win.
+  void stored_formats() {
+    if (c_.pure_bf16) {
+      for (const auto& [key, member] : {std::pair{"param_dtype", &Config::param_dtype},
+                                        {"grad_dtype", &Config::grad_dtype},
+                                        {"optim_dtype", &Config::optim_dtype}}) {
+        if (r_.is_set(key)) continue;
+        c_.*member = "bf16";
+        derive(key, "pure_bf16");
+      }
+      if (c_.param_dtype != "bf16") {
+        complain({.what = "pure_bf16 stores parameters in bf16, and 'param_dtype: fp32' forbids it",
+                  .where = both("pure_bf16", "param_dtype"),
+                  .fix = "keep one of the two; bf16: true computes in bf16 with fp32 parameters"});
+      }
+    }
+    if (c_.param_dtype == "bf16" && !c_.bf16 && !c_.pure_bf16) {
+      complain({.what = "'param_dtype: bf16' needs 'bf16: true'",
+                .found = "bf16: false",
+                .where = both("param_dtype", "bf16"),
+                .fix = "set bf16: true, or param_dtype: fp32"});
+    }
+    if (c_.grad_dtype == "bf16" && c_.param_dtype != "bf16") {
+      complain({.what = "'grad_dtype: bf16' needs 'param_dtype: bf16'",
+                .found = "param_dtype: " + c_.param_dtype,
+                .where = both("grad_dtype", "param_dtype"),
+                .fix = "set both to bf16, or grad_dtype: fp32"});
+    }
+  }
+
   void precision() {
+    stored_formats();
     if (!c_.fp8) {
       for (const char* key :
            {"fp8_recipe", "fp8_format", "fp8_amax_history_len", "fp8_amax_compute_algo", "fp8_margin"}) {

@@ -161,9 +161,10 @@ void Transformer::Impl::reserve_workspace(Arena& arena) {
     if (!options_.training) return;
     need(ops::gemm_workspace(
         device, {.product = ops::Product::dgrad, .a = d_output, .b = weight, .d = shape(dtype_, rows, in)}));
-    need(ops::gemm_workspace(
-        device,
-        {.product = ops::Product::wgrad, .a = d_output, .b = input, .d = shape(DType::f32, out, in)}));
+    need(ops::gemm_workspace(device, {.product = ops::Product::wgrad,
+                                      .a = d_output,
+                                      .b = input,
+                                      .d = shape(options_.gradient_dtype, out, in)}));
   };
   for (std::size_t linear = 0; linear < kLinears && last_block_ > first_block_; ++linear) {
     const TensorSpec& weight = layout_.groups[1].segments[kBlockMatrices].tensors[linear];

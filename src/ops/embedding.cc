@@ -22,8 +22,8 @@ std::size_t embedding_backward_workspace(const Device&, std::int64_t tokens, std
 
 void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& args) {
   check(is_matrix(args.d_out), "embedding_backward: d_out must be [tokens, hidden] T");
-  check(is_matrix(args.d_table) && args.d_table.dtype == DType::f32 && args.d_table.cols == args.d_out.cols,
-        "embedding_backward: d_table must be [vocabulary, hidden] f32");
+  check(is_matrix(args.d_table) && args.d_table.cols == args.d_out.cols,
+        "embedding_backward: d_table must be [vocabulary, hidden] f32 or bf16");
   check(args.d_out.rows <= std::numeric_limits<std::int32_t>::max(),
         "embedding_backward: tokens must be counted in 32 bits");
   check(args.d_out.rows == 0 || args.ids, "embedding_backward: ids are missing");

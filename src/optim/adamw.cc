@@ -4,6 +4,7 @@
 #include <string>
 
 #include "octet/base/error.h"
+#include "octet/base/random.h"
 
 namespace octet::optim {
 namespace {
@@ -52,6 +53,8 @@ ops::StepScalars step_scalars(const AdamWOptions& options, const StepRates& rate
   scalars.max_grad_norm = static_cast<float>(rates.max_grad_norm);
   scalars.bias_correction1 = static_cast<float>(corrections.first);
   scalars.bias_correction2 = static_cast<float>(corrections.second);
+  const auto words = philox(options.seed, RandomUse::rounding, static_cast<std::uint64_t>(rates.step));
+  scalars.noise = static_cast<std::uint64_t>(words[1]) << 32 | words[0];
   return scalars;
 }
 

@@ -10,8 +10,8 @@ void GradientNorm::zero(Stream& stream) {
   device_.zero(stream, limbs_, static_cast<std::size_t>(limb_count()) * sizeof(std::int64_t));
 }
 
-void GradientNorm::add(Stream& stream, const float* gradient, std::int64_t count) {
-  ops::square_sum(stream, {.x = gradient, .dtype = DType::f32, .count = count, .limbs = limbs_});
+void GradientNorm::add(Stream& stream, const void* gradient, DType dtype, std::int64_t count) {
+  ops::square_sum(stream, {.x = gradient, .dtype = dtype, .count = count, .limbs = limbs_});
 }
 
 void GradientNorm::finish(Stream& stream, ops::StepScalars* scalars) {

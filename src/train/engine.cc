@@ -64,6 +64,10 @@ comm::Wire wire_of(const std::string& dtype) {
   if (dtype == "fp8") return comm::Wire::fp8;
   return dtype == "int8" ? comm::Wire::int8 : comm::Wire::f32;
 }
+DType stored_as(const std::string& dtype) {
+  if (dtype == "bf16") return DType::bf16;
+  return dtype == "int8" ? DType::u8 : DType::f32;
+}
 
 }  // namespace
 
@@ -96,10 +100,15 @@ EngineOptions engine_options(const config::Config& config, const model::Architec
   options.store.adamw = {.beta1 = config.adam_beta1,
                          .beta2 = config.adam_beta2,
                          .epsilon = config.adam_epsilon,
-                         .weight_decay = config.weight_decay};
+                         .weight_decay = config.weight_decay,
+                         .seed = static_cast<std::uint64_t>(config.seed)};
+  options.store.storage = {.parameters = stored_as(config.param_dtype),
+                           .gradients = stored_as(config.grad_dtype),
+                           .moments = stored_as(config.optim_dtype)};
   options.store.max_grad_norm = config.max_grad_norm;
   options.transformer.max_tokens = max_tokens;
   options.transformer.max_length = max_length;
+  options.transformer.gradient_dtype = options.store.storage.gradients;
   options.transformer.recompute =
       config.recompute() == "full" ? model::Recompute::full : model::Recompute::none;
   options.max_documents = max_documents;

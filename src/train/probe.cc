@@ -124,7 +124,15 @@ class Collected {
       put(header, sizeof header);
       put(name.data(), name.size());
       put(slice.shape.data(), slice.shape.size() * sizeof(std::int64_t));
-      put(slice.data, static_cast<std::size_t>(slice.count) * sizeof(float));
+      if (slice.dtype == DType::f32) {
+        put(slice.data, static_cast<std::size_t>(slice.count) * sizeof(float));
+        continue;
+      }
+      check(slice.dtype == DType::bf16, "parameters and gradients are stored in fp32 or bf16");
+      for (std::int64_t i = 0; i < slice.count; ++i) {
+        const float value = from_bf16(static_cast<const std::uint16_t*>(slice.data)[i]);
+        put(&value, sizeof value);
+      }
     }
     const auto all = communicator.all_gather_bytes(bytes);
     if (communicator.rank() != 0) return;

@@ -5,6 +5,32 @@
 #include "octet/zero/options.h"
 
 namespace octet::zero {
+namespace {
+
+void check_storage(const Options& options) {
+  const auto refuse = [](const char* what, const char* expected, const char* found, const char* where) {
+    throw Error({.what = what,
+                 .expected = expected,
+                 .found = found,
+                 .where = where,
+                 .fix = std::string("change ") + where,
+                 .code = ExitCode::usage});
+  };
+  const auto known = [](DType dtype) { return dtype == DType::f32 || dtype == DType::bf16; };
+  const Storage& s = options.storage;
+  check(known(s.parameters) && known(s.gradients) && (known(s.moments) || s.moments == DType::u8),
+        "states are stored in f32 or bf16, moments in 8 bits too");
+  if (s.parameters == DType::bf16 && options.recipe.compute != DType::bf16) {
+    refuse("parameters cannot be stored in bf16 where fp32 is computed with", "bf16: true", "bf16: false",
+           "param_dtype");
+  }
+  if (s.gradients == DType::bf16 && s.parameters != DType::bf16) {
+    refuse("gradients are stored in bf16 only where parameters are", "param_dtype: bf16", "param_dtype: fp32",
+           "grad_dtype");
+  }
+}
+
+}  // namespace
 
 Policy policy_of(const Options& options, int world) {
   if (options.stage < 0 || options.stage > 3) {
@@ -24,11 +50,21 @@ Policy policy_of(const Options& options, int world) {
                  .code = ExitCode::usage});
   }
   optim::check_options(options.adamw);
+  check_storage(options);
   const bool many = world > 1;
+  if (many && options.storage.gradients != DType::f32) {
+    throw Error({.what = "gradients in bf16 are not summed over ranks in this version",
+                 .expected = "one rank, or grad_dtype: fp32",
+                 .found = std::to_string(world) + " ranks",
+                 .where = "grad_dtype",
+                 .fix = "set grad_dtype: fp32",
+                 .code = ExitCode::usage});
+  }
+  const bool narrow = options.storage.gradients != DType::f32;
   return {.shard_state = many && options.stage >= 1,
           .shard_gradients = many && options.stage >= 2,
           .shard_parameters = many && options.stage >= 3,
-          .reduce_each = many && (options.deterministic || options.stage >= 2)};
+          .reduce_each = (many && options.stage >= 2) || (options.deterministic && (many || narrow))};
 }
 
 namespace {

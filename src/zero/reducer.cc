@@ -1,6 +1,7 @@
 #include "reducer.h"
 
 #include "octet/base/error.h"
+#include "octet/ops/elementwise.h"
 
 namespace octet::zero {
 namespace {
@@ -10,8 +11,9 @@ model::GroupGradients views(const std::vector<Segment>& group) {
   for (const Segment& s : group) {
     auto& matrices = all.gradients.emplace_back();
     for (const model::TensorSpec& t : s.spec->tensors) {
-      float* data = s.gradient == nullptr ? nullptr : s.gradient + t.offset;
-      matrices.push_back({.data = data, .dtype = DType::f32, .rows = t.rows, .cols = t.cols, .ld = t.cols});
+      const Array data = s.gradient.from(t.offset);
+      matrices.push_back(
+          {.data = data.data, .dtype = data.dtype, .rows = t.rows, .cols = t.cols, .ld = t.cols});
     }
   }
   return all;
@@ -93,9 +95,10 @@ const model::GroupGradients& Reducer::gradients(int group, Stream& compute) {
   compute.wait(reduced(group));
   const auto& segments = segments_.groups[static_cast<std::size_t>(group)];
   for (std::size_t i = 0; i < segments.size(); ++i) {
-    if (segments[i].gradient == nullptr) continue;
+    const Array& gradient = segments[i].gradient;
+    if (!gradient) continue;
     for (const auto& [begin, count] : g.to_zero[i]) {
-      device_.zero(compute, segments[i].gradient + begin, static_cast<std::size_t>(count) * sizeof(float));
+      device_.zero(compute, gradient.from(begin).data, gradient.bytes(count));
     }
   }
   return g.gradients;
@@ -114,8 +117,8 @@ void Reducer::contribute_nothing(int group, Stream& compute) {
   if (g.fresh && reduces()) {
     compute.wait(reduced(group));
     for (const Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
-      if (s.gradient == nullptr) continue;
-      device_.zero(compute, s.gradient, static_cast<std::size_t>(s.padded) * sizeof(float));
+      if (!s.gradient) continue;
+      device_.zero(compute, s.gradient.data, s.gradient.bytes(s.padded));
     }
     g.fresh = false;
   }
@@ -124,9 +127,22 @@ void Reducer::contribute_nothing(int group, Stream& compute) {
 
 void Reducer::returned(int group, Stream& compute) {
   at(group).given = true;
+  if (communicator_.size() == 1 && policy_.reduce_each) return accumulate(group, compute);
   if (communicator_.size() == 1 || !reduces()) return;
   compute.record(*at(group).written);
   for (; next_ >= 0 && at(next_).given; --next_) reduce(next_, compute);
+}
+
+// A lone rank keeps fp32 sums of narrow gradients.
+void Reducer::accumulate(int group, Stream& compute) {
+  for (Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
+    if (!s.gradient || s.sum.data == s.gradient.data) continue;
+    if (index_ == 0) {
+      ops::convert(compute, s.gradient.data, s.gradient.dtype, s.sum.data, DType::f32, s.padded);
+    } else {
+      ops::add(compute, s.gradient.data, s.gradient.dtype, static_cast<float*>(s.sum.data), s.padded);
+    }
+  }
 }
 
 void Reducer::reduce(int group, Stream& compute) {
@@ -134,26 +150,28 @@ void Reducer::reduce(int group, Stream& compute) {
   stream.wait(*at(group).written);
   const bool last = index_ + 1 == micro_batches_;
   for (Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
-    if (s.gradient == nullptr || s.padded == 0) continue;
+    if (!s.gradient || s.padded == 0) continue;
     communicator_.reduce_scatter(stream,
                                  {.name = s.spec->name.c_str(),
-                                  .from = s.gradient,
-                                  .to = s.sum,
+                                  .from = static_cast<const float*>(s.gradient.data),
+                                  .to = static_cast<float*>(s.sum.data),
                                   .count = s.slice,
                                   .accumulate = policy_.reduce_each && index_ > 0,
                                   .wire = wire_of(s),
                                   .by_node = reduces_by_node(options_, communicator_.place(), wire_of(s))});
     if (!last || policy_.shard_state) continue;
-    // Every rank updates everything, so every rank needs all sums: they take the place of the gradients. A
-    // narrow wire rounds them once more, for the owner too, so that all ranks update with the same bits.
-    const std::size_t bytes = static_cast<std::size_t>(s.slice) * sizeof(float);
-    if (s.sum != s.gradient + s.own) device_.copy(stream, s.gradient + s.own, s.sum, bytes);
+    // Every rank updates everything, so every rank needs all sums. A narrow wire rounds them once more, for
+    // the owner too, so that all ranks update with the same bits.
+    const Array own = s.total.from(s.own);
+    const std::size_t bytes = s.sum.bytes(s.slice);
+    if (s.sum.data != own.data) device_.copy(stream, own.data, s.sum.data, bytes);
     communicator_.all_gather_values(stream, {.name = s.spec->name.c_str(),
-                                             .buffer = s.gradient,
+                                             .buffer = s.total.data,
+                                             .dtype = s.total.dtype,
                                              .count = s.slice,
                                              .wire = wire_of(s),
                                              .by_node = gathers_by_node(options_, communicator_.place())});
-    if (s.sum != s.gradient + s.own) device_.copy(stream, s.sum, s.gradient + s.own, bytes);
+    if (s.sum.data != own.data) device_.copy(stream, s.sum.data, own.data, bytes);
   }
   stream.record(reduced(group));
   if (!overlap_) compute.wait(reduced(group));

@@ -49,6 +49,7 @@ class Reducer {
   bool reduces() const { return policy_.reduce_each || index_ + 1 == micro_batches_; }
   void returned(int group, Stream& compute);
   void reduce(int group, Stream& compute);
+  void accumulate(int group, Stream& compute);
 
   Segments& segments_;
   comm::Communicator& communicator_;

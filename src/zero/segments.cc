@@ -35,7 +35,20 @@ std::vector<int> slots_of(int groups, bool shared) {
 }
 
 std::int64_t gradient_bytes(const Segment& s) {
-  return s.trained ? s.padded * static_cast<std::int64_t>(sizeof(float)) : 0;
+  return s.trained ? static_cast<std::int64_t>(s.gradient.bytes(s.padded)) : 0;
+}
+
+/// What holds only matrices in narrow formats.
+void choose_formats(Segment& s, const Options& options) {
+  s.dtype = copy_dtype(*s.spec, options.recipe);
+  if (s.spec->kind == model::ParameterKind::vector) return;
+  s.master.dtype = options.storage.parameters;
+  s.gradient.dtype = options.storage.gradients;
+  s.exp_avg.dtype = s.exp_avg_sq.dtype = options.storage.moments;
+}
+
+void reserve(Array& array, Arena& arena, const char* name, std::int64_t count) {
+  array.data = arena.reserve(name, array.bytes(count));
 }
 
 /// Lays the segments of each group one behind the other in the buffer of its slot.
@@ -68,31 +81,29 @@ std::size_t transposed_bytes(const Segment& s, const Arena& arena) {
 
 void reserve_parameters(Segments& all, Arena& arena, const Policy& policy) {
   all.each([&](Segment& s) {
-    const auto state = static_cast<std::size_t>(s.state_count);
     if (!policy.shard_parameters) {
       if (s.gathered_narrow()) {
         s.copy = arena.reserve_as<std::uint8_t>("parameters/copies", s.copy_bytes(s.padded));
-        s.master = arena.reserve_as<float>("parameters/master", state);
+        reserve(s.master, arena, "parameters/master", s.state_count);
         s.shard = s.master_is_copy()
-                      ? reinterpret_cast<std::uint8_t*>(s.master)
+                      ? static_cast<std::uint8_t*>(s.master.data)
                       : arena.reserve_as<std::uint8_t>("parameters/shards", s.copy_bytes(s.slice));
         return;
       }
       if (s.master_is_copy()) {
         const char* name = policy.shard_state ? "parameters/copies" : "parameters/master";
-        float* whole = arena.reserve_as<float>(name, static_cast<std::size_t>(s.padded));
-        s.copy = reinterpret_cast<std::uint8_t*>(whole);
-        s.master = whole + s.state_begin;
+        s.copy = arena.reserve_as<std::uint8_t>(name, s.copy_bytes(s.padded));
+        s.master.data = s.copy + s.copy_bytes(s.state_begin);
       } else {
         s.copy = arena.reserve_as<std::uint8_t>("parameters/copies", s.copy_bytes(s.padded));
-        s.master = arena.reserve_as<float>("parameters/master", state);
+        reserve(s.master, arena, "parameters/master", s.state_count);
       }
       s.shard = s.copy + s.copy_bytes(s.own);
       s.transposed = arena.reserve_as<std::uint8_t>("parameters/transposed", transposed_bytes(s, arena));
       return;
     }
-    s.master = arena.reserve_as<float>("parameters/master", state);
-    s.shard = s.master_is_copy() ? reinterpret_cast<std::uint8_t*>(s.master)
+    reserve(s.master, arena, "parameters/master", s.state_count);
+    s.shard = s.master_is_copy() ? static_cast<std::uint8_t*>(s.master.data)
                                  : arena.reserve_as<std::uint8_t>("parameters/copies", s.copy_bytes(s.slice));
   });
   if (!policy.shard_parameters) return;
@@ -106,15 +117,39 @@ void reserve_parameters(Segments& all, Arena& arena, const Policy& policy) {
       [](Segment& s, std::uint8_t* at) { s.transposed = at; });
 }
 
-void reserve_training(Segments& all, Arena& arena, const Policy& policy) {
+/// Where the sums of gradients lie that a step measures and updates with.
+void reserve_sums(Segment& s, Arena& arena, const Policy& policy, bool deterministic) {
+  if (!policy.reduce_each) {
+    // The last micro-batch leaves them in the gradient buffers.
+    s.sum = s.gradient.from(s.own);
+    s.total = policy.shard_state ? s.sum : s.gradient;
+    return;
+  }
+  s.sum.dtype = deterministic ? DType::f32 : s.gradient.dtype;
+  const bool alone = s.slice == s.padded;
+  if (alone || policy.shard_state || s.gradient.dtype == DType::f32) {
+    reserve(s.sum, arena, "gradients/sums", s.slice);
+    s.total = alone || policy.shard_state ? s.sum : s.gradient;
+    return;
+  }
+  // Every rank updates everything, and its gradient buffers are too narrow for the sums.
+  s.total.dtype = s.sum.dtype;
+  reserve(s.total, arena, "gradients/sums", s.padded);
+  s.sum = s.total.from(s.own);
+}
+
+void reserve_training(Segments& all, Arena& arena, const Policy& policy, const Options& options) {
   place_in_slots(all, all.gradient_slot, arena, "gradients", gradient_bytes,
-                 [](Segment& s, std::uint8_t* at) { s.gradient = reinterpret_cast<float*>(at); });
+                 [](Segment& s, std::uint8_t* at) { s.gradient.data = at; });
   all.each([&](Segment& s) {
     if (!s.trained) return;
-    s.sum = policy.reduce_each ? arena.reserve_as<float>("gradients/sums", static_cast<std::size_t>(s.slice))
-                               : s.gradient + s.own;
-    s.exp_avg = arena.reserve_as<float>("optimizer/exp_avg", static_cast<std::size_t>(s.state_count));
-    s.exp_avg_sq = arena.reserve_as<float>("optimizer/exp_avg_sq", static_cast<std::size_t>(s.state_count));
+    reserve_sums(s, arena, policy, options.deterministic);
+    reserve(s.exp_avg, arena, "optimizer/exp_avg", s.state_count);
+    reserve(s.exp_avg_sq, arena, "optimizer/exp_avg_sq", s.state_count);
+    if (s.exp_avg.dtype != DType::u8) return;
+    const auto blocks = static_cast<std::size_t>(Segment::blocks(s.state_count));
+    s.exp_avg_scale = arena.reserve_as<float>("optimizer/exp_avg_scale", blocks);
+    s.exp_avg_sq_scale = arena.reserve_as<float>("optimizer/exp_avg_sq_scale", blocks);
   });
 }
 
@@ -144,6 +179,7 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
   all.slots = std::max(groups, 4);
   all.gradient_slot = slots_of(groups, policy.shard_gradients);
   all.copy_slot = slots_of(groups, policy.shard_parameters);
+  std::uint32_t tensors = 0;  // in the order of the layout, whatever this rank holds
   for (const model::GroupSpec& group : layout.groups) {
     auto& segments = all.groups.emplace_back();
     for (const model::SegmentSpec& spec : group.segments) {
@@ -153,7 +189,7 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
       s.slice = s.padded / place.size;
       s.own = s.slice * place.rank;
       s.trained = spec.trainable && options.training;
-      s.dtype = copy_dtype(spec, options.recipe);
+      choose_formats(s, options);
       if (policy.shard_state) s.gather = gather_wire(s, options);
       s.state_begin = policy.shard_state ? s.own : 0;
       s.state_count = policy.shard_state ? s.slice : s.padded;
@@ -170,13 +206,16 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
         s.spans.push_back({.begin = run.begin,
                            .count = run.count,
                            .decay = spec.tensors[run.tensor].decay,
-                           .amax_index = s.scales[run.tensor]});
+                           .amax_index = s.scales[run.tensor],
+                           .tensor = tensors + static_cast<std::uint32_t>(run.tensor),
+                           .first = s.state_begin + run.begin - spec.tensors[run.tensor].offset});
       }
+      tensors += static_cast<std::uint32_t>(spec.tensors.size());
       segments.push_back(std::move(s));
     }
   }
   reserve_parameters(all, arena, policy);
-  reserve_training(all, arena, policy);
+  reserve_training(all, arena, policy, options);
   return all;
 }
 

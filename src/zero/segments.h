@@ -8,6 +8,19 @@
 
 namespace octet::zero {
 
+/// Elements of one format in device memory.
+struct Array {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+
+  explicit operator bool() const { return data != nullptr; }
+  std::size_t bytes(std::int64_t count) const { return static_cast<std::size_t>(count) * size_of(dtype); }
+  /// The elements from `index` on.
+  Array from(std::int64_t index) const {
+    return data == nullptr ? *this : Array{static_cast<std::byte*>(data) + bytes(index), dtype};
+  }
+};
+
 /// The buffers of one segment on this rank. Counts and offsets are elements.
 struct Segment {
   const model::SegmentSpec* spec = nullptr;
@@ -25,17 +38,23 @@ struct Segment {
 
   std::int64_t state_begin = 0;  ///< masters and moments held: [state_begin, state_begin + state_count)
   std::int64_t state_count = 0;
-  float* master = nullptr;
-  float* exp_avg = nullptr;
-  float* exp_avg_sq = nullptr;
+  Array master;               ///< [state_count]
+  Array exp_avg, exp_avg_sq;  ///< [state_count]
+  /// Of 8-bit moments: a scale for each ops::kMomentBlock elements.
+  float* exp_avg_scale = nullptr;
+  float* exp_avg_sq_scale = nullptr;
 
-  float* gradient = nullptr;  ///< [padded] this rank's gradients; null for a frozen segment
-  float* sum = nullptr;       ///< [slice] own slice of the sum over ranks and micro-batches
+  Array gradient;  ///< [padded] this rank's gradients; null for a frozen segment
+  Array sum;       ///< [slice] own slice of the sum over ranks and micro-batches
+  Array total;     ///< [state_count] the sums that the update reads: `sum` itself, or around it
 
   std::vector<std::int64_t> scales;   ///< per tensor: its number among the FP8 weights, or -1
   std::vector<ops::AdamWSpan> spans;  ///< tensors inside the state held, from state_begin
 
-  bool master_is_copy() const { return dtype == DType::f32; }
+  bool master_is_copy() const { return dtype == master.dtype; }
+  static std::int64_t blocks(std::int64_t count) {
+    return (count + ops::kMomentBlock - 1) / ops::kMomentBlock;
+  }
   bool gathered_narrow() const { return gather != comm::Wire::f32; }
   std::size_t copy_bytes(std::int64_t count) const {
     return static_cast<std::size_t>(count) * size_of(dtype);

@@ -13,11 +13,11 @@ void append_slices(const model::SegmentSpec& spec, const SliceRange& range, cons
       const std::int64_t to = std::min(start + part.count, range.begin + range.count);
       if (from >= to) continue;
       slices.push_back({.name = prefix + part.name,
-                        .dtype = DType::f32,
+                        .dtype = range.data.dtype,
                         .shape = part.shape,
                         .begin = from - start,
                         .count = to - from,
-                        .data = range.data + (from - range.begin)});
+                        .data = range.data.from(from - range.begin).data});
     }
   }
 }
@@ -25,15 +25,31 @@ void append_slices(const model::SegmentSpec& spec, const SliceRange& range, cons
 namespace {
 
 /// The elements of one kind of state that `choice` names.
-void append_state(const Segment& s, float* data, const SliceChoice& choice, const std::string& prefix,
+void append_state(const Segment& s, const Array& data, const SliceChoice& choice, const std::string& prefix,
                   std::vector<TensorSlice>& slices) {
-  if (data == nullptr) return;
+  if (!data) return;
   const std::int64_t begin = choice.own_only ? s.own : s.state_begin;
   append_slices(*s.spec,
                 {.begin = begin,
                  .count = choice.own_only ? s.slice : s.state_count,
-                 .data = data + (begin - s.state_begin)},
+                 .data = data.from(begin - s.state_begin)},
                 prefix, slices);
+}
+
+void append_scales(const Segment& s, float* scales, const SliceChoice& choice, const std::string& prefix,
+                   std::vector<TensorSlice>& slices) {
+  if (scales == nullptr) return;
+  const std::int64_t begin = choice.own_only ? s.own : s.state_begin;
+  for (const Run& run : runs_within(*s.spec, begin, choice.own_only ? s.slice : s.state_count)) {
+    const model::TensorSpec& tensor = s.spec->tensors[run.tensor];
+    const std::int64_t first = begin + run.begin;  // in the segment; a multiple of a block, as all here are
+    slices.push_back({.name = prefix + tensor.name,
+                      .dtype = DType::f32,
+                      .shape = {Segment::blocks(tensor.count())},
+                      .begin = (first - tensor.offset) / ops::kMomentBlock,
+                      .count = Segment::blocks(run.count),
+                      .data = scales + (first - s.state_begin) / ops::kMomentBlock});
+  }
 }
 
 }  // namespace
@@ -53,6 +69,10 @@ std::vector<TensorSlice> state_slices(Segments& segments, const SliceChoice& cho
   if (choice.moments) {
     add(&Segment::exp_avg, "exp_avg/");
     add(&Segment::exp_avg_sq, "exp_avg_sq/");
+    segments.each([&](Segment& s) {
+      append_scales(s, s.exp_avg_scale, choice, "exp_avg_scale/", slices);
+      append_scales(s, s.exp_avg_sq_scale, choice, "exp_avg_sq_scale/", slices);
+    });
   }
   return slices;
 }
@@ -60,7 +80,7 @@ std::vector<TensorSlice> state_slices(Segments& segments, const SliceChoice& cho
 std::vector<TensorSlice> sum_slices(Segments& segments) {
   std::vector<TensorSlice> slices;
   segments.each([&](Segment& s) {
-    if (s.sum == nullptr) return;
+    if (!s.sum) return;
     append_slices(*s.spec, {.begin = s.own, .count = s.slice, .data = s.sum}, "", slices);
   });
   return slices;

@@ -62,6 +62,30 @@ struct ParameterStore::Parts {
             .count = 1,
             .data = &optimizer_steps};
   }
+  /// Fills the masters of a segment with fp32 values, rounded to nearest to what they are stored in.
+  void fill_rounded(Segment& segment, const std::function<void(const std::vector<TensorSlice>&)>& fill) {
+    std::vector<TensorSlice> stored = needed.open(parameter_slices(segment, {}));
+    std::vector<TensorSlice> wide = stored;
+    std::vector<float> values;
+    if (segment.master.dtype == DType::bf16) {
+      std::int64_t count = 0;
+      for (const TensorSlice& slice : stored) count += slice.count;
+      values.resize(static_cast<std::size_t>(count));
+      float* at = values.data();
+      for (TensorSlice& slice : wide) {
+        slice.dtype = DType::f32;
+        slice.data = at;
+        at += slice.count;
+      }
+    }
+    fill(wide);
+    for (std::size_t i = 0; i < stored.size() && !values.empty(); ++i) {
+      const auto* from = static_cast<const float*>(wide[i].data);
+      auto* to = static_cast<std::uint16_t*>(stored[i].data);
+      for (std::int64_t e = 0; e < stored[i].count; ++e) to[e] = to_bf16(from[e]);
+    }
+    needed.send();
+  }
   void append_scales(std::vector<TensorSlice>& slices) {
     if (updater.scales() == nullptr) return;
     for (TensorSlice& slice : updater.scales()->state()) slices.push_back(std::move(slice));
@@ -183,7 +207,9 @@ StepResult ParameterStore::collect() {
 void ParameterStore::initialise(Stream& compute,
                                 const std::function<void(const std::vector<TensorSlice>&)>& fill) {
   synchronize(compute);
-  if (parts_->device.host_reaches_memory()) {
+  if (parts_->options.storage.parameters != DType::f32) {
+    parts_->segments.each([&](Segment& segment) { parts_->fill_rounded(segment, fill); });
+  } else if (parts_->device.host_reaches_memory()) {
     fill(state_slices(parts_->segments, {.own_only = false, .moments = false}));
   } else {
     // One segment at a time, so that the host never holds the whole model.
@@ -204,7 +230,8 @@ void ParameterStore::initialise(Stream& compute, std::uint64_t seed) {
                         {.seed = seed,
                          .begin = s.state_begin + run.begin - tensor.offset,
                          .count = run.count,
-                         .out = s.master + run.begin});
+                         .out = s.master.from(run.begin).data,
+                         .dtype = s.master.dtype});
     }
   });
   refresh_copies(compute, Scales::from_weights);

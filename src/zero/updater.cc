@@ -9,11 +9,11 @@ namespace {
 
 /// A run of a master as a matrix, wide enough to be shared out among threads by rows, and its tail.
 template <typename Do>
-void as_matrices(const float* data, std::int64_t count, Do&& act) {
+void as_matrices(const Array& data, std::int64_t count, Do&& act) {
   constexpr std::int64_t kWidth = 4096;
-  const std::int64_t body = count / kWidth * kWidth;
-  if (body > 0) act(ops::ConstMatrix(data, DType::f32, body / kWidth, kWidth, kWidth), std::int64_t{0});
-  if (count > body) act(ops::ConstMatrix(data + body, DType::f32, 1, count - body, count - body), body);
+  const std::int64_t body = count / kWidth * kWidth, rest = count - body;
+  if (body > 0) act(ops::ConstMatrix(data.data, data.dtype, body / kWidth, kWidth, kWidth), std::int64_t{0});
+  if (rest > 0) act(ops::ConstMatrix(data.from(body).data, data.dtype, 1, rest, rest), body);
 }
 
 }  // namespace
@@ -75,14 +75,14 @@ void Updater::finish(const StepInput& input, std::int64_t step, Gatherer& gather
   write_scalars(input, step, compute);
   norm_.zero(compute);
   segments_.each([&](Segment& s) {
-    if (s.sum != nullptr) norm_.add(compute, s.sum, s.slice);
+    if (s.sum) norm_.add(compute, s.sum.data, s.sum.dtype, s.slice);
   });
   sum_over_ranks(compute);
   norm_.finish(compute, scalars_);
   if (input.update) {
     gatherer.before_change(compute);
     segments_.each([&](Segment& s) {
-      if (s.sum != nullptr) update(s, compute);
+      if (s.sum) update(s, compute);
     });
     if (scales_) {
       // adamw has left the amaxes of the updated masters, but none when the step is skipped: then a delayed
@@ -101,13 +101,18 @@ void Updater::finish(const StepInput& input, std::int64_t step, Gatherer& gather
 
 void Updater::update(Segment& s, Stream& compute) {
   ops::AdamWArgs args = optim::adamw_args(options_.adamw);
-  args.master = s.master;
-  args.grad = policy_.shard_state ? s.sum : s.gradient;
-  args.exp_avg = s.exp_avg;
-  args.exp_avg_sq = s.exp_avg_sq;
+  args.master = s.master.data;
+  args.master_dtype = s.master.dtype;
+  args.grad = s.total.data;
+  args.grad_dtype = s.total.dtype;
+  args.exp_avg = s.exp_avg.data;
+  args.exp_avg_sq = s.exp_avg_sq.data;
+  args.moment_dtype = s.exp_avg.dtype;
+  args.exp_avg_scale = s.exp_avg_scale;
+  args.exp_avg_sq_scale = s.exp_avg_sq_scale;
   args.spans = s.spans;
   args.scalars = scalars_;
-  if (s.dtype == DType::bf16) {
+  if (s.dtype == DType::bf16 && !s.master_is_copy()) {
     args.copy = policy_.shard_state ? s.shard : s.copy;
     args.copy_dtype = DType::bf16;
   }
@@ -121,7 +126,7 @@ void Updater::measure_weights(Stream& compute) {
   segments_.each([&](Segment& s) {
     if (!is_fp8(s.dtype)) return;
     for (const ops::AdamWSpan& span : s.spans) {
-      as_matrices(s.master + span.begin, span.count, [&](const ops::ConstMatrix& x, std::int64_t) {
+      as_matrices(s.master.from(span.begin), span.count, [&](const ops::ConstMatrix& x, std::int64_t) {
         ops::amax(compute, x, scales_->amax(span.amax_index));
       });
     }
@@ -132,13 +137,13 @@ void Updater::measure_weights(Stream& compute) {
 void Updater::quantise_both_ways(Segment& s, Stream& compute) {
   for (std::size_t t = 0; t < s.spec->tensors.size(); ++t) {
     const model::TensorSpec& tensor = s.spec->tensors[t];
-    ops::quantize(
-        compute,
-        ops::ConstMatrix(s.master + tensor.offset, DType::f32, tensor.rows, tensor.cols, tensor.cols),
-        {.format = s.dtype,
-         .row = s.copy + tensor.offset,
-         .transposed = s.transposed + tensor.offset,
-         .scale = scales_->scale(s.scales[t])});
+    ops::quantize(compute,
+                  ops::ConstMatrix(s.master.from(tensor.offset).data, s.master.dtype, tensor.rows,
+                                   tensor.cols, tensor.cols),
+                  {.format = s.dtype,
+                   .row = s.copy + tensor.offset,
+                   .transposed = s.transposed + tensor.offset,
+                   .scale = scales_->scale(s.scales[t])});
   }
 }
 
@@ -148,7 +153,7 @@ void Updater::quantise_weights(Stream& compute) {
     if (s.transposed != nullptr && !policy_.shard_state) return quantise_both_ways(s, compute);
     std::uint8_t* copy = policy_.shard_state ? s.shard : s.copy;
     for (const ops::AdamWSpan& span : s.spans) {
-      as_matrices(s.master + span.begin, span.count, [&](const ops::ConstMatrix& x, std::int64_t offset) {
+      as_matrices(s.master.from(span.begin), span.count, [&](const ops::ConstMatrix& x, std::int64_t offset) {
         ops::quantize(
             compute, x,
             {.format = s.dtype, .row = copy + span.begin + offset, .scale = scales_->scale(span.amax_index)});
@@ -160,9 +165,9 @@ void Updater::quantise_weights(Stream& compute) {
 void Updater::make_copies(Scales scales, Gatherer& gatherer, Stream& compute) {
   gatherer.before_change(compute);
   segments_.each([&](Segment& s) {
-    if (s.dtype != DType::bf16) return;
+    if (s.dtype != DType::bf16 || s.master_is_copy()) return;
     std::uint8_t* copy = policy_.shard_state ? s.shard : s.copy;
-    ops::convert(compute, s.master, DType::f32, copy, DType::bf16, s.state_count);
+    ops::convert(compute, s.master.data, s.master.dtype, copy, DType::bf16, s.state_count);
   });
   if (scales_) {
     if (scales == Scales::from_weights) {

@@ -40,6 +40,23 @@ TEST(Rules, OffloadingIsForTheCpuAlone) {
   EXPECT_SAYS(refusal("optim_state_cpu_offload: true\ndevice: cuda"), "not supported with 'device: cuda'");
 }
 
+TEST(Rules, PureBf16StandsForThreeKeysOfWhichTheGivenOnesWin) {
+  const Resolved r = read("pure_bf16: true");
+  EXPECT_EQ(r.config.param_dtype + r.config.grad_dtype + r.config.optim_dtype, "bf16bf16bf16");
+  EXPECT_SAYS(r.origins.at("optim_dtype").where, "pure_bf16");
+  const Resolved mixed = read("pure_bf16: true\noptim_dtype: int8\ngrad_dtype: fp32");
+  EXPECT_EQ(mixed.config.param_dtype + mixed.config.grad_dtype + mixed.config.optim_dtype, "bf16fp32int8");
+  EXPECT_SAYS(refusal("pure_bf16: true\nparam_dtype: fp32"), "forbids it");
+}
+
+TEST(Rules, FormatsThatDoNotGoTogetherAreRefused) {
+  EXPECT_SAYS(refusal("param_dtype: bf16"), "needs 'bf16: true'");
+  EXPECT_SAYS(refusal("param_dtype: bf16\nfp8: true"), "needs 'bf16: true'");
+  EXPECT_SAYS(refusal("grad_dtype: bf16\nbf16: true"), "needs 'param_dtype: bf16'");
+  EXPECT_EQ(read("param_dtype: bf16\nbf16: true\nfp8: true").config.param_dtype, "bf16");
+  EXPECT_EQ(read("optim_dtype: int8").config.optim_dtype, "int8");
+}
+
 TEST(Rules, SchedulesTakeOnlyTheirOwnArguments) {
   const Config c = read("lr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr: 1e-6}").config;
   EXPECT_EQ(std::get<double>(c.lr_scheduler_kwargs.at("min_lr")), 1e-6);

@@ -56,7 +56,7 @@ TEST(AdamW, FollowsFloat64OverManySteps) {
     *s.scalars = step_scalars(options, {.step = step, .learning_rate = rate, .max_grad_norm = kClip});
     s.scalars->label_tokens = kTokens;
     s.norm.zero(*s.stream);
-    s.norm.add(*s.stream, s.gradient, kCount);
+    s.norm.add(*s.stream, s.gradient, DType::f32, kCount);
     s.norm.finish(*s.stream, s.scalars);
     ops::AdamWArgs args = adamw_args(options);
     args.master = s.master;
@@ -95,7 +95,7 @@ TEST(AdamW, TheFirstStepMovesEveryElementByTheRate) {
   *s.scalars = step_scalars({}, {.step = 1, .learning_rate = 1e-3, .max_grad_norm = 0});
   s.scalars->label_tokens = 1;
   s.norm.zero(*s.stream);
-  s.norm.add(*s.stream, s.gradient, 256);
+  s.norm.add(*s.stream, s.gradient, DType::f32, 256);
   s.norm.finish(*s.stream, s.scalars);
   const std::vector<ops::AdamWSpan> spans = {{.begin = 0, .count = 256}};
   ops::AdamWArgs args = adamw_args({});
@@ -130,7 +130,7 @@ TEST(AdamW, TheNormHasTheSameBitsHoweverItIsCut) {
     s.norm.zero(*s.stream);
     cuts.push_back(kCount);
     for (std::size_t i = cuts.size() - 1; i > 0; --i) {
-      s.norm.add(*s.stream, s.gradient + cuts[i - 1], cuts[i] - cuts[i - 1]);
+      s.norm.add(*s.stream, s.gradient + cuts[i - 1], DType::f32, cuts[i] - cuts[i - 1]);
     }
     s.scalars->label_tokens = 11;
     s.norm.finish(*s.stream, s.scalars);

@@ -16,10 +16,10 @@ struct GroupParameters {
   }
 };
 
-/// Where a group's gradients go: f32 matrices of the stored tensors' shapes (vectors: cols == 1), gradients
-/// of the *sum* of the losses. `overwrite`: this is the first micro-batch into these buffers, so the first
-/// product into a tensor marked gradient_by_product overwrites instead of adding; all other tensors were
-/// zeroed.
+/// Where a group's gradients go: matrices of the stored tensors' shapes, f32 or bf16 (vectors: f32 with
+/// cols == 1), gradients of the *sum* of the losses. `overwrite`: this is the first micro-batch into these
+/// buffers, so the first product into a tensor marked gradient_by_product overwrites instead of adding; all
+/// other tensors were zeroed.
 struct GroupGradients {
   std::vector<std::vector<ops::Matrix>> gradients;
   bool overwrite = false;

@@ -23,6 +23,7 @@ struct TransformerOptions {
   std::int64_t max_labels = 0;     ///< label rows of a micro-batch; 0: max_tokens
   bool training = true;            ///< false: no gradients, activations of one block only
   Recompute recompute = Recompute::none;
+  DType gradient_dtype = DType::f32;  ///< of the gradients of matrices: f32 or bf16
   /// Of the chunk of logits; at least one row is kept. Each chunk adds to the whole gradient of the head once
   /// more, so that small chunks of a large vocabulary would move little else.
   std::size_t logits_bytes = std::size_t{1} << 30;

@@ -13,12 +13,12 @@ struct EmbeddingArgs {
 };
 void embedding(Stream& stream, const EmbeddingArgs& args);
 
-/// d_table[id] += scale * Σ over tokens with that id, in token order.
+/// d_table[id] += scale * Σ over tokens with that id, in token order; summed in fp32 and rounded once.
 struct EmbeddingBackwardArgs {
   const std::int32_t* ids = nullptr;
   ConstMatrix d_out;  ///< [tokens, hidden] T
   float scale = 1.0f;
-  Matrix d_table;                ///< [vocabulary, hidden] f32
+  Matrix d_table;                ///< [vocabulary, hidden] f32 or bf16
   std::int32_t padding_id = -1;  ///< tokens with this id add nothing; -1: all add
   Workspace workspace;
 };

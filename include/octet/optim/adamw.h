@@ -12,6 +12,7 @@ struct AdamWOptions {
   double beta2 = 0.999;
   double epsilon = 1e-8;
   double weight_decay = 0.0;
+  std::uint64_t seed = 0;  ///< of stochastic rounding, where anything is stored in less than fp32
 };
 
 /// Throws Error (usage) unless betas are in [0, 1), epsilon and weight decay at least 0 and finite.
@@ -35,7 +36,8 @@ struct StepRates {
   double max_grad_norm = 0;  ///< 0: no clipping
 };
 
-/// The host's half of the device's step scalars; label_tokens is left at 0.
+/// The host's half of the device's step scalars; label_tokens is left at 0. The key of the rounding noise is
+/// Philox4x32-10 of the step under the seed.
 ops::StepScalars step_scalars(const AdamWOptions& options, const StepRates& rates);
 
 }  // namespace octet::optim

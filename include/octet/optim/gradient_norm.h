@@ -14,8 +14,8 @@ class GradientNorm {
   /// Reserves the limbs as "step/norm".
   explicit GradientNorm(Arena& arena);
   void zero(Stream& stream);
-  /// Adds the squares of gradient[0, count), f32.
-  void add(Stream& stream, const float* gradient, std::int64_t count);
+  /// Adds the squares of gradient[0, count), f32 or bf16.
+  void add(Stream& stream, const void* gradient, DType dtype, std::int64_t count);
   /// Writes grad_norm, grad_scale and skip; reads label_tokens and max_grad_norm.
   void finish(Stream& stream, ops::StepScalars* scalars);
   /// Device memory, limb_count() integers: the sum over ranks of all of them is the limbs of the whole.

@@ -24,6 +24,19 @@ enum class ByNode {
   on          ///< all of them
 };
 
+/// In which formats masters, gradients and moments of matrices lie; those of vectors (norms, biases) are few
+/// and always f32.
+struct Storage {
+  /// f32; or bf16, rounded stochastically at each update: then compute is bf16, and where it is also the
+  /// format of the compute copies a master is its own copy.
+  DType parameters = DType::f32;
+  /// f32; or bf16, where parameters are: what products write and what of it is kept. Sums over micro-batches
+  /// and ranks are kept in it too, but deterministic ones, which are f32 beside it.
+  DType gradients = DType::f32;
+  /// f32; bf16, rounded stochastically; or u8: 8-bit blocks with a scale each (ops::AdamWArgs).
+  DType moments = DType::f32;
+};
+
 struct Options {
   /// 0: every rank holds everything. 1: masters and moments are cut into slices. 2: sums of gradients too,
   /// gradient buffers are shared between blocks. 3: compute copies too, gathered before their use.
@@ -42,6 +55,7 @@ struct Options {
   comm::Wire gather_wire = comm::Wire::f32;
   ByNode by_node = ByNode::automatic;
   precision::Recipe recipe;
+  Storage storage;
   optim::AdamWOptions adamw;
   double max_grad_norm = 1.0;  ///< 0: no clipping
 };
@@ -54,7 +68,8 @@ struct Policy {
   bool reduce_each = false;       ///< every micro-batch is reduced into the sums
 };
 
-/// Throws Error (usage) for a stage outside 0 … 3, an unusable norm limit or hyper-parameter.
+/// Throws Error (usage) for a stage outside 0 … 3, an unusable norm limit or hyper-parameter, or formats that
+/// do not go together.
 Policy policy_of(const Options& options, int world);
 
 /// Whether a gather goes by nodes among ranks that stand like this one.

@@ -37,7 +37,8 @@ enum class Scales {
 /// starts their gathers, which acquire waits for. With one rank there is no collective and no copy.
 ///
 /// Everything is reserved from the arena at construction, by name: parameters/copies, parameters/master,
-/// parameters/gathered, gradients, gradients/sums, optimizer/exp_avg, optimizer/exp_avg_sq, step/….
+/// parameters/gathered, gradients, gradients/sums, optimizer/exp_avg, optimizer/exp_avg_sq (and …_scale),
+/// step/….
 /// acquire and release also work between steps (evaluation, generation); at stage 3 all ranks then walk
 /// through the groups alike, those without rows by pass_by. Not thread-safe; calls out of order
 /// throw std::logic_error.
@@ -75,7 +76,8 @@ class ParameterStore final : public model::ParameterSource {
 
   /// Fills the masters and makes the compute copies. `fill` gets the slices of parameters that this rank
   /// needs (f32, by Hugging Face name, in host memory) and writes every element; where the host does not
-  /// reach the device's memory it is called several times with a part of them. All ranks call it.
+  /// reach the device's memory, or masters are not f32, it is called several times with a part of them. All
+  /// ranks call it.
   void initialise(Stream& compute, const std::function<void(const std::vector<TensorSlice>&)>& fill);
   /// Fills the masters with fresh values (model::initialise), made where they lie, and makes the compute
   /// copies. All ranks call it.
@@ -83,8 +85,10 @@ class ParameterStore final : public model::ParameterSource {
   /// Makes compute copies and FP8 weights from the masters, gathered where needed. All ranks call it.
   void refresh_copies(Stream& compute, Scales scales);
 
-  /// The state as named slices of host memory: parameters by Hugging Face name, "exp_avg/<name>",
-  /// "exp_avg_sq/<name>", "fp8_weights/scale" and "fp8_weights/amax_history" with delayed scaling,
+  /// The state as named slices of host memory, in the formats in which it is stored: parameters by Hugging
+  /// Face name, "exp_avg/<name>", "exp_avg_sq/<name>", with 8-bit moments their scales "exp_avg_scale/<stored
+  /// tensor>" and "exp_avg_sq_scale/<stored tensor>" (one for each 128 elements of the tensor as the layout
+  /// stores it), "fp8_weights/scale" and "fp8_weights/amax_history" with delayed scaling,
   /// "optimizer/step" (i64 [1]). Padding is left out. Call these, and read and write what they give, only
   /// after synchronize(), outside steps. Where the host does not reach the device's memory the slices are
   /// copies: those to be read last until the next of these calls or the next step, those to be written until

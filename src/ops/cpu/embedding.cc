@@ -22,7 +22,7 @@ OCTET_SIMD void scale_row(const T* __restrict from, float scale, T* __restrict t
 
 // Adds `scale` times the sum of one token's rows to d_table for the columns from `begin` on. `first` is the
 // id's first token and `next` leads from token to token (-1: no more).
-template <typename T>
+template <typename T, typename To>
 OCTET_SIMD void add_token_chain(const EmbeddingBackwardArgs& a, std::int64_t first, const std::int32_t* next,
                                 std::int64_t begin, std::int64_t n) {
   float sum[kColumns];
@@ -31,8 +31,8 @@ OCTET_SIMD void add_token_chain(const EmbeddingBackwardArgs& a, std::int64_t fir
     const T* d = row_of<T>(a.d_out, t) + begin;
     for (std::int64_t i = 0; i < n; ++i) sum[i] += simd::load(d[i]);
   }
-  float* __restrict to = row_of<float>(a.d_table, a.ids[first]) + begin;
-  for (std::int64_t i = 0; i < n; ++i) to[i] += a.scale * sum[i];
+  To* __restrict to = row_of<To>(a.d_table, a.ids[first]) + begin;
+  for (std::int64_t i = 0; i < n; ++i) simd::store(to[i], simd::load(to[i]) + a.scale * sum[i]);
 }
 
 // Rows are summed in blocks of 64, so that a long column loses no more than a short one.
@@ -102,14 +102,18 @@ void embedding_backward(const EmbeddingBackwardArgs& a) {
   }
   const std::int64_t hidden = a.d_table.cols;
   with_type(a.d_out.dtype, [&](auto type) {
-    simd::parallel_rows(column_blocks(hidden), tokens * kColumns, [&](std::int64_t first, std::int64_t last) {
-      for (std::int64_t t = 0; t < tokens; ++t) {
-        if (!valid(a.ids[t]) || head[a.ids[t]] != t) continue;
-        for (std::int64_t b = first; b < last; ++b) {
-          const std::int64_t begin = b * kColumns;
-          add_token_chain<decltype(type)>(a, t, next, begin, std::min(kColumns, hidden - begin));
+    with_type(a.d_table.dtype, [&](auto to) {
+      const auto add_columns = [&](std::int64_t first, std::int64_t last) {
+        for (std::int64_t t = 0; t < tokens; ++t) {
+          if (!valid(a.ids[t]) || head[a.ids[t]] != t) continue;
+          for (std::int64_t b = first; b < last; ++b) {
+            const std::int64_t begin = b * kColumns;
+            add_token_chain<decltype(type), decltype(to)>(a, t, next, begin,
+                                                          std::min(kColumns, hidden - begin));
+          }
         }
-      }
+      };
+      simd::parallel_rows(column_blocks(hidden), tokens * kColumns, add_columns);
     });
   });
 }

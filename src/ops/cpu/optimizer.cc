@@ -3,6 +3,7 @@
 
 #include "cpu/rows.h"
 #include "kernels.h"
+#include "rounding.h"
 
 namespace octet::ops::cpu {
 namespace {
@@ -63,21 +64,169 @@ OCTET_SIMD void update(const AdamWStep& s, float* __restrict w, const float* __r
   }
 }
 
-// Updates [begin, begin + n) of the slice and returns the largest |w| as bits.
-template <typename T>
-OCTET_SIMD std::uint32_t update_and_copy(const AdamWStep& s, const AdamWArgs& a, std::int64_t begin,
-                                         std::int64_t count) {
-  std::uint32_t most = 0;
-  for (std::int64_t c = begin; c < begin + count; c += kChunk) {
-    const std::int64_t n = chunk_length(c, begin + count);
-    update(s, a.master + c, a.grad + c, a.exp_avg + c, a.exp_avg_sq + c, n);
-    if (a.copy) store(a.master + c, static_cast<T*>(a.copy) + c, n);
-    if (a.amax) {
-      const std::uint32_t bits = max_bits(a.master + c, n);
-      most = bits > most ? bits : most;
+// The noise of elements [first, first + n) of a tensor; first is a multiple of kNoiseGroup.
+OCTET_SIMD void make_noise(std::uint64_t key, std::uint32_t tensor, Rounded what, std::int64_t first,
+                           std::int64_t n, std::uint16_t* __restrict noise) {
+  const std::int64_t groups = (n + kNoiseGroup - 1) / kNoiseGroup;
+  for (std::int64_t g = 0; g < groups; ++g) {
+    const auto words = rounding_noise(key, tensor, what, first / kNoiseGroup + g);
+    for (int w = 0; w < 4; ++w) {
+      noise[g * kNoiseGroup + 2 * w] = static_cast<std::uint16_t>(words[w]);
+      noise[g * kNoiseGroup + 2 * w + 1] = static_cast<std::uint16_t>(words[w] >> 16);
     }
   }
+}
+
+OCTET_SIMD void store_stochastic(const float* __restrict from, const std::uint16_t* __restrict noise,
+                                 Bf16* __restrict to, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i].bits = bf16_stochastic(from[i], noise[i]);
+}
+
+OCTET_SIMD void decode_block(const MomentFormat& f, const std::uint8_t* __restrict codes, float scale,
+                             float* __restrict to, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = moment_value(f, codes[i]) * scale;
+}
+
+OCTET_SIMD float encode_block(const MomentFormat& f, const float* __restrict from,
+                              const std::uint16_t* __restrict noise, std::uint8_t* __restrict codes,
+                              std::int64_t n) {
+  const std::int32_t exponent = moment_exponent(f, max_bits(from, n));
+  const float unscale = moment_unscale(exponent);
+  for (std::int64_t i = 0; i < n; ++i) codes[i] = moment_code(f, from[i] * unscale, noise[i]);
+  return moment_scale(exponent);
+}
+
+// A storage format of one state: how a chunk of it becomes floats, and how it is stored again.
+template <typename T>
+struct Plain {
+  T* data;
+  float* open(std::int64_t at, float* buffer, std::int64_t n) const {
+    if constexpr (std::is_same_v<T, float>) return data + at;
+    load_chunk(data + at, buffer, n);
+    return buffer;
+  }
+  static constexpr bool noisy = !std::is_same_v<T, float>;
+  void close(std::int64_t at, const float* x, const std::uint16_t* noise, std::int64_t n) const {
+    if constexpr (noisy) store_stochastic(x, noise, data + at, n);
+  }
+  OCTET_SIMD static void load_chunk(const T* from, float* to, std::int64_t n) { load(from, to, n); }
+};
+struct Coded {
+  std::uint8_t* codes;
+  float* scales;
+  MomentFormat format;
+  float* open(std::int64_t at, float* buffer, std::int64_t n) const {
+    for (std::int64_t b = 0; b < n; b += kMomentBlock) {
+      decode_block(format, codes + at + b, scales[(at + b) / kMomentBlock], buffer + b,
+                   std::min(kMomentBlock, n - b));
+    }
+    return buffer;
+  }
+  static constexpr bool noisy = true;
+  void close(std::int64_t at, const float* x, const std::uint16_t* noise, std::int64_t n) const {
+    for (std::int64_t b = 0; b < n; b += kMomentBlock) {
+      scales[(at + b) / kMomentBlock] =
+          encode_block(format, x + b, noise + b, codes + at + b, std::min(kMomentBlock, n - b));
+    }
+  }
+};
+static_assert(kChunk % kMomentBlock == 0 && kMomentBlock % kNoiseGroup == 0);
+
+/// What is stored, in its formats.
+template <typename Master, typename Grad, typename First, typename Second>
+struct Stored {
+  Plain<Master> master;
+  const Grad* grad;
+  First exp_avg;
+  Second exp_avg_sq;
+  void* copy;
+  DType copy_dtype;
+};
+
+OCTET_SIMD void copy_chunk(const float* from, void* to, DType dtype, std::int64_t at, std::int64_t n) {
+  if (dtype == DType::bf16) {
+    store(from, static_cast<Bf16*>(to) + at, n);
+  } else {
+    store(from, static_cast<float*>(to) + at, n);
+  }
+}
+
+OCTET_SIMD std::uint32_t magnitude(const float* x, std::int64_t n) {
+  return max_bits(x, n);
+}
+
+/// Elements of a span, counted from its begin.
+struct Range {
+  std::int64_t begin = 0, end = 0;
+};
+
+// Updates a range of a span and returns the largest |w| that is kept, as bits.
+template <typename S>
+std::uint32_t update_range(const AdamWStep& step, const S& s, const AdamWSpan& span, const Range& range,
+                           bool amax, std::uint64_t key) {
+  std::uint32_t most = 0;
+  float w_buffer[kChunk], g_buffer[kChunk], m_buffer[kChunk], v_buffer[kChunk];
+  std::uint16_t noise[kChunk];
+  for (std::int64_t c = range.begin; c < range.end; c += kChunk) {
+    const std::int64_t n = chunk_length(c, range.end), at = span.begin + c;
+    float* w = s.master.open(at, w_buffer, n);
+    float* m = s.exp_avg.open(at, m_buffer, n);
+    float* v = s.exp_avg_sq.open(at, v_buffer, n);
+    const float* g = nullptr;
+    using Grad = std::remove_cvref_t<decltype(*s.grad)>;
+    if constexpr (std::is_same_v<Grad, float>) {
+      g = s.grad + at;
+    } else {
+      Plain<Grad>::load_chunk(s.grad + at, g_buffer, n);
+      g = g_buffer;
+    }
+    update(step, w, g, m, v, n);
+    const auto close = [&](const auto& state, float* x, Rounded what) {
+      if constexpr (std::remove_cvref_t<decltype(state)>::noisy) {
+        make_noise(key, span.tensor, what, span.first + c, n, noise);
+      }
+      state.close(at, x, noise, n);
+    };
+    close(s.exp_avg, m, Rounded::exp_avg);
+    close(s.exp_avg_sq, v, Rounded::exp_avg_sq);
+    close(s.master, w, Rounded::master);
+    if (s.copy) copy_chunk(w, s.copy, s.copy_dtype, at, n);
+    if (!amax) continue;
+    // The maximum of what is stored, not of what was rounded.
+    const std::uint32_t bits = magnitude(s.master.open(at, w_buffer, n), n);
+    most = bits > most ? bits : most;
+  }
   return most;
+}
+
+template <typename S>
+void update_spans(const AdamWStep& base, const S& stored, const AdamWWork& work, float decay) {
+  const AdamWArgs& a = work.args;
+  for (const AdamWSpan& span : work.spans) {
+    AdamWStep step = base;
+    step.decay = span.decay ? decay : 1.0f;
+    const bool amax = a.amax && span.amax_index >= 0;
+    // Threads share a span by whole blocks, so that none is cut.
+    const std::int64_t blocks = (span.count + kMomentBlock - 1) / kMomentBlock;
+    simd::parallel_rows(blocks, 16 * kMomentBlock, [&](std::int64_t begin, std::int64_t end) {
+      const Range range{begin * kMomentBlock, std::min(span.count, end * kMomentBlock)};
+      const std::uint32_t most = update_range(step, stored, span, range, amax, a.scalars->noise);
+      if (amax && most > 0) raise_amax(a.amax + span.amax_index, most);
+    });
+  }
+}
+
+// Calls f(first moment, second moment) in their storage format.
+template <typename F>
+void with_moments(const AdamWArgs& a, F f) {
+  if (a.moment_dtype == DType::u8) {
+    return f(Coded{static_cast<std::uint8_t*>(a.exp_avg), a.exp_avg_scale, kFirstMoment},
+             Coded{static_cast<std::uint8_t*>(a.exp_avg_sq), a.exp_avg_sq_scale, kSecondMoment});
+  }
+  with_type(a.moment_dtype, [&](auto type) {
+    using T = decltype(type);
+    f(Plain<T>{static_cast<T*>(a.exp_avg)}, Plain<T>{static_cast<T*>(a.exp_avg_sq)});
+  });
 }
 
 }  // namespace
@@ -164,15 +313,20 @@ void adamw(const AdamWWork& work) {
   step.root_correction2 = static_cast<float>(std::sqrt(static_cast<double>(scalars.bias_correction2)));
   step.eps = static_cast<float>(a.eps);
   const float decay = static_cast<float>(1.0 - lr * a.weight_decay);
-  with_type(a.copy_dtype, [&](auto type) {
-    for (const AdamWSpan& span : work.spans) {
-      AdamWStep s = step;
-      s.decay = span.decay ? decay : 1.0f;
-      simd::parallel_rows(span.count, 16, [&](std::int64_t begin, std::int64_t end) {
-        const std::uint32_t most = update_and_copy<decltype(type)>(s, a, span.begin + begin, end - begin);
-        if (a.amax && span.amax_index >= 0 && most > 0) raise_amax(a.amax + span.amax_index, most);
+  with_type(a.master_dtype, [&](auto master) {
+    with_type(a.grad_dtype, [&](auto grad) {
+      with_moments(a, [&](auto first, auto second) {
+        using Master = decltype(master);
+        using Grad = decltype(grad);
+        const Stored<Master, Grad, decltype(first), decltype(second)> stored{{static_cast<Master*>(a.master)},
+                                                                             static_cast<const Grad*>(a.grad),
+                                                                             first,
+                                                                             second,
+                                                                             a.copy,
+                                                                             a.copy_dtype};
+        update_spans(step, stored, work, decay);
       });
-    }
+    });
   });
 }
 

@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(kThreads)
 
 // A block adds what one id's tokens sent back, in token order; the blocks of later tokens of the id do
 // nothing.
-template <typename T>
+template <typename T, typename To>
 __global__ void __launch_bounds__(kThreads)
     add_chains_kernel(EmbeddingBackwardArgs a, const std::int32_t* head, const std::int32_t* next,
                       bool vector) {
@@ -108,9 +108,9 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int i = 0; i < kPack; ++i) sum[i] += d[i];
     }
-    float* to = row_of<float>(a.d_table, id) + col;
+    To* to = row_of<To>(a.d_table, id) + col;
     float before[kPack];
-    load_pack(static_cast<const float*>(to), before, at.n, at.whole);
+    load_pack(static_cast<const To*>(to), before, at.n, at.whole);
 #pragma unroll
     for (int i = 0; i < kPack; ++i) before[i] += a.scale * sum[i];
     store_pack(to, before, at.n, at.whole);
@@ -176,8 +176,10 @@ void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& a) {
   find_heads_kernel<<<blocks_of(tokens), kThreads, 0, queue>>>(a.ids, tokens, vocabulary, head);
   link_tokens_kernel<<<blocks_of(tokens), kThreads, 0, queue>>>(a.ids, tokens, next);
   with_type(a.d_out.dtype, [&](auto type) {
-    add_chains_kernel<decltype(type)><<<static_cast<unsigned>(tokens), kThreads, 0, queue>>>(
-        a, head, next, packs(a.d_out) && packs(a.d_table));
+    with_type(a.d_table.dtype, [&](auto to) {
+      add_chains_kernel<decltype(type), decltype(to)><<<static_cast<unsigned>(tokens), kThreads, 0, queue>>>(
+          a, head, next, packs(a.d_out) && packs(a.d_table));
+    });
   });
   octet::cuda::check_launch("embedding_backward");
 }

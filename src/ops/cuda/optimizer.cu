@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "cuda/rows.cuh"
+#include "rounding.h"
 
 namespace octet::ops::cuda {
 namespace {
@@ -132,42 +133,172 @@ __global__ void finish_norm_kernel(FinishNormArgs a) {
 
 // --- AdamW -------------------------------------------------------------------------------------------------
 
-/// One span of an update, with pointers moved to its begin.
-struct Update {
-  float* master;
-  const float* grad;
-  float* exp_avg;
-  float* exp_avg_sq;
-  void* copy;
+static_assert(kPack == kNoiseGroup);
+/// Elements that a block of threads updates at once.
+constexpr int kTile = kThreads * kPack;
+/// Spans that one launch takes; as arguments of a kernel they must be few.
+constexpr int kSpans = 24;
+
+/// A span as the kernel walks over it: tiles [first_tile, first_tile of the next one).
+struct Piece {
+  std::int64_t begin, count, first, first_tile;
   float* amax;
-  const StepScalars* scalars;
-  std::int64_t count;
-  double weight_decay;  ///< 0 where the span does not decay
-  float one_minus_beta1, beta2, one_minus_beta2, eps;
-  bool vector;
+  std::uint32_t tensor;
+  bool decay;
 };
 
+struct Update {
+  void* master;
+  const void* grad;
+  void* exp_avg;
+  void* exp_avg_sq;
+  float* exp_avg_scale;
+  float* exp_avg_sq_scale;
+  void* copy;
+  bool copy_f32;
+  const StepScalars* scalars;
+  double weight_decay;
+  float one_minus_beta1, beta2, one_minus_beta2, eps;
+  bool vector;  ///< packs of all arrays start on their boundaries
+  int pieces;
+  std::int64_t tiles;
+  Piece piece[kSpans];
+};
+
+/// The noise of a pack, by element.
+struct Noise {
+  std::array<std::uint32_t, 4> words;
+  __device__ std::uint32_t operator[](int i) const {
+    return i % 2 == 0 ? words[i / 2] & 0xFFFFu : words[i / 2] >> 16;
+  }
+};
+struct NoiseOf {
+  std::uint64_t key;
+  std::uint32_t tensor;
+  std::int64_t group;
+  __device__ Noise operator()(Rounded what) const { return {rounding_noise(key, tensor, what, group)}; }
+};
+
+/// A storage format of one state: load gives a pack as floats, store rounds it. All threads of a warp call
+/// them together, those past the end with n == 0.
+struct F32 {
+  __device__ static void load(const void* from, const float*, std::int64_t i, float (&x)[kPack], PackAt at) {
+    load_pack(static_cast<const float*>(from) + i, x, at.n, at.whole);
+  }
+  __device__ static void store(void* to, float*, std::int64_t i, float (&x)[kPack], PackAt at, const NoiseOf&,
+                               Rounded) {
+    store_pack(static_cast<float*>(to) + i, x, at.n, at.whole);
+  }
+};
+struct Half {  // bf16; what is left in x is what was stored
+  __device__ static void load(const void* from, const float*, std::int64_t i, float (&x)[kPack], PackAt at) {
+    load_pack(static_cast<const __nv_bfloat16*>(from) + i, x, at.n, at.whole);
+  }
+  __device__ static void store(void* to, float*, std::int64_t i, float (&x)[kPack], PackAt at,
+                               const NoiseOf& noise_of, Rounded what) {
+    const Noise noise = noise_of(what);
+    alignas(16) std::uint16_t bits[kPack];
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) {
+      bits[j] = bf16_stochastic(x[j], noise[j]);
+      x[j] = __uint_as_float(static_cast<unsigned>(bits[j]) << 16);
+    }
+    auto* out = static_cast<std::uint16_t*>(to) + i;
+    if (at.whole) {
+      *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(bits);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kPack; ++j) {
+        if (j < at.n) out[j] = bits[j];
+      }
+    }
+  }
+};
+template <bool second>
+struct Code {  // a byte, and a scale for each block of kMomentBlock
+  static constexpr int kGroup = static_cast<int>(kMomentBlock) / kPack;  // threads that hold a block
+  static_assert(kWarp % kGroup == 0);
+  __device__ static constexpr MomentFormat format() { return second ? kSecondMoment : kFirstMoment; }
+  __device__ static void load(const void* from, const float* scales, std::int64_t i, float (&x)[kPack],
+                              PackAt at) {
+    const auto* codes = static_cast<const std::uint8_t*>(from) + i;
+    alignas(8) std::uint8_t code[kPack] = {};
+    if (at.whole) {
+      *reinterpret_cast<uint2*>(code) = *reinterpret_cast<const uint2*>(codes);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kPack; ++j) {
+        if (j < at.n) code[j] = codes[j];
+      }
+    }
+    const float scale = at.n > 0 ? scales[i / kMomentBlock] : 0.0f;
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) x[j] = moment_value(format(), code[j]) * scale;
+  }
+  __device__ static void store(void* to, float* scales, std::int64_t i, float (&x)[kPack], PackAt at,
+                               const NoiseOf& noise_of, Rounded what) {
+    unsigned most = 0;
+    raise_most(x, at.n, most);
+#pragma unroll
+    for (int offset = kGroup / 2; offset > 0; offset /= 2) {
+      const unsigned other = __shfl_xor_sync(0xFFFFFFFFu, most, offset);
+      most = other > most ? other : most;
+    }
+    if (at.n == 0) return;
+    const std::int32_t exponent = moment_exponent(format(), most);
+    const float unscale = moment_unscale(exponent);
+    const Noise noise = noise_of(what);
+    alignas(8) std::uint8_t code[kPack];
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) code[j] = moment_code(format(), x[j] * unscale, noise[j]);
+    auto* codes = static_cast<std::uint8_t*>(to) + i;
+    if (at.whole) {
+      *reinterpret_cast<uint2*>(codes) = *reinterpret_cast<const uint2*>(code);
+    } else {
+#pragma unroll
+      for (int j = 0; j < kPack; ++j) {
+        if (j < at.n) codes[j] = code[j];
+      }
+    }
+    if (i % kMomentBlock == 0) scales[i / kMomentBlock] = moment_scale(exponent);
+  }
+};
+
+__device__ inline void raise_amax_of_warp(float* amax, unsigned& most) {
+  const unsigned all = __reduce_max_sync(0xFFFFFFFFu, most);
+  if (threadIdx.x % kWarp == 0 && all > 0) raise_amax(amax, all);
+  most = 0;
+}
+
 // The expressions of torch.optim.AdamW, rounded where it rounds; this file is compiled without contraction.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) adamw_kernel(Update u) {
-  __shared__ unsigned shared[kWarp];
+template <typename Master, typename Grad, typename First, typename Second>
+__global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__ Update u) {
   const StepScalars s = *u.scalars;
   if (s.skip) return;
   // PyTorch computes these in double and rounds them once, where they meet a tensor.
   const double lr = static_cast<double>(s.learning_rate);
   const float step_size = static_cast<float>(__ddiv_rn(lr, static_cast<double>(s.bias_correction1)));
   const float root_correction2 = static_cast<float>(sqrt(static_cast<double>(s.bias_correction2)));
-  const float decay = static_cast<float>(1.0 - lr * u.weight_decay);
+  const float weight_decay = static_cast<float>(1.0 - lr * u.weight_decay);
   unsigned most = 0;
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads * kPack;
-  for (std::int64_t i = (blockIdx.x * static_cast<std::int64_t>(kThreads) + threadIdx.x) * kPack; i < u.count;
-       i += stride) {
-    const PackAt at = pack_at(i, u.count, u.vector);
+  int p = 0;
+  for (std::int64_t tile = blockIdx.x; tile < u.tiles; tile += gridDim.x) {
+    // Tiles come in order, so their span is this one or a later one. The whole block takes the same way.
+    while (p + 1 < u.pieces && tile >= u.piece[p + 1].first_tile) {
+      if (u.piece[p].amax) raise_amax_of_warp(u.piece[p].amax, most);
+      ++p;
+    }
+    const Piece& piece = u.piece[p];
+    const std::int64_t inside = (tile - piece.first_tile) * kTile + threadIdx.x * kPack;
+    PackAt at = pack_at(inside, piece.count, u.vector);
+    at.n = at.n < 0 ? 0 : at.n;
+    const std::int64_t i = piece.begin + inside;
+    const float decay = piece.decay ? weight_decay : 1.0f;
     float w[kPack], g[kPack], m[kPack], v[kPack];
-    load_pack(static_cast<const float*>(u.master) + i, w, at.n, at.whole);
-    load_pack(u.grad + i, g, at.n, at.whole);
-    load_pack(static_cast<const float*>(u.exp_avg) + i, m, at.n, at.whole);
-    load_pack(static_cast<const float*>(u.exp_avg_sq) + i, v, at.n, at.whole);
+    Master::load(u.master, nullptr, i, w, at);
+    Grad::load(u.grad, nullptr, i, g, at);
+    First::load(u.exp_avg, u.exp_avg_scale, i, m, at);
+    Second::load(u.exp_avg_sq, u.exp_avg_sq_scale, i, v, at);
 #pragma unroll
     for (int j = 0; j < kPack; ++j) {
       const float gradient = g[j] * s.grad_scale;
@@ -177,19 +308,37 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(Update u) {
       const float denominator = __fdiv_rn(__fsqrt_rn(v[j]), root_correction2) + u.eps;
       w[j] = decayed - __fdiv_rn(step_size * m[j], denominator);
     }
-    store_pack(u.master + i, w, at.n, at.whole);
-    store_pack(u.exp_avg + i, m, at.n, at.whole);
-    store_pack(u.exp_avg_sq + i, v, at.n, at.whole);
-    if (u.copy) store_pack(static_cast<T*>(u.copy) + i, w, at.n, at.whole);
-    if (u.amax) raise_most(w, at.n, most);
+    const NoiseOf noise{s.noise, piece.tensor, (piece.first + inside) / kNoiseGroup};
+    First::store(u.exp_avg, u.exp_avg_scale, i, m, at, noise, Rounded::exp_avg);
+    Second::store(u.exp_avg_sq, u.exp_avg_sq_scale, i, v, at, noise, Rounded::exp_avg_sq);
+    Master::store(u.master, nullptr, i, w, at, noise, Rounded::master);
+    if (u.copy && u.copy_f32) store_pack(static_cast<float*>(u.copy) + i, w, at.n, at.whole);
+    if (u.copy && !u.copy_f32) store_pack(static_cast<__nv_bfloat16*>(u.copy) + i, w, at.n, at.whole);
+    if (piece.amax) raise_most(w, at.n, most);
   }
-  if (!u.amax) return;
-  most = block_reduce(most, shared, Max{});
-  if (threadIdx.x == 0) raise_amax(u.amax, most);
+  if (u.piece[p].amax) raise_amax_of_warp(u.piece[p].amax, most);
 }
 
 bool aligned(const void* x) {
   return reinterpret_cast<std::uintptr_t>(x) % 16 == 0;
+}
+
+template <typename Master, typename Grad, typename First, typename Second>
+void launch(Stream& stream, const Update& u) {
+  adamw_kernel<Master, Grad, First, Second>
+      <<<grid_of(stream, u.tiles, 1), kThreads, 0, octet::cuda::native(stream)>>>(u);
+  octet::cuda::check_launch("adamw");
+}
+template <typename Master, typename Grad>
+void launch(Stream& stream, const Update& u, DType moments) {
+  if (moments == DType::u8) return launch<Master, Grad, Code<false>, Code<true>>(stream, u);
+  if (moments == DType::bf16) return launch<Master, Grad, Half, Half>(stream, u);
+  launch<Master, Grad, F32, F32>(stream, u);
+}
+template <typename Master>
+void launch(Stream& stream, const Update& u, DType grad, DType moments) {
+  if (grad == DType::bf16) return launch<Master, Half>(stream, u, moments);
+  launch<Master, F32>(stream, u, moments);
 }
 
 }  // namespace
@@ -211,32 +360,47 @@ void finish_norm(Stream& stream, const FinishNormArgs& a) {
 
 void adamw(Stream& stream, const AdamWWork& work) {
   const AdamWArgs& a = work.args;
+  Update base{};
+  base.master = a.master;
+  base.grad = a.grad;
+  base.exp_avg = a.exp_avg;
+  base.exp_avg_sq = a.exp_avg_sq;
+  base.exp_avg_scale = a.exp_avg_scale;
+  base.exp_avg_sq_scale = a.exp_avg_sq_scale;
+  base.copy = a.copy;
+  base.copy_f32 = a.copy_dtype == DType::f32;
+  base.scalars = a.scalars;
+  base.weight_decay = a.weight_decay;
+  base.one_minus_beta1 = static_cast<float>(1.0 - a.beta1);
+  base.beta2 = static_cast<float>(a.beta2);
+  base.one_minus_beta2 = static_cast<float>(1.0 - a.beta2);
+  base.eps = static_cast<float>(a.eps);
+  base.vector =
+      aligned(a.master) && aligned(a.grad) && aligned(a.exp_avg) && aligned(a.exp_avg_sq) && aligned(a.copy);
+  Update u = base;
+  const auto flush = [&] {
+    if (u.pieces == 0) return;
+    if (a.master_dtype == DType::bf16) {
+      launch<Half>(stream, u, a.grad_dtype, a.moment_dtype);
+    } else {
+      launch<F32>(stream, u, a.grad_dtype, a.moment_dtype);
+    }
+    u = base;
+  };
   for (const AdamWSpan& span : work.spans) {
     if (span.count == 0) continue;
-    Update u{};
-    u.master = a.master + span.begin;
-    u.grad = a.grad + span.begin;
-    u.exp_avg = a.exp_avg + span.begin;
-    u.exp_avg_sq = a.exp_avg_sq + span.begin;
-    u.copy = a.copy ? static_cast<std::byte*>(a.copy) +
-                          span.begin * static_cast<std::int64_t>(size_of(a.copy_dtype))
-                    : nullptr;
-    u.amax = a.amax && span.amax_index >= 0 ? a.amax + span.amax_index : nullptr;
-    u.scalars = a.scalars;
-    u.count = span.count;
-    u.weight_decay = span.decay ? a.weight_decay : 0.0;
-    u.one_minus_beta1 = static_cast<float>(1.0 - a.beta1);
-    u.beta2 = static_cast<float>(a.beta2);
-    u.one_minus_beta2 = static_cast<float>(1.0 - a.beta2);
-    u.eps = static_cast<float>(a.eps);
-    u.vector = aligned(u.master) && aligned(u.grad) && aligned(u.exp_avg) && aligned(u.exp_avg_sq) &&
-               aligned(u.copy);
-    with_type(a.copy_dtype, [&](auto type) {
-      adamw_kernel<decltype(type)><<<grid_of(stream, span.count, std::int64_t{kThreads} * kPack), kThreads, 0,
-                                     octet::cuda::native(stream)>>>(u);
-    });
-    octet::cuda::check_launch("adamw");
+    u.vector = u.vector && span.begin % kPack == 0;
+    u.piece[u.pieces++] = {.begin = span.begin,
+                           .count = span.count,
+                           .first = span.first,
+                           .first_tile = u.tiles,
+                           .amax = a.amax && span.amax_index >= 0 ? a.amax + span.amax_index : nullptr,
+                           .tensor = span.tensor,
+                           .decay = span.decay};
+    u.tiles += ceil_div(span.count, kTile);
+    if (u.pieces == kSpans) flush();
   }
+  flush();
 }
 
 }  // namespace octet::ops::cuda

@@ -1,0 +1,98 @@
+// Stochastic rounding and the 8-bit formats of moments: one text for both sides, so that both have the same
+// bits. Plain integer and fp32 arithmetic without branches; no operation here rounds but where it says so.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "octet/base/random.h"
+
+namespace octet::ops {
+
+/// Which of a parameter's states is rounded: each has noise of its own.
+enum class Rounded : std::uint32_t { master = 0, exp_avg = 1, exp_avg_sq = 2 };
+
+/// Elements that one number of the generator serves, 16 bits each: element i of a group takes the lower
+/// (i even) or the upper half of word i / 2.
+inline constexpr std::int64_t kNoiseGroup = 8;
+
+/// Noise of elements [kNoiseGroup * group, …) of a tensor in one step.
+[[gnu::always_inline]] constexpr std::array<std::uint32_t, 4> rounding_noise(std::uint64_t key,
+                                                                             std::uint32_t tensor,
+                                                                             Rounded what,
+                                                                             std::int64_t group) {
+  const auto index = static_cast<std::uint64_t>(group);
+  return philox_rounds<7>(static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
+                          tensor * 4u + static_cast<std::uint32_t>(what),
+                          static_cast<std::uint32_t>(RandomUse::rounding), static_cast<std::uint32_t>(key),
+                          static_cast<std::uint32_t>(key >> 32));
+}
+
+/// bf16 bits of x, rounded away from zero with the probability of what is cut off. Infinities stay, NaN stays
+/// a quiet NaN.
+[[gnu::always_inline]] constexpr std::uint16_t bf16_stochastic(float x, std::uint32_t noise) {
+  const auto bits = std::bit_cast<std::uint32_t>(x);
+  const std::uint32_t rounded = (bits + noise) >> 16;
+  const std::uint32_t nan = (bits >> 16) | 0x40u;
+  return static_cast<std::uint16_t>((bits & 0x7FFFFFFFu) > 0x7F800000u ? nan : rounded);
+}
+
+/// A format of three bits of mantissa and, without a sign, a byte or less.
+struct MomentFormat {
+  std::uint32_t bias;
+  std::uint32_t top;    ///< mantissa and exponent bits of fp32 of the largest value
+  std::uint32_t least;  ///< code of the smallest value that something above zero may become
+  std::uint32_t sign;   ///< the bit that holds the sign
+};
+inline constexpr MomentFormat kFirstMoment{7, 0x43E00000u, 0, 0x80u};  // E4M3: 448
+inline constexpr MomentFormat kSecondMoment{15, 0x47F00000u, 1, 0};    // 1.875 * 2^16
+
+/// The exponent of the scale (a power of two) of a block whose largest magnitude has these bits: the smallest
+/// one under which the block fits. kNoScale: all of the block counts as zero.
+inline constexpr std::int32_t kNoScale = -1000;
+[[gnu::always_inline]] constexpr std::int32_t moment_exponent(const MomentFormat& f, std::uint32_t amax) {
+  amax = amax < 0x7F7FFFFFu ? amax : 0x7F7FFFFFu;
+  const auto exponent = static_cast<std::int32_t>(amax >> 23) - 127;
+  const auto fits = static_cast<std::int32_t>(f.top >> 23) - 127;
+  const std::int32_t more = (amax & 0x7FFFFFu) > (f.top & 0x7FFFFFu) ? 1 : 0;
+  return exponent < -111 ? kNoScale : exponent - fits + more;
+}
+/// 2^exponent, subnormal ones included; 0 for kNoScale.
+[[gnu::always_inline]] constexpr float moment_scale(std::int32_t exponent) {
+  const std::uint32_t low = exponent < -149 ? 0u : 1u << (exponent < -126 ? exponent + 149 : 0);
+  const std::uint32_t normal = static_cast<std::uint32_t>(exponent + 127) << 23;
+  return std::bit_cast<float>(exponent < -126 ? (exponent < -149 ? 0u : low) : normal);
+}
+/// What a value is multiplied by before it is encoded: 2^-exponent, or 0.
+[[gnu::always_inline]] constexpr float moment_unscale(std::int32_t exponent) {
+  return exponent == kNoScale ? 0.0f : std::bit_cast<float>(static_cast<std::uint32_t>(127 - exponent) << 23);
+}
+
+/// The code of y, rounded stochastically; what the format does not reach becomes its largest value.
+[[gnu::always_inline]] constexpr std::uint8_t moment_code(const MomentFormat& f, float y,
+                                                          std::uint32_t noise) {
+  const auto bits = std::bit_cast<std::uint32_t>(y);
+  const std::uint32_t whole = bits & 0x7FFFFFFFu;
+  const std::uint32_t magnitude = whole < f.top ? whole : f.top;
+  // Twenty bits are cut off; the noise fills their upper sixteen.
+  const std::uint32_t normal = ((magnitude + (noise << 4) + 8u) >> 20) - ((127u - f.bias) << 3);
+  // Below the smallest normal number, steps of 2^(-2 - bias) are counted, in units of 2^-16 of them.
+  const float unit = std::bit_cast<float>((127u + 2u + f.bias + 16u) << 23);
+  const float steps = std::bit_cast<float>(magnitude) * unit;
+  const bool small = magnitude < ((128u - f.bias) << 23);
+  const std::uint32_t subnormal =
+      (static_cast<std::uint32_t>(static_cast<std::int32_t>(small ? steps : 0.0f)) + noise) >> 16;
+  std::uint32_t code = small ? subnormal : normal;
+  code = magnitude != 0 && code < f.least ? f.least : code;
+  code = magnitude == 0 ? 0u : code;
+  return static_cast<std::uint8_t>(code | ((bits >> 24) & f.sign));
+}
+/// The value of a code, before the scale. Exact.
+[[gnu::always_inline]] constexpr float moment_value(const MomentFormat& f, std::uint8_t code) {
+  const std::uint32_t magnitude = code & ~f.sign & 0xFFu;
+  // The code's exponent and mantissa are those of a tiny fp32 number, subnormal where the code is.
+  const float value = std::bit_cast<float>(magnitude << 20) * std::bit_cast<float>((254u - f.bias) << 23);
+  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(value) | ((code & f.sign) << 24));
+}
+
+}  // namespace octet::ops
