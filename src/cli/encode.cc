@@ -106,6 +106,7 @@ class LineEncoder {
     o.mask_history = json_bool(given, "mask_history", o.mask_history, where);
     o.train_on_prompt = json_bool(given, "train_on_prompt", o.train_on_prompt, where);
     o.preserve_thinking = json_bool(given, "preserve_thinking", o.preserve_thinking, where);
+    o.split_special_tokens = json_bool(given, "split_special_tokens", o.split_special_tokens, where);
     if (given.contains("enable_thinking")) {
       // null means neither: no thought is added to what is trained, and none is taken away.
       o.enable_thinking = given["enable_thinking"].is_null()

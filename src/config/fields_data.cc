@@ -41,6 +41,17 @@ void add_format(Table& t) {
   t.used("enable_thinking", &Config::enable_thinking,
          "Whether templates of reasoning models keep room for thoughts; others do not read it.")
       .decides_numbers();
+  t.used("preserve_thinking", &Config::preserve_thinking,
+         "With mask_history: keep the thoughts of earlier answers, which templates of reasoning models drop.")
+      .decides_numbers();
+  t.used("tool_format", &Config::tool_format,
+         "How tools and calls are written, in place of the template's own way: default, llama3, mistral, "
+         "qwen.")
+      .decides_numbers();
+  t.used("split_special_tokens", &Config::split_special_tokens,
+         "Special tokens that stand in texts, messages and system messages are text there, not tokens; those "
+         "of the template stay tokens.")
+      .decides_numbers();
   t.used("train_on_prompt", &Config::train_on_prompt, "Train the prompts too, not only the answers.")
       .decides_numbers();
   t.used("mask_history", &Config::mask_history, "Train only the last answer of a conversation.")
@@ -106,6 +117,20 @@ void add_sequence(Table& t) {
   t.used("preprocessing_num_workers", &Config::preprocessing_num_workers,
          "Threads that tokenise on each rank; null uses the rank's cores.")
       .range(1, 4096);
+  t.used("streaming", &Config::streaming,
+         "Tokenise the data while they are trained, so that memory never holds them: rows are packed and "
+         "shuffled in windows of buffer_size. Needs max_steps.")
+      .decides_numbers();
+  t.used("buffer_size", &Config::buffer_size,
+         "With streaming: rows of a window, within which samples are packed and shuffled; windows come in an "
+         "order of their own.")
+      .range(1, INT64_C(1) << 30)
+      .decides_numbers();
+  t.used("tokenized_path", &Config::tokenized_path,
+         "Folder where tokenised data are kept and found again, by a hash of all that decides them; several "
+         "runs may share it.");
+  t.used("overwrite_cache", &Config::overwrite_cache,
+         "Make the tokens anew even where tokenized_path holds them.");
   t.used("dataloader_drop_last", &Config::dataloader_drop_last,
          "Leave out the last samples of an epoch when they do not fill a micro-batch on every rank.")
       .decides_numbers();

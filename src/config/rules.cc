@@ -82,6 +82,24 @@ class Rules {
       c_.packing = c_.stage == "pt";
       if (c_.packing) r_.origins["packing"] = {Source::fallback, "stage: pt packs"};
     }
+    if (c_.streaming && c_.max_steps < 1) {
+      complain({.what = "'streaming: true' needs max_steps",
+                .expected = "a number of steps: how many an epoch has shows only at its end",
+                .where = at("streaming"),
+                .fix = "set max_steps"});
+    }
+    if (c_.streaming && c_.tokenized_path) {
+      complain({.what = "streaming and tokenized_path exclude each other",
+                .where = both("streaming", "tokenized_path"),
+                .fix = "remove tokenized_path, or set streaming: false"});
+    }
+    for (const char* key : {"overwrite_cache", "buffer_size"}) {
+      const bool read = std::string(key) == "buffer_size" ? c_.streaming : c_.tokenized_path.has_value();
+      if (!read && changed(key)) {
+        note(std::string("'") + key + "' (" + at(key) + ") is read only with " +
+             (std::string(key) == "buffer_size" ? "streaming: true" : "tokenized_path"));
+      }
+    }
     if (c_.val_size >= 1 && c_.val_size != std::floor(c_.val_size)) {
       complain({.what = "value of 'val_size' cannot be used",
                 .expected = "a fraction below 1 or a whole number of samples",

@@ -28,12 +28,14 @@ std::optional<Json> read_row(const RowMix::Place& place, EncodingCounts& counts)
   }
 }
 
-// Encodes rows [first, last) into `out`.
-void encode_run(const RowMix& mix, const Encoder& encoder, std::int64_t first, std::int64_t last,
-                Encoded& out) {
+// Encodes rows [first, last) of a share into `out`.
+void encode_run(const RowMix& mix, const Encoder& encoder, const EncodeShare& share, std::int64_t first,
+                std::int64_t last, Encoded& out) {
   EncodingCounts& c = out.counts;
-  for (std::int64_t row = first; row < last; ++row) {
+  for (std::int64_t i = first; i < last; ++i) {
+    const std::int64_t row = share.places ? share.places->at(static_cast<std::size_t>(i)) : i;
     const RowMix::Place place = mix.at(row);
+    if (share.left_out && share.left_out->contains({place.file, place.row})) continue;
     ++c.rows;
     const auto json = read_row(place, c);
     if (!json) continue;
@@ -89,7 +91,7 @@ Encoded encode_rows(const RowMix& mix, const Encoder& encoder, const EncodeShare
     try {
       for (std::int64_t run = next++; run < runs; run = next++) {
         const std::int64_t first = share.first_row + run * kRun;
-        encode_run(mix, encoder, first, std::min(first + kRun, share.last_row),
+        encode_run(mix, encoder, share, first, std::min(first + kRun, share.last_row),
                    parts[static_cast<std::size_t>(run)]);
         const EncodingCounts& counts = parts[static_cast<std::size_t>(run)].counts;
         if (counts.broken > 0 && (broken += counts.broken) > share.max_broken) next = runs;

@@ -43,6 +43,10 @@ std::int64_t Encoded::longest() const {
   return most;
 }
 
+double Encoded::mean_length() const {
+  return static_cast<double>(ids.size()) / static_cast<double>(std::max<std::int64_t>(1, documents()));
+}
+
 void Encoded::append(const std::vector<std::int32_t>& document_ids,
                      const std::vector<std::int32_t>& document_labels, std::int64_t row) {
   check(document_ids.size() == document_labels.size(), "as many labels as tokens");
@@ -140,15 +144,24 @@ std::pair<Encoded, Encoded> hold_out(const Encoded& all, const HoldOut& options)
   return parts;
 }
 
+std::int64_t Items::tokens(const Encoded& set, std::int64_t item) const {
+  const auto i = static_cast<std::size_t>(item);
+  std::int64_t count = 0;
+  for (std::int64_t j = begins[i]; j < begins[i + 1]; ++j) {
+    count += set.length(documents[static_cast<std::size_t>(j)]);
+  }
+  return count;
+}
+
 std::int64_t Items::longest(const Encoded& set) const {
   std::int64_t most = 0;
-  for (std::size_t i = 0; i + 1 < begins.size(); ++i) {
-    std::int64_t tokens = 0;
-    for (std::int64_t j = begins[i]; j < begins[i + 1]; ++j) {
-      tokens += set.length(documents[static_cast<std::size_t>(j)]);
-    }
-    most = std::max(most, tokens);
-  }
+  for (std::int64_t i = 0; i < size(); ++i) most = std::max(most, tokens(set, i));
+  return most;
+}
+
+std::int64_t Items::most_documents() const {
+  std::int64_t most = 1;
+  for (std::size_t i = 0; i + 1 < begins.size(); ++i) most = std::max(most, begins[i + 1] - begins[i]);
   return most;
 }
 

@@ -20,32 +20,35 @@ void add_document(HostBatch& batch, std::span<const std::int32_t> ids, std::span
   batch.max_length = std::max(batch.max_length, static_cast<std::int64_t>(ids.size()));
 }
 
+void add_item(HostBatch& batch, const Encoded& set, const Items& items, std::int64_t item) {
+  ++batch.items;
+  const auto i = static_cast<std::size_t>(item);
+  const std::size_t first_document = batch.cu_seqlens.size();
+  for (std::int64_t j = items.begins[i]; j < items.begins[i + 1]; ++j) {
+    const auto d = static_cast<std::size_t>(items.documents[static_cast<std::size_t>(j)]);
+    const auto begin = static_cast<std::size_t>(set.begins[d]);
+    const auto count = static_cast<std::size_t>(set.begins[d + 1]) - begin;
+    // The last token of the document before predicts the first of this one when they share their context.
+    if (items.shared_context && j > items.begins[i] && set.labels[begin] >= 0) {
+      batch.label_rows.push_back(static_cast<std::int32_t>(batch.ids.size()) - 1);
+      batch.targets.push_back(set.labels[begin]);
+    }
+    add_document(batch, std::span(set.ids).subspan(begin, count),
+                 std::span(set.labels).subspan(begin, count));
+  }
+  if (items.shared_context && batch.cu_seqlens.size() > first_document) {
+    batch.cu_seqlens.resize(first_document);
+    const auto begin = static_cast<std::int64_t>(batch.cu_seqlens.back());
+    batch.cu_seqlens.push_back(static_cast<std::int32_t>(batch.ids.size()));
+    batch.max_length = std::max(batch.max_length, batch.tokens() - begin);
+  }
+}
+
 HostBatch make_batch(const Encoded& set, const Items& items, std::span<const std::int64_t> which) {
   HostBatch batch;
   batch.cu_seqlens.push_back(0);
   for (const std::int64_t item : which) {
-    if (item < 0) continue;
-    ++batch.items;
-    const auto i = static_cast<std::size_t>(item);
-    const std::size_t first_document = batch.cu_seqlens.size();
-    for (std::int64_t j = items.begins[i]; j < items.begins[i + 1]; ++j) {
-      const auto d = static_cast<std::size_t>(items.documents[static_cast<std::size_t>(j)]);
-      const auto begin = static_cast<std::size_t>(set.begins[d]);
-      const auto count = static_cast<std::size_t>(set.begins[d + 1]) - begin;
-      // The last token of the document before predicts the first of this one when they share their context.
-      if (items.shared_context && j > items.begins[i] && set.labels[begin] >= 0) {
-        batch.label_rows.push_back(static_cast<std::int32_t>(batch.ids.size()) - 1);
-        batch.targets.push_back(set.labels[begin]);
-      }
-      add_document(batch, std::span(set.ids).subspan(begin, count),
-                   std::span(set.labels).subspan(begin, count));
-    }
-    if (items.shared_context && batch.cu_seqlens.size() > first_document) {
-      batch.cu_seqlens.resize(first_document);
-      const auto begin = static_cast<std::int64_t>(batch.cu_seqlens.back());
-      batch.cu_seqlens.push_back(static_cast<std::int32_t>(batch.ids.size()));
-      batch.max_length = std::max(batch.max_length, batch.tokens() - begin);
-    }
+    if (item >= 0) add_item(batch, set, items, item);
   }
   return batch;
 }

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <map>
+#include <set>
 
 #include "octet/base/error.h"
 #include "octet/base/random.h"
@@ -59,7 +61,8 @@ class Draw {
 
 }  // namespace
 
-RowMix::RowMix(std::vector<DataSource> sources, const MixOptions& options) : sources_(std::move(sources)) {
+RowMix::RowMix(std::vector<DataSource> sources, const MixOptions& options)
+    : sources_(std::move(sources)), options_(options) {
   for (const DataSource& source : sources_) begins_.push_back(begins_.back() + source.rows);
   rows_ = begins_.back();
   check_weights(options.weights, sources_.size());
@@ -102,6 +105,59 @@ std::vector<std::int64_t> RowMix::distinct_rows() const {
     numbers.push_back(known.try_emplace({place.file, place.row}, number).first->second);
   }
   return numbers;
+}
+
+Recipe RowMix::recipe() const {
+  Recipe out;
+  if (sources_.size() > 1) {
+    std::string weights;
+    for (const double w : options_.weights) weights += (weights.empty() ? "" : ", ") + std::to_string(w);
+    out.emplace_back("mix_strategy", options_.strategy);
+    if (!weights.empty()) out.emplace_back("interleave_probs", weights);
+    if (!weights.empty()) out.emplace_back("seed of the mixture", std::to_string(options_.seed));
+  }
+  for (std::size_t s = 0; s < sources_.size(); ++s) {
+    const DataSource& source = sources_[s];
+    const RowFormat& f = source.format;
+    const std::string name = "data set " + std::to_string(s + 1);
+    out.emplace_back(name, source.name);
+    out.emplace_back(name + ": rows", std::to_string(source.rows));
+    if (source.sampled) out.emplace_back(name + ": seed of its rows", std::to_string(source.sample_seed));
+    const Json format{static_cast<int>(f.kind),
+                      f.prompt,
+                      f.query,
+                      f.response,
+                      f.history,
+                      f.messages,
+                      f.system,
+                      f.tools,
+                      f.role_tag,
+                      f.content_tag,
+                      f.user_tag,
+                      f.assistant_tag,
+                      f.observation_tag,
+                      f.function_tag,
+                      f.system_tag};
+    out.emplace_back(name + ": columns", format.dump());
+    for (std::size_t i = 0; i < source.files.size(); ++i) {
+      const std::string path = std::filesystem::absolute(source.files[i]->path()).lexically_normal().string();
+      out.emplace_back(name + ": file " + std::to_string(i + 1), path + ", " + file_state(path));
+    }
+  }
+  return out;
+}
+
+std::vector<std::int64_t> RowMix::choose(std::int64_t count, std::uint64_t seed) const {
+  std::vector<std::int64_t> places;
+  std::set<RowKey> known;
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto place = static_cast<std::int64_t>(
+        permute(static_cast<std::uint64_t>(i), static_cast<std::uint64_t>(rows_), seed, 0xE7A1u));
+    const Place row = at(place);
+    if (known.emplace(row.file, row.row).second) places.push_back(place);
+  }
+  std::ranges::sort(places);
+  return places;
 }
 
 RowMix::Place RowMix::at(std::int64_t place) const {

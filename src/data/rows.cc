@@ -12,35 +12,38 @@
 namespace octet::data {
 namespace {
 
-// Lines of a mapped file that are not blank; [begin, end) without the line end.
+// Lines of a mapped file that are not blank. Only every so many lines are remembered and those between found
+// again, so that the index of a file larger than memory is small: a quarter of a byte a line.
 class LineReader : public RowReader {
  public:
   explicit LineReader(const std::string& path) : bytes_(path) {
-    const std::string_view text = bytes_.text();
-    std::size_t begin = text.starts_with("\xEF\xBB\xBF") ? 3 : 0;
-    std::int64_t number = 1;
-    while (begin < text.size()) {
-      const void* found = std::memchr(text.data() + begin, '\n', text.size() - begin);
-      const std::size_t end =
-          found ? static_cast<std::size_t>(static_cast<const char*>(found) - text.data()) : text.size();
-      if (!trim(text.substr(begin, end - begin)).empty()) lines_.push_back({begin, end, number});
-      begin = end + 1;
-      ++number;
+    Line from{0, bytes_.text().starts_with("\xEF\xBB\xBF") ? std::size_t{3} : 0, 1};
+    for (Line line = from; next(line); line = from) {
+      if (size_++ % kStride == 0) marks_.push_back({from.end, from.number});
+      from = after(line);
     }
   }
-  std::int64_t size() const override { return static_cast<std::int64_t>(lines_.size()); }
+  std::int64_t size() const override { return size_; }
+  const std::string& path() const override { return bytes_.path(); }
   std::string where(std::int64_t i) const override {
     return bytes_.path() + ":" + std::to_string(line(i).number);
   }
 
  protected:
+  // [begin, end) without the line end.
   struct Line {
     std::size_t begin, end;
     std::int64_t number;
   };
-  const Line& line(std::int64_t i) const { return lines_.at(static_cast<std::size_t>(i)); }
+  Line line(std::int64_t i) const {
+    check(i >= 0 && i < size_, "a line lies inside its file");
+    const Mark& mark = marks_.at(static_cast<std::size_t>(i / kStride));
+    Line found{0, mark.begin, mark.number};
+    for (std::int64_t left = i % kStride; next(found) && left > 0; --left) found = after(found);
+    return found;
+  }
   std::string_view text(std::int64_t i) const {
-    const Line& l = line(i);
+    const Line l = line(i);
     std::string_view t = bytes_.text().substr(l.begin, l.end - l.begin);
     if (t.ends_with('\r')) t.remove_suffix(1);
     if (!is_utf8(t)) {
@@ -53,8 +56,33 @@ class LineReader : public RowReader {
   }
 
  private:
+  static constexpr std::int64_t kStride = 64;
+  // Where the search for a line begins.
+  struct Mark {
+    std::size_t begin;
+    std::int64_t number;
+  };
+  // The place behind a line, from where next() goes on.
+  static Line after(const Line& line) { return {line.end, line.end + 1, line.number + 1}; }
+  // The first line that is not blank at or behind `line.end`; false at the end of the file.
+  bool next(Line& line) const {
+    const std::string_view text = bytes_.text();
+    for (std::size_t begin = line.end; begin < text.size(); ++line.number) {
+      const void* found = std::memchr(text.data() + begin, '\n', text.size() - begin);
+      const std::size_t end =
+          found ? static_cast<std::size_t>(static_cast<const char*>(found) - text.data()) : text.size();
+      if (!trim(text.substr(begin, end - begin)).empty()) {
+        line.begin = begin, line.end = end;
+        return true;
+      }
+      begin = end + 1;
+    }
+    return false;
+  }
+
   RowBytes bytes_;
-  std::vector<Line> lines_;
+  std::vector<Mark> marks_;
+  std::int64_t size_ = 0;
 };
 
 class JsonLines : public LineReader {

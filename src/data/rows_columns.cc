@@ -129,8 +129,9 @@ class ColumnReader : public RowReader {
   std::int64_t size() const override { return ends_.empty() ? 0 : ends_.back(); }
   std::string where(std::int64_t i) const override { return path_ + " row " + std::to_string(i + 1); }
 
+  const std::string& path() const override { return path_; }
+
  protected:
-  const std::string& path() const { return path_; }
   void add_part(std::int64_t rows) {
     if (rows < 0) refuse(path_, "a negative number of rows");
     ends_.push_back(size() + rows);

@@ -25,6 +25,7 @@ class CsvReader : public RowReader {
   std::int64_t size() const override {
     return records_.empty() ? 0 : static_cast<std::int64_t>(records_.size()) - 1;
   }
+  const std::string& path() const override { return bytes_.path(); }
   std::string where(std::int64_t i) const override {
     return bytes_.path() + ":" + std::to_string(records_.at(static_cast<std::size_t>(i) + 1).line);
   }

@@ -21,6 +21,7 @@ class JsonList : public RowReader {
     const Row& r = rows_.at(static_cast<std::size_t>(i));
     return parse_json(bytes_.text().substr(r.begin, r.end - r.begin), where(i));
   }
+  const std::string& path() const override { return bytes_.path(); }
   std::string where(std::int64_t i) const override {
     return bytes_.path() + ":" + std::to_string(rows_.at(static_cast<std::size_t>(i)).line) + " (row " +
            std::to_string(i + 1) + ")";

@@ -1,8 +1,10 @@
 #include "octet/data/template_encoder.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "octet/base/error.h"
+#include "octet/base/files.h"
 
 namespace octet::data {
 
@@ -22,6 +24,38 @@ TemplateEncoder::TemplateEncoder(const TemplateEncoderOptions& options)
   end_of_text_ = llama3 ? "<|end_of_text|>" : tokenizer_.eos_token();
 }
 
+Recipe TemplateEncoder::recipe() const {
+  Recipe out;
+  for (const std::string& file : tokenizer_.files()) {
+    out.emplace_back(std::filesystem::path(file).filename().string(), hash128_hex(read_file(file)));
+  }
+  const auto flag = [&out](const char* name, bool value) {
+    out.emplace_back(name, value ? "true" : "false");
+  };
+  const auto text = [&out](const char* name, const std::optional<std::string>& value) {
+    if (value) out.emplace_back(name, *value);
+  };
+  if (template_) {
+    out.emplace_back("template", template_->name());
+    out.emplace_back("template's words", template_->words_hash());
+    if (template_->prints_date(options_)) out.emplace_back("date in the template", text::today(options_));
+    flag("mask_history", options_.mask_history);
+    flag("train_on_prompt", options_.train_on_prompt);
+    if (options_.enable_thinking) flag("enable_thinking", *options_.enable_thinking);
+    flag("preserve_thinking", options_.preserve_thinking);
+    text("default_system", options_.default_system);
+    text("tool_format", options_.tool_format);
+  }
+  out.emplace_back("cutoff_len", std::to_string(options_.cutoff_len));
+  flag("split_special_tokens", options_.split_special_tokens);
+  out.emplace_back("cutting of texts", text_cut_ == TextCut::pieces     ? "pieces"
+                                       : text_cut_ == TextCut::truncate ? "truncate"
+                                                                        : "whole");
+  out.emplace_back("before a text", begin_of_text_);
+  out.emplace_back("behind a text", end_of_text_);
+  return out;
+}
+
 std::string TemplateEncoder::decode(std::span<const std::int32_t> ids) const {
   return tokenizer_.decode(ids);
 }
@@ -36,16 +70,25 @@ std::vector<std::int32_t> TemplateEncoder::stop_ids() const {
                                   : std::vector<std::int32_t>{};
 }
 
+std::vector<text::TokenId> TemplateEncoder::text_ids(const std::string& begin,
+                                                     const std::string& text) const {
+  const text::Span users{static_cast<std::uint32_t>(begin.size()),
+                         static_cast<std::uint32_t>(begin.size() + text.size())};
+  text::EncodeOptions how;
+  if (options_.split_special_tokens) how.literal = {&users, 1};
+  return tokenizer_.encode(begin + text + end_of_text_, how).ids;
+}
+
 EncodedSample TemplateEncoder::encode_text(const std::string& text) const {
   EncodedSample result;
   if (text_cut_ == TextCut::whole) {
     result.fragment = true;
-    auto ids = tokenizer_.encode(text + end_of_text_).ids;
+    auto ids = text_ids("", text);
     result.dropped = ids.empty();
     if (!result.dropped) result.documents.push_back({ids, ids});
     return result;
   }
-  auto ids = tokenizer_.encode(begin_of_text_ + text + end_of_text_).ids;
+  auto ids = text_ids(begin_of_text_, text);
   const auto cutoff = static_cast<std::size_t>(options_.cutoff_len);
   if (text_cut_ == TextCut::truncate && ids.size() > cutoff) {
     ids.resize(cutoff);

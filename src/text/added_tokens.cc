@@ -12,6 +12,11 @@ Ranges words_and_joiners() {
   return out;
 }
 
+bool touches(const Span& found, std::span<const Span> stretches) {
+  return std::ranges::any_of(stretches,
+                             [&](const Span& s) { return found.begin < s.end && s.begin < found.end; });
+}
+
 }  // namespace
 
 void StringSet::add(std::string_view text, std::size_t value) {
@@ -90,7 +95,7 @@ void AddedTokens::index(const Normalizer* normalizer) {
   }
 }
 
-void AddedTokens::cut(const TextView& view, bool normalized, bool skip_special,
+void AddedTokens::cut(const TextView& view, bool normalized, const EncodeOptions& options,
                       std::vector<Found>& out) const {
   const StringSet& set = normalized ? normalized_ : raw_;
   const std::string_view text = view.text;
@@ -98,7 +103,8 @@ void AddedTokens::cut(const TextView& view, bool normalized, bool skip_special,
   while (set.find(text, from, begin, end, which)) {
     from = end;
     const auto& [id, token] = tokens_[which];
-    if (skip_special && token.special) continue;
+    if (token.special && (options.split_special || touches(view.range(begin, end), options.literal)))
+      continue;
     if (token.single_word) {
       if (begin > 0 && word_.contains(utf8_at(utf8_before(text.data(), text.data() + begin)))) continue;
       if (end < text.size() && word_.contains(utf8_at(text.data() + end))) continue;

@@ -51,9 +51,10 @@ class AddedTokens {
   /// To be called after the last set: `normalizer` (may be null) is applied to tokens with `normalized`.
   void index(const Normalizer* normalizer);
 
-  /// Cuts `view` at the tokens with the given `normalized` flag and appends what it finds to `out`. With
-  /// `skip_special` special tokens are not looked for.
-  void cut(const TextView& view, bool normalized, bool skip_special, std::vector<Found>& out) const;
+  /// Cuts `view` at the tokens with the given `normalized` flag and appends what it finds to `out`. Special
+  /// tokens are not looked for where `options` says that they are text.
+  void cut(const TextView& view, bool normalized, const EncodeOptions& options,
+           std::vector<Found>& out) const;
 
   const AddedToken* find(TokenId id) const;
   /// The id of a token with this content, or -1.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "octet/base/error.h"
+#include "octet/base/files.h"
 #include "octet/base/strings.h"
 #include "template_row.h"
 
@@ -65,6 +66,16 @@ std::vector<std::string> ChatTemplate::names() {
 
 const std::string& ChatTemplate::name() const {
   return row_->name;
+}
+std::string ChatTemplate::words_hash() const {
+  return hash128_hex(row_words(row_->name));
+}
+bool ChatTemplate::prints_date(const TemplateOptions& options) const {
+  const ToolFormat* format = find_tool_format(options.tool_format.value_or(row_->tool_format));
+  return format && format->prompt.find("{{date}}") != std::string::npos;
+}
+std::string today(const TemplateOptions& options) {
+  return written_date(options.date);
 }
 bool ChatTemplate::efficient_eos() const {
   return row_->efficient_eos;

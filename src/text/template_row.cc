@@ -64,6 +64,42 @@ std::string write_function(const ToolFormat& format, const std::string& content,
   return format.write_calls(content);
 }
 
+/// A text that grows, and where in it stands what users wrote.
+struct Written {
+  std::string text;
+  std::vector<Span> users;
+
+  void template_words(std::string_view words) { text += words; }
+  void user_words(std::string_view words) {
+    const auto begin = static_cast<std::uint32_t>(text.size());
+    text += words;
+    if (!words.empty()) users.push_back({begin, static_cast<std::uint32_t>(text.size())});
+  }
+  void append(const Written& other) {
+    const auto shift = static_cast<std::uint32_t>(text.size());
+    text += other.text;
+    for (const Span& span : other.users) users.push_back({span.begin + shift, span.end + shift});
+  }
+};
+
+/// `slot` with `content` in the place of its {{content}}, if it has one.
+Written fill_content(const std::string& slot, const Written& content) {
+  static constexpr std::string_view kPlace = "{{content}}";
+  const std::size_t at = slot.find(kPlace);
+  Written out;
+  out.template_words(std::string_view(slot).substr(0, at));
+  if (at == std::string::npos) return out;
+  out.append(content);
+  out.template_words(std::string_view(slot).substr(at + kPlace.size()));
+  return out;
+}
+
+Written users(const std::string& words) {
+  Written out;
+  out.user_words(words);
+  return out;
+}
+
 /// Writes the turns of one conversation.
 class Writer {
  public:
@@ -90,31 +126,41 @@ class Writer {
   std::vector<TokenId> turn(const Conversation& conversation, std::size_t index) const {
     const Message& message = conversation.messages[index];
     std::vector<TokenId> ids;
-    std::string content = message.content;
+    Written content = users(message.content);
+    // An accident of the reference that is kept: the first {{idx}} that a user types becomes the turn's
+    // number.
+    if (message.role == "user" && !row_.fuse_system) {
+      content = users(fill(message.content, "idx", std::to_string(index / 2)));
+    }
     if (index == 0) {
-      append(row_.prefix, "", nullptr, ids);
+      append(row_.prefix, {}, ids);
       const std::string system = conversation.system.empty()
                                      ? options_.default_system.value_or(row_.default_system)
                                      : conversation.system;
       if (!system.empty() || !conversation.tools.empty()) {
-        const std::string text =
-            system + (conversation.tools.empty() ? "" : format_->write_tools(conversation.tools, date()));
+        Written text = users(system);
+        if (!conversation.tools.empty()) {
+          text.template_words(format_->write_tools(conversation.tools, date()));
+        }
         if (row_.fuse_system) {
-          content = fill(row_.system[0].text, "content", text) + content;
+          Written both = fill_content(row_.system[0].text, text);
+          both.append(content);
+          content = std::move(both);
         } else {
-          append(row_.system, text, nullptr, ids);
+          append(row_.system, text, ids);
         }
       }
     }
-    const std::string number = std::to_string(index / 2);
     if (message.role == "user") {
-      append(row_.user, content, row_.fuse_system ? nullptr : &number, ids);
+      append(row_.user, content, ids);
     } else if (message.role == "assistant") {
-      append(row_.assistant, message.content, nullptr, ids);
+      append(row_.assistant, users(message.content), ids);
     } else if (message.role == "observation") {
-      append(row_.observation, message.content, nullptr, ids);
+      append(row_.observation, users(message.content), ids);
     } else if (message.role == "function") {
-      append(function_slots(), write_function(*format_, message.content, !row_.fuse_system), nullptr, ids);
+      Written calls;
+      calls.template_words(write_function(*format_, message.content, !row_.fuse_system));
+      append(function_slots(), calls, ids);
     } else {
       throw Refusal{"a message has the role '" + message.role.substr(0, 40) + "'"};
     }
@@ -131,17 +177,17 @@ class Writer {
 
   std::string date() const { return written_date(options_.date); }
 
-  void append(const Slots& slots, const std::string& content, const std::string* number,
-              std::vector<TokenId>& ids) const {
+  void append(const Slots& slots, const Written& content, std::vector<TokenId>& ids) const {
     for (const Slot& slot : slots) {
       if (slot.kind == Slot::Kind::bos) {
         if (tokenizer_.bos_id() >= 0) ids.push_back(tokenizer_.bos_id());
       } else if (slot.kind == Slot::Kind::eos) {
         if (tokenizer_.eos_id() >= 0) ids.push_back(tokenizer_.eos_id());
       } else {
-        std::string text = fill(slot.text, "content", content);
-        if (number) text = fill(text, "idx", *number);
-        if (!text.empty()) tokenizer_.encode_to(text, ids);
+        const Written filled = fill_content(slot.text, content);
+        EncodeOptions how;
+        if (options_.split_special_tokens) how.literal = filled.users;
+        if (!filled.text.empty()) tokenizer_.encode_to(filled.text, ids, how);
       }
     }
   }

@@ -28,6 +28,8 @@ struct ChatTemplate::Row {
 /// Null when the table has no such row.
 std::shared_ptr<const ChatTemplate::Row> find_row(const std::string& name);
 std::vector<std::string> row_names();
+/// All that decides what the row of this name writes, as text.
+std::string row_words(const std::string& name);
 
 /// Token ids of each message of a conversation: even places are questions (with prefix and system before the
 /// first), odd places answers.

@@ -68,6 +68,15 @@ std::shared_ptr<const ChatTemplate::Row> find_row(const std::string& name) {
   return it == rows().end() ? nullptr : it->second;
 }
 
+std::string row_words(const std::string& name) {
+  const Json table = parse_json(template_table(), "the table of templates");
+  std::string words = table.at("tool_formats").dump();
+  for (const auto& json : table.at("templates")) {
+    if (json_string(json, "name", "", "the table of templates") == name) words += json.dump();
+  }
+  return words;
+}
+
 std::vector<std::string> row_names() {
   std::vector<std::string> out;
   for (const auto& [name, row] : rows()) out.push_back(name);

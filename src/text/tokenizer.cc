@@ -106,7 +106,7 @@ void Tokenizer::Parts::encode(std::string_view text, const EncodeOptions& option
   const PostProcessor& post = pipeline->post_processor;
   if (options.add_special) ids.insert(ids.end(), post.before.begin(), post.before.end());
 
-  added.cut({text}, false, options.split_special, scratch->raw);
+  added.cut({text}, false, options, scratch->raw);
   for (const Found& part : scratch->raw) {
     if (part.id >= 0) {
       scratch->found.push_back(part);
@@ -117,7 +117,7 @@ void Tokenizer::Parts::encode(std::string_view text, const EncodeOptions& option
       scratch->made.push_back(pipeline->normalizer->apply(view));
       view = scratch->made.back().view();
     }
-    added.cut(view, true, options.split_special, scratch->found);
+    added.cut(view, true, options, scratch->found);
   }
   std::vector<Span> spans;
   for (const Found& part : scratch->found) emit(part, *scratch, ids, offsets ? &spans : nullptr);

@@ -6,32 +6,14 @@
 #include <system_error>
 
 #include "octet/base/error.h"
+#include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/data/packing.h"
-#include "octet/device/cpu.h"
+#include "tokenise.h"
 
 namespace octet::train {
 namespace {
-
-// Pieces of the exchange: no message has to hold a whole data set.
-constexpr std::size_t kMessageBytes = std::size_t{64} << 20;
-
-// Every rank's share, in rank order, on every rank.
-data::Encoded exchange(comm::Communicator& communicator, const data::Encoded& own) {
-  const std::string bytes = own.to_bytes();
-  const auto pieces = static_cast<std::size_t>(
-      communicator.all_max(static_cast<std::int64_t>((bytes.size() + kMessageBytes - 1) / kMessageBytes)));
-  std::vector<std::string> parts(static_cast<std::size_t>(communicator.size()));
-  for (std::size_t piece = 0; piece < pieces; ++piece) {
-    const std::size_t begin = std::min(bytes.size(), piece * kMessageBytes);
-    const auto all = communicator.all_gather_bytes(bytes.substr(begin, kMessageBytes));
-    for (std::size_t rank = 0; rank < parts.size(); ++rank) parts[rank] += all[rank];
-  }
-  data::Encoded whole;
-  for (const std::string& part : parts) whole.append(data::Encoded::from_bytes(part));
-  return whole;
-}
 
 std::vector<double> weights_of(const config::Config& config) {
   std::vector<double> weights;
@@ -51,45 +33,6 @@ std::vector<double> weights_of(const config::Config& config) {
   return weights;
 }
 
-// Tokenises this rank's contiguous share of all rows and exchanges the shares.
-data::Encoded encode_together(Session& session, const config::Config& config, const data::RowMix& mix,
-                              const data::Encoder& encoder) {
-  const std::int64_t rows = mix.size();
-  const comm::Place& place = session.place();
-  data::Encoded own;
-  session.communicator().together([&] {
-    data::EncodeShare share;
-    share.first_row = rows * place.rank / place.size;
-    share.last_row = rows * (place.rank + 1) / place.size;
-    share.threads = static_cast<int>(config.preprocessing_num_workers.value_or(cpu::op_threads()));
-    share.max_broken = config.max_broken_rows;
-    own = data::encode_rows(mix, encoder, share);
-  });
-  data::Encoded all = exchange(session.communicator(), own);
-  session.communicator().together([&] {
-    if (all.counts.broken > config.max_broken_rows)
-      throw data::too_many_broken(all.counts, config.max_broken_rows);
-  });
-  return all;
-}
-
-void report_counts(const data::Encoded& set, const std::string& what, bool prints) {
-  if (!prints) return;
-  const data::EncodingCounts& c = set.counts;
-  log::info(what + ": " + with_commas(c.documents) + " documents of " + with_commas(c.rows) + " rows, " +
-            with_commas(c.tokens) + " tokens, " + with_commas(c.trained) + " of them trained");
-  const auto complain = [&what](std::int64_t count, const std::string& sentence) {
-    if (count > 0) log::warn(what + ": " + with_commas(count) + " rows " + sentence);
-  };
-  complain(c.broken, "were left out because they cannot be read");
-  complain(c.invalid, "were left out because they are not usable");
-  for (const auto& reason : c.reasons) log::warn("  " + reason);
-  complain(c.dropped, "were left out because the template gives nothing for them");
-  complain(c.unlabelled, "were left out because they have no trained token");
-  complain(c.truncated, "were cut to cutoff_len");
-  complain(c.cut_answers, "lost the end of an answer: the model does not learn there to stop");
-}
-
 void require_documents(const data::Encoded& set, const std::string& what) {
   if (set.documents() > 0) return;
   throw Error({.what = what + " has nothing to train on",
@@ -107,87 +50,150 @@ bool cuts_blocks(const config::Config& config) {
   return config.packing && config.stage == "pt" && config.packing_strategy == "llamafactory";
 }
 
-data::Items items_of(const data::Encoded& set, const config::Config& config) {
-  if (!config.packing || cuts_blocks(config)) return data::one_each(set);
+// How many rows are held out of so many.
+std::int64_t held_out_of(std::int64_t rows, const config::Config& config) {
+  const auto count = static_cast<std::int64_t>(
+      config.val_size < 1 ? std::ceil(config.val_size * static_cast<double>(rows)) : config.val_size);
+  if (count < rows) return count;
+  throw Error({.what = "val_size leaves nothing to train on",
+               .expected = "fewer than the " + with_commas(rows) + " rows of the data set",
+               .found = with_commas(count),
+               .where = "configuration key 'val_size'",
+               .code = ExitCode::usage});
+}
+
+struct Mixes {
+  data::RowMix training, evaluation;
+};
+
+// With streaming only what is evaluated is tokenised now.
+void prepare_stream(Session& session, const config::Config& config, const data::Encoder& encoder, Mixes mixes,
+                    Corpus& corpus) {
+  comm::Communicator& communicator = session.communicator();
+  auto rows = std::make_shared<const data::RowMix>(std::move(mixes.training));
+  communicator.together([&] {
+    std::string words = std::to_string(config.buffer_size);
+    for (const data::Recipe& recipe : {encoder.recipe(), rows->recipe()}) {
+      for (const auto& [name, value] : recipe) words += '\n' + name + '\n' + value;
+    }
+    corpus.fingerprint = hash128_hex(words);
+  });
+  if (config.val_size > 0) {
+    std::vector<std::int64_t> places;
+    communicator.together([&] {
+      places = rows->choose(held_out_of(rows->size(), config), config.order_seed());
+      for (const std::int64_t p : places) {
+        const auto place = rows->at(p);
+        corpus.held_out.emplace(place.file, place.row);
+      }
+    });
+    corpus.evaluation = encode_together(session, config, {*rows, &places}, encoder);
+  } else if (mixes.evaluation.size() > 0) {
+    corpus.evaluation = encode_together(session, config, {mixes.evaluation}, encoder);
+  }
+  if (config.val_size > 0 || mixes.evaluation.size() > 0) {
+    if (session.prints()) report_counts(corpus.evaluation, "evaluation data");
+    communicator.together([&] { require_documents(corpus.evaluation, "the evaluation data set"); });
+  }
+  corpus.rows = std::move(rows);
+}
+
+// All rows as tokens in memory.
+void prepare_indexed(Session& session, const config::Config& config, const data::Encoder& encoder,
+                     const Mixes& mixes, Corpus& corpus) {
+  comm::Communicator& communicator = session.communicator();
+  data::Encoded all = tokens_of(session, config, mixes.training, encoder, "training data");
+  communicator.together([&] { require_documents(all, "the data set"); });
+  if (config.val_size > 0) {
+    std::vector<std::int64_t> distinct = mixes.training.distinct_rows();
+    const std::int64_t rows =
+        distinct.empty() ? mixes.training.size() : 1 + *std::ranges::max_element(distinct);
+    std::int64_t count = 0;
+    communicator.together([&] { count = held_out_of(rows, config); });
+    std::tie(corpus.training, corpus.evaluation) = data::hold_out(
+        all, {.rows = rows, .count = count, .seed = config.order_seed(), .distinct = std::move(distinct)});
+    communicator.together(
+        [&] { require_documents(corpus.training, "the data set without its held-out rows"); });
+  } else {
+    corpus.training = std::move(all);
+  }
+  if (mixes.evaluation.size() > 0) {
+    corpus.evaluation = tokens_of(session, config, mixes.evaluation, encoder, "evaluation data");
+    communicator.together([&] { require_documents(corpus.evaluation, "the evaluation data set"); });
+  }
+  corpus.training_items = lay_out(corpus.training, config, encoder);
+  communicator.together(
+      [&] { require_documents(corpus.training, "the training data cut into blocks of cutoff_len"); });
+  if (session.prints()) report_packing(corpus.training, corpus.training_items, config);
+  corpus.fingerprint = corpus.training.fingerprint();
+}
+
+}  // namespace
+
+void report_counts(const data::Encoded& set, const std::string& what) {
+  const data::EncodingCounts& c = set.counts;
+  log::info(what + ": " + with_commas(c.documents) + " documents of " + with_commas(c.rows) + " rows, " +
+            with_commas(c.tokens) + " tokens, " + with_commas(c.trained) + " of them trained");
+  const auto complain = [&what](std::int64_t count, const std::string& sentence) {
+    if (count > 0) log::warn(what + ": " + with_commas(count) + " rows " + sentence);
+  };
+  complain(c.broken, "were left out because they cannot be read");
+  complain(c.invalid, "were left out because they are not usable");
+  for (const auto& reason : c.reasons) log::warn("  " + reason);
+  complain(c.dropped, "were left out because the template gives nothing for them");
+  complain(c.unlabelled, "were left out because they have no trained token");
+  complain(c.truncated, "were cut to cutoff_len");
+  complain(c.cut_answers, "lost the end of an answer: the model does not learn there to stop");
+}
+
+void report_packing(const data::Encoded& set, const data::Items& items, const config::Config& config) {
+  if (!config.packing || items.size() == 0) return;
+  std::int64_t tokens = 0;
+  for (const std::int64_t d : items.documents) tokens += set.length(d);
+  const double fill =
+      100.0 * static_cast<double>(tokens) / static_cast<double>(config.cutoff_len * items.size());
+  log::info("packing: " + with_commas(static_cast<std::int64_t>(items.documents.size())) + " documents in " +
+            with_commas(items.size()) + " sequences, " + std::to_string(fill).substr(0, 5) + " % full");
+}
+
+data::Items lay_out(data::Encoded& set, const config::Config& config, const data::Encoder& encoder) {
+  if (cuts_blocks(config)) {
+    set = data::cut_blocks(set, {.length = config.cutoff_len,
+                                 .batch_rows = config.preprocessing_batch_size,
+                                 .first_token = encoder.text_bos_id()});
+    return data::one_each(set);
+  }
+  if (!config.packing) return data::one_each(set);
   if (config.packing_strategy == "best_fit") return data::pack_best_fit(set, config.cutoff_len);
   return data::pack_knapsack(set, {.capacity = config.cutoff_len - 1,
                                    .batch_rows = config.preprocessing_batch_size,
                                    .shared_context = !config.neat_packing});
 }
 
-// Blocks in place of texts, where the configuration asks for them.
-data::Encoded finished(data::Encoded set, const config::Config& config, const data::Encoder& encoder) {
-  if (!cuts_blocks(config)) return set;
-  return data::cut_blocks(set, {.length = config.cutoff_len,
-                                .batch_rows = config.preprocessing_batch_size,
-                                .first_token = encoder.text_bos_id()});
-}
-
-}  // namespace
-
 Corpus build_corpus(Session& session, const config::Config& config, const data::Encoder& encoder) {
   Corpus corpus;
-  data::RowMix mix, held;
+  Mixes mixes;
   session.communicator().together([&] {
     data::DataOptions options{.dataset = config.dataset,
                               .dataset_dir = config.dataset_dir,
                               .max_samples = config.max_samples,
                               .seed = config.order_seed()};
-    mix = data::RowMix(
+    mixes.training = data::RowMix(
         data::open_datasets(options),
         {.strategy = config.mix_strategy, .weights = weights_of(config), .seed = config.order_seed()});
     if (!config.eval_dataset.empty()) {
       options.dataset = config.eval_dataset;
       options.key = "eval_dataset";
-      held = data::RowMix(data::open_datasets(options), {});
+      mixes.evaluation = data::RowMix(data::open_datasets(options), {});
     }
   });
-  for (const auto& source : mix.sources()) corpus.names.push_back(source.name);
-  data::Encoded all = encode_together(session, config, mix, encoder);
-  report_counts(all, "training data", session.prints());
-  session.communicator().together([&] { require_documents(all, "the data set"); });
-  if (config.val_size > 0 && held.size() == 0) {
-    std::vector<std::int64_t> distinct = mix.distinct_rows();
-    const std::int64_t rows = distinct.empty() ? mix.size() : 1 + *std::ranges::max_element(distinct);
-    const auto count = static_cast<std::int64_t>(
-        config.val_size < 1 ? std::ceil(config.val_size * static_cast<double>(rows)) : config.val_size);
-    session.communicator().together([&] {
-      if (count < rows) return;
-      throw Error({.what = "val_size leaves nothing to train on",
-                   .expected = "fewer than the " + with_commas(rows) + " rows of the data set",
-                   .found = with_commas(count),
-                   .where = "configuration key 'val_size'",
-                   .code = ExitCode::usage});
-    });
-    std::tie(corpus.training, corpus.evaluation) = data::hold_out(
-        all, {.rows = rows, .count = count, .seed = config.order_seed(), .distinct = std::move(distinct)});
-    session.communicator().together(
-        [&] { require_documents(corpus.training, "the data set without its held-out rows"); });
+  for (const auto& source : mixes.training.sources()) corpus.names.push_back(source.name);
+  if (config.streaming) {
+    prepare_stream(session, config, encoder, std::move(mixes), corpus);
   } else {
-    corpus.training = std::move(all);
-    if (held.size() > 0) {
-      corpus.evaluation = encode_together(session, config, held, encoder);
-      report_counts(corpus.evaluation, "evaluation data", session.prints());
-      session.communicator().together(
-          [&] { require_documents(corpus.evaluation, "the evaluation data set"); });
-    }
+    prepare_indexed(session, config, encoder, mixes, corpus);
   }
-  corpus.training = finished(std::move(corpus.training), config, encoder);
-  corpus.evaluation = finished(std::move(corpus.evaluation), config, encoder);
-  session.communicator().together(
-      [&] { require_documents(corpus.training, "the training data cut into blocks of cutoff_len"); });
-  corpus.training_items = items_of(corpus.training, config);
-  corpus.evaluation_items = items_of(corpus.evaluation, config);
-  if (config.packing && session.prints()) {
-    std::int64_t tokens = 0;
-    for (const std::int64_t d : corpus.training_items.documents) tokens += corpus.training.length(d);
-    const double fill = 100.0 * static_cast<double>(tokens) /
-                        static_cast<double>(config.cutoff_len * corpus.training_items.size());
-    log::info("packing: " + with_commas(static_cast<std::int64_t>(corpus.training_items.documents.size())) +
-              " documents in " + with_commas(corpus.training_items.size()) + " sequences, " +
-              std::to_string(fill).substr(0, 5) + " % full");
-  }
-  corpus.fingerprint = corpus.training.fingerprint();
+  corpus.evaluation_items = lay_out(corpus.evaluation, config, encoder);
   return corpus;
 }
 

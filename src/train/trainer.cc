@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "feed.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
@@ -62,15 +63,13 @@ class Run {
   void prepare_schedule();
   void prepare_engine();
   void start_reporter();
-  zero::StepResult train_step(data::Loader& loader);
+  zero::StepResult train_step();
   void report_step(const zero::StepResult& result, double seconds, double data_seconds,
                    double exposed_seconds);
   void guard(const zero::StepResult& result);
   void evaluate();
   void save();
   void finish(bool stopped);
-  double epoch() const { return static_cast<double>(step_) / static_cast<double>(order_.steps_per_epoch()); }
-  std::int64_t tokens_of_step(std::int64_t step, std::int64_t* samples) const;
   bool turn(double interval, const std::string& strategy) const;
 
   Session& session_;
@@ -82,7 +81,7 @@ class Run {
   std::unique_ptr<data::TemplateEncoder> encoder_;
   config::Batch batch_;
   Corpus corpus_;
-  data::SampleOrder order_;
+  std::unique_ptr<Feed> feed_;
   std::int64_t total_steps_ = 0;
   std::unique_ptr<optim::Schedule> schedule_;
   std::optional<checkpoint::Checkpoint> checkpoint_;
@@ -111,6 +110,9 @@ void Run::prepare_model() {
     options.options.train_on_prompt = config_.train_on_prompt;
     options.options.enable_thinking = config_.enable_thinking;
     options.options.default_system = config_.default_system;
+    options.options.preserve_thinking = config_.preserve_thinking;
+    options.options.tool_format = config_.tool_format;
+    options.options.split_special_tokens = config_.split_special_tokens;
     encoder_ = std::make_unique<data::TemplateEncoder>(options);
     if (encoder_->tokenizer().vocab_size() > architecture_.vocabulary) {
       throw Error({.what = "the tokenizer does not fit the model",
@@ -127,15 +129,11 @@ void Run::prepare_model() {
 
 void Run::prepare_data() {
   corpus_ = build_corpus(session_, config_, *encoder_);
-  order_ = {.items = corpus_.training_items.size(),
-            .global_batch = batch_.global,
-            .seed = config_.order_seed(),
-            .shuffle = !config_.disable_shuffling,
-            .drop_last = config_.dataloader_drop_last};
+  feed_ = make_feed(session_, config_, batch_, *encoder_, corpus_);
 }
 
 void Run::prepare_schedule() {
-  total_steps_ = config::total_steps(config_, order_.steps_per_epoch());
+  total_steps_ = config::total_steps(config_, feed_->steps_per_epoch());
   schedule_ = std::make_unique<optim::Schedule>(
       optim::ScheduleOptions{.name = config_.lr_scheduler_type,
                              .learning_rate = config_.learning_rate,
@@ -145,21 +143,13 @@ void Run::prepare_schedule() {
 }
 
 void Run::prepare_engine() {
-  const auto longest_document = std::max(corpus_.training.longest(), corpus_.evaluation.longest());
-  const std::int64_t train_tokens = batch_.micro * corpus_.training_items.longest(corpus_.training);
-  const std::int64_t eval_tokens =
-      config_.per_device_eval_batch_size * corpus_.evaluation_items.longest(corpus_.evaluation);
-  std::int64_t documents = 1;
-  for (const auto& [items, count] :
-       {std::pair{&corpus_.training_items, batch_.micro},
-        std::pair{&corpus_.evaluation_items, config_.per_device_eval_batch_size}}) {
-    for (std::int64_t i = 0; i < items->size(); ++i) {
-      const auto u = static_cast<std::size_t>(i);
-      documents = std::max(documents, count * (items->begins[u + 1] - items->begins[u]));
-    }
-  }
-  EngineOptions options = engine_options(config_, architecture_, std::max(train_tokens, eval_tokens),
-                                         longest_document, documents);
+  const Feed::Shape training = feed_->shape();
+  const std::int64_t eval_batch = config_.per_device_eval_batch_size;
+  EngineOptions options = engine_options(
+      config_, architecture_,
+      std::max(training.tokens, eval_batch * corpus_.evaluation_items.longest(corpus_.evaluation)),
+      std::max(training.longest, corpus_.evaluation.longest()),
+      std::max(training.documents, eval_batch * corpus_.evaluation_items.most_documents()));
   options.max_micro_batches = static_cast<int>(batch_.accumulation);
   comm_.together([&] { engine_ = std::make_unique<Engine>(session_.device(), comm_, options); });
   if (checkpoint_) {
@@ -171,7 +161,7 @@ void Run::prepare_engine() {
       report_differences(*checkpoint_, config_);
       const std::string fingerprint =
           json_string(checkpoint_->state(), "data_fingerprint", corpus_.fingerprint, checkpoint_->path());
-      if (fingerprint != corpus_.fingerprint) {
+      if (fingerprint != feed_->fingerprint()) {
         log::warn(
             "the training data are not those of the checkpoint: the run goes on at the same step of other "
             "data");
@@ -194,8 +184,8 @@ void Run::start_reporter() {
   facts.logging_dir = config_.logging_dir.value_or("");
   facts.tensorboard = config_.tensorboard();
   facts.plot = config_.plot_loss;
-  facts.examples = corpus_.training_items.size();
-  facts.epochs = static_cast<double>(total_steps_) / static_cast<double>(order_.steps_per_epoch());
+  facts.examples = feed_->examples();
+  facts.epochs = feed_->epochs(total_steps_);
   facts.total_steps = total_steps_;
   facts.first_step = step_;
   facts.micro_batch = batch_.micro;
@@ -207,9 +197,7 @@ void Run::start_reporter() {
   facts.logging_first_step = config_.logging_first_step;
   facts.save_steps = config::interval_steps(config_.save_steps, total_steps_);
   facts.eval_steps = config::interval_steps(config_.eval_steps.value_or(config_.logging_steps), total_steps_);
-  const double length = static_cast<double>(corpus_.training.ids.size()) /
-                        static_cast<double>(std::max<std::int64_t>(1, corpus_.training.documents()));
-  facts.flops_per_token = model::flops_per_token(architecture_, length);
+  facts.flops_per_token = model::flops_per_token(architecture_, feed_->mean_length());
   facts.gpu_hour_price = config_.gpu_hour_price.value_or(0);
   facts.base_model = config_.model_name_or_path;
   facts.datasets = corpus_.names;
@@ -257,7 +245,7 @@ void Run::prepare() {
       log::info("nothing is left to train: " + *start + " is of step " + with_commas(step_) + " of " +
                 with_commas(total_steps_) + "; raise max_steps or num_train_epochs to go on");
     }
-    log::info(show_example(corpus_.training, *encoder_, false));
+    log::info(show_example(feed_->shown(), *encoder_, false));
     log::info(engine_->audit().table());
     std::string memory = "memory of a rank: " + human_bytes(static_cast<double>(engine_->arena().bytes()));
     for (const MemoryRow& r : engine_->memory()) {
@@ -267,21 +255,6 @@ void Run::prepare() {
     log::info(memory);
     reporter_->start();
   });
-}
-
-// Tokens and samples of a step over all ranks: the order is known, so nobody has to be asked.
-std::int64_t Run::tokens_of_step(std::int64_t step, std::int64_t* samples) const {
-  std::int64_t tokens = 0;
-  for (std::int64_t place = 0; place < order_.global_batch; ++place) {
-    const std::int64_t item = order_.item(step, place);
-    if (item < 0) continue;
-    ++*samples;
-    const auto i = static_cast<std::size_t>(item);
-    for (auto j = corpus_.training_items.begins[i]; j < corpus_.training_items.begins[i + 1]; ++j) {
-      tokens += corpus_.training.length(corpus_.training_items.documents[static_cast<std::size_t>(j)]);
-    }
-  }
-  return tokens;
 }
 
 void Run::guard(const zero::StepResult& result) {
@@ -307,12 +280,14 @@ void Run::report_step(const zero::StepResult& result, double seconds, double dat
   if (!reporter_) return;
   report::StepFacts facts;
   facts.step = step_;
-  facts.epoch = epoch();
+  const Feed::Step step = feed_->step();
+  facts.epoch = step.epoch;
   facts.loss = result.loss_sum / static_cast<double>(std::max<std::int64_t>(1, result.label_tokens));
   facts.grad_norm = result.grad_norm;
   facts.learning_rate = result.learning_rate;
   facts.seconds = seconds;
-  facts.tokens = tokens_of_step(step_ - 1, &facts.samples);
+  facts.tokens = step.tokens;
+  facts.samples = step.samples;
   facts.label_tokens = result.label_tokens;
   facts.memory_bytes = static_cast<std::int64_t>(engine_->arena().bytes());
   facts.memory_peak_bytes = peak_memory();
@@ -331,12 +306,14 @@ void Run::report_step(const zero::StepResult& result, double seconds, double dat
   reporter_->step(facts);
 }
 
-zero::StepResult Run::train_step(data::Loader& loader) {
+zero::StepResult Run::train_step() {
   const auto start = Clock::now();
   double waited = 0;
   const double exposed = seconds_waited(engine_->compute());
+  data::HostBatch first = feed_->next(true, &waited);
   engine_->begin(static_cast<int>(batch_.accumulation));
-  for (std::int64_t i = 0; i < batch_.accumulation; ++i) engine_->micro_batch(loader.next(&waited));
+  engine_->micro_batch(first);
+  for (std::int64_t i = 1; i < batch_.accumulation; ++i) engine_->micro_batch(feed_->next(false, &waited));
   const zero::StepResult result = engine_->finish(schedule_->learning_rate(step_));
   ++step_;
   report_step(result, seconds_since(start), waited, seconds_waited(engine_->compute()) - exposed);
@@ -370,7 +347,7 @@ void Run::evaluate() {
   labels = comm_.all_sum(labels);
   if (!reporter_) return;
   reporter_->evaluation({.step = step_,
-                         .epoch = epoch(),
+                         .epoch = feed_->step().epoch,
                          .loss = total / static_cast<double>(std::max<std::int64_t>(1, labels)),
                          .seconds = seconds_since(start),
                          .samples = items,
@@ -387,13 +364,14 @@ void Run::save() {
   contents.config_yaml = resolved_.to_yaml();
   contents.state = Json{{"step", step_},
                         {"total_steps", total_steps_},
-                        {"epoch", epoch()},
-                        {"samples_seen", step_ * order_.global_batch},
+                        {"epoch", feed_->step().epoch},
+                        {"samples_seen", step_ * batch_.global},
                         {"seed", config_.seed},
                         {"order_seed", config_.order_seed()},
-                        {"global_batch", order_.global_batch},
-                        {"items", order_.items},
-                        {"data_fingerprint", corpus_.fingerprint},
+                        {"global_batch", batch_.global},
+                        {"items", feed_->examples()},
+                        {"stream", feed_->position()},
+                        {"data_fingerprint", feed_->fingerprint()},
                         {"resume_hash", config::resume_hash(config_)},
                         {"learning_rate", schedule_->learning_rate(step_)},
                         {"lr_scheduler_type", config_.lr_scheduler_type}};
@@ -409,7 +387,7 @@ void Run::save() {
 
 bool Run::turn(double interval, const std::string& strategy) const {
   if (strategy == "steps") return step_ % config::interval_steps(interval, total_steps_) == 0;
-  return strategy == "epoch" && step_ % order_.steps_per_epoch() == 0;
+  return strategy == "epoch" && feed_->step().ends_epoch;
 }
 
 void Run::finish(bool stopped) {
@@ -445,16 +423,17 @@ void Run::finish(bool stopped) {
 int Run::run() {
   prepare();
   Signals signals;
-  data::Loader loader(corpus_.training, corpus_.training_items, order_,
-                      {.micro = batch_.micro,
-                       .accumulation = batch_.accumulation,
-                       .rank = comm_.rank(),
-                       .world = comm_.size()},
-                      step_);
+  comm_.together([&] {
+    feed_->start({.micro = batch_.micro,
+                  .accumulation = batch_.accumulation,
+                  .rank = comm_.rank(),
+                  .world = comm_.size()},
+                 step_, checkpoint_ ? checkpoint_->state().value("stream", Json()) : Json());
+  });
   const bool evaluates = corpus_.evaluation.documents() > 0;
   bool stopped = false;
   while (step_ < total_steps_ && !stopped) {
-    train_step(loader);
+    train_step();
     const std::int64_t wishes = comm_.all_max((signals.stop() ? 2 : 0) + (signals.take_save() ? 1 : 0));
     stopped = wishes >= 2;
     if (evaluates && (turn(config_.eval_steps.value_or(config_.logging_steps), config_.eval_strategy) ||

@@ -248,7 +248,6 @@ TEST(Load, WrongWordsNameTheNearestChoice) {
 TEST(Load, WhatIsNotBuiltIsRefusedWithAReason) {
   for (const char* yaml : {"finetuning_type: lora",
                            "stage: dpo",
-                           "streaming: true",
                            "quantization_bit: 4",
                            "fp16: true",
                            "use_galore: true",

@@ -32,6 +32,9 @@ struct Config {
   std::optional<std::string> template_name;
   std::optional<std::string> default_system;
   bool enable_thinking = true;
+  bool preserve_thinking = false;
+  std::optional<std::string> tool_format;
+  bool split_special_tokens = false;
   Strings dataset;
   std::string dataset_dir = "data";
   Strings eval_dataset;
@@ -49,6 +52,10 @@ struct Config {
   bool mask_history = false;
   std::optional<std::int64_t> preprocessing_num_workers;
   bool disable_shuffling = false;
+  bool streaming = false;
+  std::int64_t buffer_size = 16384;
+  std::optional<std::string> tokenized_path;
+  bool overwrite_cache = false;
   bool dataloader_drop_last = false;
 
   // Batch and optimisation

@@ -47,6 +47,8 @@ class RowReader {
   virtual std::int64_t size() const = 0;
   /// Parses row `i`. Throws Error naming file and line when it is broken.
   virtual Json row(std::int64_t i) const = 0;
+  /// The file.
+  virtual const std::string& path() const = 0;
   /// "file.jsonl:12".
   virtual std::string where(std::int64_t i) const = 0;
 };

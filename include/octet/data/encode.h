@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "octet/data/dataset.h"
 #include "octet/data/encoded.h"
 #include "octet/data/mix.h"
+#include "octet/data/token_cache.h"
 
 namespace octet::data {
 
@@ -32,6 +34,8 @@ class Encoder {
   virtual EncodedSample encode(const Sample& sample) const = 0;
   /// What begins plain texts: -1 for nothing.
   virtual std::int32_t text_bos_id() const { return -1; }
+  /// All that decides what encode gives, for a TokenCache; an encoder that says nothing is not cached.
+  virtual Recipe recipe() const { return {}; }
   /// Text of ids, special tokens kept.
   virtual std::string decode(std::span<const std::int32_t> ids) const = 0;
 };
@@ -41,7 +45,9 @@ struct EncodeShare {
   std::int64_t first_row = 0;
   std::int64_t last_row = 0;
   int threads = 0;
-  std::int64_t max_broken = 10;  ///< rows that may be unreadable
+  std::int64_t max_broken = 10;                       ///< rows that may be unreadable
+  const std::set<RowKey>* left_out = nullptr;         ///< rows that are passed over, uncounted
+  const std::vector<std::int64_t>* places = nullptr;  ///< if given, first_row and last_row count these places
 };
 
 /// Reads and encodes a share of the rows, in order. Rows without a trained token, and rows that cannot be

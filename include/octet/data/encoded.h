@@ -36,6 +36,8 @@ struct Encoded {
     return begins[static_cast<std::size_t>(d) + 1] - begins[static_cast<std::size_t>(d)];
   }
   std::int64_t longest() const;
+  /// Tokens of a document on average; 0 without documents.
+  double mean_length() const;
   void append(const std::vector<std::int32_t>& document_ids, const std::vector<std::int32_t>& document_labels,
               std::int64_t row);
   /// Puts `other` behind this one.
@@ -68,8 +70,11 @@ struct Items {
   /// Documents of an item see each other and predict each other's first tokens; positions still begin anew.
   bool shared_context = false;
   std::int64_t size() const { return static_cast<std::int64_t>(begins.size()) - 1; }
-  /// Tokens of the longest item.
+  /// Tokens of an item, and of the longest.
+  std::int64_t tokens(const Encoded& set, std::int64_t item) const;
   std::int64_t longest(const Encoded& set) const;
+  /// Documents of the item that has the most; 1 without items.
+  std::int64_t most_documents() const;
 };
 
 /// One document an item.

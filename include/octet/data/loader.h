@@ -31,6 +31,9 @@ struct HostBatch {
 /// where its own label says so: labels are shifted inside the document.
 void add_document(HostBatch& batch, std::span<const std::int32_t> ids, std::span<const std::int32_t> labels);
 
+/// Adds the documents of an item to a batch, which has its first cu_seqlens.
+void add_item(HostBatch& batch, const Encoded& set, const Items& items, std::int64_t item);
+
 /// Lays micro-batches flat on a thread of its own, a few ahead of the step.
 class Loader {
  public:

@@ -2,9 +2,11 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "octet/data/dataset.h"
+#include "octet/data/token_cache.h"
 
 namespace octet::data {
 
@@ -16,6 +18,9 @@ struct MixOptions {
   std::vector<double> weights;  ///< a set's share of the rows; none: the sets take turns
   std::uint64_t seed = 42;
 };
+
+/// A row of a file.
+using RowKey = std::pair<const RowReader*, std::int64_t>;
 
 /// Several data sets as one list of rows. Which row stands where follows from the sizes, the weights and the
 /// seed alone: it is the same on every rank and at every world size.
@@ -35,6 +40,11 @@ class RowMix {
     std::int64_t row;  ///< in the file
   };
   Place at(std::int64_t place) const;
+  /// All that decides which row stands where and how it is read: files, formats, options.
+  Recipe recipe() const;
+  /// `count` of the rows, chosen by `seed`: a place of each. Fewer than count when chosen places hold one
+  /// row.
+  std::vector<std::int64_t> choose(std::int64_t count, std::uint64_t seed) const;
   /// For each place the number of its row, counted in the order of first appearance: places with one number
   /// are one row, repeated. Empty when no row is repeated.
   std::vector<std::int64_t> distinct_rows() const;
@@ -43,6 +53,7 @@ class RowMix {
   void interleave(const MixOptions& options);
 
   std::vector<DataSource> sources_;
+  MixOptions options_;
   std::vector<std::int64_t> begins_{0};  ///< of each set where they stand one behind the other
   std::vector<std::int64_t> order_;      ///< which of those rows stands at each place; empty: as they stand
   std::int64_t rows_ = 0;

@@ -34,6 +34,7 @@ class TemplateEncoder final : public Encoder {
   explicit TemplateEncoder(const TemplateEncoderOptions& options);
 
   EncodedSample encode(const Sample& sample) const override;
+  Recipe recipe() const override;
   std::string decode(std::span<const std::int32_t> ids) const override;
 
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
@@ -44,6 +45,7 @@ class TemplateEncoder final : public Encoder {
 
  private:
   EncodedSample encode_text(const std::string& text) const;
+  std::vector<text::TokenId> text_ids(const std::string& begin, const std::string& text) const;
 
   text::TemplateOptions options_;
   TextCut text_cut_;

@@ -37,7 +37,9 @@ struct TemplateOptions {
   bool preserve_thinking = false;
   std::optional<std::string> default_system;  ///< in place of the template's own
   std::optional<std::string> tool_format;  ///< in place of the template's own: default, llama3, qwen, mistral
-  std::string date;                        ///< YYYY-MM-DD where a template prints the date; "" is today
+  /// Special tokens that stand in messages and system texts are text there; the template's own stay tokens.
+  bool split_special_tokens = false;
+  std::string date;  ///< YYYY-MM-DD where a template prints the date; "" is today
 };
 
 /// What training sees of a conversation.
@@ -73,6 +75,10 @@ class ChatTemplate {
   static std::vector<std::string> names();
 
   const std::string& name() const;
+  /// Hash of all that the template writes, tool formats included.
+  std::string words_hash() const;
+  /// True when what is written holds the day (TemplateOptions::date).
+  bool prints_date(const TemplateOptions& options) const;
   /// True when answers are told to end by one eos behind the last turn only.
   bool efficient_eos() const;
   /// True when answers carry thoughts.
@@ -102,5 +108,8 @@ class ChatTemplate {
   explicit ChatTemplate(std::shared_ptr<const Row> row) : row_(std::move(row)) {}
   std::shared_ptr<const Row> row_;
 };
+
+/// The day as templates write it: "09 Mar 2026".
+std::string today(const TemplateOptions& options);
 
 }  // namespace octet::text

@@ -46,7 +46,9 @@ struct Encoding {
 struct EncodeOptions {
   bool add_special = false;    ///< what the post-processor puts around the text (bos, eos)
   bool split_special = false;  ///< special tokens that stand in the text are text, not tokens
-  bool offsets = false;        ///< fill Encoding::offsets
+  /// Stretches of the text, ascending, in which the same holds: what users wrote inside a template's words.
+  std::span<const Span> literal = {};
+  bool offsets = false;  ///< fill Encoding::offsets
 };
 
 /// A tokenizer of a Hugging Face folder: byte-pair encoding with all that stands around it in tokenizer.json.

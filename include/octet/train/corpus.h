@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,17 +15,28 @@ namespace octet::train {
 
 /// The data of a run, the same on all ranks.
 struct Corpus {
-  data::Encoded training;
+  data::Encoded training;    ///< empty with streaming
   data::Encoded evaluation;  ///< no documents when nothing is evaluated
   data::Items training_items;
   data::Items evaluation_items;
-  std::vector<std::string> names;  ///< of the data sets
-  std::string fingerprint;         ///< of the training documents
+  std::shared_ptr<const data::RowMix> rows;  ///< with streaming: what is trained; else null
+  std::set<data::RowKey> held_out;           ///< of these rows
+  std::vector<std::string> names;            ///< of the data sets
+  std::string fingerprint;                   ///< of the training documents; with streaming of their files
 };
 
-/// Opens the data sets, tokenises them, every rank its share of the rows, and gives all ranks the whole.
-/// Counts what was refused, dropped and cut, and says it. Throws Error when nothing is left to train on.
+/// Opens the data sets, tokenises them, every rank its share of the rows, and gives all ranks the whole; or
+/// takes the tokens from tokenized_path. With streaming only what is evaluated is tokenised. Counts what was
+/// refused, dropped and cut, and says it. Throws Error when nothing is left to train on.
 Corpus build_corpus(Session& session, const config::Config& config, const data::Encoder& encoder);
+
+/// The sequences that are trained, as packing and packing_strategy say; may put blocks in place of texts.
+data::Items lay_out(data::Encoded& set, const config::Config& config, const data::Encoder& encoder);
+
+/// Logs what happened to the rows of a set.
+void report_counts(const data::Encoded& set, const std::string& what);
+/// Logs how full packed sequences are; nothing without packing.
+void report_packing(const data::Encoded& set, const data::Items& items, const config::Config& config);
 
 /// The first example as it will be trained: ids, text, and the trained spans marked.
 std::string show_example(const data::Encoded& set, const data::Encoder& encoder, bool colours);

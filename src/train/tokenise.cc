@@ -1,0 +1,122 @@
+#include "tokenise.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "octet/base/files.h"
+#include "octet/base/log.h"
+#include "octet/data/token_cache.h"
+#include "octet/device/cpu.h"
+#include "octet/train/corpus.h"
+
+namespace octet::train {
+namespace {
+
+// Pieces of the exchange: no message has to hold a whole data set.
+constexpr std::size_t kMessageBytes = std::size_t{64} << 20;
+
+// Every rank's share, in rank order, on every rank.
+data::Encoded exchange(comm::Communicator& communicator, const data::Encoded& own) {
+  const std::string bytes = own.to_bytes();
+  const auto pieces = static_cast<std::size_t>(
+      communicator.all_max(static_cast<std::int64_t>((bytes.size() + kMessageBytes - 1) / kMessageBytes)));
+  std::vector<std::string> parts(static_cast<std::size_t>(communicator.size()));
+  for (std::size_t piece = 0; piece < pieces; ++piece) {
+    const std::size_t begin = std::min(bytes.size(), piece * kMessageBytes);
+    const auto all = communicator.all_gather_bytes(bytes.substr(begin, kMessageBytes));
+    for (std::size_t rank = 0; rank < parts.size(); ++rank) parts[rank] += all[rank];
+  }
+  data::Encoded whole;
+  for (const std::string& part : parts) whole.append(data::Encoded::from_bytes(part));
+  return whole;
+}
+
+void require_readable(Session& session, const config::Config& config, const data::Encoded& set) {
+  session.communicator().together([&] {
+    if (set.counts.broken > config.max_broken_rows)
+      throw data::too_many_broken(set.counts, config.max_broken_rows);
+  });
+}
+
+// The tokens that tokenized_path holds for all ranks, if it does; says why not.
+std::optional<data::Encoded> load_tokens(Session& session, const config::Config& config,
+                                         const data::Recipe& recipe, const std::string& what) {
+  const data::TokenCache cache(*config.tokenized_path);
+  bool damaged = false;
+  std::optional<data::Encoded> found;
+  if (!config.overwrite_cache) found = cache.load(recipe, &damaged);
+  // Ranks that see another folder than the others follow them.
+  if (session.communicator().all_max(found ? 0 : 1) == 0) {
+    if (session.prints()) log::info(what + ": tokens taken from " + cache.path(recipe));
+    return found;
+  }
+  if (session.prints() && damaged) {
+    log::warn(what + ": " + cache.path(recipe) + " is damaged; its tokens are made anew");
+  } else if (session.prints() && !config.overwrite_cache) {
+    const auto differences = cache.nearest_differences(recipe);
+    if (!differences.empty()) {
+      std::string text = what + ": tokenized_path holds tokens made from something else; they are made anew";
+      for (std::size_t i = 0; i < std::min<std::size_t>(5, differences.size()); ++i)
+        text += "\n  " + differences[i];
+      if (differences.size() > 5) text += "\n  and " + std::to_string(differences.size() - 5) + " more";
+      log::info(text);
+    }
+  }
+  return std::nullopt;
+}
+
+// Once for every file system: where ranks of another node see no file, one of them writes it too.
+void store_tokens(Session& session, const config::Config& config, const data::Recipe& recipe,
+                  const data::Encoded& set, const std::string& what) {
+  const data::TokenCache cache(*config.tokenized_path);
+  session.communicator().together([&] {
+    if (!session.prints()) return;
+    cache.store(recipe, set);
+    log::info(what + ": tokens kept in " + cache.path(recipe));
+  });
+  session.communicator().together([&] {
+    if (session.place().local_rank == 0 && !path_exists(cache.path(recipe))) cache.store(recipe, set);
+  });
+}
+
+}  // namespace
+
+data::Encoded encode_together(Session& session, const config::Config& config, const Rows& which,
+                              const data::Encoder& encoder) {
+  const std::int64_t rows = which.size();
+  const comm::Place& place = session.place();
+  data::Encoded own;
+  session.communicator().together([&] {
+    data::EncodeShare share;
+    share.first_row = rows * place.rank / place.size;
+    share.last_row = rows * (place.rank + 1) / place.size;
+    share.threads = static_cast<int>(config.preprocessing_num_workers.value_or(cpu::op_threads()));
+    share.max_broken = config.max_broken_rows;
+    share.places = which.places;
+    own = data::encode_rows(which.mix, encoder, share);
+  });
+  data::Encoded all = exchange(session.communicator(), own);
+  require_readable(session, config, all);
+  return all;
+}
+
+data::Encoded tokens_of(Session& session, const config::Config& config, const data::RowMix& mix,
+                        const data::Encoder& encoder, const std::string& what) {
+  std::optional<data::Encoded> all;
+  data::Recipe recipe;
+  if (config.tokenized_path) {
+    session.communicator().together([&] {
+      recipe = encoder.recipe();
+      for (auto& part : mix.recipe()) recipe.push_back(std::move(part));
+    });
+    all = load_tokens(session, config, recipe, what);
+  }
+  const bool made = !all;
+  if (made) all = encode_together(session, config, {mix}, encoder);
+  if (!made) require_readable(session, config, *all);
+  if (made && config.tokenized_path) store_tokens(session, config, recipe, *all, what);
+  if (session.prints()) report_counts(*all, what);
+  return std::move(*all);
+}
+
+}  // namespace octet::train
