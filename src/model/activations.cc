@@ -156,15 +156,15 @@ void Transformer::Impl::reserve_workspace(Arena& arena) {
     const auto shape = [](DType dtype, std::int64_t r, std::int64_t c) {
       return ops::Matrix{.dtype = dtype, .rows = r, .cols = c, .ld = c};
     };
-    need(ops::gemm_workspace(
-        device, {.product = ops::Product::forward, .a = input, .b = weight, .d = shape(dtype_, rows, out)}));
+    const auto product_of = [&](ops::Product kind, const ops::Operand& left, const ops::Operand& right,
+                                const ops::Matrix& d) {
+      need(ops::gemm_workspace(
+          device, {.product = kind, .a = left, .b = right, .d = d, .fixed_order = options_.fixed_order}));
+    };
+    product_of(ops::Product::forward, input, weight, shape(dtype_, rows, out));
     if (!options_.training) return;
-    need(ops::gemm_workspace(
-        device, {.product = ops::Product::dgrad, .a = d_output, .b = weight, .d = shape(dtype_, rows, in)}));
-    need(ops::gemm_workspace(device, {.product = ops::Product::wgrad,
-                                      .a = d_output,
-                                      .b = input,
-                                      .d = shape(options_.gradient_dtype, out, in)}));
+    product_of(ops::Product::dgrad, d_output, weight, shape(dtype_, rows, in));
+    product_of(ops::Product::wgrad, d_output, input, shape(options_.gradient_dtype, out, in));
   };
   for (std::size_t linear = 0; linear < kLinears && last_block_ > first_block_; ++linear) {
     const TensorSpec& weight = layout_.groups[1].segments[kBlockMatrices].tensors[linear];

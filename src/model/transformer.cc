@@ -159,6 +159,7 @@ void Transformer::Impl::product(Stream& stream, ops::Product product, const ops:
                      .d = d,
                      .accumulate = accumulate,
                      .bias = bias,
+                     .fixed_order = options_.fixed_order,
                      .workspace = scratch_.workspace});
 }
 

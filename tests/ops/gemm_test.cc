@@ -59,6 +59,7 @@ struct Case {
   DType a = DType::f32, b = DType::f32, d = DType::f32;
   bool accumulate = false, bias = false;
   int threads = 2;
+  bool fixed_order = false;
 };
 
 /// Runs one product, holds every element against float64 and returns the bytes of D.
@@ -74,7 +75,7 @@ std::vector<std::uint8_t> run(const Case& c) {
   const float a_scale = 0.037f, b_scale = 0.11f;
   std::vector<std::uint8_t> d = before.bytes;
 
-  GemmArgs args{.product = c.product, .accumulate = c.accumulate};
+  GemmArgs args{.product = c.product, .accumulate = c.accumulate, .fixed_order = c.fixed_order};
   args.a = {.data = a.bytes.data(), .dtype = c.a, .rows = wgrad ? c.k : c.m, .cols = wgrad ? c.m : c.k};
   args.b = {.data = b.bytes.data(), .dtype = c.b, .rows = forward ? c.n : c.k, .cols = forward ? c.k : c.n};
   if (is_fp8(c.a)) {
@@ -143,6 +144,34 @@ TEST(Gemm, EveryProductOfEveryDtypeAgreesWithFloat64) {
                  .bias = product == Product::forward});
             if (HasFailure()) return;
           }
+        }
+      }
+    }
+  }
+}
+
+// Shapes of which the library makes other sums for other numbers of threads, and one whose pieces have edges.
+TEST(Gemm, InAFixedOrderTheBitsDoNotDependOnTheNumberOfThreads) {
+  for (const Product product : products) {
+    for (const auto& s : {Sizes{64, 64, 2048}, Sizes{128, 96, 1024}, Sizes{300, 130, 33}}) {
+      for (const DType operands : {DType::f32, DType::bf16, DType::e4m3}) {
+        Case c{.product = product,
+               .m = s.m,
+               .n = s.n,
+               .k = s.k,
+               .a = operands,
+               .b = operands,
+               .d = operands == DType::f32 ? DType::f32 : DType::bf16,
+               .accumulate = product == Product::wgrad,
+               .bias = product == Product::forward,
+               .threads = 1,
+               .fixed_order = true};
+        const auto alone = run(c);
+        for (const int threads : {2, 3}) {
+          c.threads = threads;
+          EXPECT_EQ(run(c), alone) << threads << " threads, product " << static_cast<int>(product) << " ["
+                                   << s.m << "," << s.n << "," << s.k << "] of " << name_of(operands);
+          if (HasFailure()) return;
         }
       }
     }

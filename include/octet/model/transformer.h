@@ -27,6 +27,8 @@ struct TransformerOptions {
   /// Of the chunk of logits; at least one row is kept. Each chunk adds to the whole gradient of the head once
   /// more, so that small chunks of a large vocabulary would move little else.
   std::size_t logits_bytes = std::size_t{1} << 30;
+  /// The bits of products do not depend on the number of threads (GemmArgs::fixed_order).
+  bool fixed_order = false;
   int first_block = 0;
   int last_block = -1;  ///< one past the last block that this rank runs; -1: all
 };

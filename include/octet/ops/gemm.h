@@ -17,7 +17,10 @@ struct GemmArgs {
   Matrix d;                     ///< f32 or bf16
   bool accumulate = false;      ///< D += instead of D =
   const float* bias = nullptr;  ///< [d.cols] f32, added to each row; forward only
-  Workspace workspace;          ///< at least gemm_workspace(args) bytes
+  /// CPU: the bits of D depend on shapes and values alone, not on the number of threads. D is made in pieces
+  /// that follow from its shape, each by one thread; costs more than leaving it to the library.
+  bool fixed_order = false;
+  Workspace workspace;  ///< at least gemm_workspace(args) bytes
 };
 
 /// Enqueues a product. Operands are both f32, both bf16, or both FP8 (at most one E5M2); sums in fp32; FP8

@@ -96,7 +96,8 @@ std::size_t gemm_workspace(const GemmArgs& args) {
   const Plan plan = plan_of(args);
   if (plan.shape.m == 0 || plan.shape.n == 0 || plan.shape.k == 0) return 0;
   // Whether scales and a bias come is not always known while planning; they do not change the scratch.
-  const std::size_t scratch = (matmul_scratch(plan.shape) + 255) / 256 * 256;
+  const std::size_t wanted = args.fixed_order ? fixed_matmul_scratch(plan.shape) : matmul_scratch(plan.shape);
+  const std::size_t scratch = (wanted + 255) / 256 * 256;
   return plan.a_bytes + plan.b_bytes + plan.d_bytes + scratch;
 }
 
@@ -124,7 +125,7 @@ void gemm(const GemmArgs& args) {
     data.scratch = room + needed;
     data.scratch_bytes = args.workspace.bytes - needed;
   }
-  matmul(shape, data);
+  args.fixed_order ? fixed_matmul(shape, data) : matmul(shape, data);
   if (plan.result_f32) {
     auto* d = static_cast<Bf16*>(args.d.data);
     simd::parallel_rows(shape.m, shape.n, [&](std::int64_t begin, std::int64_t end) {

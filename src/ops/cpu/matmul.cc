@@ -29,9 +29,12 @@ memory::data_type type_of(DType dtype) {
   return dtype == DType::bf16 ? memory::data_type::bf16 : memory::data_type::f32;
 }
 
-/// A dense [rows, cols], or its transpose in memory.
-memory::desc operand_desc(std::int64_t rows, std::int64_t cols, bool transposed, DType dtype) {
-  const memory::dims strides = transposed ? memory::dims{1, rows} : memory::dims{cols, 1};
+/// [rows, cols], or its transpose in memory; ld 0: dense.
+memory::desc operand_desc(std::int64_t rows, std::int64_t cols, bool transposed, std::int64_t ld,
+                          DType dtype) {
+  const std::int64_t dense = transposed ? rows : cols;
+  const std::int64_t stride = ld == 0 ? dense : ld;
+  const memory::dims strides = transposed ? memory::dims{1, stride} : memory::dims{stride, 1};
   return memory::desc({rows, cols}, type_of(dtype), strides);
 }
 
@@ -45,8 +48,8 @@ struct Compiled {
 
 std::shared_ptr<const Compiled> compile(const MatmulShape& shape) {
   auto made = std::make_shared<Compiled>();
-  made->a = operand_desc(shape.m, shape.k, shape.a_transposed, shape.operands);
-  made->b = operand_desc(shape.k, shape.n, shape.b_transposed, shape.operands);
+  made->a = operand_desc(shape.m, shape.k, shape.a_transposed, shape.lda, shape.operands);
+  made->b = operand_desc(shape.k, shape.n, shape.b_transposed, shape.ldb, shape.operands);
   made->d = memory::desc({shape.m, shape.n}, type_of(shape.result), memory::dims{shape.ldd, 1});
   made->bias = memory::desc({1, shape.n}, memory::data_type::f32, memory::dims{shape.n, 1});
   made->scale = memory::desc({1, 1}, memory::data_type::f32, memory::dims{1, 1});

@@ -11,11 +11,13 @@
 namespace octet::ops::cpu {
 
 /// Everything that a compiled product depends on. D [m, n] = A [m, k] · B [k, n]; a transposed operand lies
-/// in memory as its transpose. All operands are dense except D, whose rows are ldd apart.
+/// in memory as its transpose. Rows in memory are lda, ldb and ldd elements apart; 0: dense operands.
 struct MatmulShape {
   std::int64_t m = 0;
   std::int64_t n = 0;
   std::int64_t k = 0;
+  std::int64_t lda = 0;
+  std::int64_t ldb = 0;
   std::int64_t ldd = 0;
   bool a_transposed = false;
   bool b_transposed = false;
@@ -43,6 +45,12 @@ std::size_t matmul_scratch(const MatmulShape& shape);
 /// Runs on the calling thread and its OpenMP team; all sizes above zero. With less scratch than it needs (a
 /// thread count other than the planned one) it takes memory of its own, kept per thread.
 void matmul(const MatmulShape& shape, const MatmulData& data);
+
+/// The same product with bits that do not depend on shape.threads: D is cut into pieces that follow from m
+/// and n alone, each piece is made by one thread, and no sum is shared out.
+std::size_t fixed_matmul_scratch(const MatmulShape& shape);
+void fixed_matmul(const MatmulShape& shape, const MatmulData& data);
+
 /// True where bf16 products run natively and not slower than fp32 ones.
 bool has_fast_bf16();
 

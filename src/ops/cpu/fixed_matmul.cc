@@ -1,0 +1,127 @@
+// Products whose bits do not depend on the number of threads. The library chooses by it how the inner
+// dimension is cut, hence the order of sums; so here every call of it sees one thread and a piece of D whose
+// size follows from D alone, and the pieces are shared out.
+#include <omp.h>
+
+#include <algorithm>
+#include <exception>
+
+#include "cpu/matmul.h"
+
+namespace octet::ops::cpu {
+namespace {
+
+constexpr std::int64_t kRows = 256;    ///< of a piece, at most
+constexpr std::int64_t kMinCols = 64;  ///< of a piece where D is cut by columns; pieces begin at multiples
+constexpr std::int64_t kPieces = 16;   ///< wanted, so that threads have something to share
+
+/// How D is cut: by rows, and by columns where that makes too few pieces or they would be very wide.
+struct Grid {
+  std::int64_t m = 0, n = 0;        ///< of D
+  std::int64_t rows = 0, cols = 0;  ///< of a piece; less at the edges
+  std::int64_t down() const { return (m + rows - 1) / rows; }
+  std::int64_t across() const { return (n + cols - 1) / cols; }
+  std::int64_t pieces() const { return down() * across(); }
+};
+
+Grid grid_of(const MatmulShape& shape) {
+  Grid grid{.m = shape.m, .n = shape.n, .rows = std::min(kRows, shape.m)};
+  const std::int64_t wanted = std::max<std::int64_t>(1, kPieces / grid.down());
+  const std::int64_t width = (shape.n + wanted - 1) / wanted;
+  grid.cols = std::clamp((width + kMinCols - 1) / kMinCols * kMinCols, kMinCols, 16 * kMinCols);
+  return grid;
+}
+
+std::int64_t stride_of(std::int64_t ld, std::int64_t dense) {
+  return ld == 0 ? dense : ld;
+}
+
+const void* element(const void* data, DType dtype, std::int64_t index) {
+  return static_cast<const std::uint8_t*>(data) + static_cast<std::size_t>(index) * size_of(dtype);
+}
+
+/// The product of rows [row, row + m) and columns [col, col + n) of D.
+struct Piece {
+  MatmulShape shape;
+  MatmulData data;
+};
+Piece piece_of(const MatmulShape& whole, const MatmulData& data, const Grid& grid, std::int64_t index) {
+  const std::int64_t row = index / grid.across() * grid.rows, col = index % grid.across() * grid.cols;
+  Piece piece{whole, data};
+  piece.shape.m = std::min(grid.rows, whole.m - row);
+  piece.shape.n = std::min(grid.cols, whole.n - col);
+  piece.shape.lda = stride_of(whole.lda, whole.a_transposed ? whole.m : whole.k);
+  piece.shape.ldb = stride_of(whole.ldb, whole.b_transposed ? whole.k : whole.n);
+  piece.shape.threads = 1;
+  piece.data.a = element(data.a, whole.operands, whole.a_transposed ? row : row * piece.shape.lda);
+  piece.data.b = element(data.b, whole.operands, whole.b_transposed ? col * piece.shape.ldb : col);
+  piece.data.d = const_cast<void*>(element(data.d, whole.result, row * whole.ldd + col));
+  if (data.bias != nullptr) piece.data.bias = data.bias + col;
+  return piece;
+}
+
+/// The library sees one thread while this lives, on the thread that made it.
+class OneThread {
+ public:
+  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
+std::size_t scratch_of_piece(const MatmulShape& shape, const Grid& grid) {
+  const OneThread one;
+  std::size_t most = 0;
+  // Of the four sizes of pieces each is met in the first or last row and column.
+  for (const std::int64_t down : {std::int64_t{0}, grid.down() - 1}) {
+    for (const std::int64_t across : {std::int64_t{0}, grid.across() - 1}) {
+      const Piece piece = piece_of(shape, {}, grid, down * grid.across() + across);
+      most = std::max(most, matmul_scratch(piece.shape));
+    }
+  }
+  return (most + 255) / 256 * 256;
+}
+
+int team(const MatmulShape& shape, const Grid& grid) {
+  return static_cast<int>(std::min<std::int64_t>(std::max(1, shape.threads), grid.pieces()));
+}
+
+}  // namespace
+
+std::size_t fixed_matmul_scratch(const MatmulShape& shape) {
+  const Grid grid = grid_of(shape);
+  return scratch_of_piece(shape, grid) * static_cast<std::size_t>(team(shape, grid));
+}
+
+void fixed_matmul(const MatmulShape& shape, const MatmulData& data) {
+  const Grid grid = grid_of(shape);
+  const int threads = team(shape, grid);
+  const std::size_t each = data.scratch_bytes / static_cast<std::size_t>(threads) / 256 * 256;
+  const auto work = [&](std::int64_t index) {
+    Piece piece = piece_of(shape, data, grid, index);
+    piece.data.scratch =
+        static_cast<std::uint8_t*>(data.scratch) + each * static_cast<std::size_t>(omp_get_thread_num());
+    piece.data.scratch_bytes = data.scratch == nullptr ? 0 : each;
+    matmul(piece.shape, piece.data);
+  };
+  std::exception_ptr failure;
+#pragma omp parallel num_threads(threads) if (threads > 1)
+  {
+    const OneThread one;
+#pragma omp for schedule(dynamic, 1)
+    for (std::int64_t index = 0; index < grid.pieces(); ++index) {
+      try {
+        work(index);
+      } catch (...) {
+#pragma omp critical
+        failure = std::current_exception();
+      }
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
+}
+
+}  // namespace octet::ops::cpu
