@@ -30,6 +30,10 @@ std::int64_t staging_chunk(int size, std::int64_t elements);
 
 // `call`, the hierarchy and the buffers outlive the coroutine.
 Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args);
+/// With args.order. A rank's addends travel one behind the other, in chunks that fit the staging together.
+Steps ordered_reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args);
+/// Throws std::logic_error for an order that does not fit the ranks or leaves more or less than one sum.
+void check_order(const ReduceScatterArgs& args, const Place& place);
 /// Every node adds up its ranks' values in rank order, in fp32; then the nodes' sums, in the format of the
 /// wire, are added in the order of the nodes. Of several nodes.
 Steps reduce_scatter_by_node_steps(Call& call, Staging staging, const Hierarchy& hierarchy,

@@ -221,6 +221,7 @@ void RankCommunicator::sum_alone(Stream& stream, const ReduceScatterArgs& args) 
 void RankCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs& args) {
   const Queue queue = queue_of(stream);
   check_sizes(place_.size, args.count, sizeof(float));
+  if (args.order != nullptr) check_order(args, place_);
   if (device_.kind() == DeviceKind::dry) return;
   if (device_.kind() == DeviceKind::cuda) return sum_alone(stream, args);
   const std::size_t bytes = static_cast<std::size_t>(args.count) * sizeof(float);
@@ -231,7 +232,9 @@ void RankCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs& a
   auto timed = begin(Kind::reduce_scatter, queue, args.name,
                      static_cast<std::int64_t>(wire_bytes(args.wire, args.count)));
   Call& call = timed->operation.call;
-  if (args.by_node && hierarchy_.several()) {
+  if (args.order != nullptr) {
+    timed->operation.steps = ordered_reduce_scatter_steps(call, staging_of(queue), args);
+  } else if (args.by_node && hierarchy_.several()) {
     timed->operation.steps = reduce_scatter_by_node_steps(call, staging_of(queue), hierarchy_, args);
   } else {
     ReduceScatterArgs flat = args;

@@ -54,6 +54,54 @@ inline void expect_sums_in_rank_order(Communicator& communicator) {
   }
 }
 
+/// Rank r has 1 + r % 3 addends; all are summed from the right: a1 + (a2 + (… + an)).
+inline void expect_sums_in_a_given_order(Communicator& communicator) {
+  const int rank = communicator.rank(), size = communicator.size();
+  SumOrder order;
+  for (int r = 0; r < size; ++r) {
+    order.parts.push_back(1 + r % 3);
+    order.merges.resize(order.merges.size() + static_cast<std::size_t>(order.parts.back()), 0);
+  }
+  const auto addends = static_cast<int>(order.merges.size());
+  order.merges.back() = addends - 1;
+  std::uint64_t seed = 40;
+  for (const std::int64_t count : slice_sizes(size)) {
+    ++seed;
+    int first = 0;
+    for (int r = 0; r < rank; ++r) first += order.parts[static_cast<std::size_t>(r)];
+    std::vector<std::vector<float>> own;
+    for (int part = 0; part < order.parts[static_cast<std::size_t>(rank)]; ++part) {
+      own.push_back(input_of(first + part, size * count, seed));
+    }
+    std::vector<float> expected(static_cast<std::size_t>(count));
+    for (std::int64_t i = 0; i < count; ++i) {
+      float sum = element_of(addends - 1, rank * count + i, seed);
+      for (int a = addends - 2; a >= 0; --a) sum = element_of(a, rank * count + i, seed) + sum;
+      expected[static_cast<std::size_t>(i)] = sum;
+    }
+    std::vector<float> apart(static_cast<std::size_t>(count));
+    for (const bool in_place : {false, true}) {
+      ReduceScatterArgs args{.name = "test", .from = own.back().data(), .to = apart.data(), .count = count};
+      if (in_place) args.to = own.back().data() + rank * count;
+      args.order = &order;
+      for (std::size_t i = 0; i + 1 < own.size(); ++i) args.earlier.push_back(own[i].data());
+      communicator.reduce_scatter(communicator.reduce_stream(), args);
+      communicator.reduce_stream().synchronize();
+      EXPECT_TRUE(same_bits(std::vector<float>(args.to, args.to + count), expected))
+          << "rank " << rank << " of " << size << ", " << count << " elements";
+    }
+  }
+  // What does not fit is a mistake of the caller, found before anything travels.
+  float x = 0;
+  SumOrder short_order{.parts = order.parts, .merges = order.merges};
+  short_order.merges.back() -= 1;
+  if (addends > 1) {
+    EXPECT_THROW(communicator.reduce_scatter(communicator.reduce_stream(),
+                                             {.from = &x, .to = &x, .order = &short_order}),
+                 std::logic_error);
+  }
+}
+
 inline void expect_all_gather(Communicator& communicator) {
   const int size = communicator.size();
   std::uint64_t seed = 100;

@@ -35,6 +35,7 @@ TEST(MpiRanks, KnowTheirPlace) {
 
 TEST(MpiRanks, ReduceScatterSumsInRankOrder) {
   expect_sums_in_rank_order(*world);
+  expect_sums_in_a_given_order(*world);
 }
 TEST(MpiRanks, AllGatherBringsEverySlice) {
   expect_all_gather(*world);

@@ -15,6 +15,7 @@ TEST(SelfCommunicator, KeepsEveryClaimOfRanks) {
   EXPECT_EQ(self->place().nodes, 1);
   EXPECT_FALSE(self->place().host.empty());
   expect_sums_in_rank_order(*self);
+  expect_sums_in_a_given_order(*self);
   expect_all_gather(*self);
   expect_all_reduce(*self);
   expect_queues_to_be_independent(*self);

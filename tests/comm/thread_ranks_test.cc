@@ -20,6 +20,7 @@ class ThreadRanks : public testing::TestWithParam<int> {
 
 TEST_P(ThreadRanks, ReduceScatterSumsInRankOrder) {
   on_all([](Communicator& c, Device&) { expect_sums_in_rank_order(c); });
+  on_all([](Communicator& c, Device&) { expect_sums_in_a_given_order(c); });
 }
 TEST_P(ThreadRanks, AllGatherBringsEverySlice) {
   on_all([](Communicator& c, Device&) { expect_all_gather(c); });

@@ -39,6 +39,14 @@ struct Traffic {
   double seconds = 0;                    ///< from first message posted to last one complete
 };
 
+/// An order of summation other than rank order, the same on all ranks: rank r has parts[r] >= 1 addends, all
+/// ranks' in rank order are put on a stack one after the other, and after the i-th the two sums on top are
+/// added merges[i] times (the lower one first). One sum is left at the end.
+struct SumOrder {
+  std::vector<int> parts;   ///< by rank
+  std::vector<int> merges;  ///< by addend, over all ranks
+};
+
 /// One slice per rank: [size, count] in, this rank's slice of the sum out.
 struct ReduceScatterArgs {
   const char* name = "";        ///< for traces: "block 3 matrices"
@@ -51,6 +59,10 @@ struct ReduceScatterArgs {
   /// ranks of a node in rank order, then the nodes in theirs. One node: everything is fp32. A rank to a node:
   /// the same as without.
   bool by_node = false;
+  /// Null: rank order. Lives until the collective is done; wire f32 and no accumulation then.
+  const SumOrder* order = nullptr;
+  /// With an order: this rank's addends before `from`, each [size * count]; parts[rank] - 1 of them.
+  std::vector<const float*> earlier = {};
 };
 
 /// Every rank's slice to all ranks, in place.
@@ -91,7 +103,7 @@ class Communicator {
   virtual Stream& gather_stream() = 0;
   virtual Stream& reduce_stream() = 0;
 
-  /// Sums in rank order: ((r0 + r1) + r2) + …, in fp32; by nodes when args say so.
+  /// Sums in rank order: ((r0 + r1) + r2) + …, in fp32; by nodes, or in a given order, when args say so.
   virtual void reduce_scatter(Stream& stream, const ReduceScatterArgs& args) = 0;
   virtual void all_gather(Stream& stream, const AllGatherArgs& args) = 0;
   virtual void all_gather_values(Stream& stream, const AllGatherValuesArgs& args) = 0;

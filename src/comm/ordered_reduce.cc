@@ -1,0 +1,133 @@
+// A reduce-scatter whose sum is a tree that the caller gives, over one or more addends of every rank.
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <vector>
+
+#include "collectives.h"
+#include "octet/base/error.h"
+
+namespace octet::comm {
+namespace {
+
+// The sums on the stack go through a tile that stays in the cache, as in sum_parts.
+constexpr std::int64_t tile = 1024;
+
+/// to[i] = the tree over addends[.][i]. `to` may be one of them.
+void add_in_order(const SumOrder& order, const std::vector<const float*>& addends, float* to,
+                  std::int64_t count) {
+  std::vector<float> stack;
+  for (std::int64_t start = 0; start < count; start += tile) {
+    const std::int64_t n = std::min(tile, count - start);
+    std::int64_t height = 0;
+    for (std::size_t a = 0; a < addends.size(); ++a) {
+      if (static_cast<std::int64_t>(stack.size()) < (height + 1) * tile) {
+        stack.resize(static_cast<std::size_t>((height + 1) * tile));
+      }
+      std::copy_n(addends[a] + start, n, stack.data() + height * tile);
+      ++height;
+      for (int merge = 0; merge < order.merges[a]; ++merge) {
+        --height;
+        float* sum = stack.data() + (height - 1) * tile;
+        const float* top = sum + tile;
+        for (std::int64_t i = 0; i < n; ++i) sum[i] += top[i];
+      }
+    }
+    std::copy_n(stack.data(), n, to + start);
+  }
+}
+
+/// This rank's addends, `from` last.
+std::vector<const float*> own_addends(const ReduceScatterArgs& args) {
+  std::vector<const float*> own = args.earlier;
+  own.push_back(args.from);
+  return own;
+}
+
+struct Chunk {
+  std::int64_t start = 0;
+  std::int64_t count = 0;
+  int set = 0;
+};
+
+/// Addend `part` of another rank's chunk.
+float* arriving(const Staging& staging, const Chunk& chunk, int rank, int part) {
+  return reinterpret_cast<float*>(staging.arriving(chunk.set, rank)) + part * chunk.count;
+}
+
+void post(Messages& messages, const Place& place, const Staging& staging, const ReduceScatterArgs& args,
+          const Chunk& chunk) {
+  const std::size_t bytes = static_cast<std::size_t>(chunk.count) * sizeof(float);
+  for (int d = 1; d < place.size; ++d) {
+    const int peer = (place.rank - d + place.size) % place.size;
+    for (int part = 0; part < args.order->parts[peer]; ++part) {
+      messages.receive(peer, arriving(staging, chunk, peer, part), bytes);
+    }
+  }
+  for (int d = 1; d < place.size; ++d) {
+    const int peer = (place.rank + d) % place.size;
+    for (const float* addend : own_addends(args)) {
+      messages.send(peer, addend + peer * args.count + chunk.start, bytes);
+    }
+  }
+}
+
+void sum(const Place& place, const Staging& staging, const ReduceScatterArgs& args, const Chunk& chunk) {
+  std::vector<const float*> addends;
+  for (int rank = 0; rank < place.size; ++rank) {
+    if (rank == place.rank) {
+      for (const float* own : own_addends(args)) {
+        addends.push_back(own + rank * args.count + chunk.start);
+      }
+      continue;
+    }
+    for (int part = 0; part < args.order->parts[rank]; ++part) {
+      addends.push_back(arriving(staging, chunk, rank, part));
+    }
+  }
+  add_in_order(*args.order, addends, args.to + chunk.start, chunk.count);
+}
+
+}  // namespace
+
+void check_order(const ReduceScatterArgs& args, const Place& place) {
+  const SumOrder& order = *args.order;
+  check(args.wire == Wire::f32 && !args.accumulate, "a sum in a given order travels in fp32, into its place");
+  check(static_cast<int>(order.parts.size()) == place.size, "an order of summation knows every rank");
+  check(std::ranges::all_of(order.parts, [](int parts) { return parts >= 1; }), "every rank has an addend");
+  check(static_cast<int>(args.earlier.size()) + 1 == order.parts[static_cast<std::size_t>(place.rank)],
+        "a rank gives as many addends as the order says");
+  const auto addends = std::accumulate(order.parts.begin(), order.parts.end(), std::size_t{0});
+  check(order.merges.size() == addends, "an order of summation knows every addend");
+  int height = 0;
+  for (const int merges : order.merges) {
+    height += 1 - merges;
+    check(merges >= 0 && height >= 1, "only sums on the stack are added");
+  }
+  check(height == 1, "one sum is left");
+}
+
+Steps ordered_reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args) {
+  const Place& place = call.place();
+  if (place.size == 1) {
+    add_in_order(*args.order, own_addends(args), args.to, args.count);
+    co_return;
+  }
+  const std::int64_t most = *std::ranges::max_element(args.order->parts);
+  const std::int64_t room = staging.chunk / most;
+  check(room > 0, "the staging memory holds an element of every addend");
+  const auto chunk_at = [&](std::int64_t index) {
+    const std::int64_t start = index * room;
+    return Chunk{start, std::min(room, args.count - start), static_cast<int>(index % 2)};
+  };
+  const std::int64_t chunks = (args.count + room - 1) / room;
+  std::array<Messages, 2> messages = {Messages(call), Messages(call)};
+  if (chunks > 0) post(messages[0], place, staging, args, chunk_at(0));
+  for (std::int64_t c = 0; c < chunks; ++c) {
+    if (c + 1 < chunks) post(messages[(c + 1) % 2], place, staging, args, chunk_at(c + 1));
+    while (!messages[c % 2].complete()) co_await pause;
+    sum(place, staging, args, chunk_at(c));
+  }
+}
+
+}  // namespace octet::comm
