@@ -87,9 +87,9 @@ void add_sharding(Table& t) {
       .decides_numbers();
   t.used("deterministic", &Config::deterministic,
          "true: the same bits at every stage, with overlap or without; auto is true on the CPU and false on "
-         "CUDA.")
+         "CUDA. strict: also on any number of ranks that share the same global batch in the same "
+         "micro-batches; a rank then keeps whole gradients, one more for each doubling of its micro-batches.")
       .one_of({"auto", "true", "false", "strict"})
-      .refuse("strict", "bits that do not depend on the world size are not built; use deterministic: true")
       .decides_numbers();
   t.used("ddp_timeout", &Config::ddp_timeout, "Seconds after which a rank that waits for others gives up.")
       .range(1, 1e12);

@@ -17,6 +17,7 @@ class Rules {
     data();
     precision();
     storage();
+    strictness();
     schedule();
     output();
   }
@@ -199,6 +200,25 @@ class Rules {
                         "' and 'disable_gradient_checkpointing: true' exclude each other",
                 .where = both("recompute", "disable_gradient_checkpointing")});
     }
+  }
+
+  // What makes bits depend on the number of ranks.
+  void strictness() {
+    if (c_.deterministic != "strict") return;
+    const auto refuse = [&](bool off, const std::string& key, const std::string& value, const char* why,
+                            const char* instead) {
+      if (off) return;
+      complain({.what = "'deterministic: strict' and '" + key + ": " + value + "' exclude each other",
+                .expected = key + ": " + instead + ", " + why,
+                .where = both("deterministic", key),
+                .fix = std::string("set ") + key + ": " + instead + ", or deterministic: true"});
+    };
+    refuse(!c_.fp8 || c_.fp8_recipe != "delayed", "fp8_recipe", c_.fp8_recipe,
+           "since delayed scales follow from what the ranks computed side by side", "current");
+    refuse(c_.reduce_dtype == "fp32", "reduce_dtype", c_.reduce_dtype,
+           "since a narrow wire rounds what each rank sends", "fp32");
+    refuse(c_.gather_dtype == "compute", "gather_dtype", c_.gather_dtype,
+           "since a rank that is alone gathers nothing", "compute");
   }
 
   void schedule() {

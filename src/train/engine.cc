@@ -32,7 +32,8 @@ struct Engine::Staging {
     label_rows = arena.reserve_as<std::int32_t>("batch/label_rows", labels);
     targets = arena.reserve_as<std::int32_t>("batch/targets", labels);
     cu_seqlens = arena.reserve_as<std::int32_t>("batch/cu_seqlens", documents + 1);
-    loss_sum = arena.reserve_as<double>("batch/loss_sum", 1);
+    losses = options.store.strict ? sets.size() : 1;
+    loss_sum = arena.reserve_as<double>("batch/loss_sum", losses);
     for (HostSet& set : sets) set.words = static_cast<std::int32_t*>(device.allocate_host(bytes));
     host_loss = static_cast<double*>(device.allocate_host(sizeof(double)));
   }
@@ -48,7 +49,8 @@ struct Engine::Staging {
   std::size_t bytes = 0;  ///< of a host set
   std::int32_t *ids = nullptr, *positions = nullptr, *label_rows = nullptr, *targets = nullptr,
                *cu_seqlens = nullptr;
-  double* loss_sum = nullptr;  ///< device: sum of the losses of this rank's step
+  std::size_t losses = 1;
+  double* loss_sum = nullptr;  ///< device: sum of the losses of this rank's step; strict: of each micro-batch
   double* host_loss = nullptr;
 };
 
@@ -90,6 +92,7 @@ EngineOptions engine_options(const config::Config& config, const model::Architec
   options.architecture = architecture;
   options.store.stage = static_cast<int>(config.zero_stage);
   options.store.deterministic = config.deterministic != "false";
+  options.store.strict = config.deterministic == "strict";
   options.store.overlap = config.overlap_comm;
   options.store.wire = wire_of(config.reduce_dtype);
   options.store.gather_wire = wire_of(config.gather_dtype);  // compute: as it lies
@@ -115,10 +118,20 @@ EngineOptions engine_options(const config::Config& config, const model::Architec
   return options;
 }
 
+namespace {
+
+EngineOptions completed(EngineOptions options) {
+  options.store.micro_batches = std::max(1, options.max_micro_batches);
+  options.transformer.fixed_order = options.store.strict;
+  return options;
+}
+
+}  // namespace
+
 Engine::Engine(Device& device, comm::Communicator& communicator, const EngineOptions& options)
     : device_(device),
       communicator_(communicator),
-      options_(options),
+      options_(completed(options)),
       arena_(device),
       audit_(options.store.recipe),
       compute_(device.make_stream({.name = "compute"})) {
@@ -199,7 +212,7 @@ model::MicroBatch Engine::upload(const data::HostBatch& batch, std::size_t host_
 void Engine::begin(int micro_batches) {
   arena_.seal();
   label_tokens_ = 0;
-  device_.zero(*compute_, staging_->loss_sum, sizeof(double));
+  device_.zero(*compute_, staging_->loss_sum, staging_->losses * sizeof(double));
   store_->begin_step(micro_batches);
   micro_batch_ = 0;
 }
@@ -210,7 +223,7 @@ void Engine::micro_batch(const data::HostBatch& batch, const model::LogitsHook& 
     store_->contribute_nothing(*compute_);
   } else {
     core_->train(*store_, *compute_, upload(batch, static_cast<std::size_t>(micro_batch_)),
-                 staging_->loss_sum, logits);
+                 staging_->loss_sum + (staging_->losses > 1 ? micro_batch_ : 0), logits);
   }
   label_tokens_ += count_labels(batch);
   store_->end_micro_batch(*compute_, core_->activation_scales());

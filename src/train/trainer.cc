@@ -326,23 +326,28 @@ void Run::evaluate() {
   const std::int64_t micro = config_.per_device_eval_batch_size;
   const std::int64_t items = corpus_.evaluation_items.size();
   const std::int64_t each = micro * comm_.size();
-  double loss = 0;
-  std::int64_t labels = 0, batches = 0;
-  for (std::int64_t first = 0; first < items; first += each, ++batches) {
+  std::vector<double> losses;  // of each of this rank's batches
+  std::int64_t labels = 0;
+  for (std::int64_t first = 0; first < items; first += each) {
     std::vector<std::int64_t> which;
     for (std::int64_t i = 0; i < micro; ++i) {
       const std::int64_t item = first + comm_.rank() * micro + i;
       which.push_back(item < items ? item : -1);
     }
-    engine_->evaluate(data::make_batch(corpus_.evaluation, corpus_.evaluation_items, which), &loss, &labels);
+    engine_->evaluate(data::make_batch(corpus_.evaluation, corpus_.evaluation_items, which),
+                      &losses.emplace_back(0.0), &labels);
   }
-  // In rank order, so that the figure is the same on every rank.
+  const auto batches = static_cast<std::int64_t>(losses.size());
+  const auto of_ranks = comm_.all_gather_bytes(
+      std::string(reinterpret_cast<const char*>(losses.data()), losses.size() * sizeof(double)));
+  // In the order of the batches, so that the figure is the same on every rank and on any number of them.
   double total = 0;
-  for (const std::string& bytes :
-       comm_.all_gather_bytes(std::string(reinterpret_cast<const char*>(&loss), sizeof loss))) {
-    double part = 0;
-    std::memcpy(&part, bytes.data(), sizeof part);
-    total += part;
+  for (std::size_t batch = 0; batch < losses.size(); ++batch) {
+    for (const std::string& bytes : of_ranks) {
+      double part = 0;
+      std::memcpy(&part, bytes.data() + batch * sizeof part, sizeof part);
+      total += part;
+    }
   }
   labels = comm_.all_sum(labels);
   if (!reporter_) return;

@@ -30,6 +30,30 @@ void check_storage(const Options& options) {
   }
 }
 
+void check_strict(const Options& options) {
+  const auto refuse = [](const char* what, const char* where, const char* fix) {
+    throw Error({.what = what, .where = where, .fix = fix, .code = ExitCode::usage});
+  };
+  if (options.wire != comm::Wire::f32) {
+    refuse("a narrow wire rounds what each rank sends, so that bits depend on the number of ranks",
+           "deterministic: strict with reduce_dtype", "set reduce_dtype: fp32, or deterministic: true");
+  }
+  if (options.recipe.kind == precision::RecipeKind::delayed) {
+    refuse("delayed scaling learns from what the ranks computed before, so that bits depend on their number",
+           "deterministic: strict with fp8_recipe", "set fp8_recipe: current, or deterministic: true");
+  }
+  if (options.gather_wire != comm::Wire::f32) {
+    refuse("what is gathered in a narrow format is rounded, and a rank that is alone gathers nothing",
+           "deterministic: strict with gather_dtype", "set gather_dtype: compute, or deterministic: true");
+  }
+  if (options.storage.gradients != DType::f32) {
+    refuse(
+        "gradients in bf16 are rounded before they are summed, in another order on another number of ranks",
+        "deterministic: strict with grad_dtype", "set grad_dtype: fp32, or deterministic: true");
+  }
+  check(options.micro_batches >= 1, "a strict step has at least one micro-batch");
+}
+
 }  // namespace
 
 Policy policy_of(const Options& options, int world) {
@@ -49,6 +73,7 @@ Policy policy_of(const Options& options, int world) {
                  .fix = "correct max_grad_norm",
                  .code = ExitCode::usage});
   }
+  if (options.strict) check_strict(options);
   optim::check_options(options.adamw);
   check_storage(options);
   const bool many = world > 1;
@@ -64,7 +89,9 @@ Policy policy_of(const Options& options, int world) {
   return {.shard_state = many && options.stage >= 1,
           .shard_gradients = many && options.stage >= 2,
           .shard_parameters = many && options.stage >= 3,
-          .reduce_each = (many && options.stage >= 2) || (options.deterministic && (many || narrow))};
+          .reduce_each = !options.strict &&
+                         ((many && options.stage >= 2) || (options.deterministic && (many || narrow))),
+          .tree = options.strict};
 }
 
 namespace {

@@ -48,6 +48,7 @@ Reducer::Reducer(Segments& segments, comm::Communicator& communicator, Device& d
     for (const Segment& s : segments.groups[g]) groups_[g].to_zero.push_back(gaps(s));
   }
   for (int i = 0; i < segments.slots; ++i) reduced_.push_back(device.make_event());
+  if (policy_.tree) tree_ = sum_tree(communicator.place(), options.micro_batches);
 }
 
 int Reducer::slot(int group) const {
@@ -64,6 +65,8 @@ comm::Wire Reducer::wire_of(const Segment& s) const {
 
 void Reducer::begin_step(int micro_batches) {
   check(!open_ && micro_batches > 0, "a step has at least one micro-batch");
+  check(!policy_.tree || micro_batches == static_cast<int>(tree_.merges.size()),
+        "a strict step has as many micro-batches as planned");
   micro_batches_ = micro_batches;
   index_ = -1;
 }
@@ -73,19 +76,24 @@ void Reducer::begin_micro_batch(int index) {
   index_ = index;
   open_ = true;
   next_ = static_cast<int>(groups_.size()) - 1;
+  if (index == 0) height_ = 0;
   for (Group& group : groups_) {
     group.asked = group.given = false;
-    if (index == 0 || policy_.reduce_each) group.fresh = true;
+    if (index == 0 || policy_.reduce_each || policy_.tree) group.fresh = true;
   }
+}
+
+bool Reducer::occupied(int group) {
+  return at(group).asked && (reduces() ? group <= next_ : !at(group).given);
 }
 
 const model::GroupGradients& Reducer::gradients(int group, Stream& compute) {
   Group& g = at(group);
   check(open_ && !g.given, "gradients are asked for inside a micro-batch, before they are given back");
   if (g.asked) return g.gradients;
-  if (reduces()) {
-    for (int other = 0; other <= next_ && communicator_.size() > 1; ++other) {
-      check(other == group || !at(other).asked || slot(other) != slot(group),
+  if (policy_.shard_gradients) {
+    for (int other = 0; other < static_cast<int>(groups_.size()); ++other) {
+      check(other == group || slot(other) != slot(group) || !occupied(other),
             "a block's gradients are given back before the next but one asks for its own");
     }
   }
@@ -114,7 +122,7 @@ void Reducer::contribute_nothing(int group, Stream& compute) {
   Group& g = at(group);
   check(open_ && !g.asked && !g.given, "nothing is contributed where no gradients were asked for");
   // What is not reduced now may stay as it is: a later micro-batch finds the buffers as fresh as they were.
-  if (g.fresh && reduces()) {
+  if (g.fresh && (reduces() || policy_.tree)) {
     compute.wait(reduced(group));
     for (const Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
       if (!s.gradient) continue;
@@ -128,6 +136,7 @@ void Reducer::contribute_nothing(int group, Stream& compute) {
 void Reducer::returned(int group, Stream& compute) {
   at(group).given = true;
   if (communicator_.size() == 1 && policy_.reduce_each) return accumulate(group, compute);
+  if (policy_.tree) add_to_tree(group, compute);
   if (communicator_.size() == 1 || !reduces()) return;
   compute.record(*at(group).written);
   for (; next_ >= 0 && at(next_).given; --next_) reduce(next_, compute);
@@ -145,6 +154,31 @@ void Reducer::accumulate(int group, Stream& compute) {
   }
 }
 
+// What goes to the owners besides the gradient buffers.
+std::vector<const float*> Reducer::left_on_stack(const Segment& s) const {
+  if (!policy_.tree) return {};
+  const int left = height_ - tree_.merges[static_cast<std::size_t>(index_)];
+  return {s.tree.begin(), s.tree.begin() + left};
+}
+
+// Sums stay where the lower one lies: on the stack, or for the last micro-batch in the gradient buffers, from
+// where they are reduced.
+void Reducer::add_to_tree(int group, Stream& compute) {
+  const int merges = tree_.merges[static_cast<std::size_t>(index_)];
+  const bool last = index_ + 1 == micro_batches_;
+  for (Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
+    if (!s.gradient || s.padded == 0) continue;
+    auto* top = static_cast<float*>(s.gradient.data);
+    for (int merge = 0; merge < merges; ++merge) {
+      float* below = s.tree[static_cast<std::size_t>(height_ - 1 - merge)];
+      ops::add(compute, last ? below : top, DType::f32, last ? top : below, s.padded);
+      if (!last) top = below;
+    }
+    if (last || merges > 0) continue;
+    device_.copy(compute, s.tree[static_cast<std::size_t>(height_)], top, s.gradient.bytes(s.padded));
+  }
+}
+
 void Reducer::reduce(int group, Stream& compute) {
   Stream& stream = communicator_.reduce_stream();
   stream.wait(*at(group).written);
@@ -158,7 +192,9 @@ void Reducer::reduce(int group, Stream& compute) {
                                   .count = s.slice,
                                   .accumulate = policy_.reduce_each && index_ > 0,
                                   .wire = wire_of(s),
-                                  .by_node = reduces_by_node(options_, communicator_.place(), wire_of(s))});
+                                  .by_node = reduces_by_node(options_, communicator_.place(), wire_of(s)),
+                                  .order = policy_.tree ? &tree_.order : nullptr,
+                                  .earlier = left_on_stack(s)});
     if (!last || policy_.shard_state) continue;
     // Every rank updates everything, so every rank needs all sums. A narrow wire rounds them once more, for
     // the owner too, so that all ranks update with the same bits.
@@ -181,6 +217,7 @@ void Reducer::end_micro_batch() {
   check(open_, "a micro-batch ends once");
   for (const Group& group : groups_) check(group.given, "every group's gradients are given back");
   open_ = false;
+  if (policy_.tree) height_ += 1 - tree_.merges[static_cast<std::size_t>(index_)];
 }
 
 void Reducer::wait(Stream& compute) {

@@ -7,6 +7,7 @@
 
 #include "octet/comm/communicator.h"
 #include "segments.h"
+#include "sum_tree.h"
 
 namespace octet::zero {
 
@@ -14,7 +15,8 @@ namespace octet::zero {
 ///
 /// A group's buffers are fresh when they hold nothing of this sum yet: at the first micro-batch, or at every
 /// one where each is reduced by itself. Reductions are enqueued in the order head, last block, …, embedding,
-/// whatever order groups come back in, so that those of all ranks match.
+/// whatever order groups come back in, so that those of all ranks match. With a tree of sums every
+/// micro-batch's buffers are fresh too, and are added to the rank's stack of sums when they come back.
 class Reducer {
  public:
   Reducer(Segments& segments, comm::Communicator& communicator, Device& device, const Options& options);
@@ -47,6 +49,10 @@ class Reducer {
   Event& reduced(int group);
   comm::Wire wire_of(const Segment& segment) const;
   bool reduces() const { return policy_.reduce_each || index_ + 1 == micro_batches_; }
+  /// The gradient buffers of a group are in use: asked for, and neither reduced nor put on the stack.
+  bool occupied(int group);
+  void add_to_tree(int group, Stream& compute);
+  std::vector<const float*> left_on_stack(const Segment& segment) const;
   void returned(int group, Stream& compute);
   void reduce(int group, Stream& compute);
   void accumulate(int group, Stream& compute);
@@ -57,6 +63,8 @@ class Reducer {
   Policy policy_;
   bool overlap_;
   Options options_;
+  SumTree tree_;    ///< empty without
+  int height_ = 0;  ///< of the stack of sums before this micro-batch's
   int micro_batches_ = 0;
   int index_ = -1;
   bool open_ = false;  ///< inside a micro-batch

@@ -4,6 +4,7 @@
 
 #include "octet/base/error.h"
 #include "octet/ops/gemm.h"
+#include "sum_tree.h"
 
 namespace octet::zero {
 namespace {
@@ -119,7 +120,7 @@ void reserve_parameters(Segments& all, Arena& arena, const Policy& policy) {
 
 /// Where the sums of gradients lie that a step measures and updates with.
 void reserve_sums(Segment& s, Arena& arena, const Policy& policy, bool deterministic) {
-  if (!policy.reduce_each) {
+  if (!policy.reduce_each && !policy.shard_gradients) {
     // The last micro-batch leaves them in the gradient buffers.
     s.sum = s.gradient.from(s.own);
     s.total = policy.shard_state ? s.sum : s.gradient;
@@ -138,12 +139,16 @@ void reserve_sums(Segment& s, Arena& arena, const Policy& policy, bool determini
   s.sum = s.total.from(s.own);
 }
 
-void reserve_training(Segments& all, Arena& arena, const Policy& policy, const Options& options) {
+void reserve_training(Segments& all, Arena& arena, const Policy& policy, const Options& options,
+                      int tree_buffers) {
   place_in_slots(all, all.gradient_slot, arena, "gradients", gradient_bytes,
                  [](Segment& s, std::uint8_t* at) { s.gradient.data = at; });
   all.each([&](Segment& s) {
     if (!s.trained) return;
-    reserve_sums(s, arena, policy, options.deterministic);
+    reserve_sums(s, arena, policy, options.deterministic || options.strict);
+    for (int i = 0; i < tree_buffers; ++i) {
+      s.tree.push_back(arena.reserve_as<float>("gradients/tree", static_cast<std::size_t>(s.padded)));
+    }
     reserve(s.exp_avg, arena, "optimizer/exp_avg", s.state_count);
     reserve(s.exp_avg_sq, arena, "optimizer/exp_avg_sq", s.state_count);
     if (s.exp_avg.dtype != DType::u8) return;
@@ -215,7 +220,8 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
     }
   }
   reserve_parameters(all, arena, policy);
-  reserve_training(all, arena, policy, options);
+  reserve_training(all, arena, policy, options,
+                   policy.tree ? sum_tree(place, options.micro_batches).buffers : 0);
   return all;
 }
 

@@ -44,9 +44,10 @@ struct Segment {
   float* exp_avg_scale = nullptr;
   float* exp_avg_sq_scale = nullptr;
 
-  Array gradient;  ///< [padded] this rank's gradients; null for a frozen segment
-  Array sum;       ///< [slice] own slice of the sum over ranks and micro-batches
-  Array total;     ///< [state_count] the sums that the update reads: `sum` itself, or around it
+  Array gradient;            ///< [padded] this rank's gradients; null for a frozen segment
+  Array sum;                 ///< [slice] own slice of the sum over ranks and micro-batches
+  Array total;               ///< [state_count] the sums that the update reads: `sum` itself, or around it
+  std::vector<float*> tree;  ///< strict: [padded] each, sums of this rank's micro-batches so far
 
   std::vector<std::int64_t> scales;   ///< per tensor: its number among the FP8 weights, or -1
   std::vector<ops::AdamWSpan> spans;  ///< tensors inside the state held, from state_begin

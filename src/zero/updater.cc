@@ -1,5 +1,7 @@
 #include "updater.h"
 
+#include <numeric>
+
 #include "octet/device/profile.h"
 #include "octet/ops/elementwise.h"
 #include "octet/ops/quantize.h"
@@ -26,16 +28,21 @@ Updater::Updater(Segments& segments, Arena& arena, comm::Communicator& communica
       policy_(policy_of(options, communicator.size())),
       norm_(arena),
       scalars_(arena.reserve_as<ops::StepScalars>("step/scalars", 1)),
-      totals_(arena.reserve_as<double>("step/totals", 2)),
+      losses_(policy_.tree ? static_cast<std::size_t>(communicator.size()) *
+                                 static_cast<std::size_t>(options.micro_batches)
+                           : 1),
+      totals_(arena.reserve_as<double>("step/totals", 1 + losses_)),
       ready_(device_.make_event()),
       reduced_(device_.make_event()) {
   if (!segments.scale_names.empty()) {
     scales_.emplace(arena, "fp8_weights", options.recipe, segments.scale_formats, segments.scale_names);
   }
   host_ = static_cast<HostStep*>(device_.allocate_host(sizeof(HostStep)));
+  totals_out_ = static_cast<double*>(device_.allocate_host(totals_bytes()));
 }
 
 Updater::~Updater() {
+  device_.release_host(totals_out_, totals_bytes());
   device_.release_host(host_, sizeof(HostStep));
 }
 
@@ -49,12 +56,12 @@ void Updater::write_scalars(const StepInput& input, std::int64_t step, Stream& c
     host_->label_tokens_in = static_cast<double>(input.label_tokens);
   }
   device_.copy_to_device(compute, scalars_, &host_->scalars_in, sizeof(ops::StepScalars));
-  device_.copy_to_device(compute, totals_ + 1, &host_->label_tokens_in, sizeof(double));
-  if (input.loss_sum != nullptr) {
-    device_.copy(compute, totals_, input.loss_sum, sizeof(double));
-  } else {
-    device_.zero(compute, totals_, sizeof(double));
-  }
+  device_.copy_to_device(compute, totals_, &host_->label_tokens_in, sizeof(double));
+  device_.zero(compute, totals_ + 1, losses_ * sizeof(double));
+  if (input.loss_sum == nullptr) return;
+  const auto own = policy_.tree ? static_cast<std::size_t>(options_.micro_batches) : 1;
+  const auto first = policy_.tree ? static_cast<std::size_t>(communicator_.rank()) * own : 0;
+  device_.copy(compute, totals_ + 1 + first, input.loss_sum, own * sizeof(double));
 }
 
 void Updater::sum_over_ranks(Stream& compute) {
@@ -63,11 +70,12 @@ void Updater::sum_over_ranks(Stream& compute) {
     compute.record(*ready_);
     stream.wait(*ready_);
     communicator_.all_reduce_sum(stream, "gradient norm", norm_.limbs(), optim::GradientNorm::limb_count());
-    communicator_.all_reduce_sum(stream, "losses and label tokens", totals_, 2);
+    communicator_.all_reduce_sum(stream, "losses and label tokens", totals_,
+                                 static_cast<std::int64_t>(1 + losses_));
     stream.record(*reduced_);
     compute.wait(*reduced_);
   }
-  device_.copy(compute, &scalars_->label_tokens, totals_ + 1, sizeof(double));
+  device_.copy(compute, &scalars_->label_tokens, totals_, sizeof(double));
 }
 
 void Updater::finish(const StepInput& input, std::int64_t step, Gatherer& gatherer, Stream& compute) {
@@ -96,7 +104,7 @@ void Updater::finish(const StepInput& input, std::int64_t step, Gatherer& gather
     gatherer.all_changed(compute);
   }
   device_.copy_to_host(compute, &host_->scalars_out, scalars_, sizeof(ops::StepScalars));
-  device_.copy_to_host(compute, host_->totals_out, totals_, 2 * sizeof(double));
+  device_.copy_to_host(compute, totals_out_, totals_, totals_bytes());
 }
 
 void Updater::update(Segment& s, Stream& compute) {
@@ -193,8 +201,8 @@ void Updater::reduce_amaxes(float* amaxes, std::int64_t count, Stream& compute) 
 
 StepResult Updater::result() const {
   if (device_.kind() == DeviceKind::dry) return {.learning_rate = learning_rate_};
-  return {.loss_sum = host_->totals_out[0],
-          .label_tokens = static_cast<std::int64_t>(host_->totals_out[1]),
+  return {.loss_sum = std::accumulate(totals_out_ + 1, totals_out_ + 1 + losses_, 0.0),
+          .label_tokens = static_cast<std::int64_t>(totals_out_[0]),
           .grad_norm = static_cast<double>(host_->scalars_out.grad_norm),
           .skipped = host_->scalars_out.skip != 0,
           .learning_rate = learning_rate_};

@@ -35,10 +35,10 @@ class Updater {
     ops::StepScalars scalars_in;
     ops::StepScalars scalars_out;
     double label_tokens_in = 0;
-    double totals_out[2] = {};
   };
   void write_scalars(const StepInput& input, std::int64_t step, Stream& compute);
   void sum_over_ranks(Stream& compute);
+  std::size_t totals_bytes() const { return (1 + losses_) * sizeof(double); }
   void update(Segment& segment, Stream& compute);
   void measure_weights(Stream& compute);
   void quantise_weights(Stream& compute);
@@ -52,8 +52,12 @@ class Updater {
   optim::GradientNorm norm_;
   std::optional<precision::ScaleSet> scales_;
   ops::StepScalars* scalars_ = nullptr;  ///< device
-  double* totals_ = nullptr;             ///< device: sum of losses, label tokens
+  /// Sums of losses that are added up on the host, in order, so that nobody's share decides the bits: one, or
+  /// with a tree those of all micro-batches of all ranks.
+  std::size_t losses_ = 1;
+  double* totals_ = nullptr;  ///< device: label tokens, then losses_ sums of losses
   HostStep* host_ = nullptr;
+  double* totals_out_ = nullptr;  ///< host memory, as totals_
   double learning_rate_ = 0;
   std::unique_ptr<Event> ready_, reduced_;  ///< of the small collectives
 };

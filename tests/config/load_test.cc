@@ -261,7 +261,6 @@ TEST(Load, WhatIsNotBuiltIsRefusedWithAReason) {
                            "rope_scaling: yarn",
                            "fp8_recipe: block",
                            "save_async: true",
-                           "deterministic: strict",
                            "fp8_enable_fsdp_float8_all_gather: true",
                            "adapter_name_or_path: a",
                            "do_train: false",
@@ -277,6 +276,15 @@ TEST(Load, ANarrowGatherNeedsSomethingToGather) {
   EXPECT_SAYS(refusal("gather_dtype: fp8"), "'gather_dtype: fp8' has no meaning with 'zero_stage: 0'");
   EXPECT_EQ(read("gather_dtype: fp8\nzero_stage: 1\n").config.gather_dtype, "fp8");
   EXPECT_EQ(read("gather_dtype: bf16\nzero_stage: 3\n").config.gather_dtype, "bf16");
+}
+
+TEST(Load, StrictDeterminismExcludesWhatDependsOnTheNumberOfRanks) {
+  EXPECT_EQ(read("deterministic: strict").config.deterministic, "strict");
+  EXPECT_EQ(read("deterministic: strict\nfp8: true\nfp8_recipe: current").config.fp8_recipe, "current");
+  EXPECT_SAYS(refusal("deterministic: strict\nfp8: true"), "fp8_recipe: current");
+  EXPECT_SAYS(refusal("deterministic: strict\nreduce_dtype: bf16"), "narrow wire");
+  EXPECT_SAYS(refusal("deterministic: strict\nzero_stage: 1\ngather_dtype: bf16"), "gather_dtype: compute");
+  EXPECT_SAYS(refusal("deterministic: strict\nreduce_dtype: fp8"), "set reduce_dtype: fp32");
 }
 
 TEST(Load, TheirHarmlessValuesAreAccepted) {

@@ -91,7 +91,8 @@ class Rank {
   Rank(comm::Communicator& communicator, Device& device, Scenario scenario)
       : communicator_(communicator), scenario_(std::move(scenario)), arena_(device) {
     compute_ = device.make_stream({.name = "compute"});
-    loss_ = arena_.reserve_as<double>("loss", 1);
+    scenario_.options.micro_batches = scenario_.micro_batches;
+    loss_ = arena_.reserve_as<double>("loss", static_cast<std::size_t>(losses()));
     if (scenario_.options.recipe.fp8()) {
       activations_ = std::make_unique<precision::ScaleSet>(arena_, "activations", scenario_.options.recipe,
                                                            std::vector{DType::e4m3, DType::e5m2},
@@ -131,17 +132,18 @@ class Rank {
 
   void step(int step, double learning_rate = 1e-2) {
     Device& device = arena_.device();
-    device.zero(*compute_, loss_, sizeof(double));
+    device.zero(*compute_, loss_, static_cast<std::size_t>(losses()) * sizeof(double));
     store_->begin_step(scenario_.micro_batches);
     std::int64_t labels = 0;
     for (int m = 0; m < scenario_.micro_batches; ++m) {
-      const int number = m * communicator_.size() + communicator_.rank();
+      const int number = scenario_.options.strict ? communicator_.rank() * scenario_.micro_batches + m
+                                                  : m * communicator_.size() + communicator_.rank();
       store_->begin_micro_batch(m, *compute_);
       if (scenario_.idle(step, m, communicator_.rank())) {
         store_->contribute_nothing(*compute_);
       } else {
         labels += label_tokens(number);
-        forward_and_backward(step, number);
+        forward_and_backward(step, number, loss_ + (losses() > 1 ? m : 0));
       }
       store_->end_micro_batch(*compute_, activations_.get());
     }
@@ -214,14 +216,17 @@ class Rank {
     store_->release(group, model::Pass::backward, *compute_);
   }
 
-  void forward_and_backward(int step, int number) {
+  /// Sums of losses that the store is given.
+  int losses() const { return scenario_.options.strict ? scenario_.micro_batches : 1; }
+
+  void forward_and_backward(int step, int number, double* loss_sum) {
     for (int g = 0; g <= head(); ++g) {
       const model::GroupParameters& p = store_->acquire(g, model::Pass::forward, *compute_);
       const ops::Operand w = p(0, 0);
       cpu::enqueue(*compute_, [this, w] { forward_sum_ += read(w, w.rows * w.cols - 1); });
       store_->release(g, model::Pass::forward, *compute_);
     }
-    cpu::enqueue(*compute_, [this, step, number] { *loss_ += loss(step, number); });
+    cpu::enqueue(*compute_, [=] { *loss_sum += loss(step, number); });
     backward(step, number, head(), 0);
     backward(step, number, 0, 1);  // the tied head reads the embedding, before the head is given back
     store_->give_back(head(), *compute_);

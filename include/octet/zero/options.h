@@ -44,6 +44,12 @@ struct Options {
   /// Every stage reduces every micro-batch into an fp32 sum, in rank order: all stages give the same bits.
   /// Without it stages 0 and 1 accumulate locally and reduce once a step.
   bool deterministic = true;
+  /// The bits do not depend on the number of ranks either, for the same micro-batches in the same order, rank
+  /// after rank: gradients are summed in a binary tree over all micro-batches of the step. A rank sums its
+  /// own in whole gradient buffers, one per level of the tree ("gradients/tree"), and reduces once a step.
+  /// Not with a narrow wire or delayed scaling, whose roundings and scales depend on who sums what.
+  bool strict = false;
+  int micro_batches = 1;  ///< strict: of every step, on each rank; every rank plans for as many
   /// Collectives run beside compute. Without it compute waits after each of them; the bits are the same.
   bool overlap = true;
   /// false: parameters only, for evaluation and generation: no gradients, no moments, no steps.
@@ -66,6 +72,7 @@ struct Policy {
   bool shard_gradients = false;   ///< full gradients live from gradients() to their reduction only
   bool shard_parameters = false;  ///< whole compute copies live from acquire() to release() only
   bool reduce_each = false;       ///< every micro-batch is reduced into the sums
+  bool tree = false;              ///< micro-batches are summed in a tree, reduced with the last
 };
 
 /// Throws Error (usage) for a stage outside 0 … 3, an unusable norm limit or hyper-parameter, or formats that
@@ -81,9 +88,10 @@ bool reduces_by_node(const Options& options, const comm::Place& place, comm::Wir
 /// What the trainer knows when all micro-batches of a step are enqueued.
 struct StepInput {
   double learning_rate = 0;
-  std::int64_t label_tokens = 0;     ///< of this rank, over all its micro-batches
-  const double* loss_sum = nullptr;  ///< device: sum of this rank's losses; null: none
-  bool update = true;                ///< false: gradients are reduced and measured, nothing else changes
+  std::int64_t label_tokens = 0;  ///< of this rank, over all its micro-batches
+  /// Device: sum of this rank's losses; strict: [micro_batches] the sum of each. Null: none.
+  const double* loss_sum = nullptr;
+  bool update = true;  ///< false: gradients are reduced and measured, nothing else changes
 };
 
 /// What a step found, the same on all ranks.

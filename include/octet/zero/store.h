@@ -37,8 +37,8 @@ enum class Scales {
 /// starts their gathers, which acquire waits for. With one rank there is no collective and no copy.
 ///
 /// Everything is reserved from the arena at construction, by name: parameters/copies, parameters/master,
-/// parameters/gathered, gradients, gradients/sums, optimizer/exp_avg, optimizer/exp_avg_sq (and …_scale),
-/// step/….
+/// parameters/gathered, gradients, gradients/sums, gradients/tree, optimizer/exp_avg, optimizer/exp_avg_sq
+/// (and …_scale), step/….
 /// acquire and release also work between steps (evaluation, generation); at stage 3 all ranks then walk
 /// through the groups alike, those without rows by pass_by. Not thread-safe; calls out of order
 /// throw std::logic_error.
