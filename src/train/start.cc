@@ -24,10 +24,12 @@ void require_writable(const std::string& folder) {
   ::unlink((folder + "/.write-test").c_str());
 }
 
-// FP8 scales of activations are equal on all ranks: rank 0 owns them. They lie in the device's memory.
+// FP8 scales of activations with delayed scaling are equal on all ranks: rank 0 owns them. They lie in the
+// device's memory. Current scales are no state: every tensor makes its own anew.
 std::vector<TensorSlice> activation_state(Engine& engine) {
   const precision::ScaleSet* scales = engine.core().activation_scales();
-  return scales ? scales->state() : std::vector<TensorSlice>{};
+  const bool learnt = engine.core().recipe().kind == precision::RecipeKind::delayed;
+  return scales && learnt ? scales->state() : std::vector<TensorSlice>{};
 }
 
 }  // namespace
