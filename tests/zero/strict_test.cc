@@ -105,7 +105,9 @@ TEST(ZeroStrict, AnyNumberOfRanksGivesTheSameBitsAtEveryStage) {
       alone.micro_batches = leaves;
       const Outcome reference = run({.ranks = 1}, alone);
       for (const int ranks : {2, 3, 4, 6, 8}) {
-        if (leaves % ranks != 0) continue;
+        // One recipe meets every way to cut both trees; the others differ in what follows the sums.
+        const bool fewer = &recipe != &kRecipes[0] && (leaves != 8 || ranks == 4);
+        if (leaves % ranks != 0 || fewer) continue;
         for (const int stage : {0, 1, 2, 3}) {
           Scenario shared = strict(stage, stage != 1, recipe);
           shared.micro_batches = leaves / ranks;
