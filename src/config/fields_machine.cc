@@ -36,6 +36,12 @@ void add_precision(Table& t) {
   t.used("fp8_margin", &Config::fp8_margin, "Scales leave this many powers of two of head-room.")
       .range(0, 15)
       .decides_numbers();
+  t.used("fp8_scale_granularity", &Config::fp8_scale_granularity,
+         "Whether q, k and v (gate and up) share one scale (fused: one product, fastest on GPUs) or keep a "
+         "scale "
+         "each (tensor: more exact); auto is tensor with current scaling and fused with delayed.")
+      .one_of({"auto", "fused", "tensor"})
+      .decides_numbers();
 }
 
 void add_storage(Table& t) {

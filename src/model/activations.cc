@@ -168,7 +168,11 @@ void Transformer::Impl::reserve_workspace(Arena& arena) {
   };
   for (std::size_t linear = 0; linear < kLinears && last_block_ > first_block_; ++linear) {
     const TensorSpec& weight = layout_.groups[1].segments[kBlockMatrices].tensors[linear];
-    products(tokens, weight.rows, weight.cols, quantizer_.recipe().fp8());
+    const precision::Recipe& recipe = quantizer_.recipe();
+    products(tokens, weight.rows, weight.cols, recipe.fp8());
+    for (const ScaledPart& part : scaled_parts(weight, recipe.fp8() && recipe.scale_parts)) {
+      products(tokens, part.count / weight.cols, weight.cols, recipe.fp8());
+    }
   }
   products(chunk_, a.vocabulary, a.hidden, false);
   if (options_.training) {

@@ -1,5 +1,6 @@
 // One block, backward, in the reverse order of block_forward.cc.
 #include "core.h"
+#include "octet/base/error.h"
 #include "octet/ops/attention.h"
 #include "octet/ops/embedding.h"
 #include "octet/ops/normed_rope.h"
@@ -10,19 +11,48 @@ namespace octet::model {
 
 void Transformer::Impl::backward_linear(Stream& stream, std::size_t block, Linear linear,
                                         const GroupParameters& parameters, const GroupGradients& gradients,
-                                        const ops::ConstMatrix& d_output, const ops::Operand& d_operand,
+                                        const ops::ConstMatrix& d_output,
+                                        std::span<const ops::Operand> d_operands,
                                         const ops::Matrix& d_input) {
   const ProfileLabel label(stream, kLinearNames[linear]);
-  const ops::Operand& weight = parameters.weights[kBlockMatrices][linear];
-  product(stream, ops::Product::dgrad, d_operand, weight, d_input);
+  const auto weights = parameters.operands(kBlockMatrices, linear);
+  check(weights.size() == d_operands.size(), "weights and output gradients are scaled alike");
+  const bool counts = audit_ != nullptr && d_operands.front().rows > 0;
+  if (counts) audit_->count(ops::Product::dgrad, d_operands.front(), weights.front());
+  for (std::size_t part = 0; part < weights.size(); ++part) {
+    multiply(stream, {.product = ops::Product::dgrad,
+                      .a = d_operands[part],
+                      .b = weights[part],
+                      .d = d_input,
+                      .accumulate = part > 0});
+  }
   const ops::Matrix& d_weight = gradients.gradients[kBlockMatrices][linear];
   if (d_weight.data != nullptr) {
     const bool first =
         gradients.overwrite && layout_.groups[1].segments[kBlockMatrices].tensors[linear].gradient_by_product;
-    product(stream, ops::Product::wgrad, d_operand, blocks_[block].inputs[linear].operand, d_weight, !first);
+    weight_gradient(stream, block, linear, d_operands, d_weight, first);
   }
   float* const d_bias = vector_gradient(gradients, vectors_.bias[linear]);
   if (d_bias != nullptr) ops::bias_backward(stream, d_output, d_bias);
+}
+
+void Transformer::Impl::weight_gradient(Stream& stream, std::size_t block, Linear linear,
+                                        std::span<const ops::Operand> d_operands, const ops::Matrix& d_weight,
+                                        bool overwrite) {
+  const ops::Operand& input = blocks_[block].inputs[linear].operand;
+  if (audit_ != nullptr && input.rows > 0) {
+    audit_->count(ops::Product::wgrad, d_operands.front(), input);
+  }
+  std::int64_t row = 0;
+  for (const ops::Operand& d_operand : d_operands) {
+    ops::Matrix part = d_weight;
+    part.data = static_cast<float*>(d_weight.data) + row * d_weight.ld;
+    part.rows = d_operand.cols;
+    multiply(
+        stream,
+        {.product = ops::Product::wgrad, .a = d_operand, .b = input, .d = part, .accumulate = !overwrite});
+    row += d_operand.cols;
+  }
 }
 
 float* Transformer::Impl::vector_gradient(const GroupGradients& gradients, int index) {
@@ -79,7 +109,8 @@ Transformer::Impl::OutputGradient Transformer::Impl::backward_output(
                            .accumulate = false,
                            .into = fuse_gradient(static_cast<std::int64_t>(block), linear, pass)});
   }
-  return {values, quantizer_.finish(stream, gradient_tensor(block, linear), values, scratch_.d_copy)};
+  return {values, quantizer_.finish_parts(stream, gradient_tensor(block, linear), values, scratch_.d_copy,
+                                          pass.record)};
 }
 
 void Transformer::Impl::rotate_back(Stream& stream, std::size_t block, const GroupParameters& parameters,
@@ -129,15 +160,16 @@ void Transformer::Impl::backward_block(Stream& stream, std::size_t block, const 
   // MLP.
   OutputGradient d_output = backward_output(stream, block, kDown, parameters, gradients, tokens, pass);
   d_wide.cols = d_wide.ld = architecture_.intermediate;
-  backward_linear(stream, block, kDown, parameters, gradients, d_output.values, d_output.operand, d_wide);
+  backward_linear(stream, block, kDown, parameters, gradients, d_output.values, d_output.operands, d_wide);
   const ops::Matrix gate_up = top(b.gate_up, tokens);  // its gradient takes its place
   ops::gated_activation_backward(stream, {.gate_up = gate_up,
                                           .d_out = d_wide,
                                           .activation = architecture_.activation,
                                           .d_gate_up = wants_values(block, kGateUp) ? gate_up : ops::Matrix{},
                                           .quantize = fuse_gradient(here, kGateUp, pass)});
-  ops::Operand d_operand = quantizer_.finish(stream, gradient_tensor(block, kGateUp), gate_up, copy);
-  backward_linear(stream, block, kGateUp, parameters, gradients, gate_up, d_operand, d_normed);
+  std::vector<ops::Operand> d_operands =
+      quantizer_.finish_parts(stream, gradient_tensor(block, kGateUp), gate_up, copy, pass.record);
+  backward_linear(stream, block, kGateUp, parameters, gradients, gate_up, d_operands, d_normed);
   reduce(stream, d_normed);
   backward_norm(stream, {.dy = d_normed,
                          .x = top(b.middle, tokens),
@@ -150,7 +182,7 @@ void Transformer::Impl::backward_block(Stream& stream, std::size_t block, const 
   // Attention.
   d_output = backward_output(stream, block, kOutput, parameters, gradients, tokens, pass);
   d_wide.cols = d_wide.ld = architecture_.q_width();
-  backward_linear(stream, block, kOutput, parameters, gradients, d_output.values, d_output.operand, d_wide);
+  backward_linear(stream, block, kOutput, parameters, gradients, d_output.values, d_output.operands, d_wide);
   const ops::Matrix d_qkv = top(scratch_.d_qkv, tokens);
   ops::attention_backward(stream, {.qkv = top(b.qkv, tokens),
                                    .out = top(b.inputs[kOutput].values, tokens),
@@ -165,8 +197,8 @@ void Transformer::Impl::backward_block(Stream& stream, std::size_t block, const 
                                    .workspace = scratch_.workspace});
   rotate_back(stream, block, parameters, gradients, attention.positions, d_qkv,
               fuse_gradient(here, kQkv, pass));
-  d_operand = quantizer_.finish(stream, gradient_tensor(block, kQkv), d_qkv, copy);
-  backward_linear(stream, block, kQkv, parameters, gradients, d_qkv, d_operand, d_normed);
+  d_operands = quantizer_.finish_parts(stream, gradient_tensor(block, kQkv), d_qkv, copy, pass.record);
+  backward_linear(stream, block, kQkv, parameters, gradients, d_qkv, d_operands, d_normed);
   reduce(stream, d_normed);
   backward_norm(stream, {.dy = d_normed,
                          .x = top(b.input, tokens),

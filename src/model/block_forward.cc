@@ -56,8 +56,22 @@ void Transformer::Impl::rotate(Stream& stream, std::size_t block, const GroupPar
 void Transformer::Impl::forward_linear(Stream& stream, std::size_t block, Linear linear,
                                        const GroupParameters& parameters, const ops::Matrix& out) {
   const ProfileLabel label(stream, kLinearNames[linear]);
-  product(stream, ops::Product::forward, blocks_[block].inputs[linear].operand,
-          parameters.weights[kBlockMatrices][linear], out, false, vector(parameters, vectors_.bias[linear]));
+  const ops::Operand& input = blocks_[block].inputs[linear].operand;
+  const float* bias = vector(parameters, vectors_.bias[linear]);
+  const auto weights = parameters.operands(kBlockMatrices, linear);
+  if (audit_ != nullptr && input.rows > 0) audit_->count(ops::Product::forward, input, weights.front());
+  std::int64_t column = 0;
+  for (const ops::Operand& weight : weights) {
+    ops::Matrix part = out;
+    part.data = static_cast<std::uint8_t*>(out.data) + static_cast<std::size_t>(column) * size_of(out.dtype);
+    part.cols = weight.rows;
+    multiply(stream, {.product = ops::Product::forward,
+                      .a = input,
+                      .b = weight,
+                      .d = part,
+                      .bias = bias == nullptr ? nullptr : bias + column});
+    column += weight.rows;
+  }
 }
 
 void Transformer::Impl::forward_output(Stream& stream, std::size_t block, Linear linear,

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <vector>
 
 #include "octet/device/profile.h"
@@ -105,6 +106,7 @@ class Transformer::Impl {
 
   const Architecture architecture_;
   const TransformerOptions options_;
+  const ParameterLayout layout_;
   precision::Quantizer quantizer_;
 
  private:
@@ -132,7 +134,8 @@ class Transformer::Impl {
   /// Norms of the heads, where there are any, and the rotary embedding.
   void rotate(Stream& stream, std::size_t block, const GroupParameters& parameters, const ops::Matrix& qkv,
               const std::int32_t* positions, const PassOptions& pass);
-  /// Product and bias of a linear layer whose input is ready.
+  /// Product and bias of a linear layer whose input is ready. Runs of the weight's rows may have scales of
+  /// their own: each makes its columns of `out`.
   void forward_linear(Stream& stream, std::size_t block, Linear linear, const GroupParameters& parameters,
                       const ops::Matrix& out);
   /// The product of a sublayer's last linear layer; what is added to the stream ends in scratch_.delta.
@@ -148,7 +151,10 @@ class Transformer::Impl {
   /// Gradients of one linear layer: of its weight and bias, and of its input into `d_input`.
   void backward_linear(Stream& stream, std::size_t block, Linear linear, const GroupParameters& parameters,
                        const GroupGradients& gradients, const ops::ConstMatrix& d_output,
-                       const ops::Operand& d_operand, const ops::Matrix& d_input);
+                       std::span<const ops::Operand> d_operands, const ops::Matrix& d_input);
+  /// What the weight gradient of a linear layer reads and writes.
+  void weight_gradient(Stream& stream, std::size_t block, Linear linear,
+                       std::span<const ops::Operand> d_operands, const ops::Matrix& d_weight, bool overwrite);
   struct NormBackward {
     ops::ConstMatrix dy, x;
     const float* rstd = nullptr;
@@ -162,7 +168,7 @@ class Transformer::Impl {
   /// The gradient of what a sublayer's last linear layer (kOutput or kDown) made, and its operand.
   struct OutputGradient {
     ops::Matrix values;
-    ops::Operand operand;
+    std::vector<ops::Operand> operands;  ///< one for each scale, in the order of the columns
   };
   OutputGradient backward_output(Stream& stream, std::size_t block, Linear linear,
                                  const GroupParameters& parameters, const GroupGradients& gradients,
@@ -195,6 +201,7 @@ class Transformer::Impl {
                        const AttentionInput& attention, const PassOptions& pass);
   void product(Stream& stream, ops::Product product, const ops::Operand& a, const ops::Operand& b,
                const ops::Matrix& d, bool accumulate = false, const float* bias = nullptr);
+  void multiply(Stream& stream, const ops::GemmArgs& args);
   void reduce(Stream& stream, const ops::Matrix& part);
 
   /// Index of a linear layer's input or output gradient among the quantised tensors, or kPlain.
@@ -206,7 +213,6 @@ class Transformer::Impl {
   /// Rounded to the dtype of the table, as transformers rounds it.
   float embedding_scale() const;
 
-  const ParameterLayout layout_;
   precision::Audit* audit_;
   PartialReduction* reduction_;
   std::int64_t first_block_ = 0, last_block_ = 0;  ///< [first, last)

@@ -105,6 +105,17 @@ GroupSpec block_group(const Architecture& a, std::int64_t layer) {
 
 }  // namespace
 
+std::vector<ScaledPart> scaled_parts(const TensorSpec& tensor, bool each_part) {
+  if (!each_part || tensor.parts.size() < 2) {
+    return {{.name = tensor.name, .begin = 0, .count = tensor.count()}};
+  }
+  std::vector<ScaledPart> parts;
+  for (const NamedPart& part : tensor.parts) {
+    parts.push_back({.name = part.name, .begin = part.begin, .count = part.count});
+  }
+  return parts;
+}
+
 std::int64_t padded_count(const SegmentSpec& segment, int world) {
   check(world >= 1, "a segment is cut for at least one rank");
   const std::int64_t unit = kTensorAlignment * world;

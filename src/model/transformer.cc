@@ -36,15 +36,27 @@ TransformerOptions checked(TransformerOptions options, const Architecture& a) {
   return options;
 }
 
-std::vector<precision::QuantizedTensor> quantized_tensors(const TransformerOptions& options) {
+/// Columns of a linear layer's output with a scale each; none: one scale.
+std::vector<std::int64_t> scaled_columns(const TensorSpec& weight, bool each_part) {
+  const std::vector<ScaledPart> parts = scaled_parts(weight, each_part);
+  std::vector<std::int64_t> columns;
+  if (parts.size() < 2) return columns;
+  for (const ScaledPart& part : parts) columns.push_back(part.count / weight.cols);
+  return columns;
+}
+
+std::vector<precision::QuantizedTensor> quantized_tensors(const TransformerOptions& options,
+                                                          const ParameterLayout& layout, bool each_part) {
   std::vector<precision::QuantizedTensor> tensors;
   for (int block = options.first_block; block < options.last_block; ++block) {
     const std::string prefix = "layers." + std::to_string(block) + ".";
     for (const char* name : kLinearNames) {
       tensors.push_back({prefix + name + "/input", precision::TensorRole::input});
     }
-    for (const char* name : kLinearNames) {
-      tensors.push_back({prefix + name + "/output_gradient", precision::TensorRole::output_gradient});
+    const auto& weights = layout.groups[1].segments[kBlockMatrices].tensors;
+    for (std::size_t linear = 0; linear < kLinears; ++linear) {
+      tensors.push_back({prefix + kLinearNames[linear] + "/output_gradient",
+                         precision::TensorRole::output_gradient, scaled_columns(weights[linear], each_part)});
     }
   }
   return tensors;
@@ -91,8 +103,9 @@ Transformer::Impl::Impl(const Architecture& architecture, const precision::Recip
                         PartialReduction* reduction)
     : architecture_(architecture),
       options_(checked(options, architecture)),
-      quantizer_(arena, "precision/activations", recipe, quantized_tensors(options_)),
       layout_(build_layout(architecture)),
+      quantizer_(arena, "precision/activations", recipe,
+                 quantized_tensors(options_, layout_, recipe.scale_parts)),
       audit_(audit),
       reduction_(reduction),
       first_block_(options_.first_block),
@@ -153,14 +166,14 @@ void Transformer::Impl::product(Stream& stream, ops::Product product, const ops:
                                 const ops::Operand& b, const ops::Matrix& d, bool accumulate,
                                 const float* bias) {
   if (audit_ != nullptr && a.rows > 0) audit_->count(product, a, b);
-  ops::gemm(stream, {.product = product,
-                     .a = a,
-                     .b = b,
-                     .d = d,
-                     .accumulate = accumulate,
-                     .bias = bias,
-                     .fixed_order = options_.fixed_order,
-                     .workspace = scratch_.workspace});
+  multiply(stream, {.product = product, .a = a, .b = b, .d = d, .accumulate = accumulate, .bias = bias});
+}
+
+void Transformer::Impl::multiply(Stream& stream, const ops::GemmArgs& args) {
+  ops::GemmArgs whole = args;
+  whole.fixed_order = options_.fixed_order;
+  whole.workspace = scratch_.workspace;
+  ops::gemm(stream, whole);
 }
 
 void Transformer::Impl::reduce(Stream& stream, const ops::Matrix& part) {

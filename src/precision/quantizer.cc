@@ -1,5 +1,7 @@
 #include "octet/precision/quantizer.h"
 
+#include <algorithm>
+
 #include "octet/base/error.h"
 #include "octet/ops/gemm.h"
 #include "octet/ops/quantize.h"
@@ -14,57 +16,100 @@ Quantizer::Quantizer(Arena& arena, const std::string& name, const Recipe& recipe
   std::vector<DType> formats;
   std::vector<std::string> names;
   for (const QuantizedTensor& tensor : tensors) {
-    formats.push_back(tensor.role == TensorRole::input ? recipe.forward_format : recipe.gradient_format);
-    names.push_back(tensor.name);
+    first_.push_back(static_cast<std::int64_t>(names.size()));
+    parts_.push_back(tensor.parts);
+    const std::size_t count = std::max<std::size_t>(1, tensor.parts.size());
+    for (std::size_t part = 0; part < count; ++part) {
+      formats.push_back(tensor.role == TensorRole::input ? recipe.forward_format : recipe.gradient_format);
+      names.push_back(tensor.parts.empty() ? tensor.name : tensor.name + "/" + std::to_string(part));
+    }
   }
   scales_ = std::make_unique<ScaleSet>(arena, name, recipe, std::move(formats), std::move(names));
 }
 
-ops::QuantizeInto Quantizer::fuse(std::int64_t i, const Fp8Copy& copy, bool record) const {
-  if (i == kPlain) return {};
-  if (recipe_.kind == RecipeKind::current) return {.format = scales_->format(i), .amax = scales_->amax(i)};
-  return {.format = scales_->format(i),
+ops::QuantizeInto Quantizer::into(std::int64_t scale, const Fp8Copy& copy, bool record) const {
+  if (recipe_.kind == RecipeKind::current) {
+    return {.format = scales_->format(scale), .amax = scales_->amax(scale)};
+  }
+  return {.format = scales_->format(scale),
           .row = copy.row,
           .transposed = copy.transposed,
-          .scale = scales_->scale(i),
-          .amax = record ? scales_->amax(i) : nullptr};
+          .scale = scales_->scale(scale),
+          .amax = record ? scales_->amax(scale) : nullptr};
+}
+
+ops::QuantizeInto Quantizer::fuse(std::int64_t i, const Fp8Copy& copy, bool record) const {
+  if (i == kPlain || in_parts(i)) return {};
+  return into(scale_of(i), copy, record);
+}
+
+ops::Operand Quantizer::finish_scale(Stream& stream, std::int64_t scale, const ops::ConstMatrix& x,
+                                     const Fp8Copy& copy) {
+  if (scale != kPlain && recipe_.kind == RecipeKind::current) {
+    scales_->update_one(stream, scale);
+    ops::quantize(stream, x,
+                  {.format = scales_->format(scale),
+                   .row = copy.row,
+                   .transposed = copy.transposed,
+                   .scale = scales_->scale(scale)});
+  }
+  return operand(scale, x, copy);
+}
+
+ops::Operand Quantizer::prepare_scale(Stream& stream, std::int64_t scale, const ops::ConstMatrix& x,
+                                      const Fp8Copy& copy, bool record) {
+  if (recipe_.kind == RecipeKind::current) {
+    ops::amax(stream, x, scales_->amax(scale));
+  } else {
+    ops::quantize(stream, x, into(scale, copy, record));
+  }
+  return finish_scale(stream, scale, x, copy);
 }
 
 ops::Operand Quantizer::finish(Stream& stream, std::int64_t i, const ops::ConstMatrix& x,
                                const Fp8Copy& copy) {
-  if (i != kPlain && recipe_.kind == RecipeKind::current) {
-    scales_->update_one(stream, i);
-    ops::quantize(stream, x,
-                  {.format = scales_->format(i),
-                   .row = copy.row,
-                   .transposed = copy.transposed,
-                   .scale = scales_->scale(i)});
+  check(!in_parts(i), "a tensor with several scales is finished in parts");
+  return finish_scale(stream, scale_of(i), x, copy);
+}
+
+std::vector<ops::Operand> Quantizer::finish_parts(Stream& stream, std::int64_t i, const ops::ConstMatrix& x,
+                                                  const Fp8Copy& copy, bool record) {
+  if (!in_parts(i)) return {finish(stream, i, x, copy)};
+  std::vector<ops::Operand> operands;
+  std::int64_t begin = 0, scale = scale_of(i);
+  for (const std::int64_t cols : parts_[static_cast<std::size_t>(i)]) {
+    check(begin + cols <= x.cols, "the parts of a tensor cover it");
+    ops::ConstMatrix part = x;
+    part.data = static_cast<const std::uint8_t*>(x.data) + static_cast<std::size_t>(begin) * size_of(x.dtype);
+    part.cols = cols;
+    const std::int64_t offset = x.rows * begin;
+    const Fp8Copy room{.row = copy.row + offset,
+                       .transposed = copy.transposed == nullptr ? nullptr : copy.transposed + offset};
+    operands.push_back(prepare_scale(stream, scale++, part, room, record));
+    begin += cols;
   }
-  return operand(i, x, copy);
+  check(begin == x.cols, "the parts of a tensor cover it");
+  return operands;
 }
 
 ops::Operand Quantizer::prepare(Stream& stream, std::int64_t i, const ops::ConstMatrix& x,
                                 const Fp8Copy& copy, bool record) {
-  if (i == kPlain) return operand(i, x, copy);
-  if (recipe_.kind == RecipeKind::current) {
-    ops::amax(stream, x, scales_->amax(i));
-  } else {
-    ops::quantize(stream, x, fuse(i, copy, record));
-  }
-  return finish(stream, i, x, copy);
+  if (i == kPlain) return operand(kPlain, x, copy);
+  check(!in_parts(i), "a tensor with several scales is finished in parts");
+  return prepare_scale(stream, scale_of(i), x, copy, record);
 }
 
-ops::Operand Quantizer::operand(std::int64_t i, const ops::ConstMatrix& x, const Fp8Copy& copy) const {
-  if (i == kPlain) {
+ops::Operand Quantizer::operand(std::int64_t scale, const ops::ConstMatrix& x, const Fp8Copy& copy) const {
+  if (scale == kPlain) {
     check(x.ld == x.cols, "an operand is dense");
     return {.data = x.data, .dtype = x.dtype, .rows = x.rows, .cols = x.cols};
   }
   return {.data = copy.row,
           .transposed = copy.transposed,
-          .dtype = scales_->format(i),
+          .dtype = scales_->format(scale),
           .rows = x.rows,
           .cols = x.cols,
-          .scale_inv = scales_->scale_inv(i)};
+          .scale_inv = scales_->scale_inv(scale)};
 }
 
 }  // namespace octet::precision

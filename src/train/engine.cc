@@ -83,6 +83,10 @@ precision::Recipe recipe_of(const config::Config& config) {
   recipe.history_length = config.fp8_amax_history_len;
   recipe.most_recent = config.fp8_amax_compute_algo == "most_recent";
   recipe.margin = static_cast<int>(config.fp8_margin);
+  // Delayed scaling is the fast recipe: producers write FP8 themselves, with one scale.
+  recipe.scale_parts =
+      config.fp8_scale_granularity == "tensor" ||
+      (config.fp8_scale_granularity == "auto" && recipe.kind == precision::RecipeKind::current);
   return recipe;
 }
 

@@ -27,11 +27,14 @@ Gatherer::Slot& Gatherer::slot_of(int group) {
 }
 
 void Gatherer::transpose(const Segment& s, Stream& stream) {
-  for (const model::TensorSpec& tensor : s.spec->tensors) {
-    ops::transpose(stream, {.from = s.copy + tensor.offset,
-                            .rows = tensor.rows,
-                            .cols = tensor.cols,
-                            .to = s.transposed + tensor.offset});
+  for (std::size_t t = 0; t < s.scaled.size(); ++t) {
+    const std::int64_t cols = s.spec->tensors[t].cols;
+    for (const ScaledRun& run : s.scaled[t]) {
+      ops::transpose(stream, {.from = s.copy + run.begin,
+                              .rows = run.count / cols,
+                              .cols = cols,
+                              .to = s.transposed + run.begin});
+    }
   }
 }
 

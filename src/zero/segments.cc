@@ -158,6 +158,27 @@ void reserve_training(Segments& all, Arena& arena, const Policy& policy, const O
   });
 }
 
+/// A run of a tensor as spans of the optimizer: one, or one for each scale that it meets. `tensors` are in
+/// segments before this one.
+void add_spans(Segment& s, const Run& run, std::uint32_t tensors) {
+  const model::TensorSpec& tensor = s.spec->tensors[run.tensor];
+  const auto add = [&](std::int64_t begin, std::int64_t end, std::int64_t scale) {
+    if (begin >= end) return;
+    s.spans.push_back({.begin = begin,
+                       .count = end - begin,
+                       .decay = tensor.decay,
+                       .amax_index = scale,
+                       .tensor = tensors + static_cast<std::uint32_t>(run.tensor),
+                       .first = s.state_begin + begin - tensor.offset});
+  };
+  const std::int64_t run_end = run.begin + run.count;
+  if (s.scaled[run.tensor].empty()) add(run.begin, run_end, -1);
+  for (const ScaledRun& part : s.scaled[run.tensor]) {
+    const std::int64_t begin = part.begin - s.state_begin;
+    add(std::max(run.begin, begin), std::min(run_end, begin + part.count), part.scale);
+  }
+}
+
 }  // namespace
 
 bool may_be_narrow(const model::SegmentSpec& spec) {
@@ -199,22 +220,17 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
       s.state_begin = policy.shard_state ? s.own : 0;
       s.state_count = policy.shard_state ? s.slice : s.padded;
       for (const model::TensorSpec& tensor : spec.tensors) {
-        if (!is_fp8(s.dtype)) {
-          s.scales.push_back(-1);
-          continue;
+        s.scaled.emplace_back();
+        if (!is_fp8(s.dtype)) continue;
+        for (const model::ScaledPart& part : model::scaled_parts(tensor, options.recipe.scale_parts)) {
+          s.scaled.back().push_back({.begin = tensor.offset + part.begin,
+                                     .count = part.count,
+                                     .scale = static_cast<std::int64_t>(all.scale_names.size())});
+          all.scale_formats.push_back(s.dtype);
+          all.scale_names.push_back(part.name);
         }
-        s.scales.push_back(static_cast<std::int64_t>(all.scale_names.size()));
-        all.scale_formats.push_back(s.dtype);
-        all.scale_names.push_back(tensor.name);
       }
-      for (const Run& run : runs_within(spec, s.state_begin, s.state_count)) {
-        s.spans.push_back({.begin = run.begin,
-                           .count = run.count,
-                           .decay = spec.tensors[run.tensor].decay,
-                           .amax_index = s.scales[run.tensor],
-                           .tensor = tensors + static_cast<std::uint32_t>(run.tensor),
-                           .first = s.state_begin + run.begin - spec.tensors[run.tensor].offset});
-      }
+      for (const Run& run : runs_within(spec, s.state_begin, s.state_count)) add_spans(s, run, tensors);
       tensors += static_cast<std::uint32_t>(spec.tensors.size());
       segments.push_back(std::move(s));
     }

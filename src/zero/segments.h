@@ -21,6 +21,13 @@ struct Array {
   }
 };
 
+/// A run of rows of one tensor that has an FP8 scale of its own.
+struct ScaledRun {
+  std::int64_t begin = 0;  ///< from the start of the segment
+  std::int64_t count = 0;
+  std::int64_t scale = 0;  ///< its number among the scales of FP8 weights
+};
+
 /// The buffers of one segment on this rank. Counts and offsets are elements.
 struct Segment {
   const model::SegmentSpec* spec = nullptr;
@@ -49,8 +56,8 @@ struct Segment {
   Array total;               ///< [state_count] the sums that the update reads: `sum` itself, or around it
   std::vector<float*> tree;  ///< strict: [padded] each, sums of this rank's micro-batches so far
 
-  std::vector<std::int64_t> scales;   ///< per tensor: its number among the FP8 weights, or -1
-  std::vector<ops::AdamWSpan> spans;  ///< tensors inside the state held, from state_begin
+  std::vector<std::vector<ScaledRun>> scaled;  ///< per tensor; no runs where the copy is not FP8
+  std::vector<ops::AdamWSpan> spans;           ///< tensors inside the state held, from state_begin
 
   bool master_is_copy() const { return dtype == master.dtype; }
   static std::int64_t blocks(std::int64_t count) {
@@ -83,7 +90,7 @@ struct Segments {
   std::vector<int> gradient_slot;    ///< per group: groups of one slot share gradient buffers
   std::vector<int> copy_slot;        ///< per group: groups of one slot share the buffers of whole copies
   int slots = 0;                     ///< numbers are below this
-  std::vector<DType> scale_formats;  ///< of the FP8 weights, by number
+  std::vector<DType> scale_formats;  ///< of the FP8 weights, by number of the scale
   std::vector<std::string> scale_names;
 
   template <typename Do>

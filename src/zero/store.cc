@@ -23,14 +23,24 @@ std::vector<model::GroupParameters> operands(const Segments& segments, const pre
     auto& parameters = groups.emplace_back();
     for (const Segment& s : group) {
       auto& weights = parameters.weights.emplace_back();
+      auto& parts = parameters.parts.emplace_back();
       for (std::size_t t = 0; t < s.spec->tensors.size(); ++t) {
         const model::TensorSpec& tensor = s.spec->tensors[t];
-        weights.push_back({.data = s.copy + s.copy_bytes(tensor.offset),
-                           .transposed = s.transposed == nullptr ? nullptr : s.transposed + tensor.offset,
-                           .dtype = s.dtype,
-                           .rows = tensor.rows,
-                           .cols = tensor.cols,
-                           .scale_inv = s.scales[t] < 0 ? nullptr : scales->scale_inv(s.scales[t])});
+        const auto operand = [&](std::int64_t begin, std::int64_t count, const float* scale_inv) {
+          return ops::Operand{.data = s.copy + s.copy_bytes(begin),
+                              .transposed = s.transposed == nullptr ? nullptr : s.transposed + begin,
+                              .dtype = s.dtype,
+                              .rows = count / tensor.cols,
+                              .cols = tensor.cols,
+                              .scale_inv = scale_inv};
+        };
+        parts.emplace_back();
+        for (const ScaledRun& run : s.scaled[t]) {
+          parts.back().push_back(operand(run.begin, run.count, scales->scale_inv(run.scale)));
+        }
+        weights.push_back(parts.back().size() == 1 ? parts.back().front()
+                                                   : operand(tensor.offset, tensor.count(), nullptr));
+        if (parts.back().size() > 1) weights.back().data = weights.back().transposed = nullptr;
       }
     }
   }

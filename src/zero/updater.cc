@@ -143,15 +143,17 @@ void Updater::measure_weights(Stream& compute) {
 
 // Tensors are whole here. Where they are cut, they are transposed when they have been gathered.
 void Updater::quantise_both_ways(Segment& s, Stream& compute) {
-  for (std::size_t t = 0; t < s.spec->tensors.size(); ++t) {
-    const model::TensorSpec& tensor = s.spec->tensors[t];
-    ops::quantize(compute,
-                  ops::ConstMatrix(s.master.from(tensor.offset).data, s.master.dtype, tensor.rows,
-                                   tensor.cols, tensor.cols),
-                  {.format = s.dtype,
-                   .row = s.copy + tensor.offset,
-                   .transposed = s.transposed + tensor.offset,
-                   .scale = scales_->scale(s.scales[t])});
+  for (std::size_t t = 0; t < s.scaled.size(); ++t) {
+    const std::int64_t cols = s.spec->tensors[t].cols;
+    for (const ScaledRun& run : s.scaled[t]) {
+      ops::quantize(
+          compute,
+          ops::ConstMatrix(s.master.from(run.begin).data, s.master.dtype, run.count / cols, cols, cols),
+          {.format = s.dtype,
+           .row = s.copy + run.begin,
+           .transposed = s.transposed + run.begin,
+           .scale = scales_->scale(run.scale)});
+    }
   }
 }
 

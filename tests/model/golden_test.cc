@@ -13,6 +13,9 @@ constexpr precision::Recipe kF32{};
 constexpr precision::Recipe kBf16{.compute = DType::bf16};
 constexpr precision::Recipe kCurrent{.kind = precision::RecipeKind::current};
 constexpr precision::Recipe kDelayed{.kind = precision::RecipeKind::delayed, .history_length = 4};
+constexpr precision::Recipe kCurrentInParts{.kind = precision::RecipeKind::current, .scale_parts = true};
+constexpr precision::Recipe kDelayedInParts{
+    .kind = precision::RecipeKind::delayed, .history_length = 4, .scale_parts = true};
 
 struct Golden {
   explicit Golden(const std::string& name)
@@ -90,7 +93,8 @@ TEST_P(GoldenModel, RecomputationGivesTheSameBits) {
   const Golden golden(GetParam());
   HostBatch batch = read_batch(golden.file, "");
   batch.drop_unlabelled_rows();
-  for (const precision::Recipe& recipe : {kF32, kBf16, kCurrent, kDelayed}) {
+  for (const precision::Recipe& recipe :
+       {kF32, kBf16, kCurrent, kDelayed, kCurrentInParts, kDelayedInParts}) {
     const RunResult kept = run(golden, batch, {.recipe = recipe});
     const RunResult again = run(golden, batch, {.recipe = recipe, .recompute = Recompute::full});
     EXPECT_EQ(kept.loss_sum, again.loss_sum);
@@ -118,7 +122,7 @@ TEST_P(GoldenModel, Bf16StaysWithinItsRounding) {
 TEST_P(GoldenModel, AWorkerStreamAndLargerBuffersChangeNothing) {
   const Golden golden(GetParam());
   const HostBatch batch = read_batch(golden.file, "packed.");
-  for (const precision::Recipe& recipe : {kF32, kCurrent, kDelayed}) {
+  for (const precision::Recipe& recipe : {kF32, kCurrent, kDelayed, kCurrentInParts}) {
     const RunResult in_line = run(golden, batch, {.recipe = recipe});
     const RunResult worker = run(golden, batch, {.recipe = recipe, .worker = true, .spare_tokens = 37});
     EXPECT_EQ(in_line.loss_sum, worker.loss_sum);
@@ -171,6 +175,18 @@ TEST(Fp8Core, CurrentScalingAgreesWithTheReferenceOfFusedOperands) {
     EXPECT_LT(error(name), 1e-2) << name;
   }
   expect_gradients(golden, "fp8_fused.grad.", result, batch.label_tokens(), 5e-2);
+}
+
+TEST(Fp8Core, CurrentScalingInPartsAgreesWithTheReferenceOfTensors) {
+  const Golden golden("llama3");
+  const HostBatch batch = read_batch(golden.file, "");
+  const RunResult result = run(golden, batch, {.recipe = kCurrentInParts});
+  EXPECT_NEAR(result.loss_sum / static_cast<double>(batch.label_tokens()) /
+                  golden.numbers["fp8_split_loss"].get<double>(),
+              1.0, 1e-5);
+  EXPECT_LT(distance(golden, "fp8_split.logits", result.logits), 1e-2);
+  EXPECT_GT(distance(golden, "logits", result.logits), 0.1) << "this did not run in FP8";
+  expect_gradients(golden, "fp8_split.grad.", result, batch.label_tokens(), 1e-2);
 }
 
 TEST(Fp8Core, DelayedScalingOfConstantDataBecomesCurrentScaling) {

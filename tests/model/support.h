@@ -23,7 +23,7 @@ inline std::string golden_folder(const std::string& name) {
   return std::string(OCTET_SOURCE_DIR) + "/tests/golden/models/" + name;
 }
 
-/// Everything replicated, weights in the compute dtype or E4M3 with one scale a stored tensor.
+/// Everything replicated, weights in the compute dtype or E4M3 with the scales that the recipe wants.
 class ReplicatedSource : public ParameterSource {
  public:
   ReplicatedSource(Arena& arena, const Architecture& architecture, const precision::Recipe& recipe)
@@ -35,6 +35,7 @@ class ReplicatedSource : public ParameterSource {
       GroupGradients gradients;
       for (const SegmentSpec& segment : group.segments) {
         std::vector<ops::Operand> weights;
+        std::vector<std::vector<ops::Operand>> parts;
         std::vector<ops::Matrix> matrices;
         for (const TensorSpec& t : segment.tensors) {
           const DType dtype = segment.kind == ParameterKind::vector ? DType::f32
@@ -42,12 +43,21 @@ class ReplicatedSource : public ParameterSource {
                                                                     : recipe.compute;
           const auto n = static_cast<std::size_t>(t.count());
           ops::Operand w{.dtype = dtype, .rows = t.rows, .cols = t.cols};
-          w.data = arena.reserve("weights", n * size_of(dtype));
+          auto* data = arena.reserve_as<std::uint8_t>("weights", n * size_of(dtype));
+          auto* turned = is_fp8(dtype) && transposed ? arena.reserve_as<std::uint8_t>("weights", n) : nullptr;
+          w.data = data;
+          std::vector<ops::Operand> runs;
           if (is_fp8(dtype)) {
-            w.scale_inv = arena.reserve_as<float>("scales", 1);
-            if (transposed) w.transposed = arena.reserve("weights", n);
+            for (const ScaledPart& part : scaled_parts(t, recipe.scale_parts)) {
+              ops::Operand run{.data = data + part.begin, .dtype = dtype, .cols = t.cols};
+              run.rows = part.count / t.cols;
+              if (turned != nullptr) run.transposed = turned + part.begin;
+              run.scale_inv = arena.reserve_as<float>("scales", 1);
+              runs.push_back(run);
+            }
           }
-          weights.push_back(w);
+          parts.push_back(runs);
+          weights.push_back(runs.size() == 1 ? runs.front() : w);
           matrices.push_back({.data = arena.reserve("gradients", n * sizeof(float)),
                               .dtype = DType::f32,
                               .rows = t.rows,
@@ -55,6 +65,7 @@ class ReplicatedSource : public ParameterSource {
                               .ld = t.cols});
         }
         parameters.weights.push_back(std::move(weights));
+        parameters.parts.push_back(std::move(parts));
         gradients.gradients.push_back(std::move(matrices));
       }
       parameters_.push_back(std::move(parameters));
@@ -66,8 +77,16 @@ class ReplicatedSource : public ParameterSource {
   }
 
   /// Fills a stored tensor from f32 values.
-  void set(std::size_t group, std::size_t segment, std::size_t tensor, std::vector<float> values) {
-    const ops::Operand& w = parameters_[group].weights[segment][tensor];
+  void set(std::size_t group, std::size_t segment, std::size_t tensor, const std::vector<float>& values) {
+    auto at = values.begin();
+    for (const ops::Operand& w : parameters_[group].operands(segment, tensor)) {
+      const auto end = at + w.rows * w.cols;
+      fill(w, {at, end});
+      at = end;
+    }
+  }
+
+  void fill(const ops::Operand& w, const std::vector<float>& values) {
     std::vector<std::byte> bytes(values.size() * size_of(w.dtype));
     if (is_fp8(w.dtype)) {
       float amax = 0;
@@ -106,7 +125,7 @@ class ReplicatedSource : public ParameterSource {
         files.expect(part.name, part.shape);
         files.read(part.name, 0, part.count, values.data() + part.begin);
       }
-      set(g, s, i, std::move(values));
+      set(g, s, i, values);
     });
   }
 
@@ -116,7 +135,7 @@ class ReplicatedSource : public ParameterSource {
     for_each([&](std::size_t g, std::size_t s, std::size_t i, const TensorSpec& t) {
       std::vector<float> values(static_cast<std::size_t>(t.count()));
       model::initialise(*stream, t, {.seed = seed, .count = t.count(), .out = values.data()});
-      set(g, s, i, std::move(values));
+      set(g, s, i, values);
     });
   }
 

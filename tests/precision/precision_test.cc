@@ -166,6 +166,39 @@ TEST(Quantizer, DelayedScalingUsesYesterdaysScaleAndRecordsOnlyWhenAsked) {
   EXPECT_EQ(s.row[1], to_fp8(-448.0f, DType::e4m3));
 }
 
+TEST(Quantizer, PartsOfATensorAreScaledAlone) {
+  for (const RecipeKind kind : {RecipeKind::current, RecipeKind::delayed}) {
+    Machine m;
+    Quantizer q(m.arena, "q", {.kind = kind, .history_length = 2},
+                {{"x", TensorRole::input, {}}, {"g", TensorRole::output_gradient, {1, 2}}});
+    EXPECT_EQ(q.scales()->count(), 3);
+    Sample s;
+    EXPECT_EQ(q.fuse(1, s.copy(), true).amax, nullptr) << "a producer cannot tell the parts apart";
+    EXPECT_THROW(q.finish(*m.stream, 1, s.matrix(), s.copy()), std::logic_error);
+    for (int pass = 0; pass < 2; ++pass) {
+      const auto operands = q.finish_parts(*m.stream, 1, s.matrix(), s.copy(), true);
+      ASSERT_EQ(operands.size(), 2u);
+      if (kind == RecipeKind::delayed) {
+        EXPECT_EQ(*q.scales()->amax(1), 2.0f);
+        EXPECT_EQ(*q.scales()->amax(2), 3.0f);
+        q.scales()->update(*m.stream);
+        if (pass == 0) continue;
+      }
+      const float first = 57344.0f / 2.0f, second = 57344.0f / 3.0f;
+      EXPECT_EQ(*operands[0].scale_inv, 1.0f / first);
+      EXPECT_EQ(*operands[1].scale_inv, 1.0f / second);
+      // Columns {0} of both rows, then columns {1, 2} of both rows.
+      const float scaled[] = {0.5f * first,   2.0f * first, -3.0f * second,
+                              1.25f * second, 0.0f,         -0.001f * second};
+      for (std::size_t i = 0; i < 6; ++i) EXPECT_EQ(s.row[i], to_fp8(scaled[i], DType::e5m2)) << i;
+      EXPECT_EQ(operands[1].data, s.row.data() + 2);
+      EXPECT_EQ(operands[1].cols, 2);
+    }
+    const auto whole = q.finish_parts(*m.stream, 0, s.matrix(), s.copy(), true);
+    EXPECT_EQ(whole.size(), 1u);
+  }
+}
+
 TEST(Audit, SaysWhatRanAndRefusesARunWithoutFp8) {
   Audit audit({.kind = RecipeKind::current});
   audit.plan({.name = "MLP down", .layers = 2, .rows = 64, .cols = 128, .fp8 = true});

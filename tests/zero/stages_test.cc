@@ -8,8 +8,9 @@ namespace {
 
 using namespace synthetic;
 
-precision::Recipe recipe(precision::RecipeKind kind, DType compute) {
+precision::Recipe recipe(precision::RecipeKind kind, DType compute, bool scale_parts = false) {
   precision::Recipe r;
+  r.scale_parts = scale_parts;
   r.kind = kind;
   r.compute = compute;
   r.history_length = 4;
@@ -34,6 +35,8 @@ const Case kCases[] = {
     {"bf16", recipe(precision::RecipeKind::none, DType::bf16)},
     {"fp8 delayed", recipe(precision::RecipeKind::delayed, DType::bf16)},
     {"fp8 current", recipe(precision::RecipeKind::current, DType::f32)},
+    {"fp8 delayed in parts", recipe(precision::RecipeKind::delayed, DType::bf16, true)},
+    {"fp8 current in parts", recipe(precision::RecipeKind::current, DType::f32, true)},
 };
 
 void expect_same(const Outcome& a, const Outcome& b, const std::string& what) {
@@ -61,6 +64,34 @@ TEST(Zero, EveryStageGivesTheSameBitsWithOverlapOrWithout) {
         }
       }
     }
+  }
+}
+
+TEST(Zero, EveryPartOfAFusedMatrixHasTheScaleOfItsOwnLargestElement) {
+  for (const int stage : {0, 3}) {
+    Scenario s = scenario(stage, true, recipe(precision::RecipeKind::current, DType::f32, true));
+    s.steps = 1;
+    on_threads({.ranks = 2}, s, [](Rank& rank) {
+      rank.initialise();
+      rank.steps(0, 1);
+      const auto& parameters = rank.store().acquire(1, model::Pass::forward, rank.compute());
+      rank.compute().synchronize();
+      const auto runs = parameters.operands(0, 0);
+      ASSERT_EQ(runs.size(), 3u) << "q, k and v";
+      EXPECT_EQ(parameters(0, 0).data, nullptr) << "there is no scale for the whole";
+      EXPECT_EQ(runs[0].rows, 24);
+      EXPECT_EQ(runs[1].rows, 8);
+      EXPECT_EQ(runs[2].rows, 8);
+      for (const ops::Operand& w : runs) {
+        int most = 0;
+        for (std::int64_t i = 0; i < w.rows * w.cols; ++i) {
+          most = std::max(most, static_cast<const std::uint8_t*>(w.data)[i] & 0x7F);
+        }
+        EXPECT_EQ(from_fp8(static_cast<std::uint8_t>(most), DType::e4m3), 448.0f) << w.rows << " rows";
+      }
+      EXPECT_EQ(parameters.operands(0, 1).size(), 1u) << "a matrix of one tensor has one scale";
+      rank.store().release(1, model::Pass::forward, rank.compute());
+    });
   }
 }
 

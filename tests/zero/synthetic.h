@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
@@ -180,7 +181,12 @@ class Rank {
  private:
   int head() const { return scenario_.blocks + 1; }
 
-  static float read(const ops::Operand& w, std::int64_t i) {
+  static float read(std::span<const ops::Operand> runs, std::int64_t i) {
+    while (i >= runs.front().rows * runs.front().cols) {
+      i -= runs.front().rows * runs.front().cols;
+      runs = runs.subspan(1);
+    }
+    const ops::Operand& w = runs.front();
     switch (w.dtype) {
       case DType::f32:
         return static_cast<const float*>(w.data)[i];
@@ -201,12 +207,12 @@ class Rank {
     for (std::size_t s = 0; s < segments.size(); ++s) {
       for (std::size_t t = 0; t < segments[s].tensors.size() && segments[s].trainable; ++t) {
         const model::TensorSpec& spec = segments[s].tensors[t];
-        const ops::Operand w = p(s, t);
+        const auto w = p.operands(s, t);
         auto* to = static_cast<float*>(g.gradients[s][t].data);
         const bool set = overwrite && spec.gradient_by_product;
-        cpu::enqueue(*compute_, [=, name = spec.name] {
+        cpu::enqueue(*compute_, [=, &spec, name = spec.name] {
           const std::uint64_t seed = seed_of(name, step, number);
-          for (std::int64_t i = 0; i < w.rows * w.cols; ++i) {
+          for (std::int64_t i = 0; i < spec.count(); ++i) {
             const float value = scale * (noise(seed, i) + kWeightShare * read(w, i));
             to[i] = set ? value : to[i] + value;
           }
@@ -222,8 +228,9 @@ class Rank {
   void forward_and_backward(int step, int number, double* loss_sum) {
     for (int g = 0; g <= head(); ++g) {
       const model::GroupParameters& p = store_->acquire(g, model::Pass::forward, *compute_);
-      const ops::Operand w = p(0, 0);
-      cpu::enqueue(*compute_, [this, w] { forward_sum_ += read(w, w.rows * w.cols - 1); });
+      const auto w = p.operands(0, 0);
+      cpu::enqueue(*compute_,
+                   [this, w] { forward_sum_ += read(w.last(1), w.back().rows * w.back().cols - 1); });
       store_->release(g, model::Pass::forward, *compute_);
     }
     cpu::enqueue(*compute_, [=] { *loss_sum += loss(step, number); });
@@ -249,9 +256,11 @@ class Rank {
     for (int g = 0; g < static_cast<int>(groups.size()); ++g) {
       const model::GroupParameters& p = store_->acquire(g, model::Pass::forward, *compute_);
       compute_->synchronize();
-      for (const auto& segment : p.weights) {
-        for (const ops::Operand& w : segment) {
-          hash = hash_bytes(w.data, static_cast<std::size_t>(w.rows * w.cols) * size_of(w.dtype), hash);
+      for (std::size_t s = 0; s < p.weights.size(); ++s) {
+        for (std::size_t t = 0; t < p.weights[s].size(); ++t) {
+          for (const ops::Operand& w : p.operands(s, t)) {
+            hash = hash_bytes(w.data, static_cast<std::size_t>(w.rows * w.cols) * size_of(w.dtype), hash);
+          }
         }
       }
       store_->release(g, model::Pass::forward, *compute_);

@@ -41,6 +41,16 @@ struct TensorSpec {
   std::int64_t count() const { return rows * cols; }
 };
 
+/// A run of rows of a stored tensor that has an FP8 scale of its own.
+struct ScaledPart {
+  std::string name;        ///< the tensor's, or the Hugging Face name of the part
+  std::int64_t begin = 0;  ///< first element inside the stored tensor
+  std::int64_t count = 0;
+};
+
+/// The runs of rows that have a scale each: every named part with `each_part`, else the whole tensor.
+std::vector<ScaledPart> scaled_parts(const TensorSpec& tensor, bool each_part);
+
 /// Tensors of one kind, storage dtype and trainability, one behind the other in one flat buffer. A shard is a
 /// slice of a segment; a collective moves one slice.
 struct SegmentSpec {

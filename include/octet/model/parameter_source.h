@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "octet/model/layout.h"
@@ -8,9 +9,16 @@
 namespace octet::model {
 
 /// A group's parameters as the core reads them: weights[segment][tensor]. Matrices carry an operand (f32,
-/// bf16 or FP8); vectors an operand in f32 with cols == 1.
+/// bf16 or FP8); vectors an operand in f32 with cols == 1. A matrix whose rows have several FP8 scales has no
+/// data there, but `parts`[segment][tensor]: runs of its rows, in order, with a scale each.
 struct GroupParameters {
   std::vector<std::vector<ops::Operand>> weights;
+  std::vector<std::vector<std::vector<ops::Operand>>> parts;
+  /// The matrix as operands of products: its parts, or itself.
+  std::span<const ops::Operand> operands(std::size_t segment, std::size_t tensor) const {
+    if (!parts.empty() && !parts[segment][tensor].empty()) return parts[segment][tensor];
+    return {&weights[segment][tensor], 1};
+  }
   const ops::Operand& operator()(std::size_t segment, std::size_t tensor) const {
     return weights[segment][tensor];
   }

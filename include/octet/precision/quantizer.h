@@ -20,14 +20,18 @@ enum class TensorRole { input, output_gradient };
 struct QuantizedTensor {
   std::string name;  ///< "layers.0.qkv/input"
   TensorRole role = TensorRole::input;
+  /// Columns with a scale each, in order, covering the tensor; empty: one scale. Copies of such columns lie
+  /// one behind the other, each a dense matrix, and are made when the whole tensor is there.
+  std::vector<std::int64_t> parts;
 };
 
 /// Turns activations and output gradients into operands as the recipe says. Tensors are known by their index
 /// into the list given at construction; index kPlain stands for one that stays in the compute dtype.
 ///
 /// A producer that can write FP8 itself asks `fuse` what to write while it makes the matrix and then calls
-/// `finish`; for any other matrix, `prepare` does both. `record` is false in recomputation and evaluation:
-/// amaxes then do not enter the histories of delayed scaling.
+/// `finish` (`finish_parts` where a tensor may have several scales); for any other matrix, `prepare` does
+/// both. `record` is false in recomputation and evaluation: amaxes then do not enter the histories of delayed
+/// scaling.
 class Quantizer {
  public:
   static constexpr std::int64_t kPlain = -1;
@@ -39,8 +43,10 @@ class Quantizer {
   /// True when the device's products read transposed copies, so that Fp8Copy::transposed is needed.
   bool transposes() const { return transposes_; }
   /// True when tensor `i` must exist in the compute dtype before it is quantised: always but with delayed
-  /// scaling, whose producers may write FP8 alone.
-  bool needs_values(std::int64_t i) const { return i == kPlain || recipe_.kind != RecipeKind::delayed; }
+  /// scaling of a tensor with one scale, whose producers may write FP8 alone.
+  bool needs_values(std::int64_t i) const {
+    return i == kPlain || recipe_.kind != RecipeKind::delayed || in_parts(i);
+  }
 
   /// What a producer of tensor `i` writes beside (delayed: instead of) the matrix itself. Nothing for kPlain;
   /// the amax for current scaling; the FP8 copy and, with `record`, the amax for delayed scaling.
@@ -51,21 +57,37 @@ class Quantizer {
   /// kPlain.
   ops::Operand finish(Stream& stream, std::int64_t i, const ops::ConstMatrix& x, const Fp8Copy& copy);
 
+  /// The same as one operand for each scale of tensor `i`, in the order of its columns; `x` has values where
+  /// there are several.
+  std::vector<ops::Operand> finish_parts(Stream& stream, std::int64_t i, const ops::ConstMatrix& x,
+                                         const Fp8Copy& copy, bool record);
+
   /// The operand of a finished matrix: amax, scale and cast, or the cast alone, or nothing.
   ops::Operand prepare(Stream& stream, std::int64_t i, const ops::ConstMatrix& x, const Fp8Copy& copy,
                        bool record);
 
-  /// Scales of all tensors, in their order; null when the recipe is not FP8. With delayed scaling its owner
-  /// reduces the amaxes over the ranks by MAX and calls update once a micro-batch.
+  /// Scales of all tensors and parts, in their order; null when the recipe is not FP8. With delayed scaling
+  /// its owner reduces the amaxes over the ranks by MAX and calls update once a micro-batch.
   ScaleSet* scales() { return scales_.get(); }
   const ScaleSet* scales() const { return scales_.get(); }
 
  private:
-  ops::Operand operand(std::int64_t i, const ops::ConstMatrix& x, const Fp8Copy& copy) const;
+  ops::Operand operand(std::int64_t scale, const ops::ConstMatrix& x, const Fp8Copy& copy) const;
+  ops::QuantizeInto into(std::int64_t scale, const Fp8Copy& copy, bool record) const;
+  ops::Operand finish_scale(Stream& stream, std::int64_t scale, const ops::ConstMatrix& x,
+                            const Fp8Copy& copy);
+  ops::Operand prepare_scale(Stream& stream, std::int64_t scale, const ops::ConstMatrix& x,
+                             const Fp8Copy& copy, bool record);
+  std::int64_t scale_of(std::int64_t i) const {
+    return i == kPlain ? kPlain : first_[static_cast<std::size_t>(i)];
+  }
+  bool in_parts(std::int64_t i) const { return i != kPlain && !parts_[static_cast<std::size_t>(i)].empty(); }
 
   Recipe recipe_;
   bool transposes_ = false;
   std::unique_ptr<ScaleSet> scales_;
+  std::vector<std::int64_t> first_;               ///< by tensor: its first scale
+  std::vector<std::vector<std::int64_t>> parts_;  ///< by tensor: columns of each part; empty: one scale
 };
 
 }  // namespace octet::precision

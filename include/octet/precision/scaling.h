@@ -25,6 +25,9 @@ struct Recipe {
   std::int64_t history_length = 1024;
   bool most_recent = false;  ///< amax_compute_algo: most_recent instead of max
   int margin = 0;
+  /// Matrices that form one product (q, k and v; gate and up) keep a scale each, for weights and for output
+  /// gradients; false: one scale for all of them.
+  bool scale_parts = false;
   bool fp8() const { return kind != RecipeKind::none; }
 };
 

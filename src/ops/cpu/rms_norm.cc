@@ -14,6 +14,30 @@ OCTET_INLINE void load_sum(const T* residual, const T* delta, float* __restrict 
   for (std::int64_t i = 0; i < n; ++i) x[i] = simd::rounded_to<T>(x[i] + simd::load(delta[i]));
 }
 
+/// What a norm computes in. An fp32 output is rounded once: a norm's output is quantised into FP8 next, where
+/// three roundings of its largest element would shift all others alike.
+template <typename T>
+using Wide = std::conditional_t<std::is_same_v<T, float>, double, float>;
+
+/// Sum of squares by lanes, as Lanes adds.
+template <typename W>
+struct Squares {
+  W lane[kLanes] = {};
+  OCTET_INLINE void add(const float* x, std::int64_t n) {
+    std::int64_t i = 0;
+    for (; i + kLanes <= n; i += kLanes) {
+      for (int j = 0; j < kLanes; ++j) lane[j] += static_cast<W>(x[i + j]) * static_cast<W>(x[i + j]);
+    }
+    for (int j = 0; i + j < n; ++j) lane[j] += static_cast<W>(x[i + j]) * static_cast<W>(x[i + j]);
+  }
+  OCTET_INLINE W total() {
+    for (int width = kLanes / 2; width > 0; width /= 2) {
+      for (int j = 0; j < width; ++j) lane[j] += lane[j + width];
+    }
+    return lane[0];
+  }
+};
+
 template <typename T>
 OCTET_SIMD void norm_row(const RmsNormArgs& a, RowQuantizer& quantizer, std::int64_t row) {
   const std::int64_t hidden = a.residual.cols;
@@ -21,26 +45,28 @@ OCTET_SIMD void norm_row(const RmsNormArgs& a, RowQuantizer& quantizer, std::int
   const T* delta = a.delta.data ? row_of<T>(a.delta, row) : nullptr;
   T* kept = a.sum.data ? row_of<T>(a.sum, row) : nullptr;
   float x[kChunk];
-  Lanes squares;
+  using W = Wide<T>;
+  Squares<W> squares;
   for (std::int64_t c = 0; c < hidden; c += kChunk) {
     const std::int64_t n = chunk_length(c, hidden);
     load_sum(residual + c, delta ? delta + c : nullptr, x, n);
     if (kept) store(x, kept + c, n);
-    add_terms(
-        squares, n, [&](std::int64_t i) __attribute__((always_inline)) { return x[i] * x[i]; });
+    squares.add(x, n);
   }
-  const float rstd = 1.0f / std::sqrt(total(squares) / static_cast<float>(hidden) + a.eps);
-  if (a.rstd) a.rstd[row] = rstd;
+  const W rstd = W{1} / std::sqrt(squares.total() / static_cast<W>(hidden) + static_cast<W>(a.eps));
+  if (a.rstd) a.rstd[row] = static_cast<float>(rstd);
   // `sum` may be `residual`: then the residual is gone, and the sum is what is to be read.
   const T* again = kept ? kept : residual;
   const T* again_delta = kept ? nullptr : delta;
-  const float one = a.one_plus_weight ? 1.0f : 0.0f;
+  const W one = a.one_plus_weight ? W{1} : W{0};
   float y[kChunk];
   for (std::int64_t c = 0; c < hidden; c += kChunk) {
     const std::int64_t n = chunk_length(c, hidden);
     if (hidden > kChunk) load_sum(again + c, again_delta ? again_delta + c : nullptr, x, n);
     const float* w = a.weight + c;
-    for (std::int64_t i = 0; i < n; ++i) y[i] = simd::rounded_to<T>(x[i] * rstd * (one + w[i]));
+    for (std::int64_t i = 0; i < n; ++i) {
+      y[i] = simd::rounded_to<T>(static_cast<float>(x[i] * rstd * (one + w[i])));
+    }
     if (a.out.data) store(y, row_of<T>(a.out, row) + c, n);
     quantizer.take(y, row, c, n);
   }
