@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <filesystem>
 #include <memory>
+#include <set>
 
 #include "convert.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
+#include "octet/base/log.h"
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/checkpoint/safetensors_writer.h"
@@ -28,7 +30,9 @@ constexpr const char* kCopied[] = {"generation_config.json",
                                    "merges.txt",
                                    "tokenizer.model",
                                    "chat_template.jinja",
-                                   "chat_template.json"};
+                                   "chat_template.json",
+                                   "preprocessor_config.json",
+                                   "processor_config.json"};
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr std::int64_t kRun = 4 << 20;  ///< elements read at a time: whole chunks of fp32 and bf16
 
@@ -39,16 +43,32 @@ const char* torch_name(DType dtype) {
   return "bfloat16";
 }
 
-std::string config_text(const Json& config, DType dtype) {
-  Json changed = config;
+/// Sets the dtype that a config names; false when it names none.
+bool set_dtype(Json& config, DType dtype) {
   bool known = false;
   for (const char* key : {"dtype", "torch_dtype"}) {
-    if (!changed.contains(key)) continue;
-    changed[key] = torch_name(dtype);
+    if (!config.contains(key)) continue;
+    config[key] = torch_name(dtype);
     known = true;
   }
-  if (!known) changed["torch_dtype"] = torch_name(dtype);
+  return known;
+}
+
+std::string config_text(const Json& config, DType dtype) {
+  Json changed = config;
+  if (!set_dtype(changed, dtype)) changed["torch_dtype"] = torch_name(dtype);
+  for (const char* part : {"text_config", "vision_config"}) {
+    if (changed.contains(part) && changed[part].is_object()) set_dtype(changed[part], dtype);
+  }
   return changed.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+/// Of the whole model, or where that says nothing of its text model.
+bool ties_head(const Json& config, const std::string& path) {
+  const auto text = config.find("text_config");
+  const bool nested = text != config.end() && text->is_object() &&
+                      json_bool(*text, "tie_word_embeddings", false, path + ": text_config");
+  return json_bool(config, "tie_word_embeddings", nested, path);
 }
 
 bool is_weight_file(const std::string& name) {
@@ -116,11 +136,11 @@ std::vector<std::string> export_model(const ExportOptions& options, const std::v
   if (!config.is_object())
     throw Error({.what = "config.json is no JSON object", .expected = "{...}", .where = config_path});
   torch_name(options.dtype);
-  const bool tied = json_bool(config, "tie_word_embeddings", false, config_path);
+  const bool tied = ties_head(config, config_path);
   std::vector<TensorHeader> wanted;
   for (const auto& tensor : tensors) {
     check(is_float(tensor.dtype), "parameters are floats");
-    if (tied && tensor.name == "lm_head.weight") continue;
+    if (tied && tensor.name.ends_with("lm_head.weight")) continue;
     wanted.push_back({tensor.name, options.dtype, tensor.shape});
   }
   if (wanted.empty())
@@ -155,15 +175,47 @@ std::vector<std::string> export_model(const ExportOptions& options, const std::v
   return fill(options.folder, options, config, wanted, read);
 }
 
+namespace {
+
+/// The weights of a model whose text model alone is trained, for its other parts; null for other models.
+std::unique_ptr<WeightFolder> other_parts(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  const Json config = read_json(path);
+  if (!config.is_object() || !config.contains("text_config")) return nullptr;
+  if (WeightFolder::exists(folder)) return std::make_unique<WeightFolder>(folder);
+  log::warn(folder + " has no weights: the export holds the text model alone, and what else config.json " +
+            "describes (images) starts from random values where it is loaded");
+  return nullptr;
+}
+
+}  // namespace
+
 std::vector<std::string> export_checkpoint(const ExportOptions& options, const std::string& checkpoint) {
   const Checkpoint source(checkpoint);
   std::vector<TensorHeader> parameters;
   for (const auto& tensor : source.tensors()) {
     if (tensor.name.find('/') == std::string::npos) parameters.push_back(tensor);
   }
+  std::set<std::string> trained;
+  for (const auto& parameter : parameters) trained.insert(parameter.name);
+  const std::unique_ptr<WeightFolder> others = other_parts(options.source_folder);
+  if (others != nullptr) {
+    std::size_t copied = 0;
+    for (const StoredTensor& tensor : others->tensors()) {
+      if (trained.contains(tensor.name) || tensor.name.ends_with("lm_head.weight")) continue;
+      parameters.push_back(tensor);
+      ++copied;
+    }
+    log::info("copying " + std::to_string(copied) + " tensors that were not trained from " +
+              options.source_folder);
+  }
   return export_model(options, parameters,
                       [&](const std::string& name, std::int64_t begin, std::int64_t count, float* out) {
-                        source.read(name, begin, count, out);
+                        if (trained.contains(name)) {
+                          source.read(name, begin, count, out);
+                        } else {
+                          others->read(name, begin, count, out);
+                        }
                       });
 }
 

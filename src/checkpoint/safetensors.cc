@@ -171,6 +171,28 @@ const StoredTensor& WeightFolder::expect(const std::string& name,
   return tensor;
 }
 
+void WeightFolder::require_used(const std::set<std::string>& used, const std::string& prefix) const {
+  std::size_t left_out = 0;
+  std::string example;
+  for (const StoredTensor& tensor : tensors()) {
+    const std::string& name = tensor.name;
+    if (used.contains(name) || name.ends_with("lm_head.weight") || name.ends_with("rotary_emb.inv_freq"))
+      continue;
+    if (name.starts_with(prefix) || name.starts_with("lm_head.")) {
+      throw Error({.what = "tensor '" + name + "' has no place in the model that config.json describes",
+                   .found = shape_text(tensor.shape),
+                   .where = tensor.file,
+                   .fix = "check that the weights belong to the config.json beside them, and its keys for "
+                          "layers and biases"});
+    }
+    if (left_out++ == 0) example = name;
+  }
+  if (left_out > 0) {
+    log::warn(folder_ + ": " + std::to_string(left_out) +
+              " tensors are not part of the language model and are left out, as '" + example + "'");
+  }
+}
+
 const SafetensorsFile& WeightFolder::file_of(const std::string& name) const {
   const auto it = file_by_tensor_.find(name);
   if (it != file_by_tensor_.end()) return files_[it->second];

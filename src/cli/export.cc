@@ -15,7 +15,7 @@ namespace octet::cli {
 int export_command(const Arguments& arguments) {
   Options options("export", "Turns a checkpoint into a Hugging Face folder: weights, config.json, tokenizer");
   std::string path, folder, model, dtype;
-  double size = 5;
+  double size = 0;
   bool overwrite = false;
   options.app().add_option("CHECKPOINT", path, "folder checkpoint-N")->required();
   options.app().add_option("FOLDER", folder, "folder to make")->required();
@@ -23,25 +23,27 @@ int export_command(const Arguments& arguments) {
                            "Hugging Face folder with config.json and tokenizer; default: the run's");
   options.app()
       .add_option("--dtype,--export_dtype", dtype,
-                  "fp32, bf16 or fp16; default: bf16 when the run trained in it, else fp32")
+                  "fp32, bf16 or fp16; default: the run's export_dtype, or what it trained in")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-  options.app().add_option("--size,--export_size", size, "GB of a file at most")->check(CLI::PositiveNumber);
+  options.app()
+      .add_option("--size,--export_size", size, "GB of a file at most; default: the run's export_size")
+      ->check(CLI::PositiveNumber);
   options.app().add_flag("--overwrite", overwrite, "replace weights that the folder holds");
   if (!options.parse(arguments)) return 0;
 
   const checkpoint::Checkpoint checkpoint(path);
-  const config::Config run =
+  config::Config run =
       config::load_text(checkpoint.config_yaml(), path + " (configuration)", {}, {.for_training = false})
           .config;
   train::ModelExport e;
   e.checkpoint = path;
   e.folder = folder;
   e.model = model.empty() ? run.model_name_or_path : model;
-  e.shard_bytes = static_cast<std::int64_t>(size * 1e9);
   e.overwrite = overwrite;
-  e.dtype = dtype == "fp16"                                                     ? DType::f16
-            : dtype == "bf16" || (dtype.empty() && (run.bf16 || run.pure_bf16)) ? DType::bf16
-                                                                                : DType::f32;
+  if (!dtype.empty()) run.export_dtype = dtype;
+  if (size > 0) run.export_size = size;
+  e.dtype = train::export_dtype(run);
+  e.shard_bytes = train::export_bytes(run);
   if (!path_exists(e.model + "/config.json")) {
     throw Error({.what = "the model that the run started from is not there",
                  .expected = "config.json and tokenizer files",

@@ -13,6 +13,7 @@
 #include "octet/data/dataset.h"
 #include "octet/data/template_encoder.h"
 #include "octet/generate/decoder.h"
+#include "octet/train/model_folder.h"
 #include "octet/train/session.h"
 #include "options.h"
 
@@ -75,7 +76,8 @@ class Answerer {
           .folder = o.model,
           .template_name = o.template_name.empty() ? std::nullopt : std::optional(o.template_name)});
       generate::DecoderOptions decoder;
-      decoder.architecture = model::read_architecture(o.model);
+      decoder.architecture = train::read_model(o.model);
+      train::require_fit(encoder_->tokenizer(), decoder.architecture, o.model);
       decoder.recipe.compute = o.dtype == "bf16" ? DType::bf16 : DType::f32;
       decoder.sequences = o.batch;
       decoder.capacity = o.max_length;

@@ -61,7 +61,6 @@ const NotedKey kNoted[] = {
     {"quantization_type", kText, "nf4", "read only with quantization_bit"},
     {"double_quantization", kBool, "true", "read only with quantization_bit"},
     {"export_dir", kText, "null", kExport},
-    {"export_size", kInt, "5", kExport},
     {"export_device", kText, "cpu", kExport},
     {"export_legacy_format", kBool, "false", kExport},
     {"do_eval", kBool, "false", "eval_strategy says when the model is evaluated"},

@@ -117,6 +117,10 @@ void add_saving(Table& t) {
       .above(0);
   t.used("save_total_limit", &Config::save_total_limit, "Keep only the newest checkpoints; null keeps all.")
       .at_least(1);
+  t.used("export_dtype", &Config::export_dtype,
+         "Format of the final model's weights; null is bf16 with bf16: true, else fp32.")
+      .one_of({"fp32", "bf16", "fp16"});
+  t.used("export_size", &Config::export_size, "GB of a file of the final model at most.").above(0);
   t.used("save_async", &Config::save_async, "Write checkpoints beside the next steps, not between them.")
       .refuse("true", "checkpoints are written between two steps");
   t.used("eval_strategy", &Config::eval_strategy, "When the model is evaluated during the run.")

@@ -53,7 +53,10 @@ Decoder::~Decoder() = default;
 
 void Decoder::load_weights(const std::string& folder) {
   std::unique_ptr<checkpoint::WeightFolder> weights;
-  communicator_.together([&] { weights = std::make_unique<checkpoint::WeightFolder>(folder); });
+  communicator_.together([&] {
+    weights = std::make_unique<checkpoint::WeightFolder>(folder);
+    weights->require_used(model::tensor_names(store_->layout()), core_->architecture().tensor_prefix);
+  });
   store_->initialise(*compute_, [&](const std::vector<TensorSlice>& slices) {
     communicator_.together([&] {
       for (const TensorSlice& slice : slices) {

@@ -132,6 +132,18 @@ std::int64_t ParameterLayout::parameter_count() const {
   return count;
 }
 
+std::set<std::string> tensor_names(const ParameterLayout& layout) {
+  std::set<std::string> names;
+  for (const GroupSpec& group : layout.groups) {
+    for (const SegmentSpec& segment : group.segments) {
+      for (const TensorSpec& tensor : segment.tensors) {
+        for (const NamedPart& part : tensor.parts) names.insert(part.name);
+      }
+    }
+  }
+  return names;
+}
+
 ParameterLayout build_layout(const Architecture& a) {
   ParameterLayout layout;
   SegmentSpec table{.name = "embedding matrices", .kind = ParameterKind::matrix};

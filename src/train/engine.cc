@@ -151,7 +151,10 @@ Engine::~Engine() = default;
 void Engine::load_weights(const std::string& folder) {
   // A weight may be missing or damaged for one rank alone; nobody may be left waiting in a gather.
   std::unique_ptr<checkpoint::WeightFolder> weights;
-  communicator_.together([&] { weights = std::make_unique<checkpoint::WeightFolder>(folder); });
+  communicator_.together([&] {
+    weights = std::make_unique<checkpoint::WeightFolder>(folder);
+    weights->require_used(model::tensor_names(store_->layout()), options_.architecture.tensor_prefix);
+  });
   store_->initialise(*compute_, [&](const std::vector<TensorSlice>& slices) {
     communicator_.together([&] {
       for (const TensorSlice& slice : slices) {

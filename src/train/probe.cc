@@ -10,6 +10,7 @@
 #include "octet/checkpoint/safetensors_writer.h"
 #include "octet/optim/schedule.h"
 #include "octet/train/engine.h"
+#include "octet/train/model_folder.h"
 
 namespace octet::train {
 namespace {
@@ -290,7 +291,7 @@ void probe(Session& session, const config::Resolved& resolved, const ProbeOption
   model::Architecture architecture;
   std::unique_ptr<optim::Schedule> schedule;
   communicator.together([&] {
-    architecture = model::read_architecture(options.model);
+    architecture = read_model(options.model);
     batches = read_batches(options);
     schedule =
         std::make_unique<optim::Schedule>(optim::ScheduleOptions{.name = config.lr_scheduler_type,

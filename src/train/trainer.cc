@@ -26,6 +26,7 @@
 #include "octet/train/corpus.h"
 #include "octet/train/engine.h"
 #include "octet/train/final_model.h"
+#include "octet/train/model_folder.h"
 #include "signals.h"
 #include "start.h"
 
@@ -95,7 +96,7 @@ class Run {
 
 void Run::prepare_model() {
   comm_.together([&] {
-    architecture_ = model::read_architecture(config_.model_name_or_path);
+    architecture_ = read_model(config_.model_name_or_path);
     data::TemplateEncoderOptions options;
     options.folder = config_.model_name_or_path;
     options.template_name = config_.template_name;
@@ -114,15 +115,7 @@ void Run::prepare_model() {
     options.options.tool_format = config_.tool_format;
     options.options.split_special_tokens = config_.split_special_tokens;
     encoder_ = std::make_unique<data::TemplateEncoder>(options);
-    if (encoder_->tokenizer().vocab_size() > architecture_.vocabulary) {
-      throw Error({.what = "the tokenizer does not fit the model",
-                   .expected = "at most " + std::to_string(architecture_.vocabulary) +
-                               " tokens, the model's vocab_size",
-                   .found = std::to_string(encoder_->tokenizer().vocab_size()) + " tokens",
-                   .where = config_.model_name_or_path,
-                   .fix = "use the tokenizer that belongs to the model, and a template whose tokens it has",
-                   .code = ExitCode::usage});
-    }
+    require_fit(encoder_->tokenizer(), architecture_, config_.model_name_or_path);
     batch_ = config::resolve_batch(config_, comm_.size());
   });
 }
@@ -406,7 +399,8 @@ void Run::finish(bool stopped) {
       export_model({.checkpoint = last_checkpoint_,
                     .model = config_.model_name_or_path,
                     .folder = config_.output_dir,
-                    .dtype = config_.bf16 || config_.pure_bf16 ? DType::bf16 : DType::f32,
+                    .dtype = export_dtype(config_),
+                    .shard_bytes = export_bytes(config_),
                     .overwrite = true},
                    encoder_.get());
       // Asked to keep no checkpoints, it leaves none: this one only carried the weights to the final model.

@@ -158,24 +158,22 @@ void reserve_training(Segments& all, Arena& arena, const Policy& policy, const O
   });
 }
 
-/// A run of a tensor as spans of the optimizer: one, or one for each scale that it meets. `tensors` are in
-/// segments before this one.
-void add_spans(Segment& s, const Run& run, std::uint32_t tensors) {
+/// What the optimizer and the scales need to know of a run of a tensor. `tensors` are in segments before.
+void add_run(Segment& s, const Run& run, std::uint32_t tensors) {
   const model::TensorSpec& tensor = s.spec->tensors[run.tensor];
-  const auto add = [&](std::int64_t begin, std::int64_t end, std::int64_t scale) {
-    if (begin >= end) return;
-    s.spans.push_back({.begin = begin,
-                       .count = end - begin,
-                       .decay = tensor.decay,
-                       .amax_index = scale,
-                       .tensor = tensors + static_cast<std::uint32_t>(run.tensor),
-                       .first = s.state_begin + begin - tensor.offset});
-  };
-  const std::int64_t run_end = run.begin + run.count;
-  if (s.scaled[run.tensor].empty()) add(run.begin, run_end, -1);
-  for (const ScaledRun& part : s.scaled[run.tensor]) {
-    const std::int64_t begin = part.begin - s.state_begin;
-    add(std::max(run.begin, begin), std::min(run_end, begin + part.count), part.scale);
+  const std::vector<ScaledRun>& scaled = s.scaled[run.tensor];
+  s.spans.push_back({.begin = run.begin,
+                     .count = run.count,
+                     .decay = tensor.decay,
+                     .amax_index = scaled.size() == 1 ? scaled.front().scale : -1,
+                     .tensor = tensors + static_cast<std::uint32_t>(run.tensor),
+                     .first = s.state_begin + run.begin - tensor.offset});
+  for (const ScaledRun& part : scaled) {
+    const std::int64_t begin = std::max(run.begin, part.begin - s.state_begin);
+    const std::int64_t end = std::min(run.begin + run.count, part.begin + part.count - s.state_begin);
+    if (begin < end)
+      s.held.push_back(
+          {.begin = begin, .count = end - begin, .scale = part.scale, .part = scaled.size() > 1});
   }
 }
 
@@ -230,7 +228,7 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
           all.scale_names.push_back(part.name);
         }
       }
-      for (const Run& run : runs_within(spec, s.state_begin, s.state_count)) add_spans(s, run, tensors);
+      for (const Run& run : runs_within(spec, s.state_begin, s.state_count)) add_run(s, run, tensors);
       tensors += static_cast<std::uint32_t>(spec.tensors.size());
       segments.push_back(std::move(s));
     }

@@ -26,6 +26,7 @@ struct ScaledRun {
   std::int64_t begin = 0;  ///< from the start of the segment
   std::int64_t count = 0;
   std::int64_t scale = 0;  ///< its number among the scales of FP8 weights
+  bool part = false;       ///< its tensor has several
 };
 
 /// The buffers of one segment on this rank. Counts and offsets are elements.
@@ -58,6 +59,7 @@ struct Segment {
 
   std::vector<std::vector<ScaledRun>> scaled;  ///< per tensor; no runs where the copy is not FP8
   std::vector<ops::AdamWSpan> spans;           ///< tensors inside the state held, from state_begin
+  std::vector<ScaledRun> held;                 ///< scaled runs inside the state held, from state_begin
 
   bool master_is_copy() const { return dtype == master.dtype; }
   static std::int64_t blocks(std::int64_t count) {

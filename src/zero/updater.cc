@@ -93,9 +93,9 @@ void Updater::finish(const StepInput& input, std::int64_t step, Gatherer& gather
       if (s.sum) update(s, compute);
     });
     if (scales_) {
-      // adamw has left the amaxes of the updated masters, but none when the step is skipped: then a delayed
-      // scale stays, a current one needs its amax again.
-      if (options_.recipe.kind == precision::RecipeKind::current) measure_weights(compute);
+      // adamw has left the amaxes of the updated masters, but not of parts of a tensor, and none when the
+      // step is skipped: then a delayed scale stays, a current one needs its amax again.
+      measure_weights(compute, options_.recipe.kind == precision::RecipeKind::delayed);
       if (policy_.shard_state) reduce_amaxes(scales_->amaxes(), scales_->count(), compute);
       scales_->update(compute);
       quantise_weights(compute);
@@ -130,12 +130,12 @@ void Updater::update(Segment& s, Stream& compute) {
   ops::adamw(compute, args);
 }
 
-void Updater::measure_weights(Stream& compute) {
+void Updater::measure_weights(Stream& compute, bool parts_only) {
   segments_.each([&](Segment& s) {
-    if (!is_fp8(s.dtype)) return;
-    for (const ops::AdamWSpan& span : s.spans) {
-      as_matrices(s.master.from(span.begin), span.count, [&](const ops::ConstMatrix& x, std::int64_t) {
-        ops::amax(compute, x, scales_->amax(span.amax_index));
+    for (const ScaledRun& run : s.held) {
+      if (parts_only && !run.part) continue;
+      as_matrices(s.master.from(run.begin), run.count, [&](const ops::ConstMatrix& x, std::int64_t) {
+        ops::amax(compute, x, scales_->amax(run.scale));
       });
     }
   });
@@ -162,11 +162,11 @@ void Updater::quantise_weights(Stream& compute) {
     if (!is_fp8(s.dtype)) return;
     if (s.transposed != nullptr && !policy_.shard_state) return quantise_both_ways(s, compute);
     std::uint8_t* copy = policy_.shard_state ? s.shard : s.copy;
-    for (const ops::AdamWSpan& span : s.spans) {
-      as_matrices(s.master.from(span.begin), span.count, [&](const ops::ConstMatrix& x, std::int64_t offset) {
+    for (const ScaledRun& run : s.held) {
+      as_matrices(s.master.from(run.begin), run.count, [&](const ops::ConstMatrix& x, std::int64_t offset) {
         ops::quantize(
             compute, x,
-            {.format = s.dtype, .row = copy + span.begin + offset, .scale = scales_->scale(span.amax_index)});
+            {.format = s.dtype, .row = copy + run.begin + offset, .scale = scales_->scale(run.scale)});
       });
     }
   });
@@ -181,7 +181,7 @@ void Updater::make_copies(Scales scales, Gatherer& gatherer, Stream& compute) {
   });
   if (scales_) {
     if (scales == Scales::from_weights) {
-      measure_weights(compute);
+      measure_weights(compute, false);
       if (policy_.shard_state) reduce_amaxes(scales_->amaxes(), scales_->count(), compute);
       scales_->update(compute);
     }

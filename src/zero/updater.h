@@ -40,7 +40,8 @@ class Updater {
   void sum_over_ranks(Stream& compute);
   std::size_t totals_bytes() const { return (1 + losses_) * sizeof(double); }
   void update(Segment& segment, Stream& compute);
-  void measure_weights(Stream& compute);
+  /// Raises amaxes of masters: all of them, or those of tensors with several scales.
+  void measure_weights(Stream& compute, bool parts_only);
   void quantise_weights(Stream& compute);
   void quantise_both_ways(Segment& segment, Stream& compute);
 

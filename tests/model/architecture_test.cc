@@ -151,6 +151,151 @@ TEST(Architecture, WindowsOfMistralAndQwen2) {
   EXPECT_EQ(read_architecture(config, "test").blocks.at(30).window, 1024);
 }
 
+Json with_rope(const std::string& model_type, const std::string& class_name, const Json& keys) {
+  Json config = llama();
+  config.erase("rope_scaling");
+  config.erase("rope_theta");
+  config["model_type"] = model_type;
+  config["architectures"] = Json::array({class_name});
+  for (const auto& [key, value] : keys.items()) config[key] = value;
+  return config;
+}
+
+TEST(Architecture, RotaryEmbeddingsMeanTheSameInBothSpellings) {
+  struct Spelling {
+    Json old_keys, new_keys;
+  };
+  const Json yarn{{"factor", 4.0},     {"original_max_position_embeddings", 1024},
+                  {"beta_fast", 16.0}, {"beta_slow", 2.0},
+                  {"mscale", 1.0},     {"mscale_all_dim", 0.5},
+                  {"truncate", false}};
+  Json old_yarn = yarn, new_yarn = yarn;
+  old_yarn["type"] = "yarn";
+  new_yarn["rope_type"] = "yarn";
+  new_yarn["rope_theta"] = 1e6;
+  const Spelling spellings[] = {
+      {{{"rope_theta", 5e5}}, {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5e5}}}}},
+      {{{"rope_theta", 5e5}, {"rope_scaling", {{"type", "linear"}, {"factor", 2.5}}}},
+       {{"rope_parameters", {{"rope_type", "linear"}, {"rope_theta", 5e5}, {"factor", 2.5}}}}},
+      {{{"rope_theta", 1e6}, {"rope_scaling", old_yarn}}, {{"rope_parameters", new_yarn}}}};
+  for (const Spelling& s : spellings) {
+    const Architecture older = read_architecture(with_rope("qwen3", "Qwen3ForCausalLM", s.old_keys), "test");
+    const Architecture newer = read_architecture(with_rope("qwen3", "Qwen3ForCausalLM", s.new_keys), "test");
+    EXPECT_EQ(older, newer) << s.new_keys.dump();
+  }
+  const Rope rope =
+      read_architecture(with_rope("qwen3", "Qwen3ForCausalLM", spellings[2].new_keys), "test").ropes.at(0);
+  EXPECT_EQ(rope.kind, RopeKind::yarn);
+  EXPECT_EQ(rope.theta, 1e6);
+  EXPECT_EQ(rope.factor, 4.0);
+  EXPECT_EQ(rope.beta_fast, 16.0);
+  EXPECT_EQ(rope.beta_slow, 2.0);
+  EXPECT_EQ(rope.original_max_positions, 1024);
+  EXPECT_FALSE(rope.truncate);
+  EXPECT_NEAR(rope.attention_factor, (0.1 * std::log(4.0) + 1) / (0.05 * std::log(4.0) + 1), 1e-12);
+}
+
+TEST(Architecture, YarnWhoseNumbersMakeNoSenseIsRefusedByName) {
+  const auto refused = [](const Json& scaling) {
+    return refusal(with_rope("llama", "LlamaForCausalLM", {{"rope_scaling", scaling}}));
+  };
+  EXPECT_NE(refused({{"rope_type", "yarn"}}).find("factor"), std::string::npos);
+  EXPECT_NE(refused({{"rope_type", "yarn"}, {"factor", -1.0}}).find("factor"), std::string::npos);
+  EXPECT_NE(refused({{"rope_type", "yarn"}, {"factor", 2.0}, {"beta_fast", 1.0}, {"beta_slow", 2.0}})
+                .find("beta_fast"),
+            std::string::npos);
+  EXPECT_NE(refused({{"rope_type", "yarn"}, {"factor", 2.0}, {"long_factor", {1.0}}}).find("long_factor"),
+            std::string::npos);
+  EXPECT_NE(refused({{"rope_type", "linear"}, {"factor", 2.0}, {"partial_rotary_factor", 0.5}})
+                .find("partial_rotary_factor"),
+            std::string::npos);
+  EXPECT_NE(refused({{"rope_type", "dynamic"}, {"factor", 2.0}}).find("dynamic"), std::string::npos);
+}
+
+Json gemma3() {
+  return parse_json(
+      R"({"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", "vocab_size": 1000,
+    "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 12, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 32, "query_pre_attn_scalar": 16, "sliding_window": 512,
+    "rope_theta": 1000000.0, "rope_local_base_freq": 5000.0, "sliding_window_pattern": 4,
+    "rope_scaling": {"rope_type": "linear", "factor": 8.0}})",
+      "test");
+}
+
+TEST(Architecture, Gemma3HasTwoRotaryBasesAndAPatternOfWindowsInBothSpellings) {
+  const Architecture older = read_architecture(gemma3(), "test");
+  Json config = gemma3();
+  for (const char* key : {"rope_theta", "rope_local_base_freq", "rope_scaling", "sliding_window_pattern"})
+    config.erase(key);
+  config["layer_types"] = Json::array();
+  for (int i = 0; i < 12; ++i)
+    config["layer_types"].push_back((i + 1) % 4 != 0 ? "sliding_attention" : "full_attention");
+  config["rope_parameters"] = {
+      {"full_attention", {{"rope_type", "linear"}, {"rope_theta", 1e6}, {"factor", 8.0}}},
+      {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 5000.0}}}};
+  EXPECT_EQ(read_architecture(config, "test"), older);
+  ASSERT_EQ(older.ropes.size(), 2u);
+  EXPECT_EQ(older.ropes[0].kind, RopeKind::linear);
+  EXPECT_EQ(older.ropes[1].theta, 5000.0);
+  EXPECT_EQ(older.blocks[2].window, 512);
+  EXPECT_EQ(older.blocks[2].rope, 1);
+  EXPECT_EQ(older.blocks[3].window, 0);
+  EXPECT_EQ(older.blocks[3].rope, 0);
+  EXPECT_EQ(older.attention_scale, 0.25);
+  EXPECT_EQ(older.embedding_scale, 8.0);
+  EXPECT_TRUE(older.qk_norm && older.sublayer_norms && older.one_plus_weight && older.tied);
+  EXPECT_EQ(older.padding_id, 0) << "the class's default";
+}
+
+TEST(Architecture, AMultimodalGemma3IsItsTextModelWithTheClassesDefaults) {
+  Json text = gemma3();
+  text.erase("architectures");
+  for (const char* key : {"vocab_size", "num_attention_heads", "num_key_value_heads"}) text.erase(key);
+  Json config{{"architectures", {"Gemma3ForConditionalGeneration"}},
+              {"model_type", "gemma3"},
+              {"text_config", text},
+              {"vision_config", {{"hidden_size", 1152}}},
+              {"mm_tokens_per_image", 256}};
+  Architecture a = read_architecture(config, "test");
+  EXPECT_EQ(a.vocabulary, 262208);
+  EXPECT_EQ(a.heads.q_heads, 8);
+  EXPECT_EQ(a.heads.kv_heads, 4);
+  EXPECT_TRUE(a.tied && a.multimodal);
+  config["tie_word_embeddings"] = false;
+  a = read_architecture(config, "test");
+  EXPECT_FALSE(a.tied) << "the whole model's word counts";
+  const auto names = [&a](const std::string& there) {
+    name_tensors(a, [&there](const std::string& name) { return name.starts_with(there); });
+    return a.tensor_prefix + " " + a.head_name;
+  };
+  EXPECT_EQ(names("language_model.model."), "language_model.model. language_model.lm_head.weight");
+  EXPECT_EQ(names("model.language_model."), "model.language_model. lm_head.weight");
+  config["projector_scale"] = 2.0;
+  EXPECT_NE(refusal(config).find("projector_scale"), std::string::npos);
+  config.erase("projector_scale");
+  config["text_config"]["attention_multiplier"] = 2.0;
+  EXPECT_NE(refusal(config).find("attention_multiplier"), std::string::npos);
+  config["text_config"] = text;
+  config["text_config"]["model_type"] = "llama";
+  EXPECT_NE(refusal(config).find("gemma3_text"), std::string::npos);
+}
+
+TEST(Architecture, Gemma2AlternatesAndCaps) {
+  Json config = gemma3();
+  config["architectures"] = Json::array({"Gemma2ForCausalLM"});
+  config["model_type"] = "gemma2";
+  for (const char* key : {"rope_local_base_freq", "sliding_window_pattern", "rope_scaling"})
+    config.erase(key);
+  const Architecture a = read_architecture(config, "test");
+  EXPECT_EQ(a.attention_soft_cap, 50.0);
+  EXPECT_EQ(a.logit_soft_cap, 30.0);
+  EXPECT_EQ(a.blocks[0].window, 512);
+  EXPECT_EQ(a.blocks[1].window, 0);
+  EXPECT_FALSE(a.qk_norm);
+  config["final_logit_softcapping"] = nullptr;
+  EXPECT_EQ(read_architecture(config, "test").logit_soft_cap, 0.0) << "null: none";
+}
+
 TEST(Rope, Llama3KeepsShortWavelengthsAndStretchesLongOnes) {
   const Rope rope{.kind = RopeKind::llama3, .theta = 500000.0, .factor = 8.0, .original_max_positions = 8192};
   const std::vector<float> scaled = inverse_frequencies(rope, 128);

@@ -27,9 +27,18 @@ def read_safetensors(path):
     return tensors
 
 
-def write_safetensors(path, tensors):
+def to_bf16(values):
+    """Bits, rounded to nearest even; the values are finite."""
+    bits = numpy.ascontiguousarray(values, numpy.float32).view(numpy.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(numpy.uint16)
+
+
+def write_safetensors(path, tensors, bf16=False):
     names = {numpy.dtype(kind): name for name, kind in TYPES.items()}
     header, offset = {}, 0
+    if bf16:
+        names[numpy.dtype(numpy.uint16)] = "BF16"
+        tensors = {name: to_bf16(values) for name, values in tensors.items()}
     for name, values in tensors.items():
         header[name] = {"dtype": names[values.dtype], "shape": list(values.shape),
                         "data_offsets": [offset, offset + values.nbytes]}

@@ -171,5 +171,26 @@ TEST(AddSum, AddsInDouble) {
   EXPECT_NEAR(total, 0.5 + 1e8 + 4999 * static_cast<double>(0.1f), 1e-4);
 }
 
+TEST(SoftCap, IsTheScaledTangentOfEveryLogit) {
+  for (const DType dtype : kComputeTypes) {
+    for (const std::int64_t rows : kRows) {
+      for (const double cap : {0.5, 30.0, 1e4}) {
+        const Tensor x = Tensor::random(dtype, rows, 257, 1, 40);
+        Tensor y = x;
+        CpuStream stream;
+        soft_cap(stream, y.matrix(), static_cast<float>(cap));
+        for (std::int64_t r = 0; r < rows; ++r) {
+          for (std::int64_t c = 0; c < 257; ++c) {
+            const double want = cap * std::tanh(x.at(r, c) / cap);
+            ASSERT_NEAR(y.at(r, c), want, std::abs(want) * y.rounding() + 4e-7 * cap) << x.at(r, c);
+            ASSERT_LE(std::abs(y.at(r, c)), cap) << "never beyond the cap";
+          }
+        }
+        EXPECT_TRUE(y.margin_untouched());
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace octet::ops

@@ -91,6 +91,40 @@ TEST(Embedding, BackwardSumsInTokenOrderWhateverTheThreads) {
   }
 }
 
+TEST(Embedding, APaddingTokenTrainsNoRow) {
+  for (const DType dtype : kComputeTypes) {
+    const std::int64_t tokens = 129, hidden = 33;
+    const Tensor d_out = Tensor::random(dtype, tokens, hidden, 1);
+    const Tensor before = Tensor::random(DType::f32, kVocabulary, hidden, 2);
+    const std::vector<std::int32_t> ids = some_ids(tokens);
+    const std::int32_t padding = ids.front();
+    Tensor d_table = before;
+    CpuStream stream;
+    std::vector<std::byte> scratch(embedding_backward_workspace(stream.device(), tokens, kVocabulary));
+    embedding_backward(stream, {.ids = ids.data(),
+                                .d_out = d_out.matrix(),
+                                .scale = 2.5f,
+                                .d_table = d_table.matrix(),
+                                .padding_id = padding,
+                                .workspace = {scratch.data(), scratch.size()}});
+    for (std::int64_t id = 0; id < kVocabulary; ++id) {
+      for (std::int64_t c = 0; c < hidden; ++c) {
+        double want = before.at(id, c), size = std::abs(want);
+        for (std::int64_t t = 0; t < tokens && id != padding; ++t) {
+          if (ids[static_cast<std::size_t>(t)] != id) continue;
+          want += 2.5 * d_out.at(t, c);
+          size += std::abs(2.5 * d_out.at(t, c));
+        }
+        if (id == padding) {
+          ASSERT_EQ(d_table.at(id, c), want);
+        } else {
+          ASSERT_NEAR(d_table.at(id, c), want, 1e-6 * size) << id << " " << c;
+        }
+      }
+    }
+  }
+}
+
 TEST(Embedding, BackwardWithoutScratchIsRefused) {
   const Tensor d_out = Tensor::random(DType::f32, 4, 8, 1);
   Tensor d_table = Tensor::zeros(DType::f32, kVocabulary, 8);

@@ -25,14 +25,16 @@ using TensorReader =
 
 /// Writes model.safetensors (or shards and their index), config.json with its dtype set, and copies
 /// generation_config.json and the tokenizer's files. `tensors` are float tensors under Hugging Face's names.
-/// Where config.json ties the head to the embedding, "lm_head.weight" is left out. A folder that did not
-/// exist appears whole; in an existing one the weights appear last, index behind shards. Throws Error when
-/// the source lacks config.json, the folder holds weights and overwrite is not set, or the disk is full; then
-/// nothing is left behind. Returns the names of the files written.
+/// Where config.json, or its text_config, ties the head to the embedding, "lm_head.weight" is left out. A
+/// folder that did not exist appears whole; in an existing one the weights appear last, index behind shards.
+/// Throws Error when the source lacks config.json, the folder holds weights and overwrite is not set, or the
+/// disk is full; then nothing is left behind. Returns the names of the files written.
 std::vector<std::string> export_model(const ExportOptions& options, const std::vector<TensorHeader>& tensors,
                                       const TensorReader& read);
 
-/// The parameters of a checkpoint (every byte verified on the way).
+/// The parameters of a checkpoint (every byte verified on the way). Of a multimodal model, whose config.json
+/// has a text_config, the tensors that were not trained are copied from the source's weights; without those a
+/// warning says what is missing.
 std::vector<std::string> export_checkpoint(const ExportOptions& options, const std::string& checkpoint);
 
 }  // namespace octet::checkpoint

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -72,6 +73,11 @@ class WeightFolder {
   /// The tensor `name`, whose shape must be `shape`. Throws Error naming tensor, file, both shapes or the
   /// nearest name.
   const StoredTensor& expect(const std::string& name, const std::vector<std::int64_t>& shape) const;
+
+  /// Throws Error when a tensor whose name begins with `prefix` or "lm_head." is not among `used`: a model
+  /// that leaves weights out computes something else. A head beside a tied embedding and the tables of rotary
+  /// embeddings that old files hold are no such weights. Warns of other tensors that are left out.
+  void require_used(const std::set<std::string>& used, const std::string& prefix) const;
 
   /// As SafetensorsFile::read.
   template <class T>

@@ -118,6 +118,8 @@ struct Config {
   std::string save_strategy = "steps";
   double save_steps = 500;
   std::optional<std::int64_t> save_total_limit;
+  std::optional<std::string> export_dtype;
+  double export_size = 5;
   bool save_async = false;
   std::string eval_strategy = "no";
   std::optional<double> eval_steps;

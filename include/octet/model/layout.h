@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -85,5 +86,8 @@ struct ParameterLayout {
   /// Elements of all tensors, without padding.
   std::int64_t parameter_count() const;
 };
+
+/// The Hugging Face names of all parts.
+std::set<std::string> tensor_names(const ParameterLayout& layout);
 
 }  // namespace octet::model

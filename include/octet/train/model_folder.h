@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+
+#include "octet/model/architecture.h"
+#include "octet/text/tokenizer.h"
+
+namespace octet::train {
+
+/// The architecture that a folder's config.json describes, with the names that its weights, where it has any,
+/// give their tensors. Throws Error as read_architecture and WeightFolder do.
+model::Architecture read_model(const std::string& folder);
+
+/// Throws Error (usage) when the tokenizer of `folder` has tokens that the model has no rows for.
+void require_fit(const text::Tokenizer& tokenizer, const model::Architecture& architecture,
+                 const std::string& folder);
+
+}  // namespace octet::train
