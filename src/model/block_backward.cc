@@ -46,7 +46,8 @@ void Transformer::Impl::weight_gradient(Stream& stream, std::size_t block, Linea
   std::int64_t row = 0;
   for (const ops::Operand& d_operand : d_operands) {
     ops::Matrix part = d_weight;
-    part.data = static_cast<float*>(d_weight.data) + row * d_weight.ld;
+    part.data = static_cast<std::uint8_t*>(d_weight.data) +
+                static_cast<std::size_t>(row * d_weight.ld) * size_of(d_weight.dtype);
     part.rows = d_operand.cols;
     multiply(
         stream,

@@ -22,10 +22,10 @@ void gated_activation_backward(Stream& stream, const GatedActivationBackwardArgs
   check(is_matrix(args.d_out) && args.d_out.dtype == args.gate_up.dtype &&
             args.d_out.rows == args.gate_up.rows && args.d_out.cols == args.gate_up.cols / 2,
         "gated_activation_backward: d_out must be [rows, width] of gate_up's dtype");
-  const bool values = args.d_gate_up.data != nullptr || args.gate_up.rows * args.gate_up.cols == 0;
+  const bool empty = args.gate_up.rows * args.gate_up.cols == 0;
   check(
-      values ? is_matrix(args.d_gate_up) && same_form(args.d_gate_up, args.gate_up)
-             : args.quantize.row || args.quantize.transposed,
+      args.d_gate_up.data != nullptr ? is_matrix(args.d_gate_up) && same_form(args.d_gate_up, args.gate_up)
+                                     : empty || args.quantize.row || args.quantize.transposed,
       "gated_activation_backward: d_gate_up must have the shape and dtype of gate_up, or only an FP8 copy is "
       "wanted");
   check(is_request(args.quantize), "gated_activation_backward: an FP8 copy needs an FP8 format and a scale");
