@@ -14,6 +14,7 @@ namespace {
 constexpr std::int64_t kRows = 256;    ///< of a piece, at most
 constexpr std::int64_t kMinCols = 64;  ///< of a piece where D is cut by columns; pieces begin at multiples
 constexpr std::int64_t kPieces = 16;   ///< wanted, so that threads have something to share
+constexpr double kPieceWork = 4e6;     ///< multiplications of a piece that is worth its call
 
 /// How D is cut: by rows, and by columns where that makes too few pieces or they would be very wide.
 struct Grid {
@@ -26,7 +27,10 @@ struct Grid {
 
 Grid grid_of(const MatmulShape& shape) {
   Grid grid{.m = shape.m, .n = shape.n, .rows = std::min(kRows, shape.m)};
-  const std::int64_t wanted = std::max<std::int64_t>(1, kPieces / grid.down());
+  const double work =
+      static_cast<double>(shape.m) * static_cast<double>(shape.n) * static_cast<double>(shape.k);
+  const auto worth = static_cast<std::int64_t>(std::min(work / kPieceWork, double{kPieces}));
+  const std::int64_t wanted = std::max<std::int64_t>(1, worth / grid.down());
   const std::int64_t width = (shape.n + wanted - 1) / wanted;
   grid.cols = std::clamp((width + kMinCols - 1) / kMinCols * kMinCols, kMinCols, 16 * kMinCols);
   return grid;
