@@ -31,7 +31,17 @@ __global__ void __launch_bounds__(kThreads)
   each_pack(count, [&](std::int64_t i, int n) {
     float x[kPack];
     load_pack(from + i, x, n, vector && n == kPack);
-    store_pack(to + i, x, n, vector && n == kPack);
+    if (vector && n == kPack) {
+      alignas(16) To raw[kPack];
+#pragma unroll
+      for (int j = 0; j < kPack; ++j) raw[j] = from_float<To>(x[j]);
+#pragma unroll
+      for (int w = 0; w < static_cast<int>(sizeof(raw) / 16); ++w) {
+        reinterpret_cast<uint4*>(to + i)[w] = reinterpret_cast<const uint4*>(raw)[w];
+      }
+    } else {
+      for (int j = 0; j < n; ++j) to[i + j] = from_float<To>(x[j]);
+    }
   });
 }
 

@@ -36,19 +36,40 @@ struct GeluTanh {
 template <typename T, typename A>
 struct Forward {
   static constexpr int outputs = 1;
+  struct Raw {
+    RawPack<T> gate, up;
+  };
   GatedActivationArgs a;
+  __device__ Raw load(std::int64_t row, std::int64_t col) const {
+    Raw raw;
+    const T* gate = row_of<T>(a.gate_up, row) + col;
+    raw.gate.load(gate);
+    raw.up.load(gate + a.gate_up.cols / 2);
+    return raw;
+  }
+  __device__ void compute(std::int64_t row, std::int64_t col, const Raw& raw, float (&h)[1][kPack]) const {
+    float g[kPack], up[kPack];
+    raw.gate.get(g);
+    raw.up.get(up);
+    apply(g, up, h[0]);
+    if (a.out.data) store_pack(row_of<T>(a.out, row) + col, h[0], kPack, true);
+  }
   __device__ void operator()(std::int64_t row, std::int64_t col, PackAt at, float (&h)[1][kPack]) const {
     const T* gate = row_of<T>(a.gate_up, row) + col;
     float g[kPack], up[kPack];
     load_pack(gate, g, at.n, at.whole);
     load_pack(gate + a.gate_up.cols / 2, up, at.n, at.whole);
+    apply(g, up, h[0]);
+    if (a.out.data) store_pack(row_of<T>(a.out, row) + col, h[0], at.n, at.whole);
+  }
+  __device__ static void apply(const float (&g)[kPack], const float (&up)[kPack], float (&h)[kPack]) {
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
       float value, slope;
       A::both(g[i], value, slope);
-      h[0][i] = rounded_to<T>(value * up[i]);
+      h[i] = value * up[i];
     }
-    if (a.out.data) store_pack(row_of<T>(a.out, row) + col, h[0], at.n, at.whole);
+    round_pack<T>(h);
   }
 };
 
@@ -56,25 +77,52 @@ struct Forward {
 template <typename T, typename A>
 struct Backward {
   static constexpr int outputs = 2;
+  struct Raw {
+    RawPack<T> gate, up, d_out;
+  };
   GatedActivationBackwardArgs a;
+  __device__ Raw load(std::int64_t row, std::int64_t col) const {
+    Raw raw;
+    const T* gate = row_of<T>(a.gate_up, row) + col;
+    raw.gate.load(gate);
+    raw.up.load(gate + a.d_out.cols);
+    raw.d_out.load(row_of<T>(a.d_out, row) + col);
+    return raw;
+  }
+  __device__ void compute(std::int64_t row, std::int64_t col, const Raw& raw, float (&d)[2][kPack]) const {
+    float g[kPack], up[kPack], dh[kPack];
+    raw.gate.get(g);
+    raw.up.get(up);
+    raw.d_out.get(dh);
+    apply(g, up, dh, d);
+    keep(row, col, {.n = kPack, .whole = true}, d);
+  }
   __device__ void operator()(std::int64_t row, std::int64_t col, PackAt at, float (&d)[2][kPack]) const {
-    const std::int64_t width = a.d_out.cols;
     const T* gate = row_of<T>(a.gate_up, row) + col;
     float g[kPack], up[kPack], dh[kPack];
     load_pack(gate, g, at.n, at.whole);
-    load_pack(gate + width, up, at.n, at.whole);
+    load_pack(gate + a.d_out.cols, up, at.n, at.whole);
     load_pack(row_of<T>(a.d_out, row) + col, dh, at.n, at.whole);
+    apply(g, up, dh, d);
+    keep(row, col, at, d);
+  }
+  __device__ static void apply(const float (&g)[kPack], const float (&up)[kPack], const float (&dh)[kPack],
+                               float (&d)[2][kPack]) {
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
       float value, slope;
       A::both(g[i], value, slope);
-      d[0][i] = rounded_to<T>(dh[i] * up[i] * slope);
-      d[1][i] = rounded_to<T>(dh[i] * value);
+      d[0][i] = dh[i] * up[i] * slope;
+      d[1][i] = dh[i] * value;
     }
+    round_pack<T>(d[0]);
+    round_pack<T>(d[1]);
+  }
+  __device__ void keep(std::int64_t row, std::int64_t col, PackAt at, const float (&d)[2][kPack]) const {
     if (!a.d_gate_up.data) return;
     T* to = row_of<T>(a.d_gate_up, row) + col;
     store_pack(to, d[0], at.n, at.whole);
-    store_pack(to + width, d[1], at.n, at.whole);
+    store_pack(to + a.d_out.cols, d[1], at.n, at.whole);
   }
 };
 

@@ -9,7 +9,16 @@ namespace {
 template <typename T>
 struct Loaded {
   static constexpr int outputs = 1;
+  using Raw = RawPack<T>;
   ConstMatrix x;
+  __device__ Raw load(std::int64_t row, std::int64_t col) const {
+    Raw raw;
+    raw.load(row_of<T>(x, row) + col);
+    return raw;
+  }
+  __device__ void compute(std::int64_t, std::int64_t, const Raw& raw, float (&y)[1][kPack]) const {
+    raw.get(y[0]);
+  }
   __device__ void operator()(std::int64_t row, std::int64_t col, PackAt at, float (&y)[1][kPack]) const {
     load_pack(row_of<T>(x, row) + col, y[0], at.n, at.whole);
   }
@@ -17,23 +26,61 @@ struct Loaded {
 
 constexpr int kAmaxThreads = 256;
 
+// A block takes rows, a thread packs of them, four at a time, so that loads are under way together.
 template <typename T>
-__global__ void amax_kernel(ConstMatrix x, float* amax, bool vector) {
+__global__ void __launch_bounds__(kAmaxThreads) amax_kernel(ConstMatrix x, float* amax, bool vector) {
   __shared__ unsigned shared[kWarp];
-  const std::int64_t row_packs = (x.cols + kPack - 1) / kPack;
-  const std::int64_t packs_in_all = x.rows * row_packs;
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  constexpr int at_once = 4;
   unsigned most = 0;
-  for (std::int64_t p = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x; p < packs_in_all;
-       p += stride) {
-    const std::int64_t row = p / row_packs, col = p % row_packs * kPack;
-    const PackAt at = pack_at(col, x.cols, vector);
-    float y[kPack];
-    load_pack(row_of<T>(x, row) + col, y, at.n, at.whole);
-    raise_most(y, at.n, most);
+  for (std::int64_t row = blockIdx.x; row < x.rows; row += gridDim.x) {
+    const T* from = row_of<T>(x, row);
+    for (std::int64_t col0 = threadIdx.x * kPack; col0 < x.cols; col0 += at_once * kAmaxThreads * kPack) {
+      float y[at_once][kPack] = {};
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) {
+        const std::int64_t col = col0 + static_cast<std::int64_t>(i) * kAmaxThreads * kPack;
+        const PackAt at = pack_at(col, x.cols, vector);
+        if (at.n > 0) load_pack(from + col, y[i], at.n, at.whole);
+      }
+#pragma unroll
+      for (int i = 0; i < at_once; ++i) raise_most(y[i], kPack, most);
+    }
   }
   most = block_reduce(most, shared, Max{});
   if (threadIdx.x == 0) raise_amax(amax, most);
+}
+
+// Whole tiles of kTallRows rows and twice kTile columns: a thread turns four rows of 16 bytes.
+__global__ void __launch_bounds__(kTileThreads) tall_transpose_kernel(TransposeArgs a) {
+  __shared__ __align__(16) TallTile tile[2];
+  const auto across = static_cast<unsigned>(a.cols / (2 * kTile));
+  const std::int64_t row0 = static_cast<std::int64_t>(blockIdx.x / across) * kTallRows;
+  const std::int64_t col0 = static_cast<std::int64_t>(blockIdx.x % across) * (2 * kTile);
+  // Eight threads take 128 bytes of a row; a thread's 16 bytes are two packs of one tile.
+  const int part = static_cast<int>(threadIdx.x) % 8, group = static_cast<int>(threadIdx.x) / 8;
+  const std::int64_t row = row0 + group * kTallGroup;
+  uint4 bytes[kTallGroup] = {};
+#pragma unroll
+  for (int i = 0; i < kTallGroup; ++i) {
+    if (row + i < a.rows) {
+      bytes[i] = *reinterpret_cast<const uint4*>(a.from + (row + i) * a.cols + col0 + part * 16);
+    }
+  }
+  TallTile& mine = tile[part / 4];
+  const int pack = part % 4 * 2;
+  mine.put({{bytes[0].x, bytes[0].y},
+            {bytes[1].x, bytes[1].y},
+            {bytes[2].x, bytes[2].y},
+            {bytes[3].x, bytes[3].y}},
+           pack, group);
+  mine.put({{bytes[0].z, bytes[0].w},
+            {bytes[1].z, bytes[1].w},
+            {bytes[2].z, bytes[2].w},
+            {bytes[3].z, bytes[3].w}},
+           pack + 1, group);
+  __syncthreads();
+  tile[0].write(a.to, a.rows, row0, col0);
+  tile[1].write(a.to, a.rows, row0, col0 + kTile);
 }
 
 __global__ void __launch_bounds__(kTileThreads)
@@ -120,12 +167,11 @@ void quantize(Stream& stream, const QuantizeArgs& a) {
 }
 
 void amax(Stream& stream, const AmaxArgs& a) {
-  const std::int64_t packs_in_all = a.x.rows * ceil_div(a.x.cols, kPack);
-  if (packs_in_all == 0) return;
+  if (a.x.rows * a.x.cols == 0) return;
   with_type(a.x.dtype, [&](auto type) {
     amax_kernel<decltype(type)>
-        <<<grid_of(stream, packs_in_all, kAmaxThreads), kAmaxThreads, 0, octet::cuda::native(stream)>>>(
-            a.x, a.amax, packs(a.x));
+        <<<grid_of(stream, a.x.rows, 1), kAmaxThreads, 0, octet::cuda::native(stream)>>>(a.x, a.amax,
+                                                                                         packs(a.x));
   });
   octet::cuda::check_launch("amax");
 }
@@ -135,6 +181,12 @@ void transpose(Stream& stream, const TransposeArgs& a) {
   if (tiles == 0) return;
   const bool from_vector = a.cols % 16 == 0 && reinterpret_cast<std::uintptr_t>(a.from) % 16 == 0;
   const bool to_vector = a.rows % 16 == 0 && reinterpret_cast<std::uintptr_t>(a.to) % 16 == 0;
+  if (from_vector && to_vector && a.cols % (2 * kTile) == 0) {
+    const auto grid = static_cast<unsigned>(ceil_div(a.rows, kTallRows) * (a.cols / (2 * kTile)));
+    tall_transpose_kernel<<<grid, kTileThreads, 0, octet::cuda::native(stream)>>>(a);
+    octet::cuda::check_launch("transpose");
+    return;
+  }
   transpose_kernel<<<static_cast<unsigned>(tiles), kTileThreads, 0, octet::cuda::native(stream)>>>(
       a, from_vector, to_vector);
   octet::cuda::check_launch("transpose");

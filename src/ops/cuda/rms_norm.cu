@@ -22,18 +22,23 @@ RowShape row_shape(std::int64_t cols) {
   shape.threads = static_cast<int>(ceil_div(ceil_div(packs_in_row, shape.packs), kWarp)) * kWarp;
   return shape;
 }
-/// Calls f(std::integral_constant) with the number of packs of a thread.
+/// Calls f(packs, whole) with integral constants: the packs of a thread, and whether rows are fetched ahead,
+/// for which many packs would take too many registers.
 template <typename F>
-void with_packs(int packs, F f) {
+void with_packs(int packs, bool whole, F f) {
+  const auto call = [&](auto count) {
+    if (whole) return f(count, std::true_type{});
+    f(count, std::false_type{});
+  };
   switch (packs) {
     case 1:
-      return f(std::integral_constant<int, 1>{});
+      return call(std::integral_constant<int, 1>{});
     case 2:
-      return f(std::integral_constant<int, 2>{});
+      return call(std::integral_constant<int, 2>{});
     case 4:
-      return f(std::integral_constant<int, 4>{});
+      return f(std::integral_constant<int, 4>{}, std::false_type{});
     default:
-      return f(std::integral_constant<int, 8>{});
+      return f(std::integral_constant<int, 8>{}, std::false_type{});
   }
 }
 
@@ -42,7 +47,34 @@ struct Vector {
   bool weight = false;  ///< packs of the weight do
 };
 
+/// The packs of a thread's columns in some rows, as they lie in memory: fetched a row ahead, so that a block
+/// does not wait for memory and for its own sums one after the other.
 template <typename T, int kPacks>
+struct RowAhead {
+  RawPack<T> pack[kPacks];
+  template <typename M>
+  __device__ void fetch(const M& m, std::int64_t row) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const std::int64_t col = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * kPack;
+      if (col < m.cols) pack[p].load(row_of<T>(m, row) + col);
+    }
+  }
+};
+
+/// Where a kernel finds a pack of a row: fetched ahead when all packs are whole, else in memory.
+template <typename T, int kPacks, bool whole, typename M>
+__device__ inline void take(const RowAhead<T, kPacks>& ahead, const M& m, std::int64_t row, int p,
+                            std::int64_t col, const PackAt& at, float (&x)[kPack]) {
+  if constexpr (whole) {
+    ahead.pack[p].get(x);
+  } else {
+    load_pack(static_cast<const T*>(row_of<T>(m, row) + col), x, at.n, at.whole);
+  }
+}
+
+/// whole: all packs of all matrices are full and on their boundaries.
+template <typename T, int kPacks, bool whole>
 __global__ void __launch_bounds__(kMaxThreads) norm_kernel(RmsNormArgs a, Fp8Out fp8, Vector vector) {
   __shared__ float sums[kWarp];
   __shared__ unsigned mosts[kWarp];
@@ -50,6 +82,13 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(RmsNormArgs a, Fp8Out
   const float one = a.one_plus_weight ? 1.0f : 0.0f;
   const float scale = scale_of(fp8);
   unsigned most = 0;
+  RowAhead<T, kPacks> residual, delta;
+  const auto fetch = [&](std::int64_t row) {
+    if (!whole || row >= a.residual.rows) return;
+    residual.fetch(a.residual, row);
+    if (a.delta.data) delta.fetch(a.delta, row);
+  };
+  fetch(blockIdx.x);
   for (std::int64_t row = blockIdx.x; row < a.residual.rows; row += gridDim.x) {
     float x[kPacks][kPack];
     float squares = 0;
@@ -58,13 +97,21 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(RmsNormArgs a, Fp8Out
       const std::int64_t col = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * kPack;
       if (col >= hidden) continue;
       const PackAt at = pack_at(col, hidden, vector.rows);
-      load_pack(row_of<T>(a.residual, row) + col, x[p], at.n, at.whole);
+      take<T, kPacks, whole>(residual, a.residual, row, p, col, at, x[p]);
       if (a.delta.data) {
-        float delta[kPack];
-        load_pack(row_of<T>(a.delta, row) + col, delta, at.n, at.whole);
+        float more[kPack];
+        take<T, kPacks, whole>(delta, a.delta, row, p, col, at, more);
 #pragma unroll
-        for (int i = 0; i < kPack; ++i) x[p][i] = rounded_to<T>(x[p][i] + delta[i]);
+        for (int i = 0; i < kPack; ++i) x[p][i] += more[i];
+        round_pack<T>(x[p]);
       }
+    }
+    fetch(row + gridDim.x);
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const std::int64_t col = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * kPack;
+      if (col >= hidden) continue;
+      const PackAt at = pack_at(col, hidden, vector.rows);
       if (a.sum.data) store_pack(row_of<T>(a.sum, row) + col, x[p], at.n, at.whole);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) squares += x[p][i] * x[p][i];
@@ -81,7 +128,8 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(RmsNormArgs a, Fp8Out
       load_pack(a.weight + col, w, at.n, vector.weight && at.n == kPack);
       float y[kPack];
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) y[i] = rounded_to<T>(x[p][i] * rstd * (one + w[i]));
+      for (int i = 0; i < kPack; ++i) y[i] = x[p][i] * rstd * (one + w[i]);
+      round_pack<T>(y);
       if (a.out.data) store_pack(row_of<T>(a.out, row) + col, y, at.n, at.whole);
       take_pack(fp8, y, scale, row, col, at.n, most);
     }
@@ -90,7 +138,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(RmsNormArgs a, Fp8Out
 }
 
 // A block owns `block` rows and sums their part of d_weight in row order.
-template <typename T, int kPacks>
+template <typename T, int kPacks, bool whole>
 __global__ void __launch_bounds__(kMaxThreads)
     norm_backward_kernel(RmsNormBackwardArgs a, std::int64_t block, Fp8Out fp8, Vector vector) {
   __shared__ float sums[kWarp];
@@ -102,8 +150,19 @@ __global__ void __launch_bounds__(kMaxThreads)
   float d_weight[kPacks][kPack] = {};
   const std::int64_t first = blockIdx.x * block;
   const std::int64_t end = first + block < a.dy.rows ? first + block : a.dy.rows;
+  RowAhead<T, kPacks> dy, x, residual;
+  const auto fetch = [&](std::int64_t row) {
+    if (!whole || row >= end) return;
+    dy.fetch(a.dy, row);
+    x.fetch(a.x, row);
+    if (a.accumulate) residual.fetch(a.d_residual, row);
+  };
+  fetch(first);
+  float next_rstd = first < end ? a.rstd[first] : 0.0f;
   for (std::int64_t row = first; row < end; ++row) {
-    const float rstd = a.rstd[row];
+    const float rstd = next_rstd;
+    if (row + 1 < end) next_rstd = a.rstd[row + 1];
+    RowAhead<T, kPacks> before = residual;
     float dyw[kPacks][kPack];
     float xhat[kPacks][kPack];
     float dot = 0;
@@ -113,8 +172,8 @@ __global__ void __launch_bounds__(kMaxThreads)
       if (col >= hidden) continue;
       const PackAt at = pack_at(col, hidden, vector.rows);
       float w[kPack];
-      load_pack(row_of<T>(a.dy, row) + col, dyw[p], at.n, at.whole);
-      load_pack(row_of<T>(a.x, row) + col, xhat[p], at.n, at.whole);
+      take<T, kPacks, whole>(dy, a.dy, row, p, col, at, dyw[p]);
+      take<T, kPacks, whole>(x, a.x, row, p, col, at, xhat[p]);
       load_pack(a.weight + col, w, at.n, vector.weight && at.n == kPack);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
@@ -124,6 +183,7 @@ __global__ void __launch_bounds__(kMaxThreads)
         dot += dyw[p][i] * xhat[p][i];
       }
     }
+    fetch(row + 1);
     const float mean = __fdiv_rn(block_reduce(dot, sums, Plus{}), static_cast<float>(hidden));
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
@@ -132,14 +192,14 @@ __global__ void __launch_bounds__(kMaxThreads)
       const PackAt at = pack_at(col, hidden, vector.rows);
       T* to = row_of<T>(a.d_residual, row) + col;
       float d[kPack];
-      float before[kPack] = {};
-      if (a.accumulate) load_pack(static_cast<const T*>(to), before, at.n, at.whole);
+      float there[kPack] = {};
+      if (a.accumulate) take<T, kPacks, whole>(before, a.d_residual, row, p, col, at, there);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
         d[i] = rstd * (dyw[p][i] - xhat[p][i] * mean);
-        if (a.accumulate) d[i] += before[i];
-        d[i] = rounded_to<T>(d[i]);
+        if (a.accumulate) d[i] += there[i];
       }
+      round_pack<T>(d);
       store_pack(to, d, at.n, at.whole);
       take_pack(fp8, d, scale, row, col, at.n, most);
     }
@@ -173,10 +233,12 @@ void rms_norm(Stream& stream, const RmsNormArgs& a) {
   const Vector vector{.rows = packs(a.residual) && packs(a.delta) && packs(a.sum) && packs(a.out),
                       .weight = packs(a.weight)};
   const unsigned grid = grid_of(stream, a.residual.rows, 1, 2048 / shape.threads);
+  const bool whole = vector.rows && a.residual.cols % kPack == 0;
   with_type(a.residual.dtype, [&](auto type) {
-    with_packs(shape.packs, [&](auto packs_each) {
-      norm_kernel<decltype(type), packs_each.value><<<grid, shape.threads, 0, octet::cuda::native(stream)>>>(
-          a, fp8_out(a.quantize, a.residual.rows, a.residual.cols), vector);
+    with_packs(shape.packs, whole, [&](auto packs_each, auto ahead) {
+      norm_kernel<decltype(type), packs_each.value, ahead.value>
+          <<<grid, shape.threads, 0, octet::cuda::native(stream)>>>(
+              a, fp8_out(a.quantize, a.residual.rows, a.residual.cols), vector);
     });
   });
   octet::cuda::check_launch("rms_norm");
@@ -188,11 +250,12 @@ void rms_norm_backward(Stream& stream, const RmsNormBackwardArgs& a) {
   if (rows == 0) return;
   const RowShape shape = row_shape(hidden);
   const Vector vector{.rows = packs(a.dy) && packs(a.x) && packs(a.d_residual), .weight = packs(a.weight)};
+  const bool whole = vector.rows && hidden % kPack == 0;
   const std::int64_t block = rms_norm_backward_block(rows);
   const std::int64_t blocks = ceil_div(rows, block);
   with_type(a.dy.dtype, [&](auto type) {
-    with_packs(shape.packs, [&](auto packs_each) {
-      norm_backward_kernel<decltype(type), packs_each.value>
+    with_packs(shape.packs, whole, [&](auto packs_each, auto ahead) {
+      norm_backward_kernel<decltype(type), packs_each.value, ahead.value>
           <<<static_cast<unsigned>(blocks), shape.threads, 0, octet::cuda::native(stream)>>>(
               a, block, fp8_out(a.quantize, rows, hidden), vector);
     });

@@ -17,37 +17,43 @@ __global__ void rope_table_kernel(RopeTableArgs a) {
   }
 }
 
-// A thread rotates a pack of one head's first half with its partners in the second.
+// A thread rotates a pack of one head's first half with its partners in the second. A block takes rows, so
+// that only 32-bit numbers are divided.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) rope_kernel(RopeArgs a, bool vector) {
   const std::int64_t half = a.heads.head_dim / 2;
-  const std::int64_t heads = a.heads.q_heads + a.heads.kv_heads;
-  const std::int64_t half_packs = (half + kPack - 1) / kPack;
-  const std::int64_t count = a.qkv.rows * heads * half_packs;
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  const auto heads = static_cast<unsigned>(a.heads.q_heads + a.heads.kv_heads);
+  const auto half_packs = static_cast<unsigned>((half + kPack - 1) / kPack);
+  const unsigned in_row = heads * half_packs;
+  const unsigned rows_at_once = in_row < kThreads ? kThreads / in_row : 1;
+  const unsigned mine = in_row < kThreads ? threadIdx.x / in_row : 0;
+  const unsigned first = in_row < kThreads ? threadIdx.x % in_row : threadIdx.x;
   const float sign = a.inverse ? -1.0f : 1.0f;
-  for (std::int64_t p = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x; p < count;
-       p += stride) {
-    const std::int64_t col = p % half_packs * kPack;
-    const std::int64_t head = p / half_packs % heads, row = p / half_packs / heads;
-    const PackAt at = pack_at(col, half, vector);
-    const std::int64_t place = a.positions[row] * half + col;
-    T* first = row_of<T>(a.qkv, row) + head * a.heads.head_dim + col;
-    float x[kPack], y[kPack], c[kPack], s[kPack];
-    load_pack(static_cast<const T*>(first), x, at.n, at.whole);
-    load_pack(static_cast<const T*>(first + half), y, at.n, at.whole);
-    load_pack(a.cosine + place, c, at.n, at.whole);
-    load_pack(a.sine + place, s, at.n, at.whole);
-    float u[kPack], v[kPack];
+  if (mine >= rows_at_once) return;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * rows_at_once;
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows_at_once + mine; row < a.qkv.rows;
+       row += stride)
+    for (unsigned p = first; p < in_row; p += kThreads) {
+      const std::int64_t col = static_cast<std::int64_t>(p % half_packs) * kPack;
+      const std::int64_t head = p / half_packs;
+      const PackAt at = pack_at(col, half, vector);
+      const std::int64_t place = a.positions[row] * half + col;
+      T* first = row_of<T>(a.qkv, row) + head * a.heads.head_dim + col;
+      float x[kPack], y[kPack], c[kPack], s[kPack];
+      load_pack(static_cast<const T*>(first), x, at.n, at.whole);
+      load_pack(static_cast<const T*>(first + half), y, at.n, at.whole);
+      load_pack(a.cosine + place, c, at.n, at.whole);
+      load_pack(a.sine + place, s, at.n, at.whole);
+      float u[kPack], v[kPack];
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) {
-      s[i] *= sign;
-      u[i] = x[i] * c[i] - y[i] * s[i];
-      v[i] = y[i] * c[i] + x[i] * s[i];
+      for (int i = 0; i < kPack; ++i) {
+        s[i] *= sign;
+        u[i] = x[i] * c[i] - y[i] * s[i];
+        v[i] = y[i] * c[i] + x[i] * s[i];
+      }
+      store_pack(first, u, at.n, at.whole);
+      store_pack(first + half, v, at.n, at.whole);
     }
-    store_pack(first, u, at.n, at.whole);
-    store_pack(first + half, v, at.n, at.whole);
-  }
 }
 
 /// Columns of a strip: a tile is a strip of a head's first half beside its partner in the second half (of

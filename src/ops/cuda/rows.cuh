@@ -74,9 +74,37 @@ __device__ inline __half from_float<__half>(float x) {
   }
   return __float2half_rn(x);
 }
+/// What kernels that compute use: any NaN becomes the one NaN of the instruction. (from_float keeps more of
+/// it, as the CPU side does where it only converts.)
+template <typename T>
+__device__ inline T narrow(float x);
+template <>
+__device__ inline float narrow<float>(float x) {
+  return x;
+}
+template <>
+__device__ inline __nv_bfloat16 narrow<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+template <>
+__device__ inline __half narrow<__half>(float x) {
+  return from_float<__half>(x);
+}
 template <typename T>
 __device__ inline float rounded_to(float x) {
-  return to_float(from_float<T>(x));
+  return to_float(narrow<T>(x));
+}
+/// A pack rounded in place, two elements an instruction.
+template <typename T>
+__device__ inline void round_pack(float (&x)[8]) {
+  if constexpr (sizeof(T) == 2) {
+#pragma unroll
+    for (int i = 0; i < 8; i += 2) {
+      const __nv_bfloat162 both = __floats2bfloat162_rn(x[i], x[i + 1]);
+      x[i] = __low2float(both);
+      x[i + 1] = __high2float(both);
+    }
+  }
 }
 
 /// Calls f(T{}) with the element type of a compute dtype (checked before: f32 or bf16).
@@ -127,16 +155,32 @@ __device__ inline void store_pack(T* to, const float (&x)[kPack], int n, bool wh
     alignas(16) T raw[kPack];
     constexpr int words = static_cast<int>(sizeof(raw) / 16);
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) raw[i] = from_float<T>(x[i]);
+    for (int i = 0; i < kPack; ++i) raw[i] = narrow<T>(x[i]);
 #pragma unroll
     for (int w = 0; w < words; ++w) reinterpret_cast<uint4*>(to)[w] = reinterpret_cast<const uint4*>(raw)[w];
   } else {
 #pragma unroll
     for (int i = 0; i < kPack; ++i) {
-      if (i < n) to[i] = from_float<T>(x[i]);
+      if (i < n) to[i] = narrow<T>(x[i]);
     }
   }
 }
+
+/// A pack as it lies in memory, so that loads can be under way before they are used.
+template <typename T>
+struct RawPack {
+  static constexpr int words = static_cast<int>(sizeof(T) * kPack / 16);
+  uint4 word[words];
+  __device__ void load(const T* x) {
+#pragma unroll
+    for (int w = 0; w < words; ++w) word[w] = reinterpret_cast<const uint4*>(x)[w];
+  }
+  __device__ void get(float (&to)[kPack]) const {
+    const T* raw = reinterpret_cast<const T*>(word);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) to[i] = to_float(raw[i]);
+  }
+};
 
 /// What a pack's place in a row says: how many elements it has, and whether it moves as a whole.
 struct PackAt {

@@ -93,11 +93,116 @@ __global__ void __launch_bounds__(kTileThreads) tile_kernel(F f, TileOut out, bo
   }
 }
 
+// --- tall tiles ------------------------------------------------------------------------------------------
+// Where rows and columns are whole tiles, a thread owns four rows of a pack: its loads are under way
+// together, and its bytes are turned in registers, four at a time, before they meet others' in shared memory.
+
+inline constexpr int kTallRows = 128;
+inline constexpr int kTallGroup = 4;  ///< rows of a thread
+static_assert(kTallRows / kTallGroup * (kTile / kPack) == kTileThreads);
+
+/// Words of four bytes, one of each row, from four rows of four bytes.
+__device__ inline void turn_bytes(const unsigned (&row)[4], unsigned (&column)[4]) {
+  const unsigned a = __byte_perm(row[0], row[1], 0x5140), b = __byte_perm(row[2], row[3], 0x5140);
+  const unsigned c = __byte_perm(row[0], row[1], 0x7362), d = __byte_perm(row[2], row[3], 0x7362);
+  column[0] = __byte_perm(a, b, 0x5410);
+  column[1] = __byte_perm(a, b, 0x7632);
+  column[2] = __byte_perm(c, d, 0x5410);
+  column[3] = __byte_perm(c, d, 0x7632);
+}
+
+/// A turned tile of kTallRows rows in shared memory: a word holds four rows of a column. Words of a column
+/// are permuted by the column's pack, so that neither writing nor reading meets in one bank.
+struct TallTile {
+  unsigned word[kTile][kTallRows / kTallGroup];
+  /// codes: four rows of the pack of columns `pack`, rows from 4 * group on.
+  __device__ void put(const uint2 (&codes)[kTallGroup], int pack, int group) {
+    unsigned column[4];
+    turn_bytes({codes[0].x, codes[1].x, codes[2].x, codes[3].x}, column);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) word[pack * kPack + k][group ^ (pack * 4)] = column[k];
+    turn_bytes({codes[0].y, codes[1].y, codes[2].y, codes[3].y}, column);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) word[pack * kPack + 4 + k][group ^ (pack * 4)] = column[k];
+  }
+  /// Writes the tile; `rows` is a multiple of 16, each column begins on a 16-byte boundary.
+  __device__ void write(std::uint8_t* transposed, std::int64_t rows, std::int64_t row0,
+                        std::int64_t col0) const {
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const int i = static_cast<int>(threadIdx.x) + part * kTileThreads;
+      const int q = i % 8, c = i / 8;
+      if (row0 + q * 16 >= rows) continue;
+      const uint4 v = *reinterpret_cast<const uint4*>(&word[c][(q ^ (c / kPack)) * 4]);
+      *reinterpret_cast<uint4*>(transposed + (col0 + c) * rows + row0 + q * 16) = v;
+    }
+  }
+};
+
+/// As tile_kernel, for an F that also loads and computes in two steps: `load(row, col)` gives a Raw pack,
+/// `compute(row, col, raw, y)` does what the call operator does for a whole pack.
+template <typename F, bool e4m3>
+__global__ void __launch_bounds__(kTileThreads, 2) tall_kernel(F f, TileOut out) {
+  __shared__ __align__(16) TallTile tile[F::outputs];
+  __shared__ unsigned shared[kWarp];
+  const auto across = static_cast<unsigned>(out.cols / kTile);
+  const std::int64_t row0 = static_cast<std::int64_t>(blockIdx.x / across) * kTallRows;
+  const std::int64_t col0 = static_cast<std::int64_t>(blockIdx.x % across) * kTile;
+  const int pack = static_cast<int>(threadIdx.x) % (kTile / kPack);
+  const int group = static_cast<int>(threadIdx.x) / (kTile / kPack);
+  const std::int64_t row = row0 + group * kTallGroup, col = col0 + pack * kPack;
+  const bool copies = out.fp8.row || out.transposed;
+  const float scale = copies ? *out.fp8.scale : 1.0f;
+  typename F::Raw raw[kTallGroup];
+#pragma unroll
+  for (int i = 0; i < kTallGroup; ++i) {
+    if (row + i < out.rows) raw[i] = f.load(row + i, col);
+  }
+  unsigned most = 0;
+  uint2 codes[F::outputs][kTallGroup] = {};
+#pragma unroll
+  for (int i = 0; i < kTallGroup; ++i) {
+    if (row + i >= out.rows) continue;
+    float y[F::outputs][kPack];
+    f.compute(row + i, col, raw[i], y);
+#pragma unroll
+    for (int j = 0; j < F::outputs; ++j) {
+      if (out.fp8.amax) raise_most(y[j], kPack, most);
+      if (!copies) continue;
+      codes[j][i] = to_fp8_pack(y[j], scale, e4m3);
+      if (out.fp8.row) {
+        *reinterpret_cast<uint2*>(out.fp8.row + (row + i) * out.fp8.cols + j * out.cols + col) = codes[j][i];
+      }
+    }
+  }
+  finish_amax(out.fp8, most, shared);
+  if (!out.transposed) return;
+#pragma unroll
+  for (int j = 0; j < F::outputs; ++j) tile[j].put(codes[j], pack, group);
+  __syncthreads();
+#pragma unroll
+  for (int j = 0; j < F::outputs; ++j) {
+    tile[j].write(out.transposed + j * out.cols * out.rows, out.rows, row0, col0);
+  }
+}
+
 template <typename F>
 void launch_tiles(Stream& stream, const F& f, const TileOut& out, bool vector, const char* op) {
   const std::int64_t tiles = ceil_div(out.rows, kTile) * ceil_div(out.cols, kTile);
   if (tiles == 0) return;
-  tile_kernel<<<static_cast<unsigned>(tiles), kTileThreads, 0, octet::cuda::native(stream)>>>(f, out, vector);
+  cudaStream_t queue = octet::cuda::native(stream);
+  const bool tall = vector && out.cols % kTile == 0 && (!out.fp8.row || out.fp8.vector) &&
+                    (!out.transposed || out.transposed_vector);
+  if (tall) {
+    const auto grid = static_cast<unsigned>(ceil_div(out.rows, kTallRows) * (out.cols / kTile));
+    if (out.fp8.e4m3) {
+      tall_kernel<F, true><<<grid, kTileThreads, 0, queue>>>(f, out);
+    } else {
+      tall_kernel<F, false><<<grid, kTileThreads, 0, queue>>>(f, out);
+    }
+  } else {
+    tile_kernel<<<static_cast<unsigned>(tiles), kTileThreads, 0, queue>>>(f, out, vector);
+  }
   octet::cuda::check_launch(op);
 }
 
