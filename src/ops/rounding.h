@@ -16,16 +16,33 @@ enum class Rounded : std::uint32_t { master = 0, exp_avg = 1, exp_avg_sq = 2 };
 /// (i even) or the upper half of word i / 2.
 inline constexpr std::int64_t kNoiseGroup = 8;
 
+/// The numbers that noise of a group in one step is made of.
+[[gnu::always_inline]] constexpr std::array<std::uint32_t, 4> noise_source(std::uint64_t key,
+                                                                           std::uint32_t tensor,
+                                                                           std::int64_t group) {
+  const auto index = static_cast<std::uint64_t>(group);
+  return philox_rounds<7>(static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32), tensor,
+                          static_cast<std::uint32_t>(RandomUse::rounding), static_cast<std::uint32_t>(key),
+                          static_cast<std::uint32_t>(key >> 32));
+}
+
+/// 16 bits of noise of one state from 16 bits of the source: an invertible map, so that each state's noise is
+/// as uniform as the source, and another one for each state, so that a parameter's states are not rounded
+/// alike.
+[[gnu::always_inline]] constexpr std::uint32_t noise_of(Rounded what, std::uint32_t source) {
+  if (what == Rounded::exp_avg) return (source * 0x9E37u + 0x3C6Eu) & 0xFFFFu;
+  if (what == Rounded::exp_avg_sq) return (source * 0x6A6Du + 0x7F4Au) & 0xFFFFu;
+  return source & 0xFFFFu;
+}
+
 /// Noise of elements [kNoiseGroup * group, …) of a tensor in one step.
 [[gnu::always_inline]] constexpr std::array<std::uint32_t, 4> rounding_noise(std::uint64_t key,
                                                                              std::uint32_t tensor,
                                                                              Rounded what,
                                                                              std::int64_t group) {
-  const auto index = static_cast<std::uint64_t>(group);
-  return philox_rounds<7>(static_cast<std::uint32_t>(index), static_cast<std::uint32_t>(index >> 32),
-                          tensor * 4u + static_cast<std::uint32_t>(what),
-                          static_cast<std::uint32_t>(RandomUse::rounding), static_cast<std::uint32_t>(key),
-                          static_cast<std::uint32_t>(key >> 32));
+  std::array<std::uint32_t, 4> words = noise_source(key, tensor, group);
+  for (std::uint32_t& word : words) word = noise_of(what, word) | noise_of(what, word >> 16) << 16;
+  return words;
 }
 
 /// bf16 bits of x, rounded away from zero with the probability of what is cut off. Infinities stay, NaN stays

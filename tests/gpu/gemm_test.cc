@@ -108,7 +108,7 @@ void expect_product(const Case& c, const Inputs& in, const Outcome& got) {
       const bool twice = c.d == DType::bf16 && (c.bias || c.accumulate);
       const double parts = std::abs(sum * scale) + (c.bias ? std::abs(in.bias[j]) : 0.0) +
                            (c.accumulate ? std::abs(in.before[at]) : 0.0);
-      const double bias = twice ? parts / 256 : 0;
+      const double bias = twice ? parts / 200 : 0;
       const double tolerance = std::sqrt(size) * scale * unit * (6 + std::sqrt(static_cast<double>(c.k))) +
                                1e-6 + bias + std::abs(want) * rounded;
       const double error = std::isfinite(got.d[at]) ? std::abs(got.d[at] - want) / tolerance : INFINITY;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <memory>
@@ -20,7 +21,7 @@ namespace octet::ops::cuda {
 
 namespace {
 
-constexpr int kCandidates = 8;
+constexpr int kCandidates = 10;
 
 /// The functions of libcublasLt.
 struct Functions {
@@ -211,25 +212,24 @@ bool capturing(cudaStream_t stream) {
   return status != cudaStreamCaptureStatusNone;
 }
 
-/// Milliseconds of one run after a first one; infinite when the library refuses.
+/// Milliseconds of `runs` runs one behind the other; infinite when the library refuses.
 float time_of(const Call& call, cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
-              cudaStream_t stream) {
-  constexpr int runs = 3;
-  if (call.run(handle, algorithm, stream) != CUBLAS_STATUS_SUCCESS) {
-    return std::numeric_limits<float>::infinity();
-  }
+              cudaStream_t stream, int runs) {
   cudaEvent_t begin = nullptr, end = nullptr;
   octet::cuda::check(cudaEventCreate(&begin), "timing a product");
   octet::cuda::check(cudaEventCreate(&end), "timing a product");
   octet::cuda::check(cudaEventRecord(begin, stream), "timing a product");
-  for (int i = 0; i < runs; ++i) call.run(handle, algorithm, stream);
+  cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+  for (int i = 0; i < runs && status == CUBLAS_STATUS_SUCCESS; ++i) {
+    status = call.run(handle, algorithm, stream);
+  }
   octet::cuda::check(cudaEventRecord(end, stream), "timing a product");
   octet::cuda::check(cudaEventSynchronize(end), "timing a product");
   float time = 0.0f;
   octet::cuda::check(cudaEventElapsedTime(&time, begin, end), "timing a product");
   cudaEventDestroy(begin);
   cudaEventDestroy(end);
-  return time / runs;
+  return status == CUBLAS_STATUS_SUCCESS ? time : std::numeric_limits<float>::infinity();
 }
 
 /// What algorithms depend on.
@@ -280,20 +280,31 @@ class Library {
   }
 
  private:
-  /// Leaves D written.
+  /// Leaves D written. Candidates take turns, each for some milliseconds at a time: a large product draws so
+  /// much power that the GPU lowers its clock, and what is fastest then is not what is fastest on a cold one.
   Choice fastest(const Call& call, cudaStream_t stream, const LibraryProduct& p) {
+    constexpr float turn = 6.0f;  // milliseconds
+    constexpr int turns = 3, most_runs = 24;
     const std::vector<cublasLtMatmulAlgo_t> candidates = call.candidates(handle_);
-    Choice best{.algorithm = candidates.front(), .timed = true};
-    float shortest = std::numeric_limits<float>::infinity();
+    std::vector<int> runs;
     for (const auto& candidate : candidates) {
-      const float time = time_of(call, handle_, candidate, stream);
-      if (time < shortest) {
-        shortest = time;
-        best.algorithm = candidate;
+      time_of(call, handle_, candidate, stream, 1);  // loads its code
+      const float once = time_of(call, handle_, candidate, stream, 1);
+      runs.push_back(
+          std::isfinite(once) ? std::clamp(static_cast<int>(turn / std::max(once, 1e-3f)), 1, most_runs) : 0);
+    }
+    std::vector<float> times(candidates.size(), 0.0f);
+    for (int round = 0; round < turns; ++round) {
+      for (std::size_t i = 0; i < candidates.size(); ++i) {
+        times[i] += runs[i] == 0 ? std::numeric_limits<float>::infinity()
+                                 : time_of(call, handle_, candidates[i], stream, runs[i]) /
+                                       static_cast<float>(runs[i]);
       }
     }
-    require(call.run(handle_, best.algorithm, stream), "multiplying", p);
-    return best;
+    const auto best = std::min_element(times.begin(), times.end()) - times.begin();
+    const Choice choice{.algorithm = candidates[static_cast<std::size_t>(best)], .timed = true};
+    require(call.run(handle_, choice.algorithm, stream), "multiplying", p);
+    return choice;
   }
   /// Some combinations are refused only when they are run.
   Choice first_that_runs(const Call& call, cudaStream_t stream, const LibraryProduct& p) {

@@ -167,16 +167,15 @@ struct Update {
 
 /// The noise of a pack, by element.
 struct Noise {
-  std::array<std::uint32_t, 4> words;
+  const std::array<std::uint32_t, 4>& words;
+  Rounded what;
   __device__ std::uint32_t operator[](int i) const {
-    return i % 2 == 0 ? words[i / 2] & 0xFFFFu : words[i / 2] >> 16;
+    return noise_of(what, i % 2 == 0 ? words[i / 2] : words[i / 2] >> 16);
   }
 };
 struct NoiseOf {
-  std::uint64_t key;
-  std::uint32_t tensor;
-  std::int64_t group;
-  __device__ Noise operator()(Rounded what) const { return {rounding_noise(key, tensor, what, group)}; }
+  std::array<std::uint32_t, 4> words;
+  __device__ Noise operator()(Rounded what) const { return {words, what}; }
 };
 
 /// A storage format of one state: load gives a pack as floats, store rounds it. All threads of a warp call
@@ -270,6 +269,14 @@ __device__ inline void raise_amax_of_warp(float* amax, unsigned& most) {
   most = 0;
 }
 
+/// x / y rounded to nearest, from the nearest reciprocal of y (Markstein 1990, "Computation of elementary
+/// functions on the IBM RISC System/6000 processor", theorem 8): the first quotient is a unit off at most,
+/// and its remainder is exact. For y in (0, 1] and x zero or far above the subnormal numbers, as roots are.
+__device__ inline float divided(float x, float y, float inverse) {
+  const float q = x * inverse;
+  return __fmaf_rn(__fmaf_rn(-q, y, x), inverse, q);
+}
+
 // The expressions of torch.optim.AdamW, rounded where it rounds; this file is compiled without contraction.
 template <typename Master, typename Grad, typename First, typename Second>
 __global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__ Update u) {
@@ -279,6 +286,7 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__
   const double lr = static_cast<double>(s.learning_rate);
   const float step_size = static_cast<float>(__ddiv_rn(lr, static_cast<double>(s.bias_correction1)));
   const float root_correction2 = static_cast<float>(sqrt(static_cast<double>(s.bias_correction2)));
+  const float inverse_root = __frcp_rn(root_correction2);
   const float weight_decay = static_cast<float>(1.0 - lr * u.weight_decay);
   unsigned most = 0;
   int p = 0;
@@ -305,10 +313,10 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__
       const float decayed = w[j] * decay;
       m[j] = m[j] + u.one_minus_beta1 * (gradient - m[j]);
       v[j] = v[j] * u.beta2 + u.one_minus_beta2 * gradient * gradient;
-      const float denominator = __fdiv_rn(__fsqrt_rn(v[j]), root_correction2) + u.eps;
+      const float denominator = divided(__fsqrt_rn(v[j]), root_correction2, inverse_root) + u.eps;
       w[j] = decayed - __fdiv_rn(step_size * m[j], denominator);
     }
-    const NoiseOf noise{s.noise, piece.tensor, (piece.first + inside) / kNoiseGroup};
+    const NoiseOf noise{noise_source(s.noise, piece.tensor, (piece.first + inside) / kNoiseGroup)};
     First::store(u.exp_avg, u.exp_avg_scale, i, m, at, noise, Rounded::exp_avg);
     Second::store(u.exp_avg_sq, u.exp_avg_sq_scale, i, v, at, noise, Rounded::exp_avg_sq);
     Master::store(u.master, nullptr, i, w, at, noise, Rounded::master);

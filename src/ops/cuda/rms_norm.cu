@@ -221,6 +221,7 @@ __global__ void add_partial_sums_kernel(const float* partial, std::int64_t block
   const std::int64_t c = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x;
   if (c >= hidden) return;
   float sum = partial[c];
+#pragma unroll 16
   for (std::int64_t b = 1; b < blocks; ++b) sum += partial[b * hidden + c];
   to[c] += sum;
 }

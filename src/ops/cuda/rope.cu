@@ -120,6 +120,51 @@ __global__ void __launch_bounds__(kTileThreads) rope_tile_kernel(RopeArgs a, Til
                out.transposed_vector);
 }
 
+// The same for heads whose halves are whole tiles: a column here is one of a half, its outputs are the two
+// halves.
+template <typename T>
+struct Rotation {
+  static constexpr int outputs = 2;
+  struct Raw {
+    RawPack<T> first, second;
+  };
+  RopeArgs a;
+  __device__ std::int64_t column(int j, std::int64_t col) const {
+    const auto half = static_cast<unsigned>(a.heads.head_dim / 2), c = static_cast<unsigned>(col);
+    return static_cast<std::int64_t>(c / half) * a.heads.head_dim + j * half + c % half;
+  }
+  __device__ Raw load(std::int64_t row, std::int64_t col) const {
+    const T* at = static_cast<const T*>(row_of<T>(a.qkv, row)) + column(0, col);
+    Raw raw;
+    raw.first.load(at);
+    raw.second.load(at + a.heads.head_dim / 2);
+    return raw;
+  }
+  __device__ void compute(std::int64_t row, std::int64_t col, const Raw& raw, float (&y)[2][kPack]) const {
+    raw.first.get(y[0]);
+    raw.second.get(y[1]);
+    const auto half = static_cast<unsigned>(a.heads.head_dim / 2), c = static_cast<unsigned>(col);
+    if (c / half >= static_cast<unsigned>(a.heads.q_heads + a.heads.kv_heads)) return;
+    const std::int64_t place = static_cast<std::int64_t>(a.positions[row]) * half + c % half;
+    const float sign = a.inverse ? -1.0f : 1.0f;
+    float cosine[kPack], sine[kPack];
+    load_pack(a.cosine + place, cosine, kPack, true);
+    load_pack(a.sine + place, sine, kPack, true);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      const float x = y[0][i], z = y[1][i], s = sine[i] * sign;
+      y[0][i] = x * cosine[i] - z * s;
+      y[1][i] = z * cosine[i] + x * s;
+    }
+    round_pack<T>(y[0]);
+    round_pack<T>(y[1]);
+    if (!a.keep_values) return;
+    T* to = row_of<T>(a.qkv, row) + column(0, col);
+    store_pack(to, y[0], kPack, true);
+    store_pack(to + half, y[1], kPack, true);
+  }
+};
+
 /// Whether the kernel of tiles takes this: all packs whole, all strips inside one half of a head.
 bool takes_tiles(const RopeArgs& a) {
   return (a.quantize.row || a.quantize.transposed) && a.heads.head_dim % kTile == 0 && packs(a.qkv) &&
@@ -138,7 +183,13 @@ void rope_table(Stream& stream, const RopeTableArgs& a) {
 void rope(Stream& stream, const RopeArgs& a) {
   if (a.qkv.rows == 0) return;
   if (takes_tiles(a)) {
-    const TileOut out = tile_out(a.quantize, a.qkv.rows, a.qkv.cols, 1);
+    TileOut out = tile_out(a.quantize, a.qkv.rows, a.qkv.cols, 1);
+    if (a.heads.head_dim % (2 * kTile) == 0 && fits_tall(out)) {
+      out.cols /= 2;
+      with_type(a.qkv.dtype,
+                [&](auto type) { launch_tall(stream, Rotation<decltype(type)>{a}, out, "rope"); });
+      return;
+    }
     const std::int64_t tiles = ceil_div(a.qkv.rows, kTile) * (a.qkv.cols / kTile);
     with_type(a.qkv.dtype, [&](auto type) {
       rope_tile_kernel<decltype(type)>

@@ -140,7 +140,8 @@ struct TallTile {
 };
 
 /// As tile_kernel, for an F that also loads and computes in two steps: `load(row, col)` gives a Raw pack,
-/// `compute(row, col, raw, y)` does what the call operator does for a whole pack.
+/// `compute(row, col, raw, y)` does what the call operator does for a whole pack, `column(j, col)` says where
+/// output j of a column lies in the copies.
 template <typename F, bool e4m3>
 __global__ void __launch_bounds__(kTileThreads, 2) tall_kernel(F f, TileOut out) {
   __shared__ __align__(16) TallTile tile[F::outputs];
@@ -171,7 +172,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) tall_kernel(F f, TileOut out)
       if (!copies) continue;
       codes[j][i] = to_fp8_pack(y[j], scale, e4m3);
       if (out.fp8.row) {
-        *reinterpret_cast<uint2*>(out.fp8.row + (row + i) * out.fp8.cols + j * out.cols + col) = codes[j][i];
+        *reinterpret_cast<uint2*>(out.fp8.row + (row + i) * out.fp8.cols + f.column(j, col)) = codes[j][i];
       }
     }
   }
@@ -182,27 +183,35 @@ __global__ void __launch_bounds__(kTileThreads, 2) tall_kernel(F f, TileOut out)
   __syncthreads();
 #pragma unroll
   for (int j = 0; j < F::outputs; ++j) {
-    tile[j].write(out.transposed + j * out.cols * out.rows, out.rows, row0, col0);
+    tile[j].write(out.transposed, out.rows, row0, f.column(j, col0));
   }
+}
+
+/// Whether tall tiles fit an output.
+inline bool fits_tall(const TileOut& out) {
+  return out.cols % kTile == 0 && (!out.fp8.row || out.fp8.vector) &&
+         (!out.transposed || out.transposed_vector);
+}
+
+template <typename F>
+void launch_tall(Stream& stream, const F& f, const TileOut& out, const char* op) {
+  const auto grid = static_cast<unsigned>(ceil_div(out.rows, kTallRows) * (out.cols / kTile));
+  if (grid == 0) return;
+  cudaStream_t queue = octet::cuda::native(stream);
+  if (out.fp8.e4m3) {
+    tall_kernel<F, true><<<grid, kTileThreads, 0, queue>>>(f, out);
+  } else {
+    tall_kernel<F, false><<<grid, kTileThreads, 0, queue>>>(f, out);
+  }
+  octet::cuda::check_launch(op);
 }
 
 template <typename F>
 void launch_tiles(Stream& stream, const F& f, const TileOut& out, bool vector, const char* op) {
   const std::int64_t tiles = ceil_div(out.rows, kTile) * ceil_div(out.cols, kTile);
   if (tiles == 0) return;
-  cudaStream_t queue = octet::cuda::native(stream);
-  const bool tall = vector && out.cols % kTile == 0 && (!out.fp8.row || out.fp8.vector) &&
-                    (!out.transposed || out.transposed_vector);
-  if (tall) {
-    const auto grid = static_cast<unsigned>(ceil_div(out.rows, kTallRows) * (out.cols / kTile));
-    if (out.fp8.e4m3) {
-      tall_kernel<F, true><<<grid, kTileThreads, 0, queue>>>(f, out);
-    } else {
-      tall_kernel<F, false><<<grid, kTileThreads, 0, queue>>>(f, out);
-    }
-  } else {
-    tile_kernel<<<static_cast<unsigned>(tiles), kTileThreads, 0, queue>>>(f, out, vector);
-  }
+  if (vector && fits_tall(out)) return launch_tall(stream, f, out, op);
+  tile_kernel<<<static_cast<unsigned>(tiles), kTileThreads, 0, octet::cuda::native(stream)>>>(f, out, vector);
   octet::cuda::check_launch(op);
 }
 
