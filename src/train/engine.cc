@@ -7,6 +7,7 @@
 #include "octet/base/error.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/model/build.h"
+#include "octet/ops/reproducible.h"
 
 namespace octet::train {
 
@@ -97,6 +98,7 @@ EngineOptions engine_options(const config::Config& config, const model::Architec
   options.store.stage = static_cast<int>(config.zero_stage);
   options.store.deterministic = config.deterministic != "false";
   options.store.strict = config.deterministic == "strict";
+  if (config.deterministic != "auto") options.reproducible = config.deterministic != "false";
   options.store.overlap = config.overlap_comm;
   options.store.wire = wire_of(config.reduce_dtype);
   options.store.gather_wire = wire_of(config.gather_dtype);  // compute: as it lies
@@ -139,6 +141,7 @@ Engine::Engine(Device& device, comm::Communicator& communicator, const EngineOpt
       arena_(device),
       audit_(options.store.recipe),
       compute_(device.make_stream({.name = "compute"})) {
+  ops::set_reproducible(options_.reproducible.value_or(ops::reproducible_by_default(device_)));
   store_ = std::make_unique<zero::ParameterStore>(model::build_layout(options_.architecture), arena_,
                                                   communicator_, options_.store);
   core_ = std::make_unique<model::Transformer>(options_.architecture, options_.store.recipe, arena_,

@@ -28,6 +28,8 @@ struct EngineOptions {
   model::TransformerOptions transformer;
   std::int64_t max_documents = 1;  ///< of a micro-batch
   int max_micro_batches = 1;       ///< of a step, on one rank
+  /// The same bits in every run on this device; nothing: as the device does by itself.
+  std::optional<bool> reproducible;
 };
 
 /// Sharding, precision, optimizer and recomputation of a run, for micro-batches of `max_tokens` tokens in
