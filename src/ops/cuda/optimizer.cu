@@ -181,6 +181,7 @@ struct NoiseOf {
 /// A storage format of one state: load gives a pack as floats, store rounds it. All threads of a warp call
 /// them together, those past the end with n == 0.
 struct F32 {
+  static constexpr bool exact = true;  ///< updates to the last bit
   __device__ static void load(const void* from, const float*, std::int64_t i, float (&x)[kPack], PackAt at) {
     load_pack(static_cast<const float*>(from) + i, x, at.n, at.whole);
   }
@@ -190,6 +191,7 @@ struct F32 {
   }
 };
 struct Half {  // bf16; what is left in x is what was stored
+  static constexpr bool exact = false;
   __device__ static void load(const void* from, const float*, std::int64_t i, float (&x)[kPack], PackAt at) {
     load_pack(static_cast<const __nv_bfloat16*>(from) + i, x, at.n, at.whole);
   }
@@ -277,6 +279,21 @@ __device__ inline float divided(float x, float y, float inverse) {
   return __fmaf_rn(__fmaf_rn(-q, y, x), inverse, q);
 }
 
+/// first / (root(v) / root_correction2 + eps), `inverse_root` being 1 / root_correction2. Masters in fp32
+/// take the bits of torch.optim.AdamW. Masters in bf16 are rounded to 8 bits with noise: there the
+/// instructions for roots and reciprocals, right to 2^-22, save a third of the kernel's work.
+template <bool exact>
+__device__ inline float quotient(float first, float v, float root_correction2, float inverse_root,
+                                 float eps) {
+  if constexpr (exact) {
+    return __fdiv_rn(first, divided(__fsqrt_rn(v), root_correction2, inverse_root) + eps);
+  }
+  float root, inverse;
+  asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(v));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(__fmaf_rn(root, inverse_root, eps)));
+  return first * inverse;
+}
+
 // The expressions of torch.optim.AdamW, rounded where it rounds; this file is compiled without contraction.
 template <typename Master, typename Grad, typename First, typename Second>
 __global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__ Update u) {
@@ -313,8 +330,7 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__
       const float decayed = w[j] * decay;
       m[j] = m[j] + u.one_minus_beta1 * (gradient - m[j]);
       v[j] = v[j] * u.beta2 + u.one_minus_beta2 * gradient * gradient;
-      const float denominator = divided(__fsqrt_rn(v[j]), root_correction2, inverse_root) + u.eps;
-      w[j] = decayed - __fdiv_rn(step_size * m[j], denominator);
+      w[j] = decayed - quotient<Master::exact>(step_size * m[j], v[j], root_correction2, inverse_root, u.eps);
     }
     const NoiseOf noise{noise_source(s.noise, piece.tensor, (piece.first + inside) / kNoiseGroup)};
     First::store(u.exp_avg, u.exp_avg_scale, i, m, at, noise, Rounded::exp_avg);

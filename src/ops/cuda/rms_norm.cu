@@ -73,6 +73,21 @@ __device__ inline void take(const RowAhead<T, kPacks>& ahead, const M& m, std::i
   }
 }
 
+/// The factors of a thread's columns, which stay the same for all rows: the weight, or one more.
+template <int kPacks>
+__device__ inline void load_factors(const float* weight, float one, std::int64_t hidden, bool vector,
+                                    float (&w)[kPacks][kPack]) {
+#pragma unroll
+  for (int p = 0; p < kPacks; ++p) {
+    const std::int64_t col = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * kPack;
+    if (col >= hidden) continue;
+    const PackAt at = pack_at(col, hidden, true);
+    load_pack(weight + col, w[p], at.n, vector && at.n == kPack);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) w[p][i] += one;
+  }
+}
+
 /// whole: all packs of all matrices are full and on their boundaries.
 template <typename T, int kPacks, bool whole>
 __global__ void __launch_bounds__(kMaxThreads) norm_kernel(RmsNormArgs a, Fp8Out fp8, Vector vector) {
@@ -82,6 +97,8 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(RmsNormArgs a, Fp8Out
   const float one = a.one_plus_weight ? 1.0f : 0.0f;
   const float scale = scale_of(fp8);
   unsigned most = 0;
+  float w[kPacks][kPack];
+  load_factors(a.weight, one, hidden, vector.weight, w);
   RowAhead<T, kPacks> residual, delta;
   const auto fetch = [&](std::int64_t row) {
     if (!whole || row >= a.residual.rows) return;
@@ -114,7 +131,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(RmsNormArgs a, Fp8Out
       const PackAt at = pack_at(col, hidden, vector.rows);
       if (a.sum.data) store_pack(row_of<T>(a.sum, row) + col, x[p], at.n, at.whole);
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) squares += x[p][i] * x[p][i];
+      for (int i = 0; i < kPack; ++i) squares = __fmaf_rn(x[p][i], x[p][i], squares);
     }
     const float total = block_reduce(squares, sums, Plus{});
     const float rstd = __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(total, static_cast<float>(hidden)) + a.eps));
@@ -124,11 +141,9 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(RmsNormArgs a, Fp8Out
       const std::int64_t col = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * kPack;
       if (col >= hidden) continue;
       const PackAt at = pack_at(col, hidden, vector.rows);
-      float w[kPack];
-      load_pack(a.weight + col, w, at.n, vector.weight && at.n == kPack);
       float y[kPack];
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) y[i] = x[p][i] * rstd * (one + w[i]);
+      for (int i = 0; i < kPack; ++i) y[i] = x[p][i] * rstd * w[p][i];
       round_pack<T>(y);
       if (a.out.data) store_pack(row_of<T>(a.out, row) + col, y, at.n, at.whole);
       take_pack(fp8, y, scale, row, col, at.n, most);
@@ -148,6 +163,8 @@ __global__ void __launch_bounds__(kMaxThreads)
   const float scale = scale_of(fp8);
   unsigned most = 0;
   float d_weight[kPacks][kPack] = {};
+  float w[kPacks][kPack];
+  load_factors(a.weight, one, hidden, vector.weight, w);
   const std::int64_t first = blockIdx.x * block;
   const std::int64_t end = first + block < a.dy.rows ? first + block : a.dy.rows;
   RowAhead<T, kPacks> dy, x, residual;
@@ -171,16 +188,14 @@ __global__ void __launch_bounds__(kMaxThreads)
       const std::int64_t col = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * kPack;
       if (col >= hidden) continue;
       const PackAt at = pack_at(col, hidden, vector.rows);
-      float w[kPack];
       take<T, kPacks, whole>(dy, a.dy, row, p, col, at, dyw[p]);
       take<T, kPacks, whole>(x, a.x, row, p, col, at, xhat[p]);
-      load_pack(a.weight + col, w, at.n, vector.weight && at.n == kPack);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
         xhat[p][i] *= rstd;
-        d_weight[p][i] += dyw[p][i] * xhat[p][i];
-        dyw[p][i] *= one + w[i];
-        dot += dyw[p][i] * xhat[p][i];
+        d_weight[p][i] = __fmaf_rn(dyw[p][i], xhat[p][i], d_weight[p][i]);
+        dyw[p][i] *= w[p][i];
+        dot = __fmaf_rn(dyw[p][i], xhat[p][i], dot);
       }
     }
     fetch(row + 1);
@@ -196,8 +211,7 @@ __global__ void __launch_bounds__(kMaxThreads)
       if (a.accumulate) take<T, kPacks, whole>(before, a.d_residual, row, p, col, at, there);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
-        d[i] = rstd * (dyw[p][i] - xhat[p][i] * mean);
-        if (a.accumulate) d[i] += there[i];
+        d[i] = __fmaf_rn(rstd, __fmaf_rn(-xhat[p][i], mean, dyw[p][i]), there[i]);
       }
       round_pack<T>(d);
       store_pack(to, d, at.n, at.whole);

@@ -212,19 +212,17 @@ __device__ inline V warp_reduce(V x, Combine combine) {
   return x;
 }
 
-/// The same value in all threads of a block of `threads` (a multiple of 32, at most 1024). `shared` holds 32
-/// values; it may be used again after the next barrier.
+/// The same value in all threads of a block of `threads` (a multiple of 32, at most 1024); V{} must be
+/// neutral. `shared` holds 32 values; it may be used again after the next barrier.
 template <typename V, typename Combine>
 __device__ inline V block_reduce(V x, V* shared, Combine combine) {
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int warps = blockDim.x / kWarp;
+  const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   x = warp_reduce(x, combine);
   __syncthreads();
   if (lane == 0) shared[warp] = x;
   __syncthreads();
-  V all = shared[0];
-  for (int w = 1; w < warps; ++w) all = combine(all, shared[w]);
-  return all;
+  // Every warp adds the warps' sums for itself, in the same tree.
+  return warp_reduce(lane < blockDim.x / kWarp ? shared[lane] : V{}, combine);
 }
 struct Plus {
   template <typename V>
