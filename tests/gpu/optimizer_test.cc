@@ -107,5 +107,65 @@ TEST(AdamW, UpdatesWithTheSameBits) {
   }
 }
 
+// Masters in bf16 may fall to the other neighbour where the GPU's root or reciprocal is a unit off;
+// everything else has the same bits, and so has a master whose update is nothing.
+TEST(AdamW, NarrowStatesAreThoseOfTheCpu) {
+  constexpr std::int64_t n = 4096 + 128 + 77;
+  const std::vector<AdamWSpan> spans = {
+      {.begin = 0, .count = 4096, .decay = true, .amax_index = 0, .tensor = 3, .first = 1024},
+      {.begin = 4224, .count = 77, .decay = false, .amax_index = 1, .tensor = 4, .first = 0}};
+  const auto narrow = [](const std::vector<float>& x) {
+    std::vector<std::uint16_t> bits;
+    for (const float value : x) bits.push_back(to_bf16(value));
+    return bits;
+  };
+  for (const DType moments : {DType::bf16, DType::u8}) {
+    for (const DType grads : {DType::f32, DType::bf16}) {
+      SCOPED_TRACE(std::string(name_of(moments)) + " " + std::string(name_of(grads)));
+      both(
+          [&](Side& s) {
+            std::vector<float> squares = random_floats(n, 4, 1e-2);
+            for (float& x : squares) x *= x;
+            const std::vector<float> g = random_floats(n, 2), first = random_floats(n, 3, 1e-2);
+            auto* master = s.put(narrow(random_floats(n, 1)));
+            const std::size_t blocks = static_cast<std::size_t>(n / kMomentBlock + 1);
+            auto* m_scale = s.put(std::vector<float>(blocks, 0x1p-12f));
+            auto* v_scale = s.put(std::vector<float>(blocks, 0x1p-30f));
+            std::vector<std::uint8_t> codes(static_cast<std::size_t>(n));
+            for (std::size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<std::uint8_t>(i * 37 % 120);
+            void* m = moments == DType::bf16 ? static_cast<void*>(s.put(narrow(first))) : s.put(codes);
+            void* v = moments == DType::bf16 ? static_cast<void*>(s.put(narrow(squares))) : s.put(codes);
+            auto* amax = s.put(std::vector<float>{0.0f, 0.0f});
+            StepScalars scalars;
+            scalars.learning_rate = 3e-4f;
+            scalars.bias_correction1 = 0.19f;
+            scalars.bias_correction2 = 0.002f;
+            scalars.grad_scale = 0.37f;
+            scalars.noise = 0x123456789ABCDEFull;
+            adamw(s, {.master = master,
+                      .master_dtype = DType::bf16,
+                      .grad = grads == DType::f32 ? static_cast<const void*>(s.put(g)) : s.put(narrow(g)),
+                      .grad_dtype = grads,
+                      .exp_avg = m,
+                      .exp_avg_sq = v,
+                      .moment_dtype = moments,
+                      .exp_avg_scale = m_scale,
+                      .exp_avg_sq_scale = v_scale,
+                      .spans = spans,
+                      .weight_decay = 0.1,
+                      .scalars = s.put(std::vector<StepScalars>{scalars}),
+                      .amax = amax});
+            const auto width = static_cast<std::int64_t>(size_of(moments));
+            s.out("exp_avg", static_cast<const std::uint8_t*>(m), n * width, DType::u8);
+            s.out("exp_avg_sq", static_cast<const std::uint8_t*>(v), n * width, DType::u8);
+            s.out("exp_avg_scale", m_scale, static_cast<std::int64_t>(blocks), DType::f32);
+            s.out("exp_avg_sq_scale", v_scale, static_cast<std::int64_t>(blocks), DType::f32);
+            s.out("master", master, n, DType::bf16);
+          },
+          {.bf16_steps = 1.01});
+    }
+  }
+}
+
 }  // namespace
 }  // namespace octet::ops
