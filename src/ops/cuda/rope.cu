@@ -17,43 +17,45 @@ __global__ void rope_table_kernel(RopeTableArgs a) {
   }
 }
 
-// A thread rotates a pack of one head's first half with its partners in the second. A block takes rows, so
-// that only 32-bit numbers are divided.
+/// Threads that share a row's heads.
+constexpr unsigned kRowThreads = 64;
+
+// A thread rotates packs of heads' first halves with their partners in the second. Where it meets the same
+// columns of every head it takes, it reads their cosines and sines once.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) rope_kernel(RopeArgs a, bool vector) {
   const std::int64_t half = a.heads.head_dim / 2;
-  const auto heads = static_cast<unsigned>(a.heads.q_heads + a.heads.kv_heads);
   const auto half_packs = static_cast<unsigned>((half + kPack - 1) / kPack);
-  const unsigned in_row = heads * half_packs;
-  const unsigned rows_at_once = in_row < kThreads ? kThreads / in_row : 1;
-  const unsigned mine = in_row < kThreads ? threadIdx.x / in_row : 0;
-  const unsigned first = in_row < kThreads ? threadIdx.x % in_row : threadIdx.x;
+  const unsigned in_row = static_cast<unsigned>(a.heads.q_heads + a.heads.kv_heads) * half_packs;
+  const bool same_columns = kRowThreads % half_packs == 0;
   const float sign = a.inverse ? -1.0f : 1.0f;
-  if (mine >= rows_at_once) return;
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * rows_at_once;
-  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows_at_once + mine; row < a.qkv.rows;
-       row += stride)
-    for (unsigned p = first; p < in_row; p += kThreads) {
+  constexpr unsigned rows_at_once = kThreads / kRowThreads;
+  for (std::int64_t row = static_cast<std::int64_t>(blockIdx.x) * rows_at_once + threadIdx.x / kRowThreads;
+       row < a.qkv.rows; row += static_cast<std::int64_t>(gridDim.x) * rows_at_once) {
+    const std::int64_t place = static_cast<std::int64_t>(a.positions[row]) * half;
+    float c[kPack], s[kPack];
+    for (unsigned p = threadIdx.x % kRowThreads; p < in_row; p += kRowThreads) {
       const std::int64_t col = static_cast<std::int64_t>(p % half_packs) * kPack;
-      const std::int64_t head = p / half_packs;
       const PackAt at = pack_at(col, half, vector);
-      const std::int64_t place = a.positions[row] * half + col;
-      T* first = row_of<T>(a.qkv, row) + head * a.heads.head_dim + col;
-      float x[kPack], y[kPack], c[kPack], s[kPack];
+      if (!same_columns || p < kRowThreads) {
+        load_pack(a.cosine + place + col, c, at.n, at.whole);
+        load_pack(a.sine + place + col, s, at.n, at.whole);
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) s[i] *= sign;
+      }
+      T* first = row_of<T>(a.qkv, row) + p / half_packs * a.heads.head_dim + col;
+      float x[kPack], y[kPack], u[kPack], v[kPack];
       load_pack(static_cast<const T*>(first), x, at.n, at.whole);
       load_pack(static_cast<const T*>(first + half), y, at.n, at.whole);
-      load_pack(a.cosine + place, c, at.n, at.whole);
-      load_pack(a.sine + place, s, at.n, at.whole);
-      float u[kPack], v[kPack];
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
-        s[i] *= sign;
         u[i] = x[i] * c[i] - y[i] * s[i];
         v[i] = y[i] * c[i] + x[i] * s[i];
       }
       store_pack(first, u, at.n, at.whole);
       store_pack(first + half, v, at.n, at.whole);
     }
+  }
 }
 
 /// Columns of a strip: a tile is a strip of a head's first half beside its partner in the second half (of
@@ -204,7 +206,8 @@ void rope(Stream& stream, const RopeArgs& a) {
   if (count > 0) {
     with_type(a.qkv.dtype, [&](auto type) {
       rope_kernel<decltype(type)>
-          <<<grid_of(stream, count, kThreads), kThreads, 0, octet::cuda::native(stream)>>>(a, vector);
+          <<<grid_of(stream, a.qkv.rows, kThreads / kRowThreads), kThreads, 0, octet::cuda::native(stream)>>>(
+              a, vector);
     });
     octet::cuda::check_launch("rope");
   }
