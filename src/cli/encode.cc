@@ -7,6 +7,7 @@
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/text/chat_template.h"
+#include "octet/text/template_match.h"
 #include "octet/text/tokenizer.h"
 #include "options.h"
 
@@ -28,12 +29,14 @@ class LineEncoder {
   LineEncoder(const std::string& folder, const std::string& template_name, const std::string& date)
       : tokenizer_(text::Tokenizer::from_folder(folder)) {
     defaults_.date = date;
-    if (template_name.empty()) return;
-    template_ = text::ChatTemplate::find(template_name);
-    template_->prepare(tokenizer_);
+    if (!template_name.empty()) {
+      template_ = text::ChatTemplate::find(template_name);
+      template_->prepare(tokenizer_);
+    }
+    folder_ = folder;
   }
 
-  Json encode(const Json& line, const std::string& where) const {
+  Json encode(const Json& line, const std::string& where) {
     if (line.contains("messages")) return encode_messages(line, where);
     if (line.contains("text")) return encode_text(json_string(line, "text", "", where));
     if (line.contains("repeat")) return encode_repeated(line["repeat"], where);
@@ -127,13 +130,22 @@ class LineEncoder {
                 {"reason", reason}};
   }
 
-  Json encode_messages(const Json& line, const std::string& where) const {
-    if (!template_) {
+  // Without a name, the template that writes as the model's own, looked for when messages first come.
+  void match(const std::string& where) {
+    text::TemplateMatch match = text::match_template(folder_, tokenizer_);
+    if (!match.found) {
       throw Error({.what = "messages need a chat template",
+                   .found = match.reason,
                    .where = where,
                    .fix = "trainer encode MODEL --template NAME",
                    .code = ExitCode::usage});
     }
+    template_ = std::move(match.found);
+    template_->prepare(tokenizer_);
+  }
+
+  Json encode_messages(const Json& line, const std::string& where) {
+    if (!template_) match(where);
     if (!line["messages"].is_array())
       throw Error({.what = "\"messages\" is not a list", .where = where, .code = ExitCode::usage});
     text::Conversation conversation;
@@ -165,6 +177,7 @@ class LineEncoder {
 
   text::Tokenizer tokenizer_;
   std::optional<text::ChatTemplate> template_;
+  std::string folder_;
   text::TemplateOptions defaults_;
 };
 
@@ -181,7 +194,9 @@ int encode_command(const Arguments& arguments) {
   std::string model, template_name, input, date;
   options.take_overrides();
   options.app().add_option("MODEL", model, "Hugging Face folder with tokenizer.json")->required();
-  options.app().add_option("--template", template_name, "chat template for lines with messages");
+  options.app().add_option(
+      "--template", template_name,
+      "chat template for lines with messages; default: the one that writes as the model's own");
   options.app().add_option("--input", input, "file to read instead of standard input");
   if (!options.parse(arguments)) return 0;
   for (const std::string& word : options.overrides()) {
@@ -198,7 +213,7 @@ int encode_command(const Arguments& arguments) {
                    .code = ExitCode::usage});
     }
   }
-  const LineEncoder encoder(model, template_name, date);
+  LineEncoder encoder(model, template_name, date);
   std::ifstream file;
   if (!input.empty()) {
     file.open(input);

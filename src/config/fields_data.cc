@@ -30,10 +30,11 @@ void add_format(Table& t) {
       .refuse("dpo", kOnlyTraining)
       .refuse("kto", kOnlyTraining)
       .decides_numbers();
-  t.used("template", &Config::template_name,
-         "Chat template that turns conversations into text: llama3, qwen, chatml, ... Needed for "
-         "conversations; plain "
-         "text does without.")
+  t.used(
+       "template", &Config::template_name,
+       "Chat template that turns conversations into text: llama3, qwen, chatml, ... null takes the "
+       "one that writes what the model's own chat template (Jinja) writes, if there is one; plain text does "
+       "without.")
       .decides_numbers();
   t.used("default_system", &Config::default_system,
          "System message of conversations that have none; null uses the one of the template.")

@@ -5,6 +5,7 @@
 #include <array>
 #include <cctype>
 #include <filesystem>
+#include <optional>
 #include <set>
 
 #include "octet/base/error.h"
@@ -141,6 +142,39 @@ std::vector<std::string> files_of_entry(const Json& entry, const std::string& fi
   return chosen;
 }
 
+// The format of a set that nothing describes, by the first row of each file.
+RowFormat recognised_format(const std::string& name, const DataSource& source) {
+  std::optional<RowFormat> format;
+  std::string first;
+  for (const auto& file : source.files) {
+    for (std::int64_t i = 0; i < std::min<std::int64_t>(file->size(), 100); ++i) {
+      Json row;
+      try {
+        row = file->row(i);
+      } catch (const Error&) {
+        continue;  // counted and named when the rows are encoded
+      }
+      const RowFormat found = detect_format(row, file->where(i));
+      if (!format) {
+        format = found;
+        first = file->path();
+      } else if (*format != found) {
+        throw Error({.what = "the files of data set '" + name + "' have different columns",
+                     .expected = "rows as in " + first,
+                     .found = "others",
+                     .where = file->where(i),
+                     .fix = "name the files as data sets of their own, separated by commas",
+                     .code = ExitCode::usage});
+      }
+      break;
+    }
+  }
+  if (format) return *format;
+  // With nothing but broken rows the first one's own message says most.
+  const auto any = std::ranges::find_if(source.files, [](const auto& f) { return f->size() > 0; });
+  return detect_format((*any)->row(0), (*any)->where(0));
+}
+
 // The first rows that can be read: what columns a set has.
 std::vector<Json> first_rows(const DataSource& source) {
   std::vector<Json> rows;
@@ -256,12 +290,7 @@ std::vector<DataSource> open_datasets(const DataOptions& options) {
       }
       if (paths.empty()) unknown_dataset(name, info, info_path, options);
       source = from_paths(name, paths);
-      if (source.rows > 0) {
-        const auto rows = first_rows(source);
-        const auto first = std::ranges::find_if(source.files, [](const auto& f) { return f->size() > 0; });
-        // With nothing but broken rows the first one's own message says most.
-        source.format = detect_format(rows.empty() ? (*first)->row(0) : rows.front(), (*first)->where(0));
-      }
+      if (source.rows > 0) source.format = recognised_format(name, source);
     }
     if (source.rows == 0) {
       throw Error({.what = "data set '" + name + "' is empty",

@@ -5,6 +5,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/text/template_match.h"
 
 namespace octet::data {
 
@@ -16,11 +17,17 @@ TemplateEncoder::TemplateEncoder(const TemplateEncoderOptions& options)
     begin_of_text_ = tokenizer_.bos_token();
   if (options.template_name) {
     template_ = text::ChatTemplate::find(*options.template_name);
+  } else if (options.match_template) {
+    text::TemplateMatch match = text::match_template(options.folder, tokenizer_);
+    template_ = std::move(match.found);
+    why_no_template_ = std::move(match.reason);
+  }
+  if (template_) {
     template_->check(options_);
     template_->prepare(tokenizer_);
   }
   // Llama 3 ends texts and turns with different tokens.
-  const bool llama3 = options.template_name == "llama3";
+  const bool llama3 = template_ && template_->name() == "llama3";
   end_of_text_ = llama3 ? "<|end_of_text|>" : tokenizer_.eos_token();
 }
 
@@ -120,7 +127,7 @@ EncodedSample TemplateEncoder::encode(const Sample& sample) const {
   if (!template_) {
     throw Error({.what = "conversations need a chat template",
                  .expected = "template: llama3, qwen, chatml, …",
-                 .found = "no template",
+                 .found = why_no_template_.empty() ? "no template" : "no template: " + why_no_template_,
                  .where = "configuration key 'template'",
                  .fix = "name the template that the model was made for",
                  .code = ExitCode::usage});

@@ -100,6 +100,13 @@ Written users(const std::string& words) {
   return out;
 }
 
+/// Where a turn goes: its ids, or its text, with this eos.
+struct Sink {
+  std::vector<TokenId>* ids = nullptr;
+  std::string* text = nullptr;
+  std::string eos = {};
+};
+
 /// Writes the turns of one conversation.
 class Writer {
  public:
@@ -113,9 +120,15 @@ class Writer {
   EncodedTurns turns(const Conversation& conversation) const {
     EncodedTurns out;
     for (std::size_t i = 0; i < conversation.messages.size(); ++i) {
-      out.push_back(turn(conversation, i));
+      std::vector<TokenId> ids;
+      turn(conversation, i, {.ids = &ids});
+      out.push_back(std::move(ids));
     }
     return out;
+  }
+
+  void text(const Conversation& conversation, std::size_t i, const std::string& eos, std::string& out) const {
+    turn(conversation, i, {.text = &out, .eos = eos});
   }
 
   void empty_thought(std::vector<TokenId>& ids) const {
@@ -123,9 +136,8 @@ class Writer {
   }
 
  private:
-  std::vector<TokenId> turn(const Conversation& conversation, std::size_t index) const {
+  void turn(const Conversation& conversation, std::size_t index, const Sink& out) const {
     const Message& message = conversation.messages[index];
-    std::vector<TokenId> ids;
     Written content = users(message.content);
     // An accident of the reference that is kept: the first {{idx}} that a user types becomes the turn's
     // number.
@@ -133,7 +145,7 @@ class Writer {
       content = users(fill(message.content, "idx", std::to_string(index / 2)));
     }
     if (index == 0) {
-      append(row_.prefix, {}, ids);
+      append(row_.prefix, {}, out);
       const std::string system = conversation.system.empty()
                                      ? options_.default_system.value_or(row_.default_system)
                                      : conversation.system;
@@ -147,24 +159,23 @@ class Writer {
           both.append(content);
           content = std::move(both);
         } else {
-          append(row_.system, text, ids);
+          append(row_.system, text, out);
         }
       }
     }
     if (message.role == "user") {
-      append(row_.user, content, ids);
+      append(row_.user, content, out);
     } else if (message.role == "assistant") {
-      append(row_.assistant, users(message.content), ids);
+      append(row_.assistant, users(message.content), out);
     } else if (message.role == "observation") {
-      append(row_.observation, users(message.content), ids);
+      append(row_.observation, users(message.content), out);
     } else if (message.role == "function") {
       Written calls;
       calls.template_words(write_function(*format_, message.content, !row_.fuse_system));
-      append(function_slots(), calls, ids);
+      append(function_slots(), calls, out);
     } else {
       throw Refusal{"a message has the role '" + message.role.substr(0, 40) + "'"};
     }
-    return ids;
   }
 
   // A tool format of the user's own comes with endings of its own.
@@ -177,19 +188,34 @@ class Writer {
 
   std::string date() const { return written_date(options_.date); }
 
-  void append(const Slots& slots, const Written& content, std::vector<TokenId>& ids) const {
+  void append(const Slots& slots, const Written& content, const Sink& out) const {
     for (const Slot& slot : slots) {
-      if (slot.kind == Slot::Kind::bos) {
-        if (tokenizer_.bos_id() >= 0) ids.push_back(tokenizer_.bos_id());
-      } else if (slot.kind == Slot::Kind::eos) {
-        if (tokenizer_.eos_id() >= 0) ids.push_back(tokenizer_.eos_id());
+      if (slot.kind == Slot::Kind::text) {
+        words(fill_content(slot.text, content), out);
+      } else if (slot.kind == Slot::Kind::bos) {
+        token(tokenizer_.bos_id(), tokenizer_.bos_token(), out);
       } else {
-        const Written filled = fill_content(slot.text, content);
-        EncodeOptions how;
-        if (options_.split_special_tokens) how.literal = filled.users;
-        if (!filled.text.empty()) tokenizer_.encode_to(filled.text, ids, how);
+        token(tokenizer_.eos_id(), out.eos, out);
       }
     }
+  }
+
+  static void token(TokenId id, const std::string& text, const Sink& out) {
+    if (out.text) {
+      *out.text += text;
+    } else if (id >= 0) {
+      out.ids->push_back(id);
+    }
+  }
+
+  void words(const Written& written, const Sink& out) const {
+    if (out.text) {
+      *out.text += written.text;
+      return;
+    }
+    EncodeOptions how;
+    if (options_.split_special_tokens) how.literal = written.users;
+    if (!written.text.empty()) tokenizer_.encode_to(written.text, *out.ids, how);
   }
 
   const ChatTemplate::Row& row_;
@@ -258,6 +284,25 @@ EncodedTurns encode_turns(const ChatTemplate::Row& row, const Tokenizer& tokeniz
     }
   }
   return turns;
+}
+
+std::string write_text(const ChatTemplate::Row& row, const Tokenizer& tokenizer,
+                       const Conversation& conversation) {
+  const TemplateOptions options;
+  const Writer writer(row, tokenizer, options);
+  // The eos of a tokenizer that was prepared for the row.
+  const std::string eos = row.replace_eos           ? row.stop_words.at(0)
+                          : tokenizer.eos_id() >= 0 ? tokenizer.eos_token()
+                                                    : "<|endoftext|>";
+  std::string out;
+  const std::size_t count = conversation.messages.size();
+  for (std::size_t i = 0; i < count; ++i) {
+    if (row.thinks && i % 2 == 1 && i + 1 == count)
+      out += std::string(kThought[0]) + std::string(kThought[1]);
+    writer.text(conversation, i, eos, out);
+  }
+  if (row.efficient_eos && count % 2 == 0) out += eos;
+  return out;
 }
 
 Prompt encode_last_turn(const ChatTemplate::Row& row, const Tokenizer& tokenizer, Conversation conversation,

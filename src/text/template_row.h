@@ -44,6 +44,11 @@ EncodedTurns encode_turns(const ChatTemplate::Row& row, const Tokenizer& tokeniz
 Prompt encode_last_turn(const ChatTemplate::Row& row, const Tokenizer& tokenizer, Conversation conversation,
                         const TemplateOptions& options);
 
+/// A conversation as text, thoughts as a finished conversation shows them: an empty one in the last answer
+/// only. Throws Refusal.
+std::string write_text(const ChatTemplate::Row& row, const Tokenizer& tokenizer,
+                       const Conversation& conversation);
+
 /// "09 Mar 2026" for "2026-03-09"; today for "". Throws Error for what is no date.
 std::string written_date(const std::string& date);
 

@@ -26,7 +26,7 @@ class IndexedFeed final : public Feed {
   Shape shape() const override {
     const data::Items& items = corpus_.training_items;
     return {.tokens = micro_ * items.longest(corpus_.training),
-            .longest = corpus_.training.longest(),
+            .longest = longest_context(corpus_.training, items),
             .documents = micro_ * items.most_documents()};
   }
   std::int64_t examples() const override { return corpus_.training_items.size(); }

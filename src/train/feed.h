@@ -20,7 +20,7 @@ class Feed {
   /// The most that a micro-batch holds.
   struct Shape {
     std::int64_t tokens = 0;
-    std::int64_t longest = 0;  ///< tokens of a document
+    std::int64_t longest = 0;  ///< tokens that see each other
     std::int64_t documents = 1;
   };
   /// A step over all ranks.
@@ -56,6 +56,11 @@ class Feed {
   /// For start(): null where the number of steps says it all.
   virtual Json position() const = 0;
 };
+
+/// The most tokens that see each other: of a document, or of a sequence whose documents share their context.
+inline std::int64_t longest_context(const data::Encoded& set, const data::Items& items) {
+  return items.shared_context ? items.longest(set) : set.longest();
+}
 
 /// The feed of a corpus. `corpus` must outlive it.
 std::unique_ptr<Feed> make_feed(Session& session, const config::Config& config, const config::Batch& batch,

@@ -100,6 +100,7 @@ void Run::prepare_model() {
     data::TemplateEncoderOptions options;
     options.folder = config_.model_name_or_path;
     options.template_name = config_.template_name;
+    options.match_template = config_.stage == "sft";
     // LLaMA-Factory keeps one token of a packed sequence for its padding.
     const bool llamafactory = config_.packing_strategy == "llamafactory";
     options.options.cutoff_len = config_.cutoff_len - (llamafactory && config_.packing ? 1 : 0);
@@ -115,6 +116,10 @@ void Run::prepare_model() {
     options.options.tool_format = config_.tool_format;
     options.options.split_special_tokens = config_.split_special_tokens;
     encoder_ = std::make_unique<data::TemplateEncoder>(options);
+    if (session_.prints() && !config_.template_name && encoder_->chat_template()) {
+      log::info("template: " + encoder_->chat_template()->name() +
+                " (it writes what the model's own chat template writes)");
+    }
     require_fit(encoder_->tokenizer(), architecture_, config_.model_name_or_path);
     batch_ = config::resolve_batch(config_, comm_.size());
   });
@@ -141,7 +146,7 @@ void Run::prepare_engine() {
   EngineOptions options = engine_options(
       config_, architecture_,
       std::max(training.tokens, eval_batch * corpus_.evaluation_items.longest(corpus_.evaluation)),
-      std::max(training.longest, corpus_.evaluation.longest()),
+      std::max(training.longest, longest_context(corpus_.evaluation, corpus_.evaluation_items)),
       std::max(training.documents, eval_batch * corpus_.evaluation_items.most_documents()));
   options.max_micro_batches = static_cast<int>(batch_.accumulation);
   comm_.together([&] { engine_ = std::make_unique<Engine>(session_.device(), comm_, options); });
@@ -407,7 +412,8 @@ void Run::finish(bool stopped) {
       if (!kept) std::filesystem::remove_all(last_checkpoint_);
     });
     next.push_back("trainer generate " + config_.output_dir + " --template " +
-                   config_.template_name.value_or("TEMPLATE") + " \"your question\"");
+                   (encoder_->chat_template() ? encoder_->chat_template()->name() : "TEMPLATE") +
+                   " \"your question\"");
   }
   if (kept) next.push_back("trainer inspect " + last_checkpoint_);
   comm_.together([&] {

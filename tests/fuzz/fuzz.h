@@ -11,5 +11,8 @@ void tokenizer_json(std::string_view bytes);
 void dataset_info(std::string_view bytes);
 void rows(std::string_view bytes);
 void yaml(std::string_view bytes);
+void safetensors(std::string_view bytes);
+void config_json(std::string_view bytes);
+void jinja(std::string_view bytes);
 
 }  // namespace octet::fuzz

@@ -54,6 +54,15 @@ TEST_F(Replay, RowsOfDataFiles) {
 TEST_F(Replay, Configurations) {
   EXPECT_GE(replay("yaml", yaml), 3);
 }
+TEST_F(Replay, Safetensors) {
+  EXPECT_GE(replay("safetensors", safetensors), 3);
+}
+TEST_F(Replay, ModelConfigurations) {
+  EXPECT_GE(replay("config_json", config_json), 3);
+}
+TEST_F(Replay, ChatTemplates) {
+  EXPECT_GE(replay("jinja", jinja), 3);
+}
 
 }  // namespace
 }  // namespace octet::fuzz

@@ -38,6 +38,7 @@ struct RowFormat {
   // Tags of sharegpt messages.
   std::string role_tag = "from", content_tag = "value", user_tag = "human", assistant_tag = "gpt";
   std::string observation_tag = "observation", function_tag = "function_call", system_tag = "system";
+  bool operator==(const RowFormat&) const = default;
 };
 
 /// Rows of one file, read on demand. Thread-safe for reading.

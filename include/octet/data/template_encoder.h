@@ -20,6 +20,7 @@ enum class TextCut {
 struct TemplateEncoderOptions {
   std::string folder;                        ///< of the tokenizer's files
   std::optional<std::string> template_name;  ///< needed for conversations; nothing: plain text only
+  bool match_template = false;  ///< without a name: the one that writes as the folder's own chat template
   text::TemplateOptions options;
   TextCut text_cut = TextCut::pieces;
   std::optional<bool> add_bos;  ///< plain text begins with bos; nothing: as tokenizer_config.json says
@@ -51,6 +52,7 @@ class TemplateEncoder final : public Encoder {
   TextCut text_cut_;
   text::Tokenizer tokenizer_;
   std::optional<text::ChatTemplate> template_;
+  std::string why_no_template_;
   std::string end_of_text_;
   std::string begin_of_text_;  ///< "" when the tokenizer adds none
 };

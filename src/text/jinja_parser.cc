@@ -1,0 +1,166 @@
+#include <algorithm>
+
+#include "jinja_expressions.h"
+#include "octet/base/error.h"
+
+namespace octet::text::jinja {
+namespace {
+
+using Words = std::vector<std::string_view>;
+
+class Parser : public ExpressionParser {
+ public:
+  explicit Parser(std::vector<Token> tokens) : ExpressionParser(std::move(tokens)) {}
+
+  Block run() {
+    Block out = block({});
+    if (now().kind != Token::Kind::end) fail(now().line, "'" + now().text + "' has no beginning");
+    return out;
+  }
+
+ private:
+  // Statements up to a tag that begins with one of `ends`, which is left standing.
+  Block block(const Words& ends) {
+    const Depth depth(*this);
+    Block out;
+    for (;;) {
+      if (now().kind == Token::Kind::end) {
+        if (!ends.empty()) fail(now().line, "'" + std::string(ends.back()) + "' is missing");
+        return out;
+      }
+      if (now().kind == Token::Kind::text) {
+        auto text = std::make_unique<Statement>();
+        text->text = take().text;
+        out.statements.push_back(std::move(text));
+      } else if (now().kind == Token::Kind::print_begin) {
+        auto print = std::make_unique<Statement>();
+        print->kind = Statement::Kind::print;
+        print->line = take().line;
+        print->expressions.push_back(expression());
+        if (now().kind != Token::Kind::print_end)
+          fail(now().line, "'}}' was expected, not '" + now().text + "'");
+        take();
+        out.statements.push_back(std::move(print));
+      } else {
+        const std::string& name = ahead(1).text;
+        if (std::ranges::find(ends, name) != ends.end() || name.starts_with("end")) {
+          if (std::ranges::find(ends, name) == ends.end())
+            fail(now().line, "'" + name + "' was not expected here");
+          return out;
+        }
+        out.statements.push_back(statement());
+      }
+    }
+  }
+
+  // Takes the tag that ended a block; its name.
+  std::string ending() {
+    take();
+    return take().text;
+  }
+
+  std::unique_ptr<Statement> statement() {
+    take();
+    auto out = std::make_unique<Statement>();
+    out->line = now().line;
+    const std::string name = need_name();
+    if (name == "if") {
+      choice(*out);
+    } else if (name == "for") {
+      loop(*out);
+    } else if (name == "set") {
+      set(*out);
+    } else if (name == "macro") {
+      macro(*out);
+    } else if (name == "break" || name == "continue") {
+      out->kind = name == "break" ? Statement::Kind::break_ : Statement::Kind::continue_;
+    } else if (name == "generation") {
+      // Marks what the model writes; the text is the same.
+      inside(*out, Statement::Kind::scope, "endgeneration");
+    } else if (name == "filter") {
+      out->text = need_name();
+      inside(*out, Statement::Kind::filter_block, "endfilter");
+    } else {
+      fail(out->line, "the statement '" + name.substr(0, 40) + "' is not known here");
+    }
+    end_tag();
+    return out;
+  }
+
+  void inside(Statement& out, Statement::Kind kind, std::string_view end) {
+    out.kind = kind;
+    end_tag();
+    out.blocks.push_back(block({end}));
+    ending();
+  }
+
+  void choice(Statement& out) {
+    out.kind = Statement::Kind::choice;
+    for (;;) {
+      out.expressions.push_back(expression());
+      end_tag();
+      out.blocks.push_back(block({"elif", "else", "endif"}));
+      const std::string end = ending();
+      if (end == "elif") continue;
+      if (end == "else") {
+        end_tag();
+        out.blocks.push_back(block({"endif"}));
+        ending();
+      }
+      return;
+    }
+  }
+
+  void loop(Statement& out) {
+    out.kind = Statement::Kind::loop;
+    const bool brackets = sign("(");
+    do out.names.push_back(need_name());
+    while (sign(",") && now().kind == Token::Kind::name);
+    if (brackets) need(")");
+    if (!word("in")) fail(now().line, "'in' was expected");
+    out.expressions.push_back(either(false));
+    out.expressions.push_back(word("if") ? expression() : nullptr);
+    if (word("recursive")) fail(now().line, "recursive loops are not known here");
+    end_tag();
+    out.blocks.push_back(block({"else", "endfor"}));
+    if (ending() == "else") {
+      end_tag();
+      out.blocks.push_back(block({"endfor"}));
+      ending();
+    }
+  }
+
+  void set(Statement& out) {
+    out.kind = Statement::Kind::set;
+    do out.names.push_back(need_name());
+    while (sign(",") && now().kind == Token::Kind::name);
+    if (sign(".")) out.member = need_name();
+    if (!sign("=")) return inside(out, Statement::Kind::set, "endset");
+    out.expressions.push_back(tuple());
+  }
+
+  void macro(Statement& out) {
+    out.kind = Statement::Kind::macro;
+    out.names.push_back(need_name());
+    need("(");
+    while (!sign(")")) {
+      Parameter parameter{need_name(), nullptr};
+      if (sign("=")) parameter.fallback = expression();
+      out.parameters.push_back(std::move(parameter));
+      if (!sign(",") && !is(Token::Kind::sign, ")")) fail(now().line, "')' was expected");
+    }
+    inside(out, Statement::Kind::macro, "endmacro");
+  }
+};
+
+}  // namespace
+
+void fail(int line, const std::string& what) {
+  throw Error({.what = what, .where = "line " + std::to_string(line) + " of the chat template"});
+}
+
+Block parse(std::string_view source) {
+  return Parser(cut(source)).run();
+}
+
+}  // namespace octet::text::jinja

@@ -1,0 +1,160 @@
+#include "octet/text/template_match.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/base/json.h"
+#include "octet/text/jinja.h"
+#include "template_row.h"
+
+namespace octet::text {
+namespace {
+
+// A conversation, and whether its text ends where an answer begins.
+struct Probe {
+  const char* name;
+  Conversation conversation;
+  bool asks = false;
+};
+
+const std::vector<Probe>& probes() {
+  static const std::vector<Probe> all{
+      {"two turns with a system message",
+       {.messages = {{"user", "What is 6 times 7?"},
+                     {"assistant", "42."},
+                     {"user", "And 7 times 8?"},
+                     {"assistant", "It is 56."}},
+        .system = "Answer briefly."}},
+      {"two turns",
+       {.messages = {{"user", "What is 6 times 7?"},
+                     {"assistant", "42."},
+                     {"user", "And 7 times 8?"},
+                     {"assistant", "It is 56."}}}},
+      {"one turn", {.messages = {{"user", "What is 6 times 7?"}, {"assistant", "42."}}}},
+      {"a question", {.messages = {{"user", "What is 6 times 7?"}}}, true}};
+  return all;
+}
+
+Probe tool_probe() {
+  return {"a tool's answer",
+          {.messages = {{"user", "What is 6 times 7?"},
+                        {"assistant", "I ask the calculator."},
+                        {"observation", "42"},
+                        {"assistant", "It is 42."}}}};
+}
+
+std::string rendered(const JinjaTemplate& jinja, const Tokenizer& tokenizer, const Probe& probe) {
+  Json messages = Json::array();
+  const Conversation& c = probe.conversation;
+  if (!c.system.empty()) messages.push_back({{"role", "system"}, {"content", c.system}});
+  for (const Message& m : c.messages) {
+    messages.push_back({{"role", m.role == "observation" ? "tool" : m.role}, {"content", m.content}});
+  }
+  Json variables{{"messages", messages},
+                 {"add_generation_prompt", probe.asks},
+                 {"tools", nullptr},
+                 {"documents", nullptr}};
+  if (!tokenizer.bos_token().empty()) variables["bos_token"] = tokenizer.bos_token();
+  if (!tokenizer.eos_token().empty()) variables["eos_token"] = tokenizer.eos_token();
+  if (!tokenizer.pad_token().empty()) variables["pad_token"] = tokenizer.pad_token();
+  return jinja.render(variables);
+}
+
+std::string written(const std::string& name, const Tokenizer& tokenizer, const Probe& probe) {
+  return write_text(*find_row(name), tokenizer, probe.conversation);
+}
+
+std::size_t common_length(const std::string& a, const std::string& b) {
+  return static_cast<std::size_t>(std::ranges::mismatch(a, b).in1 - a.begin());
+}
+
+std::string behind(const std::string& text, std::size_t at) {
+  return Json(text.substr(std::min(at, text.size()), 40))
+      .dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string all_names() {
+  std::string all;
+  for (const auto& name : ChatTemplate::names()) all += (all.empty() ? "" : ", ") + name;
+  return all;
+}
+
+// Which row comes nearest in the first text, and where they part.
+std::string nearest(const std::string& want, const Tokenizer& tokenizer, const Probe& probe) {
+  std::string best, text;
+  for (const auto& name : ChatTemplate::names()) {
+    std::string candidate = written(name, tokenizer, probe);
+    if (!best.empty() && common_length(candidate, want) <= common_length(text, want)) continue;
+    best = name;
+    text = std::move(candidate);
+  }
+  const std::size_t same = common_length(text, want);
+  return "'" + best + "' comes nearest: for " + probe.name + " it writes " + behind(text, same) +
+         " where the model's writes " + behind(want, same);
+}
+
+}  // namespace
+
+std::optional<std::string> folder_template(const std::string& folder) {
+  const std::string own = folder + "/chat_template.jinja", config = folder + "/tokenizer_config.json";
+  if (path_exists(own)) return read_file(own);
+  if (!path_exists(config)) return std::nullopt;
+  const Json json = read_json(config);
+  const auto found = json.is_object() ? json.find("chat_template") : json.end();
+  if (!json.is_object() || found == json.end()) return std::nullopt;
+  if (found->is_string()) return found->get<std::string>();
+  if (!found->is_array()) return std::nullopt;
+  for (const Json& named : *found) {
+    if (named.is_object() && json_string(named, "name", "", config) == "default") {
+      return json_string(named, "template", "", config);
+    }
+  }
+  return std::nullopt;
+}
+
+TemplateMatch match_template(const std::string& folder, const Tokenizer& tokenizer) {
+  const auto source = folder_template(folder);
+  if (!source) return {};
+  std::vector<std::string> left = ChatTemplate::names();
+  std::string near, failure;
+  int rendered_probes = 0;
+  try {
+    const JinjaTemplate jinja(*source);
+    for (const Probe& probe : probes()) {
+      std::string want;
+      try {
+        want = rendered(jinja, tokenizer, probe);
+      } catch (const Error& e) {
+        // Many templates refuse system messages.
+        failure = e.problem().what;
+        continue;
+      }
+      ++rendered_probes;
+      std::erase_if(left, [&](const std::string& name) { return written(name, tokenizer, probe) != want; });
+      if (left.empty() && near.empty()) near = nearest(want, tokenizer, probe);
+    }
+    if (left.size() > 1 && rendered_probes > 0) {
+      try {
+        const Probe probe = tool_probe();
+        const std::string want = rendered(jinja, tokenizer, probe);
+        const auto same = std::ranges::find_if(
+            left, [&](const std::string& name) { return written(name, tokenizer, probe) == want; });
+        if (same != left.end()) left = {*same};
+      } catch (const Error&) {
+        // A template without tools: the first name stands.
+      }
+    }
+  } catch (const Error& e) {
+    failure = e.problem().what + (e.problem().where.empty() ? "" : " (" + e.problem().where + ")");
+  }
+  if (rendered_probes == 0) return {.reason = "the model's own chat template cannot be rendered: " + failure};
+  if (left.empty()) {
+    return {.reason =
+                "the model's own chat template writes otherwise than each of " + all_names() + "; " + near};
+  }
+  return {.found = ChatTemplate::find(left.front())};
+}
+
+}  // namespace octet::text

@@ -1,0 +1,66 @@
+// Without a template in the configuration, the model's own decides which one is meant.
+#include <gtest/gtest.h>
+
+#include "cli/task.h"
+
+namespace octet::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kChatml =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+class OwnTemplate : public testing::Test {
+ protected:
+  OwnTemplate() : folder_("own_template") {
+    fs::copy(task_.model(), folder_ / "model");
+    fs::remove(folder_ / "model/chat_template.jinja");
+    Json config = parse_json(slurp(folder_ / "model/tokenizer_config.json"), "config");
+    config.erase("chat_template");
+    spill(folder_ / "model/tokenizer_config.json", config.dump());
+  }
+  Outcome run(const std::string& name, const std::string& more = "") {
+    return trainer(task_.train(folder_ / name, "model_name_or_path=" + (folder_ / "model") +
+                                                   " max_steps=3 save_strategy=no " + more),
+                   2);
+  }
+  const Task& task_ = Task::get();
+  TemporaryFolder folder_;
+};
+
+TEST_F(OwnTemplate, TheOneThatWritesTheSameIsTaken) {
+  spill(folder_ / "model/chat_template.jinja", kChatml);
+  expect_success(run("named"));
+  const Outcome own = run("own", "template=null");
+  expect_success(own);
+  EXPECT_NE(own.err.find("template: chatml"), std::string::npos) << own.err;
+  EXPECT_NE(own.both().find("--template chatml"), std::string::npos) << own.both();
+  expect_same_losses(folder_ / "named", folder_ / "own", 1e-12);
+}
+
+TEST_F(OwnTemplate, OtherwiseTheNamesAreListedOnce) {
+  spill(folder_ / "model/chat_template.jinja", "{% for m in messages %}### {{ m.content }}\n{% endfor %}");
+  const Outcome other = run("other", "template=null");
+  EXPECT_EQ(other.code, 64) << other.both();
+  EXPECT_EQ(errors_in(other), 1) << other.err;
+  for (const char* says : {"writes otherwise", "alpaca, chatml", "comes nearest", "configuration key"}) {
+    EXPECT_NE(other.err.find(says), std::string::npos) << other.err;
+  }
+  fs::remove(folder_ / "model/chat_template.jinja");
+  const Outcome none = run("none", "template=null");
+  EXPECT_EQ(none.code, 64) << none.both();
+  EXPECT_EQ(errors_in(none), 1) << none.err;
+  EXPECT_NE(none.err.find("conversations need a chat template"), std::string::npos) << none.err;
+}
+
+TEST_F(OwnTemplate, PlainTextDoesWithoutAny) {
+  spill(folder_ / "model/chat_template.jinja", "{{ broken");
+  spill(folder_ / "text.jsonl", "{\"text\": \"one two three\"}\n{\"text\": \"four five six\"}\n");
+  expect_success(run("text", "template=null dataset=" + (folder_ / "text.jsonl")));
+  expect_success(run("pt", "template=null stage=pt dataset=" + (folder_ / "text.jsonl")));
+}
+
+}  // namespace
+}  // namespace octet::test
