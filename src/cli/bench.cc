@@ -1,5 +1,6 @@
 #include "octet/train/bench.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "octet/base/json.h"
@@ -42,6 +43,12 @@ void print_table(const config::Config& c, train::Session& session, const train::
   std::printf("memory           %s reserved, %s of the device in use\n",
               human_bytes(static_cast<double>(r.reserved_bytes)).c_str(),
               human_bytes(static_cast<double>(r.used_bytes)).c_str());
+  if (session.place().size > 1) {
+    std::printf("communication    %.4f s a step under way, %.4f s waited for (%.1f %% hidden), %s sent\n",
+                r.comm_seconds, r.exposed_seconds,
+                r.comm_seconds > 0 ? 100 * std::max(0.0, 1 - r.exposed_seconds / r.comm_seconds) : 100.0,
+                human_bytes(r.comm_bytes).c_str());
+  }
   std::printf("loss             %.5f first, %.5f last\n", r.first_loss, r.last_loss);
   std::printf("products         %s\n", r.audit.c_str());
   std::printf("set-up           %.1f s\n", r.setup_seconds);
@@ -71,6 +78,9 @@ void print_json(const config::Config& c, train::Session& session, const train::B
             {"used_bytes", r.used_bytes},
             {"first_loss", r.first_loss},
             {"last_loss", r.last_loss},
+            {"comm_seconds", r.comm_seconds},
+            {"comm_exposed_seconds", r.exposed_seconds},
+            {"comm_bytes", r.comm_bytes},
             {"setup_seconds", r.setup_seconds}};
   for (const train::BenchRow& row : r.profile) {
     line["profile"].push_back({{"kind", row.kind}, {"seconds", row.seconds}, {"calls", row.calls}});

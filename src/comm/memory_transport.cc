@@ -1,6 +1,8 @@
 #include "memory_transport.h"
 
+#include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <deque>
 #include <mutex>
@@ -19,6 +21,7 @@ struct Message {
   const void* from = nullptr;
   void* to = nullptr;
   std::size_t bytes = 0;
+  std::chrono::steady_clock::time_point due;  // of a slow link: when its last byte is there
   std::atomic<bool> through{false};
   std::string trouble;  // written before `through`
 };
@@ -43,6 +46,7 @@ void deliver(Message& send, Message& receive) {
   } else {
     std::memcpy(receive.to, send.from, send.bytes);
   }
+  receive.due = send.due;
   send.through.store(true, std::memory_order_release);
   receive.through.store(true, std::memory_order_release);
 }
@@ -58,8 +62,11 @@ struct MemoryJob::State {
   int code = 1;
 };
 
-MemoryJob::MemoryJob(int size, std::vector<int> node_of)
-    : size_(size), node_of_(std::move(node_of)), state_(std::make_unique<State>(size)) {
+MemoryJob::MemoryJob(int size, std::vector<int> node_of, double bytes_per_second)
+    : size_(size),
+      node_of_(std::move(node_of)),
+      bytes_per_second_(bytes_per_second),
+      state_(std::make_unique<State>(size)) {
   if (node_of_.empty()) node_of_.assign(static_cast<std::size_t>(size), 0);
 }
 MemoryJob::~MemoryJob() = default;
@@ -98,6 +105,7 @@ class MemoryTransport final : public Transport {
     message->tag = tag;
     message->from = data;
     message->bytes = bytes;
+    message->due = leaves(bytes);
     {
       const std::scoped_lock lock(channel.mutex);
       if (auto receive = take_first(channel.receives)) {
@@ -130,6 +138,7 @@ class MemoryTransport final : public Transport {
   bool test(int ticket) override {
     Message& message = *messages_[ticket];
     if (message.through.load(std::memory_order_acquire)) {
+      if (job_.bytes_per_second_ > 0 && Clock::now() < message.due) return false;
       if (!message.trouble.empty()) throw Error(message.trouble);
       messages_[ticket] = nullptr;
       free_.push_back(ticket);
@@ -161,6 +170,17 @@ class MemoryTransport final : public Transport {
   bool is_process() const override { return false; }
 
  private:
+  using Clock = std::chrono::steady_clock;
+
+  // When a message of this size that is sent now has passed the link.
+  Clock::time_point leaves(std::size_t bytes) {
+    const auto now = Clock::now();
+    if (job_.bytes_per_second_ <= 0) return now;
+    const std::chrono::duration<double> takes(static_cast<double>(bytes) / job_.bytes_per_second_);
+    link_free_ = std::max(link_free_, now) + std::chrono::duration_cast<Clock::duration>(takes);
+    return link_free_;
+  }
+
   // After a failure the buffers of messages under way go with those who waited for them: nobody may copy
   // there.
   void withdraw() {
@@ -191,6 +211,7 @@ class MemoryTransport final : public Transport {
 
   MemoryJob& job_;
   Place place_;
+  Clock::time_point link_free_;
   std::vector<std::shared_ptr<Message>> messages_;
   std::vector<int> free_;
 };

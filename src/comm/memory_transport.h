@@ -14,8 +14,8 @@ namespace octet::comm {
 /// What the ranks of one job share.
 class MemoryJob {
  public:
-  /// `node_of` as in ThreadRanksOptions.
-  explicit MemoryJob(int size, std::vector<int> node_of = {});
+  /// `node_of` and `bytes_per_second` as in ThreadRanksOptions.
+  explicit MemoryJob(int size, std::vector<int> node_of = {}, double bytes_per_second = 0);
   ~MemoryJob();
   int size() const { return size_; }
   const std::vector<int>& node_of() const { return node_of_; }
@@ -29,6 +29,7 @@ class MemoryJob {
   struct State;
   int size_;
   std::vector<int> node_of_;
+  double bytes_per_second_;
   std::unique_ptr<State> state_;
 };
 

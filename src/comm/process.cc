@@ -8,6 +8,7 @@
 #include "engine.h"
 #include "mpi_transport.h"
 #include "octet/base/error.h"
+#include "octet/base/log.h"
 #include "octet/comm/communicator.h"
 #include "rank_communicator.h"
 #include "self_transport.h"
@@ -35,8 +36,12 @@ class MpiRank {
       throw Error(Problem{.what = "a second communicator in one MPI process",
                           .fix = "make one communicator a process"});
     }
-    auto made =
-        std::make_unique<RankCommunicator>(device, RankOptions{.engine = engine_, .end_engine = true});
+    // What a step costs without its communication is what a run with it is compared with.
+    const bool removed = std::getenv("OCTET_REMOVE_COMMUNICATION") != nullptr;
+    if (removed)
+      log::warn("OCTET_REMOVE_COMMUNICATION is set: ranks exchange no values, and results are wrong");
+    auto made = std::make_unique<RankCommunicator>(
+        device, RankOptions{.engine = engine_, .end_engine = true, .removed = removed});
     taken_ = true;
     return made;
   }

@@ -24,7 +24,7 @@ using Clock = std::chrono::steady_clock;
 // Elements of all parts of one staging set together. The reduce queue's chunks stay near 1 MiB at four ranks,
 // so that a sum finds them in the cache; the gather queue stages only values that travel in a narrow format.
 constexpr std::int64_t reduce_elements = std::int64_t{1} << 20;
-constexpr std::int64_t gather_elements = std::int64_t{1} << 18;
+constexpr std::int64_t gather_elements = std::int64_t{1} << 19;
 // How long a rank that ends because of an error waits for collectives under way.
 constexpr auto patience_for_collectives = std::chrono::seconds(2);
 
@@ -178,11 +178,33 @@ std::shared_ptr<RankCommunicator::Timed> RankCommunicator::begin(Kind kind, Queu
 }
 
 bool RankCommunicator::advance(Timed& timed) {
-  if (!std::exchange(timed.started, true)) timed.start = Clock::now();
+  if (!std::exchange(timed.started, true)) {
+    timed.start = Clock::now();
+    count_under_way(1);
+  }
   const bool finished =
       place_.size > 1 ? options_.engine->advance(timed.operation) : timed.operation.steps.resume();
-  if (finished) count(timed);
+  if (finished) {
+    count_under_way(-1);
+    count(timed);
+  }
   return finished;
+}
+
+void RankCommunicator::count_under_way(int change) {
+  const std::scoped_lock lock(traffic_mutex_);
+  const bool before = under_way_ > 0;
+  under_way_ += change;
+  if (before == (under_way_ > 0)) return;
+  const auto now = Clock::now();
+  if (before) seconds_busy_ += std::chrono::duration<double>(now - busy_since_).count();
+  busy_since_ = now;
+}
+
+double RankCommunicator::seconds_busy() const {
+  const std::scoped_lock lock(traffic_mutex_);
+  if (under_way_ == 0) return seconds_busy_;
+  return seconds_busy_ + std::chrono::duration<double>(Clock::now() - busy_since_).count();
 }
 
 void RankCommunicator::count(const Timed& timed) {
@@ -229,6 +251,7 @@ void RankCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs& a
   check(args.to == args.from + place_.rank * args.count ||
             disjoint(args.from, bytes * place_.size, args.to, bytes),
         "reduce_scatter writes the own slice of its input or memory apart from it");
+  if (options_.removed) return;
   auto timed = begin(Kind::reduce_scatter, queue, args.name,
                      static_cast<std::int64_t>(wire_bytes(args.wire, args.count)));
   Call& call = timed->operation.call;
@@ -249,6 +272,7 @@ void RankCommunicator::all_gather(Stream& stream, const AllGatherArgs& args) {
   check_sizes(place_.size, args.bytes, 1);
   if (nothing_moves()) return;
   check(args.bytes == 0 || args.buffer != nullptr, "all_gather has its buffer");
+  if (options_.removed) return;
   auto timed = begin(Kind::all_gather, queue, args.name, args.bytes);
   timed->operation.steps = all_gather_steps(timed->operation.call, ways(args.by_node), args);
   enqueue(stream, std::move(timed));
@@ -260,6 +284,7 @@ void RankCommunicator::all_gather_values(Stream& stream, const AllGatherValuesAr
   check(args.dtype == DType::f32 || args.dtype == DType::bf16, "all_gather_values takes f32 or bf16");
   if (nothing_moves()) return;
   check(args.count == 0 || args.buffer != nullptr, "all_gather_values has its buffer");
+  if (options_.removed) return;
   auto timed = begin(Kind::all_gather_values, queue, args.name,
                      static_cast<std::int64_t>(wire_bytes(args.wire, args.count)));
   timed->operation.steps =

@@ -20,6 +20,7 @@ struct RankOptions {
   std::shared_ptr<Engine> engine;        ///< null: `transport` is used in line
   std::shared_ptr<Transport> transport;  ///< of a rank without an engine
   bool end_engine = false;               ///< shut the engine down, in agreement with all ranks, at the end
+  bool removed = false;  ///< for measurements: reduce_scatter and gathers send nothing, and results are wrong
 };
 
 class RankCommunicator final : public Communicator {
@@ -43,6 +44,7 @@ class RankCommunicator final : public Communicator {
   void watch(const WatchOptions& options) override;
   std::string trace() const override;
   std::vector<Traffic> take_traffic() override;
+  double seconds_busy() const override;
   [[noreturn]] void abort(int code) override;
 
  private:
@@ -55,6 +57,7 @@ class RankCommunicator final : public Communicator {
   bool nothing_moves() const;
   void sum_alone(Stream& stream, const ReduceScatterArgs& args);
   void count(const Timed& operation);
+  void count_under_way(int change);
   Queue queue_of(const Stream& stream) const;
   const Staging& staging_of(Queue queue) const;
   const Hierarchy& ways(bool by_node) const { return by_node ? hierarchy_ : flat_; }
@@ -76,7 +79,10 @@ class RankCommunicator final : public Communicator {
   int exceptions_at_start_;
   unsigned sequence_[queue_count] = {};
   std::mutex control_mutex_;  // one control-plane call at a time
-  std::mutex traffic_mutex_;
+  mutable std::mutex traffic_mutex_;
+  int under_way_ = 0;  // collectives of streams
+  std::chrono::steady_clock::time_point busy_since_;
+  double seconds_busy_ = 0;
   std::map<Kind, Traffic> traffic_;
 };
 

@@ -53,7 +53,7 @@ void guarded(FirstError& errors, Work&& work) {
 void run_ranks_as_threads(const ThreadRanksOptions& options,
                           const std::function<void(Communicator&, Device&)>& body) {
   check(options.ranks >= 1, "there is at least one rank");
-  MemoryJob job(options.ranks, options.node_of);
+  MemoryJob job(options.ranks, options.node_of, options.bytes_per_second);
   FirstError errors(job);
   const auto run_rank = [&](int rank) {
     const auto device =

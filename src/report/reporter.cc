@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <map>
 
 #include "history.h"
 #include "octet/base/error.h"
@@ -21,15 +22,26 @@ namespace {
 
 // What has been summed up since the last log line, or since the start of this session.
 struct Window {
-  double loss = 0, seconds = 0, data_seconds = 0, comm_seconds = 0;
-  std::int64_t steps = 0, tokens = 0, label_tokens = 0, samples = 0, comm_bytes = 0;
+  double loss = 0, seconds = 0, data_seconds = 0, comm_seconds = 0, exposed_seconds = 0;
+  std::int64_t steps = 0, tokens = 0, label_tokens = 0, samples = 0;
+  std::map<std::string, KindOfMessages> kinds;
 
   void add(const StepFacts& f) {
-    loss += f.loss, seconds += f.seconds, data_seconds += f.data_seconds,
-        comm_seconds += f.comm_exposed_seconds;
-    ++steps, tokens += f.tokens, label_tokens += f.label_tokens, samples += f.samples,
-        comm_bytes += f.comm_bytes;
+    loss += f.loss, seconds += f.seconds, data_seconds += f.data_seconds, comm_seconds += f.comm_seconds,
+        exposed_seconds += f.comm_exposed_seconds;
+    ++steps, tokens += f.tokens, label_tokens += f.label_tokens, samples += f.samples;
+    for (const KindOfMessages& kind : f.comm_kinds) {
+      kinds[kind.kind].seconds += kind.seconds;
+      kinds[kind.kind].bytes += kind.bytes;
+    }
   }
+  double bytes() const {
+    double sum = 0;
+    for (const auto& [name, kind] : kinds) sum += static_cast<double>(kind.bytes);
+    return sum;
+  }
+  /// The share of communication that computing did not wait for.
+  double hidden() const { return comm_seconds > 0 ? std::max(0.0, 1 - exposed_seconds / comm_seconds) : 1; }
   double per_step(double x) const { return steps > 0 ? x / static_cast<double>(steps) : 0; }
   double per_second(double x) const { return seconds > 0 ? x / seconds : 0; }
 };
@@ -193,6 +205,15 @@ void Reporter::Impl::log_step(const StepFacts& f) {
   row["label_tokens_per_second"] = window.per_second(static_cast<double>(window.label_tokens));
   row["total_tokens"] = totals.tokens;
   if (facts.flops_per_token > 0) row["mfu"] = mfu;
+  if (!window.kinds.empty()) {
+    row["comm_seconds"] = window.per_step(window.comm_seconds);
+    row["comm_exposed_seconds"] = window.per_step(window.exposed_seconds);
+    row["comm_bytes"] = window.per_step(window.bytes());
+    for (const auto& [name, kind] : window.kinds) {
+      row["comm_" + name + "_seconds"] = window.per_step(kind.seconds);
+      row["comm_" + name + "_bytes"] = window.per_step(static_cast<double>(kind.bytes));
+    }
+  }
   if (f.memory_bytes > 0) row["vram_allocated"] = gib(f.memory_bytes);
   if (f.memory_peak_bytes > 0) row["vram_reserved"] = gib(f.memory_peak_bytes);
   log.append(std::move(row));
@@ -225,8 +246,13 @@ void Reporter::Impl::write_events(const StepFacts& f, double loss, double second
   if (facts.flops_per_token > 0) scalars.emplace_back("perf/mfu", utilisation(rate));
   if (f.memory_bytes > 0) scalars.emplace_back("memory/allocated_gib", gib(f.memory_bytes));
   if (f.memory_peak_bytes > 0) scalars.emplace_back("memory/peak_gib", gib(f.memory_peak_bytes));
-  scalars.emplace_back("comm/bytes", window.per_step(static_cast<double>(window.comm_bytes)));
-  scalars.emplace_back("comm/exposed_ms", 1e3 * window.per_step(window.comm_seconds));
+  scalars.emplace_back("comm/bytes", window.per_step(window.bytes()));
+  scalars.emplace_back("comm/ms", 1e3 * window.per_step(window.comm_seconds));
+  scalars.emplace_back("comm/exposed_ms", 1e3 * window.per_step(window.exposed_seconds));
+  for (const auto& [name, kind] : window.kinds) {
+    scalars.emplace_back("comm/" + name + "_ms", 1e3 * window.per_step(kind.seconds));
+    scalars.emplace_back("comm/" + name + "_bytes", window.per_step(static_cast<double>(kind.bytes)));
+  }
   for (std::size_t rank = 0; rank < f.rank_losses.size(); ++rank) {
     scalars.emplace_back("rank" + std::to_string(rank) + "/loss", f.rank_losses[rank]);
   }
@@ -287,6 +313,16 @@ void Reporter::Impl::summary(const FinishFacts& finish) const {
   if (session.data_seconds > 0) {
     rows.emplace_back("waited for data",
                       fixed(100 * session.per_second(session.data_seconds), 1) + " % of the time");
+  }
+  if (!session.kinds.empty()) {
+    rows.emplace_back("communication", fixed(100 * session.per_second(session.comm_seconds), 1) +
+                                           " % of the time, " + fixed(100 * session.hidden(), 1) +
+                                           " % of it hidden; a rank sent " + human_bytes(session.bytes()));
+    for (const auto& [name, kind] : session.kinds) {
+      rows.emplace_back("  " + name, python_number(session.per_step(kind.seconds), 3) + " s and " +
+                                         human_bytes(session.per_step(static_cast<double>(kind.bytes))) +
+                                         " a step");
+    }
   }
   if (peak_memory > 0)
     rows.emplace_back("peak memory", human_bytes(static_cast<double>(peak_memory)) + " on a rank");

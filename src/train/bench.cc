@@ -15,6 +15,7 @@
 #include "octet/base/strings.h"
 #include "octet/config/derive.h"
 #include "octet/device/profile.h"
+#include "octet/device/waiting.h"
 #include "octet/model/build.h"
 #include "octet/model/shapes.h"
 #include "octet/report/throughput.h"
@@ -166,16 +167,24 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
       batches.push_back(random_batch(shape, static_cast<std::uint64_t>(config.seed + number)));
     }
     communicator.barrier();
+    const bool timed = step >= options.warmup;
+    if (step == options.warmup) communicator.take_traffic();
+    const double busy = communicator.seconds_busy(), waited = seconds_waited(engine->compute());
     const auto begin = Clock::now();
     engine->begin(static_cast<int>(batch.accumulation));
     for (const data::HostBatch& micro : batches) engine->micro_batch(micro);
     last = engine->finish(config.learning_rate);
     const double passed = seconds_since(begin);
-    if (step >= options.warmup) seconds.push_back(passed);
-    if (profile) profile->step(step >= options.warmup, passed);
+    if (timed) {
+      seconds.push_back(passed);
+      result.comm_seconds += (communicator.seconds_busy() - busy) / static_cast<double>(options.steps);
+      result.exposed_seconds +=
+          (seconds_waited(engine->compute()) - waited) / static_cast<double>(options.steps);
+    }
+    if (profile) profile->step(timed, passed);
     if (step == 0) result.first_loss = loss_of(last);
     if (session.prints()) {
-      log::info("step " + std::to_string(step + 1) + (step < options.warmup ? " (warm-up)" : "") + ": " +
+      log::info("step " + std::to_string(step + 1) + (timed ? "" : " (warm-up)") + ": " +
                 std::to_string(passed) + " s, loss " + std::to_string(loss_of(last)) + ", gradient norm " +
                 std::to_string(last.grad_norm));
     }
@@ -191,6 +200,9 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
   communicator.together([&] { engine->audit().require_fp8(); });
 
   if (profile) result.profile = profile->rows();
+  for (const comm::Traffic& kind : communicator.take_traffic()) {
+    result.comm_bytes += static_cast<double>(kind.bytes_sent) / static_cast<double>(options.steps);
+  }
   result.parameters = engine->store().layout().parameter_count();
   result.tokens = shape.rows * shape.length * batch.accumulation * batch.world;
   result.median_seconds = median(seconds);

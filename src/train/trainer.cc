@@ -65,8 +65,11 @@ class Run {
   void prepare_engine();
   void start_reporter();
   zero::StepResult train_step();
-  void report_step(const zero::StepResult& result, double seconds, double data_seconds,
-                   double exposed_seconds);
+  /// Seconds of a step, and what of them went by with waiting.
+  struct Waits {
+    double seconds = 0, data_seconds = 0, comm_seconds = 0, exposed_seconds = 0;
+  };
+  void report_step(const zero::StepResult& result, const Waits& waits);
   void guard(const zero::StepResult& result);
   void evaluate();
   void save();
@@ -272,8 +275,7 @@ void Run::guard(const zero::StepResult& result) {
   });
 }
 
-void Run::report_step(const zero::StepResult& result, double seconds, double data_seconds,
-                      double exposed_seconds) {
+void Run::report_step(const zero::StepResult& result, const Waits& waits) {
   const auto traffic = comm_.take_traffic();
   if (!reporter_) return;
   report::StepFacts facts;
@@ -283,38 +285,38 @@ void Run::report_step(const zero::StepResult& result, double seconds, double dat
   facts.loss = result.loss_sum / static_cast<double>(std::max<std::int64_t>(1, result.label_tokens));
   facts.grad_norm = result.grad_norm;
   facts.learning_rate = result.learning_rate;
-  facts.seconds = seconds;
+  facts.seconds = waits.seconds;
   facts.tokens = step.tokens;
   facts.samples = step.samples;
   facts.label_tokens = result.label_tokens;
   facts.memory_bytes = static_cast<std::int64_t>(engine_->arena().bytes());
   facts.memory_peak_bytes = peak_memory();
-  facts.data_seconds = data_seconds;
-  facts.comm_exposed_seconds = exposed_seconds;
-  double seconds_of_messages = 0;
-  for (const auto& kind : traffic) {
-    facts.comm_bytes += kind.bytes_sent;
-    seconds_of_messages += kind.seconds;
-    if (kind.calls > 0) {
-      facts.extra.emplace_back("comm/" + kind.kind + "_seconds", kind.seconds);
-      facts.extra.emplace_back("comm/" + kind.kind + "_bytes", static_cast<double>(kind.bytes_sent));
+  facts.data_seconds = waits.data_seconds;
+  facts.comm_seconds = waits.comm_seconds;
+  facts.comm_exposed_seconds = waits.exposed_seconds;
+  if (comm_.size() > 1) {
+    for (const auto& kind : traffic) {
+      if (kind.calls > 0) facts.comm_kinds.push_back({kind.kind, kind.seconds, kind.bytes_sent});
     }
   }
-  if (comm_.size() > 1) facts.extra.emplace_back("comm/seconds", seconds_of_messages);
   reporter_->step(facts);
 }
 
 zero::StepResult Run::train_step() {
   const auto start = Clock::now();
-  double waited = 0;
-  const double exposed = seconds_waited(engine_->compute());
-  data::HostBatch first = feed_->next(true, &waited);
+  Waits waits{.comm_seconds = -comm_.seconds_busy(), .exposed_seconds = -seconds_waited(engine_->compute())};
+  data::HostBatch first = feed_->next(true, &waits.data_seconds);
   engine_->begin(static_cast<int>(batch_.accumulation));
   engine_->micro_batch(first);
-  for (std::int64_t i = 1; i < batch_.accumulation; ++i) engine_->micro_batch(feed_->next(false, &waited));
+  for (std::int64_t i = 1; i < batch_.accumulation; ++i) {
+    engine_->micro_batch(feed_->next(false, &waits.data_seconds));
+  }
   const zero::StepResult result = engine_->finish(schedule_->learning_rate(step_));
   ++step_;
-  report_step(result, seconds_since(start), waited, seconds_waited(engine_->compute()) - exposed);
+  waits.seconds = seconds_since(start);
+  waits.comm_seconds += comm_.seconds_busy();
+  waits.exposed_seconds += seconds_waited(engine_->compute());
+  report_step(result, waits);
   guard(result);
   return result;
 }

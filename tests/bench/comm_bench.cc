@@ -1,10 +1,15 @@
 // Collectives among the ranks of an mpirun: seconds a call, bytes that one rank sends a second, the latency
 // of a barrier, and the share of a core that an idle rank takes. Run as launch/mpirun -np 4 comm_bench.
+// `comm_bench allreduce MIB...` measures sums of that many MiB of fp32 on all ranks, in each format of the
+// wire, by nodes as well where there are several of several ranks; medians of 5.
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -44,13 +49,71 @@ void report(octet::comm::Communicator& world, const char* name, double bytes,
   }
 }
 
+using octet::comm::Wire;
+
+// One sum on all ranks, as stage 0 makes it.
+double all_reduce_seconds(octet::comm::Communicator& world, std::vector<float>& values, Wire wire,
+                          bool by_node) {
+  const std::int64_t count = static_cast<std::int64_t>(values.size()) / world.size();
+  octet::Stream& stream = world.reduce_stream();
+  std::vector<double> seconds;
+  for (int round = 0; round < 6; ++round) {
+    world.barrier();
+    const auto start = Clock::now();
+    world.reduce_scatter(stream, {.name = "bench",
+                                  .from = values.data(),
+                                  .to = values.data() + world.rank() * count,
+                                  .count = count,
+                                  .wire = wire,
+                                  .by_node = by_node});
+    world.all_gather_values(
+        stream, {.name = "bench", .buffer = values.data(), .count = count, .wire = wire, .by_node = by_node});
+    stream.synchronize();
+    world.barrier();
+    if (round > 0) seconds.push_back(seconds_since(start));
+  }
+  std::ranges::sort(seconds);
+  return seconds[seconds.size() / 2];
+}
+
+void measure_all_reduce(octet::comm::Communicator& world, std::int64_t mib) {
+  const std::int64_t slice = (mib << 18) / world.size() / 128 * 128;
+  std::vector<float> values(static_cast<std::size_t>(slice * world.size()));
+  const auto& place = world.place();
+  double of_bf16 = 0;
+  for (const bool by_node : {false, true}) {
+    if (by_node && (place.nodes == 1 || place.nodes == place.size)) break;
+    for (const auto& [name, wire] : {std::pair{"f32", Wire::f32}, std::pair{"bf16", Wire::bf16},
+                                     std::pair{"fp8", Wire::fp8}, std::pair{"int8", Wire::int8}}) {
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = 1.0f + static_cast<float>(i % 1009) * 1e-3f;
+      world.take_traffic();
+      const double seconds = all_reduce_seconds(world, values, wire, by_node);
+      double bytes = 0, between = 0;
+      for (const auto& kind : world.take_traffic()) {
+        if (kind.kind == "control") continue;
+        bytes += static_cast<double>(kind.bytes_sent) / 6,
+            between += static_cast<double>(kind.bytes_between_nodes) / 6;
+      }
+      if (wire == Wire::bf16 && !by_node) of_bf16 = seconds;
+      if (world.rank() != 0) continue;
+      std::printf("%4ld MiB %-5s %-8s %8.3f s  %8.1f MB sent, %8.1f between nodes  %5.2f x bf16\n",
+                  static_cast<long>(mib), name, by_node ? "by nodes" : "", seconds, bytes * 1e-6,
+                  between * 1e-6, of_bf16 > 0 ? of_bf16 / seconds : 0.0);
+      std::fflush(stdout);
+    }
+  }
+}
+
 }  // namespace
 
-int main() {
-  using octet::comm::Wire;
+int main(int argc, char** argv) {
   const auto device = octet::make_cpu_device({.threads = 1});
   const auto communicator = octet::comm::make_communicator(*device);
   auto& world = *communicator;
+  if (argc > 2 && std::string(argv[1]) == "allreduce") {
+    for (int i = 2; i < argc; ++i) measure_all_reduce(world, std::atol(argv[i]));
+    return 0;
+  }
   const std::int64_t size = world.size();
   for (const std::int64_t count : {std::int64_t{1} << 10, std::int64_t{1} << 16, std::int64_t{1} << 21}) {
     std::vector<float> from(static_cast<std::size_t>(size * count), 1.0f);

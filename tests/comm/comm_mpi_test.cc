@@ -2,11 +2,13 @@
 // an argument it misbehaves in one of the ways that failure.sh tests.
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/mman.h>
 
 #include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <string>
 #include <thread>
 
@@ -148,11 +150,49 @@ int vanish(const std::string& how) {
   return 0;
 }
 
+/// A gather whose slices are larger than 2 GiB. Own slices are mostly pages that were never touched, which
+/// cost no memory; a mark stands wherever a length or an offset of 32 bits would go wrong, and often between.
+int gather_more_than_2_gib() {
+  const std::int64_t bytes = (std::int64_t{21} << 30) / 10 / 8 * 8, size = world->size();
+  void* address = mmap(nullptr, static_cast<std::size_t>(size * bytes), PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (address == MAP_FAILED) throw std::bad_alloc();
+  auto* words = static_cast<std::int64_t*>(address);
+  const std::int64_t count = bytes / 8, step = (std::int64_t{1} << 20) / 8 - 1;
+  const auto mark = [&](std::int64_t rank, std::int64_t i) { return 1 + rank * count + i; };
+  const auto each = [&](auto&& act) {
+    for (std::int64_t i = 0; i < count; i += step) act(i);
+    for (const std::int64_t edge : {std::int64_t{1} << 31, std::int64_t{1} << 30}) {
+      for (std::int64_t i = edge / 8 - 2; i < edge / 8 + 2; ++i) act(i);
+    }
+    act(count - 1);
+  };
+  each([&](std::int64_t i) { words[world->rank() * count + i] = mark(world->rank(), i); });
+  world->watch({.timeout_seconds = 300});
+  world->all_gather(world->gather_stream(), {.name = "huge", .buffer = words, .bytes = bytes});
+  world->gather_stream().synchronize();
+  std::int64_t wrong = 0;
+  for (std::int64_t rank = 0; rank < size; ++rank) {
+    each([&](std::int64_t i) { wrong += words[rank * count + i] != mark(rank, i); });
+  }
+  std::int64_t sent = 0;
+  for (const Traffic& t : world->take_traffic()) {
+    if (t.kind == "all_gather") sent = t.bytes_sent;
+  }
+  if (world->rank() == 0) {
+    std::printf("slices of %lld bytes, %lld sent, %lld marks wrong\n", static_cast<long long>(bytes),
+                static_cast<long long>(sent), static_cast<long long>(wrong));
+  }
+  munmap(address, static_cast<std::size_t>(size * bytes));
+  return world->all_max(wrong) == 0 && sent == (size - 1) * bytes ? 0 : 1;
+}
+
 /// The last rank stops in the middle of a gather that all take part in.
 int misbehave(const std::string& how) {
   for (const char* kind : kKinds) {
     if (how.ends_with(std::string("-") + kind)) return vanish(how);
   }
+  if (how == "huge") return gather_more_than_2_gib();
   const bool mine = world->rank() == world->size() - 1;
   std::vector<float> buffer(static_cast<std::size_t>(world->size()) * 1000);
   if (mine && how == "killed") raise(SIGKILL);

@@ -19,3 +19,7 @@ foreach(kind reduce_scatter all_gather all_gather_values all_reduce_max all_redu
 endforeach()
 octet_failure_test(leaves-reduce_scatter 75 "nothing from rank 2")
 octet_failure_test(leaves-all_gather_int 75 "nothing from rank 2")
+# Slices beyond 2 GiB take 4.5 GB of memory, so they are sent only when asked for: ctest -C Big -R comm.mpi.huge
+add_test(NAME comm.mpi.huge CONFIGURATIONS Big
+         COMMAND ${OCTET_MPIRUN} -np 2 $<TARGET_FILE:comm_mpi_tests> huge)
+set_tests_properties(comm.mpi.huge PROPERTIES TIMEOUT 400 PROCESSORS 2)

@@ -112,6 +112,47 @@ TEST_F(Run, TheScreenShowsBannerLineBarAndSummary) {
   EXPECT_EQ(text.find('\r'), std::string::npos) << "no redrawing where there is no terminal";
 }
 
+TEST_F(Run, RowsAndSummaryTellOfCommunicationWhereRanksTalk) {
+  const std::string text = captured([&] {
+    Reporter reporter(facts());
+    for (int n = 1; n <= 20; ++n) {
+      StepFacts f = step(n);
+      if (n > 5) {
+        f.comm_seconds = 0.2;
+        f.comm_exposed_seconds = 0.01 * (n % 5);  // mean of a window: 0.02
+        f.comm_kinds = {{"all_gather", 0.05, 1000}, {"reduce_scatter", 0.15, 3000 + n % 5}};
+      }
+      reporter.step(f);
+    }
+    reporter.finish({});
+  });
+  const auto lines = rows();
+  ASSERT_EQ(lines.size(), 4u);
+  for (const char* key : {"comm_seconds", "comm_exposed_seconds", "comm_bytes"}) {
+    EXPECT_FALSE(lines[0].contains(key)) << "nothing was sent";
+  }
+  const Json& row = lines[1];
+  EXPECT_DOUBLE_EQ(row.at("comm_seconds").get<double>(), 0.2);
+  EXPECT_DOUBLE_EQ(row.at("comm_exposed_seconds").get<double>(), 0.02);
+  EXPECT_DOUBLE_EQ(row.at("comm_bytes").get<double>(), 4002);
+  EXPECT_DOUBLE_EQ(row.at("comm_all_gather_seconds").get<double>(), 0.05);
+  EXPECT_DOUBLE_EQ(row.at("comm_all_gather_bytes").get<double>(), 1000);
+  EXPECT_DOUBLE_EQ(row.at("comm_reduce_scatter_bytes").get<double>(), 3002);
+  // What others read of a row is as it was: numbers beside it break nothing.
+  for (const char* key : {"current_steps", "total_steps", "loss", "lr", "epoch", "percentage", "elapsed_time",
+                          "remaining_time"}) {
+    EXPECT_TRUE(row.contains(key)) << key;
+  }
+  for (const auto& [key, value] : row.items()) {
+    EXPECT_TRUE(value.is_number() || key == "elapsed_time" || key == "remaining_time") << key;
+  }
+  // 15 of 20 steps of 0.5 s with 0.2 s each, of which 0.02 s were waited for.
+  for (const char* part : {"communication", "30.0 % of the time, 90.0 % of it hidden; a rank sent ",
+                           "  reduce_scatter", "  all_gather"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+  }
+}
+
 TEST_F(Run, AResumedRunShowsEveryStepOnce) {
   captured([&] {
     Reporter whole(facts());

@@ -142,12 +142,16 @@ class Communicator {
 
   /// Counters since the last call, and zeroes them.
   virtual std::vector<Traffic> take_traffic() = 0;
+  /// Seconds since the communicator was made in which a collective of a stream was under way: begun, which
+  /// is when what it waits for on its own stream was done, and not complete. Collectives that run side by
+  /// side count once; waiting for slower ranks counts.
+  virtual double seconds_busy() const = 0;
 
   /// Ends the whole job at once with this exit code. Does not return.
   [[noreturn]] virtual void abort(int code) = 0;
 };
 
-/// Bytes that a communicator of `size` ranks reserves on its device for messages on their way: 14 to 17 MB,
+/// Bytes that a communicator of `size` ranks reserves on its device for messages on their way: 17 to 20 MB,
 /// or none for one rank. For plans made before there is a communicator.
 std::size_t staging_bytes(int size);
 
@@ -172,6 +176,8 @@ struct ThreadRanksOptions {
   bool compute_worker = false;
   int threads_per_rank = 1;
   std::vector<int> node_of = {};  ///< by rank: a number for each of the nodes to play; empty: all on one
+  /// Of the link by which a rank sends, one message after the other; 0: as fast as memory.
+  double bytes_per_second = 0;
 };
 void run_ranks_as_threads(const ThreadRanksOptions& options,
                           const std::function<void(Communicator&, Device&)>& body);

@@ -51,6 +51,13 @@ struct RunFacts {
   std::vector<std::pair<std::string, std::string>> hyperparameters;  ///< rows of the model card
 };
 
+/// Collectives of one kind in a step.
+struct KindOfMessages {
+  std::string kind;  ///< "reduce_scatter", …
+  double seconds = 0;
+  std::int64_t bytes = 0;  ///< sent
+};
+
 /// One optimizer step, over all ranks.
 struct StepFacts {
   std::int64_t step = 0;  ///< 1 for the first
@@ -65,8 +72,9 @@ struct StepFacts {
   std::int64_t memory_bytes = 0;                      ///< in use now, largest rank
   std::int64_t memory_peak_bytes = 0;                 ///< highest so far, largest rank
   double data_seconds = 0;                            ///< waited for data
-  double comm_exposed_seconds = 0;                    ///< waited for messages
-  std::int64_t comm_bytes = 0;                        ///< sent by one rank
+  double comm_seconds = 0;                            ///< in which messages were under way
+  double comm_exposed_seconds = 0;                    ///< of these: in which computing waited for them
+  std::vector<KindOfMessages> comm_kinds;             ///< what this rank sent; empty: a lone rank
   std::vector<double> rank_losses;                    ///< optional: rank{r}/loss
   std::vector<std::pair<std::string, double>> extra;  ///< optional tags with values ("fp8/overflows", 3)
 };

@@ -24,7 +24,8 @@ struct BenchRow {
   double calls = 0;
 };
 
-/// Speed of whole training steps. The same on all ranks, but memory, which is the most that any rank holds.
+/// Speed of whole training steps. The same on all ranks, but memory, which is the most that any rank
+/// holds, and what is said of this rank.
 struct BenchResult {
   std::int64_t parameters = 0;
   std::int64_t tokens = 0;  ///< of an optimizer step, over all ranks
@@ -35,7 +36,9 @@ struct BenchResult {
   double first_loss = 0, last_loss = 0;
   std::size_t reserved_bytes = 0;  ///< by name, before the first step
   std::size_t used_bytes = 0;      ///< of the device, by all its processes; of this process on a CPU
-  std::string audit;               ///< what ran in FP8
+  double comm_seconds = 0, exposed_seconds = 0;  ///< of a step, this rank: messages under way, waited for
+  double comm_bytes = 0;                         ///< of a step, sent by this rank
+  std::string audit;                             ///< what ran in FP8
   /// With `profile`: kinds of work, longest first, and what none of them took ("waiting and gaps").
   std::vector<BenchRow> profile;
 };

@@ -1,0 +1,86 @@
+// What is said of communication's time, where the link is known.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include "octet/comm/communicator.h"
+#include "octet/device/cpu.h"
+#include "octet/device/waiting.h"
+
+namespace octet::comm {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// How late a machine that does other things too may wake a thread.
+constexpr double kLate = 0.1;
+
+TEST(Exposed, IsWhatTheLinkTakesLessWhatIsComputedMeanwhile) {
+  constexpr std::int64_t count = 100000;
+  constexpr double link = 1e6, takes = count * 4 / link;  // 0.4 s
+  for (const double computes : {0.0, 0.2, 0.6}) {
+    for (const bool worker : {false, true}) {
+      run_ranks_as_threads(
+          {.ranks = 2, .compute_worker = worker, .bytes_per_second = link},
+          [&](Communicator& c, Device& device) {
+            const auto compute = device.make_stream({.name = "compute"});
+            const auto written = device.make_event(), reduced = device.make_event();
+            std::vector<float> values(2 * count, 1.0f), sum(count);
+            c.barrier();
+            const double busy_before = c.seconds_busy();
+            compute->record(*written);
+            c.reduce_stream().wait(*written);
+            c.reduce_scatter(c.reduce_stream(), {.from = values.data(), .to = sum.data(), .count = count});
+            c.reduce_stream().record(*reduced);
+            double slept = 0;
+            cpu::enqueue(*compute, [&] {
+              const auto start = Clock::now();
+              std::this_thread::sleep_for(std::chrono::duration<double>(computes));
+              slept = seconds_since(start);
+            });
+            compute->wait(*reduced);
+            compute->synchronize();
+            const double busy = c.seconds_busy() - busy_before, exposed = seconds_waited(*compute);
+            EXPECT_GE(busy, takes);
+            EXPECT_LE(busy, takes + kLate);
+            EXPECT_NEAR(exposed, std::max(0.0, busy - slept), kLate) << computes;
+            const auto traffic = c.take_traffic();
+            const auto found = std::ranges::find(traffic, "reduce_scatter", &Traffic::kind);
+            ASSERT_NE(found, traffic.end());
+            EXPECT_NEAR(found->seconds, busy, kLate);
+            EXPECT_EQ(found->bytes_sent, count * 4);
+          });
+    }
+  }
+}
+
+TEST(Exposed, CollectivesSideBySideCountOnce) {
+  constexpr std::int64_t count = 50000;
+  constexpr double link = 1e6;  // both queues share it: 0.2 s each
+  run_ranks_as_threads({.ranks = 2, .bytes_per_second = link}, [&](Communicator& c, Device&) {
+    std::vector<float> values(2 * count, 1.0f), gathered(2 * count), sum(count);
+    c.barrier();
+    const double before = c.seconds_busy();
+    c.reduce_scatter(c.reduce_stream(), {.from = values.data(), .to = sum.data(), .count = count});
+    c.all_gather(c.gather_stream(), {.buffer = gathered.data(), .bytes = count * 4});
+    c.reduce_stream().synchronize();
+    c.gather_stream().synchronize();
+    const double busy = c.seconds_busy() - before;
+    double each = 0;
+    for (const Traffic& t : c.take_traffic()) each += t.seconds;
+    EXPECT_GE(busy, 0.4);
+    EXPECT_LE(busy, 0.4 + kLate);
+    EXPECT_GT(each, busy + 0.05);
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(c.seconds_busy() - before, busy) << "an idle communicator is not busy";
+  });
+}
+
+}  // namespace
+}  // namespace octet::comm

@@ -1,0 +1,65 @@
+// How much of a step's communication computing waits for, with overlap and without, over a link that is known.
+#include <chrono>
+#include <thread>
+
+#include "octet/device/waiting.h"
+#include "zero/synthetic.h"
+
+namespace octet::zero {
+namespace {
+
+using namespace synthetic;
+
+struct Seconds {
+  double busy = 0, exposed = 0;
+};
+
+/// A step's figures on rank 0: messages take about 0.5 s, backward computes for about 1.2.
+Seconds step_over_a_slow_link(int stage, bool overlap) {
+  Scenario s;
+  s.micro_batches = 1;
+  s.options.stage = stage;
+  s.options.overlap = overlap;
+  // Asked once for every group that computes gradients.
+  s.gradient_scale = [](int) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    return 1.0f;
+  };
+  std::int64_t bytes = 0;
+  Seconds seconds;
+  for (const double rate : {0.0, 1.0}) {
+    comm::run_ranks_as_threads(
+        {.ranks = 2, .bytes_per_second = rate * static_cast<double>(bytes) / 0.5},
+        [&](comm::Communicator& communicator, Device& device) {
+          Rank rank(communicator, device, s);
+          rank.initialise();
+          rank.store().synchronize(rank.compute());
+          communicator.barrier();
+          communicator.take_traffic();
+          const double busy = communicator.seconds_busy(), waited = seconds_waited(rank.compute());
+          rank.step(0);
+          if (communicator.rank() != 0) return;
+          seconds = {communicator.seconds_busy() - busy, seconds_waited(rank.compute()) - waited};
+          for (const comm::Traffic& t : communicator.take_traffic()) bytes += t.bytes_sent;
+        });
+  }
+  return seconds;
+}
+
+TEST(Exposed, WithoutOverlapComputingWaitsForAllOfIt) {
+  const Seconds s = step_over_a_slow_link(2, false);
+  EXPECT_GT(s.busy, 0.3);
+  EXPECT_GT(s.exposed, 0.8 * s.busy);
+  EXPECT_LT(s.exposed, s.busy + 0.2);
+}
+
+TEST(Exposed, WithOverlapComputingHidesMostOfIt) {
+  for (const int stage : {2, 3}) {
+    const Seconds s = step_over_a_slow_link(stage, true);
+    EXPECT_GT(s.busy, 0.3) << stage;
+    EXPECT_LT(s.exposed, 0.6 * s.busy) << stage;
+  }
+}
+
+}  // namespace
+}  // namespace octet::zero
