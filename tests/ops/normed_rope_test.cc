@@ -238,7 +238,9 @@ TEST(NormedRope, BackwardIsTheDerivativeOfForward) {
 TEST(NormedRope, HeadsThatDoNotFitAreRefused) {
   Case c(2, {2, 1, 8}, DType::f32, false);
   CpuStream stream;
-  NormedRopeArgs args{.qkv = c.qkv.matrix(), .heads = {2, 1, 6}};
+  NormedRopeArgs args;
+  args.qkv = c.qkv.matrix();
+  args.heads = {2, 1, 6};
   EXPECT_THROW(normed_rope(stream, args), std::logic_error);
   args.heads = {2, 1, 8};
   EXPECT_THROW(normed_rope(stream, args), std::logic_error) << "no weights";
