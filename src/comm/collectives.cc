@@ -62,30 +62,31 @@ void post(Messages& messages, const Place& place, const Staging& staging, const 
   }
   for (int d = 1; d < place.size; ++d) {
     const int peer = to_peer(place, d);
-    const float* slice = args.from + peer * args.count + chunk.start;
-    if (args.wire == Wire::f32) {
+    const std::byte* slice = read_at(args, peer * args.count + chunk.start);
+    if (travels_as_it_lies(args.wire, args.from_dtype)) {
       messages.send(peer, slice, bytes);
     } else {
-      encode(args.wire, slice, chunk.count, staging.leaving(chunk.set, peer));
+      encode_values(args.wire, args.from_dtype, slice, chunk.count, staging.leaving(chunk.set, peer));
       messages.send(peer, staging.leaving(chunk.set, peer), bytes);
     }
   }
 }
 
 void sum(const Place& place, const Staging& staging, const ReduceScatterArgs& args, const Chunk& chunk) {
-  const float* own = args.from + place.rank * args.count + chunk.start;
+  const std::byte* own = read_at(args, place.rank * args.count + chunk.start);
   std::vector<const void*> parts(place.size);
   for (int r = 0; r < place.size; ++r) parts[r] = staging.arriving(chunk.set, r);
   parts[place.rank] = own;
-  if (args.wire != Wire::f32) {
+  if (!travels_as_it_lies(args.wire, args.from_dtype)) {
     // The own part is rounded like those that travelled, so that the sum does not depend on who owns it.
     std::byte* encoded = staging.leaving(chunk.set, place.rank);
-    encode(args.wire, own, chunk.count, encoded);
+    encode_values(args.wire, args.from_dtype, own, chunk.count, encoded);
     parts[place.rank] = encoded;
   }
   sum_parts({.wire = args.wire,
              .parts = parts,
-             .to = args.to + chunk.start,
+             .to = write_at(args, chunk.start),
+             .to_dtype = args.to_dtype,
              .count = chunk.count,
              .accumulate = args.accumulate});
 }
@@ -100,10 +101,16 @@ std::int64_t staging_chunk(int size, std::int64_t elements) {
 
 Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args) {
   const Place& place = call.place();
+  args.wire = wire_of_values(args.wire, args.from_dtype);
   if (place.size == 1) {
     const std::array<const void*, 1> own = {args.from};
     if (args.to != args.from || args.accumulate) {
-      sum_parts({.parts = own, .to = args.to, .count = args.count, .accumulate = args.accumulate});
+      sum_parts({.wire = wire_of_values(Wire::f32, args.from_dtype),
+                 .parts = own,
+                 .to = args.to,
+                 .to_dtype = args.to_dtype,
+                 .count = args.count,
+                 .accumulate = args.accumulate});
     }
     co_return;
   }

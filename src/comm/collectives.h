@@ -28,6 +28,14 @@ struct Staging {
 /// Chunk length for `size` ranks when all parts of one set may take `elements` fp32 elements together.
 std::int64_t staging_chunk(int size, std::int64_t elements);
 
+/// Element `i` of what a reduction reads, or writes.
+inline const std::byte* read_at(const ReduceScatterArgs& args, std::int64_t i) {
+  return static_cast<const std::byte*>(args.from) + i * static_cast<std::int64_t>(size_of(args.from_dtype));
+}
+inline std::byte* write_at(const ReduceScatterArgs& args, std::int64_t i) {
+  return static_cast<std::byte*>(args.to) + i * static_cast<std::int64_t>(size_of(args.to_dtype));
+}
+
 // `call`, the hierarchy and the buffers outlive the coroutine.
 Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args);
 /// With args.order. A rank's addends travel one behind the other, in chunks that fit the staging together.

@@ -40,7 +40,7 @@ void add_in_order(const SumOrder& order, const std::vector<const float*>& addend
 /// This rank's addends, `from` last.
 std::vector<const float*> own_addends(const ReduceScatterArgs& args) {
   std::vector<const float*> own = args.earlier;
-  own.push_back(args.from);
+  own.push_back(static_cast<const float*>(args.from));
   return own;
 }
 
@@ -85,14 +85,15 @@ void sum(const Place& place, const Staging& staging, const ReduceScatterArgs& ar
       addends.push_back(arriving(staging, chunk, rank, part));
     }
   }
-  add_in_order(*args.order, addends, args.to + chunk.start, chunk.count);
+  add_in_order(*args.order, addends, static_cast<float*>(args.to) + chunk.start, chunk.count);
 }
 
 }  // namespace
 
 void check_order(const ReduceScatterArgs& args, const Place& place) {
   const SumOrder& order = *args.order;
-  check(args.wire == Wire::f32 && !args.accumulate, "a sum in a given order travels in fp32, into its place");
+  const bool wide = args.wire == Wire::f32 && args.from_dtype == DType::f32 && args.to_dtype == DType::f32;
+  check(wide && !args.accumulate, "a sum in a given order travels in fp32, into its place");
   check(static_cast<int>(order.parts.size()) == place.size, "an order of summation knows every rank");
   check(std::ranges::all_of(order.parts, [](int parts) { return parts >= 1; }), "every rank has an addend");
   check(static_cast<int>(args.earlier.size()) + 1 == order.parts[static_cast<std::size_t>(place.rank)],
@@ -110,7 +111,7 @@ void check_order(const ReduceScatterArgs& args, const Place& place) {
 Steps ordered_reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args) {
   const Place& place = call.place();
   if (place.size == 1) {
-    add_in_order(*args.order, own_addends(args), args.to, args.count);
+    add_in_order(*args.order, own_addends(args), static_cast<float*>(args.to), args.count);
     co_return;
   }
   const std::int64_t most = *std::ranges::max_element(args.order->parts);

@@ -235,9 +235,13 @@ bool RankCommunicator::nothing_moves() const {
 void RankCommunicator::sum_alone(Stream& stream, const ReduceScatterArgs& args) {
   if (args.count == 0 || (args.to == args.from && !args.accumulate)) return;
   check(args.from != nullptr && args.to != nullptr, "reduce_scatter has its buffers");
+  check(args.to_dtype == DType::f32, "a lone rank's sums are f32");
   const std::array<const void*, 1> own = {args.from};
-  ops::sum_in_order(stream,
-                    {.parts = own, .to = args.to, .count = args.count, .accumulate = args.accumulate});
+  ops::sum_in_order(stream, {.parts = own,
+                             .dtype = args.from_dtype,
+                             .to = static_cast<float*>(args.to),
+                             .count = args.count,
+                             .accumulate = args.accumulate});
 }
 
 void RankCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs& args) {
@@ -246,10 +250,13 @@ void RankCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs& a
   if (args.order != nullptr) check_order(args, place_);
   if (device_.kind() == DeviceKind::dry) return;
   if (device_.kind() == DeviceKind::cuda) return sum_alone(stream, args);
-  const std::size_t bytes = static_cast<std::size_t>(args.count) * sizeof(float);
+  for (const DType dtype : {args.from_dtype, args.to_dtype}) {
+    check(dtype == DType::f32 || dtype == DType::bf16, "reduce_scatter takes f32 or bf16");
+  }
+  const auto bytes = [&](DType dtype) { return static_cast<std::size_t>(args.count) * size_of(dtype); };
   check(args.count == 0 || (args.from != nullptr && args.to != nullptr), "reduce_scatter has its buffers");
-  check(args.to == args.from + place_.rank * args.count ||
-            disjoint(args.from, bytes * place_.size, args.to, bytes),
+  check((args.to == read_at(args, place_.rank * args.count) && args.to_dtype == args.from_dtype) ||
+            disjoint(args.from, bytes(args.from_dtype) * place_.size, args.to, bytes(args.to_dtype)),
         "reduce_scatter writes the own slice of its input or memory apart from it");
   if (options_.removed) return;
   auto timed = begin(Kind::reduce_scatter, queue, args.name,

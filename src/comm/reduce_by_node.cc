@@ -43,7 +43,7 @@ class ReduceByNode {
   Messages& across(std::int64_t c) { return across_[index(c % 2)]; }
 
   void post_inside(std::int64_t c) {
-    const auto bytes = index(length(c)) * sizeof(float);
+    const auto bytes = index(length(c)) * size_of(args_.from_dtype);
     for (const int mate : mates_) {
       if (mate == me_) continue;
       for (std::size_t i = 0; i < charges_.size(); ++i) inside(c).receive(mate, part(c, i, mate), bytes);
@@ -65,10 +65,13 @@ class ReduceByNode {
     for (std::size_t i = 0; i < charges_.size(); ++i) {
       parts.clear();
       for (const int mate : mates_) {
-        parts.push_back(mate == me_ ? own(c, charges_[i]) : reinterpret_cast<const float*>(part(c, i, mate)));
+        parts.push_back(mate == me_ ? own(c, charges_[i]) : part(c, i, mate));
       }
       auto* sum = reinterpret_cast<float*>(set(c).sums + i * slot());
-      sum_parts({.parts = parts, .to = sum, .count = length(c)});
+      sum_parts({.wire = wire_of_values(Wire::f32, args_.from_dtype),
+                 .parts = parts,
+                 .to = sum,
+                 .count = length(c)});
       if (args_.wire != Wire::f32) encode(args_.wire, sum, length(c), encoded(c, i));
       if (charges_[i] != me_ && h_.node_of[index(charges_[i])] != node_) {
         across(c).send(charges_[i], leaving(c, i), bytes);
@@ -86,14 +89,15 @@ class ReduceByNode {
     }
     sum_parts({.wire = args_.wire,
                .parts = parts,
-               .to = args_.to + c * chunk_,
+               .to = write_at(args_, c * chunk_),
+               .to_dtype = args_.to_dtype,
                .count = length(c),
                .accumulate = args_.accumulate});
   }
 
  private:
   struct Set {
-    std::byte* parts = nullptr;    // [charges, mates - 1, chunk] fp32
+    std::byte* parts = nullptr;    // [charges, mates - 1, chunk], in slots of fp32
     std::byte* sums = nullptr;     // [charges, chunk] fp32
     std::byte* nodes = nullptr;    // [nodes, chunk] as they travel
     std::byte* encoded = nullptr;  // [charges, chunk] as they travel
@@ -109,8 +113,8 @@ class ReduceByNode {
   }
   const Set& set(std::int64_t c) const { return sets_[index(c % 2)]; }
   std::int64_t length(std::int64_t c) const { return std::min(chunk_, args_.count - c * chunk_); }
-  const float* own(std::int64_t c, int target) const {
-    return args_.from + target * args_.count + c * chunk_;
+  const std::byte* own(std::int64_t c, int target) const {
+    return read_at(args_, target * args_.count + c * chunk_);
   }
   std::byte* part(std::int64_t c, std::size_t charge, int mate) const {
     const auto place = std::ranges::find(mates_, mate) - mates_.begin();

@@ -188,7 +188,14 @@ void sum_parts(const SumArgs& args) {
         for (std::int64_t i = 0; i < n; ++i) sum[i] += x[i];
       }
     }
-    float* to = args.to + start;
+    if (args.to_dtype == DType::bf16) {
+      auto* to = static_cast<std::uint16_t*>(args.to) + start;
+      for (std::int64_t i = 0; i < n; ++i) {
+        to[i] = to_bf16(args.accumulate ? from_bf16(to[i]) + sum[i] : sum[i]);
+      }
+      continue;
+    }
+    float* to = static_cast<float*>(args.to) + start;
     if (args.accumulate) {
       for (std::int64_t i = 0; i < n; ++i) to[i] += sum[i];
     } else {

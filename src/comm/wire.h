@@ -28,11 +28,21 @@ void decode_values(Wire wire, const void* part, std::int64_t count, DType dtype,
 struct SumArgs {
   Wire wire = Wire::f32;
   std::span<const void* const> parts;  ///< by rank, [count] as encoded
-  float* to = nullptr;                 ///< [count]; may be a part of an f32 wire
+  void* to = nullptr;                  ///< [count]; may be a part of a wire in its dtype
+  DType to_dtype = DType::f32;         ///< f32 or bf16
   std::int64_t count = 0;
   bool accumulate = false;
 };
 /// to[i] = (accumulate ? to[i] : 0) + (((part0 + part1) + part2) + …), each decoded to fp32.
 void sum_parts(const SumArgs& args);
+
+/// The wire of values that lie as `dtype`, where nothing is lost by sending them as they lie.
+constexpr Wire wire_of_values(Wire wire, DType dtype) {
+  return wire == Wire::f32 && dtype == DType::bf16 ? Wire::bf16 : wire;
+}
+/// True where values of `dtype` are what travels on `wire`.
+constexpr bool travels_as_it_lies(Wire wire, DType dtype) {
+  return wire == (dtype == DType::bf16 ? Wire::bf16 : Wire::f32);
+}
 
 }  // namespace octet::comm

@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <map>
+
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
@@ -30,6 +32,33 @@ std::vector<TensorSlice> activation_state(Engine& engine) {
   const precision::ScaleSet* scales = engine.core().activation_scales();
   const bool learnt = engine.core().recipe().kind == precision::RecipeKind::delayed;
   return scales && learnt ? scales->state() : std::vector<TensorSlice>{};
+}
+
+// What a checkpoint holds in other formats than this run stores: numbers are converted, and it is said; 8-bit
+// moments are codes, which only 8-bit moments can go on with.
+void match_formats(const checkpoint::Checkpoint& checkpoint, const std::vector<TensorSlice>& needed,
+                   bool says) {
+  std::map<std::string, std::string> converted;  // by kind of state
+  for (const TensorSlice& slice : needed) {
+    const checkpoint::CheckpointTensor* tensor = checkpoint.find(slice.name);
+    if (tensor == nullptr || tensor->dtype == slice.dtype) continue;
+    const std::string from(name_of(tensor->dtype)), to(name_of(slice.dtype));
+    if (tensor->dtype == DType::u8 || slice.dtype == DType::u8) {
+      throw Error({.what = "the optimizer's moments cannot go on in another format",
+                   .expected = "optim_dtype: " + (tensor->dtype == DType::u8 ? "int8" : from) +
+                               ", as in the checkpoint",
+                   .found = "optim_dtype: " + (slice.dtype == DType::u8 ? "int8" : to),
+                   .where = checkpoint.path() + ", tensor '" + slice.name + "'",
+                   .fix = "set optim_dtype to what the checkpoint holds; or export it and start afresh from "
+                          "the exported weights",
+                   .code = ExitCode::usage});
+    }
+    const std::size_t slash = slice.name.find('/');
+    converted[slash == std::string::npos ? "parameters" : slice.name.substr(0, slash)] = from + " to " + to;
+  }
+  for (const auto& [kind, how] : converted) {
+    if (says) log::warn("the checkpoint's " + kind + " are converted from " + how);
+  }
 }
 
 }  // namespace
@@ -81,7 +110,9 @@ std::optional<std::string> find_start(comm::Communicator& communicator, const co
 
 void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint) {
   engine.communicator().together([&] {
-    checkpoint.read(engine.store().needed_slices(activation_state(engine)));
+    const std::vector<TensorSlice> needed = engine.store().needed_slices(activation_state(engine));
+    match_formats(checkpoint, needed, engine.communicator().rank() == 0);
+    checkpoint.read(needed);
   });
   engine.store().refresh_copies(engine.compute(), zero::Scales::as_loaded);
   engine.store().synchronize(engine.compute());

@@ -77,14 +77,6 @@ Policy policy_of(const Options& options, int world) {
   optim::check_options(options.adamw);
   check_storage(options);
   const bool many = world > 1;
-  if (many && options.storage.gradients != DType::f32) {
-    throw Error({.what = "gradients in bf16 are not summed over ranks in this version",
-                 .expected = "one rank, or grad_dtype: fp32",
-                 .found = std::to_string(world) + " ranks",
-                 .where = "grad_dtype",
-                 .fix = "set grad_dtype: fp32",
-                 .code = ExitCode::usage});
-  }
   const bool narrow = options.storage.gradients != DType::f32;
   return {.shard_state = many && options.stage >= 1,
           .shard_gradients = many && options.stage >= 2,

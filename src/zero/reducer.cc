@@ -187,8 +187,10 @@ void Reducer::reduce(int group, Stream& compute) {
     if (!s.gradient || s.padded == 0) continue;
     communicator_.reduce_scatter(stream,
                                  {.name = s.spec->name.c_str(),
-                                  .from = static_cast<const float*>(s.gradient.data),
-                                  .to = static_cast<float*>(s.sum.data),
+                                  .from = s.gradient.data,
+                                  .from_dtype = s.gradient.dtype,
+                                  .to = s.sum.data,
+                                  .to_dtype = s.sum.dtype,
                                   .count = s.slice,
                                   .accumulate = policy_.reduce_each && index_ > 0,
                                   .wire = wire_of(s),

@@ -87,7 +87,8 @@ inline void expect_sums_in_a_given_order(Communicator& communicator) {
       for (std::size_t i = 0; i + 1 < own.size(); ++i) args.earlier.push_back(own[i].data());
       communicator.reduce_scatter(communicator.reduce_stream(), args);
       communicator.reduce_stream().synchronize();
-      EXPECT_TRUE(same_bits(std::vector<float>(args.to, args.to + count), expected))
+      const auto* to = static_cast<const float*>(args.to);
+      EXPECT_TRUE(same_bits(std::vector<float>(to, to + count), expected))
           << "rank " << rank << " of " << size << ", " << count << " elements";
     }
   }
@@ -99,6 +100,62 @@ inline void expect_sums_in_a_given_order(Communicator& communicator) {
     EXPECT_THROW(communicator.reduce_scatter(communicator.reduce_stream(),
                                              {.from = &x, .to = &x, .order = &short_order}),
                  std::logic_error);
+  }
+}
+
+/// Values that lie as bf16 are summed like the same values in fp32, whatever the wire; sums are rounded to
+/// bf16 once, where they are kept in it.
+inline void expect_reductions_of_bf16_to_agree(Communicator& communicator) {
+  const int rank = communicator.rank(), size = communicator.size();
+  Stream& stream = communicator.reduce_stream();
+  for (const std::int64_t count : {std::int64_t{1}, std::int64_t{1000}, std::int64_t{40000}}) {
+    std::vector<std::uint16_t> narrow;
+    std::vector<float> wide;
+    for (const float x : input_of(rank, size * count, 77)) {
+      narrow.push_back(to_bf16(x));
+      wide.push_back(from_bf16(narrow.back()));
+    }
+    for (const Wire wire : {Wire::f32, Wire::bf16, Wire::fp8, Wire::int8}) {
+      for (const bool by_node : {false, true}) {
+        for (const bool accumulate : {false, true}) {
+          const auto old = input_of(rank, count, 78);
+          std::vector<float> expected, found;
+          std::vector<std::uint16_t> rounded;
+          for (const float x : old) {
+            rounded.push_back(to_bf16(x));
+            expected.push_back(from_bf16(rounded.back()));
+          }
+          found = expected;
+          ReduceScatterArgs args{.from = wide.data(), .to = expected.data(), .count = count};
+          args.accumulate = accumulate, args.wire = wire, args.by_node = by_node;
+          communicator.reduce_scatter(stream, args);
+          args.from = narrow.data(), args.from_dtype = DType::bf16, args.to = found.data();
+          communicator.reduce_scatter(stream, args);
+          args.to = rounded.data(), args.to_dtype = DType::bf16;
+          communicator.reduce_scatter(stream, args);
+          stream.synchronize();
+          EXPECT_TRUE(same_bits(found, expected)) << size << " ranks, wire " << static_cast<int>(wire);
+          for (std::size_t i = 0; i < rounded.size(); ++i) {
+            EXPECT_EQ(rounded[i], to_bf16(expected[i])) << i;
+            if (rounded[i] != to_bf16(expected[i])) break;
+          }
+        }
+      }
+    }
+    // In place.
+    std::vector<float> expected(static_cast<std::size_t>(count));
+    communicator.reduce_scatter(stream, {.from = wide.data(), .to = expected.data(), .count = count});
+    std::uint16_t* own = narrow.data() + rank * count;
+    communicator.reduce_scatter(stream, {.from = narrow.data(),
+                                         .from_dtype = DType::bf16,
+                                         .to = own,
+                                         .to_dtype = DType::bf16,
+                                         .count = count});
+    stream.synchronize();
+    for (std::int64_t i = 0; i < count; ++i) {
+      EXPECT_EQ(own[i], to_bf16(expected[static_cast<std::size_t>(i)])) << i;
+      if (own[i] != to_bf16(expected[static_cast<std::size_t>(i)])) break;
+    }
   }
 }
 

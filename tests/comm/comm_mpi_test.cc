@@ -76,6 +76,7 @@ TEST(MpiRanks, NarrowGathersLeaveTheSameBitsEverywhere) {
 }
 TEST(MpiRanks, GathersOfBf16AgreeWithThoseOfFp32) {
   expect_gathers_of_bf16_to_agree(*world);
+  expect_reductions_of_bf16_to_agree(*world);
 }
 TEST(MpiRanks, TrafficIsCounted) {
   expect_traffic_to_be_counted(*world);

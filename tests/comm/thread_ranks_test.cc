@@ -61,6 +61,10 @@ TEST_P(ThreadRanks, NarrowGathersLeaveTheSameBitsEverywhere) {
   on_all([](Communicator& c, Device&) { expect_narrow_gathers_to_agree(c); });
 }
 
+TEST_P(ThreadRanks, ReductionsOfBf16AgreeWithThoseOfFp32) {
+  on_all([](Communicator& c, Device&) { expect_reductions_of_bf16_to_agree(c); });
+}
+
 TEST_P(ThreadRanks, GathersOfBf16AgreeWithThoseOfFp32) {
   on_all([](Communicator& c, Device&) { expect_gathers_of_bf16_to_agree(c); });
 }
@@ -73,6 +77,11 @@ TEST(ManyThreadRanks, SixtyFourRanksReduceAndGather) {
     expect_reduce_scatter(c, 2000, Target::own_slice, 5);
     EXPECT_EQ(c.all_sum(c.rank()), 64 * 63 / 2);
   });
+}
+
+TEST(NodesOfThreadRanks, ReductionsOfBf16AgreeWithThoseOfFp32) {
+  run_ranks_as_threads({.ranks = 5, .node_of = {0, 0, 1, 1, 1}},
+                       [](Communicator& c, Device&) { expect_reductions_of_bf16_to_agree(c); });
 }
 
 TEST(ThreadRankFailure, AnExceptionOfOneRankEndsAllAndIsTheOneThatComesOut) {

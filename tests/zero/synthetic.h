@@ -41,6 +41,35 @@ struct Outcome {
   std::int64_t optimizer_steps = 0;
 };
 
+/// Element i of a slice as a number that names its bits: codes of 8-bit moments are numbers from 0 to 255.
+inline float element_of(const TensorSlice& s, std::int64_t i) {
+  switch (s.dtype) {
+    case DType::i64:
+      return static_cast<float>(static_cast<const std::int64_t*>(s.data)[i]);
+    case DType::bf16:
+      return from_bf16(static_cast<const std::uint16_t*>(s.data)[i]);
+    case DType::u8:
+      return static_cast<float>(static_cast<const std::uint8_t*>(s.data)[i]);
+    default:
+      return static_cast<const float*>(s.data)[i];
+  }
+}
+inline void set_element(const TensorSlice& s, std::int64_t i, float value) {
+  switch (s.dtype) {
+    case DType::i64:
+      static_cast<std::int64_t*>(s.data)[i] = static_cast<std::int64_t>(value);
+      return;
+    case DType::bf16:
+      static_cast<std::uint16_t*>(s.data)[i] = to_bf16(value);
+      return;
+    case DType::u8:
+      static_cast<std::uint8_t*>(s.data)[i] = static_cast<std::uint8_t>(value);
+      return;
+    default:
+      static_cast<float*>(s.data)[i] = value;
+  }
+}
+
 /// Merges slices over the ranks; every element must come from exactly one.
 inline State merge(comm::Communicator& communicator, const std::vector<TensorSlice>& slices) {
   std::string bytes;
@@ -53,9 +82,7 @@ inline State merge(comm::Communicator& communicator, const std::vector<TensorSli
     put(numbers, sizeof numbers);
     put(s.name.data(), s.name.size());
     for (std::int64_t i = 0; i < s.count; ++i) {
-      const float value = s.dtype == DType::i64
-                              ? static_cast<float>(static_cast<const std::int64_t*>(s.data)[i])
-                              : static_cast<const float*>(s.data)[i];
+      const float value = element_of(s, i);
       put(&value, sizeof value);
     }
   }
@@ -122,11 +149,7 @@ class Rank {
       ASSERT_NE(found, state.end()) << s.name;
       ASSERT_EQ(static_cast<std::int64_t>(found->second.size()), element_count(s.shape, s.name)) << s.name;
       const float* from = found->second.data() + s.begin;
-      if (s.dtype == DType::i64) {
-        static_cast<std::int64_t*>(s.data)[0] = static_cast<std::int64_t>(from[0]);
-      } else {
-        std::memcpy(s.data, from, static_cast<std::size_t>(s.count) * sizeof(float));
-      }
+      for (std::int64_t i = 0; i < s.count; ++i) set_element(s, i, from[i]);
     }
     store_->refresh_copies(*compute_, Scales::as_loaded);
   }
@@ -208,13 +231,14 @@ class Rank {
       for (std::size_t t = 0; t < segments[s].tensors.size() && segments[s].trainable; ++t) {
         const model::TensorSpec& spec = segments[s].tensors[t];
         const auto w = p.operands(s, t);
-        auto* to = static_cast<float*>(g.gradients[s][t].data);
+        const ops::Matrix& gradient = g.gradients[s][t];
+        const TensorSlice to{.dtype = gradient.dtype, .data = gradient.data};
         const bool set = overwrite && spec.gradient_by_product;
         cpu::enqueue(*compute_, [=, &spec, name = spec.name] {
           const std::uint64_t seed = seed_of(name, step, number);
           for (std::int64_t i = 0; i < spec.count(); ++i) {
             const float value = scale * (noise(seed, i) + kWeightShare * read(w, i));
-            to[i] = set ? value : to[i] + value;
+            set_element(to, i, set ? value : element_of(to, i) + value);
           }
         });
       }

@@ -49,11 +49,13 @@ struct SumOrder {
 
 /// One slice per rank: [size, count] in, this rank's slice of the sum out.
 struct ReduceScatterArgs {
-  const char* name = "";        ///< for traces: "block 3 matrices"
-  const float* from = nullptr;  ///< [size * count] device memory
-  float* to = nullptr;          ///< [count]; may be the own slice of `from`
-  std::int64_t count = 0;       ///< elements of one slice
-  bool accumulate = false;      ///< to += sum instead of to = sum
+  const char* name = "";          ///< for traces: "block 3 matrices"
+  const void* from = nullptr;     ///< [size * count] device memory
+  DType from_dtype = DType::f32;  ///< f32, or bf16, which an f32 wire carries as it lies
+  void* to = nullptr;             ///< [count]; may be the own slice of `from`, in its dtype
+  DType to_dtype = DType::f32;    ///< f32, or bf16, to which the fp32 sum is rounded
+  std::int64_t count = 0;         ///< elements of one slice
+  bool accumulate = false;        ///< to += sum instead of to = sum
   Wire wire = Wire::f32;
   /// Sums are made inside each node first, in full precision, and only they travel in the wire's format: the
   /// ranks of a node in rank order, then the nodes in theirs. One node: everything is fp32. A rank to a node:

@@ -1,0 +1,76 @@
+// Runs whose parameters, gradients and moments are stored in narrow formats.
+#include <gtest/gtest.h>
+
+#include "cli/task.h"
+
+namespace octet::test {
+namespace {
+
+double mean_of_last(const std::string& output, std::int64_t steps, std::int64_t last) {
+  const auto rows = steps_of(output);
+  double sum = 0;
+  for (std::int64_t step = last - steps + 1; step <= last; ++step) sum += rows.at(step)["loss"].get<double>();
+  return sum / static_cast<double>(steps);
+}
+
+TEST(Storage, LossesFollowThoseOfFp32States) {
+  const TemporaryFolder folder("follow");
+  const Task& task = Task::get();
+  const std::string options = "bf16=true max_steps=120 save_strategy=no overwrite_output_dir=true ";
+  const auto loss = [&](const std::string& formats) {
+    const Outcome run = trainer(task.train(folder / "run", options + formats));
+    EXPECT_EQ(run.code, 0) << run.both();
+    return mean_of_last(folder / "run", 20, 120);
+  };
+  const double wide = loss("");
+  EXPECT_LT(wide, 3.2) << "the task is learnt";
+  for (const std::string formats :
+       {"optim_dtype=int8", "pure_bf16=true", "pure_bf16=true deterministic=false",
+        "pure_bf16=true optim_dtype=int8"}) {
+    EXPECT_NEAR(loss(formats) / wide, 1.0, 0.01) << formats;
+  }
+}
+
+TEST(Storage, StagesAgreeInEveryBit) {
+  const TemporaryFolder folder("stages");
+  const Task& task = Task::get();
+  const std::string options = "pure_bf16=true optim_dtype=int8 fp8=true max_steps=4 save_steps=4 zero_stage=";
+  expect_success(trainer(task.train(folder / "0", options + "0"), 3));
+  expect_success(trainer(task.train(folder / "1", options + "1"), 3));
+  expect_success(trainer(task.train(folder / "3", options + "3"), 3));
+  expect_identical(folder / "0/checkpoint-4", folder / "1/checkpoint-4");
+  expect_identical(folder / "0/checkpoint-4", folder / "3/checkpoint-4");
+}
+
+TEST(Storage, AResumeInAnotherFormatConvertsAndSaysSoOrSaysWhyNot) {
+  const TemporaryFolder folder("formats");
+  const Task& task = Task::get();
+  expect_success(trainer(task.train(folder / "run", "bf16=true max_steps=5")));
+  const Outcome narrow = trainer(task.train(folder / "run", "pure_bf16=true max_steps=10"));
+  expect_success(narrow);
+  EXPECT_NE(narrow.err.find("parameters are converted from fp32 to bf16"), std::string::npos) << narrow.err;
+  EXPECT_NE(narrow.err.find("exp_avg are converted from fp32 to bf16"), std::string::npos) << narrow.err;
+  const Outcome wide = trainer(task.train(folder / "run", "bf16=true"));
+  expect_success(wide);
+  EXPECT_NE(wide.err.find("exp_avg_sq are converted from bf16 to fp32"), std::string::npos) << wide.err;
+  expect_every_step(folder / "run", 12);
+  const Outcome refused = trainer(task.train(folder / "run", "bf16=true optim_dtype=int8 max_steps=14"));
+  EXPECT_EQ(refused.code, 64) << refused.both();
+  EXPECT_NE(refused.err.find("cannot go on in another format"), std::string::npos) << refused.err;
+  EXPECT_NE(refused.err.find("optim_dtype: fp32, as in the checkpoint"), std::string::npos) << refused.err;
+}
+
+TEST(Storage, WhatWasTrainedInBf16IsExportedAsItIs) {
+  const TemporaryFolder folder("export");
+  const Task& task = Task::get();
+  expect_success(
+      trainer(task.train(folder / "run", "pure_bf16=true optim_dtype=int8 max_steps=3 save_steps=3"), 2));
+  expect_success(trainer("export " + (folder / "run/checkpoint-3") + " " + (folder / "exported")));
+  EXPECT_EQ(slurp(folder / "exported/model.safetensors"), slurp(folder / "run/model.safetensors"));
+  const Outcome shown = trainer("inspect " + (folder / "run/checkpoint-3") + " --verify");
+  expect_success(shown);
+  EXPECT_NE(shown.out.find("exp_avg_scale/"), std::string::npos) << shown.out;
+}
+
+}  // namespace
+}  // namespace octet::test
