@@ -44,6 +44,7 @@ struct SoftCapArgs {
 struct AmaxArgs {
   ConstMatrix x;
   float* amax = nullptr;
+  const std::int32_t* skip = nullptr;
 };
 struct QuantizeArgs {
   ConstMatrix x;

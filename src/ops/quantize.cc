@@ -6,10 +6,10 @@
 
 namespace octet::ops {
 
-void amax(Stream& stream, ConstMatrix x, float* amax) {
+void amax(Stream& stream, ConstMatrix x, float* amax, const std::int32_t* skip) {
   check(is_matrix(x), "amax: x must be [rows, cols] T");
   check(amax != nullptr, "amax: amax is missing");
-  const AmaxArgs args{x, amax};
+  const AmaxArgs args{x, amax, skip};
   OCTET_DISPATCH(stream, amax, args);
 }
 

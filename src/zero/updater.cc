@@ -95,7 +95,8 @@ void Updater::finish(const StepInput& input, std::int64_t step, Gatherer& gather
     if (scales_) {
       // adamw has left the amaxes of the updated masters, but not of parts of a tensor, and none when the
       // step is skipped: then a delayed scale stays, a current one needs its amax again.
-      measure_weights(compute, options_.recipe.kind == precision::RecipeKind::delayed);
+      const bool delayed = options_.recipe.kind == precision::RecipeKind::delayed;
+      measure_weights(compute, delayed, delayed ? &scalars_->skip : nullptr);
       if (policy_.shard_state) reduce_amaxes(scales_->amaxes(), scales_->count(), compute);
       scales_->update(compute);
       quantise_weights(compute);
@@ -130,12 +131,12 @@ void Updater::update(Segment& s, Stream& compute) {
   ops::adamw(compute, args);
 }
 
-void Updater::measure_weights(Stream& compute, bool parts_only) {
+void Updater::measure_weights(Stream& compute, bool parts_only, const std::int32_t* skip) {
   segments_.each([&](Segment& s) {
     for (const ScaledRun& run : s.held) {
       if (parts_only && !run.part) continue;
       as_matrices(s.master.from(run.begin), run.count, [&](const ops::ConstMatrix& x, std::int64_t) {
-        ops::amax(compute, x, scales_->amax(run.scale));
+        ops::amax(compute, x, scales_->amax(run.scale), skip);
       });
     }
   });
@@ -181,7 +182,7 @@ void Updater::make_copies(Scales scales, Gatherer& gatherer, Stream& compute) {
   });
   if (scales_) {
     if (scales == Scales::from_weights) {
-      measure_weights(compute, false);
+      measure_weights(compute, false, nullptr);
       if (policy_.shard_state) reduce_amaxes(scales_->amaxes(), scales_->count(), compute);
       scales_->update(compute);
     }

@@ -41,7 +41,7 @@ class Updater {
   std::size_t totals_bytes() const { return (1 + losses_) * sizeof(double); }
   void update(Segment& segment, Stream& compute);
   /// Raises amaxes of masters: all of them, or those of tensors with several scales.
-  void measure_weights(Stream& compute, bool parts_only);
+  void measure_weights(Stream& compute, bool parts_only, const std::int32_t* skip);
   void quantise_weights(Stream& compute);
   void quantise_both_ways(Segment& segment, Stream& compute);
 

@@ -4,8 +4,9 @@
 
 namespace octet::ops {
 
-/// *amax = max(*amax, max |x|); NaN in x makes it NaN.
-void amax(Stream& stream, ConstMatrix x, float* amax);
+/// *amax = max(*amax, max |x|); NaN in x makes it NaN. `skip` (device; null: never): nothing happens where it
+/// holds something else than 0, as in a step that changes nothing.
+void amax(Stream& stream, ConstMatrix x, float* amax, const std::int32_t* skip = nullptr);
 
 /// Writes the FP8 copies of x (f32 or bf16) that `into` asks for, and raises its amax.
 void quantize(Stream& stream, ConstMatrix x, const QuantizeInto& into);

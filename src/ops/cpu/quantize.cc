@@ -35,6 +35,7 @@ float finite_scale(float scale) {
 }  // namespace
 
 void amax(const AmaxArgs& a) {
+  if (a.skip != nullptr && *a.skip != 0) return;
   QuantizeInto only;
   only.amax = a.amax;
   quantize_into(a.x, only);

@@ -29,8 +29,10 @@ constexpr int kAmaxThreads = 256;
 
 // A block takes rows, a thread packs of them, four at a time, so that loads are under way together.
 template <typename T>
-__global__ void __launch_bounds__(kAmaxThreads) amax_kernel(ConstMatrix x, float* amax, bool vector) {
+__global__ void __launch_bounds__(kAmaxThreads) amax_kernel(AmaxArgs a, bool vector) {
   __shared__ unsigned shared[kWarp];
+  if (a.skip != nullptr && *a.skip != 0) return;
+  const ConstMatrix& x = a.x;
   constexpr int at_once = 4;
   unsigned most = 0;
   for (std::int64_t row = blockIdx.x; row < x.rows; row += gridDim.x) {
@@ -48,7 +50,7 @@ __global__ void __launch_bounds__(kAmaxThreads) amax_kernel(ConstMatrix x, float
     }
   }
   most = block_reduce(most, shared, Max{});
-  if (threadIdx.x == 0) raise_amax(amax, most);
+  if (threadIdx.x == 0) raise_amax(a.amax, most);
 }
 
 // Whole tiles of kTallRows rows and twice kTile columns: a thread turns four rows of 16 bytes.
@@ -171,8 +173,7 @@ void amax(Stream& stream, const AmaxArgs& a) {
   if (a.x.rows * a.x.cols == 0) return;
   with_type(a.x.dtype, [&](auto type) {
     amax_kernel<decltype(type)>
-        <<<grid_of(stream, a.x.rows, 1), kAmaxThreads, 0, octet::cuda::native(stream)>>>(a.x, a.amax,
-                                                                                         packs(a.x));
+        <<<grid_of(stream, a.x.rows, 1), kAmaxThreads, 0, octet::cuda::native(stream)>>>(a, packs(a.x));
   });
   octet::cuda::check_launch("amax");
 }
