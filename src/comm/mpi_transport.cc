@@ -16,6 +16,14 @@
 namespace octet::comm {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+// How much longer than the rank below it a rank waits before it says why the job ends, how long it lets its
+// announcement travel, and how long a silent rank waits to be ended.
+constexpr auto turn_to_speak = std::chrono::milliseconds(300);
+constexpr auto announcement = std::chrono::milliseconds(50);
+constexpr auto last_words_patience = std::chrono::seconds(5);
+
 std::string error_text(int code) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
   int length = 0;
@@ -54,6 +62,8 @@ class MpiTransport final : public Transport {
       must(MPI_Comm_dup(MPI_COMM_WORLD, &queue), "MPI_Comm_dup");
       must(MPI_Comm_set_errhandler(queue, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     }
+    must(MPI_Comm_dup(MPI_COMM_WORLD, &last_words_), "MPI_Comm_dup");
+    must(MPI_Comm_set_errhandler(last_words_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     find_place();
   }
 
@@ -119,14 +129,17 @@ class MpiTransport final : public Transport {
 
   void finish() override {
     for (MPI_Comm& queue : queues_) MPI_Comm_free(&queue);
+    MPI_Comm_free(&last_words_);
     MPI_Finalize();
   }
 
   [[noreturn]] void end_job(const std::string& message, int code) override {
     if (!message.empty()) {
-      // Often several ranks notice the same thing: the lowest of them should be the one that is heard.
-      std::this_thread::sleep_for(std::chrono::milliseconds(700) * std::min(place_.rank, 3));
-      log::error(message);
+      if (may_speak()) {
+        log::error(message);
+      } else {
+        std::this_thread::sleep_for(last_words_patience);  // whoever spoke ends this rank meanwhile
+      }
     }
     MPI_Abort(MPI_COMM_WORLD, code);
     _exit(code);
@@ -142,6 +155,39 @@ class MpiTransport final : public Transport {
     std::size_t bytes = 0;
     Direction direction = Direction::send;
   };
+
+  // Often several ranks notice the same thing, and an abort takes its time: one of them should be heard, the
+  // lowest if it is quick. So each waits longer than those below it, is silent once another has announced its
+  // words, and announces its own before it says them.
+  bool may_speak() {
+    const auto until = [this](Clock::time_point end) {
+      int announced = 0;
+      do {
+        MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, last_words_, &announced, MPI_STATUS_IGNORE);
+        if (announced == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      } while (announced == 0 && Clock::now() < end);
+      return announced != 0;
+    };
+    if (until(Clock::now() + turn_to_speak * std::min(place_.rank, 8))) return false;
+    std::vector<MPI_Request> announcements;
+    for (int peer = 0; peer < place_.size; ++peer) {
+      if (peer == place_.rank) continue;
+      MPI_Isend(nullptr, 0, MPI_BYTE, peer, 0, last_words_, &announcements.emplace_back());
+    }
+    // What is sent here may still lie in MPI's queues, which move only inside its calls. Where two announced
+    // at the same moment, the lower one speaks.
+    for (const auto end = Clock::now() + announcement; Clock::now() < end;) {
+      int through = 0;
+      MPI_Testall(static_cast<int>(announcements.size()), announcements.data(), &through,
+                  MPI_STATUSES_IGNORE);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    int lower = 0;
+    for (int peer = 0; peer < place_.rank && lower == 0; ++peer) {
+      MPI_Iprobe(peer, MPI_ANY_TAG, last_words_, &lower, MPI_STATUS_IGNORE);
+    }
+    return lower == 0;
+  }
 
   static std::string library_version() {
     std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
@@ -191,6 +237,7 @@ class MpiTransport final : public Transport {
 
   Place place_;
   std::array<MPI_Comm, queue_count> queues_{};
+  MPI_Comm last_words_ = MPI_COMM_NULL;
   std::vector<Pending> requests_;
   std::vector<int> free_;
 };
