@@ -1,9 +1,19 @@
 #include "control.h"
 
+#include <algorithm>
 #include <cstdint>
 
 namespace octet::comm {
 namespace {
+
+// Long strings travel in pieces of this size, each waited for: a transport that is given gigabytes at once
+// shares itself out among all of them, and none is through before the last.
+constexpr std::uint64_t piece_bytes = std::uint64_t{1} << 24;
+
+/// Bytes of the piece that begins at `start`, of `length` in all.
+std::size_t piece_at(std::uint64_t start, std::uint64_t length) {
+  return std::min(piece_bytes, length - start);
+}
 
 // A length, then as many bytes: the receiver does not know how much comes.
 Steps receive_string(Call& call, int peer, std::string* bytes) {
@@ -12,8 +22,10 @@ Steps receive_string(Call& call, int peer, std::string* bytes) {
   messages.receive(peer, &length, sizeof length);
   while (!messages.complete()) co_await pause;
   bytes->resize(length);
-  messages.receive(peer, bytes->data(), length);
-  while (!messages.complete()) co_await pause;
+  for (std::uint64_t start = 0; start < length; start += piece_bytes) {
+    messages.receive(peer, bytes->data() + start, piece_at(start, length));
+    while (!messages.complete()) co_await pause;
+  }
 }
 
 }  // namespace
@@ -27,12 +39,14 @@ Steps broadcast_steps(Call& call, std::string* bytes, int root) {
   }
   const std::uint64_t length = bytes->size();
   Messages messages(call);
-  for (int d = 1; d < place.size; ++d) {
-    const int peer = (root + d) % place.size;
-    messages.send(peer, &length, sizeof length);
-    messages.send(peer, bytes->data(), length);
-  }
+  for (int d = 1; d < place.size; ++d) messages.send((root + d) % place.size, &length, sizeof length);
   while (!messages.complete()) co_await pause;
+  for (std::uint64_t start = 0; start < length; start += piece_bytes) {
+    for (int d = 1; d < place.size; ++d) {
+      messages.send((root + d) % place.size, bytes->data() + start, piece_at(start, length));
+    }
+    while (!messages.complete()) co_await pause;
+  }
 }
 
 Steps all_gather_bytes_steps(Call& call, std::string mine, std::vector<std::string>* all) {
@@ -47,13 +61,18 @@ Steps all_gather_bytes_steps(Call& call, std::string mine, std::vector<std::stri
   }
   while (!messages.complete()) co_await pause;
   all->assign(static_cast<std::size_t>(place.size), {});
-  for (int d = 1; d < place.size; ++d) {
-    std::string& part = (*all)[at(d)];
-    part.resize(lengths[at(d)]);
-    messages.receive(static_cast<int>(at(d)), part.data(), part.size());
-    messages.send(static_cast<int>(at(d)), mine.data(), mine.size());
+  for (int d = 1; d < place.size; ++d) (*all)[at(d)].resize(lengths[at(d)]);
+  const std::uint64_t longest = *std::ranges::max_element(lengths);
+  for (std::uint64_t start = 0; start < longest; start += piece_bytes) {
+    for (int d = 1; d < place.size; ++d) {
+      const int peer = static_cast<int>(at(d));
+      if (start < lengths[at(d)]) {
+        messages.receive(peer, (*all)[at(d)].data() + start, piece_at(start, lengths[at(d)]));
+      }
+      if (start < length) messages.send(peer, mine.data() + start, piece_at(start, length));
+    }
+    while (!messages.complete()) co_await pause;
   }
-  while (!messages.complete()) co_await pause;
   (*all)[static_cast<std::size_t>(place.rank)] = std::move(mine);
 }
 

@@ -10,7 +10,10 @@ namespace octet::comm {
 namespace {
 
 // Slices that cross nodes and are handed on there travel in pieces of this size, so that both happen at once.
-constexpr std::int64_t piece_bytes = std::int64_t{1} << 20;
+constexpr std::int64_t handed_on_bytes = std::int64_t{1} << 20;
+// Others in larger ones, of which two are under way at a time: a transport that is given gigabytes at once
+// shares itself out among all of them, and none is through before the last.
+constexpr std::int64_t direct_bytes = std::int64_t{1} << 24;
 
 std::size_t index(std::int64_t i) {
   return static_cast<std::size_t>(i);
@@ -84,9 +87,7 @@ class GatherByNode {
 
 Steps all_gather_steps(Call& call, const Hierarchy& hierarchy, AllGatherArgs args) {
   GatherByNode gather(call, hierarchy);
-  // Nothing is handed on where there is one node: then a slice is one piece.
-  const std::int64_t piece =
-      hierarchy.nodes.size() == 1 ? std::max<std::int64_t>(args.bytes, 1) : piece_bytes;
+  const std::int64_t piece = hierarchy.nodes.size() == 1 ? direct_bytes : handed_on_bytes;
   const std::int64_t pieces = (args.bytes + piece - 1) / piece;
   const auto bytes = [&](std::int64_t p) {
     return static_cast<std::size_t>(std::min(piece, args.bytes - p * piece));

@@ -191,6 +191,35 @@ inline void expect_all_gather(Communicator& communicator) {
   }
 }
 
+/// Slices and strings that travel in several pieces, of another number from every rank.
+inline void expect_long_messages_to_arrive(Communicator& communicator) {
+  const int rank = communicator.rank(), size = communicator.size();
+  if (size > 3) return;  // memory
+  const auto word = [](int r, std::int64_t i) { return (std::int64_t{r} << 40) + i; };
+  const std::int64_t count = (std::int64_t{5} << 20) + 3;
+  std::vector<std::int64_t> words(static_cast<std::size_t>(size * count));
+  for (std::int64_t i = 0; i < count; ++i) words[static_cast<std::size_t>(rank * count + i)] = word(rank, i);
+  communicator.all_gather(communicator.gather_stream(),
+                          {.name = "long", .buffer = words.data(), .bytes = 8 * count});
+  communicator.gather_stream().synchronize();
+  std::int64_t wrong = 0;
+  for (int r = 0; r < size; ++r) {
+    for (std::int64_t i = 0; i < count; ++i)
+      wrong += words[static_cast<std::size_t>(r * count + i)] != word(r, i);
+  }
+  EXPECT_EQ(wrong, 0);
+
+  const auto text_of = [](int r) {
+    std::string text((std::size_t{1} << 24) * static_cast<std::size_t>(r) + static_cast<std::size_t>(r % 2),
+                     '\0');
+    for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 7 + i / 65536 + r);
+    return text;
+  };
+  const auto all = communicator.all_gather_bytes(text_of(rank));
+  for (int r = 0; r < size; ++r) EXPECT_TRUE(all[static_cast<std::size_t>(r)] == text_of(r)) << r;
+  EXPECT_TRUE(communicator.broadcast(rank == size - 1 ? text_of(3) : "", size - 1) == text_of(3));
+}
+
 inline void expect_all_reduce(Communicator& communicator) {
   const int rank = communicator.rank();
   const int size = communicator.size();
