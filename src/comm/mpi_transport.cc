@@ -53,10 +53,7 @@ class MpiTransport final : public Transport {
           .what = "MPI_Init_thread failed",
           .fix = "start with mpirun (or srun with PMIx) of the MPI that this program was built with"});
     }
-    if (level < MPI_THREAD_FUNNELED) {
-      const std::string library = library_version();
-      MPI_Abort(MPI_COMM_WORLD, refuse_level(library));
-    }
+    require_threads(level);
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     for (MPI_Comm& queue : queues_) {
       must(MPI_Comm_dup(MPI_COMM_WORLD, &queue), "MPI_Comm_dup");
@@ -197,13 +194,25 @@ class MpiTransport final : public Transport {
     return version.substr(0, version.find_first_of(",\n"));
   }
 
-  static int refuse_level(const std::string& library) {
-    log::error(Error(Problem{.what = "this MPI allows no threads beside it",
-                             .expected = "MPI_THREAD_FUNNELED or more",
-                             .found = "MPI_THREAD_SINGLE (" + library + ")",
-                             .fix = "use an MPI that is built with thread support"})
-                   .what());
-    return static_cast<int>(ExitCode::failure);
+  // Ends the job where a rank's MPI allows no thread beside the one that calls it; the lowest of these
+  // speaks.
+  static void require_threads(int level) {
+    int rank = 0, size = 1;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &size);
+    const int lacking = level < MPI_THREAD_FUNNELED ? rank : size;
+    int lowest = size;
+    MPI_Allreduce(&lacking, &lowest, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    if (lowest == size) return;
+    if (rank == lowest) {
+      log::error(Error(Problem{.what = "this MPI allows no threads beside it",
+                               .expected = "MPI_THREAD_FUNNELED or more",
+                               .found = "MPI_THREAD_SINGLE (" + library_version() + ")",
+                               .fix = "use an MPI that is built with thread support"})
+                     .what());
+    }
+    MPI_Barrier(MPI_COMM_WORLD);  // nobody ends the job before that was said
+    MPI_Abort(MPI_COMM_WORLD, static_cast<int>(ExitCode::failure));
   }
 
   void find_place() {

@@ -1,6 +1,7 @@
 // Collectives among MPI ranks: one communicator for all tests, which every rank runs in the same order. With
 // an argument it misbehaves in one of the ways that failure.sh tests.
 #include <gtest/gtest.h>
+#include <mpi.h>
 #include <signal.h>
 #include <sys/mman.h>
 
@@ -21,6 +22,7 @@ namespace {
 
 Communicator* world = nullptr;
 Device* device_of_rank = nullptr;
+bool mpi_without_threads = false;
 
 TEST(MpiRanks, KnowTheirPlace) {
   const Place& place = world->place();
@@ -41,6 +43,9 @@ TEST(MpiRanks, ReduceScatterSumsInRankOrder) {
 }
 TEST(MpiRanks, AllGatherBringsEverySlice) {
   expect_all_gather(*world);
+}
+TEST(MpiRanks, LongMessagesTravelInPieces) {
+  expect_long_messages_to_arrive(*world);
 }
 TEST(MpiRanks, AllReduceGivesMaximaAndSums) {
   expect_all_reduce(*world);
@@ -244,9 +249,16 @@ int run(const std::string& how) {
 }  // namespace
 }  // namespace octet::comm
 
+extern "C" int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
+  const int code = PMPI_Init_thread(argc, argv, required, provided);
+  if (octet::comm::mpi_without_threads) *provided = MPI_THREAD_SINGLE;
+  return code;
+}
+
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   const std::string how = argc > 1 ? argv[1] : "";
+  octet::comm::mpi_without_threads = how == "no-threads";
   if (how == "place") {  // and nothing more: MPI must end by itself
     const auto place = octet::comm::find_place();
     return place.size > place.rank ? 0 : 1;
