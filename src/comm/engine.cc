@@ -23,7 +23,8 @@ using std::chrono::microseconds;
 // looks. Messages on their way need it within microseconds; a peer that is still computing does not.
 constexpr auto eager_in_flight = microseconds(1000);
 constexpr auto eager_idle = microseconds(100);
-constexpr auto nap_in_flight = microseconds(50);
+constexpr auto shortest_nap_in_flight = microseconds(50);
+constexpr auto longest_nap_in_flight = microseconds(400);  // slow links: looking costs the cores of compute
 constexpr auto shortest_idle_nap = microseconds(100);
 constexpr auto longest_waiting_nap = microseconds(200);  // a collective waits for its data to be computed
 constexpr auto longest_idle_nap = microseconds(2000);
@@ -276,7 +277,8 @@ void Engine::rest(Clock::time_point last_progress) {
   // The longer nothing happens, the longer the naps; whoever enqueues a collective ends them. What else
   // becomes possible (an event recorded elsewhere, a record after the last collective) is not announced, so
   // naps stay short.
-  auto nap = nap_in_flight;
+  auto nap = std::clamp(std::chrono::duration_cast<microseconds>(quiet) / 16, shortest_nap_in_flight,
+                        longest_nap_in_flight);
   if (!in_flight_) {
     transport_->progress();
     nap = std::clamp(std::chrono::duration_cast<microseconds>(quiet) / 16, shortest_idle_nap,
