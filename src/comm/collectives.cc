@@ -66,7 +66,12 @@ void post(Messages& messages, const Place& place, const Staging& staging, const 
     if (travels_as_it_lies(args.wire, args.from_dtype)) {
       messages.send(peer, slice, bytes);
     } else {
-      encode_values(args.wire, args.from_dtype, slice, chunk.count, staging.leaving(chunk.set, peer));
+      encode_values({.wire = args.wire,
+                     .from = slice,
+                     .dtype = args.from_dtype,
+                     .count = chunk.count,
+                     .to = staging.leaving(chunk.set, peer),
+                     .residual = residual_at(args, peer * args.count + chunk.start)});
       messages.send(peer, staging.leaving(chunk.set, peer), bytes);
     }
   }
@@ -80,7 +85,12 @@ void sum(const Place& place, const Staging& staging, const ReduceScatterArgs& ar
   if (!travels_as_it_lies(args.wire, args.from_dtype)) {
     // The own part is rounded like those that travelled, so that the sum does not depend on who owns it.
     std::byte* encoded = staging.leaving(chunk.set, place.rank);
-    encode_values(args.wire, args.from_dtype, own, chunk.count, encoded);
+    encode_values({.wire = args.wire,
+                   .from = own,
+                   .dtype = args.from_dtype,
+                   .count = chunk.count,
+                   .to = encoded,
+                   .residual = residual_at(args, place.rank * args.count + chunk.start)});
     parts[place.rank] = encoded;
   }
   sum_parts({.wire = args.wire,

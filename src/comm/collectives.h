@@ -35,6 +35,10 @@ inline const std::byte* read_at(const ReduceScatterArgs& args, std::int64_t i) {
 inline std::byte* write_at(const ReduceScatterArgs& args, std::int64_t i) {
   return static_cast<std::byte*>(args.to) + i * static_cast<std::int64_t>(size_of(args.to_dtype));
 }
+/// What encoding of element `i` of `from` and those behind it lost so far; null: nobody asks.
+inline std::uint16_t* residual_at(const ReduceScatterArgs& args, std::int64_t i) {
+  return args.residual == nullptr ? nullptr : args.residual + i;
+}
 
 // `call`, the hierarchy and the buffers outlive the coroutine.
 Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args);

@@ -130,7 +130,15 @@ Steps all_gather_values_steps(Call& call, Staging staging, const Hierarchy& hier
     return static_cast<std::byte*>(args.buffer) + (rank * args.count + p * staging.chunk) * element;
   };
   const auto begin = [&](std::int64_t p) {
-    encode_values(args.wire, args.dtype, values(p, place.rank), length(p), part(p)(place.rank));
+    // What rounding loses here goes to what the reductions before have lost of the own slice: the next one
+    // makes up for both.
+    encode_values({.wire = args.wire,
+                   .from = values(p, place.rank),
+                   .dtype = args.dtype,
+                   .count = length(p),
+                   .to = part(p)(place.rank),
+                   .residual = args.residual == nullptr ? nullptr : args.residual + p * staging.chunk,
+                   .adds_residual = false});
     gather.post_first(p, bytes(p), part(p));
   };
   if (pieces > 0) begin(0);

@@ -72,7 +72,13 @@ class ReduceByNode {
                  .parts = parts,
                  .to = sum,
                  .count = length(c)});
-      if (args_.wire != Wire::f32) encode(args_.wire, sum, length(c), encoded(c, i));
+      if (args_.wire != Wire::f32) {
+        encode_values({.wire = args_.wire,
+                       .from = sum,
+                       .count = length(c),
+                       .to = encoded(c, i),
+                       .residual = residual_at(args_, charges_[i] * args_.count + c * chunk_)});
+      }
       if (charges_[i] != me_ && h_.node_of[index(charges_[i])] != node_) {
         across(c).send(charges_[i], leaving(c, i), bytes);
       }

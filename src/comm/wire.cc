@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
 #include "octet/base/dtype.h"
 #include "octet/base/error.h"
+#include "wire_rows.h"
 
 namespace octet::comm {
 namespace {
@@ -21,41 +22,7 @@ std::int64_t blocks_of(std::int64_t count) {
   return (count + wire_block - 1) / wire_block;
 }
 
-// Block formats lie on the wire as one fp32 factor a block, then one byte an element. The loops below have no
-// branches, so that compilers vectorise them: encoding runs beside the computation it must not hold up.
-float scale_of(const float* x, std::int64_t count, float largest_code) {
-  constexpr std::int32_t infinity = 0x7F800000;
-  std::int32_t amax = 0;  // magnitudes order like their bits, and what is not finite is above all others
-  for (std::int64_t i = 0; i < count; ++i) {
-    const std::int32_t magnitude = std::bit_cast<std::int32_t>(x[i]) & 0x7FFFFFFF;
-    amax = magnitude > amax ? magnitude : amax;
-  }
-  if (amax >= infinity) return std::numeric_limits<float>::quiet_NaN();
-  return std::bit_cast<float>(amax) / largest_code;
-}
-
-// The same codes as to_fp8(y, DType::e4m3), for finite y.
-std::uint8_t e4m3_code(float y) {
-  const auto bits = std::bit_cast<std::uint32_t>(y);
-  const std::uint32_t sign = (bits >> 24) & 0x80u;
-  float magnitude = std::bit_cast<float>(bits & 0x7FFFFFFFu);
-  magnitude = magnitude < 448.0f ? magnitude : 448.0f;
-  const auto m = std::bit_cast<std::uint32_t>(magnitude);
-  // Round to three bits of mantissa and move the exponent's bias from 127 to 7 ...
-  const std::uint32_t normal = ((m + 0x7FFFFu + ((m >> 20) & 1u)) >> 20) - (120u << 3);
-  // ... or, below 2^-6, count steps of 2^-9: the unit in the last place of 2^14.
-  const std::uint32_t subnormal =
-      std::bit_cast<std::uint32_t>(magnitude + 0x1p14f) - std::bit_cast<std::uint32_t>(0x1p14f);
-  return static_cast<std::uint8_t>(sign | (magnitude < 0x1p-6f ? subnormal : normal));
-}
-
-// Round to nearest even by the unit in the last place of 1.5 * 2^23; |y| is at most 127 and a little.
-std::uint8_t int8_code(float y) {
-  constexpr float shift = 0x1.8p23f;
-  const auto rounded = std::bit_cast<std::int32_t>(y + shift) - std::bit_cast<std::int32_t>(shift);
-  const std::int32_t clamped = rounded < -127 ? -127 : rounded > 127 ? 127 : rounded;
-  return static_cast<std::uint8_t>(clamped);
-}
+// Block formats lie on the wire as one fp32 factor a block, then one byte an element.
 
 // Where the factors and the codes of a part lie, or of what is behind its first elements.
 struct Blocks {
@@ -68,48 +35,48 @@ void encode_blocks(Wire wire, const float* from, std::int64_t count, const Block
     const std::int64_t n = std::min(wire_block, count - start);
     const float* x = from + start;
     std::uint8_t* code = to.codes + start;
-    const float scale = scale_of(x, n, wire == Wire::fp8 ? fp8_max(DType::e4m3) : 127.0f);
+    const float largest = rows::largest(x, n);
+    const float scale = !std::isfinite(largest)
+                            ? std::numeric_limits<float>::quiet_NaN()
+                            : largest / (wire == Wire::fp8 ? fp8_max(DType::e4m3) : 127.0f);
     std::memcpy(to.scales + block * sizeof(float), &scale, sizeof(float));
-    // A division, not a product with the inverse: the inverse of a subnormal factor is infinite.
     if (!(scale > 0.0f)) {  // all zero, or not finite: the factor says it all, times 1
       std::fill_n(code, n, wire == Wire::fp8 ? std::uint8_t{0x38} : std::uint8_t{1});
     } else if (wire == Wire::fp8) {
-      for (std::int64_t i = 0; i < n; ++i) code[i] = e4m3_code(x[i] / scale);
+      rows::encode_e4m3(x, scale, n, code);
     } else {
-      for (std::int64_t i = 0; i < n; ++i) code[i] = int8_code(x[i] / scale);
+      rows::encode_int8(x, scale, n, code);
     }
   }
-}
-
-const std::array<float, 256>& e4m3_values() {
-  static const std::array<float, 256> values = [] {
-    std::array<float, 256> table{};
-    for (int i = 0; i < 256; ++i) table[i] = from_fp8(static_cast<std::uint8_t>(i), DType::e4m3);
-    return table;
-  }();
-  return values;
 }
 
 // Elements [start, start + n) of a part; start is a multiple of the tile.
 void decode(Wire wire, const void* part, std::int64_t count, std::int64_t start, std::int64_t n, float* to) {
   if (wire == Wire::bf16) {
-    const auto* from = static_cast<const std::uint16_t*>(part) + start;
-    for (std::int64_t i = 0; i < n; ++i) to[i] = from_bf16(from[i]);
+    rows::from_bf16(static_cast<const std::uint16_t*>(part) + start, n, to);
     return;
   }
   const auto* scales = static_cast<const std::byte*>(part);
-  const std::byte* codes = scales + blocks_of(count) * sizeof(float);
+  const auto* codes = reinterpret_cast<const std::uint8_t*>(scales + blocks_of(count) * sizeof(float));
   for (std::int64_t at = start; at < start + n; at += wire_block) {
     float scale;
     std::memcpy(&scale, scales + at / wire_block * sizeof(float), sizeof(float));
-    const std::int64_t end = std::min(at + wire_block, start + n);
-    for (std::int64_t i = at; i < end; ++i) {
-      const auto code = static_cast<std::uint8_t>(codes[i]);
-      const float value =
-          wire == Wire::fp8 ? e4m3_values()[code] : static_cast<float>(static_cast<std::int8_t>(code));
-      to[i - start] = value * scale;
-    }
+    const std::int64_t m = std::min(wire_block, start + n - at);
+    (wire == Wire::fp8 ? rows::decode_e4m3 : rows::decode_int8)(codes + at, scale, m, to + (at - start));
   }
+}
+
+// What encoding lost of `x`, which is elements [start, start + n). A block that is not finite arrives as NaN
+// and the step is skipped; nothing of it may be left.
+void keep_loss(const EncodeArgs& args, const float* x, std::int64_t start, std::int64_t n) {
+  std::array<float, tile> loss, before;
+  decode(args.wire, args.to, args.count, start, n, loss.data());
+  rows::lost(x, loss.data(), n, loss.data());
+  if (!args.adds_residual) {
+    rows::from_bf16(args.residual + start, n, before.data());
+    rows::add(loss.data(), before.data(), n, loss.data());
+  }
+  rows::to_bf16(loss.data(), n, args.residual + start);
 }
 
 }  // namespace
@@ -127,30 +94,35 @@ std::size_t wire_bytes(Wire wire, std::int64_t count) {
 }
 
 void encode(Wire wire, const float* from, std::int64_t count, void* to) {
-  encode_values(wire, DType::f32, from, count, to);
+  encode_values({.wire = wire, .from = from, .count = count, .to = to});
 }
 
-void encode_values(Wire wire, DType dtype, const void* from, std::int64_t count, void* to) {
+void encode_values(const EncodeArgs& args) {
+  const Wire wire = args.wire;
   check(wire != Wire::f32, "an f32 wire is not encoded");
-  check(dtype == DType::f32 || dtype == DType::bf16, "values that are encoded are f32 or bf16");
-  auto* bytes = static_cast<std::byte*>(to);
-  auto* codes = reinterpret_cast<std::uint8_t*>(bytes + blocks_of(count) * sizeof(float));
-  std::array<float, tile> converted;
-  for (std::int64_t start = 0; start < count; start += tile) {
-    const std::int64_t n = std::min(tile, count - start);
+  check(args.dtype == DType::f32 || args.dtype == DType::bf16, "values that are encoded are f32 or bf16");
+  auto* bytes = static_cast<std::byte*>(args.to);
+  auto* codes = reinterpret_cast<std::uint8_t*>(bytes + blocks_of(args.count) * sizeof(float));
+  std::array<float, tile> converted, before;
+  for (std::int64_t start = 0; start < args.count; start += tile) {
+    const std::int64_t n = std::min(tile, args.count - start);
     const float* x = converted.data();
-    if (dtype == DType::f32) {
-      x = static_cast<const float*>(from) + start;
+    if (args.dtype == DType::f32) {
+      x = static_cast<const float*>(args.from) + start;
     } else {
-      const auto* values = static_cast<const std::uint16_t*>(from) + start;
-      for (std::int64_t i = 0; i < n; ++i) converted[i] = from_bf16(values[i]);
+      rows::from_bf16(static_cast<const std::uint16_t*>(args.from) + start, n, converted.data());
+    }
+    if (args.residual != nullptr && args.adds_residual) {
+      rows::from_bf16(args.residual + start, n, before.data());
+      rows::add(x, before.data(), n, converted.data());
+      x = converted.data();
     }
     if (wire == Wire::bf16) {
-      auto* out = static_cast<std::uint16_t*>(to) + start;
-      for (std::int64_t i = 0; i < n; ++i) out[i] = to_bf16(x[i]);
+      rows::to_bf16(x, n, static_cast<std::uint16_t*>(args.to) + start);
     } else {
       encode_blocks(wire, x, n, {.scales = bytes + blocks_of(start) * sizeof(float), .codes = codes + start});
     }
+    if (args.residual != nullptr) keep_loss(args, x, start, n);
   }
 }
 
@@ -165,8 +137,7 @@ void decode_values(Wire wire, const void* part, std::int64_t count, DType dtype,
       continue;
     }
     decode(wire, part, count, start, n, decoded.data());
-    auto* out = static_cast<std::uint16_t*>(to) + start;
-    for (std::int64_t i = 0; i < n; ++i) out[i] = to_bf16(decoded[i]);
+    rows::to_bf16(decoded.data(), n, static_cast<std::uint16_t*>(to) + start);
   }
 }
 
@@ -185,19 +156,21 @@ void sum_parts(const SumArgs& args) {
       if (r == 0) {
         std::copy_n(x, n, sum.data());
       } else {
-        for (std::int64_t i = 0; i < n; ++i) sum[i] += x[i];
+        rows::add(sum.data(), x, n, sum.data());
       }
     }
     if (args.to_dtype == DType::bf16) {
       auto* to = static_cast<std::uint16_t*>(args.to) + start;
-      for (std::int64_t i = 0; i < n; ++i) {
-        to[i] = to_bf16(args.accumulate ? from_bf16(to[i]) + sum[i] : sum[i]);
+      if (args.accumulate) {
+        rows::from_bf16(to, n, decoded.data());
+        rows::add(decoded.data(), sum.data(), n, sum.data());
       }
+      rows::to_bf16(sum.data(), n, to);
       continue;
     }
     float* to = static_cast<float*>(args.to) + start;
     if (args.accumulate) {
-      for (std::int64_t i = 0; i < n; ++i) to[i] += sum[i];
+      rows::add(to, sum.data(), n, to);
     } else {
       std::copy_n(sum.data(), n, to);
     }

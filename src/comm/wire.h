@@ -20,8 +20,19 @@ std::size_t wire_bytes(Wire wire, std::int64_t count);
 /// A block of fp8 or int8 that holds an infinity or a NaN arrives as NaN, so that it is seen and not clipped.
 void encode(Wire wire, const float* from, std::int64_t count, void* to);
 
-/// The same for values that lie as `dtype`, f32 or bf16.
-void encode_values(Wire wire, DType dtype, const void* from, std::int64_t count, void* to);
+/// The same for values that lie as f32 or bf16, and with what earlier roundings lost.
+struct EncodeArgs {
+  Wire wire = Wire::bf16;
+  const void* from = nullptr;  ///< [count]
+  DType dtype = DType::f32;    ///< of `from`: f32 or bf16
+  std::int64_t count = 0;
+  void* to = nullptr;  ///< wire_bytes(wire, count) bytes
+  /// [count] bf16: is added to the values, and replaced by what their rounding loses (0 where that is not
+  /// finite). Null: none.
+  std::uint16_t* residual = nullptr;
+  bool adds_residual = true;  ///< false: values are encoded as they are, and what is lost is added to it
+};
+void encode_values(const EncodeArgs& args);
 /// Decodes `count` encoded elements into values of `dtype`.
 void decode_values(Wire wire, const void* part, std::int64_t count, DType dtype, void* to);
 

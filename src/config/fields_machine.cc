@@ -77,6 +77,11 @@ void add_sharding(Table& t) {
          "whatever it is. Vectors and small groups travel in fp32.")
       .one_of({"fp32", "bf16", "fp8", "int8"})
       .decides_numbers();
+  t.used("error_feedback", &Config::error_feedback,
+         "Keep on every rank what reduce_dtype lost of its gradients (2 bytes a parameter, whole at every "
+         "stage) and add it to the next reduction. Checkpoints hold it; another number of ranks begins "
+         "again without.")
+      .decides_numbers();
   t.used(
        "gather_dtype", &Config::gather_dtype,
        "What parameters of matrices travel as at stages 1 to 3; compute is the format that the matrix "

@@ -174,6 +174,12 @@ class Rules {
                 .where = both("hierarchical_comm", "deterministic"),
                 .fix = "remove hierarchical_comm, or set deterministic: true"});
     }
+    if (c_.error_feedback && c_.reduce_dtype == "fp32") {
+      complain({.what = "'error_feedback: true' has no meaning with 'reduce_dtype: fp32'",
+                .expected = "a reduction that rounds: bf16, fp8 or int8",
+                .where = both("error_feedback", "reduce_dtype"),
+                .fix = "set reduce_dtype to int8 or fp8, or remove error_feedback"});
+    }
     if (c_.gather_dtype != "compute" && c_.zero_stage == 0) {
       complain({.what = "'gather_dtype: " + c_.gather_dtype + "' has no meaning with 'zero_stage: 0'",
                 .expected = "parameters that are gathered, as at stages 1 to 3",

@@ -101,6 +101,7 @@ EngineOptions engine_options(const config::Config& config, const model::Architec
   if (config.deterministic != "auto") options.reproducible = config.deterministic != "false";
   options.store.overlap = config.overlap_comm;
   options.store.wire = wire_of(config.reduce_dtype);
+  options.store.error_feedback = config.error_feedback;
   options.store.gather_wire = wire_of(config.gather_dtype);  // compute: as it lies
   options.store.by_node = config.hierarchical_comm == "auto"   ? zero::ByNode::automatic
                           : config.hierarchical_comm == "true" ? zero::ByNode::on

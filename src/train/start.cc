@@ -61,6 +61,20 @@ void match_formats(const checkpoint::Checkpoint& checkpoint, const std::vector<T
   }
 }
 
+// What narrow wires lost belongs to the ranks that lost it. Where the checkpoint holds none, or that of
+// another number of ranks, it begins again at zero.
+void drop_strange_residuals(const checkpoint::Checkpoint& checkpoint, std::vector<TensorSlice>& needed,
+                            bool says) {
+  const auto dropped = std::erase_if(needed, [&](const TensorSlice& slice) {
+    if (!slice.name.starts_with("residuals/")) return false;
+    const checkpoint::CheckpointTensor* tensor = checkpoint.find(slice.name);
+    return tensor == nullptr || tensor->shape != slice.shape;
+  });
+  if (dropped > 0 && says) {
+    log::warn("error_feedback begins again: the checkpoint holds no losses of this number of ranks");
+  }
+}
+
 }  // namespace
 
 std::optional<std::string> find_start(comm::Communicator& communicator, const config::Config& config) {
@@ -110,7 +124,8 @@ std::optional<std::string> find_start(comm::Communicator& communicator, const co
 
 void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint) {
   engine.communicator().together([&] {
-    const std::vector<TensorSlice> needed = engine.store().needed_slices(activation_state(engine));
+    std::vector<TensorSlice> needed = engine.store().needed_slices(activation_state(engine));
+    drop_strange_residuals(checkpoint, needed, engine.communicator().rank() == 0);
     match_formats(checkpoint, needed, engine.communicator().rank() == 0);
     checkpoint.read(needed);
   });

@@ -60,7 +60,7 @@ Event& Reducer::reduced(int group) {
 }
 
 comm::Wire Reducer::wire_of(const Segment& s) const {
-  return may_be_narrow(*s.spec) ? options_.wire : comm::Wire::f32;
+  return reduce_wire(*s.spec, options_);
 }
 
 void Reducer::begin_step(int micro_batches) {
@@ -195,6 +195,7 @@ void Reducer::reduce(int group, Stream& compute) {
                                   .accumulate = policy_.reduce_each && index_ > 0,
                                   .wire = wire_of(s),
                                   .by_node = reduces_by_node(options_, communicator_.place(), wire_of(s)),
+                                  .residual = s.residual,
                                   .order = policy_.tree ? &tree_.order : nullptr,
                                   .earlier = left_on_stack(s)});
     if (!last || policy_.shard_state) continue;
@@ -203,12 +204,14 @@ void Reducer::reduce(int group, Stream& compute) {
     const Array own = s.total.from(s.own);
     const std::size_t bytes = s.sum.bytes(s.slice);
     if (s.sum.data != own.data) device_.copy(stream, own.data, s.sum.data, bytes);
-    communicator_.all_gather_values(stream, {.name = s.spec->name.c_str(),
-                                             .buffer = s.total.data,
-                                             .dtype = s.total.dtype,
-                                             .count = s.slice,
-                                             .wire = wire_of(s),
-                                             .by_node = gathers_by_node(options_, communicator_.place())});
+    communicator_.all_gather_values(stream,
+                                    {.name = s.spec->name.c_str(),
+                                     .buffer = s.total.data,
+                                     .dtype = s.total.dtype,
+                                     .count = s.slice,
+                                     .wire = wire_of(s),
+                                     .by_node = gathers_by_node(options_, communicator_.place()),
+                                     .residual = s.residual == nullptr ? nullptr : s.residual + s.own});
     if (s.sum.data != own.data) device_.copy(stream, s.sum.data, own.data, bytes);
   }
   stream.record(reduced(group));
@@ -220,6 +223,14 @@ void Reducer::end_micro_batch() {
   for (const Group& group : groups_) check(group.given, "every group's gradients are given back");
   open_ = false;
   if (policy_.tree) height_ += 1 - tree_.merges[static_cast<std::size_t>(index_)];
+}
+
+void Reducer::forget_losses() {
+  Stream& stream = communicator_.reduce_stream();
+  segments_.each([&](Segment& s) {
+    if (s.residual == nullptr) return;
+    device_.zero(stream, s.residual, static_cast<std::size_t>(s.padded) * sizeof *s.residual);
+  });
 }
 
 void Reducer::wait(Stream& compute) {

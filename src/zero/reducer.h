@@ -31,6 +31,8 @@ class Reducer {
   void end_micro_batch();
   /// The sums of the step are complete for work enqueued on `compute` after this call.
   void wait(Stream& compute);
+  /// What narrow wires lost of gradients that were never used is not made up for.
+  void forget_losses();
   /// Between micro-batches, and the last one has been.
   bool complete() const { return !open_ && index_ + 1 == micro_batches_; }
 

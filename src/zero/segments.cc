@@ -118,6 +118,12 @@ void reserve_parameters(Segments& all, Arena& arena, const Policy& policy) {
       [](Segment& s, std::uint8_t* at) { s.transposed = at; });
 }
 
+/// Whether a reduction of this segment's gradients rounds them.
+bool rounds(const Segment& s, const Options& options) {
+  const comm::Wire wire = reduce_wire(*s.spec, options);
+  return wire != comm::Wire::f32 && !(wire == comm::Wire::bf16 && s.gradient.dtype == DType::bf16);
+}
+
 /// Where the sums of gradients lie that a step measures and updates with.
 void reserve_sums(Segment& s, Arena& arena, const Policy& policy, bool deterministic) {
   if (!policy.reduce_each && !policy.shard_gradients) {
@@ -146,6 +152,9 @@ void reserve_training(Segments& all, Arena& arena, const Policy& policy, const O
   all.each([&](Segment& s) {
     if (!s.trained) return;
     reserve_sums(s, arena, policy, options.deterministic || options.strict);
+    if (options.error_feedback && all.world > 1 && rounds(s, options)) {
+      s.residual = arena.reserve_as<std::uint16_t>("gradients/residuals", static_cast<std::size_t>(s.padded));
+    }
     for (int i = 0; i < tree_buffers; ++i) {
       s.tree.push_back(arena.reserve_as<float>("gradients/tree", static_cast<std::size_t>(s.padded)));
     }
@@ -183,6 +192,10 @@ bool may_be_narrow(const model::SegmentSpec& spec) {
   return spec.kind == model::ParameterKind::matrix && spec.used >= kNarrowFrom;
 }
 
+comm::Wire reduce_wire(const model::SegmentSpec& spec, const Options& options) {
+  return may_be_narrow(spec) ? options.wire : comm::Wire::f32;
+}
+
 std::vector<Run> runs_within(const model::SegmentSpec& spec, std::int64_t begin, std::int64_t count) {
   std::vector<Run> runs;
   for (std::size_t t = 0; t < spec.tensors.size(); ++t) {
@@ -198,6 +211,8 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
                           const Options& options) {
   const Policy policy = policy_of(options, place.size);
   Segments all;
+  all.rank = place.rank;
+  all.world = place.size;
   const int groups = static_cast<int>(layout.groups.size());
   check(groups > 0, "a layout has groups");
   all.slots = std::max(groups, 4);

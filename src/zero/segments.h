@@ -52,10 +52,11 @@ struct Segment {
   float* exp_avg_scale = nullptr;
   float* exp_avg_sq_scale = nullptr;
 
-  Array gradient;            ///< [padded] this rank's gradients; null for a frozen segment
-  Array sum;                 ///< [slice] own slice of the sum over ranks and micro-batches
-  Array total;               ///< [state_count] the sums that the update reads: `sum` itself, or around it
-  std::vector<float*> tree;  ///< strict: [padded] each, sums of this rank's micro-batches so far
+  Array gradient;  ///< [padded] this rank's gradients; null for a frozen segment
+  Array sum;       ///< [slice] own slice of the sum over ranks and micro-batches
+  Array total;     ///< [state_count] the sums that the update reads: `sum` itself, or around it
+  std::uint16_t* residual = nullptr;  ///< [padded] bf16: what narrow wires lost of this rank's gradients
+  std::vector<float*> tree;           ///< strict: [padded] each, sums of this rank's micro-batches so far
 
   std::vector<std::vector<ScaledRun>> scaled;  ///< per tensor; no runs where the copy is not FP8
   std::vector<ops::AdamWSpan> spans;           ///< tensors inside the state held, from state_begin
@@ -76,6 +77,8 @@ struct Segment {
 inline constexpr std::int64_t kNarrowFrom = 1024;
 /// True for a segment that may travel in a narrow format.
 bool may_be_narrow(const model::SegmentSpec& spec);
+/// In which format a segment's gradients travel.
+comm::Wire reduce_wire(const model::SegmentSpec& spec, const Options& options);
 
 /// A run of one tensor inside a range of its segment.
 struct Run {
@@ -94,6 +97,8 @@ struct Segments {
   int slots = 0;                     ///< numbers are below this
   std::vector<DType> scale_formats;  ///< of the FP8 weights, by number of the scale
   std::vector<std::string> scale_names;
+  int rank = 0;
+  int world = 1;
 
   template <typename Do>
   void each(Do&& act) {

@@ -52,6 +52,20 @@ void append_scales(const Segment& s, float* scales, const SliceChoice& choice, c
   }
 }
 
+/// Every rank has losses of its own of all elements: row r of a tensor is rank r's.
+void append_residuals(Segments& segments, std::vector<TensorSlice>& slices) {
+  segments.each([&](Segment& s) {
+    if (s.residual == nullptr) return;
+    const std::size_t first = slices.size();
+    append_slices(*s.spec, {.begin = 0, .count = s.padded, .data = {s.residual, DType::bf16}}, "residuals/",
+                  slices);
+    for (std::size_t i = first; i < slices.size(); ++i) {
+      slices[i].begin = segments.rank * slices[i].count;
+      slices[i].shape.insert(slices[i].shape.begin(), segments.world);
+    }
+  });
+}
+
 }  // namespace
 
 std::vector<TensorSlice> parameter_slices(const Segment& segment, const SliceChoice& choice) {
@@ -73,6 +87,7 @@ std::vector<TensorSlice> state_slices(Segments& segments, const SliceChoice& cho
       append_scales(s, s.exp_avg_scale, choice, "exp_avg_scale/", slices);
       append_scales(s, s.exp_avg_sq_scale, choice, "exp_avg_sq_scale/", slices);
     });
+    append_residuals(segments, slices);
   }
   return slices;
 }

@@ -18,9 +18,10 @@ struct SliceRange {
 void append_slices(const model::SegmentSpec& spec, const SliceRange& range, const std::string& prefix,
                    std::vector<TensorSlice>& slices);
 
-/// Parameters, and with `moments` also exp_avg/… and exp_avg_sq/…: the own slices alone, or all that this
-/// rank holds. The scales of 8-bit moments are tensors by the name of the stored tensor, because their blocks
-/// do not know where a Hugging Face tensor begins: "exp_avg_scale/layers.0.qkv", one for each 128 elements.
+/// Parameters, and with `moments` also exp_avg/… and exp_avg_sq/…, and residuals/… of this rank: the own
+/// slices alone, or all that this rank holds. The scales of 8-bit moments are tensors by the name of the
+/// stored tensor, because their blocks do not know where a Hugging Face tensor begins:
+/// "exp_avg_scale/layers.0.qkv", one for each 128 elements.
 struct SliceChoice {
   bool own_only = false;
   bool moments = false;

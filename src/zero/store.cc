@@ -211,6 +211,7 @@ StepResult ParameterStore::collect() {
   parts_->finished = false;
   const StepResult result = parts_->updater.result();
   if (parts_->updating && !result.skipped) ++parts_->optimizer_steps;
+  if (result.skipped || !parts_->updating) parts_->reducer.forget_losses();
   return result;
 }
 

@@ -78,6 +78,66 @@ TEST_F(Stages, CheckpointsAgreeInEveryBitWithOverlapOrWithout) {
   }
 }
 
+// One rank computes with all cores, eight with one each and oversubscribed. Parameters, moments, losses and
+// norms; the last batch of an evaluation is partial.
+TEST_F(Stages, StrictRunsOfAnyNumberOfRanksEndWithTheSameBits) {
+  struct Share {
+    int np, accumulation, stage;
+    bool overlap;
+  };
+  const Share shares[] = {{1, 8, 0, true}, {2, 4, 3, true}, {4, 2, 1, false}, {8, 1, 2, true}};
+  for (const std::string recipe : {"bf16=false", "bf16=true", "bf16=true fp8=true fp8_recipe=current"}) {
+    SCOPED_TRACE(recipe);
+    std::string reference;
+    std::set<std::string> losses;
+    for (const auto& [np, accumulation, stage, overlap] : shares) {
+      SCOPED_TRACE("ranks " + std::to_string(np));
+      const std::string name = "strict" + std::to_string(np);
+      const std::string checkpoint =
+          train(name, {.np = np,
+                       .stage = stage,
+                       .overlap = overlap,
+                       .options = recipe + " deterministic=strict gradient_accumulation_steps=" +
+                                  std::to_string(accumulation) +
+                                  " val_size=5 eval_strategy=steps eval_steps=2 per_device_eval_batch_size=2 "
+                                  "overwrite_output_dir=true",
+                       .steps = 3});
+      std::string found;
+      for (const Json& row : read_rows(folder_ / (name + "/trainer_log.jsonl"))) {
+        for (const char* key : {"loss", "eval_loss", "grad_norm"}) {
+          if (row.contains(key)) found += row[key].dump() + " ";
+        }
+      }
+      EXPECT_GT(found.size(), 60u);
+      losses.insert(found);
+      if (np == 1) {
+        std::filesystem::rename(checkpoint, reference = folder_ / "strict-reference");
+      } else {
+        expect_same(reference, checkpoint);
+      }
+    }
+    EXPECT_EQ(losses.size(), 1u);
+    std::filesystem::remove_all(reference);
+  }
+}
+
+// Losses of narrow reductions are in the checkpoint; another number of ranks begins again without.
+TEST_F(Stages, ErrorFeedbackGoesOnWhereItWas) {
+  const std::string options = "reduce_dtype=int8 error_feedback=true";
+  const std::string whole = train("whole", {.stage = 1, .options = options});
+  const std::string again = options + " overwrite_output_dir=false resume_from_checkpoint=true";
+  train("half", {.stage = 2, .options = options, .steps = 2});
+  std::filesystem::remove(folder_ / "half/model.safetensors");
+  std::filesystem::copy(folder_ / "half", folder_ / "others", std::filesystem::copy_options::recursive);
+  expect_same(whole, train("half", {.stage = 3, .options = again}));
+  const auto kept = test::trainer("inspect " + whole + " --filter residuals/");
+  EXPECT_EQ(kept.code, 0) << kept.both();
+  EXPECT_NE(kept.both().find("residuals/"), std::string::npos);
+  train("others", {.np = 3, .stage = 1, .options = again});
+  const auto lone = test::trainer("inspect " + whole + " --diff " + folder_ / "others/checkpoint-4");
+  EXPECT_EQ(lone.code, 1);
+}
+
 // Five held-out rows on three ranks: in the last batch a rank has none.
 TEST_F(Stages, EvaluationGivesTheSameLossAtEveryStage) {
   std::set<std::string> losses;

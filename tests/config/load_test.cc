@@ -273,6 +273,9 @@ TEST(Load, WhatIsNotBuiltIsRefusedWithAReason) {
 }
 
 TEST(Load, ANarrowGatherNeedsSomethingToGather) {
+  EXPECT_SAYS(refusal("error_feedback: true"),
+              "'error_feedback: true' has no meaning with 'reduce_dtype: fp32'");
+  EXPECT_TRUE(read("error_feedback: true\nreduce_dtype: int8\n").config.error_feedback);
   EXPECT_SAYS(refusal("gather_dtype: fp8"), "'gather_dtype: fp8' has no meaning with 'zero_stage: 0'");
   EXPECT_EQ(read("gather_dtype: fp8\nzero_stage: 1\n").config.gather_dtype, "fp8");
   EXPECT_EQ(read("gather_dtype: bf16\nzero_stage: 3\n").config.gather_dtype, "bf16");

@@ -61,6 +61,10 @@ struct ReduceScatterArgs {
   /// ranks of a node in rank order, then the nodes in theirs. One node: everything is fp32. A rank to a node:
   /// the same as without.
   bool by_node = false;
+  /// [size * count] bf16, or null. What narrow wires lost of this rank's values (of its node's sums, by
+  /// nodes) is added to them, and replaced by what is lost now: over many reductions errors do not add up
+  /// (error feedback; Seide et al. 2014, Karimireddy et al. 2019). Untouched where nothing is rounded.
+  std::uint16_t* residual = nullptr;
   /// Null: rank order. Lives until the collective is done; wire f32 and no accumulation then.
   const SumOrder* order = nullptr;
   /// With an order: this rank's addends before `from`, each [size * count]; parts[rank] - 1 of them.
@@ -84,6 +88,8 @@ struct AllGatherValuesArgs {
   std::int64_t count = 0;    ///< elements of one slice
   Wire wire = Wire::f32;     ///< f32: values travel as they lie
   bool by_node = false;      ///< as in AllGatherArgs
+  /// [count] bf16, or null: what rounding loses of the own slice is added to it.
+  std::uint16_t* residual = nullptr;
 };
 
 /// When a collective counts as lost, and where its rank says what it did.

@@ -99,6 +99,7 @@ struct Config {
   std::int64_t zero_stage = 0;
   bool overlap_comm = true;
   std::string reduce_dtype = "fp32";
+  bool error_feedback = false;
   std::string gather_dtype = "compute";
   std::string hierarchical_comm = "auto";
   std::string deterministic = "auto";

@@ -55,6 +55,10 @@ struct Options {
   /// false: parameters only, for evaluation and generation: no gradients, no moments, no steps.
   bool training = true;
   comm::Wire wire = comm::Wire::f32;  ///< of gradients of large matrices, at stage 0 of their sums as well
+  /// Every rank keeps what a narrow wire lost of its gradients (bf16, whole: "gradients/residuals") and adds
+  /// it to the next reduction. It is state: owned_slices() has "residuals/<name>", [world, ...] a tensor. A
+  /// skipped step, and a state of another number of ranks, begin again at zero.
+  bool error_feedback = false;
   /// bf16, fp8: the format in which large matrices are gathered where the compute copy is wider; the core
   /// then computes with the decoded values on every rank, the owner included. f32: as the copy lies. Nothing
   /// is gathered at stage 0, nor by a lone rank.

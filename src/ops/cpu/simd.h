@@ -13,16 +13,8 @@
 #include <cstdint>
 
 #include "octet/base/dtype.h"
+#include "octet/base/simd.h"
 #include "octet/device/cpu.h"
-
-// Level 2 has no FMA and would only repeat the default. Sanitizers cannot run the resolvers.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(OCTET_SANITIZED) && \
-    !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define OCTET_SIMD __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
-#else
-#define OCTET_SIMD
-#endif
-#define OCTET_INLINE inline __attribute__((always_inline))
 
 namespace octet::ops::simd {
 

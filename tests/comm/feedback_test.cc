@@ -1,0 +1,172 @@
+// Error feedback: what a reduction loses is added to the next, so that over many reductions errors do not add
+// up (Karimireddy et al. 2019, "Error feedback fixes SignSGD and other gradient compression schemes").
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "comm/ranks.h"
+#include "octet/base/dtype.h"
+#include "octet/comm/communicator.h"
+
+namespace octet::comm {
+namespace {
+
+constexpr int kRanks = 4;
+constexpr std::int64_t kSlice = 3000;  // not a whole number of blocks
+constexpr std::int64_t kAll = kRanks * kSlice;
+
+// The gradient of a rank hardly changes from step to step, so that its rounding errors hardly do either.
+std::vector<float> gradient_of(int rank, int step) {
+  auto g = input_of(rank, kAll, 5);
+  const auto change = input_of(rank, kAll, 100 + static_cast<std::uint64_t>(step));
+  for (std::size_t i = 0; i < g.size(); ++i) g[i] += 1e-3f * change[i];
+  return g;
+}
+
+struct Way {
+  Wire wire = Wire::fp8;
+  bool feedback = true;
+  bool gather = false;  ///< the sums travel to all ranks in the narrow format too
+  std::vector<int> node_of = {};
+};
+
+/// Relative error of the sum over steps of what arrives, after the first step and after the last.
+std::pair<double, double> errors_of(const Way& way, int steps) {
+  std::pair<double, double> errors;
+  run_ranks_as_threads({.ranks = kRanks, .node_of = way.node_of}, [&](Communicator& c, Device&) {
+    std::vector<double> exact(kAll), arrived(kAll);
+    std::vector<std::uint16_t> residual(kAll);
+    std::uint16_t* losses = way.feedback ? residual.data() : nullptr;
+    Stream& stream = c.reduce_stream();
+    const bool by_node = !way.node_of.empty();
+    for (int step = 0; step < steps; ++step) {
+      auto g = gradient_of(c.rank(), step);
+      c.reduce_scatter(stream, {.name = "test",
+                                .from = g.data(),
+                                .to = g.data() + c.rank() * kSlice,
+                                .count = kSlice,
+                                .wire = way.wire,
+                                .by_node = by_node,
+                                .residual = losses});
+      c.all_gather_values(stream, {.name = "test",
+                                   .buffer = g.data(),
+                                   .count = kSlice,
+                                   .wire = way.gather ? way.wire : Wire::f32,
+                                   .by_node = by_node,
+                                   .residual = losses == nullptr ? nullptr : losses + c.rank() * kSlice});
+      stream.synchronize();
+      double norm = 0, error = 0;
+      for (std::size_t i = 0; i < g.size(); ++i) arrived[i] += static_cast<double>(g[i]);
+      for (int r = 0; r < kRanks; ++r) {
+        const auto own = gradient_of(r, step);
+        for (std::size_t i = 0; i < own.size(); ++i) exact[i] += static_cast<double>(own[i]);
+      }
+      for (std::size_t i = 0; i < exact.size(); ++i) {
+        norm += exact[i] * exact[i];
+        error += (arrived[i] - exact[i]) * (arrived[i] - exact[i]);
+      }
+      if (c.rank() != 0) continue;
+      (step == 0 ? errors.first : errors.second) = std::sqrt(error / norm);
+    }
+  });
+  return errors;
+}
+
+TEST(ErrorFeedback, TheErrorOfASumOverStepsFallsWithTheirNumber) {
+  constexpr int kSteps = 40;
+  for (const bool gather : {false, true}) {
+    for (const Wire wire : {Wire::bf16, Wire::fp8, Wire::int8}) {
+      for (const std::vector<int>& nodes : {std::vector<int>{}, {0, 0, 1, 1}}) {
+        const auto [first, last] = errors_of({wire, true, gather, nodes}, kSteps);
+        const auto [plain_first, plain_last] = errors_of({wire, false, gather, nodes}, kSteps);
+        const std::string what = "wire " + std::to_string(static_cast<int>(wire)) +
+                                 (gather ? ", gathered" : "") + (nodes.empty() ? "" : ", by nodes");
+        std::printf("%s: after one step %.5f, after %d with feedback %.5f, without %.5f\n", what.c_str(),
+                    first, kSteps, last, plain_last);
+        EXPECT_EQ(first, plain_first) << what << ": the first step loses the same";
+        // The sum is off by what the last step lost, whose share falls as 1 / steps.
+        EXPECT_LT(last, 2.0 * first / kSteps) << what;
+        EXPECT_GT(plain_last, 0.3 * first) << what << ": these errors add up without feedback";
+      }
+    }
+  }
+}
+
+TEST(ErrorFeedback, ValuesAndWhatIsKeptMakeUpWhatWasThere) {
+  // A single addend: the sum is what was sent.
+  run_ranks_as_threads({.ranks = 2}, [](Communicator& c, Device&) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const auto values = input_of(7, 2 * kSlice, 3);
+      std::vector<float> from(values.size());
+      std::vector<std::uint16_t> narrow(values.size()), residual(values.size());
+      for (std::size_t i = 0; i < values.size(); ++i) {
+        narrow[i] = c.rank() == 0 ? to_bf16(values[i]) : 0;
+        from[i] = c.rank() != 0 ? 0.0f : dtype == DType::bf16 ? from_bf16(narrow[i]) : values[i];
+      }
+      std::vector<float> sum(kSlice);
+      c.reduce_scatter(c.reduce_stream(),
+                       {.from = dtype == DType::bf16 ? static_cast<void*>(narrow.data()) : from.data(),
+                        .from_dtype = dtype,
+                        .to = sum.data(),
+                        .count = kSlice,
+                        .wire = Wire::int8,
+                        .residual = residual.data()});
+      c.reduce_stream().synchronize();
+      std::string losses(reinterpret_cast<const char*>(residual.data()), 2 * residual.size());
+      losses = c.all_gather_bytes(losses).front();
+      std::memcpy(residual.data(), losses.data(), losses.size());
+      int rounded = 0;
+      for (std::int64_t i = 0; i < kSlice; ++i) {
+        const auto at = static_cast<std::size_t>(c.rank() * kSlice + i);
+        const float was = dtype == DType::bf16 ? from_bf16(to_bf16(values[at])) : values[at];
+        const float lost = from_bf16(residual[at]);
+        EXPECT_NEAR(sum[static_cast<std::size_t>(i)] + lost, was, 0x1p-8f * std::abs(lost));
+        rounded += lost != 0.0f;
+      }
+      EXPECT_GT(rounded, kSlice / 2);
+    }
+  });
+}
+
+TEST(ErrorFeedback, NothingThatIsNotFiniteIsKept) {
+  run_ranks_as_threads({.ranks = 2}, [](Communicator& c, Device&) {
+    for (const Wire wire : {Wire::bf16, Wire::fp8, Wire::int8}) {
+      auto g = input_of(c.rank(), 2 * kSlice, 9);
+      g[3] = std::numeric_limits<float>::infinity();
+      g[700] = std::numeric_limits<float>::quiet_NaN();
+      g[1000] = std::numeric_limits<float>::max();
+      std::vector<float> sum(kSlice);
+      std::vector<std::uint16_t> residual(g.size());
+      c.reduce_scatter(
+          c.reduce_stream(),
+          {.from = g.data(), .to = sum.data(), .count = kSlice, .wire = wire, .residual = residual.data()});
+      c.reduce_stream().synchronize();
+      for (const std::uint16_t lost : residual) EXPECT_TRUE(std::isfinite(from_bf16(lost)));
+      if (c.rank() == 0) {
+        EXPECT_FALSE(std::isfinite(sum[3]));
+      }
+    }
+  });
+}
+
+TEST(ErrorFeedback, AWideWireLeavesTheResidualAlone) {
+  run_ranks_as_threads({.ranks = 3, .node_of = {0, 0, 1}}, [](Communicator& c, Device&) {
+    const std::int64_t count = 1000;
+    for (const bool by_node : {false, true}) {
+      const auto g = input_of(c.rank(), 3 * count, 11);
+      std::vector<float> sum(count), expected(count);
+      std::vector<std::uint16_t> residual(g.size(), to_bf16(2.0f));
+      ReduceScatterArgs args{.from = g.data(), .to = expected.data(), .count = count, .by_node = by_node};
+      c.reduce_scatter(c.reduce_stream(), args);
+      args.to = sum.data(), args.residual = residual.data();
+      c.reduce_scatter(c.reduce_stream(), args);
+      c.reduce_stream().synchronize();
+      EXPECT_TRUE(same_bits(sum, expected));
+      for (const std::uint16_t lost : residual) EXPECT_EQ(lost, to_bf16(2.0f));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace octet::comm
