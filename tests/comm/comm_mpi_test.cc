@@ -107,8 +107,8 @@ int run_tests() {
   return static_cast<int>(world->all_max(RUN_ALL_TESTS()));
 }
 
-constexpr const char* kKinds[] = {"reduce_scatter", "all_gather",     "all_gather_values", "all_reduce_max",
-                                  "all_reduce_sum", "all_gather_int", "broadcast"};
+constexpr const char* kKinds[] = {"reduce_scatter", "ordered_sum",    "all_gather",     "all_gather_values",
+                                  "all_reduce_max", "all_reduce_sum", "all_gather_int", "broadcast"};
 
 /// One collective of this kind, waited for.
 void take_part(const std::string& kind) {
@@ -123,6 +123,16 @@ void take_part(const std::string& kind) {
                                    .to = values.data() + world->rank() * 1000,
                                    .count = 1000,
                                    .wire = Wire::fp8});
+  } else if (kind == "ordered_sum") {
+    SumOrder order{.parts = std::vector<int>(static_cast<std::size_t>(size), 1),
+                   .merges = std::vector<int>(static_cast<std::size_t>(size), 0)};
+    order.merges.back() = size - 1;
+    world->reduce_scatter(reduce, {.name = "test",
+                                   .from = values.data(),
+                                   .to = values.data() + world->rank() * 1000,
+                                   .count = 1000,
+                                   .order = &order});
+    reduce.synchronize();
   } else if (kind == "all_gather") {
     world->all_gather(gather, {.name = "test", .buffer = values.data(), .bytes = 4000});
   } else if (kind == "all_gather_values") {

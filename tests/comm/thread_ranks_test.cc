@@ -25,6 +25,9 @@ TEST_P(ThreadRanks, ReduceScatterSumsInRankOrder) {
 TEST_P(ThreadRanks, AllGatherBringsEverySlice) {
   on_all([](Communicator& c, Device&) { expect_all_gather(c); });
 }
+TEST_P(ThreadRanks, LongMessagesTravelInPieces) {
+  on_all([](Communicator& c, Device&) { expect_long_messages_to_arrive(c); });
+}
 TEST_P(ThreadRanks, AllReduceGivesMaximaAndSums) {
   on_all([](Communicator& c, Device&) { expect_all_reduce(c); });
 }

@@ -48,11 +48,12 @@ TEST(Watch, ALostCollectiveIsNamedWithTheRanksThatDidNotCome) {
 }
 
 /// The message of the first rank that gives up.
-std::string message_of(int ranks, const std::function<void(Communicator&, std::vector<float>&)>& body) {
+std::string message_of(int ranks, const std::function<void(Communicator&, std::vector<float>&)>& body,
+                       const std::vector<int>& node_of = {}) {
   // The buffers outlive the ranks, as other ranks' messages may still arrive in them.
   std::vector<std::vector<float>> buffers(static_cast<std::size_t>(ranks), std::vector<float>(4 * 256));
   try {
-    run_ranks_as_threads({.ranks = ranks}, [&](Communicator& c, Device&) {
+    run_ranks_as_threads({.ranks = ranks, .node_of = node_of}, [&](Communicator& c, Device&) {
       c.watch({.timeout_seconds = 0.5});
       body(c, buffers[static_cast<std::size_t>(c.rank())]);
     });
@@ -72,6 +73,33 @@ void reduce(Communicator& c, std::vector<float>& values) {
 void gather(Communicator& c, std::vector<float>& values) {
   c.all_gather(c.gather_stream(), {.name = "Y", .buffer = values.data(), .bytes = 1024});
   c.gather_stream().synchronize();
+}
+
+TEST(Watch, ByNodesTheRankThatDidNotComeIsNamedToo) {
+  // Rank 3 is gone; ranks 0 and 1 wait for what rank 2 could hand on only with it.
+  const auto reduce_by_node = [](Communicator& c, std::vector<float>& values) {
+    if (c.rank() == 3) return;
+    c.reduce_scatter(c.reduce_stream(), {.name = "X",
+                                         .from = values.data(),
+                                         .to = values.data() + c.rank() * 256,
+                                         .count = 256,
+                                         .wire = Wire::int8,
+                                         .by_node = true});
+    c.reduce_stream().synchronize();
+  };
+  const auto gather_by_node = [](Communicator& c, std::vector<float>& values) {
+    if (c.rank() == 3) return;
+    c.all_gather_values(
+        c.gather_stream(),
+        {.name = "Y", .buffer = values.data(), .count = 256, .wire = Wire::fp8, .by_node = true});
+    c.gather_stream().synchronize();
+  };
+  const std::string sum = message_of(4, reduce_by_node, {0, 0, 1, 1});
+  EXPECT_NE(sum.find("reduce_scatter 'X'"), std::string::npos) << sum;
+  EXPECT_NE(sum.find("nothing from rank 3"), std::string::npos) << sum;
+  const std::string gathered = message_of(4, gather_by_node, {0, 0, 1, 1});
+  EXPECT_NE(gathered.find("all_gather_values 'Y'"), std::string::npos) << gathered;
+  EXPECT_NE(gathered.find("nothing from rank 3"), std::string::npos) << gathered;
 }
 
 TEST(Watch, WhoWaitsForAMissingRankElsewhereIsNotNamed) {
