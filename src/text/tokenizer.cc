@@ -9,21 +9,40 @@
 
 namespace octet::text {
 
+namespace {
+
+// Numbers the threads that encode, in the order in which they first do.
+std::size_t thread_number() {
+  static std::atomic<std::size_t> next{0};
+  thread_local const std::size_t number = next++;
+  return number;
+}
+
+}  // namespace
+
+ScratchPool::~ScratchPool() {
+  for (Slot& slot : slots_) delete slot.idle.load();
+}
+
 std::unique_ptr<EncodeScratch> ScratchPool::take() {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!idle_.empty()) {
-      auto out = std::move(idle_.back());
-      idle_.pop_back();
-      return out;
-    }
+  const std::size_t own = thread_number();
+  for (std::size_t i = 0; i < kSlots; ++i) {
+    std::atomic<EncodeScratch*>& idle = slots_[(own + i) % kSlots].idle;
+    if (idle.load(std::memory_order_relaxed) == nullptr) continue;
+    if (EncodeScratch* found = idle.exchange(nullptr)) return std::unique_ptr<EncodeScratch>(found);
   }
   return std::make_unique<EncodeScratch>();
 }
 
 void ScratchPool::give(std::unique_ptr<EncodeScratch> scratch) {
-  const std::lock_guard lock(mutex_);
-  idle_.push_back(std::move(scratch));
+  const std::size_t own = thread_number();
+  for (std::size_t i = 0; i < kSlots; ++i) {
+    EncodeScratch* none = nullptr;
+    if (slots_[(own + i) % kSlots].idle.compare_exchange_strong(none, scratch.get())) {
+      static_cast<void>(scratch.release());
+      return;
+    }
+  }
 }
 
 Tokenizer::Parts::Parts(const Parts& other)

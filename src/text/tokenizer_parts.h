@@ -1,9 +1,10 @@
 // What a Tokenizer is made of.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -35,15 +36,22 @@ struct EncodeScratch {
   std::vector<std::string_view> tokens;  ///< for trimming: the text of each id
 };
 
-/// Lends scratch to as many threads as encode at the same time.
+/// Lends scratch to as many threads as encode at the same time. A thread gets what it gave back before, where
+/// nobody else had to take it: its cache of words is then warm on its core.
 class ScratchPool {
  public:
+  ScratchPool() : slots_(kSlots) {}
+  ~ScratchPool();
   std::unique_ptr<EncodeScratch> take();
   void give(std::unique_ptr<EncodeScratch> scratch);
 
  private:
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<EncodeScratch>> idle_;
+  static constexpr std::size_t kSlots = 256;
+  // A cache line each, so that threads do not wait for one another.
+  struct alignas(64) Slot {
+    std::atomic<EncodeScratch*> idle{nullptr};
+  };
+  std::vector<Slot> slots_;
 };
 
 /// A token with a role.
