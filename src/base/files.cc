@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <utility>
 
 #define XXH_INLINE_ALL
@@ -67,6 +68,10 @@ std::string read_file(const std::string& path) {
 }
 
 void write_file_atomically(const std::string& path, std::string_view bytes) {
+  write_file_atomically(path, std::span(&bytes, 1));
+}
+
+void write_file_atomically(const std::string& path, std::span<const std::string_view> parts) {
   const std::string temporary = path + ".tmp-" + std::to_string(::getpid());
   {
     const Descriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
@@ -76,12 +81,13 @@ void write_file_atomically(const std::string& path, std::string_view bytes) {
       ::unlink(temporary.c_str());
       fail("cannot write a file", path, code, code == ENOSPC ? "free some disk space" : "");
     };
-    std::size_t done = 0;
-    while (done < bytes.size()) {
-      const ssize_t n = ::write(file.fd, bytes.data() + done, bytes.size() - done);
-      if (n < 0 && errno == EINTR) continue;
-      if (n < 0) give_up(errno);
-      done += static_cast<std::size_t>(n);
+    for (std::string_view bytes : parts) {
+      while (!bytes.empty()) {
+        const ssize_t n = ::write(file.fd, bytes.data(), bytes.size());
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) give_up(errno);
+        bytes.remove_prefix(static_cast<std::size_t>(n));
+      }
     }
     if (::fsync(file.fd) != 0) give_up(errno);
   }
@@ -149,7 +155,15 @@ std::uint64_t hash64(std::string_view bytes, std::uint64_t seed) {
 }
 
 std::string hash128_hex(std::string_view bytes) {
-  const XXH128_hash_t h = XXH3_128bits(bytes.data(), bytes.size());
+  return hash128_hex(std::span(&bytes, 1));
+}
+
+std::string hash128_hex(std::span<const std::string_view> parts) {
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> state(XXH3_createState(),
+                                                                              &XXH3_freeState);
+  check(state && XXH3_128bits_reset(state.get()) == XXH_OK, "a hash has a state");
+  for (const std::string_view part : parts) XXH3_128bits_update(state.get(), part.data(), part.size());
+  const XXH128_hash_t h = XXH3_128bits_digest(state.get());
   constexpr char digits[] = "0123456789abcdef";
   std::string text;
   for (const std::uint64_t half : {h.high64, h.low64}) {

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <exception>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <thread>
 
@@ -66,6 +69,46 @@ void encode_run(const RowMix& mix, const Encoder& encoder, const EncodeShare& sh
   }
 }
 
+// Puts the parts that threads make one behind the other. Few of them wait for those before them, so that a
+// data set that does not fit in memory is never there twice.
+class InOrder {
+ public:
+  explicit InOrder(std::int64_t most_waiting) : most_waiting_(most_waiting) {}
+
+  // Takes a part; waits while its turn is far off. False when another thread has failed.
+  bool put(std::int64_t number, Encoded part) {
+    std::unique_lock lock(mutex_);
+    moved_.wait(lock, [&] { return failure_ || number < next_ + most_waiting_; });
+    if (failure_) return false;
+    waiting_.emplace(number, std::move(part));
+    for (auto first = waiting_.begin(); first != waiting_.end() && first->first == next_; ++next_) {
+      all_.append(first->second);
+      first = waiting_.erase(first);
+    }
+    moved_.notify_all();
+    return true;
+  }
+  void fail(std::exception_ptr failure) {
+    const std::lock_guard lock(mutex_);
+    if (!failure_) failure_ = std::move(failure);
+    moved_.notify_all();
+  }
+  // When all threads have ended: the whole, or their failure.
+  Encoded take() {
+    if (failure_) std::rethrow_exception(failure_);
+    return std::move(all_);
+  }
+
+ private:
+  std::int64_t most_waiting_;
+  std::mutex mutex_;
+  std::condition_variable moved_;
+  std::map<std::int64_t, Encoded> waiting_;
+  std::int64_t next_ = 0;
+  Encoded all_;
+  std::exception_ptr failure_;
+};
+
 }  // namespace
 
 Error too_many_broken(const EncodingCounts& counts, std::int64_t max_broken) {
@@ -84,32 +127,26 @@ Encoded encode_rows(const RowMix& mix, const Encoder& encoder, const EncodeShare
   const std::int64_t runs = (share.last_row - share.first_row + kRun - 1) / kRun;
   int threads = share.threads > 0 ? share.threads : static_cast<int>(std::thread::hardware_concurrency());
   threads = static_cast<int>(std::clamp<std::int64_t>(runs, 1, std::max(1, threads)));
-  std::vector<Encoded> parts(static_cast<std::size_t>(std::max<std::int64_t>(runs, 0)));
+  InOrder parts(8 * threads);
   std::atomic<std::int64_t> next{0}, broken{0};
-  std::vector<std::exception_ptr> failures(static_cast<std::size_t>(threads));
-  const auto work = [&](std::size_t thread) {
+  const auto work = [&] {
     try {
       for (std::int64_t run = next++; run < runs; run = next++) {
         const std::int64_t first = share.first_row + run * kRun;
-        encode_run(mix, encoder, share, first, std::min(first + kRun, share.last_row),
-                   parts[static_cast<std::size_t>(run)]);
-        const EncodingCounts& counts = parts[static_cast<std::size_t>(run)].counts;
-        if (counts.broken > 0 && (broken += counts.broken) > share.max_broken) next = runs;
+        Encoded part;
+        encode_run(mix, encoder, share, first, std::min(first + kRun, share.last_row), part);
+        if (part.counts.broken > 0 && (broken += part.counts.broken) > share.max_broken) next = runs;
+        if (!parts.put(run, std::move(part))) return;
       }
     } catch (...) {
-      failures[thread] = std::current_exception();
-      next = runs;
+      parts.fail(std::current_exception());
     }
   };
   std::vector<std::thread> pool;
-  for (int t = 1; t < threads; ++t) pool.emplace_back(work, static_cast<std::size_t>(t));
-  work(0);
+  for (int t = 1; t < threads; ++t) pool.emplace_back(work);
+  work();
   for (auto& thread : pool) thread.join();
-  for (const auto& failure : failures) {
-    if (failure) std::rethrow_exception(failure);
-  }
-  Encoded all;
-  for (const Encoded& part : parts) all.append(part);
+  Encoded all = parts.take();
   if (all.counts.broken > share.max_broken) throw too_many_broken(all.counts, share.max_broken);
   return all;
 }

@@ -13,24 +13,37 @@
 namespace octet::data {
 namespace {
 
-template <typename T>
-void put(std::string& bytes, const std::vector<T>& values) {
-  const std::uint64_t count = values.size();
-  bytes.append(reinterpret_cast<const char*>(&count), sizeof count);
-  bytes.append(reinterpret_cast<const char*>(values.data()), count * sizeof(T));
+// The eight bytes of a number.
+std::string eight(std::uint64_t value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-// Takes what put() wrote off the front of `bytes`.
 template <typename T>
-std::vector<T> take(std::string_view& bytes) {
-  std::uint64_t count = 0;
-  const auto refuse = [] { throw Error("a message with tokenised data is damaged"); };
-  if (bytes.size() < sizeof count) refuse();
-  std::memcpy(&count, bytes.data(), sizeof count);
-  bytes.remove_prefix(sizeof count);
-  if (count > bytes.size() / sizeof(T)) refuse();
-  std::vector<T> values(count);
-  if (count > 0) std::memcpy(values.data(), bytes.data(), count * sizeof(T));
+std::string_view bytes_of(const LongArray<T>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)};
+}
+
+[[noreturn]] void refuse() {
+  throw Error("tokenised data is damaged");
+}
+
+// Takes a number of eight bytes off the front of `bytes`.
+std::uint64_t take_number(std::string_view& bytes) {
+  std::uint64_t value = 0;
+  if (bytes.size() < sizeof value) refuse();
+  std::memcpy(&value, bytes.data(), sizeof value);
+  bytes.remove_prefix(sizeof value);
+  return value;
+}
+
+// Takes a list with its length off the front of `bytes`.
+template <typename T>
+std::span<const T> take(std::string_view& bytes) {
+  const std::uint64_t count = take_number(bytes);
+  if (count > bytes.size() / sizeof(T) || reinterpret_cast<std::uintptr_t>(bytes.data()) % alignof(T) != 0) {
+    refuse();
+  }
+  const std::span<const T> values(reinterpret_cast<const T*>(bytes.data()), count);
   bytes.remove_prefix(count * sizeof(T));
   return values;
 }
@@ -47,77 +60,88 @@ double Encoded::mean_length() const {
   return static_cast<double>(ids.size()) / static_cast<double>(std::max<std::int64_t>(1, documents()));
 }
 
-void Encoded::append(const std::vector<std::int32_t>& document_ids,
-                     const std::vector<std::int32_t>& document_labels, std::int64_t row) {
+void EncodingCounts::add(const EncodingCounts& o) {
+  rows += o.rows, documents += o.documents, tokens += o.tokens, trained += o.trained;
+  invalid += o.invalid, dropped += o.dropped, unlabelled += o.unlabelled, truncated += o.truncated;
+  cut_answers += o.cut_answers, broken += o.broken;
+  for (const auto& reason : o.reasons) {
+    if (reasons.size() < 5) reasons.push_back(reason);
+  }
+}
+
+std::string EncodingCounts::to_bytes() const {
+  std::string bytes;
+  for (const std::int64_t count :
+       {rows, documents, tokens, trained, invalid, dropped, unlabelled, truncated, cut_answers, broken}) {
+    bytes += eight(static_cast<std::uint64_t>(count));
+  }
+  for (const auto& reason : reasons) bytes += eight(reason.size()) + reason;
+  return bytes;
+}
+
+EncodingCounts EncodingCounts::from_bytes(std::string_view bytes) {
+  EncodingCounts c;
+  for (std::int64_t* count : {&c.rows, &c.documents, &c.tokens, &c.trained, &c.invalid, &c.dropped,
+                              &c.unlabelled, &c.truncated, &c.cut_answers, &c.broken}) {
+    *count = static_cast<std::int64_t>(take_number(bytes));
+  }
+  while (!bytes.empty()) {
+    const std::uint64_t length = take_number(bytes);
+    if (length > bytes.size()) refuse();
+    c.reasons.emplace_back(bytes.substr(0, length));
+    bytes.remove_prefix(length);
+  }
+  return c;
+}
+
+void Encoded::append(std::span<const std::int32_t> document_ids,
+                     std::span<const std::int32_t> document_labels, std::int64_t row) {
   check(document_ids.size() == document_labels.size(), "as many labels as tokens");
-  ids.insert(ids.end(), document_ids.begin(), document_ids.end());
-  labels.insert(labels.end(), document_labels.begin(), document_labels.end());
+  ids.append(document_ids);
+  labels.append(document_labels);
   begins.push_back(static_cast<std::int64_t>(ids.size()));
   rows.push_back(row);
 }
 
 void Encoded::append(const Encoded& other) {
   const auto shift = static_cast<std::int64_t>(ids.size());
-  ids.insert(ids.end(), other.ids.begin(), other.ids.end());
-  labels.insert(labels.end(), other.labels.begin(), other.labels.end());
+  ids.append(other.ids.span());
+  labels.append(other.labels.span());
   for (std::size_t d = 1; d < other.begins.size(); ++d) begins.push_back(other.begins[d] + shift);
-  rows.insert(rows.end(), other.rows.begin(), other.rows.end());
-  EncodingCounts& c = counts;
-  const EncodingCounts& o = other.counts;
-  c.rows += o.rows, c.documents += o.documents, c.tokens += o.tokens, c.trained += o.trained;
-  c.invalid += o.invalid, c.dropped += o.dropped, c.unlabelled += o.unlabelled, c.truncated += o.truncated;
-  c.cut_answers += o.cut_answers, c.broken += o.broken;
-  for (const auto& reason : o.reasons) {
-    if (c.reasons.size() < 5) c.reasons.push_back(reason);
-  }
+  rows.append(other.rows.span());
+  counts.add(other.counts);
 }
 
-std::string Encoded::to_bytes() const {
-  std::string bytes;
-  put(bytes, ids);
-  put(bytes, labels);
-  put(bytes, begins);
-  put(bytes, rows);
-  const EncodingCounts& c = counts;
-  put(bytes, std::vector<std::int64_t>{c.rows, c.documents, c.tokens, c.trained, c.invalid, c.dropped,
-                                       c.unlabelled, c.truncated, c.cut_answers, c.broken});
-  std::string reasons;
-  for (const auto& reason : c.reasons) reasons += reason + '\n';
-  put(bytes, std::vector<char>(reasons.begin(), reasons.end()));
-  return bytes;
+std::vector<std::string_view> Encoded::parts(std::string& small) const {
+  const std::string tail = counts.to_bytes();
+  small.clear();
+  for (const std::size_t count : {ids.size(), labels.size(), begins.size(), rows.size()})
+    small += eight(count);
+  small += tail;
+  const std::string_view view = small;
+  return {view.substr(0, 8), bytes_of(ids),      view.substr(8, 8), bytes_of(labels), view.substr(16, 8),
+          bytes_of(begins),  view.substr(24, 8), bytes_of(rows),    view.substr(32)};
 }
 
-Encoded Encoded::from_bytes(std::string_view bytes) {
+Encoded Encoded::from_file(std::shared_ptr<const MappedFile> file, std::string_view bytes) {
   Encoded e;
-  e.ids = take<std::int32_t>(bytes);
-  e.labels = take<std::int32_t>(bytes);
-  e.begins = take<std::int64_t>(bytes);
-  e.rows = take<std::int64_t>(bytes);
-  const auto c = take<std::int64_t>(bytes);
-  const auto reasons = take<char>(bytes);
-  if (c.size() != 10 || e.ids.size() != e.labels.size() || e.begins.empty() ||
-      e.rows.size() + 1 != e.begins.size() || e.begins.back() != static_cast<std::int64_t>(e.ids.size())) {
-    throw Error("a message with tokenised data is damaged");
-  }
-  e.counts = {c[0], c[1], c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9], {}};
-  std::string line;
-  for (const char ch : reasons) {
-    if (ch != '\n') {
-      line += ch;
-    } else {
-      e.counts.reasons.push_back(std::move(line));
-      line.clear();
-    }
-  }
+  e.ids = LongArray<std::int32_t>::view(file, take<std::int32_t>(bytes));
+  e.labels = LongArray<std::int32_t>::view(file, take<std::int32_t>(bytes));
+  e.begins = LongArray<std::int64_t>::view(file, take<std::int64_t>(bytes));
+  e.rows = LongArray<std::int64_t>::view(file, take<std::int64_t>(bytes));
+  e.counts = EncodingCounts::from_bytes(bytes);
+  const bool whole = e.ids.size() == e.labels.size() && e.rows.size() + 1 == e.begins.size() &&
+                     e.begins.front() == 0 && std::ranges::is_sorted(e.begins) &&
+                     e.begins.back() == static_cast<std::int64_t>(e.ids.size());
+  if (!whole) refuse();
   return e;
 }
 
 std::string Encoded::fingerprint() const {
-  std::string bytes;
-  put(bytes, ids);
-  put(bytes, labels);
-  put(bytes, begins);
-  return hash128_hex(bytes);
+  std::string small;
+  std::vector<std::string_view> all = parts(small);
+  all.resize(6);  // without rows and counts
+  return hash128_hex(all);
 }
 
 std::pair<Encoded, Encoded> hold_out(const Encoded& all, const HoldOut& options) {
@@ -129,16 +153,16 @@ std::pair<Encoded, Encoded> hold_out(const Encoded& all, const HoldOut& options)
   std::pair<Encoded, Encoded> parts;
   std::map<std::int64_t, std::int64_t> place_of;  // held-out row -> the first place it came from
   for (std::int64_t d = 0; d < all.documents(); ++d) {
-    const auto begin = all.begins[static_cast<std::size_t>(d)],
-               end = all.begins[static_cast<std::size_t>(d) + 1];
+    const auto begin = static_cast<std::size_t>(all.begins[static_cast<std::size_t>(d)]),
+               end = static_cast<std::size_t>(all.begins[static_cast<std::size_t>(d) + 1]);
     const std::int64_t place = all.rows[static_cast<std::size_t>(d)];
     const std::int64_t row =
         options.distinct.empty() ? place : options.distinct[static_cast<std::size_t>(place)];
     const bool held = chosen.contains(row);
     if (held && place_of.try_emplace(row, place).first->second != place) continue;
     (held ? parts.second : parts.first)
-        .append(std::vector<std::int32_t>(all.ids.begin() + begin, all.ids.begin() + end),
-                std::vector<std::int32_t>(all.labels.begin() + begin, all.labels.begin() + end), place);
+        .append(all.ids.span().subspan(begin, end - begin), all.labels.span().subspan(begin, end - begin),
+                place);
   }
   parts.first.counts = all.counts;
   return parts;
@@ -175,30 +199,63 @@ Items one_each(const Encoded& set) {
 }
 
 Items pack_best_fit(const Encoded& set, std::int64_t capacity) {
-  std::vector<std::int64_t> order(static_cast<std::size_t>(set.documents()));
-  std::iota(order.begin(), order.end(), std::int64_t{0});
-  std::ranges::stable_sort(order,
-                           [&set](std::int64_t a, std::int64_t b) { return set.length(a) > set.length(b); });
-  std::vector<std::vector<std::int64_t>> packs;
-  std::multimap<std::int64_t, std::size_t> room;  // free tokens -> pack
+  // Documents by falling length, of equal lengths in their order.
+  const std::int64_t documents = set.documents();
+  check(set.longest() <= capacity, "no document is longer than a packed sequence");
+  std::vector<std::int64_t> place(static_cast<std::size_t>(capacity) +
+                                  2);  // of the next document of a length
+  for (std::int64_t d = 0; d < documents; ++d)
+    ++place[static_cast<std::size_t>(capacity - set.length(d)) + 1];
+  std::partial_sum(place.begin(), place.end(), place.begin());
+  LongArray<std::int64_t> order;
+  order.resize(static_cast<std::size_t>(documents));
+  for (std::int64_t d = 0; d < documents; ++d) {
+    std::int64_t& next = place[static_cast<std::size_t>(capacity - set.length(d))];
+    order.writable()[static_cast<std::size_t>(next++)] = d;
+  }
+  // Packs with so much room free wait in a queue each, linked by `behind`; -1 ends it.
+  struct Queue {
+    std::int64_t first = -1, last = -1;
+  };
+  std::map<std::int64_t, Queue> waiting;
+  LongArray<std::int64_t> behind, filled;  // by pack: the next of its queue; its documents
+  LongArray<std::int64_t> pack_of;         // by place in `order`
+  const auto wait = [&](std::int64_t room, std::int64_t pack) {
+    if (room == 0) return;
+    Queue& queue = waiting[room];
+    (queue.first < 0 ? queue.first : behind.writable()[static_cast<std::size_t>(queue.last)]) = pack;
+    queue.last = pack;
+    behind.writable()[static_cast<std::size_t>(pack)] = -1;
+  };
   for (const std::int64_t d : order) {
     const std::int64_t length = set.length(d);
-    const auto best = room.lower_bound(length);
-    if (best == room.end()) {
-      check(length <= capacity, "no document is longer than a packed sequence");
-      room.emplace(capacity - length, packs.size());
-      packs.push_back({d});
-      continue;
+    const auto best = waiting.lower_bound(length);
+    std::int64_t pack = static_cast<std::int64_t>(filled.size()), room = capacity;
+    if (best == waiting.end()) {
+      behind.push_back(-1);
+      filled.push_back(0);
+    } else {
+      room = best->first;
+      pack = best->second.first;
+      best->second.first = behind[static_cast<std::size_t>(pack)];
+      if (best->second.first < 0) waiting.erase(best);
     }
-    const auto [space, pack] = *best;
-    room.erase(best);
-    packs[pack].push_back(d);
-    room.emplace(space - length, pack);
+    ++filled.writable()[static_cast<std::size_t>(pack)];
+    pack_of.push_back(pack);
+    wait(room - length, pack);
   }
+  // Pack by pack, each with its documents in the order in which they came.
   Items items;
-  for (const auto& pack : packs) {
-    items.documents.insert(items.documents.end(), pack.begin(), pack.end());
-    items.begins.push_back(static_cast<std::int64_t>(items.documents.size()));
+  items.documents.resize(static_cast<std::size_t>(documents));
+  std::int64_t end = 0;
+  for (std::int64_t& count : filled.writable()) {
+    end += count;
+    count = end - count;  // from here on: the place of the pack's next document
+    items.begins.push_back(end);
+  }
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    std::int64_t& next = filled.writable()[static_cast<std::size_t>(pack_of[i])];
+    items.documents.writable()[static_cast<std::size_t>(next++)] = order[i];
   }
   return items;
 }

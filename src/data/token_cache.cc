@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <memory>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
@@ -18,15 +19,18 @@ namespace {
 namespace fs = std::filesystem;
 
 // A file is this line, a hash of what follows it (32 digits), the recipe's length (eight bytes, little end
-// first), the recipe as JSON, the tokens. The number changes with the layout and with what the same recipe
-// gives.
-constexpr std::string_view kMagic = "octet tokens 1\n";
+// first), the recipe as JSON with blanks behind it up to a multiple of eight bytes, the tokens. The number
+// changes with the layout and with what the same recipe gives.
+constexpr std::string_view kMagic = "octet tokens 02\n";
+static_assert(kMagic.size() % 8 == 0);  // the tokens are read where they lie
 constexpr std::size_t kHash = 32, kLength = 8, kMostRecipe = std::size_t{16} << 20;
 
 std::string text_of(const Recipe& recipe) {
   Json list = Json::array();
   for (const auto& [name, value] : recipe) list.push_back({name, value});
-  return list.dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::string text = list.dump(-1, ' ', false, Json::error_handler_t::replace);
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  return text;
 }
 
 // Where the parts of a file lie; nothing when it is none of ours.
@@ -100,10 +104,10 @@ std::optional<Encoded> TokenCache::load(const Recipe& recipe, bool* damaged) con
   const std::string name = path(recipe);
   if (!path_exists(name)) return std::nullopt;
   try {
-    const MappedFile file(name);
-    const auto layout = split_file(file.text());
+    const auto file = std::make_shared<const MappedFile>(name);
+    const auto layout = split_file(file->text());
     if (layout && layout->recipe == text_of(recipe) && hash128_hex(layout->body) == layout->hash) {
-      return Encoded::from_bytes(layout->tokens);
+      return Encoded::from_file(file, layout->tokens);
     }
   } catch (const Error&) {
     // Damaged like one with a wrong hash: its tokens are made anew.
@@ -116,10 +120,13 @@ void TokenCache::store(const Recipe& recipe, const Encoded& set) const {
   make_folders(folder_);
   const std::string text = text_of(recipe);
   const std::uint64_t length = text.size();
-  std::string body(reinterpret_cast<const char*>(&length), kLength);
-  body += text;
-  body += set.to_bytes();
-  write_file_atomically(path(recipe), std::string(kMagic) + hash128_hex(body) + body);
+  const std::string head = std::string(reinterpret_cast<const char*>(&length), kLength) + text;
+  std::string small;
+  std::vector<std::string_view> parts = set.parts(small);
+  parts.insert(parts.begin(), head);
+  const std::string first = std::string(kMagic) + hash128_hex(parts);
+  parts.insert(parts.begin(), first);
+  write_file_atomically(path(recipe), parts);
 }
 
 std::vector<std::string> TokenCache::nearest_differences(const Recipe& recipe) const {

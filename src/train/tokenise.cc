@@ -2,34 +2,17 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/data/token_cache.h"
 #include "octet/device/cpu.h"
 #include "octet/train/corpus.h"
+#include "octet/train/gather.h"
 
 namespace octet::train {
 namespace {
-
-// Pieces of the exchange: no message has to hold a whole data set.
-constexpr std::size_t kMessageBytes = std::size_t{64} << 20;
-
-// Every rank's share, in rank order, on every rank.
-data::Encoded exchange(comm::Communicator& communicator, const data::Encoded& own) {
-  const std::string bytes = own.to_bytes();
-  const auto pieces = static_cast<std::size_t>(
-      communicator.all_max(static_cast<std::int64_t>((bytes.size() + kMessageBytes - 1) / kMessageBytes)));
-  std::vector<std::string> parts(static_cast<std::size_t>(communicator.size()));
-  for (std::size_t piece = 0; piece < pieces; ++piece) {
-    const std::size_t begin = std::min(bytes.size(), piece * kMessageBytes);
-    const auto all = communicator.all_gather_bytes(bytes.substr(begin, kMessageBytes));
-    for (std::size_t rank = 0; rank < parts.size(); ++rank) parts[rank] += all[rank];
-  }
-  data::Encoded whole;
-  for (const std::string& part : parts) whole.append(data::Encoded::from_bytes(part));
-  return whole;
-}
 
 void require_readable(Session& session, const config::Config& config, const data::Encoded& set) {
   session.communicator().together([&] {
@@ -95,7 +78,7 @@ data::Encoded encode_together(Session& session, const config::Config& config, co
     share.places = which.places;
     own = data::encode_rows(which.mix, encoder, share);
   });
-  data::Encoded all = exchange(session.communicator(), own);
+  data::Encoded all = gather_parts(session.communicator(), std::move(own));
   require_readable(session, config, all);
   return all;
 }

@@ -79,8 +79,8 @@ TEST(Knapsack, RowsAreNotPackedAcrossBatchesAndLongOnesAreLeftOut) {
     set.append(ids, ids, set.documents());
   }
   const Items items = pack_knapsack(set, {.capacity = 8, .batch_rows = 2});
-  EXPECT_EQ(items.documents, (std::vector<std::int64_t>{1, 0, 3, 4}));
-  EXPECT_EQ(items.begins, (std::vector<std::int64_t>{0, 2, 3, 4}));
+  EXPECT_EQ(items.documents, (LongArray<std::int64_t>{1, 0, 3, 4}));
+  EXPECT_EQ(items.begins, (LongArray<std::int64_t>{0, 2, 3, 4}));
 }
 
 TEST(Pretraining, EveryReferenceBlockComesOutTheSame) {

@@ -1,9 +1,14 @@
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <memory>
 #include <set>
+#include <string>
 
 #include "octet/base/error.h"
+#include "octet/base/files.h"
 #include "octet/data/loader.h"
 
 namespace octet::data {
@@ -111,19 +116,27 @@ TEST(Packing, FillsSequencesWithoutLosingOrSplittingADocument) {
   EXPECT_EQ(packs.longest(set), 64);
 }
 
-TEST(Encoded, SurvivesTheWireAndSharesAppend) {
+TEST(Encoded, SurvivesAFileAndPartsAppend) {
   Encoded set = random_set(20, 9);
-  set.counts.rows = 22, set.counts.reasons = {"file:3: no answer"};
-  const Encoded back = Encoded::from_bytes(set.to_bytes());
+  set.counts.rows = 22, set.counts.reasons = {"file:3: no\nanswer"};
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("octet_encoded_" + std::to_string(::getpid()))).string();
+  std::string small;
+  write_file_atomically(path, set.parts(small));
+  const auto file = std::make_shared<const MappedFile>(path);
+  std::filesystem::remove(path);
+  const Encoded back = Encoded::from_file(file, file->text());
   EXPECT_EQ(back.fingerprint(), set.fingerprint());
   EXPECT_EQ(back.rows, set.rows);
   EXPECT_EQ(back.counts.reasons, set.counts.reasons);
-  Encoded two = set;
+  Encoded two = back;
   two.append(back);
   EXPECT_EQ(two.documents(), 40);
   EXPECT_EQ(two.length(20), set.length(0));
   EXPECT_EQ(two.counts.rows, 44);
-  EXPECT_THROW(Encoded::from_bytes(set.to_bytes().substr(0, 30)), Error);
+  for (const std::size_t cut : {std::size_t{4}, std::size_t{30}, file->text().size() - 3}) {
+    EXPECT_THROW(Encoded::from_file(file, file->text().substr(0, cut)), Error) << cut;
+  }
 }
 
 TEST(HoldOut, SplitsByRowAndKeepsTheRest) {

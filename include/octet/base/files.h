@@ -16,6 +16,8 @@ std::string read_file(const std::string& path);
 /// Writes `bytes` to a temporary name beside `path`, fsyncs, renames over `path`, fsyncs the folder.
 /// Throws Error (disk full, folder not writable) and leaves an existing file as it was.
 void write_file_atomically(const std::string& path, std::string_view bytes);
+/// The same for bytes in several places, one behind the other.
+void write_file_atomically(const std::string& path, std::span<const std::string_view> parts);
 
 /// Makes a folder and its parents. Throws Error when that fails or something else is in the way.
 void make_folders(const std::string& path);
@@ -47,5 +49,7 @@ class MappedFile {
 /// 64-bit XXH3 hash of some bytes, and 128-bit as 32 hexadecimal digits.
 std::uint64_t hash64(std::string_view bytes, std::uint64_t seed = 0);
 std::string hash128_hex(std::string_view bytes);
+/// The hash of bytes in several places, as if they lay one behind the other.
+std::string hash128_hex(std::span<const std::string_view> parts);
 
 }  // namespace octet

@@ -1,10 +1,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "octet/base/files.h"
+#include "octet/base/long_array.h"
 
 namespace octet::data {
 
@@ -21,14 +26,20 @@ struct EncodingCounts {
   std::int64_t cut_answers = 0;      ///< rows whose last answer lost its end
   std::int64_t broken = 0;           ///< rows that could not be read
   std::vector<std::string> reasons;  ///< the first few refusals, each with file and line
+
+  /// Adds what happened to other rows.
+  void add(const EncodingCounts& other);
+  /// As bytes, and back. Throws Error for bytes that are nothing of the kind.
+  std::string to_bytes() const;
+  static EncodingCounts from_bytes(std::string_view bytes);
 };
 
-/// Token ids and labels of documents, one behind the other.
+/// Token ids and labels of documents, one behind the other. They may be larger than memory (LongArray).
 struct Encoded {
-  std::vector<std::int32_t> ids;
-  std::vector<std::int32_t> labels;     ///< -100 = not trained; not shifted
-  std::vector<std::int64_t> begins{0};  ///< document d owns [begins[d], begins[d + 1])
-  std::vector<std::int64_t> rows;       ///< row of the data set that document d came from
+  LongArray<std::int32_t> ids;
+  LongArray<std::int32_t> labels;     ///< -100 = not trained; not shifted
+  LongArray<std::int64_t> begins{0};  ///< document d owns [begins[d], begins[d + 1])
+  LongArray<std::int64_t> rows;       ///< row of the data set that document d came from
   EncodingCounts counts;
 
   std::int64_t documents() const { return static_cast<std::int64_t>(begins.size()) - 1; }
@@ -38,13 +49,15 @@ struct Encoded {
   std::int64_t longest() const;
   /// Tokens of a document on average; 0 without documents.
   double mean_length() const;
-  void append(const std::vector<std::int32_t>& document_ids, const std::vector<std::int32_t>& document_labels,
+  void append(std::span<const std::int32_t> document_ids, std::span<const std::int32_t> document_labels,
               std::int64_t row);
   /// Puts `other` behind this one.
   void append(const Encoded& other);
-  /// Bytes for a message to other ranks, and back. Throws Error when they are not what to_bytes made.
-  std::string to_bytes() const;
-  static Encoded from_bytes(std::string_view bytes);
+  /// Its bytes for a file, in parts that lie here and in `small`; they are good while both stay as they are.
+  std::vector<std::string_view> parts(std::string& small) const;
+  /// From the bytes of those parts, one behind the other, at a multiple of eight. They stay where they are,
+  /// inside of `file`. Throws Error when they are not what parts() gave.
+  static Encoded from_file(std::shared_ptr<const MappedFile> file, std::string_view bytes);
   /// XXH3 of ids, labels and boundaries: two runs with the same hash train on the same data.
   std::string fingerprint() const;
 };
@@ -65,8 +78,8 @@ std::pair<Encoded, Encoded> hold_out(const Encoded& all, const HoldOut& options)
 /// What a sample order deals out: each item is one or more documents that share a sequence (and do not see
 /// each other, unless `shared_context` says so).
 struct Items {
-  std::vector<std::int64_t> begins{0};  ///< item i owns documents[begins[i] … begins[i + 1])
-  std::vector<std::int64_t> documents;
+  LongArray<std::int64_t> begins{0};  ///< item i owns documents[begins[i] … begins[i + 1])
+  LongArray<std::int64_t> documents;
   /// Documents of an item see each other and predict each other's first tokens; positions still begin anew.
   bool shared_context = false;
   std::int64_t size() const { return static_cast<std::int64_t>(begins.size()) - 1; }
