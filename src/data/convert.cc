@@ -57,7 +57,33 @@ std::optional<Sample> convert_alpaca(const Json& row, const RowFormat& f, std::s
   return sample;
 }
 
-std::optional<Sample> convert_sharegpt(const Json& row, const RowFormat& f, std::string* why) {
+// The calls of an OpenAI message, as the content of a function turn: a list of names with arguments. nullopt
+// when it has none; `why` is set when they cannot be read.
+std::optional<std::string> calls_of(const Json& message, std::string& why) {
+  const auto calls = message.find("tool_calls");
+  if (calls == message.end() || !calls->is_array() || calls->empty()) return std::nullopt;
+  Json list = Json::array();
+  for (const Json& call : *calls) {
+    const Json* function = call.is_object() && call.contains("function") ? &call["function"] : &call;
+    if (!function->is_object() || !function->contains("name") || !function->contains("arguments")) {
+      why = "a call in 'tool_calls' has no name or no arguments";
+      return std::nullopt;
+    }
+    Json entry{{"name", (*function)["name"]}, {"arguments", (*function)["arguments"]}};
+    if (entry["arguments"].is_string()) {  // as OpenAI writes them: JSON inside of a text
+      try {
+        entry["arguments"] = parse_json(entry["arguments"].get<std::string>(), "tool_calls");
+      } catch (const Error&) {
+        why = "the arguments of a call in 'tool_calls' are not JSON";
+        return std::nullopt;
+      }
+    }
+    list.push_back(std::move(entry));
+  }
+  return list.dump();
+}
+
+std::optional<Sample> convert_messages(const Json& row, const RowFormat& f, std::string* why) {
   const auto list = row.find(f.messages);
   if (list == row.end() || !list->is_array())
     return refuse(why, "no list of messages in column '" + f.messages + "'");
@@ -68,27 +94,38 @@ std::optional<Sample> convert_sharegpt(const Json& row, const RowFormat& f, std:
                                                                   {f.observation_tag, "observation"},
                                                                   {f.assistant_tag, "assistant"},
                                                                   {f.function_tag, "function"}}};
+  const bool openai = f.kind == RowFormat::Kind::openai;
   bool first = true;
   for (const Json& message : *list) {
     if (!message.is_object()) return refuse(why, "a message is not an object");
     const auto role = message.find(f.role_tag);
     if (role == message.end() || !role->is_string())
       return refuse(why, "a message has no '" + f.role_tag + "'");
-    const auto& tag = role->get_ref<const std::string&>();
+    std::string tag = role->get<std::string>();
+    std::string problem;
+    const std::optional<std::string> calls = openai ? calls_of(message, problem) : std::nullopt;
+    if (!problem.empty()) return refuse(why, problem);
     const auto content = message.find(f.content_tag);
-    if (content == message.end() || !content->is_string()) {
+    if (!calls && (content == message.end() || !content->is_string())) {
       return refuse(why, "a message has no text in '" + f.content_tag + "'");
     }
+    std::string text = calls ? *calls : content->get<std::string>();
     if (std::exchange(first, false) && !f.system_tag.empty() && tag == f.system_tag) {
-      sample.system = content->get<std::string>();
+      sample.system = std::move(text);
       continue;
     }
     const auto known = std::ranges::find(roles, tag, &std::pair<std::string, std::string>::first);
     const bool asks = sample.turns.size() % 2 == 0;
     if (known == roles.end() || tag.empty()) return refuse(why, "unknown role '" + tag + "'");
     const bool is_question = known - roles.begin() < 2;
+    const std::string& turn = calls && !is_question ? roles[3].second : known->second;
+    // Answers of several tools to one message.
+    if (openai && turn == "observation" && !asks && sample.turns.back().role == turn) {
+      sample.turns.back().content += "\n</tool_response>\n<tool_response>\n" + text;
+      continue;
+    }
     if (is_question != asks) return refuse(why, "roles do not take turns: '" + tag + "' out of order");
-    sample.turns.push_back({known->second, content->get<std::string>()});
+    sample.turns.push_back({turn, std::move(text)});
   }
   if (sample.turns.empty()) return refuse(why, "no messages");
   if (sample.turns.size() % 2 != 0) return refuse(why, "the last question has no answer");
@@ -99,13 +136,18 @@ std::optional<Sample> convert_sharegpt(const Json& row, const RowFormat& f, std:
 
 std::optional<Sample> convert_row(const Json& row, const RowFormat& format, std::string* why) {
   if (!row.is_object()) return refuse(why, "a row is not a JSON object");
+  for (const std::string& column : format.media) {
+    const auto found = row.find(column);
+    if (found == row.end() || found->is_null() || found->empty() || *found == "") continue;
+    return refuse(why, "'" + column + "' holds something that a language model cannot read");
+  }
   switch (format.kind) {
     case RowFormat::Kind::alpaca:
     case RowFormat::Kind::pair:
       return convert_alpaca(row, format, why);
     case RowFormat::Kind::sharegpt:
     case RowFormat::Kind::openai:
-      return convert_sharegpt(row, format, why);
+      return convert_messages(row, format, why);
     case RowFormat::Kind::text:
       break;
   }
@@ -121,9 +163,10 @@ std::optional<Sample> convert_row(const Json& row, const RowFormat& format, std:
 RowFormat detect_format(const Json& row, const std::string& where) {
   const auto has = [&row](const char* key) { return row.contains(key); };
   RowFormat f;
+  f.media = {"images", "videos", "audios"};
   if (row.is_object()) {
     if (has("messages")) {
-      f.kind = RowFormat::Kind::sharegpt;
+      f.kind = RowFormat::Kind::openai;
       f.messages = "messages";
       f.role_tag = "role", f.content_tag = "content", f.user_tag = "user", f.assistant_tag = "assistant";
       f.observation_tag = "tool", f.function_tag = "function_call";
@@ -198,6 +241,9 @@ RowFormat format_of_entry(const Json& entry, const std::string& name, const std:
     f.response = text(*columns, "response", ""), f.history = text(*columns, "history", "");
     f.messages = text(*columns, "messages", ""), f.system = text(*columns, "system", "");
     f.tools = text(*columns, "tools", "");
+    for (const char* key : {"images", "videos", "audios"}) {
+      if (const std::string column = text(*columns, key, ""); !column.empty()) f.media.push_back(column);
+    }
     // A prompt without an answer is plain text: {"columns": {"prompt": "text"}}.
     if (f.kind == RowFormat::Kind::alpaca && f.response.empty()) f.kind = RowFormat::Kind::text;
   }

@@ -20,16 +20,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Whether a file beside the rows describes them, as Hugging Face's save_to_disk writes it.
+bool describes_rows(const fs::path& path) {
+  static constexpr std::array kDescriptions{"dataset_info.json", "state.json", "dataset_dict.json"};
+  return std::ranges::find(kDescriptions, path.filename().string()) != kDescriptions.end();
+}
+
 // Files of a path: itself, or what a folder holds, by name.
 std::vector<std::string> files_of(const std::string& path) {
   if (!fs::is_directory(path)) return {path};
   std::vector<std::string> files;
   for (const auto& entry : fs::directory_iterator(path)) {
-    // What Hugging Face's save_to_disk writes beside its rows.
-    static constexpr std::array kDescriptions{"dataset_info.json", "state.json", "dataset_dict.json"};
-    const std::string name = entry.path().filename().string();
-    const bool describes = std::ranges::find(kDescriptions, name) != kDescriptions.end();
-    if (entry.is_regular_file() && !describes && is_data_file(name)) files.push_back(entry.path().string());
+    const bool rows = !describes_rows(entry.path()) && is_data_file(entry.path().filename().string());
+    if (entry.is_regular_file() && rows) files.push_back(entry.path().string());
   }
   std::ranges::sort(files);
   return files;
@@ -39,7 +42,9 @@ std::vector<std::string> expand_glob(const std::string& pattern) {
   glob_t found{};
   std::vector<std::string> files;
   if (::glob(pattern.c_str(), 0, nullptr, &found) == 0) {
-    for (std::size_t i = 0; i < found.gl_pathc; ++i) files.emplace_back(found.gl_pathv[i]);
+    for (std::size_t i = 0; i < found.gl_pathc; ++i) {
+      if (!describes_rows(found.gl_pathv[i])) files.emplace_back(found.gl_pathv[i]);
+    }
   }
   ::globfree(&found);
   return files;
@@ -101,6 +106,13 @@ std::vector<std::string> files_of_entry(const Json& entry, const std::string& fi
                  .found = "\"split\": \"" + split_name + "\"",
                  .where = where,
                  .fix = "name the split alone, and use num_samples or max_samples",
+                 .code = ExitCode::usage});
+  }
+  if (!path_exists(path)) {
+    throw Error({.what = "the file of a data set is not there",
+                 .expected = path,
+                 .where = where,
+                 .fix = "check file_name and dataset_dir",
                  .code = ExitCode::usage});
   }
   if (!fs::is_directory(path)) {
@@ -246,8 +258,9 @@ DataSource from_entry(const std::string& name, const Json& entry, const std::str
          .fix = "download it and give its file_name",
          .code = ExitCode::usage});
   }
+  const RowFormat format = format_of_entry(entry, name, info_path);
   DataSource source = from_paths(name, files_of_entry(entry, file, where, options));
-  source.format = format_of_entry(entry, name, info_path);
+  source.format = format;
   check_columns(source, where);
   const std::int64_t picks = json_int(entry, "num_samples", 0, 1, INT64_C(1) << 40, where);
   if (picks > 0 && source.rows > 0) {

@@ -20,7 +20,7 @@ void check_weights(const std::vector<double>& weights, std::size_t sets) {
   const bool usable = std::ranges::all_of(weights, [](double w) { return std::isfinite(w) && w > 0; });
   if (weights.size() == sets && usable) return;
   throw Error({.what = "interleave_probs does not fit the data sets",
-               .expected = std::to_string(sets) + " numbers above 0, one for each data set",
+               .expected = std::to_string(sets) + " weights above 0, one for each data set",
                .found = std::to_string(weights.size()) + " numbers" +
                         (usable ? "" : ", among them one that is not above 0"),
                .where = "configuration key 'interleave_probs'",
@@ -137,7 +137,8 @@ Recipe RowMix::recipe() const {
                       f.assistant_tag,
                       f.observation_tag,
                       f.function_tag,
-                      f.system_tag};
+                      f.system_tag,
+                      f.media};
     out.emplace_back(name + ": columns", format.dump());
     for (std::size_t i = 0; i < source.files.size(); ++i) {
       const std::string path = std::filesystem::absolute(source.files[i]->path()).lexically_normal().string();

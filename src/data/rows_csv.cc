@@ -96,7 +96,12 @@ class CsvReader : public RowReader {
     const Record& r = records_.at(record);
     std::string_view text = bytes_.text().substr(r.begin, r.end - r.begin);
     if (text.ends_with('\r')) text.remove_suffix(1);
-    if (!is_utf8(text)) refuse("a row is not valid UTF-8", "other bytes", record);
+    if (!is_utf8(text)) {
+      throw Error({.what = "a row is not valid UTF-8",
+                   .where = bytes_.path() + ":" + std::to_string(r.line),
+                   .fix = "convert the file to UTF-8",
+                   .code = ExitCode::usage});
+    }
     std::vector<Cell> found(1);
     bool quoted = false;
     for (std::size_t i = 0; i < text.size(); ++i) {

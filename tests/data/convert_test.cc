@@ -97,6 +97,56 @@ TEST_F(Files, RecognisesFormatsByTheirKeys) {
   EXPECT_THROW(detect_format(parse_json(R"({"foo":1})", "row"), "here"), Error);
 }
 
+TEST_F(Files, CallsAndAnswersOfToolsBecomeTurns) {
+  const Json row = parse_json(R"({"messages":[{"role":"user","content":"q"},
+    {"role":"assistant","content":null,"tool_calls":[
+      {"id":"1","type":"function","function":{"name":"f","arguments":"{\"y\": 1, \"x\": \"é\"}"}},
+      {"id":"2","type":"function","function":{"name":"g","arguments":{}}}]},
+    {"role":"tool","content":"one"},{"role":"tool","content":"two"},
+    {"role":"assistant","content":"a"}],"tools":[{"name":"f"}]})",
+                              "row");
+  std::string why;
+  const auto sample = convert_row(row, detect_format(row, "row"), &why);
+  ASSERT_TRUE(sample) << why;
+  ASSERT_EQ(sample->turns.size(), 4u);
+  EXPECT_EQ(sample->turns[1].role, "function");
+  EXPECT_EQ(sample->turns[1].content,
+            R"([{"name":"f","arguments":{"y":1,"x":"é"}},{"name":"g","arguments":{}}])");
+  EXPECT_EQ(sample->turns[2].role, "observation");
+  EXPECT_EQ(sample->turns[2].content, "one\n</tool_response>\n<tool_response>\ntwo");
+  EXPECT_EQ(sample->tools, R"([{"name":"f"}])");
+  for (const char* call :
+       {R"({"function":{"name":"f","arguments":"{"}})", R"({"function":{"name":"f"}})", "3"}) {
+    const Json wrong =
+        parse_json(R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","tool_calls":[)" +
+                       std::string(call) + "]}]}",
+                   "row");
+    EXPECT_FALSE(convert_row(wrong, detect_format(wrong, "row"), &why)) << call;
+    EXPECT_NE(why.find("tool_calls"), std::string::npos) << why;
+  }
+}
+
+TEST_F(Files, RowsWithImagesAreNotTrainedWithoutThem) {
+  const std::string chat =
+      R"("messages":[{"role":"user","content":"<image>q"},{"role":"assistant","content":"a"}])";
+  const auto refused = [](const std::string& text, const RowFormat& format) {
+    std::string why;
+    return convert_row(parse_json(text, "row"), format, &why) ? std::string() : why;
+  };
+  const std::string with = "{" + chat + R"(,"images":["a.png"]})", without = "{" + chat + R"(,"images":[]})";
+  const RowFormat format = detect_format(parse_json(with, "row"), "row");
+  EXPECT_EQ(refused(with, format), "'images' holds something that a language model cannot read");
+  EXPECT_EQ(refused(without, format), "");
+  const RowFormat listed = format_of_entry(
+      parse_json(
+          R"({"formatting":"sharegpt","columns":{"messages":"messages","images":"pictures"},)"
+          R"("tags":{"role_tag":"role","content_tag":"content","user_tag":"user","assistant_tag":"assistant"}})",
+          "entry"),
+      "entry", "info");
+  EXPECT_EQ(refused(with, listed), "") << "a column that the entry does not name is none";
+  EXPECT_NE(refused("{" + chat + R"(,"pictures":"a.png"})", listed).find("'pictures'"), std::string::npos);
+}
+
 TEST_F(Files, OpensPathsListsGlobsFoldersAndNames) {
   write("a.jsonl", "{\"text\":\"1\"}\n\n{\"text\":\"2\"}\r\n");
   write("b.jsonl", "{\"text\":\"3\"}");
@@ -112,6 +162,7 @@ TEST_F(Files, OpensPathsListsGlobsFoldersAndNames) {
   };
   EXPECT_EQ(rows({folder_ + "/a.jsonl", "b.jsonl"}), (std::vector<std::int64_t>{2, 1}));
   EXPECT_EQ(rows({folder_ + "/*.jsonl"}), (std::vector<std::int64_t>{3}));
+  EXPECT_EQ(rows({folder_ + "/*.json"}), (std::vector<std::int64_t>{1})) << "without dataset_info.json";
   EXPECT_EQ(rows({"named"}), (std::vector<std::int64_t>{1}));
   const auto sampled = open_datasets({.dataset = {"sampled"}, .dataset_dir = folder_})[0];
   ASSERT_EQ(sampled.rows, 5);
@@ -129,6 +180,8 @@ TEST_F(Files, SaysWhatIsWrong) {
   EXPECT_NE(message({"alpaca_deno"}).find("did you mean 'alpaca_demo'"), std::string::npos);
   EXPECT_NE(message({"nowhere.jsonl"}).find("nowhere.jsonl"), std::string::npos);
   EXPECT_NE(message({"hub"}).find("hf_hub_url"), std::string::npos);
+  EXPECT_NE(message({"alpaca_demo"}).find("/x.json"), std::string::npos) << "with the entry's name";
+  EXPECT_NE(message({"alpaca_demo"}).find("dataset_info.json: alpaca_demo"), std::string::npos);
   EXPECT_NE(message({"empty.jsonl"}).find("empty"), std::string::npos);
   EXPECT_NE(message({folder_ + "/data.doc"}).find(".doc"), std::string::npos);
   EXPECT_NE(message({"bytes.jsonl"}).find("UTF-8"), std::string::npos);

@@ -38,6 +38,7 @@ struct RowFormat {
   // Tags of sharegpt messages.
   std::string role_tag = "from", content_tag = "value", user_tag = "human", assistant_tag = "gpt";
   std::string observation_tag = "observation", function_tag = "function_call", system_tag = "system";
+  std::vector<std::string> media;  ///< columns of images, videos, sounds: rows that have some are refused
   bool operator==(const RowFormat&) const = default;
 };
 
