@@ -95,11 +95,13 @@ class Run {
   std::int64_t saved_step_ = -1;
   std::string last_checkpoint_;
   int skipped_ = 0;
+  bool fresh_ = false;  ///< begins with random weights
 };
 
 void Run::prepare_model() {
   comm_.together([&] {
     architecture_ = read_model(config_.model_name_or_path);
+    fresh_ = config_.train_from_scratch || !has_weights(config_.model_name_or_path);
     data::TemplateEncoderOptions options;
     options.folder = config_.model_name_or_path;
     options.template_name = config_.template_name;
@@ -168,7 +170,7 @@ void Run::prepare_engine() {
             "data");
       }
     }
-  } else if (config_.train_from_scratch || !checkpoint::WeightFolder::exists(config_.model_name_or_path)) {
+  } else if (fresh_) {
     if (!config_.train_from_scratch && session_.prints()) {
       log::warn("no weights in " + config_.model_name_or_path + ": the model starts from random ones");
     }

@@ -42,7 +42,8 @@ class WrongTraining : public testing::TestWithParam<Wrong> {
  protected:
   WrongTraining() : folder_("wrong") {
     const std::string model = Task::get().model();
-    for (const char* name : {"small_vocabulary", "truncated", "lying", "no_config", "odd_heads"}) {
+    for (const char* name :
+         {"small_vocabulary", "truncated", "lying", "twice", "pickled", "no_config", "odd_heads"}) {
       fs::copy(model, folder_ / name);
     }
     Json config = parse_json(slurp(model + "/config.json"), "config");
@@ -58,6 +59,20 @@ class WrongTraining : public testing::TestWithParam<Wrong> {
     bytes[0] = static_cast<char>(header.size());
     spill(folder_ / "lying/model.safetensors", bytes + header + std::string(100, '\0'));
     spill(folder_ / "truncated/model.safetensors", bytes + header.substr(0, 20));
+    std::string twice =
+        R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})";
+    bytes[0] = static_cast<char>(twice.size());
+    spill(folder_ / "twice/model.safetensors", bytes + twice + std::string(8, '\0'));
+    spill(folder_ / "pickled/pytorch_model.bin", "x");
+    spill(folder_ / "pairs.jsonl", "{\"question\": \"why\", \"answer\": \"so\"}\n");
+    fs::create_directories(folder_ / "set");
+    spill(folder_ / "set/train.jsonl", "{\"question\": \"why\", \"answer\": \"so\"}\n");
+    spill(folder_ / "set/validation.jsonl", "\n");
+    const std::string columns = R"("columns":{"prompt":"question","response":"answer"})";
+    spill(folder_ / "dataset_info.json",
+          R"({"near":{"file_name":"pairs.jsonl","columns":{"prompt":"question","response":"anwser"}},)"
+          R"("test":{"file_name":"set","split":"test",)" +
+              columns + R"(},"validation":{"file_name":"set","split":"validation",)" + columns + "}}");
     spill(folder_ / "empty.jsonl", "");
     spill(folder_ / "broken.jsonl", "{\"messages\": [}\n");
     spill(folder_ / "strange.jsonl", "{\"first\": 1, \"second\": 2}\n");
@@ -95,7 +110,13 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"rate_not_a_number", "learning_rate=nan", {"learning_rate"}},
         Wrong{"negative_steps", "save_steps=-3", {"save_steps"}},
         Wrong{"stage_out_of_range", "zero_stage=7", {"zero_stage"}},
-        Wrong{"missing_model", "model_name_or_path={}/none", {"{}/none"}, 1},
+        Wrong{"missing_model",
+              "model_name_or_path={}/none",
+              {"the folder of the model is not there", "{}/none", "nothing is downloaded"},
+              1},
+        Wrong{"weights_in_another_format",
+              "train_from_scratch=false model_name_or_path={}/pickled",
+              {"in a format that is not read", "pytorch_model.bin", "{}/pickled"}},
         Wrong{"model_without_config", "model_name_or_path={}/no_config", {"config.json"}, 1},
         Wrong{"heads_that_do_not_divide", "model_name_or_path={}/odd_heads", {"num_attention_heads"}, 64},
         Wrong{"truncated_weights",
@@ -106,6 +127,10 @@ INSTANTIATE_TEST_SUITE_P(
               "train_from_scratch=false model_name_or_path={}/lying",
               {"lying/model.safetensors"},
               1},
+        Wrong{"tensor_twice",
+              "train_from_scratch=false model_name_or_path={}/twice",
+              {"twice/model.safetensors", "declared twice"},
+              1},
         Wrong{"tokenizer_of_another_model",
               "model_name_or_path={}/small_vocabulary",
               {"the tokenizer does not fit the model", "100", "512"}},
@@ -113,6 +138,14 @@ INSTANTIATE_TEST_SUITE_P(
         Wrong{"data_that_is_a_folder", "dataset={}/lying", {"lying"}},
         Wrong{"empty_data", "dataset={}/empty.jsonl", {"is empty"}},
         Wrong{"broken_data", "dataset={}/broken.jsonl", {"broken.jsonl"}},
+        Wrong{"column_that_is_not_there",
+              "dataset_dir={} dataset=near",
+              {"no column 'anwser'", "did you mean 'answer'", "dataset_info.json: near"}},
+        Wrong{"unknown_data_set",
+              "dataset_dir={} dataset=nera",
+              {"'nera' is not known", "did you mean 'near'"}},
+        Wrong{"split_without_files", "dataset_dir={} dataset=test", {"split 'test' of a data set is empty"}},
+        Wrong{"split_without_rows", "dataset_dir={} dataset=validation", {"'validation' is empty"}},
         Wrong{"unknown_columns", "dataset={}/strange.jsonl", {"strange.jsonl"}},
         Wrong{"only_questions", "dataset={}/questions.jsonl", {"nothing to train on"}},
         Wrong{"all_rows_held_out", "val_size=240", {"val_size"}},
