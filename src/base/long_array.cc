@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <string>
@@ -17,10 +18,10 @@ namespace {
 constexpr std::size_t kStep = std::size_t{64} << 20;
 
 [[noreturn]] void fail(int code) {
-  std::error_code none;
+  const char* folder = std::getenv("TMPDIR");
   throw Error({.what = "a list that is too long for memory cannot be put on disk",
                .found = std::strerror(code),
-               .where = std::filesystem::temp_directory_path(none).string(),
+               .where = folder ? folder : "/tmp",
                .fix = "set TMPDIR to a folder with room on a disk, or stream the data (streaming: true)"});
 }
 
@@ -35,7 +36,9 @@ void UnnamedFile::grow(std::size_t capacity) {
   if (capacity <= capacity_) return;
   if (descriptor_ < 0) {
     std::error_code none;
-    std::string path = (std::filesystem::temp_directory_path(none) / "octet-list-XXXXXX").string();
+    const std::filesystem::path folder = std::filesystem::temp_directory_path(none);
+    if (none) fail(none.value());
+    std::string path = (folder / "octet-list-XXXXXX").string();
     descriptor_ = ::mkostemp(path.data(), O_CLOEXEC);
     if (descriptor_ < 0) fail(errno);
     ::unlink(path.c_str());

@@ -20,6 +20,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// No for what cannot be looked at: names come from a file.
+bool is_folder(const std::string& path) {
+  std::error_code none;
+  return fs::is_directory(path, none);
+}
+
 // Whether a file beside the rows describes them, as Hugging Face's save_to_disk writes it.
 bool describes_rows(const fs::path& path) {
   static constexpr std::array kDescriptions{"dataset_info.json", "state.json", "dataset_dict.json"};
@@ -28,12 +34,15 @@ bool describes_rows(const fs::path& path) {
 
 // Files of a path: itself, or what a folder holds, by name.
 std::vector<std::string> files_of(const std::string& path) {
-  if (!fs::is_directory(path)) return {path};
+  if (!is_folder(path)) return {path};
   std::vector<std::string> files;
-  for (const auto& entry : fs::directory_iterator(path)) {
-    const bool rows = !describes_rows(entry.path()) && is_data_file(entry.path().filename().string());
-    if (entry.is_regular_file() && rows) files.push_back(entry.path().string());
+  std::error_code code;
+  for (fs::directory_iterator at(path, code), end; !code && at != end; at.increment(code)) {
+    std::error_code none;
+    const bool rows = !describes_rows(at->path()) && is_data_file(at->path().filename().string());
+    if (rows && at->is_regular_file(none)) files.push_back(at->path().string());
   }
+  if (code) throw Error({.what = "a folder of data cannot be read", .found = code.message(), .where = path});
   std::ranges::sort(files);
   return files;
 }
@@ -115,7 +124,7 @@ std::vector<std::string> files_of_entry(const Json& entry, const std::string& fi
                  .fix = "check file_name and dataset_dir",
                  .code = ExitCode::usage});
   }
-  if (!fs::is_directory(path)) {
+  if (!is_folder(path)) {
     if (split_name == "train") return {path};
     throw Error({.what = "a single file has no splits",
                  .expected = "\"split\": \"train\", or a folder with files named after their splits",
@@ -127,7 +136,7 @@ std::vector<std::string> files_of_entry(const Json& entry, const std::string& fi
     const std::string below = json_string(entry, key, "", where);
     if (below.empty()) continue;
     path += "/" + below;
-    if (fs::is_directory(path)) continue;
+    if (is_folder(path)) continue;
     throw Error({.what = std::string("the ") + key + " of a data set is not there",
                  .found = "no folder " + path,
                  .where = where,

@@ -20,7 +20,7 @@ void check_weights(const std::vector<double>& weights, std::size_t sets) {
   const bool usable = std::ranges::all_of(weights, [](double w) { return std::isfinite(w) && w > 0; });
   if (weights.size() == sets && usable) return;
   throw Error({.what = "interleave_probs does not fit the data sets",
-               .expected = std::to_string(sets) + " weights above 0, one for each data set",
+               .expected = std::to_string(sets) + " numbers above 0, one for each data set",
                .found = std::to_string(weights.size()) + " numbers" +
                         (usable ? "" : ", among them one that is not above 0"),
                .where = "configuration key 'interleave_probs'",

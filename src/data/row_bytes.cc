@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -19,7 +20,14 @@ namespace {
 // A file that vanishes with this object; a mapping made before stays valid.
 struct TemporaryFile {
   TemporaryFile() {
-    path = (std::filesystem::temp_directory_path() / "octet-rows-XXXXXX").string();
+    std::error_code none;
+    path = (std::filesystem::temp_directory_path(none) / "octet-rows-XXXXXX").string();
+    if (none) {
+      const char* folder = std::getenv("TMPDIR");
+      path = folder ? folder : "/tmp";
+      errno = none.value();
+      fail();
+    }
     descriptor = ::mkstemp(path.data());
     if (descriptor < 0) fail();
   }
