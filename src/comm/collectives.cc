@@ -105,8 +105,8 @@ void sum(const Place& place, const Staging& staging, const ReduceScatterArgs& ar
 
 std::int64_t staging_chunk(int size, std::int64_t elements) {
   const std::int64_t chunk = elements / size / wire_block * wire_block;
-  // Four blocks at least, so that staging of many ranks holds what a sum by nodes needs of it.
-  return std::max(chunk, 4 * wire_block);
+  // Two blocks at least, so that staging of many ranks holds what a sum by nodes needs of it.
+  return std::max(chunk, 2 * wire_block);
 }
 
 Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args) {
@@ -126,14 +126,16 @@ Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args) 
   }
   const auto chunk_at = [&](std::int64_t index) {
     const std::int64_t start = index * staging.chunk;
-    return Chunk{start, std::min(staging.chunk, args.count - start), static_cast<int>(index % 2)};
+    return Chunk{start, std::min(staging.chunk, args.count - start), static_cast<int>(index % staging_sets)};
   };
   const std::int64_t chunks = (args.count + staging.chunk - 1) / staging.chunk;
-  std::array<Messages, 2> messages = {Messages(call), Messages(call)};
-  if (chunks > 0) post(messages[0], place, staging, args, chunk_at(0));
-  for (std::int64_t c = 0; c < chunks; ++c) {
-    if (c + 1 < chunks) post(messages[(c + 1) % 2], place, staging, args, chunk_at(c + 1));
-    while (!messages[c % 2].complete()) co_await pause;
+  std::array<Messages, staging_sets> messages = {Messages(call), Messages(call), Messages(call),
+                                                 Messages(call)};
+  for (std::int64_t c = 0, next = 0; c < chunks; ++c) {
+    for (; next < std::min(c + staging_sets, chunks); ++next) {
+      post(messages[next % staging_sets], place, staging, args, chunk_at(next));
+    }
+    while (!messages[c % staging_sets].complete()) co_await pause;
     sum(place, staging, args, chunk_at(c));
   }
 }

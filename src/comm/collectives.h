@@ -11,16 +11,25 @@
 
 namespace octet::comm {
 
-/// Memory in which parts arrive before they are summed, in two sets, so that the messages of one chunk travel
-/// while the one before is summed. One per queue, reserved once.
+/// Chunks under way at a time. A long message waits for a word from its receiver before it travels, and over
+/// a slow link that word waits behind other messages: with two there are gaps, with four the link is never
+/// idle.
+inline constexpr int staging_sets = 4;
+
+/// Memory in which parts arrive before they are summed, in several sets, so that the messages of some chunks
+/// travel while the one before is summed. One per queue, reserved once.
 struct Staging {
   std::int64_t chunk = 0;        ///< fp32 elements of one part
-  std::byte* arrive = nullptr;   ///< [2, size, arrive_bytes]
-  std::byte* leave = nullptr;    ///< [2, size, leave_bytes]
+  std::byte* arrive = nullptr;   ///< [sets, size, arrive_bytes]
+  std::byte* leave = nullptr;    ///< [sets, size, leave_bytes]
   std::size_t arrive_bytes = 0;  ///< chunk as fp32
   std::size_t leave_bytes = 0;   ///< chunk in the widest encoded format
   int size = 0;
 
+  std::size_t bytes() const {
+    return static_cast<std::size_t>(staging_sets) * static_cast<std::size_t>(size) *
+           (arrive_bytes + leave_bytes);
+  }
   std::byte* arriving(int set, int rank) const { return arrive + (set * size + rank) * arrive_bytes; }
   std::byte* leaving(int set, int rank) const { return leave + (set * size + rank) * leave_bytes; }
 };

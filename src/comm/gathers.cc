@@ -11,9 +11,9 @@ namespace {
 
 // Slices that cross nodes and are handed on there travel in pieces of this size, so that both happen at once.
 constexpr std::int64_t handed_on_bytes = std::int64_t{1} << 20;
-// Others in larger ones, of which two are under way at a time: a transport that is given gigabytes at once
+// Others in larger ones, of which some are under way at a time: a transport that is given gigabytes at once
 // shares itself out among all of them, and none is through before the last.
-constexpr std::int64_t direct_bytes = std::int64_t{1} << 24;
+constexpr std::int64_t direct_bytes = std::int64_t{1} << 22;
 
 std::size_t index(std::int64_t i) {
   return static_cast<std::size_t>(i);
@@ -28,21 +28,21 @@ class GatherByNode {
         me_(call.place().rank),
         node_(h_.node_of[index(me_)]),
         mates_(h_.mates(me_)),
-        first_{Messages(call), Messages(call)},
-        second_{Messages(call), Messages(call)} {
+        first_{Messages(call), Messages(call), Messages(call), Messages(call)},
+        second_{Messages(call), Messages(call), Messages(call), Messages(call)} {
     for (const int rank : h_.charges(me_)) {
       if (rank != me_) charges_.push_back(rank);
     }
   }
 
   bool through(std::int64_t piece, bool handed_on) {
-    return (handed_on ? second_ : first_)[index(piece % 2)].complete();
+    return (handed_on ? second_ : first_)[index(piece % staging_sets)].complete();
   }
 
   /// part(rank) is where a rank's part of this piece lies, and goes.
   template <typename Part>
   void post_first(std::int64_t piece, std::size_t bytes, Part part) {
-    Messages& messages = first_[index(piece % 2)];
+    Messages& messages = first_[index(piece % staging_sets)];
     for_mates([&](int mate) { messages.receive(mate, part(mate), bytes); });
     for (const int rank : charges_) messages.receive(rank, part(rank), bytes);
     for_mates([&](int mate) { messages.send(mate, part(me_), bytes); });
@@ -54,7 +54,7 @@ class GatherByNode {
 
   template <typename Part>
   void post_second(std::int64_t piece, std::size_t bytes, Part part) {
-    Messages& messages = second_[index(piece % 2)];
+    Messages& messages = second_[index(piece % staging_sets)];
     for_mates([&](int mate) {
       for (const int rank : h_.charges(mate)) {
         if (rank != mate) messages.receive(mate, part(rank), bytes);
@@ -79,8 +79,8 @@ class GatherByNode {
   int node_;
   const std::vector<int>& mates_;
   std::vector<int> charges_;  // on other nodes
-  std::array<Messages, 2> first_;
-  std::array<Messages, 2> second_;
+  std::array<Messages, staging_sets> first_;
+  std::array<Messages, staging_sets> second_;
 };
 
 }  // namespace
@@ -95,9 +95,10 @@ Steps all_gather_steps(Call& call, const Hierarchy& hierarchy, AllGatherArgs arg
   const auto part = [&](std::int64_t p) {
     return [&, p](int rank) { return static_cast<std::byte*>(args.buffer) + rank * args.bytes + p * piece; };
   };
-  if (pieces > 0) gather.post_first(0, bytes(0), part(0));
-  for (std::int64_t p = 0; p < pieces; ++p) {
-    if (p + 1 < pieces) gather.post_first(p + 1, bytes(p + 1), part(p + 1));
+  for (std::int64_t p = 0, next = 0; p < pieces; ++p) {
+    for (; next < std::min(p + staging_sets, pieces); ++next) {
+      gather.post_first(next, bytes(next), part(next));
+    }
     while (!gather.through(p, false)) co_await pause;
     gather.post_second(p, bytes(p), part(p));
     while (!gather.through(p, true)) co_await pause;
@@ -121,7 +122,7 @@ Steps all_gather_values_steps(Call& call, Staging staging, const Hierarchy& hier
   const auto bytes = [&](std::int64_t p) { return wire_bytes(args.wire, length(p)); };
   const auto part = [&](std::int64_t p) {
     return [&, p](int rank) {
-      const int set = static_cast<int>(p % 2);
+      const int set = static_cast<int>(p % staging_sets);
       return rank == place.rank ? staging.leaving(set, rank) : staging.arriving(set, rank);
     };
   };
@@ -141,9 +142,8 @@ Steps all_gather_values_steps(Call& call, Staging staging, const Hierarchy& hier
                    .adds_residual = false});
     gather.post_first(p, bytes(p), part(p));
   };
-  if (pieces > 0) begin(0);
-  for (std::int64_t p = 0; p < pieces; ++p) {
-    if (p + 1 < pieces) begin(p + 1);
+  for (std::int64_t p = 0, next = 0; p < pieces; ++p) {
+    for (; next < std::min(p + staging_sets, pieces); ++next) begin(next);
     while (!gather.through(p, false)) co_await pause;
     gather.post_second(p, bytes(p), part(p));
     while (!gather.through(p, true)) co_await pause;

@@ -119,14 +119,16 @@ Steps ordered_reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArg
   check(room > 0, "the staging memory holds an element of every addend");
   const auto chunk_at = [&](std::int64_t index) {
     const std::int64_t start = index * room;
-    return Chunk{start, std::min(room, args.count - start), static_cast<int>(index % 2)};
+    return Chunk{start, std::min(room, args.count - start), static_cast<int>(index % staging_sets)};
   };
   const std::int64_t chunks = (args.count + room - 1) / room;
-  std::array<Messages, 2> messages = {Messages(call), Messages(call)};
-  if (chunks > 0) post(messages[0], place, staging, args, chunk_at(0));
-  for (std::int64_t c = 0; c < chunks; ++c) {
-    if (c + 1 < chunks) post(messages[(c + 1) % 2], place, staging, args, chunk_at(c + 1));
-    while (!messages[c % 2].complete()) co_await pause;
+  std::array<Messages, staging_sets> messages = {Messages(call), Messages(call), Messages(call),
+                                                 Messages(call)};
+  for (std::int64_t c = 0, next = 0; c < chunks; ++c) {
+    for (; next < std::min(c + staging_sets, chunks); ++next) {
+      post(messages[next % staging_sets], place, staging, args, chunk_at(next));
+    }
+    while (!messages[c % staging_sets].complete()) co_await pause;
     sum(place, staging, args, chunk_at(c));
   }
 }

@@ -21,14 +21,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Elements of all parts of one staging set together. The reduce queue's chunks stay near 1 MiB at four ranks,
-// so that a sum finds them in the cache; the gather queue stages only values that travel in a narrow format.
-constexpr std::int64_t reduce_elements = std::int64_t{1} << 20;
-constexpr std::int64_t gather_elements = std::int64_t{1} << 19;
+// Elements of all parts of one staging set together. The reduce queue's chunks stay near 512 KiB at four
+// ranks, so that a sum finds them in the cache; the gather queue stages only values that travel in a narrow
+// format.
+constexpr std::int64_t reduce_elements = std::int64_t{1} << 19;
+constexpr std::int64_t gather_elements = std::int64_t{1} << 18;
 // How long a rank that ends because of an error waits for collectives under way.
 constexpr auto patience_for_collectives = std::chrono::seconds(2);
 
-// Bytes of both staging sets of one queue.
+// Bytes of all staging sets of one queue.
 struct StagingBytes {
   std::size_t arrive_part;
   std::size_t leave_part;
@@ -40,7 +41,8 @@ StagingBytes staging_bytes_of(int size, std::int64_t elements) {
   const std::size_t arrive = static_cast<std::size_t>(chunk) * sizeof(float);
   const std::size_t leave =
       std::max({wire_bytes(Wire::bf16, chunk), wire_bytes(Wire::fp8, chunk), wire_bytes(Wire::int8, chunk)});
-  return {arrive, leave, 2 * static_cast<std::size_t>(size) * (arrive + leave)};
+  return {arrive, leave,
+          static_cast<std::size_t>(staging_sets) * static_cast<std::size_t>(size) * (arrive + leave)};
 }
 
 // [count] elements for each of `size` ranks fit an address space.
@@ -143,7 +145,7 @@ Staging RankCommunicator::reserve_staging(const char* name, std::int64_t element
                   .size = place_.size};
   staging.arrive = arena_.reserve_as<std::byte>(name, bytes.total);
   if (staging.arrive != nullptr) {
-    staging.leave = staging.arrive + 2 * static_cast<std::size_t>(place_.size) * bytes.arrive_part;
+    staging.leave = staging.arrive + static_cast<std::size_t>(staging_sets * place_.size) * bytes.arrive_part;
   }
   return staging;
 }

@@ -31,7 +31,7 @@ class ReduceByNode {
         charges_(h_.charges(me_)),
         inside_{Messages(call), Messages(call)},
         across_{Messages(call), Messages(call)} {
-    const auto total = 2 * index(staging.size) * (staging.arrive_bytes + staging.leave_bytes);
+    const auto total = staging.bytes();
     chunk_ = static_cast<std::int64_t>(total) / 2 / h_.worst_bytes / wire_block * wire_block;
     check(chunk_ >= wire_block, "staging holds a block for each part of a sum by nodes");
     for (int set = 0; set < 2; ++set)

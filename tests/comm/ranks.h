@@ -48,7 +48,7 @@ bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
 }
 
 /// Elements of one slice that reach every path: none, fewer than a block, odd, several chunks (the reduce
-/// queue's chunk is 2^20 elements over all ranks).
+/// queue's chunk is 2^19 elements over all ranks, and five are more than travel at a time).
 inline std::vector<std::int64_t> slice_sizes(int ranks) {
   return {0, 1, 3, 127, 1000, 4097, 2 * (1 << 20) / ranks + 129};
 }
