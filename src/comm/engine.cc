@@ -25,6 +25,7 @@ constexpr auto eager_in_flight = microseconds(1000);
 constexpr auto eager_idle = microseconds(100);
 constexpr auto shortest_nap_in_flight = microseconds(50);
 constexpr auto longest_nap_in_flight = microseconds(400);  // slow links: looking costs the cores of compute
+constexpr auto slowest_pace = microseconds(20000);  // a peer that computes for long says nothing of the link
 constexpr auto shortest_idle_nap = microseconds(100);
 constexpr auto longest_waiting_nap = microseconds(200);  // a collective waits for its data to be computed
 constexpr auto longest_idle_nap = microseconds(2000);
@@ -260,7 +261,9 @@ void Engine::serve_forever() {
       if (gather_ == nullptr) done_.notify_all();
     }
     if (worked || progress_ != before) {
-      last_progress = Clock::now();
+      const auto now = Clock::now();
+      if (in_flight_) pace_ += (std::min<Clock::duration>(now - last_progress, slowest_pace) - pace_) / 4;
+      last_progress = now;
     } else {
       rest(last_progress);
     }
@@ -270,15 +273,18 @@ void Engine::serve_forever() {
 
 void Engine::rest(Clock::time_point last_progress) {
   const auto quiet = Clock::now() - last_progress;
-  if (quiet < (in_flight_ ? eager_in_flight : eager_idle)) {
+  // Where messages to other nodes take longer than that, asking for the next at once only takes the core from
+  // compute. Inside a node it is a peer that still computes, and then its messages come at once.
+  const bool slow = place_.nodes > 1 && pace_ > eager_in_flight;
+  if (quiet < (in_flight_ && !slow ? eager_in_flight : eager_idle)) {
     sched_yield();
     return;
   }
   // The longer nothing happens, the longer the naps; whoever enqueues a collective ends them. What else
   // becomes possible (an event recorded elsewhere, a record after the last collective) is not announced, so
   // naps stay short.
-  auto nap = std::clamp(std::chrono::duration_cast<microseconds>(quiet) / 16, shortest_nap_in_flight,
-                        longest_nap_in_flight);
+  auto nap = std::clamp(std::chrono::duration_cast<microseconds>(slow ? std::max(quiet, pace_) : quiet) / 16,
+                        shortest_nap_in_flight, longest_nap_in_flight);
   if (!in_flight_) {
     transport_->progress();
     nap = std::clamp(std::chrono::duration_cast<microseconds>(quiet) / 16, shortest_idle_nap,

@@ -113,6 +113,7 @@ class Engine {
   std::optional<RollCall> roll_;
   std::int64_t progress_ = 0;
   bool in_flight_ = false;
+  std::chrono::steady_clock::duration pace_{};  ///< of messages lately: from one that is through to the next
 
   std::thread thread_;
 };
