@@ -19,10 +19,13 @@ constexpr std::size_t kStep = std::size_t{64} << 20;
 
 [[noreturn]] void fail(int code) {
   const char* folder = std::getenv("TMPDIR");
-  throw Error({.what = "a list that is too long for memory cannot be put on disk",
-               .found = std::strerror(code),
-               .where = folder ? folder : "/tmp",
-               .fix = "set TMPDIR to a folder with room on a disk, or stream the data (streaming: true)"});
+  throw Error(
+      {.what = "a list that is too long for memory cannot be put on disk",
+       .found = std::strerror(code),
+       .where = folder ? folder : "/tmp",
+       .fix =
+           "set TMPDIR to a folder with room on a disk (in /dev/shm it stays in memory), or stream the data "
+           "(streaming: true)"});
 }
 
 }  // namespace
