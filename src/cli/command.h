@@ -25,6 +25,11 @@ int probe_command(const Arguments& arguments);
 int inspect_command(const Arguments& arguments);
 int export_command(const Arguments& arguments);
 int generate_command(const Arguments& arguments);
+int plan_command(const Arguments& arguments);
+int lint_command(const Arguments& arguments);
+int verify_command(const Arguments& arguments);
+int gpu_info_command(const Arguments& arguments);
+int compare_command(const Arguments& arguments);
 int bench_command(const Arguments& arguments);
 int quickstart_command(const Arguments& arguments);
 

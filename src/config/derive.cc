@@ -61,6 +61,22 @@ Batch resolve_batch(const Config& config, std::int64_t world) {
   return batch;
 }
 
+std::vector<std::int64_t> possible_micro_batches(const Config& config, std::int64_t world) {
+  check(world >= 1 && config.global_batch_size.has_value(), "a step among ranks has a size");
+  const std::int64_t global = *config.global_batch_size;
+  if (global % world != 0) {
+    complain({.what = "global_batch_size does not divide among the ranks",
+              .expected = "a multiple of " + std::to_string(world),
+              .found = std::to_string(global),
+              .where = "global_batch_size"});
+  }
+  std::vector<std::int64_t> all;
+  for (std::int64_t d = 1; d <= global / world && d <= 1048576; ++d) {
+    if (global / world % d == 0) all.push_back(d);
+  }
+  return all;
+}
+
 std::int64_t warmup_steps(const Config& config, std::int64_t total) {
   if (config.warmup_steps >= 1) return static_cast<std::int64_t>(config.warmup_steps);
   const double ratio = config.warmup_steps > 0 ? config.warmup_steps : config.warmup_ratio;

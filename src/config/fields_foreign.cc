@@ -157,8 +157,6 @@ const RefusedKey kRefused[] = {
     {"eval_delay", kNumber, "0", "evaluations begin with the run"},
     {"eval_on_start", kBool, "false", "the first evaluation follows the first eval_steps"},
     {"restore_callback_states_from_checkpoint", kBool, "false", "there are no callbacks"},
-    {"auto_find_batch_size", kBool, "false",
-     "choosing the batch is not built; set per_device_train_batch_size"},
 };
 
 }  // namespace

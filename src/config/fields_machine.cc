@@ -111,9 +111,11 @@ void add_sharding(Table& t) {
 void add_memory(Table& t) {
   t.group("Memory");
   t.used("recompute", &Config::recompute_requested,
-         "Activations that backward computes again instead of keeping; null follows gradient_checkpointing.")
-      .one_of({"none", "full", "auto"})
-      .refuse("auto", "choosing the level is not built; use none or full");
+         "What backward computes again instead of keeping it: nothing; norms: outputs of norms and of the "
+         "gated "
+         "activation; qkv: queries, keys and values too; full: all of a block but its input; auto: the least "
+         "that makes the run fit the device's memory. Null follows gradient_checkpointing.")
+      .one_of({"none", "norms", "qkv", "full", "auto"});
   t.used("gradient_checkpointing", &Config::gradient_checkpointing, "true means recompute: full.");
   t.used("disable_gradient_checkpointing", &Config::disable_gradient_checkpointing,
          "true means recompute: none.");

@@ -12,6 +12,10 @@ void add_batch(Table& t) {
          "Samples of one micro-batch on one rank.")
       .range(1, 1048576)
       .decides_numbers();
+  t.used("auto_find_batch_size", &Config::auto_find_batch_size,
+         "Take the micro-batch from the memory of the device instead of per_device_train_batch_size: the "
+         "fastest "
+         "that fits and divides global_batch_size, which must be given.");
   t.used("per_device_eval_batch_size", &Config::per_device_eval_batch_size,
          "Samples of one evaluation batch on one rank.")
       .range(1, 1048576);

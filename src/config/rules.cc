@@ -18,6 +18,7 @@ class Rules {
     precision();
     storage();
     strictness();
+    batch();
     schedule();
     output();
   }
@@ -225,6 +226,22 @@ class Rules {
            "since a narrow wire rounds what each rank sends", "fp32");
     refuse(c_.gather_dtype == "compute", "gather_dtype", c_.gather_dtype,
            "since a rank that is alone gathers nothing", "compute");
+    refuse(!c_.auto_find_batch_size, "auto_find_batch_size", "true",
+           "since bits depend on the size of a micro-batch", "false");
+  }
+
+  void batch() {
+    if (c_.auto_find_batch_size && !c_.global_batch_size) {
+      complain({.what = "'auto_find_batch_size: true' needs global_batch_size",
+                .expected = "a size of the optimizer step that does not depend on the device's memory",
+                .where = at("auto_find_batch_size"),
+                .fix = "set global_batch_size"});
+    }
+    if (c_.auto_find_batch_size && c_.gradient_accumulation_steps) {
+      complain({.what = "'auto_find_batch_size: true' and gradient_accumulation_steps exclude each other",
+                .where = both("auto_find_batch_size", "gradient_accumulation_steps"),
+                .fix = "remove gradient_accumulation_steps: it follows from the micro-batch that is found"});
+    }
   }
 
   void schedule() {

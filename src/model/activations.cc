@@ -55,22 +55,31 @@ SavedInput Transformer::Impl::reserve_input(Arena& arena, std::size_t block, Lin
                                             std::int64_t width) {
   SavedInput input;
   const std::int64_t tokens = options_.max_tokens;
+  ops::Matrix shared_values = scratch_.wide;
+  shared_values.cols = shared_values.ld = width;
   if (input_tensor(block, linear) == precision::Quantizer::kPlain) {
+    if (remakes_inputs() && linear != kOutput) {
+      input.values = shared_values;
+      return input;
+    }
     input.values = reserve_matrix(arena, "activations/linear inputs", tokens, width);
     return input;
   }
   // The FP8 copy is all that backward needs; where products read transposed copies, the weight gradient reads
   // that one alone, so that the other is shared.
   const bool transposed = quantizer_.transposes();
-  const bool shared = transposed && options_.recompute == Recompute::none && options_.training;
-  input.copy = reserve_copy(arena, "activations/FP8 inputs", tokens, width, !shared, transposed);
-  if (shared) input.copy.row = scratch_.x_row;
+  if (remakes_inputs()) {
+    input.copy = scratch_.x_copy;
+  } else {
+    const bool shared = transposed && options_.recompute == Recompute::none && options_.training;
+    input.copy = reserve_copy(arena, "activations/FP8 inputs", tokens, width, !shared, transposed);
+    if (shared) input.copy.row = scratch_.x_copy.row;
+  }
   if (linear == kOutput) {
     // Attention's backward pass reads its output itself.
     input.values = reserve_matrix(arena, "activations/attention", tokens, width);
   } else if (quantizer_.needs_values(input_tensor(block, linear))) {
-    input.values = scratch_.wide;
-    input.values.cols = input.values.ld = width;
+    input.values = shared_values;
   }
   return input;
 }
@@ -79,19 +88,23 @@ void Transformer::Impl::reserve_block(Arena& arena, std::size_t block) {
   BlockActivations& b = blocks_[block];
   const std::int64_t tokens = options_.max_tokens;
   const Architecture& a = architecture_;
-  const bool own = options_.training && options_.recompute == Recompute::none;
+  const bool own = options_.training && options_.recompute != Recompute::full;
   if (block > 0 && !own) b = blocks_[0];
   if (block == 0 || options_.training) {
     b.input = reserve_matrix(arena, "activations/block inputs", tokens, a.hidden);
   }
   if (block > 0 && !own) return;
   b.middle = reserve_matrix(arena, "activations/after attention", tokens, a.hidden);
-  b.qkv = reserve_matrix(arena, "activations/qkv", tokens, a.heads.qkv_width());
+  const bool own_qkv = block == 0 || !remakes_qkv();
+  b.qkv = own_qkv ? reserve_matrix(arena, "activations/qkv", tokens, a.heads.qkv_width()) : blocks_[0].qkv;
   b.gate_up = reserve_matrix(arena, "activations/gate and up", tokens, 2 * a.intermediate);
   const auto rows = static_cast<std::size_t>(tokens);
   b.input_rstd = arena.reserve_as<float>("activations/norms", rows);
   b.mlp_rstd = arena.reserve_as<float>("activations/norms", rows);
-  if (a.qk_norm && options_.training) {
+  if (a.qk_norm && options_.training && !own_qkv) {
+    b.raw_heads = blocks_[0].raw_heads;
+    b.head_rstd = blocks_[0].head_rstd;
+  } else if (a.qk_norm && options_.training) {
     const std::int64_t heads = a.heads.q_heads + a.heads.kv_heads;
     b.raw_heads = reserve_matrix(arena, "activations/heads", tokens, heads * a.heads.head_dim);
     b.head_rstd = arena.reserve_as<float>("activations/norms", rows * static_cast<std::size_t>(heads));
@@ -213,8 +226,9 @@ void Transformer::Impl::reserve_buffers(Arena& arena) {
   const std::int64_t wide = std::max({a.hidden, a.q_width(), a.intermediate});
   scratch_.delta = reserve_matrix(arena, "activations/scratch", tokens, a.hidden);
   scratch_.wide = reserve_matrix(arena, "activations/scratch", tokens, wide);
-  if (quantizer_.recipe().fp8() && quantizer_.transposes()) {
-    scratch_.x_row = reserve_copy(arena, "activations/FP8 scratch", tokens, wide, true, false).row;
+  if (quantizer_.recipe().fp8() && (quantizer_.transposes() || remakes_inputs())) {
+    scratch_.x_copy = reserve_copy(arena, "activations/FP8 scratch", tokens, wide, true,
+                                   quantizer_.transposes() && remakes_inputs());
   }
   blocks_.resize(static_cast<std::size_t>(last_block_ - first_block_));
   for (std::size_t block = 0; block < blocks_.size(); ++block) reserve_block(arena, block);

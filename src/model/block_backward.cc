@@ -17,6 +17,12 @@ void Transformer::Impl::backward_linear(Stream& stream, std::size_t block, Linea
   const ProfileLabel label(stream, kLinearNames[linear]);
   const auto weights = parameters.operands(kBlockMatrices, linear);
   check(weights.size() == d_operands.size(), "weights and output gradients are scaled alike");
+  const ops::Matrix& d_weight = gradients.gradients[kBlockMatrices][linear];
+  if (d_weight.data != nullptr) {
+    const bool first =
+        gradients.overwrite && layout_.groups[1].segments[kBlockMatrices].tensors[linear].gradient_by_product;
+    weight_gradient(stream, block, linear, d_operands, d_weight, first);
+  }
   const bool counts = audit_ != nullptr && d_operands.front().rows > 0;
   if (counts) audit_->count(ops::Product::dgrad, d_operands.front(), weights.front());
   for (std::size_t part = 0; part < weights.size(); ++part) {
@@ -25,12 +31,6 @@ void Transformer::Impl::backward_linear(Stream& stream, std::size_t block, Linea
                       .b = weights[part],
                       .d = d_input,
                       .accumulate = part > 0});
-  }
-  const ops::Matrix& d_weight = gradients.gradients[kBlockMatrices][linear];
-  if (d_weight.data != nullptr) {
-    const bool first =
-        gradients.overwrite && layout_.groups[1].segments[kBlockMatrices].tensors[linear].gradient_by_product;
-    weight_gradient(stream, block, linear, d_operands, d_weight, first);
   }
   float* const d_bias = vector_gradient(gradients, vectors_.bias[linear]);
   if (d_bias != nullptr) ops::bias_backward(stream, d_output, d_bias);
@@ -146,6 +146,35 @@ void Transformer::Impl::rotate_back(Stream& stream, std::size_t block, const Gro
                                      .workspace = scratch_.workspace});
 }
 
+void Transformer::Impl::remake(Stream& stream, std::size_t block, Remade what,
+                               const GroupParameters& parameters, const AttentionInput& attention) {
+  if (!remakes_inputs() || (what == Remade::qkv && !remakes_qkv())) return;
+  const ProfileLabel label(stream, "recompute");
+  const BlockActivations& b = blocks_[block];
+  const std::int64_t tokens = attention.documents.tokens;
+  const PassOptions pass{
+      .keep = true, .recompute = true, .readers = what == Remade::qkv ? Readers::forward : Readers::backward};
+  const auto norm = [&](Linear next, int weight, const ops::Matrix& x, float* rstd) {
+    forward_norm(stream, block, next, vector(parameters, weight), top(x, tokens), {}, {}, rstd, pass);
+  };
+  switch (what) {
+    case Remade::activation:
+      return activate(stream, block, tokens, pass);
+    case Remade::mlp_norm:
+      return norm(kGateUp, kMlpNorm, b.middle, b.mlp_rstd);
+    case Remade::qkv: {
+      const ops::Matrix qkv = top(b.qkv, tokens);
+      norm(kQkv, kInputNorm, b.input, b.input_rstd);
+      forward_linear(stream, block, kQkv, parameters, qkv);
+      return rotate(stream, block, parameters, qkv, attention.positions, pass);
+    }
+    case Remade::attended:
+      return prepare_attended(stream, block, tokens, pass);
+    case Remade::input_norm:
+      return norm(kQkv, kInputNorm, b.input, b.input_rstd);
+  }
+}
+
 void Transformer::Impl::backward_block(Stream& stream, std::size_t block, const GroupParameters& parameters,
                                        const GroupGradients& gradients, const AttentionInput& attention,
                                        std::int64_t next_block, const PassOptions& pass) {
@@ -159,6 +188,7 @@ void Transformer::Impl::backward_block(Stream& stream, std::size_t block, const 
   ops::Matrix d_wide = top(scratch_.wide, tokens);
 
   // MLP.
+  remake(stream, block, Remade::activation, parameters, attention);
   OutputGradient d_output = backward_output(stream, block, kDown, parameters, gradients, tokens, pass);
   d_wide.cols = d_wide.ld = architecture_.intermediate;
   backward_linear(stream, block, kDown, parameters, gradients, d_output.values, d_output.operands, d_wide);
@@ -170,6 +200,7 @@ void Transformer::Impl::backward_block(Stream& stream, std::size_t block, const 
                                           .quantize = fuse_gradient(here, kGateUp, pass)});
   std::vector<ops::Operand> d_operands =
       quantizer_.finish_parts(stream, gradient_tensor(block, kGateUp), gate_up, copy, pass.record);
+  remake(stream, block, Remade::mlp_norm, parameters, attention);
   backward_linear(stream, block, kGateUp, parameters, gradients, gate_up, d_operands, d_normed);
   reduce(stream, d_normed);
   backward_norm(stream, {.dy = d_normed,
@@ -181,6 +212,8 @@ void Transformer::Impl::backward_block(Stream& stream, std::size_t block, const 
                          .into = fuse_stream_gradient(here, kOutput, pass)});
 
   // Attention.
+  remake(stream, block, Remade::qkv, parameters, attention);
+  remake(stream, block, Remade::attended, parameters, attention);
   d_output = backward_output(stream, block, kOutput, parameters, gradients, tokens, pass);
   d_wide.cols = d_wide.ld = architecture_.q_width();
   backward_linear(stream, block, kOutput, parameters, gradients, d_output.values, d_output.operands, d_wide);
@@ -199,6 +232,7 @@ void Transformer::Impl::backward_block(Stream& stream, std::size_t block, const 
   rotate_back(stream, block, parameters, gradients, attention.positions, d_qkv,
               fuse_gradient(here, kQkv, pass));
   d_operands = quantizer_.finish_parts(stream, gradient_tensor(block, kQkv), d_qkv, copy, pass.record);
+  remake(stream, block, Remade::input_norm, parameters, attention);
   backward_linear(stream, block, kQkv, parameters, gradients, d_qkv, d_operands, d_normed);
   reduce(stream, d_normed);
   backward_norm(stream, {.dy = d_normed,

@@ -7,10 +7,23 @@
 
 namespace octet::model {
 
+precision::Fp8Copy Transformer::Impl::copy_for(const SavedInput& saved, const PassOptions& pass) const {
+  if (saved.copy.transposed == nullptr || pass.readers == Readers::all) return saved.copy;
+  return pass.readers == Readers::forward ? precision::Fp8Copy{.row = saved.copy.row}
+                                          : precision::Fp8Copy{.transposed = saved.copy.transposed};
+}
+
+// Products check that an operand has data, although those that read a transposed copy read it alone.
+ops::Operand Transformer::Impl::with_row(ops::Operand operand, const SavedInput& saved) const {
+  if (operand.data == nullptr) operand.data = saved.copy.row;
+  return operand;
+}
+
 void Transformer::Impl::forward_norm(Stream& stream, std::size_t block, Linear next, const float* weight,
                                      const ops::ConstMatrix& residual, const ops::ConstMatrix& delta,
                                      const ops::Matrix& sum, float* rstd, const PassOptions& pass) {
   SavedInput& saved = blocks_[block].inputs[next];
+  const precision::Fp8Copy copy = copy_for(saved, pass);
   const std::int64_t tensor = input_tensor(block, next);
   const ops::Matrix out = top(saved.values, residual.rows);
   ops::rms_norm(stream, {.residual = residual,
@@ -21,10 +34,10 @@ void Transformer::Impl::forward_norm(Stream& stream, std::size_t block, Linear n
                          .one_plus_weight = architecture_.one_plus_weight,
                          .out = out,
                          .rstd = rstd,
-                         .quantize = quantizer_.fuse(tensor, saved.copy, pass.record)});
+                         .quantize = quantizer_.fuse(tensor, copy, pass.record)});
   ops::ConstMatrix x = out;
   x.cols = x.ld = architecture_.hidden;
-  saved.operand = quantizer_.finish(stream, tensor, x, saved.copy);
+  saved.operand = with_row(quantizer_.finish(stream, tensor, x, copy), saved);
 }
 
 void Transformer::Impl::rotate(Stream& stream, std::size_t block, const GroupParameters& parameters,
@@ -129,6 +142,29 @@ void Transformer::Impl::attend(Stream& stream, std::size_t block, const Attentio
                           .workspace = scratch_.workspace});
 }
 
+void Transformer::Impl::prepare_attended(Stream& stream, std::size_t block, std::int64_t tokens,
+                                         const PassOptions& pass) {
+  SavedInput& attended = blocks_[block].inputs[kOutput];
+  attended.operand =
+      with_row(quantizer_.prepare(stream, input_tensor(block, kOutput), top(attended.values, tokens),
+                                  copy_for(attended, pass), pass.record),
+               attended);
+}
+
+void Transformer::Impl::activate(Stream& stream, std::size_t block, std::int64_t tokens,
+                                 const PassOptions& pass) {
+  SavedInput& activated = blocks_[block].inputs[kDown];
+  const precision::Fp8Copy copy = copy_for(activated, pass);
+  const std::int64_t down = input_tensor(block, kDown);
+  ops::Matrix values = top(activated.values, tokens);
+  ops::gated_activation(stream, {.gate_up = top(blocks_[block].gate_up, tokens),
+                                 .activation = architecture_.activation,
+                                 .out = values,
+                                 .quantize = quantizer_.fuse(down, copy, pass.record)});
+  values.cols = values.ld = architecture_.intermediate;
+  activated.operand = with_row(quantizer_.finish(stream, down, values, copy), activated);
+}
+
 void Transformer::Impl::forward_block(Stream& stream, std::size_t block, const GroupParameters& parameters,
                                       const ops::ConstMatrix& residual, const ops::ConstMatrix& delta,
                                       const AttentionInput& attention, const PassOptions& pass) {
@@ -142,23 +178,13 @@ void Transformer::Impl::forward_block(Stream& stream, std::size_t block, const G
   forward_linear(stream, block, kQkv, parameters, qkv);
   rotate(stream, block, parameters, qkv, attention.positions, pass);
   attend(stream, block, attention, pass);
-  SavedInput& attended = b.inputs[kOutput];
-  attended.operand = quantizer_.prepare(stream, input_tensor(block, kOutput), top(attended.values, tokens),
-                                        attended.copy, pass.record);
+  prepare_attended(stream, block, tokens, pass);
   forward_output(stream, block, kOutput, parameters, tokens);
 
   forward_norm(stream, block, kGateUp, vector(parameters, kMlpNorm), input, top(scratch_.delta, tokens),
                middle, b.mlp_rstd, pass);
   forward_linear(stream, block, kGateUp, parameters, gate_up);
-  SavedInput& activated = b.inputs[kDown];
-  const std::int64_t down = input_tensor(block, kDown);
-  ops::Matrix values = top(activated.values, tokens);
-  ops::gated_activation(stream, {.gate_up = gate_up,
-                                 .activation = architecture_.activation,
-                                 .out = values,
-                                 .quantize = quantizer_.fuse(down, activated.copy, pass.record)});
-  values.cols = values.ld = architecture_.intermediate;
-  activated.operand = quantizer_.finish(stream, down, values, activated.copy);
+  activate(stream, block, tokens, pass);
   // Backward reads the MLP's output only for the norm of it.
   if (pass.recompute && !architecture_.sublayer_norms) return;
   forward_output(stream, block, kDown, parameters, tokens);

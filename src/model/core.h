@@ -56,18 +56,18 @@ struct BlockActivations {
 /// Buffers that one block after the other uses.
 struct Scratch {
   ops::Matrix delta;  ///< [tokens, hidden]: what a sublayer adds to the stream; gradient of a norm's output
-  ops::Matrix gradient;           ///< [tokens, hidden]: gradient of the residual stream
-  ops::Matrix wide;               ///< [tokens, max(hidden, q_width, intermediate)]
-  ops::Matrix d_added;            ///< [tokens, hidden]: gradient of a sublayer's output before its norm
-  ops::Matrix d_qkv;              ///< [tokens, qkv_width]
-  std::uint8_t* x_row = nullptr;  ///< FP8 rows of a linear input that only its transposed copy outlives
-  precision::Fp8Copy d_copy;      ///< FP8 copy of one output gradient
-  ops::Matrix final_stream;       ///< [tokens, hidden]: input of the last norm
-  ops::Matrix final_norm;         ///< [tokens, hidden]: its output, then its output's gradient
-  float* final_rstd = nullptr;    ///< [tokens]
-  ops::Matrix label_hidden;       ///< [labels, hidden], then its gradient
-  ops::Matrix logits;             ///< [chunk, vocabulary]
-  float* row_loss = nullptr;      ///< [chunk]
+  ops::Matrix gradient;         ///< [tokens, hidden]: gradient of the residual stream
+  ops::Matrix wide;             ///< [tokens, max(hidden, q_width, intermediate)]
+  ops::Matrix d_added;          ///< [tokens, hidden]: gradient of a sublayer's output before its norm
+  ops::Matrix d_qkv;            ///< [tokens, qkv_width]
+  precision::Fp8Copy x_copy;    ///< FP8 copies of the linear input at hand, where they are not kept
+  precision::Fp8Copy d_copy;    ///< FP8 copy of one output gradient
+  ops::Matrix final_stream;     ///< [tokens, hidden]: input of the last norm
+  ops::Matrix final_norm;       ///< [tokens, hidden]: its output, then its output's gradient
+  float* final_rstd = nullptr;  ///< [tokens]
+  ops::Matrix label_hidden;     ///< [labels, hidden], then its gradient
+  ops::Matrix logits;           ///< [chunk, vocabulary]
+  float* row_loss = nullptr;    ///< [chunk]
   ops::Workspace workspace;
 };
 
@@ -85,11 +85,15 @@ struct AttentionInput {
   KvCache* cache = nullptr;
 };
 
+/// Which products read the operands that a pass makes of linear inputs.
+enum class Readers { all, forward, backward };
+
 /// What a pass through the blocks does.
 struct PassOptions {
   bool record = false;     ///< amaxes enter the histories
   bool keep = false;       ///< for a backward pass
   bool recompute = false;  ///< a forward pass inside backward: the input of the block is there already
+  Readers readers = Readers::all;
 };
 
 class Transformer::Impl {
@@ -120,6 +124,12 @@ class Transformer::Impl {
   void make_rope_tables(Arena& arena);
   ops::Matrix reserve_matrix(Arena& arena, const char* name, std::int64_t rows, std::int64_t cols) const;
   void plan_audit();
+  /// True when linear inputs are made again in backward, where they are read, in buffers that all share.
+  bool remakes_inputs() const {
+    return options_.training &&
+           (options_.recompute == Recompute::norms || options_.recompute == Recompute::qkv);
+  }
+  bool remakes_qkv() const { return options_.training && options_.recompute == Recompute::qkv; }
 
   // block_forward.cc
   /// The stream before the block is `residual` + `delta` (delta may have no data). Leaves what the MLP adds
@@ -138,6 +148,13 @@ class Transformer::Impl {
   /// their own: each makes its columns of `out`.
   void forward_linear(Stream& stream, std::size_t block, Linear linear, const GroupParameters& parameters,
                       const ops::Matrix& out);
+  /// The copies of a linear input that the readers of this pass need.
+  precision::Fp8Copy copy_for(const SavedInput& saved, const PassOptions& pass) const;
+  ops::Operand with_row(ops::Operand operand, const SavedInput& saved) const;
+  /// The gated activation of the block's gate_up, as the input of its last linear layer.
+  void activate(Stream& stream, std::size_t block, std::int64_t tokens, const PassOptions& pass);
+  /// The operand of attention's output.
+  void prepare_attended(Stream& stream, std::size_t block, std::int64_t tokens, const PassOptions& pass);
   /// The product of a sublayer's last linear layer; what is added to the stream ends in scratch_.delta.
   void forward_output(Stream& stream, std::size_t block, Linear linear, const GroupParameters& parameters,
                       std::int64_t tokens);
@@ -148,7 +165,13 @@ class Transformer::Impl {
   void backward_block(Stream& stream, std::size_t block, const GroupParameters& parameters,
                       const GroupGradients& gradients, const AttentionInput& attention,
                       std::int64_t next_block, const PassOptions& pass);
-  /// Gradients of one linear layer: of its weight and bias, and of its input into `d_input`.
+  /// Inputs of linear layers once more, before backward reads them; nothing when they were kept. The first
+  /// norm's for qkv is made twice, because the gradient of attention's output takes its place in between.
+  enum class Remade { activation, mlp_norm, qkv, attended, input_norm };
+  void remake(Stream& stream, std::size_t block, Remade what, const GroupParameters& parameters,
+              const AttentionInput& attention);
+  /// Gradients of one linear layer: of its weight and bias, and of its input into `d_input`, which may lie
+  /// where the layer's input does.
   void backward_linear(Stream& stream, std::size_t block, Linear linear, const GroupParameters& parameters,
                        const GroupGradients& gradients, const ops::ConstMatrix& d_output,
                        std::span<const ops::Operand> d_operands, const ops::Matrix& d_input);

@@ -244,7 +244,9 @@ void Transformer::Impl::train(ParameterSource& source, Stream& stream, const Mic
   check_batch(batch);
   const std::int64_t tokens = batch.documents.tokens;
   const AttentionInput attention{.positions = batch.positions, .documents = batch.documents};
-  const PassOptions pass{.record = true, .keep = true};
+  // What backward makes again needs no operands for it yet.
+  const bool kept = options_.recompute == Recompute::none;
+  const PassOptions pass{.record = true, .keep = true, .readers = kept ? Readers::all : Readers::forward};
   embed(source, stream, batch.ids, tokens);
   forward_blocks(source, stream, tokens, attention, pass);
   forward_head(source, stream, batch, true, loss_sum, logits, pass);
@@ -269,7 +271,7 @@ void Transformer::Impl::evaluate(ParameterSource& source, Stream& stream, const 
   const std::int64_t tokens = batch.documents.tokens;
   const AttentionInput attention{.positions = batch.positions, .documents = batch.documents};
   embed(source, stream, batch.ids, tokens);
-  forward_blocks(source, stream, tokens, attention, {});
+  forward_blocks(source, stream, tokens, attention, {.readers = Readers::forward});
   forward_head(source, stream, batch, false, loss_sum, logits, {});
 }
 
@@ -283,7 +285,7 @@ void Transformer::Impl::decode(ParameterSource& source, Stream& stream, const De
                                  .slots = batch.slots,
                                  .cache = &cache};
   embed(source, stream, batch.ids, batch.tokens);
-  forward_blocks(source, stream, batch.tokens, attention, {});
+  forward_blocks(source, stream, batch.tokens, attention, {.readers = Readers::forward});
 
   const int head_group = layout_.head_group(), table_group = layout_.embedding_group();
   const bool tied = architecture_.tied;

@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "cuda/scratch.h"
 #include "dispatch.h"
 
 namespace octet::ops {
@@ -16,8 +17,6 @@ namespace cuda {
 void attention(Stream& stream, const AttentionArgs& args);
 void attention_backward(Stream& stream, const AttentionBackwardArgs& args);
 void cached_attention(Stream& stream, const CachedAttentionArgs& args);
-std::size_t attention_workspace(const Heads& heads, DType dtype, std::int64_t tokens,
-                                std::int64_t max_length);
 }  // namespace cuda
 
 namespace {
@@ -95,12 +94,7 @@ std::size_t attention_workspace(const Device& device, const Heads& heads, DType 
                                 std::int64_t max_length) {
   check_heads(heads);
   check(tokens >= 0 && max_length >= 0, "attention: there are no negative lengths");
-#ifdef OCTET_HAVE_CUDA
-  if (device.kind() == DeviceKind::cuda) return cuda::attention_workspace(heads, dtype, tokens, max_length);
-#else
-  static_cast<void>(dtype);
-  if (device.kind() == DeviceKind::cuda) throw_no_cuda("attention");
-#endif
+  if (device.stands_for() == DeviceKind::cuda) return cuda::attention_workspace(heads, dtype, tokens);
   return cpu::attention_workspace(heads, max_length < tokens ? max_length : tokens);
 }
 

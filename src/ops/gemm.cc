@@ -2,6 +2,7 @@
 
 #include <atomic>
 
+#include "cuda/scratch.h"
 #include "dispatch.h"
 
 namespace octet::ops {
@@ -12,7 +13,6 @@ std::size_t gemm_workspace(const GemmArgs& args);
 }  // namespace cpu
 namespace cuda {
 void gemm(Stream& stream, const GemmArgs& args);
-std::size_t gemm_workspace(const GemmArgs& args);
 bool gemm_multiplies_fp8(const GemmArgs& args);
 }  // namespace cuda
 
@@ -65,16 +65,12 @@ void gemm(Stream& stream, const GemmArgs& args) {
 
 std::size_t gemm_workspace(const Device& device, const GemmArgs& args) {
   check_shapes(args);
-#ifdef OCTET_HAVE_CUDA
-  if (device.kind() == DeviceKind::cuda) return cuda::gemm_workspace(args);
-#else
-  if (device.kind() == DeviceKind::cuda) throw_no_cuda("gemm");
-#endif
+  if (device.stands_for() == DeviceKind::cuda) return cuda::gemm_workspace(args);
   return cpu::gemm_workspace(args);
 }
 
 bool gemm_needs_transposed_fp8(const Device& device) {
-  return device.kind() == DeviceKind::cuda;
+  return device.stands_for() == DeviceKind::cuda;
 }
 
 bool gemm_multiplies_fp8(const Device& device, const GemmArgs& args) {

@@ -20,6 +20,7 @@
 #include "octet/model/shapes.h"
 #include "octet/report/throughput.h"
 #include "octet/train/engine.h"
+#include "octet/train/fit.h"
 
 namespace octet::train {
 namespace {
@@ -143,15 +144,16 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
   config::Batch batch;
   std::unique_ptr<Engine> engine;
   BenchResult result;
+  EngineOptions how;
   communicator.together([&] {
     const model::Architecture architecture = model::find_shape(options.model);
     batch = config::resolve_batch(config, communicator.size());
     shape.rows = batch.micro, shape.vocabulary = architecture.vocabulary;
-    EngineOptions how =
-        engine_options(config, architecture, shape.rows * shape.length, shape.length, shape.rows);
+    how = engine_options(config, architecture, shape.rows * shape.length, shape.length, shape.rows);
     how.max_micro_batches = static_cast<int>(batch.accumulation);
-    engine = std::make_unique<Engine>(session.device(), communicator, how);
   });
+  how = with_level(how, config, communicator, session.device());
+  communicator.together([&] { engine = std::make_unique<Engine>(session.device(), communicator, how); });
   engine->initialise(static_cast<std::uint64_t>(config.seed));
   engine->store().synchronize(engine->compute());
   result.setup_seconds = seconds_since(start);
@@ -203,6 +205,7 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
   for (const comm::Traffic& kind : communicator.take_traffic()) {
     result.comm_bytes += static_cast<double>(kind.bytes_sent) / static_cast<double>(options.steps);
   }
+  result.recompute = plan::name_of(how.transformer.recompute);
   result.parameters = engine->store().layout().parameter_count();
   result.tokens = shape.rows * shape.length * batch.accumulation * batch.world;
   result.median_seconds = median(seconds);

@@ -61,6 +61,13 @@ std::int64_t count_labels(const data::HostBatch& batch) {
   return std::ranges::count_if(batch.targets, [](std::int32_t target) { return target >= 0; });
 }
 
+// The configuration has checked the name; auto is decided by whoever knows the memory.
+model::Recompute recompute_of(const std::string& level) {
+  if (level == "norms") return model::Recompute::norms;
+  if (level == "qkv") return model::Recompute::qkv;
+  return level == "full" ? model::Recompute::full : model::Recompute::none;
+}
+
 // The configuration has checked the name.
 comm::Wire wire_of(const std::string& dtype) {
   if (dtype == "bf16") return comm::Wire::bf16;
@@ -119,8 +126,7 @@ EngineOptions engine_options(const config::Config& config, const model::Architec
   options.transformer.max_tokens = max_tokens;
   options.transformer.max_length = max_length;
   options.transformer.gradient_dtype = options.store.storage.gradients;
-  options.transformer.recompute =
-      config.recompute() == "full" ? model::Recompute::full : model::Recompute::none;
+  options.transformer.recompute = recompute_of(config.recompute());
   options.max_documents = max_documents;
   return options;
 }

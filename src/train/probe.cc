@@ -10,6 +10,7 @@
 #include "octet/checkpoint/safetensors_writer.h"
 #include "octet/optim/schedule.h"
 #include "octet/train/engine.h"
+#include "octet/train/fit.h"
 #include "octet/train/model_folder.h"
 
 namespace octet::train {
@@ -304,11 +305,10 @@ void probe(Session& session, const config::Resolved& resolved, const ProbeOption
   const std::int64_t documents = batches.document.empty() ? block.end - block.begin : tokens;
   std::unique_ptr<Engine> engine;
   Collected result;
-  communicator.together([&] {
-    engine =
-        std::make_unique<Engine>(session.device(), communicator,
-                                 engine_options(config, architecture, tokens, batches.length, documents));
-  });
+  const EngineOptions how =
+      with_level(engine_options(config, architecture, tokens, batches.length, documents), config,
+                 communicator, session.device());
+  communicator.together([&] { engine = std::make_unique<Engine>(session.device(), communicator, how); });
   if (config.train_from_scratch) {
     engine->initialise(static_cast<std::uint64_t>(config.seed));
   } else {

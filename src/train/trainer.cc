@@ -26,6 +26,7 @@
 #include "octet/train/corpus.h"
 #include "octet/train/engine.h"
 #include "octet/train/final_model.h"
+#include "octet/train/fit.h"
 #include "octet/train/model_folder.h"
 #include "signals.h"
 #include "start.h"
@@ -61,6 +62,10 @@ class Run {
   void prepare();
   void prepare_model();
   void prepare_data();
+  /// Micro-batch and level of recomputation, where the configuration leaves them to the device's memory.
+  void choose_sizes();
+  EngineOptions engine_for(const plan::Choice& choice, const Feed::Shape& sample) const;
+  void warn_of_small_products() const;
   void prepare_schedule();
   void prepare_engine();
   void start_reporter();
@@ -84,6 +89,7 @@ class Run {
   model::Architecture architecture_;
   std::unique_ptr<data::TemplateEncoder> encoder_;
   config::Batch batch_;
+  model::Recompute recompute_ = model::Recompute::none;
   Corpus corpus_;
   std::unique_ptr<Feed> feed_;
   std::int64_t total_steps_ = 0;
@@ -126,12 +132,14 @@ void Run::prepare_model() {
                 " (it writes what the model's own chat template writes)");
     }
     require_fit(encoder_->tokenizer(), architecture_, config_.model_name_or_path);
-    batch_ = config::resolve_batch(config_, comm_.size());
+    if (!config_.auto_find_batch_size) batch_ = config::resolve_batch(config_, comm_.size());
+    recompute_ = engine_options(config_, architecture_, 1, 1, 1).transformer.recompute;
   });
 }
 
 void Run::prepare_data() {
   corpus_ = build_corpus(session_, config_, *encoder_);
+  if (config_.auto_find_batch_size || config_.recompute() == "auto") choose_sizes();
   feed_ = make_feed(session_, config_, batch_, *encoder_, corpus_);
 }
 
@@ -145,15 +153,60 @@ void Run::prepare_schedule() {
                              .arguments = config_.lr_scheduler_kwargs});
 }
 
-void Run::prepare_engine() {
-  const Feed::Shape training = feed_->shape();
+EngineOptions Run::engine_for(const plan::Choice& choice, const Feed::Shape& sample) const {
   const std::int64_t eval_batch = config_.per_device_eval_batch_size;
   EngineOptions options = engine_options(
       config_, architecture_,
-      std::max(training.tokens, eval_batch * corpus_.evaluation_items.longest(corpus_.evaluation)),
-      std::max(training.longest, longest_context(corpus_.evaluation, corpus_.evaluation_items)),
-      std::max(training.documents, eval_batch * corpus_.evaluation_items.most_documents()));
-  options.max_micro_batches = static_cast<int>(batch_.accumulation);
+      std::max(choice.micro * sample.tokens,
+               eval_batch * corpus_.evaluation_items.longest(corpus_.evaluation)),
+      std::max(sample.longest, longest_context(corpus_.evaluation, corpus_.evaluation_items)),
+      std::max(choice.micro * sample.documents, eval_batch * corpus_.evaluation_items.most_documents()));
+  options.transformer.recompute = choice.recompute;
+  config::Config chosen = config_;
+  chosen.per_device_train_batch_size = choice.micro;
+  options.max_micro_batches = static_cast<int>(config::resolve_batch(chosen, comm_.size()).accumulation);
+  return options;
+}
+
+void Run::choose_sizes() {
+  config::Batch one{.world = comm_.size(), .global = comm_.size()};
+  const Feed::Shape sample = make_feed(session_, config_, one, *encoder_, corpus_)->shape();
+  const std::size_t limit = memory_limit(comm_, session_.device());
+  comm_.together([&] {
+    Candidates candidates{.build = [&](const plan::Choice& choice) { return engine_for(choice, sample); },
+                          .micros = {batch_.micro},
+                          .levels = {recompute_},
+                          .length = sample.longest};
+    if (config_.recompute() == "auto") {
+      candidates.levels.assign(std::begin(plan::kLevels), std::end(plan::kLevels));
+    }
+    if (config_.auto_find_batch_size)
+      candidates.micros = config::possible_micro_batches(config_, comm_.size());
+    const plan::Choice choice = choose(candidates, comm_.place(), session_.device().kind(), limit);
+    recompute_ = choice.recompute;
+    config::Config chosen = config_;
+    chosen.per_device_train_batch_size = choice.micro;
+    batch_ = config::resolve_batch(chosen, comm_.size());
+    if (session_.prints()) {
+      log::info("what fits the device's memory: per_device_train_batch_size " + std::to_string(choice.micro) +
+                ", recompute " + plan::name_of(choice.recompute));
+    }
+  });
+}
+
+void Run::warn_of_small_products() const {
+  if (session_.device().kind() != DeviceKind::cuda) return;
+  const std::string warning =
+      plan::fp8_warning(plan::fp8_balance(work_of(engine_->options(), {}, config_.cutoff_len, 1)));
+  if (!warning.empty()) log::warn(warning);
+}
+
+void Run::prepare_engine() {
+  const Feed::Shape whole = feed_->shape();
+  const Feed::Shape sample{.tokens = whole.tokens / batch_.micro,
+                           .longest = whole.longest,
+                           .documents = whole.documents / batch_.micro};
+  const EngineOptions options = engine_for({batch_.micro, recompute_}, sample);
   comm_.together([&] { engine_ = std::make_unique<Engine>(session_.device(), comm_, options); });
   if (checkpoint_) {
     restore(*engine_, *checkpoint_);
@@ -250,6 +303,7 @@ void Run::prepare() {
     }
     log::info(show_example(feed_->shown(), *encoder_, false));
     log::info(engine_->audit().table());
+    warn_of_small_products();
     std::string memory = "memory of a rank: " + human_bytes(static_cast<double>(engine_->arena().bytes()));
     for (const MemoryRow& r : engine_->memory()) {
       memory += "\n  " + r.name + std::string(r.name.size() < 14 ? 14 - r.name.size() : 1, ' ') +

@@ -1,4 +1,5 @@
 #include "config/support.h"
+#include "octet/config/lint.h"
 
 namespace octet::config::test {
 namespace {
@@ -14,6 +15,39 @@ TEST(Rules, KeysThatExcludeEachOtherAreNamedWithTheirPlaces) {
   EXPECT_SAYS(refusal("recompute: full\ndisable_gradient_checkpointing: true"), "exclude each other");
   EXPECT_SAYS(refusal("neat_packing: true\npacking: false"), "forbids");
   EXPECT_SAYS(refusal("overwrite_output_dir: true\nresume_from_checkpoint: true"), "exclude each other");
+}
+
+TEST(Rules, AFoundMicroBatchNeedsAStepOfAGivenSize) {
+  EXPECT_SAYS(refusal("auto_find_batch_size: true"), "needs global_batch_size");
+  EXPECT_SAYS(refusal("auto_find_batch_size: true\nglobal_batch_size: 8\ngradient_accumulation_steps: 2"),
+              "exclude each other");
+  EXPECT_SAYS(refusal("auto_find_batch_size: true\nglobal_batch_size: 8\ndeterministic: strict"),
+              "exclude each other");
+  const Config c = read("auto_find_batch_size: true\nglobal_batch_size: 24").config;
+  EXPECT_EQ(possible_micro_batches(c, 2), (std::vector<std::int64_t>{1, 2, 3, 4, 6, 12}));
+  EXPECT_EQ(possible_micro_batches(c, 24), (std::vector<std::int64_t>{1}));
+  EXPECT_THROW(possible_micro_batches(c, 5), Error);
+}
+
+TEST(Doubts, AreSaidForWhatOneWouldRarelyMean) {
+  const auto said = [](const std::string& yaml, const std::string& part) {
+    for (const std::string& doubt : doubts(read(yaml))) {
+      if (says(doubt, part)) return true;
+    }
+    return false;
+  };
+  const std::string calm = "bf16: true\ntemplate: t\nmax_steps: 1000\nlogging_steps: 10\n";
+  EXPECT_EQ(doubts(read(calm)), Strings{});
+  EXPECT_TRUE(said(calm + "learning_rate: 0.001", "high for fine-tuning"));
+  EXPECT_FALSE(said(calm + "learning_rate: 0.001\ntrain_from_scratch: true", "high for fine-tuning"));
+  EXPECT_TRUE(said(calm + "learning_rate: 0", "nothing is learned"));
+  EXPECT_TRUE(said(calm + "max_grad_norm: 0", "not clipped"));
+  EXPECT_TRUE(said(calm + "num_train_epochs: 2", "max_steps wins"));
+  EXPECT_TRUE(said(calm + "val_size: 0.1", "never evaluated"));
+  EXPECT_TRUE(said(calm + "save_steps: 2000", "the only checkpoint"));
+  EXPECT_TRUE(said(calm + "save_steps: 10", "save_total_limit"));
+  EXPECT_TRUE(said(calm + "fp8: true\nfp8_amax_history_len: 1", "fp8_amax_history_len"));
+  EXPECT_TRUE(said("template: t", "computes in fp32"));
 }
 
 TEST(Rules, WhatIsForConversationsNeedsSft) {

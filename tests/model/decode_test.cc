@@ -1,4 +1,5 @@
 // Decoding with a KV cache against a forward pass over the whole documents.
+#include "octet/model/shapes.h"
 #include "support.h"
 
 namespace octet::model::testing {
@@ -116,7 +117,7 @@ TEST(Decode, LogitsWithoutRoomAndTooManyTokensAreRefused) {
 
 TEST(Plan, ADryDeviceReservesWhatACpuReserves) {
   const Architecture a = read_architecture(golden_folder("llama3"));
-  for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+  for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::qkv, Recompute::full}) {
     for (const precision::RecipeKind kind :
          {precision::RecipeKind::none, precision::RecipeKind::current, precision::RecipeKind::delayed}) {
       const TransformerOptions options{.max_tokens = 100, .max_length = 60, .recompute = recompute};
@@ -127,6 +128,72 @@ TEST(Plan, ADryDeviceReservesWhatACpuReserves) {
       EXPECT_GT(real.bytes(), 0u);
     }
   }
+}
+
+/// Bytes that one more block of Llama-3.1-8B's shape keeps for a token.
+double bytes_a_layer(Recompute level, const precision::Recipe& recipe, DeviceKind kind) {
+  constexpr std::int64_t kTokens = 4096;
+  Architecture a = find_shape("llama-3.1-8b");
+  std::size_t bytes[2] = {};
+  for (const int more : {0, 1}) {
+    a.layers = 4 + more;
+    a.blocks.resize(static_cast<std::size_t>(a.layers));
+    const std::unique_ptr<Device> dry = make_dry_device({.stands_for = kind});
+    Arena arena(*dry);
+    const Transformer core(a, recipe, arena,
+                           {.max_tokens = kTokens, .max_length = kTokens, .recompute = level});
+    for (const Reservation& r : arena.reservations()) {
+      if (r.name.starts_with("activations/")) bytes[more] += r.bytes;
+    }
+  }
+  return static_cast<double>(bytes[1] - bytes[0]) / kTokens;
+}
+
+// h is the hidden size; queries, keys and values are 1.5 h wide, the MLP 3.5 h. Beside the matrices there are
+// two numbers for norms and one for each head.
+TEST(Plan, LevelsOfRecomputationKeepWhatTheyShould) {
+  constexpr double h = 4096, norms = 2 * 4, heads = 32 * 4;
+  const precision::Recipe bf16{.compute = DType::bf16};
+  const precision::Recipe fp8{.kind = precision::RecipeKind::delayed, .compute = DType::bf16};
+  for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
+    EXPECT_EQ(bytes_a_layer(Recompute::none, bf16, kind), 34 * h + norms + heads);
+    EXPECT_EQ(bytes_a_layer(Recompute::norms, bf16, kind), 23 * h + norms + heads);
+    EXPECT_EQ(bytes_a_layer(Recompute::qkv, bf16, kind), 20 * h + norms + heads);
+    EXPECT_EQ(bytes_a_layer(Recompute::full, bf16, kind), 2 * h);
+    // Inputs of linear layers as one FP8 copy, which attention's output has beside its values.
+    EXPECT_EQ(bytes_a_layer(Recompute::none, fp8, kind), 29.5 * h + norms + heads);
+    EXPECT_EQ(bytes_a_layer(Recompute::norms, fp8, kind), 23 * h + norms + heads);
+    EXPECT_EQ(bytes_a_layer(Recompute::full, fp8, kind), 2 * h);
+  }
+}
+
+TEST(Plan, ADryDeviceHasTheMemoryItIsGiven) {
+  const Architecture a = find_shape("tiny");
+  const TransformerOptions options{.max_tokens = 512, .max_length = 512};
+  const std::unique_ptr<Device> endless = make_dry_device();
+  Arena all(*endless);
+  { const Transformer core(a, {}, all, options); }
+  const std::unique_ptr<Device> exact = make_dry_device({.memory = all.bytes()});
+  Arena enough(*exact);
+  { const Transformer core(a, {}, enough, options); }
+  EXPECT_EQ(exact->memory().free, 0u);
+  const std::unique_ptr<Device> small = make_dry_device({.memory = all.bytes() - 256});
+  Arena less(*small);
+  EXPECT_THROW(Transformer(a, {}, less, options), Error);
+}
+
+TEST(Plan, AGpuNeedsTransposedCopiesAndScratchOfItsLibraries) {
+  const Architecture a = find_shape("tiny");
+  const precision::Recipe fp8{.kind = precision::RecipeKind::delayed, .compute = DType::bf16};
+  std::map<std::string, std::size_t> rows[2];
+  for (const DeviceKind kind : {DeviceKind::cpu, DeviceKind::cuda}) {
+    const std::unique_ptr<Device> dry = make_dry_device({.stands_for = kind});
+    Arena arena(*dry);
+    const Transformer core(a, fp8, arena, {.max_tokens = 512, .max_length = 512});
+    for (const Reservation& r : arena.reservations()) rows[kind == DeviceKind::cuda][r.name] += r.bytes;
+  }
+  EXPECT_EQ(rows[1]["activations/FP8 gradients"], 2 * rows[0]["activations/FP8 gradients"]);
+  EXPECT_GT(rows[1]["workspace"], rows[0]["workspace"] + (std::size_t{32} << 20));
 }
 
 TEST(Plan, RecomputationKeepsOneBlockAndFp8HalvesLinearInputs) {

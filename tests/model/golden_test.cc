@@ -96,11 +96,14 @@ TEST_P(GoldenModel, RecomputationGivesTheSameBits) {
   for (const precision::Recipe& recipe :
        {kF32, kBf16, kCurrent, kDelayed, kCurrentInParts, kDelayedInParts}) {
     const RunResult kept = run(golden, batch, {.recipe = recipe});
-    const RunResult again = run(golden, batch, {.recipe = recipe, .recompute = Recompute::full});
-    EXPECT_EQ(kept.loss_sum, again.loss_sum);
-    EXPECT_TRUE(kept.logits == again.logits);
-    for (const auto& [name, gradient] : kept.gradients) {
-      EXPECT_TRUE(gradient == again.gradients.at(name)) << name;
+    for (const Recompute level : {Recompute::norms, Recompute::qkv, Recompute::full}) {
+      SCOPED_TRACE(static_cast<int>(level));
+      const RunResult again = run(golden, batch, {.recipe = recipe, .recompute = level});
+      EXPECT_EQ(kept.loss_sum, again.loss_sum);
+      EXPECT_TRUE(kept.logits == again.logits);
+      for (const auto& [name, gradient] : kept.gradients) {
+        EXPECT_TRUE(gradient == again.gradients.at(name)) << name;
+      }
     }
   }
 }
@@ -196,7 +199,7 @@ TEST(Fp8Core, DelayedScalingOfConstantDataBecomesCurrentScaling) {
   const HostBatch batch = read_batch(golden.file, "");
   const precision::Recipe recent{
       .kind = precision::RecipeKind::delayed, .history_length = 4, .most_recent = true};
-  for (const Recompute recompute : {Recompute::none, Recompute::full}) {
+  for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::qkv, Recompute::full}) {
     Machine machine(golden.architecture, batch, {.recipe = recent, .recompute = recompute});
     machine.source.load(golden.folder);
     const RunResult current = run(golden, batch, {.recipe = kCurrent});
@@ -222,17 +225,19 @@ TEST(Fp8Core, EvaluationAndRecomputationDoNotRecord) {
     precision::ScaleSet& scales = *machine.core.activation_scales();
     return machine.download({scales.amaxes(), DType::f32, 1, scales.count(), scales.count()});
   };
-  Machine machine(golden.architecture, batch, {.recipe = kDelayed, .recompute = Recompute::full});
-  machine.source.load(golden.folder);
-  machine.run(batch, false);
-  for (const float amax : amaxes(machine)) EXPECT_EQ(amax, 0.0f);
-  machine.run(batch, true);
-  const std::vector<float> recomputed = amaxes(machine);
-  for (const float amax : recomputed) EXPECT_GT(amax, 0.0f);
   Machine keeping(golden.architecture, batch, {.recipe = kDelayed});
   keeping.source.load(golden.folder);
   keeping.run(batch, true);
-  EXPECT_TRUE(recomputed == amaxes(keeping));
+  for (const Recompute level : {Recompute::norms, Recompute::qkv, Recompute::full}) {
+    Machine machine(golden.architecture, batch, {.recipe = kDelayed, .recompute = level});
+    machine.source.load(golden.folder);
+    machine.run(batch, false);
+    for (const float amax : amaxes(machine)) EXPECT_EQ(amax, 0.0f);
+    machine.run(batch, true);
+    const std::vector<float> recomputed = amaxes(machine);
+    for (const float amax : recomputed) EXPECT_GT(amax, 0.0f);
+    EXPECT_TRUE(recomputed == amaxes(keeping));
+  }
 }
 
 TEST(Fp8Core, TheAuditCountsEveryProductThatRan) {

@@ -173,6 +173,10 @@ std::unique_ptr<Communicator> make_communicator(Device& device);
 /// One rank without MPI, for tools and tests.
 std::unique_ptr<Communicator> make_self_communicator(Device& device);
 
+/// A rank at any place of a job that does not exist, for plans: collectives do nothing, and what is asked of
+/// the others is this rank's own answer. `device` is a dry one.
+std::unique_ptr<Communicator> make_dry_communicator(Device& device, const Place& place);
+
 /// Where this process stands, before any device exists: initialises MPI when a launcher started it.
 Place find_place();
 

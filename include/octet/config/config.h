@@ -61,6 +61,7 @@ struct Config {
   // Batch and optimisation
   std::string finetuning_type = "full";
   std::int64_t per_device_train_batch_size = 8;
+  bool auto_find_batch_size = false;
   std::int64_t per_device_eval_batch_size = 8;
   std::optional<std::int64_t> gradient_accumulation_steps;
   std::optional<std::int64_t> global_batch_size;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "octet/config/config.h"
 
@@ -18,6 +19,10 @@ struct Batch {
 /// Works out the accumulation from per_device_train_batch_size, gradient_accumulation_steps,
 /// global_batch_size and the world size. Throws Error when they do not agree, naming numbers that do.
 Batch resolve_batch(const Config& config, std::int64_t world);
+
+/// Micro-batches that global_batch_size divides into among `world` ranks, ascending. Throws Error when it does
+/// not divide among the ranks.
+std::vector<std::int64_t> possible_micro_batches(const Config& config, std::int64_t world);
 
 /// Warm-up steps of a run of `total` optimizer steps: warmup_steps when it is at least 1, else
 /// ceil(total x ratio) with warmup_steps below 1, or warmup_ratio, as ratio (as transformers does).

@@ -18,8 +18,8 @@ class Device;
 class Profile;
 class Stream;
 
-/// cpu and cuda compute; dry reserves and allocates nothing and runs nothing: building a trainer on it is
-/// the memory plan.
+/// cpu and cuda compute; dry allocates nothing and runs nothing: building a trainer on it is the memory plan
+/// of the kind that it stands for.
 enum class DeviceKind { cpu, cuda, dry };
 
 /// A point in a stream that other streams and the host can wait for. Re-recordable: a wait means the
@@ -69,6 +69,8 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
+  /// cpu or cuda: whose layouts and scratch sizes reservations have.
+  virtual DeviceKind stands_for() const { return kind(); }
   /// "CPU (Intel Xeon …, 2 threads)" or "GPU 0: NVIDIA H200 (139.8 GiB)".
   virtual std::string description() const = 0;
   virtual std::unique_ptr<Stream> make_stream(const StreamOptions& options) = 0;
@@ -104,8 +106,15 @@ struct CpuOptions {
   bool compute_worker = false;  ///< in_line streams become worker streams (for tests)
 };
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options = {});
-/// A device on which everything can be built and enqueued, and nothing happens.
-std::unique_ptr<Device> make_dry_device();
+/// What a dry device stands for.
+struct DryOptions {
+  DeviceKind stands_for = DeviceKind::cpu;
+  std::string name;        ///< for descriptions: "NVIDIA H200"; may be empty
+  std::size_t memory = 0;  ///< bytes that can be reserved; 0: without end
+};
+/// A device on which everything can be built and enqueued, and nothing happens. Reserving more than its
+/// memory throws as it does on the device it stands for.
+std::unique_ptr<Device> make_dry_device(const DryOptions& options = {});
 
 /// True when GPU `ordinal` of this machine can train: the program has its CUDA side, and there are a driver
 /// and a GPU recent enough (compute capability 9.0, for FP8). Otherwise `why_not` (if wanted) gets a sentence

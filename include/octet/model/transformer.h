@@ -11,9 +11,11 @@
 
 namespace octet::model {
 
-/// Which activations are kept from forward to backward. none: all of them. full: the input of each block; the
-/// rest of a block is computed again just before its backward pass. Both give the same bits.
-enum class Recompute { none, full };
+/// Which activations are kept from forward to backward; what is not is computed again where backward reads
+/// it. All give the same bits, and recomputation neither records nor rolls amaxes. none: all are kept. norms:
+/// not the outputs of norms and of the gated activation, and no FP8 copies of inputs. qkv: nor the rotated
+/// queries, keys and values (the first product of a block is made again). full: only the input of each block.
+enum class Recompute { none, norms, qkv, full };
 
 /// What the core is built for; all buffers are reserved for these sizes.
 struct TransformerOptions {

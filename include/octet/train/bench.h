@@ -39,6 +39,7 @@ struct BenchResult {
   double comm_seconds = 0, exposed_seconds = 0;  ///< of a step, this rank: messages under way, waited for
   double comm_bytes = 0;                         ///< of a step, sent by this rank
   std::string audit;                             ///< what ran in FP8
+  std::string recompute;                         ///< the level, also where the configuration says auto
   /// With `profile`: kinds of work, longest first, and what none of them took ("waiting and gaps").
   std::vector<BenchRow> profile;
 };

@@ -1,7 +1,10 @@
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <limits>
+#include <string>
 
+#include "octet/base/error.h"
 #include "octet/device/device.h"
 
 namespace octet {
@@ -26,8 +29,16 @@ class DryStream final : public Stream {
 
 class DryDevice final : public Device {
  public:
+  explicit DryDevice(const DryOptions& options) : options_(options) {
+    check(options.stands_for != DeviceKind::dry, "a dry device stands for one that computes");
+  }
+
   DeviceKind kind() const override { return DeviceKind::dry; }
-  std::string description() const override { return "dry device (plans memory, computes nothing)"; }
+  DeviceKind stands_for() const override { return options_.stands_for; }
+  std::string description() const override {
+    const std::string name = options_.name.empty() ? "memory" : "the memory of " + options_.name;
+    return "dry device (plans " + name + ", computes nothing)";
+  }
   std::unique_ptr<Stream> make_stream(const StreamOptions& options) override {
     return std::make_unique<DryStream>(*this, options.name);
   }
@@ -36,16 +47,22 @@ class DryDevice final : public Device {
   double seconds_between(const Event&, const Event&) override { return 0; }
   bool host_reaches_memory() const override { return true; }  // there is nothing behind its addresses
   MemoryInfo memory() const override {
-    constexpr auto all = std::numeric_limits<std::size_t>::max();
-    return {all, all};
+    const std::size_t all = options_.memory > 0 ? options_.memory : std::numeric_limits<std::size_t>::max();
+    return {all, all - std::min<std::size_t>(all, reserved_)};
   }
 
   void* allocate(std::size_t bytes) override {
-    const std::uintptr_t step = bytes / 256 * 256 + 256;
-    return reinterpret_cast<void*>(next_.fetch_add(step));
+    if (bytes > memory().free) {
+      throw Error({.what = "not enough memory",
+                   .expected = std::to_string(bytes) + " free bytes",
+                   .found = std::to_string(memory().free) + " free bytes",
+                   .where = description()});
+    }
+    reserved_ += bytes;
+    return address_of(bytes);
   }
-  void release(void*, std::size_t) noexcept override {}
-  void* allocate_host(std::size_t bytes) override { return allocate(bytes); }
+  void release(void*, std::size_t bytes) noexcept override { reserved_ -= bytes; }
+  void* allocate_host(std::size_t bytes) override { return address_of(bytes); }
   void release_host(void*, std::size_t) noexcept override {}
   void copy_to_device(Stream&, void*, const void*, std::size_t) override {}
   void copy_to_host(Stream&, void*, const void*, std::size_t) override {}
@@ -53,14 +70,21 @@ class DryDevice final : public Device {
   void zero(Stream&, void*, std::size_t) override {}
 
  private:
+  void* address_of(std::size_t bytes) {
+    const std::uintptr_t step = bytes / 256 * 256 + 256;
+    return reinterpret_cast<void*>(next_.fetch_add(step));
+  }
+
+  DryOptions options_;
+  std::atomic<std::size_t> reserved_{0};
   /// Addresses in the part of the address space that processes never get, so that a read of one faults.
   std::atomic<std::uintptr_t> next_{std::uintptr_t{1} << 56};
 };
 
 }  // namespace
 
-std::unique_ptr<Device> make_dry_device() {
-  return std::make_unique<DryDevice>();
+std::unique_ptr<Device> make_dry_device(const DryOptions& options) {
+  return std::make_unique<DryDevice>(options);
 }
 
 }  // namespace octet

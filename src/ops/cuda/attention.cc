@@ -6,6 +6,7 @@
 
 #include "cuda/attention_cudnn.h"
 #include "cuda/attention_kernels.h"
+#include "cuda/scratch.h"
 #include "octet/base/error.h"
 #include "octet/device/cuda.h"
 
@@ -14,18 +15,8 @@ namespace octet::ops::cuda {
 void attention(Stream& stream, const AttentionArgs& args);
 void attention_backward(Stream& stream, const AttentionBackwardArgs& args);
 void cached_attention(Stream& stream, const CachedAttentionArgs& args);
-std::size_t attention_workspace(const Heads& heads, DType dtype, std::int64_t tokens,
-                                std::int64_t max_length);
 
 namespace {
-
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + 255) / 256 * 256;
-}
-
-std::size_t delta_bytes(const Heads& heads, std::int64_t tokens) {
-  return aligned(static_cast<std::size_t>(heads.q_heads * tokens) * sizeof(float));
-}
 
 void check_head_dim(const Heads& heads) {
   if (heads.head_dim <= kMostHeadDim) return;
@@ -59,13 +50,6 @@ void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
 void cached_attention(Stream& stream, const CachedAttentionArgs& args) {
   check_head_dim(args.heads);
   own_cached_attention(octet::cuda::native(stream), args);
-}
-
-std::size_t attention_workspace(const Heads& heads, DType dtype, std::int64_t tokens,
-                                std::int64_t max_length) {
-  static_cast<void>(max_length);
-  const std::size_t own = delta_bytes(heads, tokens);
-  return dtype == DType::bf16 ? std::max(own, cudnn_attention_workspace(heads, tokens)) : own;
 }
 
 }  // namespace octet::ops::cuda

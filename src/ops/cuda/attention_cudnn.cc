@@ -8,6 +8,7 @@
 
 #include "cuda/attention_graphs.h"
 #include "cuda/attention_packing.h"
+#include "cuda/scratch.h"
 #include "octet/base/error.h"
 #include "octet/device/cuda.h"
 
@@ -16,20 +17,9 @@ namespace octet::ops::cuda {
 namespace {
 
 constexpr std::int64_t kMostDocuments = 1024;
-constexpr std::int64_t kTokenStep = 4096;
-constexpr std::size_t kEngineScratch = std::size_t{32} << 20;
-constexpr std::size_t kDescriptionBytes = std::size_t{1} << 16;
 /// Elements between arrays of offsets: cuDNN wants each on a 16-byte boundary.
 constexpr std::int64_t kOffsetStep = kMostDocuments + 2;
 static_assert(kOffsetStep * 8 * kOffsetArrays + kMostDocuments * 4 <= std::int64_t{kDescriptionBytes});
-
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + 255) / 256 * 256;
-}
-
-std::int64_t rounded_up(std::int64_t tokens) {
-  return (tokens + kTokenStep - 1) / kTokenStep * kTokenStep;
-}
 
 std::int64_t power_of_two(std::int64_t x) {
   return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(x)));
@@ -49,20 +39,10 @@ struct Room {
   std::size_t scratch_bytes = 0;
 };
 
-struct Sizes {
-  std::size_t stats, gradients;
-};
-
-Sizes sizes_of(const Heads& heads, std::int64_t tokens) {
-  const auto count = static_cast<std::size_t>(tokens);
-  return {.stats = aligned(count * static_cast<std::size_t>(heads.q_heads) * sizeof(float)),
-          .gradients = aligned(count * static_cast<std::size_t>(2 * heads.kv_heads * heads.head_dim) * 2)};
-}
-
 Room room_of(const Workspace& workspace, const Heads& heads, std::int64_t tokens) {
   check(workspace.bytes >= cudnn_attention_workspace(heads, tokens),
         "attention: the workspace holds attention_workspace bytes");
-  const Sizes sizes = sizes_of(heads, tokens);
+  const AttentionSizes sizes = attention_sizes(heads, tokens);
   auto* at = static_cast<std::uint8_t*>(workspace.data);
   Room room{.offsets = reinterpret_cast<std::int64_t*>(at),
             .lengths = reinterpret_cast<std::int32_t*>(at + kDescriptionBytes) - kMostDocuments};
@@ -188,16 +168,6 @@ void place(cudaStream_t stream, void* to, std::int64_t ld, const void* from, std
 }
 
 }  // namespace
-
-std::size_t cudnn_attention_workspace(const Heads& heads, std::int64_t tokens) {
-  const Sizes sizes = sizes_of(heads, tokens);
-  const auto count = static_cast<std::size_t>(rounded_up(tokens));
-  // Backward keeps sums of d_q, in rows as far apart as those of q, and d_k and d_v of every query head; and
-  // two numbers a query. All of it is counted in fp32.
-  const auto sums =
-      static_cast<std::size_t>(heads.qkv_width() + 2 * heads.q_heads * (heads.head_dim + 1)) * sizeof(float);
-  return kDescriptionBytes + sizes.stats + sizes.gradients + count * sums + kEngineScratch;
-}
 
 bool cudnn_attention(cudaStream_t stream, int device, const AttentionArgs& args) {
   const Packing packing = packing_of(args.documents);

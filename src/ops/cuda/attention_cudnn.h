@@ -13,7 +13,4 @@ bool cudnn_attention(cudaStream_t stream, int device, const AttentionArgs& args)
 /// The gradient of queries is summed in an order that varies from run to run.
 bool cudnn_attention_backward(cudaStream_t stream, int device, const AttentionBackwardArgs& args);
 
-/// Bytes of scratch for both.
-std::size_t cudnn_attention_workspace(const Heads& heads, std::int64_t tokens);
-
 }  // namespace octet::ops::cuda

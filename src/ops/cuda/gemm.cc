@@ -8,28 +8,16 @@
 
 #include "cuda/gemm_kernels.h"
 #include "cuda/gemm_library.h"
+#include "cuda/scratch.h"
 #include "octet/base/error.h"
 #include "octet/device/cuda.h"
 
 namespace octet::ops::cuda {
 
 void gemm(Stream& stream, const GemmArgs& args);
-std::size_t gemm_workspace(const GemmArgs& args);
 bool gemm_multiplies_fp8(const GemmArgs& args);
 
 namespace {
-
-constexpr std::size_t kMostCopied = std::size_t{64} << 20;
-constexpr std::size_t kSlack = 512;  ///< for the second copy's boundary
-constexpr std::int64_t kUnit = 16;
-
-std::size_t aligned(std::size_t bytes) {
-  return (bytes + 255) / 256 * 256;
-}
-
-std::int64_t filled(std::int64_t count) {
-  return (count + kUnit - 1) / kUnit * kUnit;
-}
 
 bool on_boundary(const void* address) {
   return reinterpret_cast<std::uintptr_t>(address) % 16 == 0;
@@ -83,19 +71,7 @@ Plan plan_of(const GemmArgs& args) {
   return plan;
 }
 
-std::size_t bias_bytes(const GemmArgs& args) {
-  const bool rounded = args.product == Product::forward && args.d.dtype == DType::bf16;
-  return rounded ? aligned(2 * static_cast<std::size_t>(args.d.cols)) : 0;
-}
-
-/// Room for copies of both operands: whole, or in pieces. Enough for products with fewer rows too.
-std::size_t copy_bytes(const GemmArgs& args) {
-  if (!is_fp8(args.a.dtype)) return 0;
-  const auto whole = [](const Operand& x) {
-    return aligned(2 * static_cast<std::size_t>(filled(x.rows) * filled(x.cols)));
-  };
-  return std::min(kMostCopied, whole(args.a) + whole(args.b)) + kSlack;
-}
+static_assert(sizeof(ProductScalars) <= kScalarBytes);
 
 /// The parts of the workspace.
 struct Room {
@@ -110,7 +86,7 @@ Room room_of(const GemmArgs& args) {
   check(args.workspace.bytes >= gemm_workspace(args), "gemm: the workspace holds gemm_workspace bytes");
   auto* at = static_cast<std::uint8_t*>(args.workspace.data);
   Room room{.scalars = reinterpret_cast<ProductScalars*>(at)};
-  at += aligned(sizeof(ProductScalars));
+  at += kScalarBytes;
   room.bias = at;
   at += bias_bytes(args);
   room.copies = at;
@@ -175,10 +151,6 @@ void multiply_copies(cudaStream_t stream, int device, const GemmArgs& args, cons
 
 bool gemm_multiplies_fp8(const GemmArgs& args) {
   return is_fp8(args.a.dtype) && plan_of(args).way != Way::decoded;
-}
-
-std::size_t gemm_workspace(const GemmArgs& args) {
-  return aligned(sizeof(ProductScalars)) + bias_bytes(args) + copy_bytes(args) + kLibraryWorkspace;
 }
 
 void gemm(Stream& stream, const GemmArgs& args) {

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "cuda/scratch.h"
 #include "octet/base/error.h"
 #include "octet/device/cuda.h"
 #include "octet/ops/gemm.h"

@@ -11,9 +11,6 @@
 
 namespace octet::ops::cuda {
 
-/// cuBLASLt's scratch, whatever the shape: what NVIDIA recommends for Hopper.
-inline constexpr std::size_t kLibraryWorkspace = std::size_t{32} << 20;
-
 /// D [m, n] = A · Bᵀ with rows in memory one behind the other: A is [m, k] (or [k, m] when not `a_inner`), B
 /// is [n, k] (or [k, n] when not `b_inner`). FP8 is multiplied only with both inner.
 struct LibraryProduct {

@@ -1,0 +1,42 @@
+// The plan room: what a run will hold and how long it can take at best, before it starts. What a rank holds
+// is measured, not modelled: somebody builds it on a dry device and hands its reservations here (memory.h).
+// What takes time is modelled from counts of operations and bytes (time.h). What to do about both is advice
+// (advice.h).
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "octet/device/device.h"
+
+namespace octet::plan {
+
+struct MemoryRow {
+  std::string name;
+  std::size_t bytes = 0;
+};
+
+/// Memory of one rank; all ranks hold the same.
+struct Memory {
+  std::vector<MemoryRow> rows;  ///< by the whole name, largest first
+  std::size_t bytes = 0;        ///< of all rows
+  /// Of what grows with the micro-batch: activations, head, workspace, batch.
+  std::size_t of_tokens() const;
+  /// What an update reads and writes: masters and moments both ways, gradients and copies one way.
+  std::size_t of_update() const;
+  /// Rows added up by the first part of their names, largest first.
+  std::vector<MemoryRow> by_part() const;
+};
+
+/// The reservations of an arena, with `more` rows that others hold (messages on their way).
+Memory memory_of(const Arena& arena, const std::vector<MemoryRow>& more = {});
+
+/// What a process takes on a GPU besides what it reserves: the driver's context, the program's machine code,
+/// cuBLASLt, cuDNN and their code. On the CPU: nothing that matters beside the model.
+std::size_t library_bytes(DeviceKind kind);
+
+/// "141GB", "80 GiB", "512MiB" or a plain number of bytes. Throws Error (usage) for anything else.
+std::size_t parse_bytes(const std::string& text, const std::string& where);
+
+}  // namespace octet::plan

@@ -1,0 +1,66 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "octet/model/architecture.h"
+#include "octet/model/transformer.h"
+#include "octet/precision/scaling.h"
+
+namespace octet::plan {
+
+/// What a GPU can do at best. The defaults are rates measured on an H200 with kernels that had it to
+/// themselves; a whole step is slower, because it is limited by power.
+struct Rates {
+  double bf16 = 750e12;  ///< FLOP/s of large products
+  double fp8 = 1350e12;
+  double fp32 = 50e12;
+  double attention_forward = 613e12;
+  double attention_backward = 480e12;
+  double bytes = 4.2e12;  ///< a second, to and from memory
+  double launch = 3e-6;   ///< seconds that a kernel takes at least
+  int multiprocessors = 132;
+};
+
+/// What a rank does in an optimizer step.
+struct Work {
+  model::Architecture architecture;
+  precision::Recipe recipe;
+  model::Recompute recompute = model::Recompute::none;
+  std::int64_t tokens = 0;  ///< of a micro-batch on a rank
+  std::int64_t length = 0;  ///< of a sequence
+  std::int64_t micro_batches = 1;
+  double optimizer_bytes = 0;  ///< that a step's update reads and writes on a rank
+};
+
+struct TimeRow {
+  std::string name;
+  double seconds = 0;
+  double flops = 0;
+  double bytes = 0;
+};
+
+/// A floor: no step can be faster, for nothing waits, every product runs at the rate of a large one but for
+/// waves that do not fill the GPU, and messages are hidden.
+struct Time {
+  std::vector<TimeRow> rows;
+  double seconds = 0;
+  double recompute_seconds = 0;  ///< of these
+};
+Time time_of(const Work& work, const Rates& rates = {});
+
+/// What one linear layer of a block gains and loses by FP8, in seconds a micro-batch and layer.
+struct Fp8Balance {
+  std::string name;  ///< "qkv"
+  std::int64_t rows = 0, cols = 0;
+  double gain = 0;  ///< its three products are shorter by
+  double cost = 0;  ///< making FP8 copies of its input and its output's gradient takes
+  bool pays() const { return gain > cost; }
+};
+/// For each linear layer; empty without an FP8 recipe.
+std::vector<Fp8Balance> fp8_balance(const Work& work, const Rates& rates = {});
+/// "FP8 does not pay for …" as a sentence without full stop, or empty when it pays everywhere.
+std::string fp8_warning(const std::vector<Fp8Balance>& balance);
+
+}  // namespace octet::plan

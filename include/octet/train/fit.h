@@ -1,0 +1,44 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "octet/comm/communicator.h"
+#include "octet/config/config.h"
+#include "octet/plan/advice.h"
+#include "octet/plan/memory.h"
+#include "octet/plan/time.h"
+#include "octet/train/engine.h"
+
+namespace octet::train {
+
+/// What a rank at `place` would hold, to the byte: the engine, built on a dry device that stands for `kind`.
+plan::Memory plan_memory(const EngineOptions& options, const comm::Place& place, DeviceKind kind);
+
+/// What one rank does in a step of `micro_batches`, for the time model; `length` is that of a sequence.
+plan::Work work_of(const EngineOptions& options, const plan::Memory& memory, std::int64_t length,
+                   std::int64_t micro_batches);
+
+/// Engines that differ in what memory is traded for.
+struct Candidates {
+  std::function<EngineOptions(const plan::Choice&)> build;
+  std::vector<std::int64_t> micros;  ///< ascending
+  std::vector<model::Recompute> levels;
+  std::int64_t length = 0;  ///< of a sequence
+};
+
+/// The candidate that the time model finds fastest among those that fit `limit` bytes a rank. Throws Error
+/// (usage), with what the smallest one needs, when none fits.
+plan::Choice choose(const Candidates& candidates, const comm::Place& place, DeviceKind kind,
+                    std::size_t limit);
+
+/// The options with the level of recomputation that `recompute: auto` comes to; unchanged for other levels.
+/// All ranks call it, and throw alike.
+EngineOptions with_level(EngineOptions options, const config::Config& config,
+                         comm::Communicator& communicator, Device& device);
+
+/// Memory that a rank of this process can still reserve: what its device has free, less what libraries will
+/// take, and of a node's memory its rank's share. The least of all ranks; all ranks call it.
+std::size_t memory_limit(comm::Communicator& communicator, Device& device);
+
+}  // namespace octet::train

@@ -1,0 +1,61 @@
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+
+#include "octet/base/error.h"
+#include "octet/checkpoint/folder.h"
+#include "octet/checkpoint/safetensors.h"
+#include "octet/config/lint.h"
+#include "octet/model/architecture.h"
+#include "options.h"
+
+namespace octet::cli {
+namespace {
+
+/// What only the files and the machine tell.
+config::Strings doubts_outside(const config::Config& c) {
+  config::Strings all;
+  const model::Architecture architecture = model::read_architecture(c.model_name_or_path);
+  if (architecture.max_positions > 0 && c.cutoff_len > architecture.max_positions) {
+    all.push_back("cutoff_len " + std::to_string(c.cutoff_len) + " is beyond the " +
+                  std::to_string(architecture.max_positions) + " positions that the model was made for");
+  }
+  if (!std::filesystem::exists(c.model_name_or_path + "/tokenizer.json")) {
+    all.push_back("there is no tokenizer.json in " + c.model_name_or_path);
+  }
+  if (!c.train_from_scratch && !checkpoint::WeightFolder::exists(c.model_name_or_path)) {
+    all.push_back("there are no weights in " + c.model_name_or_path +
+                  ": the model starts from random ones; say train_from_scratch: true if that is meant");
+  }
+  const auto checkpoints = checkpoint::list_checkpoints(c.output_dir);
+  if (!checkpoints.empty() && !c.overwrite_output_dir) {
+    all.push_back("output_dir holds " + checkpoints.back().second + ": the run will go on from it");
+  }
+  const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  if (connections != nullptr && std::string(connections) == "1" && c.device != "cpu") {
+    all.push_back(
+        "CUDA_DEVICE_MAX_CONNECTIONS is 1 in the environment: communication will not run beside compute");
+  }
+  return all;
+}
+
+}  // namespace
+
+int lint_command(const Arguments& arguments) {
+  Options options(
+      "lint",
+      "Looks for mistakes and doubtful settings in a configuration, without running it. Mistakes end "
+      "with the message that training would end with; exits with 1 when something is doubtful");
+  options.take_overrides();
+  if (!options.parse(arguments)) return 0;
+  const config::Resolved resolved = config::load(options.overrides());
+  for (const std::string& note : resolved.notes) std::printf("note: %s\n", note.c_str());
+  config::Strings doubts = config::doubts(resolved);
+  const config::Strings outside = doubts_outside(resolved.config);
+  doubts.insert(doubts.end(), outside.begin(), outside.end());
+  for (const std::string& doubt : doubts) std::printf("doubt: %s\n", doubt.c_str());
+  if (doubts.empty()) std::printf("nothing doubtful was found\n");
+  return doubts.empty() ? 0 : 1;
+}
+
+}  // namespace octet::cli

@@ -1,0 +1,196 @@
+// Whether this machine can train: ranks, cores, messages, disk, device, and a small FP8 step.
+#include <unistd.h>
+
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/base/strings.h"
+#include "octet/device/cpu.h"
+#include "octet/device/host_mirror.h"
+#include "octet/model/shapes.h"
+#include "octet/train/engine.h"
+#include "octet/train/session.h"
+#include "options.h"
+
+namespace octet::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+Error failed(const std::string& what, const std::string& expected, const std::string& found) {
+  return Error({.what = what, .expected = expected, .found = found});
+}
+
+std::string per_second(double bytes, double seconds) {
+  return human_bytes(bytes / std::max(seconds, 1e-9)) + " a second";
+}
+
+// Each check is called by all ranks, says what it found, and throws when that will not do.
+
+std::string check_ranks(train::Session& session) {
+  const comm::Place& place = session.place();
+  std::string text = std::to_string(place.size) + (place.size == 1 ? " rank" : " ranks") + " on " +
+                     std::to_string(place.nodes) + (place.nodes == 1 ? " node" : " nodes");
+  return text + (comm::launched_by_mpi() ? ", MPI with MPI_THREAD_FUNNELED or more" : ", without a launcher");
+}
+
+std::string check_cores(train::Session& session) {
+  const std::int64_t threads = cpu::op_threads();
+  const std::int64_t least = session.communicator().all_min(threads);
+  const std::int64_t all = session.communicator().all_sum(threads);
+  std::string text = std::to_string(all) + " threads in all, at least " + std::to_string(least) + " a rank";
+  const long cores = ::sysconf(_SC_NPROCESSORS_ONLN);
+  if (session.place().local_size > cores) text += "; more ranks than cores: they take turns";
+  return text;
+}
+
+std::string check_messages(train::Session& session) {
+  comm::Communicator& communicator = session.communicator();
+  if (communicator.size() == 1) return "none are needed";
+  Device& device = session.device();
+  constexpr std::int64_t kCount = 1 << 20;
+  const int size = communicator.size();
+  Arena arena(device);
+  auto* from = arena.reserve_as<float>("verify", static_cast<std::size_t>(kCount * size));
+  auto* to = arena.reserve_as<float>("verify", kCount);
+  std::vector<float> host(static_cast<std::size_t>(kCount * size),
+                          static_cast<float>(communicator.rank() + 1));
+  Stream& stream = communicator.reduce_stream();
+  const auto stream_of_copies = device.make_stream({.name = "verify"});
+  device.copy_to_device(*stream_of_copies, from, host.data(), host.size() * sizeof(float));
+  stream_of_copies->synchronize();
+  communicator.barrier();
+  const auto start = Clock::now();
+  communicator.reduce_scatter(stream, {.name = "verify", .from = from, .to = to, .count = kCount});
+  stream.synchronize();
+  const double seconds = seconds_since(start);
+  device.copy_to_host(*stream_of_copies, host.data(), to, kCount * sizeof(float));
+  stream_of_copies->synchronize();
+  const float expected = static_cast<float>(size) * static_cast<float>(size + 1) / 2;
+  for (std::int64_t i = 0; i < kCount; ++i) {
+    const float found = host[static_cast<std::size_t>(i)];
+    if (found == expected) continue;
+    throw failed("ranks add up wrongly", std::to_string(expected), std::to_string(found));
+  }
+  return "sums agree, " + per_second(static_cast<double>(kCount) * sizeof(float) * (size - 1), seconds) +
+         " from each rank";
+}
+
+std::string check_disk(train::Session& session, const std::string& folder) {
+  const std::string bytes(std::size_t{32} << 20, 'x');
+  const std::string path =
+      folder + "/.verify-rank" + std::to_string(session.place().rank) + "-" + std::to_string(::getpid());
+  make_folders(folder);
+  const auto start = Clock::now();
+  write_file_atomically(path, bytes);
+  const double seconds = seconds_since(start);
+  const bool same = read_file(path) == bytes;
+  std::filesystem::remove(path);
+  if (!same) throw failed("a file does not hold what was written", "the same bytes", path);
+  return folder + " takes " + per_second(static_cast<double>(bytes.size()), seconds) +
+         " from each rank, synced";
+}
+
+std::string check_device(train::Session& session) {
+  const MemoryInfo memory = session.device().memory();
+  return session.device().description() + ", " + human_bytes(static_cast<double>(memory.free)) + " free";
+}
+
+/// Loss and gradient norm of one step of a small model.
+struct SmallStep {
+  double loss = 0, norm = 0;
+  std::int64_t fp8_products = 0;
+};
+
+SmallStep small_step(Device& device, bool fp8) {
+  constexpr std::int64_t kLength = 128;
+  const auto communicator = comm::make_self_communicator(device);
+  train::EngineOptions options;
+  options.architecture = model::find_shape("tiny");
+  options.store.recipe.compute = DType::bf16;
+  if (fp8) options.store.recipe.kind = precision::RecipeKind::current;
+  options.transformer.max_tokens = options.transformer.max_length = kLength;
+  train::Engine engine(device, *communicator, options);
+  engine.initialise(1);
+  data::HostBatch batch;
+  std::vector<std::int32_t> ids;
+  for (std::int32_t i = 0; i < kLength; ++i) ids.push_back(i * 31 % 4096);
+  batch.cu_seqlens.push_back(0);
+  data::add_document(batch, ids, ids);
+  engine.begin(1);
+  engine.micro_batch(batch);
+  const zero::StepResult step = engine.finish(1e-4);
+  return {.loss = step.loss_sum / static_cast<double>(step.label_tokens),
+          .norm = step.grad_norm,
+          .fp8_products = engine.audit().fp8_products()};
+}
+
+// The CPU multiplies the values of FP8 exactly, so it is the yardstick for any device, and bf16 for it.
+std::string check_step(train::Session& session) {
+  const std::unique_ptr<Device> host = make_cpu_device({.threads = cpu::op_threads()});
+  const SmallStep expected = small_step(*host, true), plain = small_step(*host, false);
+  const SmallStep found = small_step(session.device(), true);
+  const auto near = [](double a, double b, double relative) {
+    return std::abs(a - b) <= relative * std::abs(b);
+  };
+  const auto text = [](const SmallStep& s) {
+    return "loss " + std::to_string(s.loss) + ", gradient norm " + std::to_string(s.norm);
+  };
+  if (found.fp8_products == 0) throw failed("no product ran in FP8", "products in FP8", "none");
+  if (!near(found.loss, expected.loss, 2e-3) || !near(found.norm, expected.norm, 5e-2)) {
+    throw failed("a small FP8 step differs from the CPU's", text(expected), text(found));
+  }
+  if (!near(found.loss, plain.loss, 2e-2) || !near(found.norm, plain.norm, 0.2)) {
+    throw failed("a small FP8 step is far from one in bf16", text(plain), text(found));
+  }
+  return text(found) + ", as on the CPU";
+}
+
+}  // namespace
+
+int verify_command(const Arguments& arguments) {
+  Options options(
+      "verify",
+      "Checks what a run needs of the machine: ranks, cores, messages, disk, device, and a small FP8 "
+      "step against the CPU; under `mpirun -np N` or alone");
+  options.take_overrides();
+  std::string folder = ".";
+  options.app().add_option("--folder", folder, "where checkpoints would be written")->capture_default_str();
+  if (!options.parse(arguments)) return 0;
+  const config::Resolved resolved = config::load(options.overrides(), {.for_training = false});
+  train::Session session(resolved.config.device);
+  return session.run([&] {
+    using Check = std::function<std::string()>;
+    const std::vector<std::pair<const char*, Check>> checks{{"ranks", [&] { return check_ranks(session); }},
+                                                            {"cores", [&] { return check_cores(session); }},
+                                                            {"messages", [&] { return check_messages(session); }},
+                                                            {"disk", [&] { return check_disk(session, folder); }},
+                                                            {"device", [&] { return check_device(session); }},
+                                                            {"FP8 step", [&] { return check_step(session); }}};
+    for (const auto& [name, check] : checks) {
+      std::string found;
+      const auto* run = &check;
+      const std::string what = name;
+      // A check with messages of its own fails on all ranks or on none before it waits for the others.
+      if (what == "cores" || what == "messages") {
+        found = (*run)();
+        session.communicator().barrier();
+      } else {
+        session.communicator().together([&] { found = (*run)(); });
+      }
+      if (session.prints()) std::printf("%-10s %s\n", name, found.c_str());
+    }
+    return 0;
+  });
+}
+
+}  // namespace octet::cli

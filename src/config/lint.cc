@@ -1,0 +1,95 @@
+#include "octet/config/lint.h"
+
+namespace octet::config {
+namespace {
+
+class Doubts {
+ public:
+  explicit Doubts(const Resolved& resolved) : r_(resolved), c_(resolved.config) {}
+
+  Strings take() {
+    optimisation();
+    precision();
+    data();
+    output();
+    memory();
+    return std::move(all_);
+  }
+
+ private:
+  void add(bool doubtful, const std::string& sentence) {
+    if (doubtful) all_.push_back(sentence);
+  }
+
+  void optimisation() {
+    add(c_.learning_rate == 0, "learning_rate is 0: nothing is learned");
+    add(!c_.train_from_scratch && c_.learning_rate > 5e-4,
+        "learning_rate " + std::to_string(c_.learning_rate) +
+            " is high for fine-tuning all weights; 1e-5 to 5e-5 is usual");
+    add(c_.max_grad_norm == 0, "max_grad_norm is 0: gradients are not clipped");
+    add(c_.warmup_ratio > 0.5 ||
+            (c_.max_steps > 0 && c_.warmup_steps > static_cast<double>(c_.max_steps) / 2),
+        "the rate rises for more than half of the run; lower warmup_steps or warmup_ratio");
+    add(c_.max_steps > 0 && r_.is_set("num_train_epochs"),
+        "max_steps wins over num_train_epochs, and both are set");
+    add(c_.warmup_steps > 0 && c_.warmup_ratio > 0, "warmup_steps wins over warmup_ratio, and both are set");
+    add(c_.num_train_epochs > 20 && c_.max_steps <= 0,
+        "num_train_epochs is more than 20: fine-tuning mostly overfits before");
+  }
+
+  void precision() {
+    add(!c_.bf16 && !c_.pure_bf16 && c_.device != "cpu",
+        "neither bf16 nor pure_bf16 is set: everything that is not FP8 computes in fp32, which is slow on "
+        "GPUs");
+    add(c_.fp8 && c_.device == "cpu",
+        "fp8 on a CPU computes what a GPU would, and is slower than bf16 there");
+    add(c_.fp8 && c_.fp8_recipe == "delayed" && c_.fp8_amax_history_len < 16,
+        "fp8_amax_history_len is short: one small step shrinks the range for the next; 1024 is usual");
+    add(c_.deterministic == "true" && c_.device == "cuda",
+        "deterministic: true takes slower kernels of attention on a GPU");
+  }
+
+  void data() {
+    add(c_.cutoff_len < 64, "cutoff_len is below 64: most samples will be cut");
+    add(c_.stage == "sft" && !c_.template_name,
+        "no template is named: conversations are written as the "
+        "tokenizer's own template says, if it has one");
+    add(c_.eval_strategy == "no" && (c_.val_size > 0 || !c_.eval_dataset.empty()),
+        "data are held out and never evaluated; set eval_strategy");
+    add(c_.disable_shuffling, "disable_shuffling: samples are trained in the order of the files");
+  }
+
+  void output() {
+    add(c_.save_strategy == "no", "save_strategy is no: a run that ends early cannot go on");
+    add(c_.save_strategy == "steps" && c_.max_steps > 0 && c_.save_steps > static_cast<double>(c_.max_steps),
+        "save_steps is beyond max_steps: the only checkpoint is the last");
+    add(c_.save_strategy != "no" && !c_.save_total_limit && c_.max_steps > 0 && c_.save_steps >= 1 &&
+            static_cast<double>(c_.max_steps) / c_.save_steps > 20,
+        "more than 20 checkpoints will be kept; set save_total_limit");
+    add(c_.logging_steps >= 1 && c_.max_steps > 0 && c_.logging_steps > static_cast<double>(c_.max_steps),
+        "logging_steps is beyond max_steps: no step will be logged");
+    add(c_.overwrite_output_dir,
+        "overwrite_output_dir: a checkpoint in output_dir is not resumed but deleted");
+  }
+
+  void memory() {
+    add(c_.zero_stage == 3 && !c_.overlap_comm,
+        "zero_stage 3 without overlap_comm waits for every block's parameters");
+    add(c_.per_device_train_batch_size == 1 && !c_.packing && !c_.auto_find_batch_size &&
+            c_.cutoff_len < 1024,
+        "micro-batches of one short sample leave a GPU idle; raise per_device_train_batch_size, or set "
+        "packing");
+  }
+
+  const Resolved& r_;
+  const Config& c_;
+  Strings all_;
+};
+
+}  // namespace
+
+Strings doubts(const Resolved& resolved) {
+  return Doubts(resolved).take();
+}
+
+}  // namespace octet::config

@@ -1,0 +1,92 @@
+// Bytes of scratch on the CUDA side, in every build: plans for a GPU are made on machines without one.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "octet/ops/attention.h"
+#include "octet/ops/gemm.h"
+
+namespace octet::ops::cuda {
+
+inline constexpr std::size_t aligned(std::size_t bytes) {
+  return (bytes + 255) / 256 * 256;
+}
+
+// --- products ------------------------------------------------------------------------------------------
+
+/// cuBLASLt's scratch, whatever the shape: what NVIDIA recommends for Hopper.
+inline constexpr std::size_t kLibraryWorkspace = std::size_t{32} << 20;
+/// Copies of operands are made in pieces of at most that many bytes.
+inline constexpr std::size_t kMostCopied = std::size_t{64} << 20;
+inline constexpr std::size_t kSlack = 512;        ///< for the second copy's boundary
+inline constexpr std::size_t kScalarBytes = 256;  ///< ProductScalars
+/// FP8 products read whole multiples of that many elements.
+inline constexpr std::int64_t kUnit = 16;
+
+inline std::int64_t filled(std::int64_t count) {
+  return (count + kUnit - 1) / kUnit * kUnit;
+}
+
+inline std::size_t bias_bytes(const GemmArgs& args) {
+  const bool rounded = args.product == Product::forward && args.d.dtype == DType::bf16;
+  return rounded ? aligned(2 * static_cast<std::size_t>(args.d.cols)) : 0;
+}
+
+/// Room for copies of both operands: whole, or in pieces. Enough for products with fewer rows too.
+inline std::size_t copy_bytes(const GemmArgs& args) {
+  if (!is_fp8(args.a.dtype)) return 0;
+  const auto whole = [](const Operand& x) {
+    return aligned(2 * static_cast<std::size_t>(filled(x.rows) * filled(x.cols)));
+  };
+  return std::min(kMostCopied, whole(args.a) + whole(args.b)) + kSlack;
+}
+
+inline std::size_t gemm_workspace(const GemmArgs& args) {
+  return kScalarBytes + bias_bytes(args) + copy_bytes(args) + kLibraryWorkspace;
+}
+
+// --- attention -----------------------------------------------------------------------------------------
+
+/// Of our own backward pass.
+inline std::size_t delta_bytes(const Heads& heads, std::int64_t tokens) {
+  return aligned(static_cast<std::size_t>(heads.q_heads * tokens) * sizeof(float));
+}
+
+/// Tokens of packed documents are rounded up to these, so that few graphs serve all micro-batches of a run.
+inline constexpr std::int64_t kTokenStep = 4096;
+inline constexpr std::size_t kEngineScratch = std::size_t{32} << 20;
+inline constexpr std::size_t kDescriptionBytes = std::size_t{1} << 16;
+
+inline std::int64_t rounded_up(std::int64_t tokens) {
+  return (tokens + kTokenStep - 1) / kTokenStep * kTokenStep;
+}
+
+/// What backward of packed documents keeps between our layout and cuDNN's.
+struct AttentionSizes {
+  std::size_t stats, gradients;
+};
+
+inline AttentionSizes attention_sizes(const Heads& heads, std::int64_t tokens) {
+  const auto count = static_cast<std::size_t>(tokens);
+  return {.stats = aligned(count * static_cast<std::size_t>(heads.q_heads) * sizeof(float)),
+          .gradients = aligned(count * static_cast<std::size_t>(2 * heads.kv_heads * heads.head_dim) * 2)};
+}
+
+inline std::size_t cudnn_attention_workspace(const Heads& heads, std::int64_t tokens) {
+  const AttentionSizes sizes = attention_sizes(heads, tokens);
+  const auto count = static_cast<std::size_t>(rounded_up(tokens));
+  // Backward keeps sums of d_q, in rows as far apart as those of q, and d_k and d_v of every query head; and
+  // two numbers a query. All of it is counted in fp32.
+  const auto sums =
+      static_cast<std::size_t>(heads.qkv_width() + 2 * heads.q_heads * (heads.head_dim + 1)) * sizeof(float);
+  return kDescriptionBytes + sizes.stats + sizes.gradients + count * sums + kEngineScratch;
+}
+
+inline std::size_t attention_workspace(const Heads& heads, DType dtype, std::int64_t tokens) {
+  const std::size_t own = delta_bytes(heads, tokens);
+  return dtype == DType::bf16 ? std::max(own, cudnn_attention_workspace(heads, tokens)) : own;
+}
+
+}  // namespace octet::ops::cuda

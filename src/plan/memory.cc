@@ -1,0 +1,92 @@
+#include "octet/plan/memory.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "octet/base/error.h"
+#include "octet/base/strings.h"
+
+namespace octet::plan {
+namespace {
+
+std::vector<MemoryRow> sorted(const std::map<std::string, std::size_t>& sums) {
+  std::vector<MemoryRow> rows;
+  for (const auto& [name, bytes] : sums) rows.push_back({name, bytes});
+  std::ranges::stable_sort(rows, [](const MemoryRow& a, const MemoryRow& b) { return a.bytes > b.bytes; });
+  return rows;
+}
+
+std::string part_of(const std::string& name) {
+  return name.substr(0, name.find('/'));
+}
+
+}  // namespace
+
+std::size_t Memory::of_tokens() const {
+  std::size_t sum = 0;
+  for (const MemoryRow& row : rows) {
+    const std::string part = part_of(row.name);
+    if (part == "activations" || part == "head" || part == "workspace" || part == "batch") sum += row.bytes;
+  }
+  return sum;
+}
+
+std::size_t Memory::of_update() const {
+  const bool sums =
+      std::ranges::any_of(rows, [](const MemoryRow& row) { return row.name == "gradients/sums"; });
+  std::size_t sum = 0;
+  for (const MemoryRow& row : rows) {
+    if (row.name == "parameters/master" || part_of(row.name) == "optimizer") sum += 2 * row.bytes;
+    if (row.name == "parameters/copies" || row.name == "parameters/transposed") sum += row.bytes;
+    if (row.name == (sums ? "gradients/sums" : "gradients")) sum += row.bytes;
+  }
+  return sum;
+}
+
+std::vector<MemoryRow> Memory::by_part() const {
+  std::map<std::string, std::size_t> sums;
+  for (const MemoryRow& row : rows) sums[part_of(row.name)] += row.bytes;
+  return sorted(sums);
+}
+
+Memory memory_of(const Arena& arena, const std::vector<MemoryRow>& more) {
+  std::map<std::string, std::size_t> sums;
+  for (const Reservation& r : arena.reservations()) sums[r.name] += r.bytes;
+  for (const MemoryRow& row : more) {
+    if (row.bytes > 0) sums[row.name] += row.bytes;
+  }
+  Memory memory{.rows = sorted(sums)};
+  for (const MemoryRow& row : memory.rows) memory.bytes += row.bytes;
+  return memory;
+}
+
+std::size_t library_bytes(DeviceKind kind) {
+  return kind == DeviceKind::cuda ? std::size_t{768} << 20 : 0;
+}
+
+std::size_t parse_bytes(const std::string& text, const std::string& where) {
+  const auto wrong = [&] {
+    return Error({.what = "a size of memory is not understood",
+                  .expected = "a number with a unit, such as 141GB, 80GiB or 512MiB",
+                  .found = "'" + text + "'",
+                  .where = where,
+                  .code = ExitCode::usage});
+  };
+  static const std::map<std::string, double> units{
+      {"", 1},      {"B", 1},        {"KB", 1e3},     {"MB", 1e6},     {"GB", 1e9},
+      {"TB", 1e12}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
+  std::size_t end = 0;
+  double number = 0;
+  try {
+    number = std::stod(text, &end);
+  } catch (const std::exception&) {
+    throw wrong();
+  }
+  const auto unit = units.find(std::string(trim(std::string_view(text).substr(end))));
+  if (unit == units.end() || !std::isfinite(number) || number <= 0 || number * unit->second > 0x1p62)
+    throw wrong();
+  return static_cast<std::size_t>(number * unit->second);
+}
+
+}  // namespace octet::plan

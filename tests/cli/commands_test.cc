@@ -1,0 +1,83 @@
+// The commands around a run: lint, verify, compare, gpu-info.
+#include "cli/task.h"
+
+namespace octet::test {
+namespace {
+
+bool says(const Outcome& outcome, const std::string& text) {
+  return outcome.out.find(text) != std::string::npos;
+}
+
+TEST(Lint, SaysWhatIsDoubtfulAndEndsWithMistakes) {
+  const TemporaryFolder folder("lint");
+  const std::string config = Task::get().config() + " output_dir=" + (folder / "run") + " device=cpu ";
+  const Outcome clean = trainer("lint " + config + " learning_rate=1.0e-5");
+  EXPECT_EQ(clean.code, 0) << clean.both();
+  EXPECT_TRUE(says(clean, "nothing doubtful")) << clean.both();
+  const Outcome doubtful = trainer(
+      "lint " + config + "val_size=0.1 save_strategy=no fp8=true train_from_scratch=false cutoff_len=100000");
+  EXPECT_EQ(doubtful.code, 1) << doubtful.both();
+  for (const char* text :
+       {"held out and never evaluated", "cannot go on", "fp8 on a CPU", "starts from random",
+        "is high for fine-tuning", "positions that the model was made for"}) {
+    EXPECT_TRUE(says(doubtful, text)) << text << "\n" << doubtful.both();
+  }
+  const Outcome wrong = trainer("lint " + config + "zero_stage=4");
+  EXPECT_EQ(wrong.code, 64);
+  EXPECT_EQ(errors_in(wrong), 1) << wrong.both();
+  EXPECT_FALSE(std::filesystem::exists(folder / "run")) << "nothing is written";
+}
+
+TEST(Verify, PassesAloneAndUnderALauncher) {
+  const TemporaryFolder folder("verify");
+  for (const int np : {0, 3}) {
+    const Outcome run = trainer("verify device=cpu --folder " + folder.path(), np);
+    EXPECT_EQ(run.code, 0) << run.both();
+    for (const char* text : {"ranks ", "cores ", "disk ", "device ", "FP8 step", "as on the CPU"}) {
+      EXPECT_TRUE(says(run, text)) << text << "\n" << run.both();
+    }
+    EXPECT_TRUE(says(run, np == 0 ? "none are needed" : "sums agree")) << run.both();
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  const Outcome refused = trainer("verify device=cpu --folder /proc/nowhere", 2);
+  EXPECT_NE(refused.code, 0);
+  EXPECT_EQ(errors_in(refused), 1) << refused.both();
+}
+
+TEST(Compare, ShowsRunsSideBySide) {
+  const TemporaryFolder folder("compare");
+  const Task& task = Task::get();
+  expect_success(trainer(task.train(folder / "a", "max_steps=6")));
+  expect_success(trainer(task.train(folder / "b", "max_steps=6")));
+  expect_success(trainer(task.train(folder / "c", "max_steps=6 seed=7")));
+  const std::string three = (folder / "a") + " " + (folder / "b") + " " + (folder / "c");
+  const Outcome table = trainer("compare " + three);
+  EXPECT_EQ(table.code, 0) << table.both();
+  EXPECT_TRUE(says(table, "tokens a second") && says(table, "run 3")) << table.out;
+  const Json runs = parse_json(trainer("compare --json " + three).out, "compare");
+  ASSERT_EQ(runs.size(), 3u);
+  EXPECT_EQ(runs[0]["last step"], 6);
+  EXPECT_EQ(runs[0]["last loss"], steps_of(folder / "a").at(6)["loss"]);
+  EXPECT_EQ(runs[1]["most_relative_difference"], 0.0);
+  EXPECT_EQ(runs[2]["shared_steps"], 6);
+  EXPECT_GT(runs[2]["most_relative_difference"].get<double>(), 0.0);
+  EXPECT_GT(runs[2]["tokens a second"].get<double>(), 0.0);
+  const Outcome none = trainer("compare " + (folder / "nowhere"));
+  EXPECT_NE(none.code, 0);
+  EXPECT_EQ(errors_in(none), 1) << none.both();
+  spill(folder / "empty/trainer_log.jsonl", "{\"loss\": 1.0\n\n[1]\n");
+  EXPECT_EQ(trainer("compare " + (folder / "empty")).code, 64);
+}
+
+TEST(GpuInfo, SaysWhyThereIsNoneOrShowsThem) {
+  const Outcome run = trainer("gpu-info --json");
+  const Json found = parse_json(run.out, "gpu-info");
+  bool usable = false;
+  for (const Json& gpu : found["gpus"]) usable = usable || gpu["usable"].get<bool>();
+  EXPECT_EQ(run.code, usable ? 0 : 1);
+  EXPECT_EQ(found["why_not"].get<std::string>().empty(), usable);
+  EXPECT_FALSE(trainer("gpu-info").out.empty());
+}
+
+}  // namespace
+}  // namespace octet::test

@@ -1,0 +1,90 @@
+// What a run will hold, before it starts: the figures of the run itself.
+#include "cli/task.h"
+
+namespace octet::test {
+namespace {
+
+Json plan_of(const std::string& arguments, int code = 0) {
+  const Outcome run = trainer("plan --json " + arguments);
+  EXPECT_EQ(run.code, code) << run.both();
+  return parse_json(run.out, "standard output");
+}
+
+TEST(PlanCommand, PlansLlamaForOneGpuOnAMachineWithoutOne) {
+  const std::string common =
+      "llama-3.1-8b device=cuda cutoff_len=4096 per_device_train_batch_size=6 fp8=true ";
+  const Json small = plan_of(common + "memory=141GB", 1);
+  EXPECT_EQ(small["fits"], false) << "fp32 masters, moments and gradients are 16 bytes a parameter";
+  const double parameters = 8.03e9;
+  EXPECT_NEAR(small["memory"]["parameters/master"].get<double>() / (4 * parameters), 1, 0.01);
+  EXPECT_GT(small["memory"]["parameters/transposed"].get<double>(), 6.9e9);
+  const Json eight = plan_of(common + "memory=141GB world=8 zero_stage=3 global_batch_size=48");
+  EXPECT_EQ(eight["fits"], true);
+  EXPECT_NEAR(eight["memory"]["parameters/master"].get<double>() / (4 * parameters / 8), 1, 0.01);
+  EXPECT_EQ(eight["accumulation"], 1);
+  EXPECT_GT(eight["tokens_per_second_at_most"].get<double>(), 8 * 15000.0);
+  // Advice goes from the cheapest level to the one with the largest micro-batch.
+  double before = 0;
+  for (const Json& row : eight["fitting"]) {
+    EXPECT_GT(row["micro_batch"].get<double>(), before);
+    before = row["micro_batch"].get<double>();
+  }
+}
+
+TEST(PlanCommand, IsWhatTheRunReserves) {
+  const std::string arguments = "tiny cutoff_len=64 per_device_train_batch_size=2 device=cpu fp8=true ";
+  for (const std::string stage : {"0", "1", "2", "3"}) {
+    SCOPED_TRACE(stage);
+    const Json planned = plan_of(arguments + "world=2 zero_stage=" + stage);
+    const Outcome run = trainer("bench --json steps=1 warmup=0 " + arguments + "zero_stage=" + stage, 2);
+    ASSERT_EQ(run.code, 0) << run.both();
+    double sum = 0;
+    for (const auto& [name, bytes] : planned["memory"].items()) sum += bytes.get<double>();
+    EXPECT_EQ(sum, parse_json(run.out, "bench")["reserved_bytes"].get<double>());
+  }
+}
+
+TEST(PlanCommand, AutoTakesTheCheapestLevelThatFits) {
+  const std::string arguments = "tiny cutoff_len=512 per_device_train_batch_size=8 device=cpu recompute=";
+  double before = 1e18;
+  for (const std::string level : {"none", "norms", "qkv", "full"}) {
+    const double bytes = plan_of(arguments + level)["total_bytes"].get<double>();
+    EXPECT_LT(bytes, before);
+    before = bytes;
+    const Json chosen = plan_of(arguments + "auto memory=" + std::to_string(static_cast<long long>(bytes)));
+    EXPECT_EQ(chosen["recompute"], level);
+  }
+  const Outcome none = trainer("plan " + arguments + "auto memory=1MiB");
+  EXPECT_EQ(none.code, 64);
+  EXPECT_NE(none.err.find("does not fit"), std::string::npos) << none.err;
+}
+
+TEST(PlanCommand, ReadsAConfigurationAndSaysWhatItFinds) {
+  const Outcome run =
+      trainer("plan " + Task::get().config() + " world=2 device=cuda fp8=true bf16=true memory=80GB");
+  EXPECT_EQ(run.code, 0) << run.both();
+  for (const char* word : {"memory of a rank", "parameters/master", "fits, free are", "floor",
+                           "FP8 does not pay", "largest micro-batch that fits", "recompute=full"}) {
+    EXPECT_NE(run.out.find(word), std::string::npos) << word << "\n" << run.out;
+  }
+  EXPECT_EQ(trainer("plan " + Task::get().config() + " memory=much").code, 64);
+}
+
+TEST(AutomaticSizes, ARunChoosesItsMicroBatchAndTrainsAsWithIt) {
+  const TemporaryFolder folder("auto");
+  const Task& task = Task::get();
+  const Outcome chosen =
+      trainer(task.train(folder / "auto", "auto_find_batch_size=true recompute=auto max_steps=3"), 2);
+  expect_success(chosen);
+  EXPECT_NE(chosen.err.find("per_device_train_batch_size 12, recompute none"), std::string::npos)
+      << chosen.err;
+  expect_success(trainer(task.train(folder / "fixed", "per_device_train_batch_size=12 max_steps=3"), 2));
+  expect_same_losses(folder / "auto", folder / "fixed", 0);
+  const Outcome refused =
+      trainer(task.train(folder / "wrong", "auto_find_batch_size=true global_batch_size=null"));
+  EXPECT_EQ(refused.code, 64);
+  EXPECT_NE(refused.err.find("needs global_batch_size"), std::string::npos) << refused.err;
+}
+
+}  // namespace
+}  // namespace octet::test
