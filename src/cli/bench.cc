@@ -32,8 +32,9 @@ void print_table(const config::Config& c, train::Session& session, const train::
   std::printf("model            %s, %s parameters\n", o.model.c_str(), with_commas(r.parameters).c_str());
   std::printf("device           %s, %d rank%s\n", session.device().description().c_str(),
               session.place().size, session.place().size == 1 ? "" : "s");
-  std::printf("precision        %s, zero_stage %lld, recompute %s\n", precision_of(c).c_str(),
-              static_cast<long long>(c.zero_stage), r.recompute.c_str());
+  std::printf("precision        %s, zero_stage %lld, recompute %s%s\n", precision_of(c).c_str(),
+              static_cast<long long>(c.zero_stage), r.recompute.c_str(),
+              r.transposes_at_use ? ", FP8 weights transposed at each use" : "");
   std::printf("tokens of a step %s in micro-batches of %lld x %lld\n", with_commas(r.tokens).c_str(),
               static_cast<long long>(c.per_device_train_batch_size), static_cast<long long>(c.cutoff_len));
   std::printf("seconds a step   %.4f median, %.4f least, %.4f most of %lld\n", r.median_seconds,
@@ -64,6 +65,7 @@ void print_json(const config::Config& c, train::Session& session, const train::B
             {"precision", precision_of(c)},
             {"zero_stage", c.zero_stage},
             {"recompute", r.recompute},
+            {"fp8_transposed_weights", r.transposes_at_use ? "at_use" : "keep"},
             {"micro_batch", c.per_device_train_batch_size},
             {"length", c.cutoff_len},
             {"label_share", o.label_share},

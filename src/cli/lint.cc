@@ -5,12 +5,28 @@
 #include "octet/base/error.h"
 #include "octet/checkpoint/folder.h"
 #include "octet/checkpoint/safetensors.h"
+#include "octet/config/derive.h"
 #include "octet/config/lint.h"
 #include "octet/model/architecture.h"
+#include "octet/train/corpus.h"
+#include "octet/train/model_folder.h"
 #include "options.h"
 
 namespace octet::cli {
 namespace {
+
+/// Throws what training would throw for the model, its tokenizer and template, the data sets and the batch.
+void require_inputs(const config::Config& c) {
+  const model::Architecture architecture = train::read_model(c.model_name_or_path);
+  const data::TemplateEncoder encoder(train::encoder_options(c));
+  train::require_fit(encoder.tokenizer(), architecture, c.model_name_or_path);
+  train::check_datasets(c);
+  // A step that one rank cannot cut into micro-batches, no number of ranks can.
+  if (!c.auto_find_batch_size && c.global_batch_size && !c.gradient_accumulation_steps &&
+      *c.global_batch_size % c.per_device_train_batch_size != 0) {
+    config::resolve_batch(c, 1);
+  }
+}
 
 /// What only the files and the machine tell.
 config::Strings doubts_outside(const config::Config& c) {
@@ -19,9 +35,6 @@ config::Strings doubts_outside(const config::Config& c) {
   if (architecture.max_positions > 0 && c.cutoff_len > architecture.max_positions) {
     all.push_back("cutoff_len " + std::to_string(c.cutoff_len) + " is beyond the " +
                   std::to_string(architecture.max_positions) + " positions that the model was made for");
-  }
-  if (!std::filesystem::exists(c.model_name_or_path + "/tokenizer.json")) {
-    all.push_back("there is no tokenizer.json in " + c.model_name_or_path);
   }
   if (!c.train_from_scratch && !checkpoint::WeightFolder::exists(c.model_name_or_path)) {
     all.push_back("there are no weights in " + c.model_name_or_path +
@@ -44,12 +57,14 @@ config::Strings doubts_outside(const config::Config& c) {
 int lint_command(const Arguments& arguments) {
   Options options(
       "lint",
-      "Looks for mistakes and doubtful settings in a configuration, without running it. Mistakes end "
-      "with the message that training would end with; exits with 1 when something is doubtful");
+      "Looks for mistakes and doubtful settings in a configuration, its model, tokenizer and data sets, "
+      "without running it. Mistakes end with the message that training would end with; exits with 1 when "
+      "something is doubtful");
   options.take_overrides();
   if (!options.parse(arguments)) return 0;
   const config::Resolved resolved = config::load(options.overrides());
   for (const std::string& note : resolved.notes) std::printf("note: %s\n", note.c_str());
+  require_inputs(resolved.config);
   config::Strings doubts = config::doubts(resolved);
   const config::Strings outside = doubts_outside(resolved.config);
   doubts.insert(doubts.end(), outside.begin(), outside.end());

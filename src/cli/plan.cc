@@ -4,23 +4,14 @@
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
-#include "octet/config/derive.h"
+#include "octet/device/cpu.h"
 #include "octet/model/build.h"
-#include "octet/model/shapes.h"
 #include "octet/report/throughput.h"
-#include "octet/train/fit.h"
 #include "options.h"
+#include "plan_report.h"
 
 namespace octet::cli {
 namespace {
-
-/// What the plan is for.
-struct Target {
-  DeviceKind kind = DeviceKind::cpu;
-  std::string name;
-  std::size_t memory = 0;  ///< of the device, or of the node's memory a rank's share
-  comm::Place place;
-};
 
 struct Settings {
   std::int64_t world = 1;
@@ -30,8 +21,8 @@ struct Settings {
 
 constexpr double kH200 = 139.8 * 0x1p30;
 
-Target target_of(const config::Config& config, const Settings& s) {
-  Target t;
+PlanTarget target_of(const config::Config& config, const Settings& s) {
+  PlanTarget t;
   t.place.size = static_cast<int>(s.world);
   const std::int64_t each = s.ranks_per_node > 0 ? s.ranks_per_node : std::min<std::int64_t>(8, s.world);
   t.place.node_of.clear();
@@ -50,7 +41,10 @@ Target target_of(const config::Config& config, const Settings& s) {
     }
   } else {
     t.name = "CPU";
-    t.memory = make_cpu_device()->memory().total / static_cast<std::size_t>(t.place.local_size);
+    // What ops take of scratch depends on a rank's threads.
+    cpu::set_op_threads(cpu::claim_cores(0, t.place.local_size));
+    t.memory = make_cpu_device({.threads = cpu::op_threads()})->memory().total /
+               static_cast<std::size_t>(t.place.local_size);
   }
   if (!s.memory.empty()) {
     t.memory = plan::parse_bytes(s.memory, "memory");
@@ -59,75 +53,7 @@ Target target_of(const config::Config& config, const Settings& s) {
   return t;
 }
 
-/// Everything that the command finds out.
-struct Report {
-  std::string model;
-  config::Batch batch;
-  plan::Choice choice;
-  plan::Memory memory;
-  std::size_t staging = 0, libraries = 0;
-  plan::Work work;
-  plan::Time time;
-  std::vector<plan::Choice> fitting;  ///< the largest micro-batch at each level
-  std::string fp8;
-  std::size_t total() const { return memory.bytes + staging + libraries; }
-};
-
-/// Micro-batches worth a look: powers of two, and all up to 16.
-std::vector<std::int64_t> micros_up_to(std::int64_t most) {
-  std::vector<std::int64_t> all;
-  for (std::int64_t m = 1; m <= most; m = m < 16 ? m + 1 : m * 2) all.push_back(m);
-  return all;
-}
-
-Report make_report(const config::Config& config, const std::string& model, const Target& target) {
-  Report r{.model = model};
-  const model::Architecture architecture = model::find_shape(model);
-  const auto build = [&](const plan::Choice& choice) {
-    // Without the data the worst is taken: every sample is cutoff_len long; packed ones hold short documents.
-    const std::int64_t tokens = choice.micro * config.cutoff_len;
-    const bool packed = config.packing || config.neat_packing;
-    train::EngineOptions options = train::engine_options(config, architecture, tokens, config.cutoff_len,
-                                                         packed ? tokens / 16 + choice.micro : choice.micro);
-    options.transformer.recompute = choice.recompute;
-    return options;
-  };
-  const std::size_t outside = comm::staging_bytes(target.place.size) + plan::library_bytes(target.kind);
-  const std::size_t limit = target.memory - std::min(target.memory, outside);
-  const auto bytes_of = [&](const plan::Choice& choice) {
-    return train::plan_memory(build(choice), target.place, target.kind).bytes;
-  };
-  const std::vector<model::Recompute> levels(std::begin(plan::kLevels), std::end(plan::kLevels));
-  r.fitting = plan::largest_that_fit(micros_up_to(1024), levels, limit, bytes_of);
-
-  train::Candidates candidates{
-      .build = build,
-      .micros = {config.per_device_train_batch_size},
-      .levels = {train::engine_options(config, architecture, 1, 1, 1).transformer.recompute},
-      .length = config.cutoff_len};
-  if (config.recompute() == "auto") candidates.levels = levels;
-  if (config.auto_find_batch_size) {
-    candidates.micros = config::possible_micro_batches(config, target.place.size);
-  }
-  r.choice = {candidates.micros.front(), candidates.levels.back()};
-  if (candidates.micros.size() > 1 || candidates.levels.size() > 1) {
-    r.choice = train::choose(candidates, target.place, target.kind, limit);
-  }
-  config::Config chosen = config;
-  chosen.per_device_train_batch_size = r.choice.micro;
-  r.batch = config::resolve_batch(chosen, target.place.size);
-  train::EngineOptions options = build(r.choice);
-  options.max_micro_batches = static_cast<int>(r.batch.accumulation);
-  r.memory = train::plan_memory(options, target.place, target.kind);
-  r.staging = comm::staging_bytes(target.place.size);
-  r.libraries = plan::library_bytes(target.kind);
-  r.work = train::work_of(options, r.memory, config.cutoff_len, r.batch.accumulation);
-  r.time = plan::time_of(r.work);
-  r.fp8 = plan::fp8_warning(plan::fp8_balance(r.work));
-  return r;
-}
-
-double tokens_of_step(const Report& r, const config::Config& config) {
+double tokens_of_step(const PlanReport& r, const config::Config& config) {
   return static_cast<double>(r.batch.global) * static_cast<double>(config.cutoff_len);
 }
 
@@ -135,10 +61,20 @@ std::string bytes_text(std::size_t bytes) {
   return human_bytes(static_cast<double>(bytes));
 }
 
-void print_memory(const Report& r, const Target& target) {
+void print_memory(const PlanReport& r, const PlanTarget& target) {
   std::printf("\nmemory of a rank\n");
+  constexpr std::size_t kSmall = std::size_t{1} << 20;
+  std::size_t small = 0, names = 0;
   for (const plan::MemoryRow& row : r.memory.rows) {
+    if (r.memory.bytes > 64 * kSmall && row.bytes < kSmall) {
+      small += row.bytes, ++names;
+      continue;
+    }
     std::printf("  %-32s %12s\n", row.name.c_str(), bytes_text(row.bytes).c_str());
+  }
+  if (names > 0) {
+    std::printf("  %-32s %12s\n", (std::to_string(names) + " smaller ones").c_str(),
+                bytes_text(small).c_str());
   }
   if (r.staging > 0) std::printf("  %-32s %12s\n", "messages on their way", bytes_text(r.staging).c_str());
   if (r.libraries > 0) std::printf("  %-32s %12s\n", "driver and libraries", bytes_text(r.libraries).c_str());
@@ -150,7 +86,7 @@ void print_memory(const Report& r, const Target& target) {
               bytes_text(fits ? target.memory - r.total() : r.total() - target.memory).c_str());
 }
 
-void print_time(const Report& r, const config::Config& config, const Target& target) {
+void print_time(const PlanReport& r, const config::Config& config, const PlanTarget& target) {
   if (target.kind != DeviceKind::cuda) {
     std::printf(
         "\ntime: there is a model of GPUs alone (device=cuda); trainer bench measures this machine\n");
@@ -163,48 +99,68 @@ void print_time(const Report& r, const config::Config& config, const Target& tar
   }
   const double rate = tokens_of_step(r, config) / r.time.seconds;
   const double flops = model::flops_per_token(r.work.architecture, static_cast<double>(config.cutoff_len));
-  std::printf("  %-32s %9.1f ms, at most %s tokens a second, %.0f %% of the yardstick\n", "in all",
+  std::printf("  %-32s %9.1f ms, at most %s tokens a second, %.0f %% of 989.4 TFLOP/s a device\n", "in all",
               1e3 * r.time.seconds, with_commas(static_cast<std::int64_t>(rate)).c_str(),
               100 * report::flop_utilisation(flops, rate, r.batch.world));
   if (!r.fp8.empty()) std::printf("  %s\n", r.fp8.c_str());
 }
 
-void print_advice(const Report& r, const Target& target) {
+std::string keys_of(const plan::Choice& choice) {
+  return "per_device_train_batch_size=" + std::to_string(choice.micro) + " " + plan::keys_of(choice.level);
+}
+
+void print_advice(const PlanReport& r, const PlanTarget& target) {
   std::printf("\nlargest micro-batch that fits\n");
-  if (r.fitting.empty()) {
-    std::printf("  none: raise zero_stage or the number of ranks, or lower cutoff_len\n");
-  }
-  for (const plan::Choice& c : r.fitting) {
-    std::printf("  per_device_train_batch_size=%lld recompute=%s\n", static_cast<long long>(c.micro),
-                plan::name_of(c.recompute));
-  }
-  if (r.total() > target.memory && !r.fitting.empty()) {
+  if (r.fitting.empty()) std::printf("  none, with states stored as they are\n");
+  for (const plan::Choice& c : r.fitting) std::printf("  %s\n", keys_of(c).c_str());
+  if (r.total() <= target.memory) return;
+  if (!r.fitting.empty()) {
     std::printf("  recompute=auto and auto_find_batch_size=true choose by themselves\n");
+  }
+  std::printf("\nwith states stored in less\n");
+  for (const Alternative& a : r.alternatives) {
+    std::printf("  %s %s\n", a.keys.c_str(), keys_of(a.choice).c_str());
+  }
+  if (r.alternatives.empty()) {
+    std::printf("  it does not fit either: raise zero_stage and the number of ranks, or lower cutoff_len\n");
   }
 }
 
-void print_report(const Report& r, const config::Config& config, const Target& target) {
+void print_report(const PlanReport& r, const config::Config& config, const PlanTarget& target) {
   const model::ParameterLayout layout = model::build_layout(r.work.architecture);
   std::printf("model        %s, %s parameters\n", r.model.c_str(),
               with_commas(layout.parameter_count()).c_str());
   std::printf("ranks        %d x %s, %d node%s, zero_stage %lld\n", target.place.size, target.name.c_str(),
               target.place.nodes, target.place.nodes == 1 ? "" : "s",
               static_cast<long long>(config.zero_stage));
-  std::printf("step         %lld micro-batch%s of %lld x %lld tokens on each rank, recompute %s\n",
+  std::printf("step         %lld micro-batch%s of %lld x %lld tokens on each rank, recompute %s%s\n",
               static_cast<long long>(r.batch.accumulation), r.batch.accumulation == 1 ? "" : "es",
               static_cast<long long>(r.choice.micro), static_cast<long long>(config.cutoff_len),
-              plan::name_of(r.choice.recompute));
+              plan::name_of(r.choice.level.recompute),
+              r.choice.level.transposes_at_use ? ", FP8 weights transposed at each use" : "");
   print_memory(r, target);
   print_time(r, config, target);
   print_advice(r, target);
 }
 
-void print_json(const Report& r, const config::Config& config, const Target& target) {
+const char* transposed_name(const plan::Choice& choice) {
+  return choice.level.transposes_at_use ? "at_use" : "keep";
+}
+
+void print_json(const PlanReport& r, const config::Config& config, const PlanTarget& target) {
   Json memory = Json::object(), time = Json::object(), fitting = Json::array();
   for (const plan::MemoryRow& row : r.memory.rows) memory[row.name] = row.bytes;
   for (const plan::TimeRow& row : r.time.rows) time[row.name] = row.seconds;
-  for (const plan::Choice& c : r.fitting) {
-    fitting.push_back({{"micro_batch", c.micro}, {"recompute", plan::name_of(c.recompute)}});
+  Json alternatives = Json::array();
+  const auto row_of = [](const plan::Choice& c) {
+    return Json{{"micro_batch", c.micro},
+                {"recompute", plan::name_of(c.level.recompute)},
+                {"fp8_transposed_weights", transposed_name(c)}};
+  };
+  for (const plan::Choice& c : r.fitting) fitting.push_back(row_of(c));
+  for (const Alternative& a : r.alternatives) {
+    alternatives.push_back(row_of(a.choice));
+    alternatives.back()["keys"] = a.keys;
   }
   const Json all{{"model", r.model},
                  {"world", target.place.size},
@@ -212,7 +168,8 @@ void print_json(const Report& r, const config::Config& config, const Target& tar
                  {"zero_stage", config.zero_stage},
                  {"micro_batch", r.choice.micro},
                  {"accumulation", r.batch.accumulation},
-                 {"recompute", plan::name_of(r.choice.recompute)},
+                 {"recompute", plan::name_of(r.choice.level.recompute)},
+                 {"fp8_transposed_weights", transposed_name(r.choice)},
                  {"memory", memory},
                  {"messages_bytes", r.staging},
                  {"library_bytes", r.libraries},
@@ -220,6 +177,7 @@ void print_json(const Report& r, const config::Config& config, const Target& tar
                  {"device_bytes", target.memory},
                  {"fits", r.total() <= target.memory},
                  {"fitting", fitting},
+                 {"alternatives", alternatives},
                  {"time", time},
                  {"floor_seconds", r.time.seconds},
                  {"tokens_per_second_at_most", tokens_of_step(r, config) / r.time.seconds},
@@ -238,9 +196,9 @@ bool is_configuration(const std::string& word) {
 int plan_command(const Arguments& arguments) {
   Options options(
       "plan",
-      "Says what a run holds on each rank, to the byte, and how long its steps take at least, without "
-      "starting it. Exits with 1 when it does not fit. Keys of the configuration may follow, such as "
-      "device=cuda");
+      "Says what a run holds at most on each rank (with samples of cutoff_len tokens, to the byte) and how "
+      "long its steps take at least, without starting it. Exits with 1 when it does not fit. Keys of the "
+      "configuration may follow, such as device=cuda");
   options.take_overrides();
   std::string what;
   Settings settings;
@@ -262,8 +220,15 @@ int plan_command(const Arguments& arguments) {
   config::Config& config = resolved.config;
   if (!configured && !resolved.is_set("bf16") && !resolved.is_set("pure_bf16")) config.bf16 = true;
   const std::string model = configured || what.empty() ? config.model_name_or_path : what;
-  const Target target = target_of(config, settings);
-  const Report report = make_report(config, model, target);
+  if (model.empty()) {
+    throw Error({.what = "there is nothing to plan",
+                 .expected = "a configuration, a model's folder, or a shape such as llama-3.1-8b",
+                 .where = "command line",
+                 .fix = "trainer plan config.yaml, or trainer plan llama-3.1-8b device=cuda",
+                 .code = ExitCode::usage});
+  }
+  const PlanTarget target = target_of(config, settings);
+  const PlanReport report = make_plan(config, model, target);
   (json ? print_json : print_report)(report, config, target);
   return report.total() <= target.memory ? 0 : static_cast<int>(ExitCode::failure);
 }

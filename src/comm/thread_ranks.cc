@@ -56,8 +56,9 @@ void run_ranks_as_threads(const ThreadRanksOptions& options,
   MemoryJob job(options.ranks, options.node_of, options.bytes_per_second);
   FirstError errors(job);
   const auto run_rank = [&](int rank) {
-    const auto device =
-        make_cpu_device({.threads = options.threads_per_rank, .compute_worker = options.compute_worker});
+    const auto device = make_cpu_device({.threads = options.threads_per_rank,
+                                         .compute_worker = options.compute_worker,
+                                         .stands_for = options.stands_for});
     const auto engine = std::make_shared<Engine>([&job, rank] { return job.make_transport(rank); });
     RankCommunicator communicator(*device, {.engine = engine});
     // The body's error reaches the other ranks before this one ends its communicator, which waits for them.

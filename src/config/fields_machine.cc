@@ -119,6 +119,12 @@ void add_memory(Table& t) {
   t.used("gradient_checkpointing", &Config::gradient_checkpointing, "true means recompute: full.");
   t.used("disable_gradient_checkpointing", &Config::disable_gradient_checkpointing,
          "true means recompute: none.");
+  t.used("fp8_transposed_weights", &Config::fp8_transposed_weights,
+         "FP8 weights as their input gradients read them on a GPU. keep: made once a step, a byte more for "
+         "each "
+         "weight; at_use: made before each use, for one block at a time; auto: kept if the run then fits the "
+         "device's memory. The bits are the same.")
+      .one_of({"keep", "at_use", "auto"});
   t.used("optim_state_cpu_offload", &Config::optim_state_cpu_offload,
          "Keep the optimizer's state in host memory, which is where it lies on the CPU; refused with device: "
          "cuda.");

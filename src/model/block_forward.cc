@@ -23,7 +23,8 @@ void Transformer::Impl::forward_norm(Stream& stream, std::size_t block, Linear n
                                      const ops::ConstMatrix& residual, const ops::ConstMatrix& delta,
                                      const ops::Matrix& sum, float* rstd, const PassOptions& pass) {
   SavedInput& saved = blocks_[block].inputs[next];
-  const precision::Fp8Copy copy = copy_for(saved, pass);
+  // A norm works row by row: its transposed copy is turned from the other one, or scattered, which is slow.
+  const precision::Fp8Copy copy = pass.readers == Readers::backward ? saved.copy : copy_for(saved, pass);
   const std::int64_t tensor = input_tensor(block, next);
   const ops::Matrix out = top(saved.values, residual.rows);
   ops::rms_norm(stream, {.residual = residual,

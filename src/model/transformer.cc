@@ -13,7 +13,6 @@ namespace {
 constexpr std::size_t kTensorsPerBlock = 2 * kLinears;
 
 TransformerOptions checked(TransformerOptions options, const Architecture& a) {
-  constexpr std::int64_t kMaxTokens = std::int64_t{1} << 30;
   const auto expect = [](bool good, const char* what, std::int64_t found) {
     if (good) return;
     throw Error({.what = "the transformer cannot be built for these sizes",
@@ -21,13 +20,13 @@ TransformerOptions checked(TransformerOptions options, const Architecture& a) {
                  .found = std::to_string(found),
                  .code = ExitCode::usage});
   };
-  expect(options.max_tokens >= 1 && options.max_tokens <= kMaxTokens, "1 to 2^30 tokens in a micro-batch",
+  expect(options.max_tokens >= 1 && options.max_tokens <= kMostTokens, "1 to 2^30 tokens in a micro-batch",
          options.max_tokens);
   expect(options.max_length >= 1 && options.max_length <= options.max_tokens,
          "documents no longer than a micro-batch", options.max_length);
   expect(options.max_labels >= 0 && options.max_labels <= options.max_tokens,
          "no more labels than tokens in a micro-batch", options.max_labels);
-  expect(options.max_positions >= 0 && options.max_positions <= kMaxTokens, "at most 2^30 positions",
+  expect(options.max_positions >= 0 && options.max_positions <= kMostTokens, "at most 2^30 positions",
          options.max_positions);
   if (options.last_block < 0) options.last_block = static_cast<int>(a.layers);
   // A rank that runs a part of the blocks needs the stream from its neighbour, which has no way in yet.

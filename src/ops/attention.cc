@@ -1,5 +1,6 @@
 #include "octet/ops/attention.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "cuda/scratch.h"
@@ -94,8 +95,12 @@ std::size_t attention_workspace(const Device& device, const Heads& heads, DType 
                                 std::int64_t max_length) {
   check_heads(heads);
   check(tokens >= 0 && max_length >= 0, "attention: there are no negative lengths");
-  if (device.stands_for() == DeviceKind::cuda) return cuda::attention_workspace(heads, dtype, tokens);
-  return cpu::attention_workspace(heads, max_length < tokens ? max_length : tokens);
+  const auto here = [&] {
+    return cpu::attention_workspace(heads, max_length < tokens ? max_length : tokens);
+  };
+  if (device.stands_for() != DeviceKind::cuda) return here();
+  const std::size_t there = cuda::attention_workspace(heads, dtype, tokens);
+  return device.kind() == DeviceKind::cpu ? std::max(there, here()) : there;
 }
 
 }  // namespace octet::ops

@@ -1,5 +1,6 @@
 #include "octet/ops/gemm.h"
 
+#include <algorithm>
 #include <atomic>
 
 #include "cuda/scratch.h"
@@ -65,8 +66,9 @@ void gemm(Stream& stream, const GemmArgs& args) {
 
 std::size_t gemm_workspace(const Device& device, const GemmArgs& args) {
   check_shapes(args);
-  if (device.stands_for() == DeviceKind::cuda) return cuda::gemm_workspace(args);
-  return cpu::gemm_workspace(args);
+  if (device.stands_for() != DeviceKind::cuda) return cpu::gemm_workspace(args);
+  const std::size_t there = cuda::gemm_workspace(args);
+  return device.kind() == DeviceKind::cpu ? std::max(there, cpu::gemm_workspace(args)) : there;
 }
 
 bool gemm_needs_transposed_fp8(const Device& device) {

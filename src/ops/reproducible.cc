@@ -6,7 +6,8 @@
 namespace octet::ops {
 
 bool reproducible_by_default(const Device& device) {
-  return device.kind() != DeviceKind::cuda;
+  const DeviceKind kind = device.kind() == DeviceKind::dry ? device.stands_for() : device.kind();
+  return kind != DeviceKind::cuda;
 }
 
 void set_reproducible(bool on) {

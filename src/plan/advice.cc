@@ -18,11 +18,16 @@ const char* name_of(model::Recompute level) {
   return "full";
 }
 
+std::string keys_of(const Level& level) {
+  return std::string("recompute=") + name_of(level.recompute) +
+         (level.transposes_at_use ? " fp8_transposed_weights=at_use" : "");
+}
+
 std::vector<Choice> largest_that_fit(const std::vector<std::int64_t>& micros,
-                                     const std::vector<model::Recompute>& levels, std::size_t limit,
+                                     const std::vector<Level>& levels, std::size_t limit,
                                      const BytesOf& bytes_of) {
   std::vector<Choice> all;
-  for (const model::Recompute level : levels) {
+  for (const Level& level : levels) {
     const auto too_large = std::ranges::partition_point(micros, [&](std::int64_t micro) {
       return bytes_of({micro, level}) <= limit;
     });

@@ -1,8 +1,11 @@
 #include "octet/plan/time.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdio>
 
+#include "octet/base/strings.h"
 #include "octet/model/build.h"
 
 namespace octet::plan {
@@ -144,6 +147,9 @@ void add_block(Rows& rows, const Work& w, const Rates& rates) {
       rows.add("quantisation", {.bytes = quantise_bytes(w.recipe) * t * l.rows}, layers);
     }
   }
+  if (fp8 && w.transposes_at_use) {
+    for (const Linear& l : linears(a)) rows.add("transposed weights", {.bytes = 2 * l.rows * l.cols}, layers);
+  }
   if (w.recompute == Recompute::none) return;
   rows.add("recompute: norms, activation", norm, 2 * layers);
   rows.add("recompute: norms, activation", {.bytes = 3 * e * t * i}, layers);
@@ -182,6 +188,27 @@ Time time_of(const Work& work, const Rates& rates) {
   return time;
 }
 
+namespace {
+
+/// Kernels that FP8 adds to those of a linear layer in a micro-batch. With delayed scaling most copies are
+/// written by whoever makes the matrix; a norm's transposed copy is turned by a kernel of its own (the inputs
+/// of qkv and gate_up, the gradients of output and down), and attention's output is cast by one. Otherwise
+/// the input and the gradient each have their scale made and are cast.
+int added_kernels(const std::string& linear, const precision::Recipe& recipe) {
+  if (recipe.kind != precision::RecipeKind::delayed) return 4;
+  return linear == "output" ? 2 : 1;
+}
+
+/// Making the copies of the weight, shared out among the micro-batches; the transposed one is made in each if
+/// it is not kept.
+double weight_copies(const Linear& l, const Work& work, const Rates& rates) {
+  const double each = l.rows * l.cols / rates.bytes;
+  const double once = (6 * each + rates.launch) / static_cast<double>(work.micro_batches);
+  return once + (work.transposes_at_use ? 2 * each + rates.launch : 0);
+}
+
+}  // namespace
+
 std::vector<Fp8Balance> fp8_balance(const Work& work, const Rates& rates) {
   std::vector<Fp8Balance> all;
   if (!work.recipe.fp8()) return all;
@@ -189,33 +216,67 @@ std::vector<Fp8Balance> fp8_balance(const Work& work, const Rates& rates) {
   for (const Linear& l : linears(work.architecture)) {
     const double plain = products(l, t, false, work.recipe, rates).sum();
     const double fast = products(l, t, true, work.recipe, rates).sum();
-    // Fused quantisation costs bytes, unfused kernels of its own: maximum, scale and cast.
-    const bool fused = work.recipe.kind == precision::RecipeKind::delayed;
-    const double kernels = fused ? 0 : 2;
     const double bytes = quantise_bytes(work.recipe) * t * (l.rows + l.cols);
     all.push_back({.name = l.name,
                    .rows = static_cast<std::int64_t>(l.rows),
                    .cols = static_cast<std::int64_t>(l.cols),
                    .gain = plain - fast,
-                   .cost = bytes / rates.bytes + 2 * kernels * rates.launch});
+                   .cost = bytes / rates.bytes + added_kernels(l.name, work.recipe) * rates.launch +
+                           weight_copies(l, work, rates)});
   }
   return all;
 }
 
-std::string fp8_warning(const std::vector<Fp8Balance>& balance) {
-  std::string names;
+namespace {
+
+/// What FP8 gains and costs in a layer, of all its linear layers.
+struct LayerBalance {
   double gain = 0, cost = 0;
+};
+
+LayerBalance sum_of(const std::vector<Fp8Balance>& balance) {
+  LayerBalance sum;
+  for (const Fp8Balance& b : balance) sum.gain += b.gain, sum.cost += b.cost;
+  return sum;
+}
+
+std::string microseconds(double seconds) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.1f", 1e6 * seconds);
+  return text.data();
+}
+
+/// The least tokens of a micro-batch with which FP8 pays, up to a power of two; 0: none was found.
+std::int64_t tokens_to_pay(Work work, const Rates& rates) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 20;
+  for (std::int64_t tokens = 16; tokens <= kMost; tokens *= 2) {
+    work.tokens = tokens;
+    const LayerBalance sum = sum_of(fp8_balance(work, rates));
+    if (sum.gain > sum.cost) return tokens;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::string fp8_warning(const Work& work, const Rates& rates) {
+  const std::vector<Fp8Balance> balance = fp8_balance(work, rates);
+  std::string names;
   for (const Fp8Balance& b : balance) {
-    gain += b.gain, cost += b.cost;
     if (b.pays()) continue;
     names += (names.empty() ? "" : ", ") + b.name + " [" + std::to_string(b.rows) + ", " +
              std::to_string(b.cols) + "]";
   }
   if (names.empty()) return {};
-  return "FP8 does not pay for " + names +
-         ": making the FP8 copies takes longer than the faster products save, at so many tokens a "
-         "micro-batch" +
-         (gain <= cost ? "; in all it is slower than bf16" : "");
+  const LayerBalance sum = sum_of(balance);
+  const std::string figures = "with " + with_commas(work.tokens) + " tokens a micro-batch it saves " +
+                              microseconds(sum.gain) +
+                              " microseconds of each layer's products, and its copies cost " +
+                              microseconds(sum.cost) + " (estimated for an H200)";
+  if (sum.gain > sum.cost) return "FP8 pays, but not in " + names + ": " + figures;
+  const std::int64_t enough = tokens_to_pay(work, rates);
+  return "FP8 does not pay here: " + figures + "; fp8: false is faster" +
+         (enough > 0 ? ", and FP8 pays from about " + with_commas(enough) + " tokens on" : "");
 }
 
 }  // namespace octet::plan

@@ -152,7 +152,7 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
     how = engine_options(config, architecture, shape.rows * shape.length, shape.length, shape.rows);
     how.max_micro_batches = static_cast<int>(batch.accumulation);
   });
-  how = with_level(how, config, communicator, session.device());
+  how = with_fitting_level(how, config, communicator, session.device());
   communicator.together([&] { engine = std::make_unique<Engine>(session.device(), communicator, how); });
   engine->initialise(static_cast<std::uint64_t>(config.seed));
   engine->store().synchronize(engine->compute());
@@ -206,6 +206,7 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
     result.comm_bytes += static_cast<double>(kind.bytes_sent) / static_cast<double>(options.steps);
   }
   result.recompute = plan::name_of(how.transformer.recompute);
+  result.transposes_at_use = how.store.transposed == zero::TransposedWeights::at_use;
   result.parameters = engine->store().layout().parameter_count();
   result.tokens = shape.rows * shape.length * batch.accumulation * batch.world;
   result.median_seconds = median(seconds);

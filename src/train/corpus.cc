@@ -62,9 +62,30 @@ std::int64_t held_out_of(std::int64_t rows, const config::Config& config) {
                .code = ExitCode::usage});
 }
 
+data::DataOptions data_options(const config::Config& config) {
+  return {.dataset = config.dataset,
+          .dataset_dir = config.dataset_dir,
+          .max_samples = config.max_samples,
+          .seed = config.order_seed()};
+}
+
 struct Mixes {
   data::RowMix training, evaluation;
 };
+
+Mixes open_mixes(const config::Config& config) {
+  Mixes mixes;
+  data::DataOptions options = data_options(config);
+  mixes.training = data::RowMix(
+      data::open_datasets(options),
+      {.strategy = config.mix_strategy, .weights = weights_of(config), .seed = config.order_seed()});
+  if (!config.eval_dataset.empty()) {
+    options.dataset = config.eval_dataset;
+    options.key = "eval_dataset";
+    mixes.evaluation = data::RowMix(data::open_datasets(options), {});
+  }
+  return mixes;
+}
 
 // With streaming only what is evaluated is tokenised now.
 void prepare_stream(Session& session, const config::Config& config, const data::Encoder& encoder, Mixes mixes,
@@ -170,23 +191,36 @@ data::Items lay_out(data::Encoded& set, const config::Config& config, const data
                                    .shared_context = !config.neat_packing});
 }
 
+data::TemplateEncoderOptions encoder_options(const config::Config& config) {
+  data::TemplateEncoderOptions options;
+  options.folder = config.model_name_or_path;
+  options.template_name = config.template_name;
+  options.match_template = config.stage == "sft";
+  // LLaMA-Factory keeps one token of a packed sequence for its padding.
+  const bool llamafactory = config.packing_strategy == "llamafactory";
+  options.options.cutoff_len = config.cutoff_len - (llamafactory && config.packing ? 1 : 0);
+  if (llamafactory) {
+    options.text_cut =
+        config.packing && config.stage == "pt" ? data::TextCut::whole : data::TextCut::truncate;
+  }
+  options.options.mask_history = config.mask_history;
+  options.options.train_on_prompt = config.train_on_prompt;
+  options.options.enable_thinking = config.enable_thinking;
+  options.options.default_system = config.default_system;
+  options.options.preserve_thinking = config.preserve_thinking;
+  options.options.tool_format = config.tool_format;
+  options.options.split_special_tokens = config.split_special_tokens;
+  return options;
+}
+
+void check_datasets(const config::Config& config) {
+  static_cast<void>(open_mixes(config));
+}
+
 Corpus build_corpus(Session& session, const config::Config& config, const data::Encoder& encoder) {
   Corpus corpus;
   Mixes mixes;
-  session.communicator().together([&] {
-    data::DataOptions options{.dataset = config.dataset,
-                              .dataset_dir = config.dataset_dir,
-                              .max_samples = config.max_samples,
-                              .seed = config.order_seed()};
-    mixes.training = data::RowMix(
-        data::open_datasets(options),
-        {.strategy = config.mix_strategy, .weights = weights_of(config), .seed = config.order_seed()});
-    if (!config.eval_dataset.empty()) {
-      options.dataset = config.eval_dataset;
-      options.key = "eval_dataset";
-      mixes.evaluation = data::RowMix(data::open_datasets(options), {});
-    }
-  });
+  session.communicator().together([&] { mixes = open_mixes(config); });
   for (const auto& source : mixes.training.sources()) corpus.names.push_back(source.name);
   if (config.streaming) {
     prepare_stream(session, config, encoder, std::move(mixes), corpus);

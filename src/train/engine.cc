@@ -68,6 +68,11 @@ model::Recompute recompute_of(const std::string& level) {
   return level == "full" ? model::Recompute::full : model::Recompute::none;
 }
 
+// As above: auto keeps them until somebody knows the memory.
+zero::TransposedWeights transposed_of(const std::string& when) {
+  return when == "at_use" ? zero::TransposedWeights::at_use : zero::TransposedWeights::kept;
+}
+
 // The configuration has checked the name.
 comm::Wire wire_of(const std::string& dtype) {
   if (dtype == "bf16") return comm::Wire::bf16;
@@ -113,6 +118,7 @@ EngineOptions engine_options(const config::Config& config, const model::Architec
   options.store.by_node = config.hierarchical_comm == "auto"   ? zero::ByNode::automatic
                           : config.hierarchical_comm == "true" ? zero::ByNode::on
                                                                : zero::ByNode::off;
+  options.store.transposed = transposed_of(config.fp8_transposed_weights);
   options.store.recipe = recipe_of(config);
   options.store.adamw = {.beta1 = config.adam_beta1,
                          .beta2 = config.adam_beta2,
@@ -133,7 +139,9 @@ EngineOptions engine_options(const config::Config& config, const model::Architec
 
 namespace {
 
-EngineOptions completed(EngineOptions options) {
+EngineOptions completed(EngineOptions options, const Device& device) {
+  // What is left open follows the device, for sums as for products.
+  if (!options.reproducible && !ops::reproducible_by_default(device)) options.store.deterministic = false;
   options.store.micro_batches = std::max(1, options.max_micro_batches);
   options.transformer.fixed_order = options.store.strict;
   return options;
@@ -144,11 +152,12 @@ EngineOptions completed(EngineOptions options) {
 Engine::Engine(Device& device, comm::Communicator& communicator, const EngineOptions& options)
     : device_(device),
       communicator_(communicator),
-      options_(completed(options)),
+      options_(completed(options, device)),
       arena_(device),
       audit_(options.store.recipe),
       compute_(device.make_stream({.name = "compute"})) {
-  ops::set_reproducible(options_.reproducible.value_or(ops::reproducible_by_default(device_)));
+  if (device.kind() != DeviceKind::dry)
+    ops::set_reproducible(options_.reproducible.value_or(ops::reproducible_by_default(device_)));
   store_ = std::make_unique<zero::ParameterStore>(model::build_layout(options_.architecture), arena_,
                                                   communicator_, options_.store);
   core_ = std::make_unique<model::Transformer>(options_.architecture, options_.store.recipe, arena_,

@@ -19,10 +19,37 @@ plan::Work work_of(const EngineOptions& options, const plan::Memory& memory, std
   return {.architecture = options.architecture,
           .recipe = options.store.recipe,
           .recompute = options.transformer.recompute,
+          .transposes_at_use = options.store.transposed == zero::TransposedWeights::at_use,
           .tokens = options.transformer.max_tokens,
           .length = length,
           .micro_batches = micro_batches,
           .optimizer_bytes = static_cast<double>(memory.of_update())};
+}
+
+std::vector<std::int64_t> buildable(std::vector<std::int64_t> micros, std::int64_t each) {
+  const std::int64_t most = model::kMostTokens / std::max<std::int64_t>(1, each);
+  while (micros.size() > 1 && micros.back() > most) micros.pop_back();
+  return micros;
+}
+
+std::vector<plan::Level> levels_of(const config::Config& config, DeviceKind kind) {
+  std::vector<model::Recompute> recompute(std::begin(plan::kRecompute), std::end(plan::kRecompute));
+  if (config.recompute() != "auto") recompute = {engine_options(config, {}, 1, 1, 1).transformer.recompute};
+  const bool transposed = config.fp8 && kind == DeviceKind::cuda;
+  const std::string& when = config.fp8_transposed_weights;
+  std::vector<plan::Level> all;
+  for (const model::Recompute level : recompute) {
+    if (!transposed || when != "at_use") all.push_back({level, false});
+    if (transposed && when != "keep") all.push_back({level, true});
+  }
+  return all;
+}
+
+EngineOptions with_level(EngineOptions options, const plan::Level& level) {
+  options.transformer.recompute = level.recompute;
+  options.store.transposed =
+      level.transposes_at_use ? zero::TransposedWeights::at_use : zero::TransposedWeights::kept;
+  return options;
 }
 
 plan::Choice choose(const Candidates& candidates, const comm::Place& place, DeviceKind kind,
@@ -40,33 +67,32 @@ plan::Choice choose(const Candidates& candidates, const comm::Place& place, Devi
   });
   if (best) return *best;
   const plan::Choice least{candidates.micros.front(), candidates.levels.back()};
+  if (!candidates.must_fit) return least;
   throw Error({.what = "the run does not fit the memory of its device",
                .expected = "at most " + human_bytes(static_cast<double>(limit)) + " a rank",
                .found = human_bytes(static_cast<double>(memory_with(least).bytes)) +
-                        " with micro-batches of " + std::to_string(least.micro) +
-                        " and recompute: " + plan::name_of(least.recompute),
-               .fix = "lower cutoff_len, raise zero_stage or the number of ranks; trainer plan shows what "
-                      "takes the memory",
+                        " with per_device_train_batch_size=" + std::to_string(least.micro) + " " +
+                        plan::keys_of(least.level),
+               .fix = "lower cutoff_len, keep parameters or moments in less (param_dtype, optim_dtype), or "
+                      "raise zero_stage or the number of ranks; trainer plan shows what takes the memory",
                .code = ExitCode::usage});
 }
 
-EngineOptions with_level(EngineOptions options, const config::Config& config,
-                         comm::Communicator& communicator, Device& device) {
-  if (config.recompute() != "auto") return options;
+EngineOptions with_fitting_level(EngineOptions options, const config::Config& config,
+                                 comm::Communicator& communicator, Device& device) {
+  const std::vector<plan::Level> levels = levels_of(config, device.stands_for());
+  if (levels.size() == 1) return options;
   const std::size_t limit = memory_limit(communicator, device);
-  const Candidates candidates{.build =
-                                  [&](const plan::Choice& choice) {
-                                    EngineOptions with = options;
-                                    with.transformer.recompute = choice.recompute;
-                                    return with;
-                                  },
-                              .micros = {1},
-                              .levels = {std::begin(plan::kLevels), std::end(plan::kLevels)},
-                              .length = options.transformer.max_length};
-  communicator.together([&] {
-    options.transformer.recompute = choose(candidates, communicator.place(), device.kind(), limit).recompute;
-  });
-  return options;
+  const Candidates candidates{
+      .build = [&](const plan::Choice& choice) { return with_level(options, choice.level); },
+      .micros = {1},
+      .levels = levels,
+      .length = options.transformer.max_length,
+      .must_fit = config.recompute() == "auto"};
+  plan::Level level;
+  communicator.together(
+      [&] { level = choose(candidates, communicator.place(), device.stands_for(), limit).level; });
+  return with_level(std::move(options), level);
 }
 
 std::size_t memory_limit(comm::Communicator& communicator, Device& device) {

@@ -306,8 +306,8 @@ void probe(Session& session, const config::Resolved& resolved, const ProbeOption
   std::unique_ptr<Engine> engine;
   Collected result;
   const EngineOptions how =
-      with_level(engine_options(config, architecture, tokens, batches.length, documents), config,
-                 communicator, session.device());
+      with_fitting_level(engine_options(config, architecture, tokens, batches.length, documents), config,
+                         communicator, session.device());
   communicator.together([&] { engine = std::make_unique<Engine>(session.device(), communicator, how); });
   if (config.train_from_scratch) {
     engine->initialise(static_cast<std::uint64_t>(config.seed));

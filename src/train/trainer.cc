@@ -62,10 +62,13 @@ class Run {
   void prepare();
   void prepare_model();
   void prepare_data();
-  /// Micro-batch and level of recomputation, where the configuration leaves them to the device's memory.
-  void choose_sizes();
+  /// Micro-batch and level, where the configuration leaves them to the device's memory.
+  void choose_sizes(const Feed::Shape& sample);
+  /// Of a micro-batch's samples, each.
+  Feed::Shape sample_shape() const;
   EngineOptions engine_for(const plan::Choice& choice, const Feed::Shape& sample) const;
-  void warn_of_small_products() const;
+  /// Where FP8 costs more than it saves on this device.
+  void warn_of_fp8() const;
   void prepare_schedule();
   void prepare_engine();
   void start_reporter();
@@ -89,7 +92,7 @@ class Run {
   model::Architecture architecture_;
   std::unique_ptr<data::TemplateEncoder> encoder_;
   config::Batch batch_;
-  model::Recompute recompute_ = model::Recompute::none;
+  plan::Level level_;
   Corpus corpus_;
   std::unique_ptr<Feed> feed_;
   std::int64_t total_steps_ = 0;
@@ -108,39 +111,24 @@ void Run::prepare_model() {
   comm_.together([&] {
     architecture_ = read_model(config_.model_name_or_path);
     fresh_ = config_.train_from_scratch || !has_weights(config_.model_name_or_path);
-    data::TemplateEncoderOptions options;
-    options.folder = config_.model_name_or_path;
-    options.template_name = config_.template_name;
-    options.match_template = config_.stage == "sft";
-    // LLaMA-Factory keeps one token of a packed sequence for its padding.
-    const bool llamafactory = config_.packing_strategy == "llamafactory";
-    options.options.cutoff_len = config_.cutoff_len - (llamafactory && config_.packing ? 1 : 0);
-    if (llamafactory) {
-      options.text_cut =
-          config_.packing && config_.stage == "pt" ? data::TextCut::whole : data::TextCut::truncate;
-    }
-    options.options.mask_history = config_.mask_history;
-    options.options.train_on_prompt = config_.train_on_prompt;
-    options.options.enable_thinking = config_.enable_thinking;
-    options.options.default_system = config_.default_system;
-    options.options.preserve_thinking = config_.preserve_thinking;
-    options.options.tool_format = config_.tool_format;
-    options.options.split_special_tokens = config_.split_special_tokens;
-    encoder_ = std::make_unique<data::TemplateEncoder>(options);
+    encoder_ = std::make_unique<data::TemplateEncoder>(encoder_options(config_));
     if (session_.prints() && !config_.template_name && encoder_->chat_template()) {
       log::info("template: " + encoder_->chat_template()->name() +
                 " (it writes what the model's own chat template writes)");
     }
     require_fit(encoder_->tokenizer(), architecture_, config_.model_name_or_path);
     if (!config_.auto_find_batch_size) batch_ = config::resolve_batch(config_, comm_.size());
-    recompute_ = engine_options(config_, architecture_, 1, 1, 1).transformer.recompute;
   });
 }
 
 void Run::prepare_data() {
   corpus_ = build_corpus(session_, config_, *encoder_);
-  if (config_.auto_find_batch_size || config_.recompute() == "auto") choose_sizes();
+  if (config_.auto_find_batch_size) {
+    const config::Batch one{.world = comm_.size(), .global = comm_.size()};
+    choose_sizes(make_feed(session_, config_, one, *encoder_, corpus_)->shape());
+  }
   feed_ = make_feed(session_, config_, batch_, *encoder_, corpus_);
+  if (!config_.auto_find_batch_size) choose_sizes(sample_shape());
 }
 
 void Run::prepare_schedule() {
@@ -161,52 +149,60 @@ EngineOptions Run::engine_for(const plan::Choice& choice, const Feed::Shape& sam
                eval_batch * corpus_.evaluation_items.longest(corpus_.evaluation)),
       std::max(sample.longest, longest_context(corpus_.evaluation, corpus_.evaluation_items)),
       std::max(choice.micro * sample.documents, eval_batch * corpus_.evaluation_items.most_documents()));
-  options.transformer.recompute = choice.recompute;
   config::Config chosen = config_;
   chosen.per_device_train_batch_size = choice.micro;
   options.max_micro_batches = static_cast<int>(config::resolve_batch(chosen, comm_.size()).accumulation);
-  return options;
+  return with_level(std::move(options), choice.level);
 }
 
-void Run::choose_sizes() {
-  config::Batch one{.world = comm_.size(), .global = comm_.size()};
-  const Feed::Shape sample = make_feed(session_, config_, one, *encoder_, corpus_)->shape();
+Feed::Shape Run::sample_shape() const {
+  const Feed::Shape all = feed_->shape();
+  return {
+      .tokens = all.tokens / batch_.micro, .longest = all.longest, .documents = all.documents / batch_.micro};
+}
+
+void Run::choose_sizes(const Feed::Shape& sample) {
+  const DeviceKind kind = session_.device().stands_for();
+  const std::vector<plan::Level> levels = levels_of(config_, kind);
+  level_ = levels.front();
+  const bool asked = config_.auto_find_batch_size || config_.recompute() == "auto";
+  if (!asked && levels.size() == 1) return;
   const std::size_t limit = memory_limit(comm_, session_.device());
   comm_.together([&] {
     Candidates candidates{.build = [&](const plan::Choice& choice) { return engine_for(choice, sample); },
                           .micros = {batch_.micro},
-                          .levels = {recompute_},
-                          .length = sample.longest};
-    if (config_.recompute() == "auto") {
-      candidates.levels.assign(std::begin(plan::kLevels), std::end(plan::kLevels));
+                          .levels = levels,
+                          .length = sample.longest,
+                          .must_fit = asked};
+    if (config_.auto_find_batch_size) {
+      candidates.micros = buildable(config::possible_micro_batches(config_, comm_.size()), sample.tokens);
     }
-    if (config_.auto_find_batch_size)
-      candidates.micros = config::possible_micro_batches(config_, comm_.size());
-    const plan::Choice choice = choose(candidates, comm_.place(), session_.device().kind(), limit);
-    recompute_ = choice.recompute;
+    const plan::Choice choice = choose(candidates, comm_.place(), kind, limit);
+    level_ = choice.level;
     config::Config chosen = config_;
     chosen.per_device_train_batch_size = choice.micro;
     batch_ = config::resolve_batch(chosen, comm_.size());
-    if (session_.prints()) {
-      log::info("what fits the device's memory: per_device_train_batch_size " + std::to_string(choice.micro) +
-                ", recompute " + plan::name_of(choice.recompute));
+    if (session_.prints() && (asked || level_.transposes_at_use)) {
+      log::info("what fits the device's memory: per_device_train_batch_size=" + std::to_string(choice.micro) +
+                " " + plan::keys_of(level_));
     }
   });
 }
 
-void Run::warn_of_small_products() const {
-  if (session_.device().kind() != DeviceKind::cuda) return;
-  const std::string warning =
-      plan::fp8_warning(plan::fp8_balance(work_of(engine_->options(), {}, config_.cutoff_len, 1)));
+void Run::warn_of_fp8() const {
+  if (!config_.fp8) return;
+  if (session_.device().kind() != DeviceKind::cuda) {
+    log::info("FP8 on a CPU gives the numbers that a GPU would, more slowly than bf16: true alone");
+    return;
+  }
+  plan::Work work = work_of(engine_->options(), {}, config_.cutoff_len, batch_.accumulation);
+  work.tokens = feed_->shape().tokens;  // evaluations may have more
+  const std::string warning = plan::fp8_warning(work);
   if (!warning.empty()) log::warn(warning);
 }
 
 void Run::prepare_engine() {
-  const Feed::Shape whole = feed_->shape();
-  const Feed::Shape sample{.tokens = whole.tokens / batch_.micro,
-                           .longest = whole.longest,
-                           .documents = whole.documents / batch_.micro};
-  const EngineOptions options = engine_for({batch_.micro, recompute_}, sample);
+  const EngineOptions options = engine_for({batch_.micro, level_}, sample_shape());
   comm_.together([&] { engine_ = std::make_unique<Engine>(session_.device(), comm_, options); });
   if (checkpoint_) {
     restore(*engine_, *checkpoint_);
@@ -303,7 +299,7 @@ void Run::prepare() {
     }
     log::info(show_example(feed_->shown(), *encoder_, false));
     log::info(engine_->audit().table());
-    warn_of_small_products();
+    warn_of_fp8();
     std::string memory = "memory of a rank: " + human_bytes(static_cast<double>(engine_->arena().bytes()));
     for (const MemoryRow& r : engine_->memory()) {
       memory += "\n  " + r.name + std::string(r.name.size() < 14 ? 14 - r.name.size() : 1, ' ') +

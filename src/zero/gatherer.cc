@@ -13,6 +13,8 @@ Gatherer::Gatherer(Segments& segments, comm::Communicator& communicator, Device&
       policy_(policy_of(options, communicator.size())),
       overlap_(options.overlap),
       by_node_(gathers_by_node(options, communicator.place())),
+      at_use_(options.transposed == TransposedWeights::at_use),
+      transposed_(static_cast<std::size_t>(segments.slots), -1),
       groups_(segments.groups.size()),
       slots_(static_cast<std::size_t>(segments.slots)) {
   for (Group& group : groups_) {
@@ -65,7 +67,7 @@ void Gatherer::gather(int group, Stream& compute) {
                                         .bytes = static_cast<std::int64_t>(s.copy_bytes(s.slice)),
                                         .by_node = by_node_});
     }
-    if (s.transposed != nullptr) transpose(s, stream);
+    if (s.transposed != nullptr && !at_use_) transpose(s, stream);
   }
   stream.record(*at(group).gathered);
   if (!overlap_) compute.wait(*at(group).gathered);
@@ -79,8 +81,25 @@ void Gatherer::gather_ahead(int group, Stream& compute) {
   gather(group, compute);
 }
 
+void Gatherer::transpose_at_use(int group, Stream& compute) {
+  const auto index = static_cast<std::size_t>(group);
+  for (const Segment& s : segments_.groups[index]) {
+    if (s.transposed == nullptr) continue;
+    int& occupant = transposed_[static_cast<std::size_t>(segments_.transposed_slot[index])];
+    check(occupant < 0 || occupant == group || at(occupant).holds == 0,
+          "a block is released before the next one is acquired for its backward pass");
+    occupant = group;
+    transpose(s, compute);
+  }
+}
+
 void Gatherer::acquire(int group, model::Pass pass, Stream& compute) {
   ++at(group).holds;
+  make_whole(group, pass, compute);
+  if (at_use_ && pass == model::Pass::backward) transpose_at_use(group, compute);
+}
+
+void Gatherer::make_whole(int group, model::Pass pass, Stream& compute) {
   if (!policy_.shard_state) return;
   if (!at(group).whole) gather(group, compute);
   compute.wait(*at(group).gathered);

@@ -43,6 +43,9 @@ class Gatherer {
     int occupant = -1;
     std::unique_ptr<Event> released;
   };
+  void make_whole(int group, model::Pass pass, Stream& compute);
+  /// Transposed copies of a group whose copy is whole, where they are made at use.
+  void transpose_at_use(int group, Stream& compute);
   Group& at(int group) { return groups_[static_cast<std::size_t>(group)]; }
   Slot& slot_of(int group);
   void gather(int group, Stream& compute);
@@ -55,6 +58,8 @@ class Gatherer {
   Policy policy_;
   bool overlap_;
   bool by_node_;
+  bool at_use_;                  ///< transposed copies are
+  std::vector<int> transposed_;  ///< by slot: the group whose transposed copies lie there, or -1
   std::vector<Group> groups_;
   std::vector<Slot> slots_;
 };

@@ -35,6 +35,13 @@ std::vector<int> slots_of(int groups, bool shared) {
   return slots;
 }
 
+/// What is made at use is made on the stream that uses it: one slot serves all blocks.
+std::vector<int> slots_at_use(int groups) {
+  std::vector<int> slots;
+  for (int g = 0; g < groups; ++g) slots.push_back(std::min(shared_slot(g, groups), 2));
+  return slots;
+}
+
 std::int64_t gradient_bytes(const Segment& s) {
   return s.trained ? static_cast<std::int64_t>(s.gradient.bytes(s.padded)) : 0;
 }
@@ -75,12 +82,14 @@ void place_in_slots(Segments& all, const std::vector<int>& slot, Arena& arena, c
   }
 }
 
-/// Bytes of the transposed copies of a segment's matrices.
-std::size_t transposed_bytes(const Segment& s, const Arena& arena) {
-  return is_fp8(s.dtype) && ops::gemm_needs_transposed_fp8(arena.device()) ? s.copy_bytes(s.padded) : 0;
+/// Bytes of the transposed copies of a segment's matrices, which only a backward pass reads.
+std::size_t transposed_bytes(const Segment& s, const Arena& arena, const Options& options) {
+  const bool read = options.training && is_fp8(s.dtype) && ops::gemm_needs_transposed_fp8(arena.device());
+  return read ? s.copy_bytes(s.padded) : 0;
 }
 
-void reserve_parameters(Segments& all, Arena& arena, const Policy& policy) {
+void reserve_parameters(Segments& all, Arena& arena, const Policy& policy, const Options& options) {
+  const bool at_use = options.transposed == TransposedWeights::at_use;
   all.each([&](Segment& s) {
     if (!policy.shard_parameters) {
       if (s.gathered_narrow()) {
@@ -100,21 +109,25 @@ void reserve_parameters(Segments& all, Arena& arena, const Policy& policy) {
         reserve(s.master, arena, "parameters/master", s.state_count);
       }
       s.shard = s.copy + s.copy_bytes(s.own);
-      s.transposed = arena.reserve_as<std::uint8_t>("parameters/transposed", transposed_bytes(s, arena));
+      if (at_use) return;
+      s.transposed =
+          arena.reserve_as<std::uint8_t>("parameters/transposed", transposed_bytes(s, arena, options));
       return;
     }
     reserve(s.master, arena, "parameters/master", s.state_count);
     s.shard = s.master_is_copy() ? static_cast<std::uint8_t*>(s.master.data)
                                  : arena.reserve_as<std::uint8_t>("parameters/copies", s.copy_bytes(s.slice));
   });
-  if (!policy.shard_parameters) return;
+  if (policy.shard_parameters) {
+    place_in_slots(
+        all, all.copy_slot, arena, "parameters/gathered",
+        [](const Segment& s) { return s.copy_bytes(s.padded); },
+        [](Segment& s, std::uint8_t* at) { s.copy = at; });
+  }
+  if (!policy.shard_parameters && !at_use) return;
   place_in_slots(
-      all, all.copy_slot, arena, "parameters/gathered",
-      [](const Segment& s) { return s.copy_bytes(s.padded); },
-      [](Segment& s, std::uint8_t* at) { s.copy = at; });
-  place_in_slots(
-      all, all.copy_slot, arena, "parameters/transposed",
-      [&](const Segment& s) { return transposed_bytes(s, arena); },
+      all, at_use ? all.transposed_slot : all.copy_slot, arena, "parameters/transposed",
+      [&](const Segment& s) { return transposed_bytes(s, arena, options); },
       [](Segment& s, std::uint8_t* at) { s.transposed = at; });
 }
 
@@ -218,6 +231,7 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
   all.slots = std::max(groups, 4);
   all.gradient_slot = slots_of(groups, policy.shard_gradients);
   all.copy_slot = slots_of(groups, policy.shard_parameters);
+  all.transposed_slot = slots_at_use(groups);
   std::uint32_t tensors = 0;  // in the order of the layout, whatever this rank holds
   for (const model::GroupSpec& group : layout.groups) {
     auto& segments = all.groups.emplace_back();
@@ -248,7 +262,7 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
       segments.push_back(std::move(s));
     }
   }
-  reserve_parameters(all, arena, policy);
+  reserve_parameters(all, arena, policy, options);
   reserve_training(all, arena, policy, options,
                    policy.tree ? sum_tree(place, options.micro_batches).buffers : 0);
   return all;

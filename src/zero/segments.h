@@ -36,10 +36,11 @@ struct Segment {
   std::int64_t slice = 0;
   std::int64_t own = 0;  ///< where this rank's slice begins: rank * slice
 
-  bool trained = false;                ///< has gradients and moments
-  DType dtype = DType::f32;            ///< of the compute copy: f32, bf16 or FP8
-  std::uint8_t* copy = nullptr;        ///< [padded] what the core reads
-  std::uint8_t* transposed = nullptr;  ///< [padded] FP8: each tensor as [cols, rows], where products need it
+  bool trained = false;          ///< has gradients and moments
+  DType dtype = DType::f32;      ///< of the compute copy: f32, bf16 or FP8
+  std::uint8_t* copy = nullptr;  ///< [padded] what the core reads
+  /// [padded] FP8: each tensor as [cols, rows], where products need it; of transposed_slot when made at use.
+  std::uint8_t* transposed = nullptr;
   std::uint8_t* shard = nullptr;  ///< [slice] own slice of the copy before its gather: inside `copy` unless
                                   ///< parameters are cut or travel in another format
   comm::Wire gather = comm::Wire::f32;  ///< in which the copy is gathered; f32: as it lies
@@ -94,6 +95,7 @@ struct Segments {
   std::vector<std::vector<Segment>> groups;
   std::vector<int> gradient_slot;    ///< per group: groups of one slot share gradient buffers
   std::vector<int> copy_slot;        ///< per group: groups of one slot share the buffers of whole copies
+  std::vector<int> transposed_slot;  ///< per group: the same for transposed copies that are made at use
   int slots = 0;                     ///< numbers are below this
   std::vector<DType> scale_formats;  ///< of the FP8 weights, by number of the scale
   std::vector<std::string> scale_names;

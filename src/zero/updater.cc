@@ -142,7 +142,7 @@ void Updater::measure_weights(Stream& compute, bool parts_only, const std::int32
   });
 }
 
-// Tensors are whole here. Where they are cut, they are transposed when they have been gathered.
+// Tensors are whole here. Where they are cut, they are transposed when they have been gathered, or used.
 void Updater::quantise_both_ways(Segment& s, Stream& compute) {
   for (std::size_t t = 0; t < s.scaled.size(); ++t) {
     const std::int64_t cols = s.spec->tensors[t].cols;
@@ -161,7 +161,8 @@ void Updater::quantise_both_ways(Segment& s, Stream& compute) {
 void Updater::quantise_weights(Stream& compute) {
   segments_.each([&](Segment& s) {
     if (!is_fp8(s.dtype)) return;
-    if (s.transposed != nullptr && !policy_.shard_state) return quantise_both_ways(s, compute);
+    const bool kept = s.transposed != nullptr && options_.transposed == TransposedWeights::kept;
+    if (kept && !policy_.shard_state) return quantise_both_ways(s, compute);
     std::uint8_t* copy = policy_.shard_state ? s.shard : s.copy;
     for (const ScaledRun& run : s.held) {
       as_matrices(s.master.from(run.begin), run.count, [&](const ops::ConstMatrix& x, std::int64_t offset) {

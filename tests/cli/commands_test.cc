@@ -25,6 +25,13 @@ TEST(Lint, SaysWhatIsDoubtfulAndEndsWithMistakes) {
   const Outcome wrong = trainer("lint " + config + "zero_stage=4");
   EXPECT_EQ(wrong.code, 64);
   EXPECT_EQ(errors_in(wrong), 1) << wrong.both();
+  for (const char* mistake : {"template=nosuch", "dataset=/nowhere.jsonl", "model_name_or_path=/nowhere",
+                              "global_batch_size=7 per_device_train_batch_size=2", "learning_rate=nan"}) {
+    const Outcome refused = trainer("lint " + config + mistake);
+    EXPECT_NE(refused.code, 0) << mistake;
+    EXPECT_EQ(errors_in(refused), 1) << mistake << "\n" << refused.both();
+    EXPECT_FALSE(says(refused, "nothing doubtful")) << mistake;
+  }
   EXPECT_FALSE(std::filesystem::exists(folder / "run")) << "nothing is written";
 }
 

@@ -60,7 +60,18 @@ struct Case {
   bool accumulate = false, bias = false;
   int threads = 2;
   bool fixed_order = false;
+  bool transposed =
+      false;  ///< FP8 operands that the product does not sum along its rows have that copy alone
 };
+
+/// [rows, cols] as [cols, rows].
+std::vector<std::uint8_t> turned(const std::vector<std::uint8_t>& x, std::int64_t rows, std::int64_t cols) {
+  std::vector<std::uint8_t> to(x.size());
+  for (std::int64_t i = 0; i < rows * cols; ++i) {
+    to[static_cast<std::size_t>(i % cols * rows + i / cols)] = x[static_cast<std::size_t>(i)];
+  }
+  return to;
+}
 
 /// Runs one product, holds every element against float64 and returns the bytes of D.
 std::vector<std::uint8_t> run(const Case& c) {
@@ -83,6 +94,16 @@ std::vector<std::uint8_t> run(const Case& c) {
     args.b.scale_inv = &b_scale;
   }
   args.d = {.data = d.data(), .dtype = c.d, .rows = c.m, .cols = c.n, .ld = ld};
+  std::vector<std::uint8_t> a_turned, b_turned;
+  const std::vector<std::uint8_t> other(a.bytes.size() + b.bytes.size(), 0x3A);
+  if (c.transposed && wgrad) {
+    a_turned = turned(a.bytes, args.a.rows, args.a.cols);
+    args.a.transposed = a_turned.data(), args.a.data = other.data();
+  }
+  if (c.transposed && !forward) {
+    b_turned = turned(b.bytes, args.b.rows, args.b.cols);
+    args.b.transposed = b_turned.data(), args.b.data = other.data();
+  }
   if (c.bias) args.bias = reinterpret_cast<const float*>(bias.bytes.data());
   Arena arena(*device);
   args.workspace.bytes = gemm_workspace(*device, args);
@@ -126,6 +147,18 @@ struct Sizes {
 };
 constexpr Sizes sizes[] = {{1, 1, 1},     {1, 512, 256},   {127, 129, 33}, {129, 1, 127},
                            {64, 48, 128}, {130, 1003, 17}, {3, 5, 1},      {33, 65, 1003}};
+
+TEST(Gemm, ReadsTheTransposedCopyOfAnFp8OperandWhereAGpuWould) {
+  for (const Product product : {Product::forward, Product::dgrad, Product::wgrad}) {
+    for (const DType d : {DType::f32, DType::bf16}) {
+      Case c{product, 17, 40, 23, DType::e4m3, DType::e4m3, d};
+      if (product != Product::forward) c.a = DType::e5m2;
+      const std::vector<std::uint8_t> plain = run(c);
+      c.transposed = true;
+      EXPECT_EQ(run(c), plain);
+    }
+  }
+}
 
 TEST(Gemm, EveryProductOfEveryDtypeAgreesWithFloat64) {
   for (const Product product : products) {

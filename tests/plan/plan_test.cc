@@ -57,7 +57,7 @@ TEST(Time, IsBelowWhatWasMeasuredAndNotFarBelow) {
 TEST(Time, RecomputationCostsMoreTheMoreItMakesAgain) {
   double before = -1;
   Work work = llama8b();
-  for (const Recompute level : kLevels) {
+  for (const Recompute level : kRecompute) {
     work.recompute = level;
     const Time time = time_of(work);
     EXPECT_GT(time.recompute_seconds, before);
@@ -85,15 +85,73 @@ TEST(Fp8, PaysForLargeProductsAndNotForSmallOnes) {
     const auto large = fp8_balance(llama8b(kind));
     ASSERT_EQ(large.size(), 4u);
     for (const Fp8Balance& b : large) EXPECT_TRUE(b.pays()) << b.name;
-    EXPECT_EQ(fp8_warning(large), "");
+    EXPECT_EQ(fp8_warning(llama8b(kind)), "");
     Work small = llama8b(kind);
     small.architecture = model::find_shape("tiny");
     small.tokens = 512;
-    const std::string warning = fp8_warning(fp8_balance(small));
-    EXPECT_NE(warning.find("FP8 does not pay for qkv [256, 128]"), std::string::npos) << warning;
-    EXPECT_NE(warning.find("slower than bf16"), std::string::npos) << warning;
+    const std::string warning = fp8_warning(small);
+    for (const char* part : {"FP8 does not pay here: with 512 tokens a micro-batch it saves ",
+                             "of each layer's products, and its copies cost ", "fp8: false is faster"}) {
+      EXPECT_NE(warning.find(part), std::string::npos) << warning;
+    }
   }
   EXPECT_TRUE(fp8_balance(llama8b()).empty());
+  EXPECT_EQ(fp8_warning(llama8b()), "");
+}
+
+TEST(Fp8, OfWhichFewTokensMakeALossPaysFromTheNumberThatIsSaid) {
+  Work work = llama8b(precision::RecipeKind::delayed);
+  work.architecture = model::find_shape("qwen2.5-0.5b");
+  const auto sum = [&](std::int64_t tokens) {
+    work.tokens = tokens;
+    double left = 0;
+    for (const Fp8Balance& b : fp8_balance(work)) left += b.gain - b.cost;
+    return left;
+  };
+  // Measured on an H200 with 24,576 tokens: 138,588 tokens a second in FP8, 120,286 in bf16.
+  EXPECT_GT(sum(24576), 0);
+  EXPECT_LT(sum(16), 0);
+  work.tokens = 16;
+  const std::string warning = fp8_warning(work);
+  const auto at = warning.find("pays from about ");
+  ASSERT_NE(at, std::string::npos) << warning;
+  std::string digits;
+  for (const char c : warning.substr(at + 16)) {
+    if (c == ' ') break;
+    if (c != ',') digits += c;
+  }
+  const std::int64_t enough = std::stoll(digits);
+  EXPECT_GT(sum(enough), 0);
+  EXPECT_LE(sum(enough / 2), 0);
+}
+
+TEST(Fp8, SaysWhichLayersLose) {
+  Work work = llama8b(precision::RecipeKind::delayed);
+  work.architecture = model::find_shape("qwen2.5-0.5b");
+  for (work.tokens = 16; work.tokens <= 1 << 20; work.tokens *= 2) {
+    bool any = false, all = true;
+    double left = 0;
+    for (const Fp8Balance& b : fp8_balance(work)) {
+      any = any || b.pays(), all = all && b.pays();
+      left += b.gain - b.cost;
+    }
+    const std::string warning = fp8_warning(work);
+    EXPECT_EQ(warning.empty(), all) << work.tokens;
+    EXPECT_EQ(warning.starts_with("FP8 pays, but not in "), !all && left > 0) << warning;
+    EXPECT_EQ(warning.starts_with("FP8 does not pay here"), left <= 0) << warning;
+  }
+}
+
+TEST(Time, TransposingAtUseReadsAndWritesTheWeightsInEveryMicroBatch) {
+  Work work = llama8b(precision::RecipeKind::delayed);
+  work.micro_batches = 4;
+  const double kept = time_of(work).seconds;
+  work.transposes_at_use = true;
+  const Time time = time_of(work);
+  EXPECT_NEAR(time.seconds - kept, 4 * 2 * 6.979e9 / 4.2e12, 1e-4);
+  EXPECT_NEAR(row(time, "transposed weights"), time.seconds - kept, 1e-9);
+  work.recipe = llama8b().recipe;
+  EXPECT_EQ(row(time_of(work), "transposed weights"), 0);
 }
 
 TEST(Advice, FindsTheLargestThatFitsAtEachLevel) {
@@ -101,23 +159,27 @@ TEST(Advice, FindsTheLargestThatFitsAtEachLevel) {
   int asked = 0;
   const BytesOf bytes = [&asked](const Choice& c) {
     ++asked;
-    return static_cast<std::size_t>(c.micro) * (10 - 3 * static_cast<std::size_t>(c.recompute)) + 5;
+    return static_cast<std::size_t>(c.micro) * (10 - 3 * static_cast<std::size_t>(c.level.recompute)) + 5;
   };
-  const std::vector<Recompute> levels(std::begin(kLevels), std::end(kLevels));
-  const std::vector<Choice> expected{
-      {2, Recompute::none}, {4, Recompute::norms}, {8, Recompute::qkv}, {16, Recompute::full}};
+  const std::vector<Level> levels{{Recompute::none}, {Recompute::norms}, {Recompute::qkv}, {Recompute::full}};
+  const std::vector<Choice> expected{{2, levels[0]}, {4, levels[1]}, {8, levels[2]}, {16, levels[3]}};
   EXPECT_EQ(largest_that_fit({1, 2, 4, 8, 16}, levels, 37, bytes), expected);
   EXPECT_LE(asked, 4 * 4);
   EXPECT_TRUE(largest_that_fit({1, 2}, levels, 5, bytes).empty());
-  EXPECT_EQ(largest_that_fit({1, 2}, {Recompute::none}, 25, bytes),
-            (std::vector<Choice>{{2, Recompute::none}}));
+  EXPECT_EQ(largest_that_fit({1, 2}, {{Recompute::none}}, 25, bytes),
+            (std::vector<Choice>{{2, {Recompute::none}}}));
 }
 
 TEST(Advice, PrefersTheFirstOfEquals) {
-  const std::vector<Choice> all{{1, Recompute::none}, {8, Recompute::norms}, {16, Recompute::full}};
+  const std::vector<Choice> all{{1, {Recompute::none}}, {8, {Recompute::norms}}, {16, {Recompute::full}}};
   EXPECT_EQ(fastest(all, [](const Choice&) { return 1.0; }), all[0]);
   EXPECT_EQ(fastest(all, [](const Choice& c) { return c.micro == 8 ? 1.0 : 2.0; }), all[1]);
   EXPECT_EQ(fastest({}, [](const Choice&) { return 1.0; }), std::nullopt);
+}
+
+TEST(Advice, NamesALevelByTheKeysThatSetIt) {
+  EXPECT_EQ(keys_of({}), "recompute=none");
+  EXPECT_EQ(keys_of({Recompute::qkv, true}), "recompute=qkv fp8_transposed_weights=at_use");
 }
 
 TEST(Memory, AddsUpReservationsByName) {

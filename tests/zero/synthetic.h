@@ -204,7 +204,9 @@ class Rank {
  private:
   int head() const { return scenario_.blocks + 1; }
 
-  static float read(std::span<const ops::Operand> runs, std::int64_t i) {
+  /// Element i of a weight; in the backward pass of its transposed copy, where there is one.
+  static float read(std::span<const ops::Operand> runs, std::int64_t i,
+                    model::Pass pass = model::Pass::forward) {
     while (i >= runs.front().rows * runs.front().cols) {
       i -= runs.front().rows * runs.front().cols;
       runs = runs.subspan(1);
@@ -216,6 +218,10 @@ class Rank {
       case DType::bf16:
         return from_bf16(static_cast<const std::uint16_t*>(w.data)[i]);
       default:
+        if (w.transposed != nullptr && pass == model::Pass::backward) {
+          const std::int64_t at = i % w.cols * w.rows + i / w.cols;
+          return from_fp8(static_cast<const std::uint8_t*>(w.transposed)[at], w.dtype) * *w.scale_inv;
+        }
         return from_fp8(static_cast<const std::uint8_t*>(w.data)[i], w.dtype) * *w.scale_inv;
     }
   }
@@ -237,7 +243,7 @@ class Rank {
         cpu::enqueue(*compute_, [=, &spec, name = spec.name] {
           const std::uint64_t seed = seed_of(name, step, number);
           for (std::int64_t i = 0; i < spec.count(); ++i) {
-            const float value = scale * (noise(seed, i) + kWeightShare * read(w, i));
+            const float value = scale * (noise(seed, i) + kWeightShare * read(w, i, model::Pass::backward));
             set_element(to, i, set ? value : element_of(to, i) + value);
           }
         });
@@ -307,20 +313,23 @@ struct ThreadRun {
   int ranks = 1;
   bool compute_worker = false;
   std::vector<int> node_of = {};
+  DeviceKind stands_for = DeviceKind::cpu;
 };
 
 /// Runs `drive` on threads as ranks and returns what rank 0 found.
 inline Outcome on_threads(const ThreadRun& how, const Scenario& scenario,
                           const std::function<void(Rank&)>& drive) {
   Outcome outcome;
-  comm::run_ranks_as_threads(
-      {.ranks = how.ranks, .compute_worker = how.compute_worker, .node_of = how.node_of},
-      [&](comm::Communicator& communicator, Device& device) {
-        Rank rank(communicator, device, scenario);
-        drive(rank);
-        Outcome mine = rank.outcome();
-        if (communicator.rank() == 0) outcome = std::move(mine);
-      });
+  comm::run_ranks_as_threads({.ranks = how.ranks,
+                              .compute_worker = how.compute_worker,
+                              .node_of = how.node_of,
+                              .stands_for = how.stands_for},
+                             [&](comm::Communicator& communicator, Device& device) {
+                               Rank rank(communicator, device, scenario);
+                               drive(rank);
+                               Outcome mine = rank.outcome();
+                               if (communicator.rank() == 0) outcome = std::move(mine);
+                             });
   return outcome;
 }
 inline Outcome run(const ThreadRun& how, const Scenario& scenario) {

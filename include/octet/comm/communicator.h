@@ -190,6 +190,7 @@ struct ThreadRanksOptions {
   std::vector<int> node_of = {};  ///< by rank: a number for each of the nodes to play; empty: all on one
   /// Of the link by which a rank sends, one message after the other; 0: as fast as memory.
   double bytes_per_second = 0;
+  DeviceKind stands_for = DeviceKind::cpu;  ///< as in CpuOptions
 };
 void run_ranks_as_threads(const ThreadRanksOptions& options,
                           const std::function<void(Communicator&, Device&)>& body);

@@ -104,6 +104,7 @@ struct Config {
   std::string gather_dtype = "compute";
   std::string hierarchical_comm = "auto";
   std::string deterministic = "auto";
+  std::string fp8_transposed_weights = "auto";
   std::optional<std::string> recompute_requested;  ///< what `recompute` said; see recompute()
   std::optional<bool> gradient_checkpointing;
   bool disable_gradient_checkpointing = false;

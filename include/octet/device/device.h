@@ -69,7 +69,7 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual DeviceKind kind() const = 0;
-  /// cpu or cuda: whose layouts and scratch sizes reservations have.
+  /// cpu or cuda: whose layouts and sizes of scratch reservations have.
   virtual DeviceKind stands_for() const { return kind(); }
   /// "CPU (Intel Xeon …, 2 threads)" or "GPU 0: NVIDIA H200 (139.8 GiB)".
   virtual std::string description() const = 0;
@@ -104,6 +104,8 @@ class Device {
 struct CpuOptions {
   int threads = 0;              ///< threads of one op; 0: what affinity allows
   bool compute_worker = false;  ///< in_line streams become worker streams (for tests)
+  /// cuda: reservations are laid out as on a GPU, transposed FP8 copies included, and read so (for tests).
+  DeviceKind stands_for = DeviceKind::cpu;
 };
 std::unique_ptr<Device> make_cpu_device(const CpuOptions& options = {});
 /// What a dry device stands for.
@@ -122,6 +124,9 @@ std::unique_ptr<Device> make_dry_device(const DryOptions& options = {});
 bool cuda_available(int ordinal, std::string* why_not = nullptr);
 /// GPUs that the driver shows to this process; 0 without one.
 int cuda_device_count();
+/// Whether there is a driver for GPUs, of whatever version, so that to compute without one needs a reason.
+/// False in a program without its CUDA side.
+bool has_cuda_driver();
 /// The GPU with this number. Throws Error, with the sentence of cuda_available, when it cannot be had.
 std::unique_ptr<Device> make_cuda_device(int ordinal = 0);
 

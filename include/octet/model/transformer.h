@@ -17,6 +17,9 @@ namespace octet::model {
 /// queries, keys and values (the first product of a block is made again). full: only the input of each block.
 enum class Recompute { none, norms, qkv, full };
 
+/// The most tokens of a micro-batch that the core can be built for.
+inline constexpr std::int64_t kMostTokens = std::int64_t{1} << 30;
+
 /// What the core is built for; all buffers are reserved for these sizes.
 struct TransformerOptions {
   std::int64_t max_tokens = 0;     ///< of a micro-batch (or of one decode call)

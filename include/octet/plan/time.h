@@ -28,8 +28,9 @@ struct Work {
   model::Architecture architecture;
   precision::Recipe recipe;
   model::Recompute recompute = model::Recompute::none;
-  std::int64_t tokens = 0;  ///< of a micro-batch on a rank
-  std::int64_t length = 0;  ///< of a sequence
+  bool transposes_at_use = false;  ///< FP8 weights are transposed in every micro-batch
+  std::int64_t tokens = 0;         ///< of a micro-batch on a rank
+  std::int64_t length = 0;         ///< of a sequence
   std::int64_t micro_batches = 1;
   double optimizer_bytes = 0;  ///< that a step's update reads and writes on a rank
 };
@@ -55,12 +56,14 @@ struct Fp8Balance {
   std::string name;  ///< "qkv"
   std::int64_t rows = 0, cols = 0;
   double gain = 0;  ///< its three products are shorter by
-  double cost = 0;  ///< making FP8 copies of its input and its output's gradient takes
+  /// Making FP8 copies of its input and its output's gradient takes, and its share of those of the weight.
+  double cost = 0;
   bool pays() const { return gain > cost; }
 };
 /// For each linear layer; empty without an FP8 recipe.
 std::vector<Fp8Balance> fp8_balance(const Work& work, const Rates& rates = {});
-/// "FP8 does not pay for …" as a sentence without full stop, or empty when it pays everywhere.
-std::string fp8_warning(const std::vector<Fp8Balance>& balance);
+/// Where FP8 does not pay, and by which figures, as a sentence without full stop; empty when it pays
+/// everywhere.
+std::string fp8_warning(const Work& work, const Rates& rates = {});
 
 }  // namespace octet::plan

@@ -40,6 +40,7 @@ struct BenchResult {
   double comm_bytes = 0;                         ///< of a step, sent by this rank
   std::string audit;                             ///< what ran in FP8
   std::string recompute;                         ///< the level, also where the configuration says auto
+  bool transposes_at_use = false;                ///< FP8 weights, likewise
   /// With `profile`: kinds of work, longest first, and what none of them took ("waiting and gaps").
   std::vector<BenchRow> profile;
 };

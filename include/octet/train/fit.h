@@ -23,19 +23,28 @@ plan::Work work_of(const EngineOptions& options, const plan::Memory& memory, std
 struct Candidates {
   std::function<EngineOptions(const plan::Choice&)> build;
   std::vector<std::int64_t> micros;  ///< ascending
-  std::vector<model::Recompute> levels;
-  std::int64_t length = 0;  ///< of a sequence
+  std::vector<plan::Level> levels;   ///< from the cheapest to the one that keeps least
+  std::int64_t length = 0;           ///< of a sequence
+  /// false: where none fits, the one that needs least is taken, and the device has the last word.
+  bool must_fit = true;
 };
 
+/// Of ascending `micros`, those whose tokens the core can be built for, `each` a sample; at least the first.
+std::vector<std::int64_t> buildable(std::vector<std::int64_t> micros, std::int64_t each);
+
+/// What the configuration leaves to the memory of the device: one level when it leaves nothing.
+std::vector<plan::Level> levels_of(const config::Config& config, DeviceKind kind);
+EngineOptions with_level(EngineOptions options, const plan::Level& level);
+
 /// The candidate that the time model finds fastest among those that fit `limit` bytes a rank. Throws Error
-/// (usage), with what the smallest one needs, when none fits.
+/// (usage), with what the smallest one needs, when one must fit and none does.
 plan::Choice choose(const Candidates& candidates, const comm::Place& place, DeviceKind kind,
                     std::size_t limit);
 
-/// The options with the level of recomputation that `recompute: auto` comes to; unchanged for other levels.
-/// All ranks call it, and throw alike.
-EngineOptions with_level(EngineOptions options, const config::Config& config,
-                         comm::Communicator& communicator, Device& device);
+/// The options with the level that `recompute: auto` and `fp8_transposed_weights: auto` come to; unchanged
+/// where the configuration leaves nothing. All ranks call it, and throw alike.
+EngineOptions with_fitting_level(EngineOptions options, const config::Config& config,
+                                 comm::Communicator& communicator, Device& device);
 
 /// Memory that a rank of this process can still reserve: what its device has free, less what libraries will
 /// take, and of a node's memory its rank's share. The least of all ranks; all ranks call it.

@@ -17,6 +17,13 @@
 
 namespace octet::zero {
 
+/// When transposed copies of FP8 weights exist, where the device's products read them: the gradients of
+/// inputs do, on GPUs. The bits are the same.
+enum class TransposedWeights {
+  kept,   ///< made with the weights, or when they have been gathered
+  at_use  ///< made when the backward pass acquires a group, in a buffer that all blocks share
+};
+
 /// When messages go by nodes: sums inside a node first, in full precision, gathered slices to a node once.
 enum class ByNode {
   off,
@@ -64,6 +71,7 @@ struct Options {
   /// is gathered at stage 0, nor by a lone rank.
   comm::Wire gather_wire = comm::Wire::f32;
   ByNode by_node = ByNode::automatic;
+  TransposedWeights transposed = TransposedWeights::kept;
   precision::Recipe recipe;
   Storage storage;
   optim::AdamWOptions adamw;

@@ -37,11 +37,10 @@ enum class Scales {
 /// starts their gathers, which acquire waits for. With one rank there is no collective and no copy.
 ///
 /// Everything is reserved from the arena at construction, by name: parameters/copies, parameters/master,
-/// parameters/gathered, gradients, gradients/sums, gradients/tree, optimizer/exp_avg, optimizer/exp_avg_sq
-/// (and …_scale), step/….
-/// acquire and release also work between steps (evaluation, generation); at stage 3 all ranks then walk
-/// through the groups alike, those without rows by pass_by. Not thread-safe; calls out of order
-/// throw std::logic_error.
+/// parameters/gathered, parameters/transposed, gradients, gradients/sums, gradients/tree, optimizer/exp_avg,
+/// optimizer/exp_avg_sq (and …_scale), step/…. acquire and release also work between steps (evaluation,
+/// generation); at stage 3 all ranks then walk through the groups alike, those without rows by pass_by. Not
+/// thread-safe; calls out of order throw std::logic_error.
 class ParameterStore final : public model::ParameterSource {
  public:
   /// `arena` and `communicator` outlive the store; both are of one device. Throws Error (usage) for options

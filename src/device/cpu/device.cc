@@ -46,11 +46,13 @@ class CpuDevice final : public Device {
  public:
   explicit CpuDevice(const CpuOptions& options)
       : threads_(options.threads > 0 ? options.threads : cpu::allowed_cores()),
-        compute_worker_(options.compute_worker) {
+        compute_worker_(options.compute_worker),
+        stands_for_(options.stands_for) {
     cpu::set_op_threads(threads_);
   }
 
   DeviceKind kind() const override { return DeviceKind::cpu; }
+  DeviceKind stands_for() const override { return stands_for_; }
 
   std::string description() const override {
     return "CPU (" + cpu::processor_name() + ", " + std::to_string(threads_) +
@@ -136,6 +138,7 @@ class CpuDevice final : public Device {
  private:
   int threads_;
   bool compute_worker_;
+  DeviceKind stands_for_;
 };
 
 }  // namespace

@@ -54,8 +54,30 @@ Plan plan_of(const GemmArgs& args) {
   return plan;
 }
 
-const void* converted(const Operand& x, DType to, void* room) {
+/// An FP8 operand by its transposed copy, which a GPU reads in its place.
+template <typename T>
+void from_transposed(const Operand& x, T* to) {
+  const auto* from = static_cast<const std::uint8_t*>(x.transposed);
+  for (std::int64_t row = 0; row < x.rows; ++row) {
+    for (std::int64_t col = 0; col < x.cols; ++col) {
+      const float value = from_fp8(from[col * x.rows + row], x.dtype);
+      if constexpr (std::is_same_v<T, float>) {
+        to[row * x.cols + col] = value;
+      } else {
+        simd::store(to[row * x.cols + col], value);
+      }
+    }
+  }
+}
+
+/// `inner`: the product sums over the columns.
+const void* converted(const Operand& x, bool inner, DType to, void* room) {
   const std::int64_t count = x.rows * x.cols;
+  if (x.transposed != nullptr && !inner) {
+    to == DType::f32 ? from_transposed(x, static_cast<float*>(room))
+                     : from_transposed(x, static_cast<Bf16*>(room));
+    return room;
+  }
   if (to == DType::f32) {
     to_f32(x.data, x.dtype, static_cast<float*>(room), count);
   } else {
@@ -112,8 +134,8 @@ void gemm(const GemmArgs& args) {
   auto* room = static_cast<std::uint8_t*>(args.workspace.data);
   MatmulData data{.a = args.a.data, .b = args.b.data, .d = args.d.data, .bias = args.bias};
   if (plan.convert) {
-    data.a = converted(args.a, shape.operands, room);
-    data.b = converted(args.b, shape.operands, room + plan.a_bytes);
+    data.a = converted(args.a, !shape.a_transposed, shape.operands, room);
+    data.b = converted(args.b, shape.b_transposed, shape.operands, room + plan.a_bytes);
   }
   auto* wide = reinterpret_cast<float*>(room + plan.a_bytes + plan.b_bytes);
   if (plan.result_f32) data.d = wide;

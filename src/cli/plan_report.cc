@@ -1,0 +1,137 @@
+// The figures of `trainer plan`.
+#include "plan_report.h"
+
+#include <algorithm>
+
+#include "octet/model/shapes.h"
+#include "octet/train/fit.h"
+
+namespace octet::cli {
+namespace {
+
+/// Micro-batches worth a look: those that the step divides into; else all up to 16, and powers of two.
+std::vector<std::int64_t> micros_of(const config::Config& config, std::int64_t world) {
+  if (config.global_batch_size && !config.gradient_accumulation_steps) {
+    return train::buildable(config::possible_micro_batches(config, world), config.cutoff_len);
+  }
+  std::vector<std::int64_t> all;
+  for (std::int64_t m = 1; m <= 1024; m = m < 16 ? m + 1 : m * 2) all.push_back(m);
+  return train::buildable(std::move(all), config.cutoff_len);
+}
+
+/// One configuration on one device.
+class Planner {
+ public:
+  Planner(const config::Config& config, const model::Architecture& architecture, const PlanTarget& target)
+      : config_(config), architecture_(architecture), target_(target) {}
+
+  std::size_t outside() const {
+    return comm::staging_bytes(target_.place.size) + plan::library_bytes(target_.kind);
+  }
+  std::size_t limit() const { return target_.memory - std::min(target_.memory, outside()); }
+
+  config::Batch batch(std::int64_t micro) const {
+    config::Config chosen = config_;
+    chosen.per_device_train_batch_size = micro;
+    return config::resolve_batch(chosen, target_.place.size);
+  }
+  train::EngineOptions build(const plan::Choice& choice) const {
+    const bool evaluates = config_.val_size > 0 || !config_.eval_dataset.empty();
+    const std::int64_t rows = std::max(choice.micro, evaluates ? config_.per_device_eval_batch_size : 0);
+    const std::int64_t tokens = rows * config_.cutoff_len;
+    // How many documents a packed row holds only the data tell; they take a number each.
+    const std::int64_t documents = config_.packing || config_.neat_packing ? tokens / 16 + rows : rows;
+    train::EngineOptions options =
+        train::engine_options(config_, architecture_, tokens, config_.cutoff_len, documents);
+    options.max_micro_batches = static_cast<int>(batch(choice.micro).accumulation);
+    return train::with_level(std::move(options), choice.level);
+  }
+  plan::Memory memory(const plan::Choice& choice) const {
+    return train::plan_memory(build(choice), target_.place, target_.kind);
+  }
+
+  /// What the run itself would take.
+  plan::Choice choice() const {
+    const std::vector<plan::Level> levels = train::levels_of(config_, target_.kind);
+    const bool asked = config_.auto_find_batch_size || config_.recompute() == "auto";
+    train::Candidates candidates = candidates_of({config_.per_device_train_batch_size}, levels);
+    candidates.must_fit = asked;
+    if (config_.auto_find_batch_size) {
+      candidates.micros =
+          train::buildable(config::possible_micro_batches(config_, target_.place.size), config_.cutoff_len);
+    }
+    if (!asked && levels.size() == 1) return {candidates.micros.front(), levels.front()};
+    return train::choose(candidates, target_.place, target_.kind, limit());
+  }
+  /// The largest micro-batch at each level.
+  std::vector<plan::Choice> fitting() const {
+    return plan::largest_that_fit(micros_of(config_, target_.place.size), all_levels(), limit(),
+                                  [&](const plan::Choice& choice) { return memory(choice).bytes; });
+  }
+  /// The fastest of all that fit, or nothing.
+  std::optional<plan::Choice> best() const {
+    return plan::fastest(fitting(), [&](const plan::Choice& choice) {
+      return plan::time_of(train::work_of(build(choice), {}, config_.cutoff_len, 1)).seconds /
+             static_cast<double>(choice.micro);
+    });
+  }
+
+ private:
+  std::vector<plan::Level> all_levels() const {
+    config::Config open = config_;
+    open.recompute_requested = "auto";
+    return train::levels_of(open, target_.kind);
+  }
+  train::Candidates candidates_of(std::vector<std::int64_t> micros, std::vector<plan::Level> levels) const {
+    return {.build = [this](const plan::Choice& choice) { return build(choice); },
+            .micros = std::move(micros),
+            .levels = std::move(levels),
+            .length = config_.cutoff_len};
+  }
+
+  const config::Config& config_;
+  const model::Architecture& architecture_;
+  const PlanTarget& target_;
+};
+
+/// Ways to store less, from the one that changes least.
+std::vector<Alternative> alternatives(const config::Config& config, const model::Architecture& architecture,
+                                      const PlanTarget& target) {
+  std::vector<Alternative> all;
+  const auto consider = [&](const std::string& keys, const config::Config& with) {
+    const Planner planner(with, architecture, target);
+    if (const auto best = planner.best()) all.push_back({keys, *best});
+  };
+  config::Config with = config;
+  with.optim_dtype = "int8";
+  if (config.optim_dtype != "int8") consider("optim_dtype=int8", with);
+  if (with.param_dtype == "bf16" || !(with.bf16 || with.pure_bf16) || with.deterministic == "strict")
+    return all;
+  with.param_dtype = with.grad_dtype = "bf16";
+  consider("param_dtype=bf16 grad_dtype=bf16 optim_dtype=int8", with);
+  with.optim_dtype = "bf16";
+  consider("param_dtype=bf16 grad_dtype=bf16 optim_dtype=bf16", with);
+  return all;
+}
+
+}  // namespace
+
+PlanReport make_plan(const config::Config& config, const std::string& model, const PlanTarget& target) {
+  const model::Architecture architecture = model::find_shape(model);
+  const Planner planner(config, architecture, target);
+  PlanReport r{.model = model};
+  r.fitting = planner.fitting();
+  r.choice = planner.choice();
+  r.batch = planner.batch(r.choice.micro);
+  r.memory = planner.memory(r.choice);
+  r.staging = comm::staging_bytes(target.place.size);
+  r.libraries = plan::library_bytes(target.kind);
+  r.work = train::work_of(planner.build(r.choice), r.memory, config.cutoff_len, r.batch.accumulation);
+  r.work.tokens = r.choice.micro * config.cutoff_len;  // evaluations may have more
+  r.time = plan::time_of(r.work);
+  r.fp8 = plan::fp8_warning(r.work);
+  if (r.total() > target.memory) r.alternatives = alternatives(config, architecture, target);
+  return r;
+}
+
+}  // namespace octet::cli

@@ -1,0 +1,48 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "octet/comm/communicator.h"
+#include "octet/config/config.h"
+#include "octet/config/derive.h"
+#include "octet/plan/advice.h"
+#include "octet/plan/memory.h"
+#include "octet/plan/time.h"
+
+namespace octet::cli {
+
+/// What a plan is for.
+struct PlanTarget {
+  DeviceKind kind = DeviceKind::cpu;
+  std::string name;
+  std::size_t memory = 0;  ///< of the device; of a rank's share of the node's memory on CPUs
+  comm::Place place;
+};
+
+/// Other storage with which a run fits that does not: keys of the configuration, and the fastest sizes.
+struct Alternative {
+  std::string keys;
+  plan::Choice choice;
+};
+
+/// Everything that `trainer plan` finds out.
+struct PlanReport {
+  std::string model;
+  config::Batch batch;
+  plan::Choice choice;
+  plan::Memory memory;
+  std::size_t staging = 0, libraries = 0;
+  plan::Work work;
+  plan::Time time;
+  std::vector<plan::Choice> fitting;      ///< the largest micro-batch at each level
+  std::vector<Alternative> alternatives;  ///< where the run does not fit
+  std::string fp8;                        ///< where FP8 does not pay
+  std::size_t total() const { return memory.bytes + staging + libraries; }
+};
+
+/// Plans a run of the model that the configuration describes. Without its data the worst is taken: every
+/// sample is cutoff_len long.
+PlanReport make_plan(const config::Config& config, const std::string& model, const PlanTarget& target);
+
+}  // namespace octet::cli

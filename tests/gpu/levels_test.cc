@@ -1,0 +1,89 @@
+// Whole training steps on the GPU: what is made again instead of kept changes no bit, and the plan of a
+// machine without a GPU is what the GPU holds.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "octet/data/loader.h"
+#include "octet/model/shapes.h"
+#include "octet/train/fit.h"
+
+namespace octet::train {
+namespace {
+
+constexpr std::int64_t kLength = 96;
+
+EngineOptions options_of(precision::RecipeKind kind) {
+  EngineOptions o;
+  o.architecture = model::find_shape("tiny");
+  o.store.recipe.kind = kind;
+  o.store.recipe.compute = DType::bf16;
+  o.store.deterministic = o.reproducible.emplace(true);
+  o.transformer.max_tokens = 2 * kLength;
+  o.transformer.max_length = kLength;
+  o.max_documents = 2;
+  o.max_micro_batches = 2;
+  return o;
+}
+
+data::HostBatch batch_of(std::int32_t seed) {
+  data::HostBatch batch;
+  batch.cu_seqlens.push_back(0);
+  for (std::int32_t row = 0; row < 2; ++row) {
+    std::vector<std::int32_t> ids;
+    for (std::int32_t i = 0; i < kLength; ++i) ids.push_back((i * 37 + row * 101 + seed * 977) % 4096);
+    data::add_document(batch, ids, ids);
+  }
+  return batch;
+}
+
+/// Losses and norms of three steps of two micro-batches each.
+std::vector<double> train(Device& device, const EngineOptions& options) {
+  const auto communicator = comm::make_self_communicator(device);
+  Engine engine(device, *communicator, options);
+  engine.initialise(5);
+  std::vector<double> found;
+  for (std::int32_t step = 0; step < 3; ++step) {
+    engine.begin(2);
+    for (std::int32_t micro = 0; micro < 2; ++micro) engine.micro_batch(batch_of(2 * step + micro));
+    const zero::StepResult result = engine.finish(1e-3);
+    found.insert(found.end(), {result.loss_sum, result.grad_norm});
+  }
+  return found;
+}
+
+TEST(Levels, GiveTheSameBitsOnTheGpu) {
+  const std::unique_ptr<Device> gpu = make_cuda_device();
+  using precision::RecipeKind;
+  for (const RecipeKind kind : {RecipeKind::none, RecipeKind::current, RecipeKind::delayed}) {
+    const std::vector<double> expected = train(*gpu, options_of(kind));
+    EXPECT_LT(expected[4], expected[0]) << "the model learns";
+    for (const model::Recompute level : plan::kRecompute) {
+      for (const bool at_use : {false, true}) {
+        SCOPED_TRACE(plan::keys_of({level, at_use}));
+        EXPECT_EQ(train(*gpu, with_level(options_of(kind), {level, at_use})), expected);
+      }
+    }
+  }
+}
+
+TEST(Levels, AreReservedAsThePlanSays) {
+  const std::unique_ptr<Device> gpu = make_cuda_device();
+  for (const model::Recompute level : plan::kRecompute) {
+    for (const bool at_use : {false, true}) {
+      SCOPED_TRACE(plan::keys_of({level, at_use}));
+      const EngineOptions options = with_level(options_of(precision::RecipeKind::delayed), {level, at_use});
+      const auto communicator = comm::make_self_communicator(*gpu);
+      const Engine engine(*gpu, *communicator, options);
+      std::map<std::string, std::size_t> real, planned;
+      for (const plan::MemoryRow& row : plan::memory_of(engine.arena()).rows) real[row.name] = row.bytes;
+      for (const plan::MemoryRow& row : plan_memory(options, {}, DeviceKind::cuda).rows) {
+        planned[row.name] = row.bytes;
+      }
+      EXPECT_EQ(planned, real);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octet::train
