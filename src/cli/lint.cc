@@ -4,7 +4,6 @@
 
 #include "octet/base/error.h"
 #include "octet/checkpoint/folder.h"
-#include "octet/checkpoint/safetensors.h"
 #include "octet/config/derive.h"
 #include "octet/config/lint.h"
 #include "octet/model/architecture.h"
@@ -36,7 +35,7 @@ config::Strings doubts_outside(const config::Config& c) {
     all.push_back("cutoff_len " + std::to_string(c.cutoff_len) + " is beyond the " +
                   std::to_string(architecture.max_positions) + " positions that the model was made for");
   }
-  if (!c.train_from_scratch && !checkpoint::WeightFolder::exists(c.model_name_or_path)) {
+  if (!c.train_from_scratch && !train::has_weights(c.model_name_or_path)) {
     all.push_back("there are no weights in " + c.model_name_or_path +
                   ": the model starts from random ones; say train_from_scratch: true if that is meant");
   }

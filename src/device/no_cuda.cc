@@ -15,6 +15,10 @@ int cuda_device_count() {
   return 0;
 }
 
+bool has_cuda_driver() {
+  return false;
+}
+
 std::unique_ptr<Device> make_cuda_device(int) {
   throw Error({.what = "this program was built without CUDA",
                .expected = "a build with the CUDA toolkit for device: cuda",

@@ -19,7 +19,7 @@ std::unique_ptr<Device> open_gpu(bool insists, const comm::Place& place) {
                  .fix = "start the program without mpirun to train on one GPU, or set device: cpu",
                  .code = ExitCode::usage});
   }
-  if (cuda_device_count() == 0) return nullptr;
+  if (!has_cuda_driver()) return nullptr;
   std::string why_not = "ranks with GPUs cannot send messages to each other in this version";
   if (place.size == 1 && cuda_available(place.local_rank, &why_not))
     return make_cuda_device(place.local_rank);

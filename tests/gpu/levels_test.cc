@@ -74,7 +74,7 @@ TEST(Levels, AreReservedAsThePlanSays) {
       SCOPED_TRACE(plan::keys_of({level, at_use}));
       const EngineOptions options = with_level(options_of(precision::RecipeKind::delayed), {level, at_use});
       const auto communicator = comm::make_self_communicator(*gpu);
-      const Engine engine(*gpu, *communicator, options);
+      Engine engine(*gpu, *communicator, options);
       std::map<std::string, std::size_t> real, planned;
       for (const plan::MemoryRow& row : plan::memory_of(engine.arena()).rows) real[row.name] = row.bytes;
       for (const plan::MemoryRow& row : plan_memory(options, {}, DeviceKind::cuda).rows) {

@@ -11,19 +11,13 @@
 #include "octet/base/error.h"
 #include "octet/device/cuda.h"
 #include "octet/device/device.h"
+#include "octet/device/gpu_answers.h"
 #include "octet/device/profile.h"
 
 namespace octet {
 
 namespace cuda {
 namespace {
-
-/// FP8 products and this program's machine code begin with Hopper.
-constexpr int least_capability = 90;
-
-std::string version(int number) {
-  return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
-}
 
 std::string reason(cudaError_t code) {
   return std::string(cudaGetErrorString(code)) + " (" + cudaGetErrorName(code) + ")";
@@ -37,45 +31,47 @@ void use(int ordinal) {
   current = ordinal;
 }
 
-/// Empty when the driver answers; otherwise why it does not.
-std::string why_no_driver() {
-  int driver = 0;
-  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
-    cudaGetLastError();
-    return "no NVIDIA driver found";
-  }
-  // Minor versions of one CUDA major version work with each other's drivers.
-  if (driver / 1000 < CUDART_VERSION / 1000) {
-    return "the NVIDIA driver is too old: it knows CUDA " + version(driver) +
-           ", and this program was built with CUDA " + version(CUDART_VERSION);
-  }
-  return {};
+GpuAnswers ask_driver() {
+  GpuAnswers answers{.program = CUDART_VERSION};
+  if (cudaDriverGetVersion(&answers.driver) != cudaSuccess) answers.driver = 0;
+  cudaGetLastError();
+  return answers;
 }
 
-/// Empty when GPU `ordinal` can be used; otherwise a sentence.
-std::string why_not_available(int ordinal) {
-  if (std::string why = why_no_driver(); !why.empty()) return why;
-  int count = 0;
-  if (const cudaError_t code = cudaGetDeviceCount(&count); code != cudaSuccess || count == 0) {
+GpuAnswers ask(int ordinal) {
+  GpuAnswers answers = ask_driver();
+  answers.ordinal = ordinal;
+  if (!why_no_driver(answers).empty()) return answers;
+  if (const cudaError_t code = cudaGetDeviceCount(&answers.count); code != cudaSuccess) {
     cudaGetLastError();
-    return code == cudaSuccess || code == cudaErrorNoDevice
-               ? "the NVIDIA driver shows no GPU"
-               : "the NVIDIA driver does not answer: " + reason(code);
+    answers.count = 0;
+    if (code != cudaErrorNoDevice) answers.count_error = reason(code);
   }
-  if (ordinal < 0 || ordinal >= count) {
-    return "there is no GPU " + std::to_string(ordinal) + ", the driver shows " + std::to_string(count);
-  }
+  if (ordinal < 0 || ordinal >= answers.count) return answers;
   cudaDeviceProp found{};
   if (const cudaError_t code = cudaGetDeviceProperties(&found, ordinal); code != cudaSuccess) {
     cudaGetLastError();
-    return "GPU " + std::to_string(ordinal) + " does not answer: " + reason(code);
+    answers.properties_error = reason(code);
+    return answers;
   }
-  if (10 * found.major + found.minor < least_capability) {
-    return "GPU " + std::to_string(ordinal) + " (" + found.name + ") has compute capability " +
-           std::to_string(found.major) + "." + std::to_string(found.minor) +
-           ", and 9.0 (Hopper) is the least that this program runs on";
-  }
-  return {};
+  answers.name = found.name;
+  answers.capability = 10 * found.major + found.minor;
+  return answers;
+}
+
+/// Makes the driver's context on a GPU, which is where a full one refuses.
+void open_context(int ordinal, const std::string& name) {
+  cudaError_t code = cudaSetDevice(ordinal);
+  if (code == cudaSuccess) code = cudaFree(nullptr);
+  if (code == cudaSuccess) return;
+  cudaGetLastError();
+  const GpuRefusal refusal = code == cudaErrorMemoryAllocation ? GpuRefusal::full
+                             : code == cudaErrorDevicesUnavailable || code == cudaErrorDeviceUninitialized
+                                 ? GpuRefusal::taken
+                                 : GpuRefusal::other;
+  const GpuRefusalText text =
+      text_of(refusal, "GPU " + std::to_string(ordinal) + " (" + name + ")", reason(code));
+  throw Error({.what = text.what, .fix = text.fix});
 }
 
 class CudaEvent final : public Event {
@@ -135,9 +131,9 @@ class CudaDevice final : public Device {
  public:
   explicit CudaDevice(int ordinal) {
     properties_.ordinal = ordinal;
-    use(ordinal);
     cudaDeviceProp found{};
     check(cudaGetDeviceProperties(&found, ordinal), "reading a GPU's properties");
+    open_context(ordinal, found.name);
     properties_.multiprocessors = found.multiProcessorCount;
     properties_.compute_capability = 10 * found.major + found.minor;
     properties_.l2_bytes = static_cast<std::size_t>(found.l2CacheSize);
@@ -276,18 +272,17 @@ void check_launch(const char* op) {
 }  // namespace cuda
 
 int cuda_device_count() {
-  int count = 0;
-  if (!cuda::why_no_driver().empty() || cudaGetDeviceCount(&count) != cudaSuccess) {
-    cudaGetLastError();
-    return 0;
-  }
-  return count;
+  return cuda::ask(-1).count;
 }
 
-bool cuda_available(int ordinal, std::string* why_not) {
-  std::string why = cuda::why_not_available(ordinal);
-  const bool available = why.empty();
-  if (why_not) *why_not = std::move(why);
+bool has_cuda_driver() {
+  return cuda::ask_driver().driver > 0;
+}
+
+bool cuda_available(int ordinal, std::string* why) {
+  std::string found = why_not(cuda::ask(ordinal));
+  const bool available = found.empty();
+  if (why) *why = std::move(found);
   return available;
 }
 

@@ -1,0 +1,57 @@
+#include "octet/device/gpu_answers.h"
+
+namespace octet {
+namespace {
+
+std::string version(int number) {
+  return std::to_string(number / 1000) + "." + std::to_string(number % 1000 / 10);
+}
+
+/// The first driver for all versions of a CUDA major version (NVIDIA's table of minor version compatibility).
+std::string least_driver(int program) {
+  if (program / 1000 == 13) return ", which needs driver 580 or newer";
+  return program / 1000 == 12 ? ", which needs driver 525 or newer" : "";
+}
+
+}  // namespace
+
+std::string why_no_driver(const GpuAnswers& a) {
+  if (a.driver == 0) return "no NVIDIA driver was found";
+  // Minor versions of one CUDA major version work with each other's drivers.
+  if (a.driver / 1000 >= a.program / 1000) return {};
+  return "the NVIDIA driver is too old: it knows CUDA " + version(a.driver) +
+         ", and this program was built with CUDA " + version(a.program) + least_driver(a.program);
+}
+
+std::string why_not(const GpuAnswers& a) {
+  if (std::string why = why_no_driver(a); !why.empty()) return why;
+  if (!a.count_error.empty()) return "the NVIDIA driver does not answer: " + a.count_error;
+  if (a.count == 0) return "the NVIDIA driver shows no GPU";
+  const std::string gpu = "GPU " + std::to_string(a.ordinal);
+  if (a.ordinal < 0 || a.ordinal >= a.count) {
+    return "there is no " + gpu + ", the driver shows " + std::to_string(a.count);
+  }
+  if (!a.properties_error.empty()) return gpu + " does not answer: " + a.properties_error;
+  if (a.capability >= kLeastCapability) return {};
+  return gpu + " (" + a.name + ") is too old: it has compute capability " +
+         std::to_string(a.capability / 10) + "." + std::to_string(a.capability % 10) +
+         ", and 9.0 (Hopper) is the least that this program runs on";
+}
+
+GpuRefusalText text_of(GpuRefusal refusal, const std::string& gpu, const std::string& reason) {
+  const std::string others =
+      "end other programs on it (nvidia-smi shows them), choose another GPU with CUDA_VISIBLE_DEVICES, or "
+      "set "
+      "device: cpu";
+  switch (refusal) {
+    case GpuRefusal::full:
+      return {gpu + " is too full: its memory has no room for what the driver itself needs", others};
+    case GpuRefusal::taken:
+      return {gpu + " is taken: another program has it for itself, or it is being reset", others};
+    case GpuRefusal::other:
+      break;
+  }
+  return {gpu + " cannot be opened: " + reason, "see what nvidia-smi says of it, or set device: cpu"};
+}
+
+}  // namespace octet

@@ -1,0 +1,76 @@
+// The words for GPUs that cannot be used, from answers that no machine here gives.
+#include "octet/device/gpu_answers.h"
+
+#include <gtest/gtest.h>
+
+namespace octet {
+namespace {
+
+const GpuAnswers kGood{
+    .driver = 13000, .program = 13000, .count = 2, .ordinal = 1, .name = "NVIDIA H200", .capability = 90};
+
+TEST(GpuAnswers, OfAGpuThatCanBeUsedSayNothing) {
+  EXPECT_EQ(why_not(kGood), "");
+  GpuAnswers other = kGood;
+  other.driver = 13010, other.capability = 100;
+  EXPECT_EQ(why_not(other), "") << "newer ones do as well";
+  other.driver = 13000, other.program = 13020;
+  EXPECT_EQ(why_not(other), "") << "minor versions of one major version go together";
+}
+
+TEST(GpuAnswers, SayWhatIsMissing) {
+  GpuAnswers none = kGood;
+  none.driver = 0, none.count = 0;
+  EXPECT_EQ(why_not(none), "no NVIDIA driver was found");
+  GpuAnswers hidden = kGood;
+  hidden.count = 0;
+  EXPECT_EQ(why_not(hidden), "the NVIDIA driver shows no GPU");
+  GpuAnswers beyond = kGood;
+  beyond.ordinal = 2;
+  EXPECT_EQ(why_not(beyond), "there is no GPU 2, the driver shows 2");
+}
+
+TEST(GpuAnswers, SayWhichDriverWouldDo) {
+  GpuAnswers old = kGood;
+  old.driver = 12040;
+  EXPECT_EQ(
+      why_not(old),
+      "the NVIDIA driver is too old: it knows CUDA 12.4, and this program was built with CUDA 13.0, which "
+      "needs driver 580 or newer");
+  old.driver = 11080, old.program = 12090;
+  EXPECT_NE(why_not(old).find("CUDA 12.9, which needs driver 525"), std::string::npos);
+  old.driver = 13000, old.program = 14000;
+  EXPECT_EQ(why_not(old),
+            "the NVIDIA driver is too old: it knows CUDA 13.0, and this program was built with CUDA 14.0");
+}
+
+TEST(GpuAnswers, SayWhatAnOldGpuLacks) {
+  GpuAnswers old = kGood;
+  old.ordinal = 0, old.name = "NVIDIA A100-SXM4-80GB", old.capability = 80;
+  EXPECT_EQ(
+      why_not(old),
+      "GPU 0 (NVIDIA A100-SXM4-80GB) is too old: it has compute capability 8.0, and 9.0 (Hopper) is the "
+      "least that this program runs on");
+}
+
+TEST(GpuAnswers, RepeatTheDriversOwnWordsWhereItFails) {
+  GpuAnswers broken = kGood;
+  broken.count_error = "unknown error (cudaErrorUnknown)";
+  EXPECT_EQ(why_not(broken), "the NVIDIA driver does not answer: unknown error (cudaErrorUnknown)");
+  broken = kGood;
+  broken.properties_error = "unknown error (cudaErrorUnknown)";
+  EXPECT_EQ(why_not(broken), "GPU 1 does not answer: unknown error (cudaErrorUnknown)");
+}
+
+TEST(GpuAnswers, NameWhatToDoAboutAGpuThatIsFullOrTaken) {
+  for (const GpuRefusal refusal : {GpuRefusal::full, GpuRefusal::taken, GpuRefusal::other}) {
+    const GpuRefusalText text = text_of(refusal, "GPU 0 (NVIDIA H200)", "its own words");
+    EXPECT_EQ(text.what.rfind("GPU 0 (NVIDIA H200) ", 0), 0u) << text.what;
+    EXPECT_NE(text.fix.find("device: cpu"), std::string::npos) << text.fix;
+    EXPECT_EQ(text.what.find("its own words") != std::string::npos, refusal == GpuRefusal::other);
+  }
+  EXPECT_NE(text_of(GpuRefusal::full, "GPU 0", "").what.find("too full"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace octet
