@@ -1,9 +1,25 @@
 #include <cstdio>
 
+#include "octet/base/error.h"
 #include "octet/checkpoint/inspect.h"
 #include "options.h"
 
 namespace octet::cli {
+namespace {
+
+/// What cannot be read must not look like a difference.
+checkpoint::Difference difference_of(const std::string& path, const std::string& other,
+                                     const std::string& filter) {
+  try {
+    return checkpoint::diff(path, other, filter);
+  } catch (const Error& error) {
+    Problem problem = error.problem();
+    if (problem.code == ExitCode::failure) problem.code = ExitCode::usage;
+    throw Error(problem);
+  }
+}
+
+}  // namespace
 
 int inspect_command(const Arguments& arguments) {
   Options options(
@@ -20,10 +36,11 @@ int inspect_command(const Arguments& arguments) {
   options.app().add_option(
       "--diff", other,
       "another checkpoint: compares parameters, moments and FP8 state by name, whatever stage or "
-      "world size wrote them; exit code 0 when all bits agree, 1 when not");
+      "world size wrote them; exit code 0 when all bits agree, 1 when not, another one when one cannot be "
+      "read");
   if (!options.parse(arguments)) return 0;
   if (!other.empty()) {
-    const checkpoint::Difference difference = checkpoint::diff(path, other, filter);
+    const checkpoint::Difference difference = difference_of(path, other, filter);
     std::printf("%s\n",
                 (json ? checkpoint::to_json(difference).dump(2) : checkpoint::render(difference)).c_str());
     return difference.identical() ? 0 : 1;

@@ -162,6 +162,12 @@ class Rules {
         if (changed(key))
           note(std::string("'") + key + "' (" + at(key) + ") is read only with fp8_recipe: delayed");
       }
+      if (c_.fp8_recipe == "block") {
+        for (const char* key : {"fp8_format", "fp8_margin", "fp8_scale_granularity"}) {
+          if (changed(key))
+            note(std::string("'") + key + "' (" + at(key) + ") is not read with fp8_recipe: block");
+        }
+      }
     }
     if (c_.fp8 && c_.fp8_backend != "auto" && c_.fp8_backend != "native") {
       note("'fp8_backend: " + c_.fp8_backend + "' means this program's own FP8 core");

@@ -31,12 +31,25 @@ std::int64_t fp8_rows(std::int64_t rows) {
   return (rows + 15) / 16 * 16;
 }
 
-precision::Fp8Copy reserve_copy(Arena& arena, const char* name, std::int64_t rows, std::int64_t cols,
-                                bool row, bool transposed) {
+/// What an FP8 copy of at most [rows, cols] is to hold.
+struct CopyShape {
+  std::int64_t rows = 0, cols = 0;
+  bool row = true, transposed = true;
+  ops::Scaling scaling = ops::Scaling::tensor;
+};
+
+precision::Fp8Copy reserve_copy(Arena& arena, const char* name, const CopyShape& shape) {
   precision::Fp8Copy copy;
-  const std::size_t bytes = bytes_of(fp8_rows(rows), cols, DType::u8);
-  if (row) copy.row = arena.reserve_as<std::uint8_t>(name, bytes);
-  if (transposed) copy.transposed = arena.reserve_as<std::uint8_t>(name, bytes);
+  const std::int64_t rows = fp8_rows(shape.rows);
+  const std::size_t bytes = bytes_of(rows, shape.cols, DType::u8);
+  if (shape.row) copy.row = arena.reserve_as<std::uint8_t>(name, bytes);
+  if (shape.transposed) copy.transposed = arena.reserve_as<std::uint8_t>(name, bytes);
+  if (shape.scaling == ops::Scaling::tensor) return copy;
+  const auto scales = [&](std::int64_t r, std::int64_t c) {
+    return arena.reserve_as<float>(name, static_cast<std::size_t>(ops::scale_count(shape.scaling, r, c)));
+  };
+  if (shape.row) copy.scales = scales(rows, shape.cols);
+  if (shape.transposed) copy.transposed_scales = scales(shape.cols, rows);
   return copy;
 }
 
@@ -72,8 +85,13 @@ SavedInput Transformer::Impl::reserve_input(Arena& arena, std::size_t block, Lin
     input.copy = scratch_.x_copy;
   } else {
     const bool shared = transposed && options_.recompute == Recompute::none && options_.training;
-    input.copy = reserve_copy(arena, "activations/FP8 inputs", tokens, width, !shared, transposed);
-    if (shared) input.copy.row = scratch_.x_copy.row;
+    input.copy = reserve_copy(
+        arena, "activations/FP8 inputs",
+        {.rows = tokens, .cols = width, .row = !shared, .transposed = transposed, .scaling = scaling()});
+    if (shared) {
+      input.copy.row = scratch_.x_copy.row;
+      input.copy.scales = scratch_.x_copy.scales;
+    }
   }
   if (linear == kOutput) {
     // Attention's backward pass reads its output itself.
@@ -125,6 +143,23 @@ void Transformer::Impl::reserve_block(Arena& arena, std::size_t block) {
   b.inputs[kDown] = reserve_input(arena, block, kDown, a.intermediate);
 }
 
+// A product reads one layout of a weight, so that both have the same place.
+void Transformer::Impl::reserve_weight(Arena& arena) {
+  std::int64_t count = 0, scales = 0;
+  for (const TensorSpec& weight : layout_.groups[1].segments[kBlockMatrices].tensors) {
+    count = std::max(count, weight.count());
+    for (const auto& [rows, cols] :
+         {std::pair(weight.rows, weight.cols), std::pair(weight.cols, weight.rows)}) {
+      scales = std::max(scales, ops::scale_count(ops::Scaling::squares, rows, cols));
+    }
+  }
+  precision::Fp8Copy& copy = scratch_.weight;
+  copy.row = copy.transposed =
+      arena.reserve_as<std::uint8_t>("activations/FP8 weight", static_cast<std::size_t>(count));
+  copy.scales = copy.transposed_scales =
+      arena.reserve_as<float>("activations/FP8 weight", static_cast<std::size_t>(scales));
+}
+
 void Transformer::Impl::reserve_gradients(Arena& arena) {
   const std::int64_t tokens = options_.max_tokens;
   const Architecture& a = architecture_;
@@ -133,8 +168,9 @@ void Transformer::Impl::reserve_gradients(Arena& arena) {
   scratch_.d_qkv = reserve_matrix(arena, "activations/gradients", tokens, a.heads.qkv_width());
   if (!quantizer_.recipe().fp8()) return;
   const std::int64_t width = std::max({a.hidden, a.heads.qkv_width(), 2 * a.intermediate});
-  scratch_.d_copy =
-      reserve_copy(arena, "activations/FP8 gradients", tokens, width, true, quantizer_.transposes());
+  scratch_.d_copy = reserve_copy(
+      arena, "activations/FP8 gradients",
+      {.rows = tokens, .cols = width, .transposed = quantizer_.transposes(), .scaling = scaling()});
 }
 
 void Transformer::Impl::reserve_head(Arena& arena) {
@@ -163,9 +199,12 @@ void Transformer::Impl::reserve_workspace(Arena& arena) {
   const auto products = [&](std::int64_t rows, std::int64_t out, std::int64_t in, bool fp8) {
     const precision::Recipe& recipe = quantizer_.recipe();
     const DType x = fp8 ? recipe.forward_format : dtype_, g = fp8 ? recipe.gradient_format : dtype_;
-    const ops::Operand input{.dtype = x, .rows = rows, .cols = in};
-    const ops::Operand weight{.dtype = x, .rows = out, .cols = in};
-    const ops::Operand d_output{.dtype = g, .rows = rows, .cols = out};
+    const bool blocks = fp8 && recipe.blocks();
+    const ops::Scaling by_rows = blocks ? ops::Scaling::rows : ops::Scaling::tensor;
+    const ops::Scaling by_squares = blocks ? ops::Scaling::squares : ops::Scaling::tensor;
+    const ops::Operand input{.dtype = x, .rows = rows, .cols = in, .scaling = by_rows};
+    const ops::Operand weight{.dtype = x, .rows = out, .cols = in, .scaling = by_squares};
+    const ops::Operand d_output{.dtype = g, .rows = rows, .cols = out, .scaling = by_rows};
     const auto shape = [](DType dtype, std::int64_t r, std::int64_t c) {
       return ops::Matrix{.dtype = dtype, .rows = r, .cols = c, .ld = c};
     };
@@ -227,9 +266,13 @@ void Transformer::Impl::reserve_buffers(Arena& arena) {
   scratch_.delta = reserve_matrix(arena, "activations/scratch", tokens, a.hidden);
   scratch_.wide = reserve_matrix(arena, "activations/scratch", tokens, wide);
   if (quantizer_.recipe().fp8() && (quantizer_.transposes() || remakes_inputs())) {
-    scratch_.x_copy = reserve_copy(arena, "activations/FP8 scratch", tokens, wide, true,
-                                   quantizer_.transposes() && remakes_inputs());
+    scratch_.x_copy = reserve_copy(arena, "activations/FP8 scratch",
+                                   {.rows = tokens,
+                                    .cols = wide,
+                                    .transposed = quantizer_.transposes() && remakes_inputs(),
+                                    .scaling = scaling()});
   }
+  if (quantizer_.recipe().blocks()) reserve_weight(arena);
   blocks_.resize(static_cast<std::size_t>(last_block_ - first_block_));
   for (std::size_t block = 0; block < blocks_.size(); ++block) reserve_block(arena, block);
   if (options_.training) reserve_gradients(arena);

@@ -15,7 +15,7 @@ void Transformer::Impl::backward_linear(Stream& stream, std::size_t block, Linea
                                         std::span<const ops::Operand> d_operands,
                                         const ops::Matrix& d_input) {
   const ProfileLabel label(stream, kLinearNames[linear]);
-  const auto weights = parameters.operands(kBlockMatrices, linear);
+  const auto weights = weights_of(stream, block, linear, parameters, ops::Product::dgrad);
   check(weights.size() == d_operands.size(), "weights and output gradients are scaled alike");
   const ops::Matrix& d_weight = gradients.gradients[kBlockMatrices][linear];
   if (d_weight.data != nullptr) {

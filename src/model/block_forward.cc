@@ -1,6 +1,7 @@
 // One block, forward: norm, attention, norm, gated MLP, and norms of what both add where there are any.
 #include "core.h"
 #include "octet/ops/attention.h"
+#include "octet/ops/gemm.h"
 #include "octet/ops/normed_rope.h"
 #include "octet/ops/rms_norm.h"
 #include "octet/ops/rope.h"
@@ -8,9 +9,10 @@
 namespace octet::model {
 
 precision::Fp8Copy Transformer::Impl::copy_for(const SavedInput& saved, const PassOptions& pass) const {
-  if (saved.copy.transposed == nullptr || pass.readers == Readers::all) return saved.copy;
-  return pass.readers == Readers::forward ? precision::Fp8Copy{.row = saved.copy.row}
-                                          : precision::Fp8Copy{.transposed = saved.copy.transposed};
+  precision::Fp8Copy copy = saved.copy;
+  if (copy.transposed == nullptr || pass.readers == Readers::all) return copy;
+  (pass.readers == Readers::forward ? copy.transposed : copy.row) = nullptr;
+  return copy;
 }
 
 // Products check that an operand has data, although those that read a transposed copy read it alone.
@@ -67,12 +69,26 @@ void Transformer::Impl::rotate(Stream& stream, std::size_t block, const GroupPar
                             .rstd = pass.keep ? b.head_rstd : nullptr});
 }
 
+std::vector<ops::Operand> Transformer::Impl::weights_of(Stream& stream, std::size_t block, Linear linear,
+                                                        const GroupParameters& parameters,
+                                                        ops::Product product) {
+  const auto weights = parameters.operands(kBlockMatrices, linear);
+  const bool made =
+      quantizer_.recipe().blocks() && input_tensor(block, linear) != precision::Quantizer::kPlain;
+  if (!made) return {weights.begin(), weights.end()};
+  const ops::Operand& w = weights.front();
+  const bool turned = product == ops::Product::dgrad && ops::gemm_needs_transposed_fp8(stream.device());
+  precision::Fp8Copy copy = scratch_.weight;
+  (turned ? copy.row : copy.transposed) = nullptr;
+  return {quantizer_.weight(stream, ops::ConstMatrix(w.data, w.dtype, w.rows, w.cols, w.cols), copy)};
+}
+
 void Transformer::Impl::forward_linear(Stream& stream, std::size_t block, Linear linear,
                                        const GroupParameters& parameters, const ops::Matrix& out) {
   const ProfileLabel label(stream, kLinearNames[linear]);
   const ops::Operand& input = blocks_[block].inputs[linear].operand;
   const float* bias = vector(parameters, vectors_.bias[linear]);
-  const auto weights = parameters.operands(kBlockMatrices, linear);
+  const auto weights = weights_of(stream, block, linear, parameters, ops::Product::forward);
   if (audit_ != nullptr && input.rows > 0) audit_->count(ops::Product::forward, input, weights.front());
   std::int64_t column = 0;
   for (const ops::Operand& weight : weights) {

@@ -62,6 +62,7 @@ struct Scratch {
   ops::Matrix d_qkv;            ///< [tokens, qkv_width]
   precision::Fp8Copy x_copy;    ///< FP8 copies of the linear input at hand, where they are not kept
   precision::Fp8Copy d_copy;    ///< FP8 copy of one output gradient
+  precision::Fp8Copy weight;    ///< FP8 copies of one weight, where they are made for each product
   ops::Matrix final_stream;     ///< [tokens, hidden]: input of the last norm
   ops::Matrix final_norm;       ///< [tokens, hidden]: its output, then its output's gradient
   float* final_rstd = nullptr;  ///< [tokens]
@@ -118,10 +119,15 @@ class Transformer::Impl {
   void reserve_buffers(Arena& arena);
   void reserve_block(Arena& arena, std::size_t block);
   SavedInput reserve_input(Arena& arena, std::size_t block, Linear linear, std::int64_t width);
+  void reserve_weight(Arena& arena);
   void reserve_gradients(Arena& arena);
   void reserve_head(Arena& arena);
   void reserve_workspace(Arena& arena);
   void make_rope_tables(Arena& arena);
+  /// Of activations and gradients.
+  ops::Scaling scaling() const {
+    return quantizer_.recipe().blocks() ? ops::Scaling::rows : ops::Scaling::tensor;
+  }
   ops::Matrix reserve_matrix(Arena& arena, const char* name, std::int64_t rows, std::int64_t cols) const;
   void plan_audit();
   /// True when linear inputs are made again in backward, where they are read, in buffers that all share.
@@ -175,6 +181,9 @@ class Transformer::Impl {
   void backward_linear(Stream& stream, std::size_t block, Linear linear, const GroupParameters& parameters,
                        const GroupGradients& gradients, const ops::ConstMatrix& d_output,
                        std::span<const ops::Operand> d_operands, const ops::Matrix& d_input);
+  /// The weight of a linear layer as `product` reads it: as the source has it, or made now.
+  std::vector<ops::Operand> weights_of(Stream& stream, std::size_t block, Linear linear,
+                                       const GroupParameters& parameters, ops::Product product);
   /// What the weight gradient of a linear layer reads and writes.
   void weight_gradient(Stream& stream, std::size_t block, Linear linear,
                        std::span<const ops::Operand> d_operands, const ops::Matrix& d_weight, bool overwrite);

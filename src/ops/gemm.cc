@@ -32,6 +32,16 @@ void check_operand(const Operand& x) {
         "gemm: operands are f32, bf16 or FP8");
 }
 
+/// The copies that a product of operands with scales of blocks reads are there, with their scales.
+void check_block_copies(const Device& device, const GemmArgs& args) {
+  const auto row = [](const Operand& x) { return x.data && x.scale_inv; };
+  const auto turned = [](const Operand& x) { return x.transposed && x.transposed_scale_inv; };
+  const bool wgrad = args.product == Product::wgrad;
+  const bool b_turned = wgrad || (args.product == Product::dgrad && gemm_needs_transposed_fp8(device));
+  check((wgrad ? turned(args.a) : row(args.a)) && (b_turned ? turned(args.b) : row(args.b)),
+        "gemm: operands with scales of blocks have the copies that the product reads, and their scales");
+}
+
 /// Shapes and dtypes; data may still be missing (planning).
 void check_shapes(const GemmArgs& args) {
   const Operand& a = args.a;
@@ -41,6 +51,10 @@ void check_shapes(const GemmArgs& args) {
   check(is_fp8(a.dtype) ? is_fp8(b.dtype) : a.dtype == b.dtype,
         "gemm: operands are both f32, both bf16 or both FP8");
   check(!(a.dtype == DType::e5m2 && b.dtype == DType::e5m2), "gemm: at most one operand is E5M2");
+  const Scaling second = args.product == Product::wgrad ? Scaling::rows : Scaling::squares;
+  check(a.scaling == Scaling::tensor ? b.scaling == Scaling::tensor
+                                     : is_fp8(a.dtype) && a.scaling == Scaling::rows && b.scaling == second,
+        "gemm: with scales of blocks, activations and gradients are scaled by rows, weights by squares");
   const bool by_rows = args.product == Product::wgrad;
   const std::int64_t inner_a = by_rows ? a.rows : a.cols;
   const std::int64_t inner_b = args.product == Product::forward ? b.cols : b.rows;
@@ -59,8 +73,10 @@ void gemm(Stream& stream, const GemmArgs& args) {
   check_shapes(args);
   if (args.d.rows == 0 || args.d.cols == 0) return;
   const bool inner = args.a.rows > 0 && args.a.cols > 0;
-  check(args.d.data != nullptr && (!inner || (args.a.data != nullptr && args.b.data != nullptr)),
+  const auto there = [](const Operand& x) { return x.data != nullptr || x.transposed != nullptr; };
+  check(args.d.data != nullptr && (!inner || (there(args.a) && there(args.b))),
         "gemm: operands and D have data");
+  if (args.a.scaling != Scaling::tensor && inner) check_block_copies(stream.device(), args);
   OCTET_DISPATCH_AS(stream, gemm, args, name_of(args.product));
 }
 
@@ -73,6 +89,11 @@ std::size_t gemm_workspace(const Device& device, const GemmArgs& args) {
 
 bool gemm_needs_transposed_fp8(const Device& device) {
   return device.stands_for() == DeviceKind::cuda;
+}
+
+std::int64_t fp8_token_unit(const Device& device, Scaling scaling) {
+  if (!gemm_needs_transposed_fp8(device)) return 1;
+  return scaling == Scaling::tensor ? 16 : kScaleBlock;
 }
 
 bool gemm_multiplies_fp8(const Device& device, const GemmArgs& args) {

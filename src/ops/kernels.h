@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "octet/ops/block_quantize.h"
 #include "octet/ops/cross_entropy.h"
 #include "octet/ops/elementwise.h"
 #include "octet/ops/embedding.h"
@@ -106,6 +107,7 @@ constexpr std::int64_t rms_norm_backward_block(std::int64_t rows) {
   OP(add_sum, AddSumArgs)                                    \
   OP(amax, AmaxArgs)                                         \
   OP(quantize, QuantizeArgs)                                 \
+  OP(block_quantize, BlockQuantizeArgs)                      \
   OP(transpose, TransposeArgs)                               \
   OP(current_scale, CurrentScaleArgs)                        \
   OP(delayed_scale, DelayedScaleArgs)                        \

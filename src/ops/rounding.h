@@ -26,13 +26,20 @@ inline constexpr std::int64_t kNoiseGroup = 8;
                           static_cast<std::uint32_t>(key >> 32));
 }
 
-/// 16 bits of noise of one state from 16 bits of the source: an invertible map, so that each state's noise is
-/// as uniform as the source, and another one for each state, so that a parameter's states are not rounded
-/// alike.
+/// source -> source * factor + offset modulo 2^16: an invertible map, so that each state's noise is as
+/// uniform as the source, and another one for each state, so that a parameter's states are not rounded alike.
+struct NoiseMap {
+  std::uint32_t factor, offset;
+};
+[[gnu::always_inline]] constexpr NoiseMap noise_map(Rounded what) {
+  if (what == Rounded::exp_avg) return {0x9E37u, 0x3C6Eu};
+  if (what == Rounded::exp_avg_sq) return {0x6A6Du, 0x7F4Au};
+  return {1, 0};
+}
+/// 16 bits of noise of one state from the lower 16 bits of the source.
 [[gnu::always_inline]] constexpr std::uint32_t noise_of(Rounded what, std::uint32_t source) {
-  if (what == Rounded::exp_avg) return (source * 0x9E37u + 0x3C6Eu) & 0xFFFFu;
-  if (what == Rounded::exp_avg_sq) return (source * 0x6A6Du + 0x7F4Au) & 0xFFFFu;
-  return source & 0xFFFFu;
+  const NoiseMap map = noise_map(what);
+  return (source * map.factor + map.offset) & 0xFFFFu;
 }
 
 /// Noise of elements [kNoiseGroup * group, …) of a tensor in one step.

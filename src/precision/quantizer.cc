@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "octet/base/error.h"
+#include "octet/ops/block_quantize.h"
 #include "octet/ops/gemm.h"
 #include "octet/ops/quantize.h"
 
@@ -12,7 +13,8 @@ Quantizer::Quantizer(Arena& arena, const std::string& name, const Recipe& recipe
                      const std::vector<QuantizedTensor>& tensors)
     : recipe_(recipe) {
   if (!recipe.fp8()) return;
-  transposes_ = ops::gemm_needs_transposed_fp8(arena.device());
+  transposes_ = recipe.blocks() || ops::gemm_needs_transposed_fp8(arena.device());
+  if (recipe.blocks()) return;
   std::vector<DType> formats;
   std::vector<std::string> names;
   for (const QuantizedTensor& tensor : tensors) {
@@ -39,12 +41,13 @@ ops::QuantizeInto Quantizer::into(std::int64_t scale, const Fp8Copy& copy, bool 
 }
 
 ops::QuantizeInto Quantizer::fuse(std::int64_t i, const Fp8Copy& copy, bool record) const {
-  if (i == kPlain || in_parts(i)) return {};
+  if (i == kPlain || in_parts(i) || recipe_.blocks()) return {};
   return into(scale_of(i), copy, record);
 }
 
 ops::Operand Quantizer::finish_scale(Stream& stream, std::int64_t scale, const ops::ConstMatrix& x,
                                      const Fp8Copy& copy) {
+  if (scale != kPlain && recipe_.blocks()) return in_blocks(stream, x, ops::Scaling::rows, copy);
   if (scale != kPlain && recipe_.kind == RecipeKind::current) {
     scales_->update_one(stream, scale);
     ops::quantize(stream, x,
@@ -60,7 +63,7 @@ ops::Operand Quantizer::prepare_scale(Stream& stream, std::int64_t scale, const 
                                       const Fp8Copy& copy, bool record) {
   if (recipe_.kind == RecipeKind::current) {
     ops::amax(stream, x, scales_->amax(scale));
-  } else {
+  } else if (!recipe_.blocks()) {
     ops::quantize(stream, x, into(scale, copy, record));
   }
   return finish_scale(stream, scale, x, copy);
@@ -97,6 +100,30 @@ ops::Operand Quantizer::prepare(Stream& stream, std::int64_t i, const ops::Const
   if (i == kPlain) return operand(kPlain, x, copy);
   check(!in_parts(i), "a tensor with several scales is finished in parts");
   return prepare_scale(stream, scale_of(i), x, copy, record);
+}
+
+ops::Operand Quantizer::in_blocks(Stream& stream, const ops::ConstMatrix& x, ops::Scaling scaling,
+                                  const Fp8Copy& copy) const {
+  ops::block_quantize(
+      stream, {.x = x,
+               .scaling = scaling,
+               .row = copy.row,
+               .scale_inv = copy.row == nullptr ? nullptr : copy.scales,
+               .transposed = copy.transposed,
+               .transposed_scale_inv = copy.transposed == nullptr ? nullptr : copy.transposed_scales});
+  return {.data = copy.row,
+          .transposed = copy.transposed,
+          .dtype = DType::e4m3,
+          .rows = x.rows,
+          .cols = x.cols,
+          .scale_inv = copy.scales,
+          .scaling = scaling,
+          .transposed_scale_inv = copy.transposed_scales};
+}
+
+ops::Operand Quantizer::weight(Stream& stream, const ops::ConstMatrix& w, const Fp8Copy& copy) const {
+  check(recipe_.blocks(), "only block scaling makes weights where they are read");
+  return in_blocks(stream, w, ops::Scaling::squares, copy);
 }
 
 ops::Operand Quantizer::operand(std::int64_t scale, const ops::ConstMatrix& x, const Fp8Copy& copy) const {

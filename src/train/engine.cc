@@ -7,6 +7,7 @@
 #include "octet/base/error.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/model/build.h"
+#include "octet/ops/gemm.h"
 #include "octet/ops/reproducible.h"
 
 namespace octet::train {
@@ -90,15 +91,16 @@ precision::Recipe recipe_of(const config::Config& config) {
   precision::Recipe recipe;
   recipe.compute = config.bf16 || config.pure_bf16 ? DType::bf16 : DType::f32;
   if (!config.fp8) return recipe;
-  recipe.kind =
-      config.fp8_recipe == "current" ? precision::RecipeKind::current : precision::RecipeKind::delayed;
-  if (config.fp8_format == "e4m3") recipe.gradient_format = DType::e4m3;
+  recipe.kind = config.fp8_recipe == "current" ? precision::RecipeKind::current
+                : config.fp8_recipe == "block" ? precision::RecipeKind::block
+                                               : precision::RecipeKind::delayed;
+  if (config.fp8_format == "e4m3" || recipe.blocks()) recipe.gradient_format = DType::e4m3;
   recipe.history_length = config.fp8_amax_history_len;
   recipe.most_recent = config.fp8_amax_compute_algo == "most_recent";
   recipe.margin = static_cast<int>(config.fp8_margin);
   // Delayed scaling is the fast recipe: producers write FP8 themselves, with one scale.
   recipe.scale_parts =
-      config.fp8_scale_granularity == "tensor" ||
+      (config.fp8_scale_granularity == "tensor" && !recipe.blocks()) ||
       (config.fp8_scale_granularity == "auto" && recipe.kind == precision::RecipeKind::current);
   return recipe;
 }
@@ -144,6 +146,17 @@ EngineOptions completed(EngineOptions options, const Device& device) {
   if (!options.reproducible && !ops::reproducible_by_default(device)) options.store.deterministic = false;
   options.store.micro_batches = std::max(1, options.max_micro_batches);
   options.transformer.fixed_order = options.store.strict;
+  if (options.token_unit == 0) {
+    const precision::Recipe& recipe = options.store.recipe;
+    const ops::Scaling scaling = recipe.blocks() ? ops::Scaling::rows : ops::Scaling::tensor;
+    options.token_unit = recipe.fp8() ? ops::fp8_token_unit(device, scaling) : 1;
+  }
+  if (const std::int64_t unit = options.token_unit; unit > 1) {
+    auto& core = options.transformer;
+    core.max_tokens = (core.max_tokens + unit - 1) / unit * unit;
+    core.max_length = std::max(core.max_length, unit - 1);
+    ++options.max_documents;
+  }
   return options;
 }
 
@@ -208,20 +221,40 @@ void Engine::check_batch(const data::HostBatch& batch) const {
   }
 }
 
+namespace {
+
+/// Fills a batch up to a multiple of `unit` tokens by a document without labels. Its tokens change no loss
+/// and no gradient; an FP8 scale may see them.
+data::HostBatch filled_up(data::HostBatch batch, std::int64_t unit) {
+  const auto missing = static_cast<std::size_t>((unit - batch.tokens() % unit) % unit);
+  batch.ids.insert(batch.ids.end(), missing, 0);
+  batch.positions.insert(batch.positions.end(), missing, 0);
+  batch.cu_seqlens.push_back(static_cast<std::int32_t>(batch.ids.size()));
+  batch.max_length = std::max(batch.max_length, static_cast<std::int64_t>(missing));
+  return batch;
+}
+
+}  // namespace
+
 model::MicroBatch Engine::upload(const data::HostBatch& batch, std::size_t host_set) {
+  if (batch.tokens() % options_.token_unit == 0) return send(batch, host_set);
+  return send(filled_up(batch, options_.token_unit), host_set);
+}
+
+model::MicroBatch Engine::send(const data::HostBatch& batch, std::size_t host_set) {
   check_batch(batch);
   Staging::HostSet& set = staging_->sets.at(host_set);
   std::int32_t* host = set.words;
-  const auto send = [&](std::int32_t* to, const std::vector<std::int32_t>& from) {
+  const auto copy = [&](std::int32_t* to, const std::vector<std::int32_t>& from) {
     std::memcpy(host, from.data(), from.size() * sizeof(std::int32_t));
     device_.copy_to_device(*compute_, to, host, from.size() * sizeof(std::int32_t));
     host += from.size();
   };
-  send(staging_->ids, batch.ids);
-  send(staging_->positions, batch.positions);
-  send(staging_->label_rows, batch.label_rows);
-  send(staging_->targets, batch.targets);
-  send(staging_->cu_seqlens, batch.cu_seqlens);
+  copy(staging_->ids, batch.ids);
+  copy(staging_->positions, batch.positions);
+  copy(staging_->label_rows, batch.label_rows);
+  copy(staging_->targets, batch.targets);
+  copy(staging_->cu_seqlens, batch.cu_seqlens);
   set.cu_seqlens = batch.cu_seqlens;
   model::MicroBatch m;
   m.ids = staging_->ids, m.positions = staging_->positions;

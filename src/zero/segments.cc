@@ -11,7 +11,8 @@ namespace {
 
 DType copy_dtype(const model::SegmentSpec& spec, const precision::Recipe& recipe) {
   if (spec.kind == model::ParameterKind::vector) return DType::f32;
-  if (spec.fp8 && recipe.fp8()) return recipe.forward_format;
+  // Weights scaled in blocks become FP8 where they are read.
+  if (spec.fp8 && recipe.fp8() && !recipe.blocks()) return recipe.forward_format;
   return recipe.compute;
 }
 

@@ -45,6 +45,7 @@ INSTANTIATE_TEST_SUITE_P(
                     Recipe{"delayed_alone", "bf16=true fp8=true fp8_amax_history_len=4", 0},
                     Recipe{"delayed_three", "bf16=true fp8=true zero_stage=1", 3},
                     Recipe{"current_alone", "bf16=true fp8=true fp8_recipe=current", 0},
+                    Recipe{"block_three", "bf16=true fp8=true fp8_recipe=block zero_stage=3", 3},
                     Recipe{"pure_bf16_alone", "pure_bf16=true fp8=true", 0},
                     Recipe{"int8_three", "pure_bf16=true optim_dtype=int8 zero_stage=2", 3},
                     Recipe{"current_three", "bf16=true fp8=true fp8_recipe=current", 3}),

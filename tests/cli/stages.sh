@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The full matrix behind stages_test.cc: 20 steps of the quickstart task at np 1, 2, 3, 4, 8 and two accumulations, in
-# fp32, bf16, FP8 delayed and FP8 current; all ZeRO stages, overlap on and off, must leave the same bits. Then the same
+# fp32, bf16, FP8 delayed, current and block; all ZeRO stages, overlap on and off, must leave the same bits. Then the same
 # global batch of 24 with deterministic: strict, which must leave the same bits at every np, stage and overlap. A quarter
 # of an hour on two cores. Arguments: the trainer, mpirun, a folder for the runs; then world sizes, if not all.
 set -u
@@ -34,7 +34,7 @@ compare() {
 for np in $sizes; do
   for accumulation in 1 3; do
     for recipe in "bf16=false" "bf16=true" "bf16=true fp8=true fp8_recipe=delayed" \
-      "bf16=false fp8=true fp8_recipe=current"; do
+      "bf16=false fp8=true fp8_recipe=current" "bf16=true fp8=true fp8_recipe=block"; do
       # shellcheck disable=SC2086
       train reference "$np" "$accumulation" zero_stage=0 overlap_comm=false $recipe
       for run in "0 true" "1 false" "1 true" "2 false" "2 true" "3 false" "3 true"; do

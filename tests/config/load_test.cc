@@ -259,7 +259,6 @@ TEST(Load, WhatIsNotBuiltIsRefusedWithAReason) {
                            "do_predict: true",
                            "fsdp: full_shard",
                            "rope_scaling: yarn",
-                           "fp8_recipe: block",
                            "save_async: true",
                            "fp8_enable_fsdp_float8_all_gather: true",
                            "adapter_name_or_path: a",
@@ -284,6 +283,7 @@ TEST(Load, ANarrowGatherNeedsSomethingToGather) {
 TEST(Load, StrictDeterminismExcludesWhatDependsOnTheNumberOfRanks) {
   EXPECT_EQ(read("deterministic: strict").config.deterministic, "strict");
   EXPECT_EQ(read("deterministic: strict\nfp8: true\nfp8_recipe: current").config.fp8_recipe, "current");
+  EXPECT_EQ(read("deterministic: strict\nfp8: true\nfp8_recipe: block").config.fp8_recipe, "block");
   EXPECT_SAYS(refusal("deterministic: strict\nfp8: true"), "fp8_recipe: current");
   EXPECT_SAYS(refusal("deterministic: strict\nreduce_dtype: bf16"), "narrow wire");
   EXPECT_SAYS(refusal("deterministic: strict\nzero_stage: 1\ngather_dtype: bf16"), "gather_dtype: compute");

@@ -109,11 +109,8 @@ TEST(AdamW, UpdatesWithTheSameBits) {
 
 // Masters in bf16 may fall to the other neighbour where the GPU's root or reciprocal is a unit off;
 // everything else has the same bits, and so has a master whose update is nothing.
-TEST(AdamW, NarrowStatesAreThoseOfTheCpu) {
-  constexpr std::int64_t n = 4096 + 128 + 77;
-  const std::vector<AdamWSpan> spans = {
-      {.begin = 0, .count = 4096, .decay = true, .amax_index = 0, .tensor = 3, .first = 1024},
-      {.begin = 4224, .count = 77, .decay = false, .amax_index = 1, .tensor = 4, .first = 0}};
+void narrow_states(const std::vector<AdamWSpan>& spans) {
+  const std::int64_t n = spans.back().begin + spans.back().count;
   const auto narrow = [](const std::vector<float>& x) {
     std::vector<std::uint16_t> bits;
     for (const float value : x) bits.push_back(to_bf16(value));
@@ -165,6 +162,61 @@ TEST(AdamW, NarrowStatesAreThoseOfTheCpu) {
           {.bf16_steps = 1.01});
     }
   }
+}
+
+TEST(AdamW, NarrowStatesAreThoseOfTheCpu) {
+  narrow_states({{.begin = 0, .count = 4096, .decay = true, .amax_index = 0, .tensor = 3, .first = 1024},
+                 {.begin = 4224, .count = 77, .decay = false, .amax_index = 1, .tensor = 4, .first = 0}});
+}
+
+// Spans of whole packs have a kernel of their own; their ends fall inside a block's tile and a moments'
+// block.
+TEST(AdamW, NarrowStatesOfWholePacksAreThoseOfTheCpu) {
+  narrow_states(
+      {{.begin = 0, .count = 4096, .decay = true, .amax_index = 0, .tensor = 3, .first = 1024},
+       {.begin = 4224, .count = 2048 + 136, .decay = false, .amax_index = 1, .tensor = 4, .first = 0},
+       {.begin = 6528, .count = 8, .decay = true, .amax_index = -1, .tensor = 5, .first = 0}});
+}
+
+// A NaN in a state stays in its element, whatever noise is added when it is rounded.
+TEST(AdamW, NaNStaysWhereItIs) {
+  constexpr std::int64_t n = 4096;
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+  const std::vector<AdamWSpan> spans = {{.begin = 0, .count = n, .decay = true, .amax_index = -1}};
+  const auto narrow = [](std::vector<float> x, std::size_t at, float what) {
+    x[at] = what;
+    std::vector<std::uint16_t> bits;
+    for (const float value : x) bits.push_back(to_bf16(value));
+    return bits;
+  };
+  both(
+      [&](Side& s) {
+        std::vector<float> squares = random_floats(n, 4, 1e-2);
+        for (float& x : squares) x *= x;
+        auto* master = s.put(narrow(random_floats(n, 1), 7, nan));
+        auto* m = s.put(narrow(random_floats(n, 3, 1e-2), 1000, nan));
+        auto* v = s.put(narrow(squares, 2049, nan));
+        StepScalars scalars;
+        scalars.learning_rate = 3e-4f;
+        scalars.bias_correction1 = 0.19f;
+        scalars.bias_correction2 = 0.002f;
+        scalars.grad_scale = 0.37f;
+        scalars.noise = 42;
+        adamw(s, {.master = master,
+                  .master_dtype = DType::bf16,
+                  .grad = s.put(narrow(random_floats(n, 2), 0, 0)),
+                  .grad_dtype = DType::bf16,
+                  .exp_avg = m,
+                  .exp_avg_sq = v,
+                  .moment_dtype = DType::bf16,
+                  .spans = spans,
+                  .weight_decay = 0.1,
+                  .scalars = s.put(std::vector<StepScalars>{scalars})});
+        s.out("master", master, n, DType::bf16);
+        s.out("exp_avg", m, n, DType::bf16);
+        s.out("exp_avg_sq", v, n, DType::bf16);
+      },
+      {.bf16_steps = 1.01});
 }
 
 }  // namespace

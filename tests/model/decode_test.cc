@@ -118,8 +118,8 @@ TEST(Decode, LogitsWithoutRoomAndTooManyTokensAreRefused) {
 TEST(Plan, ADryDeviceReservesWhatACpuReserves) {
   const Architecture a = read_architecture(golden_folder("llama3"));
   for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::qkv, Recompute::full}) {
-    for (const precision::RecipeKind kind :
-         {precision::RecipeKind::none, precision::RecipeKind::current, precision::RecipeKind::delayed}) {
+    for (const precision::RecipeKind kind : {precision::RecipeKind::none, precision::RecipeKind::current,
+                                             precision::RecipeKind::delayed, precision::RecipeKind::block}) {
       const TransformerOptions options{.max_tokens = 100, .max_length = 60, .recompute = recompute};
       const std::unique_ptr<Device> cpu = make_cpu_device({.threads = 1}), dry = make_dry_device();
       Arena real(*cpu), planned(*dry);

@@ -12,6 +12,7 @@ const std::vector<std::string> kCases = {
 constexpr precision::Recipe kF32{};
 constexpr precision::Recipe kBf16{.compute = DType::bf16};
 constexpr precision::Recipe kCurrent{.kind = precision::RecipeKind::current};
+constexpr precision::Recipe kBlock{.kind = precision::RecipeKind::block, .gradient_format = DType::e4m3};
 constexpr precision::Recipe kDelayed{.kind = precision::RecipeKind::delayed, .history_length = 4};
 constexpr precision::Recipe kCurrentInParts{.kind = precision::RecipeKind::current, .scale_parts = true};
 constexpr precision::Recipe kDelayedInParts{
@@ -190,6 +191,31 @@ TEST(Fp8Core, CurrentScalingInPartsAgreesWithTheReferenceOfTensors) {
   EXPECT_LT(distance(golden, "fp8_split.logits", result.logits), 1e-2);
   EXPECT_GT(distance(golden, "logits", result.logits), 0.1) << "this did not run in FP8";
   expect_gradients(golden, "fp8_split.grad.", result, batch.label_tokens(), 1e-2);
+}
+
+TEST(Fp8Core, BlockScalingAgreesWithItsReference) {
+  const Golden golden("llama3");
+  const checkpoint::SafetensorsFile block(golden.folder + "/block.safetensors");
+  const HostBatch batch = read_batch(golden.file, "");
+  const auto far = [&](const std::string& name, const std::vector<float>& whole, double factor) {
+    const checkpoint::StoredTensor& tensor = block.at(name);
+    return relative_l2(test::sampled_rows(whole, static_cast<std::size_t>(tensor.count), tensor.shape.back()),
+                       read_floats(block, name), factor);
+  };
+  for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::qkv, Recompute::full}) {
+    const RunResult result = run(golden, batch, {.recipe = kBlock, .recompute = recompute});
+    const auto labels = static_cast<double>(batch.label_tokens());
+    EXPECT_NEAR(result.loss_sum / labels / static_cast<double>(read_floats(block, "loss")[0]), 1.0, 1e-5);
+    EXPECT_LT(far("logits", result.logits, 1.0), 1e-2);
+    EXPECT_GT(distance(golden, "logits", result.logits), 0.05) << "this did not run in FP8";
+    std::size_t compared = 0;
+    for (const auto& [name, gradient] : result.gradients) {
+      if (block.find("grad." + name) == nullptr) continue;
+      ++compared;
+      EXPECT_LT(far("grad." + name, gradient, 1.0 / labels), 1e-3) << name;
+    }
+    EXPECT_EQ(compared, 6u);
+  }
 }
 
 TEST(Fp8Core, DelayedScalingOfConstantDataBecomesCurrentScaling) {

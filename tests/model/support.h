@@ -38,9 +38,9 @@ class ReplicatedSource : public ParameterSource {
         std::vector<std::vector<ops::Operand>> parts;
         std::vector<ops::Matrix> matrices;
         for (const TensorSpec& t : segment.tensors) {
-          const DType dtype = segment.kind == ParameterKind::vector ? DType::f32
-                              : t.fp8 && recipe.fp8()               ? recipe.forward_format
-                                                                    : recipe.compute;
+          const DType dtype = segment.kind == ParameterKind::vector       ? DType::f32
+                              : t.fp8 && recipe.fp8() && !recipe.blocks() ? recipe.forward_format
+                                                                          : recipe.compute;
           const auto n = static_cast<std::size_t>(t.count());
           ops::Operand w{.dtype = dtype, .rows = t.rows, .cols = t.cols};
           auto* data = arena.reserve_as<std::uint8_t>("weights", n * size_of(dtype));

@@ -24,9 +24,11 @@ struct GemmArgs {
 };
 
 /// Enqueues a product. Operands are both f32, both bf16, or both FP8 (at most one E5M2); sums in fp32; FP8
-/// values are multiplied exactly and the sum is scaled by both scale_inv. An inner dimension of zero gives
-/// zeros (or leaves D when accumulating). On a GPU f32 operands give an f32 D, and a bf16 D is rounded twice
-/// where something is added to it: the product first, then the sum.
+/// values are multiplied exactly and the sum is scaled by both scale_inv. With scales of blocks (A by rows, B
+/// by squares; in wgrad both by rows) each term is scaled by those of its values, and wgrad reads the
+/// transposed copies; on a GPU dgrad reads that of B. An inner dimension of zero gives zeros (or leaves D
+/// when accumulating). On a GPU f32 operands give an f32 D, and a bf16 D is rounded twice where something is
+/// added to it: the product first, then the sum.
 void gemm(Stream& stream, const GemmArgs& args);
 
 /// Bytes of scratch that gemm needs for these shapes and dtypes on the stream's device.
@@ -40,9 +42,15 @@ bool gemm_needs_transposed_fp8(const Device& device);
 /// decode them into bf16 first, which gives the same result more slowly. The CPU takes any shape.
 bool gemm_multiplies_fp8(const Device& device, const GemmArgs& args);
 
+/// What the number of tokens of a micro-batch should be a multiple of: where it is not, FP8 products that sum
+/// over tokens copy their operands first. On a GPU 16, or 128 with scales of blocks; 1 where any number is as
+/// good.
+std::int64_t fp8_token_unit(const Device& device, Scaling scaling);
+
 /// Whether products on a GPU choose among the library's algorithms by timing them, once per shape, when first
-/// used outside a graph's capture (as the program starts out: true). False: the library's first choice, so
-/// that the bits of sums are the same in every run and on every rank.
+/// used outside a graph's capture (as the program starts out: true). Numbers of tokens within an eighth of
+/// each other share a choice. False: the library's first choice for the exact shape, so that the bits of sums
+/// are the same in every run and on every rank.
 void set_gemm_timing(bool on);
 bool gemm_timing();
 

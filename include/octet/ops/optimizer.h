@@ -68,8 +68,8 @@ struct AdamWSpan {
 /// What is stored in less than fp32 is rounded stochastically: to one of both neighbours, so that the mean is
 /// exact and what is much smaller than a step of the format is not lost (Gupta et al. 2015,
 /// arXiv:1502.02551). The 16 bits of noise are Philox4x32-7 of (element, tensor) under the step's key, mapped
-/// one to one for each state. On a GPU a bf16 master is updated with the processor's own roots and reciprocals
-/// (2^-22), so that it may be rounded to the other neighbour than on the CPU.
+/// one to one for each state. On a GPU a bf16 master is updated with the processor's own roots and
+/// reciprocals (2^-22), so that it may be rounded to the other neighbour than on the CPU.
 ///
 /// moment_dtype u8: a block of kMomentBlock elements holds a byte for each and one scale, a power of two, so
 /// that the grid of values does not move with the block's maximum: exp_avg in E4M3, exp_avg_sq in an unsigned

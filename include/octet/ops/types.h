@@ -50,16 +50,46 @@ struct QuantizeInto {
   float* amax = nullptr;               ///< device scalar
 };
 
+/// What shares a scale in an FP8 matrix: all of it; each run of 128 elements of a row (activations and
+/// gradients, in each of the two layouts for itself); each square of 128 x 128 (weights). The block forms are
+/// those of DeepSeek-V3 (DeepSeek-AI 2024, arXiv:2412.19437, section 3.3.2).
+enum class Scaling { tensor, rows, squares };
+inline constexpr std::int64_t kScaleBlock = 128;
+
+/// Where the scales of a [rows, cols] matrix lie, as cuBLASLt reads them. rows: that of element (r, c) at
+/// [c / 128][r] of [blocks of columns, rows]; squares: at [r / 128][c / 128] of [blocks of rows, blocks of
+/// columns rounded up to a multiple of 4]. A transposed layout has the same form with rows and columns
+/// exchanged.
+constexpr std::int64_t scale_blocks(std::int64_t count) {
+  return (count + kScaleBlock - 1) / kScaleBlock;
+}
+constexpr std::int64_t square_pitch(std::int64_t cols) {
+  return (scale_blocks(cols) + 3) / 4 * 4;
+}
+constexpr std::int64_t scale_index(Scaling scaling, std::int64_t rows, std::int64_t cols, std::int64_t r,
+                                   std::int64_t c) {
+  if (scaling == Scaling::rows) return c / kScaleBlock * rows + r;
+  return scaling == Scaling::squares ? r / kScaleBlock * square_pitch(cols) + c / kScaleBlock : 0;
+}
+/// Floats that hold them.
+constexpr std::int64_t scale_count(Scaling scaling, std::int64_t rows, std::int64_t cols) {
+  if (scaling == Scaling::rows) return scale_blocks(cols) * rows;
+  return scaling == Scaling::squares ? scale_blocks(rows) * square_pitch(cols) : 1;
+}
+
 /// One matrix as a product reads it: [rows, cols], row-major and dense, in f32, bf16 or FP8. FP8 values count
-/// times *scale_inv (a device scalar; null: 1). `transposed` holds the same values as [cols, rows] where the
-/// device's products need them (Hopper's FP8: always), else null.
+/// times their scale_inv (device; null: 1). `transposed` holds the matrix as [cols, rows] where products need
+/// it (FP8 on Hopper: always; scaled by rows: always), else null; it has the same values, but when scaled by
+/// rows, where it has its own.
 struct Operand {
   const void* data = nullptr;
   const void* transposed = nullptr;
   DType dtype = DType::f32;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
-  const float* scale_inv = nullptr;
+  const float* scale_inv = nullptr;             ///< one, or scale_count of them
+  Scaling scaling = Scaling::tensor;            ///< of `data` and `transposed`
+  const float* transposed_scale_inv = nullptr;  ///< of `transposed`, where it is not scaled as a tensor
 };
 
 /// Scratch memory of an op, reserved beforehand.

@@ -8,10 +8,13 @@
 
 namespace octet::precision {
 
-/// Memory for the FP8 copy of a matrix [rows, cols]: one byte an element in each layout that is wanted.
+/// Memory for the FP8 copy of a matrix [rows, cols]: one byte an element in each layout that is wanted, and
+/// with scales of blocks ops::scale_count floats for each.
 struct Fp8Copy {
   std::uint8_t* row = nullptr;         ///< [rows, cols]
   std::uint8_t* transposed = nullptr;  ///< [cols, rows]; null where products do not need it
+  float* scales = nullptr;
+  float* transposed_scales = nullptr;
 };
 
 /// What a tensor is to its product; decides its FP8 format.
@@ -40,7 +43,8 @@ class Quantizer {
             const std::vector<QuantizedTensor>& tensors);
 
   const Recipe& recipe() const { return recipe_; }
-  /// True when the device's products read transposed copies, so that Fp8Copy::transposed is needed.
+  /// True when products read transposed copies, so that Fp8Copy::transposed is needed: the device's do, or
+  /// the copies differ.
   bool transposes() const { return transposes_; }
   /// True when tensor `i` must exist in the compute dtype before it is quantised: always but with delayed
   /// scaling of a tensor with one scale, whose producers may write FP8 alone.
@@ -66,8 +70,13 @@ class Quantizer {
   ops::Operand prepare(Stream& stream, std::int64_t i, const ops::ConstMatrix& x, const Fp8Copy& copy,
                        bool record);
 
-  /// Scales of all tensors and parts, in their order; null when the recipe is not FP8. With delayed scaling
-  /// its owner reduces the amaxes over the ranks by MAX and calls update once a micro-batch.
+  /// The operand of a weight for a product, made now, with the recipe `block`; `copy` has the layouts that
+  /// the product is to read.
+  ops::Operand weight(Stream& stream, const ops::ConstMatrix& w, const Fp8Copy& copy) const;
+
+  /// Scales of all tensors and parts, in their order; null when the recipe is not FP8 or has none to keep.
+  /// With delayed scaling its owner reduces the amaxes over the ranks by MAX and calls update once a
+  /// micro-batch.
   ScaleSet* scales() { return scales_.get(); }
   const ScaleSet* scales() const { return scales_.get(); }
 
@@ -79,9 +88,13 @@ class Quantizer {
   ops::Operand prepare_scale(Stream& stream, std::int64_t scale, const ops::ConstMatrix& x,
                              const Fp8Copy& copy, bool record);
   std::int64_t scale_of(std::int64_t i) const {
-    return i == kPlain ? kPlain : first_[static_cast<std::size_t>(i)];
+    return i == kPlain || recipe_.blocks() ? i : first_[static_cast<std::size_t>(i)];
   }
-  bool in_parts(std::int64_t i) const { return i != kPlain && !parts_[static_cast<std::size_t>(i)].empty(); }
+  bool in_parts(std::int64_t i) const {
+    return i != kPlain && !recipe_.blocks() && !parts_[static_cast<std::size_t>(i)].empty();
+  }
+  ops::Operand in_blocks(Stream& stream, const ops::ConstMatrix& x, ops::Scaling scaling,
+                         const Fp8Copy& copy) const;
 
   Recipe recipe_;
   bool transposes_ = false;

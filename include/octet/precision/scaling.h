@@ -14,8 +14,10 @@
 namespace octet::precision {
 
 /// none: products in the compute dtype. delayed: scale from a history of amaxes (Micikevicius et al. 2022;
-/// the update rule of TransformerEngine). current: scale from the tensor itself.
-enum class RecipeKind { none, delayed, current };
+/// the update rule of TransformerEngine). current: scale from the tensor itself. block: E4M3 throughout,
+/// scales of 1 x 128 elements of activations and gradients and of 128 x 128 of weights (ops::Scaling), which
+/// are made where a product reads them: there is no state, and weights lie and travel in the compute dtype.
+enum class RecipeKind { none, delayed, current, block };
 
 struct Recipe {
   RecipeKind kind = RecipeKind::none;
@@ -29,6 +31,7 @@ struct Recipe {
   /// gradients; false: one scale for all of them.
   bool scale_parts = false;
   bool fp8() const { return kind != RecipeKind::none; }
+  bool blocks() const { return kind == RecipeKind::block; }
 };
 
 /// The scales of a set of tensors that are updated in one rhythm: weights once per optimizer step,

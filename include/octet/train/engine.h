@@ -28,6 +28,9 @@ struct EngineOptions {
   model::TransformerOptions transformer;
   std::int64_t max_documents = 1;  ///< of a micro-batch
   int max_micro_batches = 1;       ///< of a step, on one rank
+  /// Micro-batches are filled up to a multiple of so many tokens by a document that trains nothing. 0: what the
+  /// device wants for FP8 products, 1 without FP8.
+  std::int64_t token_unit = 0;
   /// The same bits in every run on this device; nothing: as the device does by itself.
   std::optional<bool> reproducible;
 };
@@ -83,6 +86,7 @@ class Engine {
  private:
   struct Staging;
   model::MicroBatch upload(const data::HostBatch& batch, std::size_t host_set);
+  model::MicroBatch send(const data::HostBatch& batch, std::size_t host_set);
   void check_batch(const data::HostBatch& batch) const;
 
   Device& device_;

@@ -2,6 +2,8 @@
 // one primitive. FP8 values are exact in bf16 and in f32, so their products are too.
 #include "octet/ops/gemm.h"
 
+#include <algorithm>
+
 #include "cpu/convert.h"
 #include "cpu/matmul.h"
 #include "cpu/simd.h"
@@ -23,11 +25,17 @@ std::size_t aligned(std::int64_t count, DType dtype) {
 struct Plan {
   MatmulShape shape;
   bool convert = false;     ///< operands are decoded or widened to shape.operands
+  bool b_turned = false;    ///< B is read in its transposed copy
   bool result_f32 = false;  ///< the product goes to an f32 array first and is rounded into D
   std::size_t a_bytes = 0;
   std::size_t b_bytes = 0;
   std::size_t d_bytes = 0;
 };
+
+/// Whether operands have scales of blocks, which are put into the values when they are decoded.
+bool in_blocks(const GemmArgs& args) {
+  return args.a.scaling != Scaling::tensor;
+}
 
 Plan plan_of(const GemmArgs& args) {
   Plan plan;
@@ -35,8 +43,12 @@ Plan plan_of(const GemmArgs& args) {
   shape.m = args.d.rows;
   shape.n = args.d.cols;
   shape.k = args.product == Product::wgrad ? args.a.rows : args.a.cols;
-  shape.a_transposed = args.product == Product::wgrad;
-  shape.b_transposed = args.product == Product::forward;
+  // Sums over tokens read the transposed copies where those have scales of their own; a weight comes in the
+  // layout that there is.
+  const bool turned = in_blocks(args) && args.product == Product::wgrad;
+  plan.b_turned = turned || (in_blocks(args) && args.product == Product::dgrad && args.b.data == nullptr);
+  shape.a_transposed = args.product == Product::wgrad && !turned;
+  shape.b_transposed = args.product == Product::forward || plan.b_turned;
   shape.operands = args.a.dtype == DType::f32 || !has_fast_bf16() ? DType::f32 : DType::bf16;
   plan.convert = args.a.dtype != shape.operands;
   plan.result_f32 = args.d.dtype == DType::bf16 && shape.operands == DType::f32;
@@ -44,7 +56,8 @@ Plan plan_of(const GemmArgs& args) {
   shape.ldd = plan.result_f32 ? args.d.cols : args.d.ld;
   shape.accumulate = args.accumulate && !plan.result_f32;
   shape.bias = args.bias != nullptr;
-  shape.scaled = is_fp8(args.a.dtype) && (args.a.scale_inv != nullptr || args.b.scale_inv != nullptr);
+  shape.scaled = is_fp8(args.a.dtype) && !in_blocks(args) &&
+                 (args.a.scale_inv != nullptr || args.b.scale_inv != nullptr);
   shape.threads = octet::cpu::op_threads();
   if (plan.convert) {
     plan.a_bytes = aligned(args.a.rows * args.a.cols, shape.operands);
@@ -52,6 +65,41 @@ Plan plan_of(const GemmArgs& args) {
   }
   if (plan.result_f32) plan.d_bytes = aligned(args.d.rows * args.d.cols, DType::f32);
   return plan;
+}
+
+template <typename T>
+OCTET_SIMD void decode_row(const Operand& x, std::int64_t row, T* to) {
+  const auto* codes = static_cast<const std::uint8_t*>(x.data) + row * x.cols;
+  float chunk[kScaleBlock];
+  for (std::int64_t c = 0; c < x.cols; c += kScaleBlock) {
+    const std::int64_t n = std::min(kScaleBlock, x.cols - c);
+    const float scale = x.scale_inv[scale_index(x.scaling, x.rows, x.cols, row, c)];
+    to_f32(codes + c, x.dtype, chunk, n);
+    for (std::int64_t i = 0; i < n; ++i) simd::store(to[row * x.cols + c + i], chunk[i] * scale);
+  }
+}
+
+/// The values of an operand with scales of blocks, which both f32 and bf16 hold exactly.
+const void* decoded(const Operand& x, bool turned, DType to, void* room) {
+  Operand from = x;
+  if (turned) {
+    from = {.data = x.transposed,
+            .dtype = x.dtype,
+            .rows = x.cols,
+            .cols = x.rows,
+            .scale_inv = x.transposed_scale_inv,
+            .scaling = x.scaling};
+  }
+  simd::parallel_rows(from.rows, from.cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      if (to == DType::f32) {
+        decode_row(from, row, static_cast<float*>(room));
+      } else {
+        decode_row(from, row, static_cast<Bf16*>(room));
+      }
+    }
+  });
+  return room;
 }
 
 /// An FP8 operand by its transposed copy, which a GPU reads in its place.
@@ -133,7 +181,10 @@ void gemm(const GemmArgs& args) {
   check(args.workspace.bytes >= needed, "gemm: the workspace holds gemm_workspace bytes");
   auto* room = static_cast<std::uint8_t*>(args.workspace.data);
   MatmulData data{.a = args.a.data, .b = args.b.data, .d = args.d.data, .bias = args.bias};
-  if (plan.convert) {
+  if (in_blocks(args)) {
+    data.a = decoded(args.a, args.product == Product::wgrad, shape.operands, room);
+    data.b = decoded(args.b, plan.b_turned, shape.operands, room + plan.a_bytes);
+  } else if (plan.convert) {
     data.a = converted(args.a, !shape.a_transposed, shape.operands, room);
     data.b = converted(args.b, shape.b_transposed, shape.operands, room + plan.a_bytes);
   }

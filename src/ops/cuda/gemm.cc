@@ -30,6 +30,7 @@ struct Side {
   DType dtype = DType::f32;
   std::int64_t outer = 0;
   const float* scale_inv = nullptr;
+  Scaling scaling = Scaling::tensor;
 };
 
 /// FP8 takes the copy whose rows hold the inner dimension, where there is one.
@@ -38,10 +39,12 @@ Side side_of(const Operand& x, bool inner) {
             .inner = inner,
             .dtype = x.dtype,
             .outer = inner ? x.rows : x.cols,
-            .scale_inv = x.scale_inv};
+            .scale_inv = x.scale_inv,
+            .scaling = x.scaling};
   if (is_fp8(x.dtype) && !inner && x.transposed != nullptr) {
     side.data = x.transposed;
     side.inner = true;
+    if (x.scaling != Scaling::tensor) side.scale_inv = x.transposed_scale_inv;
   }
   return side;
 }
@@ -61,6 +64,14 @@ Plan plan_of(const GemmArgs& args) {
             .k = args.product == Product::wgrad ? args.a.rows : args.a.cols};
   if (!is_fp8(args.a.dtype)) return plan;
   const auto row_bytes = static_cast<std::size_t>(args.d.ld) * size_of(args.d.dtype);
+  // Scales of blocks are read where they lie; nothing can be filled in between.
+  const bool blocks = plan.a.scaling != Scaling::tensor;
+  if (blocks &&
+      (plan.a.outer % 4 != 0 || plan.k % kUnit != 0 || !on_boundary(plan.a.data) ||
+       !on_boundary(plan.b.data) || !on_boundary(plan.a.scale_inv) || !on_boundary(plan.b.scale_inv))) {
+    plan.way = Way::decoded;
+    return plan;
+  }
   const bool possible = plan.a.inner && plan.b.inner && plan.b.outer % kUnit == 0 && row_bytes % 16 == 0 &&
                         on_boundary(args.d.data);
   if (!possible) {
@@ -107,6 +118,12 @@ std::int64_t copy_piece(cudaStream_t stream, const Side& side, std::int64_t k, s
              .to = to,
              .decode = decode};
   w.to_ld = filled(w.cols);
+  if (decode && side.scaling != Scaling::tensor) {
+    w.scales = side.scale_inv;
+    w.scaling = side.scaling;
+    w.scale_rows = side.inner ? side.outer : k;
+    (side.inner ? w.first_row : w.first_col) = begin;
+  }
   widen(stream, w);
   return w.to_ld;
 }
@@ -179,8 +196,16 @@ void gemm(Stream& stream, const GemmArgs& args) {
                          .b_type = args.b.dtype,
                          .d_type = args.d.dtype,
                          .accumulate = args.accumulate,
+                         .sums_tokens = args.product == Product::wgrad,
                          .workspace = room.library};
-  if (is_fp8(args.a.dtype)) {
+  const bool blocks = args.a.scaling != Scaling::tensor;
+  if (blocks) {
+    product.a_scaling = plan.a.scaling;
+    product.b_scaling = plan.b.scaling;
+    product.a_scale = plan.a.scale_inv;
+    product.b_scale = plan.b.scale_inv;
+    product.may_be_refused = true;
+  } else if (is_fp8(args.a.dtype)) {
     product.fast_accumulation = plan.way != Way::decoded && args.product == Product::forward;
     product.a_scale = args.a.scale_inv;
     product.b_scale = args.b.scale_inv;
@@ -196,10 +221,15 @@ void gemm(Stream& stream, const GemmArgs& args) {
     round_bias(native, args.bias, room.bias, args.d.cols);
     product.bias = room.bias;
   }
-  if (plan.way == Way::direct) {
-    multiply(native, device, product);
-  } else {
-    multiply_copies(native, device, args, plan, room, product);
+  if (plan.way != Way::direct || !multiply(native, device, product)) {
+    Plan copies = plan;
+    if (blocks) {  // their values go into the copies
+      copies.way = Way::decoded;
+      product.a_scaling = product.b_scaling = Scaling::tensor;
+      product.a_scale = product.b_scale = nullptr;
+      product.may_be_refused = false;
+    }
+    multiply_copies(native, device, args, copies, room, product);
   }
   if (args.bias != nullptr && args.d.dtype == DType::f32) add_bias(native, args.d, args.bias, false);
 }

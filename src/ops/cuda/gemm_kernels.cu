@@ -24,11 +24,11 @@ __global__ void gather_kernel(ProductScalars* to, const float* a, const float* b
   to->factors[1] = accumulate ? 1.0f : 0.0f;
 }
 
-__device__ void convert(std::uint8_t from, DType type, __nv_bfloat16& to) {
+__device__ void convert(std::uint8_t from, DType type, float scale, __nv_bfloat16& to) {
   const auto format = type == DType::e4m3 ? __NV_E4M3 : __NV_E5M2;
-  to = __float2bfloat16_rn(__half2float(__half(__nv_cvt_fp8_to_halfraw(from, format))));
+  to = __float2bfloat16_rn(__half2float(__half(__nv_cvt_fp8_to_halfraw(from, format))) * scale);
 }
-__device__ void convert(std::uint8_t from, DType, std::uint8_t& to) {
+__device__ void convert(std::uint8_t from, DType, float /*scale*/, std::uint8_t& to) {
   to = from;
 }
 
@@ -39,8 +39,14 @@ __global__ void __launch_bounds__(kBlock) widen_kernel(const Widening args) {
   const std::int64_t count = args.rows * args.to_ld, step = static_cast<std::int64_t>(gridDim.x) * kBlock;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x; i < count; i += step) {
     const std::int64_t row = i / args.to_ld, column = i % args.to_ld;
+    float scale = 1.0f;
+    if (args.scales != nullptr && column < args.cols) {
+      scale = args.scales[scale_index(args.scaling, args.scale_rows, args.ld, args.first_row + row,
+                                      args.first_col + column)];
+    }
     // A code of zero bits is the number zero in every format.
-    convert(column < args.cols ? from[row * args.ld + column] : std::uint8_t{0}, args.from_type, to[i]);
+    convert(column < args.cols ? from[row * args.ld + column] : std::uint8_t{0}, args.from_type, scale,
+            to[i]);
   }
 }
 

@@ -17,7 +17,8 @@ struct alignas(16) ProductScalars {
 void gather_scalars(cudaStream_t stream, ProductScalars* to, const float* a, const float* b, bool accumulate);
 
 /// FP8 [rows, cols] with `ld` elements a row -> bf16 (exact) or the same bytes, [rows, to_ld], zeros behind
-/// cols.
+/// cols. With `scales`, those of blocks of the dense matrix [scale_rows, ld] of which these are the rows from
+/// first_row and the columns from first_col on, values are multiplied by them, exactly too.
 struct Widening {
   const void* from = nullptr;
   DType from_type = DType::e4m3;
@@ -25,6 +26,9 @@ struct Widening {
   void* to = nullptr;
   std::int64_t to_ld = 0;
   bool decode = false;
+  const float* scales = nullptr;
+  Scaling scaling = Scaling::tensor;
+  std::int64_t scale_rows = 0, first_row = 0, first_col = 0;
 };
 void widen(cudaStream_t stream, const Widening& args);
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -112,6 +113,11 @@ cudaDataType_t type_of(DType t) {
   }
 }
 
+std::int32_t scale_mode(Scaling scaling) {
+  return scaling == Scaling::rows ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F
+                                  : CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
+}
+
 /// The largest power of two up to 256 that divides an address.
 std::uint32_t alignment(const void* address) {
   const auto bits = reinterpret_cast<std::uintptr_t>(address) | 256u;
@@ -129,6 +135,10 @@ class Call {
       set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, p.b_scale);
       set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, p.a_scale);
       set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, static_cast<std::int8_t>(p.fast_accumulation));
+      if (p.a_scaling != Scaling::tensor) {
+        set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, scale_mode(p.b_scaling));
+        set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, scale_mode(p.a_scaling));
+      }
     }
     if (p.factors != nullptr) set(CUBLASLT_MATMUL_DESC_POINTER_MODE, CUBLASLT_POINTER_MODE_DEVICE);
     if (p.bias != nullptr) {
@@ -177,7 +187,9 @@ class Call {
         }
       }
     }
-    if (result.empty()) require(CUBLAS_STATUS_NOT_SUPPORTED, "finding an algorithm", p_);
+    if (result.empty() && !p_.may_be_refused) {
+      require(CUBLAS_STATUS_NOT_SUPPORTED, "finding an algorithm", p_);
+    }
     return result;
   }
 
@@ -236,9 +248,57 @@ float time_of(const Call& call, cublasLtHandle_t handle, const cublasLtMatmulAlg
 /// What algorithms depend on.
 using Key = std::array<std::int64_t, 16>;
 
+Key key_of(const LibraryProduct& p) {
+  return {p.m,
+          p.n,
+          p.k,
+          p.a_ld,
+          p.b_ld,
+          p.d_ld,
+          p.a_inner,
+          p.b_inner,
+          static_cast<std::int64_t>(p.a_type),
+          static_cast<std::int64_t>(p.b_type),
+          static_cast<std::int64_t>(p.d_type),
+          p.fast_accumulation + 2 * (p.bias != nullptr) + 4 * (p.factors != nullptr),
+          alignment(p.a),
+          alignment(p.b),
+          alignment(p.d),
+          p.sums_tokens + 2 * (p.a_scaling != Scaling::tensor)};
+}
+
+/// A number of tokens, rounded up to three bits behind its first.
+std::int64_t about(std::int64_t tokens) {
+  const int width = std::bit_width(static_cast<std::uint64_t>(tokens));
+  const std::int64_t step = width > 4 ? std::int64_t{1} << (width - 4) : 1;
+  return (tokens + step - 1) / step * step;
+}
+
+/// The same of all products that share a choice made by timing: packed documents and labels come in ever
+/// other numbers, and timing each would cost more than it gains.
+Key timed_key_of(const LibraryProduct& p) {
+  LibraryProduct like = p;
+  // Rows as long as there are tokens differ with their number; what matters of them is their alignment.
+  const auto ld = [&](std::int64_t& length, DType type) {
+    if (length == p.k) {
+      length = -static_cast<std::int64_t>(
+          alignment(reinterpret_cast<const void*>(length * static_cast<std::int64_t>(size_of(type)))));
+    }
+  };
+  if (p.sums_tokens) {
+    ld(like.a_ld, p.a_type);
+    ld(like.b_ld, p.b_type);
+    like.k = about(p.k);
+  } else {
+    like.m = about(p.m);
+  }
+  return key_of(like);
+}
+
 struct Choice {
   cublasLtMatmulAlgo_t algorithm{};
   bool timed = false;
+  bool none = false;  ///< the library does not multiply this
 };
 
 /// The library on one device.
@@ -251,33 +311,28 @@ class Library {
     }
   }
 
-  void multiply(cudaStream_t stream, const LibraryProduct& p) {
+  bool multiply(cudaStream_t stream, const LibraryProduct& p) {
     const Call call(p);
-    const Key key = {p.m,
-                     p.n,
-                     p.k,
-                     p.a_ld,
-                     p.b_ld,
-                     p.d_ld,
-                     p.a_inner,
-                     p.b_inner,
-                     static_cast<std::int64_t>(p.a_type),
-                     static_cast<std::int64_t>(p.b_type),
-                     static_cast<std::int64_t>(p.d_type),
-                     p.fast_accumulation + 2 * (p.bias != nullptr) + 4 * (p.factors != nullptr),
-                     alignment(p.a),
-                     alignment(p.b),
-                     alignment(p.d),
-                     0};
+    const Key key = key_of(p);
     const std::lock_guard lock(mutex_);
-    const auto found = choices_.find(key);
     // Timing writes D several times, which only a product that overwrites D bears.
-    const bool may_time = !p.accumulate && p.factors == nullptr && gemm_timing() && !capturing(stream);
+    const bool times = gemm_timing();
+    const bool may_time = times && !p.accumulate && p.factors == nullptr && !capturing(stream);
+    const Key like = timed_key_of(p);
+    if (const auto near = timed_.find(like); times && near != timed_.end()) {
+      // It may need what this shape lacks; then it says so before it does anything.
+      if (call.run(handle_, near->second, stream) == CUBLAS_STATUS_SUCCESS) return true;
+    }
+    const auto found = choices_.find(key);
+    if (found != choices_.end() && found->second.none) return false;
     if (found != choices_.end() && (found->second.timed || !may_time)) {
-      return require(call.run(handle_, found->second.algorithm, stream), "multiplying", p);
+      require(call.run(handle_, found->second.algorithm, stream), "multiplying", p);
+      return true;
     }
     const Choice choice = may_time ? fastest(call, stream, p) : first_that_runs(call, stream, p);
+    if (choice.timed) timed_.try_emplace(like, choice.algorithm);
     choices_.insert_or_assign(key, choice);
+    return !choice.none;
   }
 
  private:
@@ -303,6 +358,9 @@ class Library {
       }
     }
     const auto best = std::min_element(times.begin(), times.end()) - times.begin();
+    if (p.may_be_refused && (candidates.empty() || !std::isfinite(times[static_cast<std::size_t>(best)]))) {
+      return {.none = true};
+    }
     const Choice choice{.algorithm = candidates[static_cast<std::size_t>(best)], .timed = true};
     require(call.run(handle_, choice.algorithm, stream), "multiplying", p);
     return choice;
@@ -314,13 +372,14 @@ class Library {
       status = call.run(handle_, candidate, stream);
       if (status == CUBLAS_STATUS_SUCCESS) return {.algorithm = candidate, .timed = false};
     }
-    require(status, "multiplying", p);
-    return {};
+    if (!p.may_be_refused) require(status, "multiplying", p);
+    return {.none = true};
   }
 
   cublasLtHandle_t handle_ = nullptr;
   std::mutex mutex_;
-  std::map<Key, Choice> choices_;
+  std::map<Key, Choice> choices_;              ///< by exact shape
+  std::map<Key, cublasLtMatmulAlgo_t> timed_;  ///< by about the shape
 };
 
 Library& library_of(int device) {
@@ -335,8 +394,8 @@ Library& library_of(int device) {
 
 }  // namespace
 
-void multiply(cudaStream_t stream, int device, const LibraryProduct& product) {
-  library_of(device).multiply(stream, product);
+bool multiply(cudaStream_t stream, int device, const LibraryProduct& product) {
+  return library_of(device).multiply(stream, product);
 }
 
 }  // namespace octet::ops::cuda

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "octet/base/dtype.h"
+#include "octet/ops/types.h"
 
 namespace octet::ops::cuda {
 
@@ -22,17 +23,22 @@ struct LibraryProduct {
   bool a_inner = true, b_inner = true;
   DType a_type = DType::f32, b_type = DType::f32, d_type = DType::f32;
   bool accumulate = false;
+  bool sums_tokens = false;  ///< k counts tokens (weight gradients), else m does
   /// FP8: partial sums keep fewer bits (Hopper's tensor cores sum in about 14), good enough for activations.
   bool fast_accumulation = false;
-  const float* a_scale = nullptr;  ///< FP8: device scalar on a 16-byte boundary
+  const float* a_scale = nullptr;  ///< FP8: device scalar on a 16-byte boundary, or those of blocks
   const float* b_scale = nullptr;
+  Scaling a_scaling = Scaling::tensor, b_scaling = Scaling::tensor;
+  /// The caller has another way for what the library does not multiply.
+  bool may_be_refused = false;
   const float* factors =
       nullptr;                 ///< device: what the product and what D is multiplied by; null: 1, accumulate
   const void* bias = nullptr;  ///< [n] bf16, added to each row of a bf16 D
   void* workspace = nullptr;   ///< kLibraryWorkspace bytes
 };
 
-/// Enqueues the product. Throws Error when the library is missing or has no algorithm.
-void multiply(cudaStream_t stream, int device, const LibraryProduct& product);
+/// Enqueues the product. Throws Error when the library is missing or has no algorithm; false, and nothing is
+/// enqueued, where it has none and may be refused.
+bool multiply(cudaStream_t stream, int device, const LibraryProduct& product);
 
 }  // namespace octet::ops::cuda

@@ -159,58 +159,79 @@ struct Update {
   const StepScalars* scalars;
   double weight_decay;
   float one_minus_beta1, beta2, one_minus_beta2, eps;
-  bool vector;  ///< packs of all arrays start on their boundaries
+  bool vector;     ///< packs of all arrays start on their boundaries
+  bool all_whole;  ///< and all spans are whole packs
   int pieces;
   std::int64_t tiles;
   Piece piece[kSpans];
 };
 
-/// The noise of a pack, by element.
-struct Noise {
-  const std::array<std::uint32_t, 4>& words;
-  Rounded what;
-  __device__ std::uint32_t operator[](int i) const {
-    return noise_of(what, i % 2 == 0 ? words[i / 2] : words[i / 2] >> 16);
-  }
-};
-struct NoiseOf {
-  std::array<std::uint32_t, 4> words;
-  __device__ Noise operator()(Rounded what) const { return {words, what}; }
+/// A thread's pack: how many elements it has, and whether it moves as a whole. Of a launch all of whose packs
+/// are whole, those past the end have none; they read any pack and write nothing.
+template <bool all_whole>
+struct Lane {
+  int n;
+  bool whole;
 };
 
+/// The noise of a pack, by element.
+struct Noise {
+  std::array<std::uint32_t, 4> words;
+  /// Of element i, in the lower 16 bits of what is returned.
+  __device__ std::uint32_t source(int i) const { return i % 2 == 0 ? words[i / 2] : words[i / 2] >> 16; }
+};
+
+/// A NaN to which noise may be added: it stays one.
+__device__ inline float tame(float x) {
+  return x != x ? __uint_as_float(0x7FC00000u) : x;
+}
+
 /// A storage format of one state: load gives a pack as floats, store rounds it. All threads of a warp call
-/// them together, those past the end with n == 0.
+/// them together, those past the end too. A NaN that is stored is tame().
 struct F32 {
   static constexpr bool exact = true;  ///< updates to the last bit
-  __device__ static void load(const void* from, const float*, std::int64_t i, float (&x)[kPack], PackAt at) {
-    load_pack(static_cast<const float*>(from) + i, x, at.n, at.whole);
+  template <bool all>
+  __device__ static void load(const void* from, const float*, std::int64_t i, float (&x)[kPack],
+                              Lane<all> at) {
+    load_pack(static_cast<const float*>(from) + i, x, at.n, all || at.whole);
   }
-  __device__ static void store(void* to, float*, std::int64_t i, float (&x)[kPack], PackAt at, const NoiseOf&,
-                               Rounded) {
-    store_pack(static_cast<float*>(to) + i, x, at.n, at.whole);
+  template <bool all>
+  __device__ static void store(void* to, float*, std::int64_t i, float (&x)[kPack], Lane<all> at,
+                               const Noise&, Rounded) {
+    if (all && !at.whole) return;
+    store_pack(static_cast<float*>(to) + i, x, at.n, all || at.whole);
   }
 };
 struct Half {  // bf16; what is left in x is what was stored
   static constexpr bool exact = false;
-  __device__ static void load(const void* from, const float*, std::int64_t i, float (&x)[kPack], PackAt at) {
-    load_pack(static_cast<const __nv_bfloat16*>(from) + i, x, at.n, at.whole);
+  template <bool all>
+  __device__ static void load(const void* from, const float*, std::int64_t i, float (&x)[kPack],
+                              Lane<all> at) {
+    load_pack(static_cast<const __nv_bfloat16*>(from) + i, x, at.n, all || at.whole);
   }
-  __device__ static void store(void* to, float*, std::int64_t i, float (&x)[kPack], PackAt at,
-                               const NoiseOf& noise_of, Rounded what) {
-    const Noise noise = noise_of(what);
-    alignas(16) std::uint16_t bits[kPack];
+  template <bool all>
+  __device__ static void store(void* to, float*, std::int64_t i, float (&x)[kPack], Lane<all> at,
+                               const Noise& noise, Rounded what) {
+    unsigned word[4];
+    // As bf16_stochastic, the noise made in the half of a word from which it is added.
+    const NoiseMap map = noise_map(what);
+    const auto rounded = [&](int j) {
+      return __float_as_uint(x[j]) + ((noise.source(j) * (map.factor << 16) + (map.offset << 16)) >> 16);
+    };
 #pragma unroll
-    for (int j = 0; j < kPack; ++j) {
-      bits[j] = bf16_stochastic(x[j], noise[j]);
-      x[j] = __uint_as_float(static_cast<unsigned>(bits[j]) << 16);
+    for (int j = 0; j < kPack; j += 2) word[j / 2] = __byte_perm(rounded(j), rounded(j + 1), 0x7632);
+#pragma unroll
+    for (int j = 0; j < kPack; j += 2) {
+      x[j] = low_half(word[j / 2]);
+      x[j + 1] = high_half(word[j / 2]);
     }
     auto* out = static_cast<std::uint16_t*>(to) + i;
     if (at.whole) {
-      *reinterpret_cast<uint4*>(out) = *reinterpret_cast<const uint4*>(bits);
-    } else {
+      *reinterpret_cast<uint4*>(out) = make_uint4(word[0], word[1], word[2], word[3]);
+    } else if constexpr (!all) {
 #pragma unroll
       for (int j = 0; j < kPack; ++j) {
-        if (j < at.n) out[j] = bits[j];
+        if (j < at.n) out[j] = static_cast<std::uint16_t>(word[j / 2] >> (j % 2 * 16));
       }
     }
   }
@@ -220,11 +241,12 @@ struct Code {  // a byte, and a scale for each block of kMomentBlock
   static constexpr int kGroup = static_cast<int>(kMomentBlock) / kPack;  // threads that hold a block
   static_assert(kWarp % kGroup == 0);
   __device__ static constexpr MomentFormat format() { return second ? kSecondMoment : kFirstMoment; }
+  template <bool all>
   __device__ static void load(const void* from, const float* scales, std::int64_t i, float (&x)[kPack],
-                              PackAt at) {
+                              Lane<all> at) {
     const auto* codes = static_cast<const std::uint8_t*>(from) + i;
     alignas(8) std::uint8_t code[kPack] = {};
-    if (at.whole) {
+    if (all || at.whole) {
       *reinterpret_cast<uint2*>(code) = *reinterpret_cast<const uint2*>(codes);
     } else {
 #pragma unroll
@@ -232,14 +254,15 @@ struct Code {  // a byte, and a scale for each block of kMomentBlock
         if (j < at.n) code[j] = codes[j];
       }
     }
-    const float scale = at.n > 0 ? scales[i / kMomentBlock] : 0.0f;
+    const float scale = all || at.n > 0 ? scales[i / kMomentBlock] : 0.0f;
 #pragma unroll
     for (int j = 0; j < kPack; ++j) x[j] = moment_value(format(), code[j]) * scale;
   }
-  __device__ static void store(void* to, float* scales, std::int64_t i, float (&x)[kPack], PackAt at,
-                               const NoiseOf& noise_of, Rounded what) {
+  template <bool all>
+  __device__ static void store(void* to, float* scales, std::int64_t i, float (&x)[kPack], Lane<all> at,
+                               const Noise& noise, Rounded what) {
     unsigned most = 0;
-    raise_most(x, at.n, most);
+    if (!all || at.whole) raise_most(x, all ? kPack : at.n, most);
 #pragma unroll
     for (int offset = kGroup / 2; offset > 0; offset /= 2) {
       const unsigned other = __shfl_xor_sync(0xFFFFFFFFu, most, offset);
@@ -248,12 +271,13 @@ struct Code {  // a byte, and a scale for each block of kMomentBlock
     if (at.n == 0) return;
     const std::int32_t exponent = moment_exponent(format(), most);
     const float unscale = moment_unscale(exponent);
-    const Noise noise = noise_of(what);
     alignas(8) std::uint8_t code[kPack];
 #pragma unroll
-    for (int j = 0; j < kPack; ++j) code[j] = moment_code(format(), x[j] * unscale, noise[j]);
+    for (int j = 0; j < kPack; ++j) {
+      code[j] = moment_code(format(), x[j] * unscale, noise_of(what, noise.source(j)));
+    }
     auto* codes = static_cast<std::uint8_t*>(to) + i;
-    if (at.whole) {
+    if (all || at.whole) {
       *reinterpret_cast<uint2*>(codes) = *reinterpret_cast<const uint2*>(code);
     } else {
 #pragma unroll
@@ -279,23 +303,25 @@ __device__ inline float divided(float x, float y, float inverse) {
   return __fmaf_rn(__fmaf_rn(-q, y, x), inverse, q);
 }
 
-/// first / (root(v) / root_correction2 + eps), `inverse_root` being 1 / root_correction2. Masters in fp32
-/// take the bits of torch.optim.AdamW. Masters in bf16 are rounded to 8 bits with noise: there the
+/// decayed - first / (root(v) / root_correction2 + eps), `inverse_root` being 1 / root_correction2. Masters
+/// in fp32 take the bits of torch.optim.AdamW. Masters in bf16 are rounded to 8 bits with noise: there the
 /// instructions for roots and reciprocals, right to 2^-22, save a third of the kernel's work.
 template <bool exact>
-__device__ inline float quotient(float first, float v, float root_correction2, float inverse_root,
-                                 float eps) {
+__device__ inline float stepped(float decayed, float first, float v, float root_correction2,
+                                float inverse_root, float eps) {
   if constexpr (exact) {
-    return __fdiv_rn(first, divided(__fsqrt_rn(v), root_correction2, inverse_root) + eps);
+    return decayed - __fdiv_rn(first, divided(__fsqrt_rn(v), root_correction2, inverse_root) + eps);
   }
+  // The root of what is flushed to zero is far below eps.
   float root, inverse;
-  asm("sqrt.approx.f32 %0, %1;" : "=f"(root) : "f"(v));
+  asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(root) : "f"(v));
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(__fmaf_rn(root, inverse_root, eps)));
-  return first * inverse;
+  return __fmaf_rn(-first, inverse, decayed);
 }
 
 // The expressions of torch.optim.AdamW, rounded where it rounds; this file is compiled without contraction.
-template <typename Master, typename Grad, typename First, typename Second>
+// all_whole: every pack of every span is whole and on its boundary.
+template <typename Master, typename Grad, typename First, typename Second, bool all_whole>
 __global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__ Update u) {
   const StepScalars s = *u.scalars;
   if (s.skip) return;
@@ -315,30 +341,43 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__
     }
     const Piece& piece = u.piece[p];
     const std::int64_t inside = (tile - piece.first_tile) * kTile + threadIdx.x * kPack;
-    PackAt at = pack_at(inside, piece.count, u.vector);
-    at.n = at.n < 0 ? 0 : at.n;
-    const std::int64_t i = piece.begin + inside;
+    const PackAt pack = pack_at(inside, piece.count, u.vector);
+    const Lane<all_whole> at{pack.n < 0 ? 0 : pack.n, pack.whole};
+    const std::int64_t i = piece.begin + (all_whole && !at.whole ? 0 : inside);
     const float decay = piece.decay ? weight_decay : 1.0f;
     float w[kPack], g[kPack], m[kPack], v[kPack];
     Master::load(u.master, nullptr, i, w, at);
     Grad::load(u.grad, nullptr, i, g, at);
     First::load(u.exp_avg, u.exp_avg_scale, i, m, at);
     Second::load(u.exp_avg_sq, u.exp_avg_sq_scale, i, v, at);
+    bool nan = false;
 #pragma unroll
     for (int j = 0; j < kPack; ++j) {
       const float gradient = g[j] * s.grad_scale;
-      const float decayed = w[j] * decay;
       m[j] = m[j] + u.one_minus_beta1 * (gradient - m[j]);
       v[j] = v[j] * u.beta2 + u.one_minus_beta2 * gradient * gradient;
-      w[j] = decayed - quotient<Master::exact>(step_size * m[j], v[j], root_correction2, inverse_root, u.eps);
+      w[j] =
+          stepped<Master::exact>(w[j] * decay, step_size * m[j], v[j], root_correction2, inverse_root, u.eps);
+      nan |= w[j] != w[j];  // a moment that is NaN makes its parameter one
     }
-    const NoiseOf noise{noise_source(s.noise, piece.tensor, (piece.first + inside) / kNoiseGroup)};
+    if (nan) {
+#pragma unroll
+      for (int j = 0; j < kPack; ++j) {
+        m[j] = tame(m[j]);
+        v[j] = tame(v[j]);
+        w[j] = tame(w[j]);
+      }
+    }
+    const Noise noise{noise_source(s.noise, piece.tensor, (piece.first + inside) / kNoiseGroup)};
     First::store(u.exp_avg, u.exp_avg_scale, i, m, at, noise, Rounded::exp_avg);
     Second::store(u.exp_avg_sq, u.exp_avg_sq_scale, i, v, at, noise, Rounded::exp_avg_sq);
     Master::store(u.master, nullptr, i, w, at, noise, Rounded::master);
-    if (u.copy && u.copy_f32) store_pack(static_cast<float*>(u.copy) + i, w, at.n, at.whole);
-    if (u.copy && !u.copy_f32) store_pack(static_cast<__nv_bfloat16*>(u.copy) + i, w, at.n, at.whole);
-    if (piece.amax) raise_most(w, at.n, most);
+    if (all_whole && !at.whole) continue;
+    if (u.copy && u.copy_f32) store_pack(static_cast<float*>(u.copy) + i, w, at.n, all_whole || at.whole);
+    if (u.copy && !u.copy_f32) {
+      store_pack(static_cast<__nv_bfloat16*>(u.copy) + i, w, at.n, all_whole || at.whole);
+    }
+    if (piece.amax) raise_most(w, all_whole ? kPack : at.n, most);
   }
   if (u.piece[p].amax) raise_amax_of_warp(u.piece[p].amax, most);
 }
@@ -349,8 +388,13 @@ bool aligned(const void* x) {
 
 template <typename Master, typename Grad, typename First, typename Second>
 void launch(Stream& stream, const Update& u) {
-  adamw_kernel<Master, Grad, First, Second>
-      <<<grid_of(stream, u.tiles, 1), kThreads, 0, octet::cuda::native(stream)>>>(u);
+  const auto grid = grid_of(stream, u.tiles, 1);
+  cudaStream_t queue = octet::cuda::native(stream);
+  if (u.all_whole) {
+    adamw_kernel<Master, Grad, First, Second, true><<<grid, kThreads, 0, queue>>>(u);
+  } else {
+    adamw_kernel<Master, Grad, First, Second, false><<<grid, kThreads, 0, queue>>>(u);
+  }
   octet::cuda::check_launch("adamw");
 }
 template <typename Master, typename Grad>
@@ -401,6 +445,7 @@ void adamw(Stream& stream, const AdamWWork& work) {
   base.eps = static_cast<float>(a.eps);
   base.vector =
       aligned(a.master) && aligned(a.grad) && aligned(a.exp_avg) && aligned(a.exp_avg_sq) && aligned(a.copy);
+  base.all_whole = base.vector;
   Update u = base;
   const auto flush = [&] {
     if (u.pieces == 0) return;
@@ -414,6 +459,7 @@ void adamw(Stream& stream, const AdamWWork& work) {
   for (const AdamWSpan& span : work.spans) {
     if (span.count == 0) continue;
     u.vector = u.vector && span.begin % kPack == 0;
+    u.all_whole = u.vector && u.all_whole && span.count % kPack == 0;
     u.piece[u.pieces++] = {.begin = span.begin,
                            .count = span.count,
                            .first = span.first,

@@ -73,6 +73,28 @@ __device__ inline void take(const RowAhead<T, kPacks>& ahead, const M& m, std::i
   }
 }
 
+/// Where packs are whole, that is known when the kernel is compiled.
+template <bool whole>
+__device__ inline PackAt place_of(std::int64_t col, std::int64_t cols, bool vector) {
+  return whole ? PackAt{kPack, true} : pack_at(col, cols, vector);
+}
+/// take_pack, of packs known to be whole and a row copy whose packs are.
+template <bool whole>
+__device__ inline void quantize_pack(const Fp8Out& out, const float (&y)[kPack], float scale,
+                                     std::int64_t row, std::int64_t col, int n, unsigned& most) {
+  if constexpr (whole) {
+    if (out.amax) raise_most(y, kPack, most);
+    if (!out.row) return;
+    *reinterpret_cast<uint2*>(out.row + row * out.cols + col) = to_fp8_pack(y, scale, out.e4m3);
+  } else {
+    take_pack(out, y, scale, row, col, n, most);
+  }
+}
+/// Whether all packs of an FP8 copy move as a whole.
+bool whole_copies(const Fp8Out& fp8) {
+  return !fp8.scattered && (!fp8.row || fp8.vector);
+}
+
 /// The factors of a thread's columns, which stay the same for all rows: the weight, or one more.
 template <int kPacks>
 __device__ inline void load_factors(const float* weight, float one, std::int64_t hidden, bool vector,
@@ -113,7 +135,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(RmsNormArgs a, Fp8Out
     for (int p = 0; p < kPacks; ++p) {
       const std::int64_t col = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * kPack;
       if (col >= hidden) continue;
-      const PackAt at = pack_at(col, hidden, vector.rows);
+      const PackAt at = place_of<whole>(col, hidden, vector.rows);
       take<T, kPacks, whole>(residual, a.residual, row, p, col, at, x[p]);
       if (a.delta.data) {
         float more[kPack];
@@ -128,7 +150,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(RmsNormArgs a, Fp8Out
     for (int p = 0; p < kPacks; ++p) {
       const std::int64_t col = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * kPack;
       if (col >= hidden) continue;
-      const PackAt at = pack_at(col, hidden, vector.rows);
+      const PackAt at = place_of<whole>(col, hidden, vector.rows);
       if (a.sum.data) store_pack(row_of<T>(a.sum, row) + col, x[p], at.n, at.whole);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) squares = __fmaf_rn(x[p][i], x[p][i], squares);
@@ -140,13 +162,13 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(RmsNormArgs a, Fp8Out
     for (int p = 0; p < kPacks; ++p) {
       const std::int64_t col = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * kPack;
       if (col >= hidden) continue;
-      const PackAt at = pack_at(col, hidden, vector.rows);
+      const PackAt at = place_of<whole>(col, hidden, vector.rows);
       float y[kPack];
 #pragma unroll
       for (int i = 0; i < kPack; ++i) y[i] = x[p][i] * rstd * w[p][i];
       round_pack<T>(y);
       if (a.out.data) store_pack(row_of<T>(a.out, row) + col, y, at.n, at.whole);
-      take_pack(fp8, y, scale, row, col, at.n, most);
+      quantize_pack<whole>(fp8, y, scale, row, col, at.n, most);
     }
   }
   finish_amax(fp8, most, mosts);
@@ -154,7 +176,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(RmsNormArgs a, Fp8Out
 
 // A block owns `block` rows and sums their part of d_weight in row order.
 template <typename T, int kPacks, bool whole>
-__global__ void __launch_bounds__(kMaxThreads)
+__global__ void __launch_bounds__(kMaxThreads, kPacks == 1 ? 2 : 1)
     norm_backward_kernel(RmsNormBackwardArgs a, std::int64_t block, Fp8Out fp8, Vector vector) {
   __shared__ float sums[kWarp];
   __shared__ unsigned mosts[kWarp];
@@ -172,14 +194,14 @@ __global__ void __launch_bounds__(kMaxThreads)
     if (!whole || row >= end) return;
     dy.fetch(a.dy, row);
     x.fetch(a.x, row);
-    if (a.accumulate) residual.fetch(a.d_residual, row);
   };
   fetch(first);
   float next_rstd = first < end ? a.rstd[first] : 0.0f;
   for (std::int64_t row = first; row < end; ++row) {
     const float rstd = next_rstd;
     if (row + 1 < end) next_rstd = a.rstd[row + 1];
-    RowAhead<T, kPacks> before = residual;
+    // Wanted after the sum over the row, so that it is under way long enough without being a row ahead.
+    if (whole && a.accumulate) residual.fetch(a.d_residual, row);
     float dyw[kPacks][kPack];
     float xhat[kPacks][kPack];
     float dot = 0;
@@ -187,7 +209,7 @@ __global__ void __launch_bounds__(kMaxThreads)
     for (int p = 0; p < kPacks; ++p) {
       const std::int64_t col = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * kPack;
       if (col >= hidden) continue;
-      const PackAt at = pack_at(col, hidden, vector.rows);
+      const PackAt at = place_of<whole>(col, hidden, vector.rows);
       take<T, kPacks, whole>(dy, a.dy, row, p, col, at, dyw[p]);
       take<T, kPacks, whole>(x, a.x, row, p, col, at, xhat[p]);
 #pragma unroll
@@ -204,18 +226,18 @@ __global__ void __launch_bounds__(kMaxThreads)
     for (int p = 0; p < kPacks; ++p) {
       const std::int64_t col = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * kPack;
       if (col >= hidden) continue;
-      const PackAt at = pack_at(col, hidden, vector.rows);
+      const PackAt at = place_of<whole>(col, hidden, vector.rows);
       T* to = row_of<T>(a.d_residual, row) + col;
       float d[kPack];
       float there[kPack] = {};
-      if (a.accumulate) take<T, kPacks, whole>(before, a.d_residual, row, p, col, at, there);
+      if (a.accumulate) take<T, kPacks, whole>(residual, a.d_residual, row, p, col, at, there);
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
         d[i] = __fmaf_rn(rstd, __fmaf_rn(-xhat[p][i], mean, dyw[p][i]), there[i]);
       }
       round_pack<T>(d);
       store_pack(to, d, at.n, at.whole);
-      take_pack(fp8, d, scale, row, col, at.n, most);
+      quantize_pack<whole>(fp8, d, scale, row, col, at.n, most);
     }
   }
   finish_amax(fp8, most, mosts);
@@ -248,12 +270,12 @@ void rms_norm(Stream& stream, const RmsNormArgs& a) {
   const Vector vector{.rows = packs(a.residual) && packs(a.delta) && packs(a.sum) && packs(a.out),
                       .weight = packs(a.weight)};
   const unsigned grid = grid_of(stream, a.residual.rows, 1, 2048 / shape.threads);
-  const bool whole = vector.rows && a.residual.cols % kPack == 0;
+  const Fp8Out fp8 = fp8_out(a.quantize, a.residual.rows, a.residual.cols);
+  const bool whole = vector.rows && a.residual.cols % kPack == 0 && whole_copies(fp8);
   with_type(a.residual.dtype, [&](auto type) {
     with_packs(shape.packs, whole, [&](auto packs_each, auto ahead) {
       norm_kernel<decltype(type), packs_each.value, ahead.value>
-          <<<grid, shape.threads, 0, octet::cuda::native(stream)>>>(
-              a, fp8_out(a.quantize, a.residual.rows, a.residual.cols), vector);
+          <<<grid, shape.threads, 0, octet::cuda::native(stream)>>>(a, fp8, vector);
     });
   });
   octet::cuda::check_launch("rms_norm");
@@ -265,14 +287,15 @@ void rms_norm_backward(Stream& stream, const RmsNormBackwardArgs& a) {
   if (rows == 0) return;
   const RowShape shape = row_shape(hidden);
   const Vector vector{.rows = packs(a.dy) && packs(a.x) && packs(a.d_residual), .weight = packs(a.weight)};
-  const bool whole = vector.rows && hidden % kPack == 0;
+  const Fp8Out fp8 = fp8_out(a.quantize, rows, hidden);
+  const bool whole = vector.rows && hidden % kPack == 0 && whole_copies(fp8);
   const std::int64_t block = rms_norm_backward_block(rows);
   const std::int64_t blocks = ceil_div(rows, block);
   with_type(a.dy.dtype, [&](auto type) {
     with_packs(shape.packs, whole, [&](auto packs_each, auto ahead) {
       norm_backward_kernel<decltype(type), packs_each.value, ahead.value>
-          <<<static_cast<unsigned>(blocks), shape.threads, 0, octet::cuda::native(stream)>>>(
-              a, block, fp8_out(a.quantize, rows, hidden), vector);
+          <<<static_cast<unsigned>(blocks), shape.threads, 0, octet::cuda::native(stream)>>>(a, block, fp8,
+                                                                                             vector);
     });
   });
   octet::cuda::check_launch("rms_norm_backward");

@@ -122,50 +122,132 @@ __global__ void __launch_bounds__(kTileThreads) rope_tile_kernel(RopeArgs a, Til
                out.transposed_vector);
 }
 
-// The same for heads whose halves are whole tiles: a column here is one of a half, its outputs are the two
-// halves.
-template <typename T>
-struct Rotation {
-  static constexpr int outputs = 2;
-  struct Raw {
-    RawPack<T> first, second;
-  };
-  RopeArgs a;
-  __device__ std::int64_t column(int j, std::int64_t col) const {
-    const auto half = static_cast<unsigned>(a.heads.head_dim / 2), c = static_cast<unsigned>(col);
-    return static_cast<std::int64_t>(c / half) * a.heads.head_dim + j * half + c % half;
-  }
-  __device__ Raw load(std::int64_t row, std::int64_t col) const {
-    const T* at = static_cast<const T*>(row_of<T>(a.qkv, row)) + column(0, col);
-    Raw raw;
-    raw.first.load(at);
-    raw.second.load(at + a.heads.head_dim / 2);
-    return raw;
-  }
-  __device__ void compute(std::int64_t row, std::int64_t col, const Raw& raw, float (&y)[2][kPack]) const {
-    raw.first.get(y[0]);
-    raw.second.get(y[1]);
-    const auto half = static_cast<unsigned>(a.heads.head_dim / 2), c = static_cast<unsigned>(col);
-    if (c / half >= static_cast<unsigned>(a.heads.q_heads + a.heads.kv_heads)) return;
-    const std::int64_t place = static_cast<std::int64_t>(a.positions[row]) * half + c % half;
-    const float sign = a.inverse ? -1.0f : 1.0f;
-    float cosine[kPack], sine[kPack];
-    load_pack(a.cosine + place, cosine, kPack, true);
-    load_pack(a.sine + place, sine, kPack, true);
+/// Heads that a block takes one after the other, with one fetch of their cosines and sines.
+constexpr int kHeadsAtOnce = 4;
+
+/// Cosines and sines of a thread's rows and columns, in shared memory because registers hold what is under
+/// way; the sines with the sign of the direction. No other thread reads them.
+struct Angles {
+  static constexpr std::size_t bytes = std::size_t{4} * kTallGroup * kTileThreads * sizeof(float4);
+  float4 (*four)[kTileThreads];
+  __device__ void put(int i, const float (&cosine)[kPack], const float (&sine)[kPack]) const {
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) {
-      const float x = y[0][i], z = y[1][i], s = sine[i] * sign;
-      y[0][i] = x * cosine[i] - z * s;
-      y[1][i] = z * cosine[i] + x * s;
+    for (int q = 0; q < 2; ++q) {
+      const float *c = cosine + 4 * q, *s = sine + 4 * q;
+      four[4 * i + q][threadIdx.x] = make_float4(c[0], c[1], c[2], c[3]);
+      four[4 * i + 2 + q][threadIdx.x] = make_float4(s[0], s[1], s[2], s[3]);
     }
-    round_pack<T>(y[0]);
-    round_pack<T>(y[1]);
-    if (!a.keep_values) return;
-    T* to = row_of<T>(a.qkv, row) + column(0, col);
-    store_pack(to, y[0], kPack, true);
-    store_pack(to + half, y[1], kPack, true);
+  }
+  __device__ void get(int i, float (&cosine)[kPack], float (&sine)[kPack]) const {
+#pragma unroll
+    for (int q = 0; q < 2; ++q) {
+      *reinterpret_cast<float4*>(cosine + 4 * q) = four[4 * i + q][threadIdx.x];
+      *reinterpret_cast<float4*>(sine + 4 * q) = four[4 * i + 2 + q][threadIdx.x];
+    }
   }
 };
+
+// The same for heads whose halves are whole tiles: a block takes kTallRows rows of a strip of kTile columns
+// of the first half and their partners, head after head, since the angles are those of all heads.
+template <typename T, bool e4m3>
+__global__ void __launch_bounds__(kTileThreads, 2) rope_tall_kernel(RopeArgs a, TileOut out) {
+  __shared__ __align__(16) TallTile tile[2][2];  // two in turns, so that one barrier a head is enough
+  __shared__ unsigned shared[kWarp];
+  const int rotated = static_cast<int>(a.heads.q_heads + a.heads.kv_heads);
+  const int heads = rotated + static_cast<int>(a.heads.kv_heads);
+  const std::int64_t half = a.heads.head_dim / 2;
+  const auto strips = static_cast<unsigned>(half / kTile);
+  const auto groups = static_cast<unsigned>((heads + kHeadsAtOnce - 1) / kHeadsAtOnce);
+  const std::int64_t strip = static_cast<std::int64_t>(blockIdx.x % strips) * kTile;
+  const int first_head = static_cast<int>(blockIdx.x / strips % groups) * kHeadsAtOnce;
+  const int end_head = first_head + kHeadsAtOnce < heads ? first_head + kHeadsAtOnce : heads;
+  const std::int64_t row0 = static_cast<std::int64_t>(blockIdx.x / strips / groups) * kTallRows;
+  const int pack = static_cast<int>(threadIdx.x) % (kTile / kPack);
+  const int group = static_cast<int>(threadIdx.x) / (kTile / kPack);
+  const std::int64_t row = row0 + group * kTallGroup, col = strip + pack * kPack;
+  const float scale = *out.fp8.scale;
+  // Threads past the last row repeat it and leave nothing, so that nothing below waits for a branch.
+  std::int64_t rows[kTallGroup];
+#pragma unroll
+  for (int i = 0; i < kTallGroup; ++i) rows[i] = row + i < a.qkv.rows ? row + i : a.qkv.rows - 1;
+  extern __shared__ float4 angle_memory[][kTileThreads];
+  const Angles angles{angle_memory};
+  if (first_head < rotated) {
+#pragma unroll
+    for (int i = 0; i < kTallGroup; ++i) {
+      const std::int64_t place = static_cast<std::int64_t>(a.positions[rows[i]]) * half + col;
+      alignas(16) float cosine[kPack], sine[kPack];
+      load_pack(a.cosine + place, cosine, kPack, true);
+      load_pack(a.sine + place, sine, kPack, true);
+#pragma unroll
+      for (int k = 0; k < kPack; ++k) sine[k] *= a.inverse ? -1.0f : 1.0f;
+      angles.put(i, cosine, sine);
+    }
+  }
+  unsigned most = 0;
+  for (int head = first_head; head < end_head; ++head) {
+    const std::int64_t place = head * a.heads.head_dim + col;
+    RawPack<T> raw[kTallGroup][2];
+#pragma unroll
+    for (int i = 0; i < kTallGroup; ++i) {
+      const T* at = static_cast<const T*>(row_of<T>(a.qkv, rows[i])) + place;
+      raw[i][0].load(at);
+      raw[i][1].load(at + half);
+    }
+    uint2 codes[2][kTallGroup];
+#pragma unroll
+    for (int i = 0; i < kTallGroup; ++i) {
+      const bool here = row + i < a.qkv.rows;
+      float y[2][kPack];
+      raw[i][0].get(y[0]);
+      raw[i][1].get(y[1]);
+      if (head < rotated) {
+        alignas(16) float cosine[kPack], sine[kPack];
+        angles.get(i, cosine, sine);
+#pragma unroll
+        for (int k = 0; k < kPack; ++k) {
+          const float x = y[0][k], z = y[1][k], c = cosine[k], s = sine[k];
+          y[0][k] = x * c - z * s;
+          y[1][k] = z * c + x * s;
+        }
+        round_pack<T>(y[0]);
+        round_pack<T>(y[1]);
+        if (a.keep_values && here) {
+          T* to = row_of<T>(a.qkv, row + i) + place;
+          store_pack(to, y[0], kPack, true);
+          store_pack(to + half, y[1], kPack, true);
+        }
+      }
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        if (out.fp8.amax && here) raise_most(y[j], kPack, most);
+        codes[j][i] = to_fp8_pack(y[j], scale, e4m3);
+        if (out.fp8.row && here) {
+          *reinterpret_cast<uint2*>(out.fp8.row + (row + i) * out.fp8.cols + place + j * half) = codes[j][i];
+        }
+      }
+    }
+    if (!out.transposed) continue;
+    TallTile(&turned)[2] = tile[(head - first_head) % 2];
+    turned[0].put(codes[0], pack, group);
+    turned[1].put(codes[1], pack, group);
+    __syncthreads();
+    turned[0].write(out.transposed, out.rows, row0, head * a.heads.head_dim + strip);
+    turned[1].write(out.transposed, out.rows, row0, head * a.heads.head_dim + half + strip);
+  }
+  finish_amax(out.fp8, most, shared);
+}
+
+template <typename T>
+void launch_tall_rope(Stream& stream, const RopeArgs& a, const TileOut& out) {
+  const std::int64_t groups = ceil_div(a.heads.q_heads + 2 * a.heads.kv_heads, kHeadsAtOnce);
+  const std::int64_t blocks = ceil_div(a.qkv.rows, kTallRows) * groups * (a.heads.head_dim / 2 / kTile);
+  const auto kernel = out.fp8.e4m3 ? rope_tall_kernel<T, true> : rope_tall_kernel<T, false>;
+  octet::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Angles::bytes),
+                     "cudaFuncSetAttribute");
+  kernel<<<static_cast<unsigned>(blocks), kTileThreads, Angles::bytes, octet::cuda::native(stream)>>>(a, out);
+  octet::cuda::check_launch("rope");
+}
 
 /// Whether the kernel of tiles takes this: all packs whole, all strips inside one half of a head.
 bool takes_tiles(const RopeArgs& a) {
@@ -185,11 +267,9 @@ void rope_table(Stream& stream, const RopeTableArgs& a) {
 void rope(Stream& stream, const RopeArgs& a) {
   if (a.qkv.rows == 0) return;
   if (takes_tiles(a)) {
-    TileOut out = tile_out(a.quantize, a.qkv.rows, a.qkv.cols, 1);
+    const TileOut out = tile_out(a.quantize, a.qkv.rows, a.qkv.cols, 1);
     if (a.heads.head_dim % (2 * kTile) == 0 && fits_tall(out)) {
-      out.cols /= 2;
-      with_type(a.qkv.dtype,
-                [&](auto type) { launch_tall(stream, Rotation<decltype(type)>{a}, out, "rope"); });
+      with_type(a.qkv.dtype, [&](auto type) { launch_tall_rope<decltype(type)>(stream, a, out); });
       return;
     }
     const std::int64_t tiles = ceil_div(a.qkv.rows, kTile) * (a.qkv.cols / kTile);

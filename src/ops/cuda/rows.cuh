@@ -10,6 +10,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels.h"
 #include "octet/device/cuda.h"
@@ -94,6 +95,13 @@ template <typename T>
 __device__ inline float rounded_to(float x) {
   return to_float(narrow<T>(x));
 }
+/// The two bf16 of a word as floats, one instruction each.
+__device__ inline float low_half(unsigned word) {
+  return __uint_as_float(word << 16);
+}
+__device__ inline float high_half(unsigned word) {
+  return __uint_as_float(word & 0xFFFF0000u);
+}
 /// A pack rounded in place, two elements an instruction.
 template <typename T>
 __device__ inline void round_pack(float (&x)[8]) {
@@ -101,8 +109,9 @@ __device__ inline void round_pack(float (&x)[8]) {
 #pragma unroll
     for (int i = 0; i < 8; i += 2) {
       const __nv_bfloat162 both = __floats2bfloat162_rn(x[i], x[i + 1]);
-      x[i] = __low2float(both);
-      x[i + 1] = __high2float(both);
+      const unsigned word = *reinterpret_cast<const unsigned*>(&both);
+      x[i] = low_half(word);
+      x[i + 1] = high_half(word);
     }
   }
 }
@@ -134,16 +143,38 @@ inline bool packs(const float* x) {
   return reinterpret_cast<std::uintptr_t>(x) % 16 == 0;
 }
 
+/// A pack as it lies in memory, so that loads can be under way before they are used.
+template <typename T>
+struct RawPack {
+  static constexpr int words = static_cast<int>(sizeof(T) * kPack / 16);
+  uint4 word[words];
+  __device__ void load(const T* x) {
+#pragma unroll
+    for (int w = 0; w < words; ++w) word[w] = reinterpret_cast<const uint4*>(x)[w];
+  }
+  __device__ void get(float (&to)[kPack]) const {
+    if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+      const unsigned four[4] = {word[0].x, word[0].y, word[0].z, word[0].w};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        to[2 * i] = low_half(four[i]);
+        to[2 * i + 1] = high_half(four[i]);
+      }
+    } else {
+      const T* raw = reinterpret_cast<const T*>(word);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) to[i] = to_float(raw[i]);
+    }
+  }
+};
+
 /// Loads x[0..n) of a row (n <= kPack) as floats; `whole`: it is a full pack on a 16-byte boundary.
 template <typename T>
 __device__ inline void load_pack(const T* x, float (&to)[kPack], int n, bool whole) {
   if (whole) {
-    alignas(16) T raw[kPack];
-    constexpr int words = static_cast<int>(sizeof(raw) / 16);
-#pragma unroll
-    for (int w = 0; w < words; ++w) reinterpret_cast<uint4*>(raw)[w] = reinterpret_cast<const uint4*>(x)[w];
-#pragma unroll
-    for (int i = 0; i < kPack; ++i) to[i] = to_float(raw[i]);
+    RawPack<T> raw;
+    raw.load(x);
+    raw.get(to);
   } else {
 #pragma unroll
     for (int i = 0; i < kPack; ++i) to[i] = i < n ? to_float(x[i]) : 0.0f;
@@ -165,22 +196,6 @@ __device__ inline void store_pack(T* to, const float (&x)[kPack], int n, bool wh
     }
   }
 }
-
-/// A pack as it lies in memory, so that loads can be under way before they are used.
-template <typename T>
-struct RawPack {
-  static constexpr int words = static_cast<int>(sizeof(T) * kPack / 16);
-  uint4 word[words];
-  __device__ void load(const T* x) {
-#pragma unroll
-    for (int w = 0; w < words; ++w) word[w] = reinterpret_cast<const uint4*>(x)[w];
-  }
-  __device__ void get(float (&to)[kPack]) const {
-    const T* raw = reinterpret_cast<const T*>(word);
-#pragma unroll
-    for (int i = 0; i < kPack; ++i) to[i] = to_float(raw[i]);
-  }
-};
 
 /// What a pack's place in a row says: how many elements it has, and whether it moves as a whole.
 struct PackAt {

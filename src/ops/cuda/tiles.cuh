@@ -141,9 +141,9 @@ struct TallTile {
 
 /// As tile_kernel, for an F that also loads and computes in two steps: `load(row, col)` gives a Raw pack,
 /// `compute(row, col, raw, y)` does what the call operator does for a whole pack, `column(j, col)` says where
-/// output j of a column lies in the copies.
-template <typename F, bool e4m3>
-__global__ void __launch_bounds__(kTileThreads, 2) tall_kernel(F f, TileOut out) {
+/// output j of a column lies in the copies. `full`: the last tile has all its rows too.
+template <typename F, bool e4m3, bool full>
+__global__ void __launch_bounds__(kTileThreads, 3) tall_kernel(F f, TileOut out) {
   __shared__ __align__(16) TallTile tile[F::outputs];
   __shared__ unsigned shared[kWarp];
   const auto across = static_cast<unsigned>(out.cols / kTile);
@@ -157,13 +157,13 @@ __global__ void __launch_bounds__(kTileThreads, 2) tall_kernel(F f, TileOut out)
   typename F::Raw raw[kTallGroup];
 #pragma unroll
   for (int i = 0; i < kTallGroup; ++i) {
-    if (row + i < out.rows) raw[i] = f.load(row + i, col);
+    if (full || row + i < out.rows) raw[i] = f.load(row + i, col);
   }
   unsigned most = 0;
   uint2 codes[F::outputs][kTallGroup] = {};
 #pragma unroll
   for (int i = 0; i < kTallGroup; ++i) {
-    if (row + i >= out.rows) continue;
+    if (!full && row + i >= out.rows) continue;
     float y[F::outputs][kPack];
     f.compute(row + i, col, raw[i], y);
 #pragma unroll
@@ -197,11 +197,18 @@ template <typename F>
 void launch_tall(Stream& stream, const F& f, const TileOut& out, const char* op) {
   const auto grid = static_cast<unsigned>(ceil_div(out.rows, kTallRows) * (out.cols / kTile));
   if (grid == 0) return;
-  cudaStream_t queue = octet::cuda::native(stream);
-  if (out.fp8.e4m3) {
-    tall_kernel<F, true><<<grid, kTileThreads, 0, queue>>>(f, out);
+  const auto with_rows = [&](auto full) {
+    cudaStream_t queue = octet::cuda::native(stream);
+    if (out.fp8.e4m3) {
+      tall_kernel<F, true, full.value><<<grid, kTileThreads, 0, queue>>>(f, out);
+    } else {
+      tall_kernel<F, false, full.value><<<grid, kTileThreads, 0, queue>>>(f, out);
+    }
+  };
+  if (out.rows % kTallRows == 0) {
+    with_rows(std::true_type{});
   } else {
-    tall_kernel<F, false><<<grid, kTileThreads, 0, queue>>>(f, out);
+    with_rows(std::false_type{});
   }
   octet::cuda::check_launch(op);
 }

@@ -1,0 +1,19 @@
+#include "octet/ops/block_quantize.h"
+
+#include "checks.h"
+#include "dispatch.h"
+#include "kernels.h"
+
+namespace octet::ops {
+
+void block_quantize(Stream& stream, const BlockQuantizeArgs& args) {
+  check(is_matrix(args.x), "block_quantize: x must be [rows, cols] T");
+  check(args.scaling != Scaling::tensor, "block_quantize: scales belong to rows or squares");
+  check((args.row == nullptr) == (args.scale_inv == nullptr) &&
+            (args.transposed == nullptr) == (args.transposed_scale_inv == nullptr),
+        "block_quantize: each copy comes with its scales");
+  if (args.x.rows == 0 || args.x.cols == 0) return;
+  OCTET_DISPATCH(stream, block_quantize, args);
+}
+
+}  // namespace octet::ops

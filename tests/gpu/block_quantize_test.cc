@@ -1,0 +1,96 @@
+// FP8 with scales of blocks on the GPU: copies have the bits of the CPU, products their values.
+#include "octet/ops/block_quantize.h"
+
+#include "gpu/sides.h"
+#include "octet/ops/gemm.h"
+
+namespace octet::ops {
+namespace {
+
+/// The copies of a matrix on a side, with their scales.
+struct Blocks {
+  Blocks(Side& s, const Tensor& x, Scaling scaling) {
+    const std::int64_t rows = x.rows(), cols = x.cols(), count = rows * cols;
+    const std::vector<std::uint8_t> poison(static_cast<std::size_t>(count), 0xEE);
+    const auto scales = [&](std::int64_t r, std::int64_t c) {
+      return s.put(std::vector<float>(static_cast<std::size_t>(scale_count(scaling, r, c)), 7.0f));
+    };
+    auto *row = s.put(poison), *transposed = s.put(poison);
+    float *scale = scales(rows, cols), *turned = scales(cols, rows);
+    block_quantize(s, {s.put(x), scaling, row, scale, transposed, turned});
+    s.out("codes", row, count, DType::u8);
+    s.out("transposed codes", transposed, count, DType::u8);
+    s.out("scales", scale, scale_count(scaling, rows, cols), DType::f32);
+    s.out("transposed scales", turned, scale_count(scaling, cols, rows), DType::f32);
+    operand = {.data = row,
+               .transposed = transposed,
+               .dtype = DType::e4m3,
+               .rows = rows,
+               .cols = cols,
+               .scale_inv = scale,
+               .scaling = scaling,
+               .transposed_scale_inv = turned};
+  }
+  Operand operand;
+};
+
+Tensor uneven(DType dtype, std::int64_t rows, std::int64_t cols, std::uint64_t seed) {
+  Tensor x = Tensor::random(dtype, rows, cols, seed);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < cols; ++c) {
+      x.set(r, c, std::ldexp(x.at(r, c), static_cast<int>((r / 3 * 7 + c / 50 * 11) % 40) - 20));
+    }
+  }
+  return x;
+}
+
+TEST(BlockQuantize, CopiesHaveTheBitsOfTheCpu) {
+  constexpr std::int64_t shapes[][2] = {{1, 8}, {1, 300}, {127, 129}, {128, 128}, {144, 256}, {260, 384}};
+  for (const auto& shape : shapes) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      Tensor x = uneven(dtype, shape[0], shape[1], 3);
+      x.set(shape[0] / 2, shape[1] / 2, std::numeric_limits<double>::infinity());
+      for (const Scaling scaling : {Scaling::rows, Scaling::squares}) {
+        both([&](Side& s) { Blocks(s, x, scaling); }, {});
+      }
+    }
+  }
+}
+
+// The second shape is one that the library refuses, the first and the last are not.
+TEST(BlockQuantize, ProductsHaveTheValuesOfTheCpu) {
+  for (const auto& [tokens, in, out] :
+       {std::array<std::int64_t, 3>{256, 384, 512}, {127, 200, 129}, {400, 1024, 256}}) {
+    for (const DType d : {DType::bf16, DType::f32}) {
+      for (const bool accumulate : {false, true}) {
+        SCOPED_TRACE(std::to_string(tokens) + " tokens into " + std::string(name_of(d)));
+        // Sums on the tensor cores keep about 14 bits of 128 terms.
+        both(
+            [&](Side& s) {
+              const Operand x = Blocks(s, Tensor::random(DType::bf16, tokens, in, 1), Scaling::rows).operand;
+              const Operand w = Blocks(s, Tensor::random(DType::bf16, out, in, 2), Scaling::squares).operand;
+              const Operand dy =
+                  Blocks(s, Tensor::random(DType::bf16, tokens, out, 3), Scaling::rows).operand;
+              const auto multiply = [&](Product product, const Operand& a, const Operand& b,
+                                        std::int64_t rows, std::int64_t cols) {
+                const Tensor start = Tensor::random(d, rows, cols, 4);
+                GemmArgs args{.product = product, .a = a, .b = b, .accumulate = accumulate};
+                args.d = s.put(start);
+                // Rows of D on boundaries, as gradients and activations have them.
+                args.d.ld = args.d.cols;
+                args.workspace = s.workspace(gemm_workspace(s.device(), args));
+                gemm(s, args);
+                s.out("product " + std::to_string(static_cast<int>(product)), args.d);
+              };
+              multiply(Product::forward, x, w, tokens, out);
+              multiply(Product::dgrad, dy, w, tokens, in);
+              multiply(Product::wgrad, dy, x, out, in);
+            },
+            {.relative = 1e-3, .absolute = 0.05, .bf16_steps = 2.01});
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octet::ops

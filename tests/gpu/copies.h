@@ -1,0 +1,56 @@
+// What GPU tests of ops that leave FP8 copies share: shapes, and copies held to the values they were made of.
+#pragma once
+
+#include <cmath>
+
+#include "gpu/sides.h"
+
+namespace octet::ops {
+
+inline constexpr std::int64_t kShapes[][2] = {{1, 8},     {1, 1},     {127, 80}, {129, 257},  {128, 768},
+                                              {64, 4096}, {144, 128}, {3, 6000}, {200, 1300}, {0, 64}};
+/// An FP8 copy asked of an op on a side. FP8 copies are compared through the values, because a value on the
+/// other side of a rounding boundary is another code.
+struct Copies {
+  Copies(Side& on, DType format, std::int64_t rows, std::int64_t cols) : side(on), count(rows * cols) {
+    const std::vector<std::uint8_t> poison(static_cast<std::size_t>(count), 0xEE);
+    into = {.format = format,
+            .row = side.put(poison),
+            .transposed = side.put(poison),
+            .scale = side.put(std::vector<float>{13.7f}),
+            .amax = side.put(std::vector<float>{0.0f})};
+  }
+  /// Checks the copies against the matrix of this side, bit by bit.
+  void hold_to(const Matrix& y) {
+    Side::Output values, row, turned, amax;
+    side.out("", y);
+    values = side.take();
+    side.out("", into.row, count, DType::u8);
+    row = side.take();
+    side.out("", into.transposed, count, DType::u8);
+    turned = side.take();
+    side.out("", into.amax, 1, DType::f32);
+    amax = side.take();
+    double most = 0;
+    int wrong = 0;
+    for (std::int64_t r = 0; r < y.rows && wrong < 5; ++r) {
+      for (std::int64_t c = 0; c < y.cols && wrong < 5; ++c) {
+        const auto value = static_cast<float>(values.at(r, c));
+        most = std::max(most, std::abs(values.at(r, c)));
+        const std::uint8_t code = to_fp8(value * 13.7f, into.format);
+        if (row.at(0, r * y.cols + c) == code && turned.at(0, c * y.rows + r) == code) continue;
+        ++wrong;
+        ADD_FAILURE() << "FP8 copy at (" << r << ", " << c << ") of " << value << ": row "
+                      << row.at(0, r * y.cols + c) << ", transposed " << turned.at(0, c * y.rows + r)
+                      << ", expected " << static_cast<int>(code);
+      }
+    }
+    EXPECT_EQ(amax.at(0, 0), most);
+  }
+
+  Side& side;
+  std::int64_t count;
+  QuantizeInto into;
+};
+
+}  // namespace octet::ops

@@ -1,0 +1,213 @@
+// FP8 copies with scales of blocks, and products of them, against float64.
+#include "octet/ops/block_quantize.h"
+
+#include <limits>
+
+#include "octet/ops/gemm.h"
+#include "ops/tensor.h"
+
+namespace octet::ops {
+namespace {
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+
+/// Values whose size differs from place to place by up to 2^40, as outliers do.
+Tensor uneven(DType dtype, std::int64_t rows, std::int64_t cols, std::uint64_t seed) {
+  Tensor x = Tensor::random(dtype, rows, cols, seed);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < cols; ++c) {
+      x.set(r, c, std::ldexp(x.at(r, c), static_cast<int>((r / 3 * 7 + c / 50 * 11) % 40) - 20));
+    }
+  }
+  return x;
+}
+
+/// The copies of a matrix and what they stand for.
+struct Blocks {
+  Blocks(Stream& stream, const Tensor& x, Scaling s)
+      : scaling(s),
+        rows(x.rows()),
+        cols(x.cols()),
+        row(static_cast<std::size_t>(rows * cols), 0xEE),
+        transposed(row.size(), 0xEE),
+        scales(static_cast<std::size_t>(scale_count(s, rows, cols)), kNaN),
+        turned_scales(static_cast<std::size_t>(scale_count(s, cols, rows)), kNaN) {
+    block_quantize(stream, {.x = x.matrix(),
+                            .scaling = s,
+                            .row = row.data(),
+                            .scale_inv = scales.data(),
+                            .transposed = transposed.data(),
+                            .transposed_scale_inv = turned_scales.data()});
+  }
+  std::uint8_t code(std::int64_t r, std::int64_t c) const {
+    return row[static_cast<std::size_t>(r * cols + c)];
+  }
+  std::uint8_t turned_code(std::int64_t r, std::int64_t c) const {
+    return transposed[static_cast<std::size_t>(c * rows + r)];
+  }
+  float scale(std::int64_t r, std::int64_t c) const {
+    return scales[static_cast<std::size_t>(scale_index(scaling, rows, cols, r, c))];
+  }
+  float turned_scale(std::int64_t r, std::int64_t c) const {
+    return turned_scales[static_cast<std::size_t>(scale_index(scaling, cols, rows, c, r))];
+  }
+  double value(std::int64_t r, std::int64_t c) const {
+    return double{from_fp8(code(r, c), DType::e4m3)} * double{scale(r, c)};
+  }
+  double turned_value(std::int64_t r, std::int64_t c) const {
+    return double{from_fp8(turned_code(r, c), DType::e4m3)} * double{turned_scale(r, c)};
+  }
+  Operand operand() const {
+    return {.data = row.data(),
+            .transposed = transposed.data(),
+            .dtype = DType::e4m3,
+            .rows = rows,
+            .cols = cols,
+            .scale_inv = scales.data(),
+            .scaling = scaling,
+            .transposed_scale_inv = turned_scales.data()};
+  }
+
+  Scaling scaling;
+  std::int64_t rows, cols;
+  std::vector<std::uint8_t> row, transposed;
+  std::vector<float> scales, turned_scales;
+};
+
+/// The largest magnitude in a part of a matrix.
+double most_of(const Tensor& x, std::int64_t row0, std::int64_t rows, std::int64_t col0, std::int64_t cols) {
+  double most = 0;
+  for (std::int64_t r = row0; r < std::min(row0 + rows, x.rows()); ++r) {
+    for (std::int64_t c = col0; c < std::min(col0 + cols, x.cols()); ++c) {
+      most = std::max(most, std::abs(x.at(r, c)));
+    }
+  }
+  return most;
+}
+
+void expect_smallest_power(float scale, double most) {
+  int exponent = 0;
+  ASSERT_EQ(std::frexp(scale, &exponent), 0.5f) << "a power of two";
+  EXPECT_LE(most / scale, 448);
+  EXPECT_GT(most / scale, 224);
+}
+
+constexpr std::int64_t kShapes[][2] = {{1, 1},     {1, 300},   {127, 129}, {128, 128},
+                                       {129, 127}, {260, 384}, {16, 640}};
+
+TEST(BlockQuantize, ScalesAreTheSmallestPowersAndCodesAreRoundedOnce) {
+  CpuStream stream;
+  for (const auto& shape : kShapes) {
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const Tensor x = uneven(dtype, shape[0], shape[1], 3);
+      for (const Scaling scaling : {Scaling::rows, Scaling::squares}) {
+        const Blocks b(stream, x, scaling);
+        const bool squares = scaling == Scaling::squares;
+        for (std::int64_t r = 0; r < b.rows; ++r) {
+          for (std::int64_t c = 0; c < b.cols; ++c) {
+            const std::int64_t row0 = r / 128 * 128, col0 = c / 128 * 128;
+            const auto value = static_cast<float>(x.at(r, c));
+            expect_smallest_power(b.scale(r, c),
+                                  squares ? most_of(x, row0, 128, col0, 128) : most_of(x, r, 1, col0, 128));
+            expect_smallest_power(b.turned_scale(r, c),
+                                  squares ? most_of(x, row0, 128, col0, 128) : most_of(x, row0, 128, c, 1));
+            ASSERT_EQ(b.code(r, c), to_fp8(value / b.scale(r, c), DType::e4m3)) << r << " " << c;
+            ASSERT_EQ(b.turned_code(r, c), to_fp8(value / b.turned_scale(r, c), DType::e4m3))
+                << r << " " << c;
+            if (c % 37 != 0 && r % 41 != 0) c += 5;  // a part is enough of the larger ones
+          }
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST(BlockQuantize, ABlockOfZerosOrWithoutALargestValueIsNotScaled) {
+  CpuStream stream;
+  Tensor x = Tensor::zeros(DType::f32, 256, 256);
+  x.set(3, 4, kInfinity);
+  x.set(200, 5, kNaN);
+  x.set(200, 6, 2000);
+  x.set(130, 200, 1e-40);
+  const Blocks b(stream, x, Scaling::rows);
+  EXPECT_EQ(b.scale(0, 0), 1.0f);
+  EXPECT_EQ(b.code(0, 0), 0);
+  EXPECT_EQ(b.scale(3, 4), 1.0f);
+  EXPECT_EQ(b.value(3, 4), 448.0);
+  EXPECT_EQ(b.scale(200, 5), 1.0f);
+  EXPECT_TRUE(std::isnan(b.value(200, 5)));
+  EXPECT_EQ(b.value(200, 6), 448.0);
+  EXPECT_EQ(b.scale(130, 200), 0x1p-100f) << "what bf16 cannot hold exactly is not tried";
+  const Blocks s(stream, x, Scaling::squares);
+  EXPECT_EQ(s.scale(0, 0), 1.0f);
+  EXPECT_EQ(s.scale(200, 200), 0x1p-100f);
+  // What rounds the rows of scales up is never left without a value.
+  for (const float scale : s.scales) EXPECT_FALSE(std::isnan(scale));
+}
+
+/// D of a product of block operands, elements against float64 of what the copies that it reads stand for.
+void expect_product(Product product, const Blocks& a, const Blocks& b, DType dtype, bool accumulate) {
+  const bool wgrad = product == Product::wgrad, forward = product == Product::forward;
+  const std::int64_t m = wgrad ? a.cols : a.rows, n = forward ? b.rows : b.cols, k = wgrad ? a.rows : a.cols;
+  CpuStream stream;
+  Tensor d = Tensor::random(dtype, m, n, 9);
+  const Tensor before = d;
+  GemmArgs args{
+      .product = product, .a = a.operand(), .b = b.operand(), .d = d.matrix(), .accumulate = accumulate};
+  Arena arena(stream.device());
+  args.workspace.bytes = gemm_workspace(stream.device(), args);
+  args.workspace.data = arena.reserve("workspace", args.workspace.bytes);
+  gemm(stream, args);
+  EXPECT_TRUE(d.margin_untouched());
+  for (std::int64_t i = 0; i < m; ++i) {
+    for (std::int64_t j = 0; j < n; j += 3) {
+      double want = accumulate ? before.at(i, j) : 0, size = 0;
+      for (std::int64_t l = 0; l < k; ++l) {
+        const double x = wgrad ? a.turned_value(l, i) : a.value(i, l);
+        const double y = wgrad ? b.turned_value(l, j) : (forward ? b.value(j, l) : b.value(l, j));
+        want += x * y;
+        size += std::abs(x * y);
+      }
+      const double tolerance = size * 0.6e-7 * (4 + std::sqrt(static_cast<double>(k))) +
+                               std::abs(want) * (dtype == DType::bf16 ? 0x1p-8 : 0x1p-22);
+      ASSERT_NEAR(d.at(i, j), want, tolerance) << static_cast<int>(product) << " at " << i << "," << j;
+    }
+  }
+}
+
+TEST(BlockQuantize, ProductsReadTheCopiesWithTheirScales) {
+  CpuStream stream;
+  for (const auto& [tokens, in, out] :
+       {std::array<std::int64_t, 3>{1, 128, 256}, {130, 300, 129}, {64, 256, 200}}) {
+    const Blocks x(stream, uneven(DType::bf16, tokens, in, 1), Scaling::rows);
+    const Blocks w(stream, uneven(DType::bf16, out, in, 2), Scaling::squares);
+    const Blocks dy(stream, uneven(DType::bf16, tokens, out, 3), Scaling::rows);
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      for (const bool accumulate : {false, true}) {
+        expect_product(Product::forward, x, w, dtype, accumulate);
+        expect_product(Product::dgrad, dy, w, dtype, accumulate);
+        expect_product(Product::wgrad, dy, x, dtype, accumulate);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// The reason for blocks: an outlier costs its block alone what it costs the whole tensor otherwise.
+TEST(BlockQuantize, AnOutlierDoesNotReachOtherBlocks) {
+  CpuStream stream;
+  Tensor x = Tensor::random(DType::f32, 8, 512, 5, 1e-3);
+  x.set(0, 0, 3e5);
+  const Blocks b(stream, x, Scaling::rows);
+  double worst = 0;
+  for (std::int64_t c = 128; c < 512; ++c) {
+    worst = std::max(worst, std::abs(b.value(0, c) - x.at(0, c)) / most_of(x, 0, 1, c / 128 * 128, 128));
+  }
+  EXPECT_LT(worst, 0x1p-4);
+  EXPECT_EQ(b.value(0, 1), 0) << "too small beside the outlier";
+}
+
+}  // namespace
+}  // namespace octet::ops
