@@ -7,6 +7,7 @@
 #include "octet/base/strings.h"
 #include "octet/model/shapes.h"
 #include "options.h"
+#include "shape_words.h"
 
 namespace octet::cli {
 namespace {
@@ -123,9 +124,8 @@ int bench_command(const Arguments& arguments) {
   options.setting("profile", bench.profile, "true: show where the time goes")->capture_default_str();
   options.app().add_flag("--json", json, "print one line of JSON");
   if (!options.parse(arguments)) return 0;
-  config::Resolved resolved = config::load(options.overrides(), {.for_training = false});
-  config::Config& config = resolved.config;
-  if (!resolved.is_set("bf16") && !resolved.is_set("pure_bf16")) config.bf16 = true;
+  const config::Resolved resolved = config::load(with_bf16(options.overrides()), {.for_training = false});
+  const config::Config& config = resolved.config;
   train::Session session(config.device);
   return session.run([&] {
     const train::BenchResult result = train::bench(session, config, bench);

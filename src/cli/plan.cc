@@ -9,6 +9,7 @@
 #include "octet/report/throughput.h"
 #include "options.h"
 #include "plan_report.h"
+#include "shape_words.h"
 
 namespace octet::cli {
 namespace {
@@ -215,10 +216,13 @@ int plan_command(const Arguments& arguments) {
   if (!options.parse(arguments)) return 0;
   Arguments words = options.overrides();
   const bool configured = is_configuration(what);
-  if (configured) words.insert(words.begin(), what);
+  if (configured) {
+    words.insert(words.begin(), what);
+  } else {
+    words = with_bf16(std::move(words));
+  }
   config::Resolved resolved = config::load(words, {.for_training = false});
   config::Config& config = resolved.config;
-  if (!configured && !resolved.is_set("bf16") && !resolved.is_set("pure_bf16")) config.bf16 = true;
   const std::string model = configured || what.empty() ? config.model_name_or_path : what;
   if (model.empty()) {
     throw Error({.what = "there is nothing to plan",

@@ -76,6 +76,21 @@ TEST(PlanCommand, TransposedWeightsMadeAtUseSpareThemInAllBlocksButOne) {
   EXPECT_EQ(tight["recompute"], "none") << "which nobody left to the plan";
 }
 
+TEST(PlanCommand, AShapeIsInBf16UnlessItIsToldOtherwise) {
+  const auto bytes = [](const std::string& words) {
+    const Json plan = plan_of("tiny cutoff_len=64 device=cpu " + words);
+    return plan["memory"]["activations/qkv"].get<double>();
+  };
+  const double bf16 = bytes("");
+  EXPECT_EQ(bytes("bf16=false"), 2 * bf16);
+  EXPECT_EQ(bytes("--bf16=false"), 2 * bf16);
+  EXPECT_EQ(bytes("--bf16 false"), 2 * bf16);
+  EXPECT_EQ(bytes("pure_bf16=true"), bf16);
+  EXPECT_EQ(bytes("param_dtype=bf16 grad_dtype=bf16"), bf16) << "which are allowed with bf16 alone";
+  const Outcome bench = trainer("bench tiny cutoff_len=64 device=cpu param_dtype=bf16 steps=1 warmup=0");
+  EXPECT_EQ(bench.code, 0) << bench.both();
+}
+
 TEST(PlanCommand, IsWhatTheRunReserves) {
   const std::string arguments = "tiny cutoff_len=64 per_device_train_batch_size=2 device=cpu fp8=true ";
   for (const std::string stage : {"0", "1", "2", "3"}) {
