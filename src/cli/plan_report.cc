@@ -120,7 +120,10 @@ PlanReport make_plan(const config::Config& config, const std::string& model, con
   const model::Architecture architecture = model::find_shape(model);
   const Planner planner(config, architecture, target);
   PlanReport r{.model = model};
-  r.fitting = planner.fitting();
+  for (const plan::Choice& choice : planner.fitting()) {
+    // A level that takes no larger micro-batch than a cheaper one is no use.
+    if (r.fitting.empty() || choice.micro > r.fitting.back().micro) r.fitting.push_back(choice);
+  }
   r.choice = planner.choice();
   r.batch = planner.batch(r.choice.micro);
   r.memory = planner.memory(r.choice);

@@ -35,7 +35,8 @@ struct PlanReport {
   std::size_t staging = 0, libraries = 0;
   plan::Work work;
   plan::Time time;
-  std::vector<plan::Choice> fitting;      ///< the largest micro-batch at each level
+  /// The largest micro-batch at each level, of levels that take a larger one than those before.
+  std::vector<plan::Choice> fitting;
   std::vector<Alternative> alternatives;  ///< where the run does not fit
   std::string fp8;                        ///< where FP8 does not pay
   std::size_t total() const { return memory.bytes + staging + libraries; }
