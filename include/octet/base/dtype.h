@@ -44,15 +44,17 @@ constexpr float fp8_max(DType t) {
   return t == DType::e4m3 ? 448.0f : 57344.0f;
 }
 
-/// float -> bfloat16, round to nearest even; NaN stays NaN (quiet), infinities stay.
-constexpr std::uint16_t to_bf16(float x) {
+/// float -> bfloat16, round to nearest even; NaN stays NaN (quiet), infinities stay. Without a branch and
+/// part of its caller, so that loops over it become vectors.
+[[gnu::always_inline]] constexpr std::uint16_t to_bf16(float x) {
   const auto bits = std::bit_cast<std::uint32_t>(x);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x40u);
-  return static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
+  const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+  const std::uint32_t nan = (bits >> 16) | 0x40u;
+  return static_cast<std::uint16_t>((bits & 0x7FFFFFFFu) > 0x7F800000u ? nan : rounded);
 }
 
 /// bfloat16 -> float, exact.
-constexpr float from_bf16(std::uint16_t x) {
+[[gnu::always_inline]] constexpr float from_bf16(std::uint16_t x) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(x) << 16);
 }
 

@@ -1,58 +1,39 @@
 #include "cpu/convert.h"
 
+#include <bit>
 #include <cstring>
 
 #include "cpu/simd.h"
 #include "octet/base/error.h"
+#include "octet/base/fp8_vector.h"
 
 namespace octet::ops::cpu {
 
 namespace {
 
-/// Exact value of an FP8 number with `mantissa` mantissa bits and exponent bias `bias`, without branches and
-/// without a subnormal float on the way (which costs a hundred cycles on some processors).
-template <int mantissa, std::uint32_t bias>
-OCTET_INLINE std::uint32_t fp8_float_bits(std::uint8_t x) {
-  const std::uint32_t magnitude = x & 0x7Fu;
-  const std::uint32_t placed = magnitude << (23 - mantissa);
-  // A subnormal m counts m * 2^(1 - bias - mantissa): the fraction of 2^(1 - bias) * (1 + m / 2^mantissa).
-  constexpr std::uint32_t one = (127 + 1 - bias) << 23;
-  const float small = std::bit_cast<float>(one | placed) - std::bit_cast<float>(one);
-  const std::uint32_t normal = placed + ((127 - bias) << 23);
-  std::uint32_t bits = magnitude < (1u << mantissa) ? std::bit_cast<std::uint32_t>(small) : normal;
-  if constexpr (mantissa == 3) {  // E4M3: one NaN, no infinity
-    bits = magnitude == 0x7Fu ? 0x7FC00000u : bits;
-  } else {  // E5M2: the top exponent is infinity and NaN
-    bits = magnitude >= 0x7Cu ? (0x7F800000u | placed) : bits;
-  }
-  return bits | (static_cast<std::uint32_t>(x & 0x80u) << 24);
-}
-
-template <int mantissa, std::uint32_t bias>
+template <typename F>
 OCTET_INLINE void decode_bf16(const std::uint8_t* from, Bf16* to, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) {
-    to[i].bits = static_cast<std::uint16_t>(fp8_float_bits<mantissa, bias>(from[i]) >> 16);
+    to[i].bits = static_cast<std::uint16_t>(decode_fp8<F>(from[i]) >> 16);
   }
 }
 
-template <int mantissa, std::uint32_t bias>
+template <typename F>
 OCTET_INLINE void decode_f32(const std::uint8_t* from, float* to, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    to[i] = std::bit_cast<float>(fp8_float_bits<mantissa, bias>(from[i]));
-  }
+  for (std::int64_t i = 0; i < count; ++i) to[i] = std::bit_cast<float>(decode_fp8<F>(from[i]));
 }
 
 OCTET_SIMD void e4m3_to_bf16(const std::uint8_t* from, Bf16* to, std::int64_t count) {
-  decode_bf16<3, 7>(from, to, count);
+  decode_bf16<E4M3>(from, to, count);
 }
 OCTET_SIMD void e5m2_to_bf16(const std::uint8_t* from, Bf16* to, std::int64_t count) {
-  decode_bf16<2, 15>(from, to, count);
+  decode_bf16<E5M2>(from, to, count);
 }
 OCTET_SIMD void e4m3_to_f32(const std::uint8_t* from, float* to, std::int64_t count) {
-  decode_f32<3, 7>(from, to, count);
+  decode_f32<E4M3>(from, to, count);
 }
 OCTET_SIMD void e5m2_to_f32(const std::uint8_t* from, float* to, std::int64_t count) {
-  decode_f32<2, 15>(from, to, count);
+  decode_f32<E5M2>(from, to, count);
 }
 OCTET_SIMD void bf16_to_f32(const Bf16* from, float* to, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) to[i] = simd::load(from[i]);

@@ -10,6 +10,7 @@
 #include <type_traits>
 
 #include "cpu/simd.h"
+#include "octet/base/fp8_vector.h"
 #include "octet/ops/types.h"
 
 namespace octet::ops::cpu {
@@ -100,34 +101,6 @@ inline void raise_amax(float* amax, std::uint32_t bits) {
   while ((std::bit_cast<std::uint32_t>(held) & 0x7FFFFFFFu) < bits &&
          !shared.compare_exchange_weak(held, std::bit_cast<float>(bits), std::memory_order_relaxed)) {
   }
-}
-
-/// The geometry of an FP8 format as conversion from float needs it.
-struct E4M3 {
-  static constexpr int mantissa = 3, bias = 7;
-  static constexpr std::uint32_t max_magnitude = 0x43E00000u;  // 448
-};
-struct E5M2 {
-  static constexpr int mantissa = 2, bias = 15;
-  static constexpr std::uint32_t max_magnitude = 0x47600000u;  // 57344
-};
-
-/// octet::to_fp8 without branches: the same bits for every float.
-template <typename F>
-OCTET_INLINE std::uint8_t encode_fp8(float x) {
-  constexpr int drop = 23 - F::mantissa;
-  constexpr std::uint32_t smallest_normal = static_cast<std::uint32_t>(128 - F::bias) << 23;
-  // Adding 2^23 steps of the subnormal range rounds to a whole number of steps.
-  constexpr std::uint32_t step = static_cast<std::uint32_t>(128 - F::bias - F::mantissa + 23) << 23;
-  const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
-  const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
-  const std::uint32_t clamped = magnitude < F::max_magnitude ? magnitude : F::max_magnitude;
-  const std::uint32_t subnormal =
-      std::bit_cast<std::uint32_t>(std::bit_cast<float>(clamped) + std::bit_cast<float>(step)) - step;
-  const std::uint32_t normal = ((clamped + ((1u << (drop - 1)) - 1u) + ((clamped >> drop) & 1u)) >> drop) -
-                               (static_cast<std::uint32_t>(127 - F::bias) << F::mantissa);
-  const std::uint32_t code = (clamped < smallest_normal ? subnormal : normal) | ((bits >> 24) & 0x80u);
-  return static_cast<std::uint8_t>(magnitude > 0x7F800000u ? 0x7Fu : code);
 }
 
 template <typename F>

@@ -28,21 +28,14 @@ OCTET_INLINE float load(float x) {
   return x;
 }
 OCTET_INLINE float load(Bf16 x) {
-  return std::bit_cast<float>(static_cast<std::uint32_t>(x.bits) << 16);
+  return from_bf16(x.bits);
 }
 
-/// float -> bf16 as to_bf16, in a form that has no branch.
-OCTET_INLINE std::uint16_t bf16_bits(float x) {
-  const auto bits = std::bit_cast<std::uint32_t>(x);
-  const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
-  const std::uint32_t nan = (bits >> 16) | 0x40u;
-  return static_cast<std::uint16_t>((bits & 0x7FFFFFFFu) > 0x7F800000u ? nan : rounded);
-}
 OCTET_INLINE void store(float& to, float x) {
   to = x;
 }
 OCTET_INLINE void store(Bf16& to, float x) {
-  to.bits = bf16_bits(x);
+  to.bits = to_bf16(x);
 }
 
 /// The value that T keeps of x.
