@@ -46,13 +46,6 @@ Steps all_reduce_steps(Call& call, Staging staging, T* values, std::int64_t coun
   }
 }
 
-// Where the parts of one chunk lie, and where its sum goes.
-struct Chunk {
-  std::int64_t start = 0;
-  std::int64_t count = 0;
-  int set = 0;
-};
-
 void post(Messages& messages, const Place& place, const Staging& staging, const ReduceScatterArgs& args,
           const Chunk& chunk) {
   const std::size_t bytes = wire_bytes(args.wire, chunk.count);
@@ -101,6 +94,19 @@ void sum(const Place& place, const Staging& staging, const ReduceScatterArgs& ar
              .accumulate = args.accumulate});
 }
 
+Steps sum_alone(ReduceScatterArgs args) {
+  const std::array<const void*, 1> own = {args.from};
+  if (args.to != args.from || args.accumulate) {
+    sum_parts({.wire = wire_of_values(Wire::f32, args.from_dtype),
+               .parts = own,
+               .to = args.to,
+               .to_dtype = args.to_dtype,
+               .count = args.count,
+               .accumulate = args.accumulate});
+  }
+  co_return;
+}
+
 }  // namespace
 
 std::int64_t staging_chunk(int size, std::int64_t elements) {
@@ -110,34 +116,14 @@ std::int64_t staging_chunk(int size, std::int64_t elements) {
 }
 
 Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args) {
-  const Place& place = call.place();
   args.wire = wire_of_values(args.wire, args.from_dtype);
-  if (place.size == 1) {
-    const std::array<const void*, 1> own = {args.from};
-    if (args.to != args.from || args.accumulate) {
-      sum_parts({.wire = wire_of_values(Wire::f32, args.from_dtype),
-                 .parts = own,
-                 .to = args.to,
-                 .to_dtype = args.to_dtype,
-                 .count = args.count,
-                 .accumulate = args.accumulate});
-    }
-    co_return;
-  }
-  const auto chunk_at = [&](std::int64_t index) {
-    const std::int64_t start = index * staging.chunk;
-    return Chunk{start, std::min(staging.chunk, args.count - start), static_cast<int>(index % staging_sets)};
-  };
-  const std::int64_t chunks = (args.count + staging.chunk - 1) / staging.chunk;
-  std::array<Messages, staging_sets> messages = {Messages(call), Messages(call), Messages(call),
-                                                 Messages(call)};
-  for (std::int64_t c = 0, next = 0; c < chunks; ++c) {
-    for (; next < std::min(c + staging_sets, chunks); ++next) {
-      post(messages[next % staging_sets], place, staging, args, chunk_at(next));
-    }
-    while (!messages[c % staging_sets].complete()) co_await pause;
-    sum(place, staging, args, chunk_at(c));
-  }
+  if (call.place().size == 1) return sum_alone(args);
+  return in_chunks(
+      call, staging.chunk, args.count,
+      [&call, staging, args](Messages& messages, const Chunk& chunk) {
+        post(messages, call.place(), staging, args, chunk);
+      },
+      [&call, staging, args](const Chunk& chunk) { sum(call.place(), staging, args, chunk); });
 }
 
 Steps all_reduce_max_steps(Call& call, Staging staging, float* values, std::int64_t count) {

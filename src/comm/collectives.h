@@ -5,16 +5,12 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "chunks.h"
 #include "hierarchy.h"
 #include "messages.h"
 #include "steps.h"
 
 namespace octet::comm {
-
-/// Chunks under way at a time. A long message waits for a word from its receiver before it travels, and over
-/// a slow link that word waits behind other messages: with two there are gaps, with four the link is never
-/// idle.
-inline constexpr int staging_sets = 4;
 
 /// Memory in which parts arrive before they are summed, in several sets, so that the messages of some chunks
 /// travel while the one before is summed. One per queue, reserved once.

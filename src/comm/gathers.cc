@@ -28,21 +28,21 @@ class GatherByNode {
         me_(call.place().rank),
         node_(h_.node_of[index(me_)]),
         mates_(h_.mates(me_)),
-        first_{Messages(call), Messages(call), Messages(call), Messages(call)},
-        second_{Messages(call), Messages(call), Messages(call), Messages(call)} {
+        first_(call),
+        second_(call) {
     for (const int rank : h_.charges(me_)) {
       if (rank != me_) charges_.push_back(rank);
     }
   }
 
   bool through(std::int64_t piece, bool handed_on) {
-    return (handed_on ? second_ : first_)[index(piece % staging_sets)].complete();
+    return (handed_on ? second_ : first_)[piece].complete();
   }
 
   /// part(rank) is where a rank's part of this piece lies, and goes.
   template <typename Part>
   void post_first(std::int64_t piece, std::size_t bytes, Part part) {
-    Messages& messages = first_[index(piece % staging_sets)];
+    Messages& messages = first_[piece];
     for_mates([&](int mate) { messages.receive(mate, part(mate), bytes); });
     for (const int rank : charges_) messages.receive(rank, part(rank), bytes);
     for_mates([&](int mate) { messages.send(mate, part(me_), bytes); });
@@ -54,7 +54,7 @@ class GatherByNode {
 
   template <typename Part>
   void post_second(std::int64_t piece, std::size_t bytes, Part part) {
-    Messages& messages = second_[index(piece % staging_sets)];
+    Messages& messages = second_[piece];
     for_mates([&](int mate) {
       for (const int rank : h_.charges(mate)) {
         if (rank != mate) messages.receive(mate, part(rank), bytes);
@@ -79,8 +79,8 @@ class GatherByNode {
   int node_;
   const std::vector<int>& mates_;
   std::vector<int> charges_;  // on other nodes
-  std::array<Messages, staging_sets> first_;
-  std::array<Messages, staging_sets> second_;
+  MessageSets first_;
+  MessageSets second_;
 };
 
 }  // namespace

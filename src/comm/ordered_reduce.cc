@@ -44,12 +44,6 @@ std::vector<const float*> own_addends(const ReduceScatterArgs& args) {
   return own;
 }
 
-struct Chunk {
-  std::int64_t start = 0;
-  std::int64_t count = 0;
-  int set = 0;
-};
-
 /// Addend `part` of another rank's chunk.
 float* arriving(const Staging& staging, const Chunk& chunk, int rank, int part) {
   return reinterpret_cast<float*>(staging.arriving(chunk.set, rank)) + part * chunk.count;
@@ -88,6 +82,11 @@ void sum(const Place& place, const Staging& staging, const ReduceScatterArgs& ar
   add_in_order(*args.order, addends, static_cast<float*>(args.to) + chunk.start, chunk.count);
 }
 
+Steps add_alone(ReduceScatterArgs args) {
+  add_in_order(*args.order, own_addends(args), static_cast<float*>(args.to), args.count);
+  co_return;
+}
+
 }  // namespace
 
 void check_order(const ReduceScatterArgs& args, const Place& place) {
@@ -109,28 +108,16 @@ void check_order(const ReduceScatterArgs& args, const Place& place) {
 }
 
 Steps ordered_reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args) {
-  const Place& place = call.place();
-  if (place.size == 1) {
-    add_in_order(*args.order, own_addends(args), static_cast<float*>(args.to), args.count);
-    co_return;
-  }
+  if (call.place().size == 1) return add_alone(args);
   const std::int64_t most = *std::ranges::max_element(args.order->parts);
   const std::int64_t room = staging.chunk / most;
   check(room > 0, "the staging memory holds an element of every addend");
-  const auto chunk_at = [&](std::int64_t index) {
-    const std::int64_t start = index * room;
-    return Chunk{start, std::min(room, args.count - start), static_cast<int>(index % staging_sets)};
-  };
-  const std::int64_t chunks = (args.count + room - 1) / room;
-  std::array<Messages, staging_sets> messages = {Messages(call), Messages(call), Messages(call),
-                                                 Messages(call)};
-  for (std::int64_t c = 0, next = 0; c < chunks; ++c) {
-    for (; next < std::min(c + staging_sets, chunks); ++next) {
-      post(messages[next % staging_sets], place, staging, args, chunk_at(next));
-    }
-    while (!messages[c % staging_sets].complete()) co_await pause;
-    sum(place, staging, args, chunk_at(c));
-  }
+  return in_chunks(
+      call, room, args.count,
+      [&call, staging, args](Messages& messages, const Chunk& chunk) {
+        post(messages, call.place(), staging, args, chunk);
+      },
+      [&call, staging, args](const Chunk& chunk) { sum(call.place(), staging, args, chunk); });
 }
 
 }  // namespace octet::comm
