@@ -73,10 +73,12 @@ void gemm(Stream& stream, const GemmArgs& args) {
   check_shapes(args);
   if (args.d.rows == 0 || args.d.cols == 0) return;
   const bool inner = args.a.rows > 0 && args.a.cols > 0;
-  const auto there = [](const Operand& x) { return x.data != nullptr || x.transposed != nullptr; };
-  check(args.d.data != nullptr && (!inner || (there(args.a) && there(args.b))),
-        "gemm: operands and D have data");
-  if (args.a.scaling != Scaling::tensor && inner) check_block_copies(stream.device(), args);
+  check(args.d.data != nullptr, "gemm: D has data");
+  if (inner && args.a.scaling != Scaling::tensor) {
+    check_block_copies(stream.device(), args);
+  } else {
+    check(!inner || (args.a.data != nullptr && args.b.data != nullptr), "gemm: operands have data");
+  }
   OCTET_DISPATCH_AS(stream, gemm, args, name_of(args.product));
 }
 
