@@ -163,7 +163,8 @@ class Rules {
           note(std::string("'") + key + "' (" + at(key) + ") is read only with fp8_recipe: delayed");
       }
       if (c_.fp8_recipe == "block") {
-        for (const char* key : {"fp8_format", "fp8_margin", "fp8_scale_granularity"}) {
+        for (const char* key :
+             {"fp8_format", "fp8_margin", "fp8_scale_granularity", "fp8_transposed_weights"}) {
           if (changed(key))
             note(std::string("'") + key + "' (" + at(key) + ") is not read with fp8_recipe: block");
         }

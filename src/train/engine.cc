@@ -70,8 +70,9 @@ model::Recompute recompute_of(const std::string& level) {
 }
 
 // As above: auto keeps them until somebody knows the memory.
-zero::TransposedWeights transposed_of(const std::string& when) {
-  return when == "at_use" ? zero::TransposedWeights::at_use : zero::TransposedWeights::kept;
+zero::TransposedWeights transposed_of(const config::Config& config) {
+  const bool at_use = has_fp8_weights(config) && config.fp8_transposed_weights == "at_use";
+  return at_use ? zero::TransposedWeights::at_use : zero::TransposedWeights::kept;
 }
 
 // The configuration has checked the name.
@@ -105,6 +106,10 @@ precision::Recipe recipe_of(const config::Config& config) {
   return recipe;
 }
 
+bool has_fp8_weights(const config::Config& config) {
+  return config.fp8 && config.fp8_recipe != "block";
+}
+
 EngineOptions engine_options(const config::Config& config, const model::Architecture& architecture,
                              std::int64_t max_tokens, std::int64_t max_length, std::int64_t max_documents) {
   EngineOptions options;
@@ -120,7 +125,7 @@ EngineOptions engine_options(const config::Config& config, const model::Architec
   options.store.by_node = config.hierarchical_comm == "auto"   ? zero::ByNode::automatic
                           : config.hierarchical_comm == "true" ? zero::ByNode::on
                                                                : zero::ByNode::off;
-  options.store.transposed = transposed_of(config.fp8_transposed_weights);
+  options.store.transposed = transposed_of(config);
   options.store.recipe = recipe_of(config);
   options.store.adamw = {.beta1 = config.adam_beta1,
                          .beta2 = config.adam_beta2,

@@ -35,7 +35,7 @@ std::vector<std::int64_t> buildable(std::vector<std::int64_t> micros, std::int64
 std::vector<plan::Level> levels_of(const config::Config& config, DeviceKind kind) {
   std::vector<model::Recompute> recompute(std::begin(plan::kRecompute), std::end(plan::kRecompute));
   if (config.recompute() != "auto") recompute = {engine_options(config, {}, 1, 1, 1).transformer.recompute};
-  const bool transposed = config.fp8 && kind == DeviceKind::cuda;
+  const bool transposed = has_fp8_weights(config) && kind == DeviceKind::cuda;
   const std::string& when = config.fp8_transposed_weights;
   std::vector<plan::Level> all;
   for (const model::Recompute level : recompute) {

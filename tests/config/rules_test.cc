@@ -129,6 +129,11 @@ TEST(Rules, AWarmUpLongerThanTheRunIsSaid) {
   EXPECT_TRUE(notes(read("max_steps: 10\nwarmup_steps: 100"), "ends before its warm-up"));
 }
 
+TEST(Rules, WhatARecipeDoesNotReadIsSaid) {
+  EXPECT_TRUE(notes(read("bf16: true\nfp8: true\nfp8_recipe: block\nfp8_transposed_weights: at_use"),
+                    "'fp8_transposed_weights' (at_use) is not read"));
+}
+
 TEST(Derive, TheAccumulationFollowsFromTheGlobalBatch) {
   Config c = read("per_device_train_batch_size: 2\nglobal_batch_size: 64").config;
   EXPECT_EQ(resolve_batch(c, 8).accumulation, 4);

@@ -186,5 +186,18 @@ TEST(Choose, TakesNoMicroBatchThatDoesNotFit) {
   EXPECT_EQ(choose(c, {}, DeviceKind::cpu, SIZE_MAX), (plan::Choice{16, {model::Recompute::none}}));
 }
 
+TEST(Levels, TransposedWeightsAreAChoiceOnlyWhereThereAreSome) {
+  config::Config config;
+  config.bf16 = config.fp8 = true;
+  config.recompute_requested = "none";
+  const auto count = [&](const char* recipe, DeviceKind kind) {
+    config.fp8_recipe = recipe;
+    return levels_of(config, kind).size();
+  };
+  EXPECT_EQ(count("delayed", DeviceKind::cuda), 2u);
+  EXPECT_EQ(count("delayed", DeviceKind::cpu), 1u);
+  EXPECT_EQ(count("block", DeviceKind::cuda), 1u);
+}
+
 }  // namespace
 }  // namespace octet::train

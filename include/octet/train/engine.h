@@ -28,12 +28,15 @@ struct EngineOptions {
   model::TransformerOptions transformer;
   std::int64_t max_documents = 1;  ///< of a micro-batch
   int max_micro_batches = 1;       ///< of a step, on one rank
-  /// Micro-batches are filled up to a multiple of so many tokens by a document that trains nothing. 0: what the
-  /// device wants for FP8 products, 1 without FP8.
+  /// Micro-batches are filled up to a multiple of so many tokens by a document that trains nothing. 0: what
+  /// the device wants for FP8 products, 1 without FP8.
   std::int64_t token_unit = 0;
   /// The same bits in every run on this device; nothing: as the device does by itself.
   std::optional<bool> reproducible;
 };
+
+/// Whether weights lie as FP8: scaled in blocks they become FP8 where a product reads them, in any layout.
+bool has_fp8_weights(const config::Config& config);
 
 /// Sharding, precision, optimizer and recomputation of a run, for micro-batches of `max_tokens` tokens in
 /// documents of at most `max_length`.
