@@ -6,28 +6,16 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <filesystem>
 
-#include "feed.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
-#include "octet/base/strings.h"
 #include "octet/checkpoint/folder.h"
-#include "octet/checkpoint/safetensors.h"
 #include "octet/checkpoint/save.h"
-#include "octet/config/derive.h"
-#include "octet/data/template_encoder.h"
 #include "octet/device/waiting.h"
-#include "octet/model/build.h"
-#include "octet/optim/schedule.h"
-#include "octet/report/reporter.h"
 #include "octet/report/throughput.h"
-#include "octet/train/corpus.h"
-#include "octet/train/engine.h"
 #include "octet/train/final_model.h"
-#include "octet/train/fit.h"
-#include "octet/train/model_folder.h"
+#include "run.h"
 #include "signals.h"
 #include "start.h"
 
@@ -49,266 +37,7 @@ std::int64_t peak_memory() {
 // A norm that is not finite skips the step; so many in a row mean that the run is lost.
 constexpr int kMaxSkipped = 5;
 
-// One run, from the first look at its configuration to its last line. The members are filled in the order of
-// prepare().
-class Run {
- public:
-  Run(Session& session, const config::Resolved& resolved)
-      : session_(session), resolved_(resolved), config_(resolved.config), comm_(session.communicator()) {}
-
-  int run();
-
- private:
-  void prepare();
-  void prepare_model();
-  void prepare_data();
-  /// Micro-batch and level, where the configuration leaves them to the device's memory.
-  void choose_sizes(const Feed::Shape& sample);
-  /// Of a micro-batch's samples, each.
-  Feed::Shape sample_shape() const;
-  EngineOptions engine_for(const plan::Choice& choice, const Feed::Shape& sample) const;
-  /// Where FP8 costs more than it saves on this device.
-  void warn_of_fp8() const;
-  void prepare_schedule();
-  void prepare_engine();
-  void start_reporter();
-  zero::StepResult train_step();
-  /// Seconds of a step, and what of them went by with waiting.
-  struct Waits {
-    double seconds = 0, data_seconds = 0, comm_seconds = 0, exposed_seconds = 0;
-  };
-  void report_step(const zero::StepResult& result, const Waits& waits);
-  void guard(const zero::StepResult& result);
-  void evaluate();
-  void save();
-  void finish(bool stopped);
-  bool turn(double interval, const std::string& strategy) const;
-
-  Session& session_;
-  const config::Resolved& resolved_;
-  const config::Config& config_;
-  comm::Communicator& comm_;
-
-  model::Architecture architecture_;
-  std::unique_ptr<data::TemplateEncoder> encoder_;
-  config::Batch batch_;
-  plan::Level level_;
-  Corpus corpus_;
-  std::unique_ptr<Feed> feed_;
-  std::int64_t total_steps_ = 0;
-  std::unique_ptr<optim::Schedule> schedule_;
-  std::optional<checkpoint::Checkpoint> checkpoint_;
-  std::unique_ptr<Engine> engine_;
-  std::unique_ptr<report::Reporter> reporter_;  ///< on the printing rank
-  std::int64_t step_ = 0;                       ///< steps done
-  std::int64_t saved_step_ = -1;
-  std::string last_checkpoint_;
-  int skipped_ = 0;
-  bool fresh_ = false;  ///< begins with random weights
-};
-
-void Run::prepare_model() {
-  comm_.together([&] {
-    architecture_ = read_model(config_.model_name_or_path);
-    fresh_ = config_.train_from_scratch || !has_weights(config_.model_name_or_path);
-    encoder_ = std::make_unique<data::TemplateEncoder>(encoder_options(config_));
-    if (session_.prints() && !config_.template_name && encoder_->chat_template()) {
-      log::info("template: " + encoder_->chat_template()->name() +
-                " (it writes what the model's own chat template writes)");
-    }
-    require_fit(encoder_->tokenizer(), architecture_, config_.model_name_or_path);
-    if (!config_.auto_find_batch_size) batch_ = config::resolve_batch(config_, comm_.size());
-  });
-}
-
-void Run::prepare_data() {
-  corpus_ = build_corpus(session_, config_, *encoder_);
-  if (config_.auto_find_batch_size) {
-    const config::Batch one{.world = comm_.size(), .global = comm_.size()};
-    choose_sizes(make_feed(session_, config_, one, *encoder_, corpus_)->shape());
-  }
-  feed_ = make_feed(session_, config_, batch_, *encoder_, corpus_);
-  if (!config_.auto_find_batch_size) choose_sizes(sample_shape());
-}
-
-void Run::prepare_schedule() {
-  total_steps_ = config::total_steps(config_, feed_->steps_per_epoch());
-  schedule_ = std::make_unique<optim::Schedule>(
-      optim::ScheduleOptions{.name = config_.lr_scheduler_type,
-                             .learning_rate = config_.learning_rate,
-                             .warmup_steps = config::warmup_steps(config_, total_steps_),
-                             .total_steps = total_steps_,
-                             .arguments = config_.lr_scheduler_kwargs});
-}
-
-EngineOptions Run::engine_for(const plan::Choice& choice, const Feed::Shape& sample) const {
-  const std::int64_t eval_batch = config_.per_device_eval_batch_size;
-  EngineOptions options = engine_options(
-      config_, architecture_,
-      std::max(choice.micro * sample.tokens,
-               eval_batch * corpus_.evaluation_items.longest(corpus_.evaluation)),
-      std::max(sample.longest, longest_context(corpus_.evaluation, corpus_.evaluation_items)),
-      std::max(choice.micro * sample.documents, eval_batch * corpus_.evaluation_items.most_documents()));
-  config::Config chosen = config_;
-  chosen.per_device_train_batch_size = choice.micro;
-  options.max_micro_batches = static_cast<int>(config::resolve_batch(chosen, comm_.size()).accumulation);
-  return with_level(std::move(options), choice.level);
-}
-
-Feed::Shape Run::sample_shape() const {
-  const Feed::Shape all = feed_->shape();
-  return {
-      .tokens = all.tokens / batch_.micro, .longest = all.longest, .documents = all.documents / batch_.micro};
-}
-
-void Run::choose_sizes(const Feed::Shape& sample) {
-  const DeviceKind kind = session_.device().stands_for();
-  const std::vector<plan::Level> levels = levels_of(config_, kind);
-  level_ = levels.front();
-  const bool asked = config_.auto_find_batch_size || config_.recompute() == "auto";
-  if (!asked && levels.size() == 1) return;
-  const std::size_t limit = memory_limit(comm_, session_.device());
-  comm_.together([&] {
-    Candidates candidates{.build = [&](const plan::Choice& choice) { return engine_for(choice, sample); },
-                          .micros = {batch_.micro},
-                          .levels = levels,
-                          .length = sample.longest,
-                          .must_fit = asked};
-    if (config_.auto_find_batch_size) {
-      candidates.micros = buildable(config::possible_micro_batches(config_, comm_.size()), sample.tokens);
-    }
-    const plan::Choice choice = choose(candidates, comm_.place(), kind, limit);
-    level_ = choice.level;
-    config::Config chosen = config_;
-    chosen.per_device_train_batch_size = choice.micro;
-    batch_ = config::resolve_batch(chosen, comm_.size());
-    if (session_.prints() && (asked || level_.transposes_at_use)) {
-      log::info("what fits the device's memory: per_device_train_batch_size=" + std::to_string(choice.micro) +
-                " " + plan::keys_of(level_));
-    }
-  });
-}
-
-void Run::warn_of_fp8() const {
-  if (!config_.fp8) return;
-  if (session_.device().kind() != DeviceKind::cuda) {
-    log::info("FP8 on a CPU gives the numbers that a GPU would, more slowly than bf16: true alone");
-    return;
-  }
-  plan::Work work = work_of(engine_->options(), {}, config_.cutoff_len, batch_.accumulation);
-  work.tokens = feed_->shape().tokens;  // evaluations may have more
-  const std::string warning = plan::fp8_warning(work);
-  if (!warning.empty()) log::warn(warning);
-}
-
-void Run::prepare_engine() {
-  const EngineOptions options = engine_for({batch_.micro, level_}, sample_shape());
-  comm_.together([&] { engine_ = std::make_unique<Engine>(session_.device(), comm_, options); });
-  if (checkpoint_) {
-    restore(*engine_, *checkpoint_);
-    step_ = checkpoint_->step();
-    saved_step_ = step_;
-    last_checkpoint_ = checkpoint_->path();
-    if (session_.prints()) {
-      report_differences(*checkpoint_, config_);
-      const std::string fingerprint =
-          json_string(checkpoint_->state(), "data_fingerprint", corpus_.fingerprint, checkpoint_->path());
-      if (fingerprint != feed_->fingerprint()) {
-        log::warn(
-            "the training data are not those of the checkpoint: the run goes on at the same step of other "
-            "data");
-      }
-    }
-  } else if (fresh_) {
-    if (!config_.train_from_scratch && session_.prints()) {
-      log::warn("no weights in " + config_.model_name_or_path + ": the model starts from random ones");
-    }
-    engine_->initialise(static_cast<std::uint64_t>(config_.seed));
-  } else {
-    engine_->load_weights(config_.model_name_or_path);
-  }
-}
-
-void Run::start_reporter() {
-  report::RunFacts facts;
-  facts.output_dir = config_.output_dir;
-  facts.run_name = config_.run_name.value_or(std::filesystem::path(config_.output_dir).filename().string());
-  facts.logging_dir = config_.logging_dir.value_or("");
-  facts.tensorboard = config_.tensorboard();
-  facts.plot = config_.plot_loss;
-  facts.examples = feed_->examples();
-  facts.epochs = feed_->epochs(total_steps_);
-  facts.total_steps = total_steps_;
-  facts.first_step = step_;
-  facts.micro_batch = batch_.micro;
-  facts.accumulation = batch_.accumulation;
-  facts.world = batch_.world;
-  facts.all_parameters = engine_->store().layout().parameter_count();
-  facts.trainable_parameters = facts.all_parameters;
-  facts.logging_steps = config::interval_steps(config_.logging_steps, total_steps_);
-  facts.logging_first_step = config_.logging_first_step;
-  facts.save_steps = config::interval_steps(config_.save_steps, total_steps_);
-  facts.eval_steps = config::interval_steps(config_.eval_steps.value_or(config_.logging_steps), total_steps_);
-  facts.flops_per_token = model::flops_per_token(architecture_, feed_->mean_length());
-  facts.gpu_hour_price = config_.gpu_hour_price.value_or(0);
-  facts.base_model = config_.model_name_or_path;
-  facts.datasets = corpus_.names;
-  const auto row = [&facts](const char* name, const std::string& value) {
-    facts.hyperparameters.emplace_back(name, value);
-  };
-  row("learning_rate", std::to_string(config_.learning_rate));
-  row("lr_scheduler_type", config_.lr_scheduler_type);
-  row("total_train_batch_size", std::to_string(batch_.global));
-  row("seed", std::to_string(config_.seed));
-  reporter_ = std::make_unique<report::Reporter>(std::move(facts));
-  log::open_file(config_.output_dir + "/training.log");
-  write_file_atomically(config_.output_dir + "/config.resolved.yaml", resolved_.to_yaml());
-}
-
-void Run::prepare() {
-  if (session_.prints()) {
-    for (const std::string& note : resolved_.notes) log::info(note);
-    log::info("device: " + session_.device().description() + ", " + std::to_string(comm_.size()) + " rank" +
-              (comm_.size() > 1 ? "s on " + std::to_string(session_.place().nodes) + " node" +
-                                      (session_.place().nodes > 1 ? "s" : "")
-                                : ""));
-  }
-  comm_.watch(
-      {.timeout_seconds = static_cast<double>(config_.ddp_timeout), .trace_folder = config_.output_dir});
-  prepare_model();
-  const auto start = find_start(comm_, config_);
-  if (start) comm_.together([&] { checkpoint_.emplace(*start); });
-  prepare_data();
-  comm_.together([&] { prepare_schedule(); });
-  prepare_engine();
-  comm_.together([&] {
-    if (!session_.prints()) return;
-    if (!start && config_.overwrite_output_dir) {
-      for (const auto& [step, path] : checkpoint::list_checkpoints(config_.output_dir)) {
-        std::filesystem::remove_all(path);
-      }
-    }
-    start_reporter();
-    if (start) {
-      log::info("Training is resumed from " + *start +
-                "; change `output_dir` or use `overwrite_output_dir` to avoid");
-    }
-    if (start && step_ >= total_steps_) {
-      log::info("nothing is left to train: " + *start + " is of step " + with_commas(step_) + " of " +
-                with_commas(total_steps_) + "; raise max_steps or num_train_epochs to go on");
-    }
-    log::info(show_example(feed_->shown(), *encoder_, false));
-    log::info(engine_->audit().table());
-    warn_of_fp8();
-    std::string memory = "memory of a rank: " + human_bytes(static_cast<double>(engine_->arena().bytes()));
-    for (const MemoryRow& r : engine_->memory()) {
-      memory += "\n  " + r.name + std::string(r.name.size() < 14 ? 14 - r.name.size() : 1, ' ') +
-                human_bytes(static_cast<double>(r.bytes));
-    }
-    log::info(memory);
-    reporter_->start();
-  });
-}
+}  // namespace
 
 void Run::guard(const zero::StepResult& result) {
   skipped_ = result.skipped && result.label_tokens > 0 ? skipped_ + 1 : 0;
@@ -504,8 +233,6 @@ int Run::run() {
   finish(stopped && step_ < total_steps_);
   return stopped && step_ < total_steps_ ? static_cast<int>(ExitCode::preempted) : 0;
 }
-
-}  // namespace
 
 int train(Session& session, const config::Resolved& config) {
   return Run(session, config).run();

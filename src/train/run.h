@@ -1,0 +1,79 @@
+// A run of the trainer: what its preparation makes and its steps use.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "feed.h"
+#include "octet/checkpoint/checkpoint.h"
+#include "octet/config/derive.h"
+#include "octet/data/template_encoder.h"
+#include "octet/optim/schedule.h"
+#include "octet/plan/advice.h"
+#include "octet/report/reporter.h"
+#include "octet/train/corpus.h"
+#include "octet/train/engine.h"
+#include "octet/train/session.h"
+
+namespace octet::train {
+
+/// One run, from the first look at its configuration to its last line. prepare.cc fills the members, in the
+/// order of prepare(); trainer.cc takes the steps.
+class Run {
+ public:
+  Run(Session& session, const config::Resolved& resolved)
+      : session_(session), resolved_(resolved), config_(resolved.config), comm_(session.communicator()) {}
+
+  int run();
+
+ private:
+  void prepare();
+  void prepare_model();
+  void prepare_data();
+  /// Micro-batch and level, where the configuration leaves them to the device's memory.
+  void choose_sizes(const Feed::Shape& sample);
+  /// Of a micro-batch's samples, each.
+  Feed::Shape sample_shape() const;
+  EngineOptions engine_for(const plan::Choice& choice, const Feed::Shape& sample) const;
+  /// Where FP8 costs more than it saves on this device.
+  void warn_of_fp8() const;
+  void prepare_schedule();
+  void prepare_engine();
+  void start_reporter();
+  zero::StepResult train_step();
+  /// Seconds of a step, and what of them went by with waiting.
+  struct Waits {
+    double seconds = 0, data_seconds = 0, comm_seconds = 0, exposed_seconds = 0;
+  };
+  void report_step(const zero::StepResult& result, const Waits& waits);
+  void guard(const zero::StepResult& result);
+  void evaluate();
+  void save();
+  void finish(bool stopped);
+  bool turn(double interval, const std::string& strategy) const;
+
+  Session& session_;
+  const config::Resolved& resolved_;
+  const config::Config& config_;
+  comm::Communicator& comm_;
+
+  model::Architecture architecture_;
+  std::unique_ptr<data::TemplateEncoder> encoder_;
+  config::Batch batch_;
+  plan::Level level_;
+  Corpus corpus_;
+  std::unique_ptr<Feed> feed_;
+  std::int64_t total_steps_ = 0;
+  std::unique_ptr<optim::Schedule> schedule_;
+  std::optional<checkpoint::Checkpoint> checkpoint_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<report::Reporter> reporter_;  ///< on the printing rank
+  std::int64_t step_ = 0;                       ///< steps done
+  std::int64_t saved_step_ = -1;
+  std::string last_checkpoint_;
+  int skipped_ = 0;
+  bool fresh_ = false;  ///< begins with random weights
+};
+
+}  // namespace octet::train
