@@ -34,21 +34,11 @@ struct Blocks {
   Operand operand;
 };
 
-Tensor uneven(DType dtype, std::int64_t rows, std::int64_t cols, std::uint64_t seed) {
-  Tensor x = Tensor::random(dtype, rows, cols, seed);
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t c = 0; c < cols; ++c) {
-      x.set(r, c, std::ldexp(x.at(r, c), static_cast<int>((r / 3 * 7 + c / 50 * 11) % 40) - 20));
-    }
-  }
-  return x;
-}
-
 TEST(BlockQuantize, CopiesHaveTheBitsOfTheCpu) {
   constexpr std::int64_t shapes[][2] = {{1, 8}, {1, 300}, {127, 129}, {128, 128}, {144, 256}, {260, 384}};
   for (const auto& shape : shapes) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      Tensor x = uneven(dtype, shape[0], shape[1], 3);
+      Tensor x = Tensor::uneven(dtype, shape[0], shape[1], 3);
       x.set(shape[0] / 2, shape[1] / 2, std::numeric_limits<double>::infinity());
       for (const Scaling scaling : {Scaling::rows, Scaling::squares}) {
         both([&](Side& s) { Blocks(s, x, scaling); }, {});

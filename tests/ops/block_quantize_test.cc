@@ -12,17 +12,6 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
-/// Values whose size differs from place to place by up to 2^40, as outliers do.
-Tensor uneven(DType dtype, std::int64_t rows, std::int64_t cols, std::uint64_t seed) {
-  Tensor x = Tensor::random(dtype, rows, cols, seed);
-  for (std::int64_t r = 0; r < rows; ++r) {
-    for (std::int64_t c = 0; c < cols; ++c) {
-      x.set(r, c, std::ldexp(x.at(r, c), static_cast<int>((r / 3 * 7 + c / 50 * 11) % 40) - 20));
-    }
-  }
-  return x;
-}
-
 /// The copies of a matrix and what they stand for.
 struct Blocks {
   Blocks(Stream& stream, const Tensor& x, Scaling s)
@@ -100,7 +89,7 @@ TEST(BlockQuantize, ScalesAreTheSmallestPowersAndCodesAreRoundedOnce) {
   CpuStream stream;
   for (const auto& shape : kShapes) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      const Tensor x = uneven(dtype, shape[0], shape[1], 3);
+      const Tensor x = Tensor::uneven(dtype, shape[0], shape[1], 3);
       for (const Scaling scaling : {Scaling::rows, Scaling::squares}) {
         const Blocks b(stream, x, scaling);
         const bool squares = scaling == Scaling::squares;
@@ -181,9 +170,9 @@ TEST(BlockQuantize, ProductsReadTheCopiesWithTheirScales) {
   CpuStream stream;
   for (const auto& [tokens, in, out] :
        {std::array<std::int64_t, 3>{1, 128, 256}, {130, 300, 129}, {64, 256, 200}}) {
-    const Blocks x(stream, uneven(DType::bf16, tokens, in, 1), Scaling::rows);
-    const Blocks w(stream, uneven(DType::bf16, out, in, 2), Scaling::squares);
-    const Blocks dy(stream, uneven(DType::bf16, tokens, out, 3), Scaling::rows);
+    const Blocks x(stream, Tensor::uneven(DType::bf16, tokens, in, 1), Scaling::rows);
+    const Blocks w(stream, Tensor::uneven(DType::bf16, out, in, 2), Scaling::squares);
+    const Blocks dy(stream, Tensor::uneven(DType::bf16, tokens, out, 3), Scaling::rows);
     for (const DType dtype : {DType::f32, DType::bf16}) {
       for (const bool accumulate : {false, true}) {
         expect_product(Product::forward, x, w, dtype, accumulate);

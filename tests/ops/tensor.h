@@ -36,6 +36,16 @@ class Tensor {
     }
     return t;
   }
+  /// Values whose size differs from place to place by up to 2^40, as outliers do.
+  static Tensor uneven(DType dtype, std::int64_t rows, std::int64_t cols, std::uint64_t seed) {
+    Tensor t = random(dtype, rows, cols, seed);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < cols; ++c) {
+        t.set(r, c, std::ldexp(t.at(r, c), static_cast<int>((r / 3 * 7 + c / 50 * 11) % 40) - 20));
+      }
+    }
+    return t;
+  }
   static Tensor zeros(DType dtype, std::int64_t rows, std::int64_t cols) {
     Tensor t(dtype, rows, cols);
     for (std::int64_t r = 0; r < rows; ++r) {

@@ -1,0 +1,209 @@
+// Claims (see claims.h) of sums over ranks.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "comm/ranks.h"
+#include "octet/base/dtype.h"
+#include "octet/base/error.h"
+#include "octet/device/cpu.h"
+
+namespace octet::comm {
+
+/// Where a reduction's result goes.
+enum class Target { apart, own_slice, added };
+
+inline void expect_reduce_scatter(Communicator& communicator, std::int64_t count, Target target,
+                                  std::uint64_t seed) {
+  const int rank = communicator.rank();
+  const int size = communicator.size();
+  auto from = input_of(rank, size * count, seed);
+  const auto before = from;
+  std::vector<float> apart = input_of(rank, count, seed + 1);
+  auto expected = sum_in_rank_order(size, rank, count, seed);
+  if (target == Target::added) {
+    for (std::size_t i = 0; i < expected.size(); ++i) expected[i] = apart[i] + expected[i];
+  }
+  float* to = target == Target::own_slice ? from.data() + rank * count : apart.data();
+  communicator.reduce_scatter(
+      communicator.reduce_stream(),
+      {.name = "test", .from = from.data(), .to = to, .count = count, .accumulate = target == Target::added});
+  communicator.reduce_stream().synchronize();
+  EXPECT_TRUE(same_bits(std::vector<float>(to, to + count), expected))
+      << "rank " << rank << " of " << size << ", " << count << " elements, target "
+      << static_cast<int>(target);
+  if (target == Target::own_slice) std::copy_n(before.data() + rank * count, count, to);
+  EXPECT_TRUE(same_bits(from, before)) << "the other slices stay as they are";
+}
+
+inline void expect_sums_in_rank_order(Communicator& communicator) {
+  std::uint64_t seed = 1;
+  for (const std::int64_t count : slice_sizes(communicator.size())) {
+    for (const Target target : {Target::apart, Target::own_slice, Target::added}) {
+      expect_reduce_scatter(communicator, count, target, ++seed);
+    }
+  }
+}
+
+/// Rank r has 1 + r % 3 addends; all are summed from the right: a1 + (a2 + (… + an)).
+inline void expect_sums_in_a_given_order(Communicator& communicator) {
+  const int rank = communicator.rank(), size = communicator.size();
+  SumOrder order;
+  for (int r = 0; r < size; ++r) {
+    order.parts.push_back(1 + r % 3);
+    order.merges.resize(order.merges.size() + static_cast<std::size_t>(order.parts.back()), 0);
+  }
+  const auto addends = static_cast<int>(order.merges.size());
+  order.merges.back() = addends - 1;
+  std::uint64_t seed = 40;
+  for (const std::int64_t count : slice_sizes(size)) {
+    ++seed;
+    int first = 0;
+    for (int r = 0; r < rank; ++r) first += order.parts[static_cast<std::size_t>(r)];
+    std::vector<std::vector<float>> own;
+    for (int part = 0; part < order.parts[static_cast<std::size_t>(rank)]; ++part) {
+      own.push_back(input_of(first + part, size * count, seed));
+    }
+    std::vector<float> expected(static_cast<std::size_t>(count));
+    for (std::int64_t i = 0; i < count; ++i) {
+      float sum = element_of(addends - 1, rank * count + i, seed);
+      for (int a = addends - 2; a >= 0; --a) sum = element_of(a, rank * count + i, seed) + sum;
+      expected[static_cast<std::size_t>(i)] = sum;
+    }
+    std::vector<float> apart(static_cast<std::size_t>(count));
+    for (const bool in_place : {false, true}) {
+      ReduceScatterArgs args{.name = "test", .from = own.back().data(), .to = apart.data(), .count = count};
+      if (in_place) args.to = own.back().data() + rank * count;
+      args.order = &order;
+      for (std::size_t i = 0; i + 1 < own.size(); ++i) args.earlier.push_back(own[i].data());
+      communicator.reduce_scatter(communicator.reduce_stream(), args);
+      communicator.reduce_stream().synchronize();
+      const auto* to = static_cast<const float*>(args.to);
+      EXPECT_TRUE(same_bits(std::vector<float>(to, to + count), expected))
+          << "rank " << rank << " of " << size << ", " << count << " elements";
+    }
+  }
+  // What does not fit is a mistake of the caller, found before anything travels.
+  float x = 0;
+  SumOrder short_order{.parts = order.parts, .merges = order.merges};
+  short_order.merges.back() -= 1;
+  if (addends > 1) {
+    EXPECT_THROW(communicator.reduce_scatter(communicator.reduce_stream(),
+                                             {.from = &x, .to = &x, .order = &short_order}),
+                 std::logic_error);
+  }
+}
+
+/// Values that lie as bf16 are summed like the same values in fp32, whatever the wire; sums are rounded to
+/// bf16 once, where they are kept in it.
+inline void expect_reductions_of_bf16_to_agree(Communicator& communicator) {
+  const int rank = communicator.rank(), size = communicator.size();
+  Stream& stream = communicator.reduce_stream();
+  for (const std::int64_t count : {std::int64_t{1}, std::int64_t{1000}, std::int64_t{40000}}) {
+    std::vector<std::uint16_t> narrow;
+    std::vector<float> wide;
+    for (const float x : input_of(rank, size * count, 77)) {
+      narrow.push_back(to_bf16(x));
+      wide.push_back(from_bf16(narrow.back()));
+    }
+    for (const Wire wire : {Wire::f32, Wire::bf16, Wire::fp8, Wire::int8}) {
+      for (const bool by_node : {false, true}) {
+        for (const bool accumulate : {false, true}) {
+          const auto old = input_of(rank, count, 78);
+          std::vector<float> expected, found;
+          std::vector<std::uint16_t> rounded;
+          for (const float x : old) {
+            rounded.push_back(to_bf16(x));
+            expected.push_back(from_bf16(rounded.back()));
+          }
+          found = expected;
+          ReduceScatterArgs args{.from = wide.data(), .to = expected.data(), .count = count};
+          args.accumulate = accumulate, args.wire = wire, args.by_node = by_node;
+          communicator.reduce_scatter(stream, args);
+          args.from = narrow.data(), args.from_dtype = DType::bf16, args.to = found.data();
+          communicator.reduce_scatter(stream, args);
+          args.to = rounded.data(), args.to_dtype = DType::bf16;
+          communicator.reduce_scatter(stream, args);
+          stream.synchronize();
+          EXPECT_TRUE(same_bits(found, expected)) << size << " ranks, wire " << static_cast<int>(wire);
+          for (std::size_t i = 0; i < rounded.size(); ++i) {
+            EXPECT_EQ(rounded[i], to_bf16(expected[i])) << i;
+            if (rounded[i] != to_bf16(expected[i])) break;
+          }
+        }
+      }
+    }
+    // In place.
+    std::vector<float> expected(static_cast<std::size_t>(count));
+    communicator.reduce_scatter(stream, {.from = wide.data(), .to = expected.data(), .count = count});
+    std::uint16_t* own = narrow.data() + rank * count;
+    communicator.reduce_scatter(stream, {.from = narrow.data(),
+                                         .from_dtype = DType::bf16,
+                                         .to = own,
+                                         .to_dtype = DType::bf16,
+                                         .count = count});
+    stream.synchronize();
+    for (std::int64_t i = 0; i < count; ++i) {
+      EXPECT_EQ(own[i], to_bf16(expected[static_cast<std::size_t>(i)])) << i;
+      if (own[i] != to_bf16(expected[static_cast<std::size_t>(i)])) break;
+    }
+  }
+}
+
+inline void expect_all_reduce(Communicator& communicator) {
+  const int rank = communicator.rank();
+  const int size = communicator.size();
+  Stream& stream = communicator.reduce_stream();
+  const std::int64_t count = 300007 / size;
+  constexpr float nan = std::numeric_limits<float>::quiet_NaN();
+  constexpr float infinity = std::numeric_limits<float>::infinity();
+
+  auto maxima = input_of(rank, count, 7);
+  std::vector<float> expected_maxima = input_of(0, count, 7);
+  for (int r = 1; r < size; ++r) {
+    const auto other = input_of(r, count, 7);
+    for (std::size_t i = 0; i < other.size(); ++i)
+      expected_maxima[i] = std::max(expected_maxima[i], other[i]);
+  }
+  if (rank == size / 2) maxima[5] = nan;
+  if (rank == size - 1) maxima[6] = infinity;
+  maxima[7] = -infinity;
+  expected_maxima[5] = nan;
+  expected_maxima[6] = infinity;
+  expected_maxima[7] = -infinity;
+
+  std::vector<std::int64_t> integers(static_cast<std::size_t>(count));
+  std::vector<double> doubles(integers.size());
+  std::vector<std::int64_t> expected_integers(integers.size());
+  std::vector<double> expected_doubles(integers.size());
+  for (int r = 0; r < size; ++r) {
+    const auto values = input_of(r, count, 8);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const double value = static_cast<double>(values[i]) / 3.0;
+      const std::int64_t integer = static_cast<std::int64_t>(values[i] * 1e6f) + (std::int64_t{1} << 40);
+      expected_integers[i] += integer;
+      expected_doubles[i] = r == 0 ? value : expected_doubles[i] + value;
+      if (r == rank) integers[i] = integer;
+      if (r == rank) doubles[i] = value;
+    }
+  }
+  communicator.all_reduce_max(stream, "maxima", maxima.data(), count);
+  communicator.all_reduce_sum(stream, "integers", integers.data(), count);
+  communicator.all_reduce_sum(stream, "doubles", doubles.data(), count);
+  communicator.all_reduce_max(communicator.gather_stream(), "nothing", nullptr, 0);
+  stream.synchronize();
+  if (size > 1) {
+    EXPECT_TRUE(same_bits(maxima, expected_maxima));
+  }
+  EXPECT_TRUE(same_bits(integers, expected_integers));
+  EXPECT_TRUE(same_bits(doubles, expected_doubles));
+}
+
+}  // namespace octet::comm
