@@ -131,7 +131,7 @@ TEST(Rules, AWarmUpLongerThanTheRunIsSaid) {
 
 TEST(Rules, WhatARecipeDoesNotReadIsSaid) {
   EXPECT_TRUE(notes(read("bf16: true\nfp8: true\nfp8_recipe: block\nfp8_transposed_weights: at_use"),
-                    "'fp8_transposed_weights' (at_use) is not read"));
+                    "is not read with fp8_recipe: block"));
 }
 
 TEST(Derive, TheAccumulationFollowsFromTheGlobalBatch) {
