@@ -12,6 +12,7 @@ folder=$(cd "$1" && pwd)
 shift
 [[ $# -gt 0 ]] || set -- thread address program
 jobs=${JOBS:-$(nproc)}
+export OCTET_OVERLAP=always # also where no core is spare
 export OMP_NUM_THREADS=1 # the OpenMP runtime is not instrumented: its barriers would look like races
 
 # build KIND SANITIZERS TARGET...

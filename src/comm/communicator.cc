@@ -1,12 +1,15 @@
 #include "octet/comm/communicator.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <exception>
 #include <numeric>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "octet/base/error.h"
+#include "octet/device/cpu.h"
 
 namespace octet::comm {
 namespace {
@@ -62,6 +65,13 @@ void Communicator::together(const std::function<void()>& work) {
     mine->where += "rank " + std::to_string(rank()) + " on " + place().host;
   }
   throw Error(std::move(*mine));
+}
+
+bool overlap_hides(const Device& device, const Place& place) {
+  const char* told = std::getenv("OCTET_OVERLAP");
+  if (told != nullptr && std::string_view(told) == "always") return true;
+  if (device.kind() != DeviceKind::cpu || place.nodes > 1) return true;
+  return cpu::op_threads() > 1 || cpu::allowed_cores() > place.local_size;
 }
 
 }  // namespace octet::comm

@@ -70,7 +70,9 @@ void add_sharding(Table& t) {
          "What the ranks share out: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters.")
       .one_of({"0", "1", "2", "3"});
   t.used("overlap_comm", &Config::overlap_comm,
-         "Communicate while computing; the results do not depend on it.");
+         "Communicate while computing; the results do not depend on it. Ranks that share a node and have one "
+         "core each send their messages while they wait, as with false: their cores have nothing to hide "
+         "them behind.");
   t.used("reduce_dtype", &Config::reduce_dtype,
          "What gradients of matrices travel as (fp8, int8: blocks of 128 with a scale); they are summed in "
          "fp32 "

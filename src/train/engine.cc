@@ -146,9 +146,10 @@ EngineOptions engine_options(const config::Config& config, const model::Architec
 
 namespace {
 
-EngineOptions completed(EngineOptions options, const Device& device) {
+EngineOptions completed(EngineOptions options, const Device& device, const comm::Place& place) {
   // What is left open follows the device, for sums as for products.
   if (!options.reproducible && !ops::reproducible_by_default(device)) options.store.deterministic = false;
+  options.store.overlap = options.store.overlap && comm::overlap_hides(device, place);
   options.store.micro_batches = std::max(1, options.max_micro_batches);
   options.transformer.fixed_order = options.store.strict;
   if (options.token_unit == 0) {
@@ -170,7 +171,7 @@ EngineOptions completed(EngineOptions options, const Device& device) {
 Engine::Engine(Device& device, comm::Communicator& communicator, const EngineOptions& options)
     : device_(device),
       communicator_(communicator),
-      options_(completed(options, device)),
+      options_(completed(options, device, communicator.place())),
       arena_(device),
       audit_(options.store.recipe),
       compute_(device.make_stream({.name = "compute"})) {

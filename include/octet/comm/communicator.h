@@ -163,6 +163,12 @@ class Communicator {
 /// or none for one rank. For plans made before there is a communicator.
 std::size_t staging_bytes(int size);
 
+/// False where collectives beside compute hide nothing: the ranks share a node, so that messages are work for
+/// its cores, and every core is the only one that a rank computes on. What a message takes is then lost to
+/// compute whenever it travels, and thread switches come on top. True for devices that are not CPUs, and
+/// always where the environment says OCTET_OVERLAP=always (tests: the bits must not depend on it).
+bool overlap_hides(const Device& device, const Place& place);
+
 /// True when an MPI launcher started this process (Open MPI, MPICH/PMI, Slurm with PMIx).
 bool launched_by_mpi();
 

@@ -23,6 +23,9 @@ int op_threads();
 /// Sets the number of threads of ops enqueued from, and run on, the calling thread.
 void set_op_threads(int threads);
 
+/// Cores of the calling thread's affinity, no more than the control group's CPU quota. At least 1.
+int allowed_cores();
+
 /// Cores that this process may use, after resetting an affinity that a launcher set without being asked
 /// (Open MPI binds ranks to single cores when there are at most two), divided among `local_ranks` ranks of
 /// this node; this one is number `local_rank`. At least 1.

@@ -7,8 +7,6 @@
 
 namespace octet::cpu {
 
-/// Cores of the calling thread's affinity, no more than the control group's CPU quota. At least 1.
-int allowed_cores();
 /// "Intel(R) Xeon(R) Processor", or the architecture where the kernel names no model.
 std::string processor_name();
 /// Memory of the machine or of the control group, whichever is less.
