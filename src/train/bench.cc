@@ -162,21 +162,28 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
   if (options.profile) profile.emplace(engine->compute());
   std::vector<double> seconds;
   zero::StepResult last;
-  for (std::int64_t step = 0; step < options.warmup + options.steps; ++step) {
+  const auto batches_of = [&](std::int64_t step) {
     std::vector<data::HostBatch> batches;
     for (std::int64_t i = 0; i < batch.accumulation; ++i) {
       const std::int64_t number = (step * batch.accumulation + i) * communicator.size() + communicator.rank();
       batches.push_back(random_batch(shape, static_cast<std::uint64_t>(config.seed + number)));
     }
-    communicator.barrier();
+    return batches;
+  };
+  std::vector<std::vector<data::HostBatch>> all;
+  for (std::int64_t step = 0; step < options.warmup + options.steps; ++step) all.push_back(batches_of(step));
+  communicator.barrier();
+  // A step lasts from the end of the one before it: its update may still be going on then.
+  auto begin = Clock::now();
+  for (std::int64_t step = 0; step < options.warmup + options.steps; ++step) {
     const bool timed = step >= options.warmup;
     if (step == options.warmup) communicator.take_traffic();
     const double busy = communicator.seconds_busy(), waited = seconds_waited(engine->compute());
-    const auto begin = Clock::now();
     engine->begin(static_cast<int>(batch.accumulation));
-    for (const data::HostBatch& micro : batches) engine->micro_batch(micro);
+    for (const data::HostBatch& micro : all[static_cast<std::size_t>(step)]) engine->micro_batch(micro);
     last = engine->finish(config.learning_rate);
-    const double passed = seconds_since(begin);
+    const auto end = Clock::now();
+    const double passed = std::chrono::duration<double>(end - std::exchange(begin, end)).count();
     if (timed) {
       seconds.push_back(passed);
       result.comm_seconds += (communicator.seconds_busy() - busy) / static_cast<double>(options.steps);
