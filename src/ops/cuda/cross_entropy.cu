@@ -3,7 +3,26 @@
 namespace octet::ops::cuda {
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kThreads = 1024;
+constexpr int kPacks = 4;  // of a thread under way at once
+constexpr std::int64_t kStep = static_cast<std::int64_t>(kThreads) * kPack;
+constexpr float kLog2E = 1.44269504f;
+
+__device__ inline float exp2_of(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+/// What exponents are counted from, in powers of two: whatever its rounding, it is the same for the sum and
+/// for each of its terms.
+__device__ inline float base_of(float most) {
+  return most == -INFINITY ? 0.0f : most * kLog2E;
+}
+/// e^logit, relative to a base.
+__device__ inline float relative_exp(float logit, float base) {
+  return exp2_of(__fmaf_rn(logit, kLog2E, -base));
+}
 
 /// Maximum so far, and the sum of exponentials relative to it.
 struct Partial {
@@ -14,9 +33,8 @@ struct Merge {
   __device__ Partial operator()(Partial a, Partial b) const {
     // Ordered, so that both lanes of an exchange compute the same bits.
     const float most = fmaxf(a.most, b.most);
-    const float x = a.sum == 0.0f ? 0.0f : a.sum * __expf(a.most - most);
-    const float y = b.sum == 0.0f ? 0.0f : b.sum * __expf(b.most - most);
-    return {most, x + y};
+    const float base = base_of(most);
+    return {most, a.sum * exp2_of(base_of(a.most) - base) + b.sum * exp2_of(base_of(b.most) - base)};
   }
 };
 __device__ inline Partial merge_block(Partial x, Partial* shared) {
@@ -30,83 +48,151 @@ __device__ inline Partial merge_block(Partial x, Partial* shared) {
   __syncthreads();
   if (lane == 0) shared[warp] = x;
   __syncthreads();
-  Partial all = shared[0];
-  for (int w = 1; w < kThreads / kWarp; ++w) all = Merge{}(all, shared[w]);
-  return all;
+  // Every warp merges the warps' sums for itself, in the same tree.
+  x = shared[lane];
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) {
+    const Partial other{__shfl_xor_sync(0xFFFFFFFFu, x.most, offset),
+                        __shfl_xor_sync(0xFFFFFFFFu, x.sum, offset)};
+    x = Merge{}(x, other);
+  }
+  return x;
 }
+static_assert(kThreads == kWarp * kWarp);
 
 /// The logit that counts.
+template <bool soft>
 __device__ inline float capped(float x, float cap) {
-  return cap > 0 ? cap * tanhf(__fdiv_rn(x, cap)) : x;
+  return soft ? cap * tanhf(__fdiv_rn(x, cap)) : x;
 }
 
-// A block takes a row at a time: one pass for maximum and sum, one for the gradient, which finds the row in
-// the second-level cache.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropyArgs a, bool vector) {
-  __shared__ Partial shared[kWarp];
-  const std::int64_t vocabulary = a.logits.cols;
-  const float cap = a.soft_cap;
-  constexpr std::int64_t step = static_cast<std::int64_t>(kThreads) * kPack;
-  for (std::int64_t row = blockIdx.x; row < a.logits.rows; row += gridDim.x) {
-    const std::int64_t target = a.targets[row];
-    T* logits = row_of<T>(a.logits, row);
-    if (target < 0) {
-      if (a.row_loss && threadIdx.x == 0) a.row_loss[row] = 0.0f;
-      if (!a.gradient) continue;
-      const float zeros[kPack] = {};
-      for (std::int64_t c = threadIdx.x * kPack; c < vocabulary; c += step) {
-        const PackAt at = pack_at(c, vocabulary, vector);
-        store_pack(logits + c, zeros, at.n, at.whole);
+/// Packs of a row, from memory to where they are used; the end of a row, and rows that are not on boundaries
+/// (vector false), element by element. What is behind the end is -infinity, whose exponential is nothing.
+template <typename T, bool vector>
+struct Packs {
+  RawPack<T> raw[vector ? kPacks : 1];
+  const T* row;
+  std::int64_t first, cols;
+  __device__ void load(const T* from, std::int64_t col, std::int64_t end) {
+    row = from, first = col, cols = end;
+    if constexpr (vector) {
+#pragma unroll
+      for (int u = 0; u < kPacks; ++u) {
+        if (col + u * kStep + kPack <= end) raw[u].load(from + col + u * kStep);
       }
-      continue;
     }
-    // A target that is no word has no logit: the loss shows it. Callers check targets before.
-    const float at_target =
-        target < vocabulary ? capped(to_float(logits[target]), cap) : __int_as_float(0x7FC00000);
-    Partial mine{-INFINITY, 0.0f};
-    for (std::int64_t c = threadIdx.x * kPack; c < vocabulary; c += step) {
-      const PackAt at = pack_at(c, vocabulary, vector);
+  }
+  __device__ int count(int u) const {
+    const std::int64_t left = cols - (first + u * kStep);
+    return left < 0 ? 0 : left < kPack ? static_cast<int>(left) : kPack;
+  }
+  __device__ void get(int u, float (&x)[kPack]) const {
+    const int n = count(u);
+    if constexpr (vector) {
+      if (n == kPack) return raw[u].get(x);
+    }
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) {
+      x[i] = i < n ? to_float(row[first + u * kStep + i]) : -INFINITY;
+    }
+  }
+};
+
+template <typename T, bool vector, bool soft>
+__device__ inline Partial sum_of_row(const T* logits, std::int64_t cols, float cap) {
+  Partial mine{-INFINITY, 0.0f};
+  for (std::int64_t c = threadIdx.x * kPack; c < cols; c += kPacks * kStep) {
+    Packs<T, vector> packs;
+    packs.load(logits, c, cols);
+#pragma unroll
+    for (int u = 0; u < kPacks; ++u) {
       float x[kPack];
-      load_pack(static_cast<const T*>(logits) + c, x, at.n, at.whole);
+      packs.get(u, x);
       float most = mine.most;
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
-        x[i] = i < at.n ? capped(x[i], cap) : -INFINITY;
+        if (soft && i < packs.count(u)) x[i] = capped<soft>(x[i], cap);
         most = fmaxf(most, x[i]);
       }
-      float sum = mine.sum == 0.0f ? 0.0f : mine.sum * __expf(mine.most - most);
+      const float base = base_of(most);
+      float sum = mine.sum * exp2_of(base_of(mine.most) - base);
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) {
-        if (i < at.n) sum += __expf(x[i] - most);
-      }
+      for (int i = 0; i < kPack; ++i) sum += relative_exp(x[i], base);
       mine = {most, sum};
     }
-    const Partial all = merge_block(mine, shared);
-    if (a.row_loss && threadIdx.x == 0) {
-      a.row_loss[row] = static_cast<float>(log(static_cast<double>(all.sum)) + static_cast<double>(all.most) -
-                                           static_cast<double>(at_target));
-    }
-    if (!a.gradient) continue;
-    const float inverse = __fdiv_rn(1.0f, all.sum);
-    for (std::int64_t c = threadIdx.x * kPack; c < vocabulary; c += step) {
-      const PackAt at = pack_at(c, vocabulary, vector);
+  }
+  return mine;
+}
+
+template <typename T, bool vector, bool soft>
+__device__ inline void differentiate_row(T* logits, std::int64_t cols, float cap, const Partial& all,
+                                         std::int64_t target) {
+  const float base = base_of(all.most), inverse = __fdiv_rn(1.0f, all.sum);
+  for (std::int64_t c = threadIdx.x * kPack; c < cols; c += kPacks * kStep) {
+    Packs<T, vector> packs;
+    packs.load(logits, c, cols);
+#pragma unroll
+    for (int u = 0; u < kPacks; ++u) {
+      const int n = packs.count(u);
+      if (n == 0) break;
+      const std::int64_t at = c + u * kStep;
       float x[kPack];
-      load_pack(static_cast<const T*>(logits) + c, x, at.n, at.whole);
+      packs.get(u, x);
+      const bool here = target >= at && target < at + kPack;
 #pragma unroll
       for (int i = 0; i < kPack; ++i) {
-        const float logit = capped(x[i], cap);
-        float p = __expf(logit - all.most) * inverse;
-        if (c + i == target) p -= 1.0f;
-        if (cap > 0) {
+        const float logit = capped<soft>(x[i], cap);
+        float p = relative_exp(logit, base) * inverse;
+        if (here && at + i == target) p -= 1.0f;
+        if (soft) {
           const float t = __fdiv_rn(logit, cap);
           p *= 1.0f - t * t;
         }
         x[i] = p;
       }
-      store_pack(logits + c, x, at.n, at.whole);
+      store_pack(logits + at, x, n, vector && n == kPack);
     }
-    // The next row's first barrier comes before anybody writes `shared` again.
+  }
+}
+
+template <typename T>
+__device__ inline void clear_row(T* logits, std::int64_t cols, bool vector) {
+  const float zeros[kPack] = {};
+  for (std::int64_t c = threadIdx.x * kPack; c < cols; c += kStep) {
+    const PackAt at = pack_at(c, cols, vector);
+    store_pack(logits + c, zeros, at.n, at.whole);
+  }
+}
+
+// A block takes a row at a time: one pass for maximum and sum, one for the gradient, which finds the row in
+// the second-level cache. vector: packs of rows are on their boundaries. soft: logits have a cap.
+template <typename T, bool vector, bool soft>
+__global__ void __launch_bounds__(kThreads) cross_entropy_kernel(CrossEntropyArgs a) {
+  __shared__ Partial shared[kWarp];
+  const std::int64_t vocabulary = a.logits.cols;
+  for (std::int64_t row = blockIdx.x; row < a.logits.rows; row += gridDim.x) {
+    const std::int64_t target = a.targets[row];
+    T* logits = row_of<T>(a.logits, row);
+    if (target < 0) {
+      if (a.row_loss && threadIdx.x == 0) a.row_loss[row] = 0.0f;
+      if (a.gradient) clear_row(logits, vocabulary, vector);
+      continue;
+    }
+    // A target that is no word has no logit: the loss shows it. Callers check targets before.
+    const float at_target =
+        target < vocabulary ? capped<soft>(to_float(logits[target]), a.soft_cap) : __int_as_float(0x7FC00000);
+    const Partial all = merge_block(
+        sum_of_row<T, vector, soft>(static_cast<const T*>(logits), vocabulary, a.soft_cap), shared);
+    if (a.row_loss && threadIdx.x == 0) {
+      constexpr double ln2 = 0.693147180559945309;
+      a.row_loss[row] =
+          static_cast<float>(log(static_cast<double>(all.sum)) +
+                             static_cast<double>(base_of(all.most)) * ln2 - static_cast<double>(at_target));
+    }
+    // The barriers of merge_block come before anybody writes the logits that others read here or there.
+    if (a.gradient) {
+      differentiate_row<T, vector, soft>(logits, vocabulary, a.soft_cap, all, target);
+    }
   }
 }
 
@@ -123,11 +209,17 @@ __global__ void __launch_bounds__(1024) add_sum_kernel(AddSumArgs a) {
 
 void cross_entropy(Stream& stream, const CrossEntropyArgs& a) {
   if (a.logits.rows == 0) return;
-  // Few blocks, so that the rows under way stay in the second-level cache.
-  const unsigned grid = grid_of(stream, a.logits.rows, 1, 2);
+  // One block a multiprocessor, so that the rows under way stay in the second-level cache.
+  const unsigned grid = grid_of(stream, a.logits.rows, 1, 1);
+  const bool vector = packs(a.logits);
   with_type(a.logits.dtype, [&](auto type) {
-    cross_entropy_kernel<decltype(type)>
-        <<<grid, kThreads, 0, octet::cuda::native(stream)>>>(a, packs(a.logits));
+    using T = decltype(type);
+    const auto launch = [&](auto kernel) { kernel<<<grid, kThreads, 0, octet::cuda::native(stream)>>>(a); };
+    if (a.soft_cap > 0) {
+      vector ? launch(cross_entropy_kernel<T, true, true>) : launch(cross_entropy_kernel<T, false, true>);
+    } else {
+      vector ? launch(cross_entropy_kernel<T, true, false>) : launch(cross_entropy_kernel<T, false, false>);
+    }
   });
   octet::cuda::check_launch("cross_entropy");
 }
