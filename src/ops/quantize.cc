@@ -38,6 +38,7 @@ void delayed_scale(Stream& stream, const DelayedScaleArgs& args) {
             (args.count == 0 || (args.amax && args.history && args.formats && args.scale && args.scale_inv)),
         "delayed_scale: amax, history, formats, scale and scale_inv are needed");
   check(args.count == 0 || args.length > 0, "delayed_scale: the history must hold at least one amax");
+  check(args.stride >= args.count, "delayed_scale: rows of the history do not overlap");
   OCTET_DISPATCH(stream, delayed_scale, args);
 }
 

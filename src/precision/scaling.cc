@@ -44,36 +44,33 @@ ScaleSet::ScaleSet(Arena& arena, const std::string& name, const Recipe& recipe, 
   stream->synchronize();
 }
 
-void ScaleSet::update(Stream& stream) {
-  if (count() == 0) return;
+void ScaleSet::update(Stream& stream, std::int64_t first, std::int64_t count) {
+  check(first >= 0 && count >= 0 && first + count <= this->count(), "scales are updated that there are");
+  if (count == 0) return;
   if (recipe_.kind == RecipeKind::delayed) {
-    ops::delayed_scale(stream, {.amax = amax_,
-                                .history = history_,
-                                .formats = device_formats_,
-                                .scale = scale_,
-                                .scale_inv = scale_inv_,
-                                .count = count(),
+    ops::delayed_scale(stream, {.amax = amax_ + first,
+                                .history = history_ + first,
+                                .formats = device_formats_ + first,
+                                .scale = scale_ + first,
+                                .scale_inv = scale_inv_ + first,
+                                .count = count,
+                                .stride = this->count(),
                                 .length = recipe_.history_length,
                                 .margin = recipe_.margin,
                                 .most_recent = recipe_.most_recent});
     return;
   }
-  ops::current_scale(stream, {.amax = amax_,
-                              .formats = device_formats_,
-                              .scale = scale_,
-                              .scale_inv = scale_inv_,
-                              .count = count()});
-  stream.device().zero(stream, amax_, formats_.size() * sizeof(float));
+  ops::current_scale(stream, {.amax = amax_ + first,
+                              .formats = device_formats_ + first,
+                              .scale = scale_ + first,
+                              .scale_inv = scale_inv_ + first,
+                              .count = count});
+  stream.device().zero(stream, amax_ + first, static_cast<std::size_t>(count) * sizeof(float));
 }
 
 void ScaleSet::update_one(Stream& stream, std::int64_t i) {
   check(recipe_.kind == RecipeKind::current, "one tensor's scale is set alone by current scaling only");
-  ops::current_scale(stream, {.amax = amax_ + i,
-                              .formats = device_formats_ + i,
-                              .scale = scale_ + i,
-                              .scale_inv = scale_inv_ + i,
-                              .count = 1});
-  stream.device().zero(stream, amax_ + i, sizeof(float));
+  update(stream, i, 1);
 }
 
 std::vector<TensorSlice> ScaleSet::state() const {

@@ -100,7 +100,7 @@ void Gatherer::acquire(int group, model::Pass pass, Stream& compute) {
 }
 
 void Gatherer::make_whole(int group, model::Pass pass, Stream& compute) {
-  if (!policy_.shard_state) return;
+  if (!policy_.shard_state) return compute.wait(*at(group).changed);
   if (!at(group).whole) gather(group, compute);
   compute.wait(*at(group).gathered);
   if (!policy_.shard_parameters) return;
@@ -115,15 +115,13 @@ void Gatherer::release(int group, Stream& compute) {
 }
 
 void Gatherer::before_change(Stream& compute) {
-  if (!policy_.shard_state) return;
-  for (Group& group : groups_) compute.wait(*group.gathered);
+  for (Group& group : groups_) compute.wait(policy_.shard_state ? *group.gathered : *group.changed);
 }
 
-void Gatherer::changed(int group, Stream& compute) {
+void Gatherer::changed(int group, Stream& stream) {
   check(at(group).holds == 0, "parameters change while nobody holds them");
-  if (!policy_.shard_state) return;
   at(group).whole = false;
-  compute.record(*at(group).changed);
+  stream.record(*at(group).changed);
 }
 
 void Gatherer::all_changed(Stream& compute) {

@@ -25,8 +25,8 @@ class Gatherer {
 
   /// Work enqueued on `compute` after this call may write shards.
   void before_change(Stream& compute);
-  /// The shards of `group` were written by work enqueued on `compute`; nobody holds it.
-  void changed(int group, Stream& compute);
+  /// The shards of `group` were written by work enqueued on `stream`; nobody holds it.
+  void changed(int group, Stream& stream);
   /// All changes of a step are enqueued: starts the gathers that need not wait for a use.
   void all_changed(Stream& compute);
   /// A forward pass is about to begin.

@@ -236,6 +236,7 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
   std::uint32_t tensors = 0;  // in the order of the layout, whatever this rank holds
   for (const model::GroupSpec& group : layout.groups) {
     auto& segments = all.groups.emplace_back();
+    const auto first_scale = static_cast<std::int64_t>(all.scale_names.size());
     for (const model::SegmentSpec& spec : group.segments) {
       Segment s;
       s.spec = &spec;
@@ -262,6 +263,8 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
       tensors += static_cast<std::uint32_t>(spec.tensors.size());
       segments.push_back(std::move(s));
     }
+    all.group_scales.emplace_back(first_scale,
+                                  static_cast<std::int64_t>(all.scale_names.size()) - first_scale);
   }
   reserve_parameters(all, arena, policy, options);
   reserve_training(all, arena, policy, options,

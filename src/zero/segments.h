@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "octet/model/parameter_source.h"
@@ -99,6 +100,8 @@ struct Segments {
   int slots = 0;                     ///< numbers are below this
   std::vector<DType> scale_formats;  ///< of the FP8 weights, by number of the scale
   std::vector<std::string> scale_names;
+  /// Per group: the number of its first scale, and how many it has.
+  std::vector<std::pair<std::int64_t, std::int64_t>> group_scales;
   int rank = 0;
   int world = 1;
 

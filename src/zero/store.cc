@@ -279,6 +279,7 @@ std::vector<TensorSlice> ParameterStore::gradient_slices() const {
 
 void ParameterStore::synchronize(Stream& compute) {
   compute.synchronize();
+  parts_->updater.synchronize();
   parts_->communicator.gather_stream().synchronize();
   parts_->communicator.reduce_stream().synchronize();
 }

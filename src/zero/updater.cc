@@ -33,7 +33,9 @@ Updater::Updater(Segments& segments, Arena& arena, comm::Communicator& communica
                            : 1),
       totals_(arena.reserve_as<double>("step/totals", 1 + losses_)),
       ready_(device_.make_event()),
-      reduced_(device_.make_event()) {
+      reduced_(device_.make_event()),
+      beside_(device_.make_stream({.name = "update", .background = true})),
+      measured_(device_.make_event()) {
   if (!segments.scale_names.empty()) {
     scales_.emplace(arena, "fp8_weights", options.recipe, segments.scale_formats, segments.scale_names);
   }
@@ -87,28 +89,55 @@ void Updater::finish(const StepInput& input, std::int64_t step, Gatherer& gather
   });
   sum_over_ranks(compute);
   norm_.finish(compute, scalars_);
-  if (input.update) {
-    gatherer.before_change(compute);
-    segments_.each([&](Segment& s) {
-      if (s.sum) update(s, compute);
-    });
-    if (scales_) {
-      // adamw has left the amaxes of the updated masters, but not of parts of a tensor, and none when the
-      // step is skipped: then a delayed scale stays, a current one needs its amax again.
-      const bool delayed = options_.recipe.kind == precision::RecipeKind::delayed;
-      measure_weights(compute, delayed, delayed ? &scalars_->skip : nullptr);
-      if (policy_.shard_state) reduce_amaxes(scales_->amaxes(), scales_->count(), compute);
-      scales_->update(compute);
-      quantise_weights(compute);
-    }
-    for (int g = 0; g < static_cast<int>(segments_.groups.size()); ++g) gatherer.changed(g, compute);
-    gatherer.all_changed(compute);
-  }
   device_.copy_to_host(compute, &host_->scalars_out, scalars_, sizeof(ops::StepScalars));
   device_.copy_to_host(compute, totals_out_, totals_, totals_bytes());
+  if (!input.update) return;
+  if (policy_.shard_state) return update_slices(gatherer, compute);
+  update_groups(gatherer, compute);
 }
 
-void Updater::update(Segment& s, Stream& compute) {
+// adamw leaves the amaxes of the updated masters, but not of parts of a tensor, and none when the step is
+// skipped: then a delayed scale stays, a current one needs its amax again.
+void Updater::measure_updated(const Segment& s, Stream& stream) {
+  measure(s, stream, delayed(), delayed() ? &scalars_->skip : nullptr);
+}
+
+void Updater::update_slices(Gatherer& gatherer, Stream& compute) {
+  gatherer.before_change(compute);
+  segments_.each([&](Segment& s) {
+    if (s.sum) update(s, compute);
+  });
+  if (scales_) {
+    segments_.each([&](Segment& s) { measure_updated(s, compute); });
+    reduce_amaxes(scales_->amaxes(), scales_->count(), compute);
+    scales_->update(compute);
+    segments_.each([&](Segment& s) { quantise(s, compute); });
+  }
+  for (int g = 0; g < static_cast<int>(segments_.groups.size()); ++g) gatherer.changed(g, compute);
+  gatherer.all_changed(compute);
+}
+
+void Updater::update_groups(Gatherer& gatherer, Stream& compute) {
+  // A profile takes the time of one stream, and what runs beside others has none of its own.
+  Stream& stream = compute.profile() == nullptr ? *beside_ : compute;
+  compute.record(*measured_);
+  stream.wait(*measured_);
+  gatherer.before_change(stream);
+  for (std::size_t g = 0; g < segments_.groups.size(); ++g) {
+    auto& group = segments_.groups[g];
+    for (Segment& s : group) {
+      if (s.sum) update(s, stream);
+    }
+    if (const auto [first, count] = segments_.group_scales[g]; count > 0) {
+      for (const Segment& s : group) measure_updated(s, stream);
+      scales_->update(stream, first, count);
+      for (Segment& s : group) quantise(s, stream);
+    }
+    gatherer.changed(static_cast<int>(g), stream);
+  }
+}
+
+void Updater::update(Segment& s, Stream& stream) {
   ops::AdamWArgs args = optim::adamw_args(options_.adamw);
   args.master = s.master.data;
   args.master_dtype = s.master.dtype;
@@ -125,30 +154,28 @@ void Updater::update(Segment& s, Stream& compute) {
     args.copy = policy_.shard_state ? s.shard : s.copy;
     args.copy_dtype = DType::bf16;
   }
-  if (is_fp8(s.dtype) && options_.recipe.kind == precision::RecipeKind::delayed) {
+  if (is_fp8(s.dtype) && delayed()) {
     args.amax = scales_->amaxes();
   }
-  ops::adamw(compute, args);
+  ops::adamw(stream, args);
 }
 
-void Updater::measure_weights(Stream& compute, bool parts_only, const std::int32_t* skip) {
-  segments_.each([&](Segment& s) {
-    for (const ScaledRun& run : s.held) {
-      if (parts_only && !run.part) continue;
-      as_matrices(s.master.from(run.begin), run.count, [&](const ops::ConstMatrix& x, std::int64_t) {
-        ops::amax(compute, x, scales_->amax(run.scale), skip);
-      });
-    }
-  });
+void Updater::measure(const Segment& s, Stream& stream, bool parts_only, const std::int32_t* skip) {
+  for (const ScaledRun& run : s.held) {
+    if (parts_only && !run.part) continue;
+    as_matrices(s.master.from(run.begin), run.count, [&](const ops::ConstMatrix& x, std::int64_t) {
+      ops::amax(stream, x, scales_->amax(run.scale), skip);
+    });
+  }
 }
 
 // Tensors are whole here. Where they are cut, they are transposed when they have been gathered, or used.
-void Updater::quantise_both_ways(Segment& s, Stream& compute) {
+void Updater::quantise_both_ways(Segment& s, Stream& stream) {
   for (std::size_t t = 0; t < s.scaled.size(); ++t) {
     const std::int64_t cols = s.spec->tensors[t].cols;
     for (const ScaledRun& run : s.scaled[t]) {
       ops::quantize(
-          compute,
+          stream,
           ops::ConstMatrix(s.master.from(run.begin).data, s.master.dtype, run.count / cols, cols, cols),
           {.format = s.dtype,
            .row = s.copy + run.begin,
@@ -158,20 +185,18 @@ void Updater::quantise_both_ways(Segment& s, Stream& compute) {
   }
 }
 
-void Updater::quantise_weights(Stream& compute) {
-  segments_.each([&](Segment& s) {
-    if (!is_fp8(s.dtype)) return;
-    const bool kept = s.transposed != nullptr && options_.transposed == TransposedWeights::kept;
-    if (kept && !policy_.shard_state) return quantise_both_ways(s, compute);
-    std::uint8_t* copy = policy_.shard_state ? s.shard : s.copy;
-    for (const ScaledRun& run : s.held) {
-      as_matrices(s.master.from(run.begin), run.count, [&](const ops::ConstMatrix& x, std::int64_t offset) {
-        ops::quantize(
-            compute, x,
-            {.format = s.dtype, .row = copy + run.begin + offset, .scale = scales_->scale(run.scale)});
-      });
-    }
-  });
+void Updater::quantise(Segment& s, Stream& stream) {
+  if (!is_fp8(s.dtype)) return;
+  const bool kept = s.transposed != nullptr && options_.transposed == TransposedWeights::kept;
+  if (kept && !policy_.shard_state) return quantise_both_ways(s, stream);
+  std::uint8_t* copy = policy_.shard_state ? s.shard : s.copy;
+  for (const ScaledRun& run : s.held) {
+    as_matrices(s.master.from(run.begin), run.count, [&](const ops::ConstMatrix& x, std::int64_t offset) {
+      ops::quantize(
+          stream, x,
+          {.format = s.dtype, .row = copy + run.begin + offset, .scale = scales_->scale(run.scale)});
+    });
+  }
 }
 
 void Updater::make_copies(Scales scales, Gatherer& gatherer, Stream& compute) {
@@ -183,11 +208,11 @@ void Updater::make_copies(Scales scales, Gatherer& gatherer, Stream& compute) {
   });
   if (scales_) {
     if (scales == Scales::from_weights) {
-      measure_weights(compute, false, nullptr);
+      segments_.each([&](const Segment& s) { measure(s, compute, false, nullptr); });
       if (policy_.shard_state) reduce_amaxes(scales_->amaxes(), scales_->count(), compute);
       scales_->update(compute);
     }
-    quantise_weights(compute);
+    segments_.each([&](Segment& s) { quantise(s, compute); });
   }
   for (int g = 0; g < static_cast<int>(segments_.groups.size()); ++g) gatherer.changed(g, compute);
   gatherer.all_changed(compute);

@@ -18,12 +18,16 @@ class Updater {
   Updater(const Updater&) = delete;
   Updater& operator=(const Updater&) = delete;
 
-  /// Update number `step`, from 1. Sums must be complete on `compute`.
+  /// Update number `step`, from 1. Sums must be complete on `compute`. What result() gives is enqueued on
+  /// `compute`; the update itself may go on beside what comes after it there, until a group is acquired.
   void finish(const StepInput& input, std::int64_t step, Gatherer& gatherer, Stream& compute);
   /// Compute copies and FP8 weights from the masters.
   void make_copies(Scales scales, Gatherer& gatherer, Stream& compute);
   /// MAX over the ranks of `count` amaxes, on a queue that is not behind the gradients.
   void reduce_amaxes(float* amaxes, std::int64_t count, Stream& compute);
+
+  /// Blocks until updates are done.
+  void synchronize() { beside_->synchronize(); }
 
   /// What the last finish left in host memory.
   StepResult result() const;
@@ -39,11 +43,17 @@ class Updater {
   void write_scalars(const StepInput& input, std::int64_t step, Stream& compute);
   void sum_over_ranks(Stream& compute);
   std::size_t totals_bytes() const { return (1 + losses_) * sizeof(double); }
-  void update(Segment& segment, Stream& compute);
+  bool delayed() const { return options_.recipe.kind == precision::RecipeKind::delayed; }
+  void update(Segment& segment, Stream& stream);
+  /// Masters, then their FP8 copies: of everything, with amaxes of all ranks in one message; or group after
+  /// group, so that each is ready as soon as may be.
+  void update_slices(Gatherer& gatherer, Stream& compute);
+  void update_groups(Gatherer& gatherer, Stream& compute);
   /// Raises amaxes of masters: all of them, or those of tensors with several scales.
-  void measure_weights(Stream& compute, bool parts_only, const std::int32_t* skip);
-  void quantise_weights(Stream& compute);
-  void quantise_both_ways(Segment& segment, Stream& compute);
+  void measure(const Segment& segment, Stream& stream, bool parts_only, const std::int32_t* skip);
+  void measure_updated(const Segment& segment, Stream& stream);
+  void quantise(Segment& segment, Stream& stream);
+  void quantise_both_ways(Segment& segment, Stream& stream);
 
   Segments& segments_;
   comm::Communicator& communicator_;
@@ -61,6 +71,10 @@ class Updater {
   double* totals_out_ = nullptr;  ///< host memory, as totals_
   double learning_rate_ = 0;
   std::unique_ptr<Event> ready_, reduced_;  ///< of the small collectives
+  /// Where whole groups are updated while the next step computes: an update waits for memory, products do
+  /// not.
+  std::unique_ptr<Stream> beside_;
+  std::unique_ptr<Event> measured_;  ///< the norm
 };
 
 }  // namespace octet::zero

@@ -75,14 +75,15 @@ TEST(Scales, FollowTheSameRules) {
           current_scale(s, {amax, f, scale, inverse, n});
           s.out("current scale", scale, n, DType::f32);
           s.out("current inverse", inverse, n, DType::f32);
-          std::vector<float> past = random_floats(length * n, 3);
+          const std::int64_t stride = n + 3;  // others' amaxes lie between
+          std::vector<float> past = random_floats(length * stride, 3);
           for (float& x : past) x = std::abs(x) * 100;
           auto* history = s.put(past);
           for (const bool most_recent : {false, true}) {
-            delayed_scale(s, {amax, history, f, scale, inverse, n, length, 1, most_recent});
+            delayed_scale(s, {amax, history, f, scale, inverse, n, stride, length, 1, most_recent});
             s.out("delayed scale", scale, n, DType::f32);
             s.out("delayed inverse", inverse, n, DType::f32);
-            s.out("history", history, length * n, DType::f32);
+            s.out("history", history, length * stride, DType::f32);
             s.out("amax", amax, n, DType::f32);
           }
         },

@@ -172,7 +172,8 @@ TEST(DelayedScale, FollowsTransformerEngineOverManySteps) {
         constexpr std::int64_t count = 3;
         const std::uint8_t formats[count] = {std::uint8_t(DType::e4m3), std::uint8_t(DType::e5m2),
                                              std::uint8_t(DType::e4m3)};
-        std::vector<float> history(static_cast<std::size_t>(length * count)), scale(count, 1.0f),
+        constexpr std::int64_t stride = count + 2;  // others' amaxes lie between
+        std::vector<float> history(static_cast<std::size_t>(length * stride)), scale(count, 1.0f),
             inverse(count);
         std::vector<float> amax(count);
         Staged staged[count];
@@ -193,6 +194,7 @@ TEST(DelayedScale, FollowsTransformerEngineOverManySteps) {
                                  .scale = scale.data(),
                                  .scale_inv = inverse.data(),
                                  .count = count,
+                                 .stride = stride,
                                  .length = length,
                                  .margin = margin,
                                  .most_recent = most_recent});
@@ -200,6 +202,9 @@ TEST(DelayedScale, FollowsTransformerEngineOverManySteps) {
             ASSERT_EQ(scale[i], staged[i].scale) << "step " << step;
             ASSERT_EQ(inverse[i], 1.0f / staged[i].scale);
             ASSERT_EQ(amax[i], 0.0f);
+          }
+          for (std::int64_t i = 0; i < length * stride; ++i) {
+            ASSERT_TRUE(i % stride < count || history[static_cast<std::size_t>(i)] == 0.0f);
           }
         }
       }

@@ -57,6 +57,8 @@ struct StreamOptions {
   /// CPU only. `in_line`: enqueued work runs in the caller. `worker`: on a thread of the stream's own, so
   /// that early reuse and late reads show. `served`: by whoever calls serve() (the communication thread).
   enum class Mode { in_line, worker, served } mode = Mode::in_line;
+  /// CUDA only. Its work takes what the device's other streams leave idle.
+  bool background = false;
 };
 
 /// Memory of a device as it is found: bytes in all and free now.

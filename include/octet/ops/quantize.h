@@ -35,12 +35,14 @@ void current_scale(Stream& stream, const CurrentScaleArgs& args);
 /// takes it in; scale = fp8_max * 2^-margin / max(history) (or / the latest); an amax of 0 or infinity or NaN
 /// leaves the scale as it was. amax[i] is reset to 0.
 struct DelayedScaleArgs {
-  float* amax = nullptr;     ///< [count], in and out
-  float* history = nullptr;  ///< [length, count]: row 0 the oldest, row length - 1 the latest
+  float* amax = nullptr;  ///< [count], in and out
+  /// [length, count], rows `stride` apart: row 0 the oldest, row length - 1 the latest.
+  float* history = nullptr;
   const std::uint8_t* formats = nullptr;
   float* scale = nullptr;
   float* scale_inv = nullptr;
   std::int64_t count = 0;
+  std::int64_t stride = 0;  ///< of the history; at least count
   std::int64_t length = 0;
   int margin = 0;
   bool most_recent = false;

@@ -53,7 +53,9 @@ class ScaleSet {
 
   /// delayed: takes the amaxes into the histories and sets the scales. current: sets the scales from the
   /// amaxes. Both zero the amaxes.
-  void update(Stream& stream);
+  void update(Stream& stream) { update(stream, 0, count()); }
+  /// The same for the tensors [first, first + count) alone.
+  void update(Stream& stream, std::int64_t first, std::int64_t count);
   /// current scaling of one tensor from its own staging slot, now: scale and scale_inv, then zeroes the slot.
   void update_one(Stream& stream, std::int64_t i);
 

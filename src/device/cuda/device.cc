@@ -91,10 +91,14 @@ class CudaEvent final : public Event {
 
 class CudaStream final : public Stream {
  public:
-  CudaStream(Device& device, int ordinal, std::string name)
-      : device_(device), ordinal_(ordinal), name_(std::move(name)) {
+  CudaStream(Device& device, int ordinal, const StreamOptions& options)
+      : device_(device), ordinal_(ordinal), name_(options.name) {
     use(ordinal_);
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "making a stream");
+    int least = 0, greatest = 0;
+    check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities of streams");
+    check(
+        cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, options.background ? least : greatest),
+        "making a stream");
   }
   ~CudaStream() override { cudaStreamDestroy(stream_); }
   CudaStream(const CudaStream&) = delete;
@@ -148,7 +152,7 @@ class CudaDevice final : public Device {
   const Properties& properties() const { return properties_; }
 
   std::unique_ptr<Stream> make_stream(const StreamOptions& options) override {
-    return std::make_unique<CudaStream>(*this, properties_.ordinal, options.name);
+    return std::make_unique<CudaStream>(*this, properties_.ordinal, options);
   }
   std::unique_ptr<Event> make_event() override {
     use(properties_.ordinal);

@@ -79,11 +79,11 @@ void delayed_scale(const DelayedScaleArgs& a) {
     if (latest != 0) {  // also when NaN
       float most = 0.0f;
       for (std::int64_t k = 0; k + 1 < a.length; ++k) {
-        const float value = a.history[(k + 1) * a.count + i];
-        a.history[k * a.count + i] = value;
+        const float value = a.history[(k + 1) * a.stride + i];
+        a.history[k * a.stride + i] = value;
         most = std::fmax(most, value);
       }
-      a.history[(a.length - 1) * a.count + i] = latest;
+      a.history[(a.length - 1) * a.stride + i] = latest;
       // fmax passes over a NaN, as TransformerEngine does.
       const float amax = a.most_recent ? latest : std::fmax(most, latest);
       if (std::isfinite(amax) && amax > 0) {

@@ -141,16 +141,16 @@ __global__ void delayed_scale_kernel(DelayedScaleArgs a) {
     for (std::int64_t k0 = 0; k0 + 1 < a.length; k0 += kWarp) {
       const std::int64_t k = k0 + lane;
       const bool moves = k + 1 < a.length;
-      const float value = moves ? a.history[(k + 1) * a.count + i] : 0.0f;
+      const float value = moves ? a.history[(k + 1) * a.stride + i] : 0.0f;
       __syncwarp();
-      if (moves) a.history[k * a.count + i] = value;
+      if (moves) a.history[k * a.stride + i] = value;
       most = fmaxf(most, value);
       __syncwarp();
     }
     // fmaxf passes over a NaN, as TransformerEngine does.
     most = warp_reduce(most, [](float x, float y) { return fmaxf(x, y); });
     if (lane == 0) {
-      a.history[(a.length - 1) * a.count + i] = latest;
+      a.history[(a.length - 1) * a.stride + i] = latest;
       const float amax = a.most_recent ? latest : fmaxf(most, latest);
       if (isfinite(amax) && amax > 0) {
         a.scale[i] = finite_scale(__fdiv_rn(ldexpf(largest_of(a.formats[i]), -a.margin), amax));
