@@ -34,7 +34,9 @@ enum class Scales {
 /// Gradients of a group start to be reduced at its give_back, on the communicator's reduce stream, in the
 /// fixed order head, last block, …, embedding, while compute goes on. finish sums counts and losses over the
 /// ranks, measures and clips the norm, updates masters and moments, makes compute copies and FP8 weights, and
-/// starts their gathers, which acquire waits for. With one rank there is no collective and no copy.
+/// starts their gathers, which acquire waits for. Where every rank holds everything, a group's update goes on
+/// beside the compute that follows, until the group is acquired; collect does not wait for it, synchronize
+/// does. With one rank there is no collective and no copy.
 ///
 /// Everything is reserved from the arena at construction, by name: parameters/copies, parameters/master,
 /// parameters/gathered, parameters/transposed, gradients, gradients/sums, gradients/tree, optimizer/exp_avg,
