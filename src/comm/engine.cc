@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "control.h"
@@ -24,11 +25,15 @@ using std::chrono::microseconds;
 constexpr auto eager_in_flight = microseconds(1000);
 constexpr auto eager_idle = microseconds(100);
 constexpr auto shortest_nap_in_flight = microseconds(50);
-constexpr auto longest_nap_in_flight = microseconds(400);  // slow links: looking costs the cores of compute
+constexpr auto longest_nap_in_flight = microseconds(400);
 constexpr auto slowest_pace = microseconds(20000);  // a peer that computes for long says nothing of the link
 constexpr auto shortest_idle_nap = microseconds(100);
 constexpr auto longest_waiting_nap = microseconds(200);  // a collective waits for its data to be computed
-constexpr auto longest_idle_nap = microseconds(2000);
+constexpr auto longest_idle_nap = microseconds(10000);
+// Where compute takes all cores and waits for nothing, a look at messages takes a core from it, and much of
+// that core's cache, for 50 us and more. The kernel moves what it was given meanwhile.
+constexpr auto shortest_nap_beside_compute = microseconds(500);
+constexpr auto longest_nap_beside_compute = microseconds(5000);
 // An abort that the thread cannot carry out, because it is stuck, is carried out without it.
 constexpr auto abort_patience = std::chrono::seconds(2);
 // How long ranks may take to say that they are there (a quarter of the time-out between these), and how long
@@ -90,15 +95,21 @@ void Engine::attach(Stream& gather, Stream& reduce) {
   cpu_set_t cores;
   const bool known = sched_getaffinity(0, sizeof cores, &cores) == 0;
   if (known) pthread_setaffinity_np(thread_.native_handle(), sizeof cores, &cores);
+  for (Stream* stream : {&gather, &reduce}) cpu::on_wait(*stream, [this] { wake(); });
   const std::scoped_lock lock(mutex_);
+  crowded_ = place_.local_size * cpu::op_threads() >= cpu::allowed_cores();
   gather_ = &gather;
   reduce_ = &reduce;
 }
 
 void Engine::detach() {
   std::unique_lock lock(mutex_);
-  gather_ = reduce_ = nullptr;
+  const std::array<Stream*, 2> served = {std::exchange(gather_, nullptr), std::exchange(reduce_, nullptr)};
   done_.wait(lock, [this] { return !serving_; });
+  lock.unlock();  // those who begin to wait take it
+  for (Stream* stream : served) {
+    if (stream != nullptr) cpu::on_wait(*stream, {});
+  }
 }
 
 void Engine::wake() {
@@ -107,6 +118,11 @@ void Engine::wake() {
     signalled_ = true;
   }
   wake_.notify_one();
+}
+
+void Engine::announce() {
+  // What is under way already has the thread look; one more look would take the core from compute.
+  if (outstanding() == 1 || place_.nodes == 1 || !crowded_.load(std::memory_order_relaxed)) wake();
 }
 
 bool Engine::advance(Operation& operation) {
@@ -271,11 +287,27 @@ void Engine::serve_forever() {
   if (finish_) transport_->finish();
 }
 
+// Somebody sleeps until something of ours is done.
+bool Engine::awaited() {
+  const std::scoped_lock lock(mutex_);
+  if (!control_.empty()) return true;
+  for (Stream* stream : {gather_, reduce_}) {
+    if (stream != nullptr && cpu::awaited(*stream)) return true;
+  }
+  return false;
+}
+
 void Engine::rest(Clock::time_point last_progress) {
-  const auto quiet = Clock::now() - last_progress;
+  const auto quiet = std::chrono::duration_cast<microseconds>(Clock::now() - last_progress);
   // Where messages to other nodes take longer than that, asking for the next at once only takes the core from
   // compute. Inside a node it is a peer that still computes, and then its messages come at once.
   const bool slow = place_.nodes > 1 && pace_ > eager_in_flight;
+  if ((in_flight_ ? slow : outstanding() == 0) && crowded_.load(std::memory_order_relaxed) && !awaited()) {
+    if (!in_flight_) transport_->progress();
+    const auto pace = std::chrono::duration_cast<microseconds>(pace_);
+    return nap(
+        std::clamp(std::max(quiet, pace) / 4, shortest_nap_beside_compute, longest_nap_beside_compute));
+  }
   if (quiet < (in_flight_ && !slow ? eager_in_flight : eager_idle)) {
     sched_yield();
     return;
@@ -283,15 +315,14 @@ void Engine::rest(Clock::time_point last_progress) {
   // The longer nothing happens, the longer the naps; whoever enqueues a collective ends them. What else
   // becomes possible (an event recorded elsewhere, a record after the last collective) is not announced, so
   // naps stay short.
-  auto nap = std::clamp(std::chrono::duration_cast<microseconds>(slow ? std::max(quiet, pace_) : quiet) / 16,
-                        shortest_nap_in_flight, longest_nap_in_flight);
-  if (!in_flight_) {
-    transport_->progress();
-    nap = std::clamp(std::chrono::duration_cast<microseconds>(quiet) / 16, shortest_idle_nap,
-                     outstanding() > 0 ? longest_waiting_nap : longest_idle_nap);
-  }
+  if (in_flight_) return nap(std::clamp(quiet / 16, shortest_nap_in_flight, longest_nap_in_flight));
+  transport_->progress();
+  nap(std::clamp(quiet / 16, shortest_idle_nap, outstanding() > 0 ? longest_waiting_nap : longest_idle_nap));
+}
+
+void Engine::nap(microseconds longest) {
   std::unique_lock lock(mutex_);
-  wake_.wait_for(lock, nap, [this] { return signalled_ || stopping_; });
+  wake_.wait_for(lock, longest, [this] { return signalled_ || stopping_; });
   signalled_ = false;
 }
 

@@ -44,7 +44,8 @@ class Engine {
   Transport& transport() { return *transport_; }
   bool is_process() const { return is_process_; }
 
-  /// Serves these streams from now on. The thread takes over the caller's affinity.
+  /// Serves these streams from now on. The thread takes over the caller's affinity, and learns from the
+  /// number of threads that its ops use whether compute leaves it a core.
   void attach(Stream& gather, Stream& reduce);
   /// Ends serving. What is still queued stays where it is.
   void detach();
@@ -54,8 +55,10 @@ class Engine {
   /// A collective in which nothing moves for so long ends the job with exit code 75.
   void watch(const WatchOptions& options);
   TraceRing& traces() { return traces_; }
-  /// Ends the thread's nap: something was put on a stream.
+  /// Ends the thread's nap: somebody waits for a stream.
   void wake();
+  /// Something was put on a stream.
+  void announce();
   int outstanding() const { return outstanding_.load(std::memory_order_acquire); }
 
   /// Advances an operation on behalf of a served stream: true when finished. An error ends the job.
@@ -82,7 +85,9 @@ class Engine {
 
   void serve_forever();
   bool serve_control();
+  bool awaited();
   void rest(std::chrono::steady_clock::time_point last_progress);
+  void nap(std::chrono::microseconds longest);
   void end_thread(bool finish);
   void look_for_the_missing(Operation& operation, double seconds);
 
@@ -106,6 +111,7 @@ class Engine {
   bool serving_ = false;
 
   std::atomic<int> outstanding_{0};
+  std::atomic<bool> crowded_{false};        // compute takes all cores of this node
   std::atomic<double> timeout_seconds_{0};  // 0: not watched
   TraceRing traces_;
 

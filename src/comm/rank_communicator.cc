@@ -226,7 +226,7 @@ void RankCommunicator::enqueue(Stream& stream, std::shared_ptr<Timed> timed) {
   timed->engine = options_.engine.get();
   options_.engine->begin_collective();
   cpu::enqueue_resumable(stream, [this, timed] { return advance(*timed); });
-  options_.engine->wake();
+  options_.engine->announce();
 }
 
 // A GPU has one rank here, whose own slice is in its place.
@@ -260,7 +260,10 @@ void RankCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs& a
   check((args.to == read_at(args, place_.rank * args.count) && args.to_dtype == args.from_dtype) ||
             disjoint(args.from, bytes(args.from_dtype) * place_.size, args.to, bytes(args.to_dtype)),
         "reduce_scatter writes the own slice of its input or memory apart from it");
-  if (options_.removed) return;
+  if (options_.removed) {
+    removing_ = true;
+    return;
+  }
   auto timed = begin(Kind::reduce_scatter, queue, args.name,
                      static_cast<std::int64_t>(wire_bytes(args.wire, args.count)));
   Call& call = timed->operation.call;
@@ -281,7 +284,7 @@ void RankCommunicator::all_gather(Stream& stream, const AllGatherArgs& args) {
   check_sizes(place_.size, args.bytes, 1);
   if (nothing_moves()) return;
   check(args.bytes == 0 || args.buffer != nullptr, "all_gather has its buffer");
-  if (options_.removed) return;
+  if (removing_) return;
   auto timed = begin(Kind::all_gather, queue, args.name, args.bytes);
   timed->operation.steps = all_gather_steps(timed->operation.call, ways(args.by_node), args);
   enqueue(stream, std::move(timed));
@@ -293,7 +296,7 @@ void RankCommunicator::all_gather_values(Stream& stream, const AllGatherValuesAr
   check(args.dtype == DType::f32 || args.dtype == DType::bf16, "all_gather_values takes f32 or bf16");
   if (nothing_moves()) return;
   check(args.count == 0 || args.buffer != nullptr, "all_gather_values has its buffer");
-  if (options_.removed) return;
+  if (removing_) return;
   auto timed = begin(Kind::all_gather_values, queue, args.name,
                      static_cast<std::int64_t>(wire_bytes(args.wire, args.count)));
   timed->operation.steps =

@@ -20,7 +20,9 @@ struct RankOptions {
   std::shared_ptr<Engine> engine;        ///< null: `transport` is used in line
   std::shared_ptr<Transport> transport;  ///< of a rank without an engine
   bool end_engine = false;               ///< shut the engine down, in agreement with all ranks, at the end
-  bool removed = false;  ///< for measurements: reduce_scatter and gathers send nothing, and results are wrong
+  /// For measurements: from the first reduce_scatter on, it and gathers send nothing, and results are wrong.
+  /// What was gathered before is there, since products with zeros take less time than others.
+  bool removed = false;
 };
 
 class RankCommunicator final : public Communicator {
@@ -77,6 +79,7 @@ class RankCommunicator final : public Communicator {
   std::unique_ptr<Stream> gather_;
   std::unique_ptr<Stream> reduce_;
   int exceptions_at_start_;
+  bool removing_ = false;  ///< options_.removed, and training has begun
   unsigned sequence_[queue_count] = {};
   std::mutex control_mutex_;  // one control-plane call at a time
   mutable std::mutex traffic_mutex_;

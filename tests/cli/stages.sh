@@ -3,6 +3,7 @@
 # fp32, bf16, FP8 delayed, current and block; all ZeRO stages, overlap on and off, must leave the same bits. Then the same
 # global batch of 24 with deterministic: strict, which must leave the same bits at every np, stage and overlap. A quarter
 # of an hour on two cores. Arguments: the trainer, mpirun, a folder for the runs; then world sizes, if not all.
+# Parts of it: ONLY="deterministic=true*block" (a pattern of what is in both), ACCUMULATIONS="1".
 set -u
 trainer=$1 mpirun=$2 folder=$3
 shift 3
@@ -32,10 +33,14 @@ compare() {
   failed=$((failed + 1))
 }
 
+# wanted NAME: whether this recipe is
+wanted() { [[ $1 == *${ONLY:-}* ]]; }
+
 for np in $sizes; do
-  for accumulation in 1 3; do
+  for accumulation in ${ACCUMULATIONS:-1 3}; do
     for recipe in "bf16=false" "bf16=true" "bf16=true fp8=true fp8_recipe=delayed" \
       "bf16=false fp8=true fp8_recipe=current" "bf16=true fp8=true fp8_recipe=block"; do
+      wanted "deterministic=true $recipe" || continue
       # shellcheck disable=SC2086
       train reference "$np" "$accumulation" zero_stage=0 overlap_comm=false $recipe
       for run in "0 true" "1 false" "1 true" "2 false" "2 true" "3 false" "3 true"; do
@@ -50,6 +55,7 @@ for np in $sizes; do
 done
 
 for recipe in "bf16=false" "bf16=true" "bf16=true fp8=true fp8_recipe=current"; do
+  wanted "deterministic=strict $recipe" || continue
   # shellcheck disable=SC2086
   train strict 1 24 deterministic=strict zero_stage=0 overlap_comm=false $recipe
   for np in $sizes; do

@@ -18,6 +18,13 @@ void enqueue_resumable(Stream& stream, std::function<bool()> poll);
 /// they complete). Returns true when something was completed. Only the serving thread calls it.
 bool serve(Stream& stream);
 
+/// `call` runs on every thread that begins to sleep until a `served` stream gets to an event that it
+/// recorded, or to its end; it must not wait for the stream. Replaces the one before; empty: none. Returns
+/// when no call of the one before is under way.
+void on_wait(Stream& stream, std::function<void()> call);
+/// True while threads sleep so.
+bool awaited(Stream& stream);
+
 /// Threads that one op may use: set by the device that was made last on this host thread's behalf.
 int op_threads();
 /// Sets the number of threads of ops enqueued from, and run on, the calling thread.

@@ -18,11 +18,25 @@ void Completion::complete(std::exception_ptr error) noexcept {
 }
 
 void Completion::wait() const {
+  if (done()) return;
+  if (waiters_ != nullptr) waiters_->enter();
   done_.wait(0, std::memory_order_acquire);
+  if (waiters_ != nullptr) waiters_->leave();
 }
 
-std::shared_ptr<Completion> CpuEvent::renew() {
-  auto record = std::make_shared<Completion>();
+void Waiters::on_wait(std::function<void()> call) {
+  const std::lock_guard lock(mutex_);
+  call_ = std::move(call);
+}
+
+void Waiters::enter() {
+  count_.fetch_add(1, std::memory_order_release);
+  const std::lock_guard lock(mutex_);
+  if (call_) call_();
+}
+
+std::shared_ptr<Completion> CpuEvent::renew(std::shared_ptr<Waiters> waiters) {
+  auto record = std::make_shared<Completion>(std::move(waiters));
   const std::lock_guard lock(mutex_);
   latest_ = record;
   return record;
@@ -60,7 +74,7 @@ double seconds_between(const Event& from, const Event& to) {
 }
 
 void CpuStream::record(Event& event) {
-  push(Entry{.poll = {}, .mark = cpu_event(event).renew(), .until = {}});
+  push(Entry{.poll = {}, .mark = cpu_event(event).renew(waiters()), .until = {}});
 }
 
 void CpuStream::wait(Event& event) {
@@ -210,11 +224,13 @@ class ServedStream final : public CpuStream {
   }
 
   void synchronize() override {
-    auto end = std::make_shared<Completion>();
+    auto end = std::make_shared<Completion>(waiters_);
     push(Entry{.poll = {}, .mark = end, .until = {}});
     end->wait();
     rethrow();
   }
+
+  std::shared_ptr<Waiters> waiters() const override { return waiters_; }
 
   bool serve() override {
     bool any = false;
@@ -243,6 +259,7 @@ class ServedStream final : public CpuStream {
   }
 
  private:
+  const std::shared_ptr<Waiters> waiters_ = std::make_shared<Waiters>();
   std::mutex mutex_;
   std::deque<Entry> queue_;
 };
@@ -271,6 +288,17 @@ void enqueue_resumable(Stream& stream, std::function<bool()> poll) {
 
 bool serve(Stream& stream) {
   return cpu_stream(stream).serve();
+}
+
+void on_wait(Stream& stream, std::function<void()> call) {
+  const auto waiters = cpu_stream(stream).waiters();
+  check(waiters != nullptr, "those who wait are known of served streams");
+  waiters->on_wait(std::move(call));
+}
+
+bool awaited(Stream& stream) {
+  const auto waiters = cpu_stream(stream).waiters();
+  return waiters != nullptr && waiters->any();
 }
 
 }  // namespace octet::cpu

@@ -22,9 +22,26 @@
 
 namespace octet::cpu {
 
+/// Those who sleep until a served stream gets to what it recorded, as whoever serves it wants to know.
+class Waiters {
+ public:
+  /// `call` runs on every thread that begins to wait from now on; empty: none.
+  void on_wait(std::function<void()> call);
+  bool any() const { return count_.load(std::memory_order_acquire) > 0; }
+  void enter();
+  void leave() { count_.fetch_sub(1, std::memory_order_release); }
+
+ private:
+  std::atomic<int> count_{0};
+  std::mutex mutex_;
+  std::function<void()> call_;
+};
+
 /// One record of an event.
 class Completion {
  public:
+  /// `waiters` learns of those who wait; null: nobody does.
+  explicit Completion(std::shared_ptr<Waiters> waiters = nullptr) : waiters_(std::move(waiters)) {}
   /// Called once.
   void complete(std::exception_ptr error) noexcept;
   bool done() const { return done_.load(std::memory_order_acquire) != 0; }
@@ -36,6 +53,7 @@ class Completion {
   std::chrono::steady_clock::time_point time() const { return time_; }
 
  private:
+  std::shared_ptr<Waiters> waiters_;
   std::atomic<int> done_{0};
   std::chrono::steady_clock::time_point time_;
   std::exception_ptr error_;
@@ -44,7 +62,7 @@ class Completion {
 class CpuEvent final : public Event {
  public:
   /// Starts a record.
-  std::shared_ptr<Completion> renew();
+  std::shared_ptr<Completion> renew(std::shared_ptr<Waiters> waiters);
   /// The latest record, or null when there was none.
   std::shared_ptr<Completion> latest() const;
 
@@ -64,6 +82,8 @@ class CpuStream : public Stream {
   void enqueue(std::function<void()> work);
   void enqueue_resumable(std::function<bool()> poll);
   virtual bool serve();
+  /// Null unless the stream is a served one.
+  virtual std::shared_ptr<Waiters> waiters() const { return nullptr; }
   double seconds_waited() const { return 1e-9 * static_cast<double>(waited_.load()); }
 
  protected:
