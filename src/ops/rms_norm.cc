@@ -1,6 +1,7 @@
 #include "octet/ops/rms_norm.h"
 
 #include "checks.h"
+#include "cuda/scratch.h"
 #include "dispatch.h"
 #include "kernels.h"
 
@@ -19,8 +20,9 @@ void rms_norm(Stream& stream, const RmsNormArgs& args) {
   OCTET_DISPATCH(stream, rms_norm, args);
 }
 
-std::size_t rms_norm_backward_workspace(const Device&, std::int64_t rows, std::int64_t hidden) {
-  const std::int64_t block = rms_norm_backward_block(rows);
+std::size_t rms_norm_backward_workspace(const Device& device, std::int64_t rows, std::int64_t hidden) {
+  const std::int64_t block = device.stands_for() == DeviceKind::cuda ? cuda::norm_backward_block(rows, hidden)
+                                                                     : rms_norm_backward_block(rows);
   return static_cast<std::size_t>((rows + block - 1) / block) * static_cast<std::size_t>(hidden) *
          sizeof(float);
 }

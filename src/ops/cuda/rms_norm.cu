@@ -1,4 +1,5 @@
 #include "cuda/rows.cuh"
+#include "cuda/scratch.h"
 #include "octet/base/error.h"
 
 namespace octet::ops::cuda {
@@ -252,13 +253,22 @@ __global__ void __launch_bounds__(kMaxThreads, kPacks == 1 ? 2 : 1)
   }
 }
 
-__global__ void add_partial_sums_kernel(const float* partial, std::int64_t blocks, std::int64_t hidden,
-                                        float* to) {
-  const std::int64_t c = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x;
-  if (c >= hidden) return;
-  float sum = partial[c];
-#pragma unroll 16
-  for (std::int64_t b = 1; b < blocks; ++b) sum += partial[b * hidden + c];
+// Warps of a block take partial sums of 32 columns in turn; their sums are added in warp order.
+constexpr int kSumWarps = 16;
+__global__ void __launch_bounds__(kSumWarps* kWarp)
+    add_partial_sums_kernel(const float* partial, std::int64_t blocks, std::int64_t hidden, float* to) {
+  __shared__ float sums[kSumWarps][kWarp];
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const std::int64_t c = blockIdx.x * static_cast<std::int64_t>(kWarp) + lane;
+  float sum = 0;
+  if (c < hidden) {
+#pragma unroll 8
+    for (std::int64_t b = warp; b < blocks; b += kSumWarps) sum += partial[b * hidden + c];
+  }
+  sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0 || c >= hidden) return;
+  for (int w = 1; w < kSumWarps; ++w) sum += sums[w][lane];
   to[c] += sum;
 }
 
@@ -289,7 +299,7 @@ void rms_norm_backward(Stream& stream, const RmsNormBackwardArgs& a) {
   const Vector vector{.rows = packs(a.dy) && packs(a.x) && packs(a.d_residual), .weight = packs(a.weight)};
   const Fp8Out fp8 = fp8_out(a.quantize, rows, hidden);
   const bool whole = vector.rows && hidden % kPack == 0 && whole_copies(fp8);
-  const std::int64_t block = rms_norm_backward_block(rows);
+  const std::int64_t block = norm_backward_block(rows, hidden);
   const std::int64_t blocks = ceil_div(rows, block);
   with_type(a.dy.dtype, [&](auto type) {
     with_packs(shape.packs, whole, [&](auto packs_each, auto ahead) {
@@ -300,7 +310,7 @@ void rms_norm_backward(Stream& stream, const RmsNormBackwardArgs& a) {
   });
   octet::cuda::check_launch("rms_norm_backward");
   if (a.d_weight) {
-    add_partial_sums_kernel<<<static_cast<unsigned>(ceil_div(hidden, 128)), 128, 0,
+    add_partial_sums_kernel<<<static_cast<unsigned>(ceil_div(hidden, kWarp)), kSumWarps * kWarp, 0,
                               octet::cuda::native(stream)>>>(static_cast<const float*>(a.workspace.data),
                                                              blocks, hidden, a.d_weight);
     octet::cuda::check_launch("rms_norm_backward");

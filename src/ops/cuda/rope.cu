@@ -122,7 +122,8 @@ __global__ void __launch_bounds__(kTileThreads) rope_tile_kernel(RopeArgs a, Til
                out.transposed_vector);
 }
 
-/// Heads that a block takes one after the other, with one fetch of their cosines and sines.
+/// Heads, or pairs of heads, that a block takes one after the other, with one fetch of their cosines and
+/// sines.
 constexpr int kHeadsAtOnce = 4;
 
 /// Cosines and sines of a thread's rows and columns, in shared memory because registers hold what is under
@@ -148,15 +149,17 @@ struct Angles {
 };
 
 // The same for heads whose halves are whole tiles: a block takes kTallRows rows of a strip of kTile columns
-// of the first half and their partners, head after head, since the angles are those of all heads.
-template <typename T, bool e4m3>
+// of the first half and their partners, head after head, since the angles are those of all heads. pairs: a
+// head is one tile, both halves, and two heads are taken as one is otherwise.
+template <typename T, bool e4m3, bool pairs>
 __global__ void __launch_bounds__(kTileThreads, 2) rope_tall_kernel(RopeArgs a, TileOut out) {
   __shared__ __align__(16) TallTile tile[2][2];  // two in turns, so that one barrier a head is enough
   __shared__ unsigned shared[kWarp];
+  constexpr int each = pairs ? 2 : 1;
   const int rotated = static_cast<int>(a.heads.q_heads + a.heads.kv_heads);
-  const int heads = rotated + static_cast<int>(a.heads.kv_heads);
-  const std::int64_t half = a.heads.head_dim / 2;
-  const auto strips = static_cast<unsigned>(half / kTile);
+  const int heads = (rotated + static_cast<int>(a.heads.kv_heads)) / each;
+  const std::int64_t half = a.heads.head_dim / 2, width = each * a.heads.head_dim;
+  const auto strips = static_cast<unsigned>(pairs ? 1 : half / kTile);
   const auto groups = static_cast<unsigned>((heads + kHeadsAtOnce - 1) / kHeadsAtOnce);
   const std::int64_t strip = static_cast<std::int64_t>(blockIdx.x % strips) * kTile;
   const int first_head = static_cast<int>(blockIdx.x / strips % groups) * kHeadsAtOnce;
@@ -164,7 +167,8 @@ __global__ void __launch_bounds__(kTileThreads, 2) rope_tall_kernel(RopeArgs a, 
   const std::int64_t row0 = static_cast<std::int64_t>(blockIdx.x / strips / groups) * kTallRows;
   const int pack = static_cast<int>(threadIdx.x) % (kTile / kPack);
   const int group = static_cast<int>(threadIdx.x) / (kTile / kPack);
-  const std::int64_t row = row0 + group * kTallGroup, col = strip + pack * kPack;
+  const int of_pair = pairs ? pack / 4 : 0, pack_of_half = pairs ? pack % 4 : pack;
+  const std::int64_t row = row0 + group * kTallGroup, col = strip + pack_of_half * kPack;
   const float scale = *out.fp8.scale;
   // Threads past the last row repeat it and leave nothing, so that nothing below waits for a branch.
   std::int64_t rows[kTallGroup];
@@ -172,7 +176,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) rope_tall_kernel(RopeArgs a, 
   for (int i = 0; i < kTallGroup; ++i) rows[i] = row + i < a.qkv.rows ? row + i : a.qkv.rows - 1;
   extern __shared__ float4 angle_memory[][kTileThreads];
   const Angles angles{angle_memory};
-  if (first_head < rotated) {
+  if (first_head * each < rotated) {
 #pragma unroll
     for (int i = 0; i < kTallGroup; ++i) {
       const std::int64_t place = static_cast<std::int64_t>(a.positions[rows[i]]) * half + col;
@@ -186,7 +190,8 @@ __global__ void __launch_bounds__(kTileThreads, 2) rope_tall_kernel(RopeArgs a, 
   }
   unsigned most = 0;
   for (int head = first_head; head < end_head; ++head) {
-    const std::int64_t place = head * a.heads.head_dim + col;
+    const std::int64_t place = head * width + of_pair * a.heads.head_dim + col;
+    const bool turns = head * each + of_pair < rotated;
     RawPack<T> raw[kTallGroup][2];
 #pragma unroll
     for (int i = 0; i < kTallGroup; ++i) {
@@ -201,7 +206,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) rope_tall_kernel(RopeArgs a, 
       float y[2][kPack];
       raw[i][0].get(y[0]);
       raw[i][1].get(y[1]);
-      if (head < rotated) {
+      if (turns) {
         alignas(16) float cosine[kPack], sine[kPack];
         angles.get(i, cosine, sine);
 #pragma unroll
@@ -229,20 +234,26 @@ __global__ void __launch_bounds__(kTileThreads, 2) rope_tall_kernel(RopeArgs a, 
     }
     if (!out.transposed) continue;
     TallTile(&turned)[2] = tile[(head - first_head) % 2];
-    turned[0].put(codes[0], pack, group);
-    turned[1].put(codes[1], pack, group);
+    if constexpr (pairs) {
+      turned[of_pair].put(codes[0], pack_of_half, group);
+      turned[of_pair].put(codes[1], pack_of_half + 4, group);
+    } else {
+      turned[0].put(codes[0], pack, group);
+      turned[1].put(codes[1], pack, group);
+    }
     __syncthreads();
-    turned[0].write(out.transposed, out.rows, row0, head * a.heads.head_dim + strip);
-    turned[1].write(out.transposed, out.rows, row0, head * a.heads.head_dim + half + strip);
+    turned[0].write(out.transposed, out.rows, row0, head * width + strip);
+    turned[1].write(out.transposed, out.rows, row0, head * width + (pairs ? kTile : half) + strip);
   }
   finish_amax(out.fp8, most, shared);
 }
 
-template <typename T>
+template <typename T, bool pairs>
 void launch_tall_rope(Stream& stream, const RopeArgs& a, const TileOut& out) {
-  const std::int64_t groups = ceil_div(a.heads.q_heads + 2 * a.heads.kv_heads, kHeadsAtOnce);
-  const std::int64_t blocks = ceil_div(a.qkv.rows, kTallRows) * groups * (a.heads.head_dim / 2 / kTile);
-  const auto kernel = out.fp8.e4m3 ? rope_tall_kernel<T, true> : rope_tall_kernel<T, false>;
+  const std::int64_t heads = (a.heads.q_heads + 2 * a.heads.kv_heads) / (pairs ? 2 : 1);
+  const std::int64_t strips = pairs ? 1 : a.heads.head_dim / 2 / kTile;
+  const std::int64_t blocks = ceil_div(a.qkv.rows, kTallRows) * ceil_div(heads, kHeadsAtOnce) * strips;
+  const auto kernel = out.fp8.e4m3 ? rope_tall_kernel<T, true, pairs> : rope_tall_kernel<T, false, pairs>;
   octet::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, Angles::bytes),
                      "cudaFuncSetAttribute");
   kernel<<<static_cast<unsigned>(blocks), kTileThreads, Angles::bytes, octet::cuda::native(stream)>>>(a, out);
@@ -269,7 +280,11 @@ void rope(Stream& stream, const RopeArgs& a) {
   if (takes_tiles(a)) {
     const TileOut out = tile_out(a.quantize, a.qkv.rows, a.qkv.cols, 1);
     if (a.heads.head_dim % (2 * kTile) == 0 && fits_tall(out)) {
-      with_type(a.qkv.dtype, [&](auto type) { launch_tall_rope<decltype(type)>(stream, a, out); });
+      with_type(a.qkv.dtype, [&](auto type) { launch_tall_rope<decltype(type), false>(stream, a, out); });
+      return;
+    }
+    if (a.heads.head_dim == kTile && a.heads.q_heads % 2 == 0 && fits_tall(out)) {
+      with_type(a.qkv.dtype, [&](auto type) { launch_tall_rope<decltype(type), true>(stream, a, out); });
       return;
     }
     const std::int64_t tiles = ceil_div(a.qkv.rows, kTile) * (a.qkv.cols / kTile);

@@ -89,4 +89,15 @@ inline std::size_t attention_workspace(const Heads& heads, DType dtype, std::int
   return dtype == DType::bf16 ? std::max(own, cudnn_attention_workspace(heads, tokens)) : own;
 }
 
+// --- norms ---------------------------------------------------------------------------------------------
+
+/// Rows that a block of the backward pass walks over, whose share of d_weight is one partial sum: as few as
+/// still fill the multiprocessors of a Hopper GPU with two blocks of 512 threads each, or more smaller ones.
+inline std::int64_t norm_backward_block(std::int64_t rows, std::int64_t hidden) {
+  constexpr std::int64_t blocks_of_512 = 264, fewest = 4;
+  const std::int64_t threads = (hidden + 255) / 256 * 32;
+  const std::int64_t blocks = blocks_of_512 * std::max<std::int64_t>(1, 512 / threads);
+  return std::max(fewest, (rows + blocks - 1) / blocks);
+}
+
 }  // namespace octet::ops::cuda
