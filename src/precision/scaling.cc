@@ -24,7 +24,7 @@ ScaleSet::ScaleSet(Arena& arena, const std::string& name, const Recipe& recipe, 
   device_formats_ = arena.reserve_as<std::uint8_t>(name + "/formats", n);
   amax_ = arena.reserve_as<float>(name + "/amax", n);
   scale_ = arena.reserve_as<float>(name + "/scale", n);
-  scale_inv_ = arena.reserve_as<float>(name + "/scale_inv", n);
+  scale_inv_ = arena.reserve_as<float>(name + "/scale_inv", n * static_cast<std::size_t>(kInverseStride));
   if (recipe_.kind == RecipeKind::delayed) {
     const auto length = static_cast<std::size_t>(recipe_.history_length);
     check(length <= SIZE_MAX / sizeof(float) / n, "the amax history fits the address space");
@@ -35,12 +35,13 @@ ScaleSet::ScaleSet(Arena& arena, const std::string& name, const Recipe& recipe, 
     check(is_fp8(formats_[i]), "a scaled tensor is in an FP8 format");
     codes[i] = static_cast<std::uint8_t>(formats_[i]);
   }
-  const std::vector<float> ones(n, 1.0f);
+  const std::vector<float> ones(n * static_cast<std::size_t>(kInverseStride), 1.0f);
   Device& device = arena.device();
   const std::unique_ptr<Stream> stream = device.make_stream({.name = "scales at start"});
   device.copy_to_device(*stream, device_formats_, codes.data(), n);
   device.copy_to_device(*stream, scale_, ones.data(), n * sizeof(float));
-  device.copy_to_device(*stream, scale_inv_, ones.data(), n * sizeof(float));
+  device.copy_to_device(*stream, scale_inv_, ones.data(),
+                        n * static_cast<std::size_t>(kInverseStride) * sizeof(float));
   stream->synchronize();
 }
 
@@ -52,8 +53,9 @@ void ScaleSet::update(Stream& stream, std::int64_t first, std::int64_t count) {
                                 .history = history_ + first,
                                 .formats = device_formats_ + first,
                                 .scale = scale_ + first,
-                                .scale_inv = scale_inv_ + first,
+                                .scale_inv = scale_inv_ + first * kInverseStride,
                                 .count = count,
+                                .inverse_stride = kInverseStride,
                                 .stride = this->count(),
                                 .length = recipe_.history_length,
                                 .margin = recipe_.margin,
@@ -63,14 +65,22 @@ void ScaleSet::update(Stream& stream, std::int64_t first, std::int64_t count) {
   ops::current_scale(stream, {.amax = amax_ + first,
                               .formats = device_formats_ + first,
                               .scale = scale_ + first,
-                              .scale_inv = scale_inv_ + first,
-                              .count = count});
+                              .scale_inv = scale_inv_ + first * kInverseStride,
+                              .count = count,
+                              .inverse_stride = kInverseStride});
   stream.device().zero(stream, amax_ + first, static_cast<std::size_t>(count) * sizeof(float));
 }
 
 void ScaleSet::update_one(Stream& stream, std::int64_t i) {
   check(recipe_.kind == RecipeKind::current, "one tensor's scale is set alone by current scaling only");
   update(stream, i, 1);
+}
+
+void ScaleSet::restore(Stream& stream) {
+  check(recipe_.kind == RecipeKind::delayed, "scales that were read are those of delayed scaling");
+  // Without an amax an update leaves histories and scales as they are, and makes the inverses.
+  stream.device().zero(stream, amax_, formats_.size() * sizeof(float));
+  update(stream);
 }
 
 std::vector<TensorSlice> ScaleSet::state() const {
@@ -86,7 +96,6 @@ std::vector<TensorSlice> ScaleSet::state() const {
                      .data = data});
   };
   add("/scale", {count()}, scale_);
-  add("/scale_inv", {count()}, scale_inv_);
   if (history_ != nullptr) add("/amax_history", {recipe_.history_length, count()}, history_);
   return state;
 }

@@ -28,10 +28,13 @@ void require_writable(const std::string& folder) {
 
 // FP8 scales of activations with delayed scaling are equal on all ranks: rank 0 owns them. They lie in the
 // device's memory. Current scales are no state: every tensor makes its own anew.
+bool learns_scales(Engine& engine) {
+  return engine.core().activation_scales() != nullptr &&
+         engine.core().recipe().kind == precision::RecipeKind::delayed;
+}
+
 std::vector<TensorSlice> activation_state(Engine& engine) {
-  const precision::ScaleSet* scales = engine.core().activation_scales();
-  const bool learnt = engine.core().recipe().kind == precision::RecipeKind::delayed;
-  return scales && learnt ? scales->state() : std::vector<TensorSlice>{};
+  return learns_scales(engine) ? engine.core().activation_scales()->state() : std::vector<TensorSlice>{};
 }
 
 // What a checkpoint holds in other formats than this run stores: numbers are converted, and it is said; 8-bit
@@ -130,6 +133,7 @@ void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint) {
     checkpoint.read(needed);
   });
   engine.store().refresh_copies(engine.compute(), zero::Scales::as_loaded);
+  if (learns_scales(engine)) engine.core().activation_scales()->restore(engine.compute());
   engine.store().synchronize(engine.compute());
 }
 

@@ -207,7 +207,9 @@ void Updater::make_copies(Scales scales, Gatherer& gatherer, Stream& compute) {
     ops::convert(compute, s.master.data, s.master.dtype, copy, DType::bf16, s.state_count);
   });
   if (scales_) {
-    if (scales == Scales::from_weights) {
+    if (scales == Scales::as_loaded && delayed()) {
+      scales_->restore(compute);
+    } else {  // a current scale is that of the weights, whenever they are measured
       segments_.each([&](const Segment& s) { measure(s, compute, false, nullptr); });
       if (policy_.shard_state) reduce_amaxes(scales_->amaxes(), scales_->count(), compute);
       scales_->update(compute);

@@ -26,8 +26,9 @@ struct CurrentScaleArgs {
   const float* amax = nullptr;            ///< [count]
   const std::uint8_t* formats = nullptr;  ///< [count] DType values, device
   float* scale = nullptr;                 ///< [count]
-  float* scale_inv = nullptr;             ///< [count]
+  float* scale_inv = nullptr;             ///< [count], `inverse_stride` apart
   std::int64_t count = 0;
+  std::int64_t inverse_stride = 1;
 };
 void current_scale(Stream& stream, const CurrentScaleArgs& args);
 
@@ -40,8 +41,9 @@ struct DelayedScaleArgs {
   float* history = nullptr;
   const std::uint8_t* formats = nullptr;
   float* scale = nullptr;
-  float* scale_inv = nullptr;
+  float* scale_inv = nullptr;  ///< `inverse_stride` apart
   std::int64_t count = 0;
+  std::int64_t inverse_stride = 1;
   std::int64_t stride = 0;  ///< of the history; at least count
   std::int64_t length = 0;
   int margin = 0;

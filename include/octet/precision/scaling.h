@@ -45,7 +45,8 @@ class ScaleSet {
   std::int64_t count() const { return static_cast<std::int64_t>(formats_.size()); }
   DType format(std::int64_t i) const { return formats_[static_cast<std::size_t>(i)]; }
   const float* scale(std::int64_t i) const { return scale_ + i; }
-  const float* scale_inv(std::int64_t i) const { return scale_inv_ + i; }
+  /// On a 16-byte boundary, as products on a GPU want it.
+  const float* scale_inv(std::int64_t i) const { return scale_inv_ + i * kInverseStride; }
   /// Staging slots: raised by producers, then MAX-reduced over the ranks as one array, then consumed by
   /// update.
   float* amax(std::int64_t i) const { return amax_ + i; }
@@ -59,13 +60,18 @@ class ScaleSet {
   /// current scaling of one tensor from its own staging slot, now: scale and scale_inv, then zeroes the slot.
   void update_one(Stream& stream, std::int64_t i);
 
-  /// Scales and histories as named tensors ("<name>/scale", "<name>/scale_inv", "<name>/amax_history"
+  /// delayed: state() was read from a checkpoint.
+  void restore(Stream& stream);
+
+  /// Scales and histories as named tensors ("<name>/scale", "<name>/amax_history"
   /// [length, count]; what a recipe does not have is left out), for checkpoints; the data pointers are device
   /// memory.
   std::vector<TensorSlice> state() const;
   const std::vector<std::string>& tensor_names() const { return tensor_names_; }
 
  private:
+  static constexpr std::int64_t kInverseStride = 4;  ///< 16 bytes
+
   Recipe recipe_;
   std::string name_;
   std::vector<DType> formats_;
@@ -74,7 +80,7 @@ class ScaleSet {
   float* amax_ = nullptr;
   float* history_ = nullptr;  ///< [history_length, count]
   float* scale_ = nullptr;
-  float* scale_inv_ = nullptr;
+  float* scale_inv_ = nullptr;  ///< [count, kInverseStride], the first of each row
 };
 
 }  // namespace octet::precision

@@ -14,7 +14,7 @@ namespace octet::zero {
 /// Where the scales of FP8 weights come from when compute copies are made anew.
 enum class Scales {
   from_weights,  ///< amax of the masters now (which enters the history)
-  as_loaded      ///< as they are, after a checkpoint was read into needed_slices()
+  as_loaded      ///< as a checkpoint had them that was read into needed_slices()
 };
 
 /// The parameters of a model, their gradients and optimizer state on this rank.

@@ -68,7 +68,7 @@ void current_scale(const CurrentScaleArgs& a) {
       scale = finite_scale(fp8_max(static_cast<DType>(a.formats[i])) / amax);
     }
     a.scale[i] = scale;
-    a.scale_inv[i] = 1.0f / scale;
+    a.scale_inv[i * a.inverse_stride] = 1.0f / scale;
   }
 }
 
@@ -91,7 +91,7 @@ void delayed_scale(const DelayedScaleArgs& a) {
         a.scale[i] = finite_scale(scaled_max / amax);
       }
     }
-    a.scale_inv[i] = 1.0f / a.scale[i];
+    a.scale_inv[i * a.inverse_stride] = 1.0f / a.scale[i];
   }
 }
 

@@ -125,7 +125,7 @@ __global__ void current_scale_kernel(CurrentScaleArgs a) {
   float scale = 1.0f;
   if (isfinite(amax) && amax > 0) scale = finite_scale(__fdiv_rn(largest_of(a.formats[i]), amax));
   a.scale[i] = scale;
-  a.scale_inv[i] = __fdiv_rn(1.0f, scale);
+  a.scale_inv[i * a.inverse_stride] = __fdiv_rn(1.0f, scale);
 }
 
 // One warp a tensor: its lanes share the history. A rolling pass reads everything before it writes.
@@ -157,7 +157,7 @@ __global__ void delayed_scale_kernel(DelayedScaleArgs a) {
       }
     }
   }
-  if (lane == 0) a.scale_inv[i] = __fdiv_rn(1.0f, a.scale[i]);
+  if (lane == 0) a.scale_inv[i * a.inverse_stride] = __fdiv_rn(1.0f, a.scale[i]);
 }
 
 }  // namespace
