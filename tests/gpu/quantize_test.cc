@@ -80,7 +80,7 @@ TEST(Scales, FollowTheSameRules) {
           for (float& x : past) x = std::abs(x) * 100;
           auto* history = s.put(past);
           for (const bool most_recent : {false, true}) {
-            delayed_scale(s, {amax, history, f, scale, inverse, n, stride, length, 1, most_recent});
+            delayed_scale(s, {amax, history, f, scale, inverse, n, 1, stride, length, 1, most_recent});
             s.out("delayed scale", scale, n, DType::f32);
             s.out("delayed inverse", inverse, n, DType::f32);
             s.out("history", history, length * stride, DType::f32);
