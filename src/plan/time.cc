@@ -26,10 +26,20 @@ double seconds_of(const Kernel& k, const Rates& rates) {
   return std::max({compute, k.bytes / rates.bytes, rates.launch});
 }
 
-/// Tiles of 128 x 256 in waves over the multiprocessors.
+/// The best of some tiles in waves over the multiprocessors. Large tiles reach the rates; small results are
+/// made in smaller ones, which fill more multiprocessors and read their operands more often.
 double filling(double rows, double cols, const Rates& rates) {
-  const double tiles = std::ceil(rows / 128) * std::ceil(cols / 256);
-  return tiles / (std::ceil(tiles / rates.multiprocessors) * rates.multiprocessors);
+  struct Tile {
+    double rows, cols, reaches;
+  };
+  static constexpr Tile all[] = {{128, 256, 1}, {128, 128, 0.8}, {64, 128, 0.6}, {64, 64, 0.4}};
+  double best = 0;
+  for (const Tile& tile : all) {
+    const double tiles = std::ceil(rows / tile.rows) * std::ceil(cols / tile.cols);
+    const double waves = std::ceil(tiles / rates.multiprocessors) * rates.multiprocessors;
+    best = std::max(best, tile.reaches * tiles / waves);
+  }
+  return best;
 }
 
 /// D [m, n] of an inner dimension k.
@@ -68,9 +78,11 @@ Three products(const Linear& l, double tokens, bool fp8, const precision::Recipe
   const double compute_bytes = recipe.compute == DType::bf16 ? 2 : 4;
   const double rate = fp8 ? rates.fp8 : recipe.compute == DType::bf16 ? rates.bf16 : rates.fp32;
   const double operand = fp8 ? 1 : compute_bytes;
-  return {seconds_of(product({tokens, l.rows, l.cols}, operand, compute_bytes, rate, rates), rates),
-          seconds_of(product({tokens, l.cols, l.rows}, operand, compute_bytes, rate, rates), rates),
-          seconds_of(product({l.rows, l.cols, tokens}, operand, 4, rate, rates), rates)};
+  const auto seconds = [&](const Shape& shape, double result) {
+    return seconds_of(product(shape, operand, result, rate, rates), rates) + (fp8 ? rates.fp8_more : 0);
+  };
+  return {seconds({tokens, l.rows, l.cols}, compute_bytes), seconds({tokens, l.cols, l.rows}, compute_bytes),
+          seconds({l.rows, l.cols, tokens}, 4)};
 }
 
 /// Collects rows of the same name.

@@ -125,6 +125,25 @@ TEST(Fp8, OfWhichFewTokensMakeALossPaysFromTheNumberThatIsSaid) {
   EXPECT_LE(sum(enough / 2), 0);
 }
 
+TEST(Fp8, PaysWhereItWasMeasuredTo) {
+  // Steps of one H200 with and without FP8 (docs/measurements.md): seconds of bf16 over those of FP8.
+  struct Measured {
+    const char* model;
+    std::int64_t tokens;
+    double gain;
+  };
+  for (const Measured& m : {Measured{"qwen2.5-0.5b", 256, 0.90}, Measured{"qwen2.5-0.5b", 1024, 0.99},
+                            Measured{"qwen2.5-0.5b", 2048, 1.06}, Measured{"qwen2.5-0.5b", 4096, 1.14},
+                            Measured{"llama-3.2-1b", 512, 0.98}, Measured{"llama-3.2-1b", 2048, 1.22}}) {
+    Work work = llama8b(precision::RecipeKind::delayed);
+    work.architecture = model::find_shape(m.model);
+    work.tokens = work.length = m.tokens;
+    work.micro_batches = 1;
+    const bool said = fp8_warning(work).starts_with("FP8 does not pay here");
+    EXPECT_EQ(said, m.gain < 1) << m.model << ", " << m.tokens << " tokens: " << fp8_warning(work);
+  }
+}
+
 TEST(Fp8, SaysWhichLayersLose) {
   Work work = llama8b(precision::RecipeKind::delayed);
   work.architecture = model::find_shape("qwen2.5-0.5b");

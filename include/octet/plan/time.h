@@ -18,8 +18,9 @@ struct Rates {
   double fp32 = 50e12;
   double attention_forward = 613e12;
   double attention_backward = 480e12;
-  double bytes = 4.2e12;  ///< a second, to and from memory
-  double launch = 3e-6;   ///< seconds that a kernel takes at least
+  double bytes = 4.2e12;   ///< a second, to and from memory
+  double launch = 3e-6;    ///< seconds that a kernel takes at least
+  double fp8_more = 3e-6;  ///< seconds that an FP8 product takes beside its work, as small models show
   int multiprocessors = 132;
 };
 
