@@ -146,10 +146,12 @@ EngineOptions engine_options(const config::Config& config, const model::Architec
 
 namespace {
 
-EngineOptions completed(EngineOptions options, const Device& device, const comm::Place& place) {
+EngineOptions completed(EngineOptions options, const Device& device, comm::Communicator& communicator) {
   // What is left open follows the device, for sums as for products.
   if (!options.reproducible && !ops::reproducible_by_default(device)) options.store.deterministic = false;
-  options.store.overlap = options.store.overlap && comm::overlap_hides(device, place);
+  // Ranks may have cores of different number, but they gather in one order.
+  const bool hides = comm::overlap_hides(device, communicator.place());
+  options.store.overlap = options.store.overlap && communicator.all_max(hides ? 0 : 1) == 0;
   options.store.micro_batches = std::max(1, options.max_micro_batches);
   options.transformer.fixed_order = options.store.strict;
   if (options.token_unit == 0) {
@@ -171,7 +173,7 @@ EngineOptions completed(EngineOptions options, const Device& device, const comm:
 Engine::Engine(Device& device, comm::Communicator& communicator, const EngineOptions& options)
     : device_(device),
       communicator_(communicator),
-      options_(completed(options, device, communicator.place())),
+      options_(completed(options, device, communicator)),
       arena_(device),
       audit_(options.store.recipe),
       compute_(device.make_stream({.name = "compute"})) {
