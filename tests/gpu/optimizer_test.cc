@@ -51,16 +51,26 @@ TEST(GradientNorm, SeesWhatIsNotFinite) {
   }
 }
 
+// Arrays that begin on no boundary, numbers of every size that bf16 has, and what is no number.
 TEST(GradientNorm, OfBf16) {
-  std::vector<std::uint16_t> x;
-  for (const float value : gradients(10001, 1)) x.push_back(to_bf16(value));
-  both(
-      [&](Side& s) {
-        auto* limbs = s.put(std::vector<std::int64_t>(kExactLimbs + 1, 0));
-        square_sum(s, {s.put(x), DType::bf16, static_cast<std::int64_t>(x.size()), limbs});
-        s.out("limbs", reinterpret_cast<const std::uint8_t*>(limbs), (kExactLimbs + 1) * 8, DType::u8);
-      },
-      {});
+  for (const std::int64_t first : {0, 1, 8}) {
+    for (const double scale : {1e-39, 1e-30, 1.0, 1e30}) {
+      for (const float bad :
+           {0.0f, std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity(),
+            std::numeric_limits<float>::quiet_NaN()}) {
+        std::vector<std::uint16_t> x;
+        for (const float value : gradients(20011, scale)) x.push_back(to_bf16(value));
+        x[17000] = to_bf16(bad);
+        both(
+            [&](Side& s) {
+              auto* limbs = s.put(std::vector<std::int64_t>(kExactLimbs + 1, 0));
+              square_sum(s, {s.put(x) + first, DType::bf16, 20011 - first, limbs});
+              s.out("limbs", reinterpret_cast<const std::uint8_t*>(limbs), (kExactLimbs + 1) * 8, DType::u8);
+            },
+            {});
+      }
+    }
+  }
 }
 
 TEST(AdamW, UpdatesWithTheSameBits) {

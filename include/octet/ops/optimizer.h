@@ -11,9 +11,10 @@ namespace octet::ops {
 /// Adding the limbs of two ranks as integers adds the sums, so that a norm has the same bits at any sharding.
 inline constexpr int kExactLimbs = 32;
 
-/// Adds Σ x² to `limbs`: each block of 128 consecutive elements (blocks start at x) is summed in double in
-/// index order, then added exactly. `count` need not divide by 128. Infinities and NaNs set
-/// limbs[kExactLimbs] to non-zero instead.
+/// Adds Σ x² to `limbs`: each block of 128 consecutive elements (blocks start at x) is summed in double, then
+/// added exactly. Of a block, eight consecutive elements are summed in index order, and these 16 sums as
+/// pairs 8, then 4, 2 and 1 apart. `count` need not divide by 128: what is missing counts as zero.
+/// Infinities and NaNs set limbs[kExactLimbs] to non-zero instead.
 struct SquareSumArgs {
   const void* x = nullptr;
   DType dtype = DType::f32;  ///< f32 or bf16

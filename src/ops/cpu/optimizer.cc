@@ -9,19 +9,23 @@ namespace octet::ops::cpu {
 namespace {
 
 constexpr std::int64_t kBlock = 128;  // elements summed in double before an exact addition
-constexpr int kGroup = 8;             // blocks summed side by side: eight chains of additions in flight
+constexpr int kLane = 8;              // of them, those that are summed in index order
+constexpr int kLanes = 16;
 
-// Σ x² of kGroup whole blocks, each in index order.
+// Σ x² of a block: lanes side by side, then their sums as pairs.
 template <typename T>
-OCTET_SIMD void block_sums(const T* x, double* sums) {
-  double sum[kGroup] = {};
-  for (std::int64_t i = 0; i < kBlock; ++i) {
-    for (int b = 0; b < kGroup; ++b) {
-      const double v = static_cast<double>(simd::load(x[b * kBlock + i]));
-      sum[b] += v * v;
+OCTET_SIMD double block_sum(const T* x) {
+  double sum[kLanes] = {};
+  for (int i = 0; i < kLane; ++i) {
+    for (int lane = 0; lane < kLanes; ++lane) {
+      const double v = static_cast<double>(simd::load(x[lane * kLane + i]));
+      sum[lane] += v * v;
     }
   }
-  for (int b = 0; b < kGroup; ++b) sums[b] = sum[b];
+  for (int apart = kLanes / 2; apart > 0; apart /= 2) {
+    for (int lane = 0; lane < apart; ++lane) sum[lane] += sum[lane + apart];
+  }
+  return sum[0];
 }
 
 // Adds a sum s = m * 2^e exactly: m shifted to a limb boundary is three pieces of 32 bits, of which the
@@ -238,19 +242,15 @@ void square_sum(const SquareSumArgs& a) {
     const std::int64_t blocks = (a.count + kBlock - 1) / kBlock;
     simd::parallel_rows(blocks, kBlock, [&](std::int64_t first, std::int64_t last) {
       std::int64_t local[kExactLimbs + 1] = {};
-      std::int64_t b = first;
-      double sums[kGroup];
-      for (; b + kGroup <= last && (b + kGroup) * kBlock <= a.count; b += kGroup) {
-        block_sums(x + b * kBlock, sums);
-        for (const double s : sums) add_exactly(s, local);
-      }
-      for (; b < last; ++b) {
-        double sum = 0;
-        for (std::int64_t i = b * kBlock; i < std::min(a.count, (b + 1) * kBlock); ++i) {
-          const double v = static_cast<double>(simd::load(x[i]));
-          sum += v * v;
+      for (std::int64_t b = first; b < last; ++b) {
+        const std::int64_t begin = b * kBlock, left = a.count - begin;
+        if (left >= kBlock) {
+          add_exactly(block_sum(x + begin), local);
+        } else {
+          T filled[kBlock] = {};
+          std::copy_n(x + begin, left, filled);
+          add_exactly(block_sum(filled), local);
         }
-        add_exactly(sum, local);
       }
       for (int i = 0; i < kExactLimbs; ++i) {
         if (local[i]) std::atomic_ref<std::int64_t>(a.limbs[i]).fetch_add(local[i]);

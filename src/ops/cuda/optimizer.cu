@@ -8,6 +8,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kBlock = 128;  // elements summed in double before an exact addition
+constexpr int kSumLane = 8;  // of them, those that are summed in index order
 
 // --- exact sums of squares -------------------------------------------------------------------------------
 
@@ -15,60 +16,165 @@ __device__ inline void add_limb(std::int64_t* limb, std::uint64_t value) {
   if (value) atomicAdd(reinterpret_cast<unsigned long long*>(limb), static_cast<unsigned long long>(value));
 }
 
-// Adds s = m * 2^e exactly, as the CPU side does: m shifted to a limb boundary is three pieces of 32 bits.
-__device__ inline void add_exactly(double s, std::int64_t* limbs) {
-  if (s == 0) return;
-  if (!isfinite(s)) {
-    atomicOr(reinterpret_cast<unsigned long long*>(limbs + kExactLimbs), 1ull);
-    return;
-  }
+// s = m * 2^e as the CPU side adds it: m shifted to a limb boundary is three pieces of 32 bits. `limb`: -1 of
+// zero, kExactLimbs of what is not finite.
+struct Pieces {
+  int limb;
+  std::uint32_t piece[3];
+};
+__device__ inline Pieces pieces_of(double s) {
+  if (s == 0) return {-1, {}};
+  if (!isfinite(s)) return {kExactLimbs, {}};
   const auto bits = static_cast<std::uint64_t>(__double_as_longlong(s));
   // Never subnormal: the square of the smallest float is 2^-298.
   const int exponent = static_cast<int>(bits >> 52) - 1022;
   const std::uint64_t mantissa = (bits & ((1ull << 52) - 1)) | (1ull << 52);
   const int position = exponent - 53 + 512;
-  const int limb = position / 32, shift = position % 32;
+  const int shift = position % 32;
   const std::uint64_t low = mantissa << shift;
   const std::uint64_t high = shift == 0 ? 0 : mantissa >> (64 - shift);
-  add_limb(limbs + limb, low & 0xFFFFFFFFu);
-  add_limb(limbs + limb + 1, low >> 32);
-  add_limb(limbs + limb + 2, high);
+  return {position / 32,
+          {static_cast<std::uint32_t>(low), static_cast<std::uint32_t>(low >> 32),
+           static_cast<std::uint32_t>(high)}};
 }
 
-// A warp takes 32 blocks of 128 elements at a time. It reads them in whole lines, 32 elements of each block,
-// and turns them in shared memory, so that each lane sums one block in index order.
-constexpr int kSumWarps = 4;
+/// Adds what the lanes of a warp hold, all of which call it. Lanes with the same limbs are summed first:
+/// 64-bit additions to shared memory are a loop, in which lanes would wait for each other.
+__device__ inline void add_exactly(double s, std::int64_t* limbs) {
+  const unsigned lane = threadIdx.x % kWarp;
+  const Pieces mine = pieces_of(s);
+  unsigned left = __ballot_sync(0xFFFFFFFFu, mine.limb >= 0);
+  while (left != 0) {
+    const int leader = __ffs(static_cast<int>(left)) - 1;
+    const int limb = __shfl_sync(0xFFFFFFFFu, mine.limb, leader);
+    const bool same = mine.limb == limb;
+    left &= ~__ballot_sync(0xFFFFFFFFu, same);
+    if (limb == kExactLimbs) {
+      if (lane == 0) atomicOr(reinterpret_cast<unsigned long long*>(limbs + kExactLimbs), 1ull);
+      continue;
+    }
+#pragma unroll
+    for (int i = 0; i < 3; ++i) {
+      const std::uint32_t piece = same ? mine.piece[i] : 0;
+      const std::uint64_t low = __reduce_add_sync(0xFFFFFFFFu, piece & 0xFFFFu);
+      const std::uint64_t high = __reduce_add_sync(0xFFFFFFFFu, piece >> 16);
+      if (lane == 0) add_limb(limbs + limb + i, low + (high << 16));
+    }
+  }
+}
 
+// A warp takes 32 blocks of 128 elements at a time: in each of 16 rounds, each half of it takes a block, a
+// lane a group of eight. The 16 lanes' sums of 16 blocks then change hands until each lane holds one block's
+// sum.
+constexpr int kSumWarps = 4;
+constexpr int kRounds = 16;
+constexpr int kRoundsAhead = 4;  ///< whose loads are under way together
+constexpr std::int64_t kSumGroup = std::int64_t{kRounds} * kWarp * kPack;
+static_assert(kPack == kSumLane && kSumGroup % kBlock == 0 && kRounds * kSumLane == kBlock);
+
+/// Adds the squares of a pack, in order. Squares of floats are exact in double, so that a fused addition
+/// rounds as a separate one does.
+__device__ inline void add_squares(const RawPack<float>& raw, double& sum, unsigned&) {
+  float x[kPack];
+  raw.get(x);
+#pragma unroll
+  for (int j = 0; j < kPack; ++j) {
+    const double v = static_cast<double>(x[j]);
+    sum = __fma_rn(v, v, sum);
+  }
+}
+/// bf16 become doubles in two instructions instead of one slow one: their bits, three places down, are those
+/// of 2^-896 times their magnitude, subnormal ones included. Infinities and NaNs would become numbers:
+/// `most` shows them.
+__device__ inline void add_squares(const RawPack<__nv_bfloat16>& raw, double& sum, unsigned& most) {
+  const unsigned four[4] = {raw.word[0].x, raw.word[0].y, raw.word[0].z, raw.word[0].w};
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    const unsigned both = four[j] & 0x7FFF7FFFu;
+    most = __vmaxu2(most, both);
+    const double low = __hiloint2double(static_cast<int>((both & 0xFFFFu) << 13), 0) * 0x1p896;
+    sum = __fma_rn(low, low, sum);
+    const double high = __hiloint2double(static_cast<int>((both >> 16) << 13), 0) * 0x1p896;
+    sum = __fma_rn(high, high, sum);
+  }
+}
+
+/// Lanes that are `apart` add theirs; each keeps half of the blocks that it still holds.
+template <int apart>
+__device__ inline void exchange(double (&sums)[kRounds]) {
+  const bool upper = threadIdx.x & static_cast<unsigned>(apart);
+#pragma unroll
+  for (int r = 0; r < apart; ++r) {
+    const double kept = upper ? sums[r + apart] : sums[r], given = upper ? sums[r] : sums[r + apart];
+    sums[r] = kept + __shfl_xor_sync(0xFFFFFFFFu, given, apart);
+  }
+}
+
+/// The sum of one of a warp's 32 blocks, another one for each lane; x begins on a pack's boundary and has all
+/// of them. `finite`: false when the warp has met what is not finite, and the sums are wrong.
 template <typename T>
-__global__ void __launch_bounds__(kSumWarps* kWarp) square_sum_kernel(SquareSumArgs a) {
-  __shared__ float tiles[kSumWarps][kWarp][kWarp + 1];
+__device__ inline double sum_of_lane(const T* x, bool& finite) {
+  const unsigned lane = threadIdx.x % kWarp;
+  double sums[kRounds];
+  unsigned most = 0;
+#pragma unroll
+  for (int first = 0; first < kRounds; first += kRoundsAhead) {
+    RawPack<T> raw[kRoundsAhead];
+#pragma unroll
+    for (int r = 0; r < kRoundsAhead; ++r) raw[r].load(x + ((first + r) * kWarp + lane) * kPack);
+#pragma unroll
+    for (int r = 0; r < kRoundsAhead; ++r) {
+      sums[first + r] = 0;
+      add_squares(raw[r], sums[first + r], most);
+    }
+  }
+  finite = !__any_sync(0xFFFFFFFFu, (most & 0xFFFFu) >= 0x7F80u || most >= 0x7F800000u);
+  exchange<8>(sums);
+  exchange<4>(sums);
+  exchange<2>(sums);
+  exchange<1>(sums);
+  return sums[0];
+}
+
+/// The same for any x, of which `count` elements are there: adds the sums itself.
+template <typename T>
+__device__ inline void add_any_blocks(const T* x, std::int64_t count, std::int64_t* limbs) {
+  const int lane = threadIdx.x % kWarp;
+#pragma unroll 1
+  for (int r = 0; r < kRounds; ++r) {
+    double sum = 0;
+    for (int j = 0; j < kPack; ++j) {
+      const std::int64_t i = static_cast<std::int64_t>(r * kWarp + lane) * kPack + j;
+      const double v = i < count ? static_cast<double>(to_float(x[i])) : 0.0;
+      sum += v * v;
+    }
+#pragma unroll
+    for (int apart = kRounds / 2; apart > 0; apart /= 2) sum += __shfl_xor_sync(0xFFFFFFFFu, sum, apart);
+    add_exactly(lane % kRounds == 0 ? sum : 0.0, limbs);
+  }
+}
+
+/// vector: x begins on a pack's boundary.
+template <typename T>
+__global__ void __launch_bounds__(kSumWarps* kWarp) square_sum_kernel(SquareSumArgs a, bool vector) {
   __shared__ std::int64_t limbs[kExactLimbs + 1];
   for (int i = threadIdx.x; i <= kExactLimbs; i += blockDim.x) limbs[i] = 0;
   __syncthreads();
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  auto& tile = tiles[warp];
-  const auto* x = static_cast<const T*>(a.x);
-  constexpr std::int64_t group = std::int64_t{kWarp} * kBlock;
-  const std::int64_t groups = (a.count + group - 1) / group;
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kSumWarps;
-  for (std::int64_t g = blockIdx.x * static_cast<std::int64_t>(kSumWarps) + warp; g < groups; g += stride) {
-    double sum = 0;
-    for (int part = 0; part < kBlock / kWarp; ++part) {
-      const std::int64_t begin = g * group + part * kWarp + lane;
-      __syncwarp();
-#pragma unroll 8
-      for (int b = 0; b < kWarp; ++b) {
-        const std::int64_t i = begin + b * kBlock;
-        tile[b][lane] = i < a.count ? to_float(x[i]) : 0.0f;
-      }
-      __syncwarp();
-#pragma unroll 8
-      for (int i = 0; i < kWarp; ++i) {
-        const double v = static_cast<double>(tile[lane][i]);
-        sum += v * v;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kSumWarps * kSumGroup;
+  const std::int64_t first =
+      (blockIdx.x * static_cast<std::int64_t>(kSumWarps) + threadIdx.x / kWarp) * kSumGroup;
+  for (std::int64_t begin = first; begin < a.count; begin += stride) {
+    const T* x = static_cast<const T*>(a.x) + begin;
+    const std::int64_t left = a.count - begin;
+    if (vector && left >= kSumGroup) {
+      bool finite = true;
+      const double sum = sum_of_lane(x, finite);
+      if (finite) {
+        add_exactly(sum, limbs);
+        continue;
       }
     }
-    add_exactly(sum, limbs);
+    add_any_blocks(x, left, limbs);
   }
   __syncthreads();
   for (int i = threadIdx.x; i < kExactLimbs; i += blockDim.x) {
@@ -413,10 +519,12 @@ void launch(Stream& stream, const Update& u, DType grad, DType moments) {
 
 void square_sum(Stream& stream, const SquareSumArgs& a) {
   if (a.count == 0) return;
-  constexpr std::int64_t per_block = std::int64_t{kSumWarps} * kWarp * kBlock;
+  constexpr std::int64_t per_block = kSumWarps * kSumGroup;
+  const bool vector = reinterpret_cast<std::uintptr_t>(a.x) % 16 == 0;
   with_type(a.dtype, [&](auto type) {
     square_sum_kernel<decltype(type)>
-        <<<grid_of(stream, a.count, per_block, 12), kSumWarps * kWarp, 0, octet::cuda::native(stream)>>>(a);
+        <<<grid_of(stream, a.count, per_block, 6), kSumWarps * kWarp, 0, octet::cuda::native(stream)>>>(
+            a, vector);
   });
   octet::cuda::check_launch("square_sum");
 }
