@@ -64,29 +64,47 @@ __global__ void find_heads_kernel(const std::int32_t* ids, std::int64_t tokens, 
   if (t < tokens && ids[t] >= 0 && ids[t] < vocabulary)
     atomicMin(head + ids[t], static_cast<std::int32_t>(t));
 }
+constexpr int kLinkThreads = 128;
+constexpr int kLinkTile = 8 * kLinkThreads;
+
+/// The first place behind `after` at which a tile has `id`, else `none`. From the tile's end, so that no step
+/// waits for the one before.
+template <bool bounded>
+__device__ inline int find_id(const std::int32_t (&tile)[kLinkTile], std::int32_t id, int after, int none) {
+  int found = none;
+#pragma unroll 4
+  for (int j = kLinkTile - 4; j >= 0; j -= 4) {
+    const int4 four = *reinterpret_cast<const int4*>(tile + j);
+    if (four.w == id && (!bounded || j + 3 > after)) found = j + 3;
+    if (four.z == id && (!bounded || j + 2 > after)) found = j + 2;
+    if (four.y == id && (!bounded || j + 1 > after)) found = j + 1;
+    if (four.x == id && (!bounded || j > after)) found = j;
+  }
+  return found;
+}
+
 // next[t] = the next token with the same id. Each block looks forward from its tokens, tile by tile, until
 // all have found theirs.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kLinkThreads)
     link_tokens_kernel(const std::int32_t* ids, std::int64_t tokens, std::int32_t* next) {
-  __shared__ std::int32_t tile[kThreads];
-  const std::int64_t t = blockIdx.x * static_cast<std::int64_t>(kThreads) + threadIdx.x;
-  const std::int32_t id = t < tokens ? ids[t] : -1;
-  std::int32_t found = t < tokens ? kNone : 0;
-  for (std::int64_t begin = blockIdx.x * static_cast<std::int64_t>(kThreads); begin < tokens;
-       begin += kThreads) {
+  __shared__ __align__(16) std::int32_t tile[kLinkTile];
+  const int start = static_cast<int>(blockIdx.x) * kLinkThreads, end = static_cast<int>(tokens);
+  const int t = start + static_cast<int>(threadIdx.x);
+  const std::int32_t id = t < end ? ids[t] : -1;
+  int found = t < end ? kNone : 0;
+  for (std::int64_t begin = start; begin < end; begin += kLinkTile) {
     if (__syncthreads_and(found != kNone)) break;
-    tile[threadIdx.x] = begin + threadIdx.x < tokens ? ids[begin + threadIdx.x] : -1;
+    // What is behind the end has no id; tokens without an id are in no chain.
+    for (int i = static_cast<int>(threadIdx.x); i < kLinkTile; i += kLinkThreads) {
+      tile[i] = begin + i < end ? ids[begin + i] : -1;
+    }
     __syncthreads();
     if (found != kNone) continue;
-    const int count = static_cast<int>(tokens - begin < kThreads ? tokens - begin : kThreads);
-    for (int j = begin > t ? 0 : static_cast<int>(t - begin) + 1; j < count; ++j) {
-      if (tile[j] == id) {
-        found = static_cast<std::int32_t>(begin) + j;
-        break;
-      }
-    }
+    const int place =
+        begin == start ? find_id<true>(tile, id, t - start, kNone) : find_id<false>(tile, id, 0, kNone);
+    if (place != kNone) found = static_cast<int>(begin) + place;
   }
-  if (t < tokens) next[t] = found;
+  if (t < end) next[t] = found;
 }
 
 // A block adds what one id's tokens sent back, in token order; the blocks of later tokens of the id do
@@ -203,7 +221,8 @@ void embedding_backward(Stream& stream, const EmbeddingBackwardArgs& a) {
   cudaStream_t queue = octet::cuda::native(stream);
   clear_heads_kernel<<<blocks_of(tokens), kThreads, 0, queue>>>(a.ids, tokens, vocabulary, head);
   find_heads_kernel<<<blocks_of(tokens), kThreads, 0, queue>>>(a.ids, tokens, vocabulary, head);
-  link_tokens_kernel<<<blocks_of(tokens), kThreads, 0, queue>>>(a.ids, tokens, next);
+  link_tokens_kernel<<<static_cast<unsigned>(ceil_div(tokens, kLinkThreads)), kLinkThreads, 0, queue>>>(
+      a.ids, tokens, next);
   with_type(a.d_out.dtype, [&](auto type) {
     with_type(a.d_table.dtype, [&](auto to) {
       add_chains_kernel<decltype(type), decltype(to)><<<static_cast<unsigned>(tokens), kThreads, 0, queue>>>(
