@@ -226,6 +226,39 @@ TEST(CrossEntropy, LossAndGradientOfAnyVocabulary) {
   }
 }
 
+// Rows on 16-byte boundaries: held by clusters of one to eight blocks, several rows one after the other, and
+// rows that are too long for that or end inside a pack.
+TEST(CrossEntropy, RowsOnBoundariesOfAnyLength) {
+  struct Case {
+    std::int64_t rows, vocabulary, ld;
+  };
+  for (const Case& c : {Case{3, 8, 8}, Case{700, 4096, 4096}, Case{5, 32768, 32768}, Case{150, 32776, 32776},
+                        Case{5, 128256, 128264}, Case{3, 151936, 151936}, Case{2, 262144, 262144},
+                        Case{2, 262152, 262152}, Case{4, 50257, 50264}}) {
+    SCOPED_TRACE(std::to_string(c.rows) + " x " + std::to_string(c.vocabulary));
+    std::vector<std::uint16_t> logits;
+    for (const float x : random_floats(c.rows * c.ld, 1, 4)) logits.push_back(to_bf16(x + 30));
+    std::vector<std::int32_t> targets;
+    for (std::int64_t r = 0; r < c.rows; ++r) {
+      targets.push_back(r % 5 == 1 ? -100
+                                   : static_cast<std::int32_t>((r * 7919 + c.vocabulary - 1) % c.vocabulary));
+    }
+    both(
+        [&](Side& s) {
+          const Matrix x{s.put(logits), DType::bf16, c.rows, c.vocabulary, c.ld};
+          auto* loss = s.put(std::vector<float>(static_cast<std::size_t>(c.rows), -1.0f));
+          auto* t = s.put(targets);
+          cross_entropy(s, {.logits = x, .targets = t, .gradient = false, .row_loss = loss});
+          s.out("untouched logits", x);
+          s.out("loss without gradient", loss, c.rows, DType::f32);
+          cross_entropy(s, {.logits = x, .targets = t, .row_loss = loss});
+          s.out("gradient", x);
+          s.out("loss", loss, c.rows, DType::f32);
+        },
+        {.relative = 1e-5, .absolute = 5e-6, .bf16_steps = 1.01});
+  }
+}
+
 TEST(Elementwise, ConversionsAddsAndFillsGiveTheSameBits) {
   std::vector<float> x = random_floats(10007, 1, 3);
   for (std::uint32_t high = 0; high < 0x10000u; high += 7)
