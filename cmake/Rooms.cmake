@@ -5,7 +5,8 @@ add_library(octet_options INTERFACE)
 target_compile_options(octet_options INTERFACE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wnon-virtual-dtor -Woverloaded-virtual -Wno-unknown-pragmas
                             -Wimplicit-fallthrough -Wno-missing-field-initializers
-                            $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> -Werror>
+                            $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>
+                            $<$<BOOL:${OCTET_WARNINGS_AS_ERRORS}>:-Werror>>
   # No contraction of a*b+c: a product and a sum round as written, so that the same expression gives
   # the same bits in every kernel that shares it.
   $<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off -fno-math-errno>)

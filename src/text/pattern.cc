@@ -5,8 +5,8 @@
 namespace octet::text {
 
 Pattern::Pattern(const Json& json, const std::string& where) {
-  if (json.is_object() && json.size() == 1 && json.begin().value().is_string()) {
-    const auto& value = json.begin().value().get_ref<const std::string&>();
+  if (json.is_object() && json.size() == 1 && json.front().is_string()) {
+    const std::string& value = json.front().get_ref<const std::string&>();
     if (json.begin().key() == "String") {
       literal_ = value;
       return;

@@ -67,8 +67,12 @@ std::shared_ptr<const Compiled> compile(const MatmulShape& shape) {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   attributes.set_post_ops(after);
+#if DNNL_VERSION_MAJOR >= 3
+  const dnnl::matmul::primitive_desc description(engine(), made->a, made->b, made->d, attributes);
+#else
   const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(made->a, made->b, made->d), attributes,
                                                  engine());
+#endif
   made->scratch = description.scratchpad_desc();
   made->primitive = dnnl::matmul(description);
   return made;
