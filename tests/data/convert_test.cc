@@ -36,12 +36,12 @@ TEST(Convert, EveryReferenceRowBecomesTheSameConversation) {
     for (const auto& turn : expected["response"]) turns.push_back(turn);
     if (sample->plain) {
       ASSERT_EQ(turns.size(), 1u) << line;
-      EXPECT_EQ(sample->text, turns[0]["content"]) << line;
+      EXPECT_EQ(sample->text, turns[0]["content"].get<std::string>()) << line;
     } else {
       ASSERT_EQ(sample->turns.size(), turns.size()) << line;
       for (std::size_t i = 0; i < turns.size(); ++i) {
-        EXPECT_EQ(sample->turns[i].role, turns[i]["role"]) << line;
-        EXPECT_EQ(sample->turns[i].content, turns[i]["content"]) << line;
+        EXPECT_EQ(sample->turns[i].role, turns[i]["role"].get<std::string>()) << line;
+        EXPECT_EQ(sample->turns[i].content, turns[i]["content"].get<std::string>()) << line;
       }
     }
     EXPECT_EQ(sample->system, text_or_empty(expected["system"])) << line;
