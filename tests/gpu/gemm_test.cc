@@ -234,6 +234,41 @@ TEST(GpuGemm, EqualInputsGiveEqualBits) {
   }
 }
 
+// Large products choose among more algorithms, which are timed: whichever it is, the product is that of the
+// library's favourite, also where it is added to what is there.
+TEST(GpuGemm, TimedAlgorithmsOfHeavyProductsGiveTheSameProduct) {
+  const bool before = gemm_timing();
+  for (const Product product : products) {
+    for (const DType operands : {DType::bf16, DType::e4m3}) {
+      for (const bool accumulate : {false, true}) {
+        const Case c{.product = product,
+                     .m = 4096,
+                     .n = 4352,
+                     .k = 16384,
+                     .a = operands,
+                     .b = operands,
+                     .d = DType::bf16,
+                     .accumulate = accumulate,
+                     .own_boundary = true};
+        SCOPED_TRACE(c.name());
+        const Inputs in(c);
+        Bench bench(make_cuda_device());
+        set_gemm_timing(false);
+        const Outcome want = run(bench, c, in);
+        set_gemm_timing(true);
+        const Outcome got = run(bench, c, in);
+        for (std::int64_t row = 0; row < c.m; ++row) {
+          const double distance =
+              relative_distance([&](std::int64_t i) { return got.d[row * c.n + i]; },
+                                [&](std::int64_t i) { return want.d[row * c.n + i]; }, c.n);
+          ASSERT_LE(distance, 4e-3) << "row " << row;
+        }
+      }
+    }
+  }
+  set_gemm_timing(before);
+}
+
 TEST(GpuGemm, NothingToSumGivesZerosAndTheBias) {
   for (const bool accumulate : {false, true}) {
     check_case(

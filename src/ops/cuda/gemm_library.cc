@@ -4,6 +4,8 @@
 #include <array>
 #include <bit>
 #include <cmath>
+#include <cstddef>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <memory>
@@ -12,6 +14,7 @@
 #include <vector>
 
 #include "cuda/gemm_call.h"
+#include "cuda/gemm_sample.h"
 #include "cuda/scratch.h"
 #include "octet/base/error.h"
 #include "octet/device/cuda.h"
@@ -45,6 +48,32 @@ float time_of(const Call& call, cublasLtHandle_t handle, const cublasLtMatmulAlg
   cudaEventDestroy(begin);
   cudaEventDestroy(end);
   return status == CUBLAS_STATUS_SUCCESS ? time : std::numeric_limits<float>::infinity();
+}
+
+/// Some rows of D, evenly spread. Waits for the stream.
+std::vector<float> sampled_rows(cudaStream_t stream, const LibraryProduct& p) {
+  const std::int64_t rows = std::min<std::int64_t>(p.m, 64), step = p.m / rows;
+  const std::size_t size = size_of(p.d_type), width = static_cast<std::size_t>(p.n) * size;
+  std::vector<std::byte> bytes(static_cast<std::size_t>(rows) * width);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const auto* from =
+        static_cast<const std::byte*>(p.d) + static_cast<std::size_t>(r * step * p.d_ld) * size;
+    octet::cuda::check(cudaMemcpyAsync(bytes.data() + static_cast<std::size_t>(r) * width, from, width,
+                                       cudaMemcpyDeviceToHost, stream),
+                       "reading a product");
+  }
+  octet::cuda::check(cudaStreamSynchronize(stream), "reading a product");
+  std::vector<float> values(bytes.size() / size);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::uint16_t half = 0;
+    if (p.d_type == DType::bf16) {
+      std::memcpy(&half, bytes.data() + i * size, size);
+      values[i] = from_bf16(half);
+    } else {
+      std::memcpy(&values[i], bytes.data() + i * size, size);
+    }
+  }
+  return values;
 }
 
 /// What algorithms depend on.
@@ -162,18 +191,34 @@ class Library {
     };
     const std::vector<cublasLtMatmulAlgo_t> proposals = call.proposals(handle_);
     for (const auto& proposal : proposals) add(proposal);
-    const bool heavy =
-        2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) > kHeavy;
-    if (heavy && !proposals.empty()) {
-      for (const auto& variant : call.variants(handle_, proposals.front(), multiprocessors_)) add(variant);
-    }
     if (p.may_be_refused && candidates.empty()) return {.none = true};
     if (candidates.empty()) require(CUBLAS_STATUS_NOT_SUPPORTED, "finding an algorithm that runs", p);
-    if (heavy) keep_quickest(candidates);
+    const cublasLtMatmulAlgo_t favourite = candidates.front().algorithm;
+    const bool heavy =
+        2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) > kHeavy;
+    if (heavy) {
+      for (const auto& variant : call.variants(handle_, favourite, multiprocessors_)) add(variant);
+      keep_quickest(candidates);
+    }
     take_turns(call, stream, heavy ? kHeavyTurn : kTurn, candidates);
-    const cublasLtMatmulAlgo_t& best = candidates.front().algorithm;
+    const cublasLtMatmulAlgo_t best =
+        heavy ? first_that_agrees(call, stream, p, favourite, candidates) : candidates.front().algorithm;
     require(call.run(handle_, best, stream), "multiplying", p);
     return {.algorithm = best, .timed = true};
+  }
+  /// The first candidate whose product is the favourite's: variants are made here, and nobody else runs them.
+  cublasLtMatmulAlgo_t first_that_agrees(const Call& call, cudaStream_t stream, const LibraryProduct& p,
+                                         const cublasLtMatmulAlgo_t& favourite,
+                                         const std::vector<Candidate>& candidates) {
+    const auto product_of = [&](const cublasLtMatmulAlgo_t& algorithm) {
+      require(call.run(handle_, algorithm, stream), "multiplying", p);
+      return sampled_rows(stream, p);
+    };
+    const std::vector<float> want = product_of(favourite);
+    for (const Candidate& c : candidates) {
+      if (rows_agree(want, product_of(c.algorithm), static_cast<std::size_t>(p.n))) return c.algorithm;
+    }
+    return favourite;
   }
   static void sort_by_time(std::vector<Candidate>& candidates) {
     std::stable_sort(candidates.begin(), candidates.end(),
