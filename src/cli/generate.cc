@@ -13,6 +13,7 @@
 #include "octet/data/dataset.h"
 #include "octet/data/template_encoder.h"
 #include "octet/generate/decoder.h"
+#include "octet/ops/gemm.h"
 #include "octet/train/model_folder.h"
 #include "octet/train/session.h"
 #include "options.h"
@@ -244,6 +245,8 @@ int generate_command(const Arguments& arguments) {
                  .fix = "name a file with --file",
                  .code = ExitCode::usage});
   }
+  // Questions have ever other lengths, and nobody waits seconds for the best algorithm for each.
+  ops::set_gemm_timing(false);
   train::Session session(o.device);
   return session.run([&] { return generate(session, o); });
 }

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace octet::ops {
@@ -93,6 +94,8 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "gpu_tests: nothing was tested: %s\n", why_not.c_str());
     return 1;
   }
+  // What tests choose is chosen anew, and leaves nothing behind.
+  ::setenv("OCTET_CACHE", "off", 1);
   std::printf("%s\n", octet::make_cuda_device(0)->description().c_str());
   return RUN_ALL_TESTS();
 }

@@ -47,10 +47,11 @@ bool gemm_multiplies_fp8(const Device& device, const GemmArgs& args);
 /// good.
 std::int64_t fp8_token_unit(const Device& device, Scaling scaling);
 
-/// Whether products on a GPU choose among the library's algorithms by timing them, once per shape, when first
-/// used outside a graph's capture (as the program starts out: true). Numbers of tokens within an eighth of
-/// each other share a choice. False: the library's first choice for the exact shape, so that the bits of sums
-/// are the same in every run and on every rank.
+/// Whether products on a GPU choose among the library's algorithms by timing them, once per shape, when used
+/// outside a graph's capture (as the program starts out: true). Choices are kept for later runs in the user's
+/// cache; numbers of tokens up to the next power of two share one, until a number has come several times.
+/// False: the library's first choice for the exact shape, so that the bits of sums are the same in every run
+/// and on every rank.
 void set_gemm_timing(bool on);
 bool gemm_timing();
 

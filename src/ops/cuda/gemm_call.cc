@@ -23,6 +23,7 @@ constexpr int kLargestPromoted = 23000;
 /// The functions of libcublasLt.
 struct Functions {
   decltype(&::cublasLtCreate) create;
+  decltype(&::cublasLtGetVersion) version;
   decltype(&::cublasLtMatmul) matmul;
   decltype(&::cublasLtMatmulAlgoGetHeuristic) heuristic;
   decltype(&::cublasLtMatmulDescCreate) desc_create;
@@ -36,6 +37,7 @@ struct Functions {
   decltype(&::cublasLtGetStatusString) status_string;
   decltype(&::cublasLtMatmulAlgoCheck) algorithm_check;
   decltype(&::cublasLtMatmulAlgoConfigSetAttribute) algorithm_set;
+  decltype(&::cublasLtMatmulAlgoConfigGetAttribute) algorithm_get;
 };
 
 Functions load_functions() {
@@ -64,6 +66,7 @@ Functions load_functions() {
     }
   };
   find(f.create, "cublasLtCreate");
+  find(f.version, "cublasLtGetVersion");
   find(f.matmul, "cublasLtMatmul");
   find(f.heuristic, "cublasLtMatmulAlgoGetHeuristic");
   find(f.desc_create, "cublasLtMatmulDescCreate");
@@ -77,19 +80,13 @@ Functions load_functions() {
   find(f.status_string, "cublasLtGetStatusString");
   find(f.algorithm_check, "cublasLtMatmulAlgoCheck");
   find(f.algorithm_set, "cublasLtMatmulAlgoConfigSetAttribute");
+  find(f.algorithm_get, "cublasLtMatmulAlgoConfigGetAttribute");
   return f;
 }
 
 const Functions& functions() {
   static const Functions loaded = load_functions();
   return loaded;
-}
-
-std::string shown(const LibraryProduct& p) {
-  return "[" + std::to_string(p.m) + ", " + std::to_string(p.n) + ", " + std::to_string(p.k) + "] of " +
-         std::string(name_of(p.a_type)) + (p.a_inner ? "" : " transposed") + " and " +
-         std::string(name_of(p.b_type)) + (p.b_inner ? "" : " transposed") + " into " +
-         std::string(name_of(p.d_type));
 }
 
 cudaDataType_t type_of(DType t) {
@@ -103,6 +100,14 @@ cudaDataType_t type_of(DType t) {
     default:
       return CUDA_R_32F;
   }
+}
+
+/// A setting of an algorithm; `none` where it has none.
+template <typename T>
+T setting(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttributes_t attribute, T none) {
+  std::size_t written = 0;
+  functions().algorithm_get(&algorithm, attribute, &none, sizeof none, &written);
+  return none;
 }
 
 std::int32_t scale_mode(Scaling scaling) {
@@ -148,6 +153,33 @@ cublasLtHandle_t start_library() {
     throw Error(Problem{.what = "cuBLASLt does not start", .found = functions().status_string(status)});
   }
   return handle;
+}
+
+std::string shown(const LibraryProduct& p) {
+  return "[" + std::to_string(p.m) + ", " + std::to_string(p.n) + ", " + std::to_string(p.k) + "] of " +
+         std::string(name_of(p.a_type)) + (p.a_inner ? "" : " transposed") + " and " +
+         std::string(name_of(p.b_type)) + (p.b_inner ? "" : " transposed") + " into " +
+         std::string(name_of(p.d_type));
+}
+
+std::string shown(const cublasLtMatmulAlgo_t& algorithm) {
+  std::string tile = "number " + std::to_string(tile_of(algorithm));
+  for (const KnownTile& known : kTiles) {
+    if (known.id == tile_of(algorithm)) {
+      tile = std::to_string(known.tile.rows) + " x " + std::to_string(known.tile.cols);
+    }
+  }
+  return "tile " + tile + ", cluster " +
+         std::to_string(setting(algorithm, CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, std::uint16_t{0})) +
+         ", option " + std::to_string(setting(algorithm, CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, 0));
+}
+
+std::size_t library_version() {
+  return functions().version();
+}
+
+std::uint32_t tile_of(const cublasLtMatmulAlgo_t& algorithm) {
+  return setting(algorithm, CUBLASLT_ALGO_CONFIG_TILE_ID, std::uint32_t{0});
 }
 
 void require(cublasStatus_t status, const char* what, const LibraryProduct& p) {
@@ -253,9 +285,10 @@ std::vector<cublasLtMatmulAlgo_t> Call::variants(cublasLtHandle_t handle, const 
     const auto* known = std::find_if(std::begin(kTiles), std::end(kTiles), [&](const KnownTile& k) {
       return k.tile.rows == tile.rows && k.tile.cols == tile.cols;
     });
+    // Blocks in pairs fetch what they share once. Alone some are as fast, but draw more power.
     for (const auto cluster : {CUBLASLT_CLUSTER_SHAPE_2x1x1, CUBLASLT_CLUSTER_SHAPE_1x2x1}) {
       // The library's kernels differ in an option that has no name.
-      for (const std::int32_t option : {4, 5, 6, 7}) {
+      for (const std::int32_t option : {1, 2, 3, 4, 5, 6, 7}) {
         cublasLtMatmulAlgo_t algorithm = of;
         const auto change = [&](cublasLtMatmulAlgoConfigAttributes_t attribute, auto value) {
           return functions().algorithm_set(&algorithm, attribute, &value, sizeof value) ==
@@ -269,16 +302,18 @@ std::vector<cublasLtMatmulAlgo_t> Call::variants(cublasLtHandle_t handle, const 
             !change(CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, option)) {
           continue;
         }
-        cublasLtMatmulHeuristicResult_t found{};
-        const cublasStatus_t status =
-            functions().algorithm_check(handle, desc_, a_, b_, d_, d_, &algorithm, &found);
-        if (status == CUBLAS_STATUS_SUCCESS && found.workspaceSize <= kLibraryWorkspace) {
-          result.push_back(algorithm);
-        }
+        if (accepts(handle, algorithm)) result.push_back(algorithm);
       }
     }
   }
   return result;
+}
+
+bool Call::accepts(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm) const {
+  cublasLtMatmulHeuristicResult_t found{};
+  const cublasStatus_t status =
+      functions().algorithm_check(handle, desc_, a_, b_, d_, d_, &algorithm, &found);
+  return status == CUBLAS_STATUS_SUCCESS && found.workspaceSize <= kLibraryWorkspace;
 }
 
 cublasStatus_t Call::run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,

@@ -5,6 +5,9 @@
 #include <cublasLt.h>
 #include <cuda_runtime_api.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <string>
 #include <vector>
 
 #include "cuda/gemm_library.h"
@@ -16,6 +19,16 @@ cublasLtHandle_t start_library();
 
 /// Throws Error, naming the product, unless the library succeeded.
 void require(cublasStatus_t status, const char* what, const LibraryProduct& p);
+
+/// What its algorithms depend on: its version.
+std::size_t library_version();
+
+/// The number of an algorithm's tile.
+std::uint32_t tile_of(const cublasLtMatmulAlgo_t& algorithm);
+
+/// For messages: the product's shape and types, and what tells an algorithm from others.
+std::string shown(const LibraryProduct& p);
+std::string shown(const cublasLtMatmulAlgo_t& algorithm);
 
 /// Descriptors of one product. cuBLASLt counts by columns: its D is ours transposed, its A our B.
 class Call {
@@ -32,6 +45,8 @@ class Call {
   /// which it does not propose by itself.
   std::vector<cublasLtMatmulAlgo_t> variants(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& of,
                                              int multiprocessors) const;
+  /// Whether the library would multiply with it, in the workspace there is.
+  bool accepts(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm) const;
   /// Enqueues the product with one of them.
   cublasStatus_t run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
                      cudaStream_t stream) const;

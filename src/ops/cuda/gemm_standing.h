@@ -1,0 +1,45 @@
+// Who is fastest among candidates that were timed in rounds. In every build, so that it is tested without a
+// GPU.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <span>
+#include <vector>
+
+namespace octet::ops::cuda {
+
+/// Times of all candidates in one round, in which each had a turn; infinite where it could not run.
+using Round = std::vector<float>;
+
+/// For each candidate the median, over the rounds, of its time next to the round's mean. A GPU at its power
+/// limit changes its clock by several percent within tenths of a second, and for some of them by a half: what
+/// is compared is compared within a round, and single rounds do not decide. Empty without rounds.
+inline std::vector<double> standings(std::span<const Round> rounds) {
+  if (rounds.empty()) return {};
+  const std::size_t candidates = rounds.front().size();
+  std::vector<std::vector<double>> shares(candidates);
+  for (const Round& round : rounds) {
+    double sum = 0;
+    std::size_t ran = 0;
+    for (const float time : round) {
+      if (!std::isfinite(time)) continue;
+      sum += static_cast<double>(time);
+      ++ran;
+    }
+    const double mean = ran > 0 && sum > 0 ? sum / static_cast<double>(ran) : 1.0;
+    for (std::size_t c = 0; c < candidates; ++c) shares[c].push_back(static_cast<double>(round[c]) / mean);
+  }
+  std::vector<double> result;
+  for (std::vector<double>& of_one : shares) {
+    std::sort(of_one.begin(), of_one.end());
+    const std::size_t half = of_one.size() / 2;
+    const double upper = of_one[half];
+    result.push_back(of_one.size() % 2 == 1 ? upper : (of_one[half - 1] + upper) / 2);
+  }
+  return result;
+}
+
+}  // namespace octet::ops::cuda

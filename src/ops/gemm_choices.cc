@@ -1,0 +1,154 @@
+#include "gemm_choices.h"
+
+#include <cctype>
+#include <cstdlib>
+
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/base/json.h"
+#include "octet/base/log.h"
+
+namespace octet::ops {
+
+namespace {
+
+/// Changes when keys or the way of choosing change: what was kept before is not taken then.
+constexpr int kFormat = 1;
+/// More are not kept: a run over ever other shapes would make the file grow for ever.
+constexpr std::size_t kMostKept = 4096;
+/// A shape that was multiplied so often as a similar one is worth a choice of its own.
+constexpr int kRecurs = 8;
+/// Shapes that are counted; then counting begins anew.
+constexpr std::size_t kMostSeen = 4096;
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value != nullptr ? value : "";
+}
+
+template <std::size_t N, typename T>
+std::array<T, N> numbers(const Json& list) {
+  if (!list.is_array() || list.size() != N)
+    throw Error("a list of " + std::to_string(N) + " numbers is missing");
+  std::array<T, N> result{};
+  for (std::size_t i = 0; i < N; ++i) {
+    if (!list[i].is_number_integer()) throw Error("a number is not whole");
+    result[i] = list[i].get<T>();
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string cache_folder() {
+  if (const std::string told = variable("OCTET_CACHE"); !told.empty()) return told == "off" ? "" : told;
+  if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache + "/octet";
+  if (const std::string home = variable("HOME"); !home.empty()) return home + "/.cache/octet";
+  return "";
+}
+
+ProductChoices::ProductChoices(const std::string& folder, std::string machine)
+    : machine_(std::move(machine)) {
+  if (folder.empty()) return;
+  std::string name;
+  for (const char c : machine_) name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '-';
+  path_ = folder + "/products-" + name + ".json";
+  try {
+    choices_ = read();
+  } catch (const std::exception& e) {
+    log::warn("the algorithms of products kept in " + path_ +
+              " cannot be read and are chosen anew: " + e.what());
+  }
+}
+
+std::map<ProductKey, AlgorithmBits> ProductChoices::read() const {
+  std::map<ProductKey, AlgorithmBits> result;
+  if (!path_exists(path_)) return result;
+  const Json file = read_json(path_);
+  if (!file.is_object()) throw Error("it is no object");
+  if (json_int(file, "format", 0, 0, 1 << 20, path_) != kFormat ||
+      json_string(file, "machine", "", path_) != machine_) {
+    return result;
+  }
+  if (!file.contains("choices") || !file["choices"].is_array()) throw Error("'choices' is no list");
+  for (const Json& choice : file["choices"]) {
+    if (!choice.is_object() || !choice.contains("product") || !choice.contains("algorithm")) {
+      throw Error("a choice has no 'product' or no 'algorithm'");
+    }
+    result[numbers<16, std::int64_t>(choice["product"])] = numbers<8, std::uint64_t>(choice["algorithm"]);
+  }
+  return result;
+}
+
+std::optional<AlgorithmBits> ProductChoices::find(const ProductKey& product) const {
+  const auto found = choices_.find(product);
+  if (found == choices_.end()) return std::nullopt;
+  return found->second;
+}
+
+void ProductChoices::keep(const ProductKey& product, const AlgorithmBits& algorithm) {
+  choices_[product] = algorithm;
+  if (path_.empty()) return;
+  try {
+    std::map<ProductKey, AlgorithmBits> others;
+    try {
+      others = read();
+    } catch (const std::exception&) {
+      // Damaged: said when it was first read.
+    }
+    choices_.merge(others);
+    Json list = Json::array();
+    list.push_back({{"product", product}, {"algorithm", algorithm}});
+    for (const auto& [other, its] : choices_) {
+      if (list.size() == kMostKept) break;
+      if (other != product) list.push_back({{"product", other}, {"algorithm", its}});
+    }
+    make_folders(path_.substr(0, path_.rfind('/')));
+    write_file_atomically(
+        path_, Json{{"format", kFormat}, {"machine", machine_}, {"choices", std::move(list)}}.dump() + "\n");
+  } catch (const std::exception& e) {
+    log::warn("the algorithms of products are not kept for the next run: " + std::string(e.what()));
+    path_.clear();
+  }
+}
+
+std::optional<AlgorithmBook::Known> AlgorithmBook::known(const ProductKey& exact, const ProductKey& similar,
+                                                         bool may_choose) {
+  const auto in_run = [](const std::map<ProductKey, AlgorithmBits>& map,
+                         const ProductKey& key) -> std::optional<Known> {
+    const auto found = map.find(key);
+    if (found == map.end()) return std::nullopt;
+    return Known{.algorithm = found->second, .of = key};
+  };
+  const auto of_earlier_runs = [&](const ProductKey& key) -> std::optional<Known> {
+    const auto found = kept_.find(key);
+    if (!may_choose || !found || bad_.contains(key)) return std::nullopt;
+    return Known{.algorithm = *found, .of = key, .checked = false};
+  };
+  if (auto known = in_run(exact_, exact)) return known;
+  if (auto known = of_earlier_runs(exact)) return known;
+  if (may_choose) {
+    if (seen_.size() >= kMostSeen) seen_.clear();
+    if (++seen_[exact] > kRecurs) return std::nullopt;
+  }
+  if (auto known = in_run(similar_, similar)) return known;
+  return of_earlier_runs(similar);
+}
+
+void AlgorithmBook::checked(const Known& known, const ProductKey& similar, bool good) {
+  if (!good) {
+    bad_.insert(known.of);
+    return;
+  }
+  if (known.of != similar) exact_[known.of] = known.algorithm;
+  similar_.try_emplace(similar, known.algorithm);
+}
+
+void AlgorithmBook::choose(const ProductKey& exact, const ProductKey& similar,
+                           const AlgorithmBits& algorithm) {
+  exact_[exact] = algorithm;
+  kept_.keep(exact, algorithm);
+  if (similar_.try_emplace(similar, algorithm).second) kept_.keep(similar, algorithm);
+}
+
+}  // namespace octet::ops

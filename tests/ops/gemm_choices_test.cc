@@ -1,0 +1,210 @@
+#include "gemm_choices.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <string>
+
+namespace octet::ops {
+namespace {
+
+namespace fs = std::filesystem;
+
+class GemmChoices : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("octet-choices-" + std::to_string(::getpid()));
+    fs::remove_all(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  std::string folder() const { return folder_.string() + "/below"; }
+
+  fs::path folder_;
+};
+
+ProductKey product(std::int64_t m) {
+  ProductKey key{};
+  key[0] = m;
+  key[15] = -m;
+  return key;
+}
+AlgorithmBits algorithm(std::uint64_t first) {
+  return {first, std::numeric_limits<std::uint64_t>::max(), 0, 1, 2, 3, 4, 5};
+}
+
+TEST_F(GemmChoices, WhatIsKeptIsFoundByTheNextOne) {
+  ProductChoices first(folder(), "GPU A, library 1");
+  EXPECT_FALSE(first.find(product(3)));
+  first.keep(product(3), algorithm(30));
+  first.keep(product(4), algorithm(40));
+  EXPECT_EQ(first.find(product(3)), algorithm(30));
+  const ProductChoices next(folder(), "GPU A, library 1");
+  EXPECT_EQ(next.find(product(3)), algorithm(30));
+  EXPECT_EQ(next.find(product(4)), algorithm(40));
+  EXPECT_FALSE(next.find(product(5)));
+}
+
+// The bits of one version of a library say nothing to another one.
+TEST_F(GemmChoices, OtherMachinesAndLibrariesHaveFilesOfTheirOwn) {
+  ProductChoices("" + folder(), "GPU A, library 1").keep(product(3), algorithm(30));
+  EXPECT_FALSE(ProductChoices(folder(), "GPU A, library 2").find(product(3)));
+  // Names that differ only in characters that no file name has share a file, but not what is in it.
+  EXPECT_FALSE(ProductChoices(folder(), "GPU-A, library 1").find(product(3)));
+}
+
+TEST_F(GemmChoices, ProcessesThatShareTheFileKeepWhatTheOthersWrote) {
+  ProductChoices one(folder(), "m"), other(folder(), "m");
+  one.keep(product(1), algorithm(1));
+  other.keep(product(2), algorithm(2));
+  one.keep(product(3), algorithm(3));
+  const ProductChoices next(folder(), "m");
+  for (const std::int64_t m : {1, 2, 3}) {
+    EXPECT_EQ(next.find(product(m)), algorithm(static_cast<std::uint64_t>(m))) << m;
+  }
+}
+
+TEST_F(GemmChoices, DamagedFilesAreMadeAnew) {
+  const std::string path = [&] {
+    ProductChoices choices(folder(), "m");
+    choices.keep(product(1), algorithm(1));
+    return choices.path();
+  }();
+  for (
+      const char* text :
+      {"", "{", "[]", "{\"format\":1,\"machine\":\"m\"}", "{\"format\":1,\"machine\":\"m\",\"choices\":[{}]}",
+       R"({"format":1,"machine":"m","choices":[{"product":[1],"algorithm":[1,2,3,4,5,6,7,8]}]})",
+       R"({"format":1,"machine":"m","choices":[{"product":[1,2,3,4,5,6,7,8,9,0,1,2,3,4,5,0.5],"algorithm":[]}]})",
+       R"({"format":2,"machine":"m","choices":[]})"}) {
+    std::ofstream(path) << text;
+    ProductChoices choices(folder(), "m");
+    EXPECT_FALSE(choices.find(product(1))) << text;
+    choices.keep(product(2), algorithm(2));
+    EXPECT_EQ(ProductChoices(folder(), "m").find(product(2)), algorithm(2)) << text;
+  }
+}
+
+TEST_F(GemmChoices, WhereNothingCanBeWrittenTheRunGoesOn) {
+  fs::create_directories(folder_);
+  std::ofstream(folder()) << "a file where the folder would be";
+  ProductChoices choices(folder(), "m");
+  choices.keep(product(1), algorithm(1));
+  EXPECT_EQ(choices.find(product(1)), algorithm(1));
+  EXPECT_EQ(choices.path(), "");
+  ProductChoices none("", "m");
+  none.keep(product(1), algorithm(1));
+  EXPECT_EQ(none.find(product(1)), algorithm(1));
+}
+
+TEST_F(GemmChoices, TheFileDoesNotGrowForEver) {
+  ProductChoices choices(folder(), "m");
+  choices.keep(product(1), algorithm(1));
+  {
+    std::string list;
+    for (int i = 0; i < 5000; ++i) {
+      list += std::string(i > 0 ? "," : "") + "{\"product\":[" + std::to_string(i + 10) +
+              ",0,0,0,0,0,0,0,0,0,0,0,0,0,0,0],\"algorithm\":[1,2,3,4,5,6,7,8]}";
+    }
+    std::ofstream(choices.path()) << R"({"format":1,"machine":"m","choices":[)" << list << "]}";
+  }
+  choices.keep(product(-7), algorithm(7));
+  EXPECT_EQ(ProductChoices(folder(), "m").find(product(-7)), algorithm(7)) << "the newest one stays";
+  std::ifstream file(choices.path());
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::size_t kept = 0;
+  for (std::size_t at = 0; (at = text.find("\"product\"", at)) != std::string::npos; ++at) ++kept;
+  EXPECT_EQ(kept, 4096u);
+}
+
+TEST_F(GemmChoices, TheFolderIsTheOneToldElseTheUsersCache) {
+  const auto with = [](const char* told, const char* cache, const char* home) {
+    const auto set = [](const char* name, const char* value) {
+      value != nullptr ? ::setenv(name, value, 1) : ::unsetenv(name);
+    };
+    set("OCTET_CACHE", told);
+    set("XDG_CACHE_HOME", cache);
+    set("HOME", home);
+    return cache_folder();
+  };
+  EXPECT_EQ(with("/a", "/b", "/c"), "/a");
+  EXPECT_EQ(with("off", "/b", "/c"), "");
+  EXPECT_EQ(with(nullptr, "/b", "/c"), "/b/octet");
+  EXPECT_EQ(with("", "", "/c"), "/c/.cache/octet");
+  EXPECT_EQ(with(nullptr, nullptr, nullptr), "");
+}
+
+// 12,000 and 16,000 tokens are similar: the first that comes decides for both, until the other one has come
+// so often that it is worth a choice of its own.
+TEST_F(GemmChoices, ShapesThatRecurAreChosenForThemselvesOthersAsSimilarOnes) {
+  AlgorithmBook book("", "m");
+  const ProductKey similar = product(16384), first = product(12000), second = product(16000);
+  EXPECT_FALSE(book.known(first, similar, true));
+  EXPECT_FALSE(book.known(first, similar, false)) << "nothing is known, whether or not one may choose";
+  book.choose(first, similar, algorithm(1));
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(book.known(first, similar, true)->algorithm, algorithm(1));
+  int as_the_first = 0;
+  while (const auto known = book.known(second, similar, true)) {
+    EXPECT_EQ(known->algorithm, algorithm(1));
+    EXPECT_TRUE(known->checked);
+    ASSERT_LT(++as_the_first, 100);
+  }
+  EXPECT_EQ(as_the_first, 8);
+  EXPECT_EQ(book.known(second, similar, false)->algorithm, algorithm(1)) << "where choosing is not possible";
+  book.choose(second, similar, algorithm(2));
+  EXPECT_EQ(book.known(second, similar, true)->algorithm, algorithm(2));
+  EXPECT_EQ(book.known(first, similar, true)->algorithm, algorithm(1));
+  EXPECT_EQ(book.known(product(15000), similar, true)->algorithm, algorithm(1));
+  EXPECT_FALSE(book.known(product(40000), product(65536), true));
+}
+
+// Counting shapes that never come again does not fill the memory.
+TEST_F(GemmChoices, EverOtherShapesAllTakeTheSimilarOne) {
+  AlgorithmBook book("", "m");
+  book.choose(product(1), product(2), algorithm(1));
+  for (std::int64_t m = 10; m < 20000; ++m) ASSERT_TRUE(book.known(product(m), product(2), true)) << m;
+}
+
+TEST_F(GemmChoices, WhatAnEarlierRunChoseIsCheckedOnceBeforeItIsUsed) {
+  const ProductKey similar = product(16384), exact = product(12000);
+  AlgorithmBook(folder(), "m").choose(exact, similar, algorithm(1));
+  {
+    AlgorithmBook next(folder(), "m");
+    EXPECT_FALSE(next.known(exact, similar, false)) << "it could not be checked";
+    const auto known = next.known(exact, similar, true);
+    ASSERT_TRUE(known);
+    EXPECT_EQ(known->algorithm, algorithm(1));
+    EXPECT_EQ(known->of, exact);
+    EXPECT_FALSE(known->checked);
+    next.checked(*known, similar, true);
+    EXPECT_TRUE(next.known(exact, similar, true)->checked);
+    EXPECT_TRUE(next.known(exact, similar, false)->checked);
+    EXPECT_TRUE(next.known(product(13000), similar, true)->checked) << "a similar one uses it too";
+  }
+  {
+    AlgorithmBook next(folder(), "m");
+    const auto known = next.known(product(13000), similar, true);
+    ASSERT_TRUE(known) << "similar shapes are kept too";
+    EXPECT_EQ(known->of, similar);
+    EXPECT_FALSE(known->checked);
+    next.checked(*known, similar, true);
+    EXPECT_TRUE(next.known(product(13000), similar, true)->checked);
+    EXPECT_FALSE(next.known(exact, similar, true)->checked) << "the exact one has a choice of its own";
+  }
+  AlgorithmBook next(folder(), "m");
+  next.checked(*next.known(exact, similar, true), similar, false);
+  const auto other = next.known(exact, similar, true);
+  ASSERT_TRUE(other);
+  EXPECT_EQ(other->of, similar) << "the next best thing";
+  next.checked(*other, similar, false);
+  EXPECT_FALSE(next.known(exact, similar, true)) << "now one is to be chosen";
+  next.choose(exact, similar, algorithm(3));
+  EXPECT_EQ(next.known(exact, similar, true)->algorithm, algorithm(3));
+  EXPECT_EQ(AlgorithmBook(folder(), "m").known(exact, similar, true)->algorithm, algorithm(3));
+}
+
+}  // namespace
+}  // namespace octet::ops
