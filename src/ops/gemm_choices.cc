@@ -16,10 +16,9 @@ namespace {
 constexpr int kFormat = 1;
 /// More are not kept: a run over ever other shapes would make the file grow for ever.
 constexpr std::size_t kMostKept = 4096;
-/// A shape that was multiplied so often as a similar one is worth a choice of its own.
-constexpr int kRecurs = 8;
-/// Shapes that are counted; then counting begins anew.
-constexpr std::size_t kMostSeen = 4096;
+/// A shape that came so often in a row is worth a choice of its own: more than a step of documents of ever
+/// other lengths has layers and micro-batches, and a small part of an epoch.
+constexpr int kRecurs = 1000;
 
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
@@ -128,8 +127,9 @@ std::optional<AlgorithmBook::Known> AlgorithmBook::known(const ProductKey& exact
   if (auto known = in_run(exact_, exact)) return known;
   if (auto known = of_earlier_runs(exact)) return known;
   if (may_choose) {
-    if (seen_.size() >= kMostSeen) seen_.clear();
-    if (++seen_[exact] > kRecurs) return std::nullopt;
+    Streak& streak = streaks_[similar];
+    if (streak.exact != exact) streak = {.exact = exact};
+    if (++streak.length > kRecurs) return std::nullopt;
   }
   if (auto known = in_run(similar_, similar)) return known;
   return of_earlier_runs(similar);

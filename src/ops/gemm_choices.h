@@ -43,9 +43,11 @@ class ProductChoices {
   std::map<ProductKey, AlgorithmBits> choices_;
 };
 
-/// What multiplies which product on one machine: an algorithm chosen for its exact shape where that recurs,
-/// else one chosen for a similar shape. Packed documents and labels come in ever other numbers, and choosing
-/// for each would cost more than it gains. Not for several threads at once.
+/// What multiplies which product on one machine: an algorithm chosen for its exact shape, or one chosen for a
+/// similar shape. Packed documents and labels come in ever other numbers, the same one for all layers, and
+/// choosing for each would cost more than it gains: a shape is worth a choice of its own where none of its
+/// like is known, or when it came many times and no other in between. Keys of similar shapes are keys of no
+/// exact one. Not for several threads at once.
 class AlgorithmBook {
  public:
   AlgorithmBook(const std::string& folder, std::string machine) : kept_(folder, std::move(machine)) {}
@@ -69,8 +71,13 @@ class AlgorithmBook {
  private:
   ProductChoices kept_;
   std::map<ProductKey, AlgorithmBits> exact_, similar_;
-  std::map<ProductKey, int> seen_;  ///< products multiplied as a similar one is
-  std::set<ProductKey> bad_;        ///< of earlier runs
+  /// By similar shape: the product that last came, and how often in a row.
+  struct Streak {
+    ProductKey exact{};
+    int length = 0;
+  };
+  std::map<ProductKey, Streak> streaks_;
+  std::set<ProductKey> bad_;  ///< of earlier runs
 };
 
 }  // namespace octet::ops

@@ -130,10 +130,9 @@ class Library {
   }
   void say_once() {
     if (std::exchange(said_, true)) return;
-    log::info(
-        "the first step takes up to a minute longer: the fastest algorithms of its products are chosen" +
-        (book_->path().empty() ? std::string(" (not kept: OCTET_CACHE is off, or there is no HOME)")
-                               : " (kept for the next run in " + book_->path() + ")"));
+    log::info("this step takes up to a minute longer: the fastest algorithms of its products are chosen" +
+              (book_->path().empty() ? std::string(" (not kept: OCTET_CACHE is off, or there is no HOME)")
+                                     : " (kept for the next run in " + book_->path() + ")"));
   }
   /// With the library's favourite. Some combinations are refused only when they are run.
   bool multiply_first(const Call& call, cudaStream_t stream, const LibraryProduct& p) {
