@@ -1,5 +1,6 @@
 #include "gemm_choices.h"
 
+#include <algorithm>
 #include <cctype>
 #include <cstdlib>
 
@@ -16,8 +17,8 @@ namespace {
 constexpr int kFormat = 1;
 /// More are not kept: a run over ever other shapes would make the file grow for ever.
 constexpr std::size_t kMostKept = 4096;
-/// A shape that came so often in a row is worth a choice of its own: more than a step of documents of ever
-/// other lengths has layers and micro-batches, and a small part of an epoch.
+/// A shape that came so often in a row is worth a choice of its own. A micro-batch uses a shape once a layer,
+/// so documents of ever other lengths never get there.
 constexpr int kRecurs = 1000;
 
 std::string variable(const char* name) {
@@ -85,8 +86,8 @@ std::optional<AlgorithmBits> ProductChoices::find(const ProductKey& product) con
   return found->second;
 }
 
-void ProductChoices::keep(const ProductKey& product, const AlgorithmBits& algorithm) {
-  choices_[product] = algorithm;
+void ProductChoices::keep(const std::vector<ProductKey>& products, const AlgorithmBits& algorithm) {
+  for (const ProductKey& product : products) choices_[product] = algorithm;
   if (path_.empty()) return;
   try {
     std::map<ProductKey, AlgorithmBits> others;
@@ -97,16 +98,23 @@ void ProductChoices::keep(const ProductKey& product, const AlgorithmBits& algori
     }
     choices_.merge(others);
     Json list = Json::array();
-    list.push_back({{"product", product}, {"algorithm", algorithm}});
-    for (const auto& [other, its] : choices_) {
-      if (list.size() == kMostKept) break;
-      if (other != product) list.push_back({{"product", other}, {"algorithm", its}});
+    for (const ProductKey& product : products) {
+      list.push_back({{"product", product}, {"algorithm", algorithm}});
+    }
+    for (const auto& [product, its] : choices_) {
+      if (list.size() >= kMostKept) break;
+      if (std::find(products.begin(), products.end(), product) == products.end()) {
+        list.push_back({{"product", product}, {"algorithm", its}});
+      }
     }
     make_folders(path_.substr(0, path_.rfind('/')));
     write_file_atomically(
         path_, Json{{"format", kFormat}, {"machine", machine_}, {"choices", std::move(list)}}.dump() + "\n");
   } catch (const std::exception& e) {
-    log::warn("the algorithms of products are not kept for the next run: " + std::string(e.what()));
+    log::warn(
+        "the algorithms of products are not kept for the next run (name another folder with OCTET_CACHE, or "
+        "set it to off): " +
+        std::string(e.what()));
     path_.clear();
   }
 }
@@ -147,8 +155,9 @@ void AlgorithmBook::checked(const Known& known, const ProductKey& similar, bool 
 void AlgorithmBook::choose(const ProductKey& exact, const ProductKey& similar,
                            const AlgorithmBits& algorithm) {
   exact_[exact] = algorithm;
-  kept_.keep(exact, algorithm);
-  if (similar_.try_emplace(similar, algorithm).second) kept_.keep(similar, algorithm);
+  std::vector<ProductKey> products = {exact};
+  if (similar_.try_emplace(similar, algorithm).second) products.push_back(similar);
+  kept_.keep(products, algorithm);
 }
 
 }  // namespace octet::ops

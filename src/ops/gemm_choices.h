@@ -9,6 +9,7 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 namespace octet::ops {
 
@@ -30,9 +31,9 @@ class ProductChoices {
   ProductChoices(const std::string& folder, std::string machine);
 
   std::optional<AlgorithmBits> find(const ProductKey& product) const;
-  /// Also writes the file, with what other processes wrote meanwhile. Where that fails it is said once, and
-  /// nothing is kept.
-  void keep(const ProductKey& product, const AlgorithmBits& algorithm);
+  /// One algorithm for some products. Also writes the file, with what other processes wrote meanwhile. Where
+  /// that fails it is said once, and nothing is kept.
+  void keep(const std::vector<ProductKey>& products, const AlgorithmBits& algorithm);
   /// Of the file; empty where nothing is kept.
   const std::string& path() const { return path_; }
 

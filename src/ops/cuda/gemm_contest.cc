@@ -39,8 +39,8 @@ constexpr Rounds kLight{.count = 3, .untimed = 0, .timed = 6, .fewest_runs = 1, 
 /// Short turns, so that all of a round see about the same clock.
 constexpr Rounds kShort{.count = 8, .untimed = 0, .timed = 4, .fewest_runs = 2, .most_runs = 1000};
 /// A card at its power limit takes 100 to 200 ms to find the clock at which a kernel draws what it may: who
-/// needs less energy runs at a higher one, and that shows only in long turns. Measured on an H200, long turns
-/// of one kernel differ by 1 to 2 percent, short ones of a round by a few tenths: both count.
+/// needs less energy runs at a higher one, and that shows only in long turns. But these wander by 1 to 2
+/// percent (measured on an H200) where short ones of a round share a clock: both count.
 constexpr double kShareOfLong = 1.0 / 3;
 constexpr Rounds kLong{.count = 2, .untimed = 100, .timed = 200, .fewest_runs = 2, .most_runs = 10000};
 

@@ -11,7 +11,6 @@
 
 #include "cuda/gemm_call.h"
 #include "cuda/gemm_contest.h"
-#include "cuda/scratch.h"
 #include "gemm_choices.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
