@@ -10,7 +10,7 @@ namespace octet::ops {
 bool reproducible_by_default(const Device& device);
 
 /// For all kernels enqueued from now on by this process. true: the same bits in every run and on every rank,
-/// at the price of slower attention on a GPU (set_deterministic_attention, set_gemm_timing).
+/// at the price of slower attention and products on a GPU (set_deterministic_attention, set_gemm_timing).
 void set_reproducible(bool on);
 
 }  // namespace octet::ops

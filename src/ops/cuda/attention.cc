@@ -40,8 +40,8 @@ void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
   check(args.workspace.bytes >= delta_bytes(args.heads, args.qkv.rows),
         "attention_backward: the workspace holds attention_workspace bytes");
   cudaStream_t native = octet::cuda::native(stream);
-  if (!deterministic_attention() &&
-      cudnn_attention_backward(native, octet::cuda::properties(stream.device()).ordinal, args)) {
+  if (cudnn_attention_backward(native, octet::cuda::properties(stream.device()).ordinal, args,
+                               deterministic_attention())) {
     return;
   }
   own_attention_backward(native, args, static_cast<float*>(args.workspace.data));

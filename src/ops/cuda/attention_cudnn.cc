@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "cuda/attention_fixed_order.h"
 #include "cuda/attention_graphs.h"
 #include "cuda/attention_packing.h"
 #include "cuda/scratch.h"
@@ -195,16 +196,20 @@ bool cudnn_attention(cudaStream_t stream, int device, const AttentionArgs& args)
   return true;
 }
 
-bool cudnn_attention_backward(cudaStream_t stream, int device, const AttentionBackwardArgs& args) {
+bool cudnn_attention_backward(cudaStream_t stream, int device, const AttentionBackwardArgs& args,
+                              bool fixed_order) {
   const Packing packing = packing_of(args.documents);
   if (!suits(args, packing) || !fits_vectors(args.d_out.data, args.d_out.ld) ||
       !fits_vectors(args.d_qkv.data, args.d_qkv.ld)) {
     return false;
   }
+  // In a fixed order cuDNN 9.19 made NaN of some packed documents.
+  if (fixed_order && packing.packed) return false;
   const std::int64_t width = args.heads.q_heads * args.heads.head_dim;
   const std::int64_t kv_width = args.heads.kv_heads * args.heads.head_dim;
   GraphShape shape = shape_of(args, packing);
   shape.backward = true;
+  shape.fixed_order = fixed_order;
   shape.d_out_ld = args.d_out.ld;
   // For packed documents cuDNN finds d_q where it finds q, whatever offsets d_q is given. Its scratch has the
   // rows of d_k and d_v times the queries a key head serves, which must not be those of d_qkv.
@@ -212,7 +217,7 @@ bool cudnn_attention_backward(cudaStream_t stream, int device, const AttentionBa
   shape.d_q_ld = args.d_qkv.ld;
   shape.d_kv_ld = shape.packed ? kv_width : args.d_qkv.ld;
   const Room room = room_of(args.workspace, args.heads, args.qkv.rows);
-  if (!graph_exists(stream, device, shape, room.scratch_bytes)) return false;
+  if (!fixed_order && !graph_exists(stream, device, shape, room.scratch_bytes)) return false;
   GraphData data = data_of(args, room);
   data.out = const_cast<void*>(args.out.data);
   data.d_out = args.d_out.data;
@@ -234,8 +239,14 @@ bool cudnn_attention_backward(cudaStream_t stream, int device, const AttentionBa
                                .used = packing.used,
                                .length = shape.packed ? 0 : shape.length});
   }
-  describe(stream, args.documents, shape, room, data);
-  run_graph(stream, device, shape, data);
+  if (fixed_order) {
+    // What else shares the workspace must not show in the bits.
+    const std::size_t scratch = std::min(room.scratch_bytes, cudnn_scratch(args.heads, args.qkv.rows));
+    if (!backward_in_fixed_order(stream, device, shape, data, scratch)) return false;
+  } else {
+    describe(stream, args.documents, shape, room, data);
+    run_graph(stream, device, shape, data);
+  }
   if (shape.packed) {
     place(stream, d_k, args.d_qkv.ld, packed_d_k, packing.used, kv_width);
     place(stream, d_v, args.d_qkv.ld, packed_d_v, packing.used, kv_width);

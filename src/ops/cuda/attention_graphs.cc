@@ -112,6 +112,7 @@ class Builder {
     auto options = fe::graph::SDPA_backward_attributes()
                        .set_name("attention_backward")
                        .set_causal_mask(true)
+                       .set_deterministic_algorithm(shape_.fixed_order)
                        .set_attn_scale(shape_.scale);
     if (shape_.window > 0) options.set_diagonal_band_left_bound(static_cast<int>(shape_.window));
     if (shape_.packed) {
@@ -189,7 +190,7 @@ class Builder {
 using Key = std::array<std::int64_t, 16>;
 
 Key key_of(const GraphShape& s) {
-  return {s.backward + 2 * s.packed + 4 * s.stats,
+  return {s.backward + 2 * s.packed + 4 * s.stats + 8 * s.fixed_order,
           s.batch,
           s.length,
           s.most_tokens,
@@ -208,10 +209,10 @@ Key key_of(const GraphShape& s) {
 }
 
 std::string shown(const GraphShape& s) {
-  return std::string(s.backward ? "backward" : "forward") + ", " + std::to_string(s.batch) +
-         (s.packed ? " documents of at most " : " documents of ") + std::to_string(s.length) +
-         " tokens, heads " + std::to_string(s.heads.q_heads) + "/" + std::to_string(s.heads.kv_heads) +
-         " of " + std::to_string(s.heads.head_dim) +
+  return std::string(s.backward ? "backward" : "forward") + (s.fixed_order ? " in a fixed order, " : ", ") +
+         std::to_string(s.batch) + (s.packed ? " documents of at most " : " documents of ") +
+         std::to_string(s.length) + " tokens, heads " + std::to_string(s.heads.q_heads) + "/" +
+         std::to_string(s.heads.kv_heads) + " of " + std::to_string(s.heads.head_dim) +
          (s.window > 0 ? ", window " + std::to_string(s.window) : "");
 }
 
@@ -298,6 +299,13 @@ Graphs& graphs_of(int device) {
 
 }  // namespace
 
+std::optional<std::size_t> graph_scratch(cudaStream_t stream, int device, const GraphShape& shape) {
+  if (!load_cudnn()) return std::nullopt;
+  const Entry& entry = graphs_of(device).find(stream, shape);
+  if (!entry.graph) return std::nullopt;
+  return entry.scratch_bytes;
+}
+
 bool graph_exists(cudaStream_t stream, int device, const GraphShape& shape, std::size_t scratch_bytes) {
   if (!load_cudnn()) return false;
   Graphs& graphs = graphs_of(device);
@@ -335,6 +343,10 @@ void run_graph(cudaStream_t stream, int device, const GraphShape& shape, const G
 #else
 
 namespace octet::ops::cuda {
+
+std::optional<std::size_t> graph_scratch(cudaStream_t, int, const GraphShape&) {
+  return std::nullopt;
+}
 
 bool graph_exists(cudaStream_t, int, const GraphShape&, std::size_t) {
   return false;

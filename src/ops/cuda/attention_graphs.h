@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
+#include <optional>
 
 #include "octet/ops/attention.h"
 
@@ -13,6 +14,7 @@ namespace octet::ops::cuda {
 /// (lengths and offsets in device memory).
 struct GraphShape {
   bool backward = false;
+  bool fixed_order = false;  ///< backward: equal inputs give equal bits
   bool packed = false;
   bool stats = true;
   std::int64_t batch = 0, length = 0;
@@ -38,8 +40,10 @@ struct GraphData {
   std::size_t scratch_bytes = 0;
 };
 
-/// True when cuDNN can be loaded and builds this graph with no more scratch than given. The first call for a
-/// shape takes a second.
+/// Bytes of scratch that this graph wants; none when cuDNN cannot be loaded or does not build it. The first
+/// call for a shape takes a second.
+std::optional<std::size_t> graph_scratch(cudaStream_t stream, int device, const GraphShape& shape);
+/// True when there is such a graph, and it wants no more scratch than given; too little is said once.
 bool graph_exists(cudaStream_t stream, int device, const GraphShape& shape, std::size_t scratch_bytes);
 /// Enqueues a graph that exists.
 void run_graph(cudaStream_t stream, int device, const GraphShape& shape, const GraphData& data);

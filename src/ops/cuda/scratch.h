@@ -74,14 +74,18 @@ inline AttentionSizes attention_sizes(const Heads& heads, std::int64_t tokens) {
           .gradients = aligned(count * static_cast<std::size_t>(2 * heads.kv_heads * heads.head_dim) * 2)};
 }
 
-inline std::size_t cudnn_attention_workspace(const Heads& heads, std::int64_t tokens) {
-  const AttentionSizes sizes = attention_sizes(heads, tokens);
-  const auto count = static_cast<std::size_t>(rounded_up(tokens));
+/// cuDNN's own.
+inline std::size_t cudnn_scratch(const Heads& heads, std::int64_t tokens) {
   // Backward keeps sums of d_q, in rows as far apart as those of q, and d_k and d_v of every query head; and
   // two numbers a query. All of it is counted in fp32.
   const auto sums =
       static_cast<std::size_t>(heads.qkv_width() + 2 * heads.q_heads * (heads.head_dim + 1)) * sizeof(float);
-  return kDescriptionBytes + sizes.stats + sizes.gradients + count * sums + kEngineScratch;
+  return static_cast<std::size_t>(rounded_up(tokens)) * sums + kEngineScratch;
+}
+
+inline std::size_t cudnn_attention_workspace(const Heads& heads, std::int64_t tokens) {
+  const AttentionSizes sizes = attention_sizes(heads, tokens);
+  return kDescriptionBytes + sizes.stats + sizes.gradients + cudnn_scratch(heads, tokens);
 }
 
 inline std::size_t attention_workspace(const Heads& heads, DType dtype, std::int64_t tokens) {
