@@ -5,12 +5,14 @@
 
 #include <algorithm>
 #include <bit>
+#include <mutex>
 
 #include "cuda/attention_fixed_order.h"
 #include "cuda/attention_graphs.h"
 #include "cuda/attention_packing.h"
 #include "cuda/scratch.h"
 #include "octet/base/error.h"
+#include "octet/base/log.h"
 #include "octet/device/cuda.h"
 
 namespace octet::ops::cuda {
@@ -149,6 +151,16 @@ bool takes_lse(const GraphShape& shape, const Packing& packing, std::int64_t tok
          reinterpret_cast<std::uintptr_t>(lse) % 16 == 0;
 }
 
+/// In a fixed order cuDNN 9.19 made NaN of some packed documents.
+void say_packed_once() {
+  static std::once_flag said;
+  std::call_once(said, [] {
+    log::warn(
+        "attention runs on much slower kernels where the documents of a micro-batch differ in length and "
+        "the bits must be the same in every run (deterministic: true)");
+  });
+}
+
 /// Zeros for the tokens of no document.
 void clear_rows(cudaStream_t stream, const Matrix& x, std::int64_t from) {
   if (from >= x.rows) return;
@@ -203,8 +215,10 @@ bool cudnn_attention_backward(cudaStream_t stream, int device, const AttentionBa
       !fits_vectors(args.d_qkv.data, args.d_qkv.ld)) {
     return false;
   }
-  // In a fixed order cuDNN 9.19 made NaN of some packed documents.
-  if (fixed_order && packing.packed) return false;
+  if (fixed_order && packing.packed) {
+    say_packed_once();
+    return false;
+  }
   const std::int64_t width = args.heads.q_heads * args.heads.head_dim;
   const std::int64_t kv_width = args.heads.kv_heads * args.heads.head_dim;
   GraphShape shape = shape_of(args, packing);

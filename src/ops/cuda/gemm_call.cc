@@ -285,7 +285,7 @@ std::vector<cublasLtMatmulAlgo_t> Call::variants(cublasLtHandle_t handle, const 
     const auto* known = std::find_if(std::begin(kTiles), std::end(kTiles), [&](const KnownTile& k) {
       return k.tile.rows == tile.rows && k.tile.cols == tile.cols;
     });
-    // Blocks in pairs fetch what they share once. Alone some are as fast, but draw more power.
+    // Blocks in pairs fetch what they share once. Alone some are as fast in short turns.
     for (const auto cluster : {CUBLASLT_CLUSTER_SHAPE_2x1x1, CUBLASLT_CLUSTER_SHAPE_1x2x1}) {
       // The library's kernels differ in an option that has no name.
       for (const std::int32_t option : {1, 2, 3, 4, 5, 6, 7}) {
