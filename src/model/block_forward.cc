@@ -84,7 +84,8 @@ std::vector<ops::Operand> Transformer::Impl::weights_of(Stream& stream, std::siz
 }
 
 void Transformer::Impl::forward_linear(Stream& stream, std::size_t block, Linear linear,
-                                       const GroupParameters& parameters, const ops::Matrix& out) {
+                                       const GroupParameters& parameters, const ops::Matrix& out,
+                                       const ops::ConstMatrix& addend) {
   const ProfileLabel label(stream, kLinearNames[linear]);
   const ops::Operand& input = blocks_[block].inputs[linear].operand;
   const float* bias = vector(parameters, vectors_.bias[linear]);
@@ -92,21 +93,28 @@ void Transformer::Impl::forward_linear(Stream& stream, std::size_t block, Linear
   if (audit_ != nullptr && input.rows > 0) audit_->count(ops::Product::forward, input, weights.front());
   std::int64_t column = 0;
   for (const ops::Operand& weight : weights) {
+    const std::size_t at = static_cast<std::size_t>(column) * size_of(out.dtype);
     ops::Matrix part = out;
-    part.data = static_cast<std::uint8_t*>(out.data) + static_cast<std::size_t>(column) * size_of(out.dtype);
-    part.cols = weight.rows;
+    part.data = static_cast<std::uint8_t*>(out.data) + at;
+    ops::ConstMatrix part_of_addend = addend;
+    if (addend.data != nullptr) part_of_addend.data = static_cast<const std::uint8_t*>(addend.data) + at;
+    part.cols = part_of_addend.cols = weight.rows;
     multiply(stream, {.product = ops::Product::forward,
                       .a = input,
                       .b = weight,
                       .d = part,
+                      .addend = part_of_addend,
                       .bias = bias == nullptr ? nullptr : bias + column});
     column += weight.rows;
   }
 }
 
 void Transformer::Impl::forward_output(Stream& stream, std::size_t block, Linear linear,
-                                       const GroupParameters& parameters, std::int64_t tokens) {
+                                       const GroupParameters& parameters, const ops::Matrix& before,
+                                       const ops::Matrix& after) {
+  if (products_add()) return forward_linear(stream, block, linear, parameters, after, before);
   const BlockActivations& b = blocks_[block];
+  const std::int64_t tokens = before.rows;
   const ops::Matrix added = top(scratch_.delta, tokens);
   const bool attention = linear == kOutput;
   const ops::Matrix made =
@@ -196,15 +204,16 @@ void Transformer::Impl::forward_block(Stream& stream, std::size_t block, const G
   rotate(stream, block, parameters, qkv, attention.positions, pass);
   attend(stream, block, attention, pass);
   prepare_attended(stream, block, tokens, pass);
-  forward_output(stream, block, kOutput, parameters, tokens);
+  forward_output(stream, block, kOutput, parameters, input, middle);
 
-  forward_norm(stream, block, kGateUp, vector(parameters, kMlpNorm), input, top(scratch_.delta, tokens),
-               middle, b.mlp_rstd, pass);
+  const ops::ConstMatrix attended = top(scratch_.delta, tokens);
+  forward_norm(stream, block, kGateUp, vector(parameters, kMlpNorm), products_add() ? middle : input,
+               products_add() ? ops::ConstMatrix{} : attended, middle, b.mlp_rstd, pass);
   forward_linear(stream, block, kGateUp, parameters, gate_up);
   activate(stream, block, tokens, pass);
   // Backward reads the MLP's output only for the norm of it.
   if (pass.recompute && !architecture_.sublayer_norms) return;
-  forward_output(stream, block, kDown, parameters, tokens);
+  forward_output(stream, block, kDown, parameters, middle, top(stream_after(block), tokens));
 }
 
 }  // namespace octet::model

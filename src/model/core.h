@@ -55,7 +55,9 @@ struct BlockActivations {
 
 /// Buffers that one block after the other uses.
 struct Scratch {
-  ops::Matrix delta;  ///< [tokens, hidden]: what a sublayer adds to the stream; gradient of a norm's output
+  /// [tokens, hidden]: what a sublayer adds to the stream, if its product does not; gradient of a norm's
+  /// output
+  ops::Matrix delta;
   ops::Matrix gradient;         ///< [tokens, hidden]: gradient of the residual stream
   ops::Matrix wide;             ///< [tokens, max(hidden, q_width, intermediate)]
   ops::Matrix d_added;          ///< [tokens, hidden]: gradient of a sublayer's output before its norm
@@ -138,8 +140,15 @@ class Transformer::Impl {
   bool remakes_qkv() const { return options_.training && options_.recompute == Recompute::qkv; }
 
   // block_forward.cc
-  /// The stream before the block is `residual` + `delta` (delta may have no data). Leaves what the MLP adds
-  /// in scratch_.delta and the stream before it in the block's `middle`.
+  /// Whether products add what they make to the residual stream. Not where a norm or a sum over ranks comes
+  /// in between: there it goes to scratch_.delta, and the next norm adds it.
+  bool products_add() const { return !architecture_.sublayer_norms && reduction_ == nullptr; }
+  /// The stream behind a block, where products add: the next block's input, or what the last norm reads.
+  const ops::Matrix& stream_after(std::size_t block) const {
+    return block + 1 < blocks_.size() ? blocks_[block + 1].input : scratch_.final_stream;
+  }
+  /// The stream before the block is `residual` + `delta` (delta may have no data). Leaves the stream in front
+  /// of the MLP in the block's `middle`, and what the MLP adds, or the sum, where products_add says.
   void forward_block(Stream& stream, std::size_t block, const GroupParameters& parameters,
                      const ops::ConstMatrix& residual, const ops::ConstMatrix& delta,
                      const AttentionInput& attention, const PassOptions& pass);
@@ -150,10 +159,10 @@ class Transformer::Impl {
   /// Norms of the heads, where there are any, and the rotary embedding.
   void rotate(Stream& stream, std::size_t block, const GroupParameters& parameters, const ops::Matrix& qkv,
               const std::int32_t* positions, const PassOptions& pass);
-  /// Product and bias of a linear layer whose input is ready. Runs of the weight's rows may have scales of
-  /// their own: each makes its columns of `out`.
+  /// Product and bias of a linear layer whose input is ready, and `addend` if it has data. Runs of the
+  /// weight's rows may have scales of their own: each makes its columns of `out`.
   void forward_linear(Stream& stream, std::size_t block, Linear linear, const GroupParameters& parameters,
-                      const ops::Matrix& out);
+                      const ops::Matrix& out, const ops::ConstMatrix& addend = {});
   /// The copies of a linear input that the readers of this pass need.
   precision::Fp8Copy copy_for(const SavedInput& saved, const PassOptions& pass) const;
   ops::Operand with_row(ops::Operand operand, const SavedInput& saved) const;
@@ -161,9 +170,10 @@ class Transformer::Impl {
   void activate(Stream& stream, std::size_t block, std::int64_t tokens, const PassOptions& pass);
   /// The operand of attention's output.
   void prepare_attended(Stream& stream, std::size_t block, std::int64_t tokens, const PassOptions& pass);
-  /// The product of a sublayer's last linear layer; what is added to the stream ends in scratch_.delta.
+  /// The product of a sublayer's last linear layer, from the stream `before` the sublayer: leaves the stream
+  /// `after` it where products add, else what is to be added in scratch_.delta.
   void forward_output(Stream& stream, std::size_t block, Linear linear, const GroupParameters& parameters,
-                      std::int64_t tokens);
+                      const ops::Matrix& before, const ops::Matrix& after);
 
   // block_backward.cc
   /// Turns scratch_.gradient from the gradient of the stream after the block into that before it.

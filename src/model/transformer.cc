@@ -208,8 +208,8 @@ void Transformer::Impl::forward_blocks(ParameterSource& source, Stream& stream, 
   for (std::size_t block = 0; block < blocks_.size(); ++block) {
     const int group = layout_.block_group(static_cast<int>(block) + options_.first_block);
     const GroupParameters& parameters = source.acquire(group, Pass::forward, stream);
-    if (block == 0) {
-      forward_block(stream, block, parameters, top(blocks_[0].input, tokens), {}, attention, pass);
+    if (block == 0 || products_add()) {
+      forward_block(stream, block, parameters, top(blocks_[block].input, tokens), {}, attention, pass);
     } else {
       forward_block(stream, block, parameters, top(blocks_[block - 1].middle, tokens),
                     top(scratch_.delta, tokens), attention, pass);

@@ -65,6 +65,11 @@ void check_shapes(const GemmArgs& args) {
   check(args.d.dtype == DType::f32 || args.d.dtype == DType::bf16, "gemm: D is f32 or bf16");
   check(args.d.ld >= args.d.cols, "gemm: the rows of D do not overlap");
   check(args.bias == nullptr || args.product == Product::forward, "gemm: only forward adds a bias");
+  const ConstMatrix& addend = args.addend;
+  check(addend.data == nullptr ||
+            (!args.accumulate && addend.data != args.d.data && addend.dtype == args.d.dtype &&
+             addend.rows == args.d.rows && addend.cols == args.d.cols && addend.ld == args.d.ld),
+        "gemm: an addend has the shape, dtype and ld of D and lies elsewhere, and nothing is accumulated");
 }
 
 }  // namespace

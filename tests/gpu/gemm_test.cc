@@ -13,12 +13,13 @@ struct Case {
   bool accumulate = false, bias = false;
   std::int64_t gap = 0;       ///< elements between the rows of D
   bool own_boundary = false;  ///< scales on 16-byte boundaries
+  bool addend = false;        ///< what Inputs has as `before` lies elsewhere
   std::string name() const {
     const char* names[] = {"forward", "dgrad", "wgrad"};
     return std::string(names[static_cast<int>(product)]) + " [" + std::to_string(m) + "," +
            std::to_string(n) + "," + std::to_string(k) + "] " + std::string(name_of(a)) + " x " +
            std::string(name_of(b)) + " -> " + std::string(name_of(d)) + (accumulate ? " accumulated" : "") +
-           (bias ? " with bias" : "") + " gap " + std::to_string(gap);
+           (addend ? " with an addend" : "") + (bias ? " with bias" : "") + " gap " + std::to_string(gap);
   }
 };
 
@@ -69,6 +70,7 @@ Outcome run(Bench& bench, const Case& c, const Inputs& in) {
   }
   const std::int64_t ld = c.n + c.gap;
   void* d = bench.put(in.before);
+  if (c.addend) args.addend = {bench.put(in.before), c.d, c.m, c.n, ld};
   args.d = {.data = d, .dtype = c.d, .rows = c.m, .cols = c.n, .ld = ld};
   if (c.bias) args.bias = static_cast<const float*>(bench.put(in.bias));
   args.workspace.bytes = gemm_workspace(bench.device(), args);
@@ -102,12 +104,13 @@ void expect_product(const Case& c, const Inputs& in, const Outcome& got) {
       }
       double want = sum * scale;
       if (c.bias) want += in.bias[j];
-      if (c.accumulate) want += in.before[at];
+      const bool adds = c.accumulate || c.addend;
+      if (adds) want += in.before[at];
       const double rounded = c.d == DType::bf16 ? 1.0 / 256 : 3e-7;
       // cuBLASLt rounds the product to bf16 before it adds a bias or what is there, and then the sum.
-      const bool twice = c.d == DType::bf16 && (c.bias || c.accumulate);
+      const bool twice = c.d == DType::bf16 && (c.bias || adds);
       const double parts = std::abs(sum * scale) + (c.bias ? std::abs(in.bias[j]) : 0.0) +
-                           (c.accumulate ? std::abs(in.before[at]) : 0.0);
+                           (adds ? std::abs(in.before[at]) : 0.0);
       const double bias = twice ? parts / 200 : 0;
       const double tolerance = std::sqrt(size) * scale * unit * (6 + std::sqrt(static_cast<double>(c.k))) +
                                1e-6 + bias + std::abs(want) * rounded;
@@ -187,6 +190,29 @@ TEST(GpuGemm, Fp8OfEveryShapeAgreesWithFloat64) {
   }
 }
 
+TEST(GpuGemm, AnAddendIsAddedToEveryKindOfProduct) {
+  for (const Product product : products) {
+    for (const auto& s : sizes) {
+      for (const DType operands : {DType::f32, DType::bf16, DType::e4m3}) {
+        for (const DType d : {DType::f32, DType::bf16}) {
+          if (operands == DType::f32 && d == DType::bf16) continue;  // refused
+          check_case({.product = product,
+                      .m = s.m,
+                      .n = s.n,
+                      .k = s.k,
+                      .a = operands,
+                      .b = operands,
+                      .d = d,
+                      .bias = product == Product::forward,
+                      .gap = s.n % 16 == 0 ? 0 : 3,
+                      .addend = true});
+        }
+      }
+    }
+  }
+  check_case({.m = 5, .n = 7, .k = 0, .a = DType::bf16, .b = DType::bf16, .bias = true, .addend = true});
+}
+
 TEST(GpuGemm, Fp8IsMultipliedAsFp8WhereTheShapesOfModelsAllow) {
   Bench bench(make_cuda_device());
   const auto runs = [&](Product product, std::int64_t m, std::int64_t n, std::int64_t k) {
@@ -240,7 +266,7 @@ TEST(GpuGemm, TimedAlgorithmsOfHeavyProductsGiveTheSameProduct) {
   const bool before = gemm_timing();
   for (const Product product : products) {
     for (const DType operands : {DType::bf16, DType::e4m3}) {
-      for (const bool accumulate : {false, true}) {
+      for (const char* added : {"nothing", "what is there", "an addend"}) {
         const Case c{.product = product,
                      .m = 4096,
                      .n = 4352,
@@ -248,8 +274,11 @@ TEST(GpuGemm, TimedAlgorithmsOfHeavyProductsGiveTheSameProduct) {
                      .a = operands,
                      .b = operands,
                      .d = DType::bf16,
-                     .accumulate = accumulate,
-                     .own_boundary = true};
+                     .accumulate = added == std::string("what is there"),
+                     .own_boundary = true,
+                     .addend = added == std::string("an addend")};
+        // Only forward is asked for sums with an addend, and choosing takes seconds.
+        if (c.addend && product != Product::forward) continue;
         SCOPED_TRACE(c.name());
         const Inputs in(c);
         Bench bench(make_cuda_device());

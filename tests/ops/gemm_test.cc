@@ -62,6 +62,7 @@ struct Case {
   bool fixed_order = false;
   bool transposed =
       false;  ///< FP8 operands that the product does not sum along its rows have that copy alone
+  bool addend = false;
 };
 
 /// [rows, cols] as [cols, rows].
@@ -105,6 +106,8 @@ std::vector<std::uint8_t> run(const Case& c) {
     args.b.transposed = b_turned.data(), args.b.data = other.data();
   }
   if (c.bias) args.bias = reinterpret_cast<const float*>(bias.bytes.data());
+  const Values addend = random_values(c.m * ld, c.d, random);
+  if (c.addend) args.addend = {addend.bytes.data(), c.d, c.m, c.n, ld};
   Arena arena(*device);
   args.workspace.bytes = gemm_workspace(*device, args);
   args.workspace.data = arena.reserve("workspace", args.workspace.bytes);
@@ -128,10 +131,12 @@ std::vector<std::uint8_t> run(const Case& c) {
       }
       double want = sum * scale;
       if (c.bias) want += bias.exact[static_cast<std::size_t>(j)];
+      const double once = c.addend ? std::abs(want) : 0;  // rounded before the sum is
+      if (c.addend) want += addend.exact[at];
       if (c.accumulate) want += before.exact[at];
       // fp32 sums: each of k additions rounds; and the result rounds once to its dtype.
       const double tolerance = size * scale * 0.6e-7 * (4 + std::sqrt(static_cast<double>(c.k))) + 1e-6 +
-                               std::abs(want) * (c.d == DType::bf16 ? 1.0 / 256 : 2e-7);
+                               (std::abs(want) + once) * (c.d == DType::bf16 ? 1.0 / 256 : 2e-7);
       EXPECT_NEAR(element(d, c.d, at), want, tolerance)
           << "product " << static_cast<int>(c.product) << " [" << c.m << "," << c.n << "," << c.k << "] at "
           << i << "," << j << " operands " << name_of(c.a) << " D " << name_of(c.d);
@@ -180,6 +185,55 @@ TEST(Gemm, EveryProductOfEveryDtypeAgreesWithFloat64) {
         }
       }
     }
+  }
+}
+
+TEST(Gemm, AnAddendIsAddedToTheRoundedProduct) {
+  for (const Product product : products) {
+    for (const auto& s : {Sizes{1, 1, 1}, Sizes{33, 65, 40}, Sizes{127, 129, 64}, Sizes{3, 5, 0}}) {
+      for (const DType operands : {DType::f32, DType::bf16, DType::e4m3}) {
+        for (const DType result : {DType::f32, DType::bf16}) {
+          Case c{.product = product,
+                 .m = s.m,
+                 .n = s.n,
+                 .k = s.k,
+                 .a = operands,
+                 .b = operands,
+                 .d = result,
+                 .bias = product == Product::forward,
+                 .addend = true};
+          run(c);
+          c.fixed_order = true;
+          run(c);
+          if (HasFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST(Gemm, WithAnAddendTheBitsAreThoseOfASumMadeAfterwards) {
+  constexpr std::int64_t m = 40, n = 72, k = 96;
+  std::mt19937 random(5);
+  const auto device = make_cpu_device({.threads = 2});
+  const auto stream = device->make_stream({.name = "compute"});
+  const Values a = random_values(m * k, DType::bf16, random), b = random_values(n * k, DType::bf16, random);
+  const Values addend = random_values(m * n, DType::bf16, random);
+  std::vector<std::uint8_t> alone(addend.bytes.size()), sum(addend.bytes.size());
+  GemmArgs args{.a = {.data = a.bytes.data(), .dtype = DType::bf16, .rows = m, .cols = k},
+                .b = {.data = b.bytes.data(), .dtype = DType::bf16, .rows = n, .cols = k},
+                .d = {.data = alone.data(), .dtype = DType::bf16, .rows = m, .cols = n, .ld = n}};
+  Arena arena(*device);
+  args.workspace.bytes = gemm_workspace(*device, args);
+  args.workspace.data = arena.reserve("workspace", args.workspace.bytes);
+  gemm(*stream, args);
+  args.d.data = sum.data();
+  args.addend = {addend.bytes.data(), DType::bf16, m, n, n};
+  gemm(*stream, args);
+  stream->synchronize();
+  for (std::size_t i = 0; i < m * n; ++i) {
+    const float want = element(alone, DType::bf16, i) + element(addend.bytes, DType::bf16, i);
+    ASSERT_EQ(element(sum, DType::bf16, i), from_bf16(to_bf16(want))) << i;
   }
 }
 

@@ -16,6 +16,9 @@ struct GemmArgs {
   Operand b;
   Matrix d;                     ///< f32 or bf16
   bool accumulate = false;      ///< D += instead of D =
+  /// Added to the product: of D's shape, dtype and ld, apart from D; not with `accumulate`. The product is
+  /// rounded to D's dtype before, so that D has the bits of a sum made afterwards. No data: nothing is added.
+  ConstMatrix addend;
   const float* bias = nullptr;  ///< [d.cols] f32, added to each row; forward only
   /// CPU: the bits of D depend on shapes and values alone, not on the number of threads. D is made in pieces
   /// that follow from its shape, each by one thread; costs more than leaving it to the library.

@@ -150,6 +150,21 @@ OCTET_SIMD void add_bias_row(T* d, const float* bias, std::int64_t count, bool a
   }
 }
 
+template <typename T>
+OCTET_SIMD void add_row(T* d, const T* addend, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) simd::store(d[i], simd::load(d[i]) + simd::load(addend[i]));
+}
+template <typename T>
+void add_addend(const GemmArgs& args) {
+  auto* d = static_cast<T*>(args.d.data);
+  const auto* addend = static_cast<const T*>(args.addend.data);
+  simd::parallel_rows(args.d.rows, args.d.cols, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t row = begin; row < end; ++row) {
+      add_row(d + row * args.d.ld, addend + row * args.d.ld, args.d.cols);
+    }
+  });
+}
+
 /// A product without an inner dimension: zeros, and the bias.
 template <typename T>
 void empty_product(const GemmArgs& args) {
@@ -171,7 +186,9 @@ std::size_t gemm_workspace(const GemmArgs& args) {
   return plan.a_bytes + plan.b_bytes + plan.d_bytes + scratch;
 }
 
-void gemm(const GemmArgs& args) {
+namespace {
+
+void multiply(const GemmArgs& args) {
   const Plan plan = plan_of(args);
   const MatmulShape& shape = plan.shape;
   if (shape.k == 0) {
@@ -207,6 +224,14 @@ void gemm(const GemmArgs& args) {
       }
     });
   }
+}
+
+}  // namespace
+
+void gemm(const GemmArgs& args) {
+  multiply(args);
+  if (args.addend.data == nullptr) return;
+  args.d.dtype == DType::f32 ? add_addend<float>(args) : add_addend<Bf16>(args);
 }
 
 }  // namespace octet::ops::cpu

@@ -128,6 +128,14 @@ std::int64_t copy_piece(cudaStream_t stream, const Side& side, std::int64_t k, s
   return w.to_ld;
 }
 
+void copy_rows(cudaStream_t stream, const ConstMatrix& from, const Matrix& to) {
+  const std::size_t size = size_of(to.dtype), pitch = static_cast<std::size_t>(to.ld) * size;
+  octet::cuda::check(
+      cudaMemcpy2DAsync(to.data, pitch, from.data, pitch, static_cast<std::size_t>(to.cols) * size,
+                        static_cast<std::size_t>(to.rows), cudaMemcpyDeviceToDevice, stream),
+      "copying what is added to an empty product");
+}
+
 /// Multiplies copies, a piece of A with a piece of B at a time.
 void multiply_copies(cudaStream_t stream, int device, const GemmArgs& args, const Plan& plan,
                      const Room& room, LibraryProduct product) {
@@ -154,8 +162,11 @@ void multiply_copies(cudaStream_t stream, int device, const GemmArgs& args, cons
     for (std::int64_t j = 0; j < plan.b.outer; j += b_rows) {
       product.n = std::min(b_rows, plan.b.outer - j);
       product.b_ld = copy_piece(stream, plan.b, plan.k, j, product.n, decode, b_room);
-      product.d = static_cast<std::uint8_t*>(args.d.data) +
-                  static_cast<std::size_t>(i * args.d.ld + j) * size_of(args.d.dtype);
+      const std::size_t at = static_cast<std::size_t>(i * args.d.ld + j) * size_of(args.d.dtype);
+      product.d = static_cast<std::uint8_t*>(args.d.data) + at;
+      if (args.addend.data != nullptr) {
+        product.addend = static_cast<const std::uint8_t*>(args.addend.data) + at;
+      }
       product.bias = args.bias != nullptr && args.d.dtype == DType::bf16
                          ? static_cast<const std::uint16_t*>(room.bias) + j
                          : nullptr;
@@ -175,8 +186,10 @@ void gemm(Stream& stream, const GemmArgs& args) {
         "gemm: on a GPU f32 operands give an f32 D");
   const Plan plan = plan_of(args);
   cudaStream_t native = octet::cuda::native(stream);
+  const bool adds = args.accumulate || args.addend.data != nullptr;
   if (plan.k == 0) {
-    if (!args.accumulate || args.bias != nullptr) add_bias(native, args.d, args.bias, !args.accumulate);
+    if (args.addend.data != nullptr) copy_rows(native, args.addend, args.d);
+    if (!adds || args.bias != nullptr) add_bias(native, args.d, args.bias, !adds);
     return;
   }
   const Room room = room_of(args);
@@ -196,6 +209,7 @@ void gemm(Stream& stream, const GemmArgs& args) {
                          .b_type = args.b.dtype,
                          .d_type = args.d.dtype,
                          .accumulate = args.accumulate,
+                         .addend = args.addend.data,
                          .sums_tokens = args.product == Product::wgrad,
                          .workspace = room.library};
   const bool blocks = args.a.scaling != Scaling::tensor;
@@ -211,7 +225,7 @@ void gemm(Stream& stream, const GemmArgs& args) {
     product.b_scale = args.b.scale_inv;
     // A null scale counts as one, in cuBLASLt too; others must lie on 16-byte boundaries.
     if (plan.way == Way::decoded || !on_boundary(args.a.scale_inv) || !on_boundary(args.b.scale_inv)) {
-      gather_scalars(native, room.scalars, args.a.scale_inv, args.b.scale_inv, args.accumulate);
+      gather_scalars(native, room.scalars, args.a.scale_inv, args.b.scale_inv, adds);
       product.a_scale = &room.scalars->a_scale;
       product.b_scale = &room.scalars->b_scale;
     }

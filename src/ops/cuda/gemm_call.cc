@@ -249,7 +249,7 @@ std::vector<cublasLtMatmulAlgo_t> Call::proposals(cublasLtHandle_t handle) const
          static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p_.b));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p_.a));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p_.d));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p_.addend != nullptr ? p_.addend : p_.d));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p_.d));
   std::array<cublasLtMatmulHeuristicResult_t, kProposals> found{};
   int count = 0;
@@ -318,10 +318,11 @@ bool Call::accepts(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorith
 
 cublasStatus_t Call::run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
                          cudaStream_t stream) const {
-  const float one = 1.0f, before = p_.accumulate ? 1.0f : 0.0f;
+  const float one = 1.0f, before = p_.accumulate || p_.addend != nullptr ? 1.0f : 0.0f;
   const float* alpha = p_.factors != nullptr ? p_.factors : &one;
   const float* beta = p_.factors != nullptr ? p_.factors + 1 : &before;
-  return functions().matmul(handle, desc_, alpha, p_.b, a_, p_.a, b_, beta, p_.d, d_, p_.d, d_, &algorithm,
+  const void* c = p_.addend != nullptr ? p_.addend : p_.d;
+  return functions().matmul(handle, desc_, alpha, p_.b, a_, p_.a, b_, beta, c, d_, p_.d, d_, &algorithm,
                             p_.workspace, kLibraryWorkspace, stream);
 }
 

@@ -1,5 +1,6 @@
 #include "cuda/gemm_library.h"
 
+#include <algorithm>
 #include <bit>
 #include <map>
 #include <memory>
@@ -31,22 +32,23 @@ bool capturing(cudaStream_t stream) {
 using Key = ProductKey;
 
 Key key_of(const LibraryProduct& p) {
-  return {p.m,
-          p.n,
-          p.k,
-          p.a_ld,
-          p.b_ld,
-          p.d_ld,
-          p.a_inner,
-          p.b_inner,
-          static_cast<std::int64_t>(p.a_type),
-          static_cast<std::int64_t>(p.b_type),
-          static_cast<std::int64_t>(p.d_type),
-          p.fast_accumulation + 2 * (p.bias != nullptr) + 4 * (p.factors != nullptr),
-          alignment(p.a),
-          alignment(p.b),
-          alignment(p.d),
-          p.sums_tokens + 2 * (p.a_scaling != Scaling::tensor)};
+  return {
+      p.m,
+      p.n,
+      p.k,
+      p.a_ld,
+      p.b_ld,
+      p.d_ld,
+      p.a_inner,
+      p.b_inner,
+      static_cast<std::int64_t>(p.a_type),
+      static_cast<std::int64_t>(p.b_type),
+      static_cast<std::int64_t>(p.d_type),
+      p.fast_accumulation + 2 * (p.bias != nullptr) + 4 * (p.factors != nullptr) + 8 * (p.addend != nullptr),
+      alignment(p.a),
+      alignment(p.b),
+      std::min(alignment(p.d), alignment(p.addend)),
+      p.sums_tokens + 2 * (p.a_scaling != Scaling::tensor)};
 }
 
 /// A number of tokens, rounded up to a power of two: inside an octave the best algorithm is nearly always the
