@@ -15,6 +15,79 @@
 namespace octet::ops {
 namespace {
 
+/// A tensor without its margin, as activations lie in memory: packs of it move as a whole.
+Matrix put_dense(Side& s, const Tensor& t, std::int64_t rows, std::int64_t cols, DType dtype) {
+  std::vector<std::uint16_t> halves;
+  std::vector<float> floats;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < cols; ++c) {
+      const auto x = static_cast<float>(t.at(r, c));
+      dtype == DType::bf16 ? halves.push_back(to_bf16(x)) : floats.push_back(x);
+    }
+  }
+  void* data = dtype == DType::bf16 ? static_cast<void*>(s.put(halves)) : s.put(floats);
+  return {data, dtype, rows, cols, cols};
+}
+
+// Rows of whole packs, as a model has them; with few of them, and with more than a grid has blocks.
+TEST(RmsNorm, RowsThatLieOneBehindTheOther) {
+  constexpr std::int64_t shapes[][2] = {{33, 256}, {129, 4096}, {48, 8192}, {4112, 256}};
+  for (const DType dtype : kComputeTypes) {
+    for (const auto& [rows, hidden] : shapes) {
+      SCOPED_TRACE(std::to_string(rows) + " x " + std::to_string(hidden) + " " + std::string(name_of(dtype)));
+      const Tensor first = Tensor::random(dtype, rows, hidden, 1),
+                   second = Tensor::random(dtype, rows, hidden, 2);
+      const auto weight = random_floats(hidden, 5), d_weight_before = random_floats(hidden, 6);
+      for (const bool adds : {false, true}) {
+        both(
+            [&](Side& s) {
+              const auto put = [&](const Tensor& t) { return put_dense(s, t, rows, hidden, dtype); };
+              const Matrix x = put(first), out = put(second), d = put(second);
+              auto* w = s.put(weight);
+              auto* rstd = s.put(std::vector<float>(static_cast<std::size_t>(rows), 0.0f));
+              Copies copies(s, DType::e4m3, rows, hidden), again(s, DType::e4m3, rows, hidden);
+              RmsNormArgs forward{.residual = x,
+                                  .delta = adds ? put(second) : Matrix{},
+                                  .sum = adds ? x : Matrix{},
+                                  .weight = w,
+                                  .one_plus_weight = adds,
+                                  .out = out,
+                                  .rstd = rstd,
+                                  .quantize = copies.into};
+              rms_norm(s, forward);
+              copies.hold_to(out);
+              // As a model asks: the stream is there, and only FP8 is wanted.
+              forward.delta = {};
+              forward.sum = forward.out = {};
+              forward.quantize = again.into;
+              rms_norm(s, forward);
+              again.hold_to(out);
+              s.out("sum", x);
+              s.out("out", out);
+              s.out("rstd", rstd, rows, DType::f32);
+              auto* d_weight = s.put(d_weight_before);
+              Copies back(s, DType::e5m2, rows, hidden);
+              rms_norm_backward(
+                  s, {.dy = put(first),
+                      .x = x,
+                      .rstd = rstd,
+                      .weight = w,
+                      .one_plus_weight = adds,
+                      .d_residual = d,
+                      .accumulate = adds,
+                      .d_weight = d_weight,
+                      .quantize = back.into,
+                      .workspace = s.workspace(rms_norm_backward_workspace(s.device(), rows, hidden))});
+              back.hold_to(d);
+              s.out("d_residual", d);
+              s.out("d_weight", d_weight, hidden, DType::f32);
+            },
+            {.relative = 1e-5, .absolute = 2e-4, .bf16_steps = 1.01});
+      }
+    }
+  }
+}
+
 TEST(RmsNorm, ForwardAndBackward) {
   for (const DType dtype : kComputeTypes) {
     for (const auto& [rows, hidden] : kShapes) {
