@@ -46,7 +46,8 @@ class Doubts {
     add(c_.fp8 && c_.fp8_recipe == "delayed" && c_.fp8_amax_history_len < 16,
         "fp8_amax_history_len is short: one small step shrinks the range for the next; 1024 is usual");
     add(c_.deterministic == "true" && c_.device == "cuda",
-        "deterministic: true takes slower attention on a GPU, much slower where documents differ in length");
+        "deterministic: true takes slower attention on a GPU, much slower with documents too long for its "
+        "workspace");
   }
 
   void data() {

@@ -37,9 +37,9 @@ struct AttentionBackwardArgs {
 void attention_backward(Stream& stream, const AttentionBackwardArgs& args);
 
 /// Whether backward on a GPU keeps the rule that equal inputs give equal bits (as the program starts out:
-/// false). Then cuDNN sums the gradients of queries in a fixed order where all documents have one length, and
-/// much slower kernels of our own serve the rest; else in an order that varies from run to run. The CPU
-/// always keeps the rule.
+/// false). Then cuDNN sums the gradients of queries in a fixed order, in portions of a micro-batch, and much
+/// slower kernels of our own serve those with a document too long for the workspace; else in an order that
+/// varies from run to run. The CPU always keeps the rule.
 void set_deterministic_attention(bool on);
 bool deterministic_attention();
 

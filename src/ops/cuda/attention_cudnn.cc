@@ -1,6 +1,7 @@
 // How a micro-batch of documents becomes what cuDNN's graphs take. Documents of one length are a batch;
 // others are packed, and their number, their longest length and their sum are rounded up, so that few graphs
-// serve all micro-batches of a run.
+// serve all micro-batches of a run. Backward in a fixed order goes in portions instead, and sets packed
+// documents apart: cuDNN 9.19 made NaN of some that were packed.
 #include "cuda/attention_cudnn.h"
 
 #include <algorithm>
@@ -151,13 +152,13 @@ bool takes_lse(const GraphShape& shape, const Packing& packing, std::int64_t tok
          reinterpret_cast<std::uintptr_t>(lse) % 16 == 0;
 }
 
-/// In a fixed order cuDNN 9.19 made NaN of some packed documents.
-void say_packed_once() {
+void say_own_kernels_once() {
   static std::once_flag said;
   std::call_once(said, [] {
     log::warn(
-        "attention runs on much slower kernels where the documents of a micro-batch differ in length and "
-        "the bits must be the same in every run (deterministic: true)");
+        "attention runs on much slower kernels where the documents of a micro-batch differ in length, the "
+        "bits must be the same in every run (deterministic: true), and cuDNN does not take one of them with "
+        "the scratch that is reserved");
   });
 }
 
@@ -178,6 +179,38 @@ void place(cudaStream_t stream, void* to, std::int64_t ld, const void* from, std
   octet::cuda::check(cudaMemcpy2DAsync(to, static_cast<std::size_t>(ld) * 2, from, row, row,
                                        static_cast<std::size_t>(rows), cudaMemcpyDeviceToDevice, stream),
                      "copying gradients of attention");
+}
+
+/// Points a graph to what backward reads, and to d_qkv.
+GraphData backward_data_of(const AttentionBackwardArgs& args, const Room& room) {
+  GraphData data = data_of(args, room);
+  data.out = const_cast<void*>(args.out.data);
+  data.d_out = args.d_out.data;
+  auto* d_q = static_cast<std::uint16_t*>(args.d_qkv.data);
+  auto* d_k = d_q + args.heads.q_heads * args.heads.head_dim;
+  data.d_q = d_q;
+  data.d_k = d_k;
+  data.d_v = d_k + args.heads.kv_heads * args.heads.head_dim;
+  return data;
+}
+
+/// Packed documents in a fixed order: true when all of them are enqueued, else none is.
+bool packed_in_fixed_order(cudaStream_t stream, int device, const AttentionBackwardArgs& args,
+                           GraphShape shape) {
+  shape.packed = false;
+  shape.batch = 1;
+  shape.length = args.qkv.rows;
+  shape.most_tokens = 0;
+  shape.d_q_ld = shape.d_kv_ld = args.d_qkv.ld;
+  const Room room = room_of(args.workspace, args.heads, args.qkv.rows);
+  const AttentionSizes sizes = attention_sizes(args.heads, args.qkv.rows);
+  GraphData data = backward_data_of(args, room);
+  data.stats = const_cast<float*>(args.lse);
+  // What else shares the workspace must not show in the bits, and all of it but the description is free.
+  data.scratch = room.stats;
+  data.scratch_bytes = sizes.stats + sizes.gradients + cudnn_scratch(args.heads, args.qkv.rows);
+  return packed_backward_in_fixed_order(stream, device,
+                                        {.whole = shape, .data = data, .documents = args.documents});
 }
 
 }  // namespace
@@ -215,16 +248,20 @@ bool cudnn_attention_backward(cudaStream_t stream, int device, const AttentionBa
       !fits_vectors(args.d_qkv.data, args.d_qkv.ld)) {
     return false;
   }
-  if (fixed_order && packing.packed) {
-    say_packed_once();
-    return false;
-  }
-  const std::int64_t width = args.heads.q_heads * args.heads.head_dim;
   const std::int64_t kv_width = args.heads.kv_heads * args.heads.head_dim;
   GraphShape shape = shape_of(args, packing);
   shape.backward = true;
   shape.fixed_order = fixed_order;
   shape.d_out_ld = args.d_out.ld;
+  if (fixed_order && packing.packed) {
+    const bool enqueued = packed_in_fixed_order(stream, device, args, shape);
+    if (enqueued) {
+      clear_rows(stream, args.d_qkv, packing.used);
+    } else {
+      say_own_kernels_once();
+    }
+    return enqueued;
+  }
   // For packed documents cuDNN finds d_q where it finds q, whatever offsets d_q is given. Its scratch has the
   // rows of d_k and d_v times the queries a key head serves, which must not be those of d_qkv.
   if (shape.packed && args.d_qkv.ld != args.qkv.ld) return false;
@@ -232,17 +269,15 @@ bool cudnn_attention_backward(cudaStream_t stream, int device, const AttentionBa
   shape.d_kv_ld = shape.packed ? kv_width : args.d_qkv.ld;
   const Room room = room_of(args.workspace, args.heads, args.qkv.rows);
   if (!fixed_order && !graph_exists(stream, device, shape, room.scratch_bytes)) return false;
-  GraphData data = data_of(args, room);
-  data.out = const_cast<void*>(args.out.data);
-  data.d_out = args.d_out.data;
-  auto* d_q = static_cast<std::uint16_t*>(args.d_qkv.data);
-  auto* d_k = d_q + width;
-  auto* d_v = d_k + kv_width;
+  GraphData data = backward_data_of(args, room);
+  void* const d_k = data.d_k;
+  void* const d_v = data.d_v;
   auto* packed_d_k = reinterpret_cast<std::uint16_t*>(room.gradients);
   auto* packed_d_v = packed_d_k + args.qkv.rows * kv_width;
-  data.d_q = d_q;
-  data.d_k = shape.packed ? packed_d_k : d_k;
-  data.d_v = shape.packed ? packed_d_v : d_v;
+  if (shape.packed) {
+    data.d_k = packed_d_k;
+    data.d_v = packed_d_v;
+  }
   if (takes_lse(shape, packing, args.qkv.rows, args.lse)) {
     data.stats = const_cast<float*>(args.lse);
   } else {

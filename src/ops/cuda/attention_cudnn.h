@@ -10,8 +10,8 @@ namespace octet::ops::cuda {
 
 /// Enqueues and returns true, or returns false when cuDNN does not take this call.
 bool cudnn_attention(cudaStream_t stream, int device, const AttentionArgs& args);
-/// fixed_order: equal inputs give equal bits, which takes longer, and which cuDNN does for documents of one
-/// length alone. Otherwise the gradient of queries is summed in an order that varies from run to run.
+/// fixed_order: equal inputs give equal bits, which takes longer, and more scratch the longer a document is.
+/// Otherwise the gradient of queries is summed in an order that varies from run to run.
 bool cudnn_attention_backward(cudaStream_t stream, int device, const AttentionBackwardArgs& args,
                               bool fixed_order);
 

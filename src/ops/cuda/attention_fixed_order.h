@@ -15,4 +15,17 @@ namespace octet::ops::cuda {
 bool backward_in_fixed_order(cudaStream_t stream, int device, const GraphShape& whole, const GraphData& data,
                              std::size_t scratch_bytes);
 
+/// Documents of different lengths, in the arrays of a micro-batch.
+struct PackedBackward {
+  /// As if all tokens were one document: batch 1, not packed.
+  GraphShape whole;
+  /// stats are [q_heads, tokens]; the scratch holds copies of documents too.
+  GraphData data;
+  Documents documents;
+};
+
+/// As backward_in_fixed_order, for documents of different lengths. The portions depend on those lengths, the
+/// shape and scratch_bytes alone.
+bool packed_backward_in_fixed_order(cudaStream_t stream, int device, const PackedBackward& args);
+
 }  // namespace octet::ops::cuda
