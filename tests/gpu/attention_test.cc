@@ -17,6 +17,7 @@ struct Shape {
   std::int64_t window = 0;
   std::int64_t after = 0;  ///< tokens of no document at the end
   bool host_lengths = true;
+  bool host_lengths_back = true;  ///< of backward, where host_lengths
   std::string name() const {
     return "heads " + std::to_string(heads.q_heads) + "/" + std::to_string(heads.kv_heads) + " of " +
            std::to_string(heads.head_dim) + ", " + std::to_string(lengths.size()) + " documents, first of " +
@@ -47,7 +48,8 @@ struct Outcome {
   HostArray out, lse, d_qkv;
 };
 
-Outcome run(Bench& bench, const Inputs& in) {
+/// `left_over`: the bytes that the workspace is full of.
+Outcome run(Bench& bench, const Inputs& in, std::uint8_t left_over = 0xFF) {
   const Shape& s = in.shape;
   const Heads& heads = s.heads;
   const std::int64_t width = heads.q_heads * heads.head_dim, all = heads.qkv_width();
@@ -57,12 +59,14 @@ Outcome run(Bench& bench, const Inputs& in) {
   Workspace workspace;
   const std::int64_t longest = *std::max_element(s.lengths.begin(), s.lengths.end());
   workspace.bytes = attention_workspace(bench.device(), heads, s.dtype, in.tokens, longest);
-  workspace.data = bench.room(workspace.bytes);
+  workspace.data = bench.put(std::vector<std::uint8_t>(workspace.bytes, left_over));
   const Documents documents{.cu_seqlens = bench.put(in.starts),
                             .host_cu_seqlens = s.host_lengths ? in.starts.data() : nullptr,
                             .count = static_cast<std::int64_t>(s.lengths.size()),
                             .max_length = longest,
                             .tokens = in.tokens};
+  Documents documents_back = documents;
+  if (!s.host_lengths_back) documents_back.host_cu_seqlens = nullptr;
   const ConstMatrix qkv(bench.put(in.qkv), s.dtype, in.tokens, all, all);
   const Matrix out{bench.put(r.out), s.dtype, in.tokens, width, width};
   auto* lse = static_cast<float*>(bench.put(r.lse));
@@ -82,7 +86,7 @@ Outcome run(Bench& bench, const Inputs& in) {
                       .d_out = ConstMatrix(bench.put(in.d_out), s.dtype, in.tokens, width, width),
                       .lse = lse,
                       .heads = heads,
-                      .documents = documents,
+                      .documents = documents_back,
                       .scale = in.scale(),
                       .soft_cap = s.soft_cap,
                       .window = s.window,
@@ -281,7 +285,13 @@ TEST(GpuAttention, EqualInputsGiveEqualBitsOnDemand) {
       {.lengths = {2048, 2048}, .heads = {8, 2, 64}, .dtype = DType::bf16},
       {.lengths = {2048, 2048}, .heads = {8, 4, 128}, .dtype = DType::bf16, .window = 700},
       {.lengths = {2048, 100, 700, 30, 2048, 5}, .heads = {8, 2, 64}, .dtype = DType::bf16},
-      {.lengths = {33, 700, 129, 1}, .heads = {14, 2, 64}, .dtype = DType::bf16}};
+      {.lengths = {33, 700, 129, 1}, .heads = {14, 2, 64}, .dtype = DType::bf16},
+      {.lengths = {300, 41, 700, 5, 260}, .heads = {14, 2, 64}, .dtype = DType::bf16, .after = 30},
+      {.lengths = {1, 1, 640, 1, 0, 1, 1100, 1}, .heads = {6, 3, 96}, .dtype = DType::bf16},
+      {.lengths = {90, 600, 0, 31, 385}, .heads = {8, 2, 128}, .dtype = DType::bf16, .window = 200},
+      // One document goes by heads, and one is too long even so.
+      {.lengths = {7, 2047}, .heads = {8, 2, 64}, .dtype = DType::bf16},
+      {.lengths = {5000, 3}, .heads = {8, 1, 128}, .dtype = DType::bf16}};
   for (const Shape& shape : shapes) {
     SCOPED_TRACE(shape.name());
     const Inputs in(shape);
@@ -289,14 +299,34 @@ TEST(GpuAttention, EqualInputsGiveEqualBitsOnDemand) {
     const Outcome any_order = run(gpu, in);
     const Reproducible on;
     const Outcome first = run(gpu, in);
-    for (int again = 0; again < 3; ++again) {
-      const Outcome next = run(gpu, in);
+    // What lies in the workspace must not show: no numbers, zeros, numbers.
+    for (const std::uint8_t left_over : {0xFF, 0x00, 0x3F}) {
+      const Outcome next = run(gpu, in, left_over);
       EXPECT_EQ(next.out.bytes, first.out.bytes);
       EXPECT_EQ(next.d_qkv.bytes, first.d_qkv.bytes);
       EXPECT_EQ(next.lse.bytes, first.lse.bytes);
     }
-    // Packed documents go to other kernels then.
+    // Sums in another order, and documents that are too long by other kernels.
     EXPECT_LT(distance(first.d_qkv, any_order.d_qkv), shape.dtype == DType::bf16 ? 1.2e-2 : 2e-6);
+  }
+}
+
+/// Whether backward has other bits with lengths on the device alone, which are left to our own kernels.
+bool is_cudnns(Shape shape) {
+  Bench gpu(make_cuda_device());
+  const Outcome with = run(gpu, Inputs(shape));
+  shape.host_lengths_back = false;
+  return run(gpu, Inputs(shape)).d_qkv.bytes != with.d_qkv.bytes;
+}
+
+TEST(GpuAttention, PackedDocumentsReachCudnnInAFixedOrder) {
+  const Reproducible on;
+  if (!is_cudnns({.lengths = {256, 256}, .heads = {4, 2, 64}, .dtype = DType::bf16})) {
+    GTEST_SKIP() << "no cuDNN";
+  }
+  for (const std::int64_t head_dim : {64, 96, 128}) {
+    EXPECT_TRUE(is_cudnns({.lengths = {300, 41, 700, 5}, .heads = {4, 2, head_dim}, .dtype = DType::bf16}))
+        << head_dim;
   }
 }
 
@@ -308,6 +338,13 @@ TEST(GpuAttention, AgreesInAFixedOrderToo) {
   check_shape({.lengths = {3, 127, 1, 0, 64, 129}, .heads = {4, 2, 80}, .dtype = DType::bf16});
   check_shape({.lengths = {300, 41, 700, 5, 260}, .heads = {14, 2, 64}, .dtype = DType::bf16, .after = 30});
   check_shape({.lengths = {90, 600, 0, 31}, .heads = {4, 2, 128}, .dtype = DType::bf16, .window = 64});
+  check_shape({.lengths = {33, 700, 129, 1}, .heads = {14, 2, 64}, .dtype = DType::bf16});
+  check_shape({.lengths = {1, 2, 1, 1, 200, 1}, .heads = {2, 1, 128}, .dtype = DType::bf16});
+  check_shape({.lengths = {127, 2}, .heads = {3, 3, 96}, .dtype = DType::bf16});
+  check_shape({.lengths = {385, 128, 129, 256}, .heads = {4, 1, 96}, .dtype = DType::bf16, .window = 130});
+  check_shape({.lengths = {64, 192, 320, 513}, .heads = {6, 2, 64}, .dtype = DType::bf16, .window = 1});
+  // One document goes by heads.
+  check_shape({.lengths = {7, 2047}, .heads = {8, 2, 64}, .dtype = DType::bf16});
   check_shape({.lengths = {513, 513}, .heads = {6, 2, 96}, .dtype = DType::bf16, .window = 100});
   check_shape({.lengths = {150}, .heads = {2, 2, 64}, .dtype = DType::bf16, .soft_cap = 2.0f});
 }
