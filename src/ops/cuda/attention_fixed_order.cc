@@ -13,7 +13,6 @@
 
 #include "cuda/attention_packing.h"
 #include "cuda/scratch.h"
-#include "octet/device/cuda.h"
 
 namespace octet::ops::cuda {
 
@@ -78,15 +77,6 @@ std::optional<Portion> portion_of(cudaStream_t stream, int device, const GraphSh
   }
   const auto wanted = graph_scratch(stream, device, shape_of(whole, portion));
   return wanted && *wanted <= scratch_bytes ? portion : least;
-}
-
-/// Enqueues a graph that fits the scratch.
-void run_cleared(cudaStream_t stream, int device, const GraphShape& shape, const GraphData& data) {
-  // Nothing promises that every sum is written before it is read, and what another shape left there may be
-  // no number.
-  const std::size_t wanted = *graph_scratch(stream, device, shape);
-  octet::cuda::check(cudaMemsetAsync(data.scratch, 0, wanted, stream), "clearing sums of attention");
-  run_graph(stream, device, shape, data);
 }
 
 // --- documents of different lengths --------------------------------------------------------------------
@@ -264,7 +254,7 @@ void run_portion(cudaStream_t stream, int device, const PackedBackward& args, co
                columns(ours.d_out, whole.d_out_ld, theirs.d_out, shape.d_out_ld, q_heads, shape)});
   pad_numbers(stream, documents,
               {.ours = ours.stats, .padded = theirs.stats, .heads = q_heads, .tokens = whole.length});
-  run_cleared(stream, device, shape, theirs);
+  run_graph(stream, device, shape, theirs);
   unpad_columns(stream, documents,
                 {columns(ours.d_q, whole.d_q_ld, theirs.d_q, shape.d_q_ld, q_heads, shape),
                  columns(ours.d_k, whole.d_kv_ld, theirs.d_k, shape.d_kv_ld, kv_heads, shape),
@@ -280,7 +270,7 @@ bool backward_in_fixed_order(cudaStream_t stream, int device, const GraphShape& 
   const GraphShape shape = shape_of(whole, *portion);
   for (std::int64_t document = 0; document < whole.batch; document += portion->documents) {
     for (std::int64_t kv_head = 0; kv_head < whole.heads.kv_heads; kv_head += portion->kv_heads) {
-      run_cleared(stream, device, shape, moved(whole, data, document, kv_head));
+      run_graph(stream, device, shape, moved(whole, data, document, kv_head));
     }
   }
   return true;
