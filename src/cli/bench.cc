@@ -6,6 +6,7 @@
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/model/shapes.h"
+#include "octet/train/engine.h"
 #include "options.h"
 #include "shape_words.h"
 
@@ -14,7 +15,9 @@ namespace {
 
 std::string precision_of(const config::Config& config) {
   const std::string base = config.bf16 || config.pure_bf16 ? "bf16" : "fp32";
-  return config.fp8 ? "FP8 " + config.fp8_recipe + " in " + base : base;
+  if (!config.fp8) return base;
+  return "FP8 " + config.fp8_recipe + " in " + base +
+         (train::recipe_of(config).fast_gradients ? ", fast accumulation in all products" : "");
 }
 
 void print_profile(const train::BenchResult& r) {

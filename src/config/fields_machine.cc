@@ -42,6 +42,11 @@ void add_precision(Table& t) {
          "each (tensor: more exact); auto is tensor with current scaling and fused with delayed.")
       .one_of({"auto", "fused", "tensor"})
       .decides_numbers();
+  t.used("fp8_fast_accumulation", &Config::fp8_fast_accumulation,
+         "Which FP8 products keep about 14 bits of their partial sums on a GPU, which is faster than sums in "
+         "fp32. forward: those of the forward pass; all: those of gradients too. Not with fp8_recipe: block.")
+      .one_of({"forward", "all"})
+      .decides_numbers();
 }
 
 void add_storage(Table& t) {

@@ -153,8 +153,9 @@ class Rules {
   void precision() {
     stored_formats();
     if (!c_.fp8) {
-      for (const char* key : {"fp8_recipe", "fp8_format", "fp8_amax_history_len", "fp8_amax_compute_algo",
-                              "fp8_margin", "fp8_scale_granularity", "fp8_transposed_weights"}) {
+      for (const char* key :
+           {"fp8_recipe", "fp8_format", "fp8_amax_history_len", "fp8_amax_compute_algo", "fp8_margin",
+            "fp8_scale_granularity", "fp8_fast_accumulation", "fp8_transposed_weights"}) {
         if (changed(key)) note(std::string("'") + key + "' (" + at(key) + ") is read only with fp8: true");
       }
     } else if (c_.fp8_recipe != "delayed") {
@@ -163,8 +164,8 @@ class Rules {
           note(std::string("'") + key + "' (" + at(key) + ") is read only with fp8_recipe: delayed");
       }
       if (c_.fp8_recipe == "block") {
-        for (const char* key :
-             {"fp8_format", "fp8_margin", "fp8_scale_granularity", "fp8_transposed_weights"}) {
+        for (const char* key : {"fp8_format", "fp8_margin", "fp8_scale_granularity", "fp8_fast_accumulation",
+                                "fp8_transposed_weights"}) {
           if (changed(key))
             note(std::string("'") + key + "' (" + at(key) + ") is not read with fp8_recipe: block");
         }

@@ -171,6 +171,9 @@ void Transformer::Impl::product(Stream& stream, ops::Product product, const ops:
 void Transformer::Impl::multiply(Stream& stream, const ops::GemmArgs& args) {
   ops::GemmArgs whole = args;
   whole.fixed_order = options_.fixed_order;
+  // Forward sums lose less than an activation does when it becomes FP8 again; those of gradients lose only
+  // what the recipe allows.
+  whole.fast_accumulation = args.product == ops::Product::forward || quantizer_.recipe().fast_gradients;
   whole.workspace = scratch_.workspace;
   ops::gemm(stream, whole);
 }

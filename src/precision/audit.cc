@@ -73,6 +73,9 @@ std::string Audit::table() const {
     text += line(row.name, std::to_string(row.layers), shape(row), row.fp8 ? x + " x " + x : compute,
                  row.fp8 ? g + " x " + x : compute, row.fp8 ? g + " x " + x : compute, row.reason);
   }
+  if (recipe_.fast_gradients) {
+    text += "fp8_fast_accumulation: all, so that on a GPU FP8 sums of gradients, too, keep about 14 bits\n";
+  }
   return text;
 }
 

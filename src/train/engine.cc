@@ -103,6 +103,7 @@ precision::Recipe recipe_of(const config::Config& config) {
   recipe.scale_parts =
       (config.fp8_scale_granularity == "tensor" && !recipe.blocks()) ||
       (config.fp8_scale_granularity == "auto" && recipe.kind == precision::RecipeKind::current);
+  recipe.fast_gradients = config.fp8_fast_accumulation == "all" && !recipe.blocks();
   return recipe;
 }
 

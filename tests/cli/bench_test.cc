@@ -27,6 +27,11 @@ TEST(Bench, MeasuresTheStepsOfAFolderWithoutWeights) {
   EXPECT_GT(r["reserved_bytes"].get<double>(), 4.0 * r["parameters"].get<double>());
 }
 
+TEST(Bench, SaysWhenGradientsAreSummedFast) {
+  EXPECT_EQ(bench("tiny fp8=true fp8_fast_accumulation=all")["precision"],
+            "FP8 delayed in bf16, fast accumulation in all products");
+}
+
 TEST(Bench, TrainsWithTheSameNumbersAtEveryStage) {
   const Json alone = bench("tiny bf16=false", 2);
   const Json cut = bench("tiny bf16=false zero_stage=3", 2);

@@ -239,6 +239,7 @@ TEST(Load, RangesAreChecked) {
 TEST(Load, WrongWordsNameTheNearestChoice) {
   EXPECT_SAYS(refusal("lr_scheduler_type: cosin"), "did you mean 'cosine'?");
   EXPECT_SAYS(refusal("eval_strategy: yes\nval_size: 0.1"), "no, steps, epoch");
+  EXPECT_SAYS(refusal("fp8: true\nfp8_fast_accumulation: backward"), "forward, all");
   EXPECT_EQ(read("lr_scheduler_type: Cosine").config.lr_scheduler_type, "cosine");
   EXPECT_EQ(read("eval_strategy: no").config.eval_strategy, "no");
   EXPECT_EQ(read("eval_strategy: false").config.eval_strategy, "no");

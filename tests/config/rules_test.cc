@@ -132,6 +132,10 @@ TEST(Rules, AWarmUpLongerThanTheRunIsSaid) {
 TEST(Rules, WhatARecipeDoesNotReadIsSaid) {
   EXPECT_TRUE(notes(read("bf16: true\nfp8: true\nfp8_recipe: block\nfp8_transposed_weights: at_use"),
                     "is not read with fp8_recipe: block"));
+  const std::string fast = "bf16: true\nfp8_fast_accumulation: all\n";
+  EXPECT_TRUE(notes(read(fast + "fp8: true\nfp8_recipe: block"), "is not read with fp8_recipe: block"));
+  EXPECT_TRUE(notes(read(fast), "is read only with fp8: true"));
+  EXPECT_FALSE(notes(read(fast + "fp8: true"), "fp8_fast_accumulation"));
 }
 
 TEST(Derive, TheAccumulationFollowsFromTheGlobalBatch) {

@@ -74,9 +74,9 @@ TEST(Schema, TheHashChangesWithTheNumbersAndNotWithTheFolders) {
                            "overlap_comm=false", "seed=42", "plot_loss=true", "dataset_dir=e"}) {
     EXPECT_EQ(hash(same), base) << same;
   }
-  for (const char* other :
-       {"seed=43", "dataset=e", "cutoff_len=64", "learning_rate=1", "bf16=true", "packing=true",
-        "lr_scheduler_type=cosine", "per_device_train_batch_size=1", "model_name_or_path=n"}) {
+  for (const char* other : {"seed=43", "dataset=e", "cutoff_len=64", "learning_rate=1", "bf16=true",
+                            "packing=true", "lr_scheduler_type=cosine", "per_device_train_batch_size=1",
+                            "model_name_or_path=n", "fp8_fast_accumulation=all"}) {
     EXPECT_NE(hash(other), base) << other;
   }
 }

@@ -67,6 +67,20 @@ TEST(Levels, GiveTheSameBitsOnTheGpu) {
   }
 }
 
+// Forward products are the same, so the first loss is; its gradient is not.
+TEST(FastAccumulation, OfGradientsIsWhatTheRecipeSays) {
+  const std::unique_ptr<Device> gpu = make_cuda_device();
+  for (const auto kind : {precision::RecipeKind::current, precision::RecipeKind::delayed}) {
+    EngineOptions options = options_of(kind);
+    const std::vector<double> promoted = train(*gpu, options);
+    options.store.recipe.fast_gradients = true;
+    const std::vector<double> fast = train(*gpu, options);
+    EXPECT_EQ(fast[0], promoted[0]);
+    EXPECT_NE(fast[1], promoted[1]);
+    EXPECT_NEAR(fast[1], promoted[1], 1e-2 * promoted[1]);
+  }
+}
+
 TEST(Levels, AreReservedAsThePlanSays) {
   const std::unique_ptr<Device> gpu = make_cuda_device();
   for (const model::Recompute level : plan::kRecompute) {

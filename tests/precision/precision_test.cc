@@ -223,6 +223,10 @@ TEST(Audit, SaysWhatRanAndRefusesARunWithoutFp8) {
   EXPECT_EQ(audit.fp8_products(), 1);
   EXPECT_EQ(audit.products(), 2);
   EXPECT_NE(audit.summary().find("1 of 2"), std::string::npos);
+  EXPECT_EQ(audit.table().find("fp8_fast_accumulation"), std::string::npos);
+  EXPECT_NE(
+      Audit({.kind = RecipeKind::current, .fast_gradients = true}).table().find("fp8_fast_accumulation"),
+      std::string::npos);
   Audit bf16({.compute = DType::bf16});
   bf16.count(ops::Product::forward, {.dtype = DType::bf16}, {.dtype = DType::bf16});
   EXPECT_NO_THROW(bf16.require_fp8());

@@ -186,6 +186,20 @@ TEST(Choose, TakesNoMicroBatchThatDoesNotFit) {
   EXPECT_EQ(choose(c, {}, DeviceKind::cpu, SIZE_MAX), (plan::Choice{16, {model::Recompute::none}}));
 }
 
+TEST(Recipe, SumsGradientsFastWhereItIsAskedForAndScalesAreOfWholeTensors) {
+  config::Config config;
+  config.bf16 = config.fp8 = true;
+  EXPECT_FALSE(recipe_of(config).fast_gradients);
+  config.fp8_fast_accumulation = "all";
+  EXPECT_TRUE(recipe_of(config).fast_gradients);
+  config.fp8_recipe = "current";
+  EXPECT_TRUE(recipe_of(config).fast_gradients);
+  config.fp8_recipe = "block";
+  EXPECT_FALSE(recipe_of(config).fast_gradients);
+  config.fp8 = false;
+  EXPECT_FALSE(recipe_of(config).fast_gradients);
+}
+
 TEST(Levels, TransposedWeightsAreAChoiceOnlyWhereThereAreSome) {
   config::Config config;
   config.bf16 = config.fp8 = true;

@@ -23,15 +23,19 @@ struct GemmArgs {
   /// CPU: the bits of D depend on shapes and values alone, not on the number of threads. D is made in pieces
   /// that follow from its shape, each by one thread; costs more than leaving it to the library.
   bool fixed_order = false;
+  /// FP8 with scales of whole tensors, multiplied as FP8 on a GPU: partial sums keep about 14 bits and do not
+  /// go to fp32, which is faster. Without effect elsewhere: the CPU sums in fp32, and of scales of blocks the
+  /// library decides.
+  bool fast_accumulation = false;
   Workspace workspace;  ///< at least gemm_workspace(args) bytes
 };
 
-/// Enqueues a product. Operands are both f32, both bf16, or both FP8 (at most one E5M2); sums in fp32; FP8
-/// values are multiplied exactly and the sum is scaled by both scale_inv. With scales of blocks (A by rows, B
-/// by squares; in wgrad both by rows) each term is scaled by those of its values, and wgrad reads the
-/// transposed copies; on a GPU dgrad reads that of B. An inner dimension of zero gives zeros (or leaves D
-/// when accumulating). On a GPU f32 operands give an f32 D, and a bf16 D is rounded twice where something is
-/// added to it: the product first, then the sum.
+/// Enqueues a product. Operands are both f32, both bf16, or both FP8 (at most one E5M2); sums in fp32
+/// (see fast_accumulation); FP8 values are multiplied exactly and the sum is scaled by both scale_inv. With
+/// scales of blocks (A by rows, B by squares; in wgrad both by rows) each term is scaled by those of its
+/// values, and wgrad reads the transposed copies; on a GPU dgrad reads that of B. An inner dimension of zero
+/// gives zeros (or leaves D when accumulating). On a GPU f32 operands give an f32 D, and a bf16 D is rounded
+/// twice where something is added to it: the product first, then the sum.
 void gemm(Stream& stream, const GemmArgs& args);
 
 /// Bytes of scratch that gemm needs for these shapes and dtypes on the stream's device.

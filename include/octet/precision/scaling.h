@@ -30,6 +30,8 @@ struct Recipe {
   /// Matrices that form one product (q, k and v; gate and up) keep a scale each, for weights and for output
   /// gradients; false: one scale for all of them.
   bool scale_parts = false;
+  /// Not only forward products but those of gradients, too, ask for ops::GemmArgs::fast_accumulation.
+  bool fast_gradients = false;
   bool fp8() const { return kind != RecipeKind::none; }
   bool blocks() const { return kind == RecipeKind::block; }
 };

@@ -220,7 +220,7 @@ void gemm(Stream& stream, const GemmArgs& args) {
     product.b_scale = plan.b.scale_inv;
     product.may_be_refused = true;
   } else if (is_fp8(args.a.dtype)) {
-    product.fast_accumulation = plan.way != Way::decoded && args.product == Product::forward;
+    product.fast_accumulation = args.fast_accumulation && plan.way != Way::decoded;
     product.a_scale = args.a.scale_inv;
     product.b_scale = args.b.scale_inv;
     // A null scale counts as one, in cuBLASLt too; others must lie on 16-byte boundaries.

@@ -25,7 +25,7 @@ struct LibraryProduct {
   bool accumulate = false;
   const void* addend = nullptr;  ///< added to the product: as D, elsewhere; not with `accumulate`
   bool sums_tokens = false;  ///< k counts tokens (weight gradients), else m does
-  /// FP8: partial sums keep fewer bits (Hopper's tensor cores sum in about 14), good enough for activations.
+  /// FP8: partial sums keep fewer bits (Hopper's tensor cores sum in about 14).
   bool fast_accumulation = false;
   const float* a_scale = nullptr;  ///< FP8: device scalar on a 16-byte boundary, or those of blocks
   const float* b_scale = nullptr;
