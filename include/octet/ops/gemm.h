@@ -16,8 +16,9 @@ struct GemmArgs {
   Operand b;
   Matrix d;                     ///< f32 or bf16
   bool accumulate = false;      ///< D += instead of D =
-  /// Added to the product: of D's shape, dtype and ld, apart from D; not with `accumulate`. The product is
-  /// rounded to D's dtype before, so that D has the bits of a sum made afterwards. No data: nothing is added.
+  /// Added to the product: of D's shape, dtype and ld, apart from D; not with `accumulate`. No data: nothing is
+  /// added. The CPU rounds the product to D's dtype before, so that D has the bits of a sum made afterwards; a
+  /// GPU may round once.
   ConstMatrix addend;
   const float* bias = nullptr;  ///< [d.cols] f32, added to each row; forward only
   /// CPU: the bits of D depend on shapes and values alone, not on the number of threads. D is made in pieces
@@ -34,8 +35,8 @@ struct GemmArgs {
 /// (see fast_accumulation); FP8 values are multiplied exactly and the sum is scaled by both scale_inv. With
 /// scales of blocks (A by rows, B by squares; in wgrad both by rows) each term is scaled by those of its
 /// values, and wgrad reads the transposed copies; on a GPU dgrad reads that of B. An inner dimension of zero
-/// gives zeros (or leaves D when accumulating). On a GPU f32 operands give an f32 D, and a bf16 D is rounded
-/// twice where something is added to it: the product first, then the sum.
+/// gives zeros (or leaves D when accumulating). On a GPU f32 operands give an f32 D, and a bf16 D may be
+/// rounded twice where something is added to it: the product first, then the sum.
 void gemm(Stream& stream, const GemmArgs& args);
 
 /// Bytes of scratch that gemm needs for these shapes and dtypes on the stream's device.
