@@ -17,7 +17,7 @@ std::string precision_of(const config::Config& config) {
   const std::string base = config.bf16 || config.pure_bf16 ? "bf16" : "fp32";
   if (!config.fp8) return base;
   return "FP8 " + config.fp8_recipe + " in " + base +
-         (train::recipe_of(config).fast_gradients ? ", fast accumulation in all products" : "");
+         (train::recipe_of(config).fast_gradients ? ", fp8_fast_accumulation: all" : "");
 }
 
 void print_profile(const train::BenchResult& r) {

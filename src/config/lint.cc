@@ -45,9 +45,9 @@ class Doubts {
         "fp8 on a CPU computes what a GPU would, and is slower than bf16 there");
     add(c_.fp8 && c_.fp8_recipe == "delayed" && c_.fp8_amax_history_len < 16,
         "fp8_amax_history_len is short: one small step shrinks the range for the next; 1024 is usual");
-    add(c_.deterministic == "true" && c_.device == "cuda",
-        "deterministic: true takes slower attention on a GPU, much slower with documents too long for its "
-        "workspace");
+    add((c_.deterministic == "true" || c_.deterministic == "strict") && c_.device != "cpu",
+        "deterministic: true and strict take slower attention on a GPU, much slower with documents too long "
+        "for its workspace");
   }
 
   void data() {

@@ -29,7 +29,7 @@ TEST(Bench, MeasuresTheStepsOfAFolderWithoutWeights) {
 
 TEST(Bench, SaysWhenGradientsAreSummedFast) {
   EXPECT_EQ(bench("tiny fp8=true fp8_fast_accumulation=all")["precision"],
-            "FP8 delayed in bf16, fast accumulation in all products");
+            "FP8 delayed in bf16, fp8_fast_accumulation: all");
 }
 
 TEST(Bench, TrainsWithTheSameNumbersAtEveryStage) {
