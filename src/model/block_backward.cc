@@ -155,7 +155,7 @@ void Transformer::Impl::remake(Stream& stream, std::size_t block, Remade what,
   const PassOptions pass{
       .keep = true, .recompute = true, .readers = what == Remade::qkv ? Readers::forward : Readers::backward};
   const auto norm = [&](Linear next, int weight, const ops::Matrix& x, float* rstd) {
-    forward_norm(stream, block, next, vector(parameters, weight), top(x, tokens), {}, {}, rstd, pass);
+    forward_norm(stream, block, next, vector(parameters, weight), {.residual = top(x, tokens)}, rstd, pass);
   };
   switch (what) {
     case Remade::activation:

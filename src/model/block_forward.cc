@@ -22,16 +22,15 @@ ops::Operand Transformer::Impl::with_row(ops::Operand operand, const SavedInput&
 }
 
 void Transformer::Impl::forward_norm(Stream& stream, std::size_t block, Linear next, const float* weight,
-                                     const ops::ConstMatrix& residual, const ops::ConstMatrix& delta,
-                                     const ops::Matrix& sum, float* rstd, const PassOptions& pass) {
+                                     const NormInput& input, float* rstd, const PassOptions& pass) {
   SavedInput& saved = blocks_[block].inputs[next];
   // A norm works row by row: its transposed copy is turned from the other one, or scattered, which is slow.
   const precision::Fp8Copy copy = pass.readers == Readers::backward ? saved.copy : copy_for(saved, pass);
   const std::int64_t tensor = input_tensor(block, next);
-  const ops::Matrix out = top(saved.values, residual.rows);
-  ops::rms_norm(stream, {.residual = residual,
-                         .delta = delta,
-                         .sum = delta.data != nullptr ? sum : ops::Matrix{},
+  const ops::Matrix out = top(saved.values, input.residual.rows);
+  ops::rms_norm(stream, {.residual = input.residual,
+                         .delta = input.delta,
+                         .sum = input.sum,
                          .weight = weight,
                          .eps = static_cast<float>(architecture_.norm_eps),
                          .one_plus_weight = architecture_.one_plus_weight,
@@ -191,24 +190,22 @@ void Transformer::Impl::activate(Stream& stream, std::size_t block, std::int64_t
 }
 
 void Transformer::Impl::forward_block(Stream& stream, std::size_t block, const GroupParameters& parameters,
-                                      const ops::ConstMatrix& residual, const ops::ConstMatrix& delta,
-                                      const AttentionInput& attention, const PassOptions& pass) {
+                                      const NormInput& before, const AttentionInput& attention,
+                                      const PassOptions& pass) {
   BlockActivations& b = blocks_[block];
-  const std::int64_t tokens = residual.rows;
+  const std::int64_t tokens = before.residual.rows;
   const ops::Matrix input = top(b.input, tokens), middle = top(b.middle, tokens);
   const ops::Matrix qkv = top(b.qkv, tokens), gate_up = top(b.gate_up, tokens);
 
-  forward_norm(stream, block, kQkv, vector(parameters, kInputNorm), residual, delta, input, b.input_rstd,
-               pass);
+  forward_norm(stream, block, kQkv, vector(parameters, kInputNorm), before, b.input_rstd, pass);
   forward_linear(stream, block, kQkv, parameters, qkv);
   rotate(stream, block, parameters, qkv, attention.positions, pass);
   attend(stream, block, attention, pass);
   prepare_attended(stream, block, tokens, pass);
   forward_output(stream, block, kOutput, parameters, input, middle);
 
-  const ops::ConstMatrix attended = top(scratch_.delta, tokens);
-  forward_norm(stream, block, kGateUp, vector(parameters, kMlpNorm), products_add() ? middle : input,
-               products_add() ? ops::ConstMatrix{} : attended, middle, b.mlp_rstd, pass);
+  forward_norm(stream, block, kGateUp, vector(parameters, kMlpNorm), norm_input(input, middle), b.mlp_rstd,
+               pass);
   forward_linear(stream, block, kGateUp, parameters, gate_up);
   activate(stream, block, tokens, pass);
   // Backward reads the MLP's output only for the norm of it.

@@ -147,14 +147,23 @@ class Transformer::Impl {
   const ops::Matrix& stream_after(std::size_t block) const {
     return block + 1 < blocks_.size() ? blocks_[block + 1].input : scratch_.final_stream;
   }
-  /// The stream before the block is `residual` + `delta` (delta may have no data). Leaves the stream in front
-  /// of the MLP in the block's `middle`, and what the MLP adds, or the sum, where products_add says.
+  /// What a norm reads: the stream, or the stream and what is still to be added to it, and where the sum
+  /// goes.
+  struct NormInput {
+    ops::ConstMatrix residual, delta;
+    ops::Matrix sum;
+  };
+  /// Behind a sublayer, from the stream `before` it and the place of the stream `after` it.
+  NormInput norm_input(const ops::Matrix& before, const ops::Matrix& after) const {
+    if (products_add()) return {.residual = after, .delta = {}, .sum = {}};
+    return {.residual = before, .delta = top(scratch_.delta, before.rows), .sum = after};
+  }
+  /// Leaves the stream in front of the MLP in the block's `middle`, and the stream behind it, or what the MLP
+  /// adds, as forward_output says.
   void forward_block(Stream& stream, std::size_t block, const GroupParameters& parameters,
-                     const ops::ConstMatrix& residual, const ops::ConstMatrix& delta,
-                     const AttentionInput& attention, const PassOptions& pass);
+                     const NormInput& before, const AttentionInput& attention, const PassOptions& pass);
   void forward_norm(Stream& stream, std::size_t block, Linear next, const float* weight,
-                    const ops::ConstMatrix& residual, const ops::ConstMatrix& delta, const ops::Matrix& sum,
-                    float* rstd, const PassOptions& pass);
+                    const NormInput& input, float* rstd, const PassOptions& pass);
   void attend(Stream& stream, std::size_t block, const AttentionInput& attention, const PassOptions& pass);
   /// Norms of the heads, where there are any, and the rotary embedding.
   void rotate(Stream& stream, std::size_t block, const GroupParameters& parameters, const ops::Matrix& qkv,

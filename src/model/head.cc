@@ -16,11 +16,10 @@ const ops::Operand& Transformer::Impl::head_weight(const GroupParameters& head,
 }
 
 void Transformer::Impl::final_norm(Stream& stream, const GroupParameters& head, std::int64_t tokens) {
-  const ops::Matrix stream_there = top(scratch_.final_stream, tokens);
-  const ops::ConstMatrix residual = products_add() ? stream_there : top(blocks_.back().middle, tokens);
-  ops::rms_norm(stream, {.residual = residual,
-                         .delta = products_add() ? ops::ConstMatrix{} : top(scratch_.delta, tokens),
-                         .sum = products_add() ? ops::Matrix{} : stream_there,
+  const NormInput input = norm_input(top(blocks_.back().middle, tokens), top(scratch_.final_stream, tokens));
+  ops::rms_norm(stream, {.residual = input.residual,
+                         .delta = input.delta,
+                         .sum = input.sum,
                          .weight = static_cast<const float*>(head.weights.back()[0].data),
                          .eps = static_cast<float>(architecture_.norm_eps),
                          .one_plus_weight = architecture_.one_plus_weight,

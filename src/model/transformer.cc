@@ -211,12 +211,11 @@ void Transformer::Impl::forward_blocks(ParameterSource& source, Stream& stream, 
   for (std::size_t block = 0; block < blocks_.size(); ++block) {
     const int group = layout_.block_group(static_cast<int>(block) + options_.first_block);
     const GroupParameters& parameters = source.acquire(group, Pass::forward, stream);
-    if (block == 0 || products_add()) {
-      forward_block(stream, block, parameters, top(blocks_[block].input, tokens), {}, attention, pass);
-    } else {
-      forward_block(stream, block, parameters, top(blocks_[block - 1].middle, tokens),
-                    top(scratch_.delta, tokens), attention, pass);
-    }
+    const ops::Matrix input = top(blocks_[block].input, tokens);
+    forward_block(
+        stream, block, parameters,
+        block == 0 ? NormInput{.residual = input} : norm_input(top(blocks_[block - 1].middle, tokens), input),
+        attention, pass);
     source.release(group, Pass::forward, stream);
   }
 }
@@ -229,7 +228,7 @@ void Transformer::Impl::backward_blocks(ParameterSource& source, Stream& stream,
     const GroupParameters& parameters = source.acquire(group, Pass::backward, stream);
     if (options_.recompute == Recompute::full) {
       const ProfileLabel label(stream, "recompute");
-      forward_block(stream, block, parameters, top(blocks_[block].input, tokens), {}, attention,
+      forward_block(stream, block, parameters, {.residual = top(blocks_[block].input, tokens)}, attention,
                     {.record = false, .keep = true, .recompute = true});
     }
     const GroupGradients& gradients = source.gradients(group, stream);
