@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
-#include <limits>
 #include <vector>
 
-#include "wire.h"
+#include "octet/ops/wire.h"
 
 namespace octet::comm {
 namespace {
@@ -19,36 +17,31 @@ int from_peer(const Place& place, int distance) {
   return (place.rank - distance + place.size) % place.size;
 }
 
-// Every rank's values are sent to all ranks, which combine them alike: combine(sum so far, next rank's
-// value).
-template <typename T, typename Combine>
-Steps all_reduce_steps(Call& call, Staging staging, T* values, std::int64_t count, Combine combine) {
+// Every rank's values are sent to all ranks, which combine them alike.
+template <typename T>
+Steps all_reduce_steps(Call& call, Staging staging, T* values, std::int64_t count, ops::Combine how) {
   const Place& place = call.place();
   if (place.size == 1) co_return;
   const std::int64_t chunk = static_cast<std::int64_t>(staging.arrive_bytes / sizeof(T));
   Messages messages(call);
-  std::vector<const T*> parts(place.size);
+  std::vector<const void*> parts(place.size);
   for (std::int64_t start = 0; start < count; start += chunk) {
     const std::int64_t n = std::min(chunk, count - start);
     for (int d = 1; d < place.size; ++d) {
       const int peer = from_peer(place, d);
-      parts[peer] = reinterpret_cast<const T*>(staging.arriving(0, peer));
+      parts[peer] = staging.arriving(0, peer);
       messages.receive(peer, staging.arriving(0, peer), n * sizeof(T));
     }
     for (int d = 1; d < place.size; ++d) messages.send(to_peer(place, d), values + start, n * sizeof(T));
     while (!messages.complete()) co_await pause;
     parts[place.rank] = values + start;
-    for (std::int64_t i = 0; i < n; ++i) {
-      T result = parts[0][i];
-      for (int r = 1; r < place.size; ++r) result = combine(result, parts[r][i]);
-      values[start + i] = result;
-    }
+    ops::combine_parts({.how = how, .parts = parts, .to = values + start, .count = n});
   }
 }
 
 void post(Messages& messages, const Place& place, const Staging& staging, const ReduceScatterArgs& args,
           const Chunk& chunk) {
-  const std::size_t bytes = wire_bytes(args.wire, chunk.count);
+  const std::size_t bytes = ops::wire_bytes(args.wire, chunk.count);
   for (int d = 1; d < place.size; ++d) {
     const int peer = from_peer(place, d);
     messages.receive(peer, staging.arriving(chunk.set, peer), bytes);
@@ -56,15 +49,15 @@ void post(Messages& messages, const Place& place, const Staging& staging, const 
   for (int d = 1; d < place.size; ++d) {
     const int peer = to_peer(place, d);
     const std::byte* slice = read_at(args, peer * args.count + chunk.start);
-    if (travels_as_it_lies(args.wire, args.from_dtype)) {
+    if (ops::travels_as_it_lies(args.wire, args.from_dtype)) {
       messages.send(peer, slice, bytes);
     } else {
-      encode_values({.wire = args.wire,
-                     .from = slice,
-                     .dtype = args.from_dtype,
-                     .count = chunk.count,
-                     .to = staging.leaving(chunk.set, peer),
-                     .residual = residual_at(args, peer * args.count + chunk.start)});
+      ops::encode_values({.wire = args.wire,
+                          .from = slice,
+                          .dtype = args.from_dtype,
+                          .count = chunk.count,
+                          .to = staging.leaving(chunk.set, peer),
+                          .residual = residual_at(args, peer * args.count + chunk.start)});
       messages.send(peer, staging.leaving(chunk.set, peer), bytes);
     }
   }
@@ -75,34 +68,34 @@ void sum(const Place& place, const Staging& staging, const ReduceScatterArgs& ar
   std::vector<const void*> parts(place.size);
   for (int r = 0; r < place.size; ++r) parts[r] = staging.arriving(chunk.set, r);
   parts[place.rank] = own;
-  if (!travels_as_it_lies(args.wire, args.from_dtype)) {
+  if (!ops::travels_as_it_lies(args.wire, args.from_dtype)) {
     // The own part is rounded like those that travelled, so that the sum does not depend on who owns it.
     std::byte* encoded = staging.leaving(chunk.set, place.rank);
-    encode_values({.wire = args.wire,
-                   .from = own,
-                   .dtype = args.from_dtype,
-                   .count = chunk.count,
-                   .to = encoded,
-                   .residual = residual_at(args, place.rank * args.count + chunk.start)});
+    ops::encode_values({.wire = args.wire,
+                        .from = own,
+                        .dtype = args.from_dtype,
+                        .count = chunk.count,
+                        .to = encoded,
+                        .residual = residual_at(args, place.rank * args.count + chunk.start)});
     parts[place.rank] = encoded;
   }
-  sum_parts({.wire = args.wire,
-             .parts = parts,
-             .to = write_at(args, chunk.start),
-             .to_dtype = args.to_dtype,
-             .count = chunk.count,
-             .accumulate = args.accumulate});
+  ops::sum_parts({.wire = args.wire,
+                  .parts = parts,
+                  .to = write_at(args, chunk.start),
+                  .to_dtype = args.to_dtype,
+                  .count = chunk.count,
+                  .accumulate = args.accumulate});
 }
 
 Steps sum_alone(ReduceScatterArgs args) {
   const std::array<const void*, 1> own = {args.from};
   if (args.to != args.from || args.accumulate) {
-    sum_parts({.wire = wire_of_values(Wire::f32, args.from_dtype),
-               .parts = own,
-               .to = args.to,
-               .to_dtype = args.to_dtype,
-               .count = args.count,
-               .accumulate = args.accumulate});
+    ops::sum_parts({.wire = ops::wire_of_values(Wire::f32, args.from_dtype),
+                    .parts = own,
+                    .to = args.to,
+                    .to_dtype = args.to_dtype,
+                    .count = args.count,
+                    .accumulate = args.accumulate});
   }
   co_return;
 }
@@ -110,13 +103,13 @@ Steps sum_alone(ReduceScatterArgs args) {
 }  // namespace
 
 std::int64_t staging_chunk(int size, std::int64_t elements) {
-  const std::int64_t chunk = elements / size / wire_block * wire_block;
+  const std::int64_t chunk = elements / size / ops::kWireBlock * ops::kWireBlock;
   // Two blocks at least, so that staging of many ranks holds what a sum by nodes needs of it.
-  return std::max(chunk, 2 * wire_block);
+  return std::max(chunk, 2 * ops::kWireBlock);
 }
 
 Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args) {
-  args.wire = wire_of_values(args.wire, args.from_dtype);
+  args.wire = ops::wire_of_values(args.wire, args.from_dtype);
   if (call.place().size == 1) return sum_alone(args);
   return in_chunks(
       call, staging.chunk, args.count,
@@ -127,20 +120,15 @@ Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args) 
 }
 
 Steps all_reduce_max_steps(Call& call, Staging staging, float* values, std::int64_t count) {
-  return all_reduce_steps(call, staging, values, count, [](float a, float b) {
-    if (std::isnan(a) || std::isnan(b)) return std::numeric_limits<float>::quiet_NaN();
-    return a < b ? b : a;
-  });
+  return all_reduce_steps(call, staging, values, count, ops::Combine::max_f32);
 }
 
 Steps all_reduce_sum_steps(Call& call, Staging staging, std::int64_t* values, std::int64_t count) {
-  return all_reduce_steps(call, staging, values, count, [](std::int64_t a, std::int64_t b) {
-    return static_cast<std::int64_t>(static_cast<std::uint64_t>(a) + static_cast<std::uint64_t>(b));
-  });
+  return all_reduce_steps(call, staging, values, count, ops::Combine::sum_i64);
 }
 
 Steps all_reduce_sum_steps(Call& call, Staging staging, double* values, std::int64_t count) {
-  return all_reduce_steps(call, staging, values, count, [](double a, double b) { return a + b; });
+  return all_reduce_steps(call, staging, values, count, ops::Combine::sum_f64);
 }
 
 }  // namespace octet::comm

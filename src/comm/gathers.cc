@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "collectives.h"
-#include "wire.h"
+#include "octet/ops/wire.h"
 
 namespace octet::comm {
 namespace {
@@ -119,7 +119,7 @@ Steps all_gather_values_steps(Call& call, Staging staging, const Hierarchy& hier
   GatherByNode gather(call, hierarchy);
   const std::int64_t pieces = (args.count + staging.chunk - 1) / staging.chunk;
   const auto length = [&](std::int64_t p) { return std::min(staging.chunk, args.count - p * staging.chunk); };
-  const auto bytes = [&](std::int64_t p) { return wire_bytes(args.wire, length(p)); };
+  const auto bytes = [&](std::int64_t p) { return ops::wire_bytes(args.wire, length(p)); };
   const auto part = [&](std::int64_t p) {
     return [&, p](int rank) {
       const int set = static_cast<int>(p % staging_sets);
@@ -133,13 +133,13 @@ Steps all_gather_values_steps(Call& call, Staging staging, const Hierarchy& hier
   const auto begin = [&](std::int64_t p) {
     // What rounding loses here goes to what the reductions before have lost of the own slice: the next one
     // makes up for both.
-    encode_values({.wire = args.wire,
-                   .from = values(p, place.rank),
-                   .dtype = args.dtype,
-                   .count = length(p),
-                   .to = part(p)(place.rank),
-                   .residual = args.residual == nullptr ? nullptr : args.residual + p * staging.chunk,
-                   .adds_residual = false});
+    ops::encode_values({.wire = args.wire,
+                        .from = values(p, place.rank),
+                        .dtype = args.dtype,
+                        .count = length(p),
+                        .to = part(p)(place.rank),
+                        .residual = args.residual == nullptr ? nullptr : args.residual + p * staging.chunk,
+                        .adds_residual = false});
     gather.post_first(p, bytes(p), part(p));
   };
   for (std::int64_t p = 0, next = 0; p < pieces; ++p) {
@@ -148,7 +148,11 @@ Steps all_gather_values_steps(Call& call, Staging staging, const Hierarchy& hier
     gather.post_second(p, bytes(p), part(p));
     while (!gather.through(p, true)) co_await pause;
     for (int r = 0; r < place.size; ++r) {
-      decode_values(args.wire, part(p)(r), length(p), args.dtype, values(p, r));
+      ops::decode_values({.wire = args.wire,
+                          .part = part(p)(r),
+                          .count = length(p),
+                          .dtype = args.dtype,
+                          .to = values(p, r)});
     }
   }
 }

@@ -1,41 +1,14 @@
 // A reduce-scatter whose sum is a tree that the caller gives, over one or more addends of every rank.
 #include <algorithm>
-#include <array>
 #include <numeric>
 #include <vector>
 
 #include "collectives.h"
 #include "octet/base/error.h"
+#include "octet/ops/wire.h"
 
 namespace octet::comm {
 namespace {
-
-// The sums on the stack go through a tile that stays in the cache, as in sum_parts.
-constexpr std::int64_t tile = 1024;
-
-/// to[i] = the tree over addends[.][i]. `to` may be one of them.
-void add_in_order(const SumOrder& order, const std::vector<const float*>& addends, float* to,
-                  std::int64_t count) {
-  std::vector<float> stack;
-  for (std::int64_t start = 0; start < count; start += tile) {
-    const std::int64_t n = std::min(tile, count - start);
-    std::int64_t height = 0;
-    for (std::size_t a = 0; a < addends.size(); ++a) {
-      if (static_cast<std::int64_t>(stack.size()) < (height + 1) * tile) {
-        stack.resize(static_cast<std::size_t>((height + 1) * tile));
-      }
-      std::copy_n(addends[a] + start, n, stack.data() + height * tile);
-      ++height;
-      for (int merge = 0; merge < order.merges[a]; ++merge) {
-        --height;
-        float* sum = stack.data() + (height - 1) * tile;
-        const float* top = sum + tile;
-        for (std::int64_t i = 0; i < n; ++i) sum[i] += top[i];
-      }
-    }
-    std::copy_n(stack.data(), n, to + start);
-  }
-}
 
 /// This rank's addends, `from` last.
 std::vector<const float*> own_addends(const ReduceScatterArgs& args) {
@@ -79,11 +52,18 @@ void sum(const Place& place, const Staging& staging, const ReduceScatterArgs& ar
       addends.push_back(arriving(staging, chunk, rank, part));
     }
   }
-  add_in_order(*args.order, addends, static_cast<float*>(args.to) + chunk.start, chunk.count);
+  ops::sum_tree({.addends = addends,
+                 .merges = args.order->merges,
+                 .to = static_cast<float*>(args.to) + chunk.start,
+                 .count = chunk.count});
 }
 
 Steps add_alone(ReduceScatterArgs args) {
-  add_in_order(*args.order, own_addends(args), static_cast<float*>(args.to), args.count);
+  const std::vector<const float*> own = own_addends(args);
+  ops::sum_tree({.addends = own,
+                 .merges = args.order->merges,
+                 .to = static_cast<float*>(args.to),
+                 .count = args.count});
   co_return;
 }
 

@@ -13,8 +13,7 @@
 #include "control.h"
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
-#include "octet/ops/elementwise.h"
-#include "wire.h"
+#include "octet/ops/wire.h"
 
 namespace octet::comm {
 namespace {
@@ -39,8 +38,8 @@ StagingBytes staging_bytes_of(int size, std::int64_t elements) {
   if (size == 1) return {0, 0, 0};
   const std::int64_t chunk = staging_chunk(size, elements);
   const std::size_t arrive = static_cast<std::size_t>(chunk) * sizeof(float);
-  const std::size_t leave =
-      std::max({wire_bytes(Wire::bf16, chunk), wire_bytes(Wire::fp8, chunk), wire_bytes(Wire::int8, chunk)});
+  const std::size_t leave = std::max({ops::wire_bytes(Wire::bf16, chunk), ops::wire_bytes(Wire::fp8, chunk),
+                                      ops::wire_bytes(Wire::int8, chunk)});
   return {arrive, leave,
           static_cast<std::size_t>(staging_sets) * static_cast<std::size_t>(size) * (arrive + leave)};
 }
@@ -237,13 +236,13 @@ bool RankCommunicator::nothing_moves() const {
 void RankCommunicator::sum_alone(Stream& stream, const ReduceScatterArgs& args) {
   if (args.count == 0 || (args.to == args.from && !args.accumulate)) return;
   check(args.from != nullptr && args.to != nullptr, "reduce_scatter has its buffers");
-  check(args.to_dtype == DType::f32, "a lone rank's sums are f32");
   const std::array<const void*, 1> own = {args.from};
-  ops::sum_in_order(stream, {.parts = own,
-                             .dtype = args.from_dtype,
-                             .to = static_cast<float*>(args.to),
-                             .count = args.count,
-                             .accumulate = args.accumulate});
+  ops::sum_parts(stream, {.wire = ops::wire_of_values(Wire::f32, args.from_dtype),
+                          .parts = own,
+                          .to = args.to,
+                          .to_dtype = args.to_dtype,
+                          .count = args.count,
+                          .accumulate = args.accumulate});
 }
 
 void RankCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs& args) {
@@ -265,7 +264,7 @@ void RankCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs& a
     return;
   }
   auto timed = begin(Kind::reduce_scatter, queue, args.name,
-                     static_cast<std::int64_t>(wire_bytes(args.wire, args.count)));
+                     static_cast<std::int64_t>(ops::wire_bytes(args.wire, args.count)));
   Call& call = timed->operation.call;
   if (args.order != nullptr) {
     timed->operation.steps = ordered_reduce_scatter_steps(call, staging_of(queue), args);
@@ -298,7 +297,7 @@ void RankCommunicator::all_gather_values(Stream& stream, const AllGatherValuesAr
   check(args.count == 0 || args.buffer != nullptr, "all_gather_values has its buffer");
   if (removing_) return;
   auto timed = begin(Kind::all_gather_values, queue, args.name,
-                     static_cast<std::int64_t>(wire_bytes(args.wire, args.count)));
+                     static_cast<std::int64_t>(ops::wire_bytes(args.wire, args.count)));
   timed->operation.steps =
       all_gather_values_steps(timed->operation.call, staging_of(queue), ways(args.by_node), args);
   enqueue(stream, std::move(timed));

@@ -5,13 +5,13 @@
 
 #include "collectives.h"
 #include "octet/base/error.h"
-#include "wire.h"
+#include "octet/ops/wire.h"
 
 namespace octet::comm {
 namespace {
 
 // Of the widest format that is encoded, for 128 elements.
-constexpr std::size_t encoded_bytes_of_block = 2 * wire_block;
+constexpr std::size_t encoded_bytes_of_block = 2 * ops::kWireBlock;
 
 std::size_t index(std::int64_t i) {
   return static_cast<std::size_t>(i);
@@ -32,8 +32,8 @@ class ReduceByNode {
         inside_{Messages(call), Messages(call)},
         across_{Messages(call), Messages(call)} {
     const auto total = staging.bytes();
-    chunk_ = static_cast<std::int64_t>(total) / 2 / h_.worst_bytes / wire_block * wire_block;
-    check(chunk_ >= wire_block, "staging holds a block for each part of a sum by nodes");
+    chunk_ = static_cast<std::int64_t>(total) / 2 / h_.worst_bytes / ops::kWireBlock * ops::kWireBlock;
+    check(chunk_ >= ops::kWireBlock, "staging holds a block for each part of a sum by nodes");
     for (int set = 0; set < 2; ++set)
       carve(set, staging.arrive + static_cast<std::size_t>(set) * (total / 2));
   }
@@ -56,7 +56,7 @@ class ReduceByNode {
 
   // Sums of this node for all ranks that this one is the delegate of; those of other nodes leave.
   void post_across(std::int64_t c) {
-    const std::size_t bytes = wire_bytes(args_.wire, length(c));
+    const std::size_t bytes = ops::wire_bytes(args_.wire, length(c));
     for (int node = 0; node < static_cast<int>(h_.nodes.size()); ++node) {
       if (node != node_)
         across(c).receive(h_.delegate(node, me_), set(c).nodes + index(node) * slot(), bytes);
@@ -68,16 +68,16 @@ class ReduceByNode {
         parts.push_back(mate == me_ ? own(c, charges_[i]) : part(c, i, mate));
       }
       auto* sum = reinterpret_cast<float*>(set(c).sums + i * slot());
-      sum_parts({.wire = wire_of_values(Wire::f32, args_.from_dtype),
-                 .parts = parts,
-                 .to = sum,
-                 .count = length(c)});
+      ops::sum_parts({.wire = ops::wire_of_values(Wire::f32, args_.from_dtype),
+                      .parts = parts,
+                      .to = sum,
+                      .count = length(c)});
       if (args_.wire != Wire::f32) {
-        encode_values({.wire = args_.wire,
-                       .from = sum,
-                       .count = length(c),
-                       .to = encoded(c, i),
-                       .residual = residual_at(args_, charges_[i] * args_.count + c * chunk_)});
+        ops::encode_values({.wire = args_.wire,
+                            .from = sum,
+                            .count = length(c),
+                            .to = encoded(c, i),
+                            .residual = residual_at(args_, charges_[i] * args_.count + c * chunk_)});
       }
       if (charges_[i] != me_ && h_.node_of[index(charges_[i])] != node_) {
         across(c).send(charges_[i], leaving(c, i), bytes);
@@ -93,12 +93,12 @@ class ReduceByNode {
     for (int node = 0; node < static_cast<int>(h_.nodes.size()); ++node) {
       parts.push_back(node == node_ ? leaving(c, mine) : set(c).nodes + index(node) * slot());
     }
-    sum_parts({.wire = args_.wire,
-               .parts = parts,
-               .to = write_at(args_, c * chunk_),
-               .to_dtype = args_.to_dtype,
-               .count = length(c),
-               .accumulate = args_.accumulate});
+    ops::sum_parts({.wire = args_.wire,
+                    .parts = parts,
+                    .to = write_at(args_, c * chunk_),
+                    .to_dtype = args_.to_dtype,
+                    .count = length(c),
+                    .accumulate = args_.accumulate});
   }
 
  private:
@@ -129,7 +129,7 @@ class ReduceByNode {
     return set(c).parts + (charge * (mates_.size() - 1) + among) * slot();
   }
   std::byte* encoded(std::int64_t c, std::size_t charge) const {
-    return set(c).encoded + charge * index(chunk_ / wire_block) * encoded_bytes_of_block;
+    return set(c).encoded + charge * index(chunk_ / ops::kWireBlock) * encoded_bytes_of_block;
   }
   const std::byte* leaving(std::int64_t c, std::size_t charge) const {
     return args_.wire == Wire::f32 ? set(c).sums + charge * slot() : encoded(c, charge);

@@ -30,20 +30,6 @@ void add(Stream& stream, const void* from, DType from_dtype, float* to, std::int
   OCTET_DISPATCH(stream, add, args);
 }
 
-void sum_in_order(Stream& stream, const SumInOrderArgs& args) {
-  check(is_compute(args.dtype), "sum_in_order: parts must be f32 or bf16");
-  check(args.count >= 0 && (args.count == 0 || args.to), "sum_in_order: to is missing");
-  check(!args.parts.empty(), "sum_in_order: there must be at least one part");
-  for (const void* part : args.parts) {
-    check(args.count == 0 || part, "sum_in_order: a part is missing");
-    check(part != args.to || args.dtype == DType::f32 || args.count == 0,
-          "sum_in_order: only an f32 part may be `to`");
-  }
-  SumInOrderWork work{args, {args.parts.begin(), args.parts.end()}};
-  work.args.parts = {};
-  OCTET_DISPATCH(stream, sum_in_order, work);
-}
-
 void fill(Stream& stream, float* x, float value, std::int64_t count) {
   check(count >= 0 && (count == 0 || x), "fill: x is missing");
   const FillArgs args{x, value, count};

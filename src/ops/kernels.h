@@ -16,6 +16,7 @@
 #include "octet/ops/random.h"
 #include "octet/ops/rms_norm.h"
 #include "octet/ops/rope.h"
+#include "octet/ops/wire.h"
 
 namespace octet::ops {
 
@@ -69,13 +70,22 @@ struct FillArgs {
   float value = 0;
   std::int64_t count = 0;
 };
-struct SumInOrderWork {
-  SumInOrderArgs args;  ///< args.parts is not to be read
-  std::vector<const void*> parts;
-};
 struct FinishNormArgs {
   const std::int64_t* limbs = nullptr;
   StepScalars* scalars = nullptr;
+};
+struct SumPartsWork {
+  SumPartsArgs args;  ///< args.parts is not to be read
+  std::vector<const void*> parts;
+};
+struct SumTreeWork {
+  SumTreeArgs args;  ///< args.addends and args.merges are not to be read
+  std::vector<const float*> addends;
+  std::vector<int> merges;
+};
+struct CombineWork {
+  CombineArgs args;  ///< args.parts is not to be read
+  std::vector<const void*> parts;
 };
 struct AdamWWork {
   AdamWArgs args;  ///< args.spans is not to be read
@@ -113,8 +123,12 @@ constexpr std::int64_t rms_norm_backward_block(std::int64_t rows) {
   OP(delayed_scale, DelayedScaleArgs)                        \
   OP(convert, ConvertArgs)                                   \
   OP(add, AddArgs)                                           \
-  OP(sum_in_order, SumInOrderWork)                           \
   OP(fill, FillArgs)                                         \
+  OP(encode_values, EncodeArgs)                              \
+  OP(decode_values, DecodeArgs)                              \
+  OP(sum_parts, SumPartsWork)                                \
+  OP(sum_tree, SumTreeWork)                                  \
+  OP(combine_parts, CombineWork)                             \
   OP(random_normal, RandomNormalArgs)                        \
   OP(square_sum, SquareSumArgs)                              \
   OP(finish_norm, FinishNormArgs)                            \

@@ -15,6 +15,7 @@
 #include "octet/ops/quantize.h"
 #include "octet/ops/rms_norm.h"
 #include "octet/ops/rope.h"
+#include "octet/ops/wire.h"
 #include "ops/tensor.h"
 
 namespace octet::ops {
@@ -219,7 +220,9 @@ void sum_of_four(benchmark::State& state) {
   }
   std::vector<float> to(kParameters);
   for (auto _ : state) {
-    sum_in_order(b.stream, {.parts = parts, .dtype = b.dtype, .to = to.data(), .count = kParameters});
+    sum_parts(
+        b.stream,
+        {.wire = wire_of_values(Wire::f32, b.dtype), .parts = parts, .to = to.data(), .count = kParameters});
   }
   b.finish(state, kParameters, 4 * b.width() + 4);
 }

@@ -64,55 +64,6 @@ TEST(Add, IsOneRoundedSumAnElement) {
   }
 }
 
-TEST(SumInOrder, RanksAreAddedInTheirOrder) {
-  for (const std::int64_t n : {0, 1, 129, 3001}) {
-    std::vector<std::vector<float>> parts;
-    for (std::uint64_t p = 0; p < 5; ++p) parts.push_back(random_floats(n, p, std::pow(30.0, double(p) - 2)));
-    const std::vector<float> start = random_floats(n, 9);
-    std::vector<float> plain = start, accumulated = start;
-    const std::vector<const void*> all = {parts[0].data(), parts[1].data(), parts[2].data(), parts[3].data(),
-                                          parts[4].data()};
-    CpuStream stream;
-    sum_in_order(stream, {.parts = all, .to = plain.data(), .count = n});
-    sum_in_order(stream, {.parts = all, .to = accumulated.data(), .count = n, .accumulate = true});
-    std::vector<float> want;
-    for (std::size_t i = 0; i < plain.size(); ++i) {
-      want.push_back((((parts[0][i] + parts[1][i]) + parts[2][i]) + parts[3][i]) + parts[4][i]);
-      ASSERT_EQ(plain[i], want[i]);
-      ASSERT_EQ(accumulated[i], start[i] + want[i]);
-    }
-    // The destination may be one of the parts.
-    sum_in_order(stream, {.parts = all, .to = parts[3].data(), .count = n});
-    EXPECT_EQ(parts[3], want);
-  }
-}
-
-TEST(SumInOrder, Bf16PartsAreSummedInFp32) {
-  const std::vector<std::uint16_t> a(1000, to_bf16(256.0f)), b(1000, to_bf16(1.0f)),
-      c(1000, to_bf16(0.0078125f));
-  std::vector<float> to(1000);
-  const void* parts[] = {a.data(), b.data(), c.data()};
-  CpuStream stream;
-  sum_in_order(stream, {.parts = parts, .dtype = DType::bf16, .to = to.data(), .count = 1000});
-  EXPECT_EQ(to, std::vector<float>(1000, 257.0078125f));
-}
-
-TEST(SumInOrder, TheListOfPartsMayGoBeforeTheWorkIsDone) {
-  const auto device = make_cpu_device({});
-  const auto stream = device->make_stream({.name = "worker", .mode = StreamOptions::Mode::worker});
-  const std::vector<float> x(100000, 1.0f);
-  std::vector<float> to(x.size());
-  {
-    std::vector<const void*> parts(7, x.data());
-    for (int repeat = 0; repeat < 20; ++repeat) {
-      sum_in_order(*stream, {.parts = parts, .to = to.data(), .count = 100000, .accumulate = repeat > 0});
-    }
-    for (const void*& part : parts) part = nullptr;
-  }
-  stream->synchronize();
-  EXPECT_EQ(to, std::vector<float>(x.size(), 140.0f));
-}
-
 TEST(Fill, SetsEveryElement) {
   std::vector<float> x(70000, 1.0f);
   CpuStream stream;
@@ -128,7 +79,6 @@ TEST(Elementwise, WrongArgumentsAreRefused) {
   EXPECT_THROW(convert(stream, x, DType::e4m3, x, DType::f32, 1), std::logic_error);
   EXPECT_THROW(convert(stream, x, DType::f32, nullptr, DType::f32, 1), std::logic_error);
   EXPECT_THROW(add(stream, x, DType::f16, x, 1), std::logic_error);
-  EXPECT_THROW(sum_in_order(stream, {.to = x, .count = 1}), std::logic_error);
 }
 
 }  // namespace

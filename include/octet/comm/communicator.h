@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "octet/device/device.h"
+#include "octet/ops/wire.h"
 
 namespace octet::comm {
 
@@ -28,7 +29,7 @@ struct Place {
 };
 
 /// In which format a reduction's values travel. Sums are fp32 whatever it is.
-enum class Wire { f32, bf16, fp8, int8 };
+using ops::Wire;
 
 /// Bytes and times of the collectives of one kind since the counters were last taken.
 struct Traffic {

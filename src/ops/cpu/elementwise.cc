@@ -61,25 +61,6 @@ OCTET_SIMD void add_range(const T* __restrict from, float* __restrict to, std::i
   for (std::int64_t i = 0; i < n; ++i) to[i] += simd::load(from[i]);
 }
 
-template <typename T>
-OCTET_SIMD void sum_range(const SumInOrderWork& w, std::int64_t begin, std::int64_t end) {
-  float sum[kChunk];
-  for (std::int64_t c = begin; c < end; c += kChunk) {
-    const std::int64_t n = chunk_length(c, end);
-    load(static_cast<const T*>(w.parts[0]) + c, sum, n);
-    for (std::size_t p = 1; p < w.parts.size(); ++p) {
-      const T* part = static_cast<const T*>(w.parts[p]) + c;
-      for (std::int64_t i = 0; i < n; ++i) sum[i] += simd::load(part[i]);
-    }
-    float* __restrict to = w.args.to + c;
-    if (w.args.accumulate) {
-      for (std::int64_t i = 0; i < n; ++i) to[i] += sum[i];
-    } else {
-      store(sum, to, n);
-    }
-  }
-}
-
 template <typename F>
 void with_float_type(DType dtype, F f) {
   if (dtype == DType::f16) {
@@ -114,14 +95,6 @@ void add(const AddArgs& a) {
     simd::parallel_rows(a.count, 1, [&](std::int64_t begin, std::int64_t end) {
       add_range(static_cast<const decltype(type)*>(a.from) + begin, a.to + begin, end - begin);
     });
-  });
-}
-
-void sum_in_order(const SumInOrderWork& w) {
-  with_type(w.args.dtype, [&](auto type) {
-    simd::parallel_rows(
-        w.args.count, static_cast<std::int64_t>(w.parts.size()),
-        [&](std::int64_t begin, std::int64_t end) { sum_range<decltype(type)>(w, begin, end); });
   });
 }
 

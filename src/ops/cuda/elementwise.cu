@@ -1,18 +1,9 @@
-#include <algorithm>
-
 #include "cuda/rows.cuh"
-#include "octet/base/error.h"
 
 namespace octet::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kMaxParts = 64;
-
-struct Parts {
-  const void* of[kMaxParts];
-  int count;
-};
 
 /// Calls f(begin, n) for packs of [0, count) that this thread takes.
 template <typename F>
@@ -47,23 +38,14 @@ __global__ void __launch_bounds__(kThreads)
 
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    sum_kernel(Parts parts, float* to, std::int64_t count, bool accumulate, bool vector) {
+    add_kernel(const T* from, float* to, std::int64_t count, bool vector) {
   each_pack(count, [&](std::int64_t i, int n) {
     const bool whole = vector && n == kPack;
-    float sum[kPack];
-    load_pack(static_cast<const T*>(parts.of[0]) + i, sum, n, whole);
-    for (int p = 1; p < parts.count; ++p) {
-      float x[kPack];
-      load_pack(static_cast<const T*>(parts.of[p]) + i, x, n, whole);
+    float x[kPack], sum[kPack];
+    load_pack(from + i, x, n, whole);
+    load_pack(to + i, sum, n, whole);
 #pragma unroll
-      for (int j = 0; j < kPack; ++j) sum[j] += x[j];
-    }
-    if (accumulate) {
-      float before[kPack];
-      load_pack(to + i, before, n, whole);
-#pragma unroll
-      for (int j = 0; j < kPack; ++j) sum[j] = before[j] + sum[j];
-    }
+    for (int j = 0; j < kPack; ++j) sum[j] += x[j];
     store_pack(to + i, sum, n, whole);
   });
 }
@@ -114,25 +96,12 @@ void convert(Stream& stream, const ConvertArgs& a) {
 
 void add(Stream& stream, const AddArgs& a) {
   if (a.count == 0) return;
-  const Parts parts{{a.from}, 1};
   with_type(a.from_dtype, [&](auto type) {
-    sum_kernel<decltype(type)><<<grid_for(stream, a.count), kThreads, 0, octet::cuda::native(stream)>>>(
-        parts, a.to, a.count, true, aligned(a.from) && aligned(a.to));
+    using T = decltype(type);
+    add_kernel<T><<<grid_for(stream, a.count), kThreads, 0, octet::cuda::native(stream)>>>(
+        static_cast<const T*>(a.from), a.to, a.count, aligned(a.from) && aligned(a.to));
   });
   octet::cuda::check_launch("add");
-}
-
-void sum_in_order(Stream& stream, const SumInOrderWork& w) {
-  if (w.args.count == 0 || w.parts.empty()) return;
-  octet::check(w.parts.size() <= kMaxParts, "sum_in_order: a GPU sums at most 64 parts");
-  Parts parts{{}, static_cast<int>(w.parts.size())};
-  std::copy(w.parts.begin(), w.parts.end(), parts.of);
-  const bool vector = aligned(w.args.to) && std::all_of(w.parts.begin(), w.parts.end(), aligned);
-  with_type(w.args.dtype, [&](auto type) {
-    sum_kernel<decltype(type)><<<grid_for(stream, w.args.count), kThreads, 0, octet::cuda::native(stream)>>>(
-        parts, w.args.to, w.args.count, w.args.accumulate, vector);
-  });
-  octet::cuda::check_launch("sum_in_order");
 }
 
 void fill(Stream& stream, const FillArgs& a) {

@@ -1,11 +1,12 @@
-#include "wire_rows.h"
+#include "cpu/wire_rows.h"
 
 #include <bit>
 
 #include "octet/base/dtype.h"
 #include "octet/base/fp8_vector.h"
+#include "one_nan.h"
 
-namespace octet::comm::rows {
+namespace octet::ops::cpu::rows {
 namespace {
 
 constexpr std::int32_t kMagnitude = 0x7FFFFFFF;
@@ -40,11 +41,15 @@ OCTET_SIMD void decode_int8(const std::uint8_t* codes, float scale, std::int64_t
 }
 
 OCTET_SIMD void to_bf16(const float* x, std::int64_t n, std::uint16_t* to) {
-  for (std::int64_t i = 0; i < n; ++i) to[i] = octet::to_bf16(x[i]);
+  for (std::int64_t i = 0; i < n; ++i) to[i] = to_settled_bf16(x[i]);
 }
 
 OCTET_SIMD void from_bf16(const std::uint16_t* x, std::int64_t n, float* to) {
   for (std::int64_t i = 0; i < n; ++i) to[i] = octet::from_bf16(x[i]);
+}
+
+OCTET_SIMD void settle(const float* x, std::int64_t n, float* to) {
+  for (std::int64_t i = 0; i < n; ++i) to[i] = settled(x[i]);
 }
 
 OCTET_SIMD float largest(const float* x, std::int64_t n) {
@@ -68,4 +73,4 @@ OCTET_SIMD void lost(const float* x, const float* y, std::int64_t n, float* lost
   }
 }
 
-}  // namespace octet::comm::rows
+}  // namespace octet::ops::cpu::rows
