@@ -10,7 +10,9 @@
 #include <exception>
 #include <functional>
 #include <numeric>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "octet/device/device.h"
@@ -22,6 +24,7 @@
 #include "octet/ops/random.h"
 #include "octet/ops/rms_norm.h"
 #include "octet/ops/rope.h"
+#include "octet/ops/wire.h"
 
 namespace octet::ops {
 namespace {
@@ -77,18 +80,34 @@ class Bench {
 
   /// `gigabytes`: what the op must read and write.
   void time(const std::string& name, double gigabytes, const std::function<void()>& op) {
-    if (name.find(wanted_) == std::string::npos) return;
+    if (!wants(name)) return;
+    print(name, gigabytes, median(op));
+    std::printf("\n");
+  }
+  /// The same beside the gigabytes that a copy moves in a second.
+  void time_beside(double copy, const std::string& name, double gigabytes, const std::function<void()>& op) {
+    if (!wants(name)) return;
+    const double took = median(op);
+    print(name, gigabytes, took);
+    std::printf(" %5.2f of a copy\n", gigabytes / took / copy);
+  }
+  /// Seconds that the op takes.
+  double median(const std::function<void()>& op) {
     const double once = seconds(op, 3);
     const int runs = std::max(3, static_cast<int>(0.2 / once));
     std::vector<double> took;
     for (int i = 0; i < 5; ++i) took.push_back(seconds(op, runs / 5 + 1));
     std::sort(took.begin(), took.end());
-    std::printf("%-34s %9.1f us %8.3f GB %6.2f TB/s\n", name.c_str(), took[2] * 1e6, gigabytes,
-                gigabytes / took[2] / 1e3);
-    std::fflush(stdout);
+    return took[2];
   }
 
  private:
+  bool wants(const std::string& name) const { return name.find(wanted_) != std::string::npos; }
+  static void print(const std::string& name, double gigabytes, double took) {
+    std::printf("%-34s %9.1f us %8.3f GB %6.2f TB/s", name.c_str(), took * 1e6, gigabytes,
+                gigabytes / took / 1e3);
+    std::fflush(stdout);
+  }
   double seconds(const std::function<void()>& op, int runs) {
     auto begin = device_.make_timed_event(), end = device_.make_timed_event();
     stream_->record(*begin);
@@ -274,6 +293,69 @@ void time_loss(Bench& b, const Shape& s) {
          [&] { cross_entropy(b.stream(), {.logits = logits, .targets = on_device, .row_loss = losses}); });
 }
 
+// What a rank of eight does with a large slice on its way, beside a copy.
+void time_wires(Bench& b) {
+  constexpr std::int64_t count = std::int64_t{1} << 27;
+  constexpr std::int64_t ranks = 8;
+  const double each = 1e-9 * static_cast<double>(count);
+  float* floats = b.floats(count);
+  void* halves = b.room(count, DType::bf16);
+  auto* residual = static_cast<std::uint16_t*>(b.room(count, DType::bf16, 1e-3f));
+  float* to = b.floats(count);
+  const double copy = 8 * each / b.median([&] { b.device().copy(b.stream(), to, floats, 4 * count); });
+  std::printf("a copy of 0.5 GB: %.2f TB/s\n", copy / 1e3);
+  const auto time = [&](const std::string& name, double gigabytes, const std::function<void()>& op) {
+    b.time_beside(copy, name, gigabytes, op);
+  };
+  for (const auto& [wire, name] : {std::pair<Wire, std::string>{Wire::f32, "f32"},
+                                   {Wire::bf16, "bf16"},
+                                   {Wire::fp8, "fp8"},
+                                   {Wire::int8, "int8"}}) {
+    const auto bytes = static_cast<std::int64_t>(wire_bytes(wire, count));
+    const double wide = 1e-9 * static_cast<double>(bytes);
+    auto* memory = static_cast<std::byte*>(b.room(ranks * bytes / 4, DType::f32));
+    std::vector<const void*> parts;
+    std::vector<const float*> addends;
+    for (std::int64_t r = 0; r < ranks; ++r) {
+      parts.push_back(memory + r * bytes);
+      addends.push_back(reinterpret_cast<const float*>(memory + r * bytes));
+    }
+    if (wire != Wire::f32) {
+      EncodeArgs encode{.wire = wire, .from = floats, .count = count};
+      for (std::int64_t r = ranks - 1; r >= 0; --r) {
+        encode.to = memory + r * bytes;
+        encode_values(b.stream(), encode);
+      }
+      time("encode f32 to " + name, 4 * each + wide, [&] { encode_values(b.stream(), encode); });
+      encode.residual = residual;
+      time("encode f32 to " + name + ", feedback", 8 * each + wide,
+           [&] { encode_values(b.stream(), encode); });
+      encode.from = halves;
+      encode.dtype = DType::bf16;
+      if (wire != Wire::bf16) {
+        time("encode bf16 to " + name + ", feedback", 6 * each + wide,
+             [&] { encode_values(b.stream(), encode); });
+        encode.residual = nullptr;
+        time("encode bf16 to " + name, 2 * each + wide, [&] { encode_values(b.stream(), encode); });
+      }
+      DecodeArgs decode{.wire = wire, .part = memory, .count = count, .to = to};
+      time("decode " + name + " to f32", 4 * each + wide, [&] { decode_values(b.stream(), decode); });
+      decode.dtype = DType::bf16;
+      time("decode " + name + " to bf16", 2 * each + wide, [&] { decode_values(b.stream(), decode); });
+    }
+    SumPartsArgs sum{.wire = wire, .parts = parts, .to = to, .count = count};
+    time("sum 8 of " + name + " to f32", 4 * each + 8 * wide, [&] { sum_parts(b.stream(), sum); });
+    sum.to_dtype = DType::bf16;
+    time("sum 8 of " + name + " to bf16", 2 * each + 8 * wide, [&] { sum_parts(b.stream(), sum); });
+    sum = {.wire = wire, .parts = std::span(parts).first(2), .to = to, .count = count, .accumulate = true};
+    time("add 2 of " + name + " to f32", 8 * each + 2 * wide, [&] { sum_parts(b.stream(), sum); });
+    if (wire != Wire::f32) continue;
+    const std::vector<int> merges = {0, 1, 0, 2, 0, 1, 0, 3};
+    time("tree of 8", 4 * each + 8 * wide,
+         [&] { sum_tree(b.stream(), {.addends = addends, .merges = merges, .to = to, .count = count}); });
+  }
+}
+
 int measure(const std::string& name, const std::string& wanted) {
   const std::unique_ptr<Device> device = make_cuda_device();
   std::printf("%s, shapes of %s\n", device->description().c_str(), name.c_str());
@@ -288,6 +370,7 @@ int measure(const std::string& name, const std::string& wanted) {
   part([&](Bench& b) { time_activation(b, shape); });
   part([&](Bench& b) { time_attention(b, shape); });
   part([&](Bench& b) { time_loss(b, shape); });
+  part([](Bench& b) { time_wires(b); });
   return 0;
 }
 
