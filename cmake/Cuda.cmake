@@ -83,4 +83,6 @@ endif()
 # The runtime is linked in and looks for the driver when it is first called, so that programs start without.
 target_link_libraries(octet_cuda_options INTERFACE CUDA::cudart_static)
 message(STATUS "CUDA: ${CUDAToolkit_VERSION} from ${CUDAToolkit_BIN_DIR}")
+include(Wheel)
 include(CudnnFrontend)
+include(Nccl)

@@ -18,30 +18,14 @@ if(NOT _octet_frontend_headers)
 endif()
 
 if(NOT OCTET_CUDNN_FRONTEND_DIR AND NOT EXISTS ${_octet_frontend_headers}/cudnn_frontend.h)
-  find_program(OCTET_PYTHON python3)
-  mark_as_advanced(OCTET_PYTHON)
-  set(_octet_fresh ${_octet_deps}.part)
-  file(REMOVE_RECURSE ${_octet_fresh})
-  file(MAKE_DIRECTORY ${_octet_fresh})
-  file(WRITE ${_octet_fresh}/requirements.txt
-       "nvidia-cudnn-frontend==${_octet_frontend_version} --hash=sha256:${_octet_frontend_sha256}\n")
   message(STATUS "cuDNN: fetching the headers of cudnn-frontend ${_octet_frontend_version}")
-  execute_process(
-    COMMAND ${OCTET_PYTHON} -m pip download --quiet --disable-pip-version-check --no-deps
-            --only-binary=:all: --implementation cp --python-version 3.12 --platform manylinux_2_28_x86_64
-            --require-hashes --requirement ${_octet_fresh}/requirements.txt --dest ${_octet_fresh}
-    RESULT_VARIABLE _octet_code ERROR_VARIABLE _octet_error)
-  file(GLOB _octet_wheel ${_octet_fresh}/*.whl)
-  if(NOT _octet_code EQUAL 0 OR NOT _octet_wheel)
-    file(REMOVE_RECURSE ${_octet_fresh})
+  octet_fetch_wheel(nvidia-cudnn-frontend ${_octet_frontend_version} ${_octet_frontend_sha256} manylinux_2_28_x86_64
+                    ${_octet_deps} PATTERNS "include/*" "*/licenses/*")
+  if(octet_wheel_error)
     message(FATAL_ERROR "The headers of nvidia-cudnn-frontend ${_octet_frontend_version} could not be fetched by pip. "
                         "Name a folder that holds cudnn_frontend.h with -DOCTET_CUDNN_FRONTEND_DIR=..., or "
-                        "build without cuDNN (slower attention) with -DOCTET_CUDNN=OFF.\n${_octet_error}")
+                        "build without cuDNN (slower attention) with -DOCTET_CUDNN=OFF.\n${octet_wheel_error}")
   endif()
-  file(ARCHIVE_EXTRACT INPUT ${_octet_wheel} DESTINATION ${_octet_fresh} PATTERNS "include/*" "*/licenses/*")
-  file(REMOVE ${_octet_wheel})
-  file(REMOVE_RECURSE ${_octet_deps})
-  file(RENAME ${_octet_fresh} ${_octet_deps})
 endif()
 if(NOT EXISTS ${_octet_frontend_headers}/cudnn_frontend.h)
   message(FATAL_ERROR "There is no cudnn_frontend.h in ${_octet_frontend_headers}.")
