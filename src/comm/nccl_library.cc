@@ -1,0 +1,196 @@
+#include "nccl_library.h"
+
+#include <dlfcn.h>
+#include <link.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <map>
+#include <string_view>
+#include <utility>
+
+namespace octet::comm {
+namespace {
+
+constexpr std::array functions = {
+    "ncclGetVersion",        "ncclGetUniqueId",  "ncclCommInitRankConfig",
+    "ncclCommFinalize",      "ncclCommDestroy",  "ncclGetErrorString",
+    "ncclCommGetAsyncError", "ncclGetLastError", "ncclGroupStart",
+    "ncclGroupEnd",          "ncclSend",         "ncclRecv",
+    "ncclReduceScatter",     "ncclAllGather",
+};
+
+std::string least() {
+  return "NCCL " + nccl_version_name(least_nccl_version) + " or newer";
+}
+
+constexpr const char* install =
+    "install NCCL (libnccl2 of NVIDIA's repository, or pip install nvidia-nccl-cu13) on every node, and name "
+    "its folder in LD_LIBRARY_PATH or the file libnccl.so.2 itself in OCTET_NCCL_LIBRARY";
+
+/// Where Python's wheel of NCCL lies in an environment.
+std::vector<std::string> files_of_wheels(const std::filesystem::path& environment) {
+  std::vector<std::string> files;
+  std::error_code none;  // folders that are not there hold no files
+  for (const auto& folder : std::filesystem::directory_iterator(environment / "lib", none)) {
+    const auto file = folder.path() / "site-packages/nvidia/nccl/lib/libnccl.so.2";
+    if (std::filesystem::exists(file, none)) files.push_back(file);
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+/// Where the loader found it, which a name without a folder does not say.
+std::string file_of(void* handle, const std::string& name) {
+  const link_map* map = nullptr;
+  if (dlinfo(handle, RTLD_DI_LINKMAP, &map) != 0 || map->l_name[0] == '\0') return name;
+  return map->l_name;
+}
+
+/// "rank 3", "ranks 3, 4", and of many only the first.
+std::string named(const std::vector<int>& ranks) {
+  constexpr std::size_t most = 16;
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < std::min(ranks.size(), most); ++i) {
+    text += (i == 0 ? "" : ", ") + std::to_string(ranks[i]);
+  }
+  if (ranks.size() > most) text += " and " + std::to_string(ranks.size() - most) + " more";
+  return text;
+}
+
+}  // namespace
+
+std::string nccl_version_name(int version) {
+  // Until 2.8 a version had two digits less.
+  const int thousand = version < 10000 ? 1000 : 10000;
+  return std::to_string(version / thousand) + "." + std::to_string(version % thousand / 100) + "." +
+         std::to_string(version % 100);
+}
+
+std::vector<std::string> nccl_files() {
+  if (const char* told = std::getenv("OCTET_NCCL_LIBRARY"); told != nullptr && *told != '\0') return {told};
+  std::vector<std::string> files = {"libnccl.so.2"};
+  if (const char* environment = std::getenv("VIRTUAL_ENV"); environment != nullptr && *environment != '\0') {
+    std::ranges::copy(files_of_wheels(environment), std::back_inserter(files));
+  }
+  files.emplace_back("/usr/local/cuda/lib64/libnccl.so.2");
+  return files;
+}
+
+NcclLibrary::NcclLibrary(const std::vector<std::string>& files) {
+  std::string why;
+  for (const std::string& file : files) {
+    handle_ = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL);
+    if (handle_ != nullptr) {
+      file_ = file_of(handle_, file);
+      break;
+    }
+    const char* reason = dlerror();
+    why += (why.empty() ? "" : "; ") + (reason != nullptr ? std::string(reason) : file + " does not load");
+  }
+  if (handle_ == nullptr) {
+    throw Error(Problem{.what = "NCCL, by which GPUs send each other bytes, cannot be loaded",
+                        .expected = least(),
+                        .found = why,
+                        .fix = install,
+                        .code = ExitCode::usage});
+  }
+  // Of what is refused nothing has run but a function that returns a number, so it can go again.
+  const auto refuse = [&](Problem problem) {
+    dlclose(handle_);
+    problem.where = file_;
+    problem.fix = install;
+    problem.code = ExitCode::usage;
+    throw Error(std::move(problem));
+  };
+  // The version first: what an old one lacks is not what is wrong with it.
+  if (dlsym(handle_, functions.front()) == nullptr) {
+    refuse({.what = "a library that should be NCCL is not",
+            .expected = least(),
+            .found = std::string("no function ") + functions.front()});
+  }
+  int (*get_version)(int*) = nullptr;
+  find(get_version, functions.front());
+  if (get_version(&version_) != 0 || version_ < least_nccl_version) {
+    refuse({.what = "this NCCL is too old",
+            .expected = least(),
+            .found = version_ > 0 ? "NCCL " + nccl_version_name(version_) : "no version that it tells"});
+  }
+  for (const char* name : functions) {
+    if (dlsym(handle_, name) != nullptr) continue;
+    refuse({.what = std::string("this NCCL has no function ") + name,
+            .expected = least() + ", complete",
+            .found = "NCCL " + nccl_version_name(version_) + " without it"});
+  }
+}
+
+std::string NcclLibrary::description() const {
+  return "NCCL " + nccl_version_name(version_) + " (" + file_ + ")";
+}
+
+void* NcclLibrary::address_of(const char* name) const {
+  const bool looked_for = std::ranges::any_of(functions, [&](std::string_view f) { return f == name; });
+  octet::check(looked_for, "only functions of NCCL that were looked for are asked for");
+  return dlsym(handle_, name);
+}
+
+const NcclLibrary& nccl_library() {
+  // Never destroyed, as its threads may outlive the end of main.
+  static const NcclLibrary* const library = new NcclLibrary(nccl_files());
+  return *library;
+}
+
+void require_one_nccl_version(const std::vector<int>& versions) {
+  std::map<int, std::vector<int>> ranks_of;
+  for (std::size_t rank = 0; rank < versions.size(); ++rank) {
+    ranks_of[versions[rank]].push_back(static_cast<int>(rank));
+  }
+  if (ranks_of.size() <= 1) return;
+  // That of most ranks; of two that are equally common, that of the lowest rank.
+  const auto usual = std::ranges::max_element(ranks_of, [](const auto& a, const auto& b) {
+    const std::vector<int>&left = a.second, &right = b.second;
+    return left.size() != right.size() ? left.size() < right.size() : left.front() > right.front();
+  });
+  std::string found;
+  for (const auto& [version, ranks] : ranks_of) {
+    if (version == usual->first) continue;
+    found += (found.empty() ? "NCCL " : "; NCCL ") + nccl_version_name(version) + " on " + named(ranks);
+  }
+  throw Error(Problem{
+      .what = "ranks run different versions of NCCL",
+      .expected = "NCCL " + nccl_version_name(usual->first) + " on all, as on " + named(usual->second),
+      .found = found,
+      .fix = "install the same NCCL on every node, or name the same file on all in "
+             "OCTET_NCCL_LIBRARY",
+      .code = ExitCode::usage});
+}
+
+Problem problem_of(const NcclFailure& failure) {
+  std::string where =
+      "member " + std::to_string(failure.member) + " of a group of " + std::to_string(failure.members);
+  if (failure.peer >= 0) where += ", with member " + std::to_string(failure.peer);
+  where += ", " + failure.library;
+  const auto says = [&](const char* words) { return failure.detail.find(words) != std::string::npos; };
+  // The words of NCCL until 2.29, and since.
+  if (failure.call == "ncclCommInitRankConfig" && (says("Duplicate GPU") || says("using the same GPU"))) {
+    return {.what = "two ranks of one host use the same GPU, which NCCL does not allow",
+            .expected = "a GPU for every rank",
+            .found = failure.detail,
+            .where = where,
+            .fix =
+                "start no more ranks on a host than it has GPUs (-np of mpirun, slots in the hostfile), and "
+                "do not show all of them the same one (CUDA_VISIBLE_DEVICES)",
+            .code = ExitCode::usage};
+  }
+  return {.what = failure.call + " failed: " + failure.reason + " (" + std::to_string(failure.code) + ")",
+          .found = failure.detail,
+          .where = where,
+          .fix =
+              "see what other ranks say, whose failure may have come first; with NCCL_DEBUG=INFO in the "
+              "environment NCCL tells what it does"};
+}
+
+}  // namespace octet::comm
