@@ -137,6 +137,22 @@ TEST_F(ClaimCores, DividesTheCoresAmongTheRanksOfANodeAndGivesAtLeastOne) {
   EXPECT_THROW(cpu::claim_cores(2, 2), std::logic_error);
 }
 
+TEST_F(ClaimCores, GoesWhereItLikesWhenNothingIsKnownOfANumaNode) {
+  const int all = cpu::claim_cores(0, 1), before = cores();
+  EXPECT_EQ(cpu::claim_cores(0, 1, {.numa_node = 4095, .ranks = 1}), all) << "there is none of that number";
+  EXPECT_EQ(cpu::claim_cores(0, 1, {.numa_node = 0, .ranks = 0}), all) << "nobody knows how many share it";
+  EXPECT_EQ(cores(), before);
+}
+
+TEST_F(ClaimCores, StaysOnTheCoresOfItsNumaNode) {
+  const int all = cpu::claim_cores(0, 1), before = cores();
+  const int near = cpu::claim_cores(0, 1, {.numa_node = 0, .ranks = 1});
+  EXPECT_GE(near, 1);
+  EXPECT_LE(near, all);
+  EXPECT_LE(cores(), before);
+  EXPECT_GE(2 * near, all) << "never much less than anywhere";
+}
+
 TEST_F(ClaimCores, KeepsABindingOfTheUser) {
   bind_to_first();
   EXPECT_EQ(cpu::claim_cores(0, 1), 1);

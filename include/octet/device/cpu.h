@@ -2,6 +2,8 @@
 #pragma once
 
 #include <functional>
+#include <string_view>
+#include <vector>
 
 #include "octet/device/device.h"
 
@@ -33,9 +35,25 @@ void set_op_threads(int threads);
 /// Cores of the calling thread's affinity, no more than the control group's CPU quota. At least 1.
 int allowed_cores();
 
+/// Where on its node a rank would best compute: near its GPU.
+struct CoresNear {
+  int numa_node = -1;  ///< -1: anywhere
+  int ranks = 1;       ///< of this node that would best compute there, itself included
+};
+
 /// Cores that this process may use, after resetting an affinity that a launcher set without being asked
 /// (Open MPI binds ranks to single cores when there are at most two), divided among `local_ranks` ranks of
-/// this node; this one is number `local_rank`. At least 1.
-int claim_cores(int local_rank, int local_ranks);
+/// this node; this one is number `local_rank`. At least 1. Where `near` names a NUMA node, the calling thread
+/// and those that it starts from now on stay on its cores, and its ranks divide these, unless that leaves
+/// them much less (share_near()).
+int claim_cores(int local_rank, int local_ranks, const CoresNear& near = {});
+
+/// A rank's share of `there` cores that are best for `ranks_there` ranks, when `share` is what it has of the
+/// whole machine: no more than that, and 0, which is to say that it stays where it is, when that would leave
+/// it less than half.
+int share_near(int share, int there, int ranks_there);
+
+/// The numbers in a list as the kernel writes them ("0-3,8,10-11"), in order. Empty for what is no such list.
+std::vector<int> parse_cpu_list(std::string_view text);
 
 }  // namespace octet::cpu

@@ -5,15 +5,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <limits>
 #include <optional>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "octet/base/error.h"
+#include "octet/base/strings.h"
 #include "octet/device/cpu.h"
 
 namespace octet::cpu {
@@ -92,6 +95,16 @@ class CpuMask {
   }
   bool known() const { return !words_.empty(); }
   int count() const { return words_.empty() ? 0 : CPU_COUNT_S(bytes(), set()); }
+  /// Leaves out what is not among these.
+  void keep_only(const std::vector<int>& cpus) {
+    constexpr std::size_t bits = 8 * sizeof(unsigned long);
+    std::vector<unsigned long> kept(words_.size(), 0);
+    for (const int cpu : cpus) {
+      const std::size_t word = static_cast<std::size_t>(cpu) / bits;
+      if (word < kept.size()) kept[word] |= words_[word] & (1ul << static_cast<std::size_t>(cpu) % bits);
+    }
+    words_ = std::move(kept);
+  }
   bool apply_to_caller() const { return known() && sched_setaffinity(0, bytes(), set()) == 0; }
 
  private:
@@ -190,7 +203,34 @@ MemoryInfo machine_memory() {
   return memory;
 }
 
-int claim_cores(int local_rank, int local_ranks) {
+std::vector<int> parse_cpu_list(std::string_view text) {
+  constexpr int most = 1 << 20;  // no machine has so many: whoever says so is not the kernel
+  const auto number = [](std::string_view digits) {
+    int value = -1;
+    const char* const end = digits.data() + digits.size();
+    const auto [rest, error] = std::from_chars(digits.data(), end, value);
+    return error == std::errc() && rest == end && value < most ? value : -1;
+  };
+  std::vector<int> cpus;
+  for (const std::string& piece : split(trim(text), ',')) {
+    const std::size_t dash = piece.find('-');
+    const int first = number(std::string_view(piece).substr(0, dash));
+    const int last = dash == std::string::npos ? first : number(std::string_view(piece).substr(dash + 1));
+    if (first < 0 || last < first) return {};
+    for (int cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
+  }
+  std::ranges::sort(cpus);
+  cpus.erase(std::ranges::unique(cpus).begin(), cpus.end());
+  return cpus;
+}
+
+int share_near(int share, int there, int ranks_there) {
+  if (there <= 0 || ranks_there <= 0) return 0;
+  const int part = std::min(share, there / ranks_there);
+  return 2 * part >= share ? part : 0;
+}
+
+int claim_cores(int local_rank, int local_ranks, const CoresNear& near) {
   check(local_ranks >= 1 && local_rank >= 0 && local_rank < local_ranks, "a rank outside its node");
   if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr && !binding_was_asked_for()) {
     // What the launcher itself may use is what the user gave it (taskset, numactl, a batch system).
@@ -198,7 +238,13 @@ int claim_cores(int local_rank, int local_ranks) {
     if (const CpuMask own(0); given.count() > own.count()) given.apply_to_caller();
   }
   // Equal shares, so that equal work takes equal time and runs with equal thread counts on every rank.
-  return std::max(1, allowed_cores() / local_ranks);
+  const int share = std::max(1, allowed_cores() / local_ranks);
+  if (near.numa_node < 0) return share;
+  CpuMask there(0);
+  there.keep_only(parse_cpu_list(
+      first_line("/sys/devices/system/node/node" + std::to_string(near.numa_node) + "/cpulist")));
+  const int part = share_near(share, there.count(), near.ranks);
+  return part > 0 && there.apply_to_caller() ? part : share;
 }
 
 }  // namespace octet::cpu
