@@ -3,6 +3,7 @@
 
 #include "octet/base/error.h"
 #include "octet/device/device.h"
+#include "octet/device/gpus.h"
 
 namespace octet {
 
@@ -17,6 +18,14 @@ int cuda_device_count() {
 
 bool has_cuda_driver() {
   return false;
+}
+
+std::vector<GpuInfo> gpus() {
+  return {};
+}
+
+std::vector<GpuPair> gpu_pairs() {
+  return {};
 }
 
 std::unique_ptr<Device> make_cuda_device(int) {

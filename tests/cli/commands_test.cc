@@ -80,7 +80,17 @@ TEST(GpuInfo, SaysWhyThereIsNoneOrShowsThem) {
   const Outcome run = trainer("gpu-info --json");
   const Json found = parse_json(run.out, "gpu-info");
   bool usable = false;
-  for (const Json& gpu : found["gpus"]) usable = usable || gpu["usable"].get<bool>();
+  for (const Json& gpu : found["gpus"]) {
+    usable = usable || gpu["usable"].get<bool>();
+    EXPECT_EQ(gpu["uuid"].get<std::string>().size(), 40u) << gpu;
+    EXPECT_TRUE(gpu.contains("bus") && gpu["numa_node"].get<int>() >= -1) << gpu;
+  }
+  const std::size_t count = found["gpus"].size();
+  EXPECT_EQ(found["pairs"].size(), count < 2 ? 0 : count * (count - 1) / 2);
+  for (const Json& pair : found["pairs"]) {
+    EXPECT_LT(pair["first"].get<int>(), pair["second"].get<int>());
+    EXPECT_TRUE(pair["peer_access"].is_boolean());
+  }
   EXPECT_EQ(run.code, usable ? 0 : 1);
   EXPECT_EQ(found["why_not"].get<std::string>().empty(), usable);
   EXPECT_FALSE(trainer("gpu-info").out.empty());
