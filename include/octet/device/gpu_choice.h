@@ -1,0 +1,56 @@
+// Which GPU each rank computes on: decided from what all ranks say of themselves, by every rank alike and
+// before any of them opens one, since either all compute on GPUs or none does. Apart from MPI and CUDA, so
+// that every build can test it.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "octet/base/error.h"
+#include "octet/device/gpus.h"
+
+namespace octet {
+
+/// What one rank says of itself.
+struct RankGpus {
+  int node = 0;  ///< nodes are numbered; ranks of one node see the same hardware, or parts of it
+  std::string host;
+  std::string device = "auto";  ///< what the configuration asks for: auto, cpu or cuda
+  bool shares = false;          ///< several ranks may compute on one GPU
+  bool driver = false;          ///< there is one, whatever it shows
+  std::vector<GpuInfo> gpus;    ///< those that the rank could train on, in its own order
+  std::string why_not;          ///< there are none; without a full stop
+};
+
+/// What the ranks do.
+struct GpuChoice {
+  std::vector<int> ordinals;  ///< by rank, each the rank's own number of its GPU; empty: all compute on CPUs
+  std::string why_cpu;        ///< for one warning; empty: nobody expects a GPU
+  std::vector<std::string> doubts;  ///< for one warning each
+  std::optional<Problem> problem;   ///< the job cannot start
+  int concerned = 0;                ///< the rank that the problem is about, which is the one to throw it
+};
+
+/// With `device: auto` all ranks compute on CPUs where one of them has no GPU; with `device: cuda` that is a
+/// problem. On a node every rank takes another GPU: the one of its number where all see the same GPUs, else
+/// one of those that it sees, the earlier ones of its list first, so that none is left without. More ranks
+/// than GPUs are a problem, unless ranks share: then they are dealt out in turn.
+GpuChoice choose_gpus(const std::vector<RankGpus>& ranks);
+
+/// What OCTET_SHARE_GPUS says: true for 1, false for 0, for nothing and for null. Throws Error otherwise.
+bool shares_gpus(const char* value);
+
+/// Ranks whose GPUs lie at the NUMA node of `rank`'s, on its node, itself included; 0 where that is unknown.
+int ranks_at_numa_node(const std::vector<RankGpus>& ranks, const GpuChoice& choice, int rank);
+
+/// The GPU that a rank computes on. There is a choice.
+const GpuInfo& chosen_gpu(const std::vector<RankGpus>& ranks, const GpuChoice& choice, int rank);
+
+/// As one line of text, for messages between ranks; the number of the node stays behind.
+std::string to_text(const RankGpus& rank);
+/// Throws Error for what to_text() does not write.
+RankGpus rank_gpus_from(std::string_view text);
+
+}  // namespace octet

@@ -1,0 +1,331 @@
+#include "octet/device/gpu_choice.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include "octet/base/json.h"
+#include "octet/base/strings.h"
+
+namespace octet {
+namespace {
+
+/// Memory of cards of one kind differs by what their firmware keeps for itself; by more: other cards.
+constexpr std::size_t kMemoryStep = 64;
+
+std::string words_of(int rank, const RankGpus& of) {
+  return "rank " + std::to_string(rank) + " on " + of.host;
+}
+
+std::string ranks_text(int count) {
+  return std::to_string(count) + (count == 1 ? " rank" : " ranks");
+}
+
+/// What is the same for all processes of a node: the driver's number where it gives one.
+std::string identity(const GpuInfo& gpu) {
+  if (!gpu.uuid.empty()) return gpu.uuid;
+  return gpu.bus.empty() ? "number " + std::to_string(gpu.ordinal) : gpu.bus;
+}
+
+/// The ranks of one node and what they see.
+struct NodeView {
+  std::vector<int> members;            ///< ranks, in order
+  std::vector<std::vector<int>> sees;  ///< by member: numbers of GPUs, in the order of its own list
+  int gpus = 0;                        ///< seen by anyone
+  bool alike() const {
+    return std::ranges::all_of(sees, [&](const auto& list) { return list == sees.front(); });
+  }
+};
+
+NodeView view_of(const std::vector<RankGpus>& ranks, int node) {
+  NodeView view;
+  std::map<std::string, int> numbers;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (ranks[r].node != node) continue;
+    view.members.push_back(static_cast<int>(r));
+    auto& list = view.sees.emplace_back();
+    for (const GpuInfo& gpu : ranks[r].gpus) {
+      const auto next = static_cast<int>(numbers.size());
+      list.push_back(numbers.emplace(identity(gpu), next).first->second);
+    }
+  }
+  view.gpus = static_cast<int>(numbers.size());
+  return view;
+}
+
+/// Gives every member a GPU of its own, earlier ones of its list first, as far as that goes (augmenting
+/// paths): who has one moves to another that it sees when that makes room.
+class Matching {
+ public:
+  explicit Matching(const NodeView& view)
+      : view_(view),
+        gpu_of_(view.members.size(), kNone),
+        member_of_(static_cast<std::size_t>(view.gpus), kNone) {
+    for (std::size_t m = 0; m < view.members.size(); ++m) {
+      tried_.assign(member_of_.size(), false);
+      if (place(static_cast<int>(m))) ++matched_;
+    }
+  }
+
+  int matched() const { return matched_; }
+  /// The GPU of a member; kNone: it went without.
+  int gpu_of(std::size_t member) const { return gpu_of_[member]; }
+  static constexpr int kNone = -1;
+
+ private:
+  bool place(int member) {
+    const auto& list = view_.sees[static_cast<std::size_t>(member)];
+    // What is free is taken before anyone is moved.
+    for (const int gpu : list) {
+      if (member_of_[static_cast<std::size_t>(gpu)] == kNone) return take(member, gpu);
+    }
+    for (const int gpu : list) {
+      const auto g = static_cast<std::size_t>(gpu);
+      if (tried_[g]) continue;
+      tried_[g] = true;
+      if (place(member_of_[g])) return take(member, gpu);
+    }
+    return false;
+  }
+  bool take(int member, int gpu) {
+    gpu_of_[static_cast<std::size_t>(member)] = gpu;
+    member_of_[static_cast<std::size_t>(gpu)] = member;
+    return true;
+  }
+
+  const NodeView& view_;
+  std::vector<int> gpu_of_, member_of_;
+  std::vector<bool> tried_;
+  int matched_ = 0;
+};
+
+/// By member, the place of its GPU in its own list; kNone where ranks are more than GPUs and do not share.
+std::vector<int> places_of(const NodeView& view, bool shares, int* matched) {
+  const std::size_t count = view.members.size();
+  std::vector<int> places(count, Matching::kNone);
+  if (view.alike()) {
+    const std::size_t gpus = view.sees.front().size();
+    *matched = static_cast<int>(std::min(count, gpus));
+    for (std::size_t m = 0; m < count; ++m) {
+      if (m < gpus || shares) places[m] = static_cast<int>(m % gpus);
+    }
+    return places;
+  }
+  const Matching matching(view);
+  *matched = matching.matched();
+  std::vector<int> load(static_cast<std::size_t>(view.gpus));
+  const auto put = [&](std::size_t m, int gpu) {
+    places[m] = static_cast<int>(std::ranges::find(view.sees[m], gpu) - view.sees[m].begin());
+    ++load[static_cast<std::size_t>(gpu)];
+  };
+  for (std::size_t m = 0; m < count; ++m) {
+    if (matching.gpu_of(m) != Matching::kNone) put(m, matching.gpu_of(m));
+  }
+  for (std::size_t m = 0; shares && m < count; ++m) {
+    if (places[m] != Matching::kNone) continue;
+    put(m, *std::ranges::min_element(view.sees[m], {},
+                                     [&](int gpu) { return load[static_cast<std::size_t>(gpu)]; }));
+  }
+  return places;
+}
+
+Problem too_many_ranks(const std::vector<RankGpus>& ranks, const NodeView& view, int matched) {
+  const std::string& host = ranks[static_cast<std::size_t>(view.members.front())].host;
+  const auto members = static_cast<int>(view.members.size());
+  const bool one_node = view.members.size() == ranks.size();
+  const std::string start = one_node ? "start it with `launch/mpirun -np " + std::to_string(matched) + "`"
+                                     : "give " + host + " no more than " + ranks_text(matched) +
+                                           " (its slots in the hostfile; `-np " + std::to_string(matched) +
+                                           "` on that host alone)";
+  return {.what = "there are more ranks than GPUs on " + host,
+          .expected = "at most " + ranks_text(matched) + " on host " + host,
+          .found = ranks_text(members) + " and " + std::to_string(view.gpus) +
+                   (view.gpus == 1 ? " GPU" : " GPUs") + " that they see",
+          .fix = start + "; OCTET_SHARE_GPUS=1 lets several ranks share a GPU, for tests: it is slower",
+          .code = ExitCode::usage};
+}
+
+std::string card_text(const GpuInfo& gpu) {
+  return gpu.name + " (" + human_bytes(static_cast<double>(gpu.memory)) + ")";
+}
+
+bool same_kind(const GpuInfo& a, const GpuInfo& b) {
+  const auto [less, more] = std::minmax(a.memory, b.memory);
+  return a.name == b.name && more - less <= more / kMemoryStep;
+}
+
+void doubt_different_cards(const std::vector<RankGpus>& ranks, GpuChoice& choice) {
+  const GpuInfo& first = chosen_gpu(ranks, choice, 0);
+  for (int r = 1; r < static_cast<int>(ranks.size()); ++r) {
+    const GpuInfo& other = chosen_gpu(ranks, choice, r);
+    if (same_kind(first, other)) continue;
+    choice.doubts.push_back("the ranks' GPUs differ: " + words_of(0, ranks.front()) + " has " +
+                            card_text(first) + ", " + words_of(r, ranks[static_cast<std::size_t>(r)]) +
+                            " has " + card_text(other) +
+                            "; all ranks get the same work and wait for the slowest");
+    return;
+  }
+}
+
+/// Nodes that are parts of one machine (containers) see its GPUs without knowing of each other.
+void doubt_same_gpu(const std::vector<RankGpus>& ranks, GpuChoice& choice) {
+  std::map<std::string, int> first;
+  for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
+    const RankGpus& of = ranks[static_cast<std::size_t>(r)];
+    const std::string& uuid = chosen_gpu(ranks, choice, r).uuid;
+    if (uuid.empty()) continue;
+    const int other = first.emplace(uuid, r).first->second;
+    const RankGpus& its = ranks[static_cast<std::size_t>(other)];
+    if (its.node == of.node) continue;
+    choice.doubts.push_back(words_of(other, its) + " and " + words_of(r, of) +
+                            " compute on the same GPU; CUDA_VISIBLE_DEVICES can give each its own");
+    return;
+  }
+}
+
+/// The first rank for which something holds.
+template <typename Holds>
+std::optional<int> first_rank(const std::vector<RankGpus>& ranks, const Holds& holds) {
+  const auto found = std::ranges::find_if(ranks, holds);
+  if (found == ranks.end()) return std::nullopt;
+  return static_cast<int>(found - ranks.begin());
+}
+
+}  // namespace
+
+GpuChoice choose_gpus(const std::vector<RankGpus>& ranks) {
+  GpuChoice choice;
+  if (ranks.empty()) return choice;
+  const std::string& device = ranks.front().device;
+  const auto refuse = [&](int concerned, Problem problem) {
+    choice.ordinals.clear();
+    choice.problem = std::move(problem);
+    choice.concerned = concerned;
+    return choice;
+  };
+  if (const auto other = first_rank(ranks, [&](const RankGpus& r) { return r.device != device; })) {
+    const RankGpus& of = ranks[static_cast<std::size_t>(*other)];
+    return refuse(*other,
+                  {.what = "the ranks are told to compute on different devices",
+                   .expected = "device: " + device + ", as " + words_of(0, ranks.front()) + " is told",
+                   .found = "device: " + of.device,
+                   .fix = "set OCTET_DEVICE for all ranks (mpirun -x OCTET_DEVICE) or for none",
+                   .code = ExitCode::usage});
+  }
+  if (device == "cpu") return choice;
+  if (const auto without = first_rank(ranks, [](const RankGpus& r) { return r.gpus.empty(); })) {
+    const RankGpus& of = ranks[static_cast<std::size_t>(*without)];
+    const std::string why =
+        ranks.size() == 1 ? of.why_not : words_of(*without, of) + " has no GPU to compute on: " + of.why_not;
+    if (device == "cuda") {
+      return refuse(*without,
+                    {.what = why,
+                     .expected = "a program built with CUDA, and on every rank a driver and an NVIDIA GPU of "
+                                 "compute capability 9.0 or more (H100, H200)",
+                     .fix = "use device: cpu, or leave it auto",
+                     .code = ExitCode::usage});
+    }
+    if (std::ranges::any_of(ranks, &RankGpus::driver)) choice.why_cpu = why;
+    return choice;
+  }
+  const bool shares = std::ranges::any_of(ranks, &RankGpus::shares);
+  choice.ordinals.assign(ranks.size(), Matching::kNone);
+  int shared_nodes = 0;
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    if (choice.ordinals[r] != Matching::kNone) continue;  // of a node that has been dealt with
+    const NodeView view = view_of(ranks, ranks[r].node);
+    int matched = 0;
+    const std::vector<int> places = places_of(view, shares, &matched);
+    if (matched < static_cast<int>(view.members.size())) {
+      if (!shares) return refuse(static_cast<int>(r), too_many_ranks(ranks, view, matched));
+      ++shared_nodes;
+    }
+    for (std::size_t m = 0; m < places.size(); ++m) {
+      const auto member = static_cast<std::size_t>(view.members[m]);
+      choice.ordinals[member] = ranks[member].gpus[static_cast<std::size_t>(places[m])].ordinal;
+    }
+  }
+  if (shared_nodes > 0) {
+    choice.doubts.push_back(
+        "OCTET_SHARE_GPUS is set: several ranks share a GPU, which is slower than one rank");
+  }
+  doubt_same_gpu(ranks, choice);
+  doubt_different_cards(ranks, choice);
+  return choice;
+}
+
+bool shares_gpus(const char* value) {
+  const std::string_view text = value == nullptr ? "" : value;
+  if (text.empty() || text == "0") return false;
+  if (text == "1") return true;
+  throw Error({.what = "OCTET_SHARE_GPUS cannot be read",
+               .expected = "1 (several ranks may share a GPU) or 0",
+               .found = "'" + std::string(text) + "'",
+               .where = "environment",
+               .fix = "set it to 1, or unset it",
+               .code = ExitCode::usage});
+}
+
+const GpuInfo& chosen_gpu(const std::vector<RankGpus>& ranks, const GpuChoice& choice, int rank) {
+  const auto r = static_cast<std::size_t>(rank);
+  check(r < choice.ordinals.size(), "a rank that has chosen a GPU");
+  const auto found = std::ranges::find(ranks[r].gpus, choice.ordinals[r], &GpuInfo::ordinal);
+  check(found != ranks[r].gpus.end(), "a rank chooses among the GPUs that it sees");
+  return *found;
+}
+
+int ranks_at_numa_node(const std::vector<RankGpus>& ranks, const GpuChoice& choice, int rank) {
+  if (choice.ordinals.empty()) return 0;
+  const int numa_node = chosen_gpu(ranks, choice, rank).numa_node;
+  if (numa_node < 0) return 0;
+  int count = 0;
+  for (int r = 0; r < static_cast<int>(ranks.size()); ++r) {
+    if (ranks[static_cast<std::size_t>(r)].node != ranks[static_cast<std::size_t>(rank)].node) continue;
+    if (chosen_gpu(ranks, choice, r).numa_node == numa_node) ++count;
+  }
+  return count;
+}
+
+std::string to_text(const RankGpus& rank) {
+  Json gpus = Json::array();
+  for (const GpuInfo& gpu : rank.gpus) {
+    gpus.push_back({{"ordinal", gpu.ordinal},
+                    {"name", gpu.name},
+                    {"uuid", gpu.uuid},
+                    {"bus", gpu.bus},
+                    {"numa_node", gpu.numa_node},
+                    {"capability", gpu.capability},
+                    {"memory", gpu.memory}});
+  }
+  const Json all{{"host", rank.host},     {"device", rank.device},   {"shares", rank.shares},
+                 {"driver", rank.driver}, {"why_not", rank.why_not}, {"gpus", gpus}};
+  // A name from outside may be anything; what is not UTF-8 in it is replaced.
+  return all.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+RankGpus rank_gpus_from(std::string_view text) {
+  const std::string where = "what a rank says of its GPUs";
+  const Json all = parse_json(text, where);
+  RankGpus rank{.host = json_string(all, "host", "", where),
+                .device = json_string(all, "device", "", where),
+                .shares = json_bool(all, "shares", false, where),
+                .driver = json_bool(all, "driver", false, where),
+                .why_not = json_string(all, "why_not", "", where)};
+  const auto list = all.find("gpus");
+  if (list == all.end() || !list->is_array()) return rank;
+  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
+  for (const Json& gpu : *list) {
+    rank.gpus.push_back({.ordinal = static_cast<int>(json_int(gpu, "ordinal", 0, 0, kMost, where)),
+                         .name = json_string(gpu, "name", "", where),
+                         .uuid = json_string(gpu, "uuid", "", where),
+                         .bus = json_string(gpu, "bus", "", where),
+                         .numa_node = static_cast<int>(json_int(gpu, "numa_node", -1, -1, kMost, where)),
+                         .capability = static_cast<int>(json_int(gpu, "capability", 0, 0, kMost, where)),
+                         .memory = static_cast<std::size_t>(json_int(
+                             gpu, "memory", 0, 0, std::numeric_limits<std::int64_t>::max(), where))});
+  }
+  return rank;
+}
+
+}  // namespace octet
