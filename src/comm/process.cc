@@ -1,10 +1,16 @@
 // The one rank that a process is: MPI when a launcher started it, else alone.
 #include <chrono>
+#include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
+#include <utility>
+#include <vector>
 
+#include "control.h"
 #include "engine.h"
 #include "mpi_transport.h"
 #include "octet/base/error.h"
@@ -28,6 +34,27 @@ class MpiRank {
   const Place& place() {
     start();
     return engine_->place();
+  }
+
+  std::vector<std::string> exchange_facts(const std::string& mine) {
+    start();
+    check(!taken_, "facts are exchanged before there is a communicator");
+    // The operation keeps alive what its coroutine writes to.
+    struct Exchange : Operation {
+      std::vector<std::string> all;
+    };
+    auto exchange = std::make_shared<Exchange>();
+    exchange->what = "what the ranks say of themselves";
+    exchange->bytes = static_cast<std::int64_t>(mine.size());
+    exchange->call.transport = &engine_->transport();
+    exchange->call.queue = Queue::control;
+    // The communicator counts its own from 0 on. A rank that is there already has another number, which shows
+    // as a disagreement.
+    exchange->call.sequence = before_the_first;
+    exchange->call.tag = tag_of(Kind::control, before_the_first);
+    exchange->steps = all_gather_bytes_steps(exchange->call, mine, &exchange->all);
+    engine_->run(exchange);
+    return std::move(exchange->all);
   }
 
   std::unique_ptr<Communicator> make_communicator(Device& device) {
@@ -61,6 +88,8 @@ class MpiRank {
     if (!engine_) engine_ = std::make_shared<Engine>(make_mpi_transport);
   }
 
+  static constexpr unsigned before_the_first = std::numeric_limits<unsigned>::max();
+
   std::shared_ptr<Engine> engine_;
   bool taken_ = false;
 };
@@ -82,6 +111,11 @@ std::unique_ptr<Communicator> make_communicator(Device& device) {
 Place find_place() {
   if (launched_by_mpi()) return MpiRank::of_process().place();
   return SelfTransport().place();
+}
+
+std::vector<std::string> exchange_facts(const std::string& mine) {
+  if (launched_by_mpi()) return MpiRank::of_process().exchange_facts(mine);
+  return {mine};
 }
 
 }  // namespace octet::comm

@@ -10,8 +10,10 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "comm/claims.h"
 #include "octet/base/log.h"
@@ -23,6 +25,12 @@ namespace {
 Communicator* world = nullptr;
 Device* device_of_rank = nullptr;
 bool mpi_without_threads = false;
+std::vector<std::vector<std::string>> facts;  // exchanged before there was a communicator
+
+/// What a rank says in a round: nothing, or more in every round and by every rank.
+std::string fact_of(int rank, int round) {
+  return std::string(static_cast<std::size_t>(rank * round * 1000), static_cast<char>('a' + rank % 26));
+}
 
 TEST(MpiRanks, KnowTheirPlace) {
   const Place& place = world->place();
@@ -35,6 +43,18 @@ TEST(MpiRanks, KnowTheirPlace) {
   EXPECT_TRUE(launched_by_mpi());
   EXPECT_EQ(find_place().rank, place.rank);
   EXPECT_THROW(make_communicator(*device_of_rank), Error) << "a second one";
+}
+
+TEST(MpiRanks, KnowOfEachOtherBeforeTheyHaveDevices) {
+  ASSERT_EQ(facts.size(), 3u);
+  for (int round = 0; round < 3; ++round) {
+    const auto& said = facts[static_cast<std::size_t>(round)];
+    ASSERT_EQ(static_cast<int>(said.size()), world->size());
+    for (int r = 0; r < world->size(); ++r) {
+      EXPECT_EQ(said[static_cast<std::size_t>(r)], fact_of(r, round)) << r;
+    }
+  }
+  EXPECT_THROW(exchange_facts(""), std::logic_error) << "there is a communicator";
 }
 
 TEST(MpiRanks, ReduceScatterSumsInRankOrder) {
@@ -230,6 +250,7 @@ int misbehave(const std::string& how) {
 
 /// As a program does it: the communicator outlives what may throw, and the error ends the job on all ranks.
 int run(const std::string& how) {
+  for (int round = 0; round < 3; ++round) facts.push_back(exchange_facts(fact_of(find_place().rank, round)));
   const auto device = make_cpu_device({.threads = 1});
   // As a program does it: the communicator outlives what may throw, so that the error ends the job by name;
   // or it does not, and unwinding through it must still end the job.

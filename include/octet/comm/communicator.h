@@ -187,6 +187,11 @@ std::unique_ptr<Communicator> make_dry_communicator(Device& device, const Place&
 /// Where this process stands, before any device exists: initialises MPI when a launcher started it.
 Place find_place();
 
+/// Every rank's bytes on every rank, by rank, before there is a device or a communicator: what ranks must
+/// know of each other to choose a device. All ranks call it, as often as each other, and none once it has
+/// made its communicator. Alone: the own bytes.
+std::vector<std::string> exchange_facts(const std::string& mine);
+
 /// Runs `body` on `ranks` threads of this process, each with a communicator and a device of its own kind: the
 /// same collectives over memory instead of MPI. Rethrows the first exception. `compute_worker` as in
 /// CpuOptions.
