@@ -1,5 +1,4 @@
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 
 #include "octet/base/error.h"
@@ -42,11 +41,6 @@ config::Strings doubts_outside(const config::Config& c) {
   const auto checkpoints = checkpoint::list_checkpoints(c.output_dir);
   if (!checkpoints.empty() && !c.overwrite_output_dir) {
     all.push_back("output_dir holds " + checkpoints.back().second + ": the run will go on from it");
-  }
-  const char* connections = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
-  if (connections != nullptr && std::string(connections) == "1" && c.device != "cpu") {
-    all.push_back(
-        "CUDA_DEVICE_MAX_CONNECTIONS is 1 in the environment: communication will not run beside compute");
   }
   return all;
 }

@@ -9,6 +9,7 @@
 #include "octet/base/strings.h"
 #include "octet/cli/cli.h"
 #include "octet/comm/communicator.h"
+#include "octet/device/gpus.h"
 #include "octet/train/session.h"
 
 namespace octet::cli {
@@ -108,6 +109,7 @@ int dispatch(const Arguments& arguments) {
 }  // namespace
 
 int run(int argc, const char* const* argv) {
+  prepare_gpu_environment();
   // A file that meets a size limit is a failed write, with a message.
   std::signal(SIGXFSZ, SIG_IGN);
   try {

@@ -23,8 +23,6 @@ constexpr Foreign kForeign[] = {
     {"NVTE_APPLY_QK_LAYER_SCALING", "1", "scores are computed in fp32 and need no scaling by layer"},
     {"NVTE_FLASH_ATTN", "", "attention never forms the matrix of scores"},
     {"NVTE_FUSED_ATTN", "", "attention never forms the matrix of scores"},
-    {"CUDA_DEVICE_MAX_CONNECTIONS", "1",
-     "it makes collectives wait for compute kernels and so undoes overlap_comm; unset it"},
     {"ACCELERATE_MIXED_PRECISION", "", "bf16 and fp8 decide"},
     {"FP8_BACKEND", "", "fp8 and fp8_recipe decide"},
 };
