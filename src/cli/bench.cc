@@ -131,6 +131,7 @@ int bench_command(const Arguments& arguments) {
   const config::Config& config = resolved.config;
   train::Session session(config.device);
   return session.run([&] {
+    session.mention_idle_gpus("bench …");
     const train::BenchResult result = train::bench(session, config, bench);
     if (session.prints()) (json ? print_json : print_table)(config, session, bench, result);
     return 0;

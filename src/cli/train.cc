@@ -22,7 +22,10 @@ int train_command(const Arguments& arguments) {
   // Whoever reads the output may leave (a closed terminal, a dead `tee`): the run goes on.
   std::signal(SIGPIPE, SIG_IGN);
   train::Session session(config.config.device);
-  return session.run([&] { return train::train(session, config); });
+  return session.run([&] {
+    session.mention_idle_gpus("CONFIG");
+    return train::train(session, config);
+  });
 }
 
 }  // namespace octet::cli

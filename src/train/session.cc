@@ -1,40 +1,86 @@
 #include "octet/train/session.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <cstdlib>
+#include <utility>
+#include <vector>
 
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/device/cpu.h"
+#include "octet/device/gpu_choice.h"
+#include "octet/device/gpus.h"
+#include "octet/train/rank_table.h"
 
 namespace octet::train {
 namespace {
 
-// The GPU whose number is this rank's place on its node, or null where `device: auto` goes on without one.
-std::unique_ptr<Device> open_gpu(bool insists, const comm::Place& place) {
-  if (insists && place.size == 1) return make_cuda_device(place.local_rank);
-  if (insists) {
-    throw Error({.what = "ranks with GPUs cannot send messages to each other in this version",
-                 .expected = "one rank with a GPU, or ranks on CPUs",
-                 .found = std::to_string(place.size) + " ranks and device: cuda",
-                 .fix = "start the program without mpirun to train on one GPU, or set device: cpu",
-                 .code = ExitCode::usage});
+// What this rank says of itself before the ranks choose.
+RankGpus describe_rank(const std::string& device, const comm::Place& place) {
+  RankGpus mine{.host = place.host, .device = device};
+  if (device == "cpu") return mine;
+  mine.shares = shares_gpus(std::getenv("OCTET_SHARE_GPUS"));
+  mine.driver = has_cuda_driver();
+  for (GpuInfo& gpu : gpus()) {
+    if (gpu.why_not.empty()) mine.gpus.push_back(std::move(gpu));
   }
-  if (!has_cuda_driver()) return nullptr;
-  std::string why_not = "ranks with GPUs cannot send messages to each other in this version";
-  if (place.size == 1 && cuda_available(place.local_rank, &why_not))
-    return make_cuda_device(place.local_rank);
-  if (place.rank == 0) log::warn("computing on the CPU: " + why_not);
-  return nullptr;
+  if (mine.gpus.empty()) cuda_available(0, &mine.why_not);
+  return mine;
 }
 
-std::unique_ptr<Device> open_device(const std::string& name, const comm::Place& place) {
+// What all ranks said, by rank.
+std::vector<RankGpus> read_ranks(const std::vector<std::string>& texts, const comm::Place& place) {
+  std::vector<RankGpus> ranks;
+  for (std::size_t r = 0; r < texts.size(); ++r) {
+    ranks.push_back(rank_gpus_from(texts[r]));
+    ranks.back().node = place.node_of[r];
+  }
+  return ranks;
+}
+
+bool all_said_something(const std::vector<std::string>& texts) {
+  return std::ranges::none_of(texts, &std::string::empty);
+}
+
+std::unique_ptr<Device> open_gpu(const std::vector<RankGpus>& ranks, const GpuChoice& choice,
+                                 const comm::Place& place) {
+  const GpuInfo& gpu = chosen_gpu(ranks, choice, place.rank);
+  const cpu::CoresNear near{.numa_node = gpu.numa_node,
+                            .ranks = ranks_at_numa_node(ranks, choice, place.rank)};
+  cpu::set_op_threads(cpu::claim_cores(place.local_rank, place.local_size, near));
+  return make_cuda_device(gpu.ordinal);
+}
+
+std::unique_ptr<Device> open_cpu(const comm::Place& place) {
   const int cores = cpu::claim_cores(place.local_rank, place.local_size);
   cpu::set_op_threads(cores);
-  if (name != "cpu") {
-    if (auto gpu = open_gpu(name == "cuda", place)) return gpu;
-  }
   return make_cpu_device(
       {.threads = cores, .compute_worker = std::getenv("OCTET_COMPUTE_WORKER") != nullptr});
+}
+
+// What the user should know of the ranks' devices before anything runs on them.
+void warn_of(const GpuChoice& choice) {
+  if (!choice.why_cpu.empty()) log::warn("computing on the CPU: " + choice.why_cpu);
+  for (const std::string& doubt : choice.doubts) log::warn(doubt);
+  if (choice.ordinals.empty()) return;
+  if (const std::string replaced = replaced_gpu_setting(); !replaced.empty()) log::warn(replaced);
+}
+
+void show_ranks(const std::vector<RankGpus>& ranks, const GpuChoice& choice,
+                const std::vector<std::int64_t>& free_bytes) {
+  std::vector<RankRow> rows;
+  for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    const GpuInfo& gpu = chosen_gpu(ranks, choice, rank);
+    rows.push_back({.rank = rank,
+                    .host = ranks[r].host,
+                    .gpu = std::to_string(gpu.ordinal) + ": " + gpu.name,
+                    .bus = gpu.bus,
+                    .numa_node = gpu.numa_node,
+                    .free_bytes = free_bytes[r]});
+  }
+  for (const std::string& line : rank_table(rows)) log::info(line);
 }
 
 }  // namespace
@@ -42,17 +88,56 @@ std::unique_ptr<Device> open_device(const std::string& name, const comm::Place& 
 Session::Session(const std::string& device, const std::exception_ptr& refusal) : place_(comm::find_place()) {
   log::set_rank(place_.rank, place_.rank == 0);
   std::exception_ptr refused = refusal;
-  try {
-    if (!refused) device_ = open_device(device, place_);
-  } catch (const Error&) {
-    refused = std::current_exception();
+  const auto unless_refused = [&](const auto& work) {
+    try {
+      if (!refused) work();
+    } catch (const Error&) {
+      refused = std::current_exception();
+    }
+  };
+  RankGpus mine;
+  unless_refused([&] { mine = describe_rank(device, place_); });
+  usable_gpus_ = mine.gpus.size();
+  // A rank that refuses says nothing, and then no rank opens a GPU.
+  const std::vector<std::string> said = comm::exchange_facts(refused ? "" : to_text(mine));
+  std::vector<RankGpus> ranks;
+  GpuChoice choice;
+  if (all_said_something(said)) {
+    unless_refused([&] {
+      ranks = read_ranks(said, place_);
+      choice = choose_gpus(ranks);
+      if (choice.problem && choice.concerned == place_.rank) throw Error(*choice.problem);
+    });
   }
-  // The host's device is always there, and a refusal travels over it.
-  if (refused) device_ = open_device("cpu", place_);
-  communicator_ = comm::make_communicator(*device_);
+  const bool on_gpus = !choice.ordinals.empty();
+  if (on_gpus) {
+    unless_refused([&] { device_ = open_gpu(ranks, choice, place_); });
+    // Ranks that talk to each other do so over devices of one kind.
+    if (!all_said_something(comm::exchange_facts(refused ? "" : "open"))) device_.reset();
+  }
+  if (!device_) device_ = open_cpu(place_);
+  warn_of(choice);
+  unless_refused([&] { communicator_ = comm::make_communicator(*device_); });
+  if (!communicator_) {
+    // The host's device is always there, and a refusal travels over it.
+    device_ = open_cpu(place_);
+    communicator_ = comm::make_communicator(*device_);
+  }
+  std::int64_t free_bytes = 0;
   communicator_->together([&] {
     if (refused) std::rethrow_exception(refused);
+    if (on_gpus) free_bytes = static_cast<std::int64_t>(device_->memory().free);
   });
+  if (!on_gpus || place_.size == 1) return;
+  const std::vector<std::int64_t> all_free = communicator_->all_gather_int(free_bytes);
+  if (prints()) show_ranks(ranks, choice, all_free);
+}
+
+void Session::mention_idle_gpus(const std::string& command) const {
+  if (place_.size > 1 || usable_gpus_ < 2 || device_->kind() == DeviceKind::cpu) return;
+  const std::string count = std::to_string(usable_gpus_);
+  log::info("this machine has " + count + " GPUs, and one is used: `launch/mpirun -np " + count +
+            " build/bin/trainer " + command + "` uses all");
 }
 
 int Session::failed() {

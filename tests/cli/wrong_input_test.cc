@@ -196,5 +196,21 @@ TEST(Help, EveryCommandExplainsItself) {
   EXPECT_NE(nothing.both().find("trainer CONFIG"), std::string::npos);
 }
 
+TEST(WrongDevices, AreRefusedByAllRanksWithOneMessage) {
+  const TemporaryFolder folder("devices");
+  const std::string bench = "bench tiny steps=1 warmup=0 cutoff_len=8 ";
+  ::setenv("OCTET_SHARE_GPUS", "yes", 1);
+  auto start = std::chrono::steady_clock::now();
+  const Outcome unread = trainer(bench, 3);
+  EXPECT_EQ(trainer(bench + "device=cpu", 2).code, 0) << "who asks for CPUs shares nothing";
+  ::unsetenv("OCTET_SHARE_GPUS");
+  expect_refusal(unread, {.says = {"OCTET_SHARE_GPUS", "'yes'", "rank 0 on"}}, folder.path(), start);
+  if (!parse_json(trainer("gpu-info --json").out, "gpu-info")["gpus"].empty()) return;
+  for (const int np : {0, 3}) {
+    start = std::chrono::steady_clock::now();
+    expect_refusal(trainer(bench + "device=cuda", np), {.says = {"leave it auto"}}, folder.path(), start);
+  }
+}
+
 }  // namespace
 }  // namespace octet::test

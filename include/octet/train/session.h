@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <exception>
 #include <memory>
 #include <string>
@@ -14,15 +15,20 @@ namespace octet::train {
 class Session {
  public:
   /// Joins the job (MPI when a launcher started the process), divides the node's cores among its ranks, opens
-  /// the device that `device` names ("auto", "cpu", "cuda") and decides who prints. When a rank cannot have
-  /// its device, or comes with a reason to refuse (an Error met before the ranks knew each other: a wrong
-  /// argument, a wrong configuration), all ranks throw as Communicator::together does.
+  /// the device that `device` names ("auto", "cpu", "cuda"; all ranks compute on GPUs or none does, and each
+  /// on another one: gpu_choice.h) and decides who prints. When a rank cannot have its device, or comes with
+  /// a reason to refuse (an Error met before the ranks knew each other: a wrong argument, a wrong
+  /// configuration), all ranks throw as Communicator::together does.
   explicit Session(const std::string& device, const std::exception_ptr& refusal = nullptr);
 
   const comm::Place& place() const { return place_; }
   Device& device() { return *device_; }
   comm::Communicator& communicator() { return *communicator_; }
   bool prints() const { return place_.rank == 0; }
+
+  /// Where one rank uses one of several GPUs, says how to use all; `command` is what comes behind the
+  /// program's name.
+  void mention_idle_gpus(const std::string& command) const;
 
   /// Runs `body` and turns what it throws into the exit code of the job: an Error that all ranks know of is
   /// printed once; anything that only this rank met is printed here and ends all ranks.
@@ -39,6 +45,7 @@ class Session {
   int failed();
 
   comm::Place place_;
+  std::size_t usable_gpus_ = 0;  ///< that this process sees
   std::unique_ptr<Device> device_;
   std::unique_ptr<comm::Communicator> communicator_;
 };
