@@ -129,7 +129,7 @@ int bench_command(const Arguments& arguments) {
   if (!options.parse(arguments)) return 0;
   const config::Resolved resolved = config::load(with_bf16(options.overrides()), {.for_training = false});
   const config::Config& config = resolved.config;
-  train::Session session(config.device);
+  train::Session session(config.device, nullptr, config.gpu_transport);
   return session.run([&] {
     session.mention_idle_gpus("bench …");
     const train::BenchResult result = train::bench(session, config, bench);

@@ -26,7 +26,7 @@ class Planner {
       : config_(config), architecture_(architecture), target_(target) {}
 
   std::size_t outside() const {
-    return comm::staging_bytes(target_.place.size) + plan::library_bytes(target_.kind);
+    return comm::staging_bytes(target_.place.size, target_.kind) + plan::library_bytes(target_.kind);
   }
   std::size_t limit() const { return target_.memory - std::min(target_.memory, outside()); }
 
@@ -127,7 +127,7 @@ PlanReport make_plan(const config::Config& config, const std::string& model, con
   r.choice = planner.choice();
   r.batch = planner.batch(r.choice.micro);
   r.memory = planner.memory(r.choice);
-  r.staging = comm::staging_bytes(target.place.size);
+  r.staging = comm::staging_bytes(target.place.size, target.kind);
   r.libraries = plan::library_bytes(target.kind);
   r.work = train::work_of(planner.build(r.choice), r.memory, config.cutoff_len, r.batch.accumulation);
   r.work.tokens = r.choice.micro * config.cutoff_len;  // evaluations may have more

@@ -23,7 +23,7 @@ int probe_command(const Arguments& arguments) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
   if (!options.parse(arguments)) return 0;
   const config::Resolved config = config::load(options.overrides(), {.for_training = false});
-  train::Session session(config.config.device);
+  train::Session session(config.config.device, nullptr, config.config.gpu_transport);
   return session.run([&] {
     train::probe(session, config, probe);
     return 0;

@@ -21,7 +21,7 @@ int train_command(const Arguments& arguments) {
   const config::Resolved config = config::load(arguments);
   // Whoever reads the output may leave (a closed terminal, a dead `tee`): the run goes on.
   std::signal(SIGPIPE, SIG_IGN);
-  train::Session session(config.config.device);
+  train::Session session(config.config.device, nullptr, config.config.gpu_transport);
   return session.run([&] {
     session.mention_idle_gpus("CONFIG");
     return train::train(session, config);

@@ -168,7 +168,7 @@ int verify_command(const Arguments& arguments) {
   options.app().add_option("--folder", folder, "where checkpoints would be written")->capture_default_str();
   if (!options.parse(arguments)) return 0;
   const config::Resolved resolved = config::load(options.overrides(), {.for_training = false});
-  train::Session session(resolved.config.device);
+  train::Session session(resolved.config.device, nullptr, resolved.config.gpu_transport);
   return session.run([&] {
     using Check = std::function<std::string()>;
     const std::vector<std::pair<const char*, Check>> checks{{"ranks", [&] { return check_ranks(session); }},

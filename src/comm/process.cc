@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "control.h"
+#include "device_communicator.h"
 #include "engine.h"
 #include "mpi_transport.h"
 #include "octet/base/error.h"
@@ -57,7 +58,7 @@ class MpiRank {
     return std::move(exchange->all);
   }
 
-  std::unique_ptr<Communicator> make_communicator(Device& device) {
+  std::unique_ptr<Communicator> make_communicator(Device& device, Carrier carrier) {
     start();
     if (taken_) {
       throw Error(Problem{.what = "a second communicator in one MPI process",
@@ -67,8 +68,14 @@ class MpiRank {
     const bool removed = std::getenv("OCTET_REMOVE_COMMUNICATION") != nullptr;
     if (removed)
       log::warn("OCTET_REMOVE_COMMUNICATION is set: ranks exchange no values, and results are wrong");
-    auto made = std::make_unique<RankCommunicator>(
-        device, RankOptions{.engine = engine_, .end_engine = true, .removed = removed});
+    const RankOptions rank{.engine = engine_, .end_engine = true, .removed = removed};
+    std::unique_ptr<Communicator> made;
+    if (device.kind() == DeviceKind::cuda && engine_->place().size > 1) {
+      made = std::make_unique<DeviceCommunicator>(
+          device, DeviceCommunicatorOptions{.rank = rank, .carrier = carrier, .alive = {}});
+    } else {
+      made = std::make_unique<RankCommunicator>(device, rank);
+    }
     taken_ = true;
     return made;
   }
@@ -104,8 +111,9 @@ bool launched_by_mpi() {
   return false;
 }
 
-std::unique_ptr<Communicator> make_communicator(Device& device) {
-  return launched_by_mpi() ? MpiRank::of_process().make_communicator(device) : make_self_communicator(device);
+std::unique_ptr<Communicator> make_communicator(Device& device, Carrier carrier) {
+  return launched_by_mpi() ? MpiRank::of_process().make_communicator(device, carrier)
+                           : make_self_communicator(device);
 }
 
 Place find_place() {

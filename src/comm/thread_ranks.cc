@@ -5,6 +5,7 @@
 #include <thread>
 #include <vector>
 
+#include "device_communicator.h"
 #include "engine.h"
 #include "memory_transport.h"
 #include "octet/base/error.h"
@@ -48,6 +49,17 @@ void guarded(FirstError& errors, Work&& work) {
   }
 }
 
+std::unique_ptr<Communicator> make_rank(MemoryJob& job, Carrier carrier, Device& device,
+                                        const std::shared_ptr<Engine>& engine) {
+  const RankOptions rank{.engine = engine};
+  if (carrier == Carrier::messages || job.size() == 1) return std::make_unique<RankCommunicator>(device, rank);
+  const auto alive = [&job] {
+    if (job.failed()) throw Error("the job has failed on another rank");
+  };
+  return std::make_unique<DeviceCommunicator>(
+      device, DeviceCommunicatorOptions{.rank = rank, .carrier = carrier, .alive = alive});
+}
+
 }  // namespace
 
 void run_ranks_as_threads(const ThreadRanksOptions& options,
@@ -60,9 +72,9 @@ void run_ranks_as_threads(const ThreadRanksOptions& options,
                                          .compute_worker = options.compute_worker,
                                          .stands_for = options.stands_for});
     const auto engine = std::make_shared<Engine>([&job, rank] { return job.make_transport(rank); });
-    RankCommunicator communicator(*device, {.engine = engine});
+    const auto communicator = make_rank(job, options.carrier, *device, engine);
     // The body's error reaches the other ranks before this one ends its communicator, which waits for them.
-    guarded(errors, [&] { body(communicator, *device); });
+    guarded(errors, [&] { body(*communicator, *device); });
   };
   std::vector<std::thread> threads;
   for (int rank = 0; rank < options.ranks; ++rank) {

@@ -1,12 +1,13 @@
 #include "octet/device/waiting.h"
 
-#include "cpu/stream.h"
-
 namespace octet {
 
+void measure_waits(Stream& stream) {
+  stream.measure_waits();
+}
+
 double seconds_waited(Stream& stream) {
-  auto* of_cpu = dynamic_cast<cpu::CpuStream*>(&stream);
-  return of_cpu != nullptr ? of_cpu->seconds_waited() : 0.0;
+  return stream.seconds_waited();
 }
 
 }  // namespace octet

@@ -6,6 +6,7 @@
 
 #include "octet/base/error.h"
 #include "octet/checkpoint/safetensors.h"
+#include "octet/device/waiting.h"
 #include "octet/model/build.h"
 #include "octet/ops/gemm.h"
 #include "octet/ops/reproducible.h"
@@ -178,6 +179,7 @@ Engine::Engine(Device& device, comm::Communicator& communicator, const EngineOpt
       arena_(device),
       audit_(options.store.recipe),
       compute_(device.make_stream({.name = "compute"})) {
+  if (communicator.size() > 1) measure_waits(*compute_);
   if (device.kind() != DeviceKind::dry)
     ops::set_reproducible(options_.reproducible.value_or(ops::reproducible_by_default(device_)));
   store_ = std::make_unique<zero::ParameterStore>(model::build_layout(options_.architecture), arena_,

@@ -59,6 +59,13 @@ std::unique_ptr<Device> open_cpu(const comm::Place& place) {
       {.threads = cores, .compute_worker = std::getenv("OCTET_COMPUTE_WORKER") != nullptr});
 }
 
+// The configuration has checked the name.
+comm::Carrier carrier_of(const std::string& transport) {
+  if (transport == "peer") return comm::Carrier::peer;
+  if (transport == "nccl") return comm::Carrier::nccl;
+  return transport == "host" ? comm::Carrier::host : comm::Carrier::automatic;
+}
+
 // What the user should know of the ranks' devices before anything runs on them.
 void warn_of(const GpuChoice& choice) {
   if (!choice.why_cpu.empty()) log::warn("computing on the CPU: " + choice.why_cpu);
@@ -68,7 +75,7 @@ void warn_of(const GpuChoice& choice) {
 }
 
 void show_ranks(const std::vector<RankGpus>& ranks, const GpuChoice& choice,
-                const std::vector<std::int64_t>& free_bytes) {
+                const std::vector<std::int64_t>& free_bytes, const std::vector<std::string>& carriers) {
   std::vector<RankRow> rows;
   for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
     const auto r = static_cast<std::size_t>(rank);
@@ -78,14 +85,16 @@ void show_ranks(const std::vector<RankGpus>& ranks, const GpuChoice& choice,
                     .gpu = std::to_string(gpu.ordinal) + ": " + gpu.name,
                     .bus = gpu.bus,
                     .numa_node = gpu.numa_node,
-                    .free_bytes = free_bytes[r]});
+                    .free_bytes = free_bytes[r],
+                    .more = {carriers[r]}});
   }
-  for (const std::string& line : rank_table(rows)) log::info(line);
+  for (const std::string& line : rank_table(rows, {"carrier"})) log::info(line);
 }
 
 }  // namespace
 
-Session::Session(const std::string& device, const std::exception_ptr& refusal) : place_(comm::find_place()) {
+Session::Session(const std::string& device, const std::exception_ptr& refusal, const std::string& transport)
+    : place_(comm::find_place()) {
   log::set_rank(place_.rank, place_.rank == 0);
   std::exception_ptr refused = refusal;
   const auto unless_refused = [&](const auto& work) {
@@ -117,7 +126,7 @@ Session::Session(const std::string& device, const std::exception_ptr& refusal) :
   }
   if (!device_) device_ = open_cpu(place_);
   warn_of(choice);
-  unless_refused([&] { communicator_ = comm::make_communicator(*device_); });
+  unless_refused([&] { communicator_ = comm::make_communicator(*device_, carrier_of(transport)); });
   if (!communicator_) {
     // The host's device is always there, and a refusal travels over it.
     device_ = open_cpu(place_);
@@ -130,7 +139,8 @@ Session::Session(const std::string& device, const std::exception_ptr& refusal) :
   });
   if (!on_gpus || place_.size == 1) return;
   const std::vector<std::int64_t> all_free = communicator_->all_gather_int(free_bytes);
-  if (prints()) show_ranks(ranks, choice, all_free);
+  const std::vector<std::string> carriers = communicator_->all_gather_bytes(communicator_->carrier());
+  if (prints()) show_ranks(ranks, choice, all_free, carriers);
 }
 
 void Session::mention_idle_gpus(const std::string& command) const {

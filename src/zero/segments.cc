@@ -227,6 +227,7 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
   Segments all;
   all.rank = place.rank;
   all.world = place.size;
+  all.shards_state = policy.shard_state;
   const int groups = static_cast<int>(layout.groups.size());
   check(groups > 0, "a layout has groups");
   all.slots = std::max(groups, 4);

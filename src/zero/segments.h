@@ -104,6 +104,7 @@ struct Segments {
   std::vector<std::pair<std::int64_t, std::int64_t>> group_scales;
   int rank = 0;
   int world = 1;
+  bool shards_state = false;  ///< each rank has its slice of masters and moments
 
   template <typename Do>
   void each(Do&& act) {

@@ -47,6 +47,24 @@ std::vector<model::GroupParameters> operands(const Segments& segments, const pre
   return groups;
 }
 
+/// Where gathers and the sums of stage 0 go.
+std::vector<comm::SharedMemory> gathered_memory(const Segments& segments) {
+  std::vector<comm::SharedMemory> memory;
+  const auto add = [&](void* address, std::size_t bytes) {
+    if (address != nullptr && bytes > 0) memory.push_back({address, bytes});
+  };
+  for (const auto& group : segments.groups) {
+    for (const Segment& s : group) {
+      if (segments.shards_state) {
+        add(s.copy, s.copy_bytes(s.padded));
+      } else if (s.total) {
+        add(s.total.data, s.total.bytes(s.padded));
+      }
+    }
+  }
+  return memory;
+}
+
 }  // namespace
 
 struct ParameterStore::Parts {
@@ -61,7 +79,9 @@ struct ParameterStore::Parts {
         updater(segments, arena, with, how),
         parameters(operands(segments, updater.scales())),
         seen(device),
-        needed(device) {}
+        needed(device) {
+    if (with.size() > 1) with.share(gathered_memory(segments));
+  }
 
   int groups() const { return static_cast<int>(layout.groups.size()); }
   TensorSlice step_slice() {

@@ -22,12 +22,12 @@ inline void expect_all_gather(Communicator& communicator) {
   std::uint64_t seed = 100;
   for (const std::int64_t count : slice_sizes(size)) {
     ++seed;
-    std::vector<float> expected;
+    Values<float> expected;
     for (int r = 0; r < size; ++r) {
       const auto part = input_of(r, count, seed);
       expected.insert(expected.end(), part.begin(), part.end());
     }
-    std::vector<float> buffer(expected.size(), -1.0f);
+    Values<float> buffer(expected.size(), -1.0f);
     const auto own = input_of(communicator.rank(), count, seed);
     std::copy(own.begin(), own.end(), buffer.begin() + communicator.rank() * count);
     communicator.all_gather(
@@ -37,7 +37,7 @@ inline void expect_all_gather(Communicator& communicator) {
     EXPECT_TRUE(same_bits(buffer, expected)) << communicator.rank() << " of " << size << ", " << count;
   }
   // Bytes of an odd number, at odd addresses.
-  std::vector<unsigned char> bytes(static_cast<std::size_t>(size) * 7 + 1, 0);
+  Values<unsigned char> bytes(static_cast<std::size_t>(size) * 7 + 1, 0);
   for (int i = 0; i < 7; ++i) {
     bytes[static_cast<std::size_t>(communicator.rank() * 7 + i + 1)] =
         static_cast<unsigned char>(communicator.rank() * 7 + i);
@@ -55,7 +55,7 @@ inline void expect_long_messages_to_arrive(Communicator& communicator) {
   if (size > 3) return;  // memory
   const auto word = [](int r, std::int64_t i) { return (std::int64_t{r} << 40) + i; };
   const std::int64_t count = (std::int64_t{5} << 20) + 3;
-  std::vector<std::int64_t> words(static_cast<std::size_t>(size * count));
+  Values<std::int64_t> words(static_cast<std::size_t>(size * count));
   for (std::int64_t i = 0; i < count; ++i) words[static_cast<std::size_t>(rank * count + i)] = word(rank, i);
   communicator.all_gather(communicator.gather_stream(),
                           {.name = "long", .buffer = words.data(), .bytes = 8 * count});
@@ -84,7 +84,7 @@ inline void expect_narrow_gathers_to_agree(Communicator& communicator) {
   const int size = communicator.size();
   for (const Wire wire : {Wire::f32, Wire::bf16, Wire::fp8, Wire::int8}) {
     for (const std::int64_t count : slice_sizes(size)) {
-      std::vector<float> buffer(static_cast<std::size_t>(size * count), -1.0f);
+      Values<float> buffer(static_cast<std::size_t>(size * count), -1.0f);
       const auto own = input_of(rank, count, 9);
       std::copy(own.begin(), own.end(), buffer.begin() + rank * count);
       communicator.all_gather_values(communicator.reduce_stream(),
@@ -115,8 +115,8 @@ inline void expect_gathers_of_bf16_to_agree(Communicator& communicator) {
   const int size = communicator.size();
   for (const Wire wire : {Wire::f32, Wire::bf16, Wire::fp8, Wire::int8}) {
     for (const std::int64_t count : slice_sizes(size)) {
-      std::vector<std::uint16_t> narrow(static_cast<std::size_t>(size * count), 1);
-      std::vector<float> wide(narrow.size(), -1.0f);
+      Values<std::uint16_t> narrow(static_cast<std::size_t>(size * count), 1);
+      Values<float> wide(narrow.size(), -1.0f);
       const auto own = input_of(rank, count, 11);
       for (std::int64_t i = 0; i < count; ++i) {
         const auto at = static_cast<std::size_t>(rank * count + i);

@@ -23,9 +23,9 @@ inline void expect_queues_to_be_independent(Communicator& communicator) {
   const int size = communicator.size();
   constexpr int rounds = 6;
   const std::int64_t count = 20001;
-  std::vector<std::vector<float>> from;
-  std::vector<std::vector<float>> sums(rounds, std::vector<float>(static_cast<std::size_t>(count)));
-  std::vector<std::vector<float>> gathered;
+  std::vector<Values<float>> from;
+  std::vector<Values<float>> sums(rounds, Values<float>(static_cast<std::size_t>(count)));
+  std::vector<Values<float>> gathered;
   for (int i = 0; i < rounds; ++i) {
     from.push_back(input_of(rank, size * count, static_cast<std::uint64_t>(i)));
     gathered.emplace_back(static_cast<std::size_t>(size * count));
@@ -63,7 +63,7 @@ inline void expect_queues_to_be_independent(Communicator& communicator) {
   for (int i = 0; i < rounds; ++i) {
     const auto at = static_cast<std::size_t>(i);
     EXPECT_TRUE(same_bits(sums[at], sum_in_rank_order(size, rank, count, static_cast<std::uint64_t>(i))));
-    std::vector<float> expected;
+    Values<float> expected;
     for (int r = 0; r < size; ++r) {
       const auto part = input_of(r, count, static_cast<std::uint64_t>(50 + i));
       expected.insert(expected.end(), part.begin(), part.end());
@@ -84,10 +84,10 @@ inline void expect_events_to_order_collectives(Communicator& communicator, Devic
   auto filled = device.make_event();
   auto reduced = device.make_event();
   auto gathered = device.make_event();
-  std::vector<float> gradients(static_cast<std::size_t>(size * count));
-  std::vector<float> parameters(gradients.size());
-  std::vector<std::vector<float>> seen(steps, std::vector<float>(gradients.size()));
-  std::vector<std::vector<float>> inputs;
+  Values<float> gradients(static_cast<std::size_t>(size * count));
+  Values<float> parameters(gradients.size());
+  std::vector<Values<float>> seen(steps, Values<float>(gradients.size()));
+  std::vector<Values<float>> inputs;
   for (int i = 0; i < steps; ++i)
     inputs.push_back(input_of(rank, size * count, static_cast<std::uint64_t>(i)));
   for (int i = 0; i < steps; ++i) {
@@ -114,7 +114,7 @@ inline void expect_events_to_order_collectives(Communicator& communicator, Devic
   }
   compute->synchronize();
   for (int i = 0; i < steps; ++i) {
-    std::vector<float> expected;
+    Values<float> expected;
     for (int owner = 0; owner < size; ++owner) {
       const auto part = sum_in_rank_order(size, owner, count, static_cast<std::uint64_t>(i));
       expected.insert(expected.end(), part.begin(), part.end());
@@ -195,7 +195,7 @@ inline void expect_traffic_to_be_counted(Communicator& communicator) {
   const int rank = communicator.rank();
   const int size = communicator.size();
   communicator.take_traffic();
-  std::vector<float> values(static_cast<std::size_t>(size) * 256, 1.0f);
+  Values<float> values(static_cast<std::size_t>(size) * 256, 1.0f);
   for (int i = 0; i < 3; ++i) {
     communicator.reduce_scatter(communicator.reduce_stream(), {.from = values.data(),
                                                                .to = values.data() + rank * 256,

@@ -26,7 +26,7 @@ inline void expect_reduce_scatter(Communicator& communicator, std::int64_t count
   const int size = communicator.size();
   auto from = input_of(rank, size * count, seed);
   const auto before = from;
-  std::vector<float> apart = input_of(rank, count, seed + 1);
+  Values<float> apart = input_of(rank, count, seed + 1);
   auto expected = sum_in_rank_order(size, rank, count, seed);
   if (target == Target::added) {
     for (std::size_t i = 0; i < expected.size(); ++i) expected[i] = apart[i] + expected[i];
@@ -36,7 +36,7 @@ inline void expect_reduce_scatter(Communicator& communicator, std::int64_t count
       communicator.reduce_stream(),
       {.name = "test", .from = from.data(), .to = to, .count = count, .accumulate = target == Target::added});
   communicator.reduce_stream().synchronize();
-  EXPECT_TRUE(same_bits(std::vector<float>(to, to + count), expected))
+  EXPECT_TRUE(same_bits(Values<float>(to, to + count), expected))
       << "rank " << rank << " of " << size << ", " << count << " elements, target "
       << static_cast<int>(target);
   if (target == Target::own_slice) std::copy_n(before.data() + rank * count, count, to);
@@ -67,17 +67,17 @@ inline void expect_sums_in_a_given_order(Communicator& communicator) {
     ++seed;
     int first = 0;
     for (int r = 0; r < rank; ++r) first += order.parts[static_cast<std::size_t>(r)];
-    std::vector<std::vector<float>> own;
+    std::vector<Values<float>> own;
     for (int part = 0; part < order.parts[static_cast<std::size_t>(rank)]; ++part) {
       own.push_back(input_of(first + part, size * count, seed));
     }
-    std::vector<float> expected(static_cast<std::size_t>(count));
+    Values<float> expected(static_cast<std::size_t>(count));
     for (std::int64_t i = 0; i < count; ++i) {
       float sum = element_of(addends - 1, rank * count + i, seed);
       for (int a = addends - 2; a >= 0; --a) sum = element_of(a, rank * count + i, seed) + sum;
       expected[static_cast<std::size_t>(i)] = sum;
     }
-    std::vector<float> apart(static_cast<std::size_t>(count));
+    Values<float> apart(static_cast<std::size_t>(count));
     for (const bool in_place : {false, true}) {
       ReduceScatterArgs args{.name = "test", .from = own.back().data(), .to = apart.data(), .count = count};
       if (in_place) args.to = own.back().data() + rank * count;
@@ -86,7 +86,7 @@ inline void expect_sums_in_a_given_order(Communicator& communicator) {
       communicator.reduce_scatter(communicator.reduce_stream(), args);
       communicator.reduce_stream().synchronize();
       const auto* to = static_cast<const float*>(args.to);
-      EXPECT_TRUE(same_bits(std::vector<float>(to, to + count), expected))
+      EXPECT_TRUE(same_bits(Values<float>(to, to + count), expected))
           << "rank " << rank << " of " << size << ", " << count << " elements";
     }
   }
@@ -107,8 +107,8 @@ inline void expect_reductions_of_bf16_to_agree(Communicator& communicator) {
   const int rank = communicator.rank(), size = communicator.size();
   Stream& stream = communicator.reduce_stream();
   for (const std::int64_t count : {std::int64_t{1}, std::int64_t{1000}, std::int64_t{40000}}) {
-    std::vector<std::uint16_t> narrow;
-    std::vector<float> wide;
+    Values<std::uint16_t> narrow;
+    Values<float> wide;
     for (const float x : input_of(rank, size * count, 77)) {
       narrow.push_back(to_bf16(x));
       wide.push_back(from_bf16(narrow.back()));
@@ -117,8 +117,8 @@ inline void expect_reductions_of_bf16_to_agree(Communicator& communicator) {
       for (const bool by_node : {false, true}) {
         for (const bool accumulate : {false, true}) {
           const auto old = input_of(rank, count, 78);
-          std::vector<float> expected, found;
-          std::vector<std::uint16_t> rounded;
+          Values<float> expected, found;
+          Values<std::uint16_t> rounded;
           for (const float x : old) {
             rounded.push_back(to_bf16(x));
             expected.push_back(from_bf16(rounded.back()));
@@ -141,7 +141,7 @@ inline void expect_reductions_of_bf16_to_agree(Communicator& communicator) {
       }
     }
     // In place.
-    std::vector<float> expected(static_cast<std::size_t>(count));
+    Values<float> expected(static_cast<std::size_t>(count));
     communicator.reduce_scatter(stream, {.from = wide.data(), .to = expected.data(), .count = count});
     std::uint16_t* own = narrow.data() + rank * count;
     communicator.reduce_scatter(stream, {.from = narrow.data(),
@@ -166,7 +166,7 @@ inline void expect_all_reduce(Communicator& communicator) {
   constexpr float infinity = std::numeric_limits<float>::infinity();
 
   auto maxima = input_of(rank, count, 7);
-  std::vector<float> expected_maxima = input_of(0, count, 7);
+  Values<float> expected_maxima = input_of(0, count, 7);
   for (int r = 1; r < size; ++r) {
     const auto other = input_of(r, count, 7);
     for (std::size_t i = 0; i < other.size(); ++i)
@@ -179,10 +179,10 @@ inline void expect_all_reduce(Communicator& communicator) {
   expected_maxima[6] = infinity;
   expected_maxima[7] = -infinity;
 
-  std::vector<std::int64_t> integers(static_cast<std::size_t>(count));
-  std::vector<double> doubles(integers.size());
-  std::vector<std::int64_t> expected_integers(integers.size());
-  std::vector<double> expected_doubles(integers.size());
+  Values<std::int64_t> integers(static_cast<std::size_t>(count));
+  Values<double> doubles(integers.size());
+  Values<std::int64_t> expected_integers(integers.size());
+  Values<double> expected_doubles(integers.size());
   for (int r = 0; r < size; ++r) {
     const auto values = input_of(r, count, 8);
     for (std::size_t i = 0; i < values.size(); ++i) {

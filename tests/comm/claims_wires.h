@@ -34,12 +34,12 @@ inline void expect_wires_to_be_close(Communicator& communicator) {
     if (size == 1) break;  // nothing travels
     for (const std::int64_t count : slice_sizes(size)) {
       const auto from = input_of(rank, size * count, 11);
-      std::vector<float> to(static_cast<std::size_t>(count));
+      Values<float> to(static_cast<std::size_t>(count));
       communicator.reduce_scatter(communicator.reduce_stream(),
                                   {.from = from.data(), .to = to.data(), .count = count, .wire = bound.wire});
       communicator.reduce_stream().synchronize();
-      std::vector<double> exact(to.size(), 0.0);
-      std::vector<double> allowed(to.size(), 0.0);
+      Values<double> exact(to.size(), 0.0);
+      Values<double> allowed(to.size(), 0.0);
       for (int r = 0; r < size; ++r) {
         for (std::int64_t i = 0; i < count; ++i) {
           const auto at = static_cast<std::size_t>(i);
@@ -75,14 +75,14 @@ inline void expect_block_wires_to_be_exact(Communicator& communicator) {
     const int exponent = static_cast<int>(i / 128 * 3) - 149 - static_cast<int>(i % 12);
     return std::ldexp(element_of(3, owner * count + i, 31), exponent);
   };
-  std::vector<float> from(static_cast<std::size_t>(size * count));
+  Values<float> from(static_cast<std::size_t>(size * count));
   if (rank == 0) {
     for (std::int64_t i = 0; i < size * count; ++i) {
       from[static_cast<std::size_t>(i)] = value_of(i / count, i % count);
     }
   }
   for (const Wire wire : {Wire::fp8, Wire::int8}) {
-    std::vector<float> to(static_cast<std::size_t>(count));
+    Values<float> to(static_cast<std::size_t>(count));
     communicator.reduce_scatter(communicator.reduce_stream(),
                                 {.from = from.data(), .to = to.data(), .count = count, .wire = wire});
     communicator.reduce_stream().synchronize();
@@ -116,18 +116,18 @@ inline void expect_narrow_sums_not_to_depend_on_the_owner(Communicator& communic
   for (const Wire wire : {Wire::bf16, Wire::fp8, Wire::int8}) {
     // All slices of a rank hold the same values, so every owner must arrive at the same sum.
     const auto slice = input_of(rank, count, 21);
-    std::vector<float> from;
+    Values<float> from;
     for (int r = 0; r < size; ++r) from.insert(from.end(), slice.begin(), slice.end());
-    std::vector<float> all(static_cast<std::size_t>(size * count));
+    Values<float> all(static_cast<std::size_t>(size * count));
     communicator.reduce_scatter(
         communicator.reduce_stream(),
         {.from = from.data(), .to = all.data() + rank * count, .count = count, .wire = wire});
     communicator.reduce_stream().synchronize();
     communicator.all_gather(communicator.gather_stream(), {.buffer = all.data(), .bytes = count * 4});
     communicator.gather_stream().synchronize();
-    const std::vector<float> first(all.begin(), all.begin() + count);
+    const Values<float> first(all.begin(), all.begin() + count);
     for (int r = 1; r < size; ++r) {
-      const std::vector<float> other(all.begin() + r * count, all.begin() + (r + 1) * count);
+      const Values<float> other(all.begin() + r * count, all.begin() + (r + 1) * count);
       EXPECT_TRUE(same_bits(first, other)) << "owner " << r << ", wire " << static_cast<int>(wire);
     }
   }
@@ -140,14 +140,14 @@ inline void expect_narrow_wires_to_show_what_is_not_finite(Communicator& communi
   if (size == 1) return;
   const std::int64_t count = 512;
   for (const Wire wire : {Wire::bf16, Wire::fp8, Wire::int8}) {
-    std::vector<float> from(static_cast<std::size_t>(size * count), 1.0f);
+    Values<float> from(static_cast<std::size_t>(size * count), 1.0f);
     if (rank == size - 1) {
       for (int owner = 0; owner < size; ++owner) {
         from[static_cast<std::size_t>(owner * count + 3)] = std::numeric_limits<float>::infinity();
         from[static_cast<std::size_t>(owner * count + 130)] = std::numeric_limits<float>::quiet_NaN();
       }
     }
-    std::vector<float> to(static_cast<std::size_t>(count));
+    Values<float> to(static_cast<std::size_t>(count));
     communicator.reduce_scatter(communicator.reduce_stream(),
                                 {.from = from.data(), .to = to.data(), .count = count, .wire = wire});
     communicator.reduce_stream().synchronize();

@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -71,10 +72,14 @@ TEST(MpiRanks, AllReduceGivesMaximaAndSums) {
   expect_all_reduce(*world);
 }
 TEST(MpiRanks, QueuesDoNotBlockEachOther) {
+  // Pinned memory stands for that of the GPU here, and copies from pinned to pinned memory hold up the host:
+  // over the carrier host ranks could not enqueue on the two queues in different orders.
+  if (world->carrier() == "host") return;
   expect_queues_to_be_independent(*world);
 }
 TEST(MpiRanks, EventsOrderCollectivesAndCompute) {
   expect_events_to_order_collectives(*world, *device_of_rank);
+  if (device_of_rank->kind() != DeviceKind::cpu) return;
   const auto with_worker = make_cpu_device({.threads = 1, .compute_worker = true});
   expect_events_to_order_collectives(*world, *with_worker);
 }
@@ -133,8 +138,8 @@ constexpr const char* kKinds[] = {"reduce_scatter", "ordered_sum",    "all_gathe
 /// One collective of this kind, waited for.
 void take_part(const std::string& kind) {
   const int size = world->size();
-  std::vector<float> values(static_cast<std::size_t>(size) * 1000, 1.0f);
-  std::vector<double> doubles(100);
+  Values<float> values(static_cast<std::size_t>(size) * 1000, 1.0f);
+  Values<double> doubles(100);
   Stream& gather = world->gather_stream();
   Stream& reduce = world->reduce_stream();
   if (kind == "reduce_scatter") {
@@ -230,7 +235,7 @@ int misbehave(const std::string& how) {
   }
   if (how == "huge") return gather_more_than_2_gib();
   const bool mine = world->rank() == world->size() - 1;
-  std::vector<float> buffer(static_cast<std::size_t>(world->size()) * 1000);
+  Values<float> buffer(static_cast<std::size_t>(world->size()) * 1000);
   if (mine && how == "killed") raise(SIGKILL);
   if (mine && how == "abort") world->abort(76);
   if (mine && how == "exception") throw std::runtime_error("one rank cannot go on");
@@ -248,10 +253,27 @@ int misbehave(const std::string& how) {
   return 0;
 }
 
+/// OCTET_TEST_DEVICE=cuda: the claims of the GPU that is this rank's by turns.
+std::unique_ptr<Device> make_device() {
+  const char* kind = std::getenv("OCTET_TEST_DEVICE");
+  if (kind == nullptr || std::string(kind) != "cuda") return make_cpu_device({.threads = 1});
+  return make_cuda_device(find_place().local_rank % cuda_device_count());
+}
+
+/// OCTET_TEST_CARRIER=peer, nccl or host: between GPUs.
+Carrier carrier() {
+  const char* told = std::getenv("OCTET_TEST_CARRIER");
+  const std::string name = told == nullptr ? "auto" : told;
+  if (name == "peer") return Carrier::peer;
+  if (name == "nccl") return Carrier::nccl;
+  return name == "host" ? Carrier::host : Carrier::automatic;
+}
+
 /// As a program does it: the communicator outlives what may throw, and the error ends the job on all ranks.
 int run(const std::string& how) {
   for (int round = 0; round < 3; ++round) facts.push_back(exchange_facts(fact_of(find_place().rank, round)));
-  const auto device = make_cpu_device({.threads = 1});
+  const auto device = make_device();
+  if (device->kind() == DeviceKind::cuda) device_of_values() = device.get();
   // As a program does it: the communicator outlives what may throw, so that the error ends the job by name;
   // or it does not, and unwinding through it must still end the job.
   if (how == "unwinding") {
@@ -260,8 +282,12 @@ int run(const std::string& how) {
     inner->barrier();
     return 0;
   }
-  const auto communicator = make_communicator(*device);
+  const auto communicator = make_communicator(*device, carrier());
   world = communicator.get();
+  if (world->rank() == 0 && device->kind() == DeviceKind::cuda) {
+    std::printf("%s, %d ranks, carrier: %s\n", device->description().c_str(), world->size(),
+                world->carrier().c_str());
+  }
   device_of_rank = device.get();
   log::set_rank(world->rank(), world->rank() == 0);
   try {

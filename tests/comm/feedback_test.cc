@@ -17,7 +17,7 @@ constexpr std::int64_t kSlice = 3000;  // not a whole number of blocks
 constexpr std::int64_t kAll = kRanks * kSlice;
 
 // The gradient of a rank hardly changes from step to step, so that its rounding errors hardly do either.
-std::vector<float> gradient_of(int rank, int step) {
+Values<float> gradient_of(int rank, int step) {
   auto g = input_of(rank, kAll, 5);
   const auto change = input_of(rank, kAll, 100 + static_cast<std::uint64_t>(step));
   for (std::size_t i = 0; i < g.size(); ++i) g[i] += 1e-3f * change[i];
@@ -35,8 +35,8 @@ struct Way {
 std::pair<double, double> errors_of(const Way& way, int steps) {
   std::pair<double, double> errors;
   run_ranks_as_threads({.ranks = kRanks, .node_of = way.node_of}, [&](Communicator& c, Device&) {
-    std::vector<double> exact(kAll), arrived(kAll);
-    std::vector<std::uint16_t> residual(kAll);
+    Values<double> exact(kAll), arrived(kAll);
+    Values<std::uint16_t> residual(kAll);
     std::uint16_t* losses = way.feedback ? residual.data() : nullptr;
     Stream& stream = c.reduce_stream();
     const bool by_node = !way.node_of.empty();
@@ -98,13 +98,13 @@ TEST(ErrorFeedback, ValuesAndWhatIsKeptMakeUpWhatWasThere) {
   run_ranks_as_threads({.ranks = 2}, [](Communicator& c, Device&) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       const auto values = input_of(7, 2 * kSlice, 3);
-      std::vector<float> from(values.size());
-      std::vector<std::uint16_t> narrow(values.size()), residual(values.size());
+      Values<float> from(values.size());
+      Values<std::uint16_t> narrow(values.size()), residual(values.size());
       for (std::size_t i = 0; i < values.size(); ++i) {
         narrow[i] = c.rank() == 0 ? to_bf16(values[i]) : 0;
         from[i] = c.rank() != 0 ? 0.0f : dtype == DType::bf16 ? from_bf16(narrow[i]) : values[i];
       }
-      std::vector<float> sum(kSlice);
+      Values<float> sum(kSlice);
       c.reduce_scatter(c.reduce_stream(),
                        {.from = dtype == DType::bf16 ? static_cast<void*>(narrow.data()) : from.data(),
                         .from_dtype = dtype,
@@ -136,8 +136,8 @@ TEST(ErrorFeedback, NothingThatIsNotFiniteIsKept) {
       g[3] = std::numeric_limits<float>::infinity();
       g[700] = std::numeric_limits<float>::quiet_NaN();
       g[1000] = std::numeric_limits<float>::max();
-      std::vector<float> sum(kSlice);
-      std::vector<std::uint16_t> residual(g.size());
+      Values<float> sum(kSlice);
+      Values<std::uint16_t> residual(g.size());
       c.reduce_scatter(
           c.reduce_stream(),
           {.from = g.data(), .to = sum.data(), .count = kSlice, .wire = wire, .residual = residual.data()});
@@ -155,8 +155,8 @@ TEST(ErrorFeedback, AWideWireLeavesTheResidualAlone) {
     const std::int64_t count = 1000;
     for (const bool by_node : {false, true}) {
       const auto g = input_of(c.rank(), 3 * count, 11);
-      std::vector<float> sum(count), expected(count);
-      std::vector<std::uint16_t> residual(g.size(), to_bf16(2.0f));
+      Values<float> sum(count), expected(count);
+      Values<std::uint16_t> residual(g.size(), to_bf16(2.0f));
       ReduceScatterArgs args{.from = g.data(), .to = expected.data(), .count = count, .by_node = by_node};
       c.reduce_scatter(c.reduce_stream(), args);
       args.to = sum.data(), args.residual = residual.data();

@@ -34,9 +34,9 @@ void on_nodes(const Nodes& nodes, const std::function<void(Communicator&)>& body
 }
 
 /// What each node's ranks sum to, in rank order, nodes in the order of their lowest ranks.
-std::vector<std::vector<float>> node_sums(const Nodes& nodes, std::int64_t elements, std::uint64_t seed) {
+std::vector<Values<float>> node_sums(const Nodes& nodes, std::int64_t elements, std::uint64_t seed) {
   std::vector<int> order;
-  std::vector<std::vector<float>> sums;
+  std::vector<Values<float>> sums;
   for (int rank = 0; rank < static_cast<int>(nodes.size()); ++rank) {
     const auto values = input_of(rank, elements, seed);
     const auto found = std::ranges::find(order, nodes[static_cast<std::size_t>(rank)]);
@@ -52,17 +52,17 @@ std::vector<std::vector<float>> node_sums(const Nodes& nodes, std::int64_t eleme
 }
 
 /// The slices of all ranks as a rank per node would sum them, which have the nodes' sums to start with.
-std::vector<std::vector<float>> reference(const Nodes& nodes, std::int64_t count, std::uint64_t seed,
+std::vector<Values<float>> reference(const Nodes& nodes, std::int64_t count, std::uint64_t seed,
                                           Wire wire) {
   const auto size = static_cast<std::int64_t>(nodes.size());
   const auto sums = node_sums(nodes, size * count, seed);
-  std::vector<std::vector<float>> slices(nodes.size());
+  std::vector<Values<float>> slices(nodes.size());
   run_ranks_as_threads({.ranks = static_cast<int>(sums.size())}, [&](Communicator& c, Device&) {
     const auto& mine = sums[static_cast<std::size_t>(c.rank())];
     for (std::int64_t target = 0; target < size; ++target) {
-      std::vector<float> from(static_cast<std::size_t>(c.size() * count));
+      Values<float> from(static_cast<std::size_t>(c.size() * count));
       std::copy_n(mine.begin() + target * count, count, from.begin());
-      std::vector<float> to(static_cast<std::size_t>(count));
+      Values<float> to(static_cast<std::size_t>(count));
       c.reduce_scatter(c.reduce_stream(),
                        {.from = from.data(), .to = to.data(), .count = count, .wire = wire});
       c.reduce_stream().synchronize();
@@ -92,7 +92,7 @@ TEST(Hierarchy, NodesAreSummedInFullPrecisionAndThenInTheWiresFormat) {
         on_nodes(nodes, [&](Communicator& c) {
           auto values = input_of(c.rank(), c.size() * count, 3);
           float* own = values.data() + c.rank() * count;
-          std::vector<float> apart(static_cast<std::size_t>(count), 1.5f);
+          Values<float> apart(static_cast<std::size_t>(count), 1.5f);
           Stream& stream = c.reduce_stream();
           c.reduce_scatter(stream, {.name = "apart",
                                     .from = values.data(),
@@ -109,10 +109,10 @@ TEST(Hierarchy, NodesAreSummedInFullPrecisionAndThenInTheWiresFormat) {
                                     .by_node = true});
           stream.synchronize();
           const auto& sum = expected[static_cast<std::size_t>(c.rank())];
-          const std::vector<float> here(own, own + count);
+          const Values<float> here(own, own + count);
           EXPECT_TRUE(same_bits(here, sum))
               << text_of(nodes) << " wire " << static_cast<int>(wire) << " count " << count;
-          std::vector<float> added(sum);
+          Values<float> added(sum);
           for (float& x : added) x = 1.5f + x;
           EXPECT_TRUE(same_bits(apart, added))
               << text_of(nodes) << " accumulating, wire " << static_cast<int>(wire) << " count " << count;
@@ -127,7 +127,7 @@ TEST(Hierarchy, OneNodeRoundsNothingAndARankANodeIsThePlainForm) {
     on_nodes(nodes, [&](Communicator& c) {
       constexpr std::int64_t count = 1000;
       const auto values = input_of(c.rank(), c.size() * count, 5);
-      std::vector<float> by_node(count), plain(count);
+      Values<float> by_node(count), plain(count);
       const Wire same_as = c.place().nodes == 1 ? Wire::f32 : Wire::fp8;
       Stream& stream = c.reduce_stream();
       c.reduce_scatter(
@@ -146,7 +146,7 @@ TEST(Hierarchy, GathersBringTheSameBytesByWhateverWay) {
       const int size = c.size();
       for (const std::int64_t count : slice_sizes(size)) {
         for (const Wire wire : {Wire::f32, Wire::fp8}) {
-          std::vector<float> plain(static_cast<std::size_t>(size * count), -1.0f);
+          Values<float> plain(static_cast<std::size_t>(size * count), -1.0f);
           const auto own = input_of(c.rank(), count, 7);
           std::copy(own.begin(), own.end(), plain.begin() + c.rank() * count);
           auto by_node = plain;
@@ -167,7 +167,7 @@ TEST(Hierarchy, GathersBringTheSameBytesByWhateverWay) {
 TEST(Hierarchy, BetweenNodesTravelsWhatMustAndNoMore) {
   constexpr std::int64_t count = 1 << 18;
   on_nodes({0, 0, 1, 1}, [](Communicator& c) {
-    std::vector<float> values(4 * count, 1.0f), sum(count);
+    Values<float> values(4 * count, 1.0f), sum(count);
     Stream& stream = c.reduce_stream();
     const auto crossing = [&](bool by_node, bool gather) {
       c.take_traffic();
@@ -194,7 +194,7 @@ TEST(Hierarchy, BetweenNodesTravelsWhatMustAndNoMore) {
 TEST(Hierarchy, QueuesDoNotBlockEachOther) {
   on_nodes({0, 0, 1, 1, 1}, [](Communicator& c) {
     constexpr std::int64_t count = 100000;
-    std::vector<float> gathered(static_cast<std::size_t>(5 * count), 1.0f), values(gathered), sum(count);
+    Values<float> gathered(static_cast<std::size_t>(5 * count), 1.0f), values(gathered), sum(count);
     for (int round = 0; round < 3; ++round) {
       // Half of the ranks enqueue the reduction first.
       const auto reduce = [&] {
@@ -215,7 +215,7 @@ TEST(Hierarchy, QueuesDoNotBlockEachOther) {
 TEST(Hierarchy, WhatIsNotFiniteIsSeen) {
   on_nodes({0, 0, 1, 1}, [](Communicator& c) {
     constexpr std::int64_t count = 256;
-    std::vector<float> values(4 * count, 1.0f), sum(count);
+    Values<float> values(4 * count, 1.0f), sum(count);
     if (c.rank() == 3) values[5] = INFINITY;
     c.reduce_scatter(
         c.reduce_stream(),

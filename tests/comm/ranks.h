@@ -4,12 +4,40 @@
 
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <new>
 #include <vector>
 
 #include "octet/comm/communicator.h"
 #include "octet/device/device.h"
 
 namespace octet::comm {
+
+/// The device whose streams reach the memory of Values; null: the CPU. Of the whole program.
+inline Device*& device_of_values() {
+  static Device* device = nullptr;
+  return device;
+}
+
+/// Memory that the host and, where tests compute on one, the GPU read and write in place.
+template <typename T>
+struct ReachableAllocator {
+  using value_type = T;
+  ReachableAllocator() = default;
+  template <typename U>
+  ReachableAllocator(const ReachableAllocator<U>&) {}
+  T* allocate(std::size_t n) {
+    if (device_of_values() == nullptr) return std::allocator<T>().allocate(n);
+    return static_cast<T*>(device_of_values()->allocate_host(n * sizeof(T)));
+  }
+  void deallocate(T* at, std::size_t n) {
+    if (device_of_values() == nullptr) return std::allocator<T>().deallocate(at, n);
+    device_of_values()->release_host(at, n * sizeof(T));
+  }
+  bool operator==(const ReachableAllocator&) const { return true; }
+};
+template <typename T>
+using Values = std::vector<T, ReachableAllocator<T>>;
 
 /// One element of a rank's input, by arithmetic (SplitMix64): magnitudes over ten powers of two, so that
 /// another order of summation gives other bits.
@@ -23,15 +51,15 @@ inline float element_of(int rank, std::int64_t index, std::uint64_t seed) {
   return unit * static_cast<float>(1 << ((x >> 40) % 10));
 }
 
-inline std::vector<float> input_of(int rank, std::int64_t count, std::uint64_t seed) {
-  std::vector<float> values(static_cast<std::size_t>(count));
+inline Values<float> input_of(int rank, std::int64_t count, std::uint64_t seed) {
+  Values<float> values(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) values[static_cast<std::size_t>(i)] = element_of(rank, i, seed);
   return values;
 }
 
 /// ((r0 + r1) + r2) + … of slice `owner`, each of `count` elements.
-inline std::vector<float> sum_in_rank_order(int size, int owner, std::int64_t count, std::uint64_t seed) {
-  std::vector<float> sum(static_cast<std::size_t>(count));
+inline Values<float> sum_in_rank_order(int size, int owner, std::int64_t count, std::uint64_t seed) {
+  Values<float> sum(static_cast<std::size_t>(count));
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t index = owner * count + i;
     float& one = sum[static_cast<std::size_t>(i)];
@@ -43,7 +71,7 @@ inline std::vector<float> sum_in_rank_order(int size, int owner, std::int64_t co
 
 /// Same bits, NaN included; empty vectors are equal.
 template <typename T>
-bool same_bits(const std::vector<T>& a, const std::vector<T>& b) {
+bool same_bits(const Values<T>& a, const Values<T>& b) {
   return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(T)) == 0);
 }
 

@@ -47,10 +47,10 @@ TEST(SelfCommunicator, DoesNothingOnADryDevice) {
 }
 
 TEST(StagingBytes, AreBoundedAtEveryWorldSize) {
-  EXPECT_EQ(staging_bytes(1), 0u);
+  EXPECT_EQ(staging_bytes(1, DeviceKind::cpu), 0u);
   for (const int size : {2, 3, 8, 64, 1000}) {
-    EXPECT_GT(staging_bytes(size), std::size_t{1} << 20);
-    EXPECT_LT(staging_bytes(size), std::size_t{20} << 20);
+    EXPECT_GT(staging_bytes(size, DeviceKind::cpu), std::size_t{1} << 20);
+    EXPECT_LT(staging_bytes(size, DeviceKind::cpu), std::size_t{20} << 20);
   }
 }
 

@@ -89,7 +89,7 @@ TEST(NodesOfThreadRanks, ReductionsOfBf16AgreeWithThoseOfFp32) {
 
 TEST(ThreadRankFailure, AnExceptionOfOneRankEndsAllAndIsTheOneThatComesOut) {
   // The buffers outlive the ranks, as other ranks' messages may still arrive in them.
-  std::vector<std::vector<float>> buffers(4, std::vector<float>(4000, 1.0f));
+  std::vector<Values<float>> buffers(4, Values<float>(4000, 1.0f));
   const auto run = [&] {
     run_ranks_as_threads({.ranks = 4}, [&](Communicator& c, Device&) {
       auto& buffer = buffers[static_cast<std::size_t>(c.rank())];
@@ -131,7 +131,7 @@ TEST(ThreadRankFailure, AbortEndsAllRanksWithItsCode) {
 }
 
 TEST(ThreadRankFailure, RanksThatDisagreeAboutTheNextCollectiveAreTold) {
-  std::vector<std::vector<float>> buffers(2, std::vector<float>(64, 1.0f));
+  std::vector<Values<float>> buffers(2, Values<float>(64, 1.0f));
   try {
     run_ranks_as_threads({.ranks = 2}, [&](Communicator& c, Device&) {
       float* buffer = buffers[static_cast<std::size_t>(c.rank())].data();
@@ -150,7 +150,7 @@ TEST(ThreadRankFailure, RanksThatDisagreeAboutTheNextCollectiveAreTold) {
 }
 
 TEST(ThreadRankFailure, ADifferentSizeIsToldToo) {
-  std::vector<std::vector<float>> buffers(2, std::vector<float>(64, 1.0f));
+  std::vector<Values<float>> buffers(2, Values<float>(64, 1.0f));
   const auto run = [&] {
     run_ranks_as_threads({.ranks = 2}, [&](Communicator& c, Device&) {
       c.all_gather(c.gather_stream(), {.buffer = buffers[static_cast<std::size_t>(c.rank())].data(),
@@ -162,7 +162,7 @@ TEST(ThreadRankFailure, ADifferentSizeIsToldToo) {
 }
 
 TEST(ThreadRankFailure, OverlappingBuffersAreRefused) {
-  std::vector<float> buffer(64);
+  Values<float> buffer(64);
   run_ranks_as_threads({.ranks = 1}, [&](Communicator& c, Device&) {
     EXPECT_THROW(
         c.reduce_scatter(c.reduce_stream(), {.from = buffer.data(), .to = buffer.data() + 1, .count = 8}),

@@ -19,7 +19,7 @@ TEST(Watch, ALostCollectiveIsNamedWithTheRanksThatDidNotCome) {
   std::string message;
   try {
     run_ranks_as_threads({.ranks = 4}, [&](Communicator& c, Device&) {
-      std::vector<float> values(4 * 256, 1.0f);
+      Values<float> values(4 * 256, 1.0f);
       c.watch({.timeout_seconds = 0.5, .trace_folder = c.rank() == 0 ? folder.path() : ""});
       c.all_gather(c.gather_stream(), {.name = "fine", .buffer = values.data(), .bytes = 1024});
       c.gather_stream().synchronize();
@@ -48,10 +48,10 @@ TEST(Watch, ALostCollectiveIsNamedWithTheRanksThatDidNotCome) {
 }
 
 /// The message of the first rank that gives up.
-std::string message_of(int ranks, const std::function<void(Communicator&, std::vector<float>&)>& body,
+std::string message_of(int ranks, const std::function<void(Communicator&, Values<float>&)>& body,
                        const std::vector<int>& node_of = {}) {
   // The buffers outlive the ranks, as other ranks' messages may still arrive in them.
-  std::vector<std::vector<float>> buffers(static_cast<std::size_t>(ranks), std::vector<float>(4 * 256));
+  std::vector<Values<float>> buffers(static_cast<std::size_t>(ranks), Values<float>(4 * 256));
   try {
     run_ranks_as_threads({.ranks = ranks, .node_of = node_of}, [&](Communicator& c, Device&) {
       c.watch({.timeout_seconds = 0.5});
@@ -65,19 +65,19 @@ std::string message_of(int ranks, const std::function<void(Communicator&, std::v
   return "";
 }
 
-void reduce(Communicator& c, std::vector<float>& values) {
+void reduce(Communicator& c, Values<float>& values) {
   c.reduce_scatter(c.reduce_stream(),
                    {.name = "X", .from = values.data(), .to = values.data() + c.rank() * 256, .count = 256});
   c.reduce_stream().synchronize();
 }
-void gather(Communicator& c, std::vector<float>& values) {
+void gather(Communicator& c, Values<float>& values) {
   c.all_gather(c.gather_stream(), {.name = "Y", .buffer = values.data(), .bytes = 1024});
   c.gather_stream().synchronize();
 }
 
 TEST(Watch, ByNodesTheRankThatDidNotComeIsNamedToo) {
   // Rank 3 is gone; ranks 0 and 1 wait for what rank 2 could hand on only with it.
-  const auto reduce_by_node = [](Communicator& c, std::vector<float>& values) {
+  const auto reduce_by_node = [](Communicator& c, Values<float>& values) {
     if (c.rank() == 3) return;
     c.reduce_scatter(c.reduce_stream(), {.name = "X",
                                          .from = values.data(),
@@ -87,7 +87,7 @@ TEST(Watch, ByNodesTheRankThatDidNotComeIsNamedToo) {
                                          .by_node = true});
     c.reduce_stream().synchronize();
   };
-  const auto gather_by_node = [](Communicator& c, std::vector<float>& values) {
+  const auto gather_by_node = [](Communicator& c, Values<float>& values) {
     if (c.rank() == 3) return;
     c.all_gather_values(
         c.gather_stream(),
@@ -104,7 +104,7 @@ TEST(Watch, ByNodesTheRankThatDidNotComeIsNamedToo) {
 
 TEST(Watch, WhoWaitsForAMissingRankElsewhereIsNotNamed) {
   // Rank 2 is gone; rank 0 waits in X for it and for rank 1, which waits for rank 2 in Y.
-  const std::string message = message_of(3, [](Communicator& c, std::vector<float>& values) {
+  const std::string message = message_of(3, [](Communicator& c, Values<float>& values) {
     if (c.rank() == 0) reduce(c, values);
     if (c.rank() == 1) gather(c, values);
   });
@@ -112,7 +112,7 @@ TEST(Watch, WhoWaitsForAMissingRankElsewhereIsNotNamed) {
 }
 
 TEST(Watch, ARankThatIsAliveButDoesNotComeSaysSo) {
-  const std::string message = message_of(3, [](Communicator& c, std::vector<float>& values) {
+  const std::string message = message_of(3, [](Communicator& c, Values<float>& values) {
     reduce(c, values);
     if (c.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(4));
     reduce(c, values);
@@ -124,7 +124,7 @@ TEST(Watch, ARankThatIsAliveButDoesNotComeSaysSo) {
 }
 
 TEST(Watch, RanksThatWaitForEachOtherAreNamedWithWhatTheyWaitIn) {
-  const std::string message = message_of(2, [](Communicator& c, std::vector<float>& values) {
+  const std::string message = message_of(2, [](Communicator& c, Values<float>& values) {
     if (c.rank() == 0) reduce(c, values);
     if (c.rank() == 1) gather(c, values);
   });

@@ -93,6 +93,21 @@ struct AllGatherValuesArgs {
   std::uint16_t* residual = nullptr;
 };
 
+/// Memory of a device that all ranks have alike: the same sizes in the same order, for the same purpose.
+struct SharedMemory {
+  void* address = nullptr;
+  std::size_t bytes = 0;
+};
+
+/// Who carries the bytes of collectives. The bits of all results are the same.
+enum class Carrier {
+  messages,   ///< MPI's, from and to memory of the host: ranks on CPUs
+  automatic,  ///< the fastest of the following that works
+  peer,       ///< copies into the memory of another rank of the same host
+  nccl,       ///< NCCL's sends and receives
+  host        ///< pinned memory of the host and messages from there
+};
+
 /// When a collective counts as lost, and where its rank says what it did.
 struct WatchOptions {
   double timeout_seconds = 1800;  ///< without a message arriving or leaving, while a collective is under way
@@ -121,6 +136,11 @@ class Communicator {
   /// values[i] = sum over ranks (integers, so in any order; doubles in rank order). Device memory, in place.
   virtual void all_reduce_sum(Stream& stream, const char* name, std::int64_t* values, std::int64_t count) = 0;
   virtual void all_reduce_sum(Stream& stream, const char* name, double* values, std::int64_t count) = 0;
+
+  /// Tells that gathers will go to this memory, so that carriers which write into the memory of others reach
+  /// it: they need no staging then. All ranks call it, between steps; the memory stays until the communicator
+  /// ends. Optional: gathers to other memory give the same.
+  virtual void share(const std::vector<SharedMemory>& memory) = 0;
 
   // Control plane: small, blocking, host memory. Never called between enqueued work and its completion by
   // only some of the ranks.
@@ -154,15 +174,18 @@ class Communicator {
   /// Seconds since the communicator was made in which a collective of a stream was under way: begun, which
   /// is when what it waits for on its own stream was done, and not complete. Collectives that run side by
   /// side count once; waiting for slower ranks counts.
-  virtual double seconds_busy() const = 0;
+  virtual double seconds_busy() = 0;
+
+  /// Who carries the bytes of collectives, in words: "peer, 368 GB/s"; empty for a lone rank.
+  virtual std::string carrier() const = 0;
 
   /// Ends the whole job at once with this exit code. Does not return.
   [[noreturn]] virtual void abort(int code) = 0;
 };
 
-/// Bytes that a communicator of `size` ranks reserves on its device for messages on their way: 17 to 20 MB,
-/// or none for one rank. For plans made before there is a communicator.
-std::size_t staging_bytes(int size);
+/// Bytes that a communicator of `size` ranks reserves on its device for messages on their way: 17 to 20 MB on
+/// a CPU, 192 MiB on a GPU, none for one rank. For plans made before there is a communicator.
+std::size_t staging_bytes(int size, DeviceKind kind);
 
 /// False where collectives beside compute hide nothing: the ranks share a node, so that messages are work for
 /// its cores, and every core is the only one that a rank computes on. What a message takes is then lost to
@@ -175,7 +198,8 @@ bool launched_by_mpi();
 
 /// The communicator of this process: MPI when a launcher started it (initialised on the communication
 /// thread), else one rank alone. `device` is where collectives' buffers lie. One per process.
-std::unique_ptr<Communicator> make_communicator(Device& device);
+/// `carrier`: between GPUs; automatic, peer, nccl or host.
+std::unique_ptr<Communicator> make_communicator(Device& device, Carrier carrier = Carrier::automatic);
 
 /// One rank without MPI, for tools and tests.
 std::unique_ptr<Communicator> make_self_communicator(Device& device);
@@ -203,6 +227,8 @@ struct ThreadRanksOptions {
   /// Of the link by which a rank sends, one message after the other; 0: as fast as memory.
   double bytes_per_second = 0;
   DeviceKind stands_for = DeviceKind::cpu;  ///< as in CpuOptions
+  /// messages; or peer, host: collectives are made of exchanges and kernels on streams, as on GPUs.
+  Carrier carrier = Carrier::messages;
 };
 void run_ranks_as_threads(const ThreadRanksOptions& options,
                           const std::function<void(Communicator&, Device&)>& body);

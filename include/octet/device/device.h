@@ -43,6 +43,10 @@ class Stream {
   /// Blocks the host until all work enqueued so far is complete; rethrows what that work threw.
   virtual void synchronize() = 0;
 
+  // What waiting.h asks for.
+  virtual void measure_waits() {}
+  virtual double seconds_waited() { return 0; }
+
   /// Takes the time of what is enqueued, or null (profile.h).
   Profile* profile() const { return profile_; }
   void set_profile(Profile* profile) { profile_ = profile; }
@@ -81,6 +85,8 @@ class Device {
   virtual std::unique_ptr<Event> make_timed_event() = 0;
   /// Seconds from the latest record of one timed event to that of another; both are complete.
   virtual double seconds_between(const Event& from, const Event& to) = 0;
+  /// True when the latest record of an event was reached, or when there was none. Does not wait.
+  virtual bool complete(const Event& event) = 0;
   virtual MemoryInfo memory() const = 0;
   /// True when the host may read and write this device's memory in place (HostMirror asks).
   virtual bool host_reaches_memory() const = 0;

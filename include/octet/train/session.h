@@ -18,8 +18,10 @@ class Session {
   /// the device that `device` names ("auto", "cpu", "cuda"; all ranks compute on GPUs or none does, and each
   /// on another one: gpu_choice.h) and decides who prints. When a rank cannot have its device, or comes with
   /// a reason to refuse (an Error met before the ranks knew each other: a wrong argument, a wrong
-  /// configuration), all ranks throw as Communicator::together does.
-  explicit Session(const std::string& device, const std::exception_ptr& refusal = nullptr);
+  /// configuration), all ranks throw as Communicator::together does. `transport`: who carries bytes between
+  /// GPUs, as gpu_transport says.
+  explicit Session(const std::string& device, const std::exception_ptr& refusal = nullptr,
+                   const std::string& transport = "auto");
 
   const comm::Place& place() const { return place_; }
   Device& device() { return *device_; }

@@ -78,6 +78,11 @@ class CpuDevice final : public Device {
     return cpu::seconds_between(from, to);
   }
 
+  bool complete(const Event& event) override {
+    const auto latest = static_cast<const cpu::CpuEvent&>(event).latest();
+    return latest == nullptr || latest->done();
+  }
+
   bool host_reaches_memory() const override { return true; }
   MemoryInfo memory() const override { return cpu::machine_memory(); }
 

@@ -84,7 +84,7 @@ class CpuStream : public Stream {
   virtual bool serve();
   /// Null unless the stream is a served one.
   virtual std::shared_ptr<Waiters> waiters() const { return nullptr; }
-  double seconds_waited() const { return 1e-9 * static_cast<double>(waited_.load()); }
+  double seconds_waited() override { return 1e-9 * static_cast<double>(waited_.load()); }
 
  protected:
   /// One entry of the queue. `poll` does what it can without blocking and says whether that was all; once

@@ -5,8 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <deque>
+#include <exception>
+#include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "octet/base/error.h"
 #include "octet/device/cuda.h"
@@ -110,7 +114,34 @@ class CudaStream final : public Stream {
     check(cudaEventRecord(static_cast<CudaEvent&>(event).get(), get()), "recording an event");
   }
   void wait(Event& event) override {
-    check(cudaStreamWaitEvent(get(), static_cast<CudaEvent&>(event).get(), 0), "waiting for an event");
+    const cudaEvent_t awaited = static_cast<CudaEvent&>(event).get();
+    if (!measures_waits_ || cudaEventQuery(awaited) == cudaSuccess) {
+      check(cudaStreamWaitEvent(get(), awaited, 0), "waiting for an event");
+      return;
+    }
+    cudaGetLastError();  // not ready is no error
+    Wait& wait = open_waits_.emplace_back(Wait{timed_event(), timed_event()});
+    check(cudaEventRecord(wait.begin->get(), get()), "recording an event");
+    check(cudaStreamWaitEvent(get(), awaited, 0), "waiting for an event");
+    check(cudaEventRecord(wait.end->get(), get()), "recording an event");
+  }
+  void measure_waits() override { measures_waits_ = true; }
+  double seconds_waited() override {
+    get();
+    // In the order in which they were enqueued, which is that in which they end.
+    for (; !open_waits_.empty(); open_waits_.pop_front()) {
+      Wait& wait = open_waits_.front();
+      const cudaError_t code = cudaEventQuery(wait.end->get());
+      if (code == cudaErrorNotReady) break;
+      check(code, "asking for an event");
+      float milliseconds = 0;
+      check(cudaEventElapsedTime(&milliseconds, wait.begin->get(), wait.end->get()),
+            "taking the time between events");
+      waited_ += 1e-3 * static_cast<double>(milliseconds);
+      spare_.push_back(std::move(wait.begin));
+      spare_.push_back(std::move(wait.end));
+    }
+    return waited_;
   }
   void synchronize() override {
     const cudaError_t code = cudaStreamSynchronize(get());
@@ -125,10 +156,24 @@ class CudaStream final : public Stream {
   }
 
  private:
+  struct Wait {
+    std::unique_ptr<CudaEvent> begin, end;
+  };
+  std::unique_ptr<CudaEvent> timed_event() {
+    if (spare_.empty()) return std::make_unique<CudaEvent>(true);
+    auto last = std::move(spare_.back());
+    spare_.pop_back();
+    return last;
+  }
+
   Device& device_;
   int ordinal_;
   std::string name_;
   cudaStream_t stream_ = nullptr;
+  bool measures_waits_ = false;
+  std::deque<Wait> open_waits_;
+  std::vector<std::unique_ptr<CudaEvent>> spare_;  ///< to be used again
+  double waited_ = 0;
 };
 
 class CudaDevice final : public Device {
@@ -170,6 +215,12 @@ class CudaDevice final : public Device {
     return 1e-3 * static_cast<double>(milliseconds);
   }
 
+  bool complete(const Event& event) override {
+    const cudaError_t code = cudaEventQuery(static_cast<const CudaEvent&>(event).get());
+    if (code != cudaErrorNotReady) check(code, "asking for an event");
+    return code == cudaSuccess;
+  }
+
   bool host_reaches_memory() const override { return false; }
   MemoryInfo memory() const override {
     use(properties_.ordinal);
@@ -200,7 +251,11 @@ class CudaDevice final : public Device {
     check(cleared, "clearing memory");
     return address;
   }
-  void release(void* address, std::size_t) noexcept override { cudaFree(address); }
+  // Giving memory back waits for all work of the GPU. While an error ends the program that may be work which
+  // waits for ranks that are gone: the driver takes the memory back when the process ends.
+  void release(void* address, std::size_t) noexcept override {
+    if (std::uncaught_exceptions() == 0) cudaFree(address);
+  }
 
   void* allocate_host(std::size_t bytes) override {
     if (bytes == 0) return nullptr;
@@ -219,7 +274,9 @@ class CudaDevice final : public Device {
     std::fill(bytes_of, bytes_of + bytes, static_cast<unsigned char>(0));
     return address;
   }
-  void release_host(void* address, std::size_t) noexcept override { cudaFreeHost(address); }
+  void release_host(void* address, std::size_t) noexcept override {
+    if (std::uncaught_exceptions() == 0) cudaFreeHost(address);
+  }
 
   void copy_to_device(Stream& stream, void* to, const void* from, std::size_t bytes) override {
     enqueue_copy(stream, to, from, bytes, cudaMemcpyHostToDevice, "copying to the GPU");

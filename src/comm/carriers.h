@@ -1,0 +1,69 @@
+// Which carrier moves the bytes between the ranks of a job, and what it needs: handles opened, links tried,
+// pinned memory. All ranks choose alike: what one of them cannot use, none does.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "exchange.h"
+#include "host_exchange.h"
+#include "octet/comm/communicator.h"
+#include "peer_access.h"
+#include "peer_exchange.h"
+#include "rank_job.h"
+#include "staging_budget.h"
+
+namespace octet::comm {
+
+/// What carries the exchanges of one queue.
+struct Way {
+  std::unique_ptr<Exchange> exchange;
+  HostExchange* host = nullptr;  ///< it, or the part of it, that the host carries
+};
+
+class Carriers {
+ public:
+  /// `alive`: as in DeviceCommunicatorOptions. The others outlive it.
+  Carriers(Device& device, RankJob& job, std::function<void()> alive);
+  ~Carriers();
+  Carriers(const Carriers&) = delete;
+  Carriers& operator=(const Carriers&) = delete;
+
+  /// Collective. Chooses, and warns of what was wanted, or is faster, and does not work. `memory` is laid out
+  /// as the budget says. Throws Error where nothing works that was asked for.
+  void choose(Carrier wanted, std::byte* memory, const StagingBudget& budget);
+  /// That of a queue, gather or reduce; once each.
+  Way take(Queue queue);
+  void share(const std::vector<SharedMemory>& memory);
+  PeerAccess& access() { return *access_; }
+  /// "peer, 368 GB/s".
+  std::string words() const;
+
+ private:
+  using Ways = std::array<Way, 2>;
+  std::string try_carrier(Carrier carrier, Ways& ways);
+  void open_peers();
+  std::vector<void*> open_alike(void* address, const std::vector<std::string>& handles);
+  std::unique_ptr<Exchange> make_peer(Queue queue);
+  /// Sends a pattern both ways and looks whether it came whole and in time; then takes the time of a larger
+  /// one.
+  void probe(Queue queue, Exchange& exchange);
+  DeviceStaging staging_of(Queue queue) const;
+
+  Device& device_;
+  RankJob& job_;
+  std::unique_ptr<PeerAccess> access_;
+  SharedRegions regions_;
+  bool peers_ = false;  ///< memory of the ranks of this host is opened
+  std::byte* memory_ = nullptr;
+  StagingBudget budget_;
+  std::vector<void*> memory_of_;  ///< by rank, as this one reaches it
+  Ways ways_;
+  std::string name_;
+  double bytes_per_second_ = 0;
+};
+
+}  // namespace octet::comm

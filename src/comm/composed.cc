@@ -1,0 +1,315 @@
+#include "composed.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "collectives.h"
+#include "octet/base/error.h"
+#include "octet/ops/wire.h"
+
+namespace octet::comm {
+namespace {
+
+std::size_t index(std::int64_t i) {
+  return static_cast<std::size_t>(i);
+}
+
+}  // namespace
+
+std::size_t DeviceStaging::part_of(int size, std::size_t budget) {
+  // A multiple of what every block of every wire takes, and of what vectors of bytes like.
+  constexpr std::size_t unit = 4 * ops::kWireBlock * 33;
+  return std::max(budget / static_cast<std::size_t>(size) / unit, std::size_t{1}) * unit;
+}
+
+Composed::Composed(Device& device, Stream& stream, Exchange& exchange, const Place& place,
+                   const Hierarchy& flat, const Hierarchy& hierarchy, const DeviceStaging& staging)
+    : device_(device),
+      stream_(stream),
+      beside_(device.make_stream({.name = stream.name() + " carry", .mode = StreamOptions::Mode::worker})),
+      exchange_(exchange),
+      place_(place),
+      flat_(flat),
+      hierarchy_(hierarchy),
+      staging_(staging) {
+  for (auto* events : {&prepared_, &carried_}) {
+    for (auto& event : *events) event = device.make_event();
+  }
+}
+
+Composed::Sent Composed::take_sent() {
+  return std::exchange(sent_, {});
+}
+
+void Composed::exchange(Stream& stream, const std::vector<Outgoing>& out, const std::vector<Incoming>& in) {
+  for (const Outgoing& piece : out) {
+    sent_.bytes += static_cast<std::int64_t>(piece.bytes);
+    if (place_.node_of[index(piece.peer)] != place_.node) {
+      sent_.between_nodes += static_cast<std::int64_t>(piece.bytes);
+    }
+  }
+  exchange_.exchange(stream, out, in);
+}
+
+// Elements of a chunk whose encoded form fits a part.
+std::int64_t Composed::chunk_of(Wire wire) const {
+  const std::size_t blocks = staging_.part / ops::wire_bytes(wire, ops::kWireBlock);
+  return static_cast<std::int64_t>(blocks) * ops::kWireBlock;
+}
+
+// The queue's stream prepares a chunk (encodes it) and finishes the one before (sums it) while the stream
+// beside it carries. A set of staging memory is free again when its chunk was finished, which the order of the
+// queue's stream says.
+void Composed::in_chunks(std::int64_t length, std::int64_t count, const Act& prepare,
+                         const std::function<void(Stream&, const Chunk&)>& carry, const Act& finish) {
+  const std::int64_t chunks = (count + length - 1) / length;
+  const auto at = [&](std::int64_t c) {
+    return Chunk{.number = c, .start = c * length, .count = std::min(length, count - c * length)};
+  };
+  if (chunks == 1) {  // nothing to do beside it
+    prepare(at(0));
+    carry(stream_, at(0));
+    finish(at(0));
+    return;
+  }
+  for (std::int64_t c = 0; c <= chunks; ++c) {
+    if (c < chunks) {
+      Event& prepared = *prepared_[index(c % DeviceStaging::sets)];
+      prepare(at(c));
+      stream_.record(prepared);
+      beside_->wait(prepared);
+      carry(*beside_, at(c));
+      beside_->record(*carried_[index(c % DeviceStaging::sets)]);
+    }
+    if (c == 0) continue;
+    stream_.wait(*carried_[index((c - 1) % DeviceStaging::sets)]);
+    finish(at(c - 1));
+  }
+}
+
+void Composed::reduce_scatter(const ReduceScatterArgs& args) {
+  if (args.count == 0) return;
+  if (args.order != nullptr) return reduce_in_order(args);
+  if (args.by_node && hierarchy_.several()) return reduce_by_node(args);
+  ReduceScatterArgs flat = args;
+  if (args.by_node && place_.nodes == 1) flat.wire = Wire::f32;  // nothing leaves the node
+  reduce_flat(flat);
+}
+
+void Composed::reduce_flat(ReduceScatterArgs args) {
+  args.wire = ops::wire_of_values(args.wire, args.from_dtype);
+  const bool lies = ops::travels_as_it_lies(args.wire, args.from_dtype);
+  const auto leaves = [&](const Chunk& c, int member) {
+    return lies ? read_at(args, member * args.count + c.start)
+                : static_cast<const std::byte*>(staging_.leaving(c.number, member));
+  };
+  in_chunks(
+      chunk_of(args.wire), args.count,
+      [&](const Chunk& c) {
+        // The own part is rounded like those that travel, so that the sum does not depend on who owns it.
+        for (int member = 0; member < place_.size && !lies; ++member) {
+          ops::encode_values(stream_, {.wire = args.wire,
+                                       .from = read_at(args, member * args.count + c.start),
+                                       .dtype = args.from_dtype,
+                                       .count = c.count,
+                                       .to = staging_.leaving(c.number, member),
+                                       .residual = residual_at(args, member * args.count + c.start)});
+        }
+      },
+      [&](Stream& stream, const Chunk& c) {
+        const std::size_t bytes = ops::wire_bytes(args.wire, c.count);
+        std::vector<Outgoing> out;
+        std::vector<Incoming> in;
+        for (int d = 1; d < place_.size; ++d) {
+          const int to = (place_.rank + d) % place_.size, from = (place_.rank - d + place_.size) % place_.size;
+          out.push_back({to, leaves(c, to), staging_.arriving(c.number, place_.rank), bytes});
+          in.push_back({from, staging_.arriving(c.number, from), bytes});
+        }
+        exchange(stream, out, in);
+      },
+      [&](const Chunk& c) {
+        std::vector<const void*> parts;
+        for (int member = 0; member < place_.size; ++member) {
+          parts.push_back(member == place_.rank ? leaves(c, member) : staging_.arriving(c.number, member));
+        }
+        ops::sum_parts(stream_, {.wire = args.wire,
+                                 .parts = parts,
+                                 .to = write_at(args, c.start),
+                                 .to_dtype = args.to_dtype,
+                                 .count = c.count,
+                                 .accumulate = args.accumulate});
+      });
+}
+
+// A rank's addends travel one behind the other, in chunks that fit a part together.
+void Composed::reduce_in_order(const ReduceScatterArgs& args) {
+  std::vector<const float*> own = args.earlier;
+  own.push_back(static_cast<const float*>(args.from));
+  const int most = *std::ranges::max_element(args.order->parts);
+  const auto room = static_cast<std::int64_t>(staging_.part / sizeof(float)) / most / 4 * 4;
+  check(room > 0, "the staging memory holds an element of every addend");
+  const auto arriving = [&](const Chunk& c, int member, std::int64_t part) {
+    return reinterpret_cast<float*>(staging_.arriving(c.number, member)) + part * room;
+  };
+  in_chunks(
+      room, args.count, [](const Chunk&) {},
+      [&](Stream& stream, const Chunk& c) {
+        const std::size_t bytes = index(c.count) * sizeof(float);
+        std::vector<Outgoing> out;
+        std::vector<Incoming> in;
+        for (int d = 1; d < place_.size; ++d) {
+          const int to = (place_.rank + d) % place_.size, from = (place_.rank - d + place_.size) % place_.size;
+          for (std::size_t part = 0; part < own.size(); ++part) {
+            out.push_back({to, own[part] + to * args.count + c.start,
+                           arriving(c, place_.rank, static_cast<std::int64_t>(part)), bytes});
+          }
+          for (int part = 0; part < args.order->parts[index(from)]; ++part) {
+            in.push_back({from, arriving(c, from, part), bytes});
+          }
+        }
+        exchange(stream, out, in);
+      },
+      [&](const Chunk& c) {
+        std::vector<const float*> addends;
+        for (int member = 0; member < place_.size; ++member) {
+          for (int part = 0; part < args.order->parts[index(member)]; ++part) {
+            addends.push_back(member == place_.rank ? own[index(part)] + member * args.count + c.start
+                                                    : arriving(c, member, part));
+          }
+        }
+        ops::sum_tree(stream_, {.addends = addends,
+                                .merges = args.order->merges,
+                                .to = static_cast<float*>(args.to) + c.start,
+                                .count = c.count});
+      });
+}
+
+void Composed::gather_parts(Stream& stream, const Hierarchy& ways, std::size_t bytes,
+                            const std::function<std::byte*(int)>& part) {
+  const int me = place_.rank, nodes = static_cast<int>(ways.nodes.size());
+  const int node = ways.node_of[index(me)];
+  const std::vector<int>& mates = ways.mates(me);
+  const auto mine = std::ranges::find(mates, me) - mates.begin();
+  const auto mate_at = [&](std::size_t d) { return mates[(index(mine) + d) % mates.size()]; };
+  std::vector<Outgoing> out;
+  std::vector<Incoming> in;
+  for (std::size_t d = 1; d < mates.size(); ++d) {
+    out.push_back({mate_at(d), part(me), part(me), bytes});
+    in.push_back({mate_at(d), part(mate_at(d)), bytes});
+  }
+  for (int d = 1; d < nodes; ++d) {
+    out.push_back({ways.delegate((node + d) % nodes, me), part(me), part(me), bytes});
+  }
+  const auto from_afar = [&](int rank, const auto& act) {
+    for (const int charge : ways.charges(rank)) {
+      if (ways.node_of[index(charge)] != ways.node_of[index(rank)]) act(charge);
+    }
+  };
+  from_afar(me, [&](int charge) { in.push_back({charge, part(charge), bytes}); });
+  exchange(stream, out, in);
+  if (nodes == 1) return;
+  // What came from other nodes is handed on here.
+  out.clear(), in.clear();
+  for (std::size_t d = 1; d < mates.size(); ++d) {
+    from_afar(me, [&](int charge) { out.push_back({mate_at(d), part(charge), part(charge), bytes}); });
+    from_afar(mate_at(d), [&](int charge) { in.push_back({mate_at(d), part(charge), bytes}); });
+  }
+  exchange(stream, out, in);
+}
+
+void Composed::all_gather(const AllGatherArgs& args) {
+  if (args.bytes == 0) return;
+  const Hierarchy& ways = args.by_node ? hierarchy_ : flat_;
+  const std::size_t whole = index(args.bytes) * index(place_.size);
+  if (!exchange_.reaches(args.buffer, whole)) return gather_through_staging(args, ways);
+  gather_parts(stream_, ways, index(args.bytes),
+               [&](int member) { return static_cast<std::byte*>(args.buffer) + member * args.bytes; });
+}
+
+void Composed::gather_through_staging(const AllGatherArgs& args, const Hierarchy& ways) {
+  const auto place = [&](const Chunk& c, int member) {
+    return static_cast<std::byte*>(args.buffer) + member * args.bytes + c.start;
+  };
+  in_chunks(
+      static_cast<std::int64_t>(staging_.part), args.bytes,
+      [&](const Chunk& c) {
+        device_.copy(stream_, staging_.arriving(c.number, place_.rank), place(c, place_.rank), index(c.count));
+      },
+      [&](Stream& stream, const Chunk& c) {
+        gather_parts(stream, ways, index(c.count),
+                     [&](int member) { return staging_.arriving(c.number, member); });
+      },
+      [&](const Chunk& c) {
+        for (int member = 0; member < place_.size; ++member) {
+          if (member == place_.rank) continue;
+          device_.copy(stream_, place(c, member), staging_.arriving(c.number, member), index(c.count));
+        }
+      });
+}
+
+void Composed::all_gather_values(const AllGatherValuesArgs& args) {
+  if (args.count == 0) return;
+  const auto element = static_cast<std::int64_t>(size_of(args.dtype));
+  if (args.wire == Wire::f32 || ops::travels_as_it_lies(args.wire, args.dtype)) {
+    return all_gather({.name = args.name,
+                       .buffer = args.buffer,
+                       .bytes = args.count * element,
+                       .by_node = args.by_node});
+  }
+  const Hierarchy& ways = args.by_node ? hierarchy_ : flat_;
+  const auto values = [&](const Chunk& c, int member) {
+    return static_cast<std::byte*>(args.buffer) + (member * args.count + c.start) * element;
+  };
+  in_chunks(
+      chunk_of(args.wire), args.count,
+      [&](const Chunk& c) {
+        // What rounding loses here goes to what the reductions before have lost of the own slice: the next one
+        // makes up for both.
+        ops::encode_values(stream_, {.wire = args.wire,
+                                     .from = values(c, place_.rank),
+                                     .dtype = args.dtype,
+                                     .count = c.count,
+                                     .to = staging_.arriving(c.number, place_.rank),
+                                     .residual = args.residual == nullptr ? nullptr : args.residual + c.start,
+                                     .adds_residual = false});
+      },
+      [&](Stream& stream, const Chunk& c) {
+        gather_parts(stream, ways, ops::wire_bytes(args.wire, c.count),
+                     [&](int member) { return staging_.arriving(c.number, member); });
+      },
+      [&](const Chunk& c) {
+        for (int member = 0; member < place_.size; ++member) {
+          ops::decode_values(stream_, {.wire = args.wire,
+                                       .part = staging_.arriving(c.number, member),
+                                       .count = c.count,
+                                       .dtype = args.dtype,
+                                       .to = values(c, member)});
+        }
+      });
+}
+
+void Composed::all_reduce(ops::Combine how, void* values, std::size_t element, std::int64_t count) {
+  if (count == 0) return;
+  const auto place = [&](const Chunk& c) { return static_cast<std::byte*>(values) + index(c.start) * element; };
+  in_chunks(
+      static_cast<std::int64_t>(staging_.part / element), count, [](const Chunk&) {},
+      [&](Stream& stream, const Chunk& c) {
+        std::vector<Outgoing> out;
+        std::vector<Incoming> in;
+        for (int d = 1; d < place_.size; ++d) {
+          const int to = (place_.rank + d) % place_.size, from = (place_.rank - d + place_.size) % place_.size;
+          out.push_back({to, place(c), staging_.arriving(c.number, place_.rank), index(c.count) * element});
+          in.push_back({from, staging_.arriving(c.number, from), index(c.count) * element});
+        }
+        exchange(stream, out, in);
+      },
+      [&](const Chunk& c) {
+        std::vector<const void*> parts;
+        for (int member = 0; member < place_.size; ++member) {
+          parts.push_back(member == place_.rank ? place(c) : staging_.arriving(c.number, member));
+        }
+        ops::combine_parts(stream_, {.how = how, .parts = parts, .to = place(c), .count = c.count});
+      });
+}
+
+}  // namespace octet::comm

@@ -1,0 +1,97 @@
+// Collectives made of exchanges and kernels on streams, the same for every carrier: values are encoded, bytes
+// are exchanged, and what arrived is summed, in fp32 and in rank order. So no bit of a result depends on who
+// carries the bytes; and since messages between ranks on CPUs are summed by the same ops in the same order,
+// none depends on the device either.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "exchange.h"
+#include "hierarchy.h"
+#include "octet/comm/communicator.h"
+
+namespace octet::comm {
+
+/// Memory of a queue's chunks under way: two sets of what arrives from and what leaves for every member, in
+/// parts of equal size. Alike on all members.
+struct DeviceStaging {
+  static constexpr int sets = 2;
+  std::byte* memory = nullptr;
+  std::size_t part = 0;  ///< bytes
+  int size = 0;
+
+  /// Parts of `size` members from a budget of bytes for one set one way.
+  static std::size_t part_of(int size, std::size_t budget);
+  static std::size_t bytes(int size, std::size_t part) {
+    return 2 * sets * static_cast<std::size_t>(size) * part;
+  }
+  std::byte* set(std::int64_t chunk) const {
+    return memory + static_cast<std::size_t>(chunk % sets) * set_bytes();
+  }
+  std::size_t set_bytes() const { return 2 * static_cast<std::size_t>(size) * part; }
+  std::byte* arriving(std::int64_t chunk, int member) const {
+    return set(chunk) + static_cast<std::size_t>(member) * part;
+  }
+  std::byte* leaving(std::int64_t chunk, int member) const {
+    return set(chunk) + static_cast<std::size_t>(size + member) * part;
+  }
+};
+
+/// The collectives of one queue. Everything is enqueued on the queue's stream, and on one beside it that
+/// carries chunks while others are summed. Not thread-safe.
+class Composed {
+ public:
+  /// `exchange` and the hierarchies outlive it. `stream` is the queue's.
+  Composed(Device& device, Stream& stream, Exchange& exchange, const Place& place, const Hierarchy& flat,
+           const Hierarchy& hierarchy, const DeviceStaging& staging);
+
+  void reduce_scatter(const ReduceScatterArgs& args);
+  void all_gather(const AllGatherArgs& args);
+  void all_gather_values(const AllGatherValuesArgs& args);
+  void all_reduce(ops::Combine how, void* values, std::size_t element, std::int64_t count);
+
+  /// Bytes that this rank has sent since the last call, and of them those to other nodes.
+  struct Sent {
+    std::int64_t bytes = 0;
+    std::int64_t between_nodes = 0;
+  };
+  Sent take_sent();
+
+ private:
+  struct Chunk {
+    std::int64_t number = 0;
+    std::int64_t start = 0;
+    std::int64_t count = 0;
+  };
+  using Act = std::function<void(const Chunk&)>;
+  void in_chunks(std::int64_t length, std::int64_t count, const Act& prepare,
+                 const std::function<void(Stream&, const Chunk&)>& carry, const Act& finish);
+  void exchange(Stream& stream, const std::vector<Outgoing>& out, const std::vector<Incoming>& in);
+  std::int64_t chunk_of(Wire wire) const;
+
+  void reduce_flat(ReduceScatterArgs args);
+  void reduce_in_order(const ReduceScatterArgs& args);
+  void reduce_by_node(const ReduceScatterArgs& args);
+  /// Every member's part to all, part(member) being where it lies and goes; by nodes in two steps.
+  void gather_parts(Stream& stream, const Hierarchy& ways, std::size_t bytes,
+                    const std::function<std::byte*(int)>& part);
+  void gather_through_staging(const AllGatherArgs& args, const Hierarchy& ways);
+
+  Device& device_;
+  Stream& stream_;
+  std::unique_ptr<Stream> beside_;
+  Exchange& exchange_;
+  Place place_;
+  const Hierarchy& flat_;
+  const Hierarchy& hierarchy_;
+  DeviceStaging staging_;
+  std::array<std::unique_ptr<Event>, DeviceStaging::sets> prepared_, carried_;
+  Sent sent_;
+};
+
+}  // namespace octet::comm

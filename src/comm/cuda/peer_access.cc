@@ -1,0 +1,113 @@
+#include "../peer_access.h"
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <cstring>
+#include <map>
+
+#include "octet/base/error.h"
+#include "octet/device/cuda.h"
+
+namespace octet::comm {
+namespace {
+
+/// The driver's functions that the runtime has no form of, found through it so that nothing links the driver.
+template <typename F>
+F driver_function(const char* name) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  cuda::check(cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result), name);
+  if (found == nullptr || result != cudaDriverEntryPointSuccess) {
+    throw Error(Problem{.what = std::string("the driver of the GPU has no ") + name,
+                        .expected = "a driver for CUDA 13 or newer",
+                        .fix = "update the driver"});
+  }
+  return reinterpret_cast<F>(found);
+}
+
+struct Driver {
+  decltype(&cuStreamWriteValue32) write = driver_function<decltype(&cuStreamWriteValue32)>("cuStreamWriteValue32");
+  decltype(&cuStreamWaitValue32) wait = driver_function<decltype(&cuStreamWaitValue32)>("cuStreamWaitValue32");
+  decltype(&cuMemGetAddressRange) range =
+      driver_function<decltype(&cuMemGetAddressRange)>("cuMemGetAddressRange");
+  decltype(&cuGetErrorString) text = driver_function<decltype(&cuGetErrorString)>("cuGetErrorString");
+
+  void must(CUresult code, const char* what) const {
+    if (code == CUDA_SUCCESS) return;
+    const char* words = nullptr;
+    text(code, &words);
+    throw Error(Problem{.what = std::string(what) + " failed: " + (words != nullptr ? words : "unknown error"),
+                        .where = "the GPU of this process"});
+  }
+};
+
+/// What travels: the handle of a whole allocation, and how far inside it the address lies.
+struct Handle {
+  cudaIpcMemHandle_t allocation;
+  std::uint64_t offset;
+};
+
+class CudaPeerAccess final : public PeerAccess {
+ public:
+  explicit CudaPeerAccess(Device& device) : stream_(device.make_stream({.name = "peer access"})) {}
+  ~CudaPeerAccess() override {
+    cuda::native(*stream_);
+    for (const auto& [handle, address] : opened_) cudaIpcCloseMemHandle(address);
+  }
+  CudaPeerAccess(const CudaPeerAccess&) = delete;
+  CudaPeerAccess& operator=(const CudaPeerAccess&) = delete;
+
+  void write(Stream& stream, std::uint32_t* counter, std::uint32_t value) override {
+    driver_.must(driver_.write(cuda::native(stream), reinterpret_cast<CUdeviceptr>(counter), value,
+                               CU_STREAM_WRITE_VALUE_DEFAULT),
+                 "writing a counter");
+  }
+
+  void wait(Stream& stream, const std::uint32_t* counter, std::uint32_t value) override {
+    driver_.must(driver_.wait(cuda::native(stream), reinterpret_cast<CUdeviceptr>(counter), value,
+                              CU_STREAM_WAIT_VALUE_GEQ),
+                 "waiting for a counter");
+  }
+
+  std::string handle(void* address) override {
+    cuda::native(*stream_);
+    CUdeviceptr base = 0;
+    std::size_t bytes = 0;
+    driver_.must(driver_.range(&base, &bytes, reinterpret_cast<CUdeviceptr>(address)), "finding an allocation");
+    Handle handle{};
+    cuda::check(cudaIpcGetMemHandle(&handle.allocation, reinterpret_cast<void*>(base)),
+                "sharing memory of the GPU with other processes");
+    handle.offset = reinterpret_cast<CUdeviceptr>(address) - base;
+    return {reinterpret_cast<const char*>(&handle), sizeof handle};
+  }
+
+  void* open(const std::string& bytes) override {
+    check(bytes.size() == sizeof(Handle), "a handle of memory has its size");
+    Handle handle{};
+    std::memcpy(&handle, bytes.data(), sizeof handle);
+    cuda::native(*stream_);
+    const std::string key(bytes.data(), sizeof handle.allocation);
+    auto found = opened_.find(key);
+    if (found == opened_.end()) {
+      void* address = nullptr;
+      cuda::check(cudaIpcOpenMemHandle(&address, handle.allocation, cudaIpcMemLazyEnablePeerAccess),
+                  "opening the memory of another process's GPU");
+      found = opened_.emplace(key, address).first;
+    }
+    return static_cast<std::byte*>(found->second) + handle.offset;
+  }
+
+ private:
+  std::unique_ptr<Stream> stream_;  ///< makes the device the thread's current one
+  Driver driver_;
+  std::map<std::string, void*> opened_;  ///< by handle: a second opening is the first
+};
+
+}  // namespace
+
+std::unique_ptr<PeerAccess> make_cuda_peer_access(Device& device) {
+  return std::make_unique<CudaPeerAccess>(device);
+}
+
+}  // namespace octet::comm

@@ -1,0 +1,209 @@
+#include "device_communicator.h"
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+#include <utility>
+
+#include "collectives.h"
+#include "octet/base/error.h"
+#include "octet/device/cpu.h"
+#include "octet/ops/wire.h"
+#include "staging_budget.h"
+
+namespace octet::comm {
+namespace {
+
+bool reached(std::uint32_t& counter, std::uint32_t number) {
+  const auto value = std::atomic_ref<std::uint32_t>(counter).load(std::memory_order_acquire);
+  return static_cast<std::int32_t>(value - number) >= 0;
+}
+
+/// What the communication thread does for a collective that has begun: its messages, if the host carries some,
+/// and then it looks whether the device is through.
+Steps follow(Call& call, HostExchange* host, std::shared_ptr<HostScript> script, std::uint32_t* done,
+             std::uint32_t number) {
+  if (host != nullptr) {
+    Steps messages = host->serve(call, std::move(script));
+    while (!messages.resume()) co_await pause;
+  }
+  while (!reached(*done, number)) co_await pause;
+}
+
+/// A device of the host for streams that only the communication thread follows. Ops keep their threads.
+std::unique_ptr<Device> make_followed_device() {
+  const int threads = cpu::op_threads();
+  auto made = make_cpu_device({.threads = 1});
+  cpu::set_op_threads(threads);
+  return made;
+}
+
+}  // namespace
+
+DeviceCommunicator::DeviceCommunicator(Device& device, const DeviceCommunicatorOptions& options)
+    : device_(device),
+      job_(options.rank),
+      host_(make_followed_device()),
+      arena_(device),
+      flat_(one_node(place())),
+      hierarchy_(place()),
+      stopwatch_(device),
+      exceptions_at_start_(std::uncaught_exceptions()) {
+  check(job_.engine() != nullptr && place().size > 1, "ranks with devices have a communication thread");
+  const StagingBudget budget = staging_budget(place().size);
+  const std::string trouble = job_.agreed([&] {
+    memory_ = arena_.reserve_as<std::byte>("communication/staging", budget.bytes());
+    progress_ = static_cast<Progress*>(device.allocate_host(2 * sizeof(Progress)));
+    carriers_ = std::make_unique<Carriers>(device_, job_, options.alive);
+  });
+  if (!trouble.empty()) {
+    throw Error(Problem{.what = "communication between the GPUs has no memory", .found = trouble});
+  }
+  carriers_->choose(options.carrier, memory_, budget);
+  make_lane(gather_, Queue::gather, budget.gather(memory_));
+  make_lane(reduce_, Queue::reduce, budget.reduce(memory_));
+  job_.engine()->attach(*gather_.watched, *reduce_.watched);
+}
+
+DeviceCommunicator::~DeviceCommunicator() {
+  // Where streams failed, or an error is on its way, others may be gone: nobody waits for them, and what
+  // streams may still write to stays.
+  if (std::uncaught_exceptions() > exceptions_at_start_ || !finished()) {
+    job_.end_with_error();
+    return;
+  }
+  job_.end();
+  device_.release_host(progress_, 2 * sizeof(Progress));
+}
+
+/// True when all that was enqueued is done, on all ranks: until then others may read memory of this one.
+bool DeviceCommunicator::finished() {
+  try {
+    for (Lane* lane : {&gather_, &reduce_}) lane->stream->synchronize();
+    for (Lane* lane : {&gather_, &reduce_}) lane->watched->synchronize();
+    job_.barrier();
+    // Memory that others have opened is given back when they have closed it.
+    carriers_.reset();
+    job_.barrier();
+    return true;
+  } catch (const std::exception&) {
+    return false;  // whoever waited for this work has seen the error
+  }
+}
+
+void DeviceCommunicator::make_lane(Lane& lane, Queue queue, const DeviceStaging& staging) {
+  lane.queue = queue;
+  // On the CPU a thread of its own, since ranks may enqueue on the two queues in different orders.
+  lane.stream = device_.make_stream({.name = name_of(queue), .mode = StreamOptions::Mode::worker});
+  lane.watched = host_->make_stream({.name = name_of(queue), .mode = StreamOptions::Mode::served});
+  lane.progress = progress_ + (queue == Queue::gather ? 0 : 1);
+  lane.carrier = carriers_->take(queue);
+  lane.collectives = std::make_unique<Composed>(device_, *lane.stream, *lane.carrier.exchange, place(), flat_,
+                                                hierarchy_, staging);
+}
+
+DeviceCommunicator::Lane& DeviceCommunicator::lane_of(const Stream& stream) {
+  check(&stream == gather_.stream.get() || &stream == reduce_.stream.get(),
+        "collectives go to the communicator's gather or reduce stream");
+  return &stream == gather_.stream.get() ? gather_ : reduce_;
+}
+
+template <typename Enqueue>
+void DeviceCommunicator::run(Lane& lane, Kind kind, const char* name, std::int64_t bytes, Enqueue&& enqueue) {
+  const std::uint32_t number = ++lane.number;
+  auto timed = job_.begin(kind, lane.queue, name, bytes);
+  HostExchange* host = lane.carrier.host;
+  // Closed also when an error comes between: the communication thread must not wait for more.
+  struct Closed {
+    std::shared_ptr<HostScript> script;
+    ~Closed() {
+      if (script) script->close();
+    }
+  } script{host != nullptr ? std::make_shared<HostScript>() : nullptr};
+  if (host != nullptr) host->begin(script.script);
+  timed->operation.steps =
+      follow(timed->operation.call, host, script.script, &lane.progress->done, number);
+  job_.expect(*timed);
+  cpu::enqueue_resumable(*lane.watched, [this, timed, begun = &lane.progress->begun, number] {
+    return reached(*begun, number) && job_.advance(*timed, false);
+  });
+  job_.engine()->announce();
+  PeerAccess& access = carriers_->access();
+  access.write(*lane.stream, &lane.progress->begun, number);
+  stopwatch_.begin(*lane.stream, lane.queue, kind);
+  enqueue(*lane.collectives);
+  stopwatch_.end(*lane.stream, lane.queue);
+  access.write(*lane.stream, &lane.progress->done, number);
+  const Composed::Sent sent = lane.collectives->take_sent();
+  job_.count(kind, {.calls = 1, .bytes_sent = sent.bytes, .bytes_between_nodes = sent.between_nodes});
+}
+
+void DeviceCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs& args) {
+  Lane& lane = lane_of(stream);
+  check_sizes(place().size, args.count, sizeof(float));
+  if (args.order != nullptr) check_order(args, place());
+  check_reduce_scatter(args, place());
+  if (job_.options().removed) {
+    removing_ = true;
+    return;
+  }
+  run(lane, Kind::reduce_scatter, args.name, static_cast<std::int64_t>(ops::wire_bytes(args.wire, args.count)),
+      [&](Composed& collectives) { collectives.reduce_scatter(args); });
+}
+
+void DeviceCommunicator::all_gather(Stream& stream, const AllGatherArgs& args) {
+  Lane& lane = lane_of(stream);
+  check_sizes(place().size, args.bytes, 1);
+  check(args.bytes == 0 || args.buffer != nullptr, "all_gather has its buffer");
+  if (removing_) return;
+  run(lane, Kind::all_gather, args.name, args.bytes,
+      [&](Composed& collectives) { collectives.all_gather(args); });
+}
+
+void DeviceCommunicator::all_gather_values(Stream& stream, const AllGatherValuesArgs& args) {
+  Lane& lane = lane_of(stream);
+  check_sizes(place().size, args.count, sizeof(float));
+  check(args.dtype == DType::f32 || args.dtype == DType::bf16, "all_gather_values takes f32 or bf16");
+  check(args.count == 0 || args.buffer != nullptr, "all_gather_values has its buffer");
+  if (removing_) return;
+  run(lane, Kind::all_gather_values, args.name,
+      static_cast<std::int64_t>(ops::wire_bytes(args.wire, args.count)),
+      [&](Composed& collectives) { collectives.all_gather_values(args); });
+}
+
+void DeviceCommunicator::all_reduce_max(Stream& stream, const char* name, float* values, std::int64_t count) {
+  Lane& lane = lane_of(stream);
+  check_sizes(place().size, count, sizeof *values);
+  run(lane, Kind::all_reduce_max, name, count * static_cast<std::int64_t>(sizeof *values),
+      [&](Composed& c) { c.all_reduce(ops::Combine::max_f32, values, sizeof *values, count); });
+}
+
+void DeviceCommunicator::all_reduce_sum(Stream& stream, const char* name, std::int64_t* values,
+                                        std::int64_t count) {
+  Lane& lane = lane_of(stream);
+  check_sizes(place().size, count, sizeof *values);
+  run(lane, Kind::all_reduce_sum, name, count * static_cast<std::int64_t>(sizeof *values),
+      [&](Composed& c) { c.all_reduce(ops::Combine::sum_i64, values, sizeof *values, count); });
+}
+
+void DeviceCommunicator::all_reduce_sum(Stream& stream, const char* name, double* values, std::int64_t count) {
+  Lane& lane = lane_of(stream);
+  check_sizes(place().size, count, sizeof *values);
+  run(lane, Kind::all_reduce_sum, name, count * static_cast<std::int64_t>(sizeof *values),
+      [&](Composed& c) { c.all_reduce(ops::Combine::sum_f64, values, sizeof *values, count); });
+}
+
+void DeviceCommunicator::share(const std::vector<SharedMemory>& memory) {
+  carriers_->share(memory);
+}
+
+std::vector<Traffic> DeviceCommunicator::take_traffic() {
+  seconds_busy_ += stopwatch_.collect(job_);
+  return job_.take_traffic();
+}
+
+double DeviceCommunicator::seconds_busy() {
+  return seconds_busy_ += stopwatch_.collect(job_);
+}
+
+}  // namespace octet::comm

@@ -1,0 +1,92 @@
+// The communicator of ranks on GPUs: collectives are exchanges and kernels on streams. Ranks that are threads
+// use it too, on devices of the CPU, so that all of it but the GPU's own calls is tested everywhere.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "carriers.h"
+#include "composed.h"
+#include "octet/comm/communicator.h"
+#include "rank_job.h"
+#include "stopwatch.h"
+
+namespace octet::comm {
+
+struct DeviceCommunicatorOptions {
+  RankOptions rank;
+  Carrier carrier = Carrier::automatic;
+  /// Ranks that are threads: throws when the job has failed. Called by streams that wait for others.
+  std::function<void()> alive;
+};
+
+class DeviceCommunicator final : public Communicator {
+ public:
+  /// All ranks make theirs at once. `device` is of the CPU for ranks that are threads, else a GPU.
+  DeviceCommunicator(Device& device, const DeviceCommunicatorOptions& options);
+  ~DeviceCommunicator() override;
+
+  const Place& place() const override { return job_.place(); }
+  Stream& gather_stream() override { return *gather_.stream; }
+  Stream& reduce_stream() override { return *reduce_.stream; }
+  void reduce_scatter(Stream& stream, const ReduceScatterArgs& args) override;
+  void all_gather(Stream& stream, const AllGatherArgs& args) override;
+  void all_gather_values(Stream& stream, const AllGatherValuesArgs& args) override;
+  void all_reduce_max(Stream& stream, const char* name, float* values, std::int64_t count) override;
+  void all_reduce_sum(Stream& stream, const char* name, std::int64_t* values, std::int64_t count) override;
+  void all_reduce_sum(Stream& stream, const char* name, double* values, std::int64_t count) override;
+  void share(const std::vector<SharedMemory>& memory) override;
+  void barrier() override { job_.barrier(); }
+  std::string broadcast(const std::string& bytes, int root) override { return job_.broadcast(bytes, root); }
+  std::vector<std::string> all_gather_bytes(const std::string& bytes) override {
+    return job_.gather_bytes(bytes);
+  }
+  std::vector<std::int64_t> all_gather_int(std::int64_t value) override { return job_.gather_int(value); }
+  void watch(const WatchOptions& options) override { job_.watch(options); }
+  std::string trace() const override { return job_.trace(); }
+  std::vector<Traffic> take_traffic() override;
+  double seconds_busy() override;
+  std::string carrier() const override { return carriers_->words(); }
+  [[noreturn]] void abort(int code) override { job_.abort(code); }
+
+ private:
+  /// In pinned memory: the last collective of a queue that has begun on its stream, and that is done.
+  struct Progress {
+    std::uint32_t begun;
+    std::uint32_t done;
+  };
+  /// One queue.
+  struct Lane {
+    Queue queue{};
+    std::unique_ptr<Stream> stream;
+    std::unique_ptr<Stream> watched;  ///< of the host: what the communication thread follows
+    Way carrier;
+    std::unique_ptr<Composed> collectives;
+    Progress* progress = nullptr;
+    std::uint32_t number = 0;
+  };
+  bool finished();
+  Lane& lane_of(const Stream& stream);
+  void make_lane(Lane& lane, Queue queue, const DeviceStaging& staging);
+  template <typename Enqueue>
+  void run(Lane& lane, Kind kind, const char* name, std::int64_t bytes, Enqueue&& enqueue);
+
+  Device& device_;
+  RankJob job_;
+  std::unique_ptr<Device> host_;  ///< of the streams that the communication thread follows
+  Arena arena_;
+  Hierarchy flat_;
+  Hierarchy hierarchy_;
+  std::byte* memory_ = nullptr;  ///< as staging_budget.h lays it out
+  std::unique_ptr<Carriers> carriers_;
+  Progress* progress_ = nullptr;
+  Stopwatch stopwatch_;
+  double seconds_busy_ = 0;
+  Lane gather_, reduce_;
+  int exceptions_at_start_;
+  bool removing_ = false;  ///< job_.options().removed, and training has begun
+};
+
+}  // namespace octet::comm

@@ -1,0 +1,44 @@
+// What carries bytes between devices: the one thing in which the carriers (over memory, by copies into a
+// peer's memory, through NCCL, through pinned host memory) differ. Collectives are composed of exchanges and
+// kernels, once for all of them, so that no bit depends on who carries the bytes.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "octet/device/device.h"
+
+namespace octet::comm {
+
+/// Bytes that leave for a member of the group.
+struct Outgoing {
+  int peer = 0;                ///< number in the group
+  const void* from = nullptr;  ///< device memory
+  /// Where they arrive: the place in this rank's own memory that corresponds to it. Carriers that write into
+  /// the peer's memory need it, and that it lies in memory that all members have shared alike; others do not
+  /// look at it.
+  void* twin = nullptr;
+  std::size_t bytes = 0;
+};
+
+/// Bytes that arrive from a member of the group.
+struct Incoming {
+  int peer = 0;
+  void* to = nullptr;  ///< device memory
+  std::size_t bytes = 0;
+};
+
+/// An exchange of byte slices among the members of a group. One object for each queue (gather, reduce): its
+/// exchanges are enqueued in the same order on all members, and those of other queues never meet them.
+class Exchange {
+ public:
+  virtual ~Exchange() = default;
+  /// Enqueues on `stream`: the messages between this rank and its peers, at most one to each and one from each;
+  /// what one side sends, the other receives in the same exchange, and the sizes agree. Work enqueued after it
+  /// finds all incoming bytes, and may write over all outgoing ones. Blocks nobody but the stream.
+  virtual void exchange(Stream& stream, std::span<const Outgoing> out, std::span<const Incoming> in) = 0;
+  /// True where the carrier can write the corresponding bytes of every peer, or needs no such thing.
+  virtual bool reaches(const void* twin, std::size_t bytes) const = 0;
+};
+
+}  // namespace octet::comm

@@ -1,0 +1,33 @@
+// What takes the place of the CUDA side in builds without it. Nobody gets here: no device is a GPU.
+#ifndef OCTET_HAVE_CUDA
+#include "nccl_carrier.h"
+#include "octet/base/error.h"
+#include "peer_access.h"
+
+namespace octet::comm {
+namespace {
+
+Error left_out() {
+  return Error(Problem{.what = "this program was built without CUDA", .fix = "build with -DOCTET_CUDA=ON"});
+}
+
+}  // namespace
+
+std::unique_ptr<PeerAccess> make_cuda_peer_access(Device&) {
+  throw left_out();
+}
+
+int load_nccl() {
+  throw left_out();
+}
+
+std::string make_nccl_id() {
+  throw left_out();
+}
+
+std::unique_ptr<Exchange> make_nccl_exchange(Device&, const std::string&, int, int) {
+  throw left_out();
+}
+
+}  // namespace octet::comm
+#endif

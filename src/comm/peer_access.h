@@ -1,0 +1,37 @@
+// How ranks of one host reach each other's memory, and how their streams wait for each other: counters in
+// memory that streams write and wait for, and handles by which another rank opens memory of this one.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "octet/device/device.h"
+
+namespace octet::comm {
+
+class PeerAccess {
+ public:
+  virtual ~PeerAccess() = default;
+  /// Enqueued: the counter becomes `value` once all earlier work of the stream is done and visible to whoever
+  /// sees it. The counter lies in device memory of this rank or an opened one, or in pinned host memory.
+  virtual void write(Stream& stream, std::uint32_t* counter, std::uint32_t value) = 0;
+  /// Enqueued: later work of the stream starts once the counter has reached `value`, counted as a clock: up to
+  /// 2^31 - 1 steps beyond it too. Keeps neither the host nor the device's processors busy.
+  virtual void wait(Stream& stream, const std::uint32_t* counter, std::uint32_t value) = 0;
+
+  /// By which another rank of this host opens the memory at `address`, which lies in a reservation.
+  virtual std::string handle(void* address) = 0;
+  /// The same memory, as this rank reaches it. Stays open until this object ends. Throws Error.
+  virtual void* open(const std::string& handle) = 0;
+};
+
+/// For ranks that are threads of this process. `alive` is called now and then by streams that wait; what it
+/// throws, they throw.
+std::unique_ptr<PeerAccess> make_memory_peer_access(std::function<void()> alive);
+
+/// For GPUs of one host (CUDA's interprocess memory, and its stream memory operations). `device` outlives it.
+std::unique_ptr<PeerAccess> make_cuda_peer_access(Device& device);
+
+}  // namespace octet::comm

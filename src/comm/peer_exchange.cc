@@ -1,0 +1,79 @@
+#include "peer_exchange.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "octet/base/error.h"
+
+namespace octet::comm {
+namespace {
+
+std::size_t index(int i) {
+  return static_cast<std::size_t>(i);
+}
+
+}  // namespace
+
+void SharedRegions::add(void* local, std::size_t bytes, std::vector<void*> at_member) {
+  regions_.push_back({static_cast<std::byte*>(local), bytes, std::move(at_member)});
+}
+
+const SharedRegions::Region* SharedRegions::find(const void* twin, std::size_t bytes) const {
+  const auto* at = static_cast<const std::byte*>(twin);
+  for (const Region& region : regions_) {
+    if (at >= region.local && at + bytes <= region.local + region.bytes) return &region;
+  }
+  return nullptr;
+}
+
+void* SharedRegions::at(int member, const void* twin, std::size_t bytes) const {
+  const Region* region = find(twin, bytes);
+  if (region == nullptr) return nullptr;
+  const auto offset = static_cast<const std::byte*>(twin) - region->local;
+  return static_cast<std::byte*>(region->at_member[index(member)]) + offset;
+}
+
+PeerExchange::PeerExchange(Device& device, PeerAccess& access, const SharedRegions& regions, int member,
+                           int size, PeerCounters counters)
+    : device_(device),
+      access_(access),
+      regions_(regions),
+      member_(member),
+      size_(size),
+      counters_(std::move(counters)),
+      sent_(index(size)),
+      received_(index(size)) {}
+
+// Three rounds: tell those who will write here that the memory may be written, which the order of the stream
+// makes true; write to each peer when it has said so, beginning with the next one, and tell it; wait for all
+// bytes of one's own.
+void PeerExchange::exchange(Stream& stream, std::span<const Outgoing> out, std::span<const Incoming> in) {
+  const auto ready = [](std::uint32_t* of, int peer) { return of + peer; };
+  const auto arrived = [this](std::uint32_t* of, int peer) { return of + size_ + peer; };
+  const auto from = [&](int peer) {
+    return std::ranges::any_of(in, [&](const Incoming& i) { return i.peer == peer && i.bytes > 0; });
+  };
+  for (int d = 1; d < size_; ++d) {
+    const int peer = (member_ - d + size_) % size_;
+    if (!from(peer)) continue;
+    access_.write(stream, ready(counters_.of_member[index(peer)], member_), ++received_[index(peer)]);
+  }
+  for (int d = 1; d < size_; ++d) {
+    const int peer = (member_ + d) % size_;
+    bool any = false;
+    for (const Outgoing& piece : out) {
+      if (piece.peer != peer || piece.bytes == 0) continue;
+      if (!std::exchange(any, true)) access_.wait(stream, ready(counters_.own, peer), ++sent_[index(peer)]);
+      void* to = regions_.at(peer, piece.twin, piece.bytes);
+      check(to != nullptr, "bytes go to memory that was shared");
+      device_.copy(stream, to, piece.from, piece.bytes);
+    }
+    if (any) access_.write(stream, arrived(counters_.of_member[index(peer)], member_), sent_[index(peer)]);
+  }
+  for (int d = 1; d < size_; ++d) {
+    const int peer = (member_ - d + size_) % size_;
+    if (from(peer)) access_.wait(stream, arrived(counters_.own, peer), received_[index(peer)]);
+  }
+}
+
+}  // namespace octet::comm

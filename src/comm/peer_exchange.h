@@ -1,0 +1,62 @@
+// The carrier within a host: copy engines write into the memory of peers, and streams wait for each other by
+// counters in device memory. No processor of the device takes part. NCCL 2.28 does the same in its copy-engine
+// collectives.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "exchange.h"
+#include "peer_access.h"
+
+namespace octet::comm {
+
+/// Memory that all members of a group have alike, with the addresses by which this rank reaches that of the
+/// others.
+class SharedRegions {
+ public:
+  /// `at_member`: by number in the group; the own one is not read.
+  void add(void* local, std::size_t bytes, std::vector<void*> at_member);
+  /// Where the bytes at `twin` lie in a member's memory; null when they were not shared.
+  void* at(int member, const void* twin, std::size_t bytes) const;
+  bool holds(const void* twin, std::size_t bytes) const { return find(twin, bytes) != nullptr; }
+
+ private:
+  struct Region {
+    std::byte* local = nullptr;
+    std::size_t bytes = 0;
+    std::vector<void*> at_member;
+  };
+  const Region* find(const void* twin, std::size_t bytes) const;
+  std::vector<Region> regions_;
+};
+
+/// Counters of one queue in the memory of every member: [2 * size]. counters[p] counts the exchanges for which
+/// member p has its memory ready for this one's bytes, counters[size + p] those whose bytes from p have arrived.
+struct PeerCounters {
+  std::uint32_t* own = nullptr;
+  std::vector<std::uint32_t*> of_member;  ///< as this rank reaches them
+};
+constexpr std::size_t peer_counter_count(int size) {
+  return 2 * static_cast<std::size_t>(size);
+}
+
+class PeerExchange final : public Exchange {
+ public:
+  /// All are used until the exchange ends; `regions` may grow.
+  PeerExchange(Device& device, PeerAccess& access, const SharedRegions& regions, int member, int size,
+               PeerCounters counters);
+  void exchange(Stream& stream, std::span<const Outgoing> out, std::span<const Incoming> in) override;
+  bool reaches(const void* twin, std::size_t bytes) const override { return regions_.holds(twin, bytes); }
+
+ private:
+  Device& device_;
+  PeerAccess& access_;
+  const SharedRegions& regions_;
+  int member_;
+  int size_;
+  PeerCounters counters_;
+  std::vector<std::uint32_t> sent_, received_;  ///< by member: exchanges so far
+};
+
+}  // namespace octet::comm
