@@ -2,6 +2,10 @@
 // of a barrier, and the share of a core that an idle rank takes. Run as launch/mpirun -np 4 comm_bench.
 // `comm_bench allreduce MIB...` measures sums of that many MiB of fp32 on all ranks, in each format of the
 // wire, by nodes as well where there are several of several ranks; medians of 5.
+// `comm_bench mpi` prints the rows that MPI has collectives of its own for, by these.
+// `comm_bench gpu [auto|peer|nccl|host]` measures between GPUs: medians of 5 rounds of many calls by events
+// of the device. Where a call takes no longer than its enqueueing, that is what was measured; where the
+// stream was full, the host waited for the device.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -13,9 +17,12 @@
 #include <thread>
 #include <vector>
 
+#include "comm_bench.h"
+#include "octet/base/error.h"
 #include "octet/comm/communicator.h"
 #include "octet/device/cpu.h"
 
+namespace octet::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -33,29 +40,13 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-void report(octet::comm::Communicator& world, const char* name, double bytes,
-            const std::function<void()>& once) {
-  once();
-  world.barrier();
-  constexpr int rounds = 10;
-  const double cpu = cpu_seconds();
-  const auto start = Clock::now();
-  for (int i = 0; i < rounds; ++i) once();
-  const double seconds = seconds_since(start) / rounds;
-  const double core = (cpu_seconds() - cpu) / rounds / seconds;
-  if (world.rank() == 0) {
-    std::printf("%-24s %10.3f ms  %8.3f GB/s sent  %.2f cores\n", name, seconds * 1e3, bytes / seconds * 1e-9,
-                core);
-  }
-}
-
-using octet::comm::Wire;
+using comm::Communicator;
+using comm::Wire;
 
 // One sum on all ranks, as stage 0 makes it.
-double all_reduce_seconds(octet::comm::Communicator& world, std::vector<float>& values, Wire wire,
-                          bool by_node) {
+double all_reduce_seconds(Communicator& world, std::vector<float>& values, Wire wire, bool by_node) {
   const std::int64_t count = static_cast<std::int64_t>(values.size()) / world.size();
-  octet::Stream& stream = world.reduce_stream();
+  Stream& stream = world.reduce_stream();
   std::vector<double> seconds;
   for (int round = 0; round < 6; ++round) {
     world.barrier();
@@ -76,7 +67,7 @@ double all_reduce_seconds(octet::comm::Communicator& world, std::vector<float>& 
   return seconds[seconds.size() / 2];
 }
 
-void measure_all_reduce(octet::comm::Communicator& world, std::int64_t mib) {
+void measure_all_reduce(Communicator& world, std::int64_t mib) {
   const std::int64_t slice = (mib << 18) / world.size() / 128 * 128;
   std::vector<float> values(static_cast<std::size_t>(slice * world.size()));
   const auto& place = world.place();
@@ -104,18 +95,18 @@ void measure_all_reduce(octet::comm::Communicator& world, std::int64_t mib) {
   }
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const auto device = octet::make_cpu_device({.threads = 1});
-  const auto communicator = octet::comm::make_communicator(*device);
+int measure_cpus(const std::vector<std::string>& arguments) {
+  const auto device = make_cpu_device({.threads = 1});
+  const auto communicator = comm::make_communicator(*device);
   auto& world = *communicator;
-  if (argc > 2 && std::string(argv[1]) == "allreduce") {
-    for (int i = 2; i < argc; ++i) measure_all_reduce(world, std::atol(argv[i]));
+  if (arguments.size() > 1 && arguments[0] == "allreduce") {
+    for (std::size_t i = 1; i < arguments.size(); ++i) measure_all_reduce(world, std::stol(arguments[i]));
     return 0;
   }
+  const Ranks ranks{.rank = world.rank(), .size = world.size(), .barrier = [&] { world.barrier(); }};
   const std::int64_t size = world.size();
-  for (const std::int64_t count : {std::int64_t{1} << 10, std::int64_t{1} << 16, std::int64_t{1} << 21}) {
+  for (const std::int64_t count : kSlices) {
+    const int rounds = rounds_of(count);
     std::vector<float> from(static_cast<std::size_t>(size * count), 1.0f);
     float* own = from.data() + world.rank() * count;
     if (world.rank() == 0) std::printf("slices of %ld elements\n", static_cast<long>(count));
@@ -123,26 +114,82 @@ int main(int argc, char** argv) {
                                             std::tuple{"reduce_scatter bf16", Wire::bf16, 2.0},
                                             std::tuple{"reduce_scatter fp8", Wire::fp8, 1.03},
                                             std::tuple{"reduce_scatter int8", Wire::int8, 1.03}}) {
-      report(world, name, bytes * static_cast<double>(count * (size - 1)), [&] {
+      report(ranks, name, bytes * static_cast<double>(count * (size - 1)), rounds, [&] {
         world.reduce_scatter(world.reduce_stream(),
                              {.from = from.data(), .to = own, .count = count, .wire = wire});
         world.reduce_stream().synchronize();
       });
     }
-    report(world, "all_gather", 4.0 * static_cast<double>(count * (size - 1)), [&] {
+    const double bytes = 4.0 * static_cast<double>(count * (size - 1));
+    report(ranks, "all_gather", bytes, rounds, [&] {
       world.all_gather(world.gather_stream(), {.buffer = from.data(), .bytes = 4 * count});
       world.gather_stream().synchronize();
     });
+    std::ranges::fill(from, 0.0f);  // sums of sums would not stay finite
+    report(ranks, "all_reduce f32", 2 * bytes, rounds, [&] {
+      Stream& stream = world.reduce_stream();
+      world.reduce_scatter(stream, {.from = from.data(), .to = own, .count = count});
+      world.all_gather(stream, {.buffer = from.data(), .bytes = 4 * count});
+      stream.synchronize();
+    });
   }
-  report(world, "barrier", 0, [&] { world.barrier(); });
-  report(world, "idle second", 0, [] { std::this_thread::sleep_for(std::chrono::seconds(1)); });
+  std::vector<std::int64_t> integers(kEndOfStepIntegers);
+  std::vector<double> doubles(kEndOfStepDoubles);
+  report(ranks, "end of a step", 0, 200, [&] {
+    Stream& stream = world.reduce_stream();
+    world.all_reduce_sum(stream, "bench", integers.data(), kEndOfStepIntegers);
+    world.all_reduce_sum(stream, "bench", doubles.data(), kEndOfStepDoubles);
+    stream.synchronize();
+  });
+  report(ranks, "barrier", 0, 200, [&] { world.barrier(); });
+  report(ranks, "idle second", 0, 5, [] { std::this_thread::sleep_for(std::chrono::seconds(1)); });
   auto event = device->make_event();
-  auto later = device->make_stream({.name = "later", .mode = octet::StreamOptions::Mode::worker});
-  report(world, "gather waits 0.1 s", 0, [&] {
-    octet::cpu::enqueue(*later, [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
+  auto later = device->make_stream({.name = "later", .mode = StreamOptions::Mode::worker});
+  report(ranks, "gather waits 0.1 s", 0, 5, [&] {
+    cpu::enqueue(*later, [] { std::this_thread::sleep_for(std::chrono::milliseconds(100)); });
     later->record(*event);
     world.gather_stream().wait(*event);
     world.all_reduce_max(world.gather_stream(), "nothing", nullptr, 0);
     world.gather_stream().synchronize();
   });
+  return 0;
+}
+
+}  // namespace
+
+void report(const Ranks& ranks, const char* name, double bytes, int rounds,
+            const std::function<void()>& once) {
+  once();
+  ranks.barrier();
+  constexpr int parts = 5;
+  std::vector<double> taken;
+  const double cpu = cpu_seconds();
+  const auto begun = Clock::now();
+  for (int part = 0; part < parts; ++part) {
+    const auto start = Clock::now();
+    for (int i = 0; i < rounds / parts; ++i) once();
+    taken.push_back(seconds_since(start) / (rounds / parts));
+  }
+  const double core = (cpu_seconds() - cpu) / seconds_since(begun);
+  std::ranges::sort(taken);
+  const double seconds = taken[parts / 2];
+  if (ranks.rank == 0) {
+    std::printf("%-24s %10.4f ms  %8.3f GB/s sent  %.2f cores\n", name, seconds * 1e3, bytes / seconds * 1e-9,
+                core);
+  }
+}
+
+}  // namespace octet::bench
+
+int main(int argc, char** argv) {
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
+  const std::string what = arguments.empty() ? "" : arguments[0];
+  try {
+    if (what == "mpi") return octet::bench::measure_mpi();
+    if (what == "gpu") return octet::bench::measure_gpus(arguments.size() > 1 ? arguments[1] : "auto");
+    return octet::bench::measure_cpus(arguments);
+  } catch (const octet::Error& error) {
+    if (!error.problem().what.empty()) std::fprintf(stderr, "%s\n", error.what());
+    return static_cast<int>(error.code());
+  }
 }
