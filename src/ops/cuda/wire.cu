@@ -112,6 +112,28 @@ __device__ inline void widen(const uint2& word, float (&x)[kQuad]) {
   x[3] = high_half(word.y);
 }
 
+/// The bits of a value with the one NaN for every other. The compiler counts all NaNs as equal and would leave
+/// the choice out: what asks for the magnitude is hidden from it.
+__device__ inline unsigned settled_bits(float x) {
+  const unsigned bits = __float_as_uint(x);
+  unsigned magnitude;
+  asm("and.b32 %0, %1, 0x7FFFFFFF;" : "=r"(magnitude) : "r"(bits));
+  return magnitude > 0x7F800000u ? kNanBits : bits;
+}
+__device__ inline float settled_here(float x) {
+  return __uint_as_float(settled_bits(x));
+}
+__device__ inline double settled_here(double x) {
+  const auto bits = static_cast<unsigned long long>(__double_as_longlong(x));
+  unsigned long long magnitude;
+  asm("and.b64 %0, %1, 0x7FFFFFFFFFFFFFFF;" : "=l"(magnitude) : "l"(bits));
+  return __longlong_as_double(
+      static_cast<long long>(magnitude > 0x7FF0000000000000ull ? kDoubleNanBits : bits));
+}
+__device__ inline std::int64_t settled_here(std::int64_t x) {
+  return x;
+}
+
 /// Two values as bf16 in a word, as to_settled_bf16 rounds them.
 __device__ inline unsigned two_bf16(float low, float high) {
   const __nv_bfloat162 both = __floats2bfloat162_rn(low, high);
@@ -125,8 +147,7 @@ __device__ inline unsigned two_bf16(float low, float high) {
 template <typename E>
 __device__ inline WordOf<E> narrow_word(const float (&x)[kQuad]) {
   if constexpr (std::is_same_v<E, float>) {
-    return {__float_as_uint(settled(x[0])), __float_as_uint(settled(x[1])), __float_as_uint(settled(x[2])),
-            __float_as_uint(settled(x[3]))};
+    return {settled_bits(x[0]), settled_bits(x[1]), settled_bits(x[2]), settled_bits(x[3])};
   } else {
     return {two_bf16(x[0], x[1]), two_bf16(x[2], x[3])};
   }
@@ -440,7 +461,7 @@ __global__ void __launch_bounds__(kThreads)
       }
     }
 #pragma unroll
-    for (int k = 0; k < n; ++k) top[k] = settled(top[k]);
+    for (int k = 0; k < n; ++k) top[k] = settled_here(top[k]);
     if constexpr (whole) {
       *reinterpret_cast<Word*>(to + i) = *reinterpret_cast<const Word*>(top);
     } else {
@@ -489,7 +510,7 @@ __global__ void __launch_bounds__(kThreads)
     T result = static_cast<const T*>(parts.of[0])[i];
 #pragma unroll 4
     for (int p = 1; p < parts.count; ++p) result = two(result, static_cast<const T*>(parts.of[p])[i]);
-    to[i] = settled(result);
+    to[i] = settled_here(result);
   }
 }
 
