@@ -22,8 +22,8 @@ struct Rates {
   double launch = 3e-6;    ///< seconds that a kernel takes at least
   double fp8_more = 3e-6;  ///< seconds that an FP8 product takes beside its work, as small models show
   int multiprocessors = 132;
-  /// A second, that a GPU sends to others of its host over NVLink: copies into the memory of the other one of
-  /// two H200 reached 368 GB/s with 64 MiB, both ways at once.
+  /// A second, that a GPU sends to others of its host over NVLink: copies from one of two H200 into the
+  /// memory of the other one reached 368 GB/s with 64 MiB.
   double peer = 370e9;
 };
 
