@@ -78,6 +78,7 @@ void print_memory(const PlanReport& r, const PlanTarget& target) {
                 bytes_text(small).c_str());
   }
   if (r.staging > 0) std::printf("  %-32s %12s\n", "messages on their way", bytes_text(r.staging).c_str());
+  if (r.nccl > 0) std::printf("  %-32s %12s\n", "NCCL", bytes_text(r.nccl).c_str());
   if (r.libraries > 0) std::printf("  %-32s %12s\n", "driver and libraries", bytes_text(r.libraries).c_str());
   const bool fits = r.total() <= target.memory;
   std::printf("  %-32s %12s, %s of it for a micro-batch's tokens\n", "in all", bytes_text(r.total()).c_str(),
@@ -85,6 +86,24 @@ void print_memory(const PlanReport& r, const PlanTarget& target) {
   std::printf("  %-32s %12s: %s %s\n", "the device has", bytes_text(target.memory).c_str(),
               fits ? "fits, free are" : "does NOT fit, missing are",
               bytes_text(fits ? target.memory - r.total() : r.total() - target.memory).c_str());
+}
+
+void print_messages(const PlanReport& r, const PlanTarget& target) {
+  if (target.place.size == 1) return;
+  if (target.place.nodes > 1) {
+    std::printf("  messages travel beside this; between nodes their network decides how long\n");
+    return;
+  }
+  std::printf("  %-32s %9.1f ms %6.1f %%, beside this, at %.0f GB/s over NVLink\n", "messages of a rank",
+              1e3 * r.message_seconds(), 100 * r.message_seconds() / r.time.seconds,
+              1e-9 * plan::Rates{}.peer);
+  std::printf("  %-32s %9.1f, %.1f, %.1f, %.1f ms\n", "  with zero_stage 0, 1, 2, 3", 1e3 * r.messages[0],
+              1e3 * r.messages[1], 1e3 * r.messages[2], 1e3 * r.messages[3]);
+  if (r.message_seconds() > r.time.seconds) {
+    std::printf(
+        "  messages take longer than what is computed: larger micro-batches hide more of them, or with\n"
+        "  zero_stage 0 or 1 more micro-batches a step\n");
+  }
 }
 
 void print_time(const PlanReport& r, const config::Config& config, const PlanTarget& target) {
@@ -98,11 +117,12 @@ void print_time(const PlanReport& r, const config::Config& config, const PlanTar
     std::printf("  %-32s %9.1f ms %6.1f %%\n", row.name.c_str(), 1e3 * row.seconds,
                 100 * row.seconds / r.time.seconds);
   }
-  const double rate = tokens_of_step(r, config) / r.time.seconds;
+  const double rate = tokens_of_step(r, config) / r.floor_seconds();
   const double flops = model::flops_per_token(r.work.architecture, static_cast<double>(config.cutoff_len));
   std::printf("  %-32s %9.1f ms, at most %s tokens a second, %.0f %% of 989.4 TFLOP/s a device\n", "in all",
               1e3 * r.time.seconds, with_commas(static_cast<std::int64_t>(rate)).c_str(),
               100 * report::flop_utilisation(flops, rate, r.batch.world));
+  print_messages(r, target);
   if (!r.fp8.empty()) std::printf("  %s\n", r.fp8.c_str());
 }
 
@@ -173,6 +193,7 @@ void print_json(const PlanReport& r, const config::Config& config, const PlanTar
                  {"fp8_transposed_weights", transposed_name(r.choice)},
                  {"memory", memory},
                  {"messages_bytes", r.staging},
+                 {"nccl_bytes", r.nccl},
                  {"library_bytes", r.libraries},
                  {"total_bytes", r.total()},
                  {"device_bytes", target.memory},
@@ -180,8 +201,10 @@ void print_json(const PlanReport& r, const config::Config& config, const PlanTar
                  {"fitting", fitting},
                  {"alternatives", alternatives},
                  {"time", time},
-                 {"floor_seconds", r.time.seconds},
-                 {"tokens_per_second_at_most", tokens_of_step(r, config) / r.time.seconds},
+                 {"message_seconds", r.message_seconds()},
+                 {"message_seconds_by_stage", r.messages},
+                 {"floor_seconds", r.floor_seconds()},
+                 {"tokens_per_second_at_most", tokens_of_step(r, config) / r.floor_seconds()},
                  {"fp8_warning", r.fp8}};
   std::printf("%s\n", all.dump().c_str());
 }

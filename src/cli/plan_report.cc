@@ -19,6 +19,14 @@ std::vector<std::int64_t> micros_of(const config::Config& config, std::int64_t w
   return train::buildable(std::move(all), config.cutoff_len);
 }
 
+/// What NCCL takes: inside a host it carries only where it is asked to, between hosts where it can.
+std::size_t nccl_bytes(const config::Config& config, const PlanTarget& target) {
+  if (target.kind != DeviceKind::cuda || target.place.size == 1) return 0;
+  const std::string& asked = config.gpu_transport;
+  const bool between = target.place.nodes > 1 && asked != "host";
+  return asked == "nccl" || between ? plan::kNcclBytes : 0;
+}
+
 /// One configuration on one device.
 class Planner {
  public:
@@ -26,7 +34,8 @@ class Planner {
       : config_(config), architecture_(architecture), target_(target) {}
 
   std::size_t outside() const {
-    return comm::staging_bytes(target_.place.size, target_.kind) + plan::library_bytes(target_.kind);
+    return comm::staging_bytes(target_.place.size, target_.kind) + nccl_bytes(config_, target_) +
+           plan::library_bytes(target_.kind);
   }
   std::size_t limit() const { return target_.memory - std::min(target_.memory, outside()); }
 
@@ -48,6 +57,13 @@ class Planner {
   }
   plan::Memory memory(const plan::Choice& choice) const {
     return train::plan_memory(build(choice), target_.place, target_.kind);
+  }
+  std::array<double, 4> message_seconds(const plan::Choice& choice) const {
+    std::array<double, 4> all{};
+    if (target_.kind != DeviceKind::cuda || target_.place.size == 1 || target_.place.nodes > 1) return all;
+    all = train::plan_messages(build(choice), target_.place, target_.kind, batch(choice.micro).accumulation);
+    for (double& one : all) one = plan::message_seconds(one);
+    return all;
   }
 
   /// What the run itself would take.
@@ -128,10 +144,13 @@ PlanReport make_plan(const config::Config& config, const std::string& model, con
   r.batch = planner.batch(r.choice.micro);
   r.memory = planner.memory(r.choice);
   r.staging = comm::staging_bytes(target.place.size, target.kind);
+  r.nccl = nccl_bytes(config, target);
   r.libraries = plan::library_bytes(target.kind);
   r.work = train::work_of(planner.build(r.choice), r.memory, config.cutoff_len, r.batch.accumulation);
   r.work.tokens = r.choice.micro * config.cutoff_len;  // evaluations may have more
   r.time = plan::time_of(r.work);
+  r.messages = planner.message_seconds(r.choice);
+  r.stage = static_cast<int>(config.zero_stage);
   r.fp8 = plan::fp8_warning(r.work);
   if (r.total() > target.memory) r.alternatives = alternatives(config, architecture, target);
   return r;

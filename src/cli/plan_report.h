@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -32,14 +34,21 @@ struct PlanReport {
   config::Batch batch;
   plan::Choice choice;
   plan::Memory memory;
-  std::size_t staging = 0, libraries = 0;
+  std::size_t staging = 0, nccl = 0, libraries = 0;
   plan::Work work;
   plan::Time time;
+  /// Seconds for which a rank's messages are under way in a step, by zero_stage. Among GPUs of one host; else
+  /// their network decides, and all are 0.
+  std::array<double, 4> messages{};
+  int stage = 0;
   /// The largest micro-batch at each level, of levels that take a larger one than those before.
   std::vector<plan::Choice> fitting;
   std::vector<Alternative> alternatives;  ///< where the run does not fit
   std::string fp8;                        ///< where FP8 does not pay
-  std::size_t total() const { return memory.bytes + staging + libraries; }
+  std::size_t total() const { return memory.bytes + staging + nccl + libraries; }
+  double message_seconds() const { return messages[static_cast<std::size_t>(stage)]; }
+  /// Messages travel beside what is computed, at best.
+  double floor_seconds() const { return std::max(time.seconds, message_seconds()); }
 };
 
 /// Plans a run of the model that the configuration describes. Without its data the worst is taken: every

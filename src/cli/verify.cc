@@ -1,6 +1,7 @@
 // Whether this machine can train: ranks, cores, messages, disk, device, and a small FP8 step.
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -83,6 +84,21 @@ std::string check_messages(train::Session& session) {
   }
   return "sums agree, " + per_second(static_cast<double>(kCount) * sizeof(float) * (size - 1), seconds) +
          " from each rank";
+}
+
+// Choosing a carrier sent a pattern through every link of a host and took the time of a larger message.
+std::string check_carrier(train::Session& session) {
+  const std::vector<std::string> all =
+      session.communicator().all_gather_bytes(session.communicator().carrier());
+  std::string text;
+  for (std::size_t r = 0; r < all.size(); ++r) {
+    if (all[r].empty()) {
+      throw failed("nothing carries the bytes of a rank", "a carrier", "none on rank " + std::to_string(r));
+    }
+    text += (r == 0 ? "rank " : "; rank ") + std::to_string(r) + " " + all[r];
+  }
+  const bool alike = std::ranges::all_of(all, [&](const std::string& one) { return one == all.front(); });
+  return alike ? all.front() + " on every rank" : text;
 }
 
 std::string check_disk(train::Session& session, const std::string& folder) {
@@ -171,18 +187,21 @@ int verify_command(const Arguments& arguments) {
   train::Session session(resolved.config.device, nullptr, resolved.config.gpu_transport);
   return session.run([&] {
     using Check = std::function<std::string()>;
-    const std::vector<std::pair<const char*, Check>> checks{{"ranks", [&] { return check_ranks(session); }},
-                                                            {"cores", [&] { return check_cores(session); }},
-                                                            {"messages", [&] { return check_messages(session); }},
-                                                            {"disk", [&] { return check_disk(session, folder); }},
-                                                            {"device", [&] { return check_device(session); }},
-                                                            {"FP8 step", [&] { return check_step(session); }}};
+    std::vector<std::pair<const char*, Check>> checks{{"ranks", [&] { return check_ranks(session); }},
+                                                      {"cores", [&] { return check_cores(session); }},
+                                                      {"messages", [&] { return check_messages(session); }},
+                                                      {"disk", [&] { return check_disk(session, folder); }},
+                                                      {"device", [&] { return check_device(session); }},
+                                                      {"FP8 step", [&] { return check_step(session); }}};
+    if (session.place().size > 1) {
+      checks.insert(checks.begin() + 3, {"carrier", [&] { return check_carrier(session); }});
+    }
     for (const auto& [name, check] : checks) {
       std::string found;
       const auto* run = &check;
       const std::string what = name;
       // A check with messages of its own fails on all ranks or on none before it waits for the others.
-      if (what == "cores" || what == "messages") {
+      if (what == "cores" || what == "messages" || what == "carrier") {
         found = (*run)();
         session.communicator().barrier();
       } else {

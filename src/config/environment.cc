@@ -18,7 +18,6 @@ struct Foreign {
 };
 
 constexpr Foreign kForeign[] = {
-    {"NVTE_FP8_ALLREDUCE", "1", "compressed reductions are not built; gradients travel as reduce_dtype says"},
     {"NVTE_FP8_DPA_BWD", "1", "attention computes in bf16 or fp32"},
     {"NVTE_APPLY_QK_LAYER_SCALING", "1", "scores are computed in fp32 and need no scaling by layer"},
     {"NVTE_FLASH_ATTN", "", "attention never forms the matrix of scores"},

@@ -78,14 +78,16 @@ void add_sharding(Table& t) {
          "Communicate while computing; the results do not depend on it. Ranks that share a node and have one "
          "core each send their messages while they wait, as with false: their cores have nothing to hide "
          "them behind.");
-  t.used("gpu_transport", &Config::gpu_transport,
-         "Who carries bytes between GPUs: peer (copies into each other's memory, inside a host), nccl, or host "
-         "(pinned memory and MPI, anywhere). auto takes the fastest that works; the results are the same.")
+  t.used(
+       "gpu_transport", &Config::gpu_transport,
+       "Who carries bytes between GPUs: peer (copies into each other's memory, inside a host), nccl, or host "
+       "(pinned memory and MPI, anywhere). auto takes the fastest that works; the results are the same.")
       .one_of({"auto", "peer", "nccl", "host"});
-  t.used("reduce_dtype", &Config::reduce_dtype,
-         "What gradients of matrices travel as (fp8, int8: blocks of 128 with a scale); they are summed in "
-         "fp32 "
-         "whatever it is. Vectors and small groups travel in fp32.")
+  t.used(
+       "reduce_dtype", &Config::reduce_dtype,
+       "What gradients of matrices travel as (fp8, int8: blocks of 128 with a scale); they are summed in "
+       "fp32 whatever it is. Vectors and small groups travel in fp32. Narrow formats are for slow networks: "
+       "between GPUs of one host that NVLink joins they gain nothing.")
       .one_of({"fp32", "bf16", "fp8", "int8"})
       .decides_numbers();
   t.used("error_feedback", &Config::error_feedback,

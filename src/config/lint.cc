@@ -13,6 +13,7 @@ class Doubts {
     data();
     output();
     memory();
+    communication();
     return std::move(all_);
   }
 
@@ -80,6 +81,12 @@ class Doubts {
             c_.cutoff_len < 1024,
         "micro-batches of one short sample leave a GPU idle; raise per_device_train_batch_size, or set "
         "packing");
+  }
+
+  void communication() {
+    add(c_.gpu_transport == "host",
+        "gpu_transport: host is the slowest way between GPUs and meant for machines where they cannot reach "
+        "each other; auto takes it where nothing else works");
   }
 
   const Resolved& r_;

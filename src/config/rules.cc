@@ -21,6 +21,7 @@ class Rules {
     batch();
     schedule();
     output();
+    environment();
   }
 
  private:
@@ -359,6 +360,19 @@ class Rules {
         complain({.what = "overwrite_output_dir and resume_from_checkpoint exclude each other",
                   .where = both("overwrite_output_dir", "resume_from_checkpoint")});
       }
+    }
+  }
+
+  // A switch of Transformer Engine is answered and not obeyed: what decides numbers is a key.
+  void environment() {
+    const auto found = options_.environment.find("NVTE_FP8_ALLREDUCE");
+    if (found == options_.environment.end() || found->second != "1") return;
+    const std::string asks = "environment NVTE_FP8_ALLREDUCE=1 asks for FP8 reductions: ";
+    if (r_.is_set("reduce_dtype")) {
+      note(asks + "reduce_dtype: " + c_.reduce_dtype + " is set (" + at("reduce_dtype") +
+           "), and that counts");
+    } else {
+      note(asks + "set reduce_dtype: fp8, which sends gradients in FP8 and sums them in fp32");
     }
   }
 

@@ -200,6 +200,10 @@ Time time_of(const Work& work, const Rates& rates) {
   return time;
 }
 
+double message_seconds(double bytes, const Rates& rates) {
+  return bytes / rates.peer;
+}
+
 namespace {
 
 /// Kernels that FP8 adds to those of a linear layer in a micro-batch. With delayed scaling most copies are

@@ -4,6 +4,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
+#include "octet/zero/messages.h"
 
 namespace octet::train {
 
@@ -12,6 +13,20 @@ plan::Memory plan_memory(const EngineOptions& options, const comm::Place& place,
   const std::unique_ptr<comm::Communicator> communicator = comm::make_dry_communicator(*device, place);
   Engine engine(*device, *communicator, options);
   return plan::memory_of(engine.arena());
+}
+
+std::array<double, 4> plan_messages(const EngineOptions& options, const comm::Place& place, DeviceKind kind,
+                                    std::int64_t micro_batches) {
+  const std::unique_ptr<Device> device = make_dry_device({.stands_for = kind});
+  const std::unique_ptr<comm::Communicator> communicator = comm::make_dry_communicator(*device, place);
+  Engine engine(*device, *communicator, options);
+  zero::Options store = engine.options().store;  // with what was left to the device
+  std::array<double, 4> bytes{};
+  for (store.stage = 0; store.stage < 4; ++store.stage) {
+    bytes[static_cast<std::size_t>(store.stage)] = static_cast<double>(
+        zero::step_messages(engine.store().layout(), store, place, static_cast<int>(micro_batches)).bytes());
+  }
+  return bytes;
 }
 
 plan::Work work_of(const EngineOptions& options, const plan::Memory& memory, std::int64_t length,

@@ -59,13 +59,6 @@ std::unique_ptr<Device> open_cpu(const comm::Place& place) {
       {.threads = cores, .compute_worker = std::getenv("OCTET_COMPUTE_WORKER") != nullptr});
 }
 
-// The configuration has checked the name.
-comm::Carrier carrier_of(const std::string& transport) {
-  if (transport == "peer") return comm::Carrier::peer;
-  if (transport == "nccl") return comm::Carrier::nccl;
-  return transport == "host" ? comm::Carrier::host : comm::Carrier::automatic;
-}
-
 // What the user should know of the ranks' devices before anything runs on them.
 void warn_of(const GpuChoice& choice) {
   if (!choice.why_cpu.empty()) log::warn("computing on the CPU: " + choice.why_cpu);
@@ -92,6 +85,12 @@ void show_ranks(const std::vector<RankGpus>& ranks, const GpuChoice& choice,
 }
 
 }  // namespace
+
+comm::Carrier carrier_of(const std::string& transport) {
+  if (transport == "peer") return comm::Carrier::peer;
+  if (transport == "nccl") return comm::Carrier::nccl;
+  return transport == "host" ? comm::Carrier::host : comm::Carrier::automatic;
+}
 
 Session::Session(const std::string& device, const std::exception_ptr& refusal, const std::string& transport)
     : place_(comm::find_place()) {

@@ -44,11 +44,18 @@ TEST(Verify, PassesAloneAndUnderALauncher) {
       EXPECT_TRUE(says(run, text)) << text << "\n" << run.both();
     }
     EXPECT_TRUE(says(run, np == 0 ? "none are needed" : "sums agree")) << run.both();
+    EXPECT_EQ(says(run, "carrier    messages on every rank"), np > 0) << run.both();
+    EXPECT_EQ(says(run, "carrier"), np > 0) << "a lone rank sends nothing";
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   const Outcome refused = trainer("verify device=cpu --folder /proc/nowhere", 2);
   EXPECT_NE(refused.code, 0);
   EXPECT_EQ(errors_in(refused), 1) << refused.both();
+  // Ranks on CPUs send messages, whatever GPUs would do.
+  const Outcome asked = trainer("verify device=cpu gpu_transport=peer --folder " + folder.path(), 2);
+  EXPECT_EQ(asked.code, 0) << asked.both();
+  EXPECT_TRUE(says(asked, "carrier    messages on every rank")) << asked.both();
+  EXPECT_EQ(trainer("verify device=cpu gpu_transport=nvlink").code, 64);
 }
 
 TEST(Compare, ShowsRunsSideBySide) {

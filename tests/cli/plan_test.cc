@@ -94,6 +94,69 @@ TEST(PlanCommand, AShapeIsInBf16UnlessItIsToldOtherwise) {
   EXPECT_EQ(bench.code, 0) << bench.both();
 }
 
+TEST(PlanCommand, CountsWhatSeveralGpusNeedOnce) {
+  const std::string common = "llama-3.2-1b device=cuda cutoff_len=1024 memory=141GB ";
+  const auto checked = [&](const std::string& words) {
+    const Json plan = plan_of(common + words);
+    double sum = 0;
+    for (const auto& [name, bytes] : plan["memory"].items()) {
+      EXPECT_FALSE(name.starts_with("communication")) << "counted beside them: " << name;
+      sum += bytes.get<double>();
+    }
+    for (const char* name : {"messages_bytes", "nccl_bytes", "library_bytes"})
+      sum += plan[name].get<double>();
+    EXPECT_EQ(plan["total_bytes"].get<double>(), sum);
+    return plan;
+  };
+  EXPECT_EQ(checked("world=1")["messages_bytes"], 0);
+  EXPECT_EQ(checked("world=1 gpu_transport=nccl")["nccl_bytes"], 0);
+  for (const int world : {2, 3, 4, 8}) {
+    const std::string words = "world=" + std::to_string(world) + " zero_stage=" + std::to_string(world % 4);
+    const Json plan = checked(words);
+    EXPECT_NEAR(plan["messages_bytes"].get<double>() / 0x1p20, 192, 1) << world;
+    EXPECT_EQ(plan["nccl_bytes"], 0) << "GPUs of a host copy";
+    EXPECT_EQ(checked(words + " gpu_transport=host")["total_bytes"], plan["total_bytes"])
+        << "pinned memory is the host's";
+    EXPECT_EQ(checked(words + " gpu_transport=nccl")["nccl_bytes"].get<double>(), 0x1p30);
+  }
+  EXPECT_EQ(checked("world=4 ranks_per_node=2")["nccl_bytes"].get<double>(), 0x1p30);
+  EXPECT_EQ(checked("world=4 ranks_per_node=2 gpu_transport=peer")["nccl_bytes"].get<double>(), 0x1p30);
+  EXPECT_EQ(checked("world=4 ranks_per_node=2 gpu_transport=host")["nccl_bytes"], 0);
+  EXPECT_EQ(plan_of("tiny device=cpu world=2 gpu_transport=nccl cutoff_len=64")["nccl_bytes"], 0);
+}
+
+TEST(PlanCommand, SetsMessagesInsideAHostBesideWhatIsComputed) {
+  const std::string common =
+      "llama-3.1-8b device=cuda cutoff_len=4096 per_device_train_batch_size=2 "
+      "recompute=full fp8=true memory=1TB gradient_accumulation_steps=4 ";
+  const auto seconds = [&](const std::string& words) {
+    return plan_of(common + words)["message_seconds"].get<double>();
+  };
+  EXPECT_EQ(seconds("world=1"), 0);
+  // Half of the fp32 gradients leave a rank of two, once, and half of the sums come back.
+  EXPECT_NEAR(seconds("world=2"), 8.03e9 * 4 / 370e9, 0.01 * 0.087);
+  const Json one = plan_of(common + "world=2 zero_stage=1");
+  const Json by_stage = one["message_seconds_by_stage"];
+  ASSERT_EQ(by_stage.size(), 4u);
+  EXPECT_EQ(one["message_seconds"], by_stage[1]);
+  EXPECT_EQ(plan_of(common + "world=2 zero_stage=3")["message_seconds_by_stage"], by_stage);
+  EXPECT_LT(by_stage[1].get<double>(), by_stage[0].get<double>()) << "FP8 weights come back, not sums";
+  EXPECT_GT(by_stage[2].get<double>(), 3 * by_stage[1].get<double>()) << "each of four micro-batches";
+  EXPECT_GT(by_stage[3].get<double>(), by_stage[2].get<double>());
+  EXPECT_EQ(seconds("world=4 ranks_per_node=2"), 0) << "nothing is known of the network";
+  // A floor of both, since messages hide behind what is computed at best, or the other way round.
+  EXPECT_EQ(one["floor_seconds"].get<double>() > one["message_seconds"].get<double>(), true);
+  const Json short_step = plan_of("llama-3.1-8b device=cuda cutoff_len=64 world=8 zero_stage=1 memory=1TB");
+  EXPECT_EQ(short_step["floor_seconds"], short_step["message_seconds"]);
+  const Outcome text = trainer("plan llama-3.1-8b device=cuda cutoff_len=64 world=8 zero_stage=1 memory=1TB");
+  EXPECT_EQ(text.code, 0) << text.both();
+  for (const char* word : {"messages on their way", "messages of a rank", "at 370 GB/s over NVLink",
+                           "with zero_stage 0, 1, 2, 3", "take longer than what is computed"}) {
+    EXPECT_NE(text.out.find(word), std::string::npos) << word << "\n" << text.out;
+  }
+  EXPECT_EQ(text.out.find("NCCL"), std::string::npos) << text.out;
+}
+
 TEST(PlanCommand, IsWhatTheRunReserves) {
   const std::string arguments = "tiny cutoff_len=64 per_device_train_batch_size=2 device=cpu fp8=true ";
   for (const std::string stage : {"0", "1", "2", "3"}) {

@@ -367,6 +367,35 @@ TEST(Load, TheEnvironmentStandsBelowEveryFile) {
   EXPECT_THROW(load_text(kBase, "t.yaml", {}, options), Error);
 }
 
+TEST(Load, ASwitchForFp8ReductionsIsAnsweredWithTheKey) {
+  LoadOptions options = quiet();
+  const auto answered = [&](const std::string& yaml) {
+    return load_text(kBase + yaml, "t.yaml", {}, options);
+  };
+  options.environment = {{"NVTE_FP8_ALLREDUCE", "1"}};
+  EXPECT_TRUE(notes(answered(""), "set reduce_dtype: fp8"));
+  EXPECT_EQ(answered("").config.reduce_dtype, "fp32") << "a switch of another program changes no numbers";
+  const Resolved set = answered("reduce_dtype: int8");
+  EXPECT_TRUE(notes(set, "reduce_dtype: int8 is set (t.yaml:4), and that counts")) << set.notes.front();
+  EXPECT_FALSE(notes(set, "set reduce_dtype: fp8"));
+  options.environment = {{"NVTE_FP8_ALLREDUCE", "0"}};
+  EXPECT_FALSE(notes(answered(""), "NVTE_FP8_ALLREDUCE"));
+}
+
+TEST(Load, WhoCarriesBytesBetweenGpusIsOneOfFour) {
+  EXPECT_EQ(read("").config.gpu_transport, "auto");
+  for (const char* value : {"auto", "peer", "nccl", "host"}) {
+    EXPECT_EQ(read(std::string("gpu_transport: ") + value).config.gpu_transport, value);
+  }
+  const std::string message = refusal("gpu_transport: nvlink");
+  EXPECT_SAYS(message, "gpu_transport");
+  EXPECT_SAYS(message, "nvlink");
+  EXPECT_SAYS(message, "auto, peer, nccl");
+  EXPECT_SAYS(refusal("gpu_transport: per"), "peer");
+  // The same bits come from every carrier: a run goes on with another one.
+  EXPECT_EQ(resume_hash(read("gpu_transport: host").config), resume_hash(read("").config));
+}
+
 TEST(Load, InterpolationsExpand) {
   LoadOptions options = quiet();
   options.environment = {{"HOME_DIR", "/h"}};

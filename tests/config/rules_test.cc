@@ -48,6 +48,8 @@ TEST(Doubts, AreSaidForWhatOneWouldRarelyMean) {
   EXPECT_TRUE(said(calm + "save_steps: 10", "save_total_limit"));
   EXPECT_TRUE(said(calm + "fp8: true\nfp8_amax_history_len: 1", "fp8_amax_history_len"));
   EXPECT_TRUE(said("template: t", "computes in fp32"));
+  EXPECT_TRUE(said(calm + "gpu_transport: host", "slowest way between GPUs"));
+  EXPECT_FALSE(said(calm + "gpu_transport: nccl", "gpu_transport"));
 }
 
 TEST(Rules, WhatIsForConversationsNeedsSft) {

@@ -173,6 +173,16 @@ TEST(Time, TransposingAtUseReadsAndWritesTheWeightsInEveryMicroBatch) {
   EXPECT_EQ(row(time_of(work), "transposed weights"), 0);
 }
 
+TEST(Time, MessagesInsideAHostTravelAtTheRateOfItsLinks) {
+  // Measured between two H200: 64 MiB at 368 GB/s.
+  const double measured = 0x1p26 / 368e9;
+  EXPECT_NEAR(message_seconds(0x1p26) / measured, 1, 0.01);
+  EXPECT_EQ(message_seconds(0), 0);
+  Rates slow;
+  slow.peer = 37e9;
+  EXPECT_NEAR(message_seconds(1e9, slow), 10 * message_seconds(1e9), 1e-12);
+}
+
 TEST(Advice, FindsTheLargestThatFitsAtEachLevel) {
   // Ten bytes a sample without recomputation, and less with it.
   int asked = 0;

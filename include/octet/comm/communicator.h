@@ -1,7 +1,7 @@
-// The comm room: ranks and their messages. Collectives are our own, over non-blocking point-to-point calls,
-// with a fixed order of summation (rank order), so that the same numbers give the same bits at every stage.
-// On the CPU one communication thread per rank makes every MPI call; it serves two queues, gathers and
-// reductions, as resumable state machines, so that neither blocks the other.
+// The comm room: ranks and their messages (docs/communication.md). Collectives are our own and sum in rank
+// order, so that the same numbers give the same bits at every stage. Two queues, gathers and reductions,
+// never block each other. On the CPU one communication thread per rank makes every MPI call, in resumable
+// state machines; on GPUs collectives are kernels and exchanges of bytes by one of several carriers.
 #pragma once
 
 #include <cstddef>

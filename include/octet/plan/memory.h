@@ -36,6 +36,9 @@ Memory memory_of(const Arena& arena, const std::vector<MemoryRow>& more = {});
 /// cuBLASLt, cuDNN and their code. On the CPU: nothing that matters beside the model.
 std::size_t library_bytes(DeviceKind kind);
 
+/// What NCCL takes on a GPU where it carries messages: half a gigabyte for each of two communicators.
+inline constexpr std::size_t kNcclBytes = std::size_t{1} << 30;
+
 /// "141GB", "80 GiB", "512MiB" or a plain number of bytes. Throws Error (usage) for anything else.
 std::size_t parse_bytes(const std::string& text, const std::string& where);
 

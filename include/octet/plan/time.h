@@ -22,6 +22,9 @@ struct Rates {
   double launch = 3e-6;    ///< seconds that a kernel takes at least
   double fp8_more = 3e-6;  ///< seconds that an FP8 product takes beside its work, as small models show
   int multiprocessors = 132;
+  /// A second, that a GPU sends to others of its host over NVLink: copies from one of two H200 into the
+  /// memory of the other one reached 368 GB/s with 64 MiB.
+  double peer = 370e9;
 };
 
 /// What a rank does in an optimizer step.
@@ -51,6 +54,9 @@ struct Time {
   double recompute_seconds = 0;  ///< of these
 };
 Time time_of(const Work& work, const Rates& rates = {});
+
+/// Seconds in which a rank sends that many bytes to others of its host, at best.
+double message_seconds(double bytes, const Rates& rates = {});
 
 /// What one linear layer of a block gains and loses by FP8, in seconds a micro-batch and layer.
 struct Fp8Balance {

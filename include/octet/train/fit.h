@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <functional>
 #include <vector>
 
@@ -14,6 +15,11 @@ namespace octet::train {
 
 /// What a rank at `place` would hold, to the byte: the engine, built on a dry device that stands for `kind`.
 plan::Memory plan_memory(const EngineOptions& options, const comm::Place& place, DeviceKind kind);
+
+/// Bytes that a rank at `place` sends to others in a step of `micro_batches`, by zero_stage, if it were
+/// another one (zero::step_messages).
+std::array<double, 4> plan_messages(const EngineOptions& options, const comm::Place& place, DeviceKind kind,
+                                    std::int64_t micro_batches);
 
 /// What one rank does in a step of `micro_batches`, for the time model; `length` is that of a sequence.
 plan::Work work_of(const EngineOptions& options, const plan::Memory& memory, std::int64_t length,

@@ -10,6 +10,9 @@
 
 namespace octet::train {
 
+/// What gpu_transport asks for. The configuration has checked the name.
+comm::Carrier carrier_of(const std::string& transport);
+
 /// This process among the ranks: its place, its device, its messages. Opened once, before anything that may
 /// fail on one rank alone, so that failures can be told to all.
 class Session {
