@@ -132,8 +132,8 @@ void Carriers::open_peers() {
   peers_ = true;
 }
 
-std::unique_ptr<Exchange> Carriers::make_peer(Queue queue) {
-  const std::size_t at = queue == Queue::gather ? 0 : budget_.counters;
+std::unique_ptr<Exchange> Carriers::make_peer(Queue queue, int turn) {
+  const std::size_t at = budget_.counters_at(queue == Queue::gather ? 0 : 1, turn);
   PeerCounters counters{.own = reinterpret_cast<std::uint32_t*>(memory_ + at), .of_member = {}};
   for (void* memory : memory_of_) {
     counters.of_member.push_back(
@@ -227,19 +227,21 @@ std::string Carriers::try_carrier(Carrier carrier, Ways& ways) {
     }
     std::string trouble = job_.agreed([&] {
       if (carrier == Carrier::peer) {
-        way.exchange = make_peer(queue);
+        for (int turn = 0; turn < StagingBudget::turns; ++turn) way.exchanges.push_back(make_peer(queue, turn));
       } else if (carrier == Carrier::host) {
         const std::size_t capacity =
             std::max(host_capacity, least_host_capacity_of_rank * static_cast<std::size_t>(place.size));
         auto host = std::make_unique<HostExchange>(device_, *access_, place.rank, place.size, capacity);
         way.host = host.get();
-        way.exchange = std::move(host);
+        way.exchanges.push_back(std::move(host));
       } else {
-        way.exchange = make_nccl_exchange(device_, id, place.rank, place.size);
+        way.exchanges.push_back(make_nccl_exchange(device_, id, place.rank, place.size));
       }
     });
     if (trouble.empty() && carrier != Carrier::host) {
-      trouble = job_.agreed([&] { probe(queue, *way.exchange); });
+      for (auto& exchange : way.exchanges) {
+        if (trouble.empty()) trouble = job_.agreed([&] { probe(queue, *exchange); });
+      }
     }
     if (!trouble.empty()) return trouble;
   }
@@ -290,8 +292,10 @@ void Carriers::choose(Carrier wanted, std::byte* memory, const StagingBudget& bu
   }
   name_ = std::string(name_of(near)) + " inside hosts, " + name_ + " between";
   for (std::size_t i = 0; i < ways_.size(); ++i) {
-    ways_[i].exchange = std::make_unique<RoutedExchange>(place, std::move(ways_[i].exchange),
-                                                         std::move(between[i].exchange));
+    auto routed = std::make_unique<RoutedExchange>(place, std::move(ways_[i].exchanges.front()),
+                                                   std::move(between[i].exchanges.front()));
+    ways_[i].exchanges.clear();
+    ways_[i].exchanges.push_back(std::move(routed));
     ways_[i].host = between[i].host;
   }
 }

@@ -20,8 +20,9 @@ namespace octet::comm {
 
 /// What carries the exchanges of one queue.
 struct Way {
-  std::unique_ptr<Exchange> exchange;
-  HostExchange* host = nullptr;  ///< it, or the part of it, that the host carries
+  /// By turns, for the chunks of a collective.
+  std::vector<std::unique_ptr<Exchange>> exchanges;
+  HostExchange* host = nullptr;  ///< the only one, or the part of it, that the host carries
 };
 
 class Carriers {
@@ -47,7 +48,7 @@ class Carriers {
   std::string try_carrier(Carrier carrier, Ways& ways);
   void open_peers();
   std::vector<void*> open_alike(void* address, const std::vector<std::string>& handles);
-  std::unique_ptr<Exchange> make_peer(Queue queue);
+  std::unique_ptr<Exchange> make_peer(Queue queue, int turn);
   /// Sends a pattern both ways and looks whether it came whole and in time; then takes the time of a larger
   /// one.
   void probe(Queue queue, Exchange& exchange);

@@ -22,16 +22,20 @@ std::size_t DeviceStaging::part_of(int size, std::size_t budget) {
   return std::max(budget / static_cast<std::size_t>(size) / unit, std::size_t{1}) * unit;
 }
 
-Composed::Composed(Device& device, Stream& stream, Exchange& exchange, const Place& place,
-                   const Hierarchy& flat, const Hierarchy& hierarchy, const DeviceStaging& staging)
+Composed::Composed(Device& device, Stream& stream, const std::vector<Exchange*>& exchanges,
+                   const Place& place, const Hierarchy& flat, const Hierarchy& hierarchy,
+                   const DeviceStaging& staging)
     : device_(device),
       stream_(stream),
-      beside_(device.make_stream({.name = stream.name() + " carry", .mode = StreamOptions::Mode::worker})),
-      exchange_(exchange),
+      exchanges_(exchanges),
       place_(place),
       flat_(flat),
       hierarchy_(hierarchy),
       staging_(staging) {
+  for (std::size_t i = 0; i < exchanges_.size(); ++i) {
+    beside_.push_back(
+        device.make_stream({.name = stream.name() + " carry", .mode = StreamOptions::Mode::worker}));
+  }
   for (auto* events : {&prepared_, &carried_}) {
     for (auto& event : *events) event = device.make_event();
   }
@@ -41,14 +45,14 @@ Composed::Sent Composed::take_sent() {
   return std::exchange(sent_, {});
 }
 
-void Composed::exchange(Stream& stream, const std::vector<Outgoing>& out, const std::vector<Incoming>& in) {
+void Composed::exchange(const Carry& carry, const std::vector<Outgoing>& out, const std::vector<Incoming>& in) {
   for (const Outgoing& piece : out) {
     sent_.bytes += static_cast<std::int64_t>(piece.bytes);
     if (place_.node_of[index(piece.peer)] != place_.node) {
       sent_.between_nodes += static_cast<std::int64_t>(piece.bytes);
     }
   }
-  exchange_.exchange(stream, out, in);
+  carry.exchange.exchange(carry.stream, out, in);
 }
 
 // Elements of a chunk whose encoded form fits a part.
@@ -61,25 +65,27 @@ std::int64_t Composed::chunk_of(Wire wire) const {
 // beside it carries. A set of staging memory is free again when its chunk was finished, which the order of the
 // queue's stream says.
 void Composed::in_chunks(std::int64_t length, std::int64_t count, const Act& prepare,
-                         const std::function<void(Stream&, const Chunk&)>& carry, const Act& finish) {
+                         const std::function<void(const Carry&, const Chunk&)>& carry, const Act& finish) {
   const std::int64_t chunks = (count + length - 1) / length;
   const auto at = [&](std::int64_t c) {
     return Chunk{.number = c, .start = c * length, .count = std::min(length, count - c * length)};
   };
   if (chunks == 1) {  // nothing to do beside it
     prepare(at(0));
-    carry(stream_, at(0));
+    carry(at_once(), at(0));
     finish(at(0));
     return;
   }
   for (std::int64_t c = 0; c <= chunks; ++c) {
     if (c < chunks) {
+      const std::size_t turn = index(c) % beside_.size();
+      Stream& beside = *beside_[turn];
       Event& prepared = *prepared_[index(c % DeviceStaging::sets)];
       prepare(at(c));
       stream_.record(prepared);
-      beside_->wait(prepared);
-      carry(*beside_, at(c));
-      beside_->record(*carried_[index(c % DeviceStaging::sets)]);
+      beside.wait(prepared);
+      carry({beside, *exchanges_[turn]}, at(c));
+      beside.record(*carried_[index(c % DeviceStaging::sets)]);
     }
     if (c == 0) continue;
     stream_.wait(*carried_[index((c - 1) % DeviceStaging::sets)]);
@@ -116,7 +122,7 @@ void Composed::reduce_flat(ReduceScatterArgs args) {
                                        .residual = residual_at(args, member * args.count + c.start)});
         }
       },
-      [&](Stream& stream, const Chunk& c) {
+      [&](const Carry& carry, const Chunk& c) {
         const std::size_t bytes = ops::wire_bytes(args.wire, c.count);
         std::vector<Outgoing> out;
         std::vector<Incoming> in;
@@ -125,7 +131,7 @@ void Composed::reduce_flat(ReduceScatterArgs args) {
           out.push_back({to, leaves(c, to), staging_.arriving(c.number, place_.rank), bytes});
           in.push_back({from, staging_.arriving(c.number, from), bytes});
         }
-        exchange(stream, out, in);
+        exchange(carry, out, in);
       },
       [&](const Chunk& c) {
         std::vector<const void*> parts;
@@ -153,7 +159,7 @@ void Composed::reduce_in_order(const ReduceScatterArgs& args) {
   };
   in_chunks(
       room, args.count, [](const Chunk&) {},
-      [&](Stream& stream, const Chunk& c) {
+      [&](const Carry& carry, const Chunk& c) {
         const std::size_t bytes = index(c.count) * sizeof(float);
         std::vector<Outgoing> out;
         std::vector<Incoming> in;
@@ -167,7 +173,7 @@ void Composed::reduce_in_order(const ReduceScatterArgs& args) {
             in.push_back({from, arriving(c, from, part), bytes});
           }
         }
-        exchange(stream, out, in);
+        exchange(carry, out, in);
       },
       [&](const Chunk& c) {
         std::vector<const float*> addends;
@@ -184,7 +190,7 @@ void Composed::reduce_in_order(const ReduceScatterArgs& args) {
       });
 }
 
-void Composed::gather_parts(Stream& stream, const Hierarchy& ways, std::size_t bytes,
+void Composed::gather_parts(const Carry& carry, const Hierarchy& ways, std::size_t bytes,
                             const std::function<std::byte*(int)>& part) {
   const int me = place_.rank, nodes = static_cast<int>(ways.nodes.size());
   const int node = ways.node_of[index(me)];
@@ -206,7 +212,7 @@ void Composed::gather_parts(Stream& stream, const Hierarchy& ways, std::size_t b
     }
   };
   from_afar(me, [&](int charge) { in.push_back({charge, part(charge), bytes}); });
-  exchange(stream, out, in);
+  exchange(carry, out, in);
   if (nodes == 1) return;
   // What came from other nodes is handed on here.
   out.clear(), in.clear();
@@ -214,15 +220,15 @@ void Composed::gather_parts(Stream& stream, const Hierarchy& ways, std::size_t b
     from_afar(me, [&](int charge) { out.push_back({mate_at(d), part(charge), part(charge), bytes}); });
     from_afar(mate_at(d), [&](int charge) { in.push_back({mate_at(d), part(charge), bytes}); });
   }
-  exchange(stream, out, in);
+  exchange(carry, out, in);
 }
 
 void Composed::all_gather(const AllGatherArgs& args) {
   if (args.bytes == 0) return;
   const Hierarchy& ways = args.by_node ? hierarchy_ : flat_;
   const std::size_t whole = index(args.bytes) * index(place_.size);
-  if (!exchange_.reaches(args.buffer, whole)) return gather_through_staging(args, ways);
-  gather_parts(stream_, ways, index(args.bytes),
+  if (!exchanges_.front()->reaches(args.buffer, whole)) return gather_through_staging(args, ways);
+  gather_parts(at_once(), ways, index(args.bytes),
                [&](int member) { return static_cast<std::byte*>(args.buffer) + member * args.bytes; });
 }
 
@@ -235,8 +241,8 @@ void Composed::gather_through_staging(const AllGatherArgs& args, const Hierarchy
       [&](const Chunk& c) {
         device_.copy(stream_, staging_.arriving(c.number, place_.rank), place(c, place_.rank), index(c.count));
       },
-      [&](Stream& stream, const Chunk& c) {
-        gather_parts(stream, ways, index(c.count),
+      [&](const Carry& carry, const Chunk& c) {
+        gather_parts(carry, ways, index(c.count),
                      [&](int member) { return staging_.arriving(c.number, member); });
       },
       [&](const Chunk& c) {
@@ -273,8 +279,8 @@ void Composed::all_gather_values(const AllGatherValuesArgs& args) {
                                      .residual = args.residual == nullptr ? nullptr : args.residual + c.start,
                                      .adds_residual = false});
       },
-      [&](Stream& stream, const Chunk& c) {
-        gather_parts(stream, ways, ops::wire_bytes(args.wire, c.count),
+      [&](const Carry& carry, const Chunk& c) {
+        gather_parts(carry, ways, ops::wire_bytes(args.wire, c.count),
                      [&](int member) { return staging_.arriving(c.number, member); });
       },
       [&](const Chunk& c) {
@@ -293,7 +299,7 @@ void Composed::all_reduce(ops::Combine how, void* values, std::size_t element, s
   const auto place = [&](const Chunk& c) { return static_cast<std::byte*>(values) + index(c.start) * element; };
   in_chunks(
       static_cast<std::int64_t>(staging_.part / element), count, [](const Chunk&) {},
-      [&](Stream& stream, const Chunk& c) {
+      [&](const Carry& carry, const Chunk& c) {
         std::vector<Outgoing> out;
         std::vector<Incoming> in;
         for (int d = 1; d < place_.size; ++d) {
@@ -301,7 +307,7 @@ void Composed::all_reduce(ops::Combine how, void* values, std::size_t element, s
           out.push_back({to, place(c), staging_.arriving(c.number, place_.rank), index(c.count) * element});
           in.push_back({from, staging_.arriving(c.number, from), index(c.count) * element});
         }
-        exchange(stream, out, in);
+        exchange(carry, out, in);
       },
       [&](const Chunk& c) {
         std::vector<const void*> parts;

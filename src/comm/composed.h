@@ -46,9 +46,10 @@ struct DeviceStaging {
 /// carries chunks while others are summed. Not thread-safe.
 class Composed {
  public:
-  /// `exchange` and the hierarchies outlive it. `stream` is the queue's.
-  Composed(Device& device, Stream& stream, Exchange& exchange, const Place& place, const Hierarchy& flat,
-           const Hierarchy& hierarchy, const DeviceStaging& staging);
+  /// What is given outlives it. `stream` is the queue's. With several exchanges the chunks of a collective go by
+  /// turns, each exchange on a stream of its own: while one carries, the next one's ranks find each other.
+  Composed(Device& device, Stream& stream, const std::vector<Exchange*>& exchanges, const Place& place,
+           const Hierarchy& flat, const Hierarchy& hierarchy, const DeviceStaging& staging);
 
   void reduce_scatter(const ReduceScatterArgs& args);
   void all_gather(const AllGatherArgs& args);
@@ -68,24 +69,30 @@ class Composed {
     std::int64_t start = 0;
     std::int64_t count = 0;
   };
+  /// Where a chunk is carried.
+  struct Carry {
+    Stream& stream;
+    Exchange& exchange;
+  };
   using Act = std::function<void(const Chunk&)>;
   void in_chunks(std::int64_t length, std::int64_t count, const Act& prepare,
-                 const std::function<void(Stream&, const Chunk&)>& carry, const Act& finish);
-  void exchange(Stream& stream, const std::vector<Outgoing>& out, const std::vector<Incoming>& in);
+                 const std::function<void(const Carry&, const Chunk&)>& carry, const Act& finish);
+  Carry at_once() { return {stream_, *exchanges_.front()}; }
+  void exchange(const Carry& carry, const std::vector<Outgoing>& out, const std::vector<Incoming>& in);
   std::int64_t chunk_of(Wire wire) const;
 
   void reduce_flat(ReduceScatterArgs args);
   void reduce_in_order(const ReduceScatterArgs& args);
   void reduce_by_node(const ReduceScatterArgs& args);
   /// Every member's part to all, part(member) being where it lies and goes; by nodes in two steps.
-  void gather_parts(Stream& stream, const Hierarchy& ways, std::size_t bytes,
+  void gather_parts(const Carry& carry, const Hierarchy& ways, std::size_t bytes,
                     const std::function<std::byte*(int)>& part);
   void gather_through_staging(const AllGatherArgs& args, const Hierarchy& ways);
 
   Device& device_;
   Stream& stream_;
-  std::unique_ptr<Stream> beside_;
-  Exchange& exchange_;
+  std::vector<Exchange*> exchanges_;
+  std::vector<std::unique_ptr<Stream>> beside_;  ///< one for each
   Place place_;
   const Hierarchy& flat_;
   const Hierarchy& hierarchy_;

@@ -90,7 +90,7 @@ void Composed::reduce_by_node(const ReduceScatterArgs& args) {
         in.push_back({mate, set + mine.part(charge, mate), ops::wire_bytes(inside, n)});
       }
     }
-    exchange(stream_, out, in);
+    exchange(at_once(), out, in);
 
     out.clear(), in.clear();
     const std::size_t bytes = ops::wire_bytes(args.wire, n);
@@ -118,7 +118,7 @@ void Composed::reduce_by_node(const ReduceScatterArgs& args) {
       if (static_cast<int>(other) == node) continue;
       in.push_back({h.delegate(static_cast<int>(other), me), set + mine.node(other), bytes});
     }
-    exchange(stream_, out, in);
+    exchange(at_once(), out, in);
 
     // The node's own sum is rounded like those that travelled, so that the result does not depend on who owns
     // it.

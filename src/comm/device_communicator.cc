@@ -98,8 +98,10 @@ void DeviceCommunicator::make_lane(Lane& lane, Queue queue, const DeviceStaging&
   lane.watched = host_->make_stream({.name = name_of(queue), .mode = StreamOptions::Mode::served});
   lane.progress = progress_ + (queue == Queue::gather ? 0 : 1);
   lane.carrier = carriers_->take(queue);
-  lane.collectives = std::make_unique<Composed>(device_, *lane.stream, *lane.carrier.exchange, place(), flat_,
-                                                hierarchy_, staging);
+  std::vector<Exchange*> exchanges;
+  for (const auto& exchange : lane.carrier.exchanges) exchanges.push_back(exchange.get());
+  lane.collectives =
+      std::make_unique<Composed>(device_, *lane.stream, exchanges, place(), flat_, hierarchy_, staging);
 }
 
 DeviceCommunicator::Lane& DeviceCommunicator::lane_of(const Stream& stream) {

@@ -41,6 +41,12 @@ class MemoryPeerAccess final : public PeerAccess {
     });
   }
 
+  void steps(Stream& stream, std::span<const CounterStep> steps) override {
+    for (const CounterStep& step : steps) {
+      step.waits ? wait(stream, step.counter, step.value) : write(stream, step.counter, step.value);
+    }
+  }
+
   std::string handle(void* address) override {
     return {reinterpret_cast<const char*>(&address), sizeof address};
   }

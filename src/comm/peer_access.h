@@ -5,11 +5,19 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "octet/device/device.h"
 
 namespace octet::comm {
+
+/// Writing a counter, or waiting for it.
+struct CounterStep {
+  std::uint32_t* counter = nullptr;
+  std::uint32_t value = 0;
+  bool waits = false;
+};
 
 class PeerAccess {
  public:
@@ -20,6 +28,8 @@ class PeerAccess {
   /// Enqueued: later work of the stream starts once the counter has reached `value`, counted as a clock: up to
   /// 2^31 - 1 steps beyond it too. Keeps neither the host nor the device's processors busy.
   virtual void wait(Stream& stream, const std::uint32_t* counter, std::uint32_t value) = 0;
+  /// The same for several, in order, as one piece of work: each by itself takes a GPU a microsecond or two.
+  virtual void steps(Stream& stream, std::span<const CounterStep> steps) = 0;
 
   /// By which another rank of this host opens the memory at `address`, which lies in a reservation.
   virtual std::string handle(void* address) = 0;

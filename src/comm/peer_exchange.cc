@@ -45,35 +45,39 @@ PeerExchange::PeerExchange(Device& device, PeerAccess& access, const SharedRegio
       received_(index(size)) {}
 
 // Three rounds: tell those who will write here that the memory may be written, which the order of the stream
-// makes true; write to each peer when it has said so, beginning with the next one, and tell it; wait for all
-// bytes of one's own.
+// makes true, and wait until all who are written to have said so; write to each peer, beginning with the next
+// one; tell them, and wait for all bytes of one's own.
 void PeerExchange::exchange(Stream& stream, std::span<const Outgoing> out, std::span<const Incoming> in) {
   const auto ready = [](std::uint32_t* of, int peer) { return of + peer; };
   const auto arrived = [this](std::uint32_t* of, int peer) { return of + size_ + peer; };
-  const auto from = [&](int peer) {
-    return std::ranges::any_of(in, [&](const Incoming& i) { return i.peer == peer && i.bytes > 0; });
+  const auto any = [](const auto& pieces, int peer) {
+    return std::ranges::any_of(pieces, [&](const auto& p) { return p.peer == peer && p.bytes > 0; });
   };
+  std::vector<int> to, from;
   for (int d = 1; d < size_; ++d) {
-    const int peer = (member_ - d + size_) % size_;
-    if (!from(peer)) continue;
-    access_.write(stream, ready(counters_.of_member[index(peer)], member_), ++received_[index(peer)]);
+    if (const int peer = (member_ + d) % size_; any(out, peer)) to.push_back(peer);
+    if (const int peer = (member_ - d + size_) % size_; any(in, peer)) from.push_back(peer);
   }
-  for (int d = 1; d < size_; ++d) {
-    const int peer = (member_ + d) % size_;
-    bool any = false;
+  std::vector<CounterStep> steps;
+  for (const int peer : from) {
+    steps.push_back({ready(counters_.of_member[index(peer)], member_), ++received_[index(peer)]});
+  }
+  for (const int peer : to) steps.push_back({ready(counters_.own, peer), ++sent_[index(peer)], true});
+  access_.steps(stream, steps);
+  for (const int peer : to) {
     for (const Outgoing& piece : out) {
       if (piece.peer != peer || piece.bytes == 0) continue;
-      if (!std::exchange(any, true)) access_.wait(stream, ready(counters_.own, peer), ++sent_[index(peer)]);
-      void* to = regions_.at(peer, piece.twin, piece.bytes);
-      check(to != nullptr, "bytes go to memory that was shared");
-      device_.copy(stream, to, piece.from, piece.bytes);
+      void* there = regions_.at(peer, piece.twin, piece.bytes);
+      check(there != nullptr, "bytes go to memory that was shared");
+      device_.copy(stream, there, piece.from, piece.bytes);
     }
-    if (any) access_.write(stream, arrived(counters_.of_member[index(peer)], member_), sent_[index(peer)]);
   }
-  for (int d = 1; d < size_; ++d) {
-    const int peer = (member_ - d + size_) % size_;
-    if (from(peer)) access_.wait(stream, arrived(counters_.own, peer), received_[index(peer)]);
+  steps.clear();
+  for (const int peer : to) {
+    steps.push_back({arrived(counters_.of_member[index(peer)], member_), sent_[index(peer)]});
   }
+  for (const int peer : from) steps.push_back({arrived(counters_.own, peer), received_[index(peer)], true});
+  access_.steps(stream, steps);
 }
 
 }  // namespace octet::comm

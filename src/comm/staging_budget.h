@@ -10,18 +10,24 @@
 namespace octet::comm {
 
 struct StagingBudget {
-  std::size_t counters = 0;  ///< bytes of the counters of one queue
+  /// Exchanges of a queue that carry by turns.
+  static constexpr int turns = 2;
+  std::size_t counters = 0;  ///< bytes of the counters of one of them
   std::size_t gather_part = 0, reduce_part = 0;
   int size = 0;
 
+  std::size_t all_counters() const { return 2 * turns * counters; }
+  std::size_t counters_at(int queue, int turn) const {
+    return static_cast<std::size_t>(queue * turns + turn) * counters;
+  }
   std::size_t bytes() const {
-    return 2 * counters + DeviceStaging::bytes(size, gather_part) + DeviceStaging::bytes(size, reduce_part);
+    return all_counters() + DeviceStaging::bytes(size, gather_part) + DeviceStaging::bytes(size, reduce_part);
   }
   DeviceStaging gather(std::byte* memory) const {
-    return {.memory = memory + 2 * counters, .part = gather_part, .size = size};
+    return {.memory = memory + all_counters(), .part = gather_part, .size = size};
   }
   DeviceStaging reduce(std::byte* memory) const {
-    return {.memory = memory + 2 * counters + DeviceStaging::bytes(size, gather_part),
+    return {.memory = memory + all_counters() + DeviceStaging::bytes(size, gather_part),
             .part = reduce_part,
             .size = size};
   }

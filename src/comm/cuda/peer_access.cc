@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <map>
+#include <vector>
 
 #include "octet/base/error.h"
 #include "octet/device/cuda.h"
@@ -29,6 +30,7 @@ F driver_function(const char* name) {
 struct Driver {
   decltype(&cuStreamWriteValue32) write = driver_function<decltype(&cuStreamWriteValue32)>("cuStreamWriteValue32");
   decltype(&cuStreamWaitValue32) wait = driver_function<decltype(&cuStreamWaitValue32)>("cuStreamWaitValue32");
+  decltype(&cuStreamBatchMemOp) batch = driver_function<decltype(&cuStreamBatchMemOp)>("cuStreamBatchMemOp");
   decltype(&cuMemGetAddressRange) range =
       driver_function<decltype(&cuMemGetAddressRange)>("cuMemGetAddressRange");
   decltype(&cuGetErrorString) text = driver_function<decltype(&cuGetErrorString)>("cuGetErrorString");
@@ -70,6 +72,29 @@ class CudaPeerAccess final : public PeerAccess {
                  "waiting for a counter");
   }
 
+  void steps(Stream& stream, std::span<const CounterStep> steps) override {
+    if (steps.empty()) return;
+    batch_.assign(steps.size(), CUstreamBatchMemOpParams{});
+    for (std::size_t i = 0; i < steps.size(); ++i) {
+      const auto address = reinterpret_cast<CUdeviceptr>(steps[i].counter);
+      if (steps[i].waits) {
+        auto& wait = batch_[i].waitValue;
+        wait.operation = CU_STREAM_MEM_OP_WAIT_VALUE_32;
+        wait.address = address;
+        wait.value = steps[i].value;
+        wait.flags = CU_STREAM_WAIT_VALUE_GEQ;
+      } else {
+        auto& write = batch_[i].writeValue;
+        write.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+        write.address = address;
+        write.value = steps[i].value;
+        write.flags = CU_STREAM_WRITE_VALUE_DEFAULT;
+      }
+    }
+    driver_.must(driver_.batch(cuda::native(stream), static_cast<unsigned>(batch_.size()), batch_.data(), 0),
+                 "writing and waiting for counters");
+  }
+
   std::string handle(void* address) override {
     cuda::native(*stream_);
     CUdeviceptr base = 0;
@@ -101,6 +126,7 @@ class CudaPeerAccess final : public PeerAccess {
  private:
   std::unique_ptr<Stream> stream_;  ///< makes the device the thread's current one
   Driver driver_;
+  std::vector<CUstreamBatchMemOpParams> batch_;
   std::map<std::string, void*> opened_;  ///< by handle: a second opening is the first
 };
 
