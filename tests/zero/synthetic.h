@@ -314,6 +314,7 @@ struct ThreadRun {
   bool compute_worker = false;
   std::vector<int> node_of = {};
   DeviceKind stands_for = DeviceKind::cpu;
+  comm::Carrier carrier = comm::Carrier::messages;
 };
 
 /// Runs `drive` on threads as ranks and returns what rank 0 found.
@@ -323,7 +324,8 @@ inline Outcome on_threads(const ThreadRun& how, const Scenario& scenario,
   comm::run_ranks_as_threads({.ranks = how.ranks,
                               .compute_worker = how.compute_worker,
                               .node_of = how.node_of,
-                              .stands_for = how.stands_for},
+                              .stands_for = how.stands_for,
+                              .carrier = how.carrier},
                              [&](comm::Communicator& communicator, Device& device) {
                                Rank rank(communicator, device, scenario);
                                drive(rank);
