@@ -1,5 +1,5 @@
-// The store over collectives made of exchanges and kernels, as on GPUs: whoever carries the bytes, every stage,
-// with overlap or without, gives the bits that messages give.
+// The store over collectives made of exchanges and kernels, as on GPUs: whoever carries the bytes, every
+// stage, with overlap or without, gives the bits that messages give.
 #include "zero/synthetic.h"
 
 namespace octet::zero {
