@@ -22,12 +22,15 @@ bool reached(std::uint32_t& counter, std::uint32_t number) {
 /// What the communication thread does for a collective that has begun: its messages, if the host carries some,
 /// and then it looks whether the device is through.
 Steps follow(Call& call, HostExchange* host, std::shared_ptr<HostScript> script, std::uint32_t* done,
-             std::uint32_t number) {
+             std::uint32_t number, std::function<void()> alive) {
   if (host != nullptr) {
     Steps messages = host->serve(call, std::move(script));
     while (!messages.resume()) co_await pause;
   }
-  while (!reached(*done, number)) co_await pause;
+  while (!reached(*done, number)) {
+    if (alive) alive();
+    co_await pause;
+  }
 }
 
 /// A device of the host for streams that only the communication thread follows. Ops keep their threads.
@@ -43,6 +46,7 @@ std::unique_ptr<Device> make_followed_device() {
 DeviceCommunicator::DeviceCommunicator(Device& device, const DeviceCommunicatorOptions& options)
     : device_(device),
       job_(options.rank),
+      alive_(options.alive),
       host_(make_followed_device()),
       arena_(device),
       flat_(one_node(place())),
@@ -81,10 +85,10 @@ bool DeviceCommunicator::finished() {
   try {
     for (Lane* lane : {&gather_, &reduce_}) lane->stream->synchronize();
     for (Lane* lane : {&gather_, &reduce_}) lane->watched->synchronize();
-    job_.barrier();
+    job_.barrier_at_end();
     // Memory that others have opened is given back when they have closed it.
     carriers_.reset();
-    job_.barrier();
+    job_.barrier_at_end();
     return true;
   } catch (const std::exception&) {
     return false;  // whoever waited for this work has seen the error
@@ -124,7 +128,7 @@ void DeviceCommunicator::run(Lane& lane, Kind kind, const char* name, std::int64
   } script{host != nullptr ? std::make_shared<HostScript>() : nullptr};
   if (host != nullptr) host->begin(script.script);
   timed->operation.steps =
-      follow(timed->operation.call, host, script.script, &lane.progress->done, number);
+      follow(timed->operation.call, host, script.script, &lane.progress->done, number, alive_);
   job_.expect(*timed);
   cpu::enqueue_resumable(*lane.watched, [this, timed, begun = &lane.progress->begun, number] {
     return reached(*begun, number) && job_.advance(*timed, false);

@@ -18,7 +18,7 @@ namespace octet::comm {
 struct DeviceCommunicatorOptions {
   RankOptions rank;
   Carrier carrier = Carrier::automatic;
-  /// Ranks that are threads: throws when the job has failed. Called by streams that wait for others.
+  /// Ranks that are threads: throws when the job has failed. Called by whoever waits for others.
   std::function<void()> alive;
 };
 
@@ -75,6 +75,7 @@ class DeviceCommunicator final : public Communicator {
 
   Device& device_;
   RankJob job_;
+  std::function<void()> alive_;   ///< as in the options
   std::unique_ptr<Device> host_;  ///< of the streams that the communication thread follows
   Arena arena_;
   Hierarchy flat_;

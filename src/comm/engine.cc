@@ -138,6 +138,7 @@ bool Engine::advance(Operation& operation) {
     if (finished || operation.call.completed != before) {
       ++progress_;
       operation.moved = Clock::now();
+      operation.all_came = false;
       if (roll_->asks_for(operation.call)) roll_->forget();
       if (finished) {
         traces_.done(operation.traced);
@@ -180,8 +181,16 @@ void Engine::look_for_the_missing(Operation& operation, double seconds) {
   std::string found;
   if (missing.ranks.empty()) {
     missing.ranks = operation.call.missing_ranks();
-    if (missing.ranks.empty()) return roll_->forget();  // all came while we asked
     found = "all ranks take part, but messages are missing from ";
+    if (missing.ranks.empty()) {
+      // All came while we asked. Where devices carry the bytes nothing else shows that it moves: it has the
+      // whole time once more, and then it is stuck.
+      missing.ranks = roll_->still_in();
+      roll_->forget();
+      operation.moved = Clock::now();
+      if (!std::exchange(operation.all_came, true)) return;
+      found = "all ranks take part, but it does not come to its end on ";
+    }
   } else {
     found = "nothing from ";
   }

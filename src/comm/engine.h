@@ -31,6 +31,7 @@ struct Operation {
   Call call;
   Steps steps;
   std::optional<std::chrono::steady_clock::time_point> moved;  ///< when it began, or last moved
+  bool all_came = false;  ///< all ranks were found to take part, and nothing has moved since
 };
 
 class Engine {

@@ -21,13 +21,16 @@ class MemoryPeerAccess final : public PeerAccess {
   explicit MemoryPeerAccess(std::function<void()> alive) : alive_(std::move(alive)) {}
 
   void write(Stream& stream, std::uint32_t* counter, std::uint32_t value) override {
-    cpu::enqueue(stream,
-                 [=] { std::atomic_ref<std::uint32_t>(*counter).store(value, std::memory_order_release); });
+    cpu::enqueue(stream, [counter, value, this] {
+      alive_();  // where it is not, the counter's owner may be gone
+      std::atomic_ref<std::uint32_t>(*counter).store(value, std::memory_order_release);
+    });
   }
 
   void wait(Stream& stream, const std::uint32_t* counter, std::uint32_t value) override {
     auto* at = const_cast<std::uint32_t*>(counter);  // atomic_ref of C++20 knows no const
     cpu::enqueue(stream, [at, value, this] {
+      alive_();  // what follows may write to memory of a peer that is gone
       const std::atomic_ref<std::uint32_t> reached(*at);
       for (int looks = 0; static_cast<std::int32_t>(reached.load(std::memory_order_acquire) - value) < 0;
            ++looks) {

@@ -79,8 +79,10 @@ void MemoryJob::fail(const std::string& message, int code) {
   state_->failed = true;
 }
 
-bool MemoryJob::failed() const {
-  return state_->failed;
+void MemoryJob::require_not_failed() const {
+  if (!state_->failed) return;
+  const std::scoped_lock lock(state_->mutex);
+  throw Error(Problem{.what = state_->message, .code = static_cast<ExitCode>(state_->code)});
 }
 
 class MemoryTransport final : public Transport {
@@ -144,10 +146,9 @@ class MemoryTransport final : public Transport {
       free_.push_back(ticket);
       return true;
     }
-    if (job_.failed()) {
+    if (job_.state_->failed) {
       withdraw();
-      const std::scoped_lock lock(job_.state_->mutex);
-      throw Error(Problem{.what = job_.state_->message, .code = static_cast<ExitCode>(job_.state_->code)});
+      job_.require_not_failed();
     }
     return false;
   }

@@ -22,7 +22,8 @@ class MemoryJob {
   std::unique_ptr<Transport> make_transport(int rank);
   /// All ranks' later test() throw this. The first message stays.
   void fail(const std::string& message, int code);
-  bool failed() const;
+  /// Throws what fail() was told, once it was.
+  void require_not_failed() const;
 
  private:
   friend class MemoryTransport;

@@ -18,6 +18,7 @@ struct Call {
   std::int64_t bytes_sent = 0;  ///< so far
   std::int64_t bytes_between_nodes = 0;
   std::int64_t completed = 0;  ///< messages through so far, a sign of progress
+  bool ends = false;           ///< its rank has done its work
 
   std::vector<class Messages*> open = {};  ///< those of this call, while they exist
 

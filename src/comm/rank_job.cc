@@ -164,9 +164,14 @@ void RankJob::run(std::shared_ptr<Timed> timed) {
 }
 
 std::vector<std::string> RankJob::gather_bytes(std::string bytes) {
+  return gather_all(std::move(bytes), false);
+}
+
+std::vector<std::string> RankJob::gather_all(std::string bytes, bool ends) {
   const std::scoped_lock lock(control_mutex_);
   std::vector<std::string> all;
   auto timed = begin(Kind::control, Queue::control, "", static_cast<std::int64_t>(bytes.size()));
+  timed->operation.call.ends = ends;
   timed->operation.steps = all_gather_bytes_steps(timed->operation.call, std::move(bytes), &all);
   run(std::move(timed));
   return all;

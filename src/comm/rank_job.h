@@ -46,6 +46,8 @@ class RankJob {
   const RankOptions& options() const { return options_; }
 
   void barrier() { gather_bytes({}); }
+  /// The same, of ranks that have done their work: those who miss one in another collective are told so.
+  void barrier_at_end() { gather_all({}, true); }
   std::string broadcast(const std::string& bytes, int root);
   std::vector<std::string> gather_bytes(std::string bytes);
   std::vector<std::int64_t> gather_int(std::int64_t value);
@@ -75,6 +77,7 @@ class RankJob {
   void end_with_error();
 
  private:
+  std::vector<std::string> gather_all(std::string bytes, bool ends);
   void run(std::shared_ptr<Timed> timed);
   void count(const Timed& timed);
   void count_under_way(int change);

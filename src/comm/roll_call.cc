@@ -18,11 +18,11 @@ bool reported(Queue queue) {
 }  // namespace
 
 void RollCall::began(const Call& call, const std::string& what) {
-  if (call.queue == Queue::end) own_.ends = 1;
+  if (call.queue == Queue::end || call.ends) own_.ends = 1;
   if (!reported(call.queue)) return;
   const auto q = static_cast<std::size_t>(call.queue);
   own_.begun[q] = call.sequence + 1;
-  own_.waits[q] = 1;
+  own_.waits[q] = call.ends ? 0 : 1;
   auto& words = own_.doing[q];
   const std::size_t n = std::min(what.size(), words.size() - 1);
   std::memcpy(words.data(), what.data(), n);
@@ -30,6 +30,7 @@ void RollCall::began(const Call& call, const std::string& what) {
 }
 
 void RollCall::ended(const Call& call) {
+  if (call.ends) own_.ends = 0;
   if (reported(call.queue)) own_.waits[static_cast<std::size_t>(call.queue)] = 0;
 }
 
@@ -108,6 +109,18 @@ RollCall::Missing RollCall::missing() const {
   if (found.ranks.empty()) found.ranks = std::move(elsewhere);
   for (const int rank : found.ranks) found.words += (found.words.empty() ? "" : "; ") + words_of(rank);
   return found;
+}
+
+std::vector<int> RollCall::still_in() const {
+  std::vector<int> ranks;
+  for (std::size_t rank = 0; rank < answers_.size() && reported(asking_->queue); ++rank) {
+    const auto q = static_cast<std::size_t>(asking_->queue);
+    const auto& report = answers_[rank];
+    if (report && report->begun[q] == asking_->sequence + 1 && report->waits[q] != 0) {
+      ranks.push_back(static_cast<int>(rank));
+    }
+  }
+  return ranks;
 }
 
 std::string RollCall::words_of(int rank) const {

@@ -56,6 +56,8 @@ class RollCall {
     bool lower_waits = false;  ///< a lower rank waits for something too, and will say so
   };
   Missing missing() const;
+  /// Those who have come to the collective that was asked for, and wait in it.
+  std::vector<int> still_in() const;
 
  private:
   struct Letter {

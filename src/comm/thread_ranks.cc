@@ -53,9 +53,7 @@ std::unique_ptr<Communicator> make_rank(MemoryJob& job, Carrier carrier, Device&
                                         const std::shared_ptr<Engine>& engine) {
   const RankOptions rank{.engine = engine};
   if (carrier == Carrier::messages || job.size() == 1) return std::make_unique<RankCommunicator>(device, rank);
-  const auto alive = [&job] {
-    if (job.failed()) throw Error("the job has failed on another rank");
-  };
+  const auto alive = [&job] { job.require_not_failed(); };
   return std::make_unique<DeviceCommunicator>(
       device, DeviceCommunicatorOptions{.rank = rank, .carrier = carrier, .alive = alive});
 }

@@ -27,6 +27,9 @@ struct Scenario {
   std::function<bool(int step, int micro_batch, int rank)> idle = [](int, int, int) { return false; };
   /// Multiplies all gradients of a step (infinity makes it skip).
   std::function<float(int step)> gradient_scale = [](int) { return 1.0f; };
+  /// Makes ranks late: called again and again by the thread that enqueues and by the compute stream, with
+  /// numbers that no other moment of the rank has.
+  std::function<void(int rank, std::uint64_t moment)> late = {};
 };
 
 /// Tensors by name, merged from the slices of all ranks.
@@ -226,8 +229,17 @@ class Rank {
     }
   }
 
+  void maybe_late() {
+    if (!scenario_.late) return;
+    const std::uint64_t moment = moments_;
+    moments_ += 2;
+    scenario_.late(communicator_.rank(), moment);
+    cpu::enqueue(*compute_, [this, moment] { scenario_.late(communicator_.rank(), moment + 1); });
+  }
+
   /// Enqueues: gradient += (or =) noise + share * weight, for the trainable tensors of a group.
   void backward(int step, int number, int group, int part) {
+    maybe_late();
     const model::GroupParameters& p = store_->acquire(group, model::Pass::backward, *compute_);
     const model::GroupGradients& g = store_->gradients(group, *compute_);
     const bool overwrite = g.overwrite && part == 0;
@@ -257,6 +269,7 @@ class Rank {
 
   void forward_and_backward(int step, int number, double* loss_sum) {
     for (int g = 0; g <= head(); ++g) {
+      maybe_late();
       const model::GroupParameters& p = store_->acquire(g, model::Pass::forward, *compute_);
       const auto w = p.operands(0, 0);
       cpu::enqueue(*compute_,
@@ -306,6 +319,7 @@ class Rank {
   std::unique_ptr<ParameterStore> store_;
   double* loss_ = nullptr;
   float forward_sum_ = 0;
+  std::uint64_t moments_ = 0;
   std::vector<StepResult> results_;
 };
 
@@ -314,6 +328,7 @@ struct ThreadRun {
   bool compute_worker = false;
   std::vector<int> node_of = {};
   DeviceKind stands_for = DeviceKind::cpu;
+  comm::Carrier carrier = comm::Carrier::messages;
 };
 
 /// Runs `drive` on threads as ranks and returns what rank 0 found.
@@ -323,7 +338,8 @@ inline Outcome on_threads(const ThreadRun& how, const Scenario& scenario,
   comm::run_ranks_as_threads({.ranks = how.ranks,
                               .compute_worker = how.compute_worker,
                               .node_of = how.node_of,
-                              .stands_for = how.stands_for},
+                              .stands_for = how.stands_for,
+                              .carrier = how.carrier},
                              [&](comm::Communicator& communicator, Device& device) {
                                Rank rank(communicator, device, scenario);
                                drive(rank);

@@ -1,0 +1,111 @@
+// What is counted of collectives made of exchanges and kernels: the seconds that they take on their streams,
+// those in which any is under way, and bytes.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/ranks.h"
+#include "octet/comm/communicator.h"
+#include "octet/ops/wire.h"
+
+namespace octet::comm {
+namespace {
+
+constexpr std::int64_t count = 1000;
+constexpr auto delay = std::chrono::milliseconds(200);
+constexpr double waited = 0.18;  // what a timer's coarseness leaves of it
+
+class Counted : public testing::TestWithParam<Carrier> {
+ protected:
+  /// Runs `body` on two ranks; its values hold two slices.
+  static void on_two(const std::function<void(Communicator&, Values<float>&)>& body) {
+    std::vector<Values<float>> values(2, Values<float>(2 * count, 1.0f));
+    run_ranks_as_threads({.ranks = 2, .carrier = GetParam()}, [&](Communicator& c, Device&) {
+      c.take_traffic();
+      body(c, values[static_cast<std::size_t>(c.rank())]);
+    });
+  }
+  static Traffic of(const std::vector<Traffic>& traffic, const std::string& kind) {
+    for (const Traffic& one : traffic) {
+      if (one.kind == kind) return one;
+    }
+    ADD_FAILURE() << "nothing was counted for " << kind;
+    return {};
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Carriers, Counted, testing::Values(Carrier::peer, Carrier::host),
+                         [](const auto& test) { return test.param == Carrier::peer ? "peer" : "host"; });
+
+void reduce(Communicator& c, Values<float>& values, Wire wire = Wire::f32) {
+  c.reduce_scatter(
+      c.reduce_stream(),
+      {.from = values.data(), .to = values.data() + c.rank() * count, .count = count, .wire = wire});
+}
+
+TEST_P(Counted, WhoWaitsForALateRankIsSoLongInItsCollective) {
+  on_two([](Communicator& c, Values<float>& values) {
+    c.barrier();
+    const double before = c.seconds_busy();
+    if (c.rank() == 1) std::this_thread::sleep_for(delay);
+    reduce(c, values);
+    c.reduce_stream().synchronize();
+    const double busy = c.seconds_busy() - before;
+    const double seconds = of(c.take_traffic(), "reduce_scatter").seconds;
+    EXPECT_NEAR(busy, seconds, 1e-6) << "rank " << c.rank();
+    if (c.rank() == 0) {
+      EXPECT_GE(seconds, waited);
+    }
+    c.barrier();
+  });
+}
+
+TEST_P(Counted, TwoQueuesSideBySideAreBusyOnce) {
+  on_two([](Communicator& c, Values<float>& values) {
+    Values<float> others(2 * count, 2.0f);
+    c.barrier();
+    const double before = c.seconds_busy();
+    if (c.rank() == 1) std::this_thread::sleep_for(delay);
+    reduce(c, values);
+    c.all_gather(c.gather_stream(), {.buffer = others.data(), .bytes = count * 4});
+    c.reduce_stream().synchronize();
+    c.gather_stream().synchronize();
+    const double busy = c.seconds_busy() - before;
+    const std::vector<Traffic> traffic = c.take_traffic();
+    const double reducing = of(traffic, "reduce_scatter").seconds,
+                 gathering = of(traffic, "all_gather").seconds;
+    EXPECT_GE(busy, std::max(reducing, gathering) - 1e-6);
+    EXPECT_LE(busy, reducing + gathering + 1e-6);
+    if (c.rank() == 0) {
+      EXPECT_GE(std::min(reducing, gathering), waited);
+      EXPECT_LE(busy, reducing + gathering - waited + 0.01) << "the time that both waited counts once";
+    }
+    c.barrier();  // nobody's memory goes while others may still look at it
+  });
+}
+
+TEST_P(Counted, BytesAreThoseOfTheWire) {
+  on_two([](Communicator& c, Values<float>& values) {
+    for (const Wire wire : {Wire::f32, Wire::bf16, Wire::fp8, Wire::int8}) {
+      reduce(c, values, wire);
+      c.reduce_stream().synchronize();
+      c.all_gather_values(c.gather_stream(), {.buffer = values.data(), .count = count, .wire = wire});
+      c.gather_stream().synchronize();
+      const std::vector<Traffic> traffic = c.take_traffic();
+      const auto expected = static_cast<std::int64_t>(ops::wire_bytes(wire, count));
+      for (const char* kind : {"reduce_scatter", "all_gather_values"}) {
+        EXPECT_EQ(of(traffic, kind).calls, 1) << kind;
+        EXPECT_EQ(of(traffic, kind).bytes_sent, expected) << kind << ", wire " << static_cast<int>(wire);
+        EXPECT_EQ(of(traffic, kind).bytes_between_nodes, 0) << kind;
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace octet::comm
