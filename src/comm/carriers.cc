@@ -326,6 +326,18 @@ void Carriers::share(const std::vector<SharedMemory>& memory) {
   }
 }
 
+void Carriers::unshare(const std::vector<SharedMemory>& memory) {
+  if (!peers_) return;
+  job_.barrier();  // nobody's copies are under way
+  for (const SharedMemory& piece : memory) {
+    const std::vector<void*> opened = regions_.remove(piece.address);
+    for (int rank = 0; rank < static_cast<int>(opened.size()); ++rank) {
+      if (rank != job_.place().rank && opened[index(rank)] != nullptr) access_->close(opened[index(rank)]);
+    }
+  }
+  job_.barrier();  // nobody holds memory open that its owner gives back
+}
+
 std::string Carriers::words() const {
   if (bytes_per_second_ <= 0) return name_;
   std::array<char, 64> rate{};

@@ -38,7 +38,9 @@ class Carriers {
   void choose(Carrier wanted, std::byte* memory, const StagingBudget& budget);
   /// That of a queue, gather or reduce; once each.
   Way take(Queue queue);
+  /// Collective, both.
   void share(const std::vector<SharedMemory>& memory);
+  void unshare(const std::vector<SharedMemory>& memory);
   PeerAccess& access() { return *access_; }
   /// "peer, 368 GB/s".
   std::string words() const;

@@ -203,6 +203,10 @@ void DeviceCommunicator::share(const std::vector<SharedMemory>& memory) {
   carriers_->share(memory);
 }
 
+void DeviceCommunicator::unshare(const std::vector<SharedMemory>& memory) {
+  carriers_->unshare(memory);
+}
+
 std::vector<Traffic> DeviceCommunicator::take_traffic() {
   seconds_busy_ += stopwatch_.collect(job_);
   return job_.take_traffic();

@@ -38,6 +38,7 @@ class DeviceCommunicator final : public Communicator {
   void all_reduce_sum(Stream& stream, const char* name, std::int64_t* values, std::int64_t count) override;
   void all_reduce_sum(Stream& stream, const char* name, double* values, std::int64_t count) override;
   void share(const std::vector<SharedMemory>& memory) override;
+  void unshare(const std::vector<SharedMemory>& memory) override;
   void barrier() override { job_.barrier(); }
   std::string broadcast(const std::string& bytes, int root) override { return job_.broadcast(bytes, root); }
   std::vector<std::string> all_gather_bytes(const std::string& bytes) override {

@@ -41,6 +41,7 @@ class DryCommunicator final : public Communicator {
   std::vector<Traffic> take_traffic() override { return {}; }
   double seconds_busy() override { return 0; }
   void share(const std::vector<SharedMemory>&) override {}
+  void unshare(const std::vector<SharedMemory>&) override {}
   std::string carrier() const override { return {}; }
   void abort(int code) override { std::_Exit(code); }
 

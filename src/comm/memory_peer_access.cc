@@ -61,6 +61,8 @@ class MemoryPeerAccess final : public PeerAccess {
     return address;
   }
 
+  void close(void*) override {}
+
  private:
   std::function<void()> alive_;
 };

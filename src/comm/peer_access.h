@@ -33,8 +33,11 @@ class PeerAccess {
 
   /// By which another rank of this host opens the memory at `address`, which lies in a reservation.
   virtual std::string handle(void* address) = 0;
-  /// The same memory, as this rank reaches it. Stays open until this object ends. Throws Error.
+  /// The same memory, as this rank reaches it. Stays open until close() or the end of this object. Throws
+  /// Error.
   virtual void* open(const std::string& handle) = 0;
+  /// Ends what open() began; `opened` is what it gave.
+  virtual void close(void* opened) = 0;
 };
 
 /// For ranks that are threads of this process. `alive` is called now and then by streams that wait; what it

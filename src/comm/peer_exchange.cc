@@ -18,6 +18,14 @@ void SharedRegions::add(void* local, std::size_t bytes, std::vector<void*> at_me
   regions_.push_back({static_cast<std::byte*>(local), bytes, std::move(at_member)});
 }
 
+std::vector<void*> SharedRegions::remove(const void* local) {
+  const auto found = std::ranges::find(regions_, local, [](const Region& r) -> const void* { return r.local; });
+  if (found == regions_.end()) return {};
+  std::vector<void*> at_member = std::move(found->at_member);
+  regions_.erase(found);
+  return at_member;
+}
+
 const SharedRegions::Region* SharedRegions::find(const void* twin, std::size_t bytes) const {
   const auto* at = static_cast<const std::byte*>(twin);
   for (const Region& region : regions_) {

@@ -17,6 +17,8 @@ class SharedRegions {
  public:
   /// `at_member`: by number in the group; the own one is not read.
   void add(void* local, std::size_t bytes, std::vector<void*> at_member);
+  /// Forgets the memory that begins there, and gives the addresses that add() was told; none when it was not.
+  std::vector<void*> remove(const void* local);
   /// Where the bytes at `twin` lie in a member's memory; null when they were not shared.
   void* at(int member, const void* twin, std::size_t bytes) const;
   bool holds(const void* twin, std::size_t bytes) const { return find(twin, bytes) != nullptr; }

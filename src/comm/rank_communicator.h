@@ -27,6 +27,7 @@ class RankCommunicator final : public Communicator {
   void all_reduce_sum(Stream& stream, const char* name, double* values, std::int64_t count) override;
   void all_gather_values(Stream& stream, const AllGatherValuesArgs& args) override;
   void share(const std::vector<SharedMemory>&) override {}
+  void unshare(const std::vector<SharedMemory>&) override {}
   void barrier() override { job_.barrier(); }
   std::string broadcast(const std::string& bytes, int root) override { return job_.broadcast(bytes, root); }
   std::vector<std::string> all_gather_bytes(const std::string& bytes) override {

@@ -150,6 +150,7 @@ ParameterStore::~ParameterStore() {
   try {
     parts_->communicator.gather_stream().synchronize();
     parts_->communicator.reduce_stream().synchronize();
+    if (parts_->communicator.size() > 1) parts_->communicator.unshare(gathered_memory(parts_->segments));
   } catch (const std::exception& error) {
     log::warn(std::string("messages of a parameter store that ends: ") + error.what());
   }

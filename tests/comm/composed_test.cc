@@ -220,7 +220,12 @@ TEST(SharedMemoryOfRanks, GathersGoThereWithoutStaging) {
       }
       c.barrier();
     }
-    // Memory goes away before the communicator: all have finished.
+    c.unshare({{.address = buffer, .bytes = 4 * bytes}});
+    // Not shared any more: through staging memory.
+    std::fill_n(buffer + c.rank() * bytes, bytes, static_cast<unsigned char>(100 + c.rank()));
+    c.all_gather(c.gather_stream(), {.buffer = buffer, .bytes = bytes});
+    c.gather_stream().synchronize();
+    for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(buffer[rank * bytes], 100 + rank);
   });
 }
 

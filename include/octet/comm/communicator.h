@@ -138,9 +138,12 @@ class Communicator {
   virtual void all_reduce_sum(Stream& stream, const char* name, double* values, std::int64_t count) = 0;
 
   /// Tells that gathers will go to this memory, so that carriers which write into the memory of others reach
-  /// it: they need no staging then. All ranks call it, between steps; the memory stays until the communicator
-  /// ends. Optional: gathers to other memory give the same.
+  /// it: they need no staging then. All ranks call it, between steps. Optional: gathers to other memory give
+  /// the same.
   virtual void share(const std::vector<SharedMemory>& memory) = 0;
+  /// Takes that back, when all that was enqueued is done; only then may the memory be given back. All ranks call
+  /// it.
+  virtual void unshare(const std::vector<SharedMemory>& memory) = 0;
 
   // Control plane: small, blocking, host memory. Never called between enqueued work and its completion by
   // only some of the ranks.

@@ -55,7 +55,7 @@ class CudaPeerAccess final : public PeerAccess {
   explicit CudaPeerAccess(Device& device) : stream_(device.make_stream({.name = "peer access"})) {}
   ~CudaPeerAccess() override {
     cuda::native(*stream_);
-    for (const auto& [handle, address] : opened_) cudaIpcCloseMemHandle(address);
+    for (const auto& [handle, allocation] : opened_) cudaIpcCloseMemHandle(allocation.address);
   }
   CudaPeerAccess(const CudaPeerAccess&) = delete;
   CudaPeerAccess& operator=(const CudaPeerAccess&) = delete;
@@ -118,16 +118,37 @@ class CudaPeerAccess final : public PeerAccess {
       void* address = nullptr;
       cuda::check(cudaIpcOpenMemHandle(&address, handle.allocation, cudaIpcMemLazyEnablePeerAccess),
                   "opening the memory of another process's GPU");
-      found = opened_.emplace(key, address).first;
+      found = opened_.emplace(key, Allocation{.address = address}).first;
     }
-    return static_cast<std::byte*>(found->second) + handle.offset;
+    ++found->second.uses;
+    void* const given = static_cast<std::byte*>(found->second.address) + handle.offset;
+    given_.emplace(given, key);
+    return given;
+  }
+
+  void close(void* opened) override {
+    const auto given = given_.find(opened);
+    check(given != given_.end(), "memory is closed that was opened");
+    const auto allocation = opened_.find(given->second);
+    given_.erase(given);
+    if (--allocation->second.uses > 0) return;
+    cuda::native(*stream_);
+    cuda::check(cudaIpcCloseMemHandle(allocation->second.address),
+                "closing the memory of another process's GPU");
+    opened_.erase(allocation);
   }
 
  private:
   std::unique_ptr<Stream> stream_;  ///< makes the device the thread's current one
   Driver driver_;
   std::vector<CUstreamBatchMemOpParams> batch_;
-  std::map<std::string, void*> opened_;  ///< by handle: a second opening is the first
+  /// Of another process, opened once however much of it is asked for.
+  struct Allocation {
+    void* address = nullptr;
+    int uses = 0;
+  };
+  std::map<std::string, Allocation> opened_;     ///< by handle
+  std::multimap<void*, std::string> given_;      ///< what open() gave, and of which handle
 };
 
 }  // namespace
