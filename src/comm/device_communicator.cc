@@ -14,6 +14,8 @@
 namespace octet::comm {
 namespace {
 
+constexpr std::size_t most_open_laps = 1024;
+
 bool reached(std::uint32_t& counter, std::uint32_t number) {
   const auto value = std::atomic_ref<std::uint32_t>(counter).load(std::memory_order_acquire);
   return static_cast<std::int32_t>(value - number) >= 0;
@@ -136,6 +138,8 @@ void DeviceCommunicator::run(Lane& lane, Kind kind, const char* name, std::int64
   job_.engine()->announce();
   PeerAccess& access = carriers_->access();
   access.write(*lane.stream, &lane.progress->begun, number);
+  // Where nobody asks for times (evaluation, generation), their events must not pile up.
+  if (stopwatch_.open() >= most_open_laps) seconds_busy_ += stopwatch_.collect(job_);
   stopwatch_.begin(*lane.stream, lane.queue, kind);
   enqueue(*lane.collectives);
   stopwatch_.end(*lane.stream, lane.queue);

@@ -1,6 +1,7 @@
 // Times of collectives on streams: timed events around each of them, read when they have been reached.
 #pragma once
 
+#include <cstddef>
 #include <deque>
 #include <memory>
 #include <vector>
@@ -22,6 +23,8 @@ class Stopwatch {
   /// Takes what has ended since: the time of each kind goes to `job`, and the seconds in which at least one was
   /// under way are returned.
   double collect(RankJob& job);
+  /// Collectives whose times nobody has taken yet.
+  std::size_t open() const { return laps_.size(); }
 
  private:
   struct Lap {

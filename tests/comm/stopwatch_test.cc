@@ -107,5 +107,21 @@ TEST_P(Counted, BytesAreThoseOfTheWire) {
   });
 }
 
+TEST_P(Counted, ManyThatNobodyAsksForAreNotLost) {
+  on_two([](Communicator& c, Values<float>& values) {
+    constexpr int calls = 2500;  // more than are kept until somebody asks
+    c.barrier();
+    const double before = c.seconds_busy();
+    if (c.rank() == 1) std::this_thread::sleep_for(delay);
+    for (int i = 0; i < calls; ++i) c.all_reduce_max(c.reduce_stream(), "", values.data(), 1);
+    c.reduce_stream().synchronize();
+    const double busy = c.seconds_busy() - before;
+    const Traffic traffic = of(c.take_traffic(), "all_reduce_max");
+    EXPECT_EQ(traffic.calls, calls);
+    EXPECT_GE(busy, c.rank() == 0 ? waited : 0.0);
+    EXPECT_NEAR(busy, traffic.seconds, 1e-6 * calls);
+  });
+}
+
 }  // namespace
 }  // namespace octet::comm

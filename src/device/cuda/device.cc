@@ -120,6 +120,7 @@ class CudaStream final : public Stream {
       return;
     }
     cudaGetLastError();  // not ready is no error
+    if (open_waits_.size() >= most_open_waits) seconds_waited();
     Wait& wait = open_waits_.emplace_back(Wait{timed_event(), timed_event()});
     check(cudaEventRecord(wait.begin->get(), get()), "recording an event");
     check(cudaStreamWaitEvent(get(), awaited, 0), "waiting for an event");
@@ -159,6 +160,8 @@ class CudaStream final : public Stream {
   struct Wait {
     std::unique_ptr<CudaEvent> begin, end;
   };
+  /// Where nobody asks how long waits took, their events must not pile up.
+  static constexpr std::size_t most_open_waits = 1024;
   std::unique_ptr<CudaEvent> timed_event() {
     if (spare_.empty()) return std::make_unique<CudaEvent>(true);
     auto last = std::move(spare_.back());
