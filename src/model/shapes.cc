@@ -25,6 +25,14 @@ Json llama(int hidden, int intermediate, int layers, int heads, int kv_heads, in
           {"tie_word_embeddings", false}};
 }
 
+Json qwen2(int hidden, int intermediate, int layers, int heads, int kv_heads, int vocabulary) {
+  Json shape = llama(hidden, intermediate, layers, heads, kv_heads, vocabulary);
+  shape["model_type"] = "qwen2";
+  shape["max_position_embeddings"] = 32768;
+  shape["rope_theta"] = 1000000.0;
+  return shape;
+}
+
 Json llama3_scaling(double factor) {
   return {{"rope_type", "llama3"},
           {"factor", factor},
@@ -41,11 +49,10 @@ std::map<std::string, Json> shapes() {
   all["llama-3.2-1b"] = llama(2048, 8192, 16, 32, 8, 128256);
   all["llama-3.2-1b"]["rope_scaling"] = llama3_scaling(32.0);
   all["llama-3.2-1b"]["tie_word_embeddings"] = true;
-  all["qwen2.5-0.5b"] = {
-      {"model_type", "qwen2"},     {"vocab_size", 151936},    {"hidden_size", 896},
-      {"intermediate_size", 4864}, {"num_hidden_layers", 24}, {"num_attention_heads", 14},
-      {"num_key_value_heads", 2},  {"hidden_act", "silu"},    {"max_position_embeddings", 32768},
-      {"rms_norm_eps", 1e-6},      {"rope_theta", 1000000.0}, {"tie_word_embeddings", true}};
+  all["qwen2.5-0.5b"] = qwen2(896, 4864, 24, 14, 2, 151936);
+  all["qwen2.5-0.5b"]["tie_word_embeddings"] = true;
+  all["qwen2.5-0.5b"]["rms_norm_eps"] = 1e-6;
+  all["qwen2.5-32b"] = qwen2(5120, 27648, 64, 40, 8, 152064);
   return all;
 }
 

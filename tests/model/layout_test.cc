@@ -6,6 +6,7 @@
 #include <set>
 
 #include "octet/model/build.h"
+#include "octet/model/shapes.h"
 
 namespace octet::model {
 namespace {
@@ -65,6 +66,14 @@ TEST(Layout, PartsCoverTheirTensorsAndTensorsStandAligned) {
       EXPECT_EQ(names.size(), 3u * (biased ? 16 : 9) + (tied ? 2 : 3));
     }
   }
+}
+
+// As Hugging Face counts those of the models.
+TEST(Layout, ShapesWithNamesHaveTheParametersOfTheirModels) {
+  EXPECT_EQ(build_layout(find_shape("llama-3.1-8b")).parameter_count(), 8030261248);
+  EXPECT_EQ(build_layout(find_shape("llama-3.2-1b")).parameter_count(), 1235814400);
+  EXPECT_EQ(build_layout(find_shape("qwen2.5-0.5b")).parameter_count(), 494032768);
+  EXPECT_EQ(build_layout(find_shape("qwen2.5-32b")).parameter_count(), 32763876352);
 }
 
 TEST(Layout, CountsTheParametersAndOperationsOfLlama31) {
