@@ -87,7 +87,7 @@ void add_sharding(Table& t) {
        "reduce_dtype", &Config::reduce_dtype,
        "What gradients of matrices travel as (fp8, int8: blocks of 128 with a scale); they are summed in "
        "fp32 whatever it is. Vectors and small groups travel in fp32. Narrow formats are for slow networks: "
-       "between GPUs of one host that NVLink joins they gain nothing.")
+       "between GPUs of one host that NVLink joins messages hide behind the step anyway.")
       .one_of({"fp32", "bf16", "fp8", "int8"})
       .decides_numbers();
   t.used("error_feedback", &Config::error_feedback,
