@@ -243,7 +243,11 @@ std::string Carriers::try_carrier(Carrier carrier, Ways& ways) {
         if (trouble.empty()) trouble = job_.agreed([&] { probe(queue, *exchange); });
       }
     }
-    if (!trouble.empty()) return trouble;
+    if (!trouble.empty()) {
+      // Memory that another carrier serves needs no handles opened.
+      if (carrier == Carrier::peer) peers_ = false;
+      return trouble;
+    }
   }
   return {};
 }
