@@ -13,6 +13,8 @@ namespace octet::comm {
 
 /// Loads NCCL. Its version, or throws Error: it is missing, too old, or not built in.
 int load_nccl();
+/// The UUID of the GPU, the same for whoever computes on it.
+std::string gpu_uuid(Device& device);
 /// The bytes that one exchange is made of, on one rank.
 std::string make_nccl_id();
 /// All ranks at once, with the bytes of rank 0; returns when all have come and are connected. After load_nccl().

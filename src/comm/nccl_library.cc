@@ -168,6 +168,19 @@ void require_one_nccl_version(const std::vector<int>& versions) {
       .code = ExitCode::usage});
 }
 
+void require_a_gpu_each(const std::vector<std::string>& gpus) {
+  std::map<std::string, std::vector<int>> ranks_of;
+  for (std::size_t rank = 0; rank < gpus.size(); ++rank) {
+    ranks_of[gpus[rank]].push_back(static_cast<int>(rank));
+  }
+  for (const auto& [gpu, ranks] : ranks_of) {
+    if (ranks.size() == 1) continue;
+    throw Error(Problem{.what = "NCCL takes one rank for each GPU",
+                        .found = named(ranks) + " on " + gpu,
+                        .fix = "start one rank for each GPU, or set gpu_transport: auto"});
+  }
+}
+
 Problem problem_of(const NcclFailure& failure) {
   std::string where =
       "member " + std::to_string(failure.member) + " of a group of " + std::to_string(failure.members);

@@ -61,6 +61,10 @@ const NcclLibrary& nccl_library();
 /// is not that of most. NCCL itself would refuse some of them, after the others have begun to wait.
 void require_one_nccl_version(const std::vector<int>& versions);
 
+/// Throws Error, the same on all ranks, when two of them compute on the same GPU (UUIDs, by rank): NCCL takes one
+/// rank of a group for each GPU, and some ranks would wait for those that it refuses.
+void require_a_gpu_each(const std::vector<std::string>& gpus);
+
 /// A call of NCCL that did not succeed.
 struct NcclFailure {
   std::string call;     ///< "ncclSend"
