@@ -78,11 +78,12 @@ class RoutedExchange final : public Exchange {
 
 }  // namespace
 
-StagingBudget staging_budget(int size) {
+StagingBudget staging_budget(int size, DeviceKind kind) {
   // A chunk and what it is summed with stay in the second-level cache of a GPU; smaller ones wait more often
   // for each other. The gather queue stages only values that travel in a narrow format.
-  constexpr std::size_t reduce_set = std::size_t{32} << 20;
-  constexpr std::size_t gather_set = std::size_t{16} << 20;
+  const std::size_t share = kind == DeviceKind::cuda ? 1 : 100;
+  const std::size_t reduce_set = (std::size_t{32} << 20) / share;
+  const std::size_t gather_set = (std::size_t{16} << 20) / share;
   StagingBudget budget{.size = size};
   budget.counters = (peer_counter_count(size) * sizeof(std::uint32_t) + 255) / 256 * 256;
   budget.gather_part = DeviceStaging::part_of(size, gather_set);
@@ -132,13 +133,12 @@ void Carriers::open_peers() {
   peers_ = true;
 }
 
-std::unique_ptr<Exchange> Carriers::make_peer(Queue queue, int turn) {
-  const std::size_t at = budget_.counters_at(queue == Queue::gather ? 0 : 1, turn);
+std::unique_ptr<Exchange> Carriers::make_peer(Queue queue) {
+  const std::size_t at = budget_.counters_at(queue == Queue::gather ? 0 : 1);
   PeerCounters counters{.own = reinterpret_cast<std::uint32_t*>(memory_ + at), .of_member = {}};
   for (void* memory : memory_of_) {
     counters.of_member.push_back(
-        memory == nullptr ? nullptr
-                          : reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(memory) + at));
+        memory == nullptr ? nullptr : reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(memory) + at));
   }
   return std::make_unique<PeerExchange>(device_, *access_, regions_, job_.place().rank, job_.place().size,
                                         std::move(counters));
@@ -214,6 +214,9 @@ std::string Carriers::try_carrier(Carrier carrier, Ways& ways) {
     const std::string differ =
         job_.agreed([&] { require_one_nccl_version(std::vector<int>(all.begin(), all.end())); });
     if (!differ.empty()) return differ;
+    const auto gpus = job_.gather_bytes(gpu_uuid(device_));
+    const std::string shared = job_.agreed([&] { require_a_gpu_each(gpus); });
+    if (!shared.empty()) return shared;
   }
   for (const Queue queue : {Queue::gather, Queue::reduce}) {
     Way& way = ways[queue == Queue::gather ? 0 : 1];
@@ -227,21 +230,19 @@ std::string Carriers::try_carrier(Carrier carrier, Ways& ways) {
     }
     std::string trouble = job_.agreed([&] {
       if (carrier == Carrier::peer) {
-        for (int turn = 0; turn < StagingBudget::turns; ++turn) way.exchanges.push_back(make_peer(queue, turn));
+        way.exchange = make_peer(queue);
       } else if (carrier == Carrier::host) {
         const std::size_t capacity =
             std::max(host_capacity, least_host_capacity_of_rank * static_cast<std::size_t>(place.size));
         auto host = std::make_unique<HostExchange>(device_, *access_, place.rank, place.size, capacity);
         way.host = host.get();
-        way.exchanges.push_back(std::move(host));
+        way.exchange = std::move(host);
       } else {
-        way.exchanges.push_back(make_nccl_exchange(device_, id, place.rank, place.size));
+        way.exchange = make_nccl_exchange(device_, id, place.rank, place.size);
       }
     });
     if (trouble.empty() && carrier != Carrier::host) {
-      for (auto& exchange : way.exchanges) {
-        if (trouble.empty()) trouble = job_.agreed([&] { probe(queue, *exchange); });
-      }
+      trouble = job_.agreed([&] { probe(queue, *way.exchange); });
     }
     if (!trouble.empty()) {
       // Memory that another carrier serves needs no handles opened.
@@ -296,10 +297,8 @@ void Carriers::choose(Carrier wanted, std::byte* memory, const StagingBudget& bu
   }
   name_ = std::string(name_of(near)) + " inside hosts, " + name_ + " between";
   for (std::size_t i = 0; i < ways_.size(); ++i) {
-    auto routed = std::make_unique<RoutedExchange>(place, std::move(ways_[i].exchanges.front()),
-                                                   std::move(between[i].exchanges.front()));
-    ways_[i].exchanges.clear();
-    ways_[i].exchanges.push_back(std::move(routed));
+    ways_[i].exchange =
+        std::make_unique<RoutedExchange>(place, std::move(ways_[i].exchange), std::move(between[i].exchange));
     ways_[i].host = between[i].host;
   }
 }
@@ -321,8 +320,10 @@ void Carriers::share(const std::vector<SharedMemory>& memory) {
     }
     if (!trouble.empty()) {
       if (job_.place().rank == 0) {
-        log::warn("memory of parameters is not shared between the GPUs of this host, and gathers take a copy more (" +
-                  trouble + ")");
+        log::warn(
+            "memory of parameters is not shared between the GPUs of this host, and gathers take a copy more "
+            "(" +
+            trouble + ")");
       }
       return;
     }

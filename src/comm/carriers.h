@@ -20,9 +20,8 @@ namespace octet::comm {
 
 /// What carries the exchanges of one queue.
 struct Way {
-  /// By turns, for the chunks of a collective.
-  std::vector<std::unique_ptr<Exchange>> exchanges;
-  HostExchange* host = nullptr;  ///< the only one, or the part of it, that the host carries
+  std::unique_ptr<Exchange> exchange;
+  HostExchange* host = nullptr;  ///< it, or the part of it, that the host carries
 };
 
 class Carriers {
@@ -50,7 +49,7 @@ class Carriers {
   std::string try_carrier(Carrier carrier, Ways& ways);
   void open_peers();
   std::vector<void*> open_alike(void* address, const std::vector<std::string>& handles);
-  std::unique_ptr<Exchange> make_peer(Queue queue, int turn);
+  std::unique_ptr<Exchange> make_peer(Queue queue);
   /// Sends a pattern both ways and looks whether it came whole and in time; then takes the time of a larger
   /// one.
   void probe(Queue queue, Exchange& exchange);

@@ -22,20 +22,17 @@ std::size_t DeviceStaging::part_of(int size, std::size_t budget) {
   return std::max(budget / static_cast<std::size_t>(size) / unit, std::size_t{1}) * unit;
 }
 
-Composed::Composed(Device& device, Stream& stream, const std::vector<Exchange*>& exchanges,
-                   const Place& place, const Hierarchy& flat, const Hierarchy& hierarchy,
-                   const DeviceStaging& staging)
+Composed::Composed(Device& device, Stream& stream, Exchange& exchange, PeerAccess& access, const Place& place,
+                   const Hierarchy& flat, const Hierarchy& hierarchy, const DeviceStaging& staging)
     : device_(device),
       stream_(stream),
-      exchanges_(exchanges),
+      exchange_(exchange),
+      access_(access),
+      beside_(device.make_stream({.name = stream.name() + " carry", .mode = StreamOptions::Mode::worker})),
       place_(place),
       flat_(flat),
       hierarchy_(hierarchy),
       staging_(staging) {
-  for (std::size_t i = 0; i < exchanges_.size(); ++i) {
-    beside_.push_back(
-        device.make_stream({.name = stream.name() + " carry", .mode = StreamOptions::Mode::worker}));
-  }
   for (auto* events : {&prepared_, &carried_}) {
     for (auto& event : *events) event = device.make_event();
   }
@@ -45,14 +42,35 @@ Composed::Sent Composed::take_sent() {
   return std::exchange(sent_, {});
 }
 
-void Composed::exchange(const Carry& carry, const std::vector<Outgoing>& out, const std::vector<Incoming>& in) {
+void Composed::write(std::optional<CounterStep>& mark) {
+  if (mark) access_.steps(stream_, {&*mark, 1});
+  mark.reset();
+}
+
+void Composed::end() {
+  write(marks_.before);
+  write(marks_.after);
+}
+
+void Composed::count(const std::vector<Outgoing>& out) {
   for (const Outgoing& piece : out) {
     sent_.bytes += static_cast<std::int64_t>(piece.bytes);
     if (place_.node_of[index(piece.peer)] != place_.node) {
       sent_.between_nodes += static_cast<std::int64_t>(piece.bytes);
     }
   }
-  carry.exchange.exchange(carry.stream, out, in);
+}
+
+void Composed::exchange(Stream& stream, const Messages& messages, bool last) {
+  count(messages.out);
+  if (&stream != &stream_ || !exchange_.takes_marks()) {
+    write(marks_.before);
+    exchange_.exchange(stream, messages.out, messages.in);
+    return;
+  }
+  Marks marks{.before = std::exchange(marks_.before, std::nullopt), .after = std::nullopt};
+  if (last) std::swap(marks.after, marks_.after);
+  exchange_.exchange_marked(stream, messages.out, messages.in, marks);
 }
 
 // Elements of a chunk whose encoded form fits a part.
@@ -61,36 +79,75 @@ std::int64_t Composed::chunk_of(Wire wire) const {
   return static_cast<std::int64_t>(blocks) * ops::kWireBlock;
 }
 
+Composed::Chunk Composed::chunk_at(std::int64_t number, std::int64_t length, std::int64_t count) {
+  return {.number = number, .start = number * length, .count = std::min(length, count - number * length)};
+}
+
 // The queue's stream prepares a chunk (encodes it) and finishes the one before (sums it) while the stream
-// beside it carries. A set of staging memory is free again when its chunk was finished, which the order of the
-// queue's stream says.
-void Composed::in_chunks(std::int64_t length, std::int64_t count, const Act& prepare,
-                         const std::function<void(const Carry&, const Chunk&)>& carry, const Act& finish) {
-  const std::int64_t chunks = (count + length - 1) / length;
-  const auto at = [&](std::int64_t c) {
-    return Chunk{.number = c, .start = c * length, .count = std::min(length, count - c * length)};
-  };
+// beside it carries. A set of staging memory is free again when its chunk was finished, which the order of
+// the queue's stream says.
+void Composed::in_chunks_carried(std::int64_t length, std::int64_t count, const Act& prepare,
+                                 const std::function<void(Stream&, const Chunk&)>& carry, const Act& finish) {
+  const std::int64_t chunks = chunks_of(length, count);
+  const auto at = [&](std::int64_t c) { return chunk_at(c, length, count); };
   if (chunks == 1) {  // nothing to do beside it
-    prepare(at(0));
-    carry(at_once(), at(0));
+    if (prepare) prepare(at(0));
+    carry(stream_, at(0));
     finish(at(0));
     return;
   }
+  write(marks_.before);
   for (std::int64_t c = 0; c <= chunks; ++c) {
     if (c < chunks) {
-      const std::size_t turn = index(c) % beside_.size();
-      Stream& beside = *beside_[turn];
       Event& prepared = *prepared_[index(c % DeviceStaging::sets)];
-      prepare(at(c));
+      if (prepare) prepare(at(c));
       stream_.record(prepared);
-      beside.wait(prepared);
-      carry({beside, *exchanges_[turn]}, at(c));
-      beside.record(*carried_[index(c % DeviceStaging::sets)]);
+      beside_->wait(prepared);
+      carry(*beside_, at(c));
+      beside_->record(*carried_[index(c % DeviceStaging::sets)]);
     }
     if (c == 0) continue;
     stream_.wait(*carried_[index((c - 1) % DeviceStaging::sets)]);
     finish(at(c - 1));
   }
+}
+
+// Where exchanges come in steps, only sending is done beside: the queue's stream waits itself for what
+// arrives, so that a chunk leaves as soon as the one before has left, whether or not that one's counterpart
+// has come.
+void Composed::in_chunks(std::int64_t length, std::int64_t count, const Act& prepare,
+                         const std::function<Messages(const Chunk&)>& messages, const Act& finish) {
+  const std::int64_t chunks = chunks_of(length, count);
+  if (chunks == 1 || !exchange_.in_steps()) {
+    return in_chunks_carried(
+        length, count, prepare, [&](Stream& stream, const Chunk& c) { exchange(stream, messages(c)); },
+        finish);
+  }
+  write(marks_.before);
+  std::array<Messages, DeviceStaging::sets> under_way;
+  for (std::int64_t c = 0; c <= chunks; ++c) {
+    const std::size_t set = index(c % DeviceStaging::sets);
+    if (c < chunks) {
+      if (prepare) {
+        if (c >= DeviceStaging::sets) stream_.wait(*carried_[set]);  // what lay there has left
+        prepare(chunk_at(c, length, count));
+      }
+      under_way[set] = messages(chunk_at(c, length, count));
+      exchange_.offer(stream_, under_way[set].in);
+      if (c == 0 || prepare) {
+        stream_.record(*prepared_[set]);
+        beside_->wait(*prepared_[set]);
+      }
+      this->count(under_way[set].out);
+      exchange_.send(*beside_, under_way[set].out);
+      beside_->record(*carried_[set]);
+    }
+    if (c == 0) continue;
+    exchange_.await(stream_, under_way[index((c - 1) % DeviceStaging::sets)].in);
+    finish(chunk_at(c - 1, length, count));
+  }
+  // Whoever comes after may write over what was sent.
+  stream_.wait(*carried_[index((chunks - 1) % DeviceStaging::sets)]);
 }
 
 void Composed::reduce_scatter(const ReduceScatterArgs& args) {
@@ -109,34 +166,41 @@ void Composed::reduce_flat(ReduceScatterArgs args) {
     return lies ? read_at(args, member * args.count + c.start)
                 : static_cast<const std::byte*>(staging_.leaving(c.number, member));
   };
+  // What leaves from where it lies needs no place of its own: then what arrives has a whole set, and chunks
+  // are twice as long, so that the ranks wait half as often for each other.
+  const std::int64_t wide = lies ? 2 : 1;
+  const auto arriving = [&](const Chunk& c, int member) {
+    return staging_.set(c.number) + index(wide * member) * staging_.part;
+  };
+  // The own part is rounded like those that travel, so that the sum does not depend on who owns it.
+  const auto encode = [&](const Chunk& c) {
+    for (int member = 0; member < place_.size; ++member) {
+      ops::encode_values(stream_, {.wire = args.wire,
+                                   .from = read_at(args, member * args.count + c.start),
+                                   .dtype = args.from_dtype,
+                                   .count = c.count,
+                                   .to = staging_.leaving(c.number, member),
+                                   .residual = residual_at(args, member * args.count + c.start)});
+    }
+  };
   in_chunks(
-      chunk_of(args.wire), args.count,
+      wide * chunk_of(args.wire), args.count, lies ? Act{} : Act{encode},
       [&](const Chunk& c) {
-        // The own part is rounded like those that travel, so that the sum does not depend on who owns it.
-        for (int member = 0; member < place_.size && !lies; ++member) {
-          ops::encode_values(stream_, {.wire = args.wire,
-                                       .from = read_at(args, member * args.count + c.start),
-                                       .dtype = args.from_dtype,
-                                       .count = c.count,
-                                       .to = staging_.leaving(c.number, member),
-                                       .residual = residual_at(args, member * args.count + c.start)});
-        }
-      },
-      [&](const Carry& carry, const Chunk& c) {
         const std::size_t bytes = ops::wire_bytes(args.wire, c.count);
-        std::vector<Outgoing> out;
-        std::vector<Incoming> in;
+        Messages messages;
+        auto& [out, in] = messages;
         for (int d = 1; d < place_.size; ++d) {
-          const int to = (place_.rank + d) % place_.size, from = (place_.rank - d + place_.size) % place_.size;
-          out.push_back({to, leaves(c, to), staging_.arriving(c.number, place_.rank), bytes});
-          in.push_back({from, staging_.arriving(c.number, from), bytes});
+          const int to = (place_.rank + d) % place_.size,
+                    from = (place_.rank - d + place_.size) % place_.size;
+          out.push_back({to, leaves(c, to), arriving(c, place_.rank), bytes});
+          in.push_back({from, arriving(c, from), bytes});
         }
-        exchange(carry, out, in);
+        return messages;
       },
       [&](const Chunk& c) {
         std::vector<const void*> parts;
         for (int member = 0; member < place_.size; ++member) {
-          parts.push_back(member == place_.rank ? leaves(c, member) : staging_.arriving(c.number, member));
+          parts.push_back(member == place_.rank ? leaves(c, member) : arriving(c, member));
         }
         ops::sum_parts(stream_, {.wire = args.wire,
                                  .parts = parts,
@@ -158,13 +222,14 @@ void Composed::reduce_in_order(const ReduceScatterArgs& args) {
     return reinterpret_cast<float*>(staging_.arriving(c.number, member)) + part * room;
   };
   in_chunks(
-      room, args.count, [](const Chunk&) {},
-      [&](const Carry& carry, const Chunk& c) {
+      room, args.count, {},
+      [&](const Chunk& c) {
         const std::size_t bytes = index(c.count) * sizeof(float);
-        std::vector<Outgoing> out;
-        std::vector<Incoming> in;
+        Messages messages;
+        auto& [out, in] = messages;
         for (int d = 1; d < place_.size; ++d) {
-          const int to = (place_.rank + d) % place_.size, from = (place_.rank - d + place_.size) % place_.size;
+          const int to = (place_.rank + d) % place_.size,
+                    from = (place_.rank - d + place_.size) % place_.size;
           for (std::size_t part = 0; part < own.size(); ++part) {
             out.push_back({to, own[part] + to * args.count + c.start,
                            arriving(c, place_.rank, static_cast<std::int64_t>(part)), bytes});
@@ -173,7 +238,7 @@ void Composed::reduce_in_order(const ReduceScatterArgs& args) {
             in.push_back({from, arriving(c, from, part), bytes});
           }
         }
-        exchange(carry, out, in);
+        return messages;
       },
       [&](const Chunk& c) {
         std::vector<const float*> addends;
@@ -190,15 +255,15 @@ void Composed::reduce_in_order(const ReduceScatterArgs& args) {
       });
 }
 
-void Composed::gather_parts(const Carry& carry, const Hierarchy& ways, std::size_t bytes,
-                            const std::function<std::byte*(int)>& part) {
+void Composed::gather_parts(Stream& stream, const Hierarchy& ways, std::size_t bytes,
+                            const std::function<std::byte*(int)>& part, bool last) {
   const int me = place_.rank, nodes = static_cast<int>(ways.nodes.size());
   const int node = ways.node_of[index(me)];
   const std::vector<int>& mates = ways.mates(me);
   const auto mine = std::ranges::find(mates, me) - mates.begin();
   const auto mate_at = [&](std::size_t d) { return mates[(index(mine) + d) % mates.size()]; };
-  std::vector<Outgoing> out;
-  std::vector<Incoming> in;
+  Messages messages;
+  auto& [out, in] = messages;
   for (std::size_t d = 1; d < mates.size(); ++d) {
     out.push_back({mate_at(d), part(me), part(me), bytes});
     in.push_back({mate_at(d), part(mate_at(d)), bytes});
@@ -212,7 +277,7 @@ void Composed::gather_parts(const Carry& carry, const Hierarchy& ways, std::size
     }
   };
   from_afar(me, [&](int charge) { in.push_back({charge, part(charge), bytes}); });
-  exchange(carry, out, in);
+  exchange(stream, messages, last && nodes == 1);
   if (nodes == 1) return;
   // What came from other nodes is handed on here.
   out.clear(), in.clear();
@@ -220,29 +285,31 @@ void Composed::gather_parts(const Carry& carry, const Hierarchy& ways, std::size
     from_afar(me, [&](int charge) { out.push_back({mate_at(d), part(charge), part(charge), bytes}); });
     from_afar(mate_at(d), [&](int charge) { in.push_back({mate_at(d), part(charge), bytes}); });
   }
-  exchange(carry, out, in);
+  exchange(stream, messages, last);
 }
 
 void Composed::all_gather(const AllGatherArgs& args) {
   if (args.bytes == 0) return;
   const Hierarchy& ways = args.by_node ? hierarchy_ : flat_;
   const std::size_t whole = index(args.bytes) * index(place_.size);
-  if (!exchanges_.front()->reaches(args.buffer, whole)) return gather_through_staging(args, ways);
-  gather_parts(at_once(), ways, index(args.bytes),
-               [&](int member) { return static_cast<std::byte*>(args.buffer) + member * args.bytes; });
+  if (!exchange_.reaches(args.buffer, whole)) return gather_through_staging(args, ways);
+  gather_parts(
+      stream_, ways, index(args.bytes),
+      [&](int member) { return static_cast<std::byte*>(args.buffer) + member * args.bytes; }, true);
 }
 
 void Composed::gather_through_staging(const AllGatherArgs& args, const Hierarchy& ways) {
   const auto place = [&](const Chunk& c, int member) {
     return static_cast<std::byte*>(args.buffer) + member * args.bytes + c.start;
   };
-  in_chunks(
+  in_chunks_carried(
       static_cast<std::int64_t>(staging_.part), args.bytes,
       [&](const Chunk& c) {
-        device_.copy(stream_, staging_.arriving(c.number, place_.rank), place(c, place_.rank), index(c.count));
+        device_.copy(stream_, staging_.arriving(c.number, place_.rank), place(c, place_.rank),
+                     index(c.count));
       },
-      [&](const Carry& carry, const Chunk& c) {
-        gather_parts(carry, ways, index(c.count),
+      [&](Stream& stream, const Chunk& c) {
+        gather_parts(stream, ways, index(c.count),
                      [&](int member) { return staging_.arriving(c.number, member); });
       },
       [&](const Chunk& c) {
@@ -257,20 +324,18 @@ void Composed::all_gather_values(const AllGatherValuesArgs& args) {
   if (args.count == 0) return;
   const auto element = static_cast<std::int64_t>(size_of(args.dtype));
   if (args.wire == Wire::f32 || ops::travels_as_it_lies(args.wire, args.dtype)) {
-    return all_gather({.name = args.name,
-                       .buffer = args.buffer,
-                       .bytes = args.count * element,
-                       .by_node = args.by_node});
+    return all_gather(
+        {.name = args.name, .buffer = args.buffer, .bytes = args.count * element, .by_node = args.by_node});
   }
   const Hierarchy& ways = args.by_node ? hierarchy_ : flat_;
   const auto values = [&](const Chunk& c, int member) {
     return static_cast<std::byte*>(args.buffer) + (member * args.count + c.start) * element;
   };
-  in_chunks(
+  in_chunks_carried(
       chunk_of(args.wire), args.count,
       [&](const Chunk& c) {
-        // What rounding loses here goes to what the reductions before have lost of the own slice: the next one
-        // makes up for both.
+        // What rounding loses here goes to what the reductions before have lost of the own slice: the next
+        // one makes up for both.
         ops::encode_values(stream_, {.wire = args.wire,
                                      .from = values(c, place_.rank),
                                      .dtype = args.dtype,
@@ -279,8 +344,8 @@ void Composed::all_gather_values(const AllGatherValuesArgs& args) {
                                      .residual = args.residual == nullptr ? nullptr : args.residual + c.start,
                                      .adds_residual = false});
       },
-      [&](const Carry& carry, const Chunk& c) {
-        gather_parts(carry, ways, ops::wire_bytes(args.wire, c.count),
+      [&](Stream& stream, const Chunk& c) {
+        gather_parts(stream, ways, ops::wire_bytes(args.wire, c.count),
                      [&](int member) { return staging_.arriving(c.number, member); });
       },
       [&](const Chunk& c) {
@@ -296,18 +361,22 @@ void Composed::all_gather_values(const AllGatherValuesArgs& args) {
 
 void Composed::all_reduce(ops::Combine how, void* values, std::size_t element, std::int64_t count) {
   if (count == 0) return;
-  const auto place = [&](const Chunk& c) { return static_cast<std::byte*>(values) + index(c.start) * element; };
-  in_chunks(
-      static_cast<std::int64_t>(staging_.part / element), count, [](const Chunk&) {},
-      [&](const Carry& carry, const Chunk& c) {
-        std::vector<Outgoing> out;
-        std::vector<Incoming> in;
+  const auto place = [&](const Chunk& c) {
+    return static_cast<std::byte*>(values) + index(c.start) * element;
+  };
+  // A sum goes to where its own addend leaves from: it waits until that has left, as a whole exchange does.
+  in_chunks_carried(
+      static_cast<std::int64_t>(staging_.part / element), count, {},
+      [&](Stream& stream, const Chunk& c) {
+        Messages messages;
+        auto& [out, in] = messages;
         for (int d = 1; d < place_.size; ++d) {
-          const int to = (place_.rank + d) % place_.size, from = (place_.rank - d + place_.size) % place_.size;
+          const int to = (place_.rank + d) % place_.size,
+                    from = (place_.rank - d + place_.size) % place_.size;
           out.push_back({to, place(c), staging_.arriving(c.number, place_.rank), index(c.count) * element});
           in.push_back({from, staging_.arriving(c.number, from), index(c.count) * element});
         }
-        exchange(carry, out, in);
+        exchange(stream, messages);
       },
       [&](const Chunk& c) {
         std::vector<const void*> parts;

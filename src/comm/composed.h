@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "exchange.h"
@@ -43,13 +44,17 @@ struct DeviceStaging {
 };
 
 /// The collectives of one queue. Everything is enqueued on the queue's stream, and on one beside it that
-/// carries chunks while others are summed. Not thread-safe.
+/// carries chunks while others are encoded and summed. Not thread-safe.
 class Composed {
  public:
-  /// What is given outlives it. `stream` is the queue's. With several exchanges the chunks of a collective go by
-  /// turns, each exchange on a stream of its own: while one carries, the next one's ranks find each other.
-  Composed(Device& device, Stream& stream, const std::vector<Exchange*>& exchanges, const Place& place,
+  /// What is given outlives it. `stream` is the queue's.
+  Composed(Device& device, Stream& stream, Exchange& exchange, PeerAccess& access, const Place& place,
            const Hierarchy& flat, const Hierarchy& hierarchy, const DeviceStaging& staging);
+
+  /// Around a collective: what tells whoever watches that the queue's stream has reached it, and that it is
+  /// done.
+  void begin(const Marks& marks) { marks_ = marks; }
+  void end();
 
   void reduce_scatter(const ReduceScatterArgs& args);
   void all_gather(const AllGatherArgs& args);
@@ -69,30 +74,42 @@ class Composed {
     std::int64_t start = 0;
     std::int64_t count = 0;
   };
-  /// Where a chunk is carried.
-  struct Carry {
-    Stream& stream;
-    Exchange& exchange;
+  /// Of one exchange.
+  struct Messages {
+    std::vector<Outgoing> out;
+    std::vector<Incoming> in;
   };
   using Act = std::function<void(const Chunk&)>;
+  /// prepare (which may be empty), an exchange of the messages, finish: for every chunk.
   void in_chunks(std::int64_t length, std::int64_t count, const Act& prepare,
-                 const std::function<void(const Carry&, const Chunk&)>& carry, const Act& finish);
-  Carry at_once() { return {stream_, *exchanges_.front()}; }
-  void exchange(const Carry& carry, const std::vector<Outgoing>& out, const std::vector<Incoming>& in);
+                 const std::function<Messages(const Chunk&)>& messages, const Act& finish);
+  /// The same where a chunk takes more than an exchange: carry enqueues them on the stream that it is given.
+  void in_chunks_carried(std::int64_t length, std::int64_t count, const Act& prepare,
+                         const std::function<void(Stream&, const Chunk&)>& carry, const Act& finish);
+  static std::int64_t chunks_of(std::int64_t length, std::int64_t count) {
+    return (count + length - 1) / length;
+  }
+  static Chunk chunk_at(std::int64_t number, std::int64_t length, std::int64_t count);
+  /// `last`: nothing of the collective is enqueued after it.
+  void exchange(Stream& stream, const Messages& messages, bool last = false);
+  void count(const std::vector<Outgoing>& out);
+  void write(std::optional<CounterStep>& mark);
   std::int64_t chunk_of(Wire wire) const;
 
   void reduce_flat(ReduceScatterArgs args);
   void reduce_in_order(const ReduceScatterArgs& args);
   void reduce_by_node(const ReduceScatterArgs& args);
   /// Every member's part to all, part(member) being where it lies and goes; by nodes in two steps.
-  void gather_parts(const Carry& carry, const Hierarchy& ways, std::size_t bytes,
-                    const std::function<std::byte*(int)>& part);
+  void gather_parts(Stream& stream, const Hierarchy& ways, std::size_t bytes,
+                    const std::function<std::byte*(int)>& part, bool last = false);
   void gather_through_staging(const AllGatherArgs& args, const Hierarchy& ways);
 
   Device& device_;
   Stream& stream_;
-  std::vector<Exchange*> exchanges_;
-  std::vector<std::unique_ptr<Stream>> beside_;  ///< one for each
+  Exchange& exchange_;
+  PeerAccess& access_;
+  Marks marks_;  ///< of the collective that is being enqueued, until they are written
+  std::unique_ptr<Stream> beside_;
   Place place_;
   const Hierarchy& flat_;
   const Hierarchy& hierarchy_;

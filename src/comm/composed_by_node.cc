@@ -69,8 +69,8 @@ void Composed::reduce_by_node(const ReduceScatterArgs& args) {
   const Hierarchy& h = hierarchy_;
   const int me = place_.rank, node = h.node_of[index(me)];
   const std::vector<int>&mates = h.mates(me), &charges = h.charges(me);
-  const std::int64_t chunk = static_cast<std::int64_t>(staging_.set_bytes() / worst_bytes(h)) /
-                             ops::kWireBlock * ops::kWireBlock;
+  const std::int64_t chunk =
+      static_cast<std::int64_t>(staging_.set_bytes() / worst_bytes(h)) / ops::kWireBlock * ops::kWireBlock;
   check(chunk >= ops::kWireBlock, "staging holds a block for each part of a sum by nodes");
   const Layout mine(h, me, chunk);
   std::byte* const set = staging_.set(0);
@@ -78,8 +78,8 @@ void Composed::reduce_by_node(const ReduceScatterArgs& args) {
   for (std::int64_t start = 0; start < args.count; start += chunk) {
     const std::int64_t n = std::min(chunk, args.count - start);
     const auto own = [&](int target) { return read_at(args, target * args.count + start); };
-    std::vector<Outgoing> out;
-    std::vector<Incoming> in;
+    Messages messages;
+    auto& [out, in] = messages;
     for (const int mate : mates) {
       if (mate == me) continue;
       const Layout theirs(h, mate, chunk);
@@ -90,7 +90,7 @@ void Composed::reduce_by_node(const ReduceScatterArgs& args) {
         in.push_back({mate, set + mine.part(charge, mate), ops::wire_bytes(inside, n)});
       }
     }
-    exchange(at_once(), out, in);
+    exchange(stream_, messages);
 
     out.clear(), in.clear();
     const std::size_t bytes = ops::wire_bytes(args.wire, n);
@@ -118,13 +118,14 @@ void Composed::reduce_by_node(const ReduceScatterArgs& args) {
       if (static_cast<int>(other) == node) continue;
       in.push_back({h.delegate(static_cast<int>(other), me), set + mine.node(other), bytes});
     }
-    exchange(at_once(), out, in);
+    exchange(stream_, messages);
 
     // The node's own sum is rounded like those that travelled, so that the result does not depend on who owns
     // it.
     std::vector<const void*> parts;
     for (std::size_t other = 0; other < h.nodes.size(); ++other) {
-      parts.push_back(static_cast<int>(other) == node ? leaves(position(charges, me)) : set + mine.node(other));
+      parts.push_back(static_cast<int>(other) == node ? leaves(position(charges, me))
+                                                      : set + mine.node(other));
     }
     ops::sum_parts(stream_, {.wire = args.wire,
                              .parts = parts,

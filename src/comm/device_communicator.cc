@@ -21,8 +21,8 @@ bool reached(std::uint32_t& counter, std::uint32_t number) {
   return static_cast<std::int32_t>(value - number) >= 0;
 }
 
-/// What the communication thread does for a collective that has begun: its messages, if the host carries some,
-/// and then it looks whether the device is through.
+/// What the communication thread does for a collective that has begun: its messages, if the host carries
+/// some, and then it looks whether the device is through.
 Steps follow(Call& call, HostExchange* host, std::shared_ptr<HostScript> script, std::uint32_t* done,
              std::uint32_t number, std::function<void()> alive) {
   if (host != nullptr) {
@@ -54,9 +54,10 @@ DeviceCommunicator::DeviceCommunicator(Device& device, const DeviceCommunicatorO
       flat_(one_node(place())),
       hierarchy_(place()),
       stopwatch_(device),
+      delays_(place().rank),
       exceptions_at_start_(std::uncaught_exceptions()) {
   check(job_.engine() != nullptr && place().size > 1, "ranks with devices have a communication thread");
-  const StagingBudget budget = staging_budget(place().size);
+  const StagingBudget budget = staging_budget(place().size, device.kind());
   const std::string trouble = job_.agreed([&] {
     memory_ = arena_.reserve_as<std::byte>("communication/staging", budget.bytes());
     progress_ = static_cast<Progress*>(device.allocate_host(2 * sizeof(Progress)));
@@ -104,10 +105,8 @@ void DeviceCommunicator::make_lane(Lane& lane, Queue queue, const DeviceStaging&
   lane.watched = host_->make_stream({.name = name_of(queue), .mode = StreamOptions::Mode::served});
   lane.progress = progress_ + (queue == Queue::gather ? 0 : 1);
   lane.carrier = carriers_->take(queue);
-  std::vector<Exchange*> exchanges;
-  for (const auto& exchange : lane.carrier.exchanges) exchanges.push_back(exchange.get());
-  lane.collectives =
-      std::make_unique<Composed>(device_, *lane.stream, exchanges, place(), flat_, hierarchy_, staging);
+  lane.collectives = std::make_unique<Composed>(device_, *lane.stream, *lane.carrier.exchange,
+                                                carriers_->access(), place(), flat_, hierarchy_, staging);
 }
 
 DeviceCommunicator::Lane& DeviceCommunicator::lane_of(const Stream& stream) {
@@ -118,6 +117,7 @@ DeviceCommunicator::Lane& DeviceCommunicator::lane_of(const Stream& stream) {
 
 template <typename Enqueue>
 void DeviceCommunicator::run(Lane& lane, Kind kind, const char* name, std::int64_t bytes, Enqueue&& enqueue) {
+  delays_.before(*lane.stream, carriers_->access());
   const std::uint32_t number = ++lane.number;
   auto timed = job_.begin(kind, lane.queue, name, bytes);
   HostExchange* host = lane.carrier.host;
@@ -135,15 +135,17 @@ void DeviceCommunicator::run(Lane& lane, Kind kind, const char* name, std::int64
   cpu::enqueue_resumable(*lane.watched, [this, timed, begun = &lane.progress->begun, number] {
     return reached(*begun, number) && job_.advance(*timed, false);
   });
-  job_.engine()->announce();
-  PeerAccess& access = carriers_->access();
-  access.write(*lane.stream, &lane.progress->begun, number);
+  // Otherwise the thread only watches, and looks soon enough by itself: to wake it would take longer than to
+  // enqueue a small collective.
+  if (host != nullptr) job_.engine()->announce();
   // Where nobody asks for times (evaluation, generation), their events must not pile up.
   if (stopwatch_.open() >= most_open_laps) seconds_busy_ += stopwatch_.collect(job_);
   stopwatch_.begin(*lane.stream, lane.queue, kind);
+  const auto mark = [&](std::uint32_t& counter) { return CounterStep{.counter = &counter, .value = number}; };
+  lane.collectives->begin({.before = mark(lane.progress->begun), .after = mark(lane.progress->done)});
   enqueue(*lane.collectives);
+  lane.collectives->end();
   stopwatch_.end(*lane.stream, lane.queue);
-  access.write(*lane.stream, &lane.progress->done, number);
   const Composed::Sent sent = lane.collectives->take_sent();
   job_.count(kind, {.calls = 1, .bytes_sent = sent.bytes, .bytes_between_nodes = sent.between_nodes});
 }
@@ -157,7 +159,8 @@ void DeviceCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs&
     removing_ = true;
     return;
   }
-  run(lane, Kind::reduce_scatter, args.name, static_cast<std::int64_t>(ops::wire_bytes(args.wire, args.count)),
+  run(lane, Kind::reduce_scatter, args.name,
+      static_cast<std::int64_t>(ops::wire_bytes(args.wire, args.count)),
       [&](Composed& collectives) { collectives.reduce_scatter(args); });
 }
 
@@ -196,7 +199,8 @@ void DeviceCommunicator::all_reduce_sum(Stream& stream, const char* name, std::i
       [&](Composed& c) { c.all_reduce(ops::Combine::sum_i64, values, sizeof *values, count); });
 }
 
-void DeviceCommunicator::all_reduce_sum(Stream& stream, const char* name, double* values, std::int64_t count) {
+void DeviceCommunicator::all_reduce_sum(Stream& stream, const char* name, double* values,
+                                        std::int64_t count) {
   Lane& lane = lane_of(stream);
   check_sizes(place().size, count, sizeof *values);
   run(lane, Kind::all_reduce_sum, name, count * static_cast<std::int64_t>(sizeof *values),

@@ -9,6 +9,7 @@
 
 #include "carriers.h"
 #include "composed.h"
+#include "delays.h"
 #include "octet/comm/communicator.h"
 #include "rank_job.h"
 #include "stopwatch.h"
@@ -85,6 +86,7 @@ class DeviceCommunicator final : public Communicator {
   std::unique_ptr<Carriers> carriers_;
   Progress* progress_ = nullptr;
   Stopwatch stopwatch_;
+  Delays delays_;
   double seconds_busy_ = 0;
   Lane gather_, reduce_;
   int exceptions_at_start_;

@@ -4,9 +4,11 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <span>
 
 #include "octet/device/device.h"
+#include "peer_access.h"
 
 namespace octet::comm {
 
@@ -28,15 +30,39 @@ struct Incoming {
   std::size_t bytes = 0;
 };
 
+/// Counters that tell how far a stream has come, written on the way by carriers that write counters anyway:
+/// apart, each write would take a GPU a microsecond or two.
+struct Marks {
+  std::optional<CounterStep> before;  ///< when the stream reaches the exchange
+  std::optional<CounterStep> after;   ///< when all bytes have come
+};
+
 /// An exchange of byte slices among the members of a group. One object for each queue (gather, reduce): its
 /// exchanges are enqueued in the same order on all members, and those of other queues never meet them.
 class Exchange {
  public:
   virtual ~Exchange() = default;
-  /// Enqueues on `stream`: the messages between this rank and its peers, at most one to each and one from each;
-  /// what one side sends, the other receives in the same exchange, and the sizes agree. Work enqueued after it
-  /// finds all incoming bytes, and may write over all outgoing ones. Blocks nobody but the stream.
+  /// Enqueues on `stream`: the messages between this rank and its peers, at most one to each and one from
+  /// each; what one side sends, the other receives in the same exchange, and the sizes agree. Work enqueued
+  /// after it finds all incoming bytes, and may write over all outgoing ones. Blocks nobody but the stream.
   virtual void exchange(Stream& stream, std::span<const Outgoing> out, std::span<const Incoming> in) = 0;
+  /// The same, for carriers that say so: with marks.
+  virtual bool takes_marks() const { return false; }
+  virtual void exchange_marked(Stream& stream, std::span<const Outgoing> out, std::span<const Incoming> in,
+                               const Marks&) {
+    exchange(stream, out, in);
+  }
+
+  /// Carriers that say so: an exchange in three steps, on streams of the caller's choice, so that one's
+  /// sending and another's arriving need not wait for each other. Every exchange of a queue, in steps or not,
+  /// has the same number on all members.
+  virtual bool in_steps() const { return false; }
+  /// Later work of the peers may write the incoming bytes.
+  virtual void offer(Stream&, std::span<const Incoming>) {}
+  /// Sends, once the peers have offered. Work enqueued after it may write over the outgoing bytes.
+  virtual void send(Stream&, std::span<const Outgoing>) {}
+  /// Work enqueued after it finds the incoming bytes.
+  virtual void await(Stream&, std::span<const Incoming>) {}
   /// True where the carrier can write the corresponding bytes of every peer, or needs no such thing.
   virtual bool reaches(const void* twin, std::size_t bytes) const = 0;
 };

@@ -50,6 +50,10 @@ class MemoryPeerAccess final : public PeerAccess {
     }
   }
 
+  void delay(Stream& stream, std::chrono::microseconds time) override {
+    cpu::enqueue(stream, [time] { std::this_thread::sleep_for(time); });
+  }
+
   std::string handle(void* address) override {
     return {reinterpret_cast<const char*>(&address), sizeof address};
   }

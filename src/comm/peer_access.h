@@ -2,6 +2,7 @@
 // memory that streams write and wait for, and handles by which another rank opens memory of this one.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -30,6 +31,8 @@ class PeerAccess {
   virtual void wait(Stream& stream, const std::uint32_t* counter, std::uint32_t value) = 0;
   /// The same for several, in order, as one piece of work: each by itself takes a GPU a microsecond or two.
   virtual void steps(Stream& stream, std::span<const CounterStep> steps) = 0;
+  /// Enqueued, for tests: later work of the stream starts that much later.
+  virtual void delay(Stream& stream, std::chrono::microseconds time) = 0;
 
   /// By which another rank of this host opens the memory at `address`, which lies in a reservation.
   virtual std::string handle(void* address) = 0;

@@ -19,7 +19,8 @@ void SharedRegions::add(void* local, std::size_t bytes, std::vector<void*> at_me
 }
 
 std::vector<void*> SharedRegions::remove(const void* local) {
-  const auto found = std::ranges::find(regions_, local, [](const Region& r) -> const void* { return r.local; });
+  const auto found =
+      std::ranges::find(regions_, local, [](const Region& r) -> const void* { return r.local; });
   if (found == regions_.end()) return {};
   std::vector<void*> at_member = std::move(found->at_member);
   regions_.erase(found);
@@ -49,30 +50,57 @@ PeerExchange::PeerExchange(Device& device, PeerAccess& access, const SharedRegio
       member_(member),
       size_(size),
       counters_(std::move(counters)),
+      offered_(index(size)),
       sent_(index(size)),
-      received_(index(size)) {}
+      awaited_(index(size)) {}
 
-// Three rounds: tell those who will write here that the memory may be written, which the order of the stream
-// makes true, and wait until all who are written to have said so; write to each peer, beginning with the next
-// one; tell them, and wait for all bytes of one's own.
-void PeerExchange::exchange(Stream& stream, std::span<const Outgoing> out, std::span<const Incoming> in) {
-  const auto ready = [](std::uint32_t* of, int peer) { return of + peer; };
-  const auto arrived = [this](std::uint32_t* of, int peer) { return of + size_ + peer; };
-  const auto any = [](const auto& pieces, int peer) {
-    return std::ranges::any_of(pieces, [&](const auto& p) { return p.peer == peer && p.bytes > 0; });
-  };
-  std::vector<int> to, from;
+// Those who write here, the one before first; and those to whom this rank writes, the next one first.
+std::vector<int> PeerExchange::sources(std::span<const Incoming> in) const {
+  std::vector<int> found;
   for (int d = 1; d < size_; ++d) {
-    if (const int peer = (member_ + d) % size_; any(out, peer)) to.push_back(peer);
-    if (const int peer = (member_ - d + size_) % size_; any(in, peer)) from.push_back(peer);
+    const int peer = (member_ - d + size_) % size_;
+    if (std::ranges::any_of(in, [&](const Incoming& p) { return p.peer == peer && p.bytes > 0; })) {
+      found.push_back(peer);
+    }
   }
-  std::vector<CounterStep> steps;
-  for (const int peer : from) {
-    steps.push_back({ready(counters_.of_member[index(peer)], member_), ++received_[index(peer)]});
+  return found;
+}
+
+std::vector<int> PeerExchange::targets(std::span<const Outgoing> out) const {
+  std::vector<int> found;
+  for (int d = 1; d < size_; ++d) {
+    const int peer = (member_ + d) % size_;
+    if (std::ranges::any_of(out, [&](const Outgoing& p) { return p.peer == peer && p.bytes > 0; })) {
+      found.push_back(peer);
+    }
   }
-  for (const int peer : to) steps.push_back({ready(counters_.own, peer), ++sent_[index(peer)], true});
-  access_.steps(stream, steps);
-  for (const int peer : to) {
+  return found;
+}
+
+void PeerExchange::say_ready(std::vector<CounterStep>& batch, const std::vector<int>& sources) {
+  for (const int peer : sources) {
+    batch.push_back({counters_.of_member[index(peer)] + member_, ++offered_[index(peer)]});
+  }
+}
+
+void PeerExchange::wait_ready(std::vector<CounterStep>& batch, const std::vector<int>& targets) {
+  for (const int peer : targets) batch.push_back({counters_.own + peer, ++sent_[index(peer)], true});
+}
+
+void PeerExchange::say_arrived(std::vector<CounterStep>& batch, const std::vector<int>& targets) const {
+  for (const int peer : targets) {
+    batch.push_back({counters_.of_member[index(peer)] + size_ + member_, sent_[index(peer)]});
+  }
+}
+
+void PeerExchange::wait_arrived(std::vector<CounterStep>& batch, const std::vector<int>& sources) {
+  for (const int peer : sources) {
+    batch.push_back({counters_.own + size_ + peer, ++awaited_[index(peer)], true});
+  }
+}
+
+void PeerExchange::copy(Stream& stream, std::span<const Outgoing> out, const std::vector<int>& targets) {
+  for (const int peer : targets) {
     for (const Outgoing& piece : out) {
       if (piece.peer != peer || piece.bytes == 0) continue;
       void* there = regions_.at(peer, piece.twin, piece.bytes);
@@ -80,12 +108,48 @@ void PeerExchange::exchange(Stream& stream, std::span<const Outgoing> out, std::
       device_.copy(stream, there, piece.from, piece.bytes);
     }
   }
-  steps.clear();
-  for (const int peer : to) {
-    steps.push_back({arrived(counters_.of_member[index(peer)], member_), sent_[index(peer)]});
-  }
-  for (const int peer : from) steps.push_back({arrived(counters_.own, peer), received_[index(peer)], true});
-  access_.steps(stream, steps);
+}
+
+// Three rounds: tell those who will write here that the memory may be written, which the order of the stream
+// makes true, and wait until all who are written to have said so; write to each peer, beginning with the next
+// one; tell them, and wait for all bytes of one's own.
+void PeerExchange::exchange_marked(Stream& stream, std::span<const Outgoing> out,
+                                   std::span<const Incoming> in, const Marks& marks) {
+  const std::vector<int> from = sources(in), to = targets(out);
+  std::vector<CounterStep> batch;
+  if (marks.before) batch.push_back(*marks.before);
+  say_ready(batch, from);
+  wait_ready(batch, to);
+  access_.steps(stream, batch);
+  copy(stream, out, to);
+  batch.clear();
+  say_arrived(batch, to);
+  wait_arrived(batch, from);
+  if (marks.after) batch.push_back(*marks.after);
+  access_.steps(stream, batch);
+}
+
+void PeerExchange::offer(Stream& stream, std::span<const Incoming> in) {
+  std::vector<CounterStep> batch;
+  say_ready(batch, sources(in));
+  access_.steps(stream, batch);
+}
+
+void PeerExchange::send(Stream& stream, std::span<const Outgoing> out) {
+  const std::vector<int> to = targets(out);
+  std::vector<CounterStep> batch;
+  wait_ready(batch, to);
+  access_.steps(stream, batch);
+  copy(stream, out, to);
+  batch.clear();
+  say_arrived(batch, to);
+  access_.steps(stream, batch);
+}
+
+void PeerExchange::await(Stream& stream, std::span<const Incoming> in) {
+  std::vector<CounterStep> batch;
+  wait_arrived(batch, sources(in));
+  access_.steps(stream, batch);
 }
 
 }  // namespace octet::comm

@@ -1,6 +1,6 @@
 // The carrier within a host: copy engines write into the memory of peers, and streams wait for each other by
-// counters in device memory. No processor of the device takes part. NCCL 2.28 does the same in its copy-engine
-// collectives.
+// counters in device memory. No processor of the device takes part. NCCL 2.28 does the same in its
+// copy-engine collectives.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,9 @@ class SharedRegions {
   std::vector<Region> regions_;
 };
 
-/// Counters of one queue in the memory of every member: [2 * size]. counters[p] counts the exchanges for which
-/// member p has its memory ready for this one's bytes, counters[size + p] those whose bytes from p have arrived.
+/// Counters of one queue in the memory of every member: [2 * size]. counters[p] counts the exchanges for
+/// which member p has its memory ready for this one's bytes, counters[size + p] those whose bytes from p have
+/// arrived.
 struct PeerCounters {
   std::uint32_t* own = nullptr;
   std::vector<std::uint32_t*> of_member;  ///< as this rank reaches them
@@ -48,17 +49,35 @@ class PeerExchange final : public Exchange {
   /// All are used until the exchange ends; `regions` may grow.
   PeerExchange(Device& device, PeerAccess& access, const SharedRegions& regions, int member, int size,
                PeerCounters counters);
-  void exchange(Stream& stream, std::span<const Outgoing> out, std::span<const Incoming> in) override;
+  void exchange(Stream& stream, std::span<const Outgoing> out, std::span<const Incoming> in) override {
+    exchange_marked(stream, out, in, {});
+  }
+  bool takes_marks() const override { return true; }
+  void exchange_marked(Stream& stream, std::span<const Outgoing> out, std::span<const Incoming> in,
+                       const Marks& marks) override;
+  bool in_steps() const override { return true; }
+  void offer(Stream& stream, std::span<const Incoming> in) override;
+  void send(Stream& stream, std::span<const Outgoing> out) override;
+  void await(Stream& stream, std::span<const Incoming> in) override;
   bool reaches(const void* twin, std::size_t bytes) const override { return regions_.holds(twin, bytes); }
 
  private:
+  std::vector<int> sources(std::span<const Incoming> in) const;
+  std::vector<int> targets(std::span<const Outgoing> out) const;
+  // Steps by counters, added to a batch.
+  void say_ready(std::vector<CounterStep>& batch, const std::vector<int>& sources);
+  void wait_ready(std::vector<CounterStep>& batch, const std::vector<int>& targets);
+  void say_arrived(std::vector<CounterStep>& batch, const std::vector<int>& targets) const;
+  void wait_arrived(std::vector<CounterStep>& batch, const std::vector<int>& sources);
+  void copy(Stream& stream, std::span<const Outgoing> out, const std::vector<int>& targets);
+
   Device& device_;
   PeerAccess& access_;
   const SharedRegions& regions_;
   int member_;
   int size_;
   PeerCounters counters_;
-  std::vector<std::uint32_t> sent_, received_;  ///< by member: exchanges so far
+  std::vector<std::uint32_t> offered_, sent_, awaited_;  ///< by member: exchanges so far
 };
 
 }  // namespace octet::comm

@@ -38,7 +38,7 @@ StagingBytes staging_bytes_of(int size, std::int64_t elements) {
 }  // namespace
 
 std::size_t staging_bytes(int size, DeviceKind kind) {
-  if (kind == DeviceKind::cuda) return size == 1 ? 0 : staging_budget(size).bytes();
+  if (kind == DeviceKind::cuda) return size == 1 ? 0 : staging_budget(size, kind).bytes();
   return staging_bytes_of(size, reduce_elements).total + staging_bytes_of(size, gather_elements).total;
 }
 
@@ -81,7 +81,8 @@ Staging RankCommunicator::reserve_staging(const char* name, std::int64_t element
                   .size = place().size};
   staging.arrive = arena_.reserve_as<std::byte>(name, bytes.total);
   if (staging.arrive != nullptr) {
-    staging.leave = staging.arrive + static_cast<std::size_t>(staging_sets * place().size) * bytes.arrive_part;
+    staging.leave =
+        staging.arrive + static_cast<std::size_t>(staging_sets * place().size) * bytes.arrive_part;
   }
   return staging;
 }
@@ -98,7 +99,8 @@ const Staging& RankCommunicator::staging_of(Queue queue) const {
 
 void RankCommunicator::enqueue(Stream& stream, std::shared_ptr<Timed> timed) {
   if (place().size == 1) {
-    cpu::enqueue(stream, [this, timed] { check(job_.advance(*timed, true), "a lone rank waits for nobody"); });
+    cpu::enqueue(stream,
+                 [this, timed] { check(job_.advance(*timed, true), "a lone rank waits for nobody"); });
     return;
   }
   job_.expect(*timed);
@@ -135,7 +137,7 @@ void RankCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs& a
     return;
   }
   auto timed = job_.begin(Kind::reduce_scatter, queue, args.name,
-                     static_cast<std::int64_t>(ops::wire_bytes(args.wire, args.count)));
+                          static_cast<std::int64_t>(ops::wire_bytes(args.wire, args.count)));
   Call& call = timed->operation.call;
   if (args.order != nullptr) {
     timed->operation.steps = ordered_reduce_scatter_steps(call, staging_of(queue), args);
@@ -168,7 +170,7 @@ void RankCommunicator::all_gather_values(Stream& stream, const AllGatherValuesAr
   check(args.count == 0 || args.buffer != nullptr, "all_gather_values has its buffer");
   if (removing_) return;
   auto timed = job_.begin(Kind::all_gather_values, queue, args.name,
-                     static_cast<std::int64_t>(ops::wire_bytes(args.wire, args.count)));
+                          static_cast<std::int64_t>(ops::wire_bytes(args.wire, args.count)));
   timed->operation.steps =
       all_gather_values_steps(timed->operation.call, staging_of(queue), ways(args.by_node), args);
   enqueue(stream, std::move(timed));
@@ -178,7 +180,8 @@ void RankCommunicator::all_reduce_max(Stream& stream, const char* name, float* v
   const Queue queue = queue_of(stream);
   check_sizes(place().size, count, sizeof *values);
   if (nothing_moves()) return;
-  auto timed = job_.begin(Kind::all_reduce_max, queue, name, count * static_cast<std::int64_t>(sizeof *values));
+  auto timed =
+      job_.begin(Kind::all_reduce_max, queue, name, count * static_cast<std::int64_t>(sizeof *values));
   timed->operation.steps = all_reduce_max_steps(timed->operation.call, staging_of(queue), values, count);
   enqueue(stream, std::move(timed));
 }
@@ -188,7 +191,8 @@ void RankCommunicator::all_reduce_sum(Stream& stream, const char* name, std::int
   const Queue queue = queue_of(stream);
   check_sizes(place().size, count, sizeof *values);
   if (nothing_moves()) return;
-  auto timed = job_.begin(Kind::all_reduce_sum, queue, name, count * static_cast<std::int64_t>(sizeof *values));
+  auto timed =
+      job_.begin(Kind::all_reduce_sum, queue, name, count * static_cast<std::int64_t>(sizeof *values));
   timed->operation.steps = all_reduce_sum_steps(timed->operation.call, staging_of(queue), values, count);
   enqueue(stream, std::move(timed));
 }
@@ -197,7 +201,8 @@ void RankCommunicator::all_reduce_sum(Stream& stream, const char* name, double* 
   const Queue queue = queue_of(stream);
   check_sizes(place().size, count, sizeof *values);
   if (nothing_moves()) return;
-  auto timed = job_.begin(Kind::all_reduce_sum, queue, name, count * static_cast<std::int64_t>(sizeof *values));
+  auto timed =
+      job_.begin(Kind::all_reduce_sum, queue, name, count * static_cast<std::int64_t>(sizeof *values));
   timed->operation.steps = all_reduce_sum_steps(timed->operation.call, staging_of(queue), values, count);
   enqueue(stream, std::move(timed));
 }

@@ -10,16 +10,12 @@
 namespace octet::comm {
 
 struct StagingBudget {
-  /// Exchanges of a queue that carry by turns.
-  static constexpr int turns = 2;
-  std::size_t counters = 0;  ///< bytes of the counters of one of them
+  std::size_t counters = 0;  ///< bytes of a queue's
   std::size_t gather_part = 0, reduce_part = 0;
   int size = 0;
 
-  std::size_t all_counters() const { return 2 * turns * counters; }
-  std::size_t counters_at(int queue, int turn) const {
-    return static_cast<std::size_t>(queue * turns + turn) * counters;
-  }
+  std::size_t all_counters() const { return 2 * counters; }
+  std::size_t counters_at(int queue) const { return static_cast<std::size_t>(queue) * counters; }
   std::size_t bytes() const {
     return all_counters() + DeviceStaging::bytes(size, gather_part) + DeviceStaging::bytes(size, reduce_part);
   }
@@ -33,7 +29,8 @@ struct StagingBudget {
   }
 };
 
-/// Among that many ranks.
-StagingBudget staging_budget(int size);
+/// Among that many ranks. On CPUs, where ranks are threads and tests, a hundredth of what GPUs have: then
+/// sums of little data take many chunks too.
+StagingBudget staging_budget(int size, DeviceKind kind);
 
 }  // namespace octet::comm

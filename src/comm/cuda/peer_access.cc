@@ -5,6 +5,7 @@
 
 #include <cstring>
 #include <map>
+#include <thread>
 #include <vector>
 
 #include "octet/base/error.h"
@@ -28,8 +29,10 @@ F driver_function(const char* name) {
 }
 
 struct Driver {
-  decltype(&cuStreamWriteValue32) write = driver_function<decltype(&cuStreamWriteValue32)>("cuStreamWriteValue32");
-  decltype(&cuStreamWaitValue32) wait = driver_function<decltype(&cuStreamWaitValue32)>("cuStreamWaitValue32");
+  decltype(&cuStreamWriteValue32) write =
+      driver_function<decltype(&cuStreamWriteValue32)>("cuStreamWriteValue32");
+  decltype(&cuStreamWaitValue32) wait =
+      driver_function<decltype(&cuStreamWaitValue32)>("cuStreamWaitValue32");
   decltype(&cuStreamBatchMemOp) batch = driver_function<decltype(&cuStreamBatchMemOp)>("cuStreamBatchMemOp");
   decltype(&cuMemGetAddressRange) range =
       driver_function<decltype(&cuMemGetAddressRange)>("cuMemGetAddressRange");
@@ -39,8 +42,9 @@ struct Driver {
     if (code == CUDA_SUCCESS) return;
     const char* words = nullptr;
     text(code, &words);
-    throw Error(Problem{.what = std::string(what) + " failed: " + (words != nullptr ? words : "unknown error"),
-                        .where = "the GPU of this process"});
+    throw Error(
+        Problem{.what = std::string(what) + " failed: " + (words != nullptr ? words : "unknown error"),
+                .where = "the GPU of this process"});
   }
 };
 
@@ -95,11 +99,22 @@ class CudaPeerAccess final : public PeerAccess {
                  "writing and waiting for counters");
   }
 
+  void delay(Stream& stream, std::chrono::microseconds time) override {
+    // The function gets the time itself in the place of a pointer.
+    const auto sleep = [](void* microseconds) {
+      std::this_thread::sleep_for(std::chrono::microseconds(reinterpret_cast<std::intptr_t>(microseconds)));
+    };
+    cuda::check(cudaLaunchHostFunc(cuda::native(stream), sleep,
+                                   reinterpret_cast<void*>(static_cast<std::intptr_t>(time.count()))),
+                "delaying a stream");
+  }
+
   std::string handle(void* address) override {
     cuda::native(*stream_);
     CUdeviceptr base = 0;
     std::size_t bytes = 0;
-    driver_.must(driver_.range(&base, &bytes, reinterpret_cast<CUdeviceptr>(address)), "finding an allocation");
+    driver_.must(driver_.range(&base, &bytes, reinterpret_cast<CUdeviceptr>(address)),
+                 "finding an allocation");
     Handle handle{};
     cuda::check(cudaIpcGetMemHandle(&handle.allocation, reinterpret_cast<void*>(base)),
                 "sharing memory of the GPU with other processes");
@@ -147,8 +162,8 @@ class CudaPeerAccess final : public PeerAccess {
     void* address = nullptr;
     int uses = 0;
   };
-  std::map<std::string, Allocation> opened_;     ///< by handle
-  std::multimap<void*, std::string> given_;      ///< what open() gave, and of which handle
+  std::map<std::string, Allocation> opened_;  ///< by handle
+  std::multimap<void*, std::string> given_;   ///< what open() gave, and of which handle
 };
 
 }  // namespace
