@@ -56,6 +56,10 @@ pkg_check_modules(OMPI REQUIRED IMPORTED_TARGET ompi-c)
 add_library(octet_mpi INTERFACE)
 target_link_libraries(octet_mpi INTERFACE PkgConfig::OMPI)
 target_compile_definitions(octet_mpi INTERFACE OMPI_SKIP_MPICXX MPICH_SKIP_MPICXX)
+# What ranks tell each other beside the data.
+find_package(Boost REQUIRED COMPONENTS mpi serialization)
+# Its CMake file asks for MPI's C++ bindings, which it does not use.
+set_property(TARGET Boost::mpi PROPERTY INTERFACE_LINK_LIBRARIES Boost::serialization octet_mpi)
 if(OCTET_TESTS)
   find_package(GTest REQUIRED)
 endif()

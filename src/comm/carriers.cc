@@ -91,11 +91,11 @@ StagingBudget staging_budget(int size, DeviceKind kind) {
   return budget;
 }
 
-Carriers::Carriers(Device& device, RankJob& job, std::function<void()> alive)
+Carriers::Carriers(Device& device, RankGroup& group)
     : device_(device),
-      job_(job),
+      group_(group),
       access_(device.kind() == DeviceKind::cuda ? make_cuda_peer_access(device)
-                                                : make_memory_peer_access(std::move(alive))) {}
+                                                : make_memory_peer_access(group.options().alive)) {}
 
 Carriers::~Carriers() = default;
 
@@ -105,7 +105,7 @@ DeviceStaging Carriers::staging_of(Queue queue) const {
 
 // The own handle's place stays empty; those of other nodes cannot be opened and are not needed.
 std::vector<void*> Carriers::open_alike(void* address, const std::vector<std::string>& handles) {
-  const Place& place = job_.place();
+  const Place& place = group_.place();
   std::vector<void*> opened(index(place.size), nullptr);
   for (int rank = 0; rank < place.size; ++rank) {
     if (rank == place.rank) {
@@ -119,15 +119,15 @@ std::vector<void*> Carriers::open_alike(void* address, const std::vector<std::st
 
 void Carriers::open_peers() {
   std::string handle;
-  std::string trouble = job_.agreed([&] {
-    if (broken("peer-open") && job_.place().rank == job_.place().size - 1) {
+  std::string trouble = group_.agreed([&] {
+    if (broken("peer-open") && group_.place().rank == group_.place().size - 1) {
       throw Error(Problem{.what = "OCTET_BREAK_CARRIER: memory is not shared"});
     }
     handle = access_->handle(memory_);
   });
   if (!trouble.empty()) throw Error(Problem{.what = trouble});
-  const auto handles = job_.gather_bytes(handle);
-  trouble = job_.agreed([&] { memory_of_ = open_alike(memory_, handles); });
+  const auto handles = group_.gather_bytes(handle);
+  trouble = group_.agreed([&] { memory_of_ = open_alike(memory_, handles); });
   if (!trouble.empty()) throw Error(Problem{.what = trouble});
   regions_.add(memory_, budget_.bytes(), memory_of_);
   peers_ = true;
@@ -140,12 +140,12 @@ std::unique_ptr<Exchange> Carriers::make_peer(Queue queue) {
     counters.of_member.push_back(
         memory == nullptr ? nullptr : reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(memory) + at));
   }
-  return std::make_unique<PeerExchange>(device_, *access_, regions_, job_.place().rank, job_.place().size,
+  return std::make_unique<PeerExchange>(device_, *access_, regions_, group_.place().rank, group_.place().size,
                                         std::move(counters));
 }
 
 void Carriers::probe(Queue queue, Exchange& exchange) {
-  const Place& place = job_.place();
+  const Place& place = group_.place();
   const DeviceStaging staging = staging_of(queue);
   const auto stream = device_.make_stream({.name = "probe"});
   const std::size_t bytes = std::min(probe_bytes, staging.part / 4 * 4);
@@ -181,7 +181,8 @@ void Carriers::probe(Queue queue, Exchange& exchange) {
     stream->synchronize();
     if (broken("peer-pattern")) came[came.size() / 2] ^= 1;
     if (came != pattern(piece.peer, place.rank, bytes)) {
-      throw Error(Problem{.what = "a pattern from rank " + std::to_string(piece.peer) + " came spoiled"});
+      throw Error(Problem{.what = "a pattern from rank " + std::to_string(group_.rank_of_job(piece.peer)) +
+                                  " came spoiled"});
     }
   }
   if (queue != Queue::reduce || in.empty()) return;
@@ -198,7 +199,7 @@ void Carriers::probe(Queue queue, Exchange& exchange) {
 }
 
 std::string Carriers::try_carrier(Carrier carrier, Ways& ways) {
-  const Place& place = job_.place();
+  const Place& place = group_.place();
   if (carrier == Carrier::peer && !peers_) {
     try {
       open_peers();
@@ -208,27 +209,27 @@ std::string Carriers::try_carrier(Carrier carrier, Ways& ways) {
   }
   if (carrier == Carrier::nccl) {
     int version = 0;
-    const std::string trouble = job_.agreed([&] { version = load_nccl(); });
+    const std::string trouble = group_.agreed([&] { version = load_nccl(); });
     if (!trouble.empty()) return trouble;
-    const auto all = job_.gather_int(version);
+    const auto all = group_.gather_int(version);
     const std::string differ =
-        job_.agreed([&] { require_one_nccl_version(std::vector<int>(all.begin(), all.end())); });
+        group_.agreed([&] { require_one_nccl_version(std::vector<int>(all.begin(), all.end())); });
     if (!differ.empty()) return differ;
-    const auto gpus = job_.gather_bytes(gpu_uuid(device_));
-    const std::string shared = job_.agreed([&] { require_a_gpu_each(gpus); });
+    const auto gpus = group_.gather_bytes(gpu_uuid(device_));
+    const std::string shared = group_.agreed([&] { require_a_gpu_each(gpus); });
     if (!shared.empty()) return shared;
   }
   for (const Queue queue : {Queue::gather, Queue::reduce}) {
     Way& way = ways[queue == Queue::gather ? 0 : 1];
     std::string id;
     if (carrier == Carrier::nccl) {
-      const std::string trouble = job_.agreed([&] {
+      const std::string trouble = group_.agreed([&] {
         if (place.rank == 0) id = make_nccl_id();
       });
       if (!trouble.empty()) return trouble;
-      id = job_.broadcast(id, 0);
+      id = group_.broadcast(id, 0);
     }
-    std::string trouble = job_.agreed([&] {
+    std::string trouble = group_.agreed([&] {
       if (carrier == Carrier::peer) {
         way.exchange = make_peer(queue);
       } else if (carrier == Carrier::host) {
@@ -242,7 +243,7 @@ std::string Carriers::try_carrier(Carrier carrier, Ways& ways) {
       }
     });
     if (trouble.empty() && carrier != Carrier::host) {
-      trouble = job_.agreed([&] { probe(queue, *way.exchange); });
+      trouble = group_.agreed([&] { probe(queue, *way.exchange); });
     }
     if (!trouble.empty()) {
       // Memory that another carrier serves needs no handles opened.
@@ -256,7 +257,7 @@ std::string Carriers::try_carrier(Carrier carrier, Ways& ways) {
 void Carriers::choose(Carrier wanted, std::byte* memory, const StagingBudget& budget) {
   memory_ = memory;
   budget_ = budget;
-  const Place& place = job_.place();
+  const Place& place = group_.place();
   const bool mates = place.nodes < place.size;
   const auto first_that_works = [&](std::vector<Carrier> of, const std::string& where, Ways& ways) {
     std::string troubles;
@@ -312,14 +313,14 @@ void Carriers::share(const std::vector<SharedMemory>& memory) {
   for (const SharedMemory& piece : memory) {
     if (piece.bytes == 0 || regions_.holds(piece.address, piece.bytes)) continue;
     std::string handle;
-    std::string trouble = job_.agreed([&] { handle = access_->handle(piece.address); });
+    std::string trouble = group_.agreed([&] { handle = access_->handle(piece.address); });
     std::vector<void*> opened;
     if (trouble.empty()) {
-      const auto handles = job_.gather_bytes(handle);
-      trouble = job_.agreed([&] { opened = open_alike(piece.address, handles); });
+      const auto handles = group_.gather_bytes(handle);
+      trouble = group_.agreed([&] { opened = open_alike(piece.address, handles); });
     }
     if (!trouble.empty()) {
-      if (job_.place().rank == 0) {
+      if (group_.place().rank == 0) {
         log::warn(
             "memory of parameters is not shared between the GPUs of this host, and gathers take a copy more "
             "(" +
@@ -333,14 +334,14 @@ void Carriers::share(const std::vector<SharedMemory>& memory) {
 
 void Carriers::unshare(const std::vector<SharedMemory>& memory) {
   if (!peers_) return;
-  job_.barrier();  // nobody's copies are under way
+  group_.barrier();  // nobody's copies are under way
   for (const SharedMemory& piece : memory) {
     const std::vector<void*> opened = regions_.remove(piece.address);
     for (int rank = 0; rank < static_cast<int>(opened.size()); ++rank) {
-      if (rank != job_.place().rank && opened[index(rank)] != nullptr) access_->close(opened[index(rank)]);
+      if (rank != group_.place().rank && opened[index(rank)] != nullptr) access_->close(opened[index(rank)]);
     }
   }
-  job_.barrier();  // nobody holds memory open that its owner gives back
+  group_.barrier();  // nobody holds memory open that its owner gives back
 }
 
 std::string Carriers::words() const {

@@ -1,4 +1,4 @@
-// Which carrier moves the bytes between the ranks of a job, and what it needs: handles opened, links tried,
+// Which carrier moves the bytes between the ranks of a group, and what it needs: handles opened, links tried,
 // pinned memory. All ranks choose alike: what one of them cannot use, none does.
 #pragma once
 
@@ -13,7 +13,7 @@
 #include "octet/comm/communicator.h"
 #include "peer_access.h"
 #include "peer_exchange.h"
-#include "rank_job.h"
+#include "rank_group.h"
 #include "staging_budget.h"
 
 namespace octet::comm {
@@ -26,8 +26,8 @@ struct Way {
 
 class Carriers {
  public:
-  /// `alive`: as in DeviceCommunicatorOptions. The others outlive it.
-  Carriers(Device& device, RankJob& job, std::function<void()> alive);
+  /// What is given outlives it.
+  Carriers(Device& device, RankGroup& group);
   ~Carriers();
   Carriers(const Carriers&) = delete;
   Carriers& operator=(const Carriers&) = delete;
@@ -56,7 +56,7 @@ class Carriers {
   DeviceStaging staging_of(Queue queue) const;
 
   Device& device_;
-  RankJob& job_;
+  RankGroup& group_;
   std::unique_ptr<PeerAccess> access_;
   SharedRegions regions_;
   bool peers_ = false;  ///< memory of the ranks of this host is opened

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include "collectives.h"
@@ -45,10 +46,11 @@ std::unique_ptr<Device> make_followed_device() {
 
 }  // namespace
 
-DeviceCommunicator::DeviceCommunicator(Device& device, const DeviceCommunicatorOptions& options)
+DeviceCommunicator::DeviceCommunicator(Device& device, std::shared_ptr<RankJob> job, const Group& group,
+                                       Carrier carrier)
     : device_(device),
-      job_(options.rank),
-      alive_(options.alive),
+      job_(std::move(job)),
+      group_(*job_, group.name, group.ranks),
       host_(make_followed_device()),
       arena_(device),
       flat_(one_node(place())),
@@ -56,30 +58,31 @@ DeviceCommunicator::DeviceCommunicator(Device& device, const DeviceCommunicatorO
       stopwatch_(device),
       delays_(place().rank),
       exceptions_at_start_(std::uncaught_exceptions()) {
-  check(job_.engine() != nullptr && place().size > 1, "ranks with devices have a communication thread");
+  check(group_.engine() != nullptr && place().size > 1, "ranks with devices have a communication thread");
   const StagingBudget budget = staging_budget(place().size, device.kind());
-  const std::string trouble = job_.agreed([&] {
+  const std::string trouble = group_.agreed([&] {
     memory_ = arena_.reserve_as<std::byte>("communication/staging", budget.bytes());
     progress_ = static_cast<Progress*>(device.allocate_host(2 * sizeof(Progress)));
-    carriers_ = std::make_unique<Carriers>(device_, job_, options.alive);
+    carriers_ = std::make_unique<Carriers>(device_, group_);
   });
   if (!trouble.empty()) {
     throw Error(Problem{.what = "communication between the GPUs has no memory", .found = trouble});
   }
-  carriers_->choose(options.carrier, memory_, budget);
+  carriers_->choose(carrier, memory_, budget);
   make_lane(gather_, Queue::gather, budget.gather(memory_));
   make_lane(reduce_, Queue::reduce, budget.reduce(memory_));
-  job_.engine()->attach(*gather_.watched, *reduce_.watched);
+  group_.engine()->attach(*gather_.watched, *reduce_.watched);
 }
 
 DeviceCommunicator::~DeviceCommunicator() {
   // Where streams failed, or an error is on its way, others may be gone: nobody waits for them, and what
   // streams may still write to stays.
   if (std::uncaught_exceptions() > exceptions_at_start_ || !finished()) {
-    job_.end_with_error();
+    group_.end_with_error(*gather_.watched, *reduce_.watched);
     return;
   }
-  job_.end();
+  group_.end(*gather_.watched, *reduce_.watched);
+  job_->end();
   device_.release_host(progress_, 2 * sizeof(Progress));
 }
 
@@ -88,10 +91,10 @@ bool DeviceCommunicator::finished() {
   try {
     for (Lane* lane : {&gather_, &reduce_}) lane->stream->synchronize();
     for (Lane* lane : {&gather_, &reduce_}) lane->watched->synchronize();
-    job_.barrier_at_end();
+    group_.barrier_at_end();
     // Memory that others have opened is given back when they have closed it.
     carriers_.reset();
-    job_.barrier_at_end();
+    group_.barrier_at_end();
     return true;
   } catch (const std::exception&) {
     return false;  // whoever waited for this work has seen the error
@@ -119,7 +122,7 @@ template <typename Enqueue>
 void DeviceCommunicator::run(Lane& lane, Kind kind, const char* name, std::int64_t bytes, Enqueue&& enqueue) {
   delays_.before(*lane.stream, carriers_->access());
   const std::uint32_t number = ++lane.number;
-  auto timed = job_.begin(kind, lane.queue, name, bytes);
+  auto timed = group_.begin(kind, lane.queue, name, bytes);
   HostExchange* host = lane.carrier.host;
   // Closed also when an error comes between: the communication thread must not wait for more.
   struct Closed {
@@ -129,17 +132,17 @@ void DeviceCommunicator::run(Lane& lane, Kind kind, const char* name, std::int64
     }
   } script{host != nullptr ? std::make_shared<HostScript>() : nullptr};
   if (host != nullptr) host->begin(script.script);
-  timed->operation.steps =
-      follow(timed->operation.call, host, script.script, &lane.progress->done, number, alive_);
-  job_.expect(*timed);
+  timed->operation.steps = follow(timed->operation.call, host, script.script, &lane.progress->done, number,
+                                  group_.options().alive);
+  group_.expect(*timed);
   cpu::enqueue_resumable(*lane.watched, [this, timed, begun = &lane.progress->begun, number] {
-    return reached(*begun, number) && job_.advance(*timed, false);
+    return reached(*begun, number) && group_.advance(*timed, false);
   });
   // Otherwise the thread only watches, and looks soon enough by itself: to wake it would take longer than to
   // enqueue a small collective.
-  if (host != nullptr) job_.engine()->announce();
+  if (host != nullptr) group_.engine()->announce();
   // Where nobody asks for times (evaluation, generation), their events must not pile up.
-  if (stopwatch_.open() >= most_open_laps) seconds_busy_ += stopwatch_.collect(job_);
+  if (stopwatch_.open() >= most_open_laps) seconds_busy_ += stopwatch_.collect(group_.meter());
   stopwatch_.begin(*lane.stream, lane.queue, kind);
   const auto mark = [&](std::uint32_t& counter) { return CounterStep{.counter = &counter, .value = number}; };
   lane.collectives->begin({.before = mark(lane.progress->begun), .after = mark(lane.progress->done)});
@@ -147,7 +150,8 @@ void DeviceCommunicator::run(Lane& lane, Kind kind, const char* name, std::int64
   lane.collectives->end();
   stopwatch_.end(*lane.stream, lane.queue);
   const Composed::Sent sent = lane.collectives->take_sent();
-  job_.count(kind, {.calls = 1, .bytes_sent = sent.bytes, .bytes_between_nodes = sent.between_nodes});
+  group_.meter().count(kind,
+                       {.calls = 1, .bytes_sent = sent.bytes, .bytes_between_nodes = sent.between_nodes});
 }
 
 void DeviceCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs& args) {
@@ -155,7 +159,7 @@ void DeviceCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs&
   check_sizes(place().size, args.count, sizeof(float));
   if (args.order != nullptr) check_order(args, place());
   check_reduce_scatter(args, place());
-  if (job_.options().removed) {
+  if (group_.options().removed) {
     removing_ = true;
     return;
   }
@@ -216,12 +220,14 @@ void DeviceCommunicator::unshare(const std::vector<SharedMemory>& memory) {
 }
 
 std::vector<Traffic> DeviceCommunicator::take_traffic() {
-  seconds_busy_ += stopwatch_.collect(job_);
-  return job_.take_traffic();
+  seconds_busy_ += stopwatch_.collect(group_.meter());
+  std::vector<Traffic> taken = group_.meter().take();
+  std::ranges::move(job_->meter().take(), std::back_inserter(taken));
+  return taken;
 }
 
 double DeviceCommunicator::seconds_busy() {
-  return seconds_busy_ += stopwatch_.collect(job_);
+  return seconds_busy_ += stopwatch_.collect(group_.meter());
 }
 
 }  // namespace octet::comm

@@ -11,25 +11,19 @@
 #include "composed.h"
 #include "delays.h"
 #include "octet/comm/communicator.h"
-#include "rank_job.h"
+#include "octet/comm/mesh.h"
+#include "rank_group.h"
 #include "stopwatch.h"
 
 namespace octet::comm {
 
-struct DeviceCommunicatorOptions {
-  RankOptions rank;
-  Carrier carrier = Carrier::automatic;
-  /// Ranks that are threads: throws when the job has failed. Called by whoever waits for others.
-  std::function<void()> alive;
-};
-
 class DeviceCommunicator final : public Communicator {
  public:
-  /// All ranks make theirs at once. `device` is of the CPU for ranks that are threads, else a GPU.
-  DeviceCommunicator(Device& device, const DeviceCommunicatorOptions& options);
+  /// All ranks of the job make theirs at once. `device` is of the CPU for ranks that are threads, else a GPU.
+  DeviceCommunicator(Device& device, std::shared_ptr<RankJob> job, const Group& group, Carrier carrier);
   ~DeviceCommunicator() override;
 
-  const Place& place() const override { return job_.place(); }
+  const Place& place() const override { return group_.place(); }
   Stream& gather_stream() override { return *gather_.stream; }
   Stream& reduce_stream() override { return *reduce_.stream; }
   void reduce_scatter(Stream& stream, const ReduceScatterArgs& args) override;
@@ -40,18 +34,19 @@ class DeviceCommunicator final : public Communicator {
   void all_reduce_sum(Stream& stream, const char* name, double* values, std::int64_t count) override;
   void share(const std::vector<SharedMemory>& memory) override;
   void unshare(const std::vector<SharedMemory>& memory) override;
-  void barrier() override { job_.barrier(); }
-  std::string broadcast(const std::string& bytes, int root) override { return job_.broadcast(bytes, root); }
-  std::vector<std::string> all_gather_bytes(const std::string& bytes) override {
-    return job_.gather_bytes(bytes);
+  std::string broadcast(const std::string& bytes, int root) override {
+    return job_->control().broadcast(bytes, root);
   }
-  std::vector<std::int64_t> all_gather_int(std::int64_t value) override { return job_.gather_int(value); }
-  void watch(const WatchOptions& options) override { job_.watch(options); }
-  std::string trace() const override { return job_.trace(); }
+  std::vector<std::string> all_gather_bytes(const std::string& bytes) override {
+    return job_->control().all_gather_bytes(bytes);
+  }
+  std::unique_ptr<Channel> channel(const std::string& name) override { return job_->open_channel(name); }
+  void watch(const WatchOptions& options) override { job_->watch(options); }
+  std::string trace() const override { return job_->trace(); }
   std::vector<Traffic> take_traffic() override;
   double seconds_busy() override;
   std::string carrier() const override { return carriers_->words(); }
-  [[noreturn]] void abort(int code) override { job_.abort(code); }
+  [[noreturn]] void abort(int code) override { job_->abort(code); }
 
  private:
   /// In pinned memory: the last collective of a queue that has begun on its stream, and that is done.
@@ -76,8 +71,8 @@ class DeviceCommunicator final : public Communicator {
   void run(Lane& lane, Kind kind, const char* name, std::int64_t bytes, Enqueue&& enqueue);
 
   Device& device_;
-  RankJob job_;
-  std::function<void()> alive_;   ///< as in the options
+  std::shared_ptr<RankJob> job_;
+  RankGroup group_;
   std::unique_ptr<Device> host_;  ///< of the streams that the communication thread follows
   Arena arena_;
   Hierarchy flat_;
@@ -90,7 +85,7 @@ class DeviceCommunicator final : public Communicator {
   double seconds_busy_ = 0;
   Lane gather_, reduce_;
   int exceptions_at_start_;
-  bool removing_ = false;  ///< job_.options().removed, and training has begun
+  bool removing_ = false;  ///< RankOptions::removed, and training has begun
 };
 
 }  // namespace octet::comm

@@ -7,7 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
+#include <iterator>
 #include <utility>
 
 #include "control.h"
@@ -66,7 +66,10 @@ Engine::Engine(std::function<std::unique_ptr<Transport>()> make_transport) {
       transport_ = make();
       place_ = transport_->place();
       is_process_ = transport_->is_process();
-      roll_.emplace(*transport_);
+      control_ = open_lane(Queue::control);
+      end_ = open_lane(Queue::end);
+      roll_lane_ = open_lane(Queue::roll);
+      roll_.emplace(*transport_, roll_lane_);
     } catch (...) {
       start_error_ = std::current_exception();
     }
@@ -87,6 +90,15 @@ Engine::Engine(std::function<std::unique_ptr<Transport>()> make_transport) {
   }
 }
 
+Lane Engine::open_lane(Queue queue) {
+  const std::vector<int> all = all_ranks(place_.size);
+  return {.id = transport_->open_lane(queue, all),
+          .queue = queue,
+          .name = name_of(queue),
+          .place = place_,
+          .ranks = all};
+}
+
 Engine::~Engine() {
   stop();
 }
@@ -98,18 +110,18 @@ void Engine::attach(Stream& gather, Stream& reduce) {
   for (Stream* stream : {&gather, &reduce}) cpu::on_wait(*stream, [this] { wake(); });
   const std::scoped_lock lock(mutex_);
   crowded_ = place_.local_size * cpu::op_threads() >= cpu::allowed_cores();
-  gather_ = &gather;
-  reduce_ = &reduce;
+  streams_.insert(streams_.end(), {&gather, &reduce});
 }
 
-void Engine::detach() {
+void Engine::detach(Stream& gather, Stream& reduce) {
   std::unique_lock lock(mutex_);
-  const std::array<Stream*, 2> served = {std::exchange(gather_, nullptr), std::exchange(reduce_, nullptr)};
-  done_.wait(lock, [this] { return !serving_; });
+  std::erase(streams_, &gather);
+  std::erase(streams_, &reduce);
+  ++leaving_;
+  done_.wait(lock, [this, round = round_] { return !serving_ || round_ != round; });
+  --leaving_;
   lock.unlock();  // those who begin to wait take it
-  for (Stream* stream : served) {
-    if (stream != nullptr) cpu::on_wait(*stream, {});
-  }
+  for (Stream* stream : {&gather, &reduce}) cpu::on_wait(*stream, {});
 }
 
 void Engine::wake() {
@@ -204,67 +216,84 @@ void Engine::look_for_the_missing(Operation& operation, double seconds) {
                       std::to_string(static_cast<int>(seconds)) + " s",
               .expected = "every rank to take part within ddp_timeout",
               .found = found,
-              .where = std::to_string(operation.bytes) + " bytes, queue " + name_of(operation.call.queue) +
-                       ", number " + std::to_string(operation.call.sequence),
+              .where = std::to_string(operation.bytes) + " bytes, queue " + operation.call.lane->name +
+                       (operation.call.paired ? "" : ", number " + std::to_string(operation.call.sequence)),
               .fix = "look at what those ranks do or printed; raise ddp_timeout if they are only slow",
               .code = ExitCode::hang});
 }
 
 bool Engine::run(std::shared_ptr<Operation> operation, std::optional<Clock::time_point> deadline) {
-  auto control = std::make_shared<Control>();
-  control->operation = std::move(operation);
+  auto request = std::make_shared<Request>();
+  request->operation = std::move(operation);
   std::unique_lock lock(mutex_);
-  control_.push_back(control);
+  arriving_.push_back(request);
+  ++requests_;
   signalled_ = true;
   wake_.notify_one();
-  const auto done = [&] { return control->done; };
+  const auto done = [&] { return request->done; };
   if (!deadline) {
     done_.wait(lock, done);
   } else if (!done_.wait_until(lock, *deadline, done)) {
     return false;
   }
-  if (control->error) std::rethrow_exception(control->error);
+  if (request->error) std::rethrow_exception(request->error);
   return true;
 }
 
-bool Engine::serve_control() {
-  std::shared_ptr<Control> front;
+// None waits for another: a thread that waits for its peers on one channel holds up nobody on others.
+bool Engine::serve_requests() {
   {
     const std::scoped_lock lock(mutex_);
-    if (control_.empty()) return false;
-    front = control_.front();
+    if (requests_ == 0) return false;
+    std::ranges::move(arriving_, std::back_inserter(under_way_));
+    arriving_.clear();
   }
-  std::exception_ptr error;
-  try {
-    if (!advance(*front->operation)) return false;
-  } catch (...) {
-    error = std::current_exception();
-  }
-  front->operation.reset();
-  {
+  const auto before = under_way_.size();
+  for (auto& request : under_way_) {
+    std::exception_ptr error;
+    try {
+      if (!advance(*request->operation)) continue;
+    } catch (...) {
+      error = std::current_exception();
+    }
+    request->operation.reset();
     const std::scoped_lock lock(mutex_);
-    control_.pop_front();
-    front->error = std::move(error);
-    front->done = true;
-    front = nullptr;  // the caller is the last to hold it, exception and all
+    --requests_;
+    request->error = std::move(error);
+    request->done = true;
+    request = nullptr;  // the caller is the last to hold it, exception and all
   }
+  std::erase(under_way_, nullptr);
+  if (under_way_.size() == before) return false;
   done_.notify_all();
   return true;
+}
+
+bool Engine::serve_streams() {
+  {
+    const std::scoped_lock lock(mutex_);
+    ++round_;
+    served_ = streams_;
+    serving_ = !served_.empty();
+    if (leaving_ > 0) done_.notify_all();
+  }
+  bool worked = false;
+  for (Stream* stream : served_) worked = cpu::serve(*stream) || worked;
+  if (served_.empty()) return false;
+  const std::scoped_lock lock(mutex_);
+  serving_ = false;
+  if (leaving_ > 0) done_.notify_all();
+  return worked;
 }
 
 void Engine::serve_forever() {
   prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // naps as long as asked for, not 50 us longer
   auto last_progress = Clock::now();
   for (;;) {
-    Stream* gather = nullptr;
-    Stream* reduce = nullptr;
     std::optional<std::pair<std::string, int>> end_request;
     {
       const std::scoped_lock lock(mutex_);
       if (stopping_) break;
-      gather = gather_;
-      reduce = reduce_;
-      serving_ = gather != nullptr;
       end_request = std::exchange(end_request_, std::nullopt);
     }
     if (end_request) {
@@ -277,14 +306,8 @@ void Engine::serve_forever() {
     in_flight_ = false;
     if (TraceRing::take_request()) traces_.write();
     roll_->serve();
-    bool worked = serve_control();
-    if (gather != nullptr) {
-      worked = cpu::serve(*gather) || worked;
-      worked = cpu::serve(*reduce) || worked;
-      const std::scoped_lock lock(mutex_);
-      serving_ = false;
-      if (gather_ == nullptr) done_.notify_all();
-    }
+    bool worked = serve_requests();
+    worked = serve_streams() || worked;
     if (worked || progress_ != before) {
       const auto now = Clock::now();
       if (in_flight_) pace_ += (std::min<Clock::duration>(now - last_progress, slowest_pace) - pace_) / 4;
@@ -299,11 +322,7 @@ void Engine::serve_forever() {
 // Somebody sleeps until something of ours is done.
 bool Engine::awaited() {
   const std::scoped_lock lock(mutex_);
-  if (!control_.empty()) return true;
-  for (Stream* stream : {gather_, reduce_}) {
-    if (stream != nullptr && cpu::awaited(*stream)) return true;
-  }
-  return false;
+  return requests_ > 0 || std::ranges::any_of(streams_, [](Stream* stream) { return cpu::awaited(*stream); });
 }
 
 void Engine::rest(Clock::time_point last_progress) {
@@ -344,7 +363,7 @@ void Engine::shutdown(std::optional<std::chrono::seconds> patience) {
   auto agreement = std::make_shared<Agreement>();
   agreement->what = "the agreement to end";
   agreement->call.transport = transport_.get();
-  agreement->call.queue = Queue::end;
+  agreement->call.lane = &end_;
   agreement->call.tag = tag_of(Kind::control, 0);
   agreement->steps = all_gather_bytes_steps(agreement->call, "", &agreement->all);
   std::optional<Clock::time_point> deadline;

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -14,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "messages.h"
 #include "octet/device/device.h"
@@ -43,13 +43,15 @@ class Engine {
 
   const Place& place() const { return place_; }
   Transport& transport() { return *transport_; }
+  /// Of all ranks, for what the main threads tell each other.
+  const Lane& control() const { return control_; }
   bool is_process() const { return is_process_; }
 
   /// Serves these streams from now on. The thread takes over the caller's affinity, and learns from the
   /// number of threads that its ops use whether compute leaves it a core.
   void attach(Stream& gather, Stream& reduce);
-  /// Ends serving. What is still queued stays where it is.
-  void detach();
+  /// Ends serving these. What is still queued stays where it is.
+  void detach(Stream& gather, Stream& reduce);
   /// Counts collectives that are queued or under way, which makes the thread look more often.
   void begin_collective() { outstanding_.fetch_add(1, std::memory_order_acq_rel); }
   void end_collective() { outstanding_.fetch_sub(1, std::memory_order_release); }
@@ -65,7 +67,8 @@ class Engine {
   /// Advances an operation on behalf of a served stream: true when finished. An error ends the job.
   bool advance(Operation& operation);
   /// Runs a control-plane operation and waits for it. False when `deadline` passed first; the operation then
-  /// lives on in the engine. Rethrows its errors.
+  /// lives on in the engine. Rethrows its errors. Operations of several threads run beside each other, so
+  /// they are of different lanes.
   bool run(std::shared_ptr<Operation> operation,
            std::optional<std::chrono::steady_clock::time_point> deadline = {});
 
@@ -78,14 +81,17 @@ class Engine {
   void end_job(const std::string& message, int code);
 
  private:
-  struct Control {
+  /// What a thread of the program asks for, and sleeps until it is done.
+  struct Request {
     std::shared_ptr<Operation> operation;
     bool done = false;
     std::exception_ptr error;
   };
 
+  Lane open_lane(Queue queue);
   void serve_forever();
-  bool serve_control();
+  bool serve_requests();
+  bool serve_streams();
   bool awaited();
   void rest(std::chrono::steady_clock::time_point last_progress);
   void nap(std::chrono::microseconds longest);
@@ -93,6 +99,7 @@ class Engine {
   void look_for_the_missing(Operation& operation, double seconds);
 
   std::unique_ptr<Transport> transport_;
+  Lane control_, end_, roll_lane_;
   Place place_;
   bool is_process_ = false;
 
@@ -105,11 +112,13 @@ class Engine {
   bool ready_ = false;
   bool job_ended_ = false;
   std::exception_ptr start_error_;
-  std::deque<std::shared_ptr<Control>> control_;
+  std::vector<std::shared_ptr<Request>> arriving_;  // that the thread has not taken yet
+  int requests_ = 0;                                // that are not done
   std::optional<std::pair<std::string, int>> end_request_;
-  Stream* gather_ = nullptr;
-  Stream* reduce_ = nullptr;
-  bool serving_ = false;
+  std::vector<Stream*> streams_;
+  bool serving_ = false;     // the thread is at the streams
+  std::uint64_t round_ = 0;  // for the how many-eth time
+  int leaving_ = 0;          // callers that take streams back
 
   std::atomic<int> outstanding_{0};
   std::atomic<bool> crowded_{false};        // compute takes all cores of this node
@@ -117,6 +126,8 @@ class Engine {
   TraceRing traces_;
 
   // Of the communication thread alone.
+  std::vector<std::shared_ptr<Request>> under_way_;
+  std::vector<Stream*> served_;  // what it has found in streams_
   std::optional<RollCall> roll_;
   std::int64_t progress_ = 0;
   bool in_flight_ = false;

@@ -14,9 +14,9 @@ namespace octet::comm {
 namespace {
 
 // One side's half of a message. Both are through once the later side has copied.
-struct Channel;
+struct Link;
 struct Message {
-  Channel* channel = nullptr;
+  Link* link = nullptr;
   int tag = 0;
   const void* from = nullptr;
   void* to = nullptr;
@@ -27,7 +27,7 @@ struct Message {
 };
 
 // Messages on their way from one rank to another in one queue: either sends or receives wait, never both.
-struct Channel {
+struct Link {
   std::mutex mutex;
   std::vector<std::shared_ptr<Message>> sends;
   std::vector<std::shared_ptr<Message>> receives;
@@ -54,8 +54,15 @@ void deliver(Message& send, Message& receive) {
 }  // namespace
 
 struct MemoryJob::State {
-  explicit State(int size) : channels(static_cast<std::size_t>(size) * size * queue_count) {}
-  std::deque<Channel> channels;
+  explicit State(int ranks) : size(static_cast<std::size_t>(ranks)) {}
+  /// Those of a lane, [from, to] by rank of the job, so that groups that share its number do not meet.
+  std::deque<Link>& links_of(int lane) {
+    const std::scoped_lock lock(mutex);
+    while (lanes.size() <= static_cast<std::size_t>(lane)) lanes.emplace_back(size * size);
+    return lanes[static_cast<std::size_t>(lane)];
+  }
+  std::size_t size;
+  std::deque<std::deque<Link>> lanes;
   std::atomic<bool> failed{false};
   std::mutex mutex;
   std::string message;
@@ -100,38 +107,44 @@ class MemoryTransport final : public Transport {
   // Small, so that tests split messages.
   std::size_t max_message() const override { return std::size_t{1} << 18; }
 
-  int isend(Queue queue, int peer, int tag, const void* data, std::size_t bytes) override {
-    Channel& channel = channel_of(queue, place_.rank, peer);
+  int open_lane(Queue, const std::vector<int>& ranks) override {
+    const int id = static_cast<int>(lanes_.size());
+    lanes_.push_back({.ranks = ranks, .links = &job_.state_->links_of(id)});
+    return id;
+  }
+
+  int isend(int lane, int peer, int tag, const void* data, std::size_t bytes) override {
+    Link& link = link_of(lane, place_.rank, job_rank(lane, peer));
     auto message = std::make_shared<Message>();
-    message->channel = &channel;
+    message->link = &link;
     message->tag = tag;
     message->from = data;
     message->bytes = bytes;
     message->due = leaves(bytes);
     {
-      const std::scoped_lock lock(channel.mutex);
-      if (auto receive = take_first(channel.receives)) {
+      const std::scoped_lock lock(link.mutex);
+      if (auto receive = take_first(link.receives)) {
         deliver(*message, *receive);
       } else {
-        channel.sends.push_back(message);
+        link.sends.push_back(message);
       }
     }
     return ticket_of(std::move(message));
   }
 
-  int irecv(Queue queue, int peer, int tag, void* data, std::size_t bytes) override {
-    Channel& channel = channel_of(queue, peer, place_.rank);
+  int irecv(int lane, int peer, int tag, void* data, std::size_t bytes) override {
+    Link& link = link_of(lane, job_rank(lane, peer), place_.rank);
     auto message = std::make_shared<Message>();
-    message->channel = &channel;
+    message->link = &link;
     message->tag = tag;
     message->to = data;
     message->bytes = bytes;
     {
-      const std::scoped_lock lock(channel.mutex);
-      if (auto send = take_first(channel.sends)) {
+      const std::scoped_lock lock(link.mutex);
+      if (auto send = take_first(link.sends)) {
         deliver(*send, *message);
       } else {
-        channel.receives.push_back(message);
+        link.receives.push_back(message);
       }
     }
     return ticket_of(std::move(message));
@@ -153,11 +166,12 @@ class MemoryTransport final : public Transport {
     return false;
   }
 
-  std::optional<int> probe(Queue queue) override {
-    for (int peer = 0; peer < place_.size; ++peer) {
-      Channel& channel = channel_of(queue, peer, place_.rank);
-      const std::scoped_lock lock(channel.mutex);
-      if (!channel.sends.empty()) return peer;
+  std::optional<Waiting> probe(int lane) override {
+    const int size = static_cast<int>(lanes_[static_cast<std::size_t>(lane)].ranks.size());
+    for (int peer = 0; peer < size; ++peer) {
+      Link& link = link_of(lane, job_rank(lane, peer), place_.rank);
+      const std::scoped_lock lock(link.mutex);
+      if (!link.sends.empty()) return Waiting{.peer = peer, .bytes = link.sends.front()->bytes};
     }
     return std::nullopt;
   }
@@ -187,16 +201,24 @@ class MemoryTransport final : public Transport {
   void withdraw() {
     for (auto& message : messages_) {
       if (message == nullptr) continue;
-      Channel& channel = *message->channel;
-      const std::scoped_lock lock(channel.mutex);
-      std::erase(channel.sends, message);
-      std::erase(channel.receives, message);
+      Link& link = *message->link;
+      const std::scoped_lock lock(link.mutex);
+      std::erase(link.sends, message);
+      std::erase(link.receives, message);
     }
   }
 
-  Channel& channel_of(Queue queue, int from, int to) {
+  struct Opened {
+    std::vector<int> ranks;
+    std::deque<Link>* links = nullptr;
+  };
+  int job_rank(int lane, int peer) const {
+    return lanes_[static_cast<std::size_t>(lane)].ranks[static_cast<std::size_t>(peer)];
+  }
+  Link& link_of(int lane, int from, int to) {
     const auto size = static_cast<std::size_t>(job_.size());
-    return job_.state_->channels[(static_cast<std::size_t>(queue) * size + from) * size + to];
+    auto& links = *lanes_[static_cast<std::size_t>(lane)].links;
+    return links[static_cast<std::size_t>(from) * size + static_cast<std::size_t>(to)];
   }
 
   int ticket_of(std::shared_ptr<Message> message) {
@@ -212,6 +234,7 @@ class MemoryTransport final : public Transport {
 
   MemoryJob& job_;
   Place place_;
+  std::vector<Opened> lanes_;
   Clock::time_point link_free_;
   std::vector<std::shared_ptr<Message>> messages_;
   std::vector<int> free_;

@@ -14,7 +14,7 @@ void Messages::send(int peer, const void* data, std::size_t bytes) {
   }
   while (bytes > 0) {
     const std::size_t piece = std::min(bytes, call_.transport->max_message());
-    messages_.push_back({call_.transport->isend(call_.queue, peer, call_.tag, at, piece), peer, false});
+    messages_.push_back({call_.transport->isend(call_.lane->id, peer, call_.tag, at, piece), peer, false});
     at += piece;
     bytes -= piece;
   }
@@ -24,7 +24,7 @@ void Messages::receive(int peer, void* data, std::size_t bytes) {
   auto* at = static_cast<std::byte*>(data);
   while (bytes > 0) {
     const std::size_t piece = std::min(bytes, call_.transport->max_message());
-    messages_.push_back({call_.transport->irecv(call_.queue, peer, call_.tag, at, piece), peer, true});
+    messages_.push_back({call_.transport->irecv(call_.lane->id, peer, call_.tag, at, piece), peer, true});
     at += piece;
     bytes -= piece;
   }
@@ -55,8 +55,11 @@ std::vector<int> Call::missing_ranks() {
       if (!some->test(message)) (message.incoming ? silent : deaf).insert(message.peer);
     }
   }
-  const std::set<int>& missing = silent.empty() ? deaf : silent;
-  return {missing.begin(), missing.end()};
+  std::vector<int> missing;
+  for (const int peer : silent.empty() ? deaf : silent) {
+    missing.push_back(lane->ranks[static_cast<std::size_t>(peer)]);
+  }
+  return missing;
 }
 
 }  // namespace octet::comm

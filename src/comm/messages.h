@@ -12,19 +12,22 @@ namespace octet::comm {
 /// One call of a collective on one rank.
 struct Call {
   Transport* transport = nullptr;
-  Queue queue = Queue::control;
-  int tag = 0;                  ///< kind and sequence number
-  unsigned sequence = 0;        ///< collectives of its queue before it
-  std::int64_t bytes_sent = 0;  ///< so far
+  const Lane* lane = nullptr;
+  int tag = 0;                     ///< kind and sequence number
+  unsigned sequence = 0;           ///< collectives of its lane before it
+  bool paired = false;             ///< between some ranks of the lane only, and not counted among those
+  std::vector<int> partners = {};  ///< these, as ranks of the job
+  std::int64_t bytes_sent = 0;     ///< so far
   std::int64_t bytes_between_nodes = 0;
   std::int64_t completed = 0;  ///< messages through so far, a sign of progress
   bool ends = false;           ///< its rank has done its work
 
   std::vector<class Messages*> open = {};  ///< those of this call, while they exist
 
-  const Place& place() const { return transport->place(); }
-  /// Ranks of which something is missing, in order: those that have not sent, or, when all have, those that
-  /// have not received. Asks the transport, so only the communication thread calls it.
+  /// Among the ranks of the lane.
+  const Place& place() const { return lane->place; }
+  /// Ranks of the job of which something is missing, in order: those that have not sent, or, when all have,
+  /// those that have not received. Asks the transport, so only the communication thread calls it.
   std::vector<int> missing_ranks();
 };
 

@@ -5,8 +5,14 @@
 
 #include <algorithm>
 #include <array>
+#include <boost/mpi/collectives.hpp>
+#include <boost/mpi/communicator.hpp>
+#include <boost/mpi/environment.hpp>
+#include <boost/mpi/exception.hpp>
+#include <boost/serialization/string.hpp>
 #include <chrono>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "octet/base/error.h"
@@ -17,6 +23,7 @@ namespace octet::comm {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+namespace mpi = boost::mpi;
 
 // How much longer than the rank below it a rank waits before it says why the job ends, how long it lets its
 // announcement travel, and how long a silent rank waits to be ended.
@@ -39,29 +46,63 @@ void must(int code, const char* call) {
               .fix = "look for a dead rank or a broken network; mpirun's own lines above may say more"});
 }
 
+// The same for Boost.MPI, which throws.
+template <typename Call>
+auto guarded(Call&& call) {
+  try {
+    return call();
+  } catch (const mpi::exception& error) {
+    must(error.result_code(), error.routine());
+    throw;
+  }
+}
+
+bool truncated(int code) {
+  int error_class = 0;
+  MPI_Error_class(code, &error_class);
+  return error_class == MPI_ERR_TRUNCATE;
+}
+
+/// What a rank tells the others before there are lanes.
+struct HostFacts {
+  int lowest = 0;  ///< rank of its node, which the node is known by
+  int level = 0;   ///< threads that its MPI allows
+  template <typename Archive>
+  void serialize(Archive& archive, unsigned) {
+    archive& lowest& level;
+  }
+};
+
+/// MPI from its first call to its last. Where there is no orderly end it stays as it is: its last calls would
+/// wait for ranks that are gone.
+struct World {
+  World() : environment(mpi::threading::funneled, false), all(MPI_COMM_WORLD, mpi::comm_attach) {}
+  mpi::environment environment;  // goes last
+  mpi::communicator all;
+  mpi::communicator last_words;
+  std::vector<mpi::communicator> lanes;
+};
+World* world_of_process = nullptr;
+
 class MpiTransport final : public Transport {
  public:
   MpiTransport() {
     int initialised = 0;
     MPI_Initialized(&initialised);
-    if (initialised) {
-      throw Error(Problem{.what = "MPI is initialised already", .fix = "make one communicator a process"});
-    }
-    int level = MPI_THREAD_SINGLE;
-    if (MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS) {
+    if (initialised)
+      throw Error(Problem{.what = "MPI is initialised already", .fix = "make one job a process"});
+    try {
+      world_ = world_of_process = new World;
+    } catch (const mpi::exception&) {
       throw Error(Problem{
           .what = "MPI_Init_thread failed",
           .fix = "start with mpirun (or srun with PMIx) of the MPI that this program was built with"});
     }
-    require_threads(level);
-    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
-    for (MPI_Comm& queue : queues_) {
-      must(MPI_Comm_dup(MPI_COMM_WORLD, &queue), "MPI_Comm_dup");
-      must(MPI_Comm_set_errhandler(queue, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-    }
-    must(MPI_Comm_dup(MPI_COMM_WORLD, &last_words_), "MPI_Comm_dup");
-    must(MPI_Comm_set_errhandler(last_words_, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
-    find_place();
+    guarded([&] {
+      MPI_Comm_set_errhandler(world_->all, MPI_ERRORS_RETURN);
+      world_->last_words = apart(world_->all);
+      find_place();
+    });
   }
 
   const Place& place() const override { return place_; }
@@ -69,65 +110,76 @@ class MpiTransport final : public Transport {
   // complete now and then while a long slice travels, which is how the engine sees that something moves.
   std::size_t max_message() const override { return std::size_t{1} << 24; }
 
-  int isend(Queue queue, int peer, int tag, const void* data, std::size_t bytes) override {
-    const int ticket = new_ticket(tag, 0, Direction::send);
-    must(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, peer, tag, comm_of(queue),
-                   &requests_[ticket].request),
-         "MPI_Isend");
+  int open_lane(Queue queue, const std::vector<int>& ranks) override {
+    guarded([&] { world_->lanes.push_back(quiet(world_->all.split(ranks.front(), place_.rank))); });
+    bulk_.push_back(queue == Queue::gather || queue == Queue::reduce);
+    return static_cast<int>(bulk_.size()) - 1;
+  }
+
+  int isend(int lane, int peer, int tag, const void* data, std::size_t bytes) override {
+    const int ticket = new_ticket({.tag = tag, .bulk = is_bulk(lane)});
+    Pending& pending = pending_[ticket];
+    if (pending.bulk) {
+      must(MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, peer, tag, lane_of(lane), &pending.request),
+           "MPI_Isend");
+    } else {
+      pending.control = guarded([&] {
+        return lane_of(lane).isend(peer, tag, static_cast<const char*>(data), static_cast<int>(bytes));
+      });
+    }
     return ticket;
   }
 
-  int irecv(Queue queue, int peer, int tag, void* data, std::size_t bytes) override {
-    const int ticket = new_ticket(tag, bytes, Direction::receive);
-    // Any tag: a message of another collective is an error to report, not one to wait behind for ever.
-    must(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, peer, MPI_ANY_TAG, comm_of(queue),
-                   &requests_[ticket].request),
-         "MPI_Irecv");
+  // Any tag: a message of another collective is an error to report, not one to wait behind for ever.
+  int irecv(int lane, int peer, int tag, void* data, std::size_t bytes) override {
+    const int ticket = new_ticket({.tag = tag, .bytes = bytes, .receives = true, .bulk = is_bulk(lane)});
+    Pending& pending = pending_[ticket];
+    if (pending.bulk) {
+      must(MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, peer, MPI_ANY_TAG, lane_of(lane),
+                     &pending.request),
+           "MPI_Irecv");
+    } else {
+      pending.control = guarded([&] {
+        return lane_of(lane).irecv(peer, mpi::any_tag, static_cast<char*>(data), static_cast<int>(bytes));
+      });
+    }
     return ticket;
   }
 
   bool test(int ticket) override {
-    Pending& pending = requests_[ticket];
-    int through = 0;
-    MPI_Status status;
-    const int code = MPI_Test(&pending.request, &through, &status);
-    if (code != MPI_SUCCESS) {
-      int error_class = 0;
-      MPI_Error_class(code, &error_class);
-      if (error_class == MPI_ERR_TRUNCATE) {
-        throw Error(mismatch(pending.tag, pending.bytes, status.MPI_TAG, pending.bytes + 1) + " or more");
-      }
-      must(code, "MPI_Test");
-    }
-    if (!through) return false;
-    if (pending.direction == Direction::receive) {
+    Pending& pending = pending_[ticket];
+    const std::optional<MPI_Status> status = pending.bulk ? test_bulk(pending) : test_control(pending);
+    if (!status) return false;
+    if (pending.receives) {
       int bytes = 0;
-      must(MPI_Get_count(&status, MPI_BYTE, &bytes), "MPI_Get_count");
-      if (status.MPI_TAG != pending.tag || static_cast<std::size_t>(bytes) != pending.bytes) {
-        throw Error(mismatch(pending.tag, pending.bytes, status.MPI_TAG, static_cast<std::size_t>(bytes)));
+      must(MPI_Get_count(&*status, MPI_BYTE, &bytes), "MPI_Get_count");
+      if (status->MPI_TAG != pending.tag || static_cast<std::size_t>(bytes) != pending.bytes) {
+        throw Error(mismatch(pending.tag, pending.bytes, status->MPI_TAG, static_cast<std::size_t>(bytes)));
       }
     }
+    pending.control = {};
     free_.push_back(ticket);
     return true;
   }
 
-  std::optional<int> probe(Queue queue) override {
-    int found = 0;
-    MPI_Status status;
-    must(MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_of(queue), &found, &status), "MPI_Iprobe");
-    return found != 0 ? std::optional<int>(status.MPI_SOURCE) : std::nullopt;
+  std::optional<Waiting> probe(int lane) override {
+    const auto found = guarded([&] { return lane_of(lane).iprobe(); });
+    if (!found) return std::nullopt;
+    return Waiting{.peer = found->source(),
+                   .bytes = static_cast<std::size_t>(found->count<char>().value_or(0))};
   }
 
+  // Sends that are through for us may still lie in MPI's own queues, which move only inside its calls.
   void progress() override {
-    // Sends that are through for us may still lie in MPI's own queues, which move only inside its calls.
     int found = 0;
-    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_of(Queue::control), &found, MPI_STATUS_IGNORE);
+    MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, world_->all, &found, MPI_STATUS_IGNORE);
   }
 
+  // Communicators go with the world, and then MPI ends.
   void finish() override {
-    for (MPI_Comm& queue : queues_) MPI_Comm_free(&queue);
-    MPI_Comm_free(&last_words_);
-    MPI_Finalize();
+    pending_.clear();
+    delete std::exchange(world_of_process, nullptr);
+    world_ = nullptr;
   }
 
   [[noreturn]] void end_job(const std::string& message, int code) override {
@@ -145,45 +197,64 @@ class MpiTransport final : public Transport {
   bool is_process() const override { return true; }
 
  private:
-  enum class Direction { send, receive };
   struct Pending {
-    MPI_Request request = MPI_REQUEST_NULL;
     int tag = 0;
     std::size_t bytes = 0;
-    Direction direction = Direction::send;
+    bool receives = false;
+    bool bulk = false;
+    MPI_Request request = MPI_REQUEST_NULL;  ///< of bulk data
+    mpi::request control;                    ///< of other lanes
   };
+  std::optional<MPI_Status> test_bulk(Pending& pending) {
+    int through = 0;
+    MPI_Status status;
+    const int code = MPI_Test(&pending.request, &through, &status);
+    if (code != MPI_SUCCESS && truncated(code)) throw_too_long(pending, status.MPI_TAG);
+    must(code, "MPI_Test");
+    return through ? std::optional(status) : std::nullopt;
+  }
+
+  std::optional<MPI_Status> test_control(Pending& pending) {
+    try {
+      const auto status = pending.control.test();
+      return status ? std::optional<MPI_Status>(MPI_Status(*status)) : std::nullopt;
+    } catch (const mpi::exception& error) {
+      if (truncated(error.result_code())) throw_too_long(pending, pending.tag);
+      must(error.result_code(), error.routine());
+      throw;
+    }
+  }
+
+  [[noreturn]] static void throw_too_long(const Pending& pending, int tag) {
+    throw Error(mismatch(pending.tag, pending.bytes, tag, pending.bytes + 1) + " or more");
+  }
 
   // Often several ranks notice the same thing, and an abort takes its time: one of them should be heard, the
   // lowest if it is quick. So each waits longer than those below it, is silent once another has announced its
   // words, and announces its own before it says them.
   bool may_speak() {
-    const auto until = [this](Clock::time_point end) {
-      int announced = 0;
-      do {
-        MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, last_words_, &announced, MPI_STATUS_IGNORE);
-        if (announced == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-      } while (announced == 0 && Clock::now() < end);
-      return announced != 0;
+    const auto announced_by = [this](int source) {
+      return world_->last_words.iprobe(source, mpi::any_tag).has_value();
     };
-    if (until(Clock::now() + turn_to_speak * std::min(place_.rank, 8))) return false;
-    std::vector<MPI_Request> announcements;
+    const auto turn = Clock::now() + turn_to_speak * std::min(place_.rank, 8);
+    do {
+      if (announced_by(mpi::any_source)) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    } while (Clock::now() < turn);
+    std::vector<mpi::request> announcements;
     for (int peer = 0; peer < place_.size; ++peer) {
-      if (peer == place_.rank) continue;
-      MPI_Isend(nullptr, 0, MPI_BYTE, peer, 0, last_words_, &announcements.emplace_back());
+      if (peer != place_.rank) announcements.push_back(world_->last_words.isend(peer, 0));
     }
     // What is sent here may still lie in MPI's queues, which move only inside its calls. Where two announced
     // at the same moment, the lower one speaks.
     for (const auto end = Clock::now() + announcement; Clock::now() < end;) {
-      int through = 0;
-      MPI_Testall(static_cast<int>(announcements.size()), announcements.data(), &through,
-                  MPI_STATUSES_IGNORE);
+      for (mpi::request& one : announcements) {
+        if (one.active() && one.test()) one = {};
+      }
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
-    int lower = 0;
-    for (int peer = 0; peer < place_.rank && lower == 0; ++peer) {
-      MPI_Iprobe(peer, MPI_ANY_TAG, last_words_, &lower, MPI_STATUS_IGNORE);
-    }
-    return lower == 0;
+    const auto lower = all_ranks(place_.rank);
+    return std::ranges::none_of(lower, announced_by);
   }
 
   static std::string library_version() {
@@ -196,58 +267,65 @@ class MpiTransport final : public Transport {
 
   // Ends the job where a rank's MPI allows no thread beside the one that calls it; the lowest of these
   // speaks.
-  static void require_threads(int level) {
-    int rank = 0, size = 1;
-    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &size);
-    const int lacking = level < MPI_THREAD_FUNNELED ? rank : size;
-    int lowest = size;
-    MPI_Allreduce(&lacking, &lowest, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-    if (lowest == size) return;
-    if (rank == lowest) {
+  void require_threads(const std::vector<HostFacts>& ranks) {
+    const auto lacking = std::ranges::find_if(ranks, [](const HostFacts& facts) {
+      return facts.level < static_cast<int>(mpi::threading::funneled);
+    });
+    if (lacking == ranks.end()) return;
+    if (lacking - ranks.begin() == place_.rank) {
       log::error(Error(Problem{.what = "this MPI allows no threads beside it",
                                .expected = "MPI_THREAD_FUNNELED or more",
                                .found = "MPI_THREAD_SINGLE (" + library_version() + ")",
                                .fix = "use an MPI that is built with thread support"})
                      .what());
     }
-    MPI_Barrier(MPI_COMM_WORLD);  // nobody ends the job before that was said
+    world_->all.barrier();  // nobody ends the job before that was said
     MPI_Abort(MPI_COMM_WORLD, static_cast<int>(ExitCode::failure));
   }
 
   void find_place() {
-    MPI_Comm_rank(MPI_COMM_WORLD, &place_.rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &place_.size);
-    MPI_Comm node = MPI_COMM_NULL;
-    must(MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, place_.rank, MPI_INFO_NULL, &node),
-         "MPI_Comm_split_type");
-    // A node is known by the lowest rank on it.
-    int lowest = place_.rank;
-    must(MPI_Bcast(&lowest, 1, MPI_INT, 0, node), "MPI_Bcast");
-    MPI_Comm_free(&node);
-    std::vector<int> lowest_of(place_.size);
-    must(MPI_Allgather(&lowest, 1, MPI_INT, lowest_of.data(), 1, MPI_INT, MPI_COMM_WORLD), "MPI_Allgather");
-    set_nodes(place_, lowest_of);
+    place_.rank = world_->all.rank();
+    place_.size = world_->all.size();
     place_.host = host_name();
+    MPI_Comm mates = MPI_COMM_NULL;
+    must(MPI_Comm_split_type(world_->all, MPI_COMM_TYPE_SHARED, place_.rank, MPI_INFO_NULL, &mates),
+         "MPI_Comm_split_type");
+    const mpi::communicator node(mates, mpi::comm_take_ownership);
+    HostFacts mine{.lowest = place_.rank, .level = static_cast<int>(mpi::environment::thread_level())};
+    mpi::broadcast(node, mine.lowest, 0);
+    std::vector<HostFacts> ranks;
+    mpi::all_gather(world_->all, mine, ranks);
+    require_threads(ranks);
+    std::vector<int> node_of;
+    for (const HostFacts& facts : ranks) node_of.push_back(facts.lowest);
+    set_nodes(place_, node_of);
   }
 
-  MPI_Comm comm_of(Queue queue) const { return queues_[static_cast<int>(queue)]; }
+  static mpi::communicator quiet(mpi::communicator made) {
+    must(MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
+    return made;
+  }
+  static mpi::communicator apart(const mpi::communicator& from) {
+    return quiet(mpi::communicator(from, mpi::comm_duplicate));
+  }
+  const mpi::communicator& lane_of(int lane) const { return world_->lanes[static_cast<std::size_t>(lane)]; }
+  bool is_bulk(int lane) const { return bulk_[static_cast<std::size_t>(lane)]; }
 
-  int new_ticket(int tag, std::size_t bytes, Direction direction) {
+  int new_ticket(Pending pending) {
     if (free_.empty()) {
-      free_.push_back(static_cast<int>(requests_.size()));
-      requests_.emplace_back();
+      free_.push_back(static_cast<int>(pending_.size()));
+      pending_.emplace_back();
     }
     const int ticket = free_.back();
     free_.pop_back();
-    requests_[ticket] = {MPI_REQUEST_NULL, tag, bytes, direction};
+    pending_[ticket] = std::move(pending);
     return ticket;
   }
 
+  World* world_ = nullptr;
   Place place_;
-  std::array<MPI_Comm, queue_count> queues_{};
-  MPI_Comm last_words_ = MPI_COMM_NULL;
-  std::vector<Pending> requests_;
+  std::vector<bool> bulk_;  // by lane
+  std::vector<Pending> pending_;
   std::vector<int> free_;
 };
 

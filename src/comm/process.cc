@@ -1,16 +1,10 @@
 // The one rank that a process is: MPI when a launcher started it, else alone.
 #include <chrono>
-#include <cstdint>
 #include <cstdlib>
-#include <limits>
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "control.h"
 #include "device_communicator.h"
 #include "engine.h"
 #include "mpi_transport.h"
@@ -40,22 +34,7 @@ class MpiRank {
   std::vector<std::string> exchange_facts(const std::string& mine) {
     start();
     check(!taken_, "facts are exchanged before there is a communicator");
-    // The operation keeps alive what its coroutine writes to.
-    struct Exchange : Operation {
-      std::vector<std::string> all;
-    };
-    auto exchange = std::make_shared<Exchange>();
-    exchange->what = "what the ranks say of themselves";
-    exchange->bytes = static_cast<std::int64_t>(mine.size());
-    exchange->call.transport = &engine_->transport();
-    exchange->call.queue = Queue::control;
-    // The communicator counts its own from 0 on. A rank that is there already has another number, which shows
-    // as a disagreement.
-    exchange->call.sequence = before_the_first;
-    exchange->call.tag = tag_of(Kind::control, before_the_first);
-    exchange->steps = all_gather_bytes_steps(exchange->call, mine, &exchange->all);
-    engine_->run(exchange);
-    return std::move(exchange->all);
+    return job_->control().all_gather_bytes(mine);
   }
 
   std::unique_ptr<Communicator> make_communicator(Device& device, Carrier carrier) {
@@ -64,17 +43,12 @@ class MpiRank {
       throw Error(Problem{.what = "a second communicator in one MPI process",
                           .fix = "make one communicator a process"});
     }
-    // What a step costs without its communication is what a run with it is compared with.
-    const bool removed = std::getenv("OCTET_REMOVE_COMMUNICATION") != nullptr;
-    if (removed)
-      log::warn("OCTET_REMOVE_COMMUNICATION is set: ranks exchange no values, and results are wrong");
-    const RankOptions rank{.engine = engine_, .end_engine = true, .removed = removed};
+    const Group world{.name = "world", .ranks = all_ranks(place().size)};
     std::unique_ptr<Communicator> made;
-    if (device.kind() == DeviceKind::cuda && engine_->place().size > 1) {
-      made = std::make_unique<DeviceCommunicator>(
-          device, DeviceCommunicatorOptions{.rank = rank, .carrier = carrier, .alive = {}});
+    if (device.kind() == DeviceKind::cuda && place().size > 1) {
+      made = std::make_unique<DeviceCommunicator>(device, job_, world, carrier);
     } else {
-      made = std::make_unique<RankCommunicator>(device, rank);
+      made = std::make_unique<RankCommunicator>(device, job_, world);
     }
     taken_ = true;
     return made;
@@ -92,12 +66,17 @@ class MpiRank {
   }
 
   void start() {
-    if (!engine_) engine_ = std::make_shared<Engine>(make_mpi_transport);
+    if (engine_) return;
+    engine_ = std::make_shared<Engine>(make_mpi_transport);
+    // What a step costs without its communication is what a run with it is compared with.
+    const bool removed = std::getenv("OCTET_REMOVE_COMMUNICATION") != nullptr;
+    if (removed)
+      log::warn("OCTET_REMOVE_COMMUNICATION is set: ranks exchange no values, and results are wrong");
+    job_ = std::make_shared<RankJob>(RankOptions{.engine = engine_, .end_engine = true, .removed = removed});
   }
 
-  static constexpr unsigned before_the_first = std::numeric_limits<unsigned>::max();
-
   std::shared_ptr<Engine> engine_;
+  std::shared_ptr<RankJob> job_;
   bool taken_ = false;
 };
 

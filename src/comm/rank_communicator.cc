@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <iterator>
 #include <utility>
 
 #include "octet/base/error.h"
@@ -42,9 +43,10 @@ std::size_t staging_bytes(int size, DeviceKind kind) {
   return staging_bytes_of(size, reduce_elements).total + staging_bytes_of(size, gather_elements).total;
 }
 
-RankCommunicator::RankCommunicator(Device& device, const RankOptions& options)
+RankCommunicator::RankCommunicator(Device& device, std::shared_ptr<RankJob> job, const Group& group)
     : device_(device),
-      job_(options),
+      job_(std::move(job)),
+      group_(*job_, group.name, group.ranks),
       arena_(device),
       flat_(one_node(place())),
       hierarchy_(place()),
@@ -55,12 +57,12 @@ RankCommunicator::RankCommunicator(Device& device, const RankOptions& options)
   const auto mode = place().size > 1 ? StreamOptions::Mode::served : StreamOptions::Mode::in_line;
   gather_ = device.make_stream({.name = "gather", .mode = mode});
   reduce_ = device.make_stream({.name = "reduce", .mode = mode});
-  if (job_.engine() != nullptr && place().size > 1) job_.engine()->attach(*gather_, *reduce_);
+  if (group_.engine() != nullptr && place().size > 1) group_.engine()->attach(*gather_, *reduce_);
 }
 
 RankCommunicator::~RankCommunicator() {
   if (std::uncaught_exceptions() > exceptions_at_start_) {
-    job_.end_with_error();
+    group_.end_with_error(*gather_, *reduce_);
     return;
   }
   for (Stream* stream : {gather_.get(), reduce_.get()}) {
@@ -70,7 +72,14 @@ RankCommunicator::~RankCommunicator() {
       // Whoever waited for this work has seen the error; an ending communicator has nobody to tell.
     }
   }
-  job_.end();
+  group_.end(*gather_, *reduce_);
+  job_->end();
+}
+
+std::vector<Traffic> RankCommunicator::take_traffic() {
+  std::vector<Traffic> taken = group_.meter().take();
+  std::ranges::move(job_->meter().take(), std::back_inserter(taken));
+  return taken;
 }
 
 Staging RankCommunicator::reserve_staging(const char* name, std::int64_t elements) {
@@ -100,12 +109,12 @@ const Staging& RankCommunicator::staging_of(Queue queue) const {
 void RankCommunicator::enqueue(Stream& stream, std::shared_ptr<Timed> timed) {
   if (place().size == 1) {
     cpu::enqueue(stream,
-                 [this, timed] { check(job_.advance(*timed, true), "a lone rank waits for nobody"); });
+                 [this, timed] { check(group_.advance(*timed, true), "a lone rank waits for nobody"); });
     return;
   }
-  job_.expect(*timed);
-  cpu::enqueue_resumable(stream, [this, timed] { return job_.advance(*timed, true); });
-  job_.engine()->announce();
+  group_.expect(*timed);
+  cpu::enqueue_resumable(stream, [this, timed] { return group_.advance(*timed, true); });
+  group_.engine()->announce();
 }
 
 // A GPU has one rank here, whose own slice is in its place.
@@ -132,12 +141,12 @@ void RankCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs& a
   if (device_.kind() == DeviceKind::dry) return;
   if (device_.kind() == DeviceKind::cuda) return sum_alone(stream, args);
   check_reduce_scatter(args, place());
-  if (job_.options().removed) {
+  if (group_.options().removed) {
     removing_ = true;
     return;
   }
-  auto timed = job_.begin(Kind::reduce_scatter, queue, args.name,
-                          static_cast<std::int64_t>(ops::wire_bytes(args.wire, args.count)));
+  auto timed = group_.begin(Kind::reduce_scatter, queue, args.name,
+                            static_cast<std::int64_t>(ops::wire_bytes(args.wire, args.count)));
   Call& call = timed->operation.call;
   if (args.order != nullptr) {
     timed->operation.steps = ordered_reduce_scatter_steps(call, staging_of(queue), args);
@@ -157,7 +166,7 @@ void RankCommunicator::all_gather(Stream& stream, const AllGatherArgs& args) {
   if (nothing_moves()) return;
   check(args.bytes == 0 || args.buffer != nullptr, "all_gather has its buffer");
   if (removing_) return;
-  auto timed = job_.begin(Kind::all_gather, queue, args.name, args.bytes);
+  auto timed = group_.begin(Kind::all_gather, queue, args.name, args.bytes);
   timed->operation.steps = all_gather_steps(timed->operation.call, ways(args.by_node), args);
   enqueue(stream, std::move(timed));
 }
@@ -169,8 +178,8 @@ void RankCommunicator::all_gather_values(Stream& stream, const AllGatherValuesAr
   if (nothing_moves()) return;
   check(args.count == 0 || args.buffer != nullptr, "all_gather_values has its buffer");
   if (removing_) return;
-  auto timed = job_.begin(Kind::all_gather_values, queue, args.name,
-                          static_cast<std::int64_t>(ops::wire_bytes(args.wire, args.count)));
+  auto timed = group_.begin(Kind::all_gather_values, queue, args.name,
+                            static_cast<std::int64_t>(ops::wire_bytes(args.wire, args.count)));
   timed->operation.steps =
       all_gather_values_steps(timed->operation.call, staging_of(queue), ways(args.by_node), args);
   enqueue(stream, std::move(timed));
@@ -181,7 +190,7 @@ void RankCommunicator::all_reduce_max(Stream& stream, const char* name, float* v
   check_sizes(place().size, count, sizeof *values);
   if (nothing_moves()) return;
   auto timed =
-      job_.begin(Kind::all_reduce_max, queue, name, count * static_cast<std::int64_t>(sizeof *values));
+      group_.begin(Kind::all_reduce_max, queue, name, count * static_cast<std::int64_t>(sizeof *values));
   timed->operation.steps = all_reduce_max_steps(timed->operation.call, staging_of(queue), values, count);
   enqueue(stream, std::move(timed));
 }
@@ -192,7 +201,7 @@ void RankCommunicator::all_reduce_sum(Stream& stream, const char* name, std::int
   check_sizes(place().size, count, sizeof *values);
   if (nothing_moves()) return;
   auto timed =
-      job_.begin(Kind::all_reduce_sum, queue, name, count * static_cast<std::int64_t>(sizeof *values));
+      group_.begin(Kind::all_reduce_sum, queue, name, count * static_cast<std::int64_t>(sizeof *values));
   timed->operation.steps = all_reduce_sum_steps(timed->operation.call, staging_of(queue), values, count);
   enqueue(stream, std::move(timed));
 }
@@ -202,7 +211,7 @@ void RankCommunicator::all_reduce_sum(Stream& stream, const char* name, double* 
   check_sizes(place().size, count, sizeof *values);
   if (nothing_moves()) return;
   auto timed =
-      job_.begin(Kind::all_reduce_sum, queue, name, count * static_cast<std::int64_t>(sizeof *values));
+      group_.begin(Kind::all_reduce_sum, queue, name, count * static_cast<std::int64_t>(sizeof *values));
   timed->operation.steps = all_reduce_sum_steps(timed->operation.call, staging_of(queue), values, count);
   enqueue(stream, std::move(timed));
 }

@@ -8,16 +8,17 @@
 
 #include "collectives.h"
 #include "octet/comm/communicator.h"
-#include "rank_job.h"
+#include "octet/comm/mesh.h"
+#include "rank_group.h"
 
 namespace octet::comm {
 
 class RankCommunicator final : public Communicator {
  public:
-  RankCommunicator(Device& device, const RankOptions& options);
+  RankCommunicator(Device& device, std::shared_ptr<RankJob> job, const Group& group);
   ~RankCommunicator() override;
 
-  const Place& place() const override { return job_.place(); }
+  const Place& place() const override { return group_.place(); }
   Stream& gather_stream() override { return *gather_; }
   Stream& reduce_stream() override { return *reduce_; }
   void reduce_scatter(Stream& stream, const ReduceScatterArgs& args) override;
@@ -28,18 +29,19 @@ class RankCommunicator final : public Communicator {
   void all_gather_values(Stream& stream, const AllGatherValuesArgs& args) override;
   void share(const std::vector<SharedMemory>&) override {}
   void unshare(const std::vector<SharedMemory>&) override {}
-  void barrier() override { job_.barrier(); }
-  std::string broadcast(const std::string& bytes, int root) override { return job_.broadcast(bytes, root); }
-  std::vector<std::string> all_gather_bytes(const std::string& bytes) override {
-    return job_.gather_bytes(bytes);
+  std::string broadcast(const std::string& bytes, int root) override {
+    return job_->control().broadcast(bytes, root);
   }
-  std::vector<std::int64_t> all_gather_int(std::int64_t value) override { return job_.gather_int(value); }
-  void watch(const WatchOptions& options) override { job_.watch(options); }
-  std::string trace() const override { return job_.trace(); }
-  std::vector<Traffic> take_traffic() override { return job_.take_traffic(); }
-  double seconds_busy() override { return job_.seconds_busy(); }
+  std::vector<std::string> all_gather_bytes(const std::string& bytes) override {
+    return job_->control().all_gather_bytes(bytes);
+  }
+  std::unique_ptr<Channel> channel(const std::string& name) override { return job_->open_channel(name); }
+  void watch(const WatchOptions& options) override { job_->watch(options); }
+  std::string trace() const override { return job_->trace(); }
+  std::vector<Traffic> take_traffic() override;
+  double seconds_busy() override { return group_.meter().seconds_busy(); }
   std::string carrier() const override { return place().size > 1 ? "messages" : ""; }
-  [[noreturn]] void abort(int code) override { job_.abort(code); }
+  [[noreturn]] void abort(int code) override { job_->abort(code); }
 
  private:
   void enqueue(Stream& stream, std::shared_ptr<Timed> operation);
@@ -51,7 +53,8 @@ class RankCommunicator final : public Communicator {
   Staging reserve_staging(const char* name, std::int64_t elements);
 
   Device& device_;
-  RankJob job_;
+  std::shared_ptr<RankJob> job_;
+  RankGroup group_;
   Arena arena_;
   Hierarchy flat_;       ///< as if all ranks were on one node
   Hierarchy hierarchy_;  ///< as they are
@@ -60,7 +63,7 @@ class RankCommunicator final : public Communicator {
   std::unique_ptr<Stream> gather_;
   std::unique_ptr<Stream> reduce_;
   int exceptions_at_start_;
-  bool removing_ = false;  ///< job_.options().removed, and training has begun
+  bool removing_ = false;  ///< RankOptions::removed, and training has begun
 };
 
 }  // namespace octet::comm

@@ -1,37 +1,49 @@
 #include "roll_call.h"
 
 #include <algorithm>
-#include <cstring>
-#include <type_traits>
 
 #include "octet/base/error.h"
+#include "octet/comm/serialize.h"
 
 namespace octet::comm {
 namespace {
 
 constexpr auto look_every = std::chrono::milliseconds(20);
+constexpr std::size_t longest_words = 80;
 
 bool reported(Queue queue) {
-  return static_cast<int>(queue) < RankReport::queues;
+  return queue == Queue::gather || queue == Queue::reduce || queue == Queue::control;
 }
 
 }  // namespace
 
+bool RankReport::waits() const {
+  return std::ranges::any_of(lanes, [](const auto& lane) { return lane.second.waits; });
+}
+
+const LaneReport* RankReport::on(int lane) const {
+  const auto found = lanes.find(lane);
+  return found == lanes.end() ? nullptr : &found->second;
+}
+
 void RollCall::began(const Call& call, const std::string& what) {
-  if (call.queue == Queue::end || call.ends) own_.ends = 1;
-  if (!reported(call.queue)) return;
-  const auto q = static_cast<std::size_t>(call.queue);
-  own_.begun[q] = call.sequence + 1;
-  own_.waits[q] = call.ends ? 0 : 1;
-  auto& words = own_.doing[q];
-  const std::size_t n = std::min(what.size(), words.size() - 1);
-  std::memcpy(words.data(), what.data(), n);
-  words[n] = '\0';
+  const Queue queue = call.lane->queue;
+  if (queue == Queue::end || call.ends) own_.ends = true;
+  if (!reported(queue)) return;
+  LaneReport& report = own_.lanes[call.lane->id];
+  if (report.lane.empty()) {
+    report.lane = call.lane->name;
+    report.queue = static_cast<int>(queue);
+  }
+  report.paired = call.paired;
+  if (!call.paired) report.begun = call.sequence + 1;
+  report.waits = !call.ends;
+  report.doing.assign(what, 0, longest_words);
 }
 
 void RollCall::ended(const Call& call) {
-  if (call.ends) own_.ends = 0;
-  if (reported(call.queue)) own_.waits[static_cast<std::size_t>(call.queue)] = 0;
+  if (call.ends) own_.ends = false;
+  if (reported(call.lane->queue)) own_.lanes[call.lane->id].waits = false;
 }
 
 void RollCall::serve() {
@@ -42,10 +54,11 @@ void RollCall::serve() {
     std::erase_if(sent_, [&](const Sent& sent) { return transport_.test(sent.ticket); });
     for (;;) {
       if (!arriving_from_) {
-        const std::optional<int> peer = transport_.probe(Queue::roll);
-        if (!peer) return;
-        arriving_from_ = {*peer, transport_.irecv(Queue::roll, *peer, tag_of(Kind::control, 0), &arriving_,
-                                                  sizeof arriving_)};
+        const auto letter = transport_.probe(lane_.id);
+        if (!letter) return;
+        arriving_.resize(letter->bytes);
+        arriving_from_ = {letter->peer, transport_.irecv(lane_.id, letter->peer, tag_of(Kind::control, 0),
+                                                         arriving_.data(), arriving_.size())};
       }
       if (!transport_.test(arriving_from_->second)) return;
       const int peer = arriving_from_->first;
@@ -58,20 +71,19 @@ void RollCall::serve() {
 }
 
 void RollCall::take(int peer) {
-  static_assert(std::is_trivially_copyable_v<Letter>);
-  for (auto& words : arriving_.report.doing) words.back() = '\0';
-  if (arriving_.is_answer == 0) {
-    send(peer, true, arriving_.round);
-  } else if (asking() && arriving_.round == round_) {
-    answers_[static_cast<std::size_t>(peer)] = arriving_.report;
+  auto letter = from_bytes<Letter>(arriving_);
+  if (!letter.is_answer) {
+    send(peer, true, letter.round);
+  } else if (asking() && letter.round == round_) {
+    answers_[peer] = std::move(letter.report);
   }
 }
 
-void RollCall::send(int peer, bool is_answer, std::uint32_t round) {
+void RollCall::send(int peer, bool is_answer, unsigned round) {
   Sent& sent = sent_.emplace_back();
-  sent.letter = {.is_answer = is_answer ? 1u : 0u, .round = round, .report = own_};
+  sent.bytes = to_bytes(Letter{.is_answer = is_answer, .round = round, .report = own_});
   sent.ticket =
-      transport_.isend(Queue::roll, peer, tag_of(Kind::control, 0), &sent.letter, sizeof sent.letter);
+      transport_.isend(lane_.id, peer, tag_of(Kind::control, 0), sent.bytes.data(), sent.bytes.size());
 }
 
 void RollCall::ask(const Call& call) {
@@ -79,30 +91,32 @@ void RollCall::ask(const Call& call) {
   asking_ = &call;
   asked_at_ = Clock::now();
   ++round_;
-  const Place& place = transport_.place();
-  answers_.assign(static_cast<std::size_t>(place.size), std::nullopt);
-  answers_[static_cast<std::size_t>(place.rank)] = own_;
-  for (int d = 1; d < place.size; ++d) send((place.rank + d) % place.size, false, round_);
+  answers_.clear();
+  const std::vector<int> concerned = call.partners.empty() ? call.lane->ranks : call.partners;
+  for (const int rank : concerned) answers_.emplace(rank, std::nullopt);
+  answers_[lane_.place.rank] = own_;
+  for (const int rank : concerned) {
+    if (rank != lane_.place.rank) send(rank, false, round_);
+  }
 }
 
 bool RollCall::heard(std::chrono::duration<double> patience) const {
   return since_asked() > patience ||
-         std::ranges::all_of(answers_, [](const auto& answer) { return answer.has_value(); });
+         std::ranges::all_of(answers_, [](const auto& answer) { return answer.second.has_value(); });
 }
 
 bool RollCall::came(const RankReport& report) const {
-  return !reported(asking_->queue) ||
-         report.begun[static_cast<std::size_t>(asking_->queue)] > asking_->sequence;
+  const LaneReport* on = report.on(asking_->lane->id);
+  if (asking_->paired) return on != nullptr && on->waits && on->paired;
+  return !reported(asking_->lane->queue) || (on != nullptr && on->begun > asking_->sequence);
 }
 
 RollCall::Missing RollCall::missing() const {
   Missing found;
   std::vector<int> elsewhere;
-  const Place& place = transport_.place();
-  for (int rank = 0; rank < place.size; ++rank) {
-    const auto& report = answers_[static_cast<std::size_t>(rank)];
-    const bool waits = report && std::ranges::count(report->waits, std::uint8_t{1}) > 0;
-    if (rank < place.rank && waits) found.lower_waits = true;
+  for (const auto& [rank, report] : answers_) {
+    const bool waits = report && report->waits();
+    if (rank < lane_.place.rank && waits) found.lower_waits = true;
     if (report && came(*report)) continue;
     (waits ? elsewhere : found.ranks).push_back(rank);
   }
@@ -113,28 +127,26 @@ RollCall::Missing RollCall::missing() const {
 
 std::vector<int> RollCall::still_in() const {
   std::vector<int> ranks;
-  for (std::size_t rank = 0; rank < answers_.size() && reported(asking_->queue); ++rank) {
-    const auto q = static_cast<std::size_t>(asking_->queue);
-    const auto& report = answers_[rank];
-    if (report && report->begun[q] == asking_->sequence + 1 && report->waits[q] != 0) {
-      ranks.push_back(static_cast<int>(rank));
-    }
+  for (const auto& [rank, report] : answers_) {
+    const LaneReport* on = report ? report->on(asking_->lane->id) : nullptr;
+    if (on == nullptr || !on->waits) continue;
+    if (asking_->paired || on->begun == asking_->sequence + 1) ranks.push_back(rank);
   }
   return ranks;
 }
 
 std::string RollCall::words_of(int rank) const {
   const std::string who = "rank " + std::to_string(rank);
-  const auto& report = answers_[static_cast<std::size_t>(rank)];
+  const auto& report = answers_.at(rank);
   if (!report) return who + " does not answer";
-  if (report->ends != 0) return who + " answers: it has ended its work";
-  for (int q = 0; q < RankReport::queues; ++q) {
-    const auto i = static_cast<std::size_t>(q);
-    if (report->waits[i] == 0) continue;
-    return who + " answers: it waits in " + report->doing[i].data() + ", queue " +
-           name_of(static_cast<Queue>(q)) + ", number " + std::to_string(report->begun[i] - 1);
+  if (report->ends) return who + " answers: it has ended its work";
+  const LaneReport* waits = nullptr;  // of several the data come first
+  for (const auto& [id, lane] : report->lanes) {
+    if (lane.waits && (waits == nullptr || lane.queue < waits->queue)) waits = &lane;
   }
-  return who + " answers: it waits in no collective";
+  if (waits == nullptr) return who + " answers: it waits in no collective";
+  return who + " answers: it waits in " + waits->doing + ", queue " + waits->lane +
+         (waits->paired ? "" : ", number " + std::to_string(waits->begun - 1));
 }
 
 }  // namespace octet::comm

@@ -1,11 +1,13 @@
-// Who is still there: asked over a queue of its own when a collective seems lost, so that a message names the
+// Who is still there: asked over a lane of its own when a collective seems lost, so that a message names the
 // ranks that did not come and not those that wait for them too.
 #pragma once
 
-#include <array>
+#include <boost/serialization/map.hpp>
+#include <boost/serialization/string.hpp>
 #include <chrono>
 #include <cstdint>
 #include <list>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -14,14 +16,30 @@
 
 namespace octet::comm {
 
-/// What a rank says about itself when it is asked. Travels as it lies.
+/// What a rank says about one of its lanes when it is asked.
+struct LaneReport {
+  std::string lane;     ///< its name
+  int queue = 0;        ///< what it is for
+  unsigned begun = 0;   ///< collectives that the rank has taken part in, the one under way included
+  bool waits = false;   ///< one is under way, or a message between two ranks
+  bool paired = false;  ///< it is the latter
+  std::string doing;    ///< the one under way, in words
+  template <typename Archive>
+  void serialize(Archive& archive, unsigned) {
+    archive& lane& queue& begun& waits& paired& doing;
+  }
+};
+
 struct RankReport {
-  static constexpr int queues = 3;  ///< gather, reduce, control
-  std::array<std::uint32_t, queues>
-      begun{};  ///< collectives that it has taken part in, the one under way included
-  std::array<std::uint8_t, queues> waits{};          ///< 1: one is under way
-  std::uint8_t ends = 0;                             ///< 1: it has agreed to end
-  std::array<std::array<char, 80>, queues> doing{};  ///< the one under way, in words
+  std::map<int, LaneReport> lanes;  ///< those of data and of channels, by number
+  bool ends = false;                ///< it has agreed to end
+  bool waits() const;
+  /// Of that lane; null where there was nothing on it yet.
+  const LaneReport* on(int lane) const;
+  template <typename Archive>
+  void serialize(Archive& archive, unsigned) {
+    archive& lanes& ends;
+  }
 };
 
 /// Asks and answers. Used by the communication thread alone. Ranks answer at any time, whatever they wait for
@@ -29,7 +47,8 @@ struct RankReport {
 class RollCall {
  public:
   using Clock = std::chrono::steady_clock;
-  explicit RollCall(Transport& transport) : transport_(transport) {}
+  /// `lane` is one of all ranks.
+  RollCall(Transport& transport, const Lane& lane) : transport_(transport), lane_(lane) {}
 
   /// Keeps the report of this rank up to date.
   void began(const Call& call, const std::string& what);
@@ -38,7 +57,7 @@ class RollCall {
   /// Answers who has asked, takes answers. Cheap: looks a few times in a tenth of a second at most.
   void serve();
 
-  /// Asks all ranks on behalf of this collective, unless they are being asked already.
+  /// Asks all ranks that take part in this collective, unless some are being asked already.
   void ask(const Call& call);
   bool asks_for(const Call& call) const { return asking_ == &call; }
   bool asking() const { return asking_ != nullptr; }
@@ -47,9 +66,9 @@ class RollCall {
   bool heard(std::chrono::duration<double> patience) const;
   std::chrono::duration<double> since_asked() const { return Clock::now() - asked_at_; }
 
-  /// Ranks without which the collective that was asked for cannot go on: those that do not answer, and those
-  /// that answer, have not come to it and wait in no other. When there are none of these: those that have not
-  /// come and wait elsewhere. Empty: all have come.
+  /// Ranks of the job without which the collective that was asked for cannot go on: those that do not answer,
+  /// and those that answer, have not come to it and wait in no other. When there are none of these: those
+  /// that have not come and wait elsewhere. Empty: all have come.
   struct Missing {
     std::vector<int> ranks;
     std::string words;         ///< what is known of each of them
@@ -61,31 +80,36 @@ class RollCall {
 
  private:
   struct Letter {
-    std::uint32_t is_answer = 0;
-    std::uint32_t round = 0;
+    bool is_answer = false;
+    unsigned round = 0;
     RankReport report;
+    template <typename Archive>
+    void serialize(Archive& archive, unsigned) {
+      archive& is_answer& round& report;
+    }
   };
   struct Sent {
-    Letter letter;
+    std::string bytes;
     int ticket = 0;
   };
-  void send(int peer, bool is_answer, std::uint32_t round);
+  void send(int peer, bool is_answer, unsigned round);
   void take(int peer);
   bool came(const RankReport& report) const;
   std::string words_of(int rank) const;
 
   Transport& transport_;
+  const Lane& lane_;
   RankReport own_;
   std::list<Sent> sent_;  // until they are through
-  Letter arriving_;
+  std::string arriving_;
   std::optional<std::pair<int, int>> arriving_from_;  // peer and ticket
   Clock::time_point looked_;
   bool broken_ = false;
 
   const Call* asking_ = nullptr;
-  std::uint32_t round_ = 0;
+  unsigned round_ = 0;
   Clock::time_point asked_at_;
-  std::vector<std::optional<RankReport>> answers_;
+  std::map<int, std::optional<RankReport>> answers_;  // by rank of the job, of those who were asked
 };
 
 }  // namespace octet::comm

@@ -20,8 +20,8 @@ SelfTransport::SelfTransport() {
 }
 
 std::unique_ptr<Communicator> make_self_communicator(Device& device) {
-  return std::make_unique<RankCommunicator>(device,
-                                            RankOptions{.transport = std::make_shared<SelfTransport>()});
+  const auto job = std::make_shared<RankJob>(RankOptions{.transport = std::make_shared<SelfTransport>()});
+  return std::make_unique<RankCommunicator>(device, job, Group{.name = "world", .ranks = {0}});
 }
 
 }  // namespace octet::comm

@@ -11,10 +11,11 @@ class SelfTransport final : public Transport {
   SelfTransport();
   const Place& place() const override { return place_; }
   std::size_t max_message() const override { return 1; }
-  int isend(Queue, int, int, const void*, std::size_t) override { return nobody(); }
-  int irecv(Queue, int, int, void*, std::size_t) override { return nobody(); }
+  int open_lane(Queue, const std::vector<int>&) override { return lanes_++; }
+  int isend(int, int, int, const void*, std::size_t) override { return nobody(); }
+  int irecv(int, int, int, void*, std::size_t) override { return nobody(); }
   bool test(int) override { return nobody() == 0; }
-  std::optional<int> probe(Queue) override { return std::nullopt; }
+  std::optional<Waiting> probe(int) override { return std::nullopt; }
   void progress() override {}
   void finish() override {}
   void end_job(const std::string&, int) override {}
@@ -26,6 +27,7 @@ class SelfTransport final : public Transport {
     return 0;
   }
   Place place_;
+  int lanes_ = 0;
 };
 
 /// Name of this machine.

@@ -28,7 +28,7 @@ void Stopwatch::end(Stream& stream, Queue queue) {
   stream.record(*lap->end);
 }
 
-double Stopwatch::collect(RankJob& job) {
+double Stopwatch::collect(Meter& meter) {
   // Those of a queue end in order: behind one that has not ended, none of its queue has.
   std::array<bool, queue_count> open{};
   std::deque<Lap> later;
@@ -48,7 +48,7 @@ double Stopwatch::collect(RankJob& job) {
   std::vector<std::pair<double, double>> spans;
   for (Lap& lap : done) {
     const double seconds = device_.seconds_between(*lap.begin, *lap.end);
-    job.count(lap.kind, {.seconds = seconds});
+    meter.count(lap.kind, {.seconds = seconds});
     const double begin = device_.seconds_between(*done.front().begin, *lap.begin);
     spans.emplace_back(begin, begin + seconds);
   }

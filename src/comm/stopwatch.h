@@ -6,8 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "meter.h"
 #include "octet/comm/communicator.h"
-#include "rank_job.h"
 
 namespace octet::comm {
 
@@ -20,9 +20,9 @@ class Stopwatch {
   void begin(Stream& stream, Queue queue, Kind kind);
   void end(Stream& stream, Queue queue);
 
-  /// Takes what has ended since: the time of each kind goes to `job`, and the seconds in which at least one was
-  /// under way are returned.
-  double collect(RankJob& job);
+  /// Takes what has ended since: the time of each kind goes to `meter`, and the seconds in which at least one
+  /// was under way are returned.
+  double collect(Meter& meter);
   /// Collectives whose times nobody has taken yet.
   std::size_t open() const { return laps_.size(); }
 

@@ -51,12 +51,13 @@ void guarded(FirstError& errors, Work&& work) {
 
 std::unique_ptr<Communicator> make_rank(MemoryJob& job, Carrier carrier, Device& device,
                                         const std::shared_ptr<Engine>& engine) {
-  const RankOptions rank{.engine = engine};
-  if (carrier == Carrier::messages || job.size() == 1)
-    return std::make_unique<RankCommunicator>(device, rank);
-  const auto alive = [&job] { job.require_not_failed(); };
-  return std::make_unique<DeviceCommunicator>(
-      device, DeviceCommunicatorOptions{.rank = rank, .carrier = carrier, .alive = alive});
+  const auto rank =
+      std::make_shared<RankJob>(RankOptions{.engine = engine, .alive = [&job] { job.require_not_failed(); }});
+  const Group world{.name = "world", .ranks = all_ranks(job.size())};
+  if (carrier == Carrier::messages || job.size() == 1) {
+    return std::make_unique<RankCommunicator>(device, rank, world);
+  }
+  return std::make_unique<DeviceCommunicator>(device, rank, world, carrier);
 }
 
 }  // namespace

@@ -65,9 +65,8 @@ std::string TraceRing::to_json() const {
   Json all = Json::array();
   for (std::uint64_t i = count_ > length ? count_ - length : 0; i < count_; ++i) {
     const Trace& t = ring_[i % length];
-    Json row{{"kind", name_of(t.kind)}, {"name", t.name},   {"queue", name_of(t.queue)},
-             {"sequence", t.sequence},  {"bytes", t.bytes}, {"rank", rank_},
-             {"posted", t.posted}};
+    Json row{{"kind", name_of(t.kind)}, {"name", t.name}, {"queue", t.queue},  {"sequence", t.sequence},
+             {"bytes", t.bytes},        {"rank", rank_},  {"posted", t.posted}};
     row["begun"] = t.begun < 0 ? Json() : Json(t.begun);
     row["done"] = t.done < 0 ? Json() : Json(t.done);
     all.push_back(std::move(row));

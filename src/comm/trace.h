@@ -14,7 +14,7 @@ namespace octet::comm {
 struct Trace {
   Kind kind{};
   std::string name;
-  Queue queue{};
+  std::string queue;  ///< the name of its lane
   unsigned sequence = 0;
   std::int64_t bytes = 0;
   double posted = 0, begun = -1, done = -1;  ///< seconds since the ring was made; negative: not yet

@@ -1,6 +1,7 @@
 #include "transport.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "octet/base/error.h"
 
@@ -8,7 +9,8 @@ namespace octet::comm {
 
 const char* name_of(Kind kind) {
   constexpr const char* names[] = {"reduce_scatter", "all_gather", "all_reduce_max",
-                                   "all_reduce_sum", "control",    "all_gather_values"};
+                                   "all_reduce_sum", "control",    "all_gather_values",
+                                   "all_to_all",     "send",       "receive"};
   return names[static_cast<int>(kind)];
 }
 
@@ -18,7 +20,8 @@ const char* name_of(Queue queue) {
 }
 
 int tag_of(Kind kind, unsigned sequence) {
-  return static_cast<int>(kind) << 12 | static_cast<int>(sequence & 0xFFFu);
+  const Kind on_wire = kind == Kind::receive ? Kind::send : kind;
+  return static_cast<int>(on_wire) << 12 | static_cast<int>(sequence & 0xFFFu);
 }
 
 void set_nodes(Place& place, const std::vector<int>& node_of) {
@@ -38,6 +41,24 @@ void set_nodes(Place& place, const std::vector<int>& node_of) {
     ++place.local_size;
     if (rank < place.rank) ++place.local_rank;
   }
+}
+
+Place place_among(const Place& job, const std::vector<int>& ranks) {
+  const auto found = std::ranges::find(ranks, job.rank);
+  check(found != ranks.end(), "a rank has a place in its own group");
+  Place place{.rank = static_cast<int>(found - ranks.begin()),
+              .size = static_cast<int>(ranks.size()),
+              .host = job.host};
+  std::vector<int> node_of;
+  for (const int rank : ranks) node_of.push_back(job.node_of[static_cast<std::size_t>(rank)]);
+  set_nodes(place, node_of);
+  return place;
+}
+
+std::vector<int> all_ranks(int size) {
+  std::vector<int> ranks(static_cast<std::size_t>(size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
 }
 
 std::string mismatch(int tag, std::size_t bytes, int found_tag, std::size_t found_bytes) {

@@ -312,6 +312,12 @@ extern "C" int MPI_Init_thread(int* argc, char*** argv, int required, int* provi
   return code;
 }
 
+extern "C" int MPI_Query_thread(int* provided) {
+  const int code = PMPI_Query_thread(provided);
+  if (octet::comm::mpi_without_threads) *provided = MPI_THREAD_SINGLE;
+  return code;
+}
+
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   const std::string how = argc > 1 ? argv[1] : "";

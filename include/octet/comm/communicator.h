@@ -11,22 +11,11 @@
 #include <string>
 #include <vector>
 
+#include "octet/comm/channel.h"
 #include "octet/device/device.h"
 #include "octet/ops/wire.h"
 
 namespace octet::comm {
-
-/// Where this rank stands.
-struct Place {
-  int rank = 0;
-  int size = 1;
-  int local_rank = 0;  ///< among the ranks of its node
-  int local_size = 1;
-  int node = 0;  ///< nodes are numbered in the order of their lowest ranks
-  int nodes = 1;
-  std::string host;
-  std::vector<int> node_of = {0};  ///< by rank
-};
 
 /// In which format a reduction's values travel. Sums are fp32 whatever it is.
 using ops::Wire;
@@ -116,12 +105,15 @@ struct WatchOptions {
 
 /// Ranks that work together. One object per rank. All ranks call the same collectives on the same queue in
 /// the same order. Errors of the transport end the job through abort().
-class Communicator {
+///
+/// It is a channel too: that of the ranks' main threads. Never used between enqueued work and its completion
+/// by only some of the ranks.
+class Communicator : public Channel {
  public:
-  virtual ~Communicator() = default;
-  virtual const Place& place() const = 0;
-  int rank() const { return place().rank; }
-  int size() const { return place().size; }
+  /// Another channel of all ranks, for a thread of its own. All ranks call it, in the same order and with the
+  /// same names; throws Error where they do not.
+  virtual std::unique_ptr<Channel> channel(const std::string& name) = 0;
+  int rank_of_job(int rank) const override { return rank; }
 
   /// Streams on which collectives may be enqueued; a collective completes when later work of its stream runs.
   virtual Stream& gather_stream() = 0;
@@ -141,26 +133,9 @@ class Communicator {
   /// it: they need no staging then. All ranks call it, between steps. Optional: gathers to other memory give
   /// the same.
   virtual void share(const std::vector<SharedMemory>& memory) = 0;
-  /// Takes that back, when all that was enqueued is done; only then may the memory be given back. All ranks call
-  /// it.
+  /// Takes that back, when all that was enqueued is done; only then may the memory be given back. All ranks
+  /// call it.
   virtual void unshare(const std::vector<SharedMemory>& memory) = 0;
-
-  // Control plane: small, blocking, host memory. Never called between enqueued work and its completion by
-  // only some of the ranks.
-  virtual void barrier() = 0;
-  /// The bytes of `root` on all ranks.
-  virtual std::string broadcast(const std::string& bytes, int root) = 0;
-  /// Every rank's bytes on every rank, by rank.
-  virtual std::vector<std::string> all_gather_bytes(const std::string& bytes) = 0;
-  virtual std::vector<std::int64_t> all_gather_int(std::int64_t value) = 0;
-  std::int64_t all_min(std::int64_t value);
-  std::int64_t all_max(std::int64_t value);
-  std::int64_t all_sum(std::int64_t value);
-
-  /// Runs `work` on every rank; when it throws an Error anywhere, all ranks throw: the lowest failing rank
-  /// the Error itself (with its rank and host added), the others a silent one (problem().what empty), so that
-  /// one message is printed and all ranks end.
-  void together(const std::function<void()>& work);
 
   /// From now on a collective in which nothing moves for that long ends the job with exit code 75 and a
   /// message that names it (kind, name, size, queue, sequence number) and the ranks that did not come: before

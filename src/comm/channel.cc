@@ -1,15 +1,13 @@
-#include "octet/comm/communicator.h"
+#include "octet/comm/channel.h"
 
 #include <algorithm>
-#include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <numeric>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "octet/base/error.h"
-#include "octet/device/cpu.h"
 
 namespace octet::comm {
 namespace {
@@ -35,22 +33,31 @@ std::optional<Problem> problem_of(const std::function<void()>& work) {
 
 }  // namespace
 
-std::int64_t Communicator::all_min(std::int64_t value) {
+std::vector<std::int64_t> Channel::all_gather_int(std::int64_t value) {
+  std::vector<std::int64_t> values;
+  for (const auto& bytes : all_gather_bytes({reinterpret_cast<const char*>(&value), sizeof value})) {
+    check(bytes.size() == sizeof value, "every rank sends one integer");
+    std::memcpy(&values.emplace_back(), bytes.data(), sizeof value);
+  }
+  return values;
+}
+
+std::int64_t Channel::all_min(std::int64_t value) {
   const auto values = all_gather_int(value);
   return *std::min_element(values.begin(), values.end());
 }
 
-std::int64_t Communicator::all_max(std::int64_t value) {
+std::int64_t Channel::all_max(std::int64_t value) {
   const auto values = all_gather_int(value);
   return *std::max_element(values.begin(), values.end());
 }
 
-std::int64_t Communicator::all_sum(std::int64_t value) {
+std::int64_t Channel::all_sum(std::int64_t value) {
   const auto values = all_gather_int(value);
   return std::accumulate(values.begin(), values.end(), std::int64_t{0});
 }
 
-void Communicator::together(const std::function<void()>& work) {
+void Channel::together(const std::function<void()>& work) {
   std::optional<Problem> mine = problem_of(work);
   // Exit code of every rank that failed; 0 says that it did not.
   const auto codes = all_gather_int(mine ? std::max(1, static_cast<int>(mine->code)) : 0);
@@ -62,16 +69,25 @@ void Communicator::together(const std::function<void()>& work) {
   mine->agreed = true;
   if (size() > 1) {
     mine->where += (mine->where.empty() ? "" : ", ");
-    mine->where += "rank " + std::to_string(rank()) + " on " + place().host;
+    mine->where += "rank " + std::to_string(rank_of_job(rank())) + " on " + place().host;
   }
   throw Error(std::move(*mine));
 }
 
-bool overlap_hides(const Device& device, const Place& place) {
-  const char* told = std::getenv("OCTET_OVERLAP");
-  if (told != nullptr && std::string_view(told) == "always") return true;
-  if (device.kind() != DeviceKind::cpu || place.nodes > 1) return true;
-  return cpu::op_threads() > 1 || cpu::allowed_cores() > place.local_size;
+std::string Channel::agreed(const std::function<void()>& attempt) {
+  std::string trouble;
+  try {
+    attempt();
+  } catch (const Error& error) {
+    trouble = error.problem().what.empty() ? "an error without a message" : error.problem().what;
+    if (!error.problem().found.empty()) trouble += ": " + error.problem().found;
+  }
+  const auto all = all_gather_bytes(trouble);
+  for (int rank = 0; rank < size(); ++rank) {
+    const std::string& said = all[static_cast<std::size_t>(rank)];
+    if (!said.empty()) return "rank " + std::to_string(rank_of_job(rank)) + ": " + said;
+  }
+  return {};
 }
 
 }  // namespace octet::comm

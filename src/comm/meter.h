@@ -1,0 +1,34 @@
+// Bytes and times of collectives, as they are counted.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <mutex>
+#include <vector>
+
+#include "octet/comm/communicator.h"
+#include "transport.h"
+
+namespace octet::comm {
+
+/// Of any thread.
+class Meter {
+ public:
+  /// Adds to the counters of a kind.
+  void count(Kind kind, const Traffic& traffic);
+  /// Collectives of streams that are under way become more, or fewer.
+  void under_way(int change);
+  /// What was counted since the last call.
+  std::vector<Traffic> take();
+  double seconds_busy() const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  mutable std::mutex mutex_;
+  int under_way_ = 0;
+  Clock::time_point busy_since_;
+  double seconds_busy_ = 0;
+  std::map<Kind, Traffic> traffic_;
+};
+
+}  // namespace octet::comm

@@ -1,0 +1,16 @@
+#include <cstdlib>
+#include <string_view>
+
+#include "octet/comm/communicator.h"
+#include "octet/device/cpu.h"
+
+namespace octet::comm {
+
+bool overlap_hides(const Device& device, const Place& place) {
+  const char* told = std::getenv("OCTET_OVERLAP");
+  if (told != nullptr && std::string_view(told) == "always") return true;
+  if (device.kind() != DeviceKind::cpu || place.nodes > 1) return true;
+  return cpu::op_threads() > 1 || cpu::allowed_cores() > place.local_size;
+}
+
+}  // namespace octet::comm
