@@ -10,7 +10,7 @@
 
 #include "exchange.h"
 #include "host_exchange.h"
-#include "octet/comm/communicator.h"
+#include "octet/comm/collectives.h"
 #include "peer_access.h"
 #include "peer_exchange.h"
 #include "rank_group.h"

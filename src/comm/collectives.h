@@ -59,6 +59,9 @@ Steps reduce_scatter_by_node_steps(Call& call, Staging staging, const Hierarchy&
 Steps all_gather_steps(Call& call, const Hierarchy& hierarchy, AllGatherArgs args);
 Steps all_gather_values_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
                               AllGatherValuesArgs args);
+Steps all_to_all_steps(Call& call, AllToAllArgs args);
+/// A message to another rank, one from another, or both; one of no bytes is none.
+Steps pass_steps(Call& call, SendArgs out, ReceiveArgs in);
 Steps all_reduce_max_steps(Call& call, Staging staging, float* values, std::int64_t count);
 Steps all_reduce_sum_steps(Call& call, Staging staging, std::int64_t* values, std::int64_t count);
 Steps all_reduce_sum_steps(Call& call, Staging staging, double* values, std::int64_t count);

@@ -14,7 +14,7 @@
 
 #include "exchange.h"
 #include "hierarchy.h"
-#include "octet/comm/communicator.h"
+#include "octet/comm/collectives.h"
 
 namespace octet::comm {
 
@@ -59,6 +59,9 @@ class Composed {
   void reduce_scatter(const ReduceScatterArgs& args);
   void all_gather(const AllGatherArgs& args);
   void all_gather_values(const AllGatherValuesArgs& args);
+  void all_to_all(const AllToAllArgs& args);
+  /// A message to another member, one from another, or both; null: none.
+  void pass(const SendArgs* out, const ReceiveArgs* in);
   void all_reduce(ops::Combine how, void* values, std::size_t element, std::int64_t count);
 
   /// Bytes that this rank has sent since the last call, and of them those to other nodes.

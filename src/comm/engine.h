@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "messages.h"
+#include "octet/comm/job.h"
 #include "octet/device/device.h"
 #include "roll_call.h"
 #include "steps.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "octet/comm/communicator.h"
+#include "octet/comm/collectives.h"
 
 namespace octet::comm {
 

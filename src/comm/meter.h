@@ -6,7 +6,7 @@
 #include <mutex>
 #include <vector>
 
-#include "octet/comm/communicator.h"
+#include "octet/comm/traffic.h"
 #include "transport.h"
 
 namespace octet::comm {

@@ -1,7 +1,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "octet/comm/communicator.h"
+#include "octet/comm/collectives.h"
 #include "octet/device/cpu.h"
 
 namespace octet::comm {

@@ -3,21 +3,19 @@
 #include <cstdlib>
 #include <memory>
 #include <string>
-#include <vector>
 
-#include "device_communicator.h"
 #include "engine.h"
 #include "mpi_transport.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
-#include "octet/comm/communicator.h"
-#include "rank_communicator.h"
+#include "octet/comm/job.h"
+#include "rank_job.h"
 #include "self_transport.h"
 
 namespace octet::comm {
 namespace {
 
-// MPI exists once, from the first question about it to the end of the communicator, or of the program when
+// MPI exists once, from the first question about it to the end of the job, or of the program when
 // there was none. Made and asked for by the program's main thread.
 class MpiRank {
  public:
@@ -31,27 +29,16 @@ class MpiRank {
     return engine_->place();
   }
 
-  std::vector<std::string> exchange_facts(const std::string& mine) {
+  std::unique_ptr<Job> make_job() {
     start();
-    check(!taken_, "facts are exchanged before there is a communicator");
-    return job_->control().all_gather_bytes(mine);
-  }
-
-  std::unique_ptr<Communicator> make_communicator(Device& device, Carrier carrier) {
-    start();
-    if (taken_) {
-      throw Error(Problem{.what = "a second communicator in one MPI process",
-                          .fix = "make one communicator a process"});
-    }
-    const Group world{.name = "world", .ranks = all_ranks(place().size)};
-    std::unique_ptr<Communicator> made;
-    if (device.kind() == DeviceKind::cuda && place().size > 1) {
-      made = std::make_unique<DeviceCommunicator>(device, job_, world, carrier);
-    } else {
-      made = std::make_unique<RankCommunicator>(device, job_, world);
-    }
+    if (taken_)
+      throw Error(Problem{.what = "a second job in one MPI process", .fix = "make one job a process"});
     taken_ = true;
-    return made;
+    // What a step costs without its communication is what a run with it is compared with.
+    const bool removed = std::getenv("OCTET_REMOVE_COMMUNICATION") != nullptr;
+    if (removed)
+      log::warn("OCTET_REMOVE_COMMUNICATION is set: ranks exchange no values, and results are wrong");
+    return std::make_unique<RankJob>(RankOptions{.engine = engine_, .end_engine = true, .removed = removed});
   }
 
   MpiRank(const MpiRank&) = delete;
@@ -59,24 +46,17 @@ class MpiRank {
 
  private:
   MpiRank() = default;
-  // Ends MPI where there was no communicator, or where an exception went through it. A rank that ends alone
+  // Ends MPI where there was no job, or where an exception went through it. A rank that ends alone
   // does so without MPI_Finalize and with the program's own exit code: the launcher then ends the others.
   ~MpiRank() {
     if (engine_) engine_->shutdown(std::chrono::seconds(5));
   }
 
   void start() {
-    if (engine_) return;
-    engine_ = std::make_shared<Engine>(make_mpi_transport);
-    // What a step costs without its communication is what a run with it is compared with.
-    const bool removed = std::getenv("OCTET_REMOVE_COMMUNICATION") != nullptr;
-    if (removed)
-      log::warn("OCTET_REMOVE_COMMUNICATION is set: ranks exchange no values, and results are wrong");
-    job_ = std::make_shared<RankJob>(RankOptions{.engine = engine_, .end_engine = true, .removed = removed});
+    if (!engine_) engine_ = std::make_shared<Engine>(make_mpi_transport);
   }
 
   std::shared_ptr<Engine> engine_;
-  std::shared_ptr<RankJob> job_;
   bool taken_ = false;
 };
 
@@ -90,9 +70,8 @@ bool launched_by_mpi() {
   return false;
 }
 
-std::unique_ptr<Communicator> make_communicator(Device& device, Carrier carrier) {
-  return launched_by_mpi() ? MpiRank::of_process().make_communicator(device, carrier)
-                           : make_self_communicator(device);
+std::unique_ptr<Job> make_job() {
+  return launched_by_mpi() ? MpiRank::of_process().make_job() : make_self_job();
 }
 
 Place find_place() {
@@ -100,9 +79,8 @@ Place find_place() {
   return SelfTransport().place();
 }
 
-std::vector<std::string> exchange_facts(const std::string& mine) {
-  if (launched_by_mpi()) return MpiRank::of_process().exchange_facts(mine);
-  return {mine};
+std::unique_ptr<Job> make_self_job() {
+  return std::make_unique<RankJob>(RankOptions{.transport = std::make_shared<SelfTransport>()});
 }
 
 }  // namespace octet::comm

@@ -1,5 +1,6 @@
 #include "rank_group.h"
 
+#include <algorithm>
 #include <thread>
 #include <utility>
 
@@ -38,6 +39,29 @@ void check_reduce_scatter(const ReduceScatterArgs& args, const Place& place) {
   check((args.to == read_at(args, place.rank * args.count) && args.to_dtype == args.from_dtype) ||
             disjoint(args.from, bytes(args.from_dtype) * place.size, args.to, bytes(args.to_dtype)),
         "reduce_scatter writes the own slice of its input or memory apart from it");
+}
+
+void check_all_to_all(const AllToAllArgs& args, const Place& place) {
+  check_sizes(place.size, args.bytes, 1);
+  check(args.bytes == 0 || (args.from != nullptr && args.to != nullptr), "all_to_all has its buffers");
+  const auto bytes = static_cast<std::size_t>(args.bytes * place.size);
+  check(args.bytes == 0 || disjoint(args.from, bytes, args.to, bytes),
+        "all_to_all writes memory apart from its input");
+}
+
+Passing check_pass(const SendArgs* out, const ReceiveArgs* in, const Place& place) {
+  Passing passing;
+  const auto take = [&](Kind kind, const char* name, int peer, const void* memory, std::int64_t bytes) {
+    check(peer >= 0 && peer < place.size && peer != place.rank,
+          "messages go to, and come from, other ranks of the group");
+    check(bytes >= 0 && (bytes == 0 || memory != nullptr), "a message has a size and a place in memory");
+    if (passing.partners.empty()) passing.kind = kind, passing.name = name;
+    passing.bytes = std::max(passing.bytes, bytes);
+    if (std::ranges::find(passing.partners, peer) == passing.partners.end()) passing.partners.push_back(peer);
+  };
+  if (out != nullptr) take(Kind::send, out->name, out->to, out->from, out->bytes);
+  if (in != nullptr) take(Kind::receive, in->name, in->from, in->to, in->bytes);
+  return passing;
 }
 
 RankGroup::RankGroup(RankJob& job, const std::string& name, const std::vector<int>& ranks) : job_(job) {

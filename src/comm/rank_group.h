@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "meter.h"
+#include "octet/comm/collectives.h"
 #include "rank_job.h"
 
 namespace octet::comm {
@@ -24,6 +25,7 @@ class RankGroup {
   const RankOptions& options() const { return job_.options(); }
 
   // What its members tell each other, all of them at once.
+  Channel& channel() { return *control_; }
   void barrier() { control_->barrier(); }
   void barrier_at_end() { control_->barrier_at_end(); }
   std::string broadcast(const std::string& bytes, int root) { return control_->broadcast(bytes, root); }
@@ -68,5 +70,16 @@ void check_sizes(std::int64_t size, std::int64_t count, std::size_t element);
 /// Throws std::logic_error for arguments that no carrier takes: dtypes, missing buffers, buffers that
 /// overlap.
 void check_reduce_scatter(const ReduceScatterArgs& args, const Place& place);
+void check_all_to_all(const AllToAllArgs& args, const Place& place);
+
+/// A message to another rank, one from another, or both, in short.
+struct Passing {
+  Kind kind = Kind::send;
+  const char* name = "";
+  std::int64_t bytes = 0;     ///< of the longer one
+  std::vector<int> partners;  ///< in the group
+};
+/// Throws std::logic_error for arguments that no carrier takes.
+Passing check_pass(const SendArgs* out, const ReceiveArgs* in, const Place& place);
 
 }  // namespace octet::comm

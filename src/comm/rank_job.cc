@@ -3,8 +3,11 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <exception>
 #include <utility>
 
+#include "device_collectives.h"
+#include "message_collectives.h"
 #include "octet/base/error.h"
 
 namespace octet::comm {
@@ -27,16 +30,30 @@ RankJob::RankJob(const RankOptions& options)
     : options_(options),
       transport_(options.engine ? options.engine->transport() : *options.transport),
       place_(options.engine ? options.engine->place() : options.transport->place()),
-      control_(std::make_unique<RankChannel>(*this, main_lane(options_, place_))) {}
+      control_(std::make_unique<RankChannel>(*this, main_lane(options_, place_))),
+      exceptions_at_start_(std::uncaught_exceptions()) {}
 
-std::unique_ptr<Channel> RankJob::open_channel(const std::string& name) {
+// With an error on its way the others may be gone: the owner of the engine ends it, once that has been
+// printed.
+RankJob::~RankJob() {
+  const bool orderly = std::uncaught_exceptions() <= exceptions_at_start_;
+  if (orderly && options_.engine != nullptr && options_.end_engine) options_.engine->shutdown(std::nullopt);
+}
+
+std::unique_ptr<Collectives> RankJob::collectives(const Group& group, Device& device, Carrier carrier) {
+  // Ranks that are threads play GPUs where they are told to.
+  const bool exchanges =
+      device.kind() == DeviceKind::cuda ||
+      (options_.engine != nullptr && !options_.engine->is_process() && carrier != Carrier::messages);
+  if (group.size() > 1 && exchanges)
+    return std::make_unique<DeviceCollectives>(device, *this, group, carrier);
+  return std::make_unique<MessageCollectives>(device, *this, group);
+}
+
+std::unique_ptr<Channel> RankJob::channel(const std::string& name) {
   Lane lane = control_->open_lanes("channel " + name, all_ranks(place_.size), {Queue::control}).front();
   lane.name += " '" + name + "'";
   return std::make_unique<RankChannel>(*this, std::move(lane), name);
-}
-
-void RankJob::end() {
-  if (options_.engine != nullptr && options_.end_engine) options_.engine->shutdown(std::nullopt);
 }
 
 std::shared_ptr<Timed> RankJob::begin(Kind kind, const Lane& lane, unsigned sequence, const char* name,

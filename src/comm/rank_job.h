@@ -9,7 +9,7 @@
 
 #include "engine.h"
 #include "meter.h"
-#include "octet/comm/communicator.h"
+#include "octet/comm/job.h"
 #include "rank_channel.h"
 
 namespace octet::comm {
@@ -18,7 +18,7 @@ namespace octet::comm {
 struct RankOptions {
   std::shared_ptr<Engine> engine;        ///< null: `transport` is used in line
   std::shared_ptr<Transport> transport;  ///< of a rank without an engine
-  bool end_engine = false;               ///< shut the engine down, in agreement with all ranks, at the end
+  bool end_engine = false;  ///< shut the engine down, in agreement with all ranks, at an orderly end
   /// For measurements: from the first reduce_scatter on, it and gathers send nothing, and results are wrong.
   /// What was gathered before is there, since products with zeros take less time than others.
   bool removed = false;
@@ -38,31 +38,34 @@ struct Timed {
   }
 };
 
-class RankJob {
+class RankJob final : public Job {
  public:
   explicit RankJob(const RankOptions& options);
+  ~RankJob() override;
 
-  const Place& place() const { return place_; }
+  const Place& place() const override { return place_; }
+  std::string broadcast(const std::string& bytes, int root) override {
+    return control_->broadcast(bytes, root);
+  }
+  std::vector<std::string> all_gather_bytes(const std::string& bytes) override {
+    return control_->all_gather_bytes(bytes);
+  }
+  std::unique_ptr<Channel> channel(const std::string& name) override;
+  std::unique_ptr<Collectives> collectives(const Group& group, Device& device, Carrier carrier) override;
+  void watch(const WatchOptions& options) override;
+  std::string trace() const override;
+  std::vector<Traffic> take_traffic() override { return meter_.take(); }
+  [[noreturn]] void abort(int code) override;
+
   Engine* engine() const { return options_.engine.get(); }
   const RankOptions& options() const { return options_; }
   /// Of all ranks, for their main threads.
   RankChannel& control() { return *control_; }
-  /// Another one of all ranks. All call it.
-  std::unique_ptr<Channel> open_channel(const std::string& name);
-  void watch(const WatchOptions& options);
-  std::string trace() const;
-  [[noreturn]] void abort(int code);
-
   /// A collective of a lane, traced. `lane` outlives it.
   std::shared_ptr<Timed> begin(Kind kind, const Lane& lane, unsigned sequence, const char* name,
                                std::int64_t bytes);
   /// Goes through the control plane's `timed`, and counts it.
   void run(std::shared_ptr<Timed> timed);
-  /// What channels have sent.
-  Meter& meter() { return meter_; }
-
-  /// Ends the engine's work for a job that goes away in order.
-  void end();
 
  private:
   RankOptions options_;
@@ -70,6 +73,7 @@ class RankJob {
   Place place_;
   Meter meter_;
   std::unique_ptr<RankChannel> control_;
+  int exceptions_at_start_;
 };
 
 }  // namespace octet::comm

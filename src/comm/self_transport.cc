@@ -3,9 +3,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <memory>
-
-#include "rank_communicator.h"
 
 namespace octet::comm {
 
@@ -17,11 +14,6 @@ std::string host_name() {
 
 SelfTransport::SelfTransport() {
   place_.host = host_name();
-}
-
-std::unique_ptr<Communicator> make_self_communicator(Device& device) {
-  const auto job = std::make_shared<RankJob>(RankOptions{.transport = std::make_shared<SelfTransport>()});
-  return std::make_unique<RankCommunicator>(device, job, Group{.name = "world", .ranks = {0}});
 }
 
 }  // namespace octet::comm

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "meter.h"
-#include "octet/comm/communicator.h"
+#include "octet/comm/collectives.h"
 
 namespace octet::comm {
 

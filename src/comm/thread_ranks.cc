@@ -5,12 +5,11 @@
 #include <thread>
 #include <vector>
 
-#include "device_communicator.h"
 #include "engine.h"
 #include "memory_transport.h"
 #include "octet/base/error.h"
-#include "octet/comm/communicator.h"
-#include "rank_communicator.h"
+#include "octet/comm/threads.h"
+#include "rank_job.h"
 
 namespace octet::comm {
 namespace {
@@ -49,32 +48,19 @@ void guarded(FirstError& errors, Work&& work) {
   }
 }
 
-std::unique_ptr<Communicator> make_rank(MemoryJob& job, Carrier carrier, Device& device,
-                                        const std::shared_ptr<Engine>& engine) {
-  const auto rank =
-      std::make_shared<RankJob>(RankOptions{.engine = engine, .alive = [&job] { job.require_not_failed(); }});
-  const Group world{.name = "world", .ranks = all_ranks(job.size())};
-  if (carrier == Carrier::messages || job.size() == 1) {
-    return std::make_unique<RankCommunicator>(device, rank, world);
-  }
-  return std::make_unique<DeviceCommunicator>(device, rank, world, carrier);
-}
+using Body = std::function<void(FirstError&, Job&, Device&)>;
 
-}  // namespace
-
-void run_ranks_as_threads(const ThreadRanksOptions& options,
-                          const std::function<void(Communicator&, Device&)>& body) {
+void run_each(const ThreadRanksOptions& options, const Body& body) {
   check(options.ranks >= 1, "there is at least one rank");
-  MemoryJob job(options.ranks, options.node_of, options.bytes_per_second);
-  FirstError errors(job);
+  MemoryJob memory(options.ranks, options.node_of, options.bytes_per_second);
+  FirstError errors(memory);
   const auto run_rank = [&](int rank) {
     const auto device = make_cpu_device({.threads = options.threads_per_rank,
                                          .compute_worker = options.compute_worker,
                                          .stands_for = options.stands_for});
-    const auto engine = std::make_shared<Engine>([&job, rank] { return job.make_transport(rank); });
-    const auto communicator = make_rank(job, options.carrier, *device, engine);
-    // The body's error reaches the other ranks before this one ends its communicator, which waits for them.
-    guarded(errors, [&] { body(*communicator, *device); });
+    RankJob job({.engine = std::make_shared<Engine>([&memory, rank] { return memory.make_transport(rank); }),
+                 .alive = [&memory] { memory.require_not_failed(); }});
+    body(errors, job, *device);
   };
   std::vector<std::thread> threads;
   for (int rank = 0; rank < options.ranks; ++rank) {
@@ -82,6 +68,22 @@ void run_ranks_as_threads(const ThreadRanksOptions& options,
   }
   for (auto& thread : threads) thread.join();
   errors.rethrow();
+}
+
+}  // namespace
+
+void run_ranks_as_threads(const ThreadRanksOptions& options, const std::function<void(Job&, Device&)>& body) {
+  run_each(options, [&](FirstError&, Job& job, Device& device) { body(job, device); });
+}
+
+void run_ranks_as_threads(const ThreadRanksOptions& options,
+                          const std::function<void(Job&, Collectives&, Device&)>& body) {
+  run_each(options, [&](FirstError& errors, Job& job, Device& device) {
+    const auto collectives =
+        job.collectives({.name = "world", .ranks = all_ranks(job.size())}, device, options.carrier);
+    // The body's error reaches the other ranks before this one ends its collectives, which wait for them.
+    guarded(errors, [&] { body(job, *collectives, device); });
+  });
 }
 
 }  // namespace octet::comm

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "octet/comm/communicator.h"
+#include "octet/comm/channel.h"
 
 namespace octet::comm {
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "comm/claims_gathers.h"
+#include "comm/claims_messages.h"
 #include "comm/claims_order.h"
 #include "comm/claims_sums.h"
 #include "comm/claims_wires.h"

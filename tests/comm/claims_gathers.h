@@ -17,7 +17,7 @@
 
 namespace octet::comm {
 
-inline void expect_all_gather(Communicator& communicator) {
+inline void expect_all_gather(Collectives& communicator) {
   const int size = communicator.size();
   std::uint64_t seed = 100;
   for (const std::int64_t count : slice_sizes(size)) {
@@ -50,7 +50,7 @@ inline void expect_all_gather(Communicator& communicator) {
 }
 
 /// Slices and strings that travel in several pieces, of another number from every rank.
-inline void expect_long_messages_to_arrive(Communicator& communicator) {
+inline void expect_long_messages_to_arrive(Collectives& communicator) {
   const int rank = communicator.rank(), size = communicator.size();
   if (size > 3) return;  // memory
   const auto word = [](int r, std::int64_t i) { return (std::int64_t{r} << 40) + i; };
@@ -73,13 +73,13 @@ inline void expect_long_messages_to_arrive(Communicator& communicator) {
     for (std::size_t i = 0; i < text.size(); ++i) text[i] = static_cast<char>(i * 7 + i / 65536 + r);
     return text;
   };
-  const auto all = communicator.all_gather_bytes(text_of(rank));
+  const auto all = communicator.channel().all_gather_bytes(text_of(rank));
   for (int r = 0; r < size; ++r) EXPECT_TRUE(all[static_cast<std::size_t>(r)] == text_of(r)) << r;
-  EXPECT_TRUE(communicator.broadcast(rank == size - 1 ? text_of(3) : "", size - 1) == text_of(3));
+  EXPECT_TRUE(communicator.channel().broadcast(rank == size - 1 ? text_of(3) : "", size - 1) == text_of(3));
 }
 
 /// What comes out is what the owner has after rounding, on all ranks alike, and near what went in.
-inline void expect_narrow_gathers_to_agree(Communicator& communicator) {
+inline void expect_narrow_gathers_to_agree(Collectives& communicator) {
   const int rank = communicator.rank();
   const int size = communicator.size();
   for (const Wire wire : {Wire::f32, Wire::bf16, Wire::fp8, Wire::int8}) {
@@ -91,7 +91,8 @@ inline void expect_narrow_gathers_to_agree(Communicator& communicator) {
                                      {.name = "test", .buffer = buffer.data(), .count = count, .wire = wire});
       communicator.reduce_stream().synchronize();
       const std::string bytes(reinterpret_cast<const char*>(buffer.data()), buffer.size() * sizeof(float));
-      for (const std::string& other : communicator.all_gather_bytes(bytes)) EXPECT_TRUE(other == bytes);
+      for (const std::string& other : communicator.channel().all_gather_bytes(bytes))
+        EXPECT_TRUE(other == bytes);
       double error = 0, norm = 0;
       for (int r = 0; r < size; ++r) {
         const auto sent = input_of(r, count, 9);
@@ -110,7 +111,7 @@ inline void expect_narrow_gathers_to_agree(Communicator& communicator) {
 }
 
 /// A buffer of bf16 is left with the values that a buffer of the same numbers in fp32 is left with, rounded.
-inline void expect_gathers_of_bf16_to_agree(Communicator& communicator) {
+inline void expect_gathers_of_bf16_to_agree(Collectives& communicator) {
   const int rank = communicator.rank();
   const int size = communicator.size();
   for (const Wire wire : {Wire::f32, Wire::bf16, Wire::fp8, Wire::int8}) {

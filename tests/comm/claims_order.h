@@ -18,7 +18,7 @@
 namespace octet::comm {
 
 /// Even ranks enqueue their gathers first, odd ranks their reductions, each all at once.
-inline void expect_queues_to_be_independent(Communicator& communicator) {
+inline void expect_queues_to_be_independent(Collectives& communicator) {
   const int rank = communicator.rank();
   const int size = communicator.size();
   constexpr int rounds = 6;
@@ -74,7 +74,7 @@ inline void expect_queues_to_be_independent(Communicator& communicator) {
 
 /// Collectives among events and copies of a compute stream, as a training step has them: the same buffer is
 /// filled, reduced, gathered and filled again, with nothing but events between.
-inline void expect_events_to_order_collectives(Communicator& communicator, Device& device) {
+inline void expect_events_to_order_collectives(Collectives& communicator, Device& device) {
   const int rank = communicator.rank();
   const int size = communicator.size();
   const std::int64_t count = 1501;
@@ -124,13 +124,13 @@ inline void expect_events_to_order_collectives(Communicator& communicator, Devic
   }
 }
 
-inline void expect_control_plane(Communicator& communicator) {
-  const int rank = communicator.rank();
-  const int size = communicator.size();
+inline void expect_control_plane(Channel& channel) {
+  const int rank = channel.rank();
+  const int size = channel.size();
   const auto words_of = [](int r) {
     return std::string(static_cast<std::size_t>(r % 5) * 1000, 'a' + r % 26);
   };
-  const auto all = communicator.all_gather_bytes(words_of(rank));
+  const auto all = channel.all_gather_bytes(words_of(rank));
   EXPECT_EQ(all.size(), static_cast<std::size_t>(size));
   for (int r = 0; r < size && r < static_cast<int>(all.size()); ++r) {
     EXPECT_EQ(all[static_cast<std::size_t>(r)], words_of(r)) << r;
@@ -138,29 +138,29 @@ inline void expect_control_plane(Communicator& communicator) {
   for (const int root : {0, size / 2, size - 1}) {
     std::string secret(700001, '\0');
     for (std::size_t i = 0; i < secret.size(); ++i) secret[i] = static_cast<char>(i * 31 + root);
-    EXPECT_EQ(communicator.broadcast(rank == root ? secret : "something else", root), secret);
-    EXPECT_EQ(communicator.broadcast(rank == root ? "" : "something else", root), "");
+    EXPECT_EQ(channel.broadcast(rank == root ? secret : "something else", root), secret);
+    EXPECT_EQ(channel.broadcast(rank == root ? "" : "something else", root), "");
   }
-  EXPECT_EQ(communicator.all_sum(rank), static_cast<std::int64_t>(size) * (size - 1) / 2);
-  EXPECT_EQ(communicator.all_min(rank - 3), -3);
-  EXPECT_EQ(communicator.all_max(rank), size - 1);
-  const auto integers = communicator.all_gather_int(-std::int64_t{rank} * (std::int64_t{1} << 40));
+  EXPECT_EQ(channel.all_sum(rank), static_cast<std::int64_t>(size) * (size - 1) / 2);
+  EXPECT_EQ(channel.all_min(rank - 3), -3);
+  EXPECT_EQ(channel.all_max(rank), size - 1);
+  const auto integers = channel.all_gather_int(-std::int64_t{rank} * (std::int64_t{1} << 40));
   for (int r = 0; r < size; ++r) {
     EXPECT_EQ(integers[static_cast<std::size_t>(r)], -std::int64_t{r} * (std::int64_t{1} << 40));
   }
-  for (int i = 0; i < 20; ++i) communicator.barrier();
+  for (int i = 0; i < 20; ++i) channel.barrier();
 }
 
-inline void expect_errors_to_be_agreed_upon(Communicator& communicator) {
-  const int rank = communicator.rank();
-  const int size = communicator.size();
+inline void expect_errors_to_be_agreed_upon(Channel& channel) {
+  const int rank = channel.rank();
+  const int size = channel.size();
   int done = 0;
-  communicator.together([&] { ++done; });
+  channel.together([&] { ++done; });
   EXPECT_EQ(done, 1);
   const int first = size / 2;  // the lowest rank that fails
   bool thrown = false;
   try {
-    communicator.together([&] {
+    channel.together([&] {
       if (rank >= first) {
         throw Error(Problem{.what = "no such file",
                             .found = "rank " + std::to_string(rank),
@@ -176,7 +176,7 @@ inline void expect_errors_to_be_agreed_upon(Communicator& communicator) {
       EXPECT_EQ(error.problem().found, "rank " + std::to_string(first));
       if (size > 1) {
         EXPECT_EQ(error.problem().where,
-                  "here, rank " + std::to_string(first) + " on " + communicator.place().host);
+                  "here, rank " + std::to_string(channel.rank_of_job(first)) + " on " + channel.place().host);
       }
     } else {
       EXPECT_EQ(error.problem().what, "");
@@ -184,14 +184,14 @@ inline void expect_errors_to_be_agreed_upon(Communicator& communicator) {
   }
   EXPECT_TRUE(thrown);
   // Other exceptions are agreed upon as well.
-  EXPECT_THROW(communicator.together([&] {
+  EXPECT_THROW(channel.together([&] {
     if (rank == 0) throw std::bad_alloc();
   }),
                Error);
-  communicator.barrier();
+  channel.barrier();
 }
 
-inline void expect_traffic_to_be_counted(Communicator& communicator) {
+inline void expect_traffic_to_be_counted(Collectives& communicator) {
   const int rank = communicator.rank();
   const int size = communicator.size();
   communicator.take_traffic();

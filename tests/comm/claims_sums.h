@@ -20,7 +20,7 @@ namespace octet::comm {
 /// Where a reduction's result goes.
 enum class Target { apart, own_slice, added };
 
-inline void expect_reduce_scatter(Communicator& communicator, std::int64_t count, Target target,
+inline void expect_reduce_scatter(Collectives& communicator, std::int64_t count, Target target,
                                   std::uint64_t seed) {
   const int rank = communicator.rank();
   const int size = communicator.size();
@@ -43,7 +43,7 @@ inline void expect_reduce_scatter(Communicator& communicator, std::int64_t count
   EXPECT_TRUE(same_bits(from, before)) << "the other slices stay as they are";
 }
 
-inline void expect_sums_in_rank_order(Communicator& communicator) {
+inline void expect_sums_in_rank_order(Collectives& communicator) {
   std::uint64_t seed = 1;
   for (const std::int64_t count : slice_sizes(communicator.size())) {
     for (const Target target : {Target::apart, Target::own_slice, Target::added}) {
@@ -53,7 +53,7 @@ inline void expect_sums_in_rank_order(Communicator& communicator) {
 }
 
 /// Rank r has 1 + r % 3 addends; all are summed from the right: a1 + (a2 + (… + an)).
-inline void expect_sums_in_a_given_order(Communicator& communicator) {
+inline void expect_sums_in_a_given_order(Collectives& communicator) {
   const int rank = communicator.rank(), size = communicator.size();
   SumOrder order;
   for (int r = 0; r < size; ++r) {
@@ -103,7 +103,7 @@ inline void expect_sums_in_a_given_order(Communicator& communicator) {
 
 /// Values that lie as bf16 are summed like the same values in fp32, whatever the wire; sums are rounded to
 /// bf16 once, where they are kept in it.
-inline void expect_reductions_of_bf16_to_agree(Communicator& communicator) {
+inline void expect_reductions_of_bf16_to_agree(Collectives& communicator) {
   const int rank = communicator.rank(), size = communicator.size();
   Stream& stream = communicator.reduce_stream();
   for (const std::int64_t count : {std::int64_t{1}, std::int64_t{1000}, std::int64_t{40000}}) {
@@ -157,7 +157,7 @@ inline void expect_reductions_of_bf16_to_agree(Communicator& communicator) {
   }
 }
 
-inline void expect_all_reduce(Communicator& communicator) {
+inline void expect_all_reduce(Collectives& communicator) {
   const int rank = communicator.rank();
   const int size = communicator.size();
   Stream& stream = communicator.reduce_stream();

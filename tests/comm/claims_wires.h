@@ -18,7 +18,7 @@
 namespace octet::comm {
 
 /// What each wire may lose: half a unit in the last place of every part.
-inline void expect_wires_to_be_close(Communicator& communicator) {
+inline void expect_wires_to_be_close(Collectives& communicator) {
   const int rank = communicator.rank();
   const int size = communicator.size();
   constexpr double largest_input = 512;
@@ -65,7 +65,7 @@ inline void expect_wires_to_be_close(Communicator& communicator) {
 
 /// What one rank sends over a block wire, bit by bit, when all others send zeros: codes of the formats, times
 /// the block's largest magnitude over the format's.
-inline void expect_block_wires_to_be_exact(Communicator& communicator) {
+inline void expect_block_wires_to_be_exact(Collectives& communicator) {
   const int rank = communicator.rank();
   const int size = communicator.size();
   if (size == 1) return;
@@ -109,7 +109,7 @@ inline void expect_block_wires_to_be_exact(Communicator& communicator) {
 
 /// An all-reduce of what narrow wires brought gives the same bits on all ranks, and a reduction cut into
 /// other slices gives the same sums: what is rounded does not depend on the owner.
-inline void expect_narrow_sums_not_to_depend_on_the_owner(Communicator& communicator) {
+inline void expect_narrow_sums_not_to_depend_on_the_owner(Collectives& communicator) {
   const int rank = communicator.rank();
   const int size = communicator.size();
   const std::int64_t count = 1024;
@@ -134,7 +134,7 @@ inline void expect_narrow_sums_not_to_depend_on_the_owner(Communicator& communic
 }
 
 /// Infinities and NaNs are not clipped by formats that have none.
-inline void expect_narrow_wires_to_show_what_is_not_finite(Communicator& communicator) {
+inline void expect_narrow_wires_to_show_what_is_not_finite(Collectives& communicator) {
   const int rank = communicator.rank();
   const int size = communicator.size();
   if (size == 1) return;

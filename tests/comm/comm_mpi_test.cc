@@ -18,15 +18,25 @@
 
 #include "comm/claims.h"
 #include "octet/base/log.h"
-#include "octet/comm/communicator.h"
+#include "octet/comm/threads.h"
 
 namespace octet::comm {
 namespace {
 
-Communicator* world = nullptr;
+Job* job_of_rank = nullptr;
+Collectives* world = nullptr;
 Device* device_of_rank = nullptr;
 bool mpi_without_threads = false;
-std::vector<std::vector<std::string>> facts;  // exchanged before there was a communicator
+std::vector<std::vector<std::string>> facts;  // exchanged before there was a device
+
+/// OCTET_TEST_CARRIER=peer, nccl or host: between GPUs.
+Carrier carrier() {
+  const char* told = std::getenv("OCTET_TEST_CARRIER");
+  const std::string name = told == nullptr ? "auto" : told;
+  if (name == "peer") return Carrier::peer;
+  if (name == "nccl") return Carrier::nccl;
+  return name == "host" ? Carrier::host : Carrier::automatic;
+}
 
 /// What a rank says in a round: nothing, or more in every round and by every rank.
 std::string fact_of(int rank, int round) {
@@ -39,11 +49,11 @@ TEST(MpiRanks, KnowTheirPlace) {
   EXPECT_LT(place.local_rank, place.local_size);
   EXPECT_LT(place.node, place.nodes);
   EXPECT_FALSE(place.host.empty());
-  const auto ranks = world->all_gather_int(place.rank);
+  const auto ranks = job_of_rank->all_gather_int(place.rank);
   for (int r = 0; r < world->size(); ++r) EXPECT_EQ(ranks[static_cast<std::size_t>(r)], r);
   EXPECT_TRUE(launched_by_mpi());
   EXPECT_EQ(find_place().rank, place.rank);
-  EXPECT_THROW(make_communicator(*device_of_rank), Error) << "a second one";
+  EXPECT_THROW(make_job(), Error) << "a second one";
 }
 
 TEST(MpiRanks, KnowOfEachOtherBeforeTheyHaveDevices) {
@@ -55,7 +65,6 @@ TEST(MpiRanks, KnowOfEachOtherBeforeTheyHaveDevices) {
       EXPECT_EQ(said[static_cast<std::size_t>(r)], fact_of(r, round)) << r;
     }
   }
-  EXPECT_THROW(exchange_facts(""), std::logic_error) << "there is a communicator";
 }
 
 TEST(MpiRanks, ReduceScatterSumsInRankOrder) {
@@ -84,7 +93,23 @@ TEST(MpiRanks, EventsOrderCollectivesAndCompute) {
   expect_events_to_order_collectives(*world, *with_worker);
 }
 TEST(MpiRanks, ControlPlaneCarriesBytes) {
-  expect_control_plane(*world);
+  expect_control_plane(world->channel());
+  expect_control_plane(*job_of_rank);
+  expect_channels_to_be_apart(*job_of_rank, *world);
+}
+TEST(MpiRanks, MessagesArriveAsTheyWereSent) {
+  expect_messages(*world);
+}
+TEST(MpiRanks, AllToAllBringsEverySlice) {
+  expect_all_to_all(*world);
+}
+TEST(MpiRanks, GroupsOfAMeshWorkAtTheSameTime) {
+  if (world->size() % 2 != 0) return;
+  expect_axes_to_be_independent(*job_of_rank, *device_of_rank, carrier(),
+                                {{"data", 2}, {"tensor", world->size() / 2}});
+}
+TEST(MpiRanks, GroupsThatDoNotMatchAreErrors) {
+  expect_mismatching_groups_to_be_told(*job_of_rank, *device_of_rank, carrier());
 }
 TEST(MpiRanks, NarrowWiresStayWithinTheirBounds) {
   expect_wires_to_be_close(*world);
@@ -99,7 +124,7 @@ TEST(MpiRanks, NarrowWiresShowWhatIsNotFinite) {
   expect_narrow_wires_to_show_what_is_not_finite(*world);
 }
 TEST(MpiRanks, ErrorsAreAgreedUpon) {
-  expect_errors_to_be_agreed_upon(*world);
+  expect_errors_to_be_agreed_upon(world->channel());
 }
 TEST(MpiRanks, NarrowGathersLeaveTheSameBitsEverywhere) {
   expect_narrow_gathers_to_agree(*world);
@@ -129,7 +154,7 @@ int run_tests() {
   }
   // An exception that one rank throws leaves the others waiting: it ends the job.
   testing::GTEST_FLAG(catch_exceptions) = false;
-  return static_cast<int>(world->all_max(RUN_ALL_TESTS()));
+  return static_cast<int>(job_of_rank->all_max(RUN_ALL_TESTS()));
 }
 
 constexpr const char* kKinds[] = {"reduce_scatter", "ordered_sum",    "all_gather",     "all_gather_values",
@@ -168,9 +193,9 @@ void take_part(const std::string& kind) {
   } else if (kind == "all_reduce_sum") {
     world->all_reduce_sum(reduce, "test", doubles.data(), 100);
   } else if (kind == "all_gather_int") {
-    world->all_gather_int(1);
+    job_of_rank->all_gather_int(1);
   } else if (kind == "broadcast") {
-    world->broadcast("test", world->size() - 1);
+    job_of_rank->broadcast("test", world->size() - 1);
   }
   gather.synchronize();
   reduce.synchronize();
@@ -181,7 +206,7 @@ void take_part(const std::string& kind) {
 int vanish(const std::string& how) {
   const std::string way = how.substr(0, how.find('-')), kind = how.substr(how.find('-') + 1);
   const bool mine = world->rank() == world->size() - 1;
-  world->watch({.timeout_seconds = 2});
+  job_of_rank->watch({.timeout_seconds = 2});
   for (int round = 0; round < 4; ++round) {
     if (mine && round == 2 && way == "stopped") raise(SIGSTOP);
     if (mine && round == 2 && way == "killed") raise(SIGKILL);
@@ -209,7 +234,7 @@ int gather_more_than_2_gib() {
     act(count - 1);
   };
   each([&](std::int64_t i) { words[world->rank() * count + i] = mark(world->rank(), i); });
-  world->watch({.timeout_seconds = 300});
+  job_of_rank->watch({.timeout_seconds = 300});
   world->all_gather(world->gather_stream(), {.name = "huge", .buffer = words, .bytes = bytes});
   world->gather_stream().synchronize();
   std::int64_t wrong = 0;
@@ -225,7 +250,7 @@ int gather_more_than_2_gib() {
                 static_cast<long long>(sent), static_cast<long long>(wrong));
   }
   munmap(address, static_cast<std::size_t>(size * bytes));
-  return world->all_max(wrong) == 0 && sent == (size - 1) * bytes ? 0 : 1;
+  return job_of_rank->all_max(wrong) == 0 && sent == (size - 1) * bytes ? 0 : 1;
 }
 
 /// The last rank stops in the middle of a gather that all take part in.
@@ -237,10 +262,10 @@ int misbehave(const std::string& how) {
   const bool mine = world->rank() == world->size() - 1;
   Values<float> buffer(static_cast<std::size_t>(world->size()) * 1000);
   if (mine && how == "killed") raise(SIGKILL);
-  if (mine && how == "abort") world->abort(76);
+  if (mine && how == "abort") job_of_rank->abort(76);
   if (mine && how == "exception") throw std::runtime_error("one rank cannot go on");
   if (how == "together") {
-    world->together([&] {
+    job_of_rank->together([&] {
       if (mine) throw Error(Problem{.what = "the last rank's file is broken", .code = ExitCode::usage});
     });
   }
@@ -260,30 +285,25 @@ std::unique_ptr<Device> make_device() {
   return make_cuda_device(find_place().local_rank % cuda_device_count());
 }
 
-/// OCTET_TEST_CARRIER=peer, nccl or host: between GPUs.
-Carrier carrier() {
-  const char* told = std::getenv("OCTET_TEST_CARRIER");
-  const std::string name = told == nullptr ? "auto" : told;
-  if (name == "peer") return Carrier::peer;
-  if (name == "nccl") return Carrier::nccl;
-  return name == "host" ? Carrier::host : Carrier::automatic;
-}
-
-/// As a program does it: the communicator outlives what may throw, and the error ends the job on all ranks.
 int run(const std::string& how) {
-  for (int round = 0; round < 3; ++round) facts.push_back(exchange_facts(fact_of(find_place().rank, round)));
-  const auto device = make_device();
-  if (device->kind() == DeviceKind::cuda) device_of_values() = device.get();
-  // As a program does it: the communicator outlives what may throw, so that the error ends the job by name;
-  // or it does not, and unwinding through it must still end the job.
+  // As a program does it: the job outlives what may throw, so that the error ends it by name; or it does not,
+  // and unwinding through it must still end it.
   if (how == "unwinding") {
-    const auto inner = make_communicator(*device);
-    if (inner->rank() == inner->size() - 1) throw Error("thrown through the communicator");
+    const auto host = make_cpu_device({.threads = 1});
+    const auto inner = make_job();
+    const auto all =
+        inner->collectives(Mesh(inner->size()).group("data", inner->rank()), *host, Carrier::automatic);
+    if (inner->rank() == inner->size() - 1) throw Error("thrown through the job");
     inner->barrier();
     return 0;
   }
-  const auto communicator = make_communicator(*device, carrier());
-  world = communicator.get();
+  const auto job = make_job();
+  job_of_rank = job.get();
+  for (int round = 0; round < 3; ++round) facts.push_back(job->all_gather_bytes(fact_of(job->rank(), round)));
+  const auto device = make_device();
+  if (device->kind() == DeviceKind::cuda) device_of_values() = device.get();
+  const auto all = job->collectives(Mesh(job->size()).group("data", job->rank()), *device, carrier());
+  world = all.get();
   if (world->rank() == 0 && device->kind() == DeviceKind::cuda) {
     std::printf("%s, %d ranks, carrier: %s\n", device->description().c_str(), world->size(),
                 world->carrier().c_str());
@@ -295,10 +315,10 @@ int run(const std::string& how) {
   } catch (const Error& error) {
     if (!error.problem().what.empty()) log::error(error.what());
     if (how == "together") return static_cast<int>(error.code());
-    world->abort(static_cast<int>(error.code()));
+    job_of_rank->abort(static_cast<int>(error.code()));
   } catch (const std::exception& error) {
     log::error(error.what());
-    world->abort(1);
+    job_of_rank->abort(1);
   }
   return 1;  // abort() does not
 }

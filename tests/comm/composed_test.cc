@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "comm/claims.h"
-#include "octet/comm/communicator.h"
+#include "octet/comm/threads.h"
 #include "octet/device/device.h"
 
 namespace octet::comm {
@@ -22,9 +22,9 @@ std::string name_of(Carrier carrier) {
 
 class ComposedRanks : public testing::TestWithParam<std::tuple<Carrier, int>> {
  protected:
-  void on_all(const std::function<void(Communicator&)>& claim) {
+  void on_all(const std::function<void(Collectives&)>& claim) {
     const auto [carrier, ranks] = GetParam();
-    run_ranks_as_threads({.ranks = ranks, .carrier = carrier}, [&](Communicator& c, Device&) {
+    run_ranks_as_threads({.ranks = ranks, .carrier = carrier}, [&](Job&, Collectives& c, Device&) {
       EXPECT_EQ(c.carrier().substr(0, 4), name_of(carrier)) << c.carrier();
       claim(c);
     });
@@ -51,11 +51,11 @@ TEST_P(ComposedRanks, EventsOrderCollectivesAndCompute) {
   const auto [carrier, ranks] = GetParam();
   for (const bool worker : {false, true}) {
     run_ranks_as_threads({.ranks = ranks, .compute_worker = worker, .carrier = carrier},
-                         [](Communicator& c, Device& d) { expect_events_to_order_collectives(c, d); });
+                         [](Job&, Collectives& c, Device& d) { expect_events_to_order_collectives(c, d); });
   }
 }
 TEST_P(ComposedRanks, ControlPlaneCarriesBytes) {
-  on_all(expect_control_plane);
+  on_all([](Collectives& c) { expect_control_plane(c.channel()); });
 }
 TEST_P(ComposedRanks, WiresAreThoseOfMessages) {
   on_all(expect_wires_to_be_close);
@@ -67,7 +67,7 @@ TEST_P(ComposedRanks, WiresAreThoseOfMessages) {
   on_all(expect_reductions_of_bf16_to_agree);
 }
 TEST_P(ComposedRanks, ErrorsAreAgreedUpon) {
-  on_all(expect_errors_to_be_agreed_upon);
+  on_all([](Collectives& c) { expect_errors_to_be_agreed_upon(c.channel()); });
 }
 TEST_P(ComposedRanks, TrafficIsCounted) {
   on_all(expect_traffic_to_be_counted);
@@ -81,16 +81,19 @@ INSTANTIATE_TEST_SUITE_P(Sizes, ComposedRanks,
                                   std::to_string(std::get<1>(test.param));
                          });
 
-/// What all ranks end with, after reductions and gathers of every wire, with residuals, in place and apart, by
-/// nodes and not, in rank order and in a tree.
+/// What all ranks end with, after reductions and gathers of every wire, with residuals, in place and apart,
+/// by nodes and not, in rank order and in a tree.
 std::vector<Values<float>> results(Carrier carrier, const std::vector<int>& node_of) {
   const int ranks = static_cast<int>(node_of.size());
   constexpr std::int64_t count = 70001;
   std::vector<Values<float>> all(static_cast<std::size_t>(ranks));
-  run_ranks_as_threads({.ranks = ranks, .node_of = node_of, .carrier = carrier}, [&](Communicator& c, Device&) {
+  run_ranks_as_threads({.ranks = ranks, .node_of = node_of, .carrier = carrier}, [&](Job&, Collectives& c,
+                                                                                     Device&) {
     Stream& stream = c.reduce_stream();
     Values<float>& mine = all[static_cast<std::size_t>(c.rank())];
-    const auto keep = [&](const Values<float>& values) { mine.insert(mine.end(), values.begin(), values.end()); };
+    const auto keep = [&](const Values<float>& values) {
+      mine.insert(mine.end(), values.begin(), values.end());
+    };
     Values<std::uint16_t> residual(static_cast<std::size_t>(ranks * count));
     for (const Wire wire : {Wire::f32, Wire::bf16, Wire::fp8, Wire::int8}) {
       for (const bool by_node : {false, true}) {
@@ -145,7 +148,8 @@ std::vector<Values<float>> results(Carrier carrier, const std::vector<int>& node
 }
 
 TEST(ComposedNodes, GiveTheBitsOfMessages) {
-  for (const auto& nodes : std::vector<std::vector<int>>{{0, 0}, {0, 1}, {0, 0, 1, 1}, {0, 1, 0}, {0, 0, 0, 1, 1}}) {
+  for (const auto& nodes :
+       std::vector<std::vector<int>>{{0, 0}, {0, 1}, {0, 0, 1, 1}, {0, 1, 0}, {0, 0, 0, 1, 1}}) {
     const auto expected = results(Carrier::messages, nodes);
     for (const Carrier carrier : {Carrier::peer, Carrier::host}) {
       const auto found = results(carrier, nodes);
@@ -158,16 +162,17 @@ TEST(ComposedNodes, GiveTheBitsOfMessages) {
 }
 
 TEST(ComposedNodes, BytesBetweenNodesAreCounted) {
-  run_ranks_as_threads({.ranks = 3, .node_of = {0, 0, 1}, .carrier = Carrier::host}, [](Communicator& c, Device&) {
-    Values<float> values(3 * 256, 1.0f);
-    c.all_gather(c.gather_stream(), {.buffer = values.data(), .bytes = 1024});
-    c.gather_stream().synchronize();
-    for (const Traffic& one : c.take_traffic()) {
-      if (one.kind != "all_gather") continue;
-      EXPECT_EQ(one.bytes_sent, 2048);
-      EXPECT_EQ(one.bytes_between_nodes, c.rank() == 2 ? 2048 : 1024);
-    }
-  });
+  run_ranks_as_threads({.ranks = 3, .node_of = {0, 0, 1}, .carrier = Carrier::host},
+                       [](Job&, Collectives& c, Device&) {
+                         Values<float> values(3 * 256, 1.0f);
+                         c.all_gather(c.gather_stream(), {.buffer = values.data(), .bytes = 1024});
+                         c.gather_stream().synchronize();
+                         for (const Traffic& one : c.take_traffic()) {
+                           if (one.kind != "all_gather") continue;
+                           EXPECT_EQ(one.bytes_sent, 2048);
+                           EXPECT_EQ(one.bytes_between_nodes, c.rank() == 2 ? 2048 : 1024);
+                         }
+                       });
 }
 
 /// Sets an environment variable for the life of this object.
@@ -185,7 +190,7 @@ class Setting {
 TEST(CarrierChoice, TakesTheNextOneWhereALinkOrAHandleFails) {
   for (const char* what : {"peer-open", "peer-pattern"}) {
     const Setting broken("OCTET_BREAK_CARRIER", what);
-    run_ranks_as_threads({.ranks = 3, .carrier = Carrier::automatic}, [](Communicator& c, Device&) {
+    run_ranks_as_threads({.ranks = 3, .carrier = Carrier::automatic}, [](Job&, Collectives& c, Device&) {
       EXPECT_EQ(c.carrier(), "host");
       expect_all_gather(c);
     });
@@ -195,7 +200,7 @@ TEST(CarrierChoice, TakesTheNextOneWhereALinkOrAHandleFails) {
 TEST(CarrierChoice, ACarrierThatIsForcedAndDoesNotWorkIsAnError) {
   const Setting broken("OCTET_BREAK_CARRIER", "peer-pattern");
   try {
-    run_ranks_as_threads({.ranks = 2, .carrier = Carrier::peer}, [](Communicator&, Device&) {});
+    run_ranks_as_threads({.ranks = 2, .carrier = Carrier::peer}, [](Job&, Collectives&, Device&) {});
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("came spoiled"), std::string::npos) << error.what();
@@ -204,21 +209,21 @@ TEST(CarrierChoice, ACarrierThatIsForcedAndDoesNotWorkIsAnError) {
 }
 
 TEST(SharedMemoryOfRanks, GathersGoThereWithoutStaging) {
-  run_ranks_as_threads({.ranks = 4, .carrier = Carrier::peer}, [](Communicator& c, Device& device) {
+  run_ranks_as_threads({.ranks = 4, .carrier = Carrier::peer}, [](Job&, Collectives& c, Device& device) {
     constexpr std::int64_t bytes = 300000;
     Arena arena(device);
     auto* buffer = arena.reserve_as<unsigned char>("gathered", 4 * bytes);
     c.share({{.address = buffer, .bytes = 4 * bytes}});
     for (int round = 0; round < 3; ++round) {
       std::fill_n(buffer + c.rank() * bytes, bytes, static_cast<unsigned char>(10 * round + c.rank()));
-      c.barrier();  // nobody may still be looking at what the gather before brought
+      c.channel().barrier();  // nobody may still be looking at what the gather before brought
       c.all_gather(c.gather_stream(), {.buffer = buffer, .bytes = bytes});
       c.gather_stream().synchronize();
       for (int rank = 0; rank < 4; ++rank) {
         EXPECT_EQ(buffer[rank * bytes], 10 * round + rank);
         EXPECT_EQ(buffer[(rank + 1) * bytes - 1], 10 * round + rank);
       }
-      c.barrier();
+      c.channel().barrier();
     }
     c.unshare({{.address = buffer, .bytes = 4 * bytes}});
     // Not shared any more: through staging memory.
@@ -233,7 +238,7 @@ TEST(ComposedFailure, ARankThatThrowsEndsTheOthers) {
   std::vector<Values<float>> buffers(3, Values<float>(3000, 1.0f));
   for (const Carrier carrier : {Carrier::peer, Carrier::host}) {
     const auto run = [&] {
-      run_ranks_as_threads({.ranks = 3, .carrier = carrier}, [&](Communicator& c, Device&) {
+      run_ranks_as_threads({.ranks = 3, .carrier = carrier}, [&](Job&, Collectives& c, Device&) {
         if (c.rank() == 1) throw std::out_of_range("rank 1 cannot go on");
         c.all_gather(c.gather_stream(), {.name = "never whole",
                                          .buffer = buffers[static_cast<std::size_t>(c.rank())].data(),

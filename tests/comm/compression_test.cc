@@ -5,7 +5,7 @@
 #include <cmath>
 #include <random>
 
-#include "octet/comm/communicator.h"
+#include "octet/comm/threads.h"
 
 namespace octet::comm {
 namespace {
@@ -43,7 +43,7 @@ Errors errors_of(int ranks, Shape shape, Wire wire, int ranks_of_a_node = 0) {
     const auto g = gradient_of(r, shape);
     for (std::size_t i = 0; i < g.size(); ++i) exact[i] += g[i];
   }
-  run_ranks_as_threads({.ranks = ranks, .node_of = node_of}, [&](Communicator& c, Device&) {
+  run_ranks_as_threads({.ranks = ranks, .node_of = node_of}, [&](Job&, Collectives& c, Device&) {
     const std::int64_t count = kElements / c.size();
     auto g = gradient_of(c.rank(), shape);
     c.reduce_scatter(c.reduce_stream(), {.name = "test",
@@ -111,7 +111,7 @@ TEST(Compression, SumsByNodesAreNoLessExact) {
 
 TEST(Compression, BytesOnTheWireAreHalfOfThoseOfBf16) {
   constexpr std::int64_t count = std::int64_t{1} << 19;  // of one slice; two ranks: 1 Mi elements
-  run_ranks_as_threads({.ranks = 2}, [&](Communicator& c, Device&) {
+  run_ranks_as_threads({.ranks = 2}, [&](Job&, Collectives& c, Device&) {
     std::vector<float> g(2 * count, 1.0f);
     const auto sent = [&](Wire wire) {
       c.take_traffic();

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <thread>
 
-#include "octet/comm/communicator.h"
+#include "octet/comm/threads.h"
 #include "octet/device/cpu.h"
 #include "octet/device/waiting.h"
 
@@ -28,11 +28,11 @@ TEST(Exposed, IsWhatTheLinkTakesLessWhatIsComputedMeanwhile) {
     for (const bool worker : {false, true}) {
       run_ranks_as_threads(
           {.ranks = 2, .compute_worker = worker, .bytes_per_second = link},
-          [&](Communicator& c, Device& device) {
+          [&](Job&, Collectives& c, Device& device) {
             const auto compute = device.make_stream({.name = "compute"});
             const auto written = device.make_event(), reduced = device.make_event();
             std::vector<float> values(2 * count, 1.0f), sum(count);
-            c.barrier();
+            c.channel().barrier();
             const double busy_before = c.seconds_busy();
             compute->record(*written);
             c.reduce_stream().wait(*written);
@@ -62,9 +62,9 @@ TEST(Exposed, IsWhatTheLinkTakesLessWhatIsComputedMeanwhile) {
 TEST(Exposed, CollectivesSideBySideCountOnce) {
   constexpr std::int64_t count = 50000;
   constexpr double link = 1e6;  // both queues share it: 0.2 s each
-  run_ranks_as_threads({.ranks = 2, .bytes_per_second = link}, [&](Communicator& c, Device&) {
+  run_ranks_as_threads({.ranks = 2, .bytes_per_second = link}, [&](Job&, Collectives& c, Device&) {
     std::vector<float> values(2 * count, 1.0f), gathered(2 * count), sum(count);
-    c.barrier();
+    c.channel().barrier();
     const double before = c.seconds_busy();
     c.reduce_scatter(c.reduce_stream(), {.from = values.data(), .to = sum.data(), .count = count});
     c.all_gather(c.gather_stream(), {.buffer = gathered.data(), .bytes = count * 4});

@@ -10,7 +10,7 @@ octet_failure_test(abort 76)
 octet_failure_test(exception 1 "one rank cannot go on")
 octet_failure_test(together 64 "the last rank's file is broken")
 octet_failure_test(mismatch 1 "disagree about which collective")
-octet_failure_test(unwinding 1 "thrown through the communicator")
+octet_failure_test(unwinding 1 "thrown through the job")
 octet_failure_test(place 0)
 # MPI's profiling interface lets the tests stand between the program and MPI_Init_thread.
 target_link_libraries(comm_mpi_tests PRIVATE octet_mpi)

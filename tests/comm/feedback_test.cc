@@ -7,7 +7,7 @@
 
 #include "comm/ranks.h"
 #include "octet/base/dtype.h"
-#include "octet/comm/communicator.h"
+#include "octet/comm/threads.h"
 
 namespace octet::comm {
 namespace {
@@ -34,7 +34,7 @@ struct Way {
 /// Relative error of the sum over steps of what arrives, after the first step and after the last.
 std::pair<double, double> errors_of(const Way& way, int steps) {
   std::pair<double, double> errors;
-  run_ranks_as_threads({.ranks = kRanks, .node_of = way.node_of}, [&](Communicator& c, Device&) {
+  run_ranks_as_threads({.ranks = kRanks, .node_of = way.node_of}, [&](Job&, Collectives& c, Device&) {
     Values<double> exact(kAll), arrived(kAll);
     Values<std::uint16_t> residual(kAll);
     std::uint16_t* losses = way.feedback ? residual.data() : nullptr;
@@ -95,7 +95,7 @@ TEST(ErrorFeedback, TheErrorOfASumOverStepsFallsWithTheirNumber) {
 
 TEST(ErrorFeedback, ValuesAndWhatIsKeptMakeUpWhatWasThere) {
   // A single addend: the sum is what was sent.
-  run_ranks_as_threads({.ranks = 2}, [](Communicator& c, Device&) {
+  run_ranks_as_threads({.ranks = 2}, [](Job&, Collectives& c, Device&) {
     for (const DType dtype : {DType::f32, DType::bf16}) {
       const auto values = input_of(7, 2 * kSlice, 3);
       Values<float> from(values.size());
@@ -114,7 +114,7 @@ TEST(ErrorFeedback, ValuesAndWhatIsKeptMakeUpWhatWasThere) {
                         .residual = residual.data()});
       c.reduce_stream().synchronize();
       std::string losses(reinterpret_cast<const char*>(residual.data()), 2 * residual.size());
-      losses = c.all_gather_bytes(losses).front();
+      losses = c.channel().all_gather_bytes(losses).front();
       std::memcpy(residual.data(), losses.data(), losses.size());
       int rounded = 0;
       for (std::int64_t i = 0; i < kSlice; ++i) {
@@ -130,7 +130,7 @@ TEST(ErrorFeedback, ValuesAndWhatIsKeptMakeUpWhatWasThere) {
 }
 
 TEST(ErrorFeedback, NothingThatIsNotFiniteIsKept) {
-  run_ranks_as_threads({.ranks = 2}, [](Communicator& c, Device&) {
+  run_ranks_as_threads({.ranks = 2}, [](Job&, Collectives& c, Device&) {
     for (const Wire wire : {Wire::bf16, Wire::fp8, Wire::int8}) {
       auto g = input_of(c.rank(), 2 * kSlice, 9);
       g[3] = std::numeric_limits<float>::infinity();
@@ -151,7 +151,7 @@ TEST(ErrorFeedback, NothingThatIsNotFiniteIsKept) {
 }
 
 TEST(ErrorFeedback, AWideWireLeavesTheResidualAlone) {
-  run_ranks_as_threads({.ranks = 3, .node_of = {0, 0, 1}}, [](Communicator& c, Device&) {
+  run_ranks_as_threads({.ranks = 3, .node_of = {0, 0, 1}}, [](Job&, Collectives& c, Device&) {
     const std::int64_t count = 1000;
     for (const bool by_node : {false, true}) {
       const auto g = input_of(c.rank(), 3 * count, 11);

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "comm/ranks.h"
-#include "octet/comm/communicator.h"
+#include "octet/comm/threads.h"
 
 namespace octet::comm {
 namespace {
@@ -28,9 +28,9 @@ const Nodes kTopologies[] = {{0, 0, 1, 1},
                              {0, 0, 0, 0, 1, 1, 2},
                              {0, 0, 1, 1, 2, 2, 3, 3}};
 
-void on_nodes(const Nodes& nodes, const std::function<void(Communicator&)>& body) {
+void on_nodes(const Nodes& nodes, const std::function<void(Collectives&)>& body) {
   run_ranks_as_threads({.ranks = static_cast<int>(nodes.size()), .node_of = nodes},
-                       [&](Communicator& c, Device&) { body(c); });
+                       [&](Job&, Collectives& c, Device&) { body(c); });
 }
 
 /// What each node's ranks sum to, in rank order, nodes in the order of their lowest ranks.
@@ -52,12 +52,11 @@ std::vector<Values<float>> node_sums(const Nodes& nodes, std::int64_t elements, 
 }
 
 /// The slices of all ranks as a rank per node would sum them, which have the nodes' sums to start with.
-std::vector<Values<float>> reference(const Nodes& nodes, std::int64_t count, std::uint64_t seed,
-                                          Wire wire) {
+std::vector<Values<float>> reference(const Nodes& nodes, std::int64_t count, std::uint64_t seed, Wire wire) {
   const auto size = static_cast<std::int64_t>(nodes.size());
   const auto sums = node_sums(nodes, size * count, seed);
   std::vector<Values<float>> slices(nodes.size());
-  run_ranks_as_threads({.ranks = static_cast<int>(sums.size())}, [&](Communicator& c, Device&) {
+  run_ranks_as_threads({.ranks = static_cast<int>(sums.size())}, [&](Job&, Collectives& c, Device&) {
     const auto& mine = sums[static_cast<std::size_t>(c.rank())];
     for (std::int64_t target = 0; target < size; ++target) {
       Values<float> from(static_cast<std::size_t>(c.size() * count));
@@ -73,7 +72,7 @@ std::vector<Values<float>> reference(const Nodes& nodes, std::int64_t count, std
 }
 
 TEST(Hierarchy, NodesAreKnownByTheirLowestRanks) {
-  on_nodes({7, 3, 3, 5, 5, 5}, [](Communicator& c) {
+  on_nodes({7, 3, 3, 5, 5, 5}, [](Collectives& c) {
     const Place& place = c.place();
     EXPECT_EQ(place.nodes, 3);
     EXPECT_EQ(place.node_of, (Nodes{0, 1, 1, 2, 2, 2}));
@@ -89,7 +88,7 @@ TEST(Hierarchy, NodesAreSummedInFullPrecisionAndThenInTheWiresFormat) {
       for (const std::int64_t count : slice_sizes(static_cast<int>(nodes.size()))) {
         if (count > 5000 && wire != Wire::fp8) continue;
         const auto expected = reference(nodes, count, 3, wire);
-        on_nodes(nodes, [&](Communicator& c) {
+        on_nodes(nodes, [&](Collectives& c) {
           auto values = input_of(c.rank(), c.size() * count, 3);
           float* own = values.data() + c.rank() * count;
           Values<float> apart(static_cast<std::size_t>(count), 1.5f);
@@ -124,7 +123,7 @@ TEST(Hierarchy, NodesAreSummedInFullPrecisionAndThenInTheWiresFormat) {
 
 TEST(Hierarchy, OneNodeRoundsNothingAndARankANodeIsThePlainForm) {
   for (const Nodes& nodes : {Nodes{0, 0, 0}, Nodes{0, 1, 2}}) {
-    on_nodes(nodes, [&](Communicator& c) {
+    on_nodes(nodes, [&](Collectives& c) {
       constexpr std::int64_t count = 1000;
       const auto values = input_of(c.rank(), c.size() * count, 5);
       Values<float> by_node(count), plain(count);
@@ -142,7 +141,7 @@ TEST(Hierarchy, OneNodeRoundsNothingAndARankANodeIsThePlainForm) {
 
 TEST(Hierarchy, GathersBringTheSameBytesByWhateverWay) {
   for (const Nodes& nodes : kTopologies) {
-    on_nodes(nodes, [&](Communicator& c) {
+    on_nodes(nodes, [&](Collectives& c) {
       const int size = c.size();
       for (const std::int64_t count : slice_sizes(size)) {
         for (const Wire wire : {Wire::f32, Wire::fp8}) {
@@ -166,7 +165,7 @@ TEST(Hierarchy, GathersBringTheSameBytesByWhateverWay) {
 
 TEST(Hierarchy, BetweenNodesTravelsWhatMustAndNoMore) {
   constexpr std::int64_t count = 1 << 18;
-  on_nodes({0, 0, 1, 1}, [](Communicator& c) {
+  on_nodes({0, 0, 1, 1}, [](Collectives& c) {
     Values<float> values(4 * count, 1.0f), sum(count);
     Stream& stream = c.reduce_stream();
     const auto crossing = [&](bool by_node, bool gather) {
@@ -192,7 +191,7 @@ TEST(Hierarchy, BetweenNodesTravelsWhatMustAndNoMore) {
 }
 
 TEST(Hierarchy, QueuesDoNotBlockEachOther) {
-  on_nodes({0, 0, 1, 1, 1}, [](Communicator& c) {
+  on_nodes({0, 0, 1, 1, 1}, [](Collectives& c) {
     constexpr std::int64_t count = 100000;
     Values<float> gathered(static_cast<std::size_t>(5 * count), 1.0f), values(gathered), sum(count);
     for (int round = 0; round < 3; ++round) {
@@ -213,7 +212,7 @@ TEST(Hierarchy, QueuesDoNotBlockEachOther) {
 }
 
 TEST(Hierarchy, WhatIsNotFiniteIsSeen) {
-  on_nodes({0, 0, 1, 1}, [](Communicator& c) {
+  on_nodes({0, 0, 1, 1}, [](Collectives& c) {
     constexpr std::int64_t count = 256;
     Values<float> values(4 * count, 1.0f), sum(count);
     if (c.rank() == 3) values[5] = INFINITY;

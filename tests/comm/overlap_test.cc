@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "octet/comm/communicator.h"
+#include "octet/comm/threads.h"
 #include "octet/device/cpu.h"
 
 namespace octet::comm {

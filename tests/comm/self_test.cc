@@ -2,39 +2,46 @@
 #include <gtest/gtest.h>
 
 #include "comm/claims.h"
-#include "octet/comm/communicator.h"
+#include "octet/comm/threads.h"
 
 namespace octet::comm {
 namespace {
 
-TEST(SelfCommunicator, KeepsEveryClaimOfRanks) {
+TEST(LoneRank, KeepsEveryClaimOfRanks) {
   const auto device = make_cpu_device();
-  const auto self = make_self_communicator(*device);
+  const auto job = make_self_job();
+  const auto self = job->collectives({.name = "world", .ranks = {0}}, *device, Carrier::automatic);
   EXPECT_EQ(self->rank(), 0);
   EXPECT_EQ(self->size(), 1);
   EXPECT_EQ(self->place().nodes, 1);
   EXPECT_FALSE(self->place().host.empty());
   expect_sums_in_rank_order(*self);
   expect_sums_in_a_given_order(*self);
+  expect_messages(*self);
+  expect_all_to_all(*self);
   expect_all_gather(*self);
   expect_all_reduce(*self);
   expect_queues_to_be_independent(*self);
   expect_events_to_order_collectives(*self, *device);
-  expect_control_plane(*self);
-  expect_errors_to_be_agreed_upon(*self);
+  expect_control_plane(self->channel());
+  expect_control_plane(*job);
+  expect_control_plane(*job->channel("another"));
+  expect_errors_to_be_agreed_upon(self->channel());
   expect_traffic_to_be_counted(*self);
 }
 
-TEST(SelfCommunicator, WorksBesideAComputeWorker) {
+TEST(LoneRank, WorksBesideAComputeWorker) {
   const auto device = make_cpu_device({.compute_worker = true});
-  const auto self = make_self_communicator(*device);
+  const auto job = make_self_job();
+  const auto self = job->collectives({.name = "world", .ranks = {0}}, *device, Carrier::automatic);
   expect_events_to_order_collectives(*self, *device);
   expect_sums_in_rank_order(*self);
 }
 
-TEST(SelfCommunicator, DoesNothingOnADryDevice) {
+TEST(LoneRank, DoesNothingOnADryDevice) {
   const auto device = make_dry_device();
-  const auto self = make_self_communicator(*device);
+  const auto job = make_self_job();
+  const auto self = job->collectives({.name = "world", .ranks = {0}}, *device, Carrier::automatic);
   // Addresses of a dry device are not to be read.
   auto* nowhere = static_cast<float*>(device->allocate(1 << 20));
   self->reduce_scatter(self->reduce_stream(),
@@ -42,7 +49,7 @@ TEST(SelfCommunicator, DoesNothingOnADryDevice) {
   self->all_gather(self->gather_stream(), {.buffer = nowhere, .bytes = 1 << 20});
   self->all_reduce_max(self->reduce_stream(), "amax", nowhere, 1 << 18);
   self->reduce_stream().synchronize();
-  EXPECT_EQ(self->all_sum(3), 3);
+  EXPECT_EQ(self->channel().all_sum(3), 3);
   device->release(nowhere, 1 << 20);
 }
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "comm/ranks.h"
-#include "octet/comm/communicator.h"
+#include "octet/comm/threads.h"
 #include "octet/ops/wire.h"
 
 namespace octet::comm {
@@ -24,9 +24,9 @@ constexpr double waited = 0.18;  // what a timer's coarseness leaves of it
 class Counted : public testing::TestWithParam<Carrier> {
  protected:
   /// Runs `body` on two ranks; its values hold two slices.
-  static void on_two(const std::function<void(Communicator&, Values<float>&)>& body) {
+  static void on_two(const std::function<void(Collectives&, Values<float>&)>& body) {
     std::vector<Values<float>> values(2, Values<float>(2 * count, 1.0f));
-    run_ranks_as_threads({.ranks = 2, .carrier = GetParam()}, [&](Communicator& c, Device&) {
+    run_ranks_as_threads({.ranks = 2, .carrier = GetParam()}, [&](Job&, Collectives& c, Device&) {
       c.take_traffic();
       body(c, values[static_cast<std::size_t>(c.rank())]);
     });
@@ -42,15 +42,15 @@ class Counted : public testing::TestWithParam<Carrier> {
 INSTANTIATE_TEST_SUITE_P(Carriers, Counted, testing::Values(Carrier::peer, Carrier::host),
                          [](const auto& test) { return test.param == Carrier::peer ? "peer" : "host"; });
 
-void reduce(Communicator& c, Values<float>& values, Wire wire = Wire::f32) {
+void reduce(Collectives& c, Values<float>& values, Wire wire = Wire::f32) {
   c.reduce_scatter(
       c.reduce_stream(),
       {.from = values.data(), .to = values.data() + c.rank() * count, .count = count, .wire = wire});
 }
 
 TEST_P(Counted, WhoWaitsForALateRankIsSoLongInItsCollective) {
-  on_two([](Communicator& c, Values<float>& values) {
-    c.barrier();
+  on_two([](Collectives& c, Values<float>& values) {
+    c.channel().barrier();
     const double before = c.seconds_busy();
     if (c.rank() == 1) std::this_thread::sleep_for(delay);
     reduce(c, values);
@@ -61,14 +61,14 @@ TEST_P(Counted, WhoWaitsForALateRankIsSoLongInItsCollective) {
     if (c.rank() == 0) {
       EXPECT_GE(seconds, waited);
     }
-    c.barrier();
+    c.channel().barrier();
   });
 }
 
 TEST_P(Counted, TwoQueuesSideBySideAreBusyOnce) {
-  on_two([](Communicator& c, Values<float>& values) {
+  on_two([](Collectives& c, Values<float>& values) {
     Values<float> others(2 * count, 2.0f);
-    c.barrier();
+    c.channel().barrier();
     const double before = c.seconds_busy();
     if (c.rank() == 1) std::this_thread::sleep_for(delay);
     reduce(c, values);
@@ -85,12 +85,12 @@ TEST_P(Counted, TwoQueuesSideBySideAreBusyOnce) {
       EXPECT_GE(std::min(reducing, gathering), waited);
       EXPECT_LE(busy, reducing + gathering - waited + 0.01) << "the time that both waited counts once";
     }
-    c.barrier();  // nobody's memory goes while others may still look at it
+    c.channel().barrier();  // nobody's memory goes while others may still look at it
   });
 }
 
 TEST_P(Counted, BytesAreThoseOfTheWire) {
-  on_two([](Communicator& c, Values<float>& values) {
+  on_two([](Collectives& c, Values<float>& values) {
     for (const Wire wire : {Wire::f32, Wire::bf16, Wire::fp8, Wire::int8}) {
       reduce(c, values, wire);
       c.reduce_stream().synchronize();
@@ -108,9 +108,9 @@ TEST_P(Counted, BytesAreThoseOfTheWire) {
 }
 
 TEST_P(Counted, ManyThatNobodyAsksForAreNotLost) {
-  on_two([](Communicator& c, Values<float>& values) {
+  on_two([](Collectives& c, Values<float>& values) {
     constexpr int calls = 2500;  // more than are kept until somebody asks
-    c.barrier();
+    c.channel().barrier();
     const double before = c.seconds_busy();
     if (c.rank() == 1) std::this_thread::sleep_for(delay);
     for (int i = 0; i < calls; ++i) c.all_reduce_max(c.reduce_stream(), "", values.data(), 1);

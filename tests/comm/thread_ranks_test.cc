@@ -6,92 +6,92 @@
 #include <string>
 
 #include "comm/claims.h"
-#include "octet/comm/communicator.h"
+#include "octet/comm/threads.h"
 
 namespace octet::comm {
 namespace {
 
 class ThreadRanks : public testing::TestWithParam<int> {
  protected:
-  void on_all(const std::function<void(Communicator&, Device&)>& claim, bool compute_worker = false) {
+  void on_all(const std::function<void(Job&, Collectives&, Device&)>& claim, bool compute_worker = false) {
     run_ranks_as_threads({.ranks = GetParam(), .compute_worker = compute_worker}, claim);
   }
 };
 
 TEST_P(ThreadRanks, ReduceScatterSumsInRankOrder) {
-  on_all([](Communicator& c, Device&) { expect_sums_in_rank_order(c); });
-  on_all([](Communicator& c, Device&) { expect_sums_in_a_given_order(c); });
+  on_all([](Job&, Collectives& c, Device&) { expect_sums_in_rank_order(c); });
+  on_all([](Job&, Collectives& c, Device&) { expect_sums_in_a_given_order(c); });
 }
 TEST_P(ThreadRanks, AllGatherBringsEverySlice) {
-  on_all([](Communicator& c, Device&) { expect_all_gather(c); });
+  on_all([](Job&, Collectives& c, Device&) { expect_all_gather(c); });
 }
 TEST_P(ThreadRanks, LongMessagesTravelInPieces) {
-  on_all([](Communicator& c, Device&) { expect_long_messages_to_arrive(c); });
+  on_all([](Job&, Collectives& c, Device&) { expect_long_messages_to_arrive(c); });
 }
 TEST_P(ThreadRanks, AllReduceGivesMaximaAndSums) {
-  on_all([](Communicator& c, Device&) { expect_all_reduce(c); });
+  on_all([](Job&, Collectives& c, Device&) { expect_all_reduce(c); });
 }
 TEST_P(ThreadRanks, QueuesDoNotBlockEachOther) {
-  on_all([](Communicator& c, Device&) { expect_queues_to_be_independent(c); });
+  on_all([](Job&, Collectives& c, Device&) { expect_queues_to_be_independent(c); });
 }
 TEST_P(ThreadRanks, EventsOrderCollectivesAndCompute) {
-  on_all([](Communicator& c, Device& d) { expect_events_to_order_collectives(c, d); });
-  on_all([](Communicator& c, Device& d) { expect_events_to_order_collectives(c, d); }, true);
+  on_all([](Job&, Collectives& c, Device& d) { expect_events_to_order_collectives(c, d); });
+  on_all([](Job&, Collectives& c, Device& d) { expect_events_to_order_collectives(c, d); }, true);
 }
 TEST_P(ThreadRanks, ControlPlaneCarriesBytes) {
-  on_all([](Communicator& c, Device&) { expect_control_plane(c); });
+  on_all([](Job&, Collectives& c, Device&) { expect_control_plane(c.channel()); });
 }
 TEST_P(ThreadRanks, NarrowWiresStayWithinTheirBounds) {
-  on_all([](Communicator& c, Device&) { expect_wires_to_be_close(c); });
+  on_all([](Job&, Collectives& c, Device&) { expect_wires_to_be_close(c); });
 }
 TEST_P(ThreadRanks, BlockWiresAreExact) {
-  on_all([](Communicator& c, Device&) { expect_block_wires_to_be_exact(c); });
+  on_all([](Job&, Collectives& c, Device&) { expect_block_wires_to_be_exact(c); });
 }
 TEST_P(ThreadRanks, NarrowSumsDoNotDependOnTheOwner) {
-  on_all([](Communicator& c, Device&) { expect_narrow_sums_not_to_depend_on_the_owner(c); });
+  on_all([](Job&, Collectives& c, Device&) { expect_narrow_sums_not_to_depend_on_the_owner(c); });
 }
 TEST_P(ThreadRanks, NarrowWiresShowWhatIsNotFinite) {
-  on_all([](Communicator& c, Device&) { expect_narrow_wires_to_show_what_is_not_finite(c); });
+  on_all([](Job&, Collectives& c, Device&) { expect_narrow_wires_to_show_what_is_not_finite(c); });
 }
 TEST_P(ThreadRanks, ErrorsAreAgreedUpon) {
-  on_all([](Communicator& c, Device&) { expect_errors_to_be_agreed_upon(c); });
+  on_all([](Job&, Collectives& c, Device&) { expect_errors_to_be_agreed_upon(c.channel()); });
 }
 TEST_P(ThreadRanks, TrafficIsCounted) {
-  on_all([](Communicator& c, Device&) { expect_traffic_to_be_counted(c); });
+  on_all([](Job&, Collectives& c, Device&) { expect_traffic_to_be_counted(c); });
 }
 
 TEST_P(ThreadRanks, NarrowGathersLeaveTheSameBitsEverywhere) {
-  on_all([](Communicator& c, Device&) { expect_narrow_gathers_to_agree(c); });
+  on_all([](Job&, Collectives& c, Device&) { expect_narrow_gathers_to_agree(c); });
 }
 
 TEST_P(ThreadRanks, ReductionsOfBf16AgreeWithThoseOfFp32) {
-  on_all([](Communicator& c, Device&) { expect_reductions_of_bf16_to_agree(c); });
+  on_all([](Job&, Collectives& c, Device&) { expect_reductions_of_bf16_to_agree(c); });
 }
 
 TEST_P(ThreadRanks, GathersOfBf16AgreeWithThoseOfFp32) {
-  on_all([](Communicator& c, Device&) { expect_gathers_of_bf16_to_agree(c); });
+  on_all([](Job&, Collectives& c, Device&) { expect_gathers_of_bf16_to_agree(c); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, ThreadRanks, testing::Values(1, 2, 3, 4, 5, 8, 16),
                          [](const auto& test) { return "np" + std::to_string(test.param); });
 
 TEST(ManyThreadRanks, SixtyFourRanksReduceAndGather) {
-  run_ranks_as_threads({.ranks = 64}, [](Communicator& c, Device&) {
+  run_ranks_as_threads({.ranks = 64}, [](Job&, Collectives& c, Device&) {
     expect_reduce_scatter(c, 2000, Target::own_slice, 5);
-    EXPECT_EQ(c.all_sum(c.rank()), 64 * 63 / 2);
+    EXPECT_EQ(c.channel().all_sum(c.rank()), 64 * 63 / 2);
   });
 }
 
 TEST(NodesOfThreadRanks, ReductionsOfBf16AgreeWithThoseOfFp32) {
   run_ranks_as_threads({.ranks = 5, .node_of = {0, 0, 1, 1, 1}},
-                       [](Communicator& c, Device&) { expect_reductions_of_bf16_to_agree(c); });
+                       [](Job&, Collectives& c, Device&) { expect_reductions_of_bf16_to_agree(c); });
 }
 
 TEST(ThreadRankFailure, AnExceptionOfOneRankEndsAllAndIsTheOneThatComesOut) {
   // The buffers outlive the ranks, as other ranks' messages may still arrive in them.
   std::vector<Values<float>> buffers(4, Values<float>(4000, 1.0f));
   const auto run = [&] {
-    run_ranks_as_threads({.ranks = 4}, [&](Communicator& c, Device&) {
+    run_ranks_as_threads({.ranks = 4}, [&](Job&, Collectives& c, Device&) {
       auto& buffer = buffers[static_cast<std::size_t>(c.rank())];
       if (c.rank() == 2) throw std::out_of_range("rank 2 cannot go on");
       c.all_gather(c.gather_stream(), {.name = "never whole", .buffer = buffer.data(), .bytes = 4000});
@@ -103,9 +103,9 @@ TEST(ThreadRankFailure, AnExceptionOfOneRankEndsAllAndIsTheOneThatComesOut) {
 
 TEST(ThreadRankFailure, ABarrierWithoutOneRankEndsWhenThatRankFails) {
   const auto run = [] {
-    run_ranks_as_threads({.ranks = 5}, [](Communicator& c, Device&) {
+    run_ranks_as_threads({.ranks = 5}, [](Job&, Collectives& c, Device&) {
       if (c.rank() == 4) throw Error(Problem{.what = "no more", .code = ExitCode::usage});
-      c.barrier();
+      c.channel().barrier();
     });
   };
   try {
@@ -119,9 +119,9 @@ TEST(ThreadRankFailure, ABarrierWithoutOneRankEndsWhenThatRankFails) {
 
 TEST(ThreadRankFailure, AbortEndsAllRanksWithItsCode) {
   try {
-    run_ranks_as_threads({.ranks = 3}, [](Communicator& c, Device&) {
-      if (c.rank() == 1) c.abort(76);
-      c.barrier();
+    run_ranks_as_threads({.ranks = 3}, [](Job& job, Collectives& c, Device&) {
+      if (c.rank() == 1) job.abort(76);
+      c.channel().barrier();
     });
     ADD_FAILURE() << "nothing was thrown";
   } catch (const Error& error) {
@@ -133,7 +133,7 @@ TEST(ThreadRankFailure, AbortEndsAllRanksWithItsCode) {
 TEST(ThreadRankFailure, RanksThatDisagreeAboutTheNextCollectiveAreTold) {
   std::vector<Values<float>> buffers(2, Values<float>(64, 1.0f));
   try {
-    run_ranks_as_threads({.ranks = 2}, [&](Communicator& c, Device&) {
+    run_ranks_as_threads({.ranks = 2}, [&](Job&, Collectives& c, Device&) {
       float* buffer = buffers[static_cast<std::size_t>(c.rank())].data();
       Stream& stream = c.reduce_stream();
       if (c.rank() == 0) {
@@ -152,7 +152,7 @@ TEST(ThreadRankFailure, RanksThatDisagreeAboutTheNextCollectiveAreTold) {
 TEST(ThreadRankFailure, ADifferentSizeIsToldToo) {
   std::vector<Values<float>> buffers(2, Values<float>(64, 1.0f));
   const auto run = [&] {
-    run_ranks_as_threads({.ranks = 2}, [&](Communicator& c, Device&) {
+    run_ranks_as_threads({.ranks = 2}, [&](Job&, Collectives& c, Device&) {
       c.all_gather(c.gather_stream(), {.buffer = buffers[static_cast<std::size_t>(c.rank())].data(),
                                        .bytes = c.rank() == 0 ? 32 : 16});
       c.gather_stream().synchronize();
@@ -163,7 +163,7 @@ TEST(ThreadRankFailure, ADifferentSizeIsToldToo) {
 
 TEST(ThreadRankFailure, OverlappingBuffersAreRefused) {
   Values<float> buffer(64);
-  run_ranks_as_threads({.ranks = 1}, [&](Communicator& c, Device&) {
+  run_ranks_as_threads({.ranks = 1}, [&](Job&, Collectives& c, Device&) {
     EXPECT_THROW(
         c.reduce_scatter(c.reduce_stream(), {.from = buffer.data(), .to = buffer.data() + 1, .count = 8}),
         std::logic_error);

@@ -13,7 +13,7 @@
 #include "comm/ranks.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
-#include "octet/comm/communicator.h"
+#include "octet/comm/threads.h"
 #include "support/program.h"
 
 namespace octet::comm {
@@ -26,14 +26,14 @@ std::string name_of(Carrier carrier) {
 class Watch : public testing::TestWithParam<Carrier> {
  protected:
   /// The message of the first rank that gives up.
-  static std::string message_of(int ranks, const std::function<void(Communicator&, Values<float>&)>& body,
+  static std::string message_of(int ranks, const std::function<void(Collectives&, Values<float>&)>& body,
                                 const std::vector<int>& node_of = {}) {
     // The buffers outlive the ranks, as other ranks' messages may still arrive in them.
     std::vector<Values<float>> buffers(static_cast<std::size_t>(ranks), Values<float>(4 * 256));
     try {
       run_ranks_as_threads({.ranks = ranks, .node_of = node_of, .carrier = GetParam()},
-                           [&](Communicator& c, Device&) {
-                             c.watch({.timeout_seconds = 0.5});
+                           [&](Job& job, Collectives& c, Device&) {
+                             job.watch({.timeout_seconds = 0.5});
                              body(c, buffers[static_cast<std::size_t>(c.rank())]);
                            });
     } catch (const Error& error) {
@@ -69,9 +69,9 @@ TEST_P(Watch, ALostCollectiveIsNamedWithTheRanksThatDidNotCome) {
   std::string message;
   std::vector<Values<float>> buffers(4, Values<float>(4 * 256, 1.0f));
   try {
-    run_ranks_as_threads({.ranks = 4, .carrier = GetParam()}, [&](Communicator& c, Device&) {
+    run_ranks_as_threads({.ranks = 4, .carrier = GetParam()}, [&](Job& job, Collectives& c, Device&) {
       Values<float>& values = buffers[static_cast<std::size_t>(c.rank())];
-      c.watch({.timeout_seconds = 0.5, .trace_folder = c.rank() == 0 ? folder.path() : ""});
+      job.watch({.timeout_seconds = 0.5, .trace_folder = c.rank() == 0 ? folder.path() : ""});
       c.all_gather(c.gather_stream(), {.name = "fine", .buffer = values.data(), .bytes = 1024});
       c.gather_stream().synchronize();
       if (c.rank() % 2 == 1) return;
@@ -99,19 +99,19 @@ TEST_P(Watch, ALostCollectiveIsNamedWithTheRanksThatDidNotCome) {
   EXPECT_FALSE(trace[1]["begun"].is_null());
 }
 
-void reduce(Communicator& c, Values<float>& values) {
+void reduce(Collectives& c, Values<float>& values) {
   c.reduce_scatter(c.reduce_stream(),
                    {.name = "X", .from = values.data(), .to = values.data() + c.rank() * 256, .count = 256});
   c.reduce_stream().synchronize();
 }
-void gather(Communicator& c, Values<float>& values) {
+void gather(Collectives& c, Values<float>& values) {
   c.all_gather(c.gather_stream(), {.name = "Y", .buffer = values.data(), .bytes = 1024});
   c.gather_stream().synchronize();
 }
 
 TEST_P(Watch, ByNodesTheRankThatDidNotComeIsNamedToo) {
   // Rank 3 is gone; ranks 0 and 1 wait for what rank 2 could hand on only with it.
-  const auto reduce_by_node = [](Communicator& c, Values<float>& values) {
+  const auto reduce_by_node = [](Collectives& c, Values<float>& values) {
     if (c.rank() == 3) return;
     c.reduce_scatter(c.reduce_stream(), {.name = "X",
                                          .from = values.data(),
@@ -121,7 +121,7 @@ TEST_P(Watch, ByNodesTheRankThatDidNotComeIsNamedToo) {
                                          .by_node = true});
     c.reduce_stream().synchronize();
   };
-  const auto gather_by_node = [](Communicator& c, Values<float>& values) {
+  const auto gather_by_node = [](Collectives& c, Values<float>& values) {
     if (c.rank() == 3) return;
     c.all_gather_values(
         c.gather_stream(),
@@ -138,7 +138,7 @@ TEST_P(Watch, ByNodesTheRankThatDidNotComeIsNamedToo) {
 
 TEST_P(Watch, WhoWaitsForAMissingRankElsewhereIsNotNamed) {
   // Rank 2 is gone; rank 0 waits in X for it and for rank 1, which waits for rank 2 in Y.
-  const std::string message = message_of(3, [](Communicator& c, Values<float>& values) {
+  const std::string message = message_of(3, [](Collectives& c, Values<float>& values) {
     if (c.rank() == 0) reduce(c, values);
     if (c.rank() == 1) gather(c, values);
   });
@@ -146,7 +146,7 @@ TEST_P(Watch, WhoWaitsForAMissingRankElsewhereIsNotNamed) {
 }
 
 TEST_P(Watch, ARankThatIsAliveButDoesNotComeSaysSo) {
-  const std::string message = message_of(3, [](Communicator& c, Values<float>& values) {
+  const std::string message = message_of(3, [](Collectives& c, Values<float>& values) {
     reduce(c, values);
     if (c.rank() == 1) std::this_thread::sleep_for(std::chrono::seconds(4));
     reduce(c, values);
@@ -158,7 +158,7 @@ TEST_P(Watch, ARankThatIsAliveButDoesNotComeSaysSo) {
 }
 
 TEST_P(Watch, RanksThatWaitForEachOtherAreNamedWithWhatTheyWaitIn) {
-  const std::string message = message_of(2, [](Communicator& c, Values<float>& values) {
+  const std::string message = message_of(2, [](Collectives& c, Values<float>& values) {
     if (c.rank() == 0) reduce(c, values);
     if (c.rank() == 1) gather(c, values);
   });
@@ -170,19 +170,19 @@ TEST_P(Watch, RanksThatWaitForEachOtherAreNamedWithWhatTheyWaitIn) {
 }
 
 TEST_P(Watch, WhatIsSlowButMovesIsNotLost) {
-  run_ranks_as_threads({.ranks = 2, .carrier = GetParam()}, [&](Communicator& c, Device&) {
-    c.watch({.timeout_seconds = 1.0});
+  run_ranks_as_threads({.ranks = 2, .carrier = GetParam()}, [&](Job& job, Collectives& c, Device&) {
+    job.watch({.timeout_seconds = 1.0});
     for (int i = 0; i < 3; ++i) {
       if (c.rank() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(400));
-      EXPECT_EQ(c.all_sum(1), 2);
+      EXPECT_EQ(c.channel().all_sum(1), 2);
     }
   });
 }
 
 TEST_P(Watch, TheTraceKeepsTheLatestCollectives) {
-  run_ranks_as_threads({.ranks = 2, .carrier = GetParam()}, [&](Communicator& c, Device&) {
-    for (int i = 0; i < 1500; ++i) c.barrier();
-    const Json trace = parse_json(c.trace(), "trace");
+  run_ranks_as_threads({.ranks = 2, .carrier = GetParam()}, [&](Job& job, Collectives&, Device&) {
+    for (int i = 0; i < 1500; ++i) job.barrier();
+    const Json trace = parse_json(job.trace(), "trace");
     ASSERT_EQ(trace.size(), 1024u);
     // Before the barriers there was one thing said on the channel: which lanes to open.
     EXPECT_EQ(trace[0]["sequence"], 1501 - 1024);
@@ -194,7 +194,7 @@ TEST_P(Watch, TheTraceKeepsTheLatestCollectives) {
 // Nothing tells of a device that is stuck but that its collective does not end.
 // Messages of other sizes are errors at once.
 TEST_P(WatchOfDevices, ACollectiveToWhichAllCameAndThatDoesNotEndIsLost) {
-  const std::string message = message_of(2, [](Communicator& c, Values<float>& values) {
+  const std::string message = message_of(2, [](Collectives& c, Values<float>& values) {
     // Rank 1 has nothing for rank 0, which waits for it.
     c.all_gather(c.gather_stream(),
                  {.name = "Y", .buffer = values.data(), .bytes = c.rank() == 0 ? 1024 : 0});

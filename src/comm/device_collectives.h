@@ -1,4 +1,4 @@
-// The communicator of ranks on GPUs: collectives are exchanges and kernels on streams. Ranks that are threads
+// The collectives of ranks on GPUs: exchanges and kernels on streams. Ranks that are threads
 // use it too, on devices of the CPU, so that all of it but the GPU's own calls is tested everywhere.
 #pragma once
 
@@ -10,18 +10,18 @@
 #include "carriers.h"
 #include "composed.h"
 #include "delays.h"
-#include "octet/comm/communicator.h"
+#include "octet/comm/collectives.h"
 #include "octet/comm/mesh.h"
 #include "rank_group.h"
 #include "stopwatch.h"
 
 namespace octet::comm {
 
-class DeviceCommunicator final : public Communicator {
+class DeviceCollectives final : public Collectives {
  public:
   /// All ranks of the job make theirs at once. `device` is of the CPU for ranks that are threads, else a GPU.
-  DeviceCommunicator(Device& device, std::shared_ptr<RankJob> job, const Group& group, Carrier carrier);
-  ~DeviceCommunicator() override;
+  DeviceCollectives(Device& device, RankJob& job, const Group& group, Carrier carrier);
+  ~DeviceCollectives() override;
 
   const Place& place() const override { return group_.place(); }
   Stream& gather_stream() override { return *gather_.stream; }
@@ -29,26 +29,19 @@ class DeviceCommunicator final : public Communicator {
   void reduce_scatter(Stream& stream, const ReduceScatterArgs& args) override;
   void all_gather(Stream& stream, const AllGatherArgs& args) override;
   void all_gather_values(Stream& stream, const AllGatherValuesArgs& args) override;
+  void all_to_all(Stream& stream, const AllToAllArgs& args) override;
   void all_reduce_max(Stream& stream, const char* name, float* values, std::int64_t count) override;
   void all_reduce_sum(Stream& stream, const char* name, std::int64_t* values, std::int64_t count) override;
   void all_reduce_sum(Stream& stream, const char* name, double* values, std::int64_t count) override;
   void share(const std::vector<SharedMemory>& memory) override;
   void unshare(const std::vector<SharedMemory>& memory) override;
-  std::string broadcast(const std::string& bytes, int root) override {
-    return job_->control().broadcast(bytes, root);
-  }
-  std::vector<std::string> all_gather_bytes(const std::string& bytes) override {
-    return job_->control().all_gather_bytes(bytes);
-  }
-  std::unique_ptr<Channel> channel(const std::string& name) override { return job_->open_channel(name); }
-  void watch(const WatchOptions& options) override { job_->watch(options); }
-  std::string trace() const override { return job_->trace(); }
+  Channel& channel() override { return group_.channel(); }
   std::vector<Traffic> take_traffic() override;
   double seconds_busy() override;
   std::string carrier() const override { return carriers_->words(); }
-  [[noreturn]] void abort(int code) override { job_->abort(code); }
 
  private:
+  void pass(Stream& stream, const SendArgs* out, const ReceiveArgs* in) override;
   /// In pinned memory: the last collective of a queue that has begun on its stream, and that is done.
   struct Progress {
     std::uint32_t begun;
@@ -68,10 +61,9 @@ class DeviceCommunicator final : public Communicator {
   Lane& lane_of(const Stream& stream);
   void make_lane(Lane& lane, Queue queue, const DeviceStaging& staging);
   template <typename Enqueue>
-  void run(Lane& lane, Kind kind, const char* name, std::int64_t bytes, Enqueue&& enqueue);
+  void run(Lane& lane, std::shared_ptr<Timed> timed, Enqueue&& enqueue);
 
   Device& device_;
-  std::shared_ptr<RankJob> job_;
   RankGroup group_;
   std::unique_ptr<Device> host_;  ///< of the streams that the communication thread follows
   Arena arena_;

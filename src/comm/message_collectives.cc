@@ -1,9 +1,8 @@
-#include "rank_communicator.h"
+#include "message_collectives.h"
 
 #include <algorithm>
 #include <array>
 #include <exception>
-#include <iterator>
 #include <utility>
 
 #include "octet/base/error.h"
@@ -43,10 +42,9 @@ std::size_t staging_bytes(int size, DeviceKind kind) {
   return staging_bytes_of(size, reduce_elements).total + staging_bytes_of(size, gather_elements).total;
 }
 
-RankCommunicator::RankCommunicator(Device& device, std::shared_ptr<RankJob> job, const Group& group)
+MessageCollectives::MessageCollectives(Device& device, RankJob& job, const Group& group)
     : device_(device),
-      job_(std::move(job)),
-      group_(*job_, group.name, group.ranks),
+      group_(job, group.name, group.ranks),
       arena_(device),
       flat_(one_node(place())),
       hierarchy_(place()),
@@ -60,7 +58,7 @@ RankCommunicator::RankCommunicator(Device& device, std::shared_ptr<RankJob> job,
   if (group_.engine() != nullptr && place().size > 1) group_.engine()->attach(*gather_, *reduce_);
 }
 
-RankCommunicator::~RankCommunicator() {
+MessageCollectives::~MessageCollectives() {
   if (std::uncaught_exceptions() > exceptions_at_start_) {
     group_.end_with_error(*gather_, *reduce_);
     return;
@@ -69,20 +67,13 @@ RankCommunicator::~RankCommunicator() {
     try {
       stream->synchronize();
     } catch (const std::exception&) {
-      // Whoever waited for this work has seen the error; an ending communicator has nobody to tell.
+      // Whoever waited for this work has seen the error; collectives that end have nobody to tell.
     }
   }
   group_.end(*gather_, *reduce_);
-  job_->end();
 }
 
-std::vector<Traffic> RankCommunicator::take_traffic() {
-  std::vector<Traffic> taken = group_.meter().take();
-  std::ranges::move(job_->meter().take(), std::back_inserter(taken));
-  return taken;
-}
-
-Staging RankCommunicator::reserve_staging(const char* name, std::int64_t elements) {
+Staging MessageCollectives::reserve_staging(const char* name, std::int64_t elements) {
   const StagingBytes bytes = staging_bytes_of(place().size, elements);
   Staging staging{.chunk = staging_chunk(place().size, elements),
                   .arrive_bytes = bytes.arrive_part,
@@ -96,17 +87,17 @@ Staging RankCommunicator::reserve_staging(const char* name, std::int64_t element
   return staging;
 }
 
-Queue RankCommunicator::queue_of(const Stream& stream) const {
+Queue MessageCollectives::queue_of(const Stream& stream) const {
   check(&stream == gather_.get() || &stream == reduce_.get(),
-        "collectives go to the communicator's gather or reduce stream");
+        "collectives go to the gather or the reduce stream of their group");
   return &stream == gather_.get() ? Queue::gather : Queue::reduce;
 }
 
-const Staging& RankCommunicator::staging_of(Queue queue) const {
+const Staging& MessageCollectives::staging_of(Queue queue) const {
   return queue == Queue::gather ? gather_staging_ : reduce_staging_;
 }
 
-void RankCommunicator::enqueue(Stream& stream, std::shared_ptr<Timed> timed) {
+void MessageCollectives::enqueue(Stream& stream, std::shared_ptr<Timed> timed) {
   if (place().size == 1) {
     cpu::enqueue(stream,
                  [this, timed] { check(group_.advance(*timed, true), "a lone rank waits for nobody"); });
@@ -118,11 +109,11 @@ void RankCommunicator::enqueue(Stream& stream, std::shared_ptr<Timed> timed) {
 }
 
 // A GPU has one rank here, whose own slice is in its place.
-bool RankCommunicator::nothing_moves() const {
+bool MessageCollectives::nothing_moves() const {
   return device_.kind() != DeviceKind::cpu;
 }
 
-void RankCommunicator::sum_alone(Stream& stream, const ReduceScatterArgs& args) {
+void MessageCollectives::sum_alone(Stream& stream, const ReduceScatterArgs& args) {
   if (args.count == 0 || (args.to == args.from && !args.accumulate)) return;
   check(args.from != nullptr && args.to != nullptr, "reduce_scatter has its buffers");
   const std::array<const void*, 1> own = {args.from};
@@ -134,7 +125,7 @@ void RankCommunicator::sum_alone(Stream& stream, const ReduceScatterArgs& args) 
                           .accumulate = args.accumulate});
 }
 
-void RankCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs& args) {
+void MessageCollectives::reduce_scatter(Stream& stream, const ReduceScatterArgs& args) {
   const Queue queue = queue_of(stream);
   check_sizes(place().size, args.count, sizeof(float));
   if (args.order != nullptr) check_order(args, place());
@@ -160,7 +151,7 @@ void RankCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs& a
   enqueue(stream, std::move(timed));
 }
 
-void RankCommunicator::all_gather(Stream& stream, const AllGatherArgs& args) {
+void MessageCollectives::all_gather(Stream& stream, const AllGatherArgs& args) {
   const Queue queue = queue_of(stream);
   check_sizes(place().size, args.bytes, 1);
   if (nothing_moves()) return;
@@ -171,7 +162,7 @@ void RankCommunicator::all_gather(Stream& stream, const AllGatherArgs& args) {
   enqueue(stream, std::move(timed));
 }
 
-void RankCommunicator::all_gather_values(Stream& stream, const AllGatherValuesArgs& args) {
+void MessageCollectives::all_gather_values(Stream& stream, const AllGatherValuesArgs& args) {
   const Queue queue = queue_of(stream);
   check_sizes(place().size, args.count, sizeof(float));
   check(args.dtype == DType::f32 || args.dtype == DType::bf16, "all_gather_values takes f32 or bf16");
@@ -185,7 +176,30 @@ void RankCommunicator::all_gather_values(Stream& stream, const AllGatherValuesAr
   enqueue(stream, std::move(timed));
 }
 
-void RankCommunicator::all_reduce_max(Stream& stream, const char* name, float* values, std::int64_t count) {
+void MessageCollectives::all_to_all(Stream& stream, const AllToAllArgs& args) {
+  const Queue queue = queue_of(stream);
+  check_all_to_all(args, place());
+  if (device_.kind() == DeviceKind::dry || removing_) return;
+  if (device_.kind() == DeviceKind::cuda) {  // one rank
+    device_.copy(stream, args.to, args.from, static_cast<std::size_t>(args.bytes));
+    return;
+  }
+  auto timed = group_.begin(Kind::all_to_all, queue, args.name, args.bytes);
+  timed->operation.steps = all_to_all_steps(timed->operation.call, args);
+  enqueue(stream, std::move(timed));
+}
+
+void MessageCollectives::pass(Stream& stream, const SendArgs* out, const ReceiveArgs* in) {
+  const Queue queue = queue_of(stream);
+  const Passing passing = check_pass(out, in, place());
+  if (nothing_moves() || removing_) return;
+  auto timed = group_.begin_between(passing.kind, queue, passing.name, passing.bytes, passing.partners);
+  timed->operation.steps = pass_steps(timed->operation.call, out == nullptr ? SendArgs{} : *out,
+                                      in == nullptr ? ReceiveArgs{} : *in);
+  enqueue(stream, std::move(timed));
+}
+
+void MessageCollectives::all_reduce_max(Stream& stream, const char* name, float* values, std::int64_t count) {
   const Queue queue = queue_of(stream);
   check_sizes(place().size, count, sizeof *values);
   if (nothing_moves()) return;
@@ -195,8 +209,8 @@ void RankCommunicator::all_reduce_max(Stream& stream, const char* name, float* v
   enqueue(stream, std::move(timed));
 }
 
-void RankCommunicator::all_reduce_sum(Stream& stream, const char* name, std::int64_t* values,
-                                      std::int64_t count) {
+void MessageCollectives::all_reduce_sum(Stream& stream, const char* name, std::int64_t* values,
+                                        std::int64_t count) {
   const Queue queue = queue_of(stream);
   check_sizes(place().size, count, sizeof *values);
   if (nothing_moves()) return;
@@ -206,7 +220,8 @@ void RankCommunicator::all_reduce_sum(Stream& stream, const char* name, std::int
   enqueue(stream, std::move(timed));
 }
 
-void RankCommunicator::all_reduce_sum(Stream& stream, const char* name, double* values, std::int64_t count) {
+void MessageCollectives::all_reduce_sum(Stream& stream, const char* name, double* values,
+                                        std::int64_t count) {
   const Queue queue = queue_of(stream);
   check_sizes(place().size, count, sizeof *values);
   if (nothing_moves()) return;

@@ -1,4 +1,4 @@
-// The communicator of ranks whose collectives are messages, served by the engine's thread: ranks on CPUs. A
+// The collectives of ranks that talk by messages, served by the engine's thread: ranks on CPUs. A
 // rank that is alone sends nothing, and its collectives run where they are enqueued.
 #pragma once
 
@@ -7,16 +7,16 @@
 #include <vector>
 
 #include "collectives.h"
-#include "octet/comm/communicator.h"
+#include "octet/comm/collectives.h"
 #include "octet/comm/mesh.h"
 #include "rank_group.h"
 
 namespace octet::comm {
 
-class RankCommunicator final : public Communicator {
+class MessageCollectives final : public Collectives {
  public:
-  RankCommunicator(Device& device, std::shared_ptr<RankJob> job, const Group& group);
-  ~RankCommunicator() override;
+  MessageCollectives(Device& device, RankJob& job, const Group& group);
+  ~MessageCollectives() override;
 
   const Place& place() const override { return group_.place(); }
   Stream& gather_stream() override { return *gather_; }
@@ -27,23 +27,16 @@ class RankCommunicator final : public Communicator {
   void all_reduce_sum(Stream& stream, const char* name, std::int64_t* values, std::int64_t count) override;
   void all_reduce_sum(Stream& stream, const char* name, double* values, std::int64_t count) override;
   void all_gather_values(Stream& stream, const AllGatherValuesArgs& args) override;
+  void all_to_all(Stream& stream, const AllToAllArgs& args) override;
   void share(const std::vector<SharedMemory>&) override {}
   void unshare(const std::vector<SharedMemory>&) override {}
-  std::string broadcast(const std::string& bytes, int root) override {
-    return job_->control().broadcast(bytes, root);
-  }
-  std::vector<std::string> all_gather_bytes(const std::string& bytes) override {
-    return job_->control().all_gather_bytes(bytes);
-  }
-  std::unique_ptr<Channel> channel(const std::string& name) override { return job_->open_channel(name); }
-  void watch(const WatchOptions& options) override { job_->watch(options); }
-  std::string trace() const override { return job_->trace(); }
-  std::vector<Traffic> take_traffic() override;
+  Channel& channel() override { return group_.channel(); }
+  std::vector<Traffic> take_traffic() override { return group_.meter().take(); }
   double seconds_busy() override { return group_.meter().seconds_busy(); }
   std::string carrier() const override { return place().size > 1 ? "messages" : ""; }
-  [[noreturn]] void abort(int code) override { job_->abort(code); }
 
  private:
+  void pass(Stream& stream, const SendArgs* out, const ReceiveArgs* in) override;
   void enqueue(Stream& stream, std::shared_ptr<Timed> operation);
   bool nothing_moves() const;
   void sum_alone(Stream& stream, const ReduceScatterArgs& args);
@@ -53,7 +46,6 @@ class RankCommunicator final : public Communicator {
   Staging reserve_staging(const char* name, std::int64_t elements);
 
   Device& device_;
-  std::shared_ptr<RankJob> job_;
   RankGroup group_;
   Arena arena_;
   Hierarchy flat_;       ///< as if all ranks were on one node

@@ -1,9 +1,8 @@
-#include "device_communicator.h"
+#include "device_collectives.h"
 
 #include <algorithm>
 #include <atomic>
 #include <exception>
-#include <iterator>
 #include <utility>
 
 #include "collectives.h"
@@ -46,11 +45,9 @@ std::unique_ptr<Device> make_followed_device() {
 
 }  // namespace
 
-DeviceCommunicator::DeviceCommunicator(Device& device, std::shared_ptr<RankJob> job, const Group& group,
-                                       Carrier carrier)
+DeviceCollectives::DeviceCollectives(Device& device, RankJob& job, const Group& group, Carrier carrier)
     : device_(device),
-      job_(std::move(job)),
-      group_(*job_, group.name, group.ranks),
+      group_(job, group.name, group.ranks),
       host_(make_followed_device()),
       arena_(device),
       flat_(one_node(place())),
@@ -74,7 +71,7 @@ DeviceCommunicator::DeviceCommunicator(Device& device, std::shared_ptr<RankJob> 
   group_.engine()->attach(*gather_.watched, *reduce_.watched);
 }
 
-DeviceCommunicator::~DeviceCommunicator() {
+DeviceCollectives::~DeviceCollectives() {
   // Where streams failed, or an error is on its way, others may be gone: nobody waits for them, and what
   // streams may still write to stays.
   if (std::uncaught_exceptions() > exceptions_at_start_ || !finished()) {
@@ -82,12 +79,11 @@ DeviceCommunicator::~DeviceCommunicator() {
     return;
   }
   group_.end(*gather_.watched, *reduce_.watched);
-  job_->end();
   device_.release_host(progress_, 2 * sizeof(Progress));
 }
 
 /// True when all that was enqueued is done, on all ranks: until then others may read memory of this one.
-bool DeviceCommunicator::finished() {
+bool DeviceCollectives::finished() {
   try {
     for (Lane* lane : {&gather_, &reduce_}) lane->stream->synchronize();
     for (Lane* lane : {&gather_, &reduce_}) lane->watched->synchronize();
@@ -101,7 +97,7 @@ bool DeviceCommunicator::finished() {
   }
 }
 
-void DeviceCommunicator::make_lane(Lane& lane, Queue queue, const DeviceStaging& staging) {
+void DeviceCollectives::make_lane(Lane& lane, Queue queue, const DeviceStaging& staging) {
   lane.queue = queue;
   // On the CPU a thread of its own, since ranks may enqueue on the two queues in different orders.
   lane.stream = device_.make_stream({.name = name_of(queue), .mode = StreamOptions::Mode::worker});
@@ -112,17 +108,17 @@ void DeviceCommunicator::make_lane(Lane& lane, Queue queue, const DeviceStaging&
                                                 carriers_->access(), place(), flat_, hierarchy_, staging);
 }
 
-DeviceCommunicator::Lane& DeviceCommunicator::lane_of(const Stream& stream) {
+DeviceCollectives::Lane& DeviceCollectives::lane_of(const Stream& stream) {
   check(&stream == gather_.stream.get() || &stream == reduce_.stream.get(),
-        "collectives go to the communicator's gather or reduce stream");
+        "collectives go to the gather or the reduce stream of their group");
   return &stream == gather_.stream.get() ? gather_ : reduce_;
 }
 
 template <typename Enqueue>
-void DeviceCommunicator::run(Lane& lane, Kind kind, const char* name, std::int64_t bytes, Enqueue&& enqueue) {
+void DeviceCollectives::run(Lane& lane, std::shared_ptr<Timed> timed, Enqueue&& enqueue) {
   delays_.before(*lane.stream, carriers_->access());
   const std::uint32_t number = ++lane.number;
-  auto timed = group_.begin(kind, lane.queue, name, bytes);
+  const Kind kind = timed->kind;
   HostExchange* host = lane.carrier.host;
   // Closed also when an error comes between: the communication thread must not wait for more.
   struct Closed {
@@ -154,7 +150,7 @@ void DeviceCommunicator::run(Lane& lane, Kind kind, const char* name, std::int64
                        {.calls = 1, .bytes_sent = sent.bytes, .bytes_between_nodes = sent.between_nodes});
 }
 
-void DeviceCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs& args) {
+void DeviceCollectives::reduce_scatter(Stream& stream, const ReduceScatterArgs& args) {
   Lane& lane = lane_of(stream);
   check_sizes(place().size, args.count, sizeof(float));
   if (args.order != nullptr) check_order(args, place());
@@ -163,70 +159,88 @@ void DeviceCommunicator::reduce_scatter(Stream& stream, const ReduceScatterArgs&
     removing_ = true;
     return;
   }
-  run(lane, Kind::reduce_scatter, args.name,
-      static_cast<std::int64_t>(ops::wire_bytes(args.wire, args.count)),
+  run(lane,
+      group_.begin(Kind::reduce_scatter, lane.queue, args.name,
+                   static_cast<std::int64_t>(ops::wire_bytes(args.wire, args.count))),
       [&](Composed& collectives) { collectives.reduce_scatter(args); });
 }
 
-void DeviceCommunicator::all_gather(Stream& stream, const AllGatherArgs& args) {
+void DeviceCollectives::all_gather(Stream& stream, const AllGatherArgs& args) {
   Lane& lane = lane_of(stream);
   check_sizes(place().size, args.bytes, 1);
   check(args.bytes == 0 || args.buffer != nullptr, "all_gather has its buffer");
   if (removing_) return;
-  run(lane, Kind::all_gather, args.name, args.bytes,
+  run(lane, group_.begin(Kind::all_gather, lane.queue, args.name, args.bytes),
       [&](Composed& collectives) { collectives.all_gather(args); });
 }
 
-void DeviceCommunicator::all_gather_values(Stream& stream, const AllGatherValuesArgs& args) {
+void DeviceCollectives::all_gather_values(Stream& stream, const AllGatherValuesArgs& args) {
   Lane& lane = lane_of(stream);
   check_sizes(place().size, args.count, sizeof(float));
   check(args.dtype == DType::f32 || args.dtype == DType::bf16, "all_gather_values takes f32 or bf16");
   check(args.count == 0 || args.buffer != nullptr, "all_gather_values has its buffer");
   if (removing_) return;
-  run(lane, Kind::all_gather_values, args.name,
-      static_cast<std::int64_t>(ops::wire_bytes(args.wire, args.count)),
+  run(lane,
+      group_.begin(Kind::all_gather_values, lane.queue, args.name,
+                   static_cast<std::int64_t>(ops::wire_bytes(args.wire, args.count))),
       [&](Composed& collectives) { collectives.all_gather_values(args); });
 }
 
-void DeviceCommunicator::all_reduce_max(Stream& stream, const char* name, float* values, std::int64_t count) {
+void DeviceCollectives::all_to_all(Stream& stream, const AllToAllArgs& args) {
+  Lane& lane = lane_of(stream);
+  check_all_to_all(args, place());
+  if (removing_) return;
+  run(lane, group_.begin(Kind::all_to_all, lane.queue, args.name, args.bytes),
+      [&](Composed& collectives) { collectives.all_to_all(args); });
+}
+
+void DeviceCollectives::pass(Stream& stream, const SendArgs* out, const ReceiveArgs* in) {
+  Lane& lane = lane_of(stream);
+  const Passing passing = check_pass(out, in, place());
+  if (removing_) return;
+  run(lane, group_.begin_between(passing.kind, lane.queue, passing.name, passing.bytes, passing.partners),
+      [&](Composed& collectives) { collectives.pass(out, in); });
+}
+
+void DeviceCollectives::all_reduce_max(Stream& stream, const char* name, float* values, std::int64_t count) {
   Lane& lane = lane_of(stream);
   check_sizes(place().size, count, sizeof *values);
-  run(lane, Kind::all_reduce_max, name, count * static_cast<std::int64_t>(sizeof *values),
+  run(lane,
+      group_.begin(Kind::all_reduce_max, lane.queue, name, count * static_cast<std::int64_t>(sizeof *values)),
       [&](Composed& c) { c.all_reduce(ops::Combine::max_f32, values, sizeof *values, count); });
 }
 
-void DeviceCommunicator::all_reduce_sum(Stream& stream, const char* name, std::int64_t* values,
-                                        std::int64_t count) {
+void DeviceCollectives::all_reduce_sum(Stream& stream, const char* name, std::int64_t* values,
+                                       std::int64_t count) {
   Lane& lane = lane_of(stream);
   check_sizes(place().size, count, sizeof *values);
-  run(lane, Kind::all_reduce_sum, name, count * static_cast<std::int64_t>(sizeof *values),
+  run(lane,
+      group_.begin(Kind::all_reduce_sum, lane.queue, name, count * static_cast<std::int64_t>(sizeof *values)),
       [&](Composed& c) { c.all_reduce(ops::Combine::sum_i64, values, sizeof *values, count); });
 }
 
-void DeviceCommunicator::all_reduce_sum(Stream& stream, const char* name, double* values,
-                                        std::int64_t count) {
+void DeviceCollectives::all_reduce_sum(Stream& stream, const char* name, double* values, std::int64_t count) {
   Lane& lane = lane_of(stream);
   check_sizes(place().size, count, sizeof *values);
-  run(lane, Kind::all_reduce_sum, name, count * static_cast<std::int64_t>(sizeof *values),
+  run(lane,
+      group_.begin(Kind::all_reduce_sum, lane.queue, name, count * static_cast<std::int64_t>(sizeof *values)),
       [&](Composed& c) { c.all_reduce(ops::Combine::sum_f64, values, sizeof *values, count); });
 }
 
-void DeviceCommunicator::share(const std::vector<SharedMemory>& memory) {
+void DeviceCollectives::share(const std::vector<SharedMemory>& memory) {
   carriers_->share(memory);
 }
 
-void DeviceCommunicator::unshare(const std::vector<SharedMemory>& memory) {
+void DeviceCollectives::unshare(const std::vector<SharedMemory>& memory) {
   carriers_->unshare(memory);
 }
 
-std::vector<Traffic> DeviceCommunicator::take_traffic() {
+std::vector<Traffic> DeviceCollectives::take_traffic() {
   seconds_busy_ += stopwatch_.collect(group_.meter());
-  std::vector<Traffic> taken = group_.meter().take();
-  std::ranges::move(job_->meter().take(), std::back_inserter(taken));
-  return taken;
+  return group_.meter().take();
 }
 
-double DeviceCommunicator::seconds_busy() {
+double DeviceCollectives::seconds_busy() {
   return seconds_busy_ += stopwatch_.collect(group_.meter());
 }
 
