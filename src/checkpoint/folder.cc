@@ -76,12 +76,11 @@ std::vector<std::pair<std::int64_t, std::string>> list_checkpoints(const std::st
   return found;
 }
 
-Found find_latest(comm::Communicator& communicator, const std::string& output_dir,
-                  const FindOptions& options) {
+Found find_latest(comm::Channel& channel, const std::string& output_dir, const FindOptions& options) {
   // One rank looks: over network file systems each rank may see another list.
   Packer listing;
-  communicator.together([&] {
-    if (communicator.rank() != 0) return;
+  channel.together([&] {
+    if (channel.rank() != 0) return;
     remove_stale(output_dir);
     auto all = list_checkpoints(output_dir);
     std::reverse(all.begin(), all.end());
@@ -89,20 +88,19 @@ Found find_latest(comm::Communicator& communicator, const std::string& output_di
       if (step < options.before_step) listing.text(path);
     }
   });
-  const std::string packed = communicator.broadcast(listing.packed(), 0);
+  const std::string packed = channel.broadcast(listing.packed(), 0);
   Found found;
   for (Unpacker unpacker(packed); !unpacker.done();) {
     const std::string path = unpacker.text();
     const auto complaints =
-        communicator.all_gather_bytes(complaint(path, options, communicator.rank(), communicator.size()));
+        channel.all_gather_bytes(complaint(path, options, channel.rank(), channel.size()));
     const auto first = std::find_if(complaints.begin(), complaints.end(),
                                     [](const std::string& text) { return !text.empty(); });
     if (first == complaints.end()) {
       found.path = path;
       return found;
     }
-    if (communicator.rank() == 0)
-      log::warn("skipping a checkpoint that does not hold: " + path + "\n" + *first);
+    if (channel.rank() == 0) log::warn("skipping a checkpoint that does not hold: " + path + "\n" + *first);
     found.rejected.emplace_back(path, *first);
   }
   return found;

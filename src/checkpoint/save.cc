@@ -32,8 +32,8 @@ namespace fs = std::filesystem;
 // other one has succeeded so far.
 class Saving {
  public:
-  Saving(comm::Communicator& communicator, const std::string& output_dir, const CheckpointContents& contents)
-      : comm_(communicator), output_dir_(output_dir), contents_(contents), leads_(communicator.rank() == 0) {}
+  Saving(comm::Channel& channel, const std::string& output_dir, const CheckpointContents& contents)
+      : comm_(channel), output_dir_(output_dir), contents_(contents), leads_(channel.rank() == 0) {}
   ~Saving() {
     std::error_code ignored;
     if (leads_ && !temporary_.empty()) fs::remove_all(temporary_, ignored);
@@ -253,7 +253,7 @@ class Saving {
     temporary_ = old;
   }
 
-  comm::Communicator& comm_;
+  comm::Channel& comm_;
   const std::string output_dir_;
   const CheckpointContents& contents_;
   const bool leads_;
@@ -267,10 +267,9 @@ class Saving {
 
 }  // namespace
 
-std::string save(comm::Communicator& communicator, const std::string& output_dir,
-                 const CheckpointContents& contents) {
+std::string save(comm::Channel& channel, const std::string& output_dir, const CheckpointContents& contents) {
   check(contents.step >= 0, "a checkpoint has a step");
-  return Saving(communicator, output_dir, contents).run();
+  return Saving(channel, output_dir, contents).run();
 }
 
 }  // namespace octet::checkpoint

@@ -72,7 +72,7 @@ std::vector<Asked> read_questions(const std::string& path) {
 class Answerer {
  public:
   Answerer(train::Session& session, const GenerateOptions& o) : options_(o) {
-    session.communicator().together([&] {
+    session.job().together([&] {
       encoder_.emplace(data::TemplateEncoderOptions{
           .folder = o.model,
           .template_name = o.template_name.empty() ? std::nullopt : std::optional(o.template_name)});
@@ -82,7 +82,8 @@ class Answerer {
       decoder.recipe.compute = o.dtype == "bf16" ? DType::bf16 : DType::f32;
       decoder.sequences = o.batch;
       decoder.capacity = o.max_length;
-      decoder_ = std::make_unique<generate::Decoder>(session.device(), session.communicator(), decoder);
+      decoder_ =
+          std::make_unique<generate::Decoder>(session.device(), session.job(), session.data(), decoder);
     });
     decoder_->load_weights(o.model);
   }
@@ -138,20 +139,20 @@ class Answerer {
 
 // Questions of a file are dealt to the ranks; rank 0 prints all answers in order.
 void answer_file(train::Session& session, Answerer& answerer, const GenerateOptions& o) {
-  comm::Communicator& communicator = session.communicator();
+  comm::Job& job = session.job();
   std::vector<Asked> all;
-  communicator.together([&] { all = read_questions(o.file); });
+  job.together([&] { all = read_questions(o.file); });
   const auto share = [&](int rank) {
-    return all.size() * static_cast<std::size_t>(rank) / static_cast<std::size_t>(communicator.size());
+    return all.size() * static_cast<std::size_t>(rank) / static_cast<std::size_t>(job.size());
   };
-  const std::size_t first = share(communicator.rank()), last = share(communicator.rank() + 1);
+  const std::size_t first = share(job.rank()), last = share(job.rank() + 1);
   Json own = Json::array();
-  communicator.together([&] {
+  job.together([&] {
     own = answerer.answer(
         {all.begin() + static_cast<std::ptrdiff_t>(first), all.begin() + static_cast<std::ptrdiff_t>(last)},
         first);
   });
-  const auto parts = communicator.all_gather_bytes(own.dump(-1, ' ', false, Json::error_handler_t::replace));
+  const auto parts = job.all_gather_bytes(own.dump(-1, ' ', false, Json::error_handler_t::replace));
   if (!session.prints()) return;
   std::size_t i = 0, right = 0, judged = 0;
   for (const std::string& part : parts) {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "octet/comm/communicator.h"
+#include "octet/comm/collectives.h"
 #include "octet/config/config.h"
 #include "octet/config/derive.h"
 #include "octet/plan/advice.h"

@@ -8,7 +8,7 @@
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/cli/cli.h"
-#include "octet/comm/communicator.h"
+#include "octet/comm/job.h"
 #include "octet/device/gpus.h"
 #include "octet/train/session.h"
 

@@ -11,6 +11,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
+#include "octet/comm/collectives.h"
 #include "octet/device/cpu.h"
 #include "octet/device/host_mirror.h"
 #include "octet/model/shapes.h"
@@ -46,8 +47,8 @@ std::string check_ranks(train::Session& session) {
 
 std::string check_cores(train::Session& session) {
   const std::int64_t threads = cpu::op_threads();
-  const std::int64_t least = session.communicator().all_min(threads);
-  const std::int64_t all = session.communicator().all_sum(threads);
+  const std::int64_t least = session.job().all_min(threads);
+  const std::int64_t all = session.job().all_sum(threads);
   std::string text = std::to_string(all) + " threads in all, at least " + std::to_string(least) + " a rank";
   const long cores = ::sysconf(_SC_NPROCESSORS_ONLN);
   if (session.place().local_size > cores) text += "; more ranks than cores: they take turns";
@@ -55,23 +56,22 @@ std::string check_cores(train::Session& session) {
 }
 
 std::string check_messages(train::Session& session) {
-  comm::Communicator& communicator = session.communicator();
-  if (communicator.size() == 1) return "none are needed";
+  comm::Collectives& data = session.data();
+  if (data.size() == 1) return "none are needed";
   Device& device = session.device();
   constexpr std::int64_t kCount = 1 << 20;
-  const int size = communicator.size();
+  const int size = data.size();
   Arena arena(device);
   auto* from = arena.reserve_as<float>("verify", static_cast<std::size_t>(kCount * size));
   auto* to = arena.reserve_as<float>("verify", kCount);
-  std::vector<float> host(static_cast<std::size_t>(kCount * size),
-                          static_cast<float>(communicator.rank() + 1));
-  Stream& stream = communicator.reduce_stream();
+  std::vector<float> host(static_cast<std::size_t>(kCount * size), static_cast<float>(data.rank() + 1));
+  Stream& stream = data.reduce_stream();
   const auto stream_of_copies = device.make_stream({.name = "verify"});
   device.copy_to_device(*stream_of_copies, from, host.data(), host.size() * sizeof(float));
   stream_of_copies->synchronize();
-  communicator.barrier();
+  session.job().barrier();
   const auto start = Clock::now();
-  communicator.reduce_scatter(stream, {.name = "verify", .from = from, .to = to, .count = kCount});
+  data.reduce_scatter(stream, {.name = "verify", .from = from, .to = to, .count = kCount});
   stream.synchronize();
   const double seconds = seconds_since(start);
   device.copy_to_host(*stream_of_copies, host.data(), to, kCount * sizeof(float));
@@ -88,8 +88,7 @@ std::string check_messages(train::Session& session) {
 
 // Choosing a carrier sent a pattern through every link of a host and took the time of a larger message.
 std::string check_carrier(train::Session& session) {
-  const std::vector<std::string> all =
-      session.communicator().all_gather_bytes(session.communicator().carrier());
+  const std::vector<std::string> all = session.job().all_gather_bytes(session.data().carrier());
   std::string text;
   for (std::size_t r = 0; r < all.size(); ++r) {
     if (all[r].empty()) {
@@ -129,13 +128,14 @@ struct SmallStep {
 
 SmallStep small_step(Device& device, bool fp8) {
   constexpr std::int64_t kLength = 128;
-  const auto communicator = comm::make_self_communicator(device);
+  const auto job = comm::make_self_job();
+  const auto data = job->collectives(comm::Mesh(1).group("data", 0), device, comm::Carrier::automatic);
   train::EngineOptions options;
   options.architecture = model::find_shape("tiny");
   options.store.recipe.compute = DType::bf16;
   if (fp8) options.store.recipe.kind = precision::RecipeKind::current;
   options.transformer.max_tokens = options.transformer.max_length = kLength;
-  train::Engine engine(device, *communicator, options);
+  train::Engine engine(device, *job, *data, options);
   engine.initialise(1);
   data::HostBatch batch;
   std::vector<std::int32_t> ids;
@@ -203,9 +203,9 @@ int verify_command(const Arguments& arguments) {
       // A check with messages of its own fails on all ranks or on none before it waits for the others.
       if (what == "cores" || what == "messages" || what == "carrier") {
         found = (*run)();
-        session.communicator().barrier();
+        session.job().barrier();
       } else {
-        session.communicator().together([&] { found = (*run)(); });
+        session.job().together([&] { found = (*run)(); });
       }
       if (session.prints()) std::printf("%-10s %s\n", name, found.c_str());
     }

@@ -118,7 +118,7 @@ class Engine {
   std::optional<std::pair<std::string, int>> end_request_;
   std::vector<Stream*> streams_;
   bool serving_ = false;     // the thread is at the streams
-  std::uint64_t round_ = 0;  // for the how many-eth time
+  std::uint64_t round_ = 0;  // how often it has gone there
   int leaving_ = 0;          // callers that take streams back
 
   std::atomic<int> outstanding_{0};

@@ -1,11 +1,9 @@
 #include "octet/device/gpu_choice.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <utility>
 
-#include "octet/base/json.h"
 #include "octet/base/strings.h"
 
 namespace octet {
@@ -285,47 +283,6 @@ int ranks_at_numa_node(const std::vector<RankGpus>& ranks, const GpuChoice& choi
     if (chosen_gpu(ranks, choice, r).numa_node == numa_node) ++count;
   }
   return count;
-}
-
-std::string to_text(const RankGpus& rank) {
-  Json gpus = Json::array();
-  for (const GpuInfo& gpu : rank.gpus) {
-    gpus.push_back({{"ordinal", gpu.ordinal},
-                    {"name", gpu.name},
-                    {"uuid", gpu.uuid},
-                    {"bus", gpu.bus},
-                    {"numa_node", gpu.numa_node},
-                    {"capability", gpu.capability},
-                    {"memory", gpu.memory}});
-  }
-  const Json all{{"host", rank.host},     {"device", rank.device},   {"shares", rank.shares},
-                 {"driver", rank.driver}, {"why_not", rank.why_not}, {"gpus", gpus}};
-  // A name from outside may be anything; what is not UTF-8 in it is replaced.
-  return all.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
-
-RankGpus rank_gpus_from(std::string_view text) {
-  const std::string where = "what a rank says of its GPUs";
-  const Json all = parse_json(text, where);
-  RankGpus rank{.host = json_string(all, "host", "", where),
-                .device = json_string(all, "device", "", where),
-                .shares = json_bool(all, "shares", false, where),
-                .driver = json_bool(all, "driver", false, where),
-                .why_not = json_string(all, "why_not", "", where)};
-  const auto list = all.find("gpus");
-  if (list == all.end() || !list->is_array()) return rank;
-  constexpr std::int64_t kMost = std::numeric_limits<int>::max();
-  for (const Json& gpu : *list) {
-    rank.gpus.push_back({.ordinal = static_cast<int>(json_int(gpu, "ordinal", 0, 0, kMost, where)),
-                         .name = json_string(gpu, "name", "", where),
-                         .uuid = json_string(gpu, "uuid", "", where),
-                         .bus = json_string(gpu, "bus", "", where),
-                         .numa_node = static_cast<int>(json_int(gpu, "numa_node", -1, -1, kMost, where)),
-                         .capability = static_cast<int>(json_int(gpu, "capability", 0, 0, kMost, where)),
-                         .memory = static_cast<std::size_t>(json_int(
-                             gpu, "memory", 0, 0, std::numeric_limits<std::int64_t>::max(), where))});
-  }
-  return rank;
 }
 
 }  // namespace octet

@@ -21,17 +21,17 @@ struct Decoder::Sequence {
   std::int64_t logits_row = -1;      ///< row of the last forward call that predicts its next token; -1: none
 };
 
-Decoder::Decoder(Device& device, comm::Communicator& communicator, const DecoderOptions& options)
+Decoder::Decoder(Device& device, comm::Job& job, comm::Collectives& data, const DecoderOptions& options)
     : device_(device),
-      communicator_(communicator),
+      job_(job),
       options_(options),
       arena_(device),
       compute_(device.make_stream({.name = "compute"})) {
   zero::Options store;
   store.recipe = options_.recipe;
   store.training = false;
-  store_ = std::make_unique<zero::ParameterStore>(model::build_layout(options_.architecture), arena_,
-                                                  communicator_, store);
+  store_ =
+      std::make_unique<zero::ParameterStore>(model::build_layout(options_.architecture), arena_, data, store);
   const std::int64_t tokens = std::max(options_.prefill, options_.sequences);
   model::TransformerOptions core;
   core.max_tokens = tokens;
@@ -53,12 +53,12 @@ Decoder::~Decoder() = default;
 
 void Decoder::load_weights(const std::string& folder) {
   std::unique_ptr<checkpoint::WeightFolder> weights;
-  communicator_.together([&] {
+  job_.together([&] {
     weights = std::make_unique<checkpoint::WeightFolder>(folder);
     weights->require_used(model::tensor_names(store_->layout()), core_->architecture().tensor_prefix);
   });
   store_->initialise(*compute_, [&](const std::vector<TensorSlice>& slices) {
-    communicator_.together([&] {
+    job_.together([&] {
       for (const TensorSlice& slice : slices) {
         weights->expect(slice.name, slice.shape);
         weights->read(slice.name, slice.begin, slice.count, static_cast<float*>(slice.data));

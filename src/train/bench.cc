@@ -138,22 +138,22 @@ double loss_of(const zero::StepResult& step) {
 }  // namespace
 
 BenchResult bench(Session& session, const config::Config& config, const BenchOptions& options) {
-  comm::Communicator& communicator = session.communicator();
+  comm::Job& job = session.job();
   const auto start = Clock::now();
   BatchShape shape{.length = config.cutoff_len, .label_share = options.label_share};
   config::Batch batch;
   std::unique_ptr<Engine> engine;
   BenchResult result;
   EngineOptions how;
-  communicator.together([&] {
+  job.together([&] {
     const model::Architecture architecture = model::find_shape(options.model);
-    batch = config::resolve_batch(config, communicator.size());
+    batch = config::resolve_batch(config, job.size());
     shape.rows = batch.micro, shape.vocabulary = architecture.vocabulary;
     how = engine_options(config, architecture, shape.rows * shape.length, shape.length, shape.rows);
     how.max_micro_batches = static_cast<int>(batch.accumulation);
   });
-  how = with_fitting_level(how, config, communicator, session.device());
-  communicator.together([&] { engine = std::make_unique<Engine>(session.device(), communicator, how); });
+  how = with_fitting_level(how, config, job, session.device());
+  job.together([&] { engine = std::make_unique<Engine>(session.device(), job, session.data(), how); });
   engine->initialise(static_cast<std::uint64_t>(config.seed));
   engine->store().synchronize(engine->compute());
   result.setup_seconds = seconds_since(start);
@@ -165,20 +165,20 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
   const auto batches_of = [&](std::int64_t step) {
     std::vector<data::HostBatch> batches;
     for (std::int64_t i = 0; i < batch.accumulation; ++i) {
-      const std::int64_t number = (step * batch.accumulation + i) * communicator.size() + communicator.rank();
+      const std::int64_t number = (step * batch.accumulation + i) * job.size() + job.rank();
       batches.push_back(random_batch(shape, static_cast<std::uint64_t>(config.seed + number)));
     }
     return batches;
   };
   std::vector<std::vector<data::HostBatch>> all;
   for (std::int64_t step = 0; step < options.warmup + options.steps; ++step) all.push_back(batches_of(step));
-  communicator.barrier();
+  job.barrier();
   // A step lasts from the end of the one before it: its update may still be going on then.
   auto begin = Clock::now();
   for (std::int64_t step = 0; step < options.warmup + options.steps; ++step) {
     const bool timed = step >= options.warmup;
-    if (step == options.warmup) communicator.take_traffic();
-    const double busy = communicator.seconds_busy(), waited = seconds_waited(engine->compute());
+    if (step == options.warmup) session.take_traffic();
+    const double busy = session.data().seconds_busy(), waited = seconds_waited(engine->compute());
     engine->begin(static_cast<int>(batch.accumulation));
     for (const data::HostBatch& micro : all[static_cast<std::size_t>(step)]) engine->micro_batch(micro);
     last = engine->finish(config.learning_rate);
@@ -186,7 +186,7 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
     const double passed = std::chrono::duration<double>(end - std::exchange(begin, end)).count();
     if (timed) {
       seconds.push_back(passed);
-      result.comm_seconds += (communicator.seconds_busy() - busy) / static_cast<double>(options.steps);
+      result.comm_seconds += (session.data().seconds_busy() - busy) / static_cast<double>(options.steps);
       result.exposed_seconds +=
           (seconds_waited(engine->compute()) - waited) / static_cast<double>(options.steps);
     }
@@ -197,7 +197,7 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
                 std::to_string(passed) + " s, loss " + std::to_string(loss_of(last)) + ", gradient norm " +
                 std::to_string(last.grad_norm));
     }
-    communicator.together([&] {
+    job.together([&] {
       if (std::isfinite(loss_of(last)) && !last.skipped) return;
       throw Error({.what = "the loss or the gradient is not finite",
                    .found = "loss " + std::to_string(loss_of(last)) + ", gradient norm " +
@@ -206,10 +206,10 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
                    .fix = "lower learning_rate; if that does not help, report this as a bug"});
     });
   }
-  communicator.together([&] { engine->audit().require_fp8(); });
+  job.together([&] { engine->audit().require_fp8(); });
 
   if (profile) result.profile = profile->rows();
-  for (const comm::Traffic& kind : communicator.take_traffic()) {
+  for (const comm::Traffic& kind : session.take_traffic()) {
     result.comm_bytes += static_cast<double>(kind.bytes_sent) / static_cast<double>(options.steps);
   }
   result.recompute = plan::name_of(how.transformer.recompute);
@@ -225,8 +225,8 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
       result.tokens_per_second, batch.world);
   result.last_loss = loss_of(last);
   result.reserved_bytes =
-      static_cast<std::size_t>(communicator.all_max(static_cast<std::int64_t>(engine->arena().bytes())));
-  result.used_bytes = static_cast<std::size_t>(communicator.all_max(used_memory(session.device())));
+      static_cast<std::size_t>(job.all_max(static_cast<std::int64_t>(engine->arena().bytes())));
+  result.used_bytes = static_cast<std::size_t>(job.all_max(used_memory(session.device())));
   result.audit = engine->audit().summary();
   return result;
 }

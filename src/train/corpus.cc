@@ -9,6 +9,7 @@
 #include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/comm/job.h"
 #include "octet/data/packing.h"
 #include "tokenise.h"
 
@@ -90,9 +91,9 @@ Mixes open_mixes(const config::Config& config) {
 // With streaming only what is evaluated is tokenised now.
 void prepare_stream(Session& session, const config::Config& config, const data::Encoder& encoder, Mixes mixes,
                     Corpus& corpus) {
-  comm::Communicator& communicator = session.communicator();
+  comm::Job& job = session.job();
   auto rows = std::make_shared<const data::RowMix>(std::move(mixes.training));
-  communicator.together([&] {
+  job.together([&] {
     std::string words = std::to_string(config.buffer_size);
     for (const data::Recipe& recipe : {encoder.recipe(), rows->recipe()}) {
       for (const auto& [name, value] : recipe) words += '\n' + name + '\n' + value;
@@ -101,7 +102,7 @@ void prepare_stream(Session& session, const config::Config& config, const data::
   });
   if (config.val_size > 0) {
     std::vector<std::int64_t> places;
-    communicator.together([&] {
+    job.together([&] {
       places = rows->choose(held_out_of(rows->size(), config), config.order_seed());
       for (const std::int64_t p : places) {
         const auto place = rows->at(p);
@@ -114,7 +115,7 @@ void prepare_stream(Session& session, const config::Config& config, const data::
   }
   if (config.val_size > 0 || mixes.evaluation.size() > 0) {
     if (session.prints()) report_counts(corpus.evaluation, "evaluation data");
-    communicator.together([&] { require_documents(corpus.evaluation, "the evaluation data set"); });
+    job.together([&] { require_documents(corpus.evaluation, "the evaluation data set"); });
   }
   corpus.rows = std::move(rows);
 }
@@ -122,28 +123,27 @@ void prepare_stream(Session& session, const config::Config& config, const data::
 // All rows as tokens in memory.
 void prepare_indexed(Session& session, const config::Config& config, const data::Encoder& encoder,
                      const Mixes& mixes, Corpus& corpus) {
-  comm::Communicator& communicator = session.communicator();
+  comm::Job& job = session.job();
   data::Encoded all = tokens_of(session, config, mixes.training, encoder, "training data");
-  communicator.together([&] { require_documents(all, "the data set"); });
+  job.together([&] { require_documents(all, "the data set"); });
   if (config.val_size > 0) {
     std::vector<std::int64_t> distinct = mixes.training.distinct_rows();
     const std::int64_t rows =
         distinct.empty() ? mixes.training.size() : 1 + *std::ranges::max_element(distinct);
     std::int64_t count = 0;
-    communicator.together([&] { count = held_out_of(rows, config); });
+    job.together([&] { count = held_out_of(rows, config); });
     std::tie(corpus.training, corpus.evaluation) = data::hold_out(
         all, {.rows = rows, .count = count, .seed = config.order_seed(), .distinct = std::move(distinct)});
-    communicator.together(
-        [&] { require_documents(corpus.training, "the data set without its held-out rows"); });
+    job.together([&] { require_documents(corpus.training, "the data set without its held-out rows"); });
   } else {
     corpus.training = std::move(all);
   }
   if (mixes.evaluation.size() > 0) {
     corpus.evaluation = tokens_of(session, config, mixes.evaluation, encoder, "evaluation data");
-    communicator.together([&] { require_documents(corpus.evaluation, "the evaluation data set"); });
+    job.together([&] { require_documents(corpus.evaluation, "the evaluation data set"); });
   }
   corpus.training_items = lay_out(corpus.training, config, encoder);
-  communicator.together(
+  job.together(
       [&] { require_documents(corpus.training, "the training data cut into blocks of cutoff_len"); });
   if (session.prints()) report_packing(corpus.training, corpus.training_items, config);
   corpus.fingerprint = corpus.training.fingerprint();
@@ -220,7 +220,7 @@ void check_datasets(const config::Config& config) {
 Corpus build_corpus(Session& session, const config::Config& config, const data::Encoder& encoder) {
   Corpus corpus;
   Mixes mixes;
-  session.communicator().together([&] { mixes = open_mixes(config); });
+  session.job().together([&] { mixes = open_mixes(config); });
   for (const auto& source : mixes.training.sources()) corpus.names.push_back(source.name);
   if (config.streaming) {
     prepare_stream(session, config, encoder, std::move(mixes), corpus);

@@ -148,12 +148,12 @@ EngineOptions engine_options(const config::Config& config, const model::Architec
 
 namespace {
 
-EngineOptions completed(EngineOptions options, const Device& device, comm::Communicator& communicator) {
+EngineOptions completed(EngineOptions options, const Device& device, comm::Job& job) {
   // What is left open follows the device, for sums as for products.
   if (!options.reproducible && !ops::reproducible_by_default(device)) options.store.deterministic = false;
   // Ranks may have cores of different number, but they gather in one order.
-  const bool hides = comm::overlap_hides(device, communicator.place());
-  options.store.overlap = options.store.overlap && communicator.all_max(hides ? 0 : 1) == 0;
+  const bool hides = comm::overlap_hides(device, job.place());
+  options.store.overlap = options.store.overlap && job.all_max(hides ? 0 : 1) == 0;
   options.store.micro_batches = std::max(1, options.max_micro_batches);
   options.transformer.fixed_order = options.store.strict;
   if (options.token_unit == 0) {
@@ -172,18 +172,18 @@ EngineOptions completed(EngineOptions options, const Device& device, comm::Commu
 
 }  // namespace
 
-Engine::Engine(Device& device, comm::Communicator& communicator, const EngineOptions& options)
+Engine::Engine(Device& device, comm::Job& job, comm::Collectives& data, const EngineOptions& options)
     : device_(device),
-      communicator_(communicator),
-      options_(completed(options, device, communicator)),
+      job_(job),
+      options_(completed(options, device, job)),
       arena_(device),
       audit_(options.store.recipe),
       compute_(device.make_stream({.name = "compute"})) {
-  if (communicator.size() > 1) measure_waits(*compute_);
+  if (job.size() > 1) measure_waits(*compute_);
   if (device.kind() != DeviceKind::dry)
     ops::set_reproducible(options_.reproducible.value_or(ops::reproducible_by_default(device_)));
-  store_ = std::make_unique<zero::ParameterStore>(model::build_layout(options_.architecture), arena_,
-                                                  communicator_, options_.store);
+  store_ = std::make_unique<zero::ParameterStore>(model::build_layout(options_.architecture), arena_, data,
+                                                  options_.store);
   core_ = std::make_unique<model::Transformer>(options_.architecture, options_.store.recipe, arena_,
                                                options_.transformer, &audit_);
   staging_ = std::make_unique<Staging>(device_, arena_, options_);
@@ -194,12 +194,12 @@ Engine::~Engine() = default;
 void Engine::load_weights(const std::string& folder) {
   // A weight may be missing or damaged for one rank alone; nobody may be left waiting in a gather.
   std::unique_ptr<checkpoint::WeightFolder> weights;
-  communicator_.together([&] {
+  job_.together([&] {
     weights = std::make_unique<checkpoint::WeightFolder>(folder);
     weights->require_used(model::tensor_names(store_->layout()), options_.architecture.tensor_prefix);
   });
   store_->initialise(*compute_, [&](const std::vector<TensorSlice>& slices) {
-    communicator_.together([&] {
+    job_.together([&] {
       for (const TensorSlice& slice : slices) {
         weights->expect(slice.name, slice.shape);
         weights->read(slice.name, slice.begin, slice.count, static_cast<float*>(slice.data));

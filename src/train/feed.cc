@@ -101,7 +101,7 @@ class StreamFeed final : public Feed {
         corpus_(corpus),
         batch_(batch),
         stream_(*corpus.rows, encoder, stream_options(config, batch, encoder, corpus)) {
-    session.communicator().together([&] { first_ = stream_.read(0, 0); });
+    session.job().together([&] { first_ = stream_.read(0, 0); });
     if (!session.prints()) return;
     log::info("streaming: " + with_commas(corpus.rows->size()) + " rows in " +
               with_commas(stream_.windows()) + " windows of " + with_commas(stream_.options().window_rows) +
@@ -169,7 +169,7 @@ class StreamFeed final : public Feed {
     const auto take = [&] { batch = loader_->next(waited); };
     // Rows that cannot be read show between two steps.
     if (first_of_step) {
-      session_.communicator().together(take);
+      session_.job().together(take);
     } else {
       take();
     }

@@ -4,22 +4,28 @@
 
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
+#include "octet/comm/collectives.h"
+#include "octet/comm/job.h"
 #include "octet/zero/messages.h"
 
 namespace octet::train {
 
 plan::Memory plan_memory(const EngineOptions& options, const comm::Place& place, DeviceKind kind) {
   const std::unique_ptr<Device> device = make_dry_device({.stands_for = kind});
-  const std::unique_ptr<comm::Communicator> communicator = comm::make_dry_communicator(*device, place);
-  Engine engine(*device, *communicator, options);
+  const auto job = comm::make_dry_job(place);
+  const auto data =
+      job->collectives(comm::Mesh(place.size).group("data", place.rank), *device, comm::Carrier::automatic);
+  Engine engine(*device, *job, *data, options);
   return plan::memory_of(engine.arena());
 }
 
 std::array<double, 4> plan_messages(const EngineOptions& options, const comm::Place& place, DeviceKind kind,
                                     std::int64_t micro_batches) {
   const std::unique_ptr<Device> device = make_dry_device({.stands_for = kind});
-  const std::unique_ptr<comm::Communicator> communicator = comm::make_dry_communicator(*device, place);
-  Engine engine(*device, *communicator, options);
+  const auto job = comm::make_dry_job(place);
+  const auto data =
+      job->collectives(comm::Mesh(place.size).group("data", place.rank), *device, comm::Carrier::automatic);
+  Engine engine(*device, *job, *data, options);
   zero::Options store = engine.options().store;  // with what was left to the device
   std::array<double, 4> bytes{};
   for (store.stage = 0; store.stage < 4; ++store.stage) {
@@ -93,11 +99,11 @@ plan::Choice choose(const Candidates& candidates, const comm::Place& place, Devi
                .code = ExitCode::usage});
 }
 
-EngineOptions with_fitting_level(EngineOptions options, const config::Config& config,
-                                 comm::Communicator& communicator, Device& device) {
+EngineOptions with_fitting_level(EngineOptions options, const config::Config& config, comm::Channel& channel,
+                                 Device& device) {
   const std::vector<plan::Level> levels = levels_of(config, device.stands_for());
   if (levels.size() == 1) return options;
-  const std::size_t limit = memory_limit(communicator, device);
+  const std::size_t limit = memory_limit(channel, device);
   const Candidates candidates{
       .build = [&](const plan::Choice& choice) { return with_level(options, choice.level); },
       .micros = {1},
@@ -105,20 +111,19 @@ EngineOptions with_fitting_level(EngineOptions options, const config::Config& co
       .length = options.transformer.max_length,
       .must_fit = config.recompute() == "auto"};
   plan::Level level;
-  communicator.together(
-      [&] { level = choose(candidates, communicator.place(), device.stands_for(), limit).level; });
+  channel.together([&] { level = choose(candidates, channel.place(), device.stands_for(), limit).level; });
   return with_level(std::move(options), level);
 }
 
-std::size_t memory_limit(comm::Communicator& communicator, Device& device) {
+std::size_t memory_limit(comm::Channel& channel, Device& device) {
   std::size_t free = device.memory().free;
   const std::size_t libraries = plan::library_bytes(device.kind());
   free -= std::min(free, libraries);
   if (device.host_reaches_memory()) {
     // Of a machine's memory others want a little too.
-    free = free / 20 * 19 / static_cast<std::size_t>(std::max(1, communicator.place().local_size));
+    free = free / 20 * 19 / static_cast<std::size_t>(std::max(1, channel.place().local_size));
   }
-  return static_cast<std::size_t>(communicator.all_min(static_cast<std::int64_t>(free)));
+  return static_cast<std::size_t>(channel.all_min(static_cast<std::int64_t>(free)));
 }
 
 }  // namespace octet::train

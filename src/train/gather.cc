@@ -18,29 +18,29 @@ constexpr std::int64_t kMessageBytes = INT64_C(64) << 20;
 template <typename T>
 class Gathering {
  public:
-  Gathering(comm::Communicator& communicator, std::int64_t own, std::size_t in_memory)
-      : communicator_(communicator), whole_(in_memory) {
+  Gathering(comm::Channel& channel, std::int64_t own, std::size_t in_memory)
+      : channel_(channel), whole_(in_memory) {
     begins_.push_back(0);
-    for (const std::int64_t size : communicator.all_gather_int(own)) begins_.push_back(begins_.back() + size);
+    for (const std::int64_t size : channel.all_gather_int(own)) begins_.push_back(begins_.back() + size);
   }
 
   LongArray<T> gather(LongArray<T> own) {
-    const comm::Place& place = communicator_.place();
+    const comm::Place& place = channel_.place();
     const bool leads = place.local_rank == 0;
-    communicator_.together([&] {
+    channel_.together([&] {
       if (leads) whole_.resize(static_cast<std::size_t>(begins_.back()));
     });
-    const std::vector<std::string> files = communicator_.all_gather_bytes(leads ? whole_.address() : "");
+    const std::vector<std::string> files = channel_.all_gather_bytes(leads ? whole_.address() : "");
     const auto leader = std::ranges::find(place.node_of, place.node) - place.node_of.begin();
     const std::string& file = files.at(static_cast<std::size_t>(leader));
     const bool shares = !leads && is_shared_file(file);
-    communicator_.together([&] {
+    channel_.together([&] {
       if (!leads && !shares) whole_.resize(static_cast<std::size_t>(begins_.back()));
     });
     send(own, shares);
     own = {};
     // Everything is written by now: the pieces are collectives, and this is another.
-    communicator_.together([&] {
+    channel_.together([&] {
       if (shares) whole_ = view_shared_file<T>(file, static_cast<std::size_t>(begins_.back()));
     });
     return std::move(whole_);
@@ -48,16 +48,16 @@ class Gathering {
 
  private:
   void send(const LongArray<T>& own, bool only_sends) {
-    const auto step = std::max<std::int64_t>(
-        1, kMessageBytes / communicator_.size() / static_cast<std::int64_t>(sizeof(T)));
+    const auto step =
+        std::max<std::int64_t>(1, kMessageBytes / channel_.size() / static_cast<std::int64_t>(sizeof(T)));
     std::int64_t most = 0;
     for (std::size_t r = 0; r + 1 < begins_.size(); ++r) most = std::max(most, begins_[r + 1] - begins_[r]);
     const auto size = static_cast<std::int64_t>(own.size());
     for (std::int64_t from = 0; from < most; from += step) {
       const std::int64_t first = std::min(from, size), last = std::min(from + step, size);
       const auto pieces =
-          communicator_.all_gather_bytes(std::string(reinterpret_cast<const char*>(own.data() + first),
-                                                     static_cast<std::size_t>(last - first) * sizeof(T)));
+          channel_.all_gather_bytes(std::string(reinterpret_cast<const char*>(own.data() + first),
+                                                static_cast<std::size_t>(last - first) * sizeof(T)));
       for (std::size_t r = 0; r < pieces.size() && !only_sends; ++r) {
         if (pieces[r].empty()) continue;
         std::memcpy(whole_.writable().data() + begins_[r] + from, pieces[r].data(), pieces[r].size());
@@ -65,36 +65,34 @@ class Gathering {
     }
   }
 
-  comm::Communicator& communicator_;
+  comm::Channel& channel_;
   std::vector<std::int64_t> begins_;
   LongArray<T> whole_;
 };
 
 template <typename T>
-LongArray<T> gather(comm::Communicator& communicator, LongArray<T>& own, std::size_t in_memory) {
-  Gathering<T> gathering(communicator, static_cast<std::int64_t>(own.size()), in_memory / sizeof(T));
+LongArray<T> gather(comm::Channel& channel, LongArray<T>& own, std::size_t in_memory) {
+  Gathering<T> gathering(channel, static_cast<std::int64_t>(own.size()), in_memory / sizeof(T));
   return gathering.gather(std::move(own));
 }
 
 }  // namespace
 
-data::Encoded gather_parts(comm::Communicator& communicator, data::Encoded own, std::size_t in_memory) {
-  if (communicator.size() == 1) return own;
+data::Encoded gather_parts(comm::Channel& channel, data::Encoded own, std::size_t in_memory) {
+  if (channel.size() == 1) return own;
   data::Encoded whole;
-  const std::vector<std::int64_t> tokens =
-      communicator.all_gather_int(static_cast<std::int64_t>(own.ids.size()));
-  whole.ids = gather(communicator, own.ids, in_memory);
-  whole.labels = gather(communicator, own.labels, in_memory);
-  whole.rows = gather(communicator, own.rows, in_memory);
+  const std::vector<std::int64_t> tokens = channel.all_gather_int(static_cast<std::int64_t>(own.ids.size()));
+  whole.ids = gather(channel, own.ids, in_memory);
+  whole.labels = gather(channel, own.labels, in_memory);
+  whole.rows = gather(channel, own.rows, in_memory);
   // Ends of documents, counted from the first token of all ranks; the first rank brings the 0 before them.
-  const std::int64_t shift =
-      std::accumulate(tokens.begin(), tokens.begin() + communicator.rank(), INT64_C(0));
+  const std::int64_t shift = std::accumulate(tokens.begin(), tokens.begin() + channel.rank(), INT64_C(0));
   LongArray<std::int64_t> ends;
-  for (std::size_t d = communicator.rank() == 0 ? 0 : 1; d < own.begins.size(); ++d) {
+  for (std::size_t d = channel.rank() == 0 ? 0 : 1; d < own.begins.size(); ++d) {
     ends.push_back(own.begins[d] + shift);
   }
-  whole.begins = gather(communicator, ends, in_memory);
-  for (const std::string& counts : communicator.all_gather_bytes(own.counts.to_bytes())) {
+  whole.begins = gather(channel, ends, in_memory);
+  for (const std::string& counts : channel.all_gather_bytes(own.counts.to_bytes())) {
     whole.counts.add(data::EncodingCounts::from_bytes(counts));
   }
   return whole;

@@ -16,7 +16,7 @@
 namespace octet::train {
 
 void Run::prepare_model() {
-  comm_.together([&] {
+  job_.together([&] {
     architecture_ = read_model(config_.model_name_or_path);
     fresh_ = config_.train_from_scratch || !has_weights(config_.model_name_or_path);
     encoder_ = std::make_unique<data::TemplateEncoder>(encoder_options(config_));
@@ -25,14 +25,14 @@ void Run::prepare_model() {
                 " (it writes what the model's own chat template writes)");
     }
     require_fit(encoder_->tokenizer(), architecture_, config_.model_name_or_path);
-    if (!config_.auto_find_batch_size) batch_ = config::resolve_batch(config_, comm_.size());
+    if (!config_.auto_find_batch_size) batch_ = config::resolve_batch(config_, job_.size());
   });
 }
 
 void Run::prepare_data() {
   corpus_ = build_corpus(session_, config_, *encoder_);
   if (config_.auto_find_batch_size) {
-    const config::Batch one{.world = comm_.size(), .global = comm_.size()};
+    const config::Batch one{.world = job_.size(), .global = job_.size()};
     choose_sizes(make_feed(session_, config_, one, *encoder_, corpus_)->shape());
   }
   feed_ = make_feed(session_, config_, batch_, *encoder_, corpus_);
@@ -59,7 +59,7 @@ EngineOptions Run::engine_for(const plan::Choice& choice, const Feed::Shape& sam
       std::max(choice.micro * sample.documents, eval_batch * corpus_.evaluation_items.most_documents()));
   config::Config chosen = config_;
   chosen.per_device_train_batch_size = choice.micro;
-  options.max_micro_batches = static_cast<int>(config::resolve_batch(chosen, comm_.size()).accumulation);
+  options.max_micro_batches = static_cast<int>(config::resolve_batch(chosen, job_.size()).accumulation);
   return with_level(std::move(options), choice.level);
 }
 
@@ -75,21 +75,21 @@ void Run::choose_sizes(const Feed::Shape& sample) {
   level_ = levels.front();
   const bool asked = config_.auto_find_batch_size || config_.recompute() == "auto";
   if (!asked && levels.size() == 1) return;
-  const std::size_t limit = memory_limit(comm_, session_.device());
-  comm_.together([&] {
+  const std::size_t limit = memory_limit(job_, session_.device());
+  job_.together([&] {
     Candidates candidates{.build = [&](const plan::Choice& choice) { return engine_for(choice, sample); },
                           .micros = {batch_.micro},
                           .levels = levels,
                           .length = sample.longest,
                           .must_fit = asked};
     if (config_.auto_find_batch_size) {
-      candidates.micros = buildable(config::possible_micro_batches(config_, comm_.size()), sample.tokens);
+      candidates.micros = buildable(config::possible_micro_batches(config_, job_.size()), sample.tokens);
     }
-    const plan::Choice choice = choose(candidates, comm_.place(), kind, limit);
+    const plan::Choice choice = choose(candidates, job_.place(), kind, limit);
     level_ = choice.level;
     config::Config chosen = config_;
     chosen.per_device_train_batch_size = choice.micro;
-    batch_ = config::resolve_batch(chosen, comm_.size());
+    batch_ = config::resolve_batch(chosen, job_.size());
     if (session_.prints() && (asked || level_.transposes_at_use)) {
       log::info("what fits the device's memory: per_device_train_batch_size=" + std::to_string(choice.micro) +
                 " " + plan::keys_of(level_));
@@ -111,7 +111,8 @@ void Run::warn_of_fp8() const {
 
 void Run::prepare_engine() {
   const EngineOptions options = engine_for({batch_.micro, level_}, sample_shape());
-  comm_.together([&] { engine_ = std::make_unique<Engine>(session_.device(), comm_, options); });
+  job_.together(
+      [&] { engine_ = std::make_unique<Engine>(session_.device(), job_, session_.data(), options); });
   if (checkpoint_) {
     restore(*engine_, *checkpoint_);
     step_ = checkpoint_->step();
@@ -176,20 +177,21 @@ void Run::start_reporter() {
 void Run::prepare() {
   if (session_.prints()) {
     for (const std::string& note : resolved_.notes) log::info(note);
-    log::info("device: " + session_.device().description() + ", " + std::to_string(comm_.size()) + " rank" +
-              (comm_.size() > 1 ? "s on " + std::to_string(session_.place().nodes) + " node" +
-                                      (session_.place().nodes > 1 ? "s" : "")
-                                : ""));
+    log::info("device: " + session_.device().description() + ", " + std::to_string(job_.size()) + " rank" +
+              (job_.size() > 1 ? "s on " + std::to_string(session_.place().nodes) + " node" +
+                                     (session_.place().nodes > 1 ? "s" : "")
+                               : ""));
   }
-  comm_.watch(
+  job_.watch(
       {.timeout_seconds = static_cast<double>(config_.ddp_timeout), .trace_folder = config_.output_dir});
+  saves_ = job_.channel("checkpoint");
   prepare_model();
-  const auto start = find_start(comm_, config_);
-  if (start) comm_.together([&] { checkpoint_.emplace(*start); });
+  const auto start = find_start(job_, config_);
+  if (start) job_.together([&] { checkpoint_.emplace(*start); });
   prepare_data();
-  comm_.together([&] { prepare_schedule(); });
+  job_.together([&] { prepare_schedule(); });
   prepare_engine();
-  comm_.together([&] {
+  job_.together([&] {
     if (!session_.prints()) return;
     if (!start && config_.overwrite_output_dir) {
       for (const auto& [step, path] : checkpoint::list_checkpoints(config_.output_dir)) {

@@ -112,8 +112,7 @@ class Collected {
   // Collective. `scale` multiplies; only slices whose name `wanted` accepts are taken, under the name it
   // returns.
   template <typename Wanted>
-  void gather(comm::Communicator& communicator, const std::vector<TensorSlice>& slices, double scale,
-              const Wanted& wanted) {
+  void gather(comm::Job& job, const std::vector<TensorSlice>& slices, double scale, const Wanted& wanted) {
     std::string bytes;
     const auto put = [&bytes](const void* data, std::size_t size) {
       bytes.append(static_cast<const char*>(data), size);
@@ -136,8 +135,8 @@ class Collected {
         put(&value, sizeof value);
       }
     }
-    const auto all = communicator.all_gather_bytes(bytes);
-    if (communicator.rank() != 0) return;
+    const auto all = job.all_gather_bytes(bytes);
+    if (job.rank() != 0) return;
     for (const std::string& part : all) take(part, scale);
   }
 
@@ -227,8 +226,8 @@ class LogitsKeeper {
 
 // One batch, no update: loss, logits, gradients.
 void probe_once(Engine& engine, Device& device, const Batches& batches, Collected& result) {
-  comm::Communicator& communicator = engine.communicator();
-  const Block block = block_of(batches.rows, communicator.rank(), communicator.size());
+  comm::Job& job = engine.job();
+  const Block block = block_of(batches.rows, job.rank(), job.size());
   const data::HostBatch batch = make_batch(batches, 0, block, true);
   const std::int64_t vocabulary = engine.options().architecture.vocabulary;
   LogitsKeeper keeper(device, batch.tokens(), vocabulary, engine.core().recipe().compute);
@@ -244,12 +243,12 @@ void probe_once(Engine& engine, Device& device, const Batches& batches, Collecte
                            block.begin * batches.length * vocabulary,
                            static_cast<std::int64_t>(own.size()),
                            own.data()};
-  result.gather(communicator, {logits}, 1.0, [](const std::string& name) { return name; });
+  result.gather(job, {logits}, 1.0, [](const std::string& name) { return name; });
   const double labels = static_cast<double>(std::max<std::int64_t>(1, step.label_tokens));
-  result.gather(communicator, engine.store().gradient_slices(), 1.0 / labels,
+  result.gather(job, engine.store().gradient_slices(), 1.0 / labels,
                 [](const std::string& name) { return "grad." + name; });
   result.set("loss", {1}, {static_cast<float>(step.loss_sum / labels)});
-  if (communicator.rank() == 0) {
+  if (job.rank() == 0) {
     log::info("loss " + std::to_string(step.loss_sum / labels) + " over " +
               std::to_string(step.label_tokens) + " label tokens, gradient norm " +
               std::to_string(step.grad_norm));
@@ -258,8 +257,8 @@ void probe_once(Engine& engine, Device& device, const Batches& batches, Collecte
 
 // Training steps on the batches: losses, norms, final parameters.
 void probe_steps(Engine& engine, const Batches& batches, const optim::Schedule& schedule, Collected& result) {
-  comm::Communicator& communicator = engine.communicator();
-  const Block block = block_of(batches.rows, communicator.rank(), communicator.size());
+  comm::Job& job = engine.job();
+  const Block block = block_of(batches.rows, job.rank(), job.size());
   std::vector<float> losses, norms;
   for (std::int64_t step = 0; step < batches.steps; ++step) {
     engine.begin(1);
@@ -268,13 +267,13 @@ void probe_steps(Engine& engine, const Batches& batches, const optim::Schedule& 
     losses.push_back(
         static_cast<float>(r.loss_sum / static_cast<double>(std::max<std::int64_t>(1, r.label_tokens))));
     norms.push_back(static_cast<float>(r.grad_norm));
-    if (communicator.rank() == 0) {
+    if (job.rank() == 0) {
       log::info("step " + std::to_string(step + 1) + ": loss " + std::to_string(losses.back()) +
                 ", gradient norm " + std::to_string(norms.back()));
     }
   }
   engine.store().synchronize(engine.compute());
-  result.gather(communicator, engine.store().owned_slices(), 1.0,
+  result.gather(job, engine.store().owned_slices(), 1.0,
                 [](const std::string& name) { return is_parameter(name) ? "final." + name : std::string(); });
   result.set("step_loss", {batches.steps}, losses);
   result.set("step_grad_norm", {batches.steps}, norms);
@@ -283,15 +282,15 @@ void probe_steps(Engine& engine, const Batches& batches, const optim::Schedule& 
 }  // namespace
 
 void probe(Session& session, const config::Resolved& resolved, const ProbeOptions& options) {
-  comm::Communicator& communicator = session.communicator();
+  comm::Job& job = session.job();
   config::Config config = resolved.config;
-  communicator.watch({.timeout_seconds = static_cast<double>(config.ddp_timeout)});
+  job.watch({.timeout_seconds = static_cast<double>(config.ddp_timeout)});
   // A probe compares single steps: without a word from the user the rate stays what it is.
   if (!resolved.is_set("lr_scheduler_type")) config.lr_scheduler_type = "constant";
   Batches batches;
   model::Architecture architecture;
   std::unique_ptr<optim::Schedule> schedule;
-  communicator.together([&] {
+  job.together([&] {
     architecture = read_model(options.model);
     batches = read_batches(options);
     schedule =
@@ -300,15 +299,14 @@ void probe(Session& session, const config::Resolved& resolved, const ProbeOption
                                                                  .total_steps = batches.steps,
                                                                  .arguments = config.lr_scheduler_kwargs});
   });
-  const Block block = block_of(batches.rows, 0, communicator.size());
+  const Block block = block_of(batches.rows, 0, job.size());
   const std::int64_t tokens = (block.end - block.begin) * batches.length;
   const std::int64_t documents = batches.document.empty() ? block.end - block.begin : tokens;
   std::unique_ptr<Engine> engine;
   Collected result;
-  const EngineOptions how =
-      with_fitting_level(engine_options(config, architecture, tokens, batches.length, documents), config,
-                         communicator, session.device());
-  communicator.together([&] { engine = std::make_unique<Engine>(session.device(), communicator, how); });
+  const EngineOptions how = with_fitting_level(
+      engine_options(config, architecture, tokens, batches.length, documents), config, job, session.device());
+  job.together([&] { engine = std::make_unique<Engine>(session.device(), job, session.data(), how); });
   if (config.train_from_scratch) {
     engine->initialise(static_cast<std::uint64_t>(config.seed));
   } else {
@@ -319,9 +317,9 @@ void probe(Session& session, const config::Resolved& resolved, const ProbeOption
   } else {
     probe_once(*engine, session.device(), batches, result);
   }
-  communicator.together([&] {
+  job.together([&] {
     engine->audit().require_fp8();
-    if (communicator.rank() == 0) result.write(options.out);
+    if (job.rank() == 0) result.write(options.out);
   });
 }
 

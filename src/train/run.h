@@ -23,7 +23,7 @@ namespace octet::train {
 class Run {
  public:
   Run(Session& session, const config::Resolved& resolved)
-      : session_(session), resolved_(resolved), config_(resolved.config), comm_(session.communicator()) {}
+      : session_(session), resolved_(resolved), config_(resolved.config), job_(session.job()) {}
 
   int run();
 
@@ -56,7 +56,8 @@ class Run {
   Session& session_;
   const config::Resolved& resolved_;
   const config::Config& config_;
-  comm::Communicator& comm_;
+  comm::Job& job_;
+  std::unique_ptr<comm::Channel> saves_;  ///< what ranks say to each other about checkpoints
 
   model::Architecture architecture_;
   std::unique_ptr<data::TemplateEncoder> encoder_;

@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <iterator>
 #include <utility>
 #include <vector>
 
 #include "octet/base/error.h"
 #include "octet/base/log.h"
+#include "octet/comm/serialize.h"
 #include "octet/device/cpu.h"
 #include "octet/device/gpu_choice.h"
 #include "octet/device/gpus.h"
+#include "octet/train/rank_facts.h"
 #include "octet/train/rank_table.h"
 
 namespace octet::train {
@@ -29,18 +32,14 @@ RankGpus describe_rank(const std::string& device, const comm::Place& place) {
   return mine;
 }
 
-// What all ranks said, by rank.
-std::vector<RankGpus> read_ranks(const std::vector<std::string>& texts, const comm::Place& place) {
+// What all ranks said of their GPUs, by rank.
+std::vector<RankGpus> gpus_of(const std::vector<RankFacts>& facts, const comm::Place& place) {
   std::vector<RankGpus> ranks;
-  for (std::size_t r = 0; r < texts.size(); ++r) {
-    ranks.push_back(rank_gpus_from(texts[r]));
+  for (std::size_t r = 0; r < facts.size(); ++r) {
+    ranks.push_back(facts[r].gpus);
     ranks.back().node = place.node_of[r];
   }
   return ranks;
-}
-
-bool all_said_something(const std::vector<std::string>& texts) {
-  return std::ranges::none_of(texts, &std::string::empty);
 }
 
 std::unique_ptr<Device> open_gpu(const std::vector<RankGpus>& ranks, const GpuChoice& choice,
@@ -93,7 +92,7 @@ comm::Carrier carrier_of(const std::string& transport) {
 }
 
 Session::Session(const std::string& device, const std::exception_ptr& refusal, const std::string& transport)
-    : place_(comm::find_place()) {
+    : job_(comm::make_job()), place_(job_->place()) {
   log::set_rank(place_.rank, place_.rank == 0);
   std::exception_ptr refused = refusal;
   const auto unless_refused = [&](const auto& work) {
@@ -106,13 +105,13 @@ Session::Session(const std::string& device, const std::exception_ptr& refusal, c
   RankGpus mine;
   unless_refused([&] { mine = describe_rank(device, place_); });
   usable_gpus_ = mine.gpus.size();
-  // A rank that refuses says nothing, and then no rank opens a GPU.
-  const std::vector<std::string> said = comm::exchange_facts(refused ? "" : to_text(mine));
+  const auto facts = comm::all_gather_value(*job_, RankFacts{.refuses = refused != nullptr, .gpus = mine});
   std::vector<RankGpus> ranks;
   GpuChoice choice;
-  if (all_said_something(said)) {
+  // Where a rank refuses, no rank opens a GPU.
+  if (std::ranges::none_of(facts, &RankFacts::refuses)) {
     unless_refused([&] {
-      ranks = read_ranks(said, place_);
+      ranks = gpus_of(facts, place_);
       choice = choose_gpus(ranks);
       if (choice.problem && choice.concerned == place_.rank) throw Error(*choice.problem);
     });
@@ -121,25 +120,32 @@ Session::Session(const std::string& device, const std::exception_ptr& refusal, c
   if (on_gpus) {
     unless_refused([&] { device_ = open_gpu(ranks, choice, place_); });
     // Ranks that talk to each other do so over devices of one kind.
-    if (!all_said_something(comm::exchange_facts(refused ? "" : "open"))) device_.reset();
+    if (job_->all_min(refused ? 0 : 1) == 0) device_.reset();
   }
   if (!device_) device_ = open_cpu(place_);
   warn_of(choice);
-  unless_refused([&] { communicator_ = comm::make_communicator(*device_, carrier_of(transport)); });
-  if (!communicator_) {
+  const comm::Group group = comm::Mesh(place_.size).group("data", place_.rank);
+  unless_refused([&] { data_ = job_->collectives(group, *device_, carrier_of(transport)); });
+  if (!data_) {
     // The host's device is always there, and a refusal travels over it.
     device_ = open_cpu(place_);
-    communicator_ = comm::make_communicator(*device_);
+    data_ = job_->collectives(group, *device_, comm::Carrier::automatic);
   }
   std::int64_t free_bytes = 0;
-  communicator_->together([&] {
+  job_->together([&] {
     if (refused) std::rethrow_exception(refused);
     if (on_gpus) free_bytes = static_cast<std::int64_t>(device_->memory().free);
   });
   if (!on_gpus || place_.size == 1) return;
-  const std::vector<std::int64_t> all_free = communicator_->all_gather_int(free_bytes);
-  const std::vector<std::string> carriers = communicator_->all_gather_bytes(communicator_->carrier());
+  const std::vector<std::int64_t> all_free = job_->all_gather_int(free_bytes);
+  const std::vector<std::string> carriers = job_->all_gather_bytes(data_->carrier());
   if (prints()) show_ranks(ranks, choice, all_free, carriers);
+}
+
+std::vector<comm::Traffic> Session::take_traffic() {
+  std::vector<comm::Traffic> taken = data_->take_traffic();
+  std::ranges::move(job_->take_traffic(), std::back_inserter(taken));
+  return taken;
 }
 
 void Session::mention_idle_gpus(const std::string& command) const {
@@ -155,11 +161,11 @@ int Session::failed() {
   } catch (const Error& e) {
     // A silent Error says that another rank has printed it; one thrown by together() is known to all.
     if (!e.problem().what.empty()) log::error(e.what());
-    if (place_.size > 1 && !e.problem().agreed) communicator_->abort(static_cast<int>(e.code()));
+    if (place_.size > 1 && !e.problem().agreed) job_->abort(static_cast<int>(e.code()));
     return static_cast<int>(e.code());
   } catch (const std::exception& e) {
     log::error("internal error on rank " + std::to_string(place_.rank) + ": " + e.what());
-    if (place_.size > 1) communicator_->abort(static_cast<int>(ExitCode::failure));
+    if (place_.size > 1) job_->abort(static_cast<int>(ExitCode::failure));
     return static_cast<int>(ExitCode::failure);
   }
 }

@@ -80,20 +80,20 @@ void drop_strange_residuals(const checkpoint::Checkpoint& checkpoint, std::vecto
 
 }  // namespace
 
-std::optional<std::string> find_start(comm::Communicator& communicator, const config::Config& config) {
-  communicator.together([&] {
-    if (communicator.rank() == 0) require_writable(config.output_dir);
+std::optional<std::string> find_start(comm::Channel& channel, const config::Config& config) {
+  channel.together([&] {
+    if (channel.rank() == 0) require_writable(config.output_dir);
   });
   const std::string wish = config.resume_from_checkpoint.value_or("");
   if (wish == "false" || (config.overwrite_output_dir && wish.empty())) return std::nullopt;
   if (!wish.empty() && wish != "true") {
     // A named checkpoint must hold; its bytes are verified while they are read.
-    communicator.together([&] { checkpoint::Checkpoint open(wish); });
+    channel.together([&] { checkpoint::Checkpoint open(wish); });
     return wish;
   }
-  const checkpoint::Found found = checkpoint::find_latest(communicator, config.output_dir);
+  const checkpoint::Found found = checkpoint::find_latest(channel, config.output_dir);
   if (!found.path.empty()) return found.path;
-  communicator.together([&] {
+  channel.together([&] {
     if (!found.rejected.empty()) {
       throw Error({.what = "no checkpoint of the output folder holds",
                    .expected = "at least one undamaged checkpoint-N",
@@ -111,8 +111,8 @@ std::optional<std::string> find_start(comm::Communicator& communicator, const co
                    .code = ExitCode::no_valid_checkpoint});
     }
   });
-  communicator.together([&] {
-    if (communicator.rank() == 0 && holds_final_weights(config.output_dir)) {
+  channel.together([&] {
+    if (channel.rank() == 0 && holds_final_weights(config.output_dir)) {
       throw Error(
           {.what = "Output directory already exists and is not empty. Please set `overwrite_output_dir`.",
            .expected = "an empty folder, or one with checkpoints to resume from",
@@ -126,10 +126,10 @@ std::optional<std::string> find_start(comm::Communicator& communicator, const co
 }
 
 void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint) {
-  engine.communicator().together([&] {
+  engine.job().together([&] {
     std::vector<TensorSlice> needed = engine.store().needed_slices(activation_state(engine));
-    drop_strange_residuals(checkpoint, needed, engine.communicator().rank() == 0);
-    match_formats(checkpoint, needed, engine.communicator().rank() == 0);
+    drop_strange_residuals(checkpoint, needed, engine.job().rank() == 0);
+    match_formats(checkpoint, needed, engine.job().rank() == 0);
     checkpoint.read(needed);
   });
   engine.store().refresh_copies(engine.compute(), zero::Scales::as_loaded);
@@ -139,7 +139,7 @@ void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint) {
 
 std::vector<TensorSlice> state_slices(Engine& engine) {
   engine.store().synchronize(engine.compute());
-  const bool first = engine.communicator().rank() == 0;
+  const bool first = engine.job().rank() == 0;
   return engine.store().owned_slices(first ? activation_state(engine) : std::vector<TensorSlice>{});
 }
 

@@ -13,7 +13,7 @@ namespace octet::train {
 /// The checkpoint to go on from, as the configuration and the output folder say; nothing: start afresh. All
 /// ranks get the same answer. Throws Error when the folder holds final weights or only damaged checkpoints,
 /// when a checkpoint was named that does not hold, or when the folder cannot be written.
-std::optional<std::string> find_start(comm::Communicator& communicator, const config::Config& config);
+std::optional<std::string> find_start(comm::Channel& channel, const config::Config& config);
 
 /// Fills parameters, moments and FP8 state from a checkpoint written at any world size and stage.
 void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint);

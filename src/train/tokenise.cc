@@ -15,7 +15,7 @@ namespace octet::train {
 namespace {
 
 void require_readable(Session& session, const config::Config& config, const data::Encoded& set) {
-  session.communicator().together([&] {
+  session.job().together([&] {
     if (set.counts.broken > config.max_broken_rows)
       throw data::too_many_broken(set.counts, config.max_broken_rows);
   });
@@ -29,7 +29,7 @@ std::optional<data::Encoded> load_tokens(Session& session, const config::Config&
   std::optional<data::Encoded> found;
   if (!config.overwrite_cache) found = cache.load(recipe, &damaged);
   // Ranks that see another folder than the others follow them.
-  if (session.communicator().all_max(found ? 0 : 1) == 0) {
+  if (session.job().all_max(found ? 0 : 1) == 0) {
     if (session.prints()) log::info(what + ": tokens taken from " + cache.path(recipe));
     return found;
   }
@@ -52,12 +52,12 @@ std::optional<data::Encoded> load_tokens(Session& session, const config::Config&
 void store_tokens(Session& session, const config::Config& config, const data::Recipe& recipe,
                   const data::Encoded& set, const std::string& what) {
   const data::TokenCache cache(*config.tokenized_path);
-  session.communicator().together([&] {
+  session.job().together([&] {
     if (!session.prints()) return;
     cache.store(recipe, set);
     log::info(what + ": tokens kept in " + cache.path(recipe));
   });
-  session.communicator().together([&] {
+  session.job().together([&] {
     if (session.place().local_rank == 0 && !path_exists(cache.path(recipe))) cache.store(recipe, set);
   });
 }
@@ -69,7 +69,7 @@ data::Encoded encode_together(Session& session, const config::Config& config, co
   const std::int64_t rows = which.size();
   const comm::Place& place = session.place();
   data::Encoded own;
-  session.communicator().together([&] {
+  session.job().together([&] {
     data::EncodeShare share;
     share.first_row = rows * place.rank / place.size;
     share.last_row = rows * (place.rank + 1) / place.size;
@@ -78,7 +78,7 @@ data::Encoded encode_together(Session& session, const config::Config& config, co
     share.places = which.places;
     own = data::encode_rows(which.mix, encoder, share);
   });
-  data::Encoded all = gather_parts(session.communicator(), std::move(own));
+  data::Encoded all = gather_parts(session.job(), std::move(own));
   require_readable(session, config, all);
   return all;
 }
@@ -88,7 +88,7 @@ data::Encoded tokens_of(Session& session, const config::Config& config, const da
   std::optional<data::Encoded> all;
   data::Recipe recipe;
   if (config.tokenized_path) {
-    session.communicator().together([&] {
+    session.job().together([&] {
       recipe = encoder.recipe();
       for (auto& part : mix.recipe()) recipe.push_back(std::move(part));
     });

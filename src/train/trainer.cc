@@ -47,7 +47,7 @@ void Run::guard(const zero::StepResult& result) {
               std::to_string(result.grad_norm) + "); the step was skipped");
   }
   if (skipped_ < kMaxSkipped) return;
-  comm_.together([&] {
+  job_.together([&] {
     throw Error(
         {.what = "the gradient was not finite in " + std::to_string(kMaxSkipped) + " steps in a row",
          .found = "loss " + std::to_string(result.loss_sum / static_cast<double>(result.label_tokens)),
@@ -57,7 +57,7 @@ void Run::guard(const zero::StepResult& result) {
 }
 
 void Run::report_step(const zero::StepResult& result, const Waits& waits) {
-  const auto traffic = comm_.take_traffic();
+  const auto traffic = session_.take_traffic();
   if (!reporter_) return;
   report::StepFacts facts;
   facts.step = step_;
@@ -75,7 +75,7 @@ void Run::report_step(const zero::StepResult& result, const Waits& waits) {
   facts.data_seconds = waits.data_seconds;
   facts.comm_seconds = waits.comm_seconds;
   facts.comm_exposed_seconds = waits.exposed_seconds;
-  if (comm_.size() > 1) {
+  if (job_.size() > 1) {
     for (const auto& kind : traffic) {
       if (kind.calls > 0) facts.comm_kinds.push_back({kind.kind, kind.seconds, kind.bytes_sent});
     }
@@ -85,7 +85,8 @@ void Run::report_step(const zero::StepResult& result, const Waits& waits) {
 
 zero::StepResult Run::train_step() {
   const auto start = Clock::now();
-  Waits waits{.comm_seconds = -comm_.seconds_busy(), .exposed_seconds = -seconds_waited(engine_->compute())};
+  Waits waits{.comm_seconds = -session_.data().seconds_busy(),
+              .exposed_seconds = -seconds_waited(engine_->compute())};
   data::HostBatch first = feed_->next(true, &waits.data_seconds);
   engine_->begin(static_cast<int>(batch_.accumulation));
   engine_->micro_batch(first);
@@ -95,7 +96,7 @@ zero::StepResult Run::train_step() {
   const zero::StepResult result = engine_->finish(schedule_->learning_rate(step_));
   ++step_;
   waits.seconds = seconds_since(start);
-  waits.comm_seconds += comm_.seconds_busy();
+  waits.comm_seconds += session_.data().seconds_busy();
   waits.exposed_seconds += seconds_waited(engine_->compute());
   report_step(result, waits);
   guard(result);
@@ -106,20 +107,20 @@ void Run::evaluate() {
   const auto start = Clock::now();
   const std::int64_t micro = config_.per_device_eval_batch_size;
   const std::int64_t items = corpus_.evaluation_items.size();
-  const std::int64_t each = micro * comm_.size();
+  const std::int64_t each = micro * job_.size();
   std::vector<double> losses;  // of each of this rank's batches
   std::int64_t labels = 0;
   for (std::int64_t first = 0; first < items; first += each) {
     std::vector<std::int64_t> which;
     for (std::int64_t i = 0; i < micro; ++i) {
-      const std::int64_t item = first + comm_.rank() * micro + i;
+      const std::int64_t item = first + job_.rank() * micro + i;
       which.push_back(item < items ? item : -1);
     }
     engine_->evaluate(data::make_batch(corpus_.evaluation, corpus_.evaluation_items, which),
                       &losses.emplace_back(0.0), &labels);
   }
   const auto batches = static_cast<std::int64_t>(losses.size());
-  const auto of_ranks = comm_.all_gather_bytes(
+  const auto of_ranks = job_.all_gather_bytes(
       std::string(reinterpret_cast<const char*>(losses.data()), losses.size() * sizeof(double)));
   // In the order of the batches, so that the figure is the same on every rank and on any number of them.
   double total = 0;
@@ -130,7 +131,7 @@ void Run::evaluate() {
       total += part;
     }
   }
-  labels = comm_.all_sum(labels);
+  labels = job_.all_sum(labels);
   if (!reporter_) return;
   reporter_->evaluation({.step = step_,
                          .epoch = feed_->step().epoch,
@@ -162,9 +163,9 @@ void Run::save() {
                         {"learning_rate", schedule_->learning_rate(step_)},
                         {"lr_scheduler_type", config_.lr_scheduler_type}};
   if (reporter_) contents.state["trainer_state"] = reporter_->state();
-  last_checkpoint_ = checkpoint::save(comm_, config_.output_dir, contents);
+  last_checkpoint_ = checkpoint::save(*saves_, config_.output_dir, contents);
   saved_step_ = step_;
-  comm_.together([&] {
+  job_.together([&] {
     if (!reporter_) return;
     reporter_->saved(step_, last_checkpoint_);
     if (config_.save_total_limit) checkpoint::rotate(config_.output_dir, *config_.save_total_limit);
@@ -179,10 +180,10 @@ bool Run::turn(double interval, const std::string& strategy) const {
 void Run::finish(bool stopped) {
   const bool kept = stopped || config_.save_strategy != "no";
   save();
-  comm_.together([&] { engine_->audit().require_fp8(); });
+  job_.together([&] { engine_->audit().require_fp8(); });
   std::vector<std::string> next;
   if (!stopped) {
-    comm_.together([&] {
+    job_.together([&] {
       if (!session_.prints()) return;
       export_model({.checkpoint = last_checkpoint_,
                     .model = config_.model_name_or_path,
@@ -199,7 +200,7 @@ void Run::finish(bool stopped) {
                    " \"your question\"");
   }
   if (kept) next.push_back("trainer inspect " + last_checkpoint_);
-  comm_.together([&] {
+  job_.together([&] {
     if (!reporter_) return;
     log::info(engine_->audit().summary());
     reporter_->finish({.status = stopped ? "stopped" : "completed",
@@ -211,18 +212,18 @@ void Run::finish(bool stopped) {
 int Run::run() {
   prepare();
   Signals signals;
-  comm_.together([&] {
+  job_.together([&] {
     feed_->start({.micro = batch_.micro,
                   .accumulation = batch_.accumulation,
-                  .rank = comm_.rank(),
-                  .world = comm_.size()},
+                  .rank = job_.rank(),
+                  .world = job_.size()},
                  step_, checkpoint_ ? checkpoint_->state().value("stream", Json()) : Json());
   });
   const bool evaluates = corpus_.evaluation.documents() > 0;
   bool stopped = false;
   while (step_ < total_steps_ && !stopped) {
     train_step();
-    const std::int64_t wishes = comm_.all_max((signals.stop() ? 2 : 0) + (signals.take_save() ? 1 : 0));
+    const std::int64_t wishes = job_.all_max((signals.stop() ? 2 : 0) + (signals.take_save() ? 1 : 0));
     stopped = wishes >= 2;
     if (evaluates && (turn(config_.eval_steps.value_or(config_.logging_steps), config_.eval_strategy) ||
                       (step_ == total_steps_ && config_.eval_strategy != "no"))) {

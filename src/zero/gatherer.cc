@@ -5,14 +5,13 @@
 
 namespace octet::zero {
 
-Gatherer::Gatherer(Segments& segments, comm::Communicator& communicator, Device& device,
-                   const Options& options)
+Gatherer::Gatherer(Segments& segments, comm::Collectives& collectives, Device& device, const Options& options)
     : segments_(segments),
-      communicator_(communicator),
+      collectives_(collectives),
       device_(device),
-      policy_(policy_of(options, communicator.size())),
+      policy_(policy_of(options, collectives.size())),
       overlap_(options.overlap),
-      by_node_(gathers_by_node(options, communicator.place())),
+      by_node_(gathers_by_node(options, collectives.place())),
       at_use_(options.transposed == TransposedWeights::at_use),
       transposed_(static_cast<std::size_t>(segments.slots), -1),
       groups_(segments.groups.size()),
@@ -47,7 +46,7 @@ void Gatherer::gather(int group, Stream& compute) {
     at(slot.occupant).whole = false;
   }
   slot.occupant = group;
-  Stream& stream = communicator_.gather_stream();
+  Stream& stream = collectives_.gather_stream();
   stream.wait(*at(group).changed);
   stream.wait(*slot.released);
   for (Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
@@ -55,17 +54,17 @@ void Gatherer::gather(int group, Stream& compute) {
     std::uint8_t* place = s.copy + s.copy_bytes(s.own);
     if (s.shard != place) device_.copy(stream, place, s.shard, s.copy_bytes(s.slice));
     if (s.gathered_narrow()) {
-      communicator_.all_gather_values(stream, {.name = s.spec->name.c_str(),
-                                               .buffer = s.copy,
-                                               .dtype = s.dtype,
-                                               .count = s.slice,
-                                               .wire = s.gather,
-                                               .by_node = by_node_});
+      collectives_.all_gather_values(stream, {.name = s.spec->name.c_str(),
+                                              .buffer = s.copy,
+                                              .dtype = s.dtype,
+                                              .count = s.slice,
+                                              .wire = s.gather,
+                                              .by_node = by_node_});
     } else {
-      communicator_.all_gather(stream, {.name = s.spec->name.c_str(),
-                                        .buffer = s.copy,
-                                        .bytes = static_cast<std::int64_t>(s.copy_bytes(s.slice)),
-                                        .by_node = by_node_});
+      collectives_.all_gather(stream, {.name = s.spec->name.c_str(),
+                                       .buffer = s.copy,
+                                       .bytes = static_cast<std::int64_t>(s.copy_bytes(s.slice)),
+                                       .by_node = by_node_});
     }
     if (s.transposed != nullptr && !at_use_) transpose(s, stream);
   }

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "octet/comm/communicator.h"
+#include "octet/comm/collectives.h"
 #include "octet/zero/store.h"
 #include "segments.h"
 
@@ -17,7 +17,7 @@ namespace octet::zero {
 /// depends on the order of calls alone.
 class Gatherer {
  public:
-  Gatherer(Segments& segments, comm::Communicator& communicator, Device& device, const Options& options);
+  Gatherer(Segments& segments, comm::Collectives& collectives, Device& device, const Options& options);
 
   /// The copy of `group` is whole for work enqueued on `compute` after this call, until release.
   void acquire(int group, model::Pass pass, Stream& compute);
@@ -53,7 +53,7 @@ class Gatherer {
   void gather_ahead(int group, Stream& compute);
 
   Segments& segments_;
-  comm::Communicator& communicator_;
+  comm::Collectives& collectives_;
   Device& device_;
   Policy policy_;
   bool overlap_;

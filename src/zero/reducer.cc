@@ -34,11 +34,11 @@ std::vector<std::pair<std::int64_t, std::int64_t>> gaps(const Segment& s) {
 
 }  // namespace
 
-Reducer::Reducer(Segments& segments, comm::Communicator& communicator, Device& device, const Options& options)
+Reducer::Reducer(Segments& segments, comm::Collectives& collectives, Device& device, const Options& options)
     : segments_(segments),
-      communicator_(communicator),
+      collectives_(collectives),
       device_(device),
-      policy_(policy_of(options, communicator.size())),
+      policy_(policy_of(options, collectives.size())),
       overlap_(options.overlap),
       options_(options),
       groups_(segments.groups.size()) {
@@ -48,7 +48,7 @@ Reducer::Reducer(Segments& segments, comm::Communicator& communicator, Device& d
     for (const Segment& s : segments.groups[g]) groups_[g].to_zero.push_back(gaps(s));
   }
   for (int i = 0; i < segments.slots; ++i) reduced_.push_back(device.make_event());
-  if (policy_.tree) tree_ = sum_tree(communicator.place(), options.micro_batches);
+  if (policy_.tree) tree_ = sum_tree(collectives.place(), options.micro_batches);
 }
 
 int Reducer::slot(int group) const {
@@ -135,9 +135,9 @@ void Reducer::contribute_nothing(int group, Stream& compute) {
 
 void Reducer::returned(int group, Stream& compute) {
   at(group).given = true;
-  if (communicator_.size() == 1 && policy_.reduce_each) return accumulate(group, compute);
+  if (collectives_.size() == 1 && policy_.reduce_each) return accumulate(group, compute);
   if (policy_.tree) add_to_tree(group, compute);
-  if (communicator_.size() == 1 || !reduces()) return;
+  if (collectives_.size() == 1 || !reduces()) return;
   compute.record(*at(group).written);
   for (; next_ >= 0 && at(next_).given; --next_) reduce(next_, compute);
 }
@@ -180,38 +180,38 @@ void Reducer::add_to_tree(int group, Stream& compute) {
 }
 
 void Reducer::reduce(int group, Stream& compute) {
-  Stream& stream = communicator_.reduce_stream();
+  Stream& stream = collectives_.reduce_stream();
   stream.wait(*at(group).written);
   const bool last = index_ + 1 == micro_batches_;
   for (Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
     if (!s.gradient || s.padded == 0) continue;
-    communicator_.reduce_scatter(stream,
-                                 {.name = s.spec->name.c_str(),
-                                  .from = s.gradient.data,
-                                  .from_dtype = s.gradient.dtype,
-                                  .to = s.sum.data,
-                                  .to_dtype = s.sum.dtype,
-                                  .count = s.slice,
-                                  .accumulate = policy_.reduce_each && index_ > 0,
-                                  .wire = wire_of(s),
-                                  .by_node = reduces_by_node(options_, communicator_.place(), wire_of(s)),
-                                  .residual = s.residual,
-                                  .order = policy_.tree ? &tree_.order : nullptr,
-                                  .earlier = left_on_stack(s)});
+    collectives_.reduce_scatter(stream,
+                                {.name = s.spec->name.c_str(),
+                                 .from = s.gradient.data,
+                                 .from_dtype = s.gradient.dtype,
+                                 .to = s.sum.data,
+                                 .to_dtype = s.sum.dtype,
+                                 .count = s.slice,
+                                 .accumulate = policy_.reduce_each && index_ > 0,
+                                 .wire = wire_of(s),
+                                 .by_node = reduces_by_node(options_, collectives_.place(), wire_of(s)),
+                                 .residual = s.residual,
+                                 .order = policy_.tree ? &tree_.order : nullptr,
+                                 .earlier = left_on_stack(s)});
     if (!last || policy_.shard_state) continue;
     // Every rank updates everything, so every rank needs all sums. A narrow wire rounds them once more, for
     // the owner too, so that all ranks update with the same bits.
     const Array own = s.total.from(s.own);
     const std::size_t bytes = s.sum.bytes(s.slice);
     if (s.sum.data != own.data) device_.copy(stream, own.data, s.sum.data, bytes);
-    communicator_.all_gather_values(stream,
-                                    {.name = s.spec->name.c_str(),
-                                     .buffer = s.total.data,
-                                     .dtype = s.total.dtype,
-                                     .count = s.slice,
-                                     .wire = wire_of(s),
-                                     .by_node = gathers_by_node(options_, communicator_.place()),
-                                     .residual = s.residual == nullptr ? nullptr : s.residual + s.own});
+    collectives_.all_gather_values(stream,
+                                   {.name = s.spec->name.c_str(),
+                                    .buffer = s.total.data,
+                                    .dtype = s.total.dtype,
+                                    .count = s.slice,
+                                    .wire = wire_of(s),
+                                    .by_node = gathers_by_node(options_, collectives_.place()),
+                                    .residual = s.residual == nullptr ? nullptr : s.residual + s.own});
     if (s.sum.data != own.data) device_.copy(stream, s.sum.data, own.data, bytes);
   }
   stream.record(reduced(group));
@@ -226,7 +226,7 @@ void Reducer::end_micro_batch() {
 }
 
 void Reducer::forget_losses() {
-  Stream& stream = communicator_.reduce_stream();
+  Stream& stream = collectives_.reduce_stream();
   segments_.each([&](Segment& s) {
     if (s.residual == nullptr) return;
     device_.zero(stream, s.residual, static_cast<std::size_t>(s.padded) * sizeof *s.residual);

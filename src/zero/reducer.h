@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "octet/comm/communicator.h"
+#include "octet/comm/collectives.h"
 #include "segments.h"
 #include "sum_tree.h"
 
@@ -19,7 +19,7 @@ namespace octet::zero {
 /// micro-batch's buffers are fresh too, and are added to the rank's stack of sums when they come back.
 class Reducer {
  public:
-  Reducer(Segments& segments, comm::Communicator& communicator, Device& device, const Options& options);
+  Reducer(Segments& segments, comm::Collectives& collectives, Device& device, const Options& options);
 
   void begin_step(int micro_batches);
   void begin_micro_batch(int index);
@@ -60,7 +60,7 @@ class Reducer {
   void accumulate(int group, Stream& compute);
 
   Segments& segments_;
-  comm::Communicator& communicator_;
+  comm::Collectives& collectives_;
   Device& device_;
   Policy policy_;
   bool overlap_;

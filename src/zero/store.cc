@@ -68,9 +68,9 @@ std::vector<comm::SharedMemory> gathered_memory(const Segments& segments) {
 }  // namespace
 
 struct ParameterStore::Parts {
-  Parts(model::ParameterLayout of, Arena& arena, comm::Communicator& with, const Options& how)
+  Parts(model::ParameterLayout of, Arena& arena, comm::Collectives& with, const Options& how)
       : layout(std::move(of)),
-        communicator(with),
+        collectives(with),
         device(arena.device()),
         options(how),
         segments(reserve_segments(layout, arena, with.place(), how)),
@@ -122,7 +122,7 @@ struct ParameterStore::Parts {
   }
 
   model::ParameterLayout layout;
-  comm::Communicator& communicator;
+  comm::Collectives& collectives;
   Device& device;
   Options options;
   Segments segments;
@@ -139,18 +139,18 @@ struct ParameterStore::Parts {
   bool updating = false;  ///< the finish that is to be collected updates
 };
 
-ParameterStore::ParameterStore(model::ParameterLayout layout, Arena& arena, comm::Communicator& communicator,
+ParameterStore::ParameterStore(model::ParameterLayout layout, Arena& arena, comm::Collectives& collectives,
                                const Options& options)
-    : parts_(std::make_unique<Parts>(std::move(layout), arena, communicator, options)) {}
+    : parts_(std::make_unique<Parts>(std::move(layout), arena, collectives, options)) {}
 
 ParameterStore::~ParameterStore() {
   // Gathers may still be under way into memory that the arena is about to give back. Not while an error
   // unwinds: the ranks that a gather waits for may be gone.
   if (std::uncaught_exceptions() > parts_->exceptions_at_start) return;
   try {
-    parts_->communicator.gather_stream().synchronize();
-    parts_->communicator.reduce_stream().synchronize();
-    if (parts_->communicator.size() > 1) parts_->communicator.unshare(gathered_memory(parts_->segments));
+    parts_->collectives.gather_stream().synchronize();
+    parts_->collectives.reduce_stream().synchronize();
+    if (parts_->collectives.size() > 1) parts_->collectives.unshare(gathered_memory(parts_->segments));
   } catch (const std::exception& error) {
     log::warn(std::string("messages of a parameter store that ends: ") + error.what());
   }
@@ -277,7 +277,7 @@ void ParameterStore::refresh_copies(Stream& compute, Scales scales) {
 
 std::vector<TensorSlice> ParameterStore::owned_slices(const std::vector<TensorSlice>& others) const {
   std::vector<TensorSlice> slices = state_slices(parts_->segments, {.own_only = true, .moments = true});
-  const bool first = parts_->communicator.rank() == 0;
+  const bool first = parts_->collectives.rank() == 0;
   if (first) parts_->append_scales(slices);
   slices.insert(slices.end(), others.begin(), others.end());
   slices = parts_->seen.fetch(std::move(slices));
@@ -301,8 +301,8 @@ std::vector<TensorSlice> ParameterStore::gradient_slices() const {
 void ParameterStore::synchronize(Stream& compute) {
   compute.synchronize();
   parts_->updater.synchronize();
-  parts_->communicator.gather_stream().synchronize();
-  parts_->communicator.reduce_stream().synchronize();
+  parts_->collectives.gather_stream().synchronize();
+  parts_->collectives.reduce_stream().synchronize();
 }
 
 std::int64_t ParameterStore::optimizer_steps() const {

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "octet/comm/communicator.h"
+#include "octet/comm/collectives.h"
 
 namespace octet::zero {
 

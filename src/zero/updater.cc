@@ -20,15 +20,15 @@ void as_matrices(const Array& data, std::int64_t count, Do&& act) {
 
 }  // namespace
 
-Updater::Updater(Segments& segments, Arena& arena, comm::Communicator& communicator, const Options& options)
+Updater::Updater(Segments& segments, Arena& arena, comm::Collectives& collectives, const Options& options)
     : segments_(segments),
-      communicator_(communicator),
+      collectives_(collectives),
       device_(arena.device()),
       options_(options),
-      policy_(policy_of(options, communicator.size())),
+      policy_(policy_of(options, collectives.size())),
       norm_(arena),
       scalars_(arena.reserve_as<ops::StepScalars>("step/scalars", 1)),
-      losses_(policy_.tree ? static_cast<std::size_t>(communicator.size()) *
+      losses_(policy_.tree ? static_cast<std::size_t>(collectives.size()) *
                                  static_cast<std::size_t>(options.micro_batches)
                            : 1),
       totals_(arena.reserve_as<double>("step/totals", 1 + losses_)),
@@ -62,18 +62,18 @@ void Updater::write_scalars(const StepInput& input, std::int64_t step, Stream& c
   device_.zero(compute, totals_ + 1, losses_ * sizeof(double));
   if (input.loss_sum == nullptr) return;
   const auto own = policy_.tree ? static_cast<std::size_t>(options_.micro_batches) : 1;
-  const auto first = policy_.tree ? static_cast<std::size_t>(communicator_.rank()) * own : 0;
+  const auto first = policy_.tree ? static_cast<std::size_t>(collectives_.rank()) * own : 0;
   device_.copy(compute, totals_ + 1 + first, input.loss_sum, own * sizeof(double));
 }
 
 void Updater::sum_over_ranks(Stream& compute) {
-  if (communicator_.size() > 1) {
-    Stream& stream = communicator_.reduce_stream();
+  if (collectives_.size() > 1) {
+    Stream& stream = collectives_.reduce_stream();
     compute.record(*ready_);
     stream.wait(*ready_);
-    communicator_.all_reduce_sum(stream, "gradient norm", norm_.limbs(), optim::GradientNorm::limb_count());
-    communicator_.all_reduce_sum(stream, "losses and label tokens", totals_,
-                                 static_cast<std::int64_t>(1 + losses_));
+    collectives_.all_reduce_sum(stream, "gradient norm", norm_.limbs(), optim::GradientNorm::limb_count());
+    collectives_.all_reduce_sum(stream, "losses and label tokens", totals_,
+                                static_cast<std::int64_t>(1 + losses_));
     stream.record(*reduced_);
     compute.wait(*reduced_);
   }
@@ -221,11 +221,11 @@ void Updater::make_copies(Scales scales, Gatherer& gatherer, Stream& compute) {
 }
 
 void Updater::reduce_amaxes(float* amaxes, std::int64_t count, Stream& compute) {
-  if (communicator_.size() == 1 || count == 0) return;
-  Stream& stream = communicator_.gather_stream();
+  if (collectives_.size() == 1 || count == 0) return;
+  Stream& stream = collectives_.gather_stream();
   compute.record(*ready_);
   stream.wait(*ready_);
-  communicator_.all_reduce_max(stream, "amaxes", amaxes, count);
+  collectives_.all_reduce_max(stream, "amaxes", amaxes, count);
   stream.record(*reduced_);
   compute.wait(*reduced_);
 }

@@ -13,7 +13,7 @@ namespace octet::zero {
 /// The end of a step: totals over the ranks, norm, update, compute copies, FP8 weights.
 class Updater {
  public:
-  Updater(Segments& segments, Arena& arena, comm::Communicator& communicator, const Options& options);
+  Updater(Segments& segments, Arena& arena, comm::Collectives& collectives, const Options& options);
   ~Updater();
   Updater(const Updater&) = delete;
   Updater& operator=(const Updater&) = delete;
@@ -56,7 +56,7 @@ class Updater {
   void quantise_both_ways(Segment& segment, Stream& stream);
 
   Segments& segments_;
-  comm::Communicator& communicator_;
+  comm::Collectives& collectives_;
   Device& device_;
   Options options_;
   Policy policy_;

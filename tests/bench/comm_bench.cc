@@ -19,7 +19,8 @@
 
 #include "comm_bench.h"
 #include "octet/base/error.h"
-#include "octet/comm/communicator.h"
+#include "octet/comm/collectives.h"
+#include "octet/comm/job.h"
 #include "octet/device/cpu.h"
 
 namespace octet::bench {
@@ -40,16 +41,16 @@ double cpu_seconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-using comm::Communicator;
+using comm::Collectives;
 using comm::Wire;
 
 // One sum on all ranks, as stage 0 makes it.
-double all_reduce_seconds(Communicator& world, std::vector<float>& values, Wire wire, bool by_node) {
+double all_reduce_seconds(Collectives& world, std::vector<float>& values, Wire wire, bool by_node) {
   const std::int64_t count = static_cast<std::int64_t>(values.size()) / world.size();
   Stream& stream = world.reduce_stream();
   std::vector<double> seconds;
   for (int round = 0; round < 6; ++round) {
-    world.barrier();
+    world.channel().barrier();
     const auto start = Clock::now();
     world.reduce_scatter(stream, {.name = "bench",
                                   .from = values.data(),
@@ -60,14 +61,14 @@ double all_reduce_seconds(Communicator& world, std::vector<float>& values, Wire 
     world.all_gather_values(
         stream, {.name = "bench", .buffer = values.data(), .count = count, .wire = wire, .by_node = by_node});
     stream.synchronize();
-    world.barrier();
+    world.channel().barrier();
     if (round > 0) seconds.push_back(seconds_since(start));
   }
   std::ranges::sort(seconds);
   return seconds[seconds.size() / 2];
 }
 
-void measure_all_reduce(Communicator& world, std::int64_t mib) {
+void measure_all_reduce(Collectives& world, std::int64_t mib) {
   const std::int64_t slice = (mib << 18) / world.size() / 128 * 128;
   std::vector<float> values(static_cast<std::size_t>(slice * world.size()));
   const auto& place = world.place();
@@ -97,13 +98,16 @@ void measure_all_reduce(Communicator& world, std::int64_t mib) {
 
 int measure_cpus(const std::vector<std::string>& arguments) {
   const auto device = make_cpu_device({.threads = 1});
-  const auto communicator = comm::make_communicator(*device);
-  auto& world = *communicator;
+  const auto job = comm::make_job();
+  const auto all =
+      job->collectives(comm::Mesh(job->size()).group("data", job->rank()), *device, comm::Carrier::automatic);
+  auto& world = *all;
   if (arguments.size() > 1 && arguments[0] == "allreduce") {
     for (std::size_t i = 1; i < arguments.size(); ++i) measure_all_reduce(world, std::stol(arguments[i]));
     return 0;
   }
-  const Ranks ranks{.rank = world.rank(), .size = world.size(), .barrier = [&] { world.barrier(); }};
+  const Ranks ranks{
+      .rank = world.rank(), .size = world.size(), .barrier = [&] { world.channel().barrier(); }};
   const std::int64_t size = world.size();
   for (const std::int64_t count : kSlices) {
     const int rounds = rounds_of(count);
@@ -141,7 +145,7 @@ int measure_cpus(const std::vector<std::string>& arguments) {
     world.all_reduce_sum(stream, "bench", doubles.data(), kEndOfStepDoubles);
     stream.synchronize();
   });
-  report(ranks, "barrier", 0, 200, [&] { world.barrier(); });
+  report(ranks, "barrier", 0, 200, [&] { world.channel().barrier(); });
   report(ranks, "idle second", 0, 5, [] { std::this_thread::sleep_for(std::chrono::seconds(1)); });
   auto event = device->make_event();
   auto later = device->make_stream({.name = "later", .mode = StreamOptions::Mode::worker});

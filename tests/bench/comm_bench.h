@@ -5,7 +5,8 @@
 #include <functional>
 #include <string>
 
-#include "octet/comm/communicator.h"
+#include "octet/comm/collectives.h"
+#include "octet/comm/job.h"
 
 namespace octet::bench {
 
@@ -30,12 +31,12 @@ inline constexpr std::int64_t kEndOfStepIntegers = 200, kEndOfStepDoubles = 2;
 void report(const Ranks& ranks, const char* name, double bytes, int rounds,
             const std::function<void()>& once);
 
-/// comm_bench mpi: the sums and gathers of MPI itself. Initialises MPI, so there is no communicator.
+/// comm_bench mpi: the sums and gathers of MPI itself. Initialises MPI, so there is no job.
 int measure_mpi();
 
-/// comm_bench gpu: makes the device and the communicator of this rank. `carrier`: auto, peer, nccl or host.
+/// comm_bench gpu: makes the device and the collectives of this rank. `carrier`: auto, peer, nccl or host.
 int measure_gpus(const std::string& carrier);
-/// Its rows. `arena` is the device's and outlives the communicator; `largest`: bytes of the largest slice.
-void measure_on_device(comm::Communicator& world, Arena& arena, std::size_t largest);
+/// Its rows. `arena` is the device's and outlives the collectives; `largest`: bytes of the largest slice.
+void measure_on_device(comm::Collectives& world, Arena& arena, std::size_t largest);
 
 }  // namespace octet::bench

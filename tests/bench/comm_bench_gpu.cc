@@ -24,7 +24,7 @@ namespace octet::bench {
 namespace {
 
 using comm::Carrier;
-using comm::Communicator;
+using comm::Collectives;
 using comm::Wire;
 using Clock = std::chrono::steady_clock;
 
@@ -40,7 +40,7 @@ double seconds_since(Clock::time_point start) {
 
 class Rows {
  public:
-  Rows(Communicator& world, Device& device)
+  Rows(Collectives& world, Device& device)
       : world_(world), device_(device), begin_(device.make_timed_event()), end_(device.make_timed_event()) {}
 
   void title(const std::string& text) const {
@@ -49,7 +49,7 @@ class Rows {
   }
 
   /// A row. `slice`: bytes, to foresee what larger ones take; `bytes`: that a rank sends in a call, or none,
-  /// where the communicator counts them. All ranks call it alike.
+  /// where the collectives count them. All ranks call it alike.
   void row(Stream& stream, const std::string& name, std::size_t slice, std::optional<double> bytes,
            const std::function<void()>& once) {
     const auto before = last_.find(name);
@@ -72,7 +72,7 @@ class Rows {
     double sent = 0;
     for (int i = 0; i < rounds; ++i) {
       times.push_back(round(stream, calls, once));
-      // This also takes in the communicator's own events, which it would otherwise make more of.
+      // This also takes in the collectives' own events, which it would otherwise make more of.
       for (const auto& kind : world_.take_traffic()) {
         if (kind.kind != "control") sent += static_cast<double>(kind.bytes_sent);
       }
@@ -93,7 +93,7 @@ class Rows {
   };
 
   Times round(Stream& stream, int calls, const std::function<void()>& once) {
-    world_.barrier();
+    world_.channel().barrier();
     const auto start = Clock::now();
     stream.record(*begin_);
     for (int i = 0; i < calls; ++i) once();
@@ -108,10 +108,10 @@ class Rows {
   }
   /// The slowest rank's, on all of them, so that all go on alike.
   double agreed(double seconds) {
-    return 1e-9 * static_cast<double>(world_.all_max(static_cast<std::int64_t>(seconds * 1e9)));
+    return 1e-9 * static_cast<double>(world_.channel().all_max(static_cast<std::int64_t>(seconds * 1e9)));
   }
 
-  Communicator& world_;
+  Collectives& world_;
   Device& device_;
   std::unique_ptr<Event> begin_, end_;
   std::map<std::string, std::pair<std::size_t, double>> last_;  ///< slice and seconds, by name
@@ -129,7 +129,7 @@ std::size_t bytes_of_buffers(int ranks, std::size_t slice) {
   return (2 * static_cast<std::size_t>(ranks) + 2) * slice;
 }
 
-Buffers reserve(Arena& arena, Communicator& world, std::size_t slice) {
+Buffers reserve(Arena& arena, Collectives& world, std::size_t slice) {
   const std::size_t all = static_cast<std::size_t>(world.size()) * slice;
   Buffers buffers;
   buffers.shared = arena.reserve_as<std::byte>("bench/shared", all);
@@ -152,11 +152,11 @@ Buffers reserve(Arena& arena, Communicator& world, std::size_t slice) {
 /// The memory of the next rank, opened as the carrier peer opens it, for copies that nobody waits for.
 class NextRank {
  public:
-  NextRank(Communicator& world, Device& device, std::byte* memory) {
+  NextRank(Collectives& world, Device& device, std::byte* memory) {
     const bool on_gpus = device.kind() == DeviceKind::cuda && world.place().nodes == 1;
     if (!on_gpus || !world.carrier().starts_with("peer")) return;
     access_ = comm::make_cuda_peer_access(device);
-    const auto handles = world.all_gather_bytes(access_->handle(memory));
+    const auto handles = world.channel().all_gather_bytes(access_->handle(memory));
     memory_ = access_->open(handles[static_cast<std::size_t>((world.rank() + 1) % world.size())]);
   }
   /// Null where the carrier is another one.
@@ -169,11 +169,11 @@ class NextRank {
 
 #ifdef OCTET_HAVE_CUDA
 /// NCCL with a communicator of its own, where the ranks' carrier is NCCL; else null.
-std::unique_ptr<comm::NcclExchange> make_nccl(Communicator& world, Device& device) {
+std::unique_ptr<comm::NcclExchange> make_nccl(Collectives& world, Device& device) {
   const bool carries = world.carrier().find("nccl") != std::string::npos;
   if (!comm::built_with_nccl() || device.kind() != DeviceKind::cuda || !carries) return nullptr;
   const comm::NcclLibrary& library = comm::nccl_library();
-  const std::string id = world.broadcast(world.rank() == 0 ? comm::make_nccl_id(library) : "", 0);
+  const std::string id = world.channel().broadcast(world.rank() == 0 ? comm::make_nccl_id(library) : "", 0);
   return std::make_unique<comm::NcclExchange>(
       library, device, comm::NcclGroup{.id = id, .size = world.size(), .member = world.rank()});
 }
@@ -200,7 +200,7 @@ std::string size_text(std::size_t bytes) {
   return std::to_string(bytes >> 10) + " KiB";
 }
 
-void reduce_rows(Rows& rows, Communicator& world, const Buffers& buffers, std::size_t slice) {
+void reduce_rows(Rows& rows, Collectives& world, const Buffers& buffers, std::size_t slice) {
   struct Row {
     const char* name;
     Wire wire;
@@ -223,7 +223,7 @@ void reduce_rows(Rows& rows, Communicator& world, const Buffers& buffers, std::s
   }
 }
 
-void small_rows(Rows& rows, Communicator& world, Arena& arena) {
+void small_rows(Rows& rows, Collectives& world, Arena& arena) {
   constexpr std::int64_t most = 400;
   auto* floats = arena.reserve_as<float>("bench/small", most);
   auto* integers = arena.reserve_as<std::int64_t>("bench/small", most);
@@ -247,7 +247,7 @@ void small_rows(Rows& rows, Communicator& world, Arena& arena) {
 
 }  // namespace
 
-void measure_on_device(Communicator& world, Arena& arena, std::size_t largest) {
+void measure_on_device(Collectives& world, Arena& arena, std::size_t largest) {
   Device& device = arena.device();
   const Buffers buffers = reserve(arena, world, largest);
   Rows rows(world, device);
@@ -299,15 +299,18 @@ int measure_gpus(const std::string& name) {
                         .found = std::to_string(place.size) + " ranks, " + std::to_string(gpus) + " GPUs"});
   }
   const auto device = make_cuda_device(place.local_rank % gpus);
-  Arena arena(*device);  // memory that is shared stays until the communicator ends
-  const auto communicator = comm::make_communicator(*device, carrier->second);
-  Communicator& world = *communicator;
+  Arena arena(*device);  // memory that is shared stays until the collectives end
+  const auto job = comm::make_job();
+  const auto all =
+      job->collectives(comm::Mesh(job->size()).group("data", job->rank()), *device, carrier->second);
+  Collectives& world = *all;
   log::set_rank(world.rank(), world.rank() == 0);
-  world.watch({.timeout_seconds = 60});
+  job->watch({.timeout_seconds = 60});
   try {
     // Ranks that share a GPU share its memory.
     const auto sharers = static_cast<std::int64_t>((place.local_size + gpus - 1) / gpus);
-    const std::int64_t free = world.all_min(static_cast<std::int64_t>(device->memory().free) / sharers);
+    const std::int64_t free =
+        world.channel().all_min(static_cast<std::int64_t>(device->memory().free) / sharers);
     const std::int64_t room = free - (std::int64_t{1} << 30);
     std::size_t largest = std::size_t{1} << 30;
     while (largest > 1 << 20 && static_cast<std::int64_t>(bytes_of_buffers(world.size(), largest)) > room) {
@@ -320,14 +323,14 @@ int measure_gpus(const std::string& name) {
     const auto start = Clock::now();
     measure_on_device(world, arena, largest);
     if (world.rank() == 0) std::printf("%.1f s in all\n", seconds_since(start));
-    world.barrier();  // whoever gives memory back waits for those who had it opened
+    world.channel().barrier();  // whoever gives memory back waits for those who had it opened
     return 0;
   } catch (const Error& error) {
     if (!error.problem().what.empty()) log::error(error.what());
-    world.abort(static_cast<int>(error.code()));
+    job->abort(static_cast<int>(error.code()));
   } catch (const std::exception& error) {
     log::error(error.what());
-    world.abort(1);
+    job->abort(1);
   }
   return 1;  // abort() does not
 }

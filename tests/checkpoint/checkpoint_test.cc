@@ -16,8 +16,8 @@ TEST_P(CheckpointAtRanks, ReadsBackAtEveryOtherNumberOfRanks) {
   const Scratch scratch;
   save_sample(scratch.path(), 40, GetParam());
   for (const int readers : {1, 2, 3, 4, 5}) {
-    on_ranks(readers, [&](comm::Communicator& communicator) {
-      const Found found = find_latest(communicator, scratch.path());
+    on_ranks(readers, [&](comm::Channel& channel) {
+      const Found found = find_latest(channel, scratch.path());
       ASSERT_EQ(found.path, scratch / "checkpoint-40");
       const Checkpoint checkpoint(found.path);
       EXPECT_EQ(checkpoint.step(), 40);
@@ -29,9 +29,9 @@ TEST_P(CheckpointAtRanks, ReadsBackAtEveryOtherNumberOfRanks) {
       auto expected = sample(40);
       auto found_values = expected;
       for (auto& tensor : found_values) std::fill(tensor.values.begin(), tensor.values.end(), std::byte{0});
-      const auto mine = slices_of(found_values, communicator.rank(), readers, 13);
+      const auto mine = slices_of(found_values, channel.rank(), readers, 13);
       checkpoint.read(mine);
-      const auto wanted = slices_of(expected, communicator.rank(), readers, 13);
+      const auto wanted = slices_of(expected, channel.rank(), readers, 13);
       for (std::size_t i = 0; i < mine.size(); ++i) {
         if (mine[i].count == 0) continue;
         EXPECT_EQ(std::memcmp(mine[i].data, wanted[i].data,
@@ -70,10 +70,10 @@ TEST(Checkpoint, ConvertsFloatsToTheDTypeAsked) {
   std::vector<float> values(300000);
   for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) * 1.001f - 77.0f;
   const auto n = static_cast<std::int64_t>(values.size());
-  on_ranks(1, [&](comm::Communicator& communicator) {
+  on_ranks(1, [&](comm::Channel& channel) {
     CheckpointContents contents;
     contents.slices = {{"w", DType::f32, {n}, 0, n, values.data()}};
-    save(communicator, scratch.path(), contents);
+    save(channel, scratch.path(), contents);
   });
   const Checkpoint checkpoint(scratch / "checkpoint-0");
   EXPECT_TRUE(checkpoint.state().is_null());
@@ -94,13 +94,13 @@ TEST(Checkpoint, ConvertsFloatsToTheDTypeAsked) {
 std::vector<std::string> errors_of_saving(const std::string& output_dir,
                                           const std::vector<std::vector<TensorSlice>>& slices) {
   std::vector<std::string> errors(slices.size(), "none");
-  on_ranks(static_cast<int>(slices.size()), [&](comm::Communicator& communicator) {
+  on_ranks(static_cast<int>(slices.size()), [&](comm::Channel& channel) {
     CheckpointContents contents;
-    contents.slices = slices[static_cast<std::size_t>(communicator.rank())];
+    contents.slices = slices[static_cast<std::size_t>(channel.rank())];
     try {
-      save(communicator, output_dir, contents);
+      save(channel, output_dir, contents);
     } catch (const Error& e) {
-      errors[static_cast<std::size_t>(communicator.rank())] = e.what();
+      errors[static_cast<std::size_t>(channel.rank())] = e.what();
     }
   });
   return errors;
@@ -143,9 +143,9 @@ TEST(Checkpoint, TheSameStepIsReplacedWhole) {
   const Scratch scratch;
   save_sample(scratch.path(), 5, 2);
   const auto before = Checkpoint(scratch / "checkpoint-5").manifest();
-  on_ranks(3, [&](comm::Communicator& communicator) {
+  on_ranks(3, [&](comm::Channel& channel) {
     auto tensors = sample(6);
-    save(communicator, scratch.path(), contents_of(tensors, 5, communicator.rank(), 3));
+    save(channel, scratch.path(), contents_of(tensors, 5, channel.rank(), 3));
   });
   const Checkpoint after(scratch / "checkpoint-5");
   EXPECT_EQ(after.manifest().world, 3);

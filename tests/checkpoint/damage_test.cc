@@ -83,12 +83,12 @@ TEST(KilledAt, PruningLeavesOnlyWholeCheckpoints) {
 // Whether every one of two ranks fails to save step 20, with one message that names `part`.
 void expect_failure_on_all_ranks(const std::string& output_dir, const char* part) {
   std::vector<std::string> errors(2, "none");
-  on_ranks(2, [&](comm::Communicator& communicator) {
+  on_ranks(2, [&](comm::Channel& channel) {
     auto tensors = sample(20);
     try {
-      save(communicator, output_dir, contents_of(tensors, 20, communicator.rank(), 2));
+      save(channel, output_dir, contents_of(tensors, 20, channel.rank(), 2));
     } catch (const Error& e) {
-      errors[static_cast<std::size_t>(communicator.rank())] = e.what();
+      errors[static_cast<std::size_t>(channel.rank())] = e.what();
     }
   });
   EXPECT_NE(errors[0].find(part), std::string::npos) << errors[0];
@@ -173,8 +173,8 @@ void expect_fallback(const char* part, Damage&& damage) {
   save_sample(scratch.path(), 20, 2);
   damage(scratch / "checkpoint-20");
   for (const int ranks : {1, 3}) {
-    on_ranks(ranks, [&](comm::Communicator& communicator) {
-      const Found found = find_latest(communicator, scratch.path());
+    on_ranks(ranks, [&](comm::Channel& channel) {
+      const Found found = find_latest(channel, scratch.path());
       EXPECT_EQ(found.path, scratch / "checkpoint-10") << part;
       ASSERT_EQ(found.rejected.size(), 1u);
       EXPECT_NE(found.rejected[0].second.find(part), std::string::npos) << found.rejected[0].second;

@@ -23,16 +23,16 @@ class Export : public testing::Test {
     put(scratch_ / "source/generation_config.json", R"({"eos_token_id": 2})");
     put(scratch_ / "source/training.log", "not copied");
     for (std::size_t i = 0; i < embedding_.size(); ++i) embedding_[i] = static_cast<float>(i) / 7.0f;
-    on_ranks(2, [&](comm::Communicator& communicator) {
+    on_ranks(2, [&](comm::Channel& channel) {
       CheckpointContents contents;
       const auto half = static_cast<std::int64_t>(embedding_.size()) / 2;
-      const std::int64_t begin = half * communicator.rank();
+      const std::int64_t begin = half * channel.rank();
       for (const char* name : {"model.embed_tokens.weight", "lm_head.weight", "exp_avg/lm_head.weight"})
         contents.slices.push_back(
             {name, DType::f32, {2 * half / 10, 10}, begin, half, embedding_.data() + begin});
-      if (communicator.rank() == 0)
+      if (channel.rank() == 0)
         contents.slices.push_back({"model.norm.weight", DType::f32, {3}, 0, 3, embedding_.data()});
-      save(communicator, scratch_ / "run", contents);
+      save(channel, scratch_ / "run", contents);
     });
   }
 

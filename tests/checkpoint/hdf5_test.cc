@@ -25,20 +25,20 @@ TEST(Hdf5, ItsOwnToolReadsWhatRanksWrote) {
   std::vector<float> weights = {1.5f, -2.25f, 1e-3f, 448.0f};
   std::vector<std::uint16_t> halves = {to_bf16(1.5f), to_bf16(-96.0f)}, floats16 = {to_f16(0.333251953125f)};
   std::vector<std::uint8_t> e4m3 = {to_fp8(448.0f, DType::e4m3)}, e5m2 = {to_fp8(-57344.0f, DType::e5m2)};
-  on_ranks(2, [&](comm::Communicator& communicator) {
+  on_ranks(2, [&](comm::Channel& channel) {
     CheckpointContents contents;
     contents.step = 12;
     contents.config_yaml = "seed: 42\n";
     contents.state = Json{{"epoch", 3}};
-    const std::int64_t begin = communicator.rank() * 2;
+    const std::int64_t begin = channel.rank() * 2;
     contents.slices.push_back({"w", DType::f32, {2, 2}, begin, 2, weights.data() + begin});
-    if (communicator.rank() == 1) {
+    if (channel.rank() == 1) {
       contents.slices.push_back({"exp_avg/w", DType::bf16, {2}, 0, 2, halves.data()});
       contents.slices.push_back({"exp_avg_sq/w", DType::f16, {1}, 0, 1, floats16.data()});
       contents.slices.push_back({"fp8/weights/a", DType::e4m3, {1}, 0, 1, e4m3.data()});
       contents.slices.push_back({"fp8/weights/b", DType::e5m2, {1}, 0, 1, e5m2.data()});
     }
-    save(communicator, scratch.path(), contents);
+    save(channel, scratch.path(), contents);
   });
   const auto dump = [&](const std::string& what) {
     return output_of("h5dump -m %.9g -w 200 " + what + " " + scratch.path() + "/checkpoint-12/checkpoint.h5");
@@ -61,9 +61,9 @@ TEST(Hdf5, ItsOwnToolReadsWhatRanksWrote) {
 TEST(Hdf5, ManyTensorsFitTheirBound) {
   const Scratch scratch;
   std::vector<float> values(3000);
-  on_ranks(2, [&](comm::Communicator& communicator) {
+  on_ranks(2, [&](comm::Channel& channel) {
     CheckpointContents contents;
-    for (int i = communicator.rank(); i < 3000; i += 2) {
+    for (int i = channel.rank(); i < 3000; i += 2) {
       const auto at = static_cast<std::size_t>(i);
       values[at] = static_cast<float>(i);
       contents.slices.push_back(
@@ -74,7 +74,7 @@ TEST(Hdf5, ManyTensorsFitTheirBound) {
            1,
            &values[at]});
     }
-    save(communicator, scratch.path(), contents);
+    save(channel, scratch.path(), contents);
   });
   const Checkpoint checkpoint(scratch / "checkpoint-0");
   EXPECT_EQ(checkpoint.tensors().size(), 3000u);

@@ -18,17 +18,17 @@ struct Values {
 
 void save_values(const std::string& output_dir, std::vector<Values> all, std::int64_t step = 1,
                  int ranks = 1) {
-  on_ranks(ranks, [&](comm::Communicator& communicator) {
+  on_ranks(ranks, [&](comm::Channel& channel) {
     CheckpointContents contents;
     contents.step = step;
     contents.config_yaml = "seed: 42\n";
     contents.state = Json{{"epoch", 0.5}};
     for (auto& [name, values] : all) {
       const auto n = static_cast<std::int64_t>(values.size());
-      const std::int64_t begin = n * communicator.rank() / ranks, end = n * (communicator.rank() + 1) / ranks;
+      const std::int64_t begin = n * channel.rank() / ranks, end = n * (channel.rank() + 1) / ranks;
       contents.slices.push_back({name, DType::f32, {n}, begin, end - begin, values.data() + begin});
     }
-    save(communicator, output_dir, contents);
+    save(channel, output_dir, contents);
   });
 }
 

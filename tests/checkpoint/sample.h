@@ -13,7 +13,7 @@
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/checkpoint/folder.h"
 #include "octet/checkpoint/save.h"
-#include "octet/comm/communicator.h"
+#include "octet/comm/threads.h"
 #include "octet/device/device.h"
 #include "scratch.h"
 
@@ -97,16 +97,15 @@ inline CheckpointContents contents_of(std::vector<SampleTensor>& tensors, std::i
   return contents;
 }
 
-inline void on_ranks(int ranks, const std::function<void(comm::Communicator&)>& body) {
-  comm::run_ranks_as_threads({.ranks = ranks},
-                             [&](comm::Communicator& communicator, Device&) { body(communicator); });
+inline void on_ranks(int ranks, const std::function<void(comm::Channel&)>& body) {
+  comm::run_ranks_as_threads({.ranks = ranks}, [&](comm::Job& job, Device&) { body(job); });
 }
 
 /// Saves the sample of `step` from `ranks` ranks.
 inline void save_sample(const std::string& output_dir, std::int64_t step, int ranks, std::int64_t shift = 0) {
-  on_ranks(ranks, [&](comm::Communicator& communicator) {
+  on_ranks(ranks, [&](comm::Channel& channel) {
     auto tensors = sample(step);
-    save(communicator, output_dir, contents_of(tensors, step, communicator.rank(), ranks, shift));
+    save(channel, output_dir, contents_of(tensors, step, channel.rank(), ranks, shift));
   });
 }
 
@@ -124,8 +123,7 @@ inline void expect_sample(const std::string& path) {
 
 inline Found latest(const std::string& output_dir, const FindOptions& options = {}) {
   Found found;
-  on_ranks(1,
-           [&](comm::Communicator& communicator) { found = find_latest(communicator, output_dir, options); });
+  on_ranks(1, [&](comm::Channel& channel) { found = find_latest(channel, output_dir, options); });
   return found;
 }
 

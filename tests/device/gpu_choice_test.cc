@@ -227,29 +227,6 @@ TEST(GpuChoice, ReadsWhetherGpusAreShared) {
   }
 }
 
-TEST(GpuChoice, TravelsAsText) {
-  RankGpus rank = rank_with("ab", 0, "cuda");
-  rank.shares = true;
-  rank.host = "a \"host\"\n";
-  const RankGpus back = rank_gpus_from(to_text(rank));
-  EXPECT_EQ(back.host, rank.host);
-  EXPECT_EQ(back.device, "cuda");
-  EXPECT_TRUE(back.shares && back.driver);
-  ASSERT_EQ(back.gpus.size(), 2u);
-  const GpuInfo &one = back.gpus[1], &sent = rank.gpus[1];
-  EXPECT_EQ(one.ordinal, sent.ordinal);
-  EXPECT_EQ(one.name, sent.name);
-  EXPECT_EQ(one.uuid, sent.uuid);
-  EXPECT_EQ(one.bus, sent.bus);
-  EXPECT_EQ(one.numa_node, sent.numa_node);
-  EXPECT_EQ(one.capability, sent.capability);
-  EXPECT_EQ(one.memory, sent.memory);
-  EXPECT_EQ(rank_gpus_from(to_text(rank_with(""))).why_not, "the NVIDIA driver shows no GPU");
-  rank.host = "\xff";
-  EXPECT_NO_THROW(rank_gpus_from(to_text(rank)));
-  EXPECT_THROW(rank_gpus_from("nonsense"), Error);
-}
-
 /// Every GPU of every assignment is one that its rank sees, none is given twice, and where there is no
 /// problem there cannot be more ranks; where there is one, no way of dealing would do.
 TEST(GpuChoice, FindsAWayWhereThereIsOne) {

@@ -5,7 +5,8 @@
 #include <numeric>
 
 #include "octet/base/error.h"
-#include "octet/comm/communicator.h"
+#include "octet/comm/collectives.h"
+#include "octet/comm/job.h"
 #include "octet/device/cuda.h"
 #include "octet/device/device.h"
 #include "octet/device/host_mirror.h"
@@ -62,7 +63,8 @@ TEST(CudaDevice, StreamsWaitForEventsOfOthers) {
 
 TEST(CudaDevice, ALoneRanksCollectivesAreCopiesAndSums) {
   const auto device = make_cuda_device(0);
-  const auto self = comm::make_self_communicator(*device);
+  const auto job = comm::make_self_job();
+  const auto self = job->collectives(comm::Mesh(1).group("data", 0), *device, comm::Carrier::automatic);
   Arena arena(*device);
   auto* from = arena.reserve_as<float>("from", 1000);
   auto* to = arena.reserve_as<float>("to", 1000);

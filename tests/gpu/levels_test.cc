@@ -4,6 +4,8 @@
 
 #include <map>
 
+#include "octet/comm/collectives.h"
+#include "octet/comm/job.h"
 #include "octet/data/loader.h"
 #include "octet/model/shapes.h"
 #include "octet/train/fit.h"
@@ -39,8 +41,9 @@ data::HostBatch batch_of(std::int32_t seed) {
 
 /// Losses and norms of three steps of two micro-batches each.
 std::vector<double> train(Device& device, const EngineOptions& options) {
-  const auto communicator = comm::make_self_communicator(device);
-  Engine engine(device, *communicator, options);
+  const auto job = comm::make_self_job();
+  const auto data = job->collectives(comm::Mesh(1).group("data", 0), device, comm::Carrier::automatic);
+  Engine engine(device, *job, *data, options);
   engine.initialise(5);
   std::vector<double> found;
   for (std::int32_t step = 0; step < 3; ++step) {
@@ -87,8 +90,9 @@ TEST(Levels, AreReservedAsThePlanSays) {
     for (const bool at_use : {false, true}) {
       SCOPED_TRACE(plan::keys_of({level, at_use}));
       const EngineOptions options = with_level(options_of(precision::RecipeKind::delayed), {level, at_use});
-      const auto communicator = comm::make_self_communicator(*gpu);
-      Engine engine(*gpu, *communicator, options);
+      const auto job = comm::make_self_job();
+      const auto data = job->collectives(comm::Mesh(1).group("data", 0), *gpu, comm::Carrier::automatic);
+      Engine engine(*gpu, *job, *data, options);
       std::map<std::string, std::size_t> real, planned;
       for (const plan::MemoryRow& row : plan::memory_of(engine.arena()).rows) real[row.name] = row.bytes;
       for (const plan::MemoryRow& row : plan_memory(options, {}, DeviceKind::cuda).rows) {

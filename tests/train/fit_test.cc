@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "octet/base/error.h"
+#include "octet/comm/threads.h"
 #include "octet/data/loader.h"
 #include "octet/model/shapes.h"
 
@@ -49,10 +50,10 @@ struct Case {
 void expect_planned(const Case& c) {
   std::mutex mutex;
   std::map<int, Rows> real;
-  const auto run = [&](comm::Communicator& communicator, Device& device) {
-    Engine engine(device, communicator, c.options);
+  const auto run = [&](comm::Job& job, comm::Collectives& data, Device& device) {
+    Engine engine(device, job, data, c.options);
     // What an op uses of scratch depends on the threads of a rank: the plan is made with as many.
-    const Rows planned = rows_of(plan_memory(c.options, communicator.place(), c.kind));
+    const Rows planned = rows_of(plan_memory(c.options, job.place(), c.kind));
     engine.initialise(1);
     data::HostBatch batch;
     batch.cu_seqlens.push_back(0);
@@ -62,7 +63,7 @@ void expect_planned(const Case& c) {
     engine.micro_batch(batch);
     engine.finish(1e-3);
     const std::lock_guard lock(mutex);
-    Rows& rows = real[communicator.rank()] = rows_of(plan::memory_of(engine.arena()));
+    Rows& rows = real[job.rank()] = rows_of(plan::memory_of(engine.arena()));
     if (c.kind == DeviceKind::cuda) {
       // A CPU that plays a GPU may need more scratch than either.
       EXPECT_GE(rows["workspace"], planned.at("workspace"));

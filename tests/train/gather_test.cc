@@ -1,4 +1,5 @@
 #include "octet/train/gather.h"
+#include "octet/comm/threads.h"
 
 #include <gtest/gtest.h>
 
@@ -30,13 +31,13 @@ TEST(GatherParts, GivesEveryRankTheWholeInRankOrder) {
   data::Encoded expected;
   for (int rank = 0; rank < 3; ++rank) expected.append(part_of(rank));
   for (const std::size_t in_memory : {std::size_t{1} << 20, std::size_t{256}}) {
-    comm::run_ranks_as_threads({.ranks = 3}, [&](comm::Communicator& communicator, Device&) {
-      const data::Encoded whole = gather_parts(communicator, part_of(communicator.rank()), in_memory);
+    comm::run_ranks_as_threads({.ranks = 3}, [&](comm::Job& job, Device&) {
+      const data::Encoded whole = gather_parts(job, part_of(job.rank()), in_memory);
       EXPECT_EQ(whole.fingerprint(), expected.fingerprint());
       EXPECT_EQ(whole.rows, expected.rows);
       EXPECT_EQ(whole.counts.rows, 1200);
       EXPECT_EQ(whole.counts.reasons, expected.counts.reasons);
-      const bool leads = communicator.place().local_rank == 0;
+      const bool leads = job.place().local_rank == 0;
       EXPECT_EQ(is_shared_file(whole.ids.address()), leads && in_memory == 256)
           << "one file for the ranks of a node, made by the lowest";
     });
@@ -44,8 +45,8 @@ TEST(GatherParts, GivesEveryRankTheWholeInRankOrder) {
 }
 
 TEST(GatherParts, ARankAloneKeepsWhatItHas) {
-  comm::run_ranks_as_threads({.ranks = 1}, [](comm::Communicator& communicator, Device&) {
-    EXPECT_EQ(gather_parts(communicator, part_of(0)).fingerprint(), part_of(0).fingerprint());
+  comm::run_ranks_as_threads({.ranks = 1}, [](comm::Job& job, Device&) {
+    EXPECT_EQ(gather_parts(job, part_of(0)).fingerprint(), part_of(0).fingerprint());
   });
 }
 

@@ -23,7 +23,7 @@ TEST(Session, EveryValueOfGpuTransportAsksForACarrierOfItsOwn) {
 
 TEST(Session, OfALoneRankNeedsNoCarrierWhateverIsAskedFor) {
   Session session("cpu", nullptr, "nccl");
-  EXPECT_EQ(session.communicator().carrier(), "");
+  EXPECT_EQ(session.data().carrier(), "");
   EXPECT_EQ(session.place().size, 1);
 }
 

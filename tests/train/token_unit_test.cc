@@ -34,8 +34,9 @@ std::vector<double> steps_of(std::int64_t token_unit, precision::RecipeKind kind
   o.max_micro_batches = 2;
   o.token_unit = token_unit;
   const auto device = make_cpu_device({.threads = 1});
-  const auto communicator = comm::make_communicator(*device);
-  Engine engine(*device, *communicator, o);
+  const auto job = comm::make_self_job();
+  const auto data = job->collectives(comm::Mesh(1).group("data", 0), *device, comm::Carrier::automatic);
+  Engine engine(*device, *job, *data, o);
   engine.initialise(7);
   std::vector<double> seen;
   for (int step = 0; step < 3; ++step) {

@@ -32,17 +32,17 @@ Seconds step_over_a_slow_link(int stage, bool overlap) {
   for (const double rate : {0.0, 1.0}) {
     comm::run_ranks_as_threads(
         {.ranks = 2, .bytes_per_second = rate * static_cast<double>(bytes) / 0.5},
-        [&](comm::Communicator& communicator, Device& device) {
-          Rank rank(communicator, device, s);
+        [&](comm::Job&, comm::Collectives& collectives, Device& device) {
+          Rank rank(collectives, device, s);
           rank.initialise();
           rank.store().synchronize(rank.compute());
-          communicator.barrier();
-          communicator.take_traffic();
-          const double busy = communicator.seconds_busy(), waited = seconds_waited(rank.compute());
+          collectives.channel().barrier();
+          collectives.take_traffic();
+          const double busy = collectives.seconds_busy(), waited = seconds_waited(rank.compute());
           rank.step(0);
-          if (communicator.rank() != 0) return;
-          seconds = {communicator.seconds_busy() - busy, seconds_waited(rank.compute()) - waited};
-          for (const comm::Traffic& t : communicator.take_traffic()) bytes += t.bytes_sent;
+          if (collectives.rank() != 0) return;
+          seconds = {collectives.seconds_busy() - busy, seconds_waited(rank.compute()) - waited};
+          for (const comm::Traffic& t : collectives.take_traffic()) bytes += t.bytes_sent;
         });
   }
   return seconds;

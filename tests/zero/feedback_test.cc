@@ -93,12 +93,14 @@ TEST(ErrorFeedback, ASkippedStepBeginsAgainAtZero) {
 TEST(ErrorFeedback, ItTakesTwoBytesOfEveryMatrixWhereSomethingIsLost) {
   const auto bytes = [](int ranks, const Scenario& s) {
     std::size_t all = 0;
-    comm::run_ranks_as_threads({.ranks = ranks}, [&](comm::Communicator& communicator, Device& device) {
-      Arena arena(device);
-      const ParameterStore store(layout(6), arena, communicator, s.options);
-      if (communicator.rank() != 0) return;
-      for (const Reservation& r : arena.reservations()) all += r.name == "gradients/residuals" ? r.bytes : 0;
-    });
+    comm::run_ranks_as_threads({.ranks = ranks},
+                               [&](comm::Job&, comm::Collectives& collectives, Device& device) {
+                                 Arena arena(device);
+                                 const ParameterStore store(layout(6), arena, collectives, s.options);
+                                 if (collectives.rank() != 0) return;
+                                 for (const Reservation& r : arena.reservations())
+                                   all += r.name == "gradients/residuals" ? r.bytes : 0;
+                               });
     return all;
   };
   std::size_t matrices = 0;

@@ -42,12 +42,13 @@ Elements count(const model::ParameterLayout& layout, int world, std::size_t grou
 /// What the store of rank 0 reserves. A 256-byte boundary can add to a row, so slices are made of 256 bytes.
 Rows reserve(int world, const Options& options, int blocks = 6) {
   Rows rows;
-  comm::run_ranks_as_threads({.ranks = world}, [&](comm::Communicator& communicator, Device& device) {
-    Arena arena(device);
-    const ParameterStore store(layout(blocks), arena, communicator, options);
-    if (communicator.rank() == 0) rows = rows_of(arena);
-    communicator.barrier();
-  });
+  comm::run_ranks_as_threads({.ranks = world},
+                             [&](comm::Job&, comm::Collectives& collectives, Device& device) {
+                               Arena arena(device);
+                               const ParameterStore store(layout(blocks), arena, collectives, options);
+                               if (collectives.rank() == 0) rows = rows_of(arena);
+                               collectives.channel().barrier();
+                             });
   return rows;
 }
 
@@ -135,11 +136,11 @@ TEST(ZeroMemory, WithoutTrainingThereAreParametersOnly) {
     EXPECT_TRUE(name.starts_with("parameters/") || name.starts_with("step/")) << name;
   }
   EXPECT_EQ(reserve(2, o).at("parameters/master"), 4 * e.all());
-  comm::run_ranks_as_threads({.ranks = 2}, [&](comm::Communicator& communicator, Device& device) {
+  comm::run_ranks_as_threads({.ranks = 2}, [&](comm::Job&, comm::Collectives& collectives, Device& device) {
     Scenario s;
     s.options = o;
     s.options.stage = 1;
-    Rank rank(communicator, device, s);
+    Rank rank(collectives, device, s);
     rank.initialise();
     EXPECT_THROW(rank.store().begin_step(1), std::logic_error);
     const Outcome read = rank.outcome();
@@ -152,7 +153,8 @@ TEST(ZeroMemory, ADryDevicePlansTheSameRows) {
   Options o = options_of(1, DType::bf16);
   o.recipe.kind = precision::RecipeKind::delayed;
   const std::unique_ptr<Device> dry = make_dry_device();
-  const auto alone = comm::make_self_communicator(*dry);
+  const auto job = comm::make_self_job();
+  const auto alone = job->collectives(comm::Mesh(1).group("data", 0), *dry, comm::Carrier::automatic);
   Arena arena(*dry);
   ParameterStore store(layout(6), arena, *alone, o);
   EXPECT_EQ(rows_of(arena), reserve(1, o));

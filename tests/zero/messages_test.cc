@@ -9,28 +9,29 @@ namespace {
 using namespace synthetic;
 
 void expect_counted(int ranks, const Scenario& s) {
-  comm::run_ranks_as_threads({.ranks = ranks}, [&](comm::Communicator& communicator, Device& device) {
-    Rank rank(communicator, device, s);
-    rank.initialise();
-    for (int step = 0; step < 2; ++step) {
-      rank.step(step);
-      rank.store().synchronize(rank.compute());
-      communicator.barrier();
-      const std::vector<comm::Traffic> traffic = communicator.take_traffic();
-      if (step == 0) continue;  // with the first copies of all
-      StepMessages sent;
-      for (const comm::Traffic& t : traffic) {
-        if (t.kind == "reduce_scatter") sent.reduced += t.bytes_sent;
-        if (t.kind.starts_with("all_gather")) sent.gathered += t.bytes_sent;
-      }
-      const StepMessages planned =
-          step_messages(rank.store().layout(), s.options, communicator.place(), s.micro_batches);
-      EXPECT_EQ(planned.reduced, sent.reduced);
-      EXPECT_EQ(planned.gathered, sent.gathered);
-      EXPECT_GT(planned.reduced, 0);
-      EXPECT_GT(planned.gathered, 0);
-    }
-  });
+  comm::run_ranks_as_threads(
+      {.ranks = ranks}, [&](comm::Job&, comm::Collectives& collectives, Device& device) {
+        Rank rank(collectives, device, s);
+        rank.initialise();
+        for (int step = 0; step < 2; ++step) {
+          rank.step(step);
+          rank.store().synchronize(rank.compute());
+          collectives.channel().barrier();
+          const std::vector<comm::Traffic> traffic = collectives.take_traffic();
+          if (step == 0) continue;  // with the first copies of all
+          StepMessages sent;
+          for (const comm::Traffic& t : traffic) {
+            if (t.kind == "reduce_scatter") sent.reduced += t.bytes_sent;
+            if (t.kind.starts_with("all_gather")) sent.gathered += t.bytes_sent;
+          }
+          const StepMessages planned =
+              step_messages(rank.store().layout(), s.options, collectives.place(), s.micro_batches);
+          EXPECT_EQ(planned.reduced, sent.reduced);
+          EXPECT_EQ(planned.gathered, sent.gathered);
+          EXPECT_GT(planned.reduced, 0);
+          EXPECT_GT(planned.gathered, 0);
+        }
+      });
 }
 
 TEST(Messages, OfAStepAreThoseThatARunSends) {

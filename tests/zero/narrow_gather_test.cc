@@ -55,12 +55,12 @@ TEST(NarrowGather, EveryStageThatGathersGivesTheSameBitsOnAllRanks) {
 
 TEST(NarrowGather, TheCoreReadsWhatTravelledAndTheMastersKeepTheirBits) {
   for (const int stage : {1, 3}) {
-    comm::run_ranks_as_threads({.ranks = 2}, [&](comm::Communicator& communicator, Device& device) {
-      Rank rank(communicator, device, scenario(kCases[0], stage, true));
+    comm::run_ranks_as_threads({.ranks = 2}, [&](comm::Job&, comm::Collectives& collectives, Device& device) {
+      Rank rank(collectives, device, scenario(kCases[0], stage, true));
       rank.initialise();
       rank.steps(0, 2);
       rank.store().synchronize(rank.compute());
-      State masters = merge(communicator, rank.store().owned_slices());
+      State masters = merge(collectives, rank.store().owned_slices());
       const auto& groups = rank.store().layout().groups;
       std::size_t rounded = 0, matrices = 0;
       for (int g = 0; g < static_cast<int>(groups.size()); ++g) {
@@ -116,8 +116,8 @@ TEST(NarrowGather, AStateThatWasSavedIsLoadedAndGathersTheSameBits) {
 TEST(NarrowGather, BytesOnTheWireAreThoseOfTheFormat) {
   for (const auto& [wire, bytes_of_128] :
        {std::pair{comm::Wire::f32, 512}, {comm::Wire::bf16, 256}, {comm::Wire::fp8, 132}}) {
-    comm::run_ranks_as_threads({.ranks = 2}, [&](comm::Communicator& communicator, Device& device) {
-      Rank rank(communicator, device, scenario({"", DType::f32, precision::RecipeKind::none, wire}, 1, true));
+    comm::run_ranks_as_threads({.ranks = 2}, [&](comm::Job&, comm::Collectives& collectives, Device& device) {
+      Rank rank(collectives, device, scenario({"", DType::f32, precision::RecipeKind::none, wire}, 1, true));
       rank.initialise();
       rank.store().synchronize(rank.compute());
       std::int64_t expected = 0, sent = 0;
@@ -127,7 +127,7 @@ TEST(NarrowGather, BytesOnTheWireAreThoseOfTheFormat) {
           expected += model::padded_count(s, 2) / 2 / 128 * (narrow ? bytes_of_128 : 512);
         }
       }
-      for (const comm::Traffic& t : communicator.take_traffic()) {
+      for (const comm::Traffic& t : collectives.take_traffic()) {
         if (t.kind.starts_with("all_gather")) sent += t.bytes_sent;
       }
       EXPECT_EQ(sent, expected) << static_cast<int>(wire);

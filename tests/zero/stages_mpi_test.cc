@@ -6,11 +6,11 @@ namespace {
 
 using namespace synthetic;
 
-comm::Communicator* the_communicator = nullptr;
+comm::Collectives* the_collectives = nullptr;
 Device* the_device = nullptr;
 
 Outcome run_here(const Scenario& scenario) {
-  Rank rank(*the_communicator, *the_device, scenario);
+  Rank rank(*the_collectives, *the_device, scenario);
   rank.initialise();
   rank.steps(0, scenario.steps);
   return rank.outcome();
@@ -25,7 +25,7 @@ Scenario scenario(int stage, bool overlap, precision::RecipeKind kind) {
   s.options.recipe.history_length = 4;
   s.options.adamw.weight_decay = 0.1;
   // The last rank has no tokens in odd steps.
-  s.idle = [](int step, int, int rank) { return step % 2 == 1 && rank + 1 == the_communicator->size(); };
+  s.idle = [](int step, int, int rank) { return step % 2 == 1 && rank + 1 == the_collectives->size(); };
   return s;
 }
 
@@ -49,7 +49,7 @@ TEST(ZeroMpi, EveryStageGivesTheSameBitsWithOverlapOrWithout) {
 
 TEST(ZeroMpi, AStateSavedByAllRanksIsLoadedByAllRanks) {
   const Outcome saved = run_here(scenario(1, true, precision::RecipeKind::delayed));
-  Rank rank(*the_communicator, *the_device, scenario(0, true, precision::RecipeKind::delayed));
+  Rank rank(*the_collectives, *the_device, scenario(0, true, precision::RecipeKind::delayed));
   rank.load(saved.state);
   const Outcome loaded = rank.outcome();
   EXPECT_EQ(difference(saved.state, loaded.state), "");
@@ -62,16 +62,18 @@ TEST(ZeroMpi, AStateSavedByAllRanksIsLoadedByAllRanks) {
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   const auto device = octet::make_cpu_device({.threads = 1});
-  const auto communicator = octet::comm::make_communicator(*device);
-  octet::zero::the_communicator = communicator.get();
+  const auto job = octet::comm::make_job();
+  const auto all = job->collectives(octet::comm::Mesh(job->size()).group("data", job->rank()), *device,
+                                    octet::comm::Carrier::automatic);
+  octet::zero::the_collectives = all.get();
   octet::zero::the_device = device.get();
-  if (communicator->rank() != 0) {
+  if (job->rank() != 0) {
     auto& listeners = testing::UnitTest::GetInstance()->listeners();
     delete listeners.Release(listeners.default_result_printer());
   }
   const int failed = RUN_ALL_TESTS();
   // A failure of any rank is the failure of all.
-  const bool any = communicator->all_max(failed) != 0;
-  if (any && communicator->rank() == 0) std::fputs("a rank failed\n", stderr);
+  const bool any = job->all_max(failed) != 0;
+  if (any && job->rank() == 0) std::fputs("a rank failed\n", stderr);
   return any ? 1 : 0;
 }

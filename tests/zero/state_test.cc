@@ -70,8 +70,8 @@ TEST(ZeroState, DelayedScalesAndTheirHistoriesGoOnWhereTheyWere) {
 }
 
 TEST(ZeroState, SlicesCarryHuggingFaceNamesShapesAndNoPadding) {
-  comm::run_ranks_as_threads({.ranks = 1}, [&](comm::Communicator& communicator, Device& device) {
-    Rank rank(communicator, device, scenario(0, precision::RecipeKind::none));
+  comm::run_ranks_as_threads({.ranks = 1}, [&](comm::Job&, comm::Collectives& collectives, Device& device) {
+    Rank rank(collectives, device, scenario(0, precision::RecipeKind::none));
     std::int64_t parameters = 0;
     std::map<std::string, std::vector<std::int64_t>> shapes;
     for (const TensorSlice& s : rank.store().owned_slices()) {
@@ -88,8 +88,8 @@ TEST(ZeroState, SlicesCarryHuggingFaceNamesShapesAndNoPadding) {
 }
 
 TEST(ZeroState, MeasuringGradientsWithoutAnUpdateChangesNothing) {
-  comm::run_ranks_as_threads({.ranks = 2}, [&](comm::Communicator& communicator, Device& device) {
-    Rank rank(communicator, device, scenario(1, precision::RecipeKind::none));
+  comm::run_ranks_as_threads({.ranks = 2}, [&](comm::Job&, comm::Collectives& collectives, Device& device) {
+    Rank rank(collectives, device, scenario(1, precision::RecipeKind::none));
     rank.initialise();
     const State before = rank.outcome().state;
     ParameterStore& store = rank.store();
@@ -108,8 +108,8 @@ TEST(ZeroState, MeasuringGradientsWithoutAnUpdateChangesNothing) {
 }
 
 TEST(ZeroState, CallsOutOfOrderAreCaught) {
-  comm::run_ranks_as_threads({.ranks = 1}, [&](comm::Communicator& communicator, Device& device) {
-    Rank rank(communicator, device, scenario(0, precision::RecipeKind::none));
+  comm::run_ranks_as_threads({.ranks = 1}, [&](comm::Job&, comm::Collectives& collectives, Device& device) {
+    Rank rank(collectives, device, scenario(0, precision::RecipeKind::none));
     ParameterStore& store = rank.store();
     Stream& compute = rank.compute();
     EXPECT_THROW(store.begin_micro_batch(0, compute), std::logic_error);

@@ -136,8 +136,8 @@ TEST(ZeroStorage, ARankWithoutTokensTakesPart) {
 }
 
 TEST(ZeroStorage, ScalesOfBlocksAreSlicesOfTheStoredTensors) {
-  comm::run_ranks_as_threads({.ranks = 1}, [&](comm::Communicator& communicator, Device& device) {
-    Rank rank(communicator, device, scenario(kCases[2], 0));
+  comm::run_ranks_as_threads({.ranks = 1}, [&](comm::Job&, comm::Collectives& collectives, Device& device) {
+    Rank rank(collectives, device, scenario(kCases[2], 0));
     std::map<std::string, TensorSlice> slices;
     for (const TensorSlice& s : rank.store().owned_slices()) slices[s.name] = s;
     EXPECT_EQ(slices.at("exp_avg/layers.0.k.weight").dtype, DType::u8);
@@ -232,10 +232,10 @@ TEST(ZeroStorage, MemoryOfARankFollowsTheFormulaOfThePaper) {
             o.storage = storage;
             Rows found;
             comm::run_ranks_as_threads(
-                {.ranks = world}, [&](comm::Communicator& communicator, Device& device) {
+                {.ranks = world}, [&](comm::Job&, comm::Collectives& collectives, Device& device) {
                   Arena arena(device);
-                  const ParameterStore store(layout(6), arena, communicator, o);
-                  if (communicator.rank() == 0) {
+                  const ParameterStore store(layout(6), arena, collectives, o);
+                  if (collectives.rank() == 0) {
                     for (const Reservation& r : arena.reservations()) {
                       if (r.name.starts_with("gradients/sums")) {
                         found["sums"] += up(static_cast<std::int64_t>(r.bytes));
@@ -244,7 +244,7 @@ TEST(ZeroStorage, MemoryOfARankFollowsTheFormulaOfThePaper) {
                       }
                     }
                   }
-                  communicator.barrier();
+                  collectives.channel().barrier();
                 });
             EXPECT_EQ(found, paper(l, world, o))
                 << "stage " << stage << ", " << world << " ranks, parameters " << name_of(storage.parameters)

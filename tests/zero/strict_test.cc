@@ -155,16 +155,17 @@ TEST(ZeroStrict, RanksWithoutTokensDoNotMatter) {
 TEST(ZeroStrict, ItsBuffersAreInThePlan) {
   for (const auto& [world, micro_batches, buffers] : {std::tuple{1, 4, 2}, {2, 1, 0}, {2, 8, 3}, {3, 4, 2}}) {
     std::map<std::string, std::size_t> rows;
-    comm::run_ranks_as_threads({.ranks = world}, [&](comm::Communicator& communicator, Device& device) {
-      Arena arena(device);
-      Options options = strict(3, true, kRecipes[1]).options;
-      options.micro_batches = micro_batches;
-      const ParameterStore store(layout(6), arena, communicator, options);
-      if (communicator.rank() == 0) {
-        for (const Reservation& r : arena.reservations()) rows[r.name] += r.bytes;
-      }
-      communicator.barrier();
-    });
+    comm::run_ranks_as_threads({.ranks = world},
+                               [&](comm::Job&, comm::Collectives& collectives, Device& device) {
+                                 Arena arena(device);
+                                 Options options = strict(3, true, kRecipes[1]).options;
+                                 options.micro_batches = micro_batches;
+                                 const ParameterStore store(layout(6), arena, collectives, options);
+                                 if (collectives.rank() == 0) {
+                                   for (const Reservation& r : arena.reservations()) rows[r.name] += r.bytes;
+                                 }
+                                 collectives.channel().barrier();
+                               });
     std::size_t trained = 0;
     const model::ParameterLayout all = layout(6);
     for (const auto& group : all.groups) {

@@ -12,6 +12,7 @@
 #include <span>
 
 #include "octet/base/error.h"
+#include "octet/comm/threads.h"
 #include "octet/device/cpu.h"
 #include "octet/zero/store.h"
 #include "zero/synthetic_model.h"
@@ -74,7 +75,7 @@ inline void set_element(const TensorSlice& s, std::int64_t i, float value) {
 }
 
 /// Merges slices over the ranks; every element must come from exactly one.
-inline State merge(comm::Communicator& communicator, const std::vector<TensorSlice>& slices) {
+inline State merge(comm::Collectives& collectives, const std::vector<TensorSlice>& slices) {
   std::string bytes;
   const auto put = [&](const void* data, std::size_t size) {
     bytes.append(static_cast<const char*>(data), size);
@@ -91,7 +92,7 @@ inline State merge(comm::Communicator& communicator, const std::vector<TensorSli
   }
   State state;
   std::map<std::string, std::vector<int>> seen;
-  for (const std::string& rank : communicator.all_gather_bytes(bytes)) {
+  for (const std::string& rank : collectives.channel().all_gather_bytes(bytes)) {
     for (std::size_t at = 0; at < rank.size();) {
       std::int64_t numbers[4];
       std::memcpy(numbers, rank.data() + at, sizeof numbers);
@@ -119,8 +120,8 @@ inline State merge(comm::Communicator& communicator, const std::vector<TensorSli
 /// One rank of a run: the store and what drives it.
 class Rank {
  public:
-  Rank(comm::Communicator& communicator, Device& device, Scenario scenario)
-      : communicator_(communicator), scenario_(std::move(scenario)), arena_(device) {
+  Rank(comm::Collectives& collectives, Device& device, Scenario scenario)
+      : collectives_(collectives), scenario_(std::move(scenario)), arena_(device) {
     compute_ = device.make_stream({.name = "compute"});
     scenario_.options.micro_batches = scenario_.micro_batches;
     loss_ = arena_.reserve_as<double>("loss", static_cast<std::size_t>(losses()));
@@ -130,7 +131,7 @@ class Rank {
                                                            std::vector<std::string>{"input", "gradient"});
     }
     store_ =
-        std::make_unique<ParameterStore>(layout(scenario_.blocks), arena_, communicator, scenario_.options);
+        std::make_unique<ParameterStore>(layout(scenario_.blocks), arena_, collectives, scenario_.options);
     arena_.seal();
   }
 
@@ -163,10 +164,10 @@ class Rank {
     store_->begin_step(scenario_.micro_batches);
     std::int64_t labels = 0;
     for (int m = 0; m < scenario_.micro_batches; ++m) {
-      const int number = scenario_.options.strict ? communicator_.rank() * scenario_.micro_batches + m
-                                                  : m * communicator_.size() + communicator_.rank();
+      const int number = scenario_.options.strict ? collectives_.rank() * scenario_.micro_batches + m
+                                                  : m * collectives_.size() + collectives_.rank();
       store_->begin_micro_batch(m, *compute_);
-      if (scenario_.idle(step, m, communicator_.rank())) {
+      if (scenario_.idle(step, m, collectives_.rank())) {
         store_->contribute_nothing(*compute_);
       } else {
         labels += label_tokens(number);
@@ -185,17 +186,17 @@ class Rank {
   Outcome outcome() {
     store_->synchronize(*compute_);
     Outcome o;
-    o.state = merge(communicator_, store_->owned_slices());
-    o.gradients = merge(communicator_, store_->gradient_slices());
+    o.state = merge(collectives_, store_->owned_slices());
+    o.gradients = merge(collectives_, store_->gradient_slices());
     o.results = results_;
-    o.copies = communicator_.all_gather_int(static_cast<std::int64_t>(hash_copies()));
+    o.copies = collectives_.channel().all_gather_int(static_cast<std::int64_t>(hash_copies()));
     std::uint64_t hash = 0;
     for (const precision::ScaleSet* set :
          {static_cast<const precision::ScaleSet*>(activations_.get()), store_->weight_scales()}) {
       if (set != nullptr)
         hash ^= hash_bytes(set->scale(0), static_cast<std::size_t>(set->count()) * sizeof(float));
     }
-    o.scales = communicator_.all_gather_int(static_cast<std::int64_t>(hash));
+    o.scales = collectives_.channel().all_gather_int(static_cast<std::int64_t>(hash));
     o.optimizer_steps = store_->optimizer_steps();
     return o;
   }
@@ -233,8 +234,8 @@ class Rank {
     if (!scenario_.late) return;
     const std::uint64_t moment = moments_;
     moments_ += 2;
-    scenario_.late(communicator_.rank(), moment);
-    cpu::enqueue(*compute_, [this, moment] { scenario_.late(communicator_.rank(), moment + 1); });
+    scenario_.late(collectives_.rank(), moment);
+    cpu::enqueue(*compute_, [this, moment] { scenario_.late(collectives_.rank(), moment + 1); });
   }
 
   /// Enqueues: gradient += (or =) noise + share * weight, for the trainable tensors of a group.
@@ -311,7 +312,7 @@ class Rank {
     return hash;
   }
 
-  comm::Communicator& communicator_;
+  comm::Collectives& collectives_;
   Scenario scenario_;
   Arena arena_;
   std::unique_ptr<Stream> compute_;
@@ -340,11 +341,11 @@ inline Outcome on_threads(const ThreadRun& how, const Scenario& scenario,
                               .node_of = how.node_of,
                               .stands_for = how.stands_for,
                               .carrier = how.carrier},
-                             [&](comm::Communicator& communicator, Device& device) {
-                               Rank rank(communicator, device, scenario);
+                             [&](comm::Job&, comm::Collectives& collectives, Device& device) {
+                               Rank rank(collectives, device, scenario);
                                drive(rank);
                                Outcome mine = rank.outcome();
-                               if (communicator.rank() == 0) outcome = std::move(mine);
+                               if (collectives.rank() == 0) outcome = std::move(mine);
                              });
   return outcome;
 }

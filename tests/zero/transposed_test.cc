@@ -45,10 +45,10 @@ TEST(TransposedWeights, MadeAtUseGiveTheBitsOfKeptOnesAndOfNone) {
 std::size_t transposed_bytes(const Options& options, int ranks, int blocks) {
   std::size_t bytes = 0;
   comm::run_ranks_as_threads({.ranks = ranks, .stands_for = DeviceKind::cuda},
-                             [&](comm::Communicator& communicator, Device& device) {
+                             [&](comm::Job&, comm::Collectives& collectives, Device& device) {
                                Arena arena(device);
-                               const ParameterStore store(layout(blocks), arena, communicator, options);
-                               if (communicator.rank() > 0) return;
+                               const ParameterStore store(layout(blocks), arena, collectives, options);
+                               if (collectives.rank() > 0) return;
                                for (const Reservation& r : arena.reservations()) {
                                  if (r.name == "parameters/transposed") bytes += r.bytes;
                                }

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "octet/comm/communicator.h"
+#include "octet/comm/channel.h"
 
 namespace octet::checkpoint {
 
@@ -31,8 +31,7 @@ struct Found {
 
 /// Collective: all ranks get rank 0's choice. Invalid checkpoints are skipped with a warning. Rank 0 removes
 /// temporary folders that a killed run left: no other run may be saving to `output_dir`.
-Found find_latest(comm::Communicator& communicator, const std::string& output_dir,
-                  const FindOptions& options = {});
+Found find_latest(comm::Channel& channel, const std::string& output_dir, const FindOptions& options = {});
 
 /// The checkpoint that a user means by `path`: itself, or, when it is an output folder, the newest in it
 /// whose manifest holds. Throws Error when there is none. Not collective, removes nothing.

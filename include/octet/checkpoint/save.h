@@ -7,7 +7,7 @@
 
 #include "octet/base/json.h"
 #include "octet/base/tensor_slice.h"
-#include "octet/comm/communicator.h"
+#include "octet/comm/channel.h"
 
 namespace octet::checkpoint {
 
@@ -29,7 +29,7 @@ struct CheckpointContents {
 /// it returns, the checkpoint survives a kill and a power loss; an older checkpoint of the same step is
 /// replaced in one rename.
 ///
-/// Throws Error on all ranks (see Communicator::together) when the disk is full (found before anything is
+/// Throws Error on all ranks (see Channel::together) when the disk is full (found before anything is
 /// written, where the file system can tell), the folder cannot be written or is not shared by all nodes,
 /// writing fails, or the slices do not cover their tensors exactly once; then the temporary folder is gone
 /// and older checkpoints are as they were.
@@ -37,7 +37,6 @@ struct CheckpointContents {
 /// For crash tests, the environment variable OCTET_FAILPOINT=<name>[:<count>] kills the process (SIGKILL) at
 /// the count-th passing of before_write, mid_write (after a slice), before_fsync, before_manifest,
 /// before_rename, after_rename or before_prune (in rotate).
-std::string save(comm::Communicator& communicator, const std::string& output_dir,
-                 const CheckpointContents& contents);
+std::string save(comm::Channel& channel, const std::string& output_dir, const CheckpointContents& contents);
 
 }  // namespace octet::checkpoint

@@ -5,7 +5,6 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "octet/base/error.h"
@@ -47,10 +46,5 @@ int ranks_at_numa_node(const std::vector<RankGpus>& ranks, const GpuChoice& choi
 
 /// The GPU that a rank computes on. There is a choice.
 const GpuInfo& chosen_gpu(const std::vector<RankGpus>& ranks, const GpuChoice& choice, int rank);
-
-/// As one line of text, for messages between ranks; the number of the node stays behind.
-std::string to_text(const RankGpus& rank);
-/// Throws Error for what to_text() does not write.
-RankGpus rank_gpus_from(std::string_view text);
 
 }  // namespace octet

@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "octet/comm/communicator.h"
+#include "octet/comm/collectives.h"
+#include "octet/comm/job.h"
 #include "octet/device/device.h"
 #include "octet/model/transformer.h"
 #include "octet/zero/store.h"
@@ -49,7 +50,7 @@ using OnToken = std::function<void(std::size_t request, std::int32_t token)>;
 /// possible because every rank holds all parameters.
 class Decoder {
  public:
-  Decoder(Device& device, comm::Communicator& communicator, const DecoderOptions& options);
+  Decoder(Device& device, comm::Job& job, comm::Collectives& data, const DecoderOptions& options);
   ~Decoder();
   /// Reads the weights of a Hugging Face folder. Throws Error on all ranks when that fails on one.
   void load_weights(const std::string& folder);
@@ -66,7 +67,7 @@ class Decoder {
   void forward(const std::vector<Sequence*>& active);
 
   Device& device_;
-  comm::Communicator& communicator_;
+  comm::Job& job_;
   DecoderOptions options_;
   Arena arena_;
   std::unique_ptr<Stream> compute_;

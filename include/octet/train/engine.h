@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "octet/comm/communicator.h"
+#include "octet/comm/collectives.h"
+#include "octet/comm/job.h"
 #include "octet/config/config.h"
 #include "octet/data/loader.h"
 #include "octet/device/device.h"
@@ -53,7 +54,7 @@ struct MemoryRow {
 /// device it is the memory plan. All ranks call its functions alike.
 class Engine {
  public:
-  Engine(Device& device, comm::Communicator& communicator, const EngineOptions& options);
+  Engine(Device& device, comm::Job& job, comm::Collectives& data, const EngineOptions& options);
   ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
@@ -82,7 +83,7 @@ class Engine {
   Arena& arena() { return arena_; }
   const precision::Audit& audit() const { return audit_; }
   const EngineOptions& options() const { return options_; }
-  comm::Communicator& communicator() { return communicator_; }
+  comm::Job& job() { return job_; }
   /// What is reserved, added up by the first part of the names.
   std::vector<MemoryRow> memory() const;
 
@@ -93,7 +94,7 @@ class Engine {
   void check_batch(const data::HostBatch& batch) const;
 
   Device& device_;
-  comm::Communicator& communicator_;
+  comm::Job& job_;
   EngineOptions options_;
   Arena arena_;
   precision::Audit audit_;

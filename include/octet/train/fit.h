@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "octet/comm/communicator.h"
+#include "octet/comm/channel.h"
 #include "octet/config/config.h"
 #include "octet/plan/advice.h"
 #include "octet/plan/memory.h"
@@ -49,11 +49,11 @@ plan::Choice choose(const Candidates& candidates, const comm::Place& place, Devi
 
 /// The options with the level that `recompute: auto` and `fp8_transposed_weights: auto` come to; unchanged
 /// where the configuration leaves nothing. All ranks call it, and throw alike.
-EngineOptions with_fitting_level(EngineOptions options, const config::Config& config,
-                                 comm::Communicator& communicator, Device& device);
+EngineOptions with_fitting_level(EngineOptions options, const config::Config& config, comm::Channel& channel,
+                                 Device& device);
 
 /// Memory that a rank of this process can still reserve: what its device has free, less what libraries will
 /// take, and of a node's memory its rank's share. The least of all ranks; all ranks call it.
-std::size_t memory_limit(comm::Communicator& communicator, Device& device);
+std::size_t memory_limit(comm::Channel& channel, Device& device);
 
 }  // namespace octet::train

@@ -5,7 +5,9 @@
 #include <memory>
 #include <string>
 
-#include "octet/comm/communicator.h"
+#include "octet/comm/collectives.h"
+#include "octet/comm/job.h"
+#include "octet/comm/mesh.h"
 #include "octet/device/device.h"
 
 namespace octet::train {
@@ -21,14 +23,19 @@ class Session {
   /// the device that `device` names ("auto", "cpu", "cuda"; all ranks compute on GPUs or none does, and each
   /// on another one: gpu_choice.h) and decides who prints. When a rank cannot have its device, or comes with
   /// a reason to refuse (an Error met before the ranks knew each other: a wrong argument, a wrong
-  /// configuration), all ranks throw as Communicator::together does. `transport`: who carries bytes between
+  /// configuration), all ranks throw as Channel::together does. `transport`: who carries bytes between
   /// GPUs, as gpu_transport says.
   explicit Session(const std::string& device, const std::exception_ptr& refusal = nullptr,
                    const std::string& transport = "auto");
 
   const comm::Place& place() const { return place_; }
   Device& device() { return *device_; }
-  comm::Communicator& communicator() { return *communicator_; }
+  /// All ranks of the program: where they stand, and what they tell each other.
+  comm::Job& job() { return *job_; }
+  /// What the ranks of this one's data axis compute together.
+  comm::Collectives& data() { return *data_; }
+  /// What this rank has sent since the last call, collectives first.
+  std::vector<comm::Traffic> take_traffic();
   bool prints() const { return place_.rank == 0; }
 
   /// Where one rank uses one of several GPUs, says how to use all; `command` is what comes behind the
@@ -49,10 +56,11 @@ class Session {
  private:
   int failed();
 
+  std::unique_ptr<comm::Job> job_;
   comm::Place place_;
   std::size_t usable_gpus_ = 0;  ///< that this process sees
   std::unique_ptr<Device> device_;
-  std::unique_ptr<comm::Communicator> communicator_;
+  std::unique_ptr<comm::Collectives> data_;
 };
 
 }  // namespace octet::train

@@ -11,7 +11,7 @@
 
 #include <cstdint>
 
-#include "octet/comm/communicator.h"
+#include "octet/comm/collectives.h"
 #include "octet/optim/adamw.h"
 #include "octet/precision/scaling.h"
 

@@ -31,7 +31,7 @@ enum class Scales {
 ///     compute.synchronize();
 ///     StepResult result = store.collect();
 ///
-/// Gradients of a group start to be reduced at its give_back, on the communicator's reduce stream, in the
+/// Gradients of a group start to be reduced at its give_back, on the reduce stream of the collectives, in the
 /// fixed order head, last block, …, embedding, while compute goes on. finish sums counts and losses over the
 /// ranks, measures and clips the norm, updates masters and moments, makes compute copies and FP8 weights, and
 /// starts their gathers, which acquire waits for. Where every rank holds everything, a group's update goes on
@@ -45,9 +45,9 @@ enum class Scales {
 /// thread-safe; calls out of order throw std::logic_error.
 class ParameterStore final : public model::ParameterSource {
  public:
-  /// `arena` and `communicator` outlive the store; both are of one device. Throws Error (usage) for options
-  /// that make no sense.
-  ParameterStore(model::ParameterLayout layout, Arena& arena, comm::Communicator& communicator,
+  /// `arena` and `collectives`, those of the data axis, outlive the store; both are of one device. Throws
+  /// Error (usage) for options that make no sense.
+  ParameterStore(model::ParameterLayout layout, Arena& arena, comm::Collectives& collectives,
                  const Options& options);
   /// Waits for gathers and reductions that are under way (all ranks end their stores), but not while an
   /// error unwinds.
