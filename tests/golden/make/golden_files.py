@@ -1,6 +1,7 @@
 """Reading and writing the references in tests/golden, and comparing two of them."""
 import json
 import pathlib
+import unicodedata
 
 import numpy
 
@@ -18,6 +19,29 @@ def read_json(path):
 def read_lines(path):
     # Only \n ends a line: texts hold other line ends as they are.
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
+def line_of(value):
+    """JSON in which marks, controls, blanks other than U+0020 and what has no glyph are escaped, so that editors keep them."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+
+    def shown(c):
+        if c == " " or unicodedata.category(c)[0] not in "MZC":
+            return c
+        return "".join(f"\\u{unit:04x}" for unit in
+                       ([ord(c)] if ord(c) < 0x10000 else [0xD800 + (ord(c) - 0x10000 >> 10), 0xDC00 + (ord(c) & 0x3FF)]))
+
+    # What json.dumps has escaped itself (\n, \t, …) is written as \u too.
+    short = {"\\n": "\\u000a", "\\r": "\\u000d", "\\t": "\\u0009", "\\b": "\\u0008", "\\f": "\\u000c"}
+    out, i = [], 0
+    while i < len(text):
+        if text[i] == "\\":
+            out.append(short.get(text[i:i + 2], text[i:i + 2]))
+            i += 2
+        else:
+            out.append(shown(text[i]))
+            i += 1
+    return "".join(out)
 
 
 def narrowed(array):
