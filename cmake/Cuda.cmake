@@ -1,6 +1,6 @@
 # Decides whether device, ops and comm get their CUDA side, and sets up nvcc. Afterwards OCTET_HAVE_CUDA tells.
-# AUTO takes CUDA where a toolkit and a working driver are found, ON insists on the toolkit (a program built
-# so starts without a driver too, and then runs on the CPU), OFF leaves it out.
+# AUTO takes CUDA where a toolkit that serves is found, with a driver or without (the program starts without one, and
+# then runs on the CPU), ON insists on the toolkit, OFF leaves it out.
 set(OCTET_CUDA AUTO CACHE STRING "CUDA side of device, ops and comm: AUTO, ON or OFF")
 set_property(CACHE OCTET_CUDA PROPERTY STRINGS AUTO ON OFF)
 
@@ -25,26 +25,55 @@ function(octet_driver_works result)
   endif()
 endfunction()
 
+# octet_toolkit_serves(NVCC RESULT REASON): whether this toolkit can build the CUDA side, else why not.
+function(octet_toolkit_serves nvcc result reason)
+  set(${result} FALSE PARENT_SCOPE)
+  if(NOT nvcc)
+    set(${reason} "there is no nvcc on PATH, in CUDA_HOME or in /usr/local/cuda" PARENT_SCOPE)
+    return()
+  endif()
+  execute_process(COMMAND ${nvcc} --version OUTPUT_VARIABLE version ERROR_QUIET)
+  string(REGEX MATCH "release ([0-9]+\\.[0-9]+)" version "${version}")
+  if(NOT version OR CMAKE_MATCH_1 VERSION_LESS 13.0)
+    set(${reason} "the toolkit of ${nvcc} is not 13.0 or newer (${version})" PARENT_SCOPE)
+    return()
+  endif()
+  get_filename_component(toolkit ${nvcc} REALPATH)
+  get_filename_component(toolkit ${toolkit} DIRECTORY)
+  find_path(cublas cublasLt.h HINTS ${toolkit}/../include ${toolkit}/../targets/x86_64-linux/include NO_CACHE)
+  if(NOT cublas)
+    set(${reason} "the toolkit of ${nvcc} has no cublasLt.h" PARENT_SCOPE)
+    return()
+  endif()
+  set(${result} TRUE PARENT_SCOPE)
+endfunction()
+
 set(OCTET_HAVE_CUDA FALSE)
 set(_octet_why "OCTET_CUDA is OFF")
-if(OCTET_CUDA STREQUAL "AUTO")
+# Whether what the CUDA side lacks (headers of cuDNN, of NCCL) ends the configuration, or is left out and said.
+set(OCTET_CUDA_WANTED FALSE)
+if(OCTET_CUDA)
   octet_find_nvcc(_octet_nvcc)
-  octet_driver_works(_octet_driver)
-  if(NOT _octet_nvcc)
-    set(_octet_why "no CUDA toolkit (nvcc) found")
-  elseif(NOT _octet_driver)
-    set(_octet_why "no NVIDIA driver found; -DOCTET_CUDA=ON builds for another machine")
+  octet_toolkit_serves("${_octet_nvcc}" OCTET_HAVE_CUDA _octet_why)
+  if(OCTET_CUDA STREQUAL "AUTO")
+    octet_driver_works(OCTET_CUDA_WANTED)
   else()
-    set(OCTET_HAVE_CUDA TRUE)
+    set(OCTET_CUDA_WANTED TRUE)
+    if(NOT OCTET_HAVE_CUDA)
+      message(FATAL_ERROR "OCTET_CUDA is ON, but ${_octet_why}. Install the CUDA 13 toolkit with cuBLAS, name it with "
+                          "CUDA_HOME, or set OCTET_CUDA=OFF.")
+    endif()
   endif()
-elseif(OCTET_CUDA)
-  octet_find_nvcc(_octet_nvcc)
-  if(NOT _octet_nvcc)
-    message(FATAL_ERROR "OCTET_CUDA is ON, but there is no nvcc on PATH, in CUDA_HOME or in /usr/local/cuda. "
-                        "Install the CUDA 13 toolkit, name it with CUDA_HOME, or set OCTET_CUDA=OFF.")
-  endif()
-  set(OCTET_HAVE_CUDA TRUE)
 endif()
+
+# octet_leave_out(NAME TEXT): ends this file without the part NAME, or the configuration where it is wanted.
+macro(octet_leave_out name text)
+  if(OCTET_CUDA_WANTED)
+    message(FATAL_ERROR "${text}")
+  endif()
+  message(STATUS "${name}: left out. ${text}")
+  return()
+endmacro()
 
 if(NOT OCTET_HAVE_CUDA)
   message(STATUS "CUDA: left out (${_octet_why})")
@@ -83,6 +112,5 @@ endif()
 # The runtime is linked in and looks for the driver when it is first called, so that programs start without.
 target_link_libraries(octet_cuda_options INTERFACE CUDA::cudart_static)
 message(STATUS "CUDA: ${CUDAToolkit_VERSION} from ${CUDAToolkit_BIN_DIR}")
-include(Wheel)
 include(CudnnFrontend)
 include(Nccl)

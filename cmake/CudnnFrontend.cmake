@@ -1,6 +1,6 @@
 # The headers of cudnn-frontend, through which attention on the GPU reaches cuDNN. They come with a PyPI wheel
 # that pip fetches into .deps of the source folder, once; cuDNN itself is loaded when it is first used.
-# Afterwards the target octet_cudnn exists, or OCTET_CUDNN is OFF.
+# Afterwards the target octet_cudnn exists, or attention is left to our own kernels.
 option(OCTET_CUDNN "Use cuDNN for attention on the GPU (else our own, slower kernels)" ON)
 set(OCTET_CUDNN_FRONTEND_DIR "" CACHE PATH "Folder that holds cudnn_frontend.h; empty: fetched by pip")
 if(NOT OCTET_CUDNN)
@@ -22,9 +22,11 @@ if(NOT OCTET_CUDNN_FRONTEND_DIR AND NOT EXISTS ${_octet_frontend_headers}/cudnn_
   octet_fetch_wheel(nvidia-cudnn-frontend ${_octet_frontend_version} ${_octet_frontend_sha256} manylinux_2_28_x86_64
                     ${_octet_deps} PATTERNS "include/*" "*/licenses/*")
   if(octet_wheel_error)
-    message(FATAL_ERROR "The headers of nvidia-cudnn-frontend ${_octet_frontend_version} could not be fetched by pip. "
-                        "Name a folder that holds cudnn_frontend.h with -DOCTET_CUDNN_FRONTEND_DIR=..., or "
-                        "build without cuDNN (slower attention) with -DOCTET_CUDNN=OFF.\n${octet_wheel_error}")
+    string(CONCAT _octet_text
+           "The headers of nvidia-cudnn-frontend ${_octet_frontend_version} could not be fetched by pip. "
+           "Name a folder that holds cudnn_frontend.h with -DOCTET_CUDNN_FRONTEND_DIR=..., or "
+           "build without cuDNN (slower attention) with -DOCTET_CUDNN=OFF.\n${octet_wheel_error}")
+    octet_leave_out(cuDNN "${_octet_text}")
   endif()
 endif()
 if(NOT EXISTS ${_octet_frontend_headers}/cudnn_frontend.h)
@@ -34,8 +36,10 @@ endif()
 find_path(OCTET_CUDNN_INCLUDE_DIR cudnn.h HINTS ${CUDAToolkit_INCLUDE_DIRS} ENV CUDNN_PATH PATH_SUFFIXES include)
 mark_as_advanced(OCTET_CUDNN_INCLUDE_DIR)
 if(NOT OCTET_CUDNN_INCLUDE_DIR)
-  message(FATAL_ERROR "There is no cudnn.h: install the headers of cuDNN 9, name their folder with "
-                      "-DOCTET_CUDNN_INCLUDE_DIR=..., or build without cuDNN (slower attention) with -DOCTET_CUDNN=OFF.")
+  string(CONCAT _octet_text
+         "There is no cudnn.h: install the headers of cuDNN 9, name their folder with "
+         "-DOCTET_CUDNN_INCLUDE_DIR=..., or build without cuDNN (slower attention) with -DOCTET_CUDNN=OFF.")
+  octet_leave_out(cuDNN "${_octet_text}")
 endif()
 add_library(octet_cudnn INTERFACE)
 target_include_directories(octet_cudnn SYSTEM INTERFACE ${_octet_frontend_headers} ${OCTET_CUDNN_INCLUDE_DIR})

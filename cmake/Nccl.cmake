@@ -1,6 +1,6 @@
 # The header of NCCL, through which GPUs send each other bytes. The toolkit or the system has it; else it comes
 # with a PyPI wheel that pip fetches into .deps of the source folder, once. NCCL itself is never linked: it is
-# loaded when it is first used. Afterwards the target octet_nccl exists, or OCTET_NCCL is OFF.
+# loaded when it is first used. Afterwards the target octet_nccl exists, or GPUs reach each other without NCCL.
 option(OCTET_NCCL "Let GPUs reach each other through NCCL" ON)
 set(OCTET_NCCL_INCLUDE_DIR "" CACHE PATH "Folder that holds nccl.h; empty: found, else fetched by pip")
 if(NOT OCTET_NCCL)
@@ -39,10 +39,12 @@ if(NOT _octet_nccl_headers)
       octet_fetch_wheel(nvidia-nccl-cu13 ${_octet_nccl_version} ${_octet_nccl_sha256} manylinux_2_18_x86_64
                         ${_octet_nccl_deps} PATTERNS "*/include/nccl.h" "*/licenses/*")
       if(octet_wheel_error)
-        message(FATAL_ERROR "The header of NCCL ${_octet_nccl_version} could not be fetched by pip. Install it "
-                            "(libnccl-dev of NVIDIA's repository), name a folder that holds nccl.h with "
-                            "-DOCTET_NCCL_INCLUDE_DIR=..., or build without NCCL with -DOCTET_NCCL=OFF.\n"
-                            "${octet_wheel_error}")
+        string(CONCAT _octet_text
+               "The header of NCCL ${_octet_nccl_version} could not be fetched by pip. Install it "
+               "(libnccl-dev of NVIDIA's repository), name a folder that holds nccl.h with "
+               "-DOCTET_NCCL_INCLUDE_DIR=..., or build without NCCL with -DOCTET_NCCL=OFF.\n"
+               "${octet_wheel_error}")
+        octet_leave_out(NCCL "${_octet_text}")
       endif()
     endif()
   endif()

@@ -63,7 +63,15 @@ Json text_cell(const arrow::Array& array, std::int64_t i, const std::string& whe
   return text;
 }
 
-// One value as JSON. Types that no data set of texts holds are refused by name.
+// Writers of old leave out that their bytes are text. Other bytes (images, say) are no value.
+template <typename Bytes>
+Json bytes_cell(const arrow::Array& array, std::int64_t i) {
+  std::string bytes(static_cast<const Bytes&>(array).GetView(i));
+  return is_utf8(bytes) ? Json(std::move(bytes)) : Json(nullptr);
+}
+
+// One value as JSON. Times and decimals become text; types that no data set of texts holds have no value, so
+// that columns that nobody asks for do not stand in the way.
 Json cell(const arrow::Array& array, std::int64_t i, const std::string& where, int depth) {
   if (depth > 64) refuse(where, "values nested too deeply");
   if (array.IsNull(i)) return nullptr;
@@ -111,8 +119,20 @@ Json cell(const arrow::Array& array, std::int64_t i, const std::string& where, i
       }
       return out;
     }
+    case arrow::Type::BINARY:
+      return bytes_cell<arrow::BinaryArray>(array, i);
+    case arrow::Type::LARGE_BINARY:
+      return bytes_cell<arrow::LargeBinaryArray>(array, i);
+    case arrow::Type::DATE32:
+    case arrow::Type::DATE64:
+    case arrow::Type::TIME32:
+    case arrow::Type::TIME64:
+    case arrow::Type::TIMESTAMP:
+    case arrow::Type::DECIMAL128:
+    case arrow::Type::DECIMAL256:
+      return value_of(array.GetScalar(i), where)->ToString();
     default:
-      return array.type()->ToString();
+      return nullptr;
   }
 }
 
@@ -242,9 +262,8 @@ std::unique_ptr<RowReader> open_columns(const std::string& path, const std::stri
   throw Error({.what = "this program was built without Apache Arrow, which reads ." + ending + " files",
                .where = path,
                .fix = "convert the file: python3 -c \"import pandas; " + read + "('" + path +
-                      "').to_json('rows.jsonl', orient='records', lines=True)\"; or pip install pyarrow and "
-                      "build again with -DOCTET_ARROW_ROOT=$(python3 -c 'import pyarrow; "
-                      "print(pyarrow.__path__[0])')",
+                      "').to_json('rows.jsonl', orient='records', lines=True)\"; or build again with "
+                      "-DOCTET_ARROW=ON, which fetches Apache Arrow with pip",
                .code = ExitCode::usage});
 }
 

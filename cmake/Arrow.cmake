@@ -1,0 +1,77 @@
+# Parquet and Arrow files are read by Apache Arrow's C++ library: the system's, else that of the Python package
+# pyarrow, which python3 may have, or which pip fetches into .deps of the source folder, once. Afterwards the target
+# octet_arrow exists, or files of columns are refused with the way to convert them.
+set(OCTET_ARROW AUTO CACHE STRING "Read Parquet and Arrow files: AUTO (where Apache Arrow can be had), ON or OFF")
+set_property(CACHE OCTET_ARROW PROPERTY STRINGS AUTO ON OFF)
+set(OCTET_ARROW_ROOT "" CACHE PATH "Folder of Apache Arrow, with include/ and libarrow.so.*; empty: found or fetched")
+if(NOT OCTET_ARROW)
+  message(STATUS "Parquet and Arrow files: not read (OCTET_ARROW is OFF)")
+  return()
+endif()
+
+# The first version with all functions that the program calls.
+set(_octet_arrow_least 24)
+
+# octet_arrow_in(FOLDER): makes the target octet_arrow where FOLDER holds headers and libraries that serve.
+function(octet_arrow_in folder)
+  file(GLOB arrow ${folder}/libarrow.so* ${folder}/lib/libarrow.so*)
+  file(GLOB parquet ${folder}/libparquet.so* ${folder}/lib/libparquet.so*)
+  if(NOT folder OR NOT arrow OR NOT parquet OR NOT EXISTS ${folder}/include/parquet/arrow/reader.h)
+    return()
+  endif()
+  file(STRINGS ${folder}/include/arrow/util/config.h version REGEX "^#define ARROW_VERSION_MAJOR +[0-9]+")
+  string(REGEX MATCH "[0-9]+$" version "${version}")
+  if(NOT version OR version LESS _octet_arrow_least)
+    message(STATUS "Parquet and Arrow files: Apache Arrow ${version} in ${folder} is older than ${_octet_arrow_least}")
+    return()
+  endif()
+  list(GET arrow 0 arrow)
+  list(GET parquet 0 parquet)
+  add_library(octet_arrow INTERFACE)
+  target_include_directories(octet_arrow SYSTEM INTERFACE ${folder}/include)
+  target_link_libraries(octet_arrow INTERFACE ${parquet} ${arrow})
+  message(STATUS "Parquet and Arrow files: read by Apache Arrow in ${folder}")
+endfunction()
+
+# The wheel for CPython 3.12: headers and libraries are those of every other wheel of this version.
+set(_octet_arrow_version 26.0.1)
+set(_octet_arrow_sha256 c718bf97a92a6dea97fd1062c3b9f9e2e83cb9cc926e752289fa4ffff41738f9)
+set(_octet_arrow_deps ${CMAKE_SOURCE_DIR}/.deps/pyarrow-${_octet_arrow_version})
+
+if(OCTET_ARROW_ROOT)
+  octet_arrow_in(${OCTET_ARROW_ROOT})
+  if(NOT TARGET octet_arrow)
+    message(FATAL_ERROR "OCTET_ARROW_ROOT is ${OCTET_ARROW_ROOT}, where include/parquet/arrow/reader.h, libarrow.so.* "
+                        "or libparquet.so.* is missing or older than ${_octet_arrow_least}.")
+  endif()
+else()
+  find_package(Parquet CONFIG QUIET)
+  if(TARGET Parquet::parquet_shared AND NOT Parquet_VERSION VERSION_LESS _octet_arrow_least)
+    add_library(octet_arrow INTERFACE)
+    target_link_libraries(octet_arrow INTERFACE Parquet::parquet_shared Arrow::arrow_shared)
+    message(STATUS "Parquet and Arrow files: read by Apache Arrow ${Parquet_VERSION}")
+  endif()
+  if(NOT TARGET octet_arrow)
+    execute_process(COMMAND python3 -c "import pyarrow; print(pyarrow.__path__[0], end='')"
+                    OUTPUT_VARIABLE _octet_arrow_python ERROR_QUIET)
+    octet_arrow_in("${_octet_arrow_python}")
+  endif()
+  if(NOT TARGET octet_arrow AND NOT EXISTS ${_octet_arrow_deps})
+    message(STATUS "Parquet and Arrow files: fetching Apache Arrow of pyarrow ${_octet_arrow_version}")
+    octet_fetch_wheel(pyarrow ${_octet_arrow_version} ${_octet_arrow_sha256} manylinux_2_28_x86_64 ${_octet_arrow_deps}
+                      PATTERNS "pyarrow/include/*" "pyarrow/libarrow.so*" "pyarrow/libparquet.so*" "*/licenses/*")
+    if(octet_wheel_error AND OCTET_ARROW STREQUAL "AUTO")
+      message(STATUS "Parquet and Arrow files: not read, for pip could not fetch pyarrow: ${octet_wheel_error}")
+      return()
+    endif()
+  endif()
+  if(NOT TARGET octet_arrow)
+    octet_arrow_in(${_octet_arrow_deps}/pyarrow)
+  endif()
+  if(NOT TARGET octet_arrow)
+    message(FATAL_ERROR "Apache Arrow was not found and could not be fetched by pip. Install libparquet-dev where the "
+                        "distribution has it, name a folder with -DOCTET_ARROW_ROOT=..., or build without Parquet and "
+                        "Arrow files with -DOCTET_ARROW=OFF.\n${octet_wheel_error}")
+  endif()
+endif()
+target_compile_definitions(octet_arrow INTERFACE OCTET_HAVE_ARROW)

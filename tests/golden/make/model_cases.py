@@ -1,0 +1,79 @@
+"""The small models: their shapes as arguments of transformers' configuration classes, and what is special about each.
+
+`legacy` is what the older spelling of config.json has besides; `kept` is the format that weights are kept in (as they are: what
+is computed from them is in fp32); `length` the positions of a row."""
+
+LLAMA = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "vocab_size": 192, "max_position_embeddings": 256, "hidden_act": "silu",
+         "attention_bias": False, "mlp_bias": False, "tie_word_embeddings": False, "use_cache": False}
+
+
+def rope(theta, **scaling):
+    return {"rope_parameters": {"rope_theta": theta, "rope_type": "default", **scaling}}
+
+
+def case(kind, kept="bfloat16", length=48, **values):
+    return {"kind": kind, "kept": kept, "length": length, "config": values}
+
+
+def without(key, values):
+    return {k: v for k, v in values.items() if k != key}
+
+
+def llama(**values):
+    return {**LLAMA, "rms_norm_eps": 1e-5, **rope(10000.0), **values}
+
+
+def qwen(**values):
+    return {**LLAMA, "rms_norm_eps": 1e-6, **rope(1000000.0), "use_sliding_window": False, **values}
+
+
+def gemma(**values):
+    base = {k: v for k, v in LLAMA.items() if k not in ("hidden_act", "mlp_bias")}
+    return {**base, "rms_norm_eps": 1e-6, "tie_word_embeddings": True, "hidden_activation": "gelu_pytorch_tanh", "head_dim": 32,
+            "sliding_window": 16, **values}
+
+
+LLAMA3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 32}
+
+CASES = {
+    "llama": case("Llama", **llama()),
+    "llama3": case("Llama", "float32", 96, **llama(**rope(500000.0, factor=8.0, **LLAMA3))),
+    "llama3-tied": case("Llama", **llama(**rope(500000.0, factor=32.0, **LLAMA3), head_dim=32, tie_word_embeddings=True)),
+    "llama-mha-bias": case("Llama", **llama(num_key_value_heads=4, attention_bias=True, mlp_bias=True)),
+    "llama-linear-rope": case("Llama", "float16", **llama(num_key_value_heads=1, **rope(10000.0, rope_type="linear", factor=4.0))),
+    "mistral": case("Mistral", **llama(sliding_window=16, **rope(1000000.0))),
+    "qwen2": case("Qwen2", **qwen(max_window_layers=1, sliding_window=16)),
+    "qwen2-tied": case("Qwen2", **qwen(tie_word_embeddings=True)),
+    "qwen3": case("Qwen3", "float32", **qwen(head_dim=32)),
+    "qwen3-yarn": case("Qwen3", **without("use_sliding_window", qwen(
+        head_dim=32, tie_word_embeddings=True,
+        **rope(1000000.0, rope_type="yarn", factor=4.0, original_max_position_embeddings=32)))),
+    "gemma2": case("Gemma2", **gemma(query_pre_attn_scalar=24, attn_logit_softcapping=5.0, final_logit_softcapping=3.0,
+                                     **rope(10000.0))),
+    "gemma3": case("Gemma3Text", **gemma(hidden_size=48, intermediate_size=96, num_hidden_layers=7, query_pre_attn_scalar=32,
+                                         rope_parameters={"full_attention": {"rope_theta": 1000000.0, "rope_type": "default"},
+                                                          "sliding_attention": {"rope_theta": 10000.0, "rope_type": "default"}})),
+}
+FP8 = ("llama3", "qwen3")       # with references of FP8 products
+BLOCK = ("llama3",)             # and of scales of blocks
+FINAL = ("llama",)              # with parameters after ten steps
+PACKED_GRADIENTS = ("llama3", "gemma3")
+SHARDS = {"qwen2": "60KB"}
+
+
+def legacy_config(name):
+    """The same model as transformers 4 would have written it."""
+    found = CASES[name]
+    config = {k: v for k, v in found["config"].items() if k not in ("rope_parameters", "use_cache")}
+    ropes = found["config"]["rope_parameters"]
+    if "full_attention" in ropes:
+        config |= {"rope_theta": ropes["full_attention"]["rope_theta"],
+                   "rope_local_base_freq": ropes["sliding_attention"]["rope_theta"]}
+    else:
+        config["rope_theta"] = ropes["rope_theta"]
+        if ropes["rope_type"] != "default":
+            config["rope_scaling"] = ropes
+    model_type = {"Gemma3Text": "gemma3_text"}.get(found["kind"], found["kind"].lower())
+    architecture = {"Gemma3Text": "Gemma3ForCausalLM"}.get(found["kind"], found["kind"] + "ForCausalLM")
+    return {"model_type": model_type, **config, "architectures": [architecture], "torch_dtype": found["kept"]}
