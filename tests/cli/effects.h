@@ -45,7 +45,8 @@ std::vector<KeyRow> idle_rows();
 config::Resolved resolved(const Keys& keys);
 /// What `see` shows of it, or "refused: " and the Error's message.
 std::string seen(const Keys& keys, const See& see);
-/// Sees each row without its key and with each of its values: all differ, and what is foretold is seen.
+/// Sees each row without its key, twice, and with each of its values: the former agree, the latter differ
+/// from it and from each other, and what is foretold is seen.
 void expect_effects(const std::vector<KeyRow>& rows);
 
 /// What is said at the start of a run about its configuration.

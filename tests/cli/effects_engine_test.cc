@@ -18,9 +18,8 @@ std::string exactly(double x) {
   return text;
 }
 
-/// Three blocks, whose matrices are large enough to travel in narrow formats.
-model::Architecture architecture() {
-  static const TemporaryFolder folder("shape");
+model::Architecture make_architecture() {
+  const TemporaryFolder folder("shape");
   spill(folder / "config.json", Json{{"architectures", {"LlamaForCausalLM"}},
                                      {"model_type", "llama"},
                                      {"vocab_size", 256},
@@ -37,6 +36,12 @@ model::Architecture architecture() {
                                      {"tie_word_embeddings", false}}
                                     .dump());
   return model::find_shape(folder / "config.json");
+}
+
+/// Three blocks, whose matrices are large enough to travel in narrow formats.
+const model::Architecture& architecture() {
+  static const model::Architecture made = make_architecture();
+  return made;
 }
 
 data::HostBatch batch_of(int step, int micro_batch, int rank) {
@@ -85,6 +90,7 @@ Shown train_steps(const config::Resolved& r, int ranks = 1) {
     double loss = 0;
     std::int64_t labels = 0;
     engine.evaluate(batch_of(99, 0, 0), &loss, &labels);
+    engine.store().synchronize(engine.compute());  // messages for others may still be on their way
     if (communicator.rank() != 0) return;
     shown.numbers = numbers + exactly(loss);
     for (const comm::Traffic& kind : communicator.take_traffic()) {

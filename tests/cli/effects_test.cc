@@ -45,6 +45,7 @@ void expect_effects(const std::vector<KeyRow>& rows) {
     Keys keys = row.beside;
     const std::string without = seen(keys, row.see);
     EXPECT_EQ(without, row.without.empty() ? without : row.without);
+    EXPECT_EQ(without, seen(keys, row.see)) << "what is seen changes by itself";
     std::map<std::string, std::string> values{{without, "nothing"}};
     for (const Tried& tried : row.values) {
       keys[row.key] = tried.value;
