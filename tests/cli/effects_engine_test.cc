@@ -122,22 +122,30 @@ std::string traffic_of_nodes(const config::Resolved& r) {
   return train_steps(r, 4).traffic;
 }
 
-// What a device of this kind would hold, at each level that the run may choose from.
-std::string planned(const config::Resolved& r, DeviceKind kind) {
+// What a CPU would hold as the options are, and at each level that a run may choose from.
+std::string planned_on_cpu(const config::Resolved& r) {
+  constexpr DeviceKind kind = DeviceKind::cpu;
+  std::vector<train::EngineOptions> all{options_of(r.config)};
+  for (const plan::Level& level : train::levels_of(r.config, kind))
+    all.push_back(train::with_level(all.front(), level));
   std::string text;
-  for (const plan::Level& level : train::levels_of(r.config, kind)) {
-    const train::EngineOptions options = train::with_level(options_of(r.config), level);
+  for (const train::EngineOptions& options : all) {
     for (const auto& row : train::plan_memory(options, {}, kind).by_part())
       text += row.name + " " + std::to_string(row.bytes) + ", ";
     text += "\n";
   }
   return text;
 }
-std::string planned_on_cpu(const config::Resolved& r) {
-  return planned(r, DeviceKind::cpu);
-}
-std::string planned_on_gpu(const config::Resolved& r) {
-  return planned(r, DeviceKind::cuda);
+
+// How FP8 weights lie transposed on a GPU: as the options say, and at the levels that a run may choose from.
+std::string transposed_on_gpu(const config::Resolved& r) {
+  const auto word = [](bool at_use) { return std::string(at_use ? " at use" : " kept"); };
+  std::string text =
+      "asked for" + word(options_of(r.config).store.transposed == zero::TransposedWeights::at_use);
+  text += ", levels";
+  for (const plan::Level& level : train::levels_of(r.config, DeviceKind::cuda))
+    text += word(level.transposes_at_use);
+  return text;
 }
 
 const Keys kBf16{{"bf16", "true"}};
@@ -238,7 +246,11 @@ std::vector<KeyRow> memory_rows() {
       {"recompute", {}, {{"norms"}, {"qkv"}, {"full"}, {"auto"}}, planned_on_cpu},
       {"gradient_checkpointing", {}, {{"true"}}, memory},
       {"disable_gradient_checkpointing", {{"gradient_checkpointing", "true"}}, {{"true"}}, memory},
-      {"fp8_transposed_weights", kFp8, {{"keep"}, {"at_use"}}, planned_on_gpu},
+      {"fp8_transposed_weights",
+       kFp8,
+       {{"keep", "asked for kept, levels kept"}, {"at_use", "asked for at use, levels at use"}},
+       transposed_on_gpu,
+       "asked for kept, levels kept at use"},
       {"optim_state_cpu_offload", {}, {{"true"}}, notes_of, ""},
   };
 }
