@@ -7,6 +7,7 @@
 #include "octet/base/strings.h"
 #include "octet/model/shapes.h"
 #include "octet/train/engine.h"
+#include "octet/train/setup.h"
 #include "options.h"
 #include "shape_words.h"
 
@@ -129,7 +130,8 @@ int bench_command(const Arguments& arguments) {
   if (!options.parse(arguments)) return 0;
   const config::Resolved resolved = config::load(with_bf16(options.overrides()), {.for_training = false});
   const config::Config& config = resolved.config;
-  train::Session session(config.device, nullptr, config.gpu_transport);
+  const train::SessionWish wish = train::session_wish(config);
+  train::Session session(wish.device, nullptr, wish.transport);
   return session.run([&] {
     session.mention_idle_gpus("bench …");
     const train::BenchResult result = train::bench(session, config, bench);

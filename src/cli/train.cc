@@ -3,6 +3,7 @@
 
 #include "octet/config/config.h"
 #include "octet/config/schema.h"
+#include "octet/train/setup.h"
 #include "octet/train/trainer.h"
 #include "options.h"
 
@@ -21,7 +22,8 @@ int train_command(const Arguments& arguments) {
   const config::Resolved config = config::load(arguments);
   // Whoever reads the output may leave (a closed terminal, a dead `tee`): the run goes on.
   std::signal(SIGPIPE, SIG_IGN);
-  train::Session session(config.config.device, nullptr, config.config.gpu_transport);
+  const train::SessionWish wish = train::session_wish(config.config);
+  train::Session session(wish.device, nullptr, wish.transport);
   return session.run([&] {
     session.mention_idle_gpus("CONFIG");
     return train::train(session, config);

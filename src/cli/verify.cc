@@ -17,6 +17,7 @@
 #include "octet/model/shapes.h"
 #include "octet/train/engine.h"
 #include "octet/train/session.h"
+#include "octet/train/setup.h"
 #include "options.h"
 
 namespace octet::cli {
@@ -184,7 +185,8 @@ int verify_command(const Arguments& arguments) {
   options.app().add_option("--folder", folder, "where checkpoints would be written")->capture_default_str();
   if (!options.parse(arguments)) return 0;
   const config::Resolved resolved = config::load(options.overrides(), {.for_training = false});
-  train::Session session(resolved.config.device, nullptr, resolved.config.gpu_transport);
+  const train::SessionWish wish = train::session_wish(resolved.config);
+  train::Session session(wish.device, nullptr, wish.transport);
   return session.run([&] {
     using Check = std::function<std::string()>;
     std::vector<std::pair<const char*, Check>> checks{{"ranks", [&] { return check_ranks(session); }},

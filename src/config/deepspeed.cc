@@ -1,6 +1,7 @@
 // DeepSpeed JSON: what maps to our keys, what changes nothing here, what is not built, and what DeepSpeed
 // itself would ignore in silence or refuse.
 #include <algorithm>
+#include <map>
 #include <string_view>
 
 #include "octet/base/strings.h"
@@ -12,6 +13,7 @@ namespace {
 enum class Action : std::uint8_t {
   map,      ///< the value of `key`; "auto" means that the YAML decides
   when_on,  ///< true sets `key` to true; false asks for nothing
+  bf16_on,  ///< true sets the keys in `key`, with blanks between them, to bf16; false asks for nothing
   note,     ///< accepted without effect; `key` says why
   refuse,   ///< refused unless null, false, 0, "none" or "auto"; `key` says why
   section   ///< holds more keys
@@ -23,50 +25,56 @@ struct Entry {
   const char* key;
 };
 
-constexpr const char* kBuckets = "messages are cut by segment, not by bucket";
-constexpr const char* kStage3 = "belongs to stage 3 of DeepSpeed's own engine";
-constexpr const char* kMonitor = "this program reports by itself (report_to, trainer_log.jsonl)";
+constexpr const char* kBuckets = "messages are cut by layer, not by bucket";
+constexpr const char* kPrefetch = "the parameters of one layer are gathered while another one computes";
+constexpr const char* kPersistent = "at stage 3 all parameters are cut, small ones too";
+constexpr const char* kMonitor = "trainer_log.jsonl always tells rate, loss, times and messages";
 constexpr const char* kFp16 = "fp16 is not built; use bf16";
+constexpr const char* kFp16Detail = "read only with fp16.enabled";
+constexpr const char* kOffloadDetail = "the optimizer's state lies where the program computes";
+constexpr const char* kParamsDetail = "read only when parameters are offloaded";
 constexpr const char* kQuantised =
     "say it by this program's own keys: reduce_dtype: int8 or fp8 for gradients, gather_dtype: fp8 for "
     "parameters";
 constexpr const char* kParams = "offloading parameters is not built";
-constexpr const char* kEngine = "belongs to DeepSpeed's own engine";
+constexpr const char* kOwnOptimizer = "the program has an optimizer of its own, AdamW at every stage";
 
 constexpr Entry kEntries[] = {
     {"train_batch_size", Action::map, "global_batch_size"},
     {"train_micro_batch_size_per_gpu", Action::map, "per_device_train_batch_size"},
     {"gradient_accumulation_steps", Action::map, "gradient_accumulation_steps"},
     {"gradient_clipping", Action::map, "max_grad_norm"},
-    {"steps_per_print", Action::note, kMonitor},
+    {"steps_per_print", Action::note, "logging_steps says when a line is logged"},
     {"wall_clock_breakdown", Action::note, kMonitor},
-    {"memory_breakdown", Action::note, kMonitor},
-    {"dump_state", Action::note, kMonitor},
+    {"memory_breakdown", Action::note, "what memory is for is always printed at the start"},
+    {"dump_state", Action::note, "config.resolved.yaml holds the whole configuration"},
     {"prescale_gradients", Action::note, "gradients are summed in fp32"},
     {"gradient_predivide_factor", Action::note, "gradients are summed in fp32"},
     {"sparse_gradients", Action::refuse, "sparse gradients are not built"},
-    {"zero_allow_untested_optimizer", Action::note, kEngine},
-    {"zero_force_ds_cpu_optimizer", Action::note, kEngine},
-    {"disable_allgather", Action::note, kEngine},
+    {"zero_allow_untested_optimizer", Action::note, kOwnOptimizer},
+    {"zero_force_ds_cpu_optimizer", Action::note, kOwnOptimizer},
+    {"disable_allgather", Action::note, "parameters are gathered by one way"},
     {"communication_data_type", Action::map, "reduce_dtype"},
-    {"seq_parallel_communication_data_type", Action::note, kEngine},
+    {"seq_parallel_communication_data_type", Action::note, "sequences are not split over ranks"},
     {"data_types", Action::section, ""},
     {"data_types.grad_accum_dtype", Action::map, "grad_dtype"},
     {"bf16", Action::section, ""},
     {"bf16.enabled", Action::when_on, "bf16"},
-    {"bf16.immediate_grad_update", Action::note, kEngine},
-    {"bf16.check_grad_overflow", Action::note, "a norm that is not finite stops the run"},
-    {"bf16.bf16_master_weights_and_grads", Action::when_on, "pure_bf16"},
-    {"bf16.bf16_optimizer_states", Action::note, "see optim_dtype"},
+    {"bf16.immediate_grad_update", Action::note,
+     "gradients are summed as soon as a layer's backward pass ends"},
+    {"bf16.check_grad_overflow", Action::note,
+     "a step whose gradient is not finite is always skipped; five in a row end the run"},
+    {"bf16.bf16_master_weights_and_grads", Action::bf16_on, "param_dtype grad_dtype"},
+    {"bf16.bf16_optimizer_states", Action::bf16_on, "optim_dtype"},
     {"fp16", Action::section, ""},
     {"fp16.enabled", Action::refuse, kFp16},
-    {"fp16.auto_cast", Action::note, kFp16},
-    {"fp16.loss_scale", Action::note, kFp16},
-    {"fp16.initial_scale_power", Action::note, kFp16},
-    {"fp16.loss_scale_window", Action::note, kFp16},
-    {"fp16.hysteresis", Action::note, kFp16},
-    {"fp16.consecutive_hysteresis", Action::note, kFp16},
-    {"fp16.min_loss_scale", Action::note, kFp16},
+    {"fp16.auto_cast", Action::note, kFp16Detail},
+    {"fp16.loss_scale", Action::note, kFp16Detail},
+    {"fp16.initial_scale_power", Action::note, kFp16Detail},
+    {"fp16.loss_scale_window", Action::note, kFp16Detail},
+    {"fp16.hysteresis", Action::note, kFp16Detail},
+    {"fp16.consecutive_hysteresis", Action::note, kFp16Detail},
+    {"fp16.min_loss_scale", Action::note, kFp16Detail},
     {"amp", Action::refuse, "use bf16"},
     {"zero_optimization", Action::section, ""},
     {"zero_optimization.stage", Action::map, "zero_stage"},
@@ -77,76 +85,66 @@ constexpr Entry kEntries[] = {
     {"zero_optimization.use_multi_rank_bucket_allreduce", Action::note, kBuckets},
     {"zero_optimization.allgather_partitions", Action::note, kBuckets},
     {"zero_optimization.allgather_bucket_size", Action::note, kBuckets},
-    {"zero_optimization.load_from_fp32_weights", Action::note, kEngine},
+    {"zero_optimization.load_from_fp32_weights", Action::note,
+     "checkpoints hold masters as param_dtype says"},
     {"zero_optimization.elastic_checkpoint", Action::note, "checkpoints resume at any world size"},
     {"zero_optimization.round_robin_gradients", Action::note, kBuckets},
-    {"zero_optimization.ignore_unused_parameters", Action::note, kEngine},
+    {"zero_optimization.ignore_unused_parameters", Action::note, "every parameter is used in every step"},
     {"zero_optimization.sub_group_size", Action::note, kBuckets},
     {"zero_optimization.cpu_offload", Action::when_on, "optim_state_cpu_offload"},
     {"zero_optimization.cpu_offload_param", Action::refuse, kParams},
-    {"zero_optimization.cpu_offload_use_pin_memory", Action::note, kEngine},
+    {"zero_optimization.cpu_offload_use_pin_memory", Action::note, kOffloadDetail},
     {"zero_optimization.offload_optimizer", Action::section, ""},
     {"zero_optimization.offload_optimizer.device", Action::map, "optim_state_cpu_offload"},
-    {"zero_optimization.offload_optimizer.nvme_path", Action::note, kEngine},
-    {"zero_optimization.offload_optimizer.buffer_count", Action::note, kEngine},
-    {"zero_optimization.offload_optimizer.pin_memory", Action::note, kEngine},
-    {"zero_optimization.offload_optimizer.pipeline_read", Action::note, kEngine},
-    {"zero_optimization.offload_optimizer.pipeline_write", Action::note, kEngine},
-    {"zero_optimization.offload_optimizer.fast_init", Action::note, kEngine},
-    {"zero_optimization.offload_optimizer.ratio", Action::note, kEngine},
-    {"zero_optimization.offload_optimizer.super_offload", Action::note, kEngine},
+    {"zero_optimization.offload_optimizer.nvme_path", Action::note, kOffloadDetail},
+    {"zero_optimization.offload_optimizer.buffer_count", Action::note, kOffloadDetail},
+    {"zero_optimization.offload_optimizer.pin_memory", Action::note, kOffloadDetail},
+    {"zero_optimization.offload_optimizer.pipeline_read", Action::note, kOffloadDetail},
+    {"zero_optimization.offload_optimizer.pipeline_write", Action::note, kOffloadDetail},
+    {"zero_optimization.offload_optimizer.fast_init", Action::note, kOffloadDetail},
+    {"zero_optimization.offload_optimizer.ratio", Action::note, kOffloadDetail},
+    {"zero_optimization.offload_optimizer.super_offload", Action::note, kOffloadDetail},
     {"zero_optimization.offload_param", Action::section, ""},
     {"zero_optimization.offload_param.device", Action::refuse, kParams},
-    {"zero_optimization.offload_param.nvme_path", Action::note, kEngine},
-    {"zero_optimization.offload_param.buffer_count", Action::note, kEngine},
-    {"zero_optimization.offload_param.buffer_size", Action::note, kEngine},
-    {"zero_optimization.offload_param.max_in_cpu", Action::note, kEngine},
-    {"zero_optimization.offload_param.pin_memory", Action::note, kEngine},
-    {"zero_optimization.stage3_prefetch_bucket_size", Action::note, kStage3},
-    {"zero_optimization.stage3_param_persistence_threshold", Action::note, kStage3},
-    {"zero_optimization.stage3_model_persistence_threshold", Action::note, kStage3},
-    {"zero_optimization.stage3_max_live_parameters", Action::note, kStage3},
-    {"zero_optimization.stage3_max_reuse_distance", Action::note, kStage3},
+    {"zero_optimization.offload_param.nvme_path", Action::note, kParamsDetail},
+    {"zero_optimization.offload_param.buffer_count", Action::note, kParamsDetail},
+    {"zero_optimization.offload_param.buffer_size", Action::note, kParamsDetail},
+    {"zero_optimization.offload_param.max_in_cpu", Action::note, kParamsDetail},
+    {"zero_optimization.offload_param.pin_memory", Action::note, kParamsDetail},
+    {"zero_optimization.stage3_prefetch_bucket_size", Action::note, kPrefetch},
+    {"zero_optimization.stage3_param_persistence_threshold", Action::note, kPersistent},
+    {"zero_optimization.stage3_model_persistence_threshold", Action::note, kPersistent},
+    {"zero_optimization.stage3_max_live_parameters", Action::note, kPrefetch},
+    {"zero_optimization.stage3_max_reuse_distance", Action::note, kPrefetch},
     {"zero_optimization.stage3_gather_16bit_weights_on_model_save", Action::note,
      "checkpoints hold all weights"},
     {"zero_optimization.stage3_gather_fp16_weights_on_model_save", Action::note,
      "checkpoints hold all weights"},
-    {"zero_optimization.stage3_module_granularity_threshold", Action::note, kStage3},
-    {"zero_optimization.stage3_use_all_reduce_for_fetch_params", Action::note, kStage3},
-    {"zero_optimization.stage3_allgather_sequential", Action::note, kStage3},
+    {"zero_optimization.stage3_module_granularity_threshold", Action::note,
+     "parameters are gathered by layer"},
+    {"zero_optimization.stage3_use_all_reduce_for_fetch_params", Action::note,
+     "parameters are gathered by one way"},
+    {"zero_optimization.stage3_allgather_sequential", Action::note,
+     "parameters are gathered in the order of the layers"},
     {"zero_optimization.zero_quantized_weights", Action::refuse, kQuantised},
     {"zero_optimization.zero_quantized_nontrainable_weights", Action::refuse, kQuantised},
     {"zero_optimization.zero_quantized_gradients", Action::refuse, kQuantised},
-    {"zero_optimization.zero_hpz_partition_size", Action::note, kStage3},
-    {"zero_optimization.mics_shard_size", Action::note, kStage3},
-    {"zero_optimization.memory_efficient_linear", Action::note, kStage3},
-    {"optimizer", Action::section, ""},
-    {"optimizer.type", Action::note, "the optimizer is AdamW"},
-    {"optimizer.params", Action::section, ""},
-    {"optimizer.params.lr", Action::map, "learning_rate"},
-    {"optimizer.params.betas", Action::map, "adam_beta1"},
-    {"optimizer.params.eps", Action::map, "adam_epsilon"},
-    {"optimizer.params.weight_decay", Action::map, "weight_decay"},
-    {"optimizer.params.torch_adam", Action::note, "the optimizer is AdamW"},
-    {"optimizer.params.adam_w_mode", Action::note, "the optimizer is AdamW"},
-    {"scheduler", Action::section, ""},
-    {"scheduler.type", Action::map, "lr_scheduler_type"},
-    {"scheduler.params", Action::section, ""},
-    {"scheduler.params.warmup_min_lr", Action::note, "the rate rises from 0"},
-    {"scheduler.params.warmup_max_lr", Action::map, "learning_rate"},
-    {"scheduler.params.warmup_num_steps", Action::map, "warmup_steps"},
-    {"scheduler.params.warmup_type", Action::note, "the rate rises linearly"},
-    {"scheduler.params.total_num_steps", Action::note, "max_steps or num_train_epochs decide"},
-    {"activation_checkpointing", Action::note, "see recompute"},
+    {"zero_optimization.zero_hpz_partition_size", Action::note,
+     "parameters are kept once among all ranks; hierarchical_comm sends them to every node once"},
+    {"zero_optimization.mics_shard_size", Action::note,
+     "what zero_stage shares out is shared among all ranks"},
+    {"zero_optimization.memory_efficient_linear", Action::note, "recompute says what is kept for backward"},
+    {"activation_checkpointing", Action::note,
+     "it sets up functions of DeepSpeed that a model must call; recompute says what is computed again"},
     {"checkpoint", Action::note, "checkpoints resume at any world size"},
     {"comms_logger", Action::note, kMonitor},
     {"flops_profiler", Action::note, kMonitor},
-    {"tensorboard", Action::note, kMonitor},
-    {"wandb", Action::note, kMonitor},
+    {"tensorboard", Action::note, "report_to: tensorboard asks for event files"},
+    {"wandb", Action::note, "nothing is uploaded; trainer_log.jsonl has every figure"},
     {"csv_monitor", Action::note, kMonitor},
-    {"aio", Action::note, kEngine},
+    {"aio", Action::note, "nothing is offloaded to disks"},
     {"compression_training", Action::refuse, "compressing the model is not built"},
-    {"pipeline", Action::note, kEngine},
+    {"pipeline", Action::note, "layers are not split over ranks"},
     {"tensor_parallel", Action::refuse, "tensor parallelism is not built"},
 };
 
@@ -193,17 +191,21 @@ class Translator {
     }
   }
 
+  // Keys for which the same happens here share a line.
   void finish() {
-    if (noted_.empty()) return;
-    std::string keys;
-    for (const auto& key : noted_) keys += (keys.empty() ? "" : ", ") + key;
-    sources_.note("DeepSpeed keys that change nothing here: " + keys);
+    for (const auto& [reason, keys] : noted_) {
+      std::string list;
+      for (const auto& key : keys) list += (list.empty() ? "" : ", ") + key;
+      sources_.note("of DeepSpeed's configuration " + list + (keys.size() > 1 ? " change" : " changes") +
+                    " nothing here: " + reason);
+    }
   }
 
  private:
   [[noreturn]] void unknown(const std::string& path, const Location& at) const {
     Strings known;
     for (const Entry& entry : kEntries) known.emplace_back(entry.path);
+    known.insert(known.end(), {"optimizer", "scheduler"});
     const std::string near = nearest_name(path, known);
     complain({.what = "unknown DeepSpeed key '" + path + "'",
               .where = at.where,
@@ -234,7 +236,7 @@ class Translator {
         walk(value, at.key);
         return;
       case Action::note:
-        noted_.push_back(at.key);
+        noted_[entry.key].push_back(at.key);
         return;
       case Action::refuse:
         if (asks_for_nothing(value)) return;
@@ -247,6 +249,12 @@ class Translator {
         sources_.deepspeed.add(entry.key, value, at);
         return;
       }
+      case Action::bf16_on:
+        if (is_word(value, "auto") || asks_for_nothing(value)) return;
+        check_value(*find_field("bf16"), value, at);
+        for (const auto& key : split(entry.key, ' '))
+          sources_.deepspeed.add(key, scalar("bf16", value.line), at);
+        return;
       case Action::map:
         if (value.is_null() || is_word(value, "auto")) return;
         map(entry, value, at);
@@ -278,58 +286,41 @@ class Translator {
       }
       settings.add(key, scalar("true", value.line), at);
       return;
-    } else if (key == "adam_beta1") {
-      if (is_word(value, "auto")) return;
-      if (value.kind != Node::Kind::list || value.items.size() != 2) {
-        complain({.what = "'" + at.key + "' cannot be used",
-                  .expected = "a list of two numbers",
-                  .found = shown(value),
-                  .where = at.where});
-      }
-      settings.add("adam_beta1", value.items[0], at);
-      settings.add("adam_beta2", value.items[1], at);
-      return;
-    } else if (key == "lr_scheduler_type") {
-      const char* type = is_word(value, "WarmupLR")         ? "constant_with_warmup"
-                         : is_word(value, "WarmupDecayLR")  ? "linear"
-                         : is_word(value, "WarmupCosineLR") ? "cosine"
-                                                            : nullptr;
-      if (type == nullptr) {
-        complain({.what = "'scheduler.type' is not supported",
-                  .expected = "WarmupLR, WarmupDecayLR or WarmupCosineLR",
-                  .found = shown(value),
-                  .where = at.where,
-                  .fix = "remove the section and set lr_scheduler_type"});
-      }
-      settings.add(key, scalar(type, value.line), at);
-      return;
-    } else if (key == "learning_rate" && settings.has(key)) {
-      return;  // optimizer.params.lr and scheduler.params.warmup_max_lr say the same thing
     }
     settings.add(key, value, at);
   }
 
   std::string name_;
   Sources& sources_;
-  Strings noted_;
+  std::map<std::string, Strings> noted_;  ///< by reason
 };
 
 }  // namespace
 
-void translate_deepspeed(const Node& tree, const std::string& name, Sources& sources) {
-  if (const Node* optimizer = tree.find("optimizer")) {
-    const Node* type = optimizer->find("type");
-    if (type != nullptr && !is_word(*type, "AdamW") && !is_word(*type, "Adam") && !is_word(*type, "auto")) {
-      complain({.what = "'optimizer.type' is not supported",
-                .expected = "AdamW",
-                .found = shown(*type),
-                .where = name + ": optimizer.type",
-                .fix = "remove the section: the optimizer is AdamW"});
-    }
+std::vector<ForeignKey> deepspeed_keys() {
+  std::vector<ForeignKey> keys;
+  for (const Entry& entry : kEntries) {
+    if (entry.action == Action::section) continue;
+    const bool maps =
+        entry.action == Action::map || entry.action == Action::when_on || entry.action == Action::bf16_on;
+    keys.push_back({std::string(entry.path), maps ? entry.key : "", maps ? "" : entry.key});
   }
+  return keys;
+}
+
+void translate_deepspeed(const Node& tree, const std::string& name, Sources& sources) {
   Translator translator(name, sources);
-  translator.walk(tree, "");
+  Node rest = tree;
+  std::erase_if(rest.members, [](const auto& member) {
+    return member.first == "optimizer" || member.first == "scheduler";
+  });
+  translator.walk(rest, "");
   translator.finish();
+  // The schedule's peak stands above the optimizer's rate.
+  if (const Node* optimizer = tree.find("optimizer"))
+    translate_deepspeed_optimizer(*optimizer, name, sources);
+  if (const Node* scheduler = tree.find("scheduler"))
+    translate_deepspeed_scheduler(*scheduler, name, sources);
 }
 
 }  // namespace octet::config

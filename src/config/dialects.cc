@@ -53,7 +53,7 @@ constexpr Entry kEntries[] = {
     {"train.weight_decay", Action::map, "weight_decay"},
     {"train.max_grad_norm", Action::map, "max_grad_norm"},
     {"train.lr_scheduler_type", Action::map, "lr_scheduler_type"},
-    {"train.optim", Action::note, "the optimizer is AdamW"},
+    {"train.optim", Action::map, "optim"},
     {"train.bf16", Action::map, "bf16"},
     {"train.fp16", Action::map, "fp16"},
     {"train.gradient_checkpointing", Action::map, "gradient_checkpointing"},
@@ -107,12 +107,12 @@ constexpr Entry kEntries[] = {
      "fp32=false,float32=false,bf16=true,bfloat16=true"},
     {"model.fsdp_config.cpu_offload", Action::map, "optim_state_cpu_offload"},
     {"model.fsdp_config.offload_params", Action::refuse, "parameters stay on the device"},
-    {"model.fsdp_config.wrap_policy", Action::note, "see zero_stage"},
+    {"model.fsdp_config.wrap_policy", Action::note, "parameters are cut and gathered by layer"},
     {"model.enable_gradient_checkpointing", Action::map, "gradient_checkpointing"},
     {"model.lora_rank", Action::refuse, "adapters are not built"},
     {"model.lora_alpha", Action::note, "read only when adapters are trained"},
     {"model.target_modules", Action::note, "read only when adapters are trained"},
-    {"model.strategy", Action::note, "see zero_stage"},
+    {"model.strategy", Action::note, "zero_stage says what the ranks share out"},
     {"model.use_liger", Action::note, "kernels are always fused"},
     {"optim.lr", Action::map, "learning_rate"},
     {"optim.betas", Action::map, "adam_beta1"},
@@ -135,9 +135,9 @@ constexpr Entry kEntries[] = {
     {"trainer.max_ckpt_to_keep", Action::map, "save_total_limit"},
     {"trainer.resume_mode", Action::map, "resume_from_checkpoint", "disable=false"},
     {"trainer.resume_from_path", Action::weak, "resume_from_checkpoint"},
-    {"trainer.checkpoint", Action::note, "a checkpoint always resumes"},
+    {"trainer.checkpoint", Action::note, "a checkpoint always holds model, optimizer and progress"},
     {"ulysses_sequence_parallel_size", Action::note, "sequences are not split over ranks"},
-    {"use_remove_padding", Action::note, "padding is never computed when packing is on"},
+    {"use_remove_padding", Action::note, "sequences are joined without padding, packed or not"},
 };
 
 const Entry* find_entry(const std::string& path) {
@@ -284,6 +284,15 @@ void unknown_key(const std::string& key, const std::string& where, const Strings
       {.what = "unknown key '" + key + "'",
        .where = where,
        .fix = near.empty() ? "remove it; 'trainer --help' lists the keys" : "did you mean '" + near + "'?"});
+}
+
+std::vector<ForeignKey> dialect_keys() {
+  std::vector<ForeignKey> keys;
+  for (const Entry& entry : kEntries) {
+    const bool maps = entry.action != Action::note && entry.action != Action::refuse;
+    keys.push_back({std::string(entry.path), maps ? entry.key : "", maps ? "" : entry.key});
+  }
+  return keys;
 }
 
 void translate_tree(const Node& tree, const std::string& name, Settings& settings, Sources& sources) {

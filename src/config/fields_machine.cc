@@ -71,6 +71,7 @@ void add_sharding(Table& t) {
   t.group("Devices and communication");
   t.used("device", &Config::device, "Where the program computes; auto takes a CUDA device when there is one.")
       .one_of({"auto", "cpu", "cuda"});
+  t.used("use_cpu", &Config::use_cpu, "true means device: cpu.");
   t.used("zero_stage", &Config::zero_stage,
          "What the ranks share out: 0 nothing, 1 optimizer state, 2 and gradients, 3 and parameters.")
       .one_of({"0", "1", "2", "3"});
@@ -115,6 +116,8 @@ void add_sharding(Table& t) {
          "micro-batches; a rank then keeps whole gradients, one more for each doubling of its micro-batches.")
       .one_of({"auto", "true", "false", "strict"})
       .decides_numbers();
+  t.used("full_determinism", &Config::full_determinism,
+         "true means deterministic: true: every run of the same configuration gives the same bits.");
   t.used("ddp_timeout", &Config::ddp_timeout, "Seconds after which a rank that waits for others gives up.")
       .range(1, 1e12);
   t.used("deepspeed", &Config::deepspeed,

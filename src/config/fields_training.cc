@@ -29,8 +29,44 @@ void add_batch(Table& t) {
       .decides_numbers();
 }
 
+// Hugging Face's names of AdamW, of its 8-bit forms, and of what is something else.
+void add_optimizer_name(Table& t) {
+  Field& optim =
+      t.used("optim", &Config::optim,
+             "The optimizer by Hugging Face's names, of which those of AdamW are built; the 8-bit ones mean "
+             "optim_dtype: int8.")
+          .one_of({"adamw_torch", "adamw_torch_fused", "adamw_apex_fused", "adamw_hf", "adamw", "paged_adamw",
+                   "paged_adamw_32bit", "adamw_torch_8bit", "adamw_8bit", "adamw_bnb_8bit",
+                   "paged_adamw_8bit"});
+  for (const char* other : {"adafactor",
+                            "sgd",
+                            "adagrad",
+                            "rmsprop",
+                            "rmsprop_bnb",
+                            "rmsprop_bnb_8bit",
+                            "lion_32bit",
+                            "lion_8bit",
+                            "paged_lion_32bit",
+                            "paged_lion_8bit",
+                            "ademamix",
+                            "ademamix_8bit",
+                            "lomo",
+                            "adalomo",
+                            "galore_adamw",
+                            "galore_adamw_8bit",
+                            "apollo_adamw",
+                            "grokadamw",
+                            "schedule_free_adamw",
+                            "stable_adamw",
+                            "adamw_torch_4bit",
+                            "adamw_anyprecision"}) {
+    optim.refuse(other, "the optimizer is AdamW with moments in fp32, bf16 or int8 (optim_dtype)");
+  }
+}
+
 void add_optimizer(Table& t) {
   t.group("Optimisation");
+  add_optimizer_name(t);
   t.used("learning_rate", &Config::learning_rate, "Peak learning rate of AdamW.")
       .at_least(0)
       .decides_numbers();
@@ -68,18 +104,24 @@ void add_schedule(Table& t) {
          "Optimizer steps; -1 lets num_train_epochs decide, otherwise it wins.")
       .range(-1, kMaxCount)
       .decides_numbers();
-  t.used("lr_scheduler_type", &Config::lr_scheduler_type, "Course of the learning rate after warm-up.")
+  t.used("lr_scheduler_type", &Config::lr_scheduler_type,
+         "Course of the learning rate: Hugging Face's schedules, and DeepSpeed's WarmupLR, WarmupDecayLR and "
+         "WarmupCosineLR under names that begin with deepspeed_.")
       .one_of({"linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
                "inverse_sqrt", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay",
-               "reduce_lr_on_plateau"})
+               "reduce_lr_on_plateau", "deepspeed_warmup", "deepspeed_warmup_decay",
+               "deepspeed_warmup_cosine"})
       .refuse("reduce_lr_on_plateau",
               "a schedule here depends on the step alone; use cosine or warmup_stable_decay")
-      .refuse("cosine_warmup_with_min_lr", "not built; use cosine_with_min_lr with warmup_steps")
       .decides_numbers();
   t.used("lr_scheduler_kwargs", &Config::lr_scheduler_kwargs,
-         "Arguments of the schedule: min_lr, min_lr_rate, num_cycles, power, lr_end, timescale, "
-         "num_stable_steps, "
-         "num_decay_steps, min_lr_ratio, decay_type.")
+         "Arguments of the schedule: num_cycles (cosine, cosine_with_restarts); min_lr or min_lr_rate, "
+         "num_cycles (cosine_with_min_lr, and with warmup_lr_rate cosine_warmup_with_min_lr); lr_end, power "
+         "(polynomial); timescale (inverse_sqrt); num_stable_steps, num_decay_steps, warmup_type, "
+         "decay_type, min_lr_ratio, num_cycles (warmup_stable_decay, which is stable for a third of what "
+         "follows the warm-up and then decays unless told); warmup_type (log or linear), "
+         "warmup_min_lr (deepspeed_warmup, and with total_num_steps deepspeed_warmup_decay); warmup_type, "
+         "warmup_min_ratio, cos_min_ratio, total_num_steps (deepspeed_warmup_cosine).")
       .decides_numbers();
   t.used("warmup_steps", &Config::warmup_steps,
          "Steps in which the rate rises from 0; below 1 a share of all steps.")

@@ -163,7 +163,8 @@ void merge(const Sources& sources, Resolved& resolved) {
   }
   for (const auto& [key, text] : resolved.extra) {
     const Field* field = find_field(key);
-    if (field->status != Status::noted || text == field->fallback || text == "{}") continue;
+    const std::string usual = field->kind == Kind::list ? "[" + field->fallback + "]" : field->fallback;
+    if (field->status != Status::noted || text == usual || text == "{}") continue;
     resolved.notes.push_back("'" + key + ": " + text + "' changes nothing here: " + field->reason);
   }
 }

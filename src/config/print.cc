@@ -27,8 +27,15 @@ std::string meaning(const Field& field) {
   if (field.status == Status::noted) return "Changes nothing: " + field.reason + ".";
   if (field.status == Status::refused) return "Anything else is refused: " + field.reason + ".";
   std::string text = field.doc;
+  std::vector<std::pair<std::string, Strings>> refused;  // values by reason, in the order of the table
   for (const auto& [value, reason] : field.refused_values) {
-    text += " " + in_code(value) + " is refused: " + reason + ".";
+    if (refused.empty() || refused.back().first != reason) refused.push_back({reason, {}});
+    refused.back().second.push_back(in_code(value));
+  }
+  for (const auto& [reason, values] : refused) {
+    std::string list;
+    for (const auto& value : values) list += (list.empty() ? " " : ", ") + value;
+    text += list + (values.size() > 1 ? " are" : " is") + " refused: " + reason + ".";
   }
   for (const auto& alias : field.aliases) text += " Also " + in_code(alias) + ".";
   return text;

@@ -15,6 +15,7 @@ class Rules {
   void apply() {
     required();
     data();
+    other_names();
     precision();
     storage();
     strictness();
@@ -121,6 +122,39 @@ class Rules {
     }
   }
 
+  // `key` asks for `own` to be `value`, which it becomes; where it was given it must be that already.
+  void ask(const char* key, const char* own, std::string Config::*member, const std::string& value,
+           const std::string& open = "") {
+    if (c_.*member == value) return;
+    if (r_.is_set(own) && c_.*member != open) {
+      const std::string asked = value_text(*find_field(key), c_), given = c_.*member;
+      complain({.what = std::string("'") + key + ": " + asked + "' and '" + own + ": " + given +
+                        "' exclude each other",
+                .expected = std::string(own) + ": " + value + ", for which " + key + " stands",
+                .where = both(key, own),
+                .fix = "keep one of the two"});
+    }
+    c_.*member = value;
+    derive(own, key);
+  }
+
+  // Keys of Hugging Face that stand for keys of ours.
+  void other_names() {
+    if (c_.use_cpu) ask("use_cpu", "device", &Config::device, "cpu", "auto");
+    if (c_.full_determinism && c_.deterministic != "strict")
+      ask("full_determinism", "deterministic", &Config::deterministic, "true", "auto");
+    if (c_.optim.ends_with("_8bit")) ask("optim", "optim_dtype", &Config::optim_dtype, "int8");
+    const auto evaluates_in_bf16 = r_.extra.find("bf16_full_eval");
+    if (evaluates_in_bf16 != r_.extra.end() && evaluates_in_bf16->second == "true" && !c_.bf16 &&
+        !c_.pure_bf16) {
+      complain({.what = "'bf16_full_eval: true' needs 'bf16: true'",
+                .expected = "evaluation in the format of training",
+                .found = "bf16: false",
+                .where = both("bf16_full_eval", "bf16"),
+                .fix = "set bf16: true, or remove bf16_full_eval"});
+    }
+  }
+
   // pure_bf16 stands for three keys; those that are given win.
   void stored_formats() {
     if (c_.pure_bf16) {
@@ -201,8 +235,11 @@ class Rules {
                 .where = both("optim_state_cpu_offload", "device"),
                 .fix = "remove the key, or share the state out with zero_stage: 1"});
     }
-    if (c_.optim_state_cpu_offload)
-      note("'optim_state_cpu_offload' changes nothing where the device is the CPU");
+    if (c_.optim_state_cpu_offload) {
+      note(
+          "'optim_state_cpu_offload' changes nothing here: the optimizer's state lies where the program "
+          "computes, which is host memory on a CPU; among GPUs zero_stage: 1 shares it out");
+    }
     if (c_.gradient_checkpointing && *c_.gradient_checkpointing && c_.disable_gradient_checkpointing) {
       complain({.what = "gradient_checkpointing and disable_gradient_checkpointing exclude each other",
                 .where = both("gradient_checkpointing", "disable_gradient_checkpointing")});
@@ -278,68 +315,7 @@ class Rules {
       note("the run of " + std::to_string(c_.max_steps) + " steps ends before its warm-up of " +
            number_text(c_.warmup_steps) + " does");
     }
-    schedule_arguments();
-  }
-
-  void schedule_arguments() {
-    struct Known {
-      const char* type;
-      Strings names;
-    };
-    static const Known kKnown[] = {
-        {"cosine", {"num_cycles"}},
-        {"cosine_with_restarts", {"num_cycles"}},
-        {"polynomial", {"lr_end", "power"}},
-        {"inverse_sqrt", {"timescale"}},
-        {"cosine_with_min_lr", {"min_lr", "min_lr_rate", "num_cycles"}},
-        {"warmup_stable_decay",
-         {"num_stable_steps", "num_decay_steps", "min_lr_ratio", "num_cycles", "decay_type", "warmup_type"}},
-    };
-    Strings names;
-    for (const Known& known : kKnown) {
-      if (c_.lr_scheduler_type == known.type) names = known.names;
-    }
-    for (const auto& [name, value] : c_.lr_scheduler_kwargs) {
-      bool known = false;
-      for (const auto& candidate : names) known = known || candidate == name;
-      if (!known) {
-        const std::string near = nearest_name(name, names);
-        std::string list;
-        for (const auto& candidate : names) list += (list.empty() ? "" : ", ") + candidate;
-        complain({.what = "unknown argument '" + name + "' of '" + c_.lr_scheduler_type + "'",
-                  .expected = list.empty() ? "no arguments" : list,
-                  .where = at("lr_scheduler_kwargs"),
-                  .fix = near.empty() ? "" : "did you mean '" + near + "'?"});
-      }
-      schedule_argument(name, value);
-    }
-    const bool floor = c_.lr_scheduler_kwargs.contains("min_lr"),
-               rate = c_.lr_scheduler_kwargs.contains("min_lr_rate");
-    if (c_.lr_scheduler_type == "cosine_with_min_lr" && floor == rate) {
-      complain({.what = "cosine_with_min_lr needs one of min_lr and min_lr_rate",
-                .found = floor ? "both" : "neither",
-                .where = at(floor ? "lr_scheduler_kwargs" : "lr_scheduler_type"),
-                .fix = "lr_scheduler_kwargs: {min_lr_rate: 0.1}"});
-    }
-    if (c_.lr_scheduler_type == "warmup_stable_decay" &&
-        !c_.lr_scheduler_kwargs.contains("num_decay_steps")) {
-      complain({.what = "warmup_stable_decay needs num_decay_steps",
-                .where = at("lr_scheduler_type"),
-                .fix = "lr_scheduler_kwargs: {num_decay_steps: 100}"});
-    }
-  }
-
-  void schedule_argument(const std::string& name, const std::variant<double, std::string>& value) const {
-    const bool word = name == "decay_type" || name == "warmup_type";
-    const auto* text = std::get_if<std::string>(&value);
-    const auto* number = std::get_if<double>(&value);
-    const bool fits = word ? text != nullptr && (*text == "linear" || *text == "cosine" || *text == "1-sqrt")
-                           : number != nullptr && *number >= 0;
-    if (fits) return;
-    complain({.what = "argument '" + name + "' of the schedule cannot be used",
-              .expected = word ? "linear, cosine or 1-sqrt" : "a number of at least 0",
-              .found = text != nullptr ? "'" + *text + "'" : number_text(*number),
-              .where = at("lr_scheduler_kwargs")});
+    check_schedule_arguments(c_, at("lr_scheduler_type"), at("lr_scheduler_kwargs"));
   }
 
   void output() {

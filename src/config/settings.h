@@ -44,11 +44,21 @@ void translate_argument(const std::string& path, const Node& node, Sources& sour
 /// DeepSpeed JSON: `tree` as parsed, `name` the file, or the YAML's place for an inline map.
 void translate_deepspeed(const Node& tree, const std::string& name, Sources& sources);
 
+/// Its sections `optimizer` and `scheduler`, each an object found under that name in the file `name`. The
+/// other settings of DeepSpeed's file and of stronger sources are in `sources` already.
+void translate_deepspeed_optimizer(const Node& section, const std::string& name, Sources& sources);
+void translate_deepspeed_scheduler(const Node& section, const std::string& name, Sources& sources);
+
 /// Variables that name keys: OCTET_<KEY>, and those of other trainers that have a meaning here.
 void translate_environment(const Environment& environment, Sources& sources);
 
 /// Rules across keys; also resolves what follows from several keys (packing, dtypes).
 void apply_rules(Resolved& resolved, const LoadOptions& options);
+
+/// Throws the Error for arguments of the schedule that it does not take, that cannot be used, or that are
+/// missing. `type_at` and `arguments_at` say where lr_scheduler_type and lr_scheduler_kwargs were given.
+void check_schedule_arguments(const Config& config, const std::string& type_at,
+                              const std::string& arguments_at);
 
 /// Throws the Error for a key that nobody knows. `known` are the candidates for the nearest name.
 [[noreturn]] void unknown_key(const std::string& key, const std::string& where, const Strings& known);

@@ -240,7 +240,7 @@ Value check_value(const Field& field, const Node& node, const Location& at) {
       read_list(field, node, at, value);
       break;
     case Kind::arguments:
-      if (field.status == Status::used) read_arguments(field, node, at, value);
+      read_arguments(field, node, at, value);
       break;
   }
   if (field.kind == Kind::list && !field.choices.empty()) {

@@ -55,7 +55,10 @@ const std::vector<std::string>& schedule_names() {
                                                  "inverse_sqrt",
                                                  "cosine_with_min_lr",
                                                  "cosine_warmup_with_min_lr",
-                                                 "warmup_stable_decay"};
+                                                 "warmup_stable_decay",
+                                                 "deepspeed_warmup",
+                                                 "deepspeed_warmup_decay",
+                                                 "deepspeed_warmup_cosine"};
   return names;
 }
 
@@ -84,11 +87,13 @@ Schedule::Course Schedule::course(const std::string& key, Course fallback) const
   const auto found = options_.arguments.find(key);
   if (found == options_.arguments.end()) return fallback;
   const auto* word = std::get_if<std::string>(&found->second);
+  const bool deepspeed = options_.name.starts_with("deepspeed_");
   if (word != nullptr && *word == "linear") return Course::linear;
-  if (word != nullptr && *word == "cosine") return Course::cosine;
-  if (word != nullptr && *word == "1-sqrt") return Course::one_minus_sqrt;
-  refuse("the course of a phase is unknown", "linear, cosine or 1-sqrt", spelled(found->second),
-         "lr_scheduler_kwargs." + key);
+  if (word != nullptr && *word == "log" && deepspeed) return Course::log;
+  if (word != nullptr && *word == "cosine" && !deepspeed) return Course::cosine;
+  if (word != nullptr && *word == "1-sqrt" && !deepspeed) return Course::one_minus_sqrt;
+  refuse("the course of a phase is unknown", deepspeed ? "log or linear" : "linear, cosine or 1-sqrt",
+         spelled(found->second), "lr_scheduler_kwargs." + key);
 }
 
 void Schedule::allow(const std::vector<std::string>& keys) const {
@@ -123,40 +128,73 @@ Schedule::Schedule(const ScheduleOptions& options) : options_(options) {
     allow({"num_cycles"});
     cycles_ = static_cast<double>(steps("num_cycles", 1));
   } else if (name == "cosine_with_min_lr" || name == "cosine_warmup_with_min_lr") {
-    const bool ahead = name == "cosine_warmup_with_min_lr";
-    ahead ? allow({"num_cycles", "min_lr", "min_lr_rate", "warmup_lr_rate"})
-          : allow({"num_cycles", "min_lr", "min_lr_rate"});
-    const bool absolute = options_.arguments.contains("min_lr");
-    const bool relative = options_.arguments.contains("min_lr_rate");
-    if (absolute == relative) {
-      refuse("schedule '" + name + "' needs its lowest rate", "one of min_lr and min_lr_rate",
-             absolute ? "both" : "neither", "lr_scheduler_kwargs");
-    }
-    cycles_ = number("num_cycles", 0.5, 0, 1e6);
-    floor_ = number("min_lr_rate", 0, 0, 1);
-    if (absolute) {
-      const double lowest = number("min_lr", 0, 0, peak);
-      floor_ = peak > 0 ? lowest / peak : 0;
-    }
-    warmup_floor_ = number("warmup_lr_rate", -1, 0, 1);
+    read_min_lr();
   } else if (name == "polynomial") {
-    allow({"lr_end", "power"});
-    const double last = number("lr_end", 1e-7, 0, kInfinity);
-    if (!(peak > last)) {
-      refuse("the last rate is not below the first one", "lr_end below learning_rate " + to_text(peak),
-             to_text(last), "lr_scheduler_kwargs.lr_end");
-    }
-    power_ = number("power", 1, 0, 1e6);
-    floor_ = last;
+    read_polynomial();
   } else if (name == "inverse_sqrt") {
     allow({"timescale"});
     const std::int64_t usual = options_.warmup_steps > 0 ? options_.warmup_steps : 10000;
     timescale_ = number("timescale", static_cast<double>(usual), 1, kMostSteps);
   } else if (name == "warmup_stable_decay") {
     read_stable_decay();
+  } else if (name.starts_with("deepspeed_")) {
+    read_deepspeed();
   } else {
     refuse("unknown schedule '" + name + "'", list(schedule_names()), name, "lr_scheduler_type");
   }
+}
+
+void Schedule::read_min_lr() {
+  const std::string& name = options_.name;
+  const double peak = options_.learning_rate;
+  const bool ahead = name == "cosine_warmup_with_min_lr";
+  ahead ? allow({"num_cycles", "min_lr", "min_lr_rate", "warmup_lr_rate"})
+        : allow({"num_cycles", "min_lr", "min_lr_rate"});
+  const bool absolute = options_.arguments.contains("min_lr");
+  const bool relative = options_.arguments.contains("min_lr_rate");
+  if (absolute == relative) {
+    refuse("schedule '" + name + "' needs its lowest rate", "one of min_lr and min_lr_rate",
+           absolute ? "both" : "neither", "lr_scheduler_kwargs");
+  }
+  cycles_ = number("num_cycles", 0.5, 0, 1e6);
+  floor_ = number("min_lr_rate", 0, 0, 1);
+  if (absolute) {
+    const double lowest = number("min_lr", 0, 0, peak);
+    floor_ = peak > 0 ? lowest / peak : 0;
+  }
+  warmup_floor_ = number("warmup_lr_rate", -1, 0, 1);
+}
+
+void Schedule::read_polynomial() {
+  const double peak = options_.learning_rate;
+  allow({"lr_end", "power"});
+  const double last = number("lr_end", 1e-7, 0, kInfinity);
+  if (!(peak > last)) {
+    refuse("the last rate is not below the first one", "lr_end below learning_rate " + to_text(peak),
+           to_text(last), "lr_scheduler_kwargs.lr_end");
+  }
+  power_ = number("power", 1, 0, 1e6);
+  floor_ = last;
+}
+
+void Schedule::read_deepspeed() {
+  const std::string& name = options_.name;
+  const double peak = options_.learning_rate;
+  if (name == "deepspeed_warmup_cosine") {
+    allow({"warmup_type", "warmup_min_ratio", "cos_min_ratio", "total_num_steps"});
+    warmup_floor_ = number("warmup_min_ratio", 0, 0, 1);
+    floor_ = number("cos_min_ratio", 0.0001, 0, 1);
+  } else if (name == "deepspeed_warmup" || name == "deepspeed_warmup_decay") {
+    name == "deepspeed_warmup" ? allow({"warmup_type", "warmup_min_lr"})
+                               : allow({"warmup_type", "warmup_min_lr", "total_num_steps"});
+    const double lowest = number("warmup_min_lr", 0, 0, peak);
+    warmup_floor_ = peak > 0 ? lowest / peak : 0;
+  } else {
+    refuse("unknown schedule '" + name + "'", list(schedule_names()), name, "lr_scheduler_type");
+  }
+  options_.warmup_steps = std::max<std::int64_t>(2, options_.warmup_steps);
+  options_.total_steps = steps("total_num_steps", options_.total_steps);
+  warmup_course_ = course("warmup_type", Course::log);
 }
 
 void Schedule::read_stable_decay() {
@@ -200,10 +238,29 @@ double Schedule::stable_decay(std::int64_t step) const {
   return std::max(0.0, factor * (1.0 - floor_) + floor_);
 }
 
+// DeepSpeed's engine lets its schedule take a step after each update, and the schedule begins at -1: the
+// first update has the lowest rate and the second that of iteration 0.
+double Schedule::deepspeed(std::int64_t step) const {
+  const bool cosine = options_.name == "deepspeed_warmup_cosine";
+  if (step == 0) return cosine ? 0.0 : warmup_floor_;
+  const double i = static_cast<double>(step - 1), w = static_cast<double>(options_.warmup_steps);
+  const double total = static_cast<double>(options_.total_steps);
+  const auto above = [](double floor, double share) { return floor + (1.0 - floor) * share; };
+  if (i < w) {
+    return above(warmup_floor_, warmup_course_ == Course::log ? std::log(i + 1.0) / std::log(w) : i / w);
+  }
+  if (options_.name == "deepspeed_warmup") return 1.0;
+  const double span = std::max(1.0, total - w);
+  if (!cosine) return above(warmup_floor_, std::max(0.0, (total - i) / span));
+  const double progress = std::min(1.0, (i - w + 1.0) / span);
+  return above(floor_, 0.5 * (1.0 + std::cos(kPi * progress)));
+}
+
 double Schedule::factor(std::int64_t step) const {
   check(step >= 0, "a schedule is asked for a step of at least 0");
   const std::string& name = options_.name;
   if (name == "constant") return 1.0;
+  if (name.starts_with("deepspeed_")) return deepspeed(step);
   if (step < options_.warmup_steps) return warm_up(step);
   if (name == "constant_with_warmup") return 1.0;
   if (name == "warmup_stable_decay") return stable_decay(step);

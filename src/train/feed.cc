@@ -7,7 +7,7 @@
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/data/stream.h"
-#include "octet/device/cpu.h"
+#include "octet/train/setup.h"
 
 namespace octet::train {
 namespace {
@@ -85,7 +85,7 @@ data::StreamOptions stream_options(const config::Config& config, const config::B
   options.seed = config.order_seed();
   options.shuffle = !config.disable_shuffling;
   options.drop_last = config.dataloader_drop_last;
-  options.threads = static_cast<int>(config.preprocessing_num_workers.value_or(cpu::op_threads()));
+  options.threads = tokenising_threads(config);
   options.max_broken = config.max_broken_rows;
   options.left_out = corpus.held_out;
   options.layout = [&config, &encoder](data::Encoded& set) { return lay_out(set, config, encoder); };

@@ -10,6 +10,7 @@
 #include "octet/model/build.h"
 #include "octet/train/fit.h"
 #include "octet/train/model_folder.h"
+#include "octet/train/setup.h"
 #include "run.h"
 #include "start.h"
 
@@ -41,12 +42,7 @@ void Run::prepare_data() {
 
 void Run::prepare_schedule() {
   total_steps_ = config::total_steps(config_, feed_->steps_per_epoch());
-  schedule_ = std::make_unique<optim::Schedule>(
-      optim::ScheduleOptions{.name = config_.lr_scheduler_type,
-                             .learning_rate = config_.learning_rate,
-                             .warmup_steps = config::warmup_steps(config_, total_steps_),
-                             .total_steps = total_steps_,
-                             .arguments = config_.lr_scheduler_kwargs});
+  schedule_ = std::make_unique<optim::Schedule>(schedule_options(config_, total_steps_));
 }
 
 EngineOptions Run::engine_for(const plan::Choice& choice, const Feed::Shape& sample) const {
@@ -182,8 +178,7 @@ void Run::prepare() {
                                      (session_.place().nodes > 1 ? "s" : "")
                                : ""));
   }
-  job_.watch(
-      {.timeout_seconds = static_cast<double>(config_.ddp_timeout), .trace_folder = config_.output_dir});
+  job_.watch(watch_options(config_));
   saves_ = job_.channel("checkpoint");
   prepare_model();
   const auto start = find_start(job_, config_);

@@ -7,9 +7,9 @@
 #include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/data/token_cache.h"
-#include "octet/device/cpu.h"
 #include "octet/train/corpus.h"
 #include "octet/train/gather.h"
+#include "octet/train/setup.h"
 
 namespace octet::train {
 namespace {
@@ -73,7 +73,7 @@ data::Encoded encode_together(Session& session, const config::Config& config, co
     data::EncodeShare share;
     share.first_row = rows * place.rank / place.size;
     share.last_row = rows * (place.rank + 1) / place.size;
-    share.threads = static_cast<int>(config.preprocessing_num_workers.value_or(cpu::op_threads()));
+    share.threads = tokenising_threads(config);
     share.max_broken = config.max_broken_rows;
     share.places = which.places;
     own = data::encode_rows(which.mix, encoder, share);

@@ -38,7 +38,7 @@ TEST_F(DeepSpeed, ItsKeysBecomeOurs) {
   EXPECT_TRUE(c.bf16 && !c.overlap_comm && c.optim_state_cpu_offload);
   EXPECT_EQ(c.learning_rate, 1e-4);
   EXPECT_EQ(c.adam_beta2, 0.95);
-  EXPECT_EQ(c.lr_scheduler_type, "linear");
+  EXPECT_EQ(c.lr_scheduler_type, "deepspeed_warmup_decay");
   EXPECT_EQ(c.warmup_steps, 7);
   EXPECT_EQ(r.origins.at("zero_stage").source, Source::deepspeed);
   EXPECT_SAYS(r.origins.at("zero_stage").where, "zero_optimization.stage");
@@ -83,6 +83,94 @@ TEST_F(DeepSpeed, KeysThatDeepSpeedWouldRefuseOrIgnoreAreErrors) {
   EXPECT_SAYS(message(R"({"optimizer": {"type": "Lamb"}})"), "AdamW");
   EXPECT_SAYS(message(R"({"scheduler": {"type": "OneCycle"}})"), "WarmupLR");
   EXPECT_SAYS(message(R"({"optimizer": {"params": {"betas": [0.9]}}})"), "two numbers");
+}
+
+// deepspeed/runtime/engine.py: type Adam is AdamW unless adam_w_mode says otherwise, type AdamW always is.
+TEST_F(DeepSpeed, AdamIsAdamWUnlessItsDecayGoesIntoTheGradient) {
+  const auto optimizer = [](const std::string& type, const std::string& params) {
+    return R"({"optimizer": {"type": ")" + type + R"(", "params": {)" + params + "}}}";
+  };
+  EXPECT_EQ(with(optimizer("Adam", R"("weight_decay": 0.1)")).config.weight_decay, 0.1);
+  EXPECT_TRUE(with(optimizer("Adam", R"("weight_decay": 0.1, "adam_w_mode": true)")).notes.empty());
+  const std::string l2 = optimizer("Adam", R"("weight_decay": 0.1, "adam_w_mode": false)");
+  EXPECT_SAYS(message(l2), "'optimizer.params.adam_w_mode: false' with a weight decay");
+  EXPECT_SAYS(message(l2), "set adam_w_mode: true");
+  const std::string open = optimizer("Adam", R"("weight_decay": "auto", "adam_w_mode": false)");
+  EXPECT_SAYS(message(open, "weight_decay: 0.2"), "weight_decay 0.2");
+  EXPECT_NO_THROW(with(open)) << "without decay both are the same";
+  EXPECT_NO_THROW(with(l2, "", {"weight_decay=0"}));
+  EXPECT_TRUE(
+      notes(with(optimizer("AdamW", R"("weight_decay": 0.1, "adam_w_mode": false)")), "nor in DeepSpeed"));
+  EXPECT_SAYS(message(optimizer("Adam", R"("adam_w_mode": 3)")), "true or false");
+  EXPECT_TRUE(notes(with(optimizer("Adam", R"("torch_adam": true)")), "torch.optim.AdamW"));
+  EXPECT_SAYS(message(optimizer("Adam", R"("amsgrad": true)")), "without AMSGrad");
+  EXPECT_SAYS(message(optimizer("Adam", R"("bias_correction": false)")), "always corrected");
+  EXPECT_SAYS(message(optimizer("Adam", R"("weight_dekay": 1)")),
+              "did you mean 'optimizer.params.weight_decay'?");
+  EXPECT_SAYS(message(R"({"optimizer": {"parameters": {}}})"), "did you mean 'optimizer.params'?");
+  EXPECT_SAYS(message(R"({"optimizer": {"params": 3}})"), "'optimizer.params' must be an object");
+}
+
+TEST_F(DeepSpeed, ItsSchedulesComeWithAllTheirParameters) {
+  const auto scheduler = [](const std::string& type, const std::string& params) {
+    return R"({"scheduler": {"type": ")" + type + R"(", "params": {)" + params + "}}}";
+  };
+  const auto argument = [](const Config& c, const char* name) {
+    return std::get<double>(c.lr_scheduler_kwargs.at(name));
+  };
+  const std::string rest = R"("warmup_max_lr": 2e-4, "warmup_num_steps": 9)";
+  const Config log =
+      with(scheduler("WarmupLR", R"("warmup_min_lr": 1e-5, "warmup_type": "log", )" + rest)).config;
+  EXPECT_EQ(log.lr_scheduler_type, "deepspeed_warmup");
+  EXPECT_EQ(argument(log, "warmup_min_lr"), 1e-5);
+  EXPECT_EQ(std::get<std::string>(log.lr_scheduler_kwargs.at("warmup_type")), "log");
+  EXPECT_EQ(log.learning_rate, 2e-4);
+  EXPECT_EQ(log.warmup_steps, 9);
+  const Config decay =
+      with(scheduler("WarmupDecayLR", R"("total_num_steps": 77, "warmup_type": "linear", )" + rest)).config;
+  EXPECT_EQ(decay.lr_scheduler_type, "deepspeed_warmup_decay");
+  EXPECT_EQ(argument(decay, "total_num_steps"), 77);
+  EXPECT_EQ(std::get<std::string>(decay.lr_scheduler_kwargs.at("warmup_type")), "linear");
+  const Config cosine =
+      with(scheduler("WarmupCosineLR", R"("total_num_steps": "auto", "warmup_min_ratio": 0.2,
+      "cos_min_ratio": 0.3, "warmup_num_steps": "auto")"),
+           "warmup_steps: 5")
+          .config;
+  EXPECT_EQ(cosine.lr_scheduler_type, "deepspeed_warmup_cosine");
+  EXPECT_EQ(argument(cosine, "warmup_min_ratio"), 0.2);
+  EXPECT_EQ(argument(cosine, "cos_min_ratio"), 0.3);
+  EXPECT_FALSE(cosine.lr_scheduler_kwargs.contains("total_num_steps"));
+  EXPECT_EQ(cosine.warmup_steps, 5);
+  // Left out, a parameter has DeepSpeed's default, not ours.
+  const Config bare = with(R"({"scheduler": {"type": "WarmupDecayLR"}})").config;
+  EXPECT_EQ(bare.warmup_steps, 1000);
+  EXPECT_EQ(bare.learning_rate, 0.001);
+  EXPECT_EQ(with(R"({"scheduler": {"type": "WarmupLR"}})", "learning_rate: 3e-5").config.learning_rate, 3e-5);
+  EXPECT_SAYS(message(R"({"scheduler": {"type": "WarmupDecayLR"}})", "learning_rate: 3e-5"),
+              "DeepSpeed's default");
+  EXPECT_SAYS(message(scheduler("WarmupLR", R"("total_num_steps": 7)")), "unknown DeepSpeed key");
+  EXPECT_SAYS(message(scheduler("WarmupCosineLR", rest)),
+              "unknown DeepSpeed key 'scheduler.params.warmup_max_lr'");
+  EXPECT_SAYS(message(scheduler("WarmupLR", R"("warmup_type": "cosine", )" + rest)), "log, linear");
+  EXPECT_SAYS(message(scheduler("WarmupLR", rest), "lr_scheduler_type: cosine"), "disagree");
+}
+
+TEST_F(DeepSpeed, ThePeakOfTheScheduleStandsAboveTheRateOfTheOptimizer) {
+  const Resolved r = with(R"({"optimizer": {"type": "Adam", "params": {"lr": 1e-3}},
+    "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 2e-4, "warmup_num_steps": 9}}})");
+  EXPECT_EQ(r.config.learning_rate, 2e-4);
+  EXPECT_TRUE(notes(r, "'optimizer.params.lr: 0.001' changes nothing here, nor in DeepSpeed"));
+}
+
+TEST_F(DeepSpeed, StatesInBf16AreStoredSo) {
+  const Config c = with(R"({"bf16": {"enabled": true, "bf16_master_weights_and_grads": true}})").config;
+  EXPECT_EQ(c.param_dtype + c.grad_dtype + c.optim_dtype, "bf16bf16fp32");
+  const Config all =
+      with(
+          R"({"bf16": {"enabled": true, "bf16_master_weights_and_grads": true, "bf16_optimizer_states": true}})")
+          .config;
+  EXPECT_EQ(all.param_dtype + all.grad_dtype + all.optim_dtype, "bf16bf16bf16");
+  EXPECT_SAYS(message(R"({"bf16": {"bf16_optimizer_states": 2}})"), "true or false");
 }
 
 TEST_F(DeepSpeed, BrokenFilesAreExplained) {

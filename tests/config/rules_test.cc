@@ -71,6 +71,22 @@ TEST(Rules, EvaluationNeedsSomethingToEvaluate) {
   EXPECT_NO_THROW(read("evaluation_strategy: epoch\neval_dataset: e"));
 }
 
+TEST(Rules, KeysThatStandForOthersMustNotContradictThem) {
+  EXPECT_EQ(read("use_cpu: true").config.device, "cpu");
+  EXPECT_EQ(read("use_cpu: true\ndevice: auto").config.device, "cpu");
+  EXPECT_EQ(read("use_cpu: true\ndevice: cpu").config.device, "cpu");
+  const std::string message = refusal("use_cpu: true\ndevice: cuda");
+  EXPECT_SAYS(message, "'use_cpu: true' and 'device: cuda' exclude each other");
+  EXPECT_SAYS(message, "device (test.yaml:5)");
+  EXPECT_EQ(read("full_determinism: true").config.deterministic, "true");
+  EXPECT_EQ(read("full_determinism: true\ndeterministic: strict").config.deterministic, "strict");
+  EXPECT_SAYS(refusal("full_determinism: true\ndeterministic: false"), "exclude each other");
+  EXPECT_EQ(read("optim: paged_adamw_8bit").config.optim_dtype, "int8");
+  EXPECT_EQ(read("optim: paged_adamw_32bit").config.optim_dtype, "fp32");
+  EXPECT_SAYS(refusal("optim: adamw_8bit\noptim_dtype: fp32"), "exclude each other");
+  EXPECT_SAYS(read("use_cpu: true").origins.at("device").where, "use_cpu");
+}
+
 TEST(Rules, OffloadingIsForTheCpuAlone) {
   EXPECT_TRUE(notes(read("optim_state_cpu_offload: true"), "changes nothing"));
   EXPECT_SAYS(refusal("optim_state_cpu_offload: true\ndevice: cuda"), "not supported with 'device: cuda'");
@@ -104,7 +120,15 @@ TEST(Rules, SchedulesTakeOnlyTheirOwnArguments) {
   EXPECT_SAYS(refusal("lr_scheduler_type: polynomial\nlr_scheduler_kwargs: {powr: 1}"),
               "did you mean 'power'?");
   EXPECT_SAYS(refusal("lr_scheduler_type: polynomial\nlr_scheduler_kwargs: {power: x}"), "number");
-  EXPECT_SAYS(refusal("lr_scheduler_type: warmup_stable_decay"), "num_decay_steps");
+  EXPECT_NO_THROW(read("lr_scheduler_type: warmup_stable_decay"));
+  const std::string ahead = "lr_scheduler_type: cosine_warmup_with_min_lr\nlr_scheduler_kwargs: ";
+  EXPECT_NO_THROW(read(ahead + "{min_lr_rate: 0.1, warmup_lr_rate: 0.2, num_cycles: 1}"));
+  EXPECT_SAYS(refusal(ahead + "{warmup_lr_rate: 0.2}"), "needs one of min_lr and min_lr_rate");
+  EXPECT_SAYS(refusal(ahead + "{min_lr_rate: 0.1, lr_end: 1}"), "unknown argument 'lr_end'");
+  EXPECT_SAYS(refusal("lr_scheduler_type: deepspeed_warmup\nlr_scheduler_kwargs: {warmup_type: cosine}"),
+              "log, linear");
+  EXPECT_SAYS(refusal("lr_scheduler_type: warmup_stable_decay\nlr_scheduler_kwargs: {warmup_type: log}"),
+              "linear, cosine, 1-sqrt");
   EXPECT_NO_THROW(
       read("lr_scheduler_type: warmup_stable_decay\nlr_scheduler_kwargs: {num_decay_steps: 5, decay_type: "
            "linear}"));

@@ -143,6 +143,124 @@ TEST(Schedule, WarmupStableDecayIsStableForAThirdUnlessTold) {
   EXPECT_EQ(at(options, 110), 0.0);
 }
 
+// transformers.optimization (5.x): _get_cosine_with_min_lr_schedule_with_warmup_lr_rate_lambda and
+// _get_wsd_scheduler_lambda, from the mathematics in long double at every step of runs of several shapes.
+TEST(Schedule, CosineWarmupWithMinLrIsThatOfTransformersAtEveryStep) {
+  const long double pi = std::acos(-1.0L);
+  for (const std::int64_t warmup : {0, 1, 10}) {
+    for (const double cycles : {0.5, 1.25}) {
+      for (const double start : {-1.0, 0.0, 0.3}) {
+        ScheduleOptions options =
+            options_of("cosine_warmup_with_min_lr", {{"min_lr", 3e-5}, {"num_cycles", cycles}});
+        options.warmup_steps = warmup;
+        if (start >= 0) options.arguments["warmup_lr_rate"] = start;
+        const long double floor = 3e-5L / 2e-4L, w = warmup, span = 110 - w;
+        for (std::int64_t step = 0; step < 110; ++step) {
+          long double expected = 0;
+          if (step < warmup && start < 0) {
+            expected = (step + 1) / w;
+          } else if (step < warmup) {
+            expected = start + (1 - static_cast<long double>(start)) * step / std::max(1.0L, w - 1);
+          } else {
+            const long double wave = (1 + std::cos(2 * pi * cycles * (step - w + 1) / span)) / 2;
+            expected = wave * (1 - floor) + floor;
+          }
+          EXPECT_NEAR(at(options, step), double(expected), 1e-14) << warmup << " " << start << " " << step;
+        }
+      }
+    }
+  }
+}
+
+TEST(Schedule, WarmupStableDecayIsThatOfTransformersAtEveryStep) {
+  const long double pi = std::acos(-1.0L);
+  // Without counts: a third of the 100 steps behind the warm-up is stable, the rest decays by a cosine.
+  for (const double floor : {0.0, 0.2}) {
+    const ScheduleOptions options = options_of("warmup_stable_decay", {{"min_lr_ratio", floor}});
+    for (std::int64_t step = 0; step <= 115; ++step) {
+      long double share = 0;
+      if (step < 10) {
+        share = step / 10.0L;
+      } else if (step < 43) {
+        share = 1;
+      } else if (step < 110) {
+        share = (1 + std::cos(pi * (step - 43) / 67.0L)) / 2;
+      }
+      const double expected = double(share * (1 - static_cast<long double>(floor)) + floor);
+      EXPECT_NEAR(at(options, step), expected, 1e-14) << step;
+    }
+  }
+  // With the length of the decay alone the rest is stable.
+  const ScheduleOptions counted = options_of("warmup_stable_decay", {{"num_decay_steps", 30.0}});
+  for (std::int64_t step = 10; step < 110; ++step) {
+    const double expected = step < 80 ? 1 : double((1 + std::cos(pi * (step - 80) / 30.0L)) / 2);
+    EXPECT_NEAR(at(counted, step), expected, 1e-14) << step;
+  }
+}
+
+/// What deepspeed/runtime/lr_schedules.py (2026-08) gives an optimizer of rate 2e-4, a step of the schedule
+/// after each update.
+struct DeepSpeedCase {
+  const char* what;
+  ScheduleOptions options;
+  std::vector<double> rates;  ///< of the updates in kUpdates
+};
+constexpr std::int64_t kUpdates[] = {0, 1, 2, 3, 6, 7, 8, 9, 15, 20, 21, 22, 30};
+
+ScheduleOptions deepspeed(const std::string& name, std::int64_t warmup, ScheduleArguments arguments,
+                          std::int64_t total = 20) {
+  return {.name = name,
+          .learning_rate = 2e-4,
+          .warmup_steps = warmup,
+          .total_steps = total,
+          .arguments = std::move(arguments)};
+}
+
+TEST(Schedule, ThoseOfDeepSpeedGiveItsRates) {
+  const std::vector<DeepSpeedCase> cases{
+      {"WarmupLR, log",
+       deepspeed("deepspeed_warmup", 7, {{"warmup_min_lr", 1e-5}}),
+       {1e-05, 1e-05, 7.767936555052422e-05, 0.00011726925647018014, 0.00018494862202070436, 0.0002, 0.0002,
+        0.0002, 0.0002, 0.0002, 0.0002, 0.0002, 0.0002}},
+      {"WarmupLR, linear",
+       deepspeed("deepspeed_warmup", 7, {{"warmup_type", "linear"}}),
+       {0.0, 0.0, 2.857142857142857e-05, 5.714285714285714e-05, 0.00014285714285714287,
+        0.00017142857142857143, 0.0002, 0.0002, 0.0002, 0.0002, 0.0002, 0.0002, 0.0002}},
+      {"WarmupLR of one step, which counts as two",
+       deepspeed("deepspeed_warmup", 1, {}),
+       {0.0, 0.0, 0.0002, 0.0002, 0.0002, 0.0002, 0.0002, 0.0002, 0.0002, 0.0002, 0.0002, 0.0002, 0.0002}},
+      {"WarmupDecayLR, log",
+       deepspeed("deepspeed_warmup_decay", 7, {{"warmup_type", "log"}, {"warmup_min_lr", 1e-5}}),
+       {1e-05, 1e-05, 7.767936555052422e-05, 0.00011726925647018014, 0.00018494862202070436, 0.0002, 0.0002,
+        0.00018538461538461542, 9.769230769230771e-05, 2.461538461538462e-05, 1e-05, 1e-05, 1e-05}},
+      {"WarmupDecayLR, linear, of a length of its own",
+       deepspeed("deepspeed_warmup_decay", 7, {{"warmup_type", "linear"}, {"total_num_steps", 20.0}}, 31),
+       {0.0, 0.0, 2.857142857142857e-05, 5.714285714285714e-05, 0.00014285714285714287,
+        0.00017142857142857143, 0.0002, 0.00018461538461538463, 9.230769230769232e-05, 1.5384615384615387e-05,
+        0.0, 0.0, 0.0}},
+      {"WarmupCosineLR, log",
+       deepspeed("deepspeed_warmup_cosine", 7, {}),
+       {0.0, 0.0, 7.124143742160444e-05, 0.00011291500681071594, 0.00018415644423232038, 0.0002,
+        0.00019709447232443096, 0.00018854674800506446, 6.455305734461687e-05, 2e-08, 2e-08, 2e-08, 2e-08}},
+      {"WarmupCosineLR, linear",
+       deepspeed("deepspeed_warmup_cosine", 7,
+                 {{"warmup_type", "linear"}, {"warmup_min_ratio", 0.1}, {"cos_min_ratio", 0.25}}),
+       {0.0, 2e-05, 4.5714285714285716e-05, 7.142857142857142e-05, 0.00014857142857142857,
+        0.00017428571428571428, 0.0001978206363069539, 0.00019140920192399074, 9.840463347180983e-05, 5e-05,
+        5e-05, 5e-05, 5e-05}},
+  };
+  for (const DeepSpeedCase& c : cases) {
+    const Schedule schedule(c.options);
+    for (std::size_t i = 0; i < c.rates.size(); ++i)
+      EXPECT_NEAR(schedule.learning_rate(kUpdates[i]), c.rates[i], 1e-18)
+          << c.what << ", update " << kUpdates[i];
+  }
+  EXPECT_THROW(Schedule(deepspeed("deepspeed_warmup", 7, {{"warmup_type", "cosine"}})), Error);
+  EXPECT_THROW(Schedule(deepspeed("deepspeed_warmup", 7, {{"warmup_min_lr", 1.0}})), Error);
+  EXPECT_THROW(Schedule(deepspeed("deepspeed_warmup", 7, {{"total_num_steps", 9.0}})), Error);
+  EXPECT_THROW(Schedule(deepspeed("deepspeed_warmth", 7, {})), Error);
+}
+
 TEST(Schedule, DegenerateLengthsStayFinite) {
   for (const std::string& name : schedule_names()) {
     ScheduleOptions options = options_of(name);

@@ -65,6 +65,7 @@ struct Config {
   std::int64_t per_device_eval_batch_size = 8;
   std::optional<std::int64_t> gradient_accumulation_steps;
   std::optional<std::int64_t> global_batch_size;
+  std::string optim = "adamw_torch";
   double learning_rate = 5e-5;
   double weight_decay = 0.0;
   double adam_beta1 = 0.9;
@@ -98,6 +99,7 @@ struct Config {
 
   // Sharding, communication, memory
   std::string device = "auto";
+  bool use_cpu = false;
   std::int64_t zero_stage = 0;
   bool overlap_comm = true;
   std::string gpu_transport = "auto";
@@ -106,6 +108,7 @@ struct Config {
   std::string gather_dtype = "compute";
   std::string hierarchical_comm = "auto";
   std::string deterministic = "auto";
+  bool full_determinism = false;
   std::string fp8_transposed_weights = "auto";
   std::optional<std::string> recompute_requested;  ///< what `recompute` said; see recompute()
   std::optional<bool> gradient_checkpointing;

@@ -63,6 +63,17 @@ const Field* find_field(const std::string& name);
 /// Every name and alias.
 const Strings& field_names();
 
+/// A key of another program's configuration, by its dotted path.
+struct ForeignKey {
+  std::string path;
+  std::string becomes;  ///< our key (several: blanks between them); empty: it changes nothing, or is refused
+  std::string reason;   ///< why it changes nothing or is refused
+};
+/// Those of DeepSpeed's JSON outside its sections `optimizer` and `scheduler`.
+std::vector<ForeignKey> deepspeed_keys();
+/// Those of SFT-Play and verl.
+std::vector<ForeignKey> dialect_keys();
+
 /// Value of a used field as YAML text ("null" for an optional that is not given).
 std::string value_text(const Field& field, const Config& config);
 /// Default as text.

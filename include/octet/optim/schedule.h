@@ -39,6 +39,15 @@ struct ScheduleOptions {
 ///                                    decay_type (linear, cosine, 1-sqrt), then min_lr_ratio; warmup_type
 ///                                    likewise. Without either count a third of what follows the warm-up is
 ///                                    stable, as LLaMA-Factory has it; with one, the other is the rest
+/// Those of DeepSpeed (deepspeed/runtime/lr_schedules.py) count updates from 0 when the second one begins, as
+/// its engine does: with i = s - 1 and w at least 2 the share of the peak is m = warmup_min_lr / peak (for
+/// cosine: warmup_min_ratio) + (1 - m) g, where g is during warm-up ln(i + 1) / ln w, or with warmup_type
+/// linear i / w. At s = 0 it is m (for cosine 0), and after the warm-up, T being total_num_steps or else the
+/// whole run,
+///   deepspeed_warmup                 1
+///   deepspeed_warmup_decay           m + (1 - m) max(0, (T - i) / max(1, T - w))
+///   deepspeed_warmup_cosine          r + (1 - r) (1 + cos(pi min(1, (i - w + 1) / max(1, T - w)))) / 2,
+///                                    r = cos_min_ratio, 0.0001
 class Schedule {
  public:
   /// Throws Error (usage) for an unknown name or argument, an argument of the wrong type or out of range.
@@ -50,21 +59,25 @@ class Schedule {
   const ScheduleOptions& options() const { return options_; }
 
  private:
-  enum class Course { linear, cosine, one_minus_sqrt };
+  enum class Course { linear, cosine, one_minus_sqrt, log };
   double number(const std::string& key, double fallback, double low, double high) const;
   std::int64_t steps(const std::string& key, std::int64_t fallback) const;
   Course course(const std::string& key, Course fallback) const;
   void allow(const std::vector<std::string>& keys) const;
+  void read_min_lr();
+  void read_polynomial();
   void read_stable_decay();
+  void read_deepspeed();
   double warm_up(std::int64_t step) const;
   double stable_decay(std::int64_t step) const;
+  double deepspeed(std::int64_t step) const;
 
   ScheduleOptions options_;
   double cycles_ = 0.5;
   double floor_ = 0;  ///< of the factor
   double power_ = 1;
   double timescale_ = 1;
-  double warmup_floor_ = -1;  ///< warmup_lr_rate; negative: not given
+  double warmup_floor_ = -1;  ///< where the warm-up begins, as a factor; negative: not given
   std::int64_t stable_steps_ = 0, decay_steps_ = 0;
   Course warmup_course_ = Course::linear, decay_course_ = Course::cosine;
 };

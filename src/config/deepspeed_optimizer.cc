@@ -1,0 +1,266 @@
+// The sections `optimizer` and `scheduler` of a DeepSpeed JSON, as deepspeed/runtime/engine.py and
+// deepspeed/runtime/lr_schedules.py read them.
+#include <algorithm>
+#include <array>
+#include <span>
+#include <string_view>
+
+#include "octet/base/strings.h"
+#include "settings.h"
+
+namespace octet::config {
+namespace {
+
+Node scalar(const std::string& text) {
+  Node node;
+  node.kind = Node::Kind::scalar;
+  node.text = text;
+  return node;
+}
+
+// Null and "auto" leave a value to the YAML.
+bool is_open(const Node* node) {
+  return node == nullptr || node->is_null() || (node->kind == Node::Kind::scalar && node->text == "auto");
+}
+
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(), [](unsigned char c) { return std::tolower(c); });
+  return text;
+}
+
+/// One of the two sections: its type and its parameters, of which only known ones may be there.
+class Section {
+ public:
+  Section(const Node& node, std::string path, std::string name)
+      : path_(std::move(path)), name_(std::move(name)) {
+    require_map(node, path_);
+    for (const auto& [key, value] : node.members) {
+      if (key == "type") {
+        if (!is_open(&value)) type_ = &value;
+      } else if (key == "params") {
+        if (is_open(&value)) continue;
+        require_map(value, path_ + ".params");
+        params_ = &value;
+      } else {
+        unknown(path_ + "." + key, {path_ + ".type", path_ + ".params"}, value);
+      }
+    }
+  }
+
+  const Node* type() const { return type_; }
+  Location at(const std::string& param) const {
+    const Node* node = params_ != nullptr ? params_->find(param) : nullptr;
+    const std::string key = path_ + "." + (param == "type" ? "" : "params.") + param;
+    return {place(name_, node != nullptr ? node->line : 0) + ": " + key, key};
+  }
+  /// Null where the value is left open.
+  const Node* find(const std::string& param) const {
+    const Node* node = params_ != nullptr ? params_->find(param) : nullptr;
+    return is_open(node) ? nullptr : node;
+  }
+  bool has(const std::string& param) const { return params_ != nullptr && params_->find(param) != nullptr; }
+  /// Throws Error for a parameter that is none of `known`.
+  void allow(std::span<const std::string_view> known) const {
+    if (params_ == nullptr) return;
+    Strings paths;
+    for (const auto& param : known) paths.push_back(path_ + ".params." + std::string(param));
+    for (const auto& [key, value] : params_->members) {
+      if (std::ranges::find(known, key) == known.end()) unknown(path_ + ".params." + key, paths, value);
+    }
+  }
+  [[noreturn]] void wrong_type(const char* expected, const char* fix) const {
+    complain({.what = "'" + path_ + ".type' is not supported",
+              .expected = expected,
+              .found = shown(*type_),
+              .where = at("type").where,
+              .fix = fix});
+  }
+
+ private:
+  void require_map(const Node& node, const std::string& key) const {
+    if (node.kind == Node::Kind::map) return;
+    complain(
+        {.what = "'" + key + "' must be an object", .found = shown(node), .where = place(name_, node.line)});
+  }
+  [[noreturn]] void unknown(const std::string& key, const Strings& known, const Node& value) const {
+    const std::string near = nearest_name(key, known);
+    complain({.what = "unknown DeepSpeed key '" + key + "'",
+              .where = place(name_, value.line) + ": " + key,
+              .fix = near.empty() ? "remove it: DeepSpeed would refuse it" : "did you mean '" + near + "'?"});
+  }
+
+  std::string path_, name_;
+  const Node* type_ = nullptr;
+  const Node* params_ = nullptr;
+};
+
+bool flag_of(const Section& section, const std::string& param, bool fallback) {
+  const Node* node = section.find(param);
+  if (node == nullptr) return fallback;
+  const auto flag = node->kind == Node::Kind::scalar ? read_bool(node->text) : std::nullopt;
+  if (!flag) {
+    complain({.what = "value of '" + section.at(param).key + "' cannot be used",
+              .expected = "true or false",
+              .found = shown(*node),
+              .where = section.at(param).where});
+  }
+  return *flag;
+}
+
+// The weight decay that the sources come to.
+double weight_decay_of(const Sources& sources) {
+  for (const Settings* settings :
+       {&sources.overrides, &sources.yaml, &sources.deepspeed, &sources.environment}) {
+    const Setting* found = settings->find("weight_decay");
+    if (found != nullptr && found->value.given) return found->value.number;
+  }
+  return Config{}.weight_decay;
+}
+
+// Type Adam means AdamW unless adam_w_mode says otherwise; type AdamW always does.
+void check_decay(const Section& section, Sources& sources) {
+  const bool decoupled = flag_of(section, "adam_w_mode", true);
+  if (decoupled) return;
+  const std::string type = section.type() != nullptr ? lower(section.type()->text) : "";
+  if (type != "adam") {
+    sources.note(
+        "'optimizer.params.adam_w_mode: false' changes nothing here, nor in DeepSpeed: the type AdamW "
+        "decouples the decay whatever it says");
+    return;
+  }
+  const double decay = weight_decay_of(sources);
+  if (decay == 0) return;  // without decay both are the same
+  complain({.what = "'optimizer.params.adam_w_mode: false' with a weight decay is not supported",
+            .expected = "a decay of the weights themselves (AdamW), or none",
+            .found = "type Adam with weight_decay " + number_text(decay) + ", which is added to the gradient",
+            .where = section.at("adam_w_mode").where,
+            .fix = "set adam_w_mode: true, or weight_decay: 0, where both are the same"});
+}
+
+void require_flag(const Section& section, const std::string& param, bool needed, const char* why) {
+  if (flag_of(section, param, needed) == needed) return;
+  complain({.what = "'" + section.at(param).key + ": " + (needed ? "false" : "true") + "' is not supported",
+            .where = section.at(param).where,
+            .fix = std::string("remove it: ") + why});
+}
+
+void add_betas(const Section& section, Settings& settings) {
+  const Node* betas = section.find("betas");
+  if (betas == nullptr) return;
+  const Location at = section.at("betas");
+  if (betas->kind != Node::Kind::list || betas->items.size() != 2) {
+    complain({.what = "'" + at.key + "' cannot be used",
+              .expected = "a list of two numbers",
+              .found = shown(*betas),
+              .where = at.where});
+  }
+  settings.add("adam_beta1", betas->items[0], at);
+  settings.add("adam_beta2", betas->items[1], at);
+}
+
+/// A schedule of DeepSpeed.
+struct Scheduler {
+  std::string_view type;
+  const char* ours;
+  std::array<std::string_view, 5> params;
+};
+
+constexpr Scheduler kSchedulers[] = {
+    {"WarmupLR",
+     "deepspeed_warmup",
+     {"warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type", ""}},
+    {"WarmupDecayLR",
+     "deepspeed_warmup_decay",
+     {"warmup_min_lr", "warmup_max_lr", "warmup_num_steps", "warmup_type", "total_num_steps"}},
+    {"WarmupCosineLR",
+     "deepspeed_warmup_cosine",
+     {"warmup_min_ratio", "cos_min_ratio", "warmup_num_steps", "warmup_type", "total_num_steps"}},
+};
+
+// `key` as the parameter says; where it is not there, DeepSpeed's own default, and where it is "auto", the
+// YAML's.
+void add_or_default(const Section& section, const std::string& param, const char* key, const char* fallback,
+                    Settings& settings) {
+  Location at = section.at(param);
+  if (const Node* node = section.find(param)) {
+    settings.add(key, *node, at, true);
+  } else if (!section.has(param) && fallback != nullptr) {
+    at.where += " (DeepSpeed's default)";
+    settings.add(key, scalar(fallback), at, true);
+  }
+}
+
+// The schedule sets the peak, whatever the optimizer's own rate.
+void add_peak(const Section& section, std::string_view type, Sources& sources) {
+  if (type == "WarmupCosineLR") return;  // the optimizer's rate is its peak
+  Settings& settings = sources.deepspeed;
+  const Setting* before = settings.find("learning_rate");
+  const double rate = before != nullptr ? before->value.number : -1;
+  add_or_default(section, "warmup_max_lr", "learning_rate", type == "WarmupDecayLR" ? "0.001" : nullptr,
+                 settings);
+  const Setting* after = settings.find("learning_rate");
+  if (rate < 0 || after->value.number == rate) return;
+  sources.note("'optimizer.params.lr: " + number_text(rate) +
+               "' changes nothing here, nor in DeepSpeed: the "
+               "schedule rises to " +
+               number_text(after->value.number) + " (" + after->at.where + ")");
+}
+
+}  // namespace
+
+void translate_deepspeed_optimizer(const Node& node, const std::string& name, Sources& sources) {
+  if (is_open(&node)) return;
+  const Section section(node, "optimizer", name);
+  if (section.type() != nullptr) {
+    const std::string type = lower(section.type()->text);
+    if (type != "adam" && type != "adamw") {
+      section.wrong_type("AdamW, or Adam", "remove the section: the optimizer is AdamW");
+    }
+  }
+  static constexpr std::string_view kParams[] = {"lr",           "betas",           "eps",
+                                                 "weight_decay", "torch_adam",      "adam_w_mode",
+                                                 "amsgrad",      "bias_correction", "fp32_optimizer_states"};
+  section.allow(kParams);
+  Settings& settings = sources.deepspeed;
+  for (const auto& [param, key] : {std::pair<const char*, const char*>{"lr", "learning_rate"},
+                                   {"eps", "adam_epsilon"},
+                                   {"weight_decay", "weight_decay"}}) {
+    if (const Node* value = section.find(param)) settings.add(key, *value, section.at(param));
+  }
+  add_betas(section, settings);
+  if (flag_of(section, "torch_adam", false)) {
+    sources.note(
+        "'optimizer.params.torch_adam' changes nothing here: the updates are those of torch.optim.AdamW");
+  }
+  require_flag(section, "amsgrad", false, "the optimizer is AdamW without AMSGrad");
+  require_flag(section, "bias_correction", true, "moments are always corrected");
+  require_flag(section, "fp32_optimizer_states", true, "optim_dtype says how moments are stored");
+  check_decay(section, sources);
+}
+
+void translate_deepspeed_scheduler(const Node& node, const std::string& name, Sources& sources) {
+  if (is_open(&node)) return;
+  const Section section(node, "scheduler", name);
+  if (section.type() == nullptr) return;
+  const auto* scheduler =
+      std::ranges::find_if(kSchedulers, [&](const Scheduler& s) { return s.type == section.type()->text; });
+  if (scheduler == std::end(kSchedulers)) {
+    section.wrong_type("WarmupLR, WarmupDecayLR or WarmupCosineLR",
+                       "remove the section and set lr_scheduler_type");
+  }
+  section.allow(scheduler->params);
+  Settings& settings = sources.deepspeed;
+  settings.add("lr_scheduler_type", scalar(scheduler->ours), section.at("type"));
+  add_peak(section, scheduler->type, sources);
+  add_or_default(section, "warmup_num_steps", "warmup_steps", "1000", settings);
+  Node arguments;
+  arguments.kind = Node::Kind::map;
+  Location at{place(name, node.line) + ": scheduler.params", "scheduler.params"};
+  for (const char* param :
+       {"warmup_type", "warmup_min_lr", "warmup_min_ratio", "cos_min_ratio", "total_num_steps"}) {
+    if (const Node* value = section.find(param)) arguments.members.emplace_back(param, *value);
+  }
+  if (!arguments.members.empty()) settings.add("lr_scheduler_kwargs", arguments, at);
+}
+
+}  // namespace octet::config

@@ -1,0 +1,83 @@
+// Which arguments a schedule takes, and what they may be.
+#include <algorithm>
+
+#include "octet/base/strings.h"
+#include "settings.h"
+
+namespace octet::config {
+namespace {
+
+struct Known {
+  const char* type;
+  Strings names;
+};
+
+const Known kKnown[] = {
+    {"cosine", {"num_cycles"}},
+    {"cosine_with_restarts", {"num_cycles"}},
+    {"polynomial", {"lr_end", "power"}},
+    {"inverse_sqrt", {"timescale"}},
+    {"cosine_with_min_lr", {"min_lr", "min_lr_rate", "num_cycles"}},
+    {"cosine_warmup_with_min_lr", {"min_lr", "min_lr_rate", "num_cycles", "warmup_lr_rate"}},
+    {"warmup_stable_decay",
+     {"num_stable_steps", "num_decay_steps", "min_lr_ratio", "num_cycles", "decay_type", "warmup_type"}},
+    {"deepspeed_warmup", {"warmup_type", "warmup_min_lr"}},
+    {"deepspeed_warmup_decay", {"warmup_type", "warmup_min_lr", "total_num_steps"}},
+    {"deepspeed_warmup_cosine", {"warmup_type", "warmup_min_ratio", "cos_min_ratio", "total_num_steps"}},
+};
+
+std::string listed(const Strings& names) {
+  std::string list;
+  for (const auto& name : names) list += (list.empty() ? "" : ", ") + name;
+  return list;
+}
+
+void check_name(const std::string& name, const std::string& type, const std::string& where) {
+  Strings names;
+  for (const Known& known : kKnown) {
+    if (type == known.type) names = known.names;
+  }
+  if (std::ranges::find(names, name) != names.end()) return;
+  const std::string near = nearest_name(name, names);
+  complain({.what = "unknown argument '" + name + "' of '" + type + "'",
+            .expected = names.empty() ? "no arguments" : listed(names),
+            .where = where,
+            .fix = near.empty() ? "" : "did you mean '" + near + "'?"});
+}
+
+void check_argument(const std::string& name, const std::variant<double, std::string>& value,
+                    const std::string& type, const std::string& where) {
+  const Strings courses =
+      type.starts_with("deepspeed_") ? Strings{"log", "linear"} : Strings{"linear", "cosine", "1-sqrt"};
+  const bool word = name == "decay_type" || name == "warmup_type";
+  const auto* text = std::get_if<std::string>(&value);
+  const auto* number = std::get_if<double>(&value);
+  const bool fits = word ? text != nullptr && std::ranges::find(courses, *text) != courses.end()
+                         : number != nullptr && *number >= 0;
+  if (fits) return;
+  complain({.what = "argument '" + name + "' of the schedule cannot be used",
+            .expected = word ? listed(courses) : "a number of at least 0",
+            .found = text != nullptr ? "'" + *text + "'" : number_text(*number),
+            .where = where});
+}
+
+}  // namespace
+
+void check_schedule_arguments(const Config& config, const std::string& type_at,
+                              const std::string& arguments_at) {
+  const std::string& type = config.lr_scheduler_type;
+  const Arguments& arguments = config.lr_scheduler_kwargs;
+  for (const auto& [name, value] : arguments) {
+    check_name(name, type, arguments_at);
+    check_argument(name, value, type, arguments_at);
+  }
+  const bool floor = arguments.contains("min_lr"), rate = arguments.contains("min_lr_rate");
+  if (type.ends_with("with_min_lr") && floor == rate) {
+    complain({.what = type + " needs one of min_lr and min_lr_rate",
+              .found = floor ? "both" : "neither",
+              .where = floor ? arguments_at : type_at,
+              .fix = "lr_scheduler_kwargs: {min_lr_rate: 0.1}"});
+  }
+}
+
+}  // namespace octet::config

@@ -1,0 +1,299 @@
+// Keys of precision, memory, optimizer and communication, seen in the numbers of a small engine, the bytes
+// its ranks send and the memory they hold.
+#include "cli/effects.h"
+#include "cli/task.h"
+#include "octet/data/loader.h"
+#include "octet/model/shapes.h"
+#include "octet/optim/schedule.h"
+#include "octet/train/engine.h"
+#include "octet/train/fit.h"
+#include "octet/train/setup.h"
+
+namespace octet::test {
+namespace {
+
+std::string exactly(double x) {
+  char text[40];
+  std::snprintf(text, sizeof text, "%a ", x);
+  return text;
+}
+
+model::Architecture make_architecture() {
+  const TemporaryFolder folder("shape");
+  spill(folder / "config.json", Json{{"architectures", {"LlamaForCausalLM"}},
+                                     {"model_type", "llama"},
+                                     {"vocab_size", 256},
+                                     {"hidden_size", 64},
+                                     {"intermediate_size", 128},
+                                     {"num_hidden_layers", 3},
+                                     {"num_attention_heads", 2},
+                                     {"num_key_value_heads", 1},
+                                     {"head_dim", 32},
+                                     {"hidden_act", "silu"},
+                                     {"max_position_embeddings", 512},
+                                     {"rms_norm_eps", 1e-5},
+                                     {"rope_theta", 10000.0},
+                                     {"tie_word_embeddings", false}}
+                                    .dump());
+  return model::find_shape(folder / "config.json");
+}
+
+/// Three blocks, whose matrices are large enough to travel in narrow formats.
+const model::Architecture& architecture() {
+  static const model::Architecture made = make_architecture();
+  return made;
+}
+
+data::HostBatch batch_of(int step, int micro_batch, int rank) {
+  data::HostBatch batch;
+  batch.cu_seqlens.push_back(0);
+  for (const int length : {9, 14}) {
+    std::vector<std::int32_t> ids;
+    for (int i = 0; i < length; ++i) {
+      ids.push_back((i * 37 + length + 101 * step + 53 * micro_batch + 29 * rank) % 256);
+    }
+    data::add_document(batch, ids, ids);
+  }
+  return batch;
+}
+
+/// What ranks that train together show.
+struct Shown {
+  std::string numbers;  ///< losses and norms of five steps, and the loss after them, to the last bit
+  std::string traffic;  ///< of rank 0, by kind
+  std::string memory;   ///< of rank 0, by part
+};
+
+train::EngineOptions options_of(const config::Config& config) {
+  train::EngineOptions options = train::engine_options(config, architecture(), 32, 16, 2);
+  options.max_micro_batches = 2;
+  return options;
+}
+
+/// Four ranks stand on two nodes.
+Shown train_steps(const config::Resolved& r, int ranks = 1) {
+  Shown shown;
+  constexpr int kSteps = 5;
+  comm::ThreadRanksOptions threads{.ranks = ranks};
+  if (ranks == 4) threads.node_of = {0, 0, 1, 1};
+  comm::run_ranks_as_threads(threads, [&](comm::Communicator& communicator, Device& device) {
+    train::Engine engine(device, communicator, options_of(r.config));
+    engine.initialise(static_cast<std::uint64_t>(r.config.seed));
+    const optim::Schedule schedule(train::schedule_options(r.config, kSteps));
+    std::string numbers;
+    for (int step = 0; step < kSteps; ++step) {
+      engine.begin(2);
+      for (int m = 0; m < 2; ++m) engine.micro_batch(batch_of(step, m, communicator.rank()));
+      const zero::StepResult result = engine.finish(schedule.learning_rate(step));
+      numbers += exactly(result.loss_sum) + exactly(result.grad_norm);
+    }
+    double loss = 0;
+    std::int64_t labels = 0;
+    engine.evaluate(batch_of(99, 0, 0), &loss, &labels);
+    engine.store().synchronize(engine.compute());  // messages for others may still be on their way
+    if (communicator.rank() != 0) return;
+    shown.numbers = numbers + exactly(loss);
+    for (const comm::Traffic& kind : communicator.take_traffic()) {
+      shown.traffic += kind.kind + " " + std::to_string(kind.calls) + " " + std::to_string(kind.bytes_sent) +
+                       " " + std::to_string(kind.bytes_between_nodes) + "\n";
+    }
+    for (const train::MemoryRow& row : engine.memory())
+      shown.memory += row.name + " " + std::to_string(row.bytes) + "\n";
+  });
+  return shown;
+}
+
+std::string numbers(const config::Resolved& r) {
+  return train_steps(r).numbers;
+}
+std::string numbers_of_two(const config::Resolved& r) {
+  return train_steps(r, 2).numbers;
+}
+std::string memory(const config::Resolved& r) {
+  return train_steps(r).memory;
+}
+std::string memory_of_two(const config::Resolved& r) {
+  return train_steps(r, 2).memory;
+}
+std::string traffic_of_two(const config::Resolved& r) {
+  return train_steps(r, 2).traffic;
+}
+std::string traffic_of_nodes(const config::Resolved& r) {
+  return train_steps(r, 4).traffic;
+}
+
+// What a CPU would hold as the options are, and at each level that a run may choose from.
+std::string planned_on_cpu(const config::Resolved& r) {
+  constexpr DeviceKind kind = DeviceKind::cpu;
+  std::vector<train::EngineOptions> all{options_of(r.config)};
+  for (const plan::Level& level : train::levels_of(r.config, kind))
+    all.push_back(train::with_level(all.front(), level));
+  std::string text;
+  for (const train::EngineOptions& options : all) {
+    for (const auto& row : train::plan_memory(options, {}, kind).by_part())
+      text += row.name + " " + std::to_string(row.bytes) + ", ";
+    text += "\n";
+  }
+  return text;
+}
+
+// How FP8 weights lie transposed on a GPU: as the options say, and at the levels that a run may choose from.
+std::string transposed_on_gpu(const config::Resolved& r) {
+  const auto word = [](bool at_use) { return std::string(at_use ? " at use" : " kept"); };
+  std::string text =
+      "asked for" + word(options_of(r.config).store.transposed == zero::TransposedWeights::at_use);
+  text += ", levels";
+  for (const plan::Level& level : train::levels_of(r.config, DeviceKind::cuda))
+    text += word(level.transposes_at_use);
+  return text;
+}
+
+const Keys kBf16{{"bf16", "true"}};
+const Keys kFp8{{"bf16", "true"}, {"fp8", "true"}, {"learning_rate", "0.05"}};
+Keys with(Keys keys, const Keys& more) {
+  for (const auto& [key, value] : more) keys[key] = value;
+  return keys;
+}
+
+std::vector<KeyRow> precision_rows() {
+  const Keys current = with(kFp8, {{"fp8_recipe", "current"}});
+  return {
+      {"bf16", {}, {{"true"}}, numbers},
+      {"pure_bf16", {}, {{"true"}}, memory},
+      {"fp8", kBf16, {{"true"}}, numbers},
+      {"fp8_backend",
+       kFp8,
+       {{"te", "'fp8_backend: te' means this program's own FP8 core\n"},
+        {"torchao", "'fp8_backend: torchao' means this program's own FP8 core\n"}},
+       notes_of},
+      {"fp8_recipe", kFp8, {{"current"}, {"block"}}, numbers},
+      {"fp8_format", kFp8, {{"e4m3"}}, numbers},
+      {"fp8_amax_history_len", kFp8, {{"1"}, {"2"}}, numbers},
+      {"fp8_amax_compute_algo", kFp8, {{"most_recent"}}, numbers},
+      {"fp8_margin", kFp8, {{"3"}, {"6"}}, numbers},
+      {"fp8_scale_granularity", current, {{"fused"}}, numbers},
+      // A CPU sums in fp32 whatever is asked for, so the option counts that the core was built with.
+      {"fp8_fast_accumulation",
+       kFp8,
+       {{"all", "gradients too"}},
+       [](const config::Resolved& r) {
+         return std::string(options_of(r.config).store.recipe.fast_gradients ? "gradients too" : "forward");
+       },
+       "forward"},
+      {"param_dtype", kBf16, {{"bf16"}}, memory},
+      {"grad_dtype", {{"bf16", "true"}, {"param_dtype", "bf16"}}, {{"bf16"}}, memory},
+      {"optim_dtype", {}, {{"bf16"}, {"int8"}}, memory},
+      {"optim", {}, {{"paged_adamw_8bit"}}, memory},
+  };
+}
+
+std::vector<KeyRow> sharing_rows() {
+  const Keys stage1{{"zero_stage", "1"}}, fp8_wire{{"reduce_dtype", "fp8"}, {"zero_stage", "1"}};
+  return {
+      {"zero_stage", {}, {{"1"}, {"2"}, {"3"}}, memory_of_two},
+      // The bits do not depend on it, and whether time is saved is measured elsewhere.
+      {"overlap_comm",
+       {},
+       {{"false", "waits"}},
+       [](const config::Resolved& r) {
+         return std::string(options_of(r.config).store.overlap ? "beside" : "waits");
+       },
+       "beside"},
+      {"reduce_dtype", stage1, {{"bf16"}, {"fp8"}, {"int8"}}, numbers_of_two},
+      {"error_feedback", fp8_wire, {{"true"}}, numbers_of_two},
+      {"gather_dtype", stage1, {{"bf16"}, {"fp8"}}, traffic_of_two},
+      {"hierarchical_comm", stage1, {{"true"}, {"false"}}, traffic_of_nodes},
+      {"deterministic", {}, {{"false"}, {"strict"}}, memory_of_two},
+      {"full_determinism",
+       {},
+       {{"true", "true"}},
+       [](const config::Resolved& r) {
+         const auto same_bits = options_of(r.config).reproducible;
+         return std::string(!same_bits ? "as the device does" : *same_bits ? "true" : "false");
+       },
+       "as the device does"},
+      {"deepspeed",
+       {},
+       {{"{zero_optimization: {stage: 1}}"}, {"{zero_optimization: {stage: 3}}"}},
+       memory_of_two},
+      {"gpu_transport",
+       {},
+       {{"peer", "peer"}, {"nccl", "nccl"}, {"host", "host"}},
+       [](const config::Resolved& r) { return train::session_wish(r.config).transport; },
+       "auto"},
+      {"device",
+       {{"device", "unset"}},
+       {{"cpu", "cpu"}, {"cuda", "cuda"}},
+       [](const config::Resolved& r) { return train::session_wish(r.config).device; },
+       "auto"},
+      {"use_cpu",
+       {{"device", "unset"}},
+       {{"true", "cpu"}},
+       [](const config::Resolved& r) { return train::session_wish(r.config).device; },
+       "auto"},
+      {"ddp_timeout",
+       {},
+       {{"77", "77.000000"}},
+       [](const config::Resolved& r) {
+         return std::to_string(train::watch_options(r.config).timeout_seconds);
+       },
+       "1800.000000"},
+  };
+}
+
+std::vector<KeyRow> memory_rows() {
+  return {
+      {"recompute", {}, {{"norms"}, {"qkv"}, {"full"}, {"auto"}}, planned_on_cpu},
+      {"gradient_checkpointing", {}, {{"true"}}, memory},
+      {"disable_gradient_checkpointing", {{"gradient_checkpointing", "true"}}, {{"true"}}, memory},
+      {"fp8_transposed_weights",
+       kFp8,
+       {{"keep", "asked for kept, levels kept"}, {"at_use", "asked for at use, levels at use"}},
+       transposed_on_gpu,
+       "asked for kept, levels kept at use"},
+      {"optim_state_cpu_offload", {}, {{"true"}}, notes_of, ""},
+  };
+}
+
+std::vector<KeyRow> optimizer_rows() {
+  return {
+      {"learning_rate", {}, {{"1.0e-3"}}, numbers},
+      {"weight_decay", {}, {{"0.5"}}, numbers},
+      {"adam_beta1", {}, {{"0.5"}}, numbers},
+      {"adam_beta2", {}, {{"0.9"}}, numbers},
+      {"adam_epsilon", {}, {{"0.01"}}, numbers},
+      {"max_grad_norm", {}, {{"0.01"}, {"0"}}, numbers},
+      {"seed", {}, {{"7"}}, numbers},
+      {"lr_scheduler_type", {}, {{"cosine"}, {"constant"}, {"deepspeed_warmup_decay"}}, numbers},
+      {"lr_scheduler_kwargs",
+       {{"lr_scheduler_type", "polynomial"}},
+       {{"{power: 3}"}, {"{lr_end: 1.0e-3}"}},
+       numbers},
+      {"warmup_steps", {}, {{"2"}, {"0.8"}}, numbers},
+      {"warmup_ratio", {}, {{"0.4"}}, numbers},
+  };
+}
+
+TEST(Effects, OfPrecision) {
+  expect_effects(precision_rows());
+}
+TEST(Effects, OfSharingAndCommunication) {
+  expect_effects(sharing_rows());
+}
+TEST(Effects, OfMemory) {
+  expect_effects(memory_rows());
+}
+TEST(Effects, OfTheOptimizer) {
+  expect_effects(optimizer_rows());
+}
+
+}  // namespace
+
+std::vector<KeyRow> engine_rows() {
+  std::vector<KeyRow> all;
+  for (const auto& rows : {precision_rows(), sharing_rows(), memory_rows(), optimizer_rows()})
+    all.insert(all.end(), rows.begin(), rows.end());
+  return all;
+}
+
+}  // namespace octet::test

@@ -1,0 +1,297 @@
+// Keys of the course of a run and of what it writes, seen in its log and its folder.
+#include <algorithm>
+#include <filesystem>
+
+#include "cli/effects.h"
+#include "cli/task.h"
+#include "octet/checkpoint/safetensors.h"
+#include "octet/device/cpu.h"
+#include "octet/train/session.h"
+#include "octet/train/trainer.h"
+
+namespace octet::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A run of this process that ended well: its folder, and what it printed.
+class Ran {
+ public:
+  /// output_dir and logging_dir lie in a folder of this run unless they are absolute.
+  explicit Ran(config::Resolved r) : folder_("effect") {
+    if (!r.config.output_dir.starts_with("/")) r.config.output_dir = folder_ / r.config.output_dir;
+    if (r.config.logging_dir) r.config.logging_dir = folder_ / *r.config.logging_dir;
+    output_ = r.config.output_dir;
+    Quiet quiet;
+    train::Session session("cpu");
+    // Threads that wait for each other on busy cores take longer than the work.
+    cpu::set_op_threads(1);
+    train::train(session, r);
+    printed_ = quiet.printed();
+  }
+  const std::string& printed() const { return printed_; }
+  std::string in_output(const std::string& name) const { return output_ + "/" + name; }
+  std::string in_folder(const std::string& name) const { return folder_ / name; }
+
+  /// Of every row of a kind, where it stands and what `of` makes of it.
+  std::string rows(const std::string& kind, const std::function<std::string(const Json&)>& of) const {
+    std::string text;
+    for (const auto& line : split(slurp(in_output("trainer_log.jsonl")), '\n')) {
+      if (line.empty()) continue;
+      const Json row = parse_json(line, "trainer_log.jsonl");
+      if (row.contains(kind)) text += (text.empty() ? "" : " ") + of(row);
+    }
+    return text;
+  }
+  std::string steps(const std::string& kind = "loss") const {
+    return rows(kind, [](const Json& row) { return row["current_steps"].dump(); });
+  }
+
+ private:
+  TemporaryFolder folder_;
+  std::string output_, printed_;
+};
+
+See run(const std::function<std::string(const Ran&)>& see) {
+  return [see](const config::Resolved& r) { return see(Ran(r)); };
+}
+
+std::string losses(const Ran& ran) {
+  return ran.rows("loss", [](const Json& row) { return row["loss"].dump(); });
+}
+
+/// The rest of a line that begins, blanks aside, with `begin`.
+See said(const std::string& begin) {
+  return run([begin](const Ran& ran) {
+    for (const auto& line : split(ran.printed(), '\n')) {
+      const std::string_view text = trim(line);
+      if (text.starts_with(begin)) return std::string(trim(text.substr(begin.size())));
+    }
+    return std::string("nothing");
+  });
+}
+
+std::string checkpoints(const Ran& ran) {
+  std::vector<std::int64_t> steps;
+  for (const auto& entry : fs::directory_iterator(ran.in_output("."))) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("checkpoint-")) steps.push_back(std::stoll(name.substr(11)));
+  }
+  std::ranges::sort(steps);
+  std::string text;
+  for (const auto step : steps) text += (text.empty() ? "" : " ") + std::to_string(step);
+  return text.empty() ? "none" : text;
+}
+
+std::string exists(const std::string& path) {
+  return fs::exists(path) ? "there" : "not there";
+}
+
+std::string format_of_model(const Ran& ran) {
+  const checkpoint::WeightFolder files(ran.in_output("."));
+  return std::string(name_of(files.tensors().front().dtype));
+}
+
+std::string files_of_model(const Ran& ran) {
+  std::int64_t count = 0;
+  for (const auto& entry : fs::directory_iterator(ran.in_output(".")))
+    count += entry.path().extension() == ".safetensors" ? 1 : 0;
+  return std::to_string(count);
+}
+
+/// A finished run of two steps that kept its checkpoint, for others to find; made anew for each.
+See after_another(const std::function<std::string(const Ran&, const std::string&)>& see) {
+  return [see](config::Resolved r) {
+    const TemporaryFolder folder("before");
+    Keys keys{{"output_dir", folder / "out"}, {"max_steps", "2"}, {"save_strategy", "steps"}};
+    const Ran before(resolved(keys));
+    if (r.config.output_dir == "found") r.config.output_dir = folder / "out";
+    if (r.config.resume_from_checkpoint == "named")
+      r.config.resume_from_checkpoint = folder / "out/checkpoint-2";
+    if (r.config.model_name_or_path == "finished") r.config.model_name_or_path = folder / "out";
+    return see(Ran(r), folder.path());
+  };
+}
+const See kFirstLoss = after_another([](const Ran& ran, const std::string&) {
+  return ran.rows("loss", [](const Json& row) { return row["loss"].dump(); });
+});
+const See kLoggedSteps = after_another([](const Ran& ran, const std::string&) {
+  return ran.rows("loss", [](const Json& row) {
+    return row["current_steps"].dump() + ":" + row["loss"].dump();
+  }) + (holds(ran.printed(), "is resumed from") ? " resumed" : " afresh");
+});
+
+std::vector<KeyRow> course_rows() {
+  const Keys epochs{{"max_steps", "unset"}};
+  return {
+      {"model_name_or_path", {{"train_from_scratch", "false"}}, {{"finished"}}, kFirstLoss},
+      {"train_from_scratch",
+       {{"model_name_or_path", "finished"}, {"train_from_scratch", "unset"}},
+       {{"true"}},
+       kFirstLoss},
+      {"finetuning_type", {}, {{"lora"}}, run(losses)},
+      {"do_train", {}, {{"false"}}, run(losses)},
+      {"per_device_train_batch_size",
+       {{"per_device_train_batch_size", "unset"}},
+       {{"3", "3"}, {"1", "1"}},
+       said("Instantaneous batch size per device ="),
+       "8"},
+      {"gradient_accumulation_steps",
+       {},
+       {{"2", "2"}, {"3", "3"}},
+       said("Gradient Accumulation steps ="),
+       "1"},
+      {"global_batch_size",
+       {},
+       {{"4", "4"}, {"6", "6"}},
+       said("Total train batch size (w. parallel, distributed & accumulation) ="),
+       "2"},
+      {"auto_find_batch_size",
+       {{"global_batch_size", "4"}},
+       {{"true"}},
+       said("what fits the device's memory: per_device_train_batch_size=")},
+      {"per_device_eval_batch_size",
+       {{"val_size", "4"}, {"eval_strategy", "steps"}},
+       {{"1", "4"}, {"2", "2"}},
+       run([](const Ran& ran) {
+         return ran.rows("eval_loss", [](const Json& row) {
+           const double batches =
+               row["eval_steps_per_second"].get<double>() * row["eval_runtime"].get<double>();
+           return row["current_steps"] == 3 ? std::to_string(std::lround(batches)) : std::string();
+         });
+       })},
+      {"num_train_epochs", epochs, {{"1", "5"}, {"0.5", "3"}}, said("Total optimization steps ="), "15"},
+      {"max_steps", epochs, {{"4", "4"}, {"2", "2"}}, said("Total optimization steps ="), "15"},
+      {"data_seed", {}, {{"7"}}, run(losses)},
+      {"disable_shuffling", {}, {{"true"}}, run(losses)},
+      {"dataloader_drop_last",
+       {{"max_steps", "unset"}, {"num_train_epochs", "1"}, {"max_samples", "5"}},
+       {{"true", "2"}},
+       said("Total optimization steps ="),
+       "3"},
+      {"streaming",
+       {},
+       {{"true", "10 rows in 1 windows of 16,384 (buffer_size)"}},
+       said("streaming:"),
+       "nothing"},
+      {"buffer_size",
+       {{"streaming", "true"}},
+       {{"4", "10 rows in 3 windows of 4 (buffer_size)"}},
+       said("streaming:")},
+      {"tokenized_path",
+       {},
+       {{Task::get().model() + "/../kept", "kept"}},
+       run([](const Ran& ran) {
+         return std::string(
+             holds(ran.printed(), "tokens kept in") || holds(ran.printed(), "tokens taken from") ? "kept"
+                                                                                                 : "made");
+       }),
+       "made"},
+      {"overwrite_cache",
+       {{"tokenized_path", Task::get().model() + "/../kept-too"}},
+       {{"true", "kept anew"}},
+       [](const config::Resolved& r) {
+         const Ran first(r), second(r);
+         return std::string(holds(second.printed(), "tokens taken from") ? "taken" : "kept anew");
+       },
+       "taken"},
+  };
+}
+
+std::vector<KeyRow> output_rows() {
+  const Keys saves{{"save_strategy", "steps"}};
+  const Keys evaluates{{"val_size", "2"}, {"eval_strategy", "steps"}, {"logging_steps", "3"}};
+  return {
+      {"output_dir",
+       {},
+       {{"elsewhere", "there"}},
+       run([](const Ran& ran) { return exists(ran.in_folder("elsewhere/trainer_log.jsonl")); }),
+       "not there"},
+      {"overwrite_output_dir", {{"output_dir", "found"}}, {{"true"}}, kLoggedSteps},
+      {"resume_from_checkpoint", {}, {{"named"}, {"true"}}, kLoggedSteps},
+      {"logging_steps",
+       {{"logging_steps", "unset"}},
+       {{"1", "1 2 3"}, {"2", "2 3"}},
+       run([](const Ran& ran) { return ran.steps(); }),
+       "3"},
+      {"logging_first_step",
+       {{"logging_steps", "2"}},
+       {{"true", "1 2 3"}},
+       run([](const Ran& ran) { return ran.steps(); }),
+       "2 3"},
+      {"report_to",
+       {},
+       {{"tensorboard", "there"}},
+       run([](const Ran& ran) { return exists(ran.in_output("runs")); }),
+       "not there"},
+      {"logging_dir",
+       {{"report_to", "tensorboard"}},
+       {{"events", "there"}},
+       run([](const Ran& ran) { return exists(ran.in_folder("events")); }),
+       "not there"},
+      {"run_name",
+       {},
+       {{"Xyzzy", "Xyzzy"}},
+       run([](const Ran& ran) {
+         const std::string card = slurp(ran.in_output("README.md"));
+         const std::size_t at = card.find("\n# ") + 3;
+         return card.substr(at, card.find('\n', at) - at);
+       }),
+       "out"},
+      {"plot_loss",
+       {},
+       {{"true", "there"}},
+       run([](const Ran& ran) { return exists(ran.in_output("training_loss.svg")); }),
+       "not there"},
+      {"gpu_hour_price",
+       {},
+       {{"3600"}},
+       run([](const Ran& ran) {
+         return std::string(holds(ran.printed(), "(1 x 3,600.00 an hour)") ||
+                                    holds(ran.printed(), "(1 x 3600.00 an hour)")
+                                ? "3600 an hour"
+                                : "no cost");
+       }),
+       "no cost"},
+      {"save_strategy",
+       {{"save_strategy", "unset"}, {"save_steps", "1"}, {"max_samples", "4"}},
+       {{"no", "none"}, {"epoch", "2 3"}},
+       run(checkpoints),
+       "1 2 3"},
+      {"save_steps", saves, {{"1", "1 2 3"}, {"2", "2 3"}}, run(checkpoints), "3"},
+      {"save_total_limit",
+       {{"save_strategy", "steps"}, {"save_steps", "1"}},
+       {{"1", "3"}, {"2", "2 3"}},
+       run(checkpoints),
+       "1 2 3"},
+      {"save_async", saves, {{"true"}}, run(checkpoints), "3"},
+      {"export_dtype", {}, {{"bf16", "bf16"}, {"fp16", "fp16"}}, run(format_of_model)},
+      {"export_size", {}, {{"0.00005"}}, run(files_of_model), "1"},
+      {"eval_strategy",
+       {{"val_size", "2"}, {"eval_steps", "1"}, {"max_samples", "6"}},
+       {{"steps", "1 2 3"}, {"epoch", "2 3"}},
+       run([](const Ran& ran) { return ran.steps("eval_loss"); })},
+      {"eval_steps",
+       evaluates,
+       {{"1", "1 2 3"}, {"2", "2 3"}},
+       run([](const Ran& ran) { return ran.steps("eval_loss"); }),
+       "3"},
+  };
+}
+
+TEST(Effects, OfTheCourse) {
+  expect_effects(course_rows());
+}
+TEST(Effects, OfOutput) {
+  expect_effects(output_rows());
+}
+
+}  // namespace
+
+std::vector<KeyRow> run_rows() {
+  std::vector<KeyRow> all;
+  for (const auto& rows : {course_rows(), output_rows()}) all.insert(all.end(), rows.begin(), rows.end());
+  return all;
+}
+
+}  // namespace octet::test
