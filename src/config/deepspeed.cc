@@ -55,7 +55,7 @@ constexpr Entry kEntries[] = {
     {"bf16", Action::section, ""},
     {"bf16.enabled", Action::when_on, "bf16"},
     {"bf16.immediate_grad_update", Action::note, kEngine},
-    {"bf16.check_grad_overflow", Action::note, "a norm that is not finite stops the run"},
+    {"bf16.check_grad_overflow", Action::note, "a step whose gradient is not finite is skipped; five in a row end the run"},
     {"bf16.bf16_master_weights_and_grads", Action::when_on, "pure_bf16"},
     {"bf16.bf16_optimizer_states", Action::note, "see optim_dtype"},
     {"fp16", Action::section, ""},

@@ -64,7 +64,7 @@ const NotedKey kNoted[] = {
     {"export_device", kText, "cpu", kExport},
     {"export_legacy_format", kBool, "false", kExport},
     {"do_eval", kBool, "false", "eval_strategy says when the model is evaluated"},
-    {"logging_nan_inf_filter", kBool, "true", "a loss that is not finite stops the run"},
+    {"logging_nan_inf_filter", kBool, "true", "a step whose gradient is not finite is skipped; five in a row end the run"},
     {"log_level", kText, "passive", kHere},
     {"disable_tqdm", kBool, "false", "the bar is drawn on a terminal only"},
     {"include_num_input_tokens_seen", kBool, "false", "tokens are always counted"},
