@@ -57,12 +57,10 @@ void take_over_state(const Json& state, Totals& totals, Window& window) {
   const Json since = part_of(state, "since_last_log"), so_far = part_of(state, "so_far");
   std::int64_t steps = -1;
   take_count(since, "steps", steps);
-  if (const double loss = number_of(since, "loss_sum");
-      std::isfinite(loss) && steps >= 0 && steps <= totals.step) {
-    window.loss = loss;
+  if (steps >= 0 && steps <= totals.step) {
+    window.loss = number_of(since, "loss_sum");  // null where one of them was not finite
     window.steps = window.steps_before = steps;
-    totals.loss_sum += loss;
-    totals.loss_steps += steps;
+    if (std::isfinite(window.loss)) totals.loss_sum += window.loss, totals.loss_steps += steps;
   }
   take_seconds(so_far, "elapsed_seconds", totals.elapsed);
   take_seconds(so_far, "device_seconds", totals.device_seconds);

@@ -14,8 +14,8 @@ namespace octet::report {
 struct Window {
   double loss = 0, seconds = 0, data_seconds = 0, comm_seconds = 0, exposed_seconds = 0;
   std::int64_t steps = 0, tokens = 0, label_tokens = 0, samples = 0;
-  std::int64_t steps_before =
-      0;  ///< of steps: those of an earlier session, of which only the losses are known
+  /// Of steps: those of an earlier session, of which only the losses are known.
+  std::int64_t steps_before = 0;
   std::map<std::string, KindOfMessages> kinds;
 
   void add(const StepFacts& f) {

@@ -326,6 +326,33 @@ TEST_F(Figures, GoOnWhereACheckpointWasMade) {
   EXPECT_DOUBLE_EQ(results.at("train_runtime").get<double>(), 60 + 70 + save);
 }
 
+TEST_F(Figures, RememberALossThatWasNotFinite) {
+  testing::internal::CaptureStderr();
+  Json state;
+  {
+    Reporter first(all());
+    for (std::int64_t n = 1; n <= 5; ++n) {
+      StepFacts f = made(n);
+      if (n == 4) f.loss = NAN;
+      first.step(f);
+    }
+    // As it lies in a checkpoint.
+    state = parse_json(first.state().dump(), "state");
+  }
+  RunFacts facts = all(5);
+  facts.resumed = state;
+  {
+    Reporter second(facts);
+    for (std::int64_t n = 6; n <= total; ++n) second.step(made(n));
+    second.finish({});
+  }
+  testing::internal::GetCapturedStderr();
+  EXPECT_TRUE(rows().at(1).at("loss").is_null()) << "its fourth step was not finite";
+  EXPECT_FALSE(rows().at(2).at("loss").is_null());
+  // The mean of the six others: 5 - n / 3.
+  EXPECT_NEAR(json("train_results.json").at("train_loss").get<double>(), 5 - (28.0 - 4) / 3 / 6, 1e-12);
+}
+
 TEST(Rows, AreOfEveryIntervalTheFirstAndTheLast) {
   for (std::int64_t step = 1; step <= 11; ++step) {
     EXPECT_EQ(is_logged(step, 4, false, 11), step == 4 || step == 8 || step == 11) << step;
