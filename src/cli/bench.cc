@@ -1,6 +1,7 @@
 #include "octet/train/bench.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 
 #include "octet/base/json.h"
@@ -32,6 +33,14 @@ void print_profile(const train::BenchResult& r) {
   }
 }
 
+/// The share of the yardstick, where there is one.
+std::string share_text(const train::BenchResult& r) {
+  if (!r.utilisation) return "";
+  std::array<char, 64> text{};
+  std::snprintf(text.data(), text.size(), ", %.1f %% of 989.4 TFLOP/s", 100 * *r.utilisation);
+  return text.data();
+}
+
 void print_table(const config::Config& c, train::Session& session, const train::BenchOptions& o,
                  const train::BenchResult& r) {
   std::printf("model            %s, %s parameters\n", o.model.c_str(), with_commas(r.parameters).c_str());
@@ -45,7 +54,8 @@ void print_table(const config::Config& c, train::Session& session, const train::
   std::printf("seconds a step   %.4f median, %.4f least, %.4f most of %lld\n", r.median_seconds,
               r.least_seconds, r.most_seconds, static_cast<long long>(o.steps));
   std::printf("tokens a second  %s\n", with_commas(static_cast<std::int64_t>(r.tokens_per_second)).c_str());
-  std::printf("model FLOPs used %.1f %% of 989.4 TFLOP/s a device\n", 100 * r.utilisation);
+  std::printf("model FLOPs used %.4g TFLOP/s a device%s\n", 1e-12 * r.flops_per_second,
+              share_text(r).c_str());
   std::printf("memory           %s reserved, %s of the device in use\n",
               human_bytes(static_cast<double>(r.reserved_bytes)).c_str(),
               human_bytes(static_cast<double>(r.used_bytes)).c_str());
@@ -80,7 +90,8 @@ void print_json(const config::Config& c, train::Session& session, const train::B
             {"seconds_min", r.least_seconds},
             {"seconds_max", r.most_seconds},
             {"tokens_per_second", r.tokens_per_second},
-            {"mfu", r.utilisation},
+            {"tflops", 1e-12 * r.flops_per_second},
+            {"mfu", r.utilisation ? Json(*r.utilisation) : Json()},
             {"reserved_bytes", r.reserved_bytes},
             {"used_bytes", r.used_bytes},
             {"first_loss", r.first_loss},

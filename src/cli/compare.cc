@@ -80,10 +80,11 @@ const std::vector<Column>& columns() {
       {"last step", [last](const LoggedRun& r) { return static_cast<double>(last(r)); }, "%.0f"},
       {"last loss", [](const LoggedRun& r) { return number(r.steps.rbegin()->second, "loss"); }, "%.5f"},
       {"mean loss of the last tenth",
-       [last](const LoggedRun& r) { return mean(r, "loss", last(r) - last(r) / 10); }, "%.5f"},
+       [last](const LoggedRun& r) { return mean(r, "loss", last(r) - (last(r) - 1) / 10); }, "%.5f"},
       {"last evaluation loss", [](const LoggedRun& r) { return r.eval_loss; }, "%.5f"},
       {"seconds a step", [](const LoggedRun& r) { return mean(r, "seconds_per_step"); }, "%.4f"},
       {"tokens a second", [](const LoggedRun& r) { return mean(r, "throughput"); }, "%.0f"},
+      {"model TFLOP/s of a device", [](const LoggedRun& r) { return mean(r, "tflops"); }, "%.4g"},
       {"model FLOPs used, %", [](const LoggedRun& r) { return 100 * mean(r, "mfu"); }, "%.2f"},
       {"memory of a rank, GiB", [](const LoggedRun& r) { return mean(r, "vram_allocated"); }, "%.2f"},
       {"gradient norm", [](const LoggedRun& r) { return mean(r, "grad_norm"); }, "%.4f"}};

@@ -56,10 +56,6 @@ std::int64_t Encoded::longest() const {
   return most;
 }
 
-double Encoded::mean_length() const {
-  return static_cast<double>(ids.size()) / static_cast<double>(std::max<std::int64_t>(1, documents()));
-}
-
 void EncodingCounts::add(const EncodingCounts& o) {
   rows += o.rows, documents += o.documents, tokens += o.tokens, trained += o.trained;
   invalid += o.invalid, dropped += o.dropped, unlabelled += o.unlabelled, truncated += o.truncated;

@@ -15,8 +15,10 @@ struct Totals {
   std::int64_t step = 0;
   double epoch = 0;
   std::int64_t tokens = 0;
-  double elapsed = 0;   ///< seconds, all sessions
-  double loss_sum = 0;  ///< over the steps counted in loss_steps
+  double elapsed = 0;         ///< seconds of steps, evaluations and checkpoints
+  double device_seconds = 0;  ///< these and setting up, each times the ranks of its session
+  std::int64_t skipped = 0;   ///< steps whose gradient was not finite
+  double loss_sum = 0;        ///< over the steps counted in loss_steps
   std::int64_t loss_steps = 0;
   double mean_loss() const;
 };

@@ -14,37 +14,13 @@
 #include "octet/report/tfevents.h"
 #include "octet/report/throughput.h"
 #include "progress_bar.h"
+#include "resume.h"
 #include "run_log.h"
+#include "window.h"
 #include "words.h"
 
 namespace octet::report {
 namespace {
-
-// What has been summed up since the last log line, or since the start of this session.
-struct Window {
-  double loss = 0, seconds = 0, data_seconds = 0, comm_seconds = 0, exposed_seconds = 0;
-  std::int64_t steps = 0, tokens = 0, label_tokens = 0, samples = 0;
-  std::map<std::string, KindOfMessages> kinds;
-
-  void add(const StepFacts& f) {
-    loss += f.loss, seconds += f.seconds, data_seconds += f.data_seconds, comm_seconds += f.comm_seconds,
-        exposed_seconds += f.comm_exposed_seconds;
-    ++steps, tokens += f.tokens, label_tokens += f.label_tokens, samples += f.samples;
-    for (const KindOfMessages& kind : f.comm_kinds) {
-      kinds[kind.kind].seconds += kind.seconds;
-      kinds[kind.kind].bytes += kind.bytes;
-    }
-  }
-  double bytes() const {
-    double sum = 0;
-    for (const auto& [name, kind] : kinds) sum += static_cast<double>(kind.bytes);
-    return sum;
-  }
-  /// The share of communication that computing did not wait for.
-  double hidden() const { return comm_seconds > 0 ? std::max(0.0, 1 - exposed_seconds / comm_seconds) : 1; }
-  double per_step(double x) const { return steps > 0 ? x / static_cast<double>(steps) : 0; }
-  double per_second(double x) const { return seconds > 0 ? x / seconds : 0; }
-};
 
 std::string newest_folder(const std::string& parent) {
   std::string newest;
@@ -73,6 +49,7 @@ struct Reporter::Impl {
   std::unique_ptr<EventFile> events;
   Totals totals;
   Window window, session;
+  double session_elapsed = 0;  ///< seconds of steps, evaluations and checkpoints
   std::int64_t peak_memory = 0;
   double first_loss = NAN, last_loss = NAN, eval_loss = NAN;
   Json eval_results;
@@ -85,8 +62,8 @@ struct Reporter::Impl {
     if (log.broken() > 0) {
       log::warn(std::to_string(log.broken()) + " broken lines of trainer_log.jsonl were dropped");
     }
-    totals.step = facts.first_step;
     take_over();
+    totals.device_seconds += facts.setup_seconds * static_cast<double>(facts.world);
     if (facts.tensorboard) {
       std::string folder = facts.logging_dir;
       if (folder.empty() && facts.first_step > 0) folder = newest_folder(facts.output_dir + "/runs");
@@ -95,69 +72,69 @@ struct Reporter::Impl {
     }
   }
 
-  // Brings the sums to where they stood after first_step: exactly when trainer_state.json is of that step,
-  // else as far as the rows tell.
+  // Brings the sums to where they stood after first_step: exactly when the state of that step is known, else
+  // as far as the rows tell.
   void take_over() {
-    std::int64_t counted = 0;
     for (const Json& row : log.rows()) {
-      const auto step = static_cast<std::int64_t>(number_of(row, "current_steps"));
       if (row.contains("eval_loss")) eval_loss = number_of(row, "eval_loss");
       if (!row.contains("loss")) continue;
-      const double loss = number_of(row, "loss");
-      if (std::isnan(first_loss)) first_loss = loss;
-      last_loss = loss;
-      if (std::isfinite(loss)) {
-        totals.loss_sum += loss * static_cast<double>(step - counted);
-        totals.loss_steps += step - counted;
-      }
-      counted = step;
-      if (const double epoch = number_of(row, "epoch"); std::isfinite(epoch)) totals.epoch = epoch;
-      if (const double tokens = number_of(row, "total_tokens"); tokens >= 0 && tokens < 9e18) {
-        totals.tokens = static_cast<std::int64_t>(tokens);
-      }
-      if (const double seconds = number_of(row, "elapsed_seconds"); seconds >= 0) totals.elapsed = seconds;
+      last_loss = number_of(row, "loss");
+      if (std::isnan(first_loss)) first_loss = last_loss;
     }
-    if (facts.first_step > 0) take_over_window();
+    totals.step = facts.first_step;
+    add_rows(log.rows(), totals);
+    totals.device_seconds = totals.elapsed * static_cast<double>(facts.world);
+    if (facts.first_step == 0) return;
+    const Json state = facts.resumed.is_object() ? facts.resumed : state_of_folder();
+    if (state.is_object() && number_of(state, "global_step") == static_cast<double>(facts.first_step)) {
+      take_over_state(state, totals, window);
+    }
   }
 
-  void take_over_window() {
+  Json state_of_folder() const {
     const std::string path = facts.output_dir + "/trainer_state.json";
-    if (!path_exists(path)) return;
+    if (!path_exists(path)) return {};
     try {
-      const Json state = read_json(path);
-      if (!state.is_object() || number_of(state, "global_step") != static_cast<double>(facts.first_step))
-        return;
-      const double tokens = number_of(state, "num_input_tokens_seen"), epoch = number_of(state, "epoch");
-      if (tokens >= 0 && tokens < 9e18) totals.tokens = static_cast<std::int64_t>(tokens);
-      if (std::isfinite(epoch)) totals.epoch = epoch;
-      const auto found = state.find("since_last_log");
-      if (found == state.end() || !found->is_object()) return;
-      const double loss = number_of(*found, "loss_sum"), steps = number_of(*found, "steps");
-      if (!std::isfinite(loss) || !(steps >= 0 && steps <= static_cast<double>(facts.first_step))) return;
-      window.loss = loss;
-      window.steps = static_cast<std::int64_t>(steps);
-      totals.loss_sum += loss;
-      totals.loss_steps += window.steps;
-      resumed_window_steps = window.steps;
+      return read_json(path);
     } catch (const Error& e) {
       log::warn(std::string("trainer_state.json is not read: ") + e.what());
+      return {};
     }
   }
-  std::int64_t resumed_window_steps = 0;  // steps of the window whose times are not known
 
-  bool logs_at(std::int64_t step) const {
-    return step % std::max<std::int64_t>(1, facts.logging_steps) == 0 || step == facts.total_steps ||
-           (facts.logging_first_step && step == 1);
+  /// The session goes on by so much, on all ranks.
+  void pass(double seconds) {
+    session_elapsed += seconds;
+    totals.elapsed += seconds;
+    totals.device_seconds += seconds * static_cast<double>(facts.world);
   }
 
+  bool logs_at(std::int64_t step) const {
+    return is_logged(step, facts.logging_steps, facts.logging_first_step, facts.total_steps);
+  }
+
+  bool knows_work() const { return facts.flops_per_token > 0; }
+  bool knows_peak() const { return knows_work() && facts.peak_flops > 0; }
   double utilisation(double tokens_per_second) const {
     return flop_utilisation(facts.flops_per_token, tokens_per_second, facts.world, facts.peak_flops);
   }
+  /// TFLOP/s of a device.
+  double teraflops(double tokens_per_second) const {
+    return 1e-12 * facts.flops_per_token * tokens_per_second / static_cast<double>(facts.world);
+  }
+  /// "MFU 41.2 %", or what a CPU does.
+  std::string work_text(double tokens_per_second) const {
+    if (knows_peak()) return "MFU " + python_number(100 * utilisation(tokens_per_second), 3) + " %";
+    return python_number(teraflops(tokens_per_second), 3) + " TFLOP/s";
+  }
 
+  // As the steps of this session went, with the evaluations and checkpoints between them.
   double remaining_seconds() const {
-    return session.per_step(session.seconds) *
+    return session.per_step(session_elapsed) *
            static_cast<double>(std::max<std::int64_t>(0, facts.total_steps - totals.step));
   }
+  double device_hours() const { return totals.device_seconds / 3600; }
+  double cost() const { return device_hours() * facts.gpu_hour_price; }
 
   Json row_of(std::int64_t step) const {
     Json row;
@@ -187,11 +164,9 @@ struct Reporter::Impl {
 };
 
 void Reporter::Impl::log_step(const StepFacts& f) {
-  const double loss = window.per_step(window.loss);
-  const std::int64_t timed = window.steps - resumed_window_steps;
-  const double seconds = timed > 0 ? window.seconds / static_cast<double>(timed) : 0;
+  const double loss = window.mean_loss();
+  const double seconds = window.per_step(window.seconds);
   const double rate = window.per_second(static_cast<double>(window.tokens));
-  const double mfu = utilisation(rate);
   if (std::isnan(first_loss)) first_loss = loss;
   last_loss = loss;
 
@@ -204,7 +179,9 @@ void Reporter::Impl::log_step(const StepFacts& f) {
   row["throughput"] = rate;
   row["label_tokens_per_second"] = window.per_second(static_cast<double>(window.label_tokens));
   row["total_tokens"] = totals.tokens;
-  if (facts.flops_per_token > 0) row["mfu"] = mfu;
+  row["skipped_steps"] = totals.skipped;
+  if (knows_work()) row["tflops"] = teraflops(rate);
+  if (knows_peak()) row["mfu"] = utilisation(rate);
   if (!window.kinds.empty()) {
     row["comm_seconds"] = window.per_step(window.comm_seconds);
     row["comm_exposed_seconds"] = window.per_step(window.exposed_seconds);
@@ -224,12 +201,11 @@ void Reporter::Impl::log_step(const StepFacts& f) {
                      ", 'epoch': " + python_number(std::round(f.epoch * 100) / 100, 6) + "}  step " +
                      std::to_string(f.step) + "/" + std::to_string(facts.total_steps) + ", " +
                      python_number(seconds, 3) + " s/it, " + rate_text(rate) + " tokens/s";
-  if (facts.flops_per_token > 0) line += ", MFU " + python_number(100 * mfu, 3) + " %";
+  if (knows_work()) line += ", " + work_text(rate);
   if (f.memory_bytes > 0) line += ", memory " + human_bytes(static_cast<double>(f.memory_bytes));
   log::info(line);
   write_events(f, loss, seconds, rate);
   window = {};
-  resumed_window_steps = 0;
 }
 
 void Reporter::Impl::write_events(const StepFacts& f, double loss, double seconds, double rate) {
@@ -242,19 +218,24 @@ void Reporter::Impl::write_events(const StepFacts& f, double loss, double second
       {"train/global_step", static_cast<double>(f.step)},
       {"perf/seconds_per_step", seconds},
       {"perf/tokens_per_second", rate},
+      {"train/skipped_steps", static_cast<double>(totals.skipped)},
       {"perf/data_seconds", window.per_step(window.data_seconds)}};
-  if (facts.flops_per_token > 0) scalars.emplace_back("perf/mfu", utilisation(rate));
+  if (knows_work()) scalars.emplace_back("perf/tflops", teraflops(rate));
+  if (knows_peak()) scalars.emplace_back("perf/mfu", utilisation(rate));
   if (f.memory_bytes > 0) scalars.emplace_back("memory/allocated_gib", gib(f.memory_bytes));
   if (f.memory_peak_bytes > 0) scalars.emplace_back("memory/peak_gib", gib(f.memory_peak_bytes));
-  scalars.emplace_back("comm/bytes", window.per_step(window.bytes()));
-  scalars.emplace_back("comm/ms", 1e3 * window.per_step(window.comm_seconds));
-  scalars.emplace_back("comm/exposed_ms", 1e3 * window.per_step(window.exposed_seconds));
+  if (!window.kinds.empty()) {
+    scalars.emplace_back("comm/bytes", window.per_step(window.bytes()));
+    scalars.emplace_back("comm/ms", 1e3 * window.per_step(window.comm_seconds));
+    scalars.emplace_back("comm/exposed_ms", 1e3 * window.per_step(window.exposed_seconds));
+  }
   for (const auto& [name, kind] : window.kinds) {
     scalars.emplace_back("comm/" + name + "_ms", 1e3 * window.per_step(kind.seconds));
     scalars.emplace_back("comm/" + name + "_bytes", window.per_step(static_cast<double>(kind.bytes)));
   }
   for (std::size_t rank = 0; rank < f.rank_losses.size(); ++rank) {
-    scalars.emplace_back("rank" + std::to_string(rank) + "/loss", f.rank_losses[rank]);
+    if (!f.rank_losses[rank]) continue;
+    scalars.emplace_back("rank" + std::to_string(rank) + "/loss", *f.rank_losses[rank]);
   }
   scalars.insert(scalars.end(), f.extra.begin(), f.extra.end());
   events->write(f.step, scalars);
@@ -262,7 +243,7 @@ void Reporter::Impl::write_events(const StepFacts& f, double loss, double second
 
 Json Reporter::Impl::state() const {
   Json state = trainer_state(facts, totals, log.rows());
-  state["since_last_log"] = {{"loss_sum", window.loss}, {"steps", window.steps}};
+  add_sums(state, totals, window);
   return state;
 }
 
@@ -283,15 +264,21 @@ void Reporter::Impl::write_plots() const {
 }
 
 Json Reporter::Impl::train_results() const {
+  const auto per_second = [this](std::int64_t n) {
+    return session_elapsed > 0 ? static_cast<double>(n) / session_elapsed : 0.0;
+  };
   Json results;
   results["epoch"] = totals.epoch;
   results["total_flos"] = facts.flops_per_token * static_cast<double>(totals.tokens);
   results["train_loss"] = totals.mean_loss();
-  results["train_runtime"] = session.seconds;
-  results["train_samples_per_second"] = session.per_second(static_cast<double>(session.samples));
-  results["train_steps_per_second"] = session.per_second(static_cast<double>(session.steps));
-  results["train_tokens_per_second"] = session.per_second(static_cast<double>(session.tokens));
+  results["train_runtime"] = session_elapsed;
+  results["train_samples_per_second"] = per_second(session.samples);
+  results["train_steps_per_second"] = per_second(session.steps);
+  results["train_tokens_per_second"] = per_second(session.tokens);
   results["num_input_tokens_seen"] = totals.tokens;
+  results["skipped_steps"] = totals.skipped;
+  results["device_hours"] = device_hours();
+  if (facts.gpu_hour_price > 0) results["cost"] = cost();
   return results;
 }
 
@@ -309,7 +296,11 @@ void Reporter::Impl::summary(const FinishFacts& finish) const {
   rows.emplace_back("time", clock_time(totals.elapsed) + ", " +
                                 python_number(session.per_step(session.seconds), 3) + " s/it");
   rows.emplace_back("tokens", with_commas(totals.tokens) + ", " + rate_text(rate) + " a second");
-  if (facts.flops_per_token > 0) rows.emplace_back("MFU", python_number(100 * utilisation(rate), 3) + " %");
+  if (knows_peak()) rows.emplace_back("MFU", python_number(100 * utilisation(rate), 3) + " %");
+  if (knows_work()) rows.emplace_back("model TFLOP/s", python_number(teraflops(rate), 3) + " a device");
+  if (totals.skipped > 0) {
+    rows.emplace_back("skipped", with_commas(totals.skipped) + " steps, whose gradients were not finite");
+  }
   if (session.data_seconds > 0) {
     rows.emplace_back("waited for data",
                       fixed(100 * session.per_second(session.data_seconds), 1) + " % of the time");
@@ -327,9 +318,8 @@ void Reporter::Impl::summary(const FinishFacts& finish) const {
   if (peak_memory > 0)
     rows.emplace_back("peak memory", human_bytes(static_cast<double>(peak_memory)) + " on a rank");
   if (facts.gpu_hour_price > 0) {
-    const double cost = totals.elapsed / 3600 * static_cast<double>(facts.world) * facts.gpu_hour_price;
-    rows.emplace_back("cost", fixed(cost, 2) + " (" + std::to_string(facts.world) + " x " +
-                                  fixed(facts.gpu_hour_price, 2) + " an hour)");
+    rows.emplace_back("cost", python_number(cost(), 4) + " (" + python_number(device_hours(), 4) +
+                                  " device hours at " + python_number(facts.gpu_hour_price, 6) + ")");
   }
   if (!last_checkpoint.empty()) rows.emplace_back("checkpoint", last_checkpoint);
   if (!finish.final_model.empty()) rows.emplace_back("model", finish.final_model);
@@ -343,6 +333,10 @@ void Reporter::Impl::summary(const FinishFacts& finish) const {
     log::info("  " + rows[i].first + std::string(width - rows[i].first.size(), ' ') + "  " + rows[i].second);
   }
   for (const auto& line : finish.next) log::info(line);
+}
+
+bool is_logged(std::int64_t step, std::int64_t every, bool with_first, std::int64_t total) {
+  return step % std::max<std::int64_t>(1, every) == 0 || step == total || (with_first && step == 1);
 }
 
 Reporter::Reporter(RunFacts facts) : impl_(std::make_unique<Impl>(std::move(facts))) {}
@@ -385,7 +379,8 @@ void Reporter::step(const StepFacts& facts) {
   r.totals.step = facts.step;
   r.totals.epoch = facts.epoch;
   r.totals.tokens += facts.tokens;
-  r.totals.elapsed += facts.seconds;
+  r.totals.skipped += facts.skipped ? 1 : 0;
+  r.pass(facts.seconds);
   if (std::isfinite(facts.loss)) {
     r.totals.loss_sum += facts.loss;
     ++r.totals.loss_steps;
@@ -410,7 +405,7 @@ void Reporter::evaluation(const EvalFacts& facts) {
   if (facts.perplexity) results["perplexity"] = std::exp(facts.loss);
   r.eval_results = results;
   r.eval_loss = facts.loss;
-  r.totals.elapsed += facts.seconds;
+  r.pass(facts.seconds);
   Json row = r.row_of(facts.step);
   for (const auto& [key, value] : results.items()) {
     if (key != "epoch") row[key] = value;
@@ -431,7 +426,8 @@ void Reporter::evaluation(const EvalFacts& facts) {
   }
 }
 
-void Reporter::saved(std::int64_t step, const std::string& path) {
+void Reporter::saved(std::int64_t step, const std::string& path, double seconds) {
+  impl_->pass(seconds);
   impl_->last_checkpoint = path;
   impl_->write_state();
   impl_->write_plots();
@@ -464,7 +460,7 @@ void Reporter::finish(const FinishFacts& facts) {
   if (r.events && r.session.steps > 0) {
     r.events->write(r.totals.step,
                     {{"train/train_loss", r.totals.mean_loss()},
-                     {"train/train_runtime", r.session.seconds},
+                     {"train/train_runtime", r.session_elapsed},
                      {"train/train_samples_per_second", train.at("train_samples_per_second").get<double>()},
                      {"train/train_steps_per_second", train.at("train_steps_per_second").get<double>()},
                      {"train/total_flos", train.at("total_flos").get<double>()}});

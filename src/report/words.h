@@ -3,10 +3,9 @@
 
 #include <string>
 
-namespace octet::report {
+#include "octet/report/number.h"
 
-/// A float as Python prints it after rounding to `digits` significant digits: "1.234", "1e-05", "2.0", "nan".
-std::string python_number(double value, int digits);
+namespace octet::report {
 
 /// "12,345" for large numbers, "12.3" for small ones.
 std::string rate_text(double value);

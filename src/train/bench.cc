@@ -1,7 +1,5 @@
 #include "octet/train/bench.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -15,12 +13,14 @@
 #include "octet/base/strings.h"
 #include "octet/config/derive.h"
 #include "octet/device/profile.h"
-#include "octet/device/waiting.h"
 #include "octet/model/build.h"
 #include "octet/model/shapes.h"
+#include "octet/report/number.h"
 #include "octet/report/throughput.h"
 #include "octet/train/engine.h"
 #include "octet/train/fit.h"
+#include "rank_log.h"
+#include "step_watch.h"
 
 namespace octet::train {
 namespace {
@@ -61,16 +61,6 @@ double median(std::vector<double> values) {
   std::ranges::sort(values);
   const std::size_t half = values.size() / 2;
   return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
-std::int64_t used_memory(Device& device) {
-  if (device.host_reaches_memory()) {
-    rusage usage{};
-    ::getrusage(RUSAGE_SELF, &usage);
-    return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
-  }
-  const MemoryInfo info = device.memory();
-  return static_cast<std::int64_t>(info.total - info.free);
 }
 
 /// The kind of work that a name of a profile counts to: products and what stands in head and optimizer keep
@@ -173,12 +163,15 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
   std::vector<std::vector<data::HostBatch>> all;
   for (std::int64_t step = 0; step < options.warmup + options.steps; ++step) all.push_back(batches_of(step));
   job.barrier();
+  StepWatch watch(session.data(), engine->compute());
   // A step lasts from the end of the one before it: its update may still be going on then.
   auto begin = Clock::now();
   for (std::int64_t step = 0; step < options.warmup + options.steps; ++step) {
     const bool timed = step >= options.warmup;
-    if (step == options.warmup) session.take_traffic();
-    const double busy = session.data().seconds_busy(), waited = seconds_waited(engine->compute());
+    if (step == options.warmup) {
+      session.take_traffic();
+      watch.take();
+    }
     engine->begin(static_cast<int>(batch.accumulation));
     for (const data::HostBatch& micro : all[static_cast<std::size_t>(step)]) engine->micro_batch(micro);
     last = engine->finish(config.learning_rate);
@@ -186,22 +179,22 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
     const double passed = std::chrono::duration<double>(end - std::exchange(begin, end)).count();
     if (timed) {
       seconds.push_back(passed);
-      result.comm_seconds += (session.data().seconds_busy() - busy) / static_cast<double>(options.steps);
-      result.exposed_seconds +=
-          (seconds_waited(engine->compute()) - waited) / static_cast<double>(options.steps);
+      const MessageTime messages = watch.take();
+      result.comm_seconds += messages.under_way / static_cast<double>(options.steps);
+      result.exposed_seconds += messages.exposed / static_cast<double>(options.steps);
     }
     if (profile) profile->step(timed, passed);
     if (step == 0) result.first_loss = loss_of(last);
     if (session.prints()) {
       log::info("step " + std::to_string(step + 1) + (timed ? "" : " (warm-up)") + ": " +
-                std::to_string(passed) + " s, loss " + std::to_string(loss_of(last)) + ", gradient norm " +
-                std::to_string(last.grad_norm));
+                report::python_number(passed, 4) + " s, loss " + report::python_number(loss_of(last), 6) +
+                ", gradient norm " + report::python_number(last.grad_norm, 4));
     }
     job.together([&] {
       if (std::isfinite(loss_of(last)) && !last.skipped) return;
       throw Error({.what = "the loss or the gradient is not finite",
-                   .found = "loss " + std::to_string(loss_of(last)) + ", gradient norm " +
-                            std::to_string(last.grad_norm),
+                   .found = "loss " + report::python_number(loss_of(last), 6) + ", gradient norm " +
+                            report::python_number(last.grad_norm, 4),
                    .where = "step " + std::to_string(step + 1),
                    .fix = "lower learning_rate; if that does not help, report this as a bug"});
     });
@@ -220,13 +213,16 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
   result.least_seconds = std::ranges::min(seconds);
   result.most_seconds = std::ranges::max(seconds);
   result.tokens_per_second = static_cast<double>(result.tokens) / result.median_seconds;
-  result.utilisation = report::flop_utilisation(
-      model::flops_per_token(engine->options().architecture, static_cast<double>(shape.length)),
-      result.tokens_per_second, batch.world);
+  const double flops =
+      model::flops_per_token(engine->options().architecture, static_cast<double>(shape.length));
+  result.flops_per_second = flops * result.tokens_per_second / static_cast<double>(batch.world);
+  if (session.device().kind() == DeviceKind::cuda) {
+    result.utilisation = report::flop_utilisation(flops, result.tokens_per_second, batch.world);
+  }
   result.last_loss = loss_of(last);
   result.reserved_bytes =
       static_cast<std::size_t>(job.all_max(static_cast<std::int64_t>(engine->arena().bytes())));
-  result.used_bytes = static_cast<std::size_t>(job.all_max(used_memory(session.device())));
+  result.used_bytes = static_cast<std::size_t>(job.all_max(memory_in_use(session.device())));
   result.audit = engine->audit().summary();
   return result;
 }

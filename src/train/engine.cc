@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <numeric>
 
 #include "octet/base/error.h"
 #include "octet/checkpoint/safetensors.h"
@@ -38,11 +39,11 @@ struct Engine::Staging {
     losses = options.store.strict ? sets.size() : 1;
     loss_sum = arena.reserve_as<double>("batch/loss_sum", losses);
     for (HostSet& set : sets) set.words = static_cast<std::int32_t*>(device.allocate_host(bytes));
-    host_loss = static_cast<double*>(device.allocate_host(sizeof(double)));
+    host_losses = static_cast<double*>(device.allocate_host(losses * sizeof(double)));
   }
   ~Staging() {
     for (HostSet& set : sets) device.release_host(set.words, bytes);
-    device.release_host(host_loss, sizeof(double));
+    device.release_host(host_losses, losses * sizeof(double));
   }
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
@@ -54,7 +55,7 @@ struct Engine::Staging {
                *cu_seqlens = nullptr;
   std::size_t losses = 1;
   double* loss_sum = nullptr;  ///< device: sum of the losses of this rank's step; strict: of each micro-batch
-  double* host_loss = nullptr;
+  double* host_losses = nullptr;  ///< [losses]: loss_sum, after the step
 };
 
 namespace {
@@ -301,6 +302,8 @@ void Engine::micro_batch(const data::HostBatch& batch, const model::LogitsHook& 
 }
 
 zero::StepResult Engine::finish(double learning_rate, bool update) {
+  device_.copy_to_host(*compute_, staging_->host_losses, staging_->loss_sum,
+                       staging_->losses * sizeof(double));
   store_->finish({.learning_rate = learning_rate,
                   .label_tokens = label_tokens_,
                   .loss_sum = staging_->loss_sum,
@@ -308,6 +311,11 @@ zero::StepResult Engine::finish(double learning_rate, bool update) {
                  *compute_);
   compute_->synchronize();
   return store_->collect();
+}
+
+RankLoss Engine::own_loss() const {
+  const double* losses = staging_->host_losses;
+  return {.sum = std::accumulate(losses, losses + staging_->losses, 0.0), .label_tokens = label_tokens_};
 }
 
 void Engine::evaluate(const data::HostBatch& batch, double* loss_sum, std::int64_t* label_tokens) {
@@ -318,9 +326,9 @@ void Engine::evaluate(const data::HostBatch& batch, double* loss_sum, std::int64
   }
   device_.zero(*compute_, staging_->loss_sum, sizeof(double));
   core_->evaluate(*store_, *compute_, upload(batch, 0), staging_->loss_sum);
-  device_.copy_to_host(*compute_, staging_->host_loss, staging_->loss_sum, sizeof(double));
+  device_.copy_to_host(*compute_, staging_->host_losses, staging_->loss_sum, sizeof(double));
   compute_->synchronize();
-  *loss_sum += *staging_->host_loss;
+  *loss_sum += *staging_->host_losses;
   *label_tokens += count_labels(batch);
 }
 

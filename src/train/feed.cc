@@ -34,7 +34,9 @@ class IndexedFeed final : public Feed {
   double epochs(std::int64_t steps) const override {
     return static_cast<double>(steps) / static_cast<double>(order_.steps_per_epoch());
   }
-  double mean_length() const override { return corpus_.training.mean_length(); }
+  double mean_context() const override {
+    return train::mean_context(corpus_.training, corpus_.training_items);
+  }
   const data::Encoded& shown() const override { return corpus_.training; }
   std::string fingerprint() const override { return corpus_.fingerprint; }
 
@@ -128,7 +130,7 @@ class StreamFeed final : public Feed {
     return static_cast<double>(steps) * static_cast<double>(batch_.global) /
            (items_of_row * static_cast<double>(corpus_.rows->size()));
   }
-  double mean_length() const override { return first_.set.mean_length(); }
+  double mean_context() const override { return train::mean_context(first_.set, first_.items); }
   const data::Encoded& shown() const override { return first_.set; }
   std::string fingerprint() const override { return corpus_.fingerprint; }
 

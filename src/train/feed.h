@@ -38,8 +38,8 @@ class Feed {
   virtual std::int64_t steps_per_epoch() const = 0;
   /// Passes over the data that so many steps are, perhaps estimated.
   virtual double epochs(std::int64_t steps) const = 0;
-  /// Tokens of a document on average.
-  virtual double mean_length() const = 0;
+  /// Tokens that see each other, on average over tokens: attention's work is in proportion to it.
+  virtual double mean_context() const = 0;
   /// Documents to show.
   virtual const data::Encoded& shown() const = 0;
   /// Names the data and their order, to recognise them when a run goes on.
@@ -60,6 +60,25 @@ class Feed {
 /// The most tokens that see each other: of a document, or of a sequence whose documents share their context.
 inline std::int64_t longest_context(const data::Encoded& set, const data::Items& items) {
   return items.shared_context ? items.longest(set) : set.longest();
+}
+
+/// Mean over all tokens of the length of what they stand in: a document, or a sequence whose documents share
+/// their context. 0 without tokens.
+inline double mean_context(const data::Encoded& set, const data::Items& items) {
+  double tokens = 0, squares = 0;
+  for (std::int64_t i = 0; i < items.size(); ++i) {
+    if (items.shared_context) {
+      const auto length = static_cast<double>(items.tokens(set, i));
+      tokens += length, squares += length * length;
+      continue;
+    }
+    for (std::int64_t j = items.begins[static_cast<std::size_t>(i)];
+         j < items.begins[static_cast<std::size_t>(i) + 1]; ++j) {
+      const auto length = static_cast<double>(set.length(items.documents[static_cast<std::size_t>(j)]));
+      tokens += length, squares += length * length;
+    }
+  }
+  return tokens > 0 ? squares / tokens : 0;
 }
 
 /// The feed of a corpus. `corpus` must outlive it.

@@ -114,6 +114,9 @@ void Run::prepare_engine() {
     step_ = checkpoint_->step();
     saved_step_ = step_;
     last_checkpoint_ = checkpoint_->path();
+    // So that a run that is started again and again ends, too.
+    not_finite_ = static_cast<int>(
+        json_int(checkpoint_->state(), "not_finite_in_a_row", 0, 0, kMostNotFinite - 1, last_checkpoint_));
     if (session_.prints()) {
       report_differences(*checkpoint_, config_);
       const std::string fingerprint =
@@ -154,14 +157,17 @@ void Run::start_reporter() {
   facts.logging_first_step = config_.logging_first_step;
   facts.save_steps = config::interval_steps(config_.save_steps, total_steps_);
   facts.eval_steps = config::interval_steps(config_.eval_steps.value_or(config_.logging_steps), total_steps_);
-  facts.flops_per_token = model::flops_per_token(architecture_, feed_->mean_length());
+  facts.flops_per_token = model::flops_per_token(architecture_, feed_->mean_context());
+  if (session_.device().kind() != DeviceKind::cuda) facts.peak_flops = 0;
   facts.gpu_hour_price = config_.gpu_hour_price.value_or(0);
+  facts.setup_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+  if (checkpoint_) facts.resumed = checkpoint_->state().value("trainer_state", Json());
   facts.base_model = config_.model_name_or_path;
   facts.datasets = corpus_.names;
   const auto row = [&facts](const char* name, const std::string& value) {
     facts.hyperparameters.emplace_back(name, value);
   };
-  row("learning_rate", std::to_string(config_.learning_rate));
+  row("learning_rate", Json(config_.learning_rate).dump());
   row("lr_scheduler_type", config_.lr_scheduler_type);
   row("total_train_batch_size", std::to_string(batch_.global));
   row("seed", std::to_string(config_.seed));

@@ -1,6 +1,7 @@
 // A run of the trainer: what its preparation makes and its steps use.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,8 +16,13 @@
 #include "octet/train/corpus.h"
 #include "octet/train/engine.h"
 #include "octet/train/session.h"
+#include "rank_log.h"
+#include "step_watch.h"
 
 namespace octet::train {
+
+/// Steps in a row whose loss or gradient is not finite and that mean that the run is lost.
+inline constexpr int kMostNotFinite = 5;
 
 /// One run, from the first look at its configuration to its last line. prepare.cc fills the members, in the
 /// order of prepare(); trainer.cc takes the steps.
@@ -44,9 +50,11 @@ class Run {
   zero::StepResult train_step();
   /// Seconds of a step, and what of them went by with waiting.
   struct Waits {
-    double seconds = 0, data_seconds = 0, comm_seconds = 0, exposed_seconds = 0;
+    double seconds = 0, data_seconds = 0;
+    MessageTime messages;
   };
   void report_step(const zero::StepResult& result, const Waits& waits);
+  /// Counts steps whose loss or gradient is not finite. Throws Error after too many in a row.
   void guard(const zero::StepResult& result);
   void evaluate();
   void save();
@@ -73,8 +81,10 @@ class Run {
   std::int64_t step_ = 0;                       ///< steps done
   std::int64_t saved_step_ = -1;
   std::string last_checkpoint_;
-  int skipped_ = 0;
+  OwnLoss own_loss_;    ///< since the last row of the log
+  int not_finite_ = 0;  ///< steps in a row whose loss or gradient was not finite
   bool fresh_ = false;  ///< begins with random weights
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace octet::train

@@ -1,19 +1,17 @@
 #include "octet/train/trainer.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/checkpoint/folder.h"
 #include "octet/checkpoint/save.h"
-#include "octet/device/waiting.h"
-#include "octet/report/throughput.h"
+#include "octet/report/number.h"
 #include "octet/train/final_model.h"
 #include "run.h"
 #include "signals.h"
@@ -28,53 +26,67 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-std::int64_t peak_memory() {
-  rusage usage{};
-  ::getrusage(RUSAGE_SELF, &usage);
-  return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+double mean_loss(const zero::StepResult& result) {
+  return result.loss_sum / static_cast<double>(std::max<std::int64_t>(1, result.label_tokens));
 }
 
-// A norm that is not finite skips the step; so many in a row mean that the run is lost.
-constexpr int kMaxSkipped = 5;
+bool was_skipped(const zero::StepResult& result) {
+  return result.skipped && result.label_tokens > 0;
+}
 
 }  // namespace
 
 void Run::guard(const zero::StepResult& result) {
-  skipped_ = result.skipped && result.label_tokens > 0 ? skipped_ + 1 : 0;
-  if (skipped_ == 0) return;
+  const bool finite = !was_skipped(result) && std::isfinite(result.loss_sum);
+  not_finite_ = finite ? 0 : not_finite_ + 1;
+  if (finite) return;
+  const std::string figures = "loss " + report::python_number(mean_loss(result), 6) + ", gradient norm " +
+                              report::python_number(result.grad_norm, 6);
   if (session_.prints()) {
-    log::warn("step " + std::to_string(step_) + ": the gradient is not finite (norm " +
-              std::to_string(result.grad_norm) + "); the step was skipped");
+    log::warn("step " + std::to_string(step_) +
+              (result.skipped ? ": the gradient is not finite; the step was skipped"
+                              : ": the loss is not finite; its gradient is, and was used") +
+              " (" + figures + ")");
   }
-  if (skipped_ < kMaxSkipped) return;
+  if (not_finite_ < kMostNotFinite) return;
   job_.together([&] {
-    throw Error(
-        {.what = "the gradient was not finite in " + std::to_string(kMaxSkipped) + " steps in a row",
-         .found = "loss " + std::to_string(result.loss_sum / static_cast<double>(result.label_tokens)),
-         .where = "step " + std::to_string(step_),
-         .fix = "lower learning_rate, or go back to an earlier checkpoint"});
+    throw Error({.what = "the loss or the gradient was not finite in " + std::to_string(kMostNotFinite) +
+                         " steps in a row",
+                 .found = figures,
+                 .where = "step " + std::to_string(step_),
+                 .fix = "lower learning_rate, or go back to an earlier checkpoint"});
   });
 }
 
 void Run::report_step(const zero::StepResult& result, const Waits& waits) {
   const auto traffic = session_.take_traffic();
-  if (!reporter_) return;
+  own_loss_.add(engine_->own_loss());
   report::StepFacts facts;
+  if (report::is_logged(step_, config::interval_steps(config_.logging_steps, total_steps_),
+                        config_.logging_first_step, total_steps_)) {
+    const AllFacts all =
+        exchange_facts(job_, {.loss = std::exchange(own_loss_, {}).mean(),
+                               .reserved_bytes = static_cast<std::int64_t>(engine_->arena().bytes()),
+                               .used_bytes = memory_in_use(session_.device())});
+    facts.rank_losses = all.losses;
+    facts.memory_bytes = all.reserved_bytes;
+    facts.memory_peak_bytes = all.used_bytes;
+  }
+  if (!reporter_) return;
   facts.step = step_;
   const Feed::Step step = feed_->step();
   facts.epoch = step.epoch;
-  facts.loss = result.loss_sum / static_cast<double>(std::max<std::int64_t>(1, result.label_tokens));
+  facts.loss = mean_loss(result);
   facts.grad_norm = result.grad_norm;
   facts.learning_rate = result.learning_rate;
   facts.seconds = waits.seconds;
   facts.tokens = step.tokens;
   facts.samples = step.samples;
   facts.label_tokens = result.label_tokens;
-  facts.memory_bytes = static_cast<std::int64_t>(engine_->arena().bytes());
-  facts.memory_peak_bytes = peak_memory();
+  facts.skipped = was_skipped(result);
   facts.data_seconds = waits.data_seconds;
-  facts.comm_seconds = waits.comm_seconds;
-  facts.comm_exposed_seconds = waits.exposed_seconds;
+  facts.comm_seconds = waits.messages.under_way;
+  facts.comm_exposed_seconds = waits.messages.exposed;
   if (job_.size() > 1) {
     for (const auto& kind : traffic) {
       if (kind.calls > 0) facts.comm_kinds.push_back({kind.kind, kind.seconds, kind.bytes_sent});
@@ -85,8 +97,9 @@ void Run::report_step(const zero::StepResult& result, const Waits& waits) {
 
 zero::StepResult Run::train_step() {
   const auto start = Clock::now();
-  Waits waits{.comm_seconds = -session_.data().seconds_busy(),
-              .exposed_seconds = -seconds_waited(engine_->compute())};
+  Waits waits;
+  session_.take_traffic();  // of evaluations and checkpoints: the step's own is to be told
+  StepWatch watch(session_.data(), engine_->compute());
   data::HostBatch first = feed_->next(true, &waits.data_seconds);
   engine_->begin(static_cast<int>(batch_.accumulation));
   engine_->micro_batch(first);
@@ -96,8 +109,7 @@ zero::StepResult Run::train_step() {
   const zero::StepResult result = engine_->finish(schedule_->learning_rate(step_));
   ++step_;
   waits.seconds = seconds_since(start);
-  waits.comm_seconds += session_.data().seconds_busy();
-  waits.exposed_seconds += seconds_waited(engine_->compute());
+  waits.messages = watch.take();
   report_step(result, waits);
   guard(result);
   return result;
@@ -144,6 +156,7 @@ void Run::evaluate() {
 
 void Run::save() {
   if (saved_step_ == step_) return;
+  const auto start = Clock::now();
   checkpoint::CheckpointContents contents;
   contents.step = step_;
   contents.zero_stage = static_cast<int>(config_.zero_stage);
@@ -161,13 +174,14 @@ void Run::save() {
                         {"data_fingerprint", feed_->fingerprint()},
                         {"resume_hash", config::resume_hash(config_)},
                         {"learning_rate", schedule_->learning_rate(step_)},
-                        {"lr_scheduler_type", config_.lr_scheduler_type}};
+                        {"lr_scheduler_type", config_.lr_scheduler_type},
+                        {"not_finite_in_a_row", not_finite_}};
   if (reporter_) contents.state["trainer_state"] = reporter_->state();
   last_checkpoint_ = checkpoint::save(*saves_, config_.output_dir, contents);
   saved_step_ = step_;
   job_.together([&] {
     if (!reporter_) return;
-    reporter_->saved(step_, last_checkpoint_);
+    reporter_->saved(step_, last_checkpoint_, seconds_since(start));
     if (config_.save_total_limit) checkpoint::rotate(config_.output_dir, *config_.save_total_limit);
   });
 }

@@ -23,7 +23,15 @@ TEST(Bench, MeasuresTheStepsOfAFolderWithoutWeights) {
   EXPECT_LE(r["seconds_min"].get<double>(), r["seconds_median"].get<double>());
   EXPECT_GE(r["seconds_max"].get<double>(), r["seconds_median"].get<double>());
   EXPECT_NEAR(r["tokens_per_second"].get<double>() * r["seconds_median"].get<double>(), 288, 1e-6);
-  EXPECT_GT(r["mfu"].get<double>(), 0);
+  // Width 32, two blocks, 512 tokens in a tied table: 6 x parameters, and 6 x 2 x 48 x 32 for attention.
+  const double parameters = 512 * 32 + 2 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48 + 64) + 32;
+  EXPECT_EQ(r["parameters"].get<double>(), parameters);
+  EXPECT_NEAR(r["tflops"].get<double>() / (1e-12 * (6 * parameters + 6 * 2 * 48 * 32)),
+              r["tokens_per_second"].get<double>(), 1e-6 * r["tokens_per_second"].get<double>());
+  EXPECT_TRUE(r["mfu"].is_null()) << "a CPU has no yardstick";
+  EXPECT_EQ(r["comm_bytes"], 0.0);
+  EXPECT_GT(r["used_bytes"].get<double>(), r["reserved_bytes"].get<double>());
+  EXPECT_GT(r["setup_seconds"].get<double>(), 0);
   EXPECT_GT(r["reserved_bytes"].get<double>(), 4.0 * r["parameters"].get<double>());
 }
 
@@ -41,6 +49,17 @@ TEST(Bench, TrainsWithTheSameNumbersAtEveryStage) {
   // Random tokens cannot be learned: the loss is that of a uniform guess among 4,096.
   EXPECT_NEAR(alone["first_loss"].get<double>(), std::log(4096.0), 0.2);
   EXPECT_LT(cut["reserved_bytes"].get<double>(), alone["reserved_bytes"].get<double>());
+}
+
+// Of two ranks each sends half of all gradients after both micro-batches, and half of the weights once.
+TEST(Bench, CountsTheBytesOfAStep) {
+  const Json r = bench("tiny bf16=false gradient_accumulation_steps=2", 2);
+  const double half = 4 * r["parameters"].get<double>() / 2;
+  EXPECT_GE(r["comm_bytes"].get<double>(), 3 * half);
+  EXPECT_LE(r["comm_bytes"].get<double>(), 1.02 * 3 * half + 2000);
+  EXPECT_GT(r["comm_seconds"].get<double>(), 0);
+  EXPECT_LE(r["comm_exposed_seconds"].get<double>(), r["comm_seconds"].get<double>());
+  EXPECT_LE(r["comm_seconds"].get<double>(), 1.01 * r["seconds_max"].get<double>());
 }
 
 TEST(Bench, AProfileAccountsForTheWholeStep) {

@@ -83,6 +83,45 @@ TEST(Compare, ShowsRunsSideBySide) {
   EXPECT_EQ(trainer("compare " + (folder / "empty")).code, 64);
 }
 
+// Two logs made of numbers: 20 steps, of which the last tenth is two.
+TEST(Compare, SaysWhatTheLogsSay) {
+  const TemporaryFolder folder("logs");
+  std::string one, other;
+  for (int n = 1; n <= 20; ++n) {
+    Json row{
+        {"current_steps", n},    {"loss", 10.0 - 0.25 * n}, {"grad_norm", n},  {"seconds_per_step", 0.5 * n},
+        {"throughput", 100 * n}, {"mfu", 0.01 * n},         {"tflops", 2 * n}, {"vram_allocated", n}};
+    one += row.dump() + "\n";
+    if (n == 10) one += Json{{"current_steps", n}, {"eval_loss", 7.5}}.dump() + "\n";
+    row["loss"] = n == 8 ? 12.0 : 10.0 - 0.25 * n;  // 8 there
+    row.erase("mfu");
+    if (n % 2 == 0) other += row.dump() + "\n";
+  }
+  spill(folder / "one/trainer_log.jsonl", one);
+  spill(folder / "other.jsonl", other);
+  const Json runs = parse_json(
+      trainer("compare --json " + (folder / "one") + " " + (folder / "other.jsonl")).out, "compare");
+  const std::map<std::string, double> expected{{"last step", 20},
+                                               {"last loss", 5},
+                                               {"mean loss of the last tenth", 5.125},
+                                               {"last evaluation loss", 7.5},
+                                               {"seconds a step", 5.25},
+                                               {"tokens a second", 1050},
+                                               {"model TFLOP/s of a device", 21},
+                                               {"model FLOPs used, %", 10.5},
+                                               {"memory of a rank, GiB", 10.5},
+                                               {"gradient norm", 10.5}};
+  for (const auto& [key, value] : expected) EXPECT_NEAR(runs[0].at(key).get<double>(), value, 1e-12) << key;
+  EXPECT_EQ(runs[0].size(), expected.size() + 4) << "and the name and the distance";
+  EXPECT_TRUE(runs[1].at("model FLOPs used, %").is_null());
+  EXPECT_TRUE(runs[1].at("last evaluation loss").is_null());
+  EXPECT_EQ(runs[1].at("shared_steps"), 10);
+  EXPECT_DOUBLE_EQ(runs[1].at("most_relative_difference").get<double>(), 0.5);
+  EXPECT_DOUBLE_EQ(runs[1].at("mean_relative_difference").get<double>(), 0.05);
+  const Outcome table = trainer("compare " + (folder / "one") + " " + (folder / "other.jsonl"));
+  EXPECT_TRUE(says(table, "at most 5.00e-01 at step 8 (of 10 steps)")) << table.out;
+}
+
 TEST(GpuInfo, SaysWhyThereIsNoneOrShowsThem) {
   const Outcome run = trainer("gpu-info --json");
   const Json found = parse_json(run.out, "gpu-info");

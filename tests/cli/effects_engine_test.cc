@@ -76,14 +76,14 @@ Shown train_steps(const config::Resolved& r, int ranks = 1) {
   constexpr int kSteps = 5;
   comm::ThreadRanksOptions threads{.ranks = ranks};
   if (ranks == 4) threads.node_of = {0, 0, 1, 1};
-  comm::run_ranks_as_threads(threads, [&](comm::Communicator& communicator, Device& device) {
-    train::Engine engine(device, communicator, options_of(r.config));
+  comm::run_ranks_as_threads(threads, [&](comm::Job& job, comm::Collectives& data, Device& device) {
+    train::Engine engine(device, job, data, options_of(r.config));
     engine.initialise(static_cast<std::uint64_t>(r.config.seed));
     const optim::Schedule schedule(train::schedule_options(r.config, kSteps));
     std::string numbers;
     for (int step = 0; step < kSteps; ++step) {
       engine.begin(2);
-      for (int m = 0; m < 2; ++m) engine.micro_batch(batch_of(step, m, communicator.rank()));
+      for (int m = 0; m < 2; ++m) engine.micro_batch(batch_of(step, m, job.rank()));
       const zero::StepResult result = engine.finish(schedule.learning_rate(step));
       numbers += exactly(result.loss_sum) + exactly(result.grad_norm);
     }
@@ -91,9 +91,9 @@ Shown train_steps(const config::Resolved& r, int ranks = 1) {
     std::int64_t labels = 0;
     engine.evaluate(batch_of(99, 0, 0), &loss, &labels);
     engine.store().synchronize(engine.compute());  // messages for others may still be on their way
-    if (communicator.rank() != 0) return;
+    if (job.rank() != 0) return;
     shown.numbers = numbers + exactly(loss);
-    for (const comm::Traffic& kind : communicator.take_traffic()) {
+    for (const comm::Traffic& kind : data.take_traffic()) {
       shown.traffic += kind.kind + " " + std::to_string(kind.calls) + " " + std::to_string(kind.bytes_sent) +
                        " " + std::to_string(kind.bytes_between_nodes) + "\n";
     }

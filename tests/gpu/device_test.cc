@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "octet/base/error.h"
 #include "octet/comm/collectives.h"
@@ -10,6 +11,7 @@
 #include "octet/device/cuda.h"
 #include "octet/device/device.h"
 #include "octet/device/host_mirror.h"
+#include "octet/device/waiting.h"
 #include "octet/ops/elementwise.h"
 
 namespace octet {
@@ -59,6 +61,34 @@ TEST(CudaDevice, StreamsWaitForEventsOfOthers) {
     b->synchronize();
     ASSERT_EQ(last, static_cast<float>(i));
   }
+}
+
+// The time that a stream waits for another is taken, but for a background stream, which computes: that is no
+// communication.
+TEST(CudaDevice, WaitsForOthersAreMeasuredAndThoseForBackgroundWorkAreNot) {
+  const auto device = make_cuda_device(0);
+  Arena arena(*device);
+  constexpr std::int64_t n = 1 << 28;
+  auto* x = arena.reserve_as<float>("x", n);
+  const auto wait_for = [&](bool background, bool measured) {
+    const auto other = device->make_stream({.name = "other", .background = background});
+    const auto compute = device->make_stream({.name = "compute"});
+    if (measured) measure_waits(*compute);
+    const auto done = device->make_event(), begun = device->make_timed_event(),
+               ended = device->make_timed_event();
+    other->record(*begun);
+    for (int k = 0; k < 100; ++k) ops::fill(*other, x, static_cast<float>(k), n);
+    other->record(*ended);
+    other->record(*done);
+    compute->wait(*done);
+    compute->synchronize();
+    return std::pair(seconds_waited(*compute), device->seconds_between(*begun, *ended));
+  };
+  const auto [waited, worked] = wait_for(false, true);
+  EXPECT_GT(worked, 0.005);
+  EXPECT_NEAR(waited, worked, 0.2 * worked);
+  EXPECT_EQ(wait_for(true, true).first, 0);
+  EXPECT_EQ(wait_for(false, false).first, 0);
 }
 
 TEST(CudaDevice, ALoneRanksCollectivesAreCopiesAndSums) {

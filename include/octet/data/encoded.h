@@ -47,8 +47,6 @@ struct Encoded {
     return begins[static_cast<std::size_t>(d) + 1] - begins[static_cast<std::size_t>(d)];
   }
   std::int64_t longest() const;
-  /// Tokens of a document on average; 0 without documents.
-  double mean_length() const;
   void append(std::span<const std::int32_t> document_ids, std::span<const std::int32_t> document_labels,
               std::int64_t row);
   /// Puts `other` behind this one.

@@ -10,8 +10,9 @@ namespace octet {
 void measure_waits(Stream& stream);
 
 /// Seconds that work of `stream` has waited for events of other streams since it was made, or since
-/// measure_waits() on a GPU. On a GPU: waits that were over when this was called; 0 where nothing measures.
-/// Called by the thread that enqueues on the stream.
+/// measure_waits() on a GPU. On a GPU: waits that were over when this was called, but for those for
+/// background streams, which compute; 0 where nothing measures. Called by the thread that enqueues on the
+/// stream.
 double seconds_waited(Stream& stream);
 
 }  // namespace octet

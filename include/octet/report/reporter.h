@@ -43,10 +43,14 @@ struct RunFacts {
   std::int64_t save_steps = 0;
   std::int64_t eval_steps = 0;
 
-  double flops_per_token = 0;    ///< throughput.h; 0 leaves MFU out
-  double peak_flops = 989.4e12;  ///< of one device
+  double flops_per_token = 0;    ///< throughput.h; 0 leaves TFLOP/s and MFU out
+  double peak_flops = 989.4e12;  ///< of one device; 0, where nobody knows it, leaves MFU out
   double gpu_hour_price = 0;     ///< of one device; 0 leaves the cost out
-  std::string base_model;        ///< for the model card
+  double setup_seconds = 0;      ///< that this session took before its first step: they cost, too
+  /// What state() said when the checkpoint that is resumed was made. Null: trainer_state.json of the folder
+  /// is asked.
+  Json resumed;
+  std::string base_model;  ///< for the model card
   std::vector<std::string> datasets;
   std::vector<std::pair<std::string, std::string>> hyperparameters;  ///< rows of the model card
 };
@@ -69,13 +73,16 @@ struct StepFacts {
   std::int64_t tokens = 0;        ///< that went through the model
   std::int64_t label_tokens = 0;  ///< that were trained
   std::int64_t samples = 0;
-  std::int64_t memory_bytes = 0;                      ///< in use now, largest rank
-  std::int64_t memory_peak_bytes = 0;                 ///< highest so far, largest rank
-  double data_seconds = 0;                            ///< waited for data
-  double comm_seconds = 0;                            ///< in which messages were under way
-  double comm_exposed_seconds = 0;                    ///< of these: in which computing waited for them
-  std::vector<KindOfMessages> comm_kinds;             ///< what this rank sent; empty: a lone rank
-  std::vector<double> rank_losses;                    ///< optional: rank{r}/loss
+  bool skipped = false;                    ///< a gradient that is not finite: nothing was updated
+  double data_seconds = 0;                 ///< waited for data
+  double comm_seconds = 0;                 ///< in which messages were under way
+  double comm_exposed_seconds = 0;         ///< of these: in which computing waited for them
+  std::vector<KindOfMessages> comm_kinds;  ///< what this rank sent; empty: a lone rank
+  // Of steps that make a row.
+  std::int64_t memory_bytes = 0;       ///< reserved by the trainer, largest rank
+  std::int64_t memory_peak_bytes = 0;  ///< in use of the device or the process, largest rank
+  /// rank{r}/loss: of each rank's own tokens since the last row; null for a rank that trained none.
+  std::vector<std::optional<double>> rank_losses;
   std::vector<std::pair<std::string, double>> extra;  ///< optional tags with values ("fp8/overflows", 3)
 };
 
@@ -95,6 +102,10 @@ struct FinishFacts {
   std::vector<std::string> next;     ///< lines on what to try next
 };
 
+/// Whether a step makes a row: its number is a multiple of `every`, it is the last, or `with_first` and the
+/// first.
+bool is_logged(std::int64_t step, std::int64_t every, bool with_first, std::int64_t total);
+
 /// Not thread-safe: one thread, that of the loop, calls it.
 class Reporter {
  public:
@@ -111,8 +122,8 @@ class Reporter {
   /// Takes a step in; logs when it is the turn of logging_steps, the first (logging_first_step) or the last.
   void step(const StepFacts& facts);
   void evaluation(const EvalFacts& facts);
-  /// A checkpoint of `step` is on disk: writes trainer_state.json and the plots.
-  void saved(std::int64_t step, const std::string& path);
+  /// A checkpoint of `step` is on disk, which took `seconds`: writes trainer_state.json and the plots.
+  void saved(std::int64_t step, const std::string& path, double seconds = 0);
   /// Ends the bar; writes results, state, plots, model card; prints the summary.
   void finish(const FinishFacts& facts);
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,7 +33,9 @@ struct BenchResult {
   double setup_seconds = 0;
   double median_seconds = 0, least_seconds = 0, most_seconds = 0;  ///< of a step
   double tokens_per_second = 0;                                    ///< of the median step
-  double utilisation = 0;  ///< model FLOPs over the yardstick of report/throughput.h, all devices
+  double flops_per_second = 0;                                     ///< of a device: the model's, no recompute
+  /// These over the yardstick of report/throughput.h; null on a CPU, which has none.
+  std::optional<double> utilisation;
   double first_loss = 0, last_loss = 0;
   std::size_t reserved_bytes = 0;  ///< by name, before the first step
   std::size_t used_bytes = 0;      ///< of the device, by all its processes; of this process on a CPU

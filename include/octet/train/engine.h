@@ -50,6 +50,12 @@ struct MemoryRow {
   std::size_t bytes = 0;
 };
 
+/// What a rank's own micro-batches of a step gave.
+struct RankLoss {
+  double sum = 0;                 ///< of the losses of its label tokens
+  std::int64_t label_tokens = 0;  ///< 0: it had nothing to train
+};
+
 /// A model in training on this rank: parameters, core and the buffers between host and device. Built on a dry
 /// device it is the memory plan. All ranks call its functions alike.
 class Engine {
@@ -72,6 +78,9 @@ class Engine {
   /// Clips, updates, and waits for the step: the one host synchronisation. `update` false leaves parameters
   /// alone.
   zero::StepResult finish(double learning_rate, bool update = true);
+
+  /// This rank's share of the step that finish() ended last.
+  RankLoss own_loss() const;
 
   /// Loss without gradients: adds the sum of losses and the label tokens of this rank's batch, which may be
   /// empty. All ranks call it equally often.

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "octet/comm/communicator.h"
+#include "octet/comm/job.h"
 #include "octet/config/config.h"
 #include "octet/optim/schedule.h"
 

@@ -88,6 +88,8 @@ class CudaEvent final : public Event {
   CudaEvent(const CudaEvent&) = delete;
   CudaEvent& operator=(const CudaEvent&) = delete;
   cudaEvent_t get() const { return event_; }
+  /// Whether its latest record is one of a background stream: then who waits for it waits for computing.
+  bool of_background = false;
 
  private:
   cudaEvent_t event_ = nullptr;
@@ -96,7 +98,7 @@ class CudaEvent final : public Event {
 class CudaStream final : public Stream {
  public:
   CudaStream(Device& device, int ordinal, const StreamOptions& options)
-      : device_(device), ordinal_(ordinal), name_(options.name) {
+      : device_(device), ordinal_(ordinal), name_(options.name), background_(options.background) {
     use(ordinal_);
     int least = 0, greatest = 0;
     check(cudaDeviceGetStreamPriorityRange(&least, &greatest), "asking for priorities of streams");
@@ -111,11 +113,14 @@ class CudaStream final : public Stream {
   Device& device() const override { return device_; }
   const std::string& name() const override { return name_; }
   void record(Event& event) override {
-    check(cudaEventRecord(static_cast<CudaEvent&>(event).get(), get()), "recording an event");
+    auto& own = static_cast<CudaEvent&>(event);
+    check(cudaEventRecord(own.get(), get()), "recording an event");
+    own.of_background = background_;
   }
   void wait(Event& event) override {
-    const cudaEvent_t awaited = static_cast<CudaEvent&>(event).get();
-    if (!measures_waits_ || cudaEventQuery(awaited) == cudaSuccess) {
+    const auto& own = static_cast<CudaEvent&>(event);
+    const cudaEvent_t awaited = own.get();
+    if (!measures_waits_ || own.of_background || cudaEventQuery(awaited) == cudaSuccess) {
       check(cudaStreamWaitEvent(get(), awaited, 0), "waiting for an event");
       return;
     }
@@ -172,6 +177,7 @@ class CudaStream final : public Stream {
   Device& device_;
   int ordinal_;
   std::string name_;
+  bool background_;
   cudaStream_t stream_ = nullptr;
   bool measures_waits_ = false;
   std::deque<Wait> open_waits_;

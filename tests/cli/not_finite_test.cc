@@ -1,0 +1,127 @@
+// Steps whose gradients are not finite: skipped, counted, said; five in a row end the run, however often it
+// is started again.
+#include <cmath>
+
+#include "cli/task.h"
+#include "cli/weights.h"
+
+namespace octet::test {
+namespace {
+
+constexpr int kSamples = 8;  // of a step
+
+/// A model in which one token's embedding is no number, so that every step with that token has no finite
+/// gradient, and rows of which some steps hold it.
+class Poisoned {
+ public:
+  Poisoned() : folder_("poisoned") {
+    const std::string model = folder_ / "model";
+    expect_success(trainer(Task::get().train(model, "max_steps=1 save_strategy=no")));
+    Json config = parse_json(slurp(model + "/config.json"), "config.json");
+    config["tie_word_embeddings"] = false;
+    spill(model + "/config.json", config.dump());
+    Weights weights = read_weights(model);
+    Weight& embedding = weights.at("model.embed_tokens.weight");
+    weights["lm_head.weight"] = embedding;
+    const auto width = static_cast<std::size_t>(embedding.shape.at(1));
+    for (std::size_t i = 0; i < width; ++i) embedding.values.at(poison(model) * width + i) = NAN;
+    write_weights(model, weights);
+  }
+  /// Trains steps in order of which the given ones are poisoned, on two ranks.
+  Outcome train(const std::string& output, int steps, const std::vector<int>& poisoned,
+                const std::string& more = "") const {
+    std::string rows;
+    for (int n = 1; n <= steps; ++n) {
+      const bool bad = std::find(poisoned.begin(), poisoned.end(), n) != poisoned.end();
+      for (int i = 0; i < kSamples; ++i) {
+        // One sample of one rank is enough.
+        const std::string question = bad && i == kSamples - 1 ? "Sort ~ these" : "Sort these";
+        rows += Json{{"messages",
+                      {{{"role", "user"}, {"content", question + " " + std::to_string(n * i)}},
+                       {{"role", "assistant"}, {"content", "salt, tea " + std::to_string(i)}}}}}
+                    .dump() +
+                "\n";
+      }
+    }
+    spill(folder_ / "rows.jsonl", rows);
+    return trainer(Task::get().train(output, "model_name_or_path=" + (folder_ / "model") +
+                                                 " train_from_scratch=false device=cpu dataset=" +
+                                                 (folder_ / "rows.jsonl") +
+                                                 " disable_shuffling=true global_batch_size=8 "
+                                                 "per_device_train_batch_size=2 save_steps=1 max_steps=" +
+                                                 std::to_string(steps) + " " + more),
+                   2);
+  }
+  std::string operator/(const std::string& name) const { return folder_ / name; }
+
+ private:
+  // The token of the sign that no other text has.
+  std::size_t poison(const std::string& model) const {
+    spill(folder_ / "poison.jsonl", "{\"text\": \"~\"}\n");
+    const Outcome run = trainer("encode " + model + " --input " + (folder_ / "poison.jsonl"));
+    const std::vector<std::size_t> ids = parse_json(run.out, "encode").at("ids_plain");
+    EXPECT_EQ(ids.size(), 1u);
+    return ids.front();
+  }
+  TemporaryFolder folder_;
+};
+
+std::size_t count(const std::string& text, const std::string& part) {
+  std::size_t found = 0;
+  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
+  return found;
+}
+
+TEST(NotFinite, StepsAreSkippedCountedAndLeaveTheWeights) {
+  const Poisoned task;
+  const std::string run = task / "run";
+  const Outcome trained = task.train(run, 8, {2, 4, 5, 6, 7});
+  expect_success(trained);  // four in a row are not five
+  const auto rows = steps_of(run);
+  ASSERT_EQ(rows.size(), 8u);
+  const std::map<std::int64_t, int> skipped{{1, 0}, {2, 1}, {3, 1}, {4, 2}, {5, 3}, {6, 4}, {7, 5}, {8, 5}};
+  double losses = 0;
+  for (const auto& [n, row] : rows) {
+    const bool bad = n == 2 || (n >= 4 && n <= 7);
+    EXPECT_EQ(row.at("skipped_steps"), skipped.at(n)) << n;
+    EXPECT_EQ(row.at("loss").is_null(), bad) << n;
+    EXPECT_EQ(row.at("grad_norm").is_null(), bad) << n;
+    if (!bad) losses += row.at("loss").get<double>();
+  }
+  for (const std::int64_t n : {2, 4, 5, 6, 7}) {
+    const std::string warning =
+        "step " + std::to_string(n) + ": the gradient is not finite; the step was skipped";
+    EXPECT_EQ(count(trained.err, warning), 1u) << trained.err;
+  }
+  EXPECT_EQ(count(trained.err, "not finite; the step was skipped"), 5u);
+  expect_identical(run + "/checkpoint-1", run + "/checkpoint-2");
+  expect_identical(run + "/checkpoint-3", run + "/checkpoint-7");
+  EXPECT_NE(trainer("inspect " + run + "/checkpoint-2 --diff " + run + "/checkpoint-3").code, 0);
+  EXPECT_NE(trainer("inspect " + run + "/checkpoint-7 --diff " + run + "/checkpoint-8").code, 0);
+  const Json results = parse_json(slurp(run + "/train_results.json"), "results");
+  EXPECT_EQ(results.at("skipped_steps"), 5);
+  EXPECT_NEAR(results.at("train_loss").get<double>(), losses / 3, 1e-9) << "the mean of those that have one";
+}
+
+TEST(NotFinite, FiveInARowEndTheRunAndEveryOneThatGoesOnWithIt) {
+  const Poisoned task;
+  const std::string run = task / "run";
+  const std::vector<int> poisoned{3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+  for (int start = 0; start < 2; ++start) {
+    const Outcome ended = task.train(run, 12, poisoned);
+    EXPECT_EQ(ended.code, 1) << ended.both();
+    EXPECT_EQ(errors_in(ended), 1) << ended.err;
+    EXPECT_NE(ended.err.find("was not finite in 5 steps in a row"), std::string::npos) << ended.err;
+    EXPECT_NE(ended.err.find("step 7"), std::string::npos) << ended.err;
+    EXPECT_NE(ended.err.find("lower learning_rate"), std::string::npos) << ended.err;
+    // The second start goes on behind step 6, where four had been counted.
+    EXPECT_EQ(count(ended.err, "the step was skipped"), start == 0 ? 5u : 1u) << ended.err;
+    EXPECT_TRUE(std::filesystem::exists(run + "/checkpoint-6"));
+    EXPECT_FALSE(std::filesystem::exists(run + "/checkpoint-7"));
+    EXPECT_EQ(steps_of(run).rbegin()->first, 7);
+    EXPECT_EQ(steps_of(run).at(7).at("skipped_steps"), 5);
+  }
+}
+
+}  // namespace
+}  // namespace octet::test

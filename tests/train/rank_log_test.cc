@@ -1,0 +1,138 @@
+// What ranks know of themselves reaches the log: memory of the largest, losses of each.
+#include "../src/train/rank_log.h"
+
+#include <gtest/gtest.h>
+
+#include <sys/resource.h>
+
+#include <vector>
+
+#include "octet/base/error.h"
+#include "octet/comm/threads.h"
+#include "octet/data/loader.h"
+#include "octet/model/shapes.h"
+
+namespace octet::train {
+namespace {
+
+/// Memory that the host does not reach, and nothing else.
+class GpuLike final : public Device {
+ public:
+  DeviceKind kind() const override { return DeviceKind::cuda; }
+  std::string description() const override { return "a GPU's memory"; }
+  MemoryInfo memory() const override { return {.total = 1000, .free = 300}; }
+  bool host_reaches_memory() const override { return false; }
+  std::unique_ptr<Stream> make_stream(const StreamOptions&) override { return nullptr; }
+  std::unique_ptr<Event> make_event() override { return nullptr; }
+  std::unique_ptr<Event> make_timed_event() override { return nullptr; }
+  double seconds_between(const Event&, const Event&) override { return 0; }
+  bool complete(const Event&) override { return true; }
+  void* allocate(std::size_t) override { return nullptr; }
+  void release(void*, std::size_t) noexcept override {}
+  void* allocate_host(std::size_t) override { return nullptr; }
+  void release_host(void*, std::size_t) noexcept override {}
+  void copy_to_device(Stream&, void*, const void*, std::size_t) override {}
+  void copy_to_host(Stream&, void*, const void*, std::size_t) override {}
+  void copy(Stream&, void*, const void*, std::size_t) override {}
+  void zero(Stream&, void*, std::size_t) override {}
+};
+
+TEST(MemoryInUse, IsTheDevicesOwnOnAGpu) {
+  EXPECT_EQ(memory_in_use(GpuLike()), 700);
+}
+
+TEST(MemoryInUse, IsTheProcessAtItsHighestOnACpu) {
+  const auto highest = [] {
+    rusage usage{};
+    ::getrusage(RUSAGE_SELF, &usage);
+    return static_cast<std::int64_t>(usage.ru_maxrss) * 1024;
+  };
+  const auto device = make_cpu_device({.threads = 1});
+  const std::int64_t before = highest(), found = memory_in_use(*device);
+  EXPECT_GE(found, before);
+  EXPECT_LE(found, highest());
+  constexpr std::size_t more = 64 << 20;
+  const std::vector<char> touched(more, 1);
+  EXPECT_GE(memory_in_use(*device), static_cast<std::int64_t>(more));
+}
+
+TEST(OwnLoss, IsTheMeanOfStepsByTheirOwnTokens) {
+  OwnLoss own;
+  EXPECT_FALSE(own.mean().has_value());
+  own.add({.sum = 0, .label_tokens = 0});
+  EXPECT_FALSE(own.mean().has_value()) << "a step without labels says nothing";
+  own.add({.sum = 12, .label_tokens = 4});
+  own.add({.sum = 0, .label_tokens = 0});
+  own.add({.sum = 50, .label_tokens = 10});
+  EXPECT_DOUBLE_EQ(own.mean().value(), 4);
+}
+
+TEST(ExchangeFacts, GivesEveryRankTheMostAndTheLossesInOrder) {
+  comm::run_ranks_as_threads({.ranks = 3}, [](comm::Job& c, Device&) {
+    const int r = c.rank();
+    // The largest is rank 1 in one, rank 2 in the other.
+    const AllFacts all = exchange_facts(c, {.loss = r == 1 ? std::nullopt : std::optional(r + 0.5),
+                                            .reserved_bytes = std::int64_t{r == 1 ? 90 : 10 + r} << 32,
+                                            .used_bytes = std::int64_t{100 + r} << 32});
+    EXPECT_EQ(all.reserved_bytes, std::int64_t{90} << 32);
+    EXPECT_EQ(all.used_bytes, std::int64_t{102} << 32);
+    ASSERT_EQ(all.losses.size(), 3u);
+    EXPECT_EQ(all.losses[0], 0.5);
+    EXPECT_FALSE(all.losses[1].has_value());
+    EXPECT_EQ(all.losses[2], 2.5);
+  });
+}
+
+data::HostBatch documents_of(const std::vector<int>& lengths) {
+  data::HostBatch batch;
+  batch.cu_seqlens.push_back(0);
+  for (const int length : lengths) {
+    std::vector<std::int32_t> ids;
+    for (int i = 0; i < length; ++i) ids.push_back((i * 37 + length) % 1000);
+    data::add_document(batch, ids, ids);
+  }
+  return batch;
+}
+
+class RankLosses : public testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(Sums, RankLosses, testing::Bool(),
+                         [](const auto& p) { return p.param ? "strict" : "plain"; });
+
+// Rank 0 has two micro-batches, rank 1 one, rank 2 none; what each trains is known from evaluating it before.
+TEST_P(RankLosses, AreOfTheRanksOwnMicroBatches) {
+  EngineOptions o;
+  o.architecture = model::find_shape("tiny");
+  o.architecture.layers = 1;
+  o.architecture.blocks.resize(1);
+  o.store.recipe.compute = DType::f32;
+  o.store.strict = GetParam();
+  o.transformer.max_tokens = 30;
+  o.transformer.max_length = 12;
+  o.max_documents = 3;
+  o.max_micro_batches = 2;
+  comm::run_ranks_as_threads({.ranks = 3}, [&](comm::Job& c, comm::Collectives& data, Device& device) {
+    Engine engine(device, c, data, o);
+    engine.initialise(7);
+    const std::vector<data::HostBatch> batches{
+        documents_of(c.rank() < 2 ? std::vector<int>{5, 9} : std::vector<int>{}),
+        documents_of(c.rank() < 1 ? std::vector<int>{12, 3, 4} : std::vector<int>{})};
+    const std::int64_t labels = c.rank() == 0 ? 12 + 16 : c.rank() == 1 ? 12 : 0;
+    double expected = 0;
+    std::int64_t counted = 0;
+    for (const auto& batch : batches) engine.evaluate(batch, &expected, &counted);
+    EXPECT_EQ(counted, labels);
+    engine.begin(2);
+    for (const auto& batch : batches) engine.micro_batch(batch);
+    const zero::StepResult step = engine.finish(1e-3);
+    const RankLoss own = engine.own_loss();
+    EXPECT_EQ(own.label_tokens, labels);
+    EXPECT_NEAR(own.sum, expected, 1e-6 * expected);
+    EXPECT_EQ(step.label_tokens, 12 + 16 + 12);
+    double sum = 0;
+    for (const std::string& text : c.all_gather_bytes(std::to_string(own.sum))) sum += std::stod(text);
+    EXPECT_NEAR(step.loss_sum, sum, 1e-4) << "the step's loss is that of all ranks";
+  });
+}
+
+}  // namespace
+}  // namespace octet::train
