@@ -41,12 +41,7 @@ void Run::prepare_data() {
 
 void Run::prepare_schedule() {
   total_steps_ = config::total_steps(config_, feed_->steps_per_epoch());
-  schedule_ = std::make_unique<optim::Schedule>(
-      optim::ScheduleOptions{.name = config_.lr_scheduler_type,
-                             .learning_rate = config_.learning_rate,
-                             .warmup_steps = config::warmup_steps(config_, total_steps_),
-                             .total_steps = total_steps_,
-                             .arguments = config_.lr_scheduler_kwargs});
+  schedule_ = std::make_unique<optim::Schedule>(schedule_options(config_, total_steps_));
 }
 
 EngineOptions Run::engine_for(const plan::Choice& choice, const Feed::Shape& sample) const {

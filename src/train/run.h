@@ -15,6 +15,7 @@
 #include "octet/train/corpus.h"
 #include "octet/train/engine.h"
 #include "octet/train/session.h"
+#include "steps.h"
 
 namespace octet::train {
 
@@ -69,7 +70,8 @@ class Run {
   std::optional<checkpoint::Checkpoint> checkpoint_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<report::Reporter> reporter_;  ///< on the printing rank
-  std::int64_t step_ = 0;                       ///< steps done
+  std::unique_ptr<StepLoop> loop_;
+  std::int64_t step_ = 0;  ///< steps done, as loop_ counts them
   std::int64_t saved_step_ = -1;
   std::string last_checkpoint_;
   int skipped_ = 0;

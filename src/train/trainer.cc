@@ -86,14 +86,9 @@ void Run::report_step(const zero::StepResult& result, const Waits& waits) {
 zero::StepResult Run::train_step() {
   const auto start = Clock::now();
   Waits waits{.comm_seconds = -comm_.seconds_busy(), .exposed_seconds = -seconds_waited(engine_->compute())};
-  data::HostBatch first = feed_->next(true, &waits.data_seconds);
-  engine_->begin(static_cast<int>(batch_.accumulation));
-  engine_->micro_batch(first);
-  for (std::int64_t i = 1; i < batch_.accumulation; ++i) {
-    engine_->micro_batch(feed_->next(false, &waits.data_seconds));
-  }
-  const zero::StepResult result = engine_->finish(schedule_->learning_rate(step_));
-  ++step_;
+  const zero::StepResult result =
+      loop_->take([&](bool first) { return feed_->next(first, &waits.data_seconds); });
+  step_ = loop_->done();
   waits.seconds = seconds_since(start);
   waits.comm_seconds += comm_.seconds_busy();
   waits.exposed_seconds += seconds_waited(engine_->compute());
@@ -218,6 +213,7 @@ int Run::run() {
                   .world = comm_.size()},
                  step_, checkpoint_ ? checkpoint_->state().value("stream", Json()) : Json());
   });
+  loop_ = std::make_unique<StepLoop>(*engine_, *schedule_, batch_.accumulation, step_);
   const bool evaluates = corpus_.evaluation.documents() > 0;
   bool stopped = false;
   while (step_ < total_steps_ && !stopped) {

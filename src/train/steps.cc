@@ -1,0 +1,35 @@
+#include "steps.h"
+
+#include "octet/config/derive.h"
+
+namespace octet::train {
+
+optim::ScheduleOptions schedule_options(const config::Config& config, std::int64_t total_steps) {
+  return {.name = config.lr_scheduler_type,
+          .learning_rate = config.learning_rate,
+          .warmup_steps = config::warmup_steps(config, total_steps),
+          .total_steps = total_steps,
+          .arguments = config.lr_scheduler_kwargs};
+}
+
+void StepLoop::pass(const NextBatch& next, const model::LogitsHook& logits) {
+  // Had before the step begins: what goes wrong with it can still be told to all ranks.
+  data::HostBatch batch = next(true);
+  engine_.begin(static_cast<int>(accumulation_));
+  engine_.micro_batch(batch, logits);
+  for (std::int64_t i = 1; i < accumulation_; ++i) engine_.micro_batch(next(false), logits);
+}
+
+zero::StepResult StepLoop::take(const NextBatch& next) {
+  pass(next, {});
+  const zero::StepResult result = engine_.finish(schedule_.learning_rate(done_));
+  ++done_;
+  return result;
+}
+
+zero::StepResult StepLoop::look(const NextBatch& next, const model::LogitsHook& logits) {
+  pass(next, logits);
+  return engine_.finish(0.0, false);
+}
+
+}  // namespace octet::train
