@@ -132,8 +132,10 @@ void add_sequence(Table& t) {
          "runs may share it.");
   t.used("overwrite_cache", &Config::overwrite_cache,
          "Make the tokens anew even where tokenized_path holds them.");
-  t.used("dataloader_drop_last", &Config::dataloader_drop_last,
-         "Leave out the last samples of an epoch when they do not fill a micro-batch on every rank.")
+  t.used(
+       "dataloader_drop_last", &Config::dataloader_drop_last,
+       "Leave out the last samples of an epoch when they do not fill a micro-batch on every rank (with "
+       "deterministic: strict, one micro-batch). A last step of fewer micro-batches than others is trained.")
       .decides_numbers();
 }
 

@@ -83,6 +83,12 @@ StreamPosition StreamLoader::behind_window() const {
   return {.epoch = position_.epoch + (last ? 1 : 0), .window = last ? 0 : position_.window + 1};
 }
 
+// Whether what is left of the epoch, as far as the present window tells, fills no group.
+bool StreamLoader::leaves_rest_out() const {
+  return behind_window().epoch != position_.epoch &&
+         window_->items.size() - position_.item < stream_.options().whole_groups_of;
+}
+
 // Takes the window of a position, which is read already or not, and begins to read the one behind it.
 void StreamLoader::enter(const StreamPosition& position) {
   if (position.window == 0) {
@@ -118,7 +124,13 @@ StreamStep StreamLoader::take_step(std::vector<Reference>& items) {
       ++epoch_items_;
     }
     // The end of an epoch shows when its last window is behind us, be it empty.
-    if (!at_end()) break;
+    if (!at_end()) {
+      if (leaves_rest_out()) {
+        enter(behind_window());
+        step.ends_epoch = true;
+      }
+      break;
+    }
     const StreamPosition behind = behind_window();
     if (behind.epoch == position_.epoch) {
       enter(behind);
@@ -132,9 +144,11 @@ StreamStep StreamLoader::take_step(std::vector<Reference>& items) {
                    .fix = "check the columns of the data set, the template and cutoff_len",
                    .code = ExitCode::usage});
     }
-    const bool drops = stream_.options().drop_last && items.size() < full &&
-                       (!whole_epoch_ || epoch_items_ > static_cast<std::int64_t>(items.size()));
-    if (drops) items.clear();
+    const auto partial = static_cast<std::int64_t>(items.size()) % stream_.options().whole_groups_of;
+    if (whole_epoch_ && epoch_items_ == partial) {
+      throw no_whole_group(epoch_items_, stream_.options().whole_groups_of);
+    }
+    items.resize(items.size() - static_cast<std::size_t>(partial));
     enter(behind);
     if (items.empty()) continue;
     step.ends_epoch = true;

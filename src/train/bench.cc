@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "octet/base/error.h"
@@ -21,6 +22,7 @@
 #include "octet/train/fit.h"
 #include "rank_log.h"
 #include "step_watch.h"
+#include "steps.h"
 
 namespace octet::train {
 namespace {
@@ -162,6 +164,8 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
   };
   std::vector<std::vector<data::HostBatch>> all;
   for (std::int64_t step = 0; step < options.warmup + options.steps; ++step) all.push_back(batches_of(step));
+  const optim::Schedule schedule({.name = "constant", .learning_rate = config.learning_rate});
+  StepLoop loop(*engine, schedule, batch.accumulation);
   job.barrier();
   StepWatch watch(session.data(), engine->compute());
   // A step lasts from the end of the one before it: its update may still be going on then.
@@ -172,9 +176,8 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
       session.take_traffic();
       watch.take();
     }
-    engine->begin(static_cast<int>(batch.accumulation));
-    for (const data::HostBatch& micro : all[static_cast<std::size_t>(step)]) engine->micro_batch(micro);
-    last = engine->finish(config.learning_rate);
+    std::size_t number = 0;
+    last = loop.take([&](bool) { return std::move(all[static_cast<std::size_t>(step)][number++]); });
     const auto end = Clock::now();
     const double passed = std::chrono::duration<double>(end - std::exchange(begin, end)).count();
     if (timed) {

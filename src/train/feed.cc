@@ -12,27 +12,42 @@
 namespace octet::train {
 namespace {
 
+// Samples of which an epoch has a whole number, for SampleOrder and StreamOptions. With strict bits no rank
+// counts, so only micro-batches are whole.
+std::int64_t whole_groups_of(const config::Config& config, const config::Batch& batch) {
+  if (!config.dataloader_drop_last) return 1;
+  return config.deterministic == "strict" ? batch.micro : batch.micro * batch.world;
+}
+
 class IndexedFeed final : public Feed {
  public:
   IndexedFeed(const config::Config& config, const config::Batch& batch, const Corpus& corpus)
       : corpus_(corpus),
-        micro_(batch.micro),
+        batch_(batch),
         order_{.items = corpus.training_items.size(),
                .global_batch = batch.global,
                .seed = config.order_seed(),
                .shuffle = !config.disable_shuffling,
-               .drop_last = config.dataloader_drop_last} {}
+               .whole_groups_of = whole_groups_of(config, batch)} {
+    if (order_.items_per_epoch() == 0) throw data::no_whole_group(order_.items, order_.whole_groups_of);
+  }
 
   Shape shape() const override {
     const data::Items& items = corpus_.training_items;
-    return {.tokens = micro_ * items.longest(corpus_.training),
+    return {.tokens = batch_.micro * items.longest(corpus_.training),
             .longest = longest_context(corpus_.training, items),
-            .documents = micro_ * items.most_documents()};
+            .documents = batch_.micro * items.most_documents()};
   }
   std::int64_t examples() const override { return corpus_.training_items.size(); }
   std::int64_t steps_per_epoch() const override { return order_.steps_per_epoch(); }
+  // Counted in micro-batches of all ranks, as Hugging Face's Trainer counts: an epoch's last step may have
+  // fewer of them.
   double epochs(std::int64_t steps) const override {
-    return static_cast<double>(steps) / static_cast<double>(order_.steps_per_epoch());
+    const std::int64_t each = batch_.micro * batch_.world;
+    const std::int64_t micro_batches = (order_.items_per_epoch() + each - 1) / each;
+    const std::int64_t done = steps % order_.steps_per_epoch() * batch_.accumulation;
+    return static_cast<double>(steps / order_.steps_per_epoch()) +
+           static_cast<double>(done) / static_cast<double>(micro_batches);
   }
   double mean_context() const override {
     return train::mean_context(corpus_.training, corpus_.training_items);
@@ -41,8 +56,7 @@ class IndexedFeed final : public Feed {
   std::string fingerprint() const override { return corpus_.fingerprint; }
 
   void start(const data::Deal& deal, std::int64_t steps, const Json&) override {
-    accumulation_ = deal.accumulation;
-    given_ = steps * accumulation_;
+    given_ = steps * batch_.accumulation;
     loader_ = std::make_unique<data::Loader>(corpus_.training, corpus_.training_items, order_, deal, steps);
   }
   data::HostBatch next(bool, double* waited) override {
@@ -52,7 +66,7 @@ class IndexedFeed final : public Feed {
   // The order is known, so nobody has to be asked.
   Step step() const override {
     Step out;
-    const std::int64_t done = (given_ + accumulation_ - 1) / accumulation_;
+    const std::int64_t done = (given_ + batch_.accumulation - 1) / batch_.accumulation;
     out.epoch = epochs(done);
     out.ends_epoch = done > 0 && done % order_.steps_per_epoch() == 0;
     for (std::int64_t place = 0; done > 0 && place < order_.global_batch; ++place) {
@@ -67,9 +81,8 @@ class IndexedFeed final : public Feed {
 
  private:
   const Corpus& corpus_;
-  std::int64_t micro_;
+  config::Batch batch_;
   data::SampleOrder order_;
-  std::int64_t accumulation_ = 1;
   std::int64_t given_ = 0;  ///< micro-batches, those before start() included
   std::unique_ptr<data::Loader> loader_;
 };
@@ -86,7 +99,7 @@ data::StreamOptions stream_options(const config::Config& config, const config::B
   options.global_batch = batch.global;
   options.seed = config.order_seed();
   options.shuffle = !config.disable_shuffling;
-  options.drop_last = config.dataloader_drop_last;
+  options.whole_groups_of = whole_groups_of(config, batch);
   options.threads = tokenising_threads(config);
   options.max_broken = config.max_broken_rows;
   options.left_out = corpus.held_out;
@@ -209,7 +222,9 @@ class StreamFeed final : public Feed {
 std::unique_ptr<Feed> make_feed(Session& session, const config::Config& config, const config::Batch& batch,
                                 const data::Encoder& encoder, const Corpus& corpus) {
   if (corpus.rows) return std::make_unique<StreamFeed>(session, config, batch, encoder, corpus);
-  return std::make_unique<IndexedFeed>(config, batch, corpus);
+  std::unique_ptr<Feed> feed;
+  session.job().together([&] { feed = std::make_unique<IndexedFeed>(config, batch, corpus); });
+  return feed;
 }
 
 }  // namespace octet::train

@@ -12,6 +12,8 @@
 #include "octet/train/engine.h"
 #include "octet/train/fit.h"
 #include "octet/train/model_folder.h"
+#include "octet/train/setup.h"
+#include "steps.h"
 
 namespace octet::train {
 namespace {
@@ -225,15 +227,13 @@ class LogitsKeeper {
 };
 
 // One batch, no update: loss, logits, gradients.
-void probe_once(Engine& engine, Device& device, const Batches& batches, Collected& result) {
+void probe_once(Engine& engine, StepLoop& loop, Device& device, const Batches& batches, Collected& result) {
   comm::Job& job = engine.job();
   const Block block = block_of(batches.rows, job.rank(), job.size());
   const data::HostBatch batch = make_batch(batches, 0, block, true);
   const std::int64_t vocabulary = engine.options().architecture.vocabulary;
   LogitsKeeper keeper(device, batch.tokens(), vocabulary, engine.core().recipe().compute);
-  engine.begin(1);
-  engine.micro_batch(batch, keeper.hook());
-  const zero::StepResult step = engine.finish(0.0, false);
+  const zero::StepResult step = loop.look([&](bool) { return batch; }, keeper.hook());
 
   std::vector<float> own = keeper.values();
   const std::vector<std::int64_t> shape{batches.rows, batches.length, vocabulary};
@@ -256,19 +256,18 @@ void probe_once(Engine& engine, Device& device, const Batches& batches, Collecte
 }
 
 // Training steps on the batches: losses, norms, final parameters.
-void probe_steps(Engine& engine, const Batches& batches, const optim::Schedule& schedule, Collected& result) {
+void probe_steps(Engine& engine, StepLoop& loop, const Batches& batches, Collected& result) {
   comm::Job& job = engine.job();
   const Block block = block_of(batches.rows, job.rank(), job.size());
   std::vector<float> losses, norms;
-  for (std::int64_t step = 0; step < batches.steps; ++step) {
-    engine.begin(1);
-    engine.micro_batch(make_batch(batches, step, block, false));
-    const zero::StepResult r = engine.finish(schedule.learning_rate(step));
+  while (loop.done() < batches.steps) {
+    const zero::StepResult r =
+        loop.take([&](bool) { return make_batch(batches, loop.done(), block, false); });
     losses.push_back(
         static_cast<float>(r.loss_sum / static_cast<double>(std::max<std::int64_t>(1, r.label_tokens))));
     norms.push_back(static_cast<float>(r.grad_norm));
     if (job.rank() == 0) {
-      log::info("step " + std::to_string(step + 1) + ": loss " + std::to_string(losses.back()) +
+      log::info("step " + std::to_string(loop.done()) + ": loss " + std::to_string(losses.back()) +
                 ", gradient norm " + std::to_string(norms.back()));
     }
   }
@@ -293,11 +292,7 @@ void probe(Session& session, const config::Resolved& resolved, const ProbeOption
   job.together([&] {
     architecture = read_model(options.model);
     batches = read_batches(options);
-    schedule =
-        std::make_unique<optim::Schedule>(optim::ScheduleOptions{.name = config.lr_scheduler_type,
-                                                                 .learning_rate = config.learning_rate,
-                                                                 .total_steps = batches.steps,
-                                                                 .arguments = config.lr_scheduler_kwargs});
+    schedule = std::make_unique<optim::Schedule>(schedule_options(config, batches.steps));
   });
   const Block block = block_of(batches.rows, 0, job.size());
   const std::int64_t tokens = (block.end - block.begin) * batches.length;
@@ -312,10 +307,11 @@ void probe(Session& session, const config::Resolved& resolved, const ProbeOption
   } else {
     engine->load_weights(options.model);
   }
+  StepLoop loop(*engine, *schedule, 1);
   if (options.steps > 0) {
-    probe_steps(*engine, batches, *schedule, result);
+    probe_steps(*engine, loop, batches, result);
   } else {
-    probe_once(*engine, session.device(), batches, result);
+    probe_once(*engine, loop, session.device(), batches, result);
   }
   job.together([&] {
     engine->audit().require_fp8();

@@ -18,6 +18,7 @@
 #include "octet/train/session.h"
 #include "rank_log.h"
 #include "step_watch.h"
+#include "steps.h"
 
 namespace octet::train {
 
@@ -78,7 +79,8 @@ class Run {
   std::optional<checkpoint::Checkpoint> checkpoint_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<report::Reporter> reporter_;  ///< on the printing rank
-  std::int64_t step_ = 0;                       ///< steps done
+  std::unique_ptr<StepLoop> loop_;
+  std::int64_t step_ = 0;  ///< steps done, as loop_ counts them
   std::int64_t saved_step_ = -1;
   std::string last_checkpoint_;
   OwnLoss own_loss_;    ///< since the last row of the log

@@ -100,14 +100,9 @@ zero::StepResult Run::train_step() {
   Waits waits;
   session_.take_traffic();  // of evaluations and checkpoints: the step's own is to be told
   StepWatch watch(session_.data(), engine_->compute());
-  data::HostBatch first = feed_->next(true, &waits.data_seconds);
-  engine_->begin(static_cast<int>(batch_.accumulation));
-  engine_->micro_batch(first);
-  for (std::int64_t i = 1; i < batch_.accumulation; ++i) {
-    engine_->micro_batch(feed_->next(false, &waits.data_seconds));
-  }
-  const zero::StepResult result = engine_->finish(schedule_->learning_rate(step_));
-  ++step_;
+  const zero::StepResult result =
+      loop_->take([&](bool first) { return feed_->next(first, &waits.data_seconds); });
+  step_ = loop_->done();
   waits.seconds = seconds_since(start);
   waits.messages = watch.take();
   report_step(result, waits);
@@ -233,6 +228,7 @@ int Run::run() {
                   .world = job_.size()},
                  step_, checkpoint_ ? checkpoint_->state().value("stream", Json()) : Json());
   });
+  loop_ = std::make_unique<StepLoop>(*engine_, *schedule_, batch_.accumulation, step_);
   const bool evaluates = corpus_.evaluation.documents() > 0;
   bool stopped = false;
   while (step_ < total_steps_ && !stopped) {

@@ -179,6 +179,35 @@ TEST_P(Probe, TenStepsOfAdamWFollowTheReference) {
   }
 }
 
+// The rate of a warm-up's first step is 0, of its second the peak's share: a probe steps as a run does.
+TEST(ProbeSteps, FollowTheScheduleThatIsAskedFor) {
+  const test::TemporaryFolder folder("probe_schedule");
+  const std::string model = kModels + "qwen2-tied";
+  const checkpoint::SafetensorsFile golden(model + "/golden.safetensors");
+  std::vector<std::vector<std::int64_t>> storage;
+  storage.reserve(2);
+  std::vector<TensorSlice> slices;
+  add_integers(golden, "adamw.input_ids", "input_ids", storage, slices);
+  add_integers(golden, "adamw.labels", "labels", storage, slices);
+  checkpoint::write_safetensors(folder / "batch.safetensors", slices);
+  const auto after = [&](const std::string& options) {
+    const std::string out = folder / "out.safetensors";
+    std::filesystem::remove(out);
+    const auto run = test::trainer("probe " + model + " --batch " + (folder / "batch.safetensors") +
+                                   " --out " + out + " device=cpu weight_decay=0 max_grad_norm=0 " + options);
+    EXPECT_EQ(run.code, 0) << run.both();
+    return read_floats(checkpoint::SafetensorsFile(out), "final.model.norm.weight");
+  };
+  const std::string warm = " learning_rate=4e-3 lr_scheduler_type=constant_with_warmup warmup_steps=4";
+  const auto still = after("--steps 1" + warm), moved = after("--steps 2" + warm);
+  const auto constant = after("--steps 2 learning_rate=1e-3 lr_scheduler_type=constant");
+  // AdamW moves by about the rate: once by 1e-3, or twice.
+  const auto first = after("--steps 1 learning_rate=0");
+  EXPECT_EQ(relative_distance(still, first), 0);
+  EXPECT_GT(relative_distance(moved, first), 0);
+  EXPECT_NEAR(relative_distance(moved, first) / relative_distance(constant, first), 0.5, 0.2);
+}
+
 INSTANTIATE_TEST_SUITE_P(Golden, Probe,
                          testing::Values(Case{"llama"}, Case{"llama", true}, Case{"llama3"},
                                          Case{"llama3", true}, Case{"llama3-tied"}, Case{"llama3-tied", true},

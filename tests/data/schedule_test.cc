@@ -48,10 +48,25 @@ TEST(SampleOrder, VisitsEveryItemOnceAnEpochInANewOrder) {
   EXPECT_NE(epochs[1], epochs[2]);
 }
 
-TEST(SampleOrder, DropLastLeavesThePartialStepOut) {
-  const SampleOrder order{.items = 103, .global_batch = 8, .seed = 5, .drop_last = true};
-  EXPECT_EQ(order.steps_per_epoch(), 12);
-  EXPECT_EQ((SampleOrder{.items = 3, .global_batch = 8, .drop_last = true}.steps_per_epoch()), 1);
+// Hugging Face's Trainer: 17 micro-batches of 4 and a step of the one behind the sixteenth.
+TEST(SampleOrder, WhatFillsNoGroupIsLeftOutAndAPartialStepIsNot) {
+  const SampleOrder order{.items = 71, .global_batch = 64, .seed = 5, .whole_groups_of = 4};
+  EXPECT_EQ(order.items_per_epoch(), 68);
+  ASSERT_EQ(order.steps_per_epoch(), 2);
+  for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
+    std::set<std::int64_t> seen;
+    for (std::int64_t step = 0; step < 2; ++step) {
+      for (std::int64_t place = 0; place < 64; ++place) {
+        const std::int64_t item = order.item(2 * epoch + step, place);
+        EXPECT_EQ(item >= 0, step == 0 || place < 4);
+        if (item < 0) continue;
+        EXPECT_TRUE(seen.insert(item).second);
+      }
+    }
+    EXPECT_EQ(seen.size(), 68u);
+  }
+  EXPECT_EQ((SampleOrder{.items = 3, .global_batch = 8, .whole_groups_of = 4}.items_per_epoch()), 0);
+  EXPECT_EQ((SampleOrder{.items = 103, .global_batch = 8}.items_per_epoch()), 103);
 }
 
 TEST(Loader, WorldSizeAndAccumulationDoNotChangeTheData) {

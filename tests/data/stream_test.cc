@@ -145,23 +145,37 @@ TEST_F(Streams, PackedWindowsKeepTheirDocumentsApart) {
   EXPECT_GT(static_cast<double>(tokens) / static_cast<double>(places), 0.95);
 }
 
-TEST_F(Streams, APartialLastStepIsLeftOutWhenAskedTo) {
-  StreamOptions whole = options(16, 60);
-  whole.drop_last = true;
-  const Stream stream(mix_, encoder_, whole);
-  StreamLoader loader(stream, {.micro = 60}, {});
-  for (int i = 0; i < 6; ++i) {
-    EXPECT_EQ(loader.next().items, 60);
-    // 129 documents: two steps an epoch.
-    EXPECT_EQ(loader.step().behind.epoch, i / 2);
+TEST_F(Streams, WhatFillsNoGroupAtTheEndOfAnEpochIsLeftOut) {
+  struct Case {
+    std::int64_t group;
+    std::vector<std::int64_t> steps;  // of each epoch of 129 documents
+  };
+  for (const auto& [group, steps] : {Case{1, {60, 60, 9}}, Case{4, {60, 60, 8}}, Case{30, {60, 60}}}) {
+    SCOPED_TRACE("groups of " + std::to_string(group));
+    StreamOptions whole = options(16, 60);
+    whole.whole_groups_of = group;
+    const Stream stream(mix_, encoder_, whole);
+    StreamLoader loader(stream, {.micro = 60}, {});
+    for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+      for (std::size_t i = 0; i < steps.size(); ++i) {
+        EXPECT_EQ(loader.next().items, steps[i]);
+        const bool last = i + 1 == steps.size();
+        EXPECT_EQ(loader.step().ends_epoch, last);
+        EXPECT_EQ(loader.step().behind.epoch, epoch + (last ? 1 : 0));
+      }
+    }
   }
-  // An epoch with less than a step is trained all the same.
+  // A step that is not filled is trained, an epoch that fills no group is refused.
   StreamOptions few = options(16, 500);
-  few.drop_last = true;
+  few.whole_groups_of = 100;
   const Stream small(mix_, encoder_, few);
   StreamLoader all(small, {.micro = 500}, {});
-  EXPECT_EQ(all.next().items, 129);
-  EXPECT_EQ(all.next().items, 129);
+  EXPECT_EQ(all.next().items, 100);
+  EXPECT_EQ(all.next().items, 100);
+  few.whole_groups_of = 250;
+  const Stream none(mix_, encoder_, few);
+  StreamLoader nothing(none, {.micro = 500}, {});
+  EXPECT_THROW(nothing.next(), Error);
 }
 
 TEST_F(Streams, RowsLeftOutAreNotTrained) {

@@ -31,7 +31,8 @@ struct StreamOptions {
   std::int64_t global_batch = 1;     ///< items of a full step, over all ranks and micro-batches
   std::uint64_t seed = 0;
   bool shuffle = true;
-  bool drop_last = false;        ///< leave out an epoch's last, partial step
+  /// Above 1, an epoch leaves out its last items that do not fill such a group, as SampleOrder does.
+  std::int64_t whole_groups_of = 1;
   int threads = 0;               ///< that tokenise; 0: what the cores allow
   std::int64_t max_broken = 10;  ///< rows of an epoch that may be unreadable
   std::set<RowKey> left_out;     ///< rows held out for evaluation
@@ -115,6 +116,7 @@ class StreamLoader {
   void begin_reading(std::int64_t epoch, std::int64_t window);
   bool at_end() const { return position_.item >= window_->items.size(); }
   StreamPosition behind_window() const;
+  bool leaves_rest_out() const;
   bool push(Ready ready);
 
   const Stream& stream_;

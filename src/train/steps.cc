@@ -1,0 +1,25 @@
+#include "steps.h"
+
+namespace octet::train {
+
+void StepLoop::pass(const NextBatch& next, const model::LogitsHook& logits) {
+  // Had before the step begins: what goes wrong with it can still be told to all ranks.
+  data::HostBatch batch = next(true);
+  engine_.begin(static_cast<int>(accumulation_));
+  engine_.micro_batch(batch, logits);
+  for (std::int64_t i = 1; i < accumulation_; ++i) engine_.micro_batch(next(false), logits);
+}
+
+zero::StepResult StepLoop::take(const NextBatch& next) {
+  pass(next, {});
+  const zero::StepResult result = engine_.finish(schedule_.learning_rate(done_));
+  ++done_;
+  return result;
+}
+
+zero::StepResult StepLoop::look(const NextBatch& next, const model::LogitsHook& logits) {
+  pass(next, logits);
+  return engine_.finish(0.0, false);
+}
+
+}  // namespace octet::train
