@@ -44,6 +44,27 @@ TEST(Time, ProductsTakeTheirFlopsAtTheRateOfTheirFormat) {
   EXPECT_GT(row(fp8, "quantisation"), 0);
 }
 
+TEST(Time, AttentionMakesTwoProductsForwardAndFiveBackwardAtTheirRates) {
+  // Causal scores of 32 heads of 128 over sequences of 4,096: each product takes half of 2 x tokens x length
+  // x width operations.
+  const double product = 24576.0 * 4096 * 4096, layers = 32;
+  const double forward = layers * 2 * product / 613e12, backward = layers * 5 * product / 480e12;
+  EXPECT_NEAR(row(time_of(llama8b()), "attention") / (forward + backward), 1, 1e-9);
+  // A rate of one of both changes its share alone.
+  Rates rates;
+  rates.attention_backward /= 2;
+  EXPECT_NEAR(row(time_of(llama8b(), rates), "attention") / (forward + 2 * backward), 1, 1e-9);
+  rates = {};
+  rates.attention_forward /= 2;
+  EXPECT_NEAR(row(time_of(llama8b(), rates), "attention") / (2 * forward + backward), 1, 1e-9);
+  // A sequence is no longer than the micro-batch that holds it.
+  Work alone = llama8b();
+  alone.tokens = 1024;
+  Work exact = alone;
+  exact.length = 1024;
+  EXPECT_EQ(row(time_of(alone), "attention"), row(time_of(exact), "attention"));
+}
+
 TEST(Time, IsBelowWhatWasMeasuredAndNotFarBelow) {
   // Measured on an H200 with cuBLASLt and cuDNN alone, in one step: 1.95 s in bf16, 1.26 s in FP8.
   const double bf16 = time_of(llama8b()).seconds;
