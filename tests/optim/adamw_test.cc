@@ -71,7 +71,7 @@ TEST(AdamW, FollowsFloat64OverManySteps) {
     double squares = 0;
     for (std::int64_t i = 0; i < kCount; ++i) squares += double(s.gradient[i]) * double(s.gradient[i]);
     const double norm = std::sqrt(squares) / kTokens;
-    EXPECT_NEAR(s.scalars->grad_norm, norm, 1e-6 * norm);
+    EXPECT_NEAR(s.scalars->grad_norm, norm, 1.2e-7 * norm);
     const double scale = std::min(1.0, kClip / (norm + 1e-6)) / kTokens;
     for (std::int64_t i = 0; i < kCount; ++i) {
       const double g = double(s.gradient[i]) * scale;
@@ -84,8 +84,8 @@ TEST(AdamW, FollowsFloat64OverManySteps) {
   }
   for (std::int64_t i = 0; i < kCount; ++i) {
     EXPECT_NEAR(s.master[i], w[i], 2e-6) << i;
-    EXPECT_NEAR(s.exp_avg[i], m[i], 1e-7) << i;
-    EXPECT_NEAR(s.exp_avg_sq[i], v[i], 1e-8) << i;
+    EXPECT_NEAR(s.exp_avg[i], m[i], 5e-9) << i;
+    EXPECT_NEAR(s.exp_avg_sq[i], v[i], 5e-10) << i;
   }
 }
 
