@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
+#include <string>
 
 #include "octet/base/error.h"
 #include "octet/model/build.h"
@@ -118,6 +120,30 @@ TEST(Fp8, PaysForLargeProductsAndNotForSmallOnes) {
   }
   EXPECT_TRUE(fp8_balance(llama8b()).empty());
   EXPECT_EQ(fp8_warning(llama8b()), "");
+}
+
+TEST(Fp8, CostsTheKernelsThatItAdds) {
+  // Four for each layer where inputs and gradients have their scale made and are cast; with delayed scaling
+  // one turns the transposed copy of what a norm writes, and two make attention's. The copies of the weights
+  // are one more in a step.
+  const auto kernels = [](const Work& work) {
+    constexpr double kLaunch = 1e-5;
+    Rates slow, fast;
+    slow.launch = 2 * kLaunch, fast.launch = kLaunch;
+    std::map<std::string, double> all;
+    const auto a = fp8_balance(work, slow), b = fp8_balance(work, fast);
+    for (std::size_t i = 0; i < a.size(); ++i) all[a[i].name] = (a[i].cost - b[i].cost) / kLaunch;
+    return all;
+  };
+  Work work = llama8b(precision::RecipeKind::current);
+  work.micro_batches = 4;
+  for (const auto& [name, count] : kernels(work)) EXPECT_NEAR(count, 4 + 0.25, 1e-6) << name;
+  work.recipe.kind = precision::RecipeKind::delayed;
+  for (const auto& [name, count] : kernels(work)) {
+    EXPECT_NEAR(count, (name == "output" ? 2 : 1) + 0.25, 1e-6) << name;
+  }
+  work.transposes_at_use = true;  // in each micro-batch
+  EXPECT_NEAR(kernels(work).at("down"), 2 + 0.25, 1e-6);
 }
 
 TEST(Fp8, OfWhichFewTokensMakeALossPaysFromTheNumberThatIsSaid) {
