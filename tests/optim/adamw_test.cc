@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 #include <vector>
 
 #include "octet/base/error.h"
@@ -118,6 +119,18 @@ TEST(AdamW, BiasCorrectionsKeepTheirDigits) {
   EXPECT_NEAR(bias_corrections(options, 1000).second, 1 - std::pow(0.999L, 1000), 1e-15);
   EXPECT_EQ(bias_corrections(options, 1000000).first, 1.0);
   EXPECT_EQ(bias_corrections({.beta1 = 0, .beta2 = 0}, 1).first, 1.0);
+}
+
+TEST(AdamW, EveryStepAndSeedHasNoiseOfItsOwn) {
+  const auto noise = [](std::uint64_t seed, std::int64_t step) {
+    return step_scalars({.seed = seed}, {.step = step, .learning_rate = 1e-3, .max_grad_norm = 1}).noise;
+  };
+  std::set<std::uint64_t> seen;
+  for (const std::uint64_t seed : {0ull, 1ull, 42ull, 1ull << 40}) {
+    for (std::int64_t step = 1; step <= 100; ++step) seen.insert(noise(seed, step));
+  }
+  EXPECT_EQ(seen.size(), 400u);
+  EXPECT_EQ(noise(42, 7), noise(42, 7)) << "a resumed run has the same";
 }
 
 TEST(AdamW, TheNormHasTheSameBitsHoweverItIsCut) {
