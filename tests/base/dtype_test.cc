@@ -49,8 +49,15 @@ TEST_P(Fp8, MidpointsAndNeighboursRoundToNearestEven) {
       }
     }
   }
-  for (const float x : {fp8_max(GetParam()), fp8_max(GetParam()) * 1.01f, 1e30f, INFINITY, 1e-30f, 0.0f, -0.0f}) {
+  for (const float x :
+       {fp8_max(GetParam()), fp8_max(GetParam()) * 1.01f, 1e30f, INFINITY, 1e-30f, 0.0f, -0.0f}) {
     EXPECT_EQ(to_fp8(x, GetParam()), nearest_by_search(x, GetParam())) << x;
+  }
+}
+
+TEST_P(Fp8, EveryNaNBecomesTheOneOfCudaFp8WithoutItsSign) {
+  for (const std::uint32_t bits : {0x7FC00000u, 0xFFC00000u, 0x7F800001u, 0xFF800001u, 0xFFFFFFFFu}) {
+    EXPECT_EQ(to_fp8(std::bit_cast<float>(bits), GetParam()), 0x7F) << bits;
   }
 }
 

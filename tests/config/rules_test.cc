@@ -203,6 +203,8 @@ TEST(Derive, SharesBecomeSteps) {
   EXPECT_EQ(warmup_steps(c, 100), 10);
   c = read("warmup_steps: 7\nwarmup_ratio: 0.5").config;
   EXPECT_EQ(warmup_steps(c, 100), 7);
+  c = read("warmup_steps: 0.2\nwarmup_ratio: 0.5").config;
+  EXPECT_EQ(warmup_steps(c, 100), 20) << "a share given as warmup_steps wins as well";
   EXPECT_EQ(interval_steps(0.05, 10), 1);
   EXPECT_EQ(interval_steps(25, 10), 25);
 }

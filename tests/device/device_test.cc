@@ -33,6 +33,18 @@ TEST(Arena, GivesZeroedMemoryOnA256ByteBoundaryAndCountsIt) {
   EXPECT_EQ(arena.reservations().size(), 5u);
 }
 
+TEST(CpuDevice, ClearsMemoryThatWasUsedBefore) {
+  const auto device = make_cpu_device();
+  for (const std::size_t bytes : {100u, 5000u, 100000u}) {
+    for (int round = 0; round < 3; ++round) {
+      auto* memory = static_cast<unsigned char*>(device->allocate(bytes));
+      for (std::size_t i = 0; i < bytes; ++i) ASSERT_EQ(memory[i], 0) << bytes << " bytes, round " << round;
+      std::memset(memory, 0xFF, bytes);
+      device->release(memory, bytes);  // the next round gets the same place
+    }
+  }
+}
+
 TEST(Arena, IsClosedOnceSealed) {
   const auto device = make_cpu_device();
   Arena arena(*device);

@@ -10,6 +10,7 @@
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
 #include "octet/device/device.h"
+#include "octet/device/waiting.h"
 
 namespace octet {
 namespace {
@@ -173,6 +174,24 @@ TEST(Stream, AWaitMeansTheLatestRecordBeforeItAndNotLaterOnes) {
   EXPECT_TRUE(cpu::serve(*first));
   EXPECT_TRUE(cpu::serve(*waiting));
   EXPECT_TRUE(ran);
+}
+
+TEST(Stream, TheTimesOfAllItsWaitsAddUp) {
+  const auto device = make_cpu_device({.threads = 1});
+  const auto stream = device->make_stream({.name = "waits", .mode = Mode::worker});
+  const auto other = device->make_stream({.name = "late", .mode = Mode::worker});
+  const auto start = std::chrono::steady_clock::now();
+  for (int round = 0; round < 3; ++round) {
+    const auto event = device->make_event();
+    cpu::enqueue(*other, [] { std::this_thread::sleep_for(std::chrono::milliseconds(60)); });
+    other->record(*event);
+    stream->wait(*event);
+    stream->synchronize();
+  }
+  const double all = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  // The other stream may be through with a little of its sleep before this one begins to wait.
+  EXPECT_GE(seconds_waited(*stream), 3 * 0.06 - 0.05);
+  EXPECT_LE(seconds_waited(*stream), all);
 }
 
 TEST(Stream, ServeNeverBlocksAndResumesWhatIsNotDone) {

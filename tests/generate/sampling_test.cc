@@ -30,6 +30,29 @@ TEST(Sampling, FrequenciesFollowTheSoftmax) {
   EXPECT_NEAR(counts[2], 5000, 250);
 }
 
+TEST(Sampling, TheTemperatureDividesTheLogits) {
+  // Odds of 1 : 4 become 1 : 16 at half the temperature and 1 : 2 at twice.
+  const std::vector<float> logits{std::log(1.0f), std::log(4.0f)};
+  auto cold = draw(logits, {.temperature = 0.5}, 8000);
+  auto hot = draw(logits, {.temperature = 2.0}, 8000);
+  EXPECT_NEAR(cold[0], 8000 / 17.0, 110);  // five standard deviations
+  EXPECT_NEAR(hot[0], 8000 / 3.0, 210);
+}
+
+TEST(Sampling, AnotherSeedSequenceOrPlaceGivesOtherTokens) {
+  const std::vector<float> logits(50, 0.0f);
+  const auto tokens = [&](std::uint64_t seed, std::uint64_t sequence, std::uint64_t first) {
+    std::vector<std::int32_t> all;
+    for (std::uint64_t i = 0; i < 20; ++i) {
+      all.push_back(choose(logits.data(), 50, {.temperature = 1.0, .seed = seed}, sequence, first + i));
+    }
+    return all;
+  };
+  EXPECT_NE(tokens(9, 3, 0), tokens(8, 3, 0));
+  EXPECT_NE(tokens(9, 3, 0), tokens(9, 2, 0));
+  EXPECT_NE(tokens(9, 3, 0), tokens(9, 3, 1));
+}
+
 TEST(Sampling, TopKAndTopPCutTheTail) {
   const std::vector<float> logits{std::log(1.0f), std::log(2.0f), std::log(5.0f)};
   EXPECT_EQ(draw(logits, {.temperature = 1.0, .top_k = 2}, 500).count(0), 0u);

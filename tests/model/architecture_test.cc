@@ -296,6 +296,45 @@ TEST(Architecture, Gemma2AlternatesAndCaps) {
   EXPECT_EQ(read_architecture(config, "test").logit_soft_cap, 0.0) << "null: none";
 }
 
+// transformers' _compute_yarn_parameters in double: frequencies of dimensions before the ramp are kept, those
+// behind it divided by the factor; `truncate` moves the ramp's ends to whole dimensions.
+std::vector<double> yarn_in_double(const Rope& rope, std::int64_t head_dim) {
+  const double d = static_cast<double>(head_dim), pi = std::acos(-1.0);
+  const auto end_of = [&](double rotations) {
+    return d * std::log(static_cast<double>(rope.original_max_positions) / (rotations * 2 * pi)) /
+           (2 * std::log(rope.theta));
+  };
+  double low = end_of(rope.beta_fast), high = end_of(rope.beta_slow);
+  if (rope.truncate) low = std::floor(low), high = std::ceil(high);
+  low = std::max(low, 0.0), high = std::min(high, d - 1);
+  std::vector<double> frequencies;
+  for (std::int64_t i = 0; i < head_dim / 2; ++i) {
+    const double plain = std::pow(rope.theta, -2.0 * static_cast<double>(i) / d);
+    const double ramp = std::min(1.0, std::max(0.0, (static_cast<double>(i) - low) / (high - low)));
+    frequencies.push_back(plain / rope.factor * ramp + plain * (1 - ramp));
+  }
+  return frequencies;
+}
+
+TEST(Rope, YarnFollowsItsFormulaWithTruncatedEndsAndWithout) {
+  std::vector<std::vector<float>> both;
+  for (const bool truncate : {true, false}) {
+    const Rope rope{.kind = RopeKind::yarn,
+                    .theta = 1e6,
+                    .factor = 4.0,
+                    .original_max_positions = 1000,
+                    .beta_fast = 32.0,
+                    .beta_slow = 1.0,
+                    .truncate = truncate};
+    const std::vector<double> expected = yarn_in_double(rope, 64);
+    const std::vector<float> found = inverse_frequencies(rope, 64);
+    ASSERT_EQ(found.size(), expected.size());
+    for (std::size_t i = 0; i < found.size(); ++i) EXPECT_NEAR(found[i] / expected[i], 1, 5e-7) << i;
+    both.push_back(found);
+  }
+  EXPECT_NE(both[0], both[1]) << "the sample tells truncated ends from others";
+}
+
 TEST(Rope, Llama3KeepsShortWavelengthsAndStretchesLongOnes) {
   const Rope rope{.kind = RopeKind::llama3, .theta = 500000.0, .factor = 8.0, .original_max_positions = 8192};
   const std::vector<float> scaled = inverse_frequencies(rope, 128);

@@ -84,7 +84,7 @@ TEST(Decode, PromptsInPiecesAndTokensInTurnGiveTheLogitsOfTheWhole) {
         prompt.push_back({decoder.begin(d) + i, static_cast<std::int32_t>((d + 1) % 3)});
       }
     }
-    EXPECT_LT(decoder.step(prompt), 1e-5) << name;
+    EXPECT_LT(decoder.step(prompt), 4e-6) << name;
     // … and then one token of each that is not at its end.
     for (std::size_t i = 0; i < static_cast<std::size_t>(decoder.batch().max_length); ++i) {
       std::vector<Place> next;
@@ -93,15 +93,16 @@ TEST(Decode, PromptsInPiecesAndTokensInTurnGiveTheLogitsOfTheWhole) {
         if (row < decoder.begin(d + 1)) next.push_back({row, static_cast<std::int32_t>((d + 1) % 3)});
       }
       if (next.empty()) break;
-      EXPECT_LT(decoder.step(next), 1e-5) << name << " step " << i;
+      EXPECT_LT(decoder.step(next), 4e-6) << name << " step " << i;
     }
   }
 }
 
 TEST(Decode, Bf16StaysWithinItsRounding) {
   Decoder decoder("llama", {.compute = DType::bf16});
-  // The bound of the core's own bf16 test.
-  for (std::size_t i = 0; i < 8; ++i) EXPECT_LT(decoder.step({{i, 0}}), 2 * std::sqrt(34.0) / 512);
+  // A third of what the core's own bf16 test allows: both sides round the same values, a few of them
+  // otherwise.
+  for (std::size_t i = 0; i < 8; ++i) EXPECT_LT(decoder.step({{i, 0}}), 2 * std::sqrt(34.0) / 512 / 3);
 }
 
 TEST(Decode, LogitsWithoutRoomAndTooManyTokensAreRefused) {

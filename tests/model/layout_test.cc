@@ -84,7 +84,10 @@ TEST(Layout, CountsTheParametersAndOperationsOfLlama31) {
   a.layers = 32;
   a.heads = {.q_heads = 32, .kv_heads = 8, .head_dim = 128};
   EXPECT_EQ(build_layout(a).parameter_count(), 8030261248);
-  EXPECT_NEAR(flops_per_token(a, 4096), 48.25e9, 0.01e9);
+  // Six for each parameter but the input embedding's, and causal scores of 4,096 tokens.
+  EXPECT_EQ(flops_per_token(a, 4096), 6.0 * (8030261248 - 128256 * 4096) + 6.0 * 32 * 4096 * 4096);
+  a.tied = true;  // one table, which makes the head's product
+  EXPECT_EQ(flops_per_token(a, 4096), 6.0 * (8030261248 - 128256 * 4096) + 6.0 * 32 * 4096 * 4096);
 }
 
 /// Elements [begin, begin + count) of a fresh tensor.

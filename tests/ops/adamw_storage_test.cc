@@ -277,6 +277,56 @@ TEST(AdamWStorage, SlicesAndThreadsLeaveNoTrace) {
   }
 }
 
+// Every state of an element would be rounded up alike if all had the same noise. Values lie halfway between
+// two numbers of bf16, so that each is rounded up with probability 1/2; what one state does must say nothing
+// of what another one does.
+TEST(AdamWStorage, TheStatesOfAParameterAreNotRoundedAlike) {
+  constexpr std::int64_t n = 1 << 16;
+  constexpr float kHalfway = 1.0f + 0x1p-8f;  // between 1 and the next bf16
+  States s(n, DType::bf16, DType::f32, DType::bf16);
+  std::fill(s.m.begin(), s.m.end(), std::byte{0});
+  std::fill(s.v.begin(), s.v.end(), std::byte{0});
+  const float weight = -1.0f, gradient = 10.0f * kHalfway;  // exp_avg becomes a tenth of it
+  const std::uint16_t one = to_bf16(weight);
+  for (std::size_t i = 0; i < n; ++i) {
+    std::memcpy(&s.master[2 * i], &one, 2);
+    std::memcpy(&s.grad[4 * i], &gradient, 4);
+  }
+  s.scalars.grad_scale = 1;
+  s.scalars.bias_correction1 = s.scalars.bias_correction2 = 1;
+  // exp_avg_sq becomes 0.05 g^2, and the weight -1 - rate * m / sqrt(v): both are brought halfway.
+  const double square = 0.05 * 100.0 * std::pow(static_cast<double>(kHalfway), 2);
+  const double between =
+      std::ldexp(std::floor(std::ldexp(square, 7 - std::ilogb(square))) + 0.5, std::ilogb(square) - 7);
+  const float wanted = static_cast<float>(static_cast<double>(gradient) * std::sqrt(between / square));
+  for (std::size_t i = 0; i < n; ++i) std::memcpy(&s.grad[4 * i], &wanted, 4);
+  const double m = 0.1 * static_cast<double>(wanted);
+  s.scalars.learning_rate = static_cast<float>(0x1p-8 / (m / std::sqrt(between)));
+  s.update({{.begin = 0, .count = n, .decay = false, .tensor = 3}});
+  // +1 where the magnitude was rounded up, -1 where down.
+  const auto ups = [&](auto at, double exact) {
+    std::vector<double> signs(n);
+    for (std::size_t i = 0; i < n; ++i) signs[i] = std::abs(at(i)) > std::abs(exact) ? 1 : -1;
+    return signs;
+  };
+  const std::vector<double> states[] = {ups([&](std::size_t i) { return s.w_at(i); }, -1 - 0x1p-8),
+                                        ups([&](std::size_t i) { return s.m_at(i); }, m),
+                                        ups([&](std::size_t i) { return s.v_at(i); }, between)};
+  const auto mean_product = [&](const std::vector<double>& a, const std::vector<double>& b) {
+    double sum = 0;
+    for (std::size_t i = 0; i < n; ++i) sum += a[i] * b[i];
+    return sum / n;
+  };
+  const std::vector<double> ones(n, 1.0);
+  for (const auto& state : states)
+    EXPECT_LT(std::abs(mean_product(state, ones)), 0.7) << "both ways are taken";
+  for (const auto& [a, b] : {std::pair{0, 1}, {0, 2}, {1, 2}}) {
+    const double together =
+        mean_product(states[a], states[b]) - mean_product(states[a], ones) * mean_product(states[b], ones);
+    EXPECT_LT(std::abs(together), 0.05) << "states " << a << " and " << b;
+  }
+}
+
 TEST(AdamWStorage, ASkippedStepChangesNothing) {
   for (const Case& c : kCases) {
     States s(500, c.parameters, c.gradients, c.moments);

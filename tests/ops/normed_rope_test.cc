@@ -98,7 +98,7 @@ void expect_forward(const Case& c) {
       }
       const double rstd = c.rstd(r, h);
       ASSERT_NEAR(static_cast<double>(f.rstd[static_cast<std::size_t>(r * c.normed_heads() + h)]), rstd,
-                  1e-6 * rstd);
+                  4e-7 * rstd);
       const auto normed = [&](std::int64_t i) { return c.qkv.at(r, h * dim + i) * rstd * c.weight(h, i); };
       for (std::int64_t i = 0; i < dim; ++i) {
         ASSERT_EQ(f.raw.at(r, h * dim + i), c.qkv.at(r, h * dim + i));
@@ -169,15 +169,15 @@ void expect_backward(const Case& c) {
       for (std::int64_t i = 0; i < dim; ++i) {
         const double xhat = c.qkv.at(r, h * dim + i) * rstd;
         const double want = rstd * (c.turned(r, i, true, upstream) * c.weight(h, i) - xhat * mean);
-        const double slack = 2e-6 * rstd * size * (1 + std::abs(xhat));
+        const double slack = 2e-7 * rstd * size * (1 + std::abs(xhat));
         ASSERT_NEAR(b.d.at(r, h * dim + i), want, std::abs(want) * b.d.rounding() + slack)
             << r << " " << h << " " << i;
       }
     }
   }
   for (std::size_t i = 0; i < d_q.size(); ++i) {
-    ASSERT_NEAR(static_cast<double>(b.d_q[i]), d_q[i], 2e-6 * size_q[i]) << "query weight " << i;
-    ASSERT_NEAR(static_cast<double>(b.d_k[i]), d_k[i], 2e-6 * size_k[i]) << "key weight " << i;
+    ASSERT_NEAR(static_cast<double>(b.d_q[i]), d_q[i], 4e-7 * size_q[i]) << "query weight " << i;
+    ASSERT_NEAR(static_cast<double>(b.d_k[i]), d_k[i], 4e-7 * size_k[i]) << "key weight " << i;
   }
   EXPECT_TRUE(b.d.margin_untouched());
   b.copy.expect_copy_of(b.d);
@@ -232,7 +232,7 @@ TEST(NormedRope, BackwardIsTheDerivativeOfForward) {
     want += static_cast<double>(b.d_q[i]) * std::sin(static_cast<double>(i)) -
             static_cast<double>(b.d_k[i]) * std::cos(static_cast<double>(i));
   }
-  EXPECT_NEAR((value(1e-2) - value(-1e-2)) / 2e-2, want, 5e-3 * std::abs(want) + 5e-3);
+  EXPECT_NEAR((value(1e-2) - value(-1e-2)) / 2e-2, want, 1e-4 * std::abs(want));
 }
 
 TEST(NormedRope, HeadsThatDoNotFitAreRefused) {

@@ -62,11 +62,14 @@ void expect_forward(std::int64_t rows, std::int64_t hidden, const Variant& v) {
   EXPECT_TRUE((v.in_place ? residual : sum) == x);
   for (std::int64_t r = 0; r < rows; ++r) {
     const double s = reference_rstd(x, r);
-    ASSERT_NEAR(rstd[static_cast<std::size_t>(r)], s, 2e-6 * s);
+    // An fp32 norm is summed and multiplied in double and rounded once.
+    const double once = v.dtype == DType::f32 ? 0x1.0001p-24 : 0;
+    ASSERT_NEAR(rstd[static_cast<std::size_t>(r)], s, s * (once > 0 ? once : 5e-7));
     for (std::int64_t c = 0; c < hidden; ++c) {
       const double y =
           x.at(r, c) * s * ((v.one_plus ? 1 : 0) + static_cast<double>(w[static_cast<std::size_t>(c)]));
-      ASSERT_NEAR(out.at(r, c), y, std::abs(y) * (out.rounding() + 2e-6) + 1e-7) << r << " " << c;
+      ASSERT_NEAR(out.at(r, c), y, std::abs(y) * (once > 0 ? once : out.rounding() + 1e-6) + 1e-45)
+          << r << " " << c;
     }
   }
   EXPECT_TRUE(out.margin_untouched());
@@ -130,7 +133,7 @@ TEST(RmsNorm, TheReferenceGradientIsTheSlopeOfTheNorm) {
     x[i] = kept - h;
     const double slope = (up - loss()) / (2 * h);
     x[i] = kept;
-    EXPECT_NEAR(dx[i], slope, 1e-8);
+    EXPECT_NEAR(dx[i], slope, 1e-9);
   }
 }
 
@@ -183,7 +186,7 @@ void expect_backward(std::int64_t rows, std::int64_t hidden, DType dtype, bool o
     }
   }
   for (std::size_t i = 0; i < dw.size(); ++i) {
-    ASSERT_NEAR(d_weight[i] - d_weight_before[i], dw[i], 2e-6 * (dw_size[i] + 1)) << i;
+    ASSERT_NEAR(d_weight[i] - d_weight_before[i], dw[i], 5e-7 * (dw_size[i] + 1)) << i;
   }
   EXPECT_TRUE(d_residual.margin_untouched());
   copy.expect_copy_of(d_residual);

@@ -110,7 +110,7 @@ TEST(Rope, BackwardIsTheTransposeOfForward) {
       backward += x0.at(r, c) * y.at(r, c);
     }
   }
-  EXPECT_NEAR(forward, backward, 1e-5);
+  EXPECT_NEAR(forward, backward, 2e-6);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
 #include <vector>
 
 #include "octet/base/error.h"
@@ -71,7 +72,7 @@ TEST(AdamW, FollowsFloat64OverManySteps) {
     double squares = 0;
     for (std::int64_t i = 0; i < kCount; ++i) squares += double(s.gradient[i]) * double(s.gradient[i]);
     const double norm = std::sqrt(squares) / kTokens;
-    EXPECT_NEAR(s.scalars->grad_norm, norm, 1e-6 * norm);
+    EXPECT_NEAR(s.scalars->grad_norm, norm, 1.2e-7 * norm);
     const double scale = std::min(1.0, kClip / (norm + 1e-6)) / kTokens;
     for (std::int64_t i = 0; i < kCount; ++i) {
       const double g = double(s.gradient[i]) * scale;
@@ -84,8 +85,8 @@ TEST(AdamW, FollowsFloat64OverManySteps) {
   }
   for (std::int64_t i = 0; i < kCount; ++i) {
     EXPECT_NEAR(s.master[i], w[i], 2e-6) << i;
-    EXPECT_NEAR(s.exp_avg[i], m[i], 1e-7) << i;
-    EXPECT_NEAR(s.exp_avg_sq[i], v[i], 1e-8) << i;
+    EXPECT_NEAR(s.exp_avg[i], m[i], 5e-9) << i;
+    EXPECT_NEAR(s.exp_avg_sq[i], v[i], 5e-10) << i;
   }
 }
 
@@ -118,6 +119,18 @@ TEST(AdamW, BiasCorrectionsKeepTheirDigits) {
   EXPECT_NEAR(bias_corrections(options, 1000).second, 1 - std::pow(0.999L, 1000), 1e-15);
   EXPECT_EQ(bias_corrections(options, 1000000).first, 1.0);
   EXPECT_EQ(bias_corrections({.beta1 = 0, .beta2 = 0}, 1).first, 1.0);
+}
+
+TEST(AdamW, EveryStepAndSeedHasNoiseOfItsOwn) {
+  const auto noise = [](std::uint64_t seed, std::int64_t step) {
+    return step_scalars({.seed = seed}, {.step = step, .learning_rate = 1e-3, .max_grad_norm = 1}).noise;
+  };
+  std::set<std::uint64_t> seen;
+  for (const std::uint64_t seed : {0ull, 1ull, 42ull, 1ull << 40}) {
+    for (std::int64_t step = 1; step <= 100; ++step) seen.insert(noise(seed, step));
+  }
+  EXPECT_EQ(seen.size(), 400u);
+  EXPECT_EQ(noise(42, 7), noise(42, 7)) << "a resumed run has the same";
 }
 
 TEST(AdamW, TheNormHasTheSameBitsHoweverItIsCut) {

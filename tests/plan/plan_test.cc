@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
+#include <string>
 
 #include "octet/base/error.h"
 #include "octet/model/build.h"
@@ -42,6 +44,27 @@ TEST(Time, ProductsTakeTheirFlopsAtTheRateOfTheirFormat) {
   }
   EXPECT_EQ(row(bf16, "quantisation"), 0);
   EXPECT_GT(row(fp8, "quantisation"), 0);
+}
+
+TEST(Time, AttentionMakesTwoProductsForwardAndFiveBackwardAtTheirRates) {
+  // Causal scores of 32 heads of 128 over sequences of 4,096: each product takes half of 2 x tokens x length
+  // x width operations.
+  const double product = 24576.0 * 4096 * 4096, layers = 32;
+  const double forward = layers * 2 * product / 613e12, backward = layers * 5 * product / 480e12;
+  EXPECT_NEAR(row(time_of(llama8b()), "attention") / (forward + backward), 1, 1e-9);
+  // A rate of one of both changes its share alone.
+  Rates rates;
+  rates.attention_backward /= 2;
+  EXPECT_NEAR(row(time_of(llama8b(), rates), "attention") / (forward + 2 * backward), 1, 1e-9);
+  rates = {};
+  rates.attention_forward /= 2;
+  EXPECT_NEAR(row(time_of(llama8b(), rates), "attention") / (2 * forward + backward), 1, 1e-9);
+  // A sequence is no longer than the micro-batch that holds it.
+  Work alone = llama8b();
+  alone.tokens = 1024;
+  Work exact = alone;
+  exact.length = 1024;
+  EXPECT_EQ(row(time_of(alone), "attention"), row(time_of(exact), "attention"));
 }
 
 TEST(Time, IsBelowWhatWasMeasuredAndNotFarBelow) {
@@ -97,6 +120,30 @@ TEST(Fp8, PaysForLargeProductsAndNotForSmallOnes) {
   }
   EXPECT_TRUE(fp8_balance(llama8b()).empty());
   EXPECT_EQ(fp8_warning(llama8b()), "");
+}
+
+TEST(Fp8, CostsTheKernelsThatItAdds) {
+  // Four for each layer where inputs and gradients have their scale made and are cast; with delayed scaling
+  // one turns the transposed copy of what a norm writes, and two make attention's. The copies of the weights
+  // are one more in a step.
+  const auto kernels = [](const Work& work) {
+    constexpr double kLaunch = 1e-5;
+    Rates slow, fast;
+    slow.launch = 2 * kLaunch, fast.launch = kLaunch;
+    std::map<std::string, double> all;
+    const auto a = fp8_balance(work, slow), b = fp8_balance(work, fast);
+    for (std::size_t i = 0; i < a.size(); ++i) all[a[i].name] = (a[i].cost - b[i].cost) / kLaunch;
+    return all;
+  };
+  Work work = llama8b(precision::RecipeKind::current);
+  work.micro_batches = 4;
+  for (const auto& [name, count] : kernels(work)) EXPECT_NEAR(count, 4 + 0.25, 1e-6) << name;
+  work.recipe.kind = precision::RecipeKind::delayed;
+  for (const auto& [name, count] : kernels(work)) {
+    EXPECT_NEAR(count, (name == "output" ? 2 : 1) + 0.25, 1e-6) << name;
+  }
+  work.transposes_at_use = true;  // in each micro-batch
+  EXPECT_NEAR(kernels(work).at("down"), 2 + 0.25, 1e-6);
 }
 
 TEST(Fp8, OfWhichFewTokensMakeALossPaysFromTheNumberThatIsSaid) {

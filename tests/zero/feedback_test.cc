@@ -120,6 +120,45 @@ TEST(ErrorFeedback, ItTakesTwoBytesOfEveryMatrixWhereSomethingIsLost) {
   EXPECT_EQ(bytes(2, narrow), 0u) << "bf16 gradients travel as they lie";
 }
 
+// Nothing is lost: what the ranks keep, of every element, is what the sum of their gradients lacks. Where a
+// loss lay in another place (of another slice, of another rank's), an element would have too much and another
+// one too little.
+TEST(ErrorFeedback, WhatIsKeptIsWhatTheSumsLack) {
+  for (const comm::Wire wire : {comm::Wire::fp8, comm::Wire::int8}) {
+    for (const int stage : {0, 1, 3}) {
+      for (const int micro_batches : {1, 2}) {
+        Scenario s = scenario(stage, true, comm::Wire::f32, false);
+        s.steps = 1;
+        s.micro_batches = micro_batches;
+        const Outcome exact = run({.ranks = 3}, s);
+        s.options.wire = wire;
+        s.options.error_feedback = true;
+        const Outcome fed = run({.ranks = 3}, s);
+        int tensors = 0;
+        for (const auto& [name, sums] : fed.gradients) {
+          const auto kept = fed.state.find("residuals/" + name);
+          if (kept == fed.state.end()) continue;
+          ++tensors;
+          ASSERT_EQ(kept->second.size(), 3 * sums.size()) << name;
+          for (std::size_t i = 0; i < sums.size(); ++i) {
+            double all = 0, size = 0;
+            for (std::size_t rank = 0; rank < 3; ++rank) {
+              const double one = kept->second[rank * sums.size() + i];
+              all += one, size += std::abs(one);
+            }
+            const double lacks =
+                static_cast<double>(exact.gradients.at(name)[i]) - static_cast<double>(sums[i]);
+            // Residuals are rounded to bf16 at each reduction, and at stage 0 once more on the way back.
+            ASSERT_NEAR(all, lacks, 0x1p-8 * (size + 0.04) * (micro_batches + 1) + 2e-6)
+                << name << "[" << i << "], stage " << stage << ", wire " << static_cast<int>(wire);
+          }
+        }
+        EXPECT_GT(tensors, 10);
+      }
+    }
+  }
+}
+
 // A gradient that stays the same: the sums of many steps are off by one rounding, not by one for each.
 TEST(ErrorFeedback, UpdatesFollowTheUnroundedOnesMoreClosely) {
   Scenario s = scenario(1, true, comm::Wire::f32, false);

@@ -202,6 +202,15 @@ class Rank {
   }
 
   ParameterStore& store() { return *store_; }
+  int number() const { return communicator_.rank(); }
+  /// Scales and histories of activations and gradients, by name.
+  State activation_scales() const {
+    State state;
+    for (const TensorSlice& s : activations_->state()) {
+      for (std::int64_t i = 0; i < s.count; ++i) state[s.name].push_back(element_of(s, i));
+    }
+    return state;
+  }
   Stream& compute() { return *compute_; }
   Arena& arena() { return arena_; }
 

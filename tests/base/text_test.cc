@@ -1,0 +1,110 @@
+// Text, JSON and shapes from outside.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "octet/base/error.h"
+#include "octet/base/json.h"
+#include "octet/base/strings.h"
+#include "octet/base/tensor_slice.h"
+
+namespace octet {
+namespace {
+
+std::string error_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+TEST(Json, AKeyThatStandsTwiceIsRefusedWhereverItStands) {
+  EXPECT_NE(error_of([] { parse_json(R"({"a": 1, "a": 2})", "file"); }).find("'a' stands twice"),
+            std::string::npos);
+  EXPECT_NE(error_of([] { parse_json(R"({"b": [{"a": 1, "a": 2}]})", "file"); }).find("'a'"),
+            std::string::npos);
+  EXPECT_EQ(parse_json(R"({"a": {"a": 1}, "b": {"a": 2}})", "file")["b"]["a"], 2)
+      << "not twice in one object";
+}
+
+TEST(Json, NestingHasALimit) {
+  const auto nested = [](int depth) {
+    return std::string(static_cast<std::size_t>(depth), '[') +
+           std::string(static_cast<std::size_t>(depth), ']');
+  };
+  EXPECT_EQ(error_of([&] { parse_json(nested(8), "file", false, 8); }), "");
+  EXPECT_NE(error_of([&] { parse_json(nested(10), "file", false, 8); }).find("nested too deeply"),
+            std::string::npos);
+  EXPECT_NE(error_of([&] { parse_json(nested(100000), "file"); }).find("nested too deeply"),
+            std::string::npos);
+}
+
+TEST(Json, NumbersAreReadInRangeOrRefused) {
+  const Json object =
+      parse_json(R"({"two": 2.0, "half": 0.5, "large": 18446744073709551615, "text": "7", "null": null,
+                                     "far": 1e300})",
+                 "file");
+  const auto read = [&](const char* key, std::int64_t low = 0, std::int64_t high = 10) {
+    return json_int(object, key, -1, low, high, "file");
+  };
+  EXPECT_EQ(read("two"), 2);
+  EXPECT_EQ(read("null"), -1);
+  EXPECT_EQ(read("absent"), -1);
+  for (const char* key : {"half", "large", "text", "far"}) EXPECT_NE(error_of([&] { read(key); }), "") << key;
+  EXPECT_NE(error_of([&] { read("two", 3); }), "");
+  EXPECT_NE(error_of([&] { read("two", 0, 1); }), "");
+  EXPECT_EQ(read("two", 2, 2), 2);
+}
+
+TEST(Utf8, WhatIsNotWellFormedIsFound) {
+  for (const char* good : {"", "a", "\xC2\x80", "\xDF\xBF", "\xE0\xA0\x80", "\xED\x9F\xBF", "\xEE\x80\x80",
+                           "\xF0\x90\x80\x80", "\xF4\x8F\xBF\xBF",
+                           "gr\xC3\xB6\xC3\x9F"
+                           "e"}) {
+    EXPECT_TRUE(is_utf8(good)) << good;
+  }
+  for (const char* bad :
+       {"\x80", "\xC0\x80", "\xC1\xBF", "\xC2", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xED\xBF\xBF",
+        "\xF0\x8F\xBF\xBF", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xE2\x82", "\xE2(\xA1", "\xFF"}) {
+    EXPECT_FALSE(is_utf8(bad)) << bad;
+  }
+}
+
+TEST(Shapes, WhoseProductDoesNotFitAreRefused) {
+  EXPECT_EQ(element_count({3, 5, 7}, "w"), 105);
+  EXPECT_EQ(element_count({}, "w"), 1);
+  EXPECT_EQ(element_count({4, 0}, "w"), 0);
+  constexpr std::int64_t large = std::int64_t{1} << 32;
+  // The last one would be 0, and the one before 2^62, if products wrapped around.
+  for (const std::vector<std::int64_t>& shape : {std::vector<std::int64_t>{-1},
+                                                 {2, -3},
+                                                 {-2, -3},
+                                                 {INT64_MAX, 2},
+                                                 {large, large / 4, 4},
+                                                 {large, large}}) {
+    EXPECT_NE(error_of([&] { element_count(shape, "w"); }), "");
+  }
+}
+
+TEST(Words, AreThoseThatPeopleRead) {
+  EXPECT_EQ(with_commas(0), "0");
+  EXPECT_EQ(with_commas(999), "999");
+  EXPECT_EQ(with_commas(1000), "1,000");
+  EXPECT_EQ(with_commas(-1234567), "-1,234,567");
+  EXPECT_EQ(with_commas(-123), "-123");
+  EXPECT_EQ(human_bytes(512), "512 B");
+  EXPECT_EQ(human_bytes(12.0 * (1 << 20)), "12.0 MiB");
+  EXPECT_EQ(human_bytes(1.5 * (1 << 30)), "1.50 GiB");
+  EXPECT_EQ(clock_time(83.9), "0:01:23");
+  EXPECT_EQ(clock_time(3600 * 100 + 61), "100:01:01");
+  EXPECT_EQ(nearest_name("learing_rate", {"learning_rate", "seed"}), "learning_rate");
+  EXPECT_EQ(nearest_name("qqqq", {"learning_rate", "seed"}), "");
+  EXPECT_EQ(trim(" \t a b\r\n"), "a b");
+  EXPECT_EQ(split("a,,b,", ','), (std::vector<std::string>{"a", "", "b", ""}));
+}
+
+}  // namespace
+}  // namespace octet

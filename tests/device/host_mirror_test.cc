@@ -1,0 +1,120 @@
+// State in host memory, of a device whose memory the host cannot reach: on a CPU device that says so of
+// itself.
+#include "octet/device/host_mirror.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <numeric>
+#include <vector>
+
+namespace octet {
+namespace {
+
+/// A CPU device that has a memory of its own, as a GPU has.
+class FarDevice final : public Device {
+ public:
+  DeviceKind kind() const override { return cpu_->kind(); }
+  std::string description() const override { return cpu_->description(); }
+  std::unique_ptr<Stream> make_stream(const StreamOptions& options) override {
+    return cpu_->make_stream(options);
+  }
+  std::unique_ptr<Event> make_event() override { return cpu_->make_event(); }
+  std::unique_ptr<Event> make_timed_event() override { return cpu_->make_timed_event(); }
+  double seconds_between(const Event& from, const Event& to) override {
+    return cpu_->seconds_between(from, to);
+  }
+  bool complete(const Event& event) override { return cpu_->complete(event); }
+  MemoryInfo memory() const override { return cpu_->memory(); }
+  bool host_reaches_memory() const override { return false; }
+  void* allocate(std::size_t bytes) override { return cpu_->allocate(bytes); }
+  void release(void* address, std::size_t bytes) noexcept override { cpu_->release(address, bytes); }
+  void* allocate_host(std::size_t bytes) override { return cpu_->allocate_host(bytes); }
+  void release_host(void* address, std::size_t bytes) noexcept override {
+    cpu_->release_host(address, bytes);
+  }
+  void copy_to_device(Stream& stream, void* to, const void* from, std::size_t bytes) override {
+    cpu_->copy_to_device(stream, to, from, bytes);
+  }
+  void copy_to_host(Stream& stream, void* to, const void* from, std::size_t bytes) override {
+    cpu_->copy_to_host(stream, to, from, bytes);
+  }
+  void copy(Stream& stream, void* to, const void* from, std::size_t bytes) override {
+    cpu_->copy(stream, to, from, bytes);
+  }
+  void zero(Stream& stream, void* address, std::size_t bytes) override { cpu_->zero(stream, address, bytes); }
+
+ private:
+  std::unique_ptr<Device> cpu_ = make_cpu_device({.threads = 1});
+};
+
+/// Tensors of odd sizes and several dtypes, each element its own number.
+struct State {
+  std::vector<float> wide = std::vector<float>(37);
+  std::vector<std::uint16_t> narrow = std::vector<std::uint16_t>(101);
+  std::vector<std::uint8_t> codes = std::vector<std::uint8_t>(3);
+  State() {
+    std::iota(wide.begin(), wide.end(), 1.0f);
+    std::iota(narrow.begin(), narrow.end(), std::uint16_t{1000});
+    std::iota(codes.begin(), codes.end(), std::uint8_t{7});
+  }
+  std::vector<TensorSlice> slices() {
+    return {{"wide", DType::f32, {37}, 0, 37, wide.data()},
+            {"narrow", DType::bf16, {101}, 0, 101, narrow.data()},
+            {"codes", DType::u8, {3}, 0, 3, codes.data()}};
+  }
+};
+
+TEST(HostMirror, WhatIsFetchedIsThatOfTheDeviceAndLiesElsewhere) {
+  FarDevice device;
+  HostMirror mirror(device);
+  State state;
+  const auto there = state.slices(), here = mirror.fetch(there);
+  ASSERT_EQ(here.size(), there.size());
+  for (std::size_t i = 0; i < here.size(); ++i) {
+    EXPECT_NE(here[i].data, there[i].data);
+    EXPECT_EQ(here[i].name, there[i].name);
+    EXPECT_EQ(std::memcmp(here[i].data, there[i].data,
+                          static_cast<std::size_t>(here[i].count) * size_of(here[i].dtype)),
+              0)
+        << here[i].name;
+  }
+}
+
+TEST(HostMirror, WhatIsSentReachesTheDeviceWhereItWasFetchedFrom) {
+  FarDevice device;
+  HostMirror mirror(device);
+  State state;
+  const State before;
+  auto here = mirror.fetch(state.slices());
+  for (TensorSlice& slice : here) {
+    auto* bytes = static_cast<std::uint8_t*>(slice.data);
+    for (std::size_t i = 0; i < static_cast<std::size_t>(slice.count) * size_of(slice.dtype); ++i)
+      bytes[i] ^= 0x5A;
+  }
+  EXPECT_EQ(state.wide, before.wide) << "nothing is written before it is sent";
+  EXPECT_FALSE(mirror.empty());
+  mirror.send();
+  EXPECT_TRUE(mirror.empty());
+  const auto turned = [](auto values, const auto& from) {
+    values = from;
+    auto* bytes = reinterpret_cast<std::uint8_t*>(values.data());
+    for (std::size_t i = 0; i < values.size() * sizeof values[0]; ++i) bytes[i] ^= 0x5A;
+    return values;
+  };
+  EXPECT_EQ(std::memcmp(state.wide.data(), turned(before.wide, before.wide).data(), 4 * 37), 0);
+  EXPECT_EQ(state.narrow, turned(before.narrow, before.narrow));
+  EXPECT_EQ(state.codes, turned(before.codes, before.codes));
+}
+
+TEST(HostMirror, WhereTheHostReachesTheMemoryNothingIsCopied) {
+  const auto device = make_cpu_device({.threads = 1});
+  HostMirror mirror(*device);
+  State state;
+  const auto there = state.slices(), here = mirror.fetch(there);
+  for (std::size_t i = 0; i < here.size(); ++i) EXPECT_EQ(here[i].data, there[i].data);
+  EXPECT_TRUE(mirror.empty());
+}
+
+}  // namespace
+}  // namespace octet

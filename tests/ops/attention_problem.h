@@ -1,0 +1,222 @@
+// Attention as its definition has it, in float64, and what tests of attention on a CPU share: problems of
+// several documents, and the op run on them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "octet/base/error.h"
+#include "octet/device/cpu.h"
+#include "octet/ops/attention.h"
+
+namespace octet::ops {
+
+struct Shape {
+  std::vector<std::int32_t> lengths = {1};
+  Heads heads = {1, 1, 64};
+  DType dtype = DType::f32;
+  float soft_cap = 0.0f;
+  std::int64_t window = 0;
+  int threads = 2;
+  std::int64_t after = 0;  ///< tokens of no document at the end
+};
+
+/// An array of T with its values as they are stored.
+struct Array {
+  Array(std::int64_t rows, std::int64_t cols, DType d)
+      : dtype(d), bytes(static_cast<std::size_t>(rows * cols) * size_of(d), 0xFF) {}
+  double operator[](std::int64_t at) const {
+    const auto i = static_cast<std::size_t>(at);
+    if (dtype == DType::bf16) return from_bf16(reinterpret_cast<const std::uint16_t*>(bytes.data())[i]);
+    return reinterpret_cast<const float*>(bytes.data())[i];
+  }
+  void set(std::int64_t at, float value) {
+    const auto i = static_cast<std::size_t>(at);
+    if (dtype == DType::bf16) {
+      reinterpret_cast<std::uint16_t*>(bytes.data())[i] = to_bf16(value);
+    } else {
+      reinterpret_cast<float*>(bytes.data())[i] = value;
+    }
+  }
+  void fill(std::mt19937& random, float scale) {
+    std::normal_distribution<float> normal;
+    for (std::size_t i = 0; i < bytes.size() / size_of(dtype); ++i) {
+      set(static_cast<std::int64_t>(i), scale * normal(random));
+    }
+  }
+  DType dtype;
+  std::vector<std::uint8_t> bytes;
+};
+
+struct Result {
+  Array out, d_qkv;
+  std::vector<float> lse;
+};
+
+struct Problem64 {
+  explicit Problem64(const Shape& s)
+      : shape(s),
+        starts(1, 0),
+        qkv(count(s), s.heads.qkv_width(), s.dtype),
+        d_out(count(s), s.heads.q_heads * s.heads.head_dim, s.dtype) {
+    for (const auto length : s.lengths) starts.push_back(starts.back() + length);
+    std::mt19937 random(static_cast<unsigned>(tokens() * 131 + s.heads.head_dim));
+    qkv.fill(random, 1.5f);
+    d_out.fill(random, 1.0f);
+  }
+  static std::int64_t count(const Shape& s) {
+    std::int64_t sum = s.after;
+    for (const auto length : s.lengths) sum += length;
+    return sum;
+  }
+  std::int64_t tokens() const { return count(shape); }
+  float scale() const { return 1.0f / std::sqrt(static_cast<float>(shape.heads.head_dim)); }
+  Documents documents() const {
+    return {.cu_seqlens = starts.data(),
+            .host_cu_seqlens = nullptr,
+            .count = static_cast<std::int64_t>(shape.lengths.size()),
+            .max_length = *std::max_element(shape.lengths.begin(), shape.lengths.end()),
+            .tokens = tokens()};
+  }
+  Shape shape;
+  std::vector<std::int32_t> starts;
+  Array qkv, d_out;
+};
+
+inline Result run(const Problem64& p) {
+  const Heads& heads = p.shape.heads;
+  const std::int64_t tokens = p.tokens(), width = heads.q_heads * heads.head_dim;
+  const auto device = make_cpu_device({.threads = p.shape.threads});
+  const auto stream = device->make_stream({.name = "compute"});
+  Arena arena(*device);
+  Workspace workspace;
+  workspace.bytes = attention_workspace(*device, heads, p.shape.dtype, tokens, p.documents().max_length);
+  workspace.data = arena.reserve("workspace", workspace.bytes);
+  std::memset(workspace.data, 0xFF, workspace.bytes);  // NaN: nothing may rely on zeros
+  Result r{.out = Array(tokens, width, p.shape.dtype),
+           .d_qkv = Array(tokens, heads.qkv_width(), p.shape.dtype),
+           .lse = std::vector<float>(static_cast<std::size_t>(heads.q_heads * tokens),
+                                     std::numeric_limits<float>::quiet_NaN())};
+  const ConstMatrix qkv(p.qkv.bytes.data(), p.shape.dtype, tokens, heads.qkv_width(), heads.qkv_width());
+  const Matrix out{r.out.bytes.data(), p.shape.dtype, tokens, width, width};
+  attention(*stream, {.qkv = qkv,
+                      .heads = heads,
+                      .documents = p.documents(),
+                      .scale = p.scale(),
+                      .soft_cap = p.shape.soft_cap,
+                      .window = p.shape.window,
+                      .out = out,
+                      .lse = r.lse.data(),
+                      .workspace = workspace});
+  attention_backward(
+      *stream,
+      {.qkv = qkv,
+       .out = out,
+       .d_out = ConstMatrix(p.d_out.bytes.data(), p.shape.dtype, tokens, width, width),
+       .lse = r.lse.data(),
+       .heads = heads,
+       .documents = p.documents(),
+       .scale = p.scale(),
+       .soft_cap = p.shape.soft_cap,
+       .window = p.shape.window,
+       .d_qkv = Matrix{r.d_qkv.bytes.data(), p.shape.dtype, tokens, heads.qkv_width(), heads.qkv_width()},
+       .workspace = workspace});
+  stream->synchronize();
+  return r;
+}
+
+/// The definition in float64.
+struct Reference {
+  std::vector<double> out, lse, d_qkv;
+};
+
+inline Reference reference(const Problem64& p) {
+  const Heads& h = p.shape.heads;
+  const std::int64_t tokens = p.tokens(), d = h.head_dim, width = h.q_heads * d, ld = h.qkv_width();
+  Reference r{.out = std::vector<double>(static_cast<std::size_t>(tokens * width)),
+              .lse = std::vector<double>(static_cast<std::size_t>(h.q_heads * tokens)),
+              .d_qkv = std::vector<double>(static_cast<std::size_t>(tokens * ld))};
+  const auto grad = [&](std::int64_t at) -> double& { return r.d_qkv[static_cast<std::size_t>(at)]; };
+  for (std::size_t doc = 0; doc + 1 < p.starts.size(); ++doc) {
+    for (std::int64_t head = 0; head < h.q_heads; ++head) {
+      const std::int64_t kv = head / (h.q_heads / h.kv_heads);
+      const std::int64_t k_at = (h.q_heads + kv) * d, v_at = k_at + h.kv_heads * d;
+      for (std::int64_t i = p.starts[doc]; i < p.starts[doc + 1]; ++i) {
+        const std::int64_t first = p.shape.window > 0
+                                       ? std::max<std::int64_t>(p.starts[doc], i - p.shape.window + 1)
+                                       : p.starts[doc];
+        std::vector<double> score, slope;
+        for (std::int64_t j = first; j <= i; ++j) {
+          double s = 0, c = 1;
+          for (std::int64_t l = 0; l < d; ++l) s += p.qkv[i * ld + head * d + l] * p.qkv[j * ld + k_at + l];
+          s *= p.scale();
+          if (p.shape.soft_cap > 0) {
+            const double t = std::tanh(s / p.shape.soft_cap);
+            s = p.shape.soft_cap * t;
+            c = 1 - t * t;
+          }
+          score.push_back(s);
+          slope.push_back(c);
+        }
+        double sum = 0;
+        const double highest = *std::max_element(score.begin(), score.end());
+        for (const double s : score) sum += std::exp(s - highest);
+        const double lse = highest + std::log(sum);
+        r.lse[static_cast<std::size_t>(head * tokens + i)] = lse;
+        double delta = 0;
+        std::vector<double> weight, d_weight;
+        for (std::int64_t j = first; j <= i; ++j) {
+          const double w = std::exp(score[static_cast<std::size_t>(j - first)] - lse);
+          double dw = 0;
+          for (std::int64_t l = 0; l < d; ++l) {
+            const double v = p.qkv[j * ld + v_at + l], g = p.d_out[i * width + head * d + l];
+            r.out[static_cast<std::size_t>(i * width + head * d + l)] += w * v;
+            dw += g * v;
+            grad(j * ld + v_at + l) += w * g;
+          }
+          weight.push_back(w);
+          d_weight.push_back(dw);
+          delta += w * dw;
+        }
+        for (std::int64_t j = first; j <= i; ++j) {
+          const auto at = static_cast<std::size_t>(j - first);
+          const double ds = weight[at] * (d_weight[at] - delta) * slope[at] * p.scale();
+          for (std::int64_t l = 0; l < d; ++l) {
+            grad(i * ld + head * d + l) += ds * p.qkv[j * ld + k_at + l];
+            grad(j * ld + k_at + l) += ds * p.qkv[i * ld + head * d + l];
+          }
+        }
+      }
+    }
+  }
+  return r;
+}
+
+/// Largest |got - want| relative to the largest |want|.
+template <typename Got>
+double distance(const Got& got, const std::vector<double>& want) {
+  double worst = 0, size = 1e-30;
+  for (std::size_t i = 0; i < want.size(); ++i) {
+    const double difference = std::abs(static_cast<double>(got[static_cast<std::int64_t>(i)]) - want[i]);
+    worst = std::isnan(difference) ? INFINITY : std::max(worst, difference);
+    size = std::max(size, std::abs(want[i]));
+  }
+  return worst / size;
+}
+
+/// One line for messages.
+inline std::string words_of(const Shape& shape) {
+  return "heads " + std::to_string(shape.heads.q_heads) + "/" + std::to_string(shape.heads.kv_heads) +
+         " of " + std::to_string(shape.heads.head_dim) + ", first length " +
+         std::to_string(shape.lengths[0]) + ", window " + std::to_string(shape.window) + ", cap " +
+         std::to_string(shape.soft_cap) + ", " + std::string(name_of(shape.dtype));
+}
+
+}  // namespace octet::ops
