@@ -68,7 +68,7 @@ thread() {
   if $small; then
     build thread thread device_tests comm_tests
     test_in thread device_tests 'Stream*:OpThreads*:Arena*:CpuDevice*'
-    test_in thread comm_tests 'Sizes/ThreadRanks*/np2:SelfCommunicator*:ThreadRankFailure*'
+    test_in thread comm_tests 'Sizes/ThreadRanks*/np2:LoneRank*:ThreadRankFailure*'
     return
   fi
   local programs=(device_tests comm_tests zero_tests data_tests text_tests checkpoint_tests report_tests generate_tests
@@ -88,7 +88,7 @@ address() {
     test_in address base_tests
     test_in address config_tests
     test_in address device_tests
-    test_in address comm_tests 'Sizes/ThreadRanks*/np3:SelfCommunicator*:ThreadRankFailure*'
+    test_in address comm_tests 'Sizes/ThreadRanks*/np3:LoneRank*:ThreadRankFailure*'
     return
   fi
   local programs=(base_tests device_tests ops_tests comm_tests precision_tests model_tests optim_tests plan_tests zero_tests

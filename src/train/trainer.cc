@@ -66,8 +66,8 @@ void Run::report_step(const zero::StepResult& result, const Waits& waits) {
                         config_.logging_first_step, total_steps_)) {
     const AllFacts all =
         exchange_facts(job_, {.loss = std::exchange(own_loss_, {}).mean(),
-                               .reserved_bytes = static_cast<std::int64_t>(engine_->arena().bytes()),
-                               .used_bytes = memory_in_use(session_.device())});
+                              .reserved_bytes = static_cast<std::int64_t>(engine_->arena().bytes()),
+                              .used_bytes = memory_in_use(session_.device())});
     facts.rank_losses = all.losses;
     facts.memory_bytes = all.reserved_bytes;
     facts.memory_peak_bytes = all.used_bytes;

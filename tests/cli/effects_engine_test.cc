@@ -2,6 +2,7 @@
 // its ranks send and the memory they hold.
 #include "cli/effects.h"
 #include "cli/task.h"
+#include "octet/comm/threads.h"
 #include "octet/data/loader.h"
 #include "octet/model/shapes.h"
 #include "octet/optim/schedule.h"

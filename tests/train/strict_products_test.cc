@@ -2,6 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "octet/base/files.h"
+#include "octet/comm/collectives.h"
+#include "octet/comm/job.h"
 #include "octet/data/loader.h"
 #include "octet/device/cpu.h"
 #include "octet/model/shapes.h"
@@ -16,14 +18,15 @@ namespace {
 std::string step_with(int threads, const std::string& deterministic) {
   const auto device = make_cpu_device({.threads = threads});
   octet::cpu::set_op_threads(threads);
-  const auto communicator = comm::make_communicator(*device);
+  const auto job = comm::make_self_job();
+  const auto data = job->collectives(comm::Mesh(1).group("data", 0), *device, comm::Carrier::automatic);
   constexpr std::int64_t kTokens = 3000;
   model::Architecture architecture = model::find_shape("tiny");
   architecture.layers = 1;
   architecture.blocks.resize(1);
   config::Config config;
   config.deterministic = deterministic;
-  Engine engine(*device, *communicator, engine_options(config, architecture, kTokens, 100, kTokens / 100));
+  Engine engine(*device, *job, *data, engine_options(config, architecture, kTokens, 100, kTokens / 100));
   engine.initialise(7);
   data::HostBatch batch;
   batch.cu_seqlens.push_back(0);

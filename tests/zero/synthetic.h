@@ -202,7 +202,7 @@ class Rank {
   }
 
   ParameterStore& store() { return *store_; }
-  int number() const { return communicator_.rank(); }
+  int number() const { return collectives_.channel().rank(); }
   /// Scales and histories of activations and gradients, by name.
   State activation_scales() const {
     State state;
