@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "octet/base/error.h"
@@ -119,6 +120,27 @@ TEST(AdamW, BiasCorrectionsKeepTheirDigits) {
   EXPECT_NEAR(bias_corrections(options, 1000).second, 1 - std::pow(0.999L, 1000), 1e-15);
   EXPECT_EQ(bias_corrections(options, 1000000).first, 1.0);
   EXPECT_EQ(bias_corrections({.beta1 = 0, .beta2 = 0}, 1).first, 1.0);
+}
+
+TEST(AdamW, HyperParametersThatMakeNoSenseAreRefusedByName) {
+  const auto refused = [](const AdamWOptions& options) -> std::string {
+    try {
+      check_options(options);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(refused({}), "");
+  EXPECT_EQ(refused({.beta1 = 0, .beta2 = 0, .epsilon = 0, .weight_decay = 0}), "");
+  for (const double beta : {-0.1, 1.0, 1.5, std::nan("")}) {
+    EXPECT_NE(refused({.beta1 = beta}).find("adam_beta1"), std::string::npos) << beta;
+    EXPECT_NE(refused({.beta2 = beta}).find("adam_beta2"), std::string::npos) << beta;
+  }
+  for (const double number : {-1e-9, static_cast<double>(INFINITY), std::nan("")}) {
+    EXPECT_NE(refused({.epsilon = number}).find("adam_epsilon"), std::string::npos) << number;
+    EXPECT_NE(refused({.weight_decay = number}).find("weight_decay"), std::string::npos) << number;
+  }
 }
 
 TEST(AdamW, EveryStepAndSeedHasNoiseOfItsOwn) {

@@ -90,6 +90,18 @@ TEST(ErrorFeedback, ASkippedStepBeginsAgainAtZero) {
   }
 }
 
+// Where nothing is infinite: what an earlier step lost is still there when a step without tokens is skipped.
+TEST(ErrorFeedback, AStepWithoutTokensBeginsAgainAtZero) {
+  for (const int stage : {0, 1, 3}) {
+    Scenario s = scenario(stage, true);
+    s.idle = [](int step, int, int) { return step == 1; };
+    s.steps = 2;
+    const Outcome skipped = run({.ranks = 2}, s);
+    EXPECT_TRUE(skipped.results.back().skipped);
+    EXPECT_EQ(kept(skipped.state), 0) << "stage " << stage;
+  }
+}
+
 TEST(ErrorFeedback, ItTakesTwoBytesOfEveryMatrixWhereSomethingIsLost) {
   const auto bytes = [](int ranks, const Scenario& s) {
     std::size_t all = 0;
