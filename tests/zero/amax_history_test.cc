@@ -2,6 +2,8 @@
 // micro-batch, those of weights once for each optimizer step.
 #include <algorithm>
 #include <cmath>
+#include <string>
+#include <vector>
 
 #include "zero/synthetic.h"
 
@@ -88,6 +90,35 @@ TEST(AmaxHistory, WeightsEnterOnceAtTheStartAndOnceForEachStep) {
         EXPECT_EQ(entries(history, count, i).size(), 3u) << "scale " << i << ", stage " << stage;
       }
       EXPECT_EQ(last.state.at("fp8_weights/scale")[5], 448.0f / *std::ranges::max_element(expected));
+    }
+  }
+}
+
+TEST(AmaxHistory, PartsOfAFusedWeightHaveTheirOwn) {
+  const char* const parts[] = {"q", "k", "v"};
+  for (const int ranks : {1, 2}) {
+    for (const int stage : {0, 3}) {
+      Scenario s = scenario(stage, 2);
+      s.options.recipe.scale_parts = true;
+      std::vector<std::vector<float>> expected(3);
+      Outcome last;
+      for (int steps = 0; steps <= 2; ++steps) {
+        s.steps = steps;
+        last = run({.ranks = ranks}, s);
+        for (std::size_t part = 0; part < 3; ++part) {
+          float most = 0;
+          for (const float w : last.state.at("layers.2." + std::string(parts[part]) + ".weight")) {
+            most = std::max(most, std::abs(w));
+          }
+          expected[part].push_back(most);
+        }
+      }
+      const auto count = last.state.at("fp8_weights/scale").size();
+      ASSERT_EQ(count, 20u) << "q, k, v and the down product of five blocks";
+      for (std::size_t part = 0; part < 3; ++part) {
+        EXPECT_EQ(entries(last.state.at("fp8_weights/amax_history"), count, 8 + part), expected[part])
+            << parts[part] << ", " << ranks << " ranks, stage " << stage;
+      }
     }
   }
 }

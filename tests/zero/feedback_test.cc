@@ -90,6 +90,30 @@ TEST(ErrorFeedback, ASkippedStepBeginsAgainAtZero) {
   }
 }
 
+TEST(ErrorFeedback, RowsOfASavedLossAreThoseOfTheRanks) {
+  for (const int stage : {1, 3}) {
+    for (const int busy : {0, 2}) {
+      Scenario s = scenario(stage, true);
+      s.steps = 1;
+      s.idle = [busy](int, int, int rank) { return rank != busy; };
+      const Outcome o = run({.ranks = 3}, s);
+      std::int64_t own = 0;
+      for (const auto& [name, values] : o.state) {
+        if (!name.starts_with("residuals/")) continue;
+        const std::size_t row = values.size() / 3;
+        for (std::size_t i = 0; i < values.size(); ++i) {
+          if (static_cast<int>(i / row) == busy) {
+            own += values[i] != 0 ? 1 : 0;
+          } else {
+            ASSERT_EQ(values[i], 0.0f) << name << ": a rank without tokens lost something";
+          }
+        }
+      }
+      EXPECT_GT(own, 1000) << "stage " << stage;
+    }
+  }
+}
+
 // Where nothing is infinite: what an earlier step lost is still there when a step without tokens is skipped.
 TEST(ErrorFeedback, AStepWithoutTokensBeginsAgainAtZero) {
   for (const int stage : {0, 1, 3}) {
