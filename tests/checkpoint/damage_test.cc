@@ -193,6 +193,26 @@ TEST(BitRot, InDataFallsBackAndNamesTheTensor) {
       });
 }
 
+// A rank reads its slice, seldom whole chunks: the chunk that it lies in must hold, also where the damage is
+// beside it.
+TEST(BitRot, IsFoundByThoseWhoReadAPartOfAChunk) {
+  const Scratch scratch;
+  save_sample(scratch.path(), 10, 2);
+  const std::string path = scratch / "checkpoint-10";
+  const CheckpointTensor tensor = Checkpoint(path).at("model.embed_tokens.weight");
+  flip(path + "/checkpoint.h5", tensor.offset + 5000);
+  const Checkpoint checkpoint(path);
+  std::vector<float> values(50);
+  const auto read = [&](std::int64_t begin, std::int64_t count, DType dtype = DType::f32) {
+    checkpoint.read({TensorSlice{tensor.name, dtype, tensor.shape, begin, count, values.data()}});
+  };
+  for (const std::int64_t begin : {0, 1240, 3000}) {
+    EXPECT_ERROR("a hash does not hold", read(begin, 50));
+    EXPECT_ERROR("a hash does not hold", read(begin, 50, DType::bf16));
+  }
+  EXPECT_EQ(error_of([&] { read(300000, 50); }), "") << "another chunk is whole";
+}
+
 TEST(BitRot, InAnyFileFallsBack) {
   expect_fallback("HDF5 metadata", [](const std::string& path) { flip(path + "/checkpoint.h5", 9); });
   expect_fallback("/state", [](const std::string& path) {
