@@ -6,6 +6,8 @@
 #include <algorithm>
 
 #include "octet/base/error.h"
+#include "octet/comm/collectives.h"
+#include "octet/comm/job.h"
 #include "octet/device/cpu.h"
 
 namespace octet::generate {
@@ -23,7 +25,7 @@ struct Model {
     options.sequences = sequences;
     options.capacity = capacity;
     options.prefill = prefill;
-    decoder = std::make_unique<Decoder>(*device, *communicator, options);
+    decoder = std::make_unique<Decoder>(*device, *job, *data, options);
     decoder->load_weights(folder);
   }
   Tokens answer(const Tokens& prompt, const Tokens& stops, std::int64_t max_new,
@@ -31,7 +33,9 @@ struct Model {
     return decoder->complete({{prompt, 0}}, stops, max_new, sampling).at(0);
   }
   std::unique_ptr<Device> device = make_cpu_device({.threads = 1});
-  std::unique_ptr<comm::Communicator> communicator = comm::make_communicator(*device);
+  std::unique_ptr<comm::Job> job = comm::make_self_job();
+  std::unique_ptr<comm::Collectives> data =
+      job->collectives(comm::Mesh(1).group("data", 0), *device, comm::Carrier::automatic);
   std::unique_ptr<Decoder> decoder;
 };
 
