@@ -247,10 +247,7 @@ std::vector<KeyRow> output_rows() {
        {},
        {{"3600"}},
        run([](const Ran& ran) {
-         return std::string(holds(ran.printed(), "(1 x 3,600.00 an hour)") ||
-                                    holds(ran.printed(), "(1 x 3600.00 an hour)")
-                                ? "3600 an hour"
-                                : "no cost");
+         return std::string(holds(ran.printed(), "device hours at 3600") ? "3600 an hour" : "no cost");
        }),
        "no cost"},
       {"save_strategy",

@@ -108,7 +108,8 @@ inline void expect_all_to_all(Collectives& c) {
       EXPECT_TRUE(same_bits(to, expected)) << rank << " of " << size << ", " << bytes;
       const auto traffic = c.take_traffic();
       const auto found = std::ranges::find(traffic, "all_to_all", &Traffic::kind);
-      EXPECT_TRUE(found != traffic.end() && found->bytes_sent == (size - 1) * bytes) << bytes;
+      // A lone rank sends nothing, and need not count that.
+      EXPECT_TRUE(size == 1 || (found != traffic.end() && found->bytes_sent == (size - 1) * bytes)) << bytes;
     }
   }
   Values<unsigned char> one(static_cast<std::size_t>(size) + 1);
