@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -225,6 +226,29 @@ TEST_F(Columns, TruncatedAndOverwrittenFilesAreRefusedByName) {
   torn.replace(40, 200, std::string(200, '\xff'));
   const std::string said = message([&] { open_rows(write("torn.parquet", torn))->row(0); });
   EXPECT_NE(said.find("torn.parquet"), std::string::npos) << said;
+}
+
+// Offsets, lengths and counts that lie are found before anything is read through them.
+TEST_F(Columns, BytesThatWereChangedAreReadOrRefusedAndDoNoHarm) {
+  write_parquet(*instructions(20), path("a.parquet"), 8, parquet::Compression::UNCOMPRESSED);
+  write_arrow(*instructions(20), path("a.arrow"), true);
+  write_arrow(*instructions(20), path("a.feather"), false);
+  for (const std::string name : {"a.parquet", "a.arrow", "a.feather"}) {
+    const std::string whole = read_file(path(name));
+    int refused = 0;
+    for (std::size_t at = 0; at < whole.size(); at += 3) {
+      std::string changed = whole;
+      changed[at] = static_cast<char>(~changed[at]);
+      const std::string file = write("changed" + name.substr(1), changed);
+      try {
+        const auto rows = open_rows(file);
+        for (std::int64_t i = 0; i < std::min<std::int64_t>(rows->size(), 100); ++i) rows->row(i);
+      } catch (const Error&) {
+        ++refused;
+      }
+    }
+    EXPECT_GT(refused, 20) << name;
+  }
 }
 
 TEST_F(Columns, OtherKindsUnderTheseNamesAreRefused) {
