@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "octet/ops/types.h"
 
 namespace octet::ops {
@@ -14,11 +16,11 @@ struct GemmArgs {
   Product product = Product::forward;
   Operand a;
   Operand b;
-  Matrix d;                     ///< f32 or bf16
-  bool accumulate = false;      ///< D += instead of D =
-  /// Added to the product: of D's shape, dtype and ld, apart from D; not with `accumulate`. No data: nothing is
-  /// added. The CPU rounds the product to D's dtype before, so that D has the bits of a sum made afterwards; a
-  /// GPU may round once.
+  Matrix d;                 ///< f32 or bf16
+  bool accumulate = false;  ///< D += instead of D =
+  /// Added to the product: of D's shape, dtype and ld, apart from D; not with `accumulate`. No data: nothing
+  /// is added. The CPU rounds the product to D's dtype before, so that D has the bits of a sum made
+  /// afterwards; a GPU may round once.
   ConstMatrix addend;
   const float* bias = nullptr;  ///< [d.cols] f32, added to each row; forward only
   /// CPU: the bits of D depend on shapes and values alone, not on the number of threads. D is made in pieces
@@ -57,10 +59,19 @@ std::int64_t fp8_token_unit(const Device& device, Scaling scaling);
 
 /// Whether products on a GPU choose among the library's algorithms by timing them, once per shape, when used
 /// outside a graph's capture (as the program starts out: true). Choices are kept for later runs in the user's
-/// cache; numbers of tokens up to the same power of two share one, until a number has come very often in a row.
-/// False: the library's first choice for the exact shape, so that the bits of sums are the same in every run
-/// and on every rank.
+/// cache; numbers of tokens up to the same power of two share one, until a number has come very often in a
+/// row. False: the library's first choice for the exact shape, so that the bits of sums are the same in every
+/// run and on every rank.
 void set_gemm_timing(bool on);
 bool gemm_timing();
+
+/// What decides which algorithms are fastest on a GPU, in words: its name, its multiprocessors, the version
+/// of the library. Loads the library. Empty on devices where nothing is chosen.
+std::string gemm_machine(const Device& device);
+/// The algorithms that this process has chosen for the device, or checked, so far: text for
+/// learn_gemm_choices() of another process whose gemm_machine() says the same. Empty where nothing is chosen.
+std::string gemm_choices(const Device& device);
+/// From now on products of the device use these as if they had been chosen here. Throws Error for other text.
+void learn_gemm_choices(const Device& device, const std::string& text);
 
 }  // namespace octet::ops
