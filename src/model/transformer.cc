@@ -282,6 +282,7 @@ void Transformer::Impl::train(ParameterSource& source, Stream& stream, const Mic
   const PassOptions pass{.record = true, .keep = true, .readers = kept ? Readers::all : Readers::forward};
   embed(source, stream, batch.ids, tokens);
   forward_blocks(source, stream, tokens, attention, pass);
+  source.blocks_done(stream);
   forward_head(source, stream, batch, true, loss_sum, logits, pass);
   backward_blocks(source, stream, tokens, attention, pass);
 

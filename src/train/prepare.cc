@@ -10,6 +10,7 @@
 #include "octet/model/build.h"
 #include "octet/train/fit.h"
 #include "octet/train/model_folder.h"
+#include "octet/train/rehearsal.h"
 #include "octet/train/setup.h"
 #include "run.h"
 #include "start.h"
@@ -135,6 +136,7 @@ void Run::prepare_engine() {
   } else {
     engine_->load_weights(config_.model_name_or_path);
   }
+  rehearse(job_, session_.device(), *engine_);
 }
 
 void Run::start_reporter() {

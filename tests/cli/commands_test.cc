@@ -1,4 +1,6 @@
 // The commands around a run: lint, verify, compare, gpu-info.
+#include <sstream>
+
 #include "cli/task.h"
 
 namespace octet::test {
@@ -46,6 +48,17 @@ TEST(Verify, PassesAloneAndUnderALauncher) {
     EXPECT_TRUE(says(run, np == 0 ? "none are needed" : "sums agree")) << run.both();
     EXPECT_EQ(says(run, "carrier    messages on every rank"), np > 0) << run.both();
     EXPECT_EQ(says(run, "carrier"), np > 0) << "a lone rank sends nothing";
+    EXPECT_EQ(says(run, "links      GB/s between every two ranks"), np > 0) << run.both();
+    if (np == 0) continue;
+    const std::string table = run.out.substr(run.out.find("MPI\n"));
+    int rates = 0, own = 0;  // of three ranks: nine cells
+    std::istringstream rows(table.substr(table.find("rank"), table.find("disk") - table.find("rank")));
+    for (std::string word; rows >> word;) {
+      rates += word.find('.') != std::string::npos ? 1 : 0;
+      own += word == "-" ? 1 : 0;
+    }
+    EXPECT_EQ(rates, 6) << table;
+    EXPECT_EQ(own, 3) << table;
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   const Outcome refused = trainer("verify device=cpu --folder /proc/nowhere", 2);
@@ -137,6 +150,10 @@ TEST(GpuInfo, SaysWhyThereIsNoneOrShowsThem) {
     EXPECT_LT(pair["first"].get<int>(), pair["second"].get<int>());
     EXPECT_TRUE(pair["peer_access"].is_boolean());
   }
+  // NVML may be missing, and then says so.
+  const bool joined = found["links_why_not"].get<std::string>().empty();
+  EXPECT_EQ(found["ports"].size(), joined ? count : 0);
+  EXPECT_EQ(found["links"].size(), joined ? found["pairs"].size() : 0);
   EXPECT_EQ(run.code, usable ? 0 : 1);
   EXPECT_EQ(found["why_not"].get<std::string>().empty(), usable);
   EXPECT_FALSE(trainer("gpu-info").out.empty());
