@@ -36,7 +36,7 @@ config::Strings doubts_outside(const config::Config& c) {
   }
   if (!c.train_from_scratch && !train::has_weights(c.model_name_or_path)) {
     all.push_back("there are no weights in " + c.model_name_or_path +
-                  ": the model starts from random ones; say train_from_scratch: true if that is meant");
+                  ": training refuses that; set train_from_scratch: true to begin with random ones");
   }
   const auto checkpoints = checkpoint::list_checkpoints(c.output_dir);
   if (!checkpoints.empty() && !c.overwrite_output_dir) {
