@@ -24,7 +24,7 @@ void Run::prepare_model() {
   job_.together([&] {
     architecture_ = read_model(config_.model_name_or_path);
     fresh_ = config_.train_from_scratch;
-    require_weights();
+    if (!fresh_) require_weights(config_.model_name_or_path);
     encoder_ = std::make_unique<data::TemplateEncoder>(encoder_options(config_));
     if (session_.prints() && !config_.template_name && encoder_->chat_template()) {
       log::info("template: " + encoder_->chat_template()->name() +
@@ -33,15 +33,6 @@ void Run::prepare_model() {
     require_fit(encoder_->tokenizer(), architecture_, config_.model_name_or_path);
     if (!config_.auto_find_batch_size) batch_ = config::resolve_batch(config_, job_.size());
   });
-}
-
-void Run::require_weights() const {
-  if (fresh_ || has_weights(config_.model_name_or_path)) return;
-  throw Error({.what = "there are no weights to begin with",
-               .expected = "model.safetensors, or model.safetensors.index.json with its shards",
-               .where = config_.model_name_or_path,
-               .fix = "fetch the weights, or set train_from_scratch: true to begin with random ones",
-               .code = ExitCode::usage});
 }
 
 void Run::prepare_data() {

@@ -38,8 +38,6 @@ class Run {
  private:
   void prepare();
   void prepare_model();
-  /// Throws Error (usage) for a model without weights, unless random ones are asked for.
-  void require_weights() const;
   void prepare_data();
   /// Micro-batch and level, where the configuration leaves them to the device's memory.
   void choose_sizes(const Feed::Shape& sample);
