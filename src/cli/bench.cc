@@ -103,7 +103,8 @@ void print_json(const config::Config& c, train::Session& session, const train::B
             {"comm_exposed_seconds_least", r.least_exposed_seconds},
             {"comm_exposed_seconds_most", r.most_exposed_seconds},
             {"comm_bytes", r.comm_bytes},
-            {"setup_seconds", r.setup_seconds}};
+            {"setup_seconds", r.setup_seconds},
+            {"products", r.products}};
   for (const train::BenchRow& row : r.profile) {
     line["profile"].push_back({{"kind", row.kind}, {"seconds", row.seconds}, {"calls", row.calls}});
   }

@@ -177,6 +177,7 @@ std::string check_device(train::Session& session) {
 struct SmallStep {
   double loss = 0, norm = 0;
   std::int64_t fp8_products = 0;
+  std::string products;  ///< what ran in FP8
 };
 
 SmallStep small_step(Device& device, bool fp8) {
@@ -200,7 +201,8 @@ SmallStep small_step(Device& device, bool fp8) {
   const zero::StepResult step = engine.finish(1e-4);
   return {.loss = step.loss_sum / static_cast<double>(step.label_tokens),
           .norm = step.grad_norm,
-          .fp8_products = engine.audit().fp8_products()};
+          .fp8_products = engine.audit().fp8_products(),
+          .products = engine.audit().summary()};
 }
 
 // The CPU multiplies the values of FP8 exactly, so it is the yardstick for any device, and bf16 for it.
@@ -222,7 +224,8 @@ std::string check_step(train::Session& session) {
     throw failed("a small FP8 step is far from one in bf16", text(plain), text(found));
   }
   return text(found) +
-         (session.device().kind() == DeviceKind::cuda ? ", as on the CPU" : ", near that of bf16");
+         (session.device().kind() == DeviceKind::cuda ? ", as on the CPU; " : ", near that of bf16; ") +
+         found.products;
 }
 
 }  // namespace

@@ -23,14 +23,13 @@ void Transformer::Impl::backward_linear(Stream& stream, std::size_t block, Linea
         gradients.overwrite && layout_.groups[1].segments[kBlockMatrices].tensors[linear].gradient_by_product;
     weight_gradient(stream, block, linear, d_operands, d_weight, first);
   }
-  const bool counts = audit_ != nullptr && d_operands.front().rows > 0;
-  if (counts) audit_->count(ops::Product::dgrad, d_operands.front(), weights.front());
   for (std::size_t part = 0; part < weights.size(); ++part) {
-    multiply(stream, {.product = ops::Product::dgrad,
-                      .a = d_operands[part],
-                      .b = weights[part],
-                      .d = d_input,
-                      .accumulate = part > 0});
+    multiply(stream, place_of(block, linear),
+             {.product = ops::Product::dgrad,
+              .a = d_operands[part],
+              .b = weights[part],
+              .d = d_input,
+              .accumulate = part > 0});
   }
   float* const d_bias = vector_gradient(gradients, vectors_.bias[linear]);
   if (d_bias != nullptr) ops::bias_backward(stream, d_output, d_bias);
@@ -40,9 +39,6 @@ void Transformer::Impl::weight_gradient(Stream& stream, std::size_t block, Linea
                                         std::span<const ops::Operand> d_operands, const ops::Matrix& d_weight,
                                         bool overwrite) {
   const ops::Operand& input = blocks_[block].inputs[linear].operand;
-  if (audit_ != nullptr && input.rows > 0) {
-    audit_->count(ops::Product::wgrad, d_operands.front(), input);
-  }
   std::int64_t row = 0;
   for (const ops::Operand& d_operand : d_operands) {
     ops::Matrix part = d_weight;
@@ -50,7 +46,7 @@ void Transformer::Impl::weight_gradient(Stream& stream, std::size_t block, Linea
                 static_cast<std::size_t>(row * d_weight.ld) * size_of(d_weight.dtype);
     part.rows = d_operand.cols;
     multiply(
-        stream,
+        stream, place_of(block, linear),
         {.product = ops::Product::wgrad, .a = d_operand, .b = input, .d = part, .accumulate = !overwrite});
     row += d_operand.cols;
   }

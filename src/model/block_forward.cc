@@ -89,7 +89,6 @@ void Transformer::Impl::forward_linear(Stream& stream, std::size_t block, Linear
   const ops::Operand& input = blocks_[block].inputs[linear].operand;
   const float* bias = vector(parameters, vectors_.bias[linear]);
   const auto weights = weights_of(stream, block, linear, parameters, ops::Product::forward);
-  if (audit_ != nullptr && input.rows > 0) audit_->count(ops::Product::forward, input, weights.front());
   std::int64_t column = 0;
   for (const ops::Operand& weight : weights) {
     const std::size_t at = static_cast<std::size_t>(column) * size_of(out.dtype);
@@ -98,12 +97,13 @@ void Transformer::Impl::forward_linear(Stream& stream, std::size_t block, Linear
     ops::ConstMatrix part_of_addend = addend;
     if (addend.data != nullptr) part_of_addend.data = static_cast<const std::uint8_t*>(addend.data) + at;
     part.cols = part_of_addend.cols = weight.rows;
-    multiply(stream, {.product = ops::Product::forward,
-                      .a = input,
-                      .b = weight,
-                      .d = part,
-                      .addend = part_of_addend,
-                      .bias = bias == nullptr ? nullptr : bias + column});
+    multiply(stream, place_of(block, linear),
+             {.product = ops::Product::forward,
+              .a = input,
+              .b = weight,
+              .d = part,
+              .addend = part_of_addend,
+              .bias = bias == nullptr ? nullptr : bias + column});
     column += weight.rows;
   }
 }

@@ -131,7 +131,10 @@ class Transformer::Impl {
     return quantizer_.recipe().blocks() ? ops::Scaling::rows : ops::Scaling::tensor;
   }
   ops::Matrix reserve_matrix(Arena& arena, const char* name, std::int64_t rows, std::int64_t cols) const;
-  void plan_audit();
+  void plan_audit(const Device& device);
+  /// What the device makes of the products of a linear layer, by their shapes: of each kind the worst of its
+  /// parts.
+  std::array<ops::GemmOutcome, 3> planned_products(const Device& device, const TensorSpec& weight) const;
   /// True when linear inputs are made again in backward, where they are read, in buffers that all share.
   bool remakes_inputs() const {
     return options_.training &&
@@ -250,9 +253,14 @@ class Transformer::Impl {
                       const AttentionInput& attention, const PassOptions& pass);
   void backward_blocks(ParameterSource& source, Stream& stream, std::int64_t tokens,
                        const AttentionInput& attention, const PassOptions& pass);
+  /// A product of the head.
   void product(Stream& stream, ops::Product product, const ops::Operand& a, const ops::Operand& b,
-               const ops::Matrix& d, bool accumulate = false, const float* bias = nullptr);
-  void multiply(Stream& stream, const ops::GemmArgs& args);
+               const ops::Matrix& d, bool accumulate = false);
+  /// One product, counted at its place.
+  void multiply(Stream& stream, const precision::AuditPlace& place, const ops::GemmArgs& args);
+  precision::AuditPlace place_of(std::size_t block, Linear linear) const {
+    return {.row = linear, .layer = static_cast<std::int64_t>(block) + first_block_};
+  }
   void reduce(Stream& stream, const ops::Matrix& part);
 
   /// Index of a linear layer's input or output gradient among the quantised tensors, or kPlain.

@@ -113,10 +113,41 @@ Transformer::Impl::Impl(const Architecture& architecture, const precision::Recip
       dtype_(recipe.compute) {
   check(dtype_ == DType::f32 || dtype_ == DType::bf16, "the compute dtype is f32 or bf16");
   reserve_buffers(arena);
-  if (audit_ != nullptr) plan_audit();
+  if (audit_ != nullptr) plan_audit(arena.device());
 }
 
-void Transformer::Impl::plan_audit() {
+std::array<ops::GemmOutcome, 3> Transformer::Impl::planned_products(const Device& device,
+                                                                    const TensorSpec& weight) const {
+  const precision::Recipe& recipe = quantizer_.recipe();
+  const std::int64_t tokens = options_.max_tokens;
+  const ops::Scaling by_squares = recipe.blocks() ? ops::Scaling::squares : ops::Scaling::tensor;
+  const ops::Operand input{
+      .dtype = recipe.forward_format, .rows = tokens, .cols = weight.cols, .scaling = scaling()};
+  std::array<ops::GemmOutcome, 3> planned{};
+  for (const ScaledPart& part : scaled_parts(weight, recipe.scale_parts)) {
+    const std::int64_t out = part.count / weight.cols;
+    const ops::Operand w{
+        .dtype = recipe.forward_format, .rows = out, .cols = weight.cols, .scaling = by_squares};
+    const ops::Operand d_output{
+        .dtype = recipe.gradient_format, .rows = tokens, .cols = out, .scaling = scaling()};
+    const auto plan = [&](ops::Product product, const ops::Operand& a, const ops::Operand& b,
+                          const ops::Matrix& d) {
+      const ops::GemmOutcome outcome =
+          ops::gemm_outcome(device, {.product = product, .a = a, .b = b, .d = d});
+      ops::GemmOutcome& worst = planned[static_cast<std::size_t>(product)];
+      if (worst.way == ops::GemmWay::none || outcome.way > worst.way) worst = outcome;
+    };
+    plan(ops::Product::forward, input, w, {nullptr, dtype_, tokens, out, weight.rows});
+    if (!options_.training) continue;
+    plan(ops::Product::dgrad, d_output, w, {nullptr, dtype_, tokens, weight.cols, weight.cols});
+    plan(ops::Product::wgrad, d_output, input,
+         {nullptr, options_.gradient_dtype, out, weight.cols, weight.cols});
+  }
+  return planned;
+}
+
+// In the order of Linear, and the head behind them: place_of and product count there.
+void Transformer::Impl::plan_audit(const Device& device) {
   static constexpr std::array<const char*, kLinears> names = {"attention q, k, v", "attention output",
                                                               "MLP gate, up", "MLP down"};
   const bool fp8 = quantizer_.recipe().fp8();
@@ -127,7 +158,8 @@ void Transformer::Impl::plan_audit() {
                   .rows = weight.rows,
                   .cols = weight.cols,
                   .fp8 = fp8,
-                  .reason = fp8 ? "" : "no FP8 recipe"});
+                  .reason = fp8 ? "" : "no FP8 recipe",
+                  .planned = fp8 ? planned_products(device, weight) : std::array<ops::GemmOutcome, 3>{}});
   }
   audit_->plan({.name = "head",
                 .layers = 1,
@@ -162,20 +194,20 @@ float Transformer::Impl::embedding_scale() const {
 }
 
 void Transformer::Impl::product(Stream& stream, ops::Product product, const ops::Operand& a,
-                                const ops::Operand& b, const ops::Matrix& d, bool accumulate,
-                                const float* bias) {
-  if (audit_ != nullptr && a.rows > 0) audit_->count(product, a, b);
-  multiply(stream, {.product = product, .a = a, .b = b, .d = d, .accumulate = accumulate, .bias = bias});
+                                const ops::Operand& b, const ops::Matrix& d, bool accumulate) {
+  multiply(stream, {.row = kLinears}, {.product = product, .a = a, .b = b, .d = d, .accumulate = accumulate});
 }
 
-void Transformer::Impl::multiply(Stream& stream, const ops::GemmArgs& args) {
+void Transformer::Impl::multiply(Stream& stream, const precision::AuditPlace& place,
+                                 const ops::GemmArgs& args) {
   ops::GemmArgs whole = args;
   whole.fixed_order = options_.fixed_order;
   // Forward sums lose less than an activation does when it becomes FP8 again; those of gradients lose only
   // what the recipe allows.
   whole.fast_accumulation = args.product == ops::Product::forward || quantizer_.recipe().fast_gradients;
   whole.workspace = scratch_.workspace;
-  ops::gemm(stream, whole);
+  const ops::GemmOutcome outcome = ops::gemm(stream, whole);
+  if (audit_ != nullptr) audit_->count(place, args.product, outcome);
 }
 
 void Transformer::Impl::reduce(Stream& stream, const ops::Matrix& part) {

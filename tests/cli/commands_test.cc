@@ -16,19 +16,23 @@ TEST(Lint, SaysWhatIsDoubtfulAndEndsWithMistakes) {
   const Outcome clean = trainer("lint " + config + " learning_rate=1.0e-5");
   EXPECT_EQ(clean.code, 0) << clean.both();
   EXPECT_TRUE(says(clean, "nothing doubtful")) << clean.both();
-  const Outcome doubtful = trainer(
-      "lint " + config + "val_size=0.1 save_strategy=no fp8=true train_from_scratch=false cutoff_len=100000");
+  const std::string model = folder / "model";  // with weights
+  expect_success(trainer(Task::get().train(model, "max_steps=1")));
+  const Outcome doubtful =
+      trainer("lint " + config +
+              "val_size=0.1 save_strategy=no fp8=true cutoff_len=100000 train_from_scratch=false " +
+              "model_name_or_path=" + model);
   EXPECT_EQ(doubtful.code, 1) << doubtful.both();
-  for (const char* text :
-       {"held out and never evaluated", "cannot go on", "fp8 on a CPU", "starts from random",
-        "is high for fine-tuning", "positions that the model was made for"}) {
+  for (const char* text : {"held out and never evaluated", "cannot go on", "fp8 on a CPU",
+                           "is high for fine-tuning", "positions that the model was made for"}) {
     EXPECT_TRUE(says(doubtful, text)) << text << "\n" << doubtful.both();
   }
   const Outcome wrong = trainer("lint " + config + "zero_stage=4");
   EXPECT_EQ(wrong.code, 64);
   EXPECT_EQ(errors_in(wrong), 1) << wrong.both();
   for (const char* mistake : {"template=nosuch", "dataset=/nowhere.jsonl", "model_name_or_path=/nowhere",
-                              "global_batch_size=7 per_device_train_batch_size=2", "learning_rate=nan"}) {
+                              "train_from_scratch=false", "global_batch_size=7 per_device_train_batch_size=2",
+                              "learning_rate=nan"}) {
     const Outcome refused = trainer("lint " + config + mistake);
     EXPECT_NE(refused.code, 0) << mistake;
     EXPECT_EQ(errors_in(refused), 1) << mistake << "\n" << refused.both();
