@@ -105,6 +105,7 @@ void print_json(const config::Config& c, train::Session& session, const train::B
             {"comm_bytes", r.comm_bytes},
             {"setup_seconds", r.setup_seconds},
             {"products", r.products}};
+  if (!r.fp8.is_null()) line["fp8"] = r.fp8;
   for (const train::BenchRow& row : r.profile) {
     line["profile"].push_back({{"kind", row.kind}, {"seconds", row.seconds}, {"calls", row.calls}});
   }
@@ -135,6 +136,10 @@ int bench_command(const Arguments& arguments) {
   options.setting("steps", bench.steps, "timed steps")->check(CLI::Range(1, 1000000))->capture_default_str();
   options.setting("warmup", bench.warmup, "steps before them")
       ->check(CLI::Range(0, 1000000))
+      ->capture_default_str();
+  options
+      .setting("logged", bench.logged,
+               "true: every step makes the statistics of casts to FP8 that steps with a row in the log make")
       ->capture_default_str();
   options
       .setting("label_share", bench.label_share,

@@ -56,6 +56,11 @@ void add_precision(Table& t) {
        "told once for each kind and reason; error: the run ends. A run in which no product is in FP8 ends in "
        "any case.")
       .one_of({"warn", "error"});
+  t.used("fp8_statistics", &Config::fp8_statistics,
+         "What rows of the log tell of the casts to FP8 (amax, scale, shares of values that were saturated "
+         "and "
+         "that became zero): layers, of every layer; worst, of the layer that lost most; none.")
+      .one_of({"layers", "worst", "none"});
 }
 
 void add_storage(Table& t) {

@@ -79,7 +79,11 @@ std::vector<ops::Operand> Transformer::Impl::weights_of(Stream& stream, std::siz
   const bool turned = product == ops::Product::dgrad && ops::gemm_needs_transposed_fp8(stream.device());
   precision::Fp8Copy copy = scratch_.weight;
   (turned ? copy.row : copy.transposed) = nullptr;
-  return {quantizer_.weight(stream, ops::ConstMatrix(w.data, w.dtype, w.rows, w.cols, w.cols), copy)};
+  // What the cast meets is told once, of the forward pass.
+  const std::int64_t told = product == ops::Product::forward
+                                ? static_cast<std::int64_t>(block * kLinears + linear)
+                                : precision::Quantizer::kPlain;
+  return {quantizer_.weight(stream, told, ops::ConstMatrix(w.data, w.dtype, w.rows, w.cols, w.cols), copy)};
 }
 
 void Transformer::Impl::forward_linear(Stream& stream, std::size_t block, Linear linear,

@@ -61,6 +61,17 @@ std::vector<precision::QuantizedTensor> quantized_tensors(const TransformerOptio
   return tensors;
 }
 
+/// Names of the weights that products make for themselves, by block and linear layer.
+std::vector<std::string> weight_names(const TransformerOptions& options) {
+  std::vector<std::string> names;
+  for (int block = options.first_block; block < options.last_block; ++block) {
+    for (const char* name : kLinearNames) {
+      names.push_back("layers." + std::to_string(block) + "." + name + "/weight");
+    }
+  }
+  return names;
+}
+
 // In the order of the layout.
 VectorIndex vector_index(const Architecture& a) {
   VectorIndex index;
@@ -104,7 +115,8 @@ Transformer::Impl::Impl(const Architecture& architecture, const precision::Recip
       options_(checked(options, architecture)),
       layout_(build_layout(architecture)),
       quantizer_(arena, "precision/activations", recipe,
-                 quantized_tensors(options_, layout_, recipe.scale_parts)),
+                 quantized_tensors(options_, layout_, recipe.scale_parts),
+                 recipe.blocks() ? weight_names(options_) : std::vector<std::string>{}),
       audit_(audit),
       reduction_(reduction),
       first_block_(options_.first_block),
@@ -361,6 +373,12 @@ void Transformer::decode(ParameterSource& source, Stream& stream, const DecodeBa
 
 precision::ScaleSet* Transformer::activation_scales() {
   return impl_->quantizer_.scales();
+}
+precision::CastStatistics* Transformer::casts() {
+  return impl_->quantizer_.casts();
+}
+std::vector<precision::CastRow> Transformer::cast_rows() const {
+  return impl_->quantizer_.cast_rows();
 }
 const Architecture& Transformer::architecture() const {
   return impl_->architecture_;

@@ -1,5 +1,6 @@
 #include "octet/ops/block_quantize.h"
 
+#include "block_scale.h"
 #include "checks.h"
 #include "dispatch.h"
 #include "kernels.h"
@@ -12,8 +13,13 @@ void block_quantize(Stream& stream, const BlockQuantizeArgs& args) {
   check((args.row == nullptr) == (args.scale_inv == nullptr) &&
             (args.transposed == nullptr) == (args.transposed_scale_inv == nullptr),
         "block_quantize: each copy comes with its scales");
+  check(args.seen == nullptr || args.row != nullptr, "block_quantize: what is seen is that of the row copy");
   if (args.x.rows == 0 || args.x.cols == 0) return;
   OCTET_DISPATCH(stream, block_quantize, args);
+}
+
+float block_scale(float amax) {
+  return power_of_two(-block_exponent(std::bit_cast<std::uint32_t>(amax) & 0x7FFFFFFFu));
 }
 
 }  // namespace octet::ops

@@ -10,10 +10,17 @@
 namespace octet::precision {
 
 Quantizer::Quantizer(Arena& arena, const std::string& name, const Recipe& recipe,
-                     const std::vector<QuantizedTensor>& tensors)
+                     const std::vector<QuantizedTensor>& tensors, const std::vector<std::string>& weights)
     : recipe_(recipe) {
   if (!recipe.fp8()) return;
   transposes_ = recipe.blocks() || ops::gemm_needs_transposed_fp8(arena.device());
+  for (const QuantizedTensor& tensor : tensors) {
+    const std::size_t scales = recipe.blocks() ? 1 : std::max<std::size_t>(1, tensor.parts.size());
+    cast_names_.insert(cast_names_.end(), scales, tensor.name);
+  }
+  cast_names_.insert(cast_names_.end(), weights.begin(), weights.end());
+  casts_ = std::make_unique<CastStatistics>(arena, name + "/casts", std::ssize(cast_names_));
+  first_weight_ = std::ssize(cast_names_) - std::ssize(weights);
   if (recipe.blocks()) return;
   std::vector<DType> formats;
   std::vector<std::string> names;
@@ -37,7 +44,8 @@ ops::QuantizeInto Quantizer::into(std::int64_t scale, const Fp8Copy& copy, bool 
           .row = copy.row,
           .transposed = copy.transposed,
           .scale = scales_->scale(scale),
-          .amax = record ? scales_->amax(scale) : nullptr};
+          .amax = record ? scales_->amax(scale) : nullptr,
+          .seen = record ? casts_->of(scale) : nullptr};
 }
 
 ops::QuantizeInto Quantizer::fuse(std::int64_t i, const Fp8Copy& copy, bool record) const {
@@ -47,14 +55,17 @@ ops::QuantizeInto Quantizer::fuse(std::int64_t i, const Fp8Copy& copy, bool reco
 
 ops::Operand Quantizer::finish_scale(Stream& stream, std::int64_t scale, const ops::ConstMatrix& x,
                                      const Fp8Copy& copy) {
-  if (scale != kPlain && recipe_.blocks()) return in_blocks(stream, x, ops::Scaling::rows, copy);
+  if (scale != kPlain && recipe_.blocks()) {
+    return in_blocks(stream, x, ops::Scaling::rows, copy, copy.row == nullptr ? nullptr : casts_->of(scale));
+  }
   if (scale != kPlain && recipe_.kind == RecipeKind::current) {
     scales_->update_one(stream, scale);
     ops::quantize(stream, x,
                   {.format = scales_->format(scale),
                    .row = copy.row,
                    .transposed = copy.transposed,
-                   .scale = scales_->scale(scale)});
+                   .scale = scales_->scale(scale),
+                   .seen = casts_->of(scale)});
   }
   return operand(scale, x, copy);
 }
@@ -103,14 +114,15 @@ ops::Operand Quantizer::prepare(Stream& stream, std::int64_t i, const ops::Const
 }
 
 ops::Operand Quantizer::in_blocks(Stream& stream, const ops::ConstMatrix& x, ops::Scaling scaling,
-                                  const Fp8Copy& copy) const {
-  ops::block_quantize(
-      stream, {.x = x,
-               .scaling = scaling,
-               .row = copy.row,
-               .scale_inv = copy.row == nullptr ? nullptr : copy.scales,
-               .transposed = copy.transposed,
-               .transposed_scale_inv = copy.transposed == nullptr ? nullptr : copy.transposed_scales});
+                                  const Fp8Copy& copy, ops::Fp8Seen* seen) const {
+  ops::block_quantize(stream,
+                      {.x = x,
+                       .scaling = scaling,
+                       .row = copy.row,
+                       .scale_inv = copy.row == nullptr ? nullptr : copy.scales,
+                       .transposed = copy.transposed,
+                       .transposed_scale_inv = copy.transposed == nullptr ? nullptr : copy.transposed_scales,
+                       .seen = seen});
   return {.data = copy.row,
           .transposed = copy.transposed,
           .dtype = DType::e4m3,
@@ -121,9 +133,22 @@ ops::Operand Quantizer::in_blocks(Stream& stream, const ops::ConstMatrix& x, ops
           .transposed_scale_inv = copy.transposed_scales};
 }
 
-ops::Operand Quantizer::weight(Stream& stream, const ops::ConstMatrix& w, const Fp8Copy& copy) const {
+ops::Operand Quantizer::weight(Stream& stream, std::int64_t i, const ops::ConstMatrix& w,
+                               const Fp8Copy& copy) const {
   check(recipe_.blocks(), "only block scaling makes weights where they are read");
-  return in_blocks(stream, w, ops::Scaling::squares, copy);
+  return in_blocks(stream, w, ops::Scaling::squares, copy,
+                   copy.row == nullptr || i == kPlain ? nullptr : casts_->of(first_weight_ + i));
+}
+
+std::vector<CastRow> Quantizer::cast_rows() const {
+  std::vector<CastRow> rows;
+  for (std::size_t i = 0; i < cast_names_.size(); ++i) {
+    rows.push_back({.name = cast_names_[i], .seen = casts_->collected()[i]});
+    // The scale of a block follows from its amax.
+    float& scale = rows.back().seen.scale;
+    if (recipe_.blocks() && rows.back().seen.values > 0) scale = ops::block_scale(rows.back().seen.amax);
+  }
+  return rows;
 }
 
 ops::Operand Quantizer::operand(std::int64_t scale, const ops::ConstMatrix& x, const Fp8Copy& copy) const {

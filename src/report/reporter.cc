@@ -193,6 +193,8 @@ void Reporter::Impl::log_step(const StepFacts& f) {
   }
   if (f.memory_bytes > 0) row["vram_allocated"] = gib(f.memory_bytes);
   if (f.memory_peak_bytes > 0) row["vram_reserved"] = gib(f.memory_peak_bytes);
+  if (!f.fp8.is_null()) row["fp8"] = f.fp8;
+  if (!f.fp8_layers.is_null()) row["fp8_layers"] = f.fp8_layers;
   log.append(std::move(row));
 
   std::string line = "{'loss': " + python_number(loss, 5) +
@@ -236,6 +238,15 @@ void Reporter::Impl::write_events(const StepFacts& f, double loss, double second
   for (std::size_t rank = 0; rank < f.rank_losses.size(); ++rank) {
     if (!f.rank_losses[rank]) continue;
     scalars.emplace_back("rank" + std::to_string(rank) + "/loss", *f.rank_losses[rank]);
+  }
+  if (f.fp8.is_object()) {
+    for (const auto& [product, operands] : f.fp8.items()) {
+      for (const auto& [operand, values] : operands.items()) {
+        const std::string tag = "fp8/" + product + "/" + operand;
+        scalars.emplace_back(tag + "_saturated", number_of(values, "saturated"));
+        scalars.emplace_back(tag + "_lost", number_of(values, "lost"));
+      }
+    }
   }
   scalars.insert(scalars.end(), f.extra.begin(), f.extra.end());
   events->write(f.step, scalars);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "cast_log.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/base/random.h"
@@ -180,7 +181,10 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
       watch.take();
     }
     std::size_t number = 0;
+    const bool watched = options.logged && config.fp8;
+    engine->watch_casts({.next = watched, .after = watched});
     last = loop.take([&](bool) { return std::move(all[static_cast<std::size_t>(step)][number++]); });
+    if (watched) result.fp8 = cast_fields(casts_of_all(job, engine->cast_rows())).worst;
     const auto end = Clock::now();
     const double passed = std::chrono::duration<double>(end - std::exchange(begin, end)).count();
     if (timed) {

@@ -337,6 +337,9 @@ void Engine::begin(int micro_batches) {
   label_tokens_ = 0;
   device_.zero(*compute_, staging_->loss_sum, staging_->losses * sizeof(double));
   store_->begin_step(micro_batches);
+  if (precision::CastStatistics* casts = core_->casts()) {
+    watched_.next ? casts->watch(*compute_) : casts->stop();
+  }
   micro_batch_ = 0;
 }
 
@@ -356,13 +359,26 @@ void Engine::micro_batch(const data::HostBatch& batch, const model::LogitsHook& 
 zero::StepResult Engine::finish(double learning_rate, bool update) {
   device_.copy_to_host(*compute_, staging_->host_losses, staging_->loss_sum,
                        staging_->losses * sizeof(double));
+  if (watched_.next) {  // of the weights before their update
+    if (core_->casts() != nullptr) core_->casts()->collect(*compute_);
+    store_->collect_casts(*compute_);
+  }
+  store_->watch_casts(watched_.after);
   store_->finish({.learning_rate = learning_rate,
                   .label_tokens = label_tokens_,
                   .loss_sum = staging_->loss_sum,
                   .update = update},
                  *compute_);
   compute_->synchronize();
+  if (core_->casts() != nullptr) core_->casts()->stop();
   return store_->collect();
+}
+
+std::vector<precision::CastRow> Engine::cast_rows() const {
+  std::vector<precision::CastRow> rows = core_->cast_rows();
+  const std::vector<precision::CastRow> weights = store_->cast_rows();
+  rows.insert(rows.end(), weights.begin(), weights.end());
+  return rows;
 }
 
 void Engine::tell_fallbacks() {

@@ -54,6 +54,9 @@ class Run {
   void prepare_engine();
   void start_reporter();
   zero::StepResult train_step();
+  /// Whether a step makes a row of the log, and whether rows tell of casts to FP8.
+  bool logs_at(std::int64_t step) const;
+  bool watches_casts() const { return config_.fp8 && config_.fp8_statistics != "none"; }
   /// Seconds of a step, and what of them went by with waiting.
   struct Waits {
     double seconds = 0, data_seconds = 0;

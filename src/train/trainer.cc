@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "cast_log.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
@@ -58,12 +59,16 @@ void Run::guard(const zero::StepResult& result) {
   });
 }
 
+bool Run::logs_at(std::int64_t step) const {
+  return report::is_logged(step, config::interval_steps(config_.logging_steps, total_steps_),
+                           config_.logging_first_step, total_steps_);
+}
+
 void Run::report_step(const zero::StepResult& result, const Waits& waits) {
   const auto traffic = session_.take_traffic();
   own_loss_.add(engine_->own_loss());
   report::StepFacts facts;
-  if (report::is_logged(step_, config::interval_steps(config_.logging_steps, total_steps_),
-                        config_.logging_first_step, total_steps_)) {
+  if (logs_at(step_)) {
     const AllFacts all =
         exchange_facts(job_, {.loss = std::exchange(own_loss_, {}).mean(),
                               .reserved_bytes = static_cast<std::int64_t>(engine_->arena().bytes()),
@@ -71,6 +76,11 @@ void Run::report_step(const zero::StepResult& result, const Waits& waits) {
     facts.rank_losses = all.losses;
     facts.memory_bytes = all.reserved_bytes;
     facts.memory_peak_bytes = all.used_bytes;
+    if (watches_casts()) {
+      CastFields fields = cast_fields(casts_of_all(job_, engine_->cast_rows()));
+      facts.fp8 = std::move(fields.worst);
+      if (config_.fp8_statistics == "layers") facts.fp8_layers = std::move(fields.layers);
+    }
   }
   if (!reporter_) return;
   facts.step = step_;
@@ -99,6 +109,8 @@ zero::StepResult Run::train_step() {
   const auto start = Clock::now();
   Waits waits;
   session_.take_traffic();  // of evaluations and checkpoints: the step's own is to be told
+  engine_->watch_casts(
+      {.next = watches_casts() && logs_at(step_ + 1), .after = watches_casts() && logs_at(step_ + 2)});
   StepWatch watch(session_.data(), engine_->compute());
   const zero::StepResult result =
       loop_->take([&](bool first) { return feed_->next(first, &waits.data_seconds); });

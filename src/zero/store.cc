@@ -358,4 +358,16 @@ const precision::ScaleSet* ParameterStore::weight_scales() const {
   return parts_->updater.scales();
 }
 
+void ParameterStore::watch_casts(bool on) {
+  parts_->updater.watch_casts(on);
+}
+
+void ParameterStore::collect_casts(Stream& compute) {
+  parts_->updater.collect_casts(compute);
+}
+
+std::vector<precision::CastRow> ParameterStore::cast_rows() const {
+  return parts_->updater.cast_rows();
+}
+
 }  // namespace octet::zero

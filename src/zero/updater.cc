@@ -36,9 +36,11 @@ Updater::Updater(Segments& segments, Arena& arena, comm::Collectives& collective
       ready_(device_.make_event()),
       reduced_(device_.make_event()),
       beside_(device_.make_stream({.name = "update", .background = true})),
-      measured_(device_.make_event()) {
+      measured_(device_.make_event()),
+      cast_(device_.make_event()) {
   if (!segments.scale_names.empty()) {
     scales_.emplace(arena, "fp8_weights", options.recipe, segments.scale_formats, segments.scale_names);
+    casts_.emplace(arena, "fp8_weights/casts", std::ssize(segments.scale_names));
   }
   host_ = static_cast<HostStep*>(device_.allocate_host(sizeof(HostStep)));
   totals_out_ = static_cast<double*>(device_.allocate_host(totals_bytes()));
@@ -128,6 +130,7 @@ void Updater::update_slices(Gatherer& gatherer, Stream& compute) {
     if (!has_scales(g)) gatherer.changed_and_ready(static_cast<int>(g), compute);
   }
   if (!scales_) return;
+  watch(watches_, compute);
   segments_.each([&](Segment& s) { measure_updated(s, compute); });
   reduce_amaxes(compute);
   scales_->update(compute);
@@ -136,6 +139,7 @@ void Updater::update_slices(Gatherer& gatherer, Stream& compute) {
     for (Segment& s : segments_.groups[g]) quantise(s, compute);
     gatherer.changed_and_ready(static_cast<int>(g), compute);
   }
+  compute.record(*cast_);
 }
 
 void Updater::update_groups(Reducer& reducer, Gatherer& gatherer, Stream& compute) {
@@ -144,6 +148,7 @@ void Updater::update_groups(Reducer& reducer, Gatherer& gatherer, Stream& comput
   compute.record(*measured_);
   stream.wait(*measured_);
   gatherer.before_change(stream);
+  watch(watches_, stream);
   for (std::size_t g = 0; g < segments_.groups.size(); ++g) {
     auto& group = segments_.groups[g];
     reducer.wait_for_totals(static_cast<int>(g), stream);
@@ -157,6 +162,34 @@ void Updater::update_groups(Reducer& reducer, Gatherer& gatherer, Stream& comput
     }
     gatherer.changed(static_cast<int>(g), stream);
   }
+  stream.record(*cast_);
+}
+
+void Updater::watch(bool on, Stream& stream) {
+  if (!casts_) return;
+  on ? casts_->watch(stream) : casts_->stop();
+}
+
+void Updater::collect_casts(Stream& compute) {
+  if (!casts_) return;
+  compute.wait(*cast_);
+  casts_->collect(compute);
+}
+
+std::vector<precision::CastRow> Updater::cast_rows() const {
+  std::vector<precision::CastRow> rows;
+  if (!casts_) return rows;
+  for (const auto& group : segments_.groups) {
+    for (const Segment& s : group) {
+      for (std::size_t t = 0; t < s.scaled.size(); ++t) {
+        for (const ScaledRun& run : s.scaled[t]) {
+          rows.push_back({.name = s.spec->tensors[t].name + "/weight",
+                          .seen = casts_->collected()[static_cast<std::size_t>(run.scale)]});
+        }
+      }
+    }
+  }
+  return rows;
 }
 
 void Updater::update(Segment& s, Stream& stream) {
@@ -202,7 +235,8 @@ void Updater::quantise_both_ways(Segment& s, Stream& stream) {
           {.format = s.dtype,
            .row = s.copy + run.begin,
            .transposed = s.transposed + run.begin,
-           .scale = scales_->scale(run.scale)});
+           .scale = scales_->scale(run.scale),
+           .seen = casts_->of(run.scale)});
     }
   }
 }
@@ -214,9 +248,11 @@ void Updater::quantise(Segment& s, Stream& stream) {
   std::uint8_t* copy = policy_.shard_state ? s.shard : s.copy;
   for (const ScaledRun& run : s.held) {
     as_matrices(s.master.from(run.begin), run.count, [&](const ops::ConstMatrix& x, std::int64_t offset) {
-      ops::quantize(
-          stream, x,
-          {.format = s.dtype, .row = copy + run.begin + offset, .scale = scales_->scale(run.scale)});
+      ops::quantize(stream, x,
+                    {.format = s.dtype,
+                     .row = copy + run.begin + offset,
+                     .scale = scales_->scale(run.scale),
+                     .seen = casts_->of(run.scale)});
     });
   }
 }
@@ -236,7 +272,9 @@ void Updater::make_copies(Scales scales, Gatherer& gatherer, Stream& compute) {
       if (policy_.shard_state) reduce_amaxes(compute);
       scales_->update(compute);
     }
+    watch(true, compute);
     segments_.each([&](Segment& s) { quantise(s, compute); });
+    compute.record(*cast_);
   }
   for (int g = 0; g < static_cast<int>(segments_.groups.size()); ++g) gatherer.changed_and_ready(g, compute);
 }

@@ -6,6 +6,7 @@
 
 #include "gatherer.h"
 #include "octet/optim/gradient_norm.h"
+#include "octet/precision/casts.h"
 #include "reducer.h"
 
 namespace octet::zero {
@@ -32,6 +33,13 @@ class Updater {
   StepResult result() const;
   precision::ScaleSet* scales() { return scales_ ? &*scales_ : nullptr; }
 
+  /// Whether the casts of the next updates are watched. Those of make_copies are.
+  void watch_casts(bool on) { watches_ = on; }
+  /// Enqueues the copy to the host of what the casts met that made the FP8 weights as they are now.
+  void collect_casts(Stream& compute);
+  /// By name, as collected last; on this rank, of what it cast.
+  std::vector<precision::CastRow> cast_rows() const;
+
  private:
   /// Host memory that transfers touch while the host goes on.
   struct HostStep {
@@ -57,6 +65,7 @@ class Updater {
   void measure(const Segment& segment, Stream& stream, bool parts_only, const std::int32_t* skip);
   void measure_updated(const Segment& segment, Stream& stream);
   void quantise(Segment& segment, Stream& stream);
+  void watch(bool on, Stream& stream);
   void quantise_both_ways(Segment& segment, Stream& stream);
 
   Segments& segments_;
@@ -66,6 +75,8 @@ class Updater {
   Policy policy_;
   optim::GradientNorm norm_;
   std::optional<precision::ScaleSet> scales_;
+  std::optional<precision::CastStatistics> casts_;  ///< by scale
+  bool watches_ = false;
   ops::StepScalars* scalars_ = nullptr;  ///< device
   /// Sums of losses that are added up on the host, in order, so that nobody's share decides the bits: one, or
   /// with a tree those of all micro-batches of all ranks.
@@ -79,6 +90,7 @@ class Updater {
   /// not.
   std::unique_ptr<Stream> beside_;
   std::unique_ptr<Event> measured_;  ///< the norm
+  std::unique_ptr<Event> cast_;      ///< the FP8 weights of the last group
 };
 
 }  // namespace octet::zero

@@ -51,6 +51,14 @@ TEST(Bench, SaysWhatEveryProductWas) {
   EXPECT_EQ(others, 2 * 3 * 3);
 }
 
+TEST(Bench, MakesTheStatisticsOfALoggedStepWhenAsked) {
+  const std::string model = Task::get().model() + " fp8=true ";
+  const Json plain = bench(model), logged = bench(model + "logged=true");
+  EXPECT_FALSE(plain.contains("fp8"));
+  EXPECT_EQ(logged["fp8"].size(), 4u);
+  EXPECT_EQ(logged["last_loss"], plain["last_loss"]) << "watching changes no bit";
+}
+
 TEST(Bench, SaysWhenGradientsAreSummedFast) {
   EXPECT_EQ(bench("tiny fp8=true fp8_fast_accumulation=all")["precision"],
             "FP8 delayed in bf16, fp8_fast_accumulation: all");

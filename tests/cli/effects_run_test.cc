@@ -65,6 +65,24 @@ std::string losses(const Ran& ran) {
   return ran.rows("loss", [](const Json& row) { return row["loss"].dump(); });
 }
 
+/// What a row tells of casts: with a share that is lost of every operand, and of every layer.
+std::string casts(const Json& row) {
+  if (!row.contains("fp8")) return "nothing";
+  std::size_t operands = 0, layers = 0;
+  for (const auto& [product, of] : row["fp8"].items()) {
+    for (const auto& [operand, values] : of.items()) {
+      const bool whole = values["amax"].get<double>() > 0 && values["scale"].get<double>() > 0 &&
+                         values["lost"].get<double>() < 1 && values["layer"].get<int>() < 2;
+      operands += whole ? 1 : 0;
+      if (row.contains("fp8_layers")) layers = row["fp8_layers"][product][operand]["lost"].size();
+    }
+  }
+  const std::size_t products = row["fp8"].size();
+  std::string text =
+      std::to_string(products) + " products of " + std::to_string(operands / products) + " operands";
+  return layers > 0 ? text + " of " + std::to_string(layers) + " layers" : text;
+}
+
 /// The rest of a line that begins, blanks aside, with `begin`.
 See said(const std::string& begin) {
   return run([begin](const Ran& ran) {
@@ -242,6 +260,11 @@ std::vector<KeyRow> output_rows() {
        {{"true", "1 2 3"}},
        run([](const Ran& ran) { return ran.steps(); }),
        "2 3"},
+      {"fp8_statistics",
+       {{"bf16", "true"}, {"fp8", "true"}, {"logging_steps", "2"}},
+       {{"worst", "4 products of 3 operands 4 products of 3 operands"}, {"none", "nothing nothing"}},
+       run([](const Ran& ran) { return ran.rows("loss", casts); }),
+       "4 products of 3 operands of 2 layers 4 products of 3 operands of 2 layers"},
       {"report_to",
        {},
        {{"tensorboard", "there"}},

@@ -17,7 +17,9 @@ struct Blocks {
     };
     auto *row = s.put(poison), *transposed = s.put(poison);
     float *scale = scales(rows, cols), *turned = scales(cols, rows);
-    block_quantize(s, {s.put(x), scaling, row, scale, transposed, turned});
+    auto* seen = s.put(std::vector<Fp8Seen>{Fp8Seen{}});
+    block_quantize(s, {s.put(x), scaling, row, scale, transposed, turned, seen});
+    s.out("seen", reinterpret_cast<const std::uint8_t*>(seen), sizeof *seen, DType::u8);
     s.out("codes", row, count, DType::u8);
     s.out("transposed codes", transposed, count, DType::u8);
     s.out("scales", scale, scale_count(scaling, rows, cols), DType::f32);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cmath>
+#include <cstring>
 
 #include "gpu/sides.h"
 
@@ -18,7 +19,8 @@ struct Copies {
             .row = side.put(poison),
             .transposed = side.put(poison),
             .scale = side.put(std::vector<float>{13.7f}),
-            .amax = side.put(std::vector<float>{0.0f})};
+            .amax = side.put(std::vector<float>{0.0f}),
+            .seen = side.put(std::vector<Fp8Seen>{Fp8Seen{}})};
   }
   /// Checks the copies against the matrix of this side, bit by bit.
   void hold_to(const Matrix& y) {
@@ -46,6 +48,15 @@ struct Copies {
       }
     }
     EXPECT_EQ(amax.at(0, 0), most);
+    side.out("", reinterpret_cast<const std::uint8_t*>(into.seen), sizeof(Fp8Seen), DType::u8);
+    const Side::Output bytes = side.take();
+    Fp8Seen seen;
+    std::memcpy(&seen, bytes.bytes.data(), sizeof seen);
+    Fp8Seen want = seen_of(
+        y.rows, y.cols, into.format, [&](auto r, auto c) { return values.at(r, c); },
+        [](auto, auto) { return 13.7f; });
+    want.scale = want.values > 0 ? 13.7f : 0;
+    expect_seen(seen, want);
   }
 
   Side& side;

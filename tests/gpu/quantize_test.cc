@@ -22,9 +22,13 @@ TEST(Quantize, GivesTheSameBitsForEveryFloatPattern) {
           [&](Side& s) {
             const float* values = s.put(x);
             auto* row = s.put(std::vector<std::uint8_t>(x.size(), 0xEE));
+            auto* seen = s.put(std::vector<Fp8Seen>{Fp8Seen{}});
             quantize(s, {values, DType::f32, 1, n, n},
-                     {.format = format, .row = row, .scale = s.put(std::vector<float>{scale})});
+                     {.format = format, .row = row, .scale = s.put(std::vector<float>{scale}), .seen = seen});
             s.out("codes", row, n, DType::u8);
+            s.out("counts", reinterpret_cast<std::uint8_t*>(&seen->values), 3 * sizeof seen->values,
+                  DType::u8);
+            s.out("amax and scale", &seen->amax, 2, DType::f32);
           },
           {});
     }

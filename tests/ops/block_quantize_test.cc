@@ -85,6 +85,49 @@ void expect_smallest_power(float scale, double most) {
 constexpr std::int64_t kShapes[][2] = {{1, 1},     {1, 300},   {127, 129}, {128, 128},
                                        {129, 127}, {260, 384}, {16, 640}};
 
+/// What the cast into the row copy meets.
+Fp8Seen seen_by(Stream& stream, const Tensor& x, Scaling scaling) {
+  std::vector<std::uint8_t> row(static_cast<std::size_t>(x.rows() * x.cols())), turned(row.size());
+  std::vector<float> scales(static_cast<std::size_t>(scale_count(scaling, x.rows(), x.cols())));
+  std::vector<float> turned_scales(static_cast<std::size_t>(scale_count(scaling, x.cols(), x.rows())));
+  Fp8Seen seen{};
+  block_quantize(stream, {.x = x.matrix(),
+                          .scaling = scaling,
+                          .row = row.data(),
+                          .scale_inv = scales.data(),
+                          .transposed = turned.data(),
+                          .transposed_scale_inv = turned_scales.data(),
+                          .seen = &seen});
+  return seen;
+}
+
+TEST(BlockQuantize, SeesWhatTheCastLoses) {
+  for (const Scaling scaling : {Scaling::rows, Scaling::squares}) {
+    for (const auto& [rows, cols] : {std::pair{1, 1}, {127, 200}, {256, 384}}) {
+      Tensor x = Tensor::random(DType::f32, rows, cols, 5, 5);
+      CpuStream stream(3);
+      for (int step = 0; step < 3; ++step) {
+        // Small beside large is lost; beside an infinity, whose block has the scale 1, large is saturated.
+        if (step == 1) x.set(rows - 1, cols - 1, 1e9);
+        if (step == 2) x.set(rows / 2, 0, static_cast<double>(kInfinity));
+        const Blocks blocks(stream, x, scaling);
+        const Fp8Seen want = seen_of(
+            rows, cols, DType::e4m3, [&](auto r, auto c) { return x.at(r, c); },
+            [&](auto r, auto c) { return 1 / blocks.scale(r, c); });
+        expect_seen(seen_by(stream, x, scaling), want);
+        if (step == 1 && cols > 1) {
+          EXPECT_GT(want.lost, 0u);
+        }
+      }
+    }
+  }
+  EXPECT_EQ(block_scale(448), 1.0f);
+  EXPECT_EQ(block_scale(449), 0.5f);
+  EXPECT_EQ(block_scale(7), 64.0f);
+  EXPECT_EQ(block_scale(0), 1.0f);
+  EXPECT_EQ(block_scale(kNaN), 1.0f);
+}
+
 TEST(BlockQuantize, ScalesAreTheSmallestPowersAndCodesAreRoundedOnce) {
   CpuStream stream;
   for (const auto& shape : kShapes) {

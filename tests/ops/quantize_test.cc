@@ -109,6 +109,57 @@ TEST(Quantize, AllShapesInBothLayoutsWithTheAmax) {
   }
 }
 
+// Infinities, NaN, subnormals, nothing but zeros, one huge value, and every exponent.
+TEST(Quantize, SeesWhatTheCastLoses) {
+  const std::vector<std::vector<float>> matrices{
+      {kInfinity, -kInfinity, 1, 0, -0.0f, 448, 464, -464.001f, 57344, -61439, 61440},
+      {kNaN, 1, 1e-30f, -1e-45f, 0, 0x1p-10f, 0x1.000002p-10f, 0x1p-17f},
+      {0, 0, 0, -0.0f},
+      {FLT_MAX, 1e-6f, -1e-6f, 2, -3},
+      {FLT_MIN, FLT_MIN / 2, -FLT_MIN / 4},
+      every_exponent()};
+  for (const DType format : {DType::e4m3, DType::e5m2}) {
+    for (const float scale : {1.0f, 0.37f, 3.4e38f, 1e-30f}) {
+      for (const std::vector<float>& x : matrices) {
+        const auto n = static_cast<std::int64_t>(x.size());
+        std::vector<std::uint8_t> plain(x.size()), watched(x.size());
+        Fp8Seen seen{};
+        CpuStream stream;
+        const ConstMatrix m(x.data(), DType::f32, 1, n, n);
+        quantize(stream, m, {.format = format, .row = plain.data(), .scale = &scale});
+        quantize(stream, m, {.format = format, .row = watched.data(), .scale = &scale, .seen = &seen});
+        EXPECT_TRUE(plain == watched) << "watching changes a bit";
+        Fp8Seen want = seen_of(
+            1, n, format, [&](auto, auto c) { return x[static_cast<std::size_t>(c)]; },
+            [&](auto, auto) { return scale; });
+        want.scale = scale;
+        expect_seen(seen, want);
+      }
+    }
+  }
+}
+
+// Casts add up, by any number of threads; the least scale is kept.
+TEST(Quantize, AddsToWhatWasSeen) {
+  const Tensor x = Tensor::random(DType::f32, 129, 768, 3, 300);
+  Fp8Copy copy(DType::e4m3, 129, 768);
+  CpuStream stream(3);
+  copy.scale = 2;
+  quantize(stream, x.matrix(), copy.into());
+  copy.expect_copy_of(x);
+  const Fp8Seen once = copy.seen;
+  EXPECT_GT(once.saturated, 0u);
+  copy.scale = 0.5f;
+  quantize(stream, x.matrix(), copy.into());
+  EXPECT_EQ(copy.seen.values, 2 * once.values);
+  EXPECT_EQ(copy.seen.scale, 0.5f);
+  EXPECT_LT(copy.seen.saturated, 2 * once.saturated);
+  EXPECT_GT(copy.seen.saturated, once.saturated);
+  copy.scale = 4;
+  quantize(stream, x.matrix(), copy.into());
+  EXPECT_EQ(copy.seen.scale, 0.5f);
+}
+
 TEST(Amax, IsRaisedAndNaNWins) {
   Tensor x = Tensor::zeros(DType::f32, 40, 700);
   CpuStream stream(3);

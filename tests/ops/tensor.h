@@ -129,13 +129,39 @@ class CpuStream {
   std::unique_ptr<Stream> stream_;
 };
 
+/// What casts of a matrix must have met: its values times scale(r, c), each cast in `format`.
+template <typename At, typename ScaleAt>
+Fp8Seen seen_of(std::int64_t rows, std::int64_t cols, DType format, const At& at, const ScaleAt& scale) {
+  Fp8Seen want{};
+  for (std::int64_t r = 0; r < rows; ++r) {
+    for (std::int64_t c = 0; c < cols; ++c) {
+      const auto value = static_cast<float>(at(r, c));
+      const float scaled = value * scale(r, c);
+      if (std::isnan(value) || std::abs(value) > want.amax) want.amax = std::abs(value);
+      ++want.values;
+      const double size = std::abs(static_cast<double>(scaled));
+      want.saturated += format == DType::e4m3 ? size > 464 : size >= 61440;
+      want.lost += value != 0 && from_fp8(to_fp8(scaled, format), format) == 0.0f ? 1 : 0;
+    }
+  }
+  return want;
+}
+inline void expect_seen(const Fp8Seen& found, const Fp8Seen& want) {
+  EXPECT_TRUE(found.amax == want.amax || (std::isnan(found.amax) && std::isnan(want.amax)))
+      << found.amax << " for " << want.amax;
+  EXPECT_EQ(found.scale, want.scale);
+  EXPECT_EQ(found.values, want.values);
+  EXPECT_EQ(found.saturated, want.saturated);
+  EXPECT_EQ(found.lost, want.lost);
+}
+
 /// An FP8 copy asked of an op, and what it must be: the bits of octet::to_fp8 of the op's output.
 struct Fp8Copy {
   Fp8Copy(DType f, std::int64_t rows, std::int64_t cols)
       : format(f),
         row(static_cast<std::size_t>(rows * cols), 0xEE),
         transposed(static_cast<std::size_t>(rows * cols), 0xEE) {}
-  QuantizeInto into() { return {format, row.data(), transposed.data(), &scale, &amax}; }
+  QuantizeInto into() { return {format, row.data(), transposed.data(), &scale, &amax, &seen}; }
 
   void expect_copy_of(const Tensor& y) const {
     double most = 0;
@@ -149,6 +175,11 @@ struct Fp8Copy {
       }
     }
     EXPECT_EQ(static_cast<double>(amax), most);
+    Fp8Seen want = seen_of(
+        y.rows(), y.cols(), format, [&](auto r, auto c) { return y.at(r, c); },
+        [&](auto, auto) { return scale; });
+    want.scale = want.values > 0 ? scale : 0;
+    expect_seen(seen, want);
   }
 
   DType format;
@@ -156,6 +187,7 @@ struct Fp8Copy {
   std::vector<std::uint8_t> transposed;
   float scale = 13.7f;
   float amax = 0;
+  Fp8Seen seen{};
 };
 
 inline constexpr std::int64_t kRows[] = {0, 1, 127, 129};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "octet/base/error.h"
 #include "octet/ops/quantize.h"
@@ -204,6 +205,64 @@ TEST(Quantizer, PartsOfATensorAreScaledAlone) {
     }
     const auto whole = q.finish_parts(*m.stream, 0, s.matrix(), s.copy(), true);
     EXPECT_EQ(whole.size(), 1u);
+  }
+}
+
+// What is watched is cast to the same bits, and told under the names of tensors; what is not recorded, or no
+// longer watched, is not told.
+TEST(Quantizer, TellsWhatRecordedCastsMetWhileTheyAreWatched) {
+  for (const RecipeKind kind : {RecipeKind::current, RecipeKind::delayed, RecipeKind::block}) {
+    Machine m;
+    Quantizer q(
+        m.arena, "q", {.kind = kind, .history_length = 2},
+        {{"a/input", TensorRole::input, {}}, {"a/output_gradient", TensorRole::output_gradient, {1, 2}}},
+        kind == RecipeKind::block ? std::vector<std::string>{"a/weight"} : std::vector<std::string>{});
+    std::vector<float> scales(8), turned(8);
+    const auto cast = [&](bool record) {
+      Sample s;
+      Fp8Copy copy = s.copy();
+      copy.scales = scales.data(), copy.transposed_scales = turned.data();
+      if (kind == RecipeKind::delayed) {
+        ops::quantize(*m.stream, s.matrix(), q.fuse(0, copy, record));
+      } else {
+        q.prepare(*m.stream, 0, s.matrix(), copy, record);
+      }
+      q.finish_parts(*m.stream, 1, s.matrix(), copy, record);
+      if (kind == RecipeKind::block) q.weight(*m.stream, 0, s.matrix(), copy);
+      return s.row;
+    };
+    const auto plain = cast(true);
+    q.casts()->watch(*m.stream);
+    const auto watched = cast(true);
+    if (kind == RecipeKind::delayed) cast(false);
+    q.casts()->stop();
+    cast(true);
+    q.casts()->collect(*m.stream);
+    m.stream->synchronize();
+    if (kind != RecipeKind::delayed) {
+      EXPECT_EQ(plain, watched);
+    }
+    const auto rows = q.cast_rows();
+    std::map<std::string, std::uint64_t> values;
+    for (const CastRow& row : rows) {
+      values[row.name] += row.seen.values;
+      EXPECT_GT(row.seen.scale, 0) << row.name;
+      EXPECT_GT(row.seen.amax, 0) << row.name;
+    }
+    std::map<std::string, std::uint64_t> want{{"a/input", 6}, {"a/output_gradient", 6}};
+    if (kind == RecipeKind::block) want["a/weight"] = 6;
+    EXPECT_EQ(values, want) << static_cast<int>(kind);
+    EXPECT_EQ(std::ssize(rows), 3) << "two parts, or a weight";
+    EXPECT_EQ(rows[0].seen.amax, 3.0f);
+    const float scale = kind == RecipeKind::current   ? 448.0f / 3
+                        : kind == RecipeKind::delayed ? 1.0f
+                                                      : 128.0f;
+    EXPECT_EQ(rows[0].seen.scale, scale);
+    // Watched again, it begins anew.
+    q.casts()->watch(*m.stream);
+    q.casts()->collect(*m.stream);
+    m.stream->synchronize();
+    EXPECT_EQ(q.cast_rows()[0].seen.values, 0u);
   }
 }
 

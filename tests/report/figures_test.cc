@@ -34,6 +34,8 @@ class Figures : public Run {
     f.comm_kinds = {{"all_gather", 0.5 * x, 100 * n}, {"reduce_scatter", 1.5 * x, 10 * n * n}};
     f.memory_bytes = (n + 1) << 30, f.memory_peak_bytes = (n + 2) << 30;
     f.rank_losses = {x, std::nullopt, 2 * x};
+    f.fp8 = {{"down", {{"weight", {{"amax", x}, {"saturated", 0.5 * x}, {"lost", 0.25 * x}}}}}};
+    if (n == 6) f.fp8_layers = {{"down", "of every layer"}};
     return f;
   }
   static double sum(std::int64_t first, std::int64_t last,
@@ -112,12 +114,17 @@ TEST_F(Figures, OfEveryRowAreThoseOfItsSteps) {
         {"vram_allocated", static_cast<double>(n + 1)},
         {"vram_reserved", static_cast<double>(n + 2)}};
     for (const auto& [key, value] : row.items()) {
-      if (key == "elapsed_time" || key == "remaining_time") continue;
+      if (key == "elapsed_time" || key == "remaining_time" || key.starts_with("fp8")) continue;
       ASSERT_TRUE(expected.contains(key)) << "a figure that no test knows: " << key;
       EXPECT_NEAR(value.get<double>(), expected.at(key), 1e-12 * std::abs(expected.at(key)))
           << key << " " << n;
     }
-    EXPECT_EQ(row.size(), expected.size() + 2);
+    EXPECT_EQ(row.at("fp8"), made(n).fp8);
+    EXPECT_EQ(row.contains("fp8_layers"), n == 6);
+    if (n == 6) {
+      EXPECT_EQ(row.at("fp8_layers"), made(n).fp8_layers);
+    }
+    EXPECT_EQ(row.size(), expected.size() + (n == 6 ? 4 : 3));
     before = n;
   }
   // 60 s of steps; 210 s and the evaluation, so 38 s for the last step; the checkpoint, and nothing left.
@@ -180,13 +187,16 @@ TEST_F(Figures, OfTensorBoardAreThoseOfTheRows) {
     for (const auto& [tag, key] : milliseconds) near(events.at(tag, n), 1e3 * row.at(key).get<double>());
     near(events.at("rank0/loss", n), static_cast<double>(n));
     near(events.at("rank2/loss", n), static_cast<double>(2 * n));
+    near(events.at("fp8/down/weight_saturated", n), 0.5 * static_cast<double>(n));
+    near(events.at("fp8/down/weight_lost", n), 0.25 * static_cast<double>(n));
   }
   near(events.at("perf/data_seconds", 3), 0.5 * (1 + 2 + 3) / 3);
   near(events.at("perf/data_seconds", 7), 3.5);
   EXPECT_FALSE(events.scalars.contains("rank1/loss")) << "it trained nothing";
   for (const auto& [tag, values] : events.scalars) {
     const bool told = names.contains(tag) || milliseconds.contains(tag) || tag.starts_with("rank") ||
-                      tag.starts_with("eval/") || tag.starts_with("train/t") || tag == "perf/data_seconds";
+                      tag.starts_with("fp8/down/weight_") || tag.starts_with("eval/") ||
+                      tag.starts_with("train/t") || tag == "perf/data_seconds";
     EXPECT_TRUE(told) << "a figure that no test knows: " << tag;
     known += told ? 1 : 0;
   }

@@ -20,16 +20,20 @@ EngineOptions options_of(std::int64_t hidden, precision::RecipeKind kind) {
 }
 
 /// The ways of forward, dgrad and wgrad of a kind of product on a GPU.
-std::string planned(std::int64_t hidden, precision::RecipeKind kind, std::size_t row) {
+std::string planned(const EngineOptions& options, std::size_t row) {
   const auto device = make_dry_device({.stands_for = DeviceKind::cuda});
   const auto job = comm::make_dry_job({});
   const auto data = job->collectives(comm::Mesh(1).group("data", 0), *device, comm::Carrier::automatic);
-  Engine engine(*device, *job, *data, options_of(hidden, kind));
+  Engine engine(*device, *job, *data, options);
   std::string text;
   for (const ops::GemmOutcome& outcome : engine.audit().rows().at(row).planned) {
     text += std::string(text.empty() ? "" : " ") + ops::name_of(outcome.way);
   }
   return text;
+}
+
+std::string planned(std::int64_t hidden, precision::RecipeKind kind, std::size_t row) {
+  return planned(options_of(hidden, kind), row);
 }
 
 constexpr std::size_t kQkv = 0, kOutput = 1, kHead = 4;
@@ -44,6 +48,19 @@ TEST(Products, OfAHiddenSizeOf104AreDecodedOnAGpu) {
   EXPECT_EQ(planned(104, current, kOutput), "decoded filled fp8");
   EXPECT_EQ(planned(104, block, kQkv), "decoded decoded decoded");
   EXPECT_EQ(planned(104, block, kOutput), "decoded decoded fp8");
+}
+
+// A model of which nothing can be in FP8 on a GPU, whatever the recipe.
+TEST(Products, OfOddWidthsAreAllDecoded) {
+  using enum precision::RecipeKind;
+  for (const auto kind : {delayed, current, block}) {
+    EngineOptions odd = options_of(104, kind);
+    odd.architecture.intermediate = 100;
+    odd.architecture.heads = {.q_heads = 3, .kv_heads = 1, .head_dim = 8};
+    for (std::size_t row = 0; row < kHead; ++row) {
+      EXPECT_EQ(planned(odd, row), "decoded decoded decoded") << row;
+    }
+  }
 }
 
 TEST(Products, OfAllRanksAreAdded) {

@@ -94,6 +94,7 @@ struct Config {
   std::string fp8_scale_granularity = "auto";
   std::string fp8_fast_accumulation = "forward";
   std::string fp8_fallback = "warn";
+  std::string fp8_statistics = "layers";
   std::string param_dtype = "fp32";
   std::string grad_dtype = "fp32";
   std::string optim_dtype = "fp32";

@@ -7,6 +7,7 @@
 #include "octet/model/architecture.h"
 #include "octet/model/parameter_source.h"
 #include "octet/precision/audit.h"
+#include "octet/precision/casts.h"
 #include "octet/precision/scaling.h"
 
 namespace octet::model {
@@ -119,6 +120,11 @@ class Transformer {
   /// amaxes() by MAX over the ranks and updates the scales once after each trained micro-batch; those of
   /// inputs are raised until the source's blocks_done, those of gradients after it.
   precision::ScaleSet* activation_scales();
+  /// What casts of linear inputs and output gradients to FP8 meet, and those of weights where products make
+  /// them; null without FP8.
+  precision::CastStatistics* casts();
+  /// The same by name, as collected last.
+  std::vector<precision::CastRow> cast_rows() const;
 
   const Architecture& architecture() const;
   const TransformerOptions& options() const;

@@ -16,7 +16,11 @@ struct BlockQuantizeArgs {
   float* scale_inv = nullptr;             ///< of `row`: scale_count(scaling, rows, cols)
   std::uint8_t* transposed = nullptr;     ///< [cols, rows], dense; null: not wanted
   float* transposed_scale_inv = nullptr;  ///< of `transposed`: scale_count(scaling, cols, rows)
+  Fp8Seen* seen = nullptr;  ///< device: what the cast into `row` meets is added; not without that copy
 };
 void block_quantize(Stream& stream, const BlockQuantizeArgs& args);
+
+/// What values are multiplied by in a block whose largest magnitude is `amax`.
+float block_scale(float amax);
 
 }  // namespace octet::ops

@@ -39,6 +39,25 @@ struct ConstMatrix {
   ConstMatrix(const Matrix& m) : data(m.data), dtype(m.dtype), rows(m.rows), cols(m.cols), ld(m.ld) {}
 };
 
+/// What casts of a tensor to FP8 have met, in device memory, where zero bytes mean: nothing yet. Any number
+/// of casts add to it, one after the other.
+struct Fp8Seen {
+  float amax;               ///< largest magnitude of the values; NaN where one was
+  float scale;              ///< the least that was used; 0: none. Casts with scales of blocks leave it alone
+  std::uint64_t values;     ///< how many were cast
+  std::uint64_t saturated;  ///< of these: rounding would have taken them beyond the largest of the format
+  std::uint64_t lost;       ///< of these: not zero, and zero in FP8
+};
+/// Magnitudes up to this one become zero in a format: half of its smallest, a tie that goes to zero.
+constexpr float fp8_lost(DType format) {
+  return format == DType::e4m3 ? 0x1p-10f : 0x1p-17f;
+}
+/// Magnitudes above this one are saturated: up to it they are rounded to the largest of a format. Half way to
+/// the next value there would be, a tie that goes down with E4M3 and up with E5M2.
+constexpr float fp8_fits(DType format) {
+  return format == DType::e4m3 ? 464.0f : 0x1.dffffep15f;
+}
+
 /// Where and how a producer leaves an FP8 copy of its output. With `row` (and `transposed`, where the
 /// device's products need it) it writes saturate(y * *scale) in `format`; with `amax` it raises *amax to max
 /// |y| over the rows (NaN propagates). Any pointer may be null.
@@ -48,6 +67,7 @@ struct QuantizeInto {
   std::uint8_t* transposed = nullptr;  ///< [cols, rows]
   const float* scale = nullptr;        ///< device scalar, multiplies before the cast
   float* amax = nullptr;               ///< device scalar
+  Fp8Seen* seen = nullptr;  ///< device: what the cast into the copies meets is added; not without one
 };
 
 /// What shares a scale in an FP8 matrix: all of it; each run of 128 elements of a row (activations and

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "octet/precision/casts.h"
 #include "octet/precision/scaling.h"
 
 namespace octet::precision {
@@ -39,8 +40,9 @@ class Quantizer {
  public:
   static constexpr std::int64_t kPlain = -1;
 
+  /// `weights`: names of those that weight() makes.
   Quantizer(Arena& arena, const std::string& name, const Recipe& recipe,
-            const std::vector<QuantizedTensor>& tensors);
+            const std::vector<QuantizedTensor>& tensors, const std::vector<std::string>& weights = {});
 
   const Recipe& recipe() const { return recipe_; }
   /// True when products read transposed copies, so that Fp8Copy::transposed is needed: the device's do, or
@@ -71,8 +73,15 @@ class Quantizer {
                        bool record);
 
   /// The operand of a weight for a product, made now, with the recipe `block`; `copy` has the layouts that
-  /// the product is to read.
-  ops::Operand weight(Stream& stream, const ops::ConstMatrix& w, const Fp8Copy& copy) const;
+  /// the product is to read. `i` is its index among the names of weights, where what the cast of its
+  /// row copy meets is told; kPlain: nowhere.
+  ops::Operand weight(Stream& stream, std::int64_t i, const ops::ConstMatrix& w, const Fp8Copy& copy) const;
+
+  /// What casts of all tensors and weights meet while they are watched: those that are recorded, and with
+  /// current scaling and scales of blocks those of recomputation again. Null without FP8.
+  CastStatistics* casts() { return casts_.get(); }
+  /// The same by name, as collected last.
+  std::vector<CastRow> cast_rows() const;
 
   /// Scales of all tensors and parts, in their order; null when the recipe is not FP8 or has none to keep.
   /// With delayed scaling its owner reduces the amaxes over the ranks by MAX and calls update once a
@@ -93,12 +102,16 @@ class Quantizer {
   bool in_parts(std::int64_t i) const {
     return i != kPlain && !recipe_.blocks() && !parts_[static_cast<std::size_t>(i)].empty();
   }
-  ops::Operand in_blocks(Stream& stream, const ops::ConstMatrix& x, ops::Scaling scaling,
-                         const Fp8Copy& copy) const;
+  ops::Operand in_blocks(Stream& stream, const ops::ConstMatrix& x, ops::Scaling scaling, const Fp8Copy& copy,
+                         ops::Fp8Seen* seen) const;
 
   Recipe recipe_;
   bool transposes_ = false;
   std::unique_ptr<ScaleSet> scales_;
+  /// By scale (of blocks: by tensor), and then by weight; the names alike.
+  std::unique_ptr<CastStatistics> casts_;
+  std::vector<std::string> cast_names_;
+  std::int64_t first_weight_ = 0;
   std::vector<std::int64_t> first_;               ///< by tensor: its first scale
   std::vector<std::vector<std::int64_t>> parts_;  ///< by tensor: columns of each part; empty: one scale
 };

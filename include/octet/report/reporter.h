@@ -83,6 +83,8 @@ struct StepFacts {
   std::int64_t memory_peak_bytes = 0;  ///< in use of the device or the process, largest rank
   /// rank{r}/loss: of each rank's own tokens since the last row; null for a rank that trained none.
   std::vector<std::optional<double>> rank_losses;
+  /// Fields "fp8" and "fp8_layers" of the row, left out where null.
+  Json fp8, fp8_layers;
   std::vector<std::pair<std::string, double>> extra;  ///< optional tags with values ("fp8/overflows", 3)
 };
 

@@ -16,6 +16,7 @@ struct BenchOptions {
   std::int64_t steps = 10;  ///< timed
   std::int64_t warmup = 3;
   bool profile = false;      ///< where the time goes; the marks around each op cost a little of it
+  bool logged = false;       ///< each step does what one with a row in the log does: statistics of casts
   double label_share = 1.0;  ///< of the tokens that are trained, at the end of each sequence; in (0, 1]
 };
 
@@ -49,6 +50,7 @@ struct BenchResult {
   Json products;                                 ///< the same as precision::Audit::to_json has it
   std::string recompute;                         ///< the level, also where the configuration says auto
   bool transposes_at_use = false;                ///< FP8 weights, likewise
+  Json fp8;                                      ///< with `logged`: as the field of the last step's row
   /// With `profile`: kinds of work, longest first, and what none of them took ("waiting and gaps").
   std::vector<BenchRow> profile;
 };

@@ -80,6 +80,16 @@ class Engine {
   void rehearse();
   /// Makes parameters readable, as an evaluation's forward pass does, and waits. All ranks call it.
   void gather_parameters();
+  /// Whether casts to FP8 are watched in the next step, and in the one after it: its weights are cast when
+  /// the next one is finished. The first step that is asked for can be watched, too. Changes no number of a
+  /// step.
+  struct Watched {
+    bool next = false, after = false;
+  };
+  void watch_casts(const Watched& steps) { watched_ = steps; }
+  /// What the casts of the last step met, which was watched: those that its products read, weights included.
+  /// This rank's.
+  std::vector<precision::CastRow> cast_rows() const;
 
   /// One optimizer step: `begin`, then every micro-batch of this rank, then `finish`.
   void begin(int micro_batches);
@@ -130,7 +140,8 @@ class Engine {
   std::unique_ptr<Staging> staging_;
   std::int64_t label_tokens_ = 0;  ///< of the step so far, this rank
   int micro_batch_ = 0;            ///< of the step so far
-  bool required_fp8_ = false;      ///< asked once whether any product ran in FP8
+  Watched watched_;
+  bool required_fp8_ = false;  ///< asked once whether any product ran in FP8
 };
 
 }  // namespace octet::train

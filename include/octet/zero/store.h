@@ -7,6 +7,7 @@
 
 #include "octet/base/tensor_slice.h"
 #include "octet/model/parameter_source.h"
+#include "octet/precision/casts.h"
 #include "octet/zero/options.h"
 
 namespace octet::zero {
@@ -121,6 +122,14 @@ class ParameterStore final : public model::ParameterSource {
   std::int64_t optimizer_steps() const;
   /// Scales of the FP8 weights; null without an FP8 recipe or FP8-eligible tensors.
   const precision::ScaleSet* weight_scales() const;
+
+  /// Whether updates watch their casts of weights to FP8, from the next one on; those that make copies anew
+  /// are watched.
+  void watch_casts(bool on);
+  /// Enqueues the copy to the host of what the casts met that made the weights as they are, before finish.
+  void collect_casts(Stream& compute);
+  /// The same by name, of what this rank cast; after collect_casts, once `compute` was waited for.
+  std::vector<precision::CastRow> cast_rows() const;
 
  private:
   struct Parts;

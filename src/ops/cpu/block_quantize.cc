@@ -44,6 +44,7 @@ struct Layout {
   std::uint8_t* codes;
   float* scale_inv;
   std::int64_t lines, length;
+  Fp8Seen* seen = nullptr;
 };
 
 OCTET_SIMD void write_square(const Layout& to, const Square& s, std::int64_t line0, std::int64_t at0) {
@@ -56,12 +57,22 @@ OCTET_SIMD void write_square(const Layout& to, const Square& s, std::int64_t lin
     *scale = power_of_two(of_square);
     for (std::int64_t i = 1; last && block + i < square_pitch(to.length); ++i) scale[i] = 1.0f;
   }
+  CastCounts counts;
+  std::uint32_t most = 0;
   for (std::int64_t i = 0; i < s.lines; ++i) {
     const std::int32_t e = squares ? of_square : block_exponent(max_bits(s.value[i], s.length));
+    if (to.seen) {
+      count_casts(s.value[i], power_of_two(-e), s.length, DType::e4m3, counts);
+      const std::uint32_t bits = max_bits(s.value[i], s.length);
+      most = bits > most ? bits : most;
+    }
     if (!squares)
       to.scale_inv[scale_index(to.scaling, to.lines, to.length, line0 + i, at0)] = power_of_two(e);
     encode_chunk<E4M3>(s.value[i], power_of_two(-e), to.codes + (line0 + i) * to.length + at0, s.length);
   }
+  if (to.seen == nullptr) return;
+  if (most > 0) raise_amax(&to.seen->amax, most);
+  add_seen(*to.seen, s.lines * s.length, counts);
 }
 
 }  // namespace
@@ -75,7 +86,7 @@ void block_quantize(const BlockQuantizeArgs& a) {
           const std::int64_t row0 = i / across * kSide, col0 = i % across * kSide;
           with_type(a.x.dtype, [&](auto type) { load_square<decltype(type)>(a.x, row0, col0, square); });
           if (a.row != nullptr) {
-            write_square({a.scaling, a.row, a.scale_inv, a.x.rows, a.x.cols}, square, row0, col0);
+            write_square({a.scaling, a.row, a.scale_inv, a.x.rows, a.x.cols, a.seen}, square, row0, col0);
           }
           if (a.transposed == nullptr) continue;
           turn(square, turned);

@@ -103,6 +103,41 @@ inline void raise_amax(float* amax, std::uint32_t bits) {
   }
 }
 
+/// Values of a chunk that a cast saturates, and that it loses to zero.
+struct CastCounts {
+  std::uint32_t saturated = 0, lost = 0;
+};
+OCTET_INLINE void count_casts(const float* __restrict y, float scale, std::int64_t n, DType format,
+                              CastCounts& counts) {
+  const float most = fp8_fits(format), least = fp8_lost(format);
+  std::uint32_t saturated = 0, lost = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float magnitude = std::bit_cast<float>(std::bit_cast<std::uint32_t>(y[i] * scale) & 0x7FFFFFFFu);
+    saturated += magnitude > most ? 1u : 0u;
+    lost += (magnitude <= least) & (y[i] != 0.0f) ? 1u : 0u;
+  }
+  counts.saturated += saturated;
+  counts.lost += lost;
+}
+
+/// Adds to what casts have met, from any thread.
+inline void add_seen(Fp8Seen& seen, std::int64_t values, const CastCounts& counts) {
+  const auto add = [](std::uint64_t& to, std::uint64_t count) {
+    if (count > 0) std::atomic_ref(to).fetch_add(count, std::memory_order_relaxed);
+  };
+  add(seen.values, static_cast<std::uint64_t>(values));
+  add(seen.saturated, counts.saturated);
+  add(seen.lost, counts.lost);
+}
+/// The least scale that was used, from any thread.
+inline void lower_scale(float& to, float scale) {
+  std::atomic_ref<float> shared(to);
+  float held = shared.load(std::memory_order_relaxed);
+  while ((held == 0.0f || scale < held) &&
+         !shared.compare_exchange_weak(held, scale, std::memory_order_relaxed)) {
+  }
+}
+
 template <typename F>
 OCTET_INLINE void encode_chunk(const float* __restrict y, float scale, std::uint8_t* __restrict to,
                                std::int64_t n) {
@@ -110,17 +145,18 @@ OCTET_INLINE void encode_chunk(const float* __restrict y, float scale, std::uint
 }
 
 /// Leaves the FP8 copy of a producer's output: take() sees each chunk of a row, rounded to T, once;
-/// finish_row() raises the amax.
+/// finish_row() raises the amax and adds what was seen.
 class RowQuantizer {
  public:
   OCTET_INLINE RowQuantizer(const QuantizeInto& into, std::int64_t rows, std::int64_t cols)
       : into_(into), rows_(rows), cols_(cols), scale_(into.scale ? *into.scale : 1.0f) {}
 
   OCTET_INLINE void take(const float* y, std::int64_t row, std::int64_t col, std::int64_t n) {
-    if (into_.amax) {
+    if (into_.amax || into_.seen) {
       const std::uint32_t bits = max_bits(y, n);
       most_ = bits > most_ ? bits : most_;
     }
+    if (into_.seen) count_casts(y, scale_, n, into_.format, counts_);
     if (!into_.row && !into_.transposed) return;
     std::uint8_t codes[kChunk];
     std::uint8_t* const to = into_.row ? into_.row + row * cols_ + col : codes;
@@ -136,6 +172,12 @@ class RowQuantizer {
 
   OCTET_INLINE void finish_row() {
     if (into_.amax && most_ > 0) raise_amax(into_.amax, most_);
+    if (into_.seen) {
+      if (most_ > 0) raise_amax(&into_.seen->amax, most_);
+      lower_scale(into_.seen->scale, scale_);
+      add_seen(*into_.seen, cols_, counts_);
+      counts_ = {};
+    }
     most_ = 0;
   }
 
@@ -145,6 +187,7 @@ class RowQuantizer {
   std::int64_t cols_;
   float scale_;
   std::uint32_t most_ = 0;
+  CastCounts counts_;
 };
 
 }  // namespace octet::ops::cpu

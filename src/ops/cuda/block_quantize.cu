@@ -125,6 +125,8 @@ __global__ void __launch_bounds__(kTileThreads) block_quantize_kernel(BlockQuant
     }
   }
   if (a.row != nullptr) {
+    Met met;
+    const Fp8Out counted{.seen = a.seen};
 #pragma unroll
     for (int i = 0; i < kTallGroup; ++i) {
       const std::int64_t row = row0 + at.row(i);
@@ -137,6 +139,7 @@ __global__ void __launch_bounds__(kTileThreads) block_quantize_kernel(BlockQuant
         const std::int64_t left = a.x.cols - col;
         if (left <= 0) continue;
         std::uint8_t* to = a.row + row * a.x.cols + col;
+        meet_pack(counted, x[half][i], power_of_two(-e), left < kPack ? static_cast<int>(left) : kPack, met);
         const uint2 codes = to_fp8_pack(x[half][i], power_of_two(-e), true);
         if (vector.row && left >= kPack) {
           *reinterpret_cast<uint2*>(to) = codes;
@@ -144,6 +147,14 @@ __global__ void __launch_bounds__(kTileThreads) block_quantize_kernel(BlockQuant
           const auto* bytes = reinterpret_cast<const std::uint8_t*>(&codes);
           for (int k = 0; k < kPack && k < left; ++k) to[k] = bytes[k];
         }
+      }
+    }
+    if (a.seen != nullptr) {
+      const unsigned most = block_reduce(met.most, shared, Max{});
+      if (threadIdx.x == 0) raise_amax(&a.seen->amax, most);
+      add_counts(a.seen, met, shared);
+      if (threadIdx.x == 0 && blockIdx.x == 0) {
+        a.seen->values += static_cast<std::uint64_t>(a.x.rows) * static_cast<std::uint64_t>(a.x.cols);
       }
     }
   }

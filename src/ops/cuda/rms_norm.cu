@@ -82,13 +82,13 @@ __device__ inline PackAt place_of(std::int64_t col, std::int64_t cols, bool vect
 /// take_pack, of packs known to be whole and a row copy whose packs are.
 template <bool whole>
 __device__ inline void quantize_pack(const Fp8Out& out, const float (&y)[kPack], float scale,
-                                     std::int64_t row, std::int64_t col, int n, unsigned& most) {
+                                     std::int64_t row, std::int64_t col, int n, Met& met) {
   if constexpr (whole) {
-    if (out.amax) raise_most(y, kPack, most);
+    meet_pack(out, y, scale, kPack, met);
     if (!out.row) return;
     *reinterpret_cast<uint2*>(out.row + row * out.cols + col) = to_fp8_pack(y, scale, out.e4m3);
   } else {
-    take_pack(out, y, scale, row, col, n, most);
+    take_pack(out, y, scale, row, col, n, met);
   }
 }
 /// Whether all packs of an FP8 copy move as a whole.
@@ -115,11 +115,11 @@ __device__ inline void load_factors(const float* weight, float one, std::int64_t
 template <typename T, int kPacks, bool whole>
 __global__ void __launch_bounds__(kMaxThreads) norm_kernel(RmsNormArgs a, Fp8Out fp8, Vector vector) {
   __shared__ float sums[kWarp];
-  __shared__ unsigned mosts[kWarp];
+  __shared__ unsigned shared[kWarp];
   const std::int64_t hidden = a.residual.cols;
   const float one = a.one_plus_weight ? 1.0f : 0.0f;
   const float scale = scale_of(fp8);
-  unsigned most = 0;
+  Met met;
   float w[kPacks][kPack];
   load_factors(a.weight, one, hidden, vector.weight, w);
   RowAhead<T, kPacks> residual, delta;
@@ -169,10 +169,10 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(RmsNormArgs a, Fp8Out
       for (int i = 0; i < kPack; ++i) y[i] = x[p][i] * rstd * w[p][i];
       round_pack<T>(y);
       if (a.out.data) store_pack(row_of<T>(a.out, row) + col, y, at.n, at.whole);
-      quantize_pack<whole>(fp8, y, scale, row, col, at.n, most);
+      quantize_pack<whole>(fp8, y, scale, row, col, at.n, met);
     }
   }
-  finish_amax(fp8, most, mosts);
+  finish_met(fp8, met, scale, shared);
 }
 
 // A block owns `block` rows and sums their part of d_weight in row order.
@@ -180,11 +180,11 @@ template <typename T, int kPacks, bool whole>
 __global__ void __launch_bounds__(kMaxThreads, kPacks == 1 ? 2 : 1)
     norm_backward_kernel(RmsNormBackwardArgs a, std::int64_t block, Fp8Out fp8, Vector vector) {
   __shared__ float sums[kWarp];
-  __shared__ unsigned mosts[kWarp];
+  __shared__ unsigned shared[kWarp];
   const std::int64_t hidden = a.dy.cols;
   const float one = a.one_plus_weight ? 1.0f : 0.0f;
   const float scale = scale_of(fp8);
-  unsigned most = 0;
+  Met met;
   float d_weight[kPacks][kPack] = {};
   float w[kPacks][kPack];
   load_factors(a.weight, one, hidden, vector.weight, w);
@@ -238,10 +238,10 @@ __global__ void __launch_bounds__(kMaxThreads, kPacks == 1 ? 2 : 1)
       }
       round_pack<T>(d);
       store_pack(to, d, at.n, at.whole);
-      quantize_pack<whole>(fp8, d, scale, row, col, at.n, most);
+      quantize_pack<whole>(fp8, d, scale, row, col, at.n, met);
     }
   }
-  finish_amax(fp8, most, mosts);
+  finish_met(fp8, met, scale, shared);
   if (!a.d_weight) return;
   float* partial = static_cast<float*>(a.workspace.data) + blockIdx.x * hidden;
 #pragma unroll

@@ -77,7 +77,8 @@ __global__ void __launch_bounds__(kTileThreads) rope_tile_kernel(RopeArgs a, Til
   const std::int64_t second = first + (rotated ? half : kStrip);
   const int r = threadIdx.x / 4, c = static_cast<int>(threadIdx.x) % 4 * kPack;
   const std::int64_t row = row0 + r;
-  unsigned most = 0;
+  const float scale = *out.fp8.scale;
+  Met met;
   if (row < out.rows) {
     T* at = row_of<T>(a.qkv, row);
     float x[kPack], y[kPack];
@@ -102,9 +103,8 @@ __global__ void __launch_bounds__(kTileThreads) rope_tile_kernel(RopeArgs a, Til
         store_pack(at + second + c, y, kPack, true);
       }
     }
-    const float scale = *out.fp8.scale;
-    take_pack(out.fp8, x, scale, row, first + c, kPack, most);
-    take_pack(out.fp8, y, scale, row, second + c, kPack, most);
+    take_pack(out.fp8, x, scale, row, first + c, kPack, met);
+    take_pack(out.fp8, y, scale, row, second + c, kPack, met);
     if (out.transposed) {
       const uint2 low = to_fp8_pack(x, scale, out.fp8.e4m3), high = to_fp8_pack(y, scale, out.fp8.e4m3);
       *reinterpret_cast<unsigned*>(&tile[r][c]) = low.x;
@@ -113,7 +113,7 @@ __global__ void __launch_bounds__(kTileThreads) rope_tile_kernel(RopeArgs a, Til
       *reinterpret_cast<unsigned*>(&tile[r][kStrip + c + 4]) = high.y;
     }
   }
-  finish_amax(out.fp8, most, shared);
+  finish_met(out.fp8, met, scale, shared);
   if (!out.transposed) return;
   __syncthreads();
   // The tile's second strip has its own place among the columns.
@@ -188,7 +188,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) rope_tall_kernel(RopeArgs a, 
       angles.put(i, cosine, sine);
     }
   }
-  unsigned most = 0;
+  Met met;
   for (int head = first_head; head < end_head; ++head) {
     const std::int64_t place = head * width + of_pair * a.heads.head_dim + col;
     const bool turns = head * each + of_pair < rotated;
@@ -225,7 +225,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) rope_tall_kernel(RopeArgs a, 
       }
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        if (out.fp8.amax && here) raise_most(y[j], kPack, most);
+        if (here) meet_pack(out.fp8, y[j], scale, kPack, met);
         codes[j][i] = to_fp8_pack(y[j], scale, e4m3);
         if (out.fp8.row && here) {
           *reinterpret_cast<uint2*>(out.fp8.row + (row + i) * out.fp8.cols + place + j * half) = codes[j][i];
@@ -245,7 +245,7 @@ __global__ void __launch_bounds__(kTileThreads, 2) rope_tall_kernel(RopeArgs a, 
     turned[0].write(out.transposed, out.rows, row0, head * width + strip);
     turned[1].write(out.transposed, out.rows, row0, head * width + (pairs ? kTile : half) + strip);
   }
-  finish_amax(out.fp8, most, shared);
+  finish_met(out.fp8, met, scale, shared);
 }
 
 template <typename T, bool pairs>

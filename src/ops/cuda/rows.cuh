@@ -281,6 +281,7 @@ struct Fp8Out {
   std::uint8_t* scattered = nullptr;  ///< the transposed copy, element by element, when there is no row copy
   const float* scale = nullptr;
   float* amax = nullptr;
+  Fp8Seen* seen = nullptr;
   std::int64_t rows = 0;
   std::int64_t cols = 0;
   bool e4m3 = true;
@@ -291,6 +292,7 @@ inline Fp8Out fp8_out(const QuantizeInto& q, std::int64_t rows, std::int64_t col
           .scattered = q.row ? nullptr : q.transposed,
           .scale = q.scale,
           .amax = q.amax,
+          .seen = q.seen,
           .rows = rows,
           .cols = cols,
           .e4m3 = q.format == DType::e4m3,
@@ -306,6 +308,24 @@ __device__ inline void raise_most(const float (&y)[kPack], int n, unsigned& most
     most = bits > most ? bits : most;
   }
 }
+/// What a thread, then a block, has met of a matrix that becomes FP8.
+struct Met {
+  unsigned most = 0;  ///< largest magnitude, as bits
+  unsigned saturated = 0, lost = 0;
+};
+/// Takes the first `n` of a pack in.
+__device__ inline void meet_pack(const Fp8Out& out, const float (&y)[kPack], float scale, int n, Met& met) {
+  if (out.amax || out.seen) raise_most(y, n, met.most);
+  if (!out.seen) return;
+  const DType format = out.e4m3 ? DType::e4m3 : DType::e5m2;
+  const float most = fp8_fits(format), least = fp8_lost(format);
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) {
+    const float magnitude = fabsf(y[i] * scale);
+    met.saturated += i < n && magnitude > most;
+    met.lost += i < n && magnitude <= least && y[i] != 0.0f;
+  }
+}
 __device__ inline uint2 to_fp8_pack(const float (&y)[kPack], float scale, bool e4m3) {
   uint2 codes;
   codes.x =
@@ -314,10 +334,10 @@ __device__ inline uint2 to_fp8_pack(const float (&y)[kPack], float scale, bool e
       to_fp8_pair(y[4] * scale, y[5] * scale, e4m3) | (to_fp8_pair(y[6] * scale, y[7] * scale, e4m3) << 16);
   return codes;
 }
-/// Leaves the FP8 copy of a pack and takes its magnitude into `most`.
+/// Leaves the FP8 copy of a pack and takes it in.
 __device__ inline void take_pack(const Fp8Out& out, const float (&y)[kPack], float scale, std::int64_t row,
-                                 std::int64_t col, int n, unsigned& most) {
-  if (out.amax) raise_most(y, n, most);
+                                 std::int64_t col, int n, Met& met) {
+  meet_pack(out, y, scale, n, met);
   if (out.row) {
     std::uint8_t* to = out.row + row * out.cols + col;
     if (out.vector && n == kPack) {
@@ -331,11 +351,31 @@ __device__ inline void take_pack(const Fp8Out& out, const float (&y)[kPack], flo
     }
   }
 }
-/// Raises the amax by what a block has seen. All threads call it.
-__device__ inline void finish_amax(const Fp8Out& out, unsigned most, unsigned* shared) {
-  if (!out.amax) return;
-  most = block_reduce(most, shared, Max{});
-  if (threadIdx.x == 0) raise_amax(out.amax, most);
+/// Adds what a block has met. All threads call it. `shared` holds 32 numbers.
+__device__ inline void add_counts(Fp8Seen* seen, const Met& met, unsigned* shared) {
+  const unsigned saturated = block_reduce(met.saturated, shared, Plus{});
+  const unsigned lost = block_reduce(met.lost, shared, Plus{});
+  if (threadIdx.x != 0) return;
+  const auto add = [](std::uint64_t& to, unsigned count) {
+    if (count > 0) {
+      atomicAdd(reinterpret_cast<unsigned long long*>(&to), static_cast<unsigned long long>(count));
+    }
+  };
+  add(seen->saturated, saturated);
+  add(seen->lost, lost);
+}
+/// Raises the amax by what a block has met, and adds that to what casts have seen. All threads call it.
+__device__ inline void finish_met(const Fp8Out& out, const Met& met, float scale, unsigned* shared) {
+  if (!out.amax && !out.seen) return;
+  const unsigned most = block_reduce(met.most, shared, Max{});
+  if (threadIdx.x == 0 && out.amax) raise_amax(out.amax, most);
+  if (!out.seen) return;
+  if (threadIdx.x == 0) raise_amax(&out.seen->amax, most);
+  add_counts(out.seen, met, shared);
+  // Of the matrix, not of a block: one thread of all writes, after earlier casts and before later ones.
+  if (threadIdx.x != 0 || blockIdx.x != 0) return;
+  if (out.seen->scale == 0.0f || scale < out.seen->scale) out.seen->scale = scale;
+  out.seen->values += static_cast<std::uint64_t>(out.rows) * static_cast<std::uint64_t>(out.cols);
 }
 
 /// Enqueues the transposed copy that a producer was asked for, from the row copy that it has made.

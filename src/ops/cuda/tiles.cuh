@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kTileThreads) tile_kernel(F f, TileOut out, bo
   const std::int64_t row0 = blockIdx.x / across * kTile, col0 = blockIdx.x % across * kTile;
   const int r = threadIdx.x / 4;
   const float scale = out.fp8.row || out.transposed ? *out.fp8.scale : 1.0f;
-  unsigned most = 0;
+  Met met;
 #pragma unroll
   for (int half = 0; half < 2; ++half) {
     // The four threads of a row take packs side by side.
@@ -76,14 +76,14 @@ __global__ void __launch_bounds__(kTileThreads) tile_kernel(F f, TileOut out, bo
     f(row, col, at, y);
 #pragma unroll
     for (int j = 0; j < F::outputs; ++j) {
-      take_pack(out.fp8, y[j], scale, row, j * out.cols + col, at.n, most);
+      take_pack(out.fp8, y[j], scale, row, j * out.cols + col, at.n, met);
       if (!out.transposed) continue;
       const uint2 codes = to_fp8_pack(y[j], scale, out.fp8.e4m3);
       *reinterpret_cast<unsigned*>(&tile[j][r][c]) = codes.x;
       *reinterpret_cast<unsigned*>(&tile[j][r][c + 4]) = codes.y;
     }
   }
-  finish_amax(out.fp8, most, shared);
+  finish_met(out.fp8, met, scale, shared);
   if (!out.transposed) return;
   __syncthreads();
 #pragma unroll
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) tall_kernel(F f, TileOut out)
   for (int i = 0; i < kTallGroup; ++i) {
     if (full || row + i < out.rows) raw[i] = f.load(row + i, col);
   }
-  unsigned most = 0;
+  Met met;
   uint2 codes[F::outputs][kTallGroup] = {};
 #pragma unroll
   for (int i = 0; i < kTallGroup; ++i) {
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) tall_kernel(F f, TileOut out)
     f.compute(row + i, col, raw[i], y);
 #pragma unroll
     for (int j = 0; j < F::outputs; ++j) {
-      if (out.fp8.amax) raise_most(y[j], kPack, most);
+      meet_pack(out.fp8, y[j], scale, kPack, met);
       if (!copies) continue;
       codes[j][i] = to_fp8_pack(y[j], scale, e4m3);
       if (out.fp8.row) {
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kTileThreads, 3) tall_kernel(F f, TileOut out)
       }
     }
   }
-  finish_amax(out.fp8, most, shared);
+  finish_met(out.fp8, met, scale, shared);
   if (!out.transposed) return;
 #pragma unroll
   for (int j = 0; j < F::outputs; ++j) tile[j].put(codes[j], pack, group);
