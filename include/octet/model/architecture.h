@@ -1,7 +1,7 @@
 // The model room: what a model is (a table read from config.json), how its parameters lie in memory
 // (layout.h), where the core gets them (parameter_source.h), and the transformer core itself (transformer.h).
 // The core does not know how parameters are sharded, which device it runs on, or which recipe makes FP8
-// operands. A family of models is a row of a table (src/model/families.cc) plus features of this struct.
+// operands. A family of models is a row of a table (src/model/architecture/families.cc) plus features of this struct.
 #pragma once
 
 #include <cstdint>
