@@ -2,15 +2,14 @@
 
 #include <algorithm>
 
-#include "core.h"
+#include "layers/model_layers.h"
+#include "layers/scratch.h"
 #include "octet/base/error.h"
-#include "octet/ops/cross_entropy.h"
-#include "octet/ops/embedding.h"
+#include "octet/device/profile.h"
+#include "octet/ops/quantize.h"
 
 namespace octet::model {
 namespace {
-
-constexpr std::size_t kTensorsPerBlock = 2 * kLinears;
 
 TransformerOptions checked(TransformerOptions options, const Architecture& a) {
   const auto expect = [](bool good, const char* what, std::int64_t found) {
@@ -29,251 +28,277 @@ TransformerOptions checked(TransformerOptions options, const Architecture& a) {
   expect(options.max_positions >= 0 && options.max_positions <= kMostTokens, "at most 2^30 positions",
          options.max_positions);
   if (options.last_block < 0) options.last_block = static_cast<int>(a.layers);
-  // A rank that runs a part of the blocks needs the stream from its neighbour, which has no way in yet.
-  expect(options.first_block == 0 && options.last_block == a.layers, "all blocks on one rank",
-         options.last_block - options.first_block);
+  expect(options.last_block <= a.layers, "a last block that the model has", options.last_block);
+  expect(options.first_block >= 0 && options.first_block < options.last_block,
+         "a first block before the last one", options.first_block);
   return options;
 }
 
-/// Columns of a linear layer's output with a scale each; none: one scale.
-std::vector<std::int64_t> scaled_columns(const TensorSpec& weight, bool each_part) {
-  const std::vector<ScaledPart> parts = scaled_parts(weight, each_part);
-  std::vector<std::int64_t> columns;
-  if (parts.size() < 2) return columns;
-  for (const ScaledPart& part : parts) columns.push_back(part.count / weight.cols);
-  return columns;
-}
-
-std::vector<precision::QuantizedTensor> quantized_tensors(const TransformerOptions& options,
-                                                          const ParameterLayout& layout, bool each_part) {
-  std::vector<precision::QuantizedTensor> tensors;
-  for (int block = options.first_block; block < options.last_block; ++block) {
-    const std::string prefix = "layers." + std::to_string(block) + ".";
-    for (const char* name : kLinearNames) {
-      tensors.push_back({prefix + name + "/input", precision::TensorRole::input});
-    }
-    const auto& weights = layout.groups[1].segments[kBlockMatrices].tensors;
-    for (std::size_t linear = 0; linear < kLinears; ++linear) {
-      tensors.push_back({prefix + kLinearNames[linear] + "/output_gradient",
-                         precision::TensorRole::output_gradient, scaled_columns(weights[linear], each_part)});
-    }
-  }
-  return tensors;
-}
-
-// In the order of the layout.
-VectorIndex vector_index(const Architecture& a) {
-  VectorIndex index;
-  int next = 2;  // after the norms of the stream
-  const auto place = [&next](bool present, int& at) {
-    if (present) at = next++;
-  };
-  place(a.sublayer_norms, index.attention_output_norm);
-  place(a.sublayer_norms, index.mlp_output_norm);
-  place(a.qk_norm, index.q_norm);
-  place(a.qk_norm, index.k_norm);
-  place(a.qkv_bias, index.bias[kQkv]);
-  place(a.output_bias, index.bias[kOutput]);
-  place(a.mlp_bias, index.bias[kGateUp]);
-  place(a.mlp_bias, index.bias[kDown]);
-  return index;
+/// Hidden states, or their gradients, on their way into or out of a part of the blocks.
+void copy_matrix(Stream& stream, const ops::ConstMatrix& from, const ops::Matrix& to) {
+  check(from.data != nullptr && to.data != nullptr && from.rows == to.rows && from.cols == to.cols &&
+            from.dtype == to.dtype && from.ld == from.cols && to.ld == to.cols,
+        "hidden states at the edge of a part are [tokens, hidden], dense, in the compute dtype");
+  const auto count = static_cast<std::size_t>(from.rows * from.cols);
+  stream.device().copy(stream, to.data, from.data, count * size_of(from.dtype));
 }
 
 }  // namespace
 
-KvCache::KvCache(Arena& arena, const Architecture& a, DType dtype, std::int64_t slots, std::int64_t capacity)
-    : slots_(slots), capacity_(capacity) {
-  std::int64_t elements = 0;
-  if (slots < 1 || capacity < 1 || __builtin_mul_overflow(slots, capacity, &elements) ||
-      __builtin_mul_overflow(elements, a.heads.kv_heads * a.heads.head_dim * 8, &elements)) {
-    throw Error({.what = "a KV cache of this size is impossible",
-                 .expected = "at least one sequence of one token that fits memory",
-                 .found = std::to_string(slots) + " x " + std::to_string(capacity) + " tokens"});
+/// The order of a pass: which groups are acquired when, and what goes from layer to layer.
+class Transformer::Impl {
+ public:
+  Impl(const Architecture& architecture, const precision::Recipe& recipe, Arena& arena,
+       const TransformerOptions& options, precision::Audit* audit);
+
+  void forward(ParameterSource& source, Stream& stream, const MicroBatch& batch, const ops::ConstMatrix& in,
+               const ops::Matrix& out, double* loss_sum, const LogitsHook& logits);
+  void backward(ParameterSource& source, Stream& stream, const MicroBatch& batch,
+                const ops::ConstMatrix& d_out, const ops::Matrix& d_in);
+  void evaluate(ParameterSource& source, Stream& stream, const MicroBatch& batch, double* loss_sum,
+                const LogitsHook& logits);
+  void decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch, KvCache& cache,
+              const ops::Matrix& logits);
+  /// Throws unless this core runs all blocks.
+  void require_whole() const {
+    check(has_embedding() && has_head(), "a part of the blocks makes no whole pass");
   }
-  const auto bytes = static_cast<std::size_t>(elements / 8) * size_of(dtype);
-  for (std::int64_t layer = 0; layer < a.layers; ++layer) {
-    keys_.push_back(arena.reserve("KV cache", bytes));
-    values_.push_back(arena.reserve("KV cache", bytes));
+
+  const Architecture& architecture() const { return architecture_; }
+  Common& common() { return common_; }
+
+ private:
+  /// A micro-batch on its way through the groups.
+  struct Passing {
+    ParameterSource& source;
+    Stream& stream;
+    AttentionInput attention;
+    std::int64_t tokens = 0;
+    PassOptions options;
+  };
+
+  bool has_embedding() const { return range_.first == 0; }
+  bool has_head() const { return range_.last == architecture_.layers; }
+  int embedding_group() const { return layers_.layout().embedding_group(); }
+  int head_group() const { return layers_.layout().head_group(); }
+  Call call(const Passing& pass, const GroupParameters& parameters,
+            const GroupGradients* gradients = nullptr) {
+    return {common_, pass.stream, parameters, gradients, pass.attention, pass.tokens, pass.options};
   }
-}
+  Passing training_pass(ParameterSource& source, Stream& stream, const MicroBatch& batch) const;
+
+  void reserve(Arena& arena);
+  void plan_audit() const;
+  void check_batch(const MicroBatch& batch) const;
+  /// The stream in front of the first block: from `in`, or the embedding of `ids`.
+  void enter(const Passing& pass, const std::int32_t* ids, const ops::ConstMatrix& in);
+  void forward_blocks(const Passing& pass, const ops::Matrix& out);
+  /// Calls `use` with the head's group and the weight of the head, which a tied one has from the embedding's.
+  void with_head(const Passing& pass, bool training,
+                 const std::function<void(const Call&, const HeadWeight&)>& use);
+  void lose(const Passing& pass, bool training, const MicroBatch& batch, double* loss_sum,
+            const LogitsHook& hook);
+  /// The gradient of the stream behind the last block, as the head would leave it.
+  void take_gradient(const Call& call, const ops::ConstMatrix& d_out);
+  void backward_blocks(const Passing& pass, const ops::ConstMatrix& d_out);
+  /// The gradient of the stream in front of the first block: into `d_in`, or that of the embedding.
+  void leave(const Passing& pass, const std::int32_t* ids, const ops::Matrix& d_in);
+
+  const Architecture architecture_;
+  ModelLayers layers_;
+  BlockRange range_;
+  Common common_;
+};
 
 Transformer::Impl::Impl(const Architecture& architecture, const precision::Recipe& recipe, Arena& arena,
-                        const TransformerOptions& options, precision::Audit* audit,
-                        PartialReduction* reduction)
+                        const TransformerOptions& options, precision::Audit* audit)
     : architecture_(architecture),
-      options_(checked(options, architecture)),
-      layout_(build_layout(architecture)),
-      quantizer_(arena, "precision/activations", recipe,
-                 quantized_tensors(options_, layout_, recipe.scale_parts)),
-      audit_(audit),
-      reduction_(reduction),
-      first_block_(options_.first_block),
-      last_block_(options_.last_block),
-      vectors_(vector_index(architecture)),
-      dtype_(recipe.compute) {
-  check(dtype_ == DType::f32 || dtype_ == DType::bf16, "the compute dtype is f32 or bf16");
-  reserve_buffers(arena);
-  if (audit_ != nullptr) plan_audit();
+      layers_(architecture),
+      range_{options.first_block, checked(options, architecture).last_block},
+      common_{.options = checked(options, architecture),
+              .dtype = recipe.compute,
+              .quantizer = precision::Quantizer(arena, "precision/activations", recipe,
+                                                layers_.quantized_tensors(recipe, range_.first, range_.last)),
+              .audit = audit} {
+  check(common_.dtype == DType::f32 || common_.dtype == DType::bf16, "the compute dtype is f32 or bf16");
+  reserve(arena);
+  if (audit != nullptr) plan_audit();
 }
 
-void Transformer::Impl::plan_audit() {
-  static constexpr std::array<const char*, kLinears> names = {"attention q, k, v", "attention output",
-                                                              "MLP gate, up", "MLP down"};
-  const bool fp8 = quantizer_.recipe().fp8();
-  for (std::size_t linear = 0; linear < kLinears; ++linear) {
-    const TensorSpec& weight = layout_.groups[1].segments[kBlockMatrices].tensors[linear];
-    audit_->plan({.name = names[linear],
-                  .layers = last_block_ - first_block_,
-                  .rows = weight.rows,
-                  .cols = weight.cols,
-                  .fp8 = fp8,
-                  .reason = fp8 ? "" : "no FP8 recipe"});
+void Transformer::Impl::reserve(Arena& arena) {
+  const TransformerOptions& options = common_.options;
+  reserve_scratch(arena, layers_, range_, common_);
+  BlockBuffers buffers(arena, options, common_.dtype);
+  buffers.reserve(range_.first, range_.last,
+                  [&](int layer) { layers_.block(layer).reserve(buffers, common_); });
+  if (has_head()) layers_.head().reserve(arena, common_);
+  std::size_t bytes = 0;
+  const auto need = [&bytes](std::size_t more) { bytes = std::max(bytes, more); };
+  const Device& device = arena.device();
+  for (int layer = range_.first; layer < range_.last; ++layer) {
+    need(layers_.block(layer).workspace(device, common_));
   }
-  audit_->plan({.name = "head",
-                .layers = 1,
-                .rows = architecture_.vocabulary,
-                .cols = architecture_.hidden,
-                .fp8 = false,
-                .reason = fp8 ? "logits are kept in the compute dtype" : "no FP8 recipe"});
+  if (has_head()) need(layers_.head().workspace(device, common_));
+  if (has_embedding() && options.training) need(layers_.embedding().workspace(device, common_));
+  common_.scratch.workspace = {.data = arena.reserve("workspace", bytes), .bytes = bytes};
+  common_.ropes = make_rotary_tables(arena, architecture_,
+                                     options.max_positions == 0 ? options.max_length : options.max_positions);
 }
 
-std::int64_t Transformer::Impl::input_tensor(std::size_t block, Linear linear) const {
-  if (!quantizer_.recipe().fp8()) return precision::Quantizer::kPlain;
-  return static_cast<std::int64_t>(block * kTensorsPerBlock + linear);
-}
-
-std::int64_t Transformer::Impl::gradient_tensor(std::size_t block, Linear linear) const {
-  if (!quantizer_.recipe().fp8()) return precision::Quantizer::kPlain;
-  return static_cast<std::int64_t>(block * kTensorsPerBlock + kLinears + linear);
-}
-
-const float* Transformer::Impl::vector(const GroupParameters& parameters, int index) {
-  if (index < 0) return nullptr;
-  return static_cast<const float*>(parameters.weights[kBlockVectors][static_cast<std::size_t>(index)].data);
-}
-
-std::size_t Transformer::Impl::rope_of(std::size_t block) const {
-  return static_cast<std::size_t>(architecture_.blocks[block + static_cast<std::size_t>(first_block_)].rope);
-}
-
-float Transformer::Impl::embedding_scale() const {
-  const auto scale = static_cast<float>(architecture_.embedding_scale);
-  return dtype_ == DType::bf16 ? from_bf16(to_bf16(scale)) : scale;
-}
-
-void Transformer::Impl::product(Stream& stream, ops::Product product, const ops::Operand& a,
-                                const ops::Operand& b, const ops::Matrix& d, bool accumulate,
-                                const float* bias) {
-  if (audit_ != nullptr && a.rows > 0) audit_->count(product, a, b);
-  multiply(stream, {.product = product, .a = a, .b = b, .d = d, .accumulate = accumulate, .bias = bias});
-}
-
-void Transformer::Impl::multiply(Stream& stream, const ops::GemmArgs& args) {
-  ops::GemmArgs whole = args;
-  whole.fixed_order = options_.fixed_order;
-  // Forward sums lose less than an activation does when it becomes FP8 again; those of gradients lose only
-  // what the recipe allows.
-  whole.fast_accumulation = args.product == ops::Product::forward || quantizer_.recipe().fast_gradients;
-  whole.workspace = scratch_.workspace;
-  ops::gemm(stream, whole);
-}
-
-void Transformer::Impl::reduce(Stream& stream, const ops::Matrix& part) {
-  if (reduction_ != nullptr) reduction_->reduce_partial(stream, part);
+void Transformer::Impl::plan_audit() const {
+  const bool fp8 = common_.recipe().fp8();
+  std::vector<LinearLayer> all = layers_.linear_layers(range_.first, range_.last);
+  if (has_head()) all.push_back(layers_.head().facts());
+  for (const LinearLayer& layer : all) {
+    const char* reason = layer.fp8 ? "" : "logits are kept in the compute dtype";
+    common_.audit->plan({.name = layer.title,
+                         .layers = layer.layers,
+                         .rows = layer.rows,
+                         .cols = layer.cols,
+                         .fp8 = fp8 && layer.fp8,
+                         .reason = fp8 ? reason : "no FP8 recipe"});
+  }
 }
 
 void Transformer::Impl::check_batch(const MicroBatch& batch) const {
-  const std::int64_t labels = scratch_.label_hidden.rows;
-  if (batch.documents.tokens > options_.max_tokens || batch.documents.max_length > options_.max_length ||
+  const TransformerOptions& options = common_.options;
+  const std::int64_t labels = options.max_labels == 0 ? options.max_tokens : options.max_labels;
+  if (batch.documents.tokens > options.max_tokens || batch.documents.max_length > options.max_length ||
       batch.labels > labels || batch.labels > batch.documents.tokens) {
     throw Error({.what = "a micro-batch is larger than what was planned",
-                 .expected = std::to_string(options_.max_tokens) + " tokens, documents of " +
-                             std::to_string(options_.max_length) + ", " + std::to_string(labels) + " labels",
+                 .expected = std::to_string(options.max_tokens) + " tokens, documents of " +
+                             std::to_string(options.max_length) + ", " + std::to_string(labels) + " labels",
                  .found = std::to_string(batch.documents.tokens) + ", " +
                           std::to_string(batch.documents.max_length) + " and " +
                           std::to_string(batch.labels)});
   }
 }
 
-void Transformer::Impl::embed(ParameterSource& source, Stream& stream, const std::int32_t* ids,
-                              std::int64_t tokens) {
-  const GroupParameters& table = source.acquire(layout_.embedding_group(), Pass::forward, stream);
-  const ops::Operand& weight = table.weights[0][0];
-  ops::embedding(stream, {.ids = ids,
-                          .table = {weight.data, weight.dtype, weight.rows, weight.cols, weight.cols},
-                          .scale = embedding_scale(),
-                          .out = top(blocks_.front().input, tokens)});
-  source.release(layout_.embedding_group(), Pass::forward, stream);
-}
-
-void Transformer::Impl::forward_blocks(ParameterSource& source, Stream& stream, std::int64_t tokens,
-                                       const AttentionInput& attention, const PassOptions& pass) {
-  for (std::size_t block = 0; block < blocks_.size(); ++block) {
-    const int group = layout_.block_group(static_cast<int>(block) + options_.first_block);
-    const GroupParameters& parameters = source.acquire(group, Pass::forward, stream);
-    const ops::Matrix input = top(blocks_[block].input, tokens);
-    forward_block(
-        stream, block, parameters,
-        block == 0 ? NormInput{.residual = input} : norm_input(top(blocks_[block - 1].middle, tokens), input),
-        attention, pass);
-    source.release(group, Pass::forward, stream);
-  }
-}
-
-void Transformer::Impl::backward_blocks(ParameterSource& source, Stream& stream, std::int64_t tokens,
-                                        const AttentionInput& attention, const PassOptions& pass) {
-  for (std::size_t left = blocks_.size(); left > 0; --left) {
-    const std::size_t block = left - 1;
-    const int group = layout_.block_group(static_cast<int>(block) + options_.first_block);
-    const GroupParameters& parameters = source.acquire(group, Pass::backward, stream);
-    if (options_.recompute == Recompute::full) {
-      const ProfileLabel label(stream, "recompute");
-      forward_block(stream, block, parameters, {.residual = top(blocks_[block].input, tokens)}, attention,
-                    {.record = false, .keep = true, .recompute = true});
-    }
-    const GroupGradients& gradients = source.gradients(group, stream);
-    backward_block(stream, block, parameters, gradients, attention, static_cast<std::int64_t>(block) - 1,
-                   pass);
-    source.give_back(group, stream);
-    source.release(group, Pass::backward, stream);
-  }
-}
-
-void Transformer::Impl::train(ParameterSource& source, Stream& stream, const MicroBatch& batch,
-                              double* loss_sum, const LogitsHook& logits) {
-  check(options_.training, "a core built without training buffers trains nothing");
-  check_batch(batch);
-  const std::int64_t tokens = batch.documents.tokens;
-  const AttentionInput attention{.positions = batch.positions, .documents = batch.documents};
+Transformer::Impl::Passing Transformer::Impl::training_pass(ParameterSource& source, Stream& stream,
+                                                            const MicroBatch& batch) const {
   // What backward makes again needs no operands for it yet.
-  const bool kept = options_.recompute == Recompute::none;
-  const PassOptions pass{.record = true, .keep = true, .readers = kept ? Readers::all : Readers::forward};
-  embed(source, stream, batch.ids, tokens);
-  forward_blocks(source, stream, tokens, attention, pass);
-  forward_head(source, stream, batch, true, loss_sum, logits, pass);
-  backward_blocks(source, stream, tokens, attention, pass);
+  const bool kept = common_.options.recompute == Recompute::none;
+  return {.source = source,
+          .stream = stream,
+          .attention = {.positions = batch.positions, .documents = batch.documents},
+          .tokens = batch.documents.tokens,
+          .options = {.record = true, .keep = true, .readers = kept ? Readers::all : Readers::forward}};
+}
 
-  const int table = layout_.embedding_group();
-  const ops::Matrix& d_table = source.gradients(table, stream).gradients[0][0];
-  if (d_table.data != nullptr) {
-    ops::embedding_backward(stream, {.ids = batch.ids,
-                                     .d_out = top(scratch_.gradient, tokens),
-                                     .scale = embedding_scale(),
-                                     .d_table = d_table,
-                                     .padding_id = architecture_.padding_id,
-                                     .workspace = scratch_.workspace});
+void Transformer::Impl::enter(const Passing& pass, const std::int32_t* ids, const ops::ConstMatrix& in) {
+  const ops::Matrix stream = top(layers_.block(range_.first).input(), pass.tokens);
+  if (!has_embedding()) return copy_matrix(pass.stream, in, stream);
+  const GroupParameters& table = pass.source.acquire(embedding_group(), Pass::forward, pass.stream);
+  layers_.embedding().forward(call(pass, table), ids, stream);
+  pass.source.release(embedding_group(), Pass::forward, pass.stream);
+}
+
+void Transformer::Impl::forward_blocks(const Passing& pass, const ops::Matrix& out) {
+  for (int layer = range_.first; layer < range_.last; ++layer) {
+    Block& block = layers_.block(layer);
+    const bool last = layer + 1 == range_.last;
+    const int group = layers_.layout().block_group(layer);
+    const Call of_block = call(pass, pass.source.acquire(group, Pass::forward, pass.stream));
+    const ops::Matrix input = top(block.input(), pass.tokens);
+    const ops::Matrix after = last ? out : top(layers_.block(layer + 1).input(), pass.tokens);
+    const NormInput before =
+        layer == range_.first ? NormInput{.residual = input} : layers_.block(layer - 1).sum(of_block, input);
+    block.forward(of_block, before, after);
+    if (last && !has_head()) block.settle(of_block, after);
+    pass.source.release(group, Pass::forward, pass.stream);
   }
-  source.give_back(table, stream);
+}
+
+void Transformer::Impl::with_head(const Passing& pass, bool training,
+                                  const std::function<void(const Call&, const HeadWeight&)>& use) {
+  const ProfileLabel label(pass.stream, "head");
+  const auto held = [&](int group) {
+    const GroupParameters& parameters = pass.source.acquire(group, Pass::forward, pass.stream);
+    return call(pass, parameters, training ? &pass.source.gradients(group, pass.stream) : nullptr);
+  };
+  const Head& head = layers_.head();
+  const Call own = held(head_group());
+  if (head.tied()) {
+    use(own, Head::weight(layers_.embedding().table(), held(embedding_group())));
+  } else {
+    use(own, Head::weight(head.own_weight(), own));
+  }
+  if (training) pass.source.give_back(head_group(), pass.stream);
+  if (head.tied()) pass.source.release(embedding_group(), Pass::forward, pass.stream);
+  pass.source.release(head_group(), Pass::forward, pass.stream);
+}
+
+void Transformer::Impl::lose(const Passing& pass, bool training, const MicroBatch& batch, double* loss_sum,
+                             const LogitsHook& hook) {
+  const Block& last = layers_.block(range_.last - 1);
+  const Head& head = layers_.head();
+  with_head(pass, training, [&](const Call& of_head, const HeadWeight& weight) {
+    const NormInput stream = last.sum(of_head, top(head.input(), pass.tokens));
+    const ops::QuantizeInto into = training ? last.wanted(of_head) : ops::QuantizeInto{};
+    head.loss(of_head, stream, weight, batch, loss_sum, hook, into);
+  });
+}
+
+void Transformer::Impl::take_gradient(const Call& call, const ops::ConstMatrix& d_out) {
+  const ops::Matrix gradient = top(common_.scratch.gradient, call.tokens);
+  copy_matrix(call.stream, d_out, gradient);
+  const ops::QuantizeInto into = layers_.block(range_.last - 1).wanted(call);
+  if (into.row != nullptr || into.amax != nullptr) ops::quantize(call.stream, gradient, into);
+}
+
+void Transformer::Impl::backward_blocks(const Passing& pass, const ops::ConstMatrix& d_out) {
+  for (int layer = range_.last - 1; layer >= range_.first; --layer) {
+    Block& block = layers_.block(layer);
+    const int group = layers_.layout().block_group(layer);
+    Call of_block = call(pass, pass.source.acquire(group, Pass::backward, pass.stream));
+    if (layer + 1 == range_.last && !has_head()) take_gradient(of_block, d_out);
+    if (common_.options.recompute == Recompute::full) block.recompute(of_block);
+    of_block.gradients = &pass.source.gradients(group, pass.stream);
+    block.backward(of_block,
+                   layer > range_.first ? layers_.block(layer - 1).wanted(of_block) : ops::QuantizeInto{});
+    pass.source.give_back(group, pass.stream);
+    pass.source.release(group, Pass::backward, pass.stream);
+  }
+}
+
+void Transformer::Impl::leave(const Passing& pass, const std::int32_t* ids, const ops::Matrix& d_in) {
+  const ops::Matrix gradient = top(common_.scratch.gradient, pass.tokens);
+  if (!has_embedding()) return copy_matrix(pass.stream, gradient, d_in);
+  const GroupParameters none;
+  const GroupGradients& gradients = pass.source.gradients(embedding_group(), pass.stream);
+  layers_.embedding().backward(call(pass, none, &gradients), ids, gradient);
+  pass.source.give_back(embedding_group(), pass.stream);
+}
+
+void Transformer::Impl::forward(ParameterSource& source, Stream& stream, const MicroBatch& batch,
+                                const ops::ConstMatrix& in, const ops::Matrix& out, double* loss_sum,
+                                const LogitsHook& logits) {
+  check(common_.options.training, "a core built without training buffers trains nothing");
+  check_batch(batch);
+  const Passing pass = training_pass(source, stream, batch);
+  enter(pass, batch.ids, in);
+  forward_blocks(pass, has_head() ? top(layers_.head().input(), pass.tokens) : out);
+  if (has_head()) lose(pass, true, batch, loss_sum, logits);
+}
+
+void Transformer::Impl::backward(ParameterSource& source, Stream& stream, const MicroBatch& batch,
+                                 const ops::ConstMatrix& d_out, const ops::Matrix& d_in) {
+  const Passing pass = training_pass(source, stream, batch);
+  backward_blocks(pass, d_out);
+  leave(pass, batch.ids, d_in);
 }
 
 void Transformer::Impl::evaluate(ParameterSource& source, Stream& stream, const MicroBatch& batch,
                                  double* loss_sum, const LogitsHook& logits) {
   check_batch(batch);
-  const std::int64_t tokens = batch.documents.tokens;
-  const AttentionInput attention{.positions = batch.positions, .documents = batch.documents};
-  embed(source, stream, batch.ids, tokens);
-  forward_blocks(source, stream, tokens, attention, {.readers = Readers::forward});
-  forward_head(source, stream, batch, false, loss_sum, logits, {});
+  const Passing pass{.source = source,
+                     .stream = stream,
+                     .attention = {.positions = batch.positions, .documents = batch.documents},
+                     .tokens = batch.documents.tokens,
+                     .options = {.readers = Readers::forward}};
+  enter(pass, batch.ids, {});
+  forward_blocks(pass, top(layers_.head().input(), pass.tokens));
+  lose(pass, false, batch, loss_sum, logits);
 }
 
 void Transformer::Impl::decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch,
@@ -281,62 +306,69 @@ void Transformer::Impl::decode(ParameterSource& source, Stream& stream, const De
   check(logits.rows >= batch.row_count && logits.cols == architecture_.vocabulary,
         "logits have a row for every wanted token");
   check_batch({.labels = batch.row_count, .documents = {.tokens = batch.tokens}});
-  const AttentionInput attention{.positions = batch.positions,
-                                 .documents = {.tokens = batch.tokens},
-                                 .slots = batch.slots,
-                                 .cache = &cache};
-  embed(source, stream, batch.ids, batch.tokens);
-  forward_blocks(source, stream, batch.tokens, attention, {.readers = Readers::forward});
-
-  const int head_group = layout_.head_group(), table_group = layout_.embedding_group();
-  const bool tied = architecture_.tied;
-  const GroupParameters& head = source.acquire(head_group, Pass::forward, stream);
-  const GroupParameters* table = tied ? &source.acquire(table_group, Pass::forward, stream) : nullptr;
-  final_norm(stream, head, batch.tokens);
-  const ops::Matrix hidden = top(scratch_.label_hidden, batch.row_count);
-  ops::gather_rows(stream, top(scratch_.final_norm, batch.tokens), batch.rows, hidden);
-  const ops::Operand x{.data = hidden.data, .dtype = dtype_, .rows = hidden.rows, .cols = hidden.cols};
-  const ops::Matrix wanted = top(logits, batch.row_count);
-  product(stream, ops::Product::forward, x, head_weight(head, table), wanted);
-  if (architecture_.logit_soft_cap > 0) {
-    ops::soft_cap(stream, wanted, static_cast<float>(architecture_.logit_soft_cap));
-  }
-  if (tied) source.release(table_group, Pass::forward, stream);
-  source.release(head_group, Pass::forward, stream);
+  const Passing pass{.source = source,
+                     .stream = stream,
+                     .attention = {.positions = batch.positions,
+                                   .documents = {.tokens = batch.tokens},
+                                   .slots = batch.slots,
+                                   .cache = &cache},
+                     .tokens = batch.tokens,
+                     .options = {.readers = Readers::forward}};
+  const ops::Matrix after = top(layers_.head().input(), pass.tokens);
+  enter(pass, batch.ids, {});
+  forward_blocks(pass, after);
+  with_head(pass, false, [&](const Call& of_head, const HeadWeight& weight) {
+    const NormInput behind = layers_.block(range_.last - 1).sum(of_head, after);
+    layers_.head().logits(of_head, behind, weight, batch.rows, top(logits, batch.row_count));
+  });
 }
 
 Transformer::Transformer(const Architecture& architecture, const precision::Recipe& recipe, Arena& arena,
-                         const TransformerOptions& options, precision::Audit* audit,
-                         PartialReduction* reduction)
-    : impl_(std::make_unique<Impl>(architecture, recipe, arena, options, audit, reduction)) {}
+                         const TransformerOptions& options, precision::Audit* audit)
+    : impl_(std::make_unique<Impl>(architecture, recipe, arena, options, audit)) {}
 Transformer::~Transformer() = default;
 
 void Transformer::train(ParameterSource& source, Stream& stream, const MicroBatch& batch, double* loss_sum,
                         const LogitsHook& logits) {
-  impl_->train(source, stream, batch, loss_sum, logits);
+  impl_->require_whole();
+  impl_->forward(source, stream, batch, {}, {}, loss_sum, logits);
+  impl_->backward(source, stream, batch, {}, {});
+}
+
+void Transformer::forward(ParameterSource& source, Stream& stream, const MicroBatch& batch,
+                          const ops::ConstMatrix& in, const ops::Matrix& out, double* loss_sum,
+                          const LogitsHook& logits) {
+  impl_->forward(source, stream, batch, in, out, loss_sum, logits);
+}
+
+void Transformer::backward(ParameterSource& source, Stream& stream, const MicroBatch& batch,
+                           const ops::ConstMatrix& d_out, const ops::Matrix& d_in) {
+  impl_->backward(source, stream, batch, d_out, d_in);
 }
 
 void Transformer::evaluate(ParameterSource& source, Stream& stream, const MicroBatch& batch, double* loss_sum,
                            const LogitsHook& logits) {
+  impl_->require_whole();
   impl_->evaluate(source, stream, batch, loss_sum, logits);
 }
 
 void Transformer::decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch, KvCache& cache,
                          const ops::Matrix& logits) {
+  impl_->require_whole();
   impl_->decode(source, stream, batch, cache, logits);
 }
 
 precision::ScaleSet* Transformer::activation_scales() {
-  return impl_->quantizer_.scales();
+  return impl_->common().quantizer.scales();
 }
 const Architecture& Transformer::architecture() const {
-  return impl_->architecture_;
+  return impl_->architecture();
 }
 const TransformerOptions& Transformer::options() const {
-  return impl_->options_;
+  return impl_->common().options;
 }
 const precision::Recipe& Transformer::recipe() const {
-  return impl_->quantizer_.recipe();
+  return impl_->common().recipe();
 }
 
 }  // namespace octet::model
