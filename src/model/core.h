@@ -1,0 +1,79 @@
+// The core behind the public interface: the layers of a model and the order in which a pass goes through
+// them.
+#pragma once
+
+#include <functional>
+
+#include "layers/model_layers.h"
+#include "layers/scratch.h"
+#include "octet/model/transformer.h"
+
+namespace octet::model {
+
+/// The order of a pass: which groups are acquired when, and what goes from layer to layer.
+class Transformer::Impl {
+ public:
+  /// `options`: checked, every field filled in.
+  Impl(const Architecture& architecture, const precision::Recipe& recipe, Arena& arena,
+       const TransformerOptions& options, precision::Audit* audit);
+
+  void forward(ParameterSource& source, Stream& stream, const MicroBatch& batch, const ops::ConstMatrix& in,
+               const ops::Matrix& out, double* loss_sum, const LogitsHook& logits);
+  void backward(ParameterSource& source, Stream& stream, const MicroBatch& batch,
+                const ops::ConstMatrix& d_out, const ops::Matrix& d_in);
+  void evaluate(ParameterSource& source, Stream& stream, const MicroBatch& batch, double* loss_sum,
+                const LogitsHook& logits);
+  void decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch, KvCache& cache,
+              const ops::Matrix& logits);
+  /// Throws unless this core runs all blocks.
+  void require_whole() const {
+    check(has_embedding() && has_head(), "a part of the blocks makes no whole pass");
+  }
+
+  const Architecture& architecture() const { return architecture_; }
+  Common& common() { return common_; }
+
+ private:
+  /// A micro-batch on its way through the groups.
+  struct Passing {
+    ParameterSource& source;
+    Stream& stream;
+    AttentionInput attention;
+    std::int64_t tokens = 0;
+    PassOptions options;
+  };
+
+  bool has_embedding() const { return range_.first == 0; }
+  bool has_head() const { return range_.last == architecture_.layers; }
+  int embedding_group() const { return layers_.layout().embedding_group(); }
+  int head_group() const { return layers_.layout().head_group(); }
+  Call call(const Passing& pass, const GroupParameters& parameters,
+            const GroupGradients* gradients = nullptr) {
+    return {common_, pass.stream, parameters, gradients, pass.attention, pass.tokens, pass.options};
+  }
+  Passing training_pass(ParameterSource& source, Stream& stream, const MicroBatch& batch) const;
+
+  void reserve(Arena& arena);
+  void plan_audit() const;
+  void check_batch(const MicroBatch& batch) const;
+  /// The stream in front of the first block: from `in`, or the embedding of `ids`.
+  void enter(const Passing& pass, const std::int32_t* ids, const ops::ConstMatrix& in);
+  void forward_blocks(const Passing& pass, const ops::Matrix& out);
+  /// Calls `use` with the head's group and the weight of the head, which a tied one has from the embedding's.
+  void with_head(const Passing& pass, bool training,
+                 const std::function<void(const Call&, const HeadWeight&)>& use);
+  void lose(const Passing& pass, bool training, const MicroBatch& batch, double* loss_sum,
+            const LogitsHook& hook);
+  /// The gradient of the stream behind the last block, as the head would leave it.
+  void take_gradient(const Call& call, const ops::ConstMatrix& d_out);
+  void backward_blocks(const Passing& pass, const ops::ConstMatrix& d_out);
+  /// The gradient of the stream in front of the first block: into `d_in`, or that of the embedding.
+  void leave(const Passing& pass, const std::int32_t* ids, const ops::Matrix& d_in);
+
+  const Architecture architecture_;
+  ModelLayers layers_;
+  BlockRange range_;
+  Common common_;
+};
+
+}  // namespace octet::model
