@@ -99,7 +99,8 @@ void print_json(const config::Config& c, train::Session& session, const train::B
             {"comm_seconds", r.comm_seconds},
             {"comm_exposed_seconds", r.exposed_seconds},
             {"comm_bytes", r.comm_bytes},
-            {"setup_seconds", r.setup_seconds}};
+            {"setup_seconds", r.setup_seconds},
+            {"products", r.products}};
   for (const train::BenchRow& row : r.profile) {
     line["profile"].push_back({{"kind", row.kind}, {"seconds", row.seconds}, {"calls", row.calls}});
   }

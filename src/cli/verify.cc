@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -12,10 +13,12 @@
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
 #include "octet/comm/collectives.h"
+#include "octet/comm/mesh.h"
 #include "octet/device/cpu.h"
 #include "octet/device/host_mirror.h"
 #include "octet/model/shapes.h"
 #include "octet/train/engine.h"
+#include "octet/train/link_rates.h"
 #include "octet/train/session.h"
 #include "octet/train/setup.h"
 #include "options.h"
@@ -101,6 +104,55 @@ std::string check_carrier(train::Session& session) {
   return alike ? all.front() + " on every rank" : text;
 }
 
+/// A row for each rank, of what it sends every other one.
+std::string table_of(const std::vector<double>& rates, int size) {
+  std::string text = "\n           rank";
+  const auto cell = [&](const std::string& word) {
+    text += std::string(8 - std::min<std::size_t>(7, word.size()), ' ') + word;
+  };
+  for (int to = 0; to < size; ++to) cell(std::to_string(to));
+  for (int from = 0; from < size; ++from) {
+    std::array<char, 32> row{};
+    std::snprintf(row.data(), row.size(), "\n           %4d", from);
+    text += row.data();
+    for (int to = 0; to < size; ++to) {
+      std::array<char, 32> rate{};
+      std::snprintf(rate.data(), rate.size(), "%.2f",
+                    1e-9 * rates[static_cast<std::size_t>(from * size + to)]);
+      cell(from == to ? "-" : rate.data());
+    }
+  }
+  return text;
+}
+
+// Every carrier that there can be is tried, whichever one a run would take.
+std::string check_links(train::Session& session) {
+  comm::Job& job = session.job();
+  Device& device = session.device();
+  const bool gpus = device.kind() == DeviceKind::cuda;
+  constexpr int kTries = 3;
+  const std::size_t bytes = std::size_t{gpus ? 64u : 4u} << 20;
+  std::string text = "GB/s between every two ranks, both ways at once, messages of " +
+                     human_bytes(static_cast<double>(bytes));
+  const auto rates_of = [&](comm::Collectives& collectives) {
+    return table_of(train::pair_rates(collectives, device, bytes, kTries), collectives.size());
+  };
+  if (!gpus) return text + "\n           MPI" + rates_of(session.data());
+  const comm::Mesh mesh(job.size());
+  for (const char* transport : {"peer", "nccl", "host"}) {
+    text += "\n           " + std::string(transport);
+    try {
+      const auto collectives =
+          job.collectives(mesh.group("data", job.rank()), device, train::carrier_of(transport));
+      text += rates_of(*collectives);
+    } catch (const Error& error) {  // agreed upon: all ranks have it
+      text +=
+          " does not work: " + (error.problem().found.empty() ? error.problem().what : error.problem().found);
+    }
+  }
+  return text;
+}
+
 std::string check_disk(train::Session& session, const std::string& folder) {
   const std::string bytes(std::size_t{32} << 20, 'x');
   const std::string path =
@@ -125,6 +177,7 @@ std::string check_device(train::Session& session) {
 struct SmallStep {
   double loss = 0, norm = 0;
   std::int64_t fp8_products = 0;
+  std::string products;  ///< what ran in FP8
 };
 
 SmallStep small_step(Device& device, bool fp8) {
@@ -148,7 +201,8 @@ SmallStep small_step(Device& device, bool fp8) {
   const zero::StepResult step = engine.finish(1e-4);
   return {.loss = step.loss_sum / static_cast<double>(step.label_tokens),
           .norm = step.grad_norm,
-          .fp8_products = engine.audit().fp8_products()};
+          .fp8_products = engine.audit().fp8_products(),
+          .products = engine.audit().summary()};
 }
 
 // The CPU multiplies the values of FP8 exactly, so it is the yardstick for any device, and bf16 for it.
@@ -170,7 +224,8 @@ std::string check_step(train::Session& session) {
     throw failed("a small FP8 step is far from one in bf16", text(plain), text(found));
   }
   return text(found) +
-         (session.device().kind() == DeviceKind::cuda ? ", as on the CPU" : ", near that of bf16");
+         (session.device().kind() == DeviceKind::cuda ? ", as on the CPU; " : ", near that of bf16; ") +
+         found.products;
 }
 
 }  // namespace
@@ -196,14 +251,15 @@ int verify_command(const Arguments& arguments) {
                                                       {"device", [&] { return check_device(session); }},
                                                       {"FP8 step", [&] { return check_step(session); }}};
     if (session.place().size > 1) {
-      checks.insert(checks.begin() + 3, {"carrier", [&] { return check_carrier(session); }});
+      checks.insert(checks.begin() + 3, {{"carrier", [&] { return check_carrier(session); }},
+                                         {"links", [&] { return check_links(session); }}});
     }
     for (const auto& [name, check] : checks) {
       std::string found;
       const auto* run = &check;
       const std::string what = name;
       // A check with messages of its own fails on all ranks or on none before it waits for the others.
-      if (what == "cores" || what == "messages" || what == "carrier") {
+      if (what == "cores" || what == "messages" || what == "carrier" || what == "links") {
         found = (*run)();
         session.job().barrier();
       } else {

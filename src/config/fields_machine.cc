@@ -47,6 +47,15 @@ void add_precision(Table& t) {
          "fp32. forward: those of the forward pass; all: those of gradients too. Not with fp8_recipe: block.")
       .one_of({"forward", "all"})
       .decides_numbers();
+  t.used(
+       "fp8_fallback", &Config::fp8_fallback,
+       "What becomes of a run where a product that fp8: true asks for is not multiplied in FP8 (sizes that "
+       "are "
+       "no multiple of 16, blocks that the library refuses) but decoded into bf16, which is slower. warn: it "
+       "is "
+       "told once for each kind and reason; error: the run ends. A run in which no product is in FP8 ends in "
+       "any case.")
+      .one_of({"warn", "error"});
 }
 
 void add_storage(Table& t) {

@@ -190,7 +190,7 @@ class Rules {
     if (!c_.fp8) {
       for (const char* key :
            {"fp8_recipe", "fp8_format", "fp8_amax_history_len", "fp8_amax_compute_algo", "fp8_margin",
-            "fp8_scale_granularity", "fp8_fast_accumulation", "fp8_transposed_weights"}) {
+            "fp8_scale_granularity", "fp8_fast_accumulation", "fp8_fallback", "fp8_transposed_weights"}) {
         if (changed(key)) note(std::string("'") + key + "' (" + at(key) + ") is read only with fp8: true");
       }
     } else if (c_.fp8_recipe != "delayed") {

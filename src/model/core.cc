@@ -33,7 +33,11 @@ Transformer::Impl::Impl(const Architecture& architecture, const precision::Recip
               .audit = audit} {
   check(common_.dtype == DType::f32 || common_.dtype == DType::bf16, "the compute dtype is f32 or bf16");
   reserve(arena);
-  if (audit != nullptr) plan_audit();
+  if (audit != nullptr) plan_audit(arena.device());
+}
+
+void Transformer::Impl::require_whole() const {
+  check(has_embedding() && has_head(), "a part of the blocks makes no whole pass");
 }
 
 void Transformer::Impl::reserve(Arena& arena) {
@@ -56,19 +60,31 @@ void Transformer::Impl::reserve(Arena& arena) {
                                      options.max_positions == 0 ? options.max_length : options.max_positions);
 }
 
-void Transformer::Impl::plan_audit() const {
+void Transformer::Impl::plan_audit(const Device& device) {
   const bool fp8 = common_.recipe().fp8();
-  std::vector<LinearLayer> all = layers_.linear_layers(range_.first, range_.last);
-  if (has_head()) all.push_back(layers_.head().facts());
-  for (const LinearLayer& layer : all) {
-    const char* reason = layer.fp8 ? "" : "logits are kept in the compute dtype";
-    common_.audit->plan({.name = layer.title,
-                         .layers = layer.layers,
-                         .rows = layer.rows,
-                         .cols = layer.cols,
-                         .fp8 = fp8 && layer.fp8,
-                         .reason = fp8 ? reason : "no FP8 recipe"});
+  const auto row_of = [&](const LinearLayer& facts, const char* no_fp8) {
+    return precision::AuditRow{.name = facts.title,
+                               .layers = facts.layers,
+                               .rows = facts.rows,
+                               .cols = facts.cols,
+                               .fp8 = fp8 && facts.fp8,
+                               .reason = fp8 ? no_fp8 : "no FP8 recipe"};
+  };
+  for (const LinearLayer& facts : layers_.linear_layers(range_.first, range_.last)) {
+    precision::AuditRow row = row_of(facts, "");
+    std::vector<std::pair<Linear*, std::int64_t>> same;
+    for (int layer = range_.first; layer < range_.last; ++layer) {
+      for (Linear* linear : layers_.block(layer).linears()) {
+        if (facts.counts(linear->facts())) same.emplace_back(linear, layer);
+      }
+    }
+    if (row.fp8) row.planned = same.front().first->weight().planned(device, common_);
+    const std::size_t at = common_.audit->plan(row);
+    for (const auto& [linear, layer] : same) linear->weight().set_place({.row = at, .layer = layer});
   }
+  if (!has_head()) return;
+  Head& head = layers_.head();
+  head.set_place({.row = common_.audit->plan(row_of(head.facts(), "logits are kept in the compute dtype"))});
 }
 
 void Transformer::Impl::check_batch(const MicroBatch& batch) const {

@@ -26,9 +26,7 @@ class Transformer::Impl {
   void decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch, KvCache& cache,
               const ops::Matrix& logits);
   /// Throws unless this core runs all blocks.
-  void require_whole() const {
-    check(has_embedding() && has_head(), "a part of the blocks makes no whole pass");
-  }
+  void require_whole() const;
 
   const Architecture& architecture() const { return architecture_; }
   Common& common() { return common_; }
@@ -54,7 +52,8 @@ class Transformer::Impl {
   Passing training_pass(ParameterSource& source, Stream& stream, const MicroBatch& batch) const;
 
   void reserve(Arena& arena);
-  void plan_audit() const;
+  /// Plans a row for the linear layers of each name and shape, and tells them that they count there.
+  void plan_audit(const Device& device);
   void check_batch(const MicroBatch& batch) const;
   /// The stream in front of the first block: from `in`, or the embedding of `ids`.
   void enter(const Passing& pass, const std::int32_t* ids, const ops::ConstMatrix& in);

@@ -5,6 +5,7 @@
 
 #include "cuda/scratch.h"
 #include "dispatch.h"
+#include "gemm_plan.h"
 
 namespace octet::ops {
 
@@ -13,8 +14,7 @@ void gemm(const GemmArgs& args);
 std::size_t gemm_workspace(const GemmArgs& args);
 }  // namespace cpu
 namespace cuda {
-void gemm(Stream& stream, const GemmArgs& args);
-bool gemm_multiplies_fp8(const GemmArgs& args);
+GemmOutcome gemm(Stream& stream, const GemmArgs& args);
 }  // namespace cuda
 
 namespace {
@@ -72,11 +72,22 @@ void check_shapes(const GemmArgs& args) {
         "gemm: an addend has the shape, dtype and ld of D and lies elsewhere, and nothing is accumulated");
 }
 
+GemmOutcome dispatch(Stream& stream, const GemmArgs& args) {
+#ifdef OCTET_HAVE_CUDA
+  if (stream.device().kind() == DeviceKind::cuda) {
+    const ProfileSection section(stream, name_of(args.product));
+    return cuda::gemm(stream, args);  // it alone knows what the library refuses
+  }
+#endif
+  OCTET_DISPATCH_AS(stream, gemm, args, name_of(args.product));
+  return stream.device().kind() == DeviceKind::dry ? GemmOutcome{} : gemm_outcome(stream.device(), args);
+}
+
 }  // namespace
 
-void gemm(Stream& stream, const GemmArgs& args) {
+GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
   check_shapes(args);
-  if (args.d.rows == 0 || args.d.cols == 0) return;
+  if (args.d.rows == 0 || args.d.cols == 0) return {};
   const bool inner = args.a.rows > 0 && args.a.cols > 0;
   check(args.d.data != nullptr, "gemm: D has data");
   if (inner && args.a.scaling != Scaling::tensor) {
@@ -84,7 +95,7 @@ void gemm(Stream& stream, const GemmArgs& args) {
   } else {
     check(!inner || (args.a.data != nullptr && args.b.data != nullptr), "gemm: operands have data");
   }
-  OCTET_DISPATCH_AS(stream, gemm, args, name_of(args.product));
+  return dispatch(stream, args);
 }
 
 std::size_t gemm_workspace(const Device& device, const GemmArgs& args) {
@@ -103,14 +114,15 @@ std::int64_t fp8_token_unit(const Device& device, Scaling scaling) {
   return scaling == Scaling::tensor ? 16 : kScaleBlock;
 }
 
-bool gemm_multiplies_fp8(const Device& device, const GemmArgs& args) {
+GemmOutcome gemm_outcome(const Device& device, const GemmArgs& args) {
   check_shapes(args);
-#ifdef OCTET_HAVE_CUDA
-  if (device.kind() == DeviceKind::cuda) return cuda::gemm_multiplies_fp8(args);
-#else
-  if (device.kind() == DeviceKind::cuda) throw_no_cuda("gemm");
-#endif
-  return is_fp8(args.a.dtype);
+  const GemmPlan plan = plan_gemm(args);
+  if (args.d.rows == 0 || args.d.cols == 0 || plan.k == 0) return {};
+  // A CPU that stands for a GPU plans and lays out like one, and multiplies as the CPU that it is.
+  const DeviceKind kind = device.kind() == DeviceKind::dry ? device.stands_for() : device.kind();
+  if (is_fp8(args.a.dtype) && kind == DeviceKind::cpu)
+    return outcome_of(args, GemmWay::emulated, GemmReason::none, 1);
+  return outcome_of(args, plan.way, plan.reason, 1);
 }
 
 void set_gemm_timing(bool on) {

@@ -8,10 +8,11 @@
 namespace octet::precision {
 namespace {
 
-constexpr std::size_t kFp8 = 2;
+constexpr std::array kProducts = {ops::Product::forward, ops::Product::dgrad, ops::Product::wgrad};
 
-std::size_t format_index(DType format) {
-  return is_fp8(format) ? kFp8 : format == DType::bf16 ? 1 : 0;
+const char* name_of(ops::Product product) {
+  if (product == ops::Product::forward) return "forward";
+  return product == ops::Product::dgrad ? "dgrad" : "wgrad";
 }
 
 std::string short_name(DType format) {
@@ -21,7 +22,7 @@ std::string short_name(DType format) {
     case DType::e5m2:
       return "E5M2";
     default:
-      return std::string(name_of(format));
+      return std::string(octet::name_of(format));
   }
 }
 
@@ -30,22 +31,156 @@ std::string padded(std::string text, std::size_t width) {
   return text;
 }
 
+/// "0-3, 5" of ascending numbers.
+std::string ranges(const std::set<std::int64_t>& numbers) {
+  std::string text;
+  for (auto at = numbers.begin(); at != numbers.end();) {
+    const std::int64_t first = *at;
+    std::int64_t last = first;
+    while (++at != numbers.end() && *at == last + 1) ++last;
+    text += (text.empty() ? "" : ", ") + std::to_string(first);
+    if (last > first) text += "-" + std::to_string(last);
+  }
+  return text;
+}
+
+/// Whether FP8 was asked for and something else came.
+bool falls_back(const AuditRow& row, ops::GemmWay way) {
+  return row.fp8 && way != ops::GemmWay::none && !ops::multiplies_fp8(way);
+}
+
+/// "decoded into bf16, because the columns of the result are no multiple of 16".
+std::string words_of(ops::GemmWay way, ops::GemmReason reason) {
+  std::string text = ops::name_of(way);
+  if (way == ops::GemmWay::decoded) text = "decoded into bf16";
+  if (way == ops::GemmWay::filled) text = "in FP8 from copies";
+  if (way == ops::GemmWay::emulated) text = "values of FP8 multiplied exactly, as a CPU does it";
+  if (reason != ops::GemmReason::none) text += std::string(", because ") + ops::text_of(reason);
+  return text;
+}
+
 }  // namespace
 
+struct Audit::Group {
+  std::size_t row;
+  ops::GemmOutcome outcome;  ///< calls: of all passes together
+  std::array<std::int64_t, 3> products{}, calls{};
+  std::set<std::int64_t> layers;
+  std::int64_t all() const { return products[0] + products[1] + products[2]; }
+  /// "forward, wgrad".
+  std::string passes() const {
+    std::string text;
+    for (const ops::Product p : kProducts) {
+      if (products[static_cast<std::size_t>(p)] == 0) continue;
+      text += std::string(text.empty() ? "" : ", ") + name_of(p);
+    }
+    return text;
+  }
+};
+
+std::size_t Audit::plan(AuditRow row) {
+  rows_.push_back(std::move(row));
+  return rows_.size() - 1;
+}
+
+void Audit::count(const AuditPlace& place, ops::Product product, const ops::GemmOutcome& outcome) {
+  if (outcome.way == ops::GemmWay::none) return;
+  check(place.row < rows_.size(), "products are counted at rows that were planned");
+  Sum& sum = counts_[{.row = place.row,
+                      .layer = place.layer,
+                      .product = product,
+                      .way = outcome.way,
+                      .reason = outcome.reason,
+                      .a = outcome.a,
+                      .b = outcome.b}];
+  ++sum.products;
+  sum.calls += outcome.calls;
+}
+
+void Audit::add(std::span<const AuditCount> counts) {
+  for (const AuditCount& c : counts) {
+    Sum& sum = counts_[{.row = static_cast<std::size_t>(c.row),
+                        .layer = c.layer,
+                        .product = c.product,
+                        .way = c.outcome.way,
+                        .reason = c.outcome.reason,
+                        .a = c.outcome.a,
+                        .b = c.outcome.b}];
+    sum.products += c.products;
+    sum.calls += c.outcome.calls;
+  }
+}
+
+std::vector<AuditCount> Audit::counts() const {
+  std::vector<AuditCount> all;
+  for (const auto& [key, sum] : counts_) {
+    all.push_back(
+        {.row = static_cast<std::int64_t>(key.row),
+         .layer = key.layer,
+         .product = key.product,
+         .outcome = {.way = key.way, .reason = key.reason, .a = key.a, .b = key.b, .calls = sum.calls},
+         .products = sum.products});
+  }
+  return all;
+}
+
+std::vector<Audit::Group> Audit::groups() const {
+  std::vector<Group> groups;
+  for (const auto& [key, sum] : counts_) {
+    ops::GemmOutcome outcome{.way = key.way, .reason = key.reason, .a = key.a, .b = key.b};
+    auto group = std::ranges::find_if(
+        groups, [&](const Group& g) { return g.row == key.row && g.outcome == outcome; });
+    if (group == groups.end()) group = groups.insert(groups.end(), Group{.row = key.row, .outcome = outcome});
+    group->products[static_cast<std::size_t>(key.product)] += sum.products;
+    group->calls[static_cast<std::size_t>(key.product)] += sum.calls;
+    group->layers.insert(key.layer);
+  }
+  return groups;
+}
+
 std::int64_t Audit::counted(ops::Product product, DType format) const {
-  return counts_[format_index(format)][static_cast<std::size_t>(product)];
+  std::int64_t sum = 0;
+  for (const auto& [key, one] : counts_) {
+    const bool fp8 = ops::multiplies_fp8(key.way);
+    const DType ran = key.way == ops::GemmWay::f32 ? DType::f32 : DType::bf16;
+    if (key.product == product && (fp8 ? is_fp8(format) : format == ran)) sum += one.products;
+  }
+  return sum;
 }
 
 std::int64_t Audit::fp8_products() const {
-  return counts_[kFp8][0] + counts_[kFp8][1] + counts_[kFp8][2];
+  std::int64_t sum = 0;
+  for (const ops::Product product : kProducts) sum += counted(product, DType::e4m3);
+  return sum;
 }
 
 std::int64_t Audit::products() const {
-  std::int64_t sum = 0;
-  for (const auto& of_format : counts_) {
-    for (const std::int64_t n : of_format) sum += n;
+  std::int64_t all = 0;
+  for (const auto& [key, sum] : counts_) all += sum.products;
+  return all;
+}
+
+std::vector<std::string> Audit::take_fallbacks() {
+  std::vector<std::string> lines;
+  const auto tell = [&](const Group& group) {
+    const ops::GemmOutcome& outcome = group.outcome;
+    if (!falls_back(rows_[group.row], outcome.way)) return;
+    if (!told_.insert({group.row, outcome.reason}).second) return;
+    lines.push_back(rows_[group.row].name + " (" + group.passes() +
+                    (group.layers.empty() ? "" : "; layers " + ranges(group.layers)) +
+                    "): " + words_of(outcome.way, outcome.reason));
+  };
+  for (const Group& group : groups()) tell(group);
+  for (std::size_t row = 0; row < rows_.size(); ++row) {
+    std::map<ops::GemmReason, Group> planned;
+    for (std::size_t p = 0; p < kProducts.size(); ++p) {
+      const ops::GemmOutcome& outcome = rows_[row].planned[p];
+      Group& group = planned.try_emplace(outcome.reason, Group{.row = row, .outcome = outcome}).first->second;
+      group.products[p] = 1;
+    }
+    for (const auto& [reason, group] : planned) tell(group);
   }
-  return sum;
+  return lines;
 }
 
 std::string Audit::table() const {
@@ -60,18 +195,25 @@ std::string Audit::table() const {
   const std::string compute = short_name(recipe_.compute);
   const std::string x = short_name(recipe_.forward_format), g = short_name(recipe_.gradient_format);
   const auto line = [&](const std::string& name, const std::string& layers, const std::string& size,
-                        const std::string& forward, const std::string& dgrad, const std::string& wgrad,
-                        const std::string& reason) {
-    std::string text = padded(name, name_width) + "  " + padded(layers, 6) + "  " +
-                       padded(size, shape_width) + "  " + padded(forward, 11) + "  " + padded(dgrad, 11) +
-                       "  " + padded(wgrad, 11) + "  " + reason;
+                        const std::array<std::string, 3>& formats, const std::string& reason) {
+    std::string text = padded(name, name_width) + "  " + padded(layers, 6) + "  " + padded(size, shape_width);
+    for (const std::string& format : formats) text += "  " + padded(format, 11);
+    text += "  " + reason;
     text.resize(text.find_last_not_of(' ') + 1);
     return text + "\n";
   };
-  std::string text = line("product", "layers", "weight", "forward", "dgrad", "wgrad", "");
+  std::string text = line("product", "layers", "weight", {"forward", "dgrad", "wgrad"}, "");
   for (const AuditRow& row : rows_) {
-    text += line(row.name, std::to_string(row.layers), shape(row), row.fp8 ? x + " x " + x : compute,
-                 row.fp8 ? g + " x " + x : compute, row.fp8 ? g + " x " + x : compute, row.reason);
+    std::array<std::string, 3> formats{compute, compute, compute};
+    std::string reason = row.reason;
+    for (std::size_t p = 0; row.fp8 && p < formats.size(); ++p) {
+      const ops::GemmOutcome& planned = row.planned[p];
+      formats[p] = falls_back(row, planned.way) ? "bf16" : (p == 0 ? x : g) + " x " + x;
+      if (planned.reason == ops::GemmReason::none) continue;
+      reason += (reason.empty() ? "" : "; ") + std::string(name_of(kProducts[p])) + " " +
+                words_of(planned.way, planned.reason);
+    }
+    text += line(row.name, std::to_string(row.layers), shape(row), formats, reason);
   }
   if (recipe_.fast_gradients) {
     text += "fp8_fast_accumulation: all, so that on a GPU FP8 sums of gradients, too, keep about 14 bits\n";
@@ -84,9 +226,41 @@ std::string Audit::summary() const {
     return with_commas(counted(p, DType::e4m3)) + " of " +
            with_commas(counted(p, DType::e4m3) + counted(p, DType::bf16) + counted(p, DType::f32));
   };
-  return "products in FP8: " + with_commas(fp8_products()) + " of " + with_commas(products()) + " (forward " +
-         of(ops::Product::forward) + ", dgrad " + of(ops::Product::dgrad) + ", wgrad " +
-         of(ops::Product::wgrad) + ")";
+  std::string text = "products in FP8: " + with_commas(fp8_products()) + " of " + with_commas(products()) +
+                     " (forward " + of(ops::Product::forward) + ", dgrad " + of(ops::Product::dgrad) +
+                     ", wgrad " + of(ops::Product::wgrad) + ")";
+  std::int64_t emulated = 0;
+  std::string rest;
+  for (const Group& group : groups()) {
+    if (group.outcome.way == ops::GemmWay::emulated) emulated += group.all();
+    const bool other =
+        group.outcome.way == ops::GemmWay::filled || falls_back(rows_[group.row], group.outcome.way);
+    if (!other) continue;
+    rest += "\n  " + rows_[group.row].name + " (" + group.passes() + "; layers " + ranges(group.layers) +
+            "): " + with_commas(group.all()) + " " + words_of(group.outcome.way, group.outcome.reason);
+  }
+  if (emulated > 0) text += ", emulated: a CPU multiplies the values of FP8 exactly";
+  return text + rest;
+}
+
+Json Audit::to_json() const {
+  Json all = Json::array();
+  for (const Group& group : groups()) {
+    for (std::size_t p = 0; p < kProducts.size(); ++p) {
+      if (group.products[p] == 0) continue;
+      Json one{{"product", rows_[group.row].name},
+               {"pass", name_of(kProducts[p])},
+               {"layers", ranges(group.layers)},
+               {"way", ops::name_of(group.outcome.way)}};
+      if (group.outcome.reason != ops::GemmReason::none) one["reason"] = ops::text_of(group.outcome.reason);
+      one["a"] = octet::name_of(group.outcome.a);
+      one["b"] = octet::name_of(group.outcome.b);
+      one["products"] = group.products[p];
+      one["calls"] = group.calls[p];
+      all.push_back(std::move(one));
+    }
+  }
+  return all;
 }
 
 void Audit::require_fp8() const {

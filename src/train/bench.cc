@@ -193,6 +193,7 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
                 report::python_number(passed, 4) + " s, loss " + report::python_number(loss_of(last), 6) +
                 ", gradient norm " + report::python_number(last.grad_norm, 4));
     }
+    engine->check_products();
     job.together([&] {
       if (std::isfinite(loss_of(last)) && !last.skipped) return;
       throw Error({.what = "the loss or the gradient is not finite",
@@ -202,7 +203,6 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
                    .fix = "lower learning_rate; if that does not help, report this as a bug"});
     });
   }
-  job.together([&] { engine->audit().require_fp8(); });
 
   if (profile) result.profile = profile->rows();
   for (const comm::Traffic& kind : session.take_traffic()) {
@@ -226,7 +226,9 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
   result.reserved_bytes =
       static_cast<std::size_t>(job.all_max(static_cast<std::int64_t>(engine->arena().bytes())));
   result.used_bytes = static_cast<std::size_t>(job.all_max(memory_in_use(session.device())));
-  result.audit = engine->audit().summary();
+  const precision::Audit audit = engine->audit_of_all();
+  result.audit = audit.summary();
+  result.products = audit.to_json();
   return result;
 }
 

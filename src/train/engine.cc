@@ -4,8 +4,10 @@
 #include <cstring>
 #include <map>
 #include <numeric>
+#include <utility>
 
 #include "octet/base/error.h"
+#include "octet/base/log.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/device/waiting.h"
 #include "octet/model/build.h"
@@ -144,6 +146,7 @@ EngineOptions engine_options(const config::Config& config, const model::Architec
   options.transformer.gradient_dtype = options.store.storage.gradients;
   options.transformer.recompute = recompute_of(config.recompute());
   options.max_documents = max_documents;
+  options.fp8_fallback_ends = config.fp8_fallback == "error";
   return options;
 }
 
@@ -188,6 +191,7 @@ Engine::Engine(Device& device, comm::Job& job, comm::Collectives& data, const En
   core_ = std::make_unique<model::Transformer>(options_.architecture, options_.store.recipe, arena_,
                                                options_.transformer, &audit_);
   staging_ = std::make_unique<Staging>(device_, arena_, options_);
+  if (device.kind() != DeviceKind::dry) tell_fallbacks();  // those that the shapes tell
 }
 
 Engine::~Engine() = default;
@@ -311,6 +315,51 @@ zero::StepResult Engine::finish(double learning_rate, bool update) {
                  *compute_);
   compute_->synchronize();
   return store_->collect();
+}
+
+void Engine::tell_fallbacks() {
+  const std::vector<std::string> fallbacks = audit_.take_fallbacks();
+  if (fallbacks.empty()) return;
+  constexpr const char* fix =
+      "make hidden_size, intermediate_size and the widths of heads multiples of 16, or take another "
+      "fp8_recipe";
+  if (options_.fp8_fallback_ends) {
+    std::string found;
+    for (const std::string& line : fallbacks) found += (found.empty() ? "" : "\n") + line;
+    throw Error({.what = "a product that should run in FP8 does not",
+                 .expected = "FP8 products in the linear layers, as fp8_fallback: error asks for",
+                 .found = found,
+                 .fix = std::string(fix) + ", or set fp8_fallback: warn"});
+  }
+  if (job_.rank() != 0) return;
+  for (const std::string& line : fallbacks) {
+    log::warn("a product should run in FP8 and does not: " + line + "; " + fix);
+  }
+}
+
+void Engine::check_products() {
+  if (!options_.store.recipe.fp8()) return;
+  // Ranks may have other numbers of tokens, or none, and so other reasons.
+  if (options_.fp8_fallback_ends) {
+    job_.together([&] { tell_fallbacks(); });
+  } else {
+    tell_fallbacks();
+  }
+  if (!std::exchange(required_fp8_, true)) job_.together([&] { audit_.require_fp8(); });
+}
+
+precision::Audit Engine::audit_of_all() const {
+  precision::Audit all(options_.store.recipe);
+  for (const precision::AuditRow& row : audit_.rows()) all.plan(row);
+  const std::vector<precision::AuditCount> own = audit_.counts();
+  const std::string bytes(reinterpret_cast<const char*>(own.data()),
+                          own.size() * sizeof(precision::AuditCount));
+  for (const std::string& of_rank : job_.all_gather_bytes(bytes)) {
+    std::vector<precision::AuditCount> counts(of_rank.size() / sizeof(precision::AuditCount));
+    std::memcpy(counts.data(), of_rank.data(), of_rank.size());
+    all.add(counts);
+  }
+  return all;
 }
 
 RankLoss Engine::own_loss() const {

@@ -313,9 +313,12 @@ void probe(Session& session, const config::Resolved& resolved, const ProbeOption
   } else {
     probe_once(*engine, loop, session.device(), batches, result);
   }
+  engine->check_products();
+  const std::string products = engine->audit_of_all().summary();
   job.together([&] {
-    engine->audit().require_fp8();
-    if (job.rank() == 0) result.write(options.out);
+    if (job.rank() != 0) return;
+    log::info(products);
+    result.write(options.out);
   });
 }
 

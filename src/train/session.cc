@@ -155,12 +155,20 @@ void Session::mention_idle_gpus(const std::string& command) const {
             " build/bin/trainer " + command + "` uses all");
 }
 
+Problem placed(Problem problem, const comm::Place& place, const std::string& device) {
+  if (problem.what.empty() || problem.agreed || place.size == 1) return problem;
+  problem.where += (problem.where.empty() ? "rank " : "; rank ") + std::to_string(place.rank) + " on " +
+                   place.host + (device.empty() ? "" : ", " + device);
+  return problem;
+}
+
 int Session::failed() {
+  const std::string device = device_ ? device_->description() : "";
   try {
     throw;
   } catch (const Error& e) {
     // A silent Error says that another rank has printed it; one thrown by together() is known to all.
-    if (!e.problem().what.empty()) log::error(e.what());
+    if (!e.problem().what.empty()) log::error(Error(placed(e.problem(), place_, device)).what());
     if (place_.size > 1 && !e.problem().agreed) job_->abort(static_cast<int>(e.code()));
     return static_cast<int>(e.code());
   } catch (const std::exception& e) {

@@ -106,6 +106,7 @@ zero::StepResult Run::train_step() {
   waits.seconds = seconds_since(start);
   waits.messages = watch.take();
   report_step(result, waits);
+  engine_->check_products();
   guard(result);
   return result;
 }
@@ -209,9 +210,10 @@ void Run::finish(bool stopped) {
                    " \"your question\"");
   }
   if (kept) next.push_back("trainer inspect " + last_checkpoint_);
+  const std::string products = engine_->audit_of_all().summary();
   job_.together([&] {
     if (!reporter_) return;
-    log::info(engine_->audit().summary());
+    log::info(products);
     reporter_->finish({.status = stopped ? "stopped" : "completed",
                        .final_model = stopped ? last_checkpoint_ : config_.output_dir,
                        .next = next});

@@ -35,6 +35,22 @@ TEST(Bench, MeasuresTheStepsOfAFolderWithoutWeights) {
   EXPECT_GT(r["reserved_bytes"].get<double>(), 4.0 * r["parameters"].get<double>());
 }
 
+// On a CPU the values of FP8 are multiplied exactly, and the products say so.
+TEST(Bench, SaysWhatEveryProductWas) {
+  const Json r = bench(Task::get().model() + " fp8=true", 2);
+  std::int64_t fp8 = 0, others = 0;
+  for (const Json& one : r["products"]) {
+    const bool head = one["product"] == "head";
+    EXPECT_EQ(one["way"], head ? "bf16" : "emulated") << one.dump();
+    EXPECT_EQ(one["layers"], head ? "0" : "0-1") << one.dump();
+    EXPECT_EQ(one["products"], one["calls"]);
+    (head ? others : fp8) += one["products"].get<std::int64_t>();
+  }
+  EXPECT_EQ(fp8, 2 * 3 * 4 * 2 * 3)
+      << "two ranks, three steps, four layers in each of two blocks, three passes";
+  EXPECT_EQ(others, 2 * 3 * 3);
+}
+
 TEST(Bench, SaysWhenGradientsAreSummedFast) {
   EXPECT_EQ(bench("tiny fp8=true fp8_fast_accumulation=all")["precision"],
             "FP8 delayed in bf16, fp8_fast_accumulation: all");

@@ -2,6 +2,7 @@
 // its ranks send and the memory they hold.
 #include "cli/effects.h"
 #include "cli/task.h"
+#include "octet/base/error.h"
 #include "octet/comm/threads.h"
 #include "octet/data/loader.h"
 #include "octet/model/shapes.h"
@@ -149,6 +150,25 @@ std::string transposed_on_gpu(const config::Resolved& r) {
   return text;
 }
 
+// A step in which a product of the second of two ranks was decoded.
+std::string after_a_fallback(const config::Resolved& r) {
+  std::string text;
+  comm::run_ranks_as_threads({.ranks = 2}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
+    train::Engine engine(device, job, data, options_of(r.config));
+    engine.audit().count({}, ops::Product::forward, {.way = ops::GemmWay::emulated, .calls = 1});
+    if (job.rank() == 1)
+      engine.audit().count({}, ops::Product::dgrad, {.way = ops::GemmWay::decoded, .calls = 1});
+    std::string found = "the run goes on";
+    try {
+      engine.check_products();
+    } catch (const Error&) {
+      found = "the run ends";
+    }
+    if (job.rank() == 0) text = found;
+  });
+  return text;
+}
+
 const Keys kBf16{{"bf16", "true"}};
 const Keys kFp8{{"bf16", "true"}, {"fp8", "true"}, {"learning_rate", "0.05"}};
 Keys with(Keys keys, const Keys& more) {
@@ -181,6 +201,7 @@ std::vector<KeyRow> precision_rows() {
          return std::string(options_of(r.config).store.recipe.fast_gradients ? "gradients too" : "forward");
        },
        "forward"},
+      {"fp8_fallback", kFp8, {{"error", "the run ends"}}, after_a_fallback, "the run goes on"},
       {"param_dtype", kBf16, {{"bf16"}}, memory},
       {"grad_dtype", {{"bf16", "true"}, {"param_dtype", "bf16"}}, {{"bf16"}}, memory},
       {"optim_dtype", {}, {{"bf16"}, {"int8"}}, memory},

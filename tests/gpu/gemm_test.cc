@@ -77,8 +77,9 @@ Outcome run(Bench& bench, const Case& c, const Inputs& in) {
   if (c.bias) args.bias = static_cast<const float*>(bench.put(in.bias));
   args.workspace.bytes = gemm_workspace(bench.device(), args);
   args.workspace.data = bench.room(args.workspace.bytes);
-  gemm(bench.stream(), args);
-  Outcome result{.d = HostArray(c.m * ld, c.d), .fp8 = gemm_multiplies_fp8(bench.device(), args)};
+  const GemmOutcome outcome = gemm(bench.stream(), args);
+  EXPECT_EQ(outcome.way, gemm_outcome(bench.device(), args).way) << c.name();
+  Outcome result{.d = HostArray(c.m * ld, c.d), .fp8 = multiplies_fp8(outcome.way)};
   bench.get(result.d, d);
   return result;
 }

@@ -278,6 +278,14 @@ TEST(Fp8Core, TheAuditCountsEveryProductThatRan) {
   EXPECT_EQ(machine.audit.counted(ops::Product::forward, DType::f32), 1);
   EXPECT_EQ(machine.audit.rows().size(), 5u);
   machine.audit.require_fp8();
+  std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> by_place;
+  for (const precision::AuditCount& c : machine.audit.counts()) {
+    EXPECT_EQ(c.outcome.way, c.row < 4 ? ops::GemmWay::emulated : ops::GemmWay::f32) << "row " << c.row;
+    EXPECT_EQ(c.outcome.a == DType::e5m2, c.row < 4 && c.product != ops::Product::forward);
+    by_place[{c.row, c.layer}] += c.products;
+  }
+  EXPECT_EQ(std::ssize(by_place), linears + 1);
+  for (const auto& [place, count] : by_place) EXPECT_EQ(count, 3) << place.first << " " << place.second;
 }
 
 TEST(Core, GradientsOfTwoMicroBatchesAddUp) {

@@ -235,14 +235,18 @@ TEST(Time, TransposingAtUseReadsAndWritesTheWeightsInEveryMicroBatch) {
   EXPECT_EQ(row(time_of(work), "transposed weights"), 0);
 }
 
-TEST(Time, MessagesInsideAHostTravelAtTheRateOfItsLinks) {
+TEST(Time, MessagesTravelAtTheRateOfTheirLink) {
   // Measured between two H200: 64 MiB at 368 GB/s.
+  const Link& nvlink = links().front();
+  EXPECT_STREQ(nvlink.name, "NVLink");
   const double measured = 0x1p26 / 368e9;
-  EXPECT_NEAR(message_seconds(0x1p26) / measured, 1, 0.01);
-  EXPECT_EQ(message_seconds(0), 0);
-  Rates slow;
-  slow.peer = 37e9;
-  EXPECT_NEAR(message_seconds(1e9, slow), 10 * message_seconds(1e9), 1e-12);
+  EXPECT_NEAR(message_seconds(0x1p26, nvlink, 1) / measured, 1, 0.01);
+  EXPECT_EQ(message_seconds(0, nvlink, 1), 0);
+  // Inside a host each rank has its own link; between hosts the ranks of one share it.
+  EXPECT_EQ(message_seconds(1e9, nvlink, 8), message_seconds(1e9, nvlink, 1));
+  const Link network{"network", 37e9, true};
+  EXPECT_NEAR(message_seconds(1e9, network, 1), 1e9 / 37e9, 1e-12);
+  EXPECT_NEAR(message_seconds(1e9, network, 8), 8e9 / 37e9, 1e-12);
 }
 
 TEST(Advice, FindsTheLargestThatFitsAtEachLevel) {

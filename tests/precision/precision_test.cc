@@ -207,6 +207,15 @@ TEST(Quantizer, PartsOfATensorAreScaledAlone) {
   }
 }
 
+constexpr ops::GemmOutcome kDirect{.way = ops::GemmWay::fp8, .a = DType::e5m2, .b = DType::e4m3, .calls = 1};
+constexpr ops::GemmOutcome kDecoded{.way = ops::GemmWay::decoded,
+                                    .reason = ops::GemmReason::columns,
+                                    .a = DType::bf16,
+                                    .b = DType::bf16,
+                                    .calls = 3};
+constexpr ops::GemmOutcome kEmulated{
+    .way = ops::GemmWay::emulated, .a = DType::e4m3, .b = DType::e4m3, .calls = 1};
+
 TEST(Audit, SaysWhatRanAndRefusesARunWithoutFp8) {
   Audit audit({.kind = RecipeKind::current});
   audit.plan({.name = "MLP down", .layers = 2, .rows = 64, .cols = 128, .fp8 = true});
@@ -214,10 +223,9 @@ TEST(Audit, SaysWhatRanAndRefusesARunWithoutFp8) {
   EXPECT_NE(audit.table().find("E5M2 x E4M3"), std::string::npos);
   EXPECT_NE(audit.table().find("kept in the compute dtype"), std::string::npos);
   EXPECT_NO_THROW(audit.require_fp8()) << "nothing ran at all";
-  const ops::Operand plain{.dtype = DType::f32}, x{.dtype = DType::e4m3}, g{.dtype = DType::e5m2};
-  audit.count(ops::Product::forward, plain, plain);
+  audit.count({.row = 1}, ops::Product::forward, {.way = ops::GemmWay::f32, .calls = 1});
   EXPECT_THROW(audit.require_fp8(), Error);
-  audit.count(ops::Product::dgrad, g, x);
+  audit.count({.row = 0}, ops::Product::dgrad, kDirect);
   EXPECT_NO_THROW(audit.require_fp8());
   EXPECT_EQ(audit.counted(ops::Product::dgrad, DType::e4m3), 1);
   EXPECT_EQ(audit.fp8_products(), 1);
@@ -228,8 +236,113 @@ TEST(Audit, SaysWhatRanAndRefusesARunWithoutFp8) {
       Audit({.kind = RecipeKind::current, .fast_gradients = true}).table().find("fp8_fast_accumulation"),
       std::string::npos);
   Audit bf16({.compute = DType::bf16});
-  bf16.count(ops::Product::forward, {.dtype = DType::bf16}, {.dtype = DType::bf16});
+  bf16.plan({.name = "MLP down"});
+  bf16.count({}, ops::Product::forward, {.way = ops::GemmWay::bf16, .calls = 1});
   EXPECT_NO_THROW(bf16.require_fp8());
+}
+
+Audit two_layers() {
+  Audit audit({.kind = RecipeKind::current});
+  audit.plan({.name = "MLP down", .layers = 2, .fp8 = true});
+  audit.plan({.name = "head", .layers = 1});
+  return audit;
+}
+
+// What was decoded counts as bf16, whatever was asked for: with nothing else, the run had no FP8.
+TEST(Audit, DecodedProductsAreNotInFp8) {
+  Audit audit = two_layers();
+  audit.count({.row = 0, .layer = 1}, ops::Product::forward, kDecoded);
+  EXPECT_EQ(audit.counted(ops::Product::forward, DType::bf16), 1);
+  EXPECT_EQ(audit.fp8_products(), 0);
+  try {
+    audit.require_fp8();
+    ADD_FAILURE() << "a run without FP8 passed";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("no product ran in FP8"), std::string::npos);
+    EXPECT_NE(
+        std::string(e.what()).find("MLP down (forward; layers 1): 1 decoded into bf16, because the columns"),
+        std::string::npos)
+        << e.what();
+  }
+  for (const ops::GemmWay way : {ops::GemmWay::fp8, ops::GemmWay::filled, ops::GemmWay::emulated}) {
+    Audit one = two_layers();
+    one.count({}, ops::Product::wgrad, {.way = way, .calls = 1});
+    EXPECT_EQ(one.counted(ops::Product::wgrad, DType::e4m3), 1);
+    EXPECT_NO_THROW(one.require_fp8());
+  }
+}
+
+TEST(Audit, CountsByRowLayerPassAndOutcome) {
+  Audit audit = two_layers();
+  for (std::int64_t layer = 0; layer < 2; ++layer) {
+    audit.count({.row = 0, .layer = layer}, ops::Product::forward, kEmulated);
+    audit.count({.row = 0, .layer = layer}, ops::Product::dgrad, layer == 0 ? kDirect : kDecoded);
+  }
+  audit.count({.row = 0, .layer = 1}, ops::Product::dgrad, kDecoded);
+  audit.count({.row = 1}, ops::Product::forward, {});  // nothing was multiplied
+  EXPECT_EQ(audit.products(), 5);
+  const Json json = audit.to_json();
+  ASSERT_EQ(json.size(), 3u) << json.dump();
+  const auto find = [&](const std::string& way) {
+    for (const Json& one : json) {
+      if (one["way"] == way) return one;
+    }
+    return Json();
+  };
+  EXPECT_EQ(find("decoded"), (Json{{"product", "MLP down"},
+                                   {"pass", "dgrad"},
+                                   {"layers", "1"},
+                                   {"way", "decoded"},
+                                   {"reason", "the columns of the result are no multiple of 16"},
+                                   {"a", "bf16"},
+                                   {"b", "bf16"},
+                                   {"products", 2},
+                                   {"calls", 6}}));
+  EXPECT_EQ(find("emulated")["layers"], "0-1");
+  EXPECT_FALSE(find("emulated").contains("reason"));
+  EXPECT_EQ(find("fp8")["a"], "fp8_e5m2");
+  EXPECT_NE(audit.summary().find("emulated: a CPU"), std::string::npos);
+  // Another rank's counts double all of them.
+  audit.add(audit.counts());
+  EXPECT_EQ(audit.products(), 10);
+  EXPECT_EQ(audit.to_json()[0]["products"].get<int>() % 2, 0);
+}
+
+TEST(Audit, TellsEachFallbackOnce) {
+  Audit audit = two_layers();
+  audit.count({.row = 0}, ops::Product::forward, kDirect);
+  audit.count({.row = 1}, ops::Product::forward, {.way = ops::GemmWay::bf16, .calls = 1});
+  EXPECT_TRUE(audit.take_fallbacks().empty()) << "the head is not meant to be in FP8";
+  audit.count({.row = 0, .layer = 1}, ops::Product::dgrad, kDecoded);
+  audit.count({.row = 0, .layer = 0}, ops::Product::wgrad, kDecoded);
+  const auto lines = audit.take_fallbacks();
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0],
+            "MLP down (dgrad, wgrad; layers 0-1): decoded into bf16, because the columns of the result "
+            "are no multiple of 16");
+  audit.count({.row = 0, .layer = 0}, ops::Product::wgrad, kDecoded);
+  EXPECT_TRUE(audit.take_fallbacks().empty());
+  ops::GemmOutcome refused = kDecoded;
+  refused.reason = ops::GemmReason::refused;
+  audit.count({.row = 0, .layer = 0}, ops::Product::wgrad, refused);
+  ASSERT_EQ(audit.take_fallbacks().size(), 1u);
+}
+
+TEST(Audit, ShapesThatMustDecodeAreToldBeforeAnythingRan) {
+  Audit audit({.kind = RecipeKind::current, .compute = DType::bf16});
+  ops::GemmOutcome filled = kDirect;
+  filled.way = ops::GemmWay::filled;
+  filled.reason = ops::GemmReason::inner;
+  audit.plan({.name = "MLP down", .layers = 2, .fp8 = true, .planned = {filled, kDecoded, kDecoded}});
+  const std::string table = audit.table();
+  EXPECT_NE(table.find("E4M3 x E4M3  bf16         bf16"), std::string::npos) << table;
+  EXPECT_NE(table.find("dgrad decoded into bf16, because the columns"), std::string::npos) << table;
+  EXPECT_NE(table.find("forward in FP8 from copies, because the dimension"), std::string::npos) << table;
+  const auto lines = audit.take_fallbacks();
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_TRUE(lines[0].starts_with("MLP down (dgrad, wgrad): decoded")) << lines[0];
+  audit.count({}, ops::Product::dgrad, kDecoded);
+  EXPECT_TRUE(audit.take_fallbacks().empty()) << "it was told already";
 }
 
 }  // namespace

@@ -93,6 +93,7 @@ struct Config {
   std::int64_t fp8_margin = 0;
   std::string fp8_scale_granularity = "auto";
   std::string fp8_fast_accumulation = "forward";
+  std::string fp8_fallback = "warn";
   std::string param_dtype = "fp32";
   std::string grad_dtype = "fp32";
   std::string optim_dtype = "fp32";

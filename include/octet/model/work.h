@@ -21,7 +21,10 @@ struct LinearLayer {
   bool fp8 = false;         ///< an FP8 recipe quantises its operands
   bool cast_alone = false;  ///< no producer writes the FP8 copy of its input: a kernel makes it
   std::int64_t layers = 1;  ///< blocks that have such a layer
-  bool operator==(const LinearLayer&) const = default;
+  /// Whether `other` is of the same name and shape.
+  bool counts(const LinearLayer& other) const {
+    return name == other.name && rows == other.rows && cols == other.cols;
+  }
 };
 
 /// Those of all blocks and the head, layers of equal name and shape as one, in the order of a pass.

@@ -14,11 +14,11 @@ struct GemmArgs {
   Product product = Product::forward;
   Operand a;
   Operand b;
-  Matrix d;                     ///< f32 or bf16
-  bool accumulate = false;      ///< D += instead of D =
-  /// Added to the product: of D's shape, dtype and ld, apart from D; not with `accumulate`. No data: nothing is
-  /// added. The CPU rounds the product to D's dtype before, so that D has the bits of a sum made afterwards; a
-  /// GPU may round once.
+  Matrix d;                 ///< f32 or bf16
+  bool accumulate = false;  ///< D += instead of D =
+  /// Added to the product: of D's shape, dtype and ld, apart from D; not with `accumulate`. No data: nothing
+  /// is added. The CPU rounds the product to D's dtype before, so that D has the bits of a sum made
+  /// afterwards; a GPU may round once.
   ConstMatrix addend;
   const float* bias = nullptr;  ///< [d.cols] f32, added to each row; forward only
   /// CPU: the bits of D depend on shapes and values alone, not on the number of threads. D is made in pieces
@@ -31,13 +31,55 @@ struct GemmArgs {
   Workspace workspace;  ///< at least gemm_workspace(args) bytes
 };
 
-/// Enqueues a product. Operands are both f32, both bf16, or both FP8 (at most one E5M2); sums in fp32
-/// (see fast_accumulation); FP8 values are multiplied exactly and the sum is scaled by both scale_inv. With
-/// scales of blocks (A by rows, B by squares; in wgrad both by rows) each term is scaled by those of its
-/// values, and wgrad reads the transposed copies; on a GPU dgrad reads that of B. An inner dimension of zero
-/// gives zeros (or leaves D when accumulating). On a GPU f32 operands give an f32 D, and a bf16 D may be
-/// rounded twice where something is added to it: the product first, then the sum.
-void gemm(Stream& stream, const GemmArgs& args);
+/// How the operands of a product were multiplied.
+enum class GemmWay : std::uint8_t {
+  none,      ///< not at all: D or the inner dimension is empty, or the device is dry
+  f32,       ///< fp32 operands
+  bf16,      ///< bf16 operands
+  fp8,       ///< FP8 operands as they lie, by the GPU's units for FP8
+  filled,    ///< the same units, from copies: zeros fill up the inner dimension, or they lie on a boundary
+  decoded,   ///< FP8 operands of a GPU, decoded into bf16 (exact) and multiplied as bf16, more slowly
+  emulated,  ///< FP8 operands on a CPU, which multiplies their values exactly as bf16 or fp32
+};
+
+/// What kept FP8 operands of a GPU from being multiplied as they lie; the first of several.
+enum class GemmReason : std::uint8_t {
+  none,
+  no_transposed_copy,  ///< the copy whose rows hold the inner dimension is missing
+  rows,                ///< with scales of blocks: the rows of D are no multiple of 4
+  columns,             ///< the columns of D are no multiple of 16
+  inner,               ///< the inner dimension is no multiple of 16
+  leading_dimension,   ///< the rows of D are not 16 bytes, or a multiple of that, apart
+  boundary,            ///< an operand or D does not begin on a 16-byte boundary
+  scale_boundary,      ///< with scales of blocks: they do not begin on a 16-byte boundary
+  refused,             ///< the library has nothing that multiplies these shapes and scales
+};
+
+/// What became of a product. The host knows it when the product is enqueued.
+struct GemmOutcome {
+  GemmWay way = GemmWay::none;
+  GemmReason reason = GemmReason::none;
+  DType a = DType::f32, b = DType::f32;  ///< of the values that were multiplied: bf16 where FP8 was decoded
+  std::int64_t calls = 0;                ///< products of the library; several where copies are made in pieces
+  bool operator==(const GemmOutcome&) const = default;
+};
+
+/// FP8 operands that were multiplied as FP8, or on a CPU by their exact values.
+constexpr bool multiplies_fp8(GemmWay way) {
+  return way == GemmWay::fp8 || way == GemmWay::filled || way == GemmWay::emulated;
+}
+/// "fp8", "decoded", ...
+const char* name_of(GemmWay way);
+/// "the columns of the result are no multiple of 16"; empty for none.
+const char* text_of(GemmReason reason);
+
+/// Enqueues a product and says what becomes of it. Operands are both f32, both bf16, or both FP8 (at most one
+/// E5M2); sums in fp32 (see fast_accumulation); FP8 values are multiplied exactly and the sum is scaled by
+/// both scale_inv. With scales of blocks (A by rows, B by squares; in wgrad both by rows) each term is scaled
+/// by those of its values, and wgrad reads the transposed copies; on a GPU dgrad reads that of B. An inner
+/// dimension of zero gives zeros (or leaves D when accumulating). On a GPU f32 operands give an f32 D, and a
+/// bf16 D may be rounded twice where something is added to it: the product first, then the sum.
+GemmOutcome gemm(Stream& stream, const GemmArgs& args);
 
 /// Bytes of scratch that gemm needs for these shapes and dtypes on the stream's device.
 std::size_t gemm_workspace(const Device& device, const GemmArgs& args);
@@ -45,10 +87,10 @@ std::size_t gemm_workspace(const Device& device, const GemmArgs& args);
 /// True when FP8 products of this device need the transposed copies of operands.
 bool gemm_needs_transposed_fp8(const Device& device);
 
-/// True when gemm multiplies these FP8 operands as FP8; false when the device's rules for shapes (Hopper: the
-/// columns of D a multiple of 16, both operands with a copy whose rows hold the inner dimension) make it
-/// decode them into bf16 first, which gives the same result more slowly. The CPU takes any shape.
-bool gemm_multiplies_fp8(const Device& device, const GemmArgs& args);
+/// What gemm would say, but for a refusal by the library, on this device or on the one that a dry device
+/// stands for; nothing is enqueued. An operand without any data counts as having all copies, and it, D and
+/// scales without data as lying on boundaries: shapes alone decide, as in a plan.
+GemmOutcome gemm_outcome(const Device& device, const GemmArgs& args);
 
 /// What the number of tokens of a micro-batch should be a multiple of: where it is not, FP8 products that sum
 /// over tokens copy their operands first. On a GPU 16, or 128 with scales of blocks; 1 where any number is as
@@ -57,9 +99,9 @@ std::int64_t fp8_token_unit(const Device& device, Scaling scaling);
 
 /// Whether products on a GPU choose among the library's algorithms by timing them, once per shape, when used
 /// outside a graph's capture (as the program starts out: true). Choices are kept for later runs in the user's
-/// cache; numbers of tokens up to the same power of two share one, until a number has come very often in a row.
-/// False: the library's first choice for the exact shape, so that the bits of sums are the same in every run
-/// and on every rank.
+/// cache; numbers of tokens up to the same power of two share one, until a number has come very often in a
+/// row. False: the library's first choice for the exact shape, so that the bits of sums are the same in every
+/// run and on every rank.
 void set_gemm_timing(bool on);
 bool gemm_timing();
 

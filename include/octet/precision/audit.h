@@ -1,9 +1,14 @@
 #pragma once
 
 #include <array>
+#include <compare>
+#include <map>
+#include <set>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "octet/base/json.h"
 #include "octet/ops/gemm.h"
 #include "octet/precision/scaling.h"
 
@@ -15,40 +20,86 @@ struct AuditRow {
   std::int64_t layers = 0;  ///< how many layers have it
   std::int64_t rows = 0;    ///< of the weight [rows, cols]
   std::int64_t cols = 0;
-  bool fp8 = false;    ///< planned in FP8
+  bool fp8 = false;    ///< should be in FP8
   std::string reason;  ///< why not in FP8; empty when it is
+  /// By ops::Product: what the device makes of these shapes (ops::gemm_outcome); left out where nobody asked.
+  std::array<ops::GemmOutcome, 3> planned{};
 };
 
-/// What was planned in which format, and what really ran. Counting is one addition a product.
+/// Where a product stands in the model: which row of the audit, in which layer.
+struct AuditPlace {
+  std::size_t row = 0;
+  std::int64_t layer = 0;
+};
+
+/// Products of one place and kind that came to the same.
+struct AuditCount {
+  std::int64_t row = 0, layer = 0;
+  ops::Product product = ops::Product::forward;
+  ops::GemmOutcome outcome;  ///< calls: of all of them together
+  std::int64_t products =
+      0;  ///< calls of ops::gemm: where parts of a weight have scales of their own, one a part
+};
+
+/// What was planned in which format, and what really ran: what ops::gemm said of each product. A product
+/// whose row should be in FP8 and whose operands were not multiplied so (ops::multiplies_fp8) is a fallback.
 class Audit {
  public:
   explicit Audit(const Recipe& recipe) : recipe_(recipe) {}
 
-  void plan(AuditRow row) { rows_.push_back(std::move(row)); }
+  /// Adds a row; returns its index.
+  std::size_t plan(AuditRow row);
   const std::vector<AuditRow>& rows() const { return rows_; }
 
-  /// Counts a product that is being enqueued.
-  void count(ops::Product product, const ops::Operand& a, const ops::Operand& b) {
-    const bool fp8 = is_fp8(a.dtype) && is_fp8(b.dtype);
-    const int format = fp8 ? 2 : a.dtype == DType::bf16 ? 1 : 0;
-    ++counts_[static_cast<std::size_t>(format)][static_cast<std::size_t>(product)];
-  }
-  /// Products counted so far of one kind and format; `e4m3` and `e5m2` both mean FP8.
+  /// Counts a product that was enqueued at a row that was planned; none where it multiplied nothing.
+  void count(const AuditPlace& place, ops::Product product, const ops::GemmOutcome& outcome);
+  /// Adds what another rank counted.
+  void add(std::span<const AuditCount> counts);
+  /// All counts, by row, layer, product and outcome.
+  std::vector<AuditCount> counts() const;
+
+  /// Products counted so far of one kind and format: `e4m3` and `e5m2` both mean FP8, emulated ones with
+  /// them; bf16 those that were decoded, too.
   std::int64_t counted(ops::Product product, DType format) const;
   std::int64_t fp8_products() const;
   std::int64_t products() const;
 
+  /// Lines for a person, one for each row and reason of fallbacks that this function has not told before:
+  /// "MLP down (dgrad, wgrad; layers 0-1): decoded into bf16, because …". Planned ones count as well.
+  std::vector<std::string> take_fallbacks();
+
   /// One line a kind of product: name, layers, weight shape, formats of forward, dgrad and wgrad, reason.
   std::string table() const;
-  /// One line: "FP8 ran 56 of 63 products (forward 28, dgrad 28, ...)".
+  /// "products in FP8: 56 of 63 (forward 28 of 31, …)", and a line for each way and reason that differs from
+  /// FP8 operands multiplied as they lie.
   std::string summary() const;
+  /// An array with an object for each row, pass and outcome: "product", "pass", "layers", "way", "reason"
+  /// (where there is one), "a", "b" (types of the values that were multiplied), "products", "calls".
+  Json to_json() const;
   /// Throws Error when the recipe is FP8 and no product ran in FP8 although some ran.
   void require_fp8() const;
 
  private:
+  struct Key {
+    std::size_t row;
+    std::int64_t layer;
+    ops::Product product;
+    ops::GemmWay way;
+    ops::GemmReason reason;
+    DType a, b;
+    auto operator<=>(const Key&) const = default;
+  };
+  struct Sum {
+    std::int64_t products = 0, calls = 0;
+  };
+  /// Counts of one row and outcome: by pass, in any layer.
+  struct Group;
+  std::vector<Group> groups() const;
+
   Recipe recipe_;
   std::vector<AuditRow> rows_;
-  std::array<std::array<std::int64_t, 3>, 3> counts_{};  ///< [f32, bf16, FP8][product]
+  std::map<Key, Sum> counts_;
+  std::set<std::pair<std::size_t, ops::GemmReason>> told_;
 };
 
 }  // namespace octet::precision

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "octet/base/json.h"
 #include "octet/config/config.h"
 #include "octet/train/session.h"
 
@@ -41,7 +42,8 @@ struct BenchResult {
   std::size_t used_bytes = 0;      ///< of the device, by all its processes; of this process on a CPU
   double comm_seconds = 0, exposed_seconds = 0;  ///< of a step, this rank: messages under way, waited for
   double comm_bytes = 0;                         ///< of a step, sent by this rank
-  std::string audit;                             ///< what ran in FP8
+  std::string audit;                             ///< what ran in FP8, on all ranks, warm-up included
+  Json products;                                 ///< the same as precision::Audit::to_json has it
   std::string recompute;                         ///< the level, also where the configuration says auto
   bool transposes_at_use = false;                ///< FP8 weights, likewise
   /// With `profile`: kinds of work, longest first, and what none of them took ("waiting and gaps").

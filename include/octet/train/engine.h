@@ -32,6 +32,8 @@ struct EngineOptions {
   /// Micro-batches are filled up to a multiple of so many tokens by a document that trains nothing. 0: what
   /// the device wants for FP8 products, 1 without FP8.
   std::int64_t token_unit = 0;
+  /// A product that should run in FP8 and does not ends the run; false: rank 0 warns.
+  bool fp8_fallback_ends = false;
   /// The same bits in every run on this device; nothing: as the device does by itself.
   std::optional<bool> reproducible;
 };
@@ -90,7 +92,13 @@ class Engine {
   model::Transformer& core() { return *core_; }
   Stream& compute() { return *compute_; }
   Arena& arena() { return arena_; }
-  const precision::Audit& audit() const { return audit_; }
+  precision::Audit& audit() { return audit_; }
+  /// What all ranks counted, on every rank.
+  precision::Audit audit_of_all() const;
+  /// After a step: tells of products that should have run in FP8 and did not, each kind and reason once.
+  /// Throws Error, on all ranks, for these where they end the run, and when no product of the first step ran
+  /// in FP8.
+  void check_products();
   const EngineOptions& options() const { return options_; }
   comm::Job& job() { return job_; }
   /// What is reserved, added up by the first part of the names.
@@ -101,6 +109,7 @@ class Engine {
   model::MicroBatch upload(const data::HostBatch& batch, std::size_t host_set);
   model::MicroBatch send(const data::HostBatch& batch, std::size_t host_set);
   void check_batch(const data::HostBatch& batch) const;
+  void tell_fallbacks();
 
   Device& device_;
   comm::Job& job_;
@@ -113,6 +122,7 @@ class Engine {
   std::unique_ptr<Staging> staging_;
   std::int64_t label_tokens_ = 0;  ///< of the step so far, this rank
   int micro_batch_ = 0;            ///< of the step so far
+  bool required_fp8_ = false;      ///< asked once whether any product ran in FP8
 };
 
 }  // namespace octet::train

@@ -12,12 +12,6 @@ ops::Operand operand_of(const ops::Matrix& m) {
   return {.data = m.data, .dtype = m.dtype, .rows = m.rows, .cols = m.cols};
 }
 
-/// A product whose operands are in the compute dtype, always.
-void product(const Call& call, const ops::GemmArgs& args) {
-  count(call, args.product, args.a, args.b);
-  multiply(call, args);
-}
-
 }  // namespace
 
 Head::Head(GroupBuilder& group, const Architecture& a)
@@ -58,8 +52,8 @@ void Head::reserve(Arena& arena, const Common& common) {
 }
 
 std::size_t Head::workspace(const Device& device, const Common& common) const {
-  const std::size_t bytes =
-      product_workspace(device, common, {.rows = chunk_, .out = vocabulary_, .in = width_});
+  const std::size_t bytes = product_workspace(
+      device, common, {.rows = chunk_, .out = vocabulary_, .in = width_, .pitch = vocabulary_});
   return common.options.training ? std::max(bytes, norm_.workspace(device, common)) : bytes;
 }
 
@@ -92,14 +86,16 @@ ops::Matrix Head::pick(const Call& call, const NormInput& stream, const std::int
 void Head::chunk_gradient(const Call& call, const HeadWeight& weight, const Chunk& chunk,
                           const ops::Matrix& d_logits) const {
   if (weight.gradient->data != nullptr) {
-    product(call, {.product = ops::Product::wgrad,
-                   .a = operand_of(d_logits),
-                   .b = operand_of(chunk.hidden),
-                   .d = *weight.gradient,
-                   .accumulate = !weight.overwrite || chunk.first > 0});
+    multiply(call, place_,
+             {.product = ops::Product::wgrad,
+              .a = operand_of(d_logits),
+              .b = operand_of(chunk.hidden),
+              .d = *weight.gradient,
+              .accumulate = !weight.overwrite || chunk.first > 0});
   }
-  product(call,
-          {.product = ops::Product::dgrad, .a = operand_of(d_logits), .b = weight.values, .d = chunk.hidden});
+  multiply(
+      call, place_,
+      {.product = ops::Product::dgrad, .a = operand_of(d_logits), .b = weight.values, .d = chunk.hidden});
 }
 
 void Head::chunk_loss(const Call& call, const HeadWeight& weight, const Chunk& chunk, double* loss_sum,
@@ -108,12 +104,12 @@ void Head::chunk_loss(const Call& call, const HeadWeight& weight, const Chunk& c
   const ops::Matrix logits = top(logits_, rows);
   const ops::GemmArgs make_logits{
       .product = ops::Product::forward, .a = operand_of(chunk.hidden), .b = weight.values, .d = logits};
-  product(call, make_logits);
+  multiply(call, place_, make_logits);
   if (hook && rows > 0) {
     if (soft_cap_ > 0) ops::soft_cap(call.stream, logits, soft_cap_);
     hook(call.stream, logits, chunk.first);
     // The loss and its gradient need the logits as they were, to the last bit.
-    if (soft_cap_ > 0) product(call, make_logits);
+    if (soft_cap_ > 0) multiply(call, place_, make_logits);
   }
   ops::cross_entropy(call.stream, {.logits = logits,
                                    .targets = chunk.targets,
@@ -149,7 +145,8 @@ void Head::loss(const Call& call, const NormInput& stream, const HeadWeight& wei
 void Head::logits(const Call& call, const NormInput& stream, const HeadWeight& weight,
                   const std::int32_t* rows, const ops::Matrix& logits) const {
   const ops::Matrix hidden = pick(call, stream, rows, logits.rows);
-  product(call, {.product = ops::Product::forward, .a = operand_of(hidden), .b = weight.values, .d = logits});
+  multiply(call, place_,
+           {.product = ops::Product::forward, .a = operand_of(hidden), .b = weight.values, .d = logits});
   if (soft_cap_ > 0) ops::soft_cap(call.stream, logits, soft_cap_);
 }
 

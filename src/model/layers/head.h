@@ -23,6 +23,8 @@ class Head {
 
   bool tied() const { return !weight_.has_value(); }
   LinearLayer facts() const;
+  /// Where its products count.
+  void set_place(const precision::AuditPlace& place) { place_ = place; }
   void reserve(Arena& arena, const Common& common);
   std::size_t workspace(const Device& device, const Common& common) const;
   std::vector<Operation> operations(std::int64_t tokens) const;
@@ -62,6 +64,7 @@ class Head {
   std::int64_t vocabulary_, width_;
   float soft_cap_;
   std::optional<MatrixHandle> weight_;
+  precision::AuditPlace place_;
   Norm norm_;
   std::int64_t chunk_ = 0;     ///< label rows of a chunk of logits
   ops::Matrix input_;          ///< [tokens, hidden]: input of the last norm

@@ -29,6 +29,7 @@ class Linear {
 
   const char* name() const { return name_; }
   const Weight& weight() const { return weight_; }
+  Weight& weight() { return weight_; }
   /// What its products do with `tokens` tokens, and what is known of the layer (work.h).
   LinearLayer facts() const;
   std::vector<Operation> operations(std::int64_t tokens, const Repeats& forward_again) const;

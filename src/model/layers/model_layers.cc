@@ -74,9 +74,8 @@ std::vector<LinearLayer> ModelLayers::linear_layers(int first, int last) const {
   for (int layer = first; layer < last; ++layer) {
     for (const Linear* linear : blocks_[static_cast<std::size_t>(layer)].linears()) {
       LinearLayer one = linear->facts();
-      const auto same = std::ranges::find_if(all, [&one](const LinearLayer& other) {
-        return other.name == one.name && other.rows == one.rows && other.cols == one.cols;
-      });
+      const auto same =
+          std::ranges::find_if(all, [&one](const LinearLayer& other) { return other.counts(one); });
       if (same == all.end()) {
         all.push_back(std::move(one));
       } else {

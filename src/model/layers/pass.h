@@ -105,20 +105,18 @@ struct Wanted {
   ops::QuantizeInto quantize;
 };
 
-/// Counts a product for the audit; those without rows do not run.
-inline void count(const Call& call, ops::Product product, const ops::Operand& a, const ops::Operand& b) {
-  if (call.common.audit != nullptr && a.rows > 0) call.common.audit->count(product, a, b);
-}
+/// Enqueues a product as the core's options and recipe want it, and counts what became of it at its place.
+void multiply(const Call& call, const precision::AuditPlace& place, const ops::GemmArgs& args);
 
-/// Enqueues a product as the core's options and recipe want it.
-void multiply(const Call& call, const ops::GemmArgs& args);
-
-/// Bytes of workspace that a layer's products need with `rows` tokens: of a weight [out, in], or of runs of
-/// its rows.
+/// Of the products of a weight [out, in], or of a run of its rows, with `rows` tokens.
 struct ProductShape {
   std::int64_t rows = 0, out = 0, in = 0;
+  std::int64_t pitch = 0;  ///< from one row of the output to the next: at least out
   bool fp8 = false;
 };
+/// Its products by their shapes alone: forward and, when training, dgrad and wgrad.
+std::vector<ops::GemmArgs> shapes_of_products(const Common& common, const ProductShape& shape);
+/// Bytes of workspace that they need.
 std::size_t product_workspace(const Device& device, const Common& common, const ProductShape& shape);
 
 }  // namespace octet::model

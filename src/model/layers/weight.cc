@@ -20,7 +20,6 @@ std::vector<ops::Operand> Weight::operands(const Call& call, ops::Product produc
 void Weight::forward(const Call& call, const ops::Operand& input, const float* bias,
                      const ops::ConstMatrix& addend, const ops::Matrix& out) const {
   const auto weights = operands(call, ops::Product::forward);
-  count(call, ops::Product::forward, input, weights.front());
   std::int64_t column = 0;
   for (const ops::Operand& weight : weights) {
     const std::size_t at = static_cast<std::size_t>(column) * size_of(out.dtype);
@@ -29,12 +28,13 @@ void Weight::forward(const Call& call, const ops::Operand& input, const float* b
     ops::ConstMatrix part_of_addend = addend;
     if (addend.data != nullptr) part_of_addend.data = static_cast<const std::uint8_t*>(addend.data) + at;
     part.cols = part_of_addend.cols = weight.rows;
-    multiply(call, {.product = ops::Product::forward,
-                    .a = input,
-                    .b = weight,
-                    .d = part,
-                    .addend = part_of_addend,
-                    .bias = bias == nullptr ? nullptr : bias + column});
+    multiply(call, place_,
+             {.product = ops::Product::forward,
+              .a = input,
+              .b = weight,
+              .d = part,
+              .addend = part_of_addend,
+              .bias = bias == nullptr ? nullptr : bias + column});
     column += weight.rows;
   }
 }
@@ -43,13 +43,13 @@ void Weight::backward(const Call& call, std::span<const ops::Operand> d_output,
                       const ops::Matrix& d_input) const {
   const auto weights = operands(call, ops::Product::dgrad);
   check(weights.size() == d_output.size(), "weights and output gradients are scaled alike");
-  count(call, ops::Product::dgrad, d_output.front(), weights.front());
   for (std::size_t part = 0; part < weights.size(); ++part) {
-    multiply(call, {.product = ops::Product::dgrad,
-                    .a = d_output[part],
-                    .b = weights[part],
-                    .d = d_input,
-                    .accumulate = part > 0});
+    multiply(call, place_,
+             {.product = ops::Product::dgrad,
+              .a = d_output[part],
+              .b = weights[part],
+              .d = d_input,
+              .accumulate = part > 0});
   }
 }
 
@@ -57,32 +57,62 @@ void Weight::add_gradient(const Call& call, std::span<const ops::Operand> d_outp
                           const ops::Operand& input) const {
   const ops::Matrix& d_weight = matrix_.in(*call.gradients);
   if (d_weight.data == nullptr) return;
-  count(call, ops::Product::wgrad, d_output.front(), input);
   std::int64_t row = 0;
   for (const ops::Operand& d_part : d_output) {
     ops::Matrix part = d_weight;
     part.data = static_cast<std::uint8_t*>(d_weight.data) +
                 static_cast<std::size_t>(row * d_weight.ld) * size_of(d_weight.dtype);
     part.rows = d_part.cols;
-    multiply(call, {.product = ops::Product::wgrad,
-                    .a = d_part,
-                    .b = input,
-                    .d = part,
-                    .accumulate = !matrix_.overwrites(*call.gradients)});
+    multiply(call, place_,
+             {.product = ops::Product::wgrad,
+              .a = d_part,
+              .b = input,
+              .d = part,
+              .accumulate = !matrix_.overwrites(*call.gradients)});
     row += d_part.cols;
   }
 }
 
-std::size_t Weight::workspace(const Device& device, const Common& common) const {
-  const bool fp8 = common.recipe().fp8();
-  ProductShape shape{.rows = common.options.max_tokens, .out = rows(), .in = cols(), .fp8 = fp8};
-  std::size_t bytes = product_workspace(device, common, shape);
-  if (!fp8) return bytes;
-  for (const std::int64_t columns : scaled_columns(common.recipe())) {
+ProductShape Weight::whole(const Common& common) const {
+  return {.rows = common.options.max_tokens,
+          .out = rows(),
+          .in = cols(),
+          .pitch = rows(),
+          .fp8 = common.recipe().fp8()};
+}
+
+std::vector<ProductShape> Weight::runs(const Common& common) const {
+  ProductShape shape = whole(common);
+  std::vector<ProductShape> all;
+  for (const std::int64_t columns :
+       shape.fp8 ? scaled_columns(common.recipe()) : std::vector<std::int64_t>()) {
     shape.out = columns;
-    bytes = std::max(bytes, product_workspace(device, common, shape));
+    all.push_back(shape);
+  }
+  if (all.empty()) all.push_back(shape);
+  return all;
+}
+
+std::size_t Weight::workspace(const Device& device, const Common& common) const {
+  std::size_t bytes = product_workspace(device, common, whole(common));
+  for (ProductShape run : runs(common)) {
+    // What a library likes to have for a result with gaps between its rows is scratch that it can do without.
+    run.pitch = run.out;
+    bytes = std::max(bytes, product_workspace(device, common, run));
   }
   return bytes;
+}
+
+std::array<ops::GemmOutcome, 3> Weight::planned(const Device& device, const Common& common) const {
+  std::array<ops::GemmOutcome, 3> planned{};
+  for (const ProductShape& run : runs(common)) {
+    for (const ops::GemmArgs& args : shapes_of_products(common, run)) {
+      const ops::GemmOutcome outcome = ops::gemm_outcome(device, args);
+      ops::GemmOutcome& worst = planned[static_cast<std::size_t>(args.product)];
+      if (worst.way == ops::GemmWay::none || outcome.way > worst.way) worst = outcome;
+    }
+  }
+  return planned;
 }
 
 }  // namespace octet::model

@@ -1,6 +1,7 @@
 // The weight of a linear layer, in whatever format its source holds it, and the three products with it.
 #pragma once
 
+#include <array>
 #include <span>
 #include <vector>
 
@@ -31,12 +32,22 @@ class Weight {
                     const ops::Operand& input) const;
 
   std::size_t workspace(const Device& device, const Common& common) const;
+  /// What the device makes of its FP8 products, by ops::Product and their shapes: of each kind the worst of
+  /// its runs.
+  std::array<ops::GemmOutcome, 3> planned(const Device& device, const Common& common) const;
+  /// Where its products count.
+  void set_place(const precision::AuditPlace& place) { place_ = place; }
 
  private:
   /// The weight as `product` reads it: as the source has it, or made now.
   std::vector<ops::Operand> operands(const Call& call, ops::Product product) const;
 
+  ProductShape whole(const Common& common) const;
+  /// The shapes of its runs of rows with a scale each, or of the whole.
+  std::vector<ProductShape> runs(const Common& common) const;
+
   MatrixHandle matrix_;
+  precision::AuditPlace place_;
 };
 
 }  // namespace octet::model

@@ -1,7 +1,5 @@
-// Products on CUDA: cuBLASLt multiplies. FP8 goes there as it is when its rules hold (both operands with the
-// inner dimension in rows, that and the columns of D multiples of 16, everything on 16-byte boundaries); an
-// inner dimension that is no multiple of 16 is filled up with zeros; anything else is decoded into bf16,
-// which is exact. Filled and decoded copies are made in pieces, so that their scratch is bounded.
+// Products on CUDA: cuBLASLt multiplies, in the way that gemm_plan.h says. Filled and decoded copies are made
+// in pieces, so that their scratch is bounded.
 #include "octet/ops/gemm.h"
 
 #include <algorithm>
@@ -9,78 +7,15 @@
 #include "cuda/gemm_kernels.h"
 #include "cuda/gemm_library.h"
 #include "cuda/scratch.h"
+#include "gemm_plan.h"
 #include "octet/base/error.h"
 #include "octet/device/cuda.h"
 
 namespace octet::ops::cuda {
 
-void gemm(Stream& stream, const GemmArgs& args);
-bool gemm_multiplies_fp8(const GemmArgs& args);
+GemmOutcome gemm(Stream& stream, const GemmArgs& args);
 
 namespace {
-
-bool on_boundary(const void* address) {
-  return reinterpret_cast<std::uintptr_t>(address) % 16 == 0;
-}
-
-/// An operand as the product reads it: [outer, k] when inner, else [k, outer]; dense.
-struct Side {
-  const void* data = nullptr;
-  bool inner = true;
-  DType dtype = DType::f32;
-  std::int64_t outer = 0;
-  const float* scale_inv = nullptr;
-  Scaling scaling = Scaling::tensor;
-};
-
-/// FP8 takes the copy whose rows hold the inner dimension, where there is one.
-Side side_of(const Operand& x, bool inner) {
-  Side side{.data = x.data,
-            .inner = inner,
-            .dtype = x.dtype,
-            .outer = inner ? x.rows : x.cols,
-            .scale_inv = x.scale_inv,
-            .scaling = x.scaling};
-  if (is_fp8(x.dtype) && !inner && x.transposed != nullptr) {
-    side.data = x.transposed;
-    side.inner = true;
-    if (x.scaling != Scaling::tensor) side.scale_inv = x.transposed_scale_inv;
-  }
-  return side;
-}
-
-/// How a product is done.
-enum class Way { direct, filled, decoded };
-
-struct Plan {
-  Side a, b;
-  std::int64_t k = 0;
-  Way way = Way::direct;
-};
-
-Plan plan_of(const GemmArgs& args) {
-  Plan plan{.a = side_of(args.a, args.product != Product::wgrad),
-            .b = side_of(args.b, args.product == Product::forward),
-            .k = args.product == Product::wgrad ? args.a.rows : args.a.cols};
-  if (!is_fp8(args.a.dtype)) return plan;
-  const auto row_bytes = static_cast<std::size_t>(args.d.ld) * size_of(args.d.dtype);
-  // Scales of blocks are read where they lie; nothing can be filled in between.
-  const bool blocks = plan.a.scaling != Scaling::tensor;
-  if (blocks &&
-      (plan.a.outer % 4 != 0 || plan.k % kUnit != 0 || !on_boundary(plan.a.data) ||
-       !on_boundary(plan.b.data) || !on_boundary(plan.a.scale_inv) || !on_boundary(plan.b.scale_inv))) {
-    plan.way = Way::decoded;
-    return plan;
-  }
-  const bool possible = plan.a.inner && plan.b.inner && plan.b.outer % kUnit == 0 && row_bytes % 16 == 0 &&
-                        on_boundary(args.d.data);
-  if (!possible) {
-    plan.way = Way::decoded;
-  } else if (plan.k % kUnit != 0 || !on_boundary(plan.a.data) || !on_boundary(plan.b.data)) {
-    plan.way = Way::filled;
-  }
-  return plan;
-}
 
 static_assert(sizeof(ProductScalars) <= kScalarBytes);
 
@@ -107,7 +42,7 @@ Room room_of(const GemmArgs& args) {
 }
 
 /// Copies `count` of the outer rows (or columns) of an operand from `begin` on; returns elements a row.
-std::int64_t copy_piece(cudaStream_t stream, const Side& side, std::int64_t k, std::int64_t begin,
+std::int64_t copy_piece(cudaStream_t stream, const GemmSide& side, std::int64_t k, std::int64_t begin,
                         std::int64_t count, bool decode, void* to) {
   const auto* from = static_cast<const std::uint8_t*>(side.data);
   Widening w{.from = side.inner ? from + begin * k : from + begin,
@@ -136,10 +71,11 @@ void copy_rows(cudaStream_t stream, const ConstMatrix& from, const Matrix& to) {
       "copying what is added to an empty product");
 }
 
-/// Multiplies copies, a piece of A with a piece of B at a time.
-void multiply_copies(cudaStream_t stream, int device, const GemmArgs& args, const Plan& plan,
-                     const Room& room, LibraryProduct product) {
-  const bool decode = plan.way == Way::decoded;
+/// Multiplies copies, a piece of A with a piece of B at a time; returns how many products that took.
+std::int64_t multiply_copies(cudaStream_t stream, int device, const GemmArgs& args, const GemmPlan& plan,
+                             const Room& room, LibraryProduct product) {
+  const bool decode = plan.way == GemmWay::decoded;
+  std::int64_t calls = 0;
   const std::size_t element = decode ? 2 : 1;
   const auto row_bytes = element * static_cast<std::size_t>(filled(plan.k));
   // Rows of both pieces together.
@@ -171,26 +107,24 @@ void multiply_copies(cudaStream_t stream, int device, const GemmArgs& args, cons
                          ? static_cast<const std::uint16_t*>(room.bias) + j
                          : nullptr;
       multiply(stream, device, product);
+      ++calls;
     }
   }
+  return calls;
 }
 
 }  // namespace
 
-bool gemm_multiplies_fp8(const GemmArgs& args) {
-  return is_fp8(args.a.dtype) && plan_of(args).way != Way::decoded;
-}
-
-void gemm(Stream& stream, const GemmArgs& args) {
+GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
   check(args.a.dtype != DType::f32 || args.d.dtype == DType::f32,
         "gemm: on a GPU f32 operands give an f32 D");
-  const Plan plan = plan_of(args);
+  const GemmPlan plan = plan_gemm(args);
   cudaStream_t native = octet::cuda::native(stream);
   const bool adds = args.accumulate || args.addend.data != nullptr;
   if (plan.k == 0) {
     if (args.addend.data != nullptr) copy_rows(native, args.addend, args.d);
     if (!adds || args.bias != nullptr) add_bias(native, args.d, args.bias, !adds);
-    return;
+    return {};
   }
   const Room room = room_of(args);
   const int device = octet::cuda::properties(stream.device()).ordinal;
@@ -220,32 +154,37 @@ void gemm(Stream& stream, const GemmArgs& args) {
     product.b_scale = plan.b.scale_inv;
     product.may_be_refused = true;
   } else if (is_fp8(args.a.dtype)) {
-    product.fast_accumulation = args.fast_accumulation && plan.way != Way::decoded;
+    product.fast_accumulation = args.fast_accumulation && plan.way != GemmWay::decoded;
     product.a_scale = args.a.scale_inv;
     product.b_scale = args.b.scale_inv;
     // A null scale counts as one, in cuBLASLt too; others must lie on 16-byte boundaries.
-    if (plan.way == Way::decoded || !on_boundary(args.a.scale_inv) || !on_boundary(args.b.scale_inv)) {
+    if (plan.way == GemmWay::decoded || !on_boundary(args.a.scale_inv) || !on_boundary(args.b.scale_inv)) {
       gather_scalars(native, room.scalars, args.a.scale_inv, args.b.scale_inv, adds);
       product.a_scale = &room.scalars->a_scale;
       product.b_scale = &room.scalars->b_scale;
     }
-    if (plan.way == Way::decoded) product.factors = room.scalars->factors;
+    if (plan.way == GemmWay::decoded) product.factors = room.scalars->factors;
   }
   if (args.bias != nullptr && args.d.dtype == DType::bf16) {
     round_bias(native, args.bias, room.bias, args.d.cols);
     product.bias = room.bias;
   }
-  if (plan.way != Way::direct || !multiply(native, device, product)) {
-    Plan copies = plan;
+  const bool direct = plan.way != GemmWay::filled && plan.way != GemmWay::decoded;
+  GemmOutcome outcome = outcome_of(args, plan.way, plan.reason, 1);
+  if (!direct || !multiply(native, device, product)) {
+    GemmPlan copies = plan;
     if (blocks) {  // their values go into the copies
-      copies.way = Way::decoded;
+      copies.way = GemmWay::decoded;
+      if (direct) copies.reason = GemmReason::refused;
       product.a_scaling = product.b_scaling = Scaling::tensor;
       product.a_scale = product.b_scale = nullptr;
       product.may_be_refused = false;
     }
-    multiply_copies(native, device, args, copies, room, product);
+    const std::int64_t calls = multiply_copies(native, device, args, copies, room, product);
+    outcome = outcome_of(args, copies.way, copies.reason, calls);
   }
   if (args.bias != nullptr && args.d.dtype == DType::f32) add_bias(native, args.d, args.bias, false);
+  return outcome;
 }
 
 }  // namespace octet::ops::cuda
