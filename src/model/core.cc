@@ -205,6 +205,7 @@ void Transformer::Impl::forward(ParameterSource& source, Stream& stream, const M
   const Passing pass = training_pass(source, stream, batch);
   enter(pass, batch.ids, in);
   forward_blocks(pass, has_head() ? top(layers_.head().input(), pass.tokens) : out);
+  source.blocks_done(stream);
   if (has_head()) lose(pass, true, batch, loss_sum, logits);
 }
 

@@ -9,6 +9,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/log.h"
+#include "octet/comm/launchers.h"
 #include "octet/comm/serialize.h"
 #include "octet/device/cpu.h"
 #include "octet/device/gpu_choice.h"
@@ -58,6 +59,16 @@ std::unique_ptr<Device> open_cpu(const comm::Place& place) {
       {.threads = cores, .compute_worker = std::getenv("OCTET_COMPUTE_WORKER") != nullptr});
 }
 
+// A launcher whose processes MPI does not know as ranks has started as many runs.
+void require_whole_job(const comm::Place& place) {
+  if (place.size > 1) return;
+  const comm::Launched claimed = comm::claimed_by_launcher(std::getenv);
+  if (claimed.size < 2) return;
+  Problem problem = comm::wrong_launcher(claimed, comm::command_line());
+  problem.agreed = true;  // there is no other rank to tell
+  throw Error(problem);
+}
+
 // What the user should know of the ranks' devices before anything runs on them.
 void warn_of(const GpuChoice& choice) {
   if (!choice.why_cpu.empty()) log::warn("computing on the CPU: " + choice.why_cpu);
@@ -94,6 +105,7 @@ comm::Carrier carrier_of(const std::string& transport) {
 Session::Session(const std::string& device, const std::exception_ptr& refusal, const std::string& transport)
     : job_(comm::make_job()), place_(job_->place()) {
   log::set_rank(place_.rank, place_.rank == 0);
+  require_whole_job(place_);
   std::exception_ptr refused = refusal;
   const auto unless_refused = [&](const auto& work) {
     try {

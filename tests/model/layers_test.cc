@@ -159,6 +159,23 @@ TEST(Layers, AWindowOfOneBlockIsItsOwn) {
   EXPECT_NE(losses[0], losses[2]);
 }
 
+TEST(Layers, ProductsCountAtTheRowOfTheirShapeAndTheirOwnLayer) {
+  const Architecture a = uneven();
+  const HostBatch batch = golden_batch("llama3");
+  Machine machine(a, batch, {.recipe = kRecipes[3]});
+  fill_fresh(machine.source);
+  machine.run(batch, true);
+  std::map<std::int64_t, std::int64_t> down;
+  for (const precision::AuditCount& c : machine.audit.counts()) {
+    const precision::AuditRow& row = machine.audit.rows()[static_cast<std::size_t>(c.row)];
+    EXPECT_EQ(row.layers, row.name.starts_with("attention") ? 3 : 1) << row.name;
+    if (row.name != "MLP down") continue;
+    EXPECT_EQ(row.cols, a.block(c.layer).intermediate);
+    down[c.layer] += c.products;
+  }
+  EXPECT_EQ(down, (std::map<std::int64_t, std::int64_t>{{0, 3}, {1, 3}, {2, 3}}));
+}
+
 /// Gradients and loss of a model whose blocks lie on two cores, cut in front of block `cut`.
 RunResult run_in_parts(const Architecture& a, const HostBatch& host, const RunOptions& options, int cut) {
   Machine machine(a, host, options);

@@ -103,7 +103,8 @@ class Transformer {
               const ops::Matrix& logits);
 
   /// Scales of activations and output gradients, or null without FP8. With delayed scaling the caller reduces
-  /// amaxes() by MAX over the ranks and calls update once after each trained micro-batch.
+  /// amaxes() by MAX over the ranks and updates the scales once after each trained micro-batch; those of
+  /// inputs are raised until the source's blocks_done, those of gradients after it.
   precision::ScaleSet* activation_scales();
 
   const Architecture& architecture() const;

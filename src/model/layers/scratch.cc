@@ -10,6 +10,7 @@ struct Widest {
   std::int64_t inputs = 0, outputs = 0, hidden = 0;
   std::int64_t weight = 0;  ///< elements
   std::int64_t scales = 0;  ///< of a weight by squares, in either layout
+  bool normed = false;      ///< a block norms what its sublayers make
 };
 
 Widest widest_of(const ModelLayers& layers, BlockRange blocks) {
@@ -20,6 +21,9 @@ Widest widest_of(const ModelLayers& layers, BlockRange blocks) {
     w.weight = std::max(w.weight, linear.rows * linear.cols);
     w.scales = std::max({w.scales, ops::scale_count(ops::Scaling::squares, linear.rows, linear.cols),
                          ops::scale_count(ops::Scaling::squares, linear.cols, linear.rows)});
+  }
+  for (int layer = blocks.first; layer < blocks.last; ++layer) {
+    w.normed = w.normed || layers.blocks()[static_cast<std::size_t>(layer)].normed();
   }
   w.hidden = layers.head().facts().cols;
   return w;
@@ -61,9 +65,7 @@ void reserve_scratch(Arena& arena, const ModelLayers& layers, BlockRange blocks,
   if (common.recipe().blocks()) scratch.weight = reserve_weight(arena, w);
   if (!common.options.training) return;
   scratch.gradient = matrix("activations/gradients", w.hidden);
-  if (layers.blocks()[static_cast<std::size_t>(blocks.first)].normed()) {
-    scratch.d_added = matrix("activations/gradients", w.hidden);
-  }
+  if (w.normed) scratch.d_added = matrix("activations/gradients", w.hidden);
   if (fp8) scratch.d_copy = copy("activations/FP8 gradients", w.outputs, transposes);
 }
 
