@@ -23,7 +23,8 @@ namespace fs = std::filesystem;
 
 [[noreturn]] void fail(const std::string& what, const std::string& path, int code,
                        const std::string& fix = "") {
-  throw Error({.what = what, .found = std::strerror(code), .where = path, .fix = fix});
+  throw Error(
+      {.what = what, .found = std::strerror(code), .where = path, .fix = fix, .code = exit_code_of(code)});
 }
 
 // A file descriptor that closes itself.
@@ -49,22 +50,54 @@ int open_to_read(const std::string& path) {
   return fd;
 }
 
+std::string read_all(int fd, const std::string& path, std::int64_t expected) {
+  std::string text;
+  text.reserve(static_cast<std::size_t>(expected));
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t n = ::read(fd, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("cannot read a file", path, errno);
+    if (n == 0) return text;
+    text.append(buffer, static_cast<std::size_t>(n));
+  }
+}
+
 }  // namespace
 
 std::string read_file(const std::string& path) {
   const Descriptor file(open_to_read(path));
   struct stat st {};
   if (::fstat(file.fd, &st) != 0) fail("cannot read a file", path, errno);
-  std::string text;
-  text.reserve(static_cast<std::size_t>(st.st_size));
-  char buffer[1 << 16];
-  for (;;) {
-    const ssize_t n = ::read(file.fd, buffer, sizeof buffer);
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail("cannot read a file", path, errno);
-    if (n == 0) return text;
-    text.append(buffer, static_cast<std::size_t>(n));
+  return read_all(file.fd, path, st.st_size);
+}
+
+std::string read_regular_file(const std::string& path, std::int64_t most) {
+  // Opening a pipe to read waits for a writer, unless told not to.
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.fd < 0) fail("cannot open a file", path, errno, "check the path and its permissions");
+  struct stat st {};
+  if (::fstat(file.fd, &st) != 0) fail("cannot read a file", path, errno);
+  if (!S_ISREG(st.st_mode)) {
+    throw Error({.what = "this is no file with contents",
+                 .expected = "a regular file",
+                 .found = S_ISDIR(st.st_mode)    ? "a folder"
+                          : S_ISFIFO(st.st_mode) ? "a pipe"
+                                                 : "a device or a socket",
+                 .where = path});
   }
+  if (st.st_size > most) {
+    throw Error({.what = "a file is larger than it can be",
+                 .expected = "at most " + std::to_string(most) + " bytes",
+                 .found = std::to_string(st.st_size) + " bytes",
+                 .where = path});
+  }
+  return read_all(file.fd, path, st.st_size);
+}
+
+ExitCode exit_code_of(int error) {
+  const bool storage = error == ENOSPC || error == EDQUOT || error == EFBIG || error == EROFS || error == EIO;
+  return storage ? ExitCode::storage : ExitCode::failure;
 }
 
 void write_file_atomically(const std::string& path, std::string_view bytes) {

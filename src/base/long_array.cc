@@ -25,7 +25,8 @@ constexpr std::size_t kStep = std::size_t{64} << 20;
        .where = folder ? folder : "/tmp",
        .fix =
            "set TMPDIR to a folder with room on a disk (in /dev/shm it stays in memory), or stream the data "
-           "(streaming: true)"});
+           "(streaming: true)",
+       .code = exit_code_of(code)});
 }
 
 }  // namespace

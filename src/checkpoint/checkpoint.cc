@@ -41,10 +41,12 @@ Checkpoint::Checkpoint(const std::string& path) : path_(path), data_path_(path +
                  .fix = "name a folder checkpoint-<step>",
                  .code = ExitCode::no_valid_checkpoint});
   }
-  manifest_ = parse_manifest(read_file(manifest_path), manifest_path);
-  Descriptor file = open_file(data_path_, O_RDONLY);
+  manifest_ = read_manifest(path);
+  // Opening what is not a file (a pipe) must not wait for whoever writes to it.
+  Descriptor file = open_file(data_path_, O_RDONLY | O_NONBLOCK);
   struct stat st {};
   if (::fstat(file.get(), &st) != 0) file_error("cannot read a file", data_path_, errno);
+  if (!S_ISREG(st.st_mode)) damaged("a checkpoint's data file is no regular file", data_path_);
   if (st.st_size != manifest_.file_bytes) {
     damaged("a checkpoint's data file has the wrong size", data_path_,
             std::to_string(manifest_.file_bytes) + " bytes", std::to_string(st.st_size) + " bytes");
@@ -106,7 +108,8 @@ const CheckpointTensor& Checkpoint::at(const std::string& name) const {
                .found = std::to_string(names.size()) + " other tensors" +
                         (near.empty() ? "" : ", the nearest is '" + near + "'"),
                .where = path_,
-               .fix = "resume with the model and the optimizer that wrote the checkpoint"});
+               .fix = "resume with the model and the optimizer that wrote the checkpoint",
+               .code = ExitCode::usage});
 }
 
 void Checkpoint::read_bytes(std::int64_t offset, void* out, std::int64_t bytes) const {
@@ -142,7 +145,8 @@ void Checkpoint::read(const std::vector<TensorSlice>& slices, bool verify) const
                    .expected = shape_text(slice.shape),
                    .found = shape_text(tensor.shape),
                    .where = where,
-                   .fix = "resume with the model that wrote the checkpoint"});
+                   .fix = "resume with the model that wrote the checkpoint",
+                   .code = ExitCode::usage});
     }
     const std::int64_t count = element_count(tensor.shape, tensor.name);
     check(slice.begin >= 0 && slice.count >= 0 && slice.begin <= count && slice.count <= count - slice.begin,
@@ -152,7 +156,8 @@ void Checkpoint::read(const std::vector<TensorSlice>& slices, bool verify) const
       throw Error({.what = "a tensor of the checkpoint has another kind of dtype",
                    .expected = std::string(name_of(slice.dtype)),
                    .found = std::string(name_of(tensor.dtype)),
-                   .where = where});
+                   .where = where,
+                   .code = ExitCode::usage});
     }
     const auto width = static_cast<std::int64_t>(size_of(tensor.dtype));
     auto* out = static_cast<std::byte*>(slice.data);

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "octet/base/error.h"
+#include "octet/base/files.h"
 
 namespace octet::checkpoint {
 namespace {
@@ -23,7 +24,8 @@ void file_error(const std::string& what, const std::string& path, int code) {
   if (code == EACCES || code == EROFS || code == EPERM) fix = "choose a folder that this user can write";
   if (code == ENOENT) fix = "check the path; on several nodes the folder must be shared by all of them";
   if (code == EIO) fix = "check the disk (dmesg)";
-  throw Error({.what = what, .found = std::strerror(code), .where = path, .fix = fix});
+  throw Error(
+      {.what = what, .found = std::strerror(code), .where = path, .fix = fix, .code = exit_code_of(code)});
 }
 
 Descriptor::~Descriptor() {

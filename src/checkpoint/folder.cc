@@ -48,8 +48,10 @@ void remove_stale(const std::string& output_dir) {
 std::string complaint(const std::string& path, const FindOptions& options, int rank, int size) {
   try {
     const Checkpoint checkpoint(path);
+    require_own_name(path, checkpoint.step());
     if (options.verify_data) checkpoint.verify(rank, size);
-  } catch (const Error& e) {
+  } catch (const std::exception& e) {
+    // Whatever is wrong with one checkpoint, the one before may hold.
     return e.what();
   }
   return "";
@@ -125,6 +127,17 @@ std::string resolve_checkpoint(const std::string& path) {
                .code = ExitCode::no_valid_checkpoint});
 }
 
+void require_own_name(const std::string& path, std::int64_t step) {
+  const auto named = step_of(fs::path(path + "/.").lexically_normal().parent_path().filename().string());
+  if (!named || *named == step) return;
+  throw Error({.what = "a checkpoint has the name of another one",
+               .expected = folder_name(step) + ", by the step that it holds",
+               .found = folder_name(*named),
+               .where = path,
+               .fix = "give the folder the name of its step, or take another checkpoint",
+               .code = ExitCode::no_valid_checkpoint});
+}
+
 void rotate(const std::string& output_dir, std::int64_t keep_last, const std::string& keep_best) {
   if (keep_last <= 0) return;
   const std::string best = fs::path(keep_best).filename().string();
@@ -134,8 +147,8 @@ void rotate(const std::string& output_dir, std::int64_t keep_last, const std::st
   bool removed = false;
   for (const auto& [step, path] : all) {
     try {
-      parse_manifest(read_file(path + "/" + kManifestName), path);
-    } catch (const Error&) {
+      if (read_manifest(path).step != step) continue;
+    } catch (const std::exception&) {
       continue;
     }
     if (kept < keep_last) {

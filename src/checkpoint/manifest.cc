@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <unordered_set>
@@ -183,6 +184,25 @@ Manifest parse_manifest(std::string_view text, const std::string& path) {
     if (!names.insert(name).second) damaged(path, "the manifest lists tensor '" + name + "' twice");
   }
   return manifest;
+}
+
+Manifest read_manifest(const std::string& folder) {
+  const std::string path = folder + "/" + kManifestName;
+  std::error_code none;
+  const auto data_bytes = std::filesystem::file_size(folder + "/" + kDataName, none);
+  // 16 digits for each chunk of a MiB, and some hundred characters for each tensor.
+  constexpr std::int64_t kTensors = 64 << 20;
+  const std::int64_t most =
+      kTensors +
+      (none ? 0 : static_cast<std::int64_t>(std::min<std::uintmax_t>(data_bytes, INT64_MAX / 2)) / 1024);
+  std::string text;
+  try {
+    text = read_regular_file(path, most);
+  } catch (const Error& error) {
+    damaged(path, "the manifest cannot be read: " + error.problem().what, error.problem().expected,
+            error.problem().found);
+  }
+  return parse_manifest(text, path);
 }
 
 std::string hash_layout(int fd, const std::string& path, const Manifest& manifest) {

@@ -25,6 +25,10 @@ std::string manifest_text(const Manifest& manifest);
 /// Reads and checks such a text. Throws Error naming `path`.
 Manifest parse_manifest(std::string_view text, const std::string& path);
 
+/// Reads the manifest of the checkpoint in `folder`: a regular file, no larger than that of any checkpoint
+/// with a data file of this size. Throws Error (ExitCode::no_valid_checkpoint) for anything else.
+Manifest read_manifest(const std::string& folder);
+
 /// XXH3-128 of the bytes of the data file that lie in no tensor, state or config.
 std::string hash_layout(int fd, const std::string& path, const Manifest& manifest);
 

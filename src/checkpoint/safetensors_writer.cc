@@ -103,7 +103,8 @@ void SafetensorsWriter::fail(const std::string& what, int code) const {
                .where = path_,
                .fix = code == ENOSPC || code == EFBIG || code == EDQUOT
                           ? "free some disk space or write elsewhere"
-                          : "check that the folder exists and can be written"});
+                          : "check that the folder exists and can be written",
+               .code = exit_code_of(code)});
 }
 
 void SafetensorsWriter::write(const void* bytes, std::size_t size) {

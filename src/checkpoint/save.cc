@@ -92,7 +92,8 @@ class Saving {
              .expected = human_bytes(static_cast<double>(bound)) + " free",
              .found = human_bytes(free) + " free",
              .where = output_dir_,
-             .fix = "free some disk space, keep fewer checkpoints (save_total_limit) or write elsewhere"});
+             .fix = "free some disk space, keep fewer checkpoints (save_total_limit) or write elsewhere",
+             .code = ExitCode::storage});
       }
     }
     std::string name = output_dir_ + "/" + folder_name(contents_.step) + ".tmp-" +

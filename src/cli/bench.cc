@@ -60,10 +60,12 @@ void print_table(const config::Config& c, train::Session& session, const train::
               human_bytes(static_cast<double>(r.reserved_bytes)).c_str(),
               human_bytes(static_cast<double>(r.used_bytes)).c_str());
   if (session.place().size > 1) {
-    std::printf("communication    %.4f s a step under way, %.4f s waited for (%.1f %% hidden), %s sent\n",
-                r.comm_seconds, r.exposed_seconds,
-                r.comm_seconds > 0 ? 100 * std::max(0.0, 1 - r.exposed_seconds / r.comm_seconds) : 100.0,
-                human_bytes(r.comm_bytes).c_str());
+    std::printf(
+        "communication    %.4f s a step under way, %.4f s waited for (%.4f to %.4f by rank; %.1f %% hidden), "
+        "%s sent\n",
+        r.comm_seconds, r.exposed_seconds, r.least_exposed_seconds, r.most_exposed_seconds,
+        r.comm_seconds > 0 ? 100 * std::max(0.0, 1 - r.exposed_seconds / r.comm_seconds) : 100.0,
+        human_bytes(r.comm_bytes).c_str());
   }
   std::printf("loss             %.5f first, %.5f last\n", r.first_loss, r.last_loss);
   std::printf("products         %s\n", r.audit.c_str());
@@ -98,6 +100,8 @@ void print_json(const config::Config& c, train::Session& session, const train::B
             {"last_loss", r.last_loss},
             {"comm_seconds", r.comm_seconds},
             {"comm_exposed_seconds", r.exposed_seconds},
+            {"comm_exposed_seconds_least", r.least_exposed_seconds},
+            {"comm_exposed_seconds_most", r.most_exposed_seconds},
             {"comm_bytes", r.comm_bytes},
             {"setup_seconds", r.setup_seconds},
             {"products", r.products}};

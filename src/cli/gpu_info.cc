@@ -3,6 +3,7 @@
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/device/device.h"
+#include "octet/device/gpu_links.h"
 #include "octet/device/gpus.h"
 #include "options.h"
 
@@ -20,6 +21,36 @@ Json json_of(const GpuPair& pair) {
           {"peer_access", pair.peer_access},
           {"performance_rank", pair.performance_rank},
           {"native_atomics", pair.native_atomics}};
+}
+
+Json json_of(const GpuLinks& links, std::size_t gpu) {
+  const GpuPort& port = links.ports[gpu];
+  return {{"gpu", gpu},
+          {"nvlinks", port.nvlinks},
+          {"nvlink_version", port.nvlink_version},
+          {"to_switch", port.to_switch},
+          {"pcie_generation", port.pcie_generation},
+          {"pcie_lanes", port.pcie_lanes}};
+}
+
+Json json_of(const GpuLink& link) {
+  return {{"first", link.first}, {"second", link.second}, {"nvlinks", link.nvlinks}, {"pcie", link.pcie}};
+}
+
+void print_port(const GpuPort& port) {
+  std::printf("  %d NVLinks%s%s, PCIe %s\n", port.nvlinks,
+              port.nvlink_version > 0 ? (" of version " + std::to_string(port.nvlink_version)).c_str() : "",
+              port.to_switch ? " to a switch" : "",
+              port.pcie_generation > 0 ? ("of generation " + std::to_string(port.pcie_generation) + ", " +
+                                          std::to_string(port.pcie_lanes) + " lanes")
+                                             .c_str()
+                                       : "unknown");
+}
+
+void print_link(const GpuLink& link) {
+  std::printf("GPU %d and GPU %d: ", link.first, link.second);
+  if (link.nvlinks > 0) std::printf("%d NVLinks; ", link.nvlinks);
+  std::printf("over PCIe they meet at %s\n", link.pcie.empty() ? "a place unknown" : link.pcie.c_str());
 }
 
 void print_place(const GpuInfo& gpu) {
@@ -55,6 +86,9 @@ int gpu_info_command(const Arguments& arguments) {
     cuda_available(0, &why);
     if (!json) std::printf("%s\n", why.c_str());
   }
+  std::vector<std::string> uuids;
+  for (const GpuInfo& gpu : found) uuids.push_back(gpu.uuid);
+  const GpuLinks joined = gpu_links(uuids);
   for (const GpuInfo& gpu : found) {
     Json& one = all.emplace_back(json_of(gpu));
     if (!gpu.why_not.empty()) {
@@ -75,13 +109,30 @@ int gpu_info_command(const Arguments& arguments) {
       }
     }
     if (!json) print_place(gpu);
+    const auto place = static_cast<std::size_t>(&gpu - found.data());
+    if (!json && place < joined.ports.size()) print_port(joined.ports[place]);
   }
   for (const GpuPair& pair : pairs) {
     links.push_back(json_of(pair));
     if (!json) print_pair(pair);
   }
+  Json ports = Json::array(), between = Json::array();
+  for (std::size_t i = 0; i < joined.ports.size(); ++i) ports.push_back(json_of(joined, i));
+  for (const GpuLink& link : joined.links) {
+    between.push_back(json_of(link));
+    if (!json) print_link(link);
+  }
+  if (!json && !found.empty() && !joined.why_not.empty()) {
+    std::printf("links between GPUs are not known: %s\n", joined.why_not.c_str());
+  }
   if (json) {
-    std::printf("%s\n", Json{{"gpus", all}, {"pairs", links}, {"why_not", any ? "" : why}}.dump().c_str());
+    const Json told{{"gpus", all},
+                    {"pairs", links},
+                    {"ports", ports},
+                    {"links", between},
+                    {"links_why_not", joined.why_not},
+                    {"why_not", any ? "" : why}};
+    std::printf("%s\n", told.dump().c_str());
   }
   return any ? 0 : 1;
 }

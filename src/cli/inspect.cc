@@ -48,7 +48,7 @@ int inspect_command(const Arguments& arguments) {
   const checkpoint::Inspection inspection = checkpoint::inspect(path, filter, verify);
   std::printf("%s\n",
               (json ? checkpoint::to_json(inspection).dump(2) : checkpoint::render(inspection)).c_str());
-  return inspection.problems.empty() ? 0 : 1;
+  return static_cast<int>(inspection.problems.empty() ? ExitCode::ok : ExitCode::no_valid_checkpoint);
 }
 
 }  // namespace octet::cli

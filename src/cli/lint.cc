@@ -16,6 +16,7 @@ namespace {
 /// Throws what training would throw for the model, its tokenizer and template, the data sets and the batch.
 void require_inputs(const config::Config& c) {
   const model::Architecture architecture = train::read_model(c.model_name_or_path);
+  if (!c.train_from_scratch) train::require_weights(c.model_name_or_path);
   const data::TemplateEncoder encoder(train::encoder_options(c));
   train::require_fit(encoder.tokenizer(), architecture, c.model_name_or_path);
   train::check_datasets(c);
@@ -33,10 +34,6 @@ config::Strings doubts_outside(const config::Config& c) {
   if (architecture.max_positions > 0 && c.cutoff_len > architecture.max_positions) {
     all.push_back("cutoff_len " + std::to_string(c.cutoff_len) + " is beyond the " +
                   std::to_string(architecture.max_positions) + " positions that the model was made for");
-  }
-  if (!c.train_from_scratch && !train::has_weights(c.model_name_or_path)) {
-    all.push_back("there are no weights in " + c.model_name_or_path +
-                  ": the model starts from random ones; say train_from_scratch: true if that is meant");
   }
   const auto checkpoints = checkpoint::list_checkpoints(c.output_dir);
   if (!checkpoints.empty() && !c.overwrite_output_dir) {

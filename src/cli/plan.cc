@@ -88,17 +88,34 @@ void print_memory(const PlanReport& r, const PlanTarget& target) {
               bytes_text(fits ? target.memory - r.total() : r.total() - target.memory).c_str());
 }
 
+void print_stages(const char* name, const std::array<double, 4>& values, double unit) {
+  std::printf("  %-32s", name);
+  for (const double value : values) std::printf(" %12.*f", value >= 100 * unit ? 0 : 2, value / unit);
+  std::printf("\n");
+}
+
 void print_messages(const PlanReport& r, const PlanTarget& target) {
   if (target.place.size == 1) return;
-  if (target.place.nodes > 1) {
-    std::printf("  messages travel beside this; between nodes their network decides how long\n");
-    return;
+  std::printf("\nmessages of a rank in a step: gradients, and parameters or sums\n");
+  std::printf("  %-32s %12s %12s %12s %12s\n", "zero_stage", "0", "1", "2", "3");
+  std::array<double, 4> inside{}, between{};
+  for (std::size_t s = 0; s < inside.size(); ++s) {
+    between[s] = static_cast<double>(r.messages[s].between_nodes());
+    inside[s] = static_cast<double>(r.messages[s].bytes()) - between[s];
   }
-  std::printf("  %-32s %9.1f ms %6.1f %%, beside this, at %.0f GB/s over NVLink\n", "messages of a rank",
-              1e3 * r.message_seconds(), 100 * r.message_seconds() / r.time.seconds,
-              1e-9 * plan::Rates{}.peer);
-  std::printf("  %-32s %9.1f, %.1f, %.1f, %.1f ms\n", "  with zero_stage 0, 1, 2, 3", 1e3 * r.messages[0],
-              1e3 * r.messages[1], 1e3 * r.messages[2], 1e3 * r.messages[3]);
+  constexpr double mebibyte = 0x1p20, millisecond = 1e-3;
+  const bool mates = target.place.local_size > 1, hosts = target.place.nodes > 1;
+  if (mates) print_stages("MiB to ranks of its host", inside, mebibyte);
+  if (hosts) print_stages("MiB to ranks of other hosts", between, mebibyte);
+  for (const plan::Link& link : plan::links()) {
+    if (!(link.between_hosts ? hosts : mates && target.kind == DeviceKind::cuda)) continue;
+    print_stages(("ms over " + std::string(link.name) + (link.between_hosts ? " a host" : "")).c_str(),
+                 r.seconds_over(link), millisecond);
+  }
+  if (r.message_seconds() > 0) {
+    std::printf("  over NVLink %.1f %% of the floor of a step, beside it\n",
+                100 * r.message_seconds() / r.time.seconds);
+  }
   if (r.message_seconds() > r.time.seconds) {
     std::printf(
         "  messages take longer than what is computed: larger micro-batches hide more of them, or with\n"
@@ -122,7 +139,6 @@ void print_time(const PlanReport& r, const config::Config& config, const PlanTar
   std::printf("  %-32s %9.1f ms, at most %s tokens a second, %.0f %% of 989.4 TFLOP/s a device\n", "in all",
               1e3 * r.time.seconds, with_commas(static_cast<std::int64_t>(rate)).c_str(),
               100 * report::flop_utilisation(flops, rate, r.batch.world));
-  print_messages(r, target);
   if (!r.fp8.empty()) std::printf("  %s\n", r.fp8.c_str());
 }
 
@@ -151,9 +167,9 @@ void print_report(const PlanReport& r, const config::Config& config, const PlanT
   const model::ParameterLayout layout = model::build_layout(r.work.architecture);
   std::printf("model        %s, %s parameters\n", r.model.c_str(),
               with_commas(layout.parameter_count()).c_str());
-  std::printf("ranks        %d x %s, %d node%s, zero_stage %lld\n", target.place.size, target.name.c_str(),
-              target.place.nodes, target.place.nodes == 1 ? "" : "s",
-              static_cast<long long>(config.zero_stage));
+  std::printf("ranks        %d x %s on %d host%s of up to %d, zero_stage %lld\n", target.place.size,
+              target.name.c_str(), target.place.nodes, target.place.nodes == 1 ? "" : "s",
+              target.place.local_size, static_cast<long long>(config.zero_stage));
   std::printf("step         %lld micro-batch%s of %lld x %lld tokens on each rank, recompute %s%s\n",
               static_cast<long long>(r.batch.accumulation), r.batch.accumulation == 1 ? "" : "es",
               static_cast<long long>(r.choice.micro), static_cast<long long>(config.cutoff_len),
@@ -161,6 +177,7 @@ void print_report(const PlanReport& r, const config::Config& config, const PlanT
               r.choice.level.transposes_at_use ? ", FP8 weights transposed at each use" : "");
   print_memory(r, target);
   print_time(r, config, target);
+  print_messages(r, target);
   print_advice(r, target);
 }
 
@@ -183,6 +200,11 @@ void print_json(const PlanReport& r, const config::Config& config, const PlanTar
     alternatives.push_back(row_of(a.choice));
     alternatives.back()["keys"] = a.keys;
   }
+  Json messages = Json::array(), links = Json::object();
+  for (const zero::StepMessages& stage : r.messages) {
+    messages.push_back({{"bytes_sent", stage.bytes()}, {"bytes_between_hosts", stage.between_nodes()}});
+  }
+  for (const plan::Link& link : plan::links()) links[link.name] = r.seconds_over(link);
   const Json all{{"model", r.model},
                  {"world", target.place.size},
                  {"device", target.kind == DeviceKind::cuda ? "cuda" : "cpu"},
@@ -202,7 +224,8 @@ void print_json(const PlanReport& r, const config::Config& config, const PlanTar
                  {"alternatives", alternatives},
                  {"time", time},
                  {"message_seconds", r.message_seconds()},
-                 {"message_seconds_by_stage", r.messages},
+                 {"messages_by_stage", messages},
+                 {"message_seconds_by_link", links},
                  {"floor_seconds", r.floor_seconds()},
                  {"tokens_per_second_at_most", tokens_of_step(r, config) / r.floor_seconds()},
                  {"fp8_warning", r.fp8}};

@@ -58,12 +58,8 @@ class Planner {
   plan::Memory memory(const plan::Choice& choice) const {
     return train::plan_memory(build(choice), target_.place, target_.kind);
   }
-  std::array<double, 4> message_seconds(const plan::Choice& choice) const {
-    std::array<double, 4> all{};
-    if (target_.kind != DeviceKind::cuda || target_.place.size == 1 || target_.place.nodes > 1) return all;
-    all = train::plan_messages(build(choice), target_.place, target_.kind, batch(choice.micro).accumulation);
-    for (double& one : all) one = plan::message_seconds(one);
-    return all;
+  std::array<zero::StepMessages, 4> messages(const plan::Choice& choice) const {
+    return train::plan_messages(build(choice), target_.place, target_.kind, batch(choice.micro).accumulation);
   }
 
   /// What the run itself would take.
@@ -132,6 +128,20 @@ std::vector<Alternative> alternatives(const config::Config& config, const model:
 
 }  // namespace
 
+std::array<double, 4> PlanReport::seconds_over(const plan::Link& link) const {
+  std::array<double, 4> seconds{};
+  for (std::size_t s = 0; s < messages.size(); ++s) {
+    const std::int64_t between = messages[s].between_nodes();
+    const std::int64_t carried = link.between_hosts ? between : messages[s].bytes() - between;
+    seconds[s] = plan::message_seconds(static_cast<double>(carried), link, ranks_of_host);
+  }
+  return seconds;
+}
+
+double PlanReport::message_seconds() const {
+  return on_gpus_of_one_host ? seconds_over(plan::links().front())[static_cast<std::size_t>(stage)] : 0;
+}
+
 PlanReport make_plan(const config::Config& config, const std::string& model, const PlanTarget& target) {
   const model::Architecture architecture = model::find_shape(model);
   const Planner planner(config, architecture, target);
@@ -149,7 +159,9 @@ PlanReport make_plan(const config::Config& config, const std::string& model, con
   r.work = train::work_of(planner.build(r.choice), r.memory, config.cutoff_len, r.batch.accumulation);
   r.work.tokens = r.choice.micro * config.cutoff_len;  // evaluations may have more
   r.time = plan::time_of(r.work);
-  r.messages = planner.message_seconds(r.choice);
+  r.messages = planner.messages(r.choice);
+  r.on_gpus_of_one_host = target.kind == DeviceKind::cuda && target.place.nodes == 1;
+  r.ranks_of_host = target.place.local_size;
   r.stage = static_cast<int>(config.zero_stage);
   r.fp8 = plan::fp8_warning(r.work);
   if (r.total() > target.memory) r.alternatives = alternatives(config, architecture, target);

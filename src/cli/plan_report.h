@@ -11,6 +11,7 @@
 #include "octet/plan/advice.h"
 #include "octet/plan/memory.h"
 #include "octet/plan/time.h"
+#include "octet/zero/messages.h"
 
 namespace octet::cli {
 
@@ -37,16 +38,22 @@ struct PlanReport {
   std::size_t staging = 0, nccl = 0, libraries = 0;
   plan::Work work;
   plan::Time time;
-  /// Seconds for which a rank's messages are under way in a step, by zero_stage. Among GPUs of one host; else
-  /// their network decides, and all are 0.
-  std::array<double, 4> messages{};
+  /// What rank 0 sends in a step, by zero_stage.
+  std::array<zero::StepMessages, 4> messages{};
+  int ranks_of_host = 1;
+  bool on_gpus_of_one_host = false;
   int stage = 0;
   /// The largest micro-batch at each level, of levels that take a larger one than those before.
   std::vector<plan::Choice> fitting;
   std::vector<Alternative> alternatives;  ///< where the run does not fit
   std::string fp8;                        ///< where FP8 does not pay
   std::size_t total() const { return memory.bytes + staging + nccl + libraries; }
-  double message_seconds() const { return messages[static_cast<std::size_t>(stage)]; }
+  /// Seconds that a link takes for it: one inside a host for all that stays there, one between hosts for the
+  /// rest, which it carries for all ranks of the host.
+  std::array<double, 4> seconds_over(const plan::Link& link) const;
+  /// Seconds for which a rank's messages are under way in a step. Among GPUs of one host, over NVLink; else
+  /// their network decides, and it is 0.
+  double message_seconds() const;
   /// Messages travel beside what is computed, at best.
   double floor_seconds() const { return std::max(time.seconds, message_seconds()); }
 };

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 
 #include "command.h"
@@ -9,6 +10,7 @@
 #include "octet/base/strings.h"
 #include "octet/cli/cli.h"
 #include "octet/comm/job.h"
+#include "octet/comm/launchers.h"
 #include "octet/device/gpus.h"
 #include "octet/train/session.h"
 
@@ -79,6 +81,13 @@ int run_once(const Command& command, const Arguments& arguments) {
   }
 }
 
+// Before anything is touched: processes that a launcher without MPI started would each be a run of their own.
+void require_mpi_launcher(const Arguments& arguments) {
+  if (std::ranges::find(arguments, "--help") != arguments.end()) return;
+  const comm::Launched launched = comm::launched_without_mpi(std::getenv);
+  if (launched.size > 1) throw Error(comm::wrong_launcher(launched, comm::command_line()));
+}
+
 int dispatch(const Arguments& arguments) {
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help") {
     print_help();
@@ -91,11 +100,16 @@ int dispatch(const Arguments& arguments) {
   const auto found = std::ranges::find(commands(), arguments[0], &Command::name);
   if (found != commands().end()) {
     const Arguments rest(arguments.begin() + 1, arguments.end());
-    return found->place == CommandPlace::one_rank ? run_once(*found, rest) : found->run(rest);
+    if (found->place == CommandPlace::one_rank) return run_once(*found, rest);
+    require_mpi_launcher(rest);
+    return found->run(rest);
   }
   const bool is_config =
       arguments[0].find_first_of("./=") != std::string::npos || arguments[0].starts_with('-');
-  if (is_config) return train_command(arguments);
+  if (is_config) {
+    require_mpi_launcher(arguments);
+    return train_command(arguments);
+  }
   std::vector<std::string> names;
   for (const Command& command : commands()) names.push_back(command.name);
   const std::string near = nearest_name(arguments[0], names);

@@ -25,6 +25,7 @@ int train_command(const Arguments& arguments) {
   const train::SessionWish wish = train::session_wish(config.config);
   train::Session session(wish.device, nullptr, wish.transport);
   return session.run([&] {
+    train::require_same_start(session, OCTET_VERSION, config.config);
     session.mention_idle_gpus("CONFIG");
     return train::train(session, config);
   });

@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -12,10 +13,12 @@
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
 #include "octet/comm/collectives.h"
+#include "octet/comm/mesh.h"
 #include "octet/device/cpu.h"
 #include "octet/device/host_mirror.h"
 #include "octet/model/shapes.h"
 #include "octet/train/engine.h"
+#include "octet/train/link_rates.h"
 #include "octet/train/session.h"
 #include "octet/train/setup.h"
 #include "options.h"
@@ -99,6 +102,55 @@ std::string check_carrier(train::Session& session) {
   }
   const bool alike = std::ranges::all_of(all, [&](const std::string& one) { return one == all.front(); });
   return alike ? all.front() + " on every rank" : text;
+}
+
+/// A row for each rank, of what it sends every other one.
+std::string table_of(const std::vector<double>& rates, int size) {
+  std::string text = "\n           rank";
+  const auto cell = [&](const std::string& word) {
+    text += std::string(8 - std::min<std::size_t>(7, word.size()), ' ') + word;
+  };
+  for (int to = 0; to < size; ++to) cell(std::to_string(to));
+  for (int from = 0; from < size; ++from) {
+    std::array<char, 32> row{};
+    std::snprintf(row.data(), row.size(), "\n           %4d", from);
+    text += row.data();
+    for (int to = 0; to < size; ++to) {
+      std::array<char, 32> rate{};
+      std::snprintf(rate.data(), rate.size(), "%.2f",
+                    1e-9 * rates[static_cast<std::size_t>(from * size + to)]);
+      cell(from == to ? "-" : rate.data());
+    }
+  }
+  return text;
+}
+
+// Every carrier that there can be is tried, whichever one a run would take.
+std::string check_links(train::Session& session) {
+  comm::Job& job = session.job();
+  Device& device = session.device();
+  const bool gpus = device.kind() == DeviceKind::cuda;
+  constexpr int kTries = 3;
+  const std::size_t bytes = std::size_t{gpus ? 64u : 4u} << 20;
+  std::string text = "GB/s between every two ranks, both ways at once, messages of " +
+                     human_bytes(static_cast<double>(bytes));
+  const auto rates_of = [&](comm::Collectives& collectives) {
+    return table_of(train::pair_rates(collectives, device, bytes, kTries), collectives.size());
+  };
+  if (!gpus) return text + "\n           MPI" + rates_of(session.data());
+  const comm::Mesh mesh(job.size());
+  for (const char* transport : {"peer", "nccl", "host"}) {
+    text += "\n           " + std::string(transport);
+    try {
+      const auto collectives =
+          job.collectives(mesh.group("data", job.rank()), device, train::carrier_of(transport));
+      text += rates_of(*collectives);
+    } catch (const Error& error) {  // agreed upon: all ranks have it
+      text +=
+          " does not work: " + (error.problem().found.empty() ? error.problem().what : error.problem().found);
+    }
+  }
+  return text;
 }
 
 std::string check_disk(train::Session& session, const std::string& folder) {
@@ -199,14 +251,15 @@ int verify_command(const Arguments& arguments) {
                                                       {"device", [&] { return check_device(session); }},
                                                       {"FP8 step", [&] { return check_step(session); }}};
     if (session.place().size > 1) {
-      checks.insert(checks.begin() + 3, {"carrier", [&] { return check_carrier(session); }});
+      checks.insert(checks.begin() + 3, {{"carrier", [&] { return check_carrier(session); }},
+                                         {"links", [&] { return check_links(session); }}});
     }
     for (const auto& [name, check] : checks) {
       std::string found;
       const auto* run = &check;
       const std::string what = name;
       // A check with messages of its own fails on all ranks or on none before it waits for the others.
-      if (what == "cores" || what == "messages" || what == "carrier") {
+      if (what == "cores" || what == "messages" || what == "carrier" || what == "links") {
         found = (*run)();
         session.job().barrier();
       } else {

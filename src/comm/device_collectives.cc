@@ -54,6 +54,7 @@ DeviceCollectives::DeviceCollectives(Device& device, RankJob& job, const Group& 
       hierarchy_(place()),
       stopwatch_(device),
       delays_(place().rank),
+      broken_(place()),
       exceptions_at_start_(std::uncaught_exceptions()) {
   check(group_.engine() != nullptr && place().size > 1, "ranks with devices have a communication thread");
   const StagingBudget budget = staging_budget(place().size, device.kind());
@@ -117,6 +118,7 @@ DeviceCollectives::Lane& DeviceCollectives::lane_of(const Stream& stream) {
 template <typename Enqueue>
 void DeviceCollectives::run(Lane& lane, std::shared_ptr<Timed> timed, Enqueue&& enqueue) {
   delays_.before(*lane.stream, carriers_->access());
+  broken_.before(device_, *lane.stream, carriers_->access());
   const std::uint32_t number = ++lane.number;
   const Kind kind = timed->kind;
   HostExchange* host = lane.carrier.host;
@@ -139,12 +141,12 @@ void DeviceCollectives::run(Lane& lane, std::shared_ptr<Timed> timed, Enqueue&& 
   if (host != nullptr) group_.engine()->announce();
   // Where nobody asks for times (evaluation, generation), their events must not pile up.
   if (stopwatch_.open() >= most_open_laps) seconds_busy_ += stopwatch_.collect(group_.meter());
-  stopwatch_.begin(*lane.stream, lane.queue, kind);
+  if (takes_times_) stopwatch_.begin(*lane.stream, lane.queue, kind);
   const auto mark = [&](std::uint32_t& counter) { return CounterStep{.counter = &counter, .value = number}; };
   lane.collectives->begin({.before = mark(lane.progress->begun), .after = mark(lane.progress->done)});
   enqueue(*lane.collectives);
   lane.collectives->end();
-  stopwatch_.end(*lane.stream, lane.queue);
+  if (takes_times_) stopwatch_.end(*lane.stream, lane.queue);
   const Composed::Sent sent = lane.collectives->take_sent();
   group_.meter().count(kind,
                        {.calls = 1, .bytes_sent = sent.bytes, .bytes_between_nodes = sent.between_nodes});

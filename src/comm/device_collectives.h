@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "broken_step.h"
 #include "carriers.h"
 #include "composed.h"
 #include "delays.h"
@@ -36,6 +37,7 @@ class DeviceCollectives final : public Collectives {
   void share(const std::vector<SharedMemory>& memory) override;
   void unshare(const std::vector<SharedMemory>& memory) override;
   Channel& channel() override { return group_.channel(); }
+  void take_times(bool on) override { takes_times_ = on; }
   std::vector<Traffic> take_traffic() override;
   double seconds_busy() override;
   std::string carrier() const override { return carriers_->words(); }
@@ -74,9 +76,11 @@ class DeviceCollectives final : public Collectives {
   Progress* progress_ = nullptr;
   Stopwatch stopwatch_;
   Delays delays_;
+  BrokenStep broken_;
   double seconds_busy_ = 0;
   Lane gather_, reduce_;
   int exceptions_at_start_;
+  bool takes_times_ = true;
   bool removing_ = false;  ///< RankOptions::removed, and training has begun
 };
 

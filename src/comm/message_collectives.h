@@ -32,6 +32,7 @@ class MessageCollectives final : public Collectives {
   void unshare(const std::vector<SharedMemory>&) override {}
   Channel& channel() override { return group_.channel(); }
   std::vector<Traffic> take_traffic() override { return group_.meter().take(); }
+  void take_times(bool) override {}
   double seconds_busy() override { return group_.meter().seconds_busy(); }
   std::string carrier() const override { return place().size > 1 ? "messages" : ""; }
 

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "deadline.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "self_transport.h"
@@ -30,6 +31,9 @@ namespace mpi = boost::mpi;
 constexpr auto turn_to_speak = std::chrono::milliseconds(300);
 constexpr auto announcement = std::chrono::milliseconds(50);
 constexpr auto last_words_patience = std::chrono::seconds(5);
+// How long ranks may take for the calls of MPI that wait for all others: splitting communicators. No
+// collective is watched then, and nothing but the end of the process ends such a call.
+constexpr auto opening_patience = std::chrono::minutes(10);
 
 std::string error_text(int code) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
@@ -98,6 +102,7 @@ class MpiTransport final : public Transport {
           .what = "MPI_Init_thread failed",
           .fix = "start with mpirun (or srun with PMIx) of the MPI that this program was built with"});
     }
+    const Deadline deadline = until_opened("MPI's start");
     guarded([&] {
       MPI_Comm_set_errhandler(world_->all, MPI_ERRORS_RETURN);
       world_->last_words = apart(world_->all);
@@ -111,6 +116,7 @@ class MpiTransport final : public Transport {
   std::size_t max_message() const override { return std::size_t{1} << 24; }
 
   int open_lane(Queue queue, const std::vector<int>& ranks) override {
+    const Deadline deadline = until_opened("the opening of a channel");
     guarded([&] { world_->lanes.push_back(quiet(world_->all.split(ranks.front(), place_.rank))); });
     bulk_.push_back(queue == Queue::gather || queue == Queue::reduce);
     return static_cast<int>(bulk_.size()) - 1;
@@ -301,6 +307,19 @@ class MpiTransport final : public Transport {
     set_nodes(place_, node_of);
   }
 
+  // Ends this process, and so the job, when `what` lasts too long; the lowest rank that waits speaks first.
+  Deadline until_opened(const char* what) const {
+    return {opening_patience + world_->all.rank() * turn_to_speak, [what] {
+              log::error(
+                  Error(Problem{.what = std::string(what) + " does not come to its end",
+                                .expected = "all ranks to take part within " +
+                                            std::to_string(opening_patience.count()) + " minutes",
+                                .fix = "look for a rank that is stopped, or a host that others do not reach",
+                                .code = ExitCode::hang})
+                      .what());
+              _exit(static_cast<int>(ExitCode::hang));
+            }};
+  }
   static mpi::communicator quiet(mpi::communicator made) {
     must(MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
     return made;

@@ -33,6 +33,8 @@ class PeerAccess {
   virtual void steps(Stream& stream, std::span<const CounterStep> steps) = 0;
   /// Enqueued, for tests: later work of the stream starts that much later.
   virtual void delay(Stream& stream, std::chrono::microseconds time) = 0;
+  /// Enqueued, for tests: work that fails, so that all later work of the device does.
+  virtual void fault(Stream& stream) = 0;
 
   /// By which another rank of this host opens the memory at `address`, which lies in a reservation.
   virtual std::string handle(void* address) = 0;

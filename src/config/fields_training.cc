@@ -135,11 +135,17 @@ void add_schedule(Table& t) {
 void add_logging(Table& t) {
   t.group("Output");
   t.used("output_dir", &Config::output_dir, "Folder of checkpoints, logs, plots and the final model.");
-  t.used("overwrite_output_dir", &Config::overwrite_output_dir,
-         "Start afresh although output_dir holds a run; otherwise its newest checkpoint is resumed.");
+  t.used(
+      "overwrite_output_dir", &Config::overwrite_output_dir,
+      "Start afresh although output_dir holds a run, whose checkpoints go when there is a new one; this run, "
+      "started again before its end, goes on. Otherwise the newest checkpoint is resumed.");
   t.used("resume_from_checkpoint", &Config::resume_from_checkpoint,
          "A checkpoint folder; true or auto take the newest of output_dir, false none; null as "
          "overwrite_output_dir says.");
+  t.used("stop_grace", &Config::stop_grace,
+         "Seconds after a request to stop (SIGTERM, SIGINT, SIGHUP, SIGUSR2) in which further ones change "
+         "nothing; one after that stops at once, without a checkpoint.")
+      .range(0, 1e6);
   t.used("logging_steps", &Config::logging_steps, "Steps between log lines; below 1 a share of all steps.")
       .above(0);
   t.used("logging_first_step", &Config::logging_first_step, "Log the first step too.");

@@ -71,7 +71,7 @@ class Doubts {
     add(c_.logging_steps >= 1 && c_.max_steps > 0 && c_.logging_steps > static_cast<double>(c_.max_steps),
         "logging_steps is beyond max_steps: no step will be logged");
     add(c_.overwrite_output_dir,
-        "overwrite_output_dir: a checkpoint in output_dir is not resumed but deleted");
+        "overwrite_output_dir: a checkpoint of another run in output_dir is not resumed but deleted");
   }
 
   void memory() {

@@ -50,7 +50,8 @@ struct TemporaryFile {
     throw Error({.what = "a compressed data file cannot be unpacked",
                  .found = std::strerror(errno),
                  .where = path,
-                 .fix = "set TMPDIR to a folder with room, or unpack the file yourself"});
+                 .fix = "set TMPDIR to a folder with room, or unpack the file yourself",
+                 .code = exit_code_of(errno)});
   }
   std::string path;
   int descriptor = -1;

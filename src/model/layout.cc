@@ -1,7 +1,6 @@
 #include "octet/model/layout.h"
 
 #include <algorithm>
-#include <initializer_list>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
@@ -10,101 +9,6 @@
 #include "octet/ops/random.h"
 
 namespace octet::model {
-namespace {
-
-struct PartSize {
-  std::string name;
-  std::int64_t rows;
-};
-
-TensorSpec matrix(std::string name, std::int64_t cols, std::initializer_list<PartSize> parts, SplitRule split,
-                  double std) {
-  TensorSpec t{.name = std::move(name),
-               .cols = cols,
-               .split = split,
-               .init = InitRule::normal,
-               .init_std = static_cast<float>(std)};
-  for (const PartSize& part : parts) {
-    t.parts.push_back(
-        {.name = part.name, .shape = {part.rows, cols}, .begin = t.rows * cols, .count = part.rows * cols});
-    t.rows += part.rows;
-  }
-  return t;
-}
-
-TensorSpec vector(std::string name, std::initializer_list<PartSize> parts, SplitRule split, InitRule init) {
-  TensorSpec t{.name = std::move(name), .cols = 1, .split = split, .init = init, .decay = false};
-  for (const PartSize& part : parts) {
-    t.parts.push_back({.name = part.name, .shape = {part.rows}, .begin = t.rows, .count = part.rows});
-    t.rows += part.rows;
-  }
-  return t;
-}
-
-void place(SegmentSpec& segment) {
-  std::int64_t end = 0;
-  for (TensorSpec& t : segment.tensors) {
-    t.offset = (end + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
-    end = t.offset + t.count();
-  }
-  segment.used = end;
-}
-
-GroupSpec block_group(const Architecture& a, std::int64_t layer) {
-  const std::string name = "layers." + std::to_string(layer);
-  const std::string hf = a.tensor_prefix + name + ".";
-  const std::int64_t q = a.q_width(), kv = a.heads.kv_heads * a.heads.head_dim;
-  const double std = a.initializer_range;
-  const std::string attn = hf + "self_attn.", mlp = hf + "mlp.";
-
-  SegmentSpec matrices{.name = name + " matrices", .kind = ParameterKind::matrix, .fp8 = true};
-  const std::initializer_list<PartSize> qkv = {
-      {attn + "q_proj.weight", q}, {attn + "k_proj.weight", kv}, {attn + "v_proj.weight", kv}};
-  const std::initializer_list<PartSize> gate_up = {{mlp + "gate_proj.weight", a.intermediate},
-                                                   {mlp + "up_proj.weight", a.intermediate}};
-  matrices.tensors = {
-      matrix(name + ".qkv", a.hidden, qkv, SplitRule::rows, std),
-      matrix(name + ".output", q, {{attn + "o_proj.weight", a.hidden}}, SplitRule::columns, std),
-      matrix(name + ".gate_up", a.hidden, gate_up, SplitRule::rows, std),
-      matrix(name + ".down", a.intermediate, {{mlp + "down_proj.weight", a.hidden}}, SplitRule::columns,
-             std)};
-  for (TensorSpec& t : matrices.tensors) t.fp8 = t.gradient_by_product = true;
-
-  const InitRule norm = a.one_plus_weight ? InitRule::zeros : InitRule::ones;
-  SegmentSpec vectors{.name = name + " vectors", .kind = ParameterKind::vector};
-  const auto norm_of = [&](const char* tensor, const std::string& part, std::int64_t width) {
-    vectors.tensors.push_back(vector(name + tensor, {{part + ".weight", width}}, SplitRule::none, norm));
-  };
-  norm_of(".input_norm", hf + "input_layernorm", a.hidden);
-  // Families with norms of what sublayers add call the norm before the MLP by another name.
-  norm_of(".mlp_norm", hf + (a.sublayer_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm"),
-          a.hidden);
-  if (a.sublayer_norms) {
-    norm_of(".attention_output_norm", hf + "post_attention_layernorm", a.hidden);
-    norm_of(".mlp_output_norm", hf + "post_feedforward_layernorm", a.hidden);
-  }
-  if (a.qk_norm) {
-    norm_of(".q_norm", attn + "q_norm", a.heads.head_dim);
-    norm_of(".k_norm", attn + "k_norm", a.heads.head_dim);
-  }
-  const auto bias = [&](bool wanted, const std::string& tensor, std::initializer_list<PartSize> parts,
-                        SplitRule split) {
-    if (wanted) vectors.tensors.push_back(vector(name + tensor, parts, split, InitRule::zeros));
-  };
-  bias(a.qkv_bias, ".qkv_bias",
-       {{attn + "q_proj.bias", q}, {attn + "k_proj.bias", kv}, {attn + "v_proj.bias", kv}}, SplitRule::rows);
-  bias(a.output_bias, ".output_bias", {{attn + "o_proj.bias", a.hidden}}, SplitRule::none);
-  bias(a.mlp_bias, ".gate_up_bias",
-       {{mlp + "gate_proj.bias", a.intermediate}, {mlp + "up_proj.bias", a.intermediate}}, SplitRule::rows);
-  bias(a.mlp_bias, ".down_bias", {{mlp + "down_proj.bias", a.hidden}}, SplitRule::none);
-
-  GroupSpec group{.name = name, .segments = {std::move(matrices), std::move(vectors)}};
-  for (SegmentSpec& segment : group.segments) place(segment);
-  return group;
-}
-
-}  // namespace
-
 std::vector<ScaledPart> scaled_parts(const TensorSpec& tensor, bool each_part) {
   if (!each_part || tensor.parts.size() < 2) {
     return {{.name = tensor.name, .begin = 0, .count = tensor.count()}};
@@ -142,36 +46,6 @@ std::set<std::string> tensor_names(const ParameterLayout& layout) {
     }
   }
   return names;
-}
-
-ParameterLayout build_layout(const Architecture& a) {
-  ParameterLayout layout;
-  SegmentSpec table{.name = "embedding matrices", .kind = ParameterKind::matrix};
-  table.tensors = {matrix("embed", a.hidden, {{a.tensor_prefix + "embed_tokens.weight", a.vocabulary}},
-                          SplitRule::rows, a.embedding_initializer_range)};
-  // The head's backward pass comes first: when tied, its product may overwrite what the embedding adds to.
-  table.tensors[0].gradient_by_product = a.tied;
-  layout.groups.push_back({.name = "embedding", .segments = {std::move(table)}});
-
-  for (std::int64_t i = 0; i < a.layers; ++i) layout.groups.push_back(block_group(a, i));
-
-  GroupSpec head{.name = "head", .segments = {}};
-  if (!a.tied) {
-    SegmentSpec matrices{.name = "head matrices", .kind = ParameterKind::matrix};
-    matrices.tensors = {
-        matrix("lm_head", a.hidden, {{a.head_name, a.vocabulary}}, SplitRule::rows, a.initializer_range)};
-    matrices.tensors[0].gradient_by_product = true;
-    head.segments.push_back(std::move(matrices));
-  }
-  SegmentSpec vectors{.name = "head vectors", .kind = ParameterKind::vector};
-  vectors.tensors = {vector("norm", {{a.tensor_prefix + "norm.weight", a.hidden}}, SplitRule::none,
-                            a.one_plus_weight ? InitRule::zeros : InitRule::ones)};
-  head.segments.push_back(std::move(vectors));
-  layout.groups.push_back(std::move(head));
-
-  place(layout.groups.front().segments.front());
-  for (SegmentSpec& segment : layout.groups.back().segments) place(segment);
-  return layout;
 }
 
 void initialise(Stream& stream, const TensorSpec& tensor, const Initialisation& what) {

@@ -15,6 +15,9 @@ std::size_t gemm_workspace(const GemmArgs& args);
 }  // namespace cpu
 namespace cuda {
 GemmOutcome gemm(Stream& stream, const GemmArgs& args);
+std::string gemm_machine(const Device& device);
+std::string gemm_choices(const Device& device);
+void learn_gemm_choices(const Device& device, const std::string& text);
 }  // namespace cuda
 
 namespace {
@@ -132,5 +135,33 @@ void set_gemm_timing(bool on) {
 bool gemm_timing() {
   return timing;
 }
+
+#ifdef OCTET_HAVE_CUDA
+
+std::string gemm_machine(const Device& device) {
+  return device.kind() == DeviceKind::cuda ? cuda::gemm_machine(device) : std::string();
+}
+
+std::string gemm_choices(const Device& device) {
+  return device.kind() == DeviceKind::cuda ? cuda::gemm_choices(device) : std::string();
+}
+
+void learn_gemm_choices(const Device& device, const std::string& text) {
+  if (device.kind() == DeviceKind::cuda) cuda::learn_gemm_choices(device, text);
+}
+
+#else
+
+std::string gemm_machine(const Device&) {
+  return {};
+}
+
+std::string gemm_choices(const Device&) {
+  return {};
+}
+
+void learn_gemm_choices(const Device&, const std::string&) {}
+
+#endif
 
 }  // namespace octet::ops

@@ -21,6 +21,8 @@ constexpr std::size_t kMostKept = 4096;
 /// so documents of ever other lengths never get there.
 constexpr int kRecurs = 1000;
 
+using Choices = std::map<ProductKey, AlgorithmBits>;
+
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   return value != nullptr ? value : "";
@@ -34,6 +36,25 @@ std::array<T, N> numbers(const Json& list) {
   for (std::size_t i = 0; i < N; ++i) {
     if (!list[i].is_number_integer()) throw Error("a number is not whole");
     result[i] = list[i].get<T>();
+  }
+  return result;
+}
+
+Json listed(const ProductKey& product, const AlgorithmBits& algorithm) {
+  return {{"product", product}, {"algorithm", algorithm}};
+}
+
+/// Throws Error for what listed() does not give.
+Choices choices_in(const Json& object, const char* name) {
+  if (!object.contains(name) || !object[name].is_array()) {
+    throw Error("'" + std::string(name) + "' is no list");
+  }
+  Choices result;
+  for (const Json& choice : object[name]) {
+    if (!choice.is_object() || !choice.contains("product") || !choice.contains("algorithm")) {
+      throw Error("a choice has no 'product' or no 'algorithm'");
+    }
+    result[numbers<16, std::int64_t>(choice["product"])] = numbers<8, std::uint64_t>(choice["algorithm"]);
   }
   return result;
 }
@@ -62,22 +83,14 @@ ProductChoices::ProductChoices(const std::string& folder, std::string machine)
 }
 
 std::map<ProductKey, AlgorithmBits> ProductChoices::read() const {
-  std::map<ProductKey, AlgorithmBits> result;
-  if (!path_exists(path_)) return result;
+  if (!path_exists(path_)) return {};
   const Json file = read_json(path_);
   if (!file.is_object()) throw Error("it is no object");
   if (json_int(file, "format", 0, 0, 1 << 20, path_) != kFormat ||
       json_string(file, "machine", "", path_) != machine_) {
-    return result;
+    return {};
   }
-  if (!file.contains("choices") || !file["choices"].is_array()) throw Error("'choices' is no list");
-  for (const Json& choice : file["choices"]) {
-    if (!choice.is_object() || !choice.contains("product") || !choice.contains("algorithm")) {
-      throw Error("a choice has no 'product' or no 'algorithm'");
-    }
-    result[numbers<16, std::int64_t>(choice["product"])] = numbers<8, std::uint64_t>(choice["algorithm"]);
-  }
-  return result;
+  return choices_in(file, "choices");
 }
 
 std::optional<AlgorithmBits> ProductChoices::find(const ProductKey& product) const {
@@ -99,12 +112,12 @@ void ProductChoices::keep(const std::vector<ProductKey>& products, const Algorit
     choices_.merge(others);
     Json list = Json::array();
     for (const ProductKey& product : products) {
-      list.push_back({{"product", product}, {"algorithm", algorithm}});
+      list.push_back(listed(product, algorithm));
     }
     for (const auto& [product, its] : choices_) {
       if (list.size() >= kMostKept) break;
       if (std::find(products.begin(), products.end(), product) == products.end()) {
-        list.push_back({{"product", product}, {"algorithm", its}});
+        list.push_back(listed(product, its));
       }
     }
     make_folders(path_.substr(0, path_.rfind('/')));
@@ -158,6 +171,26 @@ void AlgorithmBook::choose(const ProductKey& exact, const ProductKey& similar,
   std::vector<ProductKey> products = {exact};
   if (similar_.try_emplace(similar, algorithm).second) products.push_back(similar);
   kept_.keep(products, algorithm);
+}
+
+std::string AlgorithmBook::text() const {
+  const auto list = [](const Choices& choices) {
+    Json all = Json::array();
+    for (const auto& [product, algorithm] : choices) all.push_back(listed(product, algorithm));
+    return all;
+  };
+  return Json{{"format", kFormat}, {"exact", list(exact_)}, {"similar", list(similar_)}}.dump();
+}
+
+void AlgorithmBook::learn(const std::string& text) {
+  const Json told = parse_json(text, "choices of products");
+  if (!told.is_object() || json_int(told, "format", 0, 0, 1 << 20, "choices of products") != kFormat) {
+    throw Error(Problem{.what = "choices of products from another rank cannot be read",
+                        .expected = "format " + std::to_string(kFormat),
+                        .fix = "start the same program on all hosts"});
+  }
+  exact_.merge(choices_in(told, "exact"));
+  similar_.merge(choices_in(told, "similar"));
 }
 
 }  // namespace octet::ops

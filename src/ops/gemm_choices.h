@@ -66,6 +66,11 @@ class AlgorithmBook {
   void checked(const Known& known, const ProductKey& similar, bool good);
   /// Remembers what was chosen for a product, in this run and for later ones.
   void choose(const ProductKey& exact, const ProductKey& similar, const AlgorithmBits& algorithm);
+  /// What was chosen or checked in this run, as text for another process on a machine of the same kind.
+  std::string text() const;
+  /// Takes what text() gave elsewhere in this run: known and checked from now on. What is known here stays.
+  /// Throws Error where it is no such text.
+  void learn(const std::string& text);
   /// Of the file; empty where nothing is kept.
   const std::string& path() const { return kept_.path(); }
 

@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "octet/base/strings.h"
-#include "octet/model/build.h"
+#include "octet/model/work.h"
 
 namespace octet::plan {
 namespace {
@@ -42,47 +42,24 @@ double filling(double rows, double cols, const Rates& rates) {
   return best;
 }
 
-/// D [m, n] of an inner dimension k.
-struct Shape {
-  double m = 0, n = 0, k = 0;
-};
-
-Kernel product(const Shape& s, double operand_bytes, double result_bytes, double rate, const Rates& rates) {
-  return {.flops = 2 * s.m * s.n * s.k,
-          .bytes = operand_bytes * (s.m * s.k + s.n * s.k) + result_bytes * s.m * s.n,
-          .rate = rate,
-          .filling = filling(s.m, s.n, rates)};
+double compute_bytes(const precision::Recipe& recipe) {
+  return recipe.compute == DType::bf16 ? 2 : 4;
 }
 
-struct Linear {
-  const char* name;
-  double rows, cols;  ///< of the weight
-};
-
-std::vector<Linear> linears(const model::Architecture& a) {
-  const auto h = static_cast<double>(a.hidden), i = static_cast<double>(a.intermediate);
-  return {{"qkv", static_cast<double>(a.heads.qkv_width()), h},
-          {"output", h, static_cast<double>(a.q_width())},
-          {"gate_up", 2 * i, h},
-          {"down", h, i}};
-}
-
-/// Seconds of the three products of a linear layer.
-struct Three {
-  double forward = 0, dgrad = 0, wgrad = 0;
-  double sum() const { return forward + dgrad + wgrad; }
-};
-
-Three products(const Linear& l, double tokens, bool fp8, const precision::Recipe& recipe,
-               const Rates& rates) {
-  const double compute_bytes = recipe.compute == DType::bf16 ? 2 : 4;
-  const double rate = fp8 ? rates.fp8 : recipe.compute == DType::bf16 ? rates.bf16 : rates.fp32;
-  const double operand = fp8 ? 1 : compute_bytes;
-  const auto seconds = [&](const Shape& shape, double result) {
-    return seconds_of(product(shape, operand, result, rate, rates), rates) + (fp8 ? rates.fp8_more : 0);
-  };
-  return {seconds({tokens, l.rows, l.cols}, compute_bytes), seconds({tokens, l.cols, l.rows}, compute_bytes),
-          seconds({l.rows, l.cols, tokens}, 4)};
+/// Seconds of a product; `fp8`: of FP8 operands.
+double product_seconds(const model::Operation& o, bool fp8, const precision::Recipe& recipe,
+                       const Rates& rates) {
+  const double compute = compute_bytes(recipe), operand = fp8 ? 1 : compute;
+  // Weights' gradients are made in fp32.
+  const double result = o.product == ops::Product::wgrad ? 4 : compute;
+  const auto m = static_cast<double>(o.m), n = static_cast<double>(o.n), k = static_cast<double>(o.k);
+  const Kernel kernel{.flops = o.flops,
+                      .bytes = operand * (m * k + n * k) + result * m * n,
+                      .rate = fp8                             ? rates.fp8
+                              : recipe.compute == DType::bf16 ? rates.bf16
+                                                              : rates.fp32,
+                      .filling = filling(m, n, rates)};
+  return seconds_of(kernel, rates) + (fp8 ? rates.fp8_more : 0);
 }
 
 /// Collects rows of the same name.
@@ -118,80 +95,76 @@ double quantise_bytes(const precision::Recipe& recipe) {
   return recipe.kind == precision::RecipeKind::delayed ? 2 : 2 + compute;
 }
 
-void add_block(Rows& rows, const Work& w, const Rates& rates) {
-  const model::Architecture& a = w.architecture;
-  const auto t = static_cast<double>(w.tokens), layers = static_cast<double>(a.layers);
-  const auto h = static_cast<double>(a.hidden), i = static_cast<double>(a.intermediate);
-  const double e = w.recipe.compute == DType::bf16 ? 2 : 4;
-  const auto q = static_cast<double>(a.q_width()), wide = static_cast<double>(a.heads.qkv_width());
-  const bool fp8 = w.recipe.fp8();
-  std::vector<Three> three;
-  for (const Linear& l : linears(a)) {
-    const Three s = products(l, t, fp8, w.recipe, rates);
-    const Kernel one{.flops = 2 * t * l.rows * l.cols};
-    rows.add("forward products", s.forward, one, layers);
-    rows.add("dgrad products", s.dgrad, one, layers);
-    rows.add("wgrad products", s.wgrad, one, layers);
-    three.push_back(s);
+/// What the rows of a kind are called: forward, backward, and made again in backward.
+struct RowNames {
+  std::string forward, backward, again;
+};
+
+RowNames names_of(const model::Operation& o) {
+  using Kind = model::OperationKind;
+  switch (o.kind) {
+    case Kind::product:
+      if (o.layer.name == "head") return {"head", "head", ""};
+      return {"forward products", o.product == ops::Product::dgrad ? "dgrad products" : "wgrad products",
+              "recompute: products"};
+    case Kind::attention:
+      return {"attention", "attention", "recompute: attention"};
+    case Kind::norm:
+      return {"norms", "norms", "recompute: norms, activation"};
+    case Kind::rotary:
+      return {"rotary embedding", "rotary embedding", "recompute: rotary embedding"};
+    case Kind::activation:
+      return {"activation", "activation", "recompute: norms, activation"};
+    case Kind::embedding:
+      return {"embedding", "embedding", ""};
+    case Kind::loss:
+      break;
   }
-  // Half of the scores are masked away; backward makes five products of forward's two.
-  const double window = static_cast<double>(std::min(w.length, w.tokens));
-  const double scores = 2 * t * window * q;
-  const double scale = w.recipe.compute == DType::bf16 ? 1 : rates.fp32 / rates.bf16;
-  rows.add("attention",
-           {.flops = scores, .bytes = e * t * (wide + q), .rate = rates.attention_forward * scale}, layers);
-  rows.add(
-      "attention",
-      {.flops = 2.5 * scores, .bytes = e * t * (2 * wide + 2 * q), .rate = rates.attention_backward * scale},
-      layers);
-  // Norms read the stream and what is added to it, and write the stream and their output; backward likewise.
-  const Kernel norm{.bytes = 4 * e * t * h};
-  const double norms = a.sublayer_norms ? 3 : 2;
-  const double rotated =
-      t * e * 2 * static_cast<double>((a.heads.q_heads + a.heads.kv_heads) * a.heads.head_dim);
-  rows.add("norms", norm, 2 * norms * layers);
-  rows.add("rotary embedding", {.bytes = rotated}, 2 * layers);
-  rows.add("activation", {.bytes = 3 * e * t * i}, layers);
-  rows.add("activation", {.bytes = 5 * e * t * i}, layers);
-  if (fp8) {
-    for (const Linear& l : linears(a)) {
-      rows.add("quantisation", {.bytes = quantise_bytes(w.recipe) * t * l.cols}, layers);
-      rows.add("quantisation", {.bytes = quantise_bytes(w.recipe) * t * l.rows}, layers);
-    }
-  }
-  if (fp8 && w.transposes_at_use) {
-    for (const Linear& l : linears(a)) rows.add("transposed weights", {.bytes = 2 * l.rows * l.cols}, layers);
-  }
-  if (w.recompute == Recompute::none) return;
-  rows.add("recompute: norms, activation", norm, 2 * layers);
-  rows.add("recompute: norms, activation", {.bytes = 3 * e * t * i}, layers);
-  if (w.recompute == Recompute::norms) return;
-  if (w.recompute == Recompute::qkv) rows.add("recompute: norms, activation", norm, layers);
-  rows.add("recompute: rotary embedding", {.bytes = rotated}, layers);
-  rows.add("recompute: products", three[0].forward, {.flops = 2 * t * wide * h}, layers);
-  if (w.recompute == Recompute::qkv) return;
-  for (std::size_t l : {1u, 2u}) rows.add("recompute: products", three[l].forward, {}, layers);
-  rows.add("recompute: attention",
-           {.flops = scores, .bytes = e * t * (wide + q), .rate = rates.attention_forward * scale}, layers);
+  return {"head", "head", ""};
 }
 
-void add_head(Rows& rows, const Work& w, const Rates& rates) {
-  const auto t = static_cast<double>(w.tokens), h = static_cast<double>(w.architecture.hidden);
-  const auto v = static_cast<double>(w.architecture.vocabulary);
-  const double e = w.recipe.compute == DType::bf16 ? 2 : 4;
-  const Three s = products({"head", v, h}, t, false, w.recipe, rates);
-  rows.add("head", s.sum(), {.flops = 6 * t * v * h}, 1);
-  // The loss reads the logits twice and writes their gradient over them.
-  rows.add("head", {.bytes = 3 * e * t * v}, 1);
-  rows.add("embedding", {.bytes = 2 * e * t * h}, 2);
+/// An operation that is no product.
+Kernel kernel_of(const model::Operation& o, const Work& w, const Rates& rates) {
+  Kernel kernel{.flops = o.flops, .bytes = compute_bytes(w.recipe) * o.values};
+  if (o.kind != model::OperationKind::attention) return kernel;
+  const double scale = w.recipe.compute == DType::bf16 ? 1 : rates.fp32 / rates.bf16;
+  kernel.rate = scale * (o.backward ? rates.attention_backward : rates.attention_forward);
+  return kernel;
+}
+
+void add_operation(Rows& rows, const model::Operation& o, const Work& w, const Rates& rates) {
+  const RowNames names = names_of(o);
+  const bool product = o.kind == model::OperationKind::product;
+  const Kernel kernel = product ? Kernel{.flops = o.flops} : kernel_of(o, w, rates);
+  const double seconds = product ? product_seconds(o, w.recipe.fp8() && o.layer.fp8, w.recipe, rates)
+                                 : seconds_of(kernel, rates);
+  rows.add(o.backward ? names.backward : names.forward, seconds, kernel, 1);
+  const int again = o.again[static_cast<std::size_t>(w.recompute)];
+  if (again > 0) rows.add(names.again, seconds, kernel, again);
+}
+
+/// What FP8 adds to the linear layers.
+void add_copies(Rows& rows, const Work& w) {
+  if (!w.recipe.fp8()) return;
+  const double each = quantise_bytes(w.recipe) * static_cast<double>(w.tokens);
+  for (const model::LinearLayer& l : model::linear_layers(w.architecture)) {
+    if (!l.fp8) continue;
+    const auto out = static_cast<double>(l.rows), in = static_cast<double>(l.cols);
+    const auto layers = static_cast<double>(l.layers);
+    rows.add("quantisation", {.bytes = each * in}, layers);
+    rows.add("quantisation", {.bytes = each * out}, layers);
+    if (w.transposes_at_use) rows.add("transposed weights", {.bytes = 2 * out * in}, layers);
+  }
 }
 
 }  // namespace
 
 Time time_of(const Work& work, const Rates& rates) {
   Rows rows(rates, static_cast<double>(work.micro_batches));
-  add_block(rows, work, rates);
-  add_head(rows, work, rates);
+  for (const model::Operation& operation : model::operations(work.architecture, work.tokens, work.length)) {
+    add_operation(rows, operation, work, rates);
+  }
+  add_copies(rows, work);
   rows.times(1);
   rows.add("optimizer", {.bytes = work.optimizer_bytes}, 1);
   Time time = rows.take();
@@ -200,8 +173,17 @@ Time time_of(const Work& work, const Rates& rates) {
   return time;
 }
 
-double message_seconds(double bytes, const Rates& rates) {
-  return bytes / rates.peer;
+std::span<const Link> links() {
+  // Copies from one of two H200 into the memory of the other one reached 368 GB/s with 64 MiB; copies to and
+  // from the host's memory over PCIe 5.0 55 GB/s. Networks by their names.
+  static constexpr std::array all{Link{"NVLink", 370e9, false},    Link{"PCIe", 55e9, false},
+                                  Link{"400 Gbit/s", 50e9, true},  Link{"100 Gbit/s", 12.5e9, true},
+                                  Link{"10 Gbit/s", 1.25e9, true}, Link{"1 Gbit/s", 0.125e9, true}};
+  return all;
+}
+
+double message_seconds(double bytes, const Link& link, int ranks) {
+  return bytes * (link.between_hosts ? ranks : 1) / link.bytes_per_second;
 }
 
 namespace {
@@ -210,15 +192,15 @@ namespace {
 /// written by whoever makes the matrix; a norm's transposed copy is turned by a kernel of its own (the inputs
 /// of qkv and gate_up, the gradients of output and down), and attention's output is cast by one. Otherwise
 /// the input and the gradient each have their scale made and are cast.
-int added_kernels(const std::string& linear, const precision::Recipe& recipe) {
+int added_kernels(const model::LinearLayer& layer, const precision::Recipe& recipe) {
   if (recipe.kind != precision::RecipeKind::delayed) return 4;
-  return linear == "output" ? 2 : 1;
+  return layer.cast_alone ? 2 : 1;
 }
 
 /// Making the copies of the weight, shared out among the micro-batches; the transposed one is made in each if
 /// it is not kept.
-double weight_copies(const Linear& l, const Work& work, const Rates& rates) {
-  const double each = l.rows * l.cols / rates.bytes;
+double weight_copies(const model::LinearLayer& l, const Work& work, const Rates& rates) {
+  const double each = static_cast<double>(l.rows * l.cols) / rates.bytes;
   const double once = (6 * each + rates.launch) / static_cast<double>(work.micro_batches);
   return once + (work.transposes_at_use ? 2 * each + rates.launch : 0);
 }
@@ -228,16 +210,19 @@ double weight_copies(const Linear& l, const Work& work, const Rates& rates) {
 std::vector<Fp8Balance> fp8_balance(const Work& work, const Rates& rates) {
   std::vector<Fp8Balance> all;
   if (!work.recipe.fp8()) return all;
-  const auto t = static_cast<double>(work.tokens);
-  for (const Linear& l : linears(work.architecture)) {
-    const double plain = products(l, t, false, work.recipe, rates).sum();
-    const double fast = products(l, t, true, work.recipe, rates).sum();
-    const double bytes = quantise_bytes(work.recipe) * t * (l.rows + l.cols);
+  for (const model::LinearLayer& l : model::linear_layers(work.architecture)) {
+    if (!l.fp8) continue;
+    double gain = 0;
+    for (const model::Operation& o : model::products_of(l, work.tokens)) {
+      gain += product_seconds(o, false, work.recipe, rates) - product_seconds(o, true, work.recipe, rates);
+    }
+    const double bytes =
+        quantise_bytes(work.recipe) * static_cast<double>(work.tokens) * static_cast<double>(l.rows + l.cols);
     all.push_back({.name = l.name,
-                   .rows = static_cast<std::int64_t>(l.rows),
-                   .cols = static_cast<std::int64_t>(l.cols),
-                   .gain = plain - fast,
-                   .cost = bytes / rates.bytes + added_kernels(l.name, work.recipe) * rates.launch +
+                   .rows = l.rows,
+                   .cols = l.cols,
+                   .gain = gain,
+                   .cost = bytes / rates.bytes + added_kernels(l, work.recipe) * rates.launch +
                            weight_copies(l, work, rates)});
   }
   return all;

@@ -29,6 +29,7 @@ ScaleSet::ScaleSet(Arena& arena, const std::string& name, const Recipe& recipe, 
     const auto length = static_cast<std::size_t>(recipe_.history_length);
     check(length <= SIZE_MAX / sizeof(float) / n, "the amax history fits the address space");
     history_ = arena.reserve_as<float>(name + "/amax_history", length * n);
+    aside_ = arena.reserve_as<float>(name + "/amax_aside", static_cast<std::size_t>(kParts) * n);
   }
   std::vector<std::uint8_t> codes(n);
   for (std::size_t i = 0; i < n; ++i) {
@@ -45,23 +46,40 @@ ScaleSet::ScaleSet(Arena& arena, const std::string& name, const Recipe& recipe, 
   stream->synchronize();
 }
 
+void ScaleSet::update_delayed(Stream& stream, float* amaxes, std::int64_t first, std::int64_t count) {
+  ops::delayed_scale(stream, {.amax = amaxes + first,
+                              .history = history_ + first,
+                              .formats = device_formats_ + first,
+                              .scale = scale_ + first,
+                              .scale_inv = scale_inv_ + first * kInverseStride,
+                              .count = count,
+                              .inverse_stride = kInverseStride,
+                              .stride = this->count(),
+                              .length = recipe_.history_length,
+                              .margin = recipe_.margin,
+                              .most_recent = recipe_.most_recent});
+}
+
+float* ScaleSet::set_aside(Stream& stream, int part) {
+  check(recipe_.kind == RecipeKind::delayed && part >= 0 && part < kParts,
+        "amaxes of delayed scaling have two parts");
+  float* const slots = aside_ + part * count();
+  const std::size_t bytes = formats_.size() * sizeof(float);
+  stream.device().copy(stream, slots, amax_, bytes);
+  stream.device().zero(stream, amax_, bytes);
+  return slots;
+}
+
+void ScaleSet::update_from(Stream& stream, int part) {
+  check(recipe_.kind == RecipeKind::delayed && part >= 0 && part < kParts,
+        "amaxes of delayed scaling have two parts");
+  if (count() > 0) update_delayed(stream, aside_ + part * count(), 0, count());
+}
+
 void ScaleSet::update(Stream& stream, std::int64_t first, std::int64_t count) {
   check(first >= 0 && count >= 0 && first + count <= this->count(), "scales are updated that there are");
   if (count == 0) return;
-  if (recipe_.kind == RecipeKind::delayed) {
-    ops::delayed_scale(stream, {.amax = amax_ + first,
-                                .history = history_ + first,
-                                .formats = device_formats_ + first,
-                                .scale = scale_ + first,
-                                .scale_inv = scale_inv_ + first * kInverseStride,
-                                .count = count,
-                                .inverse_stride = kInverseStride,
-                                .stride = this->count(),
-                                .length = recipe_.history_length,
-                                .margin = recipe_.margin,
-                                .most_recent = recipe_.most_recent});
-    return;
-  }
+  if (recipe_.kind == RecipeKind::delayed) return update_delayed(stream, amax_, first, count);
   ops::current_scale(stream, {.amax = amax_ + first,
                               .formats = device_formats_ + first,
                               .scale = scale_ + first,

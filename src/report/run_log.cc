@@ -68,7 +68,8 @@ void RunLog::append(Json row) {
       throw Error({.what = "the log cannot be written",
                    .found = std::strerror(errno),
                    .where = path_,
-                   .fix = "make room on the disk; the run resumes from its newest checkpoint"});
+                   .fix = "make room on the disk; the run resumes from its newest checkpoint",
+                   .code = exit_code_of(errno)});
     }
     done += static_cast<std::size_t>(n);
   }

@@ -92,8 +92,10 @@ EventFile::EventFile(const std::string& folder, std::int64_t first_step) {
     if (file_ == nullptr && errno != EEXIST) break;
   }
   if (file_ == nullptr) {
-    throw Error(
-        {.what = "the TensorBoard file cannot be created", .found = std::strerror(errno), .where = path_});
+    throw Error({.what = "the TensorBoard file cannot be created",
+                 .found = std::strerror(errno),
+                 .where = path_,
+                 .code = exit_code_of(errno)});
   }
   std::string version = event_head(0);
   put_bytes(version, 3, "brain.Event:2");
@@ -135,7 +137,8 @@ void EventFile::record(const std::string& event) {
     throw Error({.what = "the TensorBoard file cannot be written",
                  .found = std::strerror(errno),
                  .where = path_,
-                 .fix = "make room on the disk, or set report_to: none"});
+                 .fix = "make room on the disk, or set report_to: none",
+                 .code = exit_code_of(errno)});
   }
 }
 

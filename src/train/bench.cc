@@ -13,6 +13,7 @@
 #include "octet/base/log.h"
 #include "octet/base/random.h"
 #include "octet/base/strings.h"
+#include "octet/comm/serialize.h"
 #include "octet/config/derive.h"
 #include "octet/device/profile.h"
 #include "octet/model/build.h"
@@ -21,6 +22,7 @@
 #include "octet/report/throughput.h"
 #include "octet/train/engine.h"
 #include "octet/train/fit.h"
+#include "octet/train/rehearsal.h"
 #include "rank_log.h"
 #include "step_watch.h"
 #include "steps.h"
@@ -149,6 +151,7 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
   job.together([&] { engine = std::make_unique<Engine>(session.device(), job, session.data(), how); });
   engine->initialise(static_cast<std::uint64_t>(config.seed));
   engine->store().synchronize(engine->compute());
+  rehearse(job, session.device(), *engine);
   result.setup_seconds = seconds_since(start);
 
   std::optional<StepProfile> profile;
@@ -207,6 +210,9 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
                    .fix = "lower learning_rate; if that does not help, report this as a bug"});
     });
   }
+  const std::vector<double> exposed = comm::all_gather_value(job, result.exposed_seconds);
+  result.least_exposed_seconds = std::ranges::min(exposed);
+  result.most_exposed_seconds = std::ranges::max(exposed);
 
   if (profile) result.profile = profile->rows();
   for (const comm::Traffic& kind : session.take_traffic()) {

@@ -8,6 +8,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/log.h"
+#include "octet/base/random.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/device/waiting.h"
 #include "octet/model/build.h"
@@ -284,6 +285,53 @@ model::MicroBatch Engine::send(const data::HostBatch& batch, std::size_t host_se
   return m;
 }
 
+void Engine::gather_parameters() {
+  arena_.seal();
+  store_->pass_by(*compute_);
+  store_->synchronize(*compute_);
+}
+
+namespace {
+
+/// Documents of the planned lengths with ever other ids, every token but the last of each trained where so
+/// many labels were planned.
+data::HostBatch largest_batch(const EngineOptions& options) {
+  const model::TransformerOptions& core = options.transformer;
+  const std::int64_t most = core.max_labels > 0 ? core.max_labels : core.max_tokens;
+  data::HostBatch batch;
+  batch.cu_seqlens.push_back(0);
+  for (std::int64_t d = 0; d < options.max_documents && batch.tokens() < core.max_tokens; ++d) {
+    const std::int64_t length = std::min(core.max_length, core.max_tokens - batch.tokens());
+    std::vector<std::int32_t> ids(static_cast<std::size_t>(length)), labels;
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const auto bits = philox(static_cast<std::uint64_t>(d), RandomUse::data, i);
+      ids[i] =
+          static_cast<std::int32_t>(bits[0] % static_cast<std::uint32_t>(options.architecture.vocabulary));
+    }
+    labels = ids;
+    const auto left = static_cast<std::size_t>(most) - batch.targets.size();
+    if (labels.size() > left)
+      std::fill(labels.begin(), labels.end() - static_cast<std::ptrdiff_t>(left), -100);
+    data::add_document(batch, ids, labels);
+  }
+  return batch;
+}
+
+}  // namespace
+
+void Engine::rehearse() {
+  if (options_.transformer.max_tokens == 0) return;
+  const precision::Audit before = audit_;
+  const std::unique_ptr<model::ParameterSource> source = store_->rehearsal();
+  core_->train(*source, *compute_, upload(largest_batch(options_), 0), staging_->loss_sum);
+  // What a micro-batch leaves behind that its end would take.
+  if (precision::ScaleSet* scales = core_->activation_scales(); scales != nullptr) {
+    device_.zero(*compute_, scales->amaxes(), static_cast<std::size_t>(scales->count()) * sizeof(float));
+  }
+  compute_->synchronize();
+  audit_ = before;
+}
+
 void Engine::begin(int micro_batches) {
   arena_.seal();
   label_tokens_ = 0;
@@ -296,7 +344,7 @@ void Engine::begin(int micro_batches) {
 }
 
 void Engine::micro_batch(const data::HostBatch& batch, const model::LogitsHook& logits) {
-  store_->begin_micro_batch(micro_batch_, *compute_);
+  store_->begin_micro_batch(micro_batch_, *compute_, core_->activation_scales());
   if (batch.tokens() == 0) {
     store_->contribute_nothing(*compute_);
   } else {
@@ -304,7 +352,7 @@ void Engine::micro_batch(const data::HostBatch& batch, const model::LogitsHook& 
                  staging_->loss_sum + (staging_->losses > 1 ? micro_batch_ : 0), logits);
   }
   label_tokens_ += count_labels(batch);
-  store_->end_micro_batch(*compute_, core_->activation_scales());
+  store_->end_micro_batch(*compute_);
   ++micro_batch_;
 }
 

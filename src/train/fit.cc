@@ -6,7 +6,6 @@
 #include "octet/base/strings.h"
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
-#include "octet/zero/messages.h"
 
 namespace octet::train {
 
@@ -19,20 +18,20 @@ plan::Memory plan_memory(const EngineOptions& options, const comm::Place& place,
   return plan::memory_of(engine.arena());
 }
 
-std::array<double, 4> plan_messages(const EngineOptions& options, const comm::Place& place, DeviceKind kind,
-                                    std::int64_t micro_batches) {
+std::array<zero::StepMessages, 4> plan_messages(const EngineOptions& options, const comm::Place& place,
+                                                DeviceKind kind, std::int64_t micro_batches) {
   const std::unique_ptr<Device> device = make_dry_device({.stands_for = kind});
   const auto job = comm::make_dry_job(place);
   const auto data =
       job->collectives(comm::Mesh(place.size).group("data", place.rank), *device, comm::Carrier::automatic);
   Engine engine(*device, *job, *data, options);
   zero::Options store = engine.options().store;  // with what was left to the device
-  std::array<double, 4> bytes{};
+  std::array<zero::StepMessages, 4> messages{};
   for (store.stage = 0; store.stage < 4; ++store.stage) {
-    bytes[static_cast<std::size_t>(store.stage)] = static_cast<double>(
-        zero::step_messages(engine.store().layout(), store, place, static_cast<int>(micro_batches)).bytes());
+    messages[static_cast<std::size_t>(store.stage)] =
+        zero::step_messages(engine.store().layout(), store, place, static_cast<int>(micro_batches));
   }
-  return bytes;
+  return messages;
 }
 
 plan::Work work_of(const EngineOptions& options, const plan::Memory& memory, std::int64_t length,

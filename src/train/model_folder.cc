@@ -32,6 +32,15 @@ bool has_weights(const std::string& folder) {
   return false;
 }
 
+void require_weights(const std::string& folder) {
+  if (has_weights(folder)) return;
+  throw Error({.what = "there are no weights to begin with",
+               .expected = "model.safetensors, or model.safetensors.index.json with its shards",
+               .where = folder,
+               .fix = "fetch the weights, or set train_from_scratch: true to begin with random ones",
+               .code = ExitCode::usage});
+}
+
 model::Architecture read_model(const std::string& folder) {
   if (!path_exists(folder)) {
     throw Error({.what = "the folder of the model is not there",

@@ -1,15 +1,20 @@
 // Everything of a run before its first step.
 #include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 
+#include "disk_room.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/checkpoint/folder.h"
+#include "octet/comm/launchers.h"
+#include "octet/config/lint.h"
 #include "octet/model/build.h"
 #include "octet/train/fit.h"
 #include "octet/train/model_folder.h"
+#include "octet/train/rehearsal.h"
 #include "octet/train/setup.h"
 #include "run.h"
 #include "start.h"
@@ -19,7 +24,8 @@ namespace octet::train {
 void Run::prepare_model() {
   job_.together([&] {
     architecture_ = read_model(config_.model_name_or_path);
-    fresh_ = config_.train_from_scratch || !has_weights(config_.model_name_or_path);
+    fresh_ = config_.train_from_scratch;
+    if (!fresh_) require_weights(config_.model_name_or_path);
     encoder_ = std::make_unique<data::TemplateEncoder>(encoder_options(config_));
     if (session_.prints() && !config_.template_name && encoder_->chat_template()) {
       log::info("template: " + encoder_->chat_template()->name() +
@@ -128,13 +134,11 @@ void Run::prepare_engine() {
       }
     }
   } else if (fresh_) {
-    if (!config_.train_from_scratch && session_.prints()) {
-      log::warn("no weights in " + config_.model_name_or_path + ": the model starts from random ones");
-    }
     engine_->initialise(static_cast<std::uint64_t>(config_.seed));
   } else {
     engine_->load_weights(config_.model_name_or_path);
   }
+  rehearse(job_, session_.device(), *engine_);
 }
 
 void Run::start_reporter() {
@@ -176,9 +180,38 @@ void Run::start_reporter() {
   write_file_atomically(config_.output_dir + "/config.resolved.yaml", resolved_.to_yaml());
 }
 
+void Run::say_doubts() const {
+  constexpr std::size_t kMost = 10;
+  config::Strings doubts = config::doubts(resolved_);
+  if (comm::stops_are_kills(std::getenv, comm::parent_process())) {
+    doubts.insert(
+        doubts.begin(),
+        "mpirun kills its ranks a second or two after SIGTERM or Ctrl-C, before they have saved: start with "
+        "launch/mpirun, or stop the run with kill -USR2");
+  }
+  const bool all = doubts.size() <= kMost;
+  for (std::size_t i = 0; i < (all ? doubts.size() : kMost - 1); ++i) log::warn(doubts[i]);
+  if (!all)
+    log::warn("and " + std::to_string(doubts.size() - kMost + 1) + " more doubts: trainer lint shows them");
+}
+
+void Run::require_disk() const {
+  if (!folder_ || step_ >= total_steps_) return;
+  const DiskNeed need = disk_need(
+      config_,
+      {.parameters = engine_->store().layout().parameter_count(),
+       .first_step = step_,
+       .total_steps = total_steps_,
+       .steps_per_epoch = feed_->steps_per_epoch(),
+       .checkpoints = static_cast<std::int64_t>(checkpoint::list_checkpoints(config_.output_dir).size())});
+  const std::string warning = check_disk(need, disk_state(config_.output_dir), config_.output_dir);
+  if (!warning.empty()) log::warn(warning);
+}
+
 void Run::prepare() {
   if (session_.prints()) {
     for (const std::string& note : resolved_.notes) log::info(note);
+    say_doubts();
     log::info("device: " + session_.device().description() + ", " + std::to_string(job_.size()) + " rank" +
               (job_.size() > 1 ? "s on " + std::to_string(session_.place().nodes) + " node" +
                                      (session_.place().nodes > 1 ? "s" : "")
@@ -186,19 +219,20 @@ void Run::prepare() {
   }
   job_.watch(watch_options(config_));
   saves_ = job_.channel("checkpoint");
+  job_.together([&] {
+    if (session_.prints())
+      folder_ = std::make_unique<OutputFolder>(config_.output_dir, config_.model_name_or_path);
+  });
   prepare_model();
   const auto start = find_start(job_, config_);
   if (start) job_.together([&] { checkpoint_.emplace(*start); });
   prepare_data();
   job_.together([&] { prepare_schedule(); });
   prepare_engine();
+  job_.together([&] { require_disk(); });
   job_.together([&] {
     if (!session_.prints()) return;
-    if (!start && config_.overwrite_output_dir) {
-      for (const auto& [step, path] : checkpoint::list_checkpoints(config_.output_dir)) {
-        std::filesystem::remove_all(path);
-      }
-    }
+    if (!start && config_.overwrite_output_dir) folder_->set_checkpoints_aside();
     start_reporter();
     if (start) {
       log::info("Training is resumed from " + *start +

@@ -16,6 +16,7 @@
 #include "octet/train/corpus.h"
 #include "octet/train/engine.h"
 #include "octet/train/session.h"
+#include "output_folder.h"
 #include "rank_log.h"
 #include "step_watch.h"
 #include "steps.h"
@@ -45,6 +46,10 @@ class Run {
   EngineOptions engine_for(const plan::Choice& choice, const Feed::Shape& sample) const;
   /// Where FP8 costs more than it saves on this device.
   void warn_of_fp8() const;
+  /// What the start was asked for and one would rarely mean, in at most ten lines.
+  void say_doubts() const;
+  /// Throws Error (storage) when the disk has no room for what the run will leave on it.
+  void require_disk() const;
   void prepare_schedule();
   void prepare_engine();
   void start_reporter();
@@ -61,6 +66,8 @@ class Run {
   /// Counts steps whose loss or gradient is not finite. Throws Error after too many in a row.
   void guard(const zero::StepResult& result);
   void evaluate();
+  /// Where eval_strategy and eval_steps say so.
+  void evaluate_in_turn();
   void save();
   void finish(bool stopped);
   bool turn(double interval, const std::string& strategy) const;
@@ -69,6 +76,7 @@ class Run {
   const config::Resolved& resolved_;
   const config::Config& config_;
   comm::Job& job_;
+  std::unique_ptr<OutputFolder> folder_;  ///< on the printing rank
   std::unique_ptr<comm::Channel> saves_;  ///< what ranks say to each other about checkpoints
 
   model::Architecture architecture_;

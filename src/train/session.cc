@@ -9,6 +9,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/log.h"
+#include "octet/comm/launchers.h"
 #include "octet/comm/serialize.h"
 #include "octet/device/cpu.h"
 #include "octet/device/gpu_choice.h"
@@ -58,6 +59,16 @@ std::unique_ptr<Device> open_cpu(const comm::Place& place) {
       {.threads = cores, .compute_worker = std::getenv("OCTET_COMPUTE_WORKER") != nullptr});
 }
 
+// A launcher whose processes MPI does not know as ranks has started as many runs.
+void require_whole_job(const comm::Place& place) {
+  if (place.size > 1) return;
+  const comm::Launched claimed = comm::claimed_by_launcher(std::getenv);
+  if (claimed.size < 2) return;
+  Problem problem = comm::wrong_launcher(claimed, comm::command_line());
+  problem.agreed = true;  // there is no other rank to tell
+  throw Error(problem);
+}
+
 // What the user should know of the ranks' devices before anything runs on them.
 void warn_of(const GpuChoice& choice) {
   if (!choice.why_cpu.empty()) log::warn("computing on the CPU: " + choice.why_cpu);
@@ -94,6 +105,7 @@ comm::Carrier carrier_of(const std::string& transport) {
 Session::Session(const std::string& device, const std::exception_ptr& refusal, const std::string& transport)
     : job_(comm::make_job()), place_(job_->place()) {
   log::set_rank(place_.rank, place_.rank == 0);
+  require_whole_job(place_);
   std::exception_ptr refused = refusal;
   const auto unless_refused = [&](const auto& work) {
     try {
@@ -155,12 +167,20 @@ void Session::mention_idle_gpus(const std::string& command) const {
             " build/bin/trainer " + command + "` uses all");
 }
 
+Problem placed(Problem problem, const comm::Place& place, const std::string& device) {
+  if (problem.what.empty() || problem.agreed || place.size == 1) return problem;
+  problem.where += (problem.where.empty() ? "rank " : "; rank ") + std::to_string(place.rank) + " on " +
+                   place.host + (device.empty() ? "" : ", " + device);
+  return problem;
+}
+
 int Session::failed() {
+  const std::string device = device_ ? device_->description() : "";
   try {
     throw;
   } catch (const Error& e) {
     // A silent Error says that another rank has printed it; one thrown by together() is known to all.
-    if (!e.problem().what.empty()) log::error(e.what());
+    if (!e.problem().what.empty()) log::error(Error(placed(e.problem(), place_, device)).what());
     if (place_.size > 1 && !e.problem().agreed) job_->abort(static_cast<int>(e.code()));
     return static_cast<int>(e.code());
   } catch (const std::exception& e) {

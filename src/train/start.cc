@@ -1,16 +1,22 @@
 #include "start.h"
 
-#include <unistd.h>
-
 #include <map>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/checkpoint/folder.h"
 
 namespace octet::train {
 namespace {
+
+// What the run that wrote it was asked for. The environment of this one has no say in it.
+config::Config config_of(const checkpoint::Checkpoint& checkpoint) {
+  return config::load_text(checkpoint.config_yaml(), checkpoint.path() + " (configuration)", {},
+                           {.for_training = false, .environment = {}})
+      .config;
+}
 
 bool holds_final_weights(const std::string& folder) {
   for (const char* name : {"model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors",
@@ -18,12 +24,6 @@ bool holds_final_weights(const std::string& folder) {
     if (path_exists(folder + "/" + name)) return true;
   }
   return false;
-}
-
-void require_writable(const std::string& folder) {
-  make_folders(folder);
-  write_file_atomically(folder + "/.write-test", "");
-  ::unlink((folder + "/.write-test").c_str());
 }
 
 // FP8 scales of activations with delayed scaling are equal on all ranks: rank 0 owns them. They lie in the
@@ -78,17 +78,36 @@ void drop_strange_residuals(const checkpoint::Checkpoint& checkpoint, std::vecto
   }
 }
 
+// True when the newest checkpoint of the folder is an unfinished one of this very run, which overwrites: then
+// it was interrupted, and goes on.
+bool is_interrupted(const config::Config& config) {
+  const auto all = checkpoint::list_checkpoints(config.output_dir);
+  for (auto at = all.rbegin(); at != all.rend(); ++at) {
+    try {
+      const checkpoint::Checkpoint newest(at->second);
+      const config::Config saved = config_of(newest);
+      return saved.overwrite_output_dir && config::resume_differences(saved, config).empty() &&
+             newest.step() < json_int(newest.state(), "total_steps", 0, 0, INT64_MAX, newest.path());
+    } catch (const std::exception&) {
+      continue;  // one that does not hold is not gone on with
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 std::optional<std::string> find_start(comm::Channel& channel, const config::Config& config) {
-  channel.together([&] {
-    if (channel.rank() == 0) require_writable(config.output_dir);
-  });
   const std::string wish = config.resume_from_checkpoint.value_or("");
-  if (wish == "false" || (config.overwrite_output_dir && wish.empty())) return std::nullopt;
+  if (wish == "false") return std::nullopt;
+  if (config.overwrite_output_dir && wish.empty()) {
+    bool goes_on = false;
+    channel.together([&] { goes_on = channel.rank() == 0 && is_interrupted(config); });
+    if (channel.all_max(goes_on ? 1 : 0) == 0) return std::nullopt;
+  }
   if (!wish.empty() && wish != "true") {
     // A named checkpoint must hold; its bytes are verified while they are read.
-    channel.together([&] { checkpoint::Checkpoint open(wish); });
+    channel.together([&] { checkpoint::require_own_name(wish, checkpoint::Checkpoint(wish).step()); });
     return wish;
   }
   const checkpoint::Found found = checkpoint::find_latest(channel, config.output_dir);
@@ -144,9 +163,7 @@ std::vector<TensorSlice> state_slices(Engine& engine) {
 }
 
 void report_differences(const checkpoint::Checkpoint& checkpoint, const config::Config& config) {
-  const config::Resolved saved = config::load_text(
-      checkpoint.config_yaml(), checkpoint.path() + " (configuration)", {}, {.for_training = false});
-  for (const std::string& difference : config::resume_differences(saved.config, config)) {
+  for (const std::string& difference : config::resume_differences(config_of(checkpoint), config)) {
     log::warn("since the checkpoint was written, the configuration changed: " + difference);
   }
 }

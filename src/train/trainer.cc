@@ -185,11 +185,15 @@ void Run::save() {
                         {"lr_scheduler_type", config_.lr_scheduler_type},
                         {"not_finite_in_a_row", not_finite_}};
   if (reporter_) contents.state["trainer_state"] = reporter_->state();
+  job_.together([&] {
+    if (folder_) folder_->require_held();
+  });
   last_checkpoint_ = checkpoint::save(*saves_, config_.output_dir, contents);
   saved_step_ = step_;
   job_.together([&] {
     if (!reporter_) return;
     reporter_->saved(step_, last_checkpoint_, seconds_since(start));
+    if (config_.overwrite_output_dir) folder_->remove_set_aside();
     if (config_.save_total_limit) checkpoint::rotate(config_.output_dir, *config_.save_total_limit);
   });
 }
@@ -197,6 +201,11 @@ void Run::save() {
 bool Run::turn(double interval, const std::string& strategy) const {
   if (strategy == "steps") return step_ % config::interval_steps(interval, total_steps_) == 0;
   return strategy == "epoch" && feed_->step().ends_epoch;
+}
+
+void Run::evaluate_in_turn() {
+  const bool last = step_ == total_steps_ && config_.eval_strategy != "no";
+  if (last || turn(config_.eval_steps.value_or(config_.logging_steps), config_.eval_strategy)) evaluate();
 }
 
 void Run::finish(bool stopped) {
@@ -233,8 +242,8 @@ void Run::finish(bool stopped) {
 }
 
 int Run::run() {
+  Signals signals(config_.stop_grace, session_.prints());
   prepare();
-  Signals signals;
   job_.together([&] {
     feed_->start({.micro = batch_.micro,
                   .accumulation = batch_.accumulation,
@@ -245,18 +254,21 @@ int Run::run() {
   loop_ = std::make_unique<StepLoop>(*engine_, *schedule_, batch_.accumulation, step_);
   const bool evaluates = corpus_.evaluation.documents() > 0;
   bool stopped = false;
+  signals.at_step(step_, saved_step_);
+  signals.begin_steps();
   while (step_ < total_steps_ && !stopped) {
     train_step();
+    signals.at_step(step_, saved_step_);
     const std::int64_t wishes = job_.all_max((signals.stop() ? 2 : 0) + (signals.take_save() ? 1 : 0));
-    stopped = wishes >= 2;
-    if (evaluates && (turn(config_.eval_steps.value_or(config_.logging_steps), config_.eval_strategy) ||
-                      (step_ == total_steps_ && config_.eval_strategy != "no"))) {
-      evaluate();
-    }
+    stopped = wishes >= 2 && step_ < total_steps_;
+    // Who stops a run may not give it the time of an evaluation.
+    if (!stopped && evaluates) evaluate_in_turn();
     if (wishes > 0 || turn(config_.save_steps, config_.save_strategy)) save();
+    signals.at_step(step_, saved_step_);
   }
-  finish(stopped && step_ < total_steps_);
-  return stopped && step_ < total_steps_ ? static_cast<int>(ExitCode::preempted) : 0;
+  if (!stopped) signals.end_steps();
+  finish(stopped);
+  return stopped ? static_cast<int>(ExitCode::preempted) : 0;
 }
 
 int train(Session& session, const config::Resolved& config) {

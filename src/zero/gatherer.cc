@@ -98,6 +98,10 @@ void Gatherer::acquire(int group, model::Pass pass, Stream& compute) {
   if (at_use_ && pass == model::Pass::backward) transpose_at_use(group, compute);
 }
 
+void Gatherer::rehearse(int group, model::Pass pass, Stream& compute) {
+  if (at_use_ && pass == model::Pass::backward) transpose_at_use(group, compute);
+}
+
 void Gatherer::make_whole(int group, model::Pass pass, Stream& compute) {
   if (!policy_.shard_state) return compute.wait(*at(group).changed);
   if (!at(group).whole) gather(group, compute);
@@ -123,9 +127,9 @@ void Gatherer::changed(int group, Stream& stream) {
   stream.record(*at(group).changed);
 }
 
-void Gatherer::all_changed(Stream& compute) {
-  if (!policy_.shard_state || policy_.shard_parameters) return;
-  for (int g = 0; g < static_cast<int>(groups_.size()); ++g) gather(g, compute);
+void Gatherer::changed_and_ready(int group, Stream& compute) {
+  changed(group, compute);
+  if (policy_.shard_state && !policy_.shard_parameters) gather(group, compute);
 }
 
 void Gatherer::ahead(Stream& compute) {

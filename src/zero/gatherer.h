@@ -22,13 +22,15 @@ class Gatherer {
   /// The copy of `group` is whole for work enqueued on `compute` after this call, until release.
   void acquire(int group, model::Pass pass, Stream& compute);
   void release(int group, Stream& compute);
+  /// What acquire enqueues on `compute` besides gathers, for copies as they lie.
+  void rehearse(int group, model::Pass pass, Stream& compute);
 
   /// Work enqueued on `compute` after this call may write shards.
   void before_change(Stream& compute);
   /// The shards of `group` were written by work enqueued on `stream`; nobody holds it.
   void changed(int group, Stream& stream);
-  /// All changes of a step are enqueued: starts the gathers that need not wait for a use.
-  void all_changed(Stream& compute);
+  /// The same, and starts its gather where that need not wait for a use. Ranks change groups in one order.
+  void changed_and_ready(int group, Stream& compute);
   /// A forward pass is about to begin.
   void ahead(Stream& compute);
 

@@ -34,7 +34,7 @@ StepMessages step_messages(const model::ParameterLayout& layout, const Options& 
   counted.micro_batches = micro_batches;
   const Segments segments = reserve_segments(layout, arena, place, counted);
   const Policy policy = policy_of(counted, place.size);
-  const std::int64_t others = place.size - 1;
+  const bool gathers_so = gathers_by_node(counted, place);
   // A strict rank sends what is left on its stack, once; others one sum, once or for each micro-batch.
   const std::int64_t reductions =
       policy.tree          ? sum_tree(place, micro_batches).order.parts[static_cast<std::size_t>(place.rank)]
@@ -45,11 +45,16 @@ StepMessages step_messages(const model::ParameterLayout& layout, const Options& 
     for (const Segment& s : segments.groups[static_cast<std::size_t>(g)]) {
       const std::int64_t shard = s.gathered_narrow() ? slice_bytes(s.gather, s.dtype, s.slice)
                                                      : static_cast<std::int64_t>(s.copy_bytes(s.slice));
-      sent.gathered += others * shard * gathers_of(policy, g, groups, micro_batches);
+      sent.gathered +=
+          comm::sent_by_gather(place, shard, gathers_so) * gathers_of(policy, g, groups, micro_batches);
       if (!s.gradient) continue;
       const comm::Wire wire = reduce_wire(*s.spec, counted);
-      sent.reduced += others * slice_bytes(wire, s.gradient.dtype, s.slice) * reductions;
-      if (!policy.shard_state) sent.gathered += others * slice_bytes(wire, s.total.dtype, s.slice);
+      sent.reduced += comm::sent_by_reduction(place, slice_bytes(wire, s.gradient.dtype, s.slice),
+                                              slice_bytes(comm::Wire::f32, s.gradient.dtype, s.slice),
+                                              reduces_by_node(counted, place, wire)) *
+                      reductions;
+      if (policy.shard_state) continue;
+      sent.gathered += comm::sent_by_gather(place, slice_bytes(wire, s.total.dtype, s.slice), gathers_so);
     }
   }
   return sent;

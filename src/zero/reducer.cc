@@ -2,6 +2,7 @@
 
 #include "octet/base/error.h"
 #include "octet/ops/elementwise.h"
+#include "octet/ops/wire.h"
 
 namespace octet::zero {
 namespace {
@@ -45,6 +46,8 @@ Reducer::Reducer(Segments& segments, comm::Collectives& collectives, Device& dev
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     groups_[g].gradients = views(segments.groups[g]);
     groups_[g].written = device.make_event();
+    groups_[g].summed = device.make_event();
+    groups_[g].complete = device.make_event();
     for (const Segment& s : segments.groups[g]) groups_[g].to_zero.push_back(gaps(s));
   }
   for (int i = 0; i < segments.slots; ++i) reduced_.push_back(device.make_event());
@@ -179,41 +182,60 @@ void Reducer::add_to_tree(int group, Stream& compute) {
   }
 }
 
+void Reducer::sum(Segment& s, Stream& stream) {
+  collectives_.reduce_scatter(stream, {.name = s.spec->name.c_str(),
+                                       .from = s.gradient.data,
+                                       .from_dtype = s.gradient.dtype,
+                                       .to = s.sum.data,
+                                       .to_dtype = s.sum.dtype,
+                                       .count = s.slice,
+                                       .accumulate = policy_.reduce_each && index_ > 0,
+                                       .wire = wire_of(s),
+                                       .by_node = reduces_by_node(options_, collectives_.place(), wire_of(s)),
+                                       .residual = s.residual,
+                                       .order = policy_.tree ? &tree_.order : nullptr,
+                                       .earlier = left_on_stack(s)});
+}
+
+// Every rank updates everything, so every rank needs all sums. A narrow wire rounds them once more, for the
+// owner too, so that all ranks update with the same bits.
+void Reducer::gather_sums(Segment& s, Stream& stream) {
+  const Array own = s.total.from(s.own);
+  const std::size_t bytes = s.sum.bytes(s.slice);
+  if (s.sum.data != own.data) device_.copy(stream, own.data, s.sum.data, bytes);
+  collectives_.all_gather_values(stream, {.name = s.spec->name.c_str(),
+                                          .buffer = s.total.data,
+                                          .dtype = s.total.dtype,
+                                          .count = s.slice,
+                                          .wire = wire_of(s),
+                                          .by_node = gathers_by_node(options_, collectives_.place()),
+                                          .residual = s.residual == nullptr ? nullptr : s.residual + s.own});
+  if (s.sum.data != own.data && rounds_sums(s)) device_.copy(stream, s.sum.data, own.data, bytes);
+}
+
+bool Reducer::rounds_sums(const Segment& s) const {
+  return wire_of(s) != comm::Wire::f32 && !ops::travels_as_it_lies(wire_of(s), s.total.dtype);
+}
+
 void Reducer::reduce(int group, Stream& compute) {
   Stream& stream = collectives_.reduce_stream();
   stream.wait(*at(group).written);
-  const bool last = index_ + 1 == micro_batches_;
-  for (Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
-    if (!s.gradient || s.padded == 0) continue;
-    collectives_.reduce_scatter(stream,
-                                {.name = s.spec->name.c_str(),
-                                 .from = s.gradient.data,
-                                 .from_dtype = s.gradient.dtype,
-                                 .to = s.sum.data,
-                                 .to_dtype = s.sum.dtype,
-                                 .count = s.slice,
-                                 .accumulate = policy_.reduce_each && index_ > 0,
-                                 .wire = wire_of(s),
-                                 .by_node = reduces_by_node(options_, collectives_.place(), wire_of(s)),
-                                 .residual = s.residual,
-                                 .order = policy_.tree ? &tree_.order : nullptr,
-                                 .earlier = left_on_stack(s)});
-    if (!last || policy_.shard_state) continue;
-    // Every rank updates everything, so every rank needs all sums. A narrow wire rounds them once more, for
-    // the owner too, so that all ranks update with the same bits.
-    const Array own = s.total.from(s.own);
-    const std::size_t bytes = s.sum.bytes(s.slice);
-    if (s.sum.data != own.data) device_.copy(stream, own.data, s.sum.data, bytes);
-    collectives_.all_gather_values(stream,
-                                   {.name = s.spec->name.c_str(),
-                                    .buffer = s.total.data,
-                                    .dtype = s.total.dtype,
-                                    .count = s.slice,
-                                    .wire = wire_of(s),
-                                    .by_node = gathers_by_node(options_, collectives_.place()),
-                                    .residual = s.residual == nullptr ? nullptr : s.residual + s.own});
-    if (s.sum.data != own.data) device_.copy(stream, s.sum.data, own.data, bytes);
-  }
+  const bool gathers = index_ + 1 == micro_batches_ && !policy_.shard_state;
+  auto& segments = segments_.groups[static_cast<std::size_t>(group)];
+  const auto each = [&](const auto& act) {
+    for (Segment& s : segments) {
+      if (s.gradient && s.padded > 0) act(s);
+    }
+  };
+  bool rounds = false;  // what is owned, once more
+  each([&](Segment& s) {
+    sum(s, stream);
+    rounds = rounds || (gathers && rounds_sums(s));
+  });
+  if (!rounds) stream.record(*at(group).summed);
+  if (gathers) each([&](Segment& s) { gather_sums(s, stream); });
+  if (rounds) stream.record(*at(group).summed);
+  stream.record(*at(group).complete);
   stream.record(reduced(group));
   if (!overlap_) compute.wait(reduced(group));
 }
@@ -233,8 +255,13 @@ void Reducer::forget_losses() {
   });
 }
 
-void Reducer::wait(Stream& compute) {
-  for (auto& event : reduced_) compute.wait(*event);
+// Groups are reduced one after the other on one stream.
+void Reducer::wait_for_sums(int group, Stream& stream) {
+  stream.wait(*at(group).summed);
+}
+
+void Reducer::wait_for_totals(int group, Stream& stream) {
+  stream.wait(*at(group).complete);
 }
 
 }  // namespace octet::zero

@@ -25,12 +25,19 @@ class Reducer {
   void begin_micro_batch(int index);
   const model::GroupGradients& gradients(int group, Stream& compute);
   void give_back(int group, Stream& compute);
+  /// Where the gradients of a group lie.
+  const model::GroupGradients& buffers(int group) const {
+    return groups_[static_cast<std::size_t>(group)].gradients;
+  }
   /// Zero from this rank, where `group` was not asked for.
   void contribute_nothing(int group, Stream& compute);
   bool was_asked(int group) const { return groups_[static_cast<std::size_t>(group)].asked; }
   void end_micro_batch();
-  /// The sums of the step are complete for work enqueued on `compute` after this call.
-  void wait(Stream& compute);
+  /// The sums that this rank owns, of `group` and of all groups behind it in the layout (which are reduced
+  /// before it), are complete for work enqueued on `stream` after this call.
+  void wait_for_sums(int group, Stream& stream);
+  /// The same of what an update of `group` reads: at stage 0 the sums of all ranks.
+  void wait_for_totals(int group, Stream& stream);
   /// What narrow wires lost of gradients that were never used is not made up for.
   void forget_losses();
   /// Between micro-batches, and the last one has been.
@@ -43,6 +50,8 @@ class Reducer {
     bool asked = false;
     bool given = false;
     std::unique_ptr<Event> written;
+    std::unique_ptr<Event> summed;    ///< what this rank owns
+    std::unique_ptr<Event> complete;  ///< what an update reads
     /// Per segment: runs of elements that no product overwrites, as (begin, count).
     std::vector<std::vector<std::pair<std::int64_t, std::int64_t>>> to_zero;
   };
@@ -50,6 +59,8 @@ class Reducer {
   int slot(int group) const;
   Event& reduced(int group);
   comm::Wire wire_of(const Segment& segment) const;
+  /// Whether gathering sums changes those of their owner.
+  bool rounds_sums(const Segment& segment) const;
   bool reduces() const { return policy_.reduce_each || index_ + 1 == micro_batches_; }
   /// The gradient buffers of a group are in use: asked for, and neither reduced nor put on the stack.
   bool occupied(int group);
@@ -57,6 +68,8 @@ class Reducer {
   std::vector<const float*> left_on_stack(const Segment& segment) const;
   void returned(int group, Stream& compute);
   void reduce(int group, Stream& compute);
+  void sum(Segment& segment, Stream& stream);
+  void gather_sums(Segment& segment, Stream& stream);
   void accumulate(int group, Stream& compute);
 
   Segments& segments_;

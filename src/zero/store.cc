@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "activation_amaxes.h"
 #include "gatherer.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
@@ -47,6 +48,36 @@ std::vector<model::GroupParameters> operands(const Segments& segments, const pre
   return groups;
 }
 
+/// What a store gives to a rank that computes without the others.
+class Rehearsal final : public model::ParameterSource {
+ public:
+  Rehearsal(const model::ParameterLayout& layout, const std::vector<model::GroupParameters>& parameters,
+            Gatherer& gatherer, const Reducer& reducer)
+      : layout_(layout), parameters_(parameters), gatherer_(gatherer) {
+    for (std::size_t g = 0; g < layout.groups.size(); ++g) {
+      gradients_.push_back(reducer.buffers(static_cast<int>(g)));
+      gradients_.back().overwrite = true;
+    }
+  }
+  const model::ParameterLayout& layout() const override { return layout_; }
+  const model::GroupParameters& acquire(int group, model::Pass pass, Stream& compute) override {
+    gatherer_.rehearse(group, pass, compute);
+    return parameters_[static_cast<std::size_t>(group)];
+  }
+  void release(int, model::Pass, Stream&) override {}
+  void blocks_done(Stream&) override {}
+  const model::GroupGradients& gradients(int group, Stream&) override {
+    return gradients_[static_cast<std::size_t>(group)];
+  }
+  void give_back(int, Stream&) override {}
+
+ private:
+  const model::ParameterLayout& layout_;
+  const std::vector<model::GroupParameters>& parameters_;
+  Gatherer& gatherer_;
+  std::vector<model::GroupGradients> gradients_;
+};
+
 /// Where gathers and the sums of stage 0 go.
 std::vector<comm::SharedMemory> gathered_memory(const Segments& segments) {
   std::vector<comm::SharedMemory> memory;
@@ -77,6 +108,7 @@ struct ParameterStore::Parts {
         gatherer(segments, with, device, how),
         reducer(segments, with, device, how),
         updater(segments, arena, with, how),
+        amaxes(with, device, how),
         parameters(operands(segments, updater.scales())),
         seen(device),
         needed(device) {
@@ -129,6 +161,7 @@ struct ParameterStore::Parts {
   Gatherer gatherer;
   Reducer reducer;
   Updater updater;
+  ActivationAmaxes amaxes;
   std::vector<model::GroupParameters> parameters;
   HostMirror seen;    ///< what owned_slices and gradient_slices gave
   HostMirror needed;  ///< what needed_slices gave, until refresh_copies takes it
@@ -185,8 +218,9 @@ void ParameterStore::begin_step(int micro_batches) {
   parts_->reducer.begin_step(micro_batches);
 }
 
-void ParameterStore::begin_micro_batch(int index, Stream& compute) {
+void ParameterStore::begin_micro_batch(int index, Stream& compute, precision::ScaleSet* activations) {
   check(parts_->stepping, "micro-batches belong to a step");
+  parts_->amaxes.begin(activations);
   parts_->reducer.begin_micro_batch(index);
   parts_->gatherer.ahead(compute);
 }
@@ -196,7 +230,12 @@ void ParameterStore::contribute_nothing(int group, Stream& compute) {
 }
 
 void ParameterStore::contribute_nothing(Stream& compute) {
-  pass_by(compute);
+  const int head = parts_->groups() - 1;
+  for (int g = 0; g <= head; ++g) {
+    if (g == head) blocks_done(compute);
+    acquire(g, model::Pass::forward, compute);
+    release(g, model::Pass::forward, compute);
+  }
   for (int g = parts_->groups() - 1; g >= 0; --g) {
     acquire(g, model::Pass::backward, compute);
     contribute_nothing(g, compute);
@@ -211,17 +250,18 @@ void ParameterStore::pass_by(Stream& compute) {
   }
 }
 
-void ParameterStore::end_micro_batch(Stream& compute, precision::ScaleSet* activations) {
+void ParameterStore::blocks_done(Stream& compute) {
+  parts_->amaxes.blocks_done(compute);
+}
+
+void ParameterStore::end_micro_batch(Stream& compute) {
   parts_->reducer.end_micro_batch();
-  if (activations == nullptr || parts_->options.recipe.kind != precision::RecipeKind::delayed) return;
-  parts_->updater.reduce_amaxes(activations->amaxes(), activations->count(), compute);
-  activations->update(compute);
+  parts_->amaxes.end(compute);
 }
 
 void ParameterStore::finish(const StepInput& input, Stream& compute) {
   check(parts_->stepping && parts_->reducer.complete(), "a step is finished after its last micro-batch");
-  parts_->reducer.wait(compute);
-  parts_->updater.finish(input, parts_->optimizer_steps + 1, parts_->gatherer, compute);
+  parts_->updater.finish(input, parts_->optimizer_steps + 1, parts_->reducer, parts_->gatherer, compute);
   parts_->stepping = false;
   parts_->finished = true;
   parts_->updating = input.update;
@@ -234,6 +274,11 @@ StepResult ParameterStore::collect() {
   if (parts_->updating && !result.skipped) ++parts_->optimizer_steps;
   if (result.skipped || !parts_->updating) parts_->reducer.forget_losses();
   return result;
+}
+
+std::unique_ptr<model::ParameterSource> ParameterStore::rehearsal() {
+  check(parts_->options.training && !parts_->stepping, "a step is rehearsed between steps");
+  return std::make_unique<Rehearsal>(parts_->layout, parts_->parameters, parts_->gatherer, parts_->reducer);
 }
 
 void ParameterStore::initialise(Stream& compute,

@@ -1,5 +1,6 @@
 #include "updater.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "octet/device/profile.h"
@@ -82,20 +83,34 @@ void Updater::sum_over_ranks(Stream& compute) {
   device_.copy(compute, &scalars_->label_tokens, totals_, sizeof(double));
 }
 
-void Updater::finish(const StepInput& input, std::int64_t step, Gatherer& gatherer, Stream& compute) {
+// The last groups to be reduced are still under way then: the others are read meanwhile. Every wait is
+// measured, which takes time too, so that there are few.
+void Updater::measure_norm(Reducer& reducer, Stream& compute) {
+  constexpr int kApart = 2;
+  norm_.zero(compute);
+  for (int g = static_cast<int>(segments_.groups.size()) - 1, waited = g + 1; g >= 0; --g) {
+    if (g < waited) {
+      waited = std::min(g, kApart);
+      reducer.wait_for_sums(waited, compute);
+    }
+    for (Segment& s : segments_.groups[static_cast<std::size_t>(g)]) {
+      if (s.sum) norm_.add(compute, s.sum.data, s.sum.dtype, s.slice);
+    }
+  }
+}
+
+void Updater::finish(const StepInput& input, std::int64_t step, Reducer& reducer, Gatherer& gatherer,
+                     Stream& compute) {
   const ProfileLabel label(compute, "optimizer");
   write_scalars(input, step, compute);
-  norm_.zero(compute);
-  segments_.each([&](Segment& s) {
-    if (s.sum) norm_.add(compute, s.sum.data, s.sum.dtype, s.slice);
-  });
+  measure_norm(reducer, compute);
   sum_over_ranks(compute);
   norm_.finish(compute, scalars_);
   device_.copy_to_host(compute, &host_->scalars_out, scalars_, sizeof(ops::StepScalars));
   device_.copy_to_host(compute, totals_out_, totals_, totals_bytes());
   if (!input.update) return;
   if (policy_.shard_state) return update_slices(gatherer, compute);
-  update_groups(gatherer, compute);
+  update_groups(reducer, gatherer, compute);
 }
 
 // adamw leaves the amaxes of the updated masters, but not of parts of a tensor, and none when the step is
@@ -104,24 +119,30 @@ void Updater::measure_updated(const Segment& s, Stream& stream) {
   measure(s, stream, delayed(), delayed() ? &scalars_->skip : nullptr);
 }
 
+// What has no scale is gathered while the rest is updated, the embedding, which forward needs first, before
+// all others; and each group with scales as soon as it is quantised.
 void Updater::update_slices(Gatherer& gatherer, Stream& compute) {
   gatherer.before_change(compute);
-  segments_.each([&](Segment& s) {
-    if (s.sum) update(s, compute);
-  });
-  if (scales_) {
-    watch(watches_, compute);
-    segments_.each([&](Segment& s) { measure_updated(s, compute); });
-    reduce_amaxes(scales_->amaxes(), scales_->count(), compute);
-    scales_->update(compute);
-    segments_.each([&](Segment& s) { quantise(s, compute); });
-    compute.record(*cast_);
+  for (std::size_t g = 0; g < segments_.groups.size(); ++g) {
+    for (Segment& s : segments_.groups[g]) {
+      if (s.sum) update(s, compute);
+    }
+    if (!has_scales(g)) gatherer.changed_and_ready(static_cast<int>(g), compute);
   }
-  for (int g = 0; g < static_cast<int>(segments_.groups.size()); ++g) gatherer.changed(g, compute);
-  gatherer.all_changed(compute);
+  if (!scales_) return;
+  watch(watches_, compute);
+  segments_.each([&](Segment& s) { measure_updated(s, compute); });
+  reduce_amaxes(compute);
+  scales_->update(compute);
+  for (std::size_t g = 0; g < segments_.groups.size(); ++g) {
+    if (!has_scales(g)) continue;
+    for (Segment& s : segments_.groups[g]) quantise(s, compute);
+    gatherer.changed_and_ready(static_cast<int>(g), compute);
+  }
+  compute.record(*cast_);
 }
 
-void Updater::update_groups(Gatherer& gatherer, Stream& compute) {
+void Updater::update_groups(Reducer& reducer, Gatherer& gatherer, Stream& compute) {
   // A profile takes the time of one stream, and what runs beside others has none of its own.
   Stream& stream = compute.profile() == nullptr ? *beside_ : compute;
   compute.record(*measured_);
@@ -130,6 +151,7 @@ void Updater::update_groups(Gatherer& gatherer, Stream& compute) {
   watch(watches_, stream);
   for (std::size_t g = 0; g < segments_.groups.size(); ++g) {
     auto& group = segments_.groups[g];
+    reducer.wait_for_totals(static_cast<int>(g), stream);
     for (Segment& s : group) {
       if (s.sum) update(s, stream);
     }
@@ -247,23 +269,22 @@ void Updater::make_copies(Scales scales, Gatherer& gatherer, Stream& compute) {
       scales_->restore(compute);
     } else {  // a current scale is that of the weights, whenever they are measured
       segments_.each([&](const Segment& s) { measure(s, compute, false, nullptr); });
-      if (policy_.shard_state) reduce_amaxes(scales_->amaxes(), scales_->count(), compute);
+      if (policy_.shard_state) reduce_amaxes(compute);
       scales_->update(compute);
     }
     watch(true, compute);
     segments_.each([&](Segment& s) { quantise(s, compute); });
     compute.record(*cast_);
   }
-  for (int g = 0; g < static_cast<int>(segments_.groups.size()); ++g) gatherer.changed(g, compute);
-  gatherer.all_changed(compute);
+  for (int g = 0; g < static_cast<int>(segments_.groups.size()); ++g) gatherer.changed_and_ready(g, compute);
 }
 
-void Updater::reduce_amaxes(float* amaxes, std::int64_t count, Stream& compute) {
-  if (collectives_.size() == 1 || count == 0) return;
-  Stream& stream = collectives_.gather_stream();
+void Updater::reduce_amaxes(Stream& compute) {
+  if (collectives_.size() == 1 || scales_->count() == 0) return;
+  Stream& stream = collectives_.reduce_stream();
   compute.record(*ready_);
   stream.wait(*ready_);
-  collectives_.all_reduce_max(stream, "amaxes", amaxes, count);
+  collectives_.all_reduce_max(stream, "amaxes of weights", scales_->amaxes(), scales_->count());
   stream.record(*reduced_);
   compute.wait(*reduced_);
 }

@@ -19,13 +19,12 @@ class Updater {
   Updater(const Updater&) = delete;
   Updater& operator=(const Updater&) = delete;
 
-  /// Update number `step`, from 1. Sums must be complete on `compute`. What result() gives is enqueued on
+  /// Update number `step`, from 1. What result() gives is enqueued on
   /// `compute`; the update itself may go on beside what comes after it there, until a group is acquired.
-  void finish(const StepInput& input, std::int64_t step, Gatherer& gatherer, Stream& compute);
+  void finish(const StepInput& input, std::int64_t step, Reducer& reducer, Gatherer& gatherer,
+              Stream& compute);
   /// Compute copies and FP8 weights from the masters.
   void make_copies(Scales scales, Gatherer& gatherer, Stream& compute);
-  /// MAX over the ranks of `count` amaxes, on a queue that is not behind the gradients.
-  void reduce_amaxes(float* amaxes, std::int64_t count, Stream& compute);
 
   /// Blocks until updates are done.
   void synchronize() { beside_->synchronize(); }
@@ -49,14 +48,19 @@ class Updater {
     double label_tokens_in = 0;
   };
   void write_scalars(const StepInput& input, std::int64_t step, Stream& compute);
+  void measure_norm(Reducer& reducer, Stream& compute);
   void sum_over_ranks(Stream& compute);
+  /// MAX over the ranks of the amaxes of weights, on the queue of reductions: that of gathers may have some
+  /// of the new copies under way.
+  void reduce_amaxes(Stream& compute);
   std::size_t totals_bytes() const { return (1 + losses_) * sizeof(double); }
   bool delayed() const { return options_.recipe.kind == precision::RecipeKind::delayed; }
   void update(Segment& segment, Stream& stream);
   /// Masters, then their FP8 copies: of everything, with amaxes of all ranks in one message; or group after
   /// group, so that each is ready as soon as may be.
   void update_slices(Gatherer& gatherer, Stream& compute);
-  void update_groups(Gatherer& gatherer, Stream& compute);
+  void update_groups(Reducer& reducer, Gatherer& gatherer, Stream& compute);
+  bool has_scales(std::size_t group) const { return segments_.group_scales[group].second > 0; }
   /// Raises amaxes of masters: all of them, or those of tensors with several scales.
   void measure(const Segment& segment, Stream& stream, bool parts_only, const std::int32_t* skip);
   void measure_updated(const Segment& segment, Stream& stream);

@@ -294,5 +294,43 @@ TEST(FindLatest, LooksBeforeAStep) {
   EXPECT_EQ(latest(scratch.path(), {.before_step = 30}).path, scratch / "checkpoint-20");
 }
 
+// What is no file of bytes is refused unread: a pipe would be waited for, a device has no end, and a size
+// that no manifest has would be asked of the memory.
+TEST(NotAFile, InPlaceOfAManifestOrOfTheDataFallsBack) {
+  const auto replace = [](const std::string& path, const char* name, auto&& with) {
+    std::filesystem::remove(path + "/" + name);
+    with((path + "/" + name).c_str());
+  };
+  expect_fallback("a pipe", [&](const std::string& path) {
+    replace(path, "manifest.json", [](const char* file) { ASSERT_EQ(::mkfifo(file, 0600), 0); });
+  });
+  expect_fallback("a device", [&](const std::string& path) {
+    replace(path, "manifest.json", [](const char* file) { ASSERT_EQ(::symlink("/dev/zero", file), 0); });
+  });
+  expect_fallback("larger than it can be", [](const std::string& path) {
+    ASSERT_EQ(::truncate((path + "/manifest.json").c_str(), std::int64_t{1} << 40), 0);
+  });
+  expect_fallback("no regular file", [&](const std::string& path) {
+    replace(path, "checkpoint.h5", [](const char* file) { ASSERT_EQ(::mkfifo(file, 0600), 0); });
+  });
+}
+
+TEST(WrongName, ACheckpointUnderTheNameOfAnotherStepIsNotTaken) {
+  const Scratch scratch;
+  save_sample(scratch.path(), 10, 2);
+  std::filesystem::copy(scratch / "checkpoint-10", scratch / "checkpoint-30");
+  const Found found = latest(scratch.path());
+  EXPECT_EQ(found.path, scratch / "checkpoint-10");
+  ASSERT_EQ(found.rejected.size(), 1u);
+  EXPECT_NE(found.rejected[0].second.find("the name of another one"), std::string::npos);
+  // Nor does it count among those that are kept.
+  save_sample(scratch.path(), 20, 1);
+  rotate(scratch.path(), 2);
+  EXPECT_TRUE(path_exists(scratch / "checkpoint-10"));
+  EXPECT_TRUE(path_exists(scratch / "checkpoint-20"));
+  EXPECT_NO_THROW(require_own_name(scratch / "checkpoint-10/", 10));
+  EXPECT_NO_THROW(require_own_name(scratch / "best", 10));
+}
+
 }  // namespace
 }  // namespace octet::checkpoint

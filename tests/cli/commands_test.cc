@@ -1,4 +1,6 @@
 // The commands around a run: lint, verify, compare, gpu-info.
+#include <sstream>
+
 #include "cli/task.h"
 
 namespace octet::test {
@@ -14,19 +16,23 @@ TEST(Lint, SaysWhatIsDoubtfulAndEndsWithMistakes) {
   const Outcome clean = trainer("lint " + config + " learning_rate=1.0e-5");
   EXPECT_EQ(clean.code, 0) << clean.both();
   EXPECT_TRUE(says(clean, "nothing doubtful")) << clean.both();
-  const Outcome doubtful = trainer(
-      "lint " + config + "val_size=0.1 save_strategy=no fp8=true train_from_scratch=false cutoff_len=100000");
+  const std::string model = folder / "model";  // with weights
+  expect_success(trainer(Task::get().train(model, "max_steps=1")));
+  const Outcome doubtful =
+      trainer("lint " + config +
+              "val_size=0.1 save_strategy=no fp8=true cutoff_len=100000 train_from_scratch=false " +
+              "model_name_or_path=" + model);
   EXPECT_EQ(doubtful.code, 1) << doubtful.both();
-  for (const char* text :
-       {"held out and never evaluated", "cannot go on", "fp8 on a CPU", "starts from random",
-        "is high for fine-tuning", "positions that the model was made for"}) {
+  for (const char* text : {"held out and never evaluated", "cannot go on", "fp8 on a CPU",
+                           "is high for fine-tuning", "positions that the model was made for"}) {
     EXPECT_TRUE(says(doubtful, text)) << text << "\n" << doubtful.both();
   }
   const Outcome wrong = trainer("lint " + config + "zero_stage=4");
   EXPECT_EQ(wrong.code, 64);
   EXPECT_EQ(errors_in(wrong), 1) << wrong.both();
   for (const char* mistake : {"template=nosuch", "dataset=/nowhere.jsonl", "model_name_or_path=/nowhere",
-                              "global_batch_size=7 per_device_train_batch_size=2", "learning_rate=nan"}) {
+                              "train_from_scratch=false", "global_batch_size=7 per_device_train_batch_size=2",
+                              "learning_rate=nan"}) {
     const Outcome refused = trainer("lint " + config + mistake);
     EXPECT_NE(refused.code, 0) << mistake;
     EXPECT_EQ(errors_in(refused), 1) << mistake << "\n" << refused.both();
@@ -46,6 +52,17 @@ TEST(Verify, PassesAloneAndUnderALauncher) {
     EXPECT_TRUE(says(run, np == 0 ? "none are needed" : "sums agree")) << run.both();
     EXPECT_EQ(says(run, "carrier    messages on every rank"), np > 0) << run.both();
     EXPECT_EQ(says(run, "carrier"), np > 0) << "a lone rank sends nothing";
+    EXPECT_EQ(says(run, "links      GB/s between every two ranks"), np > 0) << run.both();
+    if (np == 0) continue;
+    const std::string table = run.out.substr(run.out.find("MPI\n"));
+    int rates = 0, own = 0;  // of three ranks: nine cells
+    std::istringstream rows(table.substr(table.find("rank"), table.find("disk") - table.find("rank")));
+    for (std::string word; rows >> word;) {
+      rates += word.find('.') != std::string::npos ? 1 : 0;
+      own += word == "-" ? 1 : 0;
+    }
+    EXPECT_EQ(rates, 6) << table;
+    EXPECT_EQ(own, 3) << table;
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
   const Outcome refused = trainer("verify device=cpu --folder /proc/nowhere", 2);
@@ -137,6 +154,10 @@ TEST(GpuInfo, SaysWhyThereIsNoneOrShowsThem) {
     EXPECT_LT(pair["first"].get<int>(), pair["second"].get<int>());
     EXPECT_TRUE(pair["peer_access"].is_boolean());
   }
+  // NVML may be missing, and then says so.
+  const bool joined = found["links_why_not"].get<std::string>().empty();
+  EXPECT_EQ(found["ports"].size(), joined ? count : 0);
+  EXPECT_EQ(found["links"].size(), joined ? found["pairs"].size() : 0);
   EXPECT_EQ(run.code, usable ? 0 : 1);
   EXPECT_EQ(found["why_not"].get<std::string>().empty(), usable);
   EXPECT_FALSE(trainer("gpu-info").out.empty());

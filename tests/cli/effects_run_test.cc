@@ -1,6 +1,11 @@
 // Keys of the course of a run and of what it writes, seen in its log and its folder.
+#include <unistd.h>
+
 #include <algorithm>
+#include <chrono>
+#include <csignal>
 #include <filesystem>
+#include <thread>
 
 #include "cli/effects.h"
 #include "cli/task.h"
@@ -216,6 +221,23 @@ std::vector<KeyRow> course_rows() {
   };
 }
 
+/// How long further requests to stop change nothing, as a run says that is asked to stop after its first
+/// step.
+std::string grace(config::Resolved r) {
+  const TemporaryFolder folder("grace");
+  r.config.output_dir = folder / "out";
+  std::thread asks([&] {
+    while (slurp(folder / "out/trainer_log.jsonl").empty())
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    ::kill(::getpid(), SIGUSR2);
+  });
+  const Ran ran(r);
+  asks.join();
+  const std::string mark = "asked again after ";
+  const std::size_t at = ran.printed().find(mark) + mark.size();
+  return ran.printed().substr(at, ran.printed().find(" s:", at) - at);
+}
+
 std::vector<KeyRow> output_rows() {
   const Keys saves{{"save_strategy", "steps"}};
   const Keys evaluates{{"val_size", "2"}, {"eval_strategy", "steps"}, {"logging_steps", "3"}};
@@ -227,6 +249,7 @@ std::vector<KeyRow> output_rows() {
        "not there"},
       {"overwrite_output_dir", {{"output_dir", "found"}}, {{"true"}}, kLoggedSteps},
       {"resume_from_checkpoint", {}, {{"named"}, {"true"}}, kLoggedSteps},
+      {"stop_grace", {{"max_steps", "5000"}}, {{"7", "7"}, {"0.5", "1"}}, grace, "5"},
       {"logging_steps",
        {{"logging_steps", "unset"}},
        {{"1", "1 2 3"}, {"2", "2 3"}},

@@ -136,10 +136,10 @@ TEST(PlanCommand, SetsMessagesInsideAHostBesideWhatIsComputed) {
   // Half of the fp32 gradients leave a rank of two, once, and half of the sums come back.
   EXPECT_NEAR(seconds("world=2"), 8.03e9 * 4 / 370e9, 0.01 * 0.087);
   const Json one = plan_of(common + "world=2 zero_stage=1");
-  const Json by_stage = one["message_seconds_by_stage"];
+  const Json by_stage = one["message_seconds_by_link"]["NVLink"];
   ASSERT_EQ(by_stage.size(), 4u);
   EXPECT_EQ(one["message_seconds"], by_stage[1]);
-  EXPECT_EQ(plan_of(common + "world=2 zero_stage=3")["message_seconds_by_stage"], by_stage);
+  EXPECT_EQ(plan_of(common + "world=2 zero_stage=3")["message_seconds_by_link"]["NVLink"], by_stage);
   EXPECT_LT(by_stage[1].get<double>(), by_stage[0].get<double>()) << "FP8 weights come back, not sums";
   EXPECT_GT(by_stage[2].get<double>(), 3 * by_stage[1].get<double>()) << "each of four micro-batches";
   EXPECT_GT(by_stage[3].get<double>(), by_stage[2].get<double>());
@@ -150,11 +150,58 @@ TEST(PlanCommand, SetsMessagesInsideAHostBesideWhatIsComputed) {
   EXPECT_EQ(short_step["floor_seconds"], short_step["message_seconds"]);
   const Outcome text = trainer("plan llama-3.1-8b device=cuda cutoff_len=64 world=8 zero_stage=1 memory=1TB");
   EXPECT_EQ(text.code, 0) << text.both();
-  for (const char* word : {"messages on their way", "messages of a rank", "at 370 GB/s over NVLink",
-                           "with zero_stage 0, 1, 2, 3", "take longer than what is computed"}) {
+  for (const char* word : {"messages on their way", "messages of a rank", "ms over NVLink", "ms over PCIe",
+                           "zero_stage", "take longer than what is computed"}) {
     EXPECT_NE(text.out.find(word), std::string::npos) << word << "\n" << text.out;
   }
   EXPECT_EQ(text.out.find("NCCL"), std::string::npos) << text.out;
+}
+
+// 16 ranks on two hosts: half of each rank's 15 slices of fp32 gradients, and one more, cross between them.
+TEST(PlanCommand, SaysWhatEachLinkTakesAtEachStage) {
+  const std::string common =
+      "llama-3.1-8b device=cuda cutoff_len=4096 recompute=full memory=1TB zero_stage=1 "
+      "hierarchical_comm=false deterministic=false ";
+  const Json two = plan_of(common + "world=16");
+  const Json& stages = two["messages_by_stage"];
+  ASSERT_EQ(stages.size(), 4u);
+  // fp32 gradients and bf16 parameters, a 16th of each to every other rank.
+  const double parameters = 8.03e9, all = parameters * (4 + 2) * 15 / 16, between = all * 8 / 15;
+  EXPECT_NEAR(stages[1]["bytes_sent"].get<double>() / all, 1, 0.01);
+  EXPECT_NEAR(stages[1]["bytes_between_hosts"].get<double>() / between, 1, 0.01);
+  const Json& links = two["message_seconds_by_link"];
+  const auto seconds = [&](const char* link) { return links[link][1].get<double>(); };
+  EXPECT_NEAR(seconds("NVLink"), (all - between) / 370e9, 0.01 * seconds("NVLink"));
+  EXPECT_NEAR(seconds("PCIe"), (all - between) / 55e9, 0.01 * seconds("PCIe"));
+  for (const auto& [name, gigabits] : std::vector<std::pair<const char*, double>>{
+           {"400 Gbit/s", 400}, {"100 Gbit/s", 100}, {"10 Gbit/s", 10}, {"1 Gbit/s", 1}}) {
+    EXPECT_NEAR(seconds(name), 8 * between * 8 / (gigabits * 1e9), 0.01 * seconds(name)) << name;
+  }
+  const Json one = plan_of(common + "world=8");
+  EXPECT_EQ(one["messages_by_stage"][1]["bytes_between_hosts"], 0);
+  EXPECT_EQ(one["message_seconds_by_link"]["1 Gbit/s"][1], 0);
+  const Outcome text = trainer("plan " + common + "world=16");
+  for (const char* word :
+       {"16 x GPU on 2 hosts of up to 8", "MiB to ranks of its host", "MiB to ranks of other hosts",
+        "ms over 400 Gbit/s a host", "ms over 1 Gbit/s a host"}) {
+    EXPECT_NE(text.out.find(word), std::string::npos) << word << "\n" << text.out;
+  }
+}
+
+// What a run counts has the sums of a step's end in it too, which are some kilobytes.
+TEST(PlanCommand, CountsTheBytesThatARunSends) {
+  const std::string arguments =
+      "tiny cutoff_len=64 per_device_train_batch_size=2 device=cpu gradient_accumulation_steps=2 ";
+  for (const std::string stage : {"0", "1", "2", "3"}) {
+    SCOPED_TRACE(stage);
+    const Json planned = plan_of(arguments + "world=2 zero_stage=" + stage);
+    const Outcome run = trainer("bench --json steps=2 warmup=1 " + arguments + "zero_stage=" + stage, 2);
+    ASSERT_EQ(run.code, 0) << run.both();
+    const double sent = parse_json(run.out, "bench")["comm_bytes"].get<double>();
+    const double expected = planned["messages_by_stage"][std::stoul(stage)]["bytes_sent"].get<double>();
+    EXPECT_GE(sent, expected);
+    EXPECT_NEAR(sent / expected, 1, 0.002);
+  }
 }
 
 TEST(PlanCommand, IsWhatTheRunReserves) {

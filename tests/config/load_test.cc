@@ -1,5 +1,6 @@
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
@@ -380,6 +381,37 @@ TEST(Load, ASwitchForFp8ReductionsIsAnsweredWithTheKey) {
   EXPECT_FALSE(notes(set, "set reduce_dtype: fp8"));
   options.environment = {{"NVTE_FP8_ALLREDUCE", "0"}};
   EXPECT_FALSE(notes(answered(""), "NVTE_FP8_ALLREDUCE"));
+}
+
+TEST(Load, VariablesOfHabitAreExplainedOnceEach) {
+  LoadOptions options = quiet();
+  options.environment = {{"WORLD_SIZE", "2"},
+                         {"RANK", "0"},
+                         {"GPU_NUM", "8"},
+                         {"MASTER_ADDR", "a"},
+                         {"MASTER_PORT", "1"},
+                         {"NCCL_DEBUG", "INFO"},
+                         {"NCCL_IB_HCA", "x"},
+                         {"NVTE_DEBUG", "1"},
+                         {"HSA_ENABLE_SDMA", "0"},
+                         {"CUDA_LAUNCH_BLOCKING", "1"},
+                         {"PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True"}};
+  const Resolved r = load_text(kBase, "t.yaml", {}, options);
+  for (const char* said :
+       {"environment WORLD_SIZE=2: does nothing", "environment RANK=0: does nothing",
+        "environment GPU_NUM=8: does", "environment MASTER_ADDR=a, MASTER_PORT=1: does nothing",
+        "environment NCCL_DEBUG=INFO, NCCL_IB_HCA=x: is NCCL",
+        "environment NVTE_DEBUG=1: Transformer Engine is not used", "environment HSA_ENABLE_SDMA=0: is ROCm",
+        "environment CUDA_LAUNCH_BLOCKING=1: harms", "environment PYTORCH_CUDA_ALLOC_CONF=expandable"}) {
+    EXPECT_EQ(std::ranges::count_if(r.notes, [&](const std::string& note) { return says(note, said); }), 1)
+        << said;
+  }
+  EXPECT_EQ(r.notes.size(), 9u);
+  // A row of its own comes before that of the family, and one for a value is for that value.
+  options.environment = {{"NVTE_FLASH_ATTN", "0"}, {"CUDA_LAUNCH_BLOCKING", "0"}};
+  const Resolved own = load_text(kBase, "t.yaml", {}, options);
+  EXPECT_EQ(own.notes.size(), 1u);
+  EXPECT_TRUE(notes(own, "NVTE_FLASH_ATTN=0: attention never forms"));
 }
 
 TEST(Load, WhoCarriesBytesBetweenGpusIsOneOfFour) {

@@ -173,6 +173,7 @@ class ReplicatedSource : public ParameterSource {
   void release(int group, Pass, Stream&) override {
     EXPECT_GT(held_[static_cast<std::size_t>(group)]--, 0) << "released without acquire";
   }
+  void blocks_done(Stream&) override {}
   const GroupGradients& gradients(int group, Stream&) override {
     open_[static_cast<std::size_t>(group)] = true;
     return gradients_[static_cast<std::size_t>(group)];

@@ -9,6 +9,8 @@
 #include <limits>
 #include <string>
 
+#include "octet/base/error.h"
+
 namespace octet::ops {
 namespace {
 
@@ -169,6 +171,40 @@ TEST_F(GemmChoices, EverOtherShapesAllTakeTheSimilarOne) {
     const ProductKey tokens = product(12000 + i * 7919 % 288);
     for (int layer = 0; layer < 32; ++layer) ASSERT_TRUE(book.known(tokens, product(2), true)) << i;
   }
+}
+
+// A rank chooses, those with cards of the same kind take it: nothing is to be timed or checked there.
+TEST_F(GemmChoices, WhatOneProcessChoseIsKnownToThoseThatLearnIt) {
+  const ProductKey similar = product(16384), exact = product(12000);
+  AlgorithmBook(folder(), "m").choose(product(7), product(8), algorithm(9));
+  AlgorithmBook chooses(folder(), "m");
+  chooses.choose(exact, similar, algorithm(1));
+  const auto earlier = chooses.known(product(7), product(8), true);
+  ASSERT_TRUE(earlier && !earlier->checked);
+  chooses.checked(*earlier, product(8), true);
+  AlgorithmBook learns("", "m");
+  learns.choose(product(5), product(6), algorithm(5));
+  learns.learn(chooses.text());
+  for (const ProductKey& key : {exact, product(13000)}) {
+    const auto known = learns.known(key, similar, false);
+    ASSERT_TRUE(known);
+    EXPECT_TRUE(known->checked);
+    EXPECT_EQ(known->algorithm, algorithm(1));
+  }
+  EXPECT_EQ(learns.known(product(7), product(8), false)->algorithm, algorithm(9))
+      << "of an earlier run, checked there";
+  EXPECT_EQ(learns.known(product(5), product(6), true)->algorithm, algorithm(5)) << "what was known stays";
+  EXPECT_FALSE(learns.known(product(40000), product(65536), true));
+}
+
+TEST_F(GemmChoices, OtherTextIsNotLearned) {
+  AlgorithmBook book("", "m");
+  for (const char* text :
+       {"", "{}", "[]", R"({"format":2,"exact":[],"similar":[]})", R"({"format":1,"exact":[]})",
+        R"({"format":1,"exact":[{"product":[1]}],"similar":[]})"}) {
+    EXPECT_THROW(book.learn(text), Error) << text;
+  }
+  book.learn(AlgorithmBook("", "m").text());
 }
 
 TEST_F(GemmChoices, WhatAnEarlierRunChoseIsCheckedOnceBeforeItIsUsed) {

@@ -235,14 +235,20 @@ TEST(Time, TransposingAtUseReadsAndWritesTheWeightsInEveryMicroBatch) {
   EXPECT_EQ(row(time_of(work), "transposed weights"), 0);
 }
 
-TEST(Time, MessagesInsideAHostTravelAtTheRateOfItsLinks) {
+TEST(Time, MessagesTravelAtTheRateOfTheirLink) {
+  const std::span<const Link> all = links();
+  ASSERT_EQ(all.size(), 6u);
   // Measured between two H200: 64 MiB at 368 GB/s.
-  const double measured = 0x1p26 / 368e9;
-  EXPECT_NEAR(message_seconds(0x1p26) / measured, 1, 0.01);
-  EXPECT_EQ(message_seconds(0), 0);
-  Rates slow;
-  slow.peer = 37e9;
-  EXPECT_NEAR(message_seconds(1e9, slow), 10 * message_seconds(1e9), 1e-12);
+  EXPECT_STREQ(all[0].name, "NVLink");
+  EXPECT_NEAR(message_seconds(0x1p26, all[0], 8) / (0x1p26 / 368e9), 1, 0.01);
+  // A network by its name, which all ranks of a host share.
+  for (const Link& link : all.subspan(2)) {
+    EXPECT_TRUE(link.between_hosts);
+    const double gigabits = std::stod(link.name);
+    EXPECT_DOUBLE_EQ(message_seconds(1e9, link, 1), 8 / gigabits) << link.name;
+    EXPECT_DOUBLE_EQ(message_seconds(1e9, link, 4), 32 / gigabits) << link.name;
+  }
+  EXPECT_EQ(message_seconds(0, all[5], 8), 0);
 }
 
 TEST(Advice, FindsTheLargestThatFitsAtEachLevel) {

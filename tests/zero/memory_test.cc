@@ -162,9 +162,9 @@ TEST(ZeroMemory, ADryDevicePlansTheSameRows) {
   const auto compute = dry->make_stream({.name = "compute"});
   store.refresh_copies(*compute, Scales::from_weights);
   store.begin_step(1);
-  store.begin_micro_batch(0, *compute);
+  store.begin_micro_batch(0, *compute, nullptr);
   store.contribute_nothing(*compute);
-  store.end_micro_batch(*compute, nullptr);
+  store.end_micro_batch(*compute);
   store.finish({.learning_rate = 1e-3, .label_tokens = 1}, *compute);
   store.collect();
 }

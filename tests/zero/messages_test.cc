@@ -8,9 +8,9 @@ namespace {
 
 using namespace synthetic;
 
-void expect_counted(int ranks, const Scenario& s) {
+void expect_counted(int ranks, const Scenario& s, const std::vector<int>& node_of = {}) {
   comm::run_ranks_as_threads(
-      {.ranks = ranks}, [&](comm::Job&, comm::Collectives& collectives, Device& device) {
+      {.ranks = ranks, .node_of = node_of}, [&](comm::Job&, comm::Collectives& collectives, Device& device) {
         Rank rank(collectives, device, s);
         rank.initialise();
         for (int step = 0; step < 2; ++step) {
@@ -21,15 +21,19 @@ void expect_counted(int ranks, const Scenario& s) {
           if (step == 0) continue;  // with the first copies of all
           StepMessages sent;
           for (const comm::Traffic& t : traffic) {
-            if (t.kind == "reduce_scatter") sent.reduced += t.bytes_sent;
-            if (t.kind.starts_with("all_gather")) sent.gathered += t.bytes_sent;
+            const comm::Sent counted{t.bytes_sent, t.bytes_between_nodes};
+            if (t.kind == "reduce_scatter") sent.reduced += counted;
+            if (t.kind.starts_with("all_gather")) sent.gathered += counted;
           }
           const StepMessages planned =
               step_messages(rank.store().layout(), s.options, collectives.place(), s.micro_batches);
-          EXPECT_EQ(planned.reduced, sent.reduced);
-          EXPECT_EQ(planned.gathered, sent.gathered);
-          EXPECT_GT(planned.reduced, 0);
-          EXPECT_GT(planned.gathered, 0);
+          EXPECT_EQ(planned.reduced.bytes, sent.reduced.bytes);
+          EXPECT_EQ(planned.reduced.between_nodes, sent.reduced.between_nodes);
+          EXPECT_EQ(planned.gathered.bytes, sent.gathered.bytes);
+          EXPECT_EQ(planned.gathered.between_nodes, sent.gathered.between_nodes);
+          EXPECT_GT(planned.reduced.bytes, 0);
+          EXPECT_GT(planned.gathered.bytes, 0);
+          EXPECT_EQ(planned.between_nodes() > 0, collectives.place().nodes > 1);
         }
       });
 }
@@ -82,6 +86,26 @@ TEST(Messages, OfModelsWithFewBlocksAreCountedToo) {
     s.blocks = blocks;
     s.options.stage = 3;
     expect_counted(2, s);
+  }
+}
+
+TEST(Messages, BetweenNodesAreCountedApart) {
+  for (const std::vector<int>& nodes : {std::vector<int>{0, 0, 1}, {0, 1}}) {
+    for (const ByNode by_node : {ByNode::off, ByNode::automatic, ByNode::on}) {
+      for (const int stage : {0, 3}) {
+        for (const comm::Wire wire : {comm::Wire::f32, comm::Wire::int8}) {
+          SCOPED_TRACE(std::to_string(nodes.size()) + " ranks, by node " +
+                       std::to_string(static_cast<int>(by_node)) + ", stage " + std::to_string(stage) +
+                       ", wire " + std::to_string(static_cast<int>(wire)));
+          Scenario s;
+          s.options.stage = stage;
+          s.options.by_node = by_node;
+          s.options.wire = wire;
+          s.options.recipe.compute = DType::bf16;
+          expect_counted(static_cast<int>(nodes.size()), s, nodes);
+        }
+      }
+    }
   }
 }
 

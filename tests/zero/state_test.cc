@@ -94,9 +94,9 @@ TEST(ZeroState, MeasuringGradientsWithoutAnUpdateChangesNothing) {
     const State before = rank.outcome().state;
     ParameterStore& store = rank.store();
     store.begin_step(1);
-    store.begin_micro_batch(0, rank.compute());
+    store.begin_micro_batch(0, rank.compute(), nullptr);
     store.contribute_nothing(rank.compute());
-    store.end_micro_batch(rank.compute(), nullptr);
+    store.end_micro_batch(rank.compute());
     store.finish({.learning_rate = 1, .label_tokens = 5, .update = false}, rank.compute());
     rank.compute().synchronize();
     const StepResult result = store.collect();
@@ -112,20 +112,20 @@ TEST(ZeroState, CallsOutOfOrderAreCaught) {
     Rank rank(collectives, device, scenario(0, precision::RecipeKind::none));
     ParameterStore& store = rank.store();
     Stream& compute = rank.compute();
-    EXPECT_THROW(store.begin_micro_batch(0, compute), std::logic_error);
+    EXPECT_THROW(store.begin_micro_batch(0, compute, nullptr), std::logic_error);
     EXPECT_THROW(store.collect(), std::logic_error);
     EXPECT_THROW(store.release(0, model::Pass::forward, compute), std::logic_error);
     store.begin_step(1);
     EXPECT_THROW(store.begin_step(1), std::logic_error);
     EXPECT_THROW(store.finish({}, compute), std::logic_error);
     EXPECT_THROW(store.gradients(0, compute), std::logic_error);
-    store.begin_micro_batch(0, compute);
+    store.begin_micro_batch(0, compute, nullptr);
     EXPECT_THROW(store.give_back(0, compute), std::logic_error);
     store.gradients(0, compute);
     EXPECT_THROW(store.contribute_nothing(0, compute), std::logic_error);
     store.give_back(0, compute);
     EXPECT_THROW(store.give_back(0, compute), std::logic_error);
-    EXPECT_THROW(store.end_micro_batch(compute, nullptr), std::logic_error);
+    EXPECT_THROW(store.end_micro_batch(compute), std::logic_error);
   });
 }
 

@@ -166,14 +166,14 @@ class Rank {
     for (int m = 0; m < scenario_.micro_batches; ++m) {
       const int number = scenario_.options.strict ? collectives_.rank() * scenario_.micro_batches + m
                                                   : m * collectives_.size() + collectives_.rank();
-      store_->begin_micro_batch(m, *compute_);
+      store_->begin_micro_batch(m, *compute_, activations_.get());
       if (scenario_.idle(step, m, collectives_.rank())) {
         store_->contribute_nothing(*compute_);
       } else {
         labels += label_tokens(number);
         forward_and_backward(step, number, loss_ + (losses() > 1 ? m : 0));
       }
-      store_->end_micro_batch(*compute_, activations_.get());
+      store_->end_micro_batch(*compute_);
     }
     store_->finish({.learning_rate = learning_rate, .label_tokens = labels, .loss_sum = loss_}, *compute_);
     compute_->synchronize();
@@ -280,6 +280,10 @@ class Rank {
   void forward_and_backward(int step, int number, double* loss_sum) {
     for (int g = 0; g <= head(); ++g) {
       maybe_late();
+      if (g == head()) {
+        raise(step, number, 0);
+        store_->blocks_done(*compute_);
+      }
       const model::GroupParameters& p = store_->acquire(g, model::Pass::forward, *compute_);
       const auto w = p.operands(0, 0);
       cpu::enqueue(*compute_,
@@ -294,12 +298,15 @@ class Rank {
       backward(step, number, g, 0);
       store_->give_back(g, *compute_);
     }
+    raise(step, number, 1);
+  }
+
+  /// Raises the amax of the input (0) or of the gradient (1).
+  void raise(int step, int number, int i) {
     if (activations_ == nullptr) return;
-    cpu::enqueue(*compute_, [this, step, number] {
-      for (int i = 0; i < 2; ++i) {
-        float& amax = *activations_->amax(i);
-        amax = std::max(amax, 1.0f + noise(seed_of("amax", step, number), i));
-      }
+    cpu::enqueue(*compute_, [this, step, number, i] {
+      float& amax = *activations_->amax(i);
+      amax = std::max(amax, 1.0f + noise(seed_of("amax", step, number), i));
     });
   }
 

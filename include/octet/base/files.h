@@ -8,10 +8,20 @@
 #include <string_view>
 #include <vector>
 
+#include "octet/base/error.h"
+
 namespace octet {
 
 /// Whole contents of a file. Throws Error naming the path and the reason.
 std::string read_file(const std::string& path);
+
+/// The same of a regular file of at most `most` bytes. Throws Error for anything else (a pipe, a device, a
+/// folder, a larger file) before a byte is read, and never waits for whoever may write to it.
+std::string read_regular_file(const std::string& path, std::int64_t most);
+
+/// The exit code for a failed call on a file, from its errno: `storage` when the disk is full, over a quota
+/// or a limit, read-only, or fails; else `failure`.
+ExitCode exit_code_of(int error);
 
 /// Writes `bytes` to a temporary name beside `path`, fsyncs, renames over `path`, fsyncs the folder.
 /// Throws Error (disk full, folder not writable) and leaves an existing file as it was.

@@ -29,13 +29,18 @@ struct Found {
   std::vector<std::pair<std::string, std::string>> rejected;
 };
 
-/// Collective: all ranks get rank 0's choice. Invalid checkpoints are skipped with a warning. Rank 0 removes
-/// temporary folders that a killed run left: no other run may be saving to `output_dir`.
+/// Collective: all ranks get rank 0's choice. Checkpoints that do not hold, for whatever reason, are skipped
+/// with a warning. Rank 0 removes temporary folders that a killed run left: the caller holds `output_dir`
+/// (FolderLock), so that no living run may be saving to it.
 Found find_latest(comm::Channel& channel, const std::string& output_dir, const FindOptions& options = {});
 
 /// The checkpoint that a user means by `path`: itself, or, when it is an output folder, the newest in it
 /// whose manifest holds. Throws Error when there is none. Not collective, removes nothing.
 std::string resolve_checkpoint(const std::string& path);
+
+/// Throws Error (ExitCode::no_valid_checkpoint) when `path` is named checkpoint-<another step>. Other names
+/// say nothing.
+void require_own_name(const std::string& path, std::int64_t step);
 
 /// Removes old checkpoints; called by one rank. Keeps the newest `keep_last` valid ones (0 keeps all) and the
 /// folder `keep_best` (a path or a plain name; may be empty). Folders without a valid manifest are neither

@@ -123,6 +123,7 @@ struct Config {
   std::string output_dir;
   bool overwrite_output_dir = false;
   std::optional<std::string> resume_from_checkpoint;
+  double stop_grace = 5;
   double logging_steps = 500;
   bool logging_first_step = false;
   std::string save_strategy = "steps";

@@ -1,7 +1,9 @@
 // The model room: what a model is (a table read from config.json), how its parameters lie in memory
-// (layout.h), where the core gets them (parameter_source.h), and the transformer core itself (transformer.h).
+// (layout.h), where the core gets them (parameter_source.h), the work that its layers do (work.h), and the
+// transformer core itself (transformer.h), which is made of layers that own their tensors (src/model/layers).
 // The core does not know how parameters are sharded, which device it runs on, or which recipe makes FP8
-// operands. A family of models is a row of a table (src/model/families.cc) plus features of this struct.
+// operands. A family of models is a row of a table (src/model/architecture/families.cc) plus features of this
+// struct.
 #pragma once
 
 #include <cstdint>
@@ -34,8 +36,9 @@ struct Rope {
 
 /// What differs from block to block.
 struct BlockShape {
-  std::int64_t window = 0;  ///< a token sees itself and the window - 1 before it; 0: all before it
-  int rope = 0;             ///< index into Architecture::ropes
+  std::int64_t window = 0;        ///< a token sees itself and the window - 1 before it; 0: all before it
+  int rope = 0;                   ///< index into Architecture::ropes
+  std::int64_t intermediate = 0;  ///< width of its MLP; 0: Architecture::intermediate
   bool operator==(const BlockShape&) const = default;
 };
 
@@ -75,6 +78,13 @@ struct Architecture {
   double embedding_initializer_range = 0.02;
 
   std::int64_t q_width() const { return heads.q_heads * heads.head_dim; }
+  /// What block `layer` is, every size filled in.
+  BlockShape block(std::int64_t layer) const {
+    const auto i = static_cast<std::size_t>(layer);
+    BlockShape shape = i < blocks.size() ? blocks[i] : BlockShape{};
+    if (shape.intermediate == 0) shape.intermediate = intermediate;
+    return shape;
+  }
   bool operator==(const Architecture& other) const;
 };
 

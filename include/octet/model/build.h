@@ -7,12 +7,13 @@
 
 namespace octet::model {
 
-/// The parameters of a model as they are stored. Groups and segments:
+/// The parameters of a model as they are stored: what its layers declared (src/model/layers). Groups and
+/// segments:
 ///   embedding  [matrices: embed]
-///   layers.i   [FP8-eligible matrices: qkv, output, gate_up, down] [vectors: input_norm, mlp_norm, then what
-///              the architecture has of: attention_output_norm, mlp_output_norm, q_norm, k_norm, biases]
+///   layers.i   [FP8-eligible matrices: qkv, output, gate_up, down] [vectors: norms and biases]
 ///   head       [matrices: lm_head, unless tied] [vectors: norm]
-/// A tied head reads the embedding group, whose gradient then comes from both uses.
+/// A tied head reads the embedding group, whose gradient then comes from both uses. Blocks may differ in
+/// their shapes.
 ParameterLayout build_layout(const Architecture& architecture);
 
 /// Where a block's tensors stand in its group.

@@ -12,9 +12,6 @@ namespace octet::model {
 /// Matrices are operands of products (or the embedding table); vectors are norm weights and biases.
 enum class ParameterKind { matrix, vector };
 
-/// How a later tensor parallelism may cut a tensor.
-enum class SplitRule { none, rows, columns };
-
 enum class InitRule { normal, zeros, ones };
 
 /// A Hugging Face tensor as a run of rows of a stored tensor: q, k and v lie one behind the other in "qkv".
@@ -31,7 +28,6 @@ struct TensorSpec {
   std::int64_t rows = 0;
   std::int64_t cols = 1;
   std::vector<NamedPart> parts;  ///< cover it without gaps, in order
-  SplitRule split = SplitRule::none;
   InitRule init = InitRule::normal;
   float init_std = 0.02f;
   bool decay = true;                 ///< weight decay applies: not on norms and biases

@@ -47,6 +47,9 @@ class ParameterSource {
   /// group may be acquired again while it is held (a tied head): each acquire has its release.
   virtual const GroupParameters& acquire(int group, Pass pass, Stream& compute) = 0;
   virtual void release(int group, Pass pass, Stream& compute) = 0;
+  /// The forward pass of a micro-batch that trains is enqueued as far as the last block: what it left for
+  /// other ranks may travel while the head and backward compute.
+  virtual void blocks_done(Stream& compute) = 0;
   /// Buffers for the gradients of this micro-batch, writable for work enqueued on `compute` after this call.
   /// The same buffers come back until give_back.
   virtual const GroupGradients& gradients(int group, Stream& compute) = 0;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "octet/model/architecture.h"
+#include "octet/model/kv_cache.h"
 #include "octet/model/parameter_source.h"
 #include "octet/precision/audit.h"
 #include "octet/precision/casts.h"
@@ -35,8 +36,10 @@ struct TransformerOptions {
   std::size_t logits_bytes = std::size_t{1} << 30;
   /// The bits of products do not depend on the number of threads (GemmArgs::fixed_order).
   bool fixed_order = false;
+  /// The blocks [first_block, last_block) that this core runs; last_block -1: all from the first one on. The
+  /// core with the first block has the embedding, that with the last one the head.
   int first_block = 0;
-  int last_block = -1;  ///< one past the last block that this rank runs; -1: all
+  int last_block = -1;
 };
 
 /// One micro-batch, flat: the tokens of its documents one behind the other, without padding. All pointers are
@@ -55,30 +58,6 @@ struct MicroBatch {
 using LogitsHook =
     std::function<void(Stream& stream, const ops::ConstMatrix& logits, std::int64_t first_row)>;
 
-/// Sums the parts that tensor-parallel ranks hold of a [tokens, hidden] matrix: after attention-out and
-/// MLP-down, and in backward after the gradients of their blocks' inputs. Without one, nothing is summed.
-class PartialReduction {
- public:
-  virtual ~PartialReduction() = default;
-  virtual void reduce_partial(Stream& stream, const ops::Matrix& part) = 0;
-};
-
-/// Keys and values of sequences that are being decoded, in the compute dtype.
-class KvCache {
- public:
-  KvCache(Arena& arena, const Architecture& architecture, DType dtype, std::int64_t slots,
-          std::int64_t capacity);
-  std::int64_t slots() const { return slots_; }
-  std::int64_t capacity() const { return capacity_; }
-  void* keys(std::int64_t layer) const { return keys_[static_cast<std::size_t>(layer)]; }
-  void* values(std::int64_t layer) const { return values_[static_cast<std::size_t>(layer)]; }
-
- private:
-  std::int64_t slots_ = 0;
-  std::int64_t capacity_ = 0;
-  std::vector<void*> keys_, values_;
-};
-
 /// New tokens of sequences in a KvCache: a prompt, a part of it, or one token of each of several sequences.
 /// Tokens of one sequence come in order, without a gap after what the cache holds.
 struct DecodeBatch {
@@ -96,11 +75,10 @@ struct DecodeBatch {
 /// A micro-batch without tokens takes part in every acquire and give_back.
 class Transformer {
  public:
-  /// Reserves all buffers in `arena`. `audit` and `reduction` may be null and must outlive the core. Throws
-  /// Error for sizes that are impossible.
+  /// Reserves all buffers in `arena`. `audit` may be null and must outlive the core. Throws Error for sizes
+  /// that are impossible.
   Transformer(const Architecture& architecture, const precision::Recipe& recipe, Arena& arena,
-              const TransformerOptions& options, precision::Audit* audit = nullptr,
-              PartialReduction* reduction = nullptr);
+              const TransformerOptions& options, precision::Audit* audit = nullptr);
   ~Transformer();
   Transformer(const Transformer&) = delete;
   Transformer& operator=(const Transformer&) = delete;
@@ -108,6 +86,15 @@ class Transformer {
   /// Forward and backward of one micro-batch; *loss_sum (device) += sum of the losses of its label rows.
   void train(ParameterSource& source, Stream& stream, const MicroBatch& batch, double* loss_sum,
              const LogitsHook& logits = {});
+  /// The two halves of train, for cores that run a part of the blocks each. Forward reads the hidden states
+  /// in front of the first block from `in`, unless this core has the embedding, and leaves those behind the
+  /// last one in `out`, unless it has the head: then it makes the losses. `in` and `out`: [documents.tokens,
+  /// hidden], dense, in the compute dtype. Backward of the same micro-batch comes next.
+  void forward(ParameterSource& source, Stream& stream, const MicroBatch& batch, const ops::ConstMatrix& in,
+               const ops::Matrix& out, double* loss_sum, const LogitsHook& logits = {});
+  /// Reads the gradient of `out` and leaves that of `in`, in the same way.
+  void backward(ParameterSource& source, Stream& stream, const MicroBatch& batch,
+                const ops::ConstMatrix& d_out, const ops::Matrix& d_in);
   /// Forward alone; nothing is recorded into FP8 histories.
   void evaluate(ParameterSource& source, Stream& stream, const MicroBatch& batch, double* loss_sum,
                 const LogitsHook& logits = {});
@@ -117,7 +104,8 @@ class Transformer {
               const ops::Matrix& logits);
 
   /// Scales of activations and output gradients, or null without FP8. With delayed scaling the caller reduces
-  /// amaxes() by MAX over the ranks and calls update once after each trained micro-batch.
+  /// amaxes() by MAX over the ranks and updates the scales once after each trained micro-batch; those of
+  /// inputs are raised until the source's blocks_done, those of gradients after it.
   precision::ScaleSet* activation_scales();
   /// What casts of linear inputs and output gradients to FP8 meet, and those of weights where products make
   /// them; null without FP8.

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "octet/ops/types.h"
 
 namespace octet::ops {
@@ -104,5 +106,14 @@ std::int64_t fp8_token_unit(const Device& device, Scaling scaling);
 /// run and on every rank.
 void set_gemm_timing(bool on);
 bool gemm_timing();
+
+/// What decides which algorithms are fastest on a GPU, in words: its name, its multiprocessors, the version
+/// of the library. Loads the library. Empty on devices where nothing is chosen.
+std::string gemm_machine(const Device& device);
+/// The algorithms that this process has chosen for the device, or checked, so far: text for
+/// learn_gemm_choices() of another process whose gemm_machine() says the same. Empty where nothing is chosen.
+std::string gemm_choices(const Device& device);
+/// From now on products of the device use these as if they had been chosen here. Throws Error for other text.
+void learn_gemm_choices(const Device& device, const std::string& text);
 
 }  // namespace octet::ops

@@ -34,7 +34,8 @@ void current_scale(Stream& stream, const CurrentScaleArgs& args);
 
 /// Delayed scaling (TransformerEngine's delayed_scaling.cu): where amax[i] is not 0, the history rolls and
 /// takes it in; scale = fp8_max * 2^-margin / max(history) (or / the latest); an amax of 0 or infinity or NaN
-/// leaves the scale as it was. amax[i] is reset to 0.
+/// leaves the scale as it was. amax[i] is reset to 0. scale_inv[i] becomes 1 / scale[i], and is not written
+/// where it is that already.
 struct DelayedScaleArgs {
   float* amax = nullptr;  ///< [count], in and out
   /// [length, count], rows `stride` apart: row 0 the oldest, row length - 1 the latest.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,9 +23,6 @@ struct Rates {
   double launch = 3e-6;    ///< seconds that a kernel takes at least
   double fp8_more = 3e-6;  ///< seconds that an FP8 product takes beside its work, as small models show
   int multiprocessors = 132;
-  /// A second, that a GPU sends to others of its host over NVLink: copies from one of two H200 into the
-  /// memory of the other one reached 368 GB/s with 64 MiB.
-  double peer = 370e9;
 };
 
 /// What a rank does in an optimizer step.
@@ -55,8 +53,16 @@ struct Time {
 };
 Time time_of(const Work& work, const Rates& rates = {});
 
-/// Seconds in which a rank sends that many bytes to others of its host, at best.
-double message_seconds(double bytes, const Rates& rates = {});
+/// A link by which ranks send, and what it carries a second, each way.
+struct Link {
+  const char* name;
+  double bytes_per_second;
+  bool between_hosts;  ///< shared by all ranks of a host; else each rank has its own
+};
+/// From the fastest to the slowest: NVLink and PCIe inside a host, 400, 100, 10 and 1 Gbit/s between hosts.
+std::span<const Link> links();
+/// Seconds in which a rank sends `bytes` over a link that `ranks` ranks share, at best.
+double message_seconds(double bytes, const Link& link, int ranks);
 
 /// What one linear layer of a block gains and loses by FP8, in seconds a micro-batch and layer.
 struct Fp8Balance {

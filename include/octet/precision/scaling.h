@@ -54,6 +54,15 @@ class ScaleSet {
   float* amax(std::int64_t i) const { return amax_ + i; }
   float* amaxes() const { return amax_; }
 
+  /// Delayed scaling: what was raised in a part of a micro-batch may be reduced over the ranks while the next
+  /// part raises more. Part 0 is the forward pass, part 1 the rest.
+  static constexpr int kParts = 2;
+  /// Moves the amaxes raised so far to the slots of a part, [count], which it returns, and zeroes them.
+  float* set_aside(Stream& stream, int part);
+  /// As update(), from the slots of a part. Tensors without an amax there keep their scales and histories,
+  /// and nothing of theirs is written: work that reads their scales may be under way.
+  void update_from(Stream& stream, int part);
+
   /// delayed: takes the amaxes into the histories and sets the scales. current: sets the scales from the
   /// amaxes. Both zero the amaxes.
   void update(Stream& stream) { update(stream, 0, count()); }
@@ -74,12 +83,15 @@ class ScaleSet {
  private:
   static constexpr std::int64_t kInverseStride = 4;  ///< 16 bytes
 
+  void update_delayed(Stream& stream, float* amaxes, std::int64_t first, std::int64_t count);
+
   Recipe recipe_;
   std::string name_;
   std::vector<DType> formats_;
   std::vector<std::string> tensor_names_;
   std::uint8_t* device_formats_ = nullptr;
   float* amax_ = nullptr;
+  float* aside_ = nullptr;    ///< [kParts, count], with delayed scaling
   float* history_ = nullptr;  ///< [history_length, count]
   float* scale_ = nullptr;
   float* scale_inv_ = nullptr;  ///< [count, kInverseStride], the first of each row

@@ -42,6 +42,9 @@ struct BenchResult {
   std::size_t reserved_bytes = 0;  ///< by name, before the first step
   std::size_t used_bytes = 0;      ///< of the device, by all its processes; of this process on a CPU
   double comm_seconds = 0, exposed_seconds = 0;  ///< of a step, this rank: messages under way, waited for
+  /// The least and the most that a rank waited: who waits least is the slowest, and its waiting is what
+  /// messages cost; others wait for it too.
+  double least_exposed_seconds = 0, most_exposed_seconds = 0;
   double comm_bytes = 0;                         ///< of a step, sent by this rank
   std::string audit;                             ///< what ran in FP8, on all ranks, warm-up included
   Json products;                                 ///< the same as precision::Audit::to_json has it

@@ -73,6 +73,13 @@ class Engine {
   /// Fills the parameters with fresh values that depend on the seed alone.
   void initialise(std::uint64_t seed);
 
+  /// Runs forward and backward of a micro-batch as large as planned on this rank alone, and waits for it:
+  /// then code is loaded, attention is planned and products are chosen before ranks wait for each other
+  /// within a step. No state of training changes. `gather_parameters` comes before it, between steps, as a
+  /// rehearsal computes with what parameters lie there.
+  void rehearse();
+  /// Makes parameters readable, as an evaluation's forward pass does, and waits. All ranks call it.
+  void gather_parameters();
   /// Whether casts to FP8 are watched in the next step, and in the one after it: its weights are cast when
   /// the next one is finished. The first step that is asked for can be watched, too. Changes no number of a
   /// step.

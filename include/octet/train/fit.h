@@ -10,16 +10,17 @@
 #include "octet/plan/memory.h"
 #include "octet/plan/time.h"
 #include "octet/train/engine.h"
+#include "octet/zero/messages.h"
 
 namespace octet::train {
 
 /// What a rank at `place` would hold, to the byte: the engine, built on a dry device that stands for `kind`.
 plan::Memory plan_memory(const EngineOptions& options, const comm::Place& place, DeviceKind kind);
 
-/// Bytes that a rank at `place` sends to others in a step of `micro_batches`, by zero_stage, if it were
-/// another one (zero::step_messages).
-std::array<double, 4> plan_messages(const EngineOptions& options, const comm::Place& place, DeviceKind kind,
-                                    std::int64_t micro_batches);
+/// What a rank at `place` sends to others in a step of `micro_batches`, by zero_stage, if it were another
+/// one.
+std::array<zero::StepMessages, 4> plan_messages(const EngineOptions& options, const comm::Place& place,
+                                                DeviceKind kind, std::int64_t micro_batches);
 
 /// What one rank does in a step of `micro_batches`, for the time model; `length` is that of a sequence.
 plan::Work work_of(const EngineOptions& options, const plan::Memory& memory, std::int64_t length,

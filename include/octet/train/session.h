@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "octet/base/error.h"
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
 #include "octet/comm/mesh.h"
@@ -62,5 +63,8 @@ class Session {
   std::unique_ptr<Device> device_;
   std::unique_ptr<comm::Collectives> data_;
 };
+
+/// A problem that one rank of several met alone, with who that is: rank, host and, where it is open, device.
+Problem placed(Problem problem, const comm::Place& place, const std::string& device);
 
 }  // namespace octet::train

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "octet/comm/traffic.h"
 #include "octet/model/layout.h"
 #include "octet/zero/options.h"
 
@@ -7,13 +8,13 @@ namespace octet::zero {
 
 /// Bytes that a rank sends to all others in a step. What is small is left out: norm, losses, amaxes.
 struct StepMessages {
-  std::int64_t reduced = 0;   ///< gradients, to the owners of their sums
-  std::int64_t gathered = 0;  ///< parameters; at stage 0 sums of gradients
-  std::int64_t bytes() const { return reduced + gathered; }
+  comm::Sent reduced;   ///< gradients, to the owners of their sums
+  comm::Sent gathered;  ///< parameters; at stage 0 sums of gradients
+  std::int64_t bytes() const { return reduced.bytes + gathered.bytes; }
+  std::int64_t between_nodes() const { return reduced.between_nodes + gathered.between_nodes; }
 };
 
-/// For plans: of a step of that many micro-batches on each rank, counted as if all ranks shared a node. What
-/// goes by nodes takes other ways.
+/// For plans: of a step of that many micro-batches on each rank.
 StepMessages step_messages(const model::ParameterLayout& layout, const Options& options,
                            const comm::Place& place, int micro_batches);
 

@@ -24,20 +24,24 @@ enum class Scales {
 ///
 ///     store.begin_step(micro_batches);
 ///     for each micro-batch i:
-///       store.begin_micro_batch(i, compute);
-///       the core: acquire, gradients, give_back, release, group by group, forward then backward
+///       store.begin_micro_batch(i, compute, &activation_scales);
+///       the core: acquire, release, group by group forward; blocks_done before the last one; acquire,
+///       gradients,
+///         give_back, release backward
 ///         (a rank without label tokens in this micro-batch: contribute_nothing(compute) instead)
-///       store.end_micro_batch(compute, &activation_scales);
+///       store.end_micro_batch(compute);
 ///     store.finish({rate, label_tokens, loss_sum}, compute);
 ///     compute.synchronize();
 ///     StepResult result = store.collect();
 ///
 /// Gradients of a group start to be reduced at its give_back, on the reduce stream of the collectives, in the
-/// fixed order head, last block, …, embedding, while compute goes on. finish sums counts and losses over the
-/// ranks, measures and clips the norm, updates masters and moments, makes compute copies and FP8 weights, and
-/// starts their gathers, which acquire waits for. Where every rank holds everything, a group's update goes on
-/// beside the compute that follows, until the group is acquired; collect does not wait for it, synchronize
-/// does. With one rank there is no collective and no copy.
+/// fixed order head, last block, …, embedding, while compute goes on. With delayed scaling the amaxes of
+/// activations, too, travel while compute goes on: those of the forward pass until the micro-batch ends,
+/// those of gradients until the next one's blocks_done. finish sums counts and losses over the ranks,
+/// measures and clips the norm, updates masters and moments, makes compute copies and FP8 weights, and starts
+/// their gathers, which acquire waits for. Where every rank holds everything, a group's update goes on beside
+/// the compute that follows, until the group is acquired; collect does not wait for it, synchronize does.
+/// With one rank there is no collective and no copy.
 ///
 /// Everything is reserved from the arena at construction, by name: parameters/copies, parameters/master,
 /// parameters/gathered, parameters/transposed, gradients, gradients/sums, gradients/tree, optimizer/exp_avg,
@@ -59,22 +63,29 @@ class ParameterStore final : public model::ParameterSource {
   void release(int group, model::Pass pass, Stream& compute) override;
   const model::GroupGradients& gradients(int group, Stream& compute) override;
   void give_back(int group, Stream& compute) override;
+  void blocks_done(Stream& compute) override;
 
   void begin_step(int micro_batches);
-  void begin_micro_batch(int index, Stream& compute);
+  /// `activations`, scales of this rank's activations and output gradients, outlive the store's work; null:
+  /// there are none. All micro-batches have the same.
+  void begin_micro_batch(int index, Stream& compute, precision::ScaleSet* activations);
   /// This rank has no gradient for a group in this micro-batch (a frozen or unused one): it counts as zero.
   void contribute_nothing(int group, Stream& compute);
   /// This rank has no tokens in this micro-batch: takes part in all its collectives, gathers included.
   void contribute_nothing(Stream& compute);
-  /// Checks that every group was given back. With delayed scaling, reduces the amaxes of `activations` over
-  /// the ranks and updates its scales; null: there are none.
-  void end_micro_batch(Stream& compute, precision::ScaleSet* activations);
+  /// Checks that every group was given back. With delayed scaling, updates the scales of activations by the
+  /// amaxes of all ranks.
+  void end_micro_batch(Stream& compute);
   void finish(const StepInput& input, Stream& compute);
   /// Result of the last finish; `compute` must have been synchronised since.
   StepResult collect();
 
   /// A rank without rows while others run a forward pass outside steps: takes part in its gathers.
   void pass_by(Stream& compute);
+
+  /// The parameters and gradient buffers as they lie, for a rank that tries what a step enqueues: nothing is
+  /// gathered, reduced or counted, and gradients are forgotten. For use between steps, while the store lives.
+  std::unique_ptr<model::ParameterSource> rehearsal();
 
   /// Fills the masters and makes the compute copies. `fill` gets the slices of parameters that this rank
   /// needs (f32, by Hugging Face name, in host memory) and writes every element; where the host does not

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "broken_step.h"
 #include "octet/base/log.h"
 #include "octet/device/cuda.h"
 
@@ -139,6 +140,7 @@ void NcclExchange::exchange(Stream& stream, std::span<const Outgoing> out, std::
          piece.peer);
   }
   note(nccl_->group_end(), "ncclGroupEnd", -1);
+  if (BrokenStep::nccl_fails()) note(ncclSystemError, "ncclGroupEnd", -1);
   require(first.code, first.call, first.peer);
 }
 

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "cuda/fault.h"
 #include "octet/base/error.h"
 #include "octet/device/cuda.h"
 
@@ -108,6 +109,8 @@ class CudaPeerAccess final : public PeerAccess {
                                    reinterpret_cast<void*>(static_cast<std::intptr_t>(time.count()))),
                 "delaying a stream");
   }
+
+  void fault(Stream& stream) override { enqueue_fault(cuda::native(stream)); }
 
   std::string handle(void* address) override {
     cuda::native(*stream_);

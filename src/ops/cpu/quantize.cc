@@ -91,7 +91,8 @@ void delayed_scale(const DelayedScaleArgs& a) {
         a.scale[i] = finite_scale(scaled_max / amax);
       }
     }
-    a.scale_inv[i * a.inverse_stride] = 1.0f / a.scale[i];
+    const float inverse = 1.0f / a.scale[i];
+    if (a.scale_inv[i * a.inverse_stride] != inverse) a.scale_inv[i * a.inverse_stride] = inverse;
   }
 }
 

@@ -87,8 +87,19 @@ class Library {
                        "asking for multiprocessors");
     cudaDeviceProp properties{};
     octet::cuda::check(cudaGetDeviceProperties(&properties, device), "asking for the GPU's name");
-    book_.emplace(cache_folder(), std::string(properties.name) + ", " + std::to_string(multiprocessors_) +
-                                      " multiprocessors, cuBLASLt " + std::to_string(library_version()));
+    machine_ = std::string(properties.name) + ", " + std::to_string(multiprocessors_) +
+               " multiprocessors, cuBLASLt " + std::to_string(library_version());
+    book_.emplace(cache_folder(), machine_);
+  }
+
+  const std::string& machine() const { return machine_; }
+  std::string choices() {
+    const std::lock_guard lock(mutex_);
+    return book_->text();
+  }
+  void learn(const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    book_->learn(text);
   }
 
   bool multiply(cudaStream_t stream, const LibraryProduct& p) {
@@ -131,7 +142,7 @@ class Library {
   }
   void say_once() {
     if (std::exchange(said_, true)) return;
-    log::info("this step takes up to a minute longer: the fastest algorithms of its products are chosen" +
+    log::info("the fastest algorithms of products are chosen, which takes up to a minute" +
               (book_->path().empty() ? std::string(" (not kept: OCTET_CACHE is off, or there is no HOME)")
                                      : " (kept for the next run in " + book_->path() + ")"));
   }
@@ -152,6 +163,7 @@ class Library {
 
   cublasLtHandle_t handle_ = nullptr;
   int multiprocessors_ = 0;
+  std::string machine_;
   bool said_ = false;
   std::mutex mutex_;
   std::optional<AlgorithmBook> book_;
@@ -173,6 +185,18 @@ Library& library_of(int device) {
 
 bool multiply(cudaStream_t stream, int device, const LibraryProduct& product) {
   return library_of(device).multiply(stream, product);
+}
+
+std::string gemm_machine(const Device& device) {
+  return library_of(octet::cuda::properties(device).ordinal).machine();
+}
+
+std::string gemm_choices(const Device& device) {
+  return library_of(octet::cuda::properties(device).ordinal).choices();
+}
+
+void learn_gemm_choices(const Device& device, const std::string& text) {
+  library_of(octet::cuda::properties(device).ordinal).learn(text);
 }
 
 }  // namespace octet::ops::cuda

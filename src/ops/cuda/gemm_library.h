@@ -6,8 +6,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "octet/base/dtype.h"
+#include "octet/device/device.h"
 #include "octet/ops/types.h"
 
 namespace octet::ops::cuda {
@@ -24,7 +26,7 @@ struct LibraryProduct {
   DType a_type = DType::f32, b_type = DType::f32, d_type = DType::f32;
   bool accumulate = false;
   const void* addend = nullptr;  ///< added to the product: as D, elsewhere; not with `accumulate`
-  bool sums_tokens = false;  ///< k counts tokens (weight gradients), else m does
+  bool sums_tokens = false;      ///< k counts tokens (weight gradients), else m does
   /// FP8: partial sums keep fewer bits (Hopper's tensor cores sum in about 14).
   bool fast_accumulation = false;
   const float* a_scale = nullptr;  ///< FP8: device scalar on a 16-byte boundary, or those of blocks
@@ -41,5 +43,10 @@ struct LibraryProduct {
 /// Enqueues the product. Throws Error when the library is missing or has no algorithm; false, and nothing is
 /// enqueued, where it has none and may be refused.
 bool multiply(cudaStream_t stream, int device, const LibraryProduct& product);
+
+// Contracts in octet/ops/gemm.h.
+std::string gemm_machine(const Device& device);
+std::string gemm_choices(const Device& device);
+void learn_gemm_choices(const Device& device, const std::string& text);
 
 }  // namespace octet::ops::cuda

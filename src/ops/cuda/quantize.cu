@@ -157,7 +157,11 @@ __global__ void delayed_scale_kernel(DelayedScaleArgs a) {
       }
     }
   }
-  if (lane == 0) a.scale_inv[i * a.inverse_stride] = __fdiv_rn(1.0f, a.scale[i]);
+  if (lane == 0) {
+    const float inverse = __fdiv_rn(1.0f, a.scale[i]);
+    float& out = a.scale_inv[i * a.inverse_stride];
+    if (out != inverse) out = inverse;
+  }
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-// Kernels of wires. A warp takes a tile of four blocks of 128 elements, and each of its lanes four neighbours
-// of every block: then each load and store of a warp is one run of bytes, the largest magnitude of a block is
-// one reduction over the warp, and codes of a byte, whose place depends on the number of blocks before them,
-// move as words wherever they start. What does not lie on the boundary of such words, and the last tile, goes
-// element by element through the same code.
+// Kernels of wires. A warp takes a tile of four or eight blocks of 128 elements, and each of its lanes four
+// neighbours of every block: then each load and store of a warp is one run of bytes, the largest magnitude of
+// a block is one reduction over the warp, and codes of a byte, whose place depends on the number of blocks
+// before them, move as words wherever they start. What does not lie on the boundary of such words, and the
+// last tile, goes element by element through the same code.
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -14,9 +14,11 @@ namespace octet::ops::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kQuad = 4;   // neighbours that a lane moves at once
-constexpr int kQuads = 4;  // of them in a tile, one a block
-constexpr std::int64_t kSpan = kQuads * kWireBlock;
+constexpr int kQuad = 4;  // neighbours that a lane moves at once
+// Of them in a tile, one a block: as many as keep 64 bytes of a lane under way, or half as many where a lane
+// has more than one array to read. Codes are read by single words, of which eight are enough.
+constexpr int kQuads = 4;
+constexpr int kQuadsOfNarrow = 8;
 static_assert(kWarp * kQuad == kWireBlock);
 
 /// What a lane has of a tile of some blocks.
@@ -42,8 +44,9 @@ template <typename E>
 using WordOf = typename Lies<E>::Word;
 
 /// How a tile is worked on: all of it, by words; or a block at a time, element by element.
+template <int of>
 struct WholeTile {
-  static constexpr int quads = kQuads;
+  static constexpr int quads = of;
   static constexpr bool whole = true;
 };
 struct OneBlock {
@@ -52,16 +55,17 @@ struct OneBlock {
 };
 
 /// Calls f(WholeTile{} or OneBlock{}, base) for what this warp takes, which begins at element `base`.
-template <typename F>
+template <int quads, typename F>
 __device__ inline void each_tile(std::int64_t count, bool vector, F f) {
   constexpr int warps = kThreads / kWarp;
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * warps * kSpan;
-  std::int64_t base = (static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / kWarp) * kSpan;
+  constexpr std::int64_t span = quads * kWireBlock;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * warps * span;
+  std::int64_t base = (static_cast<std::int64_t>(blockIdx.x) * warps + threadIdx.x / kWarp) * span;
   for (; base < count; base += stride) {
-    if (vector && base + kSpan <= count) {
-      f(WholeTile{}, base);
+    if (vector && base + span <= count) {
+      f(WholeTile<quads>{}, base);
     } else {
-      const std::int64_t end = min(base + kSpan, count);
+      const std::int64_t end = min(base + span, count);
 #pragma unroll 1
       for (std::int64_t block = base; block < end; block += kWireBlock) f(OneBlock{}, block);
     }
@@ -112,8 +116,8 @@ __device__ inline void widen(const uint2& word, float (&x)[kQuad]) {
   x[3] = high_half(word.y);
 }
 
-/// The bits of a value with the one NaN for every other. The compiler counts all NaNs as equal and would leave
-/// the choice out: what asks for the magnitude is hidden from it.
+/// The bits of a value with the one NaN for every other. The compiler counts all NaNs as equal and would
+/// leave the choice out: what asks for the magnitude is hidden from it.
 __device__ inline unsigned settled_bits(float x) {
   const unsigned bits = __float_as_uint(x);
   unsigned magnitude;
@@ -288,13 +292,18 @@ constexpr int kManyParts = static_cast<int>(kMostParts);
 
 enum class Residual { none, adds, keeps };
 
+template <typename E, Residual residual>
+constexpr int kQuadsOfEncode = sizeof(E) == 2 && residual == Residual::none ? kQuadsOfNarrow : kQuads;
+template <Wire wire>
+constexpr int kQuadsOfDecode = wire == Wire::fp8 || wire == Wire::int8 ? kQuadsOfNarrow : kQuads;
+
 template <Wire wire, typename E, Residual residual>
 __global__ void __launch_bounds__(kThreads) encode_kernel(EncodeArgs a, bool vector) {
   const auto* from = static_cast<const E*>(a.from);
   [[maybe_unused]] auto* scales = static_cast<float*>(a.to);
   [[maybe_unused]] auto* codes =
       static_cast<std::uint8_t*>(a.to) + wire_blocks(a.count) * static_cast<std::int64_t>(sizeof(float));
-  each_tile(a.count, vector, [&](auto tile, std::int64_t base) {
+  each_tile<kQuadsOfEncode<E, residual>>(a.count, vector, [&](auto tile, std::int64_t base) {
     constexpr bool whole = decltype(tile)::whole;
     constexpr int quads = decltype(tile)::quads;
     Values<quads> x;
@@ -356,7 +365,7 @@ __global__ void __launch_bounds__(kThreads) encode_kernel(EncodeArgs a, bool vec
 
 template <Wire wire, typename E>
 __global__ void __launch_bounds__(kThreads) decode_kernel(DecodeArgs a, bool vector) {
-  each_tile(a.count, vector, [&](auto tile, std::int64_t base) {
+  each_tile<kQuadsOfDecode<wire>>(a.count, vector, [&](auto tile, std::int64_t base) {
     constexpr bool whole = decltype(tile)::whole;
     constexpr int quads = decltype(tile)::quads;
     PartTile<wire, decltype(tile)> part;
@@ -372,7 +381,7 @@ __global__ void __launch_bounds__(kThreads) decode_kernel(DecodeArgs a, bool vec
 template <Wire wire, typename E, int most>
 __global__ void __launch_bounds__(kThreads, 3) sum_kernel(const __grid_constant__ Parts<most> parts, E* to,
                                                           std::int64_t count, bool accumulate, bool vector) {
-  each_tile(count, vector, [&](auto tile, std::int64_t base) {
+  each_tile<kQuads>(count, vector, [&](auto tile, std::int64_t base) {
     constexpr bool whole = decltype(tile)::whole;
     constexpr int quads = decltype(tile)::quads;
     constexpr int at_once = !whole ? 1 : (wire == Wire::f32 ? 2 : 4);
@@ -568,8 +577,8 @@ bool moves_words(const void* at, Wire wire) {
   return moves_words(at, wire == Wire::f32 ? 4 : (wire == Wire::bf16 ? 2 : 1));
 }
 
-unsigned grid_for(const Stream& stream, std::int64_t count) {
-  return grid_of(stream, count, kThreads / kWarp * kSpan);
+unsigned grid_for(const Stream& stream, std::int64_t count, int quads = kQuads) {
+  return grid_of(stream, count, static_cast<std::int64_t>(kThreads / kWarp) * quads * kWireBlock);
 }
 
 template <int most>
@@ -621,8 +630,11 @@ void encode_values(Stream& stream, const EncodeArgs& a) {
   const bool vector = moves_words(a.from, size_of(a.dtype)) && moves_words(a.to, a.wire) &&
                       moves_words(a.residual, sizeof(*a.residual));
   const auto launch = [&](auto wire, auto element, auto residual) {
-    encode_kernel<decltype(wire)::value, decltype(element), decltype(residual)::value>
-        <<<grid_for(stream, a.count), kThreads, 0, octet::cuda::native(stream)>>>(a, vector);
+    using E = decltype(element);
+    constexpr Residual how = decltype(residual)::value;
+    encode_kernel<decltype(wire)::value, E, how>
+        <<<grid_for(stream, a.count, kQuadsOfEncode<E, how>), kThreads, 0, octet::cuda::native(stream)>>>(
+            a, vector);
   };
   with_narrow(a.wire, [&](auto wire) {
     with_values(a.dtype, [&](auto element) {
@@ -643,8 +655,10 @@ void decode_values(Stream& stream, const DecodeArgs& a) {
   const bool vector = moves_words(a.part, a.wire) && moves_words(a.to, size_of(a.dtype));
   with_narrow(a.wire, [&](auto wire) {
     with_values(a.dtype, [&](auto element) {
-      decode_kernel<decltype(wire)::value, decltype(element)>
-          <<<grid_for(stream, a.count), kThreads, 0, octet::cuda::native(stream)>>>(a, vector);
+      constexpr Wire of = decltype(wire)::value;
+      decode_kernel<of, decltype(element)>
+          <<<grid_for(stream, a.count, kQuadsOfDecode<of>), kThreads, 0, octet::cuda::native(stream)>>>(
+              a, vector);
     });
   });
   octet::cuda::check_launch("decode_values");

@@ -1,0 +1,274 @@
+#include "octet/checkpoint/folder_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <filesystem>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "file_io.h"
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/base/json.h"
+#include "octet/base/log.h"
+#include "octet/base/strings.h"
+
+namespace octet::checkpoint {
+namespace {
+
+constexpr std::size_t kRecordBytes = 768;  // always the same, so that a beat is one write over the last one
+
+std::chrono::duration<double> seconds(double count) {
+  return std::chrono::duration<double>(count);
+}
+
+/// A process, told apart from all others on all machines.
+struct Owner {
+  std::string host;
+  std::string boot;        ///< names this start of this machine's kernel
+  std::string namespace_;  ///< of process numbers: containers have their own
+  std::int64_t pid = 0;
+  std::int64_t started = 0;  ///< in clock ticks since the boot
+  std::string since;         ///< when it took the folder, for people
+  std::int64_t beat = 0;
+
+  bool same_process(const Owner& other) const {
+    return host == other.host && boot == other.boot && namespace_ == other.namespace_ && pid == other.pid &&
+           started == other.started;
+  }
+};
+
+// The first line of a file that the kernel makes up; empty where there is none.
+std::string line_of(const std::string& path) {
+  try {
+    return std::string(trim(read_file(path)));
+  } catch (const Error&) {
+    return "";
+  }
+}
+
+// When a process was started: field 22 of its stat; 0 when it is not there.
+std::int64_t start_of(const std::string& process) {
+  const std::string stat = line_of("/proc/" + process + "/stat");
+  const std::size_t name_end = stat.rfind(')');  // the name may hold anything
+  if (name_end == std::string::npos) return 0;
+  const std::vector<std::string> fields = split(stat.substr(name_end + 1), ' ');
+  constexpr std::size_t kStart = 20;  // behind the name and a blank
+  const bool gone = fields.size() > 1 && (fields[1] == "Z" || fields[1] == "X");
+  return fields.size() > kStart && !gone ? std::atoll(fields[kStart].c_str()) : 0;
+}
+
+Owner this_process() {
+  Owner owner;
+  char host[256] = "";
+  ::gethostname(host, sizeof host - 1);
+  owner.host = host;
+  owner.boot = line_of("/proc/sys/kernel/random/boot_id");
+  std::error_code none;
+  owner.namespace_ = std::filesystem::read_symlink("/proc/self/ns/pid", none).string();
+  owner.pid = ::getpid();
+  owner.started = start_of("self");
+  char text[64] = "";
+  const time_t now = ::time(nullptr);
+  tm local{};
+  if (::localtime_r(&now, &local) != nullptr) std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &local);
+  owner.since = text;
+  return owner;
+}
+
+std::string record_of(const Owner& owner) {
+  std::string text = Json{{"host", owner.host}, {"boot", owner.boot},       {"namespace", owner.namespace_},
+                          {"pid", owner.pid},   {"started", owner.started}, {"since", owner.since},
+                          {"beat", owner.beat}}
+                         .dump(-1, ' ', false, Json::error_handler_t::replace);
+  text.resize(kRecordBytes - 1, ' ');
+  return text + "\n";
+}
+
+// What a file says of its owner; nothing when it says nothing that this version understands.
+std::optional<Owner> owner_in(const std::string& path) {
+  try {
+    const std::string text = read_regular_file(path, 1 << 20);
+    const Json json = parse_json(text, path);
+    Owner owner;
+    owner.host = json_string(json, "host", "", path);
+    owner.boot = json_string(json, "boot", "", path);
+    owner.namespace_ = json_string(json, "namespace", "", path);
+    owner.since = json_string(json, "since", "", path);
+    owner.pid = json_int(json, "pid", 0, 0, INT64_MAX, path);
+    owner.started = json_int(json, "started", 0, 0, INT64_MAX, path);
+    owner.beat = json_int(json, "beat", 0, 0, INT64_MAX, path);
+    if (owner.pid == 0) return std::nullopt;
+    return owner;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+[[noreturn]] void refuse(const std::string& folder, const std::optional<Owner>& owner) {
+  const std::string who = !owner ? "a run that has not said who it is"
+                                 : "process " + std::to_string(owner->pid) + " on " + owner->host +
+                                       ", which began on " + owner->since;
+  throw Error(
+      {.what = "another run is using the output folder",
+       .expected = "one run to a folder",
+       .found = who,
+       .where = folder,
+       .fix = "wait for it or stop it" +
+              (owner ? " (on " + owner->host + ": kill -USR2 " + std::to_string(owner->pid) + ")" : "") +
+              ", or choose another output_dir",
+       .code = ExitCode::busy});
+}
+
+}  // namespace
+
+class FolderLock::Impl {
+ public:
+  Impl(const std::string& folder, const FolderLockOptions& options)
+      : folder_(folder), path_(folder + "/octet.lock"), options_(options), self_(this_process()) {
+    take();
+    beating_ = std::thread([this] { beat(); });
+  }
+
+  ~Impl() {
+    {
+      const std::lock_guard guard(mutex_);
+      ends_ = true;
+    }
+    wake_.notify_all();
+    beating_.join();
+    // While it is held: whoever opens the file now finds out that its name is gone.
+    if (!lost_) ::unlink(path_.c_str());
+  }
+
+  void require_held() const {
+    if (lost_) refuse(folder_, owner_in(path_));
+  }
+
+ private:
+  enum class Kernel { held, elsewhere, none };
+
+  Kernel ask_kernel() {
+    if (!options_.kernel) return Kernel::none;
+    while (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EWOULDBLOCK) return Kernel::elsewhere;
+      if (errno != EINTR) return Kernel::none;  // the file system has none
+    }
+    return Kernel::held;
+  }
+
+  // The name may have gone with an owner that ended between opening and locking.
+  bool still_named() const {
+    struct stat opened {
+    }, named{};
+    return ::fstat(file_.get(), &opened) == 0 && ::stat(path_.c_str(), &named) == 0 &&
+           opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+  }
+
+  void take() {
+    for (;;) {
+      file_ = open_file(path_, O_RDWR | O_CREAT | O_NONBLOCK | O_NOFOLLOW);
+      const Kernel kernel = ask_kernel();
+      if (kernel == Kernel::elsewhere) refuse(folder_, named_owner());
+      if (kernel == Kernel::held && !still_named()) continue;
+      const std::optional<Owner> owner = owner_in(path_);
+      if (owner && lives(*owner, kernel)) refuse(folder_, owner);
+      if (kernel == Kernel::held) {
+        write_record();
+      } else {
+        claim();
+      }
+      return;
+    }
+  }
+
+  // An owner writes its name just after it has locked the file.
+  std::optional<Owner> named_owner() const {
+    for (int tries = 0; tries < 20; ++tries) {
+      if (auto owner = owner_in(path_)) return owner;
+      std::this_thread::sleep_for(seconds(0.05));
+    }
+    return std::nullopt;
+  }
+
+  bool lives(const Owner& owner, Kernel kernel) const {
+    const bool this_machine = !self_.boot.empty() && owner.boot == self_.boot;
+    if (this_machine && kernel == Kernel::held) return false;
+    if (this_machine && owner.namespace_ == self_.namespace_)
+      return owner.started != 0 && start_of(std::to_string(owner.pid)) == owner.started;
+    log::info("waiting for a sign of life of the folder's last owner, process " + std::to_string(owner.pid) +
+              " on " + owner.host + ": " + folder_);
+    const auto begin = std::chrono::steady_clock::now();
+    while (std::chrono::steady_clock::now() - begin < seconds(options_.patience_seconds)) {
+      std::this_thread::sleep_for(seconds(options_.beat_seconds / 4));
+      const std::optional<Owner> now = owner_in(path_);
+      if (now && !(now->same_process(owner) && now->beat == owner.beat)) return true;
+      if (!path_exists(path_)) return false;
+    }
+    return false;
+  }
+
+  void write_record() {
+    const std::string record = record_of(self_);
+    write_at(file_.get(), path_, record.data(), static_cast<std::int64_t>(record.size()), 0);
+  }
+
+  // Without the kernel the last name in the file wins: whoever finds its own there a while later, when all
+  // that looked before have written theirs, has the folder.
+  void claim() {
+    write_file_atomically(path_, record_of(self_));
+    std::this_thread::sleep_for(seconds(options_.beat_seconds / 2));
+    const std::optional<Owner> owner = owner_in(path_);
+    if (!owner || !owner->same_process(self_)) refuse(folder_, owner);
+    file_ = open_file(path_, O_RDWR);
+  }
+
+  void beat() {
+    std::unique_lock guard(mutex_);
+    while (!wake_.wait_for(guard, seconds(options_.beat_seconds), [this] { return ends_; })) {
+      const std::optional<Owner> owner = owner_in(path_);
+      if (owner && !owner->same_process(self_)) {
+        lost_ = true;
+        return;
+      }
+      ++self_.beat;
+      try {
+        write_record();
+      } catch (const Error&) {
+        // A disk that fails shows where the run writes what it must.
+      }
+    }
+  }
+
+  const std::string folder_, path_;
+  const FolderLockOptions options_;
+  Owner self_;  ///< after take() touched by the thread alone
+  Descriptor file_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  bool ends_ = false;
+  std::atomic<bool> lost_ = false;
+  std::thread beating_;
+};
+
+FolderLock::FolderLock(const std::string& folder, const FolderLockOptions& options)
+    : impl_(std::make_unique<Impl>(folder, options)) {}
+
+FolderLock::~FolderLock() = default;
+
+void FolderLock::require_held() const {
+  impl_->require_held();
+}
+
+}  // namespace octet::checkpoint

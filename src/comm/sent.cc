@@ -1,0 +1,59 @@
+// How many bytes a rank sends, by arithmetic alone: plans are made for more ranks than lists of who sends to
+// whom would be made for in time.
+#include <algorithm>
+#include <vector>
+
+#include "octet/comm/traffic.h"
+
+namespace octet::comm {
+namespace {
+
+std::size_t index(int i) {
+  return static_cast<std::size_t>(i);
+}
+
+int mates_of(const Place& place) {
+  return static_cast<int>(std::ranges::count(place.node_of, place.node_of[index(place.rank)]));
+}
+
+/// For how many slices the rank stands on its node, its own one included (Hierarchy::delegate: the others by
+/// turns, in the order of the nodes' lists one behind the other).
+std::int64_t charges_of(const Place& place) {
+  std::vector<int> next(index(place.nodes) + 1, 0);
+  for (const int node : place.node_of) ++next[index(node) + 1];
+  const int node = place.node_of[index(place.rank)], mates = next[index(node) + 1];
+  for (std::size_t n = 1; n < next.size(); ++n) next[n] += next[n - 1];
+  const auto mine = std::count(place.node_of.begin(), place.node_of.begin() + place.rank, node);
+  std::int64_t charges = 1;
+  for (const int of : place.node_of) {
+    const int turn = next[index(of)]++;
+    if (of != node && turn % mates == mine) ++charges;
+  }
+  return charges;
+}
+
+/// A slice of `bytes` to every other rank.
+Sent to_all_others(const Place& place, std::int64_t bytes) {
+  const std::int64_t mates = mates_of(place);
+  Sent sent = Sent{bytes, 0} * (mates - 1);
+  return sent += Sent{bytes, bytes} * (place.size - mates);
+}
+
+}  // namespace
+
+Sent sent_by_gather(const Place& place, std::int64_t slice, bool by_node) {
+  if (!by_node) return to_all_others(place, slice);
+  // The own slice once to every other node, and to the mates all slices for which this rank stands.
+  Sent sent = Sent{slice, slice} * (place.nodes - 1);
+  return sent += Sent{slice, 0} * ((mates_of(place) - 1) * charges_of(place));
+}
+
+Sent sent_by_reduction(const Place& place, std::int64_t wire, std::int64_t inside, bool by_node) {
+  if (!by_node) return to_all_others(place, wire);
+  // Every slice has one rank of the node that adds it up and, if it is another node's, sends the sum there.
+  const std::int64_t charges = charges_of(place);
+  Sent sent = Sent{inside, 0} * (place.size - charges);
+  return sent += Sent{wire, wire} * (charges - 1);
+}
+
+}  // namespace octet::comm

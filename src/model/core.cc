@@ -1,0 +1,255 @@
+#include "core.h"
+
+#include <algorithm>
+
+#include "layers/rotary.h"
+#include "octet/base/error.h"
+#include "octet/device/profile.h"
+#include "octet/ops/quantize.h"
+
+namespace octet::model {
+namespace {
+
+/// Hidden states, or their gradients, on their way into or out of a part of the blocks.
+void copy_matrix(Stream& stream, const ops::ConstMatrix& from, const ops::Matrix& to) {
+  check(from.data != nullptr && to.data != nullptr && from.rows == to.rows && from.cols == to.cols &&
+            from.dtype == to.dtype && from.ld == from.cols && to.ld == to.cols,
+        "hidden states at the edge of a part are [tokens, hidden], dense, in the compute dtype");
+  const auto count = static_cast<std::size_t>(from.rows * from.cols);
+  stream.device().copy(stream, to.data, from.data, count * size_of(from.dtype));
+}
+
+}  // namespace
+
+Transformer::Impl::Impl(const Architecture& architecture, const precision::Recipe& recipe, Arena& arena,
+                        const TransformerOptions& options, precision::Audit* audit)
+    : architecture_(architecture),
+      layers_(architecture),
+      range_{options.first_block, options.last_block},
+      common_{.options = options,
+              .dtype = recipe.compute,
+              .quantizer = precision::Quantizer(arena, "precision/activations", recipe,
+                                                layers_.quantized_tensors(recipe, range_.first, range_.last),
+                                                layers_.cast_weights(recipe, range_.first, range_.last)),
+              .audit = audit} {
+  check(common_.dtype == DType::f32 || common_.dtype == DType::bf16, "the compute dtype is f32 or bf16");
+  reserve(arena);
+  if (audit != nullptr) plan_audit(arena.device());
+}
+
+void Transformer::Impl::require_whole() const {
+  check(has_embedding() && has_head(), "a part of the blocks makes no whole pass");
+}
+
+void Transformer::Impl::reserve(Arena& arena) {
+  const TransformerOptions& options = common_.options;
+  reserve_scratch(arena, layers_, range_, common_);
+  BlockBuffers buffers(arena, options, common_.dtype);
+  buffers.reserve(range_.first, range_.last,
+                  [&](int layer) { layers_.block(layer).reserve(buffers, common_); });
+  if (has_head()) layers_.head().reserve(arena, common_);
+  std::size_t bytes = 0;
+  const auto need = [&bytes](std::size_t more) { bytes = std::max(bytes, more); };
+  const Device& device = arena.device();
+  for (int layer = range_.first; layer < range_.last; ++layer) {
+    need(layers_.block(layer).workspace(device, common_));
+  }
+  if (has_head()) need(layers_.head().workspace(device, common_));
+  if (has_embedding() && options.training) need(layers_.embedding().workspace(device, common_));
+  common_.scratch.workspace = {.data = arena.reserve("workspace", bytes), .bytes = bytes};
+  common_.ropes = make_rotary_tables(arena, architecture_,
+                                     options.max_positions == 0 ? options.max_length : options.max_positions);
+}
+
+void Transformer::Impl::plan_audit(const Device& device) {
+  const bool fp8 = common_.recipe().fp8();
+  const auto row_of = [&](const LinearLayer& facts, const char* no_fp8) {
+    return precision::AuditRow{.name = facts.title,
+                               .layers = facts.layers,
+                               .rows = facts.rows,
+                               .cols = facts.cols,
+                               .fp8 = fp8 && facts.fp8,
+                               .reason = fp8 ? no_fp8 : "no FP8 recipe"};
+  };
+  for (const LinearLayer& facts : layers_.linear_layers(range_.first, range_.last)) {
+    precision::AuditRow row = row_of(facts, "");
+    std::vector<std::pair<Linear*, std::int64_t>> same;
+    for (int layer = range_.first; layer < range_.last; ++layer) {
+      for (Linear* linear : layers_.block(layer).linears()) {
+        if (facts.counts(linear->facts())) same.emplace_back(linear, layer);
+      }
+    }
+    if (row.fp8) row.planned = same.front().first->weight().planned(device, common_);
+    const std::size_t at = common_.audit->plan(row);
+    for (const auto& [linear, layer] : same) linear->weight().set_place({.row = at, .layer = layer});
+  }
+  if (!has_head()) return;
+  Head& head = layers_.head();
+  head.set_place({.row = common_.audit->plan(row_of(head.facts(), "logits are kept in the compute dtype"))});
+}
+
+void Transformer::Impl::check_batch(const MicroBatch& batch) const {
+  const TransformerOptions& options = common_.options;
+  const std::int64_t labels = options.max_labels == 0 ? options.max_tokens : options.max_labels;
+  if (batch.documents.tokens > options.max_tokens || batch.documents.max_length > options.max_length ||
+      batch.labels > labels || batch.labels > batch.documents.tokens) {
+    throw Error({.what = "a micro-batch is larger than what was planned",
+                 .expected = std::to_string(options.max_tokens) + " tokens, documents of " +
+                             std::to_string(options.max_length) + ", " + std::to_string(labels) + " labels",
+                 .found = std::to_string(batch.documents.tokens) + ", " +
+                          std::to_string(batch.documents.max_length) + " and " +
+                          std::to_string(batch.labels)});
+  }
+}
+
+Transformer::Impl::Passing Transformer::Impl::training_pass(ParameterSource& source, Stream& stream,
+                                                            const MicroBatch& batch) const {
+  // What backward makes again needs no operands for it yet.
+  const bool kept = common_.options.recompute == Recompute::none;
+  return {.source = source,
+          .stream = stream,
+          .attention = {.positions = batch.positions, .documents = batch.documents},
+          .tokens = batch.documents.tokens,
+          .options = {.record = true, .keep = true, .readers = kept ? Readers::all : Readers::forward}};
+}
+
+void Transformer::Impl::enter(const Passing& pass, const std::int32_t* ids, const ops::ConstMatrix& in) {
+  const ops::Matrix stream = top(layers_.block(range_.first).input(), pass.tokens);
+  if (!has_embedding()) return copy_matrix(pass.stream, in, stream);
+  const GroupParameters& table = pass.source.acquire(embedding_group(), Pass::forward, pass.stream);
+  layers_.embedding().forward(call(pass, table), ids, stream);
+  pass.source.release(embedding_group(), Pass::forward, pass.stream);
+}
+
+void Transformer::Impl::forward_blocks(const Passing& pass, const ops::Matrix& out) {
+  for (int layer = range_.first; layer < range_.last; ++layer) {
+    Block& block = layers_.block(layer);
+    const bool last = layer + 1 == range_.last;
+    const int group = layers_.layout().block_group(layer);
+    const Call of_block = call(pass, pass.source.acquire(group, Pass::forward, pass.stream));
+    const ops::Matrix input = top(block.input(), pass.tokens);
+    const ops::Matrix after = last ? out : top(layers_.block(layer + 1).input(), pass.tokens);
+    const NormInput before =
+        layer == range_.first ? NormInput{.residual = input} : layers_.block(layer - 1).sum(of_block, input);
+    block.forward(of_block, before, after);
+    if (last && !has_head()) block.settle(of_block, after);
+    pass.source.release(group, Pass::forward, pass.stream);
+  }
+}
+
+void Transformer::Impl::with_head(const Passing& pass, bool training,
+                                  const std::function<void(const Call&, const HeadWeight&)>& use) {
+  const ProfileLabel label(pass.stream, "head");
+  const auto held = [&](int group) {
+    const GroupParameters& parameters = pass.source.acquire(group, Pass::forward, pass.stream);
+    return call(pass, parameters, training ? &pass.source.gradients(group, pass.stream) : nullptr);
+  };
+  const Head& head = layers_.head();
+  const Call own = held(head_group());
+  if (head.tied()) {
+    use(own, Head::weight(layers_.embedding().table(), held(embedding_group())));
+  } else {
+    use(own, Head::weight(head.own_weight(), own));
+  }
+  if (training) pass.source.give_back(head_group(), pass.stream);
+  if (head.tied()) pass.source.release(embedding_group(), Pass::forward, pass.stream);
+  pass.source.release(head_group(), Pass::forward, pass.stream);
+}
+
+void Transformer::Impl::lose(const Passing& pass, bool training, const MicroBatch& batch, double* loss_sum,
+                             const LogitsHook& hook) {
+  const Block& last = layers_.block(range_.last - 1);
+  const Head& head = layers_.head();
+  with_head(pass, training, [&](const Call& of_head, const HeadWeight& weight) {
+    const NormInput stream = last.sum(of_head, top(head.input(), pass.tokens));
+    const ops::QuantizeInto into = training ? last.wanted(of_head) : ops::QuantizeInto{};
+    head.loss(of_head, stream, weight, batch, loss_sum, hook, into);
+  });
+}
+
+void Transformer::Impl::take_gradient(const Call& call, const ops::ConstMatrix& d_out) {
+  const ops::Matrix gradient = top(common_.scratch.gradient, call.tokens);
+  copy_matrix(call.stream, d_out, gradient);
+  const ops::QuantizeInto into = layers_.block(range_.last - 1).wanted(call);
+  if (into.row != nullptr || into.amax != nullptr) ops::quantize(call.stream, gradient, into);
+}
+
+void Transformer::Impl::backward_blocks(const Passing& pass, const ops::ConstMatrix& d_out) {
+  for (int layer = range_.last - 1; layer >= range_.first; --layer) {
+    Block& block = layers_.block(layer);
+    const int group = layers_.layout().block_group(layer);
+    Call of_block = call(pass, pass.source.acquire(group, Pass::backward, pass.stream));
+    if (layer + 1 == range_.last && !has_head()) take_gradient(of_block, d_out);
+    if (common_.options.recompute == Recompute::full) block.recompute(of_block);
+    of_block.gradients = &pass.source.gradients(group, pass.stream);
+    block.backward(of_block,
+                   layer > range_.first ? layers_.block(layer - 1).wanted(of_block) : ops::QuantizeInto{});
+    pass.source.give_back(group, pass.stream);
+    pass.source.release(group, Pass::backward, pass.stream);
+  }
+}
+
+void Transformer::Impl::leave(const Passing& pass, const std::int32_t* ids, const ops::Matrix& d_in) {
+  const ops::Matrix gradient = top(common_.scratch.gradient, pass.tokens);
+  if (!has_embedding()) return copy_matrix(pass.stream, gradient, d_in);
+  const GroupParameters none;
+  const GroupGradients& gradients = pass.source.gradients(embedding_group(), pass.stream);
+  layers_.embedding().backward(call(pass, none, &gradients), ids, gradient);
+  pass.source.give_back(embedding_group(), pass.stream);
+}
+
+void Transformer::Impl::forward(ParameterSource& source, Stream& stream, const MicroBatch& batch,
+                                const ops::ConstMatrix& in, const ops::Matrix& out, double* loss_sum,
+                                const LogitsHook& logits) {
+  check(common_.options.training, "a core built without training buffers trains nothing");
+  check_batch(batch);
+  const Passing pass = training_pass(source, stream, batch);
+  enter(pass, batch.ids, in);
+  forward_blocks(pass, has_head() ? top(layers_.head().input(), pass.tokens) : out);
+  source.blocks_done(stream);
+  if (has_head()) lose(pass, true, batch, loss_sum, logits);
+}
+
+void Transformer::Impl::backward(ParameterSource& source, Stream& stream, const MicroBatch& batch,
+                                 const ops::ConstMatrix& d_out, const ops::Matrix& d_in) {
+  const Passing pass = training_pass(source, stream, batch);
+  backward_blocks(pass, d_out);
+  leave(pass, batch.ids, d_in);
+}
+
+void Transformer::Impl::evaluate(ParameterSource& source, Stream& stream, const MicroBatch& batch,
+                                 double* loss_sum, const LogitsHook& logits) {
+  check_batch(batch);
+  const Passing pass{.source = source,
+                     .stream = stream,
+                     .attention = {.positions = batch.positions, .documents = batch.documents},
+                     .tokens = batch.documents.tokens,
+                     .options = {.readers = Readers::forward}};
+  enter(pass, batch.ids, {});
+  forward_blocks(pass, top(layers_.head().input(), pass.tokens));
+  lose(pass, false, batch, loss_sum, logits);
+}
+
+void Transformer::Impl::decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch,
+                               KvCache& cache, const ops::Matrix& logits) {
+  check(logits.rows >= batch.row_count && logits.cols == architecture_.vocabulary,
+        "logits have a row for every wanted token");
+  check_batch({.labels = batch.row_count, .documents = {.tokens = batch.tokens}});
+  const Passing pass{.source = source,
+                     .stream = stream,
+                     .attention = {.positions = batch.positions,
+                                   .documents = {.tokens = batch.tokens},
+                                   .slots = batch.slots,
+                                   .cache = &cache},
+                     .tokens = batch.tokens,
+                     .options = {.readers = Readers::forward}};
+  const ops::Matrix after = top(layers_.head().input(), pass.tokens);
+  enter(pass, batch.ids, {});
+  forward_blocks(pass, after);
+  with_head(pass, false, [&](const Call& of_head, const HeadWeight& weight) {
+    const NormInput behind = layers_.block(range_.last - 1).sum(of_head, after);
+    layers_.head().logits(of_head, behind, weight, batch.rows, top(logits, batch.row_count));
+  });
+}
+
+}  // namespace octet::model

@@ -1,0 +1,172 @@
+#include "layers/attention.h"
+
+#include <algorithm>
+
+#include "octet/device/profile.h"
+#include "octet/ops/attention.h"
+
+namespace octet::model {
+namespace {
+
+LinearShape qkv_shape(const Architecture& a) {
+  const std::int64_t kv = a.heads.kv_heads * a.heads.head_dim;
+  return {.name = "qkv",
+          .title = "attention q, k, v",
+          .inputs = a.hidden,
+          .modules = {{"self_attn.q_proj", a.q_width()}, {"self_attn.k_proj", kv}, {"self_attn.v_proj", kv}},
+          .bias = a.qkv_bias,
+          .init_std = a.initializer_range};
+}
+
+LinearShape output_shape(const Architecture& a) {
+  return {.name = "output",
+          .title = "attention output",
+          .inputs = a.q_width(),
+          .modules = {{"self_attn.o_proj", a.hidden}},
+          .bias = a.output_bias,
+          .init_std = a.initializer_range,
+          .kept_values = true};
+}
+
+}  // namespace
+
+Attention::Attention(GroupBuilder& group, const Architecture& a, std::int64_t layer)
+    : heads_(a.heads),
+      layer_(layer),
+      window_(a.block(layer).window),
+      scale_(static_cast<float>(a.attention_scale)),
+      soft_cap_(static_cast<float>(a.attention_soft_cap)),
+      norm_(group, "input_norm", "input_layernorm", a.hidden, a),
+      rotary_(group, a, a.block(layer).rope),
+      qkv_(group, qkv_shape(a)),
+      output_(group, a, output_shape(a), "attention_output_norm", "post_attention_layernorm") {}
+
+void Attention::reserve(BlockBuffers& buffers, const Common& common) {
+  norm_.reserve(buffers);
+  rotary_.reserve(buffers, common);
+  qkv_.reserve(buffers, common);
+  output_.reserve(buffers, common);
+  rotated_ = buffers.matrix("activations/qkv", heads_.qkv_width(), Kept::qkv);
+  if (!common.options.training) return;
+  d_rotated_ = buffers.matrix("activations/gradients", heads_.qkv_width(), Kept::never);
+  lse_ = buffers.floats("activations/attention", heads_.q_heads, Kept::activations);
+}
+
+std::size_t Attention::workspace(const Device& device, const Common& common) const {
+  const TransformerOptions& o = common.options;
+  return std::max({ops::attention_workspace(device, heads_, common.dtype, o.max_tokens, o.max_length),
+                   rotary_.workspace(device, common), qkv_.workspace(device, common),
+                   output_.linear().workspace(device, common),
+                   o.training ? norm_.workspace(device, common) : 0});
+}
+
+std::vector<Operation> Attention::operations(std::int64_t tokens, std::int64_t length) const {
+  std::vector<Operation> all = norm_.operations(tokens, {0, 1, 2, 1});
+  append(all, qkv_.operations(tokens, {0, 0, 1, 1}));
+  append(all, rotary_.operations(tokens));
+  // Half of the scores are masked away; backward makes five products of forward's two.
+  const auto t = static_cast<double>(tokens), wide = static_cast<double>(heads_.qkv_width());
+  const auto out = static_cast<double>(heads_.q_heads * heads_.head_dim);
+  const double flops = 2 * t * static_cast<double>(std::min(length, tokens)) * out;
+  all.push_back(
+      {.kind = OperationKind::attention, .flops = flops, .values = t * (wide + out), .again = {0, 0, 0, 1}});
+  all.push_back({.kind = OperationKind::attention,
+                 .backward = true,
+                 .flops = 2.5 * flops,
+                 .values = t * (2 * wide + 2 * out)});
+  append(all, output_.operations(tokens, {0, 0, 0, 1}));
+  return all;
+}
+
+void Attention::normalise(const Call& call, const NormInput& input) {
+  norm_.forward(call, input, qkv_.input().wanted(call, WriteOrder::rows));
+  qkv_.input().written(call, WriteOrder::rows);
+}
+
+void Attention::attend(const Call& call) const {
+  const AttentionInput& past = call.attention;
+  const ops::Matrix qkv = top(rotated_, call.tokens);
+  const ops::Matrix out = output_.linear().input().values(call);
+  if (past.cache != nullptr) {
+    ops::cached_attention(call.stream, {.qkv = qkv,
+                                        .heads = heads_,
+                                        .slots = past.slots,
+                                        .positions = past.positions,
+                                        .k_cache = past.cache->keys(layer_),
+                                        .v_cache = past.cache->values(layer_),
+                                        .capacity = past.cache->capacity(),
+                                        .scale = scale_,
+                                        .soft_cap = soft_cap_,
+                                        .window = window_,
+                                        .out = out});
+    return;
+  }
+  ops::attention(call.stream, {.qkv = qkv,
+                               .heads = heads_,
+                               .documents = past.documents,
+                               .scale = scale_,
+                               .soft_cap = soft_cap_,
+                               .window = window_,
+                               .out = out,
+                               .lse = call.pass.keep ? lse_ : nullptr,
+                               .workspace = call.common.scratch.workspace});
+}
+
+void Attention::attend_back(const Call& call, const ops::Matrix& d_out) const {
+  ops::attention_backward(call.stream, {.qkv = top(rotated_, call.tokens),
+                                        .out = output_.linear().input().values(call),
+                                        .d_out = d_out,
+                                        .lse = lse_,
+                                        .heads = heads_,
+                                        .documents = call.attention.documents,
+                                        .scale = scale_,
+                                        .soft_cap = soft_cap_,
+                                        .window = window_,
+                                        .d_qkv = top(d_rotated_, call.tokens),
+                                        .workspace = call.common.scratch.workspace});
+}
+
+void Attention::forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
+                        const ops::Matrix& after) {
+  const ops::Matrix qkv = top(rotated_, call.tokens);
+  normalise(call, before);
+  qkv_.forward(call, qkv);
+  rotary_.forward(call, qkv);
+  attend(call);
+  output_.linear().input().values_written(call);
+  output_.forward(call, stream, after);
+}
+
+void Attention::remake_qkv(const Call& call, const ops::Matrix& stream) {
+  const Call again = call.again(Readers::forward);
+  const ops::Matrix qkv = top(rotated_, call.tokens);
+  normalise(again, {.residual = stream});
+  qkv_.forward(again, qkv);
+  rotary_.forward(again, qkv);
+}
+
+void Attention::backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into) {
+  const Common& common = call.common;
+  if (common.remakes_inputs()) {
+    const ProfileLabel label(call.stream, "recompute");
+    if (common.remakes_qkv()) remake_qkv(call, stream);
+    output_.linear().input().values_written(call.again(Readers::backward));
+  }
+  const ops::Matrix d_out = narrowed(common.scratch.wide, call.tokens, heads_.q_heads * heads_.head_dim);
+  output_.backward(call, d_out);
+  attend_back(call, d_out);
+  const ops::Matrix d_qkv = top(d_rotated_, call.tokens);
+  rotary_.backward(call, d_qkv, qkv_.wanted_gradient(call, d_qkv));
+  const auto d_operands = qkv_.output_gradient().written(call, d_qkv);
+  if (common.remakes_inputs()) {
+    // A second time: the gradient of attention's output took its place.
+    const ProfileLabel label(call.stream, "recompute");
+    normalise(call.again(Readers::backward), {.residual = stream});
+  }
+  const ops::Matrix d_normed = top(common.scratch.delta, call.tokens);
+  qkv_.backward(call, d_qkv, d_operands, d_normed);
+  norm_.backward(
+      call, {.dy = d_normed, .x = stream, .dx = top(common.scratch.gradient, call.tokens), .into = into});
+}
+
+}  // namespace octet::model

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <vector>
+
+#include "layers/rotary.h"
+#include "layers/sublayer_output.h"
+
+namespace octet::model {
+
+/// The first sublayer of a block: norm, queries, keys and values, rotary embedding, causal attention, output.
+class Attention {
+ public:
+  /// `layer`: the block's number in the model, which its keys and values have in a KvCache.
+  Attention(GroupBuilder& group, const Architecture& architecture, std::int64_t layer);
+
+  std::vector<Linear*> linears() { return {&qkv_, &output_.linear()}; }
+  std::vector<const Linear*> linears() const { return {&qkv_, &output_.linear()}; }
+  const SublayerOutput& output() const { return output_; }
+  void reserve(BlockBuffers& buffers, const Common& common);
+  std::size_t workspace(const Device& device, const Common& common) const;
+  std::vector<Operation> operations(std::int64_t tokens, std::int64_t length) const;
+
+  /// From the stream `before` (which is, or becomes, `stream`) to `after`, as SublayerOutput::forward says.
+  void forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
+               const ops::Matrix& after);
+  /// Gradients of all its tensors; that of the stream, in the scratch, is added to. `into`: what its reader
+  /// wants.
+  void backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into);
+
+ private:
+  void attend(const Call& call) const;
+  void attend_back(const Call& call, const ops::Matrix& d_out) const;
+  /// The input of the first product, from the stream.
+  void normalise(const Call& call, const NormInput& input);
+  /// Queries, keys and values from the stream once more, where they were not kept.
+  void remake_qkv(const Call& call, const ops::Matrix& stream);
+
+  ops::Heads heads_;
+  std::int64_t layer_;
+  std::int64_t window_;
+  float scale_, soft_cap_;
+  Norm norm_;
+  Rotary rotary_;
+  Linear qkv_;
+  SublayerOutput output_;
+  ops::Matrix rotated_;    ///< [tokens, qkv_width]: queries, keys and values as attention reads them
+  ops::Matrix d_rotated_;  ///< their gradient
+  float* lse_ = nullptr;   ///< [q_heads, tokens]
+};
+
+}  // namespace octet::model

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <vector>
+
+#include "layers/attention.h"
+#include "layers/gated_mlp.h"
+
+namespace octet::model {
+
+/// A block: attention and MLP, each adding to the residual stream. Nothing here needs its neighbours to be
+/// like it, but for the width of the stream.
+class Block {
+ public:
+  Block(GroupBuilder& group, const Architecture& architecture, std::int64_t layer);
+
+  /// In the order of the layout.
+  std::vector<Linear*> linears();
+  std::vector<const Linear*> linears() const;
+  void reserve(BlockBuffers& buffers, const Common& common);
+  std::size_t workspace(const Device& device, const Common& common) const;
+  std::vector<Operation> operations(std::int64_t tokens, std::int64_t length) const;
+
+  /// Where the stream in front of the block lies, [tokens, hidden].
+  const ops::Matrix& input() const { return input_; }
+  /// What a norm behind the block reads, whose place for the stream is `after`.
+  NormInput sum(const Call& call, const ops::Matrix& after) const;
+
+  /// From the stream `before`, which is the input or becomes it, to `after`, as SublayerOutput::forward says.
+  void forward(const Call& call, const NormInput& before, const ops::Matrix& after);
+  /// Makes the stream behind the block whole in `after` where forward did not, for who reads it without a
+  /// norm.
+  void settle(const Call& call, const ops::Matrix& after) const;
+  /// Whether norms stand between what its sublayers make and the stream.
+  bool normed() const { return mlp_.output().normed(); }
+  /// Everything that backward reads, once more, with Recompute::full.
+  void recompute(const Call& call);
+  /// What the producer of the gradient of the stream behind the block writes beside the values.
+  ops::QuantizeInto wanted(const Call& call) const { return mlp_.output().wanted(call); }
+  /// Gradients of all its tensors, and of the stream, in the scratch: from that behind the block to that in
+  /// front of it. `into`: what the reader of the latter wants.
+  void backward(const Call& call, const ops::QuantizeInto& into);
+
+ private:
+  std::int64_t hidden_;
+  Attention attention_;
+  GatedMlp mlp_;
+  ops::Matrix input_;   ///< [tokens, hidden]: the residual stream
+  ops::Matrix middle_;  ///< [tokens, hidden]: the residual stream after attention
+};
+
+}  // namespace octet::model

@@ -1,0 +1,47 @@
+#include "layers/embedding.h"
+
+#include "octet/ops/embedding.h"
+
+namespace octet::model {
+
+// The head's backward pass comes first: when tied, its product may overwrite what the embedding adds to.
+Embedding::Embedding(GroupBuilder& group, const Architecture& a)
+    : table_(group.matrix("embed", a.hidden, {{"embed_tokens.weight", a.vocabulary}},
+                          {.init_std = a.embedding_initializer_range, .gradient_by_product = a.tied})),
+      scale_(a.embedding_scale),
+      padding_id_(a.padding_id) {}
+
+std::size_t Embedding::workspace(const Device& device, const Common& common) const {
+  return ops::embedding_backward_workspace(device, common.options.max_tokens, table_.rows());
+}
+
+std::vector<Operation> Embedding::operations(std::int64_t tokens) const {
+  const double values = 2 * static_cast<double>(tokens) * static_cast<double>(table_.cols());
+  return {moves(OperationKind::embedding, values), moves_back(OperationKind::embedding, values)};
+}
+
+float Embedding::scale(const Common& common) const {
+  const auto scale = static_cast<float>(scale_);
+  return common.dtype == DType::bf16 ? from_bf16(to_bf16(scale)) : scale;
+}
+
+void Embedding::forward(const Call& call, const std::int32_t* ids, const ops::Matrix& out) const {
+  const ops::Operand& table = table_.in(call.parameters).front();
+  ops::embedding(call.stream, {.ids = ids,
+                               .table = {table.data, table.dtype, table.rows, table.cols, table.cols},
+                               .scale = scale(call.common),
+                               .out = out});
+}
+
+void Embedding::backward(const Call& call, const std::int32_t* ids, const ops::ConstMatrix& d_out) const {
+  const ops::Matrix& d_table = table_.in(*call.gradients);
+  if (d_table.data == nullptr) return;
+  ops::embedding_backward(call.stream, {.ids = ids,
+                                        .d_out = d_out,
+                                        .scale = scale(call.common),
+                                        .d_table = d_table,
+                                        .padding_id = padding_id_,
+                                        .workspace = call.common.scratch.workspace});
+}
+
+}  // namespace octet::model

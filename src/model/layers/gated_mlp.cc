@@ -1,0 +1,118 @@
+#include "layers/gated_mlp.h"
+
+#include <algorithm>
+
+#include "octet/device/profile.h"
+#include "octet/ops/gated_activation.h"
+
+namespace octet::model {
+namespace {
+
+LinearShape gate_up_shape(const Architecture& a, std::int64_t width) {
+  return {.name = "gate_up",
+          .title = "MLP gate, up",
+          .inputs = a.hidden,
+          .modules = {{"mlp.gate_proj", width}, {"mlp.up_proj", width}},
+          .bias = a.mlp_bias,
+          .init_std = a.initializer_range};
+}
+
+LinearShape down_shape(const Architecture& a, std::int64_t width) {
+  return {.name = "down",
+          .title = "MLP down",
+          .inputs = width,
+          .modules = {{"mlp.down_proj", a.hidden}},
+          .bias = a.mlp_bias,
+          .init_std = a.initializer_range};
+}
+
+// Families with norms of what sublayers add call the norm before the MLP by another name.
+const char* norm_name(const Architecture& a) {
+  return a.sublayer_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm";
+}
+
+}  // namespace
+
+GatedMlp::GatedMlp(GroupBuilder& group, const Architecture& a, std::int64_t layer)
+    : width_(a.block(layer).intermediate),
+      activation_(a.activation),
+      norm_(group, "mlp_norm", norm_name(a), a.hidden, a),
+      gate_up_(group, gate_up_shape(a, width_)),
+      output_(group, a, down_shape(a, width_), "mlp_output_norm", "post_feedforward_layernorm") {}
+
+void GatedMlp::reserve(BlockBuffers& buffers, const Common& common) {
+  norm_.reserve(buffers);
+  gate_up_.reserve(buffers, common);
+  output_.reserve(buffers, common);
+  gated_ = buffers.matrix("activations/gate and up", 2 * width_, Kept::activations);
+}
+
+std::size_t GatedMlp::workspace(const Device& device, const Common& common) const {
+  return std::max({gate_up_.workspace(device, common), output_.linear().workspace(device, common),
+                   common.options.training ? norm_.workspace(device, common) : 0});
+}
+
+std::vector<Operation> GatedMlp::operations(std::int64_t tokens) const {
+  std::vector<Operation> all = norm_.operations(tokens, {0, 1, 1, 1});
+  append(all, gate_up_.operations(tokens, {0, 0, 0, 1}));
+  const double values = static_cast<double>(tokens) * static_cast<double>(width_);
+  all.push_back(moves(OperationKind::activation, 3 * values, {0, 1, 1, 1}));
+  all.push_back(moves_back(OperationKind::activation, 5 * values));
+  // Backward reads the MLP's output only for the norm of it.
+  append(all, output_.operations(tokens, {0, 0, 0, output_.normed() ? 1 : 0}));
+  return all;
+}
+
+void GatedMlp::normalise(const Call& call, const NormInput& input) {
+  norm_.forward(call, input, gate_up_.input().wanted(call, WriteOrder::rows));
+  gate_up_.input().written(call, WriteOrder::rows);
+}
+
+void GatedMlp::activate(const Call& call) {
+  LinearInput& activated = output_.linear().input();
+  const Wanted wanted = activated.wanted(call, WriteOrder::any);
+  ops::gated_activation(call.stream, {.gate_up = top(gated_, call.tokens),
+                                      .activation = activation_,
+                                      .out = wanted.values,
+                                      .quantize = wanted.quantize});
+  activated.written(call, WriteOrder::any);
+}
+
+void GatedMlp::forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
+                       const ops::Matrix& after) {
+  normalise(call, before);
+  gate_up_.forward(call, top(gated_, call.tokens));
+  activate(call);
+  // Backward reads the MLP's output only for the norm of it.
+  if (call.pass.recompute && !output_.normed()) return;
+  output_.forward(call, stream, after);
+}
+
+void GatedMlp::backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into) {
+  const Common& common = call.common;
+  const Call again = call.again(Readers::backward);
+  if (common.remakes_inputs()) {
+    const ProfileLabel label(call.stream, "recompute");
+    activate(again);
+  }
+  const ops::Matrix d_activated = narrowed(common.scratch.wide, call.tokens, width_);
+  output_.backward(call, d_activated);
+  const ops::Matrix gated = top(gated_, call.tokens);  // its gradient takes its place
+  const Wanted wanted = gate_up_.wanted_gradient(call, gated);
+  ops::gated_activation_backward(call.stream, {.gate_up = gated,
+                                               .d_out = d_activated,
+                                               .activation = activation_,
+                                               .d_gate_up = wanted.values,
+                                               .quantize = wanted.quantize});
+  const auto d_operands = gate_up_.output_gradient().written(call, gated);
+  if (common.remakes_inputs()) {
+    const ProfileLabel label(call.stream, "recompute");
+    normalise(again, {.residual = stream});
+  }
+  const ops::Matrix d_normed = top(common.scratch.delta, call.tokens);
+  gate_up_.backward(call, gated, d_operands, d_normed);
+  norm_.backward(
+      call, {.dy = d_normed, .x = stream, .dx = top(common.scratch.gradient, call.tokens), .into = into});
+}
+
+}  // namespace octet::model

@@ -1,0 +1,109 @@
+// Layers declare the tensors that they read, and get handles back: the layout of a model is what its layers
+// declared.
+#pragma once
+
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "octet/model/architecture.h"
+#include "octet/model/parameter_source.h"
+
+namespace octet::model {
+
+/// Where a declared tensor stands in its group.
+struct TensorPlace {
+  std::size_t segment = 0;
+  std::size_t tensor = 0;
+};
+
+/// A vector that a layer declared, or none.
+class VectorHandle {
+ public:
+  VectorHandle() = default;
+  explicit VectorHandle(TensorPlace place) : declared_(true), place_(place) {}
+  explicit operator bool() const { return declared_; }
+  /// Its values, f32; null for none.
+  const float* in(const GroupParameters& group) const;
+  /// Where its gradient is added to, f32; null for none, and where it is not wanted.
+  float* in(const GroupGradients& group) const;
+
+ private:
+  bool declared_ = false;
+  TensorPlace place_;
+};
+
+/// A matrix [rows, cols] that a layer declared.
+class MatrixHandle {
+ public:
+  MatrixHandle() = default;
+  MatrixHandle(TensorPlace place, const TensorSpec& tensor);
+  std::int64_t rows() const { return rows_; }
+  std::int64_t cols() const { return cols_; }
+  /// Its runs of rows, in order, with a scale each.
+  std::span<const ops::Operand> in(const GroupParameters& group) const {
+    return group.operands(place_.segment, place_.tensor);
+  }
+  /// Its gradient; no data where that is not wanted.
+  const ops::Matrix& in(const GroupGradients& group) const {
+    return group.gradients[place_.segment][place_.tensor];
+  }
+  /// Whether the first product of this micro-batch into its gradient overwrites what lies there.
+  bool overwrites(const GroupGradients& group) const { return group.overwrite && gradient_by_product_; }
+  /// The rows of its runs that have a scale each; none: one scale.
+  std::vector<std::int64_t> scaled_rows(bool each_part) const;
+
+ private:
+  TensorPlace place_;
+  std::int64_t rows_ = 0, cols_ = 0;
+  std::vector<std::int64_t> part_rows_;
+  bool gradient_by_product_ = false;
+};
+
+/// A run of rows of a stored tensor, by the name that Hugging Face has for it.
+struct Part {
+  std::string name;
+  std::int64_t rows = 0;
+};
+
+/// What a matrix is besides its name and shape.
+struct MatrixTraits {
+  double init_std = 0.02;
+  bool fp8 = false;                  ///< TensorSpec::fp8
+  bool gradient_by_product = false;  ///< TensorSpec::gradient_by_product
+};
+
+/// The weight of a norm begins as the factor one.
+inline InitRule norm_init(const Architecture& architecture) {
+  return architecture.one_plus_weight ? InitRule::zeros : InitRule::ones;
+}
+
+/// What stored and Hugging Face names of a group's tensors begin with: "layers.0.", "model.layers.0.".
+struct NamePrefixes {
+  std::string stored;
+  std::string hugging_face;
+};
+
+/// Collects what the layers of a group declare.
+class GroupBuilder {
+ public:
+  /// `kinds`: the group's segments, in order.
+  GroupBuilder(std::string name, NamePrefixes prefixes, std::initializer_list<ParameterKind> kinds);
+
+  /// `parts` lie one behind the other and have `cols` columns.
+  MatrixHandle matrix(const std::string& name, std::int64_t cols, const std::vector<Part>& parts,
+                      const MatrixTraits& traits);
+  VectorHandle vector(const std::string& name, const std::vector<Part>& parts, InitRule init);
+
+  /// The group, every tensor in its place.
+  GroupSpec finish() &&;
+
+ private:
+  TensorPlace add(ParameterKind kind, TensorSpec tensor);
+
+  NamePrefixes prefixes_;
+  GroupSpec group_;
+};
+
+}  // namespace octet::model

@@ -1,0 +1,153 @@
+#include "layers/head.h"
+
+#include <algorithm>
+
+#include "octet/ops/cross_entropy.h"
+#include "octet/ops/embedding.h"
+
+namespace octet::model {
+namespace {
+
+ops::Operand operand_of(const ops::Matrix& m) {
+  return {.data = m.data, .dtype = m.dtype, .rows = m.rows, .cols = m.cols};
+}
+
+}  // namespace
+
+Head::Head(GroupBuilder& group, const Architecture& a)
+    : vocabulary_(a.vocabulary),
+      width_(a.hidden),
+      soft_cap_(static_cast<float>(a.logit_soft_cap)),
+      norm_(group, "norm", a.tensor_prefix + "norm", a.hidden, a) {
+  if (a.tied) return;
+  weight_ = group.matrix("lm_head", a.hidden, {{a.head_name, a.vocabulary}},
+                         {.init_std = a.initializer_range, .gradient_by_product = true});
+}
+
+LinearLayer Head::facts() const {
+  return {.name = "head", .title = "head", .rows = vocabulary_, .cols = width_};
+}
+
+void Head::reserve(Arena& arena, const Common& common) {
+  const TransformerOptions& options = common.options;
+  const DType dtype = common.dtype;
+  const auto matrix = [&](const char* name, std::int64_t rows, std::int64_t cols) {
+    return ops::Matrix{.data = arena.reserve(name, bytes_of(rows, cols, dtype)),
+                       .dtype = dtype,
+                       .rows = rows,
+                       .cols = cols,
+                       .ld = cols};
+  };
+  input_ = matrix("head/hidden", options.max_tokens, width_);
+  normed_ = matrix("head/hidden", options.max_tokens, width_);
+  norm_.reserve(arena.reserve_as<float>("head/norm", static_cast<std::size_t>(options.max_tokens)));
+  const std::int64_t labels = options.max_labels == 0 ? options.max_tokens : options.max_labels;
+  hidden_ = matrix("head/label rows", labels, width_);
+  const auto row_bytes = static_cast<std::int64_t>(bytes_of(1, vocabulary_, dtype));
+  chunk_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(options.logits_bytes) / row_bytes);
+  if (chunk_ > 128) chunk_ -= chunk_ % 128;
+  chunk_ = std::min(chunk_, labels);
+  logits_ = matrix("head/logits", chunk_, vocabulary_);
+  row_loss_ = arena.reserve_as<float>("head/losses", static_cast<std::size_t>(chunk_));
+}
+
+std::size_t Head::workspace(const Device& device, const Common& common) const {
+  const std::size_t bytes = product_workspace(
+      device, common, {.rows = chunk_, .out = vocabulary_, .in = width_, .pitch = vocabulary_});
+  return common.options.training ? std::max(bytes, norm_.workspace(device, common)) : bytes;
+}
+
+std::vector<Operation> Head::operations(std::int64_t tokens) const {
+  std::vector<Operation> all = norm_.operations(tokens, {});
+  append(all, products_of(facts(), tokens));
+  // The loss reads the logits twice and writes their gradient over them.
+  const double values = static_cast<double>(tokens) * static_cast<double>(vocabulary_);
+  all.push_back(moves(OperationKind::loss, 3 * values));
+  return all;
+}
+
+HeadWeight Head::weight(const MatrixHandle& matrix, const Call& call) {
+  const ops::Operand& values = matrix.in(call.parameters).front();
+  if (call.gradients == nullptr) return {.values = values};
+  return {.values = values,
+          .gradient = &matrix.in(*call.gradients),
+          .overwrite = matrix.overwrites(*call.gradients)};
+}
+
+ops::Matrix Head::pick(const Call& call, const NormInput& stream, const std::int32_t* rows,
+                       std::int64_t count) const {
+  const ops::Matrix normed = top(normed_, call.tokens);
+  norm_.forward(call, stream, {.values = normed});
+  const ops::Matrix picked = top(hidden_, count);
+  ops::gather_rows(call.stream, normed, rows, picked);
+  return picked;
+}
+
+void Head::chunk_gradient(const Call& call, const HeadWeight& weight, const Chunk& chunk,
+                          const ops::Matrix& d_logits) const {
+  if (weight.gradient->data != nullptr) {
+    multiply(call, place_,
+             {.product = ops::Product::wgrad,
+              .a = operand_of(d_logits),
+              .b = operand_of(chunk.hidden),
+              .d = *weight.gradient,
+              .accumulate = !weight.overwrite || chunk.first > 0});
+  }
+  multiply(
+      call, place_,
+      {.product = ops::Product::dgrad, .a = operand_of(d_logits), .b = weight.values, .d = chunk.hidden});
+}
+
+void Head::chunk_loss(const Call& call, const HeadWeight& weight, const Chunk& chunk, double* loss_sum,
+                      const LogitsHook& hook) const {
+  const std::int64_t rows = chunk.hidden.rows;
+  const ops::Matrix logits = top(logits_, rows);
+  const ops::GemmArgs make_logits{
+      .product = ops::Product::forward, .a = operand_of(chunk.hidden), .b = weight.values, .d = logits};
+  multiply(call, place_, make_logits);
+  if (hook && rows > 0) {
+    if (soft_cap_ > 0) ops::soft_cap(call.stream, logits, soft_cap_);
+    hook(call.stream, logits, chunk.first);
+    // The loss and its gradient need the logits as they were, to the last bit.
+    if (soft_cap_ > 0) multiply(call, place_, make_logits);
+  }
+  ops::cross_entropy(call.stream, {.logits = logits,
+                                   .targets = chunk.targets,
+                                   .soft_cap = soft_cap_,
+                                   .gradient = weight.gradient != nullptr,
+                                   .row_loss = row_loss_});
+  ops::add_sum(call.stream, row_loss_, rows, loss_sum);
+  if (weight.gradient != nullptr) chunk_gradient(call, weight, chunk, logits);
+}
+
+void Head::loss(const Call& call, const NormInput& stream, const HeadWeight& weight, const MicroBatch& batch,
+                double* loss_sum, const LogitsHook& hook, const ops::QuantizeInto& into) const {
+  const ops::Matrix hidden = pick(call, stream, batch.label_rows, batch.labels);
+  const std::size_t row_bytes = static_cast<std::size_t>(width_) * size_of(hidden.dtype);
+  // At least one round, so that without labels the gradient of the head still becomes zero.
+  for (std::int64_t first = 0; first == 0 || first < batch.labels; first += chunk_) {
+    Chunk chunk{.hidden = top(hidden, std::min(chunk_, batch.labels - first)),
+                .first = first,
+                .targets = batch.targets + first};
+    chunk.hidden.data = static_cast<std::byte*>(hidden.data) + static_cast<std::size_t>(first) * row_bytes;
+    chunk_loss(call, weight, chunk, loss_sum, hook);
+  }
+  if (call.gradients == nullptr) return;
+  const ops::Matrix d_normed = top(normed_, call.tokens);
+  ops::scatter_rows(call.stream, hidden, batch.label_rows, d_normed);
+  norm_.backward(call, {.dy = d_normed,
+                        .x = top(input_, call.tokens),
+                        .dx = top(call.common.scratch.gradient, call.tokens),
+                        .accumulate = false,
+                        .into = into});
+}
+
+void Head::logits(const Call& call, const NormInput& stream, const HeadWeight& weight,
+                  const std::int32_t* rows, const ops::Matrix& logits) const {
+  const ops::Matrix hidden = pick(call, stream, rows, logits.rows);
+  multiply(call, place_,
+           {.product = ops::Product::forward, .a = operand_of(hidden), .b = weight.values, .d = logits});
+  if (soft_cap_ > 0) ops::soft_cap(call.stream, logits, soft_cap_);
+}
+
+}  // namespace octet::model

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "layers/linear_operands.h"
+#include "layers/weight.h"
+#include "octet/model/work.h"
+
+namespace octet::model {
+
+/// What a linear layer is built from.
+struct LinearShape {
+  /// "qkv": in names of tensors, plans and profiles, which keep the pointer.
+  const char* name = "";
+  const char* title = "";  ///< "attention q, k, v": for people
+  std::int64_t inputs = 0;
+  std::vector<Part> modules;  ///< "self_attn.q_proj" with its outputs, …
+  bool bias = false;
+  double init_std = 0.02;
+  bool kept_values = false;  ///< whoever makes its input reads the values again in backward
+};
+
+/// y = x · Wᵀ + b: a weight, perhaps a bias, and the operands that its products read. Whoever makes the input
+/// or the output's gradient asks it what to write.
+class Linear {
+ public:
+  Linear(GroupBuilder& group, const LinearShape& shape);
+
+  const char* name() const { return name_; }
+  const Weight& weight() const { return weight_; }
+  Weight& weight() { return weight_; }
+  /// What its products do with `tokens` tokens, and what is known of the layer (work.h).
+  LinearLayer facts() const;
+  std::vector<Operation> operations(std::int64_t tokens, const Repeats& forward_again) const;
+
+  LinearInput& input() { return input_; }
+  const LinearInput& input() const { return input_; }
+  OutputGradient& output_gradient() { return output_gradient_; }
+  /// What the producer of its output's gradient writes: `values`, where they must exist in the compute dtype
+  /// (for a bias, or because the recipe quantises finished matrices), and beside or instead of them FP8
+  /// copies.
+  Wanted wanted_gradient(const Call& call, const ops::Matrix& values) const;
+
+  void reserve(BlockBuffers& buffers, const Common& common);
+  std::size_t workspace(const Device& device, const Common& common) const {
+    return weight_.workspace(device, common);
+  }
+
+  /// Of the input that is ready; `addend` is added where it has data.
+  void forward(const Call& call, const ops::Matrix& out, const ops::ConstMatrix& addend = {}) const;
+  /// Gradients of weight and bias, and of the input into `d_input`, which may lie where the input does.
+  /// `operands` are those that output_gradient() made of `d_output`.
+  void backward(const Call& call, const ops::ConstMatrix& d_output, std::span<const ops::Operand> operands,
+                const ops::Matrix& d_input) const;
+
+ private:
+  const char* name_;
+  const char* title_;
+  bool kept_values_;
+  Weight weight_;
+  VectorHandle bias_;
+  LinearInput input_;
+  OutputGradient output_gradient_;
+};
+
+}  // namespace octet::model

@@ -1,0 +1,80 @@
+#include "layers/linear_operands.h"
+
+namespace octet::model {
+
+void LinearInput::reserve(BlockBuffers& buffers, const Common& common, std::int64_t cols, bool kept_values) {
+  cols_ = cols;
+  const bool remakes = common.remakes_inputs();
+  const ops::Matrix shared_values = common.scratch.wide;
+  if (tensor_ == precision::Quantizer::kPlain) {
+    const bool own = !remakes || kept_values;
+    values_ = own ? buffers.matrix("activations/linear inputs", cols, Kept::activations) : shared_values;
+    return;
+  }
+  // The FP8 copy is all that backward needs; where products read transposed copies, the weight gradient reads
+  // that one alone, so that the other is shared.
+  const TransformerOptions& options = common.options;
+  const bool transposed = common.quantizer.transposes();
+  if (remakes) {
+    copy_ = common.scratch.x_copy;
+  } else {
+    const bool shared = transposed && options.recompute == Recompute::none && options.training;
+    copy_ = take_copy(
+        {.rows = options.max_tokens,
+         .cols = cols,
+         .row = !shared,
+         .transposed = transposed,
+         .scaling = common.scaling()},
+        [&](std::size_t bytes) { return buffers.take("activations/FP8 inputs", bytes, Kept::activations); });
+    if (shared) {
+      copy_.row = common.scratch.x_copy.row;
+      copy_.scales = common.scratch.x_copy.scales;
+    }
+  }
+  values_ = {};
+  if (kept_values) {
+    values_ = buffers.matrix("activations/attention", cols, Kept::activations);
+  } else if (common.quantizer.needs_values(tensor_)) {
+    values_ = shared_values;
+  }
+}
+
+precision::Fp8Copy LinearInput::copy_for(const Call& call, WriteOrder order) const {
+  precision::Fp8Copy copy = copy_;
+  const Readers readers = call.pass.readers;
+  if (copy.transposed == nullptr || readers == Readers::all) return copy;
+  if (readers == Readers::forward) copy.transposed = nullptr;
+  if (readers == Readers::backward && order == WriteOrder::any) copy.row = nullptr;
+  return copy;
+}
+
+Wanted LinearInput::wanted(const Call& call, WriteOrder order) const {
+  return {.values = values(call),
+          .quantize = call.common.quantizer.fuse(tensor_, copy_for(call, order), call.pass.record)};
+}
+
+// Products check that an operand has data, although those that read a transposed copy read it alone.
+void LinearInput::set_operand(ops::Operand operand) {
+  if (operand.data == nullptr) operand.data = copy_.row;
+  operand_ = operand;
+}
+
+void LinearInput::written(const Call& call, WriteOrder order) {
+  set_operand(call.common.quantizer.finish(call.stream, tensor_, values(call), copy_for(call, order)));
+}
+
+void LinearInput::values_written(const Call& call) {
+  set_operand(call.common.quantizer.prepare(call.stream, tensor_, values(call),
+                                            copy_for(call, WriteOrder::any), call.pass.record));
+}
+
+ops::QuantizeInto OutputGradient::wanted(const Call& call) const {
+  return call.common.quantizer.fuse(tensor_, call.common.scratch.d_copy, call.pass.record);
+}
+
+std::vector<ops::Operand> OutputGradient::written(const Call& call, const ops::ConstMatrix& values) const {
+  return call.common.quantizer.finish_parts(call.stream, tensor_, values, call.common.scratch.d_copy,
+                                            call.pass.record);
+}
+
+}  // namespace octet::model

@@ -1,0 +1,57 @@
+#include "layers/norm.h"
+
+#include "octet/ops/rms_norm.h"
+
+namespace octet::model {
+
+Norm::Norm(GroupBuilder& group, const std::string& name, const std::string& module, std::int64_t width,
+           const Architecture& a)
+    : weight_(group.vector(name, {{module + ".weight", width}}, norm_init(a))),
+      width_(width),
+      eps_(static_cast<float>(a.norm_eps)),
+      one_plus_weight_(a.one_plus_weight) {}
+
+std::size_t Norm::workspace(const Device& device, const Common& common) const {
+  return ops::rms_norm_backward_workspace(device, common.options.max_tokens, width_);
+}
+
+// The stream and what is added to it are read, the sum and its norm are written; backward likewise.
+std::vector<Operation> Norm::operations(std::int64_t tokens, const Repeats& again) const {
+  const double values = 4 * static_cast<double>(tokens) * static_cast<double>(width_);
+  return {moves(OperationKind::norm, values, again), moves_back(OperationKind::norm, values)};
+}
+
+void Norm::forward(const Call& call, const NormInput& input, const Wanted& out) const {
+  ops::rms_norm(call.stream, {.residual = input.residual,
+                              .delta = input.delta,
+                              .sum = input.sum,
+                              .weight = weight_.in(call.parameters),
+                              .eps = eps_,
+                              .one_plus_weight = one_plus_weight_,
+                              .out = out.values,
+                              .rstd = rstd_,
+                              .quantize = out.quantize});
+}
+
+void Norm::add(const Call& call, const NormInput& input) const {
+  ops::rms_norm(call.stream, {.residual = input.residual,
+                              .delta = input.delta,
+                              .sum = input.sum,
+                              .weight = weight_.in(call.parameters),
+                              .eps = eps_});
+}
+
+void Norm::backward(const Call& call, const Gradient& gradient) const {
+  ops::rms_norm_backward(call.stream, {.dy = gradient.dy,
+                                       .x = gradient.x,
+                                       .rstd = rstd_,
+                                       .weight = weight_.in(call.parameters),
+                                       .one_plus_weight = one_plus_weight_,
+                                       .d_residual = gradient.dx,
+                                       .accumulate = gradient.accumulate,
+                                       .d_weight = weight_.in(*call.gradients),
+                                       .quantize = gradient.into,
+                                       .workspace = call.common.scratch.workspace});
+}
+
+}  // namespace octet::model

@@ -1,0 +1,51 @@
+#include "layers/pass.h"
+
+#include <algorithm>
+
+namespace octet::model {
+
+void multiply(const Call& call, const precision::AuditPlace& place, const ops::GemmArgs& args) {
+  const Common& common = call.common;
+  ops::GemmArgs whole = args;
+  whole.fixed_order = common.options.fixed_order;
+  // Forward sums lose less than an activation does when it becomes FP8 again; those of gradients lose only
+  // what the recipe allows.
+  whole.fast_accumulation = args.product == ops::Product::forward || common.recipe().fast_gradients;
+  whole.workspace = common.scratch.workspace;
+  const ops::GemmOutcome outcome = ops::gemm(call.stream, whole);
+  if (common.audit != nullptr) common.audit->count(place, args.product, outcome);
+}
+
+std::vector<ops::GemmArgs> shapes_of_products(const Common& common, const ProductShape& s) {
+  const precision::Recipe& recipe = common.recipe();
+  const DType x = s.fp8 ? recipe.forward_format : common.dtype;
+  const DType g = s.fp8 ? recipe.gradient_format : common.dtype;
+  const bool blocks = s.fp8 && recipe.blocks();
+  const ops::Scaling by_rows = blocks ? ops::Scaling::rows : ops::Scaling::tensor;
+  const ops::Scaling by_squares = blocks ? ops::Scaling::squares : ops::Scaling::tensor;
+  const ops::Operand input{.dtype = x, .rows = s.rows, .cols = s.in, .scaling = by_rows};
+  const ops::Operand weight{.dtype = x, .rows = s.out, .cols = s.in, .scaling = by_squares};
+  const ops::Operand d_output{.dtype = g, .rows = s.rows, .cols = s.out, .scaling = by_rows};
+  const auto args = [&common](ops::Product product, const ops::Operand& a, const ops::Operand& b,
+                              const ops::Matrix& d) {
+    return ops::GemmArgs{
+        .product = product, .a = a, .b = b, .d = d, .fixed_order = common.options.fixed_order};
+  };
+  std::vector<ops::GemmArgs> all;
+  all.push_back(args(ops::Product::forward, input, weight, {nullptr, common.dtype, s.rows, s.out, s.pitch}));
+  if (!common.options.training) return all;
+  all.push_back(args(ops::Product::dgrad, d_output, weight, {nullptr, common.dtype, s.rows, s.in, s.in}));
+  all.push_back(args(ops::Product::wgrad, d_output, input,
+                     {nullptr, common.options.gradient_dtype, s.out, s.in, s.in}));
+  return all;
+}
+
+std::size_t product_workspace(const Device& device, const Common& common, const ProductShape& shape) {
+  std::size_t bytes = 0;
+  for (const ops::GemmArgs& args : shapes_of_products(common, shape)) {
+    bytes = std::max(bytes, ops::gemm_workspace(device, args));
+  }
+  return bytes;
+}
+
+}  // namespace octet::model

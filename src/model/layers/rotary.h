@@ -1,0 +1,46 @@
+#pragma once
+
+#include <vector>
+
+#include "layers/buffers.h"
+#include "layers/group_builder.h"
+#include "layers/pass.h"
+#include "layers/work.h"
+
+namespace octet::model {
+
+/// Makes the tables of an architecture's rotary embeddings, of `positions` positions.
+std::vector<RotaryTable> make_rotary_tables(Arena& arena, const Architecture& architecture,
+                                            std::int64_t positions);
+
+/// What happens to queries and keys between their product and attention: norms of the heads, where the
+/// architecture has them, and the rotary embedding.
+class Rotary {
+ public:
+  /// `rope`: index into Architecture::ropes.
+  Rotary(GroupBuilder& group, const Architecture& architecture, int rope);
+  void reserve(BlockBuffers& buffers, const Common& common);
+  std::size_t workspace(const Device& device, const Common& common) const;
+  std::vector<Operation> operations(std::int64_t tokens) const;
+
+  /// In place on qkv [tokens, qkv_width].
+  void forward(const Call& call, const ops::Matrix& qkv) const;
+  /// In place on the gradient of what forward made. `wanted`: what its reader asks for; where that is without
+  /// values, those of d_qkv may be undefined afterwards.
+  void backward(const Call& call, const ops::Matrix& d_qkv, const Wanted& wanted) const;
+
+ private:
+  bool normed() const { return static_cast<bool>(q_norm_); }
+  std::int64_t normed_heads() const { return heads_.q_heads + heads_.kv_heads; }
+
+  ops::Heads heads_;
+  std::size_t rope_;
+  float eps_;
+  bool one_plus_weight_;
+  VectorHandle q_norm_, k_norm_;
+  // With norms: the heads before them.
+  ops::Matrix raw_;  ///< [tokens, (q_heads + kv_heads) * head_dim]
+  float* rstd_ = nullptr;
+};
+
+}  // namespace octet::model

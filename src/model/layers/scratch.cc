@@ -1,0 +1,72 @@
+#include "layers/scratch.h"
+
+#include <algorithm>
+
+namespace octet::model {
+namespace {
+
+/// The largest of what the blocks' linear layers need.
+struct Widest {
+  std::int64_t inputs = 0, outputs = 0, hidden = 0;
+  std::int64_t weight = 0;  ///< elements
+  std::int64_t scales = 0;  ///< of a weight by squares, in either layout
+  bool normed = false;      ///< a block norms what its sublayers make
+};
+
+Widest widest_of(const ModelLayers& layers, BlockRange blocks) {
+  Widest w;
+  for (const LinearLayer& linear : layers.linear_layers(blocks.first, blocks.last)) {
+    w.inputs = std::max(w.inputs, linear.cols);
+    w.outputs = std::max(w.outputs, linear.rows);
+    w.weight = std::max(w.weight, linear.rows * linear.cols);
+    w.scales = std::max({w.scales, ops::scale_count(ops::Scaling::squares, linear.rows, linear.cols),
+                         ops::scale_count(ops::Scaling::squares, linear.cols, linear.rows)});
+  }
+  for (int layer = blocks.first; layer < blocks.last; ++layer) {
+    w.normed = w.normed || layers.blocks()[static_cast<std::size_t>(layer)].normed();
+  }
+  w.hidden = layers.head().facts().cols;
+  return w;
+}
+
+// A product reads one layout of a weight, so that both have the same place.
+precision::Fp8Copy reserve_weight(Arena& arena, const Widest& w) {
+  precision::Fp8Copy copy;
+  copy.row = copy.transposed =
+      arena.reserve_as<std::uint8_t>("activations/FP8 weight", static_cast<std::size_t>(w.weight));
+  copy.scales = copy.transposed_scales =
+      arena.reserve_as<float>("activations/FP8 weight", static_cast<std::size_t>(w.scales));
+  return copy;
+}
+
+}  // namespace
+
+void reserve_scratch(Arena& arena, const ModelLayers& layers, BlockRange blocks, Common& common) {
+  const Widest w = widest_of(layers, blocks);
+  const std::int64_t tokens = common.options.max_tokens;
+  const auto matrix = [&](const char* name, std::int64_t cols) {
+    return ops::Matrix{.data = arena.reserve(name, bytes_of(tokens, cols, common.dtype)),
+                       .dtype = common.dtype,
+                       .rows = tokens,
+                       .cols = cols,
+                       .ld = cols};
+  };
+  const auto copy = [&](const char* name, std::int64_t cols, bool transposed) {
+    return take_copy({.rows = tokens, .cols = cols, .transposed = transposed, .scaling = common.scaling()},
+                     [&](std::size_t bytes) { return arena.reserve(name, bytes); });
+  };
+  Scratch& scratch = common.scratch;
+  const bool fp8 = common.recipe().fp8(), transposes = common.quantizer.transposes();
+  scratch.delta = matrix("activations/scratch", w.hidden);
+  scratch.wide = matrix("activations/scratch", w.inputs);
+  if (fp8 && (transposes || common.remakes_inputs())) {
+    scratch.x_copy = copy("activations/FP8 scratch", w.inputs, transposes && common.remakes_inputs());
+  }
+  if (common.recipe().blocks()) scratch.weight = reserve_weight(arena, w);
+  if (!common.options.training) return;
+  scratch.gradient = matrix("activations/gradients", w.hidden);
+  if (w.normed) scratch.d_added = matrix("activations/gradients", w.hidden);
+  if (fp8) scratch.d_copy = copy("activations/FP8 gradients", w.outputs, transposes);
+}
+
+}  // namespace octet::model

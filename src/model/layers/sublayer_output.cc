@@ -1,0 +1,59 @@
+#include "layers/sublayer_output.h"
+
+namespace octet::model {
+
+SublayerOutput::SublayerOutput(GroupBuilder& group, const Architecture& a, const LinearShape& linear,
+                               const std::string& name, const std::string& norm)
+    : linear_(group, linear) {
+  if (a.sublayer_norms) norm_.emplace(group, name, norm, a.hidden, a);
+}
+
+void SublayerOutput::reserve(BlockBuffers& buffers, const Common& common) {
+  linear_.reserve(buffers, common);
+  if (!norm_) return;
+  made_ = buffers.matrix("activations/sublayer outputs", linear_.weight().rows(), Kept::activations);
+  norm_->reserve(buffers);
+}
+
+std::vector<Operation> SublayerOutput::operations(std::int64_t tokens, const Repeats& again) const {
+  std::vector<Operation> all = linear_.operations(tokens, again);
+  if (norm_) append(all, norm_->operations(tokens, {0, 0, 0, 1}));
+  return all;
+}
+
+void SublayerOutput::forward(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const {
+  if (!norm_) return linear_.forward(call, after, before);
+  const ops::Matrix made = top(made_, call.tokens);
+  linear_.forward(call, made);
+  norm_->forward(call, {.residual = made}, {.values = top(call.common.scratch.delta, call.tokens)});
+}
+
+NormInput SublayerOutput::sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const {
+  if (!norm_) return {.residual = after};
+  return {.residual = before, .delta = top(call.common.scratch.delta, call.tokens), .sum = after};
+}
+
+void SublayerOutput::settle(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const {
+  if (norm_) norm_->add(call, sum(call, before, after));
+}
+
+// With a norm in between, the stream's gradient is not that of the linear layer's output.
+ops::QuantizeInto SublayerOutput::wanted(const Call& call) const {
+  return norm_ ? ops::QuantizeInto{} : linear_.wanted_gradient(call, {}).quantize;
+}
+
+void SublayerOutput::backward(const Call& call, const ops::Matrix& d_input) {
+  const Scratch& scratch = call.common.scratch;
+  ops::Matrix d_made = top(scratch.gradient, call.tokens);
+  if (norm_) {
+    d_made = top(scratch.d_added, call.tokens);
+    norm_->backward(call, {.dy = top(scratch.gradient, call.tokens),
+                           .x = top(made_, call.tokens),
+                           .dx = d_made,
+                           .accumulate = false,
+                           .into = linear_.wanted_gradient(call, d_made).quantize});
+  }
+  linear_.backward(call, d_made, linear_.output_gradient().written(call, d_made), d_input);
+}
+
+}  // namespace octet::model

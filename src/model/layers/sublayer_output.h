@@ -1,0 +1,50 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "layers/linear.h"
+#include "layers/norm.h"
+
+namespace octet::model {
+
+/// The end of a sublayer (attention, MLP): a linear layer whose output is added to the residual stream, in
+/// some architectures after a norm. Without a norm the product adds to the stream itself; with one the sum is
+/// left to who reads the stream next, which is a norm, too.
+class SublayerOutput {
+ public:
+  /// `norm`: Hugging Face's name of the norm; `name`: that of the stored tensor. Used where the architecture
+  /// has such norms.
+  SublayerOutput(GroupBuilder& group, const Architecture& architecture, const LinearShape& linear,
+                 const std::string& name, const std::string& norm);
+
+  Linear& linear() { return linear_; }
+  const Linear& linear() const { return linear_; }
+  bool normed() const { return norm_.has_value(); }
+  void reserve(BlockBuffers& buffers, const Common& common);
+  /// `again`: how often backward makes the product again.
+  std::vector<Operation> operations(std::int64_t tokens, const Repeats& again) const;
+
+  /// Of the linear layer's input that is ready: adds to the stream `before` and puts the sum into `after`, or
+  /// leaves in the scratch what is to be added.
+  void forward(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const;
+  /// What a norm behind the sublayer reads, of the same two.
+  NormInput sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const;
+
+  /// Puts the sum into `after` where it is not there yet.
+  void settle(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const;
+
+  /// What the producer of the stream's gradient writes for this sublayer, beside the values.
+  ops::QuantizeInto wanted(const Call& call) const;
+  /// Gradients of norm, weight and bias, and that of the linear layer's input into `d_input`, from the
+  /// stream's gradient in the scratch.
+  void backward(const Call& call, const ops::Matrix& d_input);
+
+ private:
+  Linear linear_;
+  std::optional<Norm> norm_;
+  ops::Matrix made_;  ///< with a norm: what goes into it
+};
+
+}  // namespace octet::model

@@ -1,0 +1,120 @@
+#include "layers/weight.h"
+
+#include <algorithm>
+
+#include "octet/base/error.h"
+
+namespace octet::model {
+
+std::vector<ops::Operand> Weight::operands(const Call& call, ops::Product product) const {
+  const std::span<const ops::Operand> weights = matrix_.in(call.parameters);
+  if (!call.common.recipe().blocks()) return {weights.begin(), weights.end()};
+  const ops::Operand& w = weights.front();
+  const bool turned = product == ops::Product::dgrad && ops::gemm_needs_transposed_fp8(call.stream.device());
+  precision::Fp8Copy copy = call.common.scratch.weight;
+  (turned ? copy.row : copy.transposed) = nullptr;
+  const ops::ConstMatrix values(w.data, w.dtype, w.rows, w.cols, w.cols);
+  // What the cast meets is told once, of the forward pass.
+  const std::int64_t told = product == ops::Product::forward ? cast_ : precision::Quantizer::kPlain;
+  return {call.common.quantizer.weight(call.stream, told, values, copy)};
+}
+
+void Weight::forward(const Call& call, const ops::Operand& input, const float* bias,
+                     const ops::ConstMatrix& addend, const ops::Matrix& out) const {
+  const auto weights = operands(call, ops::Product::forward);
+  std::int64_t column = 0;
+  for (const ops::Operand& weight : weights) {
+    const std::size_t at = static_cast<std::size_t>(column) * size_of(out.dtype);
+    ops::Matrix part = out;
+    part.data = static_cast<std::uint8_t*>(out.data) + at;
+    ops::ConstMatrix part_of_addend = addend;
+    if (addend.data != nullptr) part_of_addend.data = static_cast<const std::uint8_t*>(addend.data) + at;
+    part.cols = part_of_addend.cols = weight.rows;
+    multiply(call, place_,
+             {.product = ops::Product::forward,
+              .a = input,
+              .b = weight,
+              .d = part,
+              .addend = part_of_addend,
+              .bias = bias == nullptr ? nullptr : bias + column});
+    column += weight.rows;
+  }
+}
+
+void Weight::backward(const Call& call, std::span<const ops::Operand> d_output,
+                      const ops::Matrix& d_input) const {
+  const auto weights = operands(call, ops::Product::dgrad);
+  check(weights.size() == d_output.size(), "weights and output gradients are scaled alike");
+  for (std::size_t part = 0; part < weights.size(); ++part) {
+    multiply(call, place_,
+             {.product = ops::Product::dgrad,
+              .a = d_output[part],
+              .b = weights[part],
+              .d = d_input,
+              .accumulate = part > 0});
+  }
+}
+
+void Weight::add_gradient(const Call& call, std::span<const ops::Operand> d_output,
+                          const ops::Operand& input) const {
+  const ops::Matrix& d_weight = matrix_.in(*call.gradients);
+  if (d_weight.data == nullptr) return;
+  std::int64_t row = 0;
+  for (const ops::Operand& d_part : d_output) {
+    ops::Matrix part = d_weight;
+    part.data = static_cast<std::uint8_t*>(d_weight.data) +
+                static_cast<std::size_t>(row * d_weight.ld) * size_of(d_weight.dtype);
+    part.rows = d_part.cols;
+    multiply(call, place_,
+             {.product = ops::Product::wgrad,
+              .a = d_part,
+              .b = input,
+              .d = part,
+              .accumulate = !matrix_.overwrites(*call.gradients)});
+    row += d_part.cols;
+  }
+}
+
+ProductShape Weight::whole(const Common& common) const {
+  return {.rows = common.options.max_tokens,
+          .out = rows(),
+          .in = cols(),
+          .pitch = rows(),
+          .fp8 = common.recipe().fp8()};
+}
+
+std::vector<ProductShape> Weight::runs(const Common& common) const {
+  ProductShape shape = whole(common);
+  std::vector<ProductShape> all;
+  for (const std::int64_t columns :
+       shape.fp8 ? scaled_columns(common.recipe()) : std::vector<std::int64_t>()) {
+    shape.out = columns;
+    all.push_back(shape);
+  }
+  if (all.empty()) all.push_back(shape);
+  return all;
+}
+
+std::size_t Weight::workspace(const Device& device, const Common& common) const {
+  std::size_t bytes = product_workspace(device, common, whole(common));
+  for (ProductShape run : runs(common)) {
+    // What a library likes to have for a result with gaps between its rows is scratch that it can do without.
+    run.pitch = run.out;
+    bytes = std::max(bytes, product_workspace(device, common, run));
+  }
+  return bytes;
+}
+
+std::array<ops::GemmOutcome, 3> Weight::planned(const Device& device, const Common& common) const {
+  std::array<ops::GemmOutcome, 3> planned{};
+  for (const ProductShape& run : runs(common)) {
+    for (const ops::GemmArgs& args : shapes_of_products(common, run)) {
+      const ops::GemmOutcome outcome = ops::gemm_outcome(device, args);
+      ops::GemmOutcome& worst = planned[static_cast<std::size_t>(args.product)];
+      if (worst.way == ops::GemmWay::none || outcome.way > worst.way) worst = outcome;
+    }
+  }
+  return planned;
+}
+
+}  // namespace octet::model

@@ -1,0 +1,56 @@
+// The weight of a linear layer, in whatever format its source holds it, and the three products with it.
+#pragma once
+
+#include <array>
+#include <span>
+#include <vector>
+
+#include "layers/group_builder.h"
+#include "layers/pass.h"
+
+namespace octet::model {
+
+/// A weight [out, in]. Runs of its rows may have scales of their own: then each run makes its columns of the
+/// output, and the gradient of the output comes as an operand for each.
+class Weight {
+ public:
+  explicit Weight(MatrixHandle matrix) : matrix_(std::move(matrix)) {}
+  std::int64_t rows() const { return matrix_.rows(); }
+  std::int64_t cols() const { return matrix_.cols(); }
+  /// Columns of the output with a scale each; none: one scale.
+  std::vector<std::int64_t> scaled_columns(const precision::Recipe& recipe) const {
+    return matrix_.scaled_rows(recipe.scale_parts);
+  }
+
+  /// out = input · Wᵀ + bias + addend; `bias` may be null, `addend` without data.
+  void forward(const Call& call, const ops::Operand& input, const float* bias, const ops::ConstMatrix& addend,
+               const ops::Matrix& out) const;
+  /// The gradient of the input.
+  void backward(const Call& call, std::span<const ops::Operand> d_output, const ops::Matrix& d_input) const;
+  /// Adds to the weight's gradient, or overwrites it, where it is wanted.
+  void add_gradient(const Call& call, std::span<const ops::Operand> d_output,
+                    const ops::Operand& input) const;
+
+  std::size_t workspace(const Device& device, const Common& common) const;
+  /// What the device makes of its FP8 products, by ops::Product and their shapes: of each kind the worst of
+  /// its runs.
+  std::array<ops::GemmOutcome, 3> planned(const Device& device, const Common& common) const;
+  /// Where its products count.
+  void set_place(const precision::AuditPlace& place) { place_ = place; }
+  /// `cast`: its index among the weights that the quantizer makes (ModelLayers::cast_weights).
+  void set_cast(std::int64_t cast) { cast_ = cast; }
+
+ private:
+  /// The weight as `product` reads it: as the source has it, or made now.
+  std::vector<ops::Operand> operands(const Call& call, ops::Product product) const;
+
+  ProductShape whole(const Common& common) const;
+  /// The shapes of its runs of rows with a scale each, or of the whole.
+  std::vector<ProductShape> runs(const Common& common) const;
+
+  MatrixHandle matrix_;
+  precision::AuditPlace place_;
+  std::int64_t cast_ = precision::Quantizer::kPlain;
+};
+
+}  // namespace octet::model

@@ -1,0 +1,94 @@
+#include "output_folder.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <string_view>
+
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/base/log.h"
+#include "octet/checkpoint/folder.h"
+
+namespace octet::train {
+namespace {
+
+namespace fs = std::filesystem;
+constexpr const char* kSetAside = "overwritten";
+
+void refuse_model_folder(const std::string& path, const std::string& model) {
+  std::error_code none;
+  if (!fs::equivalent(path, model, none)) return;
+  throw Error(
+      {.what = "output_dir is the folder of the base model",
+       .expected = "a folder of its own: the trained model would replace the weights that it began with",
+       .where = path,
+       .fix = "choose another output_dir",
+       .code = ExitCode::usage});
+}
+
+void remove_left_behind(const std::string& folder) {
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(folder, code)) {
+    std::error_code none;
+    if (!is_left_behind(entry.path().filename().string()) || !entry.is_regular_file(none)) continue;
+    log::info("removing what an interrupted write left: " + entry.path().string());
+    fs::remove(entry.path(), none);
+  }
+}
+
+}  // namespace
+
+bool is_left_behind(const std::string& name) {
+  static constexpr std::array<std::string_view, 9> kEndings{
+      ".json", ".jsonl", ".yaml", ".safetensors", ".svg", ".png", ".md", ".jinja", ".write-test"};
+  const std::size_t mark = name.rfind(".tmp-");
+  if (mark == std::string::npos) return false;
+  const std::string_view number = std::string_view(name).substr(mark + 5), own(name.data(), mark);
+  return !number.empty() && std::ranges::all_of(number, [](char c) { return c >= '0' && c <= '9'; }) &&
+         std::ranges::any_of(kEndings, [&](std::string_view ending) { return own.ends_with(ending); });
+}
+
+OutputFolder::OutputFolder(const std::string& path, const std::string& model) : path_(path) {
+  refuse_model_folder(path, model);
+  make_folders(path);
+  lock_ = std::make_unique<checkpoint::FolderLock>(path);
+  write_file_atomically(path + "/.write-test", "");
+  ::unlink((path + "/.write-test").c_str());
+  remove_left_behind(path);
+}
+
+void OutputFolder::set_checkpoints_aside() const {
+  const auto all = checkpoint::list_checkpoints(path_);
+  if (all.empty()) return;
+  const std::string aside = path_ + "/" + kSetAside;
+  make_folders(aside);
+  // The newest last: where this is interrupted they are what is left in place.
+  for (const auto& [step, from] : all) {
+    const std::string to = aside + "/" + checkpoint::folder_name(step);
+    std::error_code code;
+    fs::remove_all(to, code);
+    if (!code) fs::rename(from, to, code);
+    if (code) throw Error({.what = "cannot move a checkpoint", .found = code.message(), .where = from});
+  }
+  sync_folder(aside);
+  sync_folder(path_);
+  log::info("overwrite_output_dir: the checkpoints of the run before lie in " + aside +
+            " until this one has a checkpoint");
+}
+
+void OutputFolder::remove_set_aside() const {
+  const std::string aside = path_ + "/" + kSetAside;
+  if (!path_exists(aside)) return;
+  // Only what set_checkpoints_aside() put there, so that a user's folder of that name is safe.
+  std::error_code code;
+  for (const auto& [step, path] : checkpoint::list_checkpoints(aside)) {
+    if (!code) fs::remove_all(path, code);
+  }
+  if (code) log::warn("cannot remove old checkpoints: " + aside + ": " + code.message());
+  fs::remove(aside, code);
+}
+
+}  // namespace octet::train

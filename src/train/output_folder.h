@@ -1,0 +1,35 @@
+// The output folder before and while a run writes to it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "octet/checkpoint/folder_lock.h"
+
+namespace octet::train {
+
+/// An output folder that this run has to itself; one rank of a run holds it.
+class OutputFolder {
+ public:
+  /// Makes the folder, takes its lock, tries a write, and removes temporary files that a killed run left.
+  /// Throws Error when another run has it (busy), or when it cannot be written. `model` is the folder of the
+  /// base model, which may not be the same one: Error (usage).
+  OutputFolder(const std::string& path, const std::string& model);
+
+  /// Throws Error when another run has taken the folder over.
+  void require_held() const { lock_->require_held(); }
+
+  /// Puts the checkpoints of an earlier run into `overwritten/`, where nothing looks for any, but a user may.
+  void set_checkpoints_aside() const;
+  /// Removes them: a checkpoint of this run is there.
+  void remove_set_aside() const;
+
+ private:
+  std::string path_;
+  std::unique_ptr<checkpoint::FolderLock> lock_;
+};
+
+/// True for the names under which this program writes files before they get their own: "config.json.tmp-123".
+bool is_left_behind(const std::string& name);
+
+}  // namespace octet::train

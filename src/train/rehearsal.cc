@@ -1,0 +1,40 @@
+#include "octet/train/rehearsal.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "octet/ops/gemm.h"
+
+namespace octet::train {
+
+void rehearse(comm::Channel& channel, const Rehearsal& rehearsal) {
+  const std::vector<std::string> kinds = channel.all_gather_bytes(rehearsal.kind);
+  const auto leader = static_cast<int>(std::ranges::find(kinds, rehearsal.kind) - kinds.begin());
+  const bool leads = rehearsal.kind.empty() || leader == channel.rank();
+  channel.together([&] {
+    if (leads) rehearsal.run();
+  });
+  const bool chose = leads && !rehearsal.kind.empty();
+  const std::vector<std::string> choices =
+      channel.all_gather_bytes(chose ? rehearsal.choices() : std::string());
+  channel.together([&] {
+    if (leads) return;
+    rehearsal.learn(choices[static_cast<std::size_t>(leader)]);
+    rehearsal.run();
+  });
+}
+
+void rehearse(comm::Job& job, Device& device, Engine& engine) {
+  if (job.size() == 1 || device.kind() != DeviceKind::cuda) return;
+  engine.gather_parameters();
+  std::string kind;
+  job.together([&] {
+    if (ops::gemm_timing()) kind = ops::gemm_machine(device);
+  });
+  rehearse(job, {.kind = kind,
+                 .run = [&] { engine.rehearse(); },
+                 .choices = [&] { return ops::gemm_choices(device); },
+                 .learn = [&](const std::string& text) { ops::learn_gemm_choices(device, text); }});
+}
+
+}  // namespace octet::train

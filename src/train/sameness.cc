@@ -1,0 +1,129 @@
+#include "sameness.h"
+
+#include <elf.h>
+#include <link.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/serialization/map.hpp>
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/comm/serialize.h"
+#include "octet/config/schema.h"
+#include "octet/train/trainer.h"
+
+namespace octet::train {
+namespace {
+
+constexpr std::size_t kMostShown = 5;
+
+// The linker's hash of what it linked: the same for copies of a program, another for any other build. Found
+// in the notes of the program itself, the first of the loaded objects; empty where the linker wrote none.
+int take_build_id(dl_phdr_info* object, std::size_t, void* out) {
+  auto& id = *static_cast<std::string*>(out);
+  for (int i = 0; i < object->dlpi_phnum; ++i) {
+    const auto& segment = object->dlpi_phdr[i];
+    if (segment.p_type != PT_NOTE) continue;
+    const auto* at = reinterpret_cast<const char*>(object->dlpi_addr + segment.p_vaddr);
+    const char* end = at + segment.p_memsz;
+    while (end - at >= static_cast<std::ptrdiff_t>(sizeof(ElfW(Nhdr)))) {
+      ElfW(Nhdr) note{};
+      std::memcpy(&note, at, sizeof note);
+      const auto padded = [](std::size_t bytes) { return (bytes + 3) / 4 * 4; };
+      const char* name = at + sizeof note;
+      const char* bytes = name + padded(note.n_namesz);
+      at = bytes + padded(note.n_descsz);
+      if (at > end) break;
+      if (note.n_type != NT_GNU_BUILD_ID || note.n_namesz != 4 || std::memcmp(name, "GNU", 4) != 0) continue;
+      constexpr const char* kDigits = "0123456789abcdef";
+      for (std::size_t b = 0; b < note.n_descsz; ++b) {
+        const auto value = static_cast<unsigned char>(bytes[b]);
+        id += {kDigits[value >> 4], kDigits[value & 15]};
+      }
+      return 1;
+    }
+  }
+  return 1;
+}
+
+std::string build_id() {
+  std::string id;
+  ::dl_iterate_phdr(take_build_id, &id);
+  return id;
+}
+
+struct Difference {
+  std::string name, first, other;
+};
+
+std::vector<Difference> differences(const Facts& first, const Facts& other) {
+  std::set<std::string> names;
+  for (const auto& [name, value] : first) names.insert(name);
+  for (const auto& [name, value] : other) names.insert(name);
+  const auto value_in = [](const Facts& facts, const std::string& name) {
+    const auto found = facts.find(name);
+    return found == facts.end() ? std::string("not set") : found->second;
+  };
+  std::vector<Difference> all;
+  for (const std::string& name : names) {
+    const std::string a = value_in(first, name), b = value_in(other, name);
+    if (a != b) all.push_back({name, a, b});
+  }
+  return all;
+}
+
+[[noreturn]] void refuse(const std::vector<Facts>& facts, const std::vector<std::string>& hosts,
+                         std::size_t rank) {
+  const std::vector<Difference> all = differences(facts[0], facts[rank]);
+  std::string expected, found;
+  for (std::size_t i = 0; i < std::min(all.size(), kMostShown); ++i) {
+    expected += (i > 0 ? ", " : "") + all[i].name + ": " + all[i].first;
+    found += (i > 0 ? ", " : "") + all[i].name + ": " + all[i].other;
+  }
+  if (all.size() > kMostShown) found += " and " + std::to_string(all.size() - kMostShown) + " more";
+  throw Error({.what = "the ranks were not started alike",
+               .expected = expected + " (rank 0 on " + hosts[0] + ")",
+               .found = found + " (rank " + std::to_string(rank) + " on " + hosts[rank] + ")",
+               .fix = "start the same program with the same configuration and variables on all hosts",
+               .code = ExitCode::usage});
+}
+
+}  // namespace
+
+Facts facts_of_start(const std::string& version, const config::Config& config,
+                     const config::Environment& environment) {
+  static constexpr std::array kOwn{"OCTET_CACHE", "OCTET_FAILPOINT", "OCTET_LAUNCHER"};
+  Facts facts{{"the program's version", version}, {"the program's build", build_id()}};
+  for (const config::Field& field : config::schema()) {
+    if (field.status == config::Status::used) facts[field.name] = config::value_text(field, config);
+  }
+  for (const auto& [name, value] : environment) {
+    if (name.starts_with("OCTET_") && std::ranges::find(kOwn, name) == kOwn.end())
+      facts["environment " + name] = value;
+  }
+  return facts;
+}
+
+void require_same(comm::Channel& channel, const Facts& own) {
+  const std::string bytes = comm::to_bytes(own);
+  const std::vector<std::string> hashes = channel.all_gather_bytes(hash128_hex(bytes));
+  const auto other = std::ranges::find_if(hashes, [&](const std::string& hash) { return hash != hashes[0]; });
+  if (other == hashes.end()) return;
+  const std::vector<std::string> hosts = channel.all_gather_bytes(channel.place().host);
+  std::vector<Facts> facts;
+  for (const std::string& text : channel.all_gather_bytes(bytes))
+    facts.push_back(comm::from_bytes<Facts>(text));
+  channel.together([&] {
+    if (channel.rank() == 0) refuse(facts, hosts, static_cast<std::size_t>(other - hashes.begin()));
+  });
+}
+
+void require_same_start(Session& session, const std::string& version, const config::Config& config) {
+  require_same(session.job(), facts_of_start(version, config, config::process_environment()));
+}
+
+}  // namespace octet::train

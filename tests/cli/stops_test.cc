@@ -1,0 +1,328 @@
+// What a run refuses before it touches a file, what stops it, and what it leaves.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include "cli/task.h"
+
+namespace octet::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool says(const Outcome& outcome, const std::string& part) {
+  return outcome.err.find(part) != std::string::npos;
+}
+
+std::vector<std::string> entries(const std::string& folder) {
+  std::vector<std::string> names;
+  if (!fs::exists(folder)) return names;
+  for (const auto& entry : fs::directory_iterator(folder)) names.push_back(entry.path().filename().string());
+  std::ranges::sort(names);
+  return names;
+}
+
+/// Waits in the shell until the log of a run has so many lines.
+std::string until_lines(const std::string& output, int lines) {
+  return "until [ $(cat " + output + "/trainer_log.jsonl 2>/dev/null | wc -l) -ge " + std::to_string(lines) +
+         " ]; do sleep 0.02; done; ";
+}
+
+constexpr const char* kMpirun = OCTET_SOURCE_DIR "/launch/mpirun -np 2 ";
+
+// --- who started it
+
+TEST(OtherLaunchers, AreRefusedBeforeAFileIsTouchedWithTheLineToType) {
+  const TemporaryFolder folder("launchers");
+  const std::string run = OCTET_TRAINER " " + Task::get().train(folder / "run");
+  const std::string torchrun = "WORLD_SIZE=2 LOCAL_RANK=0 TORCHELASTIC_RUN_ID=none MASTER_ADDR=localhost ";
+  const Outcome first = shell(torchrun + "RANK=0 " + run);
+  EXPECT_EQ(first.code, 64) << first.both();
+  EXPECT_EQ(errors_in(first), 1) << first.err;
+  EXPECT_TRUE(says(first, "torchrun started 2 processes")) << first.err;
+  EXPECT_TRUE(says(first, "launch/mpirun -np 2 " OCTET_TRAINER " train ")) << first.err;
+  const Outcome second = shell(torchrun + "RANK=1 " + run);
+  EXPECT_EQ(second.code, 64);
+  EXPECT_EQ(second.err, "") << "one of them speaks";
+  const Outcome slurm = shell("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 " + run);
+  EXPECT_EQ(slurm.code, 64);
+  EXPECT_TRUE(says(slurm, "srun --mpi=pmix -n 4 " OCTET_TRAINER)) << slurm.err;
+  // Slurm's pmi2, or the launcher of another MPI: this program's MPI hears nothing of it.
+  const Outcome deaf = shell("PMI_RANK=0 PMI_SIZE=3 " + run);
+  EXPECT_EQ(deaf.code, 64) << deaf.both();
+  EXPECT_EQ(errors_in(deaf), 1) << deaf.err;
+  EXPECT_FALSE(fs::exists(folder / "run"));
+  expect_success(shell(torchrun + "RANK=0 OCTET_SINGLE=1 " + run + " max_steps=1"));
+}
+
+TEST(OtherLaunchers, VariablesOfHabitAreExplained) {
+  const TemporaryFolder folder("habit");
+  const Outcome run =
+      shell("WORLD_SIZE=2 RANK=0 MASTER_ADDR=a MASTER_PORT=1 NCCL_DEBUG=INFO HSA_A=1 " OCTET_TRAINER " " +
+            Task::get().train(folder / "run", "max_steps=1"));
+  expect_success(run);
+  for (const char* said : {"environment WORLD_SIZE=2: does nothing", "environment RANK=0: does nothing",
+                           "environment MASTER_ADDR=a, MASTER_PORT=1: does nothing",
+                           "environment NCCL_DEBUG=INFO: is NCCL", "environment HSA_A=1: is ROCm"}) {
+    EXPECT_TRUE(says(run, said)) << said << "\n" << run.err;
+  }
+}
+
+TEST(PlainMpirun, IsToldThatItsSignalsKill) {
+  const TemporaryFolder folder("plain");
+  const std::string settings =
+      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 "
+      "OMPI_MCA_rmaps_base_oversubscribe=1 ";
+  const std::string run = OCTET_TRAINER " " + Task::get().train(folder / "run", "max_steps=1");
+  const char* said = "mpirun kills its ranks a second or two after SIGTERM";
+  const Outcome plain = shell(settings + "mpirun -np 2 " + run);
+  expect_success(plain);
+  EXPECT_TRUE(says(plain, said)) << plain.err;
+  const Outcome ours = shell(kMpirun + run);
+  EXPECT_FALSE(says(ours, said)) << ours.err;
+}
+
+TEST(SameStart, RanksWithOtherSettingsEndWithOneMessageThatNamesThem) {
+  const TemporaryFolder folder("same");
+  const std::string one = "-np 1 " OCTET_TRAINER " " + Task::get().train(folder / "run");
+  const Outcome rate =
+      shell(OCTET_SOURCE_DIR "/launch/mpirun " + one + " : " + one + " learning_rate=7.0e-3");
+  EXPECT_EQ(rate.code, 64) << rate.both();
+  EXPECT_EQ(errors_in(rate), 1) << rate.err;
+  EXPECT_TRUE(says(rate, "learning_rate: 0.002 (rank 0 on ")) << rate.err;
+  EXPECT_TRUE(says(rate, "learning_rate: 0.007 (rank 1 on ")) << rate.err;
+  const Outcome steps = shell(OCTET_SOURCE_DIR "/launch/mpirun " + one + " : " + one + " max_steps=3");
+  EXPECT_EQ(steps.code, 64) << steps.both();
+  EXPECT_TRUE(says(steps, "max_steps: 3 (rank 1 on ")) << steps.err;
+  EXPECT_FALSE(fs::exists(folder / "run"));
+  // Another build of the program: a byte of the linker's hash differs.
+  const std::string other = folder / "other";
+  const std::string id =
+      shell("readelf -n " OCTET_TRAINER " | sed -n \"s/.*Build ID: //p\"").out.substr(0, 40);
+  if (id.size() < 40) GTEST_SKIP() << "needs readelf";
+  std::string program = slurp(OCTET_TRAINER), bytes;
+  for (std::size_t i = 0; i < id.size(); i += 2)
+    bytes += static_cast<char>(std::stoi(id.substr(i, 2), nullptr, 16));
+  const std::size_t at = program.find(bytes);
+  ASSERT_NE(at, std::string::npos);
+  program[at] = static_cast<char>(program[at] ^ 1);
+  spill(other, program);
+  ::chmod(other.c_str(), 0755);
+  const Outcome build = shell(OCTET_SOURCE_DIR "/launch/mpirun " + one + " : -np 1 " + other + " " +
+                              Task::get().train(folder / "run"));
+  EXPECT_EQ(build.code, 64) << build.both();
+  EXPECT_TRUE(says(build, "the program's build: " + id + " (rank 0 on ")) << build.err;
+}
+
+// --- what it starts from
+
+TEST(Start, WithoutWeightsIsAnErrorUnlessRandomOnesAreAskedFor) {
+  const TemporaryFolder folder("scratch");
+  const Outcome run = trainer(Task::get().train(folder / "run", "train_from_scratch=false"), 2);
+  EXPECT_EQ(run.code, 64) << run.both();
+  EXPECT_EQ(errors_in(run), 1) << run.err;
+  EXPECT_TRUE(says(run, "there are no weights to begin with")) << run.err;
+  EXPECT_TRUE(says(run, "train_from_scratch: true")) << run.err;
+}
+
+TEST(Start, WhatLintDoubtsIsSaidInTenLinesAtMost) {
+  const TemporaryFolder folder("doubts");
+  const std::string doubtful =
+      "max_steps=2 learning_rate=0 max_grad_norm=0 warmup_steps=2 cutoff_len=60 val_size=2 "
+      "disable_shuffling=true "
+      "save_strategy=no overwrite_output_dir=true zero_stage=3 overlap_comm=false logging_steps=9 "
+      "num_train_epochs=2 fp8=true fp8_amax_history_len=4 ";
+  const Outcome run = trainer(Task::get().train(folder / "run", doubtful));
+  expect_success(run);
+  EXPECT_TRUE(says(run, "warning: learning_rate is 0: nothing is learned")) << run.err;
+  EXPECT_TRUE(says(run, "more doubts: trainer lint shows them")) << run.err;
+  const std::string before = run.err.substr(0, run.err.find("device: "));
+  int warnings = 0;
+  for (const auto& line : split(before, '\n')) warnings += line.starts_with("warning: ") ? 1 : 0;
+  EXPECT_EQ(warnings, 10) << before;
+}
+
+TEST(Start, TheFolderOfTheModelIsNotWrittenTo) {
+  const TemporaryFolder folder("own");
+  fs::copy(Task::get().model(), folder / "model", fs::copy_options::recursive);
+  const auto before = entries(folder / "model");
+  const Outcome run = trainer("train " + Task::get().config() + " model_name_or_path=" + (folder / "model") +
+                              " output_dir=" + (folder / "model"));
+  EXPECT_EQ(run.code, 64) << run.both();
+  EXPECT_EQ(errors_in(run), 1);
+  EXPECT_TRUE(says(run, "output_dir is the folder of the base model")) << run.err;
+  EXPECT_EQ(entries(folder / "model"), before);
+}
+
+// --- two runs, one folder
+
+TEST(OneFolder, ASecondRunIsRefusedAndNamesTheFirst) {
+  const TemporaryFolder folder("two");
+  const std::string run =
+      OCTET_TRAINER " " + Task::get().train(folder / "run", "max_steps=100000 save_steps=100000");
+  const Outcome outcome =
+      shell(run + " & first=$!; " + until_lines(folder / "run", 2) + run +
+            " learning_rate=1e-5; echo second $?; echo pid $first; kill -TERM $first; wait $first; "
+            "echo first $?");
+  EXPECT_NE(outcome.out.find("second 73"), std::string::npos) << outcome.both();
+  EXPECT_NE(outcome.out.find("first 76"), std::string::npos) << outcome.both();
+  const std::string pid = outcome.out.substr(outcome.out.find("pid ") + 4);
+  EXPECT_TRUE(says(outcome, "found:    process " + pid.substr(0, pid.find('\n')) + " on ")) << outcome.both();
+  EXPECT_FALSE(fs::exists(folder / "run/octet.lock"));
+}
+
+TEST(OneFolder, AKilledRunFreesItAndItsFilesGo) {
+  const TemporaryFolder folder("killed");
+  const std::string run = Task::get().train(folder / "run");
+  shell(OCTET_TRAINER " " + run + " max_steps=100000 & first=$!; " + until_lines(folder / "run", 6) +
+        "kill -KILL $first; wait $first");
+  EXPECT_TRUE(fs::exists(folder / "run/octet.lock"));
+  for (const char* name :
+       {"trainer_state.json.tmp-7", "train_results.json.tmp-7", "checkpoint-7.tmp-1-2/checkpoint.h5"})
+    spill(folder / "run/" + name, "half");
+  expect_success(trainer(run));
+  for (const std::string& name : entries(folder / "run")) {
+    EXPECT_EQ(name.find(".tmp-"), std::string::npos) << name;
+    EXPECT_NE(name, "octet.lock");
+  }
+}
+
+// --- overwriting
+
+class Overwriting : public testing::Test {
+ protected:
+  Overwriting() : folder_("overwriting"), output_(folder_ / "run") {
+    expect_success(trainer(Task::get().train(output_)));
+  }
+  std::string with(const std::string& more) const {
+    return Task::get().train(output_, "overwrite_output_dir=true " + more);
+  }
+  TemporaryFolder folder_;
+  std::string output_;
+};
+
+TEST_F(Overwriting, TheOldCheckpointsStayUntilThereIsANewOne) {
+  const Outcome failed = shell("OCTET_FAILPOINT=before_manifest " OCTET_TRAINER " " + with("seed=7"));
+  EXPECT_NE(failed.code, 0);
+  for (const char* step : {"5", "10", "12"}) {
+    EXPECT_EQ(trainer("inspect " + output_ + "/overwritten/checkpoint-" + step + " --verify").code, 0);
+  }
+  const Outcome again = shell("OCTET_FAILPOINT=before_manifest:2 " OCTET_TRAINER " " + with("seed=7"));
+  EXPECT_NE(again.code, 0);
+  EXPECT_TRUE(fs::exists(output_ + "/checkpoint-5"));
+  EXPECT_FALSE(fs::exists(output_ + "/overwritten"));
+}
+
+TEST_F(Overwriting, AnInterruptedRunThatIsStartedAgainGoesOn) {
+  // Killed in its second save, behind a first one.
+  shell("OCTET_FAILPOINT=before_manifest:2 " OCTET_TRAINER " " + with("seed=7"));
+  const Outcome again = trainer(with("seed=7"));
+  expect_success(again);
+  EXPECT_TRUE(says(again, "Continuing from global step 5")) << again.err;
+  expect_every_step(output_, 12);
+  // Finished, it begins afresh; so does another one, and one that is told to.
+  shell("OCTET_FAILPOINT=before_manifest:2 " OCTET_TRAINER " " + with("seed=7"));
+  EXPECT_FALSE(says(trainer(with("seed=8 max_steps=6")), "Continuing from"));
+  shell("OCTET_FAILPOINT=before_manifest:2 " OCTET_TRAINER " " + with("seed=8"));
+  EXPECT_FALSE(says(trainer(with("seed=8 max_steps=12 resume_from_checkpoint=false")), "Continuing from"));
+}
+
+// --- checkpoints that are none
+
+TEST(NotACheckpoint, APipeInPlaceOfTheNewestManifestFallsBackInTime) {
+  const TemporaryFolder folder("pipe");
+  expect_success(trainer(Task::get().train(folder / "run")));
+  const std::string manifest = folder / "run/checkpoint-12/manifest.json";
+  fs::remove(manifest);
+  ASSERT_EQ(::mkfifo(manifest.c_str(), 0600), 0);
+  const Outcome again = trainer(Task::get().train(folder / "run"), 2, 60);
+  expect_success(again);
+  EXPECT_TRUE(says(again, "Continuing from global step 10")) << again.err;
+}
+
+// --- exit codes
+
+TEST(ExitCodes, TellDamageFromMistakesAndFromTheDisk) {
+  const TemporaryFolder folder("codes");
+  expect_success(trainer(Task::get().train(folder / "run")));
+  const std::string newest = folder / "run/checkpoint-12";
+  std::string bytes = slurp(newest + "/checkpoint.h5");
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  spill(newest + "/checkpoint.h5", bytes);
+  EXPECT_EQ(trainer("inspect " + newest + " --verify").code, 77) << "damaged data";
+  EXPECT_EQ(trainer(Task::get().train(folder / "b", "resume_from_checkpoint=" + newest)).code, 77);
+  spill(newest + "/manifest.json", "{");
+  EXPECT_EQ(trainer("inspect " + newest + " --verify").code, 77) << "damaged metadata";
+  EXPECT_EQ(trainer(Task::get().train("/proc/nothing")).code, 1);
+  // A model of other shapes than the checkpoint's.
+  fs::copy(Task::get().model(), folder / "model", fs::copy_options::recursive);
+  Json config = parse_json(slurp(folder / "model/config.json"), "config.json");
+  config["intermediate_size"] = 64;
+  spill(folder / "model/config.json", config.dump());
+  const Outcome shapes = trainer(
+      Task::get().train(folder / "c", "model_name_or_path=" + (folder / "model") +
+                                          " resume_from_checkpoint=" + (folder / "run/checkpoint-5")));
+  EXPECT_EQ(shapes.code, 64) << shapes.both();
+}
+
+// --- stops
+
+TEST(Stops, RequestsThatRepeatThemselvesSaveAllTheSame) {
+  const TemporaryFolder folder("repeated");
+  const std::string run =
+      OCTET_TRAINER " " + Task::get().train(folder / "run", "max_steps=100000 save_steps=100000");
+  const Outcome outcome = shell(run + " & job=$!; " + until_lines(folder / "run", 3) +
+                                "for s in TERM USR2 HUP TERM; do kill -$s $job 2>/dev/null; done; wait $job");
+  EXPECT_EQ(outcome.code, 76) << outcome.both();
+  EXPECT_TRUE(says(outcome, "stopping after this step, with a checkpoint; asked again after 5 s: at once"))
+      << outcome.err;
+}
+
+TEST(Stops, AskedAgainAfterTheGraceItEndsAtOnceAndSaysWhatIsLost) {
+  const TemporaryFolder folder("twice");
+  // A step of many seconds, so that the second request comes before its end.
+  const std::string run =
+      OCTET_TRAINER " " + Task::get().train(folder / "run",
+                                            "stop_grace=0.2 max_steps=9 save_steps=1 "
+                                            "gradient_accumulation_steps=null global_batch_size=48000");
+  const Outcome outcome =
+      shell(run + " & job=$!; until [ -e " + (folder / "run/training.log") +
+                " ] && grep -q \"Running training\" " + (folder / "run/training.log") +
+                "; do sleep 0.05; done; sleep 0.5; kill -TERM $job; sleep 0.5; kill -TERM $job; wait $job",
+            60);
+  EXPECT_EQ(outcome.code, 143) << outcome.both();
+  EXPECT_TRUE(says(outcome, "stopped at once, as asked twice: there is no checkpoint")) << outcome.err;
+}
+
+TEST(Stops, TheLauncherNeverCallsItself) {
+  const TemporaryFolder folder("path");
+  fs::create_directories(folder / "bin");
+  fs::copy(OCTET_SOURCE_DIR "/launch/mpirun", folder / "bin/mpirun");
+  fs::create_symlink(OCTET_SOURCE_DIR "/launch/mpirun", folder / "bin/mpiexec");
+  const Outcome run =
+      shell("export PATH=" OCTET_SOURCE_DIR "/launch:" + (folder / "bin") + ":$PATH; mpirun -np 2 true", 20);
+  expect_success(run);
+}
+
+TEST(Stops, TheLauncherSaysWhatMpirunSaysAndBlamesNoMemory) {
+  const Outcome none = shell(OCTET_SOURCE_DIR "/launch/mpirun -np 2 /nonexistent/program", 20);
+  EXPECT_NE(none.code, 0);
+  EXPECT_TRUE(says(none, "/nonexistent/program")) << none.err;
+  EXPECT_FALSE(says(none, "memory")) << none.err;
+  const Outcome failed = shell(OCTET_SOURCE_DIR "/launch/mpirun -np 2 false", 20);
+  EXPECT_EQ(failed.code, 1);
+  EXPECT_EQ(failed.err, "") << "the program has said what it had to say";
+}
+
+TEST(Stops, AKilledLauncherTakesTheRanksWithIt) {
+  const TemporaryFolder folder("orphans");
+  const std::string output = folder / "run";
+  const Outcome outcome =
+      shell(kMpirun + (OCTET_TRAINER " " + Task::get().train(output, "max_steps=100000 save_steps=100000")) +
+            " & job=$!; " + until_lines(output, 2) +
+            "kill -KILL $job; for i in $(seq 100); do left=$(ps -eo comm=,args= | grep -c \"^trainer .*" +
+            output + "\"); [ $left -gt 0 ] || break; sleep 0.1; done; echo left $left");
+  EXPECT_NE(outcome.out.find("left 0"), std::string::npos) << outcome.both();
+}
+
+}  // namespace
+}  // namespace octet::test

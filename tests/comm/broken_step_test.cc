@@ -1,0 +1,54 @@
+// Failures inside a step, played: one message, and nobody waits for the rank that met them.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <string>
+
+#include "comm/ranks.h"
+#include "octet/base/error.h"
+#include "octet/comm/threads.h"
+
+namespace octet::comm {
+namespace {
+
+/// What three ranks throw whose last one fails so; empty: they came through.
+Problem ended_by(const char* failure, Carrier carrier) {
+  ::setenv("OCTET_BREAK_STEP", failure, 1);
+  Problem problem;
+  try {
+    run_ranks_as_threads({.ranks = 3, .carrier = carrier}, [](Job&, Collectives& c, Device&) {
+      Values<float> values(3 * 64, 1.0f);
+      for (int i = 0; i < 20; ++i) {
+        c.reduce_scatter(c.reduce_stream(),
+                         {.from = values.data(), .to = values.data() + c.rank() * 64, .count = 64});
+      }
+      c.reduce_stream().synchronize();
+    });
+  } catch (const Error& error) {
+    problem = error.problem();
+  }
+  ::unsetenv("OCTET_BREAK_STEP");
+  return problem;
+}
+
+TEST(BrokenStep, EndsAllRanks) {
+  for (const Carrier carrier : {Carrier::peer, Carrier::host}) {
+    EXPECT_NE(ended_by("gpu:7", carrier).what.find("work of a stream fails"), std::string::npos);
+    EXPECT_NE(ended_by("memory:7", carrier).what.find("memory"), std::string::npos);
+    EXPECT_EQ(ended_by("gpu:100", carrier).what, "") << "there are not so many collectives";
+    EXPECT_EQ(ended_by("nccl:7", carrier).what, "") << "which carries nothing here";
+    EXPECT_EQ(ended_by("", carrier).what, "");
+  }
+}
+
+TEST(BrokenStep, RefusesWhatIsNoFailure) {
+  for (const char* text : {"gpu", "gpu:", "gpu:0", "gpu:-1", "gpu:x", "disk:3", ":3", "memory:3x"}) {
+    const Problem problem = ended_by(text, Carrier::peer);
+    EXPECT_EQ(problem.what, "OCTET_BREAK_STEP is no failure") << text;
+    EXPECT_NE(problem.found.find(text), std::string::npos) << text;
+  }
+}
+
+}  // namespace
+}  // namespace octet::comm

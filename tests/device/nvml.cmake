@@ -1,0 +1,10 @@
+# Stand-ins for libnvidia-ml.so.1: one that answers, and one that does not start.
+function(octet_stand_in_nvml name)
+  add_library(stand_in_nvml_${name} MODULE ${CMAKE_CURRENT_SOURCE_DIR}/device/stand_in_nvml.cc)
+  target_compile_definitions(stand_in_nvml_${name} PRIVATE ${ARGN})
+  string(TOUPPER ${name} upper)
+  target_compile_definitions(device_tests PRIVATE STAND_IN_NVML_${upper}="$<TARGET_FILE:stand_in_nvml_${name}>")
+  add_dependencies(device_tests stand_in_nvml_${name})
+endfunction()
+octet_stand_in_nvml(good)
+octet_stand_in_nvml(fails STAND_IN_FAILS)

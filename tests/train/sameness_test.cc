@@ -1,0 +1,79 @@
+// Ranks that were not started alike.
+#include "../src/train/sameness.h"
+
+#include <gtest/gtest.h>
+
+#include <mutex>
+
+#include "octet/base/error.h"
+#include "octet/comm/threads.h"
+
+namespace octet::train {
+namespace {
+
+/// What the ranks throw, each with facts of its own: one message, and silence.
+std::string refusal(const std::vector<Facts>& facts) {
+  std::mutex mutex;
+  std::string message;
+  int silent = 0;
+  comm::run_ranks_as_threads({.ranks = static_cast<int>(facts.size())}, [&](comm::Job& job, Device&) {
+    try {
+      require_same(job, facts[static_cast<std::size_t>(job.rank())]);
+    } catch (const Error& error) {
+      const std::lock_guard lock(mutex);
+      EXPECT_EQ(error.code(), ExitCode::usage);
+      EXPECT_TRUE(error.problem().agreed);
+      if (error.problem().what.empty()) {
+        ++silent;
+      } else {
+        message = error.what();
+      }
+    }
+  });
+  EXPECT_EQ(silent, message.empty() ? 0 : static_cast<int>(facts.size()) - 1);
+  return message;
+}
+
+const Facts kFacts{{"learning_rate", "1e-05"}, {"max_steps", "7"}, {"the program's version", "1"}};
+
+Facts with(const std::string& name, const std::string& value) {
+  Facts facts = kFacts;
+  facts[name] = value;
+  return facts;
+}
+
+TEST(Sameness, OfAllRanksIsSilent) {
+  EXPECT_EQ(refusal({kFacts, kFacts, kFacts}), "");
+  EXPECT_EQ(refusal({kFacts}), "");
+}
+
+TEST(Sameness, ADifferenceNamesRankHostKeyAndBothValues) {
+  const std::string message = refusal({kFacts, kFacts, with("learning_rate", "2e-05")});
+  for (const char* part : {"learning_rate: 1e-05 (rank 0 on ", "learning_rate: 2e-05 (rank 2 on "}) {
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+  EXPECT_EQ(message.find("max_steps"), std::string::npos) << message;
+}
+
+TEST(Sameness, WhatOneRankLacksIsNotSet) {
+  const std::string message = refusal({kFacts, with("environment OCTET_SEED", "3")});
+  EXPECT_NE(message.find("environment OCTET_SEED: not set (rank 0"), std::string::npos) << message;
+  EXPECT_NE(message.find("environment OCTET_SEED: 3 (rank 1"), std::string::npos) << message;
+}
+
+TEST(Sameness, FactsAreTheProgramEveryKeyAndItsOwnVariables) {
+  config::Config config;
+  const Facts base = facts_of_start("1", config, {});
+  EXPECT_GT(base.at("the program's build").size(), 8u);
+  EXPECT_NE(base, facts_of_start("2", config, {}));
+  config.max_steps = 3;
+  EXPECT_EQ(facts_of_start("1", config, {}).at("max_steps"), "3");
+  EXPECT_EQ(facts_of_start("1", config, {{"OCTET_OVERLAP", "always"}}).at("environment OCTET_OVERLAP"),
+            "always");
+  // Those of a host, and of others.
+  EXPECT_EQ(facts_of_start("1", config, {{"OCTET_CACHE", "/tmp/a"}, {"HOME", "/root"}}),
+            facts_of_start("1", config, {}));
+}
+
+}  // namespace
+}  // namespace octet::train
