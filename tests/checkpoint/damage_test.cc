@@ -193,6 +193,15 @@ TEST(BitRot, InDataFallsBackAndNamesTheTensor) {
       });
 }
 
+// Several ranks share the checking: what lies in the share of any of them counts.
+TEST(BitRot, InTheShareOfAnyRankFallsBack) {
+  for (const std::int64_t at : {100, 1100000, 2200000}) {  // three chunks, three ranks
+    expect_fallback("tensor 'exp_avg_sq/model.embed_tokens.weight'", [at](const std::string& path) {
+      flip(path + "/checkpoint.h5", Checkpoint(path).at("exp_avg_sq/model.embed_tokens.weight").offset + at);
+    });
+  }
+}
+
 // A rank reads its slice, seldom whole chunks: the chunk that it lies in must hold, also where the damage is
 // beside it.
 TEST(BitRot, IsFoundByThoseWhoReadAPartOfAChunk) {

@@ -121,6 +121,27 @@ TEST(Diff, FindsEveryBitThatDiffers) {
   EXPECT_EQ(to_json(difference)["identical"], false);
 }
 
+TEST(Diff, ADtypeIsADifference) {
+  const Scratch scratch;
+  float wide[] = {1.0f, 2.0f};
+  std::uint16_t narrow[] = {0x3F80, 0x4000};  // the same numbers
+  const auto saved = [&](const std::string& folder, DType dtype, void* values) {
+    on_ranks(1, [&](comm::Channel& channel) {
+      CheckpointContents contents;
+      contents.step = 1;
+      contents.config_yaml = "seed: 42\n";
+      contents.slices.push_back({"w", dtype, {2}, 0, 2, values});
+      save(channel, scratch / folder, contents);
+    });
+    return scratch / folder + "/checkpoint-1";
+  };
+  const std::string a = saved("a", DType::f32, wide), b = saved("b", DType::bf16, narrow);
+  const Difference difference = diff(a, b);
+  ASSERT_EQ(difference.tensors.size(), 1u);
+  EXPECT_EQ(difference.tensors[0].comparison, Comparison::other_dtype);
+  EXPECT_FALSE(difference.identical());
+}
+
 TEST(Diff, WorldSizeAndStepDoNotMatter) {
   const Scratch scratch;
   save_sample(scratch / "a", 6, 1);

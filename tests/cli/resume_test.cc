@@ -62,8 +62,9 @@ TEST(ResumeAfterSigkill, OneRankKilledEndsTheJobAndTheNextStartGoesOn) {
       shell(OCTET_SOURCE_DIR "/launch/mpirun -np 3 " OCTET_TRAINER " " + task.train(folder / "run", options) +
             " & job=$!; until [ $(cat " + log +
             " 2>/dev/null | wc -l) -ge 13 ]; do sleep 0.02; done; "
-            "set -- $(cat /proc/$job/task/*/children); set -- $(cat /proc/$1/task/*/children); "
-            "kill -9 $2; wait $job");
+            "below() { for c in $(cat /proc/$1/task/*/children 2>/dev/null); do echo $c; below $c; done; }; "
+            "for p in $(below $job); do grep -qsz '^OMPI_COMM_WORLD_RANK=1$' /proc/$p/environ && kill -9 $p; "
+            "done; wait $job");
   EXPECT_EQ(killed.code, 137) << killed.both();
   EXPECT_EQ(errors_in(killed), 1) << killed.err;
   EXPECT_NE(killed.err.find("a rank was ended by signal 9"), std::string::npos) << killed.err;

@@ -279,11 +279,14 @@ TEST(Stops, RequestsThatRepeatThemselvesSaveAllTheSame) {
 
 TEST(Stops, AskedAgainAfterTheGraceItEndsAtOnceAndSaysWhatIsLost) {
   const TemporaryFolder folder("twice");
-  // A step of many seconds, so that the second request comes before its end.
+  // A step of many seconds, so that the second request comes before its end. An epoch's last step is as small
+  // as what is left of the epoch, so the data must be as large as the step.
+  const std::string many = folder / "many.jsonl";
+  expect_success(shell("for i in $(seq 200); do cat " + Task::get().data() + "; done > " + many, 20));
   const std::string run =
-      OCTET_TRAINER " " + Task::get().train(folder / "run",
-                                            "stop_grace=0.2 max_steps=9 save_steps=1 "
-                                            "gradient_accumulation_steps=null global_batch_size=48000");
+      OCTET_TRAINER " " +
+      Task::get().train(folder / "run", "stop_grace=0.2 max_steps=9 save_steps=1 dataset=" + many +
+                                            " gradient_accumulation_steps=null global_batch_size=48000");
   const Outcome outcome =
       shell(run + " & job=$!; until [ -e " + (folder / "run/training.log") +
                 " ] && grep -q \"Running training\" " + (folder / "run/training.log") +

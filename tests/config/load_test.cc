@@ -438,6 +438,7 @@ TEST(Load, InterpolationsExpand) {
   EXPECT_EQ(value("run_name: ${oc.env:HOME_DIR}/${oc.env:NO_SUCH, d}"), "/h/d");
   EXPECT_EQ(value("run_name: ${seed}\nseed: 3", {"seed=4"}), "4");
   EXPECT_EQ(value("seed: 3", {"run_name=r${seed}"}), "r3");
+  EXPECT_EQ(value("run_name: ${seed}-${seed}\nseed: 3"), "3-3") << "twice is no circle";
   for (const char* yaml :
        {"run_name: ${run_name}", "run_name: ${nothing}", "run_name: ${seed", "run_name: ${oc.env:NO_SUCH}",
         "run_name: ${logging_dir}\nlogging_dir: ${run_name}"}) {

@@ -76,7 +76,7 @@ TEST(Schema, TheHashChangesWithTheNumbersAndNotWithTheFolders) {
   }
   for (const char* other : {"seed=43", "dataset=e", "cutoff_len=64", "learning_rate=1", "bf16=true",
                             "packing=true", "lr_scheduler_type=cosine", "per_device_train_batch_size=1",
-                            "model_name_or_path=n", "fp8_fast_accumulation=all"}) {
+                            "model_name_or_path=n", "fp8_fast_accumulation=all", "max_grad_norm=0.5"}) {
     EXPECT_NE(hash(other), base) << other;
   }
 }

@@ -98,6 +98,21 @@ TEST_F(Streams, AnEpochHoldsEveryRowOnce) {
   }
 }
 
+// Rows 0-15 and 112-127 are two windows in which the same places give nothing (7 divides 112).
+TEST_F(Streams, EveryWindowHasAnOrderOfItsOwn) {
+  const Stream stream(mix_, encoder_, options(16, 1));
+  std::vector<int> first, later;
+  for (const auto& step : run(stream, 1, kRows - kRows / 7)) {
+    for (const int row : step) {
+      if (row < 16) first.push_back(row);
+      if (row >= 112 && row < 128) later.push_back(row - 112);
+    }
+  }
+  ASSERT_EQ(first.size(), later.size());
+  ASSERT_GE(first.size(), 13u);
+  EXPECT_NE(first, later);
+}
+
 TEST_F(Streams, TheNumberOfRanksChangesNothing) {
   const Stream stream(mix_, encoder_, options(32, 12));
   const auto one = run(stream, 1, 30);

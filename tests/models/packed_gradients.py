@@ -17,7 +17,8 @@ from safetensors.torch import load_file, save_file
 
 def documents_of(golden):
     """(ids, labels) of each document of the packed row."""
-    ids, labels = golden["packed.input_ids"].flatten(), golden["packed.labels"].flatten()
+    # Files keep small numbers in narrow types, which embeddings do not take.
+    ids, labels = golden["packed.input_ids"].flatten().long(), golden["packed.labels"].flatten().long()
     document = golden["packed.document"].flatten()
     for number in torch.unique_consecutive(document):
         mine = document == number

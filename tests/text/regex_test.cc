@@ -86,6 +86,7 @@ TEST(Regex, WordsAreCutAsTheReferenceCutsThem) {
        {"Hello", "World", " ", "\303\204pfel", "\303\211"}},
       {R"(\P{L}+)", "Isolated", false, "a1b22c", {"a", "1", "b", "22", "c"}},
       {R"(\P{L}+)", "MergedWithNext", false, "a1b22c", {"a", "1b", "22c"}},
+      {R"(\P{L}+)", "MergedWithNext", false, "a1b22c333d4e", {"a", "1b", "22c", "333d", "4e"}},
       {R"([\p{^L}])", "Isolated", false, "a1-b", {"a", "1", "-", "b"}},
       {R"(\x41|\x{1F600}|\u00e9)",
        "Isolated",

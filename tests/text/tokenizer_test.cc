@@ -128,6 +128,22 @@ TEST(Tokenizer, ThePostProcessorMustAddTokensThatExist) {
   EXPECT_NE((File{.post_processor = post}.refusal().find("77")), std::string::npos);
 }
 
+TEST(Tokenizer, PostProcessorsActOneAfterTheOther) {
+  const auto around = [](const char* before, const char* after) {
+    const auto special = [](const char* id) {
+      return std::string(R"({"SpecialToken": {"id": ")") + id + R"(", "type_id": 0}})";
+    };
+    return R"({"type": "TemplateProcessing", "single": [)" + special(before) +
+           R"(, {"Sequence": {"id": "A", "type_id": 0}}, )" + special(after) + R"(], "special_tokens": {)" +
+           R"("p": {"id": "p", "ids": [0], "tokens": ["a"]}, "q": {"id": "q", "ids": [1], "tokens": ["b"]},)" +
+           R"("r": {"id": "r", "ids": [2], "tokens": ["ab"]}, "s": {"id": "s", "ids": [4], "tokens": ["abb"]}}})";
+  };
+  const Tokenizer tokenizer = File{.post_processor = R"({"type": "Sequence", "processors": [)" +
+                                                     around("p", "q") + ", " + around("r", "s") + "]}"}
+                                  .load();
+  EXPECT_EQ(tokenizer.encode(" ", {.add_special = true}).ids, (std::vector<TokenId>{2, 0, 3, 1, 4}));
+}
+
 TEST(Tokenizer, TextThatIsNotUtf8IsRefused) {
   const Tokenizer tokenizer = File{}.load();
   for (const char* text : {"\xFF", "a\xC3", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xC0\x80"}) {
