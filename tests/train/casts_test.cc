@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 
@@ -49,14 +50,23 @@ struct Trained {
   std::vector<Rows> rows;       ///< of each step, of all ranks
 };
 
-/// Steps of two micro-batches a rank, with every one watched or none.
-Trained train(RecipeKind kind, int stage, int ranks, bool watched, double rate = 1e-2) {
+/// Which of the steps are watched.
+using Watched = std::function<bool(int step)>;
+bool always(int) {
+  return true;
+}
+bool never(int) {
+  return false;
+}
+
+/// Steps of two micro-batches a rank.
+Trained train(RecipeKind kind, int stage, int ranks, const Watched& watched, double rate = 1e-2) {
   Trained all;
   comm::run_ranks_as_threads({.ranks = ranks}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
     Engine engine(device, job, data, options_of(kind, stage));
     engine.initialise(1);
     for (int step = 0; step < 3; ++step) {
-      engine.watch_casts({.next = watched, .after = watched});
+      engine.watch_casts({.next = watched(step), .after = watched(step + 1)});
       engine.begin(2);
       for (int m = 0; m < 2; ++m) engine.micro_batch(batch_of(step + 5 * m + 11 * job.rank()));
       const zero::StepResult result = engine.finish(rate);
@@ -77,9 +87,28 @@ constexpr RecipeKind kRecipes[] = {RecipeKind::delayed, RecipeKind::current, Rec
 TEST(Casts, AreWatchedWithoutChangingABit) {
   for (const RecipeKind kind : kRecipes) {
     for (const int stage : {0, 2}) {
-      const Trained plain = train(kind, stage, 2, false), watched = train(kind, stage, 2, true);
+      const Trained plain = train(kind, stage, 2, never), watched = train(kind, stage, 2, always);
       EXPECT_EQ(plain.numbers, watched.numbers);
       for (const auto& [name, seen] : plain.rows.back()) EXPECT_EQ(seen.values, 0u) << name;
+    }
+  }
+}
+
+// A step that makes a row between others that make none tells what it tells where all of them do.
+TEST(Casts, OfAStepDoNotDependOnWhichOthersAreWatched) {
+  for (const RecipeKind kind : kRecipes) {
+    for (const int stage : {0, 2}) {
+      const Trained all = train(kind, stage, 2, always, 0.05);
+      const Trained second = train(
+          kind, stage, 2, [](int step) { return step == 1; }, 0.05);
+      for (const auto& [name, seen] : all.rows[1]) {
+        const ops::Fp8Seen& alone = second.rows[1].at(name);
+        EXPECT_EQ(alone.amax, seen.amax) << name;
+        EXPECT_EQ(alone.scale, seen.scale) << name;
+        EXPECT_EQ(alone.values, seen.values) << name;
+        EXPECT_EQ(alone.saturated, seen.saturated) << name;
+        EXPECT_EQ(alone.lost, seen.lost) << name;
+      }
     }
   }
 }
@@ -94,7 +123,7 @@ TEST(Casts, OfAStepAreThoseOfAllOperands) {
       {"down", {a.hidden, a.intermediate}}};
   for (const RecipeKind kind : kRecipes) {
     for (const int stage : {0, 1, 3}) {
-      const Trained trained = train(kind, stage, 2, true);
+      const Trained trained = train(kind, stage, 2, always);
       for (const Rows& rows : trained.rows) {
         EXPECT_EQ(rows.size(), 2 * 4 * 3u);
         for (const int layer : {0, 1}) {
@@ -124,7 +153,7 @@ TEST(Casts, OfAStepAreThoseOfAllOperands) {
 // Stages, and ranks that hold parts of weights, tell the same weights.
 TEST(Casts, OfWeightsAreThoseThatTheStepRead) {
   for (const RecipeKind kind : {RecipeKind::delayed, RecipeKind::current}) {
-    const Trained whole = train(kind, 0, 1, true, 0.0), cut = train(kind, 3, 3, true, 0.0);
+    const Trained whole = train(kind, 0, 1, always, 0.0), cut = train(kind, 3, 3, always, 0.0);
     for (const auto& [name, seen] : whole.rows[0]) {
       if (!name.ends_with("/weight")) continue;
       for (const Rows& rows : {whole.rows[2], cut.rows[0], cut.rows[2]}) {
@@ -141,7 +170,7 @@ TEST(Casts, OfWeightsAreThoseThatTheStepRead) {
       EXPECT_EQ(seen.saturated, 0u) << name;
     }
     // A rate moves them, and the step after tells the moved ones.
-    const Trained moved = train(kind, 0, 1, true, 0.05);
+    const Trained moved = train(kind, 0, 1, always, 0.05);
     EXPECT_EQ(moved.rows[0].at("layers.0.qkv/weight").amax, whole.rows[0].at("layers.0.qkv/weight").amax);
     EXPECT_NE(moved.rows[1].at("layers.0.qkv/weight").amax, whole.rows[0].at("layers.0.qkv/weight").amax);
   }
@@ -149,7 +178,7 @@ TEST(Casts, OfWeightsAreThoseThatTheStepRead) {
 
 // Scales of delayed scaling begin at one, so that the first step's small gradients are lost.
 TEST(Casts, TellWhatAStepLost) {
-  const Trained delayed = train(RecipeKind::delayed, 0, 1, true);
+  const Trained delayed = train(RecipeKind::delayed, 0, 1, always);
   const ops::Fp8Seen& first = delayed.rows[0].at("layers.0.qkv/output_gradient");
   EXPECT_EQ(first.scale, 1.0f);
   EXPECT_GT(first.lost, 0u);
