@@ -102,12 +102,15 @@ Problem wrong_launcher(const Launched& launched, const std::vector<std::string>&
   std::string command, count = std::to_string(launched.size);
   for (const std::string& argument : arguments) command += (command.empty() ? "" : " ") + argument;
   const std::string mpirun = "launch/mpirun -np " + count + " " + command;
+  const char* where = launched.slurm                            ? "SLURM_STEP_NUM_TASKS, without PMIx"
+                      : launched.launcher.starts_with("mpirun") ? "OMPI_COMM_WORLD_SIZE or PMI_SIZE"
+                                                                : "RANK, WORLD_SIZE";
   return {
       .what = launched.launcher + " started " + count +
               " processes that do not know each other: each would train alone, all into one folder",
       .expected = "one process, or ranks that MPI's launcher started",
       .found = "process " + std::to_string(launched.rank) + " of " + count,
-      .where = launched.slurm ? "SLURM_STEP_NUM_TASKS, without PMIx" : "RANK, WORLD_SIZE, PMI_SIZE",
+      .where = where,
       .fix = (launched.slurm ? "srun --mpi=pmix -n " + count + " " + command +
                                    "\n            or, in a batch script, " + mpirun
                              : mpirun + "\n            (several hosts: --hostfile FILE, see hostfiles/)") +
