@@ -201,7 +201,7 @@ void print_json(const PlanReport& r, const config::Config& config, const PlanTar
     alternatives.back()["keys"] = a.keys;
   }
   Json messages = Json::array(), links = Json::object();
-  for (const zero::StepMessages& stage : r.messages) {
+  for (const store::StepMessages& stage : r.messages) {
     messages.push_back({{"bytes_sent", stage.bytes()}, {"bytes_between_hosts", stage.between_nodes()}});
   }
   for (const plan::Link& link : plan::links()) links[link.name] = r.seconds_over(link);

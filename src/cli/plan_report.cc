@@ -58,7 +58,7 @@ class Planner {
   plan::Memory memory(const plan::Choice& choice) const {
     return train::plan_memory(build(choice), target_.place, target_.kind);
   }
-  std::array<zero::StepMessages, 4> messages(const plan::Choice& choice) const {
+  std::array<store::StepMessages, 4> messages(const plan::Choice& choice) const {
     return train::plan_messages(build(choice), target_.place, target_.kind, batch(choice.micro).accumulation);
   }
 

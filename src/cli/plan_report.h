@@ -11,7 +11,7 @@
 #include "octet/plan/advice.h"
 #include "octet/plan/memory.h"
 #include "octet/plan/time.h"
-#include "octet/zero/messages.h"
+#include "octet/store/messages.h"
 
 namespace octet::cli {
 
@@ -39,7 +39,7 @@ struct PlanReport {
   plan::Work work;
   plan::Time time;
   /// What rank 0 sends in a step, by zero_stage.
-  std::array<zero::StepMessages, 4> messages{};
+  std::array<store::StepMessages, 4> messages{};
   int ranks_of_host = 1;
   bool on_gpus_of_one_host = false;
   int stage = 0;

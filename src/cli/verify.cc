@@ -198,7 +198,7 @@ SmallStep small_step(Device& device, bool fp8) {
   data::add_document(batch, ids, ids);
   engine.begin(1);
   engine.micro_batch(batch);
-  const zero::StepResult step = engine.finish(1e-4);
+  const store::StepResult step = engine.finish(1e-4);
   return {.loss = step.loss_sum / static_cast<double>(step.label_tokens),
           .norm = step.grad_norm,
           .fp8_products = engine.audit().fp8_products(),

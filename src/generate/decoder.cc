@@ -27,11 +27,11 @@ Decoder::Decoder(Device& device, comm::Job& job, comm::Collectives& data, const 
       options_(options),
       arena_(device),
       compute_(device.make_stream({.name = "compute"})) {
-  zero::Options store;
+  store::Options store;
   store.recipe = options_.recipe;
   store.training = false;
   store_ =
-      std::make_unique<zero::ParameterStore>(model::build_layout(options_.architecture), arena_, data, store);
+      std::make_unique<store::ParameterStore>(model::build_layout(options_.architecture), arena_, data, store);
   const std::int64_t tokens = std::max(options_.prefill, options_.sequences);
   model::TransformerOptions core;
   core.max_tokens = tokens;

@@ -126,7 +126,7 @@ class StepProfile {
   double steps_ = 0;
 };
 
-double loss_of(const zero::StepResult& step) {
+double loss_of(const store::StepResult& step) {
   return step.loss_sum / static_cast<double>(std::max<std::int64_t>(1, step.label_tokens));
 }
 
@@ -157,7 +157,7 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
   std::optional<StepProfile> profile;
   if (options.profile) profile.emplace(engine->compute());
   std::vector<double> seconds;
-  zero::StepResult last;
+  store::StepResult last;
   const auto batches_of = [&](std::int64_t step) {
     std::vector<data::HostBatch> batches;
     for (std::int64_t i = 0; i < batch.accumulation; ++i) {
@@ -219,7 +219,7 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
     result.comm_bytes += static_cast<double>(kind.bytes_sent) / static_cast<double>(options.steps);
   }
   result.recompute = plan::name_of(how.transformer.recompute);
-  result.transposes_at_use = how.store.transposed == zero::TransposedWeights::at_use;
+  result.transposes_at_use = how.store.transposed == store::TransposedWeights::at_use;
   result.parameters = engine->store().layout().parameter_count();
   result.tokens = shape.rows * shape.length * batch.accumulation * batch.world;
   result.median_seconds = median(seconds);

@@ -75,9 +75,9 @@ model::Recompute recompute_of(const std::string& level) {
 }
 
 // As above: auto keeps them until somebody knows the memory.
-zero::TransposedWeights transposed_of(const config::Config& config) {
+store::TransposedWeights transposed_of(const config::Config& config) {
   const bool at_use = has_fp8_weights(config) && config.fp8_transposed_weights == "at_use";
-  return at_use ? zero::TransposedWeights::at_use : zero::TransposedWeights::kept;
+  return at_use ? store::TransposedWeights::at_use : store::TransposedWeights::kept;
 }
 
 // The configuration has checked the name.
@@ -128,9 +128,9 @@ EngineOptions engine_options(const config::Config& config, const model::Architec
   options.store.wire = wire_of(config.reduce_dtype);
   options.store.error_feedback = config.error_feedback;
   options.store.gather_wire = wire_of(config.gather_dtype);  // compute: as it lies
-  options.store.by_node = config.hierarchical_comm == "auto"   ? zero::ByNode::automatic
-                          : config.hierarchical_comm == "true" ? zero::ByNode::on
-                                                               : zero::ByNode::off;
+  options.store.by_node = config.hierarchical_comm == "auto"   ? store::ByNode::automatic
+                          : config.hierarchical_comm == "true" ? store::ByNode::on
+                                                               : store::ByNode::off;
   options.store.transposed = transposed_of(config);
   options.store.recipe = recipe_of(config);
   options.store.adamw = {.beta1 = config.adam_beta1,
@@ -187,7 +187,7 @@ Engine::Engine(Device& device, comm::Job& job, comm::Collectives& data, const En
   if (job.size() > 1) measure_waits(*compute_);
   if (device.kind() != DeviceKind::dry)
     ops::set_reproducible(options_.reproducible.value_or(ops::reproducible_by_default(device_)));
-  store_ = std::make_unique<zero::ParameterStore>(model::build_layout(options_.architecture), arena_, data,
+  store_ = std::make_unique<store::ParameterStore>(model::build_layout(options_.architecture), arena_, data,
                                                   options_.store);
   core_ = std::make_unique<model::Transformer>(options_.architecture, options_.store.recipe, arena_,
                                                options_.transformer, &audit_);
@@ -356,7 +356,7 @@ void Engine::micro_batch(const data::HostBatch& batch, const model::LogitsHook& 
   ++micro_batch_;
 }
 
-zero::StepResult Engine::finish(double learning_rate, bool update) {
+store::StepResult Engine::finish(double learning_rate, bool update) {
   device_.copy_to_host(*compute_, staging_->host_losses, staging_->loss_sum,
                        staging_->losses * sizeof(double));
   if (watched_.next) {  // of the weights before their update

@@ -18,18 +18,18 @@ plan::Memory plan_memory(const EngineOptions& options, const comm::Place& place,
   return plan::memory_of(engine.arena());
 }
 
-std::array<zero::StepMessages, 4> plan_messages(const EngineOptions& options, const comm::Place& place,
+std::array<store::StepMessages, 4> plan_messages(const EngineOptions& options, const comm::Place& place,
                                                 DeviceKind kind, std::int64_t micro_batches) {
   const std::unique_ptr<Device> device = make_dry_device({.stands_for = kind});
   const auto job = comm::make_dry_job(place);
   const auto data =
       job->collectives(comm::Mesh(place.size).group("data", place.rank), *device, comm::Carrier::automatic);
   Engine engine(*device, *job, *data, options);
-  zero::Options store = engine.options().store;  // with what was left to the device
-  std::array<zero::StepMessages, 4> messages{};
+  store::Options store = engine.options().store;  // with what was left to the device
+  std::array<store::StepMessages, 4> messages{};
   for (store.stage = 0; store.stage < 4; ++store.stage) {
     messages[static_cast<std::size_t>(store.stage)] =
-        zero::step_messages(engine.store().layout(), store, place, static_cast<int>(micro_batches));
+        store::step_messages(engine.store().layout(), store, place, static_cast<int>(micro_batches));
   }
   return messages;
 }
@@ -39,7 +39,7 @@ plan::Work work_of(const EngineOptions& options, const plan::Memory& memory, std
   return {.architecture = options.architecture,
           .recipe = options.store.recipe,
           .recompute = options.transformer.recompute,
-          .transposes_at_use = options.store.transposed == zero::TransposedWeights::at_use,
+          .transposes_at_use = options.store.transposed == store::TransposedWeights::at_use,
           .tokens = options.transformer.max_tokens,
           .length = length,
           .micro_batches = micro_batches,
@@ -68,7 +68,7 @@ std::vector<plan::Level> levels_of(const config::Config& config, DeviceKind kind
 EngineOptions with_level(EngineOptions options, const plan::Level& level) {
   options.transformer.recompute = level.recompute;
   options.store.transposed =
-      level.transposes_at_use ? zero::TransposedWeights::at_use : zero::TransposedWeights::kept;
+      level.transposes_at_use ? store::TransposedWeights::at_use : store::TransposedWeights::kept;
   return options;
 }
 

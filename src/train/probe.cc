@@ -233,7 +233,7 @@ void probe_once(Engine& engine, StepLoop& loop, Device& device, const Batches& b
   const data::HostBatch batch = make_batch(batches, 0, block, true);
   const std::int64_t vocabulary = engine.options().architecture.vocabulary;
   LogitsKeeper keeper(device, batch.tokens(), vocabulary, engine.core().recipe().compute);
-  const zero::StepResult step = loop.look([&](bool) { return batch; }, keeper.hook());
+  const store::StepResult step = loop.look([&](bool) { return batch; }, keeper.hook());
 
   std::vector<float> own = keeper.values();
   const std::vector<std::int64_t> shape{batches.rows, batches.length, vocabulary};
@@ -261,7 +261,7 @@ void probe_steps(Engine& engine, StepLoop& loop, const Batches& batches, Collect
   const Block block = block_of(batches.rows, job.rank(), job.size());
   std::vector<float> losses, norms;
   while (loop.done() < batches.steps) {
-    const zero::StepResult r =
+    const store::StepResult r =
         loop.take([&](bool) { return make_batch(batches, loop.done(), block, false); });
     losses.push_back(
         static_cast<float>(r.loss_sum / static_cast<double>(std::max<std::int64_t>(1, r.label_tokens))));

@@ -53,7 +53,7 @@ class Run {
   void prepare_schedule();
   void prepare_engine();
   void start_reporter();
-  zero::StepResult train_step();
+  store::StepResult train_step();
   /// Whether a step makes a row of the log, and whether rows tell of casts to FP8.
   bool logs_at(std::int64_t step) const;
   bool watches_casts() const { return config_.fp8 && config_.fp8_statistics != "none"; }
@@ -62,9 +62,9 @@ class Run {
     double seconds = 0, data_seconds = 0;
     MessageTime messages;
   };
-  void report_step(const zero::StepResult& result, const Waits& waits);
+  void report_step(const store::StepResult& result, const Waits& waits);
   /// Counts steps whose loss or gradient is not finite. Throws Error after too many in a row.
-  void guard(const zero::StepResult& result);
+  void guard(const store::StepResult& result);
   void evaluate();
   /// Where eval_strategy and eval_steps say so.
   void evaluate_in_turn();

@@ -151,7 +151,7 @@ void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint) {
     match_formats(checkpoint, needed, engine.job().rank() == 0);
     checkpoint.read(needed);
   });
-  engine.store().refresh_copies(engine.compute(), zero::Scales::as_loaded);
+  engine.store().refresh_copies(engine.compute(), store::Scales::as_loaded);
   if (learns_scales(engine)) engine.core().activation_scales()->restore(engine.compute());
   engine.store().synchronize(engine.compute());
 }

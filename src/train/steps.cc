@@ -10,14 +10,14 @@ void StepLoop::pass(const NextBatch& next, const model::LogitsHook& logits) {
   for (std::int64_t i = 1; i < accumulation_; ++i) engine_.micro_batch(next(false), logits);
 }
 
-zero::StepResult StepLoop::take(const NextBatch& next) {
+store::StepResult StepLoop::take(const NextBatch& next) {
   pass(next, {});
-  const zero::StepResult result = engine_.finish(schedule_.learning_rate(done_));
+  const store::StepResult result = engine_.finish(schedule_.learning_rate(done_));
   ++done_;
   return result;
 }
 
-zero::StepResult StepLoop::look(const NextBatch& next, const model::LogitsHook& logits) {
+store::StepResult StepLoop::look(const NextBatch& next, const model::LogitsHook& logits) {
   pass(next, logits);
   return engine_.finish(0.0, false);
 }

@@ -9,7 +9,7 @@
 #include "octet/model/transformer.h"
 #include "octet/optim/schedule.h"
 #include "octet/train/engine.h"
-#include "octet/zero/store.h"
+#include "octet/store/store.h"
 
 namespace octet::train {
 
@@ -25,10 +25,10 @@ class StepLoop {
       : engine_(engine), schedule_(schedule), accumulation_(accumulation), done_(done) {}
 
   /// One optimizer step at the rate that the schedule has for it.
-  zero::StepResult take(const NextBatch& next);
+  store::StepResult take(const NextBatch& next);
   /// What a step would see: loss, norm and, left in the store, gradients. Changes no parameter and counts no
   /// step; `logits` sees those of the label rows.
-  zero::StepResult look(const NextBatch& next, const model::LogitsHook& logits);
+  store::StepResult look(const NextBatch& next, const model::LogitsHook& logits);
   /// Steps taken, with those that were behind at the start.
   std::int64_t done() const { return done_; }
 

@@ -27,17 +27,17 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-double mean_loss(const zero::StepResult& result) {
+double mean_loss(const store::StepResult& result) {
   return result.loss_sum / static_cast<double>(std::max<std::int64_t>(1, result.label_tokens));
 }
 
-bool was_skipped(const zero::StepResult& result) {
+bool was_skipped(const store::StepResult& result) {
   return result.skipped && result.label_tokens > 0;
 }
 
 }  // namespace
 
-void Run::guard(const zero::StepResult& result) {
+void Run::guard(const store::StepResult& result) {
   const bool finite = !was_skipped(result) && std::isfinite(result.loss_sum);
   not_finite_ = finite ? 0 : not_finite_ + 1;
   if (finite) return;
@@ -64,7 +64,7 @@ bool Run::logs_at(std::int64_t step) const {
                            config_.logging_first_step, total_steps_);
 }
 
-void Run::report_step(const zero::StepResult& result, const Waits& waits) {
+void Run::report_step(const store::StepResult& result, const Waits& waits) {
   const auto traffic = session_.take_traffic();
   own_loss_.add(engine_->own_loss());
   report::StepFacts facts;
@@ -105,14 +105,14 @@ void Run::report_step(const zero::StepResult& result, const Waits& waits) {
   reporter_->step(facts);
 }
 
-zero::StepResult Run::train_step() {
+store::StepResult Run::train_step() {
   const auto start = Clock::now();
   Waits waits;
   session_.take_traffic();  // of evaluations and checkpoints: the step's own is to be told
   engine_->watch_casts(
       {.next = watches_casts() && logs_at(step_ + 1), .after = watches_casts() && logs_at(step_ + 2)});
   StepWatch watch(session_.data(), engine_->compute());
-  const zero::StepResult result =
+  const store::StepResult result =
       loop_->take([&](bool first) { return feed_->next(first, &waits.data_seconds); });
   step_ = loop_->done();
   waits.seconds = seconds_since(start);

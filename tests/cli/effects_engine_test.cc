@@ -86,7 +86,7 @@ Shown train_steps(const config::Resolved& r, int ranks = 1) {
     for (int step = 0; step < kSteps; ++step) {
       engine.begin(2);
       for (int m = 0; m < 2; ++m) engine.micro_batch(batch_of(step, m, job.rank()));
-      const zero::StepResult result = engine.finish(schedule.learning_rate(step));
+      const store::StepResult result = engine.finish(schedule.learning_rate(step));
       numbers += exactly(result.loss_sum) + exactly(result.grad_norm);
     }
     double loss = 0;
@@ -143,7 +143,7 @@ std::string planned_on_cpu(const config::Resolved& r) {
 std::string transposed_on_gpu(const config::Resolved& r) {
   const auto word = [](bool at_use) { return std::string(at_use ? " at use" : " kept"); };
   std::string text =
-      "asked for" + word(options_of(r.config).store.transposed == zero::TransposedWeights::at_use);
+      "asked for" + word(options_of(r.config).store.transposed == store::TransposedWeights::at_use);
   text += ", levels";
   for (const plan::Level& level : train::levels_of(r.config, DeviceKind::cuda))
     text += word(level.transposes_at_use);

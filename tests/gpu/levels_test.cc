@@ -49,7 +49,7 @@ std::vector<double> train(Device& device, const EngineOptions& options) {
   for (std::int32_t step = 0; step < 3; ++step) {
     engine.begin(2);
     for (std::int32_t micro = 0; micro < 2; ++micro) engine.micro_batch(batch_of(micro));
-    const zero::StepResult result = engine.finish(1e-3);
+    const store::StepResult result = engine.finish(1e-3);
     found.insert(found.end(), {result.loss_sum, result.grad_norm});
   }
   return found;

@@ -1,4 +1,4 @@
-#include "cuda/gemm_standing.h"
+#include "cuda/gemm/standing.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "cuda/gemm_tiles.h"
+#include "cuda/gemm/tiles.h"
 
 #include <gtest/gtest.h>
 
@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-#include "cuda/gemm_sample.h"
+#include "cuda/gemm/sample.h"
 #include "octet/base/dtype.h"
 
 namespace octet::ops::cuda {

@@ -69,7 +69,7 @@ Trained train(RecipeKind kind, int stage, int ranks, const Watched& watched, dou
       engine.watch_casts({.next = watched(step), .after = watched(step + 1)});
       engine.begin(2);
       for (int m = 0; m < 2; ++m) engine.micro_batch(batch_of(step + 5 * m + 11 * job.rank()));
-      const zero::StepResult result = engine.finish(rate);
+      const store::StepResult result = engine.finish(rate);
       const auto rows = casts_of_all(job, engine.cast_rows());
       if (job.rank() != 0) continue;
       all.numbers.push_back(result.loss_sum);

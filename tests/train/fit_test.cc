@@ -87,7 +87,7 @@ TEST(Plan, IsWhatEveryRankReserves) {
           SCOPED_TRACE(std::to_string(world) + " ranks, stage " + std::to_string(stage));
           Case c{world, options_of(stage, kind, model::Recompute::norms), device};
           c.options.store.transposed =
-              world == 2 ? zero::TransposedWeights::at_use : zero::TransposedWeights::kept;
+              world == 2 ? store::TransposedWeights::at_use : store::TransposedWeights::kept;
           expect_planned(c);
         }
       }
@@ -138,7 +138,7 @@ TEST(Plan, OfAGpuHasTransposedWeightsAndNeedsNoGpu) {
   EXPECT_GT(gpu.at("workspace"), cpu.at("workspace"));
   // Three blocks alike: made at use, one of them is there.
   const std::size_t kept = gpu.at("parameters/transposed");
-  options.store.transposed = zero::TransposedWeights::at_use;
+  options.store.transposed = store::TransposedWeights::at_use;
   EXPECT_EQ(3 * rows_of(plan_memory(options, {}, DeviceKind::cuda)).at("parameters/transposed"), kept);
 }
 

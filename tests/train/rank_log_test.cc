@@ -123,7 +123,7 @@ TEST_P(RankLosses, AreOfTheRanksOwnMicroBatches) {
     EXPECT_EQ(counted, labels);
     engine.begin(2);
     for (const auto& batch : batches) engine.micro_batch(batch);
-    const zero::StepResult step = engine.finish(1e-3);
+    const store::StepResult step = engine.finish(1e-3);
     const RankLoss own = engine.own_loss();
     EXPECT_EQ(own.label_tokens, labels);
     EXPECT_NEAR(own.sum, expected, 1e-6 * expected);

@@ -93,7 +93,7 @@ Steps steps_of(int stage, precision::RecipeKind kind, bool rehearsed) {
   o.store.stage = stage;
   o.store.recipe.kind = kind;
   o.store.recipe.compute = DType::bf16;
-  o.store.transposed = stage > 1 ? zero::TransposedWeights::at_use : zero::TransposedWeights::kept;
+  o.store.transposed = stage > 1 ? store::TransposedWeights::at_use : store::TransposedWeights::kept;
   o.transformer.max_tokens = 30;
   o.transformer.max_length = 9;
   o.max_documents = 4;
@@ -118,7 +118,7 @@ Steps steps_of(int stage, precision::RecipeKind kind, bool rehearsed) {
                                  }
                                  engine.begin(1);
                                  engine.micro_batch(batch);
-                                 const zero::StepResult result = engine.finish(1e-3);
+                                 const store::StepResult result = engine.finish(1e-3);
                                  seen.push_back(result.loss_sum);
                                  seen.push_back(result.grad_norm);
                                }

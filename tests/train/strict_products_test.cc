@@ -37,7 +37,7 @@ std::string step_with(int threads, const std::string& deterministic) {
   }
   engine.begin(1);
   engine.micro_batch(batch);
-  const zero::StepResult result = engine.finish(1e-3);
+  const store::StepResult result = engine.finish(1e-3);
   std::uint64_t hash = 0;
   for (const TensorSlice& s : engine.store().owned_slices()) {
     hash = hash64({static_cast<const char*>(s.data), static_cast<std::size_t>(s.count) * size_of(s.dtype)},

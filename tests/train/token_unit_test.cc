@@ -43,7 +43,7 @@ std::vector<double> steps_of(std::int64_t token_unit, precision::RecipeKind kind
     engine.begin(2);
     engine.micro_batch(documents_of({5, 9, 3}));
     engine.micro_batch(documents_of({9, 7}));  // nothing is missing
-    const zero::StepResult result = engine.finish(1e-3);
+    const store::StepResult result = engine.finish(1e-3);
     seen.push_back(result.loss_sum);
     seen.push_back(result.grad_norm);
   }

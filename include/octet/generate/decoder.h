@@ -12,7 +12,7 @@
 #include "octet/comm/job.h"
 #include "octet/device/device.h"
 #include "octet/model/transformer.h"
-#include "octet/zero/store.h"
+#include "octet/store/store.h"
 
 namespace octet::generate {
 
@@ -71,7 +71,7 @@ class Decoder {
   DecoderOptions options_;
   Arena arena_;
   std::unique_ptr<Stream> compute_;
-  std::unique_ptr<zero::ParameterStore> store_;
+  std::unique_ptr<store::ParameterStore> store_;
   std::unique_ptr<model::Transformer> core_;
   std::unique_ptr<model::KvCache> cache_;
   std::int32_t* words_ = nullptr;  ///< device: ids, slots, positions [tokens] each, rows [sequences]

@@ -15,7 +15,7 @@
 #include "octet/device/device.h"
 #include "octet/model/architecture.h"
 #include "octet/model/transformer.h"
-#include "octet/zero/store.h"
+#include "octet/store/store.h"
 
 namespace octet::train {
 
@@ -25,7 +25,7 @@ precision::Recipe recipe_of(const config::Config& config);
 /// What an engine is built for.
 struct EngineOptions {
   model::Architecture architecture;
-  zero::Options store;
+  store::Options store;
   model::TransformerOptions transformer;
   std::int64_t max_documents = 1;  ///< of a micro-batch
   int max_micro_batches = 1;       ///< of a step, on one rank
@@ -97,7 +97,7 @@ class Engine {
   void micro_batch(const data::HostBatch& batch, const model::LogitsHook& logits = {});
   /// Clips, updates, and waits for the step: the one host synchronisation. `update` false leaves parameters
   /// alone.
-  zero::StepResult finish(double learning_rate, bool update = true);
+  store::StepResult finish(double learning_rate, bool update = true);
 
   /// This rank's share of the step that finish() ended last.
   RankLoss own_loss() const;
@@ -106,7 +106,7 @@ class Engine {
   /// empty. All ranks call it equally often.
   void evaluate(const data::HostBatch& batch, double* loss_sum, std::int64_t* label_tokens);
 
-  zero::ParameterStore& store() { return *store_; }
+  store::ParameterStore& store() { return *store_; }
   model::Transformer& core() { return *core_; }
   Stream& compute() { return *compute_; }
   Arena& arena() { return arena_; }
@@ -135,7 +135,7 @@ class Engine {
   Arena arena_;
   precision::Audit audit_;
   std::unique_ptr<Stream> compute_;
-  std::unique_ptr<zero::ParameterStore> store_;
+  std::unique_ptr<store::ParameterStore> store_;
   std::unique_ptr<model::Transformer> core_;
   std::unique_ptr<Staging> staging_;
   std::int64_t label_tokens_ = 0;  ///< of the step so far, this rank

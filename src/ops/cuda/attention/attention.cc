@@ -1,0 +1,55 @@
+// Attention on CUDA: cuDNN where it can, else our own kernels.
+#include "octet/ops/attention.h"
+
+#include <algorithm>
+#include <string>
+
+#include "cuda/attention/cudnn.h"
+#include "cuda/attention/kernels.h"
+#include "cuda/scratch.h"
+#include "octet/base/error.h"
+#include "octet/device/cuda.h"
+
+namespace octet::ops::cuda {
+
+void attention(Stream& stream, const AttentionArgs& args);
+void attention_backward(Stream& stream, const AttentionBackwardArgs& args);
+void cached_attention(Stream& stream, const CachedAttentionArgs& args);
+
+namespace {
+
+void check_head_dim(const Heads& heads) {
+  if (heads.head_dim <= kMostHeadDim) return;
+  throw Error(Problem{.what = "attention on the GPU has no kernel for heads this wide",
+                      .expected = "a head_dim of at most " + std::to_string(kMostHeadDim),
+                      .found = std::to_string(heads.head_dim),
+                      .fix = "set device: cpu"});
+}
+
+}  // namespace
+
+void attention(Stream& stream, const AttentionArgs& args) {
+  check_head_dim(args.heads);
+  cudaStream_t native = octet::cuda::native(stream);
+  if (cudnn_attention(native, octet::cuda::properties(stream.device()).ordinal, args)) return;
+  own_attention(native, args);
+}
+
+void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
+  check_head_dim(args.heads);
+  check(args.workspace.bytes >= delta_bytes(args.heads, args.qkv.rows),
+        "attention_backward: the workspace holds attention_workspace bytes");
+  cudaStream_t native = octet::cuda::native(stream);
+  if (cudnn_attention_backward(native, octet::cuda::properties(stream.device()).ordinal, args,
+                               deterministic_attention())) {
+    return;
+  }
+  own_attention_backward(native, args, static_cast<float*>(args.workspace.data));
+}
+
+void cached_attention(Stream& stream, const CachedAttentionArgs& args) {
+  check_head_dim(args.heads);
+  own_cached_attention(octet::cuda::native(stream), args);
+}
+
+}  // namespace octet::ops::cuda

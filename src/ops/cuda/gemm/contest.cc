@@ -1,0 +1,249 @@
+#include "cuda/gemm/contest.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "cuda/gemm/sample.h"
+#include "cuda/gemm/standing.h"
+#include "octet/base/error.h"
+#include "octet/base/log.h"
+#include "octet/device/cuda.h"
+
+namespace octet::ops::cuda {
+
+namespace {
+
+/// Operations of a product that is worth a second of timing, and of one that is worth a few.
+constexpr double kHeavy = 1e11, kHeaviest = 5e11;
+/// Milliseconds after which a card that multiplies is at its power limit.
+constexpr float kWarming = 150;
+/// A candidate this much slower than the fastest one will not become the fastest at the power limit.
+constexpr double kRoom = 1.08;
+constexpr std::size_t kMostCandidates = 12;
+/// Tiles that reach the final, and how far behind they may be.
+constexpr std::size_t kFinalists = 4;
+constexpr double kRoomOfFinalists = 1.025;
+
+/// Rounds of turns: each candidate runs for some milliseconds, then the next one.
+struct Rounds {
+  int count;
+  float untimed, timed;  ///< milliseconds of a turn
+  int fewest_runs, most_runs;
+};
+constexpr Rounds kLight{.count = 3, .untimed = 0, .timed = 6, .fewest_runs = 1, .most_runs = 24};
+/// Short turns, so that all of a round see about the same clock.
+constexpr Rounds kShort{.count = 8, .untimed = 0, .timed = 4, .fewest_runs = 2, .most_runs = 1000};
+/// A card at its power limit takes 100 to 200 ms to find the clock at which a kernel draws what it may: who
+/// needs less energy runs at a higher one, and that shows only in long turns. But these wander by 1 to 2
+/// percent (measured on an H200) where short ones of a round share a clock: both count.
+constexpr double kShareOfLong = 1.0 / 3;
+constexpr Rounds kLong{.count = 2, .untimed = 100, .timed = 200, .fewest_runs = 2, .most_runs = 10000};
+
+struct Candidate {
+  cublasLtMatmulAlgo_t algorithm{};
+  float once = 0;       ///< milliseconds of one run
+  double standing = 0;  ///< next to the others: less is faster
+};
+
+double operations_of(const LibraryProduct& p) {
+  return 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+}
+
+class Contest {
+ public:
+  Contest(const Call& call, cublasLtHandle_t handle, cudaStream_t stream, const LibraryProduct& p)
+      : call_(call), handle_(handle), stream_(stream), p_(p) {
+    octet::cuda::check(cudaEventCreate(&begin_), "timing a product");
+    octet::cuda::check(cudaEventCreate(&end_), "timing a product");
+  }
+  ~Contest() {
+    cudaEventDestroy(begin_);
+    cudaEventDestroy(end_);
+  }
+  Contest(const Contest&) = delete;
+  Contest& operator=(const Contest&) = delete;
+
+  std::optional<cublasLtMatmulAlgo_t> fastest(int multiprocessors) {
+    for (const auto& proposal : call_.proposals(handle_)) enter(proposal);
+    if (candidates_.empty()) {
+      if (!p_.may_be_refused) require(CUBLAS_STATUS_NOT_SUPPORTED, "finding an algorithm that runs", p_);
+      return std::nullopt;
+    }
+    const Candidate favourite = candidates_.front();
+    if (!takes_long(p_)) {
+      compete(kLight);
+      return candidates_.front().algorithm;
+    }
+    time_of(favourite.algorithm, runs_in(favourite, kWarming, 1, 100000));
+    for (const auto& variant : call_.variants(handle_, favourite.algorithm, multiprocessors)) enter(variant);
+    keep_quickest();
+    compete(kShort);
+    keep_finalists();
+    Rounds final = kLong;
+    if (operations_of(p_) < kHeaviest) final.count = 1;
+    if (candidates_.size() > 1) compete(final, kShareOfLong);
+    const Candidate& best = first_that_agrees(favourite);
+    log::debug(shown(p_) + ": " + shown(best.algorithm) + ", where the library's favourite is " +
+               shown(favourite.algorithm));
+    return best.algorithm;
+  }
+
+  bool agrees(const cublasLtMatmulAlgo_t& algorithm) {
+    for (const auto& proposal : call_.proposals(handle_)) {
+      if (call_.run(handle_, proposal, stream_) == CUBLAS_STATUS_SUCCESS) {
+        return gives(algorithm, sampled_rows());
+      }
+    }
+    return false;
+  }
+
+ private:
+  /// Milliseconds of a run, on the average of some; infinite when the library refuses.
+  float time_of(const cublasLtMatmulAlgo_t& algorithm, int runs) {
+    octet::cuda::check(cudaEventRecord(begin_, stream_), "timing a product");
+    cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
+    for (int i = 0; i < runs && status == CUBLAS_STATUS_SUCCESS; ++i) {
+      status = call_.run(handle_, algorithm, stream_);
+    }
+    octet::cuda::check(cudaEventRecord(end_, stream_), "timing a product");
+    octet::cuda::check(cudaEventSynchronize(end_), "timing a product");
+    float time = 0.0f;
+    octet::cuda::check(cudaEventElapsedTime(&time, begin_, end_), "timing a product");
+    if (status != CUBLAS_STATUS_SUCCESS) return std::numeric_limits<float>::infinity();
+    return time / static_cast<float>(runs);
+  }
+  static int runs_in(const Candidate& c, float milliseconds, int fewest, int most) {
+    return std::clamp(static_cast<int>(milliseconds / std::max(c.once, 1e-3f)), fewest, most);
+  }
+  /// Runs an algorithm, next to the first candidate: the clock changes while candidates are gathered.
+  void enter(const cublasLtMatmulAlgo_t& algorithm) {
+    time_of(algorithm, 1);  // loads its code
+    const float once = time_of(algorithm, 1);
+    if (!std::isfinite(once)) return;
+    const float beside = candidates_.empty() ? once : time_of(candidates_.front().algorithm, 1);
+    candidates_.push_back(
+        {.algorithm = algorithm, .once = once, .standing = static_cast<double>(once / beside)});
+  }
+  void sort_by_standing() {
+    std::stable_sort(candidates_.begin(), candidates_.end(),
+                     [](const Candidate& x, const Candidate& y) { return x.standing < y.standing; });
+  }
+  void keep_quickest() {
+    sort_by_standing();
+    while (candidates_.size() > kMostCandidates ||
+           candidates_.back().standing > kRoom * candidates_.front().standing) {
+      candidates_.pop_back();
+    }
+  }
+  /// Keeps the fastest of each tile, unless it is so far behind that long turns would not bring it to the
+  /// front: those of one tile need about the same energy, so that short turns decide between them.
+  void keep_finalists() {
+    std::vector<Candidate> kept;
+    for (const Candidate& c : candidates_) {
+      const bool new_tile = std::none_of(kept.begin(), kept.end(), [&](const Candidate& other) {
+        return tile_of(other.algorithm) == tile_of(c.algorithm);
+      });
+      const bool close = c.standing <= kRoomOfFinalists * candidates_.front().standing;
+      if (new_tile && close && kept.size() < kFinalists) kept.push_back(c);
+    }
+    candidates_ = std::move(kept);
+  }
+  /// Sorts candidates, the fastest first: by these rounds, and by how they stood before where these are only
+  /// a share of what counts.
+  void compete(const Rounds& rounds, double share = 1) {
+    std::vector<Round> times;
+    for (int r = 0; r < rounds.count; ++r) {
+      Round round(candidates_.size());
+      for (std::size_t i = 0; i < candidates_.size(); ++i) {
+        // Each round begins with another one, and every other round goes backwards: a turn begins at the
+        // clock that the turn before it left.
+        const std::size_t place = (i + static_cast<std::size_t>(r) * 5) % candidates_.size();
+        const std::size_t at = r % 2 == 0 ? place : candidates_.size() - 1 - place;
+        const auto runs = [&](float milliseconds) {
+          return runs_in(candidates_[at], milliseconds, rounds.fewest_runs, rounds.most_runs);
+        };
+        if (rounds.untimed > 0) time_of(candidates_[at].algorithm, runs(rounds.untimed));
+        round[at] = time_of(candidates_[at].algorithm, runs(rounds.timed));
+      }
+      times.push_back(std::move(round));
+    }
+    const std::vector<double> now = standings(times);
+    double before = 0;
+    for (const Candidate& c : candidates_) before += c.standing / static_cast<double>(candidates_.size());
+    for (std::size_t i = 0; i < candidates_.size(); ++i) {
+      Candidate& c = candidates_[i];
+      c.standing = share * now[i] + (1 - share) * c.standing / before;
+    }
+    sort_by_standing();
+    while (candidates_.size() > 1 && !std::isfinite(candidates_.back().standing)) candidates_.pop_back();
+  }
+  /// Some rows of D, evenly spread. Waits for the stream.
+  std::vector<float> sampled_rows() {
+    const std::int64_t rows = std::min<std::int64_t>(p_.m, 64), step = p_.m / rows;
+    const std::size_t size = size_of(p_.d_type), width = static_cast<std::size_t>(p_.n) * size;
+    std::vector<std::byte> bytes(static_cast<std::size_t>(rows) * width);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const auto* from =
+          static_cast<const std::byte*>(p_.d) + static_cast<std::size_t>(r * step * p_.d_ld) * size;
+      octet::cuda::check(cudaMemcpyAsync(bytes.data() + static_cast<std::size_t>(r) * width, from, width,
+                                         cudaMemcpyDeviceToHost, stream_),
+                         "reading a product");
+    }
+    octet::cuda::check(cudaStreamSynchronize(stream_), "reading a product");
+    std::vector<float> values(bytes.size() / size);
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      std::uint16_t half = 0;
+      if (p_.d_type == DType::bf16) {
+        std::memcpy(&half, bytes.data() + i * size, size);
+        values[i] = from_bf16(half);
+      } else {
+        std::memcpy(&values[i], bytes.data() + i * size, size);
+      }
+    }
+    return values;
+  }
+  /// The first candidate whose product is the favourite's: variants are made here, and nobody else runs them.
+  Candidate first_that_agrees(const Candidate& favourite) {
+    require(call_.run(handle_, favourite.algorithm, stream_), "multiplying", p_);
+    const std::vector<float> want = sampled_rows();
+    for (const Candidate& c : candidates_) {
+      if (gives(c.algorithm, want)) return c;
+    }
+    return favourite;
+  }
+  bool gives(const cublasLtMatmulAlgo_t& algorithm, const std::vector<float>& want) {
+    return call_.run(handle_, algorithm, stream_) == CUBLAS_STATUS_SUCCESS &&
+           rows_agree(want, sampled_rows(), static_cast<std::size_t>(p_.n));
+  }
+
+  const Call& call_;
+  cublasLtHandle_t handle_;
+  cudaStream_t stream_;
+  const LibraryProduct& p_;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+  std::vector<Candidate> candidates_;
+};
+
+}  // namespace
+
+std::optional<cublasLtMatmulAlgo_t> fastest_algorithm(const Call& call, cublasLtHandle_t handle,
+                                                      cudaStream_t stream, const LibraryProduct& p,
+                                                      int multiprocessors) {
+  return Contest(call, handle, stream, p).fastest(multiprocessors);
+}
+
+bool takes_long(const LibraryProduct& p) {
+  return operations_of(p) >= kHeavy;
+}
+
+bool agrees_with_favourite(const Call& call, cublasLtHandle_t handle, cudaStream_t stream,
+                           const LibraryProduct& p, const cublasLtMatmulAlgo_t& algorithm) {
+  return call.accepts(handle, algorithm) && Contest(call, handle, stream, p).agrees(algorithm);
+}
+
+}  // namespace octet::ops::cuda

@@ -1,0 +1,190 @@
+// Products on CUDA: cuBLASLt multiplies, in the way that gemm_plan.h says. Filled and decoded copies are made
+// in pieces, so that their scratch is bounded.
+#include "octet/ops/gemm.h"
+
+#include <algorithm>
+
+#include "cuda/gemm/kernels.h"
+#include "cuda/gemm/library.h"
+#include "cuda/scratch.h"
+#include "gemm_plan.h"
+#include "octet/base/error.h"
+#include "octet/device/cuda.h"
+
+namespace octet::ops::cuda {
+
+GemmOutcome gemm(Stream& stream, const GemmArgs& args);
+
+namespace {
+
+static_assert(sizeof(ProductScalars) <= kScalarBytes);
+
+/// The parts of the workspace.
+struct Room {
+  ProductScalars* scalars = nullptr;
+  void* bias = nullptr;
+  std::uint8_t* copies = nullptr;
+  std::size_t copies_bytes = 0;
+  void* library = nullptr;
+};
+
+Room room_of(const GemmArgs& args) {
+  check(args.workspace.bytes >= gemm_workspace(args), "gemm: the workspace holds gemm_workspace bytes");
+  auto* at = static_cast<std::uint8_t*>(args.workspace.data);
+  Room room{.scalars = reinterpret_cast<ProductScalars*>(at)};
+  at += kScalarBytes;
+  room.bias = at;
+  at += bias_bytes(args);
+  room.copies = at;
+  room.copies_bytes = copy_bytes(args);
+  room.library = at + room.copies_bytes;
+  return room;
+}
+
+/// Copies `count` of the outer rows (or columns) of an operand from `begin` on; returns elements a row.
+std::int64_t copy_piece(cudaStream_t stream, const GemmSide& side, std::int64_t k, std::int64_t begin,
+                        std::int64_t count, bool decode, void* to) {
+  const auto* from = static_cast<const std::uint8_t*>(side.data);
+  Widening w{.from = side.inner ? from + begin * k : from + begin,
+             .from_type = side.dtype,
+             .rows = side.inner ? count : k,
+             .cols = side.inner ? k : count,
+             .ld = side.inner ? k : side.outer,
+             .to = to,
+             .decode = decode};
+  w.to_ld = filled(w.cols);
+  if (decode && side.scaling != Scaling::tensor) {
+    w.scales = side.scale_inv;
+    w.scaling = side.scaling;
+    w.scale_rows = side.inner ? side.outer : k;
+    (side.inner ? w.first_row : w.first_col) = begin;
+  }
+  widen(stream, w);
+  return w.to_ld;
+}
+
+void copy_rows(cudaStream_t stream, const ConstMatrix& from, const Matrix& to) {
+  const std::size_t size = size_of(to.dtype), pitch = static_cast<std::size_t>(to.ld) * size;
+  octet::cuda::check(
+      cudaMemcpy2DAsync(to.data, pitch, from.data, pitch, static_cast<std::size_t>(to.cols) * size,
+                        static_cast<std::size_t>(to.rows), cudaMemcpyDeviceToDevice, stream),
+      "copying what is added to an empty product");
+}
+
+/// Multiplies copies, a piece of A with a piece of B at a time; returns how many products that took.
+std::int64_t multiply_copies(cudaStream_t stream, int device, const GemmArgs& args, const GemmPlan& plan,
+                             const Room& room, LibraryProduct product) {
+  const bool decode = plan.way == GemmWay::decoded;
+  std::int64_t calls = 0;
+  const std::size_t element = decode ? 2 : 1;
+  const auto row_bytes = element * static_cast<std::size_t>(filled(plan.k));
+  // Rows of both pieces together.
+  const auto rows = static_cast<std::int64_t>((room.copies_bytes - kSlack) / row_bytes);
+  check(rows >= 2 * kUnit, "gemm: scratch holds 16 rows of both operands");
+  std::int64_t a_rows = filled(plan.a.outer), b_rows = filled(plan.b.outer);
+  if (a_rows + b_rows > rows) {
+    const std::int64_t half = rows / 2 / kUnit * kUnit;
+    a_rows = std::min(a_rows, std::max(half, (rows - b_rows) / kUnit * kUnit));
+    b_rows = std::min(b_rows, (rows - a_rows) / kUnit * kUnit);
+  }
+  std::uint8_t* b_room = room.copies + aligned(static_cast<std::size_t>(a_rows) * row_bytes);
+  product.a = room.copies;
+  product.b = b_room;
+  product.k = decode ? plan.k : filled(plan.k);
+  if (decode) product.a_type = product.b_type = DType::bf16;
+  for (std::int64_t i = 0; i < plan.a.outer; i += a_rows) {
+    product.m = std::min(a_rows, plan.a.outer - i);
+    product.a_ld = copy_piece(stream, plan.a, plan.k, i, product.m, decode, room.copies);
+    for (std::int64_t j = 0; j < plan.b.outer; j += b_rows) {
+      product.n = std::min(b_rows, plan.b.outer - j);
+      product.b_ld = copy_piece(stream, plan.b, plan.k, j, product.n, decode, b_room);
+      const std::size_t at = static_cast<std::size_t>(i * args.d.ld + j) * size_of(args.d.dtype);
+      product.d = static_cast<std::uint8_t*>(args.d.data) + at;
+      if (args.addend.data != nullptr) {
+        product.addend = static_cast<const std::uint8_t*>(args.addend.data) + at;
+      }
+      product.bias = args.bias != nullptr && args.d.dtype == DType::bf16
+                         ? static_cast<const std::uint16_t*>(room.bias) + j
+                         : nullptr;
+      multiply(stream, device, product);
+      ++calls;
+    }
+  }
+  return calls;
+}
+
+}  // namespace
+
+GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
+  check(args.a.dtype != DType::f32 || args.d.dtype == DType::f32,
+        "gemm: on a GPU f32 operands give an f32 D");
+  const GemmPlan plan = plan_gemm(args);
+  cudaStream_t native = octet::cuda::native(stream);
+  const bool adds = args.accumulate || args.addend.data != nullptr;
+  if (plan.k == 0) {
+    if (args.addend.data != nullptr) copy_rows(native, args.addend, args.d);
+    if (!adds || args.bias != nullptr) add_bias(native, args.d, args.bias, !adds);
+    return {};
+  }
+  const Room room = room_of(args);
+  const int device = octet::cuda::properties(stream.device()).ordinal;
+  LibraryProduct product{.m = args.d.rows,
+                         .n = args.d.cols,
+                         .k = plan.k,
+                         .a = plan.a.data,
+                         .b = plan.b.data,
+                         .d = args.d.data,
+                         .a_ld = plan.a.inner ? plan.k : plan.a.outer,
+                         .b_ld = plan.b.inner ? plan.k : plan.b.outer,
+                         .d_ld = args.d.ld,
+                         .a_inner = plan.a.inner,
+                         .b_inner = plan.b.inner,
+                         .a_type = args.a.dtype,
+                         .b_type = args.b.dtype,
+                         .d_type = args.d.dtype,
+                         .accumulate = args.accumulate,
+                         .addend = args.addend.data,
+                         .sums_tokens = args.product == Product::wgrad,
+                         .workspace = room.library};
+  const bool blocks = args.a.scaling != Scaling::tensor;
+  if (blocks) {
+    product.a_scaling = plan.a.scaling;
+    product.b_scaling = plan.b.scaling;
+    product.a_scale = plan.a.scale_inv;
+    product.b_scale = plan.b.scale_inv;
+    product.may_be_refused = true;
+  } else if (is_fp8(args.a.dtype)) {
+    product.fast_accumulation = args.fast_accumulation && plan.way != GemmWay::decoded;
+    product.a_scale = args.a.scale_inv;
+    product.b_scale = args.b.scale_inv;
+    // A null scale counts as one, in cuBLASLt too; others must lie on 16-byte boundaries.
+    if (plan.way == GemmWay::decoded || !on_boundary(args.a.scale_inv) || !on_boundary(args.b.scale_inv)) {
+      gather_scalars(native, room.scalars, args.a.scale_inv, args.b.scale_inv, adds);
+      product.a_scale = &room.scalars->a_scale;
+      product.b_scale = &room.scalars->b_scale;
+    }
+    if (plan.way == GemmWay::decoded) product.factors = room.scalars->factors;
+  }
+  if (args.bias != nullptr && args.d.dtype == DType::bf16) {
+    round_bias(native, args.bias, room.bias, args.d.cols);
+    product.bias = room.bias;
+  }
+  const bool direct = plan.way != GemmWay::filled && plan.way != GemmWay::decoded;
+  GemmOutcome outcome = outcome_of(args, plan.way, plan.reason, 1);
+  if (!direct || !multiply(native, device, product)) {
+    GemmPlan copies = plan;
+    if (blocks) {  // their values go into the copies
+      copies.way = GemmWay::decoded;
+      if (direct) copies.reason = GemmReason::refused;
+      product.a_scaling = product.b_scaling = Scaling::tensor;
+      product.a_scale = product.b_scale = nullptr;
+      product.may_be_refused = false;
+    }
+    const std::int64_t calls = multiply_copies(native, device, args, copies, room, product);
+    outcome = outcome_of(args, copies.way, copies.reason, calls);
+  }
+  if (args.bias != nullptr && args.d.dtype == DType::f32) add_bias(native, args.d, args.bias, false);
+  return outcome;
+}
+
+}  // namespace octet::ops::cuda

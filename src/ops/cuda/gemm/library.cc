@@ -1,0 +1,202 @@
+#include "cuda/gemm/library.h"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "cuda/gemm/call.h"
+#include "cuda/gemm/contest.h"
+#include "gemm_choices.h"
+#include "octet/base/error.h"
+#include "octet/base/log.h"
+#include "octet/device/cuda.h"
+#include "octet/ops/gemm.h"
+
+namespace octet::ops::cuda {
+
+namespace {
+
+bool capturing(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  octet::cuda::check(cudaStreamIsCapturing(stream, &status), "asking whether a stream is captured");
+  return status != cudaStreamCaptureStatusNone;
+}
+
+/// What algorithms depend on.
+using Key = ProductKey;
+
+Key key_of(const LibraryProduct& p) {
+  return {
+      p.m,
+      p.n,
+      p.k,
+      p.a_ld,
+      p.b_ld,
+      p.d_ld,
+      p.a_inner,
+      p.b_inner,
+      static_cast<std::int64_t>(p.a_type),
+      static_cast<std::int64_t>(p.b_type),
+      static_cast<std::int64_t>(p.d_type),
+      p.fast_accumulation + 2 * (p.bias != nullptr) + 4 * (p.factors != nullptr) + 8 * (p.addend != nullptr),
+      alignment(p.a),
+      alignment(p.b),
+      std::min(alignment(p.d), alignment(p.addend)),
+      p.sums_tokens + 2 * (p.a_scaling != Scaling::tensor)};
+}
+
+/// A number of tokens, rounded up to a power of two: inside an octave the best algorithm is nearly always the
+/// same, and a head over the label rows of chats would be timed for most of an epoch otherwise.
+std::int64_t about(std::int64_t tokens) {
+  return static_cast<std::int64_t>(std::bit_ceil(static_cast<std::uint64_t>(tokens)));
+}
+
+/// The same of all products that may share a choice made by timing.
+Key similar_key_of(const LibraryProduct& p) {
+  LibraryProduct like = p;
+  // Rows as long as there are tokens differ with their number; what matters of them is their alignment.
+  const auto ld = [&](std::int64_t& length, DType type) {
+    if (length == p.k) {
+      length = -static_cast<std::int64_t>(
+          alignment(reinterpret_cast<const void*>(length * static_cast<std::int64_t>(size_of(type)))));
+    }
+  };
+  if (p.sums_tokens) {
+    ld(like.a_ld, p.a_type);
+    ld(like.b_ld, p.b_type);
+    like.k = about(p.k);
+  } else {
+    like.m = about(p.m);
+  }
+  Key key = key_of(like);
+  key.back() += 4;  // the key of no exact shape
+  return key;
+}
+
+/// The library on one device.
+class Library {
+ public:
+  explicit Library(int device) : handle_(start_library()) {
+    octet::cuda::check(cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, device),
+                       "asking for multiprocessors");
+    cudaDeviceProp properties{};
+    octet::cuda::check(cudaGetDeviceProperties(&properties, device), "asking for the GPU's name");
+    machine_ = std::string(properties.name) + ", " + std::to_string(multiprocessors_) +
+               " multiprocessors, cuBLASLt " + std::to_string(library_version());
+    book_.emplace(cache_folder(), machine_);
+  }
+
+  const std::string& machine() const { return machine_; }
+  std::string choices() {
+    const std::lock_guard lock(mutex_);
+    return book_->text();
+  }
+  void learn(const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    book_->learn(text);
+  }
+
+  bool multiply(cudaStream_t stream, const LibraryProduct& p) {
+    const Call call(p);
+    const std::lock_guard lock(mutex_);
+    const Key key = key_of(p);
+    if (refused_.contains(key)) return false;
+    if (gemm_timing() && multiply_fastest(call, stream, p)) return true;
+    if (const auto found = first_.find(key); found != first_.end()) {
+      require(call.run(handle_, found->second, stream), "multiplying", p);
+      return true;
+    }
+    return multiply_first(call, stream, p);
+  }
+
+ private:
+  /// With the fastest algorithm, where one is known or may be chosen.
+  bool multiply_fastest(const Call& call, cudaStream_t stream, const LibraryProduct& p) {
+    const Key exact = key_of(p), similar = similar_key_of(p);
+    // Timing writes D several times, which only a product that overwrites D bears.
+    const bool may_choose = !p.accumulate && p.factors == nullptr && !capturing(stream);
+    while (const auto known = book_->known(exact, similar, may_choose)) {
+      const auto algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(known->algorithm);
+      if (known->checked) {
+        // It may need what this shape lacks; then it says so before it does anything.
+        if (call.run(handle_, algorithm, stream) == CUBLAS_STATUS_SUCCESS) return true;
+        break;
+      }
+      const bool good = agrees_with_favourite(call, handle_, stream, p, algorithm);
+      book_->checked(*known, similar, good);
+      if (good) return true;  // D is its product
+    }
+    if (!may_choose) return false;
+    if (takes_long(p)) say_once();
+    const auto best = fastest_algorithm(call, handle_, stream, p, multiprocessors_);
+    if (!best) return false;
+    require(call.run(handle_, *best, stream), "multiplying", p);
+    book_->choose(exact, similar, std::bit_cast<AlgorithmBits>(*best));
+    return true;
+  }
+  void say_once() {
+    if (std::exchange(said_, true)) return;
+    log::info("the fastest algorithms of products are chosen, which takes up to a minute" +
+              (book_->path().empty() ? std::string(" (not kept: OCTET_CACHE is off, or there is no HOME)")
+                                     : " (kept for the next run in " + book_->path() + ")"));
+  }
+  /// With the library's favourite. Some combinations are refused only when they are run.
+  bool multiply_first(const Call& call, cudaStream_t stream, const LibraryProduct& p) {
+    cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
+    for (const auto& candidate : call.proposals(handle_)) {
+      status = call.run(handle_, candidate, stream);
+      if (status == CUBLAS_STATUS_SUCCESS) {
+        first_.emplace(key_of(p), candidate);
+        return true;
+      }
+    }
+    if (!p.may_be_refused) require(status, "multiplying", p);
+    refused_.insert(key_of(p));
+    return false;
+  }
+
+  cublasLtHandle_t handle_ = nullptr;
+  int multiprocessors_ = 0;
+  std::string machine_;
+  bool said_ = false;
+  std::mutex mutex_;
+  std::optional<AlgorithmBook> book_;
+  std::map<Key, cublasLtMatmulAlgo_t> first_;  ///< the library's favourites, where nothing was timed
+  std::set<Key> refused_;                      ///< products that the library does not multiply
+};
+
+Library& library_of(int device) {
+  // Never destroyed: the driver may be gone when static objects are.
+  static std::mutex& mutex = *new std::mutex;
+  static auto& libraries = *new std::map<int, std::unique_ptr<Library>>;
+  const std::lock_guard lock(mutex);
+  auto& library = libraries[device];
+  if (!library) library = std::make_unique<Library>(device);
+  return *library;
+}
+
+}  // namespace
+
+bool multiply(cudaStream_t stream, int device, const LibraryProduct& product) {
+  return library_of(device).multiply(stream, product);
+}
+
+std::string gemm_machine(const Device& device) {
+  return library_of(octet::cuda::properties(device).ordinal).machine();
+}
+
+std::string gemm_choices(const Device& device) {
+  return library_of(octet::cuda::properties(device).ordinal).choices();
+}
+
+void learn_gemm_choices(const Device& device, const std::string& text) {
+  library_of(octet::cuda::properties(device).ordinal).learn(text);
+}
+
+}  // namespace octet::ops::cuda

@@ -1,0 +1,141 @@
+#include "gatherer.h"
+
+#include "octet/base/error.h"
+#include "octet/ops/quantize.h"
+
+namespace octet::store {
+
+Gatherer::Gatherer(Segments& segments, comm::Collectives& collectives, Device& device, const Options& options)
+    : segments_(segments),
+      collectives_(collectives),
+      device_(device),
+      policy_(policy_of(options, collectives.size())),
+      overlap_(options.overlap),
+      by_node_(gathers_by_node(options, collectives.place())),
+      at_use_(options.transposed == TransposedWeights::at_use),
+      transposed_(static_cast<std::size_t>(segments.slots), -1),
+      groups_(segments.groups.size()),
+      slots_(static_cast<std::size_t>(segments.slots)) {
+  for (Group& group : groups_) {
+    group.changed = device.make_event();
+    group.gathered = device.make_event();
+  }
+  for (Slot& slot : slots_) slot.released = device.make_event();
+}
+
+Gatherer::Slot& Gatherer::slot_of(int group) {
+  return slots_[static_cast<std::size_t>(segments_.copy_slot[static_cast<std::size_t>(group)])];
+}
+
+void Gatherer::transpose(const Segment& s, Stream& stream) {
+  for (std::size_t t = 0; t < s.scaled.size(); ++t) {
+    const std::int64_t cols = s.spec->tensors[t].cols;
+    for (const ScaledRun& run : s.scaled[t]) {
+      ops::transpose(stream, {.from = s.copy + run.begin,
+                              .rows = run.count / cols,
+                              .cols = cols,
+                              .to = s.transposed + run.begin});
+    }
+  }
+}
+
+void Gatherer::gather(int group, Stream& compute) {
+  Slot& slot = slot_of(group);
+  if (slot.occupant >= 0 && slot.occupant != group) {
+    check(at(slot.occupant).holds == 0, "a block is released before the next but one is acquired");
+    at(slot.occupant).whole = false;
+  }
+  slot.occupant = group;
+  Stream& stream = collectives_.gather_stream();
+  stream.wait(*at(group).changed);
+  stream.wait(*slot.released);
+  for (Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
+    if (s.padded == 0) continue;
+    std::uint8_t* place = s.copy + s.copy_bytes(s.own);
+    if (s.shard != place) device_.copy(stream, place, s.shard, s.copy_bytes(s.slice));
+    if (s.gathered_narrow()) {
+      collectives_.all_gather_values(stream, {.name = s.spec->name.c_str(),
+                                              .buffer = s.copy,
+                                              .dtype = s.dtype,
+                                              .count = s.slice,
+                                              .wire = s.gather,
+                                              .by_node = by_node_});
+    } else {
+      collectives_.all_gather(stream, {.name = s.spec->name.c_str(),
+                                       .buffer = s.copy,
+                                       .bytes = static_cast<std::int64_t>(s.copy_bytes(s.slice)),
+                                       .by_node = by_node_});
+    }
+    if (s.transposed != nullptr && !at_use_) transpose(s, stream);
+  }
+  stream.record(*at(group).gathered);
+  if (!overlap_) compute.wait(*at(group).gathered);
+  at(group).whole = true;
+}
+
+void Gatherer::gather_ahead(int group, Stream& compute) {
+  if (!overlap_ || group < 0 || group >= static_cast<int>(groups_.size()) || at(group).whole) return;
+  const int occupant = slot_of(group).occupant;
+  if (occupant >= 0 && at(occupant).holds > 0) return;
+  gather(group, compute);
+}
+
+void Gatherer::transpose_at_use(int group, Stream& compute) {
+  const auto index = static_cast<std::size_t>(group);
+  for (const Segment& s : segments_.groups[index]) {
+    if (s.transposed == nullptr) continue;
+    int& occupant = transposed_[static_cast<std::size_t>(segments_.transposed_slot[index])];
+    check(occupant < 0 || occupant == group || at(occupant).holds == 0,
+          "a block is released before the next one is acquired for its backward pass");
+    occupant = group;
+    transpose(s, compute);
+  }
+}
+
+void Gatherer::acquire(int group, model::Pass pass, Stream& compute) {
+  ++at(group).holds;
+  make_whole(group, pass, compute);
+  if (at_use_ && pass == model::Pass::backward) transpose_at_use(group, compute);
+}
+
+void Gatherer::rehearse(int group, model::Pass pass, Stream& compute) {
+  if (at_use_ && pass == model::Pass::backward) transpose_at_use(group, compute);
+}
+
+void Gatherer::make_whole(int group, model::Pass pass, Stream& compute) {
+  if (!policy_.shard_state) return compute.wait(*at(group).changed);
+  if (!at(group).whole) gather(group, compute);
+  compute.wait(*at(group).gathered);
+  if (!policy_.shard_parameters) return;
+  // The embedding is left out: a tied head acquires it at the far end of the walk.
+  if (pass == model::Pass::forward && group > 0) gather_ahead(group + 1, compute);
+  if (pass == model::Pass::backward && group > 1) gather_ahead(group - 1, compute);
+}
+
+void Gatherer::release(int group, Stream& compute) {
+  check(at(group).holds > 0, "a group is released as often as it was acquired");
+  if (--at(group).holds == 0 && policy_.shard_parameters) compute.record(*slot_of(group).released);
+}
+
+void Gatherer::before_change(Stream& compute) {
+  for (Group& group : groups_) compute.wait(policy_.shard_state ? *group.gathered : *group.changed);
+}
+
+void Gatherer::changed(int group, Stream& stream) {
+  check(at(group).holds == 0, "parameters change while nobody holds them");
+  at(group).whole = false;
+  stream.record(*at(group).changed);
+}
+
+void Gatherer::changed_and_ready(int group, Stream& compute) {
+  changed(group, compute);
+  if (policy_.shard_state && !policy_.shard_parameters) gather(group, compute);
+}
+
+void Gatherer::ahead(Stream& compute) {
+  if (!policy_.shard_parameters) return;
+  gather_ahead(0, compute);
+  gather_ahead(1, compute);
+}
+
+}  // namespace octet::store

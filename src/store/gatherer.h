@@ -1,0 +1,69 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "octet/comm/collectives.h"
+#include "octet/store/store.h"
+#include "segments.h"
+
+namespace octet::store {
+
+/// Makes whole compute copies of shards, before they are used. With cut parameters a group's copy lives in a
+/// buffer shared with others and is gathered whenever it is not there; otherwise it stays where it is and is
+/// gathered once after each change. Without cut state there is nothing to gather.
+///
+/// All ranks make the same calls in the same order, so that their collectives match. What is gathered ahead
+/// depends on the order of calls alone.
+class Gatherer {
+ public:
+  Gatherer(Segments& segments, comm::Collectives& collectives, Device& device, const Options& options);
+
+  /// The copy of `group` is whole for work enqueued on `compute` after this call, until release.
+  void acquire(int group, model::Pass pass, Stream& compute);
+  void release(int group, Stream& compute);
+  /// What acquire enqueues on `compute` besides gathers, for copies as they lie.
+  void rehearse(int group, model::Pass pass, Stream& compute);
+
+  /// Work enqueued on `compute` after this call may write shards.
+  void before_change(Stream& compute);
+  /// The shards of `group` were written by work enqueued on `stream`; nobody holds it.
+  void changed(int group, Stream& stream);
+  /// The same, and starts its gather where that need not wait for a use. Ranks change groups in one order.
+  void changed_and_ready(int group, Stream& compute);
+  /// A forward pass is about to begin.
+  void ahead(Stream& compute);
+
+ private:
+  struct Group {
+    bool whole = false;  ///< gathered since the last change, and still in its buffer
+    int holds = 0;
+    std::unique_ptr<Event> changed;
+    std::unique_ptr<Event> gathered;
+  };
+  struct Slot {
+    int occupant = -1;
+    std::unique_ptr<Event> released;
+  };
+  void make_whole(int group, model::Pass pass, Stream& compute);
+  /// Transposed copies of a group whose copy is whole, where they are made at use.
+  void transpose_at_use(int group, Stream& compute);
+  Group& at(int group) { return groups_[static_cast<std::size_t>(group)]; }
+  Slot& slot_of(int group);
+  void gather(int group, Stream& compute);
+  static void transpose(const Segment& segment, Stream& stream);
+  void gather_ahead(int group, Stream& compute);
+
+  Segments& segments_;
+  comm::Collectives& collectives_;
+  Device& device_;
+  Policy policy_;
+  bool overlap_;
+  bool by_node_;
+  bool at_use_;                  ///< transposed copies are
+  std::vector<int> transposed_;  ///< by slot: the group whose transposed copies lie there, or -1
+  std::vector<Group> groups_;
+  std::vector<Slot> slots_;
+};
+
+}  // namespace octet::store

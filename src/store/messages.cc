@@ -1,0 +1,63 @@
+#include "octet/store/messages.h"
+
+#include <algorithm>
+
+#include "segments.h"
+#include "sum_tree.h"
+
+namespace octet::store {
+namespace {
+
+/// Bytes of one rank's slice that travels in a format, from values that lie as `dtype`.
+std::int64_t slice_bytes(comm::Wire wire, DType dtype, std::int64_t count) {
+  return static_cast<std::int64_t>(ops::wire_bytes(ops::wire_of_values(wire, dtype), count));
+}
+
+/// How often a group is gathered in a step. At stage 3 blocks share two buffers: the last two are still there
+/// when backward begins, and the first two when the next forward pass does. Embedding and head stay.
+std::int64_t gathers_of(const Policy& policy, int group, int groups, int micro_batches) {
+  if (!policy.shard_state) return 0;
+  if (!policy.shard_parameters || group == 0 || group == groups - 1) return 1;
+  const bool for_backward = group<groups - 3, for_forward = group> 2;
+  return 1 + (for_backward ? micro_batches : 0) + (for_forward ? micro_batches - 1 : 0);
+}
+
+}  // namespace
+
+StepMessages step_messages(const model::ParameterLayout& layout, const Options& options,
+                           const comm::Place& place, int micro_batches) {
+  StepMessages sent;
+  if (place.size == 1) return sent;
+  const std::unique_ptr<Device> dry = make_dry_device();
+  Arena arena(*dry);
+  Options counted = options;
+  counted.micro_batches = micro_batches;
+  const Segments segments = reserve_segments(layout, arena, place, counted);
+  const Policy policy = policy_of(counted, place.size);
+  const bool gathers_so = gathers_by_node(counted, place);
+  // A strict rank sends what is left on its stack, once; others one sum, once or for each micro-batch.
+  const std::int64_t reductions =
+      policy.tree          ? sum_tree(place, micro_batches).order.parts[static_cast<std::size_t>(place.rank)]
+      : policy.reduce_each ? micro_batches
+                           : 1;
+  const int groups = static_cast<int>(segments.groups.size());
+  for (int g = 0; g < groups; ++g) {
+    for (const Segment& s : segments.groups[static_cast<std::size_t>(g)]) {
+      const std::int64_t shard = s.gathered_narrow() ? slice_bytes(s.gather, s.dtype, s.slice)
+                                                     : static_cast<std::int64_t>(s.copy_bytes(s.slice));
+      sent.gathered +=
+          comm::sent_by_gather(place, shard, gathers_so) * gathers_of(policy, g, groups, micro_batches);
+      if (!s.gradient) continue;
+      const comm::Wire wire = reduce_wire(*s.spec, counted);
+      sent.reduced += comm::sent_by_reduction(place, slice_bytes(wire, s.gradient.dtype, s.slice),
+                                              slice_bytes(comm::Wire::f32, s.gradient.dtype, s.slice),
+                                              reduces_by_node(counted, place, wire)) *
+                      reductions;
+      if (policy.shard_state) continue;
+      sent.gathered += comm::sent_by_gather(place, slice_bytes(wire, s.total.dtype, s.slice), gathers_so);
+    }
+  }
+  return sent;
+}
+
+}  // namespace octet::store

@@ -1,0 +1,267 @@
+#include "reducer.h"
+
+#include "octet/base/error.h"
+#include "octet/ops/elementwise.h"
+#include "octet/ops/wire.h"
+
+namespace octet::store {
+namespace {
+
+model::GroupGradients views(const std::vector<Segment>& group) {
+  model::GroupGradients all;
+  for (const Segment& s : group) {
+    auto& matrices = all.gradients.emplace_back();
+    for (const model::TensorSpec& t : s.spec->tensors) {
+      const Array data = s.gradient.from(t.offset);
+      matrices.push_back(
+          {.data = data.data, .dtype = data.dtype, .rows = t.rows, .cols = t.cols, .ld = t.cols});
+    }
+  }
+  return all;
+}
+
+/// The gaps between tensors that products overwrite: padding too, since buffers pass from block to block.
+std::vector<std::pair<std::int64_t, std::int64_t>> gaps(const Segment& s) {
+  std::vector<std::pair<std::int64_t, std::int64_t>> runs;
+  std::int64_t begin = 0;
+  for (const model::TensorSpec& t : s.spec->tensors) {
+    if (!t.gradient_by_product) continue;
+    if (t.offset > begin) runs.emplace_back(begin, t.offset - begin);
+    begin = t.offset + t.count();
+  }
+  if (s.padded > begin) runs.emplace_back(begin, s.padded - begin);
+  return runs;
+}
+
+}  // namespace
+
+Reducer::Reducer(Segments& segments, comm::Collectives& collectives, Device& device, const Options& options)
+    : segments_(segments),
+      collectives_(collectives),
+      device_(device),
+      policy_(policy_of(options, collectives.size())),
+      overlap_(options.overlap),
+      options_(options),
+      groups_(segments.groups.size()) {
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    groups_[g].gradients = views(segments.groups[g]);
+    groups_[g].written = device.make_event();
+    groups_[g].summed = device.make_event();
+    groups_[g].complete = device.make_event();
+    for (const Segment& s : segments.groups[g]) groups_[g].to_zero.push_back(gaps(s));
+  }
+  for (int i = 0; i < segments.slots; ++i) reduced_.push_back(device.make_event());
+  if (policy_.tree) tree_ = sum_tree(collectives.place(), options.micro_batches);
+}
+
+int Reducer::slot(int group) const {
+  return segments_.gradient_slot[static_cast<std::size_t>(group)];
+}
+
+Event& Reducer::reduced(int group) {
+  return *reduced_[static_cast<std::size_t>(slot(group))];
+}
+
+comm::Wire Reducer::wire_of(const Segment& s) const {
+  return reduce_wire(*s.spec, options_);
+}
+
+void Reducer::begin_step(int micro_batches) {
+  check(!open_ && micro_batches > 0, "a step has at least one micro-batch");
+  check(!policy_.tree || micro_batches == static_cast<int>(tree_.merges.size()),
+        "a strict step has as many micro-batches as planned");
+  micro_batches_ = micro_batches;
+  index_ = -1;
+}
+
+void Reducer::begin_micro_batch(int index) {
+  check(!open_ && index == index_ + 1 && index < micro_batches_, "micro-batches come in order");
+  index_ = index;
+  open_ = true;
+  next_ = static_cast<int>(groups_.size()) - 1;
+  if (index == 0) height_ = 0;
+  for (Group& group : groups_) {
+    group.asked = group.given = false;
+    if (index == 0 || policy_.reduce_each || policy_.tree) group.fresh = true;
+  }
+}
+
+bool Reducer::occupied(int group) {
+  return at(group).asked && (reduces() ? group <= next_ : !at(group).given);
+}
+
+const model::GroupGradients& Reducer::gradients(int group, Stream& compute) {
+  Group& g = at(group);
+  check(open_ && !g.given, "gradients are asked for inside a micro-batch, before they are given back");
+  if (g.asked) return g.gradients;
+  if (policy_.shard_gradients) {
+    for (int other = 0; other < static_cast<int>(groups_.size()); ++other) {
+      check(other == group || slot(other) != slot(group) || !occupied(other),
+            "a block's gradients are given back before the next but one asks for its own");
+    }
+  }
+  g.asked = true;
+  g.gradients.overwrite = g.fresh;
+  if (!g.fresh) return g.gradients;
+  compute.wait(reduced(group));
+  const auto& segments = segments_.groups[static_cast<std::size_t>(group)];
+  for (std::size_t i = 0; i < segments.size(); ++i) {
+    const Array& gradient = segments[i].gradient;
+    if (!gradient) continue;
+    for (const auto& [begin, count] : g.to_zero[i]) {
+      device_.zero(compute, gradient.from(begin).data, gradient.bytes(count));
+    }
+  }
+  return g.gradients;
+}
+
+void Reducer::give_back(int group, Stream& compute) {
+  check(at(group).asked && !at(group).given, "gradients are given back once, after they were asked for");
+  at(group).fresh = false;
+  returned(group, compute);
+}
+
+void Reducer::contribute_nothing(int group, Stream& compute) {
+  Group& g = at(group);
+  check(open_ && !g.asked && !g.given, "nothing is contributed where no gradients were asked for");
+  // What is not reduced now may stay as it is: a later micro-batch finds the buffers as fresh as they were.
+  if (g.fresh && (reduces() || policy_.tree)) {
+    compute.wait(reduced(group));
+    for (const Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
+      if (!s.gradient) continue;
+      device_.zero(compute, s.gradient.data, s.gradient.bytes(s.padded));
+    }
+    g.fresh = false;
+  }
+  returned(group, compute);
+}
+
+void Reducer::returned(int group, Stream& compute) {
+  at(group).given = true;
+  if (collectives_.size() == 1 && policy_.reduce_each) return accumulate(group, compute);
+  if (policy_.tree) add_to_tree(group, compute);
+  if (collectives_.size() == 1 || !reduces()) return;
+  compute.record(*at(group).written);
+  for (; next_ >= 0 && at(next_).given; --next_) reduce(next_, compute);
+}
+
+// A lone rank keeps fp32 sums of narrow gradients.
+void Reducer::accumulate(int group, Stream& compute) {
+  for (Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
+    if (!s.gradient || s.sum.data == s.gradient.data) continue;
+    if (index_ == 0) {
+      ops::convert(compute, s.gradient.data, s.gradient.dtype, s.sum.data, DType::f32, s.padded);
+    } else {
+      ops::add(compute, s.gradient.data, s.gradient.dtype, static_cast<float*>(s.sum.data), s.padded);
+    }
+  }
+}
+
+// What goes to the owners besides the gradient buffers.
+std::vector<const float*> Reducer::left_on_stack(const Segment& s) const {
+  if (!policy_.tree) return {};
+  const int left = height_ - tree_.merges[static_cast<std::size_t>(index_)];
+  return {s.tree.begin(), s.tree.begin() + left};
+}
+
+// Sums stay where the lower one lies: on the stack, or for the last micro-batch in the gradient buffers, from
+// where they are reduced.
+void Reducer::add_to_tree(int group, Stream& compute) {
+  const int merges = tree_.merges[static_cast<std::size_t>(index_)];
+  const bool last = index_ + 1 == micro_batches_;
+  for (Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
+    if (!s.gradient || s.padded == 0) continue;
+    auto* top = static_cast<float*>(s.gradient.data);
+    for (int merge = 0; merge < merges; ++merge) {
+      float* below = s.tree[static_cast<std::size_t>(height_ - 1 - merge)];
+      ops::add(compute, last ? below : top, DType::f32, last ? top : below, s.padded);
+      if (!last) top = below;
+    }
+    if (last || merges > 0) continue;
+    device_.copy(compute, s.tree[static_cast<std::size_t>(height_)], top, s.gradient.bytes(s.padded));
+  }
+}
+
+void Reducer::sum(Segment& s, Stream& stream) {
+  collectives_.reduce_scatter(stream, {.name = s.spec->name.c_str(),
+                                       .from = s.gradient.data,
+                                       .from_dtype = s.gradient.dtype,
+                                       .to = s.sum.data,
+                                       .to_dtype = s.sum.dtype,
+                                       .count = s.slice,
+                                       .accumulate = policy_.reduce_each && index_ > 0,
+                                       .wire = wire_of(s),
+                                       .by_node = reduces_by_node(options_, collectives_.place(), wire_of(s)),
+                                       .residual = s.residual,
+                                       .order = policy_.tree ? &tree_.order : nullptr,
+                                       .earlier = left_on_stack(s)});
+}
+
+// Every rank updates everything, so every rank needs all sums. A narrow wire rounds them once more, for the
+// owner too, so that all ranks update with the same bits.
+void Reducer::gather_sums(Segment& s, Stream& stream) {
+  const Array own = s.total.from(s.own);
+  const std::size_t bytes = s.sum.bytes(s.slice);
+  if (s.sum.data != own.data) device_.copy(stream, own.data, s.sum.data, bytes);
+  collectives_.all_gather_values(stream, {.name = s.spec->name.c_str(),
+                                          .buffer = s.total.data,
+                                          .dtype = s.total.dtype,
+                                          .count = s.slice,
+                                          .wire = wire_of(s),
+                                          .by_node = gathers_by_node(options_, collectives_.place()),
+                                          .residual = s.residual == nullptr ? nullptr : s.residual + s.own});
+  if (s.sum.data != own.data && rounds_sums(s)) device_.copy(stream, s.sum.data, own.data, bytes);
+}
+
+bool Reducer::rounds_sums(const Segment& s) const {
+  return wire_of(s) != comm::Wire::f32 && !ops::travels_as_it_lies(wire_of(s), s.total.dtype);
+}
+
+void Reducer::reduce(int group, Stream& compute) {
+  Stream& stream = collectives_.reduce_stream();
+  stream.wait(*at(group).written);
+  const bool gathers = index_ + 1 == micro_batches_ && !policy_.shard_state;
+  auto& segments = segments_.groups[static_cast<std::size_t>(group)];
+  const auto each = [&](const auto& act) {
+    for (Segment& s : segments) {
+      if (s.gradient && s.padded > 0) act(s);
+    }
+  };
+  bool rounds = false;  // what is owned, once more
+  each([&](Segment& s) {
+    sum(s, stream);
+    rounds = rounds || (gathers && rounds_sums(s));
+  });
+  if (!rounds) stream.record(*at(group).summed);
+  if (gathers) each([&](Segment& s) { gather_sums(s, stream); });
+  if (rounds) stream.record(*at(group).summed);
+  stream.record(*at(group).complete);
+  stream.record(reduced(group));
+  if (!overlap_) compute.wait(reduced(group));
+}
+
+void Reducer::end_micro_batch() {
+  check(open_, "a micro-batch ends once");
+  for (const Group& group : groups_) check(group.given, "every group's gradients are given back");
+  open_ = false;
+  if (policy_.tree) height_ += 1 - tree_.merges[static_cast<std::size_t>(index_)];
+}
+
+void Reducer::forget_losses() {
+  Stream& stream = collectives_.reduce_stream();
+  segments_.each([&](Segment& s) {
+    if (s.residual == nullptr) return;
+    device_.zero(stream, s.residual, static_cast<std::size_t>(s.padded) * sizeof *s.residual);
+  });
+}
+
+// Groups are reduced one after the other on one stream.
+void Reducer::wait_for_sums(int group, Stream& stream) {
+  stream.wait(*at(group).summed);
+}
+
+void Reducer::wait_for_totals(int group, Stream& stream) {
+  stream.wait(*at(group).complete);
+}
+
+}  // namespace octet::store

@@ -1,0 +1,120 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "octet/model/parameter_source.h"
+#include "octet/store/options.h"
+
+namespace octet::store {
+
+/// Elements of one format in device memory.
+struct Array {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+
+  explicit operator bool() const { return data != nullptr; }
+  std::size_t bytes(std::int64_t count) const { return static_cast<std::size_t>(count) * size_of(dtype); }
+  /// The elements from `index` on.
+  Array from(std::int64_t index) const {
+    return data == nullptr ? *this : Array{static_cast<std::byte*>(data) + bytes(index), dtype};
+  }
+};
+
+/// A run of rows of one tensor that has an FP8 scale of its own.
+struct ScaledRun {
+  std::int64_t begin = 0;  ///< from the start of the segment
+  std::int64_t count = 0;
+  std::int64_t scale = 0;  ///< its number among the scales of FP8 weights
+  bool part = false;       ///< its tensor has several
+};
+
+/// The buffers of one segment on this rank. Counts and offsets are elements.
+struct Segment {
+  const model::SegmentSpec* spec = nullptr;
+  std::int64_t padded = 0;  ///< of the whole segment: world * slice
+  std::int64_t slice = 0;
+  std::int64_t own = 0;  ///< where this rank's slice begins: rank * slice
+
+  bool trained = false;          ///< has gradients and moments
+  DType dtype = DType::f32;      ///< of the compute copy: f32, bf16 or FP8
+  std::uint8_t* copy = nullptr;  ///< [padded] what the core reads
+  /// [padded] FP8: each tensor as [cols, rows], where products need it; of transposed_slot when made at use.
+  std::uint8_t* transposed = nullptr;
+  std::uint8_t* shard = nullptr;  ///< [slice] own slice of the copy before its gather: inside `copy` unless
+                                  ///< parameters are cut or travel in another format
+  comm::Wire gather = comm::Wire::f32;  ///< in which the copy is gathered; f32: as it lies
+
+  std::int64_t state_begin = 0;  ///< masters and moments held: [state_begin, state_begin + state_count)
+  std::int64_t state_count = 0;
+  Array master;               ///< [state_count]
+  Array exp_avg, exp_avg_sq;  ///< [state_count]
+  /// Of 8-bit moments: a scale for each ops::kMomentBlock elements.
+  float* exp_avg_scale = nullptr;
+  float* exp_avg_sq_scale = nullptr;
+
+  Array gradient;  ///< [padded] this rank's gradients; null for a frozen segment
+  Array sum;       ///< [slice] own slice of the sum over ranks and micro-batches
+  Array total;     ///< [state_count] the sums that the update reads: `sum` itself, or around it
+  std::uint16_t* residual = nullptr;  ///< [padded] bf16: what narrow wires lost of this rank's gradients
+  std::vector<float*> tree;           ///< strict: [padded] each, sums of this rank's micro-batches so far
+
+  std::vector<std::vector<ScaledRun>> scaled;  ///< per tensor; no runs where the copy is not FP8
+  std::vector<ops::AdamWSpan> spans;           ///< tensors inside the state held, from state_begin
+  std::vector<ScaledRun> held;                 ///< scaled runs inside the state held, from state_begin
+
+  bool master_is_copy() const { return dtype == master.dtype; }
+  static std::int64_t blocks(std::int64_t count) {
+    return (count + ops::kMomentBlock - 1) / ops::kMomentBlock;
+  }
+  bool gathered_narrow() const { return gather != comm::Wire::f32; }
+  std::size_t copy_bytes(std::int64_t count) const {
+    return static_cast<std::size_t>(count) * size_of(dtype);
+  }
+};
+
+/// Segments of fewer elements, and those of vectors, always travel as they lie: norms and biases are few, and
+/// they steer everything behind them.
+inline constexpr std::int64_t kNarrowFrom = 1024;
+/// True for a segment that may travel in a narrow format.
+bool may_be_narrow(const model::SegmentSpec& spec);
+/// In which format a segment's gradients travel.
+comm::Wire reduce_wire(const model::SegmentSpec& spec, const Options& options);
+
+/// A run of one tensor inside a range of its segment.
+struct Run {
+  std::size_t tensor = 0;
+  std::int64_t begin = 0;  ///< from the start of the range
+  std::int64_t count = 0;
+};
+/// The tensors of `spec` inside elements [begin, begin + count) of the segment, in order.
+std::vector<Run> runs_within(const model::SegmentSpec& spec, std::int64_t begin, std::int64_t count);
+
+/// All segments of this rank with their memory.
+struct Segments {
+  std::vector<std::vector<Segment>> groups;
+  std::vector<int> gradient_slot;    ///< per group: groups of one slot share gradient buffers
+  std::vector<int> copy_slot;        ///< per group: groups of one slot share the buffers of whole copies
+  std::vector<int> transposed_slot;  ///< per group: the same for transposed copies that are made at use
+  int slots = 0;                     ///< numbers are below this
+  std::vector<DType> scale_formats;  ///< of the FP8 weights, by number of the scale
+  std::vector<std::string> scale_names;
+  /// Per group: the number of its first scale, and how many it has.
+  std::vector<std::pair<std::int64_t, std::int64_t>> group_scales;
+  int rank = 0;
+  int world = 1;
+  bool shards_state = false;  ///< each rank has its slice of masters and moments
+
+  template <typename Do>
+  void each(Do&& act) {
+    for (auto& group : groups)
+      for (Segment& segment : group) act(segment);
+  }
+};
+
+/// Reserves everything. `layout` must stay where it is.
+Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, const comm::Place& place,
+                          const Options& options);
+
+}  // namespace octet::store

@@ -1,0 +1,104 @@
+#include "slices.h"
+
+#include <algorithm>
+
+namespace octet::store {
+
+void append_slices(const model::SegmentSpec& spec, const SliceRange& range, const std::string& prefix,
+                   std::vector<TensorSlice>& slices) {
+  for (const model::TensorSpec& tensor : spec.tensors) {
+    for (const model::NamedPart& part : tensor.parts) {
+      const std::int64_t start = tensor.offset + part.begin;
+      const std::int64_t from = std::max(start, range.begin);
+      const std::int64_t to = std::min(start + part.count, range.begin + range.count);
+      if (from >= to) continue;
+      slices.push_back({.name = prefix + part.name,
+                        .dtype = range.data.dtype,
+                        .shape = part.shape,
+                        .begin = from - start,
+                        .count = to - from,
+                        .data = range.data.from(from - range.begin).data});
+    }
+  }
+}
+
+namespace {
+
+/// The elements of one kind of state that `choice` names.
+void append_state(const Segment& s, const Array& data, const SliceChoice& choice, const std::string& prefix,
+                  std::vector<TensorSlice>& slices) {
+  if (!data) return;
+  const std::int64_t begin = choice.own_only ? s.own : s.state_begin;
+  append_slices(*s.spec,
+                {.begin = begin,
+                 .count = choice.own_only ? s.slice : s.state_count,
+                 .data = data.from(begin - s.state_begin)},
+                prefix, slices);
+}
+
+void append_scales(const Segment& s, float* scales, const SliceChoice& choice, const std::string& prefix,
+                   std::vector<TensorSlice>& slices) {
+  if (scales == nullptr) return;
+  const std::int64_t begin = choice.own_only ? s.own : s.state_begin;
+  for (const Run& run : runs_within(*s.spec, begin, choice.own_only ? s.slice : s.state_count)) {
+    const model::TensorSpec& tensor = s.spec->tensors[run.tensor];
+    const std::int64_t first = begin + run.begin;  // in the segment; a multiple of a block, as all here are
+    slices.push_back({.name = prefix + tensor.name,
+                      .dtype = DType::f32,
+                      .shape = {Segment::blocks(tensor.count())},
+                      .begin = (first - tensor.offset) / ops::kMomentBlock,
+                      .count = Segment::blocks(run.count),
+                      .data = scales + (first - s.state_begin) / ops::kMomentBlock});
+  }
+}
+
+/// Every rank has losses of its own of all elements: row r of a tensor is rank r's.
+void append_residuals(Segments& segments, std::vector<TensorSlice>& slices) {
+  segments.each([&](Segment& s) {
+    if (s.residual == nullptr) return;
+    const std::size_t first = slices.size();
+    append_slices(*s.spec, {.begin = 0, .count = s.padded, .data = {s.residual, DType::bf16}}, "residuals/",
+                  slices);
+    for (std::size_t i = first; i < slices.size(); ++i) {
+      slices[i].begin = segments.rank * slices[i].count;
+      slices[i].shape.insert(slices[i].shape.begin(), segments.world);
+    }
+  });
+}
+
+}  // namespace
+
+std::vector<TensorSlice> parameter_slices(const Segment& segment, const SliceChoice& choice) {
+  std::vector<TensorSlice> slices;
+  append_state(segment, segment.master, choice, "", slices);
+  return slices;
+}
+
+std::vector<TensorSlice> state_slices(Segments& segments, const SliceChoice& choice) {
+  std::vector<TensorSlice> slices;
+  const auto add = [&](auto member, const std::string& prefix) {
+    segments.each([&](Segment& s) { append_state(s, s.*member, choice, prefix, slices); });
+  };
+  add(&Segment::master, "");
+  if (choice.moments) {
+    add(&Segment::exp_avg, "exp_avg/");
+    add(&Segment::exp_avg_sq, "exp_avg_sq/");
+    segments.each([&](Segment& s) {
+      append_scales(s, s.exp_avg_scale, choice, "exp_avg_scale/", slices);
+      append_scales(s, s.exp_avg_sq_scale, choice, "exp_avg_sq_scale/", slices);
+    });
+    append_residuals(segments, slices);
+  }
+  return slices;
+}
+
+std::vector<TensorSlice> sum_slices(Segments& segments) {
+  std::vector<TensorSlice> slices;
+  segments.each([&](Segment& s) {
+    if (!s.sum) return;
+    append_slices(*s.spec, {.begin = s.own, .count = s.slice, .data = s.sum}, "", slices);
+  });
+  return slices;
+}
+
+}  // namespace octet::store

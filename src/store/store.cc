@@ -1,0 +1,373 @@
+#include "octet/store/store.h"
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "activation_amaxes.h"
+#include "gatherer.h"
+#include "octet/base/error.h"
+#include "octet/base/log.h"
+#include "octet/device/host_mirror.h"
+#include "octet/model/build.h"
+#include "reducer.h"
+#include "segments.h"
+#include "slices.h"
+#include "updater.h"
+
+namespace octet::store {
+namespace {
+
+std::vector<model::GroupParameters> operands(const Segments& segments, const precision::ScaleSet* scales) {
+  std::vector<model::GroupParameters> groups;
+  for (const auto& group : segments.groups) {
+    auto& parameters = groups.emplace_back();
+    for (const Segment& s : group) {
+      auto& weights = parameters.weights.emplace_back();
+      auto& parts = parameters.parts.emplace_back();
+      for (std::size_t t = 0; t < s.spec->tensors.size(); ++t) {
+        const model::TensorSpec& tensor = s.spec->tensors[t];
+        const auto operand = [&](std::int64_t begin, std::int64_t count, const float* scale_inv) {
+          return ops::Operand{.data = s.copy + s.copy_bytes(begin),
+                              .transposed = s.transposed == nullptr ? nullptr : s.transposed + begin,
+                              .dtype = s.dtype,
+                              .rows = count / tensor.cols,
+                              .cols = tensor.cols,
+                              .scale_inv = scale_inv};
+        };
+        parts.emplace_back();
+        for (const ScaledRun& run : s.scaled[t]) {
+          parts.back().push_back(operand(run.begin, run.count, scales->scale_inv(run.scale)));
+        }
+        weights.push_back(parts.back().size() == 1 ? parts.back().front()
+                                                   : operand(tensor.offset, tensor.count(), nullptr));
+        if (parts.back().size() > 1) weights.back().data = weights.back().transposed = nullptr;
+      }
+    }
+  }
+  return groups;
+}
+
+/// What a store gives to a rank that computes without the others.
+class Rehearsal final : public model::ParameterSource {
+ public:
+  Rehearsal(const model::ParameterLayout& layout, const std::vector<model::GroupParameters>& parameters,
+            Gatherer& gatherer, const Reducer& reducer)
+      : layout_(layout), parameters_(parameters), gatherer_(gatherer) {
+    for (std::size_t g = 0; g < layout.groups.size(); ++g) {
+      gradients_.push_back(reducer.buffers(static_cast<int>(g)));
+      gradients_.back().overwrite = true;
+    }
+  }
+  const model::ParameterLayout& layout() const override { return layout_; }
+  const model::GroupParameters& acquire(int group, model::Pass pass, Stream& compute) override {
+    gatherer_.rehearse(group, pass, compute);
+    return parameters_[static_cast<std::size_t>(group)];
+  }
+  void release(int, model::Pass, Stream&) override {}
+  void blocks_done(Stream&) override {}
+  const model::GroupGradients& gradients(int group, Stream&) override {
+    return gradients_[static_cast<std::size_t>(group)];
+  }
+  void give_back(int, Stream&) override {}
+
+ private:
+  const model::ParameterLayout& layout_;
+  const std::vector<model::GroupParameters>& parameters_;
+  Gatherer& gatherer_;
+  std::vector<model::GroupGradients> gradients_;
+};
+
+/// Where gathers and the sums of stage 0 go.
+std::vector<comm::SharedMemory> gathered_memory(const Segments& segments) {
+  std::vector<comm::SharedMemory> memory;
+  const auto add = [&](void* address, std::size_t bytes) {
+    if (address != nullptr && bytes > 0) memory.push_back({address, bytes});
+  };
+  for (const auto& group : segments.groups) {
+    for (const Segment& s : group) {
+      if (segments.shards_state) {
+        add(s.copy, s.copy_bytes(s.padded));
+      } else if (s.total) {
+        add(s.total.data, s.total.bytes(s.padded));
+      }
+    }
+  }
+  return memory;
+}
+
+}  // namespace
+
+struct ParameterStore::Parts {
+  Parts(model::ParameterLayout of, Arena& arena, comm::Collectives& with, const Options& how)
+      : layout(std::move(of)),
+        collectives(with),
+        device(arena.device()),
+        options(how),
+        segments(reserve_segments(layout, arena, with.place(), how)),
+        gatherer(segments, with, device, how),
+        reducer(segments, with, device, how),
+        updater(segments, arena, with, how),
+        amaxes(with, device, how),
+        parameters(operands(segments, updater.scales())),
+        seen(device),
+        needed(device) {
+    if (with.size() > 1) with.share(gathered_memory(segments));
+  }
+
+  int groups() const { return static_cast<int>(layout.groups.size()); }
+  TensorSlice step_slice() {
+    return {.name = "optimizer/step",
+            .dtype = DType::i64,
+            .shape = {1},
+            .begin = 0,
+            .count = 1,
+            .data = &optimizer_steps};
+  }
+  /// Fills the masters of a segment with fp32 values, rounded to nearest to what they are stored in.
+  void fill_rounded(Segment& segment, const std::function<void(const std::vector<TensorSlice>&)>& fill) {
+    std::vector<TensorSlice> stored = needed.open(parameter_slices(segment, {}));
+    std::vector<TensorSlice> wide = stored;
+    std::vector<float> values;
+    if (segment.master.dtype == DType::bf16) {
+      std::int64_t count = 0;
+      for (const TensorSlice& slice : stored) count += slice.count;
+      values.resize(static_cast<std::size_t>(count));
+      float* at = values.data();
+      for (TensorSlice& slice : wide) {
+        slice.dtype = DType::f32;
+        slice.data = at;
+        at += slice.count;
+      }
+    }
+    fill(wide);
+    for (std::size_t i = 0; i < stored.size() && !values.empty(); ++i) {
+      const auto* from = static_cast<const float*>(wide[i].data);
+      auto* to = static_cast<std::uint16_t*>(stored[i].data);
+      for (std::int64_t e = 0; e < stored[i].count; ++e) to[e] = to_bf16(from[e]);
+    }
+    needed.send();
+  }
+  void append_scales(std::vector<TensorSlice>& slices) {
+    if (updater.scales() == nullptr) return;
+    for (TensorSlice& slice : updater.scales()->state()) slices.push_back(std::move(slice));
+  }
+
+  model::ParameterLayout layout;
+  comm::Collectives& collectives;
+  Device& device;
+  Options options;
+  Segments segments;
+  Gatherer gatherer;
+  Reducer reducer;
+  Updater updater;
+  ActivationAmaxes amaxes;
+  std::vector<model::GroupParameters> parameters;
+  HostMirror seen;    ///< what owned_slices and gradient_slices gave
+  HostMirror needed;  ///< what needed_slices gave, until refresh_copies takes it
+  std::int64_t optimizer_steps = 0;
+  int exceptions_at_start = std::uncaught_exceptions();
+  bool stepping = false;  ///< between begin_step and finish
+  bool finished = false;  ///< between finish and collect
+  bool updating = false;  ///< the finish that is to be collected updates
+};
+
+ParameterStore::ParameterStore(model::ParameterLayout layout, Arena& arena, comm::Collectives& collectives,
+                               const Options& options)
+    : parts_(std::make_unique<Parts>(std::move(layout), arena, collectives, options)) {}
+
+ParameterStore::~ParameterStore() {
+  // Gathers may still be under way into memory that the arena is about to give back. Not while an error
+  // unwinds: the ranks that a gather waits for may be gone.
+  if (std::uncaught_exceptions() > parts_->exceptions_at_start) return;
+  try {
+    parts_->collectives.gather_stream().synchronize();
+    parts_->collectives.reduce_stream().synchronize();
+    if (parts_->collectives.size() > 1) parts_->collectives.unshare(gathered_memory(parts_->segments));
+  } catch (const std::exception& error) {
+    log::warn(std::string("messages of a parameter store that ends: ") + error.what());
+  }
+}
+
+const model::ParameterLayout& ParameterStore::layout() const {
+  return parts_->layout;
+}
+
+const model::GroupParameters& ParameterStore::acquire(int group, model::Pass pass, Stream& compute) {
+  parts_->gatherer.acquire(group, pass, compute);
+  return parts_->parameters[static_cast<std::size_t>(group)];
+}
+
+void ParameterStore::release(int group, model::Pass, Stream& compute) {
+  parts_->gatherer.release(group, compute);
+}
+
+const model::GroupGradients& ParameterStore::gradients(int group, Stream& compute) {
+  return parts_->reducer.gradients(group, compute);
+}
+
+void ParameterStore::give_back(int group, Stream& compute) {
+  parts_->reducer.give_back(group, compute);
+}
+
+void ParameterStore::begin_step(int micro_batches) {
+  check(parts_->options.training, "a store without gradients takes no steps");
+  check(!parts_->stepping && !parts_->finished, "a step begins after the one before it was collected");
+  parts_->stepping = true;
+  parts_->seen.clear();
+  parts_->reducer.begin_step(micro_batches);
+}
+
+void ParameterStore::begin_micro_batch(int index, Stream& compute, precision::ScaleSet* activations) {
+  check(parts_->stepping, "micro-batches belong to a step");
+  parts_->amaxes.begin(activations);
+  parts_->reducer.begin_micro_batch(index);
+  parts_->gatherer.ahead(compute);
+}
+
+void ParameterStore::contribute_nothing(int group, Stream& compute) {
+  parts_->reducer.contribute_nothing(group, compute);
+}
+
+void ParameterStore::contribute_nothing(Stream& compute) {
+  const int head = parts_->groups() - 1;
+  for (int g = 0; g <= head; ++g) {
+    if (g == head) blocks_done(compute);
+    acquire(g, model::Pass::forward, compute);
+    release(g, model::Pass::forward, compute);
+  }
+  for (int g = parts_->groups() - 1; g >= 0; --g) {
+    acquire(g, model::Pass::backward, compute);
+    contribute_nothing(g, compute);
+    release(g, model::Pass::backward, compute);
+  }
+}
+
+void ParameterStore::pass_by(Stream& compute) {
+  for (int g = 0; g < parts_->groups(); ++g) {
+    acquire(g, model::Pass::forward, compute);
+    release(g, model::Pass::forward, compute);
+  }
+}
+
+void ParameterStore::blocks_done(Stream& compute) {
+  parts_->amaxes.blocks_done(compute);
+}
+
+void ParameterStore::end_micro_batch(Stream& compute) {
+  parts_->reducer.end_micro_batch();
+  parts_->amaxes.end(compute);
+}
+
+void ParameterStore::finish(const StepInput& input, Stream& compute) {
+  check(parts_->stepping && parts_->reducer.complete(), "a step is finished after its last micro-batch");
+  parts_->updater.finish(input, parts_->optimizer_steps + 1, parts_->reducer, parts_->gatherer, compute);
+  parts_->stepping = false;
+  parts_->finished = true;
+  parts_->updating = input.update;
+}
+
+StepResult ParameterStore::collect() {
+  check(parts_->finished, "a step is collected once, after it was finished");
+  parts_->finished = false;
+  const StepResult result = parts_->updater.result();
+  if (parts_->updating && !result.skipped) ++parts_->optimizer_steps;
+  if (result.skipped || !parts_->updating) parts_->reducer.forget_losses();
+  return result;
+}
+
+std::unique_ptr<model::ParameterSource> ParameterStore::rehearsal() {
+  check(parts_->options.training && !parts_->stepping, "a step is rehearsed between steps");
+  return std::make_unique<Rehearsal>(parts_->layout, parts_->parameters, parts_->gatherer, parts_->reducer);
+}
+
+void ParameterStore::initialise(Stream& compute,
+                                const std::function<void(const std::vector<TensorSlice>&)>& fill) {
+  synchronize(compute);
+  if (parts_->options.storage.parameters != DType::f32) {
+    parts_->segments.each([&](Segment& segment) { parts_->fill_rounded(segment, fill); });
+  } else if (parts_->device.host_reaches_memory()) {
+    fill(state_slices(parts_->segments, {.own_only = false, .moments = false}));
+  } else {
+    // One segment at a time, so that the host never holds the whole model.
+    parts_->segments.each([&](Segment& segment) {
+      fill(parts_->needed.open(parameter_slices(segment, {})));
+      parts_->needed.send();
+    });
+  }
+  refresh_copies(compute, Scales::from_weights);
+}
+
+void ParameterStore::initialise(Stream& compute, std::uint64_t seed) {
+  synchronize(compute);
+  parts_->segments.each([&](Segment& s) {
+    for (const Run& run : runs_within(*s.spec, s.state_begin, s.state_count)) {
+      const model::TensorSpec& tensor = s.spec->tensors[run.tensor];
+      model::initialise(compute, tensor,
+                        {.seed = seed,
+                         .begin = s.state_begin + run.begin - tensor.offset,
+                         .count = run.count,
+                         .out = s.master.from(run.begin).data,
+                         .dtype = s.master.dtype});
+    }
+  });
+  refresh_copies(compute, Scales::from_weights);
+}
+
+void ParameterStore::refresh_copies(Stream& compute, Scales scales) {
+  check(!parts_->stepping, "copies are made anew between steps");
+  parts_->needed.send();
+  parts_->updater.make_copies(scales, parts_->gatherer, compute);
+}
+
+std::vector<TensorSlice> ParameterStore::owned_slices(const std::vector<TensorSlice>& others) const {
+  std::vector<TensorSlice> slices = state_slices(parts_->segments, {.own_only = true, .moments = true});
+  const bool first = parts_->collectives.rank() == 0;
+  if (first) parts_->append_scales(slices);
+  slices.insert(slices.end(), others.begin(), others.end());
+  slices = parts_->seen.fetch(std::move(slices));
+  if (first) slices.push_back(parts_->step_slice());
+  return slices;
+}
+
+std::vector<TensorSlice> ParameterStore::needed_slices(const std::vector<TensorSlice>& others) const {
+  std::vector<TensorSlice> slices = state_slices(parts_->segments, {.own_only = false, .moments = true});
+  parts_->append_scales(slices);
+  slices.insert(slices.end(), others.begin(), others.end());
+  slices = parts_->needed.fetch(std::move(slices));
+  slices.push_back(parts_->step_slice());
+  return slices;
+}
+
+std::vector<TensorSlice> ParameterStore::gradient_slices() const {
+  return parts_->seen.fetch(sum_slices(parts_->segments));
+}
+
+void ParameterStore::synchronize(Stream& compute) {
+  compute.synchronize();
+  parts_->updater.synchronize();
+  parts_->collectives.gather_stream().synchronize();
+  parts_->collectives.reduce_stream().synchronize();
+}
+
+std::int64_t ParameterStore::optimizer_steps() const {
+  return parts_->optimizer_steps;
+}
+
+const precision::ScaleSet* ParameterStore::weight_scales() const {
+  return parts_->updater.scales();
+}
+
+void ParameterStore::watch_casts(bool on) {
+  parts_->updater.watch_casts(on);
+}
+
+void ParameterStore::collect_casts(Stream& compute) {
+  parts_->updater.collect_casts(compute);
+}
+
+std::vector<precision::CastRow> ParameterStore::cast_rows() const {
+  return parts_->updater.cast_rows();
+}
+
+}  // namespace octet::store

@@ -1,0 +1,68 @@
+#include "sum_tree.h"
+
+#include <algorithm>
+#include <cstdint>
+
+#include "octet/base/error.h"
+
+namespace octet::store {
+namespace {
+
+/// The leaves [begin, end) of a node.
+struct Node {
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+};
+
+/// Sums on a stack, neighbours from left to right.
+class Stack {
+ public:
+  explicit Stack(std::int64_t leaves) : leaves_(leaves) {}
+
+  /// Puts a node on top and adds what the tree adds; returns how often.
+  int push(const Node& node) {
+    nodes_.push_back(node);
+    int merges = 0;
+    for (; nodes_.size() > 1 && are_halves(nodes_[nodes_.size() - 2], nodes_.back()); ++merges) {
+      nodes_[nodes_.size() - 2].end = nodes_.back().end;
+      nodes_.pop_back();
+    }
+    return merges;
+  }
+  const std::vector<Node>& nodes() const { return nodes_; }
+
+ private:
+  /// A left half is always full: it begins at a multiple of twice its length, a power of two.
+  bool are_halves(const Node& left, const Node& right) const {
+    const std::int64_t length = left.end - left.begin;
+    return (length & (length - 1)) == 0 && left.begin % (2 * length) == 0 &&
+           right.end == std::min(left.begin + 2 * length, leaves_);
+  }
+
+  std::int64_t leaves_;
+  std::vector<Node> nodes_;
+};
+
+}  // namespace
+
+SumTree sum_tree(const comm::Place& place, int micro_batches) {
+  check(place.size >= 1 && micro_batches >= 1, "a tree of sums has leaves");
+  const std::int64_t each = micro_batches;
+  SumTree tree;
+  Stack across(each * place.size);
+  for (int rank = 0; rank < place.size; ++rank) {
+    Stack own(each * place.size);
+    for (std::int64_t i = 0; i < each; ++i) {
+      const std::int64_t leaf = rank * each + i;
+      const int merges = own.push({leaf, leaf + 1});
+      if (rank == place.rank) tree.merges.push_back(merges);
+      if (i + 1 < each) tree.buffers = std::max(tree.buffers, static_cast<int>(own.nodes().size()));
+    }
+    tree.order.parts.push_back(static_cast<int>(own.nodes().size()));
+    for (const Node& node : own.nodes()) tree.order.merges.push_back(across.push(node));
+  }
+  check(across.nodes().size() == 1, "a tree has one root");
+  return tree;
+}
+
+}  // namespace octet::store

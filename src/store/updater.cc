@@ -1,0 +1,301 @@
+#include "updater.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "octet/device/profile.h"
+#include "octet/ops/elementwise.h"
+#include "octet/ops/quantize.h"
+
+namespace octet::store {
+namespace {
+
+/// A run of a master as a matrix, wide enough to be shared out among threads by rows, and its tail.
+template <typename Do>
+void as_matrices(const Array& data, std::int64_t count, Do&& act) {
+  constexpr std::int64_t kWidth = 4096;
+  const std::int64_t body = count / kWidth * kWidth, rest = count - body;
+  if (body > 0) act(ops::ConstMatrix(data.data, data.dtype, body / kWidth, kWidth, kWidth), std::int64_t{0});
+  if (rest > 0) act(ops::ConstMatrix(data.from(body).data, data.dtype, 1, rest, rest), body);
+}
+
+}  // namespace
+
+Updater::Updater(Segments& segments, Arena& arena, comm::Collectives& collectives, const Options& options)
+    : segments_(segments),
+      collectives_(collectives),
+      device_(arena.device()),
+      options_(options),
+      policy_(policy_of(options, collectives.size())),
+      norm_(arena),
+      scalars_(arena.reserve_as<ops::StepScalars>("step/scalars", 1)),
+      losses_(policy_.tree ? static_cast<std::size_t>(collectives.size()) *
+                                 static_cast<std::size_t>(options.micro_batches)
+                           : 1),
+      totals_(arena.reserve_as<double>("step/totals", 1 + losses_)),
+      ready_(device_.make_event()),
+      reduced_(device_.make_event()),
+      beside_(device_.make_stream({.name = "update", .background = true})),
+      measured_(device_.make_event()),
+      cast_(device_.make_event()) {
+  if (!segments.scale_names.empty()) {
+    scales_.emplace(arena, "fp8_weights", options.recipe, segments.scale_formats, segments.scale_names);
+    casts_.emplace(arena, "fp8_weights/casts", std::ssize(segments.scale_names));
+  }
+  host_ = static_cast<HostStep*>(device_.allocate_host(sizeof(HostStep)));
+  totals_out_ = static_cast<double*>(device_.allocate_host(totals_bytes()));
+}
+
+Updater::~Updater() {
+  device_.release_host(totals_out_, totals_bytes());
+  device_.release_host(host_, sizeof(HostStep));
+}
+
+void Updater::write_scalars(const StepInput& input, std::int64_t step, Stream& compute) {
+  learning_rate_ = input.learning_rate;
+  // Memory of the dry device has addresses only.
+  if (device_.kind() != DeviceKind::dry) {
+    host_->scalars_in = optim::step_scalars(
+        options_.adamw,
+        {.step = step, .learning_rate = input.learning_rate, .max_grad_norm = options_.max_grad_norm});
+    host_->label_tokens_in = static_cast<double>(input.label_tokens);
+  }
+  device_.copy_to_device(compute, scalars_, &host_->scalars_in, sizeof(ops::StepScalars));
+  device_.copy_to_device(compute, totals_, &host_->label_tokens_in, sizeof(double));
+  device_.zero(compute, totals_ + 1, losses_ * sizeof(double));
+  if (input.loss_sum == nullptr) return;
+  const auto own = policy_.tree ? static_cast<std::size_t>(options_.micro_batches) : 1;
+  const auto first = policy_.tree ? static_cast<std::size_t>(collectives_.rank()) * own : 0;
+  device_.copy(compute, totals_ + 1 + first, input.loss_sum, own * sizeof(double));
+}
+
+void Updater::sum_over_ranks(Stream& compute) {
+  if (collectives_.size() > 1) {
+    Stream& stream = collectives_.reduce_stream();
+    compute.record(*ready_);
+    stream.wait(*ready_);
+    collectives_.all_reduce_sum(stream, "gradient norm", norm_.limbs(), optim::GradientNorm::limb_count());
+    collectives_.all_reduce_sum(stream, "losses and label tokens", totals_,
+                                static_cast<std::int64_t>(1 + losses_));
+    stream.record(*reduced_);
+    compute.wait(*reduced_);
+  }
+  device_.copy(compute, &scalars_->label_tokens, totals_, sizeof(double));
+}
+
+// The last groups to be reduced are still under way then: the others are read meanwhile. Every wait is
+// measured, which takes time too, so that there are few.
+void Updater::measure_norm(Reducer& reducer, Stream& compute) {
+  constexpr int kApart = 2;
+  norm_.zero(compute);
+  for (int g = static_cast<int>(segments_.groups.size()) - 1, waited = g + 1; g >= 0; --g) {
+    if (g < waited) {
+      waited = std::min(g, kApart);
+      reducer.wait_for_sums(waited, compute);
+    }
+    for (Segment& s : segments_.groups[static_cast<std::size_t>(g)]) {
+      if (s.sum) norm_.add(compute, s.sum.data, s.sum.dtype, s.slice);
+    }
+  }
+}
+
+void Updater::finish(const StepInput& input, std::int64_t step, Reducer& reducer, Gatherer& gatherer,
+                     Stream& compute) {
+  const ProfileLabel label(compute, "optimizer");
+  write_scalars(input, step, compute);
+  measure_norm(reducer, compute);
+  sum_over_ranks(compute);
+  norm_.finish(compute, scalars_);
+  device_.copy_to_host(compute, &host_->scalars_out, scalars_, sizeof(ops::StepScalars));
+  device_.copy_to_host(compute, totals_out_, totals_, totals_bytes());
+  if (!input.update) return;
+  if (policy_.shard_state) return update_slices(gatherer, compute);
+  update_groups(reducer, gatherer, compute);
+}
+
+// adamw leaves the amaxes of the updated masters, but not of parts of a tensor, and none when the step is
+// skipped: then a delayed scale stays, a current one needs its amax again.
+void Updater::measure_updated(const Segment& s, Stream& stream) {
+  measure(s, stream, delayed(), delayed() ? &scalars_->skip : nullptr);
+}
+
+// What has no scale is gathered while the rest is updated, the embedding, which forward needs first, before
+// all others; and each group with scales as soon as it is quantised.
+void Updater::update_slices(Gatherer& gatherer, Stream& compute) {
+  gatherer.before_change(compute);
+  for (std::size_t g = 0; g < segments_.groups.size(); ++g) {
+    for (Segment& s : segments_.groups[g]) {
+      if (s.sum) update(s, compute);
+    }
+    if (!has_scales(g)) gatherer.changed_and_ready(static_cast<int>(g), compute);
+  }
+  if (!scales_) return;
+  watch(watches_, compute);
+  segments_.each([&](Segment& s) { measure_updated(s, compute); });
+  reduce_amaxes(compute);
+  scales_->update(compute);
+  for (std::size_t g = 0; g < segments_.groups.size(); ++g) {
+    if (!has_scales(g)) continue;
+    for (Segment& s : segments_.groups[g]) quantise(s, compute);
+    gatherer.changed_and_ready(static_cast<int>(g), compute);
+  }
+  compute.record(*cast_);
+}
+
+void Updater::update_groups(Reducer& reducer, Gatherer& gatherer, Stream& compute) {
+  // A profile takes the time of one stream, and what runs beside others has none of its own.
+  Stream& stream = compute.profile() == nullptr ? *beside_ : compute;
+  compute.record(*measured_);
+  stream.wait(*measured_);
+  gatherer.before_change(stream);
+  watch(watches_, stream);
+  for (std::size_t g = 0; g < segments_.groups.size(); ++g) {
+    auto& group = segments_.groups[g];
+    reducer.wait_for_totals(static_cast<int>(g), stream);
+    for (Segment& s : group) {
+      if (s.sum) update(s, stream);
+    }
+    if (const auto [first, count] = segments_.group_scales[g]; count > 0) {
+      for (const Segment& s : group) measure_updated(s, stream);
+      scales_->update(stream, first, count);
+      for (Segment& s : group) quantise(s, stream);
+    }
+    gatherer.changed(static_cast<int>(g), stream);
+  }
+  stream.record(*cast_);
+}
+
+void Updater::watch(bool on, Stream& stream) {
+  if (!casts_) return;
+  on ? casts_->watch(stream) : casts_->stop();
+}
+
+void Updater::collect_casts(Stream& compute) {
+  if (!casts_) return;
+  compute.wait(*cast_);
+  casts_->collect(compute);
+}
+
+std::vector<precision::CastRow> Updater::cast_rows() const {
+  std::vector<precision::CastRow> rows;
+  if (!casts_) return rows;
+  for (const auto& group : segments_.groups) {
+    for (const Segment& s : group) {
+      for (std::size_t t = 0; t < s.scaled.size(); ++t) {
+        for (const ScaledRun& run : s.scaled[t]) {
+          rows.push_back({.name = s.spec->tensors[t].name + "/weight",
+                          .seen = casts_->collected()[static_cast<std::size_t>(run.scale)]});
+        }
+      }
+    }
+  }
+  return rows;
+}
+
+void Updater::update(Segment& s, Stream& stream) {
+  ops::AdamWArgs args = optim::adamw_args(options_.adamw);
+  args.master = s.master.data;
+  args.master_dtype = s.master.dtype;
+  args.grad = s.total.data;
+  args.grad_dtype = s.total.dtype;
+  args.exp_avg = s.exp_avg.data;
+  args.exp_avg_sq = s.exp_avg_sq.data;
+  args.moment_dtype = s.exp_avg.dtype;
+  args.exp_avg_scale = s.exp_avg_scale;
+  args.exp_avg_sq_scale = s.exp_avg_sq_scale;
+  args.spans = s.spans;
+  args.scalars = scalars_;
+  if (s.dtype == DType::bf16 && !s.master_is_copy()) {
+    args.copy = policy_.shard_state ? s.shard : s.copy;
+    args.copy_dtype = DType::bf16;
+  }
+  if (is_fp8(s.dtype) && delayed()) {
+    args.amax = scales_->amaxes();
+  }
+  ops::adamw(stream, args);
+}
+
+void Updater::measure(const Segment& s, Stream& stream, bool parts_only, const std::int32_t* skip) {
+  for (const ScaledRun& run : s.held) {
+    if (parts_only && !run.part) continue;
+    as_matrices(s.master.from(run.begin), run.count, [&](const ops::ConstMatrix& x, std::int64_t) {
+      ops::amax(stream, x, scales_->amax(run.scale), skip);
+    });
+  }
+}
+
+// Tensors are whole here. Where they are cut, they are transposed when they have been gathered, or used.
+void Updater::quantise_both_ways(Segment& s, Stream& stream) {
+  for (std::size_t t = 0; t < s.scaled.size(); ++t) {
+    const std::int64_t cols = s.spec->tensors[t].cols;
+    for (const ScaledRun& run : s.scaled[t]) {
+      ops::quantize(
+          stream,
+          ops::ConstMatrix(s.master.from(run.begin).data, s.master.dtype, run.count / cols, cols, cols),
+          {.format = s.dtype,
+           .row = s.copy + run.begin,
+           .transposed = s.transposed + run.begin,
+           .scale = scales_->scale(run.scale),
+           .seen = casts_->of(run.scale)});
+    }
+  }
+}
+
+void Updater::quantise(Segment& s, Stream& stream) {
+  if (!is_fp8(s.dtype)) return;
+  const bool kept = s.transposed != nullptr && options_.transposed == TransposedWeights::kept;
+  if (kept && !policy_.shard_state) return quantise_both_ways(s, stream);
+  std::uint8_t* copy = policy_.shard_state ? s.shard : s.copy;
+  for (const ScaledRun& run : s.held) {
+    as_matrices(s.master.from(run.begin), run.count, [&](const ops::ConstMatrix& x, std::int64_t offset) {
+      ops::quantize(stream, x,
+                    {.format = s.dtype,
+                     .row = copy + run.begin + offset,
+                     .scale = scales_->scale(run.scale),
+                     .seen = casts_->of(run.scale)});
+    });
+  }
+}
+
+void Updater::make_copies(Scales scales, Gatherer& gatherer, Stream& compute) {
+  gatherer.before_change(compute);
+  segments_.each([&](Segment& s) {
+    if (s.dtype != DType::bf16 || s.master_is_copy()) return;
+    std::uint8_t* copy = policy_.shard_state ? s.shard : s.copy;
+    ops::convert(compute, s.master.data, s.master.dtype, copy, DType::bf16, s.state_count);
+  });
+  if (scales_) {
+    if (scales == Scales::as_loaded && delayed()) {
+      scales_->restore(compute);
+    } else {  // a current scale is that of the weights, whenever they are measured
+      segments_.each([&](const Segment& s) { measure(s, compute, false, nullptr); });
+      if (policy_.shard_state) reduce_amaxes(compute);
+      scales_->update(compute);
+    }
+    watch(true, compute);
+    segments_.each([&](Segment& s) { quantise(s, compute); });
+    compute.record(*cast_);
+  }
+  for (int g = 0; g < static_cast<int>(segments_.groups.size()); ++g) gatherer.changed_and_ready(g, compute);
+}
+
+void Updater::reduce_amaxes(Stream& compute) {
+  if (collectives_.size() == 1 || scales_->count() == 0) return;
+  Stream& stream = collectives_.reduce_stream();
+  compute.record(*ready_);
+  stream.wait(*ready_);
+  collectives_.all_reduce_max(stream, "amaxes of weights", scales_->amaxes(), scales_->count());
+  stream.record(*reduced_);
+  compute.wait(*reduced_);
+}
+
+StepResult Updater::result() const {
+  if (device_.kind() == DeviceKind::dry) return {.learning_rate = learning_rate_};
+  return {.loss_sum = std::accumulate(totals_out_ + 1, totals_out_ + 1 + losses_, 0.0),
+          .label_tokens = static_cast<std::int64_t>(totals_out_[0]),
+          .grad_norm = static_cast<double>(host_->scalars_out.grad_norm),
+          .skipped = host_->scalars_out.skip != 0,
+          .learning_rate = learning_rate_};
+}
+
+}  // namespace octet::store

@@ -1,0 +1,76 @@
+// Stages and overlap where reductions and gathers go by nodes.
+#include "store/synthetic.h"
+
+namespace octet::store {
+namespace {
+
+using namespace synthetic;
+
+Scenario scenario(int stage, bool overlap, comm::Wire wire, ByNode by_node) {
+  Scenario s;
+  s.options.stage = stage;
+  s.options.overlap = overlap;
+  s.options.wire = wire;
+  s.options.by_node = by_node;
+  s.options.recipe.compute = DType::bf16;
+  return s;
+}
+
+TEST(ByNode, AtOneWireEveryStageThatCutsGivesTheSameBits) {
+  // At stage 0 the sums are rounded once more on their way back, unless the wire is fp32.
+  for (const std::vector<int>& nodes : {std::vector<int>{0, 0, 1}, {0, 0, 1, 1}, {0, 1, 0, 1}}) {
+    const int ranks = static_cast<int>(nodes.size());
+    for (const comm::Wire wire : {comm::Wire::f32, comm::Wire::int8}) {
+      const auto run_stage = [&](int stage, bool overlap, bool worker = false) {
+        return run({.ranks = ranks, .compute_worker = worker, .node_of = nodes},
+                   scenario(stage, overlap, wire, store::ByNode::on));
+      };
+      const Outcome reference = run_stage(1, false);
+      for (const int stage : {0, 1, 2, 3}) {
+        const Outcome plain = run_stage(stage, false);
+        for (const Outcome& o : {run_stage(stage, true), run_stage(stage, true, true)}) {
+          EXPECT_EQ(difference(plain.state, o.state), "") << stage << " overlap";
+        }
+        for (const std::int64_t hash : plain.copies) EXPECT_EQ(hash, plain.copies[0]);
+        if (stage > 0 || wire == comm::Wire::f32) {
+          EXPECT_EQ(difference(reference.state, plain.state), "")
+              << stage << " wire " << static_cast<int>(wire);
+        }
+      }
+    }
+  }
+}
+
+TEST(ByNode, AutomaticMeansNarrowWiresAmongNodesOfSeveralRanks) {
+  comm::Place place;
+  place.size = 4;
+  Options options;
+  const auto both = [&](comm::Wire wire) {
+    return std::pair{gathers_by_node(options, place), reduces_by_node(options, place, wire)};
+  };
+  place.nodes = 2;
+  EXPECT_EQ(both(comm::Wire::fp8), std::pair(true, true));
+  EXPECT_EQ(both(comm::Wire::f32), std::pair(true, false));
+  for (const int nodes : {1, 4}) {
+    place.nodes = nodes;
+    EXPECT_EQ(both(comm::Wire::fp8), std::pair(false, false));
+  }
+  options.by_node = store::ByNode::on;
+  EXPECT_TRUE(reduces_by_node(options, place, comm::Wire::f32));
+  options.by_node = store::ByNode::off;
+  place.nodes = 2;
+  EXPECT_EQ(both(comm::Wire::fp8), std::pair(false, false));
+}
+
+TEST(ByNode, OnlyNarrowReductionsChangeTheirBitsByThemselves) {
+  const std::vector<int> nodes{0, 0, 1, 1};
+  const auto state_of = [&](comm::Wire wire, store::ByNode by_node) {
+    return run({.ranks = 4, .node_of = nodes}, scenario(2, true, wire, by_node)).state;
+  };
+  using enum store::ByNode;
+  EXPECT_EQ(difference(state_of(comm::Wire::f32, off), state_of(comm::Wire::f32, automatic)), "");
+  EXPECT_NE(difference(state_of(comm::Wire::fp8, off), state_of(comm::Wire::fp8, automatic)), "");
+}
+
+}  // namespace
+}  // namespace octet::store

@@ -1,0 +1,76 @@
+// How much of a step's communication computing waits for, with overlap and without, over a link that is
+// known.
+#include <chrono>
+#include <string>
+#include <thread>
+
+#include "octet/device/waiting.h"
+#include "store/synthetic.h"
+
+namespace octet::store {
+namespace {
+
+using namespace synthetic;
+
+struct Seconds {
+  double busy = 0, exposed = 0;
+};
+
+/// A step's figures on rank 0: messages take about 0.5 s, backward computes for about 1.2.
+Seconds step_over_a_slow_link(int stage, bool overlap) {
+  Scenario s;
+  s.micro_batches = 1;
+  s.options.stage = stage;
+  s.options.overlap = overlap;
+  // Asked once for every group that computes gradients.
+  s.gradient_scale = [](int) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    return 1.0f;
+  };
+  std::int64_t bytes = 0;
+  Seconds seconds;
+  for (const double rate : {0.0, 1.0}) {
+    comm::run_ranks_as_threads(
+        {.ranks = 2, .bytes_per_second = rate * static_cast<double>(bytes) / 0.5},
+        [&](comm::Job&, comm::Collectives& collectives, Device& device) {
+          Rank rank(collectives, device, s);
+          rank.initialise();
+          rank.store().synchronize(rank.compute());
+          collectives.channel().barrier();
+          collectives.take_traffic();
+          const double busy = collectives.seconds_busy(), waited = seconds_waited(rank.compute());
+          rank.step(0);
+          if (collectives.rank() != 0) return;
+          seconds = {collectives.seconds_busy() - busy, seconds_waited(rank.compute()) - waited};
+          for (const comm::Traffic& t : collectives.take_traffic()) bytes += t.bytes_sent;
+        });
+  }
+  return seconds;
+}
+
+/// Beside other programs a rank may be late for its own messages, and then figures say little: the first of
+/// five attempts that shows what is expected is enough, since chance would not.
+template <typename Expected>
+void expect_once(int stage, bool overlap, Expected&& expected) {
+  std::string seen;
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    const Seconds s = step_over_a_slow_link(stage, overlap);
+    if (s.busy > 0.2 && expected(s)) return;
+    seen += " " + std::to_string(s.busy) + "/" + std::to_string(s.exposed);
+  }
+  ADD_FAILURE() << "stage " << stage << ", seconds under way and waited for:" << seen;
+}
+
+TEST(Exposed, WithoutOverlapComputingWaitsForAllOfIt) {
+  expect_once(2, false,
+              [](const Seconds& s) { return s.exposed > 0.8 * s.busy && s.exposed < s.busy + 0.2; });
+}
+
+TEST(Exposed, WithOverlapComputingHidesMostOfIt) {
+  for (const int stage : {2, 3}) {
+    expect_once(stage, true, [](const Seconds& s) { return s.exposed < 0.6 * s.busy; });
+  }
+}
+
+}  // namespace
+}  // namespace octet::store

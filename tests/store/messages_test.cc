@@ -1,0 +1,117 @@
+// What a plan counts of messages is what a run sends.
+#include "octet/store/messages.h"
+
+#include "store/synthetic.h"
+
+namespace octet::store {
+namespace {
+
+using namespace synthetic;
+
+void expect_counted(int ranks, const Scenario& s, const std::vector<int>& node_of = {}) {
+  comm::run_ranks_as_threads(
+      {.ranks = ranks, .node_of = node_of}, [&](comm::Job&, comm::Collectives& collectives, Device& device) {
+        Rank rank(collectives, device, s);
+        rank.initialise();
+        for (int step = 0; step < 2; ++step) {
+          rank.step(step);
+          rank.store().synchronize(rank.compute());
+          collectives.channel().barrier();
+          const std::vector<comm::Traffic> traffic = collectives.take_traffic();
+          if (step == 0) continue;  // with the first copies of all
+          StepMessages sent;
+          for (const comm::Traffic& t : traffic) {
+            const comm::Sent counted{t.bytes_sent, t.bytes_between_nodes};
+            if (t.kind == "reduce_scatter") sent.reduced += counted;
+            if (t.kind.starts_with("all_gather")) sent.gathered += counted;
+          }
+          const StepMessages planned =
+              step_messages(rank.store().layout(), s.options, collectives.place(), s.micro_batches);
+          EXPECT_EQ(planned.reduced.bytes, sent.reduced.bytes);
+          EXPECT_EQ(planned.reduced.between_nodes, sent.reduced.between_nodes);
+          EXPECT_EQ(planned.gathered.bytes, sent.gathered.bytes);
+          EXPECT_EQ(planned.gathered.between_nodes, sent.gathered.between_nodes);
+          EXPECT_GT(planned.reduced.bytes, 0);
+          EXPECT_GT(planned.gathered.bytes, 0);
+          EXPECT_EQ(planned.between_nodes() > 0, collectives.place().nodes > 1);
+        }
+      });
+}
+
+TEST(Messages, OfAStepAreThoseThatARunSends) {
+  for (const int ranks : {2, 3}) {
+    for (const int stage : {0, 1, 2, 3}) {
+      for (const int micro_batches : {1, 3}) {
+        for (const bool deterministic : {true, false}) {
+          SCOPED_TRACE(std::to_string(ranks) + " ranks, stage " + std::to_string(stage) + ", " +
+                       std::to_string(micro_batches) + " micro-batches");
+          Scenario s;
+          s.micro_batches = micro_batches;
+          s.options.stage = stage;
+          s.options.deterministic = deterministic;
+          s.options.overlap = deterministic;
+          expect_counted(ranks, s);
+        }
+      }
+    }
+  }
+}
+
+TEST(Messages, FollowTheFormatsInWhichThingsTravelAndLie) {
+  for (const int stage : {0, 1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    Scenario s;
+    s.options.stage = stage;
+    s.options.recipe.compute = DType::bf16;
+    s.options.recipe.kind = precision::RecipeKind::current;
+    expect_counted(2, s);
+    s.options.wire = comm::Wire::int8;
+    if (stage > 0) s.options.gather_wire = comm::Wire::fp8;
+    expect_counted(2, s);
+    s.options.wire = comm::Wire::f32;
+    s.options.storage = {DType::bf16, DType::bf16, DType::bf16};
+    s.options.deterministic = false;
+    expect_counted(2, s);
+    s.options.storage = {};
+    s.options.gather_wire = comm::Wire::f32;
+    s.options.strict = true;
+    expect_counted(3, s);
+  }
+}
+
+TEST(Messages, OfModelsWithFewBlocksAreCountedToo) {
+  for (const int blocks : {1, 2, 3}) {
+    SCOPED_TRACE(blocks);
+    Scenario s;
+    s.blocks = blocks;
+    s.options.stage = 3;
+    expect_counted(2, s);
+  }
+}
+
+TEST(Messages, BetweenNodesAreCountedApart) {
+  for (const std::vector<int>& nodes : {std::vector<int>{0, 0, 1}, {0, 1}}) {
+    for (const ByNode by_node : {ByNode::off, ByNode::automatic, ByNode::on}) {
+      for (const int stage : {0, 3}) {
+        for (const comm::Wire wire : {comm::Wire::f32, comm::Wire::int8}) {
+          SCOPED_TRACE(std::to_string(nodes.size()) + " ranks, by node " +
+                       std::to_string(static_cast<int>(by_node)) + ", stage " + std::to_string(stage) +
+                       ", wire " + std::to_string(static_cast<int>(wire)));
+          Scenario s;
+          s.options.stage = stage;
+          s.options.by_node = by_node;
+          s.options.wire = wire;
+          s.options.recipe.compute = DType::bf16;
+          expect_counted(static_cast<int>(nodes.size()), s, nodes);
+        }
+      }
+    }
+  }
+}
+
+TEST(Messages, ALoneRankSendsNone) {
+  EXPECT_EQ(step_messages(layout(2), {}, {}, 2).bytes(), 0);
+}
+
+}  // namespace
+}  // namespace octet::store
