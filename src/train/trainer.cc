@@ -13,9 +13,9 @@
 #include "octet/checkpoint/folder.h"
 #include "octet/checkpoint/save.h"
 #include "octet/report/number.h"
+#include "octet/runtime/signals.h"
 #include "octet/train/final_model.h"
 #include "run.h"
-#include "signals.h"
 #include "start.h"
 
 namespace octet::train {
@@ -84,7 +84,7 @@ void Run::report_step(const store::StepResult& result, const Waits& waits) {
   }
   if (!reporter_) return;
   facts.step = step_;
-  const Feed::Step step = feed_->step();
+  const feed::Feed::Step step = feed_->step();
   facts.epoch = step.epoch;
   facts.loss = mean_loss(result);
   facts.grad_norm = result.grad_norm;
@@ -136,7 +136,7 @@ void Run::evaluate() {
       const std::int64_t item = first + job_.rank() * micro + i;
       which.push_back(item < items ? item : -1);
     }
-    engine_->evaluate(data::make_batch(corpus_.evaluation, corpus_.evaluation_items, which),
+    engine_->evaluate(feed::make_batch(corpus_.evaluation, corpus_.evaluation_items, which),
                       &losses.emplace_back(0.0), &labels);
   }
   const auto batches = static_cast<std::int64_t>(losses.size());
@@ -242,7 +242,7 @@ void Run::finish(bool stopped) {
 }
 
 int Run::run() {
-  Signals signals(config_.stop_grace, session_.prints());
+  runtime::Signals signals(config_.stop_grace, session_.prints());
   prepare();
   job_.together([&] {
     feed_->start({.micro = batch_.micro,
@@ -271,7 +271,7 @@ int Run::run() {
   return stopped ? static_cast<int>(ExitCode::preempted) : 0;
 }
 
-int train(Session& session, const config::Resolved& config) {
+int train(runtime::Session& session, const config::Resolved& config) {
   return Run(session, config).run();
 }
 

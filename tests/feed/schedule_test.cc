@@ -1,0 +1,167 @@
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/feed/loader.h"
+
+namespace octet::feed {
+namespace {
+
+data::Encoded random_set(std::int64_t documents, std::int64_t longest) {
+  data::Encoded set;
+  for (std::int64_t d = 0; d < documents; ++d) {
+    std::vector<std::int32_t> ids, labels;
+    for (std::int64_t t = 0; t < 1 + d * 7919 % longest; ++t) {
+      ids.push_back(static_cast<std::int32_t>(d * 100 + t));
+      labels.push_back(t % 3 == 2 ? ids.back() : -100);
+    }
+    set.append(ids, labels, d);
+  }
+  return set;
+}
+
+TEST(SampleOrder, VisitsEveryItemOnceAnEpochInANewOrder) {
+  const SampleOrder order{.items = 103, .global_batch = 8, .seed = 5};
+  ASSERT_EQ(order.steps_per_epoch(), 13);
+  std::vector<std::vector<std::int64_t>> epochs;
+  for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+    std::vector<std::int64_t> seen;
+    for (std::int64_t step = 0; step < 13; ++step) {
+      for (std::int64_t place = 0; place < 8; ++place) {
+        const auto item = order.item(epoch * 13 + step, place);
+        if (item >= 0) seen.push_back(item);
+      }
+    }
+    epochs.push_back(seen);
+    std::ranges::sort(seen);
+    ASSERT_EQ(seen.size(), 103u);
+    for (std::int64_t i = 0; i < 103; ++i) EXPECT_EQ(seen[static_cast<std::size_t>(i)], i);
+  }
+  EXPECT_NE(epochs[0], epochs[1]);
+  EXPECT_NE(epochs[1], epochs[2]);
+}
+
+// Hugging Face's Trainer: 17 micro-batches of 4 and a step of the one behind the sixteenth.
+TEST(SampleOrder, WhatFillsNoGroupIsLeftOutAndAPartialStepIsNot) {
+  const SampleOrder order{.items = 71, .global_batch = 64, .seed = 5, .whole_groups_of = 4};
+  EXPECT_EQ(order.items_per_epoch(), 68);
+  ASSERT_EQ(order.steps_per_epoch(), 2);
+  for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
+    std::set<std::int64_t> seen;
+    for (std::int64_t step = 0; step < 2; ++step) {
+      for (std::int64_t place = 0; place < 64; ++place) {
+        const std::int64_t item = order.item(2 * epoch + step, place);
+        EXPECT_EQ(item >= 0, step == 0 || place < 4);
+        if (item < 0) continue;
+        EXPECT_TRUE(seen.insert(item).second);
+      }
+    }
+    EXPECT_EQ(seen.size(), 68u);
+  }
+  EXPECT_EQ((SampleOrder{.items = 3, .global_batch = 8, .whole_groups_of = 4}.items_per_epoch()), 0);
+  EXPECT_EQ((SampleOrder{.items = 103, .global_batch = 8}.items_per_epoch()), 103);
+}
+
+TEST(Loader, WorldSizeAndAccumulationDoNotChangeTheData) {
+  const data::Encoded set = random_set(50, 9);
+  const data::Items items = data::one_each(set);
+  const auto trained = [&](int world, std::int64_t accumulation, std::int64_t first_step) {
+    const SampleOrder order{.items = items.size(), .global_batch = 12, .seed = 7};
+    std::vector<std::vector<std::int32_t>> steps(8);
+    for (int rank = 0; rank < world; ++rank) {
+      const Deal deal{
+          .micro = 12 / world / accumulation, .accumulation = accumulation, .rank = rank, .world = world};
+      Loader loader(set, items, order, deal, first_step, 2);
+      for (std::size_t s = static_cast<std::size_t>(first_step); s < steps.size(); ++s) {
+        for (std::int64_t a = 0; a < accumulation; ++a) {
+          const HostBatch batch = loader.next();
+          steps[s].insert(steps[s].end(), batch.ids.begin(), batch.ids.end());
+        }
+      }
+    }
+    return steps;
+  };
+  const auto reference = trained(1, 1, 0);
+  EXPECT_EQ(trained(2, 1, 0), reference);
+  EXPECT_EQ(trained(3, 2, 0), reference);
+  EXPECT_EQ(trained(4, 3, 0), reference);
+  const auto resumed = trained(2, 3, 5);
+  for (std::size_t s = 5; s < 8; ++s) EXPECT_EQ(resumed[s], reference[s]);
+}
+
+TEST(Loader, LabelsAreShiftedInsideEachDocument) {
+  HostBatch batch;
+  const std::vector<std::int32_t> ids{1, 2, 3}, labels{-100, 2, 3}, other{7, 8}, other_labels{7, 8};
+  add_document(batch, ids, labels);
+  add_document(batch, other, other_labels);
+  EXPECT_EQ(batch.positions, (std::vector<std::int32_t>{0, 1, 2, 0, 1}));
+  EXPECT_EQ(batch.cu_seqlens, (std::vector<std::int32_t>{0, 3, 5}));
+  EXPECT_EQ(batch.label_rows, (std::vector<std::int32_t>{0, 1, 3}));
+  EXPECT_EQ(batch.targets, (std::vector<std::int32_t>{2, 3, 8}));
+  EXPECT_EQ(batch.max_length, 3);
+}
+
+TEST(Packing, FillsSequencesWithoutLosingOrSplittingADocument) {
+  const data::Encoded set = random_set(200, 60);
+  const data::Items packs = data::pack_best_fit(set, 64);
+  std::set<std::int64_t> seen;
+  for (std::int64_t i = 0; i < packs.size(); ++i) {
+    std::int64_t tokens = 0;
+    for (auto j = packs.begins[static_cast<std::size_t>(i)];
+         j < packs.begins[static_cast<std::size_t>(i) + 1]; ++j) {
+      tokens += set.length(packs.documents[static_cast<std::size_t>(j)]);
+      EXPECT_TRUE(seen.insert(packs.documents[static_cast<std::size_t>(j)]).second);
+    }
+    EXPECT_LE(tokens, 64);
+  }
+  EXPECT_EQ(seen.size(), 200u);
+  // No packing can need fewer sequences than the tokens fill, or than there are documents of over half a
+  // sequence.
+  std::int64_t halves = 0;
+  for (std::int64_t d = 0; d < set.documents(); ++d) halves += set.length(d) > 32 ? 1 : 0;
+  const std::int64_t least = std::max(halves, (static_cast<std::int64_t>(set.ids.size()) + 63) / 64);
+  EXPECT_LE(packs.size(), least + least / 50);
+  EXPECT_EQ(packs.longest(set), 64);
+}
+
+TEST(Encoded, SurvivesAFileAndPartsAppend) {
+  data::Encoded set = random_set(20, 9);
+  set.counts.rows = 22, set.counts.reasons = {"file:3: no\nanswer"};
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("octet_encoded_" + std::to_string(::getpid()))).string();
+  std::string small;
+  write_file_atomically(path, set.parts(small));
+  const auto file = std::make_shared<const MappedFile>(path);
+  std::filesystem::remove(path);
+  const data::Encoded back = data::Encoded::from_file(file, file->text());
+  EXPECT_EQ(back.fingerprint(), set.fingerprint());
+  EXPECT_EQ(back.rows, set.rows);
+  EXPECT_EQ(back.counts.reasons, set.counts.reasons);
+  data::Encoded two = back;
+  two.append(back);
+  EXPECT_EQ(two.documents(), 40);
+  EXPECT_EQ(two.length(20), set.length(0));
+  EXPECT_EQ(two.counts.rows, 44);
+  for (const std::size_t cut : {std::size_t{4}, std::size_t{30}, file->text().size() - 3}) {
+    EXPECT_THROW(data::Encoded::from_file(file, file->text().substr(0, cut)), Error) << cut;
+  }
+}
+
+TEST(HoldOut, SplitsByRowAndKeepsTheRest) {
+  const data::Encoded set = random_set(30, 9);
+  const auto [training, held] = hold_out(set, {.rows = 30, .count = 7, .seed = 3});
+  EXPECT_EQ(held.documents(), 7);
+  EXPECT_EQ(training.documents(), 23);
+  std::set<std::int64_t> rows(training.rows.begin(), training.rows.end());
+  for (const auto row : held.rows) EXPECT_FALSE(rows.contains(row));
+}
+
+}  // namespace
+}  // namespace octet::feed
