@@ -188,7 +188,7 @@ Engine::Engine(Device& device, comm::Job& job, comm::Collectives& data, const En
   if (device.kind() != DeviceKind::dry)
     ops::set_reproducible(options_.reproducible.value_or(ops::reproducible_by_default(device_)));
   store_ = std::make_unique<store::ParameterStore>(model::build_layout(options_.architecture), arena_, data,
-                                                  options_.store);
+                                                   options_.store);
   core_ = std::make_unique<model::Transformer>(options_.architecture, options_.store.recipe, arena_,
                                                options_.transformer, &audit_);
   staging_ = std::make_unique<Staging>(device_, arena_, options_);

@@ -8,8 +8,8 @@
 #include "octet/data/loader.h"
 #include "octet/model/transformer.h"
 #include "octet/optim/schedule.h"
-#include "octet/train/engine.h"
 #include "octet/store/store.h"
+#include "octet/train/engine.h"
 
 namespace octet::train {
 

@@ -154,6 +154,22 @@ TEST(Encoded, SurvivesAFileAndPartsAppend) {
   }
 }
 
+TEST(Encoded, TheFingerprintTellsTokensLabelsAndBoundaries) {
+  const auto of = [](const std::vector<std::vector<std::int32_t>>& documents,
+                     const std::vector<std::vector<std::int32_t>>& labels, std::int64_t first_row) {
+    Encoded set;
+    for (std::size_t d = 0; d < documents.size(); ++d)
+      set.append(documents[d], labels[d], first_row + static_cast<std::int64_t>(d));
+    return set.fingerprint();
+  };
+  const std::string base = of({{1, 2}, {3}}, {{-100, 2}, {3}}, 0);
+  EXPECT_EQ(of({{1, 2}, {3}}, {{-100, 2}, {3}}, 7), base)
+      << "where the rows stand in their files is no matter";
+  EXPECT_NE(of({{1, 4}, {3}}, {{-100, 2}, {3}}, 0), base);
+  EXPECT_NE(of({{1, 2}, {3}}, {{1, 2}, {3}}, 0), base);
+  EXPECT_NE(of({{1}, {2, 3}}, {{-100}, {2, 3}}, 0), base);
+}
+
 TEST(HoldOut, SplitsByRowAndKeepsTheRest) {
   const Encoded set = random_set(30, 9);
   const auto [training, held] = hold_out(set, {.rows = 30, .count = 7, .seed = 3});
