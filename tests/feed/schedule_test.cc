@@ -1,14 +1,11 @@
+#include "octet/feed/schedule.h"
+
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <memory>
 #include <set>
-#include <string>
+#include <vector>
 
-#include "octet/base/error.h"
-#include "octet/base/files.h"
 #include "octet/feed/loader.h"
 
 namespace octet::feed {
@@ -106,61 +103,6 @@ TEST(Loader, LabelsAreShiftedInsideEachDocument) {
   EXPECT_EQ(batch.label_rows, (std::vector<std::int32_t>{0, 1, 3}));
   EXPECT_EQ(batch.targets, (std::vector<std::int32_t>{2, 3, 8}));
   EXPECT_EQ(batch.max_length, 3);
-}
-
-TEST(Packing, FillsSequencesWithoutLosingOrSplittingADocument) {
-  const data::Encoded set = random_set(200, 60);
-  const data::Items packs = data::pack_best_fit(set, 64);
-  std::set<std::int64_t> seen;
-  for (std::int64_t i = 0; i < packs.size(); ++i) {
-    std::int64_t tokens = 0;
-    for (auto j = packs.begins[static_cast<std::size_t>(i)];
-         j < packs.begins[static_cast<std::size_t>(i) + 1]; ++j) {
-      tokens += set.length(packs.documents[static_cast<std::size_t>(j)]);
-      EXPECT_TRUE(seen.insert(packs.documents[static_cast<std::size_t>(j)]).second);
-    }
-    EXPECT_LE(tokens, 64);
-  }
-  EXPECT_EQ(seen.size(), 200u);
-  // No packing can need fewer sequences than the tokens fill, or than there are documents of over half a
-  // sequence.
-  std::int64_t halves = 0;
-  for (std::int64_t d = 0; d < set.documents(); ++d) halves += set.length(d) > 32 ? 1 : 0;
-  const std::int64_t least = std::max(halves, (static_cast<std::int64_t>(set.ids.size()) + 63) / 64);
-  EXPECT_LE(packs.size(), least + least / 50);
-  EXPECT_EQ(packs.longest(set), 64);
-}
-
-TEST(Encoded, SurvivesAFileAndPartsAppend) {
-  data::Encoded set = random_set(20, 9);
-  set.counts.rows = 22, set.counts.reasons = {"file:3: no\nanswer"};
-  const std::string path =
-      (std::filesystem::temp_directory_path() / ("octet_encoded_" + std::to_string(::getpid()))).string();
-  std::string small;
-  write_file_atomically(path, set.parts(small));
-  const auto file = std::make_shared<const MappedFile>(path);
-  std::filesystem::remove(path);
-  const data::Encoded back = data::Encoded::from_file(file, file->text());
-  EXPECT_EQ(back.fingerprint(), set.fingerprint());
-  EXPECT_EQ(back.rows, set.rows);
-  EXPECT_EQ(back.counts.reasons, set.counts.reasons);
-  data::Encoded two = back;
-  two.append(back);
-  EXPECT_EQ(two.documents(), 40);
-  EXPECT_EQ(two.length(20), set.length(0));
-  EXPECT_EQ(two.counts.rows, 44);
-  for (const std::size_t cut : {std::size_t{4}, std::size_t{30}, file->text().size() - 3}) {
-    EXPECT_THROW(data::Encoded::from_file(file, file->text().substr(0, cut)), Error) << cut;
-  }
-}
-
-TEST(HoldOut, SplitsByRowAndKeepsTheRest) {
-  const data::Encoded set = random_set(30, 9);
-  const auto [training, held] = hold_out(set, {.rows = 30, .count = 7, .seed = 3});
-  EXPECT_EQ(held.documents(), 7);
-  EXPECT_EQ(training.documents(), 23);
-  std::set<std::int64_t> rows(training.rows.begin(), training.rows.end());
-  for (const auto row : held.rows) EXPECT_FALSE(rows.contains(row));
 }
 
 }  // namespace
