@@ -112,9 +112,14 @@ store::StepResult Run::train_step() {
   engine_->watch_casts(
       {.next = watches_casts() && logs_at(step_ + 1), .after = watches_casts() && logs_at(step_ + 2)});
   StepWatch watch(session_.data(), engine_->compute());
-  const store::StepResult result =
-      loop_->take([&](bool first) { return feed_->next(first, &waits.data_seconds); });
+  const store::StepResult result = loop_->take([&](bool first) {
+    data::HostBatch batch = feed_->next(first, &waits.data_seconds);
+    if (samples_) samples_->add(batch);
+    return batch;
+  });
   step_ = loop_->done();
+  samples_seen_ += feed_->step().samples;
+  if (samples_) samples_->end_step(step_);
   waits.seconds = seconds_since(start);
   waits.messages = watch.take();
   report_step(result, waits);
@@ -173,12 +178,12 @@ void Run::save() {
   contents.state = Json{{"step", step_},
                         {"total_steps", total_steps_},
                         {"epoch", feed_->step().epoch},
-                        {"samples_seen", step_ * batch_.global},
+                        {"samples_seen", samples_seen_},
                         {"seed", config_.seed},
                         {"order_seed", config_.order_seed()},
                         {"global_batch", batch_.global},
                         {"items", feed_->examples()},
-                        {"stream", feed_->position()},
+                        {"place", feed_->position()},
                         {"data_fingerprint", feed_->fingerprint()},
                         {"resume_hash", config::resume_hash(config_)},
                         {"learning_rate", schedule_->learning_rate(step_)},
@@ -248,9 +253,9 @@ int Run::run() {
     feed_->start({.micro = batch_.micro,
                   .accumulation = batch_.accumulation,
                   .rank = job_.rank(),
-                  .world = job_.size()},
-                 step_, checkpoint_ ? checkpoint_->state().value("stream", Json()) : Json());
+                  .world = job_.size()});
   });
+  if (config_.log_samples) samples_ = std::make_unique<SampleLog>(job_, config_.output_dir, step_);
   loop_ = std::make_unique<StepLoop>(*engine_, *schedule_, batch_.accumulation, step_);
   const bool evaluates = corpus_.evaluation.documents() > 0;
   bool stopped = false;
