@@ -17,6 +17,7 @@
 #include "octet/train/rehearsal.h"
 #include "octet/train/setup.h"
 #include "run.h"
+#include "same_model.h"
 #include "start.h"
 
 namespace octet::train {
@@ -248,7 +249,10 @@ void Run::prepare() {
   prepare_model();
   const auto start = find_start(job_, config_);
   if (start) {
-    job_.together([&] { checkpoint_.emplace(*start); });
+    job_.together([&] {
+      checkpoint_.emplace(*start);
+      require_same_model(*checkpoint_, architecture_, &encoder_->tokenizer(), config_.model_name_or_path);
+    });
   }
   prepare_data();
   job_.together([&] { prepare_schedule(); });

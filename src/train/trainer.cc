@@ -15,6 +15,7 @@
 #include "octet/report/number.h"
 #include "octet/train/final_model.h"
 #include "run.h"
+#include "same_model.h"
 #include "signals.h"
 #include "start.h"
 
@@ -185,6 +186,7 @@ void Run::save() {
                         {"items", feed_->examples()},
                         {"place", feed_->position()},
                         {"data_fingerprint", feed_->fingerprint()},
+                        {"model", model_state(architecture_, encoder_->tokenizer())},
                         {"resume_hash", config::resume_hash(config_)},
                         {"learning_rate", schedule_->learning_rate(step_)},
                         {"lr_scheduler_type", config_.lr_scheduler_type},
