@@ -7,8 +7,8 @@
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/config/config.h"
 #include "octet/data/template_encoder.h"
+#include "octet/runtime/model_folder.h"
 #include "octet/train/final_model.h"
-#include "octet/train/model_folder.h"
 #include "options.h"
 
 namespace octet::cli {
@@ -52,7 +52,7 @@ int export_command(const Arguments& arguments) {
                  .fix = "name its folder with --model",
                  .code = ExitCode::usage});
   }
-  train::require_model_of(checkpoint, e.model);
+  runtime::require_model_of(checkpoint, e.model);
   std::unique_ptr<data::TemplateEncoder> encoder;
   if (path_exists(e.model + "/tokenizer.json")) {
     encoder = std::make_unique<data::TemplateEncoder>(

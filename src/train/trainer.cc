@@ -13,10 +13,10 @@
 #include "octet/checkpoint/folder.h"
 #include "octet/checkpoint/save.h"
 #include "octet/report/number.h"
+#include "octet/runtime/same_model.h"
+#include "octet/runtime/signals.h"
 #include "octet/train/final_model.h"
 #include "run.h"
-#include "same_model.h"
-#include "signals.h"
 #include "start.h"
 
 namespace octet::train {
@@ -85,7 +85,7 @@ void Run::report_step(const store::StepResult& result, const Waits& waits) {
   }
   if (!reporter_) return;
   facts.step = step_;
-  const Feed::Step step = feed_->step();
+  const feed::Feed::Step step = feed_->step();
   facts.epoch = step.epoch;
   facts.loss = mean_loss(result);
   facts.grad_norm = result.grad_norm;
@@ -114,7 +114,7 @@ store::StepResult Run::train_step() {
       {.next = watches_casts() && logs_at(step_ + 1), .after = watches_casts() && logs_at(step_ + 2)});
   StepWatch watch(session_.data(), engine_->compute());
   const store::StepResult result = loop_->take([&](bool first) {
-    data::HostBatch batch = feed_->next(first, &waits.data_seconds);
+    feed::HostBatch batch = feed_->next(first, &waits.data_seconds);
     if (samples_) samples_->add(batch);
     return batch;
   });
@@ -142,7 +142,7 @@ void Run::evaluate() {
       const std::int64_t item = first + job_.rank() * micro + i;
       which.push_back(item < items ? item : -1);
     }
-    engine_->evaluate(data::make_batch(corpus_.evaluation, corpus_.evaluation_items, which),
+    engine_->evaluate(feed::make_batch(corpus_.evaluation, corpus_.evaluation_items, which),
                       &losses.emplace_back(0.0), &labels);
   }
   const auto batches = static_cast<std::int64_t>(losses.size());
@@ -186,7 +186,7 @@ void Run::save() {
                         {"items", feed_->examples()},
                         {"place", feed_->position()},
                         {"data_fingerprint", feed_->fingerprint()},
-                        {"model", model_state(architecture_, encoder_->tokenizer())},
+                        {"model", runtime::model_state(architecture_, encoder_->tokenizer())},
                         {"resume_hash", config::resume_hash(config_)},
                         {"learning_rate", schedule_->learning_rate(step_)},
                         {"lr_scheduler_type", config_.lr_scheduler_type},
@@ -249,7 +249,7 @@ void Run::finish(bool stopped) {
 }
 
 int Run::run() {
-  Signals signals(config_.stop_grace, session_.prints());
+  runtime::Signals signals(config_.stop_grace, session_.prints());
   prepare();
   job_.together([&] {
     feed_->start({.micro = batch_.micro,
@@ -278,7 +278,7 @@ int Run::run() {
   return stopped ? static_cast<int>(ExitCode::preempted) : 0;
 }
 
-int train(Session& session, const config::Resolved& config) {
+int train(runtime::Session& session, const config::Resolved& config) {
   return Run(session, config).run();
 }
 

@@ -11,7 +11,7 @@
 #include "cli/task.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/device/cpu.h"
-#include "octet/train/session.h"
+#include "octet/runtime/session.h"
 #include "octet/train/trainer.h"
 
 namespace octet::test {
@@ -28,7 +28,7 @@ class Ran {
     if (r.config.logging_dir) r.config.logging_dir = folder_ / *r.config.logging_dir;
     output_ = r.config.output_dir;
     Quiet quiet;
-    train::Session session("cpu");
+    runtime::Session session("cpu");
     // Threads that wait for each other on busy cores take longer than the work.
     cpu::set_op_threads(1);
     train::train(session, r);

@@ -5,8 +5,8 @@
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
-#include "octet/data/loader.h"
 #include "octet/data/template_encoder.h"
+#include "octet/feed/loader.h"
 
 namespace octet::data {
 namespace {
