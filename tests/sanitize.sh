@@ -71,8 +71,8 @@ thread() {
     test_in thread comm_tests 'Sizes/ThreadRanks*/np2:LoneRank*:ThreadRankFailure*'
     return
   fi
-  local programs=(device_tests comm_tests zero_tests data_tests text_tests checkpoint_tests report_tests generate_tests
-    train_tests)
+  local programs=(device_tests comm_tests store_tests data_tests text_tests checkpoint_tests report_tests runtime_tests
+    feed_tests generate_tests train_tests)
   build thread thread "${programs[@]}"
   for program in "${programs[@]}"; do test_in thread "$program" "$(without_long_ones "$program")"; done
 }
@@ -90,12 +90,13 @@ address() {
     test_in address device_tests
     return
   fi
-  local programs=(base_tests device_tests ops_tests comm_tests precision_tests model_tests optim_tests plan_tests zero_tests
-    checkpoint_tests text_tests config_tests data_tests report_tests generate_tests train_tests fuzz_tests)
-  build address "$sanitizers" "${programs[@]}" comm_mpi_tests zero_mpi_tests trainer
+  local programs=(base_tests device_tests ops_tests comm_tests precision_tests model_tests optim_tests plan_tests
+    store_tests checkpoint_tests text_tests config_tests data_tests report_tests runtime_tests feed_tests generate_tests
+    train_tests fuzz_tests)
+  build address "$sanitizers" "${programs[@]}" comm_mpi_tests store_mpi_tests trainer
   for program in "${programs[@]}"; do test_in address "$program" "$(without_long_ones "$program")"; done
   for np in 2 4; do
-    for program in comm_mpi_tests zero_mpi_tests; do
+    for program in comm_mpi_tests store_mpi_tests; do
       echo "== address: $program, $np ranks"
       mpi "$np" "$folder/address/bin/$program" --gtest_brief=1
     done

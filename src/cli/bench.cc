@@ -7,8 +7,8 @@
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/model/shapes.h"
+#include "octet/setup/setup.h"
 #include "octet/train/engine.h"
-#include "octet/train/setup.h"
 #include "options.h"
 #include "shape_words.h"
 
@@ -41,7 +41,7 @@ std::string share_text(const train::BenchResult& r) {
   return text.data();
 }
 
-void print_table(const config::Config& c, train::Session& session, const train::BenchOptions& o,
+void print_table(const config::Config& c, runtime::Session& session, const train::BenchOptions& o,
                  const train::BenchResult& r) {
   std::printf("model            %s, %s parameters\n", o.model.c_str(), with_commas(r.parameters).c_str());
   std::printf("device           %s, %d rank%s\n", session.device().description().c_str(),
@@ -73,7 +73,7 @@ void print_table(const config::Config& c, train::Session& session, const train::
   print_profile(r);
 }
 
-void print_json(const config::Config& c, train::Session& session, const train::BenchOptions& o,
+void print_json(const config::Config& c, runtime::Session& session, const train::BenchOptions& o,
                 const train::BenchResult& r) {
   Json line{{"model", o.model},
             {"parameters", r.parameters},
@@ -151,8 +151,8 @@ int bench_command(const Arguments& arguments) {
   if (!options.parse(arguments)) return 0;
   const config::Resolved resolved = config::load(with_bf16(options.overrides()), {.for_training = false});
   const config::Config& config = resolved.config;
-  const train::SessionWish wish = train::session_wish(config);
-  train::Session session(wish.device, nullptr, wish.transport);
+  const setup::SessionWish wish = setup::session_wish(config);
+  runtime::Session session(wish.device, nullptr, wish.transport);
   return session.run([&] {
     session.mention_idle_gpus("bench …");
     const train::BenchResult result = train::bench(session, config, bench);

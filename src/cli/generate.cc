@@ -14,8 +14,8 @@
 #include "octet/data/template_encoder.h"
 #include "octet/generate/decoder.h"
 #include "octet/ops/gemm.h"
-#include "octet/train/model_folder.h"
-#include "octet/train/session.h"
+#include "octet/runtime/model_folder.h"
+#include "octet/runtime/session.h"
 #include "options.h"
 
 namespace octet::cli {
@@ -71,14 +71,14 @@ std::vector<Asked> read_questions(const std::string& path) {
 // A model, its tokenizer and its template, ready to answer.
 class Answerer {
  public:
-  Answerer(train::Session& session, const GenerateOptions& o) : options_(o) {
+  Answerer(runtime::Session& session, const GenerateOptions& o) : options_(o) {
     session.job().together([&] {
       encoder_.emplace(data::TemplateEncoderOptions{
           .folder = o.model,
           .template_name = o.template_name.empty() ? std::nullopt : std::optional(o.template_name)});
       generate::DecoderOptions decoder;
-      decoder.architecture = train::read_model(o.model);
-      train::require_fit(encoder_->tokenizer(), decoder.architecture, o.model);
+      decoder.architecture = runtime::read_model(o.model);
+      runtime::require_fit(encoder_->tokenizer(), decoder.architecture, o.model);
       decoder.recipe.compute = o.dtype == "bf16" ? DType::bf16 : DType::f32;
       decoder.sequences = o.batch;
       decoder.capacity = o.max_length;
@@ -138,7 +138,7 @@ class Answerer {
 };
 
 // Questions of a file are dealt to the ranks; rank 0 prints all answers in order.
-void answer_file(train::Session& session, Answerer& answerer, const GenerateOptions& o) {
+void answer_file(runtime::Session& session, Answerer& answerer, const GenerateOptions& o) {
   comm::Job& job = session.job();
   std::vector<Asked> all;
   job.together([&] { all = read_questions(o.file); });
@@ -178,7 +178,7 @@ void answer_file(train::Session& session, Answerer& answerer, const GenerateOpti
   }
 }
 
-int generate(train::Session& session, const GenerateOptions& o) {
+int generate(runtime::Session& session, const GenerateOptions& o) {
   Answerer answerer(session, o);
   if (!o.file.empty()) {
     answer_file(session, answerer, o);
@@ -248,7 +248,7 @@ int generate_command(const Arguments& arguments) {
   }
   // Questions have ever other lengths, and nobody waits seconds for the best algorithm for each.
   ops::set_gemm_timing(false);
-  train::Session session(o.device);
+  runtime::Session session(o.device);
   return session.run([&] { return generate(session, o); });
 }
 

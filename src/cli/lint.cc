@@ -5,9 +5,9 @@
 #include "octet/checkpoint/folder.h"
 #include "octet/config/derive.h"
 #include "octet/config/lint.h"
+#include "octet/feed/corpus.h"
 #include "octet/model/architecture.h"
-#include "octet/train/corpus.h"
-#include "octet/train/model_folder.h"
+#include "octet/runtime/model_folder.h"
 #include "options.h"
 
 namespace octet::cli {
@@ -15,11 +15,11 @@ namespace {
 
 /// Throws what training would throw for the model, its tokenizer and template, the data sets and the batch.
 void require_inputs(const config::Config& c) {
-  const model::Architecture architecture = train::read_model(c.model_name_or_path);
-  if (!c.train_from_scratch) train::require_weights(c.model_name_or_path);
-  const data::TemplateEncoder encoder(train::encoder_options(c));
-  train::require_fit(encoder.tokenizer(), architecture, c.model_name_or_path);
-  train::check_datasets(c);
+  const model::Architecture architecture = runtime::read_model(c.model_name_or_path);
+  if (!c.train_from_scratch) runtime::require_weights(c.model_name_or_path);
+  const data::TemplateEncoder encoder(feed::encoder_options(c));
+  runtime::require_fit(encoder.tokenizer(), architecture, c.model_name_or_path);
+  feed::check_datasets(c);
   // A step that one rank cannot cut into micro-batches, no number of ranks can.
   if (!c.auto_find_batch_size && c.global_batch_size && !c.gradient_accumulation_steps &&
       *c.global_batch_size % c.per_device_train_batch_size != 0) {

@@ -1,6 +1,6 @@
 #include "octet/train/probe.h"
 
-#include "octet/train/setup.h"
+#include "octet/setup/setup.h"
 #include "options.h"
 
 namespace octet::cli {
@@ -24,8 +24,8 @@ int probe_command(const Arguments& arguments) {
       ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
   if (!options.parse(arguments)) return 0;
   const config::Resolved config = config::load(options.overrides(), {.for_training = false});
-  const train::SessionWish wish = train::session_wish(config.config);
-  train::Session session(wish.device, nullptr, wish.transport);
+  const setup::SessionWish wish = setup::session_wish(config.config);
+  runtime::Session session(wish.device, nullptr, wish.transport);
   return session.run([&] {
     train::probe(session, config, probe);
     return 0;

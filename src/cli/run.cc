@@ -12,7 +12,7 @@
 #include "octet/comm/job.h"
 #include "octet/comm/launchers.h"
 #include "octet/device/gpus.h"
-#include "octet/train/session.h"
+#include "octet/runtime/session.h"
 
 namespace octet::cli {
 namespace {
@@ -64,7 +64,7 @@ int printed(const Error& e) {
 int refuse(const Error& e) {
   if (e.problem().agreed || !comm::launched_by_mpi()) return printed(e);
   try {
-    const train::Session session("cpu", std::current_exception());
+    const runtime::Session session("cpu", std::current_exception());
   } catch (const Error& agreed) {
     return printed(agreed);
   }

@@ -3,7 +3,7 @@
 
 #include "octet/config/config.h"
 #include "octet/config/schema.h"
-#include "octet/train/setup.h"
+#include "octet/setup/setup.h"
 #include "octet/train/trainer.h"
 #include "options.h"
 
@@ -22,8 +22,8 @@ int train_command(const Arguments& arguments) {
   const config::Resolved config = config::load(arguments);
   // Whoever reads the output may leave (a closed terminal, a dead `tee`): the run goes on.
   std::signal(SIGPIPE, SIG_IGN);
-  const train::SessionWish wish = train::session_wish(config.config);
-  train::Session session(wish.device, nullptr, wish.transport);
+  const setup::SessionWish wish = setup::session_wish(config.config);
+  runtime::Session session(wish.device, nullptr, wish.transport);
   return session.run([&] {
     train::require_same_start(session, OCTET_VERSION, config.config);
     session.mention_idle_gpus("CONFIG");

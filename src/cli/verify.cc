@@ -17,10 +17,10 @@
 #include "octet/device/cpu.h"
 #include "octet/device/host_mirror.h"
 #include "octet/model/shapes.h"
+#include "octet/runtime/link_rates.h"
+#include "octet/runtime/session.h"
+#include "octet/setup/setup.h"
 #include "octet/train/engine.h"
-#include "octet/train/link_rates.h"
-#include "octet/train/session.h"
-#include "octet/train/setup.h"
 #include "options.h"
 
 namespace octet::cli {
@@ -42,14 +42,14 @@ std::string per_second(double bytes, double seconds) {
 
 // Each check is called by all ranks, says what it found, and throws when that will not do.
 
-std::string check_ranks(train::Session& session) {
+std::string check_ranks(runtime::Session& session) {
   const comm::Place& place = session.place();
   std::string text = std::to_string(place.size) + (place.size == 1 ? " rank" : " ranks") + " on " +
                      std::to_string(place.nodes) + (place.nodes == 1 ? " node" : " nodes");
   return text + (comm::launched_by_mpi() ? ", MPI with MPI_THREAD_FUNNELED or more" : ", without a launcher");
 }
 
-std::string check_cores(train::Session& session) {
+std::string check_cores(runtime::Session& session) {
   const std::int64_t threads = cpu::op_threads();
   const std::int64_t least = session.job().all_min(threads);
   const std::int64_t all = session.job().all_sum(threads);
@@ -59,7 +59,7 @@ std::string check_cores(train::Session& session) {
   return text;
 }
 
-std::string check_messages(train::Session& session) {
+std::string check_messages(runtime::Session& session) {
   comm::Collectives& data = session.data();
   if (data.size() == 1) return "none are needed";
   Device& device = session.device();
@@ -91,7 +91,7 @@ std::string check_messages(train::Session& session) {
 }
 
 // Choosing a carrier sent a pattern through every link of a host and took the time of a larger message.
-std::string check_carrier(train::Session& session) {
+std::string check_carrier(runtime::Session& session) {
   const std::vector<std::string> all = session.job().all_gather_bytes(session.data().carrier());
   std::string text;
   for (std::size_t r = 0; r < all.size(); ++r) {
@@ -126,7 +126,7 @@ std::string table_of(const std::vector<double>& rates, int size) {
 }
 
 // Every carrier that there can be is tried, whichever one a run would take.
-std::string check_links(train::Session& session) {
+std::string check_links(runtime::Session& session) {
   comm::Job& job = session.job();
   Device& device = session.device();
   const bool gpus = device.kind() == DeviceKind::cuda;
@@ -135,7 +135,7 @@ std::string check_links(train::Session& session) {
   std::string text = "GB/s between every two ranks, both ways at once, messages of " +
                      human_bytes(static_cast<double>(bytes));
   const auto rates_of = [&](comm::Collectives& collectives) {
-    return table_of(train::pair_rates(collectives, device, bytes, kTries), collectives.size());
+    return table_of(runtime::pair_rates(collectives, device, bytes, kTries), collectives.size());
   };
   if (!gpus) return text + "\n           MPI" + rates_of(session.data());
   const comm::Mesh mesh(job.size());
@@ -143,7 +143,7 @@ std::string check_links(train::Session& session) {
     text += "\n           " + std::string(transport);
     try {
       const auto collectives =
-          job.collectives(mesh.group("data", job.rank()), device, train::carrier_of(transport));
+          job.collectives(mesh.group("data", job.rank()), device, runtime::carrier_of(transport));
       text += rates_of(*collectives);
     } catch (const Error& error) {  // agreed upon: all ranks have it
       text +=
@@ -153,7 +153,7 @@ std::string check_links(train::Session& session) {
   return text;
 }
 
-std::string check_disk(train::Session& session, const std::string& folder) {
+std::string check_disk(runtime::Session& session, const std::string& folder) {
   const std::string bytes(std::size_t{32} << 20, 'x');
   const std::string path =
       folder + "/.verify-rank" + std::to_string(session.place().rank) + "-" + std::to_string(::getpid());
@@ -168,7 +168,7 @@ std::string check_disk(train::Session& session, const std::string& folder) {
          " from each rank, synced";
 }
 
-std::string check_device(train::Session& session) {
+std::string check_device(runtime::Session& session) {
   const MemoryInfo memory = session.device().memory();
   return session.device().description() + ", " + human_bytes(static_cast<double>(memory.free)) + " free";
 }
@@ -191,11 +191,11 @@ SmallStep small_step(Device& device, bool fp8) {
   options.transformer.max_tokens = options.transformer.max_length = kLength;
   train::Engine engine(device, *job, *data, options);
   engine.initialise(1);
-  data::HostBatch batch;
+  feed::HostBatch batch;
   std::vector<std::int32_t> ids;
   for (std::int32_t i = 0; i < kLength; ++i) ids.push_back(i * 31 % 4096);
   batch.cu_seqlens.push_back(0);
-  data::add_document(batch, ids, ids);
+  feed::add_document(batch, ids, ids);
   engine.begin(1);
   engine.micro_batch(batch);
   const store::StepResult step = engine.finish(1e-4);
@@ -206,7 +206,7 @@ SmallStep small_step(Device& device, bool fp8) {
 }
 
 // The CPU multiplies the values of FP8 exactly, so it is the yardstick for any device, and bf16 for it.
-std::string check_step(train::Session& session) {
+std::string check_step(runtime::Session& session) {
   const std::unique_ptr<Device> host = make_cpu_device({.threads = cpu::op_threads()});
   const SmallStep expected = small_step(*host, true), plain = small_step(*host, false);
   const SmallStep found = small_step(session.device(), true);
@@ -240,8 +240,8 @@ int verify_command(const Arguments& arguments) {
   options.app().add_option("--folder", folder, "where checkpoints would be written")->capture_default_str();
   if (!options.parse(arguments)) return 0;
   const config::Resolved resolved = config::load(options.overrides(), {.for_training = false});
-  const train::SessionWish wish = train::session_wish(resolved.config);
-  train::Session session(wish.device, nullptr, wish.transport);
+  const setup::SessionWish wish = setup::session_wish(resolved.config);
+  runtime::Session session(wish.device, nullptr, wish.transport);
   return session.run([&] {
     using Check = std::function<std::string()>;
     std::vector<std::pair<const char*, Check>> checks{{"ranks", [&] { return check_ranks(session); }},

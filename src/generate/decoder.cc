@@ -30,8 +30,8 @@ Decoder::Decoder(Device& device, comm::Job& job, comm::Collectives& data, const 
   store::Options store;
   store.recipe = options_.recipe;
   store.training = false;
-  store_ =
-      std::make_unique<store::ParameterStore>(model::build_layout(options_.architecture), arena_, data, store);
+  store_ = std::make_unique<store::ParameterStore>(model::build_layout(options_.architecture), arena_, data,
+                                                   store);
   const std::int64_t tokens = std::max(options_.prefill, options_.sequences);
   model::TransformerOptions core;
   core.max_tokens = tokens;

@@ -42,8 +42,8 @@ struct BatchShape {
   double label_share = 1;
 };
 
-data::HostBatch random_batch(const BatchShape& shape, std::uint64_t seed) {
-  data::HostBatch batch;
+feed::HostBatch random_batch(const BatchShape& shape, std::uint64_t seed) {
+  feed::HostBatch batch;
   batch.cu_seqlens.push_back(0);
   std::vector<std::int32_t> ids(static_cast<std::size_t>(shape.length)), labels;
   const auto untrained =
@@ -56,7 +56,7 @@ data::HostBatch random_batch(const BatchShape& shape, std::uint64_t seed) {
     }
     labels = ids;
     std::fill_n(labels.begin(), std::min(untrained, shape.length - 1), -100);
-    data::add_document(batch, ids, labels);
+    feed::add_document(batch, ids, labels);
     ++batch.items;
   }
   return batch;
@@ -132,7 +132,7 @@ double loss_of(const store::StepResult& step) {
 
 }  // namespace
 
-BenchResult bench(Session& session, const config::Config& config, const BenchOptions& options) {
+BenchResult bench(runtime::Session& session, const config::Config& config, const BenchOptions& options) {
   comm::Job& job = session.job();
   const auto start = Clock::now();
   BatchShape shape{.length = config.cutoff_len, .label_share = options.label_share};
@@ -159,14 +159,14 @@ BenchResult bench(Session& session, const config::Config& config, const BenchOpt
   std::vector<double> seconds;
   store::StepResult last;
   const auto batches_of = [&](std::int64_t step) {
-    std::vector<data::HostBatch> batches;
+    std::vector<feed::HostBatch> batches;
     for (std::int64_t i = 0; i < batch.accumulation; ++i) {
       const std::int64_t number = (step * batch.accumulation + i) * job.size() + job.rank();
       batches.push_back(random_batch(shape, static_cast<std::uint64_t>(config.seed + number)));
     }
     return batches;
   };
-  std::vector<std::vector<data::HostBatch>> all;
+  std::vector<std::vector<feed::HostBatch>> all;
   for (std::int64_t step = 0; step < options.warmup + options.steps; ++step) all.push_back(batches_of(step));
   const optim::Schedule schedule({.name = "constant", .learning_rate = config.learning_rate});
   StepLoop loop(*engine, schedule, batch.accumulation);

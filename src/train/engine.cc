@@ -63,7 +63,7 @@ struct Engine::Staging {
 
 namespace {
 
-std::int64_t count_labels(const data::HostBatch& batch) {
+std::int64_t count_labels(const feed::HostBatch& batch) {
   return std::ranges::count_if(batch.targets, [](std::int32_t target) { return target >= 0; });
 }
 
@@ -188,7 +188,7 @@ Engine::Engine(Device& device, comm::Job& job, comm::Collectives& data, const En
   if (device.kind() != DeviceKind::dry)
     ops::set_reproducible(options_.reproducible.value_or(ops::reproducible_by_default(device_)));
   store_ = std::make_unique<store::ParameterStore>(model::build_layout(options_.architecture), arena_, data,
-                                                  options_.store);
+                                                   options_.store);
   core_ = std::make_unique<model::Transformer>(options_.architecture, options_.store.recipe, arena_,
                                                options_.transformer, &audit_);
   staging_ = std::make_unique<Staging>(device_, arena_, options_);
@@ -218,7 +218,7 @@ void Engine::initialise(std::uint64_t seed) {
   store_->initialise(*compute_, seed);
 }
 
-void Engine::check_batch(const data::HostBatch& batch) const {
+void Engine::check_batch(const feed::HostBatch& batch) const {
   check(batch.tokens() <= options_.transformer.max_tokens, "a micro-batch fits the buffers planned for it");
   check(batch.documents() <= options_.max_documents, "a micro-batch has no more documents than planned");
   check(batch.max_length <= options_.transformer.max_length, "a document is no longer than planned");
@@ -242,7 +242,7 @@ namespace {
 
 /// Fills a batch up to a multiple of `unit` tokens by a document without labels. Its tokens change no loss
 /// and no gradient; an FP8 scale may see them.
-data::HostBatch filled_up(data::HostBatch batch, std::int64_t unit) {
+feed::HostBatch filled_up(feed::HostBatch batch, std::int64_t unit) {
   const auto missing = static_cast<std::size_t>((unit - batch.tokens() % unit) % unit);
   batch.ids.insert(batch.ids.end(), missing, 0);
   batch.positions.insert(batch.positions.end(), missing, 0);
@@ -253,12 +253,12 @@ data::HostBatch filled_up(data::HostBatch batch, std::int64_t unit) {
 
 }  // namespace
 
-model::MicroBatch Engine::upload(const data::HostBatch& batch, std::size_t host_set) {
+model::MicroBatch Engine::upload(const feed::HostBatch& batch, std::size_t host_set) {
   if (batch.tokens() % options_.token_unit == 0) return send(batch, host_set);
   return send(filled_up(batch, options_.token_unit), host_set);
 }
 
-model::MicroBatch Engine::send(const data::HostBatch& batch, std::size_t host_set) {
+model::MicroBatch Engine::send(const feed::HostBatch& batch, std::size_t host_set) {
   check_batch(batch);
   Staging::HostSet& set = staging_->sets.at(host_set);
   std::int32_t* host = set.words;
@@ -295,10 +295,10 @@ namespace {
 
 /// Documents of the planned lengths with ever other ids, every token but the last of each trained where so
 /// many labels were planned.
-data::HostBatch largest_batch(const EngineOptions& options) {
+feed::HostBatch largest_batch(const EngineOptions& options) {
   const model::TransformerOptions& core = options.transformer;
   const std::int64_t most = core.max_labels > 0 ? core.max_labels : core.max_tokens;
-  data::HostBatch batch;
+  feed::HostBatch batch;
   batch.cu_seqlens.push_back(0);
   for (std::int64_t d = 0; d < options.max_documents && batch.tokens() < core.max_tokens; ++d) {
     const std::int64_t length = std::min(core.max_length, core.max_tokens - batch.tokens());
@@ -312,7 +312,7 @@ data::HostBatch largest_batch(const EngineOptions& options) {
     const auto left = static_cast<std::size_t>(most) - batch.targets.size();
     if (labels.size() > left)
       std::fill(labels.begin(), labels.end() - static_cast<std::ptrdiff_t>(left), -100);
-    data::add_document(batch, ids, labels);
+    feed::add_document(batch, ids, labels);
   }
   return batch;
 }
@@ -343,7 +343,7 @@ void Engine::begin(int micro_batches) {
   micro_batch_ = 0;
 }
 
-void Engine::micro_batch(const data::HostBatch& batch, const model::LogitsHook& logits) {
+void Engine::micro_batch(const feed::HostBatch& batch, const model::LogitsHook& logits) {
   store_->begin_micro_batch(micro_batch_, *compute_, core_->activation_scales());
   if (batch.tokens() == 0) {
     store_->contribute_nothing(*compute_);
@@ -431,7 +431,7 @@ RankLoss Engine::own_loss() const {
   return {.sum = std::accumulate(losses, losses + staging_->losses, 0.0), .label_tokens = label_tokens_};
 }
 
-void Engine::evaluate(const data::HostBatch& batch, double* loss_sum, std::int64_t* label_tokens) {
+void Engine::evaluate(const feed::HostBatch& batch, double* loss_sum, std::int64_t* label_tokens) {
   arena_.seal();
   if (batch.tokens() == 0) {
     store_->pass_by(*compute_);

@@ -19,7 +19,7 @@ plan::Memory plan_memory(const EngineOptions& options, const comm::Place& place,
 }
 
 std::array<store::StepMessages, 4> plan_messages(const EngineOptions& options, const comm::Place& place,
-                                                DeviceKind kind, std::int64_t micro_batches) {
+                                                 DeviceKind kind, std::int64_t micro_batches) {
   const std::unique_ptr<Device> device = make_dry_device({.stands_for = kind});
   const auto job = comm::make_dry_job(place);
   const auto data =

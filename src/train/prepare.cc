@@ -12,10 +12,11 @@
 #include "octet/comm/launchers.h"
 #include "octet/config/lint.h"
 #include "octet/model/build.h"
+#include "octet/runtime/model_folder.h"
+#include "octet/runtime/same_model.h"
+#include "octet/setup/setup.h"
 #include "octet/train/fit.h"
-#include "octet/train/model_folder.h"
 #include "octet/train/rehearsal.h"
-#include "octet/train/setup.h"
 #include "run.h"
 #include "start.h"
 
@@ -23,41 +24,44 @@ namespace octet::train {
 
 void Run::prepare_model() {
   job_.together([&] {
-    architecture_ = read_model(config_.model_name_or_path);
+    architecture_ = runtime::read_model(config_.model_name_or_path);
     fresh_ = config_.train_from_scratch;
-    if (!fresh_) require_weights(config_.model_name_or_path);
-    encoder_ = std::make_unique<data::TemplateEncoder>(encoder_options(config_));
+    if (!fresh_) runtime::require_weights(config_.model_name_or_path);
+    encoder_ = std::make_unique<data::TemplateEncoder>(feed::encoder_options(config_));
     if (session_.prints() && !config_.template_name && encoder_->chat_template()) {
       log::info("template: " + encoder_->chat_template()->name() +
                 " (it writes what the model's own chat template writes)");
     }
-    require_fit(encoder_->tokenizer(), architecture_, config_.model_name_or_path);
+    runtime::require_fit(encoder_->tokenizer(), architecture_, config_.model_name_or_path);
     if (!config_.auto_find_batch_size) batch_ = config::resolve_batch(config_, job_.size());
   });
 }
 
 void Run::prepare_data() {
-  corpus_ = build_corpus(session_, config_, *encoder_);
+  corpus_ = feed::build_corpus(session_, config_, *encoder_);
   if (config_.auto_find_batch_size) {
     const config::Batch one{.world = job_.size(), .global = job_.size()};
-    choose_sizes(make_feed(session_, config_, one, *encoder_, corpus_)->shape());
+    choose_sizes(feed::make_feed(session_, config_, one, *encoder_, corpus_)->shape());
   }
-  feed_ = make_feed(session_, config_, batch_, *encoder_, corpus_);
+  feed_ = feed::make_feed(session_, config_, batch_, *encoder_, corpus_);
   if (!config_.auto_find_batch_size) choose_sizes(sample_shape());
+  if (!checkpoint_) return;
+  job_.together([&] { feed_->go_on(checkpoint_->step(), checkpoint_->state(), checkpoint_->path()); });
 }
 
 void Run::prepare_schedule() {
   total_steps_ = config::total_steps(config_, feed_->steps_per_epoch());
-  schedule_ = std::make_unique<optim::Schedule>(schedule_options(config_, total_steps_));
+  if (config_.max_steps <= 0) total_steps_ = feed_->steps_until_end_of(total_steps_);
+  schedule_ = std::make_unique<optim::Schedule>(setup::schedule_options(config_, total_steps_));
 }
 
-EngineOptions Run::engine_for(const plan::Choice& choice, const Feed::Shape& sample) const {
+EngineOptions Run::engine_for(const plan::Choice& choice, const feed::Feed::Shape& sample) const {
   const std::int64_t eval_batch = config_.per_device_eval_batch_size;
   EngineOptions options = engine_options(
       config_, architecture_,
       std::max(choice.micro * sample.tokens,
                eval_batch * corpus_.evaluation_items.longest(corpus_.evaluation)),
-      std::max(sample.longest, longest_context(corpus_.evaluation, corpus_.evaluation_items)),
+      std::max(sample.longest, feed::longest_context(corpus_.evaluation, corpus_.evaluation_items)),
       std::max(choice.micro * sample.documents, eval_batch * corpus_.evaluation_items.most_documents()));
   config::Config chosen = config_;
   chosen.per_device_train_batch_size = choice.micro;
@@ -65,13 +69,13 @@ EngineOptions Run::engine_for(const plan::Choice& choice, const Feed::Shape& sam
   return with_level(std::move(options), choice.level);
 }
 
-Feed::Shape Run::sample_shape() const {
-  const Feed::Shape all = feed_->shape();
+feed::Feed::Shape Run::sample_shape() const {
+  const feed::Feed::Shape all = feed_->shape();
   return {
       .tokens = all.tokens / batch_.micro, .longest = all.longest, .documents = all.documents / batch_.micro};
 }
 
-void Run::choose_sizes(const Feed::Shape& sample) {
+void Run::choose_sizes(const feed::Feed::Shape& sample) {
   const DeviceKind kind = session_.device().stands_for();
   const std::vector<plan::Level> levels = levels_of(config_, kind);
   level_ = levels.front();
@@ -111,6 +115,23 @@ void Run::warn_of_fp8() const {
   if (!warning.empty()) log::warn(warning);
 }
 
+void Run::tell_batch() const {
+  const Json& state = checkpoint_->state();
+  const std::int64_t before =
+      json_int(state, "global_batch", batch_.global, 1, INT64_C(1) << 40, checkpoint_->path());
+  const std::int64_t steps =
+      json_int(state, "total_steps", total_steps_, 0, INT64_C(1) << 60, checkpoint_->path());
+  if (before == batch_.global) return;
+  log::warn("a step trains " + with_commas(batch_.global) + " samples from here on, and not " +
+            with_commas(before) + ": the run goes on at the same place of the data and ends after step " +
+            with_commas(total_steps_) +
+            (steps == total_steps_ ? ""
+                                   : " instead of " + with_commas(steps) +
+                                         ", which stretches or "
+                                         "shortens the schedule of the learning rate") +
+            "; global_batch_size keeps it at any number of ranks");
+}
+
 void Run::prepare_engine() {
   const EngineOptions options = engine_for({batch_.micro, level_}, sample_shape());
   job_.together(
@@ -120,6 +141,7 @@ void Run::prepare_engine() {
     step_ = checkpoint_->step();
     saved_step_ = step_;
     last_checkpoint_ = checkpoint_->path();
+    samples_seen_ = json_int(checkpoint_->state(), "samples_seen", 0, 0, INT64_C(1) << 60, last_checkpoint_);
     // So that a run that is started again and again ends, too.
     not_finite_ = static_cast<int>(
         json_int(checkpoint_->state(), "not_finite_in_a_row", 0, 0, kMostNotFinite - 1, last_checkpoint_));
@@ -129,9 +151,10 @@ void Run::prepare_engine() {
           json_string(checkpoint_->state(), "data_fingerprint", corpus_.fingerprint, checkpoint_->path());
       if (fingerprint != feed_->fingerprint()) {
         log::warn(
-            "the training data are not those of the checkpoint: the run goes on at the same step of other "
+            "the training data are not those of the checkpoint: the run goes on at the same place of other "
             "data");
       }
+      tell_batch();
     }
   } else if (fresh_) {
     engine_->initialise(static_cast<std::uint64_t>(config_.seed));
@@ -217,7 +240,7 @@ void Run::prepare() {
                                      (session_.place().nodes > 1 ? "s" : "")
                                : ""));
   }
-  job_.watch(watch_options(config_));
+  job_.watch(setup::watch_options(config_));
   saves_ = job_.channel("checkpoint");
   job_.together([&] {
     if (session_.prints())
@@ -225,7 +248,13 @@ void Run::prepare() {
   });
   prepare_model();
   const auto start = find_start(job_, config_);
-  if (start) job_.together([&] { checkpoint_.emplace(*start); });
+  if (start) {
+    job_.together([&] {
+      checkpoint_.emplace(*start);
+      runtime::require_same_model(*checkpoint_, architecture_, &encoder_->tokenizer(),
+                                  config_.model_name_or_path);
+    });
+  }
   prepare_data();
   job_.together([&] { prepare_schedule(); });
   prepare_engine();
@@ -242,7 +271,7 @@ void Run::prepare() {
       log::info("nothing is left to train: " + *start + " is of step " + with_commas(step_) + " of " +
                 with_commas(total_steps_) + "; raise max_steps or num_train_epochs to go on");
     }
-    log::info(show_example(feed_->shown(), *encoder_, false));
+    log::info(feed::show_example(feed_->shown(), *encoder_, false));
     log::info(engine_->audit().table());
     warn_of_fp8();
     std::string memory = "memory of a rank: " + human_bytes(static_cast<double>(engine_->arena().bytes()));

@@ -9,10 +9,10 @@
 #include "octet/checkpoint/safetensors.h"
 #include "octet/checkpoint/safetensors_writer.h"
 #include "octet/optim/schedule.h"
+#include "octet/runtime/model_folder.h"
+#include "octet/setup/setup.h"
 #include "octet/train/engine.h"
 #include "octet/train/fit.h"
-#include "octet/train/model_folder.h"
-#include "octet/train/setup.h"
 #include "steps.h"
 
 namespace octet::train {
@@ -77,8 +77,8 @@ Block block_of(std::int64_t rows, int rank, int world) {
 
 // Rows of one step as a micro-batch. With `all_rows` every token is a label row, so that the head makes all
 // logits; those that predict nothing have target -100.
-data::HostBatch make_batch(const Batches& b, std::int64_t step, Block block, bool all_rows) {
-  data::HostBatch batch;
+feed::HostBatch make_batch(const Batches& b, std::int64_t step, Block block, bool all_rows) {
+  feed::HostBatch batch;
   batch.cu_seqlens.push_back(0);
   std::vector<std::int32_t> ids, labels;
   for (std::int64_t row = block.begin; row < block.end; ++row) {
@@ -86,14 +86,14 @@ data::HostBatch make_batch(const Batches& b, std::int64_t step, Block block, boo
     ids.clear(), labels.clear();
     for (std::size_t t = start; t < start + static_cast<std::size_t>(b.length); ++t) {
       if (t > start && !b.document.empty() && b.document[t] != b.document[t - 1]) {
-        data::add_document(batch, ids, labels);
+        feed::add_document(batch, ids, labels);
         ids.clear(), labels.clear();
       }
       // Clamped, so that an absurd id is still found to be outside the vocabulary.
       ids.push_back(static_cast<std::int32_t>(std::clamp<std::int64_t>(b.ids[t], -1, INT32_MAX)));
       labels.push_back(static_cast<std::int32_t>(std::clamp<std::int64_t>(b.labels[t], -100, INT32_MAX)));
     }
-    data::add_document(batch, ids, labels);
+    feed::add_document(batch, ids, labels);
     ++batch.items;
   }
   if (all_rows) {
@@ -230,7 +230,7 @@ class LogitsKeeper {
 void probe_once(Engine& engine, StepLoop& loop, Device& device, const Batches& batches, Collected& result) {
   comm::Job& job = engine.job();
   const Block block = block_of(batches.rows, job.rank(), job.size());
-  const data::HostBatch batch = make_batch(batches, 0, block, true);
+  const feed::HostBatch batch = make_batch(batches, 0, block, true);
   const std::int64_t vocabulary = engine.options().architecture.vocabulary;
   LogitsKeeper keeper(device, batch.tokens(), vocabulary, engine.core().recipe().compute);
   const store::StepResult step = loop.look([&](bool) { return batch; }, keeper.hook());
@@ -280,7 +280,7 @@ void probe_steps(Engine& engine, StepLoop& loop, const Batches& batches, Collect
 
 }  // namespace
 
-void probe(Session& session, const config::Resolved& resolved, const ProbeOptions& options) {
+void probe(runtime::Session& session, const config::Resolved& resolved, const ProbeOptions& options) {
   comm::Job& job = session.job();
   config::Config config = resolved.config;
   job.watch({.timeout_seconds = static_cast<double>(config.ddp_timeout)});
@@ -290,9 +290,9 @@ void probe(Session& session, const config::Resolved& resolved, const ProbeOption
   model::Architecture architecture;
   std::unique_ptr<optim::Schedule> schedule;
   job.together([&] {
-    architecture = read_model(options.model);
+    architecture = runtime::read_model(options.model);
     batches = read_batches(options);
-    schedule = std::make_unique<optim::Schedule>(schedule_options(config, batches.steps));
+    schedule = std::make_unique<optim::Schedule>(setup::schedule_options(config, batches.steps));
   });
   const Block block = block_of(batches.rows, 0, job.size());
   const std::int64_t tokens = (block.end - block.begin) * batches.length;

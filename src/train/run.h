@@ -6,18 +6,19 @@
 #include <optional>
 #include <string>
 
-#include "feed.h"
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/config/derive.h"
 #include "octet/data/template_encoder.h"
+#include "octet/feed/corpus.h"
+#include "octet/feed/feed.h"
 #include "octet/optim/schedule.h"
 #include "octet/plan/advice.h"
 #include "octet/report/reporter.h"
-#include "octet/train/corpus.h"
+#include "octet/runtime/session.h"
 #include "octet/train/engine.h"
-#include "octet/train/session.h"
 #include "output_folder.h"
 #include "rank_log.h"
+#include "sample_log.h"
 #include "step_watch.h"
 #include "steps.h"
 
@@ -30,7 +31,7 @@ inline constexpr int kMostNotFinite = 5;
 /// order of prepare(); trainer.cc takes the steps.
 class Run {
  public:
-  Run(Session& session, const config::Resolved& resolved)
+  Run(runtime::Session& session, const config::Resolved& resolved)
       : session_(session), resolved_(resolved), config_(resolved.config), job_(session.job()) {}
 
   int run();
@@ -40,10 +41,10 @@ class Run {
   void prepare_model();
   void prepare_data();
   /// Micro-batch and level, where the configuration leaves them to the device's memory.
-  void choose_sizes(const Feed::Shape& sample);
+  void choose_sizes(const feed::Feed::Shape& sample);
   /// Of a micro-batch's samples, each.
-  Feed::Shape sample_shape() const;
-  EngineOptions engine_for(const plan::Choice& choice, const Feed::Shape& sample) const;
+  feed::Feed::Shape sample_shape() const;
+  EngineOptions engine_for(const plan::Choice& choice, const feed::Feed::Shape& sample) const;
   /// Where FP8 costs more than it saves on this device.
   void warn_of_fp8() const;
   /// What the start was asked for and one would rarely mean, in at most ten lines.
@@ -52,6 +53,8 @@ class Run {
   void require_disk() const;
   void prepare_schedule();
   void prepare_engine();
+  /// Where steps have another size than those of the checkpoint.
+  void tell_batch() const;
   void start_reporter();
   store::StepResult train_step();
   /// Whether a step makes a row of the log, and whether rows tell of casts to FP8.
@@ -72,7 +75,7 @@ class Run {
   void finish(bool stopped);
   bool turn(double interval, const std::string& strategy) const;
 
-  Session& session_;
+  runtime::Session& session_;
   const config::Resolved& resolved_;
   const config::Config& config_;
   comm::Job& job_;
@@ -83,16 +86,18 @@ class Run {
   std::unique_ptr<data::TemplateEncoder> encoder_;
   config::Batch batch_;
   plan::Level level_;
-  Corpus corpus_;
-  std::unique_ptr<Feed> feed_;
+  feed::Corpus corpus_;
+  std::unique_ptr<feed::Feed> feed_;
   std::int64_t total_steps_ = 0;
   std::unique_ptr<optim::Schedule> schedule_;
   std::optional<checkpoint::Checkpoint> checkpoint_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<report::Reporter> reporter_;  ///< on the printing rank
+  std::unique_ptr<SampleLog> samples_;          ///< where it is asked for
   std::unique_ptr<StepLoop> loop_;
   std::int64_t step_ = 0;  ///< steps done, as loop_ counts them
   std::int64_t saved_step_ = -1;
+  std::int64_t samples_seen_ = 0;  ///< in all steps done, over all ranks
   std::string last_checkpoint_;
   OwnLoss own_loss_;    ///< since the last row of the log
   int not_finite_ = 0;  ///< steps in a row whose loss or gradient was not finite

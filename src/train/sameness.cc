@@ -122,7 +122,7 @@ void require_same(comm::Channel& channel, const Facts& own) {
   });
 }
 
-void require_same_start(Session& session, const std::string& version, const config::Config& config) {
+void require_same_start(runtime::Session& session, const std::string& version, const config::Config& config) {
   require_same(session.job(), facts_of_start(version, config, config::process_environment()));
 }
 

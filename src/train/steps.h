@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <functional>
 
-#include "octet/data/loader.h"
+#include "octet/feed/loader.h"
 #include "octet/model/transformer.h"
 #include "octet/optim/schedule.h"
-#include "octet/train/engine.h"
 #include "octet/store/store.h"
+#include "octet/train/engine.h"
 
 namespace octet::train {
 
@@ -17,7 +17,7 @@ namespace octet::train {
 class StepLoop {
  public:
   /// Gives this rank's next micro-batch, which may be empty; `first`: it is the first of a step.
-  using NextBatch = std::function<data::HostBatch(bool first)>;
+  using NextBatch = std::function<feed::HostBatch(bool first)>;
 
   /// `engine` and `schedule` must outlive the loop. A step has `accumulation` micro-batches on each rank;
   /// `done` steps are behind.

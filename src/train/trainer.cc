@@ -13,9 +13,10 @@
 #include "octet/checkpoint/folder.h"
 #include "octet/checkpoint/save.h"
 #include "octet/report/number.h"
+#include "octet/runtime/same_model.h"
+#include "octet/runtime/signals.h"
 #include "octet/train/final_model.h"
 #include "run.h"
-#include "signals.h"
 #include "start.h"
 
 namespace octet::train {
@@ -84,7 +85,7 @@ void Run::report_step(const store::StepResult& result, const Waits& waits) {
   }
   if (!reporter_) return;
   facts.step = step_;
-  const Feed::Step step = feed_->step();
+  const feed::Feed::Step step = feed_->step();
   facts.epoch = step.epoch;
   facts.loss = mean_loss(result);
   facts.grad_norm = result.grad_norm;
@@ -112,9 +113,14 @@ store::StepResult Run::train_step() {
   engine_->watch_casts(
       {.next = watches_casts() && logs_at(step_ + 1), .after = watches_casts() && logs_at(step_ + 2)});
   StepWatch watch(session_.data(), engine_->compute());
-  const store::StepResult result =
-      loop_->take([&](bool first) { return feed_->next(first, &waits.data_seconds); });
+  const store::StepResult result = loop_->take([&](bool first) {
+    feed::HostBatch batch = feed_->next(first, &waits.data_seconds);
+    if (samples_) samples_->add(batch);
+    return batch;
+  });
   step_ = loop_->done();
+  samples_seen_ += feed_->step().samples;
+  if (samples_) samples_->end_step(step_);
   waits.seconds = seconds_since(start);
   waits.messages = watch.take();
   report_step(result, waits);
@@ -136,7 +142,7 @@ void Run::evaluate() {
       const std::int64_t item = first + job_.rank() * micro + i;
       which.push_back(item < items ? item : -1);
     }
-    engine_->evaluate(data::make_batch(corpus_.evaluation, corpus_.evaluation_items, which),
+    engine_->evaluate(feed::make_batch(corpus_.evaluation, corpus_.evaluation_items, which),
                       &losses.emplace_back(0.0), &labels);
   }
   const auto batches = static_cast<std::int64_t>(losses.size());
@@ -173,13 +179,14 @@ void Run::save() {
   contents.state = Json{{"step", step_},
                         {"total_steps", total_steps_},
                         {"epoch", feed_->step().epoch},
-                        {"samples_seen", step_ * batch_.global},
+                        {"samples_seen", samples_seen_},
                         {"seed", config_.seed},
                         {"order_seed", config_.order_seed()},
                         {"global_batch", batch_.global},
                         {"items", feed_->examples()},
-                        {"stream", feed_->position()},
+                        {"place", feed_->position()},
                         {"data_fingerprint", feed_->fingerprint()},
+                        {"model", runtime::model_state(architecture_, encoder_->tokenizer())},
                         {"resume_hash", config::resume_hash(config_)},
                         {"learning_rate", schedule_->learning_rate(step_)},
                         {"lr_scheduler_type", config_.lr_scheduler_type},
@@ -242,15 +249,15 @@ void Run::finish(bool stopped) {
 }
 
 int Run::run() {
-  Signals signals(config_.stop_grace, session_.prints());
+  runtime::Signals signals(config_.stop_grace, session_.prints());
   prepare();
   job_.together([&] {
     feed_->start({.micro = batch_.micro,
                   .accumulation = batch_.accumulation,
                   .rank = job_.rank(),
-                  .world = job_.size()},
-                 step_, checkpoint_ ? checkpoint_->state().value("stream", Json()) : Json());
+                  .world = job_.size()});
   });
+  if (config_.log_samples) samples_ = std::make_unique<SampleLog>(job_, config_.output_dir, step_);
   loop_ = std::make_unique<StepLoop>(*engine_, *schedule_, batch_.accumulation, step_);
   const bool evaluates = corpus_.evaluation.documents() > 0;
   bool stopped = false;
@@ -271,7 +278,7 @@ int Run::run() {
   return stopped ? static_cast<int>(ExitCode::preempted) : 0;
 }
 
-int train(Session& session, const config::Resolved& config) {
+int train(runtime::Session& session, const config::Resolved& config) {
   return Run(session, config).run();
 }
 

@@ -2,9 +2,9 @@
 // are dealt out.
 #include "cli/effects.h"
 #include "cli/task.h"
-#include "octet/train/corpus.h"
-#include "octet/train/model_folder.h"
-#include "octet/train/setup.h"
+#include "octet/feed/corpus.h"
+#include "octet/runtime/model_folder.h"
+#include "octet/setup/setup.h"
 #include "octet/train/trainer.h"
 
 namespace octet::test {
@@ -77,9 +77,9 @@ struct Data {
 };
 Data data_of(const config::Resolved& r) {
   const Quiet quiet;
-  train::Session session("cpu");
-  const data::TemplateEncoder encoder(train::encoder_options(r.config));
-  const train::Corpus corpus = train::build_corpus(session, r.config, encoder);
+  runtime::Session session("cpu");
+  const data::TemplateEncoder encoder(feed::encoder_options(r.config));
+  const feed::Corpus corpus = feed::build_corpus(session, r.config, encoder);
   return {.texts = texts(corpus.training, encoder),
           .sizes = sizes(corpus.training, corpus.training_items),
           .evaluation = sizes(corpus.evaluation, corpus.evaluation_items)};
@@ -116,7 +116,7 @@ std::vector<KeyRow> text_rows() {
        rows_of("text.txt", {{"packing", "false"}, {"template", "unset"}}),
        {{"pt"}},
        [](const config::Resolved& r) {
-         return std::string(train::encoder_options(r.config).match_template ? "chats" : "texts");
+         return std::string(feed::encoder_options(r.config).match_template ? "chats" : "texts");
        },
        "chats"},
   };
@@ -157,7 +157,7 @@ std::vector<KeyRow> set_rows() {
       {"preprocessing_num_workers",
        {},
        {{"3", "3"}, {"77", "77"}},
-       [](const config::Resolved& r) { return std::to_string(train::tokenising_threads(r.config)); }},
+       [](const config::Resolved& r) { return std::to_string(setup::tokenising_threads(r.config)); }},
   };
 }
 

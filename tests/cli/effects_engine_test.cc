@@ -4,12 +4,12 @@
 #include "cli/task.h"
 #include "octet/base/error.h"
 #include "octet/comm/threads.h"
-#include "octet/data/loader.h"
+#include "octet/feed/loader.h"
 #include "octet/model/shapes.h"
 #include "octet/optim/schedule.h"
+#include "octet/setup/setup.h"
 #include "octet/train/engine.h"
 #include "octet/train/fit.h"
-#include "octet/train/setup.h"
 
 namespace octet::test {
 namespace {
@@ -46,15 +46,15 @@ const model::Architecture& architecture() {
   return made;
 }
 
-data::HostBatch batch_of(int step, int micro_batch, int rank) {
-  data::HostBatch batch;
+feed::HostBatch batch_of(int step, int micro_batch, int rank) {
+  feed::HostBatch batch;
   batch.cu_seqlens.push_back(0);
   for (const int length : {9, 14}) {
     std::vector<std::int32_t> ids;
     for (int i = 0; i < length; ++i) {
       ids.push_back((i * 37 + length + 101 * step + 53 * micro_batch + 29 * rank) % 256);
     }
-    data::add_document(batch, ids, ids);
+    feed::add_document(batch, ids, ids);
   }
   return batch;
 }
@@ -81,7 +81,7 @@ Shown train_steps(const config::Resolved& r, int ranks = 1) {
   comm::run_ranks_as_threads(threads, [&](comm::Job& job, comm::Collectives& data, Device& device) {
     train::Engine engine(device, job, data, options_of(r.config));
     engine.initialise(static_cast<std::uint64_t>(r.config.seed));
-    const optim::Schedule schedule(train::schedule_options(r.config, kSteps));
+    const optim::Schedule schedule(setup::schedule_options(r.config, kSteps));
     std::string numbers;
     for (int step = 0; step < kSteps; ++step) {
       engine.begin(2);
@@ -241,23 +241,23 @@ std::vector<KeyRow> sharing_rows() {
       {"gpu_transport",
        {},
        {{"peer", "peer"}, {"nccl", "nccl"}, {"host", "host"}},
-       [](const config::Resolved& r) { return train::session_wish(r.config).transport; },
+       [](const config::Resolved& r) { return setup::session_wish(r.config).transport; },
        "auto"},
       {"device",
        {{"device", "unset"}},
        {{"cpu", "cpu"}, {"cuda", "cuda"}},
-       [](const config::Resolved& r) { return train::session_wish(r.config).device; },
+       [](const config::Resolved& r) { return setup::session_wish(r.config).device; },
        "auto"},
       {"use_cpu",
        {{"device", "unset"}},
        {{"true", "cpu"}},
-       [](const config::Resolved& r) { return train::session_wish(r.config).device; },
+       [](const config::Resolved& r) { return setup::session_wish(r.config).device; },
        "auto"},
       {"ddp_timeout",
        {},
        {{"77", "77.000000"}},
        [](const config::Resolved& r) {
-         return std::to_string(train::watch_options(r.config).timeout_seconds);
+         return std::to_string(setup::watch_options(r.config).timeout_seconds);
        },
        "1800.000000"},
   };

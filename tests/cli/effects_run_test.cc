@@ -11,7 +11,7 @@
 #include "cli/task.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/device/cpu.h"
-#include "octet/train/session.h"
+#include "octet/runtime/session.h"
 #include "octet/train/trainer.h"
 
 namespace octet::test {
@@ -28,7 +28,7 @@ class Ran {
     if (r.config.logging_dir) r.config.logging_dir = folder_ / *r.config.logging_dir;
     output_ = r.config.output_dir;
     Quiet quiet;
-    train::Session session("cpu");
+    runtime::Session session("cpu");
     // Threads that wait for each other on busy cores take longer than the work.
     cpu::set_op_threads(1);
     train::train(session, r);
@@ -260,6 +260,18 @@ std::vector<KeyRow> output_rows() {
        {{"true", "1 2 3"}},
        run([](const Ran& ran) { return ran.steps(); }),
        "2 3"},
+      {"log_samples",
+       {{"disable_shuffling", "true"}},
+       {{"true", "[[[0,1]]] [[[2,3]]] [[[4,5]]]"}},
+       run([](const Ran& ran) {
+         std::string text;
+         for (const auto& line : split(slurp(ran.in_output("samples.jsonl")), '\n')) {
+           if (!line.empty())
+             text += (text.empty() ? "" : " ") + parse_json(line, "samples.jsonl")["rows"].dump();
+         }
+         return text;
+       }),
+       ""},
       {"fp8_statistics",
        {{"bf16", "true"}, {"fp8", "true"}, {"logging_steps", "2"}},
        {{"worst", "4 products of 3 operands 4 products of 3 operands"}, {"none", "nothing nothing"}},

@@ -110,6 +110,37 @@ inline void expect_narrow_gathers_to_agree(Collectives& communicator) {
   }
 }
 
+/// What rounding loses of an element of the own slice is added to what was lost of that element before, in
+/// every piece of a long message.
+inline void expect_gathers_to_keep_what_they_lose(Collectives& communicator) {
+  const int rank = communicator.rank();
+  const int size = communicator.size();
+  if (size == 1) return;  // nothing is rounded
+  for (const Wire wire : {Wire::bf16, Wire::fp8, Wire::int8}) {
+    for (const std::int64_t count : slice_sizes(size)) {
+      Values<float> buffer(static_cast<std::size_t>(size * count), -1.0f);
+      const auto own = input_of(rank, count, 12);
+      std::copy(own.begin(), own.end(), buffer.begin() + rank * count);
+      const auto before = [](std::int64_t i) { return static_cast<float>(i % 5 - 2); };
+      Values<std::uint16_t> residual(static_cast<std::size_t>(count));
+      for (std::int64_t i = 0; i < count; ++i) residual[static_cast<std::size_t>(i)] = to_bf16(before(i));
+      communicator.all_gather_values(communicator.reduce_stream(), {.name = "residual",
+                                                                    .buffer = buffer.data(),
+                                                                    .count = count,
+                                                                    .wire = wire,
+                                                                    .residual = residual.data()});
+      communicator.reduce_stream().synchronize();
+      std::int64_t other = 0;
+      for (std::int64_t i = 0; i < count; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        const float lost = own[at] - buffer[static_cast<std::size_t>(rank * count + i)];
+        other += residual[at] != to_bf16(before(i) + lost);
+      }
+      EXPECT_EQ(other, 0) << static_cast<int>(wire) << " " << count;
+    }
+  }
+}
+
 /// A buffer of bf16 is left with the values that a buffer of the same numbers in fp32 is left with, rounded.
 inline void expect_gathers_of_bf16_to_agree(Collectives& communicator) {
   const int rank = communicator.rank();

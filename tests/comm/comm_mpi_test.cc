@@ -131,6 +131,7 @@ TEST(MpiRanks, NarrowGathersLeaveTheSameBitsEverywhere) {
 }
 TEST(MpiRanks, GathersOfBf16AgreeWithThoseOfFp32) {
   expect_gathers_of_bf16_to_agree(*world);
+  expect_gathers_to_keep_what_they_lose(*world);
   expect_reductions_of_bf16_to_agree(*world);
 }
 TEST(MpiRanks, TrafficIsCounted) {

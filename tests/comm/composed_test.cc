@@ -64,6 +64,7 @@ TEST_P(ComposedRanks, WiresAreThoseOfMessages) {
   on_all(expect_narrow_wires_to_show_what_is_not_finite);
   on_all(expect_narrow_gathers_to_agree);
   on_all(expect_gathers_of_bf16_to_agree);
+  on_all(expect_gathers_to_keep_what_they_lose);
   on_all(expect_reductions_of_bf16_to_agree);
 }
 TEST_P(ComposedRanks, ErrorsAreAgreedUpon) {

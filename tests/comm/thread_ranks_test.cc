@@ -70,6 +70,7 @@ TEST_P(ThreadRanks, ReductionsOfBf16AgreeWithThoseOfFp32) {
 
 TEST_P(ThreadRanks, GathersOfBf16AgreeWithThoseOfFp32) {
   on_all([](Job&, Collectives& c, Device&) { expect_gathers_of_bf16_to_agree(c); });
+  on_all([](Job&, Collectives& c, Device&) { expect_gathers_to_keep_what_they_lose(c); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Sizes, ThreadRanks, testing::Values(1, 2, 3, 4, 5, 8, 16),

@@ -268,6 +268,19 @@ TEST_F(Mixes, WeightsAreSharesOfTheRowsAndTheSeedDecidesTheOrder) {
               "above 0");
 }
 
+TEST_F(Mixes, ASetThatHasRunOutLeavesItsShareToAllOthersByTheirWeights) {
+  auto sets = sources_;
+  for (auto& source : sets) {
+    source.sampled = true;
+    source.rows = &source == &sets[0] ? 20 : 4000;
+  }
+  const RowMix mix(sets, {.strategy = "interleave_once", .weights = {0.6, 0.2, 0.2}, .seed = 3});
+  const auto all = texts(mix);
+  const auto seen = counts({all.begin() + 100, all.begin() + 4100});
+  EXPECT_EQ(seen.count('a'), 0u) << "the first set ends within the first rows";
+  EXPECT_NEAR(seen.at('b') / 4000.0, 0.5, 0.03);
+}
+
 TEST_F(Mixes, NoCopyOfAHeldOutRowIsTrained) {
   const RowMix mix(sources_, {.strategy = "interleave_over"});
   const auto distinct = mix.distinct_rows();

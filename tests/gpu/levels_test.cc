@@ -6,7 +6,7 @@
 
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
-#include "octet/data/loader.h"
+#include "octet/feed/loader.h"
 #include "octet/model/shapes.h"
 #include "octet/train/fit.h"
 
@@ -28,13 +28,13 @@ EngineOptions options_of(precision::RecipeKind kind) {
   return o;
 }
 
-data::HostBatch batch_of(std::int32_t seed) {
-  data::HostBatch batch;
+feed::HostBatch batch_of(std::int32_t seed) {
+  feed::HostBatch batch;
   batch.cu_seqlens.push_back(0);
   for (std::int32_t row = 0; row < 2; ++row) {
     std::vector<std::int32_t> ids;
     for (std::int32_t i = 0; i < kLength; ++i) ids.push_back((i * 37 + row * 101 + seed * 977) % 4096);
-    data::add_document(batch, ids, ids);
+    feed::add_document(batch, ids, ids);
   }
   return batch;
 }

@@ -201,5 +201,28 @@ TEST(Zero, AStepWithoutLabelTokensIsSkipped) {
   EXPECT_EQ(o.optimizer_steps, 2);
 }
 
+TEST(Zero, WhatIsInUseIsNotGatheredOver) {
+  // Two buffers serve all blocks in turn: while one block is held, the block behind the next is not gathered
+  // ahead into its place.
+  on_threads({.ranks = 2}, scenario(3, true, kCases[0].recipe), [](Rank& rank) {
+    rank.initialise();
+    ParameterStore& store = rank.store();
+    const auto element = [&](const model::GroupParameters& p) {
+      rank.compute().synchronize();
+      return static_cast<const float*>(p.operands(0, 0).front().data)[5];
+    };
+    const model::GroupParameters& first = store.acquire(1, model::Pass::forward, rank.compute());
+    const float before = element(first);
+    store.acquire(2, model::Pass::forward, rank.compute());
+    store.synchronize(rank.compute());
+    EXPECT_EQ(element(first), before);
+    store.release(2, model::Pass::forward, rank.compute());
+    store.release(1, model::Pass::forward, rank.compute());
+    const float third = element(store.acquire(3, model::Pass::forward, rank.compute()));
+    EXPECT_NE(third, before) << "the third block lies where the first one lay";
+    store.release(3, model::Pass::forward, rank.compute());
+  });
+}
+
 }  // namespace
 }  // namespace octet::store

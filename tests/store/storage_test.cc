@@ -1,5 +1,6 @@
 // Parameters, gradients and moments in narrow formats: the same bits at every stage, resumed or not, and the
 // memory that the formats promise.
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -147,6 +148,27 @@ TEST(ZeroStorage, ScalesOfBlocksAreSlicesOfTheStoredTensors) {
     EXPECT_EQ(slices.at("exp_avg_sq_scale/layers.0.router").shape, (std::vector<std::int64_t>{1}));
     EXPECT_FALSE(slices.contains("exp_avg_scale/layers.0.norm"));
   });
+}
+
+TEST(ZeroStorage, EachTensorIsRoundedByNoiseOfItsOwn) {
+  Scenario s = scenario(kCases[0], 1);
+  s.gradient_scale = [](int) { return 0.0f; };
+  // The same values everywhere, which weight decay alone changes: what differs afterwards is noise.
+  const Outcome o = on_threads({.ranks = 2}, s, [](Rank& rank) {
+    rank.store().initialise(rank.compute(), [](const std::vector<TensorSlice>& slices) {
+      for (const TensorSlice& slice : slices) std::fill_n(static_cast<float*>(slice.data), slice.count, 1.0f);
+    });
+    rank.step(0);
+  });
+  std::map<std::vector<float>, std::string> seen;
+  for (const auto& [name, values] : o.state) {
+    if (values.size() < 160 || name.find('/') != std::string::npos) continue;
+    const std::vector<float> first(values.begin(), values.begin() + 160);
+    EXPECT_NE(std::ranges::min(first), std::ranges::max(first)) << name << " is not rounded by noise";
+    const auto [other, fresh] = seen.try_emplace(first, name);
+    EXPECT_TRUE(fresh) << name << " is rounded by the noise of " << other->second;
+  }
+  EXPECT_EQ(seen.size(), 1 + 4 * 5u) << "embedding, and q, k, v and down of five blocks";
 }
 
 TEST(ZeroStorage, FormatsThatDoNotGoTogetherAreRefused) {

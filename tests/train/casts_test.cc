@@ -10,7 +10,7 @@
 #include "../../src/train/cast_log.h"
 #include "octet/base/error.h"
 #include "octet/comm/threads.h"
-#include "octet/data/loader.h"
+#include "octet/feed/loader.h"
 #include "octet/model/shapes.h"
 #include "octet/train/engine.h"
 
@@ -36,12 +36,12 @@ EngineOptions options_of(RecipeKind kind, int stage) {
   return o;
 }
 
-data::HostBatch batch_of(std::int32_t seed) {
-  data::HostBatch batch;
+feed::HostBatch batch_of(std::int32_t seed) {
+  feed::HostBatch batch;
   batch.cu_seqlens.push_back(0);
   std::vector<std::int32_t> ids;
   for (std::int32_t i = 0; i < 24; ++i) ids.push_back((i * 37 + seed * 101) % 256);
-  data::add_document(batch, ids, ids);
+  feed::add_document(batch, ids, ids);
   return batch;
 }
 

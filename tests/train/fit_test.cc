@@ -8,7 +8,7 @@
 
 #include "octet/base/error.h"
 #include "octet/comm/threads.h"
-#include "octet/data/loader.h"
+#include "octet/feed/loader.h"
 #include "octet/model/shapes.h"
 
 namespace octet::train {
@@ -55,10 +55,10 @@ void expect_planned(const Case& c) {
     // What an op uses of scratch depends on the threads of a rank: the plan is made with as many.
     const Rows planned = rows_of(plan_memory(c.options, job.place(), c.kind));
     engine.initialise(1);
-    data::HostBatch batch;
+    feed::HostBatch batch;
     batch.cu_seqlens.push_back(0);
     const std::vector<std::int32_t> ids{1, 2, 3, 4, 5};
-    data::add_document(batch, ids, ids);
+    feed::add_document(batch, ids, ids);
     engine.begin(1);
     engine.micro_batch(batch);
     engine.finish(1e-3);

@@ -9,7 +9,7 @@
 
 #include "octet/base/error.h"
 #include "octet/comm/threads.h"
-#include "octet/data/loader.h"
+#include "octet/feed/loader.h"
 #include "octet/model/shapes.h"
 
 namespace octet::train {
@@ -83,13 +83,13 @@ TEST(ExchangeFacts, GivesEveryRankTheMostAndTheLossesInOrder) {
   });
 }
 
-data::HostBatch documents_of(const std::vector<int>& lengths) {
-  data::HostBatch batch;
+feed::HostBatch documents_of(const std::vector<int>& lengths) {
+  feed::HostBatch batch;
   batch.cu_seqlens.push_back(0);
   for (const int length : lengths) {
     std::vector<std::int32_t> ids;
     for (int i = 0; i < length; ++i) ids.push_back((i * 37 + length) % 1000);
-    data::add_document(batch, ids, ids);
+    feed::add_document(batch, ids, ids);
   }
   return batch;
 }
@@ -113,7 +113,7 @@ TEST_P(RankLosses, AreOfTheRanksOwnMicroBatches) {
   comm::run_ranks_as_threads({.ranks = 3}, [&](comm::Job& c, comm::Collectives& data, Device& device) {
     Engine engine(device, c, data, o);
     engine.initialise(7);
-    const std::vector<data::HostBatch> batches{
+    const std::vector<feed::HostBatch> batches{
         documents_of(c.rank() < 2 ? std::vector<int>{5, 9} : std::vector<int>{}),
         documents_of(c.rank() < 1 ? std::vector<int>{12, 3, 4} : std::vector<int>{})};
     const std::int64_t labels = c.rank() == 0 ? 12 + 16 : c.rank() == 1 ? 12 : 0;

@@ -13,8 +13,8 @@
 
 #include "octet/base/error.h"
 #include "octet/comm/threads.h"
-#include "octet/data/loader.h"
 #include "octet/device/cpu.h"
+#include "octet/feed/loader.h"
 #include "octet/model/shapes.h"
 
 namespace octet::train {
@@ -108,13 +108,13 @@ Steps steps_of(int stage, precision::RecipeKind kind, bool rehearsed) {
                                    engine.gather_parameters();
                                    engine.rehearse();
                                  }
-                                 data::HostBatch batch;
+                                 feed::HostBatch batch;
                                  batch.cu_seqlens.push_back(0);
                                  for (const int length : {5, 9, 3 + job.rank()}) {
                                    std::vector<std::int32_t> ids;
                                    for (int i = 0; i < length; ++i)
                                      ids.push_back((i * 37 + length + step) % 1000);
-                                   data::add_document(batch, ids, ids);
+                                   feed::add_document(batch, ids, ids);
                                  }
                                  engine.begin(1);
                                  engine.micro_batch(batch);

@@ -4,8 +4,8 @@
 #include "octet/base/files.h"
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
-#include "octet/data/loader.h"
 #include "octet/device/cpu.h"
+#include "octet/feed/loader.h"
 #include "octet/model/shapes.h"
 #include "octet/train/engine.h"
 
@@ -28,12 +28,12 @@ std::string step_with(int threads, const std::string& deterministic) {
   config.deterministic = deterministic;
   Engine engine(*device, *job, *data, engine_options(config, architecture, kTokens, 100, kTokens / 100));
   engine.initialise(7);
-  data::HostBatch batch;
+  feed::HostBatch batch;
   batch.cu_seqlens.push_back(0);
   for (int document = 0; document < kTokens / 100; ++document) {
     std::vector<std::int32_t> ids;
     for (int i = 0; i < 100; ++i) ids.push_back((i * 37 + 11 * document) % 1000);
-    data::add_document(batch, ids, ids);
+    feed::add_document(batch, ids, ids);
   }
   engine.begin(1);
   engine.micro_batch(batch);

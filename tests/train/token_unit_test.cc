@@ -1,21 +1,21 @@
 // Micro-batches that a device wants filled up train as they are.
 #include <gtest/gtest.h>
 
-#include "octet/data/loader.h"
 #include "octet/device/cpu.h"
+#include "octet/feed/loader.h"
 #include "octet/model/shapes.h"
 #include "octet/train/engine.h"
 
 namespace octet::train {
 namespace {
 
-data::HostBatch documents_of(const std::vector<int>& lengths) {
-  data::HostBatch batch;
+feed::HostBatch documents_of(const std::vector<int>& lengths) {
+  feed::HostBatch batch;
   batch.cu_seqlens.push_back(0);
   for (const int length : lengths) {
     std::vector<std::int32_t> ids;
     for (int i = 0; i < length; ++i) ids.push_back((i * 37 + length) % 1000);
-    data::add_document(batch, ids, ids);
+    feed::add_document(batch, ids, ids);
   }
   return batch;
 }

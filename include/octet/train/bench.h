@@ -7,7 +7,7 @@
 
 #include "octet/base/json.h"
 #include "octet/config/config.h"
-#include "octet/train/session.h"
+#include "octet/runtime/session.h"
 
 namespace octet::train {
 
@@ -45,12 +45,12 @@ struct BenchResult {
   /// The least and the most that a rank waited: who waits least is the slowest, and its waiting is what
   /// messages cost; others wait for it too.
   double least_exposed_seconds = 0, most_exposed_seconds = 0;
-  double comm_bytes = 0;                         ///< of a step, sent by this rank
-  std::string audit;                             ///< what ran in FP8, on all ranks, warm-up included
-  Json products;                                 ///< the same as precision::Audit::to_json has it
-  std::string recompute;                         ///< the level, also where the configuration says auto
-  bool transposes_at_use = false;                ///< FP8 weights, likewise
-  Json fp8;                                      ///< with `logged`: as the field of the last step's row
+  double comm_bytes = 0;           ///< of a step, sent by this rank
+  std::string audit;               ///< what ran in FP8, on all ranks, warm-up included
+  Json products;                   ///< the same as precision::Audit::to_json has it
+  std::string recompute;           ///< the level, also where the configuration says auto
+  bool transposes_at_use = false;  ///< FP8 weights, likewise
+  Json fp8;                        ///< with `logged`: as the field of the last step's row
   /// With `profile`: kinds of work, longest first, and what none of them took ("waiting and gaps").
   std::vector<BenchRow> profile;
 };
@@ -59,6 +59,6 @@ struct BenchResult {
 /// cutoff_len, per_device_train_batch_size of them in a micro-batch, as many micro-batches as the
 /// configuration makes a step of. Reads no data set and no weights. All ranks call it. Throws Error when a
 /// loss is not finite, and when FP8 is asked for and no product ran in it.
-BenchResult bench(Session& session, const config::Config& config, const BenchOptions& options);
+BenchResult bench(runtime::Session& session, const config::Config& config, const BenchOptions& options);
 
 }  // namespace octet::train

@@ -11,8 +11,8 @@
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
 #include "octet/config/config.h"
-#include "octet/data/loader.h"
 #include "octet/device/device.h"
+#include "octet/feed/loader.h"
 #include "octet/model/architecture.h"
 #include "octet/model/transformer.h"
 #include "octet/store/store.h"
@@ -94,7 +94,7 @@ class Engine {
   /// One optimizer step: `begin`, then every micro-batch of this rank, then `finish`.
   void begin(int micro_batches);
   /// Forward, backward and reduction of one micro-batch, which may be empty. Copies what it needs of `batch`.
-  void micro_batch(const data::HostBatch& batch, const model::LogitsHook& logits = {});
+  void micro_batch(const feed::HostBatch& batch, const model::LogitsHook& logits = {});
   /// Clips, updates, and waits for the step: the one host synchronisation. `update` false leaves parameters
   /// alone.
   store::StepResult finish(double learning_rate, bool update = true);
@@ -104,7 +104,7 @@ class Engine {
 
   /// Loss without gradients: adds the sum of losses and the label tokens of this rank's batch, which may be
   /// empty. All ranks call it equally often.
-  void evaluate(const data::HostBatch& batch, double* loss_sum, std::int64_t* label_tokens);
+  void evaluate(const feed::HostBatch& batch, double* loss_sum, std::int64_t* label_tokens);
 
   store::ParameterStore& store() { return *store_; }
   model::Transformer& core() { return *core_; }
@@ -124,9 +124,9 @@ class Engine {
 
  private:
   struct Staging;
-  model::MicroBatch upload(const data::HostBatch& batch, std::size_t host_set);
-  model::MicroBatch send(const data::HostBatch& batch, std::size_t host_set);
-  void check_batch(const data::HostBatch& batch) const;
+  model::MicroBatch upload(const feed::HostBatch& batch, std::size_t host_set);
+  model::MicroBatch send(const feed::HostBatch& batch, std::size_t host_set);
+  void check_batch(const feed::HostBatch& batch) const;
   void tell_fallbacks();
 
   Device& device_;

@@ -9,8 +9,8 @@
 #include "octet/plan/advice.h"
 #include "octet/plan/memory.h"
 #include "octet/plan/time.h"
-#include "octet/train/engine.h"
 #include "octet/store/messages.h"
+#include "octet/train/engine.h"
 
 namespace octet::train {
 
@@ -20,7 +20,7 @@ plan::Memory plan_memory(const EngineOptions& options, const comm::Place& place,
 /// What a rank at `place` sends to others in a step of `micro_batches`, by zero_stage, if it were another
 /// one.
 std::array<store::StepMessages, 4> plan_messages(const EngineOptions& options, const comm::Place& place,
-                                                DeviceKind kind, std::int64_t micro_batches);
+                                                 DeviceKind kind, std::int64_t micro_batches);
 
 /// What one rank does in a step of `micro_batches`, for the time model; `length` is that of a sequence.
 plan::Work work_of(const EngineOptions& options, const plan::Memory& memory, std::int64_t length,

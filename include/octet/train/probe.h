@@ -4,7 +4,7 @@
 #include <string>
 
 #include "octet/config/config.h"
-#include "octet/train/session.h"
+#include "octet/runtime/session.h"
 
 namespace octet::train {
 
@@ -23,6 +23,6 @@ struct ProbeOptions {
 /// vocabulary], grad.<Hugging Face name> of the mean loss over label tokens; with steps: step_loss [steps],
 /// step_grad_norm [steps], final.<name>. Throws Error for a batch that does not fit the model or is not what
 /// is described here.
-void probe(Session& session, const config::Resolved& config, const ProbeOptions& options);
+void probe(runtime::Session& session, const config::Resolved& config, const ProbeOptions& options);
 
 }  // namespace octet::train

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "octet/config/config.h"
+#include "octet/data/encode.h"
+#include "octet/data/encoded.h"
+#include "octet/data/template_encoder.h"
+#include "octet/runtime/session.h"
+
+namespace octet::feed {
+
+/// The data of a run, the same on all ranks.
+struct Corpus {
+  data::Encoded training;    ///< empty with streaming
+  data::Encoded evaluation;  ///< no documents when nothing is evaluated
+  data::Items training_items;
+  data::Items evaluation_items;
+  std::shared_ptr<const data::RowMix> rows;  ///< with streaming: what is trained; else null
+  std::set<data::RowKey> held_out;           ///< of these rows
+  std::vector<std::string> names;            ///< of the data sets
+  std::string fingerprint;                   ///< of the training documents; with streaming of their files
+};
+
+/// How the configuration turns rows into tokens.
+data::TemplateEncoderOptions encoder_options(const config::Config& config);
+
+/// Opens the data sets and throws Error as build_corpus does for one that is not there or not understood.
+void check_datasets(const config::Config& config);
+
+/// Opens the data sets, tokenises them, every rank its share of the rows, and gives all ranks the whole; or
+/// takes the tokens from tokenized_path. With streaming only what is evaluated is tokenised. Counts what was
+/// refused, dropped and cut, and says it. Throws Error when nothing is left to train on.
+Corpus build_corpus(runtime::Session& session, const config::Config& config, const data::Encoder& encoder);
+
+/// The sequences that are trained, as packing and packing_strategy say; may put blocks in place of texts.
+data::Items lay_out(data::Encoded& set, const config::Config& config, const data::Encoder& encoder);
+
+/// Logs what happened to the rows of a set.
+void report_counts(const data::Encoded& set, const std::string& what);
+/// Logs how full packed sequences are; nothing without packing.
+void report_packing(const data::Encoded& set, const data::Items& items, const config::Config& config);
+
+/// The first example as it will be trained: ids, text, and the trained spans marked.
+std::string show_example(const data::Encoded& set, const data::Encoder& encoder, bool colours);
+
+}  // namespace octet::feed

@@ -1,0 +1,96 @@
+// The feed room: what ranks do with data. Together they make rows into tokens, which all of them then hold;
+// by seed and step alone each knows its samples, and lays its micro-batches flat ahead of the step. It knows
+// no model. Here is what a run trains, micro-batch by micro-batch: a set that lies in memory, or a stream
+// that is tokenised on the way. All ranks call its functions alike.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "octet/base/json.h"
+#include "octet/config/config.h"
+#include "octet/config/derive.h"
+#include "octet/feed/corpus.h"
+#include "octet/feed/loader.h"
+#include "octet/feed/schedule.h"
+#include "octet/runtime/session.h"
+
+namespace octet::feed {
+
+class Feed {
+ public:
+  /// The most that a micro-batch holds.
+  struct Shape {
+    std::int64_t tokens = 0;
+    std::int64_t longest = 0;  ///< tokens that see each other
+    std::int64_t documents = 1;
+  };
+  /// A step over all ranks.
+  struct Step {
+    std::int64_t samples = 0;
+    std::int64_t tokens = 0;
+    double epoch = 0;  ///< passes over the data behind it
+    bool ends_epoch = false;
+  };
+
+  virtual ~Feed() = default;
+  virtual Shape shape() const = 0;
+  virtual std::int64_t examples() const = 0;
+  /// Steps of an epoch; 0 where only its end tells.
+  virtual std::int64_t steps_per_epoch() const = 0;
+  /// Passes over the data that so many steps are, perhaps estimated.
+  virtual double epochs(std::int64_t steps) const = 0;
+  /// Tokens that see each other, on average over tokens: attention's work is in proportion to it.
+  virtual double mean_context() const = 0;
+  /// Documents to show.
+  virtual const data::Encoded& shown() const = 0;
+  /// Names the data and their order, to recognise them when a run goes on.
+  virtual std::string fingerprint() const = 0;
+
+  /// Before start(): goes to where the run of a checkpoint stood, `steps` steps behind its beginning. `state`
+  /// is the checkpoint's, with what position() gave there as "place"; `where` names it. The place is one in
+  /// the samples: steps may have another size from here on. Throws Error where it is none in these data.
+  virtual void go_on(std::int64_t steps, const Json& state, const std::string& where) = 0;
+  /// The step after which the place is reached where a fresh run of `steps` steps ends.
+  virtual std::int64_t steps_until_end_of(std::int64_t steps) const = 0;
+  /// Begins to lay micro-batches out.
+  virtual void start(const Deal& deal) = 0;
+  /// The next micro-batch of this rank; `waited` is raised by the seconds that had to be waited.
+  /// `first_of_step`: the first of a step, where all ranks throw when one met an Error.
+  virtual HostBatch next(bool first_of_step, double* waited) = 0;
+  /// The step of which next() gave micro-batches last; before that, the place of go_on() with nothing in it.
+  virtual Step step() const = 0;
+  /// The place behind the step of which next() gave micro-batches last, for go_on().
+  virtual Json position() const = 0;
+};
+
+/// The most tokens that see each other: of a document, or of a sequence whose documents share their context.
+inline std::int64_t longest_context(const data::Encoded& set, const data::Items& items) {
+  return items.shared_context ? items.longest(set) : set.longest();
+}
+
+/// Mean over all tokens of the length of what they stand in: a document, or a sequence whose documents share
+/// their context. 0 without tokens.
+inline double mean_context(const data::Encoded& set, const data::Items& items) {
+  double tokens = 0, squares = 0;
+  for (std::int64_t i = 0; i < items.size(); ++i) {
+    if (items.shared_context) {
+      const auto length = static_cast<double>(items.tokens(set, i));
+      tokens += length, squares += length * length;
+      continue;
+    }
+    for (std::int64_t j = items.begins[static_cast<std::size_t>(i)];
+         j < items.begins[static_cast<std::size_t>(i) + 1]; ++j) {
+      const auto length = static_cast<double>(set.length(items.documents[static_cast<std::size_t>(j)]));
+      tokens += length, squares += length * length;
+    }
+  }
+  return tokens > 0 ? squares / tokens : 0;
+}
+
+/// The feed of a corpus. `corpus` must outlive it.
+std::unique_ptr<Feed> make_feed(runtime::Session& session, const config::Config& config,
+                                const config::Batch& batch, const data::Encoder& encoder,
+                                const Corpus& corpus);
+
+}  // namespace octet::feed

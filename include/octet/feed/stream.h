@@ -1,0 +1,142 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "octet/data/encode.h"
+#include "octet/feed/loader.h"
+#include "octet/feed/schedule.h"
+
+namespace octet::feed {
+
+/// The next item of a stream, counted so that it can be found again at once.
+struct StreamPosition {
+  std::int64_t epoch = 0;
+  std::int64_t window = 0;  ///< of the epoch, in the order in which it is trained
+  std::int64_t item = 0;    ///< of the window, likewise
+  bool operator==(const StreamPosition&) const = default;
+};
+
+struct StreamOptions {
+  std::int64_t window_rows = 16384;  ///< rows that are tokenised, packed and shuffled together
+  std::int64_t global_batch = 1;     ///< items of a full step, over all ranks and micro-batches
+  std::uint64_t seed = 0;
+  bool shuffle = true;
+  /// Above 1, an epoch leaves out its last items that do not fill such a group, as SampleOrder does.
+  std::int64_t whole_groups_of = 1;
+  int threads = 0;                  ///< that tokenise; 0: what the cores allow
+  std::int64_t max_broken = 10;     ///< rows of an epoch that may be unreadable
+  std::set<data::RowKey> left_out;  ///< rows held out for evaluation
+  /// Makes a window's items; may put other documents in place of those it is given.
+  std::function<data::Items(data::Encoded&)> layout;
+};
+
+/// Rows that were tokenised together.
+struct StreamWindow {
+  data::Encoded set;
+  data::Items items;
+};
+
+/// A data set that is tokenised while it is trained: memory holds two windows of rows, never the whole. The
+/// rows of a mix are taken by windows of neighbours, windows in an order of their own in every epoch, the
+/// items of a window likewise; both follow from seed, epoch and window alone. So any place is found at once,
+/// and what is trained does not depend on the number of ranks: each tokenises the windows for itself.
+class Stream {
+ public:
+  /// `mix` and `encoder` must outlive the stream.
+  Stream(const data::RowMix& mix, const data::Encoder& encoder, StreamOptions options);
+
+  std::int64_t windows() const { return windows_; }
+  /// The window that is trained as the `window`-th of an epoch. Throws Error when more of its rows cannot be
+  /// read than allowed. Thread-safe.
+  StreamWindow read(std::int64_t epoch, std::int64_t window) const;
+  /// Number of the item that is trained as the `place`-th of a window of `items`.
+  std::int64_t item_at(const StreamPosition& at, std::int64_t items) const;
+  /// Passes over the data at a place: 1.5 in the middle of the second.
+  double epochs_at(const StreamPosition& at, std::int64_t items) const;
+  const StreamOptions& options() const { return options_; }
+
+ private:
+  std::int64_t row_window(std::int64_t epoch, std::int64_t window) const;
+
+  const data::RowMix& mix_;
+  const data::Encoder& encoder_;
+  StreamOptions options_;
+  std::int64_t windows_ = 0;
+};
+
+/// What a step of a stream holds, over all ranks, and where the stream stands behind it.
+struct StreamStep {
+  StreamPosition behind;
+  std::int64_t items = 0;
+  std::int64_t tokens = 0;
+  double epochs = 0;
+  bool ends_epoch = false;
+};
+
+/// Lays the micro-batches of a stream flat on a thread of its own, a few ahead of the step, and reads the
+/// next window meanwhile.
+class StreamLoader {
+ public:
+  /// `stream` must outlive the loader.
+  StreamLoader(const Stream& stream, const Deal& deal, const StreamPosition& first, int ahead = 8);
+  ~StreamLoader();
+  StreamLoader(const StreamLoader&) = delete;
+  StreamLoader& operator=(const StreamLoader&) = delete;
+
+  /// The next micro-batch of this rank, as Loader::next. Throws the Error met on the way to it: rows that
+  /// cannot be read, nothing to train.
+  HostBatch next(double* waited_seconds = nullptr);
+  /// Of the step whose micro-batches next() gives.
+  const StreamStep& step() const { return step_; }
+
+ private:
+  using Shared = std::shared_ptr<const StreamWindow>;
+  struct Reference {
+    Shared window;
+    std::int64_t item;
+  };
+  struct Ready {
+    HostBatch batch;
+    StreamStep step;
+  };
+
+  void run();
+  StreamStep take_step(std::vector<Reference>& items);
+  void enter(const StreamPosition& position);
+  void begin_reading(std::int64_t epoch, std::int64_t window);
+  bool at_end() const { return position_.item >= window_->items.size(); }
+  StreamPosition behind_window() const;
+  bool leaves_rest_out() const;
+  bool push(Ready ready);
+
+  const Stream& stream_;
+  Deal deal_;
+  std::size_t ahead_;
+  // Of the thread.
+  StreamPosition position_;
+  Shared window_;
+  std::future<StreamWindow> reading_;
+  std::int64_t epoch_items_ = 0;  ///< trained in this epoch since the loader began, or since its start
+  bool whole_epoch_ = false;      ///< the loader saw this epoch's beginning
+  data::EncodingCounts epoch_counts_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Ready> ready_;
+  std::exception_ptr failure_;
+  bool stop_ = false;
+  StreamStep step_;
+  std::thread thread_;
+};
+
+}  // namespace octet::feed

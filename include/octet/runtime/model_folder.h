@@ -1,0 +1,29 @@
+#pragma once
+
+#include <string>
+
+#include "octet/checkpoint/checkpoint.h"
+#include "octet/model/architecture.h"
+#include "octet/text/tokenizer.h"
+
+namespace octet::runtime {
+
+/// The architecture that a folder's config.json describes, with the names that its weights, where it has any,
+/// give their tensors. Throws Error as read_architecture and WeightFolder do.
+model::Architecture read_model(const std::string& folder);
+
+/// False for a folder without weights. Throws Error when it has weights
+/// in a format that is not read: they would be left out.
+bool has_weights(const std::string& folder);
+
+/// Throws Error (usage) for a folder without weights, and as has_weights().
+void require_weights(const std::string& folder);
+
+/// Throws Error (usage) when a checkpoint is of another model than the folder's config.json describes.
+void require_model_of(const checkpoint::Checkpoint& checkpoint, const std::string& folder);
+
+/// Throws Error (usage) when the tokenizer of `folder` has tokens that the model has no rows for.
+void require_fit(const text::Tokenizer& tokenizer, const model::Architecture& architecture,
+                 const std::string& folder);
+
+}  // namespace octet::runtime

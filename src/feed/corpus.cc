@@ -1,0 +1,261 @@
+#include "octet/feed/corpus.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <system_error>
+
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/base/log.h"
+#include "octet/base/strings.h"
+#include "octet/comm/job.h"
+#include "octet/data/packing.h"
+#include "tokenise.h"
+
+namespace octet::feed {
+namespace {
+
+std::vector<double> weights_of(const config::Config& config) {
+  std::vector<double> weights;
+  for (const std::string& text : config.interleave_probs) {
+    double weight = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), weight);
+    if (error != std::errc() || end != text.data() + text.size()) weight = -1;  // refused with the others
+    weights.push_back(weight);
+  }
+  if (!weights.empty() && config.mix_strategy == "concat") {
+    throw Error({.what = "interleave_probs is read only when datasets are interleaved",
+                 .expected = "mix_strategy: interleave_under, interleave_over or interleave_once",
+                 .found = "mix_strategy: concat",
+                 .where = "configuration key 'interleave_probs'",
+                 .code = ExitCode::usage});
+  }
+  return weights;
+}
+
+void require_documents(const data::Encoded& set, const std::string& what) {
+  if (set.documents() > 0) return;
+  throw Error({.what = what + " has nothing to train on",
+               .expected = "at least one row with a trained token",
+               .found = with_commas(set.counts.rows) + " rows, " + with_commas(set.counts.invalid) +
+                        " not usable, " + with_commas(set.counts.broken) + " not readable, " +
+                        with_commas(set.counts.dropped + set.counts.unlabelled) + " without trained tokens",
+               .where = set.counts.reasons.empty() ? "" : set.counts.reasons.front(),
+               .fix = "check the columns of the data set, the template and cutoff_len",
+               .code = ExitCode::usage});
+}
+
+// Texts in blocks, as LLaMA-Factory's pre-training cuts them.
+bool cuts_blocks(const config::Config& config) {
+  return config.packing && config.stage == "pt" && config.packing_strategy == "llamafactory";
+}
+
+// How many rows are held out of so many.
+std::int64_t held_out_of(std::int64_t rows, const config::Config& config) {
+  const auto count = static_cast<std::int64_t>(
+      config.val_size < 1 ? std::ceil(config.val_size * static_cast<double>(rows)) : config.val_size);
+  if (count < rows) return count;
+  throw Error({.what = "val_size leaves nothing to train on",
+               .expected = "fewer than the " + with_commas(rows) + " rows of the data set",
+               .found = with_commas(count),
+               .where = "configuration key 'val_size'",
+               .code = ExitCode::usage});
+}
+
+data::DataOptions data_options(const config::Config& config) {
+  return {.dataset = config.dataset,
+          .dataset_dir = config.dataset_dir,
+          .max_samples = config.max_samples,
+          .seed = config.order_seed()};
+}
+
+struct Mixes {
+  data::RowMix training, evaluation;
+};
+
+Mixes open_mixes(const config::Config& config) {
+  Mixes mixes;
+  data::DataOptions options = data_options(config);
+  mixes.training = data::RowMix(
+      data::open_datasets(options),
+      {.strategy = config.mix_strategy, .weights = weights_of(config), .seed = config.order_seed()});
+  if (!config.eval_dataset.empty()) {
+    options.dataset = config.eval_dataset;
+    options.key = "eval_dataset";
+    mixes.evaluation = data::RowMix(data::open_datasets(options), {});
+  }
+  return mixes;
+}
+
+// With streaming only what is evaluated is tokenised now.
+void prepare_stream(runtime::Session& session, const config::Config& config, const data::Encoder& encoder,
+                    Mixes mixes, Corpus& corpus) {
+  comm::Job& job = session.job();
+  auto rows = std::make_shared<const data::RowMix>(std::move(mixes.training));
+  job.together([&] {
+    std::string words = std::to_string(config.buffer_size);
+    for (const data::Recipe& recipe : {encoder.recipe(), rows->recipe()}) {
+      for (const auto& [name, value] : recipe) words += '\n' + name + '\n' + value;
+    }
+    corpus.fingerprint = hash128_hex(words);
+  });
+  if (config.val_size > 0) {
+    std::vector<std::int64_t> places;
+    job.together([&] {
+      places = rows->choose(held_out_of(rows->size(), config), config.order_seed());
+      for (const std::int64_t p : places) {
+        const auto place = rows->at(p);
+        corpus.held_out.emplace(place.file, place.row);
+      }
+    });
+    corpus.evaluation = encode_together(session, config, {*rows, &places}, encoder);
+  } else if (mixes.evaluation.size() > 0) {
+    corpus.evaluation = encode_together(session, config, {mixes.evaluation}, encoder);
+  }
+  if (config.val_size > 0 || mixes.evaluation.size() > 0) {
+    if (session.prints()) report_counts(corpus.evaluation, "evaluation data");
+    job.together([&] { require_documents(corpus.evaluation, "the evaluation data set"); });
+  }
+  corpus.rows = std::move(rows);
+}
+
+// All rows as tokens in memory.
+void prepare_indexed(runtime::Session& session, const config::Config& config, const data::Encoder& encoder,
+                     const Mixes& mixes, Corpus& corpus) {
+  comm::Job& job = session.job();
+  data::Encoded all = tokens_of(session, config, mixes.training, encoder, "training data");
+  job.together([&] { require_documents(all, "the data set"); });
+  if (config.val_size > 0) {
+    std::vector<std::int64_t> distinct = mixes.training.distinct_rows();
+    const std::int64_t rows =
+        distinct.empty() ? mixes.training.size() : 1 + *std::ranges::max_element(distinct);
+    std::int64_t count = 0;
+    job.together([&] { count = held_out_of(rows, config); });
+    std::tie(corpus.training, corpus.evaluation) = data::hold_out(
+        all, {.rows = rows, .count = count, .seed = config.order_seed(), .distinct = std::move(distinct)});
+    job.together([&] { require_documents(corpus.training, "the data set without its held-out rows"); });
+  } else {
+    corpus.training = std::move(all);
+  }
+  if (mixes.evaluation.size() > 0) {
+    corpus.evaluation = tokens_of(session, config, mixes.evaluation, encoder, "evaluation data");
+    job.together([&] { require_documents(corpus.evaluation, "the evaluation data set"); });
+  }
+  corpus.training_items = lay_out(corpus.training, config, encoder);
+  job.together(
+      [&] { require_documents(corpus.training, "the training data cut into blocks of cutoff_len"); });
+  if (session.prints()) report_packing(corpus.training, corpus.training_items, config);
+  corpus.fingerprint = corpus.training.fingerprint();
+}
+
+}  // namespace
+
+void report_counts(const data::Encoded& set, const std::string& what) {
+  const data::EncodingCounts& c = set.counts;
+  log::info(what + ": " + with_commas(c.documents) + " documents of " + with_commas(c.rows) + " rows, " +
+            with_commas(c.tokens) + " tokens, " + with_commas(c.trained) + " of them trained");
+  const auto complain = [&what](std::int64_t count, const std::string& sentence) {
+    if (count > 0) log::warn(what + ": " + with_commas(count) + " rows " + sentence);
+  };
+  complain(c.broken, "were left out because they cannot be read");
+  complain(c.invalid, "were left out because they are not usable");
+  for (const auto& reason : c.reasons) log::warn("  " + reason);
+  complain(c.dropped, "were left out because the template gives nothing for them");
+  complain(c.unlabelled, "were left out because they have no trained token");
+  complain(c.truncated, "were cut to cutoff_len");
+  complain(c.cut_answers, "lost the end of an answer: the model does not learn there to stop");
+}
+
+void report_packing(const data::Encoded& set, const data::Items& items, const config::Config& config) {
+  if (!config.packing || items.size() == 0) return;
+  std::int64_t tokens = 0;
+  for (const std::int64_t d : items.documents) tokens += set.length(d);
+  const double fill =
+      100.0 * static_cast<double>(tokens) / static_cast<double>(config.cutoff_len * items.size());
+  log::info("packing: " + with_commas(static_cast<std::int64_t>(items.documents.size())) + " documents in " +
+            with_commas(items.size()) + " sequences, " + std::to_string(fill).substr(0, 5) + " % full");
+}
+
+data::Items lay_out(data::Encoded& set, const config::Config& config, const data::Encoder& encoder) {
+  if (cuts_blocks(config)) {
+    set = data::cut_blocks(set, {.length = config.cutoff_len,
+                                 .batch_rows = config.preprocessing_batch_size,
+                                 .first_token = encoder.text_bos_id()});
+    return data::one_each(set);
+  }
+  if (!config.packing) return data::one_each(set);
+  if (config.packing_strategy == "best_fit") return data::pack_best_fit(set, config.cutoff_len);
+  return data::pack_knapsack(set, {.capacity = config.cutoff_len - 1,
+                                   .batch_rows = config.preprocessing_batch_size,
+                                   .shared_context = !config.neat_packing});
+}
+
+data::TemplateEncoderOptions encoder_options(const config::Config& config) {
+  data::TemplateEncoderOptions options;
+  options.folder = config.model_name_or_path;
+  options.template_name = config.template_name;
+  options.match_template = config.stage == "sft";
+  // LLaMA-Factory keeps one token of a packed sequence for its padding.
+  const bool llamafactory = config.packing_strategy == "llamafactory";
+  options.options.cutoff_len = config.cutoff_len - (llamafactory && config.packing ? 1 : 0);
+  if (llamafactory) {
+    options.text_cut =
+        config.packing && config.stage == "pt" ? data::TextCut::whole : data::TextCut::truncate;
+  }
+  options.options.mask_history = config.mask_history;
+  options.options.train_on_prompt = config.train_on_prompt;
+  options.options.enable_thinking = config.enable_thinking;
+  options.options.default_system = config.default_system;
+  options.options.preserve_thinking = config.preserve_thinking;
+  options.options.tool_format = config.tool_format;
+  options.options.split_special_tokens = config.split_special_tokens;
+  return options;
+}
+
+void check_datasets(const config::Config& config) {
+  static_cast<void>(open_mixes(config));
+}
+
+Corpus build_corpus(runtime::Session& session, const config::Config& config, const data::Encoder& encoder) {
+  Corpus corpus;
+  Mixes mixes;
+  session.job().together([&] { mixes = open_mixes(config); });
+  for (const auto& source : mixes.training.sources()) corpus.names.push_back(source.name);
+  if (config.streaming) {
+    prepare_stream(session, config, encoder, std::move(mixes), corpus);
+  } else {
+    prepare_indexed(session, config, encoder, mixes, corpus);
+  }
+  corpus.evaluation_items = lay_out(corpus.evaluation, config, encoder);
+  return corpus;
+}
+
+std::string show_example(const data::Encoded& set, const data::Encoder& encoder, bool colours) {
+  if (set.documents() == 0) return "";
+  const std::int64_t length = std::min<std::int64_t>(set.length(0), 512);
+  std::string text, ids;
+  bool trained = false;
+  std::vector<std::int32_t> run;
+  const auto flush = [&] {
+    if (run.empty()) return;
+    const std::string piece = encoder.decode(run);
+    text += !trained ? piece : colours ? "\033[32m" + piece + "\033[0m" : "[[" + piece + "]]";
+    run.clear();
+  };
+  for (std::int64_t t = 0; t < length; ++t) {
+    const auto i = static_cast<std::size_t>(set.begins[0] + t);
+    if ((set.labels[i] >= 0) != trained) {
+      flush();
+      trained = set.labels[i] >= 0;
+    }
+    run.push_back(set.ids[i]);
+    if (t < 64) ids += (t ? ", " : "") + std::to_string(set.ids[i]);
+  }
+  flush();
+  return "first example (trained " + std::string(colours ? "green" : "in [[ ]]") + "):\n" + text +
+         (length < set.length(0) ? "…" : "") + "\ninput_ids: [" + ids + (set.length(0) > 64 ? ", …" : "") +
+         "]";
+}
+
+}  // namespace octet::feed

@@ -1,0 +1,101 @@
+#include "octet/feed/gather.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace octet::feed {
+namespace {
+
+// What all ranks together send at a time: no message has to hold a whole data set.
+constexpr std::int64_t kMessageBytes = INT64_C(64) << 20;
+
+// A list of which every rank has a part becomes the whole, in rank order, on every rank. Where it is long,
+// the lowest rank of a node keeps it in a file and the others of the node read it there.
+template <typename T>
+class Gathering {
+ public:
+  Gathering(comm::Channel& channel, std::int64_t own, std::size_t in_memory)
+      : channel_(channel), whole_(in_memory) {
+    begins_.push_back(0);
+    for (const std::int64_t size : channel.all_gather_int(own)) begins_.push_back(begins_.back() + size);
+  }
+
+  LongArray<T> gather(LongArray<T> own) {
+    const comm::Place& place = channel_.place();
+    const bool leads = place.local_rank == 0;
+    channel_.together([&] {
+      if (leads) whole_.resize(static_cast<std::size_t>(begins_.back()));
+    });
+    const std::vector<std::string> files = channel_.all_gather_bytes(leads ? whole_.address() : "");
+    const auto leader = std::ranges::find(place.node_of, place.node) - place.node_of.begin();
+    const std::string& file = files.at(static_cast<std::size_t>(leader));
+    const bool shares = !leads && is_shared_file(file);
+    channel_.together([&] {
+      if (!leads && !shares) whole_.resize(static_cast<std::size_t>(begins_.back()));
+    });
+    send(own, shares);
+    own = {};
+    // Everything is written by now: the pieces are collectives, and this is another.
+    channel_.together([&] {
+      if (shares) whole_ = view_shared_file<T>(file, static_cast<std::size_t>(begins_.back()));
+    });
+    return std::move(whole_);
+  }
+
+ private:
+  void send(const LongArray<T>& own, bool only_sends) {
+    const auto step =
+        std::max<std::int64_t>(1, kMessageBytes / channel_.size() / static_cast<std::int64_t>(sizeof(T)));
+    std::int64_t most = 0;
+    for (std::size_t r = 0; r + 1 < begins_.size(); ++r) most = std::max(most, begins_[r + 1] - begins_[r]);
+    const auto size = static_cast<std::int64_t>(own.size());
+    for (std::int64_t from = 0; from < most; from += step) {
+      const std::int64_t first = std::min(from, size), last = std::min(from + step, size);
+      const auto pieces =
+          channel_.all_gather_bytes(std::string(reinterpret_cast<const char*>(own.data() + first),
+                                                static_cast<std::size_t>(last - first) * sizeof(T)));
+      for (std::size_t r = 0; r < pieces.size() && !only_sends; ++r) {
+        if (pieces[r].empty()) continue;
+        std::memcpy(whole_.writable().data() + begins_[r] + from, pieces[r].data(), pieces[r].size());
+      }
+    }
+  }
+
+  comm::Channel& channel_;
+  std::vector<std::int64_t> begins_;
+  LongArray<T> whole_;
+};
+
+template <typename T>
+LongArray<T> gather(comm::Channel& channel, LongArray<T>& own, std::size_t in_memory) {
+  Gathering<T> gathering(channel, static_cast<std::int64_t>(own.size()), in_memory / sizeof(T));
+  return gathering.gather(std::move(own));
+}
+
+}  // namespace
+
+data::Encoded gather_parts(comm::Channel& channel, data::Encoded own, std::size_t in_memory) {
+  if (channel.size() == 1) return own;
+  data::Encoded whole;
+  const std::vector<std::int64_t> tokens = channel.all_gather_int(static_cast<std::int64_t>(own.ids.size()));
+  whole.ids = gather(channel, own.ids, in_memory);
+  whole.labels = gather(channel, own.labels, in_memory);
+  whole.rows = gather(channel, own.rows, in_memory);
+  // Ends of documents, counted from the first token of all ranks; the first rank brings the 0 before them.
+  const std::int64_t shift = std::accumulate(tokens.begin(), tokens.begin() + channel.rank(), INT64_C(0));
+  LongArray<std::int64_t> ends;
+  for (std::size_t d = channel.rank() == 0 ? 0 : 1; d < own.begins.size(); ++d) {
+    ends.push_back(own.begins[d] + shift);
+  }
+  whole.begins = gather(channel, ends, in_memory);
+  for (const std::string& counts : channel.all_gather_bytes(own.counts.to_bytes())) {
+    whole.counts.add(data::EncodingCounts::from_bytes(counts));
+  }
+  return whole;
+}
+
+}  // namespace octet::feed

@@ -1,0 +1,113 @@
+#include "octet/feed/loader.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace octet::feed {
+
+void add_document(HostBatch& batch, std::span<const std::int32_t> ids, std::span<const std::int32_t> labels) {
+  if (batch.cu_seqlens.empty()) batch.cu_seqlens.push_back(0);
+  const auto base = static_cast<std::int32_t>(batch.ids.size());
+  for (std::size_t t = 0; t < ids.size(); ++t) {
+    batch.ids.push_back(ids[t]);
+    batch.positions.push_back(static_cast<std::int32_t>(t));
+    if (t + 1 < ids.size() && labels[t + 1] >= 0) {
+      batch.label_rows.push_back(base + static_cast<std::int32_t>(t));
+      batch.targets.push_back(labels[t + 1]);
+    }
+  }
+  batch.cu_seqlens.push_back(static_cast<std::int32_t>(batch.ids.size()));
+  batch.max_length = std::max(batch.max_length, static_cast<std::int64_t>(ids.size()));
+}
+
+void add_item(HostBatch& batch, const data::Encoded& set, const data::Items& items, std::int64_t item) {
+  ++batch.items;
+  const auto i = static_cast<std::size_t>(item);
+  const std::size_t first_document = batch.cu_seqlens.size();
+  for (std::int64_t j = items.begins[i]; j < items.begins[i + 1]; ++j) {
+    const auto d = static_cast<std::size_t>(items.documents[static_cast<std::size_t>(j)]);
+    const auto begin = static_cast<std::size_t>(set.begins[d]);
+    const auto count = static_cast<std::size_t>(set.begins[d + 1]) - begin;
+    // The last token of the document before predicts the first of this one when they share their context.
+    if (items.shared_context && j > items.begins[i] && set.labels[begin] >= 0) {
+      batch.label_rows.push_back(static_cast<std::int32_t>(batch.ids.size()) - 1);
+      batch.targets.push_back(set.labels[begin]);
+    }
+    batch.rows.push_back(set.rows[d]);
+    add_document(batch, set.ids.span().subspan(begin, count), set.labels.span().subspan(begin, count));
+  }
+  if (items.shared_context && batch.cu_seqlens.size() > first_document) {
+    batch.cu_seqlens.resize(first_document);
+    const auto begin = static_cast<std::int64_t>(batch.cu_seqlens.back());
+    batch.cu_seqlens.push_back(static_cast<std::int32_t>(batch.ids.size()));
+    batch.max_length = std::max(batch.max_length, batch.tokens() - begin);
+  }
+}
+
+HostBatch make_batch(const data::Encoded& set, const data::Items& items,
+                     std::span<const std::int64_t> which) {
+  HostBatch batch;
+  batch.cu_seqlens.push_back(0);
+  for (const std::int64_t item : which) {
+    if (item >= 0) add_item(batch, set, items, item);
+  }
+  return batch;
+}
+
+Loader::Loader(const data::Encoded& set, const data::Items& items, const SampleOrder& order, const Deal& deal,
+               std::int64_t first_step, int ahead)
+    : set_(set),
+      items_(items),
+      order_(order),
+      deal_(deal),
+      step_(first_step),
+      ahead_(static_cast<std::size_t>(ahead)),
+      thread_([this] { run(); }) {}
+
+Loader::~Loader() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void Loader::run() {
+  try {
+    std::vector<std::int64_t> which(static_cast<std::size_t>(deal_.micro));
+    for (;; ++step_) {
+      for (std::int64_t a = 0; a < deal_.accumulation; ++a) {
+        for (std::int64_t i = 0; i < deal_.micro; ++i) {
+          which[static_cast<std::size_t>(i)] = order_.item(step_, deal_.first_place(a) + i);
+        }
+        HostBatch batch = make_batch(set_, items_, which);
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [this] { return stop_ || ready_.size() < ahead_; });
+        if (stop_) return;
+        ready_.push_back(std::move(batch));
+        changed_.notify_all();
+      }
+    }
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    failure_ = std::current_exception();
+    changed_.notify_all();
+  }
+}
+
+HostBatch Loader::next(double* waited_seconds) {
+  const auto start = std::chrono::steady_clock::now();
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return failure_ || !ready_.empty(); });
+  if (waited_seconds) {
+    *waited_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  }
+  if (ready_.empty()) std::rethrow_exception(failure_);
+  HostBatch batch = std::move(ready_.front());
+  ready_.pop_front();
+  changed_.notify_all();
+  return batch;
+}
+
+}  // namespace octet::feed

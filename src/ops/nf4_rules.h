@@ -1,0 +1,73 @@
+// NF4's values and how an element finds its own: one text for both sides, so that both have the same bits.
+// Below are both sides of its ops, as dispatch.h calls them.
+#pragma once
+
+#include <cstdint>
+
+#include "octet/ops/nf4.h"
+
+namespace octet::ops {
+
+/// Quantiles of a normal distribution, as bitsandbytes writes them in fp32 (arXiv:2305.14314, appendix E).
+struct Nf4Table {
+  float value[16] = {-1.0f,
+                     -0.6961928009986877f,
+                     -0.5250730514526367f,
+                     -0.39491748809814453f,
+                     -0.28444138169288635f,
+                     -0.18477343022823334f,
+                     -0.09105003625154495f,
+                     0.0f,
+                     0.07958029955625534f,
+                     0.16093020141124725f,
+                     0.24611230194568634f,
+                     0.33791524171829224f,
+                     0.44070982933044434f,
+                     0.5626170039176941f,
+                     0.7229568362236023f,
+                     1.0f};
+};
+
+/// Half way between two neighbours, which goes to the lower one.
+[[gnu::always_inline]] constexpr float between(float low, float high) {
+  return (low + high) * 0.5f;
+}
+
+/// The code of x * reciprocal, by halving: four comparisons. A NaN (0 times the reciprocal of 0) is below
+/// all.
+[[gnu::always_inline]] constexpr std::uint32_t nf4_code(const Nf4Table& table, float x) {
+  std::uint32_t code = 0;
+  for (std::uint32_t step = 8; step > 0; step /= 2) {
+    if (x > between(table.value[code + step - 1], table.value[code + step])) code += step;
+  }
+  return code;
+}
+
+/// The same of a scale, among the 256 values of `map`.
+[[gnu::always_inline]] constexpr std::uint32_t nf4_scale_code(const float* map, float x) {
+  std::uint32_t code = 0;
+  for (std::uint32_t step = 128; step > 0; step /= 2) {
+    if (x > between(map[code + step - 1], map[code + step])) code += step;
+  }
+  return code;
+}
+
+/// What a code of a scale stands for. A product and a sum, each rounded.
+[[gnu::always_inline]] constexpr float nf4_scale(float value, float nested, float mean) {
+  const float product = value * nested;
+  return product + mean;
+}
+
+namespace cpu {
+void nf4_quantize(const Nf4QuantizeArgs& args);
+void nf4_quantize_scales(const Nf4QuantizeScalesArgs& args);
+void nf4_decode(const Nf4DecodeArgs& args);
+}  // namespace cpu
+
+namespace cuda {
+void nf4_quantize(Stream& stream, const Nf4QuantizeArgs& args);
+void nf4_quantize_scales(Stream& stream, const Nf4QuantizeScalesArgs& args);
+void nf4_decode(Stream& stream, const Nf4DecodeArgs& args);
+}  // namespace cuda
+
+}  // namespace octet::ops

@@ -1,0 +1,75 @@
+#include "octet/runtime/model_folder.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/checkpoint/safetensors.h"
+#include "octet/runtime/same_model.h"
+
+namespace octet::runtime {
+
+bool has_weights(const std::string& folder) {
+  if (checkpoint::WeightFolder::exists(folder)) return true;
+  static constexpr std::array kOther{".bin",  ".pt",      ".pth", ".ckpt",
+                                     ".gguf", ".msgpack", ".h5",  ".safetensors"};
+  std::error_code code;
+  for (std::filesystem::directory_iterator at(folder, code), end; !code && at != end; at.increment(code)) {
+    const std::string name = at->path().filename().string();
+    const bool weights =
+        std::ranges::any_of(kOther, [&](const char* ending) { return name.ends_with(ending); });
+    if (!weights || name == "training_args.bin") continue;
+    throw Error(
+        {.what = "the weights of a model are in a format that is not read",
+         .expected = "model.safetensors, or model.safetensors.index.json with its shards",
+         .found = name,
+         .where = folder,
+         .fix = "load it in transformers and save it with save_pretrained, which writes safetensors; or set "
+                "train_from_scratch: true to begin without weights",
+         .code = ExitCode::usage});
+  }
+  return false;
+}
+
+void require_weights(const std::string& folder) {
+  if (has_weights(folder)) return;
+  throw Error({.what = "there are no weights to begin with",
+               .expected = "model.safetensors, or model.safetensors.index.json with its shards",
+               .where = folder,
+               .fix = "fetch the weights, or set train_from_scratch: true to begin with random ones",
+               .code = ExitCode::usage});
+}
+
+model::Architecture read_model(const std::string& folder) {
+  if (!path_exists(folder)) {
+    throw Error({.what = "the folder of the model is not there",
+                 .expected = "a folder with config.json, tokenizer and weights; nothing is downloaded",
+                 .where = folder,
+                 .fix = "fetch the model first (hf download NAME --local-dir FOLDER) and name its folder"});
+  }
+  model::Architecture architecture = model::read_architecture(folder);
+  if (!architecture.multimodal || !checkpoint::WeightFolder::exists(folder)) return architecture;
+  const checkpoint::WeightFolder weights(folder);
+  model::name_tensors(architecture, [&](const std::string& name) { return weights.find(name) != nullptr; });
+  return architecture;
+}
+
+void require_model_of(const checkpoint::Checkpoint& checkpoint, const std::string& folder) {
+  require_same_model(checkpoint, read_model(folder), nullptr, folder);
+}
+
+void require_fit(const text::Tokenizer& tokenizer, const model::Architecture& architecture,
+                 const std::string& folder) {
+  if (tokenizer.vocab_size() <= architecture.vocabulary) return;
+  throw Error(
+      {.what = "the tokenizer does not fit the model",
+       .expected = "at most " + std::to_string(architecture.vocabulary) + " tokens, the model's vocab_size",
+       .found = std::to_string(tokenizer.vocab_size()) + " tokens",
+       .where = folder,
+       .fix = "use the tokenizer that belongs to the model, and a template whose tokens it has",
+       .code = ExitCode::usage});
+}
+
+}  // namespace octet::runtime

@@ -1,0 +1,193 @@
+#include "octet/runtime/session.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <iterator>
+#include <utility>
+#include <vector>
+
+#include "octet/base/error.h"
+#include "octet/base/log.h"
+#include "octet/comm/launchers.h"
+#include "octet/comm/serialize.h"
+#include "octet/device/cpu.h"
+#include "octet/device/gpu_choice.h"
+#include "octet/device/gpus.h"
+#include "octet/runtime/rank_facts.h"
+#include "octet/runtime/rank_table.h"
+
+namespace octet::runtime {
+namespace {
+
+// What this rank says of itself before the ranks choose.
+RankGpus describe_rank(const std::string& device, const comm::Place& place) {
+  RankGpus mine{.host = place.host, .device = device};
+  if (device == "cpu") return mine;
+  mine.shares = shares_gpus(std::getenv("OCTET_SHARE_GPUS"));
+  mine.driver = has_cuda_driver();
+  for (GpuInfo& gpu : gpus()) {
+    if (gpu.why_not.empty()) mine.gpus.push_back(std::move(gpu));
+  }
+  if (mine.gpus.empty()) cuda_available(0, &mine.why_not);
+  return mine;
+}
+
+// What all ranks said of their GPUs, by rank.
+std::vector<RankGpus> gpus_of(const std::vector<RankFacts>& facts, const comm::Place& place) {
+  std::vector<RankGpus> ranks;
+  for (std::size_t r = 0; r < facts.size(); ++r) {
+    ranks.push_back(facts[r].gpus);
+    ranks.back().node = place.node_of[r];
+  }
+  return ranks;
+}
+
+std::unique_ptr<Device> open_gpu(const std::vector<RankGpus>& ranks, const GpuChoice& choice,
+                                 const comm::Place& place) {
+  const GpuInfo& gpu = chosen_gpu(ranks, choice, place.rank);
+  const cpu::CoresNear near{.numa_node = gpu.numa_node,
+                            .ranks = ranks_at_numa_node(ranks, choice, place.rank)};
+  cpu::set_op_threads(cpu::claim_cores(place.local_rank, place.local_size, near));
+  return make_cuda_device(gpu.ordinal);
+}
+
+std::unique_ptr<Device> open_cpu(const comm::Place& place) {
+  const int cores = cpu::claim_cores(place.local_rank, place.local_size);
+  cpu::set_op_threads(cores);
+  return make_cpu_device(
+      {.threads = cores, .compute_worker = std::getenv("OCTET_COMPUTE_WORKER") != nullptr});
+}
+
+// A launcher whose processes MPI does not know as ranks has started as many runs.
+void require_whole_job(const comm::Place& place) {
+  if (place.size > 1) return;
+  const comm::Launched claimed = comm::claimed_by_launcher(std::getenv);
+  if (claimed.size < 2) return;
+  Problem problem = comm::wrong_launcher(claimed, comm::command_line());
+  problem.agreed = true;  // there is no other rank to tell
+  throw Error(problem);
+}
+
+// What the user should know of the ranks' devices before anything runs on them.
+void warn_of(const GpuChoice& choice) {
+  if (!choice.why_cpu.empty()) log::warn("computing on the CPU: " + choice.why_cpu);
+  for (const std::string& doubt : choice.doubts) log::warn(doubt);
+  if (choice.ordinals.empty()) return;
+  if (const std::string replaced = replaced_gpu_setting(); !replaced.empty()) log::warn(replaced);
+}
+
+void show_ranks(const std::vector<RankGpus>& ranks, const GpuChoice& choice,
+                const std::vector<std::int64_t>& free_bytes, const std::vector<std::string>& carriers) {
+  std::vector<RankRow> rows;
+  for (int rank = 0; rank < static_cast<int>(ranks.size()); ++rank) {
+    const auto r = static_cast<std::size_t>(rank);
+    const GpuInfo& gpu = chosen_gpu(ranks, choice, rank);
+    rows.push_back({.rank = rank,
+                    .host = ranks[r].host,
+                    .gpu = std::to_string(gpu.ordinal) + ": " + gpu.name,
+                    .bus = gpu.bus,
+                    .numa_node = gpu.numa_node,
+                    .free_bytes = free_bytes[r],
+                    .more = {carriers[r]}});
+  }
+  for (const std::string& line : rank_table(rows, {"carrier"})) log::info(line);
+}
+
+}  // namespace
+
+comm::Carrier carrier_of(const std::string& transport) {
+  if (transport == "peer") return comm::Carrier::peer;
+  if (transport == "nccl") return comm::Carrier::nccl;
+  return transport == "host" ? comm::Carrier::host : comm::Carrier::automatic;
+}
+
+Session::Session(const std::string& device, const std::exception_ptr& refusal, const std::string& transport)
+    : job_(comm::make_job()), place_(job_->place()) {
+  log::set_rank(place_.rank, place_.rank == 0);
+  require_whole_job(place_);
+  std::exception_ptr refused = refusal;
+  const auto unless_refused = [&](const auto& work) {
+    try {
+      if (!refused) work();
+    } catch (const Error&) {
+      refused = std::current_exception();
+    }
+  };
+  RankGpus mine;
+  unless_refused([&] { mine = describe_rank(device, place_); });
+  usable_gpus_ = mine.gpus.size();
+  const auto facts = comm::all_gather_value(*job_, RankFacts{.refuses = refused != nullptr, .gpus = mine});
+  std::vector<RankGpus> ranks;
+  GpuChoice choice;
+  // Where a rank refuses, no rank opens a GPU.
+  if (std::ranges::none_of(facts, &RankFacts::refuses)) {
+    unless_refused([&] {
+      ranks = gpus_of(facts, place_);
+      choice = choose_gpus(ranks);
+      if (choice.problem && choice.concerned == place_.rank) throw Error(*choice.problem);
+    });
+  }
+  const bool on_gpus = !choice.ordinals.empty();
+  if (on_gpus) {
+    unless_refused([&] { device_ = open_gpu(ranks, choice, place_); });
+    // Ranks that talk to each other do so over devices of one kind.
+    if (job_->all_min(refused ? 0 : 1) == 0) device_.reset();
+  }
+  if (!device_) device_ = open_cpu(place_);
+  warn_of(choice);
+  const comm::Group group = comm::Mesh(place_.size).group("data", place_.rank);
+  unless_refused([&] { data_ = job_->collectives(group, *device_, carrier_of(transport)); });
+  if (!data_) {
+    // The host's device is always there, and a refusal travels over it.
+    device_ = open_cpu(place_);
+    data_ = job_->collectives(group, *device_, comm::Carrier::automatic);
+  }
+  std::int64_t free_bytes = 0;
+  job_->together([&] {
+    if (refused) std::rethrow_exception(refused);
+    if (on_gpus) free_bytes = static_cast<std::int64_t>(device_->memory().free);
+  });
+  if (!on_gpus || place_.size == 1) return;
+  const std::vector<std::int64_t> all_free = job_->all_gather_int(free_bytes);
+  const std::vector<std::string> carriers = job_->all_gather_bytes(data_->carrier());
+  if (prints()) show_ranks(ranks, choice, all_free, carriers);
+}
+
+std::vector<comm::Traffic> Session::take_traffic() {
+  std::vector<comm::Traffic> taken = data_->take_traffic();
+  std::ranges::move(job_->take_traffic(), std::back_inserter(taken));
+  return taken;
+}
+
+void Session::mention_idle_gpus(const std::string& command) const {
+  if (place_.size > 1 || usable_gpus_ < 2 || device_->kind() == DeviceKind::cpu) return;
+  const std::string count = std::to_string(usable_gpus_);
+  log::info("this machine has " + count + " GPUs, and one is used: `launch/mpirun -np " + count +
+            " build/bin/trainer " + command + "` uses all");
+}
+
+Problem placed(Problem problem, const comm::Place& place, const std::string& device) {
+  if (problem.what.empty() || problem.agreed || place.size == 1) return problem;
+  problem.where += (problem.where.empty() ? "rank " : "; rank ") + std::to_string(place.rank) + " on " +
+                   place.host + (device.empty() ? "" : ", " + device);
+  return problem;
+}
+
+int Session::failed() {
+  const std::string device = device_ ? device_->description() : "";
+  try {
+    throw;
+  } catch (const Error& e) {
+    // A silent Error says that another rank has printed it; one thrown by together() is known to all.
+    if (!e.problem().what.empty()) log::error(Error(placed(e.problem(), place_, device)).what());
+    if (place_.size > 1 && !e.problem().agreed) job_->abort(static_cast<int>(e.code()));
+    return static_cast<int>(e.code());
+  } catch (const std::exception& e) {
+    log::error("internal error on rank " + std::to_string(place_.rank) + ": " + e.what());
+    if (place_.size > 1) job_->abort(static_cast<int>(ExitCode::failure));
+    return static_cast<int>(ExitCode::failure);
+  }
+}
+
+}  // namespace octet::runtime

@@ -1,0 +1,170 @@
+#include "octet/runtime/signals.h"
+
+#include <fcntl.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+
+#include "octet/base/error.h"
+
+namespace octet::runtime {
+namespace {
+
+constexpr std::array kStops{SIGTERM, SIGINT, SIGHUP, SIGUSR2};
+
+// All that handlers touch: lock-free, so that they may.
+std::atomic<bool> save_asked = false;
+std::atomic<bool> stop_asked = false;
+std::atomic<std::int64_t> stop_asked_at = 0;  // nanoseconds of the monotonic clock
+std::atomic<std::int64_t> grace = 0;          // nanoseconds
+std::atomic<bool> steps_begun = false;
+std::atomic<bool> steps_ended = false;
+std::atomic<bool> speaks = false;
+std::atomic<std::int64_t> steps_done = 0;
+std::atomic<std::int64_t> step_saved = 0;
+static_assert(std::atomic<std::int64_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
+
+std::int64_t now() {
+  timespec time{};
+  ::clock_gettime(CLOCK_MONOTONIC, &time);
+  return static_cast<std::int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
+}
+
+/// A line that is put together and written without memory from the heap or a lock.
+class Line {
+ public:
+  Line& operator<<(const char* text) {
+    for (; *text != '\0' && size_ < text_.size(); ++text) text_[size_++] = *text;
+    return *this;
+  }
+  Line& operator<<(std::int64_t number) {
+    std::array<char, 21> digits{};
+    std::size_t at = digits.size() - 1;
+    for (auto rest = static_cast<std::uint64_t>(std::max<std::int64_t>(0, number)); at > 0; rest /= 10) {
+      digits[--at] = static_cast<char>('0' + rest % 10);
+      if (rest < 10) break;
+    }
+    return *this << (digits.data() + at);
+  }
+  // A terminal that is gone takes nothing more, and that is no harm.
+  void write() const { [[maybe_unused]] const auto written = ::write(STDERR_FILENO, text_.data(), size_); }
+
+ private:
+  std::array<char, 300> text_{};
+  std::size_t size_ = 0;
+};
+
+[[noreturn]] void leave(int code) {
+  if (!speaks) {
+    // The first rank that ends takes the others with it: the one that prints may have to come first.
+    const timespec moment{.tv_sec = 0, .tv_nsec = 300'000'000};
+    ::nanosleep(&moment, nullptr);
+  }
+  ::_exit(code);
+}
+
+void say_that_it_stops() {
+  Line line;
+  line << (steps_ended ? "\nthe last step is done, the model is being written; asked again after "
+                       : "\nstopping after this step, with a checkpoint; asked again after ")
+       << (grace.load() + 999'999'999) / 1'000'000'000
+       << (steps_ended ? " s: stopped at once\n" : " s: at once, without one\n");
+  line.write();
+}
+
+void say_what_is_lost() {
+  Line line;
+  line << "\nstopped at once, as asked twice: ";
+  if (step_saved > 0) {
+    line << "the newest checkpoint is of step " << step_saved;
+  } else {
+    line << "there is no checkpoint";
+  }
+  line << ", and what came after it, " << steps_done - step_saved
+       << " steps and the one under way, is lost\n";
+  line.write();
+}
+
+void ask_save(int) {
+  save_asked = true;
+}
+
+void ask_stop(int signal) {
+  const int error = errno;
+  if (!steps_begun) {
+    if (speaks) (Line() << "\nstopped before the first step, as asked: nothing is lost\n").write();
+    leave(static_cast<int>(ExitCode::preempted));
+  }
+  const std::int64_t time = now();
+  if (!stop_asked.exchange(true)) {
+    stop_asked_at = time;
+    if (speaks) say_that_it_stops();
+  } else if (time - stop_asked_at > grace) {
+    if (speaks) say_what_is_lost();
+    leave(128 + signal);
+  }
+  errno = error;
+}
+
+void handle(int signal, void (*handler)(int)) {
+  struct sigaction before {};
+  // nohup, and shells for what they start in the background, have signals ignored.
+  const bool may_be_ignored = signal == SIGHUP || signal == SIGINT;
+  if (may_be_ignored && ::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) return;
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  ::sigaction(signal, &action, nullptr);
+}
+
+}  // namespace
+
+Signals::Signals(double grace_seconds, bool prints) {
+  save_asked = false;
+  stop_asked = false;
+  steps_begun = false;
+  steps_ended = false;
+  steps_done = 0;
+  step_saved = 0;
+  grace = static_cast<std::int64_t>(std::clamp(grace_seconds, 0.0, 1e6) * 1e9);
+  speaks = prints;
+  handle(SIGUSR1, ask_save);
+  for (const int signal : kStops) handle(signal, ask_stop);
+}
+
+Signals::~Signals() {
+  for (const int signal : {SIGUSR1, SIGTERM, SIGINT, SIGHUP, SIGUSR2}) {
+    struct sigaction now {};
+    if (::sigaction(signal, nullptr, &now) != 0) continue;
+    if (now.sa_handler == ask_save || now.sa_handler == ask_stop) std::signal(signal, SIG_DFL);
+  }
+}
+
+void Signals::begin_steps() {
+  steps_begun = true;
+}
+
+void Signals::end_steps() {
+  steps_ended = true;
+}
+
+void Signals::at_step(std::int64_t done, std::int64_t saved) {
+  steps_done = done;
+  step_saved = std::max<std::int64_t>(0, saved);
+}
+
+bool Signals::take_save() {
+  return save_asked.exchange(false);
+}
+
+bool Signals::stop() const {
+  return stop_asked;
+}
+
+}  // namespace octet::runtime

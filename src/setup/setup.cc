@@ -1,0 +1,28 @@
+#include "octet/setup/setup.h"
+
+#include "octet/config/derive.h"
+#include "octet/device/cpu.h"
+
+namespace octet::setup {
+
+SessionWish session_wish(const config::Config& config) {
+  return {.device = config.device, .transport = config.gpu_transport};
+}
+
+comm::WatchOptions watch_options(const config::Config& config) {
+  return {.timeout_seconds = static_cast<double>(config.ddp_timeout), .trace_folder = config.output_dir};
+}
+
+optim::ScheduleOptions schedule_options(const config::Config& config, std::int64_t total_steps) {
+  return {.name = config.lr_scheduler_type,
+          .learning_rate = config.learning_rate,
+          .warmup_steps = config::warmup_steps(config, total_steps),
+          .total_steps = total_steps,
+          .arguments = config.lr_scheduler_kwargs};
+}
+
+int tokenising_threads(const config::Config& config) {
+  return static_cast<int>(config.preprocessing_num_workers.value_or(cpu::op_threads()));
+}
+
+}  // namespace octet::setup

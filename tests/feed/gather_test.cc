@@ -1,0 +1,54 @@
+#include "octet/feed/gather.h"
+#include "octet/comm/threads.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace octet::feed {
+namespace {
+
+// A part of some documents; rank 1 has none.
+data::Encoded part_of(int rank) {
+  data::Encoded part;
+  for (std::int32_t d = 0; d < (rank == 1 ? 0 : 300 + rank); ++d) {
+    std::vector<std::int32_t> ids, labels;
+    for (std::int32_t t = 0; t < 1 + d % 7; ++t) {
+      ids.push_back(rank * 100000 + d * 10 + t);
+      labels.push_back(t % 2 ? ids.back() : -100);
+    }
+    part.append(ids, labels, rank * 1000 + d);
+  }
+  part.counts.rows = 400;
+  part.counts.reasons = {"file:" + std::to_string(rank) + ": no\nanswer"};
+  return part;
+}
+
+// In memory, and in a file that the ranks of a node share.
+TEST(GatherParts, GivesEveryRankTheWholeInRankOrder) {
+  data::Encoded expected;
+  for (int rank = 0; rank < 3; ++rank) expected.append(part_of(rank));
+  for (const std::size_t in_memory : {std::size_t{1} << 20, std::size_t{256}}) {
+    comm::run_ranks_as_threads({.ranks = 3}, [&](comm::Job& job, Device&) {
+      const data::Encoded whole = gather_parts(job, part_of(job.rank()), in_memory);
+      EXPECT_EQ(whole.fingerprint(), expected.fingerprint());
+      EXPECT_EQ(whole.rows, expected.rows);
+      EXPECT_EQ(whole.counts.rows, 1200);
+      EXPECT_EQ(whole.counts.reasons, expected.counts.reasons);
+      const bool leads = job.place().local_rank == 0;
+      EXPECT_EQ(is_shared_file(whole.ids.address()), leads && in_memory == 256)
+          << "one file for the ranks of a node, made by the lowest";
+    });
+  }
+}
+
+TEST(GatherParts, ARankAloneKeepsWhatItHas) {
+  comm::run_ranks_as_threads({.ranks = 1}, [](comm::Job& job, Device&) {
+    EXPECT_EQ(gather_parts(job, part_of(0)).fingerprint(), part_of(0).fingerprint());
+  });
+}
+
+}  // namespace
+}  // namespace octet::feed

@@ -1,0 +1,46 @@
+#include "octet/runtime/session.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "octet/config/schema.h"
+
+namespace octet::runtime {
+namespace {
+
+TEST(Session, EveryValueOfGpuTransportAsksForACarrierOfItsOwn) {
+  const config::Field* field = config::find_field("gpu_transport");
+  ASSERT_NE(field, nullptr);
+  std::set<comm::Carrier> carriers;
+  for (const std::string& value : field->choices) {
+    EXPECT_TRUE(carriers.insert(carrier_of(value)).second) << value;
+  }
+  EXPECT_EQ(carriers, (std::set{comm::Carrier::automatic, comm::Carrier::peer, comm::Carrier::nccl,
+                                comm::Carrier::host}));
+  EXPECT_EQ(carrier_of(config::Config{}.gpu_transport), comm::Carrier::automatic);
+}
+
+// What is agreed upon names its rank already, and a lone rank needs no name.
+TEST(Session, AProblemOfOneRankNamesRankHostAndGpu) {
+  comm::Place place;
+  place.rank = 1, place.size = 2, place.host = "node7";
+  const Problem problem{.what = "work on the GPU failed", .where = "stream 'compute'"};
+  EXPECT_EQ(placed(problem, place, "GPU 1: H200").where, "stream 'compute'; rank 1 on node7, GPU 1: H200");
+  EXPECT_EQ(placed({.what = "it failed"}, place, "").where, "rank 1 on node7");
+  Problem agreed = problem;
+  agreed.agreed = true;
+  EXPECT_EQ(placed(agreed, place, "GPU 1: H200").where, problem.where);
+  EXPECT_EQ(placed({}, place, "GPU 1: H200").where, "") << "another rank speaks";
+  place.size = 1;
+  EXPECT_EQ(placed(problem, place, "GPU 1: H200").where, problem.where);
+}
+
+TEST(Session, OfALoneRankNeedsNoCarrierWhateverIsAskedFor) {
+  Session session("cpu", nullptr, "nccl");
+  EXPECT_EQ(session.data().carrier(), "");
+  EXPECT_EQ(session.place().size, 1);
+}
+
+}  // namespace
+}  // namespace octet::runtime
