@@ -87,6 +87,15 @@ void SafetensorsFile::read(const std::string& name, std::int64_t begin, std::int
   to_int64(tensor.dtype, range(*this, tensor, begin, count, false), count, out);
 }
 
+void WeightFolder::read(const TensorSlice& slice) const {
+  check(slice.dtype == DType::f32, "weights are read as f32");
+  expect(slice.name, slice.shape);
+  check_inside(slice);
+  each_run(slice, [&](std::int64_t begin, std::int64_t count, void* data) {
+    read(slice.name, begin, count, static_cast<float*>(data));
+  });
+}
+
 bool WeightFolder::exists(const std::string& folder, const std::string& stem) {
   return path_exists(folder + "/" + stem + ".safetensors") ||
          path_exists(folder + "/" + stem + ".safetensors.index.json");

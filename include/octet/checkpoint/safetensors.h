@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "octet/base/files.h"
+#include "octet/base/tensor_slice.h"
 #include "octet/checkpoint/tensor_header.h"
 
 namespace octet::checkpoint {
@@ -79,6 +80,8 @@ class WeightFolder {
   /// embeddings that old files hold are no such weights. Warns of other tensors that are left out.
   void require_used(const std::set<std::string>& used, const std::string& prefix) const;
 
+  /// Fills a slice (host memory, f32) of a tensor with its shape, as SafetensorsFile::read.
+  void read(const TensorSlice& slice) const;
   /// As SafetensorsFile::read.
   template <class T>
   void read(const std::string& name, std::int64_t begin, std::int64_t count, T* out) const {
