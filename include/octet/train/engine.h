@@ -119,7 +119,7 @@ class Engine {
   void check_products();
   const EngineOptions& options() const { return options_; }
   comm::Job& job() { return job_; }
-  /// What is reserved, added up by the first part of the names.
+  /// What is reserved of the device's memory, added up by the first part of the names.
   std::vector<MemoryRow> memory() const;
 
  private:
