@@ -17,10 +17,10 @@ namespace {
 // One document a row: the row's number, as often as it says.
 class Numbers : public data::Encoder {
  public:
-  EncodedSample encode(const Sample& sample) const override {
+  data::EncodedSample encode(const data::Sample& sample) const override {
     const int number = std::stoi(sample.text);
     const std::vector<std::int32_t> ids(static_cast<std::size_t>(2 + number % 5), number);
-    EncodedSample out;
+    data::EncodedSample out;
     if (number % 7 != 6) out.documents.push_back({ids, ids});  // some rows give nothing
     return out;
   }
@@ -36,7 +36,7 @@ class Streams : public testing::Test {
     // Blank lines and both kinds of line ends, so that places are not lines.
     for (int i = 0; i < kRows; ++i) file << i << (i % 3 == 0 ? "\r\n" : "\n") << (i % 11 == 0 ? "\n \n" : "");
     file.close();
-    mix_ = RowMix(open_datasets({.dataset = {folder_ + "/rows.txt"}}), {});
+    mix_ = data::RowMix(data::open_datasets({.dataset = {folder_ + "/rows.txt"}}), {});
   }
   ~Streams() override { std::filesystem::remove_all(folder_); }
 
@@ -147,7 +147,7 @@ TEST_F(Streams, WithoutShufflingItIsTheOrderOfTheRows) {
 
 TEST_F(Streams, PackedWindowsKeepTheirDocumentsApart) {
   StreamOptions packed = options(40, 4);
-  packed.layout = [](data::Encoded& set) { return pack_best_fit(set, 16); };
+  packed.layout = [](data::Encoded& set) { return data::pack_best_fit(set, 16); };
   const Stream stream(mix_, encoder_, packed);
   StreamLoader loader(stream, {.micro = 4}, {});
   std::int64_t tokens = 0, places = 0;
@@ -218,7 +218,7 @@ TEST_F(Streams, FilesOfOneSetWithOtherColumnsAreRefused) {
   std::ofstream(folder_ + "/x2.jsonl") << R"({"prompt": "1", "completion": "2"})"
                                        << "\n";
   try {
-    open_datasets({.dataset = {folder_ + "/x*.jsonl"}});
+    data::open_datasets({.dataset = {folder_ + "/x*.jsonl"}});
     FAIL() << "no error";
   } catch (const Error& e) {
     const std::string message = e.what();
@@ -229,7 +229,7 @@ TEST_F(Streams, FilesOfOneSetWithOtherColumnsAreRefused) {
 
 // Lines are found again between remembered places.
 TEST_F(Streams, EveryLineHasItsTextAndNumber) {
-  const RowReader& reader = *mix_.sources()[0].files[0];
+  const data::RowReader& reader = *mix_.sources()[0].files[0];
   ASSERT_EQ(reader.size(), kRows);
   int line = 1;
   for (int i = 0; i < kRows; ++i) {
