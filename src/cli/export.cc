@@ -7,6 +7,7 @@
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/config/config.h"
 #include "octet/data/template_encoder.h"
+#include "octet/runtime/model_folder.h"
 #include "octet/train/final_model.h"
 #include "options.h"
 
@@ -51,6 +52,7 @@ int export_command(const Arguments& arguments) {
                  .fix = "name its folder with --model",
                  .code = ExitCode::usage});
   }
+  runtime::require_model_of(checkpoint, e.model);
   std::unique_ptr<data::TemplateEncoder> encoder;
   if (path_exists(e.model + "/tokenizer.json")) {
     encoder = std::make_unique<data::TemplateEncoder>(

@@ -149,6 +149,8 @@ void add_logging(Table& t) {
   t.used("logging_steps", &Config::logging_steps, "Steps between log lines; below 1 a share of all steps.")
       .above(0);
   t.used("logging_first_step", &Config::logging_first_step, "Log the first step too.");
+  t.used("log_samples", &Config::log_samples,
+         "Write to samples.jsonl which rows of the data set each step trained, by rank and micro-batch.");
   t.used("report_to", &Config::report_to,
          "none, or tensorboard (all means the same): event files in logging_dir.")
       .one_of({"none", "all", "tensorboard", "wandb", "swanlab", "mlflow", "comet_ml", "trackio"});

@@ -19,6 +19,46 @@ std::int64_t whole_groups_of(const config::Config& config, const config::Batch& 
   return config.deterministic == "strict" ? batch.micro : batch.micro * batch.world;
 }
 
+std::string hash_of(const LongArray<std::int64_t>& numbers) {
+  const auto span = numbers.span();
+  return hash128_hex({reinterpret_cast<const char*>(span.data()), span.size_bytes()});
+}
+
+std::int64_t place_number(const Json& place, const char* key, const std::string& where) {
+  return json_int(place, key, -1, 0, INT64_C(1) << 40, where + ", the place in the data");
+}
+
+// The place that the state of a checkpoint tells; null where it tells none. Throws Error for one of a run
+// that took its data another way.
+Json place_of(const Json& state, const std::string& kind, const std::string& where) {
+  const Json place = state.value("place", Json());
+  if (place.is_null()) return place;
+  const std::string found = place.is_object() ? json_string(place, "kind", "", where) : "";
+  if (found == kind) return place;
+  throw Error({.what = "the checkpoint's place in the data cannot be found again",
+               .expected = kind == "rows" ? "a checkpoint of a run with streaming: true"
+                                          : "a checkpoint of a run with streaming: false",
+               .where = where + "; configuration key 'streaming'",
+               .fix = std::string("go on with streaming: ") + (kind == "rows" ? "false" : "true") +
+                      ", or start afresh with overwrite_output_dir=true",
+               .code = ExitCode::usage});
+}
+
+// In the midst of an epoch the place is one in the order of its samples. Other data have an order of their
+// own, which the run is told of.
+void require_same_order(const Json& state, const Json& place, const std::string& order,
+                        const std::string& fingerprint, const std::string& where) {
+  if (json_string(place, "order", "", where) == order) return;
+  if (json_string(state, "data_fingerprint", "", where) != fingerprint) return;
+  throw Error({.what = "the checkpoint lies within an epoch, whose samples would now come in another order: "
+                       "some would be trained twice and others never",
+               .expected = "the seed, shuffling, packing and window of the run that wrote it",
+               .where = where + "; configuration keys 'seed', 'data_seed', 'disable_shuffling', 'packing', "
+                                "'packing_strategy', 'cutoff_len', 'buffer_size'",
+               .fix = "go on with their values of before; or start afresh from the exported weights",
+               .code = ExitCode::usage});
+}
+
 class IndexedFeed final : public Feed {
  public:
   IndexedFeed(const config::Config& config, const config::Batch& batch, const Corpus& corpus)
@@ -45,9 +85,9 @@ class IndexedFeed final : public Feed {
   double epochs(std::int64_t steps) const override {
     const std::int64_t each = batch_.micro * batch_.world;
     const std::int64_t micro_batches = (order_.items_per_epoch() + each - 1) / each;
-    const std::int64_t done = steps % order_.steps_per_epoch() * batch_.accumulation;
-    return static_cast<double>(steps / order_.steps_per_epoch()) +
-           static_cast<double>(done) / static_cast<double>(micro_batches);
+    const SamplePlace at = order_.place(steps);
+    return static_cast<double>(at.epoch) +
+           static_cast<double>(at.item) / static_cast<double>(each) / static_cast<double>(micro_batches);
   }
   double mean_context() const override {
     return feed::mean_context(corpus_.training, corpus_.training_items);
@@ -55,9 +95,27 @@ class IndexedFeed final : public Feed {
   const data::Encoded& shown() const override { return corpus_.training; }
   std::string fingerprint() const override { return corpus_.fingerprint; }
 
-  void start(const Deal& deal, std::int64_t steps, const Json&) override {
+  void go_on(std::int64_t steps, const Json& state, const std::string& where) override {
+    const Json place = place_of(state, "samples", where);
+    if (place.is_null()) {
+      // Of a run that wrote no place: all of its steps had the size that it tells.
+      SampleOrder before = order_;
+      before.global_batch = json_int(state, "global_batch", order_.global_batch, 1, INT64_C(1) << 40, where);
+      order_.go_on(steps, before.place(steps));
+    } else {
+      const SamplePlace at{.epoch = place_number(place, "epoch", where),
+                           .item = place_number(place, "item", where)};
+      if (at.item > 0) require_same_order(state, place, order_hash(), fingerprint(), where);
+      order_.go_on(steps, at);
+    }
     given_ = steps * batch_.accumulation;
-    loader_ = std::make_unique<Loader>(corpus_.training, corpus_.training_items, order_, deal, steps);
+  }
+  std::int64_t steps_until_end_of(std::int64_t steps) const override {
+    return order_.steps_until_end_of(steps);
+  }
+  void start(const Deal& deal) override {
+    loader_ =
+        std::make_unique<Loader>(corpus_.training, corpus_.training_items, order_, deal, order_.first_step);
   }
   HostBatch next(bool, double* waited) override {
     ++given_;
@@ -66,20 +124,35 @@ class IndexedFeed final : public Feed {
   // The order is known, so nobody has to be asked.
   Step step() const override {
     Step out;
-    const std::int64_t done = (given_ + batch_.accumulation - 1) / batch_.accumulation;
+    const std::int64_t done = done_steps();
     out.epoch = epochs(done);
-    out.ends_epoch = done > 0 && done % order_.steps_per_epoch() == 0;
-    for (std::int64_t place = 0; done > 0 && place < order_.global_batch; ++place) {
-      const std::int64_t item = order_.item(done - 1, place);
+    out.ends_epoch = done > 0 && order_.place(done).item == 0;
+    for (std::int64_t nth = 0; done > order_.first_step && nth < order_.global_batch; ++nth) {
+      const std::int64_t item = order_.item(done - 1, nth);
       if (item < 0) continue;
       ++out.samples;
       out.tokens += corpus_.training_items.tokens(corpus_.training, item);
     }
     return out;
   }
-  Json position() const override { return nullptr; }
+  Json position() const override {
+    const SamplePlace at = order_.place(done_steps());
+    return Json{{"kind", "samples"}, {"epoch", at.epoch}, {"item", at.item}, {"order", order_hash()}};
+  }
 
  private:
+  std::int64_t done_steps() const { return (given_ + batch_.accumulation - 1) / batch_.accumulation; }
+  // Names what decides which sample is the n-th of an epoch.
+  std::string order_hash() const {
+    if (order_hash_.empty()) {
+      const data::Items& items = corpus_.training_items;
+      order_hash_ = hash128_hex(hash_of(items.begins) + hash_of(items.documents) +
+                                std::to_string(order_.seed) + (order_.shuffle ? " shuffled" : " in order"));
+    }
+    return order_hash_;
+  }
+
+  mutable std::string order_hash_;  ///< made when it is wanted
   const Corpus& corpus_;
   config::Batch batch_;
   SampleOrder order_;
@@ -147,38 +220,35 @@ class StreamFeed final : public Feed {
   const data::Encoded& shown() const override { return first_.set; }
   std::string fingerprint() const override { return corpus_.fingerprint; }
 
-  void start(const Deal& deal, std::int64_t steps, const Json& position) override {
-    const std::string where = "the checkpoint's place in the data";
-    StreamPosition at;
-    if (steps > 0 && !position.is_object()) {
+  void go_on(std::int64_t, const Json& state, const std::string& where) override {
+    const Json place = place_of(state, "rows", where);
+    if (place.is_null()) {
       throw Error({.what = "the checkpoint does not say where its run stood in the stream",
                    .expected = "a checkpoint of a run with streaming: true",
-                   .where = "configuration key 'streaming'",
+                   .where = where + "; configuration key 'streaming'",
                    .fix = "go on with streaming: false, or start afresh with overwrite_output_dir=true",
                    .code = ExitCode::usage});
     }
-    if (steps > 0) {
-      const auto number = [&](const char* key, std::int64_t most) {
-        return json_int(position, key, -1, 0, most, where);
-      };
-      at = {.epoch = number("epoch", INT64_C(1) << 40),
-            .window = number("window", INT64_C(1) << 40),
-            .item = number("item", INT64_C(1) << 40)};
-      const std::int64_t rows = number("window_rows", INT64_C(1) << 40);
-      if (at.window >= stream_.windows() || rows != stream_.options().window_rows) {
-        throw Error({.what = "the checkpoint's place in the stream is not one of this stream",
-                     .expected = "the same data and buffer_size as before",
-                     .found = "window " + std::to_string(at.window + 1) + " of " +
-                              std::to_string(stream_.windows()) + ", windows of " + std::to_string(rows) +
-                              " rows then and of " + std::to_string(stream_.options().window_rows) + " now",
-                     .where = "configuration keys 'dataset' and 'buffer_size'",
-                     .fix = "go on with the same data and buffer_size",
-                     .code = ExitCode::usage});
-      }
+    place_ = {.epoch = place_number(place, "epoch", where),
+              .window = place_number(place, "window", where),
+              .item = place_number(place, "item", where)};
+    const std::int64_t rows = place_number(place, "window_rows", where);
+    if (place_.window >= stream_.windows() || rows != stream_.options().window_rows) {
+      throw Error({.what = "the checkpoint's place in the stream is not one of this stream",
+                   .expected = "the same data and buffer_size as before",
+                   .found = "window " + std::to_string(place_.window + 1) + " of " +
+                            std::to_string(stream_.windows()) + ", windows of " + std::to_string(rows) +
+                            " rows then and of " + std::to_string(stream_.options().window_rows) + " now",
+                   .where = where + "; configuration keys 'dataset' and 'buffer_size'",
+                   .fix = "go on with the same data and buffer_size",
+                   .code = ExitCode::usage});
     }
-    place_ = at;
-    loader_ = std::make_unique<StreamLoader>(stream_, deal, at);
+    if (place_.window > 0 || place_.item > 0)
+      require_same_order(state, place, order_hash(), fingerprint(), where);
   }
+  // A stream is trained for max_steps.
+  std::int64_t steps_until_end_of(std::int64_t steps) const override { return steps; }
+  void start(const Deal& deal) override { loader_ = std::make_unique<StreamLoader>(stream_, deal, place_); }
   HostBatch next(bool first_of_step, double* waited) override {
     HostBatch batch;
     const auto take = [&] { batch = loader_->next(waited); };
@@ -199,13 +269,27 @@ class StreamFeed final : public Feed {
             .ends_epoch = step_.ends_epoch};
   }
   Json position() const override {
-    return Json{{"epoch", place_.epoch},
+    return Json{{"kind", "rows"},
+                {"epoch", place_.epoch},
                 {"window", place_.window},
                 {"item", place_.item},
-                {"window_rows", stream_.options().window_rows}};
+                {"window_rows", stream_.options().window_rows},
+                {"order", order_hash()}};
   }
 
  private:
+  // Names what decides which sample is the n-th of a window, and which windows there are.
+  std::string order_hash() const {
+    const StreamOptions& options = stream_.options();
+    std::string words = std::to_string(options.seed) + (options.shuffle ? " shuffled" : " in order");
+    words += " " + std::to_string(options.window_rows) + " " + std::to_string(config_.cutoff_len);
+    if (config_.packing) {
+      words += " packed " + config_.packing_strategy + (config_.neat_packing ? " neat" : "") + " " +
+               std::to_string(config_.preprocessing_batch_size);
+    }
+    return hash128_hex(words);
+  }
+
   runtime::Session& session_;
   const config::Config& config_;
   const Corpus& corpus_;

@@ -33,6 +33,7 @@ void add_item(HostBatch& batch, const data::Encoded& set, const data::Items& ite
       batch.label_rows.push_back(static_cast<std::int32_t>(batch.ids.size()) - 1);
       batch.targets.push_back(set.labels[begin]);
     }
+    batch.rows.push_back(set.rows[d]);
     add_document(batch, set.ids.span().subspan(begin, count), set.labels.span().subspan(begin, count));
   }
   if (items.shared_context && batch.cu_seqlens.size() > first_document) {

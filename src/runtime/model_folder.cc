@@ -7,6 +7,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/checkpoint/safetensors.h"
+#include "octet/runtime/same_model.h"
 
 namespace octet::runtime {
 
@@ -53,6 +54,10 @@ model::Architecture read_model(const std::string& folder) {
   const checkpoint::WeightFolder weights(folder);
   model::name_tensors(architecture, [&](const std::string& name) { return weights.find(name) != nullptr; });
   return architecture;
+}
+
+void require_model_of(const checkpoint::Checkpoint& checkpoint, const std::string& folder) {
+  require_same_model(checkpoint, read_model(folder), nullptr, folder);
 }
 
 void require_fit(const text::Tokenizer& tokenizer, const model::Architecture& architecture,

@@ -13,6 +13,7 @@
 #include "octet/config/lint.h"
 #include "octet/model/build.h"
 #include "octet/runtime/model_folder.h"
+#include "octet/runtime/same_model.h"
 #include "octet/setup/setup.h"
 #include "octet/train/fit.h"
 #include "octet/train/rehearsal.h"
@@ -44,10 +45,13 @@ void Run::prepare_data() {
   }
   feed_ = feed::make_feed(session_, config_, batch_, *encoder_, corpus_);
   if (!config_.auto_find_batch_size) choose_sizes(sample_shape());
+  if (!checkpoint_) return;
+  job_.together([&] { feed_->go_on(checkpoint_->step(), checkpoint_->state(), checkpoint_->path()); });
 }
 
 void Run::prepare_schedule() {
   total_steps_ = config::total_steps(config_, feed_->steps_per_epoch());
+  if (config_.max_steps <= 0) total_steps_ = feed_->steps_until_end_of(total_steps_);
   schedule_ = std::make_unique<optim::Schedule>(setup::schedule_options(config_, total_steps_));
 }
 
@@ -111,6 +115,23 @@ void Run::warn_of_fp8() const {
   if (!warning.empty()) log::warn(warning);
 }
 
+void Run::tell_batch() const {
+  const Json& state = checkpoint_->state();
+  const std::int64_t before =
+      json_int(state, "global_batch", batch_.global, 1, INT64_C(1) << 40, checkpoint_->path());
+  const std::int64_t steps =
+      json_int(state, "total_steps", total_steps_, 0, INT64_C(1) << 60, checkpoint_->path());
+  if (before == batch_.global) return;
+  log::warn("a step trains " + with_commas(batch_.global) + " samples from here on, and not " +
+            with_commas(before) + ": the run goes on at the same place of the data and ends after step " +
+            with_commas(total_steps_) +
+            (steps == total_steps_ ? ""
+                                   : " instead of " + with_commas(steps) +
+                                         ", which stretches or "
+                                         "shortens the schedule of the learning rate") +
+            "; global_batch_size keeps it at any number of ranks");
+}
+
 void Run::prepare_engine() {
   const EngineOptions options = engine_for({batch_.micro, level_}, sample_shape());
   job_.together(
@@ -120,6 +141,7 @@ void Run::prepare_engine() {
     step_ = checkpoint_->step();
     saved_step_ = step_;
     last_checkpoint_ = checkpoint_->path();
+    samples_seen_ = json_int(checkpoint_->state(), "samples_seen", 0, 0, INT64_C(1) << 60, last_checkpoint_);
     // So that a run that is started again and again ends, too.
     not_finite_ = static_cast<int>(
         json_int(checkpoint_->state(), "not_finite_in_a_row", 0, 0, kMostNotFinite - 1, last_checkpoint_));
@@ -129,9 +151,10 @@ void Run::prepare_engine() {
           json_string(checkpoint_->state(), "data_fingerprint", corpus_.fingerprint, checkpoint_->path());
       if (fingerprint != feed_->fingerprint()) {
         log::warn(
-            "the training data are not those of the checkpoint: the run goes on at the same step of other "
+            "the training data are not those of the checkpoint: the run goes on at the same place of other "
             "data");
       }
+      tell_batch();
     }
   } else if (fresh_) {
     engine_->initialise(static_cast<std::uint64_t>(config_.seed));
@@ -225,7 +248,13 @@ void Run::prepare() {
   });
   prepare_model();
   const auto start = find_start(job_, config_);
-  if (start) job_.together([&] { checkpoint_.emplace(*start); });
+  if (start) {
+    job_.together([&] {
+      checkpoint_.emplace(*start);
+      runtime::require_same_model(*checkpoint_, architecture_, &encoder_->tokenizer(),
+                                  config_.model_name_or_path);
+    });
+  }
   prepare_data();
   job_.together([&] { prepare_schedule(); });
   prepare_engine();

@@ -18,6 +18,7 @@
 #include "octet/train/engine.h"
 #include "output_folder.h"
 #include "rank_log.h"
+#include "sample_log.h"
 #include "step_watch.h"
 #include "steps.h"
 
@@ -52,6 +53,8 @@ class Run {
   void require_disk() const;
   void prepare_schedule();
   void prepare_engine();
+  /// Where steps have another size than those of the checkpoint.
+  void tell_batch() const;
   void start_reporter();
   store::StepResult train_step();
   /// Whether a step makes a row of the log, and whether rows tell of casts to FP8.
@@ -90,9 +93,11 @@ class Run {
   std::optional<checkpoint::Checkpoint> checkpoint_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<report::Reporter> reporter_;  ///< on the printing rank
+  std::unique_ptr<SampleLog> samples_;          ///< where it is asked for
   std::unique_ptr<StepLoop> loop_;
   std::int64_t step_ = 0;  ///< steps done, as loop_ counts them
   std::int64_t saved_step_ = -1;
+  std::int64_t samples_seen_ = 0;  ///< in all steps done, over all ranks
   std::string last_checkpoint_;
   OwnLoss own_loss_;    ///< since the last row of the log
   int not_finite_ = 0;  ///< steps in a row whose loss or gradient was not finite

@@ -1,6 +1,8 @@
 #include "start.h"
 
+#include <algorithm>
 #include <map>
+#include <set>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
@@ -78,6 +80,33 @@ void drop_strange_residuals(const checkpoint::Checkpoint& checkpoint, std::vecto
   }
 }
 
+// What no rank asks for belongs to another model or optimizer, and would be lost with the next save. Scales
+// of FP8 are what a run in another precision does not have.
+void require_all_used(comm::Channel& channel, const checkpoint::Checkpoint& checkpoint,
+                      const std::vector<TensorSlice>& needed) {
+  std::set<std::string> asked;
+  for (const TensorSlice& slice : needed) asked.insert(slice.name);
+  std::string mine;
+  for (const auto& tensor : checkpoint.tensors()) mine += asked.contains(tensor.name) ? '1' : '0';
+  const std::vector<std::string> all = channel.all_gather_bytes(mine);
+  std::vector<std::string> left;
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    const std::string& name = checkpoint.tensors()[i].name;
+    if (name.starts_with("fp8/") || name.starts_with("residuals/")) continue;
+    if (std::ranges::none_of(all, [i](const std::string& of_rank) { return of_rank[i] == '1'; }))
+      left.push_back(name);
+  }
+  channel.together([&] {
+    if (left.empty()) return;
+    throw Error({.what = "the checkpoint holds tensors that this run has no use for",
+                 .found = std::to_string(left.size()) + " of " + std::to_string(mine.size()) +
+                          ", the first: '" + left.front() + "'",
+                 .where = checkpoint.path(),
+                 .fix = "resume with the model and the optimizer that wrote the checkpoint",
+                 .code = ExitCode::usage});
+  });
+}
+
 // True when the newest checkpoint of the folder is an unfinished one of this very run, which overwrites: then
 // it was interrupted, and goes on.
 bool is_interrupted(const config::Config& config) {
@@ -145,8 +174,10 @@ std::optional<std::string> find_start(comm::Channel& channel, const config::Conf
 }
 
 void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint) {
+  std::vector<TensorSlice> needed;
+  engine.job().together([&] { needed = engine.store().needed_slices(activation_state(engine)); });
+  require_all_used(engine.job(), checkpoint, needed);
   engine.job().together([&] {
-    std::vector<TensorSlice> needed = engine.store().needed_slices(activation_state(engine));
     drop_strange_residuals(checkpoint, needed, engine.job().rank() == 0);
     match_formats(checkpoint, needed, engine.job().rank() == 0);
     checkpoint.read(needed);
@@ -163,8 +194,16 @@ std::vector<TensorSlice> state_slices(Engine& engine) {
 }
 
 void report_differences(const checkpoint::Checkpoint& checkpoint, const config::Config& config) {
-  for (const std::string& difference : config::resume_differences(config_of(checkpoint), config)) {
+  const std::string hash = json_string(checkpoint.state(), "resume_hash", "", checkpoint.path());
+  if (hash == config::resume_hash(config)) return;
+  const config::Config saved = config_of(checkpoint);
+  for (const std::string& difference : config::resume_differences(saved, config)) {
     log::warn("since the checkpoint was written, the configuration changed: " + difference);
+  }
+  if (hash != config::resume_hash(saved)) {
+    log::warn(
+        "the checkpoint was written by a version of this program with other keys: what they decided "
+        "may be another thing now");
   }
 }
 

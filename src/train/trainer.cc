@@ -13,6 +13,7 @@
 #include "octet/checkpoint/folder.h"
 #include "octet/checkpoint/save.h"
 #include "octet/report/number.h"
+#include "octet/runtime/same_model.h"
 #include "octet/runtime/signals.h"
 #include "octet/train/final_model.h"
 #include "run.h"
@@ -112,9 +113,14 @@ store::StepResult Run::train_step() {
   engine_->watch_casts(
       {.next = watches_casts() && logs_at(step_ + 1), .after = watches_casts() && logs_at(step_ + 2)});
   StepWatch watch(session_.data(), engine_->compute());
-  const store::StepResult result =
-      loop_->take([&](bool first) { return feed_->next(first, &waits.data_seconds); });
+  const store::StepResult result = loop_->take([&](bool first) {
+    feed::HostBatch batch = feed_->next(first, &waits.data_seconds);
+    if (samples_) samples_->add(batch);
+    return batch;
+  });
   step_ = loop_->done();
+  samples_seen_ += feed_->step().samples;
+  if (samples_) samples_->end_step(step_);
   waits.seconds = seconds_since(start);
   waits.messages = watch.take();
   report_step(result, waits);
@@ -173,13 +179,14 @@ void Run::save() {
   contents.state = Json{{"step", step_},
                         {"total_steps", total_steps_},
                         {"epoch", feed_->step().epoch},
-                        {"samples_seen", step_ * batch_.global},
+                        {"samples_seen", samples_seen_},
                         {"seed", config_.seed},
                         {"order_seed", config_.order_seed()},
                         {"global_batch", batch_.global},
                         {"items", feed_->examples()},
-                        {"stream", feed_->position()},
+                        {"place", feed_->position()},
                         {"data_fingerprint", feed_->fingerprint()},
+                        {"model", runtime::model_state(architecture_, encoder_->tokenizer())},
                         {"resume_hash", config::resume_hash(config_)},
                         {"learning_rate", schedule_->learning_rate(step_)},
                         {"lr_scheduler_type", config_.lr_scheduler_type},
@@ -248,9 +255,9 @@ int Run::run() {
     feed_->start({.micro = batch_.micro,
                   .accumulation = batch_.accumulation,
                   .rank = job_.rank(),
-                  .world = job_.size()},
-                 step_, checkpoint_ ? checkpoint_->state().value("stream", Json()) : Json());
+                  .world = job_.size()});
   });
+  if (config_.log_samples) samples_ = std::make_unique<SampleLog>(job_, config_.output_dir, step_);
   loop_ = std::make_unique<StepLoop>(*engine_, *schedule_, batch_.accumulation, step_);
   const bool evaluates = corpus_.evaluation.documents() > 0;
   bool stopped = false;

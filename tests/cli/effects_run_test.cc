@@ -260,6 +260,18 @@ std::vector<KeyRow> output_rows() {
        {{"true", "1 2 3"}},
        run([](const Ran& ran) { return ran.steps(); }),
        "2 3"},
+      {"log_samples",
+       {{"disable_shuffling", "true"}},
+       {{"true", "[[[0,1]]] [[[2,3]]] [[[4,5]]]"}},
+       run([](const Ran& ran) {
+         std::string text;
+         for (const auto& line : split(slurp(ran.in_output("samples.jsonl")), '\n')) {
+           if (!line.empty())
+             text += (text.empty() ? "" : " ") + parse_json(line, "samples.jsonl")["rows"].dump();
+         }
+         return text;
+       }),
+       ""},
       {"fp8_statistics",
        {{"bf16", "true"}, {"fp8", "true"}, {"logging_steps", "2"}},
        {{"worst", "4 products of 3 operands 4 products of 3 operands"}, {"none", "nothing nothing"}},

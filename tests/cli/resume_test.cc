@@ -1,7 +1,10 @@
 // Killed and resumed gives the bits of a run that was not killed.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "cli/task.h"
+#include "octet/checkpoint/checkpoint.h"
 
 namespace octet::test {
 namespace {
@@ -87,6 +90,51 @@ TEST(ResumeElsewhere, AnotherWorldSizeAndStageGoOnWithinRounding) {
       4));
   expect_every_step(folder / "moved", 12);
   expect_same_losses(folder / "moved", folder / "stayed", 1e-5);
+}
+
+// Five steps of 24 are half an epoch of 240; with four ranks of 12 the other half is two steps and a half.
+TEST(ResumeElsewhere, TheOtherHalfOfAnEpochIsTrainedByStepsOfAnotherSize) {
+  const TemporaryFolder folder("other-half");
+  const Task& task = Task::get();
+  const std::string options =
+      "max_steps=-1 num_train_epochs=1 global_batch_size=null save_steps=5 log_samples=true ";
+  expect_success(
+      trainer(task.train(folder / "run", options + "per_device_train_batch_size=12 max_steps=5"), 2));
+  const Outcome resumed = trainer(task.train(folder / "run", options + "per_device_train_batch_size=12"), 4);
+  expect_success(resumed);
+  EXPECT_NE(resumed.err.find("a step trains 48 samples from here on, and not 24"), std::string::npos)
+      << resumed.err;
+  expect_every_step(folder / "run", 8);
+  EXPECT_DOUBLE_EQ(steps_of(folder / "run").at(8)["epoch"].get<double>(), 1.0);
+  std::multiset<std::int64_t> rows;
+  for (const auto& line : split(slurp(folder / "run/samples.jsonl"), '\n')) {
+    if (line.empty()) continue;
+    for (const Json& row : parse_json(line, "samples.jsonl")["rows"].flatten()) {
+      if (row.is_number()) rows.insert(row.get<std::int64_t>());
+    }
+  }
+  EXPECT_EQ(rows.size(), 240u);
+  EXPECT_EQ(std::set<std::int64_t>(rows.begin(), rows.end()).size(), 240u);
+  const checkpoint::Checkpoint last(folder / "run/checkpoint-8");
+  EXPECT_EQ(last.state()["samples_seen"], 240);
+}
+
+TEST(ResumeElsewhere, AnotherOrderIsRefusedWithinAnEpochAndTakenAtItsEnd) {
+  const TemporaryFolder folder("other-order");
+  const Task& task = Task::get();
+  expect_success(trainer(task.train(folder / "within", "max_steps=5")));
+  for (const std::string order :
+       {"seed=7", "data_seed=7", "disable_shuffling=true", "packing=true", "streaming=true"}) {
+    SCOPED_TRACE(order);
+    const Outcome refused = trainer(task.train(folder / "within", order));
+    EXPECT_EQ(refused.code, 64) << refused.both();
+    EXPECT_EQ(errors_in(refused), 1) << refused.err;
+  }
+  expect_success(trainer(task.train(folder / "end", "max_steps=10")));
+  expect_success(trainer(task.train(folder / "end", "data_seed=7")));
+  expect_success(trainer(task.train(folder / "stream", "max_steps=5 streaming=true buffer_size=64")));
+  EXPECT_EQ(trainer(task.train(folder / "stream", "streaming=true buffer_size=64 data_seed=7")).code, 64);
+  EXPECT_EQ(trainer(task.train(folder / "stream")).code, 64);
 }
 
 TEST(ResumeElsewhere, KilledBeforeTheFirstCheckpointItStartsAfresh) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <random>
 #include <set>
 #include <vector>
 
@@ -64,6 +65,65 @@ TEST(SampleOrder, WhatFillsNoGroupIsLeftOutAndAPartialStepIsNot) {
   }
   EXPECT_EQ((SampleOrder{.items = 3, .global_batch = 8, .whole_groups_of = 4}.items_per_epoch()), 0);
   EXPECT_EQ((SampleOrder{.items = 103, .global_batch = 8}.items_per_epoch()), 103);
+}
+
+// Steps of any size one behind the other, each time gone on from the place that was reached.
+TEST(SampleOrder, GoesOnAtAPlaceInTheItemsWithStepsOfAnySize) {
+  std::mt19937 draw(11);
+  const auto up_to = [&draw](std::int64_t most) {
+    return 1 + static_cast<std::int64_t>(draw() % static_cast<std::uint64_t>(most));
+  };
+  for (int walk = 0; walk < 300; ++walk) {
+    SampleOrder order{.items = up_to(200), .seed = 5};
+    std::set<std::int64_t> seen;
+    SamplePlace at;
+    std::int64_t step = 0;
+    while (at.epoch < 3) {
+      order.global_batch = up_to(40);
+      order.go_on(step, at);
+      for (const std::int64_t stop = step + up_to(6); step < stop; ++step) {
+        at = order.place(step + 1);
+        for (std::int64_t nth = 0; nth < order.global_batch; ++nth) {
+          const std::int64_t item = order.item(step, nth);
+          const bool fresh = item < 0 || seen.insert(item).second;
+          ASSERT_TRUE(fresh) << "walk " << walk << ", step " << step;
+        }
+        if (at.item > 0) continue;
+        ASSERT_EQ(seen.size(), static_cast<std::size_t>(order.items)) << "walk " << walk;
+        seen.clear();
+      }
+    }
+  }
+}
+
+TEST(SampleOrder, WhatIsLeftOfAnEpochIsWholeGroupsToo) {
+  // 24 of 71 are behind, in groups of 8; of the 47 left, 45 are whole groups of 5.
+  SampleOrder order{.items = 71, .global_batch = 10, .seed = 5, .whole_groups_of = 5};
+  order.go_on(3, {.item = 24});
+  std::int64_t items = 0;
+  for (std::int64_t step = 3; step < 8; ++step) {
+    for (std::int64_t nth = 0; nth < 10; ++nth) items += order.item(step, nth) >= 0 ? 1 : 0;
+  }
+  EXPECT_EQ(items, 45);
+  EXPECT_EQ(order.place(8), (SamplePlace{.epoch = 1}));
+  EXPECT_GE(order.item(14, 9), 0) << "the epoch behind has 70 again, seven steps";
+  EXPECT_EQ(order.place(15), (SamplePlace{.epoch = 2}));
+  // Nothing of the epoch is left for a group: the next one begins.
+  order.go_on(9, {.item = 68});
+  EXPECT_EQ(order.first, (SamplePlace{.epoch = 1}));
+}
+
+TEST(SampleOrder, TellsTheStepThatEndsWhereAFreshRunEnds) {
+  SampleOrder order{.items = 103, .global_batch = 8};
+  EXPECT_EQ(order.steps_until_end_of(39), 39);
+  order.go_on(20, order.place(20));
+  EXPECT_EQ(order.steps_until_end_of(39), 39) << "no step had another size";
+  // Thirty steps of 4 are behind: 103 and 17 of the second epoch, whose other 86 are eleven steps of 8.
+  order.go_on(56, {.epoch = 1, .item = 17});
+  EXPECT_EQ(order.steps_until_end_of(26), 56 + 11);
+  EXPECT_EQ(order.steps_until_end_of(39), 56 + 11 + 13);
+  EXPECT_EQ(order.steps_until_end_of(13 + 6), 56 + 4) << "the end is 48 of the second epoch";
+  EXPECT_EQ(order.steps_until_end_of(13), 56) << "it is behind";
 }
 
 TEST(Loader, WorldSizeAndAccumulationDoNotChangeTheData) {

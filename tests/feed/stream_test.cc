@@ -138,6 +138,21 @@ TEST_F(Streams, AnyStepIsFoundAgainFromItsPosition) {
   }
 }
 
+TEST_F(Streams, StepsOfAnotherSizeGoOnAtThePlace) {
+  std::vector<int> seen;
+  StreamPosition at;
+  for (std::int64_t batch = 1; at.epoch == 0; batch = batch % 12 + 5) {
+    const Stream stream(mix_, encoder_, options(20, batch));
+    std::vector<StreamPosition> behind;
+    const auto steps = run(stream, 1, 1, at, &behind);
+    seen.insert(seen.end(), steps[0].begin(), steps[0].end());
+    at = behind[0];
+  }
+  EXPECT_EQ(seen.size(), static_cast<std::size_t>(kRows - kRows / 7));
+  std::ranges::sort(seen);
+  EXPECT_EQ(std::ranges::adjacent_find(seen), seen.end());
+}
+
 TEST_F(Streams, WithoutShufflingItIsTheOrderOfTheRows) {
   StreamOptions plain = options(16, 10);
   plain.shuffle = false;

@@ -126,6 +126,7 @@ struct Config {
   double stop_grace = 5;
   double logging_steps = 500;
   bool logging_first_step = false;
+  bool log_samples = false;
   std::string save_strategy = "steps";
   double save_steps = 500;
   std::optional<std::int64_t> save_total_limit;

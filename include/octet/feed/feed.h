@@ -47,15 +47,20 @@ class Feed {
   /// Names the data and their order, to recognise them when a run goes on.
   virtual std::string fingerprint() const = 0;
 
-  /// Goes to where `steps` steps are behind; `position` is what position() gave there. Throws Error when that
-  /// does not tell the place.
-  virtual void start(const Deal& deal, std::int64_t steps, const Json& position) = 0;
+  /// Before start(): goes to where the run of a checkpoint stood, `steps` steps behind its beginning. `state`
+  /// is the checkpoint's, with what position() gave there as "place"; `where` names it. The place is one in
+  /// the samples: steps may have another size from here on. Throws Error where it is none in these data.
+  virtual void go_on(std::int64_t steps, const Json& state, const std::string& where) = 0;
+  /// The step after which the place is reached where a fresh run of `steps` steps ends.
+  virtual std::int64_t steps_until_end_of(std::int64_t steps) const = 0;
+  /// Begins to lay micro-batches out.
+  virtual void start(const Deal& deal) = 0;
   /// The next micro-batch of this rank; `waited` is raised by the seconds that had to be waited.
   /// `first_of_step`: the first of a step, where all ranks throw when one met an Error.
   virtual HostBatch next(bool first_of_step, double* waited) = 0;
-  /// The step of which next() gave micro-batches last; before that, the place of start() with nothing in it.
+  /// The step of which next() gave micro-batches last; before that, the place of go_on() with nothing in it.
   virtual Step step() const = 0;
-  /// For start(): null where the number of steps says it all.
+  /// The place behind the step of which next() gave micro-batches last, for go_on().
   virtual Json position() const = 0;
 };
 

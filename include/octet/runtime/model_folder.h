@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "octet/checkpoint/checkpoint.h"
 #include "octet/model/architecture.h"
 #include "octet/text/tokenizer.h"
 
@@ -17,6 +18,9 @@ bool has_weights(const std::string& folder);
 
 /// Throws Error (usage) for a folder without weights, and as has_weights().
 void require_weights(const std::string& folder);
+
+/// Throws Error (usage) when a checkpoint is of another model than the folder's config.json describes.
+void require_model_of(const checkpoint::Checkpoint& checkpoint, const std::string& folder);
 
 /// Throws Error (usage) when the tokenizer of `folder` has tokens that the model has no rows for.
 void require_fit(const text::Tokenizer& tokenizer, const model::Architecture& architecture,

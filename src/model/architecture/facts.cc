@@ -1,0 +1,54 @@
+#include "octet/model/facts.h"
+
+namespace octet::model {
+namespace {
+
+Json facts_of(const Rope& rope) {
+  static constexpr const char* kKinds[] = {"standard", "linear", "llama3", "yarn"};
+  return Json{{"kind", kKinds[static_cast<int>(rope.kind)]},
+              {"theta", rope.theta},
+              {"factor", rope.factor},
+              {"low_freq_factor", rope.low_freq_factor},
+              {"high_freq_factor", rope.high_freq_factor},
+              {"original_max_positions", rope.original_max_positions},
+              {"beta_fast", rope.beta_fast},
+              {"beta_slow", rope.beta_slow},
+              {"truncate", rope.truncate},
+              {"attention_factor", rope.attention_factor}};
+}
+
+}  // namespace
+
+Json facts_of(const Architecture& a) {
+  Json facts{{"vocab_size", a.vocabulary},
+             {"hidden_size", a.hidden},
+             {"intermediate_size", a.intermediate},
+             {"num_hidden_layers", a.layers},
+             {"num_attention_heads", a.heads.q_heads},
+             {"num_key_value_heads", a.heads.kv_heads},
+             {"head_dim", a.heads.head_dim},
+             {"norm_eps", a.norm_eps},
+             {"activation", a.activation == ops::Activation::silu ? "silu" : "gelu_tanh"},
+             {"tie_word_embeddings", a.tied},
+             {"qkv_bias", a.qkv_bias},
+             {"output_bias", a.output_bias},
+             {"mlp_bias", a.mlp_bias},
+             {"norm_one_plus_weight", a.one_plus_weight},
+             {"qk_norm", a.qk_norm},
+             {"sublayer_norms", a.sublayer_norms},
+             {"embedding_scale", a.embedding_scale},
+             {"padding_id", a.padding_id},
+             {"attention_scale", a.attention_scale},
+             {"attention_soft_cap", a.attention_soft_cap},
+             {"logit_soft_cap", a.logit_soft_cap},
+             {"ropes", Json::array()},
+             {"blocks", Json::array()}};
+  for (const Rope& rope : a.ropes) facts["ropes"].push_back(facts_of(rope));
+  for (std::int64_t layer = 0; layer < a.layers; ++layer) {
+    const BlockShape block = a.block(layer);
+    facts["blocks"].push_back(Json::array({block.window, block.rope, block.intermediate}));
+  }
+  return facts;
+}
+
+}  // namespace octet::model

@@ -1,0 +1,83 @@
+#include "octet/runtime/same_model.h"
+
+#include <filesystem>
+
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/model/facts.h"
+
+namespace octet::runtime {
+namespace {
+
+// Files that say how a tokenizer is used, which the run's documents tell of, and not what it does.
+bool is_setting(const std::string& name) {
+  return name == "tokenizer_config.json" || name == "special_tokens_map.json" ||
+         name.starts_with("chat_template");
+}
+
+std::string hash_of(const text::Tokenizer& tokenizer) {
+  std::string words;
+  for (const std::string& file : tokenizer.files()) {
+    const std::string name = std::filesystem::path(file).filename().string();
+    if (!is_setting(name)) words += name + "\n" + hash128_hex(read_file(file)) + "\n";
+  }
+  return hash128_hex(words);
+}
+
+// "rope theta 10000.0 -> 500000.0" for the first members that differ, down to the innermost.
+void add_differences(const Json& before, const Json& now, const std::string& name, Json& found) {
+  if (before == now) return;
+  const Json pieces =
+      before.is_structured() && before.type() == now.type() && before.size() == now.size() ? before : Json();
+  if (pieces.is_null()) {
+    found.push_back(name + " " + before.dump() + " -> " + now.dump());
+    return;
+  }
+  for (const auto& [key, value] : pieces.items()) {
+    const Json* other = now.is_object() ? (now.contains(key) ? &now.at(key) : nullptr)
+                                        : &now.at(static_cast<std::size_t>(std::stoul(key)));
+    add_differences(value, other ? *other : Json(), name.empty() ? key : name + "." + key, found);
+  }
+}
+
+[[noreturn]] void refuse(const std::string& what, const std::string& found,
+                         const checkpoint::Checkpoint& checkpoint, const std::string& folder) {
+  throw Error({.what = what,
+               .found = found,
+               .where = checkpoint.path() + "; " + folder,
+               .fix = "name the model that the run began with; or export the checkpoint with it and begin a "
+                      "run of its own from the exported weights",
+               .code = ExitCode::usage});
+}
+
+}  // namespace
+
+Json model_state(const model::Architecture& architecture, const text::Tokenizer& tokenizer) {
+  return Json{{"facts", model::facts_of(architecture)}, {"tokenizer", hash_of(tokenizer)}};
+}
+
+void require_same_model(const checkpoint::Checkpoint& checkpoint, const model::Architecture& architecture,
+                        const text::Tokenizer* tokenizer, const std::string& folder) {
+  const Json state = checkpoint.state().value("model", Json());
+  if (!state.is_object()) return;
+  // Through text, as the checkpoint's went: numbers of one value are then of one kind.
+  const Json now = Json::parse(model::facts_of(architecture).dump());
+  Json differences = Json::array();
+  add_differences(state.value("facts", Json()), now, "", differences);
+  std::string list;
+  constexpr std::size_t kShown = 5;
+  for (std::size_t i = 0; i < std::min(kShown, differences.size()); ++i)
+    list += (i ? ", " : "") + differences[i].get<std::string>();
+  if (differences.size() > kShown) list += " and " + std::to_string(differences.size() - kShown) + " more";
+  if (!list.empty()) {
+    refuse("the checkpoint is of another model: its weights would compute something else", list, checkpoint,
+           folder);
+  }
+  if (tokenizer == nullptr) return;
+  if (json_string(state, "tokenizer", "", checkpoint.path()) != hash_of(*tokenizer)) {
+    refuse("the tokenizer is not the one that the checkpoint's run trained with",
+           "other contents of the tokenizer's files", checkpoint, folder);
+  }
+}
+
+}  // namespace octet::runtime
