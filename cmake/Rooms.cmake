@@ -1,5 +1,5 @@
 # A room is one folder under src/ with its headers under include/octet/<room>/. It is one library and
-# links only to the rooms it names, so that a wrong dependency does not build.
+# links only to the rooms it names. tests/rooms/walls holds what it names against what it includes.
 
 add_library(octet_options INTERFACE)
 target_compile_options(octet_options INTERFACE
@@ -13,7 +13,7 @@ target_compile_options(octet_options INTERFACE
 if(OCTET_SANITIZE)
   list(JOIN OCTET_SANITIZE "," _octet_sanitize)
   # What sanitizers add makes the compiler see uses of uninitialized memory that are none (in Boost's optional).
-  target_compile_options(octet_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
+  target_compile_options(octet_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
   target_compile_options(octet_options INTERFACE -fsanitize=${_octet_sanitize} -fno-omit-frame-pointer)
   target_link_options(octet_options INTERFACE -fsanitize=${_octet_sanitize})
   target_compile_definitions(octet_options INTERFACE OCTET_SANITIZED=1)
@@ -22,9 +22,11 @@ endif()
 # The rooms that have a CUDA side; no other room knows whether there is one.
 set(OCTET_ROOMS_WITH_CUDA device ops comm)
 
-# octet_room(NAME USES room... LIBRARIES target...)
+# octet_room(NAME EXPORTS room... USES room... LIBRARIES target...)
+# EXPORTS: rooms that its public headers include, which whoever links it then sees too.
+# USES: rooms that only its own sources include.
 function(octet_room name)
-  cmake_parse_arguments(ROOM "" "" "USES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ROOM "" "" "EXPORTS;USES;LIBRARIES" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/src/${name}/*.cc)
   list(FILTER sources EXCLUDE REGEX "/main\\.cc$")
   # What lies in a folder named cuda is the CUDA side of its room, in C++ and CUDA C++.
@@ -34,6 +36,7 @@ function(octet_room name)
   else()
     list(FILTER sources EXCLUDE REGEX "/src/${name}/cuda/")
   endif()
+  list(TRANSFORM ROOM_EXPORTS PREPEND octet_)
   list(TRANSFORM ROOM_USES PREPEND octet_)
   # Headers of a room are found only by those that link it: each room exports a folder of its own that
   # holds one link to its headers.
@@ -43,13 +46,22 @@ function(octet_room name)
   if(sources)
     add_library(octet_${name} STATIC ${sources})
     target_include_directories(octet_${name} PUBLIC ${view} PRIVATE ${CMAKE_SOURCE_DIR}/src/${name})
-    target_link_libraries(octet_${name} PRIVATE octet_options PUBLIC ${ROOM_USES} PRIVATE ${ROOM_LIBRARIES})
+    target_link_libraries(octet_${name} PUBLIC ${ROOM_EXPORTS} PRIVATE ${ROOM_USES} octet_options ${ROOM_LIBRARIES})
     if(OCTET_HAVE_CUDA AND name IN_LIST OCTET_ROOMS_WITH_CUDA)
       target_link_libraries(octet_${name} PRIVATE octet_cuda_options)
     endif()
   else()
     add_library(octet_${name} INTERFACE)
     target_include_directories(octet_${name} INTERFACE ${view})
-    target_link_libraries(octet_${name} INTERFACE ${ROOM_USES})
+    target_link_libraries(octet_${name} INTERFACE ${ROOM_EXPORTS} ${ROOM_USES})
   endif()
+  # Tests of a room see what the room itself sees.
+  set_property(GLOBAL APPEND PROPERTY OCTET_ROOMS ${name})
+  set_property(GLOBAL PROPERTY OCTET_SEEN_BY_${name} octet_${name} ${ROOM_USES})
+endfunction()
+
+# octet_seen_by(ROOM RESULT): the libraries whose headers the sources of a room may include, its own among them.
+function(octet_seen_by room result)
+  get_property(seen GLOBAL PROPERTY OCTET_SEEN_BY_${room})
+  set(${result} ${seen} PARENT_SCOPE)
 endfunction()

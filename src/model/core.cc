@@ -1,6 +1,7 @@
 #include "core.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "layers/rotary.h"
 #include "octet/base/error.h"
@@ -82,10 +83,26 @@ void Transformer::Impl::plan_audit(const Device& device) {
     if (row.fp8) row.planned = same.front().first->weight().planned(device, common_);
     const std::size_t at = common_.audit->plan(row);
     for (const auto& [linear, layer] : same) linear->weight().set_place({.row = at, .layer = layer});
+    plan_adapters(facts, same);
   }
   if (!has_head()) return;
   Head& head = layers_.head();
   head.set_place({.row = common_.audit->plan(row_of(head.facts(), "logits are kept in the compute dtype"))});
+}
+
+void Transformer::Impl::plan_adapters(const LinearLayer& facts,
+                                      const std::vector<std::pair<Linear*, std::int64_t>>& linears) {
+  std::optional<std::size_t> at;
+  for (const auto& [linear, layer] : linears) {
+    if (!linear->adapters()) continue;
+    if (!at) {
+      precision::AuditRow row = linear->adapters().audit_row(facts.title.c_str());
+      row.layers =
+          std::ranges::count_if(linears, [](const auto& one) { return bool(one.first->adapters()); });
+      at = common_.audit->plan(row);
+    }
+    linear->adapters().set_place({.row = *at, .layer = layer});
+  }
 }
 
 void Transformer::Impl::check_batch(const MicroBatch& batch) const {

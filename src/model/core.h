@@ -54,6 +54,8 @@ class Transformer::Impl {
   void reserve(Arena& arena);
   /// Plans a row for the linear layers of each name and shape, and tells them that they count there.
   void plan_audit(const Device& device);
+  /// The rows of adapters beside linear layers that count as one.
+  void plan_adapters(const LinearLayer& facts, const std::vector<std::pair<Linear*, std::int64_t>>& linears);
   void check_batch(const MicroBatch& batch) const;
   /// The stream in front of the first block: from `in`, or the embedding of `ids`.
   void enter(const Passing& pass, const std::int32_t* ids, const ops::ConstMatrix& in);

@@ -1,9 +1,11 @@
 #include "octet/model/layout.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/random.h"
 #include "octet/model/build.h"
 #include "octet/ops/elementwise.h"
 #include "octet/ops/random.h"
@@ -48,6 +50,35 @@ std::set<std::string> tensor_names(const ParameterLayout& layout) {
   return names;
 }
 
+std::vector<float> uniform_values(const NamedPart& part, std::uint64_t seed, std::int64_t begin,
+                                  std::int64_t count) {
+  const std::uint64_t key = hash64(part.name, seed);
+  const float bound = 1.0f / std::sqrt(static_cast<float>(part.shape.back()));
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto bits = philox(key, RandomUse::init, static_cast<std::uint64_t>(begin + i));
+    values[static_cast<std::size_t>(i)] = bound * (2.0f * uniform(bits[0]) - 1.0f);
+  }
+  return values;
+}
+
+namespace {
+
+/// Adapters are small: their values are made on the host.
+void put(Stream& stream, const std::vector<float>& values, DType dtype, void* out) {
+  Device& device = stream.device();
+  if (dtype == DType::f32) {
+    device.copy_to_device(stream, out, values.data(), values.size() * sizeof(float));
+    return stream.synchronize();
+  }
+  std::vector<std::uint16_t> narrow;
+  for (const float value : values) narrow.push_back(to_bf16(value));
+  device.copy_to_device(stream, out, narrow.data(), narrow.size() * sizeof(std::uint16_t));
+  stream.synchronize();
+}
+
+}  // namespace
+
 void initialise(Stream& stream, const TensorSpec& tensor, const Initialisation& what) {
   check(what.begin >= 0 && what.count >= 0 && what.begin <= tensor.count() - what.count,
         "a range lies inside its tensor");
@@ -64,6 +95,8 @@ void initialise(Stream& stream, const TensorSpec& tensor, const Initialisation& 
                                   .out = out,
                                   .dtype = what.dtype,
                                   .count = to - from});
+    } else if (tensor.init == InitRule::uniform) {
+      put(stream, uniform_values(part, what.seed, from - part.begin, to - from), what.dtype, out);
     } else if (tensor.init == InitRule::ones) {
       check(what.dtype == DType::f32, "what begins at one is stored in f32");
       ops::fill(stream, reinterpret_cast<float*>(out), 1.0f, to - from);
@@ -77,9 +110,14 @@ double flops_per_token(const Architecture& a, double length) {
   // Gradients of matrices alone are counted in most formulas; vectors are negligible and included in the
   // parameters here.
   const ParameterLayout layout = build_layout(a);
-  double parameters = static_cast<double>(layout.parameter_count());
-  if (!a.tied) parameters -= static_cast<double>(a.vocabulary) * static_cast<double>(a.hidden);
-  return 6.0 * parameters + 6.0 * static_cast<double>(a.layers) * length * static_cast<double>(a.q_width());
+  double products = 0;
+  for (std::size_t g = a.tied ? 0 : 1; g < layout.groups.size(); ++g) {
+    for (const SegmentSpec& segment : layout.groups[g].segments) {
+      for (const TensorSpec& t : segment.tensors)
+        products += (segment.trainable ? 6.0 : 4.0) * static_cast<double>(t.count());
+    }
+  }
+  return products + 6.0 * static_cast<double>(a.layers) * length * static_cast<double>(a.q_width());
 }
 
 }  // namespace octet::model

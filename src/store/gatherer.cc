@@ -20,6 +20,9 @@ Gatherer::Gatherer(Segments& segments, comm::Collectives& collectives, Device& d
     group.changed = device.make_event();
     group.gathered = device.make_event();
   }
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    for (const Segment& s : segments.groups[g]) groups_[g].trains = groups_[g].trains || s.row.trained();
+  }
   for (Slot& slot : slots_) slot.released = device.make_event();
 }
 
@@ -43,34 +46,38 @@ void Gatherer::gather(int group, Stream& compute) {
   Slot& slot = slot_of(group);
   if (slot.occupant >= 0 && slot.occupant != group) {
     check(at(slot.occupant).holds == 0, "a block is released before the next but one is acquired");
-    at(slot.occupant).whole = false;
+    at(slot.occupant).whole = at(slot.occupant).fixed = false;
   }
   slot.occupant = group;
   Stream& stream = collectives_.gather_stream();
   stream.wait(*at(group).changed);
   stream.wait(*slot.released);
   for (Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
-    if (s.padded == 0) continue;
-    std::uint8_t* place = s.copy + s.copy_bytes(s.own);
-    if (s.shard != place) device_.copy(stream, place, s.shard, s.copy_bytes(s.slice));
-    if (s.gathered_narrow()) {
-      collectives_.all_gather_values(stream, {.name = s.spec->name.c_str(),
-                                              .buffer = s.copy,
-                                              .dtype = s.dtype,
-                                              .count = s.slice,
-                                              .wire = s.gather,
-                                              .by_node = by_node_});
-    } else {
-      collectives_.all_gather(stream, {.name = s.spec->name.c_str(),
-                                       .buffer = s.copy,
-                                       .bytes = static_cast<std::int64_t>(s.copy_bytes(s.slice)),
-                                       .by_node = by_node_});
-    }
-    if (s.transposed != nullptr && !at_use_) transpose(s, stream);
+    const bool there = !s.row.trained() && at(group).fixed;
+    if (s.padded > 0 && s.row.gathered() && !there) gather(s, stream);
   }
   stream.record(*at(group).gathered);
   if (!overlap_) compute.wait(*at(group).gathered);
-  at(group).whole = true;
+  at(group).whole = at(group).fixed = true;
+}
+
+void Gatherer::gather(Segment& s, Stream& stream) {
+  std::uint8_t* place = s.copy + s.copy_bytes(s.own);
+  if (s.shard != place) device_.copy(stream, place, s.shard, s.copy_bytes(s.slice));
+  if (s.gathered_narrow()) {
+    collectives_.all_gather_values(stream, {.name = s.spec->name.c_str(),
+                                            .buffer = s.copy,
+                                            .dtype = s.dtype,
+                                            .count = s.slice,
+                                            .wire = s.gather,
+                                            .by_node = by_node_});
+  } else {
+    collectives_.all_gather(stream, {.name = s.spec->name.c_str(),
+                                     .buffer = s.copy,
+                                     .bytes = static_cast<std::int64_t>(s.copy_bytes(s.slice)),
+                                     .by_node = by_node_});
+  }
+  if (s.transposed != nullptr && !at_use_) transpose(s, stream);
 }
 
 void Gatherer::gather_ahead(int group, Stream& compute) {
@@ -123,13 +130,18 @@ void Gatherer::before_change(Stream& compute) {
 
 void Gatherer::changed(int group, Stream& stream) {
   check(at(group).holds == 0, "parameters change while nobody holds them");
-  at(group).whole = false;
+  // What lies in a buffer of its own need not be gathered again when nothing of it changed.
+  at(group).whole = at(group).whole && at(group).fixed && !at(group).trains;
   stream.record(*at(group).changed);
+}
+
+void Gatherer::loaded() {
+  for (Group& group : groups_) group.fixed = false;
 }
 
 void Gatherer::changed_and_ready(int group, Stream& compute) {
   changed(group, compute);
-  if (policy_.shard_state && !policy_.shard_parameters) gather(group, compute);
+  if (policy_.shard_state && !policy_.shard_parameters && !at(group).whole) gather(group, compute);
 }
 
 void Gatherer::ahead(Stream& compute) {

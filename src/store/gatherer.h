@@ -11,7 +11,8 @@ namespace octet::store {
 
 /// Makes whole compute copies of shards, before they are used. With cut parameters a group's copy lives in a
 /// buffer shared with others and is gathered whenever it is not there; otherwise it stays where it is and is
-/// gathered once after each change. Without cut state there is nothing to gather.
+/// gathered once after each change. Without cut state there is nothing to gather. What is not trained changes
+/// never: with cut parameters it is gathered when it is not there.
 ///
 /// All ranks make the same calls in the same order, so that their collectives match. What is gathered ahead
 /// depends on the order of calls alone.
@@ -27,16 +28,22 @@ class Gatherer {
 
   /// Work enqueued on `compute` after this call may write shards.
   void before_change(Stream& compute);
-  /// The shards of `group` were written by work enqueued on `stream`; nobody holds it.
+  /// The trained shards of `group` were written by work enqueued on `stream`; nobody holds it.
   void changed(int group, Stream& stream);
+  /// All shards were written: what is not trained, too, was loaded. Before `changed` of the groups.
+  void loaded();
   /// The same, and starts its gather where that need not wait for a use. Ranks change groups in one order.
   void changed_and_ready(int group, Stream& compute);
+  /// Makes the transposed copies of a segment whose copy is whole.
+  static void transpose(const Segment& segment, Stream& stream);
   /// A forward pass is about to begin.
   void ahead(Stream& compute);
 
  private:
   struct Group {
     bool whole = false;  ///< gathered since the last change, and still in its buffer
+    bool fixed = false;  ///< what is not trained is still in its buffer
+    bool trains = false;
     int holds = 0;
     std::unique_ptr<Event> changed;
     std::unique_ptr<Event> gathered;
@@ -51,7 +58,7 @@ class Gatherer {
   Group& at(int group) { return groups_[static_cast<std::size_t>(group)]; }
   Slot& slot_of(int group);
   void gather(int group, Stream& compute);
-  static void transpose(const Segment& segment, Stream& stream);
+  void gather(Segment& segment, Stream& stream);
   void gather_ahead(int group, Stream& compute);
 
   Segments& segments_;

@@ -13,13 +13,16 @@ std::int64_t slice_bytes(comm::Wire wire, DType dtype, std::int64_t count) {
   return static_cast<std::int64_t>(ops::wire_bytes(ops::wire_of_values(wire, dtype), count));
 }
 
-/// How often a group is gathered in a step. At stage 3 blocks share two buffers: the last two are still there
-/// when backward begins, and the first two when the next forward pass does. Embedding and head stay.
-std::int64_t gathers_of(const Policy& policy, int group, int groups, int micro_batches) {
-  if (!policy.shard_state) return 0;
-  if (!policy.shard_parameters || group == 0 || group == groups - 1) return 1;
+/// How often a segment of a group is gathered in a step. At stage 3 blocks share two buffers: the last two
+/// are still there when backward begins, and the first two when the next forward pass does. Embedding and
+/// head stay. What is trained is gathered after its update in any case.
+std::int64_t gathers_of(const Placement& row, int group, int groups, int micro_batches) {
+  if (!row.gathered()) return 0;
+  const std::int64_t after_update = row.trained() ? 1 : 0;
+  if (row.axis == Axis::none || group == 0 || group == groups - 1) return after_update;
   const bool for_backward = group<groups - 3, for_forward = group> 2;
-  return 1 + (for_backward ? micro_batches : 0) + (for_forward ? micro_batches - 1 : 0);
+  const std::int64_t first = for_forward ? 1 : after_update;
+  return first + (for_backward ? micro_batches : 0) + (for_forward ? micro_batches - 1 : 0);
 }
 
 }  // namespace
@@ -46,14 +49,14 @@ StepMessages step_messages(const model::ParameterLayout& layout, const Options& 
       const std::int64_t shard = s.gathered_narrow() ? slice_bytes(s.gather, s.dtype, s.slice)
                                                      : static_cast<std::int64_t>(s.copy_bytes(s.slice));
       sent.gathered +=
-          comm::sent_by_gather(place, shard, gathers_so) * gathers_of(policy, g, groups, micro_batches);
+          comm::sent_by_gather(place, shard, gathers_so) * gathers_of(s.row, g, groups, micro_batches);
       if (!s.gradient) continue;
       const comm::Wire wire = reduce_wire(*s.spec, counted);
       sent.reduced += comm::sent_by_reduction(place, slice_bytes(wire, s.gradient.dtype, s.slice),
                                               slice_bytes(comm::Wire::f32, s.gradient.dtype, s.slice),
                                               reduces_by_node(counted, place, wire)) *
                       reductions;
-      if (policy.shard_state) continue;
+      if (s.row.state_axis != Axis::none) continue;
       sent.gathered += comm::sent_by_gather(place, slice_bytes(wire, s.total.dtype, s.slice), gathers_so);
     }
   }

@@ -9,15 +9,10 @@
 namespace octet::store {
 namespace {
 
-DType copy_dtype(const model::SegmentSpec& spec, const precision::Recipe& recipe) {
-  if (spec.kind == model::ParameterKind::vector) return DType::f32;
-  // Weights scaled in blocks become FP8 where they are read.
-  if (spec.fp8 && recipe.fp8() && !recipe.blocks()) return recipe.forward_format;
-  return recipe.compute;
-}
-
-/// The format in which a segment is gathered, if it is narrower than what lies there.
+/// The format in which a segment is gathered, if it is narrower than what lies there. What is not trained
+/// travels as it lies.
 comm::Wire gather_wire(const Segment& s, const Options& options) {
+  if (!s.row.trained() || !s.row.gathered()) return comm::Wire::f32;
   const bool narrower = options.gather_wire == comm::Wire::bf16 ? s.dtype == DType::f32 : !is_fp8(s.dtype);
   return narrower && may_be_narrow(*s.spec) ? options.gather_wire : comm::Wire::f32;
 }
@@ -44,16 +39,7 @@ std::vector<int> slots_at_use(int groups) {
 }
 
 std::int64_t gradient_bytes(const Segment& s) {
-  return s.trained ? static_cast<std::int64_t>(s.gradient.bytes(s.padded)) : 0;
-}
-
-/// What holds only matrices in narrow formats.
-void choose_formats(Segment& s, const Options& options) {
-  s.dtype = copy_dtype(*s.spec, options.recipe);
-  if (s.spec->kind == model::ParameterKind::vector) return;
-  s.master.dtype = options.storage.parameters;
-  s.gradient.dtype = options.storage.gradients;
-  s.exp_avg.dtype = s.exp_avg_sq.dtype = options.storage.moments;
+  return s.row.trained() ? static_cast<std::int64_t>(s.gradient.bytes(s.padded)) : 0;
 }
 
 void reserve(Array& array, Arena& arena, const char* name, std::int64_t count) {
@@ -84,40 +70,57 @@ void place_in_slots(Segments& all, const std::vector<int>& slot, Arena& arena, c
 }
 
 /// Bytes of the transposed copies of a segment's matrices, which only a backward pass reads.
-std::size_t transposed_bytes(const Segment& s, const Arena& arena, const Options& options) {
-  const bool read = options.training && is_fp8(s.dtype) && ops::gemm_needs_transposed_fp8(arena.device());
+std::size_t transposed_bytes(const Segment& s, const Arena& arena) {
+  const bool read = s.row.backward() && is_fp8(s.dtype) && ops::gemm_needs_transposed_fp8(arena.device());
   return read ? s.copy_bytes(s.padded) : 0;
+}
+
+/// Masters, and the copies of them that lie whole.
+void reserve_whole(Segment& s, Arena& arena) {
+  if (s.gathered_narrow()) {
+    s.copy = arena.reserve_as<std::uint8_t>("parameters/copies", s.copy_bytes(s.padded));
+    reserve(s.master, arena, "parameters/master", s.state_count);
+    s.shard = s.master_is_copy() ? static_cast<std::uint8_t*>(s.master.data)
+                                 : arena.reserve_as<std::uint8_t>("parameters/shards", s.copy_bytes(s.slice));
+    return;
+  }
+  if (s.master_is_copy()) {
+    const char* name = s.row.gathered() ? "parameters/copies" : "parameters/master";
+    s.copy = arena.reserve_as<std::uint8_t>(name, s.copy_bytes(s.padded));
+    s.master.data = s.copy + s.copy_bytes(s.state_begin);
+  } else {
+    s.copy = arena.reserve_as<std::uint8_t>("parameters/copies", s.copy_bytes(s.padded));
+    reserve(s.master, arena, "parameters/master", s.state_count);
+  }
+  s.shard = s.copy + s.copy_bytes(s.own);
+}
+
+/// Masters, and the own slice of copies that are cut.
+void reserve_cut(Segment& s, Arena& arena) {
+  reserve(s.master, arena, "parameters/master", s.state_count);
+  s.shard = s.master_is_copy() ? static_cast<std::uint8_t*>(s.master.data)
+                               : arena.reserve_as<std::uint8_t>("parameters/copies", s.copy_bytes(s.slice));
+}
+
+/// The only weights of what is not trained.
+void reserve_fixed(Segment& s, Arena& arena) {
+  auto* weights = arena.reserve_as<std::uint8_t>("parameters/fixed", s.copy_bytes(s.state_count));
+  if (s.row.axis == Axis::none) s.copy = weights;
+  s.shard = s.row.axis == Axis::none ? weights + s.copy_bytes(s.own) : weights;
 }
 
 void reserve_parameters(Segments& all, Arena& arena, const Policy& policy, const Options& options) {
   const bool at_use = options.transposed == TransposedWeights::at_use;
   all.each([&](Segment& s) {
-    if (!policy.shard_parameters) {
-      if (s.gathered_narrow()) {
-        s.copy = arena.reserve_as<std::uint8_t>("parameters/copies", s.copy_bytes(s.padded));
-        reserve(s.master, arena, "parameters/master", s.state_count);
-        s.shard = s.master_is_copy()
-                      ? static_cast<std::uint8_t*>(s.master.data)
-                      : arena.reserve_as<std::uint8_t>("parameters/shards", s.copy_bytes(s.slice));
-        return;
-      }
-      if (s.master_is_copy()) {
-        const char* name = policy.shard_state ? "parameters/copies" : "parameters/master";
-        s.copy = arena.reserve_as<std::uint8_t>(name, s.copy_bytes(s.padded));
-        s.master.data = s.copy + s.copy_bytes(s.state_begin);
-      } else {
-        s.copy = arena.reserve_as<std::uint8_t>("parameters/copies", s.copy_bytes(s.padded));
-        reserve(s.master, arena, "parameters/master", s.state_count);
-      }
-      s.shard = s.copy + s.copy_bytes(s.own);
-      if (at_use) return;
-      s.transposed =
-          arena.reserve_as<std::uint8_t>("parameters/transposed", transposed_bytes(s, arena, options));
-      return;
+    if (!s.row.trained()) {
+      reserve_fixed(s, arena);
+    } else if (s.row.axis == Axis::none) {
+      reserve_whole(s, arena);
+    } else {
+      reserve_cut(s, arena);
     }
-    reserve(s.master, arena, "parameters/master", s.state_count);
-    s.shard = s.master_is_copy() ? static_cast<std::uint8_t*>(s.master.data)
-                                 : arena.reserve_as<std::uint8_t>("parameters/copies", s.copy_bytes(s.slice));
+    if (s.row.axis != Axis::none || at_use) return;
+    s.transposed = arena.reserve_as<std::uint8_t>("parameters/transposed", transposed_bytes(s, arena));
   });
   if (policy.shard_parameters) {
     place_in_slots(
@@ -128,7 +131,7 @@ void reserve_parameters(Segments& all, Arena& arena, const Policy& policy, const
   if (!policy.shard_parameters && !at_use) return;
   place_in_slots(
       all, at_use ? all.transposed_slot : all.copy_slot, arena, "parameters/transposed",
-      [&](const Segment& s) { return transposed_bytes(s, arena, options); },
+      [&](const Segment& s) { return transposed_bytes(s, arena); },
       [](Segment& s, std::uint8_t* at) { s.transposed = at; });
 }
 
@@ -164,7 +167,7 @@ void reserve_training(Segments& all, Arena& arena, const Policy& policy, const O
   place_in_slots(all, all.gradient_slot, arena, "gradients", gradient_bytes,
                  [](Segment& s, std::uint8_t* at) { s.gradient.data = at; });
   all.each([&](Segment& s) {
-    if (!s.trained) return;
+    if (!s.row.trained()) return;
     reserve_sums(s, arena, policy, options.deterministic || options.strict);
     if (options.error_feedback && all.world > 1 && rounds(s, options)) {
       s.residual = arena.reserve_as<std::uint16_t>("gradients/residuals", static_cast<std::size_t>(s.padded));
@@ -221,13 +224,54 @@ std::vector<Run> runs_within(const model::SegmentSpec& spec, std::int64_t begin,
   return runs;
 }
 
+namespace {
+
+/// The formats and the extent of a segment, without memory.
+Segment segment_of(const model::SegmentSpec& spec, const Placement& row, const Segments& all,
+                   const Options& options) {
+  Segment s;
+  s.spec = &spec;
+  s.row = row;
+  s.padded = model::padded_count(spec, all.world);
+  s.slice = s.padded / all.world;
+  s.own = s.slice * all.rank;
+  s.dtype = row.weights;
+  s.master.dtype = row.master;
+  s.gradient.dtype = row.gradient;
+  s.exp_avg.dtype = s.exp_avg_sq.dtype = row.moments;
+  s.gather = gather_wire(s, options);
+  const bool whole = row.kept_axis() == Axis::none;
+  s.state_begin = whole ? 0 : s.own;
+  s.state_count = whole ? s.padded : s.slice;
+  return s;
+}
+
+/// Numbers the scales of a segment's FP8 weights.
+void number_scales(Segment& s, Segments& all, const Options& options) {
+  std::vector<DType>& formats = s.row.trained() ? all.scale_formats : all.fixed_scale_formats;
+  std::vector<std::string>& names = s.row.trained() ? all.scale_names : all.fixed_scale_names;
+  for (const model::TensorSpec& tensor : s.spec->tensors) {
+    s.scaled.emplace_back();
+    if (!is_fp8(s.dtype)) continue;
+    for (const model::ScaledPart& part : model::scaled_parts(tensor, options.recipe.scale_parts)) {
+      s.scaled.back().push_back({.begin = tensor.offset + part.begin,
+                                 .count = part.count,
+                                 .scale = static_cast<std::int64_t>(names.size())});
+      formats.push_back(s.dtype);
+      names.push_back(part.name);
+    }
+  }
+}
+
+}  // namespace
+
 Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, const comm::Place& place,
                           const Options& options) {
   const Policy policy = policy_of(options, place.size);
+  const Placements table = placements_of(layout, options, place.size);
   Segments all;
   all.rank = place.rank;
   all.world = place.size;
-  all.shards_state = policy.shard_state;
   const int groups = static_cast<int>(layout.groups.size());
   check(groups > 0, "a layout has groups");
   all.slots = std::max(groups, 4);
@@ -235,31 +279,14 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
   all.copy_slot = slots_of(groups, policy.shard_parameters);
   all.transposed_slot = slots_at_use(groups);
   std::uint32_t tensors = 0;  // in the order of the layout, whatever this rank holds
-  for (const model::GroupSpec& group : layout.groups) {
+  for (std::size_t g = 0; g < layout.groups.size(); ++g) {
     auto& segments = all.groups.emplace_back();
     const auto first_scale = static_cast<std::int64_t>(all.scale_names.size());
-    for (const model::SegmentSpec& spec : group.segments) {
-      Segment s;
-      s.spec = &spec;
-      s.padded = model::padded_count(spec, place.size);
-      s.slice = s.padded / place.size;
-      s.own = s.slice * place.rank;
-      s.trained = spec.trainable && options.training;
-      choose_formats(s, options);
-      if (policy.shard_state) s.gather = gather_wire(s, options);
-      s.state_begin = policy.shard_state ? s.own : 0;
-      s.state_count = policy.shard_state ? s.slice : s.padded;
-      for (const model::TensorSpec& tensor : spec.tensors) {
-        s.scaled.emplace_back();
-        if (!is_fp8(s.dtype)) continue;
-        for (const model::ScaledPart& part : model::scaled_parts(tensor, options.recipe.scale_parts)) {
-          s.scaled.back().push_back({.begin = tensor.offset + part.begin,
-                                     .count = part.count,
-                                     .scale = static_cast<std::int64_t>(all.scale_names.size())});
-          all.scale_formats.push_back(s.dtype);
-          all.scale_names.push_back(part.name);
-        }
-      }
+    for (std::size_t i = 0; i < layout.groups[g].segments.size(); ++i) {
+      const model::SegmentSpec& spec = layout.groups[g].segments[i];
+      Segment s = segment_of(spec, table[g][i], all, options);
+      (s.row.trained() ? all.trains : all.fixed) = true;
+      number_scales(s, all, options);
       for (const Run& run : runs_within(spec, s.state_begin, s.state_count)) add_run(s, run, tensors);
       tensors += static_cast<std::uint32_t>(spec.tensors.size());
       segments.push_back(std::move(s));

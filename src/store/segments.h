@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "octet/model/parameter_source.h"
-#include "octet/store/options.h"
+#include "octet/store/placement.h"
 
 namespace octet::store {
 
@@ -22,39 +22,51 @@ struct Array {
   }
 };
 
+/// A run of a master as a matrix, wide enough to be shared out among threads by rows, and its tail.
+template <typename Do>
+void as_matrices(const Array& data, std::int64_t count, Do&& act) {
+  constexpr std::int64_t kWidth = 4096;
+  const std::int64_t body = count / kWidth * kWidth, rest = count - body;
+  if (body > 0) act(ops::ConstMatrix(data.data, data.dtype, body / kWidth, kWidth, kWidth), std::int64_t{0});
+  if (rest > 0) act(ops::ConstMatrix(data.from(body).data, data.dtype, 1, rest, rest), body);
+}
+
 /// A run of rows of one tensor that has an FP8 scale of its own.
 struct ScaledRun {
   std::int64_t begin = 0;  ///< from the start of the segment
   std::int64_t count = 0;
-  std::int64_t scale = 0;  ///< its number among the scales of FP8 weights
+  std::int64_t scale = 0;  ///< its number among the scales of FP8 weights, trained ones or others
   bool part = false;       ///< its tensor has several
 };
 
-/// The buffers of one segment on this rank. Counts and offsets are elements.
+/// The buffers of one segment on this rank, as its row of the table asks for. Counts and offsets are
+/// elements.
 struct Segment {
   const model::SegmentSpec* spec = nullptr;
+  Placement row;
   std::int64_t padded = 0;  ///< of the whole segment: world * slice
   std::int64_t slice = 0;
   std::int64_t own = 0;  ///< where this rank's slice begins: rank * slice
 
-  bool trained = false;          ///< has gradients and moments
-  DType dtype = DType::f32;      ///< of the compute copy: f32, bf16 or FP8
-  std::uint8_t* copy = nullptr;  ///< [padded] what the core reads
+  DType dtype = DType::f32;      ///< of what the core reads: f32, bf16 or FP8
+  std::uint8_t* copy = nullptr;  ///< [padded] what the core reads: a copy of the master, or the only weights
   /// [padded] FP8: each tensor as [cols, rows], where products need it; of transposed_slot when made at use.
   std::uint8_t* transposed = nullptr;
   std::uint8_t* shard = nullptr;  ///< [slice] own slice of the copy before its gather: inside `copy` unless
                                   ///< parameters are cut or travel in another format
   comm::Wire gather = comm::Wire::f32;  ///< in which the copy is gathered; f32: as it lies
 
-  std::int64_t state_begin = 0;  ///< masters and moments held: [state_begin, state_begin + state_count)
+  /// Held between steps, of masters and moments or of the only weights: [state_begin, state_begin +
+  /// state_count).
+  std::int64_t state_begin = 0;
   std::int64_t state_count = 0;
-  Array master;               ///< [state_count]
+  Array master;               ///< [state_count]; null where nothing is trained
   Array exp_avg, exp_avg_sq;  ///< [state_count]
   /// Of 8-bit moments: a scale for each ops::kMomentBlock elements.
   float* exp_avg_scale = nullptr;
   float* exp_avg_sq_scale = nullptr;
 
-  Array gradient;  ///< [padded] this rank's gradients; null for a frozen segment
+  Array gradient;  ///< [padded] this rank's gradients; null where nothing is trained
   Array sum;       ///< [slice] own slice of the sum over ranks and micro-batches
   Array total;     ///< [state_count] the sums that the update reads: `sum` itself, or around it
   std::uint16_t* residual = nullptr;  ///< [padded] bf16: what narrow wires lost of this rank's gradients
@@ -64,7 +76,12 @@ struct Segment {
   std::vector<ops::AdamWSpan> spans;           ///< tensors inside the state held, from state_begin
   std::vector<ScaledRun> held;                 ///< scaled runs inside the state held, from state_begin
 
-  bool master_is_copy() const { return dtype == master.dtype; }
+  bool master_is_copy() const { return row.trained() && dtype == master.dtype; }
+  /// [state_count] what is kept between steps: the master, or the only weights.
+  Array kept() const {
+    if (row.trained()) return master;
+    return {.data = row.axis == Axis::none ? copy : shard, .dtype = dtype};
+  }
   static std::int64_t blocks(std::int64_t count) {
     return (count + ops::kMomentBlock - 1) / ops::kMomentBlock;
   }
@@ -98,13 +115,16 @@ struct Segments {
   std::vector<int> copy_slot;        ///< per group: groups of one slot share the buffers of whole copies
   std::vector<int> transposed_slot;  ///< per group: the same for transposed copies that are made at use
   int slots = 0;                     ///< numbers are below this
-  std::vector<DType> scale_formats;  ///< of the FP8 weights, by number of the scale
+  std::vector<DType> scale_formats;  ///< of the FP8 weights that are trained, by number of the scale
   std::vector<std::string> scale_names;
+  std::vector<DType> fixed_scale_formats;  ///< the same of those that are not
+  std::vector<std::string> fixed_scale_names;
   /// Per group: the number of its first scale, and how many it has.
   std::vector<std::pair<std::int64_t, std::int64_t>> group_scales;
   int rank = 0;
   int world = 1;
-  bool shards_state = false;  ///< each rank has its slice of masters and moments
+  bool trains = false;        ///< some segment is trained
+  bool fixed = false;         ///< some segment is not
 
   template <typename Do>
   void each(Do&& act) {

@@ -68,9 +68,9 @@ void append_residuals(Segments& segments, std::vector<TensorSlice>& slices) {
 
 }  // namespace
 
-std::vector<TensorSlice> parameter_slices(const Segment& segment, const SliceChoice& choice) {
+std::vector<TensorSlice> parameter_slices(const Segment& segment) {
   std::vector<TensorSlice> slices;
-  append_state(segment, segment.master, choice, "", slices);
+  append_state(segment, segment.master, {}, "", slices);
   return slices;
 }
 

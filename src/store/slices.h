@@ -18,9 +18,9 @@ struct SliceRange {
 void append_slices(const model::SegmentSpec& spec, const SliceRange& range, const std::string& prefix,
                    std::vector<TensorSlice>& slices);
 
-/// Parameters, and with `moments` also exp_avg/… and exp_avg_sq/…, and residuals/… of this rank: the own
-/// slices alone, or all that this rank holds. The scales of 8-bit moments are tensors by the name of the
-/// stored tensor, because their blocks do not know where a Hugging Face tensor begins:
+/// Parameters that are trained, and with `moments` also exp_avg/… and exp_avg_sq/…, and residuals/… of this
+/// rank: the own slices alone, or all that this rank holds. The scales of 8-bit moments are tensors by the
+/// name of the stored tensor, because their blocks do not know where a Hugging Face tensor begins:
 /// "exp_avg_scale/layers.0.qkv", one for each 128 elements.
 struct SliceChoice {
   bool own_only = false;
@@ -28,8 +28,8 @@ struct SliceChoice {
 };
 std::vector<TensorSlice> state_slices(Segments& segments, const SliceChoice& choice);
 
-/// The parameters of one segment alone.
-std::vector<TensorSlice> parameter_slices(const Segment& segment, const SliceChoice& choice);
+/// The masters that this rank holds of one segment.
+std::vector<TensorSlice> parameter_slices(const Segment& segment);
 
 /// Own slices of the gradients' sums.
 std::vector<TensorSlice> sum_slices(Segments& segments);

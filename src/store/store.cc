@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "activation_amaxes.h"
+#include "fixed.h"
 #include "gatherer.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
@@ -18,11 +19,13 @@
 namespace octet::store {
 namespace {
 
-std::vector<model::GroupParameters> operands(const Segments& segments, const precision::ScaleSet* scales) {
+std::vector<model::GroupParameters> operands(const Segments& segments, const precision::ScaleSet* trained,
+                                             const precision::ScaleSet* fixed) {
   std::vector<model::GroupParameters> groups;
   for (const auto& group : segments.groups) {
     auto& parameters = groups.emplace_back();
     for (const Segment& s : group) {
+      const precision::ScaleSet* scales = s.row.trained() ? trained : fixed;
       auto& weights = parameters.weights.emplace_back();
       auto& parts = parameters.parts.emplace_back();
       for (std::size_t t = 0; t < s.spec->tensors.size(); ++t) {
@@ -86,7 +89,7 @@ std::vector<comm::SharedMemory> gathered_memory(const Segments& segments) {
   };
   for (const auto& group : segments.groups) {
     for (const Segment& s : group) {
-      if (segments.shards_state) {
+      if (s.row.gathered()) {
         add(s.copy, s.copy_bytes(s.padded));
       } else if (s.total) {
         add(s.total.data, s.total.bytes(s.padded));
@@ -108,8 +111,9 @@ struct ParameterStore::Parts {
         gatherer(segments, with, device, how),
         reducer(segments, with, device, how),
         updater(segments, arena, with, how),
+        fixed(segments, arena, with, how),
         amaxes(with, device, how),
-        parameters(operands(segments, updater.scales())),
+        parameters(operands(segments, updater.scales(), fixed.scales())),
         seen(device),
         needed(device) {
     if (with.size() > 1) with.share(gathered_memory(segments));
@@ -126,7 +130,7 @@ struct ParameterStore::Parts {
   }
   /// Fills the masters of a segment with fp32 values, rounded to nearest to what they are stored in.
   void fill_rounded(Segment& segment, const std::function<void(const std::vector<TensorSlice>&)>& fill) {
-    std::vector<TensorSlice> stored = needed.open(parameter_slices(segment, {}));
+    std::vector<TensorSlice> stored = needed.open(parameter_slices(segment));
     std::vector<TensorSlice> wide = stored;
     std::vector<float> values;
     if (segment.master.dtype == DType::bf16) {
@@ -161,6 +165,7 @@ struct ParameterStore::Parts {
   Gatherer gatherer;
   Reducer reducer;
   Updater updater;
+  Fixed fixed;
   ActivationAmaxes amaxes;
   std::vector<model::GroupParameters> parameters;
   HostMirror seen;    ///< what owned_slices and gradient_slices gave
@@ -211,7 +216,7 @@ void ParameterStore::give_back(int group, Stream& compute) {
 }
 
 void ParameterStore::begin_step(int micro_batches) {
-  check(parts_->options.training, "a store without gradients takes no steps");
+  check(parts_->segments.trains, "a store without gradients takes no steps");
   check(!parts_->stepping && !parts_->finished, "a step begins after the one before it was collected");
   parts_->stepping = true;
   parts_->seen.clear();
@@ -277,39 +282,64 @@ StepResult ParameterStore::collect() {
 }
 
 std::unique_ptr<model::ParameterSource> ParameterStore::rehearsal() {
-  check(parts_->options.training && !parts_->stepping, "a step is rehearsed between steps");
+  check(parts_->segments.trains && !parts_->stepping, "a step is rehearsed between steps");
   return std::make_unique<Rehearsal>(parts_->layout, parts_->parameters, parts_->gatherer, parts_->reducer);
 }
 
 void ParameterStore::initialise(Stream& compute,
                                 const std::function<void(const std::vector<TensorSlice>&)>& fill) {
-  synchronize(compute);
+  load_fixed(compute, fill);
+  const auto each_trained = [&](const auto& act) {
+    parts_->segments.each([&](Segment& segment) {
+      if (segment.row.trained()) act(segment);
+    });
+  };
   if (parts_->options.storage.parameters != DType::f32) {
-    parts_->segments.each([&](Segment& segment) { parts_->fill_rounded(segment, fill); });
+    each_trained([&](Segment& segment) { parts_->fill_rounded(segment, fill); });
   } else if (parts_->device.host_reaches_memory()) {
-    fill(state_slices(parts_->segments, {.own_only = false, .moments = false}));
+    if (parts_->segments.trains) fill(state_slices(parts_->segments, {.own_only = false, .moments = false}));
   } else {
     // One segment at a time, so that the host never holds the whole model.
-    parts_->segments.each([&](Segment& segment) {
-      fill(parts_->needed.open(parameter_slices(segment, {})));
+    each_trained([&](Segment& segment) {
+      fill(parts_->needed.open(parameter_slices(segment)));
       parts_->needed.send();
     });
   }
   refresh_copies(compute, Scales::from_weights);
 }
 
+void ParameterStore::load_fixed(Stream& compute,
+                                const std::function<void(const std::vector<TensorSlice>&)>& fill) {
+  synchronize(compute);
+  parts_->fixed.load([&](const Segment& s, std::int64_t begin, std::int64_t count, float* out) {
+    std::vector<TensorSlice> slices;
+    append_slices(*s.spec, {.begin = begin, .count = count, .data = {.data = out}}, "", slices);
+    fill(slices);
+  });
+}
+
 void ParameterStore::initialise(Stream& compute, std::uint64_t seed) {
   synchronize(compute);
-  parts_->segments.each([&](Segment& s) {
-    for (const Run& run : runs_within(*s.spec, s.state_begin, s.state_count)) {
+  const auto fresh = [&](Stream& stream, const Segment& s, std::int64_t begin, std::int64_t count,
+                         const Array& out) {
+    for (const Run& run : runs_within(*s.spec, begin, count)) {
       const model::TensorSpec& tensor = s.spec->tensors[run.tensor];
-      model::initialise(compute, tensor,
+      model::initialise(stream, tensor,
                         {.seed = seed,
-                         .begin = s.state_begin + run.begin - tensor.offset,
+                         .begin = begin + run.begin - tensor.offset,
                          .count = run.count,
-                         .out = s.master.from(run.begin).data,
-                         .dtype = s.master.dtype});
+                         .out = out.from(run.begin).data,
+                         .dtype = out.dtype});
     }
+    stream.synchronize();
+  };
+  const std::unique_ptr<Device> host = make_cpu_device();
+  const std::unique_ptr<Stream> on_host = host->make_stream({.name = "fresh weights"});
+  parts_->fixed.load([&](const Segment& s, std::int64_t begin, std::int64_t count, float* out) {
+    fresh(*on_host, s, begin, count, {.data = out});
+  });
+  parts_->segments.each([&](Segment& s) {
+    if (s.row.trained()) fresh(compute, s, s.state_begin, s.state_count, s.master);
   });
   refresh_copies(compute, Scales::from_weights);
 }

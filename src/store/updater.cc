@@ -8,18 +8,6 @@
 #include "octet/ops/quantize.h"
 
 namespace octet::store {
-namespace {
-
-/// A run of a master as a matrix, wide enough to be shared out among threads by rows, and its tail.
-template <typename Do>
-void as_matrices(const Array& data, std::int64_t count, Do&& act) {
-  constexpr std::int64_t kWidth = 4096;
-  const std::int64_t body = count / kWidth * kWidth, rest = count - body;
-  if (body > 0) act(ops::ConstMatrix(data.data, data.dtype, body / kWidth, kWidth, kWidth), std::int64_t{0});
-  if (rest > 0) act(ops::ConstMatrix(data.from(body).data, data.dtype, 1, rest, rest), body);
-}
-
-}  // namespace
 
 Updater::Updater(Segments& segments, Arena& arena, comm::Collectives& collectives, const Options& options)
     : segments_(segments),
@@ -181,7 +169,7 @@ std::vector<precision::CastRow> Updater::cast_rows() const {
   if (!casts_) return rows;
   for (const auto& group : segments_.groups) {
     for (const Segment& s : group) {
-      for (std::size_t t = 0; t < s.scaled.size(); ++t) {
+      for (std::size_t t = 0; t < s.scaled.size() && s.row.trained(); ++t) {
         for (const ScaledRun& run : s.scaled[t]) {
           rows.push_back({.name = s.spec->tensors[t].name + "/weight",
                           .seen = casts_->collected()[static_cast<std::size_t>(run.scale)]});
@@ -206,7 +194,7 @@ void Updater::update(Segment& s, Stream& stream) {
   args.spans = s.spans;
   args.scalars = scalars_;
   if (s.dtype == DType::bf16 && !s.master_is_copy()) {
-    args.copy = policy_.shard_state ? s.shard : s.copy;
+    args.copy = s.row.gathered() ? s.shard : s.copy;
     args.copy_dtype = DType::bf16;
   }
   if (is_fp8(s.dtype) && delayed()) {
@@ -216,6 +204,7 @@ void Updater::update(Segment& s, Stream& stream) {
 }
 
 void Updater::measure(const Segment& s, Stream& stream, bool parts_only, const std::int32_t* skip) {
+  if (!s.row.trained()) return;
   for (const ScaledRun& run : s.held) {
     if (parts_only && !run.part) continue;
     as_matrices(s.master.from(run.begin), run.count, [&](const ops::ConstMatrix& x, std::int64_t) {
@@ -242,10 +231,10 @@ void Updater::quantise_both_ways(Segment& s, Stream& stream) {
 }
 
 void Updater::quantise(Segment& s, Stream& stream) {
-  if (!is_fp8(s.dtype)) return;
+  if (!s.row.trained() || !is_fp8(s.dtype)) return;
   const bool kept = s.transposed != nullptr && options_.transposed == TransposedWeights::kept;
-  if (kept && !policy_.shard_state) return quantise_both_ways(s, stream);
-  std::uint8_t* copy = policy_.shard_state ? s.shard : s.copy;
+  if (kept && !s.row.gathered()) return quantise_both_ways(s, stream);
+  std::uint8_t* copy = s.row.gathered() ? s.shard : s.copy;
   for (const ScaledRun& run : s.held) {
     as_matrices(s.master.from(run.begin), run.count, [&](const ops::ConstMatrix& x, std::int64_t offset) {
       ops::quantize(stream, x,
@@ -259,9 +248,10 @@ void Updater::quantise(Segment& s, Stream& stream) {
 
 void Updater::make_copies(Scales scales, Gatherer& gatherer, Stream& compute) {
   gatherer.before_change(compute);
+  gatherer.loaded();
   segments_.each([&](Segment& s) {
-    if (s.dtype != DType::bf16 || s.master_is_copy()) return;
-    std::uint8_t* copy = policy_.shard_state ? s.shard : s.copy;
+    if (!s.row.trained() || s.dtype != DType::bf16 || s.master_is_copy()) return;
+    std::uint8_t* copy = s.row.gathered() ? s.shard : s.copy;
     ops::convert(compute, s.master.data, s.master.dtype, copy, DType::bf16, s.state_count);
   });
   if (scales_) {

@@ -9,6 +9,8 @@
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
 #include "octet/device/cpu.h"
+#include "octet/model/build.h"
+#include "octet/model/shapes.h"
 
 namespace octet::generate {
 namespace {
@@ -86,6 +88,34 @@ TEST(Decoder, TemperatureAndSeedReachTheChoice) {
   EXPECT_NE(m.answer(kPrompt, {}, 20, {.temperature = 3.0, .seed = 12}), lively);
   EXPECT_NE(m.answer(kPrompt, {}, 20, {.temperature = 0.2, .seed = 11}), lively);
   EXPECT_EQ(m.answer(kPrompt, {}, 20, {.temperature = 3.0, .top_k = 1, .seed = 11}), greedy);
+}
+
+/// Bytes of weights that a decoder reserves, for each parameter of its model.
+double weight_bytes(const Decoder& decoder, const model::Architecture& architecture) {
+  std::size_t bytes = 0;
+  for (const Reservation& r : decoder.arena().reservations()) {
+    if (r.name.starts_with("parameters/") || r.name.starts_with("gradients")) bytes += r.bytes;
+  }
+  return static_cast<double>(bytes) /
+         static_cast<double>(model::build_layout(architecture).parameter_count());
+}
+
+TEST(Decoder, WeightsLieOnceInTheDtypeThatIsComputedWith) {
+  const std::unique_ptr<Device> dry = make_dry_device({.stands_for = DeviceKind::cuda});
+  const auto job = comm::make_self_job();
+  const auto data = job->collectives(comm::Mesh(1).group("data", 0), *dry, comm::Carrier::automatic);
+  DecoderOptions options;
+  options.architecture = model::find_shape("llama-3.1-8b");
+  for (const auto& [compute, expected] : {std::pair{DType::bf16, 2.0}, {DType::f32, 4.0}}) {
+    options.recipe.compute = compute;
+    const Decoder decoder(*dry, *job, *data, options);
+    EXPECT_NEAR(weight_bytes(decoder, options.architecture), expected, 0.001);
+  }
+  // Small tensors of the golden model end before the next multiple of 256 bytes.
+  const Model m;
+  EXPECT_NEAR(
+      weight_bytes(*m.decoder, model::read_architecture(OCTET_SOURCE_DIR "/tests/golden/models/qwen3")), 4.0,
+      0.2);
 }
 
 TEST(Decoder, NeighboursAndPiecesOfThePromptDoNotChangeAnAnswer) {

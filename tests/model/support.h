@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -58,11 +59,12 @@ class ReplicatedSource : public ParameterSource {
           }
           parts.push_back(runs);
           weights.push_back(runs.size() == 1 ? runs.front() : w);
-          matrices.push_back({.data = arena.reserve("gradients", n * sizeof(float)),
-                              .dtype = DType::f32,
-                              .rows = t.rows,
-                              .cols = t.cols,
-                              .ld = t.cols});
+          matrices.push_back(
+              {.data = segment.trainable ? arena.reserve("gradients", n * sizeof(float)) : nullptr,
+               .dtype = DType::f32,
+               .rows = t.rows,
+               .cols = t.cols,
+               .ld = t.cols});
         }
         parameters.weights.push_back(std::move(weights));
         parameters.parts.push_back(std::move(parts));
@@ -117,11 +119,19 @@ class ReplicatedSource : public ParameterSource {
     copy_in(const_cast<void*>(w.data), bytes.data(), bytes.size());
   }
 
-  void load(const std::string& folder) {
+  /// `adapter`: a file of what stands under PEFT's names.
+  void load(const std::string& folder, const std::string& adapter = "") {
     const checkpoint::WeightFolder files(folder);
+    std::optional<checkpoint::SafetensorsFile> own;
+    if (!adapter.empty()) own.emplace(adapter);
     for_each([&](std::size_t g, std::size_t s, std::size_t i, const TensorSpec& t) {
       std::vector<float> values(static_cast<std::size_t>(t.count()));
       for (const NamedPart& part : t.parts) {
+        if (own && own->find(part.name) != nullptr) {
+          EXPECT_EQ(own->at(part.name).shape, part.shape) << part.name;
+          own->read(part.name, 0, part.count, values.data() + part.begin);
+          continue;
+        }
         files.expect(part.name, part.shape);
         files.read(part.name, 0, part.count, values.data() + part.begin);
       }
@@ -142,6 +152,7 @@ class ReplicatedSource : public ParameterSource {
   /// Before the first micro-batch: what a product overwrites is filled with NaN, everything else with zeros.
   void start_step() {
     for_each([&](std::size_t g, std::size_t s, std::size_t i, const TensorSpec& t) {
+      if (gradients_[g].gradients[s][i].data == nullptr) return;
       const std::vector<float> fresh(static_cast<std::size_t>(t.count()),
                                      t.gradient_by_product ? std::nanf("") : 0.0f);
       copy_in(gradients_[g].gradients[s][i].data, fresh.data(), fresh.size() * sizeof(float));
@@ -153,6 +164,7 @@ class ReplicatedSource : public ParameterSource {
   std::map<std::string, std::vector<float>> named_gradients() {
     std::map<std::string, std::vector<float>> named;
     for_each([&](std::size_t g, std::size_t s, std::size_t i, const TensorSpec& t) {
+      if (gradients_[g].gradients[s][i].data == nullptr) return;
       std::vector<float> values(static_cast<std::size_t>(t.count()));
       arena_.device().copy_to_host(*stream_, values.data(), gradients_[g].gradients[s][i].data,
                                    values.size() * sizeof(float));

@@ -63,6 +63,8 @@ struct Case {
   bool transposed =
       false;  ///< FP8 operands that the product does not sum along its rows have that copy alone
   bool addend = false;
+  float factor = 1.0f;
+  bool wide = false;  ///< A is a run of columns of a wider matrix
 };
 
 /// [rows, cols] as [cols, rows].
@@ -108,13 +110,26 @@ std::vector<std::uint8_t> run(const Case& c) {
   if (c.bias) args.bias = reinterpret_cast<const float*>(bias.bytes.data());
   const Values addend = random_values(c.m * ld, c.d, random);
   if (c.addend) args.addend = {addend.bytes.data(), c.d, c.m, c.n, ld};
+  args.factor = c.factor;
+  std::vector<std::uint8_t> wide;
+  if (c.wide) {
+    const std::size_t row = static_cast<std::size_t>(args.a.cols) * size_of(c.a), more = 5 * size_of(c.a);
+    wide.assign(static_cast<std::size_t>(args.a.rows) * (row + more), 0x7F);
+    for (std::size_t r = 0; r < static_cast<std::size_t>(args.a.rows); ++r) {
+      std::copy_n(a.bytes.begin() + static_cast<std::ptrdiff_t>(r * row), row,
+                  wide.begin() + static_cast<std::ptrdiff_t>(r * (row + more) + 2 * size_of(c.a)));
+    }
+    args.a.data = wide.data() + 2 * size_of(c.a);
+    args.a_ld = args.a.cols + 5;
+  }
   Arena arena(*device);
   args.workspace.bytes = gemm_workspace(*device, args);
   args.workspace.data = arena.reserve("workspace", args.workspace.bytes);
   gemm(*stream, args);
   stream->synchronize();
 
-  const double scale = is_fp8(c.a) ? double{a_scale} * double{b_scale} : 1.0;
+  const double scale = is_fp8(c.a) ? double{a_scale} * double{b_scale} : std::abs(double{c.factor});
+  const double sign = c.factor < 0 ? -1.0 : 1.0;
   for (std::int64_t i = 0; i < c.m; ++i) {
     for (std::int64_t j = 0; j < ld; ++j) {
       const auto at = static_cast<std::size_t>(i * ld + j);
@@ -129,7 +144,7 @@ std::vector<std::uint8_t> run(const Case& c) {
         sum += term;
         size += std::abs(term);
       }
-      double want = sum * scale;
+      double want = sum * scale * sign;
       if (c.bias) want += bias.exact[static_cast<std::size_t>(j)];
       const double once = c.addend ? std::abs(want) : 0;  // rounded before the sum is
       if (c.addend) want += addend.exact[at];
@@ -444,6 +459,27 @@ TEST(Gemm, OnADryDeviceItPlansAndDoesNothing) {
   EXPECT_EQ(gemm_workspace(*device, args), gemm_workspace(*cpu_device, args));
   gemm(*stream, args);
   stream->synchronize();
+}
+
+// What adapters ask for: a product times a number, of the columns that belong to one of several fused
+// weights.
+TEST(Gemm, AFactorAndRowsOfAWiderMatrix) {
+  for (const Product product : {Product::forward, Product::dgrad, Product::wgrad}) {
+    for (const auto& [in, out] :
+         {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}}) {
+      for (const bool accumulate : {false, true}) {
+        for (const bool fixed : {false, true}) {
+          for (const bool wide : {false, true}) {
+            Case c{.product = product, .m = 70, .n = 8, .k = 33, .a = in, .b = in, .d = out};
+            c.accumulate = accumulate, c.fixed_order = fixed, c.wide = wide, c.factor = -1.7f;
+            run(c);
+            c.m = 5, c.n = 300, c.k = 4, c.factor = 2.0f;
+            run(c);
+          }
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

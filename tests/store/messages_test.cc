@@ -57,6 +57,26 @@ TEST(Messages, OfAStepAreThoseThatARunSends) {
   }
 }
 
+TEST(Messages, OfWhatIsFrozenAreOnlyThoseThatBringItBackToItsUse) {
+  const auto part_of = [](const std::string& which) {
+    return [which](const model::SegmentSpec& s) { return s.name.find(which) != std::string::npos; };
+  };
+  for (const char* frozen : {"layers", "matrices", "layers.0", "embedding"}) {
+    for (const int stage : {0, 1, 3}) {
+      for (const int micro_batches : {1, 2}) {
+        SCOPED_TRACE(std::string(frozen) + ", stage " + std::to_string(stage));
+        Scenario s;
+        s.micro_batches = micro_batches;
+        s.options.stage = stage;
+        s.options.recipe.compute = DType::bf16;
+        s.options.recipe.kind = precision::RecipeKind::delayed;
+        s.frozen = part_of(frozen);
+        expect_counted(2, s);
+      }
+    }
+  }
+}
+
 TEST(Messages, FollowTheFormatsInWhichThingsTravelAndLie) {
   for (const int stage : {0, 1, 2, 3}) {
     SCOPED_TRACE(stage);

@@ -72,7 +72,7 @@ struct Float64 {
                      const std::string& prefix) {
     State state;
     each(layout, [&](const model::SegmentSpec& s, const model::TensorSpec& t, bool) {
-      if (!s.trainable && !prefix.empty()) return;
+      if (!s.trainable) return;
       for (const model::NamedPart& part : t.parts) {
         const auto from = numbers.at(t.name).begin() + part.begin;
         state[prefix + part.name].assign(from, from + part.count);

@@ -224,14 +224,5 @@ TEST(Zero, WhatIsInUseIsNotGatheredOver) {
   });
 }
 
-TEST(Zero, WhatIsFrozenNeverChanges) {
-  const Outcome o = run({.ranks = 2}, scenario(1, true, kCases[1].recipe));
-  for (std::size_t i = 0; i < o.state.at("frozen.weight").size(); ++i) {
-    EXPECT_EQ(o.state.at("frozen.weight")[i], first_value("frozen.weight", static_cast<std::int64_t>(i)));
-  }
-  EXPECT_FALSE(o.state.contains("exp_avg/frozen.weight"));
-  EXPECT_FALSE(o.gradients.contains("frozen.weight"));
-}
-
 }  // namespace
 }  // namespace octet::store

@@ -206,13 +206,17 @@ Rows paper(const model::ParameterLayout& layout, int world, const Options& o) {
       const std::int64_t copy = matrix && s.fp8 && o.recipe.fp8() ? 1 : size(DType::bf16);
       const bool one = copy == master;
       const std::int64_t state = cut_state ? slice : n;
+      if (!s.trainable) {  // lies once
+        rows["parameters"] += up(copy * (cut_parameters ? slice : n));
+        if (cut_parameters) gathered[g] += copy * n;
+        continue;
+      }
       if (cut_parameters) {
         rows["parameters"] += up(master * slice) + (one ? 0 : up(copy * slice));
         gathered[g] += copy * n;
       } else {
         rows["parameters"] += up(copy * n) + (one ? 0 : up(master * state));
       }
-      if (!s.trainable) continue;
       gradients[g] += gradient * n;
       rows["optimizer"] += 2 * up(moment * state);
       if (moment == 1) rows["optimizer"] += 2 * up(4 * state / 128);

@@ -28,6 +28,8 @@ struct Scenario {
   std::function<bool(int step, int micro_batch, int rank)> idle = [](int, int, int) { return false; };
   /// Multiplies all gradients of a step (infinity makes it skip).
   std::function<float(int step)> gradient_scale = [](int) { return 1.0f; };
+  /// Segments that are frozen besides that of the model.
+  std::function<bool(const model::SegmentSpec&)> frozen = [](const model::SegmentSpec&) { return false; };
   /// Makes ranks late: called again and again by the thread that enqueues and by the compute stream, with
   /// numbers that no other moment of the rank has.
   std::function<void(int rank, std::uint64_t moment)> late = {};
@@ -130,24 +132,26 @@ class Rank {
                                                            std::vector{DType::e4m3, DType::e5m2},
                                                            std::vector<std::string>{"input", "gradient"});
     }
-    store_ =
-        std::make_unique<ParameterStore>(layout(scenario_.blocks), arena_, collectives, scenario_.options);
+    model::ParameterLayout of = layout(scenario_.blocks);
+    for (auto& group : of.groups) {
+      for (auto& s : group.segments) s.trainable = s.trainable && !scenario_.frozen(s);
+    }
+    store_ = std::make_unique<ParameterStore>(std::move(of), arena_, collectives, scenario_.options);
     arena_.seal();
   }
 
-  void initialise() {
-    store_->initialise(*compute_, [](const std::vector<TensorSlice>& slices) {
-      for (const TensorSlice& s : slices) {
-        for (std::int64_t i = 0; i < s.count; ++i) {
-          static_cast<float*>(s.data)[i] = first_value(s.name, s.begin + i);
-        }
+  static void fill(const std::vector<TensorSlice>& slices) {
+    for (const TensorSlice& s : slices) {
+      for (std::int64_t i = 0; i < s.count; ++i) {
+        static_cast<float*>(s.data)[i] = first_value(s.name, s.begin + i);
       }
-    });
+    }
   }
+  void initialise() { store_->initialise(*compute_, fill); }
 
-  /// Fills everything from a state that any world size and stage wrote.
+  /// Fills everything from a state that any world size and stage wrote, which has nothing frozen.
   void load(const State& state) {
-    store_->synchronize(*compute_);
+    store_->load_fixed(*compute_, fill);
     for (const TensorSlice& s : store_->needed_slices()) {
       const auto found = state.find(s.name);
       ASSERT_NE(found, state.end()) << s.name;

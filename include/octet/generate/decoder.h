@@ -55,6 +55,9 @@ class Decoder {
   /// Reads the weights of a Hugging Face folder. Throws Error on all ranks when that fails on one.
   void load_weights(const std::string& folder);
 
+  /// What it holds: weights, once, the cache, and buffers.
+  const Arena& arena() const { return arena_; }
+
   /// Continues every prompt until one of `stop_ids` (not part of the answer), `max_new` tokens, or a full
   /// cache. Throws Error for an empty prompt, one that leaves no room, or an id outside the vocabulary.
   std::vector<std::vector<std::int32_t>> complete(const std::vector<Request>& requests,

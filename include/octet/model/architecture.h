@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "octet/base/json.h"
+#include "octet/model/tuning.h"
 #include "octet/ops/gated_activation.h"
 #include "octet/ops/types.h"
 
@@ -76,6 +77,8 @@ struct Architecture {
   std::vector<BlockShape> blocks;  ///< [layers]
   double initializer_range = 0.02;
   double embedding_initializer_range = 0.02;
+  /// What of it is trained, and the adapters beside its weights. Not of config.json.
+  Tuning tuning;
 
   std::int64_t q_width() const { return heads.q_heads * heads.head_dim; }
   /// What block `layer` is, every size filled in.

@@ -12,8 +12,9 @@ namespace octet::model {
 ///   embedding  [matrices: embed]
 ///   layers.i   [FP8-eligible matrices: qkv, output, gate_up, down] [vectors: norms and biases]
 ///   head       [matrices: lm_head, unless tied] [vectors: norm]
-/// A tied head reads the embedding group, whose gradient then comes from both uses. Blocks may differ in
-/// their shapes.
+/// With adapters (Architecture::tuning) those are frozen but for what is trained whole, and behind them
+/// comes, in a block, [adapters: of each module A and B]. A tied head reads the embedding group, whose
+/// gradient then comes from both uses. Blocks may differ in their shapes.
 ParameterLayout build_layout(const Architecture& architecture);
 
 /// Where a block's tensors stand in its group.
@@ -32,9 +33,13 @@ struct Initialisation {
 };
 void initialise(Stream& stream, const TensorSpec& tensor, const Initialisation& what);
 
+/// What InitRule::uniform gives to elements [begin, begin + count) of a part, [rows, cols].
+std::vector<float> uniform_values(const NamedPart& part, std::uint64_t seed, std::int64_t begin,
+                                  std::int64_t count);
+
 /// Floating-point operations of training one token in a sequence of `length` tokens, forward and backward,
-/// no recomputation: 6 x (parameters without the input embedding) + 6 x layers x length x heads x head_dim
-/// (causal attention). A tied table counts as the head.
+/// no recomputation: 6 x (parameters without the input embedding; 4 x those that are frozen) + 6 x layers x
+/// length x heads x head_dim (causal attention). A tied table counts as the head.
 double flops_per_token(const Architecture& architecture, double length);
 
 }  // namespace octet::model

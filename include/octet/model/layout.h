@@ -12,7 +12,8 @@ namespace octet::model {
 /// Matrices are operands of products (or the embedding table); vectors are norm weights and biases.
 enum class ParameterKind { matrix, vector };
 
-enum class InitRule { normal, zeros, ones };
+/// uniform: in ± 1 / sqrt(columns).
+enum class InitRule { normal, zeros, ones, uniform };
 
 /// A Hugging Face tensor as a run of rows of a stored tensor: q, k and v lie one behind the other in "qkv".
 struct NamedPart {

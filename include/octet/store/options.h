@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "octet/comm/collectives.h"
 #include "octet/optim/adamw.h"
@@ -44,6 +45,29 @@ struct Storage {
   DType moments = DType::f32;
 };
 
+/// How the elements of a weight are written.
+enum class Format {
+  f32,
+  bf16,
+  fp8,  ///< the recipe's format of weights, with a scale for each tensor or part
+  nf4   ///< half a byte, with a scale for each 64 elements. Not built
+};
+
+/// Where weights lie between their uses.
+enum class Home {
+  device,
+  pinned,  ///< host memory that the device reads. Not built
+  file     ///< Not built
+};
+
+/// How weights lie that are not trained.
+struct FixedWeights {
+  /// Of matrices; nothing: as the recipe's products read them, so that FP8-eligible ones lie in FP8 where it
+  /// scales tensors, and all others in the compute dtype. Vectors are always f32.
+  std::optional<Format> format;
+  Home home = Home::device;
+};
+
 struct Options {
   /// 0: every rank holds everything. 1: masters and moments are cut into slices. 2: sums of gradients too,
   /// gradient buffers are shared between blocks. 3: compute copies too, gathered before their use.
@@ -59,8 +83,10 @@ struct Options {
   int micro_batches = 1;  ///< strict: of every step, on each rank; every rank plans for as many
   /// Collectives run beside compute. Without it compute waits after each of them; the bits are the same.
   bool overlap = true;
-  /// false: parameters only, for evaluation and generation: no gradients, no moments, no steps.
+  /// false: every segment is for inference, for evaluation and generation: weights only, no steps. Else what
+  /// the layout calls trainable is trained, and the rest is frozen.
   bool training = true;
+  FixedWeights fixed;
   comm::Wire wire = comm::Wire::f32;  ///< of gradients of large matrices, at stage 0 of their sums as well
   /// Every rank keeps what a narrow wire lost of its gradients (bf16, whole: "gradients/residuals") and adds
   /// it to the next reduction. It is state: owned_slices() has "residuals/<name>", [world, ...] a tensor. A

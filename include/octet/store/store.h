@@ -18,7 +18,8 @@ enum class Scales {
   as_loaded      ///< as a checkpoint had them that was read into needed_slices()
 };
 
-/// The parameters of a model, their gradients and optimizer state on this rank.
+/// The parameters of a model, their gradients and optimizer state on this rank, as the table of placements
+/// says (placement.h).
 ///
 /// One optimizer step, on every rank alike (all calls enqueue, only collect needs the host to have waited):
 ///
@@ -44,10 +45,10 @@ enum class Scales {
 /// With one rank there is no collective and no copy.
 ///
 /// Everything is reserved from the arena at construction, by name: parameters/copies, parameters/master,
-/// parameters/gathered, parameters/transposed, gradients, gradients/sums, gradients/tree, optimizer/exp_avg,
-/// optimizer/exp_avg_sq (and …_scale), step/…. acquire and release also work between steps (evaluation,
-/// generation); at stage 3 all ranks then walk through the groups alike, those without rows by pass_by. Not
-/// thread-safe; calls out of order throw std::logic_error.
+/// parameters/fixed, parameters/gathered, parameters/transposed, gradients, gradients/sums, gradients/tree,
+/// optimizer/exp_avg, optimizer/exp_avg_sq (and …_scale), step/…. acquire and release also work between steps
+/// (evaluation, generation); at stage 3 all ranks then walk through the groups alike, those without rows by
+/// pass_by. Not thread-safe; calls out of order throw std::logic_error.
 class ParameterStore final : public model::ParameterSource {
  public:
   /// `arena` and `collectives`, those of the data axis, outlive the store; both are of one device. Throws
@@ -87,19 +88,21 @@ class ParameterStore final : public model::ParameterSource {
   /// gathered, reduced or counted, and gradients are forgotten. For use between steps, while the store lives.
   std::unique_ptr<model::ParameterSource> rehearsal();
 
-  /// Fills the masters and makes the compute copies. `fill` gets the slices of parameters that this rank
-  /// needs (f32, by Hugging Face name, in host memory) and writes every element; where the host does not
-  /// reach the device's memory, or masters are not f32, it is called several times with a part of them. All
-  /// ranks call it.
+  /// Fills masters and what is not trained, and makes the compute copies. `fill` gets the slices of
+  /// parameters that this rank needs (f32, by Hugging Face name, in host memory) and writes every element. It
+  /// is called several times with a part of them, equally often on all ranks, and once more for what lies in
+  /// FP8 and is not trained, whose scales are made first. All ranks call it.
   void initialise(Stream& compute, const std::function<void(const std::vector<TensorSlice>&)>& fill);
-  /// Fills the masters with fresh values (model::initialise), made where they lie, and makes the compute
-  /// copies. All ranks call it.
+  /// The same of what is not trained alone, which no checkpoint holds; then refresh_copies.
+  void load_fixed(Stream& compute, const std::function<void(const std::vector<TensorSlice>&)>& fill);
+  /// Fills masters, where they lie, and what is not trained with fresh values (model::initialise), and makes
+  /// the compute copies. All ranks call it.
   void initialise(Stream& compute, std::uint64_t seed);
   /// Makes compute copies and FP8 weights from the masters, gathered where needed. All ranks call it.
   void refresh_copies(Stream& compute, Scales scales);
 
-  /// The state as named slices of host memory, in the formats in which it is stored: parameters by Hugging
-  /// Face name, "exp_avg/<name>", "exp_avg_sq/<name>", with 8-bit moments their scales "exp_avg_scale/<stored
+  /// The state of what is trained, as named slices of host memory, in the formats in which it is stored:
+  /// parameters by Hugging Face name, "exp_avg/<name>", "exp_avg_sq/<name>", with 8-bit moments their scales "exp_avg_scale/<stored
   /// tensor>" and "exp_avg_sq_scale/<stored tensor>" (one for each 128 elements of the tensor as the layout
   /// stores it), "fp8_weights/scale" and "fp8_weights/amax_history" with delayed scaling,
   /// "optimizer/step" (i64 [1]). Padding is left out. Call these, and read and write what they give, only
@@ -120,7 +123,7 @@ class ParameterStore final : public model::ParameterSource {
 
   /// Updates made so far, skipped steps not counted.
   std::int64_t optimizer_steps() const;
-  /// Scales of the FP8 weights; null without an FP8 recipe or FP8-eligible tensors.
+  /// Scales of the FP8 weights that are trained; null without an FP8 recipe or such tensors.
   const precision::ScaleSet* weight_scales() const;
 
   /// Whether updates watch their casts of weights to FP8, from the next one on; those that make copies anew

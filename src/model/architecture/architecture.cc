@@ -136,7 +136,8 @@ bool Architecture::operator==(const Architecture& other) const {
                     a.heads.head_dim, a.max_positions, a.norm_eps, a.activation, a.tied, a.qkv_bias,
                     a.output_bias, a.mlp_bias, a.one_plus_weight, a.embedding_scale, a.attention_scale,
                     a.padding_id, a.qk_norm, a.sublayer_norms, a.multimodal, a.attention_soft_cap,
-                    a.logit_soft_cap, a.ropes, a.blocks, a.initializer_range, a.embedding_initializer_range);
+                    a.logit_soft_cap, a.ropes, a.blocks, a.initializer_range, a.embedding_initializer_range,
+                    a.tuning);
   };
   return model_type == other.model_type && scalars(*this) == scalars(other);
 }

@@ -74,6 +74,9 @@ struct MatrixTraits {
   bool gradient_by_product = false;  ///< TensorSpec::gradient_by_product
 };
 
+/// A matrix of an adapter: A [rank, in], which begins uniform in ± 1 / sqrt(in), or B [out, rank], at zero.
+enum class AdapterMatrix { a, b };
+
 /// The weight of a norm begins as the factor one.
 inline InitRule norm_init(const Architecture& architecture) {
   return architecture.one_plus_weight ? InitRule::zeros : InitRule::ones;
@@ -88,21 +91,35 @@ struct NamePrefixes {
 /// Collects what the layers of a group declare.
 class GroupBuilder {
  public:
-  /// `kinds`: the group's segments, in order.
-  GroupBuilder(std::string name, NamePrefixes prefixes, std::initializer_list<ParameterKind> kinds);
+  /// `kinds`: the group's segments, in order; behind them comes one of its adapters, where it has some.
+  /// `tuning` decides what of it is trained, and must live as long as the builder.
+  GroupBuilder(std::string name, NamePrefixes prefixes, std::initializer_list<ParameterKind> kinds,
+               const Tuning& tuning);
 
   /// `parts` lie one behind the other and have `cols` columns.
   MatrixHandle matrix(const std::string& name, std::int64_t cols, const std::vector<Part>& parts,
                       const MatrixTraits& traits);
   VectorHandle vector(const std::string& name, const std::vector<Part>& parts, InitRule init);
 
+  /// The adapter that module `module` of this group ("mlp.up_proj") has, or null.
+  const AdapterShape* adapter(const std::string& module) const;
+  /// One of its two matrices, [rows, cols].
+  MatrixHandle adapter_matrix(const std::string& module, AdapterMatrix which, std::int64_t rows,
+                              std::int64_t cols);
+  /// Whether weights that are no adapters' are trained.
+  bool trains_weights() const { return !tuning_.adapters; }
+
   /// The group, every tensor in its place.
   GroupSpec finish() &&;
 
  private:
-  TensorPlace add(ParameterKind kind, TensorSpec tensor);
+  TensorPlace add(SegmentSpec& segment, TensorSpec tensor);
+  SegmentSpec& segment_of(ParameterKind kind);
+  /// Whether the tensor of this part is trained beside adapters.
+  bool trained_whole(const Part& part) const;
 
   NamePrefixes prefixes_;
+  const Tuning& tuning_;
   GroupSpec group_;
 };
 

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "layers/linear_operands.h"
+#include "layers/low_rank.h"
 #include "layers/weight.h"
 #include "octet/model/work.h"
 
@@ -21,8 +22,8 @@ struct LinearShape {
   bool kept_values = false;  ///< whoever makes its input reads the values again in backward
 };
 
-/// y = x · Wᵀ + b: a weight, perhaps a bias, and the operands that its products read. Whoever makes the input
-/// or the output's gradient asks it what to write.
+/// y = x · Wᵀ + b: a weight, perhaps a bias and adapters, and the operands that its products read. Whoever
+/// makes the input or the output's gradient asks it what to write.
 class Linear {
  public:
   Linear(GroupBuilder& group, const LinearShape& shape);
@@ -30,6 +31,8 @@ class Linear {
   const char* name() const { return name_; }
   const Weight& weight() const { return weight_; }
   Weight& weight() { return weight_; }
+  const LowRank& adapters() const { return adapters_; }
+  LowRank& adapters() { return adapters_; }
   /// What its products do with `tokens` tokens, and what is known of the layer (work.h).
   LinearLayer facts() const;
   std::vector<Operation> operations(std::int64_t tokens, const Repeats& forward_again) const;
@@ -43,14 +46,12 @@ class Linear {
   Wanted wanted_gradient(const Call& call, const ops::Matrix& values) const;
 
   void reserve(BlockBuffers& buffers, const Common& common);
-  std::size_t workspace(const Device& device, const Common& common) const {
-    return weight_.workspace(device, common);
-  }
+  std::size_t workspace(const Device& device, const Common& common) const;
 
   /// Of the input that is ready; `addend` is added where it has data.
   void forward(const Call& call, const ops::Matrix& out, const ops::ConstMatrix& addend = {}) const;
-  /// Gradients of weight and bias, and of the input into `d_input`, which may lie where the input does.
-  /// `operands` are those that output_gradient() made of `d_output`.
+  /// Gradients of weight, bias and adapters, and of the input into `d_input`, which may lie where the input
+  /// does. `operands` are those that output_gradient() made of `d_output`.
   void backward(const Call& call, const ops::ConstMatrix& d_output, std::span<const ops::Operand> operands,
                 const ops::Matrix& d_input) const;
 
@@ -58,8 +59,10 @@ class Linear {
   const char* name_;
   const char* title_;
   bool kept_values_;
+  bool trained_;  ///< the weight is
   Weight weight_;
   VectorHandle bias_;
+  LowRank adapters_;
   LinearInput input_;
   OutputGradient output_gradient_;
 };

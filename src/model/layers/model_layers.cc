@@ -18,12 +18,13 @@ GroupBuilder block_builder(const Architecture& a, std::int64_t layer) {
   const std::string name = "layers." + std::to_string(layer);
   return {name,
           {.stored = name + ".", .hugging_face = a.tensor_prefix + name + "."},
-          {ParameterKind::matrix, ParameterKind::vector}};
+          {ParameterKind::matrix, ParameterKind::vector},
+          a.tuning};
 }
 
 GroupBuilder head_builder(const Architecture& a) {
-  if (a.tied) return {"head", {}, {ParameterKind::vector}};
-  return {"head", {}, {ParameterKind::matrix, ParameterKind::vector}};
+  if (a.tied) return {"head", {}, {ParameterKind::vector}, a.tuning};
+  return {"head", {}, {ParameterKind::matrix, ParameterKind::vector}, a.tuning};
 }
 
 std::vector<Block> declared_blocks(ParameterLayout& layout, const Architecture& a) {
@@ -40,7 +41,7 @@ std::vector<Block> declared_blocks(ParameterLayout& layout, const Architecture& 
 ModelLayers::ModelLayers(const Architecture& a, ParameterLayout layout)
     : layout_(std::move(layout)),
       embedding_(declared<Embedding>(
-          layout_, {"embedding", {.hugging_face = a.tensor_prefix}, {ParameterKind::matrix}}, a)),
+          layout_, {"embedding", {.hugging_face = a.tensor_prefix}, {ParameterKind::matrix}, a.tuning}, a)),
       blocks_(declared_blocks(layout_, a)),
       head_(declared<Head>(layout_, head_builder(a), a)) {}
 

@@ -21,6 +21,7 @@ struct Scratch {
   precision::Fp8Copy x_copy;  ///< FP8 copies of the linear input at hand, where they are not kept
   precision::Fp8Copy d_copy;  ///< FP8 copy of one output gradient
   precision::Fp8Copy weight;  ///< FP8 copies of one weight, where they are made for each product
+  ops::Matrix low_rank;       ///< [tokens, columns]: gradients inside the adapters of one linear layer
   ops::Workspace workspace;
 };
 

@@ -8,9 +8,10 @@ namespace {
 /// The largest of what the blocks' linear layers need.
 struct Widest {
   std::int64_t inputs = 0, outputs = 0, hidden = 0;
-  std::int64_t weight = 0;  ///< elements
-  std::int64_t scales = 0;  ///< of a weight by squares, in either layout
-  bool normed = false;      ///< a block norms what its sublayers make
+  std::int64_t weight = 0;    ///< elements
+  std::int64_t scales = 0;    ///< of a weight by squares, in either layout
+  std::int64_t adapters = 0;  ///< columns inside adapters
+  bool normed = false;        ///< a block norms what its sublayers make
 };
 
 Widest widest_of(const ModelLayers& layers, BlockRange blocks) {
@@ -23,7 +24,11 @@ Widest widest_of(const ModelLayers& layers, BlockRange blocks) {
                          ops::scale_count(ops::Scaling::squares, linear.cols, linear.rows)});
   }
   for (int layer = blocks.first; layer < blocks.last; ++layer) {
-    w.normed = w.normed || layers.blocks()[static_cast<std::size_t>(layer)].normed();
+    const Block& block = layers.blocks()[static_cast<std::size_t>(layer)];
+    w.normed = w.normed || block.normed();
+    for (const Linear* linear : block.linears()) {
+      w.adapters = std::max(w.adapters, linear->adapters().scratch_columns());
+    }
   }
   w.hidden = layers.head().facts().cols;
   return w;
@@ -65,6 +70,7 @@ void reserve_scratch(Arena& arena, const ModelLayers& layers, BlockRange blocks,
   if (common.recipe().blocks()) scratch.weight = reserve_weight(arena, w);
   if (!common.options.training) return;
   scratch.gradient = matrix("activations/gradients", w.hidden);
+  if (w.adapters > 0) scratch.low_rank = matrix("activations/gradients", w.adapters);
   if (w.normed) scratch.d_added = matrix("activations/gradients", w.hidden);
   if (fp8) scratch.d_copy = copy("activations/FP8 gradients", w.outputs, transposes);
 }

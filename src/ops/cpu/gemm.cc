@@ -54,10 +54,11 @@ Plan plan_of(const GemmArgs& args) {
   plan.result_f32 = args.d.dtype == DType::bf16 && shape.operands == DType::f32;
   shape.result = plan.result_f32 ? DType::f32 : args.d.dtype;
   shape.ldd = plan.result_f32 ? args.d.cols : args.d.ld;
+  if (args.a_ld != 0 && args.a.dtype == shape.operands) shape.lda = args.a_ld;
   shape.accumulate = args.accumulate && !plan.result_f32;
   shape.bias = args.bias != nullptr;
-  shape.scaled = is_fp8(args.a.dtype) && !in_blocks(args) &&
-                 (args.a.scale_inv != nullptr || args.b.scale_inv != nullptr);
+  shape.scaled = args.factor != 1.0f || (is_fp8(args.a.dtype) && !in_blocks(args) &&
+                                         (args.a.scale_inv != nullptr || args.b.scale_inv != nullptr));
   shape.threads = octet::cpu::op_threads();
   if (plan.convert) {
     plan.a_bytes = aligned(args.a.rows * args.a.cols, shape.operands);
@@ -118,9 +119,17 @@ void from_transposed(const Operand& x, T* to) {
   }
 }
 
-/// `inner`: the product sums over the columns.
-const void* converted(const Operand& x, bool inner, DType to, void* room) {
+/// `inner`: the product sums over the columns. `ld`: GemmArgs::a_ld.
+const void* converted(const Operand& x, bool inner, DType to, void* room, std::int64_t ld = 0) {
   const std::int64_t count = x.rows * x.cols;
+  if (ld != 0) {
+    const auto* from = static_cast<const std::uint8_t*>(x.data);
+    for (std::int64_t row = 0; row < x.rows; ++row) {
+      to_f32(from + static_cast<std::size_t>(row * ld) * size_of(x.dtype), x.dtype,
+             static_cast<float*>(room) + row * x.cols, x.cols);
+    }
+    return room;
+  }
   if (x.transposed != nullptr && !inner) {
     to == DType::f32 ? from_transposed(x, static_cast<float*>(room))
                      : from_transposed(x, static_cast<Bf16*>(room));
@@ -202,13 +211,13 @@ void multiply(const GemmArgs& args) {
     data.a = decoded(args.a, args.product == Product::wgrad, shape.operands, room);
     data.b = decoded(args.b, plan.b_turned, shape.operands, room + plan.a_bytes);
   } else if (plan.convert) {
-    data.a = converted(args.a, !shape.a_transposed, shape.operands, room);
+    data.a = converted(args.a, !shape.a_transposed, shape.operands, room, args.a_ld);
     data.b = converted(args.b, shape.b_transposed, shape.operands, room + plan.a_bytes);
   }
   auto* wide = reinterpret_cast<float*>(room + plan.a_bytes + plan.b_bytes);
   if (plan.result_f32) data.d = wide;
   if (shape.scaled) {
-    data.scale = (args.a.scale_inv != nullptr ? *args.a.scale_inv : 1.0f) *
+    data.scale = args.factor * (args.a.scale_inv != nullptr ? *args.a.scale_inv : 1.0f) *
                  (args.b.scale_inv != nullptr ? *args.b.scale_inv : 1.0f);
   }
   if (args.workspace.bytes > needed) {

@@ -318,8 +318,8 @@ bool Call::accepts(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorith
 
 cublasStatus_t Call::run(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& algorithm,
                          cudaStream_t stream) const {
-  const float one = 1.0f, before = p_.accumulate || p_.addend != nullptr ? 1.0f : 0.0f;
-  const float* alpha = p_.factors != nullptr ? p_.factors : &one;
+  const float before = p_.accumulate || p_.addend != nullptr ? 1.0f : 0.0f;
+  const float* alpha = p_.factors != nullptr ? p_.factors : &p_.factor;
   const float* beta = p_.factors != nullptr ? p_.factors + 1 : &before;
   const void* c = p_.addend != nullptr ? p_.addend : p_.d;
   return functions().matmul(handle, desc_, alpha, p_.b, a_, p_.a, b_, beta, c, d_, p_.d, d_, &algorithm,

@@ -134,7 +134,9 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
                          .a = plan.a.data,
                          .b = plan.b.data,
                          .d = args.d.data,
-                         .a_ld = plan.a.inner ? plan.k : plan.a.outer,
+                         .a_ld = args.a_ld != 0 ? args.a_ld
+                                 : plan.a.inner ? plan.k
+                                                : plan.a.outer,
                          .b_ld = plan.b.inner ? plan.k : plan.b.outer,
                          .d_ld = args.d.ld,
                          .a_inner = plan.a.inner,
@@ -143,6 +145,7 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
                          .b_type = args.b.dtype,
                          .d_type = args.d.dtype,
                          .accumulate = args.accumulate,
+                         .factor = args.factor,
                          .addend = args.addend.data,
                          .sums_tokens = args.product == Product::wgrad,
                          .workspace = room.library};

@@ -25,6 +25,7 @@ struct LibraryProduct {
   bool a_inner = true, b_inner = true;
   DType a_type = DType::f32, b_type = DType::f32, d_type = DType::f32;
   bool accumulate = false;
+  float factor = 1.0f;           ///< the product is multiplied by it; not with `factors`
   const void* addend = nullptr;  ///< added to the product: as D, elsewhere; not with `accumulate`
   bool sums_tokens = false;      ///< k counts tokens (weight gradients), else m does
   /// FP8: partial sums keep fewer bits (Hopper's tensor cores sum in about 14).

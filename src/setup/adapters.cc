@@ -1,0 +1,251 @@
+#include "octet/setup/adapters.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+#include <set>
+
+#include "octet/base/error.h"
+#include "octet/base/strings.h"
+#include "octet/model/build.h"
+#include "octet/text/whole_match.h"
+
+namespace octet::setup {
+namespace {
+
+constexpr const char* kEmbedding = "embed_tokens";
+
+/// A linear module of a block.
+struct Module {
+  std::string name;  ///< "model.layers.0.mlp.up_proj"
+  std::int64_t outputs = 0, inputs = 0;
+};
+
+std::vector<Module> linear_modules(const model::Architecture& architecture) {
+  model::Architecture whole = architecture;
+  whole.tuning = {};
+  std::vector<Module> modules;
+  for (const model::GroupSpec& group : model::build_layout(whole).groups) {
+    for (const model::SegmentSpec& segment : group.segments) {
+      for (const model::TensorSpec& tensor : segment.tensors) {
+        for (const model::NamedPart& part : tensor.parts) {
+          if (!tensor.fp8) continue;
+          modules.push_back({.name = part.name.substr(0, part.name.rfind('.')),
+                             .outputs = part.shape[0],
+                             .inputs = part.shape[1]});
+        }
+      }
+    }
+  }
+  return modules;
+}
+
+/// What follows the last dot.
+std::string last_word(const std::string& name) {
+  return name.substr(name.rfind('.') + 1);
+}
+
+bool named(const std::string& module, const std::string& target) {
+  return module == target || module.ends_with("." + target);
+}
+
+[[noreturn]] void refuse(const AdapterWish& wish, const std::string& what, const std::string& expected,
+                         const std::string& found, const std::string& fix = "") {
+  throw Error({.what = what,
+               .expected = expected,
+               .found = found,
+               .where = wish.where,
+               .fix = fix,
+               .code = ExitCode::usage});
+}
+
+[[noreturn]] void refuse_target(const AdapterWish& wish, const std::string& target,
+                                const std::vector<Module>& modules) {
+  if (target == kEmbedding || target == "lm_head" || target.ends_with("norm") ||
+      target.ends_with(std::string(".") + kEmbedding)) {
+    refuse(wish, "'" + target + "' is no linear module of a block, and gets no adapter",
+           "modules such as q_proj or down_proj", target,
+           "to train it whole, name it in additional_target (PEFT: modules_to_save)");
+  }
+  std::set<std::string> words;
+  for (const Module& module : modules) words.insert(last_word(module.name));
+  std::string known;
+  for (const std::string& word : words) known += (known.empty() ? "" : ", ") + word;
+  const std::string near = nearest_name(target, {words.begin(), words.end()});
+  refuse(wish, "no module of the model is called '" + target + "'", known, target,
+         near.empty() ? "" : "did you mean '" + near + "'?");
+}
+
+/// The number of the first expression that a module's name, or what of it stands behind a dot, matches.
+template <typename Number>
+Number patterned(const std::vector<std::pair<std::string, Number>>& patterns, const std::string& module,
+                 Number otherwise) {
+  for (const auto& [expression, number] : patterns) {
+    if (text::matches_whole("(.*\\.)?(" + expression + ")", module)) return number;
+  }
+  return otherwise;
+}
+
+model::AdapterShape shape_of(const AdapterWish& wish, const Module& module) {
+  const std::int64_t rank = patterned(wish.ranks, module.name, wish.rank);
+  const double alpha = patterned(wish.alphas, module.name, wish.alpha);
+  const std::int64_t most = std::min(module.inputs, module.outputs);
+  if (rank < 1 || rank > most) {
+    refuse(wish, "an adapter's rank does not fit its module",
+           "from 1 to " + std::to_string(most) + ", the smaller side of " + module.name, std::to_string(rank),
+           "set lora_rank to a smaller number, 8 or 16 for most tasks");
+  }
+  if (!std::isfinite(alpha))
+    refuse(wish, "lora_alpha is no number", "a finite number", std::to_string(alpha));
+  const auto r = static_cast<double>(rank);
+  return {.rank = rank, .factor = alpha / (wish.rslora ? std::sqrt(r) : r)};
+}
+
+/// The names that a word of `whole` stands for.
+std::string whole_module(const AdapterWish& wish, const std::string& word,
+                         const model::Architecture& architecture) {
+  const std::string embedding = architecture.tensor_prefix + kEmbedding;
+  const std::string head = architecture.head_name.substr(0, architecture.head_name.rfind('.'));
+  if (named(embedding, word)) return embedding;
+  if (named(head, word)) return architecture.tied ? embedding : head;
+  refuse(wish, "'" + word + "' cannot be trained whole beside adapters", "embed_tokens, lm_head", word,
+         "leave it out; norms and other weights are trained with finetuning_type: full");
+}
+
+}  // namespace
+
+model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& architecture) {
+  const std::vector<Module> modules = linear_modules(architecture);
+  model::Tuning tuning{.adapters = true, .modules = {}, .whole = {}};
+  const auto take = [&](const std::function<bool(const Module&)>& wanted) {
+    bool any = false;
+    for (const Module& module : modules) {
+      if (!wanted(module)) continue;
+      tuning.modules[module.name] = shape_of(wish, module);
+      any = true;
+    }
+    return any;
+  };
+  if (wish.all) {
+    take([](const Module&) { return true; });
+  } else if (!wish.expression.empty()) {
+    const bool any =
+        take([&](const Module& module) { return text::matches_whole(wish.expression, module.name); });
+    if (!any) {
+      refuse(wish, "the expression for the modules that get adapters matches none",
+             "one that matches whole names such as '" + modules.front().name + "'", wish.expression);
+    }
+  } else {
+    for (const std::string& target : wish.targets) {
+      if (!take([&](const Module& module) { return named(module.name, target); })) {
+        refuse_target(wish, target, modules);
+      }
+    }
+  }
+  for (const std::string& word : wish.whole) tuning.whole.insert(whole_module(wish, word, architecture));
+  if (tuning.modules.empty() && tuning.whole.empty())
+    refuse(wish, "nothing would be trained", "modules that get adapters", "none");
+  return tuning;
+}
+
+namespace {
+
+/// Keys of adapter_config.json whose other values change what the adapter computes, and are not built.
+struct Unbuilt {
+  const char* key;
+  const char* name;
+};
+constexpr std::array kUnbuilt = {
+    Unbuilt{"use_dora", "DoRA"},
+    Unbuilt{"use_qalora", "QA-LoRA"},
+    Unbuilt{"use_bdlora", "BD-LoRA"},
+    Unbuilt{"lora_bias", "a bias of its own in B"},
+    Unbuilt{"fan_in_fan_out", "weights stored as [in, out]"},
+    Unbuilt{"layer_replication", "layers that are used several times"},
+    Unbuilt{"layers_to_transform", "adapters in some layers only"},
+    Unbuilt{"exclude_modules", "modules that are left out by name"},
+    Unbuilt{"trainable_token_indices", "training of single tokens"},
+    Unbuilt{"target_parameters", "adapters of parameters that are no modules"},
+    Unbuilt{"alora_invocation_tokens", "activated LoRA"},
+    Unbuilt{"arrow_config", "Arrow"},
+    Unbuilt{"kasa_config", "KaSA"},
+    Unbuilt{"velora_config", "VeLoRA"},
+    Unbuilt{"monteclora_config", "MonteCLoRA"},
+};
+
+/// null, false, 0 and what is empty: as if the key were not there.
+bool says_nothing(const Json& value) {
+  return value.is_null() || value == false || (value.is_structured() && value.empty()) || value == "";
+}
+
+std::vector<std::string> words_of(const Json& config, const char* key, const std::string& where) {
+  std::vector<std::string> words;
+  const auto found = config.find(key);
+  if (found == config.end() || found->is_null()) return words;
+  const bool list =
+      found->is_array() && std::ranges::all_of(*found, [](const Json& word) { return word.is_string(); });
+  if (!list) {
+    throw Error({.what = std::string("'") + key + "' of an adapter's configuration is no list of names",
+                 .expected = "a list of texts",
+                 .found = found->dump().substr(0, 100),
+                 .where = where,
+                 .code = ExitCode::usage});
+  }
+  for (const Json& word : *found) words.push_back(word.get<std::string>());
+  return words;
+}
+
+const Json& patterns_of(const Json& config, const char* key, const std::string& where) {
+  static const Json none = Json::object();
+  const auto found = config.find(key);
+  if (found == config.end() || found->is_null()) return none;
+  if (found->is_object()) return *found;
+  throw Error({.what = std::string("'") + key + "' of an adapter's configuration is no table",
+               .expected = "an object of expressions and numbers",
+               .found = found->dump().substr(0, 100),
+               .where = where,
+               .code = ExitCode::usage});
+}
+
+}  // namespace
+
+AdapterWish read_adapter_config(const Json& config, const std::string& where) {
+  AdapterWish wish{.where = where};
+  const auto other = [&](const std::string& what, const std::string& expected, const std::string& found) {
+    refuse(wish, what, expected, found, "train such an adapter with PEFT, or merge it into its base there");
+  };
+  if (!config.is_object())
+    other("an adapter's configuration is no object", "adapter_config.json of PEFT", "");
+  const std::string type = json_string(config, "peft_type", "", where);
+  if (type != "LORA") other("the adapter is of another method", "peft_type: LORA", type);
+  const std::string bias = json_string(config, "bias", "none", where);
+  if (bias != "none") other("biases that are trained beside adapters are not built", "bias: none", bias);
+  for (const Unbuilt& unbuilt : kUnbuilt) {
+    const auto found = config.find(unbuilt.key);
+    if (found == config.end() || says_nothing(*found)) continue;
+    other(std::string(unbuilt.name) + " is not built",
+          std::string("an adapter without '") + unbuilt.key + "'", found->dump().substr(0, 100));
+  }
+  constexpr std::int64_t most = 1 << 20;
+  wish.rank = json_int(config, "r", 8, 1, most, where);
+  wish.alpha = json_number(config, "lora_alpha", 8, where);
+  wish.rslora = json_bool(config, "use_rslora", false, where);
+  for (const auto& [expression, rank] : patterns_of(config, "rank_pattern", where).items()) {
+    wish.ranks.emplace_back(expression, json_int(config["rank_pattern"], expression, 0, 1, most, where));
+  }
+  for (const auto& [expression, alpha] : patterns_of(config, "alpha_pattern", where).items()) {
+    wish.alphas.emplace_back(expression, json_number(config["alpha_pattern"], expression, 0, where));
+  }
+  const auto targets = config.find("target_modules");
+  if (targets != config.end() && targets->is_string()) {
+    wish.expression = targets->get<std::string>();
+    wish.all = wish.expression == "all-linear";
+  } else {
+    wish.targets = words_of(config, "target_modules", where);
+  }
+  wish.whole = words_of(config, "modules_to_save", where);
+  return wish;
+}
+
+}  // namespace octet::setup

@@ -1,0 +1,134 @@
+#include "fixed.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "gatherer.h"
+#include "octet/ops/elementwise.h"
+#include "octet/ops/quantize.h"
+
+namespace octet::store {
+namespace {
+
+precision::Recipe scaled_once(precision::Recipe recipe) {
+  recipe.kind = precision::RecipeKind::current;
+  return recipe;
+}
+
+}  // namespace
+
+// What values become is computed on the host, by the ops of a CPU: nothing is reserved on the device for it.
+struct Fixed::Host {
+  std::unique_ptr<Device> device = make_cpu_device();
+  std::unique_ptr<Stream> stream = device->make_stream({.name = "weights"});
+  std::vector<float> values;
+  std::vector<std::uint8_t> stored;
+  std::vector<float> amaxes, scales;  ///< by number of the scale
+};
+
+Fixed::Fixed(Segments& segments, Arena& arena, comm::Collectives& collectives, const Options& options)
+    : segments_(segments),
+      collectives_(collectives),
+      device_(arena.device()),
+      at_use_(options.transposed == TransposedWeights::at_use) {
+  if (!segments.fixed) return;
+  stream_ = device_.make_stream({.name = "fixed weights"});
+  if (segments.fixed_scale_names.empty()) return;
+  scales_.emplace(arena, "fixed_weights", scaled_once(options.recipe), segments.fixed_scale_formats,
+                  segments.fixed_scale_names);
+}
+
+template <typename Do>
+void Fixed::each_piece(const Values& values, const Segment& s, Host& host, Do&& act) const {
+  for (std::int64_t begin = 0; begin < s.state_count; begin += kPiece) {
+    const std::int64_t count = std::min(kPiece, s.state_count - begin);
+    host.values.assign(static_cast<std::size_t>(count), 0.0f);
+    values(s, s.state_begin + begin, count, host.values.data());
+    act(begin, count);
+  }
+}
+
+namespace {
+
+/// Acts on the runs with a scale inside elements [begin, begin + count) of what is kept, as matrices: their
+/// values, their place in that piece, and the number of their scale.
+template <typename Do>
+void each_scaled(const Segment& s, std::int64_t begin, std::int64_t count, std::vector<float>& values,
+                 Do&& act) {
+  for (const ScaledRun& run : s.held) {
+    const std::int64_t from = std::max(run.begin, begin);
+    const std::int64_t to = std::min(run.begin + run.count, begin + count);
+    if (from >= to) continue;
+    as_matrices({.data = values.data() + (from - begin)}, to - from,
+                [&](const ops::ConstMatrix& x, std::int64_t at) {
+                  act(x, from - begin + at, static_cast<std::size_t>(run.scale));
+                });
+  }
+}
+
+}  // namespace
+
+void Fixed::make_scales(const Values& values, Host& host) {
+  host.amaxes.assign(static_cast<std::size_t>(scales_->count()), 0.0f);
+  host.scales.resize(host.amaxes.size());
+  bool cut = false;
+  segments_.each([&](Segment& s) {
+    if (s.row.trained() || !is_fp8(s.dtype)) return;
+    cut = cut || s.row.axis != Axis::none;
+    each_piece(values, s, host, [&](std::int64_t begin, std::int64_t count) {
+      each_scaled(s, begin, count, host.values,
+                  [&](const ops::ConstMatrix& x, std::int64_t, std::size_t scale) {
+                    ops::amax(*host.stream, x, &host.amaxes[scale]);
+                  });
+      host.stream->synchronize();
+    });
+  });
+  const std::size_t bytes = host.amaxes.size() * sizeof(float);
+  device_.copy_to_device(*stream_, scales_->amaxes(), host.amaxes.data(), bytes);
+  stream_->synchronize();
+  if (cut && collectives_.size() > 1) {
+    Stream& stream = collectives_.reduce_stream();
+    collectives_.all_reduce_max(stream, "amaxes of fixed weights", scales_->amaxes(), scales_->count());
+    stream.synchronize();
+  }
+  scales_->update(*stream_);
+  device_.copy_to_host(*stream_, host.scales.data(), scales_->scale(0), bytes);
+  stream_->synchronize();
+}
+
+void Fixed::write(const Values& values, Segment& s, Host& host) {
+  const Array kept = s.kept();
+  each_piece(values, s, host, [&](std::int64_t begin, std::int64_t count) {
+    const void* from = host.values.data();
+    if (s.dtype != DType::f32) {
+      host.stored.assign(kept.bytes(count), 0);
+      from = host.stored.data();
+    }
+    if (is_fp8(s.dtype)) {
+      each_scaled(
+          s, begin, count, host.values, [&](const ops::ConstMatrix& x, std::int64_t at, std::size_t scale) {
+            ops::quantize(*host.stream, x,
+                          {.format = s.dtype, .row = host.stored.data() + at, .scale = &host.scales[scale]});
+          });
+    } else if (s.dtype == DType::bf16) {
+      ops::convert(*host.stream, host.values.data(), DType::f32, host.stored.data(), DType::bf16, count);
+    }
+    host.stream->synchronize();
+    device_.copy_to_device(*stream_, kept.from(begin).data, from, kept.bytes(count));
+    stream_->synchronize();
+  });
+  const bool whole = s.row.axis == Axis::none;
+  if (whole && s.transposed != nullptr && !at_use_) Gatherer::transpose(s, *stream_);
+}
+
+void Fixed::load(const Values& values) {
+  if (!segments_.fixed || device_.kind() == DeviceKind::dry) return;
+  Host host;
+  if (scales_) make_scales(values, host);
+  segments_.each([&](Segment& s) {
+    if (!s.row.trained()) write(values, s, host);
+  });
+  stream_->synchronize();
+}
+
+}  // namespace octet::store

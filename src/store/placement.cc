@@ -1,0 +1,78 @@
+#include "octet/store/placement.h"
+
+#include "octet/base/error.h"
+#include "segments.h"
+
+namespace octet::store {
+namespace {
+
+Format format_of(const model::SegmentSpec& spec, const precision::Recipe& recipe) {
+  if (spec.kind == model::ParameterKind::vector) return Format::f32;
+  // Weights scaled in blocks become FP8 where they are read.
+  if (spec.fp8 && recipe.fp8() && !recipe.blocks()) return Format::fp8;
+  return recipe.compute == DType::bf16 ? Format::bf16 : Format::f32;
+}
+
+DType dtype_of(Format format, const precision::Recipe& recipe) {
+  if (format == Format::fp8) return recipe.forward_format;
+  return format == Format::bf16 ? DType::bf16 : DType::f32;
+}
+
+const char* name_of(Format format) {
+  constexpr const char* kNames[] = {"fp32", "bf16", "FP8", "NF4"};
+  return kNames[static_cast<int>(format)];
+}
+
+[[noreturn]] void refuse(const std::string& what, const std::string& expected, const std::string& found,
+                         const std::string& where) {
+  throw Error({.what = what,
+               .expected = expected,
+               .found = found,
+               .where = where,
+               .fix = "leave it out",
+               .code = ExitCode::usage});
+}
+
+/// Products read fixed weights as they lie.
+void check_fixed(const model::SegmentSpec& spec, const Placement& row, const FixedWeights& fixed) {
+  if (fixed.home != Home::device) {
+    refuse("weights that lie outside of the device's memory are not built", "the device as their home",
+           fixed.home == Home::pinned ? "pinned host memory" : "a file", spec.name);
+  }
+  if (spec.kind == model::ParameterKind::vector || !fixed.format || *fixed.format == row.format) return;
+  refuse("weights that are decoded before products read them are not built",
+         std::string(name_of(row.format)) + ", which products read", name_of(*fixed.format), spec.name);
+}
+
+}  // namespace
+
+Placements placements_of(const model::ParameterLayout& layout, const Options& options, int world) {
+  const Policy policy = policy_of(options, world);
+  const auto cut = [](bool yes) { return yes ? Axis::data : Axis::none; };
+  Placements table;
+  for (const model::GroupSpec& group : layout.groups) {
+    auto& rows = table.emplace_back();
+    for (const model::SegmentSpec& spec : group.segments) {
+      Placement& row = rows.emplace_back();
+      row.role = !options.training ? Role::inference : spec.trainable ? Role::trained : Role::frozen;
+      row.format = format_of(spec, options.recipe);
+      row.weights = dtype_of(row.format, options.recipe);
+      row.axis = cut(policy.shard_parameters);
+      if (!row.trained()) {
+        check_fixed(spec, row, options.fixed);
+        row.home = options.fixed.home;
+        continue;
+      }
+      row.state_axis = cut(policy.shard_state);
+      row.gradient_axis = cut(policy.shard_gradients);
+      // What holds only matrices in narrow formats.
+      if (spec.kind == model::ParameterKind::vector) continue;
+      row.master = options.storage.parameters;
+      row.gradient = options.storage.gradients;
+      row.moments = options.storage.moments;
+    }
+  }
+  return table;
+}
+
+}  // namespace octet::store

@@ -1,0 +1,225 @@
+// Adapters compute what PEFT computes (tests/golden/adapters), and what cannot be is refused.
+#include "octet/setup/adapters.h"
+
+#include <gtest/gtest.h>
+
+#include "model/support.h"
+#include "octet/base/files.h"
+
+namespace octet::setup {
+namespace {
+
+using namespace model::testing;
+using model::Architecture;
+using model::Recompute;
+
+/// Adapters were made beside the very weights of some models of the model's tests, and beside others.
+std::string base_of(const std::string& name) {
+  const std::string own = std::string(OCTET_SOURCE_DIR) + "/tests/golden/adapters/base/" + name;
+  return path_exists(own + "/config.json") ? own : golden_folder(name);
+}
+
+struct Case {
+  explicit Case(const std::string& name)
+      : folder(std::string(OCTET_SOURCE_DIR) + "/tests/golden/adapters/" + name),
+        numbers(read_json(folder + "/golden.json")),
+        golden(folder + "/golden.safetensors"),
+        base(base_of(numbers["base"].get<std::string>())),
+        architecture(model::read_architecture(base)) {
+    const std::string config = folder + "/adapter/adapter_config.json";
+    architecture.tuning = tuning_of(read_adapter_config(read_json(config), config), architecture);
+  }
+  RunResult run(const RunOptions& options) const {
+    const HostBatch batch = read_batch(golden, "");
+    Machine machine(architecture, batch, options);
+    machine.source.load(base, folder + "/adapter/adapter_model.safetensors");
+    machine.arena.reserve("spare", 256);
+    return machine.run(batch, options.gradients);
+  }
+  std::string folder;
+  Json numbers;
+  checkpoint::SafetensorsFile golden;
+  std::string base;
+  Architecture architecture;
+};
+
+/// Bounds of one precision; those of fp32 are the reference's own.
+struct Bounds {
+  precision::Recipe recipe;
+  double logits, loss, gradients;
+};
+
+class Peft : public testing::TestWithParam<const char*> {
+ protected:
+  void expect_like(const Bounds& bounds, Recompute recompute) {
+    const Case c(GetParam());
+    const RunResult result = c.run({.recipe = bounds.recipe, .recompute = recompute});
+    EXPECT_LT(relative_l2(result.logits, read_floats(c.golden, "logits")), bounds.logits);
+    const auto labels = c.numbers["label_tokens"].get<double>();
+    EXPECT_NEAR(result.loss_sum / labels, c.numbers["loss"].get<double>(), bounds.loss);
+    std::size_t trained = 0, elements = 0;
+    for (const checkpoint::StoredTensor& tensor : c.golden.tensors()) {
+      if (!tensor.name.starts_with("grad.")) continue;
+      const std::string name = tensor.name.substr(5);
+      // A tied table stands under both of its names there, and under one here.
+      const bool twice = c.architecture.tied && name == "base_model.model.lm_head.weight";
+      if (twice) continue;
+      ++trained, elements += static_cast<std::size_t>(tensor.count);
+      const auto found = result.gradients.find(name);
+      ASSERT_NE(found, result.gradients.end()) << name << " is trained";
+      EXPECT_LT(relative_l2(found->second, read_floats(c.golden, tensor.name), 1 / labels), bounds.gradients)
+          << name;
+    }
+    EXPECT_EQ(trained, result.gradients.size()) << "and nothing else";
+    EXPECT_EQ(elements, c.numbers["trainable_parameters"].get<std::size_t>());
+  }
+};
+
+constexpr precision::Recipe kFp32{};
+constexpr precision::Recipe kBf16{.compute = DType::bf16};
+
+TEST_P(Peft, GivesTheLogitsTheLossAndTheGradientsOfPeft) {
+  expect_like({.recipe = kFp32, .logits = 1e-4, .loss = 1e-5, .gradients = 1e-3}, Recompute::none);
+}
+
+TEST_P(Peft, WhatIsMadeAgainInBackwardIsTheSame) {
+  for (const Recompute recompute : {Recompute::norms, Recompute::qkv, Recompute::full}) {
+    expect_like({.recipe = kFp32, .logits = 1e-4, .loss = 1e-5, .gradients = 1e-3}, recompute);
+  }
+}
+
+TEST_P(Peft, InBf16ItIsNear) {
+  expect_like({.recipe = kBf16, .logits = 0.04, .loss = 0.03, .gradients = 0.12}, Recompute::none);
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, Peft,
+                         testing::Values("llama3-lora", "qwen2-lora", "llama3-rslora", "llama3-qv",
+                                         "llama3-save", "llama3-tied-save", "llama3-patterns", "qwen3-lora",
+                                         "gemma2-lora"),
+                         [](const auto& c) {
+                           std::string name = c.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+// FP8 rounds what the weight's products read, not what adapters read: gradients stay as near as without
+// adapters.
+TEST(Adapters, StandBesideAnFp8Weight) {
+  const Case c("llama3-lora");
+  for (const precision::RecipeKind kind :
+       {precision::RecipeKind::current, precision::RecipeKind::delayed, precision::RecipeKind::block}) {
+    precision::Recipe recipe{.kind = kind, .compute = DType::bf16, .history_length = 4};
+    if (kind == precision::RecipeKind::block) recipe.gradient_format = DType::e4m3;
+    for (const Recompute recompute : {Recompute::none, Recompute::norms, Recompute::qkv, Recompute::full}) {
+      const RunResult result = c.run({.recipe = recipe, .recompute = recompute});
+      EXPECT_LT(relative_l2(result.logits, read_floats(c.golden, "logits")), 0.15);
+      for (const auto& [name, gradient] : result.gradients) {
+        const double labels = c.numbers["label_tokens"].get<double>();
+        EXPECT_LT(relative_l2(gradient, read_floats(c.golden, "grad." + name), 1 / labels), 0.4) << name;
+      }
+    }
+  }
+}
+
+// B at zero: the base, to the bit, and a gradient in B alone.
+TEST(Adapters, ThatAreNewChangeNothing) {
+  const Case c("llama3-lora");
+  const HostBatch batch = read_batch(c.golden, "");
+  Architecture plain = c.architecture;
+  plain.tuning = {};
+  Machine with(c.architecture, batch, {.recipe = kBf16}), without(plain, batch, {.recipe = kBf16});
+  with.source.initialise(5);
+  without.source.initialise(5);
+  with.arena.reserve("spare", 256), without.arena.reserve("spare", 256);
+  const RunResult a = with.run(batch, true), b = without.run(batch, true);
+  EXPECT_EQ(a.logits, b.logits);
+  EXPECT_EQ(a.loss_sum, b.loss_sum);
+  double in_a = 0, in_b = 0;
+  for (const auto& [name, gradient] : a.gradients) {
+    for (const float g : gradient) (name.find("lora_A") != std::string::npos ? in_a : in_b) += std::abs(g);
+  }
+  EXPECT_EQ(in_a, 0);
+  EXPECT_GT(in_b, 0);
+}
+
+TEST(Adapters, BeginUniformAndByName) {
+  const model::NamedPart part{.name = "x.lora_A.weight", .shape = {4, 100}, .count = 400};
+  const auto values = model::uniform_values(part, 3, 0, 400);
+  EXPECT_LE(std::ranges::max(values), 0.1f);
+  EXPECT_GE(std::ranges::min(values), -0.1f);
+  double sum = 0, squares = 0;
+  for (const float v : values) sum += v, squares += static_cast<double>(v) * v;
+  EXPECT_NEAR(sum / 400, 0, 0.01);
+  EXPECT_NEAR(squares / 400, 0.01 / 3, 0.0006);
+  const auto part_of = model::uniform_values(part, 3, 130, 7);
+  EXPECT_TRUE(std::equal(part_of.begin(), part_of.end(), values.begin() + 130));
+  model::NamedPart other = part;
+  other.name = "y.lora_A.weight";
+  EXPECT_NE(model::uniform_values(other, 3, 0, 400), values);
+  EXPECT_NE(model::uniform_values(part, 4, 0, 400), values);
+}
+
+class WrongAdapters : public testing::Test {
+ protected:
+  std::string refusal(const std::string& config) {
+    try {
+      const Architecture a = model::read_architecture(golden_folder("llama3"));
+      tuning_of(read_adapter_config(parse_json(config, "adapter_config.json"), "adapter_config.json"), a);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "accepted";
+  }
+};
+
+TEST_F(WrongAdapters, AreRefusedByName) {
+  const auto lora = [](const std::string& more) {
+    return R"({"peft_type": "LORA", "r": 8, "target_modules": ["q_proj"])" + more + "}";
+  };
+  EXPECT_EQ(refusal(lora("")), "accepted");
+  EXPECT_EQ(refusal(lora(R"(, "qalora_group_size": 16, "use_dora": false, "eva_config": null)")), "accepted");
+  const std::pair<std::string, std::string> cases[] = {
+      {R"({"peft_type": "IA3"})", "peft_type"},
+      {lora(R"(, "bias": "all")"), "bias: none"},
+      {lora(R"(, "lora_bias": true)"), "lora_bias"},
+      {lora(R"(, "use_dora": true)"), "DoRA"},
+      {lora(R"(, "use_qalora": true)"), "QA-LoRA"},
+      {lora(R"(, "layer_replication": [[0, 1]])"), "layer_replication"},
+      {lora(R"(, "lora_alpha": "x")"), "lora_alpha"},
+      {lora(R"(, "modules_to_save": ["norm"])"), "beside adapters"},
+      {lora(R"(, "rank_pattern": {"q_proj": 0})"), "q_proj"},
+      {lora(R"(, "rank_pattern": {"(": 4})"), "("},
+      {R"({"peft_type": "LORA", "r": 0, "target_modules": ["q_proj"]})", "0"},
+      {R"({"peft_type": "LORA", "r": 100000, "target_modules": ["q_proj"]})", "smaller side"},
+      {R"({"peft_type": "LORA", "target_modules": ["q_prj"]})", "did you mean 'q_proj'"},
+      {R"({"peft_type": "LORA", "target_modules": ["lm_head"]})", "no linear module"},
+      {R"({"peft_type": "LORA", "target_modules": ["input_layernorm"]})", "no linear module"},
+      {R"({"peft_type": "LORA", "target_modules": "model.layers.9.*"})", "matches none"},
+      {R"({"peft_type": "LORA", "target_modules": [3]})", "list of names"},
+      {R"({"peft_type": "LORA", "target_modules": []})", "nothing would be trained"},
+      {R"([1])", "object"},
+  };
+  for (const auto& [config, says] : cases) {
+    EXPECT_NE(refusal(config).find(says), std::string::npos) << config << " says: " << refusal(config);
+  }
+}
+
+TEST(AdapterTargets, AreNamesOrAnExpression) {
+  const Architecture a = model::read_architecture(golden_folder("llama3"));
+  const auto modules = [&](const AdapterWish& wish) {
+    std::string names;
+    for (const auto& [name, shape] : tuning_of(wish, a).modules)
+      names += name + ":" + std::to_string(shape.rank) + " ";
+    return names;
+  };
+  EXPECT_EQ(modules({.rank = 2, .alpha = 4, .expression = ".*\\.1\\..*v_proj"}),
+            "model.layers.1.self_attn.v_proj:2 ");
+  EXPECT_EQ(modules({.rank = 2, .targets = {"layers.0.mlp.up_proj"}}), "model.layers.0.mlp.up_proj:2 ");
+  EXPECT_EQ(tuning_of({.rank = 2, .all = true}, a).modules.size(), static_cast<std::size_t>(7 * a.layers));
+  EXPECT_EQ(tuning_of({.rank = 4, .alpha = 6, .all = true}, a).modules.begin()->second.factor, 1.5);
+  EXPECT_EQ(tuning_of({.rank = 4, .alpha = 6, .rslora = true, .all = true}, a).modules.begin()->second.factor,
+            3);
+}
+
+}  // namespace
+}  // namespace octet::setup
