@@ -3,7 +3,7 @@
 
 namespace octet::checkpoint {
 
-/// Kills this process with SIGKILL when OCTET_FAILPOINT is "<name>" or "<name>:<count>" and this is the
+/// Kills this process with SIGKILL when OCTETRUN_FAILPOINT is "<name>" or "<name>:<count>" and this is the
 /// count-th passing.
 void failpoint(const char* name);
 
