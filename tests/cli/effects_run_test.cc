@@ -244,7 +244,7 @@ std::string on_full_disk(config::Resolved r) {
   r.config.output_dir = folder / "out";
   spill(folder / "out/disk-is-full", "");
   if (r.config.save_fallback_dir) r.config.save_fallback_dir = folder / *r.config.save_fallback_dir;
-  ::setenv("OCTET_FAILPOINT", "full_disk", 1);
+  ::setenv("OCTETRUN_FAILPOINT", "full_disk", 1);
   std::string how = "saved";
   Quiet quiet;
   try {
@@ -254,7 +254,7 @@ std::string on_full_disk(config::Resolved r) {
   } catch (const Error& e) {
     how = static_cast<int>(e.code()) == 78 ? "unsaved" : e.what();
   }
-  ::unsetenv("OCTET_FAILPOINT");
+  ::unsetenv("OCTETRUN_FAILPOINT");
   int failed = 0;
   for (std::size_t at = 0; (at = quiet.printed().find("could not be saved (", at)) != std::string::npos; ++at)
     ++failed;
