@@ -1,0 +1,109 @@
+// A frozen base with adapters, through the engine of training: the base lies once, is not saved, and every
+// stage trains the adapters to the same bits.
+#include <gtest/gtest.h>
+
+#include <map>
+#include <mutex>
+
+#include "octet/base/files.h"
+#include "octet/comm/threads.h"
+#include "octet/feed/loader.h"
+#include "octet/model/build.h"
+#include "octet/model/shapes.h"
+#include "octet/plan/memory.h"
+#include "octet/train/engine.h"
+
+namespace octet::train {
+namespace {
+
+struct Found {
+  std::map<std::pair<std::string, std::int64_t>, std::string> state;  ///< bytes by tensor and first element
+  double loss = 0, norm = 0;
+  std::size_t fixed = 0;
+};
+
+EngineOptions options_of(int stage, precision::RecipeKind kind) {
+  EngineOptions o;
+  o.architecture = model::find_shape("tiny");
+  o.architecture.layers = 3;
+  o.architecture.blocks.resize(3);
+  o.architecture.tuning.adapters = true;
+  for (const char* module : {"self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj"}) {
+    for (const int layer : {0, 1, 2}) {
+      const std::string name = "model.layers." + std::to_string(layer) + "." + module;
+      o.architecture.tuning.modules[name] = {.rank = 4, .factor = 2.0f};
+    }
+  }
+  o.store.stage = stage;
+  o.store.recipe.kind = kind;
+  o.store.recipe.compute = DType::bf16;
+  o.transformer.max_tokens = o.transformer.max_length = 48;
+  return o;
+}
+
+/// Two steps on each rank.
+Found train(int ranks, const EngineOptions& options) {
+  std::mutex mutex;
+  Found all;
+  comm::run_ranks_as_threads({.ranks = ranks}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
+    Engine engine(device, job, data, options);
+    engine.initialise(3);
+    store::StepResult result;
+    for (int step = 0; step < 2; ++step) {
+      feed::HostBatch batch;
+      batch.cu_seqlens.push_back(0);
+      std::vector<std::int32_t> ids;
+      for (int i = 0; i < 48; ++i) ids.push_back((i * 37 + 11 * job.rank() + step) % 900);
+      feed::add_document(batch, ids, ids);
+      engine.begin(1);
+      engine.micro_batch(batch);
+      result = engine.finish(1e-2);
+    }
+    engine.store().synchronize(engine.compute());
+    const auto slices = engine.store().owned_slices();
+    const std::lock_guard lock(mutex);
+    for (const TensorSlice& s : slices) {
+      for (std::int64_t i = 0; i < s.count; ++i) {
+        const auto width = size_of(s.dtype);
+        all.state[{s.name, s.begin + i}] = {
+            static_cast<const char*>(s.data) + static_cast<std::size_t>(i) * width, width};
+      }
+    }
+    all.loss = result.loss_sum, all.norm = result.grad_norm;
+    for (const Reservation& r : engine.arena().reservations()) {
+      if (r.name == "parameters/fixed" && job.rank() == 0) all.fixed += r.bytes;
+    }
+  });
+  return all;
+}
+
+TEST(FrozenBase, EveryStageTrainsTheAdaptersToTheSameBits) {
+  using precision::RecipeKind;
+  for (const RecipeKind kind : {RecipeKind::none, RecipeKind::delayed}) {
+    for (const int ranks : {1, 2, 3}) {
+      if (kind != RecipeKind::none && ranks != 2) continue;
+      const Found reference = train(ranks, options_of(0, kind));
+      EXPECT_GT(reference.norm, 0.0);
+      bool moved = false;
+      for (const auto& [element, bytes] : reference.state) {
+        const std::string& name = element.first;
+        EXPECT_TRUE(name.find(".lora_") != std::string::npos || name == "optimizer/step") << name;
+        if (name.find("/") == std::string::npos && name.find("lora_B") != std::string::npos) {
+          moved = moved || bytes != std::string(bytes.size(), '\0');
+        }
+      }
+      EXPECT_TRUE(moved);
+      for (const int stage : {1, 2, 3}) {
+        const Found found = train(ranks, options_of(stage, kind));
+        EXPECT_TRUE(found.state == reference.state) << ranks << " ranks, stage " << stage;
+        EXPECT_EQ(found.loss, reference.loss) << ranks << " ranks, stage " << stage;
+        EXPECT_EQ(found.norm, reference.norm) << ranks << " ranks, stage " << stage;
+        const bool cut = stage == 3 && ranks > 1;
+        EXPECT_EQ(found.fixed < reference.fixed, cut) << ranks << " ranks, stage " << stage;
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octet::train
