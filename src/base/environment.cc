@@ -50,7 +50,9 @@ constexpr EnvironmentVariable kVariables[] = {
      "line",
      "src/runtime/session.cc", test},
     {"OCTETRUN_FAILPOINT", "`NAME` or `NAME:COUNT`",
-     "the process kills itself (SIGKILL) when it passes this point of saving a checkpoint, the COUNT-th time",
+     "the process kills itself (SIGKILL) when it passes this point of saving a checkpoint, the COUNT-th "
+     "time; "
+     "`full_disk`: folders that hold a file disk-is-full have no room",
      "src/checkpoint/failpoint.cc", test},
     {"OCTETRUN_DELAYS", "milliseconds, 0 to 1000",
      "up to that long goes by before one of 32 collectives is enqueued, and before one of 32 begins on its "

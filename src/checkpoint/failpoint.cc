@@ -22,4 +22,10 @@ void failpoint(const char* name) {
   if (++passings >= count) ::kill(::getpid(), SIGKILL);
 }
 
+bool plays_full_disk(const std::string& folder) {
+  const char* wanted = environment_variable("OCTETRUN_FAILPOINT");
+  return wanted != nullptr && std::string_view(wanted) == "full_disk" &&
+         ::access((folder + "/disk-is-full").c_str(), F_OK) == 0;
+}
+
 }  // namespace octet::checkpoint

@@ -262,7 +262,7 @@ void Run::prepare() {
   job_.together([&] { require_disk(); });
   job_.together([&] {
     if (!session_.prints()) return;
-    if (!start && config_.overwrite_output_dir) folder_->set_checkpoints_aside();
+    if (!start && config_.overwrite_output_dir) folder_->set_checkpoints_aside(fallback());
     start_reporter();
     if (start) {
       log::info("Training is resumed from " + *start +

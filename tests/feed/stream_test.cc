@@ -162,7 +162,7 @@ TEST_F(Streams, WithoutShufflingItIsTheOrderOfTheRows) {
 
 TEST_F(Streams, PackedWindowsKeepTheirDocumentsApart) {
   StreamOptions packed = options(40, 4);
-  packed.layout = [](data::Encoded& set) { return pack_best_fit(set, 16); };
+  packed.layout = [](data::Encoded& set) { return data::pack_best_fit(set, 16); };
   const Stream stream(mix_, encoder_, packed);
   StreamLoader loader(stream, {.micro = 4}, {});
   std::int64_t tokens = 0, places = 0;

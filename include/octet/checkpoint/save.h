@@ -36,7 +36,8 @@ struct CheckpointContents {
 ///
 /// For crash tests, the environment variable OCTETRUN_FAILPOINT=<name>[:<count>] kills the process (SIGKILL)
 /// at the count-th passing of before_write, mid_write (after a slice), before_fsync, before_manifest,
-/// before_rename, after_rename or before_prune (in rotate).
+/// before_rename, after_rename or before_prune (in rotate); "full_disk" plays one in folders that hold a file
+/// "disk-is-full".
 std::string save(comm::Channel& channel, const std::string& output_dir, const CheckpointContents& contents);
 
 }  // namespace octet::checkpoint
