@@ -14,7 +14,7 @@ usage() {
   sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
   exit 2
 }
-small=false folder=${OCTET_BUILD:-$source/build}/sanitize kinds=()
+small=false folder=${OCTETRUN_BUILD:-$source/build}/sanitize kinds=()
 while [[ $# -gt 0 ]]; do
   case $1 in
     --small) small=true ;;
@@ -28,7 +28,7 @@ done
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 jobs=${JOBS:-$(nproc)}
-export OCTET_OVERLAP=always # also where no core is spare
+export OCTETRUN_OVERLAP=always # also where no core is spare
 export OMP_NUM_THREADS=1    # the OpenMP runtime is not instrumented: its barriers would look like races
 export TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1"
 export ASAN_OPTIONS="detect_stack_use_after_return=1 detect_leaks=1 fast_unwind_on_malloc=0"

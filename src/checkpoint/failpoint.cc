@@ -7,10 +7,12 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "octet/base/environment.h"
+
 namespace octet::checkpoint {
 
 void failpoint(const char* name) {
-  const char* wanted = std::getenv("OCTET_FAILPOINT");
+  const char* wanted = environment_variable("OCTETRUN_FAILPOINT");
   if (wanted == nullptr) return;
   const std::string_view text(wanted);
   const std::size_t colon = text.find(':');
@@ -21,7 +23,7 @@ void failpoint(const char* name) {
 }
 
 bool plays_full_disk(const std::string& folder) {
-  const char* wanted = std::getenv("OCTET_FAILPOINT");
+  const char* wanted = environment_variable("OCTETRUN_FAILPOINT");
   return wanted != nullptr && std::string_view(wanted) == "full_disk" &&
          ::access((folder + "/disk-is-full").c_str(), F_OK) == 0;
 }

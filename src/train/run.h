@@ -64,6 +64,8 @@ class Run {
   void require_disk() const;
   void prepare_schedule();
   void prepare_engine();
+  /// Parameters as a run begins with them.
+  void begin_weights();
   /// Where steps have another size than those of the checkpoint.
   void tell_batch() const;
   void start_reporter();
@@ -91,6 +93,8 @@ class Run {
   /// Saves, and once more where that fails. Throws Error (unsaved), on all ranks, when nothing takes it.
   void save_for_good();
   void finish(bool stopped);
+  /// What a finished run leaves in its folder: a model, or adapters.
+  void write_final_model();
   bool turn(double interval, const std::string& strategy) const;
 
   runtime::Session& session_;
@@ -103,6 +107,7 @@ class Run {
   std::unique_ptr<Saver> saver_;
 
   model::Architecture architecture_;
+  Json adapters_;  ///< as adapter_state()
   std::unique_ptr<data::TemplateEncoder> encoder_;
   config::Batch batch_;
   plan::Level level_;

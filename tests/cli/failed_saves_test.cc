@@ -32,7 +32,7 @@ class FailedSaves : public testing::Test {
   FailedSaves() : folder_("failed_saves") { spill(output() + "/disk-is-full", ""); }
   std::string output() const { return folder_ / "run"; }
   Outcome run(const std::string& more, const std::string& beside = "true") const {
-    return shell("(" + beside + ") & OCTET_FAILPOINT=full_disk " OCTET_TRAINER " " +
+    return shell("(" + beside + ") & OCTETRUN_FAILPOINT=full_disk " OCTET_TRAINER " " +
                  Task::get().train(output(), more));
   }
   TemporaryFolder folder_;
@@ -71,7 +71,7 @@ TEST_F(FailedSaves, TooManyInARowEndTheRun) {
 
 TEST_F(FailedSaves, AStopThatCannotBeSavedIsNotCalledSaved) {
   const Outcome ended =
-      shell("OCTET_FAILPOINT=full_disk " OCTET_TRAINER " " +
+      shell("OCTETRUN_FAILPOINT=full_disk " OCTET_TRAINER " " +
             Task::get().train(output(), "max_steps=5000 save_steps=5000") + " & job=$!; until [ -s " +
             output() + "/trainer_log.jsonl ]; do sleep 0.02; done; kill -USR2 $job; wait $job");
   EXPECT_EQ(ended.code, 78) << ended.both();
@@ -100,7 +100,7 @@ TEST_F(FailedSaves, ASecondPlaceTakesThemAndTheNextStartGoesOnFromThere) {
 // Ranks agree on what failed, whoever met it.
 TEST_F(FailedSaves, OfSeveralRanksAllGoOn) {
   const Outcome ended =
-      shell("OCTET_FAILPOINT=full_disk " OCTET_SOURCE_DIR "/launch/mpirun -np 3 " OCTET_TRAINER " " +
+      shell("OCTETRUN_FAILPOINT=full_disk " OCTET_SOURCE_DIR "/launch/mpirun -np 3 " OCTET_TRAINER " " +
             Task::get().train(output(), "save_steps=5 save_fallback_dir=" + (folder_ / "second")));
   expect_success(ended);
   expect_every_step(output(), 12);

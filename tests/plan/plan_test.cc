@@ -188,7 +188,7 @@ TEST(Fp8, OfWhichFewTokensMakeALossPaysFromTheNumberThatIsSaid) {
 }
 
 TEST(Fp8, PaysWhereItWasMeasuredTo) {
-  // Steps of one H200 with and without FP8 (docs/measurements.md): seconds of bf16 over those of FP8.
+  // Steps of one H200 with and without FP8 (docs/lab/gpu_step.md): seconds of bf16 over those of FP8.
   struct Measured {
     const char* model;
     std::int64_t tokens;
@@ -294,6 +294,22 @@ TEST(Memory, AddsUpReservationsByName) {
   EXPECT_EQ(memory.of_update(), 2u * 1024 + 2 * 256 + 768);
   ASSERT_EQ(memory.by_part().size(), 5u);
   EXPECT_EQ(memory.rows.back().name, "messages");
+}
+
+TEST(Memory, OfTheHostHasRowsOfItsOwn) {
+  const std::unique_ptr<Device> dry = make_dry_device({.stands_for = DeviceKind::cuda});
+  Arena arena(*dry);
+  arena.reserve("batch/words", 512);
+  arena.reserve("batch/words", 1024, MemoryKind::pinned);
+  arena.reserve("batch/words", 1024, MemoryKind::pinned);
+  arena.expect_passing("state/saved", 5000, MemoryKind::host);
+  const Memory memory = memory_of(arena);
+  EXPECT_EQ(memory.bytes, 512u);
+  ASSERT_EQ(memory.pinned.size(), 1u);
+  EXPECT_EQ(memory.pinned[0].bytes, 2048u);
+  ASSERT_EQ(memory.host.size(), 1u);
+  EXPECT_EQ(memory.host[0].name, "state/saved");
+  EXPECT_EQ(memory.host[0].bytes, 5000u);
 }
 
 TEST(Memory, SizesAreReadWithTheirUnits) {
