@@ -253,6 +253,7 @@ void Run::prepare() {
                                : ""));
   }
   job_.watch(setup::watch_options(config_));
+  begins_once("the start of the run");
   saves_ = job_.channel("checkpoint");
   job_.together([&] {
     if (session_.prints())
@@ -267,7 +268,10 @@ void Run::prepare() {
                                   config_.model_name_or_path);
     });
   }
+  // Long texts are tokenised for hours.
+  begins_once("the reading of the data", 8);
   prepare_data();
+  begins_once("the loading of model and checkpoint");
   job_.together([&] { prepare_schedule(); });
   prepare_engine();
   job_.together([&] { require_disk(); });

@@ -125,6 +125,7 @@ void Run::report_step(const store::StepResult& result, const Waits& waits) {
 }
 
 store::StepResult Run::train_step() {
+  begins("a step");
   const auto start = Clock::now();
   Waits waits;
   session_.take_traffic();  // of evaluations and checkpoints: the step's own is to be told
@@ -148,6 +149,7 @@ store::StepResult Run::train_step() {
 }
 
 void Run::evaluate() {
+  begins("an evaluation");
   const auto start = Clock::now();
   const std::int64_t micro = config_.per_device_eval_batch_size;
   const std::int64_t items = corpus_.evaluation_items.size();
@@ -188,6 +190,7 @@ void Run::evaluate() {
 
 void Run::save() {
   if (saved_step_ == step_) return;
+  begins("the saving of a checkpoint");
   settle_save();
   const auto start = Clock::now();
   checkpoint::CheckpointContents contents;
@@ -302,6 +305,7 @@ void Run::write_final_model() {
 void Run::finish(bool stopped) {
   const bool kept = stopped || config_.save_strategy != "no";
   save_for_good();
+  begins("the writing of the final model");
   job_.together([&] { engine_->audit().require_fp8(); });
   std::vector<std::string> next;
   if (!stopped) {
