@@ -13,7 +13,7 @@ set(_octet_frontend_version 1.32.0)
 set(_octet_frontend_sha256 8b354a8e550c083eb247f1eb39a7d69a4a269075f5a01e4fcbd2531680b17239)
 set(_octet_frontend_headers ${OCTET_CUDNN_FRONTEND_DIR})
 if(NOT _octet_frontend_headers)
-  set(_octet_deps ${CMAKE_SOURCE_DIR}/.deps/cudnn_frontend-${_octet_frontend_version})
+  set(_octet_deps ${PROJECT_SOURCE_DIR}/.deps/cudnn_frontend-${_octet_frontend_version})
   set(_octet_frontend_headers ${_octet_deps}/include)
 endif()
 

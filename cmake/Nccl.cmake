@@ -31,7 +31,7 @@ if(NOT _octet_nccl_headers)
   if(_octet_nccl_serves)
     set(_octet_nccl_headers ${_octet_nccl_found})
   else()
-    set(_octet_nccl_deps ${CMAKE_SOURCE_DIR}/.deps/nccl-${_octet_nccl_version})
+    set(_octet_nccl_deps ${PROJECT_SOURCE_DIR}/.deps/nccl-${_octet_nccl_version})
     set(_octet_nccl_headers ${_octet_nccl_deps}/nvidia/nccl/include)
     if(NOT EXISTS ${_octet_nccl_headers}/nccl.h)
       # The wheel has 196 MB, nearly all of them the library.

@@ -202,6 +202,24 @@ void WeightFolder::require_used(const std::set<std::string>& used, const std::st
   }
 }
 
+std::string WeightFolder::fingerprint() const {
+  constexpr std::size_t kPart = 64 << 10;
+  std::map<std::string, std::string> parts;  // in an order that does not hang on the files
+  for (const SafetensorsFile& file : files_) {
+    for (const StoredTensor& tensor : file.tensors()) {
+      const auto bytes = file.bytes(tensor);
+      const std::string_view all(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      const std::string described = std::string(name_of(tensor.dtype)) + shape_text(tensor.shape);
+      const std::vector<std::string_view> hashed{described, all.substr(0, kPart),
+                                                 all.substr(all.size() - std::min(kPart, all.size()))};
+      parts[tensor.name] = hash128_hex(std::span(hashed));
+    }
+  }
+  std::string text;
+  for (const auto& [name, hash] : parts) text += name + " " + hash + "\n";
+  return hash128_hex(text);
+}
+
 const SafetensorsFile& WeightFolder::file_of(const std::string& name) const {
   const auto it = file_by_tensor_.find(name);
   if (it != file_by_tensor_.end()) return files_[it->second];

@@ -9,11 +9,12 @@
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/base/random.h"
-#include "octet/checkpoint/safetensors.h"
 #include "octet/device/waiting.h"
 #include "octet/model/build.h"
 #include "octet/ops/gemm.h"
 #include "octet/ops/reproducible.h"
+#include "octet/runtime/initial_weights.h"
+#include "octet/setup/adapters.h"
 
 namespace octet::train {
 
@@ -113,7 +114,8 @@ bool has_fp8_weights(const config::Config& config) {
 EngineOptions engine_options(const config::Config& config, const model::Architecture& architecture,
                              std::int64_t max_tokens, std::int64_t max_length, std::int64_t max_documents) {
   EngineOptions options;
-  options.architecture = architecture;
+  options.architecture = setup::tuned(config, architecture);
+  if (config.finetuning_type == "lora") options.adapter = config.adapter_name_or_path.value_or("");
   options.store.stage = static_cast<int>(config.zero_stage);
   options.store.deterministic = config.deterministic != "false";
   options.store.strict = config.deterministic == "strict";
@@ -193,10 +195,14 @@ Engine::~Engine() = default;
 
 void Engine::load_weights(const std::string& folder) {
   // A weight may be missing or damaged for one rank alone; nobody may be left waiting in a gather.
-  std::unique_ptr<checkpoint::WeightFolder> weights;
+  std::unique_ptr<runtime::InitialWeights> weights;
   job_.together([&] {
-    weights = std::make_unique<checkpoint::WeightFolder>(folder);
-    weights->require_used(model::tensor_names(store_->layout()), options_.architecture.tensor_prefix);
+    weights = std::make_unique<runtime::InitialWeights>(
+        runtime::WeightSource{.folder = folder,
+                              .tensor_prefix = options_.architecture.tensor_prefix,
+                              .adapter = options_.adapter,
+                              .seed = options_.store.adamw.seed},
+        store_->layout());
   });
   store_->initialise(*compute_, [&](const std::vector<TensorSlice>& slices) {
     job_.together([&] {

@@ -188,7 +188,7 @@ TEST(Fp8, OfWhichFewTokensMakeALossPaysFromTheNumberThatIsSaid) {
 }
 
 TEST(Fp8, PaysWhereItWasMeasuredTo) {
-  // Steps of one H200 with and without FP8 (docs/measurements.md): seconds of bf16 over those of FP8.
+  // Steps of one H200 with and without FP8 (docs/lab/gpu_step.md): seconds of bf16 over those of FP8.
   struct Measured {
     const char* model;
     std::int64_t tokens;

@@ -82,6 +82,11 @@ class WeightFolder {
 
   /// Fills a slice (host memory, f32) of a tensor with its shape, as SafetensorsFile::read.
   void read(const TensorSlice& slice) const;
+
+  /// Of names, dtypes, shapes and, of each tensor, its first and last 64 KiB: what other weights would hardly
+  /// share.
+  std::string fingerprint() const;
+
   /// As SafetensorsFile::read.
   template <class T>
   void read(const std::string& name, std::int64_t begin, std::int64_t count, T* out) const {

@@ -1,0 +1,31 @@
+# The packages that Octet's libraries stand on: for the build, and, beside octetConfig.cmake, for whoever links them
+# installed. A missing one stops the configuration with its name.
+find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED COMPONENTS CXX)
+find_package(PkgConfig REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(spdlog REQUIRED)
+# Debian's CMake file for oneDNN asks for OpenCL, which the CPU engine does not need.
+find_path(DNNL_INCLUDE_DIR dnnl.hpp REQUIRED)
+find_library(DNNL_LIBRARY dnnl REQUIRED)
+if(NOT TARGET DNNL::dnnl)
+  add_library(DNNL::dnnl UNKNOWN IMPORTED GLOBAL)
+  set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY}
+                        INTERFACE_INCLUDE_DIRECTORIES ${DNNL_INCLUDE_DIR})
+endif()
+pkg_check_modules(YAMLCPP REQUIRED IMPORTED_TARGET GLOBAL yaml-cpp)
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET GLOBAL libxxhash)
+pkg_check_modules(PNG REQUIRED IMPORTED_TARGET GLOBAL libpng)
+pkg_check_modules(ZLIB REQUIRED IMPORTED_TARGET GLOBAL zlib)
+pkg_check_modules(HDF5 REQUIRED IMPORTED_TARGET GLOBAL hdf5-serial)
+# Only libmpi: the MPI C++ bindings are gone from newer Open MPI.
+pkg_check_modules(OMPI REQUIRED IMPORTED_TARGET GLOBAL ompi-c)
+if(NOT TARGET octet_mpi)
+  add_library(octet_mpi INTERFACE IMPORTED GLOBAL)
+  set_target_properties(octet_mpi PROPERTIES INTERFACE_LINK_LIBRARIES PkgConfig::OMPI
+                        INTERFACE_COMPILE_DEFINITIONS "OMPI_SKIP_MPICXX;MPICH_SKIP_MPICXX")
+endif()
+# What ranks tell each other beside the data.
+find_package(Boost REQUIRED COMPONENTS mpi serialization)
+# Its CMake file asks for MPI's C++ bindings, which it does not use.
+set_property(TARGET Boost::mpi PROPERTY INTERFACE_LINK_LIBRARIES Boost::serialization octet_mpi)
