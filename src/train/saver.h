@@ -12,9 +12,6 @@
 
 namespace octet::train {
 
-/// Exit code of a run that ends because what it trained could not be saved.
-inline constexpr ExitCode kUnsaved = static_cast<ExitCode>(78);
-
 struct SaverOptions {
   std::string folder;
   std::string fallback;           ///< tried where `folder` takes nothing; empty: none

@@ -273,7 +273,7 @@ void Run::save_for_good() {
                  .where = "step " + std::to_string(step_) + ", " + config_.output_dir,
                  .fix = "make room or mend the disk and start again: the run goes on from its newest "
                         "checkpoint; save_fallback_dir names a second place",
-                 .code = kUnsaved});
+                 .code = ExitCode::unsaved});
   });
 }
 

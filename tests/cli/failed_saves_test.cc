@@ -108,7 +108,7 @@ TEST_F(FailedSaves, OfSeveralRanksAllGoOn) {
 
 // A disk that flips a bit in some writes and reports success.
 Outcome on_flipping_disk(const std::string& words, const std::string& arguments) {
-  return shell("LD_PRELOAD=" OCTET_FLIPPING_DISK " OCTET_FLIP=" + words + " " OCTET_TRAINER " " + arguments);
+  return shell("LD_PRELOAD=" OCTET_FLIPPING_DISK " BAD_DISK_FLIP=" + words + " " OCTET_TRAINER " " + arguments);
 }
 
 TEST(FlippingDisk, WhatDoesNotHoldIsSavedAgainAndTakesNoGoodOnesPlace) {

@@ -18,7 +18,7 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 TEST(Hangs, ADiskThatDoesNotAnswerEndsALoneRank) {
   const TemporaryFolder folder("hang");
   const auto start = std::chrono::steady_clock::now();
-  const Outcome run = shell("LD_PRELOAD=" OCTET_FLIPPING_DISK " OCTET_HANG=checkpoint-5. " OCTET_TRAINER " " +
+  const Outcome run = shell("LD_PRELOAD=" OCTET_FLIPPING_DISK " BAD_DISK_HANG=checkpoint-5. " OCTET_TRAINER " " +
                             Task::get().train(folder / "run", "ddp_timeout=2"));
   EXPECT_EQ(run.code, 75) << run.both();
   EXPECT_EQ(errors_in(run), 1) << run.err;
@@ -33,7 +33,7 @@ TEST(Hangs, ARankThatDoesNotComeToMpiEndsTheOthers) {
   const TemporaryFolder folder("never");
   const auto start = std::chrono::steady_clock::now();
   const Outcome run =
-      shell("OCTET_START_TIMEOUT=3 " OCTET_SOURCE_DIR "/launch/mpirun -np 1 " OCTET_TRAINER " " +
+      shell("OCTETRUN_START_TIMEOUT=3 " OCTET_SOURCE_DIR "/launch/mpirun -np 1 " OCTET_TRAINER " " +
             Task::get().train(folder / "run") + " : -np 1 sleep 100");
   EXPECT_NE(run.code, 0);
   EXPECT_NE(run.err.find("start does not come to its end"), std::string::npos) << run.both();

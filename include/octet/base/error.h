@@ -9,13 +9,14 @@ namespace octet {
 /// Exit codes of the program (docs/checkpoints.md says what a supervisor does with each).
 enum class ExitCode : int {
   ok = 0,
-  failure = 1,              ///< anything else
-  usage = 64,               ///< configuration, command line, model or data: the same start fails again
-  busy = 73,                ///< the output folder belongs to another run, which is alive
-  storage = 74,             ///< a disk is full, over its quota, read-only or fails
-  hang = 75,                ///< a rank did not come to a collective in time
-  preempted = 76,           ///< stopped as asked, after a checkpoint
-  no_valid_checkpoint = 77  ///< a checkpoint that was asked for is not there, or its data are damaged
+  failure = 1,               ///< anything else
+  usage = 64,                ///< configuration, command line, model or data: the same start fails again
+  busy = 73,                 ///< the output folder belongs to another run, which is alive
+  storage = 74,              ///< a disk is full, over its quota, read-only or fails
+  hang = 75,                 ///< a rank did not come to a collective in time
+  preempted = 76,            ///< stopped as asked, after a checkpoint
+  no_valid_checkpoint = 77,  ///< a checkpoint that was asked for is not there, or its data are damaged
+  unsaved = 78               ///< what was trained since the newest checkpoint could not be saved
 };
 
 /// The parts of a message; empty ones are left out when it is rendered.
