@@ -1,6 +1,7 @@
 #include "octet/base/files.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -38,16 +39,20 @@ struct Descriptor {
   Descriptor& operator=(const Descriptor&) = delete;
 };
 
-int open_to_read(const std::string& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+const char* kind_of(mode_t mode) {
+  return S_ISDIR(mode) ? "a folder" : S_ISFIFO(mode) ? "a pipe" : "a device or a socket";
+}
+
+// A file whose size is known before it is read. Opening a pipe would wait for a writer, unless told not to.
+int open_regular(const std::string& path, struct stat& st) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) fail("cannot open a file", path, errno, "check the path and its permissions");
-  struct stat st {};
-  if (::fstat(fd, &st) != 0 || S_ISDIR(st.st_mode)) {
-    const int code = S_ISDIR(st.st_mode) ? EISDIR : errno;
-    ::close(fd);
-    fail("cannot read a file", path, code, "name a file, not a folder");
-  }
-  return fd;
+  if (::fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) return fd;
+  ::close(fd);
+  throw Error({.what = "this is no file with contents",
+               .expected = "a regular file",
+               .found = kind_of(st.st_mode),
+               .where = path});
 }
 
 std::string read_all(int fd, const std::string& path, std::int64_t expected) {
@@ -63,29 +68,43 @@ std::string read_all(int fd, const std::string& path, std::int64_t expected) {
   }
 }
 
+// What a pipe or a device gives (`<(command)`, /dev/stdin): so much, and as long as something comes.
+std::string read_stream(int fd, const std::string& path) {
+  constexpr std::size_t kMost = std::size_t{64} << 20;
+  constexpr int kPatience = 5000;  // milliseconds
+  std::string text;
+  char buffer[1 << 16];
+  for (;;) {
+    struct pollfd ready {
+      fd, POLLIN, 0
+    };
+    const int events = ::poll(&ready, 1, kPatience);
+    if (events < 0 && errno == EINTR) continue;
+    if (events <= 0) fail("nothing comes from a pipe or a device", path, ETIMEDOUT, "name a file");
+    const ssize_t n = ::read(fd, buffer, sizeof buffer);
+    if (n < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (n < 0) fail("cannot read a file", path, errno);
+    if (n == 0) return text;
+    text.append(buffer, static_cast<std::size_t>(n));
+    if (text.size() > kMost) fail("a pipe or a device gives too much", path, EFBIG, "name a file");
+  }
+}
+
 }  // namespace
 
 std::string read_file(const std::string& path) {
-  const Descriptor file(open_to_read(path));
-  struct stat st {};
-  if (::fstat(file.fd, &st) != 0) fail("cannot read a file", path, errno);
-  return read_all(file.fd, path, st.st_size);
-}
-
-std::string read_regular_file(const std::string& path, std::int64_t most) {
-  // Opening a pipe to read waits for a writer, unless told not to.
   const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (file.fd < 0) fail("cannot open a file", path, errno, "check the path and its permissions");
   struct stat st {};
   if (::fstat(file.fd, &st) != 0) fail("cannot read a file", path, errno);
-  if (!S_ISREG(st.st_mode)) {
-    throw Error({.what = "this is no file with contents",
-                 .expected = "a regular file",
-                 .found = S_ISDIR(st.st_mode)    ? "a folder"
-                          : S_ISFIFO(st.st_mode) ? "a pipe"
-                                                 : "a device or a socket",
-                 .where = path});
-  }
+  if (S_ISDIR(st.st_mode)) fail("cannot read a file", path, EISDIR, "name a file, not a folder");
+  if (!S_ISREG(st.st_mode)) return read_stream(file.fd, path);
+  return read_all(file.fd, path, st.st_size);
+}
+
+std::string read_regular_file(const std::string& path, std::int64_t most) {
+  struct stat st {};
+  const Descriptor file(open_regular(path, st));
   if (st.st_size > most) {
     throw Error({.what = "a file is larger than it can be",
                  .expected = "at most " + std::to_string(most) + " bytes",
@@ -157,9 +176,8 @@ bool path_exists(const std::string& path) {
 }
 
 MappedFile::MappedFile(const std::string& path) : path_(path) {
-  const Descriptor file(open_to_read(path));
   struct stat st {};
-  if (::fstat(file.fd, &st) != 0) fail("cannot read a file", path, errno);
+  const Descriptor file(open_regular(path, st));
   size_ = static_cast<std::size_t>(st.st_size);
   if (size_ == 0) return;
   void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);

@@ -1,7 +1,8 @@
 #include "octet/base/json.h"
 
+#include <algorithm>
 #include <cmath>
-#include <set>
+#include <unordered_set>
 #include <vector>
 
 #include "octet/base/error.h"
@@ -21,35 +22,108 @@ namespace {
                .code = ExitCode::usage});
 }
 
+// Builds a value from the parser's events. The library's own builder looks at all members of an object for
+// every key, and with a callback at all elements of a list for every element: quadratic in their number.
+class Builder {
+ public:
+  using number_integer_t = Json::number_integer_t;
+  using number_unsigned_t = Json::number_unsigned_t;
+  using number_float_t = Json::number_float_t;
+  using string_t = Json::string_t;
+  using binary_t = Json::binary_t;
+
+  Builder(const std::string& where, int max_depth) : where_(where), max_depth_(max_depth) {}
+  Json take() { return std::move(root_); }
+
+  bool null() { return put(Json()); }
+  bool boolean(bool value) { return put(Json(value)); }
+  bool number_integer(number_integer_t value) { return put(Json(value)); }
+  bool number_unsigned(number_unsigned_t value) { return put(Json(value)); }
+  bool number_float(number_float_t value, const string_t&) { return put(Json(value)); }
+  bool string(string_t& value) { return put(Json(std::move(value))); }
+  bool binary(binary_t& value) { return put(Json(std::move(value))); }
+  bool start_object(std::size_t) { return open(Json::object()); }
+  bool start_array(std::size_t) { return open(Json::array()); }
+  bool end_object() { return close(); }
+  bool end_array() { return close(); }
+  bool key(string_t& name) {
+    Level& level = levels_.back();
+    if (is_known(level, name)) {
+      throw Error({.what = "key '" + name + "' stands twice in one JSON object",
+                   .where = where_,
+                   .fix = "keep one of the two",
+                   .code = ExitCode::usage});
+    }
+    key_ = std::move(name);
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception& e) {
+    throw Error({.what = "not valid JSON", .found = e.what(), .where = where_, .code = ExitCode::usage});
+  }
+
+ private:
+  // A list or object that is not closed yet.
+  struct Level {
+    Json* value;
+    std::unordered_set<std::string> keys;  ///< of an object with many
+  };
+  static constexpr std::size_t kFew = 16;  ///< keys that are compared one by one
+
+  static bool is_known(Level& level, const std::string& name) {
+    const auto& members = level.value->get_ref<const Json::object_t&>();
+    if (members.size() < kFew) {
+      return std::any_of(members.begin(), members.end(), [&](const auto& m) { return m.first == name; });
+    }
+    if (level.keys.empty()) {
+      for (const auto& member : members) level.keys.insert(member.first);
+    }
+    return !level.keys.insert(name).second;
+  }
+  Json* place(Json value) {
+    if (levels_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    Json& parent = *levels_.back().value;
+    if (parent.is_array()) {
+      parent.push_back(std::move(value));
+      return &parent.back();
+    }
+    auto& members = static_cast<Json::object_t::Container&>(parent.get_ref<Json::object_t&>());
+    return &members.emplace_back(std::move(key_), std::move(value)).second;
+  }
+  bool put(Json value) {
+    place(std::move(value));
+    return true;
+  }
+  bool open(Json value) {
+    if (static_cast<int>(levels_.size()) >= max_depth_) {
+      throw Error({.what = "JSON is nested too deeply",
+                   .expected = "at most " + std::to_string(max_depth_) + " levels",
+                   .where = where_,
+                   .code = ExitCode::usage});
+    }
+    levels_.push_back({.value = place(std::move(value)), .keys = {}});
+    return true;
+  }
+  bool close() {
+    levels_.pop_back();
+    return true;
+  }
+
+  const std::string& where_;
+  int max_depth_;
+  Json root_;
+  std::string key_;
+  std::vector<Level> levels_;
+};
+
 }  // namespace
 
 Json parse_json(std::string_view text, const std::string& where, bool comments, int max_depth) {
-  std::vector<std::set<std::string>> keys;
-  const Json::parser_callback_t watch = [&](int depth, Json::parse_event_t event, Json& value) {
-    if (depth > max_depth) {
-      throw Error({.what = "JSON is nested too deeply",
-                   .expected = "at most " + std::to_string(max_depth) + " levels",
-                   .where = where,
-                   .code = ExitCode::usage});
-    }
-    if (event == Json::parse_event_t::object_start) keys.emplace_back();
-    if (event == Json::parse_event_t::object_end && !keys.empty()) keys.pop_back();
-    if (event == Json::parse_event_t::key && !keys.empty()) {
-      const auto& key = value.get_ref<const std::string&>();
-      if (!keys.back().insert(key).second) {
-        throw Error({.what = "key '" + key + "' stands twice in one JSON object",
-                     .where = where,
-                     .fix = "keep one of the two",
-                     .code = ExitCode::usage});
-      }
-    }
-    return true;
-  };
-  try {
-    return Json::parse(text.begin(), text.end(), watch, true, comments);
-  } catch (const nlohmann::json::exception& e) {
-    throw Error({.what = "not valid JSON", .found = e.what(), .where = where, .code = ExitCode::usage});
-  }
+  Builder builder(where, max_depth);
+  Json::sax_parse(text.begin(), text.end(), &builder, Json::input_format_t::json, true, comments);
+  return builder.take();
 }
 
 Json read_json(const std::string& path, bool comments) {

@@ -7,6 +7,8 @@
 #include <memory>
 #include <mutex>
 
+#include "octet/base/printable.h"
+
 namespace octet::log {
 namespace {
 
@@ -33,13 +35,14 @@ void say(spdlog::level::level_enum level, const char* prefix, const std::string&
   State& s = state();
   const std::lock_guard lock(s.mutex);
   if (!s.speaks && level < spdlog::level::err) return;
+  const std::string shown = printable(line);
   if (s.file) {
-    s.file->log(level, line);
+    s.file->log(level, shown);
     s.file->flush();
   }
   if (level < spdlog::level::info) return;
   if (s.before) s.before();
-  s.screen->log(level, std::string(prefix) + line);
+  s.screen->log(level, std::string(prefix) + shown);
   s.screen->flush();
   if (s.after) s.after();
 }

@@ -148,9 +148,7 @@ void Checkpoint::read(const std::vector<TensorSlice>& slices, bool verify) const
                    .fix = "resume with the model that wrote the checkpoint",
                    .code = ExitCode::usage});
     }
-    const std::int64_t count = element_count(tensor.shape, tensor.name);
-    check(slice.begin >= 0 && slice.count >= 0 && slice.begin <= count && slice.count <= count - slice.begin,
-          "a slice lies outside its tensor");
+    check_inside(slice);
     const bool same = slice.dtype == tensor.dtype;
     if (!same && !(is_float(slice.dtype) && is_float(tensor.dtype))) {
       throw Error({.what = "a tensor of the checkpoint has another kind of dtype",
@@ -160,37 +158,39 @@ void Checkpoint::read(const std::vector<TensorSlice>& slices, bool verify) const
                    .code = ExitCode::usage});
     }
     const auto width = static_cast<std::int64_t>(size_of(tensor.dtype));
-    auto* out = static_cast<std::byte*>(slice.data);
-    const std::int64_t end = (slice.begin + slice.count) * width;
-    for (std::int64_t at_byte = slice.begin * width; at_byte < end;) {
-      const std::int64_t chunk = at_byte / kChunkBytes;
-      const std::int64_t chunk_begin = chunk * kChunkBytes;
-      const std::int64_t chunk_end = std::min(chunk_begin + kChunkBytes, tensor.bytes);
-      const std::int64_t stop = std::min(end, chunk_end);
-      if (same && at_byte == chunk_begin && stop == chunk_end) {
-        read_chunk(tensor, chunk, out, verify);
-        out += stop - at_byte;
+    each_run(slice, [&](std::int64_t first_element, std::int64_t run_elements, void* to) {
+      auto* out = static_cast<std::byte*>(to);
+      const std::int64_t end = (first_element + run_elements) * width;
+      for (std::int64_t at_byte = first_element * width; at_byte < end;) {
+        const std::int64_t chunk = at_byte / kChunkBytes;
+        const std::int64_t chunk_begin = chunk * kChunkBytes;
+        const std::int64_t chunk_end = std::min(chunk_begin + kChunkBytes, tensor.bytes);
+        const std::int64_t stop = std::min(end, chunk_end);
+        if (same && at_byte == chunk_begin && stop == chunk_end) {
+          read_chunk(tensor, chunk, out, verify);
+          out += stop - at_byte;
+          at_byte = stop;
+          continue;
+        }
+        if (held != &tensor || held_chunk != chunk) {
+          held = nullptr;
+          read_chunk(tensor, chunk, buffer.data(), verify);
+          held = &tensor;
+          held_chunk = chunk;
+        }
+        const std::byte* from = buffer.data() + (at_byte - chunk_begin);
+        const std::int64_t elements = (stop - at_byte) / width;
+        if (same) {
+          std::memcpy(out, from, static_cast<std::size_t>(stop - at_byte));
+        } else {
+          floats.resize(static_cast<std::size_t>(elements));
+          to_float(tensor.dtype, from, elements, floats.data());
+          from_float(slice.dtype, floats.data(), elements, out);
+        }
+        out += elements * static_cast<std::int64_t>(size_of(slice.dtype));
         at_byte = stop;
-        continue;
       }
-      if (held != &tensor || held_chunk != chunk) {
-        held = nullptr;
-        read_chunk(tensor, chunk, buffer.data(), verify);
-        held = &tensor;
-        held_chunk = chunk;
-      }
-      const std::byte* from = buffer.data() + (at_byte - chunk_begin);
-      const std::int64_t elements = (stop - at_byte) / width;
-      if (same) {
-        std::memcpy(out, from, static_cast<std::size_t>(stop - at_byte));
-      } else {
-        floats.resize(static_cast<std::size_t>(elements));
-        to_float(tensor.dtype, from, elements, floats.data());
-        from_float(slice.dtype, floats.data(), elements, out);
-      }
-      out += elements * static_cast<std::int64_t>(size_of(slice.dtype));
-      at_byte = stop;
-    }
+    });
   }
 }
 

@@ -10,11 +10,26 @@
 namespace octet::checkpoint {
 namespace {
 
+/// Elements that a rank gives; `rows` runs of them, `stride` apart.
 struct Piece {
   std::int64_t begin = 0;
   std::int64_t count = 0;
   std::size_t rank = 0;
+  std::int64_t rows = 1;
+  std::int64_t stride = 0;
 };
+
+/// Every run by itself, in the order of the tensor.
+std::vector<Piece> runs_of(const std::vector<Piece>& pieces) {
+  std::vector<Piece> runs;
+  for (const Piece& piece : pieces) {
+    for (std::int64_t row = 0; row < piece.rows; ++row) {
+      runs.push_back({.begin = piece.begin + row * piece.stride, .count = piece.count, .rank = piece.rank});
+    }
+  }
+  std::sort(runs.begin(), runs.end(), [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
+  return runs;
+}
 
 struct Given {
   TensorHeader header;
@@ -22,9 +37,7 @@ struct Given {
   std::vector<Piece> pieces;
 };
 
-void check_cover(Given& given) {
-  auto& pieces = given.pieces;
-  std::sort(pieces.begin(), pieces.end(), [](const Piece& a, const Piece& b) { return a.begin < b.begin; });
+void check_cover(const Given& given, const std::vector<Piece>& pieces) {
   const std::string tensor = "tensor '" + given.header.name + "' " + shape_text(given.header.shape);
   std::int64_t at = 0;
   std::size_t before = 0;
@@ -53,11 +66,12 @@ void check_cover(Given& given) {
 std::string describe(const std::vector<TensorSlice>& slices) {
   Packer packer;
   for (const auto& slice : slices) {
-    const std::int64_t count = element_count(slice.shape, slice.name);
-    check(slice.begin >= 0 && slice.count >= 0 && slice.begin <= count && slice.count <= count - slice.begin,
-          "a slice lies outside its tensor");
+    check_inside(slice);
     check(slice.count == 0 || slice.data != nullptr, "a slice has no data");
-    packer.header({slice.name, slice.dtype, slice.shape}).number(slice.begin).number(slice.count);
+    packer.header({slice.name, slice.dtype, slice.shape}).number(slice.begin);
+    // Runs as each_run gives them, so that it is clear which chunks lie whole in one.
+    const bool one = slice.one_run();
+    packer.number(one ? slice.elements() : slice.count).number(one ? 1 : slice.rows).number(slice.stride);
   }
   return packer.packed();
 }
@@ -68,6 +82,7 @@ Coverage cover(const std::vector<std::string>& descriptions) {
     for (Unpacker unpacker(descriptions[rank]); !unpacker.done();) {
       TensorHeader header = unpacker.header();
       const std::int64_t begin = unpacker.number(), count = unpacker.number();
+      const std::int64_t rows = unpacker.number(), stride = unpacker.number();
       Given& given = by_name.try_emplace(header.name, Given{header, rank, {}}).first->second;
       if (given.header.shape != header.shape || given.header.dtype != header.dtype) {
         const auto text = [](const TensorHeader& h) {
@@ -78,15 +93,16 @@ Coverage cover(const std::vector<std::string>& descriptions) {
                      .found = text(header) + " on rank " + std::to_string(rank),
                      .where = "tensor '" + header.name + "'"});
       }
-      if (count > 0) given.pieces.push_back({begin, count, rank});
+      if (count > 0) given.pieces.push_back({begin, count, rank, rows, stride});
     }
   }
   Coverage coverage;
   for (auto& [name, given] : by_name) {
-    check_cover(given);
+    const std::vector<Piece> runs = runs_of(given.pieces);
+    check_cover(given, runs);
     const auto width = static_cast<std::int64_t>(size_of(given.header.dtype));
-    for (std::size_t i = 1; i < given.pieces.size(); ++i) {
-      const std::int64_t boundary = given.pieces[i].begin * width;
+    for (std::size_t i = 1; i < runs.size(); ++i) {
+      const std::int64_t boundary = runs[i].begin * width;
       const std::pair chunk(coverage.tensors.size(), boundary / kChunkBytes);
       if (boundary % kChunkBytes != 0 && (coverage.cut_chunks.empty() || coverage.cut_chunks.back() != chunk))
         coverage.cut_chunks.push_back(chunk);

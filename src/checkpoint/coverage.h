@@ -13,7 +13,7 @@ namespace octet::checkpoint {
 
 struct Coverage {
   std::vector<TensorHeader> tensors;  ///< by name, so that the order does not depend on who holds what
-  /// (tensor, chunk) of the chunks that no single slice holds whole.
+  /// (tensor, chunk) of the chunks that no single run of a slice holds whole.
   std::vector<std::pair<std::size_t, std::int64_t>> cut_chunks;
 };
 

@@ -87,6 +87,15 @@ void SafetensorsFile::read(const std::string& name, std::int64_t begin, std::int
   to_int64(tensor.dtype, range(*this, tensor, begin, count, false), count, out);
 }
 
+void WeightFolder::read(const TensorSlice& slice) const {
+  check(slice.dtype == DType::f32, "weights are read as f32");
+  expect(slice.name, slice.shape);
+  check_inside(slice);
+  each_run(slice, [&](std::int64_t begin, std::int64_t count, void* data) {
+    read(slice.name, begin, count, static_cast<float*>(data));
+  });
+}
+
 bool WeightFolder::exists(const std::string& folder, const std::string& stem) {
   return path_exists(folder + "/" + stem + ".safetensors") ||
          path_exists(folder + "/" + stem + ".safetensors.index.json");
@@ -191,6 +200,24 @@ void WeightFolder::require_used(const std::set<std::string>& used, const std::st
     log::warn(folder_ + ": " + std::to_string(left_out) +
               " tensors are not part of the language model and are left out, as '" + example + "'");
   }
+}
+
+std::string WeightFolder::fingerprint() const {
+  constexpr std::size_t kPart = 64 << 10;
+  std::map<std::string, std::string> parts;  // in an order that does not hang on the files
+  for (const SafetensorsFile& file : files_) {
+    for (const StoredTensor& tensor : file.tensors()) {
+      const auto bytes = file.bytes(tensor);
+      const std::string_view all(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+      const std::string described = std::string(name_of(tensor.dtype)) + shape_text(tensor.shape);
+      const std::vector<std::string_view> hashed{described, all.substr(0, kPart),
+                                                 all.substr(all.size() - std::min(kPart, all.size()))};
+      parts[tensor.name] = hash128_hex(std::span(hashed));
+    }
+  }
+  std::string text;
+  for (const auto& [name, hash] : parts) text += name + " " + hash + "\n";
+  return hash128_hex(text);
 }
 
 const SafetensorsFile& WeightFolder::file_of(const std::string& name) const {

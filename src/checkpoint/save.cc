@@ -163,8 +163,7 @@ class Saving {
     hashes_.number(static_cast<std::int64_t>(tensor)).number(chunk).number(static_cast<std::int64_t>(hash));
   }
 
-  // Chunks that lie in one slice are hashed from memory: what the disk makes of them shows when they are
-  // read.
+  // Chunks that lie in one run are hashed from memory: what the disk makes of them shows when they are read.
   void write_slices() {
     failpoint("before_write");
     const std::string path = data_path();
@@ -173,14 +172,16 @@ class Saving {
       const std::size_t index = index_.at(slice.name);
       const CheckpointTensor& tensor = manifest_.tensors[index];
       const auto width = static_cast<std::int64_t>(size_of(slice.dtype));
-      const std::int64_t begin = slice.begin * width, end = begin + slice.count * width;
-      const auto* data = static_cast<const std::byte*>(slice.data);
-      for (std::int64_t chunk = chunk_count(begin); chunk < chunk_count(end); ++chunk) {
-        const std::int64_t first = chunk * kChunkBytes;
-        const std::int64_t last = std::min(first + kChunkBytes, tensor.bytes);
-        if (first >= begin && last <= end) add_hash(index, chunk, data + (first - begin), last - first);
-      }
-      write_at(file.get(), path, data, end - begin, tensor.offset + begin);
+      each_run(slice, [&](std::int64_t first_element, std::int64_t count, const void* values) {
+        const std::int64_t begin = first_element * width, end = begin + count * width;
+        const auto* data = static_cast<const std::byte*>(values);
+        for (std::int64_t chunk = chunk_count(begin); chunk < chunk_count(end); ++chunk) {
+          const std::int64_t first = chunk * kChunkBytes;
+          const std::int64_t last = std::min(first + kChunkBytes, tensor.bytes);
+          if (first >= begin && last <= end) add_hash(index, chunk, data + (first - begin), last - first);
+        }
+        write_at(file.get(), path, data, end - begin, tensor.offset + begin);
+      });
       failpoint("mid_write");
     }
     if (leads_) {

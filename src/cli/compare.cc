@@ -10,6 +10,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
+#include "octet/base/printable.h"
 #include "octet/base/strings.h"
 #include "options.h"
 
@@ -129,7 +130,7 @@ void print_table(const std::vector<LoggedRun>& runs) {
   }
   std::printf("\n");
   for (std::size_t i = 0; i < runs.size(); ++i) {
-    std::printf("run %zu  %s", i + 1, runs[i].name.c_str());
+    std::printf("run %zu  %s", i + 1, printable(runs[i].name).c_str());
     const Distance d = distance(runs[0], runs[i]);
     if (i > 0 && d.steps > 0) {
       std::printf(": losses differ from run 1 by %.2e on average, at most %.2e at step %lld (of %lld steps)",

@@ -1,6 +1,7 @@
 #include <cstdio>
 
 #include "octet/base/error.h"
+#include "octet/base/printable.h"
 #include "octet/checkpoint/inspect.h"
 #include "options.h"
 
@@ -41,13 +42,15 @@ int inspect_command(const Arguments& arguments) {
   if (!options.parse(arguments)) return 0;
   if (!other.empty()) {
     const checkpoint::Difference difference = difference_of(path, other, filter);
-    std::printf("%s\n",
-                (json ? checkpoint::to_json(difference).dump(2) : checkpoint::render(difference)).c_str());
+    std::printf(
+        "%s\n",
+        (json ? checkpoint::to_json(difference).dump(2) : printable(checkpoint::render(difference))).c_str());
     return difference.identical() ? 0 : 1;
   }
   const checkpoint::Inspection inspection = checkpoint::inspect(path, filter, verify);
-  std::printf("%s\n",
-              (json ? checkpoint::to_json(inspection).dump(2) : checkpoint::render(inspection)).c_str());
+  std::printf(
+      "%s\n",
+      (json ? checkpoint::to_json(inspection).dump(2) : printable(checkpoint::render(inspection))).c_str());
   return static_cast<int>(inspection.problems.empty() ? ExitCode::ok : ExitCode::no_valid_checkpoint);
 }
 

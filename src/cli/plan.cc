@@ -88,6 +88,18 @@ void print_memory(const PlanReport& r, const PlanTarget& target) {
               bytes_text(fits ? target.memory - r.total() : r.total() - target.memory).c_str());
 }
 
+/// Memory of the host for a GPU; where the host computes all memory is of one kind.
+void print_host_memory(const PlanReport& r, const PlanTarget& target) {
+  if (target.kind != DeviceKind::cuda) return;
+  std::printf("\nmemory of the host for it\n");
+  std::size_t pinned = 0;
+  for (const plan::MemoryRow& row : r.memory.pinned) pinned += row.bytes;
+  std::printf("  %-32s %12s\n", "pinned, all the time", bytes_text(pinned).c_str());
+  for (const plan::MemoryRow& row : r.memory.host) {
+    std::printf("  %-32s %12s, between steps\n", row.name.c_str(), bytes_text(row.bytes).c_str());
+  }
+}
+
 void print_stages(const char* name, const std::array<double, 4>& values, double unit) {
   std::printf("  %-32s", name);
   for (const double value : values) std::printf(" %12.*f", value >= 100 * unit ? 0 : 2, value / unit);
@@ -176,6 +188,7 @@ void print_report(const PlanReport& r, const config::Config& config, const PlanT
               plan::name_of(r.choice.level.recompute),
               r.choice.level.transposes_at_use ? ", FP8 weights transposed at each use" : "");
   print_memory(r, target);
+  print_host_memory(r, target);
   print_time(r, config, target);
   print_messages(r, target);
   print_advice(r, target);
@@ -188,6 +201,9 @@ const char* transposed_name(const plan::Choice& choice) {
 void print_json(const PlanReport& r, const config::Config& config, const PlanTarget& target) {
   Json memory = Json::object(), time = Json::object(), fitting = Json::array();
   for (const plan::MemoryRow& row : r.memory.rows) memory[row.name] = row.bytes;
+  Json pinned = Json::object(), host = Json::object();
+  for (const plan::MemoryRow& row : r.memory.pinned) pinned[row.name] = row.bytes;
+  for (const plan::MemoryRow& row : r.memory.host) host[row.name] = row.bytes;
   for (const plan::TimeRow& row : r.time.rows) time[row.name] = row.seconds;
   Json alternatives = Json::array();
   const auto row_of = [](const plan::Choice& c) {
@@ -214,6 +230,8 @@ void print_json(const PlanReport& r, const config::Config& config, const PlanTar
                  {"recompute", plan::name_of(r.choice.level.recompute)},
                  {"fp8_transposed_weights", transposed_name(r.choice)},
                  {"memory", memory},
+                 {"pinned_memory", pinned},
+                 {"host_memory", host},
                  {"messages_bytes", r.staging},
                  {"nccl_bytes", r.nccl},
                  {"library_bytes", r.libraries},

@@ -123,7 +123,7 @@ class MessageEngine {
 
   std::atomic<int> outstanding_{0};
   std::atomic<bool> crowded_{false};        // compute takes all cores of this node
-  std::atomic<double> timeout_seconds_{0};  // 0: not watched
+  std::atomic<double> timeout_seconds_{600};  // until watch() says otherwise; 0: not watched
   TraceRing traces_;
 
   // Of the communication thread alone.

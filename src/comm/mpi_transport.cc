@@ -33,7 +33,11 @@ constexpr auto announcement = std::chrono::milliseconds(50);
 constexpr auto last_words_patience = std::chrono::seconds(5);
 // How long ranks may take for the calls of MPI that wait for all others: splitting communicators. No
 // collective is watched then, and nothing but the end of the process ends such a call.
-constexpr auto opening_patience = std::chrono::minutes(10);
+std::chrono::seconds opening_patience() {
+  const char* text = std::getenv("OCTET_START_TIMEOUT");
+  const int seconds = text ? std::atoi(text) : 0;
+  return std::chrono::seconds(seconds > 0 ? seconds : 600);
+}
 
 std::string error_text(int code) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
@@ -96,6 +100,7 @@ class MpiTransport final : public Transport {
     if (initialised)
       throw Error(Problem{.what = "MPI is initialised already", .fix = "make one job a process"});
     try {
+      const Deadline deadline = until_started();
       world_ = world_of_process = new World;
     } catch (const mpi::exception&) {
       throw Error(Problem{
@@ -308,17 +313,27 @@ class MpiTransport final : public Transport {
   }
 
   // Ends this process, and so the job, when `what` lasts too long; the lowest rank that waits speaks first.
-  Deadline until_opened(const char* what) const {
-    return {opening_patience + world_->all.rank() * turn_to_speak, [what] {
-              log::error(
-                  Error(Problem{.what = std::string(what) + " does not come to its end",
-                                .expected = "all ranks to take part within " +
-                                            std::to_string(opening_patience.count()) + " minutes",
-                                .fix = "look for a rank that is stopped, or a host that others do not reach",
-                                .code = ExitCode::hang})
-                      .what());
+  static Deadline until_over(const char* what, int rank) {
+    const std::chrono::seconds patience = opening_patience();
+    return {patience + rank * turn_to_speak, [what, patience] {
+              log::error(Error(Problem{.what = std::string(what) + " does not come to its end",
+                                       .expected = "all ranks to take part within " +
+                                                   std::to_string(patience.count()) + " s",
+                                       .fix = "look for a rank that is stopped, or a host that others do not "
+                                              "reach; OCTET_START_TIMEOUT names other seconds",
+                                       .code = ExitCode::hang})
+                             .what());
               _exit(static_cast<int>(ExitCode::hang));
             }};
+  }
+  Deadline until_opened(const char* what) const { return until_over(what, world_->all.rank()); }
+  // Before MPI has told the rank, its launcher has.
+  static Deadline until_started() {
+    int rank = 0;
+    for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}) {
+      if (const char* text = std::getenv(name)) rank = std::atoi(text);
+    }
+    return until_over("MPI's start", std::clamp(rank, 0, 1 << 10));
   }
   static mpi::communicator quiet(mpi::communicator made) {
     must(MPI_Comm_set_errhandler(made, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");

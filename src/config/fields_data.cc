@@ -14,11 +14,40 @@ void add_model(Table& t) {
   t.used("train_from_scratch", &Config::train_from_scratch,
          "Start from random weights; only config.json and the tokenizer are read.")
       .decides_numbers();
-  t.used("finetuning_type", &Config::finetuning_type, "Which parameters are trained: full means all.")
-      .one_of({"full", "lora", "freeze", "oft"})
-      .refuse("lora", "adapters are not built; train all parameters with finetuning_type: full")
-      .refuse("freeze", "freezing layers is not built; train all parameters with finetuning_type: full")
-      .refuse("oft", "adapters are not built; train all parameters with finetuning_type: full");
+  t.used("finetuning_type", &Config::finetuning_type,
+         "Which parameters are trained: full means all, lora low-rank adapters beside frozen weights.")
+      .one_of({"full", "lora", "qlora", "freeze", "oft"})
+      .refuse("qlora", "a quantised base model is not built; finetuning_type: lora keeps it in bf16 or fp32")
+      .refuse("freeze", "freezing layers is not built; train adapters with finetuning_type: lora")
+      .refuse("oft", "these adapters are not built; train others with finetuning_type: lora")
+      .decides_numbers();
+}
+
+void add_adapters(Table& t) {
+  t.group("Adapters");
+  t.used("lora_rank", &Config::lora_rank, "Rank of an adapter: columns of B, rows of A.")
+      .range(1, 1 << 20)
+      .decides_numbers();
+  t.used("lora_alpha", &Config::lora_alpha,
+         "What B(Ax) is multiplied by is lora_alpha / lora_rank. null takes twice the rank.")
+      .decides_numbers();
+  t.used("lora_dropout", &Config::lora_dropout,
+         "Share of an adapter's inputs that is dropped; only 0 is built.")
+      .range(0, 1)
+      .decides_numbers();
+  t.used("lora_target", &Config::lora_target,
+         "Modules that get an adapter: all (every linear module of the blocks), their names (q_proj, "
+         "v_proj), or one "
+         "regular expression for their whole names.")
+      .decides_numbers();
+  t.used("use_rslora", &Config::use_rslora, "Multiply by lora_alpha / sqrt(lora_rank) instead.")
+      .decides_numbers();
+  t.used("additional_target", &Config::additional_target,
+         "Modules that are trained whole beside adapters: embed_tokens, lm_head.")
+      .decides_numbers();
+  t.used("adapter_name_or_path", &Config::adapter_name_or_path,
+         "Folder of an adapter, as PEFT writes it, to go on with; its configuration says what is trained.")
+      .decides_numbers();
 }
 
 void add_format(Table& t) {
@@ -143,6 +172,7 @@ void add_sequence(Table& t) {
 
 void add_model_and_data_fields(Table& table) {
   add_model(table);
+  add_adapters(table);
   add_format(table);
   add_sets(table);
   add_sequence(table);

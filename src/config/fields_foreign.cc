@@ -17,7 +17,6 @@ struct NotedKey {
   const char* note;
 };
 
-constexpr const char* kLora = "read only when adapters are trained";
 constexpr const char* kFreeze = "read only with finetuning_type: freeze, which is not built";
 constexpr const char* kQuantised = "read only with quantization_bit";
 constexpr const char* kExport = "belongs to trainer export";
@@ -54,10 +53,6 @@ const NotedKey kNoted[] = {
      "the thread that prepares batches lives as long as the run"},
     {"dataloader_prefetch_factor", kInt, "null", "how far batches are prepared ahead is fixed"},
     {"remove_unused_columns", kBool, "true", "columns that are not recognised are never read"},
-    {"lora_rank", kInt, "8", kLora},
-    {"lora_alpha", kInt, "null", kLora},
-    {"lora_dropout", kNumber, "0", kLora},
-    {"lora_target", kList, "all", kLora},
     {"freeze_trainable_layers", kInt, "2", kFreeze},
     {"freeze_trainable_modules", kList, "all", kFreeze},
     {"quantization_method", kText, "bnb", kQuantised},
@@ -104,7 +99,7 @@ struct RefusedKey {
   const char* reason;
 };
 
-constexpr const char* kAdapters = "adapters are not built; train all parameters with finetuning_type: full";
+constexpr const char* kAdapters = "adapters of this kind are not built; finetuning_type: lora trains others";
 constexpr const char* kOptimizer = "the optimizer is AdamW";
 constexpr const char* kTokens = "the tokenizer is taken as it is; extend it beforehand";
 constexpr const char* kLoss = "the loss is the cross entropy of the trained tokens";
@@ -112,15 +107,13 @@ constexpr const char* kBest =
     "keeping the best checkpoint is not built; load the one you want from checkpoint-N";
 
 const RefusedKey kRefused[] = {
-    {"adapter_name_or_path", kList, "", kAdapters},
-    {"create_new_adapter", kBool, "false", kAdapters},
-    {"additional_target", kList, "", kAdapters},
-    {"use_rslora", kBool, "false", kAdapters},
+    {"create_new_adapter", kBool, "false", "merging an adapter before a new one is trained is not built"},
     {"use_dora", kBool, "false", kAdapters},
     {"pissa_init", kBool, "false", kAdapters},
     {"loraplus_lr_ratio", kNumber, "", kAdapters},
     {"freeze_extra_modules", kList, "", kAdapters},
-    {"quantization_bit", kInt, "", "a quantised base model serves only adapters, and those are not built"},
+    {"quantization_bit", kInt, "",
+     "a quantised base model is not built; finetuning_type: lora keeps it in bf16 or fp32"},
     {"export_quantization_bit", kInt, "", "exports are not quantised"},
     {"fp16", kBool, "false", "fp16 needs loss scaling, which is not built; use bf16: true"},
     {"fp16_full_eval", kBool, "false", "evaluation computes in the formats of training; use bf16: true"},

@@ -24,7 +24,12 @@ class Doubts {
 
   void optimisation() {
     add(c_.learning_rate == 0, "learning_rate is 0: nothing is learned");
-    add(!c_.train_from_scratch && c_.learning_rate > 5e-4,
+    const bool lora = c_.finetuning_type == "lora";
+    add(lora && c_.learning_rate > 0 && c_.learning_rate < 5e-5,
+        "learning_rate is below 5e-5: adapters want about ten times the rate of full fine-tuning, 1e-4 to "
+        "5e-4");
+    add(lora && c_.lora_alpha == 0.0, "lora_alpha is 0: what adapters learn is multiplied by nothing");
+    add(!lora && !c_.train_from_scratch && c_.learning_rate > 5e-4,
         "learning_rate " + std::to_string(c_.learning_rate) +
             " is high for fine-tuning all weights; 1e-5 to 5e-5 is usual");
     add(c_.max_grad_norm == 0, "max_grad_norm is 0: gradients are not clipped");

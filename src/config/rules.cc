@@ -14,6 +14,7 @@ class Rules {
 
   void apply() {
     required();
+    adapters();
     data();
     other_names();
     precision();
@@ -58,6 +59,39 @@ class Rules {
       complain({.what = "'do_train: false' is not supported",
                 .where = at("do_train"),
                 .fix = "this command trains; remove the key"});
+    }
+  }
+
+  // Adapters are asked for by finetuning_type alone; in LLaMA-Factory it is lora where nobody says.
+  void adapters() {
+    const bool lora = c_.finetuning_type == "lora";
+    for (const char* key : {"lora_rank", "lora_alpha", "lora_dropout", "lora_target", "use_rslora",
+                            "additional_target", "adapter_name_or_path"}) {
+      const std::string value = r_.is_set(key) ? value_text(*find_field(key), c_) : "null";
+      if (lora || value == "null" || value == "false" || value == "[]" || value == "0") continue;
+      if (r_.is_set("finetuning_type")) {
+        if (!changed(key)) continue;
+        note(std::string("'") + key + "' (" + at(key) + ") is read only with finetuning_type: lora");
+        continue;
+      }
+      complain({.what = std::string("'") + key + "' asks for adapters, and finetuning_type is not set",
+                .expected = "finetuning_type: lora, which LLaMA-Factory takes where nothing is said, or full",
+                .where = at(key),
+                .fix = "set finetuning_type: lora, or remove the key"});
+    }
+    if (lora && c_.lora_dropout > 0) {
+      complain({.what = "dropout of adapters is not built",
+                .expected = "lora_dropout: 0",
+                .found = number_text(c_.lora_dropout),
+                .where = at("lora_dropout"),
+                .fix = "set lora_dropout: 0"});
+    }
+    if (lora && c_.adapter_name_or_path && c_.adapter_name_or_path->find(',') != std::string::npos) {
+      complain({.what = "several adapters are not built",
+                .expected = "the folder of one",
+                .found = *c_.adapter_name_or_path,
+                .where = at("adapter_name_or_path"),
+                .fix = "merge all but the last into the base, and name that as model_name_or_path"});
     }
   }
 

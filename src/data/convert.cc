@@ -83,10 +83,16 @@ std::optional<std::string> calls_of(const Json& message, std::string& why) {
   return list.dump();
 }
 
+// Of a conversation: longer ones fit no context, and cutting them to one would take for ever.
+constexpr std::size_t kMostMessages = 20000;
+
 std::optional<Sample> convert_messages(const Json& row, const RowFormat& f, std::string* why) {
   const auto list = row.find(f.messages);
   if (list == row.end() || !list->is_array())
     return refuse(why, "no list of messages in column '" + f.messages + "'");
+  if (list->size() > kMostMessages)
+    return refuse(why,
+                  std::to_string(list->size()) + " messages, more than " + std::to_string(kMostMessages));
   Sample sample;
   sample.system = text_of(row, f.system);
   sample.tools = tools_of(row, f.tools);

@@ -58,8 +58,27 @@ struct TemporaryFile {
   int descriptor = -1;
 };
 
+// Rows compress to a tenth, repetitive ones to a hundredth. What holds more is there to fill a disk.
+constexpr std::size_t kMostPacked = std::size_t{256} << 20;
+constexpr std::size_t kMostTimes = 400;
+
+bool has_lines(const std::string& path) {
+  const std::string ending = data_ending(path);
+  return ending == "jsonl" || ending == "ndjson" || ending == "txt" || ending == "csv" || ending == "tsv";
+}
+
+[[noreturn]] void too_much(const std::string& path, const std::string& found) {
+  throw Error({.what = "a compressed data file holds too much",
+               .expected = "rows of at most " + std::to_string(kMostRowBytes) + " bytes",
+               .found = found,
+               .where = path,
+               .fix = "unpack it and look at what is in it",
+               .code = ExitCode::usage});
+}
+
 MappedFile inflate_file(const std::string& path) {
-  if (!path_exists(path)) return MappedFile(path);  // says that it is missing
+  // Says that it is missing, or no file with contents.
+  if (std::error_code none; !std::filesystem::is_regular_file(path, none)) return MappedFile(path);
   const std::unique_ptr<gzFile_s, int (*)(gzFile)> in(::gzopen(path.c_str(), "rb"), &::gzclose);
   const auto damaged = [&path](const std::string& found) {
     throw Error({.what = "a compressed data file is damaged",
@@ -72,6 +91,8 @@ MappedFile inflate_file(const std::string& path) {
   if (!in) damaged(std::strerror(errno));
   ::gzbuffer(in.get(), 1u << 18);
   TemporaryFile out;
+  const bool lines = has_lines(path);
+  std::size_t line = 0, all = 0;  // bytes of the line that is under way, and of all
   std::vector<char> buffer(std::size_t{1} << 20);
   for (;;) {
     const int count = ::gzread(in.get(), buffer.data(), static_cast<unsigned>(buffer.size()));
@@ -80,7 +101,15 @@ MappedFile inflate_file(const std::string& path) {
     if (count < 0 || (code != Z_OK && code != Z_STREAM_END)) damaged(message);
     if (count == 0) break;
     if (::gzdirect(in.get())) damaged("bytes that are not compressed");
-    out.write(buffer.data(), static_cast<std::size_t>(count));
+    const auto size = static_cast<std::size_t>(count);
+    const void* end = ::memrchr(buffer.data(), '\n', size);
+    line = end ? static_cast<std::size_t>(buffer.data() + size - static_cast<const char*>(end)) : line + size;
+    all += size;
+    if (lines && line > kMostRowBytes)
+      too_much(path, "a line of " + std::to_string(line) + " bytes and more");
+    if (all > kMostPacked && all / kMostTimes > static_cast<std::size_t>(::gzoffset(in.get())))
+      too_much(path, "more than " + std::to_string(kMostTimes) + " times its size");
+    out.write(buffer.data(), size);
   }
   return MappedFile(out.path);
 }

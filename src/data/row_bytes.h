@@ -8,6 +8,9 @@
 
 namespace octet::data {
 
+/// A row may have so many bytes: parsed, it takes up to thirty times as much memory.
+inline constexpr std::size_t kMostRowBytes = std::size_t{16} << 20;
+
 class RowBytes {
  public:
   /// Maps a file. One whose name ends in .gz is inflated into an unlinked file of the temporary folder, which

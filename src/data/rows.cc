@@ -46,6 +46,14 @@ class LineReader : public RowReader {
     const Line l = line(i);
     std::string_view t = bytes_.text().substr(l.begin, l.end - l.begin);
     if (t.ends_with('\r')) t.remove_suffix(1);
+    if (t.size() > kMostRowBytes) {
+      throw Error({.what = "a row is too long",
+                   .expected = "at most " + std::to_string(kMostRowBytes) + " bytes",
+                   .found = std::to_string(t.size()),
+                   .where = where(i),
+                   .fix = "cut its text into several rows",
+                   .code = ExitCode::usage});
+    }
     if (!is_utf8(t)) {
       throw Error({.what = "a row is not valid UTF-8",
                    .where = where(i),
@@ -57,6 +65,7 @@ class LineReader : public RowReader {
 
  private:
   static constexpr std::int64_t kStride = 64;
+  static constexpr std::int64_t kMostBlank = 1 << 20;
   // Where the search for a line begins.
   struct Mark {
     std::size_t begin;
@@ -67,7 +76,15 @@ class LineReader : public RowReader {
   // The first line that is not blank at or behind `line.end`; false at the end of the file.
   bool next(Line& line) const {
     const std::string_view text = bytes_.text();
+    const std::int64_t first = line.number;
     for (std::size_t begin = line.end; begin < text.size(); ++line.number) {
+      if (line.number - first > kMostBlank) {
+        throw Error({.what = "a data file holds too many blank lines in a row",
+                     .expected = "at most " + std::to_string(kMostBlank),
+                     .where = bytes_.path() + ":" + std::to_string(first),
+                     .fix = "look at what wrote it",
+                     .code = ExitCode::usage});
+      }
       const void* found = std::memchr(text.data() + begin, '\n', text.size() - begin);
       const std::size_t end =
           found ? static_cast<std::size_t>(static_cast<const char*>(found) - text.data()) : text.size();

@@ -45,6 +45,7 @@ class CsvReader : public RowReader {
   }
 
  private:
+  static constexpr std::size_t kMostColumns = 4096;
   struct Record {
     std::size_t begin, end;
     std::int64_t line;
@@ -104,7 +105,10 @@ class CsvReader : public RowReader {
     }
     std::vector<Cell> found(1);
     bool quoted = false;
+    if (text.size() > kMostRowBytes)
+      refuse("a row is too long", std::to_string(text.size()) + " bytes", record);
     for (std::size_t i = 0; i < text.size(); ++i) {
+      if (found.size() > kMostColumns) refuse("a row has too many cells", "more than 4096", record);
       Cell& cell = found.back();
       if (text[i] == '"') {
         if (!quoted && cell.text.empty() && !cell.quoted) {

@@ -87,6 +87,8 @@ class JsonList : public RowReader {
         }
       }
       row.end = i;
+      if (row.end - row.begin > kMostRowBytes)
+        refuse("a row is too long", std::to_string(row.end - row.begin) + " bytes", row.line);
       rows_.push_back(row);
       ended = text[i++] == ']';
     }

@@ -1,3 +1,5 @@
+#include <cstdlib>
+#include <cstring>
 #include <limits>
 #include <string>
 
@@ -12,11 +14,38 @@ constexpr std::size_t arena_alignment = 256;
 
 Arena::~Arena() {
   for (std::size_t i = reservations_.size(); i-- > 0;) {
-    if (addresses_[i] != nullptr) device_.release(addresses_[i], reservations_[i].bytes);
+    if (addresses_[i] != nullptr) give_back(addresses_[i], reservations_[i]);
   }
 }
 
-void* Arena::reserve(const std::string& name, std::size_t bytes) {
+void* Arena::take(std::size_t bytes, MemoryKind kind) {
+  if (kind == MemoryKind::device) return device_.allocate(bytes);
+  // A dry device has addresses for both, and nothing behind them.
+  if (kind == MemoryKind::pinned || device_.kind() == DeviceKind::dry) return device_.allocate_host(bytes);
+  void* address = std::aligned_alloc(arena_alignment, bytes);
+  if (address == nullptr) {
+    throw Error({.what = "not enough host memory",
+                 .expected = std::to_string(bytes) + " free bytes",
+                 .where = device_.description()});
+  }
+  return std::memset(address, 0, bytes);
+}
+
+void Arena::give_back(void* address, const Reservation& r) noexcept {
+  if (r.kind == MemoryKind::device) return device_.release(address, r.bytes);
+  if (r.kind == MemoryKind::pinned || device_.kind() == DeviceKind::dry) {
+    return device_.release_host(address, r.bytes);
+  }
+  std::free(address);
+}
+
+void Arena::expect_passing(const std::string& name, std::size_t bytes, MemoryKind kind) {
+  if (bytes == 0) return;
+  reservations_.push_back({name, bytes, kind, true});
+  addresses_.push_back(nullptr);
+}
+
+void* Arena::reserve(const std::string& name, std::size_t bytes, MemoryKind kind) {
   if (sealed_) {
     throw Error(Problem{.what = "memory for '" + name + "' is asked for after the plan was closed",
                         .expected = "all reservations before the first step",
@@ -24,7 +53,8 @@ void* Arena::reserve(const std::string& name, std::size_t bytes) {
                         .where = device_.description(),
                         .fix = "report this as a bug of the program, with the configuration"});
   }
-  if (bytes > std::numeric_limits<std::size_t>::max() - bytes_ - arena_alignment) {
+  std::size_t& held = bytes_[static_cast<std::size_t>(kind)];
+  if (bytes > std::numeric_limits<std::size_t>::max() - held - arena_alignment) {
     throw Error(Problem{.what = "the reservation '" + name + "' is larger than any memory",
                         .expected = "a number of bytes that can be addressed",
                         .found = std::to_string(bytes) + " bytes",
@@ -33,17 +63,17 @@ void* Arena::reserve(const std::string& name, std::size_t bytes) {
   if (bytes == 0) return nullptr;
   const std::size_t rounded = (bytes + arena_alignment - 1) / arena_alignment * arena_alignment;
   // Room in the lists first, so that nothing can fail once the memory is there.
-  reservations_.push_back({name, rounded});
+  reservations_.push_back({name, rounded, kind});
   addresses_.push_back(nullptr);
   try {
-    addresses_.back() = device_.allocate(rounded);
+    addresses_.back() = take(rounded, kind);
   } catch (const Error& error) {
     reservations_.pop_back();
     addresses_.pop_back();
     Problem problem = error.problem();
     problem.what += " for '" + name + "'";
     problem.found += (problem.found.empty() ? "" : "; ") + std::to_string(rounded) +
-                     " bytes are asked for, " + std::to_string(bytes_) + " bytes are held in " +
+                     " bytes are asked for, " + std::to_string(held) + " bytes are held in " +
                      std::to_string(reservations_.size()) + " reservations";
     throw Error(problem);
   } catch (...) {
@@ -51,7 +81,7 @@ void* Arena::reserve(const std::string& name, std::size_t bytes) {
     addresses_.pop_back();
     throw;
   }
-  bytes_ += rounded;
+  held += rounded;
   return addresses_.back();
 }
 

@@ -17,14 +17,35 @@ Stream& HostMirror::stream() {
   return *stream_;
 }
 
+std::size_t HostMirror::bytes_for(const std::vector<TensorSlice>& slices, const Device& device) {
+  const bool reaches = device.kind() == DeviceKind::dry ? device.stands_for() == DeviceKind::cpu
+                                                        : device.host_reaches_memory();
+  std::size_t bytes = 0;
+  for (const TensorSlice& slice : slices) {
+    const std::size_t size = static_cast<std::size_t>(slice.elements()) * size_of(slice.dtype);
+    bytes += (size + alignment - 1) / alignment * alignment;
+  }
+  return reaches ? 0 : bytes;
+}
+
 std::vector<TensorSlice> HostMirror::open(std::vector<TensorSlice> slices) {
   clear();
   if (device_.host_reaches_memory()) return slices;
   std::size_t bytes = 0;
+  std::vector<std::size_t> starts;
   for (const TensorSlice& slice : slices) {
-    const std::size_t size = static_cast<std::size_t>(slice.count) * size_of(slice.dtype);
-    pieces_.push_back({.there = slice.data, .at = bytes, .bytes = size});
-    bytes += (size + alignment - 1) / alignment * alignment;
+    starts.push_back(bytes);
+    const auto add = [&](void* there, std::int64_t elements) {
+      const std::size_t size = static_cast<std::size_t>(elements) * size_of(slice.dtype);
+      pieces_.push_back({.there = there, .at = bytes, .bytes = size});
+      bytes += size;
+    };
+    if (slice.dense()) {
+      add(slice.data, slice.elements());
+    } else {  // what lies between its rows belongs to others
+      each_run(slice, [&](std::int64_t, std::int64_t count, void* data) { add(data, count); });
+    }
+    bytes = (bytes + alignment - 1) / alignment * alignment;
   }
   try {
     memory_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
@@ -35,7 +56,10 @@ std::vector<TensorSlice> HostMirror::open(std::vector<TensorSlice> slices) {
                  .where = device_.description(),
                  .fix = "free memory of this machine, or raise its limit"});
   }
-  for (std::size_t i = 0; i < slices.size(); ++i) slices[i].data = memory_.get() + pieces_[i].at;
+  for (std::size_t i = 0; i < slices.size(); ++i) {
+    slices[i].data = memory_.get() + starts[i];
+    if (slices[i].rows > 1) slices[i].pitch = slices[i].count;
+  }
   return slices;
 }
 

@@ -42,10 +42,12 @@ Decoder::Decoder(Device& device, comm::Job& job, comm::Collectives& data, const 
   core_ = std::make_unique<model::Transformer>(options_.architecture, options_.recipe, arena_, core);
   cache_ = std::make_unique<model::KvCache>(arena_, options_.architecture, options_.recipe.compute,
                                             options_.sequences, options_.capacity);
-  host_words_.resize(static_cast<std::size_t>(3 * tokens + options_.sequences));
-  words_ = arena_.reserve_as<std::int32_t>("decode/words", host_words_.size());
-  host_logits_.resize(static_cast<std::size_t>(options_.sequences * options_.architecture.vocabulary));
-  logits_ = arena_.reserve_as<float>("decode/logits", host_logits_.size());
+  const auto words = static_cast<std::size_t>(3 * tokens + options_.sequences);
+  words_ = arena_.reserve_as<std::int32_t>("decode/words", words);
+  host_words_ = arena_.reserve_as<std::int32_t>("decode/words", words, MemoryKind::pinned);
+  const auto logits = static_cast<std::size_t>(options_.sequences * options_.architecture.vocabulary);
+  logits_ = arena_.reserve_as<float>("decode/logits", logits);
+  host_logits_ = arena_.reserve_as<float>("decode/logits", logits, MemoryKind::pinned);
   arena_.seal();
 }
 
@@ -59,10 +61,7 @@ void Decoder::load_weights(const std::string& folder) {
   });
   store_->initialise(*compute_, [&](const std::vector<TensorSlice>& slices) {
     job_.together([&] {
-      for (const TensorSlice& slice : slices) {
-        weights->expect(slice.name, slice.shape);
-        weights->read(slice.name, slice.begin, slice.count, static_cast<float*>(slice.data));
-      }
+      for (const TensorSlice& slice : slices) weights->read(slice);
     });
   });
   store_->synchronize(*compute_);
@@ -85,10 +84,10 @@ void Decoder::forward(const std::vector<Sequence*>& active) {
       }
     }
   }
-  std::int32_t* host = host_words_.data();
+  std::int32_t* host = host_words_;
   const auto send = [&](const std::vector<std::int32_t>& from) {
     std::memcpy(host, from.data(), from.size() * sizeof(std::int32_t));
-    std::int32_t* to = words_ + (host - host_words_.data());
+    std::int32_t* to = words_ + (host - host_words_);
     device_.copy_to_device(*compute_, to, host, from.size() * sizeof(std::int32_t));
     host += from.size();
     return to;
@@ -101,7 +100,7 @@ void Decoder::forward(const std::vector<Sequence*>& active) {
   const std::int64_t vocabulary = options_.architecture.vocabulary;
   const ops::Matrix logits{logits_, DType::f32, batch.row_count, vocabulary, vocabulary};
   core_->decode(*store_, *compute_, batch, *cache_, logits);
-  device_.copy_to_host(*compute_, host_logits_.data(), logits_,
+  device_.copy_to_host(*compute_, host_logits_, logits_,
                        static_cast<std::size_t>(batch.row_count * vocabulary) * sizeof(float));
   compute_->synchronize();
 }
@@ -151,7 +150,7 @@ std::vector<std::vector<std::int32_t>> Decoder::complete(const std::vector<Reque
     forward(active);
     std::erase_if(active, [&](Sequence* s) {
       if (s->logits_row < 0) return false;
-      const float* logits = host_logits_.data() + s->logits_row * vocabulary;
+      const float* logits = host_logits_ + s->logits_row * vocabulary;
       const std::int32_t token = choose(logits, vocabulary, sampling, s->number, s->tokens.size());
       const bool stop = std::ranges::find(stop_ids, token) != stop_ids.end();
       if (!stop) {

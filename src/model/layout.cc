@@ -38,6 +38,16 @@ std::int64_t ParameterLayout::parameter_count() const {
   return count;
 }
 
+std::int64_t trained_parameters(const ParameterLayout& layout) {
+  std::int64_t count = 0;
+  for (const GroupSpec& group : layout.groups) {
+    for (const SegmentSpec& segment : group.segments) {
+      for (const TensorSpec& t : segment.tensors) count += segment.trainable ? t.count() : 0;
+    }
+  }
+  return count;
+}
+
 std::set<std::string> tensor_names(const ParameterLayout& layout) {
   std::set<std::string> names;
   for (const GroupSpec& group : layout.groups) {

@@ -51,12 +51,14 @@ std::vector<MemoryRow> Memory::by_part() const {
 }
 
 Memory memory_of(const Arena& arena, const std::vector<MemoryRow>& more) {
-  std::map<std::string, std::size_t> sums;
-  for (const Reservation& r : arena.reservations()) sums[r.name] += r.bytes;
-  for (const MemoryRow& row : more) {
-    if (row.bytes > 0) sums[row.name] += row.bytes;
+  std::map<std::string, std::size_t> device, pinned, host;
+  for (const Reservation& r : arena.reservations()) {
+    (r.kind == MemoryKind::device ? device : r.kind == MemoryKind::pinned ? pinned : host)[r.name] += r.bytes;
   }
-  Memory memory{.rows = sorted(sums)};
+  for (const MemoryRow& row : more) {
+    if (row.bytes > 0) device[row.name] += row.bytes;
+  }
+  Memory memory{.rows = sorted(device), .pinned = sorted(pinned), .host = sorted(host)};
   for (const MemoryRow& row : memory.rows) memory.bytes += row.bytes;
   return memory;
 }

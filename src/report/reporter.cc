@@ -167,7 +167,7 @@ struct Reporter::Impl {
 
   void log_step(const StepFacts& f);
   void write_events(const StepFacts& f, double loss, double seconds, double rate);
-  Json state() const;
+  Json state(bool with_history) const;
   void write_state() const;
   void write_plots() const;
   Json train_results() const;
@@ -264,15 +264,16 @@ void Reporter::Impl::write_events(const StepFacts& f, double loss, double second
   unless_refused([&] { events->write(f.step, scalars); });
 }
 
-Json Reporter::Impl::state() const {
-  Json state = trainer_state(facts, totals, log.rows());
+Json Reporter::Impl::state(bool with_history) const {
+  Json state = trainer_state(facts, totals, with_history ? log.rows() : std::vector<Json>());
+  if (!with_history) state.erase("log_history");
   add_sums(state, totals, window);
   return state;
 }
 
 void Reporter::Impl::write_state() const {
   write_file_atomically(facts.output_dir + "/trainer_state.json",
-                        state().dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+                        state(true).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 void Reporter::Impl::write_plots() const {
@@ -370,7 +371,7 @@ bool Reporter::logs_at(std::int64_t step) const {
   return impl_->logs_at(step);
 }
 Json Reporter::state() const {
-  return impl_->state();
+  return impl_->state(false);
 }
 
 void Reporter::start() {

@@ -2,11 +2,13 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cmath>
 #include <functional>
 #include <set>
 
 #include "octet/base/error.h"
+#include "octet/base/files.h"
 #include "octet/base/strings.h"
 #include "octet/model/build.h"
 #include "octet/text/whole_match.h"
@@ -246,6 +248,73 @@ AdapterWish read_adapter_config(const Json& config, const std::string& where) {
   }
   wish.whole = words_of(config, "modules_to_save", where);
   return wish;
+}
+
+AdapterWish adapter_wish(const config::Config& config) {
+  if (config.adapter_name_or_path) {
+    const std::string path = *config.adapter_name_or_path + "/adapter_config.json";
+    if (!path_exists(path)) {
+      throw Error({.what = "there is no adapter in the folder that adapter_name_or_path names",
+                   .expected = "adapter_config.json and adapter_model.safetensors, as PEFT writes them",
+                   .where = *config.adapter_name_or_path,
+                   .fix = "name the folder of an adapter, or remove the key to begin with a new one",
+                   .code = ExitCode::usage});
+    }
+    return read_adapter_config(read_json(path), path);
+  }
+  AdapterWish wish{.rank = config.lora_rank,
+                   .alpha = config.lora_alpha.value_or(2.0 * static_cast<double>(config.lora_rank)),
+                   .rslora = config.use_rslora,
+                   .whole = config.additional_target,
+                   .where = "configuration keys lora_target, lora_rank, additional_target"};
+  const std::vector<std::string>& targets = config.lora_target;
+  const bool one = targets.size() == 1;
+  const auto plain = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '_' || c == '.';
+  };
+  if (one && targets.front() == "all") {
+    wish.all = true;
+  } else if (one && !std::ranges::all_of(targets.front(), plain)) {
+    wish.expression = targets.front();
+  } else {
+    wish.targets = targets;
+  }
+  return wish;
+}
+
+model::Architecture tuned(const config::Config& config, model::Architecture architecture) {
+  // Options are asked for without a model, too.
+  const bool model = architecture.layers > 0;
+  if (model && config.finetuning_type == "lora")
+    architecture.tuning = tuning_of(adapter_wish(config), architecture);
+  return architecture;
+}
+
+Json adapter_config(const AdapterWish& wish, const std::string& base) {
+  Json config{
+      {"base_model_name_or_path", base},
+      {"bias", "none"},
+      {"fan_in_fan_out", false},
+      {"inference_mode", true},
+      {"init_lora_weights", true},
+      {"layers_pattern", nullptr},
+      {"layers_to_transform", nullptr},
+      {"lora_alpha",
+       wish.alpha == std::floor(wish.alpha) ? Json(static_cast<std::int64_t>(wish.alpha)) : Json(wish.alpha)},
+      {"lora_dropout", 0.0},
+      {"modules_to_save", wish.whole.empty() ? Json(nullptr) : Json(wish.whole)},
+      {"peft_type", "LORA"},
+      {"r", wish.rank},
+      {"rank_pattern", Json::object()},
+      {"alpha_pattern", Json::object()},
+      {"revision", nullptr},
+      {"target_modules", wish.all ? Json("all-linear") : Json(wish.targets)},
+      {"task_type", "CAUSAL_LM"}};
+  if (!wish.expression.empty()) config["target_modules"] = wish.expression;
+  for (const auto& [expression, rank] : wish.ranks) config["rank_pattern"][expression] = rank;
+  for (const auto& [expression, alpha] : wish.alphas) config["alpha_pattern"][expression] = alpha;
+  if (wish.rslora) config["use_rslora"] = true;
+  return config;
 }
 
 }  // namespace octet::setup

@@ -117,6 +117,16 @@ struct ParameterStore::Parts {
         seen(device),
         needed(device) {
     if (with.size() > 1) with.share(gathered_memory(segments));
+    expect_mirrors(arena);
+  }
+  /// What passes through the host's memory when the state is saved and loaded.
+  void expect_mirrors(Arena& arena) {
+    std::vector<TensorSlice> saved = state_slices(segments, {.own_only = true, .moments = true});
+    std::vector<TensorSlice> read = state_slices(segments, {.own_only = false, .moments = true});
+    if (collectives.rank() == 0) append_scales(saved);
+    append_scales(read);
+    arena.expect_passing("state/saved", HostMirror::bytes_for(saved, device), MemoryKind::host);
+    arena.expect_passing("state/loaded", HostMirror::bytes_for(read, device), MemoryKind::host);
   }
 
   int groups() const { return static_cast<int>(layout.groups.size()); }

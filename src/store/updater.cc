@@ -30,13 +30,8 @@ Updater::Updater(Segments& segments, Arena& arena, comm::Collectives& collective
     scales_.emplace(arena, "fp8_weights", options.recipe, segments.scale_formats, segments.scale_names);
     casts_.emplace(arena, "fp8_weights/casts", std::ssize(segments.scale_names));
   }
-  host_ = static_cast<HostStep*>(device_.allocate_host(sizeof(HostStep)));
-  totals_out_ = static_cast<double*>(device_.allocate_host(totals_bytes()));
-}
-
-Updater::~Updater() {
-  device_.release_host(totals_out_, totals_bytes());
-  device_.release_host(host_, sizeof(HostStep));
+  host_ = arena.reserve_as<HostStep>("step/scalars", 1, MemoryKind::pinned);
+  totals_out_ = arena.reserve_as<double>("step/totals", 1 + losses_, MemoryKind::pinned);
 }
 
 void Updater::write_scalars(const StepInput& input, std::int64_t step, Stream& compute) {

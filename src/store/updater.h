@@ -15,7 +15,6 @@ namespace octet::store {
 class Updater {
  public:
   Updater(Segments& segments, Arena& arena, comm::Collectives& collectives, const Options& options);
-  ~Updater();
   Updater(const Updater&) = delete;
   Updater& operator=(const Updater&) = delete;
 

@@ -2,10 +2,25 @@
 
 #include "component.h"
 #include "nfc.h"
+#include "octet/base/error.h"
 #include "pattern.h"
 
 namespace octet::text {
 namespace {
+
+// A text may become so much longer, and a short one so long: what is found by chance in a damaged or hostile
+// file would otherwise multiply it by any number, again and again.
+constexpr std::size_t kMostTimes = 16;
+constexpr std::size_t kMostAlways = 1 << 16;
+
+void require_bounded(std::size_t size, std::size_t before) {
+  if (size <= kMostAlways + kMostTimes * before) return;
+  throw Error({.what = "the tokenizer's normalizer makes a text too long",
+               .expected = "at most " + std::to_string(kMostTimes) + " times its length",
+               .found = std::to_string(size) + " bytes and more, of " + std::to_string(before),
+               .fix = "look at the entries of 'normalizer' in tokenizer.json",
+               .code = ExitCode::usage});
+}
 
 class Nfc : public Normalizer {
  public:
@@ -28,6 +43,7 @@ class Replace : public Normalizer {
     std::size_t done = 0;
     pattern_.each_match(view.text, [&](std::size_t begin, std::size_t end) {
       if (begin > done) out.append(view.slice(done, begin));
+      require_bounded(out.text.size() + content_.size(), view.text.size());
       out.append(content_, end > 0 ? view.range(end - 1, end) : Span{0, 0});
       done = end;
     });
@@ -63,6 +79,7 @@ class Chain : public Normalizer {
     AlignedText out(view);
     for (const auto& part : parts_) {
       if (!part->keeps(out.text)) out = part->apply(out.view());
+      require_bounded(out.text.size(), view.text.size());
     }
     return out;
   }

@@ -42,7 +42,11 @@ class Regex {
   std::uint32_t compile_repeat(const RegexNode& node, std::uint32_t next);
   std::uint32_t compile_look(const RegexNode& node, std::uint32_t next);
   bool cannot_fail(std::uint32_t pc) const;
-  bool first_bytes(std::uint32_t pc, std::array<bool, 256>& bytes, int depth) const;
+  struct FirstBytes {
+    std::array<bool, 256> bytes{};
+    std::vector<bool> seen;  ///< by instruction
+  };
+  bool first_bytes(std::uint32_t pc, FirstBytes& found, int depth) const;
   void index_alternatives(const RegexNode& root);
 
   std::vector<Instruction> code_;
@@ -56,7 +60,7 @@ class Regex {
 
 /// Finds the matches in one text, from left to right, without overlap. Not thread-safe.
 /// The work is bounded: where trying would repeat itself, failed states are remembered; an expression whose
-/// look-arounds still need more than some thousand steps a byte throws Error.
+/// look-arounds still need more than some thousand steps a byte, in a long text some hundred, throws Error.
 class RegexFinder {
  public:
   /// `text` must be well-formed UTF-8 and outlive the finder.

@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::size_t kMaxInstructions = 1 << 14;
 constexpr std::size_t kMaxSets = 1024;
+constexpr int kMaxFirstDepth = 4096;
 
 /// Length in characters when every match has the same, else -1.
 int fixed_length(const RegexNode& node) {
@@ -191,12 +192,15 @@ bool Regex::cannot_fail(std::uint32_t pc) const {
   return code_[pc].op == Op::accept;
 }
 
-// Marks the bytes with which a match from `pc` can start; true when it can also be empty.
-bool Regex::first_bytes(std::uint32_t pc, std::array<bool, 256>& bytes, int depth) const {
-  if (depth > 200) {
-    bytes.fill(true);
+// Marks the bytes with which a match from `pc` can start; true when it can also be empty. Every instruction
+// is looked at once: a second way to it shows nothing that the first did not.
+bool Regex::first_bytes(std::uint32_t pc, FirstBytes& found, int depth) const {
+  if (depth > kMaxFirstDepth) {
+    found.bytes.fill(true);
     return true;
   }
+  if (found.seen[pc]) return false;
+  found.seen[pc] = true;
   const Instruction& in = code_[pc];
   switch (in.op) {
     case Op::accept:
@@ -209,21 +213,21 @@ bool Regex::first_bytes(std::uint32_t pc, std::array<bool, 256>& bytes, int dept
         return static_cast<unsigned char>(text[0]);
       };
       for (const auto& [first, last] : sets_[in.set].ranges()) {
-        for (int b = lead(first); b <= lead(last); ++b) bytes[static_cast<std::size_t>(b)] = true;
+        for (int b = lead(first); b <= lead(last); ++b) found.bytes[static_cast<std::size_t>(b)] = true;
       }
-      return in.op == Op::run && in.min == 0 && first_bytes(in.next, bytes, depth + 1);
+      return in.op == Op::run && in.min == 0 && first_bytes(in.next, found, depth + 1);
     }
     case Op::split: {
-      const bool a = first_bytes(in.next, bytes, depth + 1);
-      const bool b = first_bytes(in.other, bytes, depth + 1);
+      const bool a = first_bytes(in.next, found, depth + 1);
+      const bool b = first_bytes(in.other, found, depth + 1);
       return a || b;
     }
     case Op::look:
     case Op::assertion:
-      return first_bytes(in.next, bytes, depth + 1);
+      return first_bytes(in.next, found, depth + 1);
     case Op::atomic:
-      if (!first_bytes(in.other, bytes, depth + 1)) return false;
-      return first_bytes(in.next, bytes, depth + 1);
+      if (!first_bytes(in.other, found, depth + 1)) return false;
+      return first_bytes(in.next, found, depth + 1);
   }
   return true;
 }
@@ -238,10 +242,10 @@ void Regex::index_alternatives(const RegexNode& root) {
   }
   for (const RegexNode* part : parts) {
     const std::uint32_t entry = compile(*part, accept);
-    std::array<bool, 256> bytes{};
-    const bool empty = first_bytes(entry, bytes, 0);
+    FirstBytes found{.seen = std::vector<bool>(code_.size())};
+    const bool empty = first_bytes(entry, found, 0);
     for (std::size_t b = 0; b < 256; ++b) {
-      if (bytes[b] || empty) starts_[b].push_back(entry);
+      if (found.bytes[b] || empty) starts_[b].push_back(entry);
     }
     if (empty) starts_at_end_.push_back(entry);
   }

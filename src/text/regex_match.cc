@@ -12,6 +12,8 @@ constexpr std::size_t kRememberAfter = 8192;  // steps of one search before fail
 constexpr std::size_t kMaxPlaces = 1 << 22;   // positions that are remembered at most
 constexpr std::size_t kFreeSteps = 1 << 20;
 constexpr std::size_t kStepsPerByte = 4000;
+constexpr std::size_t kManySteps = std::size_t{1} << 26;  // some seconds
+constexpr std::size_t kStepsPerByteOfMany = 100;
 constexpr int kMaxDepth = 32;
 
 }  // namespace
@@ -21,7 +23,9 @@ RegexFinder::RegexFinder(const Regex& regex, std::string_view text)
 
 void RegexFinder::charge(std::size_t steps) {
   steps_ += steps;
-  if (steps_ > kFreeSteps + kStepsPerByte * static_cast<std::size_t>(end_ - begin_)) {
+  if (steps_ <= kFreeSteps) return;
+  const auto bytes = static_cast<std::size_t>(end_ - begin_);
+  if (steps_ > std::min(kFreeSteps + kStepsPerByte * bytes, kManySteps + kStepsPerByteOfMany * bytes)) {
     throw Error({.what = "the tokenizer's regular expression takes too long on a text",
                  .found = with_steps(steps_),
                  .fix = "use a tokenizer whose expression has no nested look-around"});

@@ -9,11 +9,12 @@
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/base/random.h"
-#include "octet/checkpoint/safetensors.h"
 #include "octet/device/waiting.h"
 #include "octet/model/build.h"
 #include "octet/ops/gemm.h"
 #include "octet/ops/reproducible.h"
+#include "octet/runtime/initial_weights.h"
+#include "octet/setup/adapters.h"
 
 namespace octet::train {
 
@@ -26,14 +27,13 @@ struct Engine::Staging {
     std::vector<std::int32_t> cu_seqlens;
   };
 
-  Staging(Device& d, Arena& arena, const EngineOptions& options)
-      : device(d), sets(static_cast<std::size_t>(std::max(1, options.max_micro_batches))) {
+  Staging(Arena& arena, const EngineOptions& options)
+      : sets(static_cast<std::size_t>(std::max(1, options.max_micro_batches))) {
     const auto tokens = static_cast<std::size_t>(options.transformer.max_tokens);
     const auto labels = options.transformer.max_labels > 0
                             ? static_cast<std::size_t>(options.transformer.max_labels)
                             : tokens;
     const auto documents = static_cast<std::size_t>(options.max_documents);
-    bytes = (2 * tokens + 2 * labels + documents + 1) * sizeof(std::int32_t);
     ids = arena.reserve_as<std::int32_t>("batch/ids", tokens);
     positions = arena.reserve_as<std::int32_t>("batch/positions", tokens);
     label_rows = arena.reserve_as<std::int32_t>("batch/label_rows", labels);
@@ -41,19 +41,14 @@ struct Engine::Staging {
     cu_seqlens = arena.reserve_as<std::int32_t>("batch/cu_seqlens", documents + 1);
     losses = options.store.strict ? sets.size() : 1;
     loss_sum = arena.reserve_as<double>("batch/loss_sum", losses);
-    for (HostSet& set : sets) set.words = static_cast<std::int32_t*>(device.allocate_host(bytes));
-    host_losses = static_cast<double*>(device.allocate_host(losses * sizeof(double)));
+    for (HostSet& set : sets) {
+      set.words = arena.reserve_as<std::int32_t>("batch/words", 2 * tokens + 2 * labels + documents + 1,
+                                                 MemoryKind::pinned);
+    }
+    host_losses = arena.reserve_as<double>("batch/loss_sum", losses, MemoryKind::pinned);
   }
-  ~Staging() {
-    for (HostSet& set : sets) device.release_host(set.words, bytes);
-    device.release_host(host_losses, losses * sizeof(double));
-  }
-  Staging(const Staging&) = delete;
-  Staging& operator=(const Staging&) = delete;
 
-  Device& device;
   std::vector<HostSet> sets;
-  std::size_t bytes = 0;  ///< of a host set
   std::int32_t *ids = nullptr, *positions = nullptr, *label_rows = nullptr, *targets = nullptr,
                *cu_seqlens = nullptr;
   std::size_t losses = 1;
@@ -119,7 +114,8 @@ bool has_fp8_weights(const config::Config& config) {
 EngineOptions engine_options(const config::Config& config, const model::Architecture& architecture,
                              std::int64_t max_tokens, std::int64_t max_length, std::int64_t max_documents) {
   EngineOptions options;
-  options.architecture = architecture;
+  options.architecture = setup::tuned(config, architecture);
+  if (config.finetuning_type == "lora") options.adapter = config.adapter_name_or_path.value_or("");
   options.store.stage = static_cast<int>(config.zero_stage);
   options.store.deterministic = config.deterministic != "false";
   options.store.strict = config.deterministic == "strict";
@@ -191,7 +187,7 @@ Engine::Engine(Device& device, comm::Job& job, comm::Collectives& data, const En
                                                    options_.store);
   core_ = std::make_unique<model::Transformer>(options_.architecture, options_.store.recipe, arena_,
                                                options_.transformer, &audit_);
-  staging_ = std::make_unique<Staging>(device_, arena_, options_);
+  staging_ = std::make_unique<Staging>(arena_, options_);
   if (device.kind() != DeviceKind::dry) tell_fallbacks();  // those that the shapes tell
 }
 
@@ -199,17 +195,18 @@ Engine::~Engine() = default;
 
 void Engine::load_weights(const std::string& folder) {
   // A weight may be missing or damaged for one rank alone; nobody may be left waiting in a gather.
-  std::unique_ptr<checkpoint::WeightFolder> weights;
+  std::unique_ptr<runtime::InitialWeights> weights;
   job_.together([&] {
-    weights = std::make_unique<checkpoint::WeightFolder>(folder);
-    weights->require_used(model::tensor_names(store_->layout()), options_.architecture.tensor_prefix);
+    weights = std::make_unique<runtime::InitialWeights>(
+        runtime::WeightSource{.folder = folder,
+                              .tensor_prefix = options_.architecture.tensor_prefix,
+                              .adapter = options_.adapter,
+                              .seed = options_.store.adamw.seed},
+        store_->layout());
   });
   store_->initialise(*compute_, [&](const std::vector<TensorSlice>& slices) {
     job_.together([&] {
-      for (const TensorSlice& slice : slices) {
-        weights->expect(slice.name, slice.shape);
-        weights->read(slice.name, slice.begin, slice.count, static_cast<float*>(slice.data));
-      }
+      for (const TensorSlice& slice : slices) weights->read(slice);
     });
   });
 }
@@ -449,7 +446,7 @@ std::vector<MemoryRow> Engine::memory() const {
   std::map<std::string, std::size_t> sums;
   for (const Reservation& reservation : arena_.reservations()) {
     const std::size_t slash = reservation.name.find('/');
-    sums[reservation.name.substr(0, slash)] += reservation.bytes;
+    if (reservation.kind == MemoryKind::device) sums[reservation.name.substr(0, slash)] += reservation.bytes;
   }
   std::vector<MemoryRow> rows;
   for (const auto& [name, bytes] : sums) rows.push_back({name, bytes});

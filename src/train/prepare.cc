@@ -16,6 +16,7 @@
 #include "octet/runtime/model_folder.h"
 #include "octet/runtime/same_model.h"
 #include "octet/setup/setup.h"
+#include "octet/train/adapter_folder.h"
 #include "octet/train/fit.h"
 #include "octet/train/rehearsal.h"
 #include "run.h"
@@ -28,6 +29,7 @@ void Run::prepare_model() {
     architecture_ = runtime::read_model(config_.model_name_or_path);
     fresh_ = config_.train_from_scratch;
     if (!fresh_) runtime::require_weights(config_.model_name_or_path);
+    adapters_ = adapter_state(config_);
     encoder_ = std::make_unique<data::TemplateEncoder>(feed::encoder_options(config_));
     if (session_.prints() && !config_.template_name && encoder_->chat_template()) {
       log::info("template: " + encoder_->chat_template()->name() +
@@ -133,11 +135,22 @@ void Run::tell_batch() const {
             "; global_batch_size keeps it at any number of ranks");
 }
 
+void Run::begin_weights() {
+  if (fresh_) {
+    engine_->initialise(static_cast<std::uint64_t>(config_.seed));
+  } else {
+    engine_->load_weights(config_.model_name_or_path);
+  }
+}
+
 void Run::prepare_engine() {
+  if (checkpoint_) job_.together([&] { require_same_adapters(*checkpoint_, config_); });
   const EngineOptions options = engine_for({batch_.micro, level_}, sample_shape());
   job_.together(
       [&] { engine_ = std::make_unique<Engine>(session_.device(), job_, session_.data(), options); });
   if (checkpoint_) {
+    // What is frozen is not in the checkpoint.
+    if (engine_->options().architecture.tuning.adapters) begin_weights();
     restore(*engine_, *checkpoint_);
     step_ = checkpoint_->step();
     saved_step_ = step_;
@@ -157,10 +170,8 @@ void Run::prepare_engine() {
       }
       tell_batch();
     }
-  } else if (fresh_) {
-    engine_->initialise(static_cast<std::uint64_t>(config_.seed));
   } else {
-    engine_->load_weights(config_.model_name_or_path);
+    begin_weights();
   }
   rehearse(job_, session_.device(), *engine_);
 }
@@ -180,12 +191,12 @@ void Run::start_reporter() {
   facts.accumulation = batch_.accumulation;
   facts.world = batch_.world;
   facts.all_parameters = engine_->store().layout().parameter_count();
-  facts.trainable_parameters = facts.all_parameters;
+  facts.trainable_parameters = model::trained_parameters(engine_->store().layout());
   facts.logging_steps = config::interval_steps(config_.logging_steps, total_steps_);
   facts.logging_first_step = config_.logging_first_step;
   facts.save_steps = config::interval_steps(config_.save_steps, total_steps_);
   facts.eval_steps = config::interval_steps(config_.eval_steps.value_or(config_.logging_steps), total_steps_);
-  facts.flops_per_token = model::flops_per_token(architecture_, feed_->mean_context());
+  facts.flops_per_token = model::flops_per_token(engine_->options().architecture, feed_->mean_context());
   if (session_.device().kind() != DeviceKind::cuda) facts.peak_flops = 0;
   facts.gpu_hour_price = config_.gpu_hour_price.value_or(0);
   facts.setup_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
@@ -242,6 +253,7 @@ void Run::prepare() {
                                : ""));
   }
   job_.watch(setup::watch_options(config_));
+  begins_once("the start of the run");
   saves_ = job_.channel("checkpoint");
   job_.together([&] {
     if (session_.prints())
@@ -256,7 +268,10 @@ void Run::prepare() {
                                   config_.model_name_or_path);
     });
   }
+  // Long texts are tokenised for hours.
+  begins_once("the reading of the data", 8);
   prepare_data();
+  begins_once("the loading of model and checkpoint");
   job_.together([&] { prepare_schedule(); });
   prepare_engine();
   job_.together([&] { require_disk(); });

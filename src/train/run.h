@@ -15,6 +15,7 @@
 #include "octet/plan/advice.h"
 #include "octet/report/reporter.h"
 #include "octet/runtime/session.h"
+#include "octet/runtime/watchdog.h"
 #include "octet/train/engine.h"
 #include "output_folder.h"
 #include "rank_log.h"
@@ -39,6 +40,15 @@ class Run {
 
  private:
   void prepare();
+  /// What the run does from now on. It may take `times` one and a half times ddp_timeout and ten seconds: ranks
+  /// that wait for each other say so before.
+  void begins(const char* phase, double times = 1) {
+    watchdog_.enter(phase, 10 + 1.5 * times * static_cast<double>(config_.ddp_timeout));
+  }
+  /// The same before the first step, where little of what is done scales with a step's time.
+  void begins_once(const char* phase, double times = 1) {
+    watchdog_.enter(phase, 120 + 1.5 * times * static_cast<double>(config_.ddp_timeout));
+  }
   void prepare_model();
   void prepare_data();
   /// Micro-batch and level, where the configuration leaves them to the device's memory.
@@ -54,6 +64,8 @@ class Run {
   void require_disk() const;
   void prepare_schedule();
   void prepare_engine();
+  /// Parameters as a run begins with them.
+  void begin_weights();
   /// Where steps have another size than those of the checkpoint.
   void tell_batch() const;
   void start_reporter();
@@ -81,17 +93,21 @@ class Run {
   /// Saves, and once more where that fails. Throws Error (unsaved), on all ranks, when nothing takes it.
   void save_for_good();
   void finish(bool stopped);
+  /// What a finished run leaves in its folder: a model, or adapters.
+  void write_final_model();
   bool turn(double interval, const std::string& strategy) const;
 
   runtime::Session& session_;
   const config::Resolved& resolved_;
   const config::Config& config_;
   comm::Job& job_;
+  runtime::Watchdog watchdog_{"rank " + std::to_string(job_.rank()) + " on " + job_.place().host};
   std::unique_ptr<OutputFolder> folder_;  ///< on the printing rank
   std::unique_ptr<comm::Channel> saves_;  ///< what ranks say to each other about checkpoints
   std::unique_ptr<Saver> saver_;
 
   model::Architecture architecture_;
+  Json adapters_;  ///< as adapter_state()
   std::unique_ptr<data::TemplateEncoder> encoder_;
   config::Batch batch_;
   plan::Level level_;

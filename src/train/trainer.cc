@@ -1,4 +1,5 @@
 #include "octet/train/trainer.h"
+#include "octet/train/adapter_folder.h"
 
 #include <algorithm>
 #include <chrono>
@@ -124,6 +125,7 @@ void Run::report_step(const store::StepResult& result, const Waits& waits) {
 }
 
 store::StepResult Run::train_step() {
+  begins("a step");
   const auto start = Clock::now();
   Waits waits;
   session_.take_traffic();  // of evaluations and checkpoints: the step's own is to be told
@@ -147,6 +149,7 @@ store::StepResult Run::train_step() {
 }
 
 void Run::evaluate() {
+  begins("an evaluation");
   const auto start = Clock::now();
   const std::int64_t micro = config_.per_device_eval_batch_size;
   const std::int64_t items = corpus_.evaluation_items.size();
@@ -187,6 +190,7 @@ void Run::evaluate() {
 
 void Run::save() {
   if (saved_step_ == step_) return;
+  begins("the saving of a checkpoint");
   settle_save();
   const auto start = Clock::now();
   checkpoint::CheckpointContents contents;
@@ -205,6 +209,7 @@ void Run::save() {
                         {"place", feed_->position()},
                         {"data_fingerprint", feed_->fingerprint()},
                         {"model", runtime::model_state(architecture_, encoder_->tokenizer())},
+                        {"adapters", adapters_},
                         {"resume_hash", config::resume_hash(config_)},
                         {"learning_rate", schedule_->learning_rate(step_)},
                         {"lr_scheduler_type", config_.lr_scheduler_type},
@@ -282,25 +287,38 @@ void Run::evaluate_in_turn() {
   if (last || turn(config_.eval_steps.value_or(config_.logging_steps), config_.eval_strategy)) evaluate();
 }
 
+void Run::write_final_model() {
+  if (config_.finetuning_type == "lora") {
+    export_adapter(config_.output_dir, last_checkpoint_, config_);
+    encoder_->tokenizer().save(config_.output_dir);
+    return;
+  }
+  export_model({.checkpoint = last_checkpoint_,
+                .model = config_.model_name_or_path,
+                .folder = config_.output_dir,
+                .dtype = export_dtype(config_),
+                .shard_bytes = export_bytes(config_),
+                .overwrite = true},
+               encoder_.get());
+}
+
 void Run::finish(bool stopped) {
   const bool kept = stopped || config_.save_strategy != "no";
   save_for_good();
+  begins("the writing of the final model");
   job_.together([&] { engine_->audit().require_fp8(); });
   std::vector<std::string> next;
   if (!stopped) {
     job_.together([&] {
       if (!session_.prints()) return;
-      export_model({.checkpoint = last_checkpoint_,
-                    .model = config_.model_name_or_path,
-                    .folder = config_.output_dir,
-                    .dtype = export_dtype(config_),
-                    .shard_bytes = export_bytes(config_),
-                    .overwrite = true},
-                   encoder_.get());
+      write_final_model();
       // Asked to keep no checkpoints, it leaves none: this one only carried the weights to the final model.
       if (!kept) std::filesystem::remove_all(last_checkpoint_);
     });
-    next.push_back("trainer generate " + config_.output_dir + " --template " +
+    const bool lora = config_.finetuning_type == "lora";
+    if (lora)
+      next.push_back("trainer export " + config_.output_dir + " " + config_.output_dir + "-merged --merge");
+    next.push_back("trainer generate " + config_.output_dir + (lora ? "-merged" : "") + " --template " +
                    (encoder_->chat_template() ? encoder_->chat_template()->name() : "TEMPLATE") +
                    " \"your question\"");
   }

@@ -65,6 +65,57 @@ TEST(Checkpoint, ContentHashesDoNotDependOnWhoWroteWhat) {
   EXPECT_EQ(hashes.size(), one.tensors().size());
 }
 
+TEST(Checkpoint, RunsAreReadAsColumnsAndColumnsAsRuns) {
+  for (const int writers : {1, 2, 3}) {
+    const Scratch scratch;
+    save_sample(scratch / "runs", 7, writers);
+    on_ranks(writers, [&](comm::Channel& channel) {
+      auto tensors = sample(7);
+      CheckpointContents contents = contents_of(tensors, 7, channel.rank(), writers);
+      contents.slices = columns_of(tensors, channel.rank(), writers);
+      save(channel, scratch / "columns", contents);
+    });
+    expect_sample(scratch / "columns/checkpoint-7");
+    const Checkpoint runs(scratch / "runs/checkpoint-7"), columns(scratch / "columns/checkpoint-7");
+    for (const auto& tensor : runs.tensors()) {
+      EXPECT_EQ(tensor.hash, columns.at(tensor.name).hash) << tensor.name << ", " << writers << " writers";
+    }
+    for (const int readers : {1, 2, 4}) {
+      for (const Checkpoint* checkpoint : {&runs, &columns}) {
+        auto found = sample(7);
+        for (auto& tensor : found) std::fill(tensor.values.begin(), tensor.values.end(), std::byte{0xEE});
+        // One after the other into the same memory: what a rank reads leaves the columns of others alone.
+        for (int rank = readers; rank-- > 0;) checkpoint->read(columns_of(found, rank, readers));
+        const auto expected = sample(7);
+        for (std::size_t i = 0; i < found.size(); ++i) {
+          EXPECT_TRUE(found[i].values == expected[i].values)
+              << found[i].header.name << ", " << writers << " writers, " << readers << " readers";
+        }
+      }
+    }
+  }
+}
+
+TEST(Checkpoint, ColumnsThatAreGivenTwiceOrNotAtAllAreNamed) {
+  const Scratch scratch;
+  std::vector<float> values(24);
+  const auto save_columns = [&](std::int64_t first, std::int64_t second) {
+    on_ranks(1, [&](comm::Channel& channel) {
+      CheckpointContents contents;
+      const TensorSlice w{.name = "w", .dtype = DType::f32, .shape = {4, 6}};
+      for (const auto& [from, to] : {std::pair<std::int64_t, std::int64_t>{0, first}, {second, 6}}) {
+        for (TensorSlice block : block_of(w, {0, from}, {4, to - from}, values.data())) {
+          contents.slices.push_back(block);
+        }
+      }
+      save(channel, scratch.path(), contents);
+    });
+  };
+  EXPECT_ERROR("twice", save_columns(4, 3));
+  EXPECT_ERROR("none from element 2", save_columns(2, 3));
+  EXPECT_NO_THROW(save_columns(2, 2));
+}
+
 TEST(Checkpoint, ConvertsFloatsToTheDTypeAsked) {
   const Scratch scratch;
   std::vector<float> values(300000);

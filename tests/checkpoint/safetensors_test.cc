@@ -269,6 +269,24 @@ TEST(WeightFolder, ReadsShardsAsOne) {
   EXPECT_ERROR("'f' is missing", folder.expect("f", {2}));
 }
 
+TEST(WeightFolder, ReadsABlockOfRowsAndColumns) {
+  const Scratch scratch;
+  std::vector<std::uint16_t> values(30);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = to_bf16(static_cast<float>(i));
+  write_safetensors(scratch / "model.safetensors", {{"w", DType::bf16, {5, 6}, 0, 30, values.data()}});
+  const WeightFolder folder(scratch.path());
+  std::vector<float> dense(6), wide(12, -1.0f);
+  TensorSlice block = block_of({.name = "w", .shape = {5, 6}}, {1, 4}, {3, 2}, dense.data()).at(0);
+  folder.read(block);
+  EXPECT_EQ(dense, (std::vector<float>{10, 11, 16, 17, 22, 23}));
+  block.data = wide.data();
+  block.pitch = 5;
+  folder.read(block);
+  EXPECT_EQ(wide, (std::vector<float>{10, 11, -1, -1, -1, 16, 17, -1, -1, -1, 22, 23}));
+  block.shape = {6, 5};
+  EXPECT_ERROR("[6, 5]", folder.read(block));
+}
+
 TEST(WeightFolder, NamesWhatIsWrongWithItsIndex) {
   const Scratch scratch;
   write_shards(scratch);

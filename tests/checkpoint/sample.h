@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "octet/base/random.h"
+#include "octet/base/tensor_slice.h"
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/checkpoint/folder.h"
 #include "octet/checkpoint/save.h"
@@ -81,6 +82,30 @@ inline std::vector<TensorSlice> slices_of(std::vector<SampleTensor>& tensors, in
            .data = tensor.values.data() + static_cast<std::size_t>(begin) * size_of(tensor.header.dtype)});
     }
     at += count;
+  }
+  return slices;
+}
+
+/// Columns of rank `rank` of `world` in every matrix, as they lie between those of the others; what is no
+/// matrix is rank 0's.
+inline std::vector<TensorSlice> columns_of(std::vector<SampleTensor>& tensors, int rank, int world) {
+  std::vector<TensorSlice> slices;
+  for (auto& tensor : tensors) {
+    const auto& shape = tensor.header.shape;
+    const std::size_t width = size_of(tensor.header.dtype);
+    TensorSlice of{.name = tensor.header.name, .dtype = tensor.header.dtype, .shape = shape};
+    if (shape.size() != 2 || shape[0] == 0) {
+      of.count = element_count(shape, tensor.header.name);
+      of.data = tensor.values.data();
+      if (rank == 0) slices.push_back(of);
+      continue;
+    }
+    const std::int64_t from = shape[1] * rank / world, to = shape[1] * (rank + 1) / world;
+    for (TensorSlice block : block_of(of, {0, from}, {shape[0], to - from}, nullptr)) {
+      block.data = tensor.values.data() + static_cast<std::size_t>(block.begin) * width;
+      block.pitch = shape[1];
+      slices.push_back(block);
+    }
   }
   return slices;
 }

@@ -35,7 +35,6 @@ KeyRow idle_row(const config::Field& field) {
 
 // Reasons that fit several keys, by the beginning of their names.
 const std::map<std::string, std::vector<std::string>> kFamilies{
-    {"read only when adapters are trained", {"lora_"}},
     {"read only with finetuning_type: freeze, which is not built", {"freeze_trainable_"}},
     {"read only with quantization_bit", {"quantization_", "double_quantization"}},
     {"belongs to trainer export", {"export_"}},
@@ -202,8 +201,12 @@ const std::vector<Mapped> kDialects{
     {"trainer.resume_mode", "disable", {{"resume_from_checkpoint", "\"false\""}}},
     {"trainer.resume_from_path", "c", {{"resume_from_checkpoint", "c"}}},
 };
-// They need a set to evaluate, or become keys that are only noted or refused.
-const std::set<std::string> kElsewhere{"train.evaluation_strategy",
+// They need adapters or a set to evaluate, or become keys that are only noted or refused.
+const std::set<std::string> kElsewhere{"tuning.lora.r",
+                                       "tuning.lora.alpha",
+                                       "tuning.lora.dropout",
+                                       "tuning.lora.target_modules",
+                                       "train.evaluation_strategy",
                                        "train.eval_strategy",
                                        "trainer.test_freq",
                                        "model.trust_remote_code",

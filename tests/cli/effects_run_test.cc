@@ -144,6 +144,31 @@ const See kLoggedSteps = after_another([](const Ran& ran, const std::string&) {
   }) + (holds(ran.printed(), "is resumed from") ? " resumed" : " afresh");
 });
 
+/// The first loss of a run that may begin with the adapter of a finished one.
+std::string first_loss_of_adapter(config::Resolved r) {
+  const TemporaryFolder folder("adapter");
+  const Ran before(resolved({{"output_dir", folder / "out"},
+                             {"max_steps", "2"},
+                             {"finetuning_type", "lora"},
+                             {"save_strategy", "no"}}));
+  if (r.config.adapter_name_or_path == "finished") r.config.adapter_name_or_path = folder / "out";
+  return losses(Ran(r));
+}
+
+std::vector<KeyRow> adapter_rows() {
+  const Keys lora{{"finetuning_type", "lora"}};
+  return {
+      {"finetuning_type", {}, {{"lora"}}, run(losses)},
+      {"lora_rank", lora, {{"4"}, {"2"}}, run(losses)},
+      {"lora_alpha", lora, {{"1"}, {"64"}}, run(losses)},
+      {"lora_dropout", lora, {{"0.1"}}, run(losses)},
+      {"lora_target", lora, {{"q_proj"}, {"[down_proj, v_proj]"}, {"'.*[.]1[.].*'"}}, run(losses)},
+      {"use_rslora", lora, {{"true"}}, run(losses)},
+      {"additional_target", lora, {{"embed_tokens"}}, run(losses)},
+      {"adapter_name_or_path", lora, {{"finished"}}, first_loss_of_adapter},
+  };
+}
+
 std::vector<KeyRow> course_rows() {
   const Keys epochs{{"max_steps", "unset"}};
   return {
@@ -152,7 +177,6 @@ std::vector<KeyRow> course_rows() {
        {{"model_name_or_path", "finished"}, {"train_from_scratch", "unset"}},
        {{"true"}},
        kFirstLoss},
-      {"finetuning_type", {}, {{"lora"}}, run(losses)},
       {"do_train", {}, {{"false"}}, run(losses)},
       {"per_device_train_batch_size",
        {{"per_device_train_batch_size", "unset"}},
@@ -378,7 +402,8 @@ TEST(Effects, OfOutput) {
 
 std::vector<KeyRow> run_rows() {
   std::vector<KeyRow> all;
-  for (const auto& rows : {course_rows(), output_rows()}) all.insert(all.end(), rows.begin(), rows.end());
+  for (const auto& rows : {adapter_rows(), course_rows(), output_rows()})
+    all.insert(all.end(), rows.begin(), rows.end());
   return all;
 }
 

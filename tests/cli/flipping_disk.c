@@ -1,5 +1,5 @@
-// A disk that flips a bit of what is written to it, for LD_PRELOAD: in files whose path holds one of the words of
-// OCTET_FLIP, which are separated by commas.
+// A bad disk, for LD_PRELOAD. It flips a bit of what is written to files whose path holds one of the words of
+// OCTET_FLIP, which are separated by commas, and does not answer where it holds one of OCTET_HANG.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <limits.h>
@@ -10,8 +10,8 @@
 
 typedef ssize_t (*Write)(int, const void*, size_t, off64_t);
 
-static int is_chosen(int fd) {
-  const char* words = getenv("OCTET_FLIP");
+static int is_chosen(const char* variable, int fd) {
+  const char* words = getenv(variable);
   if (words == NULL) return 0;
   char link[64], path[PATH_MAX], list[1024];
   snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
@@ -27,7 +27,8 @@ static int is_chosen(int fd) {
 
 static ssize_t flip(const char* name, int fd, const void* bytes, size_t size, off64_t offset) {
   const Write next = (Write)dlsym(RTLD_NEXT, name);
-  if (size < 1024 || !is_chosen(fd)) return next(fd, bytes, size, offset);
+  while (is_chosen("OCTET_HANG", fd)) sleep(1);
+  if (size < 1024 || !is_chosen("OCTET_FLIP", fd)) return next(fd, bytes, size, offset);
   char* copy = malloc(size);
   memcpy(copy, bytes, size);
   copy[size / 2] ^= 16;

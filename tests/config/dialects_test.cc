@@ -221,6 +221,20 @@ seed: 7
   EXPECT_EQ(c.logging_steps, 5);
   EXPECT_TRUE(c.tensorboard());
   EXPECT_TRUE(notes(r, "tuning.backend"));
+  EXPECT_EQ(c.finetuning_type, "full");
+  EXPECT_TRUE(notes(r, "lora_rank"));
+}
+
+TEST(SftPlay, ItsAdaptersBecomeOurs) {
+  const Config c =
+      load_text(
+          "tuning: {mode: lora, lora: {r: 32, alpha: 64, dropout: 0, target_modules: [q_proj, v_proj]}}",
+          "play.yaml", {}, quiet(false))
+          .config;
+  EXPECT_EQ(c.finetuning_type, "lora");
+  EXPECT_EQ(c.lora_rank, 32);
+  EXPECT_EQ(c.lora_alpha, 64);
+  EXPECT_EQ(c.lora_target, (Strings{"q_proj", "v_proj"}));
 }
 
 TEST(SftPlay, WhatIsNotBuiltIsRefusedByItsOwnName) {

@@ -248,7 +248,11 @@ TEST(Load, WrongWordsNameTheNearestChoice) {
 }
 
 TEST(Load, WhatIsNotBuiltIsRefusedWithAReason) {
-  for (const char* yaml : {"finetuning_type: lora",
+  for (const char* yaml : {"finetuning_type: freeze",
+                           "finetuning_type: qlora",
+                           "create_new_adapter: true",
+                           "use_dora: true",
+                           "loraplus_lr_ratio: 16",
                            "stage: dpo",
                            "quantization_bit: 4",
                            "fp16: true",
@@ -263,7 +267,6 @@ TEST(Load, WhatIsNotBuiltIsRefusedWithAReason) {
                            "rope_scaling: yarn",
                            "save_async: true",
                            "fp8_enable_fsdp_float8_all_gather: true",
-                           "adapter_name_or_path: a",
                            "do_train: false",
                            "group_by_length: true",
                            "average_tokens_across_devices: false",
@@ -271,6 +274,29 @@ TEST(Load, WhatIsNotBuiltIsRefusedWithAReason) {
     EXPECT_SAYS(refusal(yaml), "is not supported");
     EXPECT_SAYS(refusal(yaml), "to do:") << yaml;
   }
+}
+
+TEST(Load, AdaptersAreAskedForByFinetuningType) {
+  const Resolved r =
+      read("finetuning_type: lora\nlora_rank: 16\nlora_target: q_proj,v_proj\nuse_rslora: true");
+  EXPECT_EQ(r.config.lora_rank, 16);
+  EXPECT_EQ(r.config.lora_target, (Strings{"q_proj", "v_proj"}));
+  EXPECT_TRUE(r.config.use_rslora);
+  EXPECT_EQ(read("").config.lora_target, Strings{"all"});
+  // What LLaMA-Factory would train adapters for is not trained whole without a word.
+  for (const std::string key :
+       {"lora_rank: 8", "lora_alpha: 16", "lora_target: all", "additional_target: lm_head",
+        "adapter_name_or_path: runs/a", "use_rslora: true"}) {
+    EXPECT_SAYS(refusal(key), "finetuning_type: lora, which LLaMA-Factory takes") << key;
+    const Resolved full = read("finetuning_type: full\n" + key);
+    ASSERT_EQ(full.notes.size(), key == "lora_rank: 8" || key == "lora_target: all" ? 0u : 1u);
+    for (const std::string& note : full.notes) EXPECT_SAYS(note, "read only with finetuning_type: lora");
+  }
+  EXPECT_SAYS(refusal("finetuning_type: lora\nlora_dropout: 0.1"), "dropout of adapters is not built");
+  EXPECT_SAYS(refusal("finetuning_type: lora\nlora_dropout: 1.5"), "lora_dropout");
+  EXPECT_SAYS(refusal("finetuning_type: lora\nlora_rank: 0"), "lora_rank");
+  EXPECT_SAYS(refusal("finetuning_type: lora\nlora_alpha: .nan"), "lora_alpha");
+  EXPECT_SAYS(refusal("finetuning_type: lora\nadapter_name_or_path: a,b"), "several adapters");
 }
 
 TEST(Load, ANarrowGatherNeedsSomethingToGather) {
@@ -296,8 +322,8 @@ TEST(Load, TheirHarmlessValuesAreAccepted) {
   const Resolved r = read(
       "streaming: false\nquantization_bit: null\nfp16: false\noptim: adamw_torch_fused\nneftune_noise_alpha: "
       "0.0\n"
-      "mix_strategy: concat\nfsdp: ''\nrope_scaling: null\nlabel_smoothing_factor: 0\nadapter_name_or_path: "
-      "[]\n"
+      "mix_strategy: concat\nfsdp: ''\nrope_scaling: null\nlabel_smoothing_factor: 0\ncreate_new_adapter: "
+      "false\n"
       "gradient_checkpointing_kwargs: {use_reentrant: false}\n");
   EXPECT_EQ(r.config.finetuning_type, "full");
 }

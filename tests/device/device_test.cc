@@ -33,6 +33,28 @@ TEST(Arena, GivesZeroedMemoryOnA256ByteBoundaryAndCountsIt) {
   EXPECT_EQ(arena.reservations().size(), 5u);
 }
 
+TEST(Arena, CountsEachKindOfMemoryForItself) {
+  for (const bool dry : {false, true}) {
+    const auto device = dry ? make_dry_device({.stands_for = DeviceKind::cuda}) : make_cpu_device();
+    Arena arena(*device);
+    arena.reserve("weights", 256);
+    auto* pinned = static_cast<unsigned char*>(arena.reserve("words", 1000, MemoryKind::pinned));
+    auto* host = static_cast<unsigned char*>(arena.reserve("pieces", 3000, MemoryKind::host));
+    for (std::size_t i = 0; i < 1000 && !dry; ++i) ASSERT_EQ(pinned[i] + host[i], 0);
+    EXPECT_NE(pinned, host);
+    EXPECT_EQ(arena.bytes(), 256u);
+    EXPECT_EQ(arena.bytes(MemoryKind::pinned), 1024u);
+    EXPECT_EQ(arena.bytes(MemoryKind::host), 3072u);
+    arena.seal();
+    EXPECT_THROW(arena.reserve("late", 1, MemoryKind::pinned), Error);
+    arena.expect_passing("state", 5000, MemoryKind::host);
+    EXPECT_EQ(arena.bytes(MemoryKind::host), 3072u) << "what passes is not held";
+    ASSERT_EQ(arena.reservations().size(), 4u);
+    EXPECT_EQ(arena.reservations()[1].kind, MemoryKind::pinned);
+    EXPECT_TRUE(arena.reservations()[3].passing);
+  }
+}
+
 TEST(CpuDevice, ClearsMemoryThatWasUsedBefore) {
   const auto device = make_cpu_device();
   for (const std::size_t bytes : {100u, 5000u, 100000u}) {

@@ -107,6 +107,37 @@ TEST(HostMirror, WhatIsSentReachesTheDeviceWhereItWasFetchedFrom) {
   EXPECT_EQ(state.codes, turned(before.codes, before.codes));
 }
 
+TEST(HostMirror, WhatLiesBetweenTheRowsOfABlockIsLeftAlone) {
+  FarDevice device;
+  HostMirror mirror(device);
+  std::vector<float> there(30);
+  std::iota(there.begin(), there.end(), 0.0f);
+  const std::vector<float> before = there;
+  // Columns 2 … 4 of a [5, 6] matrix in device memory.
+  const TensorSlice block{.name = "w",
+                          .dtype = DType::f32,
+                          .shape = {5, 6},
+                          .begin = 2,
+                          .count = 3,
+                          .data = there.data() + 2,
+                          .rows = 5,
+                          .stride = 6,
+                          .pitch = 6};
+  EXPECT_EQ(HostMirror::bytes_for({block, block}, device), 2u * 64);
+  const auto here = mirror.fetch({block});
+  ASSERT_TRUE(here[0].dense());
+  auto* values = static_cast<float*>(here[0].data);
+  for (int i = 0; i < 15; ++i) {
+    EXPECT_EQ(values[i], static_cast<float>(i / 3 * 6 + 2 + i % 3));
+    values[i] = -1;
+  }
+  std::fill(there.begin(), there.end(), 7.0f);  // others go on
+  mirror.send();
+  for (int i = 0; i < 30; ++i) {
+    EXPECT_EQ(there[static_cast<std::size_t>(i)], i % 6 >= 2 && i % 6 < 5 ? -1.0f : 7.0f) << i;
+  }
+}
+
 TEST(HostMirror, WhereTheHostReachesTheMemoryNothingIsCopied) {
   const auto device = make_cpu_device({.threads = 1});
   HostMirror mirror(*device);

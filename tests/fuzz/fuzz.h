@@ -14,5 +14,7 @@ void yaml(std::string_view bytes);
 void safetensors(std::string_view bytes);
 void config_json(std::string_view bytes);
 void jinja(std::string_view bytes);
+void manifest(std::string_view bytes);
+void run_state(std::string_view bytes);
 
 }  // namespace octet::fuzz

@@ -54,6 +54,12 @@ TEST_F(Replay, RowsOfDataFiles) {
 TEST_F(Replay, Configurations) {
   EXPECT_GE(replay("yaml", yaml), 3);
 }
+TEST_F(Replay, ManifestsOfCheckpoints) {
+  EXPECT_GE(replay("manifest", manifest), 3);
+}
+TEST_F(Replay, StatesOfRuns) {
+  EXPECT_GE(replay("run_state", run_state), 3);
+}
 TEST_F(Replay, Safetensors) {
   EXPECT_GE(replay("safetensors", safetensors), 3);
 }

@@ -296,6 +296,22 @@ TEST(Memory, AddsUpReservationsByName) {
   EXPECT_EQ(memory.rows.back().name, "messages");
 }
 
+TEST(Memory, OfTheHostHasRowsOfItsOwn) {
+  const std::unique_ptr<Device> dry = make_dry_device({.stands_for = DeviceKind::cuda});
+  Arena arena(*dry);
+  arena.reserve("batch/words", 512);
+  arena.reserve("batch/words", 1024, MemoryKind::pinned);
+  arena.reserve("batch/words", 1024, MemoryKind::pinned);
+  arena.expect_passing("state/saved", 5000, MemoryKind::host);
+  const Memory memory = memory_of(arena);
+  EXPECT_EQ(memory.bytes, 512u);
+  ASSERT_EQ(memory.pinned.size(), 1u);
+  EXPECT_EQ(memory.pinned[0].bytes, 2048u);
+  ASSERT_EQ(memory.host.size(), 1u);
+  EXPECT_EQ(memory.host[0].name, "state/saved");
+  EXPECT_EQ(memory.host[0].bytes, 5000u);
+}
+
 TEST(Memory, SizesAreReadWithTheirUnits) {
   EXPECT_EQ(parse_bytes("141GB", ""), 141000000000u);
   EXPECT_EQ(parse_bytes("80 GiB", ""), std::size_t{80} << 30);

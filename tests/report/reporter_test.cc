@@ -265,7 +265,9 @@ TEST_F(Run, TheStateForACheckpointIsTheStateOnDisk) {
     Reporter reporter(facts());
     for (int n = 1; n <= 7; ++n) reporter.step(step(n));
     reporter.saved(7, "checkpoint-7");
-    EXPECT_EQ(reporter.state(), json("trainer_state.json"));
+    Json of_file = json("trainer_state.json");
+    of_file.erase("log_history");
+    EXPECT_EQ(reporter.state(), of_file) << "the history is in the log";
     EXPECT_TRUE(reporter.logs_at(10) && reporter.logs_at(20) && !reporter.logs_at(1));
   });
 }

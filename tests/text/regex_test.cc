@@ -1,6 +1,8 @@
 // Words that the expressions of tokenizer files cut, as the reference cuts them.
 #include <gtest/gtest.h>
 
+#include <chrono>
+
 #include "folder.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
@@ -151,6 +153,28 @@ TEST(Regex, WhatIsBrokenOrNotSupportedIsRefused) {
   for (int i = 0; i < 5000; ++i) deep += "(";
   EXPECT_THROW(tokenizer_with({deep, "Isolated", false, "", {}}), Error);
   EXPECT_THROW(tokenizer_with({"(((a{1000}){1000}){1000}b)", "Isolated", false, "", {}}), Error);
+}
+
+double seconds_for(const Case& c, std::string* refused) {
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    words_of(c);
+  } catch (const Error& e) {
+    *refused = e.what();
+  }
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Expressions that would be tried for ever: each ends soon, with the words or with an Error.
+TEST(Regex, NestedLoopsEndSoonWhateverTheText) {
+  std::string refused;
+  std::string loops = "a";
+  for (int i = 0; i < 50; ++i) loops = "(" + loops + "*)*";
+  EXPECT_LT(seconds_for({loops + "b", "Isolated", false, "aab", {}}, &refused), 5);
+  EXPECT_LT(seconds_for({"((a*)*)*b", "Isolated", false, "aab", {}}, &refused), 5);
+  EXPECT_EQ(refused, "");
+  const std::string million = std::string(1000000, 'a') + "!";
+  EXPECT_LT(seconds_for({"(a+)+$", "Isolated", false, million, {}}, &refused), 15);
 }
 
 }  // namespace

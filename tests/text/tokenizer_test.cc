@@ -225,5 +225,23 @@ TEST(Tokenizer, UnchangedFilesAreCopiedByteForByte) {
   }
 }
 
+TEST(Tokenizer, NormalizersThatMultiplyATextAreRefused) {
+  File file;
+  std::string steps;
+  for (int i = 0; i < 12; ++i) {
+    steps += (i ? ", " : "") +
+             std::string(R"({"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaaaa"})");
+  }
+  file.normalizer = R"({"type": "Sequence", "normalizers": [)" + steps + "]}";
+  const Tokenizer many = file.load();
+  EXPECT_THROW(many.encode(std::string(1000, 'a')), Error);
+  file.normalizer =
+      R"({"type": "Replace", "pattern": {"String": "a"}, "content": ")" + std::string(100000, 'b') + R"("})";
+  const Tokenizer large = file.load();
+  EXPECT_THROW(large.encode(std::string(1000, 'a')), Error);
+  file.normalizer = R"({"type": "Replace", "pattern": {"String": "a"}, "content": "aaaaaaaaaa"})";
+  EXPECT_EQ(file.load().encode("aa").ids.size(), 20u) << "ten times is little";
+}
+
 }  // namespace
 }  // namespace octet::text

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "octet/base/files.h"
+#include "octet/base/tensor_slice.h"
 #include "octet/checkpoint/tensor_header.h"
 
 namespace octet::checkpoint {
@@ -78,6 +79,13 @@ class WeightFolder {
   /// that leaves weights out computes something else. A head beside a tied embedding and the tables of rotary
   /// embeddings that old files hold are no such weights. Warns of other tensors that are left out.
   void require_used(const std::set<std::string>& used, const std::string& prefix) const;
+
+  /// Fills a slice (host memory, f32) of a tensor with its shape, as SafetensorsFile::read.
+  void read(const TensorSlice& slice) const;
+
+  /// Of names, dtypes, shapes and, of each tensor, its first and last 64 KiB: what other weights would hardly
+  /// share.
+  std::string fingerprint() const;
 
   /// As SafetensorsFile::read.
   template <class T>

@@ -60,6 +60,13 @@ struct Config {
 
   // Batch and optimisation
   std::string finetuning_type = "full";
+  std::int64_t lora_rank = 8;
+  std::optional<double> lora_alpha;
+  double lora_dropout = 0;
+  Strings lora_target = {"all"};
+  bool use_rslora = false;
+  Strings additional_target;
+  std::optional<std::string> adapter_name_or_path;
   std::int64_t per_device_train_batch_size = 8;
   bool auto_find_batch_size = false;
   std::int64_t per_device_eval_batch_size = 8;

@@ -3,6 +3,7 @@
 // by events; the host waits once a step.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -96,7 +97,8 @@ class Device {
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* address, std::size_t bytes) noexcept = 0;
 
-  /// Host memory that transfers can read asynchronously (pinned on CUDA), zeroed.
+  /// Host memory that transfers can read asynchronously (pinned on CUDA), zeroed. For an Arena, and for what
+  /// carries messages.
   virtual void* allocate_host(std::size_t bytes) = 0;
   virtual void release_host(void* address, std::size_t bytes) noexcept = 0;
 
@@ -138,13 +140,21 @@ bool has_cuda_driver();
 /// The GPU with this number. Throws Error, with the sentence of cuda_available, when it cannot be had.
 std::unique_ptr<Device> make_cuda_device(int ordinal = 0);
 
+/// Which memory: the device's; the host's that transfers read and write while the host goes on; the host's.
+/// Where the device is a CPU all three are the host's.
+enum class MemoryKind { device, pinned, host };
+
 /// One named reservation.
 struct Reservation {
   std::string name;
   std::size_t bytes = 0;
+  MemoryKind kind = MemoryKind::device;
+  /// Only planned: taken between steps, at most this, and given back.
+  bool passing = false;
 };
 
-/// Memory of a device, reserved by name before the first step and never inside one. Not thread-safe.
+/// Memory of a device and of the host for it, reserved by name before the first step and never inside one.
+/// Not thread-safe.
 class Arena {
  public:
   explicit Arena(Device& device) : device_(device) {}
@@ -154,23 +164,31 @@ class Arena {
   /// Reserves `bytes` (rounded up to 256) of zeroed memory under `name` ("optimizer/exp_avg", …; names may
   /// repeat and add up in reports). Zero bytes give nullptr. Throws Error when sealed or out of memory,
   /// naming what was asked for and what is held.
-  void* reserve(const std::string& name, std::size_t bytes);
+  void* reserve(const std::string& name, std::size_t bytes, MemoryKind kind = MemoryKind::device);
   template <typename T>
-  T* reserve_as(const std::string& name, std::size_t count) {
-    return static_cast<T*>(reserve(name, count * sizeof(T)));
+  T* reserve_as(const std::string& name, std::size_t count, MemoryKind kind = MemoryKind::device) {
+    return static_cast<T*>(reserve(name, count * sizeof(T), kind));
   }
+  /// For the plan: somebody will take that much memory under `name` between steps, and give it back.
+  void expect_passing(const std::string& name, std::size_t bytes, MemoryKind kind);
   /// From here on reserve() throws: a run never allocates inside a step.
   void seal() { sealed_ = true; }
   bool sealed() const { return sealed_; }
-  std::size_t bytes() const { return bytes_; }
+  /// Reserved of one kind; what passes is left out.
+  std::size_t bytes(MemoryKind kind = MemoryKind::device) const {
+    return bytes_[static_cast<std::size_t>(kind)];
+  }
   const std::vector<Reservation>& reservations() const { return reservations_; }
   Device& device() const { return device_; }
 
  private:
+  void* take(std::size_t bytes, MemoryKind kind);
+  void give_back(void* address, const Reservation& reservation) noexcept;
+
   Device& device_;
   std::vector<Reservation> reservations_;
   std::vector<void*> addresses_;
-  std::size_t bytes_ = 0;
+  std::array<std::size_t, 3> bytes_{};  ///< by kind
   bool sealed_ = false;
 };
 

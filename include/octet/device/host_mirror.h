@@ -19,6 +19,8 @@ class HostMirror {
   /// The slices with `data` in host memory: what lies in device memory is fetched (work that writes it must
   /// be complete). They are valid until the next call of fetch, send or clear.
   std::vector<TensorSlice> fetch(std::vector<TensorSlice> slices);
+  /// Host memory that it takes for them, for plans; a dry device answers for the one that it stands for.
+  static std::size_t bytes_for(const std::vector<TensorSlice>& slices, const Device& device);
   /// The same with unspecified contents, for those who write every element.
   std::vector<TensorSlice> open(std::vector<TensorSlice> slices);
   /// Writes the host memory of the last fetch or open back to where the slices lie, and clears.

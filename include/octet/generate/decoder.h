@@ -79,8 +79,8 @@ class Decoder {
   std::unique_ptr<model::KvCache> cache_;
   std::int32_t* words_ = nullptr;  ///< device: ids, slots, positions [tokens] each, rows [sequences]
   float* logits_ = nullptr;        ///< device: [sequences, vocabulary]
-  std::vector<std::int32_t> host_words_;
-  std::vector<float> host_logits_;
+  std::int32_t* host_words_ = nullptr;  ///< pinned, as words_ and logits_
+  float* host_logits_ = nullptr;
 };
 
 }  // namespace octet::generate

@@ -84,6 +84,9 @@ struct ParameterLayout {
   std::int64_t parameter_count() const;
 };
 
+/// Elements of the tensors that are trained.
+std::int64_t trained_parameters(const ParameterLayout& layout);
+
 /// The Hugging Face names of all parts.
 std::set<std::string> tensor_names(const ParameterLayout& layout);
 

@@ -19,8 +19,10 @@ struct MemoryRow {
 
 /// Memory of one rank; all ranks hold the same.
 struct Memory {
-  std::vector<MemoryRow> rows;  ///< by the whole name, largest first
+  std::vector<MemoryRow> rows;  ///< of the device, by the whole name, largest first
   std::size_t bytes = 0;        ///< of all rows
+  /// Host memory: what transfers read and write, held all the time; and what is taken between steps at most.
+  std::vector<MemoryRow> pinned, host;
   /// Of what grows with the micro-batch: activations, head, workspace, batch.
   std::size_t of_tokens() const;
   /// What an update reads and writes: masters and moments both ways, gradients and copies one way.

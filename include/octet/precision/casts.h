@@ -19,9 +19,8 @@ struct CastRow {
 /// value that is cast.
 class CastStatistics {
  public:
-  /// Reserves memory for so many tensors under `name`.
+  /// Reserves memory for so many tensors under `name`, on the device and pinned. The arena outlives this.
   CastStatistics(Arena& arena, const std::string& name, std::int64_t count);
-  ~CastStatistics();
   CastStatistics(const CastStatistics&) = delete;
   CastStatistics& operator=(const CastStatistics&) = delete;
 
@@ -44,7 +43,7 @@ class CastStatistics {
   std::int64_t count_ = 0;
   bool watching_ = false;
   ops::Fp8Seen* seen_ = nullptr;  ///< [count], device
-  ops::Fp8Seen* host_ = nullptr;  ///< [count]
+  ops::Fp8Seen* host_ = nullptr;  ///< [count], pinned
 };
 
 }  // namespace octet::precision

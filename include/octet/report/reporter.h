@@ -131,7 +131,8 @@ class Reporter {
   /// Ends the bar; writes results, state, plots, model card; prints the summary.
   void finish(const FinishFacts& facts);
 
-  /// trainer_state.json as it stands (Hugging Face's fields), for who wants it in a checkpoint.
+  /// trainer_state.json as it stands (Hugging Face's fields) without log_history, which trainer_log.jsonl
+  /// holds: for a checkpoint.
   Json state() const;
   /// True when step() would log this step.
   bool logs_at(std::int64_t step) const;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "octet/base/json.h"
+#include "octet/config/config.h"
 #include "octet/model/architecture.h"
 
 namespace octet::setup {
@@ -32,9 +33,20 @@ struct AdapterWish {
 /// built.
 AdapterWish read_adapter_config(const Json& config, const std::string& where);
 
+/// What a configuration asks for with finetuning_type: lora: what its keys say, or, where it names an adapter
+/// to go on with, what that one's adapter_config.json says. Throws Error as read_adapter_config() does.
+AdapterWish adapter_wish(const config::Config& config);
+
 /// The wish by modules of the model. Throws Error for a rank that is none, above a dimension of a module, or
 /// for an alpha that is none; for a target that no module has, with the nearest name; and for one that is no
 /// linear module.
 model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& architecture);
+
+/// The architecture with the adapters, if any, that a configuration asks for. Throws Error as above.
+model::Architecture tuned(const config::Config& config, model::Architecture architecture);
+
+/// adapter_config.json for adapters that were trained: the keys that every version of PEFT knows, and others
+/// where they say something. `base`: base_model_name_or_path.
+Json adapter_config(const AdapterWish& wish, const std::string& base);
 
 }  // namespace octet::setup

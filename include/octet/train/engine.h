@@ -25,6 +25,7 @@ precision::Recipe recipe_of(const config::Config& config);
 /// What an engine is built for.
 struct EngineOptions {
   model::Architecture architecture;
+  std::string adapter;  ///< folder of the adapter to begin with; empty: adapters are new
   store::Options store;
   model::TransformerOptions transformer;
   std::int64_t max_documents = 1;  ///< of a micro-batch
@@ -41,8 +42,8 @@ struct EngineOptions {
 /// Whether weights lie as FP8: scaled in blocks they become FP8 where a product reads them, in any layout.
 bool has_fp8_weights(const config::Config& config);
 
-/// Sharding, precision, optimizer and recomputation of a run, for micro-batches of `max_tokens` tokens in
-/// documents of at most `max_length`.
+/// Adapters, sharding, precision, optimizer and recomputation of a run, for micro-batches of `max_tokens`
+/// tokens in documents of at most `max_length`.
 EngineOptions engine_options(const config::Config& config, const model::Architecture& architecture,
                              std::int64_t max_tokens, std::int64_t max_length, std::int64_t max_documents);
 
@@ -119,7 +120,7 @@ class Engine {
   void check_products();
   const EngineOptions& options() const { return options_; }
   comm::Job& job() { return job_; }
-  /// What is reserved, added up by the first part of the names.
+  /// What is reserved of the device's memory, added up by the first part of the names.
   std::vector<MemoryRow> memory() const;
 
  private:

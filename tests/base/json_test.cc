@@ -1,0 +1,71 @@
+// JSON from outside: what is refused, and that time and memory follow its size.
+#include "octet/base/json.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "octet/base/error.h"
+
+namespace octet {
+namespace {
+
+std::string refusal(const std::string& text, int depth = 256) {
+  try {
+    parse_json(text, "file.json", false, depth);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code(), ExitCode::usage);
+    return e.what();
+  }
+  return "";
+}
+
+// `count` members "key0": 0, …
+std::string members(int count) {
+  std::string text;
+  for (int i = 0; i < count; ++i)
+    text += (i ? ",\"key" : "\"key") + std::to_string(i) + "\":" + std::to_string(i);
+  return text;
+}
+
+TEST(JsonText, KeepsWhatStandsThere) {
+  const std::string text = R"({"b":[1,-2,2.5,"x",null,true,{},[]],"a":{"z":1,"y":[{"k":"v"},{"k":2}]}})";
+  EXPECT_EQ(parse_json(text, "file.json").dump(), text);
+  EXPECT_EQ(parse_json("[1, /* two */ 2] // end", "file.json", true).dump(), "[1,2]");
+  EXPECT_EQ(parse_json("7", "file.json"), 7);
+}
+
+TEST(JsonText, AKeyThatStandsTwiceIsRefusedInSmallObjectsAndInLargeOnes) {
+  for (const int count : {1, 2, 15, 16, 17, 18, 500}) {
+    EXPECT_EQ(refusal("{" + members(count) + "}"), "") << count;
+    EXPECT_NE(refusal("{" + members(count) + ",\"key0\":1}").find("'key0' stands twice"), std::string::npos)
+        << count;
+    const std::string last = "key" + std::to_string(count - 1);
+    EXPECT_NE(refusal("{" + members(count) + ",\"" + last + "\":1}").find("stands twice"), std::string::npos)
+        << count;
+  }
+  EXPECT_EQ(refusal(R"({"a":{"a":1},"b":{"a":1}})"), "") << "in different objects";
+}
+
+TEST(JsonText, DepthIsLimited) {
+  EXPECT_EQ(refusal("[[[1]]]", 3), "");
+  EXPECT_NE(refusal("[[[[1]]]]", 3).find("nested too deeply"), std::string::npos);
+  EXPECT_NE(refusal(R"({"a":{"a":{"a":{"a":1}}}})", 3).find("nested too deeply"), std::string::npos);
+  EXPECT_NE(refusal(std::string(1000000, '[')).find("nested too deeply"), std::string::npos);
+  for (const char* broken : {"", "{", "[1,]", "{\"a\"}", "nul", "1e999", "[1] 2"})
+    EXPECT_NE(refusal(broken).find("not valid JSON"), std::string::npos) << broken;
+}
+
+// Quadratic time would be minutes.
+TEST(JsonText, ManyMembersAndManyElementsTakeTimeInProportionToThem) {
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(parse_json("{" + members(300000) + "}", "file.json").size(), 300000u);
+  std::string list = "[";
+  for (int i = 0; i < 300000; ++i) list += R"({"name":"a","shape":[1,2]},)";
+  list.back() = ']';
+  EXPECT_EQ(parse_json(list, "file.json").size(), 300000u);
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+}  // namespace
+}  // namespace octet

@@ -1,0 +1,74 @@
+// What does not answer outside of collectives ends the run, with its name.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <chrono>
+
+#include "cli/task.h"
+
+namespace octet::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+TEST(Hangs, ADiskThatDoesNotAnswerEndsALoneRank) {
+  const TemporaryFolder folder("hang");
+  const auto start = std::chrono::steady_clock::now();
+  const Outcome run = shell("LD_PRELOAD=" OCTET_FLIPPING_DISK " OCTET_HANG=checkpoint-5. " OCTET_TRAINER " " +
+                            Task::get().train(folder / "run", "ddp_timeout=2"));
+  EXPECT_EQ(run.code, 75) << run.both();
+  EXPECT_EQ(errors_in(run), 1) << run.err;
+  EXPECT_NE(run.err.find("the saving of a checkpoint does not come to its end"), std::string::npos)
+      << run.err;
+  EXPECT_LT(seconds_since(start), 60);
+  // The lock is free, and the next start goes on.
+  expect_success(trainer(Task::get().train(folder / "run", "max_steps=3")));
+}
+
+TEST(Hangs, ARankThatDoesNotComeToMpiEndsTheOthers) {
+  const TemporaryFolder folder("never");
+  const auto start = std::chrono::steady_clock::now();
+  const Outcome run =
+      shell("OCTET_START_TIMEOUT=3 " OCTET_SOURCE_DIR "/launch/mpirun -np 1 " OCTET_TRAINER " " +
+            Task::get().train(folder / "run") + " : -np 1 sleep 100");
+  EXPECT_NE(run.code, 0);
+  EXPECT_NE(run.err.find("start does not come to its end"), std::string::npos) << run.both();
+  EXPECT_LT(seconds_since(start), 60);
+}
+
+TEST(Hangs, APipeInPlaceOfAFileIsNotWaitedFor) {
+  const TemporaryFolder folder("pipes");
+  ASSERT_EQ(::mkfifo((folder / "rows.jsonl").c_str(), 0600), 0);
+  const Outcome run = trainer(Task::get().train(folder / "run", "dataset=" + (folder / "rows.jsonl")));
+  EXPECT_NE(run.code, 0);
+  EXPECT_EQ(errors_in(run), 1) << run.err;
+  EXPECT_NE(trainer("compare /dev/zero").code, 0);
+}
+
+// What stands in for mpirun ends as Open MPI's does that lost a host.
+TEST(Launcher, ACodeThatIsNoSignalIsNotCalledOne) {
+  const TemporaryFolder folder("codes");
+  const std::string line(76, '-');
+  spill(folder / "bin/mpirun",
+        "#!/bin/sh\n[ \"$1\" = --version ] && { echo \"mpirun (Open MPI) 4.1.4\"; exit 0; }\nexec >&2\n"
+        "echo " +
+            line +
+            "\necho \"mpirun noticed that process rank 2 with PID 17 on node far exited on signal "
+            "77 (Unknown signal 77).\"\necho " +
+            line + "\nexit 205\n");
+  fs::permissions(folder / "bin/mpirun", fs::perms::owner_all);
+  const Outcome run =
+      shell("PATH=" + (folder / "bin") + ":$PATH " OCTET_SOURCE_DIR "/launch/mpirun -np 1 true");
+  EXPECT_EQ(run.code, 75) << run.both();
+  EXPECT_EQ(errors_in(run), 1) << run.err;
+  EXPECT_NE(run.err.find("a code of its own, 205"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("rank 2 on far ended with code 205"), std::string::npos) << run.err;
+  EXPECT_EQ(run.err.find("signal"), std::string::npos) << run.err;
+}
+
+}  // namespace
+}  // namespace octet::test

@@ -1,0 +1,101 @@
+// Files of rows that would take unbounded time or memory are refused, soon, and name the place.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+
+#include "octet/base/error.h"
+#include "octet/data/dataset.h"
+
+namespace octet::data {
+namespace {
+
+class HostileRows : public testing::Test {
+ protected:
+  HostileRows() : folder_(testing::TempDir() + "/octet_hostile_" + std::to_string(::getpid())) {
+    std::filesystem::create_directories(folder_);
+  }
+  ~HostileRows() override {
+    std::filesystem::remove_all(folder_);
+    EXPECT_LT(std::chrono::steady_clock::now() - start_, std::chrono::seconds(15));
+  }
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(path(name), std::ios::binary) << text;
+    return path(name);
+  }
+  // What opening a file and reading its first row is refused with.
+  static std::string refusal(const std::string& file) {
+    try {
+      const auto rows = open_rows(file);
+      if (rows->size() > 0) rows->row(0);
+    } catch (const Error& e) {
+      return e.what();
+    }
+    return "";
+  }
+  static bool says(const std::string& text, const std::string& words) {
+    return text.find(words) != std::string::npos;
+  }
+
+ private:
+  std::string folder_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+TEST_F(HostileRows, ARowHasAGreatestLength) {
+  const std::string long_text(17 << 20, 'a');
+  EXPECT_TRUE(says(refusal(write("long.jsonl", "{\"text\": \"" + long_text + "\"}\n")), "a row is too long"));
+  EXPECT_TRUE(says(refusal(write("long.txt", long_text)), "a row is too long"));
+  EXPECT_TRUE(says(refusal(write("long.json", "[{\"text\": \"" + long_text + "\"}]")), "a row is too long"));
+  EXPECT_TRUE(says(refusal(write("long.csv", "text\n" + long_text + "\n")), "a row is too long"));
+  EXPECT_EQ(refusal(write("less.txt", std::string(15 << 20, 'a'))), "");
+}
+
+TEST_F(HostileRows, ALineThatInflatesWithoutEndIsNotUnpacked) {
+  const std::string name = path("bomb.jsonl.gz");
+  const gzFile file = ::gzopen(name.c_str(), "wb");
+  const std::string blanks(1 << 20, ' ');
+  for (int i = 0; i < 600; ++i) ::gzwrite(file, blanks.data(), static_cast<unsigned>(blanks.size()));
+  ::gzclose(file);
+  EXPECT_TRUE(says(refusal(name), "holds too much"));
+  std::filesystem::copy(name, path("bomb.json.gz"));
+  EXPECT_TRUE(says(refusal(path("bomb.json.gz")), "holds too much"));
+}
+
+TEST_F(HostileRows, BlankLinesEnd) {
+  EXPECT_TRUE(
+      says(refusal(write("blank.txt", std::string(2 << 20, '\n') + "text\n")), "too many blank lines"));
+  EXPECT_EQ(refusal(write("few.txt", std::string(1000, '\n') + "text\n")), "");
+}
+
+TEST_F(HostileRows, ATableHasAGreatestNumberOfColumns) {
+  std::string names = "a";
+  for (int i = 0; i < 1000000; ++i) names += ",c" + std::to_string(i);
+  EXPECT_TRUE(says(refusal(write("wide.csv", names + "\n" + names + "\n")), "too many cells"));
+}
+
+TEST_F(HostileRows, AConversationHasAGreatestNumberOfMessages) {
+  Json row{{"messages", Json::array()}};
+  for (int i = 0; i < 400000; ++i)
+    row["messages"].push_back({{"role", i % 2 ? "assistant" : "user"}, {"content", "a"}});
+  std::string why;
+  EXPECT_FALSE(convert_row(row, detect_format(row, "here"), &why));
+  EXPECT_TRUE(says(why, "more than 20000")) << why;
+}
+
+TEST_F(HostileRows, WhatIsNoFileIsNotWaitedFor) {
+  for (const char* name : {"pipe.jsonl", "pipe.jsonl.gz", "pipe.csv"}) {
+    ASSERT_EQ(::mkfifo(path(name).c_str(), 0600), 0);
+    EXPECT_TRUE(says(refusal(path(name)), "this is no file with contents")) << name;
+  }
+  std::filesystem::create_symlink("/dev/zero", path("zero.txt"));
+  EXPECT_TRUE(says(refusal(path("zero.txt")), "this is no file with contents"));
+}
+
+}  // namespace
+}  // namespace octet::data

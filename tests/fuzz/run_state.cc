@@ -1,0 +1,20 @@
+#include "../src/report/resume.h"
+
+#include "fuzz.h"
+#include "octet/base/error.h"
+
+namespace octet::fuzz {
+
+// What a checkpoint's state tells a run of its sums.
+void run_state(std::string_view bytes) {
+  try {
+    const Json state = parse_json(bytes, "state");
+    report::Totals totals;
+    report::Window window;
+    if (state.is_object()) report::take_over_state(state, totals, window);
+    if (state.is_array()) report::add_rows(std::vector<Json>(state.begin(), state.end()), totals);
+  } catch (const Error&) {
+  }
+}
+
+}  // namespace octet::fuzz
