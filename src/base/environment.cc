@@ -29,6 +29,11 @@ constexpr EnvironmentVariable kVariables[] = {
      "a run of its "
      "own. Not set or `0`: such processes are refused",
      "src/comm/launchers.cc", user},
+    {"OCTETRUN_START_TIMEOUT", "seconds",
+     "for so long MPI's start may take, and its calls that wait for all ranks before the first step. Not "
+     "set: "
+     "600",
+     "src/comm/mpi_transport.cc", user},
     {"OCTETRUN_OVERLAP", "`always`",
      "communication runs beside computation on CPUs too where no core is spare. Not set: only where one is",
      "src/comm/overlap.cc", user},

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "deadline.h"
+#include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "self_transport.h"
@@ -34,7 +35,7 @@ constexpr auto last_words_patience = std::chrono::seconds(5);
 // How long ranks may take for the calls of MPI that wait for all others: splitting communicators. No
 // collective is watched then, and nothing but the end of the process ends such a call.
 std::chrono::seconds opening_patience() {
-  const char* text = std::getenv("OCTET_START_TIMEOUT");
+  const char* text = environment_variable("OCTETRUN_START_TIMEOUT");
   const int seconds = text ? std::atoi(text) : 0;
   return std::chrono::seconds(seconds > 0 ? seconds : 600);
 }
@@ -320,7 +321,7 @@ class MpiTransport final : public Transport {
                                        .expected = "all ranks to take part within " +
                                                    std::to_string(patience.count()) + " s",
                                        .fix = "look for a rank that is stopped, or a host that others do not "
-                                              "reach; OCTET_START_TIMEOUT names other seconds",
+                                              "reach; OCTETRUN_START_TIMEOUT names other seconds",
                                        .code = ExitCode::hang})
                              .what());
               _exit(static_cast<int>(ExitCode::hang));
@@ -331,7 +332,7 @@ class MpiTransport final : public Transport {
   static Deadline until_started() {
     int rank = 0;
     for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"}) {
-      if (const char* text = std::getenv(name)) rank = std::atoi(text);
+      if (const char* text = environment_variable(name)) rank = std::atoi(text);
     }
     return until_over("MPI's start", std::clamp(rank, 0, 1 << 10));
   }
