@@ -17,7 +17,7 @@ constexpr EnvironmentVariable kVariables[] = {
      "where algorithms of GEMMs are kept for the next run. Not set: `octet` in `XDG_CACHE_HOME`, else "
      "`.cache/octet` in "
      "`HOME`",
-     "src/ops/gemm_choices.cc", user},
+     "src/ops/gemm_autotune_cache.cc", user},
     {"OCTETRUN_NCCL_LIBRARY", "the file `libnccl.so.2`",
      "the NCCL to load, alone. Not set: the one among the system's libraries (`LD_LIBRARY_PATH` too), then "
      "that of the "
@@ -90,8 +90,8 @@ constexpr EnvironmentVariable kVariables[] = {
 
     {"TMPDIR", "a folder", "lists and columns that are too long for memory lie there. Not set: `/tmp`",
      "src/base/long_array.cc", foreign},
-    {"XDG_CACHE_HOME", "a folder", "see `OCTETRUN_CACHE`", "src/ops/gemm_choices.cc", foreign},
-    {"HOME", "a folder", "see `OCTETRUN_CACHE`", "src/ops/gemm_choices.cc", foreign},
+    {"XDG_CACHE_HOME", "a folder", "see `OCTETRUN_CACHE`", "src/ops/gemm_autotune_cache.cc", foreign},
+    {"HOME", "a folder", "see `OCTETRUN_CACHE`", "src/ops/gemm_autotune_cache.cc", foreign},
     {"VIRTUAL_ENV", "a folder", "see `OCTETRUN_NCCL_LIBRARY`", "src/comm/nccl_library.cc", foreign},
     {"CUDA_VISIBLE_DEVICES", "numbers or names of GPUs",
      "the driver's own: which GPUs a process sees, and in which order", "src/device/gpu_answers.cc", foreign},

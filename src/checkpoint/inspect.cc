@@ -37,7 +37,7 @@ TensorSummary summarise(const Checkpoint& checkpoint, const CheckpointTensor& te
     squares = 0;
     summary.not_finite = 0;
     any = false;
-    each_run(checkpoint, tensor, verify, take);
+    each_range(checkpoint, tensor, verify, take);
   };
   try {
     read_all(true);
@@ -104,7 +104,7 @@ Inspection inspect(const std::string& path, const std::string& filter, bool veri
     } else if (verify_all) {
       ++inspection.tensors_verified;
       try {
-        each_run(checkpoint, tensor, true, [](std::int64_t, const std::vector<double>&) {});
+        each_range(checkpoint, tensor, true, [](std::int64_t, const std::vector<double>&) {});
       } catch (const Error& e) {
         inspection.problems.emplace_back(e.what());
       }
@@ -185,9 +185,10 @@ TensorDifference compare(const Checkpoint& a, const Checkpoint& b, const Checkpo
   difference.comparison = Comparison::different;
   for (std::size_t chunk = 0; chunk < x.chunks.size(); ++chunk) {
     if (x.chunks[chunk] == y.chunks[chunk]) continue;
-    const Run run = run_of(x, static_cast<std::int64_t>(chunk));
-    const auto left = read_run(a, x, run, true), right = read_run(b, y, run, true);
-    const auto values = to_doubles(x.dtype, left, run.count), others = to_doubles(y.dtype, right, run.count);
+    const ElementRange range = range_of(x, static_cast<std::int64_t>(chunk));
+    const auto left = read_range(a, x, range, true), right = read_range(b, y, range, true);
+    const auto values = to_doubles(x.dtype, left, range.count),
+               others = to_doubles(y.dtype, right, range.count);
     const std::size_t width = size_of(x.dtype);
     for (std::size_t i = 0; i < values.size(); ++i) {
       if (std::equal(left.begin() + static_cast<std::ptrdiff_t>(i * width),

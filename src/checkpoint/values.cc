@@ -7,16 +7,16 @@
 
 namespace octet::checkpoint {
 
-Run run_of(const CheckpointTensor& tensor, std::int64_t chunk) {
+ElementRange range_of(const CheckpointTensor& tensor, std::int64_t chunk) {
   const auto width = static_cast<std::int64_t>(size_of(tensor.dtype));
   const std::int64_t begin = chunk * kChunkBytes;
   return {begin / width, std::min(kChunkBytes, tensor.bytes - begin) / width};
 }
 
-std::vector<std::byte> read_run(const Checkpoint& checkpoint, const CheckpointTensor& tensor, const Run& run,
-                                bool verify) {
-  std::vector<std::byte> bytes(static_cast<std::size_t>(run.count) * size_of(tensor.dtype));
-  TensorSlice slice{tensor.name, tensor.dtype, tensor.shape, run.begin, run.count, bytes.data()};
+std::vector<std::byte> read_range(const Checkpoint& checkpoint, const CheckpointTensor& tensor,
+                                  const ElementRange& range, bool verify) {
+  std::vector<std::byte> bytes(static_cast<std::size_t>(range.count) * size_of(tensor.dtype));
+  TensorSlice slice{tensor.name, tensor.dtype, tensor.shape, range.begin, range.count, bytes.data()};
   checkpoint.read({slice}, verify);
   return bytes;
 }
@@ -39,11 +39,11 @@ std::vector<double> to_doubles(DType dtype, const std::vector<std::byte>& bytes,
   return values;
 }
 
-void each_run(const Checkpoint& checkpoint, const CheckpointTensor& tensor, bool verify,
-              const std::function<void(std::int64_t, const std::vector<double>&)>& take) {
+void each_range(const Checkpoint& checkpoint, const CheckpointTensor& tensor, bool verify,
+                const std::function<void(std::int64_t, const std::vector<double>&)>& take) {
   for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
-    const Run run = run_of(tensor, static_cast<std::int64_t>(chunk));
-    take(run.begin, to_doubles(tensor.dtype, read_run(checkpoint, tensor, run, verify), run.count));
+    const ElementRange range = range_of(tensor, static_cast<std::int64_t>(chunk));
+    take(range.begin, to_doubles(tensor.dtype, read_range(checkpoint, tensor, range, verify), range.count));
   }
 }
 

@@ -10,20 +10,20 @@
 namespace octet::checkpoint {
 
 /// The elements of one chunk.
-struct Run {
+struct ElementRange {
   std::int64_t begin = 0;
   std::int64_t count = 0;
 };
-Run run_of(const CheckpointTensor& tensor, std::int64_t chunk);
+ElementRange range_of(const CheckpointTensor& tensor, std::int64_t chunk);
 
-/// The bytes of a run as stored.
-std::vector<std::byte> read_run(const Checkpoint& checkpoint, const CheckpointTensor& tensor, const Run& run,
-                                bool verify);
+/// The bytes of a range as stored.
+std::vector<std::byte> read_range(const Checkpoint& checkpoint, const CheckpointTensor& tensor,
+                                  const ElementRange& range, bool verify);
 /// Elements of any dtype as doubles; exact but for int64 beyond 2^53.
 std::vector<double> to_doubles(DType dtype, const std::vector<std::byte>& bytes, std::int64_t count);
 
-/// Calls `take(first element, values)` for run after run.
-void each_run(const Checkpoint& checkpoint, const CheckpointTensor& tensor, bool verify,
-              const std::function<void(std::int64_t, const std::vector<double>&)>& take);
+/// Calls `take(first element, values)` for range after range.
+void each_range(const Checkpoint& checkpoint, const CheckpointTensor& tensor, bool verify,
+                const std::function<void(std::int64_t, const std::vector<double>&)>& take);
 
 }  // namespace octet::checkpoint

@@ -3,7 +3,7 @@
 #include <memory>
 #include <string>
 
-#include "engine.h"
+#include "message_engine.h"
 #include "mpi_transport.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
@@ -53,10 +53,10 @@ class MpiRank {
   }
 
   void start() {
-    if (!engine_) engine_ = std::make_shared<Engine>(make_mpi_transport);
+    if (!engine_) engine_ = std::make_shared<MessageEngine>(make_mpi_transport);
   }
 
-  std::shared_ptr<Engine> engine_;
+  std::shared_ptr<MessageEngine> engine_;
   bool taken_ = false;
 };
 

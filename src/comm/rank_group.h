@@ -21,7 +21,7 @@ class RankGroup {
 
   const Place& place() const { return gather_.lane.place; }
   int rank_of_job(int rank) const { return gather_.lane.ranks.at(static_cast<std::size_t>(rank)); }
-  Engine* engine() const { return job_.engine(); }
+  MessageEngine* engine() const { return job_.engine(); }
   const RankOptions& options() const { return job_.options(); }
 
   // What its members tell each other, all of them at once.

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine.h"
+#include "message_engine.h"
 #include "meter.h"
 #include "octet/comm/job.h"
 #include "rank_channel.h"
@@ -16,8 +16,8 @@ namespace octet::comm {
 
 /// How a rank is made and ended.
 struct RankOptions {
-  std::shared_ptr<Engine> engine;        ///< null: `transport` is used in line
-  std::shared_ptr<Transport> transport;  ///< of a rank without an engine
+  std::shared_ptr<MessageEngine> engine;  ///< null: `transport` is used in line
+  std::shared_ptr<Transport> transport;   ///< of a rank without an engine
   bool end_engine = false;  ///< shut the engine down, in agreement with all ranks, at an orderly end
   /// For measurements: from the first reduce_scatter on, it and gathers send nothing, and results are wrong.
   /// What was gathered before is there, since products with zeros take less time than others.
@@ -32,7 +32,7 @@ struct Timed {
   Kind kind{};
   bool started = false;
   std::chrono::steady_clock::time_point start;
-  Engine* engine = nullptr;  ///< told when the collective is over, also when its stream dropped it
+  MessageEngine* engine = nullptr;  ///< told when the collective is over, also when its stream dropped it
   ~Timed() {
     if (engine != nullptr) engine->end_collective();
   }
@@ -57,7 +57,7 @@ class RankJob final : public Job {
   std::vector<Traffic> take_traffic() override { return meter_.take(); }
   [[noreturn]] void abort(int code) override;
 
-  Engine* engine() const { return options_.engine.get(); }
+  MessageEngine* engine() const { return options_.engine.get(); }
   const RankOptions& options() const { return options_; }
   /// Of all ranks, for their main threads.
   RankChannel& control() { return *control_; }

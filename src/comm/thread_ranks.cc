@@ -5,8 +5,8 @@
 #include <thread>
 #include <vector>
 
-#include "engine.h"
 #include "memory_transport.h"
+#include "message_engine.h"
 #include "octet/base/error.h"
 #include "octet/comm/threads.h"
 #include "rank_job.h"
@@ -58,8 +58,9 @@ void run_each(const ThreadRanksOptions& options, const Body& body) {
     const auto device = make_cpu_device({.threads = options.threads_per_rank,
                                          .compute_worker = options.compute_worker,
                                          .stands_for = options.stands_for});
-    RankJob job({.engine = std::make_shared<Engine>([&memory, rank] { return memory.make_transport(rank); }),
-                 .alive = [&memory] { memory.require_not_failed(); }});
+    RankJob job(
+        {.engine = std::make_shared<MessageEngine>([&memory, rank] { return memory.make_transport(rank); }),
+         .alive = [&memory] { memory.require_not_failed(); }});
     body(errors, job, *device);
   };
   std::vector<std::thread> threads;

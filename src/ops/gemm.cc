@@ -16,8 +16,8 @@ std::size_t gemm_workspace(const GemmArgs& args);
 namespace cuda {
 GemmOutcome gemm(Stream& stream, const GemmArgs& args);
 std::string gemm_machine(const Device& device);
-std::string gemm_choices(const Device& device);
-void learn_gemm_choices(const Device& device, const std::string& text);
+std::string autotuned_gemms(const Device& device);
+void learn_autotuned_gemms(const Device& device, const std::string& text);
 }  // namespace cuda
 
 namespace {
@@ -145,12 +145,12 @@ std::string gemm_machine(const Device& device) {
   return device.kind() == DeviceKind::cuda ? cuda::gemm_machine(device) : std::string();
 }
 
-std::string gemm_choices(const Device& device) {
-  return device.kind() == DeviceKind::cuda ? cuda::gemm_choices(device) : std::string();
+std::string autotuned_gemms(const Device& device) {
+  return device.kind() == DeviceKind::cuda ? cuda::autotuned_gemms(device) : std::string();
 }
 
-void learn_gemm_choices(const Device& device, const std::string& text) {
-  if (device.kind() == DeviceKind::cuda) cuda::learn_gemm_choices(device, text);
+void learn_autotuned_gemms(const Device& device, const std::string& text) {
+  if (device.kind() == DeviceKind::cuda) cuda::learn_autotuned_gemms(device, text);
 }
 
 #else
@@ -159,11 +159,11 @@ std::string gemm_machine(const Device&) {
   return {};
 }
 
-std::string gemm_choices(const Device&) {
+std::string autotuned_gemms(const Device&) {
   return {};
 }
 
-void learn_gemm_choices(const Device&, const std::string&) {}
+void learn_autotuned_gemms(const Device&, const std::string&) {}
 
 #endif
 

@@ -185,7 +185,7 @@ void reserve_training(Segments& all, Arena& arena, const Policy& policy, const O
 }
 
 /// What the optimizer and the scales need to know of a run of a tensor. `tensors` are in segments before.
-void add_run(Segment& s, const Run& run, std::uint32_t tensors) {
+void add_run(Segment& s, const TensorRun& run, std::uint32_t tensors) {
   const model::TensorSpec& tensor = s.spec->tensors[run.tensor];
   const std::vector<ScaledRun>& scaled = s.scaled[run.tensor];
   s.spans.push_back({.begin = run.begin,
@@ -213,8 +213,8 @@ comm::Wire reduce_wire(const model::SegmentSpec& spec, const Options& options) {
   return may_be_narrow(spec) ? options.wire : comm::Wire::f32;
 }
 
-std::vector<Run> runs_within(const model::SegmentSpec& spec, std::int64_t begin, std::int64_t count) {
-  std::vector<Run> runs;
+std::vector<TensorRun> runs_within(const model::SegmentSpec& spec, std::int64_t begin, std::int64_t count) {
+  std::vector<TensorRun> runs;
   for (std::size_t t = 0; t < spec.tensors.size(); ++t) {
     const model::TensorSpec& tensor = spec.tensors[t];
     const std::int64_t from = std::max(tensor.offset, begin);
@@ -287,7 +287,7 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
       Segment s = segment_of(spec, table[g][i], all, options);
       (s.row.trained() ? all.trains : all.fixed) = true;
       number_scales(s, all, options);
-      for (const Run& run : runs_within(spec, s.state_begin, s.state_count)) add_run(s, run, tensors);
+      for (const TensorRun& run : runs_within(spec, s.state_begin, s.state_count)) add_run(s, run, tensors);
       tensors += static_cast<std::uint32_t>(spec.tensors.size());
       segments.push_back(std::move(s));
     }

@@ -100,13 +100,13 @@ bool may_be_narrow(const model::SegmentSpec& spec);
 comm::Wire reduce_wire(const model::SegmentSpec& spec, const Options& options);
 
 /// A run of one tensor inside a range of its segment.
-struct Run {
+struct TensorRun {
   std::size_t tensor = 0;
   std::int64_t begin = 0;  ///< from the start of the range
   std::int64_t count = 0;
 };
 /// The tensors of `spec` inside elements [begin, begin + count) of the segment, in order.
-std::vector<Run> runs_within(const model::SegmentSpec& spec, std::int64_t begin, std::int64_t count);
+std::vector<TensorRun> runs_within(const model::SegmentSpec& spec, std::int64_t begin, std::int64_t count);
 
 /// All segments of this rank with their memory.
 struct Segments {
@@ -123,8 +123,8 @@ struct Segments {
   std::vector<std::pair<std::int64_t, std::int64_t>> group_scales;
   int rank = 0;
   int world = 1;
-  bool trains = false;        ///< some segment is trained
-  bool fixed = false;         ///< some segment is not
+  bool trains = false;  ///< some segment is trained
+  bool fixed = false;   ///< some segment is not
 
   template <typename Do>
   void each(Do&& act) {

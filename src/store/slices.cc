@@ -40,7 +40,7 @@ void append_scales(const Segment& s, float* scales, const SliceChoice& choice, c
                    std::vector<TensorSlice>& slices) {
   if (scales == nullptr) return;
   const std::int64_t begin = choice.own_only ? s.own : s.state_begin;
-  for (const Run& run : runs_within(*s.spec, begin, choice.own_only ? s.slice : s.state_count)) {
+  for (const TensorRun& run : runs_within(*s.spec, begin, choice.own_only ? s.slice : s.state_count)) {
     const model::TensorSpec& tensor = s.spec->tensors[run.tensor];
     const std::int64_t first = begin + run.begin;  // in the segment; a multiple of a block, as all here are
     slices.push_back({.name = prefix + tensor.name,

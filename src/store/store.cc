@@ -332,7 +332,7 @@ void ParameterStore::initialise(Stream& compute, std::uint64_t seed) {
   synchronize(compute);
   const auto fresh = [&](Stream& stream, const Segment& s, std::int64_t begin, std::int64_t count,
                          const Array& out) {
-    for (const Run& run : runs_within(*s.spec, begin, count)) {
+    for (const TensorRun& run : runs_within(*s.spec, begin, count)) {
       const model::TensorSpec& tensor = s.spec->tensors[run.tensor];
       model::initialise(stream, tensor,
                         {.seed = seed,

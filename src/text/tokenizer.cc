@@ -200,7 +200,7 @@ void Tokenizer::encode_to(std::string_view text, std::vector<TokenId>& ids,
 }
 
 std::string Tokenizer::decode(std::span<const TokenId> ids, bool skip_special) const {
-  const Decoder& decoder = parts_->pipeline->decoder;
+  const PieceDecoder& decoder = parts_->pipeline->decoder;
   std::string bytes;
   std::vector<std::string> pieces;
   for (const TokenId id : ids) {

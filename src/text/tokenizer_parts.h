@@ -10,9 +10,9 @@
 
 #include "added_tokens.h"
 #include "bpe.h"
-#include "decoder.h"
 #include "normalizer.h"
 #include "octet/text/tokenizer.h"
+#include "piece_decoder.h"
 #include "post_processor.h"
 #include "pre_tokenizer.h"
 
@@ -24,7 +24,7 @@ struct Pipeline {
   PreTokenizer pre_tokenizer;
   Bpe bpe;
   PostProcessor post_processor;
-  Decoder decoder;
+  PieceDecoder decoder;
 };
 
 /// Buffers of one call of encode, kept for the next.

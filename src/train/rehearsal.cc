@@ -33,8 +33,8 @@ void rehearse(comm::Job& job, Device& device, Engine& engine) {
   });
   rehearse(job, {.kind = kind,
                  .run = [&] { engine.rehearse(); },
-                 .choices = [&] { return ops::gemm_choices(device); },
-                 .learn = [&](const std::string& text) { ops::learn_gemm_choices(device, text); }});
+                 .choices = [&] { return ops::autotuned_gemms(device); },
+                 .learn = [&](const std::string& text) { ops::learn_autotuned_gemms(device, text); }});
 }
 
 }  // namespace octet::train

@@ -9,16 +9,16 @@
 namespace octet::test {
 namespace {
 
-struct Recipe {
+struct ResumedRun {
   std::string name, options;
   int np;
 };
 
-void PrintTo(const Recipe& recipe, std::ostream* out) {
+void PrintTo(const ResumedRun& recipe, std::ostream* out) {
   *out << recipe.options;
 }
 
-class Resume : public testing::TestWithParam<Recipe> {};
+class Resume : public testing::TestWithParam<ResumedRun> {};
 
 TEST_P(Resume, AKilledRunEndsInTheSameBits) {
   const TemporaryFolder folder("resume");
@@ -44,14 +44,15 @@ TEST_P(Resume, AKilledRunEndsInTheSameBits) {
 
 INSTANTIATE_TEST_SUITE_P(
     Recipes, Resume,
-    testing::Values(Recipe{"bf16_alone", "bf16=true", 0}, Recipe{"bf16_three", "bf16=true zero_stage=1", 3},
-                    Recipe{"delayed_alone", "bf16=true fp8=true fp8_amax_history_len=4", 0},
-                    Recipe{"delayed_three", "bf16=true fp8=true zero_stage=1", 3},
-                    Recipe{"current_alone", "bf16=true fp8=true fp8_recipe=current", 0},
-                    Recipe{"block_three", "bf16=true fp8=true fp8_recipe=block zero_stage=3", 3},
-                    Recipe{"pure_bf16_alone", "pure_bf16=true fp8=true", 0},
-                    Recipe{"int8_three", "pure_bf16=true optim_dtype=int8 zero_stage=2", 3},
-                    Recipe{"current_three", "bf16=true fp8=true fp8_recipe=current", 3}),
+    testing::Values(ResumedRun{"bf16_alone", "bf16=true", 0},
+                    ResumedRun{"bf16_three", "bf16=true zero_stage=1", 3},
+                    ResumedRun{"delayed_alone", "bf16=true fp8=true fp8_amax_history_len=4", 0},
+                    ResumedRun{"delayed_three", "bf16=true fp8=true zero_stage=1", 3},
+                    ResumedRun{"current_alone", "bf16=true fp8=true fp8_recipe=current", 0},
+                    ResumedRun{"block_three", "bf16=true fp8=true fp8_recipe=block zero_stage=3", 3},
+                    ResumedRun{"pure_bf16_alone", "pure_bf16=true fp8=true", 0},
+                    ResumedRun{"int8_three", "pure_bf16=true optim_dtype=int8 zero_stage=2", 3},
+                    ResumedRun{"current_three", "bf16=true fp8=true fp8_recipe=current", 3}),
     [](const auto& param) { return param.param.name; });
 
 // One rank dies in the middle of a step, as from the kernel's memory killer.

@@ -115,9 +115,10 @@ bool gemm_timing();
 /// of the library. Loads the library. Empty on devices where nothing is chosen.
 std::string gemm_machine(const Device& device);
 /// The algorithms that this process has chosen for the device, or checked, so far: text for
-/// learn_gemm_choices() of another process whose gemm_machine() says the same. Empty where nothing is chosen.
-std::string gemm_choices(const Device& device);
+/// learn_autotuned_gemms() of another process whose gemm_machine() says the same. Empty where nothing is
+/// chosen.
+std::string autotuned_gemms(const Device& device);
 /// From now on products of the device use these as if they had been chosen here. Throws Error for other text.
-void learn_gemm_choices(const Device& device, const std::string& text);
+void learn_autotuned_gemms(const Device& device, const std::string& text);
 
 }  // namespace octet::ops

@@ -10,9 +10,9 @@
 #include <string>
 #include <utility>
 
+#include "cuda/gemm/autotune.h"
 #include "cuda/gemm/call.h"
-#include "cuda/gemm/contest.h"
-#include "gemm_choices.h"
+#include "gemm_autotune_cache.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/device/cuda.h"
@@ -191,11 +191,11 @@ std::string gemm_machine(const Device& device) {
   return library_of(octet::cuda::properties(device).ordinal).machine();
 }
 
-std::string gemm_choices(const Device& device) {
+std::string autotuned_gemms(const Device& device) {
   return library_of(octet::cuda::properties(device).ordinal).choices();
 }
 
-void learn_gemm_choices(const Device& device, const std::string& text) {
+void learn_autotuned_gemms(const Device& device, const std::string& text) {
   library_of(octet::cuda::properties(device).ordinal).learn(text);
 }
 

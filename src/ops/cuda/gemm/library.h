@@ -47,7 +47,7 @@ bool multiply(cudaStream_t stream, int device, const LibraryProduct& product);
 
 // Contracts in octet/ops/gemm.h.
 std::string gemm_machine(const Device& device);
-std::string gemm_choices(const Device& device);
-void learn_gemm_choices(const Device& device, const std::string& text);
+std::string autotuned_gemms(const Device& device);
+void learn_autotuned_gemms(const Device& device, const std::string& text);
 
 }  // namespace octet::ops::cuda

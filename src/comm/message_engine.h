@@ -35,12 +35,12 @@ struct Operation {
   bool all_came = false;  ///< all ranks were found to take part, and nothing has moved since
 };
 
-class Engine {
+class MessageEngine {
  public:
   /// Starts the thread, which makes the transport. Rethrows what that throws.
-  explicit Engine(std::function<std::unique_ptr<Transport>()> make_transport);
+  explicit MessageEngine(std::function<std::unique_ptr<Transport>()> make_transport);
   /// Stops, unless shutdown() or stop() came before.
-  ~Engine();
+  ~MessageEngine();
 
   const Place& place() const { return place_; }
   Transport& transport() { return *transport_; }

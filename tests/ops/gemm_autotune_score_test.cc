@@ -1,4 +1,4 @@
-#include "cuda/gemm/standing.h"
+#include "cuda/gemm/autotune_score.h"
 
 #include <gtest/gtest.h>
 
@@ -12,16 +12,16 @@ namespace octet::ops::cuda {
 namespace {
 
 /// The candidates' numbers, the fastest first; equal ones in their order.
-std::vector<std::size_t> by_standing(const std::vector<Round>& rounds) {
-  const std::vector<double> standing = standings(rounds);
-  std::vector<std::size_t> order(standing.size());
+std::vector<std::size_t> by_score(const std::vector<Round>& rounds) {
+  const std::vector<double> score = scores(rounds);
+  std::vector<std::size_t> order(score.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::stable_sort(order.begin(), order.end(),
-                   [&](std::size_t x, std::size_t y) { return standing[x] < standing[y]; });
+                   [&](std::size_t x, std::size_t y) { return score[x] < score[y]; });
   return order;
 }
 
-TEST(GemmStanding, AClockThatChangesBetweenRoundsDecidesNothing) {
+TEST(AutotuneScore, AClockThatChangesBetweenRoundsDecidesNothing) {
   const std::vector<float> takes = {1.02f, 1.00f, 1.05f, 1.01f};
   std::mt19937 random(3);
   std::vector<Round> rounds;
@@ -33,30 +33,30 @@ TEST(GemmStanding, AClockThatChangesBetweenRoundsDecidesNothing) {
     }
     rounds.push_back(round);
   }
-  EXPECT_EQ(by_standing(rounds), (std::vector<std::size_t>{1, 3, 0, 2}));
+  EXPECT_EQ(by_score(rounds), (std::vector<std::size_t>{1, 3, 0, 2}));
 }
 
-TEST(GemmStanding, SingleTurnsThatTakeTwiceAsLongDecideNothing) {
+TEST(AutotuneScore, SingleTurnsThatTakeTwiceAsLongDecideNothing) {
   std::vector<Round> rounds(7, Round{1.0f, 1.1f, 1.2f});
   rounds[1][0] = 2.0f;
   rounds[4][0] = 2.2f;
   rounds[5][2] = 0.5f;
-  EXPECT_EQ(by_standing(rounds), (std::vector<std::size_t>{0, 1, 2}));
+  EXPECT_EQ(by_score(rounds), (std::vector<std::size_t>{0, 1, 2}));
 }
 
-TEST(GemmStanding, WhatCouldNotRunComesLastAndEqualOnesKeepTheirOrder) {
+TEST(AutotuneScore, WhatCouldNotRunComesLastAndEqualOnesKeepTheirOrder) {
   constexpr float never = std::numeric_limits<float>::infinity();
   const std::vector<Round> rounds = {{never, 1.0f, 1.0f}, {2.0f, 1.5f, 1.5f}, {never, 1.0f, 1.0f}};
-  EXPECT_EQ(by_standing(rounds), (std::vector<std::size_t>{1, 2, 0}));
+  EXPECT_EQ(by_score(rounds), (std::vector<std::size_t>{1, 2, 0}));
   const std::vector<Round> none_ran = {{never, never}};
-  EXPECT_EQ(by_standing(none_ran), (std::vector<std::size_t>{0, 1}));
-  EXPECT_TRUE(by_standing(std::vector<Round>{}).empty());
+  EXPECT_EQ(by_score(none_ran), (std::vector<std::size_t>{0, 1}));
+  EXPECT_TRUE(by_score(std::vector<Round>{}).empty());
 }
 
-TEST(GemmStanding, AnEvenNumberOfRoundsTakesTheMiddleOfTheTwoInTheMiddle) {
+TEST(AutotuneScore, AnEvenNumberOfRoundsTakesTheMiddleOfTheTwoInTheMiddle) {
   const std::vector<Round> rounds = {{1, 3}, {3, 1}};
-  EXPECT_DOUBLE_EQ(standings(rounds)[0], 1.0);
-  EXPECT_DOUBLE_EQ(standings(rounds)[1], 1.0);
+  EXPECT_DOUBLE_EQ(scores(rounds)[0], 1.0);
+  EXPECT_DOUBLE_EQ(scores(rounds)[1], 1.0);
 }
 
 }  // namespace

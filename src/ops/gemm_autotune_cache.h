@@ -24,11 +24,11 @@ std::string cache_folder();
 
 /// Choices of one machine, in one file. Not for several threads at once; several processes may share the
 /// file.
-class ProductChoices {
+class AutotuneCache {
  public:
   /// Reads what is kept for `machine` (GPU and library, in words) in `folder`. An empty folder: nothing is
   /// read or kept. A file that is damaged is said and made anew.
-  ProductChoices(const std::string& folder, std::string machine);
+  AutotuneCache(const std::string& folder, std::string machine);
 
   std::optional<AlgorithmBits> find(const ProductKey& product) const;
   /// One algorithm for some products. Also writes the file, with what other processes wrote meanwhile. Where
@@ -75,7 +75,7 @@ class AlgorithmBook {
   const std::string& path() const { return kept_.path(); }
 
  private:
-  ProductChoices kept_;
+  AutotuneCache kept_;
   std::map<ProductKey, AlgorithmBits> exact_, similar_;
   /// By similar shape: the product that last came, and how often in a row.
   struct Streak {

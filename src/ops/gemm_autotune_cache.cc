@@ -1,4 +1,4 @@
-#include "gemm_choices.h"
+#include "gemm_autotune_cache.h"
 
 #include <algorithm>
 #include <cctype>
@@ -69,8 +69,7 @@ std::string cache_folder() {
   return "";
 }
 
-ProductChoices::ProductChoices(const std::string& folder, std::string machine)
-    : machine_(std::move(machine)) {
+AutotuneCache::AutotuneCache(const std::string& folder, std::string machine) : machine_(std::move(machine)) {
   if (folder.empty()) return;
   std::string name;
   for (const char c : machine_) name += std::isalnum(static_cast<unsigned char>(c)) != 0 ? c : '-';
@@ -83,7 +82,7 @@ ProductChoices::ProductChoices(const std::string& folder, std::string machine)
   }
 }
 
-std::map<ProductKey, AlgorithmBits> ProductChoices::read() const {
+std::map<ProductKey, AlgorithmBits> AutotuneCache::read() const {
   if (!path_exists(path_)) return {};
   const Json file = read_json(path_);
   if (!file.is_object()) throw Error("it is no object");
@@ -94,13 +93,13 @@ std::map<ProductKey, AlgorithmBits> ProductChoices::read() const {
   return choices_in(file, "choices");
 }
 
-std::optional<AlgorithmBits> ProductChoices::find(const ProductKey& product) const {
+std::optional<AlgorithmBits> AutotuneCache::find(const ProductKey& product) const {
   const auto found = choices_.find(product);
   if (found == choices_.end()) return std::nullopt;
   return found->second;
 }
 
-void ProductChoices::keep(const std::vector<ProductKey>& products, const AlgorithmBits& algorithm) {
+void AutotuneCache::keep(const std::vector<ProductKey>& products, const AlgorithmBits& algorithm) {
   for (const ProductKey& product : products) choices_[product] = algorithm;
   if (path_.empty()) return;
   try {

@@ -16,7 +16,7 @@ class DecoderStep {
   virtual void apply(std::vector<std::string>& pieces) const = 0;
 };
 
-struct Decoder {
+struct PieceDecoder {
   std::vector<std::unique_ptr<const DecoderStep>> steps;
   /// The only step is ByteLevel: pieces are bytes, whose sum is read as UTF-8.
   bool byte_level = false;
@@ -25,6 +25,6 @@ struct Decoder {
 };
 
 /// Throws Error naming an unknown component.
-Decoder make_decoder(const Json& json, const std::string& where);
+PieceDecoder make_decoder(const Json& json, const std::string& where);
 
 }  // namespace octet::text

@@ -1,4 +1,4 @@
-#include "cuda/gemm/contest.h"
+#include "cuda/gemm/autotune.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "cuda/gemm/autotune_score.h"
 #include "cuda/gemm/sample.h"
-#include "cuda/gemm/standing.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/device/cuda.h"
@@ -46,27 +46,27 @@ constexpr Rounds kLong{.count = 2, .untimed = 100, .timed = 200, .fewest_runs = 
 
 struct Candidate {
   cublasLtMatmulAlgo_t algorithm{};
-  float once = 0;       ///< milliseconds of one run
-  double standing = 0;  ///< next to the others: less is faster
+  float once = 0;    ///< milliseconds of one run
+  double score = 0;  ///< next to the others: less is faster
 };
 
 double operations_of(const LibraryProduct& p) {
   return 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
 }
 
-class Contest {
+class Autotuning {
  public:
-  Contest(const Call& call, cublasLtHandle_t handle, cudaStream_t stream, const LibraryProduct& p)
+  Autotuning(const Call& call, cublasLtHandle_t handle, cudaStream_t stream, const LibraryProduct& p)
       : call_(call), handle_(handle), stream_(stream), p_(p) {
     octet::cuda::check(cudaEventCreate(&begin_), "timing a product");
     octet::cuda::check(cudaEventCreate(&end_), "timing a product");
   }
-  ~Contest() {
+  ~Autotuning() {
     cudaEventDestroy(begin_);
     cudaEventDestroy(end_);
   }
-  Contest(const Contest&) = delete;
-  Contest& operator=(const Contest&) = delete;
+  Autotuning(const Autotuning&) = delete;
+  Autotuning& operator=(const Autotuning&) = delete;
 
   std::optional<cublasLtMatmulAlgo_t> fastest(int multiprocessors) {
     for (const auto& proposal : call_.proposals(handle_)) enter(proposal);
@@ -127,16 +127,16 @@ class Contest {
     if (!std::isfinite(once)) return;
     const float beside = candidates_.empty() ? once : time_of(candidates_.front().algorithm, 1);
     candidates_.push_back(
-        {.algorithm = algorithm, .once = once, .standing = static_cast<double>(once / beside)});
+        {.algorithm = algorithm, .once = once, .score = static_cast<double>(once / beside)});
   }
-  void sort_by_standing() {
+  void sort_by_score() {
     std::stable_sort(candidates_.begin(), candidates_.end(),
-                     [](const Candidate& x, const Candidate& y) { return x.standing < y.standing; });
+                     [](const Candidate& x, const Candidate& y) { return x.score < y.score; });
   }
   void keep_quickest() {
-    sort_by_standing();
+    sort_by_score();
     while (candidates_.size() > kMostCandidates ||
-           candidates_.back().standing > kRoom * candidates_.front().standing) {
+           candidates_.back().score > kRoom * candidates_.front().score) {
       candidates_.pop_back();
     }
   }
@@ -148,7 +148,7 @@ class Contest {
       const bool new_tile = std::none_of(kept.begin(), kept.end(), [&](const Candidate& other) {
         return tile_of(other.algorithm) == tile_of(c.algorithm);
       });
-      const bool close = c.standing <= kRoomOfFinalists * candidates_.front().standing;
+      const bool close = c.score <= kRoomOfFinalists * candidates_.front().score;
       if (new_tile && close && kept.size() < kFinalists) kept.push_back(c);
     }
     candidates_ = std::move(kept);
@@ -172,15 +172,15 @@ class Contest {
       }
       times.push_back(std::move(round));
     }
-    const std::vector<double> now = standings(times);
+    const std::vector<double> now = scores(times);
     double before = 0;
-    for (const Candidate& c : candidates_) before += c.standing / static_cast<double>(candidates_.size());
+    for (const Candidate& c : candidates_) before += c.score / static_cast<double>(candidates_.size());
     for (std::size_t i = 0; i < candidates_.size(); ++i) {
       Candidate& c = candidates_[i];
-      c.standing = share * now[i] + (1 - share) * c.standing / before;
+      c.score = share * now[i] + (1 - share) * c.score / before;
     }
-    sort_by_standing();
-    while (candidates_.size() > 1 && !std::isfinite(candidates_.back().standing)) candidates_.pop_back();
+    sort_by_score();
+    while (candidates_.size() > 1 && !std::isfinite(candidates_.back().score)) candidates_.pop_back();
   }
   /// Some rows of D, evenly spread. Waits for the stream.
   std::vector<float> sampled_rows() {
@@ -234,7 +234,7 @@ class Contest {
 std::optional<cublasLtMatmulAlgo_t> fastest_algorithm(const Call& call, cublasLtHandle_t handle,
                                                       cudaStream_t stream, const LibraryProduct& p,
                                                       int multiprocessors) {
-  return Contest(call, handle, stream, p).fastest(multiprocessors);
+  return Autotuning(call, handle, stream, p).fastest(multiprocessors);
 }
 
 bool takes_long(const LibraryProduct& p) {
@@ -243,7 +243,7 @@ bool takes_long(const LibraryProduct& p) {
 
 bool agrees_with_favourite(const Call& call, cublasLtHandle_t handle, cudaStream_t stream,
                            const LibraryProduct& p, const cublasLtMatmulAlgo_t& algorithm) {
-  return call.accepts(handle, algorithm) && Contest(call, handle, stream, p).agrees(algorithm);
+  return call.accepts(handle, algorithm) && Autotuning(call, handle, stream, p).agrees(algorithm);
 }
 
 }  // namespace octet::ops::cuda

@@ -17,7 +17,7 @@ using Round = std::vector<float>;
 /// For each candidate the median, over the rounds, of its time next to the round's mean. A GPU at its power
 /// limit changes its clock by several percent within tenths of a second, and for some of them by a half: what
 /// is compared is compared within a round, and single rounds do not decide. Empty without rounds.
-inline std::vector<double> standings(std::span<const Round> rounds) {
+inline std::vector<double> scores(std::span<const Round> rounds) {
   if (rounds.empty()) return {};
   const std::size_t candidates = rounds.front().size();
   std::vector<std::vector<double>> shares(candidates);

@@ -1,4 +1,4 @@
-#include "gemm_choices.h"
+#include "gemm_autotune_cache.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -39,12 +39,12 @@ AlgorithmBits algorithm(std::uint64_t first) {
 }
 
 TEST_F(GemmChoices, WhatIsKeptIsFoundByTheNextOne) {
-  ProductChoices first(folder(), "GPU A, library 1");
+  AutotuneCache first(folder(), "GPU A, library 1");
   EXPECT_FALSE(first.find(product(3)));
   first.keep({product(3)}, algorithm(30));
   first.keep({product(4)}, algorithm(40));
   EXPECT_EQ(first.find(product(3)), algorithm(30));
-  const ProductChoices next(folder(), "GPU A, library 1");
+  const AutotuneCache next(folder(), "GPU A, library 1");
   EXPECT_EQ(next.find(product(3)), algorithm(30));
   EXPECT_EQ(next.find(product(4)), algorithm(40));
   EXPECT_FALSE(next.find(product(5)));
@@ -52,18 +52,18 @@ TEST_F(GemmChoices, WhatIsKeptIsFoundByTheNextOne) {
 
 // The bits of one version of a library say nothing to another one.
 TEST_F(GemmChoices, OtherMachinesAndLibrariesHaveFilesOfTheirOwn) {
-  ProductChoices(folder(), "GPU A, library 1").keep({product(3)}, algorithm(30));
-  EXPECT_FALSE(ProductChoices(folder(), "GPU A, library 2").find(product(3)));
+  AutotuneCache(folder(), "GPU A, library 1").keep({product(3)}, algorithm(30));
+  EXPECT_FALSE(AutotuneCache(folder(), "GPU A, library 2").find(product(3)));
   // Names that differ only in characters that no file name has share a file, but not what is in it.
-  EXPECT_FALSE(ProductChoices(folder(), "GPU-A, library 1").find(product(3)));
+  EXPECT_FALSE(AutotuneCache(folder(), "GPU-A, library 1").find(product(3)));
 }
 
 TEST_F(GemmChoices, ProcessesThatShareTheFileKeepWhatTheOthersWrote) {
-  ProductChoices one(folder(), "m"), other(folder(), "m");
+  AutotuneCache one(folder(), "m"), other(folder(), "m");
   one.keep({product(1)}, algorithm(1));
   other.keep({product(2)}, algorithm(2));
   one.keep({product(3)}, algorithm(3));
-  const ProductChoices next(folder(), "m");
+  const AutotuneCache next(folder(), "m");
   for (const std::int64_t m : {1, 2, 3}) {
     EXPECT_EQ(next.find(product(m)), algorithm(static_cast<std::uint64_t>(m))) << m;
   }
@@ -71,7 +71,7 @@ TEST_F(GemmChoices, ProcessesThatShareTheFileKeepWhatTheOthersWrote) {
 
 TEST_F(GemmChoices, DamagedFilesAreMadeAnew) {
   const std::string path = [&] {
-    ProductChoices choices(folder(), "m");
+    AutotuneCache choices(folder(), "m");
     choices.keep({product(1)}, algorithm(1));
     return choices.path();
   }();
@@ -82,27 +82,27 @@ TEST_F(GemmChoices, DamagedFilesAreMadeAnew) {
        R"({"format":1,"machine":"m","choices":[{"product":[1,2,3,4,5,6,7,8,9,0,1,2,3,4,5,0.5],"algorithm":[]}]})",
        R"({"format":2,"machine":"m","choices":[]})"}) {
     std::ofstream(path) << text;
-    ProductChoices choices(folder(), "m");
+    AutotuneCache choices(folder(), "m");
     EXPECT_FALSE(choices.find(product(1))) << text;
     choices.keep({product(2)}, algorithm(2));
-    EXPECT_EQ(ProductChoices(folder(), "m").find(product(2)), algorithm(2)) << text;
+    EXPECT_EQ(AutotuneCache(folder(), "m").find(product(2)), algorithm(2)) << text;
   }
 }
 
 TEST_F(GemmChoices, WhereNothingCanBeWrittenTheRunGoesOn) {
   fs::create_directories(folder_);
   std::ofstream(folder()) << "a file where the folder would be";
-  ProductChoices choices(folder(), "m");
+  AutotuneCache choices(folder(), "m");
   choices.keep({product(1)}, algorithm(1));
   EXPECT_EQ(choices.find(product(1)), algorithm(1));
   EXPECT_EQ(choices.path(), "");
-  ProductChoices none("", "m");
+  AutotuneCache none("", "m");
   none.keep({product(1)}, algorithm(1));
   EXPECT_EQ(none.find(product(1)), algorithm(1));
 }
 
 TEST_F(GemmChoices, TheFileDoesNotGrowForEver) {
-  ProductChoices choices(folder(), "m");
+  AutotuneCache choices(folder(), "m");
   choices.keep({product(1)}, algorithm(1));
   {
     std::string list;
@@ -113,7 +113,7 @@ TEST_F(GemmChoices, TheFileDoesNotGrowForEver) {
     std::ofstream(choices.path()) << R"({"format":1,"machine":"m","choices":[)" << list << "]}";
   }
   choices.keep({product(-7)}, algorithm(7));
-  EXPECT_EQ(ProductChoices(folder(), "m").find(product(-7)), algorithm(7)) << "the newest one stays";
+  EXPECT_EQ(AutotuneCache(folder(), "m").find(product(-7)), algorithm(7)) << "the newest one stays";
   std::ifstream file(choices.path());
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   std::size_t kept = 0;

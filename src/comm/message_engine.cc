@@ -1,4 +1,4 @@
-#include "engine.h"
+#include "message_engine.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -59,7 +59,7 @@ class SignalsBlocked {
 
 }  // namespace
 
-Engine::Engine(std::function<std::unique_ptr<Transport>()> make_transport) {
+MessageEngine::MessageEngine(std::function<std::unique_ptr<Transport>()> make_transport) {
   const SignalsBlocked blocked;
   thread_ = std::thread([this, make = std::move(make_transport)] {
     try {
@@ -90,7 +90,7 @@ Engine::Engine(std::function<std::unique_ptr<Transport>()> make_transport) {
   }
 }
 
-Lane Engine::open_lane(Queue queue) {
+Lane MessageEngine::open_lane(Queue queue) {
   const std::vector<int> all = all_ranks(place_.size);
   return {.id = transport_->open_lane(queue, all),
           .queue = queue,
@@ -99,11 +99,11 @@ Lane Engine::open_lane(Queue queue) {
           .ranks = all};
 }
 
-Engine::~Engine() {
+MessageEngine::~MessageEngine() {
   stop();
 }
 
-void Engine::attach(Stream& gather, Stream& reduce) {
+void MessageEngine::attach(Stream& gather, Stream& reduce) {
   cpu_set_t cores;
   const bool known = sched_getaffinity(0, sizeof cores, &cores) == 0;
   if (known) pthread_setaffinity_np(thread_.native_handle(), sizeof cores, &cores);
@@ -113,7 +113,7 @@ void Engine::attach(Stream& gather, Stream& reduce) {
   streams_.insert(streams_.end(), {&gather, &reduce});
 }
 
-void Engine::detach(Stream& gather, Stream& reduce) {
+void MessageEngine::detach(Stream& gather, Stream& reduce) {
   std::unique_lock lock(mutex_);
   std::erase(streams_, &gather);
   std::erase(streams_, &reduce);
@@ -124,7 +124,7 @@ void Engine::detach(Stream& gather, Stream& reduce) {
   for (Stream* stream : {&gather, &reduce}) cpu::on_wait(*stream, {});
 }
 
-void Engine::wake() {
+void MessageEngine::wake() {
   {
     const std::scoped_lock lock(mutex_);
     signalled_ = true;
@@ -132,12 +132,12 @@ void Engine::wake() {
   wake_.notify_one();
 }
 
-void Engine::announce() {
+void MessageEngine::announce() {
   // What is under way already has the thread look; one more look would take the core from compute.
   if (outstanding() == 1 || place_.nodes == 1 || !crowded_.load(std::memory_order_relaxed)) wake();
 }
 
-bool Engine::advance(Operation& operation) {
+bool MessageEngine::advance(Operation& operation) {
   const std::int64_t before = operation.call.completed;
   in_flight_ = true;
   if (!operation.moved) {
@@ -170,7 +170,7 @@ bool Engine::advance(Operation& operation) {
   }
 }
 
-void Engine::watch(const WatchOptions& options) {
+void MessageEngine::watch(const WatchOptions& options) {
   traces_.open(options.trace_folder, place_.rank);
   timeout_seconds_ = options.timeout_seconds;
 }
@@ -178,7 +178,7 @@ void Engine::watch(const WatchOptions& options) {
 // Nothing has moved for too long. Before this rank ends the job it asks who is there, so that it names those
 // who are missing and not those who wait for them like itself; and where a lower rank waits too, it lets that
 // one speak first, so that one message is printed.
-void Engine::look_for_the_missing(Operation& operation, double seconds) {
+void MessageEngine::look_for_the_missing(Operation& operation, double seconds) {
   if (!roll_->asks_for(operation.call)) {
     if (roll_->asking()) return;
     traces_.write();
@@ -222,7 +222,7 @@ void Engine::look_for_the_missing(Operation& operation, double seconds) {
               .code = ExitCode::hang});
 }
 
-bool Engine::run(std::shared_ptr<Operation> operation, std::optional<Clock::time_point> deadline) {
+bool MessageEngine::run(std::shared_ptr<Operation> operation, std::optional<Clock::time_point> deadline) {
   auto request = std::make_shared<Request>();
   request->operation = std::move(operation);
   std::unique_lock lock(mutex_);
@@ -241,7 +241,7 @@ bool Engine::run(std::shared_ptr<Operation> operation, std::optional<Clock::time
 }
 
 // None waits for another: a thread that waits for its peers on one channel holds up nobody on others.
-bool Engine::serve_requests() {
+bool MessageEngine::serve_requests() {
   {
     const std::scoped_lock lock(mutex_);
     if (requests_ == 0) return false;
@@ -269,7 +269,7 @@ bool Engine::serve_requests() {
   return true;
 }
 
-bool Engine::serve_streams() {
+bool MessageEngine::serve_streams() {
   {
     const std::scoped_lock lock(mutex_);
     ++round_;
@@ -286,7 +286,7 @@ bool Engine::serve_streams() {
   return worked;
 }
 
-void Engine::serve_forever() {
+void MessageEngine::serve_forever() {
   prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);  // naps as long as asked for, not 50 us longer
   auto last_progress = Clock::now();
   for (;;) {
@@ -320,12 +320,12 @@ void Engine::serve_forever() {
 }
 
 // Somebody sleeps until something of ours is done.
-bool Engine::awaited() {
+bool MessageEngine::awaited() {
   const std::scoped_lock lock(mutex_);
   return requests_ > 0 || std::ranges::any_of(streams_, [](Stream* stream) { return cpu::awaited(*stream); });
 }
 
-void Engine::rest(Clock::time_point last_progress) {
+void MessageEngine::rest(Clock::time_point last_progress) {
   const auto quiet = std::chrono::duration_cast<microseconds>(Clock::now() - last_progress);
   // Where messages to other nodes take longer than that, asking for the next at once only takes the core from
   // compute. Inside a node it is a peer that still computes, and then its messages come at once.
@@ -348,13 +348,13 @@ void Engine::rest(Clock::time_point last_progress) {
   nap(std::clamp(quiet / 16, shortest_idle_nap, outstanding() > 0 ? longest_waiting_nap : longest_idle_nap));
 }
 
-void Engine::nap(microseconds longest) {
+void MessageEngine::nap(microseconds longest) {
   std::unique_lock lock(mutex_);
   wake_.wait_for(lock, longest, [this] { return signalled_ || stopping_; });
   signalled_ = false;
 }
 
-void Engine::shutdown(std::optional<std::chrono::seconds> patience) {
+void MessageEngine::shutdown(std::optional<std::chrono::seconds> patience) {
   if (stopped()) return;
   // The operation keeps alive what its coroutine writes to.
   struct Agreement : Operation {
@@ -371,11 +371,11 @@ void Engine::shutdown(std::optional<std::chrono::seconds> patience) {
   end_thread(run(agreement, deadline));
 }
 
-void Engine::stop() {
+void MessageEngine::stop() {
   if (!stopped()) end_thread(false);
 }
 
-void Engine::end_job(const std::string& message, int code) {
+void MessageEngine::end_job(const std::string& message, int code) {
   if (is_process_ && stopped()) _exit(code);
   std::unique_lock lock(mutex_);
   end_request_ = {message, code};
@@ -385,7 +385,7 @@ void Engine::end_job(const std::string& message, int code) {
   if (is_process_ && !ended) _exit(code);
 }
 
-void Engine::end_thread(bool finish) {
+void MessageEngine::end_thread(bool finish) {
   {
     const std::scoped_lock lock(mutex_);
     finish_ = finish;

@@ -1,4 +1,4 @@
-#include "decoder.h"
+#include "piece_decoder.h"
 
 #include "byte_alphabet.h"
 #include "component.h"
@@ -137,7 +137,7 @@ class Metaspace : public DecoderStep {
   bool prefixed_;
 };
 
-void add(const Json& json, const std::string& where, Decoder& out) {
+void add(const Json& json, const std::string& where, PieceDecoder& out) {
   const std::string type = component_type(json, where);
   if (type == "Sequence") {
     for (const auto& part : component_list(json, "decoders", where)) add(part, where + ".decoders", out);
@@ -179,8 +179,8 @@ void add(const Json& json, const std::string& where, Decoder& out) {
 
 }  // namespace
 
-Decoder make_decoder(const Json& json, const std::string& where) {
-  Decoder out;
+PieceDecoder make_decoder(const Json& json, const std::string& where) {
+  PieceDecoder out;
   if (json.is_null()) {
     out.none = true;
   } else {
