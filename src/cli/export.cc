@@ -8,6 +8,7 @@
 #include "octet/config/config.h"
 #include "octet/data/template_encoder.h"
 #include "octet/runtime/model_folder.h"
+#include "octet/setup/run_options.h"
 #include "octet/train/final_model.h"
 #include "options.h"
 
@@ -43,8 +44,8 @@ int export_command(const Arguments& arguments) {
   e.overwrite = overwrite;
   if (!dtype.empty()) run.export_dtype = dtype;
   if (size > 0) run.export_size = size;
-  e.dtype = train::export_dtype(run);
-  e.shard_bytes = train::export_bytes(run);
+  e.dtype = setup::export_dtype(run);
+  e.shard_bytes = setup::export_bytes(run);
   if (!path_exists(e.model + "/config.json")) {
     throw Error({.what = "the model that the run started from is not there",
                  .expected = "config.json and tokenizer files",

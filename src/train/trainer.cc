@@ -80,7 +80,7 @@ void Run::report_step(const store::StepResult& result, const Waits& waits) {
     if (watches_casts()) {
       CastFields fields = cast_fields(casts_of_all(job_, engine_->cast_rows()));
       facts.fp8 = std::move(fields.worst);
-      if (config_.fp8_statistics == "layers") facts.fp8_layers = std::move(fields.layers);
+      if (setup::cast_log(config_) == setup::CastLog::layers) facts.fp8_layers = std::move(fields.layers);
     }
   }
   if (!reporter_) return;
@@ -114,7 +114,7 @@ store::StepResult Run::train_step() {
       {.next = watches_casts() && logs_at(step_ + 1), .after = watches_casts() && logs_at(step_ + 2)});
   StepWatch watch(session_.data(), engine_->compute());
   const store::StepResult result = loop_->take([&](bool first) {
-    feed::HostBatch batch = feed_->next(first, &waits.data_seconds);
+    runtime::HostBatch batch = feed_->next(first, &waits.data_seconds);
     if (samples_) samples_->add(batch);
     return batch;
   });
@@ -124,7 +124,7 @@ store::StepResult Run::train_step() {
   waits.seconds = seconds_since(start);
   waits.messages = watch.take();
   report_step(result, waits);
-  engine_->check_products();
+  engine_->instance().check_products();
   guard(result);
   return result;
 }
@@ -165,7 +165,7 @@ void Run::evaluate() {
                          .seconds = seconds_since(start),
                          .samples = items,
                          .batches = batches,
-                         .perplexity = config_.stage == "pt"});
+                         .perplexity = setup::is_pretraining(config_)});
 }
 
 void Run::save() {
@@ -205,18 +205,19 @@ void Run::save() {
   });
 }
 
-bool Run::turn(double interval, const std::string& strategy) const {
-  if (strategy == "steps") return step_ % config::interval_steps(interval, total_steps_) == 0;
-  return strategy == "epoch" && feed_->step().ends_epoch;
+bool Run::turn(double interval, setup::When when) const {
+  if (when == setup::When::steps) return step_ % config::interval_steps(interval, total_steps_) == 0;
+  return when == setup::When::epoch && feed_->step().ends_epoch;
 }
 
 void Run::evaluate_in_turn() {
-  const bool last = step_ == total_steps_ && config_.eval_strategy != "no";
-  if (last || turn(config_.eval_steps.value_or(config_.logging_steps), config_.eval_strategy)) evaluate();
+  const bool last = step_ == total_steps_ && setup::evaluates_when(config_) != setup::When::never;
+  if (last || turn(config_.eval_steps.value_or(config_.logging_steps), setup::evaluates_when(config_)))
+    evaluate();
 }
 
 void Run::finish(bool stopped) {
-  const bool kept = stopped || config_.save_strategy != "no";
+  const bool kept = stopped || setup::saves_when(config_) != setup::When::never;
   save();
   job_.together([&] { engine_->audit().require_fp8(); });
   std::vector<std::string> next;
@@ -226,8 +227,8 @@ void Run::finish(bool stopped) {
       export_model({.checkpoint = last_checkpoint_,
                     .model = config_.model_name_or_path,
                     .folder = config_.output_dir,
-                    .dtype = export_dtype(config_),
-                    .shard_bytes = export_bytes(config_),
+                    .dtype = setup::export_dtype(config_),
+                    .shard_bytes = setup::export_bytes(config_),
                     .overwrite = true},
                    encoder_.get());
       // Asked to keep no checkpoints, it leaves none: this one only carried the weights to the final model.
@@ -238,7 +239,7 @@ void Run::finish(bool stopped) {
                    " \"your question\"");
   }
   if (kept) next.push_back("trainer inspect " + last_checkpoint_);
-  const std::string products = engine_->audit_of_all().summary();
+  const std::string products = engine_->instance().audit_of_all().summary();
   job_.together([&] {
     if (!reporter_) return;
     log::info(products);
@@ -270,7 +271,7 @@ int Run::run() {
     stopped = wishes >= 2 && step_ < total_steps_;
     // Who stops a run may not give it the time of an evaluation.
     if (!stopped && evaluates) evaluate_in_turn();
-    if (wishes > 0 || turn(config_.save_steps, config_.save_strategy)) save();
+    if (wishes > 0 || turn(config_.save_steps, setup::saves_when(config_))) save();
     signals.at_step(step_, saved_step_);
   }
   if (!stopped) signals.end_steps();
