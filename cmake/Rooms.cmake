@@ -13,7 +13,7 @@ target_compile_options(octet_options INTERFACE
 if(OCTET_SANITIZE)
   list(JOIN OCTET_SANITIZE "," _octet_sanitize)
   # What sanitizers add makes the compiler see uses of uninitialized memory that are none (in Boost's optional).
-  target_compile_options(octet_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-maybe-uninitialized>)
+  target_compile_options(octet_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
   target_compile_options(octet_options INTERFACE -fsanitize=${_octet_sanitize} -fno-omit-frame-pointer)
   target_link_options(octet_options INTERFACE -fsanitize=${_octet_sanitize})
   target_compile_definitions(octet_options INTERFACE OCTET_SANITIZED=1)

@@ -14,7 +14,7 @@ usage() {
   sed -n '2,11s/^# \{0,1\}//p' "$0" >&2
   exit 2
 }
-small=false folder=${OCTET_BUILD:-$source/build}/sanitize kinds=()
+small=false folder=${OCTETRUN_BUILD:-$source/build}/sanitize kinds=()
 while [[ $# -gt 0 ]]; do
   case $1 in
     --small) small=true ;;
@@ -28,21 +28,19 @@ done
 mkdir -p "$folder"
 folder=$(cd "$folder" && pwd)
 jobs=${JOBS:-$(nproc)}
-export OCTET_OVERLAP=always # also where no core is spare
+export OCTETRUN_OVERLAP=always # also where no core is spare
 export OMP_NUM_THREADS=1    # the OpenMP runtime is not instrumented: its barriers would look like races
 export TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1"
 export ASAN_OPTIONS="detect_stack_use_after_return=1 detect_leaks=1 fast_unwind_on_malloc=0"
 export LSAN_OPTIONS="suppressions=$source/tests/support/open_mpi.supp:print_suppressions=0"
 export UBSAN_OPTIONS="halt_on_error=1 print_stacktrace=1"
 
-# build KIND SANITIZERS TARGET...
+# build KIND PRESET TARGET...
 build() {
-  local kind=$1 sanitizers=$2 log=$folder/$1.log
+  local kind=$1 preset=$2 log=$folder/$1.log
   shift 2
   {
-    cmake -S "$source" -B "$folder/$kind" -G Ninja -DCMAKE_BUILD_TYPE=Sanitized -DOCTET_CUDA=OFF -DOCTET_TESTS=ON \
-      -DCMAKE_CXX_FLAGS_SANITIZED="-O1 -g1 -fno-omit-frame-pointer -Wno-error" "-DOCTET_SANITIZE=$sanitizers" &&
-      ninja -C "$folder/$kind" -j "$jobs" "$@"
+    cmake --preset "$preset" -S "$source" -B "$folder/$kind" && ninja -C "$folder/$kind" -j "$jobs" "$@"
   } >"$log" 2>&1 && return
   tail -n 30 "$log" >&2
   echo "sanitize.sh: the build failed; all of it is in $log" >&2
@@ -66,14 +64,14 @@ thread() {
   fixed=()
   setarch "$(uname -m)" -R true 2>/dev/null && fixed=(setarch "$(uname -m)" -R)
   if $small; then
-    build thread thread device_tests comm_tests
+    build thread tsan device_tests comm_tests
     test_in thread device_tests 'Stream*:OpThreads*:Arena*:CpuDevice*'
     test_in thread comm_tests 'Sizes/ThreadRanks*/np2:LoneRank*:ThreadRankFailure*'
     return
   fi
   local programs=(device_tests comm_tests store_tests data_tests text_tests checkpoint_tests report_tests runtime_tests
     feed_tests generate_tests train_tests)
-  build thread thread "${programs[@]}"
+  build thread tsan "${programs[@]}"
   for program in "${programs[@]}"; do test_in thread "$program" "$(without_long_ones "$program")"; done
 }
 
@@ -82,9 +80,8 @@ without_long_ones() { [[ $1 != comm_tests ]] || echo '-Compression.*'; }
 
 address() {
   fixed=()
-  local sanitizers="address;undefined"
   if $small; then
-    build address "$sanitizers" base_tests config_tests device_tests
+    build address asan base_tests config_tests device_tests
     test_in address base_tests
     test_in address config_tests
     test_in address device_tests
@@ -93,7 +90,7 @@ address() {
   local programs=(base_tests device_tests ops_tests comm_tests precision_tests model_tests optim_tests plan_tests
     store_tests checkpoint_tests text_tests config_tests data_tests report_tests runtime_tests feed_tests generate_tests
     train_tests fuzz_tests)
-  build address "$sanitizers" "${programs[@]}" comm_mpi_tests store_mpi_tests trainer
+  build address asan "${programs[@]}" comm_mpi_tests store_mpi_tests trainer
   for program in "${programs[@]}"; do test_in address "$program" "$(without_long_ones "$program")"; done
   for np in 2 4; do
     for program in comm_mpi_tests store_mpi_tests; do

@@ -11,6 +11,8 @@
 #include <filesystem>
 #include <string>
 
+#include "octet/base/environment.h"
+
 namespace octet {
 namespace {
 
@@ -18,7 +20,7 @@ namespace {
 constexpr std::size_t kStep = std::size_t{64} << 20;
 
 [[noreturn]] void fail(int code) {
-  const char* folder = std::getenv("TMPDIR");
+  const char* folder = environment_variable("TMPDIR");
   throw Error(
       {.what = "a list that is too long for memory cannot be put on disk",
        .found = std::strerror(code),

@@ -138,7 +138,8 @@ void require_own_name(const std::string& path, std::int64_t step) {
                .code = ExitCode::no_valid_checkpoint});
 }
 
-void rotate(const std::string& output_dir, std::int64_t keep_last, const std::string& keep_best) {
+void rotate(const std::string& output_dir, std::int64_t keep_last, const std::string& keep_best,
+            const std::set<std::int64_t>* counting) {
   if (keep_last <= 0) return;
   const std::string best = fs::path(keep_best).filename().string();
   auto all = list_checkpoints(output_dir);
@@ -152,7 +153,7 @@ void rotate(const std::string& output_dir, std::int64_t keep_last, const std::st
       continue;
     }
     if (kept < keep_last) {
-      ++kept;
+      kept += counting == nullptr || counting->contains(step) ? 1 : 0;
       continue;
     }
     if (folder_name(step) == best) continue;

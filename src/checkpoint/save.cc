@@ -81,6 +81,8 @@ class Saving {
                           .zero_stage = contents_.zero_stage};
     cut_chunks_ = std::move(coverage.cut_chunks);
 
+    if (plays_full_disk(output_dir_))
+      file_error("cannot take disk space for a checkpoint", output_dir_, ENOSPC);
     const std::int64_t bound = layout_bound(request);
     struct statvfs disk {};
     if (::statvfs(output_dir_.c_str(), &disk) == 0) {

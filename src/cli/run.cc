@@ -1,16 +1,17 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 
 #include "command.h"
+#include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/cli/cli.h"
 #include "octet/comm/job.h"
 #include "octet/comm/launchers.h"
+#include "octet/config/config.h"
 #include "octet/device/gpus.h"
 #include "octet/runtime/session.h"
 
@@ -50,7 +51,10 @@ void print_help() {
   for (const Command& command : commands()) {
     std::printf("  %-11s %s\n", command.name.c_str(), command.summary.c_str());
   }
-  std::printf("\n`trainer COMMAND --help` says more. Configuration keys: `trainer train --help`.\n");
+  std::printf(
+      "\n`trainer COMMAND --help` says more. Configuration keys: `trainer train --help`.\nEnvironment "
+      "variables: "
+      "`trainer --help environment`.\n");
 }
 
 int printed(const Error& e) {
@@ -84,12 +88,16 @@ int run_once(const Command& command, const Arguments& arguments) {
 // Before anything is touched: processes that a launcher without MPI started would each be a run of their own.
 void require_mpi_launcher(const Arguments& arguments) {
   if (std::ranges::find(arguments, "--help") != arguments.end()) return;
-  const comm::Launched launched = comm::launched_without_mpi(std::getenv);
+  const comm::Launched launched = comm::launched_without_mpi(environment_variable);
   if (launched.size > 1) throw Error(comm::wrong_launcher(launched, comm::command_line()));
 }
 
 int dispatch(const Arguments& arguments) {
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help") {
+    if (arguments.size() > 1 && arguments[1] == "environment") {
+      std::printf("%s", environment_help().c_str());
+      return 0;
+    }
     print_help();
     return arguments.empty() ? static_cast<int>(ExitCode::usage) : 0;
   }
@@ -127,6 +135,7 @@ int run(int argc, const char* const* argv) {
   // A file that meets a size limit is a failed write, with a message.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
+    require_known_variables(config::process_environment());
     return dispatch(Arguments(argv + 1, argv + std::max(1, argc)));
   } catch (const Error& e) {
     return refuse(e);

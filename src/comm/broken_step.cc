@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "octet/base/environment.h"
 #include "octet/base/error.h"
 
 namespace octet::comm {
@@ -15,7 +16,7 @@ std::atomic<bool> nccl_is_to_fail{false};
 }  // namespace
 
 BrokenStep::BrokenStep(const Place& place) {
-  const char* told = std::getenv("OCTET_BREAK_STEP");
+  const char* told = environment_variable("OCTETRUN_BREAK_STEP");
   if (told == nullptr || *told == '\0') return;
   const std::string_view text = told;
   const std::string_view kind = text.substr(0, text.find(':'));
@@ -27,7 +28,7 @@ BrokenStep::BrokenStep(const Place& place) {
   const char* end = number.data() + number.size();
   const auto [stopped, trouble] = std::from_chars(number.data(), end, left_);
   if (kind_ == Kind::none || trouble != std::errc{} || stopped != end || left_ < 1) {
-    throw Error(Problem{.what = "OCTET_BREAK_STEP is no failure",
+    throw Error(Problem{.what = "OCTETRUN_BREAK_STEP is no failure",
                         .expected = "gpu, memory or nccl, a colon, and the number of a collective from 1",
                         .found = "'" + std::string(text) + "'",
                         .fix = "unset it: it is for tests",

@@ -1,4 +1,4 @@
-// Failures inside a step, for tests of how jobs end: with OCTET_BREAK_STEP=KIND:N the last rank of a group
+// Failures inside a step, for tests of how jobs end: with OCTETRUN_BREAK_STEP=KIND:N the last rank of a group
 // fails at its N-th collective. KIND is `gpu` (a kernel that faults, so that every later call for the GPU
 // fails), `memory` (a reservation that no device has room for) or `nccl` (an exchange of NCCL that reports an
 // error).

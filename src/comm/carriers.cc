@@ -11,6 +11,7 @@
 
 #include "nccl_carrier.h"
 #include "nccl_library.h"
+#include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 
@@ -34,9 +35,9 @@ const char* name_of(Carrier carrier) {
   return names[static_cast<int>(carrier)];
 }
 
-/// For tests: OCTET_BREAK_CARRIER names what does not work here, "peer-open" or "peer-pattern".
+/// For tests: OCTETRUN_BREAK_CARRIER names what does not work here, "peer-open" or "peer-pattern".
 bool broken(std::string_view what) {
-  const char* told = std::getenv("OCTET_BREAK_CARRIER");
+  const char* told = environment_variable("OCTETRUN_BREAK_CARRIER");
   return told != nullptr && told == what;
 }
 
@@ -121,7 +122,7 @@ void Carriers::open_peers() {
   std::string handle;
   std::string trouble = group_.agreed([&] {
     if (broken("peer-open") && group_.place().rank == group_.place().size - 1) {
-      throw Error(Problem{.what = "OCTET_BREAK_CARRIER: memory is not shared"});
+      throw Error(Problem{.what = "OCTETRUN_BREAK_CARRIER: memory is not shared"});
     }
     handle = access_->handle(memory_);
   });

@@ -1,11 +1,11 @@
 #include "delays.h"
 
 #include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <thread>
 
+#include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/random.h"
 
@@ -18,13 +18,13 @@ constexpr int longest_milliseconds = 1000;
 }  // namespace
 
 Delays::Delays(int rank) : rank_(static_cast<std::uint64_t>(rank)) {
-  const char* told = std::getenv("OCTET_DELAYS");
+  const char* told = environment_variable("OCTETRUN_DELAYS");
   if (told == nullptr) return;
   int milliseconds = 0;
   const char* end = told + std::strlen(told);
   const auto [stopped, trouble] = std::from_chars(told, end, milliseconds);
   if (trouble != std::errc{} || stopped != end || milliseconds < 0 || milliseconds > longest_milliseconds) {
-    throw Error(Problem{.what = "OCTET_DELAYS is no time",
+    throw Error(Problem{.what = "OCTETRUN_DELAYS is no time",
                         .expected = "milliseconds, 0 to " + std::to_string(longest_milliseconds),
                         .found = "'" + std::string(told) + "'",
                         .fix = "unset it: it is for tests"});

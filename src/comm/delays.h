@@ -1,6 +1,6 @@
-// Delays at random, for tests of what must not depend on who comes first: with OCTET_DELAYS=MILLISECONDS, one
-// collective of 32 is enqueued up to that much later, and one of 32 begins so much later on its stream. Every
-// rank draws its own.
+// Delays at random, for tests of what must not depend on who comes first: with OCTETRUN_DELAYS=MILLISECONDS,
+// one collective of 32 is enqueued up to that much later, and one of 32 begins so much later on its stream.
+// Every rank draws its own.
 #pragma once
 
 #include <chrono>

@@ -30,7 +30,7 @@ bool is_set(const Lookup& variable, const char* name) {
 }
 
 bool single_is_meant(const Lookup& variable) {
-  const char* text = variable("OCTET_SINGLE");
+  const char* text = variable("OCTETRUN_SINGLE");
   return text != nullptr && *text != '\0' && std::string_view(text) != "0";
 }
 
@@ -114,12 +114,12 @@ Problem wrong_launcher(const Launched& launched, const std::vector<std::string>&
       .fix = (launched.slurm ? "srun --mpi=pmix -n " + count + " " + command +
                                    "\n            or, in a batch script, " + mpirun
                              : mpirun + "\n            (several hosts: --hostfile FILE, see hostfiles/)") +
-             "\n            if every process is meant to be a run of its own: OCTET_SINGLE=1",
+             "\n            if every process is meant to be a run of its own: OCTETRUN_SINGLE=1",
       .code = ExitCode::usage};
 }
 
 bool stops_are_kills(const Lookup& variable, const std::string& parent) {
-  if (is_set(variable, "OCTET_LAUNCHER")) return false;
+  if (is_set(variable, "OCTETRUN_LAUNCHER")) return false;
   static constexpr std::array kLaunchers{"mpirun",  "mpiexec", "orterun",       "orted",
                                          "prterun", "prted",   "mpiexec.hydra", "hydra_pmi_proxy"};
   return std::ranges::find(kLaunchers, parent) != kLaunchers.end();

@@ -51,7 +51,7 @@ class MemoryPeerAccess final : public PeerAccess {
   }
 
   void fault(Stream& stream) override {
-    cpu::enqueue(stream, [] { throw Error(Problem{.what = "OCTET_BREAK_STEP: work of a stream fails"}); });
+    cpu::enqueue(stream, [] { throw Error(Problem{.what = "OCTETRUN_BREAK_STEP: work of a stream fails"}); });
   }
   void delay(Stream& stream, std::chrono::microseconds time) override {
     cpu::enqueue(stream, [time] { std::this_thread::sleep_for(time); });

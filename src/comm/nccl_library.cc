@@ -12,6 +12,8 @@
 #include <string_view>
 #include <utility>
 
+#include "octet/base/environment.h"
+
 namespace octet::comm {
 namespace {
 
@@ -29,7 +31,7 @@ std::string least() {
 
 constexpr const char* install =
     "install NCCL (libnccl2 of NVIDIA's repository, or pip install nvidia-nccl-cu13) on every node, and name "
-    "its folder in LD_LIBRARY_PATH or the file libnccl.so.2 itself in OCTET_NCCL_LIBRARY";
+    "its folder in LD_LIBRARY_PATH or the file libnccl.so.2 itself in OCTETRUN_NCCL_LIBRARY";
 
 /// Where Python's wheel of NCCL lies in an environment.
 std::vector<std::string> files_of_wheels(const std::filesystem::path& environment) {
@@ -71,9 +73,11 @@ std::string nccl_version_name(int version) {
 }
 
 std::vector<std::string> nccl_files() {
-  if (const char* told = std::getenv("OCTET_NCCL_LIBRARY"); told != nullptr && *told != '\0') return {told};
+  if (const char* told = environment_variable("OCTETRUN_NCCL_LIBRARY"); told != nullptr && *told != '\0')
+    return {told};
   std::vector<std::string> files = {"libnccl.so.2"};
-  if (const char* environment = std::getenv("VIRTUAL_ENV"); environment != nullptr && *environment != '\0') {
+  if (const char* environment = environment_variable("VIRTUAL_ENV");
+      environment != nullptr && *environment != '\0') {
     std::ranges::copy(files_of_wheels(environment), std::back_inserter(files));
   }
   files.emplace_back("/usr/local/cuda/lib64/libnccl.so.2");
@@ -164,7 +168,7 @@ void require_one_nccl_version(const std::vector<int>& versions) {
       .expected = "NCCL " + nccl_version_name(usual->first) + " on all, as on " + named(usual->second),
       .found = found,
       .fix = "install the same NCCL on every node, or name the same file on all in "
-             "OCTET_NCCL_LIBRARY",
+             "OCTETRUN_NCCL_LIBRARY",
       .code = ExitCode::usage});
 }
 

@@ -16,9 +16,9 @@ inline constexpr int least_nccl_version = 22200;
 /// "2.28.9" of 22809.
 std::string nccl_version_name(int version);
 
-/// The files that are tried, in order. When the environment's OCTET_NCCL_LIBRARY names one, that one alone.
-/// Otherwise libnccl.so.2 where the loader finds it (LD_LIBRARY_PATH, /etc/ld.so.conf), then in the Python
-/// environment that is active (VIRTUAL_ENV), then in the CUDA toolkit.
+/// The files that are tried, in order. When the environment's OCTETRUN_NCCL_LIBRARY names one, that one
+/// alone. Otherwise libnccl.so.2 where the loader finds it (LD_LIBRARY_PATH, /etc/ld.so.conf), then in the
+/// Python environment that is active (VIRTUAL_ENV), then in the CUDA toolkit.
 std::vector<std::string> nccl_files();
 
 /// A loaded NCCL that has all functions that Octet calls. It stays loaded until the process ends: NCCL has
@@ -61,8 +61,8 @@ const NcclLibrary& nccl_library();
 /// is not that of most. NCCL itself would refuse some of them, after the others have begun to wait.
 void require_one_nccl_version(const std::vector<int>& versions);
 
-/// Throws Error, the same on all ranks, when two of them compute on the same GPU (UUIDs, by rank): NCCL takes one
-/// rank of a group for each GPU, and some ranks would wait for those that it refuses.
+/// Throws Error, the same on all ranks, when two of them compute on the same GPU (UUIDs, by rank): NCCL takes
+/// one rank of a group for each GPU, and some ranks would wait for those that it refuses.
 void require_a_gpu_each(const std::vector<std::string>& gpus);
 
 /// A call of NCCL that did not succeed.

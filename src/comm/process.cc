@@ -1,11 +1,11 @@
 // The one rank that a process is: MPI when a launcher started it, else alone.
 #include <chrono>
-#include <cstdlib>
 #include <memory>
 #include <string>
 
 #include "engine.h"
 #include "mpi_transport.h"
+#include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/comm/job.h"
@@ -35,9 +35,9 @@ class MpiRank {
       throw Error(Problem{.what = "a second job in one MPI process", .fix = "make one job a process"});
     taken_ = true;
     // What a step costs without its communication is what a run with it is compared with.
-    const bool removed = std::getenv("OCTET_REMOVE_COMMUNICATION") != nullptr;
+    const bool removed = environment_variable("OCTETRUN_REMOVE_COMMUNICATION") != nullptr;
     if (removed && place().rank == 0)
-      log::warn("OCTET_REMOVE_COMMUNICATION is set: ranks exchange no values, and results are wrong");
+      log::warn("OCTETRUN_REMOVE_COMMUNICATION is set: ranks exchange no values, and results are wrong");
     return std::make_unique<RankJob>(RankOptions{.engine = engine_, .end_engine = true, .removed = removed});
   }
 
@@ -65,7 +65,7 @@ class MpiRank {
 bool launched_by_mpi() {
   // Open MPI; Hydra (MPICH, Intel) and Slurm's PMI-1 and PMI-2; PMIx (Slurm, PRRTE).
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_RANK", "PMI_SIZE", "PMIX_RANK"}) {
-    if (std::getenv(name) != nullptr) return true;
+    if (environment_variable(name) != nullptr) return true;
   }
   return false;
 }

@@ -168,6 +168,14 @@ void add_saving(Table& t) {
       .above(0);
   t.used("save_total_limit", &Config::save_total_limit, "Keep only the newest checkpoints; null keeps all.")
       .at_least(1);
+  t.used(
+      "save_fallback_dir", &Config::save_fallback_dir,
+      "Folder for checkpoints that output_dir does not take (full, over its quota, failing): a folder of the "
+      "run's own is made in it, and a later start looks there, too.");
+  t.used("max_failed_saves", &Config::max_failed_saves,
+         "Saves that fail one behind the other and end the run, with exit code 78, after one more attempt. "
+         "Until then it goes on, and tries again after a tenth of the steps between checkpoints.")
+      .at_least(1);
   t.used("export_dtype", &Config::export_dtype,
          "Format of the final model's weights; null is bf16 with bf16: true, else fp32.")
       .one_of({"fp32", "bf16", "fp16"});

@@ -12,6 +12,7 @@
 #include <memory>
 #include <vector>
 
+#include "octet/base/environment.h"
 #include "octet/base/error.h"
 
 namespace octet::data {
@@ -23,7 +24,7 @@ struct TemporaryFile {
     std::error_code none;
     path = (std::filesystem::temp_directory_path(none) / "octet-rows-XXXXXX").string();
     if (none) {
-      const char* folder = std::getenv("TMPDIR");
+      const char* folder = environment_variable("TMPDIR");
       path = folder ? folder : "/tmp";
       errno = none.value();
       fail();

@@ -140,7 +140,7 @@ Problem too_many_ranks(const std::vector<RankGpus>& ranks, const NodeView& view,
           .expected = "at most " + ranks_text(matched) + " on host " + host,
           .found = ranks_text(members) + " and " + std::to_string(view.gpus) +
                    (view.gpus == 1 ? " GPU" : " GPUs") + " that they see",
-          .fix = start + "; OCTET_SHARE_GPUS=1 lets several ranks share a GPU, for tests: it is slower",
+          .fix = start + "; OCTETRUN_SHARE_GPUS=1 lets several ranks share a GPU, for tests: it is slower",
           .code = ExitCode::usage};
 }
 
@@ -246,7 +246,7 @@ GpuChoice choose_gpus(const std::vector<RankGpus>& ranks) {
   }
   if (shared_nodes > 0) {
     choice.doubts.push_back(
-        "OCTET_SHARE_GPUS is set: several ranks share a GPU, which is slower than one rank");
+        "OCTETRUN_SHARE_GPUS is set: several ranks share a GPU, which is slower than one rank");
   }
   doubt_same_gpu(ranks, choice);
   doubt_different_cards(ranks, choice);
@@ -257,7 +257,7 @@ bool shares_gpus(const char* value) {
   const std::string_view text = value == nullptr ? "" : value;
   if (text.empty() || text == "0") return false;
   if (text == "1") return true;
-  throw Error({.what = "OCTET_SHARE_GPUS cannot be read",
+  throw Error({.what = "OCTETRUN_SHARE_GPUS cannot be read",
                .expected = "1 (several ranks may share a GPU) or 0",
                .found = "'" + std::string(text) + "'",
                .where = "environment",

@@ -6,6 +6,8 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "octet/base/environment.h"
+
 namespace octet {
 namespace {
 
@@ -20,7 +22,7 @@ std::string& replaced() {
 }  // namespace
 
 void prepare_gpu_environment() {
-  const char* before = std::getenv(kConnections);
+  const char* before = environment_variable(kConnections);
   if (before != nullptr && before != std::string_view(kMostConnections)) replaced() = before;
   ::setenv(kConnections, kMostConnections, 1);
 }

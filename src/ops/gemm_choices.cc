@@ -4,6 +4,7 @@
 #include <cctype>
 #include <cstdlib>
 
+#include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
@@ -24,7 +25,7 @@ constexpr int kRecurs = 1000;
 using Choices = std::map<ProductKey, AlgorithmBits>;
 
 std::string variable(const char* name) {
-  const char* value = std::getenv(name);
+  const char* value = environment_variable(name);
   return value != nullptr ? value : "";
 }
 
@@ -62,7 +63,7 @@ Choices choices_in(const Json& object, const char* name) {
 }  // namespace
 
 std::string cache_folder() {
-  if (const std::string told = variable("OCTET_CACHE"); !told.empty()) return told == "off" ? "" : told;
+  if (const std::string told = variable("OCTETRUN_CACHE"); !told.empty()) return told == "off" ? "" : told;
   if (const std::string cache = variable("XDG_CACHE_HOME"); !cache.empty()) return cache + "/octet";
   if (const std::string home = variable("HOME"); !home.empty()) return home + "/.cache/octet";
   return "";
@@ -125,7 +126,8 @@ void ProductChoices::keep(const std::vector<ProductKey>& products, const Algorit
         path_, Json{{"format", kFormat}, {"machine", machine_}, {"choices", std::move(list)}}.dump() + "\n");
   } catch (const std::exception& e) {
     log::warn(
-        "the algorithms of products are not kept for the next run (name another folder with OCTET_CACHE, or "
+        "the algorithms of products are not kept for the next run (name another folder with OCTETRUN_CACHE, "
+        "or "
         "set it to off): " +
         std::string(e.what()));
     path_.clear();

@@ -18,8 +18,8 @@ using ProductKey = std::array<std::int64_t, 16>;
 /// An algorithm as its library describes it, good for the same version of that library.
 using AlgorithmBits = std::array<std::uint64_t, 8>;
 
-/// The folder for what is kept between runs: $OCTET_CACHE, else octet in $XDG_CACHE_HOME, else .cache/octet
-/// in $HOME. Empty where OCTET_CACHE is `off` or none of them is set.
+/// The folder for what is kept between runs: $OCTETRUN_CACHE, else octet in $XDG_CACHE_HOME, else
+/// .cache/octet in $HOME. Empty where OCTETRUN_CACHE is `off` or none of them is set.
 std::string cache_folder();
 
 /// Choices of one machine, in one file. Not for several threads at once; several processes may share the

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <functional>
 #include <map>
 
 #include "history.h"
@@ -36,6 +37,15 @@ std::string newest_folder(const std::string& parent) {
   return newest;
 }
 
+// Files for people do not end a run: what a disk does not take is told of.
+void unless_refused(const std::function<void()>& write) {
+  try {
+    write();
+  } catch (const Error& e) {
+    log::warn(std::string("a file of the report is missing or old: ") + e.what());
+  }
+}
+
 double gib(std::int64_t bytes) {
   return static_cast<double>(bytes) / (1024.0 * 1024.0 * 1024.0);
 }
@@ -54,6 +64,7 @@ struct Reporter::Impl {
   double first_loss = NAN, last_loss = NAN, eval_loss = NAN;
   Json eval_results;
   std::string last_checkpoint;
+  std::int64_t failed_saves = 0;  ///< of this session
 
   explicit Impl(RunFacts f)
       : facts(std::move(f)),
@@ -180,6 +191,7 @@ void Reporter::Impl::log_step(const StepFacts& f) {
   row["label_tokens_per_second"] = window.per_second(static_cast<double>(window.label_tokens));
   row["total_tokens"] = totals.tokens;
   row["skipped_steps"] = totals.skipped;
+  if (failed_saves > 0) row["failed_saves"] = failed_saves;
   if (knows_work()) row["tflops"] = teraflops(rate);
   if (knows_peak()) row["mfu"] = utilisation(rate);
   if (!window.kinds.empty()) {
@@ -249,7 +261,7 @@ void Reporter::Impl::write_events(const StepFacts& f, double loss, double second
     }
   }
   scalars.insert(scalars.end(), f.extra.begin(), f.extra.end());
-  events->write(f.step, scalars);
+  unless_refused([&] { events->write(f.step, scalars); });
 }
 
 Json Reporter::Impl::state() const {
@@ -312,6 +324,7 @@ void Reporter::Impl::summary(const FinishFacts& finish) const {
   if (totals.skipped > 0) {
     rows.emplace_back("skipped", with_commas(totals.skipped) + " steps, whose gradients were not finite");
   }
+  if (failed_saves > 0) rows.emplace_back("failed saves", with_commas(failed_saves));
   if (session.data_seconds > 0) {
     rows.emplace_back("waited for data",
                       fixed(100 * session.per_second(session.data_seconds), 1) + " % of the time");
@@ -430,19 +443,28 @@ void Reporter::evaluation(const EvalFacts& facts) {
   if (facts.perplexity) line += ", 'perplexity': " + python_number(std::exp(facts.loss), 5);
   log::info(line + ", 'epoch': " + python_number(std::round(facts.epoch * 100) / 100, 6) + "}");
   if (r.events) {
-    r.events->write(facts.step, {{"eval/loss", facts.loss},
-                                 {"eval/runtime", facts.seconds},
-                                 {"eval/samples_per_second", per_second(facts.samples)},
-                                 {"eval/steps_per_second", per_second(facts.batches)}});
+    unless_refused([&] {
+      r.events->write(facts.step, {{"eval/loss", facts.loss},
+                                   {"eval/runtime", facts.seconds},
+                                   {"eval/samples_per_second", per_second(facts.samples)},
+                                   {"eval/steps_per_second", per_second(facts.batches)}});
+    });
   }
 }
 
 void Reporter::saved(std::int64_t step, const std::string& path, double seconds) {
   impl_->pass(seconds);
   impl_->last_checkpoint = path;
-  impl_->write_state();
-  impl_->write_plots();
+  unless_refused([&] {
+    impl_->write_state();
+    impl_->write_plots();
+  });
   log::info("checkpoint of step " + with_commas(step) + " saved to " + path);
+}
+
+void Reporter::save_failed(double seconds) {
+  impl_->pass(seconds);
+  ++impl_->failed_saves;
 }
 
 void Reporter::finish(const FinishFacts& facts) {
@@ -458,16 +480,20 @@ void Reporter::finish(const FinishFacts& facts) {
                           json.dump(4, ' ', false, Json::error_handler_t::replace) + "\n");
   };
   if (!r.eval_results.is_null()) {
-    write("eval_results.json", r.eval_results);
     for (const auto& [key, value] : r.eval_results.items()) all[key] = value;
   }
-  if (!retold) {
-    write("train_results.json", train);
-    write("all_results.json", all);
-    write_file_atomically(r.facts.output_dir + "/README.md", model_card(r.facts, r.log.rows(), all));
-  }
-  r.write_state();
-  r.write_plots();
+  unless_refused([&] {
+    if (!r.eval_results.is_null()) write("eval_results.json", r.eval_results);
+    if (!retold) {
+      write("train_results.json", train);
+      write("all_results.json", all);
+      write_file_atomically(r.facts.output_dir + "/README.md", model_card(r.facts, r.log.rows(), all));
+    }
+    r.write_state();
+    r.write_plots();
+  });
+  if (const std::int64_t rows = r.log.flush(); rows > 0)
+    log::warn(std::to_string(rows) + " rows of trainer_log.jsonl could not be written");
   if (r.events && r.session.steps > 0) {
     r.events->write(r.totals.step,
                     {{"train/train_loss", r.totals.mean_loss()},

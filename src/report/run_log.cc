@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <cstring>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/log.h"
 #include "octet/base/strings.h"
 
 namespace octet::report {
@@ -59,21 +61,29 @@ RunLog::~RunLog() {
 }
 
 void RunLog::append(Json row) {
-  const std::string line = row.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  waiting_ += row.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  rows_.push_back(std::move(row));
+  const bool waited = rows_waiting_ > 0;
+  ++rows_waiting_;
+  if (flush() > 0 && !waited) {
+    log::warn(path_ + " cannot be written (" + std::strerror(errno) +
+              "): its rows wait in memory until there is room");
+  } else if (waited && rows_waiting_ == 0) {
+    log::info(path_ + " can be written again: no row is missing");
+  }
+}
+
+std::int64_t RunLog::flush() {
   std::size_t done = 0;
-  while (done < line.size()) {
-    const ssize_t n = write(file_, line.data() + done, line.size() - done);
+  while (done < waiting_.size()) {
+    const ssize_t n = write(file_, waiting_.data() + done, waiting_.size() - done);
     if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) {
-      throw Error({.what = "the log cannot be written",
-                   .found = std::strerror(errno),
-                   .where = path_,
-                   .fix = "make room on the disk; the run resumes from its newest checkpoint",
-                   .code = exit_code_of(errno)});
-    }
+    if (n <= 0) break;
     done += static_cast<std::size_t>(n);
   }
-  rows_.push_back(std::move(row));
+  waiting_.erase(0, done);
+  rows_waiting_ = std::count(waiting_.begin(), waiting_.end(), '\n');
+  return rows_waiting_;
 }
 
 }  // namespace octet::report

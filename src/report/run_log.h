@@ -18,8 +18,11 @@ class RunLog {
   RunLog(const RunLog&) = delete;
   RunLog& operator=(const RunLog&) = delete;
 
-  /// Writes a row whole. Throws Error when the disk is full.
+  /// Writes a row whole. A disk that takes nothing does not end the run: rows wait in memory, which is said
+  /// when it begins and when they are written, with a later row or by flush().
   void append(Json row);
+  /// Tries to write what waits. Returns how many rows still do.
+  std::int64_t flush();
   const std::vector<Json>& rows() const { return rows_; }
   /// Lines that could not be read and were dropped.
   int broken() const { return broken_; }
@@ -29,6 +32,8 @@ class RunLog {
   int file_ = -1;
   int broken_ = 0;
   std::vector<Json> rows_;
+  std::string waiting_;  ///< bytes of rows that the disk has not taken; may begin within a row
+  std::int64_t rows_waiting_ = 0;
 };
 
 /// Value of `key` in `row` as a number; NaN when it is absent, null or no number.

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/comm/launchers.h"
@@ -24,7 +25,7 @@ namespace {
 RankGpus describe_rank(const std::string& device, const comm::Place& place) {
   RankGpus mine{.host = place.host, .device = device};
   if (device == "cpu") return mine;
-  mine.shares = shares_gpus(std::getenv("OCTET_SHARE_GPUS"));
+  mine.shares = shares_gpus(environment_variable("OCTETRUN_SHARE_GPUS"));
   mine.driver = has_cuda_driver();
   for (GpuInfo& gpu : gpus()) {
     if (gpu.why_not.empty()) mine.gpus.push_back(std::move(gpu));
@@ -56,13 +57,13 @@ std::unique_ptr<Device> open_cpu(const comm::Place& place) {
   const int cores = cpu::claim_cores(place.local_rank, place.local_size);
   cpu::set_op_threads(cores);
   return make_cpu_device(
-      {.threads = cores, .compute_worker = std::getenv("OCTET_COMPUTE_WORKER") != nullptr});
+      {.threads = cores, .compute_worker = environment_variable("OCTETRUN_COMPUTE_WORKER") != nullptr});
 }
 
 // A launcher whose processes MPI does not know as ranks has started as many runs.
 void require_whole_job(const comm::Place& place) {
   if (place.size > 1) return;
-  const comm::Launched claimed = comm::claimed_by_launcher(std::getenv);
+  const comm::Launched claimed = comm::claimed_by_launcher(environment_variable);
   if (claimed.size < 2) return;
   Problem problem = comm::wrong_launcher(claimed, comm::command_line());
   problem.agreed = true;  // there is no other rank to tell

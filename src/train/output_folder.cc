@@ -60,10 +60,12 @@ OutputFolder::OutputFolder(const std::string& path, const std::string& model) : 
   remove_left_behind(path);
 }
 
-void OutputFolder::set_checkpoints_aside() const {
-  const auto all = checkpoint::list_checkpoints(path_);
+namespace {
+
+void set_aside(const std::string& folder) {
+  const auto all = checkpoint::list_checkpoints(folder);
   if (all.empty()) return;
-  const std::string aside = path_ + "/" + kSetAside;
+  const std::string aside = folder + "/" + kSetAside;
   make_folders(aside);
   // The newest last: where this is interrupted they are what is left in place.
   for (const auto& [step, from] : all) {
@@ -74,13 +76,13 @@ void OutputFolder::set_checkpoints_aside() const {
     if (code) throw Error({.what = "cannot move a checkpoint", .found = code.message(), .where = from});
   }
   sync_folder(aside);
-  sync_folder(path_);
+  sync_folder(folder);
   log::info("overwrite_output_dir: the checkpoints of the run before lie in " + aside +
             " until this one has a checkpoint");
 }
 
-void OutputFolder::remove_set_aside() const {
-  const std::string aside = path_ + "/" + kSetAside;
+void remove_from_aside(const std::string& folder) {
+  const std::string aside = folder + "/" + kSetAside;
   if (!path_exists(aside)) return;
   // Only what set_checkpoints_aside() put there, so that a user's folder of that name is safe.
   std::error_code code;
@@ -89,6 +91,18 @@ void OutputFolder::remove_set_aside() const {
   }
   if (code) log::warn("cannot remove old checkpoints: " + aside + ": " + code.message());
   fs::remove(aside, code);
+}
+
+}  // namespace
+
+void OutputFolder::set_checkpoints_aside(const std::string& fallback) const {
+  set_aside(path_);
+  if (!fallback.empty()) set_aside(fallback);
+}
+
+void OutputFolder::remove_set_aside(const std::string& fallback) const {
+  remove_from_aside(path_);
+  if (!fallback.empty()) remove_from_aside(fallback);
 }
 
 }  // namespace octet::train

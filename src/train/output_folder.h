@@ -19,10 +19,11 @@ class OutputFolder {
   /// Throws Error when another run has taken the folder over.
   void require_held() const { lock_->require_held(); }
 
-  /// Puts the checkpoints of an earlier run into `overwritten/`, where nothing looks for any, but a user may.
-  void set_checkpoints_aside() const;
+  /// Puts the checkpoints of an earlier run into `overwritten/`, where nothing looks for any, but a user may;
+  /// those in `fallback` (may be empty, or not there) likewise.
+  void set_checkpoints_aside(const std::string& fallback = "") const;
   /// Removes them: a checkpoint of this run is there.
-  void remove_set_aside() const;
+  void remove_set_aside(const std::string& fallback = "") const;
 
  private:
   std::string path_;

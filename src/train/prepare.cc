@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "disk_room.h"
+#include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
@@ -208,7 +209,7 @@ void Run::start_reporter() {
 void Run::say_doubts() const {
   constexpr std::size_t kMost = 10;
   config::Strings doubts = config::doubts(resolved_);
-  if (comm::stops_are_kills(std::getenv, comm::parent_process())) {
+  if (comm::stops_are_kills(environment_variable, comm::parent_process())) {
     doubts.insert(
         doubts.begin(),
         "mpirun kills its ranks a second or two after SIGTERM or Ctrl-C, before they have saved: start with "
@@ -263,7 +264,7 @@ void Run::prepare() {
   job_.together([&] { require_disk(); });
   job_.together([&] {
     if (!session_.prints()) return;
-    if (!start && config_.overwrite_output_dir) folder_->set_checkpoints_aside();
+    if (!start && config_.overwrite_output_dir) folder_->set_checkpoints_aside(fallback());
     start_reporter();
     if (start) {
       log::info("Training is resumed from " + *start +

@@ -20,6 +20,7 @@
 #include "output_folder.h"
 #include "rank_log.h"
 #include "sample_log.h"
+#include "saver.h"
 #include "step_watch.h"
 #include "steps.h"
 
@@ -72,7 +73,14 @@ class Run {
   void evaluate();
   /// Where eval_strategy and eval_steps say so.
   void evaluate_in_turn();
+  /// Folder of checkpoints that output_dir does not take; empty where there is none.
+  std::string fallback() const;
+  void make_saver();
   void save();
+  /// Takes what reading the last checkpoint back has shown.
+  void settle_save();
+  /// Saves, and once more where that fails. Throws Error (unsaved), on all ranks, when nothing takes it.
+  void save_for_good();
   void finish(bool stopped);
   bool turn(double interval, setup::When when) const;
 
@@ -82,6 +90,7 @@ class Run {
   comm::Job& job_;
   std::unique_ptr<OutputFolder> folder_;  ///< on the printing rank
   std::unique_ptr<comm::Channel> saves_;  ///< what ranks say to each other about checkpoints
+  std::unique_ptr<Saver> saver_;
 
   model::Architecture architecture_;
   std::unique_ptr<data::TemplateEncoder> encoder_;

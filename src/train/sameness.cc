@@ -10,6 +10,7 @@
 #include <set>
 #include <vector>
 
+#include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/comm/serialize.h"
@@ -96,14 +97,14 @@ std::vector<Difference> differences(const Facts& first, const Facts& other) {
 
 Facts facts_of_start(const std::string& version, const config::Config& config,
                      const config::Environment& environment) {
-  static constexpr std::array kOwn{"OCTET_CACHE", "OCTET_FAILPOINT", "OCTET_LAUNCHER"};
+  static constexpr std::array kOwn{"OCTETRUN_CACHE", "OCTETRUN_FAILPOINT", "OCTETRUN_LAUNCHER"};
   Facts facts{{"the program's version", version}, {"the program's build", build_id()}};
   for (const config::Field& field : config::schema()) {
     if (field.status == config::Status::used) facts[field.name] = config::value_text(field, config);
   }
   for (const auto& [name, value] : environment) {
-    if (name.starts_with("OCTET_") && std::ranges::find(kOwn, name) == kOwn.end())
-      facts["environment " + name] = value;
+    const bool counts = name.starts_with("OCTET_") || name.starts_with(kOwnPrefix);
+    if (counts && std::ranges::find(kOwn, name) == kOwn.end()) facts["environment " + name] = value;
   }
   return facts;
 }

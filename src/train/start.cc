@@ -9,6 +9,7 @@
 #include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/checkpoint/folder.h"
+#include "saver.h"
 
 namespace octet::train {
 namespace {
@@ -124,6 +125,12 @@ bool is_interrupted(const config::Config& config) {
   return false;
 }
 
+// Of a path that find_latest gave; -1 where it found none.
+std::int64_t step_named(const std::string& path) {
+  const std::size_t dash = path.rfind('-');
+  return path.empty() || dash == std::string::npos ? -1 : std::stoll(path.substr(dash + 1));
+}
+
 }  // namespace
 
 std::optional<std::string> find_start(comm::Channel& channel, const config::Config& config) {
@@ -139,7 +146,12 @@ std::optional<std::string> find_start(comm::Channel& channel, const config::Conf
     channel.together([&] { checkpoint::require_own_name(wish, checkpoint::Checkpoint(wish).step()); });
     return wish;
   }
-  const checkpoint::Found found = checkpoint::find_latest(channel, config.output_dir);
+  checkpoint::Found found = checkpoint::find_latest(channel, config.output_dir);
+  if (config.save_fallback_dir) {
+    const checkpoint::Found other =
+        checkpoint::find_latest(channel, fallback_folder(*config.save_fallback_dir, config.output_dir));
+    if (step_named(other.path) > step_named(found.path)) found = other;
+  }
   if (!found.path.empty()) return found.path;
   channel.together([&] {
     if (!found.rejected.empty()) {

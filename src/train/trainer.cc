@@ -4,13 +4,13 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "cast_log.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
-#include "octet/checkpoint/folder.h"
 #include "octet/checkpoint/save.h"
 #include "octet/report/number.h"
 #include "octet/runtime/same_model.h"
@@ -30,6 +30,23 @@ double seconds_since(Clock::time_point start) {
 
 double mean_loss(const store::StepResult& result) {
   return result.loss_sum / static_cast<double>(std::max<std::int64_t>(1, result.label_tokens));
+}
+
+/// What a rank asks for between two steps.
+struct Wishes {
+  bool save = false, stop = false, settle = false;
+};
+
+/// What any rank asks for.
+Wishes wishes_of_all(comm::Channel& channel, const Wishes& own) {
+  Wishes all;
+  const int bits = (own.save ? 1 : 0) + (own.stop ? 2 : 0) + (own.settle ? 4 : 0);
+  for (const std::int64_t of_rank : channel.all_gather_int(bits)) {
+    all.save |= (of_rank & 1) != 0;
+    all.stop |= (of_rank & 2) != 0;
+    all.settle |= (of_rank & 4) != 0;
+  }
+  return all;
 }
 
 bool was_skipped(const store::StepResult& result) {
@@ -170,6 +187,7 @@ void Run::evaluate() {
 
 void Run::save() {
   if (saved_step_ == step_) return;
+  settle_save();
   const auto start = Clock::now();
   checkpoint::CheckpointContents contents;
   contents.step = step_;
@@ -195,13 +213,62 @@ void Run::save() {
   job_.together([&] {
     if (folder_) folder_->require_held();
   });
-  last_checkpoint_ = checkpoint::save(*saves_, config_.output_dir, contents);
+  const std::string path = saver_->save(contents);
+  if (path.empty()) {
+    if (reporter_) reporter_->save_failed(seconds_since(start));
+    return;
+  }
+  last_checkpoint_ = path;
   saved_step_ = step_;
   job_.together([&] {
     if (!reporter_) return;
     reporter_->saved(step_, last_checkpoint_, seconds_since(start));
-    if (config_.overwrite_output_dir) folder_->remove_set_aside();
-    if (config_.save_total_limit) checkpoint::rotate(config_.output_dir, *config_.save_total_limit);
+    if (config_.overwrite_output_dir) folder_->remove_set_aside(fallback());
+  });
+}
+
+std::string Run::fallback() const {
+  return config_.save_fallback_dir ? fallback_folder(*config_.save_fallback_dir, config_.output_dir) : "";
+}
+
+void Run::make_saver() {
+  const std::int64_t interval = setup::saves_when(config_) == setup::When::steps
+                                    ? config::interval_steps(config_.save_steps, total_steps_)
+                                    : std::max<std::int64_t>(1, feed_->steps_per_epoch());
+  SaverOptions options{.folder = config_.output_dir,
+                       .keep_last = config_.save_total_limit.value_or(0),
+                       .most_failed = config_.max_failed_saves,
+                       .retry_steps = std::max<std::int64_t>(1, interval / 10),
+                       .reads_back = setup::saves_when(config_) != setup::When::never};
+  options.fallback = fallback();
+  job_.together(
+      [&] { saver_ = std::make_unique<Saver>(*saves_, options, checkpoint_ ? last_checkpoint_ : ""); });
+}
+
+void Run::settle_save() {
+  if (saver_->holds()) return;
+  saved_step_ = 0;  // that one is none; which of the older ones hold, the next start finds out
+  if (reporter_) reporter_->save_failed(0);
+}
+
+void Run::save_for_good() {
+  constexpr std::chrono::seconds kMoment(2);
+  for (const bool last : {false, true}) {
+    save();
+    if (saved_step_ == step_) settle_save();
+    if (saved_step_ == step_) return;
+    if (last) break;
+    if (session_.prints()) log::warn("one more attempt to save the checkpoint follows");
+    std::this_thread::sleep_for(kMoment);
+  }
+  job_.together([&] {
+    if (!session_.prints()) return;
+    throw Error({.what = "the run ends, and what it trained since its newest checkpoint is lost",
+                 .found = std::to_string(saver_->failed_in_a_row()) + " saves in a row that failed",
+                 .where = "step " + std::to_string(step_) + ", " + config_.output_dir,
+                 .fix = "make room or mend the disk and start again: the run goes on from its newest "
+                        "checkpoint; save_fallback_dir names a second place",
+                 .code = kUnsaved});
   });
 }
 
@@ -218,7 +285,7 @@ void Run::evaluate_in_turn() {
 
 void Run::finish(bool stopped) {
   const bool kept = stopped || setup::saves_when(config_) != setup::When::never;
-  save();
+  save_for_good();
   job_.together([&] { engine_->audit().require_fp8(); });
   std::vector<std::string> next;
   if (!stopped) {
@@ -258,6 +325,7 @@ int Run::run() {
                   .rank = job_.rank(),
                   .world = job_.size()});
   });
+  make_saver();
   if (config_.log_samples) samples_ = std::make_unique<SampleLog>(job_, config_.output_dir, step_);
   loop_ = std::make_unique<StepLoop>(*engine_, *schedule_, batch_.accumulation, step_);
   const bool evaluates = corpus_.evaluation.documents() > 0;
@@ -267,11 +335,17 @@ int Run::run() {
   while (step_ < total_steps_ && !stopped) {
     train_step();
     signals.at_step(step_, saved_step_);
-    const std::int64_t wishes = job_.all_max((signals.stop() ? 2 : 0) + (signals.take_save() ? 1 : 0));
-    stopped = wishes >= 2 && step_ < total_steps_;
+    const Wishes wishes = wishes_of_all(
+        job_, {.save = signals.take_save(), .stop = signals.stop(), .settle = saver_->is_read()});
+    stopped = wishes.stop && step_ < total_steps_;
+    if (wishes.settle) settle_save();
     // Who stops a run may not give it the time of an evaluation.
     if (!stopped && evaluates) evaluate_in_turn();
-    if (wishes > 0 || turn(config_.save_steps, setup::saves_when(config_))) save();
+    if (wishes.save || wishes.stop || saver_->retries_at(step_) ||
+        turn(config_.save_steps, setup::saves_when(config_))) {
+      save();
+    }
+    if (saver_->gives_up()) save_for_good();
     signals.at_step(step_, saved_step_);
   }
   if (!stopped) signals.end_steps();

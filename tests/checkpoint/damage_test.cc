@@ -20,7 +20,7 @@ template <class Work>
 bool killed_at(const std::string& failpoint, Work&& work) {
   const pid_t child = ::fork();
   if (child == 0) {
-    ::setenv("OCTET_FAILPOINT", failpoint.c_str(), 1);
+    ::setenv("OCTETRUN_FAILPOINT", failpoint.c_str(), 1);
     try {
       work();
     } catch (...) {

@@ -238,6 +238,29 @@ std::string grace(config::Resolved r) {
   return ran.printed().substr(at, ran.printed().find(" s:", at) - at);
 }
 
+/// A run whose output folder takes no checkpoint: whether it is saved, and how many saves failed.
+std::string on_full_disk(config::Resolved r) {
+  const TemporaryFolder folder("full");
+  r.config.output_dir = folder / "out";
+  spill(folder / "out/disk-is-full", "");
+  if (r.config.save_fallback_dir) r.config.save_fallback_dir = folder / *r.config.save_fallback_dir;
+  ::setenv("OCTETRUN_FAILPOINT", "full_disk", 1);
+  std::string how = "saved";
+  Quiet quiet;
+  try {
+    runtime::Session session("cpu");
+    cpu::set_op_threads(1);
+    train::train(session, r);
+  } catch (const Error& e) {
+    how = static_cast<int>(e.code()) == 78 ? "unsaved" : e.what();
+  }
+  ::unsetenv("OCTETRUN_FAILPOINT");
+  int failed = 0;
+  for (std::size_t at = 0; (at = quiet.printed().find("could not be saved (", at)) != std::string::npos; ++at)
+    ++failed;
+  return how + ", " + std::to_string(failed) + " failed";
+}
+
 std::vector<KeyRow> output_rows() {
   const Keys saves{{"save_strategy", "steps"}};
   const Keys evaluates{{"val_size", "2"}, {"eval_strategy", "steps"}, {"logging_steps", "3"}};
@@ -319,6 +342,16 @@ std::vector<KeyRow> output_rows() {
        {{"1", "3"}, {"2", "2 3"}},
        run(checkpoints),
        "1 2 3"},
+      {"save_fallback_dir",
+       {{"save_strategy", "steps"}, {"save_steps", "2"}},
+       {{"second", "saved, 0 failed"}},
+       on_full_disk,
+       "unsaved, 4 failed"},
+      {"max_failed_saves",
+       {{"save_strategy", "steps"}, {"save_steps", "1"}},
+       {{"1", "unsaved, 3 failed"}, {"2", "unsaved, 4 failed"}},
+       on_full_disk,
+       "unsaved, 5 failed"},
       {"save_async", saves, {{"true"}}, run(checkpoints), "3"},
       {"export_dtype", {}, {{"bf16", "bf16"}, {"fp16", "fp16"}}, run(format_of_model)},
       {"export_size", {}, {{"0.00005"}}, run(files_of_model), "1"},

@@ -1,4 +1,4 @@
-// A disk that fills up ends the run with one message, and what was saved before holds.
+// A disk that stays full ends the run with one message, and what was saved before holds.
 #include <gtest/gtest.h>
 
 #include "cli/task.h"
@@ -12,7 +12,7 @@ TEST(FullDisk, ALimitOnTheSizeOfFilesEndsTheRunWithOneMessage) {
   const TemporaryFolder folder("limit");
   // 64 blocks of 512 bytes: the log fits, a checkpoint does not. Alone, for MPI itself needs larger files.
   const Outcome run = shell("ulimit -f 64; " OCTET_TRAINER " " + Task::get().train(folder / "run"));
-  EXPECT_EQ(run.code, 74) << run.both();
+  EXPECT_EQ(run.code, 78) << run.both();
   EXPECT_EQ(errors_in(run), 1) << run.err;
   EXPECT_NE(run.err.find("File too large"), std::string::npos) << run.err;
   EXPECT_FALSE(fs::exists(folder / "run/checkpoint-5"));
@@ -40,7 +40,7 @@ TEST(FullDisk, TheCheckpointsBeforeHoldAndTheRunGoesOnWhenThereIsRoom) {
   if (!disk.mounted()) GTEST_SKIP() << "needs the right to mount a file system";
   const std::string output = disk.path() + "/run", run_arguments = Task::get().train(output, "save_steps=2");
   const Outcome run = trainer(run_arguments, 3);
-  EXPECT_EQ(run.code, 74) << run.both();
+  EXPECT_EQ(run.code, 78) << run.both();
   EXPECT_EQ(errors_in(run), 1) << run.err;
   EXPECT_NE(run.err.find("free some disk space"), std::string::npos) << run.err;
   ASSERT_TRUE(fs::exists(output + "/checkpoint-2")) << run.both();

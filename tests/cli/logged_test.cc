@@ -210,7 +210,7 @@ TEST_P(LoggedResumes, CountOn) {
   const auto expected = run(folder / "whole", options, GetParam());
   const std::string launch =
       GetParam() == 0 ? "" : OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(GetParam()) + " ";
-  const Outcome killed = shell("OCTET_FAILPOINT=before_manifest:2 " + launch + OCTET_TRAINER + " " +
+  const Outcome killed = shell("OCTETRUN_FAILPOINT=before_manifest:2 " + launch + OCTET_TRAINER + " " +
                                Setting::get().train(folder / "killed", options));
   EXPECT_NE(killed.code, 0);
   const auto resumed = run(folder / "killed", options, GetParam());

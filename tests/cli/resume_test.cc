@@ -27,7 +27,7 @@ TEST_P(Resume, AKilledRunEndsInTheSameBits) {
   // Killed while the second checkpoint is being written: the first one holds.
   expect_success(trainer(task.train(folder / "whole", options), np));
   const Outcome killed =
-      shell("OCTET_FAILPOINT=before_manifest:2 " +
+      shell("OCTETRUN_FAILPOINT=before_manifest:2 " +
             (np == 0 ? std::string() : OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(np) + " ") +
             OCTET_TRAINER + " " + task.train(folder / "killed", options));
   EXPECT_NE(killed.code, 0) << killed.both();
@@ -141,8 +141,9 @@ TEST(ResumeElsewhere, KilledBeforeTheFirstCheckpointItStartsAfresh) {
   const TemporaryFolder folder("afresh");
   const Task& task = Task::get();
   expect_success(trainer(task.train(folder / "whole"), 2));
-  const Outcome killed = shell("OCTET_FAILPOINT=before_manifest " OCTET_SOURCE_DIR "/launch/mpirun -np 2 " +
-                               std::string(OCTET_TRAINER) + " " + task.train(folder / "killed"));
+  const Outcome killed =
+      shell("OCTETRUN_FAILPOINT=before_manifest " OCTET_SOURCE_DIR "/launch/mpirun -np 2 " +
+            std::string(OCTET_TRAINER) + " " + task.train(folder / "killed"));
   EXPECT_NE(killed.code, 0);
   EXPECT_FALSE(std::filesystem::exists(folder / "killed/checkpoint-5"));
   expect_success(trainer(task.train(folder / "killed"), 2));

@@ -8,7 +8,7 @@ set -u
 trainer=$1 mpirun=$2 folder=$3
 shift 3
 sizes=${*:-1 2 3 4 8}
-export OCTET_OVERLAP=always # where no core is spare the program would leave it out
+export OCTETRUN_OVERLAP=always # where no core is spare the program would leave it out
 "$trainer" quickstart "$folder/task" --rows 2000 --held-out 10 >/dev/null || exit 1
 failed=0 compared=0
 

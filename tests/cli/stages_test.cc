@@ -30,7 +30,7 @@ std::vector<Json> read_rows(const std::string& path) {
 class Stages : public testing::Test {
  protected:
   Stages() : folder_("stages") {
-    ::setenv("OCTET_OVERLAP", "always", 1);  // where no core is spare the program would leave it out
+    ::setenv("OCTETRUN_OVERLAP", "always", 1);  // where no core is spare the program would leave it out
     const auto made = test::trainer("quickstart " + (folder_ / "task") + " --rows 600 --held-out 10");
     EXPECT_EQ(made.code, 0) << made.both();
   }

@@ -51,7 +51,7 @@ TEST(OtherLaunchers, AreRefusedBeforeAFileIsTouchedWithTheLineToType) {
   EXPECT_EQ(deaf.code, 64) << deaf.both();
   EXPECT_EQ(errors_in(deaf), 1) << deaf.err;
   EXPECT_FALSE(fs::exists(folder / "run"));
-  expect_success(shell(torchrun + "RANK=0 OCTET_SINGLE=1 " + run + " max_steps=1"));
+  expect_success(shell(torchrun + "RANK=0 OCTETRUN_SINGLE=1 " + run + " max_steps=1"));
 }
 
 TEST(OtherLaunchers, VariablesOfHabitAreExplained) {
@@ -201,12 +201,12 @@ class Overwriting : public testing::Test {
 };
 
 TEST_F(Overwriting, TheOldCheckpointsStayUntilThereIsANewOne) {
-  const Outcome failed = shell("OCTET_FAILPOINT=before_manifest " OCTET_TRAINER " " + with("seed=7"));
+  const Outcome failed = shell("OCTETRUN_FAILPOINT=before_manifest " OCTET_TRAINER " " + with("seed=7"));
   EXPECT_NE(failed.code, 0);
   for (const char* step : {"5", "10", "12"}) {
     EXPECT_EQ(trainer("inspect " + output_ + "/overwritten/checkpoint-" + step + " --verify").code, 0);
   }
-  const Outcome again = shell("OCTET_FAILPOINT=before_manifest:2 " OCTET_TRAINER " " + with("seed=7"));
+  const Outcome again = shell("OCTETRUN_FAILPOINT=before_manifest:2 " OCTET_TRAINER " " + with("seed=7"));
   EXPECT_NE(again.code, 0);
   EXPECT_TRUE(fs::exists(output_ + "/checkpoint-5"));
   EXPECT_FALSE(fs::exists(output_ + "/overwritten"));
@@ -214,15 +214,15 @@ TEST_F(Overwriting, TheOldCheckpointsStayUntilThereIsANewOne) {
 
 TEST_F(Overwriting, AnInterruptedRunThatIsStartedAgainGoesOn) {
   // Killed in its second save, behind a first one.
-  shell("OCTET_FAILPOINT=before_manifest:2 " OCTET_TRAINER " " + with("seed=7"));
+  shell("OCTETRUN_FAILPOINT=before_manifest:2 " OCTET_TRAINER " " + with("seed=7"));
   const Outcome again = trainer(with("seed=7"));
   expect_success(again);
   EXPECT_TRUE(says(again, "Continuing from global step 5")) << again.err;
   expect_every_step(output_, 12);
   // Finished, it begins afresh; so does another one, and one that is told to.
-  shell("OCTET_FAILPOINT=before_manifest:2 " OCTET_TRAINER " " + with("seed=7"));
+  shell("OCTETRUN_FAILPOINT=before_manifest:2 " OCTET_TRAINER " " + with("seed=7"));
   EXPECT_FALSE(says(trainer(with("seed=8 max_steps=6")), "Continuing from"));
-  shell("OCTET_FAILPOINT=before_manifest:2 " OCTET_TRAINER " " + with("seed=8"));
+  shell("OCTETRUN_FAILPOINT=before_manifest:2 " OCTET_TRAINER " " + with("seed=8"));
   EXPECT_FALSE(says(trainer(with("seed=8 max_steps=12 resume_from_checkpoint=false")), "Continuing from"));
 }
 

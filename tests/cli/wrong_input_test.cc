@@ -196,15 +196,33 @@ TEST(Help, EveryCommandExplainsItself) {
   EXPECT_NE(nothing.both().find("trainer CONFIG"), std::string::npos);
 }
 
+TEST(WrongEnvironment, IsRefusedByAllRanksWithOneMessage) {
+  const TemporaryFolder folder("variables");
+  const std::string bench = "bench tiny steps=1 warmup=0 cutoff_len=8 device=cpu";
+  for (const std::string wrong : {"OCTETRUN_"
+                                  "DELAY",
+                                  "OCTET_"
+                                  "DELAYS"}) {
+    ::setenv(wrong.c_str(), "3", 1);
+    const auto start = std::chrono::steady_clock::now();
+    const Outcome refused = trainer(bench, 2);
+    ::unsetenv(wrong.c_str());
+    expect_refusal(refused, {.says = {wrong + "=3", "did you mean OCTETRUN_DELAYS?"}}, folder.path(), start);
+  }
+  const Outcome listed = shell(OCTET_TRAINER " --help environment");
+  EXPECT_EQ(listed.code, 0);
+  EXPECT_NE(listed.out.find("OCTETRUN_CACHE  (a folder, or off)"), std::string::npos) << listed.out;
+}
+
 TEST(WrongDevices, AreRefusedByAllRanksWithOneMessage) {
   const TemporaryFolder folder("devices");
   const std::string bench = "bench tiny steps=1 warmup=0 cutoff_len=8 ";
-  ::setenv("OCTET_SHARE_GPUS", "yes", 1);
+  ::setenv("OCTETRUN_SHARE_GPUS", "yes", 1);
   auto start = std::chrono::steady_clock::now();
   const Outcome unread = trainer(bench, 3);
   EXPECT_EQ(trainer(bench + "device=cpu", 2).code, 0) << "who asks for CPUs shares nothing";
-  ::unsetenv("OCTET_SHARE_GPUS");
-  expect_refusal(unread, {.says = {"OCTET_SHARE_GPUS", "'yes'", "rank 0 on"}}, folder.path(), start);
+  ::unsetenv("OCTETRUN_SHARE_GPUS");
+  expect_refusal(unread, {.says = {"OCTETRUN_SHARE_GPUS", "'yes'", "rank 0 on"}}, folder.path(), start);
   if (!parse_json(trainer("gpu-info --json").out, "gpu-info")["gpus"].empty()) return;
   for (const int np : {0, 3}) {
     start = std::chrono::steady_clock::now();

@@ -14,7 +14,7 @@ namespace {
 
 /// What three ranks throw whose last one fails so; empty: they came through.
 Problem ended_by(const char* failure, Carrier carrier) {
-  ::setenv("OCTET_BREAK_STEP", failure, 1);
+  ::setenv("OCTETRUN_BREAK_STEP", failure, 1);
   Problem problem;
   try {
     run_ranks_as_threads({.ranks = 3, .carrier = carrier}, [](Job&, Collectives& c, Device&) {
@@ -28,7 +28,7 @@ Problem ended_by(const char* failure, Carrier carrier) {
   } catch (const Error& error) {
     problem = error.problem();
   }
-  ::unsetenv("OCTET_BREAK_STEP");
+  ::unsetenv("OCTETRUN_BREAK_STEP");
   return problem;
 }
 
@@ -45,7 +45,7 @@ TEST(BrokenStep, EndsAllRanks) {
 TEST(BrokenStep, RefusesWhatIsNoFailure) {
   for (const char* text : {"gpu", "gpu:", "gpu:0", "gpu:-1", "gpu:x", "disk:3", ":3", "memory:3x"}) {
     const Problem problem = ended_by(text, Carrier::peer);
-    EXPECT_EQ(problem.what, "OCTET_BREAK_STEP is no failure") << text;
+    EXPECT_EQ(problem.what, "OCTETRUN_BREAK_STEP is no failure") << text;
     EXPECT_NE(problem.found.find(text), std::string::npos) << text;
   }
 }

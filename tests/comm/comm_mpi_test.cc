@@ -29,9 +29,9 @@ Device* device_of_rank = nullptr;
 bool mpi_without_threads = false;
 std::vector<std::vector<std::string>> facts;  // exchanged before there was a device
 
-/// OCTET_TEST_CARRIER=peer, nccl or host: between GPUs.
+/// OCTETRUN_TEST_CARRIER=peer, nccl or host: between GPUs.
 Carrier carrier() {
-  const char* told = std::getenv("OCTET_TEST_CARRIER");
+  const char* told = std::getenv("OCTETRUN_TEST_CARRIER");
   const std::string name = told == nullptr ? "auto" : told;
   if (name == "peer") return Carrier::peer;
   if (name == "nccl") return Carrier::nccl;
@@ -279,9 +279,9 @@ int misbehave(const std::string& how) {
   return 0;
 }
 
-/// OCTET_TEST_DEVICE=cuda: the claims of the GPU that is this rank's by turns.
+/// OCTETRUN_TEST_DEVICE=cuda: the claims of the GPU that is this rank's by turns.
 std::unique_ptr<Device> make_device() {
-  const char* kind = std::getenv("OCTET_TEST_DEVICE");
+  const char* kind = std::getenv("OCTETRUN_TEST_DEVICE");
   if (kind == nullptr || std::string(kind) != "cuda") return make_cpu_device({.threads = 1});
   return make_cuda_device(find_place().local_rank % cuda_device_count());
 }

@@ -190,7 +190,7 @@ class Setting {
 
 TEST(CarrierChoice, TakesTheNextOneWhereALinkOrAHandleFails) {
   for (const char* what : {"peer-open", "peer-pattern"}) {
-    const Setting broken("OCTET_BREAK_CARRIER", what);
+    const Setting broken("OCTETRUN_BREAK_CARRIER", what);
     run_ranks_as_threads({.ranks = 3, .carrier = Carrier::automatic}, [](Job&, Collectives& c, Device&) {
       EXPECT_EQ(c.carrier(), "host");
       expect_all_gather(c);
@@ -199,7 +199,7 @@ TEST(CarrierChoice, TakesTheNextOneWhereALinkOrAHandleFails) {
 }
 
 TEST(CarrierChoice, ACarrierThatIsForcedAndDoesNotWorkIsAnError) {
-  const Setting broken("OCTET_BREAK_CARRIER", "peer-pattern");
+  const Setting broken("OCTETRUN_BREAK_CARRIER", "peer-pattern");
   try {
     run_ranks_as_threads({.ranks = 2, .carrier = Carrier::peer}, [](Job&, Collectives&, Device&) {});
     ADD_FAILURE() << "nothing was thrown";

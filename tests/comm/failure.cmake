@@ -1,7 +1,7 @@
 # One rank that fails ends the job: the way, the exit codes to accept, a text that exactly one line must hold.
 function(octet_failure_test how codes)
   add_test(NAME comm.mpi.failure.${how}
-           COMMAND ${CMAKE_SOURCE_DIR}/tests/comm/failure.sh ${OCTET_MPIRUN} $<TARGET_FILE:comm_mpi_tests> ${how}
+           COMMAND ${PROJECT_SOURCE_DIR}/tests/comm/failure.sh ${OCTET_MPIRUN} $<TARGET_FILE:comm_mpi_tests> ${how}
                    ${codes} ${ARGN})
   set_tests_properties(comm.mpi.failure.${how} PROPERTIES TIMEOUT 90 PROCESSORS 2)
 endfunction()

@@ -7,7 +7,7 @@ trainer=$1 folder=$2
 here=$(cd "$(dirname "$0")" && pwd)
 limit=10 failed=0
 "$trainer" quickstart "$folder/task" --rows 2000 --held-out 10 >/dev/null || exit 1
-export OCTET_OVERLAP=always OMP_WAIT_POLICY=passive
+export OCTETRUN_OVERLAP=always OMP_WAIT_POLICY=passive
 
 # The process that is rank $1 of the run whose output folder is $2.
 process_of() {

@@ -66,8 +66,8 @@ TEST(Launchers, OneProcessIsFree) {
   EXPECT_TRUE(free({{"WORLD_SIZE", "2"}, {"RANK", "0"}, {"MASTER_ADDR", "node1"}})) << "a number of nodes";
   EXPECT_TRUE(free({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}})) << "a batch script";
   EXPECT_TRUE(free(with(kSlurm, {{"SLURM_STEP_NUM_TASKS", "1"}})));
-  EXPECT_TRUE(free(with(kTorchrun, {{"OCTET_SINGLE", "1"}}))) << "meant so";
-  EXPECT_FALSE(free(with(kTorchrun, {{"OCTET_SINGLE", "0"}})));
+  EXPECT_TRUE(free(with(kTorchrun, {{"OCTETRUN_SINGLE", "1"}}))) << "meant so";
+  EXPECT_FALSE(free(with(kTorchrun, {{"OCTETRUN_SINGLE", "0"}})));
   EXPECT_FALSE(free(kTorchrun));
 }
 
@@ -84,7 +84,7 @@ TEST(Launchers, SayHowManyThereShouldBe) {
             "srun");
   // mpirun inside a step of several tasks counts its own.
   EXPECT_EQ(claimed_by_launcher(lookup(with(kSlurm, {{"OMPI_COMM_WORLD_SIZE", "1"}}))).size, 1);
-  EXPECT_EQ(claimed_by_launcher(lookup(with(kSlurm, {{"OCTET_SINGLE", "1"}}))).size, 1);
+  EXPECT_EQ(claimed_by_launcher(lookup(with(kSlurm, {{"OCTETRUN_SINGLE", "1"}}))).size, 1);
 }
 
 TEST(Launchers, OneOfTheirProcessesSpeaksAndSaysWhatToType) {
@@ -96,7 +96,7 @@ TEST(Launchers, OneOfTheirProcessesSpeaksAndSaysWhatToType) {
   EXPECT_NE(problem.what.find("torchrun started 4 processes"), std::string::npos) << problem.what;
   EXPECT_NE(problem.fix.find("launch/mpirun -np 4 trainer c.yaml max_steps=3"), std::string::npos)
       << problem.fix;
-  EXPECT_NE(problem.fix.find("OCTET_SINGLE=1"), std::string::npos);
+  EXPECT_NE(problem.fix.find("OCTETRUN_SINGLE=1"), std::string::npos);
   Launched slurm = launched_without_mpi(lookup(kSlurm));
   slurm.rank = 0;
   EXPECT_NE(wrong_launcher(slurm, {"trainer", "c.yaml"}).fix.find("srun --mpi=pmix -n 4 trainer c.yaml"),
@@ -106,7 +106,7 @@ TEST(Launchers, OneOfTheirProcessesSpeaksAndSaysWhatToType) {
 TEST(Launchers, MpirunAloneKillsWhatItIsAskedToStop) {
   EXPECT_TRUE(stops_are_kills(lookup({}), "mpirun"));
   EXPECT_TRUE(stops_are_kills(lookup({}), "orted"));
-  EXPECT_FALSE(stops_are_kills(lookup({{"OCTET_LAUNCHER", "1"}}), "mpirun"));
+  EXPECT_FALSE(stops_are_kills(lookup({{"OCTETRUN_LAUNCHER", "1"}}), "mpirun"));
   EXPECT_FALSE(stops_are_kills(lookup({}), "bash"));
   EXPECT_FALSE(stops_are_kills(lookup({}), "slurmstepd"));
   EXPECT_NE(parent_process(), "");

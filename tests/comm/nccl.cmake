@@ -11,4 +11,4 @@ octet_stand_in_nccl(old STAND_IN_VERSION=21805)
 octet_stand_in_nccl(ancient STAND_IN_VERSION=2708 STAND_IN_WITHOUT_RECEIVE)
 octet_stand_in_nccl(incomplete STAND_IN_VERSION=22304 STAND_IN_WITHOUT_RECEIVE)
 # The loader of NCCL is the comm room's own affair, and tested where there is no GPU.
-target_include_directories(comm_tests PRIVATE ${CMAKE_SOURCE_DIR}/src/comm)
+target_include_directories(comm_tests PRIVATE ${PROJECT_SOURCE_DIR}/src/comm)

@@ -106,7 +106,7 @@ TEST(NcclLibrary, SaysWhereItLookedWhenThereIsNone) {
   EXPECT_EQ(problem.expected, "NCCL 2.22.0 or newer");
   expect_has(problem.found, "libnccl-of-nobody.so.2: cannot open");
   expect_has(problem.found, text);
-  expect_has(problem.fix, "OCTET_NCCL_LIBRARY");
+  expect_has(problem.fix, "OCTETRUN_NCCL_LIBRARY");
   expect_has(problem.fix, "LD_LIBRARY_PATH");
   EXPECT_EQ(problem.code, ExitCode::usage);
 }
@@ -117,7 +117,7 @@ TEST(NcclLibrary, IsRefusedWhenTooOld) {
   EXPECT_EQ(problem.expected, "NCCL 2.22.0 or newer");
   EXPECT_EQ(problem.found, "NCCL 2.18.5");
   EXPECT_EQ(problem.where, old);
-  expect_has(problem.fix, "OCTET_NCCL_LIBRARY");
+  expect_has(problem.fix, "OCTETRUN_NCCL_LIBRARY");
   EXPECT_EQ(problem.code, ExitCode::usage);
 }
 
@@ -146,7 +146,7 @@ TEST(NcclLibrary, IsNotAnyLibrary) {
 
 TEST(NcclFiles, AreTheLoadersTheEnvironmentsAndTheToolkits) {
   const Folder folder;
-  const Environment nothing_told("OCTET_NCCL_LIBRARY", "");
+  const Environment nothing_told("OCTETRUN_NCCL_LIBRARY", "");
   const Environment python("VIRTUAL_ENV", folder.path);
   const std::vector<std::string> usual = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2"};
   EXPECT_EQ(nccl_files(), usual);
@@ -159,11 +159,11 @@ TEST(NcclFiles, AreTheLoadersTheEnvironmentsAndTheToolkits) {
 }
 
 TEST(NcclFiles, AreOneWhenTheUserNamesIt) {
-  const Environment told("OCTET_NCCL_LIBRARY", good);
+  const Environment told("OCTETRUN_NCCL_LIBRARY", good);
   EXPECT_EQ(nccl_files(), std::vector<std::string>{good});
   EXPECT_EQ(NcclLibrary(nccl_files()).version(), 22809);
   // Another one instead would be worse than none.
-  const Environment wrong("OCTET_NCCL_LIBRARY", good + ".missing");
+  const Environment wrong("OCTETRUN_NCCL_LIBRARY", good + ".missing");
   expect_has(refusal_of(nccl_files()).found, good + ".missing");
 }
 
@@ -178,7 +178,7 @@ TEST(NcclVersions, AreToldWithTheRanksThatDiffer) {
   EXPECT_EQ(one.what, "ranks run different versions of NCCL");
   EXPECT_EQ(one.expected, "NCCL 2.28.9 on all, as on ranks 1, 2, 3");
   EXPECT_EQ(one.found, "NCCL 2.23.4 on rank 0");
-  expect_has(one.fix, "OCTET_NCCL_LIBRARY");
+  expect_has(one.fix, "OCTETRUN_NCCL_LIBRARY");
   EXPECT_EQ(one.code, ExitCode::usage);
   const Problem three = problem_from([] {
     require_one_nccl_version({22809, 22703, 22809, 22304, 22703, 22809});

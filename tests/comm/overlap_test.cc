@@ -12,10 +12,10 @@ namespace {
 
 class Overlap : public testing::Test {
  protected:
-  Overlap() : threads_(cpu::op_threads()) { unsetenv("OCTET_OVERLAP"); }
+  Overlap() : threads_(cpu::op_threads()) { unsetenv("OCTETRUN_OVERLAP"); }
   ~Overlap() override {
     cpu::set_op_threads(threads_);
-    unsetenv("OCTET_OVERLAP");
+    unsetenv("OCTETRUN_OVERLAP");
   }
 
   bool hides(int threads, int local_ranks, int nodes = 1) {
@@ -46,9 +46,9 @@ TEST_F(Overlap, HidesSomethingWhereACoreIsSpareOrAMessageLeavesTheNode) {
 }
 
 TEST_F(Overlap, IsForcedByTheEnvironmentSoThatTestsReachIt) {
-  setenv("OCTET_OVERLAP", "always", 1);
+  setenv("OCTETRUN_OVERLAP", "always", 1);
   EXPECT_TRUE(hides(1, cpu::allowed_cores()));
-  setenv("OCTET_OVERLAP", "true", 1);
+  setenv("OCTETRUN_OVERLAP", "true", 1);
   EXPECT_FALSE(hides(1, cpu::allowed_cores()));
 }
 

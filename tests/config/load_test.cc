@@ -353,7 +353,7 @@ TEST(Load, TheEnvironmentStandsBelowEveryFile) {
   options.environment = {{"OCTET_SEED", "5"},
                          {"OCTET_MAX_STEPS", "9"},
                          {"OCTET_SEEED", "1"},
-                         {"OCTET_SHARE_GPUS", "1"},
+                         {"OCTETRUN_SHARE_GPUS", "1"},
                          {"CUDA_DEVICE_MAX_CONNECTIONS", "1"},
                          {"NVTE_FP8_DPA_BWD", "1"}};
   const Resolved r = load_text(kBase + "max_steps: 3", "t.yaml", {}, options);
@@ -361,7 +361,7 @@ TEST(Load, TheEnvironmentStandsBelowEveryFile) {
   EXPECT_EQ(r.origins.at("seed").source, Source::environment);
   EXPECT_EQ(r.config.max_steps, 3);
   EXPECT_TRUE(notes(r, "did you mean OCTET_SEED"));
-  EXPECT_FALSE(notes(r, "OCTET_SHARE_GPUS")) << "no key, and near none";
+  EXPECT_FALSE(notes(r, "OCTETRUN_SHARE_GPUS")) << "no key, and near none";
   EXPECT_FALSE(notes(r, "CUDA_DEVICE_MAX_CONNECTIONS")) << "set as it should be where a GPU is used";
   EXPECT_TRUE(notes(r, "attention computes in bf16 or fp32"));
   options.environment = {{"OCTET_SEED", "x"}};

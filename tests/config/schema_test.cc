@@ -26,13 +26,13 @@ TEST(Schema, TheReferenceNamesEveryKeyAndWhatIsRefused) {
   EXPECT_SAYS(help_text(), "5.0e-05");
 }
 
-// OCTET_WRITE_DOCS=1 writes the page instead of comparing it.
+// OCTETRUN_WRITE_DOCS=1 writes the page instead of comparing it.
 TEST(Schema, ThePageInDocsIsTheTable) {
   const std::string path = std::string(OCTET_SOURCE_DIR) + "/docs/config.md";
-  if (std::getenv("OCTET_WRITE_DOCS") != nullptr) write_file_atomically(path, reference_markdown());
+  if (std::getenv("OCTETRUN_WRITE_DOCS") != nullptr) write_file_atomically(path, reference_markdown());
   ASSERT_TRUE(path_exists(path));
   EXPECT_EQ(read_file(path), reference_markdown())
-      << "docs/config.md is old: run OCTET_WRITE_DOCS=1 config_tests --gtest_filter='*ThePageInDocs*'";
+      << "docs/config.md is old: run OCTETRUN_WRITE_DOCS=1 config_tests --gtest_filter='*ThePageInDocs*'";
 }
 
 TEST(Schema, TheResolvedYamlLoadsToTheSameConfiguration) {

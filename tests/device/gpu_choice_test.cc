@@ -119,7 +119,7 @@ TEST(GpuChoice, RefusesMoreRanksThanGpus) {
     EXPECT_EQ(choice.problem->expected, "at most 2 ranks on host host0");
     expect_to_say(choice.problem->found, "4 ranks");
     expect_to_say(choice.problem->fix, "-np 2`");
-    expect_to_say(choice.problem->fix, "OCTET_SHARE_GPUS=1");
+    expect_to_say(choice.problem->fix, "OCTETRUN_SHARE_GPUS=1");
   }
   const GpuChoice subsets = choose_gpus(ranks_with({"a", "a", "b"}));
   ASSERT_TRUE(subsets.problem);
@@ -222,7 +222,7 @@ TEST(GpuChoice, ReadsWhetherGpusAreShared) {
       ADD_FAILURE() << wrong;
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ExitCode::usage);
-      expect_to_say(error.what(), "OCTET_SHARE_GPUS");
+      expect_to_say(error.what(), "OCTETRUN_SHARE_GPUS");
     }
   }
 }

@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
     return 77;  // ctest counts this as skipped
   }
   // What tests choose is chosen anew, and leaves nothing behind.
-  ::setenv("OCTET_CACHE", "off", 1);
+  ::setenv("OCTETRUN_CACHE", "off", 1);
   std::printf("%s\n", octet::make_cuda_device(0)->description().c_str());
   return RUN_ALL_TESTS();
 }

@@ -126,7 +126,7 @@ TEST_F(GemmChoices, TheFolderIsTheOneToldElseTheUsersCache) {
     const auto set = [](const char* name, const char* value) {
       value != nullptr ? ::setenv(name, value, 1) : ::unsetenv(name);
     };
-    set("OCTET_CACHE", told);
+    set("OCTETRUN_CACHE", told);
     set("XDG_CACHE_HOME", cache);
     set("HOME", home);
     return cache_folder();

@@ -1,5 +1,5 @@
 // Many steps with ranks that come late at random, now on the thread that enqueues, now in the compute stream:
-// no order of arrival changes a bit. OCTET_SOAK_STEPS sets how many steps, for a longer run by hand.
+// no order of arrival changes a bit. OCTETRUN_SOAK_STEPS sets how many steps, for a longer run by hand.
 #include <chrono>
 #include <cstdlib>
 #include <thread>
@@ -13,7 +13,7 @@ using namespace synthetic;
 using comm::Carrier;
 
 int soak_steps() {
-  const char* told = std::getenv("OCTET_SOAK_STEPS");
+  const char* told = std::getenv("OCTETRUN_SOAK_STEPS");
   return told != nullptr ? std::atoi(told) : 200;
 }
 

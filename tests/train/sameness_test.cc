@@ -68,10 +68,11 @@ TEST(Sameness, FactsAreTheProgramEveryKeyAndItsOwnVariables) {
   EXPECT_NE(base, facts_of_start("2", config, {}));
   config.max_steps = 3;
   EXPECT_EQ(facts_of_start("1", config, {}).at("max_steps"), "3");
-  EXPECT_EQ(facts_of_start("1", config, {{"OCTET_OVERLAP", "always"}}).at("environment OCTET_OVERLAP"),
+  EXPECT_EQ(facts_of_start("1", config, {{"OCTETRUN_OVERLAP", "always"}}).at("environment OCTETRUN_OVERLAP"),
             "always");
+  EXPECT_EQ(facts_of_start("1", config, {{"OCTET_SEED", "4"}}).at("environment OCTET_SEED"), "4");
   // Those of a host, and of others.
-  EXPECT_EQ(facts_of_start("1", config, {{"OCTET_CACHE", "/tmp/a"}, {"HOME", "/root"}}),
+  EXPECT_EQ(facts_of_start("1", config, {{"OCTETRUN_CACHE", "/tmp/a"}, {"HOME", "/root"}}),
             facts_of_start("1", config, {}));
 }
 

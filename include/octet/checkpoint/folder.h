@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <limits>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,7 +45,9 @@ void require_own_name(const std::string& path, std::int64_t step);
 
 /// Removes old checkpoints; called by one rank. Keeps the newest `keep_last` valid ones (0 keeps all) and the
 /// folder `keep_best` (a path or a plain name; may be empty). Folders without a valid manifest are neither
-/// counted nor touched. A folder that is going is renamed first, so that a kill leaves no half checkpoint.
-void rotate(const std::string& output_dir, std::int64_t keep_last, const std::string& keep_best = "");
+/// counted nor touched. With `counting`, only checkpoints of these steps count; others go with the old ones.
+/// A folder that is going is renamed first, so that a kill leaves no half checkpoint.
+void rotate(const std::string& output_dir, std::int64_t keep_last, const std::string& keep_best = "",
+            const std::set<std::int64_t>* counting = nullptr);
 
 }  // namespace octet::checkpoint

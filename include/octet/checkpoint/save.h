@@ -34,9 +34,10 @@ struct CheckpointContents {
 /// writing fails, or the slices do not cover their tensors exactly once; then the temporary folder is gone
 /// and older checkpoints are as they were.
 ///
-/// For crash tests, the environment variable OCTET_FAILPOINT=<name>[:<count>] kills the process (SIGKILL) at
-/// the count-th passing of before_write, mid_write (after a slice), before_fsync, before_manifest,
-/// before_rename, after_rename or before_prune (in rotate).
+/// For crash tests, the environment variable OCTETRUN_FAILPOINT=<name>[:<count>] kills the process (SIGKILL)
+/// at the count-th passing of before_write, mid_write (after a slice), before_fsync, before_manifest,
+/// before_rename, after_rename or before_prune (in rotate); "full_disk" plays one in folders that hold a file
+/// "disk-is-full".
 std::string save(comm::Channel& channel, const std::string& output_dir, const CheckpointContents& contents);
 
 }  // namespace octet::checkpoint

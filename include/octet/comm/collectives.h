@@ -148,9 +148,9 @@ class Collectives {
   /// call it.
   virtual void unshare(const std::vector<SharedMemory>& memory) = 0;
 
-  /// Whether the time of each collective is taken, as at first; else Traffic::seconds and seconds_busy() leave
-  /// out what is enqueued. On GPUs the two events for it take some 7 microseconds of a small collective. No
-  /// effect among ranks on CPUs, where it takes none.
+  /// Whether the time of each collective is taken, as at first; else Traffic::seconds and seconds_busy()
+  /// leave out what is enqueued. On GPUs the two events for it take some 7 microseconds of a small
+  /// collective. No effect among ranks on CPUs, where it takes none.
   virtual void take_times(bool on) = 0;
   /// Counters since the last call, and zeroes them.
   virtual std::vector<Traffic> take_traffic() = 0;
@@ -174,8 +174,8 @@ std::size_t staging_bytes(int size, DeviceKind kind);
 /// False where collectives beside compute hide nothing: the ranks share a node, so that messages are work for
 /// its cores, and every core is the only one that a rank computes on. What a message takes is then lost to
 /// compute whenever it travels, and thread switches come on top. True for devices that are not CPUs, and
-/// always where the environment says OCTET_OVERLAP=always (tests: the bits must not depend on it). `place` is
-/// that in the job.
+/// always where the environment says OCTETRUN_OVERLAP=always (tests: the bits must not depend on it). `place`
+/// is that in the job.
 bool overlap_hides(const Device& device, const Place& place);
 
 }  // namespace octet::comm

@@ -9,7 +9,7 @@
 
 namespace octet::comm {
 
-/// A variable's text, or null: std::getenv, or a table in tests.
+/// A variable's text, or null: environment_variable(), or a table in tests.
 using Lookup = std::function<const char*(const char*)>;
 
 /// One process of several that a launcher started.
@@ -22,12 +22,12 @@ struct Launched {
 
 /// A launcher that starts processes without MPI: torchrun, accelerate, deepspeed, a Slurm step of several
 /// tasks without PMIx. Each of its processes would be a run of its own. Nothing where there is one process,
-/// where MPI's launcher stands between, or where OCTET_SINGLE is set, with which each process is meant to be
-/// a run.
+/// where MPI's launcher stands between, or where OCTETRUN_SINGLE is set, with which each process is meant to
+/// be a run.
 Launched launched_without_mpi(const Lookup& variable);
 
 /// How many processes an MPI launcher or Slurm says that there are; 1 where nobody says anything, and with
-/// OCTET_SINGLE. MPI that knows of fewer was not reached by the launcher.
+/// OCTETRUN_SINGLE. MPI that knows of fewer was not reached by the launcher.
 Launched claimed_by_launcher(const Lookup& variable);
 
 /// The name and the arguments that this process was started with.

@@ -130,6 +130,8 @@ struct Config {
   std::string save_strategy = "steps";
   double save_steps = 500;
   std::optional<std::int64_t> save_total_limit;
+  std::optional<std::string> save_fallback_dir;
+  std::int64_t max_failed_saves = 10;
   std::optional<std::string> export_dtype;
   double export_size = 5;
   bool save_async = false;

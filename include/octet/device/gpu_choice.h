@@ -38,7 +38,7 @@ struct GpuChoice {
 /// than GPUs are a problem, unless ranks share: then they are dealt out in turn.
 GpuChoice choose_gpus(const std::vector<RankGpus>& ranks);
 
-/// What OCTET_SHARE_GPUS says: true for 1, false for 0, for nothing and for null. Throws Error otherwise.
+/// What OCTETRUN_SHARE_GPUS says: true for 1, false for 0, for nothing and for null. Throws Error otherwise.
 bool shares_gpus(const char* value);
 
 /// Ranks whose GPUs lie at the NUMA node of `rank`'s, on its node, itself included; 0 where that is unknown.

@@ -126,6 +126,8 @@ class Reporter {
   void evaluation(const EvalFacts& facts);
   /// A checkpoint of `step` is on disk, which took `seconds`: writes trainer_state.json and the plots.
   void saved(std::int64_t step, const std::string& path, double seconds = 0);
+  /// A checkpoint could not be saved, which took `seconds`: rows and summary count it.
+  void save_failed(double seconds);
   /// Ends the bar; writes results, state, plots, model card; prints the summary.
   void finish(const FinishFacts& facts);
 

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
 #include "octet/device/cpu.h"
@@ -137,7 +138,7 @@ pid_t launcher() {
 bool binding_was_asked_for() {
   for (const char* name : {"OMPI_MCA_hwloc_base_binding_policy", "PRTE_MCA_hwloc_default_binding_policy",
                            "OMPI_MCA_hwloc_base_cpu_list", "OMPI_MCA_hwloc_base_cpu_set"}) {
-    if (std::getenv(name) != nullptr) return true;
+    if (environment_variable(name) != nullptr) return true;
   }
   return false;
 }
@@ -220,7 +221,7 @@ std::vector<int> parse_cpu_list(std::string_view text) {
     for (int cpu = first; cpu <= last; ++cpu) cpus.push_back(cpu);
   }
   std::ranges::sort(cpus);
-  cpus.erase(std::ranges::unique(cpus).begin(), cpus.end());
+  cpus.erase(std::unique(cpus.begin(), cpus.end()), cpus.end());
   return cpus;
 }
 
@@ -232,7 +233,7 @@ int share_near(int share, int there, int ranks_there) {
 
 int claim_cores(int local_rank, int local_ranks, const CoresNear& near) {
   check(local_ranks >= 1 && local_rank >= 0 && local_rank < local_ranks, "a rank outside its node");
-  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr && !binding_was_asked_for()) {
+  if (environment_variable("OMPI_COMM_WORLD_SIZE") != nullptr && !binding_was_asked_for()) {
     // What the launcher itself may use is what the user gave it (taskset, numactl, a batch system).
     const CpuMask given(launcher());
     if (const CpuMask own(0); given.count() > own.count()) given.apply_to_caller();

@@ -1,0 +1,213 @@
+#include "octet/base/environment.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <vector>
+
+#include "octet/base/error.h"
+#include "octet/base/strings.h"
+
+namespace octet {
+namespace {
+
+using enum VariableUse;
+
+constexpr EnvironmentVariable kVariables[] = {
+    {"OCTETRUN_CACHE", "a folder, or `off`",
+     "where algorithms of GEMMs are kept for the next run. Not set: `octet` in `XDG_CACHE_HOME`, else "
+     "`.cache/octet` in "
+     "`HOME`",
+     "src/ops/gemm_choices.cc", user},
+    {"OCTETRUN_NCCL_LIBRARY", "the file `libnccl.so.2`",
+     "the NCCL to load, alone. Not set: the one among the system's libraries (`LD_LIBRARY_PATH` too), then "
+     "that of the "
+     "wheel `nvidia-nccl-cu13` of the Python environment in `VIRTUAL_ENV`, then that of "
+     "`/usr/local/cuda/lib64`",
+     "src/comm/nccl_library.cc", user},
+    {"OCTETRUN_SINGLE", "`1`",
+     "each process that `torchrun`, `accelerate`, `deepspeed` or `srun` without PMIx started is meant to be "
+     "a run of its "
+     "own. Not set or `0`: such processes are refused",
+     "src/comm/launchers.cc", user},
+    {"OCTETRUN_OVERLAP", "`always`",
+     "communication runs beside computation on CPUs too where no core is spare. Not set: only where one is",
+     "src/comm/overlap.cc", user},
+
+    {"OCTETRUN_LAUNCHER", "set by `launch/mpirun`",
+     "signals reach the ranks, so the program does not warn that they kill", "src/comm/launchers.cc",
+     launcher},
+    {"OCTETRUN_BUILD", "a folder",
+     "the build that the scripts under `launch` and `tests` make and use. Not set: `build`", "launch/build",
+     launcher},
+
+    {"OCTETRUN_SHARE_GPUS", "`0` or `1`",
+     "`1`: several ranks of a node may share a GPU, dealt out in turn (four ranks and two GPUs: 0, 1, 0, 1). "
+     "It is slower, "
+     "and NCCL refuses it. Not set or `0`: they may not",
+     "src/runtime/session.cc", test},
+    {"OCTETRUN_COMPUTE_WORKER", "anything",
+     "on CPUs computation runs on a thread of its own, in the order of its stream, as on a GPU. Not set: in "
+     "line",
+     "src/runtime/session.cc", test},
+    {"OCTETRUN_FAILPOINT", "`NAME` or `NAME:COUNT`",
+     "the process kills itself (SIGKILL) when it passes this point of saving a checkpoint, the COUNT-th "
+     "time; "
+     "`full_disk`: folders that hold a file disk-is-full have no room",
+     "src/checkpoint/failpoint.cc", test},
+    {"OCTETRUN_DELAYS", "milliseconds, 0 to 1000",
+     "up to that long goes by before one of 32 collectives is enqueued, and before one of 32 begins on its "
+     "stream, drawn "
+     "by every rank for itself",
+     "src/comm/delays.cc", test},
+    {"OCTETRUN_BREAK_STEP", "`gpu:N`, `memory:N` or `nccl:N`",
+     "the last rank fails at its N-th collective: by a kernel that faults, by a reservation that no device "
+     "has room for, or "
+     "by an exchange that NCCL reports an error of",
+     "src/comm/broken_step.cc", test},
+    {"OCTETRUN_BREAK_CARRIER", "`peer-open` or `peer-pattern`",
+     "plays a host on which GPUs cannot copy into each other's memory: it is not shared, or a link spoils "
+     "bytes",
+     "src/comm/carriers.cc", test},
+    {"OCTETRUN_REMOVE_COMMUNICATION", "anything",
+     "ranks exchange no values, so that a step's time without communication can be measured. Results are "
+     "wrong, and the "
+     "program says so",
+     "src/comm/process.cc", test},
+    {"OCTETRUN_SOAK_STEPS", "a number", "steps of the soak test of stores. Not set: a few",
+     "tests/store/soak_test.cc", test},
+    {"OCTETRUN_TEST_CARRIER", "`peer`, `nccl` or `host`",
+     "the carrier that comm_mpi_tests put to the test between GPUs", "tests/comm/comm_mpi_test.cc", test},
+    {"OCTETRUN_TEST_DEVICE", "`cuda`",
+     "comm_mpi_tests run on GPUs, which ranks take in turn. Not set: on CPUs", "tests/comm/comm_mpi_test.cc",
+     test},
+    {"OCTETRUN_WRITE_DOCS", "anything",
+     "tests of pages that are generated write them instead of comparing them", "tests/config/schema_test.cc",
+     test},
+
+    {"TMPDIR", "a folder", "lists and columns that are too long for memory lie there. Not set: `/tmp`",
+     "src/base/long_array.cc", foreign},
+    {"XDG_CACHE_HOME", "a folder", "see `OCTETRUN_CACHE`", "src/ops/gemm_choices.cc", foreign},
+    {"HOME", "a folder", "see `OCTETRUN_CACHE`", "src/ops/gemm_choices.cc", foreign},
+    {"VIRTUAL_ENV", "a folder", "see `OCTETRUN_NCCL_LIBRARY`", "src/comm/nccl_library.cc", foreign},
+    {"CUDA_VISIBLE_DEVICES", "numbers or names of GPUs",
+     "the driver's own: which GPUs a process sees, and in which order", "src/device/gpu_answers.cc", foreign},
+    {"CUDA_DEVICE_MAX_CONNECTIONS", "a number",
+     "the driver's own. The program sets it to 32, and says so where it replaces another value: streams that "
+     "share a "
+     "connection stand behind each other, and communication then behind computation",
+     "src/device/gpus.cc", foreign},
+    {"OMPI_COMM_WORLD_SIZE", "set by Open MPI", "there are so many ranks", "src/comm/launchers.cc", foreign},
+    {"OMPI_COMM_WORLD_RANK", "set by Open MPI", "this rank", "src/comm/launchers.cc", foreign},
+    {"PMI_SIZE", "set by MPICH and Slurm", "there are so many ranks", "src/comm/launchers.cc", foreign},
+    {"PMI_RANK", "set by MPICH and Slurm", "this rank", "src/comm/launchers.cc", foreign},
+    {"PMIX_RANK", "set by PMIx", "an MPI launcher started this process", "src/comm/launchers.cc", foreign},
+    {"OMPI_MCA_hwloc_base_binding_policy", "Open MPI's",
+     "how cores are bound: where it is set the program leaves them so", "src/device/cpu/machine.cc", foreign},
+    {"OMPI_MCA_hwloc_base_cpu_list", "Open MPI's", "likewise", "src/device/cpu/machine.cc", foreign},
+    {"OMPI_MCA_hwloc_base_cpu_set", "Open MPI's", "likewise", "src/device/cpu/machine.cc", foreign},
+    {"PRTE_MCA_hwloc_default_binding_policy", "Open MPI's", "likewise", "src/device/cpu/machine.cc", foreign},
+    {"RANK", "set by launchers of PyTorch", "processes that do not know each other are refused",
+     "src/comm/launchers.cc", foreign},
+    {"WORLD_SIZE", "set by launchers of PyTorch", "likewise", "src/comm/launchers.cc", foreign},
+    {"LOCAL_RANK", "set by launchers of PyTorch", "likewise", "src/comm/launchers.cc", foreign},
+    {"LOCAL_SIZE", "set by deepspeed", "likewise; which launcher it was", "src/comm/launchers.cc", foreign},
+    {"CROSS_SIZE", "set by deepspeed", "likewise", "src/comm/launchers.cc", foreign},
+    {"ACCELERATE_MIXED_PRECISION", "set by accelerate", "likewise", "src/comm/launchers.cc", foreign},
+    {"ACCELERATE_DYNAMO_BACKEND", "set by accelerate", "likewise", "src/comm/launchers.cc", foreign},
+    {"TORCHELASTIC_RUN_ID", "set by torchrun", "likewise", "src/comm/launchers.cc", foreign},
+    {"SLURM_PROCID", "set by Slurm", "processes of a step without PMIx are refused", "src/comm/launchers.cc",
+     foreign},
+    {"SLURM_STEP_NUM_TASKS", "set by Slurm", "likewise", "src/comm/launchers.cc", foreign},
+};
+
+struct Section {
+  VariableUse use;
+  const char* title;
+};
+constexpr Section kSections[] = {{user, "For runs"},
+                                 {launcher, "Between scripts and the program"},
+                                 {test, "For tests and measurements"},
+                                 {foreign, "Of others"}};
+
+const EnvironmentVariable* find(std::string_view name) {
+  const auto* found =
+      std::ranges::find_if(kVariables, [&](const auto& variable) { return variable.name == name; });
+  return found == std::end(kVariables) ? nullptr : found;
+}
+
+[[noreturn]] void refuse(const std::string& name, const std::string& text, const std::string& meant) {
+  throw Error({.what = "there is no environment variable " + name,
+               .expected = "a variable of the list that `trainer --help environment` shows",
+               .found = name + "=" + text,
+               .where = "environment",
+               .fix = meant.empty() ? "unset it" : "did you mean " + meant + "?",
+               .code = ExitCode::usage});
+}
+
+}  // namespace
+
+std::span<const EnvironmentVariable> environment_variables() {
+  return kVariables;
+}
+
+const char* environment_variable(const char* name) {
+  check(find(name) != nullptr, "a variable of the environment that is not in the table");
+  return std::getenv(name);
+}
+
+void require_known_variables(const std::map<std::string, std::string>& environment) {
+  constexpr std::string_view keys = "OCTET_";
+  std::vector<std::string> own;
+  for (const EnvironmentVariable& variable : kVariables) {
+    if (variable.use != foreign) own.emplace_back(variable.name);
+  }
+  for (const auto& [name, text] : environment) {
+    if (name.starts_with(kOwnPrefix)) {
+      if (find(name) == nullptr) refuse(name, text, nearest_name(name, own));
+    } else if (name.starts_with(keys)) {
+      const std::string meant = std::string(kOwnPrefix) + name.substr(keys.size());
+      if (find(meant) != nullptr) refuse(name, text, meant);
+    }
+  }
+}
+
+std::string environment_help() {
+  std::string text =
+      "Environment variables of the program. A key of the configuration is set by OCTET_<KEY> "
+      "(OCTET_SEED=3), below what "
+      "files and\nthe command line say.\n";
+  for (const Section& section : kSections) {
+    text += "\n" + std::string(section.title) + "\n";
+    for (const EnvironmentVariable& variable : kVariables) {
+      if (variable.use == section.use) {
+        text += "  " + std::string(variable.name) + "  (" + variable.values + ")\n      " + variable.meaning +
+                "\n";
+      }
+    }
+  }
+  std::erase(text, '`');
+  return text;
+}
+
+std::string environment_markdown() {
+  std::string page =
+      "# Environment variables\n\nThis page is generated from the table of variables, which `trainer --help "
+      "environment` "
+      "prints. Those of the program begin with\n`OCTETRUN_`; one that begins so and is not listed here ends "
+      "a command "
+      "before it starts. `launch/mpirun` passes them on to all hosts.\nA key of the configuration is set by "
+      "`OCTET_<KEY>` (`OCTET_SEED=3`), below what files and the command line "
+      "say\n([config.md](config.md)).\n";
+  for (const Section& section : kSections) {
+    page += "\n## " + std::string(section.title) +
+            "\n\n| variable | values | meaning | read by |\n|---|---|---|---|\n";
+    for (const EnvironmentVariable& variable : kVariables) {
+      if (variable.use != section.use) continue;
+      page += "| `" + std::string(variable.name) + "` | " + variable.values + " | " + variable.meaning +
+              " | `" + variable.reader + "` |\n";
+    }
+  }
+  return page;
+}
+
+}  // namespace octet

@@ -1,0 +1,111 @@
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <memory>
+
+#include "file_io.h"
+#include "manifest.h"
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/checkpoint/checkpoint.h"
+#include "octet/checkpoint/keeper.h"
+
+namespace octet::checkpoint {
+namespace {
+
+constexpr std::int64_t kAlign = 4096;  ///< of places, sizes and memory that O_DIRECT takes on every device
+
+struct Free {
+  void operator()(void* memory) const { std::free(memory); }
+};
+
+// The pages of a file that lie in the page cache and are on the device go from the cache.
+void drop_pages(const std::string& path) {
+  const Descriptor file = open_file(path, O_RDONLY | O_NONBLOCK);
+  ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED);
+}
+
+/// A file read past the page cache.
+class DeviceFile {
+ public:
+  explicit DeviceFile(const std::string& path)
+      : path_(path), buffer_(std::aligned_alloc(kAlign, kChunkBytes + 2 * kAlign)) {
+    if (!buffer_) throw std::bad_alloc();
+    int fd = ::open(path.c_str(), O_RDONLY | O_DIRECT | O_CLOEXEC);
+    direct_ = fd >= 0;
+    file_ = direct_ ? Descriptor(fd) : open_file(path, O_RDONLY);
+  }
+  /// `bytes` (at most a chunk) at `offset`; good until the next call.
+  const char* read(std::int64_t offset, std::int64_t bytes) {
+    auto* buffer = static_cast<char*>(buffer_.get());
+    if (direct_ && read_aligned(offset, bytes)) return buffer + offset % kAlign;
+    read_at(file_.get(), path_, buffer, bytes, offset);
+    return buffer;
+  }
+
+ private:
+  // False where the file system takes no such reads after all: the file is opened anew without.
+  bool read_aligned(std::int64_t offset, std::int64_t bytes) {
+    const std::int64_t first = offset / kAlign * kAlign;
+    const std::int64_t wanted = offset + bytes - first;
+    const std::int64_t size = (wanted + kAlign - 1) / kAlign * kAlign;
+    std::int64_t done = 0;
+    while (done < wanted) {
+      const ssize_t n = ::pread(file_.get(), static_cast<char*>(buffer_.get()) + done,
+                                static_cast<std::size_t>(size - done), first + done);
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0 && errno != EINVAL) file_error("cannot read a file back", path_, errno);
+      // After a short read the next place may be none that is allowed.
+      if (n <= 0) {
+        direct_ = false;
+        file_ = open_file(path_, O_RDONLY);
+        return false;
+      }
+      done += n;
+    }
+    return true;
+  }
+
+  std::string path_;
+  std::unique_ptr<void, Free> buffer_;
+  Descriptor file_;
+  bool direct_ = false;
+};
+
+[[noreturn]] void not_as_written(const std::string& path, const std::string& what) {
+  throw Error({.what = "the disk gives back other bytes than were written",
+               .found = what,
+               .where = path,
+               .fix = "look at the disk and its cables (dmesg, smartctl); write elsewhere",
+               .code = ExitCode::storage});
+}
+
+}  // namespace
+
+void read_back(const std::string& path) {
+  const std::string data = path + "/" + kDataName;
+  drop_pages(path + "/" + kManifestName);
+  drop_pages(data);
+  try {
+    const Checkpoint checkpoint(path);
+    DeviceFile file(data);
+    for (const CheckpointTensor& tensor : checkpoint.tensors()) {
+      for (std::int64_t chunk = 0; chunk < chunk_count(tensor.bytes); ++chunk) {
+        const std::int64_t begin = tensor.offset + chunk * kChunkBytes;
+        const std::int64_t bytes = std::min(kChunkBytes, tensor.bytes - chunk * kChunkBytes);
+        const char* read = file.read(begin, bytes);
+        if (hash64({read, static_cast<std::size_t>(bytes)}) != tensor.chunks[static_cast<std::size_t>(chunk)])
+          not_as_written(data, "tensor '" + tensor.name + "', bytes " + std::to_string(begin) + " to " +
+                                   std::to_string(begin + bytes) + " of the file");
+      }
+    }
+  } catch (const Error& e) {
+    if (e.code() != ExitCode::no_valid_checkpoint) throw;
+    not_as_written(path, e.problem().what);
+  }
+}
+
+}  // namespace octet::checkpoint

@@ -1,0 +1,76 @@
+// What counts and what goes when checkpoints are read back.
+#include "octet/checkpoint/keeper.h"
+
+#include <gtest/gtest.h>
+
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "sample.h"
+
+namespace octet::checkpoint {
+namespace {
+
+std::vector<std::int64_t> steps_in(const std::string& folder) {
+  std::vector<std::int64_t> steps;
+  for (const auto& [step, path] : list_checkpoints(folder)) steps.push_back(step);
+  return steps;
+}
+
+// The byte in the middle of a file becomes another one.
+void flip(const std::string& path) {
+  std::string bytes = read_file(path);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 4);
+  write_file_atomically(path, bytes);
+}
+
+TEST(ReadBack, SeesEveryKindOfDamage) {
+  const Scratch scratch;
+  save_sample(scratch.path(), 3, 2);
+  const std::string path = scratch.path() + "/checkpoint-3";
+  read_back(path);
+  for (const char* file : {"checkpoint.h5", "manifest.json"}) {
+    const std::string before = read_file(path + "/" + file);
+    flip(path + "/" + file);
+    try {
+      read_back(path);
+      ADD_FAILURE() << file;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ExitCode::storage) << e.what();
+    }
+    write_file_atomically(path + "/" + file, before);
+  }
+  read_back(path);
+}
+
+TEST(Keeper, OldOnesGoWhenNewerOnesHaveBeenReadBack) {
+  const Scratch scratch;
+  Keeper keeper(scratch.path(), 2);
+  for (const std::int64_t step : {1, 2, 3}) {
+    save_sample(scratch.path(), step, 1);
+    keeper.saved(step);
+  }
+  EXPECT_EQ(steps_in(scratch.path()), (std::vector<std::int64_t>{1, 2, 3})) << "the third counts later";
+  EXPECT_EQ(keeper.settle(), "");
+  EXPECT_EQ(steps_in(scratch.path()), (std::vector<std::int64_t>{2, 3}));
+}
+
+TEST(Keeper, ADamagedOneNeitherCountsNorSendsAGoodOneAway) {
+  const Scratch scratch;
+  save_sample(scratch.path(), 1, 1);
+  Keeper keeper(scratch.path(), 1);
+  keeper.trust(1);
+  for (const std::int64_t step : {2, 3}) {
+    save_sample(scratch.path(), step, 1);
+    flip(scratch.path() + "/" + folder_name(step) + "/checkpoint.h5");
+    keeper.saved(step);
+    EXPECT_NE(keeper.settle().find("gives back other bytes"), std::string::npos);
+    EXPECT_EQ(steps_in(scratch.path()).front(), 1);
+  }
+  save_sample(scratch.path(), 4, 1);
+  keeper.saved(4);
+  EXPECT_EQ(keeper.settle(), "");
+  EXPECT_EQ(steps_in(scratch.path()), (std::vector<std::int64_t>{4}));
+}
+
+}  // namespace
+}  // namespace octet::checkpoint

@@ -1,0 +1,44 @@
+// A disk that flips a bit of what is written to it, for LD_PRELOAD: in files whose path holds one of the words of
+// OCTET_FLIP, which are separated by commas.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+typedef ssize_t (*Write)(int, const void*, size_t, off64_t);
+
+static int is_chosen(int fd) {
+  const char* words = getenv("OCTET_FLIP");
+  if (words == NULL) return 0;
+  char link[64], path[PATH_MAX], list[1024];
+  snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+  const ssize_t n = readlink(link, path, sizeof path - 1);
+  if (n <= 0) return 0;
+  path[n] = 0;
+  snprintf(list, sizeof list, "%s", words);
+  for (char* word = strtok(list, ","); word != NULL; word = strtok(NULL, ",")) {
+    if (strstr(path, word) != NULL) return 1;
+  }
+  return 0;
+}
+
+static ssize_t flip(const char* name, int fd, const void* bytes, size_t size, off64_t offset) {
+  const Write next = (Write)dlsym(RTLD_NEXT, name);
+  if (size < 1024 || !is_chosen(fd)) return next(fd, bytes, size, offset);
+  char* copy = malloc(size);
+  memcpy(copy, bytes, size);
+  copy[size / 2] ^= 16;
+  const ssize_t done = next(fd, copy, size, offset);
+  free(copy);
+  return done;
+}
+
+ssize_t pwrite(int fd, const void* bytes, size_t size, off_t offset) {
+  return flip("pwrite", fd, bytes, size, offset);
+}
+ssize_t pwrite64(int fd, const void* bytes, size_t size, off64_t offset) {
+  return flip("pwrite64", fd, bytes, size, offset);
+}

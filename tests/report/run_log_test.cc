@@ -1,0 +1,64 @@
+// A disk that takes nothing under trainer_log.jsonl: rows wait, and none is lost or cut in two.
+#include "../src/report/run_log.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+
+#include "octet/base/files.h"
+#include "octet/base/strings.h"
+
+namespace octet::report {
+namespace {
+
+// Files of this process may not grow beyond a size while an object of this class lives.
+class LargestFile {
+ public:
+  explicit LargestFile(rlim_t bytes) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    handler_ = ::signal(SIGXFSZ, SIG_IGN);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~LargestFile() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    ::signal(SIGXFSZ, handler_);
+  }
+  LargestFile(const LargestFile&) = delete;
+  LargestFile& operator=(const LargestFile&) = delete;
+
+ private:
+  rlimit before_{};
+  void (*handler_)(int) = nullptr;
+};
+
+TEST(RunLog, RowsWaitWhileTheDiskTakesNothingAndAreWrittenWhole) {
+  const std::string path = testing::TempDir() + "/octet_run_log_" + std::to_string(::getpid());
+  const auto row = [](int step) { return Json{{"current_steps", step}, {"loss", 1.5}, {"text", "a row"}}; };
+  {
+    RunLog log(path, 0);
+    log.append(row(1));
+    {
+      const LargestFile limit(100);  // in the midst of the second row or the third
+      for (int step = 2; step < 6; ++step) log.append(row(step));
+      EXPECT_GE(log.flush(), 3);
+      EXPECT_EQ(read_file(path).size(), 100u);
+    }
+    log.append(row(6));
+    EXPECT_EQ(log.flush(), 0);
+    EXPECT_EQ(log.rows().size(), 6u);
+  }
+  int step = 0;
+  for (const auto& line : split(read_file(path), '\n')) {
+    if (line.empty()) continue;
+    EXPECT_EQ(parse_json(line, path), row(++step));
+  }
+  EXPECT_EQ(step, 6);
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace octet::report
