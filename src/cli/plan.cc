@@ -66,7 +66,7 @@ void print_memory(const PlanReport& r, const PlanTarget& target) {
   std::printf("\nmemory of a rank\n");
   constexpr std::size_t kSmall = std::size_t{1} << 20;
   std::size_t small = 0, names = 0;
-  for (const plan::runtime::MemoryRow& row : r.memory.rows) {
+  for (const plan::MemoryRow& row : r.memory.rows) {
     if (r.memory.bytes > 64 * kSmall && row.bytes < kSmall) {
       small += row.bytes, ++names;
       continue;
@@ -187,7 +187,7 @@ const char* transposed_name(const plan::Choice& choice) {
 
 void print_json(const PlanReport& r, const config::Config& config, const PlanTarget& target) {
   Json memory = Json::object(), time = Json::object(), fitting = Json::array();
-  for (const plan::runtime::MemoryRow& row : r.memory.rows) memory[row.name] = row.bytes;
+  for (const plan::MemoryRow& row : r.memory.rows) memory[row.name] = row.bytes;
   for (const plan::TimeRow& row : r.time.rows) time[row.name] = row.seconds;
   Json alternatives = Json::array();
   const auto row_of = [](const plan::Choice& c) {

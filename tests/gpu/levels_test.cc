@@ -95,9 +95,9 @@ TEST(Levels, AreReservedAsThePlanSays) {
       const auto data = job->collectives(comm::Mesh(1).group("data", 0), *gpu, comm::Carrier::automatic);
       Engine engine(*gpu, *job, *data, options);
       std::map<std::string, std::size_t> real, planned;
-      for (const plan::runtime::MemoryRow& row : plan::memory_of(engine.arena()).rows)
+      for (const plan::MemoryRow& row : plan::memory_of(engine.arena()).rows)
         real[row.name] = row.bytes;
-      for (const plan::runtime::MemoryRow& row : plan_memory(options, {}, DeviceKind::cuda).rows) {
+      for (const plan::MemoryRow& row : plan_memory(options, {}, DeviceKind::cuda).rows) {
         planned[row.name] = row.bytes;
       }
       EXPECT_EQ(planned, real);

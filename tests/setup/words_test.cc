@@ -31,12 +31,12 @@ std::vector<std::string> words_of(const std::string& key) {
 
 /// What `read` makes of each word of a key that `set` puts into a configuration.
 template <typename Set, typename Read>
-auto read_each(const std::string& key, const Set& set, const Read& read) {
-  std::set<decltype(read(config::Config{}))> seen;
+std::set<int> read_each(const std::string& key, const Set& set, const Read& read) {
+  std::set<int> seen;
   for (const std::string& word : words_of(key)) {
     config::Config config;
-    set(config) = word;
-    seen.insert(read(config));
+    set(config, word);
+    seen.insert(static_cast<int>(read(config)));
   }
   return seen;
 }
@@ -55,41 +55,32 @@ TEST(Words, EveryValueOfGpuTransportAsksForACarrierOfItsOwn) {
 
 TEST(Words, EveryOneOfAKeyMeansSomethingElse) {
   using C = config::Config;
-  const auto differs = [](const std::string& key, const auto& set, const auto& read) {
+  using W = std::string;
+  const auto differs = [](const W& key, const auto& set, const auto& read) {
     EXPECT_FALSE(words_of(key).empty()) << key;
     EXPECT_EQ(read_each(key, set, read).size(), words_of(key).size()) << key;
   };
+  const auto options = [](const C& c) { return instance_options(c, {}, 1, 1, 1); };
   differs(
-      "save_strategy", [](C & c) -> auto& { return c.save_strategy; }, saves_when);
+      "save_strategy", [](C& c, const W& w) { c.save_strategy = w; }, saves_when);
   differs(
-      "eval_strategy", [](C & c) -> auto& { return c.eval_strategy; }, evaluates_when);
+      "eval_strategy", [](C& c, const W& w) { c.eval_strategy = w; }, evaluates_when);
   differs(
-      "fp8_statistics", [](C & c) -> auto& {
-        c.fp8 = true;
-        return c.fp8_statistics;
-      },
-      cast_log);
+      "fp8_statistics", [](C& c, const W& w) { c.fp8 = true, c.fp8_statistics = w; }, cast_log);
   differs(
-      "packing_strategy", [](C & c) -> auto& {
-        c.packing = true;
-        return c.packing_strategy;
-      },
-      packing_of);
+      "packing_strategy", [](C& c, const W& w) { c.packing = true, c.packing_strategy = w; }, packing_of);
   differs(
-      "fp8_recipe", [](C & c) -> auto& {
-        c.fp8 = true;
-        return c.fp8_recipe;
-      },
+      "fp8_recipe", [](C& c, const W& w) { c.fp8 = true, c.fp8_recipe = w; },
       [](const C& c) { return recipe_of(c).kind; });
   differs(
-      "optim_dtype", [](C & c) -> auto& { return c.optim_dtype; },
+      "optim_dtype", [](C& c, const W& w) { c.optim_dtype = w; },
       [](const C& c) { return storage_of(c).moments; });
   differs(
-      "reduce_dtype", [](C & c) -> auto& { return c.reduce_dtype; },
-      [](const C& c) { return instance_options(c, {}, 1, 1, 1).store.wire; });
+      "reduce_dtype", [](C& c, const W& w) { c.reduce_dtype = w; },
+      [&](const C& c) { return options(c).store.wire; });
   differs(
-      "hierarchical_comm", [](C & c) -> auto& { return c.hierarchical_comm; },
-      [](const C& c) { return instance_options(c, {}, 1, 1, 1).store.by_node; });
+      "hierarchical_comm", [](C& c, const W& w) { c.hierarchical_comm = w; },
+      [&](const C& c) { return options(c).store.by_node; });
 }
 
 TEST(Words, StrategiesAreNeverStepsAndEpochs) {

@@ -37,7 +37,7 @@ using Rows = std::map<std::string, std::size_t>;
 
 Rows rows_of(const plan::Memory& memory) {
   Rows rows;
-  for (const plan::runtime::MemoryRow& row : memory.rows) rows[row.name] = row.bytes;
+  for (const plan::MemoryRow& row : memory.rows) rows[row.name] = row.bytes;
   return rows;
 }
 

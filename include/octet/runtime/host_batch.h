@@ -13,6 +13,7 @@ struct HostBatch {
   std::vector<std::int32_t> cu_seqlens;  ///< [documents + 1]
   std::vector<std::int32_t> label_rows;  ///< rows whose next token is trained, ascending
   std::vector<std::int32_t> targets;     ///< [label_rows]: that next token
+  std::vector<std::int64_t> rows;        ///< of the data set: of each document that a loader added
   std::int64_t items = 0;                ///< samples
   std::int64_t max_length = 0;           ///< of a document
   std::int64_t tokens() const { return static_cast<std::int64_t>(ids.size()); }
