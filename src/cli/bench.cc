@@ -7,6 +7,7 @@
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/model/shapes.h"
+#include "octet/setup/model_options.h"
 #include "octet/setup/setup.h"
 #include "octet/train/engine.h"
 #include "options.h"
@@ -19,7 +20,7 @@ std::string precision_of(const config::Config& config) {
   const std::string base = config.bf16 || config.pure_bf16 ? "bf16" : "fp32";
   if (!config.fp8) return base;
   return "FP8 " + config.fp8_recipe + " in " + base +
-         (train::recipe_of(config).fast_gradients ? ", fp8_fast_accumulation: all" : "");
+         (setup::recipe_of(config).fast_gradients ? ", fp8_fast_accumulation: all" : "");
 }
 
 void print_profile(const train::BenchResult& r) {
@@ -152,7 +153,7 @@ int bench_command(const Arguments& arguments) {
   const config::Resolved resolved = config::load(with_bf16(options.overrides()), {.for_training = false});
   const config::Config& config = resolved.config;
   const setup::SessionWish wish = setup::session_wish(config);
-  runtime::Session session(wish.device, nullptr, wish.transport);
+  runtime::Session session(wish.device, nullptr, wish.carrier);
   return session.run([&] {
     session.mention_idle_gpus("bench …");
     const train::BenchResult result = train::bench(session, config, bench);

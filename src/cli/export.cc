@@ -11,6 +11,8 @@
 #include "octet/config/config.h"
 #include "octet/data/template_encoder.h"
 #include "octet/runtime/model_folder.h"
+#include "octet/setup/adapters.h"
+#include "octet/setup/run_options.h"
 #include "octet/train/adapter_folder.h"
 #include "octet/train/final_model.h"
 #include "octet/train/merged_model.h"
@@ -45,8 +47,8 @@ int write_merged(const Merge& merge, const config::Config& config) {
   checkpoint::ExportOptions options;
   options.folder = merge.folder;
   options.source_folder = merge.model;
-  options.dtype = train::export_dtype(config);
-  options.shard_bytes = train::export_bytes(config);
+  options.dtype = setup::export_dtype(config);
+  options.shard_bytes = setup::export_bytes(config);
   options.overwrite = merge.overwrite;
   for (const std::string& file : train::export_merged(options, merge.adapter))
     std::printf("%s/%s\n", merge.folder.c_str(), file.c_str());
@@ -105,8 +107,8 @@ int export_command(const Arguments& arguments) {
   e.overwrite = overwrite;
   if (!dtype.empty()) run.export_dtype = dtype;
   if (size > 0) run.export_size = size;
-  e.dtype = train::export_dtype(run);
-  e.shard_bytes = train::export_bytes(run);
+  e.dtype = setup::export_dtype(run);
+  e.shard_bytes = setup::export_bytes(run);
   if (!path_exists(e.model + "/config.json")) {
     throw Error({.what = "the model that the run started from is not there",
                  .expected = "config.json and tokenizer files",
@@ -115,7 +117,7 @@ int export_command(const Arguments& arguments) {
                  .code = ExitCode::usage});
   }
   runtime::require_model_of(checkpoint, e.model);
-  if (run.finetuning_type == "lora") {
+  if (setup::trains_adapters(run)) {
     run.model_name_or_path = e.model;
     if (!merge) {
       for (const std::string& file : train::export_adapter(folder, path, run))

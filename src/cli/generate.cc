@@ -13,7 +13,6 @@
 #include "octet/data/dataset.h"
 #include "octet/data/template_encoder.h"
 #include "octet/generate/decoder.h"
-#include "octet/ops/gemm.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/runtime/session.h"
 #include "options.h"
@@ -246,8 +245,6 @@ int generate_command(const Arguments& arguments) {
                  .fix = "name a file with --file",
                  .code = ExitCode::usage});
   }
-  // Questions have ever other lengths, and nobody waits seconds for the best algorithm for each.
-  ops::set_gemm_timing(false);
   runtime::Session session(o.device);
   return session.run([&] { return generate(session, o); });
 }

@@ -8,6 +8,7 @@
 #include "octet/feed/corpus.h"
 #include "octet/model/architecture.h"
 #include "octet/runtime/model_folder.h"
+#include "octet/setup/data_options.h"
 #include "options.h"
 
 namespace octet::cli {
@@ -17,7 +18,7 @@ namespace {
 void require_inputs(const config::Config& c) {
   const model::Architecture architecture = runtime::read_model(c.model_name_or_path);
   if (!c.train_from_scratch) runtime::require_weights(c.model_name_or_path);
-  const data::TemplateEncoder encoder(feed::encoder_options(c));
+  const data::TemplateEncoder encoder(setup::encoder_options(c));
   runtime::require_fit(encoder.tokenizer(), architecture, c.model_name_or_path);
   feed::check_datasets(c);
   // A step that one rank cannot cut into micro-batches, no number of ranks can.

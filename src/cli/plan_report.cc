@@ -4,6 +4,8 @@
 #include <algorithm>
 
 #include "octet/model/shapes.h"
+#include "octet/setup/model_options.h"
+#include "octet/setup/run_options.h"
 #include "octet/train/fit.h"
 
 namespace octet::cli {
@@ -44,14 +46,14 @@ class Planner {
     chosen.per_device_train_batch_size = micro;
     return config::resolve_batch(chosen, target_.place.size);
   }
-  train::EngineOptions build(const plan::Choice& choice) const {
+  runtime::InstanceOptions build(const plan::Choice& choice) const {
     const bool evaluates = config_.val_size > 0 || !config_.eval_dataset.empty();
     const std::int64_t rows = std::max(choice.micro, evaluates ? config_.per_device_eval_batch_size : 0);
     const std::int64_t tokens = rows * config_.cutoff_len;
     // How many documents a packed row holds only the data tell; they take a number each.
     const std::int64_t documents = config_.packing || config_.neat_packing ? tokens / 16 + rows : rows;
-    train::EngineOptions options =
-        train::engine_options(config_, architecture_, tokens, config_.cutoff_len, documents);
+    runtime::InstanceOptions options =
+        setup::instance_options(config_, architecture_, tokens, config_.cutoff_len, documents);
     options.max_micro_batches = static_cast<int>(batch(choice.micro).accumulation);
     return train::with_level(std::move(options), choice.level);
   }
@@ -64,8 +66,8 @@ class Planner {
 
   /// What the run itself would take.
   plan::Choice choice() const {
-    const std::vector<plan::Level> levels = train::levels_of(config_, target_.kind);
-    const bool asked = config_.auto_find_batch_size || config_.recompute() == "auto";
+    const std::vector<plan::Level> levels = setup::levels_of(config_, target_.kind);
+    const bool asked = config_.auto_find_batch_size || setup::leaves_recompute_open(config_);
     train::Candidates candidates = candidates_of({config_.per_device_train_batch_size}, levels);
     candidates.must_fit = asked;
     if (config_.auto_find_batch_size) {
@@ -92,7 +94,7 @@ class Planner {
   std::vector<plan::Level> all_levels() const {
     config::Config open = config_;
     open.recompute_requested = "auto";
-    return train::levels_of(open, target_.kind);
+    return setup::levels_of(open, target_.kind);
   }
   train::Candidates candidates_of(std::vector<std::int64_t> micros, std::vector<plan::Level> levels) const {
     return {.build = [this](const plan::Choice& choice) { return build(choice); },

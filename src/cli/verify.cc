@@ -143,7 +143,7 @@ std::string check_links(runtime::Session& session) {
     text += "\n           " + std::string(transport);
     try {
       const auto collectives =
-          job.collectives(mesh.group("data", job.rank()), device, runtime::carrier_of(transport));
+          job.collectives(mesh.group("data", job.rank()), device, setup::carrier_of(transport));
       text += rates_of(*collectives);
     } catch (const Error& error) {  // agreed upon: all ranks have it
       text +=
@@ -184,18 +184,18 @@ SmallStep small_step(Device& device, bool fp8) {
   constexpr std::int64_t kLength = 128;
   const auto job = comm::make_self_job();
   const auto data = job->collectives(comm::Mesh(1).group("data", 0), device, comm::Carrier::automatic);
-  train::EngineOptions options;
+  runtime::InstanceOptions options;
   options.architecture = model::find_shape("tiny");
   options.store.recipe.compute = DType::bf16;
   if (fp8) options.store.recipe.kind = precision::RecipeKind::current;
   options.transformer.max_tokens = options.transformer.max_length = kLength;
   train::Engine engine(device, *job, *data, options);
   engine.initialise(1);
-  feed::HostBatch batch;
+  runtime::HostBatch batch;
   std::vector<std::int32_t> ids;
   for (std::int32_t i = 0; i < kLength; ++i) ids.push_back(i * 31 % 4096);
   batch.cu_seqlens.push_back(0);
-  feed::add_document(batch, ids, ids);
+  runtime::add_document(batch, ids, ids);
   engine.begin(1);
   engine.micro_batch(batch);
   const store::StepResult step = engine.finish(1e-4);
@@ -241,7 +241,7 @@ int verify_command(const Arguments& arguments) {
   if (!options.parse(arguments)) return 0;
   const config::Resolved resolved = config::load(options.overrides(), {.for_training = false});
   const setup::SessionWish wish = setup::session_wish(resolved.config);
-  runtime::Session session(wish.device, nullptr, wish.transport);
+  runtime::Session session(wish.device, nullptr, wish.carrier);
   return session.run([&] {
     using Check = std::function<std::string()>;
     std::vector<std::pair<const char*, Check>> checks{{"ranks", [&] { return check_ranks(session); }},

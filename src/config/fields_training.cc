@@ -1,4 +1,5 @@
 // Keys of the batch, the optimizer, the schedule and of what a run writes.
+#include "settings.h"
 #include "table.h"
 
 namespace octet::config {
@@ -107,12 +108,8 @@ void add_schedule(Table& t) {
   t.used("lr_scheduler_type", &Config::lr_scheduler_type,
          "Course of the learning rate: Hugging Face's schedules, and DeepSpeed's WarmupLR, WarmupDecayLR and "
          "WarmupCosineLR under names that begin with deepspeed_.")
-      .one_of({"linear", "cosine", "cosine_with_restarts", "polynomial", "constant", "constant_with_warmup",
-               "inverse_sqrt", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "warmup_stable_decay",
-               "reduce_lr_on_plateau", "deepspeed_warmup", "deepspeed_warmup_decay",
-               "deepspeed_warmup_cosine"})
-      .refuse("reduce_lr_on_plateau",
-              "a schedule here depends on the step alone; use cosine or warmup_stable_decay")
+      .one_of(schedule_types())
+      .refuse(kPlateau, "a schedule here depends on the step alone; use cosine or warmup_stable_decay")
       .decides_numbers();
   t.used("lr_scheduler_kwargs", &Config::lr_scheduler_kwargs,
          "Arguments of the schedule: num_cycles (cosine, cosine_with_restarts); min_lr or min_lr_rate, "

@@ -1,4 +1,4 @@
-// Which arguments a schedule takes, and what they may be.
+// Which schedules there are, which arguments each takes, and what they may be.
 #include <algorithm>
 
 #include "octet/base/strings.h"
@@ -12,15 +12,20 @@ struct Known {
   Strings names;
 };
 
+// All schedules, in the order in which they are listed, with their arguments.
 const Known kKnown[] = {
+    {"linear", {}},
     {"cosine", {"num_cycles"}},
     {"cosine_with_restarts", {"num_cycles"}},
     {"polynomial", {"lr_end", "power"}},
+    {"constant", {}},
+    {"constant_with_warmup", {}},
     {"inverse_sqrt", {"timescale"}},
     {"cosine_with_min_lr", {"min_lr", "min_lr_rate", "num_cycles"}},
     {"cosine_warmup_with_min_lr", {"min_lr", "min_lr_rate", "num_cycles", "warmup_lr_rate"}},
     {"warmup_stable_decay",
      {"num_stable_steps", "num_decay_steps", "min_lr_ratio", "num_cycles", "decay_type", "warmup_type"}},
+    {kPlateau, {}},
     {"deepspeed_warmup", {"warmup_type", "warmup_min_lr"}},
     {"deepspeed_warmup_decay", {"warmup_type", "warmup_min_lr", "total_num_steps"}},
     {"deepspeed_warmup_cosine", {"warmup_type", "warmup_min_ratio", "cos_min_ratio", "total_num_steps"}},
@@ -62,6 +67,12 @@ void check_argument(const std::string& name, const std::variant<double, std::str
 }
 
 }  // namespace
+
+Strings schedule_types() {
+  Strings types;
+  for (const Known& known : kKnown) types.emplace_back(known.type);
+  return types;
+}
 
 void check_schedule_arguments(const Config& config, const std::string& type_at,
                               const std::string& arguments_at) {

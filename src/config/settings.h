@@ -55,6 +55,10 @@ void translate_environment(const Environment& environment, Sources& sources);
 /// Rules across keys; also resolves what follows from several keys (packing, dtypes).
 void apply_rules(Resolved& resolved, const LoadOptions& options);
 
+/// All schedules that lr_scheduler_type may name, in the order in which they are listed; kPlateau is refused.
+Strings schedule_types();
+inline constexpr const char* kPlateau = "reduce_lr_on_plateau";
+
 /// Throws the Error for arguments of the schedule that it does not take, that cannot be used, or that are
 /// missing. `type_at` and `arguments_at` say where lr_scheduler_type and lr_scheduler_kwargs were given.
 void check_schedule_arguments(const Config& config, const std::string& type_at,

@@ -1,9 +1,7 @@
 #include "octet/feed/corpus.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
-#include <system_error>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
@@ -11,28 +9,11 @@
 #include "octet/base/strings.h"
 #include "octet/comm/job.h"
 #include "octet/data/packing.h"
+#include "octet/setup/data_options.h"
 #include "tokenise.h"
 
 namespace octet::feed {
 namespace {
-
-std::vector<double> weights_of(const config::Config& config) {
-  std::vector<double> weights;
-  for (const std::string& text : config.interleave_probs) {
-    double weight = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), weight);
-    if (error != std::errc() || end != text.data() + text.size()) weight = -1;  // refused with the others
-    weights.push_back(weight);
-  }
-  if (!weights.empty() && config.mix_strategy == "concat") {
-    throw Error({.what = "interleave_probs is read only when datasets are interleaved",
-                 .expected = "mix_strategy: interleave_under, interleave_over or interleave_once",
-                 .found = "mix_strategy: concat",
-                 .where = "configuration key 'interleave_probs'",
-                 .code = ExitCode::usage});
-  }
-  return weights;
-}
 
 void require_documents(const data::Encoded& set, const std::string& what) {
   if (set.documents() > 0) return;
@@ -44,11 +25,6 @@ void require_documents(const data::Encoded& set, const std::string& what) {
                .where = set.counts.reasons.empty() ? "" : set.counts.reasons.front(),
                .fix = "check the columns of the data set, the template and cutoff_len",
                .code = ExitCode::usage});
-}
-
-// Texts in blocks, as LLaMA-Factory's pre-training cuts them.
-bool cuts_blocks(const config::Config& config) {
-  return config.packing && config.stage == "pt" && config.packing_strategy == "llamafactory";
 }
 
 // How many rows are held out of so many.
@@ -63,23 +39,14 @@ std::int64_t held_out_of(std::int64_t rows, const config::Config& config) {
                .code = ExitCode::usage});
 }
 
-data::DataOptions data_options(const config::Config& config) {
-  return {.dataset = config.dataset,
-          .dataset_dir = config.dataset_dir,
-          .max_samples = config.max_samples,
-          .seed = config.order_seed()};
-}
-
 struct Mixes {
   data::RowMix training, evaluation;
 };
 
 Mixes open_mixes(const config::Config& config) {
   Mixes mixes;
-  data::DataOptions options = data_options(config);
-  mixes.training = data::RowMix(
-      data::open_datasets(options),
-      {.strategy = config.mix_strategy, .weights = weights_of(config), .seed = config.order_seed()});
+  data::DataOptions options = setup::data_options(config);
+  mixes.training = data::RowMix(data::open_datasets(options), setup::mix_options(config));
   if (!config.eval_dataset.empty()) {
     options.dataset = config.eval_dataset;
     options.key = "eval_dataset";
@@ -178,39 +145,22 @@ void report_packing(const data::Encoded& set, const data::Items& items, const co
 }
 
 data::Items lay_out(data::Encoded& set, const config::Config& config, const data::Encoder& encoder) {
-  if (cuts_blocks(config)) {
-    set = data::cut_blocks(set, {.length = config.cutoff_len,
-                                 .batch_rows = config.preprocessing_batch_size,
-                                 .first_token = encoder.text_bos_id()});
-    return data::one_each(set);
+  switch (setup::packing_of(config)) {
+    case setup::Packing::none:
+      return data::one_each(set);
+    case setup::Packing::best_fit:
+      return data::pack_best_fit(set, config.cutoff_len);
+    case setup::Packing::blocks:
+      set = data::cut_blocks(set, {.length = config.cutoff_len,
+                                   .batch_rows = config.preprocessing_batch_size,
+                                   .first_token = encoder.text_bos_id()});
+      return data::one_each(set);
+    case setup::Packing::knapsack:
+      break;
   }
-  if (!config.packing) return data::one_each(set);
-  if (config.packing_strategy == "best_fit") return data::pack_best_fit(set, config.cutoff_len);
   return data::pack_knapsack(set, {.capacity = config.cutoff_len - 1,
                                    .batch_rows = config.preprocessing_batch_size,
                                    .shared_context = !config.neat_packing});
-}
-
-data::TemplateEncoderOptions encoder_options(const config::Config& config) {
-  data::TemplateEncoderOptions options;
-  options.folder = config.model_name_or_path;
-  options.template_name = config.template_name;
-  options.match_template = config.stage == "sft";
-  // LLaMA-Factory keeps one token of a packed sequence for its padding.
-  const bool llamafactory = config.packing_strategy == "llamafactory";
-  options.options.cutoff_len = config.cutoff_len - (llamafactory && config.packing ? 1 : 0);
-  if (llamafactory) {
-    options.text_cut =
-        config.packing && config.stage == "pt" ? data::TextCut::whole : data::TextCut::truncate;
-  }
-  options.options.mask_history = config.mask_history;
-  options.options.train_on_prompt = config.train_on_prompt;
-  options.options.enable_thinking = config.enable_thinking;
-  options.options.default_system = config.default_system;
-  options.options.preserve_thinking = config.preserve_thinking;
-  options.options.tool_format = config.tool_format;
-  options.options.split_special_tokens = config.split_special_tokens;
-  return options;
 }
 
 void check_datasets(const config::Config& config) {

@@ -7,6 +7,8 @@
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/feed/stream.h"
+#include "octet/setup/data_options.h"
+#include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
 
 namespace octet::feed {
@@ -16,7 +18,7 @@ namespace {
 // counts, so only micro-batches are whole.
 std::int64_t whole_groups_of(const config::Config& config, const config::Batch& batch) {
   if (!config.dataloader_drop_last) return 1;
-  return config.deterministic == "strict" ? batch.micro : batch.micro * batch.world;
+  return setup::is_strict(config) ? batch.micro : batch.micro * batch.world;
 }
 
 std::string hash_of(const LongArray<std::int64_t>& numbers) {
@@ -117,7 +119,7 @@ class IndexedFeed final : public Feed {
     loader_ =
         std::make_unique<Loader>(corpus_.training, corpus_.training_items, order_, deal, order_.first_step);
   }
-  HostBatch next(bool, double* waited) override {
+  runtime::HostBatch next(bool, double* waited) override {
     ++given_;
     return loader_->next(waited);
   }
@@ -164,7 +166,8 @@ StreamOptions stream_options(const config::Config& config, const config::Batch& 
                              const data::Encoder& encoder, const Corpus& corpus) {
   StreamOptions options;
   options.window_rows = config.buffer_size;
-  if (config.packing && config.packing_strategy == "llamafactory") {
+  if (const setup::Packing packing = setup::packing_of(config);
+      packing == setup::Packing::knapsack || packing == setup::Packing::blocks) {
     // Its batches of rows are packed by themselves, so a window holds whole ones.
     const std::int64_t batch_rows = config.preprocessing_batch_size;
     options.window_rows = std::max<std::int64_t>(1, config.buffer_size / batch_rows) * batch_rows;
@@ -249,8 +252,8 @@ class StreamFeed final : public Feed {
   // A stream is trained for max_steps.
   std::int64_t steps_until_end_of(std::int64_t steps) const override { return steps; }
   void start(const Deal& deal) override { loader_ = std::make_unique<StreamLoader>(stream_, deal, place_); }
-  HostBatch next(bool first_of_step, double* waited) override {
-    HostBatch batch;
+  runtime::HostBatch next(bool first_of_step, double* waited) override {
+    runtime::HostBatch batch;
     const auto take = [&] { batch = loader_->next(waited); };
     // Rows that cannot be read show between two steps.
     if (first_of_step) {

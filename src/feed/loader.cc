@@ -5,22 +5,8 @@
 
 namespace octet::feed {
 
-void add_document(HostBatch& batch, std::span<const std::int32_t> ids, std::span<const std::int32_t> labels) {
-  if (batch.cu_seqlens.empty()) batch.cu_seqlens.push_back(0);
-  const auto base = static_cast<std::int32_t>(batch.ids.size());
-  for (std::size_t t = 0; t < ids.size(); ++t) {
-    batch.ids.push_back(ids[t]);
-    batch.positions.push_back(static_cast<std::int32_t>(t));
-    if (t + 1 < ids.size() && labels[t + 1] >= 0) {
-      batch.label_rows.push_back(base + static_cast<std::int32_t>(t));
-      batch.targets.push_back(labels[t + 1]);
-    }
-  }
-  batch.cu_seqlens.push_back(static_cast<std::int32_t>(batch.ids.size()));
-  batch.max_length = std::max(batch.max_length, static_cast<std::int64_t>(ids.size()));
-}
-
-void add_item(HostBatch& batch, const data::Encoded& set, const data::Items& items, std::int64_t item) {
+void add_item(runtime::HostBatch& batch, const data::Encoded& set, const data::Items& items,
+              std::int64_t item) {
   ++batch.items;
   const auto i = static_cast<std::size_t>(item);
   const std::size_t first_document = batch.cu_seqlens.size();
@@ -34,7 +20,8 @@ void add_item(HostBatch& batch, const data::Encoded& set, const data::Items& ite
       batch.targets.push_back(set.labels[begin]);
     }
     batch.rows.push_back(set.rows[d]);
-    add_document(batch, set.ids.span().subspan(begin, count), set.labels.span().subspan(begin, count));
+    runtime::add_document(batch, set.ids.span().subspan(begin, count),
+                          set.labels.span().subspan(begin, count));
   }
   if (items.shared_context && batch.cu_seqlens.size() > first_document) {
     batch.cu_seqlens.resize(first_document);
@@ -44,9 +31,9 @@ void add_item(HostBatch& batch, const data::Encoded& set, const data::Items& ite
   }
 }
 
-HostBatch make_batch(const data::Encoded& set, const data::Items& items,
-                     std::span<const std::int64_t> which) {
-  HostBatch batch;
+runtime::HostBatch make_batch(const data::Encoded& set, const data::Items& items,
+                              std::span<const std::int64_t> which) {
+  runtime::HostBatch batch;
   batch.cu_seqlens.push_back(0);
   for (const std::int64_t item : which) {
     if (item >= 0) add_item(batch, set, items, item);
@@ -81,7 +68,7 @@ void Loader::run() {
         for (std::int64_t i = 0; i < deal_.micro; ++i) {
           which[static_cast<std::size_t>(i)] = order_.item(step_, deal_.first_place(a) + i);
         }
-        HostBatch batch = make_batch(set_, items_, which);
+        runtime::HostBatch batch = make_batch(set_, items_, which);
         std::unique_lock lock(mutex_);
         changed_.wait(lock, [this] { return stop_ || ready_.size() < ahead_; });
         if (stop_) return;
@@ -96,7 +83,7 @@ void Loader::run() {
   }
 }
 
-HostBatch Loader::next(double* waited_seconds) {
+runtime::HostBatch Loader::next(double* waited_seconds) {
   const auto start = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return failure_ || !ready_.empty(); });
@@ -104,7 +91,7 @@ HostBatch Loader::next(double* waited_seconds) {
     *waited_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   }
   if (ready_.empty()) std::rethrow_exception(failure_);
-  HostBatch batch = std::move(ready_.front());
+  runtime::HostBatch batch = std::move(ready_.front());
   ready_.pop_front();
   changed_.notify_all();
   return batch;

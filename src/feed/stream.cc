@@ -184,7 +184,7 @@ void StreamLoader::run() {
     for (;;) {
       const StreamStep step = take_step(items);
       for (std::int64_t a = 0; a < deal_.accumulation; ++a) {
-        HostBatch batch;
+        runtime::HostBatch batch;
         batch.cu_seqlens.push_back(0);
         for (std::int64_t i = 0; i < deal_.micro; ++i) {
           const auto place = static_cast<std::size_t>(deal_.first_place(a) + i);
@@ -201,7 +201,7 @@ void StreamLoader::run() {
   }
 }
 
-HostBatch StreamLoader::next(double* waited_seconds) {
+runtime::HostBatch StreamLoader::next(double* waited_seconds) {
   const auto start = std::chrono::steady_clock::now();
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [this] { return failure_ || !ready_.empty(); });

@@ -5,8 +5,7 @@
 #include <deque>
 
 #include "octet/base/error.h"
-#include "octet/checkpoint/safetensors.h"
-#include "octet/model/build.h"
+#include "octet/runtime/scoring.h"
 
 namespace octet::generate {
 
@@ -21,50 +20,114 @@ struct Decoder::Sequence {
   std::int64_t logits_row = -1;      ///< row of the last forward call that predicts its next token; -1: none
 };
 
-Decoder::Decoder(Device& device, comm::Job& job, comm::Collectives& data, const DecoderOptions& options)
-    : device_(device),
-      job_(job),
-      options_(options),
-      arena_(device),
-      compute_(device.make_stream({.name = "compute"})) {
-  store::Options store;
-  store.recipe = options_.recipe;
-  store.training = false;
-  store_ = std::make_unique<store::ParameterStore>(model::build_layout(options_.architecture), arena_, data,
-                                                   store);
-  const std::int64_t tokens = std::max(options_.prefill, options_.sequences);
+namespace {
+
+std::int64_t most_tokens(const DecoderOptions& options) {
+  return std::max({options.prefill, options.sequences, options.scored});
+}
+
+model::TransformerOptions core_options(const DecoderOptions& options) {
   model::TransformerOptions core;
-  core.max_tokens = tokens;
-  core.max_length = tokens;
-  core.max_positions = options_.capacity;
-  core.max_labels = options_.sequences;
+  core.max_tokens = most_tokens(options);
+  core.max_length = core.max_tokens;
+  core.max_positions = std::max(options.capacity, options.scored);
+  core.max_labels = std::max(options.sequences, options.scored);
   core.training = false;
-  core_ = std::make_unique<model::Transformer>(options_.architecture, options_.recipe, arena_, core);
-  cache_ = std::make_unique<model::KvCache>(arena_, options_.architecture, options_.recipe.compute,
-                                            options_.sequences, options_.capacity);
-  const auto words = static_cast<std::size_t>(3 * tokens + options_.sequences);
-  words_ = arena_.reserve_as<std::int32_t>("decode/words", words);
-  host_words_ = arena_.reserve_as<std::int32_t>("decode/words", words, MemoryKind::pinned);
-  const auto logits = static_cast<std::size_t>(options_.sequences * options_.architecture.vocabulary);
-  logits_ = arena_.reserve_as<float>("decode/logits", logits);
-  host_logits_ = arena_.reserve_as<float>("decode/logits", logits, MemoryKind::pinned);
-  arena_.seal();
+  return core;
+}
+
+runtime::InstanceOptions instance_options(const DecoderOptions& options) {
+  runtime::InstanceOptions instance;
+  instance.architecture = options.architecture;
+  instance.store.recipe = options.recipe;
+  instance.store.training = false;
+  instance.transformer = core_options(options);
+  // Questions have ever other lengths, and nobody waits seconds for the best algorithm for each.
+  instance.reproducible = true;
+  return instance;
+}
+
+DecoderOptions options_for(const runtime::Instance& model, DecoderOptions options) {
+  const store::Options& store = model.options().store;
+  if (store.recipe.fp8() || store.stage == 3) {
+    throw Error({.what = "a model in training cannot be decoded from as it is sharded or scaled",
+                 .expected = "weights that every rank holds, in fp32 or bf16",
+                 .found = store.recipe.fp8() ? "fp8: true" : "zero_stage: 3",
+                 .fix = store.recipe.fp8() ? "set fp8: false" : "set zero_stage: 2",
+                 .code = ExitCode::usage});
+  }
+  options.architecture = model.options().architecture;
+  options.recipe = store.recipe;
+  return options;
+}
+
+}  // namespace
+
+Decoder::Decoder(Device& device, comm::Job& job, comm::Collectives& data, const DecoderOptions& options)
+    : options_(options),
+      own_(std::make_unique<runtime::Instance>(device, job, data, instance_options(options))),
+      model_(own_.get()),
+      arena_(&own_->arena()),
+      core_(&own_->core()) {
+  reserve();
+}
+
+Decoder::Decoder(runtime::Instance& model, const DecoderOptions& options)
+    : options_(options_for(model, options)),
+      own_arena_(std::make_unique<Arena>(model.device())),
+      model_(&model),
+      arena_(own_arena_.get()) {
+  model::TransformerOptions core = core_options(options_);
+  core.fixed_order = model.options().transformer.fixed_order;
+  own_core_ = std::make_unique<model::Transformer>(options_.architecture, options_.recipe, *arena_, core);
+  core_ = own_core_.get();
+  reserve();
 }
 
 Decoder::~Decoder() = default;
 
+void Decoder::reserve() {
+  cache_ = std::make_unique<model::KvCache>(*arena_, options_.architecture, options_.recipe.compute,
+                                            options_.sequences, options_.capacity);
+  const auto words = static_cast<std::size_t>(3 * most_tokens(options_) + options_.sequences);
+  words_ = arena_->reserve_as<std::int32_t>("decode/words", words);
+  host_words_ = arena_->reserve_as<std::int32_t>("decode/words", words, MemoryKind::pinned);
+  const auto logits = static_cast<std::size_t>(options_.sequences * options_.architecture.vocabulary);
+  logits_ = arena_->reserve_as<float>("decode/logits", logits);
+  host_logits_ = arena_->reserve_as<float>("decode/logits", logits, MemoryKind::pinned);
+  if (options_.scored > 0) {
+    staging_ = std::make_unique<runtime::Staging>(
+        *arena_, runtime::StagingOptions{.tokens = options_.scored,
+                                         .length = options_.scored,
+                                         .vocabulary = options_.architecture.vocabulary});
+  }
+  arena_->seal();
+}
+
 void Decoder::load_weights(const std::string& folder) {
-  std::unique_ptr<checkpoint::WeightFolder> weights;
-  job_.together([&] {
-    weights = std::make_unique<checkpoint::WeightFolder>(folder);
-    weights->require_used(model::tensor_names(store_->layout()), core_->architecture().tensor_prefix);
-  });
-  store_->initialise(*compute_, [&](const std::vector<TensorSlice>& slices) {
-    job_.together([&] {
-      for (const TensorSlice& slice : slices) weights->read(slice);
-    });
-  });
-  store_->synchronize(*compute_);
+  check(own_ != nullptr, "the weights of a model in training are not read by a decoder");
+  own_->load_weights(folder);
+  own_->store().synchronize(compute());
+}
+
+std::vector<std::vector<double>> Decoder::log_probabilities(
+    const std::vector<std::vector<std::int32_t>>& sequences) {
+  std::vector<std::vector<double>> out;
+  for (const std::vector<std::int32_t>& sequence : sequences) {
+    const auto length = static_cast<std::int64_t>(sequence.size());
+    if (length == 0 || length > options_.scored) {
+      throw Error({.what = "a sequence cannot be scored",
+                   .expected = "1 to " + std::to_string(options_.scored) + " tokens",
+                   .found = std::to_string(length),
+                   .code = ExitCode::usage});
+    }
+    runtime::HostBatch batch;
+    runtime::add_document(batch, sequence, sequence);
+    out.push_back(runtime::log_probabilities(*core_, model_->store(), compute(),
+                                             staging_->upload(compute(), batch), batch.targets,
+                                             staging_->loss_sum()));
+  }
+  return out;
 }
 
 // One pass over the tokens of `active` that the cache does not hold yet, as many as fit; the last one of a
@@ -88,7 +151,7 @@ void Decoder::forward(const std::vector<Sequence*>& active) {
   const auto send = [&](const std::vector<std::int32_t>& from) {
     std::memcpy(host, from.data(), from.size() * sizeof(std::int32_t));
     std::int32_t* to = words_ + (host - host_words_);
-    device_.copy_to_device(*compute_, to, host, from.size() * sizeof(std::int32_t));
+    model_->device().copy_to_device(compute(), to, host, from.size() * sizeof(std::int32_t));
     host += from.size();
     return to;
   };
@@ -99,16 +162,13 @@ void Decoder::forward(const std::vector<Sequence*>& active) {
   batch.rows = send(rows);
   const std::int64_t vocabulary = options_.architecture.vocabulary;
   const ops::Matrix logits{logits_, DType::f32, batch.row_count, vocabulary, vocabulary};
-  core_->decode(*store_, *compute_, batch, *cache_, logits);
-  device_.copy_to_host(*compute_, host_logits_, logits_,
-                       static_cast<std::size_t>(batch.row_count * vocabulary) * sizeof(float));
-  compute_->synchronize();
+  core_->decode(model_->store(), compute(), batch, *cache_, logits);
+  model_->device().copy_to_host(compute(), host_logits_, logits_,
+                                static_cast<std::size_t>(batch.row_count * vocabulary) * sizeof(float));
+  compute().synchronize();
 }
 
-std::vector<std::vector<std::int32_t>> Decoder::complete(const std::vector<Request>& requests,
-                                                         const std::vector<std::int32_t>& stop_ids,
-                                                         std::int64_t max_new, const Sampling& sampling,
-                                                         const OnToken& on_token) {
+void Decoder::require_answerable(const std::vector<Request>& requests) const {
   const std::int64_t vocabulary = options_.architecture.vocabulary;
   for (const Request& request : requests) {
     const auto length = static_cast<std::int64_t>(request.prompt.size());
@@ -130,6 +190,14 @@ std::vector<std::vector<std::int32_t>> Decoder::complete(const std::vector<Reque
                    .code = ExitCode::usage});
     }
   }
+}
+
+std::vector<std::vector<std::int32_t>> Decoder::complete(const std::vector<Request>& requests,
+                                                         const std::vector<std::int32_t>& stop_ids,
+                                                         std::int64_t max_new, const Sampling& sampling,
+                                                         const OnToken& on_token) {
+  require_answerable(requests);
+  const std::int64_t vocabulary = options_.architecture.vocabulary;
   std::vector<std::vector<std::int32_t>> answers(requests.size());
   std::deque<Sequence> sequences;
   std::vector<std::int32_t> free_slots;

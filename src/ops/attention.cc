@@ -1,7 +1,6 @@
 #include "octet/ops/attention.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include "cuda/scratch.h"
 #include "dispatch.h"
@@ -21,8 +20,6 @@ void cached_attention(Stream& stream, const CachedAttentionArgs& args);
 }  // namespace cuda
 
 namespace {
-
-std::atomic<bool> deterministic{false};
 
 void check_heads(const Heads& heads) {
   check(heads.head_dim > 0 && heads.kv_heads > 0 && heads.q_heads > 0 && heads.q_heads % heads.kv_heads == 0,
@@ -52,14 +49,6 @@ void check_documents(const Documents& documents, std::int64_t tokens) {
 }
 
 }  // namespace
-
-void set_deterministic_attention(bool on) {
-  deterministic = on;
-}
-
-bool deterministic_attention() {
-  return deterministic;
-}
 
 void attention(Stream& stream, const AttentionArgs& args) {
   check_common(args.qkv, args.heads, args.scale, args.soft_cap, args.window);

@@ -1,7 +1,6 @@
 #include "octet/ops/gemm.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include "cuda/scratch.h"
 #include "dispatch.h"
@@ -21,8 +20,6 @@ void learn_autotuned_gemms(const Device& device, const std::string& text);
 }  // namespace cuda
 
 namespace {
-
-std::atomic<bool> timing{true};
 
 const char* name_of(Product product) {
   if (product == Product::forward) return "product forward";
@@ -129,14 +126,6 @@ GemmOutcome gemm_outcome(const Device& device, const GemmArgs& args) {
   if (is_fp8(args.a.dtype) && kind == DeviceKind::cpu)
     return outcome_of(args, GemmWay::emulated, GemmReason::none, 1);
   return outcome_of(args, plan.way, plan.reason, 1);
-}
-
-void set_gemm_timing(bool on) {
-  timing = on;
-}
-
-bool gemm_timing() {
-  return timing;
 }
 
 #ifdef OCTET_HAVE_CUDA

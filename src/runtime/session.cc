@@ -97,13 +97,7 @@ void show_ranks(const std::vector<RankGpus>& ranks, const GpuChoice& choice,
 
 }  // namespace
 
-comm::Carrier carrier_of(const std::string& transport) {
-  if (transport == "peer") return comm::Carrier::peer;
-  if (transport == "nccl") return comm::Carrier::nccl;
-  return transport == "host" ? comm::Carrier::host : comm::Carrier::automatic;
-}
-
-Session::Session(const std::string& device, const std::exception_ptr& refusal, const std::string& transport)
+Session::Session(const std::string& device, const std::exception_ptr& refusal, comm::Carrier carrier)
     : job_(comm::make_job()), place_(job_->place()) {
   log::set_rank(place_.rank, place_.rank == 0);
   require_whole_job(place_);
@@ -138,7 +132,7 @@ Session::Session(const std::string& device, const std::exception_ptr& refusal, c
   if (!device_) device_ = open_cpu(place_);
   warn_of(choice);
   const comm::Group group = comm::Mesh(place_.size).group("data", place_.rank);
-  unless_refused([&] { data_ = job_->collectives(group, *device_, carrier_of(transport)); });
+  unless_refused([&] { data_ = job_->collectives(group, *device_, carrier); });
   if (!data_) {
     // The host's device is always there, and a refusal travels over it.
     device_ = open_cpu(place_);

@@ -250,6 +250,10 @@ AdapterWish read_adapter_config(const Json& config, const std::string& where) {
   return wish;
 }
 
+bool trains_adapters(const config::Config& config) {
+  return config.finetuning_type == "lora";
+}
+
 AdapterWish adapter_wish(const config::Config& config) {
   if (config.adapter_name_or_path) {
     const std::string path = *config.adapter_name_or_path + "/adapter_config.json";
@@ -285,8 +289,7 @@ AdapterWish adapter_wish(const config::Config& config) {
 model::Architecture tuned(const config::Config& config, model::Architecture architecture) {
   // Options are asked for without a model, too.
   const bool model = architecture.layers > 0;
-  if (model && config.finetuning_type == "lora")
-    architecture.tuning = tuning_of(adapter_wish(config), architecture);
+  if (model && trains_adapters(config)) architecture.tuning = tuning_of(adapter_wish(config), architecture);
   return architecture;
 }
 

@@ -6,7 +6,13 @@
 namespace octet::setup {
 
 SessionWish session_wish(const config::Config& config) {
-  return {.device = config.device, .transport = config.gpu_transport};
+  return {.device = config.device, .carrier = carrier_of(config.gpu_transport)};
+}
+
+comm::Carrier carrier_of(const std::string& transport) {
+  if (transport == "peer") return comm::Carrier::peer;
+  if (transport == "nccl") return comm::Carrier::nccl;
+  return transport == "host" ? comm::Carrier::host : comm::Carrier::automatic;
 }
 
 comm::WatchOptions watch_options(const config::Config& config) {

@@ -42,7 +42,7 @@ Tensors tensors_of(const checkpoint::Checkpoint& source, bool tied) {
 }  // namespace
 
 Json adapter_state(const config::Config& config) {
-  if (config.finetuning_type != "lora") return {};
+  if (!setup::trains_adapters(config)) return {};
   const setup::AdapterWish wish = setup::adapter_wish(config);
   Json state = setup::adapter_config(wish, "");
   state.erase("base_model_name_or_path");

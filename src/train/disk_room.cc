@@ -8,7 +8,7 @@
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
 #include "octet/config/derive.h"
-#include "octet/train/final_model.h"
+#include "octet/setup/run_options.h"
 
 namespace octet::train {
 namespace {
@@ -17,16 +17,17 @@ constexpr std::int64_t kFiles = 64;  // of a run beside its checkpoints, generou
 
 // Saves between first_step and total_steps, the one at the end included.
 std::int64_t saves_to_come(const config::Config& config, const DiskFacts& facts) {
-  if (config.save_strategy == "no") return 1;
-  const std::int64_t every = config.save_strategy == "epoch"
+  const setup::When when = setup::saves_when(config);
+  if (when == setup::When::never) return 1;
+  const std::int64_t every = when == setup::When::epoch
                                  ? std::max<std::int64_t>(1, facts.steps_per_epoch)
                                  : config::interval_steps(config.save_steps, facts.total_steps);
   return facts.total_steps / every - facts.first_step / every + (facts.total_steps % every != 0 ? 1 : 0);
 }
 
 // One moment of one element, the scales of 8-bit ones included.
-double moment_bytes(const std::string& format) {
-  return format == "int8" ? 1 + 4.0 / 128 : format == "bf16" ? 2 : 4;
+double moment_bytes(DType format) {
+  return format == DType::u8 ? 1 + 4.0 / 128 : static_cast<double>(size_of(format));
 }
 
 std::string text(std::int64_t bytes) {
@@ -36,12 +37,13 @@ std::string text(std::int64_t bytes) {
 }  // namespace
 
 DiskNeed disk_need(const config::Config& config, const DiskFacts& facts) {
-  const double of_parameter = config.param_dtype == "bf16" ? 2 : 4;
+  const store::Storage storage = setup::storage_of(config);
+  const auto of_parameter = static_cast<double>(size_of(storage.parameters));
   const auto parameters = static_cast<double>(facts.parameters);
   DiskNeed need;
   need.checkpoint_bytes =
-      static_cast<std::int64_t>(parameters * (of_parameter + 2 * moment_bytes(config.optim_dtype)));
-  need.model_bytes = facts.parameters * static_cast<std::int64_t>(size_of(export_dtype(config)));
+      static_cast<std::int64_t>(parameters * (of_parameter + 2 * moment_bytes(storage.moments)));
+  need.model_bytes = facts.parameters * static_cast<std::int64_t>(size_of(setup::export_dtype(config)));
   need.checkpoints = saves_to_come(config, facts);
   if (config.save_total_limit) {
     // A new one is whole before an old one goes.

@@ -31,15 +31,6 @@ std::string generation_config(const ModelExport& e, const data::TemplateEncoder&
 
 }  // namespace
 
-DType export_dtype(const config::Config& config) {
-  const std::string name = config.export_dtype.value_or(config.bf16 || config.pure_bf16 ? "bf16" : "fp32");
-  return name == "fp16" ? DType::f16 : name == "bf16" ? DType::bf16 : DType::f32;
-}
-
-std::int64_t export_bytes(const config::Config& config) {
-  return static_cast<std::int64_t>(std::clamp(config.export_size * 1e9, 1.0, 1e18));
-}
-
 std::vector<std::string> export_model(const ModelExport& e, const data::TemplateEncoder* encoder) {
   checkpoint::ExportOptions options;
   options.folder = e.folder;

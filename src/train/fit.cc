@@ -6,10 +6,12 @@
 #include "octet/base/strings.h"
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
+#include "octet/setup/model_options.h"
+#include "octet/setup/run_options.h"
 
 namespace octet::train {
 
-plan::Memory plan_memory(const EngineOptions& options, const comm::Place& place, DeviceKind kind) {
+plan::Memory plan_memory(const runtime::InstanceOptions& options, const comm::Place& place, DeviceKind kind) {
   const std::unique_ptr<Device> device = make_dry_device({.stands_for = kind});
   const auto job = comm::make_dry_job(place);
   const auto data =
@@ -18,8 +20,9 @@ plan::Memory plan_memory(const EngineOptions& options, const comm::Place& place,
   return plan::memory_of(engine.arena());
 }
 
-std::array<store::StepMessages, 4> plan_messages(const EngineOptions& options, const comm::Place& place,
-                                                 DeviceKind kind, std::int64_t micro_batches) {
+std::array<store::StepMessages, 4> plan_messages(const runtime::InstanceOptions& options,
+                                                 const comm::Place& place, DeviceKind kind,
+                                                 std::int64_t micro_batches) {
   const std::unique_ptr<Device> device = make_dry_device({.stands_for = kind});
   const auto job = comm::make_dry_job(place);
   const auto data =
@@ -34,7 +37,7 @@ std::array<store::StepMessages, 4> plan_messages(const EngineOptions& options, c
   return messages;
 }
 
-plan::Work work_of(const EngineOptions& options, const plan::Memory& memory, std::int64_t length,
+plan::Work work_of(const runtime::InstanceOptions& options, const plan::Memory& memory, std::int64_t length,
                    std::int64_t micro_batches) {
   return {.architecture = options.architecture,
           .recipe = options.store.recipe,
@@ -52,20 +55,7 @@ std::vector<std::int64_t> buildable(std::vector<std::int64_t> micros, std::int64
   return micros;
 }
 
-std::vector<plan::Level> levels_of(const config::Config& config, DeviceKind kind) {
-  std::vector<model::Recompute> recompute(std::begin(plan::kRecompute), std::end(plan::kRecompute));
-  if (config.recompute() != "auto") recompute = {engine_options(config, {}, 1, 1, 1).transformer.recompute};
-  const bool transposed = has_fp8_weights(config) && kind == DeviceKind::cuda;
-  const std::string& when = config.fp8_transposed_weights;
-  std::vector<plan::Level> all;
-  for (const model::Recompute level : recompute) {
-    if (!transposed || when != "at_use") all.push_back({level, false});
-    if (transposed && when != "keep") all.push_back({level, true});
-  }
-  return all;
-}
-
-EngineOptions with_level(EngineOptions options, const plan::Level& level) {
+runtime::InstanceOptions with_level(runtime::InstanceOptions options, const plan::Level& level) {
   options.transformer.recompute = level.recompute;
   options.store.transposed =
       level.transposes_at_use ? store::TransposedWeights::at_use : store::TransposedWeights::kept;
@@ -98,9 +88,9 @@ plan::Choice choose(const Candidates& candidates, const comm::Place& place, Devi
                .code = ExitCode::usage});
 }
 
-EngineOptions with_fitting_level(EngineOptions options, const config::Config& config, comm::Channel& channel,
-                                 Device& device) {
-  const std::vector<plan::Level> levels = levels_of(config, device.stands_for());
+runtime::InstanceOptions with_fitting_level(runtime::InstanceOptions options, const config::Config& config,
+                                            comm::Channel& channel, Device& device) {
+  const std::vector<plan::Level> levels = setup::levels_of(config, device.stands_for());
   if (levels.size() == 1) return options;
   const std::size_t limit = memory_limit(channel, device);
   const Candidates candidates{
@@ -108,7 +98,7 @@ EngineOptions with_fitting_level(EngineOptions options, const config::Config& co
       .micros = {1},
       .levels = levels,
       .length = options.transformer.max_length,
-      .must_fit = config.recompute() == "auto"};
+      .must_fit = setup::leaves_recompute_open(config)};
   plan::Level level;
   channel.together([&] { level = choose(candidates, channel.place(), device.stands_for(), limit).level; });
   return with_level(std::move(options), level);

@@ -15,6 +15,8 @@
 #include "octet/model/build.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/runtime/same_model.h"
+#include "octet/setup/data_options.h"
+#include "octet/setup/model_options.h"
 #include "octet/setup/setup.h"
 #include "octet/train/adapter_folder.h"
 #include "octet/train/fit.h"
@@ -30,7 +32,7 @@ void Run::prepare_model() {
     fresh_ = config_.train_from_scratch;
     if (!fresh_) runtime::require_weights(config_.model_name_or_path);
     adapters_ = adapter_state(config_);
-    encoder_ = std::make_unique<data::TemplateEncoder>(feed::encoder_options(config_));
+    encoder_ = std::make_unique<data::TemplateEncoder>(setup::encoder_options(config_));
     if (session_.prints() && !config_.template_name && encoder_->chat_template()) {
       log::info("template: " + encoder_->chat_template()->name() +
                 " (it writes what the model's own chat template writes)");
@@ -58,9 +60,9 @@ void Run::prepare_schedule() {
   schedule_ = std::make_unique<optim::Schedule>(setup::schedule_options(config_, total_steps_));
 }
 
-EngineOptions Run::engine_for(const plan::Choice& choice, const feed::Feed::Shape& sample) const {
+runtime::InstanceOptions Run::engine_for(const plan::Choice& choice, const feed::Feed::Shape& sample) const {
   const std::int64_t eval_batch = config_.per_device_eval_batch_size;
-  EngineOptions options = engine_options(
+  runtime::InstanceOptions options = setup::instance_options(
       config_, architecture_,
       std::max(choice.micro * sample.tokens,
                eval_batch * corpus_.evaluation_items.longest(corpus_.evaluation)),
@@ -80,9 +82,9 @@ feed::Feed::Shape Run::sample_shape() const {
 
 void Run::choose_sizes(const feed::Feed::Shape& sample) {
   const DeviceKind kind = session_.device().stands_for();
-  const std::vector<plan::Level> levels = levels_of(config_, kind);
+  const std::vector<plan::Level> levels = setup::levels_of(config_, kind);
   level_ = levels.front();
-  const bool asked = config_.auto_find_batch_size || config_.recompute() == "auto";
+  const bool asked = config_.auto_find_batch_size || setup::leaves_recompute_open(config_);
   if (!asked && levels.size() == 1) return;
   const std::size_t limit = memory_limit(job_, session_.device());
   job_.together([&] {
@@ -145,7 +147,7 @@ void Run::begin_weights() {
 
 void Run::prepare_engine() {
   if (checkpoint_) job_.together([&] { require_same_adapters(*checkpoint_, config_); });
-  const EngineOptions options = engine_for({batch_.micro, level_}, sample_shape());
+  const runtime::InstanceOptions options = engine_for({batch_.micro, level_}, sample_shape());
   job_.together(
       [&] { engine_ = std::make_unique<Engine>(session_.device(), job_, session_.data(), options); });
   if (checkpoint_) {
@@ -291,7 +293,7 @@ void Run::prepare() {
     log::info(engine_->audit().table());
     warn_of_fp8();
     std::string memory = "memory of a rank: " + human_bytes(static_cast<double>(engine_->arena().bytes()));
-    for (const MemoryRow& r : engine_->memory()) {
+    for (const runtime::MemoryRow& r : engine_->instance().memory()) {
       memory += "\n  " + r.name + std::string(r.name.size() < 14 ? 14 - r.name.size() : 1, ' ') +
                 human_bytes(static_cast<double>(r.bytes));
     }

@@ -10,6 +10,7 @@
 #include "octet/checkpoint/safetensors_writer.h"
 #include "octet/optim/schedule.h"
 #include "octet/runtime/model_folder.h"
+#include "octet/setup/model_options.h"
 #include "octet/setup/setup.h"
 #include "octet/train/engine.h"
 #include "octet/train/fit.h"
@@ -77,8 +78,8 @@ Block block_of(std::int64_t rows, int rank, int world) {
 
 // Rows of one step as a micro-batch. With `all_rows` every token is a label row, so that the head makes all
 // logits; those that predict nothing have target -100.
-feed::HostBatch make_batch(const Batches& b, std::int64_t step, Block block, bool all_rows) {
-  feed::HostBatch batch;
+runtime::HostBatch make_batch(const Batches& b, std::int64_t step, Block block, bool all_rows) {
+  runtime::HostBatch batch;
   batch.cu_seqlens.push_back(0);
   std::vector<std::int32_t> ids, labels;
   for (std::int64_t row = block.begin; row < block.end; ++row) {
@@ -86,14 +87,14 @@ feed::HostBatch make_batch(const Batches& b, std::int64_t step, Block block, boo
     ids.clear(), labels.clear();
     for (std::size_t t = start; t < start + static_cast<std::size_t>(b.length); ++t) {
       if (t > start && !b.document.empty() && b.document[t] != b.document[t - 1]) {
-        feed::add_document(batch, ids, labels);
+        runtime::add_document(batch, ids, labels);
         ids.clear(), labels.clear();
       }
       // Clamped, so that an absurd id is still found to be outside the vocabulary.
       ids.push_back(static_cast<std::int32_t>(std::clamp<std::int64_t>(b.ids[t], -1, INT32_MAX)));
       labels.push_back(static_cast<std::int32_t>(std::clamp<std::int64_t>(b.labels[t], -100, INT32_MAX)));
     }
-    feed::add_document(batch, ids, labels);
+    runtime::add_document(batch, ids, labels);
     ++batch.items;
   }
   if (all_rows) {
@@ -230,7 +231,7 @@ class LogitsKeeper {
 void probe_once(Engine& engine, StepLoop& loop, Device& device, const Batches& batches, Collected& result) {
   comm::Job& job = engine.job();
   const Block block = block_of(batches.rows, job.rank(), job.size());
-  const feed::HostBatch batch = make_batch(batches, 0, block, true);
+  const runtime::HostBatch batch = make_batch(batches, 0, block, true);
   const std::int64_t vocabulary = engine.options().architecture.vocabulary;
   LogitsKeeper keeper(device, batch.tokens(), vocabulary, engine.core().recipe().compute);
   const store::StepResult step = loop.look([&](bool) { return batch; }, keeper.hook());
@@ -299,8 +300,9 @@ void probe(runtime::Session& session, const config::Resolved& resolved, const Pr
   const std::int64_t documents = batches.document.empty() ? block.end - block.begin : tokens;
   std::unique_ptr<Engine> engine;
   Collected result;
-  const EngineOptions how = with_fitting_level(
-      engine_options(config, architecture, tokens, batches.length, documents), config, job, session.device());
+  const runtime::InstanceOptions how =
+      with_fitting_level(setup::instance_options(config, architecture, tokens, batches.length, documents),
+                         config, job, session.device());
   job.together([&] { engine = std::make_unique<Engine>(session.device(), job, session.data(), how); });
   if (config.train_from_scratch) {
     engine->initialise(static_cast<std::uint64_t>(config.seed));
@@ -313,8 +315,8 @@ void probe(runtime::Session& session, const config::Resolved& resolved, const Pr
   } else {
     probe_once(*engine, loop, session.device(), batches, result);
   }
-  engine->check_products();
-  const std::string products = engine->audit_of_all().summary();
+  engine->instance().check_products();
+  const std::string products = engine->instance().audit_of_all().summary();
   job.together([&] {
     if (job.rank() != 0) return;
     log::info(products);

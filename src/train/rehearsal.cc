@@ -26,10 +26,10 @@ void rehearse(comm::Channel& channel, const Rehearsal& rehearsal) {
 
 void rehearse(comm::Job& job, Device& device, Engine& engine) {
   if (job.size() == 1 || device.kind() != DeviceKind::cuda) return;
-  engine.gather_parameters();
+  engine.instance().gather_parameters();
   std::string kind;
   job.together([&] {
-    if (ops::gemm_timing()) kind = ops::gemm_machine(device);
+    if (!engine.compute().reproducible()) kind = ops::gemm_machine(device);
   });
   rehearse(job, {.kind = kind,
                  .run = [&] { engine.rehearse(); },

@@ -16,6 +16,7 @@
 #include "octet/report/reporter.h"
 #include "octet/runtime/session.h"
 #include "octet/runtime/watchdog.h"
+#include "octet/setup/run_options.h"
 #include "octet/train/engine.h"
 #include "output_folder.h"
 #include "rank_log.h"
@@ -40,8 +41,8 @@ class Run {
 
  private:
   void prepare();
-  /// What the run does from now on. It may take `times` one and a half times ddp_timeout and ten seconds: ranks
-  /// that wait for each other say so before.
+  /// What the run does from now on. It may take `times` one and a half times ddp_timeout and ten seconds:
+  /// ranks that wait for each other say so before.
   void begins(const char* phase, double times = 1) {
     watchdog_.enter(phase, 10 + 1.5 * times * static_cast<double>(config_.ddp_timeout));
   }
@@ -55,7 +56,7 @@ class Run {
   void choose_sizes(const feed::Feed::Shape& sample);
   /// Of a micro-batch's samples, each.
   feed::Feed::Shape sample_shape() const;
-  EngineOptions engine_for(const plan::Choice& choice, const feed::Feed::Shape& sample) const;
+  runtime::InstanceOptions engine_for(const plan::Choice& choice, const feed::Feed::Shape& sample) const;
   /// Where FP8 costs more than it saves on this device.
   void warn_of_fp8() const;
   /// What the start was asked for and one would rarely mean, in at most ten lines.
@@ -72,7 +73,7 @@ class Run {
   store::StepResult train_step();
   /// Whether a step makes a row of the log, and whether rows tell of casts to FP8.
   bool logs_at(std::int64_t step) const;
-  bool watches_casts() const { return config_.fp8 && config_.fp8_statistics != "none"; }
+  bool watches_casts() const { return setup::cast_log(config_) != setup::CastLog::none; }
   /// Seconds of a step, and what of them went by with waiting.
   struct Waits {
     double seconds = 0, data_seconds = 0;
@@ -95,7 +96,7 @@ class Run {
   void finish(bool stopped);
   /// What a finished run leaves in its folder: a model, or adapters.
   void write_final_model();
-  bool turn(double interval, const std::string& strategy) const;
+  bool turn(double interval, setup::When when) const;
 
   runtime::Session& session_;
   const config::Resolved& resolved_;

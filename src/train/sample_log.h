@@ -21,7 +21,7 @@ class SampleLog {
   SampleLog(comm::Channel& channel, const std::string& output_dir, std::int64_t first_step);
 
   /// A micro-batch of this rank, of the step under way.
-  void add(const feed::HostBatch& batch) { own_.push_back(batch.rows); }
+  void add(const runtime::HostBatch& batch) { own_.push_back(batch.rows); }
   /// Ends step `step`. A disk that takes nothing more is told of once, and does not end the run.
   void end_step(std::int64_t step);
 

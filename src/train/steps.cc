@@ -4,7 +4,7 @@ namespace octet::train {
 
 void StepLoop::pass(const NextBatch& next, const model::LogitsHook& logits) {
   // Had before the step begins: what goes wrong with it can still be told to all ranks.
-  feed::HostBatch batch = next(true);
+  runtime::HostBatch batch = next(true);
   engine_.begin(static_cast<int>(accumulation_));
   engine_.micro_batch(batch, logits);
   for (std::int64_t i = 1; i < accumulation_; ++i) engine_.micro_batch(next(false), logits);

@@ -17,7 +17,7 @@ namespace octet::train {
 class StepLoop {
  public:
   /// Gives this rank's next micro-batch, which may be empty; `first`: it is the first of a step.
-  using NextBatch = std::function<feed::HostBatch(bool first)>;
+  using NextBatch = std::function<runtime::HostBatch(bool first)>;
 
   /// `engine` and `schedule` must outlive the loop. A step has `accumulation` micro-batches on each rank;
   /// `done` steps are behind.

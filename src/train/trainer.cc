@@ -1,4 +1,5 @@
 #include "octet/train/trainer.h"
+#include "octet/setup/adapters.h"
 #include "octet/train/adapter_folder.h"
 
 #include <algorithm>
@@ -98,7 +99,7 @@ void Run::report_step(const store::StepResult& result, const Waits& waits) {
     if (watches_casts()) {
       CastFields fields = cast_fields(casts_of_all(job_, engine_->cast_rows()));
       facts.fp8 = std::move(fields.worst);
-      if (config_.fp8_statistics == "layers") facts.fp8_layers = std::move(fields.layers);
+      if (setup::cast_log(config_) == setup::CastLog::layers) facts.fp8_layers = std::move(fields.layers);
     }
   }
   if (!reporter_) return;
@@ -133,7 +134,7 @@ store::StepResult Run::train_step() {
       {.next = watches_casts() && logs_at(step_ + 1), .after = watches_casts() && logs_at(step_ + 2)});
   StepWatch watch(session_.data(), engine_->compute());
   const store::StepResult result = loop_->take([&](bool first) {
-    feed::HostBatch batch = feed_->next(first, &waits.data_seconds);
+    runtime::HostBatch batch = feed_->next(first, &waits.data_seconds);
     if (samples_) samples_->add(batch);
     return batch;
   });
@@ -143,7 +144,7 @@ store::StepResult Run::train_step() {
   waits.seconds = seconds_since(start);
   waits.messages = watch.take();
   report_step(result, waits);
-  engine_->check_products();
+  engine_->instance().check_products();
   guard(result);
   return result;
 }
@@ -185,7 +186,7 @@ void Run::evaluate() {
                          .seconds = seconds_since(start),
                          .samples = items,
                          .batches = batches,
-                         .perplexity = config_.stage == "pt"});
+                         .perplexity = setup::is_pretraining(config_)});
 }
 
 void Run::save() {
@@ -237,14 +238,14 @@ std::string Run::fallback() const {
 }
 
 void Run::make_saver() {
-  const std::int64_t interval = config_.save_strategy == "steps"
+  const std::int64_t interval = setup::saves_when(config_) == setup::When::steps
                                     ? config::interval_steps(config_.save_steps, total_steps_)
                                     : std::max<std::int64_t>(1, feed_->steps_per_epoch());
   SaverOptions options{.folder = config_.output_dir,
                        .keep_last = config_.save_total_limit.value_or(0),
                        .most_failed = config_.max_failed_saves,
                        .retry_steps = std::max<std::int64_t>(1, interval / 10),
-                       .reads_back = config_.save_strategy != "no"};
+                       .reads_back = setup::saves_when(config_) != setup::When::never};
   options.fallback = fallback();
   job_.together(
       [&] { saver_ = std::make_unique<Saver>(*saves_, options, checkpoint_ ? last_checkpoint_ : ""); });
@@ -277,18 +278,19 @@ void Run::save_for_good() {
   });
 }
 
-bool Run::turn(double interval, const std::string& strategy) const {
-  if (strategy == "steps") return step_ % config::interval_steps(interval, total_steps_) == 0;
-  return strategy == "epoch" && feed_->step().ends_epoch;
+bool Run::turn(double interval, setup::When when) const {
+  if (when == setup::When::steps) return step_ % config::interval_steps(interval, total_steps_) == 0;
+  return when == setup::When::epoch && feed_->step().ends_epoch;
 }
 
 void Run::evaluate_in_turn() {
-  const bool last = step_ == total_steps_ && config_.eval_strategy != "no";
-  if (last || turn(config_.eval_steps.value_or(config_.logging_steps), config_.eval_strategy)) evaluate();
+  const bool last = step_ == total_steps_ && setup::evaluates_when(config_) != setup::When::never;
+  if (last || turn(config_.eval_steps.value_or(config_.logging_steps), setup::evaluates_when(config_)))
+    evaluate();
 }
 
 void Run::write_final_model() {
-  if (config_.finetuning_type == "lora") {
+  if (setup::trains_adapters(config_)) {
     export_adapter(config_.output_dir, last_checkpoint_, config_);
     encoder_->tokenizer().save(config_.output_dir);
     return;
@@ -296,14 +298,14 @@ void Run::write_final_model() {
   export_model({.checkpoint = last_checkpoint_,
                 .model = config_.model_name_or_path,
                 .folder = config_.output_dir,
-                .dtype = export_dtype(config_),
-                .shard_bytes = export_bytes(config_),
+                .dtype = setup::export_dtype(config_),
+                .shard_bytes = setup::export_bytes(config_),
                 .overwrite = true},
                encoder_.get());
 }
 
 void Run::finish(bool stopped) {
-  const bool kept = stopped || config_.save_strategy != "no";
+  const bool kept = stopped || setup::saves_when(config_) != setup::When::never;
   save_for_good();
   begins("the writing of the final model");
   job_.together([&] { engine_->audit().require_fp8(); });
@@ -315,7 +317,7 @@ void Run::finish(bool stopped) {
       // Asked to keep no checkpoints, it leaves none: this one only carried the weights to the final model.
       if (!kept) std::filesystem::remove_all(last_checkpoint_);
     });
-    const bool lora = config_.finetuning_type == "lora";
+    const bool lora = setup::trains_adapters(config_);
     if (lora)
       next.push_back("trainer export " + config_.output_dir + " " + config_.output_dir + "-merged --merge");
     next.push_back("trainer generate " + config_.output_dir + (lora ? "-merged" : "") + " --template " +
@@ -323,7 +325,7 @@ void Run::finish(bool stopped) {
                    " \"your question\"");
   }
   if (kept) next.push_back("trainer inspect " + last_checkpoint_);
-  const std::string products = engine_->audit_of_all().summary();
+  const std::string products = engine_->instance().audit_of_all().summary();
   job_.together([&] {
     if (!reporter_) return;
     log::info(products);
@@ -359,7 +361,7 @@ int Run::run() {
     // Who stops a run may not give it the time of an evaluation.
     if (!stopped && evaluates) evaluate_in_turn();
     if (wishes.save || wishes.stop || saver_->retries_at(step_) ||
-        turn(config_.save_steps, config_.save_strategy)) {
+        turn(config_.save_steps, setup::saves_when(config_))) {
       save();
     }
     if (saver_->gives_up()) save_for_good();

@@ -4,6 +4,7 @@
 #include "cli/task.h"
 #include "octet/feed/corpus.h"
 #include "octet/runtime/model_folder.h"
+#include "octet/setup/data_options.h"
 #include "octet/setup/setup.h"
 #include "octet/train/trainer.h"
 
@@ -78,7 +79,7 @@ struct Data {
 Data data_of(const config::Resolved& r) {
   const Quiet quiet;
   runtime::Session session("cpu");
-  const data::TemplateEncoder encoder(feed::encoder_options(r.config));
+  const data::TemplateEncoder encoder(setup::encoder_options(r.config));
   const feed::Corpus corpus = feed::build_corpus(session, r.config, encoder);
   return {.texts = texts(corpus.training, encoder),
           .sizes = sizes(corpus.training, corpus.training_items),
@@ -116,7 +117,7 @@ std::vector<KeyRow> text_rows() {
        rows_of("text.txt", {{"packing", "false"}, {"template", "unset"}}),
        {{"pt"}},
        [](const config::Resolved& r) {
-         return std::string(feed::encoder_options(r.config).match_template ? "chats" : "texts");
+         return std::string(setup::encoder_options(r.config).match_template ? "chats" : "texts");
        },
        "chats"},
   };

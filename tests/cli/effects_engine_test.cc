@@ -7,6 +7,7 @@
 #include "octet/feed/loader.h"
 #include "octet/model/shapes.h"
 #include "octet/optim/schedule.h"
+#include "octet/setup/model_options.h"
 #include "octet/setup/setup.h"
 #include "octet/train/engine.h"
 #include "octet/train/fit.h"
@@ -46,15 +47,15 @@ const model::Architecture& architecture() {
   return made;
 }
 
-feed::HostBatch batch_of(int step, int micro_batch, int rank) {
-  feed::HostBatch batch;
+runtime::HostBatch batch_of(int step, int micro_batch, int rank) {
+  runtime::HostBatch batch;
   batch.cu_seqlens.push_back(0);
   for (const int length : {9, 14}) {
     std::vector<std::int32_t> ids;
     for (int i = 0; i < length; ++i) {
       ids.push_back((i * 37 + length + 101 * step + 53 * micro_batch + 29 * rank) % 256);
     }
-    feed::add_document(batch, ids, ids);
+    runtime::add_document(batch, ids, ids);
   }
   return batch;
 }
@@ -66,8 +67,8 @@ struct Shown {
   std::string memory;   ///< of rank 0, by part
 };
 
-train::EngineOptions options_of(const config::Config& config) {
-  train::EngineOptions options = train::engine_options(config, architecture(), 32, 16, 2);
+runtime::InstanceOptions options_of(const config::Config& config) {
+  runtime::InstanceOptions options = setup::instance_options(config, architecture(), 32, 16, 2);
   options.max_micro_batches = 2;
   return options;
 }
@@ -99,7 +100,7 @@ Shown train_steps(const config::Resolved& r, int ranks = 1) {
       shown.traffic += kind.kind + " " + std::to_string(kind.calls) + " " + std::to_string(kind.bytes_sent) +
                        " " + std::to_string(kind.bytes_between_nodes) + "\n";
     }
-    for (const train::MemoryRow& row : engine.memory())
+    for (const runtime::MemoryRow& row : engine.instance().memory())
       shown.memory += row.name + " " + std::to_string(row.bytes) + "\n";
   });
   return shown;
@@ -127,11 +128,11 @@ std::string traffic_of_nodes(const config::Resolved& r) {
 // What a CPU would hold as the options are, and at each level that a run may choose from.
 std::string planned_on_cpu(const config::Resolved& r) {
   constexpr DeviceKind kind = DeviceKind::cpu;
-  std::vector<train::EngineOptions> all{options_of(r.config)};
-  for (const plan::Level& level : train::levels_of(r.config, kind))
+  std::vector<runtime::InstanceOptions> all{options_of(r.config)};
+  for (const plan::Level& level : setup::levels_of(r.config, kind))
     all.push_back(train::with_level(all.front(), level));
   std::string text;
-  for (const train::EngineOptions& options : all) {
+  for (const runtime::InstanceOptions& options : all) {
     for (const auto& row : train::plan_memory(options, {}, kind).by_part())
       text += row.name + " " + std::to_string(row.bytes) + ", ";
     text += "\n";
@@ -145,7 +146,7 @@ std::string transposed_on_gpu(const config::Resolved& r) {
   std::string text =
       "asked for" + word(options_of(r.config).store.transposed == store::TransposedWeights::at_use);
   text += ", levels";
-  for (const plan::Level& level : train::levels_of(r.config, DeviceKind::cuda))
+  for (const plan::Level& level : setup::levels_of(r.config, DeviceKind::cuda))
     text += word(level.transposes_at_use);
   return text;
 }
@@ -160,7 +161,7 @@ std::string after_a_fallback(const config::Resolved& r) {
       engine.audit().count({}, ops::Product::dgrad, {.way = ops::GemmWay::decoded, .calls = 1});
     std::string found = "the run goes on";
     try {
-      engine.check_products();
+      engine.instance().check_products();
     } catch (const Error&) {
       found = "the run ends";
     }
@@ -241,7 +242,10 @@ std::vector<KeyRow> sharing_rows() {
       {"gpu_transport",
        {},
        {{"peer", "peer"}, {"nccl", "nccl"}, {"host", "host"}},
-       [](const config::Resolved& r) { return setup::session_wish(r.config).transport; },
+       [](const config::Resolved& r) {
+         constexpr const char* names[] = {"", "auto", "peer", "nccl", "host"};
+         return std::string(names[static_cast<int>(setup::session_wish(r.config).carrier)]);
+       },
        "auto"},
       {"device",
        {{"device", "unset"}},

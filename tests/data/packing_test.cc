@@ -47,7 +47,7 @@ TEST(Knapsack, EveryReferencePackComesOutTheSame) {
     ASSERT_EQ(items.size(), static_cast<std::int64_t>(c["packs"].size()));
     for (std::int64_t i = 0; i < items.size(); ++i, ++packs) {
       const Json& pack = c["packs"][static_cast<std::size_t>(i)];
-      const feed::HostBatch batch = feed::make_batch(set, items, std::vector<std::int64_t>{i});
+      const runtime::HostBatch batch = feed::make_batch(set, items, std::vector<std::int64_t>{i});
       EXPECT_EQ(batch.ids, pack["input_ids"].get<std::vector<std::int32_t>>());
       EXPECT_EQ(batch.tokens() + pack["padding"].get<std::int64_t>(), cutoff);
       std::vector<std::int32_t> positions, boundaries{0};

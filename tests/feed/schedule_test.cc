@@ -138,7 +138,7 @@ TEST(Loader, WorldSizeAndAccumulationDoNotChangeTheData) {
       Loader loader(set, items, order, deal, first_step, 2);
       for (std::size_t s = static_cast<std::size_t>(first_step); s < steps.size(); ++s) {
         for (std::int64_t a = 0; a < accumulation; ++a) {
-          const HostBatch batch = loader.next();
+          const runtime::HostBatch batch = loader.next();
           steps[s].insert(steps[s].end(), batch.ids.begin(), batch.ids.end());
         }
       }
@@ -151,18 +151,6 @@ TEST(Loader, WorldSizeAndAccumulationDoNotChangeTheData) {
   EXPECT_EQ(trained(4, 3, 0), reference);
   const auto resumed = trained(2, 3, 5);
   for (std::size_t s = 5; s < 8; ++s) EXPECT_EQ(resumed[s], reference[s]);
-}
-
-TEST(Loader, LabelsAreShiftedInsideEachDocument) {
-  HostBatch batch;
-  const std::vector<std::int32_t> ids{1, 2, 3}, labels{-100, 2, 3}, other{7, 8}, other_labels{7, 8};
-  add_document(batch, ids, labels);
-  add_document(batch, other, other_labels);
-  EXPECT_EQ(batch.positions, (std::vector<std::int32_t>{0, 1, 2, 0, 1}));
-  EXPECT_EQ(batch.cu_seqlens, (std::vector<std::int32_t>{0, 3, 5}));
-  EXPECT_EQ(batch.label_rows, (std::vector<std::int32_t>{0, 1, 3}));
-  EXPECT_EQ(batch.targets, (std::vector<std::int32_t>{2, 3, 8}));
-  EXPECT_EQ(batch.max_length, 3);
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ class Streams : public testing::Test {
     for (int rank = 0; rank < world; ++rank) {
       StreamLoader loader(stream, {.micro = micro, .accumulation = 1, .rank = rank, .world = world}, from);
       for (auto& step : out) {
-        const HostBatch batch = loader.next();
+        const runtime::HostBatch batch = loader.next();
         for (std::int64_t d = 0; d < batch.documents(); ++d) {
           step.push_back(batch.ids[static_cast<std::size_t>(batch.cu_seqlens[static_cast<std::size_t>(d)])]);
         }
@@ -83,7 +83,7 @@ TEST_F(Streams, AnEpochHoldsEveryRowOnce) {
       StreamLoader loader(stream, {.micro = batch}, {});
       std::vector<int> seen;
       do {
-        const HostBatch items = loader.next();
+        const runtime::HostBatch items = loader.next();
         EXPECT_EQ(items.items, loader.step().items);
         EXPECT_EQ(items.tokens(), loader.step().tokens);
         for (std::int64_t d = 0; d < items.documents(); ++d) {
@@ -167,7 +167,7 @@ TEST_F(Streams, PackedWindowsKeepTheirDocumentsApart) {
   StreamLoader loader(stream, {.micro = 4}, {});
   std::int64_t tokens = 0, places = 0;
   do {
-    const HostBatch batch = loader.next();
+    const runtime::HostBatch batch = loader.next();
     EXPECT_LE(batch.tokens(), 4 * 16);
     EXPECT_LE(batch.max_length, 6);
     tokens += batch.tokens(), places += batch.items * 16;
@@ -219,7 +219,7 @@ TEST_F(Streams, RowsLeftOutAreNotTrained) {
   StreamLoader loader(stream, {.micro = 1}, {});
   std::int64_t kept = 0;
   do {
-    const HostBatch batch = loader.next();
+    const runtime::HostBatch batch = loader.next();
     EXPECT_FALSE(some.left_out.contains({mix_.sources()[0].files[0].get(), batch.ids[0]}));
     ++kept;
   } while (!loader.step().ends_epoch);

@@ -18,6 +18,7 @@ struct Shape {
   std::int64_t after = 0;  ///< tokens of no document at the end
   bool host_lengths = true;
   bool host_lengths_back = true;  ///< of backward, where host_lengths
+  bool reproducible = false;      ///< of the stream
   std::string name() const {
     return "heads " + std::to_string(heads.q_heads) + "/" + std::to_string(heads.kv_heads) + " of " +
            std::to_string(heads.head_dim) + ", " + std::to_string(lengths.size()) + " documents, first of " +
@@ -51,6 +52,7 @@ struct Outcome {
 /// `left_over`: the bytes that the workspace is full of.
 Outcome run(Bench& bench, const Inputs& in, std::uint8_t left_over = 0xFF) {
   const Shape& s = in.shape;
+  bench.stream().set_reproducible(s.reproducible);
   const Heads& heads = s.heads;
   const std::int64_t width = heads.q_heads * heads.head_dim, all = heads.qkv_width();
   Outcome r{.out = HostArray(in.tokens * width, s.dtype),
@@ -267,14 +269,11 @@ TEST(GpuAttention, TokensOfNoDocumentGetZeros) {
   }
 }
 
-/// The rule that equal inputs give equal bits, for as long as this lives.
-class Reproducible {
- public:
-  Reproducible() { set_deterministic_attention(true); }
-  ~Reproducible() { set_deterministic_attention(false); }
-  Reproducible(const Reproducible&) = delete;
-  Reproducible& operator=(const Reproducible&) = delete;
-};
+/// The same with the rule that equal inputs give equal bits.
+Shape reproducible(Shape shape) {
+  shape.reproducible = true;
+  return shape;
+}
 
 TEST(GpuAttention, EqualInputsGiveEqualBitsOnDemand) {
   const std::vector<Shape> shapes = {
@@ -294,10 +293,10 @@ TEST(GpuAttention, EqualInputsGiveEqualBitsOnDemand) {
       {.lengths = {5000, 3}, .heads = {8, 1, 128}, .dtype = DType::bf16}};
   for (const Shape& shape : shapes) {
     SCOPED_TRACE(shape.name());
-    const Inputs in(shape);
+    Inputs in(shape);
     Bench gpu(make_cuda_device());
     const Outcome any_order = run(gpu, in);
-    const Reproducible on;
+    in.shape = reproducible(shape);
     const Outcome first = run(gpu, in);
     // What lies in the workspace must not show: no numbers, zeros, numbers.
     for (const std::uint8_t left_over : {0xFF, 0x00, 0x3F}) {
@@ -320,33 +319,37 @@ bool is_cudnns(Shape shape) {
 }
 
 TEST(GpuAttention, PackedDocumentsReachCudnnInAFixedOrder) {
-  const Reproducible on;
-  if (!is_cudnns({.lengths = {256, 256}, .heads = {4, 2, 64}, .dtype = DType::bf16})) {
+  if (!is_cudnns(reproducible({.lengths = {256, 256}, .heads = {4, 2, 64}, .dtype = DType::bf16}))) {
     GTEST_SKIP() << "no cuDNN";
   }
   for (const std::int64_t head_dim : {64, 96, 128}) {
-    EXPECT_TRUE(is_cudnns({.lengths = {300, 41, 700, 5}, .heads = {4, 2, head_dim}, .dtype = DType::bf16}))
+    EXPECT_TRUE(is_cudnns(
+        reproducible({.lengths = {300, 41, 700, 5}, .heads = {4, 2, head_dim}, .dtype = DType::bf16})))
         << head_dim;
   }
 }
 
 TEST(GpuAttention, AgreesInAFixedOrderToo) {
-  const Reproducible on;
-  check_shape({.lengths = {127}, .heads = {2, 1, 64}, .dtype = DType::bf16});
-  check_shape({.lengths = {128, 128, 128}, .heads = {4, 1, 128}, .dtype = DType::bf16});
-  check_shape({.lengths = {100, 100}, .heads = {4, 4, 64}, .dtype = DType::bf16, .after = 28});
-  check_shape({.lengths = {3, 127, 1, 0, 64, 129}, .heads = {4, 2, 80}, .dtype = DType::bf16});
-  check_shape({.lengths = {300, 41, 700, 5, 260}, .heads = {14, 2, 64}, .dtype = DType::bf16, .after = 30});
-  check_shape({.lengths = {90, 600, 0, 31}, .heads = {4, 2, 128}, .dtype = DType::bf16, .window = 64});
-  check_shape({.lengths = {33, 700, 129, 1}, .heads = {14, 2, 64}, .dtype = DType::bf16});
-  check_shape({.lengths = {1, 2, 1, 1, 200, 1}, .heads = {2, 1, 128}, .dtype = DType::bf16});
-  check_shape({.lengths = {127, 2}, .heads = {3, 3, 96}, .dtype = DType::bf16});
-  check_shape({.lengths = {385, 128, 129, 256}, .heads = {4, 1, 96}, .dtype = DType::bf16, .window = 130});
-  check_shape({.lengths = {64, 192, 320, 513}, .heads = {6, 2, 64}, .dtype = DType::bf16, .window = 1});
+  check_shape(reproducible({.lengths = {127}, .heads = {2, 1, 64}, .dtype = DType::bf16}));
+  check_shape(reproducible({.lengths = {128, 128, 128}, .heads = {4, 1, 128}, .dtype = DType::bf16}));
+  check_shape(reproducible({.lengths = {100, 100}, .heads = {4, 4, 64}, .dtype = DType::bf16, .after = 28}));
+  check_shape(reproducible({.lengths = {3, 127, 1, 0, 64, 129}, .heads = {4, 2, 80}, .dtype = DType::bf16}));
+  check_shape(reproducible(
+      {.lengths = {300, 41, 700, 5, 260}, .heads = {14, 2, 64}, .dtype = DType::bf16, .after = 30}));
+  check_shape(
+      reproducible({.lengths = {90, 600, 0, 31}, .heads = {4, 2, 128}, .dtype = DType::bf16, .window = 64}));
+  check_shape(reproducible({.lengths = {33, 700, 129, 1}, .heads = {14, 2, 64}, .dtype = DType::bf16}));
+  check_shape(reproducible({.lengths = {1, 2, 1, 1, 200, 1}, .heads = {2, 1, 128}, .dtype = DType::bf16}));
+  check_shape(reproducible({.lengths = {127, 2}, .heads = {3, 3, 96}, .dtype = DType::bf16}));
+  check_shape(reproducible(
+      {.lengths = {385, 128, 129, 256}, .heads = {4, 1, 96}, .dtype = DType::bf16, .window = 130}));
+  check_shape(
+      reproducible({.lengths = {64, 192, 320, 513}, .heads = {6, 2, 64}, .dtype = DType::bf16, .window = 1}));
   // One document goes by heads.
-  check_shape({.lengths = {7, 2047}, .heads = {8, 2, 64}, .dtype = DType::bf16});
-  check_shape({.lengths = {513, 513}, .heads = {6, 2, 96}, .dtype = DType::bf16, .window = 100});
-  check_shape({.lengths = {150}, .heads = {2, 2, 64}, .dtype = DType::bf16, .soft_cap = 2.0f});
+  check_shape(reproducible({.lengths = {7, 2047}, .heads = {8, 2, 64}, .dtype = DType::bf16}));
+  check_shape(
+      reproducible({.lengths = {513, 513}, .heads = {6, 2, 96}, .dtype = DType::bf16, .window = 100}));
+  check_shape(reproducible({.lengths = {150}, .heads = {2, 2, 64}, .dtype = DType::bf16, .soft_cap = 2.0f}));
 }
 
 TEST(GpuAttention, LargeScoresDoNotOverflow) {

@@ -311,14 +311,13 @@ TEST(GpuGemm, EqualInputsGiveEqualBits) {
 // Large products choose among more algorithms, which are timed: whichever it is, the product is that of the
 // library's favourite, also where it is added to what is there.
 TEST(GpuGemm, TimedAlgorithmsOfHeavyProductsGiveTheSameProduct) {
-  const bool before = gemm_timing();
   const auto check = [](const Case& c) {
     SCOPED_TRACE(c.name());
     const Inputs in(c);
     Bench bench(make_cuda_device());
-    set_gemm_timing(false);
+    bench.stream().set_reproducible(true);
     const Outcome want = run(bench, c, in);
-    set_gemm_timing(true);
+    bench.stream().set_reproducible(false);
     const Outcome got = run(bench, c, in);
     for (std::int64_t row = 0; row < c.m; ++row) {
       const double distance = relative_distance([&](std::int64_t i) { return got.d[row * c.n + i]; },
@@ -350,7 +349,6 @@ TEST(GpuGemm, TimedAlgorithmsOfHeavyProductsGiveTheSameProduct) {
       }
     }
   }
-  set_gemm_timing(before);
 }
 
 TEST(GpuGemm, NothingToSumGivesZerosAndTheBias) {

@@ -15,8 +15,8 @@ namespace {
 
 constexpr std::int64_t kLength = 96;
 
-EngineOptions options_of(precision::RecipeKind kind) {
-  EngineOptions o;
+runtime::InstanceOptions options_of(precision::RecipeKind kind) {
+  runtime::InstanceOptions o;
   o.architecture = model::find_shape("tiny");
   o.store.recipe.kind = kind;
   o.store.recipe.compute = DType::bf16;
@@ -28,19 +28,19 @@ EngineOptions options_of(precision::RecipeKind kind) {
   return o;
 }
 
-feed::HostBatch batch_of(std::int32_t seed) {
-  feed::HostBatch batch;
+runtime::HostBatch batch_of(std::int32_t seed) {
+  runtime::HostBatch batch;
   batch.cu_seqlens.push_back(0);
   for (std::int32_t row = 0; row < 2; ++row) {
     std::vector<std::int32_t> ids;
     for (std::int32_t i = 0; i < kLength; ++i) ids.push_back((i * 37 + row * 101 + seed * 977) % 4096);
-    feed::add_document(batch, ids, ids);
+    runtime::add_document(batch, ids, ids);
   }
   return batch;
 }
 
 /// Losses and norms of three steps of two micro-batches each.
-std::vector<double> train(Device& device, const EngineOptions& options) {
+std::vector<double> train(Device& device, const runtime::InstanceOptions& options) {
   const auto job = comm::make_self_job();
   const auto data = job->collectives(comm::Mesh(1).group("data", 0), device, comm::Carrier::automatic);
   Engine engine(device, *job, *data, options);
@@ -74,7 +74,7 @@ TEST(Levels, GiveTheSameBitsOnTheGpu) {
 TEST(FastAccumulation, OfGradientsIsWhatTheRecipeSays) {
   const std::unique_ptr<Device> gpu = make_cuda_device();
   for (const auto kind : {precision::RecipeKind::current, precision::RecipeKind::delayed}) {
-    EngineOptions options = options_of(kind);
+    runtime::InstanceOptions options = options_of(kind);
     const std::vector<double> promoted = train(*gpu, options);
     options.store.recipe.fast_gradients = true;
     const std::vector<double> fast = train(*gpu, options);
@@ -89,7 +89,8 @@ TEST(Levels, AreReservedAsThePlanSays) {
   for (const model::Recompute level : plan::kRecompute) {
     for (const bool at_use : {false, true}) {
       SCOPED_TRACE(plan::keys_of({level, at_use}));
-      const EngineOptions options = with_level(options_of(precision::RecipeKind::delayed), {level, at_use});
+      const runtime::InstanceOptions options =
+          with_level(options_of(precision::RecipeKind::delayed), {level, at_use});
       const auto job = comm::make_self_job();
       const auto data = job->collectives(comm::Mesh(1).group("data", 0), *gpu, comm::Carrier::automatic);
       Engine engine(*gpu, *job, *data, options);

@@ -2,24 +2,8 @@
 
 #include <gtest/gtest.h>
 
-#include <set>
-
-#include "octet/config/schema.h"
-
 namespace octet::runtime {
 namespace {
-
-TEST(Session, EveryValueOfGpuTransportAsksForACarrierOfItsOwn) {
-  const config::Field* field = config::find_field("gpu_transport");
-  ASSERT_NE(field, nullptr);
-  std::set<comm::Carrier> carriers;
-  for (const std::string& value : field->choices) {
-    EXPECT_TRUE(carriers.insert(carrier_of(value)).second) << value;
-  }
-  EXPECT_EQ(carriers, (std::set{comm::Carrier::automatic, comm::Carrier::peer, comm::Carrier::nccl,
-                                comm::Carrier::host}));
-  EXPECT_EQ(carrier_of(config::Config{}.gpu_transport), comm::Carrier::automatic);
-}
 
 // What is agreed upon names its rank already, and a lone rank needs no name.
 TEST(Session, AProblemOfOneRankNamesRankHostAndGpu) {
@@ -37,7 +21,7 @@ TEST(Session, AProblemOfOneRankNamesRankHostAndGpu) {
 }
 
 TEST(Session, OfALoneRankNeedsNoCarrierWhateverIsAskedFor) {
-  Session session("cpu", nullptr, "nccl");
+  Session session("cpu", nullptr, comm::Carrier::nccl);
   EXPECT_EQ(session.data().carrier(), "");
   EXPECT_EQ(session.place().size, 1);
 }

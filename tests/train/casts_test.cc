@@ -20,8 +20,8 @@ namespace {
 using precision::RecipeKind;
 using Rows = std::map<std::string, ops::Fp8Seen>;
 
-EngineOptions options_of(RecipeKind kind, int stage) {
-  EngineOptions o;
+runtime::InstanceOptions options_of(RecipeKind kind, int stage) {
+  runtime::InstanceOptions o;
   o.architecture = model::find_shape("tiny");
   o.architecture.layers = 2;
   o.architecture.blocks.resize(2);
@@ -36,12 +36,12 @@ EngineOptions options_of(RecipeKind kind, int stage) {
   return o;
 }
 
-feed::HostBatch batch_of(std::int32_t seed) {
-  feed::HostBatch batch;
+runtime::HostBatch batch_of(std::int32_t seed) {
+  runtime::HostBatch batch;
   batch.cu_seqlens.push_back(0);
   std::vector<std::int32_t> ids;
   for (std::int32_t i = 0; i < 24; ++i) ids.push_back((i * 37 + seed * 101) % 256);
-  feed::add_document(batch, ids, ids);
+  runtime::add_document(batch, ids, ids);
   return batch;
 }
 

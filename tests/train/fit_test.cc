@@ -10,12 +10,13 @@
 #include "octet/comm/threads.h"
 #include "octet/feed/loader.h"
 #include "octet/model/shapes.h"
+#include "octet/setup/model_options.h"
 
 namespace octet::train {
 namespace {
 
-EngineOptions options_of(int stage, precision::RecipeKind kind, model::Recompute level) {
-  EngineOptions o;
+runtime::InstanceOptions options_of(int stage, precision::RecipeKind kind, model::Recompute level) {
+  runtime::InstanceOptions o;
   o.architecture = model::find_shape("tiny");
   o.architecture.layers = 3;
   o.architecture.blocks.resize(3);
@@ -43,7 +44,7 @@ Rows rows_of(const plan::Memory& memory) {
 
 struct Case {
   int world = 1;
-  EngineOptions options;
+  runtime::InstanceOptions options;
   DeviceKind kind = DeviceKind::cpu;
 };
 
@@ -56,10 +57,10 @@ void expect_planned(const Case& c) {
     // What an op uses of scratch depends on the threads of a rank: the plan is made with as many.
     const Rows planned = rows_of(plan_memory(c.options, job.place(), c.kind));
     engine.initialise(1);
-    feed::HostBatch batch;
+    runtime::HostBatch batch;
     batch.cu_seqlens.push_back(0);
     const std::vector<std::int32_t> ids{1, 2, 3, 4, 5};
-    feed::add_document(batch, ids, ids);
+    runtime::add_document(batch, ids, ids);
     engine.begin(1);
     engine.micro_batch(batch);
     engine.finish(1e-3);
@@ -131,7 +132,7 @@ TEST(Plan, IsWhatIsReservedForOtherModels) {
 }
 
 TEST(Plan, OfAGpuHasTransposedWeightsAndNeedsNoGpu) {
-  EngineOptions options = options_of(0, precision::RecipeKind::delayed, model::Recompute::none);
+  runtime::InstanceOptions options = options_of(0, precision::RecipeKind::delayed, model::Recompute::none);
   const Rows cpu = rows_of(plan_memory(options, {}, DeviceKind::cpu));
   const Rows gpu = rows_of(plan_memory(options, {}, DeviceKind::cuda));
   EXPECT_FALSE(cpu.contains("parameters/transposed"));
@@ -146,7 +147,8 @@ TEST(Plan, OfAGpuHasTransposedWeightsAndNeedsNoGpu) {
 Candidates candidates(std::vector<std::int64_t> micros) {
   return {.build =
               [](const plan::Choice& choice) {
-                EngineOptions o = options_of(0, precision::RecipeKind::none, choice.level.recompute);
+                runtime::InstanceOptions o =
+                    options_of(0, precision::RecipeKind::none, choice.level.recompute);
                 o.transformer.max_tokens = choice.micro * 48;
                 o.max_documents = choice.micro;
                 return o;
@@ -191,15 +193,15 @@ TEST(Choose, TakesNoMicroBatchThatDoesNotFit) {
 TEST(Recipe, SumsGradientsFastWhereItIsAskedForAndScalesAreOfWholeTensors) {
   config::Config config;
   config.bf16 = config.fp8 = true;
-  EXPECT_FALSE(recipe_of(config).fast_gradients);
+  EXPECT_FALSE(setup::recipe_of(config).fast_gradients);
   config.fp8_fast_accumulation = "all";
-  EXPECT_TRUE(recipe_of(config).fast_gradients);
+  EXPECT_TRUE(setup::recipe_of(config).fast_gradients);
   config.fp8_recipe = "current";
-  EXPECT_TRUE(recipe_of(config).fast_gradients);
+  EXPECT_TRUE(setup::recipe_of(config).fast_gradients);
   config.fp8_recipe = "block";
-  EXPECT_FALSE(recipe_of(config).fast_gradients);
+  EXPECT_FALSE(setup::recipe_of(config).fast_gradients);
   config.fp8 = false;
-  EXPECT_FALSE(recipe_of(config).fast_gradients);
+  EXPECT_FALSE(setup::recipe_of(config).fast_gradients);
 }
 
 TEST(Levels, TransposedWeightsAreAChoiceOnlyWhereThereAreSome) {
@@ -208,7 +210,7 @@ TEST(Levels, TransposedWeightsAreAChoiceOnlyWhereThereAreSome) {
   config.recompute_requested = "none";
   const auto count = [&](const char* recipe, DeviceKind kind) {
     config.fp8_recipe = recipe;
-    return levels_of(config, kind).size();
+    return setup::levels_of(config, kind).size();
   };
   EXPECT_EQ(count("delayed", DeviceKind::cuda), 2u);
   EXPECT_EQ(count("delayed", DeviceKind::cpu), 1u);

@@ -9,8 +9,8 @@
 namespace octet::train {
 namespace {
 
-EngineOptions options_of(std::int64_t hidden, precision::RecipeKind kind) {
-  EngineOptions o;
+runtime::InstanceOptions options_of(std::int64_t hidden, precision::RecipeKind kind) {
+  runtime::InstanceOptions o;
   o.architecture = model::find_shape("tiny");
   o.architecture.hidden = hidden;
   o.store.recipe = {.kind = kind, .compute = DType::bf16};
@@ -20,7 +20,7 @@ EngineOptions options_of(std::int64_t hidden, precision::RecipeKind kind) {
 }
 
 /// The ways of forward, dgrad and wgrad of a kind of product on a GPU.
-std::string planned(const EngineOptions& options, std::size_t row) {
+std::string planned(const runtime::InstanceOptions& options, std::size_t row) {
   const auto device = make_dry_device({.stands_for = DeviceKind::cuda});
   const auto job = comm::make_dry_job({});
   const auto data = job->collectives(comm::Mesh(1).group("data", 0), *device, comm::Carrier::automatic);
@@ -54,7 +54,7 @@ TEST(Products, OfAHiddenSizeOf104AreDecodedOnAGpu) {
 TEST(Products, OfOddWidthsAreAllDecoded) {
   using enum precision::RecipeKind;
   for (const auto kind : {delayed, current, block}) {
-    EngineOptions odd = options_of(104, kind);
+    runtime::InstanceOptions odd = options_of(104, kind);
     odd.architecture.intermediate = 100;
     odd.architecture.heads = {.q_heads = 3, .kv_heads = 1, .head_dim = 8};
     for (std::size_t row = 0; row < kHead; ++row) {
@@ -68,7 +68,7 @@ TEST(Products, OfAllRanksAreAdded) {
     Engine engine(device, job, data, options_of(128, precision::RecipeKind::current));
     const ops::GemmOutcome emulated{.way = ops::GemmWay::emulated, .calls = 1};
     for (int i = 0; i <= job.rank(); ++i) engine.audit().count({}, ops::Product::forward, emulated);
-    EXPECT_EQ(engine.audit_of_all().products(), 6);
+    EXPECT_EQ(engine.instance().audit_of_all().products(), 6);
     EXPECT_EQ(engine.audit().products(), 1 + job.rank());
   });
 }
@@ -80,7 +80,7 @@ TEST(Products, NoneInFp8EndTheRunAfterItsFirstStep) {
     const ops::GemmOutcome decoded{
         .way = ops::GemmWay::decoded, .reason = ops::GemmReason::refused, .calls = 1};
     if (job.rank() == 1) engine.audit().count({}, ops::Product::forward, decoded);
-    EXPECT_THROW(engine.check_products(), Error);
+    EXPECT_THROW(engine.instance().check_products(), Error);
   });
 }
 

@@ -83,13 +83,13 @@ TEST(ExchangeFacts, GivesEveryRankTheMostAndTheLossesInOrder) {
   });
 }
 
-feed::HostBatch documents_of(const std::vector<int>& lengths) {
-  feed::HostBatch batch;
+runtime::HostBatch documents_of(const std::vector<int>& lengths) {
+  runtime::HostBatch batch;
   batch.cu_seqlens.push_back(0);
   for (const int length : lengths) {
     std::vector<std::int32_t> ids;
     for (int i = 0; i < length; ++i) ids.push_back((i * 37 + length) % 1000);
-    feed::add_document(batch, ids, ids);
+    runtime::add_document(batch, ids, ids);
   }
   return batch;
 }
@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(Sums, RankLosses, testing::Bool(),
 
 // Rank 0 has two micro-batches, rank 1 one, rank 2 none; what each trains is known from evaluating it before.
 TEST_P(RankLosses, AreOfTheRanksOwnMicroBatches) {
-  EngineOptions o;
+  runtime::InstanceOptions o;
   o.architecture = model::find_shape("tiny");
   o.architecture.layers = 1;
   o.architecture.blocks.resize(1);
@@ -113,7 +113,7 @@ TEST_P(RankLosses, AreOfTheRanksOwnMicroBatches) {
   comm::run_ranks_as_threads({.ranks = 3}, [&](comm::Job& c, comm::Collectives& data, Device& device) {
     Engine engine(device, c, data, o);
     engine.initialise(7);
-    const std::vector<feed::HostBatch> batches{
+    const std::vector<runtime::HostBatch> batches{
         documents_of(c.rank() < 2 ? std::vector<int>{5, 9} : std::vector<int>{}),
         documents_of(c.rank() < 1 ? std::vector<int>{12, 3, 4} : std::vector<int>{})};
     const std::int64_t labels = c.rank() == 0 ? 12 + 16 : c.rank() == 1 ? 12 : 0;

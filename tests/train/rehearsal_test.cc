@@ -86,7 +86,7 @@ struct Steps {
 
 /// Losses, norms and products of two steps, on rank 0 of two.
 Steps steps_of(int stage, precision::RecipeKind kind, bool rehearsed) {
-  EngineOptions o;
+  runtime::InstanceOptions o;
   o.architecture = model::find_shape("tiny");
   o.architecture.layers = 5;
   o.architecture.blocks.resize(5, o.architecture.blocks.front());
@@ -105,16 +105,16 @@ Steps steps_of(int stage, precision::RecipeKind kind, bool rehearsed) {
                                std::vector<double> seen;
                                for (int step = 0; step < 2; ++step) {
                                  if (rehearsed) {
-                                   engine.gather_parameters();
+                                   engine.instance().gather_parameters();
                                    engine.rehearse();
                                  }
-                                 feed::HostBatch batch;
+                                 runtime::HostBatch batch;
                                  batch.cu_seqlens.push_back(0);
                                  for (const int length : {5, 9, 3 + job.rank()}) {
                                    std::vector<std::int32_t> ids;
                                    for (int i = 0; i < length; ++i)
                                      ids.push_back((i * 37 + length + step) % 1000);
-                                   feed::add_document(batch, ids, ids);
+                                   runtime::add_document(batch, ids, ids);
                                  }
                                  engine.begin(1);
                                  engine.micro_batch(batch);

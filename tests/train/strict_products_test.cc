@@ -7,6 +7,7 @@
 #include "octet/device/cpu.h"
 #include "octet/feed/loader.h"
 #include "octet/model/shapes.h"
+#include "octet/setup/model_options.h"
 #include "octet/train/engine.h"
 
 namespace octet::train {
@@ -26,14 +27,15 @@ std::string step_with(int threads, const std::string& deterministic) {
   architecture.blocks.resize(1);
   config::Config config;
   config.deterministic = deterministic;
-  Engine engine(*device, *job, *data, engine_options(config, architecture, kTokens, 100, kTokens / 100));
+  Engine engine(*device, *job, *data,
+                setup::instance_options(config, architecture, kTokens, 100, kTokens / 100));
   engine.initialise(7);
-  feed::HostBatch batch;
+  runtime::HostBatch batch;
   batch.cu_seqlens.push_back(0);
   for (int document = 0; document < kTokens / 100; ++document) {
     std::vector<std::int32_t> ids;
     for (int i = 0; i < 100; ++i) ids.push_back((i * 37 + 11 * document) % 1000);
-    feed::add_document(batch, ids, ids);
+    runtime::add_document(batch, ids, ids);
   }
   engine.begin(1);
   engine.micro_batch(batch);

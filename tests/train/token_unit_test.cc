@@ -9,20 +9,20 @@
 namespace octet::train {
 namespace {
 
-feed::HostBatch documents_of(const std::vector<int>& lengths) {
-  feed::HostBatch batch;
+runtime::HostBatch documents_of(const std::vector<int>& lengths) {
+  runtime::HostBatch batch;
   batch.cu_seqlens.push_back(0);
   for (const int length : lengths) {
     std::vector<std::int32_t> ids;
     for (int i = 0; i < length; ++i) ids.push_back((i * 37 + length) % 1000);
-    feed::add_document(batch, ids, ids);
+    runtime::add_document(batch, ids, ids);
   }
   return batch;
 }
 
 /// Losses and gradient norms of three steps of two micro-batches, then the loss of a batch that is evaluated.
 std::vector<double> steps_of(std::int64_t token_unit, precision::RecipeKind kind) {
-  EngineOptions o;
+  runtime::InstanceOptions o;
   o.architecture = model::find_shape("tiny");
   o.architecture.layers = 2;
   o.architecture.blocks.resize(2);

@@ -52,8 +52,14 @@ class Stream {
   Profile* profile() const { return profile_; }
   void set_profile(Profile* profile) { profile_ = profile; }
 
+  /// Whether kernels enqueued here give the same bits in every run and on every rank, also where a processor
+  /// has faster ones that do not (ops/reproducible.h). As a stream is made: false.
+  bool reproducible() const { return reproducible_; }
+  void set_reproducible(bool on) { reproducible_ = on; }
+
  private:
   Profile* profile_ = nullptr;
+  bool reproducible_ = false;
 };
 
 /// What a stream is for: computing, or work that another engine serves (communication).

@@ -9,7 +9,6 @@
 #include "octet/config/config.h"
 #include "octet/data/encode.h"
 #include "octet/data/encoded.h"
-#include "octet/data/template_encoder.h"
 #include "octet/runtime/session.h"
 
 namespace octet::feed {
@@ -25,9 +24,6 @@ struct Corpus {
   std::vector<std::string> names;            ///< of the data sets
   std::string fingerprint;                   ///< of the training documents; with streaming of their files
 };
-
-/// How the configuration turns rows into tokens.
-data::TemplateEncoderOptions encoder_options(const config::Config& config);
 
 /// Opens the data sets and throws Error as build_corpus does for one that is not there or not understood.
 void check_datasets(const config::Config& config);

@@ -57,7 +57,7 @@ class Feed {
   virtual void start(const Deal& deal) = 0;
   /// The next micro-batch of this rank; `waited` is raised by the seconds that had to be waited.
   /// `first_of_step`: the first of a step, where all ranks throw when one met an Error.
-  virtual HostBatch next(bool first_of_step, double* waited) = 0;
+  virtual runtime::HostBatch next(bool first_of_step, double* waited) = 0;
   /// The step of which next() gave micro-batches last; before that, the place of go_on() with nothing in it.
   virtual Step step() const = 0;
   /// The place behind the step of which next() gave micro-batches last, for go_on().

@@ -95,7 +95,7 @@ class StreamLoader {
 
   /// The next micro-batch of this rank, as Loader::next. Throws the Error met on the way to it: rows that
   /// cannot be read, nothing to train.
-  HostBatch next(double* waited_seconds = nullptr);
+  runtime::HostBatch next(double* waited_seconds = nullptr);
   /// Of the step whose micro-batches next() gives.
   const StreamStep& step() const { return step_; }
 
@@ -106,7 +106,7 @@ class StreamLoader {
     std::int64_t item;
   };
   struct Ready {
-    HostBatch batch;
+    runtime::HostBatch batch;
     StreamStep step;
   };
 

@@ -11,8 +11,10 @@
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
 #include "octet/device/device.h"
+#include "octet/model/kv_cache.h"
 #include "octet/model/transformer.h"
-#include "octet/store/store.h"
+#include "octet/runtime/instance.h"
+#include "octet/runtime/staging.h"
 
 namespace octet::generate {
 
@@ -35,6 +37,7 @@ struct DecoderOptions {
   std::int64_t sequences = 1;    ///< decoded side by side
   std::int64_t capacity = 1024;  ///< tokens of a sequence, prompt and answer
   std::int64_t prefill = 512;    ///< prompt tokens taken at a time
+  std::int64_t scored = 0;       ///< most tokens of a sequence whose probabilities are asked for; 0: none is
 };
 
 /// What complete() is asked for.
@@ -50,13 +53,26 @@ using OnToken = std::function<void(std::size_t request, std::int32_t token)>;
 /// possible because every rank holds all parameters.
 class Decoder {
  public:
+  /// A model of its own, whose weights are read.
   Decoder(Device& device, comm::Job& job, comm::Collectives& data, const DecoderOptions& options);
+  /// The weights of a model in training, as they are when it is asked: nothing of them is copied. What is
+  /// decoded is enqueued on that model's stream, between its steps. Of `options`, architecture and recipe are
+  /// those of `model`, which outlives the decoder. Throws Error (usage) for a model that computes in FP8,
+  /// whose scales are of its training, and where no rank holds all parameters (zero_stage 3).
+  Decoder(runtime::Instance& model, const DecoderOptions& options);
   ~Decoder();
-  /// Reads the weights of a Hugging Face folder. Throws Error on all ranks when that fails on one.
+  /// Reads the weights of a Hugging Face folder. Throws Error on all ranks when that fails on one. Not of a
+  /// model in training.
   void load_weights(const std::string& folder);
+  /// What it holds: the cache, buffers and, unless they are of a model in training, weights, once.
+  const Arena& arena() const { return *arena_; }
 
-  /// What it holds: weights, once, the cache, and buffers.
-  const Arena& arena() const { return arena_; }
+  /// Logarithms of the probabilities that the model gives to each token of a sequence but its first, by all
+  /// that stand before it: [length - 1] for each. By the forward pass of training over whole sequences, each
+  /// alone, so that the bits are those of Engine::log_probabilities for the same micro-batch; the logits that
+  /// complete() draws from sum attention in another order and may differ in their last bits. Throws Error
+  /// (usage) for a sequence that is empty or longer than `scored`.
+  std::vector<std::vector<double>> log_probabilities(const std::vector<std::vector<std::int32_t>>& sequences);
 
   /// Continues every prompt until one of `stop_ids` (not part of the answer), `max_new` tokens, or a full
   /// cache. Throws Error for an empty prompt, one that leaves no room, or an id outside the vocabulary.
@@ -67,18 +83,23 @@ class Decoder {
 
  private:
   struct Sequence;
+  void require_answerable(const std::vector<Request>& requests) const;
   void forward(const std::vector<Sequence*>& active);
 
-  Device& device_;
-  comm::Job& job_;
+  void reserve();
+  Stream& compute() { return model_->compute(); }
+
   DecoderOptions options_;
-  Arena arena_;
-  std::unique_ptr<Stream> compute_;
-  std::unique_ptr<store::ParameterStore> store_;
-  std::unique_ptr<model::Transformer> core_;
+  std::unique_ptr<runtime::Instance> own_;        ///< null: the model is in training
+  std::unique_ptr<Arena> own_arena_;              ///< of a decoder of such a model
+  std::unique_ptr<model::Transformer> own_core_;  ///< likewise
+  runtime::Instance* model_;
+  Arena* arena_;
+  model::Transformer* core_ = nullptr;
   std::unique_ptr<model::KvCache> cache_;
-  std::int32_t* words_ = nullptr;  ///< device: ids, slots, positions [tokens] each, rows [sequences]
-  float* logits_ = nullptr;        ///< device: [sequences, vocabulary]
+  std::unique_ptr<runtime::Staging> staging_;  ///< of what is scored; null: nothing is
+  std::int32_t* words_ = nullptr;       ///< device: ids, slots, positions [tokens] each, rows [sequences]
+  float* logits_ = nullptr;             ///< device: [sequences, vocabulary]
   std::int32_t* host_words_ = nullptr;  ///< pinned, as words_ and logits_
   float* host_logits_ = nullptr;
 };

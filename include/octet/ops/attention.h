@@ -36,13 +36,6 @@ struct AttentionBackwardArgs {
 };
 void attention_backward(Stream& stream, const AttentionBackwardArgs& args);
 
-/// Whether backward on a GPU keeps the rule that equal inputs give equal bits (as the program starts out:
-/// false). Then cuDNN sums the gradients of queries in a fixed order, in portions of a micro-batch, and much
-/// slower kernels of our own serve those with a document too long for the workspace; else in an order that
-/// varies from run to run. The CPU always keeps the rule.
-void set_deterministic_attention(bool on);
-bool deterministic_attention();
-
 /// Bytes of scratch for forward or backward, whichever is more, at most `tokens` tokens in all.
 std::size_t attention_workspace(const Device& device, const Heads& heads, DType dtype, std::int64_t tokens,
                                 std::int64_t max_length);

@@ -103,14 +103,6 @@ GemmOutcome gemm_outcome(const Device& device, const GemmArgs& args);
 /// good.
 std::int64_t fp8_token_unit(const Device& device, Scaling scaling);
 
-/// Whether products on a GPU choose among the library's algorithms by timing them, once per shape, when used
-/// outside a graph's capture (as the program starts out: true). Choices are kept for later runs in the user's
-/// cache; numbers of tokens up to the same power of two share one, until a number has come very often in a
-/// row. False: the library's first choice for the exact shape, so that the bits of sums are the same in every
-/// run and on every rank.
-void set_gemm_timing(bool on);
-bool gemm_timing();
-
 /// What decides which algorithms are fastest on a GPU, in words: its name, its multiprocessors, the version
 /// of the library. Loads the library. Empty on devices where nothing is chosen.
 std::string gemm_machine(const Device& device);

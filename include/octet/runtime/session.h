@@ -15,9 +15,6 @@
 
 namespace octet::runtime {
 
-/// What gpu_transport asks for. The configuration has checked the name.
-comm::Carrier carrier_of(const std::string& transport);
-
 /// This process among the ranks: its place, its device, its messages. Opened once, before anything that may
 /// fail on one rank alone, so that failures can be told to all.
 class Session {
@@ -26,10 +23,10 @@ class Session {
   /// the device that `device` names ("auto", "cpu", "cuda"; all ranks compute on GPUs or none does, and each
   /// on another one: gpu_choice.h) and decides who prints. When a rank cannot have its device, or comes with
   /// a reason to refuse (an Error met before the ranks knew each other: a wrong argument, a wrong
-  /// configuration), all ranks throw as Channel::together does. `transport`: who carries bytes between
-  /// GPUs, as gpu_transport says.
+  /// configuration), all ranks throw as Channel::together does. `carrier`: who carries bytes between
+  /// GPUs.
   explicit Session(const std::string& device, const std::exception_ptr& refusal = nullptr,
-                   const std::string& transport = "auto");
+                   comm::Carrier carrier = comm::Carrier::automatic);
 
   const comm::Place& place() const { return place_; }
   Device& device() { return *device_; }

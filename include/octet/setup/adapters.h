@@ -33,6 +33,9 @@ struct AdapterWish {
 /// built.
 AdapterWish read_adapter_config(const Json& config, const std::string& where);
 
+/// Whether a configuration asks for adapters.
+bool trains_adapters(const config::Config& config);
+
 /// What a configuration asks for with finetuning_type: lora: what its keys say, or, where it names an adapter
 /// to go on with, what that one's adapter_config.json says. Throws Error as read_adapter_config() does.
 AdapterWish adapter_wish(const config::Config& config);

@@ -1,11 +1,13 @@
 // The setup room: what the rooms are asked for, from the configuration. It fills their options and does
 // nothing with them. Here are those that are small.
-// The larger ones: engine_options (engine.h), encoder_options (corpus.h), levels_of (fit.h).
+// The larger ones: model_options.h, data_options.h, run_options.h. Nothing beside this room and config
+// compares the words of a configuration.
 #pragma once
 
 #include <cstdint>
 #include <string>
 
+#include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
 #include "octet/config/config.h"
 #include "octet/optim/schedule.h"
@@ -14,10 +16,12 @@ namespace octet::setup {
 
 /// What a Session is opened with.
 struct SessionWish {
-  std::string device;     ///< auto, cpu or cuda
-  std::string transport;  ///< as gpu_transport says
+  std::string device;  ///< auto, cpu or cuda
+  comm::Carrier carrier = comm::Carrier::automatic;
 };
 SessionWish session_wish(const config::Config& config);
+/// What a word of gpu_transport asks for.
+comm::Carrier carrier_of(const std::string& transport);
 
 /// After how many seconds without a message a collective counts as lost, and where the ranks say what they
 /// did.

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "octet/base/dtype.h"
-#include "octet/config/config.h"
 #include "octet/data/template_encoder.h"
 
 namespace octet::train {
@@ -18,10 +17,6 @@ struct ModelExport {
   std::int64_t shard_bytes = 5'000'000'000;
   bool overwrite = false;  ///< the folder may hold weights
 };
-
-/// Format and greatest file of a run's final model (export_dtype, export_size).
-DType export_dtype(const config::Config& config);
-std::int64_t export_bytes(const config::Config& config);
 
 /// Writes a folder that Hugging Face's libraries load: weights, config.json and, with an encoder, the
 /// tokenizer (with the tokens and roles that the template gave it) and a generation_config.json whose end

@@ -15,20 +15,21 @@
 namespace octet::train {
 
 /// What a rank at `place` would hold, to the byte: the engine, built on a dry device that stands for `kind`.
-plan::Memory plan_memory(const EngineOptions& options, const comm::Place& place, DeviceKind kind);
+plan::Memory plan_memory(const runtime::InstanceOptions& options, const comm::Place& place, DeviceKind kind);
 
 /// What a rank at `place` sends to others in a step of `micro_batches`, by zero_stage, if it were another
 /// one.
-std::array<store::StepMessages, 4> plan_messages(const EngineOptions& options, const comm::Place& place,
-                                                 DeviceKind kind, std::int64_t micro_batches);
+std::array<store::StepMessages, 4> plan_messages(const runtime::InstanceOptions& options,
+                                                 const comm::Place& place, DeviceKind kind,
+                                                 std::int64_t micro_batches);
 
 /// What one rank does in a step of `micro_batches`, for the time model; `length` is that of a sequence.
-plan::Work work_of(const EngineOptions& options, const plan::Memory& memory, std::int64_t length,
+plan::Work work_of(const runtime::InstanceOptions& options, const plan::Memory& memory, std::int64_t length,
                    std::int64_t micro_batches);
 
 /// Engines that differ in what memory is traded for.
 struct Candidates {
-  std::function<EngineOptions(const plan::Choice&)> build;
+  std::function<runtime::InstanceOptions(const plan::Choice&)> build;
   std::vector<std::int64_t> micros;  ///< ascending
   std::vector<plan::Level> levels;   ///< from the cheapest to the one that keeps least
   std::int64_t length = 0;           ///< of a sequence
@@ -39,9 +40,7 @@ struct Candidates {
 /// Of ascending `micros`, those whose tokens the core can be built for, `each` a sample; at least the first.
 std::vector<std::int64_t> buildable(std::vector<std::int64_t> micros, std::int64_t each);
 
-/// What the configuration leaves to the memory of the device: one level when it leaves nothing.
-std::vector<plan::Level> levels_of(const config::Config& config, DeviceKind kind);
-EngineOptions with_level(EngineOptions options, const plan::Level& level);
+runtime::InstanceOptions with_level(runtime::InstanceOptions options, const plan::Level& level);
 
 /// The candidate that the time model finds fastest among those that fit `limit` bytes a rank. Throws Error
 /// (usage), with what the smallest one needs, when one must fit and none does.
@@ -50,8 +49,8 @@ plan::Choice choose(const Candidates& candidates, const comm::Place& place, Devi
 
 /// The options with the level that `recompute: auto` and `fp8_transposed_weights: auto` come to; unchanged
 /// where the configuration leaves nothing. All ranks call it, and throw alike.
-EngineOptions with_fitting_level(EngineOptions options, const config::Config& config, comm::Channel& channel,
-                                 Device& device);
+runtime::InstanceOptions with_fitting_level(runtime::InstanceOptions options, const config::Config& config,
+                                            comm::Channel& channel, Device& device);
 
 /// Memory that a rank of this process can still reserve: what its device has free, less what libraries will
 /// take, and of a node's memory its rank's share. The least of all ranks; all ranks call it.

@@ -41,7 +41,7 @@ void attention_backward(Stream& stream, const AttentionBackwardArgs& args) {
         "attention_backward: the workspace holds attention_workspace bytes");
   cudaStream_t native = octet::cuda::native(stream);
   if (cudnn_attention_backward(native, octet::cuda::properties(stream.device()).ordinal, args,
-                               deterministic_attention())) {
+                               stream.reproducible())) {
     return;
   }
   own_attention_backward(native, args, static_cast<float*>(args.workspace.data));

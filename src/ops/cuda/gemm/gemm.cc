@@ -148,6 +148,7 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
                          .factor = args.factor,
                          .addend = args.addend.data,
                          .sums_tokens = args.product == Product::wgrad,
+                         .timed = !stream.reproducible(),
                          .workspace = room.library};
   const bool blocks = args.a.scaling != Scaling::tensor;
   if (blocks) {

@@ -107,7 +107,7 @@ class Library {
     const std::lock_guard lock(mutex_);
     const Key key = key_of(p);
     if (refused_.contains(key)) return false;
-    if (gemm_timing() && multiply_fastest(call, stream, p)) return true;
+    if (p.timed && multiply_fastest(call, stream, p)) return true;
     if (const auto found = first_.find(key); found != first_.end()) {
       require(call.run(handle_, found->second, stream), "multiplying", p);
       return true;

@@ -33,6 +33,8 @@ struct LibraryProduct {
   const float* a_scale = nullptr;  ///< FP8: device scalar on a 16-byte boundary, or those of blocks
   const float* b_scale = nullptr;
   Scaling a_scaling = Scaling::tensor, b_scaling = Scaling::tensor;
+  /// The algorithm may be one that was chosen by timing; else it is the library's first for the exact shape.
+  bool timed = true;
   /// The caller has another way for what the library does not multiply.
   bool may_be_refused = false;
   const float* factors =

@@ -1,0 +1,29 @@
+// What a run's model is built for, from the configuration.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "octet/comm/job.h"
+#include "octet/config/config.h"
+#include "octet/device/device.h"
+#include "octet/model/architecture.h"
+#include "octet/plan/advice.h"
+#include "octet/precision/scaling.h"
+#include "octet/runtime/instance.h"
+
+namespace octet::setup {
+
+/// Precision of a run as the configuration asks for it. Throws Error for combinations that make no sense.
+precision::Recipe recipe_of(const config::Config& config);
+
+/// Sharding, precision, optimizer and recomputation of a run, for micro-batches of `max_tokens` tokens in
+/// documents of at most `max_length`.
+runtime::InstanceOptions instance_options(const config::Config& config,
+                                          const model::Architecture& architecture, std::int64_t max_tokens,
+                                          std::int64_t max_length, std::int64_t max_documents);
+
+/// What the configuration leaves to the memory of the device: one level when it leaves nothing.
+std::vector<plan::Level> levels_of(const config::Config& config, DeviceKind kind);
+
+}  // namespace octet::setup

@@ -1,0 +1,41 @@
+// What the configuration says of a run's course and of what it leaves behind.
+#pragma once
+
+#include <cstdint>
+
+#include "octet/base/dtype.h"
+#include "octet/config/config.h"
+#include "octet/store/options.h"
+
+namespace octet::setup {
+
+/// When a run does something that it does again and again.
+enum class When {
+  never,
+  steps,  ///< every so many steps
+  epoch   ///< at the end of each pass over the data
+};
+/// save_strategy.
+When saves_when(const config::Config& config);
+/// eval_strategy.
+When evaluates_when(const config::Config& config);
+
+/// What rows of the log tell of casts to FP8 (fp8_statistics).
+enum class CastLog { none, worst, layers };
+CastLog cast_log(const config::Config& config);
+
+/// stage: pt. Texts are trained, not answers.
+bool is_pretraining(const config::Config& config);
+/// deterministic: strict. The bits do not depend on the number of ranks.
+bool is_strict(const config::Config& config);
+/// recompute: auto. The device's memory decides what is made again.
+bool leaves_recompute_open(const config::Config& config);
+
+/// In which formats masters, gradients and moments lie (param_dtype, grad_dtype, optim_dtype).
+store::Storage storage_of(const config::Config& config);
+
+/// Format and greatest file of a run's final model (export_dtype, export_size).
+DType export_dtype(const config::Config& config);
+std::int64_t export_bytes(const config::Config& config);
+
+}  // namespace octet::setup

@@ -1,0 +1,143 @@
+#include "octet/runtime/instance.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "octet/base/error.h"
+#include "octet/base/log.h"
+#include "octet/model/build.h"
+#include "octet/ops/gemm.h"
+#include "octet/ops/reproducible.h"
+#include "octet/runtime/initial_weights.h"
+
+namespace octet::runtime {
+namespace {
+
+InstanceOptions completed(InstanceOptions options, const Device& device, comm::Job& job) {
+  // What is left open follows the device, for sums as for products.
+  if (!options.reproducible && !ops::reproducible_by_default(device)) options.store.deterministic = false;
+  // Ranks may have cores of different number, but they gather in one order.
+  const bool hides = comm::overlap_hides(device, job.place());
+  options.store.overlap = options.store.overlap && job.all_max(hides ? 0 : 1) == 0;
+  options.store.micro_batches = std::max(1, options.max_micro_batches);
+  options.transformer.fixed_order = options.store.strict;
+  if (options.token_unit == 0) {
+    const precision::Recipe& recipe = options.store.recipe;
+    const ops::Scaling scaling = recipe.blocks() ? ops::Scaling::rows : ops::Scaling::tensor;
+    options.token_unit = recipe.fp8() ? ops::fp8_token_unit(device, scaling) : 1;
+  }
+  if (const std::int64_t unit = options.token_unit; unit > 1) {
+    auto& core = options.transformer;
+    core.max_tokens = (core.max_tokens + unit - 1) / unit * unit;
+    core.max_length = std::max(core.max_length, unit - 1);
+    ++options.max_documents;
+  }
+  return options;
+}
+
+}  // namespace
+
+Instance::Instance(Device& device, comm::Job& job, comm::Collectives& data, const InstanceOptions& options)
+    : device_(device),
+      job_(job),
+      options_(completed(options, device, job)),
+      arena_(device),
+      audit_(options.store.recipe),
+      compute_(device.make_stream({.name = "compute"})) {
+  compute_->set_reproducible(options_.reproducible.value_or(ops::reproducible_by_default(device_)));
+  store_ = std::make_unique<store::ParameterStore>(model::build_layout(options_.architecture), arena_, data,
+                                                   options_.store);
+  core_ = std::make_unique<model::Transformer>(options_.architecture, options_.store.recipe, arena_,
+                                               options_.transformer,
+                                               options_.transformer.training ? &audit_ : nullptr);
+  if (device.kind() != DeviceKind::dry) tell_fallbacks();  // those that the shapes tell
+}
+
+void Instance::load_weights(const std::string& folder) {
+  // A weight may be missing or damaged for one rank alone; nobody may be left waiting in a gather.
+  std::unique_ptr<InitialWeights> weights;
+  job_.together([&] {
+    weights =
+        std::make_unique<InitialWeights>(WeightSource{.folder = folder,
+                                                      .tensor_prefix = options_.architecture.tensor_prefix,
+                                                      .adapter = options_.adapter,
+                                                      .seed = options_.store.adamw.seed},
+                                         store_->layout());
+  });
+  store_->initialise(*compute_, [&](const std::vector<TensorSlice>& slices) {
+    job_.together([&] {
+      for (const TensorSlice& slice : slices) weights->read(slice);
+    });
+  });
+}
+
+void Instance::initialise(std::uint64_t seed) {
+  store_->initialise(*compute_, seed);
+}
+
+void Instance::gather_parameters() {
+  arena_.seal();
+  store_->pass_by(*compute_);
+  store_->synchronize(*compute_);
+}
+
+void Instance::tell_fallbacks() {
+  const std::vector<std::string> fallbacks = audit_.take_fallbacks();
+  if (fallbacks.empty()) return;
+  constexpr const char* fix =
+      "make hidden_size, intermediate_size and the widths of heads multiples of 16, or take another "
+      "fp8_recipe";
+  if (options_.fp8_fallback_ends) {
+    std::string found;
+    for (const std::string& line : fallbacks) found += (found.empty() ? "" : "\n") + line;
+    throw Error({.what = "a product that should run in FP8 does not",
+                 .expected = "FP8 products in the linear layers, as fp8_fallback: error asks for",
+                 .found = found,
+                 .fix = std::string(fix) + ", or set fp8_fallback: warn"});
+  }
+  if (job_.rank() != 0) return;
+  for (const std::string& line : fallbacks) {
+    log::warn("a product should run in FP8 and does not: " + line + "; " + fix);
+  }
+}
+
+void Instance::check_products() {
+  if (!options_.store.recipe.fp8()) return;
+  // Ranks may have other numbers of tokens, or none, and so other reasons.
+  if (options_.fp8_fallback_ends) {
+    job_.together([&] { tell_fallbacks(); });
+  } else {
+    tell_fallbacks();
+  }
+  if (!std::exchange(required_fp8_, true)) job_.together([&] { audit_.require_fp8(); });
+}
+
+precision::Audit Instance::audit_of_all() const {
+  precision::Audit all(options_.store.recipe);
+  for (const precision::AuditRow& row : audit_.rows()) all.plan(row);
+  const std::vector<precision::AuditCount> own = audit_.counts();
+  const std::string bytes(reinterpret_cast<const char*>(own.data()),
+                          own.size() * sizeof(precision::AuditCount));
+  for (const std::string& of_rank : job_.all_gather_bytes(bytes)) {
+    std::vector<precision::AuditCount> counts(of_rank.size() / sizeof(precision::AuditCount));
+    std::memcpy(counts.data(), of_rank.data(), of_rank.size());
+    all.add(counts);
+  }
+  return all;
+}
+
+std::vector<MemoryRow> Instance::memory() const {
+  std::map<std::string, std::size_t> sums;
+  for (const Reservation& reservation : arena_.reservations()) {
+    const std::size_t slash = reservation.name.find('/');
+    if (reservation.kind == MemoryKind::device) sums[reservation.name.substr(0, slash)] += reservation.bytes;
+  }
+  std::vector<MemoryRow> rows;
+  for (const auto& [name, bytes] : sums) rows.push_back({name, bytes});
+  std::ranges::sort(rows, [](const MemoryRow& a, const MemoryRow& b) { return a.bytes > b.bytes; });
+  return rows;
+}
+
+}  // namespace octet::runtime

@@ -1,0 +1,106 @@
+#include "octet/runtime/staging.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "octet/base/error.h"
+
+namespace octet::runtime {
+namespace {
+
+/// Fills a batch up to a multiple of `unit` tokens by a document without labels. Its tokens change no loss
+/// and no gradient; an FP8 scale may see them.
+HostBatch filled_up(HostBatch batch, std::int64_t unit) {
+  const auto missing = static_cast<std::size_t>((unit - batch.tokens() % unit) % unit);
+  batch.ids.insert(batch.ids.end(), missing, 0);
+  batch.positions.insert(batch.positions.end(), missing, 0);
+  batch.cu_seqlens.push_back(static_cast<std::int32_t>(batch.ids.size()));
+  batch.max_length = std::max(batch.max_length, static_cast<std::int64_t>(missing));
+  return batch;
+}
+
+}  // namespace
+
+Staging::Staging(Arena& arena, const StagingOptions& options)
+    : device_(arena.device()),
+      options_(options),
+      sets_(static_cast<std::size_t>(std::max(1, options.host_sets))) {
+  const auto tokens = static_cast<std::size_t>(options.tokens);
+  const auto labels = options.labels > 0 ? static_cast<std::size_t>(options.labels) : tokens;
+  const auto documents = static_cast<std::size_t>(options.documents);
+  ids_ = arena.reserve_as<std::int32_t>("batch/ids", tokens);
+  positions_ = arena.reserve_as<std::int32_t>("batch/positions", tokens);
+  label_rows_ = arena.reserve_as<std::int32_t>("batch/label_rows", labels);
+  targets_ = arena.reserve_as<std::int32_t>("batch/targets", labels);
+  cu_seqlens_ = arena.reserve_as<std::int32_t>("batch/cu_seqlens", documents + 1);
+  losses_ = options.losses ? sets_.size() : 1;
+  loss_sum_ = arena.reserve_as<double>("batch/loss_sum", losses_);
+  for (HostSet& set : sets_) {
+    set.words = arena.reserve_as<std::int32_t>("batch/words", 2 * tokens + 2 * labels + documents + 1,
+                                               MemoryKind::pinned);
+  }
+  host_losses_ = arena.reserve_as<double>("batch/loss_sum", losses_, MemoryKind::pinned);
+}
+
+void Staging::check_batch(const HostBatch& batch) const {
+  check(batch.tokens() <= options_.tokens, "a micro-batch fits the buffers planned for it");
+  check(batch.documents() <= options_.documents, "a micro-batch has no more documents than planned");
+  check(batch.max_length <= options_.length, "a document is no longer than planned");
+  const auto vocabulary = static_cast<std::uint32_t>(options_.vocabulary);
+  const auto outside = [vocabulary](std::int32_t id) { return static_cast<std::uint32_t>(id) >= vocabulary; };
+  const auto no_target = [outside](std::int32_t id) { return id >= 0 && outside(id); };
+  for (const auto* ids : {&batch.ids, &batch.targets}) {
+    const auto bad =
+        ids == &batch.ids ? std::ranges::find_if(*ids, outside) : std::ranges::find_if(*ids, no_target);
+    if (bad != ids->end()) {
+      throw Error({.what = "a token id is outside the model's vocabulary",
+                   .expected = "ids below " + std::to_string(vocabulary),
+                   .found = std::to_string(*bad),
+                   .fix = "use the tokenizer that belongs to the model",
+                   .code = ExitCode::usage});
+    }
+  }
+}
+
+model::MicroBatch Staging::upload(Stream& stream, const HostBatch& batch, std::size_t host_set) {
+  if (batch.tokens() % options_.token_unit == 0) return send(stream, batch, host_set);
+  return send(stream, filled_up(batch, options_.token_unit), host_set);
+}
+
+model::MicroBatch Staging::send(Stream& stream, const HostBatch& batch, std::size_t host_set) {
+  check_batch(batch);
+  HostSet& set = sets_.at(host_set);
+  std::int32_t* host = set.words;
+  const auto copy = [&](std::int32_t* to, const std::vector<std::int32_t>& from) {
+    std::memcpy(host, from.data(), from.size() * sizeof(std::int32_t));
+    device_.copy_to_device(stream, to, host, from.size() * sizeof(std::int32_t));
+    host += from.size();
+  };
+  copy(ids_, batch.ids);
+  copy(positions_, batch.positions);
+  copy(label_rows_, batch.label_rows);
+  copy(targets_, batch.targets);
+  copy(cu_seqlens_, batch.cu_seqlens);
+  set.cu_seqlens = batch.cu_seqlens;
+  model::MicroBatch m;
+  m.ids = ids_, m.positions = positions_;
+  m.label_rows = label_rows_, m.targets = targets_;
+  m.labels = static_cast<std::int64_t>(batch.targets.size());
+  m.documents = {.cu_seqlens = cu_seqlens_,
+                 .host_cu_seqlens = set.cu_seqlens.data(),
+                 .count = batch.documents(),
+                 .max_length = batch.max_length,
+                 .tokens = batch.tokens()};
+  return m;
+}
+
+void Staging::clear_losses(Stream& stream, std::size_t count) {
+  device_.zero(stream, loss_sum_, count * sizeof(double));
+}
+
+void Staging::fetch_losses(Stream& stream, std::size_t count) {
+  device_.copy_to_host(stream, host_losses_, loss_sum_, count * sizeof(double));
+}
+
+}  // namespace octet::runtime

@@ -1,0 +1,106 @@
+#include "octet/setup/model_options.h"
+#include "octet/setup/adapters.h"
+
+#include <iterator>
+
+#include "octet/setup/run_options.h"
+#include "octet/store/options.h"
+
+namespace octet::setup {
+namespace {
+
+// Whether weights lie as FP8: scaled in blocks they become FP8 where a product reads them, in any layout.
+bool has_fp8_weights(const config::Config& config) {
+  return config.fp8 && config.fp8_recipe != "block";
+}
+
+// The configuration has checked the name; auto is decided by whoever knows the memory.
+model::Recompute recompute_of(const std::string& level) {
+  if (level == "norms") return model::Recompute::norms;
+  if (level == "qkv") return model::Recompute::qkv;
+  return level == "full" ? model::Recompute::full : model::Recompute::none;
+}
+
+// As above: auto keeps them until somebody knows the memory.
+store::TransposedWeights transposed_of(const config::Config& config) {
+  const bool at_use = has_fp8_weights(config) && config.fp8_transposed_weights == "at_use";
+  return at_use ? store::TransposedWeights::at_use : store::TransposedWeights::kept;
+}
+
+// The configuration has checked the name.
+comm::Wire wire_of(const std::string& dtype) {
+  if (dtype == "bf16") return comm::Wire::bf16;
+  if (dtype == "fp8") return comm::Wire::fp8;
+  return dtype == "int8" ? comm::Wire::int8 : comm::Wire::f32;
+}
+
+}  // namespace
+
+precision::Recipe recipe_of(const config::Config& config) {
+  precision::Recipe recipe;
+  recipe.compute = config.bf16 || config.pure_bf16 ? DType::bf16 : DType::f32;
+  if (!config.fp8) return recipe;
+  recipe.kind = config.fp8_recipe == "current" ? precision::RecipeKind::current
+                : config.fp8_recipe == "block" ? precision::RecipeKind::block
+                                               : precision::RecipeKind::delayed;
+  if (config.fp8_format == "e4m3" || recipe.blocks()) recipe.gradient_format = DType::e4m3;
+  recipe.history_length = config.fp8_amax_history_len;
+  recipe.most_recent = config.fp8_amax_compute_algo == "most_recent";
+  recipe.margin = static_cast<int>(config.fp8_margin);
+  // Delayed scaling is the fast recipe: producers write FP8 themselves, with one scale.
+  recipe.scale_parts =
+      (config.fp8_scale_granularity == "tensor" && !recipe.blocks()) ||
+      (config.fp8_scale_granularity == "auto" && recipe.kind == precision::RecipeKind::current);
+  recipe.fast_gradients = config.fp8_fast_accumulation == "all" && !recipe.blocks();
+  return recipe;
+}
+
+runtime::InstanceOptions instance_options(const config::Config& config,
+                                          const model::Architecture& architecture, std::int64_t max_tokens,
+                                          std::int64_t max_length, std::int64_t max_documents) {
+  runtime::InstanceOptions options;
+  options.architecture = tuned(config, architecture);
+  if (trains_adapters(config)) options.adapter = config.adapter_name_or_path.value_or("");
+  options.store.stage = static_cast<int>(config.zero_stage);
+  options.store.deterministic = config.deterministic != "false";
+  options.store.strict = is_strict(config);
+  if (config.deterministic != "auto") options.reproducible = config.deterministic != "false";
+  options.store.overlap = config.overlap_comm;
+  options.store.wire = wire_of(config.reduce_dtype);
+  options.store.error_feedback = config.error_feedback;
+  options.store.gather_wire = wire_of(config.gather_dtype);  // compute: as it lies
+  options.store.by_node = config.hierarchical_comm == "auto"   ? store::ByNode::automatic
+                          : config.hierarchical_comm == "true" ? store::ByNode::on
+                                                               : store::ByNode::off;
+  options.store.transposed = transposed_of(config);
+  options.store.recipe = recipe_of(config);
+  options.store.adamw = {.beta1 = config.adam_beta1,
+                         .beta2 = config.adam_beta2,
+                         .epsilon = config.adam_epsilon,
+                         .weight_decay = config.weight_decay,
+                         .seed = static_cast<std::uint64_t>(config.seed)};
+  options.store.storage = storage_of(config);
+  options.store.max_grad_norm = config.max_grad_norm;
+  options.transformer.max_tokens = max_tokens;
+  options.transformer.max_length = max_length;
+  options.transformer.gradient_dtype = options.store.storage.gradients;
+  options.transformer.recompute = recompute_of(config.recompute());
+  options.max_documents = max_documents;
+  options.fp8_fallback_ends = config.fp8_fallback == "error";
+  return options;
+}
+
+std::vector<plan::Level> levels_of(const config::Config& config, DeviceKind kind) {
+  std::vector<model::Recompute> recompute(std::begin(plan::kRecompute), std::end(plan::kRecompute));
+  if (!leaves_recompute_open(config)) recompute = {recompute_of(config.recompute())};
+  const bool transposed = has_fp8_weights(config) && kind == DeviceKind::cuda;
+  const std::string& when = config.fp8_transposed_weights;
+  std::vector<plan::Level> all;
+  for (const model::Recompute level : recompute) {
+    if (!transposed || when != "at_use") all.push_back({level, false});
+    if (transposed && when != "keep") all.push_back({level, true});
+  }
+  return all;
+}
+
+}  // namespace octet::setup

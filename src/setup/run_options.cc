@@ -1,0 +1,62 @@
+#include "octet/setup/run_options.h"
+
+#include <algorithm>
+#include <string>
+
+namespace octet::setup {
+namespace {
+
+// The configuration has checked the words, here as in the other files of this room.
+When when(const std::string& strategy) {
+  if (strategy == "steps") return When::steps;
+  return strategy == "epoch" ? When::epoch : When::never;
+}
+
+DType stored_as(const std::string& dtype) {
+  if (dtype == "bf16") return DType::bf16;
+  return dtype == "int8" ? DType::u8 : DType::f32;
+}
+
+}  // namespace
+
+When saves_when(const config::Config& config) {
+  return when(config.save_strategy);
+}
+
+When evaluates_when(const config::Config& config) {
+  return when(config.eval_strategy);
+}
+
+CastLog cast_log(const config::Config& config) {
+  if (!config.fp8 || config.fp8_statistics == "none") return CastLog::none;
+  return config.fp8_statistics == "layers" ? CastLog::layers : CastLog::worst;
+}
+
+bool is_pretraining(const config::Config& config) {
+  return config.stage == "pt";
+}
+
+bool is_strict(const config::Config& config) {
+  return config.deterministic == "strict";
+}
+
+bool leaves_recompute_open(const config::Config& config) {
+  return config.recompute() == "auto";
+}
+
+store::Storage storage_of(const config::Config& config) {
+  return {.parameters = stored_as(config.param_dtype),
+          .gradients = stored_as(config.grad_dtype),
+          .moments = stored_as(config.optim_dtype)};
+}
+
+DType export_dtype(const config::Config& config) {
+  const std::string name = config.export_dtype.value_or(config.bf16 || config.pure_bf16 ? "bf16" : "fp32");
+  return name == "fp16" ? DType::f16 : name == "bf16" ? DType::bf16 : DType::f32;
+}
+
+std::int64_t export_bytes(const config::Config& config) {
+  return static_cast<std::int64_t>(std::clamp(config.export_size * 1e9, 1.0, 1e18));
+}
+
+}  // namespace octet::setup
