@@ -22,8 +22,8 @@ struct Found {
   std::size_t fixed = 0;
 };
 
-EngineOptions options_of(int stage, precision::RecipeKind kind) {
-  EngineOptions o;
+runtime::InstanceOptions options_of(int stage, precision::RecipeKind kind) {
+  runtime::InstanceOptions o;
   o.architecture = model::find_shape("tiny");
   o.architecture.layers = 3;
   o.architecture.blocks.resize(3);
@@ -42,7 +42,7 @@ EngineOptions options_of(int stage, precision::RecipeKind kind) {
 }
 
 /// Two steps on each rank.
-Found train(int ranks, const EngineOptions& options) {
+Found train(int ranks, const runtime::InstanceOptions& options) {
   std::mutex mutex;
   Found all;
   comm::run_ranks_as_threads({.ranks = ranks}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
@@ -50,11 +50,11 @@ Found train(int ranks, const EngineOptions& options) {
     engine.initialise(3);
     store::StepResult result;
     for (int step = 0; step < 2; ++step) {
-      feed::HostBatch batch;
+      runtime::HostBatch batch;
       batch.cu_seqlens.push_back(0);
       std::vector<std::int32_t> ids;
       for (int i = 0; i < 48; ++i) ids.push_back((i * 37 + 11 * job.rank() + step) % 900);
-      feed::add_document(batch, ids, ids);
+      runtime::add_document(batch, ids, ids);
       engine.begin(1);
       engine.micro_batch(batch);
       result = engine.finish(1e-2);
