@@ -93,7 +93,7 @@ TEST(Streaming, APlaceThatIsNoneOfThisStreamIsRefused) {
   expect_success(trainer(task.train(folder / "memory", "max_steps=5")));
   const Outcome none = trainer(task.train(folder / "memory", kStream));
   EXPECT_EQ(none.code, 64) << none.both();
-  EXPECT_NE(none.err.find("where its run stood in the stream"), std::string::npos) << none.err;
+  EXPECT_NE(none.err.find("a checkpoint of a run with streaming: true"), std::string::npos) << none.err;
 }
 
 TEST(Streaming, HeldOutRowsAreEvaluatedAndNotTrained) {
