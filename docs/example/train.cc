@@ -4,6 +4,7 @@
 
 #include "octet/model/shapes.h"
 #include "octet/runtime/session.h"
+#include "octet/setup/model_options.h"
 #include "octet/train/engine.h"
 
 int main() {
@@ -16,12 +17,12 @@ int main() {
     // A micro-batch: documents one behind the other; every token but the first of each is predicted.
     std::vector<std::int32_t> ids(64);
     std::iota(ids.begin(), ids.end(), 100 * session.place().rank);
-    feed::HostBatch batch{.cu_seqlens = {0}};
-    feed::add_document(batch, ids, ids);
+    runtime::HostBatch batch{.cu_seqlens = {0}};
+    runtime::add_document(batch, ids, ids);
 
     const model::Architecture architecture = model::find_shape("tiny");
     train::Engine engine(session.device(), session.job(), session.data(),
-                         train::engine_options(config, architecture, batch.tokens(), batch.max_length, 1));
+                         setup::instance_options(config, architecture, batch.tokens(), batch.max_length, 1));
     engine.initialise(config.seed);
     for (int step = 1; step <= 20; ++step) {
       engine.begin(1);
