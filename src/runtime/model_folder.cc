@@ -49,6 +49,16 @@ model::Architecture read_model(const std::string& folder) {
                  .where = folder,
                  .fix = "fetch the model first (hf download NAME --local-dir FOLDER) and name its folder"});
   }
+  if (!path_exists(folder + "/config.json") && path_exists(folder + "/adapter_config.json")) {
+    throw Error({.what = "the folder holds an adapter and no model",
+                 .expected = "config.json, tokenizer and weights",
+                 .found = "adapter_config.json",
+                 .where = folder,
+                 .fix =
+                     "merge it into its base with trainer export FOLDER OUT --merge; or train on with it: "
+                     "finetuning_type=lora adapter_name_or_path=FOLDER, and its base as model_name_or_path",
+                 .code = ExitCode::usage});
+  }
   model::Architecture architecture = model::read_architecture(folder);
   if (!architecture.multimodal || !checkpoint::WeightFolder::exists(folder)) return architecture;
   const checkpoint::WeightFolder weights(folder);

@@ -167,6 +167,7 @@ TEST_F(Adapters, AreMergedIntoAWholeModel) {
     EXPECT_NE(run.err.find(says), std::string::npos) << run.err;
   };
   refused("export " + (folder_ / "out") + " " + (folder_ / "no"), "--merge");
+  refused("generate " + (folder_ / "out") + " --template chatml hello", "merge it into its base");
   fs::rename(base(), base() + "-moved");
   refused("export " + (folder_ / "out") + " " + (folder_ / "no") + " --merge", "base model of the adapter");
   fs::rename(base() + "-moved", base());
