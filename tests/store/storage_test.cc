@@ -169,6 +169,14 @@ TEST(ZeroStorage, EachTensorIsRoundedByNoiseOfItsOwn) {
     EXPECT_TRUE(fresh) << name << " is rounded by the noise of " << other->second;
   }
   EXPECT_EQ(seen.size(), 1 + 4 * 5u) << "embedding, and q, k, v and down of five blocks";
+  // The last tensor of one segment and the first of the next one.
+  for (int b = 0; b < 5; ++b) {
+    const auto first = [&](const std::string& name) {
+      const auto& values = o.state.at("layers." + std::to_string(b) + name);
+      return std::vector<float>(values.begin(), values.begin() + 15);
+    };
+    EXPECT_NE(first(".down.weight"), first(".router.weight")) << b;
+  }
 }
 
 TEST(ZeroStorage, FormatsThatDoNotGoTogetherAreRefused) {
