@@ -94,14 +94,14 @@ void read_arguments(const Field& field, const Node& node, const Location& at, Va
 }
 
 // Choices and refusals, on the canonical text.
-void check_choice(const Field& field, const std::string& text, const Location& at) {
+void check_choice(const Field& field, const std::string& text, const Location& at, Value& value) {
   for (const auto& [refused, reason] : field.refused_values) {
-    if (text == refused) {
-      complain({.what = "'" + at.key + ": " + text + "' is not supported",
-                .expected = expected_text(field),
-                .where = at.where,
-                .fix = reason});
-    }
+    if (text != refused) continue;
+    value.refused = Problem{.what = "'" + at.key + ": " + text + "' is not supported",
+                            .expected = expected_text(field),
+                            .where = at.where,
+                            .fix = reason};
+    return;
   }
   if (!field.choices.empty() &&
       std::find(field.choices.begin(), field.choices.end(), text) == field.choices.end()) {
@@ -244,14 +244,14 @@ Value check_value(const Field& field, const Node& node, const Location& at) {
       break;
   }
   if (field.kind == Kind::list && !field.choices.empty()) {
-    for (auto& item : value.list) check_choice(field, item = lower(item), at);
+    for (auto& item : value.list) check_choice(field, item = lower(item), at, value);
   } else if (!field.choices.empty() || !field.refused_values.empty()) {
-    check_choice(field, canonical(field, value), at);
+    check_choice(field, canonical(field, value), at, value);
   }
   if (field.status == Status::refused && !is_harmless(field, value)) {
-    complain({.what = "'" + at.key + ": " + canonical(field, value) + "' is not supported",
-              .where = at.where,
-              .fix = field.reason});
+    value.refused = Problem{.what = "'" + at.key + ": " + canonical(field, value) + "' is not supported",
+                            .where = at.where,
+                            .fix = field.reason};
   }
   return value;
 }

@@ -18,6 +18,7 @@ struct Value {
   std::string text;
   Strings list;
   Arguments arguments;
+  std::optional<Problem> refused;  ///< known and not supported: an Error unless a stronger source says else
 };
 
 /// Where a value stands, for messages.
@@ -26,7 +27,7 @@ struct Location {
   std::string key;    ///< as the user wrote it: "train.learning_rate"
 };
 
-/// Checks type, range and choices and refuses what is not supported. Throws a usage Error.
+/// Checks type, range and choices. Throws a usage Error. What is not supported is kept as `refused`.
 Value check_value(const Field& field, const Node& node, const Location& location);
 
 /// Stores a checked value; for null the default.
