@@ -15,6 +15,7 @@ enum class Action : std::uint8_t {
   minus_off,  ///< map; a negative number means "no" (never)
   note,       ///< accepted without effect; `key` says why
   refuse,     ///< refused unless null, false or empty; `key` says why
+  rank,       ///< verl's rank of adapters: 0 trains everything
 };
 
 struct Entry {
@@ -30,6 +31,8 @@ constexpr const char* kNames = "rows are recognised by their fields";
 constexpr const char* kPaths = "list the files in data.train_path";
 
 constexpr Entry kEntries[] = {
+    // transformers
+    {"torch_dtype", Action::auto_null, "export_dtype", "float32=fp32,bfloat16=bf16,float16=fp16"},
     // SFT-Play
     {"model.name", Action::weak, "model_name_or_path"},
     {"model.local_dir", Action::map, "model_name_or_path"},
@@ -42,7 +45,7 @@ constexpr Entry kEntries[] = {
     {"tuning.lora.r", Action::map, "lora_rank"},
     {"tuning.lora.alpha", Action::map, "lora_alpha"},
     {"tuning.lora.dropout", Action::map, "lora_dropout"},
-    {"tuning.lora.target_modules", Action::map, "lora_target"},
+    {"tuning.lora.target_modules", Action::map, "lora_target", "auto=all,all-linear=all"},
     {"train.batch_size", Action::map, "per_device_train_batch_size"},
     {"train.eval_batch_size", Action::map, "per_device_eval_batch_size"},
     {"train.grad_accum", Action::auto_null, "gradient_accumulation_steps"},
@@ -112,9 +115,10 @@ constexpr Entry kEntries[] = {
     {"model.fsdp_config.offload_params", Action::refuse, "parameters stay on the device"},
     {"model.fsdp_config.wrap_policy", Action::note, "parameters are cut and gathered by layer"},
     {"model.enable_gradient_checkpointing", Action::map, "gradient_checkpointing"},
-    {"model.lora_rank", Action::refuse, "ask for adapters with finetuning_type: lora and lora_rank"},
-    {"model.lora_alpha", Action::note, "lora_alpha says it here"},
-    {"model.target_modules", Action::note, "lora_target says it here"},
+    {"model.lora_rank", Action::rank, "lora_rank"},
+    {"model.lora_alpha", Action::map, "lora_alpha"},
+    {"model.target_modules", Action::map, "lora_target", "all-linear=all"},
+    {"model.lora_adapter_path", Action::map, "adapter_name_or_path"},
     {"model.strategy", Action::note, "zero_stage says what the ranks share out"},
     {"model.use_liger", Action::note, "kernels are always fused"},
     {"optim.lr", Action::map, "learning_rate"},
@@ -183,11 +187,16 @@ bool asks_for_nothing(const Node& node) {
   return (flag && !*flag) || (number && *number == 0);
 }
 
+Node word(const std::string& text) {
+  Node node;
+  node.kind = Node::Kind::scalar;
+  node.text = text;
+  return node;
+}
+
 // "off" in the way of the key: a strategy, or null.
 void switch_off(const std::string& key, const Location& at, Settings& settings, bool replace) {
-  Node no;
-  no.kind = Node::Kind::scalar;
-  no.text = "no";
+  const Node no = word("no");
   if (key == "save_steps") {
     settings.add("save_strategy", no, at, replace);
   } else if (key == "eval_steps") {
@@ -199,10 +208,7 @@ void switch_off(const std::string& key, const Location& at, Settings& settings, 
 
 // An interval of evaluation means nothing without the strategy.
 void switch_on_evaluation(const Location& at, Settings& settings, bool replace) {
-  Node steps;
-  steps.kind = Node::Kind::scalar;
-  steps.text = "steps";
-  settings.add("eval_strategy", steps, at, replace);
+  settings.add("eval_strategy", word("steps"), at, replace);
 }
 
 struct Target {
@@ -211,13 +217,21 @@ struct Target {
   bool replace;
 };
 
+// verl trains adapters where their rank is not 0.
+void apply_rank(const Node& node, const Location& at, const Target& target) {
+  const bool none = asks_for_nothing(node);
+  if (target.replace || !target.settings.has("finetuning_type"))
+    target.settings.add("finetuning_type", word(none ? "full" : "lora"), at, target.replace);
+  if (!none) target.settings.add("lora_rank", node, at, target.replace);
+}
+
 void apply(const Entry& entry, const Node& node, const Location& at, const Target& target) {
   switch (entry.action) {
     case Action::note:
       target.sources.note("'" + at.key + "' changes nothing here: " + entry.key);
       return;
     case Action::refuse:
-      if (asks_for_nothing(node)) return;
+      if (asks_for_nothing(node) || (!target.replace && target.sources.argued.contains(at.key))) return;
       complain({.what = "'" + at.key + "' is not supported",
                 .found = shown(node),
                 .where = at.where,
@@ -239,6 +253,9 @@ void apply(const Entry& entry, const Node& node, const Location& at, const Targe
       if (entry.path == "trainer.test_freq") switch_on_evaluation(at, target.settings, target.replace);
       break;
     }
+    case Action::rank:
+      if (!node.is_null()) apply_rank(node, at, target);
+      return;
     case Action::map:
       if (node.is_null()) return;
       break;
@@ -257,7 +274,9 @@ void apply(const Entry& entry, const Node& node, const Location& at, const Targe
     target.settings.add("adam_beta2", node.items[1], at, target.replace);
     return;
   }
-  target.settings.add(entry.key, respelt(entry, node), at, target.replace);
+  Location known = at;
+  if (node.kind == Node::Kind::scalar) known.written = node.text;
+  target.settings.add(entry.key, respelt(entry, node), known, target.replace);
 }
 
 void walk(const Node& node, const std::string& path, const std::string& name, const Target& target,
@@ -270,7 +289,8 @@ void walk(const Node& node, const std::string& path, const std::string& name, co
     if (path.empty() && find_field(key) != nullptr && !foreign_section) {
       if (!weak_pass) target.settings.add(key, value, at, target.replace);
     } else if (const Entry* entry = find_entry(full)) {
-      if ((entry->action == Action::weak) == weak_pass) apply(*entry, value, at, target);
+      const bool weak = entry->action == Action::weak || entry->action == Action::rank;
+      if (weak == weak_pass) apply(*entry, value, at, target);
     } else if (is_section(full) && (value.kind == Node::Kind::map || value.is_null())) {
       walk(value, full, name, target, weak_pass);
     } else {
@@ -307,6 +327,7 @@ void translate_tree(const Node& tree, const std::string& name, Settings& setting
 void translate_argument(const std::string& path, const Node& node, Sources& sources) {
   const Target target{.settings = sources.overrides, .sources = sources, .replace = true};
   const Location at{"command line", path};
+  sources.argued.insert(path);
   if (find_field(path) != nullptr) {
     target.settings.add(path, node, at, true);
   } else if (const Entry* entry = find_entry(path)) {

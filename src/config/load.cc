@@ -143,16 +143,31 @@ void check_agreement(const Sources& sources) {
   }
 }
 
+/// From the weakest to the strongest.
+std::array<std::pair<Source, const Settings*>, 4> in_order(const Sources& sources) {
+  return {{{Source::environment, &sources.environment},
+           {Source::deepspeed, &sources.deepspeed},
+           {Source::yaml, &sources.yaml},
+           {Source::override_, &sources.overrides}}};
+}
+
+/// What is not supported is an Error where nothing stronger replaces it.
+void require_supported(const Sources& sources) {
+  std::map<std::string, const Setting*> strongest;
+  for (const auto& [source, settings] : in_order(sources)) {
+    for (const auto& [key, setting] : settings->all()) strongest[key] = &setting;
+  }
+  for (const auto& [key, setting] : strongest) {
+    if (setting->value.refusal) throw Error(*setting->value.refusal);
+  }
+}
+
 void merge(const Sources& sources, Resolved& resolved) {
-  const std::array<std::pair<Source, const Settings*>, 4> order{{{Source::environment, &sources.environment},
-                                                                 {Source::deepspeed, &sources.deepspeed},
-                                                                 {Source::yaml, &sources.yaml},
-                                                                 {Source::override_, &sources.overrides}}};
-  for (const auto& [source, settings] : order) {
+  for (const auto& [source, settings] : in_order(sources)) {
     for (const auto& [key, setting] : settings->all()) {
       if (setting.field->status == Status::used) store(*setting.field, setting.value, resolved.config);
       if (setting.value.given) {
-        resolved.origins[key] = {.source = source, .where = setting.at.where};
+        resolved.origins[key] = {.source = source, .where = setting.at.where, .key = setting.at.key};
         if (setting.field->status != Status::used)
           resolved.extra[key] = canonical(*setting.field, setting.value);
       } else {
@@ -196,6 +211,7 @@ Resolved resolve(Node tree, const std::string& file, const std::vector<Override>
   translate_tree(plain, file, sources.yaml, sources);
   translate_environment(options.environment, sources);
   read_deepspeed(tree, file, sources, resolved);
+  require_supported(sources);
   check_agreement(sources);
   merge(sources, resolved);
   for (const auto& note : sources.notes) resolved.notes.push_back(note);

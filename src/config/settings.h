@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 
 #include "value.h"
@@ -32,6 +33,7 @@ class Settings {
 /// Everything that the translators need from each other.
 struct Sources {
   Settings environment, deepspeed, yaml, overrides;
+  std::set<std::string> argued;  ///< foreign keys of the command line
   Strings notes;
   void note(const std::string& sentence);
 };

@@ -222,7 +222,9 @@ seed: 7
   EXPECT_TRUE(c.tensorboard());
   EXPECT_TRUE(notes(r, "tuning.backend"));
   EXPECT_EQ(c.finetuning_type, "full");
-  EXPECT_TRUE(notes(r, "lora_rank"));
+  EXPECT_TRUE(notes(r, "'tuning.lora.r'")) << "by the word that stands in the file";
+  EXPECT_EQ(c.optim_dtype, "int8");
+  EXPECT_TRUE(notes(r, "pages nothing"));
 }
 
 TEST(SftPlay, ItsAdaptersBecomeOurs) {
@@ -238,7 +240,9 @@ TEST(SftPlay, ItsAdaptersBecomeOurs) {
 }
 
 TEST(SftPlay, WhatIsNotBuiltIsRefusedByItsOwnName) {
-  EXPECT_SAYS(refusal("tuning: {mode: qlora}"), "tuning.mode");
+  EXPECT_SAYS(refusal("tuning: {mode: qlora}"), "'tuning.mode: qlora' is not supported");
+  EXPECT_SAYS(refusal("tuning: {mode: ptuning}"), "'ptuning'");
+  EXPECT_SAYS(refusal("tuning: {lora: {r: 8}}"), "'tuning.lora.r' asks for adapters");
   EXPECT_SAYS(refusal("train: {batch_size: auto}"), "train.batch_size");
   EXPECT_SAYS(refusal("train: {lerning_rate: 1}"), "did you mean 'train.learning_rate'?");
   EXPECT_SAYS(refusal("train: {learning_rate: x}"), "train.learning_rate");
@@ -268,6 +272,26 @@ trainer: {default_local_dir: out, total_epochs: 4, logger: [console], save_freq:
   EXPECT_EQ(c.output_dir, "out");
   EXPECT_EQ(c.resume_from_checkpoint, "false");
   EXPECT_FALSE(c.max_samples);
+}
+
+// Its defaults name a factor and modules beside a rank of 0, which trains everything.
+TEST(Verl, ItsRankSaysWhetherAdaptersAreTrained) {
+  const std::string defaults = "lora_alpha: 16, target_modules: all-linear, lora_rank: ";
+  const auto of = [&](const std::string& yaml, const Strings& arguments = {}) {
+    return load_text(yaml, "verl.yaml", arguments, quiet(false)).config;
+  };
+  EXPECT_EQ(of("model: {" + defaults + "0}").finetuning_type, "full");
+  const Config c = of("model: {" + defaults + "32}");
+  EXPECT_EQ(c.finetuning_type, "lora");
+  EXPECT_EQ(c.lora_rank, 32);
+  EXPECT_EQ(c.lora_alpha, 16);
+  EXPECT_EQ(c.lora_target, Strings{"all"});
+  EXPECT_EQ(of("model: {lora_rank: 8, target_modules: [q_proj, o_proj]}").lora_target,
+            (Strings{"q_proj", "o_proj"}));
+  EXPECT_EQ(of("model: {" + defaults + "0}", {"model.lora_rank=4"}).lora_rank, 4);
+  EXPECT_EQ(of("model: {" + defaults + "0}", {"model.lora_rank=4"}).finetuning_type, "lora");
+  EXPECT_EQ(of("model: {" + defaults + "32}", {"model.lora_rank=0"}).finetuning_type, "full");
+  EXPECT_EQ(of("model: {" + defaults + "32, lora_adapter_path: a}").adapter_name_or_path, "a");
 }
 
 }  // namespace
