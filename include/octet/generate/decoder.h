@@ -33,11 +33,12 @@ std::int32_t choose(const float* logits, std::int64_t vocabulary, const Sampling
 
 struct DecoderOptions {
   model::Architecture architecture;
-  precision::Recipe recipe;      ///< compute dtype; FP8 is not used here
-  std::int64_t sequences = 1;    ///< decoded side by side
-  std::int64_t capacity = 1024;  ///< tokens of a sequence, prompt and answer
-  std::int64_t prefill = 512;    ///< prompt tokens taken at a time
-  std::int64_t scored = 0;       ///< most tokens of a sequence whose probabilities are asked for; 0: none is
+  std::vector<runtime::AddedAdapter> adapters;  ///< added to the weights when they are loaded
+  precision::Recipe recipe;                     ///< compute dtype; FP8 is not used here
+  std::int64_t sequences = 1;                   ///< decoded side by side
+  std::int64_t capacity = 1024;                 ///< tokens of a sequence, prompt and answer
+  std::int64_t prefill = 512;                   ///< prompt tokens taken at a time
+  std::int64_t scored = 0;  ///< most tokens of a sequence whose probabilities are asked for; 0: none is
 };
 
 /// What complete() is asked for.
