@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <set>
 
 #include "octet/base/error.h"
@@ -13,6 +14,7 @@ namespace octet::runtime {
 namespace {
 
 constexpr const char* kFile = "adapter_model.safetensors";
+constexpr const char* kMagnitude = ".lora_magnitude_vector";
 
 std::optional<checkpoint::SafetensorsFile> open_adapter(const std::string& folder) {
   if (folder.empty()) return std::nullopt;
@@ -42,7 +44,8 @@ std::string name_in_model(const std::string& parameter) {
 }
 
 bool is_adapter(const std::string& parameter) {
-  return parameter.ends_with(".lora_A.weight") || parameter.ends_with(".lora_B.weight");
+  return parameter.ends_with(".lora_A.weight") || parameter.ends_with(".lora_B.weight") ||
+         parameter.ends_with(kMagnitude);
 }
 
 InitialWeights::InitialWeights(const WeightSource& source, const model::ParameterLayout& layout)
@@ -97,6 +100,25 @@ bool InitialWeights::read_adapter(const TensorSlice& slice) const {
   return true;
 }
 
+// A new magnitude: the norms of the rows of the module's weight, which stand in its file.
+void InitialWeights::read_norms(const TensorSlice& slice) const {
+  const std::string module = name_in_model(slice.name.substr(0, slice.name.size() - std::strlen(kMagnitude)));
+  const std::string name = module + ".weight";
+  const checkpoint::StoredTensor* weight = weights_.find(name);
+  if (weight == nullptr || weight->shape.size() != 2 || weight->shape.front() != slice.shape.front())
+    weight = &weights_.expect(name, {slice.shape.front(), 0});
+  const std::int64_t columns = weight->shape.back();
+  std::vector<float> row(static_cast<std::size_t>(columns));
+  each_run(slice, [&](std::int64_t begin, std::int64_t count, void* data) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      weights_.read(name, (begin + i) * columns, columns, row.data());
+      double squares = 0;
+      for (const float w : row) squares += static_cast<double>(w) * static_cast<double>(w);
+      static_cast<float*>(data)[i] = static_cast<float>(std::sqrt(squares));
+    }
+  });
+}
+
 void InitialWeights::read(const TensorSlice& slice) const {
   if (read_adapter(slice)) return;
   if (!is_adapter(slice.name)) {
@@ -104,6 +126,7 @@ void InitialWeights::read(const TensorSlice& slice) const {
     in_model.name = name_in_model(slice.name);
     return weights_.read(in_model);
   }
+  if (slice.name.ends_with(kMagnitude)) return read_norms(slice);
   const bool zero = slice.name.ends_with(".lora_B.weight");
   const model::NamedPart part{.name = slice.name, .shape = slice.shape};
   each_run(slice, [&](std::int64_t begin, std::int64_t count, void* data) {

@@ -33,6 +33,7 @@ class InitialWeights {
 
  private:
   bool read_adapter(const TensorSlice& slice) const;
+  void read_norms(const TensorSlice& slice) const;
   void require_adapter_used(const model::ParameterLayout& layout) const;
 
   WeightSource source_;
@@ -43,7 +44,7 @@ class InitialWeights {
 /// The name of a parameter in its model: without what PEFT puts before it.
 std::string name_in_model(const std::string& parameter);
 
-/// Whether a parameter is a matrix of an adapter.
+/// Whether a parameter is a matrix or a magnitude of an adapter.
 bool is_adapter(const std::string& parameter);
 
 }  // namespace octet::runtime
