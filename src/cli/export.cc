@@ -12,6 +12,7 @@
 #include "octet/data/template_encoder.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/adapters.h"
+#include "octet/setup/freezing.h"
 #include "octet/setup/run_options.h"
 #include "octet/train/adapter_folder.h"
 #include "octet/train/final_model.h"
@@ -109,6 +110,7 @@ int export_command(const Arguments& arguments) {
   if (size > 0) run.export_size = size;
   e.dtype = setup::export_dtype(run);
   e.shard_bytes = setup::export_bytes(run);
+  e.part = setup::trains_parts(run);
   if (!path_exists(e.model + "/config.json")) {
     throw Error({.what = "the model that the run started from is not there",
                  .expected = "config.json and tokenizer files",

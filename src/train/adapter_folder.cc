@@ -10,12 +10,20 @@
 #include "octet/runtime/initial_weights.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/adapters.h"
+#include "octet/setup/freezing.h"
 
 namespace octet::train {
 namespace {
 
 constexpr const char* kKey = "adapters";
+constexpr const char* kType = "finetuning_type";
 constexpr const char* kHead = "base_model.model.lm_head.weight";
+
+/// What a run trained whose checkpoint has such a state.
+std::string type_of(const Json& state) {
+  if (state.is_null()) return "full";
+  return state.contains(kType) ? state[kType].get<std::string>() : "lora";
+}
 
 /// The tensors of an adapter's file. A tied table that is trained stands under both of its names.
 struct Tensors {
@@ -42,10 +50,18 @@ Tensors tensors_of(const checkpoint::Checkpoint& source, bool tied) {
 }  // namespace
 
 Json adapter_state(const config::Config& config) {
-  if (!setup::trains_adapters(config)) return {};
-  const setup::AdapterWish wish = setup::adapter_wish(config);
-  Json state = setup::adapter_config(wish, "");
-  state.erase("base_model_name_or_path");
+  Json state;
+  if (setup::trains_parts(config)) {
+    state = {{kType, config.finetuning_type},
+             {"freeze_trainable_layers", config.freeze_trainable_layers},
+             {"freeze_trainable_modules", config.freeze_trainable_modules},
+             {"freeze_extra_modules", config.freeze_extra_modules}};
+  } else if (setup::trains_adapters(config)) {
+    state = setup::adapter_config(setup::adapter_wish(config), "");
+    state.erase("base_model_name_or_path");
+  } else {
+    return {};
+  }
   state["base"] = config.train_from_scratch
                       ? "seed " + std::to_string(config.seed)
                       : checkpoint::WeightFolder(config.model_name_or_path).fingerprint();
@@ -66,19 +82,24 @@ void require_same_adapters(const checkpoint::Checkpoint& checkpoint, const confi
                 "begin a run of its own in another output_dir",
          .code = ExitCode::usage});
   };
-  if (before.is_null())
-    refuse("the checkpoint is of a run that trained everything", "finetuning_type: full", "lora");
-  if (now.is_null())
-    refuse("the checkpoint is of a run that trained adapters", "finetuning_type: lora", "full");
+  const std::string was = type_of(before), is = type_of(now);
+  if (was != is) {
+    const std::string what = was == "lora"     ? "adapters"
+                             : was == "freeze" ? "a part of the model"
+                                               : "everything";
+    refuse("the checkpoint is of a run that trained " + what, "finetuning_type: " + was, is);
+  }
+  const std::string other_trained = was == "lora"
+                                        ? "the adapters are not those of the checkpoint"
+                                        : "the parts that are trained are not those of the checkpoint";
   for (const auto& [key, value] : before.items()) {
     const Json other = now.value(key, Json());
     if (value == other) continue;
     if (key == "base")
       refuse("the base model's weights are not those of the checkpoint's run", "", "other contents");
-    refuse("the adapters are not those of the checkpoint", key + ": " + value.dump(),
-           key + ": " + other.dump());
+    refuse(other_trained, key + ": " + value.dump(), key + ": " + other.dump());
   }
-  refuse("the adapters are not those of the checkpoint", before.dump(), now.dump());
+  refuse(other_trained, before.dump(), now.dump());
 }
 
 std::vector<std::string> export_adapter(const std::string& folder, const std::string& checkpoint,

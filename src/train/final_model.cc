@@ -38,6 +38,7 @@ std::vector<std::string> export_model(const ModelExport& e, const data::Template
   options.dtype = e.dtype;
   options.shard_bytes = e.shard_bytes;
   options.overwrite = e.overwrite;
+  options.rest_from_source = e.part;
   std::vector<std::string> files = checkpoint::export_checkpoint(options, e.checkpoint);
   if (!encoder) return files;
   encoder->tokenizer().save(e.folder);

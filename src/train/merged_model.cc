@@ -1,5 +1,6 @@
 #include "octet/train/merged_model.h"
 
+#include <cmath>
 #include <map>
 
 #include "octet/checkpoint/safetensors.h"
@@ -16,6 +17,7 @@ struct Matrices {
   std::vector<float> a, b;  ///< [rank, in], [out, rank]
   std::int64_t rank = 0, inputs = 0;
   double factor = 0;
+  std::vector<float> scale;  ///< [out], with DoRA: magnitude / norm of the adapted row
 };
 
 /// The base's tensors, with what an adapter adds to them.
@@ -60,10 +62,29 @@ class Merged {
         .a = load(".lora_A.weight"), .b = load(".lora_B.weight"), .rank = shape.rank, .factor = shape.factor};
     at_hand_.inputs = static_cast<std::int64_t>(at_hand_.a.size()) / shape.rank;
     module_ = module;
+    if (shape.dora) at_hand_.scale = scales(module);
     return at_hand_;
   }
 
-  /// Adds elements [begin, begin + count) of factor · B A.
+  /// Of the rows of the module whose matrices are at hand, one row at a time.
+  std::vector<float> scales(const std::string& module) {
+    const checkpoint::StoredTensor& magnitude =
+        file_.at(model::kAdapterPrefix + module + ".lora_magnitude_vector");
+    std::vector<float> scale(static_cast<std::size_t>(magnitude.count));
+    file_.read(magnitude.name, 0, magnitude.count, scale.data());
+    std::vector<float> row(static_cast<std::size_t>(at_hand_.inputs));
+    for (std::size_t j = 0; j < scale.size(); ++j) {
+      const std::int64_t begin = static_cast<std::int64_t>(j) * at_hand_.inputs;
+      base_.read(module + ".weight", begin, at_hand_.inputs, row.data());
+      add(at_hand_, begin, at_hand_.inputs, row.data());
+      double squares = 0;
+      for (const float w : row) squares += static_cast<double>(w) * static_cast<double>(w);
+      scale[j] = squares > 0 ? static_cast<float>(static_cast<double>(scale[j]) / std::sqrt(squares)) : 0.0f;
+    }
+    return scale;
+  }
+
+  /// Adds elements [begin, begin + count) of factor · B A, and scales rows as DoRA does.
   static void add(const Matrices& m, std::int64_t begin, std::int64_t count, float* out) {
     for (std::int64_t i = begin; i < begin + count;) {
       const std::int64_t row = i / m.inputs, column = i % m.inputs;
@@ -76,6 +97,8 @@ class Merged {
       }
       const auto factor = static_cast<float>(m.factor);
       for (std::int64_t c = 0; c < n; ++c) out[i - begin + c] += factor * sum[static_cast<std::size_t>(c)];
+      const float scale = m.scale.empty() ? 1.0f : m.scale[static_cast<std::size_t>(row)];
+      for (std::int64_t c = 0; c < n; ++c) out[i - begin + c] *= scale;
       i += n;
     }
   }

@@ -17,6 +17,9 @@ struct ExportOptions {
   std::int64_t shard_bytes = 5'000'000'000;  ///< export_size
   /// Allows `folder` to hold weights, which are replaced; other files in it stay.
   bool overwrite = false;
+  /// The checkpoint holds what was trained; the other tensors come from the source's weights as they are
+  /// there.
+  bool rest_from_source = false;
 };
 
 /// Elements [begin, begin + count) of a tensor as floats.

@@ -8,7 +8,8 @@
 
 namespace octet::train {
 
-/// What a checkpoint's state keeps, under "adapters", of what it does not hold: the adapters' shapes and
+/// What a checkpoint's state keeps, under "adapters", of what it does not hold: the adapters' shapes (with
+/// finetuning_type: freeze, what is trained) and
 /// factors, and a fingerprint of the base model's weights. Null for runs that train everything.
 Json adapter_state(const config::Config& config);
 
