@@ -199,11 +199,14 @@ std::vector<std::string> export_checkpoint(const ExportOptions& options, const s
   }
   std::set<std::string> trained;
   for (const auto& parameter : parameters) trained.insert(parameter.name);
-  const std::unique_ptr<WeightFolder> others = other_parts(options.source_folder);
+  const std::unique_ptr<WeightFolder> others = options.rest_from_source
+                                                   ? std::make_unique<WeightFolder>(options.source_folder)
+                                                   : other_parts(options.source_folder);
   if (others != nullptr) {
     std::size_t copied = 0;
     for (const StoredTensor& tensor : others->tensors()) {
-      if (trained.contains(tensor.name) || tensor.name.ends_with("lm_head.weight")) continue;
+      const bool head = !options.rest_from_source && tensor.name.ends_with("lm_head.weight");
+      if (trained.contains(tensor.name) || head) continue;
       parameters.push_back(tensor);
       ++copied;
     }

@@ -17,7 +17,6 @@ struct NotedKey {
   const char* note;
 };
 
-constexpr const char* kFreeze = "read only with finetuning_type: freeze, which is not built";
 constexpr const char* kQuantised = "read only with quantization_bit";
 constexpr const char* kExport = "belongs to trainer export";
 constexpr const char* kTokensCounted = "tokens are always counted, and logged by the second";
@@ -54,8 +53,8 @@ const NotedKey kNoted[] = {
      "the thread that prepares batches lives as long as the run"},
     {"dataloader_prefetch_factor", kInt, "null", "how far batches are prepared ahead is fixed"},
     {"remove_unused_columns", kBool, "true", "columns that are not recognised are never read"},
-    {"freeze_trainable_layers", kInt, "2", kFreeze},
-    {"freeze_trainable_modules", kList, "all", kFreeze},
+    {"loraplus_lr_embedding", kNumber, "1e-6",
+     "it is the rate of adapters of embeddings, which are trained whole or not at all"},
     {"quantization_method", kText, "bnb", kQuantised},
     {"quantization_type", kText, "nf4", kQuantised},
     {"double_quantization", kBool, "true", kQuantised},
@@ -110,10 +109,7 @@ constexpr const char* kTokens = "the tokenizer is taken as it is; extend it befo
 constexpr const char* kLoss = "the loss is the cross entropy of the trained tokens";
 
 const RefusedKey kRefused[] = {
-    {"use_dora", kBool, "false", kAdapters},
     {"pissa_init", kBool, "false", kAdapters},
-    {"loraplus_lr_ratio", kNumber, "", kAdapters},
-    {"freeze_extra_modules", kList, "", kAdapters},
     {"quantization_bit", kInt, "",
      "a quantised base model is not built; finetuning_type: lora keeps it in bf16 or fp32"},
     {"export_quantization_bit", kInt, "", "exports are not quantised"},

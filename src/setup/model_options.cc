@@ -1,8 +1,8 @@
 #include "octet/setup/model_options.h"
-#include "octet/setup/adapters.h"
 
 #include <iterator>
 
+#include "octet/setup/adapters.h"
 #include "octet/setup/run_options.h"
 #include "octet/store/options.h"
 

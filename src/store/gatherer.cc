@@ -1,5 +1,7 @@
 #include "gatherer.h"
 
+#include <algorithm>
+
 #include "octet/base/error.h"
 #include "octet/ops/quantize.h"
 
@@ -24,6 +26,8 @@ Gatherer::Gatherer(Segments& segments, comm::Collectives& collectives, Device& d
     for (const Segment& s : segments.groups[g]) groups_[g].trains = groups_[g].trains || s.row.trained();
   }
   for (Slot& slot : slots_) slot.released = device.make_event();
+  const auto lowest = std::ranges::find_if(groups_, &Group::trains);
+  lowest_ = static_cast<int>(lowest - groups_.begin());
 }
 
 Gatherer::Slot& Gatherer::slot_of(int group) {
@@ -116,7 +120,7 @@ void Gatherer::make_whole(int group, model::Pass pass, Stream& compute) {
   if (!policy_.shard_parameters) return;
   // The embedding is left out: a tied head acquires it at the far end of the walk.
   if (pass == model::Pass::forward && group > 0) gather_ahead(group + 1, compute);
-  if (pass == model::Pass::backward && group > 1) gather_ahead(group - 1, compute);
+  if (pass == model::Pass::backward && group > std::max(1, lowest_)) gather_ahead(group - 1, compute);
 }
 
 void Gatherer::release(int group, Stream& compute) {

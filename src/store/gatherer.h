@@ -68,6 +68,7 @@ class Gatherer {
   bool overlap_;
   bool by_node_;
   bool at_use_;                  ///< transposed copies are
+  int lowest_ = 0;               ///< the group at which backward ends
   std::vector<int> transposed_;  ///< by slot: the group whose transposed copies lie there, or -1
   std::vector<Group> groups_;
   std::vector<Slot> slots_;

@@ -191,6 +191,7 @@ void add_run(Segment& s, const TensorRun& run, std::uint32_t tensors) {
   s.spans.push_back({.begin = run.begin,
                      .count = run.count,
                      .decay = tensor.decay,
+                     .rate = tensor.rate,
                      .amax_index = scaled.size() == 1 ? scaled.front().scale : -1,
                      .tensor = tensors + static_cast<std::uint32_t>(run.tensor),
                      .first = s.state_begin + run.begin - tensor.offset});

@@ -251,7 +251,8 @@ void ParameterStore::contribute_nothing(Stream& compute) {
     acquire(g, model::Pass::forward, compute);
     release(g, model::Pass::forward, compute);
   }
-  for (int g = parts_->groups() - 1; g >= 0; --g) {
+  // Backward ends at the lowest group of which something is trained.
+  for (int g = parts_->groups() - 1; g >= model::lowest_trained_group(parts_->layout); --g) {
     acquire(g, model::Pass::backward, compute);
     contribute_nothing(g, compute);
     release(g, model::Pass::backward, compute);

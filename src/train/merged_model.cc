@@ -21,8 +21,10 @@ DType weights_dtype(const std::string& folder) {
 std::vector<std::string> export_merged(const checkpoint::ExportOptions& options,
                                        const std::vector<std::string>& adapters) {
   const model::Architecture architecture = runtime::read_model(options.source_folder);
-  runtime::AddedAdapters added(setup::added_adapters(adapters, architecture));
   const checkpoint::WeightFolder base(options.source_folder);
+  runtime::AddedAdapters added(setup::added_adapters(adapters, architecture),
+                               [&](const std::string& name, std::int64_t begin, std::int64_t count,
+                                   float* out) { base.read(name, begin, count, out); });
   // Every weight of the model has its place, and none is missing.
   runtime::InitialWeights({.folder = options.source_folder, .tensor_prefix = architecture.tensor_prefix},
                           model::build_layout(architecture));

@@ -36,6 +36,7 @@ class InitialWeights {
 
  private:
   void read_base(const TensorSlice& slice) const;
+  void read_norms(const TensorSlice& slice) const;
 
   WeightSource source_;
   checkpoint::WeightFolder weights_;

@@ -74,8 +74,8 @@ class ParameterStore final : public model::ParameterSource {
   void contribute_nothing(int group, Stream& compute);
   /// This rank has no tokens in this micro-batch: takes part in all its collectives, gathers included.
   void contribute_nothing(Stream& compute);
-  /// Checks that every group was given back. With delayed scaling, updates the scales of activations by the
-  /// amaxes of all ranks.
+  /// Checks that every group of which something is trained was given back. With delayed scaling, updates the
+  /// scales of activations by the amaxes of all ranks.
   void end_micro_batch(Stream& compute);
   void finish(const StepInput& input, Stream& compute);
   /// Result of the last finish; `compute` must have been synchronised since.
