@@ -26,6 +26,11 @@ std::optional<checkpoint::SafetensorsFile> open_adapter(const std::string& folde
                .code = ExitCode::usage});
 }
 
+/// Whether a slice asks for scales of NF4 as they are stored, which no parameter is called.
+bool names_array(const std::string& name) {
+  return name.ends_with("absmax") || name.ends_with(".nested_offset");
+}
+
 std::set<std::string> names_in_model(const model::ParameterLayout& layout) {
   std::set<std::string> names;
   for (const std::string& name : model::tensor_names(layout)) {
@@ -98,6 +103,7 @@ bool InitialWeights::read_adapter(const TensorSlice& slice) const {
 }
 
 void InitialWeights::read(const TensorSlice& slice) const {
+  if (slice.dtype == DType::u8 || names_array(slice.name)) return weights_.read_stored(slice);
   if (read_adapter(slice)) return;
   if (!is_adapter(slice.name)) {
     TensorSlice in_model = slice;

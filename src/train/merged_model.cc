@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "octet/base/log.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/model/build.h"
 #include "octet/runtime/initial_weights.h"
@@ -31,6 +32,7 @@ class Merged {
         model::build_layout(architecture_));
   }
 
+  bool quantised() const { return architecture_.stored.format != model::StoredWeights::Format::plain; }
   std::vector<checkpoint::TensorHeader> tensors() const {
     std::vector<checkpoint::TensorHeader> all;
     for (const checkpoint::StoredTensor& tensor : base_.tensors()) all.push_back(tensor);
@@ -91,6 +93,9 @@ class Merged {
 
 std::vector<std::string> export_merged(const checkpoint::ExportOptions& options, const std::string& adapter) {
   Merged merged(options.source_folder, adapter);
+  log::info("the adapter is merged into " +
+            std::string(merged.quantised() ? "what the quantised weights stand for in " : "the weights of ") +
+            options.source_folder);
   return checkpoint::export_model(options, merged.tensors(),
                                   [&](const std::string& name, std::int64_t begin, std::int64_t count,
                                       float* out) { merged.read(name, begin, count, out); });
