@@ -18,7 +18,6 @@ struct NotedKey {
 };
 
 constexpr const char* kFreeze = "read only with finetuning_type: freeze, which is not built";
-constexpr const char* kQuantised = "read only with quantization_bit";
 constexpr const char* kExport = "belongs to trainer export";
 constexpr const char* kTokensCounted = "tokens are always counted, and logged by the second";
 constexpr const char* kBestModel = "read only with load_best_model_at_end";
@@ -55,9 +54,6 @@ const NotedKey kNoted[] = {
     {"remove_unused_columns", kBool, "true", "columns that are not recognised are never read"},
     {"freeze_trainable_layers", kInt, "2", kFreeze},
     {"freeze_trainable_modules", kList, "all", kFreeze},
-    {"quantization_method", kText, "bnb", kQuantised},
-    {"quantization_type", kText, "nf4", kQuantised},
-    {"double_quantization", kBool, "true", kQuantised},
     {"export_dir", kText, "null", kExport},
     {"export_device", kText, "cpu", kExport},
     {"export_legacy_format", kBool, "false", kExport},
@@ -112,8 +108,8 @@ const RefusedKey kRefused[] = {
     {"pissa_init", kBool, "false", kAdapters},
     {"loraplus_lr_ratio", kNumber, "", kAdapters},
     {"freeze_extra_modules", kList, "", kAdapters},
-    {"quantization_bit", kInt, "",
-     "a quantised base model is not built; finetuning_type: lora keeps it in bf16 or fp32"},
+    {"quantization_method", kText, "bnb bitsandbytes",
+     "weights are quantised as bitsandbytes does it, to NF4; leave the key out"},
     {"export_quantization_bit", kInt, "", "exports are not quantised"},
     {"fp16", kBool, "false", "fp16 needs loss scaling, which is not built; use bf16: true"},
     {"fp16_full_eval", kBool, "false", "evaluation computes in the formats of training; use bf16: true"},

@@ -36,7 +36,6 @@ KeyRow idle_row(const config::Field& field) {
 // Reasons that fit several keys, by the beginning of their names.
 const std::map<std::string, std::vector<std::string>> kFamilies{
     {"read only with finetuning_type: freeze, which is not built", {"freeze_trainable_"}},
-    {"read only with quantization_bit", {"quantization_", "double_quantization"}},
     {"belongs to trainer export", {"export_"}},
     {"tokens are always counted, and logged by the second", {"include_"}},
     {"read only with load_best_model_at_end", {"metric_for_best_model", "greater_is_better"}},

@@ -166,6 +166,12 @@ std::vector<KeyRow> adapter_rows() {
       {"use_rslora", lora, {{"true"}}, run(losses)},
       {"additional_target", lora, {{"embed_tokens"}}, run(losses)},
       {"adapter_name_or_path", lora, {{"finished"}}, first_loss_of_adapter},
+      {"quantization_bit", lora, {{"4"}}, run(losses)},
+      {"double_quantization",
+       {{"finetuning_type", "lora"}, {"quantization_bit", "4"}},
+       {{"false"}},
+       run(losses)},
+      {"quantization_type", {{"finetuning_type", "lora"}, {"quantization_bit", "4"}}, {{"fp4"}}, run(losses)},
   };
 }
 

@@ -235,10 +235,13 @@ TEST(SftPlay, ItsAdaptersBecomeOurs) {
   EXPECT_EQ(c.lora_rank, 32);
   EXPECT_EQ(c.lora_alpha, 64);
   EXPECT_EQ(c.lora_target, (Strings{"q_proj", "v_proj"}));
+  const Config q = load_text("tuning: {mode: qlora}", "play.yaml", {}, quiet(false)).config;
+  EXPECT_EQ(q.finetuning_type, "lora");
+  EXPECT_EQ(q.quantization_bit, 4);
 }
 
 TEST(SftPlay, WhatIsNotBuiltIsRefusedByItsOwnName) {
-  EXPECT_SAYS(refusal("tuning: {mode: qlora}"), "tuning.mode");
+  EXPECT_SAYS(refusal("tuning: {mode: freeze}"), "tuning.mode");
   EXPECT_SAYS(refusal("train: {batch_size: auto}"), "train.batch_size");
   EXPECT_SAYS(refusal("train: {lerning_rate: 1}"), "did you mean 'train.learning_rate'?");
   EXPECT_SAYS(refusal("train: {learning_rate: x}"), "train.learning_rate");

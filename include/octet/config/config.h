@@ -67,6 +67,9 @@ struct Config {
   bool use_rslora = false;
   Strings additional_target;
   std::optional<std::string> adapter_name_or_path;
+  std::optional<std::int64_t> quantization_bit;
+  std::string quantization_type = "nf4";
+  bool double_quantization = true;
   std::int64_t per_device_train_batch_size = 8;
   bool auto_find_batch_size = false;
   std::int64_t per_device_eval_batch_size = 8;
