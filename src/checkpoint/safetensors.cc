@@ -185,7 +185,8 @@ const StoredTensor& WeightFolder::expect(const std::string& name,
                  .expected = shape_text(shape),
                  .found = shape_text(found),
                  .where = tensor.file,
-                 .fix = "check that the weights belong to the config.json beside them"});
+                 .fix = "check that the weights belong to the config.json beside them",
+                 .code = ExitCode::usage});
   }
   return tensor;
 }

@@ -46,7 +46,7 @@ void require_weights(const std::string& folder) {
 namespace {
 
 /// Which tensors of the blocks' linear layers have no codes among those that do: the files say it better than
-/// llm_int8_skip_modules, whose names follow those of a class.
+/// llm_int8_skip_modules, whose names follow those of a class. Throws Error for codes of another shape.
 void find_unquantised(model::Architecture& architecture, const checkpoint::WeightFolder& weights) {
   if (architecture.stored.format != model::StoredWeights::Format::nf4) return;
   for (const model::GroupSpec& group : model::build_layout(architecture).groups) {
@@ -55,6 +55,7 @@ void find_unquantised(model::Architecture& architecture, const checkpoint::Weigh
         for (const model::NamedPart& part : tensor.parts) {
           const checkpoint::QuantisedTensor* codes = weights.quantised(part.name);
           const bool nf4 = codes != nullptr && codes->format == checkpoint::QuantisedTensor::Format::nf4;
+          if (nf4) weights.expect(part.name, part.shape);
           if (tensor.fp8 && !nf4) architecture.stored.unquantised.insert(part.name);
         }
       }

@@ -49,6 +49,11 @@ Json adapter_state(const config::Config& config) {
   state["base"] = config.train_from_scratch
                       ? "seed " + std::to_string(config.seed)
                       : checkpoint::WeightFolder(config.model_name_or_path).fingerprint();
+  if (config.quantization_bit) {
+    // The same weights in other codes are another base.
+    state["quantization_bit"] = *config.quantization_bit;
+    state["double_quantization"] = config.double_quantization;
+  }
   return state;
 }
 
