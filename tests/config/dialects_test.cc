@@ -238,6 +238,9 @@ TEST(SftPlay, ItsAdaptersBecomeOurs) {
   EXPECT_EQ(c.lora_rank, 32);
   EXPECT_EQ(c.lora_alpha, 64);
   EXPECT_EQ(c.lora_target, (Strings{"q_proj", "v_proj"}));
+  const Config q = load_text("tuning: {mode: qlora}", "play.yaml", {}, quiet(false)).config;
+  EXPECT_EQ(q.finetuning_type, "lora");
+  EXPECT_EQ(q.quantization_bit, 4);
 }
 
 TEST(SftPlay, WhatIsNotBuiltIsRefusedByItsOwnName) {
