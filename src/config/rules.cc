@@ -145,7 +145,7 @@ class Rules : RulesOf {
       note(std::string("'") + key + "' (" + at(key) + ") is read only with finetuning_type: freeze");
     }
     if (!freeze) return;
-    if (r_.is_set("lora_target")) {
+    if (changed("lora_target")) {
       complain({.what = "'lora_target' names modules for adapters, and finetuning_type: freeze has none",
                 .expected = "freeze_trainable_modules, or finetuning_type: lora",
                 .found = value_text(*find_field("lora_target"), c_),

@@ -199,9 +199,9 @@ TEST_F(Adapters, DropoutIsTheSameAtAnyNumberOfRanksAndInRecomputation) {
     return slurp(folder_ / (name + "/adapter_model.safetensors"));
   };
   const std::string one = trained("one", 1, "lora_dropout=0.1");
-  EXPECT_EQ(trained("two", 2, "lora_dropout=0.1 zero_stage=3"), one);
-  EXPECT_EQ(trained("again", 1, "lora_dropout=0.1 recompute=full"), one);
-  EXPECT_NE(trained("none", 1, ""), one);
+  EXPECT_TRUE(trained("two", 2, "lora_dropout=0.1 zero_stage=3") == one);
+  EXPECT_TRUE(trained("again", 1, "lora_dropout=0.1 recompute=full") == one);
+  EXPECT_FALSE(trained("none", 1, "") == one);
   EXPECT_EQ(read_json(folder_ / "one/adapter_config.json")["lora_dropout"], 0.1);
 }
 

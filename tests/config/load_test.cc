@@ -256,6 +256,7 @@ TEST(Load, KeysOfAdaptersThatContradictAreRefused) {
   EXPECT_SAYS(refusal("loraplus_lr_ratio: 16"), "finetuning_type is not set");
   EXPECT_SAYS(refusal("finetuning_type: freeze\nlora_target: q_proj"), "freeze_trainable_modules");
   EXPECT_SAYS(refusal("finetuning_type: freeze\ntrain_from_scratch: true"), "train_from_scratch");
+  EXPECT_EQ(read("finetuning_type: freeze\nlora_target: all").config.finetuning_type, "freeze");
   EXPECT_EQ(read(lora + "lora_dropout: 0.1\nloraplus_lr_ratio: 16").config.loraplus_lr_ratio, 16.0);
   EXPECT_EQ(read("finetuning_type: freeze\nfreeze_trainable_modules: mlp,input_layernorm")
                 .config.freeze_trainable_modules.size(),
