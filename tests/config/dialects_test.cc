@@ -244,7 +244,7 @@ TEST(SftPlay, ItsAdaptersBecomeOurs) {
 }
 
 TEST(SftPlay, WhatIsNotBuiltIsRefusedByItsOwnName) {
-  EXPECT_SAYS(refusal("tuning: {mode: freeze}"), "'tuning.mode: freeze' is not supported");
+  EXPECT_SAYS(refusal("tuning: {mode: oft}"), "'tuning.mode: oft'");
   EXPECT_SAYS(refusal("tuning: {mode: ptuning}"), "'ptuning'");
   EXPECT_SAYS(refusal("tuning: {lora: {r: 8}}"), "'tuning.lora.r' asks for adapters");
   EXPECT_SAYS(refusal("train: {lerning_rate: 1}"), "did you mean 'train.learning_rate'?");
@@ -486,12 +486,12 @@ TEST(Verl, WhatItCannotHaveHereIsRefusedUnlessItAsksForNothing) {
 
 // A value that is not supported is one only if it is what counts.
 TEST(Sources, ARefusedValueOfAFileCanBeReplaced) {
-  EXPECT_EQ(read("finetuning_type: freeze", {"finetuning_type=full"}).config.finetuning_type, "full");
+  EXPECT_EQ(read("finetuning_type: oft", {"finetuning_type=full"}).config.finetuning_type, "full");
   EXPECT_EQ(read("save_strategy: best", {"save_strategy=null"}).config.save_strategy, "steps");
-  EXPECT_NO_THROW(read("use_dora: true", {"use_dora=false"}));
-  EXPECT_EQ(read("tuning: {mode: freeze}", {"tuning.mode=full"}).config.finetuning_type, "full");
-  EXPECT_SAYS(refusal("finetuning_type: full", {"finetuning_type=freeze"}), "command line");
-  EXPECT_SAYS(refusal("optim: adafactor\nuse_dora: true"), "is not supported");
+  EXPECT_NO_THROW(read("use_galore: true", {"use_galore=false"}));
+  EXPECT_EQ(read("tuning: {mode: oft}", {"tuning.mode=full"}).config.finetuning_type, "full");
+  EXPECT_SAYS(refusal("finetuning_type: full", {"finetuning_type=oft"}), "command line");
+  EXPECT_SAYS(refusal("optim: adafactor\nuse_galore: true"), "is not supported");
 }
 
 TEST(Sources, NullOnTheCommandLineTakesBackWhatAFileSaysInItsOwnWords) {
