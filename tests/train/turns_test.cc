@@ -69,7 +69,7 @@ void step(Engine& engine, int number, int rank) {
 
 /// Log-probabilities by the logits of single tokens behind a cache, as complete() makes them.
 double first_choice(generate::Decoder& decoder, const Tokens& prompt) {
-  return decoder.complete({{prompt, 0}}, {}, 1, {}).at(0).at(0);
+  return decoder.complete({{prompt, 0}}, {.max_new = 1}).at(0).ids.at(0);
 }
 
 class Turns : public testing::TestWithParam<std::tuple<bool, int, int>> {};
@@ -139,7 +139,7 @@ TEST(LogProbabilities, OfWhatTheDecoderSaysAreThoseOfItsChoice) {
     for (int i = 0; i < 5; ++i) step(engine, i, 0);
     generate::Decoder decoder(engine.instance(), {.sequences = 1, .capacity = 48, .scored = 64});
     const Tokens prompt = sequence(20, 1);
-    const auto answer = decoder.complete({{prompt, 0}}, {}, 1, {}).at(0);
+    const auto answer = decoder.complete({{prompt, 0}}, {.max_new = 1}).at(0).ids;
     Tokens said = prompt;
     said.push_back(answer.at(0));
     const double best = decoder.log_probabilities({said}).at(0).back();
