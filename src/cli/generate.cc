@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <optional>
 
@@ -17,13 +18,16 @@
 #include "octet/runtime/model_folder.h"
 #include "octet/runtime/session.h"
 #include "octet/setup/adapters.h"
+#include "octet/setup/setup.h"
 #include "options.h"
 
 namespace octet::cli {
 namespace {
 
 struct GenerateOptions {
-  std::string model, adapter, template_name, file, system, device = "auto", dtype = "fp32";
+  std::string model, adapter, template_name, file, system;
+  DeviceWish device = DeviceWish::automatic;
+  DType dtype = DType::f32;
   std::vector<std::string> questions;
   std::int64_t max_new = 256, max_length = 2048, batch = 32;
   generate::Sampling sampling;
@@ -92,7 +96,7 @@ class Answerer {
       decoder.architecture = runtime::read_model(folder_);
       decoder.adapters = setup::added_adapters(named.adapters, decoder.architecture);
       runtime::require_fit(encoder_->tokenizer(), decoder.architecture, folder_);
-      decoder.recipe.compute = o.dtype == "bf16" ? DType::bf16 : DType::f32;
+      decoder.recipe.compute = o.dtype;
       decoder.sequences = o.batch;
       decoder.capacity = o.max_length;
       decoder_ =
@@ -255,11 +259,15 @@ int generate_command(const Arguments& arguments) {
   app.add_option("--top-k", o.sampling.top_k, "only that many of the most probable tokens; 0: all")
       ->check(CLI::Range(0, 1 << 30));
   app.add_option("--seed", o.sampling.seed, "of the choice")->capture_default_str();
-  app.add_option("--dtype", o.dtype, "fp32 or bf16")
+  const std::map<std::string, DType> formats{{"fp32", DType::f32}, {"bf16", DType::bf16}};
+  std::string dtype = "fp32", device = "auto";
+  app.add_option("--dtype", dtype, "fp32 or bf16")
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
-  app.add_option("--device", o.device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  app.add_option("--device", device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   if (!options.parse(arguments)) return 0;
+  o.dtype = formats.at(dtype);
+  o.device = setup::device_wish(device);
   if (o.exact_match && o.file.empty()) {
     throw Error({.what = "--exact-match needs answers to compare with",
                  .fix = "name a file with --file",

@@ -7,6 +7,7 @@
 #include "octet/device/cpu.h"
 #include "octet/model/build.h"
 #include "octet/report/throughput.h"
+#include "octet/setup/setup.h"
 #include "options.h"
 #include "plan_report.h"
 #include "shape_words.h"
@@ -30,7 +31,8 @@ PlanTarget target_of(const config::Config& config, const Settings& s) {
   for (std::int64_t r = 0; r < s.world; ++r) t.place.node_of.push_back(static_cast<int>(r / each));
   t.place.nodes = t.place.node_of.back() + 1;
   t.place.local_size = static_cast<int>(std::min(each, s.world));
-  const bool gpu = config.device == "cuda" || (config.device == "auto" && cuda_available(0));
+  const DeviceWish wish = setup::session_wish(config).device;
+  const bool gpu = wish == DeviceWish::cuda || (wish == DeviceWish::automatic && cuda_available(0));
   if (gpu) {
     t.kind = DeviceKind::cuda;
     t.name = "NVIDIA H200";

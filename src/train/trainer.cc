@@ -11,6 +11,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
+#include "octet/base/strings.h"
 #include "octet/checkpoint/save.h"
 #include "octet/report/number.h"
 #include "octet/runtime/same_model.h"
@@ -179,10 +180,11 @@ void Run::evaluate() {
     }
   }
   labels = job_.all_sum(labels);
+  evaluated_ = {.step = step_, .loss = total / static_cast<double>(std::max<std::int64_t>(1, labels))};
   if (!reporter_) return;
   reporter_->evaluation({.step = step_,
                          .epoch = feed_->step().epoch,
-                         .loss = total / static_cast<double>(std::max<std::int64_t>(1, labels)),
+                         .loss = evaluated_.loss,
                          .seconds = seconds_since(start),
                          .samples = items,
                          .batches = batches,
@@ -215,6 +217,11 @@ void Run::save() {
                         {"learning_rate", schedule_->learning_rate(step_)},
                         {"lr_scheduler_type", config_.lr_scheduler_type},
                         {"not_finite_in_a_row", not_finite_}};
+  if (is_best()) {
+    contents.state["best"] = {{"step", step_}, {"loss", evaluated_.loss}};
+  } else if (best_.step >= 0) {
+    contents.state["best"] = {{"step", best_.step}, {"loss", best_.loss}};
+  }
   if (reporter_) contents.state["trainer_state"] = reporter_->state();
   job_.together([&] {
     if (folder_) folder_->require_held();
@@ -226,6 +233,7 @@ void Run::save() {
   }
   last_checkpoint_ = path;
   saved_step_ = step_;
+  keep_if_best();
   job_.together([&] {
     if (!reporter_) return;
     reporter_->saved(step_, last_checkpoint_, seconds_since(start));
@@ -253,6 +261,10 @@ void Run::make_saver() {
 
 void Run::settle_save() {
   if (saver_->holds()) return;
+  if (best_.step >= 0 && best_.step == saved_step_) {
+    best_ = second_best_;
+    saver_->keep(best_.step);
+  }
   saved_step_ = 0;  // that one is none; which of the older ones hold, the next start finds out
   if (reporter_) reporter_->save_failed(0);
 }
@@ -290,15 +302,18 @@ void Run::evaluate_in_turn() {
 }
 
 void Run::write_final_model() {
+  const std::string& from = best_.step >= 0 ? best_.path : last_checkpoint_;
+  if (best_.step >= 0) {
+    log::info("the final model is that of step " + with_commas(best_.step) + ", whose evaluation loss " +
+              report::python_number(best_.loss, 6) + " is the smallest");
+  }
   if (setup::trains_adapters(config_)) {
-    export_adapter({.folder = config_.output_dir,
-                    .checkpoint = last_checkpoint_,
-                    .overwrite = true,
-                    .encoder = encoder_.get()},
-                   config_);
+    export_adapter(
+        {.folder = config_.output_dir, .checkpoint = from, .overwrite = true, .encoder = encoder_.get()},
+        config_);
     return;
   }
-  export_model({.checkpoint = last_checkpoint_,
+  export_model({.checkpoint = from,
                 .model = config_.model_name_or_path,
                 .folder = config_.output_dir,
                 .dtype = setup::export_dtype(config_),
@@ -359,6 +374,7 @@ int Run::run() {
                   .world = job_.size()});
   });
   make_saver();
+  if (checkpoint_) restore_best();
   if (config_.log_samples) samples_ = std::make_unique<SampleLog>(job_, config_.output_dir, step_);
   loop_ = std::make_unique<StepLoop>(*engine_, *schedule_, batch_.accumulation, step_);
   const bool evaluates = corpus_.evaluation.documents() > 0;

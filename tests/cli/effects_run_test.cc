@@ -28,7 +28,7 @@ class Ran {
     if (r.config.logging_dir) r.config.logging_dir = folder_ / *r.config.logging_dir;
     output_ = r.config.output_dir;
     Quiet quiet;
-    runtime::Session session("cpu");
+    runtime::Session session(DeviceWish::cpu);
     // Threads that wait for each other on busy cores take longer than the work.
     cpu::set_op_threads(1);
     train::train(session, r);
@@ -280,7 +280,7 @@ std::string on_full_disk(config::Resolved r) {
   std::string how = "saved";
   Quiet quiet;
   try {
-    runtime::Session session("cpu");
+    runtime::Session session(DeviceWish::cpu);
     cpu::set_op_threads(1);
     train::train(session, r);
   } catch (const Error& e) {
@@ -384,6 +384,18 @@ std::vector<KeyRow> output_rows() {
        {{"1", "unsaved, 3 failed"}, {"2", "unsaved, 4 failed"}},
        on_full_disk,
        "unsaved, 5 failed"},
+      {"load_best_model_at_end",
+       {{"val_size", "2"},
+        {"max_samples", "6"},
+        {"eval_strategy", "steps"},
+        {"eval_steps", "1"},
+        {"save_steps", "1"}},
+       {{"true", "the best of the run"}},
+       run([](const Ran& ran) {
+         return std::string(holds(ran.printed(), "the final model is that of step") ? "the best of the run"
+                                                                                    : "the last");
+       }),
+       "the last"},
       {"save_async", saves, {{"true"}}, run(checkpoints), "3"},
       {"export_dtype", {}, {{"bf16", "bf16"}, {"fp16", "fp16"}}, run(format_of_model)},
       {"export_size", {}, {{"0.00005"}}, run(files_of_model), "1"},

@@ -203,7 +203,7 @@ TEST(Load, DuplicateKeysNameBothLines) {
   EXPECT_SAYS(message, "'seed' stands twice");
   EXPECT_SAYS(message, "line 4");
   EXPECT_SAYS(message, "line 5");
-  EXPECT_SAYS(refusal("eval_strategy: no\nevaluation_strategy: no"), "given twice");
+  EXPECT_SAYS(refusal("val_size: 0.1\neval_strategy: no\nevaluation_strategy: steps"), "given twice");
 }
 
 TEST(Load, RangesAreChecked) {
@@ -259,7 +259,6 @@ TEST(Load, WhatIsNotBuiltIsRefusedWithAReason) {
                            "optim: adafactor",
                            "neftune_noise_alpha: 5",
                            "label_smoothing_factor: 0.1",
-                           "load_best_model_at_end: true",
                            "save_strategy: best",
                            "do_predict: true",
                            "fsdp: full_shard",

@@ -38,6 +38,9 @@ struct Config {
   Strings dataset;
   std::string dataset_dir = "data";
   Strings eval_dataset;
+  std::optional<std::string> messages_column;
+  std::optional<std::string> prompt_column;
+  std::optional<std::string> response_column;
   double val_size = 0.0;
   std::int64_t cutoff_len = 2048;
   bool packing = false;
@@ -142,6 +145,7 @@ struct Config {
   std::int64_t max_failed_saves = 10;
   std::optional<std::string> export_dtype;
   double export_size = 5;
+  bool load_best_model_at_end = false;
   bool save_async = false;
   std::string eval_strategy = "no";
   std::optional<double> eval_steps;

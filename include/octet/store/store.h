@@ -52,7 +52,7 @@ enum class Scales {
 class ParameterStore final : public model::ParameterSource {
  public:
   /// `arena` and `collectives`, those of the data axis, outlive the store; both are of one device. Throws
-  /// Error (usage) for options that make no sense.
+  /// as policy_of() and placements_of() do.
   ParameterStore(model::ParameterLayout layout, Arena& arena, comm::Collectives& collectives,
                  const Options& options);
   /// Waits for gathers and reductions that are under way (all ranks end their stores), but not while an
@@ -102,13 +102,13 @@ class ParameterStore final : public model::ParameterSource {
   void refresh_copies(Stream& compute, Scales scales);
 
   /// The state of what is trained, as named slices of host memory, in the formats in which it is stored:
-  /// parameters by Hugging Face name, "exp_avg/<name>", "exp_avg_sq/<name>", with 8-bit moments their scales "exp_avg_scale/<stored
-  /// tensor>" and "exp_avg_sq_scale/<stored tensor>" (one for each 128 elements of the tensor as the layout
-  /// stores it), "fp8_weights/scale" and "fp8_weights/amax_history" with delayed scaling,
-  /// "optimizer/step" (i64 [1]). Padding is left out. Call these, and read and write what they give, only
-  /// after synchronize(), outside steps. Where the host does not reach the device's memory the slices are
-  /// copies: those to be read last until the next of these calls or the next step, those to be written until
-  /// refresh_copies.
+  /// parameters by Hugging Face name, "exp_avg/<name>", "exp_avg_sq/<name>", with 8-bit moments their scales
+  /// "exp_avg_scale/<stored tensor>" and "exp_avg_sq_scale/<stored tensor>" (one for each 128 elements of the
+  /// tensor as the layout stores it), "fp8_weights/scale" and "fp8_weights/amax_history" with delayed
+  /// scaling, "optimizer/step" (i64 [1]). Padding is left out. Call these, and read and write what they give,
+  /// only after synchronize(), outside steps. Where the host does not reach the device's memory the slices
+  /// are copies: those to be read last until the next of these calls or the next step, those to be written
+  /// until refresh_copies.
   ///
   /// owned: every element belongs to exactly one rank, at every stage; together they are a checkpoint.
   /// `others`: more state of the device's memory that is saved with this, put at the end.
