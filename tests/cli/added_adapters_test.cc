@@ -17,11 +17,12 @@ class AddedAdapters : public testing::Test {
     expect_success(
         trainer(lora(folder_ / "a", "learning_rate=0.01 lora_rank=3 lora_alpha=5 save_strategy=no")));
     const Outcome second = trainer(lora(folder_ / "b",
-                                "learning_rate=0.01 use_rslora=true create_new_adapter=true "
-                                "lora_target=q_proj,up_proj adapter_name_or_path=" +
-                                    (folder_ / "a"));
+                                        "learning_rate=0.01 use_rslora=true create_new_adapter=true "
+                                        "lora_target=q_proj,up_proj adapter_name_or_path=" +
+                                            (folder_ / "a")));
     expect_success(second);
-    EXPECT_NE(second.both().find("trainer generate " + adapter_base() + " --adapter " + (folder_ / "a") + "," + (folder_ / "b")),
+    EXPECT_NE(second.both().find("trainer generate " + adapter_base() + " --adapter " + (folder_ / "a") +
+                                 "," + (folder_ / "b")),
               std::string::npos)
         << "the folder alone names the base without the first: " << second.both();
     expect_success(trainer("export " + (folder_ / "a") + " " + (folder_ / "base_a") + " --merge"));
