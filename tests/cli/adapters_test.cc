@@ -205,6 +205,23 @@ TEST_F(Adapters, DropoutIsTheSameAtAnyNumberOfRanksAndInRecomputation) {
   EXPECT_EQ(read_json(folder_ / "one/adapter_config.json")["lora_dropout"], 0.1);
 }
 
+// A folder with weights is whole: what fails before leaves none.
+TEST_F(Adapters, WeightsComeLast) {
+  expect_success(trainer(lora(folder_ / "out", "max_steps=3")));
+  const std::string checkpoint = folder_ / "out/checkpoint-3";
+  expect_success(trainer("export " + checkpoint + " " + (folder_ / "whole")));
+  for (const char* file : {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"})
+    EXPECT_TRUE(fs::exists(folder_ / ("whole/" + std::string(file)))) << file;
+  for (const std::string merge : {"", " --merge"}) {
+    const std::string folder = folder_ / ("blocked" + std::to_string(merge.size()));
+    fs::create_directories(folder + "/tokenizer.json/in the way");
+    const Outcome run = trainer("export " + checkpoint + " " + folder + merge);
+    EXPECT_NE(run.code, 0) << merge;
+    for (const char* weights : {"/adapter_model.safetensors", "/model.safetensors"})
+      EXPECT_FALSE(fs::exists(folder + weights)) << run.both();
+  }
+}
+
 TEST_F(Adapters, AnotherBaseOrOtherAdaptersAreNotGoneOnWith) {
   expect_success(trainer(lora(folder_ / "out", "max_steps=3")));
   fs::remove(folder_ / "out/adapter_config.json"), fs::remove(folder_ / "out/adapter_model.safetensors");
