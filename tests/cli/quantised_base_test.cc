@@ -323,9 +323,12 @@ TEST_F(QuantisedBase, BitsOfARunDoNotDependOnStageOverlapOrRanks) {
                                   {4, " zero_stage=1"}}) {
       const std::string output = folder_ / "strict";
       fs::remove_all(output);
-      const Outcome run = shell(
-          "timeout 120 " OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(np) + " " OCTET_TRAINER " " +
-          qlora(output, "save_strategy=no max_steps=2 deterministic=strict" + keys + how));
+      const Outcome run = shell("timeout 120 " OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(np) +
+                                " " OCTET_TRAINER " " +
+                                qlora(output,
+                                      "save_strategy=no max_steps=2 deterministic=strict "
+                                      "per_device_train_batch_size=3" +
+                                          keys + how));
       ASSERT_EQ(run.code, 0) << run.both();
       const std::string weights = slurp(output + "/adapter_model.safetensors");
       if (first.empty()) first = weights;
