@@ -177,13 +177,16 @@ int generate_command(const Arguments& arguments) {
   std::string shard, pattern, dtype = "fp32", device = "auto";
   bool no_model_defaults = false;
   auto& app = options.app();
+  // A script's own options may be followed by those of whoever calls it.
+  app.option_defaults()->take_last();
   app.add_option("MODEL", o.model,
                  "Hugging Face folder: weights, config.json, tokenizer; or an adapter's, whose "
                  "adapter_config.json names its base")
       ->required();
   app.add_option("--adapter", o.adapter,
                  "folder of an adapter, as PEFT writes it, to add to the model; several with commas between");
-  app.add_option("QUESTION", o.questions, "questions; without any, they are read from standard input");
+  app.add_option("QUESTION", o.questions, "questions; without any, they are read from standard input")
+      ->take_all();
   app.add_option("--template", o.template_name,
                  "chat template; else the one that writes as the model's own, or text is continued");
   app.add_option("--system", o.system, "system message");
