@@ -73,7 +73,20 @@ void take_accumulation(const Node& node, const Location& at, const Target& targe
   take_count("train.grad_accum", "gradient_accumulation_steps", node, at, target);
 }
 
+// transformers' dtype of the saved model; "auto" is the one that it has.
+void take_dtype(const Node& node, const Location& at, const Target& target) {
+  if (node.kind == Node::Kind::scalar && node.text == "auto") return;
+  Node word = node;
+  if (word.text == "float32") word.text = "fp32";
+  if (word.text == "bfloat16") word.text = "bf16";
+  if (word.text == "float16") word.text = "fp16";
+  Location known = at;
+  known.written = node.text;
+  target.settings.add("export_dtype", word, known, target.replace);
+}
+
 constexpr Entry kKeys[] = {
+    {"torch_dtype", Action::handled, "export_dtype", "", take_dtype},
     {"model.name", Action::weak, "model_name_or_path"},
     {"model.local_dir", Action::map, "model_name_or_path"},
     {"model.max_seq_len", Action::map, "cutoff_len"},
@@ -85,7 +98,7 @@ constexpr Entry kKeys[] = {
     {"tuning.lora.r", Action::map, "lora_rank"},
     {"tuning.lora.alpha", Action::map, "lora_alpha"},
     {"tuning.lora.dropout", Action::map, "lora_dropout"},
-    {"tuning.lora.target_modules", Action::map, "lora_target", "auto=all"},
+    {"tuning.lora.target_modules", Action::map, "lora_target", "auto=all,all-linear=all"},
     {"train.batch_size", Action::handled, "per_device_train_batch_size", "", take_batch},
     {"train.eval_batch_size", Action::map, "per_device_eval_batch_size"},
     {"train.grad_accum", Action::handled, "gradient_accumulation_steps", "", take_accumulation},

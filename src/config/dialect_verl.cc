@@ -70,6 +70,7 @@ constexpr Entry kKeys[] = {
     {"model.lora_rank", Action::fact, "finetuning_type lora_rank"},
     {"model.lora_alpha", Action::fact, "lora_alpha"},
     {"model.target_modules", Action::fact, "lora_target"},
+    {"model.lora_adapter_path", Action::map, "adapter_name_or_path"},
     {"model.strategy", Action::fact, "zero_stage"},
     {"model.use_liger", Action::note, "kernels are always fused"},
     {"optim.lr", Action::map, "learning_rate"},

@@ -121,7 +121,9 @@ void apply(const Entry& entry, const Node& node, const Location& at, const Targe
       target.settings.add("eval_strategy", scalar_node("steps"), at, target.replace);
   }
   if (entry.handle != nullptr) return entry.handle(node, at, target);
-  target.settings.add(entry.key, respelt(entry, node), at, target.replace);
+  Location known = at;
+  if (node.kind == Node::Kind::scalar) known.written = node.text;
+  target.settings.add(entry.key, respelt(entry, node), known, target.replace);
 }
 
 void walk(const Node& node, const std::string& path, const std::string& name, const Target& target,

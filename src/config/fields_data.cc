@@ -47,7 +47,11 @@ void add_adapters(Table& t) {
          "Modules that are trained whole beside adapters: embed_tokens, lm_head.")
       .decides_numbers();
   t.used("adapter_name_or_path", &Config::adapter_name_or_path,
-         "Folder of an adapter, as PEFT writes it, to go on with; its configuration says what is trained.")
+         "Folders of adapters, as PEFT writes them, with commas between: all but the last are added to the "
+         "base's weights, the last is trained on, and its configuration says what is trained.")
+      .decides_numbers();
+  t.used("create_new_adapter", &Config::create_new_adapter,
+         "Add the last of adapter_name_or_path to the base, too, and begin with a new adapter.")
       .decides_numbers();
 }
 

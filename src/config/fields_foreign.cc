@@ -60,6 +60,10 @@ const NotedKey kNoted[] = {
     {"quantization_type", kText, "nf4", kQuantised},
     {"double_quantization", kBool, "true", kQuantised},
     {"export_dir", kText, "null", kExport},
+    {"export_hub_model_id", kText, "null", kUpload},
+    {"export_quantization_dataset", kText, "null", "exports are not quantised"},
+    {"export_quantization_nsamples", kInt, "128", "exports are not quantised"},
+    {"export_quantization_maxlen", kInt, "1024", "exports are not quantised"},
     {"export_device", kText, "cpu", kExport},
     {"export_legacy_format", kBool, "false", kExport},
     {"do_eval", kBool, "false", "eval_strategy says when the model is evaluated"},
@@ -106,7 +110,6 @@ constexpr const char* kTokens = "the tokenizer is taken as it is; extend it befo
 constexpr const char* kLoss = "the loss is the cross entropy of the trained tokens";
 
 const RefusedKey kRefused[] = {
-    {"create_new_adapter", kBool, "false", "merging an adapter before a new one is trained is not built"},
     {"use_dora", kBool, "false", kAdapters},
     {"pissa_init", kBool, "false", kAdapters},
     {"loraplus_lr_ratio", kNumber, "", kAdapters},

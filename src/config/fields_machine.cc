@@ -110,11 +110,10 @@ void add_sharding(Table& t) {
          "stage) and add it to the next reduction. Checkpoints hold it; another number of ranks begins "
          "again without.")
       .decides_numbers();
-  t.used(
-       "gather_dtype", &Config::gather_dtype,
-       "What parameters of matrices travel as at stages 1 to 3; compute is the format that the matrix "
-       "GEMMs read. bf16 and fp8 (blocks of 128 with a scale) matter where that is wider: all ranks then "
-       "compute with the values that travelled.")
+  t.used("gather_dtype", &Config::gather_dtype,
+         "What parameters of matrices travel as at stages 1 to 3; compute is the format that the matrix "
+         "GEMMs read. bf16 and fp8 (blocks of 128 with a scale) matter where that is wider: all ranks then "
+         "compute with the values that travelled.")
       .one_of({"compute", "bf16", "fp8"})
       .decides_numbers();
   t.used(

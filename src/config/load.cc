@@ -140,18 +140,31 @@ void check_agreement(const Sources& sources) {
   }
 }
 
+/// From the weakest to the strongest.
+std::array<std::pair<Source, const Settings*>, 4> in_order(const Sources& sources) {
+  return {{{Source::environment, &sources.environment},
+           {Source::deepspeed, &sources.deepspeed},
+           {Source::yaml, &sources.yaml},
+           {Source::override_, &sources.overrides}}};
+}
+
+/// What is not supported is an Error where nothing stronger replaces it.
+void require_supported(const Sources& sources) {
+  std::map<std::string, const Setting*> strongest;
+  for (const auto& [source, settings] : in_order(sources)) {
+    for (const auto& [key, setting] : settings->all()) strongest[key] = &setting;
+  }
+  for (const auto& [key, setting] : strongest) {
+    if (setting->value.refusal) throw Error(*setting->value.refusal);
+  }
+}
+
 void merge(const Sources& sources, Resolved& resolved) {
-  const std::array<std::pair<Source, const Settings*>, 4> order{{{Source::environment, &sources.environment},
-                                                                 {Source::deepspeed, &sources.deepspeed},
-                                                                 {Source::yaml, &sources.yaml},
-                                                                 {Source::override_, &sources.overrides}}};
-  std::map<std::string, const Setting*> deciding;
-  for (const auto& [source, settings] : order) {
+  for (const auto& [source, settings] : in_order(sources)) {
     for (const auto& [key, setting] : settings->all()) {
-      deciding[key] = &setting;
       if (setting.field->status == Status::used) store(*setting.field, setting.value, resolved.config);
       if (setting.value.given) {
-        resolved.origins[key] = {.source = source, .where = setting.at.where};
+        resolved.origins[key] = {.source = source, .where = setting.at.where, .key = setting.at.key};
         if (setting.field->status != Status::used)
           resolved.extra[key] = canonical(*setting.field, setting.value);
       } else {
@@ -159,9 +172,6 @@ void merge(const Sources& sources, Resolved& resolved) {
         resolved.extra.erase(key);
       }
     }
-  }
-  for (const auto& [key, setting] : deciding) {
-    if (setting->value.refused) complain(*setting->value.refused);
   }
   for (const auto& [key, text] : resolved.extra) {
     const Field* field = find_field(key);
@@ -200,6 +210,7 @@ Resolved resolve(Node tree, const std::string& file, const std::vector<Override>
   translate_environment(options.environment, sources);
   read_deepspeed(tree, file, sources, resolved);
   settle_facts(sources);
+  require_supported(sources);
   check_agreement(sources);
   merge(sources, resolved);
   for (const auto& note : sources.notes) resolved.notes.push_back(note);

@@ -49,15 +49,15 @@ class Rules : RulesOf {
   void adapters() {
     const bool lora = c_.finetuning_type == "lora";
     for (const char* key : {"lora_rank", "lora_alpha", "lora_dropout", "lora_target", "use_rslora",
-                            "additional_target", "adapter_name_or_path"}) {
+                            "additional_target", "adapter_name_or_path", "create_new_adapter"}) {
       const std::string value = r_.is_set(key) ? value_text(*find_field(key), c_) : "null";
       if (lora || value == "null" || value == "false" || value == "[]" || value == "0") continue;
       if (r_.is_set("finetuning_type")) {
         if (!changed(key)) continue;
-        note(std::string("'") + key + "' (" + at(key) + ") is read only with finetuning_type: lora");
+        note("'" + said(key) + "' (" + at(key) + ") is read only with finetuning_type: lora");
         continue;
       }
-      complain({.what = std::string("'") + key + "' asks for adapters, and finetuning_type is not set",
+      complain({.what = "'" + said(key) + "' asks for adapters, and finetuning_type is not set",
                 .expected = "finetuning_type: lora, which LLaMA-Factory takes where nothing is said, or full",
                 .where = at(key),
                 .fix = "set finetuning_type: lora, or remove the key"});
@@ -69,12 +69,17 @@ class Rules : RulesOf {
                 .where = at("lora_dropout"),
                 .fix = "set lora_dropout: 0"});
     }
-    if (lora && c_.adapter_name_or_path && c_.adapter_name_or_path->find(',') != std::string::npos) {
-      complain({.what = "several adapters are not built",
-                .expected = "the folder of one",
-                .found = *c_.adapter_name_or_path,
-                .where = at("adapter_name_or_path"),
-                .fix = "merge all but the last into the base, and name that as model_name_or_path"});
+    if (lora && c_.train_from_scratch && c_.adapter_name_or_path) {
+      complain({.what = "adapters belong to the weights that they were trained beside, and "
+                        "'train_from_scratch: true' begins with random ones",
+                .where = both("adapter_name_or_path", "train_from_scratch"),
+                .fix = "remove one of the two"});
+    }
+    if (lora && c_.create_new_adapter && !c_.adapter_name_or_path) {
+      complain({.what = "'create_new_adapter: true' needs adapters to add to the base first",
+                .expected = "adapter_name_or_path",
+                .where = at("create_new_adapter"),
+                .fix = "remove the key: without adapter_name_or_path adapters are new"});
     }
   }
 
@@ -100,6 +105,12 @@ class Rules : RulesOf {
     if (c_.full_determinism && c_.deterministic != "strict")
       ask("full_determinism", "deterministic", &Config::deterministic, "true", "auto");
     if (c_.optim.ends_with("_8bit")) ask("optim", "optim_dtype", &Config::optim_dtype, "int8");
+    if (c_.optim.starts_with("paged_")) {
+      note(
+          "'" + said("optim") + ": " + c_.optim +
+          "' pages nothing: the optimizer's moments stay where the program computes, and do not move to host "
+          "memory; optim_dtype: int8 makes them small, and zero_stage: 1 shares them out among ranks");
+    }
     const auto evaluates_in_bf16 = r_.extra.find("bf16_full_eval");
     if (evaluates_in_bf16 != r_.extra.end() && evaluates_in_bf16->second == "true" && !c_.bf16 &&
         !c_.pure_bf16) {

@@ -21,6 +21,11 @@ class RulesOf {
   std::string both(const std::string& a, const std::string& b) const {
     return a + " (" + at(a) + "), " + b + " (" + at(b) + ")";
   }
+  // As the user wrote it.
+  std::string said(const std::string& key) const {
+    const auto found = r_.origins.find(key);
+    return found == r_.origins.end() || found->second.key.empty() ? key : found->second.key;
+  }
   // Set, and to something else than the default: what a note is worth for.
   bool changed(const std::string& key) const {
     const Field* field = find_field(key);

@@ -39,6 +39,7 @@ model::TransformerOptions core_options(const DecoderOptions& options) {
 runtime::InstanceOptions instance_options(const DecoderOptions& options) {
   runtime::InstanceOptions instance;
   instance.architecture = options.architecture;
+  instance.added = options.adapters;
   instance.store.recipe = options.recipe;
   instance.store.training = false;
   instance.transformer = core_options(options);

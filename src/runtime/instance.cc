@@ -62,6 +62,7 @@ void Instance::load_weights(const std::string& folder) {
     weights =
         std::make_unique<InitialWeights>(WeightSource{.folder = folder,
                                                       .tensor_prefix = options_.architecture.tensor_prefix,
+                                                      .added = options_.added,
                                                       .adapter = options_.adapter,
                                                       .seed = options_.store.adamw.seed},
                                          store_->layout());

@@ -100,6 +100,8 @@ class Run {
   /// Saves, and once more where that fails. Throws Error (unsaved), on all ranks, when nothing takes it.
   void save_for_good();
   void finish(bool stopped);
+  /// What one would do with a finished run.
+  std::vector<std::string> next_commands() const;
   /// What a finished run leaves in its folder: a model, or adapters.
   void write_final_model();
   bool turn(double interval, setup::When when) const;

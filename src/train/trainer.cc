@@ -1,6 +1,4 @@
 #include "octet/train/trainer.h"
-#include "octet/setup/adapters.h"
-#include "octet/train/adapter_folder.h"
 
 #include <algorithm>
 #include <chrono>
@@ -18,6 +16,8 @@
 #include "octet/report/number.h"
 #include "octet/runtime/same_model.h"
 #include "octet/runtime/signals.h"
+#include "octet/setup/adapters.h"
+#include "octet/train/adapter_folder.h"
 #include "octet/train/final_model.h"
 #include "run.h"
 #include "start.h"
@@ -308,8 +308,9 @@ void Run::write_final_model() {
               report::python_number(best_.loss, 6) + " is the smallest");
   }
   if (setup::trains_adapters(config_)) {
-    export_adapter(config_.output_dir, from, config_);
-    encoder_->tokenizer().save(config_.output_dir);
+    export_adapter(
+        {.folder = config_.output_dir, .checkpoint = from, .overwrite = true, .encoder = encoder_.get()},
+        config_);
     return;
   }
   export_model({.checkpoint = from,
@@ -319,6 +320,22 @@ void Run::write_final_model() {
                 .shard_bytes = setup::export_bytes(config_),
                 .overwrite = true},
                encoder_.get());
+}
+
+std::vector<std::string> Run::next_commands() const {
+  std::vector<std::string> commands;
+  std::string model = config_.output_dir;
+  if (setup::trains_adapters(config_)) {
+    // The adapter's folder names the base alone, not what was added to it.
+    std::string adapters;
+    for (const std::string& folder : setup::given_adapters(config_).added) adapters += folder + ",";
+    if (!adapters.empty()) model = config_.model_name_or_path + " --adapter " + adapters + config_.output_dir;
+    commands.push_back("trainer export " + model + " " + config_.output_dir + "-merged --merge");
+  }
+  commands.push_back("trainer generate " + model + " --template " +
+                     (encoder_->chat_template() ? encoder_->chat_template()->name() : "TEMPLATE") +
+                     " \"your question\"");
+  return commands;
 }
 
 void Run::finish(bool stopped) {
@@ -334,12 +351,7 @@ void Run::finish(bool stopped) {
       // Asked to keep no checkpoints, it leaves none: this one only carried the weights to the final model.
       if (!kept) std::filesystem::remove_all(last_checkpoint_);
     });
-    const bool lora = setup::trains_adapters(config_);
-    if (lora)
-      next.push_back("trainer export " + config_.output_dir + " " + config_.output_dir + "-merged --merge");
-    next.push_back("trainer generate " + config_.output_dir + (lora ? "-merged" : "") + " --template " +
-                   (encoder_->chat_template() ? encoder_->chat_template()->name() : "TEMPLATE") +
-                   " \"your question\"");
+    next = next_commands();
   }
   if (kept) next.push_back("trainer inspect " + last_checkpoint_);
   const std::string products = engine_->instance().audit_of_all().summary();

@@ -42,7 +42,8 @@ const std::map<std::string, std::vector<std::string>> kFamilies{
     {"the best model is that of the smallest evaluation loss",
      {"metric_for_best_model", "greater_is_better"}},
     {"nothing is compiled at run time", {"torch_compile"}},
-    {"nothing is uploaded", {"hub_", "push_to_hub"}},
+    {"nothing is uploaded", {"hub_", "push_to_hub", "export_hub_"}},
+    {"exports are not quantised", {"export_quantization_"}},
 };
 
 TEST(IdleKeys, GiveTheirOwnReason) {
@@ -136,6 +137,8 @@ const std::vector<Mapped> kDeepSpeedOptimizer{
     {"optimizer.params.weight_decay", "0.125", {{"weight_decay", "0.125"}}},
 };
 const std::vector<Mapped> kDialects{
+    {"torch_dtype", "bfloat16", {{"export_dtype", "bf16"}}},
+    {"model.lora_rank", "3", {{"finetuning_type", "lora"}, {"lora_rank", "3"}}},
     {"model.name", "m", {{"model_name_or_path", "m"}}},
     {"model.local_dir", "m", {{"model_name_or_path", "m"}}},
     {"model.max_seq_len", "99", {{"cutoff_len", "99"}}},
@@ -218,6 +221,9 @@ const std::set<std::string> kElsewhere{"tuning.lora.r",
                                        "tuning.lora.alpha",
                                        "tuning.lora.dropout",
                                        "tuning.lora.target_modules",
+                                       "model.lora_alpha",
+                                       "model.target_modules",
+                                       "model.lora_adapter_path",
                                        "train.evaluation_strategy",
                                        "train.eval_strategy",
                                        "trainer.test_freq",

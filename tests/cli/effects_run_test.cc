@@ -144,19 +144,26 @@ const See kLoggedSteps = after_another([](const Ran& ran, const std::string&) {
   }) + (holds(ran.printed(), "is resumed from") ? " resumed" : " afresh");
 });
 
-/// The first loss of a run that may begin with the adapter of a finished one.
-std::string first_loss_of_adapter(config::Resolved r) {
+/// The losses of a run over a finished one that may begin with an adapter of it.
+std::string losses_with_adapter(config::Resolved r) {
   const TemporaryFolder folder("adapter");
-  const Ran before(resolved({{"output_dir", folder / "out"},
-                             {"max_steps", "2"},
-                             {"finetuning_type", "lora"},
-                             {"save_strategy", "no"}}));
+  const Keys two_steps{{"max_steps", "2"}, {"save_strategy", "no"}};
+  Keys base = two_steps, adapter = two_steps;
+  base["output_dir"] = folder / "base", adapter["output_dir"] = folder / "out";
+  const Ran first(resolved(base));
+  adapter["model_name_or_path"] = folder / "base";
+  adapter["train_from_scratch"] = "false", adapter["finetuning_type"] = "lora";
+  const Ran before(resolved(adapter));
+  r.config.model_name_or_path = folder / "base";
   if (r.config.adapter_name_or_path == "finished") r.config.adapter_name_or_path = folder / "out";
   return losses(Ran(r));
 }
 
 std::vector<KeyRow> adapter_rows() {
   const Keys lora{{"finetuning_type", "lora"}};
+  const Keys over_weights{{"finetuning_type", "lora"}, {"train_from_scratch", "false"}};
+  Keys over_adapter = over_weights;
+  over_adapter["adapter_name_or_path"] = "finished";
   return {
       {"finetuning_type", {}, {{"lora"}}, run(losses)},
       {"lora_rank", lora, {{"4"}, {"2"}}, run(losses)},
@@ -165,7 +172,8 @@ std::vector<KeyRow> adapter_rows() {
       {"lora_target", lora, {{"q_proj"}, {"[down_proj, v_proj]"}, {"'.*[.]1[.].*'"}}, run(losses)},
       {"use_rslora", lora, {{"true"}}, run(losses)},
       {"additional_target", lora, {{"embed_tokens"}}, run(losses)},
-      {"adapter_name_or_path", lora, {{"finished"}}, first_loss_of_adapter},
+      {"adapter_name_or_path", over_weights, {{"finished"}}, losses_with_adapter},
+      {"create_new_adapter", over_adapter, {{"true"}}, losses_with_adapter},
   };
 }
 

@@ -223,7 +223,9 @@ seed: 7
   EXPECT_TRUE(c.tensorboard());
   EXPECT_TRUE(notes(r, "tuning.backend"));
   EXPECT_EQ(c.finetuning_type, "full");
-  EXPECT_TRUE(notes(r, "lora_rank"));
+  EXPECT_TRUE(notes(r, "'tuning.lora.r'")) << "by the word that stands in the file";
+  EXPECT_EQ(c.optim_dtype, "int8");
+  EXPECT_TRUE(notes(r, "pages nothing"));
 }
 
 TEST(SftPlay, ItsAdaptersBecomeOurs) {
@@ -236,10 +238,15 @@ TEST(SftPlay, ItsAdaptersBecomeOurs) {
   EXPECT_EQ(c.lora_rank, 32);
   EXPECT_EQ(c.lora_alpha, 64);
   EXPECT_EQ(c.lora_target, (Strings{"q_proj", "v_proj"}));
+  const Config q = load_text("tuning: {mode: qlora}", "play.yaml", {}, quiet(false)).config;
+  EXPECT_EQ(q.finetuning_type, "lora");
+  EXPECT_EQ(q.quantization_bit, 4);
 }
 
 TEST(SftPlay, WhatIsNotBuiltIsRefusedByItsOwnName) {
   EXPECT_SAYS(refusal("tuning: {mode: oft}"), "'tuning.mode: oft'");
+  EXPECT_SAYS(refusal("tuning: {mode: ptuning}"), "'ptuning'");
+  EXPECT_SAYS(refusal("tuning: {lora: {r: 8}}"), "'tuning.lora.r' asks for adapters");
   EXPECT_SAYS(refusal("train: {lerning_rate: 1}"), "did you mean 'train.learning_rate'?");
   EXPECT_SAYS(refusal("train: {learning_rate: x}"), "train.learning_rate");
   EXPECT_SAYS(refusal("train: {learning_rate: 1}\nlearning_rate: 2"), "given twice");
@@ -461,6 +468,11 @@ TEST(Verl, ItsAdaptersAreAskedForByTheirRank) {
   EXPECT_EQ(usual.lora_target, Strings{"all"});
   EXPECT_EQ(verl("model: {lora_rank: 0, lora_alpha: 16, target_modules: all-linear}").finetuning_type,
             "full");
+  const std::string defaults = "lora_alpha: 16, target_modules: all-linear, lora_rank: ";
+  EXPECT_EQ(verl("model: {" + defaults + "0}", {"model.lora_rank=4"}).lora_rank, 4);
+  EXPECT_EQ(verl("model: {" + defaults + "0}", {"model.lora_rank=4"}).finetuning_type, "lora");
+  EXPECT_EQ(verl("model: {" + defaults + "32}", {"model.lora_rank=0"}).finetuning_type, "full");
+  EXPECT_EQ(verl("model: {" + defaults + "32, lora_adapter_path: a}").adapter_name_or_path, "a");
 }
 
 TEST(Verl, WhatItCannotHaveHereIsRefusedUnlessItAsksForNothing) {

@@ -172,7 +172,7 @@ const std::vector<Guide>& guides() {
       {"SFT-Play's base",
        {kGuides + "sft_play_base.yaml"},
        kSftPlay,
-       {"data.test_path", "tuning.backend", "model.type", "trust_remote_code", "lora_rank",
+       {"data.test_path", "tuning.backend", "model.type", "trust_remote_code", "'tuning.lora.r'",
         "steps of 32 samples over all ranks", "'data.split.train_ratio' is not read"}},
       {"SFT-Play on several GPUs, which includes it",
        {kGuides + "sft_play_run_distributed.yaml"},

@@ -204,6 +204,27 @@ TEST_F(WrongAdapters, AreRefusedByName) {
   }
 }
 
+// What a written adapter_config.json asks for is what was trained, in names that every PEFT knows.
+TEST(AdapterTargets, AreWrittenAsPeftDoes) {
+  const Architecture a = model::read_architecture(golden_folder("llama3"));
+  EXPECT_EQ(adapter_config({.all = true}, a, "base")["target_modules"],
+            Json::array({"down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"}));
+  EXPECT_EQ(adapter_config({.targets = {"v_proj", "q_proj", "v_proj"}}, a, "base")["target_modules"],
+            Json::array({"q_proj", "v_proj"}));
+  EXPECT_EQ(adapter_config({.expression = ".*up_proj"}, a, "base")["target_modules"], ".*up_proj");
+  Architecture images = a;
+  images.multimodal = true;
+  const Json expression = adapter_config({.all = true}, images, "base")["target_modules"];
+  EXPECT_EQ(expression, ".*language_model.*\\.(down_proj|gate_proj|k_proj|o_proj|q_proj|up_proj|v_proj)")
+      << "and not the modules that see images";
+  for (const AdapterWish& wish :
+       {AdapterWish{.all = true}, AdapterWish{.targets = {"q_proj"}},
+        AdapterWish{.rank = 4, .alpha = 2, .rslora = true, .targets = {"o_proj"}}}) {
+    const Json written = adapter_config(wish, a, "base");
+    EXPECT_EQ(tuning_of(read_adapter_config(written, "written"), a), tuning_of(wish, a)) << written;
+  }
+}
+
 TEST(AdapterTargets, AreNamesOrAnExpression) {
   const Architecture a = model::read_architecture(golden_folder("llama3"));
   const auto modules = [&](const AdapterWish& wish) {

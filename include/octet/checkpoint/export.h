@@ -17,6 +17,8 @@ struct ExportOptions {
   std::int64_t shard_bytes = 5'000'000'000;  ///< export_size
   /// Allows `folder` to hold weights, which are replaced; other files in it stay.
   bool overwrite = false;
+  /// Writes what else belongs there into the folder that it is given, before the weights get their names.
+  std::function<void(const std::string& folder)> complete;
 };
 
 /// Elements [begin, begin + count) of a tensor as floats.

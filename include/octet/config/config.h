@@ -70,6 +70,7 @@ struct Config {
   bool use_rslora = false;
   Strings additional_target;
   std::optional<std::string> adapter_name_or_path;
+  bool create_new_adapter = false;
   std::int64_t per_device_train_batch_size = 8;
   bool auto_find_batch_size = false;
   std::int64_t per_device_eval_batch_size = 8;
@@ -173,6 +174,7 @@ const char* name_of(Source source);
 struct Origin {
   Source source = Source::fallback;
   std::string where;
+  std::string key = {};  ///< as the user wrote it; empty: the native name
 };
 
 /// A resolved configuration with the story of its values.

@@ -33,6 +33,7 @@ std::int32_t choose(const float* logits, std::int64_t vocabulary, const Sampling
 
 struct DecoderOptions {
   model::Architecture architecture;
+  std::vector<runtime::AddedAdapter> adapters;  ///< added to the weights when they are loaded
   precision::Recipe recipe;      ///< how GEMMs read operands; delayed scaling only of a model in training
   std::int64_t sequences = 1;    ///< decoded side by side
   std::int64_t capacity = 1024;  ///< tokens of a sequence, prompt and answer
