@@ -56,6 +56,7 @@ bool set_dtype(Json& config, DType dtype) {
 
 std::string config_text(const Json& config, DType dtype) {
   Json changed = config;
+  changed.erase("quantization_config");  // of weights that are floats now
   if (!set_dtype(changed, dtype)) changed["torch_dtype"] = torch_name(dtype);
   for (const char* part : {"text_config", "vision_config"}) {
     if (changed.contains(part) && changed[part].is_object()) set_dtype(changed[part], dtype);
@@ -199,11 +200,14 @@ std::vector<std::string> export_checkpoint(const ExportOptions& options, const s
   }
   std::set<std::string> trained;
   for (const auto& parameter : parameters) trained.insert(parameter.name);
-  const std::unique_ptr<WeightFolder> others = other_parts(options.source_folder);
+  const std::unique_ptr<WeightFolder> others = options.rest_from_source
+                                                   ? std::make_unique<WeightFolder>(options.source_folder)
+                                                   : other_parts(options.source_folder);
   if (others != nullptr) {
     std::size_t copied = 0;
     for (const StoredTensor& tensor : others->tensors()) {
-      if (trained.contains(tensor.name) || tensor.name.ends_with("lm_head.weight")) continue;
+      const bool head = !options.rest_from_source && tensor.name.ends_with("lm_head.weight");
+      if (trained.contains(tensor.name) || head) continue;
       parameters.push_back(tensor);
       ++copied;
     }

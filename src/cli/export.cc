@@ -13,6 +13,7 @@
 #include "octet/data/template_encoder.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/adapters.h"
+#include "octet/setup/freezing.h"
 #include "octet/setup/run_options.h"
 #include "octet/train/adapter_folder.h"
 #include "octet/train/final_model.h"
@@ -144,7 +145,8 @@ int export_trained(const ExportWish& wish) {
                        .folder = wish.folder,
                        .dtype = wish.dtype.value_or(setup::export_dtype(run)),
                        .shard_bytes = setup::export_bytes(run),
-                       .overwrite = wish.overwrite};
+                       .overwrite = wish.overwrite,
+                       .part = setup::trains_parts(run)};
   require_model(e.model, "the model that the run started from");
   runtime::require_model_of(checkpoint, e.model);
   if (setup::trains_adapters(run)) return export_trained_adapters(wish, std::move(run), e);

@@ -16,10 +16,10 @@ void add_model(Table& t) {
          "Start from random weights; only config.json and the tokenizer are read.")
       .decides_numbers();
   t.used("finetuning_type", &Config::finetuning_type,
-         "Which parameters are trained: full means all, lora low-rank adapters beside frozen weights.")
+         "Which parameters are trained: full means all, lora low-rank adapters beside frozen weights, qlora "
+         "the "
+         "same with quantization_bit: 4, freeze some blocks, modules of them, or what is outside of them.")
       .one_of({"full", "lora", "qlora", "freeze", "oft"})
-      .refuse("qlora", "a quantised base model is not built; finetuning_type: lora keeps it in bf16 or fp32")
-      .refuse("freeze", "freezing layers is not built; train adapters with finetuning_type: lora")
       .refuse("oft", "these adapters are not built; train others with finetuning_type: lora")
       .decides_numbers();
 }
@@ -32,8 +32,10 @@ void add_adapters(Table& t) {
   t.used("lora_alpha", &Config::lora_alpha,
          "What B(Ax) is multiplied by is lora_alpha / lora_rank. null takes twice the rank.")
       .decides_numbers();
-  t.used("lora_dropout", &Config::lora_dropout,
-         "Share of an adapter's inputs that is dropped; only 0 is built.")
+  t.used(
+       "lora_dropout", &Config::lora_dropout,
+       "Share of the elements of an adapter's input that training drops, at random by seed, step, sample and "
+       "position: the same at any number of ranks.")
       .range(0, 1)
       .decides_numbers();
   t.used("lora_target", &Config::lora_target,
@@ -42,6 +44,14 @@ void add_adapters(Table& t) {
          "regular expression for their whole names.")
       .decides_numbers();
   t.used("use_rslora", &Config::use_rslora, "Multiply by lora_alpha / sqrt(lora_rank) instead.")
+      .decides_numbers();
+  t.used("use_dora", &Config::use_dora,
+         "Train a magnitude of each output, too, and scale the rows of the adapted weight to it (DoRA).")
+      .decides_numbers();
+  t.used("loraplus_lr_ratio", &Config::loraplus_lr_ratio,
+         "The learning rate of B, and of DoRA's magnitudes, is so many times learning_rate (LoRA+); null: "
+         "once.")
+      .range(0, 1e6)
       .decides_numbers();
   t.used("additional_target", &Config::additional_target,
          "Modules that are trained whole beside adapters: embed_tokens, lm_head.")
@@ -52,6 +62,36 @@ void add_adapters(Table& t) {
       .decides_numbers();
   t.used("create_new_adapter", &Config::create_new_adapter,
          "Add the last of adapter_name_or_path to the base, too, and begin with a new adapter.")
+      .decides_numbers();
+}
+
+void add_freezing(Table& t) {
+  t.group("Freezing");
+  t.used("freeze_trainable_layers", &Config::freeze_trainable_layers,
+         "With finetuning_type: freeze, how many of the last blocks are trained; below 0, of the first ones.")
+      .range(-(1 << 20), 1 << 20)
+      .decides_numbers();
+  t.used("freeze_trainable_modules", &Config::freeze_trainable_modules,
+         "Modules of these blocks that are trained: self_attn, mlp, input_layernorm, …, or all.")
+      .decides_numbers();
+  t.used("freeze_extra_modules", &Config::freeze_extra_modules,
+         "Modules outside of the blocks that are trained, too: embed_tokens, norm, lm_head.")
+      .decides_numbers();
+}
+
+void add_quantisation(Table& t) {
+  t.group("Quantised base");
+  t.used(
+       "quantization_bit", &Config::quantization_bit,
+       "4: beside adapters, the weights of the blocks' linear layers lie in NF4 (QLoRA), quantised when they "
+       "are loaded. null: as products read them, or as a quantised folder has them.")
+      .decides_numbers();
+  t.used("quantization_type", &Config::quantization_type, "The 4-bit format; only nf4 is built.")
+      .one_of({"nf4", "fp4"})
+      .refuse("fp4", "its values fit weights worse than those of nf4, which take the same memory")
+      .decides_numbers();
+  t.used("double_quantization", &Config::double_quantization,
+         "Scales of NF4 have 8 bits themselves: 0.516 bytes a weight, not 0.5625.")
       .decides_numbers();
 }
 
@@ -188,6 +228,8 @@ void add_sequence(Table& t) {
 void add_model_and_data_fields(Table& table) {
   add_model(table);
   add_adapters(table);
+  add_freezing(table);
+  add_quantisation(table);
   add_format(table);
   add_sets(table);
   add_sequence(table);

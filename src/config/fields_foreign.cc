@@ -17,8 +17,6 @@ struct NotedKey {
   const char* note;
 };
 
-constexpr const char* kFreeze = "read only with finetuning_type: freeze, which is not built";
-constexpr const char* kQuantised = "read only with quantization_bit";
 constexpr const char* kExport = "belongs to trainer export";
 constexpr const char* kTokensCounted = "tokens are always counted, and logged by the second";
 constexpr const char* kBestModel = "the best model is that of the smallest evaluation loss";
@@ -54,11 +52,8 @@ const NotedKey kNoted[] = {
      "the thread that prepares batches lives as long as the run"},
     {"dataloader_prefetch_factor", kInt, "null", "how far batches are prepared ahead is fixed"},
     {"remove_unused_columns", kBool, "true", "columns that are not recognised are never read"},
-    {"freeze_trainable_layers", kInt, "2", kFreeze},
-    {"freeze_trainable_modules", kList, "all", kFreeze},
-    {"quantization_method", kText, "bnb", kQuantised},
-    {"quantization_type", kText, "nf4", kQuantised},
-    {"double_quantization", kBool, "true", kQuantised},
+    {"loraplus_lr_embedding", kNumber, "1e-6",
+     "it is the rate of adapters of embeddings, which are trained whole or not at all"},
     {"export_dir", kText, "null", kExport},
     {"export_hub_model_id", kText, "null", kUpload},
     {"export_quantization_dataset", kText, "null", "exports are not quantised"},
@@ -110,12 +105,9 @@ constexpr const char* kTokens = "the tokenizer is taken as it is; extend it befo
 constexpr const char* kLoss = "the loss is the cross entropy of the trained tokens";
 
 const RefusedKey kRefused[] = {
-    {"use_dora", kBool, "false", kAdapters},
     {"pissa_init", kBool, "false", kAdapters},
-    {"loraplus_lr_ratio", kNumber, "", kAdapters},
-    {"freeze_extra_modules", kList, "", kAdapters},
-    {"quantization_bit", kInt, "",
-     "a quantised base model is not built; finetuning_type: lora keeps it in bf16 or fp32"},
+    {"quantization_method", kText, "bnb bitsandbytes",
+     "weights are quantised as bitsandbytes does it, to NF4; leave the key out"},
     {"export_quantization_bit", kInt, "", "exports are not quantised"},
     {"fp16", kBool, "false", "fp16 needs loss scaling, which is not built; use bf16: true"},
     {"fp16_full_eval", kBool, "false", "evaluation computes in the formats of training; use bf16: true"},

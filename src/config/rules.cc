@@ -13,7 +13,10 @@ class Rules : RulesOf {
 
   void apply() {
     required();
+    qlora();
     adapters();
+    freezing();
+    quantisation();
     apply_data_rules(r_, options_);
     other_names();
     precision();
@@ -48,8 +51,9 @@ class Rules : RulesOf {
   // Adapters are asked for by finetuning_type alone; in LLaMA-Factory it is lora where nobody says.
   void adapters() {
     const bool lora = c_.finetuning_type == "lora";
-    for (const char* key : {"lora_rank", "lora_alpha", "lora_dropout", "lora_target", "use_rslora",
-                            "additional_target", "adapter_name_or_path", "create_new_adapter"}) {
+    for (const char* key :
+         {"lora_rank", "lora_alpha", "lora_dropout", "lora_target", "use_rslora", "use_dora",
+          "loraplus_lr_ratio", "additional_target", "adapter_name_or_path", "create_new_adapter"}) {
       const std::string value = r_.is_set(key) ? value_text(*find_field(key), c_) : "null";
       if (lora || value == "null" || value == "false" || value == "[]" || value == "0") continue;
       if (r_.is_set("finetuning_type")) {
@@ -62,11 +66,18 @@ class Rules : RulesOf {
                 .where = at(key),
                 .fix = "set finetuning_type: lora, or remove the key"});
     }
-    if (lora && c_.lora_dropout > 0) {
-      complain({.what = "dropout of adapters is not built",
-                .expected = "lora_dropout: 0",
+    if (lora && c_.lora_dropout >= 1) {
+      complain({.what = "lora_dropout: 1 leaves an adapter nothing to read",
+                .expected = "at least 0 and below 1",
                 .found = number_text(c_.lora_dropout),
                 .where = at("lora_dropout"),
+                .fix = "set lora_dropout: 0.05, or leave it out"});
+    }
+    if (lora && c_.use_dora && c_.lora_dropout > 0) {
+      complain({.what = "dropout beside DoRA is not built",
+                .expected = "lora_dropout: 0, or use_dora: false",
+                .found = "lora_dropout: " + number_text(c_.lora_dropout),
+                .where = both("lora_dropout", "use_dora"),
                 .fix = "set lora_dropout: 0"});
     }
     if (lora && c_.train_from_scratch && c_.adapter_name_or_path) {
@@ -80,6 +91,74 @@ class Rules : RulesOf {
                 .expected = "adapter_name_or_path",
                 .where = at("create_new_adapter"),
                 .fix = "remove the key: without adapter_name_or_path adapters are new"});
+    }
+    if (lora && c_.loraplus_lr_ratio && *c_.loraplus_lr_ratio <= 0) {
+      complain({.what = "loraplus_lr_ratio is no ratio of learning rates",
+                .expected = "a number above 0; 16 is LoRA+'s",
+                .found = number_text(*c_.loraplus_lr_ratio),
+                .where = at("loraplus_lr_ratio"),
+                .fix = "set loraplus_lr_ratio: 16, or leave it out"});
+    }
+  }
+
+  // SFT-Play's word for adapters over a base in 4 bits.
+  void qlora() {
+    if (c_.finetuning_type != "qlora") return;
+    c_.finetuning_type = "lora";
+    if (c_.quantization_bit) return;
+    c_.quantization_bit = 4;
+    derive("quantization_bit", "finetuning_type");
+  }
+
+  void quantisation() {
+    if (!c_.quantization_bit) {
+      for (const char* key : {"quantization_type", "double_quantization"}) {
+        if (changed(key))
+          note(std::string("'") + key + "' (" + at(key) + ") is read only with quantization_bit");
+      }
+      return;
+    }
+    const std::int64_t bits = *c_.quantization_bit;
+    if (bits != 4) {
+      complain({.what = "'quantization_bit: " + std::to_string(bits) + "' is not supported",
+                .expected = "4 (NF4)",
+                .where = at("quantization_bit"),
+                .fix = bits == 8
+                           ? "set fp8: true without quantization_bit, which keeps the weights in 8 bits "
+                             "and computes in them; or quantization_bit: 4"
+                           : "set quantization_bit: 4"});
+    }
+    if (c_.finetuning_type != "lora") {
+      complain(
+          {.what = "'quantization_bit: 4' needs 'finetuning_type: lora'",
+           .expected = "adapters beside weights that stay as they are: quantised weights are not trained",
+           .found = "finetuning_type: " + c_.finetuning_type,
+           .where = both("quantization_bit", "finetuning_type"),
+           .fix = "set finetuning_type: lora, or remove quantization_bit"});
+    }
+  }
+
+  void freezing() {
+    const bool freeze = c_.finetuning_type == "freeze";
+    for (const char* key : {"freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules"}) {
+      if (freeze || !changed(key)) continue;
+      note(std::string("'") + key + "' (" + at(key) + ") is read only with finetuning_type: freeze");
+    }
+    if (!freeze) return;
+    if (changed("lora_target")) {
+      complain({.what = "'lora_target' names modules for adapters, and finetuning_type: freeze has none",
+                .expected = "freeze_trainable_modules, or finetuning_type: lora",
+                .found = value_text(*find_field("lora_target"), c_),
+                .where = both("lora_target", "finetuning_type"),
+                .fix = "remove one of them"});
+    }
+    if (c_.train_from_scratch) {
+      complain(
+          {.what =
+               "freeze trains a part of a model that was trained before, and train_from_scratch begins at "
+               "random weights",
+           .where = both("finetuning_type", "train_from_scratch"),
+           .fix = "set train_from_scratch: false, or finetuning_type: full"});
     }
   }
 

@@ -21,7 +21,8 @@ void add_item(runtime::HostBatch& batch, const data::Encoded& set, const data::I
     }
     batch.rows.push_back(set.rows[d]);
     runtime::add_document(batch, set.ids.span().subspan(begin, count),
-                          set.labels.span().subspan(begin, count));
+                          set.labels.span().subspan(begin, count),
+                          runtime::mixed(static_cast<std::uint64_t>(set.rows[d]), d));
   }
   if (items.shared_context && batch.cu_seqlens.size() > first_document) {
     batch.cu_seqlens.resize(first_document);

@@ -127,7 +127,8 @@ Transformer::Impl::Passing Transformer::Impl::training_pass(ParameterSource& sou
           .stream = stream,
           .attention = {.positions = batch.positions, .documents = batch.documents},
           .tokens = batch.documents.tokens,
-          .options = {.record = true, .keep = true, .readers = kept ? Readers::all : Readers::forward}};
+          .options = {.record = true, .keep = true, .readers = kept ? Readers::all : Readers::forward},
+          .names = batch.names};
 }
 
 void Transformer::Impl::enter(const Passing& pass, const std::int32_t* ids, const ops::ConstMatrix& in) {
@@ -143,7 +144,9 @@ void Transformer::Impl::forward_blocks(const Passing& pass, const ops::Matrix& o
     Block& block = layers_.block(layer);
     const bool last = layer + 1 == range_.last;
     const int group = layers_.layout().block_group(layer);
-    const Call of_block = call(pass, pass.source.acquire(group, Pass::forward, pass.stream));
+    Call of_block = call(pass, pass.source.acquire(group, Pass::forward, pass.stream));
+    // What no backward pass reads is made for the forward pass alone.
+    if (!block.runs_back()) of_block.pass.keep = false, of_block.pass.readers = Readers::forward;
     const ops::Matrix input = top(block.input(), pass.tokens);
     const ops::Matrix after = last ? out : top(layers_.block(layer + 1).input(), pass.tokens);
     const NormInput before =
@@ -169,6 +172,9 @@ void Transformer::Impl::with_head(const Passing& pass, bool training,
     use(own, Head::weight(head.own_weight(), own));
   }
   if (training) pass.source.give_back(head_group(), pass.stream);
+  // A tied table that is trained has its gradient from the embedding, too.
+  if (training && head.tied() && !layers_.embedding().trained())
+    pass.source.give_back(embedding_group(), pass.stream);
   if (head.tied()) pass.source.release(embedding_group(), Pass::forward, pass.stream);
   pass.source.release(head_group(), Pass::forward, pass.stream);
 }
@@ -179,7 +185,7 @@ void Transformer::Impl::lose(const Passing& pass, bool training, const MicroBatc
   const Head& head = layers_.head();
   with_head(pass, training, [&](const Call& of_head, const HeadWeight& weight) {
     const NormInput stream = last.sum(of_head, top(head.input(), pass.tokens));
-    const ops::QuantizeInto into = training ? last.wanted(of_head) : ops::QuantizeInto{};
+    const ops::QuantizeInto into = training && last.runs_back() ? last.wanted(of_head) : ops::QuantizeInto{};
     head.loss(of_head, stream, weight, batch, loss_sum, hook, into);
   });
 }
@@ -194,13 +200,14 @@ void Transformer::Impl::take_gradient(const Call& call, const ops::ConstMatrix& 
 void Transformer::Impl::backward_blocks(const Passing& pass, const ops::ConstMatrix& d_out) {
   for (int layer = range_.last - 1; layer >= range_.first; --layer) {
     Block& block = layers_.block(layer);
+    if (!block.runs_back()) return;
     const int group = layers_.layout().block_group(layer);
     Call of_block = call(pass, pass.source.acquire(group, Pass::backward, pass.stream));
     if (layer + 1 == range_.last && !has_head()) take_gradient(of_block, d_out);
     if (common_.options.recompute == Recompute::full) block.recompute(of_block);
     of_block.gradients = &pass.source.gradients(group, pass.stream);
-    block.backward(of_block,
-                   layer > range_.first ? layers_.block(layer - 1).wanted(of_block) : ops::QuantizeInto{});
+    const bool read = layer > range_.first && layers_.block(layer - 1).runs_back();
+    block.backward(of_block, read ? layers_.block(layer - 1).wanted(of_block) : ops::QuantizeInto{});
     pass.source.give_back(group, pass.stream);
     pass.source.release(group, Pass::backward, pass.stream);
   }
@@ -208,7 +215,13 @@ void Transformer::Impl::backward_blocks(const Passing& pass, const ops::ConstMat
 
 void Transformer::Impl::leave(const Passing& pass, const std::int32_t* ids, const ops::Matrix& d_in) {
   const ops::Matrix gradient = top(common_.scratch.gradient, pass.tokens);
-  if (!has_embedding()) return copy_matrix(pass.stream, gradient, d_in);
+  if (!has_embedding()) {
+    // Blocks below, which another core runs, may all be frozen.
+    if (layers_.block(range_.first - 1).runs_back() || layers_.embedding().trained())
+      copy_matrix(pass.stream, gradient, d_in);
+    return;
+  }
+  if (!layers_.embedding().trained()) return;
   const GroupParameters none;
   const GroupGradients& gradients = pass.source.gradients(embedding_group(), pass.stream);
   layers_.embedding().backward(call(pass, none, &gradients), ids, gradient);

@@ -39,6 +39,7 @@ class Transformer::Impl {
     AttentionInput attention;
     std::int64_t tokens = 0;
     PassOptions options;
+    const std::uint64_t* names = nullptr;
   };
 
   bool has_embedding() const { return range_.first == 0; }
@@ -47,7 +48,8 @@ class Transformer::Impl {
   int head_group() const { return layers_.layout().head_group(); }
   Call call(const Passing& pass, const GroupParameters& parameters,
             const GroupGradients* gradients = nullptr) {
-    return {common_, pass.stream, parameters, gradients, pass.attention, pass.tokens, pass.options};
+    return {common_,        pass.stream, parameters,   gradients,
+            pass.attention, pass.tokens, pass.options, pass.names};
   }
   Passing training_pass(ParameterSource& source, Stream& stream, const MicroBatch& batch) const;
 
@@ -68,7 +70,8 @@ class Transformer::Impl {
   /// The gradient of the stream behind the last block, as the head would leave it.
   void take_gradient(const Call& call, const ops::ConstMatrix& d_out);
   void backward_blocks(const Passing& pass, const ops::ConstMatrix& d_out);
-  /// The gradient of the stream in front of the first block: into `d_in`, or that of the embedding.
+  /// The gradient of the stream in front of the first block, where something below is trained: into `d_in`,
+  /// or that of the embedding.
   void leave(const Passing& pass, const std::int32_t* ids, const ops::Matrix& d_in);
 
   const Architecture architecture_;

@@ -48,6 +48,30 @@ std::int64_t trained_parameters(const ParameterLayout& layout) {
   return count;
 }
 
+bool is_trained(const GroupSpec& group) {
+  return std::ranges::any_of(group.segments,
+                             [](const SegmentSpec& s) { return s.trainable && !s.tensors.empty(); });
+}
+
+int lowest_trained_group(const ParameterLayout& layout) {
+  return static_cast<int>(std::ranges::find_if(layout.groups, is_trained) - layout.groups.begin());
+}
+
+bool Tuning::drops() const {
+  return std::ranges::any_of(modules, [](const auto& module) { return module.second.dropout > 0; });
+}
+
+bool Tuning::trains(const std::string& tensor) const {
+  if (adapters) return whole.contains(tensor.substr(0, tensor.rfind('.')));
+  if (!only) return true;
+  // The tensor's module, or one that it is part of.
+  for (std::size_t dot = tensor.rfind('.'); dot != std::string::npos && dot > 0;
+       dot = tensor.rfind('.', dot - 1)) {
+    if (only->contains(tensor.substr(0, dot))) return true;
+  }
+  return false;
+}
+
 std::set<std::string> tensor_names(const ParameterLayout& layout) {
   std::set<std::string> names;
   for (const GroupSpec& group : layout.groups) {
@@ -107,9 +131,10 @@ void initialise(Stream& stream, const TensorSpec& tensor, const Initialisation& 
                                   .count = to - from});
     } else if (tensor.init == InitRule::uniform) {
       put(stream, uniform_values(part, what.seed, from - part.begin, to - from), what.dtype, out);
-    } else if (tensor.init == InitRule::ones) {
-      check(what.dtype == DType::f32, "what begins at one is stored in f32");
-      ops::fill(stream, reinterpret_cast<float*>(out), 1.0f, to - from);
+    } else if (tensor.init == InitRule::ones || tensor.init == InitRule::row_norms) {
+      check(what.dtype == DType::f32, "what begins at one value is stored in f32");
+      ops::fill(stream, reinterpret_cast<float*>(out), tensor.init == InitRule::ones ? 1.0f : tensor.init_std,
+                to - from);
     } else {
       stream.device().zero(stream, out, static_cast<std::size_t>(to - from) * size_of(what.dtype));
     }
@@ -120,14 +145,19 @@ double flops_per_token(const Architecture& a, double length) {
   // Gradients of matrices alone are counted in most formulas; vectors are negligible and included in the
   // parameters here.
   const ParameterLayout layout = build_layout(a);
-  double products = 0;
+  const auto lowest = static_cast<std::size_t>(lowest_trained_group(layout));
+  double products = 0, attention = 0;
   for (std::size_t g = a.tied ? 0 : 1; g < layout.groups.size(); ++g) {
+    // The table of a tied head is read as the head's weight.
+    const bool passes_back = g >= lowest || g == 0;
     for (const SegmentSpec& segment : layout.groups[g].segments) {
+      const double frozen = passes_back ? 4.0 : 2.0;
       for (const TensorSpec& t : segment.tensors)
-        products += (segment.trainable ? 6.0 : 4.0) * static_cast<double>(t.count());
+        products += (segment.trainable ? 6.0 : frozen) * static_cast<double>(t.count());
     }
+    if (g > 0 && g + 1 < layout.groups.size()) attention += passes_back ? 6.0 : 2.0;
   }
-  return products + 6.0 * static_cast<double>(a.layers) * length * static_cast<double>(a.q_width());
+  return products + attention * length * static_cast<double>(a.q_width());
 }
 
 }  // namespace octet::model

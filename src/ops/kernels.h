@@ -7,6 +7,8 @@
 
 #include "octet/ops/block_quantize.h"
 #include "octet/ops/cross_entropy.h"
+#include "octet/ops/dora.h"
+#include "octet/ops/dropout.h"
 #include "octet/ops/elementwise.h"
 #include "octet/ops/embedding.h"
 #include "octet/ops/gated_activation.h"
@@ -113,6 +115,10 @@ constexpr std::int64_t rms_norm_backward_block(std::int64_t rows) {
   OP(scatter_rows, ScatterRowsArgs)                          \
   OP(bias_backward, BiasBackwardArgs)                        \
   OP(cross_entropy, CrossEntropyArgs)                        \
+  OP(dora_scale, DoraScaleArgs)                              \
+  OP(scale_columns, ScaleColumnsArgs)                        \
+  OP(dot_columns, DotColumnsArgs)                            \
+  OP(dropout, DropoutArgs)                                   \
   OP(soft_cap, SoftCapArgs)                                  \
   OP(add_sum, AddSumArgs)                                    \
   OP(amax, AmaxArgs)                                         \

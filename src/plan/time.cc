@@ -115,6 +115,8 @@ RowNames names_of(const model::Operation& o) {
       return {"rotary embedding", "rotary embedding", "recompute: rotary embedding"};
     case Kind::activation:
       return {"activation", "activation", "recompute: norms, activation"};
+    case Kind::adapters:
+      return {"adapters", "adapters", "recompute: adapters"};
     case Kind::embedding:
       return {"embedding", "embedding", ""};
     case Kind::loss:

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
@@ -14,6 +15,7 @@ namespace octet::runtime {
 namespace {
 
 constexpr const char* kFile = "adapter_model.safetensors";
+constexpr const char* kMagnitude = ".lora_magnitude_vector";
 constexpr const char* kHead = "base_model.model.lm_head.weight";
 
 checkpoint::SafetensorsFile open_file(const std::string& folder) {
@@ -64,7 +66,8 @@ std::string name_in_model(const std::string& parameter) {
 }
 
 bool is_adapter(const std::string& parameter) {
-  return parameter.ends_with(".lora_A.weight") || parameter.ends_with(".lora_B.weight");
+  return parameter.ends_with(".lora_A.weight") || parameter.ends_with(".lora_B.weight") ||
+         parameter.ends_with(kMagnitude);
 }
 
 AdapterFile::AdapterFile(const std::string& folder) : file_(open_file(folder)) {}
@@ -115,7 +118,8 @@ void AdapterFile::read(const std::string& name, std::int64_t begin, std::int64_t
                .code = ExitCode::usage});
 }
 
-AddedAdapters::AddedAdapters(const std::vector<AddedAdapter>& adapters) {
+AddedAdapters::AddedAdapters(const std::vector<AddedAdapter>& adapters, ReadBase base)
+    : base_(std::move(base)) {
   adapters_.reserve(adapters.size());
   for (const AddedAdapter& adapter : adapters) {
     adapters_.push_back({.file = AdapterFile(adapter.folder),
@@ -127,21 +131,29 @@ AddedAdapters::AddedAdapters(const std::vector<AddedAdapter>& adapters) {
 }
 
 void AddedAdapters::add_to(const std::string& name, std::int64_t begin, std::int64_t count, float* values) {
+  add_first(adapters_.size(), name, begin, count, values);
+}
+
+// The first so many of the adapters.
+void AddedAdapters::add_first(std::size_t adapters, const std::string& name, std::int64_t begin,
+                              std::int64_t count, float* values) {
   if (!name.ends_with(".weight")) return;
   const std::string module = name.substr(0, name.rfind('.'));
-  for (One& one : adapters_) {
+  for (std::size_t i = 0; i < adapters; ++i) {
+    const One& one = adapters_[i];
     if (one.tuning.whole.contains(module)) {
       one.file.read(model::kAdapterPrefix + name, begin, count, values);
       continue;
     }
     const auto shape = one.tuning.modules.find(module);
     if (shape == one.tuning.modules.end()) continue;
-    add_product(matrices(one, module, shape->second), begin, count, values);
+    add_product(matrices(i, module, shape->second), begin, count, values);
   }
 }
 
-const AddedAdapters::Matrices& AddedAdapters::matrices(One& one, const std::string& module,
+const AddedAdapters::Matrices& AddedAdapters::matrices(std::size_t number, const std::string& module,
                                                        const model::AdapterShape& shape) {
+  One& one = adapters_[number];
   if (module == one.module) return one.at_hand;
   const auto load = [&](const char* matrix) {
     const checkpoint::StoredTensor& tensor = one.file.file().at(model::kAdapterPrefix + module + matrix);
@@ -150,11 +162,35 @@ const AddedAdapters::Matrices& AddedAdapters::matrices(One& one, const std::stri
     return values;
   };
   Matrices& m = one.at_hand;
+  m = {};
   m.a = load(".lora_A.weight"), m.b = load(".lora_B.weight");
   m.rank = shape.rank, m.factor = static_cast<float>(shape.factor);
   m.inputs = static_cast<std::int64_t>(m.a.size()) / shape.rank;
+  if (shape.dora) {
+    m.scale = scales(number, module);
+    const std::vector<float> magnitudes = load(kMagnitude);
+    for (std::size_t j = 0; j < m.scale.size(); ++j) m.scale[j] *= magnitudes[j];
+  }
   one.module = module;
   return m;
+}
+
+// One over the norms of the rows with this adapter's product, which is at hand, and all adapters before it.
+std::vector<float> AddedAdapters::scales(std::size_t number, const std::string& module) {
+  const Matrices& m = adapters_[number].at_hand;
+  std::vector<float> scales(m.b.size() / static_cast<std::size_t>(m.rank));
+  std::vector<float> row(static_cast<std::size_t>(m.inputs));
+  const std::string name = module + ".weight";
+  for (std::size_t j = 0; j < scales.size(); ++j) {
+    const std::int64_t begin = static_cast<std::int64_t>(j) * m.inputs;
+    base_(name, begin, m.inputs, row.data());
+    add_first(number, name, begin, m.inputs, row.data());
+    add_product(m, begin, m.inputs, row.data());
+    double squares = 0;
+    for (const float w : row) squares += static_cast<double>(w) * static_cast<double>(w);
+    scales[j] = squares > 0 ? static_cast<float>(1.0 / std::sqrt(squares)) : 0.0f;
+  }
+  return scales;
 }
 
 void AddedAdapters::add_product(const Matrices& m, std::int64_t begin, std::int64_t count, float* values) {
@@ -169,6 +205,8 @@ void AddedAdapters::add_product(const Matrices& m, std::int64_t begin, std::int6
       for (std::int64_t c = 0; c < n; ++c) sum[static_cast<std::size_t>(c)] += b * a[c];
     }
     for (std::int64_t c = 0; c < n; ++c) values[i - begin + c] += m.factor * sum[static_cast<std::size_t>(c)];
+    const float scale = m.scale.empty() ? 1.0f : m.scale[static_cast<std::size_t>(row)];
+    for (std::int64_t c = 0; c < n; ++c) values[i - begin + c] *= scale;
     i += n;
   }
 }

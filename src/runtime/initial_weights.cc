@@ -1,6 +1,8 @@
 #include "octet/runtime/initial_weights.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <set>
 
 #include "octet/model/build.h"
@@ -9,8 +11,15 @@
 namespace octet::runtime {
 namespace {
 
+constexpr const char* kMagnitude = ".lora_magnitude_vector";
+
 std::optional<AdapterFile> open_adapter(const std::string& folder) {
   return folder.empty() ? std::nullopt : std::optional<AdapterFile>(std::in_place, folder);
+}
+
+/// Whether a slice asks for scales of NF4 as they are stored, which no parameter is called.
+bool names_array(const std::string& name) {
+  return name.ends_with("absmax") || name.ends_with(".nested_offset");
 }
 
 std::set<std::string> names_in_model(const model::ParameterLayout& layout) {
@@ -24,7 +33,11 @@ std::set<std::string> names_in_model(const model::ParameterLayout& layout) {
 }  // namespace
 
 InitialWeights::InitialWeights(const WeightSource& source, const model::ParameterLayout& layout)
-    : source_(source), weights_(source.folder), added_(source.added), adapter_(open_adapter(source.adapter)) {
+    : source_(source),
+      weights_(source.folder),
+      added_(source.added, [this](const std::string& name, std::int64_t begin, std::int64_t count,
+                                  float* out) { weights_.read(name, begin, count, out); }),
+      adapter_(open_adapter(source.adapter)) {
   weights_.require_used(names_in_model(layout), source.tensor_prefix);
   if (adapter_) adapter_->require_fit(layout);
 }
@@ -38,7 +51,38 @@ void InitialWeights::read_base(const TensorSlice& slice) const {
   });
 }
 
+// A new magnitude: the norms of the rows of the module's weight, which stand in its file.
+void InitialWeights::read_norms(const TensorSlice& slice) const {
+  const std::string module = name_in_model(slice.name.substr(0, slice.name.size() - std::strlen(kMagnitude)));
+  const std::string name = module + ".weight";
+  const checkpoint::StoredTensor* weight = weights_.find(name);
+  if (weight == nullptr || weight->shape.size() != 2 || weight->shape.front() != slice.shape.front())
+    weight = &weights_.expect(name, {slice.shape.front(), 0});
+  const std::int64_t columns = weight->shape.back();
+  std::vector<float> row(static_cast<std::size_t>(columns));
+  each_run(slice, [&](std::int64_t begin, std::int64_t count, void* data) {
+    for (std::int64_t i = 0; i < count; ++i) {
+      weights_.read(name, (begin + i) * columns, columns, row.data());
+      added_.add_to(name, (begin + i) * columns, columns, row.data());
+      double squares = 0;
+      for (const float w : row) squares += static_cast<double>(w) * static_cast<double>(w);
+      static_cast<float*>(data)[i] = static_cast<float>(std::sqrt(squares));
+    }
+  });
+}
+
 void InitialWeights::read(const TensorSlice& slice) const {
+  if (slice.dtype == DType::u8 || names_array(slice.name)) {
+    if (source_.added.empty()) return weights_.read_stored(slice);
+    throw Error({.what = "adapters are not added to weights that their folder holds in 4 bits",
+                 .expected = "an unquantised base, or one adapter to go on with",
+                 .found = std::to_string(source_.added.size()) + " to add",
+                 .where = source_.folder,
+                 .fix =
+                     "merge them into the unquantised base (trainer export --merge), and quantise that with "
+                     "quantization_bit: 4",
+                 .code = ExitCode::usage});
+  }
   if (adapter_ && adapter_->holds(slice.name)) {
     each_run(slice, [&](std::int64_t begin, std::int64_t count, void* data) {
       adapter_->read(slice.name, begin, count, static_cast<float*>(data));
@@ -46,6 +90,7 @@ void InitialWeights::read(const TensorSlice& slice) const {
     return;
   }
   if (!is_adapter(slice.name)) return read_base(slice);
+  if (slice.name.ends_with(kMagnitude)) return read_norms(slice);
   const bool zero = slice.name.ends_with(".lora_B.weight");
   const model::NamedPart part{.name = slice.name, .shape = slice.shape};
   each_run(slice, [&](std::int64_t begin, std::int64_t count, void* data) {

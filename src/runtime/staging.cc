@@ -15,6 +15,7 @@ HostBatch filled_up(HostBatch batch, std::int64_t unit) {
   const auto missing = static_cast<std::size_t>((unit - batch.tokens() % unit) % unit);
   batch.ids.insert(batch.ids.end(), missing, 0);
   batch.positions.insert(batch.positions.end(), missing, 0);
+  batch.names.insert(batch.names.end(), missing, 0);
   batch.cu_seqlens.push_back(static_cast<std::int32_t>(batch.ids.size()));
   batch.max_length = std::max(batch.max_length, static_cast<std::int64_t>(missing));
   return batch;
@@ -34,11 +35,13 @@ Staging::Staging(Arena& arena, const StagingOptions& options)
   label_rows_ = arena.reserve_as<std::int32_t>("batch/label_rows", labels);
   targets_ = arena.reserve_as<std::int32_t>("batch/targets", labels);
   cu_seqlens_ = arena.reserve_as<std::int32_t>("batch/cu_seqlens", documents + 1);
+  if (options.names) names_ = arena.reserve_as<std::uint64_t>("batch/names", tokens);
   losses_ = options.losses ? sets_.size() : 1;
   loss_sum_ = arena.reserve_as<double>("batch/loss_sum", losses_);
   for (HostSet& set : sets_) {
     set.words = arena.reserve_as<std::int32_t>("batch/words", 2 * tokens + 2 * labels + documents + 1,
                                                MemoryKind::pinned);
+    if (options.names) set.names = arena.reserve_as<std::uint64_t>("batch/names", tokens, MemoryKind::pinned);
   }
   host_losses_ = arena.reserve_as<double>("batch/loss_sum", losses_, MemoryKind::pinned);
 }
@@ -83,9 +86,11 @@ model::MicroBatch Staging::send(Stream& stream, const HostBatch& batch, std::siz
   copy(targets_, batch.targets);
   copy(cu_seqlens_, batch.cu_seqlens);
   set.cu_seqlens = batch.cu_seqlens;
+  if (names_ != nullptr) send_names(stream, batch, set.names);
   model::MicroBatch m;
   m.ids = ids_, m.positions = positions_;
   m.label_rows = label_rows_, m.targets = targets_;
+  m.names = names_;
   m.labels = static_cast<std::int64_t>(batch.targets.size());
   m.documents = {.cu_seqlens = cu_seqlens_,
                  .host_cu_seqlens = set.cu_seqlens.data(),
@@ -93,6 +98,12 @@ model::MicroBatch Staging::send(Stream& stream, const HostBatch& batch, std::siz
                  .max_length = batch.max_length,
                  .tokens = batch.tokens()};
   return m;
+}
+
+void Staging::send_names(Stream& stream, const HostBatch& batch, std::uint64_t* host) {
+  check(batch.names.size() == batch.ids.size(), "every token has a name");
+  for (std::size_t t = 0; t < batch.names.size(); ++t) host[t] = mixed(noise_, batch.names[t]);
+  device_.copy_to_device(stream, names_, host, batch.names.size() * sizeof(std::uint64_t));
 }
 
 void Staging::clear_losses(Stream& stream, std::size_t count) {

@@ -11,6 +11,7 @@
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
 #include "octet/model/build.h"
+#include "octet/setup/freezing.h"
 #include "octet/text/whole_match.h"
 
 namespace octet::setup {
@@ -101,7 +102,10 @@ model::AdapterShape shape_of(const AdapterWish& wish, const Module& module) {
   if (!std::isfinite(alpha))
     refuse(wish, "lora_alpha is no number", "a finite number", std::to_string(alpha));
   const auto r = static_cast<double>(rank);
-  return {.rank = rank, .factor = alpha / (wish.rslora ? std::sqrt(r) : r)};
+  return {.rank = rank,
+          .factor = alpha / (wish.rslora ? std::sqrt(r) : r),
+          .dropout = wish.dropout,
+          .dora = wish.dora};
 }
 
 /// The names that a word of `whole` stands for.
@@ -119,7 +123,8 @@ std::string whole_module(const AdapterWish& wish, const std::string& word,
 
 model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& architecture) {
   const std::vector<Module> modules = linear_modules(architecture);
-  model::Tuning tuning{.adapters = true, .modules = {}, .whole = {}};
+  model::Tuning tuning{
+      .adapters = true, .modules = {}, .whole = {}, .output_rate = wish.output_rate, .only = {}};
   const auto take = [&](const std::function<bool(const Module&)>& wanted) {
     bool any = false;
     for (const Module& module : modules) {
@@ -159,7 +164,6 @@ struct Unbuilt {
   const char* name;
 };
 constexpr std::array kUnbuilt = {
-    Unbuilt{"use_dora", "DoRA"},
     Unbuilt{"use_qalora", "QA-LoRA"},
     Unbuilt{"use_bdlora", "BD-LoRA"},
     Unbuilt{"lora_bias", "a bias of its own in B"},
@@ -233,6 +237,16 @@ AdapterWish read_adapter_config(const Json& config, const std::string& where) {
   wish.rank = json_int(config, "r", 8, 1, most, where);
   wish.alpha = json_number(config, "lora_alpha", 8, where);
   wish.rslora = json_bool(config, "use_rslora", false, where);
+  wish.dora = json_bool(config, "use_dora", false, where);
+  wish.dropout = json_number(config, "lora_dropout", 0, where);
+  if (!(wish.dropout >= 0 && wish.dropout < 1)) {
+    other("lora_dropout of an adapter is no share", "at least 0 and below 1", std::to_string(wish.dropout));
+  }
+  if (wish.dora && wish.dropout > 0) {
+    refuse(wish, "dropout beside DoRA is not built", "lora_dropout: 0, or use_dora: false",
+           "lora_dropout: " + std::to_string(wish.dropout),
+           "set lora_dropout to 0 in the file to go on without it");
+  }
   for (const auto& [expression, rank] : patterns_of(config, "rank_pattern", where).items()) {
     wish.ranks.emplace_back(expression, json_int(config["rank_pattern"], expression, 0, 1, most, where));
   }
@@ -268,10 +282,17 @@ bool trains_adapters(const config::Config& config) {
 }
 
 AdapterWish adapter_wish(const config::Config& config) {
-  if (const auto continued = given_adapters(config).continued) return read_adapter_folder(*continued);
+  if (const auto continued = given_adapters(config).continued) {
+    AdapterWish wish = read_adapter_folder(*continued);
+    wish.output_rate = config.loraplus_lr_ratio.value_or(1.0);
+    return wish;
+  }
   AdapterWish wish{.rank = config.lora_rank,
                    .alpha = config.lora_alpha.value_or(2.0 * static_cast<double>(config.lora_rank)),
                    .rslora = config.use_rslora,
+                   .dora = config.use_dora,
+                   .dropout = config.lora_dropout,
+                   .output_rate = config.loraplus_lr_ratio.value_or(1.0),
                    .whole = config.additional_target,
                    .where = "configuration keys lora_target, lora_rank, additional_target"};
   const std::vector<std::string>& targets = config.lora_target;
@@ -292,6 +313,7 @@ AdapterWish adapter_wish(const config::Config& config) {
 model::Architecture tuned(const config::Config& config, model::Architecture architecture) {
   // Options are asked for without a model, too.
   const bool model = architecture.layers > 0;
+  if (model && trains_parts(config)) architecture.tuning = freeze_tuning(config, architecture);
   if (model && trains_adapters(config)) architecture.tuning = tuning_of(adapter_wish(config), architecture);
   return architecture;
 }
@@ -326,7 +348,7 @@ Json adapter_config(const AdapterWish& wish, const model::Architecture& architec
       {"layers_to_transform", nullptr},
       {"lora_alpha",
        wish.alpha == std::floor(wish.alpha) ? Json(static_cast<std::int64_t>(wish.alpha)) : Json(wish.alpha)},
-      {"lora_dropout", 0.0},
+      {"lora_dropout", wish.dropout},
       {"modules_to_save", wish.whole.empty() ? Json(nullptr) : Json(wish.whole)},
       {"peft_type", "LORA"},
       {"r", wish.rank},
@@ -338,6 +360,7 @@ Json adapter_config(const AdapterWish& wish, const model::Architecture& architec
   for (const auto& [expression, rank] : wish.ranks) config["rank_pattern"][expression] = rank;
   for (const auto& [expression, alpha] : wish.alphas) config["alpha_pattern"][expression] = alpha;
   if (wish.rslora) config["use_rslora"] = true;
+  if (wish.dora) config["use_dora"] = true;
   return config;
 }
 

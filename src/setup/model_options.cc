@@ -1,8 +1,8 @@
 #include "octet/setup/model_options.h"
-#include "octet/setup/adapters.h"
 
 #include <iterator>
 
+#include "octet/setup/adapters.h"
 #include "octet/setup/run_options.h"
 #include "octet/store/options.h"
 
@@ -32,6 +32,19 @@ comm::Wire wire_of(const std::string& dtype) {
   if (dtype == "bf16") return comm::Wire::bf16;
   if (dtype == "fp8") return comm::Wire::fp8;
   return dtype == "int8" ? comm::Wire::int8 : comm::Wire::f32;
+}
+
+/// How weights lie that are not trained: as the folder has them in 4 bits, or quantised when they are loaded.
+store::FixedWeights fixed_weights(const config::Config& config, const model::StoredWeights& stored) {
+  if (!trains_adapters(config)) return {};
+  if (stored.format == model::StoredWeights::Format::nf4) {
+    return {.format = store::Format::nf4,
+            .nf4 = {.double_quantization = stored.double_quantization,
+                    .stored = true,
+                    .unquantised = stored.unquantised}};
+  }
+  if (!config.quantization_bit) return {};
+  return {.format = store::Format::nf4, .nf4 = {.double_quantization = config.double_quantization}};
 }
 
 }  // namespace
@@ -83,6 +96,7 @@ runtime::InstanceOptions instance_options(const config::Config& config,
                          .seed = static_cast<std::uint64_t>(config.seed)};
   options.store.storage = storage_of(config);
   options.store.max_grad_norm = config.max_grad_norm;
+  options.store.fixed = fixed_weights(config, architecture.stored);
   options.transformer.max_tokens = max_tokens;
   options.transformer.max_length = max_length;
   options.transformer.gradient_dtype = options.store.storage.gradients;

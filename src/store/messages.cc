@@ -13,14 +13,23 @@ std::int64_t slice_bytes(comm::Wire wire, DType dtype, std::int64_t count) {
   return static_cast<std::int64_t>(ops::wire_bytes(ops::wire_of_values(wire, dtype), count));
 }
 
+/// How far backward goes.
+struct Walk {
+  int groups = 0;
+  int lowest = 0;  ///< the group at which backward ends
+};
+
 /// How often a segment of a group is gathered in a step. At stage 3 blocks share two buffers: the last two
-/// are still there when backward begins, and the first two when the next forward pass does. Embedding and
-/// head stay. What is trained is gathered after its update in any case.
-std::int64_t gathers_of(const Placement& row, int group, int groups, int micro_batches) {
+/// are still there when backward begins, and the two at which it ended when the next forward pass does, until
+/// that comes to their buffers. Embedding and head stay. What is trained is gathered after its update in any
+/// case.
+std::int64_t gathers_of(const Placement& row, int group, const Walk& walk, int micro_batches) {
   if (!row.gathered()) return 0;
   const std::int64_t after_update = row.trained() ? 1 : 0;
-  if (row.axis == Axis::none || group == 0 || group == groups - 1) return after_update;
-  const bool for_backward = group<groups - 3, for_forward = group> 2;
+  if (row.axis == Axis::none || group == 0 || group == walk.groups - 1) return after_update;
+  const bool for_backward = group < walk.groups - 3 && group >= walk.lowest;
+  const int first_left = std::clamp(walk.lowest, 1, std::max(1, walk.groups - 3));
+  const bool for_forward = group > 2 || (group != first_left && group != first_left + 1);
   const std::int64_t first = for_forward ? 1 : after_update;
   return first + (for_backward ? micro_batches : 0) + (for_forward ? micro_batches - 1 : 0);
 }
@@ -43,13 +52,14 @@ StepMessages step_messages(const model::ParameterLayout& layout, const Options& 
       policy.tree          ? sum_tree(place, micro_batches).order.parts[static_cast<std::size_t>(place.rank)]
       : policy.reduce_each ? micro_batches
                            : 1;
-  const int groups = static_cast<int>(segments.groups.size());
-  for (int g = 0; g < groups; ++g) {
+  const Walk walk{.groups = static_cast<int>(segments.groups.size()),
+                  .lowest = model::lowest_trained_group(layout)};
+  for (int g = 0; g < walk.groups; ++g) {
     for (const Segment& s : segments.groups[static_cast<std::size_t>(g)]) {
       const std::int64_t shard = s.gathered_narrow() ? slice_bytes(s.gather, s.dtype, s.slice)
-                                                     : static_cast<std::int64_t>(s.copy_bytes(s.slice));
+                                                     : static_cast<std::int64_t>(s.gather_bytes());
       sent.gathered +=
-          comm::sent_by_gather(place, shard, gathers_so) * gathers_of(s.row, g, groups, micro_batches);
+          comm::sent_by_gather(place, shard, gathers_so) * gathers_of(s.row, g, walk, micro_batches);
       if (!s.gradient) continue;
       const comm::Wire wire = reduce_wire(*s.spec, counted);
       sent.reduced += comm::sent_by_reduction(place, slice_bytes(wire, s.gradient.dtype, s.slice),

@@ -45,6 +45,7 @@ Reducer::Reducer(Segments& segments, comm::Collectives& collectives, Device& dev
       groups_(segments.groups.size()) {
   for (std::size_t g = 0; g < groups_.size(); ++g) {
     groups_[g].gradients = views(segments.groups[g]);
+    for (const Segment& s : segments.groups[g]) groups_[g].trained = groups_[g].trained || s.gradient;
     groups_[g].written = device.make_event();
     groups_[g].summed = device.make_event();
     groups_[g].complete = device.make_event();
@@ -81,7 +82,8 @@ void Reducer::begin_micro_batch(int index) {
   next_ = static_cast<int>(groups_.size()) - 1;
   if (index == 0) height_ = 0;
   for (Group& group : groups_) {
-    group.asked = group.given = false;
+    group.asked = false;
+    group.given = !group.trained;
     if (index == 0 || policy_.reduce_each || policy_.tree) group.fresh = true;
   }
 }
@@ -92,6 +94,7 @@ bool Reducer::occupied(int group) {
 
 const model::GroupGradients& Reducer::gradients(int group, Stream& compute) {
   Group& g = at(group);
+  if (!g.trained) return g.gradients;
   check(open_ && !g.given, "gradients are asked for inside a micro-batch, before they are given back");
   if (g.asked) return g.gradients;
   if (policy_.shard_gradients) {
@@ -116,6 +119,7 @@ const model::GroupGradients& Reducer::gradients(int group, Stream& compute) {
 }
 
 void Reducer::give_back(int group, Stream& compute) {
+  if (!at(group).trained) return;
   check(at(group).asked && !at(group).given, "gradients are given back once, after they were asked for");
   at(group).fresh = false;
   returned(group, compute);
@@ -123,6 +127,7 @@ void Reducer::give_back(int group, Stream& compute) {
 
 void Reducer::contribute_nothing(int group, Stream& compute) {
   Group& g = at(group);
+  if (!g.trained) return;
   check(open_ && !g.asked && !g.given, "nothing is contributed where no gradients were asked for");
   // What is not reduced now may stay as it is: a later micro-batch finds the buffers as fresh as they were.
   if (g.fresh && (reduces() || policy_.tree)) {

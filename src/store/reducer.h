@@ -46,6 +46,7 @@ class Reducer {
  private:
   struct Group {
     model::GroupGradients gradients;
+    bool trained = false;  ///< else there are none, and nobody gives them back
     bool fresh = true;
     bool asked = false;
     bool given = false;

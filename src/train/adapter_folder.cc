@@ -12,13 +12,21 @@
 #include "octet/runtime/adapter_file.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/adapters.h"
+#include "octet/setup/freezing.h"
 
 namespace octet::train {
 namespace {
 
 constexpr const char* kKey = "adapters";
 constexpr const char* kWeights = "adapter_model.safetensors";
+constexpr const char* kType = "finetuning_type";
 constexpr const char* kHead = "base_model.model.lm_head.weight";
+
+/// What a run trained whose checkpoint has such a state.
+std::string type_of(const Json& state) {
+  if (state.is_null()) return "full";
+  return state.contains(kType) ? state[kType].get<std::string>() : "lora";
+}
 
 /// The tensors of an adapter's file. A tied table that is trained stands under both of its names.
 struct Tensors {
@@ -76,9 +84,18 @@ void remove_old(const std::string& path, bool allowed) {
 }  // namespace
 
 Json adapter_state(const config::Config& config, const model::Architecture& architecture) {
-  if (!setup::trains_adapters(config)) return {};
-  Json state = setup::adapter_config(setup::adapter_wish(config), architecture, "");
-  state.erase("base_model_name_or_path");
+  Json state;
+  if (setup::trains_parts(config)) {
+    state = {{kType, config.finetuning_type},
+             {"freeze_trainable_layers", config.freeze_trainable_layers},
+             {"freeze_trainable_modules", config.freeze_trainable_modules},
+             {"freeze_extra_modules", config.freeze_extra_modules}};
+  } else if (setup::trains_adapters(config)) {
+    state = setup::adapter_config(setup::adapter_wish(config), architecture, "");
+    state.erase("base_model_name_or_path");
+  } else {
+    return {};
+  }
   state["base"] = config.train_from_scratch
                       ? "seed " + std::to_string(config.seed)
                       : checkpoint::WeightFolder(config.model_name_or_path).fingerprint();
@@ -86,6 +103,11 @@ Json adapter_state(const config::Config& config, const model::Architecture& arch
   for (const std::string& folder : setup::given_adapters(config).added) {
     setup::read_adapter_folder(folder);
     state["added"].push_back(checkpoint::WeightFolder(folder, "adapter_model").fingerprint());
+  }
+  if (config.quantization_bit) {
+    // The same weights in other codes are another base.
+    state["quantization_bit"] = *config.quantization_bit;
+    state["double_quantization"] = config.double_quantization;
   }
   return state;
 }
@@ -105,10 +127,16 @@ void require_same_adapters(const checkpoint::Checkpoint& checkpoint, const Json&
                 "begin a run of its own in another output_dir",
          .code = ExitCode::usage});
   };
-  if (before.is_null())
-    refuse("the checkpoint is of a run that trained everything", "finetuning_type: full", "lora");
-  if (now.is_null())
-    refuse("the checkpoint is of a run that trained adapters", "finetuning_type: lora", "full");
+  const std::string was = type_of(before), is = type_of(now);
+  if (was != is) {
+    const std::string what = was == "lora"     ? "adapters"
+                             : was == "freeze" ? "a part of the model"
+                                               : "everything";
+    refuse("the checkpoint is of a run that trained " + what, "finetuning_type: " + was, is);
+  }
+  const std::string other_trained = was == "lora"
+                                        ? "the adapters are not those of the checkpoint"
+                                        : "the parts that are trained are not those of the checkpoint";
   for (const auto& [key, value] : before.items()) {
     const Json other = now.value(key, Json());
     if (value == other) continue;
@@ -118,10 +146,9 @@ void require_same_adapters(const checkpoint::Checkpoint& checkpoint, const Json&
       refuse("other adapters are added to the base than in the checkpoint's run",
              std::to_string(value.size()) + " adapters",
              std::to_string(other.size()) + ", or other contents");
-    refuse("the adapters are not those of the checkpoint", key + ": " + value.dump(),
-           key + ": " + other.dump());
+    refuse(other_trained, key + ": " + value.dump(), key + ": " + other.dump());
   }
-  refuse("the adapters are not those of the checkpoint", before.dump(), now.dump());
+  refuse(other_trained, before.dump(), now.dump());
 }
 
 std::vector<std::string> export_adapter(const AdapterExport& e, const config::Config& config) {

@@ -18,7 +18,8 @@ runtime::StagingOptions staging_options(const runtime::InstanceOptions& options)
           .vocabulary = options.architecture.vocabulary,
           .token_unit = options.token_unit,
           .host_sets = options.max_micro_batches,
-          .losses = options.store.strict};
+          .losses = options.store.strict,
+          .names = options.architecture.tuning.drops()};
 }
 
 }  // namespace
@@ -78,6 +79,9 @@ void Engine::begin(int micro_batches) {
   label_tokens_ = 0;
   staging_.clear_losses(compute(), staging_.losses());
   store().begin_step(micro_batches);
+  // The same noise in a run that goes on from a checkpoint.
+  staging_.set_noise(
+      runtime::mixed(options().store.adamw.seed, static_cast<std::uint64_t>(store().optimizer_steps())));
   if (precision::CastStatistics* casts = core().casts()) {
     watched_.next ? casts->watch(compute()) : casts->stop();
   }

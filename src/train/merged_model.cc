@@ -1,5 +1,6 @@
 #include "octet/train/merged_model.h"
 
+#include "octet/base/log.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/model/build.h"
 #include "octet/runtime/initial_weights.h"
@@ -21,11 +22,17 @@ DType weights_dtype(const std::string& folder) {
 std::vector<std::string> export_merged(const checkpoint::ExportOptions& options,
                                        const std::vector<std::string>& adapters) {
   const model::Architecture architecture = runtime::read_model(options.source_folder);
-  runtime::AddedAdapters added(setup::added_adapters(adapters, architecture));
   const checkpoint::WeightFolder base(options.source_folder);
+  runtime::AddedAdapters added(setup::added_adapters(adapters, architecture),
+                               [&](const std::string& name, std::int64_t begin, std::int64_t count,
+                                   float* out) { base.read(name, begin, count, out); });
   // Every weight of the model has its place, and none is missing.
   runtime::InitialWeights({.folder = options.source_folder, .tensor_prefix = architecture.tensor_prefix},
                           model::build_layout(architecture));
+  const bool quantised = architecture.stored.format != model::StoredWeights::Format::plain;
+  log::info(std::string(adapters.size() == 1 ? "the adapter is" : "the adapters are") + " merged into " +
+            (quantised ? "what the quantised weights stand for in " : "the weights of ") +
+            options.source_folder);
   std::vector<checkpoint::TensorHeader> tensors;
   for (const checkpoint::StoredTensor& tensor : base.tensors()) tensors.push_back(tensor);
   return checkpoint::export_model(

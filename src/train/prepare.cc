@@ -155,7 +155,7 @@ void Run::prepare_engine() {
       [&] { engine_ = std::make_unique<Engine>(session_.device(), job_, session_.data(), options); });
   if (checkpoint_) {
     // What is frozen is not in the checkpoint.
-    if (engine_->options().architecture.tuning.adapters) begin_weights();
+    if (engine_->options().architecture.tuning.freezes()) begin_weights();
     restore(*engine_, *checkpoint_);
     step_ = checkpoint_->step();
     saved_step_ = step_;

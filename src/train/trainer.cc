@@ -17,6 +17,7 @@
 #include "octet/runtime/same_model.h"
 #include "octet/runtime/signals.h"
 #include "octet/setup/adapters.h"
+#include "octet/setup/freezing.h"
 #include "octet/train/adapter_folder.h"
 #include "octet/train/final_model.h"
 #include "run.h"
@@ -318,7 +319,8 @@ void Run::write_final_model() {
                 .folder = config_.output_dir,
                 .dtype = setup::export_dtype(config_),
                 .shard_bytes = setup::export_bytes(config_),
-                .overwrite = true},
+                .overwrite = true,
+                .part = setup::trains_parts(config_)},
                encoder_.get());
 }
 

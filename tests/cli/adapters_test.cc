@@ -19,7 +19,7 @@ class Adapters : public testing::Test {
 };
 
 TEST_F(Adapters, TenStepsAreThoseOfPeft) {
-  for (const std::string name : {"llama3-lora", "llama3-save"}) {
+  for (const std::string name : {"llama3-lora", "llama3-save", "llama3-dora"}) {
     const Json numbers = read_json(kGolden + name + "/golden.json");
     const checkpoint::SafetensorsFile golden(kGolden + name + "/golden.safetensors");
     std::vector<std::vector<std::int64_t>> values;
@@ -63,7 +63,13 @@ TEST_F(Adapters, TenStepsAreThoseOfPeft) {
 }
 
 TEST_F(Adapters, AFinishedRunLeavesWhatPeftReads) {
-  expect_success(trainer(lora(folder_ / "out", "additional_target=embed_tokens")));
+  const Outcome run = trainer(lora(folder_ / "out", "additional_target=embed_tokens"));
+  expect_success(run);
+  // Rank 4 beside q, k, v, o, gate, up and down of two blocks, and the table of 512 rows.
+  const int block = 4 * ((32 + 32) + 2 * (32 + 16) + (32 + 32) + 3 * (32 + 48));
+  EXPECT_NE(run.both().find("Number of trainable parameters = " + with_commas(2 * block + 512 * 32)),
+            std::string::npos)
+      << run.both();
   const Json config = read_json(folder_ / "out/adapter_config.json");
   EXPECT_EQ(config["peft_type"], "LORA");
   EXPECT_EQ(config["r"], 4);
@@ -154,6 +160,66 @@ TEST_F(Adapters, AreMergedIntoAWholeModel) {
   refused("export " + (folder_ / "out") + " " + (folder_ / "no") + " --merge", "base model of the adapter");
   fs::rename(adapter_base() + "-moved", adapter_base());
   EXPECT_FALSE(fs::exists(folder_ / "no"));
+}
+
+// The rows of the merged weight have the magnitudes; a new adapter, whose magnitudes are the base's norms,
+// leaves the base but for roundings.
+TEST_F(Adapters, WithMagnitudesAreMergedIntoAWholeModel) {
+  expect_success(trainer(lora(folder_ / "out", "use_dora=true loraplus_lr_ratio=4")));
+  const Json config = read_json(folder_ / "out/adapter_config.json");
+  EXPECT_EQ(config["use_dora"], true);
+  const checkpoint::SafetensorsFile file(folder_ / "out/adapter_model.safetensors");
+  EXPECT_EQ(file.at("base_model.model.model.layers.1.self_attn.k_proj.lora_magnitude_vector").shape,
+            (std::vector<std::int64_t>{16}));
+  expect_success(
+      trainer("export " + (folder_ / "out") + " " + (folder_ / "whole") + " --merge --dtype fp32"));
+  const auto loss = [&](const std::string& keys) {
+    const Outcome run = trainer(Task::get().train(
+        folder_ / "loss",
+        "overwrite_output_dir=true train_from_scratch=false max_steps=1 learning_rate=0 " + keys));
+    EXPECT_EQ(run.code, 0) << run.both();
+    return steps_of(folder_ / "loss").at(1)["loss"].get<double>();
+  };
+  const double plain = loss("model_name_or_path=" + base());
+  const double fresh = loss("model_name_or_path=" + base() + " finetuning_type=lora use_dora=true");
+  EXPECT_NEAR(fresh / plain, 1, 1e-6);
+  const double adapted = loss("model_name_or_path=" + base() +
+                              " finetuning_type=lora adapter_name_or_path=" + (folder_ / "out"));
+  EXPECT_NEAR(loss("model_name_or_path=" + (folder_ / "whole")) / adapted, 1, 1e-5);
+  EXPECT_GT(std::abs(plain / adapted - 1), 1e-4);
+}
+
+// Noise is named by seed, step, sample and position: not by the rank, the micro-batch or the pass.
+TEST_F(Adapters, DropoutIsTheSameAtAnyNumberOfRanksAndInRecomputation) {
+  const auto trained = [&](const std::string& name, int np, const std::string& keys) {
+    const Outcome run =
+        shell(OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(np) + " " OCTET_TRAINER " " +
+              lora(folder_ / name, "deterministic=strict save_strategy=no " + keys));
+    EXPECT_EQ(run.code, 0) << run.both();
+    return slurp(folder_ / (name + "/adapter_model.safetensors"));
+  };
+  const std::string one = trained("one", 1, "lora_dropout=0.1");
+  EXPECT_TRUE(trained("two", 2, "lora_dropout=0.1 zero_stage=3") == one);
+  EXPECT_TRUE(trained("again", 1, "lora_dropout=0.1 recompute=full") == one);
+  EXPECT_FALSE(trained("none", 1, "") == one);
+  EXPECT_EQ(read_json(folder_ / "one/adapter_config.json")["lora_dropout"], 0.1);
+}
+
+// A folder with weights is whole: what fails before leaves none.
+TEST_F(Adapters, WeightsComeLast) {
+  expect_success(trainer(lora(folder_ / "out", "max_steps=3")));
+  const std::string checkpoint = folder_ / "out/checkpoint-3";
+  expect_success(trainer("export " + checkpoint + " " + (folder_ / "whole")));
+  for (const char* file : {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"})
+    EXPECT_TRUE(fs::exists(folder_ / ("whole/" + std::string(file)))) << file;
+  for (const std::string merge : {"", " --merge"}) {
+    const std::string folder = folder_ / ("blocked" + std::to_string(merge.size()));
+    fs::create_directories(folder + "/tokenizer.json/in the way");
+    const Outcome run = trainer("export " + checkpoint + " " + folder + merge);
+    EXPECT_NE(run.code, 0) << merge;
+    for (const char* weights : {"/adapter_model.safetensors", "/model.safetensors"})
+      EXPECT_FALSE(fs::exists(folder + weights)) << run.both();
+  }
 }
 
 TEST_F(Adapters, AnotherBaseOrOtherAdaptersAreNotGoneOnWith) {

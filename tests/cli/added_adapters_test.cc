@@ -16,10 +16,15 @@ class AddedAdapters : public testing::Test {
   void train_two() {
     expect_success(
         trainer(lora(folder_ / "a", "learning_rate=0.01 lora_rank=3 lora_alpha=5 save_strategy=no")));
-    expect_success(trainer(lora(folder_ / "b",
-                                "learning_rate=0.01 use_rslora=true create_new_adapter=true "
-                                "lora_target=q_proj,up_proj adapter_name_or_path=" +
-                                    (folder_ / "a"))));
+    const Outcome second = trainer(lora(folder_ / "b",
+                                        "learning_rate=0.01 use_rslora=true create_new_adapter=true "
+                                        "lora_target=q_proj,up_proj adapter_name_or_path=" +
+                                            (folder_ / "a")));
+    expect_success(second);
+    EXPECT_NE(second.both().find("trainer generate " + adapter_base() + " --adapter " + (folder_ / "a") +
+                                 "," + (folder_ / "b")),
+              std::string::npos)
+        << "the folder alone names the base without the first: " << second.both();
     expect_success(trainer("export " + (folder_ / "a") + " " + (folder_ / "base_a") + " --merge"));
   }
 
@@ -30,6 +35,9 @@ TEST_F(AddedAdapters, AllButTheLastStandInTheBaseAndTheLastIsTrained) {
   train_two();
   const std::string lora_keys = "finetuning_type=lora adapter_name_or_path=";
   const auto expected = probed(folder_, folder_ / "base_a", lora_keys + (folder_ / "b"));
+  expect_success(trainer("export " + (folder_ / "base_a") + " " + (folder_ / "whole") +
+                         " --merge --adapter " + (folder_ / "b")));
+  EXPECT_LT(distance(probed(folder_, folder_ / "whole"), expected), 1e-5) << "once, beside the base";
   const auto without = probed(folder_, adapter_base(), lora_keys + (folder_ / "b"));
   EXPECT_GT(distance(without, expected), 1e-3) << "the first adapter counts";
   for (const auto& [np, stage] : {std::pair{1, 0}, {2, 0}, {2, 3}}) {
@@ -92,7 +100,8 @@ TEST_F(AddedAdapters, AnswersAreThoseOfTheMergedModel) {
   expect_success(
       trainer("export " + adapter_base() + " " + (folder_ / "whole") + " --merge --adapter " + both));
   const auto answer = [&](const std::string& model) {
-    const Outcome run = trainer("generate " + model + " --template chatml --max-new 24 --temperature 1 hello");
+    const Outcome run =
+        trainer("generate " + model + " --template chatml --max-new 24 --temperature 1 hello");
     EXPECT_EQ(run.code, 0) << run.both();
     return run.out;
   };
@@ -101,7 +110,8 @@ TEST_F(AddedAdapters, AnswersAreThoseOfTheMergedModel) {
   EXPECT_EQ(answer((folder_ / "a") + " --adapter " + (folder_ / "b")), whole);
   EXPECT_NE(answer(adapter_base()), whole);
   EXPECT_EQ(answer(folder_ / "a"), answer(folder_ / "base_a"));
-  const Outcome two = on_ranks(2, "generate " + (folder_ / "a") + " --template chatml --max-new 24 --temperature 1 hello");
+  const Outcome two =
+      on_ranks(2, "generate " + (folder_ / "a") + " --template chatml --max-new 24 --temperature 1 hello");
   EXPECT_EQ(two.out, answer(folder_ / "a")) << two.err;
 }
 

@@ -11,7 +11,9 @@
 #include "cli/task.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/device/cpu.h"
+#include "octet/model/build.h"
 #include "octet/runtime/session.h"
+#include "octet/setup/adapters.h"
 #include "octet/train/trainer.h"
 
 namespace octet::test {
@@ -171,9 +173,40 @@ std::vector<KeyRow> adapter_rows() {
       {"lora_dropout", lora, {{"0.1"}}, run(losses)},
       {"lora_target", lora, {{"q_proj"}, {"[down_proj, v_proj]"}, {"'.*[.]1[.].*'"}}, run(losses)},
       {"use_rslora", lora, {{"true"}}, run(losses)},
+      {"use_dora", lora, {{"true"}}, run(losses)},
+      {"loraplus_lr_ratio", lora, {{"4"}, {"16"}}, run(losses)},
       {"additional_target", lora, {{"embed_tokens"}}, run(losses)},
       {"adapter_name_or_path", over_weights, {{"finished"}}, losses_with_adapter},
       {"create_new_adapter", over_adapter, {{"true"}}, losses_with_adapter},
+      {"quantization_bit", lora, {{"4"}}, run(losses)},
+      {"double_quantization",
+       {{"finetuning_type", "lora"}, {"quantization_bit", "4"}},
+       {{"false"}},
+       run(losses)},
+      {"quantization_type", {{"finetuning_type", "lora"}, {"quantization_bit", "4"}}, {{"fp4"}}, run(losses)},
+  };
+}
+
+/// What of the model is trained.
+std::string trained_names(const config::Resolved& r) {
+  const model::Architecture a = setup::tuned(r.config, model::read_architecture(r.config.model_name_or_path));
+  std::string names;
+  for (const model::GroupSpec& group : model::build_layout(a).groups) {
+    for (const model::SegmentSpec& segment : group.segments) {
+      for (const model::TensorSpec& tensor : segment.tensors) {
+        if (segment.trainable) names += tensor.name + " ";
+      }
+    }
+  }
+  return names;
+}
+
+std::vector<KeyRow> freezing_rows() {
+  const Keys freeze{{"finetuning_type", "freeze"}, {"train_from_scratch", "false"}};
+  return {
+      {"freeze_trainable_layers", freeze, {{"1"}, {"-1"}}, trained_names},
+      {"freeze_trainable_modules", freeze, {{"mlp"}, {"[self_attn, input_layernorm]"}}, trained_names},
+      {"freeze_extra_modules", freeze, {{"embed_tokens"}, {"norm"}}, trained_names},
   };
 }
 
@@ -423,7 +456,7 @@ TEST(Effects, OfOutput) {
 
 std::vector<KeyRow> run_rows() {
   std::vector<KeyRow> all;
-  for (const auto& rows : {adapter_rows(), course_rows(), output_rows()})
+  for (const auto& rows : {adapter_rows(), freezing_rows(), course_rows(), output_rows()})
     all.insert(all.end(), rows.begin(), rows.end());
   return all;
 }

@@ -247,13 +247,32 @@ TEST(Load, WrongWordsNameTheNearestChoice) {
   EXPECT_EQ(read("deterministic: True").config.deterministic, "true");
 }
 
+TEST(Load, KeysOfAdaptersThatContradictAreRefused) {
+  const std::string lora = "finetuning_type: lora\n";
+  EXPECT_SAYS(refusal(lora + "lora_dropout: 1"), "below 1");
+  EXPECT_SAYS(refusal(lora + "lora_dropout: 0.1\nuse_dora: true"), "dropout beside DoRA");
+  EXPECT_SAYS(refusal(lora + "loraplus_lr_ratio: 0"), "above 0");
+  EXPECT_SAYS(refusal("use_dora: true"), "finetuning_type is not set");
+  EXPECT_SAYS(refusal("loraplus_lr_ratio: 16"), "finetuning_type is not set");
+  EXPECT_SAYS(refusal("finetuning_type: freeze\nlora_target: q_proj"), "freeze_trainable_modules");
+  EXPECT_SAYS(refusal("finetuning_type: freeze\ntrain_from_scratch: true"), "train_from_scratch");
+  EXPECT_EQ(read("finetuning_type: freeze\nlora_target: all").config.finetuning_type, "freeze");
+  EXPECT_EQ(read(lora + "lora_dropout: 0.1\nloraplus_lr_ratio: 16").config.loraplus_lr_ratio, 16.0);
+  EXPECT_EQ(read("finetuning_type: freeze\nfreeze_trainable_modules: mlp,input_layernorm")
+                .config.freeze_trainable_modules.size(),
+            2u);
+  const auto notes = read("finetuning_type: full\nfreeze_trainable_layers: 3").notes;
+  EXPECT_TRUE(std::ranges::any_of(notes, [](const std::string& note) {
+    return note.find("read only with finetuning_type: freeze") != std::string::npos;
+  }));
+}
+
 TEST(Load, WhatIsNotBuiltIsRefusedWithAReason) {
-  for (const char* yaml : {"finetuning_type: freeze",
-                           "finetuning_type: qlora",
-                           "use_dora: true",
-                           "loraplus_lr_ratio: 16",
+  for (const char* yaml : {"pissa_init: true",
                            "stage: dpo",
-                           "quantization_bit: 4",
+                           "finetuning_type: lora\nquantization_bit: 8",
+                           "quantization_type: fp4",
+                           "quantization_method: hqq",
                            "fp16: true",
                            "use_galore: true",
                            "optim: adafactor",
@@ -290,7 +309,6 @@ TEST(Load, AdaptersAreAskedForByFinetuningType) {
     ASSERT_EQ(full.notes.size(), key == "lora_rank: 8" || key == "lora_target: all" ? 0u : 1u);
     for (const std::string& note : full.notes) EXPECT_SAYS(note, "read only with finetuning_type: lora");
   }
-  EXPECT_SAYS(refusal("finetuning_type: lora\nlora_dropout: 0.1"), "dropout of adapters is not built");
   EXPECT_SAYS(refusal("finetuning_type: lora\nlora_dropout: 1.5"), "lora_dropout");
   EXPECT_SAYS(refusal("finetuning_type: lora\nlora_rank: 0"), "lora_rank");
   EXPECT_SAYS(refusal("finetuning_type: lora\nlora_alpha: .nan"), "lora_alpha");
@@ -326,6 +344,28 @@ TEST(Load, ARefusedValueThatIsReplacedIsNotRefused) {
   EXPECT_EQ(load_text("tuning: {mode: qlora}", "test.yaml", {"finetuning_type=full"}, quiet(false))
                 .config.finetuning_type,
             "full");
+}
+
+TEST(Load, ABaseIn4BitsIsThatOfAdapters) {
+  const Resolved r = read("finetuning_type: lora\nquantization_bit: 4");
+  EXPECT_EQ(r.config.quantization_bit, 4);
+  EXPECT_TRUE(r.config.double_quantization) << "as in LLaMA-Factory";
+  EXPECT_FALSE(read("finetuning_type: lora\nquantization_bit: 4\ndouble_quantization: false")
+                   .config.double_quantization);
+  const Resolved q = read("finetuning_type: qlora");
+  EXPECT_EQ(q.config.finetuning_type, "lora");
+  EXPECT_EQ(q.config.quantization_bit, 4);
+  EXPECT_SAYS(refusal("quantization_bit: 4"), "needs 'finetuning_type: lora'");
+  EXPECT_SAYS(refusal("finetuning_type: full\nquantization_bit: 4"), "needs 'finetuning_type: lora'");
+  EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 3"), "set quantization_bit: 4");
+  EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 8"), "fp8: true");
+  EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 4\nquantization_type: fp4"), "fp4");
+  EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 4\nquantization_method: gptq"),
+              "as bitsandbytes does it");
+  EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 4\npissa_init: true"), "pissa_init");
+  const Resolved full = read("finetuning_type: full\ndouble_quantization: false");
+  ASSERT_EQ(full.notes.size(), 1u);
+  EXPECT_SAYS(full.notes[0], "read only with quantization_bit");
 }
 
 TEST(Load, ANarrowGatherNeedsSomethingToGather) {

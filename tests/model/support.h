@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -178,7 +179,8 @@ class ReplicatedSource : public ParameterSource {
   }
 
   const ParameterLayout& layout() const override { return layout_; }
-  const GroupParameters& acquire(int group, Pass, Stream&) override {
+  const GroupParameters& acquire(int group, Pass pass, Stream&) override {
+    if (pass == Pass::backward) acquired_backward.insert(group);
     ++held_[static_cast<std::size_t>(group)];
     return parameters_[static_cast<std::size_t>(group)];
   }
@@ -204,6 +206,7 @@ class ReplicatedSource : public ParameterSource {
     return true;
   }
   int given_back = 0;
+  std::set<int> acquired_backward;  ///< groups that a backward pass asked for
 
  private:
   template <class F>

@@ -256,6 +256,27 @@ TEST(AdamW, IsTheFloat32StatementOfPyTorchBitForBit) {
   EXPECT_EQ(o.grad, before.grad);
 }
 
+// A span's rate is as if the step's were so large, for weight decay as well.
+TEST(AdamW, ASpanMayHaveARateOfItsOwn) {
+  constexpr std::int64_t n = 600;
+  Optimizer together(n), apart(n);
+  const AdamWSpan both[] = {{.begin = 0, .count = 250}, {.begin = 256, .count = 344, .rate = 16.0f}};
+  AdamWArgs args = together.args();
+  args.spans = both;
+  CpuStream stream;
+  adamw(stream, args);
+  args = apart.args();
+  args.spans = std::span(both).first(1);
+  adamw(stream, args);
+  const AdamWSpan second[] = {{.begin = 256, .count = 344}};
+  apart.scalars.learning_rate *= 16.0f;
+  args.spans = second;
+  adamw(stream, args);
+  EXPECT_EQ(together.master, apart.master);
+  EXPECT_EQ(together.m, apart.m);
+  EXPECT_EQ(together.copy, apart.copy);
+}
+
 TEST(AdamW, StaysWithFloat64OverManySteps) {
   constexpr std::int64_t n = 257;
   Optimizer o(n);

@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <set>
+
 namespace octet::runtime {
 namespace {
 
@@ -17,6 +20,30 @@ TEST(HostBatch, LabelsAreShiftedInsideEachDocument) {
   EXPECT_EQ(batch.max_length, 3);
   batch.targets[1] = -1;
   EXPECT_EQ(batch.labels(), 2) << "targets below 0 do not count";
+}
+
+TEST(HostBatch, TokensHaveTheNameOfTheirSampleAndPositionWhateverTheBatch) {
+  const std::vector<std::int32_t> a{1, 2, 3}, b{7, 8};
+  HostBatch both, alone;
+  add_document(both, a, a, 40);
+  add_document(both, b, b, 41);
+  add_document(alone, b, b, 41);
+  ASSERT_EQ(both.names.size(), 5u);
+  EXPECT_TRUE(std::equal(alone.names.begin(), alone.names.end(), both.names.begin() + 3));
+  EXPECT_EQ(std::set<std::uint64_t>(both.names.begin(), both.names.end()).size(), 5u);
+  // Without a number of their own documents have that of their place.
+  HostBatch placed;
+  add_document(placed, b, b);
+  add_document(placed, b, b);
+  EXPECT_NE(placed.names[0], placed.names[2]);
+}
+
+TEST(HostBatch, MixedNumbersDifferInBothOfTheirParts) {
+  std::set<std::uint64_t> all;
+  for (std::uint64_t i = 0; i < 100; ++i) {
+    for (std::uint64_t j = 0; j < 100; ++j) all.insert(mixed(i, j));
+  }
+  EXPECT_EQ(all.size(), 10000u);
 }
 
 }  // namespace

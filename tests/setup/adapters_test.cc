@@ -95,7 +95,7 @@ TEST_P(Peft, InBf16ItIsNear) {
 INSTANTIATE_TEST_SUITE_P(Cases, Peft,
                          testing::Values("llama3-lora", "qwen2-lora", "llama3-rslora", "llama3-qv",
                                          "llama3-save", "llama3-tied-save", "llama3-patterns", "qwen3-lora",
-                                         "gemma2-lora"),
+                                         "gemma2-lora", "llama3-dora", "qwen2-dora"),
                          [](const auto& c) {
                            std::string name = c.param;
                            std::ranges::replace(name, '-', '_');
@@ -104,8 +104,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, Peft,
 
 // FP8 rounds what the weight's products read, not what adapters read: gradients stay as near as without
 // adapters.
-TEST(Adapters, StandBesideAnFp8Weight) {
-  const Case c("llama3-lora");
+void expect_beside_fp8(const char* adapters) {
+  const Case c(adapters);
   for (const precision::RecipeKind kind :
        {precision::RecipeKind::current, precision::RecipeKind::delayed, precision::RecipeKind::block}) {
     precision::Recipe recipe{.kind = kind, .compute = DType::bf16, .history_length = 4};
@@ -119,6 +119,14 @@ TEST(Adapters, StandBesideAnFp8Weight) {
       }
     }
   }
+}
+
+TEST(Adapters, StandBesideAnFp8Weight) {
+  expect_beside_fp8("llama3-lora");
+}
+
+TEST(Adapters, WithMagnitudesStandBesideAnFp8Weight) {
+  expect_beside_fp8("llama3-dora");
 }
 
 // B at zero: the base, to the bit, and a gradient in B alone.
@@ -177,12 +185,13 @@ TEST_F(WrongAdapters, AreRefusedByName) {
     return R"({"peft_type": "LORA", "r": 8, "target_modules": ["q_proj"])" + more + "}";
   };
   EXPECT_EQ(refusal(lora("")), "accepted");
-  EXPECT_EQ(refusal(lora(R"(, "qalora_group_size": 16, "use_dora": false, "eva_config": null)")), "accepted");
+  EXPECT_EQ(refusal(lora(R"(, "qalora_group_size": 16, "use_dora": true, "eva_config": null)")), "accepted");
   const std::pair<std::string, std::string> cases[] = {
       {R"({"peft_type": "IA3"})", "peft_type"},
       {lora(R"(, "bias": "all")"), "bias: none"},
       {lora(R"(, "lora_bias": true)"), "lora_bias"},
-      {lora(R"(, "use_dora": true)"), "DoRA"},
+      {lora(R"(, "use_dora": true, "lora_dropout": 0.1)"), "dropout beside DoRA"},
+      {lora(R"(, "lora_dropout": 1)"), "below 1"},
       {lora(R"(, "use_qalora": true)"), "QA-LoRA"},
       {lora(R"(, "layer_replication": [[0, 1]])"), "layer_replication"},
       {lora(R"(, "lora_alpha": "x")"), "lora_alpha"},
@@ -240,6 +249,68 @@ TEST(AdapterTargets, AreNamesOrAnExpression) {
   EXPECT_EQ(tuning_of({.rank = 4, .alpha = 6, .all = true}, a).modules.begin()->second.factor, 1.5);
   EXPECT_EQ(tuning_of({.rank = 4, .alpha = 6, .rslora = true, .all = true}, a).modules.begin()->second.factor,
             3);
+  const auto shape =
+      tuning_of({.rank = 4, .dora = true, .dropout = 0.25, .all = true}, a).modules.begin()->second;
+  EXPECT_TRUE(shape.dora);
+  EXPECT_EQ(shape.dropout, 0.25);
+}
+
+config::Config freezing(std::int64_t layers, config::Strings modules, config::Strings extra = {}) {
+  config::Config c;
+  c.finetuning_type = "freeze";
+  c.freeze_trainable_layers = layers;
+  c.freeze_trainable_modules = std::move(modules);
+  c.freeze_extra_modules = std::move(extra);
+  return c;
+}
+
+// As LLaMA-Factory counts blocks and names modules.
+TEST(Freezing, NamesTheModulesThatAreTrained) {
+  Architecture a = model::read_architecture(golden_folder("llama3"));
+  a.layers = 4;
+  a.blocks.resize(4);
+  const auto trained = [&](const config::Config& c) { return *tuned(c, a).tuning.only; };
+  using Set = std::set<std::string>;
+  EXPECT_EQ(trained(freezing(2, {"all"})), (Set{"model.layers.2", "model.layers.3"}));
+  EXPECT_EQ(trained(freezing(-1, {"all"})), (Set{"model.layers.0"}));
+  EXPECT_EQ(trained(freezing(99, {"mlp"})).size(), 4u);
+  EXPECT_EQ(trained(freezing(-99, {"mlp"})).size(), 4u);
+  EXPECT_EQ(trained(freezing(1, {"mlp", "input_layernorm"}, {"norm", "lm_head"})),
+            (Set{"model.layers.3.mlp", "model.layers.3.input_layernorm", "model.norm", "lm_head"}));
+  EXPECT_EQ(trained(freezing(0, {"all"}, {"embed_tokens"})), (Set{"model.embed_tokens"}));
+  const auto refused = [&](const config::Config& c) {
+    try {
+      tuned(c, a);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_NE(refused(freezing(2, {"mpl"})).find("did you mean 'mlp'"), std::string::npos);
+  EXPECT_NE(refused(freezing(2, {"q_proj"})).find("self_attn"), std::string::npos);
+  EXPECT_NE(refused(freezing(2, {"all"}, {"mlp"})).find("freeze_extra_modules"), std::string::npos);
+  EXPECT_NE(refused(freezing(0, {"all"})).find("nothing would be trained"), std::string::npos);
+  a.tied = true;
+  EXPECT_NE(refused(freezing(2, {"all"}, {"lm_head"})).find("embed_tokens"), std::string::npos);
+}
+
+TEST(AdapterTargets, TheRatioOfRatesIsThatOfBAndMagnitudes) {
+  config::Config c;
+  c.finetuning_type = "lora";
+  c.use_dora = true;
+  c.loraplus_lr_ratio = 16;
+  const auto layout = model::build_layout(tuned(c, model::read_architecture(golden_folder("llama3"))));
+  std::size_t rows = 0;
+  for (const auto& segment : layout.groups[1].segments) {
+    for (const auto& tensor : segment.tensors) {
+      const bool a = tensor.name.ends_with(".lora_A"),
+                 adapter = tensor.name.find(".lora_") != std::string::npos;
+      EXPECT_EQ(tensor.rate, adapter && !a ? 16.0f : 1.0f) << tensor.name;
+      EXPECT_TRUE(!adapter || tensor.decay) << tensor.name;
+      rows += adapter;
+    }
+  }
+  EXPECT_EQ(rows, 3u * 7u);
 }
 
 }  // namespace

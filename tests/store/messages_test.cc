@@ -77,6 +77,29 @@ TEST(Messages, OfWhatIsFrozenAreOnlyThoseThatBringItBackToItsUse) {
   }
 }
 
+// Backward ends at the lowest group of which something is trained: what is below is not brought for it.
+TEST(Messages, BelowTheLowestTrainedGroupNothingIsGatheredForBackward) {
+  for (int lowest = 1; lowest <= 6; ++lowest) {
+    for (const int stage : {0, 2, 3}) {
+      for (const int micro_batches : {1, 3}) {
+        for (const bool overlap : {true, false}) {
+          SCOPED_TRACE("from group " + std::to_string(lowest) + ", stage " + std::to_string(stage) + ", " +
+                       std::to_string(micro_batches) + " micro-batches");
+          Scenario s;
+          s.micro_batches = micro_batches;
+          s.options.stage = stage;
+          s.options.overlap = overlap;
+          s.frozen = [lowest](const model::SegmentSpec& segment) {
+            if (segment.name.starts_with("embedding")) return true;
+            return segment.name.starts_with("layers.") && segment.name[7] - '0' + 1 < lowest;
+          };
+          expect_counted(2, s);
+        }
+      }
+    }
+  }
+}
+
 TEST(Messages, FollowTheFormatsInWhichThingsTravelAndLie) {
   for (const int stage : {0, 1, 2, 3}) {
     SCOPED_TRACE(stage);

@@ -303,7 +303,7 @@ class Rank {
     backward(step, number, head(), 0);
     backward(step, number, 0, 1);  // the tied head reads the embedding, before the head is given back
     store_->give_back(head(), *compute_);
-    for (int g = head() - 1; g >= 0; --g) {
+    for (int g = head() - 1; g >= model::lowest_trained_group(store_->layout()); --g) {
       backward(step, number, g, 0);
       store_->give_back(g, *compute_);
     }

@@ -22,16 +22,22 @@ struct Found {
   std::size_t fixed = 0;
 };
 
-runtime::InstanceOptions options_of(int stage, precision::RecipeKind kind) {
+/// What adapters are, and in how many of three blocks, from the last one.
+struct Variant {
+  model::AdapterShape shape{.rank = 4, .factor = 2.0};
+  int blocks = 3;
+};
+
+runtime::InstanceOptions options_of(int stage, precision::RecipeKind kind, const Variant& variant = {}) {
   runtime::InstanceOptions o;
   o.architecture = model::find_shape("tiny");
   o.architecture.layers = 3;
   o.architecture.blocks.resize(3);
   o.architecture.tuning.adapters = true;
   for (const char* module : {"self_attn.q_proj", "self_attn.v_proj", "mlp.down_proj"}) {
-    for (const int layer : {0, 1, 2}) {
+    for (int layer = 3 - variant.blocks; layer < 3; ++layer) {
       const std::string name = "model.layers." + std::to_string(layer) + "." + module;
-      o.architecture.tuning.modules[name] = {.rank = 4, .factor = 2.0f};
+      o.architecture.tuning.modules[name] = variant.shape;
     }
   }
   o.store.stage = stage;
@@ -100,6 +106,31 @@ TEST(FrozenBase, EveryStageTrainsTheAdaptersToTheSameBits) {
         EXPECT_EQ(found.norm, reference.norm) << ranks << " ranks, stage " << stage;
         const bool cut = stage == 3 && ranks > 1;
         EXPECT_EQ(found.fixed < reference.fixed, cut) << ranks << " ranks, stage " << stage;
+      }
+    }
+  }
+}
+
+// Dropout, magnitudes, and blocks that backward does not come to.
+TEST(FrozenBase, EveryKindOfAdapterHasTheSameBitsAtEveryStage) {
+  const model::AdapterShape dropped{.rank = 4, .factor = 2.0, .dropout = 0.1};
+  const model::AdapterShape dora{.rank = 4, .factor = 2.0, .dora = true};
+  const model::AdapterShape plain{.rank = 4, .factor = 2.0};
+  std::vector<std::map<std::pair<std::string, std::int64_t>, std::string>> states;
+  for (const Variant& variant : {Variant{plain}, Variant{dropped}, Variant{dora}, Variant{plain, 1}}) {
+    const auto kind = precision::RecipeKind::none;
+    const Found reference = train(2, options_of(0, kind, variant));
+    EXPECT_GT(reference.norm, 0.0);
+    for (const auto& other : states) EXPECT_NE(reference.state, other);
+    states.push_back(reference.state);
+    for (const int stage : {1, 2, 3}) {
+      for (const bool overlap : {true, false}) {
+        runtime::InstanceOptions options = options_of(stage, kind, variant);
+        options.store.overlap = overlap;
+        if (stage == 2) options.transformer.recompute = model::Recompute::full;
+        const Found found = train(2, options);
+        EXPECT_TRUE(found.state == reference.state) << "stage " << stage;
+        EXPECT_EQ(found.loss, reference.loss) << "stage " << stage;
       }
     }
   }

@@ -68,9 +68,17 @@ struct Config {
   double lora_dropout = 0;
   Strings lora_target = {"all"};
   bool use_rslora = false;
+  bool use_dora = false;
+  std::optional<double> loraplus_lr_ratio;
   Strings additional_target;
   std::optional<std::string> adapter_name_or_path;
   bool create_new_adapter = false;
+  std::int64_t freeze_trainable_layers = 2;
+  Strings freeze_trainable_modules = {"all"};
+  Strings freeze_extra_modules;
+  std::optional<std::int64_t> quantization_bit;
+  std::string quantization_type = "nf4";
+  bool double_quantization = true;
   std::int64_t per_device_train_batch_size = 8;
   bool auto_find_batch_size = false;
   std::int64_t per_device_eval_batch_size = 8;

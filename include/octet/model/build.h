@@ -13,8 +13,10 @@ namespace octet::model {
 ///   layers.i   [FP8-eligible matrices: qkv, output, gate_up, down] [vectors: norms and biases]
 ///   head       [matrices: lm_head, unless tied] [vectors: norm]
 /// With adapters (Architecture::tuning) those are frozen but for what is trained whole, and behind them
-/// comes, in a block, [adapters: of each module A and B]. A tied head reads the embedding group, whose
-/// gradient then comes from both uses. Blocks may differ in their shapes.
+/// comes, in a block, [adapters: of each module A and B]. Where a part of a group is trained and the rest is
+/// frozen, tensors of a kind that differ in this from the first one have a segment behind the others. A tied
+/// head reads the embedding group, whose gradient then comes from both uses. Blocks may differ in their
+/// shapes.
 ParameterLayout build_layout(const Architecture& architecture);
 
 /// Where a block's tensors stand in its group.
@@ -39,7 +41,8 @@ std::vector<float> uniform_values(const NamedPart& part, std::uint64_t seed, std
 
 /// Floating-point operations of training one token in a sequence of `length` tokens, forward and backward,
 /// no recomputation: 6 x (parameters without the input embedding; 4 x those that are frozen) + 6 x layers x
-/// length x heads x head_dim (causal attention). A tied table counts as the head.
+/// length x heads x head_dim (causal attention). A tied table counts as the head. Blocks below the lowest
+/// trained group, which backward does not come to, count 2 x in both terms.
 double flops_per_token(const Architecture& architecture, double length);
 
 }  // namespace octet::model

@@ -12,8 +12,9 @@ namespace octet::model {
 /// Matrices are operands of products (or the embedding table); vectors are norm weights and biases.
 enum class ParameterKind { matrix, vector };
 
-/// uniform: in ± 1 / sqrt(columns).
-enum class InitRule { normal, zeros, ones, uniform };
+/// uniform: in ± 1 / sqrt(columns). row_norms: those of the rows of a weight that begins normal with
+/// init_std, on average; where the weight is loaded, its own.
+enum class InitRule { normal, zeros, ones, uniform, row_norms };
 
 /// A Hugging Face tensor as a run of rows of a stored tensor: q, k and v lie one behind the other in "qkv".
 struct NamedPart {
@@ -30,8 +31,9 @@ struct TensorSpec {
   std::int64_t cols = 1;
   std::vector<NamedPart> parts;  ///< cover it without gaps, in order
   InitRule init = InitRule::normal;
-  float init_std = 0.02f;
+  float init_std = 0.02f;            ///< of row_norms: the norm
   bool decay = true;                 ///< weight decay applies: not on norms and biases
+  float rate = 1.0f;                 ///< its learning rate is so many times that of a step
   bool fp8 = false;                  ///< the weight of a block's linear layer: an FP8 recipe quantises it
   bool gradient_by_product = false;  ///< a weight-gradient product writes the whole gradient, so that it need
                                      ///< not be zeroed before the first micro-batch
@@ -86,6 +88,11 @@ struct ParameterLayout {
 
 /// Elements of the tensors that are trained.
 std::int64_t trained_parameters(const ParameterLayout& layout);
+
+/// Whether any tensor of the group is trained.
+bool is_trained(const GroupSpec& group);
+/// The first group of which something is trained: backward ends there. The number of groups: nothing is.
+int lowest_trained_group(const ParameterLayout& layout);
 
 /// The Hugging Face names of all parts.
 std::set<std::string> tensor_names(const ParameterLayout& layout);

@@ -37,7 +37,7 @@ struct GroupGradients {
 enum class Pass { forward, backward };
 
 /// Where the core gets parameters and leaves gradients. Which rank holds what, and when it travels, is the
-/// source's affair; `zero` implements it. All calls enqueue; the core calls from one thread, group by group:
+/// source's affair; `store` implements it. All calls enqueue; the core calls from one thread, group by group:
 /// acquire, use on `compute`, (gradients, use, give_back,) release.
 class ParameterSource {
  public:
@@ -51,7 +51,8 @@ class ParameterSource {
   /// other ranks may travel while the head and backward compute.
   virtual void blocks_done(Stream& compute) = 0;
   /// Buffers for the gradients of this micro-batch, writable for work enqueued on `compute` after this call.
-  /// The same buffers come back until give_back.
+  /// The same buffers come back until give_back. A group of which nothing is trained has none, and need not
+  /// be asked for.
   virtual const GroupGradients& gradients(int group, Stream& compute) = 0;
   /// All gradients of this group and micro-batch are enqueued on `compute`: the source may reduce them.
   virtual void give_back(int group, Stream& compute) = 0;

@@ -51,6 +51,9 @@ struct MicroBatch {
   const std::int32_t* targets = nullptr;     ///< [labels] the next token of each, below 0: no loss
   std::int64_t labels = 0;
   ops::Documents documents;
+  /// [documents.tokens] or null: what dropout of adapters knows a token by (a number of its sample, position
+  /// and step), so that its noise does not depend on who computes it. Without it nothing is dropped.
+  const std::uint64_t* names = nullptr;
 };
 
 /// Gets the logits of label rows [first_row, first_row + logits.rows), capped where the architecture caps
@@ -92,7 +95,9 @@ class Transformer {
   /// hidden], dense, in the compute dtype. Backward of the same micro-batch comes next.
   void forward(ParameterSource& source, Stream& stream, const MicroBatch& batch, const ops::ConstMatrix& in,
                const ops::Matrix& out, double* loss_sum, const LogitsHook& logits = {});
-  /// Reads the gradient of `out` and leaves that of `in`, in the same way.
+  /// Reads the gradient of `out` and leaves that of `in`, in the same way. Backward ends below the lowest
+  /// tensor that is trained: where no block or embedding in front of this core has any, `d_in` stays as it
+  /// is.
   void backward(ParameterSource& source, Stream& stream, const MicroBatch& batch,
                 const ops::ConstMatrix& d_out, const ops::Matrix& d_in);
   /// Forward alone; nothing is recorded into FP8 histories.

@@ -30,7 +30,7 @@ struct LinearLayer {
 /// Those of all blocks and the head, layers of equal name and shape as one, in the order of a pass.
 std::vector<LinearLayer> linear_layers(const Architecture& architecture);
 
-enum class OperationKind { product, attention, norm, rotary, activation, embedding, loss };
+enum class OperationKind { product, attention, norm, rotary, activation, adapters, embedding, loss };
 
 /// How often backward makes a forward operation again, by Recompute: none, norms, qkv, full.
 using Repeats = std::array<int, 4>;

@@ -53,6 +53,7 @@ struct AdamWSpan {
   std::int64_t begin = 0;  ///< first element, from the start of the slice
   std::int64_t count = 0;
   bool decay = true;             ///< weight decay applies
+  float rate = 1.0f;             ///< its learning rate is so many times the step's
   std::int64_t amax_index = -1;  ///< where max |w| of the updated master goes (raised, not set); -1: nowhere
   // Which rounding noise: that of an element depends on these and on StepScalars::noise alone, not on how the
   // tensor is cut.
@@ -63,8 +64,9 @@ struct AdamWSpan {
 /// AdamW (Loshchilov and Hutter 2019, arXiv:1711.05101) in PyTorch's order of operations, on a slice:
 ///   g = grad * grad_scale;  w -= lr * decay * w;  m = m + (1 - b1)(g - m);  v = b2 v + (1 - b2) g g;
 ///   w -= lr / c1 * m / (sqrt(v) / sqrt(c2) + eps).
-/// Products and quotients go from left to right in fp32; 1 - lr * decay, 1 - b1, 1 - b2, lr / c1 and sqrt(c2)
-/// are computed in double and rounded once. The step is that of the moments before they are rounded.
+/// with lr the step's rate times the span's. Products and quotients go from left to right in fp32; 1 - lr *
+/// decay, 1 - b1, 1 - b2, lr / c1 and sqrt(c2) are computed in double and rounded once. The step is that of
+/// the moments before they are rounded.
 ///
 /// What is stored in less than fp32 is rounded stochastically: to one of both neighbours, so that the mean is
 /// exact and what is much smaller than a step of the format is not lost (Gupta et al. 2015,

@@ -72,6 +72,13 @@ class Quantizer {
   ops::Operand prepare(Stream& stream, std::int64_t i, const ops::ConstMatrix& x, const Fp8Copy& copy,
                        bool record);
 
+  /// The same as one operand for each scale of tensor `i`.
+  std::vector<ops::Operand> prepare_parts(Stream& stream, std::int64_t i, const ops::ConstMatrix& x,
+                                          const Fp8Copy& copy, bool record) {
+    if (in_parts(i)) return finish_parts(stream, i, x, copy, record);
+    return {prepare(stream, i, x, copy, record)};
+  }
+
   /// The operand of a weight for a product, made now, with the recipe `block`; `copy` has the layouts that
   /// the product is to read. `i` is its index among the names of weights, where what the cast of its
   /// row copy meets is told; kPlain: nowhere.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -13,9 +14,11 @@ struct HostBatch {
   std::vector<std::int32_t> cu_seqlens;  ///< [documents + 1]
   std::vector<std::int32_t> label_rows;  ///< rows whose next token is trained, ascending
   std::vector<std::int32_t> targets;     ///< [label_rows]: that next token
-  std::vector<std::int64_t> rows;        ///< of the data set: of each document that a loader added
-  std::int64_t items = 0;                ///< samples
-  std::int64_t max_length = 0;           ///< of a document
+  /// [tokens]: a number of the sample and of the position in it, by which noise knows a token.
+  std::vector<std::uint64_t> names;
+  std::vector<std::int64_t> rows;  ///< of the data set: of each document that a loader added
+  std::int64_t items = 0;          ///< samples
+  std::int64_t max_length = 0;     ///< of a document
   std::int64_t tokens() const { return static_cast<std::int64_t>(ids.size()); }
   std::int64_t documents() const { return static_cast<std::int64_t>(cu_seqlens.size()) - 1; }
   /// Targets that count.
@@ -23,7 +26,12 @@ struct HostBatch {
 };
 
 /// Adds a document to a batch. The last token of a document predicts nothing, and a token is a target only
-/// where its own label says so: labels are shifted inside the document.
-void add_document(HostBatch& batch, std::span<const std::int32_t> ids, std::span<const std::int32_t> labels);
+/// where its own label says so: labels are shifted inside the document. `sample`: a number that the document
+/// has in whatever batch it comes; without one it has its place in this batch.
+void add_document(HostBatch& batch, std::span<const std::int32_t> ids, std::span<const std::int32_t> labels,
+                  std::optional<std::uint64_t> sample = {});
+
+/// One number of two, every bit of it from all of theirs.
+std::uint64_t mixed(std::uint64_t a, std::uint64_t b);
 
 }  // namespace octet::runtime

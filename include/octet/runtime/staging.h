@@ -21,6 +21,7 @@ struct StagingOptions {
   std::int64_t token_unit = 1;
   int host_sets = 1;    ///< batches that are on their way at once
   bool losses = false;  ///< a sum of losses for each of them, else one
+  bool names = false;   ///< tokens have names on the device, too
 };
 
 /// Buffers between host and device. One set on the device suffices, because copies and kernels share a
@@ -37,6 +38,8 @@ class Staging {
   /// holds until the next call. Throws Error for ids outside the vocabulary (usage) and batches that are
   /// larger than planned.
   model::MicroBatch upload(Stream& stream, const HostBatch& batch, std::size_t host_set = 0);
+  /// What the names of tokens are mixed with from here on: a number of seed and step.
+  void set_noise(std::uint64_t noise) { noise_ = noise; }
 
   /// Device: [losses()], where a core adds the losses of batches.
   double* loss_sum() const { return loss_sum_; }
@@ -49,17 +52,21 @@ class Staging {
 
  private:
   struct HostSet {
-    std::int32_t* words = nullptr;  ///< pinned where that matters
+    std::int32_t* words = nullptr;   ///< pinned where that matters
+    std::uint64_t* names = nullptr;  ///< pinned likewise
     std::vector<std::int32_t> cu_seqlens;
   };
   void check_batch(const HostBatch& batch) const;
   model::MicroBatch send(Stream& stream, const HostBatch& batch, std::size_t host_set);
+  void send_names(Stream& stream, const HostBatch& batch, std::uint64_t* host);
 
   Device& device_;
   StagingOptions options_;
   std::vector<HostSet> sets_;
   std::int32_t *ids_ = nullptr, *positions_ = nullptr, *label_rows_ = nullptr, *targets_ = nullptr,
                *cu_seqlens_ = nullptr;
+  std::uint64_t* names_ = nullptr;  ///< null where they are not wanted
+  std::uint64_t noise_ = 0;
   std::size_t losses_ = 1;
   double* loss_sum_ = nullptr;
   double* host_losses_ = nullptr;

@@ -19,6 +19,9 @@ struct AdapterWish {
   double alpha = 8;
   bool rslora =
       false;  ///< the factor is alpha / sqrt(rank) (Kalajdzievski 2023, arXiv:2312.03732), not alpha / rank
+  bool dora = false;                 ///< with magnitudes (model::AdapterShape::dora)
+  double dropout = 0;                ///< of what A reads
+  double output_rate = 1.0;          ///< LoRA+: model::Tuning::output_rate
   bool all = false;                  ///< every linear module of the blocks gets one
   std::vector<std::string> targets;  ///< or those whose name is, or ends in a dot and, one of these
   std::string expression;            ///< or those whose whole name matches
@@ -78,7 +81,8 @@ AdapterWish adapter_wish(const config::Config& config);
 /// linear module.
 model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& architecture);
 
-/// The architecture with the adapters, if any, that a configuration asks for. Throws Error as above.
+/// The architecture with the adapters, if any, that a configuration asks for, or with what it freezes
+/// (setup/freezing.h). Throws Error as above.
 model::Architecture tuned(const config::Config& config, model::Architecture architecture);
 
 /// adapter_config.json for adapters that were trained: the keys that every version of PEFT knows, and others

@@ -12,8 +12,9 @@
 namespace octet::train {
 
 /// What a checkpoint's state keeps, under "adapters", of what it does not hold: the adapters' shapes and
-/// factors, and a fingerprint of the base model's weights and of each adapter that is added to them. Null for
-/// runs that train everything. `architecture`: the model's, without adapters.
+/// factors (with finetuning_type: freeze, what is trained), and a fingerprint of the base model's weights and
+/// of each adapter that is added to them. Null for runs that train everything. `architecture`: the model's,
+/// without adapters.
 Json adapter_state(const config::Config& config, const model::Architecture& architecture);
 
 /// Throws Error (usage) when a run over `model`, whose adapter_state() is `now`, would go on over another

@@ -16,6 +16,7 @@ struct ModelExport {
   DType dtype = DType::f32;  ///< of the weights: f32, bf16, f16
   std::int64_t shard_bytes = 5'000'000'000;
   bool overwrite = false;  ///< the folder may hold weights
+  bool part = false;       ///< the checkpoint holds what was trained, and `model` the rest
 };
 
 /// Writes the tokenizer (with the tokens and roles that the template gave it) and a generation_config.json

@@ -41,6 +41,12 @@ Attention::Attention(GroupBuilder& group, const Architecture& a, std::int64_t la
       qkv_(group, qkv_shape(a)),
       output_(group, a, output_shape(a), "attention_output_norm", "post_attention_layernorm") {}
 
+void Attention::set_passes_on(bool passes_on) {
+  norm_.set_passes_on(passes_on);
+  qkv_.set_passes_on(norm_.runs_back());
+  output_.set_passes_on(attends_back());
+}
+
 void Attention::reserve(BlockBuffers& buffers, const Common& common) {
   norm_.reserve(buffers);
   rotary_.reserve(buffers, common);
@@ -61,19 +67,23 @@ std::size_t Attention::workspace(const Device& device, const Common& common) con
 }
 
 std::vector<Operation> Attention::operations(std::int64_t tokens, std::int64_t length) const {
-  std::vector<Operation> all = norm_.operations(tokens, {0, 1, 2, 1});
-  append(all, qkv_.operations(tokens, {0, 0, 1, 1}));
-  append(all, rotary_.operations(tokens));
+  // What backward makes again is what it reads.
+  const int inputs = qkv_.runs_back() ? 1 : 0, heads = attends_back() ? 1 : 0;
+  std::vector<Operation> all = norm_.operations(tokens, {0, inputs, inputs + heads, 1});
+  append(all, qkv_.operations(tokens, {0, 0, heads, 1}));
+  append(all, rotary_.operations(tokens, attends_back()));
   // Half of the scores are masked away; backward makes five products of forward's two.
   const auto t = static_cast<double>(tokens), wide = static_cast<double>(heads_.qkv_width());
   const auto out = static_cast<double>(heads_.q_heads * heads_.head_dim);
   const double flops = 2 * t * static_cast<double>(std::min(length, tokens)) * out;
   all.push_back(
       {.kind = OperationKind::attention, .flops = flops, .values = t * (wide + out), .again = {0, 0, 0, 1}});
-  all.push_back({.kind = OperationKind::attention,
-                 .backward = true,
-                 .flops = 2.5 * flops,
-                 .values = t * (2 * wide + 2 * out)});
+  if (attends_back()) {
+    all.push_back({.kind = OperationKind::attention,
+                   .backward = true,
+                   .flops = 2.5 * flops,
+                   .values = t * (2 * wide + 2 * out)});
+  }
   append(all, output_.operations(tokens, {0, 0, 0, 1}));
   return all;
 }
@@ -149,15 +159,17 @@ void Attention::backward(const Call& call, const ops::Matrix& stream, const ops:
   const Common& common = call.common;
   if (common.remakes_inputs()) {
     const ProfileLabel label(call.stream, "recompute");
-    if (common.remakes_qkv()) remake_qkv(call, stream);
+    if (common.remakes_qkv() && attends_back()) remake_qkv(call, stream);
     output_.linear().input().values_written(call.again(Readers::backward));
   }
   const ops::Matrix d_out = narrowed(common.scratch.wide, call.tokens, heads_.q_heads * heads_.head_dim);
   output_.backward(call, d_out);
+  if (!attends_back()) return;
   attend_back(call, d_out);
   const ops::Matrix d_qkv = top(d_rotated_, call.tokens);
-  rotary_.backward(call, d_qkv, qkv_.wanted_gradient(call, d_qkv));
-  const auto d_operands = qkv_.output_gradient().written(call, d_qkv);
+  rotary_.backward(call, d_qkv, qkv_.runs_back() ? qkv_.wanted_gradient(call, d_qkv) : Wanted{});
+  if (!qkv_.runs_back()) return;
+  const auto d_operands = qkv_.gradient_written(call, d_qkv);
   if (common.remakes_inputs()) {
     // A second time: the gradient of attention's output took its place.
     const ProfileLabel label(call.stream, "recompute");
@@ -165,6 +177,7 @@ void Attention::backward(const Call& call, const ops::Matrix& stream, const ops:
   }
   const ops::Matrix d_normed = top(common.scratch.delta, call.tokens);
   qkv_.backward(call, d_qkv, d_operands, d_normed);
+  if (!norm_.runs_back()) return;
   norm_.backward(
       call, {.dy = d_normed, .x = stream, .dx = top(common.scratch.gradient, call.tokens), .into = into});
 }

@@ -16,6 +16,11 @@ class Attention {
   std::vector<Linear*> linears() { return {&qkv_, &output_.linear()}; }
   std::vector<const Linear*> linears() const { return {&qkv_, &output_.linear()}; }
   const SublayerOutput& output() const { return output_; }
+  bool trained() const { return norm_.trained() || rotary_.trained() || qkv_.trained() || output_.trained(); }
+  /// Whether the stream's gradient is wanted in front of it.
+  void set_passes_on(bool passes_on);
+  /// Whether backward has anything to do.
+  bool runs_back() const { return output_.runs_back(); }
   void reserve(BlockBuffers& buffers, const Common& common);
   std::size_t workspace(const Device& device, const Common& common) const;
   std::vector<Operation> operations(std::int64_t tokens, std::int64_t length) const;
@@ -23,11 +28,13 @@ class Attention {
   /// From the stream `before` (which is, or becomes, `stream`) to `after`, as SublayerOutput::forward says.
   void forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
                const ops::Matrix& after);
-  /// Gradients of all its tensors; that of the stream, in the scratch, is added to. `into`: what its reader
-  /// wants.
+  /// Gradients of its tensors as far down as one is trained, or, where it is wanted, that of the stream,
+  /// which lies in the scratch and is added to. `into`: what its reader wants.
   void backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into);
 
  private:
+  /// Whether the gradients of queries, keys and values are wanted.
+  bool attends_back() const { return qkv_.runs_back() || rotary_.trained(); }
   void attend(const Call& call) const;
   void attend_back(const Call& call, const ops::Matrix& d_out) const;
   /// The input of the first product, from the stream.

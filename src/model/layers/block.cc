@@ -9,6 +9,11 @@ namespace octet::model {
 Block::Block(GroupBuilder& group, const Architecture& a, std::int64_t layer)
     : hidden_(a.hidden), attention_(group, a, layer), mlp_(group, a, layer) {}
 
+void Block::set_passes_on(bool passes_on) {
+  attention_.set_passes_on(passes_on);
+  mlp_.set_passes_on(attention_.runs_back());
+}
+
 std::vector<Linear*> Block::linears() {
   std::vector<Linear*> all = attention_.linears();
   for (Linear* linear : mlp_.linears()) all.push_back(linear);
@@ -22,6 +27,7 @@ std::vector<const Linear*> Block::linears() const {
 }
 
 void Block::reserve(BlockBuffers& buffers, const Common& common) {
+  buffers.set_kept(runs_back());
   input_ = buffers.matrix("activations/block inputs", hidden_, Kept::stream);
   middle_ = buffers.matrix("activations/after attention", hidden_, Kept::activations);
   attention_.reserve(buffers, common);
@@ -35,6 +41,8 @@ std::size_t Block::workspace(const Device& device, const Common& common) const {
 std::vector<Operation> Block::operations(std::int64_t tokens, std::int64_t length) const {
   std::vector<Operation> all = attention_.operations(tokens, length);
   append(all, mlp_.operations(tokens));
+  if (runs_back()) return all;
+  for (Operation& operation : all) operation.again = {};
   return all;
 }
 
@@ -60,7 +68,7 @@ void Block::recompute(const Call& call) {
 
 void Block::backward(const Call& call, const ops::QuantizeInto& into) {
   mlp_.backward(call, top(middle_, call.tokens), attention_.output().wanted(call));
-  attention_.backward(call, top(input_, call.tokens), into);
+  if (attention_.runs_back()) attention_.backward(call, top(input_, call.tokens), into);
 }
 
 }  // namespace octet::model

@@ -13,6 +13,11 @@ class Block {
  public:
   Block(GroupBuilder& group, const Architecture& architecture, std::int64_t layer);
 
+  bool trained() const { return attention_.trained() || mlp_.trained(); }
+  /// Whether the gradient of the stream is wanted in front of it: something below is trained.
+  void set_passes_on(bool passes_on);
+  /// Whether backward has anything to do. Where it has not, nothing is kept for it.
+  bool runs_back() const { return mlp_.runs_back(); }
   /// In the order of the layout.
   std::vector<Linear*> linears();
   std::vector<const Linear*> linears() const;
@@ -36,8 +41,9 @@ class Block {
   void recompute(const Call& call);
   /// What the producer of the gradient of the stream behind the block writes beside the values.
   ops::QuantizeInto wanted(const Call& call) const { return mlp_.output().wanted(call); }
-  /// Gradients of all its tensors, and of the stream, in the scratch: from that behind the block to that in
-  /// front of it. `into`: what the reader of the latter wants.
+  /// Gradients of its tensors, and of the stream, in the scratch: from that behind the block to that in front
+  /// of it, where it is wanted, or as far down as a tensor is trained. `into`: what the reader of the latter
+  /// wants.
   void backward(const Call& call, const ops::QuantizeInto& into);
 
  private:

@@ -31,7 +31,7 @@ std::size_t bytes_of(std::int64_t rows, std::int64_t cols, DType dtype) {
 }
 
 bool BlockBuffers::own(Kept kept) const {
-  if (!options_.training || kept == Kept::never) return false;
+  if (!options_.training || !kept_ || kept == Kept::never) return false;
   if (kept == Kept::stream) return true;
   if (options_.recompute == Recompute::full) return false;
   return kept == Kept::activations || options_.recompute != Recompute::qkv;

@@ -31,6 +31,10 @@ class BlockBuffers {
   BlockBuffers(Arena& arena, const TransformerOptions& options, DType dtype)
       : arena_(arena), options_(options), dtype_(dtype) {}
 
+  /// Of the block whose turn it is: whether a backward pass reads anything of it. Where it does not, all such
+  /// blocks share their buffers.
+  void set_kept(bool kept) { kept_ = kept; }
+
   /// Calls `reserve(block)` for the blocks [first, last), which takes that block's buffers, the same ones
   /// each time: first to learn what the largest one needs of what they share, then to hand them out.
   void reserve(int first, int last, const std::function<void(int)>& reserve);
@@ -56,6 +60,7 @@ class BlockBuffers {
   const TransformerOptions& options_;
   DType dtype_;
   bool learning_ = true;
+  bool kept_ = true;
   std::map<std::string, Region> regions_;
 };
 

@@ -17,7 +17,9 @@ std::size_t Embedding::workspace(const Device& device, const Common& common) con
 
 std::vector<Operation> Embedding::operations(std::int64_t tokens) const {
   const double values = 2 * static_cast<double>(tokens) * static_cast<double>(table_.cols());
-  return {moves(OperationKind::embedding, values), moves_back(OperationKind::embedding, values)};
+  std::vector<Operation> all = {moves(OperationKind::embedding, values)};
+  if (trained()) all.push_back(moves_back(OperationKind::embedding, values));
+  return all;
 }
 
 float Embedding::scale(const Common& common) const {

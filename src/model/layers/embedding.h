@@ -13,6 +13,7 @@ class Embedding {
  public:
   Embedding(GroupBuilder& group, const Architecture& architecture);
 
+  bool trained() const { return table_.trained(); }
   /// For a head that is tied to it.
   const MatrixHandle& table() const { return table_; }
   std::size_t workspace(const Device& device, const Common& common) const;

@@ -40,6 +40,12 @@ GatedMlp::GatedMlp(GroupBuilder& group, const Architecture& a, std::int64_t laye
       gate_up_(group, gate_up_shape(a, width_)),
       output_(group, a, down_shape(a, width_), "mlp_output_norm", "post_feedforward_layernorm") {}
 
+void GatedMlp::set_passes_on(bool passes_on) {
+  norm_.set_passes_on(passes_on);
+  gate_up_.set_passes_on(norm_.runs_back());
+  output_.set_passes_on(gate_up_.runs_back());
+}
+
 void GatedMlp::reserve(BlockBuffers& buffers, const Common& common) {
   norm_.reserve(buffers);
   gate_up_.reserve(buffers, common);
@@ -53,11 +59,12 @@ std::size_t GatedMlp::workspace(const Device& device, const Common& common) cons
 }
 
 std::vector<Operation> GatedMlp::operations(std::int64_t tokens) const {
-  std::vector<Operation> all = norm_.operations(tokens, {0, 1, 1, 1});
+  const int inputs = gate_up_.runs_back() ? 1 : 0;
+  std::vector<Operation> all = norm_.operations(tokens, {0, inputs, inputs, 1});
   append(all, gate_up_.operations(tokens, {0, 0, 0, 1}));
   const double values = static_cast<double>(tokens) * static_cast<double>(width_);
   all.push_back(moves(OperationKind::activation, 3 * values, {0, 1, 1, 1}));
-  all.push_back(moves_back(OperationKind::activation, 5 * values));
+  if (gate_up_.runs_back()) all.push_back(moves_back(OperationKind::activation, 5 * values));
   // Backward reads the MLP's output only for the norm of it.
   append(all, output_.operations(tokens, {0, 0, 0, output_.normed() ? 1 : 0}));
   return all;
@@ -84,7 +91,7 @@ void GatedMlp::forward(const Call& call, const NormInput& before, const ops::Mat
   gate_up_.forward(call, top(gated_, call.tokens));
   activate(call);
   // Backward reads the MLP's output only for the norm of it.
-  if (call.pass.recompute && !output_.normed()) return;
+  if (call.pass.recompute && !output_.normed()) return output_.linear().remake(call);
   output_.forward(call, stream, after);
 }
 
@@ -97,6 +104,7 @@ void GatedMlp::backward(const Call& call, const ops::Matrix& stream, const ops::
   }
   const ops::Matrix d_activated = narrowed(common.scratch.wide, call.tokens, width_);
   output_.backward(call, d_activated);
+  if (!gate_up_.runs_back()) return;
   const ops::Matrix gated = top(gated_, call.tokens);  // its gradient takes its place
   const Wanted wanted = gate_up_.wanted_gradient(call, gated);
   ops::gated_activation_backward(call.stream, {.gate_up = gated,
@@ -104,13 +112,14 @@ void GatedMlp::backward(const Call& call, const ops::Matrix& stream, const ops::
                                                .activation = activation_,
                                                .d_gate_up = wanted.values,
                                                .quantize = wanted.quantize});
-  const auto d_operands = gate_up_.output_gradient().written(call, gated);
+  const auto d_operands = gate_up_.gradient_written(call, gated);
   if (common.remakes_inputs()) {
     const ProfileLabel label(call.stream, "recompute");
     normalise(again, {.residual = stream});
   }
   const ops::Matrix d_normed = top(common.scratch.delta, call.tokens);
   gate_up_.backward(call, gated, d_operands, d_normed);
+  if (!norm_.runs_back()) return;
   norm_.backward(
       call, {.dy = d_normed, .x = stream, .dx = top(common.scratch.gradient, call.tokens), .into = into});
 }

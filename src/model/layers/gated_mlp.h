@@ -15,6 +15,11 @@ class GatedMlp {
   std::vector<Linear*> linears() { return {&gate_up_, &output_.linear()}; }
   std::vector<const Linear*> linears() const { return {&gate_up_, &output_.linear()}; }
   const SublayerOutput& output() const { return output_; }
+  bool trained() const { return norm_.trained() || gate_up_.trained() || output_.trained(); }
+  /// Whether the stream's gradient is wanted in front of it.
+  void set_passes_on(bool passes_on);
+  /// Whether backward has anything to do.
+  bool runs_back() const { return output_.runs_back(); }
   void reserve(BlockBuffers& buffers, const Common& common);
   std::size_t workspace(const Device& device, const Common& common) const;
   std::vector<Operation> operations(std::int64_t tokens) const;
@@ -22,8 +27,8 @@ class GatedMlp {
   /// From the stream `before` (which is, or becomes, `stream`) to `after`, as SublayerOutput::forward says.
   void forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
                const ops::Matrix& after);
-  /// Gradients of all its tensors; that of the stream, in the scratch, is added to. `into`: what its reader
-  /// wants.
+  /// Gradients of its tensors as far down as one is trained, or, where it is wanted, that of the stream,
+  /// which lies in the scratch and is added to. `into`: what its reader wants.
   void backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into);
 
  private:

@@ -14,11 +14,12 @@ float* VectorHandle::in(const GroupGradients& group) const {
   return declared_ ? static_cast<float*>(group.gradients[place_.segment][place_.tensor].data) : nullptr;
 }
 
-MatrixHandle::MatrixHandle(TensorPlace place, const TensorSpec& tensor)
+MatrixHandle::MatrixHandle(TensorPlace place, const TensorSpec& tensor, bool trained)
     : place_(place),
       rows_(tensor.rows),
       cols_(tensor.cols),
-      gradient_by_product_(tensor.gradient_by_product) {
+      gradient_by_product_(tensor.gradient_by_product),
+      trained_(trained) {
   for (const NamedPart& part : tensor.parts) part_rows_.push_back(part.count / tensor.cols);
 }
 
@@ -32,14 +33,23 @@ GroupBuilder::GroupBuilder(std::string name, NamePrefixes prefixes,
   for (const ParameterKind kind : kinds) {
     const char* suffix = kind == ParameterKind::matrix ? " matrices" : " vectors";
     group_.segments.push_back(
-        {.name = group_.name + suffix, .kind = kind, .trainable = trains_weights(), .tensors = {}});
+        {.name = group_.name + suffix, .kind = kind, .trainable = !tuning_.freezes(), .tensors = {}});
   }
 }
 
-SegmentSpec& GroupBuilder::segment_of(ParameterKind kind) {
-  const auto segment = std::ranges::find(group_.segments, kind, &SegmentSpec::kind);
-  check(segment != group_.segments.end(), "a group has a segment for each tensor that is declared");
-  return *segment;
+SegmentSpec& GroupBuilder::segment_of(ParameterKind kind, bool trained) {
+  const auto first = std::ranges::find(group_.segments, kind, &SegmentSpec::kind);
+  check(first != group_.segments.end(), "a group has a segment for each tensor that is declared");
+  if (first->tensors.empty()) first->trainable = trained;
+  if (first->trainable == trained) return *first;
+  return segment_named(first->name + (trained ? ", trained" : ", frozen"), kind, trained);
+}
+
+SegmentSpec& GroupBuilder::segment_named(const std::string& name, ParameterKind kind, bool trained) {
+  const auto found = std::ranges::find(group_.segments, name, &SegmentSpec::name);
+  if (found != group_.segments.end()) return *found;
+  return group_.segments.emplace_back(
+      SegmentSpec{.name = name, .kind = kind, .trainable = trained, .tensors = {}});
 }
 
 TensorPlace GroupBuilder::add(SegmentSpec& segment, TensorSpec tensor) {
@@ -47,9 +57,11 @@ TensorPlace GroupBuilder::add(SegmentSpec& segment, TensorSpec tensor) {
   return {static_cast<std::size_t>(&segment - group_.segments.data()), segment.tensors.size() - 1};
 }
 
-bool GroupBuilder::trained_whole(const Part& part) const {
-  const std::string name = prefixes_.hugging_face + part.name;
-  return tuning_.adapters && tuning_.whole.contains(name.substr(0, name.rfind('.')));
+bool GroupBuilder::trains(const std::vector<Part>& parts) const {
+  const auto trained = [&](const Part& part) { return tuning_.trains(prefixes_.hugging_face + part.name); };
+  const bool any = std::ranges::any_of(parts, trained);
+  check(!any || std::ranges::all_of(parts, trained), "a stored tensor is trained as a whole");
+  return any;
 }
 
 const AdapterShape* GroupBuilder::adapter(const std::string& module) const {
@@ -59,20 +71,33 @@ const AdapterShape* GroupBuilder::adapter(const std::string& module) const {
 
 MatrixHandle GroupBuilder::adapter_matrix(const std::string& module, AdapterMatrix which, std::int64_t rows,
                                           std::int64_t cols) {
-  const std::string name = group_.name + " adapters";
-  if (group_.segments.back().name != name) group_.segments.push_back({.name = name, .tensors = {}});
   const std::string suffix = which == AdapterMatrix::a ? ".lora_A" : ".lora_B";
   TensorSpec t{.name = prefixes_.stored + module + suffix,
                .rows = rows,
                .cols = cols,
                .parts = {},
                .init = which == AdapterMatrix::a ? InitRule::uniform : InitRule::zeros,
+               .rate = which == AdapterMatrix::a ? 1.0f : static_cast<float>(tuning_.output_rate),
                .gradient_by_product = true};
   t.parts.push_back({.name = kAdapterPrefix + prefixes_.hugging_face + module + suffix + ".weight",
                      .shape = {rows, cols},
                      .count = rows * cols});
-  const TensorPlace place = add(group_.segments.back(), t);
-  return {place, t};
+  const TensorPlace place = add(segment_named(group_.name + " adapters", ParameterKind::matrix, true), t);
+  return {place, t, true};
+}
+
+VectorHandle GroupBuilder::adapter_magnitude(const std::string& module, std::int64_t rows, double norm) {
+  const std::string suffix = ".lora_magnitude_vector";
+  // PEFT's trainers decay it as they do matrices.
+  TensorSpec t{.name = prefixes_.stored + module + suffix,
+               .rows = rows,
+               .parts = {},
+               .init = InitRule::row_norms,
+               .init_std = static_cast<float>(norm),
+               .rate = static_cast<float>(tuning_.output_rate)};
+  t.parts.push_back({.name = kAdapterPrefix + full_name(module) + suffix, .shape = {rows}, .count = rows});
+  SegmentSpec& segment = segment_named(group_.name + " magnitudes", ParameterKind::vector, true);
+  return {add(segment, std::move(t)), true};
 }
 
 MatrixHandle GroupBuilder::matrix(const std::string& name, std::int64_t cols, const std::vector<Part>& parts,
@@ -83,20 +108,18 @@ MatrixHandle GroupBuilder::matrix(const std::string& name, std::int64_t cols, co
                .init_std = static_cast<float>(traits.init_std),
                .fp8 = traits.fp8,
                .gradient_by_product = traits.gradient_by_product};
-  SegmentSpec& segment = segment_of(ParameterKind::matrix);
+  const bool trained = trains(parts);
+  // What is trained whole beside adapters has the name that PEFT gives it.
+  const std::string prefix = trained && tuning_.adapters ? kAdapterPrefix : "";
   for (const Part& part : parts) {
-    const bool whole = trained_whole(part);
-    check(!whole || (parts.size() == 1 && segment.tensors.empty()),
-          "what is trained whole beside adapters has a segment of its own");
-    if (whole) segment.trainable = true;
-    t.parts.push_back({.name = (whole ? kAdapterPrefix : "") + prefixes_.hugging_face + part.name,
+    t.parts.push_back({.name = prefix + prefixes_.hugging_face + part.name,
                        .shape = {part.rows, cols},
                        .begin = t.rows * cols,
                        .count = part.rows * cols});
     t.rows += part.rows;
   }
-  const TensorPlace place = add(segment, t);
-  return {place, t};
+  const TensorPlace place = add(segment_of(ParameterKind::matrix, trained), t);
+  return {place, t, trained};
 }
 
 VectorHandle GroupBuilder::vector(const std::string& name, const std::vector<Part>& parts, InitRule init) {
@@ -108,7 +131,8 @@ VectorHandle GroupBuilder::vector(const std::string& name, const std::vector<Par
                        .count = part.rows});
     t.rows += part.rows;
   }
-  return VectorHandle(add(segment_of(ParameterKind::vector), std::move(t)));
+  const bool trained = trains(parts);
+  return {add(segment_of(ParameterKind::vector, trained), std::move(t)), trained};
 }
 
 GroupSpec GroupBuilder::finish() && {

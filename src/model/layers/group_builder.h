@@ -22,8 +22,9 @@ struct TensorPlace {
 class VectorHandle {
  public:
   VectorHandle() = default;
-  explicit VectorHandle(TensorPlace place) : declared_(true), place_(place) {}
+  VectorHandle(TensorPlace place, bool trained) : declared_(true), trained_(trained), place_(place) {}
   explicit operator bool() const { return declared_; }
+  bool trained() const { return trained_; }
   /// Its values, f32; null for none.
   const float* in(const GroupParameters& group) const;
   /// Where its gradient is added to, f32; null for none, and where it is not wanted.
@@ -31,6 +32,7 @@ class VectorHandle {
 
  private:
   bool declared_ = false;
+  bool trained_ = false;
   TensorPlace place_;
 };
 
@@ -38,7 +40,8 @@ class VectorHandle {
 class MatrixHandle {
  public:
   MatrixHandle() = default;
-  MatrixHandle(TensorPlace place, const TensorSpec& tensor);
+  MatrixHandle(TensorPlace place, const TensorSpec& tensor, bool trained);
+  bool trained() const { return trained_; }
   std::int64_t rows() const { return rows_; }
   std::int64_t cols() const { return cols_; }
   /// Its runs of rows, in order, with a scale each.
@@ -59,6 +62,7 @@ class MatrixHandle {
   std::int64_t rows_ = 0, cols_ = 0;
   std::vector<std::int64_t> part_rows_;
   bool gradient_by_product_ = false;
+  bool trained_ = false;
 };
 
 /// A run of rows of a stored tensor, by the name that Hugging Face has for it.
@@ -91,7 +95,8 @@ struct NamePrefixes {
 /// Collects what the layers of a group declare.
 class GroupBuilder {
  public:
-  /// `kinds`: the group's segments, in order; behind them comes one of its adapters, where it has some.
+  /// `kinds`: the group's segments, in order; behind them come, where the group has some, those of tensors
+  /// that differ from the first of their kind in whether they are trained, and one of its adapters.
   /// `tuning` decides what of it is trained, and must live as long as the builder.
   GroupBuilder(std::string name, NamePrefixes prefixes, std::initializer_list<ParameterKind> kinds,
                const Tuning& tuning);
@@ -106,17 +111,22 @@ class GroupBuilder {
   /// One of its two matrices, [rows, cols].
   MatrixHandle adapter_matrix(const std::string& module, AdapterMatrix which, std::int64_t rows,
                               std::int64_t cols);
-  /// Whether weights that are no adapters' are trained.
-  bool trains_weights() const { return !tuning_.adapters; }
-
+  /// Its magnitude, [rows], which begins as the norms of the rows of the module's weight: of a new one
+  /// `norm`.
+  VectorHandle adapter_magnitude(const std::string& module, std::int64_t rows, double norm);
+  /// What Hugging Face calls a module of this group.
+  std::string full_name(const std::string& module) const { return prefixes_.hugging_face + module; }
   /// The group, every tensor in its place.
   GroupSpec finish() &&;
 
  private:
   TensorPlace add(SegmentSpec& segment, TensorSpec tensor);
-  SegmentSpec& segment_of(ParameterKind kind);
-  /// Whether the tensor of this part is trained beside adapters.
-  bool trained_whole(const Part& part) const;
+  /// The segment of this name, behind all others where it is new.
+  SegmentSpec& segment_named(const std::string& name, ParameterKind kind, bool trained);
+  /// The segment of tensors of this kind that are trained, or of those that are not.
+  SegmentSpec& segment_of(ParameterKind kind, bool trained);
+  /// Whether a stored tensor of these parts, which is no adapter's, is trained: all of it or nothing.
+  bool trains(const std::vector<Part>& parts) const;
 
   NamePrefixes prefixes_;
   const Tuning& tuning_;

@@ -24,6 +24,11 @@ Head::Head(GroupBuilder& group, const Architecture& a)
                          {.init_std = a.initializer_range, .gradient_by_product = true});
 }
 
+void Head::set_below(bool table_trained, bool passes_on) {
+  weight_trained_ = tied() ? table_trained : weight_->trained();
+  norm_.set_passes_on(passes_on);
+}
+
 LinearLayer Head::facts() const {
   return {.name = "head", .title = "head", .rows = vocabulary_, .cols = width_};
 }
@@ -60,6 +65,10 @@ std::size_t Head::workspace(const Device& device, const Common& common) const {
 std::vector<Operation> Head::operations(std::int64_t tokens) const {
   std::vector<Operation> all = norm_.operations(tokens, {});
   append(all, products_of(facts(), tokens));
+  std::erase_if(all, [&](const Operation& o) {
+    return o.kind == OperationKind::product && ((o.product == ops::Product::dgrad && !norm_.runs_back()) ||
+                                                (o.product == ops::Product::wgrad && !weight_trained_));
+  });
   // The loss reads the logits twice and writes their gradient over them.
   const double values = static_cast<double>(tokens) * static_cast<double>(vocabulary_);
   all.push_back(moves(OperationKind::loss, 3 * values));
@@ -93,6 +102,7 @@ void Head::chunk_gradient(const Call& call, const HeadWeight& weight, const Chun
               .d = *weight.gradient,
               .accumulate = !weight.overwrite || chunk.first > 0});
   }
+  if (!norm_.runs_back()) return;
   multiply(
       call, place_,
       {.product = ops::Product::dgrad, .a = operand_of(d_logits), .b = weight.values, .d = chunk.hidden});
@@ -132,7 +142,7 @@ void Head::loss(const Call& call, const NormInput& stream, const HeadWeight& wei
     chunk.hidden.data = static_cast<std::byte*>(hidden.data) + static_cast<std::size_t>(first) * row_bytes;
     chunk_loss(call, weight, chunk, loss_sum, hook);
   }
-  if (call.gradients == nullptr) return;
+  if (call.gradients == nullptr || !norm_.runs_back()) return;
   const ops::Matrix d_normed = top(normed_, call.tokens);
   ops::scatter_rows(call.stream, hidden, batch.label_rows, d_normed);
   norm_.backward(call, {.dy = d_normed,

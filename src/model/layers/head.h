@@ -22,6 +22,9 @@ class Head {
   Head(GroupBuilder& group, const Architecture& architecture);
 
   bool tied() const { return !weight_.has_value(); }
+  /// What is below it: whether a table that it is tied to is trained, and whether anything is, so that the
+  /// gradient of the stream is wanted.
+  void set_below(bool table_trained, bool passes_on);
   LinearLayer facts() const;
   /// Where its products count.
   void set_place(const precision::AuditPlace& place) { place_ = place; }
@@ -39,7 +42,8 @@ class Head {
   static HeadWeight weight(const MatrixHandle& matrix, const Call& call);
 
   /// Adds the losses of a micro-batch to *loss_sum (device). With gradients in `call` also makes those of
-  /// norm and weight, and that of the stream in the scratch; `into`: what its reader wants.
+  /// norm and weight, and, where it is wanted, that of the stream in the scratch; `into`: what its reader
+  /// wants.
   void loss(const Call& call, const NormInput& stream, const HeadWeight& weight, const MicroBatch& batch,
             double* loss_sum, const LogitsHook& hook, const ops::QuantizeInto& into) const;
   /// logits [count, vocabulary] of `rows` (device), capped where the architecture caps them.
@@ -64,6 +68,7 @@ class Head {
   std::int64_t vocabulary_, width_;
   float soft_cap_;
   std::optional<MatrixHandle> weight_;
+  bool weight_trained_ = true;
   precision::AuditPlace place_;
   Norm norm_;
   std::int64_t chunk_ = 0;     ///< label rows of a chunk of logits

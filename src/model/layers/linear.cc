@@ -21,10 +21,9 @@ Linear::Linear(GroupBuilder& group, const LinearShape& shape)
     : name_(shape.name),
       title_(shape.title),
       kept_values_(shape.kept_values),
-      trained_(group.trains_weights()),
       weight_(group.matrix(shape.name, shape.inputs, named(shape.modules, ".weight"),
                            {.init_std = shape.init_std, .fp8 = true, .gradient_by_product = true})),
-      adapters_(group, shape.inputs, shape.modules) {
+      adapters_(group, {.inputs = shape.inputs, .modules = shape.modules, .init_std = shape.init_std}) {
   if (shape.bias) {
     bias_ = group.vector(std::string(shape.name) + "_bias", named(shape.modules, ".bias"), InitRule::zeros);
   }
@@ -40,17 +39,30 @@ LinearLayer Linear::facts() const {
 }
 
 std::vector<Operation> Linear::operations(std::int64_t tokens, const Repeats& forward_again) const {
-  std::vector<Operation> all = products_of(facts(), tokens, forward_again);
-  if (!trained_) all.pop_back();  // the weight's gradient
-  append(all, adapters_.operations(tokens, forward_again));
+  Repeats again = forward_again;
+  // With DoRA what is scaled is kept apart from the output, and made again even where nobody reads that.
+  if (adapters_.scales()) again.back() = 1;
+  std::vector<Operation> all = products_of(facts(), tokens, again);
+  std::erase_if(all, [&](const Operation& o) {
+    return (o.product == ops::Product::dgrad && !passes_on_) ||
+           (o.product == ops::Product::wgrad && !weight_.trained());
+  });
+  append(all, adapters_.operations(tokens, again, passes_on_));
   return all;
+}
+
+bool Linear::trained() const {
+  return weight_.trained() || bias_.trained() || adapters_;
 }
 
 void Linear::reserve(BlockBuffers& buffers, const Common& common) {
   // Adapters read the values, of which an FP8 recipe keeps none.
   const bool fp8 = common.recipe().fp8();
-  input_.reserve(buffers, common, weight_.cols(), kept_values_ || (fp8 && adapters_));
-  adapters_.reserve(buffers, common);
+  input_.reserve(buffers, common,
+                 {.cols = weight_.cols(),
+                  .kept_values = kept_values_ || (fp8 && adapters_),
+                  .kept_operand = weight_.trained()});
+  adapters_.reserve(buffers);
 }
 
 std::size_t Linear::workspace(const Device& device, const Common& common) const {
@@ -58,24 +70,56 @@ std::size_t Linear::workspace(const Device& device, const Common& common) const 
 }
 
 Wanted Linear::wanted_gradient(const Call& call, const ops::Matrix& values) const {
-  const bool exist = bias_ || adapters_ || output_gradient_.needs_values(call.common);
-  return {.values = exist ? values : ops::Matrix{}, .quantize = output_gradient_.wanted(call)};
+  // DoRA's products read the gradient in front of the columns' scales.
+  const bool fused = multiplies_gradient() && !adapters_.scales();
+  const bool exist = bias_ || adapters_ || !fused || output_gradient_.needs_values(call.common);
+  return {.values = exist ? values : ops::Matrix{},
+          .quantize = fused ? output_gradient_.wanted(call) : ops::QuantizeInto{}};
+}
+
+std::vector<ops::Operand> Linear::gradient_written(const Call& call, const ops::ConstMatrix& d_output) const {
+  if (adapters_.scales()) {
+    adapters_.unscale(call, d_output);
+    if (!multiplies_gradient()) return {};
+    return output_gradient_.values_written(call, adapters_.unscaled_gradient(call));
+  }
+  if (!multiplies_gradient()) return {};
+  return output_gradient_.written(call, d_output);
+}
+
+void Linear::make_unscaled(const Call& call) const {
+  const ops::Matrix unscaled = adapters_.unscaled(call);
+  weight_.forward(call, input_.operand(), nullptr, {}, unscaled);
+  adapters_.forward(call, input_.values(call), unscaled);
+  adapters_.measure(call, weight_);
 }
 
 void Linear::forward(const Call& call, const ops::Matrix& out, const ops::ConstMatrix& addend) const {
   const ProfileLabel label(call.stream, name_);
+  if (adapters_.scales()) {
+    make_unscaled(call);
+    return adapters_.scale(call, {.bias = bias_.in(call.parameters), .addend = addend, .out = out});
+  }
   weight_.forward(call, input_.operand(), bias_.in(call.parameters), addend, out);
   adapters_.forward(call, input_.values(call), out);
+}
+
+void Linear::remake(const Call& call) const {
+  if (adapters_.scales()) return make_unscaled(call);
+  adapters_.remake(call, input_.values(call));
 }
 
 void Linear::backward(const Call& call, const ops::ConstMatrix& d_output,
                       std::span<const ops::Operand> operands, const ops::Matrix& d_input) const {
   const ProfileLabel label(call.stream, name_);
   // Those of weights first, for the input's gradient may take the input's place.
-  adapters_.gradients(call, input_.values(call), d_output);
+  adapters_.gradients(call, input_.values(call),
+                      adapters_.scales() ? adapters_.unscaled_gradient(call) : d_output);
   weight_.add_gradient(call, operands, input_.operand());
-  weight_.backward(call, operands, d_input);
-  adapters_.add_input_gradient(call, d_input);
+  if (passes_on_) {
+    weight_.backward(call, operands, d_input);
+    adapters_.add_input_gradient(call, d_input);
+  }
   float* const d_bias = bias_.in(*call.gradients);
   if (d_bias != nullptr) ops::bias_backward(call.stream, d_output, d_bias);
 }

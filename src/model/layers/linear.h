@@ -29,6 +29,12 @@ class Linear {
   Linear(GroupBuilder& group, const LinearShape& shape);
 
   const char* name() const { return name_; }
+  /// Whether any of its tensors is.
+  bool trained() const;
+  /// Whether its input's gradient is wanted.
+  void set_passes_on(bool passes_on) { passes_on_ = passes_on; }
+  /// Whether backward has anything to do.
+  bool runs_back() const { return trained() || passes_on_; }
   const Weight& weight() const { return weight_; }
   Weight& weight() { return weight_; }
   const LowRank& adapters() const { return adapters_; }
@@ -41,25 +47,34 @@ class Linear {
   const LinearInput& input() const { return input_; }
   OutputGradient& output_gradient() { return output_gradient_; }
   /// What the producer of its output's gradient writes: `values`, where they must exist in the compute dtype
-  /// (for a bias, or because the recipe quantises finished matrices), and beside or instead of them FP8
-  /// copies.
+  /// (for a bias or adapters, or because the recipe quantises finished matrices), and beside or instead of
+  /// them FP8 copies.
   Wanted wanted_gradient(const Call& call, const ops::Matrix& values) const;
+  /// The operands for backward after the producer wrote `d_output` and what was wanted.
+  std::vector<ops::Operand> gradient_written(const Call& call, const ops::ConstMatrix& d_output) const;
 
   void reserve(BlockBuffers& buffers, const Common& common);
   std::size_t workspace(const Device& device, const Common& common) const;
 
   /// Of the input that is ready; `addend` is added where it has data.
   void forward(const Call& call, const ops::Matrix& out, const ops::ConstMatrix& addend = {}) const;
-  /// Gradients of weight, bias and adapters, and of the input into `d_input`, which may lie where the input
-  /// does. `operands` are those that output_gradient() made of `d_output`.
+  /// Of an input that was made again: what backward reads besides it, where nobody reads the output again.
+  void remake(const Call& call) const;
+  /// Gradients of weight, bias and adapters where they are trained, and, where it is wanted, of the input
+  /// into `d_input`, which may lie where the input does. `operands` are those of gradient_written().
   void backward(const Call& call, const ops::ConstMatrix& d_output, std::span<const ops::Operand> operands,
                 const ops::Matrix& d_input) const;
 
  private:
+  /// Whether a product of the weight reads the output's gradient.
+  bool multiplies_gradient() const { return passes_on_ || weight_.trained(); }
+  /// What DoRA scales: W x and what adapters add to it.
+  void make_unscaled(const Call& call) const;
+
   const char* name_;
   const char* title_;
   bool kept_values_;
-  bool trained_;  ///< the weight is
+  bool passes_on_ = true;
   Weight weight_;
   VectorHandle bias_;
   LowRank adapters_;

@@ -2,8 +2,9 @@
 
 namespace octet::model {
 
-void LinearInput::reserve(BlockBuffers& buffers, const Common& common, std::int64_t cols, bool kept_values) {
-  cols_ = cols;
+void LinearInput::reserve(BlockBuffers& buffers, const Common& common, const Needs& needs) {
+  const std::int64_t cols = cols_ = needs.cols;
+  const bool kept_values = needs.kept_values;
   const bool remakes = common.remakes_inputs();
   const ops::Matrix shared_values = common.scratch.wide;
   if (tensor_ == precision::Quantizer::kPlain) {
@@ -15,7 +16,10 @@ void LinearInput::reserve(BlockBuffers& buffers, const Common& common, std::int6
   // that one alone, so that the other is shared.
   const TransformerOptions& options = common.options;
   const bool transposed = common.quantizer.transposes();
-  if (remakes) {
+  if (!needs.kept_operand) {
+    // The product at hand alone reads it, as it lies in rows.
+    copy_ = {.row = common.scratch.x_copy.row, .scales = common.scratch.x_copy.scales};
+  } else if (remakes) {
     copy_ = common.scratch.x_copy;
   } else {
     const bool shared = transposed && options.recompute == Recompute::none && options.training;
@@ -70,6 +74,12 @@ void LinearInput::values_written(const Call& call) {
 
 ops::QuantizeInto OutputGradient::wanted(const Call& call) const {
   return call.common.quantizer.fuse(tensor_, call.common.scratch.d_copy, call.pass.record);
+}
+
+std::vector<ops::Operand> OutputGradient::values_written(const Call& call,
+                                                         const ops::ConstMatrix& values) const {
+  return call.common.quantizer.prepare_parts(call.stream, tensor_, values, call.common.scratch.d_copy,
+                                             call.pass.record);
 }
 
 std::vector<ops::Operand> OutputGradient::written(const Call& call, const ops::ConstMatrix& values) const {

@@ -18,8 +18,12 @@ class LinearInput {
  public:
   /// `tensor`: its index in the quantizer, or kPlain.
   void set_tensor(std::int64_t tensor) { tensor_ = tensor; }
-  /// `cols`: its width. `kept_values`: whoever makes it reads its values again in backward.
-  void reserve(BlockBuffers& buffers, const Common& common, std::int64_t cols, bool kept_values);
+  struct Needs {
+    std::int64_t cols = 0;      ///< its width
+    bool kept_values = false;   ///< its values are read again in backward
+    bool kept_operand = false;  ///< so is the operand, for the gradient of a weight
+  };
+  void reserve(BlockBuffers& buffers, const Common& common, const Needs& needs);
 
   /// Its values, [tokens, cols] in the compute dtype; no data where only FP8 copies exist.
   ops::Matrix values(const Call& call) const { return narrowed(values_, call.tokens, cols_); }
@@ -54,6 +58,8 @@ class OutputGradient {
   /// The operands of products after the producer wrote `values` and what was wanted: one for each scale, in
   /// the order of the columns.
   std::vector<ops::Operand> written(const Call& call, const ops::ConstMatrix& values) const;
+  /// The same of values whose producer was not asked to write anything else.
+  std::vector<ops::Operand> values_written(const Call& call, const ops::ConstMatrix& values) const;
 
  private:
   std::int64_t tensor_ = precision::Quantizer::kPlain;

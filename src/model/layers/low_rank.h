@@ -1,4 +1,5 @@
-// Adapters of the modules of a linear layer (LoRA: Hu et al. 2021, arXiv:2106.09685).
+// Adapters of the modules of a linear layer (LoRA: Hu et al. 2021, arXiv:2106.09685; DoRA: Liu et al. 2024,
+// arXiv:2402.09353).
 #pragma once
 
 #include <vector>
@@ -6,51 +7,97 @@
 #include "layers/buffers.h"
 #include "layers/group_builder.h"
 #include "layers/pass.h"
+#include "layers/weight.h"
 #include "octet/model/work.h"
 
 namespace octet::model {
 
 /// y += factor · B (A x) for some of the modules whose outputs lie side by side in y. They read values of the
-/// compute dtype, whatever a recipe makes of the weight's operands.
+/// compute dtype, whatever a recipe makes of the weight's operands; in training through dropout where the
+/// module asks for it, each module with noise of its own.
+///
+/// With DoRA the layer first makes y' = W x and lets adapters add to it, without bias; y is y' with every
+/// column of an adapted module scaled by magnitude / norm.
 class LowRank {
  public:
-  /// `modules`: names and outputs of all modules; those without an adapter have none here either.
-  LowRank(GroupBuilder& group, std::int64_t inputs, const std::vector<Part>& modules);
+  struct Shape {
+    std::int64_t inputs = 0;
+    std::vector<Part> modules;  ///< names and outputs of all modules; those without an adapter have none here
+    double init_std = 0.02;     ///< of their weights
+  };
+  LowRank(GroupBuilder& group, const Shape& shape);
   explicit operator bool() const { return !adapters_.empty(); }
+  /// Whether any module has DoRA; whether any has dropout.
+  bool scales() const;
+  bool drops() const;
 
   /// Ranks of all adapters together, each with room to begin on a boundary of its own: columns of the scratch
   /// that backward needs.
   std::int64_t scratch_columns() const;
-  void reserve(BlockBuffers& buffers, const Common& common);
+  void reserve(BlockBuffers& buffers);
   std::size_t workspace(const Device& device, const Common& common) const;
-  std::vector<Operation> operations(std::int64_t tokens, const Repeats& forward_again) const;
+  /// `passes_on`: the input's gradient is wanted.
+  std::vector<Operation> operations(std::int64_t tokens, const Repeats& forward_again, bool passes_on) const;
   /// A row of the audit for all of them.
   precision::AuditRow audit_row(const char* title) const;
   void set_place(const precision::AuditPlace& place) { place_ = place; }
 
   /// `x` [tokens, inputs]; adds to `out`.
   void forward(const Call& call, const ops::Matrix& x, const ops::Matrix& out) const;
+  /// What backward reads of forward, where nobody reads the output again.
+  void remake(const Call& call, const ops::Matrix& x) const;
   /// Gradients of A and B, from those of the output, [tokens, outputs] in the compute dtype; leaves in the
   /// scratch what add_input_gradient() reads.
   void gradients(const Call& call, const ops::Matrix& x, const ops::ConstMatrix& d_output) const;
   /// Adds to the gradient of the input. No other layer's backward comes in between.
   void add_input_gradient(const Call& call, const ops::Matrix& d_input) const;
 
+  // With DoRA.
+
+  /// y', [tokens, outputs], kept for backward.
+  ops::Matrix unscaled(const Call& call) const { return top(unscaled_, call.tokens); }
+  /// Norms and scales, of the weight's values as products read them.
+  void measure(const Call& call, const Weight& weight) const;
+  struct Output {
+    const float* bias = nullptr;  ///< or null
+    ops::ConstMatrix addend;      ///< or no data
+    ops::Matrix out;
+  };
+  /// Scales y' and adds the bias and the addend.
+  void scale(const Call& call, const Output& output) const;
+  /// From the gradient of y: those of magnitudes, and that of y' in the scratch.
+  void unscale(const Call& call, const ops::ConstMatrix& d_output) const;
+  ops::Matrix unscaled_gradient(const Call& call) const {
+    return narrowed(call.common.scratch.scaled, call.tokens, outputs_);
+  }
+
  private:
   struct Adapter {
     MatrixHandle a, b;
+    VectorHandle magnitude;  ///< with DoRA
+    std::uint64_t key = 0;   ///< of dropout
+    float dropout = 0.0f;
     std::int64_t column = 0;  ///< of the output, where the module's begin
     float factor = 1.0f;
     ops::Matrix inner;         ///< [tokens, rank]: factor · A x
     std::int64_t scratch = 0;  ///< column of the scratch
     std::int64_t rank() const { return a.rows(); }
   };
+  /// What dropout and DoRA read and write of an adapter.
+  std::vector<Operation> values_of(const Adapter& adapter, std::int64_t tokens, const Repeats& again,
+                                   bool passes_on) const;
   void project(const Call& call, const Adapter& adapter, const ops::Matrix& x) const;
+  /// What A reads of x: x itself, or in the scratch what dropout leaves of it.
+  ops::Matrix input(const Call& call, const Adapter& adapter, const ops::Matrix& x) const;
   ops::Matrix d_inner(const Call& call, const Adapter& adapter) const;
   void add_gradient(const Call& call, const MatrixHandle& matrix, ops::GemmArgs args) const;
 
-  std::int64_t inputs_;
+  std::int64_t inputs_, outputs_ = 0;
   std::vector<Adapter> adapters_;
+  // With DoRA.
+  ops::Matrix unscaled_;
+  float* scale_ = nullptr;  ///< [outputs]: 1 where a module has no adapter
+  float* norm_ = nullptr;   ///< [outputs]
   precision::AuditPlace place_;
 };
 

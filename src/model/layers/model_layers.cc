@@ -43,7 +43,18 @@ ModelLayers::ModelLayers(const Architecture& a, ParameterLayout layout)
       embedding_(declared<Embedding>(
           layout_, {"embedding", {.hugging_face = a.tensor_prefix}, {ParameterKind::matrix}, a.tuning}, a)),
       blocks_(declared_blocks(layout_, a)),
-      head_(declared<Head>(layout_, head_builder(a), a)) {}
+      head_(declared<Head>(layout_, head_builder(a), a)) {
+  end_backward();
+}
+
+void ModelLayers::end_backward() {
+  bool below = embedding_.trained();
+  for (Block& block : blocks_) {
+    block.set_passes_on(below);
+    below = below || block.trained();
+  }
+  head_.set_below(embedding_.trained(), below);
+}
 
 std::vector<precision::QuantizedTensor> ModelLayers::quantized_tensors(const precision::Recipe& recipe,
                                                                        int first, int last) {

@@ -37,6 +37,8 @@ class ModelLayers {
 
  private:
   ModelLayers(const Architecture& architecture, ParameterLayout layout);
+  /// Tells every layer whether anything below it is trained.
+  void end_backward();
 
   ParameterLayout layout_;
   Embedding embedding_;

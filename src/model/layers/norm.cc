@@ -18,7 +18,9 @@ std::size_t Norm::workspace(const Device& device, const Common& common) const {
 // The stream and what is added to it are read, the sum and its norm are written; backward likewise.
 std::vector<Operation> Norm::operations(std::int64_t tokens, const Repeats& again) const {
   const double values = 4 * static_cast<double>(tokens) * static_cast<double>(width_);
-  return {moves(OperationKind::norm, values, again), moves_back(OperationKind::norm, values)};
+  std::vector<Operation> all = {moves(OperationKind::norm, values, again)};
+  if (runs_back()) all.push_back(moves_back(OperationKind::norm, values));
+  return all;
 }
 
 void Norm::forward(const Call& call, const NormInput& input, const Wanted& out) const {

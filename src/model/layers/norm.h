@@ -23,11 +23,16 @@ class Norm {
   Norm(GroupBuilder& group, const std::string& name, const std::string& module, std::int64_t width,
        const Architecture& architecture);
 
+  bool trained() const { return weight_.trained(); }
+  /// Whether its input's gradient is wanted.
+  void set_passes_on(bool passes_on) { passes_on_ = passes_on; }
+  /// Whether backward has anything to do.
+  bool runs_back() const { return trained() || passes_on_; }
   /// `rstd`: [tokens] f32.
   void reserve(float* rstd) { rstd_ = rstd; }
   void reserve(BlockBuffers& buffers) { rstd_ = buffers.floats("activations/norms", 1, Kept::activations); }
   std::size_t workspace(const Device& device, const Common& common) const;
-  /// Forward, `again` times more in backward, and backward.
+  /// Forward, `again` times more in backward, and backward where it runs.
   std::vector<Operation> operations(std::int64_t tokens, const Repeats& again) const;
 
   void forward(const Call& call, const NormInput& input, const Wanted& out) const;
@@ -49,6 +54,7 @@ class Norm {
   std::int64_t width_;
   float eps_;
   bool one_plus_weight_;
+  bool passes_on_ = true;
   float* rstd_ = nullptr;
 };
 

@@ -22,6 +22,9 @@ struct Scratch {
   precision::Fp8Copy d_copy;  ///< FP8 copy of one output gradient
   precision::Fp8Copy weight;  ///< FP8 copies of one weight, where they are made for each product
   ops::Matrix low_rank;       ///< [tokens, columns]: gradients inside the adapters of one linear layer
+  ops::Matrix dropped;        ///< [tokens, the most inputs]: what an adapter reads after dropout
+  ops::Matrix
+      scaled;  ///< [tokens, the most outputs]: with DoRA, the gradient in front of the columns' scales
   ops::Workspace workspace;
 };
 
@@ -91,6 +94,7 @@ struct Call {
   const AttentionInput& attention;
   std::int64_t tokens = 0;
   PassOptions pass;
+  const std::uint64_t* names = nullptr;  ///< MicroBatch::names; null where nothing is dropped
 
   /// The same for what is made again, and who reads it.
   Call again(Readers readers) const {

@@ -53,8 +53,9 @@ std::size_t Rotary::workspace(const Device& device, const Common& common) const 
   return ops::normed_rope_backward_workspace(device, common.options.max_tokens, heads_);
 }
 
-std::vector<Operation> Rotary::operations(std::int64_t tokens) const {
+std::vector<Operation> Rotary::operations(std::int64_t tokens, bool back) const {
   const double values = 2 * static_cast<double>(tokens * normed_heads() * heads_.head_dim);
+  if (!back) return {moves(OperationKind::rotary, values, {0, 0, 0, 1})};
   return {moves(OperationKind::rotary, values, {0, 0, 1, 1}), moves_back(OperationKind::rotary, values)};
 }
 

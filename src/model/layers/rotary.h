@@ -19,9 +19,11 @@ class Rotary {
  public:
   /// `rope`: index into Architecture::ropes.
   Rotary(GroupBuilder& group, const Architecture& architecture, int rope);
+  bool trained() const { return q_norm_.trained() || k_norm_.trained(); }
   void reserve(BlockBuffers& buffers, const Common& common);
   std::size_t workspace(const Device& device, const Common& common) const;
-  std::vector<Operation> operations(std::int64_t tokens) const;
+  /// `back`: backward comes to it.
+  std::vector<Operation> operations(std::int64_t tokens, bool back) const;
 
   /// In place on qkv [tokens, qkv_width].
   void forward(const Call& call, const ops::Matrix& qkv) const;

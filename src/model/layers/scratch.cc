@@ -11,6 +11,10 @@ struct Widest {
   std::int64_t weight = 0;    ///< elements
   std::int64_t scales = 0;    ///< of a weight by squares, in either layout
   std::int64_t adapters = 0;  ///< columns inside adapters
+  std::int64_t dropped = 0;   ///< inputs of a layer with dropout
+  std::int64_t scaled = 0;    ///< outputs of a layer with DoRA
+  bool trained = false;       ///< a weight is
+  bool frozen = false;        ///< a weight is
   bool normed = false;        ///< a block norms what its sublayers make
 };
 
@@ -28,6 +32,9 @@ Widest widest_of(const ModelLayers& layers, BlockRange blocks) {
     w.normed = w.normed || block.normed();
     for (const Linear* linear : block.linears()) {
       w.adapters = std::max(w.adapters, linear->adapters().scratch_columns());
+      if (linear->adapters().drops()) w.dropped = std::max(w.dropped, linear->weight().cols());
+      if (linear->adapters().scales()) w.scaled = std::max(w.scaled, linear->weight().rows());
+      (linear->weight().trained() ? w.trained : w.frozen) = true;
     }
   }
   w.hidden = layers.head().facts().cols;
@@ -64,15 +71,19 @@ void reserve_scratch(Arena& arena, const ModelLayers& layers, BlockRange blocks,
   const bool fp8 = common.recipe().fp8(), transposes = common.quantizer.transposes();
   scratch.delta = matrix("activations/scratch", w.hidden);
   scratch.wide = matrix("activations/scratch", w.inputs);
-  if (fp8 && (transposes || common.remakes_inputs())) {
-    scratch.x_copy = copy("activations/FP8 scratch", w.inputs, transposes && common.remakes_inputs());
+  // Transposed copies of inputs and gradients are read by the gradients of weights.
+  const bool turned = transposes && w.trained;
+  if (fp8 && (turned || w.frozen || common.remakes_inputs())) {
+    scratch.x_copy = copy("activations/FP8 scratch", w.inputs, turned && common.remakes_inputs());
   }
   if (common.recipe().blocks()) scratch.weight = reserve_weight(arena, w);
   if (!common.options.training) return;
   scratch.gradient = matrix("activations/gradients", w.hidden);
   if (w.adapters > 0) scratch.low_rank = matrix("activations/gradients", w.adapters);
+  if (w.dropped > 0) scratch.dropped = matrix("activations/scratch", w.dropped);
+  if (w.scaled > 0) scratch.scaled = matrix("activations/gradients", w.scaled);
   if (w.normed) scratch.d_added = matrix("activations/gradients", w.hidden);
-  if (fp8) scratch.d_copy = copy("activations/FP8 gradients", w.outputs, transposes);
+  if (fp8) scratch.d_copy = copy("activations/FP8 gradients", w.outputs, turned);
 }
 
 }  // namespace octet::model

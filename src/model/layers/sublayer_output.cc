@@ -8,6 +8,11 @@ SublayerOutput::SublayerOutput(GroupBuilder& group, const Architecture& a, const
   if (a.sublayer_norms) norm_.emplace(group, name, norm, a.hidden, a);
 }
 
+void SublayerOutput::set_passes_on(bool passes_on) {
+  linear_.set_passes_on(passes_on);
+  if (norm_) norm_->set_passes_on(linear_.runs_back());
+}
+
 void SublayerOutput::reserve(BlockBuffers& buffers, const Common& common) {
   linear_.reserve(buffers, common);
   if (!norm_) return;
@@ -39,7 +44,7 @@ void SublayerOutput::settle(const Call& call, const ops::Matrix& before, const o
 
 // With a norm in between, the stream's gradient is not that of the linear layer's output.
 ops::QuantizeInto SublayerOutput::wanted(const Call& call) const {
-  return norm_ ? ops::QuantizeInto{} : linear_.wanted_gradient(call, {}).quantize;
+  return norm_ || !linear_.runs_back() ? ops::QuantizeInto{} : linear_.wanted_gradient(call, {}).quantize;
 }
 
 void SublayerOutput::backward(const Call& call, const ops::Matrix& d_input) {
@@ -51,9 +56,11 @@ void SublayerOutput::backward(const Call& call, const ops::Matrix& d_input) {
                            .x = top(made_, call.tokens),
                            .dx = d_made,
                            .accumulate = false,
-                           .into = linear_.wanted_gradient(call, d_made).quantize});
+                           .into = linear_.runs_back() ? linear_.wanted_gradient(call, d_made).quantize
+                                                       : ops::QuantizeInto{}});
+    if (!linear_.runs_back()) return;
   }
-  linear_.backward(call, d_made, linear_.output_gradient().written(call, d_made), d_input);
+  linear_.backward(call, d_made, linear_.gradient_written(call, d_made), d_input);
 }
 
 }  // namespace octet::model

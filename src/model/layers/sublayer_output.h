@@ -22,6 +22,11 @@ class SublayerOutput {
   Linear& linear() { return linear_; }
   const Linear& linear() const { return linear_; }
   bool normed() const { return norm_.has_value(); }
+  bool trained() const { return linear_.trained() || (norm_ && norm_->trained()); }
+  /// Whether the linear layer's input's gradient is wanted.
+  void set_passes_on(bool passes_on);
+  /// Whether backward has anything to do.
+  bool runs_back() const { return linear_.runs_back() || (norm_ && norm_->trained()); }
   void reserve(BlockBuffers& buffers, const Common& common);
   /// `again`: how often backward makes the product again.
   std::vector<Operation> operations(std::int64_t tokens, const Repeats& again) const;
@@ -37,8 +42,8 @@ class SublayerOutput {
 
   /// What the producer of the stream's gradient writes for this sublayer, beside the values.
   ops::QuantizeInto wanted(const Call& call) const;
-  /// Gradients of norm, weight and bias, and that of the linear layer's input into `d_input`, from the
-  /// stream's gradient in the scratch.
+  /// Gradients of norm, weight and bias, and, where it is wanted, that of the linear layer's input into
+  /// `d_input`, from the stream's gradient in the scratch.
   void backward(const Call& call, const ops::Matrix& d_input);
 
  private:

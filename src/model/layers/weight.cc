@@ -1,6 +1,7 @@
 #include "layers/weight.h"
 
 #include <algorithm>
+#include <stdexcept>
 
 #include "octet/base/error.h"
 
@@ -17,6 +18,20 @@ std::vector<ops::Operand> Weight::operands(const Call& call, ops::Product produc
   // What the cast meets is told once, of the forward pass.
   const std::int64_t told = product == ops::Product::forward ? cast_ : precision::Quantizer::kPlain;
   return {call.common.quantizer.weight(call.stream, told, values, copy)};
+}
+
+ops::Operand Weight::rows_of(const Call& call, std::int64_t begin, std::int64_t count) const {
+  for (ops::Operand run : matrix_.in(call.parameters)) {
+    if (begin < run.rows) {
+      check(begin + count <= run.rows, "a module's rows have one scale");
+      run.data = static_cast<const std::byte*>(run.data) +
+                 static_cast<std::size_t>(begin * run.cols) * size_of(run.dtype);
+      run.rows = count;
+      return run;
+    }
+    begin -= run.rows;
+  }
+  throw std::logic_error("a module's rows lie inside its weight");
 }
 
 void Weight::forward(const Call& call, const ops::Operand& input, const float* bias,

@@ -17,10 +17,14 @@ class Weight {
   explicit Weight(MatrixHandle matrix) : matrix_(std::move(matrix)) {}
   std::int64_t rows() const { return matrix_.rows(); }
   std::int64_t cols() const { return matrix_.cols(); }
+  bool trained() const { return matrix_.trained(); }
   /// Columns of the output with a scale each; none: one scale.
   std::vector<std::int64_t> scaled_columns(const precision::Recipe& recipe) const {
     return matrix_.scaled_rows(recipe.scale_parts);
   }
+
+  /// Rows [begin, begin + count) as the source has them, which lie in one run.
+  ops::Operand rows_of(const Call& call, std::int64_t begin, std::int64_t count) const;
 
   /// out = input · Wᵀ + bias + addend; `bias` may be null, `addend` without data.
   void forward(const Call& call, const ops::Operand& input, const float* bias, const ops::ConstMatrix& addend,

@@ -205,11 +205,14 @@ std::uint32_t update_range(const AdamWStep& step, const S& s, const AdamWSpan& s
 }
 
 template <typename S>
-void update_spans(const AdamWStep& base, const S& stored, const AdamWWork& work, float decay) {
+void update_spans(const AdamWStep& base, const S& stored, const AdamWWork& work) {
   const AdamWArgs& a = work.args;
   for (const AdamWSpan& span : work.spans) {
     AdamWStep step = base;
-    step.decay = span.decay ? decay : 1.0f;
+    // PyTorch computes these in double and rounds them once, where they meet a tensor.
+    const double lr = static_cast<double>(a.scalars->learning_rate) * static_cast<double>(span.rate);
+    step.step_size = static_cast<float>(lr / static_cast<double>(a.scalars->bias_correction1));
+    step.decay = span.decay ? static_cast<float>(1.0 - lr * a.weight_decay) : 1.0f;
     const bool amax = a.amax && span.amax_index >= 0;
     // Threads share a span by whole blocks, so that none is cut.
     const std::int64_t blocks = (span.count + kMomentBlock - 1) / kMomentBlock;
@@ -303,17 +306,13 @@ void adamw(const AdamWWork& work) {
   const AdamWArgs& a = work.args;
   const StepScalars& scalars = *a.scalars;
   if (scalars.skip) return;
-  // PyTorch computes these in double and rounds them once, where they meet a tensor.
-  const double lr = static_cast<double>(scalars.learning_rate);
   AdamWStep step{};
   step.grad_scale = scalars.grad_scale;
   step.one_minus_beta1 = static_cast<float>(1.0 - a.beta1);
   step.beta2 = static_cast<float>(a.beta2);
   step.one_minus_beta2 = static_cast<float>(1.0 - a.beta2);
-  step.step_size = static_cast<float>(lr / static_cast<double>(scalars.bias_correction1));
   step.root_correction2 = static_cast<float>(std::sqrt(static_cast<double>(scalars.bias_correction2)));
   step.eps = static_cast<float>(a.eps);
-  const float decay = static_cast<float>(1.0 - lr * a.weight_decay);
   with_type(a.master_dtype, [&](auto master) {
     with_type(a.grad_dtype, [&](auto grad) {
       with_moments(a, [&](auto first, auto second) {
@@ -325,7 +324,7 @@ void adamw(const AdamWWork& work) {
                                                                              second,
                                                                              a.copy,
                                                                              a.copy_dtype};
-        update_spans(step, stored, work, decay);
+        update_spans(step, stored, work);
       });
     });
   });

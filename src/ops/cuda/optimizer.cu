@@ -16,6 +16,7 @@ struct Piece {
   std::int64_t begin, count, first, first_tile;
   float* amax;
   std::uint32_t tensor;
+  float rate;
   bool decay;
 };
 
@@ -198,11 +199,16 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__
   const StepScalars s = *u.scalars;
   if (s.skip) return;
   // PyTorch computes these in double and rounds them once, where they meet a tensor.
-  const double lr = static_cast<double>(s.learning_rate);
-  const float step_size = static_cast<float>(__ddiv_rn(lr, static_cast<double>(s.bias_correction1)));
+  float rate = 0, step_size = 0, weight_decay = 1;
+  const auto take_rate = [&](float of_span) {
+    const double lr = static_cast<double>(s.learning_rate) * static_cast<double>(of_span);
+    step_size = static_cast<float>(__ddiv_rn(lr, static_cast<double>(s.bias_correction1)));
+    weight_decay = static_cast<float>(1.0 - lr * u.weight_decay);
+    rate = of_span;
+  };
+  take_rate(1.0f);
   const float root_correction2 = static_cast<float>(sqrt(static_cast<double>(s.bias_correction2)));
   const float inverse_root = __frcp_rn(root_correction2);
-  const float weight_decay = static_cast<float>(1.0 - lr * u.weight_decay);
   unsigned most = 0;
   int p = 0;
   for (std::int64_t tile = blockIdx.x; tile < u.tiles; tile += gridDim.x) {
@@ -212,6 +218,7 @@ __global__ void __launch_bounds__(kThreads) adamw_kernel(const __grid_constant__
       ++p;
     }
     const Piece& piece = u.piece[p];
+    if (piece.rate != rate) take_rate(piece.rate);
     const std::int64_t inside = (tile - piece.first_tile) * kTile + threadIdx.x * kPack;
     const PackAt pack = pack_at(inside, piece.count, u.vector);
     const Lane<all_whole> at{pack.n < 0 ? 0 : pack.n, pack.whole};
@@ -323,6 +330,7 @@ void adamw(Stream& stream, const AdamWWork& work) {
                            .first_tile = u.tiles,
                            .amax = a.amax && span.amax_index >= 0 ? a.amax + span.amax_index : nullptr,
                            .tensor = span.tensor,
+                           .rate = span.rate,
                            .decay = span.decay};
     u.tiles += ceil_div(span.count, kTile);
     if (u.pieces == kSpans) flush();

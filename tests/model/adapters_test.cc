@@ -1,0 +1,288 @@
+// Adapters against the model that they are merged into: its full gradients give theirs by the chain rule.
+#include <algorithm>
+
+#include "octet/base/random.h"
+#include "support.h"
+
+namespace octet::model::testing {
+namespace {
+
+using Values = std::vector<double>;
+
+/// A tensor of Hugging Face's, by rows.
+struct Named {
+  std::int64_t rows = 0, cols = 1;
+  Values values;
+  double at(std::int64_t r, std::int64_t c) const { return values[static_cast<std::size_t>(r * cols + c)]; }
+  double& at(std::int64_t r, std::int64_t c) { return values[static_cast<std::size_t>(r * cols + c)]; }
+};
+using Weights = std::map<std::string, Named>;
+
+/// Random values for every tensor of a model, adapters, biases and norms included, large enough to show.
+Weights random_weights(const ParameterLayout& layout) {
+  Weights weights;
+  for (const GroupSpec& group : layout.groups) {
+    for (const SegmentSpec& segment : group.segments) {
+      for (const TensorSpec& t : segment.tensors) {
+        for (const NamedPart& part : t.parts) {
+          Named& w = weights[part.name];
+          w.rows = part.shape.front(), w.cols = part.count / w.rows;
+          const bool norm = part.name.find("norm.weight") != std::string::npos;
+          const bool magnitude = part.name.ends_with("magnitude_vector");
+          const double size = part.name.find("lora_") != std::string::npos && !magnitude
+                                  ? 0.4 / std::sqrt(static_cast<double>(w.cols))
+                                  : 0.15;
+          const std::uint64_t seed = hash64(part.name, 11);
+          for (std::int64_t i = 0; i < part.count; ++i) {
+            const double x = normal(seed, RandomUse::data, static_cast<std::uint64_t>(i));
+            w.values.push_back(magnitude ? 1.2 + 0.3 * x : norm ? 1 + 0.1 * x : size * x);
+          }
+        }
+      }
+    }
+  }
+  return weights;
+}
+
+void fill(ReplicatedSource& source, const Weights& weights) {
+  const ParameterLayout& layout = source.layout();
+  for (std::size_t g = 0; g < layout.groups.size(); ++g) {
+    for (std::size_t s = 0; s < layout.groups[g].segments.size(); ++s) {
+      const auto& tensors = layout.groups[g].segments[s].tensors;
+      for (std::size_t i = 0; i < tensors.size(); ++i) {
+        std::vector<float> values;
+        for (const NamedPart& part : tensors[i].parts) {
+          for (const double v : weights.at(part.name).values) values.push_back(static_cast<float>(v));
+        }
+        source.set(g, s, i, values);
+      }
+    }
+  }
+}
+
+/// A module's adapter and weight, in double.
+struct Module {
+  Module(const std::string& called, const AdapterShape& of, const Weights& weights)
+      : name(called), shape(of), w(weights.at(called + ".weight")) {
+    a = weights.at(kAdapterPrefix + name + ".lora_A.weight");
+    b = weights.at(kAdapterPrefix + name + ".lora_B.weight");
+    if (shape.dora) magnitude = weights.at(kAdapterPrefix + name + ".lora_magnitude_vector");
+    for (std::int64_t j = 0; j < w.rows; ++j) {
+      double squares = 0;
+      for (std::int64_t c = 0; c < w.cols; ++c) {
+        for (std::int64_t r = 0; r < a.rows; ++r) w.at(j, c) += shape.factor * b.at(j, r) * a.at(r, c);
+        squares += w.at(j, c) * w.at(j, c);
+      }
+      norms.push_back(std::sqrt(squares));
+      scales.push_back(shape.dora ? magnitude.at(j, 0) / norms.back() : 1.0);
+    }
+  }
+  Named merged() const {
+    Named all = w;
+    for (std::int64_t j = 0; j < w.rows; ++j) {
+      for (std::int64_t c = 0; c < w.cols; ++c) all.at(j, c) *= scales[static_cast<std::size_t>(j)];
+    }
+    return all;
+  }
+  /// Of A, B and the magnitude, by name, from that of the merged weight.
+  std::map<std::string, std::vector<float>> gradients(const std::vector<float>& d_merged) const {
+    const auto d = [&](std::int64_t j, std::int64_t c) {
+      return static_cast<double>(d_merged[static_cast<std::size_t>(j * w.cols + c)]) *
+             scales[static_cast<std::size_t>(j)];
+    };
+    std::map<std::string, std::vector<float>> all;
+    const std::string prefix = kAdapterPrefix + name;
+    for (std::int64_t r = 0; r < a.rows; ++r) {
+      for (std::int64_t c = 0; c < w.cols; ++c) {
+        double sum = 0;
+        for (std::int64_t j = 0; j < w.rows; ++j) sum += b.at(j, r) * d(j, c);
+        all[prefix + ".lora_A.weight"].push_back(static_cast<float>(shape.factor * sum));
+      }
+    }
+    for (std::int64_t j = 0; j < w.rows; ++j) {
+      for (std::int64_t r = 0; r < a.rows; ++r) {
+        double sum = 0;
+        for (std::int64_t c = 0; c < w.cols; ++c) sum += d(j, c) * a.at(r, c);
+        all[prefix + ".lora_B.weight"].push_back(static_cast<float>(shape.factor * sum));
+      }
+    }
+    for (std::int64_t j = 0; j < w.rows && shape.dora; ++j) {
+      double sum = 0;
+      for (std::int64_t c = 0; c < w.cols; ++c) {
+        sum += static_cast<double>(d_merged[static_cast<std::size_t>(j * w.cols + c)]) * w.at(j, c);
+      }
+      all[prefix + ".lora_magnitude_vector"].push_back(
+          static_cast<float>(sum / norms[static_cast<std::size_t>(j)]));
+    }
+    return all;
+  }
+  std::string name;
+  AdapterShape shape;
+  Named w, a, b, magnitude;  ///< w: with the adapter
+  std::vector<double> norms, scales;
+};
+
+HostBatch golden_batch(const std::string& name) {
+  const checkpoint::SafetensorsFile file(golden_folder(name) + "/golden.safetensors");
+  return read_batch(file, "packed.");
+}
+
+Tuning tuning_of(const Architecture& a, const std::vector<std::string>& targets, const AdapterShape& shape) {
+  Tuning tuning{.adapters = true};
+  for (std::int64_t layer = 0; layer < a.layers; ++layer) {
+    const std::string block = a.tensor_prefix + "layers." + std::to_string(layer) + ".";
+    for (const std::string& target : targets) tuning.modules[block + target] = shape;
+  }
+  return tuning;
+}
+
+const std::vector<std::string> kAll = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",
+                                       "self_attn.o_proj", "mlp.gate_proj",    "mlp.up_proj",
+                                       "mlp.down_proj"};
+
+class ChainRule : public ::testing::TestWithParam<const char*> {
+ protected:
+  void expect(const Tuning& tuning, bool biased, Recompute recompute) {
+    const std::string name = GetParam();
+    Architecture plain = read_architecture(golden_folder(name));
+    if (biased) plain.qkv_bias = plain.output_bias = plain.mlp_bias = true;
+    Architecture adapted = plain;
+    adapted.tuning = tuning;
+    const HostBatch batch = golden_batch(name);
+    Machine with(adapted, batch, {.recompute = recompute}), merged(plain, batch, {});
+    const Weights weights = random_weights(with.source.layout());
+    Weights whole = weights;
+    std::vector<Module> modules;
+    for (const auto& [module, shape] : tuning.modules) {
+      modules.emplace_back(module, shape, weights);
+      whole[module + ".weight"] = modules.back().merged();
+    }
+    fill(with.source, weights);
+    fill(merged.source, whole);
+    const RunResult got = with.run(batch, true), full = merged.run(batch, true);
+    EXPECT_LT(relative_l2(got.logits, full.logits), 1e-5);
+    EXPECT_NEAR(got.loss_sum / full.loss_sum, 1, 1e-6);
+    std::size_t compared = 0;
+    for (const Module& module : modules) {
+      for (const auto& [tensor, gradient] : module.gradients(full.gradients.at(module.name + ".weight"))) {
+        EXPECT_LT(relative_l2(got.gradients.at(tensor), gradient), 1e-4) << tensor;
+        ++compared;
+      }
+    }
+    EXPECT_EQ(compared, got.gradients.size());
+  }
+};
+
+TEST_P(ChainRule, GivesTheGradientsOfAdaptersFromThoseOfTheMergedModel) {
+  const Architecture a = read_architecture(golden_folder(GetParam()));
+  for (const bool dora : {false, true}) {
+    for (const bool biased : {false, true}) {
+      SCOPED_TRACE(std::string(dora ? "DoRA" : "LoRA") + (biased ? ", biases" : ""));
+      expect(tuning_of(a, kAll, {.rank = 3, .factor = 1.7, .dora = dora}), biased, Recompute::none);
+      expect(tuning_of(a, {"self_attn.q_proj", "self_attn.v_proj"}, {.rank = 5, .factor = 0.6, .dora = dora}),
+             biased, Recompute::none);
+      expect(tuning_of(a, {"self_attn.o_proj", "mlp.up_proj"}, {.rank = 1, .factor = 2, .dora = dora}),
+             biased, Recompute::none);
+    }
+    for (const Recompute level : {Recompute::norms, Recompute::qkv, Recompute::full}) {
+      expect(tuning_of(a, kAll, {.rank = 7, .factor = 0.9, .dora = dora}), true, level);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, ChainRule,
+                         ::testing::Values("llama3", "mistral", "qwen2", "qwen2-tied", "qwen3", "gemma2",
+                                           "gemma3"),
+                         [](const auto& c) {
+                           std::string name = c.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+/// With dropout: names for all tokens of a batch.
+RunResult run_with_noise(Machine& machine, const HostBatch& host, std::uint64_t noise) {
+  MicroBatch batch = machine.upload_batch(host);
+  std::vector<std::uint64_t> names;
+  for (std::int64_t t = 0; t < host.tokens(); ++t) {
+    names.push_back(hash64(std::to_string(t), noise));
+  }
+  batch.names = machine.upload(names);
+  RunResult result;
+  machine.device->zero(*machine.stream, machine.loss, sizeof(double));
+  machine.source.start_step();
+  machine.core.train(machine.source, *machine.stream, batch, machine.loss);
+  machine.device->copy_to_host(*machine.stream, &result.loss_sum, machine.loss, sizeof(double));
+  machine.stream->synchronize();
+  result.gradients = machine.source.named_gradients();
+  return result;
+}
+
+// The slope of the loss along a direction is what the gradients say, under one noise.
+TEST(AdapterDropout, GradientsAreThoseOfWhatWasDropped) {
+  Architecture a = read_architecture(golden_folder("llama3"));
+  a.tuning = tuning_of(a, kAll, {.rank = 3, .factor = 1.5, .dropout = 0.4});
+  const HostBatch batch = golden_batch("llama3");
+  Weights weights = random_weights(build_layout(a));
+  const auto run = [&](double along, const std::string& kind, std::uint64_t noise) {
+    Weights moved = weights;
+    double slope = 0;
+    Machine machine(a, batch, {});
+    for (auto& [name, w] : moved) {
+      if (name.find(kind) == std::string::npos) continue;
+      for (std::size_t i = 0; i < w.values.size(); ++i) {
+        w.values[i] += along * normal(hash64(name, 5), RandomUse::data, i);
+      }
+    }
+    fill(machine.source, moved);
+    const RunResult result = run_with_noise(machine, batch, noise);
+    for (const auto& [name, gradient] : result.gradients) {
+      if (name.find(kind) == std::string::npos) continue;
+      for (std::size_t i = 0; i < gradient.size(); ++i) {
+        slope += static_cast<double>(gradient[i]) * normal(hash64(name, 5), RandomUse::data, i);
+      }
+    }
+    return std::pair{result.loss_sum, slope};
+  };
+  for (const char* kind : {"lora_A", "lora_B", "mlp.down_proj.lora", "layers.0.self_attn.q_proj.lora"}) {
+    constexpr double h = 2e-3;
+    const double found = (run(h, kind, 1).first - run(-h, kind, 1).first) / (2 * h);
+    const double stated = run(0, kind, 1).second;
+    EXPECT_NEAR(found / stated, 1, 5e-3) << kind;
+  }
+  EXPECT_NE(run(0, "lora_A", 1).first, run(0, "lora_A", 2).first);
+}
+
+TEST(AdapterDropout, IsTheSameWhenBackwardMakesItAgainAndNoneInEvaluation) {
+  for (const char* name : {"llama3", "gemma2"}) {
+    Architecture a = read_architecture(golden_folder(name));
+    a.tuning = tuning_of(a, kAll, {.rank = 3, .factor = 1.5, .dropout = 0.1});
+    const HostBatch batch = golden_batch(name);
+    const Weights weights = random_weights(build_layout(a));
+    for (const precision::Recipe& recipe :
+         {precision::Recipe{}, precision::Recipe{.compute = DType::bf16},
+          precision::Recipe{.kind = precision::RecipeKind::current, .compute = DType::bf16}}) {
+      Machine first(a, batch, {.recipe = recipe});
+      fill(first.source, weights);
+      const RunResult once = run_with_noise(first, batch, 3);
+      for (const Recompute level : {Recompute::norms, Recompute::qkv, Recompute::full}) {
+        Machine machine(a, batch, {.recipe = recipe, .recompute = level});
+        fill(machine.source, weights);
+        const RunResult again = run_with_noise(machine, batch, 3);
+        EXPECT_EQ(again.loss_sum, once.loss_sum);
+        EXPECT_EQ(again.gradients, once.gradients);
+      }
+      // A core that only evaluates, of the same adapters without dropout.
+      Architecture still = a;
+      for (auto& [module, shape] : still.tuning.modules) shape.dropout = 0;
+      Machine with(a, batch, {.recipe = recipe, .gradients = false});
+      Machine without(still, batch, {.recipe = recipe, .gradients = false});
+      fill(with.source, weights), fill(without.source, weights);
+      const double evaluated = with.run(batch, false).loss_sum;
+      EXPECT_EQ(evaluated, without.run(batch, false).loss_sum);
+      EXPECT_NE(evaluated, once.loss_sum);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octet::model::testing
