@@ -421,6 +421,7 @@ std::vector<KeyRow> output_rows() {
        {{"val_size", "2"},
         {"max_samples", "6"},
         {"eval_strategy", "steps"},
+        {"save_strategy", "steps"},
         {"eval_steps", "1"},
         {"save_steps", "1"}},
        {{"true", "the best of the run"}},

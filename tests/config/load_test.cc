@@ -332,11 +332,9 @@ TEST(Load, ARefusedValueThatIsReplacedIsNotRefused) {
       {"use_galore: true", "use_galore=false"},
       {"optim: lion_8bit", "optim=adamw_8bit"},
       {"resize_vocab: true", "resize_vocab=null"},
-      {"data: {template_path: a.jinja}", "data.template_path=null"},
+      {"data: {custom_cls: {path: a.py}}", "data.custom_cls=null"},
       {"tuning: {mode: oft}", "tuning.mode=lora"},
-      {"tuning: {mode: oft}", "finetuning_type=full"},
-      {"tuning: {mode: qlora}", "tuning.mode=lora"},
-      {"tuning: {mode: qlora}", "finetuning_type=lora"}};
+      {"tuning: {mode: oft}", "finetuning_type=full"}};
   for (const auto& [yaml, argument] : cases) {
     EXPECT_NO_THROW(load_text(yaml, "test.yaml", {argument}, quiet(false))) << yaml << " " << argument;
     EXPECT_SAYS(refusal(yaml), "is not supported");
