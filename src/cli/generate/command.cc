@@ -111,8 +111,10 @@ void add_answer_options(CLI::App& app, GenerateOptions& o) {
 }
 
 void add_file_options(CLI::App& app, GenerateOptions& o, std::string& shard, std::string& pattern) {
-  app.add_option("--file", o.file, "questions in a file: a data set, lines, or rows of prompt_ids");
-  app.add_option("--out", o.out, "file for the answers, a data set; what it holds is not computed again");
+  app.add_option("--file,--input_file", o.file,
+                 "questions in a file: a data set, lines, or rows of prompt_ids");
+  app.add_option("--out,--output_file", o.out,
+                 "file for the answers, a data set; what it holds is not computed again");
   app.add_flag("--overwrite", o.overwrite, "begin --out anew");
   app.add_option("--n", o.samples, "answers to each question")
       ->check(CLI::Range(1, 4096))
