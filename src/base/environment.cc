@@ -90,8 +90,17 @@ constexpr EnvironmentVariable kVariables[] = {
 
     {"TMPDIR", "a folder", "lists and columns that are too long for memory lie there. Not set: `/tmp`",
      "src/base/long_array.cc", foreign},
-    {"XDG_CACHE_HOME", "a folder", "see `OCTETRUN_CACHE`", "src/ops/gemm_autotune_cache.cc", foreign},
-    {"HOME", "a folder", "see `OCTETRUN_CACHE`", "src/ops/gemm_autotune_cache.cc", foreign},
+    {"HF_HUB_CACHE", "a folder",
+     "where Hugging Face's libraries keep models and data sets, which are found there by their names on the "
+     "hub. Not set: `HUGGINGFACE_HUB_CACHE`, else `hub` in `HF_HOME`, else `huggingface/hub` in "
+     "`XDG_CACHE_HOME`, else in `.cache` of `HOME`",
+     "src/base/hub_cache.cc", foreign},
+    {"HUGGINGFACE_HUB_CACHE", "a folder", "see `HF_HUB_CACHE`", "src/base/hub_cache.cc", foreign},
+    {"HF_HOME", "a folder", "see `HF_HUB_CACHE`", "src/base/hub_cache.cc", foreign},
+    {"XDG_CACHE_HOME", "a folder", "see `OCTETRUN_CACHE` and `HF_HUB_CACHE`",
+     "src/ops/gemm_autotune_cache.cc", foreign},
+    {"HOME", "a folder", "see `OCTETRUN_CACHE` and `HF_HUB_CACHE`", "src/ops/gemm_autotune_cache.cc",
+     foreign},
     {"VIRTUAL_ENV", "a folder", "see `OCTETRUN_NCCL_LIBRARY`", "src/comm/nccl_library.cc", foreign},
     {"CUDA_VISIBLE_DEVICES", "numbers or names of GPUs",
      "the driver's own: which GPUs a process sees, and in which order", "src/device/gpu_answers.cc", foreign},

@@ -113,6 +113,7 @@ std::vector<std::string> fill(const std::string& folder, const ExportOptions& op
     const std::string from = options.source_folder + "/" + name;
     if (path_exists(from)) put(name, read_file(from));
   }
+  if (options.complete) options.complete(folder);
   // From here on only renames: old weights go, the index comes behind the last shard.
   for (const auto& old : weight_files(folder)) {
     std::error_code code;

@@ -14,7 +14,10 @@
 namespace octet::checkpoint {
 namespace {
 
-constexpr hsize_t kAlignment = 4096;  ///< pages; also the threshold: smaller datasets are packed
+constexpr hsize_t kAlignment = 4096;  ///< pages
+/// Datasets of this size or more begin on pages of their own; smaller ones, which pages would make larger by
+/// a part worth speaking of, lie one behind the other.
+constexpr hsize_t kAligned = 128 << 10;
 
 // Some builds of libhdf5 are not thread-safe, and ranks may be threads of one process.
 std::mutex& library() {
@@ -174,13 +177,23 @@ std::int64_t layout_bound(const LayoutRequest& request) {
   return bound;
 }
 
+namespace {
+
+/// Metadata lie together in blocks, the last of which stays half empty: large ones for many datasets alone.
+hsize_t metadata_block(std::size_t datasets) {
+  constexpr std::size_t kLeast = 2 << 10, kMost = 256 << 10, kEach = 64;
+  return std::clamp(kEach * datasets, kLeast, kMost);
+}
+
+}  // namespace
+
 FileLayout lay_out(const LayoutRequest& request) {
   const std::lock_guard<std::mutex> lock(library());
   H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
   FileLayout layout;
   const Handle access(access_to(layout.image), H5Pclose, "file access");
-  good(H5Pset_alignment(access, kAlignment, kAlignment), "alignment");
-  good(H5Pset_meta_block_size(access, 256 << 10), "metadata block size");
+  good(H5Pset_alignment(access, kAligned, kAlignment), "alignment");
+  good(H5Pset_meta_block_size(access, metadata_block(request.tensors.size())), "metadata block size");
   // Object headers of 1.8 carry checksums, and every reader since 2008 knows them.
   good(H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18), "format version");
   const Handle links(H5Pcreate(H5P_LINK_CREATE), H5Pclose, "links");

@@ -34,9 +34,9 @@ std::string dataset_path(const std::string& tensor_name);
 /// At least the size that lay_out will need.
 std::int64_t layout_bound(const LayoutRequest& request);
 
-/// Contiguous, early allocated datasets; large ones start at multiples of 4 KiB. libhdf5 writes only to
-/// memory, so it cannot meet a full disk. Throws Error for two tensors of one path and for names HDF5 cannot
-/// hold.
+/// Contiguous, early allocated datasets; those of 128 KiB and more start at multiples of 4 KiB. libhdf5
+/// writes only to memory, so it cannot meet a full disk. Throws Error for two tensors of one path and for
+/// names HDF5 cannot hold.
 FileLayout lay_out(const LayoutRequest& request);
 
 /// Copies the metadata of a layout's image into the file `fd` (already as large as the layout).

@@ -39,7 +39,7 @@ std::string Keeper::settle() {
   const std::string wrong = reading_.get();
   if (!wrong.empty()) return wrong;
   counts_.insert(step_);
-  rotate(folder_, keep_last_, "", &counts_);
+  rotate(folder_, keep_last_, best_ < 0 ? "" : folder_name(best_), &counts_);
   return "";
 }
 

@@ -69,7 +69,7 @@ void print_table(const config::Config& c, runtime::Session& session, const train
         human_bytes(r.comm_bytes).c_str());
   }
   std::printf("loss             %.5f first, %.5f last\n", r.first_loss, r.last_loss);
-  std::printf("products         %s\n", r.audit.c_str());
+  std::printf("GEMMs            %s\n", r.audit.c_str());
   std::printf("set-up           %.1f s\n", r.setup_seconds);
   print_profile(r);
 }

@@ -1,3 +1,4 @@
+// `trainer export`: a checkpoint, or a model with adapters, becomes a Hugging Face folder.
 #include "octet/checkpoint/export.h"
 
 #include <unistd.h>
@@ -5,10 +6,10 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "export_options.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/checkpoint/checkpoint.h"
-#include "octet/config/config.h"
 #include "octet/data/template_encoder.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/adapters.h"
@@ -17,10 +18,8 @@
 #include "octet/train/adapter_folder.h"
 #include "octet/train/final_model.h"
 #include "octet/train/merged_model.h"
-#include "options.h"
 
 namespace octet::cli {
-
 namespace {
 
 /// Removes a folder of its own at the end.
@@ -32,120 +31,144 @@ struct Cleared {
   }
 };
 
+void print(const std::string& folder, const std::vector<std::string>& files) {
+  for (const std::string& file : files) std::printf("%s/%s\n", folder.c_str(), file.c_str());
+}
+
+/// The tokenizer in `folder`, with what a template adds to it; null where there is none.
+std::unique_ptr<data::TemplateEncoder> encoder_of(const std::string& folder,
+                                                  const std::optional<std::string>& template_name) {
+  if (!path_exists(folder + "/tokenizer.json")) return nullptr;
+  return std::make_unique<data::TemplateEncoder>(
+      data::TemplateEncoderOptions{.folder = folder, .template_name = template_name});
+}
+
 struct Merge {
-  std::string adapter, model, folder;
+  std::vector<std::string> adapters;
+  std::string model, folder;
+  DType dtype = DType::f32;
+  std::int64_t shard_bytes = 0;
   bool overwrite = false;
 };
 
-int write_merged(const Merge& merge, const config::Config& config) {
-  if (!path_exists(merge.model + "/config.json")) {
-    throw Error({.what = "the base model of the adapter is not there",
-                 .expected = "config.json, weights and tokenizer files",
-                 .where = merge.model,
-                 .fix = "name its folder with --model",
-                 .code = ExitCode::usage});
-  }
+int write_merged(const Merge& merge, const data::TemplateEncoder* encoder) {
   checkpoint::ExportOptions options;
   options.folder = merge.folder;
   options.source_folder = merge.model;
-  options.dtype = setup::export_dtype(config);
-  options.shard_bytes = setup::export_bytes(config);
+  options.dtype = merge.dtype;
+  options.shard_bytes = merge.shard_bytes;
   options.overwrite = merge.overwrite;
-  for (const std::string& file : train::export_merged(options, merge.adapter))
-    std::printf("%s/%s\n", merge.folder.c_str(), file.c_str());
+  if (encoder != nullptr) {
+    options.complete = [&](const std::string& folder) {
+      train::write_tokenizer(folder, merge.model, *encoder);
+    };
+  }
+  print(merge.folder, train::export_merged(options, merge.adapters));
+  return 0;
+}
+
+void require_model(const std::string& folder, const std::string& whose) {
+  if (path_exists(folder + "/config.json")) return;
+  throw Error({.what = whose + " is not there",
+               .expected = "config.json and tokenizer files",
+               .where = folder,
+               .fix = "name its folder with --model",
+               .code = ExitCode::usage});
+}
+
+/// A model with adapters that both lie in folders.
+int export_adapters(const ExportWish& wish, const std::vector<std::string>& above) {
+  const bool adapter = path_exists(wish.path + "/adapter_config.json");
+  if (adapter && !wish.merge) {
+    throw Error({.what = "the folder holds an adapter, which is exported already",
+                 .where = wish.path,
+                 .fix = "add --merge to write a whole model",
+                 .code = ExitCode::usage});
+  }
+  setup::NamedModel named{.folder = wish.model, .adapters = above};
+  if (!wish.model.empty() && adapter) {
+    named.adapters.insert(named.adapters.begin(), wish.path);
+  } else {
+    named = setup::named_model(wish.path, above);
+  }
+  require_model(named.folder, "the base model of the adapter");
+  // The last adapter that brings a tokenizer brings what its training added to it.
+  std::string tokenizer = named.folder;
+  for (const std::string& one : named.adapters) {
+    if (path_exists(one + "/tokenizer.json")) tokenizer = one;
+  }
+  const bool asked = wish.template_name || tokenizer != named.folder;
+  const auto encoder = asked ? encoder_of(tokenizer, wish.template_name) : nullptr;
+  return write_merged({.adapters = named.adapters,
+                       .model = named.folder,
+                       .folder = wish.folder,
+                       .dtype = wish.dtype.value_or(train::weights_dtype(named.folder)),
+                       .shard_bytes = setup::export_bytes(wish.sizes),
+                       .overwrite = wish.overwrite},
+                      encoder.get());
+}
+
+/// The adapters of a checkpoint: a folder of PEFT or, merged, a whole model.
+int export_trained_adapters(const ExportWish& wish, config::Config run, const train::ModelExport& e) {
+  run.model_name_or_path = e.model;
+  const auto encoder = encoder_of(e.model, run.template_name);
+  train::AdapterExport adapter{.folder = wish.folder,
+                               .checkpoint = e.checkpoint,
+                               .overwrite = wish.overwrite,
+                               .encoder = encoder.get()};
+  if (!wish.merge) {
+    print(wish.folder, train::export_adapter(adapter, run));
+    return 0;
+  }
+  adapter.folder = wish.folder + ".adapter.tmp-" + std::to_string(::getpid());
+  const Cleared cleared{adapter.folder};
+  train::export_adapter(adapter, run);
+  std::vector<std::string> adapters = setup::given_adapters(run).added;
+  adapters.push_back(adapter.folder);
+  return write_merged({.adapters = adapters,
+                       .model = e.model,
+                       .folder = wish.folder,
+                       .dtype = e.dtype,
+                       .shard_bytes = e.shard_bytes,
+                       .overwrite = wish.overwrite},
+                      encoder.get());
+}
+
+int export_trained(const ExportWish& wish) {
+  const checkpoint::Checkpoint checkpoint(wish.path);
+  config::Config run =
+      config::load_text(checkpoint.config_yaml(), wish.path + " (configuration)", {}, {.for_training = false})
+          .config;
+  if (wish.sized) run.export_size = wish.sizes.export_size;
+  train::ModelExport e{.checkpoint = wish.path,
+                       .model = wish.model.empty() ? run.model_name_or_path : wish.model,
+                       .folder = wish.folder,
+                       .dtype = wish.dtype.value_or(setup::export_dtype(run)),
+                       .shard_bytes = setup::export_bytes(run),
+                       .overwrite = wish.overwrite,
+                       .part = setup::trains_parts(run)};
+  require_model(e.model, "the model that the run started from");
+  runtime::require_model_of(checkpoint, e.model);
+  if (setup::trains_adapters(run)) return export_trained_adapters(wish, std::move(run), e);
+  if (wish.merge) {
+    throw Error({.what = "the checkpoint holds no adapters to merge",
+                 .where = wish.path,
+                 .fix = "leave --merge out: the checkpoint is a whole model",
+                 .code = ExitCode::usage});
+  }
+  const auto encoder = encoder_of(e.model, run.template_name);
+  print(e.folder, train::export_model(e, encoder.get()));
   return 0;
 }
 
 }  // namespace
 
 int export_command(const Arguments& arguments) {
-  Options options("export", "Turns a checkpoint into a Hugging Face folder: weights, config.json, tokenizer");
-  std::string path, folder, model, dtype;
-  double size = 0;
-  bool overwrite = false, merge = false;
-  options.app()
-      .add_option("CHECKPOINT", path,
-                  "folder checkpoint-N; with --merge also that of an adapter, as PEFT writes it")
-      ->required();
-  options.app().add_option("FOLDER", folder, "folder to make")->required();
-  options.app().add_option("--model", model,
-                           "Hugging Face folder with config.json and tokenizer; default: the run's");
-  options.app()
-      .add_option("--dtype,--export_dtype", dtype,
-                  "fp32, bf16 or fp16; default: the run's export_dtype, or what it trained in")
-      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-  options.app()
-      .add_option("--size,--export_size", size, "GB of a file at most; default: the run's export_size")
-      ->check(CLI::PositiveNumber);
-  options.app().add_flag("--overwrite", overwrite, "replace weights that the folder holds");
-  options.app().add_flag("--merge", merge, "add adapters to their base model, and write a whole one");
-  if (!options.parse(arguments)) return 0;
-
-  if (path_exists(path + "/adapter_config.json")) {
-    if (!merge) {
-      throw Error({.what = "the folder holds an adapter, which is exported already",
-                   .where = path,
-                   .fix = "add --merge to write a whole model",
-                   .code = ExitCode::usage});
-    }
-    const std::string base = json_string(read_json(path + "/adapter_config.json"), "base_model_name_or_path",
-                                         "", path + "/adapter_config.json");
-    config::Config plain;
-    if (!dtype.empty()) plain.export_dtype = dtype;
-    if (size > 0) plain.export_size = size;
-    return write_merged(
-        {.adapter = path, .model = model.empty() ? base : model, .folder = folder, .overwrite = overwrite},
-        plain);
-  }
-  const checkpoint::Checkpoint checkpoint(path);
-  config::Config run =
-      config::load_text(checkpoint.config_yaml(), path + " (configuration)", {}, {.for_training = false})
-          .config;
-  train::ModelExport e;
-  e.checkpoint = path;
-  e.folder = folder;
-  e.model = model.empty() ? run.model_name_or_path : model;
-  e.overwrite = overwrite;
-  if (!dtype.empty()) run.export_dtype = dtype;
-  if (size > 0) run.export_size = size;
-  e.dtype = setup::export_dtype(run);
-  e.shard_bytes = setup::export_bytes(run);
-  e.part = setup::trains_parts(run);
-  if (!path_exists(e.model + "/config.json")) {
-    throw Error({.what = "the model that the run started from is not there",
-                 .expected = "config.json and tokenizer files",
-                 .where = e.model,
-                 .fix = "name its folder with --model",
-                 .code = ExitCode::usage});
-  }
-  runtime::require_model_of(checkpoint, e.model);
-  if (setup::trains_adapters(run)) {
-    run.model_name_or_path = e.model;
-    if (!merge) {
-      for (const std::string& file : train::export_adapter(folder, path, run))
-        std::printf("%s/%s\n", folder.c_str(), file.c_str());
-      return 0;
-    }
-    const std::string adapter = folder + ".adapter.tmp-" + std::to_string(::getpid());
-    train::export_adapter(adapter, path, run);
-    const Cleared cleared{adapter};
-    return write_merged({.adapter = adapter, .model = e.model, .folder = folder, .overwrite = overwrite},
-                        run);
-  }
-  if (merge) {
-    throw Error({.what = "the checkpoint holds no adapters to merge",
-                 .where = path,
-                 .fix = "leave --merge out: the checkpoint is a whole model",
-                 .code = ExitCode::usage});
-  }
-  std::unique_ptr<data::TemplateEncoder> encoder;
-  if (path_exists(e.model + "/tokenizer.json")) {
-    encoder = std::make_unique<data::TemplateEncoder>(
-        data::TemplateEncoderOptions{.folder = e.model, .template_name = run.template_name});
-  }
-  for (const std::string& file : train::export_model(e, encoder.get()))
-    std::printf("%s/%s\n", folder.c_str(), file.c_str());
-  return 0;
+  const std::optional<ExportWish> wish = read_export_wish(arguments);
+  if (!wish) return 0;
+  const bool folders =
+      wish->from_file || !wish->adapters.empty() || path_exists(wish->path + "/adapter_config.json");
+  return folders ? export_adapters(*wish, wish->adapters) : export_trained(*wish);
 }
 
 }  // namespace octet::cli

@@ -3,10 +3,12 @@
 
 #include <cstdio>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <optional>
 
 #include "octet/base/error.h"
+#include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/checkpoint/safetensors.h"
@@ -15,13 +17,17 @@
 #include "octet/generate/decoder.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/runtime/session.h"
+#include "octet/setup/adapters.h"
+#include "octet/setup/setup.h"
 #include "options.h"
 
 namespace octet::cli {
 namespace {
 
 struct GenerateOptions {
-  std::string model, template_name, file, system, device = "auto", dtype = "fp32";
+  std::string model, adapter, template_name, file, system;
+  DeviceWish device = DeviceWish::automatic;
+  DType dtype = DType::f32;
   std::vector<std::string> questions;
   std::int64_t max_new = 256, max_length = 2048, batch = 32;
   generate::Sampling sampling;
@@ -67,24 +73,36 @@ std::vector<Asked> read_questions(const std::string& path) {
   return all;
 }
 
+// The last adapter that brings a tokenizer, with the tokens and the template of its training; else the base.
+std::string tokenizer_folder(const setup::NamedModel& model) {
+  for (auto folder = model.adapters.rbegin(); folder != model.adapters.rend(); ++folder) {
+    if (path_exists(*folder + "/tokenizer.json")) return *folder;
+  }
+  return model.folder;
+}
+
 // A model, its tokenizer and its template, ready to answer.
 class Answerer {
  public:
   Answerer(runtime::Session& session, const GenerateOptions& o) : options_(o) {
     session.job().together([&] {
+      const setup::NamedModel named = setup::named_model(
+          o.model, o.adapter.empty() ? std::vector<std::string>() : setup::adapter_folders(o.adapter));
+      folder_ = named.folder;
       encoder_.emplace(data::TemplateEncoderOptions{
-          .folder = o.model,
+          .folder = tokenizer_folder(named),
           .template_name = o.template_name.empty() ? std::nullopt : std::optional(o.template_name)});
       generate::DecoderOptions decoder;
-      decoder.architecture = runtime::read_model(o.model);
-      runtime::require_fit(encoder_->tokenizer(), decoder.architecture, o.model);
-      decoder.recipe.compute = o.dtype == "bf16" ? DType::bf16 : DType::f32;
+      decoder.architecture = runtime::read_model(folder_);
+      decoder.adapters = setup::added_adapters(named.adapters, decoder.architecture);
+      runtime::require_fit(encoder_->tokenizer(), decoder.architecture, folder_);
+      decoder.recipe.compute = o.dtype;
       decoder.sequences = o.batch;
       decoder.capacity = o.max_length;
       decoder_ =
           std::make_unique<generate::Decoder>(session.device(), session.job(), session.data(), decoder);
     });
-    decoder_->load_weights(o.model);
+    decoder_->load_weights(folder_);
   }
 
   std::vector<std::int32_t> prompt(const Asked& asked) const {
@@ -132,6 +150,7 @@ class Answerer {
 
  private:
   GenerateOptions options_;
+  std::string folder_;  ///< of the whole model
   std::optional<data::TemplateEncoder> encoder_;
   std::unique_ptr<generate::Decoder> decoder_;
 };
@@ -210,7 +229,12 @@ int generate_command(const Arguments& arguments) {
   Options options("generate", "Answers questions: from the command line, from a file, or typed in");
   GenerateOptions o;
   auto& app = options.app();
-  app.add_option("MODEL", o.model, "Hugging Face folder: weights, config.json, tokenizer")->required();
+  app.add_option("MODEL", o.model,
+                 "Hugging Face folder: weights, config.json, tokenizer; or an adapter's, whose "
+                 "adapter_config.json names its base")
+      ->required();
+  app.add_option("--adapter", o.adapter,
+                 "folder of an adapter, as PEFT writes it, to add to the model; several with commas between");
   app.add_option("QUESTION", o.questions, "questions; without any, they are read from standard input");
   app.add_option("--template", o.template_name, "chat template; without one, text is continued");
   app.add_option("--file", o.file, "questions in a file (as data sets for training); answers as JSON lines");
@@ -235,11 +259,15 @@ int generate_command(const Arguments& arguments) {
   app.add_option("--top-k", o.sampling.top_k, "only that many of the most probable tokens; 0: all")
       ->check(CLI::Range(0, 1 << 30));
   app.add_option("--seed", o.sampling.seed, "of the choice")->capture_default_str();
-  app.add_option("--dtype", o.dtype, "fp32 or bf16")
+  const std::map<std::string, DType> formats{{"fp32", DType::f32}, {"bf16", DType::bf16}};
+  std::string dtype = "fp32", device = "auto";
+  app.add_option("--dtype", dtype, "fp32 or bf16")
       ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
-  app.add_option("--device", o.device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  app.add_option("--device", device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   if (!options.parse(arguments)) return 0;
+  o.dtype = formats.at(dtype);
+  o.device = setup::device_wish(device);
   if (o.exact_match && o.file.empty()) {
     throw Error({.what = "--exact-match needs answers to compare with",
                  .fix = "name a file with --file",

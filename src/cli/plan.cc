@@ -7,6 +7,7 @@
 #include "octet/device/cpu.h"
 #include "octet/model/build.h"
 #include "octet/report/throughput.h"
+#include "octet/setup/setup.h"
 #include "options.h"
 #include "plan_report.h"
 #include "shape_words.h"
@@ -30,7 +31,8 @@ PlanTarget target_of(const config::Config& config, const Settings& s) {
   for (std::int64_t r = 0; r < s.world; ++r) t.place.node_of.push_back(static_cast<int>(r / each));
   t.place.nodes = t.place.node_of.back() + 1;
   t.place.local_size = static_cast<int>(std::min(each, s.world));
-  const bool gpu = config.device == "cuda" || (config.device == "auto" && cuda_available(0));
+  const DeviceWish wish = setup::session_wish(config).device;
+  const bool gpu = wish == DeviceWish::cuda || (wish == DeviceWish::automatic && cuda_available(0));
   if (gpu) {
     t.kind = DeviceKind::cuda;
     t.name = "NVIDIA H200";
@@ -166,19 +168,30 @@ void print_advice(const PlanReport& r, const PlanTarget& target) {
   if (!r.fitting.empty()) {
     std::printf("  recompute=auto and auto_find_batch_size=true choose by themselves\n");
   }
-  std::printf("\nwith states stored in less\n");
+  std::printf("\nwith states stored in less, or fewer of them\n");
   for (const Alternative& a : r.alternatives) {
-    std::printf("  %s %s\n", a.keys.c_str(), keys_of(a.choice).c_str());
+    std::printf("  fits with %s %s: %s\n", a.keys.c_str(), keys_of(a.choice).c_str(),
+                bytes_text(a.bytes).c_str());
   }
   if (r.alternatives.empty()) {
     std::printf("  it does not fit either: raise zero_stage and the number of ranks, or lower cutoff_len\n");
   }
 }
 
+/// Of all parameters, where not all are trained.
+std::string trained_share(const model::ParameterLayout& layout) {
+  const std::int64_t trained = model::trained_parameters(layout), all = layout.parameter_count();
+  if (trained == all) return "";
+  char share[64];
+  std::snprintf(share, sizeof share, " (%.3g %%)",
+                100 * static_cast<double>(trained) / static_cast<double>(all));
+  return ", of which " + with_commas(trained) + share + " are trained";
+}
+
 void print_report(const PlanReport& r, const config::Config& config, const PlanTarget& target) {
   const model::ParameterLayout layout = model::build_layout(r.work.architecture);
-  std::printf("model        %s, %s parameters\n", r.model.c_str(),
-              with_commas(layout.parameter_count()).c_str());
+  std::printf("model        %s, %s parameters%s\n", r.model.c_str(),
+              with_commas(layout.parameter_count()).c_str(), trained_share(layout).c_str());
   std::printf("ranks        %d x %s on %d host%s of up to %d, zero_stage %lld\n", target.place.size,
               target.name.c_str(), target.place.nodes, target.place.nodes == 1 ? "" : "s",
               target.place.local_size, static_cast<long long>(config.zero_stage));
@@ -215,13 +228,17 @@ void print_json(const PlanReport& r, const config::Config& config, const PlanTar
   for (const Alternative& a : r.alternatives) {
     alternatives.push_back(row_of(a.choice));
     alternatives.back()["keys"] = a.keys;
+    alternatives.back()["total_bytes"] = a.bytes;
   }
   Json messages = Json::array(), links = Json::object();
   for (const store::StepMessages& stage : r.messages) {
     messages.push_back({{"bytes_sent", stage.bytes()}, {"bytes_between_hosts", stage.between_nodes()}});
   }
   for (const plan::Link& link : plan::links()) links[link.name] = r.seconds_over(link);
+  const model::ParameterLayout layout = model::build_layout(r.work.architecture);
   const Json all{{"model", r.model},
+                 {"parameters", layout.parameter_count()},
+                 {"trained_parameters", model::trained_parameters(layout)},
                  {"world", target.place.size},
                  {"device", target.kind == DeviceKind::cuda ? "cuda" : "cpu"},
                  {"zero_stage", config.zero_stage},

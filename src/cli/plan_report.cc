@@ -2,10 +2,13 @@
 #include "plan_report.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "octet/model/shapes.h"
+#include "octet/setup/adapters.h"
 #include "octet/setup/model_options.h"
 #include "octet/setup/run_options.h"
+#include "octet/setup/setup.h"
 #include "octet/train/fit.h"
 
 namespace octet::cli {
@@ -24,9 +27,9 @@ std::vector<std::int64_t> micros_of(const config::Config& config, std::int64_t w
 /// What NCCL takes: inside a host it carries only where it is asked to, between hosts where it can.
 std::size_t nccl_bytes(const config::Config& config, const PlanTarget& target) {
   if (target.kind != DeviceKind::cuda || target.place.size == 1) return 0;
-  const std::string& asked = config.gpu_transport;
-  const bool between = target.place.nodes > 1 && asked != "host";
-  return asked == "nccl" || between ? plan::kNcclBytes : 0;
+  const comm::Carrier asked = setup::session_wish(config).carrier;
+  const bool between = target.place.nodes > 1 && asked != comm::Carrier::host;
+  return asked == comm::Carrier::nccl || between ? plan::kNcclBytes : 0;
 }
 
 /// One configuration on one device.
@@ -108,23 +111,36 @@ class Planner {
   const PlanTarget& target_;
 };
 
-/// Ways to store less, from the one that changes least.
+using Consider = std::function<void(const std::string& keys, const config::Config& with)>;
+
+/// Narrower formats of what is trained.
+void storage_alternatives(const config::Config& config, const Consider& consider) {
+  const store::Storage stored = setup::storage_of(config);
+  config::Config with = config;
+  with.optim_dtype = "int8";
+  if (stored.moments != DType::u8) consider("optim_dtype=int8", with);
+  if (stored.parameters == DType::bf16 || !(with.bf16 || with.pure_bf16) || setup::is_strict(config)) return;
+  with.param_dtype = with.grad_dtype = "bf16";
+  consider("param_dtype=bf16 grad_dtype=bf16 optim_dtype=int8", with);
+  with.optim_dtype = "bf16";
+  consider("param_dtype=bf16 grad_dtype=bf16 optim_dtype=bf16", with);
+}
+
+/// Ways to hold less, from the one that changes least.
 std::vector<Alternative> alternatives(const config::Config& config, const model::Architecture& architecture,
                                       const PlanTarget& target) {
   std::vector<Alternative> all;
   const auto consider = [&](const std::string& keys, const config::Config& with) {
     const Planner planner(with, architecture, target);
-    if (const auto best = planner.best()) all.push_back({keys, *best});
+    const auto best = planner.best();
+    if (best) all.push_back({keys, *best, planner.memory(*best).bytes + planner.outside()});
   };
-  config::Config with = config;
-  with.optim_dtype = "int8";
-  if (config.optim_dtype != "int8") consider("optim_dtype=int8", with);
-  if (with.param_dtype == "bf16" || !(with.bf16 || with.pure_bf16) || with.deterministic == "strict")
-    return all;
-  with.param_dtype = with.grad_dtype = "bf16";
-  consider("param_dtype=bf16 grad_dtype=bf16 optim_dtype=int8", with);
-  with.optim_dtype = "bf16";
-  consider("param_dtype=bf16 grad_dtype=bf16 optim_dtype=bf16", with);
+  storage_alternatives(config, consider);
+  if (!setup::trains_adapters(config) && !config.train_from_scratch) {
+    config::Config with = config;
+    with.finetuning_type = "lora";
+    consider("finetuning_type=lora", with);
+  }
   return all;
 }
 

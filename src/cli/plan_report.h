@@ -27,6 +27,7 @@ struct PlanTarget {
 struct Alternative {
   std::string keys;
   plan::Choice choice;
+  std::size_t bytes = 0;  ///< of the device's memory
 };
 
 /// Everything that `trainer plan` finds out.

@@ -11,7 +11,10 @@ int probe_command(const Arguments& arguments) {
                   "device, and writes what it computes");
   options.take_overrides();
   train::ProbeOptions probe;
-  options.app().add_option("MODEL", probe.model, "Hugging Face folder: config.json and weights")->required();
+  options.app()
+      .add_option("MODEL", probe.model,
+                  "Hugging Face folder: config.json and weights; or an adapter's, which is added to its base")
+      ->required();
   options.app()
       .add_option(
           "--batch", probe.batch,

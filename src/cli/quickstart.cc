@@ -1,7 +1,9 @@
 // `trainer quickstart`: everything that a first run needs, made on the spot.
 #include <cstdio>
 #include <filesystem>
+#include <system_error>
 
+#include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/text/bpe_trainer.h"
@@ -78,6 +80,20 @@ std::string config_text(const std::string& folder) {
          "report_to: tensorboard\n";
 }
 
+/// What lies in a folder may be somebody's, trained for hours or written by hand: nothing of it is replaced.
+void require_new(const std::string& folder) {
+  std::error_code none;
+  if (!std::filesystem::is_directory(folder, none)) return;
+  const std::filesystem::directory_iterator first(folder, none);
+  if (none || first == std::filesystem::directory_iterator()) return;
+  throw Error({.what = "the folder for the first run is not empty",
+               .expected = "a folder that is new or empty",
+               .found = "'" + first->path().filename().string() + "' in it",
+               .where = folder,
+               .fix = "name another folder, or remove this one if nothing in it matters",
+               .code = ExitCode::usage});
+}
+
 }  // namespace
 
 int quickstart_command(const Arguments& arguments) {
@@ -86,7 +102,7 @@ int quickstart_command(const Arguments& arguments) {
                   "configuration to train it");
   std::string folder = "runs/quickstart";
   std::int64_t rows = 57600, held_out = 200;
-  options.app().add_option("FOLDER", folder, "where everything goes")->capture_default_str();
+  options.app().add_option("FOLDER", folder, "where everything goes, new or empty")->capture_default_str();
   options.app()
       .add_option("--rows", rows, "training questions")
       ->check(CLI::Range(100, 10000000))
@@ -96,6 +112,7 @@ int quickstart_command(const Arguments& arguments) {
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
   if (!options.parse(arguments)) return 0;
+  require_new(folder);
 
   const auto questions = sorting_questions(rows, 42, false);
   make_folders(folder + "/data");

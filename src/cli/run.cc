@@ -68,7 +68,7 @@ int printed(const Error& e) {
 int refuse(const Error& e) {
   if (e.problem().agreed || !comm::launched_by_mpi()) return printed(e);
   try {
-    const runtime::Session session("cpu", std::current_exception());
+    const runtime::Session session(DeviceWish::cpu, std::current_exception());
   } catch (const Error& agreed) {
     return printed(agreed);
   }

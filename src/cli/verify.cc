@@ -216,7 +216,7 @@ std::string check_step(runtime::Session& session) {
   const auto text = [](const SmallStep& s) {
     return "loss " + std::to_string(s.loss) + ", gradient norm " + std::to_string(s.norm);
   };
-  if (found.fp8_products == 0) throw failed("no product ran in FP8", "products in FP8", "none");
+  if (found.fp8_products == 0) throw failed("no GEMM ran in FP8", "GEMMs in FP8", "none");
   if (!near(found.loss, expected.loss, 2e-3) || !near(found.norm, expected.norm, 5e-2)) {
     throw failed("a small FP8 step differs from the CPU's", text(expected), text(found));
   }

@@ -9,7 +9,8 @@ constexpr const char* kOnlyTraining = "only pre-training (pt) and supervised fin
 void add_model(Table& t) {
   t.group("Model");
   t.used("model_name_or_path", &Config::model_name_or_path,
-         "Folder of a Hugging Face model: config.json, tokenizer.json, *.safetensors.")
+         "Folder of a Hugging Face model: config.json, tokenizer.json, *.safetensors; or its name on the hub "
+         "(owner/name), where Hugging Face's cache on this machine holds it. Nothing is downloaded.")
       .decides_numbers();
   t.used("train_from_scratch", &Config::train_from_scratch,
          "Start from random weights; only config.json and the tokenizer are read.")
@@ -57,7 +58,11 @@ void add_adapters(Table& t) {
          "Modules that are trained whole beside adapters: embed_tokens, lm_head.")
       .decides_numbers();
   t.used("adapter_name_or_path", &Config::adapter_name_or_path,
-         "Folder of an adapter, as PEFT writes it, to go on with; its configuration says what is trained.")
+         "Folders of adapters, as PEFT writes them, with commas between: all but the last are added to the "
+         "base's weights, the last is trained on, and its configuration says what is trained.")
+      .decides_numbers();
+  t.used("create_new_adapter", &Config::create_new_adapter,
+         "Add the last of adapter_name_or_path to the base, too, and begin with a new adapter.")
       .decides_numbers();
 }
 
@@ -86,7 +91,8 @@ void add_format(Table& t) {
       .decides_numbers();
   t.used(
        "template", &Config::template_name,
-       "Chat template that turns conversations into text: llama3, qwen, chatml, ... null takes the "
+       "Chat template that turns conversations into text: llama3, qwen, chatml, ..., or a file in Jinja "
+       "(.jinja, .jinja2, .j2) that writes as one of these does. null takes the "
        "one that writes what the model's own chat template (Jinja) writes, if there is one; plain text does "
        "without.")
       .decides_numbers();
@@ -121,6 +127,15 @@ void add_sets(Table& t) {
   t.used("dataset_dir", &Config::dataset_dir, "Folder of dataset_info.json and of relative paths.");
   t.used("eval_dataset", &Config::eval_dataset,
          "What is evaluated, written like dataset; excludes val_size.");
+  t.used("messages_column", &Config::messages_column,
+         "Column of dataset and eval_dataset that holds conversations, where they are paths; null recognises "
+         "rows by the names of their columns.")
+      .decides_numbers();
+  t.used("prompt_column", &Config::prompt_column,
+         "The same for questions of rows with one question and one answer; goes with response_column.")
+      .decides_numbers();
+  t.used("response_column", &Config::response_column, "The same for their answers; goes with prompt_column.")
+      .decides_numbers();
   t.used("val_size", &Config::val_size,
          "Samples held out of dataset for evaluation: a count, or below 1 a fraction.")
       .at_least(0)

@@ -20,14 +20,15 @@ struct NotedKey {
 constexpr const char* kQuantised = "read only with quantization_bit";
 constexpr const char* kExport = "belongs to trainer export";
 constexpr const char* kTokensCounted = "tokens are always counted, and logged by the second";
-constexpr const char* kBestModel = "read only with load_best_model_at_end";
+constexpr const char* kBestModel = "the best model is that of the smallest evaluation loss";
 constexpr const char* kCompiled = "nothing is compiled at run time";
 constexpr const char* kUpload = "nothing is uploaded";
 
 // A reason is that of its key: it says what happens here in place of what the key asks for.
 const NotedKey kNoted[] = {
     {"cache_dir", kText, "null", "models are read from local folders; nothing is downloaded into a cache"},
-    {"model_revision", kText, "main", "models are read from local folders, which hold one revision"},
+    {"model_revision", kText, "main",
+     "read only where the model is found in Hugging Face's cache; a folder holds one revision"},
     {"trust_remote_code", kBool, "false", "no code of a model is ever run"},
     {"use_fast_tokenizer", kBool, "true", "tokenizer.json is read natively"},
     {"low_cpu_mem_usage", kBool, "true", "weights are always memory-mapped"},
@@ -40,8 +41,8 @@ const NotedKey kNoted[] = {
     {"upcast_lmhead_output", kBool, "false", "the loss always computes in fp32"},
     {"infer_dtype", kText, "auto", "read by LLaMA-Factory's inference, not by its training"},
     {"print_param_status", kBool, "false", "trainer inspect shows the parameters"},
-    {"tf32", kBool, "null", "fp32 products always compute in fp32, and bf16: true makes them bf16"},
-    {"half_precision_backend", kText, "auto", "bf16 is computed by the program's own products"},
+    {"tf32", kBool, "null", "fp32 GEMMs always compute in fp32, and bf16: true makes them bf16"},
+    {"half_precision_backend", kText, "auto", "bf16 is computed by the program's own GEMMs"},
     {"bf16_full_eval", kBool, "false", "evaluation computes in the formats of training"},
     {"media_dir", kText, "null", "only text is trained"},
     {"data_shared_file_system", kBool, "false", "every rank tokenises its share and sends it to the others"},
@@ -58,6 +59,10 @@ const NotedKey kNoted[] = {
     {"quantization_type", kText, "nf4", kQuantised},
     {"double_quantization", kBool, "true", kQuantised},
     {"export_dir", kText, "null", kExport},
+    {"export_hub_model_id", kText, "null", kUpload},
+    {"export_quantization_dataset", kText, "null", "exports are not quantised"},
+    {"export_quantization_nsamples", kInt, "128", "exports are not quantised"},
+    {"export_quantization_maxlen", kInt, "1024", "exports are not quantised"},
     {"export_device", kText, "cpu", kExport},
     {"export_legacy_format", kBool, "false", kExport},
     {"do_eval", kBool, "false", "eval_strategy says when the model is evaluated"},
@@ -102,11 +107,8 @@ constexpr const char* kAdapters = "adapters of this kind are not built; finetuni
 constexpr const char* kOptimizer = "the optimizer is AdamW";
 constexpr const char* kTokens = "the tokenizer is taken as it is; extend it beforehand";
 constexpr const char* kLoss = "the loss is the cross entropy of the trained tokens";
-constexpr const char* kBest =
-    "keeping the best checkpoint is not built; load the one you want from checkpoint-N";
 
 const RefusedKey kRefused[] = {
-    {"create_new_adapter", kBool, "false", "merging an adapter before a new one is trained is not built"},
     {"pissa_init", kBool, "false", kAdapters},
     {"quantization_bit", kInt, "",
      "a quantised base model is not built; finetuning_type: lora keeps it in bf16 or fp32"},
@@ -143,7 +145,6 @@ const RefusedKey kRefused[] = {
      "the loss is always normalised by the trained tokens of the whole step; set it to true"},
     {"compute_accuracy", kBool, "false", "evaluation computes the loss"},
     {"early_stopping_steps", kInt, "", "early stopping is not built; use max_steps"},
-    {"load_best_model_at_end", kBool, "false", kBest},
     {"save_only_model", kBool, "false", "a checkpoint always resumes; trainer export writes the model alone"},
     {"ignore_data_skip", kBool, "false", "a resumed run finds its place in the data by arithmetic, at once"},
     {"logging_strategy", kText, "steps", "logging goes by steps"},

@@ -37,23 +37,23 @@ void add_precision(Table& t) {
       .range(0, 15)
       .decides_numbers();
   t.used("fp8_scale_granularity", &Config::fp8_scale_granularity,
-         "Whether q, k and v (gate and up) share one scale (fused: one product, fastest on GPUs) or keep a "
+         "Whether q, k and v (gate and up) share one scale (fused: one GEMM, fastest on GPUs) or keep a "
          "scale "
          "each (tensor: more exact); auto is tensor with current scaling and fused with delayed.")
       .one_of({"auto", "fused", "tensor"})
       .decides_numbers();
   t.used("fp8_fast_accumulation", &Config::fp8_fast_accumulation,
-         "Which FP8 products keep about 14 bits of their partial sums on a GPU, which is faster than sums in "
+         "Which FP8 GEMMs keep about 14 bits of their partial sums on a GPU, which is faster than sums in "
          "fp32. forward: those of the forward pass; all: those of gradients too. Not with fp8_recipe: block.")
       .one_of({"forward", "all"})
       .decides_numbers();
   t.used(
        "fp8_fallback", &Config::fp8_fallback,
-       "What becomes of a run where a product that fp8: true asks for is not multiplied in FP8 (sizes that "
+       "What becomes of a run where a GEMM that fp8: true asks for is not multiplied in FP8 (sizes that "
        "are "
        "no multiple of 16, blocks that the library refuses) but decoded into bf16, which is slower. warn: it "
        "is "
-       "told once for each kind and reason; error: the run ends. A run in which no product is in FP8 ends in "
+       "told once for each kind and reason; error: the run ends. A run in which no GEMM is in FP8 ends in "
        "any case.")
       .one_of({"warn", "error"});
   t.used("fp8_statistics", &Config::fp8_statistics,
@@ -110,11 +110,10 @@ void add_sharding(Table& t) {
          "stage) and add it to the next reduction. Checkpoints hold it; another number of ranks begins "
          "again without.")
       .decides_numbers();
-  t.used(
-       "gather_dtype", &Config::gather_dtype,
-       "What parameters of matrices travel as at stages 1 to 3; compute is the format that the matrix "
-       "products read. bf16 and fp8 (blocks of 128 with a scale) matter where that is wider: all ranks then "
-       "compute with the values that travelled.")
+  t.used("gather_dtype", &Config::gather_dtype,
+         "What parameters of matrices travel as at stages 1 to 3; compute is the format that the matrix "
+         "GEMMs read. bf16 and fp8 (blocks of 128 with a scale) matter where that is wider: all ranks then "
+         "compute with the values that travelled.")
       .one_of({"compute", "bf16", "fp8"})
       .decides_numbers();
   t.used(

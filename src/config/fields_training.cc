@@ -137,8 +137,8 @@ void add_logging(Table& t) {
       "Start afresh although output_dir holds a run, whose checkpoints go when there is a new one; this run, "
       "started again before its end, goes on. Otherwise the newest checkpoint is resumed.");
   t.used("resume_from_checkpoint", &Config::resume_from_checkpoint,
-         "A checkpoint folder; true or auto take the newest of output_dir, false none; null as "
-         "overwrite_output_dir says.");
+         "A checkpoint folder; true takes the newest of output_dir, auto too where there is one, false none; "
+         "null as overwrite_output_dir says.");
   t.used("stop_grace", &Config::stop_grace,
          "Seconds after a request to stop (SIGTERM, SIGINT, SIGHUP, SIGUSR2) in which further ones change "
          "nothing; one after that stops at once, without a checkpoint.")
@@ -180,6 +180,9 @@ void add_saving(Table& t) {
          "Format of the final model's weights; null is bf16 with bf16: true, else fp32.")
       .one_of({"fp32", "bf16", "fp16"});
   t.used("export_size", &Config::export_size, "GB of a file of the final model at most.").above(0);
+  t.used("load_best_model_at_end", &Config::load_best_model_at_end,
+         "The final model is that of the checkpoint whose evaluation loss was the smallest, which "
+         "save_total_limit does not remove. Checkpoints of steps that were not evaluated are not compared.");
   t.used("save_async", &Config::save_async, "Write checkpoints beside the next steps, not between them.")
       .refuse("true", "checkpoints are written between two steps");
   t.used("eval_strategy", &Config::eval_strategy, "When the model is evaluated during the run.")

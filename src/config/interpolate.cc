@@ -36,7 +36,20 @@ class Expander {
     }
   }
 
+  /// The list that all of a text refers to, as it stands; null: it refers to none.
+  const Node* list_of(const std::string& text) const {
+    if (!text.starts_with("${") || text.find('}') != text.size() - 1) return nullptr;
+    const Node* node = find(text.substr(2, text.size() - 3));
+    return node != nullptr && node->kind == Node::Kind::list ? node : nullptr;
+  }
+
  private:
+  const Node* find(const std::string& reference) const {
+    const Node* node = &tree_;
+    for (const auto& step : split(reference, '.')) node = node == nullptr ? nullptr : node->find(step);
+    return node;
+  }
+
   std::string value_of(const std::string& reference, int line) {
     if (reference.starts_with("oc.env:")) return variable(reference.substr(7), line);
     if (!open_.insert(reference).second) {
@@ -48,10 +61,7 @@ class Expander {
     if (const auto found = overrides_.find(reference); found != overrides_.end()) {
       value = expand(found->second, 0);
     } else {
-      const Node* node = &tree_;
-      for (const auto& step : split(reference, '.')) {
-        node = node == nullptr ? nullptr : node->find(step);
-      }
+      const Node* node = find(reference);
       if (node == nullptr || node->kind != Node::Kind::scalar) {
         complain({.what = "an interpolation refers to a key without a plain value",
                   .found = "${" + reference + "}",
@@ -85,6 +95,16 @@ class Expander {
 
 void expand_all(Node& node, Expander& expander) {
   if (node.kind == Node::Kind::scalar && node.text.find("${") != std::string::npos) {
+    if (const Node* list = expander.list_of(node.text)) {
+      node.kind = Node::Kind::list;
+      node.items = list->items;
+      node.text.clear();
+      // What an item refers to is a text: lists do not nest by reference, and no circle of them begins.
+      for (Node& item : node.items) {
+        if (item.kind == Node::Kind::scalar) item.text = expander.expand(item.text, item.line);
+      }
+      return;
+    }
     node.text = expander.expand(node.text, node.line);
   }
   for (Node& item : node.items) expand_all(item, expander);

@@ -1,5 +1,7 @@
 #include "octet/config/lint.h"
 
+#include <algorithm>
+
 namespace octet::config {
 namespace {
 
@@ -28,7 +30,14 @@ class Doubts {
     add(lora && c_.learning_rate > 0 && c_.learning_rate < 5e-5,
         "learning_rate is below 5e-5: adapters want about ten times the rate of full fine-tuning, 1e-4 to "
         "5e-4");
-    add(lora && c_.lora_alpha == 0.0, "lora_alpha is 0: what adapters learn is multiplied by nothing");
+    const bool own = lora && (!c_.adapter_name_or_path || c_.create_new_adapter);
+    add(own && attention_only(c_.lora_target),
+        "lora_target names modules of attention alone: adapters in the MLP (gate_proj, up_proj, down_proj) "
+        "learn more at the same number of parameters; all takes both");
+    add(lora && samples_of_a_step() > 256,
+        "a step trains " + std::to_string(samples_of_a_step()) +
+            " samples: with adapters, batches above 256 learn less from the same data than full fine-tuning");
+    add(own && c_.lora_alpha == 0.0, "lora_alpha is 0: what adapters learn is multiplied by nothing");
     add(!lora && !c_.train_from_scratch && c_.learning_rate > 5e-4,
         "learning_rate " + std::to_string(c_.learning_rate) +
             " is high for fine-tuning all weights; 1e-5 to 5e-5 is usual");
@@ -92,6 +101,19 @@ class Doubts {
     add(c_.gpu_transport == "host",
         "gpu_transport: host is the slowest way between GPUs and meant for machines where they cannot reach "
         "each other; auto takes it where nothing else works");
+  }
+
+  static bool attention_only(const Strings& targets) {
+    return std::ranges::all_of(targets, [](const std::string& target) {
+      const std::string word = target.substr(target.rfind('.') + 1);
+      return word == "q_proj" || word == "k_proj" || word == "v_proj" || word == "o_proj";
+    });
+  }
+
+  /// On one rank, where the configuration says no number for all.
+  std::int64_t samples_of_a_step() const {
+    return c_.global_batch_size.value_or(c_.per_device_train_batch_size *
+                                         c_.gradient_accumulation_steps.value_or(1));
   }
 
   const Resolved& r_;

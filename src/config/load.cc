@@ -1,6 +1,7 @@
 // Sources are read from the strongest to the weakest and merged.
 #include <array>
 
+#include "dialects.h"
 #include "octet/base/files.h"
 #include "settings.h"
 
@@ -27,6 +28,8 @@ std::string with_underscores(std::string key) {
 }
 
 void add_override(CommandLine& line, std::string path, const std::string& text) {
+  // Hydra's "+key=value" adds a key and "++key=value" adds or changes one; here both are the same.
+  path.erase(0, path.find_first_not_of('+'));
   if (path.empty()) {
     complain({.what = "an override has no key", .expected = "key=value", .found = "=" + text});
   }
@@ -76,13 +79,6 @@ CommandLine read_arguments(const Strings& arguments) {
   return line;
 }
 
-Node scalar(const std::string& text) {
-  Node node;
-  node.kind = Node::Kind::scalar;
-  node.text = text;
-  return node;
-}
-
 // "lr_scheduler_kwargs.min_lr=1e-6": the map of the strongest source so far, with one entry changed.
 bool merge_into_map(const Override& change, const Node& tree, Sources& sources) {
   const std::size_t dot = change.path.find('.');
@@ -95,7 +91,8 @@ bool merge_into_map(const Override& change, const Node& tree, Sources& sources) 
   if (const Setting* earlier = sources.overrides.find(field->name)) {
     for (const auto& [name, value] : earlier->value.arguments) {
       const auto* number = std::get_if<double>(&value);
-      map.members.emplace_back(name, scalar(number ? number_text(*number) : std::get<std::string>(value)));
+      map.members.emplace_back(name,
+                               scalar_node(number ? number_text(*number) : std::get<std::string>(value)));
     }
   } else if (const Node* node = tree.find(key); node != nullptr && node->kind == Node::Kind::map) {
     map = *node;
@@ -143,16 +140,31 @@ void check_agreement(const Sources& sources) {
   }
 }
 
+/// From the weakest to the strongest.
+std::array<std::pair<Source, const Settings*>, 4> in_order(const Sources& sources) {
+  return {{{Source::environment, &sources.environment},
+           {Source::deepspeed, &sources.deepspeed},
+           {Source::yaml, &sources.yaml},
+           {Source::override_, &sources.overrides}}};
+}
+
+/// What is not supported is an Error where nothing stronger replaces it.
+void require_supported(const Sources& sources) {
+  std::map<std::string, const Setting*> strongest;
+  for (const auto& [source, settings] : in_order(sources)) {
+    for (const auto& [key, setting] : settings->all()) strongest[key] = &setting;
+  }
+  for (const auto& [key, setting] : strongest) {
+    if (setting->value.refusal) throw Error(*setting->value.refusal);
+  }
+}
+
 void merge(const Sources& sources, Resolved& resolved) {
-  const std::array<std::pair<Source, const Settings*>, 4> order{{{Source::environment, &sources.environment},
-                                                                 {Source::deepspeed, &sources.deepspeed},
-                                                                 {Source::yaml, &sources.yaml},
-                                                                 {Source::override_, &sources.overrides}}};
-  for (const auto& [source, settings] : order) {
+  for (const auto& [source, settings] : in_order(sources)) {
     for (const auto& [key, setting] : settings->all()) {
       if (setting.field->status == Status::used) store(*setting.field, setting.value, resolved.config);
       if (setting.value.given) {
-        resolved.origins[key] = {.source = source, .where = setting.at.where};
+        resolved.origins[key] = {.source = source, .where = setting.at.where, .key = setting.at.key};
         if (setting.field->status != Status::used)
           resolved.extra[key] = canonical(*setting.field, setting.value);
       } else {
@@ -174,6 +186,7 @@ Resolved resolve(Node tree, const std::string& file, const std::vector<Override>
   Resolved resolved;
   resolved.path = file;
   Sources sources;
+  expand_includes(tree, file);
   std::map<std::string, std::string> texts;
   for (const Override& change : overrides) texts[change.path] = change.node.text;
   interpolate(tree, texts, options.environment, file.empty() ? "command line" : file);
@@ -196,6 +209,8 @@ Resolved resolve(Node tree, const std::string& file, const std::vector<Override>
   translate_tree(plain, file, sources.yaml, sources);
   translate_environment(options.environment, sources);
   read_deepspeed(tree, file, sources, resolved);
+  settle_facts(sources);
+  require_supported(sources);
   check_agreement(sources);
   merge(sources, resolved);
   for (const auto& note : sources.notes) resolved.notes.push_back(note);

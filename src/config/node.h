@@ -17,6 +17,7 @@ struct Node {
   std::string text;     ///< of a scalar, as written
   bool quoted = false;  ///< the scalar stood in quotes: it is text, never null
   int line = 0;         ///< 1-based; 0 when unknown
+  std::string file;     ///< of an included one; empty: the configuration itself
   std::vector<Node> items;
   struct Member;
   std::vector<Member> members;

@@ -2,21 +2,20 @@
 #include <cmath>
 
 #include "octet/base/strings.h"
-#include "settings.h"
+#include "rules.h"
 
 namespace octet::config {
 namespace {
 
-class Rules {
+class Rules : RulesOf {
  public:
-  Rules(Resolved& resolved, const LoadOptions& options)
-      : r_(resolved), c_(resolved.config), options_(options) {}
+  using RulesOf::RulesOf;
 
   void apply() {
     required();
     adapters();
     freezing();
-    data();
+    apply_data_rules(r_, options_);
     other_names();
     precision();
     storage();
@@ -28,22 +27,6 @@ class Rules {
   }
 
  private:
-  std::string at(const std::string& key) const {
-    const auto found = r_.origins.find(key);
-    return found == r_.origins.end() ? "default" : found->second.where;
-  }
-  std::string both(const std::string& a, const std::string& b) const {
-    return a + " (" + at(a) + "), " + b + " (" + at(b) + ")";
-  }
-  // Set, and to something else than the default: what a note is worth for.
-  bool changed(const std::string& key) const {
-    const Field* field = find_field(key);
-    return r_.is_set(key) && value_text(*field, c_) != default_text(*field);
-  }
-  void note(const std::string& sentence) { r_.notes.push_back(sentence); }
-  void derive(const std::string& key, const std::string& from) {
-    r_.origins[key] = {.source = r_.origins.at(from).source, .where = at(from) + " (" + from + ")"};
-  }
   void need(bool given, const std::string& key, const std::string& example) const {
     if (given) return;
     complain({.what = "'" + key + "' is not given",
@@ -66,16 +49,17 @@ class Rules {
   // Adapters are asked for by finetuning_type alone; in LLaMA-Factory it is lora where nobody says.
   void adapters() {
     const bool lora = c_.finetuning_type == "lora";
-    for (const char* key : {"lora_rank", "lora_alpha", "lora_dropout", "lora_target", "use_rslora",
-                            "use_dora", "loraplus_lr_ratio", "additional_target", "adapter_name_or_path"}) {
+    for (const char* key :
+         {"lora_rank", "lora_alpha", "lora_dropout", "lora_target", "use_rslora", "use_dora",
+          "loraplus_lr_ratio", "additional_target", "adapter_name_or_path", "create_new_adapter"}) {
       const std::string value = r_.is_set(key) ? value_text(*find_field(key), c_) : "null";
       if (lora || value == "null" || value == "false" || value == "[]" || value == "0") continue;
       if (r_.is_set("finetuning_type")) {
         if (!changed(key)) continue;
-        note(std::string("'") + key + "' (" + at(key) + ") is read only with finetuning_type: lora");
+        note("'" + said(key) + "' (" + at(key) + ") is read only with finetuning_type: lora");
         continue;
       }
-      complain({.what = std::string("'") + key + "' asks for adapters, and finetuning_type is not set",
+      complain({.what = "'" + said(key) + "' asks for adapters, and finetuning_type is not set",
                 .expected = "finetuning_type: lora, which LLaMA-Factory takes where nothing is said, or full",
                 .where = at(key),
                 .fix = "set finetuning_type: lora, or remove the key"});
@@ -101,12 +85,17 @@ class Rules {
                 .where = at("loraplus_lr_ratio"),
                 .fix = "set loraplus_lr_ratio: 16, or leave it out"});
     }
-    if (lora && c_.adapter_name_or_path && c_.adapter_name_or_path->find(',') != std::string::npos) {
-      complain({.what = "several adapters are not built",
-                .expected = "the folder of one",
-                .found = *c_.adapter_name_or_path,
-                .where = at("adapter_name_or_path"),
-                .fix = "merge all but the last into the base, and name that as model_name_or_path"});
+    if (lora && c_.train_from_scratch && c_.adapter_name_or_path) {
+      complain({.what = "adapters belong to the weights that they were trained beside, and "
+                        "'train_from_scratch: true' begins with random ones",
+                .where = both("adapter_name_or_path", "train_from_scratch"),
+                .fix = "remove one of the two"});
+    }
+    if (lora && c_.create_new_adapter && !c_.adapter_name_or_path) {
+      complain({.what = "'create_new_adapter: true' needs adapters to add to the base first",
+                .expected = "adapter_name_or_path",
+                .where = at("create_new_adapter"),
+                .fix = "remove the key: without adapter_name_or_path adapters are new"});
     }
   }
 
@@ -134,67 +123,6 @@ class Rules {
     }
   }
 
-  void data() {
-    if (c_.mask_history && c_.train_on_prompt) {
-      complain({.what = "mask_history and train_on_prompt exclude each other",
-                .where = both("mask_history", "train_on_prompt")});
-    }
-    for (const auto& [key, on] : {std::pair<const char*, bool>{"neat_packing", c_.neat_packing},
-                                  {"train_on_prompt", c_.train_on_prompt},
-                                  {"mask_history", c_.mask_history}}) {
-      if (on && c_.stage != "sft") {
-        complain({.what = std::string("'") + key + ": true' needs 'stage: sft'",
-                  .found = "stage: " + c_.stage,
-                  .where = both(key, "stage")});
-      }
-    }
-    if (c_.neat_packing && r_.is_set("packing") && !c_.packing) {
-      complain({.what = "neat_packing packs, and 'packing: false' forbids it",
-                .where = both("neat_packing", "packing")});
-    }
-    if (c_.neat_packing) {
-      c_.packing = true;
-      derive("packing", "neat_packing");
-    } else if (!r_.is_set("packing")) {
-      c_.packing = c_.stage == "pt";
-      if (c_.packing) r_.origins["packing"] = {Source::fallback, "stage: pt packs"};
-    }
-    if (c_.streaming && c_.max_steps < 1) {
-      complain({.what = "'streaming: true' needs max_steps",
-                .expected = "a number of steps: how many an epoch has shows only at its end",
-                .where = at("streaming"),
-                .fix = "set max_steps"});
-    }
-    if (c_.streaming && c_.tokenized_path) {
-      complain({.what = "streaming and tokenized_path exclude each other",
-                .where = both("streaming", "tokenized_path"),
-                .fix = "remove tokenized_path, or set streaming: false"});
-    }
-    for (const char* key : {"overwrite_cache", "buffer_size"}) {
-      const bool read = std::string(key) == "buffer_size" ? c_.streaming : c_.tokenized_path.has_value();
-      if (!read && changed(key)) {
-        note(std::string("'") + key + "' (" + at(key) + ") is read only with " +
-             (std::string(key) == "buffer_size" ? "streaming: true" : "tokenized_path"));
-      }
-    }
-    if (c_.val_size >= 1 && c_.val_size != std::floor(c_.val_size)) {
-      complain({.what = "value of 'val_size' cannot be used",
-                .expected = "a fraction below 1 or a whole number of samples",
-                .found = number_text(c_.val_size),
-                .where = at("val_size")});
-    }
-    if (c_.val_size > 0 && !c_.eval_dataset.empty()) {
-      complain({.what = "val_size and eval_dataset exclude each other",
-                .where = both("val_size", "eval_dataset")});
-    }
-    const bool evaluates = c_.val_size > 0 || !c_.eval_dataset.empty();
-    if (c_.eval_strategy != "no" && !evaluates) {
-      complain({.what = "'eval_strategy: " + c_.eval_strategy + "' has nothing to evaluate",
-                .where = at("eval_strategy"),
-                .fix = "set eval_dataset or val_size, or eval_strategy: no"});
-    }
-  }
-
   // `key` asks for `own` to be `value`, which it becomes; where it was given it must be that already.
   void ask(const char* key, const char* own, std::string Config::*member, const std::string& value,
            const std::string& open = "") {
@@ -217,6 +145,12 @@ class Rules {
     if (c_.full_determinism && c_.deterministic != "strict")
       ask("full_determinism", "deterministic", &Config::deterministic, "true", "auto");
     if (c_.optim.ends_with("_8bit")) ask("optim", "optim_dtype", &Config::optim_dtype, "int8");
+    if (c_.optim.starts_with("paged_")) {
+      note(
+          "'" + said("optim") + ": " + c_.optim +
+          "' pages nothing: the optimizer's moments stay where the program computes, and do not move to host "
+          "memory; optim_dtype: int8 makes them small, and zero_stage: 1 shares them out among ranks");
+    }
     const auto evaluates_in_bf16 = r_.extra.find("bf16_full_eval");
     if (evaluates_in_bf16 != r_.extra.end() && evaluates_in_bf16->second == "true" && !c_.bf16 &&
         !c_.pure_bf16) {
@@ -343,6 +277,9 @@ class Rules {
            "since delayed scales follow from what the ranks computed side by side", "current");
     refuse(c_.reduce_dtype == "fp32", "reduce_dtype", c_.reduce_dtype,
            "since a narrow wire rounds what each rank sends", "fp32");
+    refuse(c_.grad_dtype == "fp32", "grad_dtype", c_.grad_dtype,
+           "since gradients in bf16 are rounded before they are summed, in another order on other ranks",
+           "fp32");
     refuse(c_.gather_dtype == "compute", "gather_dtype", c_.gather_dtype,
            "since a rank that is alone gathers nothing", "compute");
     refuse(!c_.auto_find_batch_size, "auto_find_batch_size", "true",
@@ -424,15 +361,12 @@ class Rules {
       note(asks + "set reduce_dtype: fp8, which sends gradients in FP8 and sums them in fp32");
     }
   }
-
-  Resolved& r_;
-  Config& c_;
-  const LoadOptions& options_;
 };
 
 }  // namespace
 
 void apply_rules(Resolved& resolved, const LoadOptions& options) {
+  apply_path_rules(resolved, options);
   Rules(resolved, options).apply();
 }
 

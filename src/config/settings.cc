@@ -13,6 +13,10 @@ void Settings::add(const std::string& key, const Node& node, const Location& at,
     by_key_.emplace(field->name, std::move(setting));
     return;
   }
+  const auto& first = found->second.value;
+  const bool same = first.given == setting.value.given &&
+                    (!first.given || canonical(*field, first) == canonical(*field, setting.value));
+  if (same && !replace) return;
   if (!replace) {
     complain({.what = "'" + field->name + "' is given twice",
               .found = "as '" + found->second.at.key + "' (" + found->second.at.where + ") and as '" +

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <map>
+#include <set>
 #include <string>
 
 #include "value.h"
@@ -19,7 +20,7 @@ struct Setting {
 /// The settings of one source, by native key.
 class Settings {
  public:
-  /// Checks and adds. A key that the source already gave is an Error, unless `replace`.
+  /// Checks and adds. A key that the source already gave is an Error, unless it says the same or `replace`.
   void add(const std::string& key, const Node& node, const Location& at, bool replace = false);
   bool has(const std::string& key) const { return by_key_.contains(key); }
   const Setting* find(const std::string& key) const;
@@ -29,10 +30,19 @@ class Settings {
   std::map<std::string, Setting> by_key_;
 };
 
+/// A key of a dialect that is decided with others, when all sources are read.
+struct Fact {
+  Node node;
+  Location at;
+  bool override = false;  ///< from the command line
+};
+
 /// Everything that the translators need from each other.
 struct Sources {
   Settings environment, deepspeed, yaml, overrides;
   Strings notes;
+  std::map<std::string, Fact> facts;  ///< by their dotted keys
+  std::set<std::string> answered;     ///< refused keys of a dialect that the command line has taken back
   void note(const std::string& sentence);
 };
 
@@ -40,6 +50,15 @@ struct Sources {
 void translate_tree(const Node& tree, const std::string& name, Settings& settings, Sources& sources);
 /// The same for one dotted key of the command line, where the last of several wins.
 void translate_argument(const std::string& path, const Node& node, Sources& sources);
+
+/// Decides what the facts of dialects mean, after the command line, the file, the environment and DeepSpeed's
+/// JSON were read.
+void settle_facts(Sources& sources);
+
+/// Replaces `include: FILE` (or a list) at the top of `tree` by the keys of these files, looked for beside
+/// `name` and then in the working folder; maps are merged, and what the including file says counts. Throws a
+/// usage Error for a file that is not there or includes itself.
+void expand_includes(Node& tree, const std::string& name);
 
 /// DeepSpeed JSON: `tree` as parsed, `name` the file, or the YAML's place for an inline map.
 void translate_deepspeed(const Node& tree, const std::string& name, Sources& sources);

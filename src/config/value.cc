@@ -93,20 +93,26 @@ void read_arguments(const Field& field, const Node& node, const Location& at, Va
   }
 }
 
+/// What the user wrote, where that is known to be another word than `text`.
+std::string written(const Location& at, const std::string& text) {
+  return at.written.empty() ? text : at.written;
+}
+
 // Choices and refusals, on the canonical text.
-void check_choice(const Field& field, const std::string& text, const Location& at) {
+void check_choice(const Field& field, const std::string& text, const Location& at, Value& value) {
   for (const auto& [refused, reason] : field.refused_values) {
-    if (text == refused) {
-      complain({.what = "'" + at.key + ": " + text + "' is not supported",
-                .expected = expected_text(field),
-                .where = at.where,
-                .fix = reason});
-    }
+    if (text != refused) continue;
+    value.refusal = {.what = "'" + at.key + ": " + written(at, text) + "' is not supported",
+                     .expected = expected_text(field),
+                     .where = at.where,
+                     .fix = reason,
+                     .code = ExitCode::usage};
+    return;
   }
   if (!field.choices.empty() &&
       std::find(field.choices.begin(), field.choices.end(), text) == field.choices.end()) {
     const std::string near = nearest_name(text, field.choices);
-    wrong(field, "'" + text + "'", at, near.empty() ? "" : "did you mean '" + near + "'?");
+    wrong(field, "'" + written(at, text) + "'", at, near.empty() ? "" : "did you mean '" + near + "'?");
   }
 }
 
@@ -244,14 +250,16 @@ Value check_value(const Field& field, const Node& node, const Location& at) {
       break;
   }
   if (field.kind == Kind::list && !field.choices.empty()) {
-    for (auto& item : value.list) check_choice(field, item = lower(item), at);
+    for (auto& item : value.list) check_choice(field, item = lower(item), at, value);
   } else if (!field.choices.empty() || !field.refused_values.empty()) {
-    check_choice(field, canonical(field, value), at);
+    check_choice(field, canonical(field, value), at, value);
   }
   if (field.status == Status::refused && !is_harmless(field, value)) {
-    complain({.what = "'" + at.key + ": " + canonical(field, value) + "' is not supported",
-              .where = at.where,
-              .fix = field.reason});
+    value.refusal = {
+        .what = "'" + at.key + ": " + written(at, canonical(field, value)) + "' is not supported",
+        .where = at.where,
+        .fix = field.reason,
+        .code = ExitCode::usage};
   }
   return value;
 }

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "node.h"
+#include "octet/base/error.h"
 #include "octet/config/schema.h"
 
 namespace octet::config {
@@ -18,15 +19,18 @@ struct Value {
   std::string text;
   Strings list;
   Arguments arguments;
+  /// Why the value is not supported. It stands against nothing as long as a stronger source replaces it.
+  std::optional<Problem> refusal;
 };
 
 /// Where a value stands, for messages.
 struct Location {
-  std::string where;  ///< "config.yaml:12"
-  std::string key;    ///< as the user wrote it: "train.learning_rate"
+  std::string where;         ///< "config.yaml:12"
+  std::string key;           ///< as the user wrote it: "train.learning_rate"
+  std::string written = {};  ///< the value as the user wrote it, where it is spelt otherwise here
 };
 
-/// Checks type, range and choices and refuses what is not supported. Throws a usage Error.
+/// Checks type, range and choices; throws a usage Error. What is known and not supported has a `refusal`.
 Value check_value(const Field& field, const Node& node, const Location& location);
 
 /// Stores a checked value; for null the default.

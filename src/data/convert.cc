@@ -219,6 +219,30 @@ RowFormat detect_format(const Json& row, const std::string& where) {
                .code = ExitCode::usage});
 }
 
+RowFormat format_of_columns(const Columns& columns, const Json& row) {
+  RowFormat f;
+  f.media = {"images", "videos", "audios"};
+  f.system = "system";
+  if (columns.messages.empty()) {
+    f.kind = RowFormat::Kind::pair;
+    f.prompt = columns.prompt, f.response = columns.response, f.query = "";
+    return f;
+  }
+  // Messages are OpenAI's, or ShareGPT's where they say so.
+  const auto list = row.is_object() ? row.find(columns.messages) : row.end();
+  const bool listed = row.is_object() && list != row.end() && list->is_array() && !list->empty();
+  const bool sharegpt = listed && list->front().is_object() && list->front().contains(f.role_tag) &&
+                        !list->front().contains("role");
+  f.kind = sharegpt ? RowFormat::Kind::sharegpt : RowFormat::Kind::openai;
+  f.messages = columns.messages;
+  f.tools = "tools";
+  if (sharegpt) return f;
+  f.system = "";
+  f.role_tag = "role", f.content_tag = "content", f.user_tag = "user", f.assistant_tag = "assistant";
+  f.observation_tag = "tool";
+  return f;
+}
+
 RowFormat format_of_entry(const Json& entry, const std::string& name, const std::string& where) {
   const std::string place = where + ": " + name;
   const auto text = [&place](const Json& object, const char* key, const std::string& fallback) {

@@ -6,6 +6,7 @@
 #include "dataset_files.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/hub_cache.h"
 #include "octet/base/log.h"
 #include "octet/base/random.h"
 #include "octet/base/strings.h"
@@ -44,6 +45,28 @@ DataSource from_paths(const std::string& name, const std::vector<std::string>& p
   return source;
 }
 
+// The first rows that can be read: what columns a set has.
+std::vector<Json> first_rows(const DataSource& source) {
+  std::vector<Json> rows;
+  std::int64_t tries = 0;
+  for (const auto& file : source.files) {
+    for (std::int64_t i = 0; i < file->size() && tries < 100; ++i, ++tries) {
+      try {
+        rows.push_back(file->row(i));
+      } catch (const Error&) {
+        // Counted and named when the rows are encoded.
+      }
+    }
+  }
+  return rows;
+}
+
+// The format of a set whose columns the configuration names.
+RowFormat named_format(const DataSource& source, const Columns& columns) {
+  const std::vector<Json> rows = first_rows(source);
+  return format_of_columns(columns, rows.empty() ? Json() : rows.front());
+}
+
 // The format of a set that nothing describes, by the first row of each file.
 RowFormat recognised_format(const std::string& name, const DataSource& source) {
   std::optional<RowFormat> format;
@@ -77,22 +100,6 @@ RowFormat recognised_format(const std::string& name, const DataSource& source) {
   return detect_format((*any)->row(0), (*any)->where(0));
 }
 
-// The first rows that can be read: what columns a set has.
-std::vector<Json> first_rows(const DataSource& source) {
-  std::vector<Json> rows;
-  std::int64_t tries = 0;
-  for (const auto& file : source.files) {
-    for (std::int64_t i = 0; i < file->size() && tries < 100; ++i, ++tries) {
-      try {
-        rows.push_back(file->row(i));
-      } catch (const Error&) {
-        // Counted and named when the rows are encoded.
-      }
-    }
-  }
-  return rows;
-}
-
 // A set needs the columns that hold its answers; of others that no row has, the nearest name is told.
 void check_columns(const DataSource& source, const std::string& where) {
   const RowFormat& f = source.format;
@@ -114,7 +121,7 @@ void check_columns(const DataSource& source, const std::string& where) {
     const std::string near = nearest_name(column, {there.begin(), there.end()});
     throw Error({.what = column.empty() ? "a data set does not say which column holds its texts"
                                         : "a data set has no column '" + column + "'",
-                 .expected = "a name in \"columns\" that its rows have",
+                 .expected = "a column that its rows have",
                  .found = names,
                  .where = where,
                  .fix = near.empty() ? "name the column in \"columns\"" : "did you mean '" + near + "'?",
@@ -130,11 +137,25 @@ void check_columns(const DataSource& source, const std::string& where) {
   }
 }
 
+// The folder of a data set of the hub that Hugging Face's libraries have fetched, in which its files, or the
+// folder of its subset, lie; "" where it is not there.
+std::string hub_files(const std::string& name, const std::string& subset) {
+  const std::string snapshot = hub_snapshot(hub_folder(), HubKind::dataset, name);
+  if (snapshot.empty()) return "";
+  const auto holds = [&](const std::string& folder) {
+    return subset.empty() ? !files_of(folder).empty() : path_exists(folder + "/" + subset);
+  };
+  const std::string below = snapshot + "/data";
+  return !holds(snapshot) && path_exists(below) && holds(below) ? below : snapshot;
+}
+
 // An entry of dataset_info.json: where its rows are and how they are read.
 DataSource from_entry(const std::string& name, const Json& entry, const std::string& info_path,
                       const DataOptions& options) {
   const std::string where = info_path + ": " + name;
-  const std::string file = json_string(entry, "file_name", "", where);
+  std::string file = json_string(entry, "file_name", "", where);
+  const std::string on_hub = json_string(entry, "hf_hub_url", "", where);
+  if (file.empty() && !on_hub.empty()) file = hub_files(on_hub, json_string(entry, "subset", "", where));
   std::string found_hub;
   for (const char* hub : {"hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name"}) {
     if (file.empty() && entry.contains(hub)) found_hub = hub;
@@ -145,7 +166,9 @@ DataSource from_entry(const std::string& name, const Json& entry, const std::str
          .expected = "\"file_name\" with a file or folder below " + options.dataset_dir,
          .found = found_hub.empty() ? "no file_name" : "only '" + found_hub + "'; nothing is downloaded",
          .where = where,
-         .fix = "download it and give its file_name",
+         .fix = on_hub.empty() ? "download it and give its file_name"
+                               : "fetch it into Hugging Face's cache (hf download --repo-type dataset " +
+                                     on_hub + "), or give its file_name",
          .code = ExitCode::usage});
   }
   const RowFormat format = format_of_entry(entry, name, info_path);
@@ -193,7 +216,13 @@ std::vector<DataSource> open_datasets(const DataOptions& options) {
       }
       if (paths.empty()) unknown_dataset(name, info, info_path, options);
       source = from_paths(name, paths);
-      if (source.rows > 0) source.format = recognised_format(name, source);
+      const bool named = !options.columns.messages.empty() || !options.columns.prompt.empty();
+      if (source.rows > 0 && named) {
+        source.format = named_format(source, options.columns);
+        check_columns(source, name);
+      } else if (source.rows > 0) {
+        source.format = recognised_format(name, source);
+      }
     }
     if (source.rows == 0) {
       throw Error({.what = "data set '" + name + "' is empty",

@@ -8,6 +8,25 @@
 #include "octet/text/template_match.h"
 
 namespace octet::data {
+namespace {
+
+bool is_template_file(const std::string& name) {
+  return name.ends_with(".jinja") || name.ends_with(".jinja2") || name.ends_with(".j2");
+}
+
+// The row of the table that writes what a template in Jinja writes.
+text::ChatTemplate template_of_file(const std::string& path, const text::Tokenizer& tokenizer) {
+  text::TemplateMatch match = text::match_jinja(read_file(path), "the chat template " + path, tokenizer);
+  if (match.found) return *std::move(match.found);
+  throw Error({.what = "a chat template in Jinja is none of those that are built",
+               .expected = "one that writes what a template of the table writes",
+               .found = match.reason,
+               .where = "configuration key 'template'",
+               .fix = "name a template: llama3, qwen, chatml, ...",
+               .code = ExitCode::usage});
+}
+
+}  // namespace
 
 TemplateEncoder::TemplateEncoder(const TemplateEncoderOptions& options)
     : options_(options.options),
@@ -15,7 +34,9 @@ TemplateEncoder::TemplateEncoder(const TemplateEncoderOptions& options)
       tokenizer_(text::Tokenizer::from_folder(options.folder)) {
   if (options.add_bos.value_or(tokenizer_.add_bos_token().value_or(false)))
     begin_of_text_ = tokenizer_.bos_token();
-  if (options.template_name) {
+  if (options.template_name && is_template_file(*options.template_name)) {
+    template_ = template_of_file(*options.template_name, tokenizer_);
+  } else if (options.template_name) {
     template_ = text::ChatTemplate::find(*options.template_name);
   } else if (options.match_template) {
     text::TemplateMatch match = text::match_template(options.folder, tokenizer_);

@@ -192,10 +192,15 @@ std::optional<int> first_rank(const std::vector<RankGpus>& ranks, const Holds& h
 
 }  // namespace
 
+const char* name_of(DeviceWish wish) {
+  if (wish == DeviceWish::cpu) return "cpu";
+  return wish == DeviceWish::cuda ? "cuda" : "auto";
+}
+
 GpuChoice choose_gpus(const std::vector<RankGpus>& ranks) {
   GpuChoice choice;
   if (ranks.empty()) return choice;
-  const std::string& device = ranks.front().device;
+  const DeviceWish device = ranks.front().device;
   const auto refuse = [&](int concerned, Problem problem) {
     choice.ordinals.clear();
     choice.problem = std::move(problem);
@@ -204,19 +209,19 @@ GpuChoice choose_gpus(const std::vector<RankGpus>& ranks) {
   };
   if (const auto other = first_rank(ranks, [&](const RankGpus& r) { return r.device != device; })) {
     const RankGpus& of = ranks[static_cast<std::size_t>(*other)];
-    return refuse(*other,
-                  {.what = "the ranks are told to compute on different devices",
-                   .expected = "device: " + device + ", as " + words_of(0, ranks.front()) + " is told",
-                   .found = "device: " + of.device,
-                   .fix = "set OCTET_DEVICE for all ranks (mpirun -x OCTET_DEVICE) or for none",
-                   .code = ExitCode::usage});
+    return refuse(*other, {.what = "the ranks are told to compute on different devices",
+                           .expected = std::string("device: ") + name_of(device) + ", as " +
+                                       words_of(0, ranks.front()) + " is told",
+                           .found = std::string("device: ") + name_of(of.device),
+                           .fix = "set OCTET_DEVICE for all ranks (mpirun -x OCTET_DEVICE) or for none",
+                           .code = ExitCode::usage});
   }
-  if (device == "cpu") return choice;
+  if (device == DeviceWish::cpu) return choice;
   if (const auto without = first_rank(ranks, [](const RankGpus& r) { return r.gpus.empty(); })) {
     const RankGpus& of = ranks[static_cast<std::size_t>(*without)];
     const std::string why =
         ranks.size() == 1 ? of.why_not : words_of(*without, of) + " has no GPU to compute on: " + of.why_not;
-    if (device == "cuda") {
+    if (device == DeviceWish::cuda) {
       return refuse(*without,
                     {.what = why,
                      .expected = "a program built with CUDA, and on every rank a driver and an NVIDIA GPU of "

@@ -39,6 +39,7 @@ model::TransformerOptions core_options(const DecoderOptions& options) {
 runtime::InstanceOptions instance_options(const DecoderOptions& options) {
   runtime::InstanceOptions instance;
   instance.architecture = options.architecture;
+  instance.added = options.adapters;
   instance.store.recipe = options.recipe;
   instance.store.training = false;
   instance.transformer = core_options(options);
@@ -48,17 +49,19 @@ runtime::InstanceOptions instance_options(const DecoderOptions& options) {
 }
 
 DecoderOptions options_for(const runtime::Instance& model, DecoderOptions options) {
-  const store::Options& store = model.options().store;
-  if (store.recipe.fp8() || store.stage == 3) {
-    throw Error({.what = "a model in training cannot be decoded from as it is sharded or scaled",
-                 .expected = "weights that every rank holds, in fp32 or bf16",
-                 .found = store.recipe.fp8() ? "fp8: true" : "zero_stage: 3",
-                 .fix = store.recipe.fp8() ? "set fp8: false" : "set zero_stage: 2",
-                 .code = ExitCode::usage});
-  }
   options.architecture = model.options().architecture;
-  options.recipe = store.recipe;
+  options.recipe = model.options().store.recipe;
   return options;
+}
+
+/// Of a core beside one in training, which fills micro-batches up as that one does.
+model::TransformerOptions core_beside(const runtime::Instance& model, const DecoderOptions& options) {
+  model::TransformerOptions core = core_options(options);
+  core.fixed_order = model.options().transformer.fixed_order;
+  const std::int64_t unit = model.options().token_unit;
+  core.max_tokens = (core.max_tokens + unit - 1) / unit * unit;
+  core.max_length = std::max(core.max_length, unit - 1);
+  return core;
 }
 
 }  // namespace
@@ -77,9 +80,8 @@ Decoder::Decoder(runtime::Instance& model, const DecoderOptions& options)
       own_arena_(std::make_unique<Arena>(model.device())),
       model_(&model),
       arena_(own_arena_.get()) {
-  model::TransformerOptions core = core_options(options_);
-  core.fixed_order = model.options().transformer.fixed_order;
-  own_core_ = std::make_unique<model::Transformer>(options_.architecture, options_.recipe, *arena_, core);
+  own_core_ = std::make_unique<model::Transformer>(options_.architecture, options_.recipe, *arena_,
+                                                   core_beside(model, options_));
   core_ = own_core_.get();
   reserve();
 }
@@ -97,9 +99,12 @@ void Decoder::reserve() {
   host_logits_ = arena_->reserve_as<float>("decode/logits", logits, MemoryKind::pinned);
   if (options_.scored > 0) {
     staging_ = std::make_unique<runtime::Staging>(
-        *arena_, runtime::StagingOptions{.tokens = options_.scored,
-                                         .length = options_.scored,
-                                         .vocabulary = options_.architecture.vocabulary});
+        *arena_, runtime::StagingOptions{.tokens = core_->options().max_tokens,
+                                         .labels = options_.scored,
+                                         .documents = 2,  // one fills up
+                                         .length = core_->options().max_length,
+                                         .vocabulary = options_.architecture.vocabulary,
+                                         .token_unit = model_->options().token_unit});
   }
   arena_->seal();
 }
@@ -110,17 +115,49 @@ void Decoder::load_weights(const std::string& folder) {
   own_->store().synchronize(compute());
 }
 
+bool Decoder::walks_together() const {
+  return model_->job().size() > 1 && model_->options().store.stage == 3;
+}
+
+void Decoder::require(const std::function<void()>& checks) {
+  if (walks_together()) {
+    model_->job().together(checks);
+  } else {
+    checks();
+  }
+}
+
+bool Decoder::goes_on(bool here) {
+  return walks_together() ? model_->job().all_max(here ? 1 : 0) == 1 : here;
+}
+
+void Decoder::take_scales() {
+  precision::ScaleSet* const own = core_->activation_scales();
+  if (own_ != nullptr || own == nullptr || options_.recipe.kind != precision::RecipeKind::delayed) return;
+  model_->store().synchronize(compute());  // those of gradients are set on another stream
+  own->take(compute(), *model_->core().activation_scales());
+}
+
 std::vector<std::vector<double>> Decoder::log_probabilities(
     const std::vector<std::vector<std::int32_t>>& sequences) {
-  std::vector<std::vector<double>> out;
-  for (const std::vector<std::int32_t>& sequence : sequences) {
-    const auto length = static_cast<std::int64_t>(sequence.size());
-    if (length == 0 || length > options_.scored) {
+  require([&] {
+    for (const std::vector<std::int32_t>& sequence : sequences) {
+      const auto length = static_cast<std::int64_t>(sequence.size());
+      if (length > 0 && length <= options_.scored) continue;
       throw Error({.what = "a sequence cannot be scored",
                    .expected = "1 to " + std::to_string(options_.scored) + " tokens",
                    .found = std::to_string(length),
                    .code = ExitCode::usage});
     }
+  });
+  take_scales();
+  std::vector<std::vector<double>> out;
+  while (goes_on(out.size() < sequences.size())) {
+    if (out.size() == sequences.size()) {
+      model_->store().pass_by(compute());
+      continue;
+    }
+    const std::vector<std::int32_t>& sequence = sequences[out.size()];
     runtime::HostBatch batch;
     runtime::add_document(batch, sequence, sequence);
     out.push_back(runtime::log_probabilities(*core_, model_->store(), compute(),
@@ -196,7 +233,8 @@ std::vector<std::vector<std::int32_t>> Decoder::complete(const std::vector<Reque
                                                          const std::vector<std::int32_t>& stop_ids,
                                                          std::int64_t max_new, const Sampling& sampling,
                                                          const OnToken& on_token) {
-  require_answerable(requests);
+  require([&] { require_answerable(requests); });
+  take_scales();
   const std::int64_t vocabulary = options_.architecture.vocabulary;
   std::vector<std::vector<std::int32_t>> answers(requests.size());
   std::deque<Sequence> sequences;
@@ -204,7 +242,7 @@ std::vector<std::vector<std::int32_t>> Decoder::complete(const std::vector<Reque
   for (auto slot = static_cast<std::int32_t>(options_.sequences); slot-- > 0;) free_slots.push_back(slot);
   std::vector<Sequence*> active;
   std::size_t next = 0;
-  while (next < requests.size() || !active.empty()) {
+  while (goes_on(next < requests.size() || !active.empty())) {
     while (next < requests.size() && !free_slots.empty()) {
       sequences.push_back({.request = next,
                            .number = requests[next].number,
@@ -214,6 +252,10 @@ std::vector<std::vector<std::int32_t>> Decoder::complete(const std::vector<Reque
       free_slots.pop_back();
       active.push_back(&sequences.back());
       ++next;
+    }
+    if (active.empty()) {  // others still answer
+      model_->store().pass_by(compute());
+      continue;
     }
     forward(active);
     std::erase_if(active, [&](Sequence* s) {

@@ -77,7 +77,7 @@ AutotuneCache::AutotuneCache(const std::string& folder, std::string machine) : m
   try {
     choices_ = read();
   } catch (const std::exception& e) {
-    log::warn("the algorithms of products kept in " + path_ +
+    log::warn("the algorithms of GEMMs kept in " + path_ +
               " cannot be read and are chosen anew: " + e.what());
   }
 }
@@ -125,7 +125,7 @@ void AutotuneCache::keep(const std::vector<ProductKey>& products, const Algorith
         path_, Json{{"format", kFormat}, {"machine", machine_}, {"choices", std::move(list)}}.dump() + "\n");
   } catch (const std::exception& e) {
     log::warn(
-        "the algorithms of products are not kept for the next run (name another folder with OCTETRUN_CACHE, "
+        "the algorithms of GEMMs are not kept for the next run (name another folder with OCTETRUN_CACHE, "
         "or "
         "set it to off): " +
         std::string(e.what()));
@@ -184,9 +184,9 @@ std::string AlgorithmBook::text() const {
 }
 
 void AlgorithmBook::learn(const std::string& text) {
-  const Json told = parse_json(text, "choices of products");
-  if (!told.is_object() || json_int(told, "format", 0, 0, 1 << 20, "choices of products") != kFormat) {
-    throw Error(Problem{.what = "choices of products from another rank cannot be read",
+  const Json told = parse_json(text, "choices of GEMMs");
+  if (!told.is_object() || json_int(told, "format", 0, 0, 1 << 20, "choices of GEMMs") != kFormat) {
+    throw Error(Problem{.what = "choices of GEMMs from another rank cannot be read",
                         .expected = "format " + std::to_string(kFormat),
                         .fix = "start the same program on all hosts"});
   }

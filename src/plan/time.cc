@@ -105,8 +105,8 @@ RowNames names_of(const model::Operation& o) {
   switch (o.kind) {
     case Kind::product:
       if (o.layer.name == "head") return {"head", "head", ""};
-      return {"forward products", o.product == ops::Product::dgrad ? "dgrad products" : "wgrad products",
-              "recompute: products"};
+      return {"forward GEMMs", o.product == ops::Product::dgrad ? "dgrad GEMMs" : "wgrad GEMMs",
+              "recompute: GEMMs"};
     case Kind::attention:
       return {"attention", "attention", "recompute: attention"};
     case Kind::norm:

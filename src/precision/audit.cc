@@ -202,7 +202,7 @@ std::string Audit::table() const {
     text.resize(text.find_last_not_of(' ') + 1);
     return text + "\n";
   };
-  std::string text = line("product", "layers", "weight", {"forward", "dgrad", "wgrad"}, "");
+  std::string text = line("GEMM", "layers", "weight", {"forward", "dgrad", "wgrad"}, "");
   for (const AuditRow& row : rows_) {
     std::array<std::string, 3> formats{compute, compute, compute};
     std::string reason = row.reason;
@@ -226,7 +226,7 @@ std::string Audit::summary() const {
     return with_commas(counted(p, DType::e4m3)) + " of " +
            with_commas(counted(p, DType::e4m3) + counted(p, DType::bf16) + counted(p, DType::f32));
   };
-  std::string text = "products in FP8: " + with_commas(fp8_products()) + " of " + with_commas(products()) +
+  std::string text = "GEMMs in FP8: " + with_commas(fp8_products()) + " of " + with_commas(products()) +
                      " (forward " + of(ops::Product::forward) + ", dgrad " + of(ops::Product::dgrad) +
                      ", wgrad " + of(ops::Product::wgrad) + ")";
   std::int64_t emulated = 0;
@@ -265,8 +265,8 @@ Json Audit::to_json() const {
 
 void Audit::require_fp8() const {
   if (!recipe_.fp8() || products() == 0 || fp8_products() > 0) return;
-  throw Error({.what = "FP8 was asked for and no product ran in FP8",
-               .expected = "FP8 products in the linear layers",
+  throw Error({.what = "FP8 was asked for and no GEMM ran in FP8",
+               .expected = "FP8 GEMMs in the linear layers",
                .found = summary() + "\n" + table(),
                .fix = "set fp8: false, or see the reasons in the table"});
 }

@@ -94,6 +94,14 @@ void ScaleSet::update_one(Stream& stream, std::int64_t i) {
   update(stream, i, 1);
 }
 
+void ScaleSet::take(Stream& stream, const ScaleSet& from) {
+  check(from.tensor_names_ == tensor_names_, "scales are taken from a set of the same tensors");
+  if (count() == 0) return;
+  const std::size_t bytes = formats_.size() * sizeof(float);
+  stream.device().copy(stream, scale_, from.scale_, bytes);
+  stream.device().copy(stream, scale_inv_, from.scale_inv_, bytes * static_cast<std::size_t>(kInverseStride));
+}
+
 void ScaleSet::restore(Stream& stream) {
   check(recipe_.kind == RecipeKind::delayed, "scales that were read are those of delayed scaling");
   // Without an amax an update leaves histories and scales as they are, and makes the inverses.

@@ -6,19 +6,8 @@
 #include <functional>
 #include <map>
 
-#include "history.h"
-#include "octet/base/error.h"
-#include "octet/base/files.h"
-#include "octet/base/log.h"
 #include "octet/base/strings.h"
-#include "octet/report/plot.h"
-#include "octet/report/tfevents.h"
-#include "octet/report/throughput.h"
-#include "progress_bar.h"
-#include "resume.h"
-#include "run_log.h"
-#include "window.h"
-#include "words.h"
+#include "reporter_impl.h"
 
 namespace octet::report {
 namespace {
@@ -52,127 +41,22 @@ double gib(std::int64_t bytes) {
 
 }  // namespace
 
-struct Reporter::Impl {
-  RunFacts facts;
-  RunLog log;
-  ProgressBar bar;
-  std::unique_ptr<EventFile> events;
-  Totals totals;
-  Window window, session;
-  double session_elapsed = 0;  ///< seconds of steps, evaluations and checkpoints
-  std::int64_t peak_memory = 0;
-  double first_loss = NAN, last_loss = NAN, eval_loss = NAN;
-  Json eval_results;
-  std::string last_checkpoint;
-  std::int64_t failed_saves = 0;  ///< of this session
-
-  explicit Impl(RunFacts f)
-      : facts(std::move(f)),
-        log((make_folders(facts.output_dir), facts.output_dir + "/trainer_log.jsonl"), facts.first_step),
-        bar(facts.first_step, facts.total_steps) {
-    if (log.broken() > 0) {
-      log::warn(std::to_string(log.broken()) + " broken lines of trainer_log.jsonl were dropped");
-    }
-    take_over();
-    totals.device_seconds += facts.setup_seconds * static_cast<double>(facts.world);
-    if (facts.tensorboard) {
-      std::string folder = facts.logging_dir;
-      if (folder.empty() && facts.first_step > 0) folder = newest_folder(facts.output_dir + "/runs");
-      if (folder.empty()) folder = facts.output_dir + "/runs/" + date_and_host();
-      events = std::make_unique<EventFile>(folder, facts.first_step + 1);
-    }
+Reporter::Impl::Impl(RunFacts f)
+    : facts(std::move(f)),
+      log((make_folders(facts.output_dir), facts.output_dir + "/trainer_log.jsonl"), facts.first_step),
+      bar(facts.first_step, facts.total_steps) {
+  if (log.broken() > 0) {
+    log::warn(std::to_string(log.broken()) + " broken lines of trainer_log.jsonl were dropped");
   }
-
-  // Brings the sums to where they stood after first_step: exactly when the state of that step is known, else
-  // as far as the rows tell.
-  void take_over() {
-    for (const Json& row : log.rows()) {
-      if (row.contains("eval_loss")) eval_loss = number_of(row, "eval_loss");
-      if (!row.contains("loss")) continue;
-      last_loss = number_of(row, "loss");
-      if (std::isnan(first_loss)) first_loss = last_loss;
-    }
-    totals.step = facts.first_step;
-    add_rows(log.rows(), totals);
-    totals.device_seconds = totals.elapsed * static_cast<double>(facts.world);
-    if (facts.first_step == 0) return;
-    const Json state = facts.resumed.is_object() ? facts.resumed : state_of_folder();
-    if (state.is_object() && number_of(state, "global_step") == static_cast<double>(facts.first_step)) {
-      take_over_state(state, totals, window);
-    }
+  take_over();
+  totals.device_seconds += facts.setup_seconds * static_cast<double>(facts.world);
+  if (facts.tensorboard) {
+    std::string folder = facts.logging_dir;
+    if (folder.empty() && facts.first_step > 0) folder = newest_folder(facts.output_dir + "/runs");
+    if (folder.empty()) folder = facts.output_dir + "/runs/" + date_and_host();
+    events = std::make_unique<EventFile>(folder, facts.first_step + 1);
   }
-
-  Json state_of_folder() const {
-    const std::string path = facts.output_dir + "/trainer_state.json";
-    if (!path_exists(path)) return {};
-    try {
-      return read_json(path);
-    } catch (const Error& e) {
-      log::warn(std::string("trainer_state.json is not read: ") + e.what());
-      return {};
-    }
-  }
-
-  /// The session goes on by so much, on all ranks.
-  void pass(double seconds) {
-    session_elapsed += seconds;
-    totals.elapsed += seconds;
-    totals.device_seconds += seconds * static_cast<double>(facts.world);
-  }
-
-  bool logs_at(std::int64_t step) const {
-    return is_logged(step, facts.logging_steps, facts.logging_first_step, facts.total_steps);
-  }
-
-  bool knows_work() const { return facts.flops_per_token > 0; }
-  bool knows_peak() const { return knows_work() && facts.peak_flops > 0; }
-  double utilisation(double tokens_per_second) const {
-    return flop_utilisation(facts.flops_per_token, tokens_per_second, facts.world, facts.peak_flops);
-  }
-  /// TFLOP/s of a device.
-  double teraflops(double tokens_per_second) const {
-    return 1e-12 * facts.flops_per_token * tokens_per_second / static_cast<double>(facts.world);
-  }
-  /// "MFU 41.2 %", or what a CPU does.
-  std::string work_text(double tokens_per_second) const {
-    if (knows_peak()) return "MFU " + python_number(100 * utilisation(tokens_per_second), 3) + " %";
-    return python_number(teraflops(tokens_per_second), 3) + " TFLOP/s";
-  }
-
-  // As the steps of this session went, with the evaluations and checkpoints between them.
-  double remaining_seconds() const {
-    return session.per_step(session_elapsed) *
-           static_cast<double>(std::max<std::int64_t>(0, facts.total_steps - totals.step));
-  }
-  double device_hours() const { return totals.device_seconds / 3600; }
-  double cost() const { return device_hours() * facts.gpu_hour_price; }
-
-  Json row_of(std::int64_t step) const {
-    Json row;
-    row["current_steps"] = step;
-    row["total_steps"] = facts.total_steps;
-    return row;
-  }
-
-  void finish_row(Json& row, double epoch) const {
-    row["epoch"] = epoch;
-    row["percentage"] = facts.total_steps > 0 ? std::round(1e4 * static_cast<double>(row["current_steps"]) /
-                                                           static_cast<double>(facts.total_steps)) /
-                                                    100
-                                              : 100.0;
-    row["elapsed_time"] = clock_time(totals.elapsed);
-    row["remaining_time"] = clock_time(remaining_seconds());
-    row["elapsed_seconds"] = totals.elapsed;
-  }
-
-  void log_step(const StepFacts& f);
-  void write_events(const StepFacts& f, double loss, double seconds, double rate);
-  Json state(bool with_history) const;
-  void write_state() const;
-  void write_plots() const;
-  Json train_results() const;
-  void summary(const FinishFacts& facts) const;
-};
+}
 
 void Reporter::Impl::log_step(const StepFacts& f) {
   const double loss = window.mean_loss();
@@ -274,90 +158,6 @@ Json Reporter::Impl::state(bool with_history) const {
 void Reporter::Impl::write_state() const {
   write_file_atomically(facts.output_dir + "/trainer_state.json",
                         state(true).dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-}
-
-void Reporter::Impl::write_plots() const {
-  if (!facts.plot) return;
-  const auto write = [&](const std::string& name, bool with_evaluation) {
-    const Figure figure = loss_figure(facts, log.rows(), with_evaluation);
-    write_file_atomically(facts.output_dir + "/" + name + ".svg", to_svg(figure));
-    write_file_atomically(facts.output_dir + "/" + name + ".png", to_png(figure));
-  };
-  write("training_loss", false);
-  if (!std::isnan(eval_loss)) write("training_eval_loss", true);
-}
-
-Json Reporter::Impl::train_results() const {
-  const auto per_second = [this](std::int64_t n) {
-    return session_elapsed > 0 ? static_cast<double>(n) / session_elapsed : 0.0;
-  };
-  Json results;
-  results["epoch"] = totals.epoch;
-  results["total_flos"] = facts.flops_per_token * static_cast<double>(totals.tokens);
-  results["train_loss"] = totals.mean_loss();
-  results["train_runtime"] = session_elapsed;
-  results["train_samples_per_second"] = per_second(session.samples);
-  results["train_steps_per_second"] = per_second(session.steps);
-  results["train_tokens_per_second"] = per_second(session.tokens);
-  results["num_input_tokens_seen"] = totals.tokens;
-  results["skipped_steps"] = totals.skipped;
-  results["device_hours"] = device_hours();
-  if (facts.gpu_hour_price > 0) results["cost"] = cost();
-  return results;
-}
-
-void Reporter::Impl::summary(const FinishFacts& finish) const {
-  std::vector<std::pair<std::string, std::string>> rows;
-  const double rate = session.per_second(static_cast<double>(session.tokens));
-  rows.emplace_back("status", finish.status);
-  rows.emplace_back("steps", with_commas(totals.step) + " of " + with_commas(facts.total_steps) + " (epoch " +
-                                 fixed(totals.epoch, 2) + ")");
-  if (!std::isnan(last_loss)) {
-    rows.emplace_back("training loss", python_number(first_loss, 4) + " -> " + python_number(last_loss, 4) +
-                                           " (mean " + python_number(totals.mean_loss(), 4) + ")");
-  }
-  if (!std::isnan(eval_loss)) rows.emplace_back("evaluation loss", python_number(eval_loss, 4));
-  rows.emplace_back("time", clock_time(totals.elapsed) + ", " +
-                                python_number(session.per_step(session.seconds), 3) + " s/it");
-  rows.emplace_back("tokens", with_commas(totals.tokens) + ", " + rate_text(rate) + " a second");
-  if (knows_peak()) rows.emplace_back("MFU", python_number(100 * utilisation(rate), 3) + " %");
-  if (knows_work()) rows.emplace_back("model TFLOP/s", python_number(teraflops(rate), 3) + " a device");
-  if (totals.skipped > 0) {
-    rows.emplace_back("skipped", with_commas(totals.skipped) + " steps, whose gradients were not finite");
-  }
-  if (failed_saves > 0) rows.emplace_back("failed saves", with_commas(failed_saves));
-  if (session.data_seconds > 0) {
-    rows.emplace_back("waited for data",
-                      fixed(100 * session.per_second(session.data_seconds), 1) + " % of the time");
-  }
-  if (!session.kinds.empty()) {
-    rows.emplace_back("communication", fixed(100 * session.per_second(session.comm_seconds), 1) +
-                                           " % of the time, " + fixed(100 * session.hidden(), 1) +
-                                           " % of it hidden; a rank sent " + human_bytes(session.bytes()));
-    for (const auto& [name, kind] : session.kinds) {
-      rows.emplace_back("  " + name, python_number(session.per_step(kind.seconds), 3) + " s and " +
-                                         human_bytes(session.per_step(static_cast<double>(kind.bytes))) +
-                                         " a step");
-    }
-  }
-  if (peak_memory > 0)
-    rows.emplace_back("peak memory", human_bytes(static_cast<double>(peak_memory)) + " on a rank");
-  if (facts.gpu_hour_price > 0) {
-    rows.emplace_back("cost", python_number(cost(), 4) + " (" + python_number(device_hours(), 4) +
-                                  " device hours at " + python_number(facts.gpu_hour_price, 6) + ")");
-  }
-  if (!last_checkpoint.empty()) rows.emplace_back("checkpoint", last_checkpoint);
-  if (!finish.final_model.empty()) rows.emplace_back("model", finish.final_model);
-  rows.emplace_back("log", facts.output_dir + "/trainer_log.jsonl");
-  if (facts.plot) rows.emplace_back("plot", facts.output_dir + "/training_loss.svg");
-  if (events) rows.emplace_back("TensorBoard", std::filesystem::path(events->path()).parent_path().string());
-  std::size_t width = 0;
-  for (const auto& [name, value] : rows) width = std::max(width, name.size());
-  log::info("***** Training " + finish.status + " *****");
-  for (std::size_t i = 1; i < rows.size(); ++i) {
-    log::info("  " + rows[i].first + std::string(width - rows[i].first.size(), ' ') + "  " + rows[i].second);
-  }
-  for (const auto& line : finish.next) log::info(line);
 }
 
 bool is_logged(std::int64_t step, std::int64_t every, bool with_first, std::int64_t total) {

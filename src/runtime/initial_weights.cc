@@ -5,27 +5,16 @@
 #include <cstring>
 #include <set>
 
-#include "octet/base/error.h"
-#include "octet/base/files.h"
 #include "octet/model/build.h"
 #include "octet/model/tuning.h"
 
 namespace octet::runtime {
 namespace {
 
-constexpr const char* kFile = "adapter_model.safetensors";
 constexpr const char* kMagnitude = ".lora_magnitude_vector";
 
-std::optional<checkpoint::SafetensorsFile> open_adapter(const std::string& folder) {
-  if (folder.empty()) return std::nullopt;
-  const std::string path = folder + "/" + kFile;
-  if (path_exists(path)) return std::optional<checkpoint::SafetensorsFile>(std::in_place, path);
-  throw Error({.what = "the adapter's weights are not there",
-               .expected = kFile,
-               .found = path_exists(folder + "/adapter_model.bin") ? "adapter_model.bin" : "",
-               .where = folder,
-               .fix = "save the adapter with save_pretrained of PEFT, which writes safetensors",
-               .code = ExitCode::usage});
+std::optional<AdapterFile> open_adapter(const std::string& folder) {
+  return folder.empty() ? std::nullopt : std::optional<AdapterFile>(std::in_place, folder);
 }
 
 std::set<std::string> names_in_model(const model::ParameterLayout& layout) {
@@ -38,72 +27,29 @@ std::set<std::string> names_in_model(const model::ParameterLayout& layout) {
 
 }  // namespace
 
-std::string name_in_model(const std::string& parameter) {
-  const std::string prefix = model::kAdapterPrefix;
-  return parameter.starts_with(prefix) ? parameter.substr(prefix.size()) : parameter;
-}
-
-bool is_adapter(const std::string& parameter) {
-  return parameter.ends_with(".lora_A.weight") || parameter.ends_with(".lora_B.weight") ||
-         parameter.ends_with(kMagnitude);
-}
-
 InitialWeights::InitialWeights(const WeightSource& source, const model::ParameterLayout& layout)
-    : source_(source), weights_(source.folder), adapter_(open_adapter(source.adapter)) {
+    : source_(source),
+      weights_(source.folder),
+      added_(source.added, [this](const std::string& name, std::int64_t begin, std::int64_t count,
+                                  float* out) { weights_.read(name, begin, count, out); }),
+      adapter_(open_adapter(source.adapter)) {
   weights_.require_used(names_in_model(layout), source.tensor_prefix);
-  if (adapter_) require_adapter_used(layout);
+  if (adapter_) adapter_->require_fit(layout);
 }
 
-void InitialWeights::require_adapter_used(const model::ParameterLayout& layout) const {
-  const std::set<std::string> used = model::tensor_names(layout);
-  const auto refuse = [&](const std::string& what, const std::string& name) {
-    throw Error(
-        {.what = what,
-         .found = "tensor '" + name + "'",
-         .where = adapter_->path(),
-         .fix = "check that adapter_config.json and the weights beside it belong together, and to the model",
-         .code = ExitCode::usage});
-  };
-  for (const checkpoint::StoredTensor& tensor : adapter_->tensors()) {
-    // A tied head has the embedding's table, which PEFT writes under both names.
-    const bool tied = name_in_model(tensor.name) == "lm_head.weight" && tensor.name != "lm_head.weight";
-    if (!used.contains(tensor.name) && !tied)
-      refuse("the adapter holds a tensor that has no place in the model with its configuration", tensor.name);
-  }
-  for (const std::string& name : used) {
-    if (is_adapter(name) && adapter_->find(name) == nullptr)
-      refuse("the adapter lacks a tensor that its configuration asks for", name);
-  }
-}
-
-bool InitialWeights::read_adapter(const TensorSlice& slice) const {
-  if (!adapter_ || adapter_->find(slice.name) == nullptr) return false;
-  const checkpoint::StoredTensor& tensor = adapter_->at(slice.name);
-  const auto refuse = [&](const std::string& what, const std::string& expected, const std::string& found) {
-    throw Error({.what = what,
-                 .expected = expected,
-                 .found = found,
-                 .where = adapter_->path() + ", tensor '" + slice.name + "'",
-                 .code = ExitCode::usage});
-  };
-  if (tensor.shape != slice.shape) {
-    refuse("a tensor of the adapter does not fit the model", checkpoint::shape_text(slice.shape),
-           checkpoint::shape_text(tensor.shape));
-  }
-  each_run(slice, [&](std::int64_t begin, std::int64_t count, void* data) {
-    auto* out = static_cast<float*>(data);
-    adapter_->read(slice.name, begin, count, out);
-    for (std::int64_t i = 0; i < count; ++i) {
-      if (!std::isfinite(out[i])) refuse("a value of the adapter is not finite", "", std::to_string(out[i]));
-    }
+void InitialWeights::read_base(const TensorSlice& slice) const {
+  TensorSlice in_model = slice;
+  in_model.name = name_in_model(slice.name);
+  weights_.read(in_model);
+  each_run(in_model, [&](std::int64_t begin, std::int64_t count, void* data) {
+    added_.add_to(in_model.name, begin, count, static_cast<float*>(data));
   });
-  return true;
 }
 
-// A new magnitude: the norms of the rows of the module's weight, which stand in its file.
+// A new magnitude: the norms of the rows of the module's weight as it is trained from.
 void InitialWeights::read_norms(const TensorSlice& slice) const {
-  const std::string module = name_in_model(slice.name.substr(0, slice.name.size() - std::strlen(kMagnitude)));
-  const std::string name = module + ".weight";
+  const std::string name =
+      name_in_model(slice.name.substr(0, slice.name.size() - std::strlen(kMagnitude))) + ".weight";
   const checkpoint::StoredTensor* weight = weights_.find(name);
   if (weight == nullptr || weight->shape.size() != 2 || weight->shape.front() != slice.shape.front())
     weight = &weights_.expect(name, {slice.shape.front(), 0});
@@ -112,6 +58,7 @@ void InitialWeights::read_norms(const TensorSlice& slice) const {
   each_run(slice, [&](std::int64_t begin, std::int64_t count, void* data) {
     for (std::int64_t i = 0; i < count; ++i) {
       weights_.read(name, (begin + i) * columns, columns, row.data());
+      added_.add_to(name, (begin + i) * columns, columns, row.data());
       double squares = 0;
       for (const float w : row) squares += static_cast<double>(w) * static_cast<double>(w);
       static_cast<float*>(data)[i] = static_cast<float>(std::sqrt(squares));
@@ -120,12 +67,13 @@ void InitialWeights::read_norms(const TensorSlice& slice) const {
 }
 
 void InitialWeights::read(const TensorSlice& slice) const {
-  if (read_adapter(slice)) return;
-  if (!is_adapter(slice.name)) {
-    TensorSlice in_model = slice;
-    in_model.name = name_in_model(slice.name);
-    return weights_.read(in_model);
+  if (adapter_ && adapter_->holds(slice.name)) {
+    each_run(slice, [&](std::int64_t begin, std::int64_t count, void* data) {
+      adapter_->read(slice.name, begin, count, static_cast<float*>(data));
+    });
+    return;
   }
+  if (!is_adapter(slice.name)) return read_base(slice);
   if (slice.name.ends_with(kMagnitude)) return read_norms(slice);
   const bool zero = slice.name.ends_with(".lora_B.weight");
   const model::NamedPart part{.name = slice.name, .shape = slice.shape};

@@ -62,6 +62,7 @@ void Instance::load_weights(const std::string& folder) {
     weights =
         std::make_unique<InitialWeights>(WeightSource{.folder = folder,
                                                       .tensor_prefix = options_.architecture.tensor_prefix,
+                                                      .added = options_.added,
                                                       .adapter = options_.adapter,
                                                       .seed = options_.store.adamw.seed},
                                          store_->layout());
@@ -92,14 +93,14 @@ void Instance::tell_fallbacks() {
   if (options_.fp8_fallback_ends) {
     std::string found;
     for (const std::string& line : fallbacks) found += (found.empty() ? "" : "\n") + line;
-    throw Error({.what = "a product that should run in FP8 does not",
-                 .expected = "FP8 products in the linear layers, as fp8_fallback: error asks for",
+    throw Error({.what = "a GEMM that should run in FP8 does not",
+                 .expected = "FP8 GEMMs in the linear layers, as fp8_fallback: error asks for",
                  .found = found,
                  .fix = std::string(fix) + ", or set fp8_fallback: warn"});
   }
   if (job_.rank() != 0) return;
   for (const std::string& line : fallbacks) {
-    log::warn("a product should run in FP8 and does not: " + line + "; " + fix);
+    log::warn("a GEMM should run in FP8 and does not: " + line + "; " + fix);
   }
 }
 

@@ -45,9 +45,10 @@ void require_weights(const std::string& folder) {
 model::Architecture read_model(const std::string& folder) {
   if (!path_exists(folder)) {
     throw Error({.what = "the folder of the model is not there",
-                 .expected = "a folder with config.json, tokenizer and weights; nothing is downloaded",
+                 .expected = "a folder with config.json, tokenizer and weights, or the name of a model in "
+                             "Hugging Face's cache; nothing is downloaded",
                  .where = folder,
-                 .fix = "fetch the model first (hf download NAME --local-dir FOLDER) and name its folder"});
+                 .fix = "fetch the model first (hf download NAME), or name a folder that holds it"});
   }
   if (!path_exists(folder + "/config.json") && path_exists(folder + "/adapter_config.json")) {
     throw Error({.what = "the folder holds an adapter and no model",

@@ -22,9 +22,9 @@ namespace octet::runtime {
 namespace {
 
 // What this rank says of itself before the ranks choose.
-RankGpus describe_rank(const std::string& device, const comm::Place& place) {
+RankGpus describe_rank(DeviceWish device, const comm::Place& place) {
   RankGpus mine{.host = place.host, .device = device};
-  if (device == "cpu") return mine;
+  if (device == DeviceWish::cpu) return mine;
   mine.shares = shares_gpus(environment_variable("OCTETRUN_SHARE_GPUS"));
   mine.driver = has_cuda_driver();
   for (GpuInfo& gpu : gpus()) {
@@ -97,7 +97,7 @@ void show_ranks(const std::vector<RankGpus>& ranks, const GpuChoice& choice,
 
 }  // namespace
 
-Session::Session(const std::string& device, const std::exception_ptr& refusal, comm::Carrier carrier)
+Session::Session(DeviceWish device, const std::exception_ptr& refusal, comm::Carrier carrier)
     : job_(comm::make_job()), place_(job_->place()) {
   log::set_rank(place_.rank, place_.rank == 0);
   require_whole_job(place_);

@@ -242,11 +242,6 @@ AdapterWish read_adapter_config(const Json& config, const std::string& where) {
   if (!(wish.dropout >= 0 && wish.dropout < 1)) {
     other("lora_dropout of an adapter is no share", "at least 0 and below 1", std::to_string(wish.dropout));
   }
-  if (wish.dora && wish.dropout > 0) {
-    refuse(wish, "dropout beside DoRA is not built", "lora_dropout: 0, or use_dora: false",
-           "lora_dropout: " + std::to_string(wish.dropout),
-           "set lora_dropout to 0 in the file to go on without it");
-  }
   for (const auto& [expression, rank] : patterns_of(config, "rank_pattern", where).items()) {
     wish.ranks.emplace_back(expression, json_int(config["rank_pattern"], expression, 0, 1, most, where));
   }
@@ -264,22 +259,32 @@ AdapterWish read_adapter_config(const Json& config, const std::string& where) {
   return wish;
 }
 
+AdapterWish read_adapter_folder(const std::string& folder) {
+  const std::string path = folder + "/adapter_config.json";
+  if (path_exists(path)) return read_adapter_config(read_json(path), path);
+  const bool checkpoint = path_exists(folder + "/manifest.json");
+  throw Error({.what = "there is no adapter in the folder that is named as one",
+               .expected = "adapter_config.json and adapter_model.safetensors, as PEFT writes them",
+               .found = checkpoint ? "a checkpoint of this program" : "",
+               .where = folder,
+               .fix = checkpoint ? "trainer export " + folder + " FOLDER writes its adapter"
+                                 : "name the folder of an adapter, or leave it out",
+               .code = ExitCode::usage});
+}
+
 bool trains_adapters(const config::Config& config) {
   return config.finetuning_type == "lora";
 }
 
 AdapterWish adapter_wish(const config::Config& config) {
-  if (config.adapter_name_or_path) {
-    const std::string path = *config.adapter_name_or_path + "/adapter_config.json";
-    if (!path_exists(path)) {
-      throw Error({.what = "there is no adapter in the folder that adapter_name_or_path names",
-                   .expected = "adapter_config.json and adapter_model.safetensors, as PEFT writes them",
-                   .where = *config.adapter_name_or_path,
-                   .fix = "name the folder of an adapter, or remove the key to begin with a new one",
-                   .code = ExitCode::usage});
-    }
-    AdapterWish wish = read_adapter_config(read_json(path), path);
+  if (const auto continued = given_adapters(config).continued) {
+    AdapterWish wish = read_adapter_folder(*continued);
     wish.output_rate = config.loraplus_lr_ratio.value_or(1.0);
+    if (wish.dora && wish.dropout > 0) {
+      refuse(wish, "training DoRA with dropout is not built", "lora_dropout: 0, or use_dora: false",
+             "lora_dropout: " + std::to_string(wish.dropout),
+             "set lora_dropout to 0 in the file to go on without it");
+    }
     return wish;
   }
   AdapterWish wish{.rank = config.lora_rank,
@@ -313,7 +318,26 @@ model::Architecture tuned(const config::Config& config, model::Architecture arch
   return architecture;
 }
 
-Json adapter_config(const AdapterWish& wish, const std::string& base) {
+namespace {
+
+/// The expression, or the list of names, for target_modules.
+Json target_modules(const AdapterWish& wish, const model::Architecture& architecture) {
+  if (!wish.expression.empty() && !wish.all) return wish.expression;
+  std::set<std::string> names(wish.targets.begin(), wish.targets.end());
+  if (wish.all) {
+    for (const Module& module : linear_modules(architecture)) names.insert(last_word(module.name));
+  }
+  if (!wish.all || !architecture.multimodal) return names;
+  // Modules that see images are called alike.
+  std::string any;
+  for (const std::string& name : names) any += (any.empty() ? "" : "|") + name;
+  return ".*language_model.*\\.(" + any + ")";
+}
+
+}  // namespace
+
+Json adapter_config(const AdapterWish& wish, const model::Architecture& architecture,
+                    const std::string& base) {
   Json config{
       {"base_model_name_or_path", base},
       {"bias", "none"},
@@ -331,9 +355,8 @@ Json adapter_config(const AdapterWish& wish, const std::string& base) {
       {"rank_pattern", Json::object()},
       {"alpha_pattern", Json::object()},
       {"revision", nullptr},
-      {"target_modules", wish.all ? Json("all-linear") : Json(wish.targets)},
+      {"target_modules", target_modules(wish, architecture)},
       {"task_type", "CAUSAL_LM"}};
-  if (!wish.expression.empty()) config["target_modules"] = wish.expression;
   for (const auto& [expression, rank] : wish.ranks) config["rank_pattern"][expression] = rank;
   for (const auto& [expression, alpha] : wish.alphas) config["alpha_pattern"][expression] = alpha;
   if (wish.rslora) config["use_rslora"] = true;

@@ -38,6 +38,9 @@ bool as_llamafactory(const config::Config& config) {
 
 data::DataOptions data_options(const config::Config& config) {
   return {.dataset = config.dataset,
+          .columns = {.messages = config.messages_column.value_or(""),
+                      .prompt = config.prompt_column.value_or(""),
+                      .response = config.response_column.value_or("")},
           .dataset_dir = config.dataset_dir,
           .max_samples = config.max_samples,
           .seed = config.order_seed()};

@@ -60,7 +60,9 @@ runtime::InstanceOptions instance_options(const config::Config& config,
                                           std::int64_t max_length, std::int64_t max_documents) {
   runtime::InstanceOptions options;
   options.architecture = tuned(config, architecture);
-  if (trains_adapters(config)) options.adapter = config.adapter_name_or_path.value_or("");
+  const GivenAdapters given = given_adapters(config);
+  if (architecture.layers > 0) options.added = added_adapters(given.added, architecture);
+  options.adapter = given.continued.value_or("");
   options.store.stage = static_cast<int>(config.zero_stage);
   options.store.deterministic = config.deterministic != "false";
   options.store.strict = is_strict(config);

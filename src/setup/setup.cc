@@ -6,7 +6,12 @@
 namespace octet::setup {
 
 SessionWish session_wish(const config::Config& config) {
-  return {.device = config.device, .carrier = carrier_of(config.gpu_transport)};
+  return {.device = device_wish(config.device), .carrier = carrier_of(config.gpu_transport)};
+}
+
+DeviceWish device_wish(const std::string& word) {
+  if (word == "cpu") return DeviceWish::cpu;
+  return word == "cuda" ? DeviceWish::cuda : DeviceWish::automatic;
 }
 
 comm::Carrier carrier_of(const std::string& transport) {

@@ -117,11 +117,15 @@ std::optional<std::string> folder_template(const std::string& folder) {
 TemplateMatch match_template(const std::string& folder, const Tokenizer& tokenizer) {
   const auto source = folder_template(folder);
   if (!source) return {};
+  return match_jinja(*source, "the model's own chat template", tokenizer);
+}
+
+TemplateMatch match_jinja(const std::string& source, const std::string& whose, const Tokenizer& tokenizer) {
   std::vector<std::string> left = ChatTemplate::names();
   std::string near, failure;
   int rendered_probes = 0;
   try {
-    const JinjaTemplate jinja(*source);
+    const JinjaTemplate jinja(source);
     for (const Probe& probe : probes()) {
       std::string want;
       try {
@@ -149,10 +153,9 @@ TemplateMatch match_template(const std::string& folder, const Tokenizer& tokeniz
   } catch (const Error& e) {
     failure = e.problem().what + (e.problem().where.empty() ? "" : " (" + e.problem().where + ")");
   }
-  if (rendered_probes == 0) return {.reason = "the model's own chat template cannot be rendered: " + failure};
+  if (rendered_probes == 0) return {.reason = whose + " cannot be rendered: " + failure};
   if (left.empty()) {
-    return {.reason =
-                "the model's own chat template writes otherwise than each of " + all_names() + "; " + near};
+    return {.reason = whose + " writes otherwise than each of " + all_names() + "; " + near};
   }
   return {.found = ChatTemplate::find(left.front())};
 }

@@ -1,13 +1,15 @@
 #include "octet/train/adapter_folder.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <memory>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/checkpoint/safetensors_writer.h"
 #include "octet/model/tuning.h"
-#include "octet/runtime/initial_weights.h"
+#include "octet/runtime/adapter_file.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/adapters.h"
 #include "octet/setup/freezing.h"
@@ -16,6 +18,7 @@ namespace octet::train {
 namespace {
 
 constexpr const char* kKey = "adapters";
+constexpr const char* kWeights = "adapter_model.safetensors";
 constexpr const char* kType = "finetuning_type";
 constexpr const char* kHead = "base_model.model.lm_head.weight";
 
@@ -47,9 +50,40 @@ Tensors tensors_of(const checkpoint::Checkpoint& source, bool tied) {
   return tensors;
 }
 
+/// Under a name that is not the file's own yet.
+std::unique_ptr<checkpoint::SafetensorsWriter> write_weights(const std::string& path,
+                                                             const checkpoint::Checkpoint& source,
+                                                             const Tensors& tensors) {
+  auto writer = std::make_unique<checkpoint::SafetensorsWriter>(path, tensors.headers);
+  std::vector<float> values;
+  for (const checkpoint::TensorHeader& tensor : writer->order()) {
+    const std::int64_t count = element_count(tensor.shape, tensor.name);
+    values.resize(static_cast<std::size_t>(count));
+    const bool table = tensor.name == kHead && !tensors.table.empty();
+    source.read(table ? tensors.table : tensor.name, 0, count, values.data());
+    writer->append(values.data(), count);
+  }
+  writer->finish();
+  return writer;
+}
+
+void remove_old(const std::string& path, bool allowed) {
+  if (!path_exists(path)) return;
+  if (!allowed) {
+    throw Error({.what = "the folder holds an adapter already",
+                 .found = kWeights,
+                 .where = path,
+                 .fix = "export to another folder, or replace it with --overwrite",
+                 .code = ExitCode::usage});
+  }
+  std::error_code code;
+  if (!std::filesystem::remove(path, code) && code)
+    throw Error({.what = "cannot replace an old adapter", .found = code.message(), .where = path});
+}
+
 }  // namespace
 
-Json adapter_state(const config::Config& config) {
+Json adapter_state(const config::Config& config, const model::Architecture& architecture) {
   Json state;
   if (setup::trains_parts(config)) {
     state = {{kType, config.finetuning_type},
@@ -57,7 +91,7 @@ Json adapter_state(const config::Config& config) {
              {"freeze_trainable_modules", config.freeze_trainable_modules},
              {"freeze_extra_modules", config.freeze_extra_modules}};
   } else if (setup::trains_adapters(config)) {
-    state = setup::adapter_config(setup::adapter_wish(config), "");
+    state = setup::adapter_config(setup::adapter_wish(config), architecture, "");
     state.erase("base_model_name_or_path");
   } else {
     return {};
@@ -65,19 +99,25 @@ Json adapter_state(const config::Config& config) {
   state["base"] = config.train_from_scratch
                       ? "seed " + std::to_string(config.seed)
                       : checkpoint::WeightFolder(config.model_name_or_path).fingerprint();
+  state["added"] = Json::array();
+  for (const std::string& folder : setup::given_adapters(config).added) {
+    setup::read_adapter_folder(folder);
+    state["added"].push_back(checkpoint::WeightFolder(folder, "adapter_model").fingerprint());
+  }
   return state;
 }
 
-void require_same_adapters(const checkpoint::Checkpoint& checkpoint, const config::Config& config) {
+void require_same_adapters(const checkpoint::Checkpoint& checkpoint, const Json& state,
+                           const std::string& model) {
   const Json before = checkpoint.state().value(kKey, Json());
-  const Json now = Json::parse(adapter_state(config).dump());
+  const Json now = Json::parse(state.dump());
   if (before == now) return;
   const auto refuse = [&](const std::string& what, const std::string& expected, const std::string& found) {
     throw Error(
         {.what = what,
          .expected = expected,
          .found = found,
-         .where = checkpoint.path() + "; " + config.model_name_or_path,
+         .where = checkpoint.path() + "; " + model,
          .fix = "go on with the configuration and the base model of the run that wrote the checkpoint, or "
                 "begin a run of its own in another output_dir",
          .code = ExitCode::usage});
@@ -97,32 +137,31 @@ void require_same_adapters(const checkpoint::Checkpoint& checkpoint, const confi
     if (value == other) continue;
     if (key == "base")
       refuse("the base model's weights are not those of the checkpoint's run", "", "other contents");
+    if (key == "added")
+      refuse("other adapters are added to the base than in the checkpoint's run",
+             std::to_string(value.size()) + " adapters",
+             std::to_string(other.size()) + ", or other contents");
     refuse(other_trained, key + ": " + value.dump(), key + ": " + other.dump());
   }
   refuse(other_trained, before.dump(), now.dump());
 }
 
-std::vector<std::string> export_adapter(const std::string& folder, const std::string& checkpoint,
-                                        const config::Config& config) {
-  const checkpoint::Checkpoint source(checkpoint);
-  const bool tied = runtime::read_model(config.model_name_or_path).tied;
-  const Tensors tensors = tensors_of(source, tied);
-  make_folders(folder);
-  const std::string weights = "adapter_model.safetensors", description = "adapter_config.json";
-  checkpoint::SafetensorsWriter writer(folder + "/" + weights, tensors.headers);
-  std::vector<float> values;
-  for (const checkpoint::TensorHeader& tensor : writer.order()) {
-    const std::int64_t count = element_count(tensor.shape, tensor.name);
-    values.resize(static_cast<std::size_t>(count));
-    const bool table = tensor.name == kHead && !tensors.table.empty();
-    source.read(table ? tensors.table : tensor.name, 0, count, values.data());
-    writer.append(values.data(), count);
-  }
-  writer.publish();
-  Json described = setup::adapter_config(setup::adapter_wish(config), config.model_name_or_path);
+std::vector<std::string> export_adapter(const AdapterExport& e, const config::Config& config) {
+  const checkpoint::Checkpoint source(e.checkpoint);
+  const model::Architecture architecture = runtime::read_model(config.model_name_or_path);
+  const Tensors tensors = tensors_of(source, architecture.tied);
+  const std::string weights = e.folder + "/" + kWeights;
+  Json described =
+      setup::adapter_config(setup::adapter_wish(config), architecture, config.model_name_or_path);
   if (!tensors.table.empty()) described["ensure_weight_tying"] = true;
-  write_file_atomically(folder + "/" + description, described.dump(2) + "\n");
-  return {description, weights};
+  make_folders(e.folder);
+  const auto writer = write_weights(weights, source, tensors);
+  // A folder with weights is whole: old ones go first, and the new ones come last.
+  remove_old(weights, e.overwrite);
+  write_file_atomically(e.folder + "/adapter_config.json", described.dump(2) + "\n");
+  if (e.encoder != nullptr) e.encoder->tokenizer().save(e.folder);
+  writer->publish();
+  return {"adapter_config.json", kWeights};
 }
 
 }  // namespace octet::train

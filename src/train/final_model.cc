@@ -11,8 +11,8 @@ namespace {
 
 // A model that was trained to end its answers with the template's token must be told to stop at it, or it
 // talks on: the source's generation_config.json, if any, with the end tokens of the template in front.
-std::string generation_config(const ModelExport& e, const data::TemplateEncoder& encoder) {
-  const std::string path = e.model + "/generation_config.json";
+std::string generation_config(const std::string& model, const data::TemplateEncoder& encoder) {
+  const std::string path = model + "/generation_config.json";
   Json config = path_exists(path) ? read_json(path) : Json::object();
   Json ends = Json::array();
   for (const std::int32_t id : encoder.stop_ids()) ends.push_back(id);
@@ -31,6 +31,12 @@ std::string generation_config(const ModelExport& e, const data::TemplateEncoder&
 
 }  // namespace
 
+void write_tokenizer(const std::string& folder, const std::string& model,
+                     const data::TemplateEncoder& encoder) {
+  encoder.tokenizer().save(folder);
+  write_file_atomically(folder + "/generation_config.json", generation_config(model, encoder));
+}
+
 std::vector<std::string> export_model(const ModelExport& e, const data::TemplateEncoder* encoder) {
   checkpoint::ExportOptions options;
   options.folder = e.folder;
@@ -39,11 +45,10 @@ std::vector<std::string> export_model(const ModelExport& e, const data::Template
   options.shard_bytes = e.shard_bytes;
   options.overwrite = e.overwrite;
   options.rest_from_source = e.part;
+  if (encoder != nullptr)
+    options.complete = [&](const std::string& folder) { write_tokenizer(folder, e.model, *encoder); };
   std::vector<std::string> files = checkpoint::export_checkpoint(options, e.checkpoint);
-  if (!encoder) return files;
-  encoder->tokenizer().save(e.folder);
-  write_file_atomically(e.folder + "/generation_config.json", generation_config(e, *encoder));
-  if (std::ranges::find(files, "generation_config.json") == files.end())
+  if (encoder != nullptr && std::ranges::find(files, "generation_config.json") == files.end())
     files.push_back("generation_config.json");
   return files;
 }

@@ -31,7 +31,9 @@ void Run::prepare_model() {
     architecture_ = runtime::read_model(config_.model_name_or_path);
     fresh_ = config_.train_from_scratch;
     if (!fresh_) runtime::require_weights(config_.model_name_or_path);
-    adapters_ = adapter_state(config_);
+    adapters_ = adapter_state(config_, architecture_);
+    // What cannot be built is refused before data are read, and by one rank.
+    setup::instance_options(config_, architecture_, 1, 1, 1);
     encoder_ = std::make_unique<data::TemplateEncoder>(setup::encoder_options(config_));
     if (session_.prints() && !config_.template_name && encoder_->chat_template()) {
       log::info("template: " + encoder_->chat_template()->name() +
@@ -146,7 +148,8 @@ void Run::begin_weights() {
 }
 
 void Run::prepare_engine() {
-  if (checkpoint_) job_.together([&] { require_same_adapters(*checkpoint_, config_); });
+  if (checkpoint_)
+    job_.together([&] { require_same_adapters(*checkpoint_, adapters_, config_.model_name_or_path); });
   const runtime::InstanceOptions options = engine_for({batch_.micro, level_}, sample_shape());
   job_.together(
       [&] { engine_ = std::make_unique<Engine>(session_.device(), job_, session_.data(), options); });

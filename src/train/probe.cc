@@ -10,6 +10,7 @@
 #include "octet/checkpoint/safetensors_writer.h"
 #include "octet/optim/schedule.h"
 #include "octet/runtime/model_folder.h"
+#include "octet/setup/adapters.h"
 #include "octet/setup/model_options.h"
 #include "octet/setup/setup.h"
 #include "octet/train/engine.h"
@@ -290,8 +291,16 @@ void probe(runtime::Session& session, const config::Resolved& resolved, const Pr
   Batches batches;
   model::Architecture architecture;
   std::unique_ptr<optim::Schedule> schedule;
+  setup::NamedModel model;
   job.together([&] {
-    architecture = runtime::read_model(options.model);
+    model = setup::named_model(options.model);
+    architecture = runtime::read_model(model.folder);
+    // An adapter that is named as the model is the first of all where adapters are trained.
+    if (setup::trains_adapters(config) && !model.adapters.empty()) {
+      const std::string others = config.adapter_name_or_path ? "," + *config.adapter_name_or_path : "";
+      config.adapter_name_or_path = model.adapters.front() + others;
+      model.adapters.clear();
+    }
     batches = read_batches(options);
     schedule = std::make_unique<optim::Schedule>(setup::schedule_options(config, batches.steps));
   });
@@ -300,14 +309,18 @@ void probe(runtime::Session& session, const config::Resolved& resolved, const Pr
   const std::int64_t documents = batches.document.empty() ? block.end - block.begin : tokens;
   std::unique_ptr<Engine> engine;
   Collected result;
-  const runtime::InstanceOptions how =
-      with_fitting_level(setup::instance_options(config, architecture, tokens, batches.length, documents),
-                         config, job, session.device());
+  runtime::InstanceOptions how;
+  job.together([&] {
+    how = setup::instance_options(config, architecture, tokens, batches.length, documents);
+    for (runtime::AddedAdapter& adapter : setup::added_adapters(model.adapters, architecture))
+      how.added.push_back(std::move(adapter));
+  });
+  how = with_fitting_level(std::move(how), config, job, session.device());
   job.together([&] { engine = std::make_unique<Engine>(session.device(), job, session.data(), how); });
   if (config.train_from_scratch) {
     engine->initialise(static_cast<std::uint64_t>(config.seed));
   } else {
-    engine->load_weights(options.model);
+    engine->load_weights(model.folder);
   }
   StepLoop loop(*engine, *schedule, 1);
   if (options.steps > 0) {

@@ -83,6 +83,12 @@ class Run {
   /// Counts steps whose loss or gradient is not finite. Throws Error after too many in a row.
   void guard(const store::StepResult& result);
   void evaluate();
+  /// Whether, with load_best_model_at_end, these weights are the best that were evaluated.
+  bool is_best() const;
+  /// With load_best_model_at_end: takes the checkpoint of this step where its evaluation is the best so far.
+  void keep_if_best();
+  /// The same of an earlier part of the run.
+  void restore_best();
   /// Where eval_strategy and eval_steps say so.
   void evaluate_in_turn();
   /// Folder of checkpoints that output_dir does not take; empty where there is none.
@@ -94,6 +100,8 @@ class Run {
   /// Saves, and once more where that fails. Throws Error (unsaved), on all ranks, when nothing takes it.
   void save_for_good();
   void finish(bool stopped);
+  /// What one would do with a finished run.
+  std::vector<std::string> next_commands() const;
   /// What a finished run leaves in its folder: a model, or adapters.
   void write_final_model();
   bool turn(double interval, setup::When when) const;
@@ -125,9 +133,17 @@ class Run {
   std::int64_t saved_step_ = -1;
   std::int64_t samples_seen_ = 0;  ///< in all steps done, over all ranks
   std::string last_checkpoint_;
-  OwnLoss own_loss_;    ///< since the last row of the log
-  int not_finite_ = 0;  ///< steps in a row whose loss or gradient was not finite
-  bool fresh_ = false;  ///< begins with random weights
+  /// A checkpoint whose weights were evaluated, step -1: none.
+  struct Evaluated {
+    std::int64_t step = -1;
+    double loss = 0;
+    std::string path;
+  };
+  Evaluated evaluated_;           ///< the latest; no path
+  Evaluated best_, second_best_;  ///< of load_best_model_at_end
+  OwnLoss own_loss_;              ///< since the last row of the log
+  int not_finite_ = 0;            ///< steps in a row whose loss or gradient was not finite
+  bool fresh_ = false;            ///< begins with random weights
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
 };
 

@@ -31,6 +31,8 @@ class Saver {
   /// when the run began with it, or empty.
   Saver(comm::Channel& channel, SaverOptions options, const std::string& trusted);
 
+  /// The checkpoint of that step is not removed, wherever it lies; the one before that was kept so may be.
+  void keep(std::int64_t step) { keeper_.keep(step), fallback_keeper_.keep(step); }
   /// Saves to the folder or, where that fails, to the fallback. Returns the checkpoint's path, or "" when
   /// neither took it: then rank 0 has said why, and it is counted.
   std::string save(const checkpoint::CheckpointContents& contents);

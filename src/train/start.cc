@@ -141,7 +141,7 @@ std::optional<std::string> find_start(comm::Channel& channel, const config::Conf
     channel.together([&] { goes_on = channel.rank() == 0 && is_interrupted(config); });
     if (channel.all_max(goes_on ? 1 : 0) == 0) return std::nullopt;
   }
-  if (!wish.empty() && wish != "true") {
+  if (!wish.empty() && wish != "true" && wish != "auto") {
     // A named checkpoint must hold; its bytes are verified while they are read.
     channel.together([&] { checkpoint::require_own_name(wish, checkpoint::Checkpoint(wish).step()); });
     return wish;

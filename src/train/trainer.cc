@@ -11,6 +11,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
+#include "octet/base/strings.h"
 #include "octet/checkpoint/save.h"
 #include "octet/report/number.h"
 #include "octet/runtime/same_model.h"
@@ -180,10 +181,11 @@ void Run::evaluate() {
     }
   }
   labels = job_.all_sum(labels);
+  evaluated_ = {.step = step_, .loss = total / static_cast<double>(std::max<std::int64_t>(1, labels))};
   if (!reporter_) return;
   reporter_->evaluation({.step = step_,
                          .epoch = feed_->step().epoch,
-                         .loss = total / static_cast<double>(std::max<std::int64_t>(1, labels)),
+                         .loss = evaluated_.loss,
                          .seconds = seconds_since(start),
                          .samples = items,
                          .batches = batches,
@@ -216,6 +218,11 @@ void Run::save() {
                         {"learning_rate", schedule_->learning_rate(step_)},
                         {"lr_scheduler_type", config_.lr_scheduler_type},
                         {"not_finite_in_a_row", not_finite_}};
+  if (is_best()) {
+    contents.state["best"] = {{"step", step_}, {"loss", evaluated_.loss}};
+  } else if (best_.step >= 0) {
+    contents.state["best"] = {{"step", best_.step}, {"loss", best_.loss}};
+  }
   if (reporter_) contents.state["trainer_state"] = reporter_->state();
   job_.together([&] {
     if (folder_) folder_->require_held();
@@ -227,6 +234,7 @@ void Run::save() {
   }
   last_checkpoint_ = path;
   saved_step_ = step_;
+  keep_if_best();
   job_.together([&] {
     if (!reporter_) return;
     reporter_->saved(step_, last_checkpoint_, seconds_since(start));
@@ -254,6 +262,10 @@ void Run::make_saver() {
 
 void Run::settle_save() {
   if (saver_->holds()) return;
+  if (best_.step >= 0 && best_.step == saved_step_) {
+    best_ = second_best_;
+    saver_->keep(best_.step);
+  }
   saved_step_ = 0;  // that one is none; which of the older ones hold, the next start finds out
   if (reporter_) reporter_->save_failed(0);
 }
@@ -291,12 +303,18 @@ void Run::evaluate_in_turn() {
 }
 
 void Run::write_final_model() {
+  const std::string& from = best_.step >= 0 ? best_.path : last_checkpoint_;
+  if (best_.step >= 0) {
+    log::info("the final model is that of step " + with_commas(best_.step) + ", whose evaluation loss " +
+              report::python_number(best_.loss, 6) + " is the smallest");
+  }
   if (setup::trains_adapters(config_)) {
-    export_adapter(config_.output_dir, last_checkpoint_, config_);
-    encoder_->tokenizer().save(config_.output_dir);
+    export_adapter(
+        {.folder = config_.output_dir, .checkpoint = from, .overwrite = true, .encoder = encoder_.get()},
+        config_);
     return;
   }
-  export_model({.checkpoint = last_checkpoint_,
+  export_model({.checkpoint = from,
                 .model = config_.model_name_or_path,
                 .folder = config_.output_dir,
                 .dtype = setup::export_dtype(config_),
@@ -304,6 +322,22 @@ void Run::write_final_model() {
                 .overwrite = true,
                 .part = setup::trains_parts(config_)},
                encoder_.get());
+}
+
+std::vector<std::string> Run::next_commands() const {
+  std::vector<std::string> commands;
+  std::string model = config_.output_dir;
+  if (setup::trains_adapters(config_)) {
+    // The adapter's folder names the base alone, not what was added to it.
+    std::string adapters;
+    for (const std::string& folder : setup::given_adapters(config_).added) adapters += folder + ",";
+    if (!adapters.empty()) model = config_.model_name_or_path + " --adapter " + adapters + config_.output_dir;
+    commands.push_back("trainer export " + model + " " + config_.output_dir + "-merged --merge");
+  }
+  commands.push_back("trainer generate " + model + " --template " +
+                     (encoder_->chat_template() ? encoder_->chat_template()->name() : "TEMPLATE") +
+                     " \"your question\"");
+  return commands;
 }
 
 void Run::finish(bool stopped) {
@@ -319,12 +353,7 @@ void Run::finish(bool stopped) {
       // Asked to keep no checkpoints, it leaves none: this one only carried the weights to the final model.
       if (!kept) std::filesystem::remove_all(last_checkpoint_);
     });
-    const bool lora = setup::trains_adapters(config_);
-    if (lora)
-      next.push_back("trainer export " + config_.output_dir + " " + config_.output_dir + "-merged --merge");
-    next.push_back("trainer generate " + config_.output_dir + (lora ? "-merged" : "") + " --template " +
-                   (encoder_->chat_template() ? encoder_->chat_template()->name() : "TEMPLATE") +
-                   " \"your question\"");
+    next = next_commands();
   }
   if (kept) next.push_back("trainer inspect " + last_checkpoint_);
   const std::string products = engine_->instance().audit_of_all().summary();
@@ -347,6 +376,7 @@ int Run::run() {
                   .world = job_.size()});
   });
   make_saver();
+  if (checkpoint_) restore_best();
   if (config_.log_samples) samples_ = std::make_unique<SampleLog>(job_, config_.output_dir, step_);
   loop_ = std::make_unique<StepLoop>(*engine_, *schedule_, batch_.accumulation, step_);
   const bool evaluates = corpus_.evaluation.documents() > 0;

@@ -3,7 +3,9 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 
+#include "../src/checkpoint/manifest.h"
 #include "sample.h"
 
 namespace octet::checkpoint {
@@ -82,6 +84,44 @@ TEST(Hdf5, ManyTensorsFitTheirBound) {
   float value = 0;
   checkpoint.read("model.layers.2001.n", 0, 1, &value);
   EXPECT_EQ(value, 2001.0f);
+}
+
+// What adapters of a small model leave: hundreds of tensors of some KiB, which pages of their own would
+// double.
+TEST(Hdf5, SmallTensorsTakeLittleMoreThanTheirBytesAndLargeOnesBeginOnPages) {
+  const Scratch scratch;
+  std::vector<float> values(130 * 257);
+  CheckpointContents contents;
+  std::int64_t bytes = 0;
+  const auto add = [&](const std::string& name, const std::vector<std::int64_t>& shape) {
+    const std::int64_t count = element_count(shape, name);
+    contents.slices.push_back({name, DType::f32, shape, 0, count, values.data()});
+    bytes += 4 * count;
+  };
+  for (const std::string state : {"", "exp_avg/", "exp_avg_sq/"}) {
+    for (int layer = 0; layer < 4; ++layer) {
+      for (const std::string module :
+           {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}) {
+        const std::string name =
+            state + "base_model.model.model.layers." + std::to_string(layer) + ".self_attn." + module;
+        add(name + ".lora_A.weight", {8, 256});
+        add(name + ".lora_B.weight", {257, 8});
+      }
+    }
+  }
+  on_ranks(1, [&](comm::Channel& channel) { save(channel, scratch.path(), contents); });
+  const auto size = std::filesystem::file_size(scratch / "checkpoint-0/checkpoint.h5");
+  EXPECT_LE(static_cast<double>(size), 1.05 * static_cast<double>(bytes) + 65536);
+  contents.step = 1;
+  for (const std::string name : {"large.0", "large.1", "large.2"}) add(name, {130, 257});
+  on_ranks(1, [&](comm::Channel& channel) { save(channel, scratch.path(), contents); });
+  int large = 0;
+  for (const CheckpointTensor& tensor : read_manifest(scratch / "checkpoint-1").tensors) {
+    if (!tensor.name.starts_with("large")) continue;
+    EXPECT_EQ(tensor.offset % 4096, 0) << "a rank that writes it shares no page with another";
+    ++large;
+  }
+  EXPECT_EQ(large, 3);
 }
 
 }  // namespace

@@ -44,6 +44,11 @@ class Files {
     spill(folder_ / "many.jsonl", many);
     spill(folder_ / "other/few.jsonl", few + few);
     spill(folder_ / "text.txt", text);
+    Json columns = Json{{"messages", {turn("user", "m"), turn("assistant", "n")}}};
+    columns["chat"] = {turn("user", "other"), turn("assistant", "talk")};
+    columns["talk"] = {{{"from", "human"}, {"value", "hello"}}, {{"from", "gpt"}, {"value", "there"}}};
+    for (const char* name : {"q", "a", "q2", "a2"}) columns[name] = std::string("text of ") + name;
+    spill(folder_ / "columns.jsonl", columns.dump() + "\n");
     spill(folder_ / "broken.jsonl", many + "{\"x\n{\"y\n");
   }
   TemporaryFolder folder_;
@@ -78,7 +83,7 @@ struct Data {
 };
 Data data_of(const config::Resolved& r) {
   const Quiet quiet;
-  runtime::Session session("cpu");
+  runtime::Session session(DeviceWish::cpu);
   const data::TemplateEncoder encoder(setup::encoder_options(r.config));
   const feed::Corpus corpus = feed::build_corpus(session, r.config, encoder);
   return {.texts = texts(corpus.training, encoder),
@@ -128,6 +133,7 @@ std::vector<KeyRow> set_rows() {
   const std::string two = files / "many.jsonl" + ", " + files / "few.jsonl";
   const Keys both{{"dataset", two}, {"max_samples", "unset"}};
   const Keys under{{"dataset", two}, {"max_samples", "unset"}, {"mix_strategy", "interleave_under"}};
+  const Keys pair = rows_of("columns.jsonl", {{"prompt_column", "q"}, {"response_column", "a"}});
   const std::string few = "4 documents of 4 rows in 4 sequences";
   return {
       {"dataset",
@@ -155,6 +161,9 @@ std::vector<KeyRow> set_rows() {
       {"max_broken_rows", rows_of("broken.jsonl", {{"max_samples", "unset"}}), {{"1"}}, sizes_of},
       {"mix_strategy", both, {{"interleave_under"}, {"interleave_over"}, {"interleave_once"}}, texts_of},
       {"interleave_probs", under, {{"\"0.9,0.1\""}}, texts_of},
+      {"messages_column", rows_of("columns.jsonl"), {{"chat"}, {"talk"}}, texts_of},
+      {"prompt_column", pair, {{"q2"}}, texts_of},
+      {"response_column", pair, {{"a2"}}, texts_of},
       {"preprocessing_num_workers",
        {},
        {{"3", "3"}, {"77", "77"}},

@@ -38,9 +38,11 @@ const std::map<std::string, std::vector<std::string>> kFamilies{
     {"read only with quantization_bit", {"quantization_", "double_quantization"}},
     {"belongs to trainer export", {"export_"}},
     {"tokens are always counted, and logged by the second", {"include_"}},
-    {"read only with load_best_model_at_end", {"metric_for_best_model", "greater_is_better"}},
+    {"the best model is that of the smallest evaluation loss",
+     {"metric_for_best_model", "greater_is_better"}},
     {"nothing is compiled at run time", {"torch_compile"}},
-    {"nothing is uploaded", {"hub_", "push_to_hub"}},
+    {"nothing is uploaded", {"hub_", "push_to_hub", "export_hub_"}},
+    {"exports are not quantised", {"export_quantization_"}},
 };
 
 TEST(IdleKeys, GiveTheirOwnReason) {
@@ -134,6 +136,8 @@ const std::vector<Mapped> kDeepSpeedOptimizer{
     {"optimizer.params.weight_decay", "0.125", {{"weight_decay", "0.125"}}},
 };
 const std::vector<Mapped> kDialects{
+    {"torch_dtype", "bfloat16", {{"export_dtype", "bf16"}}},
+    {"model.lora_rank", "3", {{"finetuning_type", "lora"}, {"lora_rank", "3"}}},
     {"model.name", "m", {{"model_name_or_path", "m"}}},
     {"model.local_dir", "m", {{"model_name_or_path", "m"}}},
     {"model.max_seq_len", "99", {{"cutoff_len", "99"}}},
@@ -166,6 +170,10 @@ const std::vector<Mapped> kDialects{
     {"train.seed", "3", {{"seed", "3"}}},
     {"data.train_path", "t", {{"dataset", "[t]"}}},
     {"data.val_path", "t", {{"eval_dataset", "[t]"}}},
+    {"data.template_path", "t.jinja", {{"template", "t.jinja"}}},
+    {"data.split.train_ratio", "0.75", {{"val_size", "0.25"}}},
+    {"data.split.train", "0.75", {{"val_size", "0.25"}}},
+    {"datasets", "[{path: t, weight: 2}]", {{"dataset", "[t]"}, {"interleave_probs", "[\"2\"]"}}},
     {"logging.backend", "tensorboard", {{"report_to", "[tensorboard]"}}},
     {"logging.log_interval", "3", {{"logging_steps", "3"}}},
     {"task_mode", "cpt", {{"stage", "pt"}}},
@@ -178,8 +186,14 @@ const std::vector<Mapped> kDialects{
     {"data.micro_batch_size", "3", {{"per_device_train_batch_size", "3"}}},
     {"data.max_length", "99", {{"cutoff_len", "99"}}},
     {"data.train_max_samples", "9", {{"max_samples", "9"}}},
-    {"model.partial_pretrain", "m", {{"model_name_or_path", "m"}}},
-    {"model.fsdp_config.model_dtype", "bfloat16", {{"bf16", "true"}}},
+    {"model.partial_pretrain", "m", {{"model_name_or_path", "m"}, {"zero_stage", "3"}, {"bf16", "true"}}},
+    {"data.multiturn.enable", "true", {{"messages_column", "messages"}}},
+    {"data.multiturn.messages_key", "c", {{"messages_column", "c"}}},
+    {"data.messages_key", "c", {{"messages_column", "c"}}},
+    {"data.chat_template", "chatml", {{"template", "chatml"}}},
+    {"model.fsdp_config.model_dtype", "bfloat16", {{"bf16", "true"}, {"pure_bf16", "true"}}},
+    {"model.strategy", "fsdp2", {{"zero_stage", "3"}}},
+    {"model.lora_rank", "4", {{"finetuning_type", "lora"}, {"lora_rank", "4"}}},
     {"model.fsdp_config.cpu_offload", "true", {{"optim_state_cpu_offload", "true"}}},
     {"model.enable_gradient_checkpointing", "true", {{"gradient_checkpointing", "true"}}},
     {"optim.lr", "0.5", {{"learning_rate", "0.5"}}},
@@ -199,12 +213,16 @@ const std::vector<Mapped> kDialects{
     {"trainer.max_ckpt_to_keep", "3", {{"save_total_limit", "3"}}},
     {"trainer.resume_mode", "disable", {{"resume_from_checkpoint", "\"false\""}}},
     {"trainer.resume_from_path", "c", {{"resume_from_checkpoint", "c"}}},
+    {"trainer.resume_path", "c", {{"resume_from_checkpoint", "c"}}},
 };
 // They need adapters or a set to evaluate, or become keys that are only noted or refused.
 const std::set<std::string> kElsewhere{"tuning.lora.r",
                                        "tuning.lora.alpha",
                                        "tuning.lora.dropout",
                                        "tuning.lora.target_modules",
+                                       "model.lora_alpha",
+                                       "model.target_modules",
+                                       "model.lora_adapter_path",
                                        "train.evaluation_strategy",
                                        "train.eval_strategy",
                                        "trainer.test_freq",
@@ -214,6 +232,10 @@ const std::set<std::string> kElsewhere{"tuning.lora.r",
                                        "train.dataloader_num_workers",
                                        "train.dataloader_pin_memory",
                                        "train.load_best_model_at_end",
+                                       "data.prompt_key",
+                                       "data.response_key",
+                                       "model.lora_alpha",
+                                       "model.target_modules",
                                        "train.metric_for_best_model",
                                        "train.greater_is_better",
                                        "data.cache_dir"};
@@ -285,7 +307,15 @@ TEST(ForeignKeys, BecomeKeysThatAreNotedOrRefusedOrNeedOthers) {
   becomes("train.greater_is_better", "true", "greater_is_better");
   becomes("data.cache_dir", "x", "cache_dir");
   EXPECT_THROW(load_alone("train: {fp16: true}"), Error);
-  EXPECT_THROW(load_alone("train: {load_best_model_at_end: true}"), Error);
+  EXPECT_TRUE(load_alone("eval_dataset: e\ntrain: {eval_strategy: steps, load_best_model_at_end: true}")
+                  .config.load_best_model_at_end);
+  const config::Config pair = load_alone("data: {prompt_key: q, response_key: a}").config;
+  EXPECT_EQ(pair.prompt_column, "q");
+  EXPECT_EQ(pair.response_column, "a");
+  const config::Config lora =
+      load_alone("model: {lora_rank: 4, lora_alpha: 3, target_modules: [q_proj]}").config;
+  EXPECT_EQ(lora.lora_alpha, 3);
+  EXPECT_EQ(lora.lora_target, std::vector<std::string>{"q_proj"});
   for (const char* path : {"train.evaluation_strategy", "train.eval_strategy"})
     EXPECT_EQ(load_alone("eval_dataset: e\n" + nested(path, "epoch")).config.eval_strategy, "epoch") << path;
   const config::Config verl = load_alone("eval_dataset: e\ntrainer: {test_freq: 3}").config;

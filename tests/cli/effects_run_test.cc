@@ -30,7 +30,7 @@ class Ran {
     if (r.config.logging_dir) r.config.logging_dir = folder_ / *r.config.logging_dir;
     output_ = r.config.output_dir;
     Quiet quiet;
-    runtime::Session session("cpu");
+    runtime::Session session(DeviceWish::cpu);
     // Threads that wait for each other on busy cores take longer than the work.
     cpu::set_op_threads(1);
     train::train(session, r);
@@ -146,19 +146,26 @@ const See kLoggedSteps = after_another([](const Ran& ran, const std::string&) {
   }) + (holds(ran.printed(), "is resumed from") ? " resumed" : " afresh");
 });
 
-/// The first loss of a run that may begin with the adapter of a finished one.
-std::string first_loss_of_adapter(config::Resolved r) {
+/// The losses of a run over a finished one that may begin with an adapter of it.
+std::string losses_with_adapter(config::Resolved r) {
   const TemporaryFolder folder("adapter");
-  const Ran before(resolved({{"output_dir", folder / "out"},
-                             {"max_steps", "2"},
-                             {"finetuning_type", "lora"},
-                             {"save_strategy", "no"}}));
+  const Keys two_steps{{"max_steps", "2"}, {"save_strategy", "no"}};
+  Keys base = two_steps, adapter = two_steps;
+  base["output_dir"] = folder / "base", adapter["output_dir"] = folder / "out";
+  const Ran first(resolved(base));
+  adapter["model_name_or_path"] = folder / "base";
+  adapter["train_from_scratch"] = "false", adapter["finetuning_type"] = "lora";
+  const Ran before(resolved(adapter));
+  r.config.model_name_or_path = folder / "base";
   if (r.config.adapter_name_or_path == "finished") r.config.adapter_name_or_path = folder / "out";
   return losses(Ran(r));
 }
 
 std::vector<KeyRow> adapter_rows() {
   const Keys lora{{"finetuning_type", "lora"}};
+  const Keys over_weights{{"finetuning_type", "lora"}, {"train_from_scratch", "false"}};
+  Keys over_adapter = over_weights;
+  over_adapter["adapter_name_or_path"] = "finished";
   return {
       {"finetuning_type", {}, {{"lora"}}, run(losses)},
       {"lora_rank", lora, {{"4"}, {"2"}}, run(losses)},
@@ -169,7 +176,8 @@ std::vector<KeyRow> adapter_rows() {
       {"use_dora", lora, {{"true"}}, run(losses)},
       {"loraplus_lr_ratio", lora, {{"4"}, {"16"}}, run(losses)},
       {"additional_target", lora, {{"embed_tokens"}}, run(losses)},
-      {"adapter_name_or_path", lora, {{"finished"}}, first_loss_of_adapter},
+      {"adapter_name_or_path", over_weights, {{"finished"}}, losses_with_adapter},
+      {"create_new_adapter", over_adapter, {{"true"}}, losses_with_adapter},
   };
 }
 
@@ -299,7 +307,7 @@ std::string on_full_disk(config::Resolved r) {
   std::string how = "saved";
   Quiet quiet;
   try {
-    runtime::Session session("cpu");
+    runtime::Session session(DeviceWish::cpu);
     cpu::set_op_threads(1);
     train::train(session, r);
   } catch (const Error& e) {
@@ -403,6 +411,18 @@ std::vector<KeyRow> output_rows() {
        {{"1", "unsaved, 3 failed"}, {"2", "unsaved, 4 failed"}},
        on_full_disk,
        "unsaved, 5 failed"},
+      {"load_best_model_at_end",
+       {{"val_size", "2"},
+        {"max_samples", "6"},
+        {"eval_strategy", "steps"},
+        {"eval_steps", "1"},
+        {"save_steps", "1"}},
+       {{"true", "the best of the run"}},
+       run([](const Ran& ran) {
+         return std::string(holds(ran.printed(), "the final model is that of step") ? "the best of the run"
+                                                                                    : "the last");
+       }),
+       "the last"},
       {"save_async", saves, {{"true"}}, run(checkpoints), "3"},
       {"export_dtype", {}, {{"bf16", "bf16"}, {"fp16", "fp16"}}, run(format_of_model)},
       {"export_size", {}, {{"0.00005"}}, run(files_of_model), "1"},

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "cli/task.h"
+#include "octet/device/cpu.h"
 
 namespace octet::test {
 namespace {
@@ -23,6 +24,28 @@ std::int64_t newest_step(const std::string& output) {
     if (name.starts_with("checkpoint-")) newest = std::max<std::int64_t>(newest, std::stoll(name.substr(11)));
   }
   return newest;
+}
+
+// libgomp says how many threads each team has. A rank with threads on its neighbours' cores computes the
+// same, many times slower: its threads spin where others should compute.
+TEST(Threads, OfARankAreItsShareOfTheCores) {
+  const TemporaryFolder folder("threads");
+  for (const auto& [np, more] : {std::pair{2, ""}, {4, "zero_stage=3 global_batch_size=16"}}) {
+    const std::string output = folder / ("np" + std::to_string(np));
+    const int cores = cpu::allowed_cores();
+    const int share = std::max(1, cores / np);
+    const Outcome run = shell("OMP_DISPLAY_AFFINITY=true OMP_AFFINITY_FORMAT=\"team of %N\" " OCTET_SOURCE_DIR
+                              "/launch/mpirun -np " +
+                              std::to_string(np) + " " OCTET_TRAINER " " +
+                              Task::get().train(output, std::string("device=cpu max_steps=3 ") + more));
+    expect_success(run);
+    EXPECT_NE(run.both().find(", " + std::to_string(share) + " thread"), std::string::npos) << run.both();
+    for (const auto& line : split(run.both(), '\n')) {
+      const std::size_t at = line.find("team of ");
+      if (at == std::string::npos) continue;
+      EXPECT_LE(std::stoi(line.substr(at + 8)), share) << line;
+    }
+  }
 }
 
 TEST(Signals, TermSavesAndStopsAndTheNextStartGoesOn) {

@@ -40,7 +40,7 @@ TEST(PlanCommand, FindsHowEightBillionParametersAreTunedIn75Gigabytes) {
   const Json full = plan_of(common + "per_device_train_batch_size=6", 1);
   EXPECT_EQ(full["fits"], false);
   EXPECT_TRUE(full["fitting"].empty()) << "fp32 masters, gradients and moments alone are 128 GB";
-  ASSERT_EQ(full["alternatives"].size(), 1u);
+  ASSERT_EQ(full["alternatives"].size(), 2u);
   const Json& found = full["alternatives"][0];
   EXPECT_EQ(found["keys"], "param_dtype=bf16 grad_dtype=bf16 optim_dtype=int8");
   // What it names is what fits, and one more is too much.
@@ -60,6 +60,49 @@ TEST(PlanCommand, FindsHowEightBillionParametersAreTunedIn75Gigabytes) {
   EXPECT_NE(text.out.find("param_dtype=bf16 grad_dtype=bf16 optim_dtype=int8 per_device_train_batch_size="),
             std::string::npos)
       << text.out;
+}
+
+// What is not trained has no master, no moments and no gradient: a share of the bytes, of the work, and of
+// the advice.
+TEST(PlanCommand, AdviceNamesAdaptersWithTheirGigabytes) {
+  const std::string common =
+      "llama-3.1-8b device=cuda cutoff_len=2048 per_device_train_batch_size=1 memory=40GB ";
+  const Json full = plan_of(common, 1);
+  EXPECT_EQ(full["trained_parameters"], full["parameters"]);
+  EXPECT_EQ(full["parameters"], 8030261248);
+  ASSERT_EQ(full["alternatives"].size(), 1u) << "moments of 8 billion parameters fit in no format";
+  const Json& found = full["alternatives"][0];
+  EXPECT_EQ(found["keys"], "finetuning_type=lora");
+  const Json lora =
+      plan_of(common + "finetuning_type=lora recompute=" + found["recompute"].get<std::string>() +
+              " per_device_train_batch_size=" + found["micro_batch"].dump());
+  EXPECT_EQ(lora["fits"], true);
+  EXPECT_EQ(lora["total_bytes"], found["total_bytes"]);
+  // r 8: 8 (in + out) of each of 7 modules in 32 blocks.
+  const std::int64_t trained = 32 * 8 * (2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 14336));
+  EXPECT_EQ(lora["trained_parameters"], trained);
+  EXPECT_EQ(lora["parameters"], 8030261248 + trained);
+  EXPECT_TRUE(plan_of("llama-3.1-8b device=cuda cutoff_len=2048 train_from_scratch=true memory=40GB",
+                      1)["alternatives"]
+                  .empty())
+      << "random weights are no base";
+  const Outcome text = trainer("plan " + common);
+  const std::string gib = human_bytes(found["total_bytes"].get<double>());
+  EXPECT_NE(text.out.find("fits with finetuning_type=lora per_device_train_batch_size="), std::string::npos)
+      << text.out;
+  EXPECT_NE(text.out.find(": " + gib), std::string::npos) << gib << " in " << text.out;
+  const Outcome share = trainer("plan " + common + "finetuning_type=lora");
+  EXPECT_NE(share.out.find("of which 20,971,520 (0.26 %) are trained"), std::string::npos) << share.out;
+}
+
+// 4 operations for a frozen weight and 6 for a trained one, by which the floor of the same shape falls.
+TEST(PlanCommand, AFrozenWeightIsTwoThirdsOfTheWork) {
+  const auto rate = [](const std::string& words) {
+    return plan_of("llama-3.1-8b device=cuda cutoff_len=2048 per_device_train_batch_size=2 memory=200GB " +
+                   words)["tokens_per_second_at_most"]
+        .get<double>();
+  };
+  EXPECT_GT(rate("finetuning_type=lora"), 1.2 * rate("pure_bf16=true"));
 }
 
 TEST(PlanCommand, TransposedWeightsMadeAtUseSpareThemInAllBlocksButOne) {

@@ -203,7 +203,7 @@ TEST(Load, DuplicateKeysNameBothLines) {
   EXPECT_SAYS(message, "'seed' stands twice");
   EXPECT_SAYS(message, "line 4");
   EXPECT_SAYS(message, "line 5");
-  EXPECT_SAYS(refusal("eval_strategy: no\nevaluation_strategy: no"), "given twice");
+  EXPECT_SAYS(refusal("val_size: 0.1\neval_strategy: no\nevaluation_strategy: steps"), "given twice");
 }
 
 TEST(Load, RangesAreChecked) {
@@ -268,27 +268,12 @@ TEST(Load, KeysOfAdaptersThatContradictAreRefused) {
 }
 
 TEST(Load, WhatIsNotBuiltIsRefusedWithAReason) {
-  for (const char* yaml : {"finetuning_type: qlora",
-                           "create_new_adapter: true",
-                           "pissa_init: true",
-                           "stage: dpo",
-                           "quantization_bit: 4",
-                           "fp16: true",
-                           "use_galore: true",
-                           "optim: adafactor",
-                           "neftune_noise_alpha: 5",
-                           "label_smoothing_factor: 0.1",
-                           "load_best_model_at_end: true",
-                           "save_strategy: best",
-                           "do_predict: true",
-                           "fsdp: full_shard",
-                           "rope_scaling: yarn",
-                           "save_async: true",
-                           "fp8_enable_fsdp_float8_all_gather: true",
-                           "do_train: false",
-                           "group_by_length: true",
-                           "average_tokens_across_devices: false",
-                           "fsdp_config: {a: 1}"}) {
+  for (const char* yaml :
+       {"finetuning_type: qlora", "pissa_init: true", "stage: dpo", "quantization_bit: 4", "fp16: true",
+        "use_galore: true", "optim: adafactor", "neftune_noise_alpha: 5", "label_smoothing_factor: 0.1",
+        "save_strategy: best", "do_predict: true", "fsdp: full_shard", "rope_scaling: yarn",
+        "save_async: true", "fp8_enable_fsdp_float8_all_gather: true", "do_train: false",
+        "group_by_length: true", "average_tokens_across_devices: false", "fsdp_config: {a: 1}"}) {
     EXPECT_SAYS(refusal(yaml), "is not supported");
     EXPECT_SAYS(refusal(yaml), "to do:") << yaml;
   }
@@ -313,7 +298,38 @@ TEST(Load, AdaptersAreAskedForByFinetuningType) {
   EXPECT_SAYS(refusal("finetuning_type: lora\nlora_dropout: 1.5"), "lora_dropout");
   EXPECT_SAYS(refusal("finetuning_type: lora\nlora_rank: 0"), "lora_rank");
   EXPECT_SAYS(refusal("finetuning_type: lora\nlora_alpha: .nan"), "lora_alpha");
-  EXPECT_SAYS(refusal("finetuning_type: lora\nadapter_name_or_path: a,b"), "several adapters");
+  const Config several =
+      read("finetuning_type: lora\nadapter_name_or_path: a,b\ncreate_new_adapter: true").config;
+  EXPECT_EQ(several.adapter_name_or_path, "a,b");
+  EXPECT_TRUE(several.create_new_adapter);
+  EXPECT_SAYS(refusal("finetuning_type: lora\ncreate_new_adapter: true"), "needs adapters to add");
+  EXPECT_SAYS(refusal("finetuning_type: lora\nadapter_name_or_path: a\ntrain_from_scratch: true"),
+              "random ones");
+  EXPECT_SAYS(refusal("adapter_name_or_path: a"), "'adapter_name_or_path' asks for adapters");
+}
+
+// What the command line replaces asks for nothing.
+TEST(Load, ARefusedValueThatIsReplacedIsNotRefused) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"finetuning_type: oft", "finetuning_type=full"},
+      {"stage: dpo", "stage=sft"},
+      {"fp16: true", "fp16=false"},
+      {"fp16: true", "fp16=null"},
+      {"use_galore: true", "use_galore=false"},
+      {"optim: lion_8bit", "optim=adamw_8bit"},
+      {"resize_vocab: true", "resize_vocab=null"},
+      {"data: {template_path: a.jinja}", "data.template_path=null"},
+      {"tuning: {mode: oft}", "tuning.mode=lora"},
+      {"tuning: {mode: oft}", "finetuning_type=full"},
+      {"tuning: {mode: qlora}", "tuning.mode=lora"},
+      {"tuning: {mode: qlora}", "finetuning_type=lora"}};
+  for (const auto& [yaml, argument] : cases) {
+    EXPECT_NO_THROW(load_text(yaml, "test.yaml", {argument}, quiet(false))) << yaml << " " << argument;
+    EXPECT_SAYS(refusal(yaml), "is not supported");
+  }
+  EXPECT_EQ(load_text("tuning: {mode: qlora}", "test.yaml", {"finetuning_type=full"}, quiet(false))
+                .config.finetuning_type,
+            "full");
 }
 
 TEST(Load, ANarrowGatherNeedsSomethingToGather) {

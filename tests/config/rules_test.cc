@@ -48,6 +48,21 @@ TEST(Doubts, AreSaidForWhatOneWouldRarelyMean) {
   EXPECT_TRUE(said(calm + "save_steps: 10", "save_total_limit"));
   EXPECT_TRUE(said(calm + "fp8: true\nfp8_amax_history_len: 1", "fp8_amax_history_len"));
   EXPECT_TRUE(said("template: t", "computes in fp32"));
+  const std::string lora = calm + "finetuning_type: lora\nlearning_rate: 2e-4\n";
+  EXPECT_EQ(doubts(read(lora)), Strings{});
+  EXPECT_TRUE(said(calm + "finetuning_type: lora\nlearning_rate: 4e-5", "adapters want about ten times"));
+  EXPECT_FALSE(said(calm + "learning_rate: 4e-5", "adapters"));
+  EXPECT_TRUE(said(lora + "lora_alpha: 0", "lora_alpha is 0"));
+  EXPECT_TRUE(said(lora + "lora_target: q_proj,v_proj", "attention alone"));
+  EXPECT_TRUE(said(lora + "lora_target: self_attn.o_proj", "attention alone"));
+  EXPECT_FALSE(said(lora + "lora_target: q_proj,up_proj", "attention alone"));
+  EXPECT_FALSE(said(lora + "lora_target: q_proj\nadapter_name_or_path: a", "attention alone"))
+      << "the adapter says where it is";
+  EXPECT_TRUE(said(lora + "global_batch_size: 512", "trains 512 samples"));
+  EXPECT_TRUE(
+      said(lora + "per_device_train_batch_size: 64\ngradient_accumulation_steps: 8", "trains 512 samples"));
+  EXPECT_FALSE(said(lora + "global_batch_size: 256", "samples"));
+  EXPECT_FALSE(said(calm + "global_batch_size: 512", "samples"));
   EXPECT_TRUE(said(calm + "gpu_transport: host", "slowest way between GPUs"));
   EXPECT_FALSE(said(calm + "gpu_transport: nccl", "gpu_transport"));
 }

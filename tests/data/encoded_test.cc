@@ -13,25 +13,13 @@
 #include "octet/base/files.h"
 #include "octet/data/encode.h"
 #include "octet/data/packing.h"
+#include "support/encoded.h"
 
 namespace octet::data {
 namespace {
 
-Encoded random_set(std::int64_t documents, std::int64_t longest) {
-  Encoded set;
-  for (std::int64_t d = 0; d < documents; ++d) {
-    std::vector<std::int32_t> ids, labels;
-    for (std::int64_t t = 0; t < 1 + d * 7919 % longest; ++t) {
-      ids.push_back(static_cast<std::int32_t>(d * 100 + t));
-      labels.push_back(t % 3 == 2 ? ids.back() : -100);
-    }
-    set.append(ids, labels, d);
-  }
-  return set;
-}
-
 TEST(Packing, FillsSequencesWithoutLosingOrSplittingADocument) {
-  const Encoded set = random_set(200, 60);
+  const Encoded set = test::set_of(200, 60);
   const Items packs = pack_best_fit(set, 64);
   std::set<std::int64_t> seen;
   for (std::int64_t i = 0; i < packs.size(); ++i) {
@@ -54,7 +42,7 @@ TEST(Packing, FillsSequencesWithoutLosingOrSplittingADocument) {
 }
 
 TEST(Encoded, SurvivesAFileAndPartsAppend) {
-  Encoded set = random_set(20, 9);
+  Encoded set = test::set_of(20, 9);
   set.counts.rows = 22, set.counts.reasons = {"file:3: no\nanswer"};
   const std::string path =
       (std::filesystem::temp_directory_path() / ("octet_encoded_" + std::to_string(::getpid()))).string();
@@ -93,7 +81,7 @@ TEST(Encoded, TheFingerprintTellsTokensLabelsAndBoundaries) {
 }
 
 TEST(HoldOut, SplitsByRowAndKeepsTheRest) {
-  const Encoded set = random_set(30, 9);
+  const Encoded set = test::set_of(30, 9);
   const auto [training, held] = hold_out(set, {.rows = 30, .count = 7, .seed = 3});
   EXPECT_EQ(held.documents(), 7);
   EXPECT_EQ(training.documents(), 23);

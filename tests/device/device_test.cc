@@ -1,6 +1,7 @@
 #include "octet/device/device.h"
 
 #include <gtest/gtest.h>
+#include <omp.h>
 #include <sched.h>
 
 #include <cstdint>
@@ -209,6 +210,20 @@ TEST(OpThreads, BelongToTheThread) {
   }).join();
   EXPECT_EQ(other, 2);
   EXPECT_EQ(cpu::op_threads(), 3);
+}
+
+TEST(OpThreads, OutliveADeviceMadeWithoutANumber) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ops run on one thread under the thread sanitizer";
+#endif
+  cpu::set_op_threads(3);
+  const auto by_the_way = make_cpu_device();
+  EXPECT_EQ(cpu::op_threads(), 3);
+  EXPECT_EQ(omp_get_max_threads(), 3);
+  EXPECT_NE(by_the_way->description().find("3 threads"), std::string::npos) << by_the_way->description();
+  const auto told = make_cpu_device({.threads = 2});
+  EXPECT_EQ(cpu::op_threads(), 2);
+  std::thread([] { EXPECT_EQ(cpu::op_threads(), cpu::allowed_cores()) << "before anyone said"; }).join();
 }
 
 TEST(CudaDevice, SaysInASentenceWhyItCannotBeHad) {

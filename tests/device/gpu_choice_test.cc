@@ -25,7 +25,7 @@ GpuInfo gpu(int ordinal, char letter) {
 }
 
 /// A rank that sees these GPUs in this order: "ab".
-RankGpus rank_with(const std::string& letters, int node = 0, const std::string& device = "auto") {
+RankGpus rank_with(const std::string& letters, int node = 0, DeviceWish device = DeviceWish::automatic) {
   RankGpus rank{.node = node, .host = "host" + std::to_string(node), .device = device, .driver = true};
   for (const char letter : letters) {
     rank.gpus.push_back(gpu(static_cast<int>(rank.gpus.size()), letter));
@@ -110,7 +110,7 @@ TEST(GpuChoice, TellsGpusWithoutUuidApart) {
 }
 
 TEST(GpuChoice, RefusesMoreRanksThanGpus) {
-  for (const char* device : {"auto", "cuda"}) {
+  for (const DeviceWish device : {DeviceWish::automatic, DeviceWish::cuda}) {
     std::vector<RankGpus> ranks(4, rank_with("ab", 0, device));
     const GpuChoice choice = choose_gpus(ranks);
     ASSERT_TRUE(choice.problem);
@@ -162,18 +162,22 @@ TEST(GpuChoice, PutsAllOnCpusWhereOneRankHasNoGpu) {
 
 TEST(GpuChoice, RefusesARankWithoutAGpuWhereGpusWereAskedFor) {
   const GpuChoice choice =
-      choose_gpus({rank_with("a", 0, "cuda"), rank_with("", 1, "cuda"), rank_with("", 2, "cuda")});
+      choose_gpus({rank_with("a", 0, DeviceWish::cuda), rank_with("", 1, DeviceWish::cuda),
+                   rank_with("", 2, DeviceWish::cuda)});
   ASSERT_TRUE(choice.problem);
   EXPECT_EQ(choice.concerned, 1);
   EXPECT_EQ(choice.problem->what, "rank 1 on host1 has no GPU to compute on: the NVIDIA driver shows no GPU");
   EXPECT_EQ(choice.problem->code, ExitCode::usage);
-  EXPECT_EQ(choose_gpus({rank_with("", 0, "cuda")}).problem->what, "the NVIDIA driver shows no GPU");
+  EXPECT_EQ(choose_gpus({rank_with("", 0, DeviceWish::cuda)}).problem->what,
+            "the NVIDIA driver shows no GPU");
 }
 
 TEST(GpuChoice, LeavesGpusAloneWhereCpusWereAskedFor) {
-  const GpuChoice choice = choose_gpus({rank_with("ab", 0, "cpu"), rank_with("ab", 0, "cpu")});
+  const GpuChoice choice =
+      choose_gpus({rank_with("ab", 0, DeviceWish::cpu), rank_with("ab", 0, DeviceWish::cpu)});
   EXPECT_TRUE(choice.ordinals.empty() && choice.why_cpu.empty() && !choice.problem);
-  const GpuChoice mixed = choose_gpus({rank_with("ab", 0, "cpu"), rank_with("ab", 0, "auto")});
+  const GpuChoice mixed =
+      choose_gpus({rank_with("ab", 0, DeviceWish::cpu), rank_with("ab", 0, DeviceWish::automatic)});
   ASSERT_TRUE(mixed.problem);
   EXPECT_EQ(mixed.concerned, 1);
   expect_to_say(mixed.problem->expected, "device: cpu, as rank 0 on host0");

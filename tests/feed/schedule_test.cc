@@ -8,22 +8,10 @@
 #include <vector>
 
 #include "octet/feed/loader.h"
+#include "support/encoded.h"
 
 namespace octet::feed {
 namespace {
-
-data::Encoded random_set(std::int64_t documents, std::int64_t longest) {
-  data::Encoded set;
-  for (std::int64_t d = 0; d < documents; ++d) {
-    std::vector<std::int32_t> ids, labels;
-    for (std::int64_t t = 0; t < 1 + d * 7919 % longest; ++t) {
-      ids.push_back(static_cast<std::int32_t>(d * 100 + t));
-      labels.push_back(t % 3 == 2 ? ids.back() : -100);
-    }
-    set.append(ids, labels, d);
-  }
-  return set;
-}
 
 TEST(SampleOrder, VisitsEveryItemOnceAnEpochInANewOrder) {
   const SampleOrder order{.items = 103, .global_batch = 8, .seed = 5};
@@ -127,7 +115,7 @@ TEST(SampleOrder, TellsTheStepThatEndsWhereAFreshRunEnds) {
 }
 
 TEST(Loader, WorldSizeAndAccumulationDoNotChangeTheData) {
-  const data::Encoded set = random_set(50, 9);
+  const data::Encoded set = test::set_of(50, 9);
   const data::Items items = data::one_each(set);
   const auto trained = [&](int world, std::int64_t accumulation, std::int64_t first_step) {
     const SampleOrder order{.items = items.size(), .global_batch = 12, .seed = 7};

@@ -37,7 +37,7 @@ TEST(Time, ProductsTakeTheirFlopsAtTheRateOfTheirFormat) {
   const double flops = 2 * 6.979e9 * 24576;
   const Time bf16 = time_of(llama8b());
   const Time fp8 = time_of(llama8b(precision::RecipeKind::delayed));
-  for (const char* name : {"forward products", "dgrad products", "wgrad products"}) {
+  for (const char* name : {"forward GEMMs", "dgrad GEMMs", "wgrad GEMMs"}) {
     EXPECT_GE(row(bf16, name), 0.999 * flops / 750e12) << name;
     EXPECT_LE(row(bf16, name), 1.10 * flops / 750e12) << name;
     EXPECT_NEAR(row(fp8, name) / row(bf16, name), 750.0 / 1350, 0.02) << name;
@@ -58,7 +58,7 @@ TEST(Time, SmallProductsDoNotFillTheGpu) {
   const double gate_up = 2 * (128.0 * 4096 + 28672.0 * 4096 + 128.0 * 28672) / 4.2e12;
   const double expected = products(6144, 4096, 0.6 * 96 / 132) + products(4096, 4096, 0.4 * 128 / 132) +
                           gate_up + products(4096, 14336, 0.4 * 128 / 132);
-  EXPECT_NEAR(row(time_of(work), "forward products") / (32 * expected), 1, 1e-9);
+  EXPECT_NEAR(row(time_of(work), "forward GEMMs") / (32 * expected), 1, 1e-9);
 }
 
 TEST(Time, AttentionMakesTwoProductsForwardAndFiveBackwardAtTheirRates) {

@@ -317,7 +317,7 @@ TEST(Audit, DecodedProductsAreNotInFp8) {
     audit.require_fp8();
     ADD_FAILURE() << "a run without FP8 passed";
   } catch (const Error& e) {
-    EXPECT_NE(std::string(e.what()).find("no product ran in FP8"), std::string::npos);
+    EXPECT_NE(std::string(e.what()).find("no GEMM ran in FP8"), std::string::npos);
     EXPECT_NE(
         std::string(e.what()).find("MLP down (forward; layers 1): 1 decoded into bf16, because the columns"),
         std::string::npos)

@@ -21,7 +21,7 @@ TEST(Session, AProblemOfOneRankNamesRankHostAndGpu) {
 }
 
 TEST(Session, OfALoneRankNeedsNoCarrierWhateverIsAskedFor) {
-  Session session("cpu", nullptr, comm::Carrier::nccl);
+  Session session(DeviceWish::cpu, nullptr, comm::Carrier::nccl);
   EXPECT_EQ(session.data().carrier(), "");
   EXPECT_EQ(session.place().size, 1);
 }

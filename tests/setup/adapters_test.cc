@@ -190,7 +190,6 @@ TEST_F(WrongAdapters, AreRefusedByName) {
       {R"({"peft_type": "IA3"})", "peft_type"},
       {lora(R"(, "bias": "all")"), "bias: none"},
       {lora(R"(, "lora_bias": true)"), "lora_bias"},
-      {lora(R"(, "use_dora": true, "lora_dropout": 0.1)"), "dropout beside DoRA"},
       {lora(R"(, "lora_dropout": 1)"), "below 1"},
       {lora(R"(, "use_qalora": true)"), "QA-LoRA"},
       {lora(R"(, "layer_replication": [[0, 1]])"), "layer_replication"},
@@ -210,6 +209,27 @@ TEST_F(WrongAdapters, AreRefusedByName) {
   };
   for (const auto& [config, says] : cases) {
     EXPECT_NE(refusal(config).find(says), std::string::npos) << config << " says: " << refusal(config);
+  }
+}
+
+// What a written adapter_config.json asks for is what was trained, in names that every PEFT knows.
+TEST(AdapterTargets, AreWrittenAsPeftDoes) {
+  const Architecture a = model::read_architecture(golden_folder("llama3"));
+  EXPECT_EQ(adapter_config({.all = true}, a, "base")["target_modules"],
+            Json::array({"down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"}));
+  EXPECT_EQ(adapter_config({.targets = {"v_proj", "q_proj", "v_proj"}}, a, "base")["target_modules"],
+            Json::array({"q_proj", "v_proj"}));
+  EXPECT_EQ(adapter_config({.expression = ".*up_proj"}, a, "base")["target_modules"], ".*up_proj");
+  Architecture images = a;
+  images.multimodal = true;
+  const Json expression = adapter_config({.all = true}, images, "base")["target_modules"];
+  EXPECT_EQ(expression, ".*language_model.*\\.(down_proj|gate_proj|k_proj|o_proj|q_proj|up_proj|v_proj)")
+      << "and not the modules that see images";
+  for (const AdapterWish& wish :
+       {AdapterWish{.all = true}, AdapterWish{.targets = {"q_proj"}},
+        AdapterWish{.rank = 4, .alpha = 2, .rslora = true, .targets = {"o_proj"}}}) {
+    const Json written = adapter_config(wish, a, "base");
+    EXPECT_EQ(tuning_of(read_adapter_config(written, "written"), a), tuning_of(wish, a)) << written;
   }
 }
 

@@ -173,8 +173,8 @@ TEST(ZeroMemory, ADryDevicePlansTheSameRows) {
 }
 
 TEST(ZeroMemory, AnUnknownStageIsRefused) {
-  EXPECT_THROW(policy_of(options_of(4, DType::f32), 2), Error);
-  EXPECT_THROW(policy_of(options_of(-1, DType::f32), 2), Error);
+  EXPECT_THROW(policy_of(options_of(4, DType::f32), 2), std::logic_error);
+  EXPECT_THROW(policy_of(options_of(-1, DType::f32), 2), std::logic_error);
 }
 
 }  // namespace

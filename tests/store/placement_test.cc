@@ -13,10 +13,6 @@ namespace {
 
 using namespace synthetic;
 
-precision::Recipe recipe(precision::RecipeKind kind, DType compute, bool parts = false) {
-  return {.kind = kind, .compute = compute, .history_length = 4, .scale_parts = parts};
-}
-
 struct Case {
   const char* name;
   precision::Recipe recipe;

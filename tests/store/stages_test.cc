@@ -8,15 +8,6 @@ namespace {
 
 using namespace synthetic;
 
-precision::Recipe recipe(precision::RecipeKind kind, DType compute, bool scale_parts = false) {
-  precision::Recipe r;
-  r.scale_parts = scale_parts;
-  r.kind = kind;
-  r.compute = compute;
-  r.history_length = 4;
-  return r;
-}
-
 Scenario scenario(int stage, bool overlap, const precision::Recipe& recipe) {
   Scenario s;
   s.options.stage = stage;

@@ -182,9 +182,9 @@ TEST(ZeroStorage, EachTensorIsRoundedByNoiseOfItsOwn) {
 TEST(ZeroStorage, FormatsThatDoNotGoTogetherAreRefused) {
   Options o;
   o.storage.gradients = DType::bf16;
-  EXPECT_THROW(policy_of(o, 1), Error);
+  EXPECT_THROW(policy_of(o, 1), std::logic_error);
   o.storage.parameters = DType::bf16;
-  EXPECT_THROW(policy_of(o, 1), Error) << "fp32 is computed with";
+  EXPECT_THROW(policy_of(o, 1), std::logic_error) << "fp32 is computed with";
   o.recipe.compute = DType::bf16;
   EXPECT_NO_THROW(policy_of(o, 1));
 }

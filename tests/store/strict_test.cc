@@ -66,12 +66,6 @@ TEST(SumTree, ARankHoldsOneBufferPerLevel) {
   EXPECT_LE(sum_tree({.rank = 0, .size = 7}, 1000).buffers, 20);
 }
 
-precision::Recipe recipe(precision::RecipeKind kind, DType compute) {
-  precision::Recipe r;
-  r.kind = kind;
-  r.compute = compute;
-  return r;
-}
 const precision::Recipe kRecipes[] = {recipe(precision::RecipeKind::none, DType::f32),
                                       recipe(precision::RecipeKind::none, DType::bf16),
                                       recipe(precision::RecipeKind::current, DType::bf16)};
@@ -184,13 +178,13 @@ TEST(ZeroStrict, WhatDependsOnTheRanksIsRefused) {
   Options options = strict(1, true, kRecipes[0]).options;
   EXPECT_NO_THROW(policy_of(options, 4));
   options.wire = comm::Wire::bf16;
-  EXPECT_THROW(policy_of(options, 1), Error);
+  EXPECT_THROW(policy_of(options, 1), std::logic_error);
   options.wire = comm::Wire::f32;
   options.gather_wire = comm::Wire::bf16;
-  EXPECT_THROW(policy_of(options, 4), Error);
+  EXPECT_THROW(policy_of(options, 4), std::logic_error);
   options.gather_wire = comm::Wire::f32;
   options.recipe.kind = precision::RecipeKind::delayed;
-  EXPECT_THROW(policy_of(options, 4), Error);
+  EXPECT_THROW(policy_of(options, 4), std::logic_error);
 }
 
 }  // namespace

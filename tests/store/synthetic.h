@@ -35,6 +35,11 @@ struct Scenario {
   std::function<void(int rank, std::uint64_t moment)> late = {};
 };
 
+/// A recipe whose history, where it has one, is short enough to turn over within a test.
+inline precision::Recipe recipe(precision::RecipeKind kind, DType compute, bool scale_parts = false) {
+  return {.kind = kind, .compute = compute, .history_length = 4, .scale_parts = scale_parts};
+}
+
 /// Tensors by name, merged from the slices of all ranks.
 using State = std::map<std::string, std::vector<float>>;
 

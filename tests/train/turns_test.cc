@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <ostream>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "octet/base/error.h"
@@ -12,6 +12,7 @@
 #include "octet/comm/threads.h"
 #include "octet/generate/decoder.h"
 #include "octet/model/shapes.h"
+#include "octet/precision/scaling.h"
 #include "octet/setup/model_options.h"
 #include "octet/train/engine.h"
 
@@ -42,19 +43,41 @@ runtime::HostBatch batch_of(const std::vector<Tokens>& documents) {
   return batch;
 }
 
-runtime::InstanceOptions options_of(bool bf16, int stage) {
+/// How a model in training computes, and on how many ranks.
+struct Run {
+  const char* name;
+  bool bf16 = false;
+  const char* fp8 = "";  ///< the recipe
+  int ranks = 1;
+  int stage = 0;
+};
+
+void PrintTo(const Run& run, std::ostream* out) {
+  *out << run.name;
+}
+
+runtime::InstanceOptions options_of(const Run& run) {
   config::Config config;
   config.deterministic = "true";
-  config.bf16 = bf16;
-  config.zero_stage = stage;
+  config.bf16 = run.bf16;
+  config.fp8 = run.fp8[0] != '\0';
+  if (config.fp8) config.fp8_recipe = run.fp8;
+  config.fp8_amax_history_len = 4;
+  config.zero_stage = run.stage;
   return setup::instance_options(config, architecture(), 64, 64, 3);
 }
 
-/// A hash of all that a rank owns, bit for bit.
+/// A hash of all that a rank owns and of what it has learned of activations, bit for bit.
 std::uint64_t state_of(Engine& engine) {
   engine.store().synchronize(engine.compute());
   std::uint64_t hash = 0;
-  for (const TensorSlice& s : engine.store().owned_slices()) {
+  std::vector<TensorSlice> slices = engine.store().owned_slices();
+  // Those of current scaling are of whatever was cast last, by an evaluation too.
+  const bool learned = engine.core().recipe().kind == precision::RecipeKind::delayed;
+  if (const precision::ScaleSet* scales = engine.core().activation_scales(); learned && scales != nullptr) {
+    for (TensorSlice& slice : scales->state()) slices.push_back(std::move(slice));
+  }
+  for (const TensorSlice& s : slices) {
     hash = hash64({static_cast<const char*>(s.data), static_cast<std::size_t>(s.count) * size_of(s.dtype)},
                   hash);
   }
@@ -67,53 +90,90 @@ void step(Engine& engine, int number, int rank) {
   engine.finish(1e-2);
 }
 
-/// Log-probabilities by the logits of single tokens behind a cache, as complete() makes them.
-double first_choice(generate::Decoder& decoder, const Tokens& prompt) {
+/// The token that complete() puts behind a prompt, by the logits of single tokens behind a cache.
+std::int32_t first_choice(generate::Decoder& decoder, const Tokens& prompt) {
   return decoder.complete({{prompt, 0}}, {}, 1, {}).at(0).at(0);
 }
 
-class Turns : public testing::TestWithParam<std::tuple<bool, int, int>> {};
-INSTANTIATE_TEST_SUITE_P(Of, Turns,
-                         testing::Values(std::tuple{false, 1, 0}, std::tuple{true, 1, 0},
-                                         std::tuple{false, 2, 0}, std::tuple{true, 2, 2}),
-                         [](const auto& p) {
-                           return std::string(std::get<0>(p.param) ? "bf16" : "fp32") + "_np" +
-                                  std::to_string(std::get<1>(p.param)) + "_stage" +
-                                  std::to_string(std::get<2>(p.param));
-                         });
+class Turns : public testing::TestWithParam<Run> {};
+INSTANTIATE_TEST_SUITE_P(
+    Of, Turns,
+    testing::Values(Run{.name = "fp32"}, Run{.name = "bf16", .bf16 = true},
+                    Run{.name = "fp32_np2", .ranks = 2},
+                    Run{.name = "bf16_np2_stage2", .bf16 = true, .ranks = 2, .stage = 2},
+                    Run{.name = "delayed", .bf16 = true, .fp8 = "delayed"},
+                    Run{.name = "current", .fp8 = "current"},
+                    Run{.name = "block", .bf16 = true, .fp8 = "block"},
+                    Run{.name = "delayed_np2", .bf16 = true, .fp8 = "delayed", .ranks = 2, .stage = 1},
+                    Run{.name = "fp32_np3_stage3", .ranks = 3, .stage = 3},
+                    Run{.name = "delayed_np2_stage3", .bf16 = true, .fp8 = "delayed", .ranks = 2, .stage = 3},
+                    Run{.name = "block_np2_stage3", .bf16 = true, .fp8 = "block", .ranks = 2, .stage = 3}),
+    [](const auto& p) { return std::string(p.param.name); });
 
-// After each step the decoder scores and answers. Its log-probabilities are the trainer's to the last bit,
-// and the trainer is where it would be without a decoder.
+// After each step the decoder scores and answers, every rank another number of sequences. Its
+// log-probabilities are the trainer's to the last bit, and the trainer is where it would be without a
+// decoder.
 TEST_P(Turns, LogProbabilitiesAreTheTrainersAndItsBitsAreThoseOfARunAlone) {
-  const auto [bf16, ranks, stage] = GetParam();
-  comm::run_ranks_as_threads({.ranks = ranks}, [&, bf16 = bf16, stage = stage](
-                                                   comm::Job& job, comm::Collectives& data, Device& device) {
-    const runtime::InstanceOptions options = options_of(bf16, stage);
-    Engine alone(device, job, data, options), taking_turns(device, job, data, options);
-    alone.initialise(7), taking_turns.initialise(7);
-    const std::vector<Tokens> asked{sequence(23, job.rank()), sequence(40, 9), sequence(2, 4)};
-    std::vector<std::vector<double>> before;
-    generate::Decoder decoder(taking_turns.instance(), {.sequences = 2, .capacity = 48, .scored = 64});
-    for (int i = 0; i < kSteps; ++i) {
-      step(alone, i, job.rank()), step(taking_turns, i, job.rank());
-      const auto scored = decoder.log_probabilities(asked);
-      ASSERT_EQ(scored.size(), asked.size());
-      for (std::size_t s = 0; s < asked.size(); ++s) {
-        ASSERT_EQ(scored[s].size(), asked[s].size() - 1);
-        ASSERT_EQ(scored[s], alone.log_probabilities(batch_of({asked[s]}))) << "step " << i;
-      }
-      ASSERT_NE(scored, before) << "weights as they are after the step";
-      before = scored;
-      if (i % 10 == 0) first_choice(decoder, asked[1]);
-      ASSERT_EQ(state_of(taking_turns), state_of(alone)) << "step " << i;
-    }
-  });
+  comm::run_ranks_as_threads(
+      {.ranks = GetParam().ranks}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
+        const runtime::InstanceOptions options = options_of(GetParam());
+        Engine alone(device, job, data, options), taking_turns(device, job, data, options);
+        alone.initialise(7), taking_turns.initialise(7);
+        std::vector<Tokens> asked{sequence(23, job.rank()), sequence(40, 9), sequence(2, 4)};
+        const std::size_t most = asked.size();
+        asked.resize(most - static_cast<std::size_t>(job.rank()));
+        std::vector<std::vector<double>> before;
+        generate::Decoder decoder(taking_turns.instance(), {.sequences = 2, .capacity = 48, .scored = 64});
+        for (int i = 0; i < kSteps; ++i) {
+          step(alone, i, job.rank()), step(taking_turns, i, job.rank());
+          const auto scored = decoder.log_probabilities(asked);
+          ASSERT_EQ(scored.size(), asked.size());
+          for (std::size_t s = 0; s < most; ++s) {
+            if (s >= asked.size()) {
+              alone.log_probabilities(batch_of({}));  // others score still
+              continue;
+            }
+            ASSERT_EQ(scored[s].size(), asked[s].size() - 1);
+            ASSERT_EQ(scored[s], alone.log_probabilities(batch_of({asked[s]}))) << "step " << i;
+          }
+          ASSERT_NE(scored, before) << "weights as they are after the step";
+          before = scored;
+          if (i % 10 == 0) first_choice(decoder, sequence(40, 9));
+          ASSERT_EQ(state_of(taking_turns), state_of(alone)) << "step " << i;
+        }
+      });
+}
+
+// At stage 3 a rank that answers much and one that answers nothing walk together; what is said is what a
+// decoder of a model that every rank holds says.
+TEST(Turns, AnswersAtStage3AreThoseOfWeightsThatEveryRankHolds) {
+  for (const char* recipe : {"", "delayed"}) {
+    comm::run_ranks_as_threads({.ranks = 2}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
+      Engine whole(device, job, data, options_of({.name = "whole", .bf16 = true, .fp8 = recipe, .ranks = 2}));
+      Engine cut(device, job, data,
+                 options_of({.name = "cut", .bf16 = true, .fp8 = recipe, .ranks = 2, .stage = 3}));
+      whole.initialise(3), cut.initialise(3);
+      for (int i = 0; i < 3; ++i) step(whole, i, job.rank()), step(cut, i, job.rank());
+      const generate::DecoderOptions options{.sequences = 1, .capacity = 48, .prefill = 16};
+      generate::Decoder of_whole(whole.instance(), options), of_cut(cut.instance(), options);
+      std::vector<generate::Request> requests;
+      if (job.rank() == 1) requests = {{sequence(30, 1), 0}, {sequence(5, 2), 1}};
+      const generate::Sampling drawn{.temperature = 1.0};
+      const auto said = of_cut.complete(requests, {}, 7, drawn);
+      ASSERT_EQ(said, of_whole.complete(requests, {}, 7, drawn));
+      for (const auto& answer : said) ASSERT_EQ(answer.size(), 7u);
+      // What one rank cannot answer is an error on all, and nobody waits.
+      if (job.rank() == 1) requests[1].prompt.clear();
+      ASSERT_THROW(of_cut.complete(requests, {}, 7, drawn), Error);
+      ASSERT_THROW(of_cut.log_probabilities({Tokens(job.rank() == 1 ? 99 : 1, 5)}), Error);
+    });
+  }
 }
 
 // Scores are those of one forward pass: probabilities, and their sum the loss.
 TEST(LogProbabilities, AddUpToTheLossOfAnEvaluation) {
   comm::run_ranks_as_threads({.ranks = 1}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
-    Engine engine(device, job, data, options_of(false, 0));
+    Engine engine(device, job, data, options_of({"fp32"}));
     engine.initialise(3);
     const runtime::HostBatch batch = batch_of({sequence(20, 1), sequence(31, 2)});
     double loss = 0, sum = 0;
@@ -134,7 +194,7 @@ TEST(LogProbabilities, AddUpToTheLossOfAnEvaluation) {
 // same where it is so by a margin.
 TEST(LogProbabilities, OfWhatTheDecoderSaysAreThoseOfItsChoice) {
   comm::run_ranks_as_threads({.ranks = 1}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
-    Engine engine(device, job, data, options_of(false, 0));
+    Engine engine(device, job, data, options_of({"fp32"}));
     engine.initialise(3);
     for (int i = 0; i < 5; ++i) step(engine, i, 0);
     generate::Decoder decoder(engine.instance(), {.sequences = 1, .capacity = 48, .scored = 64});
@@ -150,15 +210,9 @@ TEST(LogProbabilities, OfWhatTheDecoderSaysAreThoseOfItsChoice) {
   });
 }
 
-TEST(LogProbabilities, AModelThatCannotBeDecodedFromIsRefused) {
-  comm::run_ranks_as_threads({.ranks = 2}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
-    Engine cut(device, job, data, options_of(false, 3));
-    EXPECT_THROW(generate::Decoder(cut.instance(), {}), Error);
-    runtime::InstanceOptions fp8 = options_of(true, 0);
-    fp8.store.recipe.kind = precision::RecipeKind::current;
-    Engine scaled(device, job, data, fp8);
-    EXPECT_THROW(generate::Decoder(scaled.instance(), {}), Error);
-    Engine plain(device, job, data, options_of(false, 0));
+TEST(LogProbabilities, OfAnEmptyOrTooLongSequenceAreRefused) {
+  comm::run_ranks_as_threads({.ranks = 1}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
+    Engine plain(device, job, data, options_of({"fp32"}));
     plain.initialise(1);
     generate::Decoder decoder(plain.instance(), {.scored = 8});
     EXPECT_THROW(decoder.log_probabilities({sequence(9, 0)}), Error);

@@ -20,6 +20,8 @@ struct ExportOptions {
   /// The checkpoint holds what was trained; the other tensors come from the source's weights as they are
   /// there.
   bool rest_from_source = false;
+  /// Writes what else belongs there into the folder that it is given, before the weights get their names.
+  std::function<void(const std::string& folder)> complete;
 };
 
 /// Elements [begin, begin + count) of a tensor as floats.

@@ -27,6 +27,8 @@ class Keeper {
 
   /// The checkpoint of a step whose bytes were verified when the run began with it.
   void trust(std::int64_t step);
+  /// The checkpoint of that step stays, however old it gets; the one for which this was said before does not.
+  void keep(std::int64_t step) { best_ = step; }
   /// A checkpoint of `step` has been saved: begins to read it back on a thread of its own.
   void saved(std::int64_t step);
   /// Whether that one has been read; its result is taken by settle().
@@ -40,6 +42,7 @@ class Keeper {
   std::int64_t keep_last_;
   std::set<std::int64_t> counts_;  ///< steps
   std::int64_t step_ = -1;         ///< that is being read
+  std::int64_t best_ = -1;         ///< that stays; -1: none
   std::future<std::string> reading_;
 };
 

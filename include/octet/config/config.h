@@ -38,6 +38,9 @@ struct Config {
   Strings dataset;
   std::string dataset_dir = "data";
   Strings eval_dataset;
+  std::optional<std::string> messages_column;
+  std::optional<std::string> prompt_column;
+  std::optional<std::string> response_column;
   double val_size = 0.0;
   std::int64_t cutoff_len = 2048;
   bool packing = false;
@@ -69,6 +72,7 @@ struct Config {
   std::optional<double> loraplus_lr_ratio;
   Strings additional_target;
   std::optional<std::string> adapter_name_or_path;
+  bool create_new_adapter = false;
   std::int64_t freeze_trainable_layers = 2;
   Strings freeze_trainable_modules = {"all"};
   Strings freeze_extra_modules;
@@ -146,6 +150,7 @@ struct Config {
   std::int64_t max_failed_saves = 10;
   std::optional<std::string> export_dtype;
   double export_size = 5;
+  bool load_best_model_at_end = false;
   bool save_async = false;
   std::string eval_strategy = "no";
   std::optional<double> eval_steps;
@@ -174,6 +179,7 @@ const char* name_of(Source source);
 struct Origin {
   Source source = Source::fallback;
   std::string where;
+  std::string key = {};  ///< as the user wrote it; empty: the native name
 };
 
 /// A resolved configuration with the story of its values.

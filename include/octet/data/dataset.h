@@ -72,6 +72,15 @@ std::optional<Sample> convert_row(const Json& row, const RowFormat& format, std:
 /// response), input + target, {system,} user + assistant, text. Throws Error naming what was found.
 RowFormat detect_format(const Json& row, const std::string& where);
 
+/// Columns of data sets that nothing else describes; "": rows are recognised by the names of their columns.
+struct Columns {
+  std::string messages;          ///< conversations
+  std::string prompt, response;  ///< or a question and an answer
+};
+
+/// The format of rows of which one is `row`, whose texts stand in these columns.
+RowFormat format_of_columns(const Columns& columns, const Json& row);
+
 /// Reads an entry of dataset_info.json. Unlisted columns are absent when `columns` is given, else the
 /// defaults hold.
 RowFormat format_of_entry(const Json& entry, const std::string& name, const std::string& where);
@@ -92,6 +101,7 @@ struct DataSource {
 
 struct DataOptions {
   std::vector<std::string> dataset;  ///< names, paths or globs
+  Columns columns;                   ///< of paths
   std::string dataset_dir = "data";
   std::optional<std::int64_t> max_samples;
   std::uint64_t seed = 42;

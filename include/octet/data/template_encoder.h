@@ -18,8 +18,10 @@ enum class TextCut {
 };
 
 struct TemplateEncoderOptions {
-  std::string folder;                        ///< of the tokenizer's files
-  std::optional<std::string> template_name;  ///< needed for conversations; nothing: plain text only
+  std::string folder;  ///< of the tokenizer's files
+  /// Of the table, or a file in Jinja (.jinja, .jinja2, .j2) that writes as one of the table does. Needed for
+  /// conversations; nothing: plain text only.
+  std::optional<std::string> template_name;
   bool match_template = false;  ///< without a name: the one that writes as the folder's own chat template
   text::TemplateOptions options;
   TextCut text_cut = TextCut::pieces;

@@ -27,7 +27,7 @@ void on_wait(Stream& stream, std::function<void()> call);
 /// True while threads sleep so.
 bool awaited(Stream& stream);
 
-/// Threads that one op may use: set by the device that was made last on this host thread's behalf.
+/// Threads of one op of the calling thread: as set last, by a device made with a number, too; or all cores.
 int op_threads();
 /// Sets the number of threads of ops enqueued from, and run on, the calling thread.
 void set_op_threads(int threads);

@@ -118,7 +118,7 @@ class Device {
 
 /// How the CPU device computes.
 struct CpuOptions {
-  int threads = 0;              ///< threads of one op; 0: what affinity allows
+  int threads = 0;              ///< of one op of the calling thread, from now on; 0: as many as it has
   bool compute_worker = false;  ///< in_line streams become worker streams (for tests)
   /// cuda: reservations are laid out as on a GPU, transposed FP8 copies included, and read so (for tests).
   DeviceKind stands_for = DeviceKind::cpu;

@@ -12,15 +12,24 @@
 
 namespace octet {
 
+/// On what a run is told to compute.
+enum class DeviceWish {
+  automatic,  ///< on GPUs where every rank has one, else on CPUs
+  cpu,
+  cuda
+};
+/// The word of a configuration: auto, cpu or cuda.
+const char* name_of(DeviceWish wish);
+
 /// What one rank says of itself.
 struct RankGpus {
   int node = 0;  ///< nodes are numbered; ranks of one node see the same hardware, or parts of it
   std::string host;
-  std::string device = "auto";  ///< what the configuration asks for: auto, cpu or cuda
-  bool shares = false;          ///< several ranks may compute on one GPU
-  bool driver = false;          ///< there is one, whatever it shows
-  std::vector<GpuInfo> gpus;    ///< those that the rank could train on, in its own order
-  std::string why_not;          ///< there are none; without a full stop
+  DeviceWish device = DeviceWish::automatic;  ///< what the configuration asks for
+  bool shares = false;                        ///< several ranks may compute on one GPU
+  bool driver = false;                        ///< there is one, whatever it shows
+  std::vector<GpuInfo> gpus;                  ///< those that the rank could train on, in its own order
+  std::string why_not;                        ///< there are none; without a full stop
 };
 
 /// What the ranks do.
@@ -32,7 +41,7 @@ struct GpuChoice {
   int concerned = 0;                ///< the rank that the problem is about, which is the one to throw it
 };
 
-/// With `device: auto` all ranks compute on CPUs where one of them has no GPU; with `device: cuda` that is a
+/// With DeviceWish::automatic all ranks compute on CPUs where one of them has no GPU; with cuda that is a
 /// problem. On a node every rank takes another GPU: the one of its number where all see the same GPUs, else
 /// one of those that it sees, the earlier ones of its list first, so that none is left without. More ranks
 /// than GPUs are a problem, unless ranks share: then they are dealt out in turn.

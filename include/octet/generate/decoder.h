@@ -33,7 +33,8 @@ std::int32_t choose(const float* logits, std::int64_t vocabulary, const Sampling
 
 struct DecoderOptions {
   model::Architecture architecture;
-  precision::Recipe recipe;      ///< compute dtype; FP8 is not used here
+  std::vector<runtime::AddedAdapter> adapters;  ///< added to the weights when they are loaded
+  precision::Recipe recipe;      ///< how GEMMs read operands; delayed scaling only of a model in training
   std::int64_t sequences = 1;    ///< decoded side by side
   std::int64_t capacity = 1024;  ///< tokens of a sequence, prompt and answer
   std::int64_t prefill = 512;    ///< prompt tokens taken at a time
@@ -49,16 +50,18 @@ struct Request {
 /// Called with each new token of a request (its index in the list), before the next one is made.
 using OnToken = std::function<void(std::size_t request, std::int32_t token)>;
 
-/// A model that answers. All ranks construct it together; each then completes requests of its own, which is
-/// possible because every rank holds all parameters.
+/// A model that answers. All ranks construct it together; each then completes requests of its own, when it
+/// wants to, because every rank holds all parameters. Only with those of a model in training at zero_stage 3
+/// the ranks gather them together: then all make the same calls, each with requests of its own or none, and a
+/// request that cannot be answered is an Error on all.
 class Decoder {
  public:
   /// A model of its own, whose weights are read.
   Decoder(Device& device, comm::Job& job, comm::Collectives& data, const DecoderOptions& options);
   /// The weights of a model in training, as they are when it is asked: nothing of them is copied. What is
   /// decoded is enqueued on that model's stream, between its steps. Of `options`, architecture and recipe are
-  /// those of `model`, which outlives the decoder. Throws Error (usage) for a model that computes in FP8,
-  /// whose scales are of its training, and where no rank holds all parameters (zero_stage 3).
+  /// those of `model`, which outlives the decoder. With FP8 activations are cast as the model's evaluations
+  /// cast them: with delayed scaling by its scales as they are, and nothing is recorded.
   Decoder(runtime::Instance& model, const DecoderOptions& options);
   ~Decoder();
   /// Reads the weights of a Hugging Face folder. Throws Error on all ranks when that fails on one. Not of a
@@ -84,6 +87,15 @@ class Decoder {
  private:
   struct Sequence;
   void require_answerable(const std::vector<Request>& requests) const;
+  /// Whether the ranks gather parameters together, pass by pass.
+  bool walks_together() const;
+  /// Runs what throws for wrong requests; where ranks walk together none goes on alone.
+  void require(const std::function<void()>& checks);
+  /// Whether another pass is to be made: for this rank's requests, or for those of any where ranks walk
+  /// together.
+  bool goes_on(bool here);
+  /// The scales of activations as the model in training has them.
+  void take_scales();
   void forward(const std::vector<Sequence*>& active);
 
   void reserve();

@@ -71,6 +71,10 @@ class ScaleSet {
   /// current scaling of one tensor from its own staging slot, now: scale and scale_inv, then zeroes the slot.
   void update_one(Stream& stream, std::int64_t i);
 
+  /// delayed: the scales of `from`, a set of the same tensors, as they are; no amax, no history. Nothing
+  /// writes them meanwhile.
+  void take(Stream& stream, const ScaleSet& from);
+
   /// delayed: state() was read from a checkpoint.
   void restore(Stream& stream);
 

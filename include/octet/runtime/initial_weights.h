@@ -4,23 +4,26 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "octet/base/tensor_slice.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/model/layout.h"
+#include "octet/runtime/adapter_file.h"
 
 namespace octet::runtime {
 
 /// Where the parameters of a model come from.
 struct WeightSource {
-  std::string folder;         ///< of a Hugging Face model
-  std::string tensor_prefix;  ///< Architecture::tensor_prefix
-  std::string adapter;        ///< folder of an adapter, as PEFT writes it; empty: adapters are new
-  std::uint64_t seed = 0;     ///< of new adapters
+  std::string folder;               ///< of a Hugging Face model
+  std::string tensor_prefix;        ///< Architecture::tensor_prefix
+  std::vector<AddedAdapter> added;  ///< to the weights of `folder`, before anything is trained
+  std::string adapter;              ///< folder of an adapter to go on with; empty: adapters are new
+  std::uint64_t seed = 0;           ///< of new adapters
 };
 
-/// The weights of a folder and, under PEFT's names, of adapters beside them. What is trained whole comes from
-/// the adapter where it holds it, else from the model.
+/// The weights of a folder, with what adapters add to them, and, under PEFT's names, of adapters beside them.
+/// What is trained whole comes from the adapter where it holds it, else from the model.
 class InitialWeights {
  public:
   /// Throws Error for files that are missing or broken, and for weights and adapters that no parameter of
@@ -32,19 +35,13 @@ class InitialWeights {
   void read(const TensorSlice& slice) const;
 
  private:
-  bool read_adapter(const TensorSlice& slice) const;
+  void read_base(const TensorSlice& slice) const;
   void read_norms(const TensorSlice& slice) const;
-  void require_adapter_used(const model::ParameterLayout& layout) const;
 
   WeightSource source_;
   checkpoint::WeightFolder weights_;
-  std::optional<checkpoint::SafetensorsFile> adapter_;
+  mutable AddedAdapters added_;  ///< keeps the matrices of the module that was read last
+  std::optional<AdapterFile> adapter_;
 };
-
-/// The name of a parameter in its model: without what PEFT puts before it.
-std::string name_in_model(const std::string& parameter);
-
-/// Whether a parameter is a matrix or a magnitude of an adapter.
-bool is_adapter(const std::string& parameter);
 
 }  // namespace octet::runtime

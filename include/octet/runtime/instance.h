@@ -15,6 +15,7 @@
 #include "octet/model/architecture.h"
 #include "octet/model/transformer.h"
 #include "octet/precision/audit.h"
+#include "octet/runtime/adapter_file.h"
 #include "octet/store/store.h"
 
 namespace octet::runtime {
@@ -22,7 +23,8 @@ namespace octet::runtime {
 /// What an instance is built for.
 struct InstanceOptions {
   model::Architecture architecture;
-  std::string adapter;  ///< folder of the adapter to begin with; empty: adapters are new
+  std::vector<AddedAdapter> added;  ///< to the base's weights when they are loaded
+  std::string adapter;              ///< folder of the adapter to begin with; empty: adapters are new
   store::Options store;
   model::TransformerOptions transformer;
   std::int64_t max_documents = 1;  ///< of a micro-batch

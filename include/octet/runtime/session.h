@@ -12,6 +12,7 @@
 #include "octet/comm/job.h"
 #include "octet/comm/mesh.h"
 #include "octet/device/device.h"
+#include "octet/device/gpu_choice.h"
 
 namespace octet::runtime {
 
@@ -20,12 +21,12 @@ namespace octet::runtime {
 class Session {
  public:
   /// Joins the job (MPI when a launcher started the process), divides the node's cores among its ranks, opens
-  /// the device that `device` names ("auto", "cpu", "cuda"; all ranks compute on GPUs or none does, and each
-  /// on another one: gpu_choice.h) and decides who prints. When a rank cannot have its device, or comes with
+  /// the device that is asked for (all ranks compute on GPUs or none does, and each on another one:
+  /// gpu_choice.h) and decides who prints. When a rank cannot have its device, or comes with
   /// a reason to refuse (an Error met before the ranks knew each other: a wrong argument, a wrong
   /// configuration), all ranks throw as Channel::together does. `carrier`: who carries bytes between
   /// GPUs.
-  explicit Session(const std::string& device, const std::exception_ptr& refusal = nullptr,
+  explicit Session(DeviceWish device, const std::exception_ptr& refusal = nullptr,
                    comm::Carrier carrier = comm::Carrier::automatic);
 
   const comm::Place& place() const { return place_; }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "octet/base/json.h"
 #include "octet/config/config.h"
 #include "octet/model/architecture.h"
+#include "octet/runtime/adapter_file.h"
 
 namespace octet::setup {
 
@@ -36,8 +38,39 @@ struct AdapterWish {
 /// built.
 AdapterWish read_adapter_config(const Json& config, const std::string& where);
 
+/// Of a folder that PEFT wrote. Throws Error (usage) where it holds no adapter, and as above.
+AdapterWish read_adapter_folder(const std::string& folder);
+
 /// Whether a configuration asks for adapters.
 bool trains_adapters(const config::Config& config);
+
+/// The folders of adapters that a text names, between commas. Throws Error (usage) for an empty name.
+std::vector<std::string> adapter_folders(const std::string& names);
+
+/// What adapter_name_or_path means to a run that trains adapters.
+struct GivenAdapters {
+  std::vector<std::string> added;        ///< folders of adapters that are added to the base's weights
+  std::optional<std::string> continued;  ///< that of the adapter that is trained on; nothing: a new one is
+};
+
+/// All but the last adapter that a configuration names are added to the base and the last is trained on; with
+/// create_new_adapter all are added. Nothing where no adapters are trained.
+GivenAdapters given_adapters(const config::Config& config);
+
+/// Adapters in these folders, as the weights of a base take them. `base`: its architecture, without adapters.
+/// Throws Error (usage) for one that is not of this model.
+std::vector<runtime::AddedAdapter> added_adapters(const std::vector<std::string>& folders,
+                                                  const model::Architecture& base);
+
+/// A model as somebody names it.
+struct NamedModel {
+  std::string folder;                 ///< of the whole model
+  std::vector<std::string> adapters;  ///< folders of adapters on top, in order
+};
+
+/// `path` names a model, or an adapter on top of the base that its base_model_name_or_path names; `adapters`
+/// come on top of that. Throws Error (usage) where the base of an adapter is not there.
+NamedModel named_model(const std::string& path, const std::vector<std::string>& adapters = {});
 
 /// What a configuration asks for with finetuning_type: lora: what its keys say, or, where it names an adapter
 /// to go on with, what that one's adapter_config.json says. Throws Error as read_adapter_config() does.
@@ -53,7 +86,9 @@ model::Tuning tuning_of(const AdapterWish& wish, const model::Architecture& arch
 model::Architecture tuned(const config::Config& config, model::Architecture architecture);
 
 /// adapter_config.json for adapters that were trained: the keys that every version of PEFT knows, and others
-/// where they say something. `base`: base_model_name_or_path.
-Json adapter_config(const AdapterWish& wish, const std::string& base);
+/// where they say something. Modules are named as PEFT writes them: sorted, and one by one where all have an
+/// adapter. `base`: base_model_name_or_path.
+Json adapter_config(const AdapterWish& wish, const model::Architecture& architecture,
+                    const std::string& base);
 
 }  // namespace octet::setup

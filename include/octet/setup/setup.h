@@ -10,16 +10,19 @@
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
 #include "octet/config/config.h"
+#include "octet/device/gpu_choice.h"
 #include "octet/optim/schedule.h"
 
 namespace octet::setup {
 
 /// What a Session is opened with.
 struct SessionWish {
-  std::string device;  ///< auto, cpu or cuda
+  DeviceWish device = DeviceWish::automatic;
   comm::Carrier carrier = comm::Carrier::automatic;
 };
 SessionWish session_wish(const config::Config& config);
+/// What a word of `device` asks for.
+DeviceWish device_wish(const std::string& word);
 /// What a word of gpu_transport asks for.
 comm::Carrier carrier_of(const std::string& transport);
 

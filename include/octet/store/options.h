@@ -113,8 +113,8 @@ struct Policy {
   bool tree = false;              ///< micro-batches are summed in a tree, reduced with the last
 };
 
-/// Throws Error (usage) for a stage outside 0 … 3, an unusable norm limit or hyper-parameter, or formats that
-/// do not go together.
+/// Throws std::logic_error for a stage outside 0 … 3, an unusable norm limit, or formats that do not go
+/// together, none of which a configuration can ask for; Error (usage) for unusable hyper-parameters.
 Policy policy_of(const Options& options, int world);
 
 /// Whether a gather goes by nodes among ranks that stand like this one.

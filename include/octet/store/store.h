@@ -52,7 +52,7 @@ enum class Scales {
 class ParameterStore final : public model::ParameterSource {
  public:
   /// `arena` and `collectives`, those of the data axis, outlive the store; both are of one device. Throws
-  /// Error (usage) for options that make no sense.
+  /// as policy_of() and placements_of() do.
   ParameterStore(model::ParameterLayout layout, Arena& arena, comm::Collectives& collectives,
                  const Options& options);
   /// Waits for gathers and reductions that are under way (all ranks end their stores), but not while an

@@ -24,4 +24,7 @@ std::optional<std::string> folder_template(const std::string& folder);
 /// first by name. `tokenizer` is that of the folder, as it was read.
 TemplateMatch match_template(const std::string& folder, const Tokenizer& tokenizer);
 
+/// The same for a chat template in Jinja; reasons call it `whose` ("the model's own chat template").
+TemplateMatch match_jinja(const std::string& source, const std::string& whose, const Tokenizer& tokenizer);
+
 }  // namespace octet::text

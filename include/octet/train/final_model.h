@@ -19,9 +19,13 @@ struct ModelExport {
   bool part = false;       ///< the checkpoint holds what was trained, and `model` the rest
 };
 
-/// Writes a folder that Hugging Face's libraries load: weights, config.json and, with an encoder, the
-/// tokenizer (with the tokens and roles that the template gave it) and a generation_config.json whose end
-/// tokens are those that end an answer. Called by one rank. Returns the names of the files.
+/// Writes the tokenizer (with the tokens and roles that the template gave it) and a generation_config.json
+/// whose end tokens are those that end an answer, beside what `model`'s own says, into `folder`.
+void write_tokenizer(const std::string& folder, const std::string& model,
+                     const data::TemplateEncoder& encoder);
+
+/// Writes a folder that Hugging Face's libraries load: config.json, with an encoder what
+/// write_tokenizer() does, and weights. Called by one rank. Returns the names of the files.
 std::vector<std::string> export_model(const ModelExport& e, const data::TemplateEncoder* encoder);
 
 }  // namespace octet::train

@@ -45,10 +45,12 @@ constexpr std::size_t checked_from = std::size_t{1} << 20;
 class CpuDevice final : public Device {
  public:
   explicit CpuDevice(const CpuOptions& options)
-      : threads_(options.threads > 0 ? options.threads : cpu::allowed_cores()),
+      : threads_(options.threads > 0 ? options.threads : cpu::op_threads()),
         compute_worker_(options.compute_worker),
         stands_for_(options.stands_for) {
-    cpu::set_op_threads(threads_);
+    // A rank's share of the cores must outlive the devices that it makes by the way for work on the host: a
+    // rank with threads on its neighbours' cores makes a step on CPUs many times slower.
+    if (options.threads > 0) cpu::set_op_threads(options.threads);
   }
 
   DeviceKind kind() const override { return DeviceKind::cpu; }

@@ -33,6 +33,33 @@ Json qwen2(int hidden, int intermediate, int layers, int heads, int kv_heads, in
   return shape;
 }
 
+Json qwen3(int hidden, int intermediate, int layers, int heads, int kv_heads, int vocabulary) {
+  Json shape = qwen2(hidden, intermediate, layers, heads, kv_heads, vocabulary);
+  shape["model_type"] = "qwen3";
+  shape["head_dim"] = 128;
+  shape["max_position_embeddings"] = 40960;
+  shape["rms_norm_eps"] = 1e-6;
+  return shape;
+}
+
+/// The text model of the published one.
+Json gemma3_27b() {
+  Json shape = llama(5376, 21504, 62, 32, 16, 262208);
+  shape["model_type"] = "gemma3_text";
+  shape["head_dim"] = 128;
+  shape["hidden_activation"] = "gelu_pytorch_tanh";
+  shape["rms_norm_eps"] = 1e-6;
+  shape["rope_theta"] = 1000000.0;
+  shape["rope_local_base_freq"] = 10000.0;
+  shape["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+  shape["sliding_window"] = 1024;
+  shape["sliding_window_pattern"] = 6;
+  shape["query_pre_attn_scalar"] = 168;
+  shape["tie_word_embeddings"] = true;
+  shape.erase("hidden_act");
+  return shape;
+}
+
 Json llama3_scaling(double factor) {
   return {{"rope_type", "llama3"},
           {"factor", factor},
@@ -46,6 +73,8 @@ std::map<std::string, Json> shapes() {
   all["tiny"] = llama(128, 384, 4, 4, 2, 4096);
   all["llama-3.1-8b"] = llama(4096, 14336, 32, 32, 8, 128256);
   all["llama-3.1-8b"]["rope_scaling"] = llama3_scaling(8.0);
+  all["llama-3.1-70b"] = llama(8192, 28672, 80, 64, 8, 128256);
+  all["llama-3.1-70b"]["rope_scaling"] = llama3_scaling(8.0);
   all["llama-3.2-1b"] = llama(2048, 8192, 16, 32, 8, 128256);
   all["llama-3.2-1b"]["rope_scaling"] = llama3_scaling(32.0);
   all["llama-3.2-1b"]["tie_word_embeddings"] = true;
@@ -53,6 +82,8 @@ std::map<std::string, Json> shapes() {
   all["qwen2.5-0.5b"]["tie_word_embeddings"] = true;
   all["qwen2.5-0.5b"]["rms_norm_eps"] = 1e-6;
   all["qwen2.5-32b"] = qwen2(5120, 27648, 64, 40, 8, 152064);
+  all["qwen3-8b"] = qwen3(4096, 12288, 36, 32, 8, 151936);
+  all["gemma-3-27b"] = gemma3_27b();
   return all;
 }
 

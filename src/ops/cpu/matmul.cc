@@ -96,8 +96,8 @@ std::shared_ptr<const Compiled> compiled(const MatmulShape& shape) {
 
 /// Turns what oneDNN throws into an Error that names the product.
 [[noreturn]] void rethrow(const dnnl::error& error, const MatmulShape& shape) {
-  throw Error(Problem{.what = "oneDNN cannot run a matrix product",
-                      .expected = "a product [" + std::to_string(shape.m) + ", " + std::to_string(shape.k) +
+  throw Error(Problem{.what = "oneDNN cannot run a GEMM",
+                      .expected = "a GEMM [" + std::to_string(shape.m) + ", " + std::to_string(shape.k) +
                                   "] x [" + std::to_string(shape.k) + ", " + std::to_string(shape.n) +
                                   "] in " + std::string(name_of(shape.operands)),
                       .found = std::string(error.what()) + " (status " + std::to_string(error.status) + ")",
@@ -115,7 +115,7 @@ void* own_scratch(std::size_t bytes) {
     held_bytes = 0;
     const std::size_t rounded = (bytes + 4095) / 4096 * 4096;
     held.reset(std::aligned_alloc(4096, rounded));
-    if (held == nullptr) throw Error("not enough memory for the scratch of a matrix product");
+    if (held == nullptr) throw Error("not enough memory for the scratch of a GEMM");
     held_bytes = rounded;
   }
   return held.get();

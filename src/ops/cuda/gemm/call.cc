@@ -51,7 +51,7 @@ Functions load_functions() {
   }
   if (library == nullptr) {
     throw Error(
-        Problem{.what = "the library for matrix products on the GPU cannot be loaded",
+        Problem{.what = "the library for GEMMs on the GPU cannot be loaded",
                 .expected = "libcublasLt.so.13 of the CUDA 13 toolkit",
                 .found = why,
                 .fix = "install cuBLAS 13 and name its folder in LD_LIBRARY_PATH, or set device: cpu"});

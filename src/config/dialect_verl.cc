@@ -1,0 +1,111 @@
+// The keys of verl's supervised fine-tuning.
+#include "dialects.h"
+
+namespace octet::config {
+namespace {
+
+constexpr const char* kRanks = "the launcher says how many ranks there are";
+constexpr const char* kShm = "weights are mapped from their files, which all ranks of a host share";
+
+void take_betas(const Node& node, const Location& at, const Target& target) {
+  if (node.kind != Node::Kind::list || node.items.size() != 2) {
+    complain({.what = "value of '" + at.key + "' cannot be used",
+              .expected = "a list of two numbers",
+              .found = shown(node),
+              .where = at.where});
+  }
+  target.settings.add("adam_beta1", node.items[0], at, target.replace);
+  target.settings.add("adam_beta2", node.items[1], at, target.replace);
+}
+
+// The dtype in which verl keeps the model between steps; it computes in bf16 either way (FSDP's
+// MixedPrecision).
+void take_model_dtype(const Node& node, const Location& at, const Target& target) {
+  if (node.is_null()) return;
+  const std::string word = node.kind == Node::Kind::scalar ? node.text : "";
+  const bool wide = word == "fp32" || word == "float32";
+  if (!wide && word != "bf16" && word != "bfloat16") {
+    complain({.what = "value of '" + at.key + "' cannot be used",
+              .expected = "fp32 or bf16",
+              .found = shown(node),
+              .where = at.where});
+  }
+  target.settings.add("bf16", scalar_node("true"), at, target.replace);
+  target.settings.add("pure_bf16", scalar_node(wide ? "false" : "true"), at, target.replace);
+}
+
+constexpr Entry kKeys[] = {
+    {"data.train_files", Action::map, "dataset"},
+    {"data.val_files", Action::map, "eval_dataset"},
+    {"data.train_batch_size", Action::map, "global_batch_size"},
+    {"data.micro_batch_size_per_gpu", Action::map, "per_device_train_batch_size"},
+    {"data.micro_batch_size", Action::weak, "per_device_train_batch_size"},
+    {"data.max_length", Action::map, "cutoff_len"},
+    {"data.truncation", Action::note, "long rows are truncated, counted and reported"},
+    {"data.prompt_key", Action::fact, "prompt_column"},
+    {"data.response_key", Action::fact, "response_column"},
+    {"data.prompt_dict_keys", Action::refuse, "a row's columns are texts or lists of messages"},
+    {"data.response_dict_keys", Action::refuse, "a row's columns are texts or lists of messages"},
+    {"data.multiturn.enable", Action::fact, "messages_column"},
+    {"data.multiturn.messages_key", Action::fact, "messages_column"},
+    {"data.messages_key", Action::fact, "messages_column"},
+    {"data.multiturn.tools_key", Action::refuse, "tools are read from the column 'tools'", "tools"},
+    {"data.tools_key", Action::refuse, "tools are read from the column 'tools'", "tools"},
+    {"data.multiturn.enable_thinking_key", Action::note, "enable_thinking says it for all rows"},
+    {"data.enable_thinking_key", Action::note, "enable_thinking says it for all rows"},
+    {"data.balance_dp_token", Action::note, "the loss is normalised by all trained tokens of a step"},
+    {"data.train_max_samples", Action::minus_off, "max_samples"},
+    {"data.val_max_samples", Action::refuse, "max_samples holds for all data sets", "-1"},
+    {"data.chat_template", Action::map, "template"},
+    {"data.custom_cls", Action::refuse, "no code of others is run; rows are recognised by their fields"},
+    {"data.use_shm", Action::note, kShm},
+    {"model.partial_pretrain", Action::map, "model_name_or_path"},
+    {"model.use_shm", Action::note, kShm},
+    {"model.external_lib", Action::refuse, "no code of others is run"},
+    {"model.fsdp_config.model_dtype", Action::handled, "bf16 pure_bf16", "", take_model_dtype},
+    {"model.fsdp_config.cpu_offload", Action::map, "optim_state_cpu_offload"},
+    {"model.fsdp_config.offload_params", Action::refuse, "parameters stay on the device"},
+    {"model.fsdp_config.wrap_policy", Action::note, "parameters are cut and gathered by layer"},
+    {"model.enable_gradient_checkpointing", Action::map, "gradient_checkpointing"},
+    {"model.lora_rank", Action::fact, "finetuning_type lora_rank"},
+    {"model.lora_alpha", Action::fact, "lora_alpha"},
+    {"model.target_modules", Action::fact, "lora_target"},
+    {"model.lora_adapter_path", Action::map, "adapter_name_or_path"},
+    {"model.strategy", Action::fact, "zero_stage"},
+    {"model.use_liger", Action::note, "kernels are always fused"},
+    {"optim.lr", Action::map, "learning_rate"},
+    {"optim.betas", Action::handled, "adam_beta1 adam_beta2", "", take_betas},
+    {"optim.weight_decay", Action::map, "weight_decay"},
+    {"optim.lr_warmup_steps_ratio", Action::map, "warmup_ratio"},
+    {"optim.warmup_steps_ratio", Action::weak, "warmup_ratio"},
+    {"optim.clip_grad", Action::map, "max_grad_norm"},
+    {"optim.lr_scheduler", Action::map, "lr_scheduler_type", "wsd=warmup_stable_decay"},
+    {"trainer.default_local_dir", Action::map, "output_dir"},
+    {"trainer.default_hdfs_dir", Action::refuse, "checkpoints are written to a file system"},
+    {"trainer.project_name", Action::note, "logs lie in output_dir"},
+    {"trainer.experiment_name", Action::map, "run_name"},
+    {"trainer.total_epochs", Action::map, "num_train_epochs"},
+    {"trainer.total_training_steps", Action::map, "max_steps"},
+    {"trainer.logger", Action::map, "report_to", "console=none"},
+    {"trainer.seed", Action::map, "seed"},
+    {"trainer.save_freq", Action::minus_off, "save_steps"},
+    {"trainer.test_freq", Action::minus_off, "eval_steps"},
+    {"trainer.nnodes", Action::note, kRanks},
+    {"trainer.n_gpus_per_node", Action::note, kRanks},
+    {"trainer.max_ckpt_to_keep", Action::map, "save_total_limit"},
+    {"trainer.resume_mode", Action::fact, "resume_from_checkpoint"},
+    {"trainer.resume_from_path", Action::fact, "resume_from_checkpoint"},
+    {"trainer.resume_path", Action::fact, "resume_from_checkpoint"},
+    {"trainer.checkpoint", Action::note, "a checkpoint always holds model, optimizer and progress"},
+    {"trainer.device", Action::note, "device says where the program computes"},
+    {"ulysses_sequence_parallel_size", Action::refuse, "sequences are not split over ranks", "1"},
+    {"use_remove_padding", Action::note, "sequences are joined without padding, packed or not"},
+};
+
+}  // namespace
+
+std::span<const Entry> verl_keys() {
+  return kKeys;
+}
+
+}  // namespace octet::config

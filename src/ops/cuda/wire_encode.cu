@@ -1,0 +1,162 @@
+// Values to a wire: bf16, or codes with a factor for each block.
+#include "cuda/wire_tiles.cuh"
+
+namespace octet::ops::cuda {
+namespace {
+
+using namespace wires;
+
+/// A factor, and its inverse where it lies so far from the ends of fp32 that quotients can be had by way of
+/// it; else 0.
+struct Factor {
+  float scale;
+  float inverse;
+};
+template <Wire wire>
+__device__ inline Factor factor_of(unsigned largest) {
+  Factor f{__uint_as_float(kNanBits), 0.0f};
+  if (largest < 0x7F800000u) {
+    f.scale = __fdiv_rn(__uint_as_float(largest), wire == Wire::fp8 ? 448.0f : 127.0f);
+    if (f.scale >= 0x1p-60f && f.scale <= 0x1p60f) f.inverse = __fdiv_rn(1.0f, f.scale);
+  }
+  return f;
+}
+
+/// The quotient that a division gives, but for the sign of a zero and what is far below 2^-10, which every
+/// format here rounds to 0: with the inverse rounded to nearest, a quotient that is within a unit of the
+/// exact one is made the nearest one by its remainder (Markstein 1990, "Computation of elementary functions
+/// on the IBM RISC System/6000 processor").
+__device__ inline float quotient(float x, const Factor& f) {
+  const float first = __fmul_rn(x, f.inverse);
+  const float close = __fmaf_rn(__fmaf_rn(-first, f.scale, x), f.inverse, first);
+  return __fmaf_rn(__fmaf_rn(-close, f.scale, x), f.inverse, close);
+}
+
+template <Wire wire>
+__device__ inline unsigned encode_word(const float (&x)[kQuad], const Factor& f) {
+  // All zero, or not finite: the factor says it all, times 1.
+  if (!(f.scale > 0.0f)) return wire == Wire::fp8 ? 0x38383838u : 0x01010101u;
+  float y[kQuad];
+  if (f.inverse != 0.0f) {
+#pragma unroll
+    for (int k = 0; k < kQuad; ++k) y[k] = copysignf(quotient(x[k], f), x[k]);
+  } else {
+#pragma unroll
+    for (int k = 0; k < kQuad; ++k) y[k] = __fdiv_rn(x[k], f.scale);
+  }
+  if constexpr (wire == Wire::fp8) {
+    return to_fp8_pair(y[0], y[1], true) | (to_fp8_pair(y[2], y[3], true) << 16);
+  } else {
+    // Round to nearest even by the unit in the last place of 1.5 * 2^23.
+    constexpr float shift = 0x1.8p23f;
+    unsigned code[kQuad];
+#pragma unroll
+    for (int k = 0; k < kQuad; ++k) {
+      const int rounded = __float_as_int(__fadd_rn(y[k], shift)) - __float_as_int(shift);
+      code[k] = static_cast<unsigned>(max(-127, min(127, rounded)));
+    }
+    const unsigned low = __byte_perm(code[0], code[1], 0x0040u);
+    const unsigned high = __byte_perm(code[2], code[3], 0x0040u);
+    return __byte_perm(low, high, 0x5410u);
+  }
+}
+
+enum class Residual { none, adds, keeps };
+
+template <typename E, Residual residual>
+constexpr int kQuadsOfEncode = sizeof(E) == 2 && residual == Residual::none ? kQuadsOfNarrow : kQuads;
+
+template <Wire wire, typename E, Residual residual>
+__global__ void __launch_bounds__(kThreads) encode_kernel(EncodeArgs a, bool vector) {
+  const auto* from = static_cast<const E*>(a.from);
+  [[maybe_unused]] auto* scales = static_cast<float*>(a.to);
+  [[maybe_unused]] auto* codes =
+      static_cast<std::uint8_t*>(a.to) + wire_blocks(a.count) * static_cast<std::int64_t>(sizeof(float));
+  each_tile<kQuadsOfEncode<E, residual>>(a.count, vector, [&](auto tile, std::int64_t base) {
+    constexpr bool whole = decltype(tile)::whole;
+    constexpr int quads = decltype(tile)::quads;
+    Values<quads> x;
+    [[maybe_unused]] Values<quads> before, arrives;
+    load_values<whole, quads>(from, base, a.count, x);
+    if constexpr (residual != Residual::none) load_values<whole, quads>(a.residual, base, a.count, before);
+    if constexpr (residual == Residual::adds) {
+#pragma unroll
+      for (int q = 0; q < quads; ++q) {
+#pragma unroll
+        for (int k = 0; k < kQuad; ++k) x[q][k] += before[q][k];
+      }
+    }
+    if constexpr (wire == Wire::bf16) {
+#pragma unroll
+      for (int q = 0; q < quads; ++q) {
+        const uint2 word = narrow_word<std::uint16_t>(x[q]);
+        store_word<whole>(static_cast<std::uint16_t*>(a.to), element(base, q), a.count, word);
+        widen(word, arrives[q]);
+      }
+    } else {
+      const int lane = static_cast<int>(threadIdx.x) % kWarp;
+      unsigned largest[quads];
+#pragma unroll
+      for (int q = 0; q < quads; ++q) {
+        largest[q] = 0;
+#pragma unroll
+        for (int k = 0; k < kQuad; ++k) largest[q] = max(largest[q], magnitude_bits(x[q][k]));
+        largest[q] = __reduce_max_sync(0xFFFFFFFFu, largest[q]);
+      }
+      // A lane makes the factor of one block; then all get all of them.
+      unsigned mine = largest[0];
+#pragma unroll
+      for (int q = 1; q < quads; ++q) mine = lane == q ? largest[q] : mine;
+      const Factor own = factor_of<wire>(mine);
+      if (lane < quads) scales[base / kWireBlock + lane] = own.scale;
+#pragma unroll
+      for (int q = 0; q < quads; ++q) {
+        const Factor f{__shfl_sync(0xFFFFFFFFu, own.scale, q), __shfl_sync(0xFFFFFFFFu, own.inverse, q)};
+        const unsigned word = encode_word<wire>(x[q], f);
+        store_word<whole>(codes, element(base, q), a.count, word);
+        if constexpr (residual != Residual::none) decode_word<wire>(word, f.scale, arrives[q]);
+      }
+    }
+    if constexpr (residual != Residual::none) {
+#pragma unroll
+      for (int q = 0; q < quads; ++q) {
+#pragma unroll
+        for (int k = 0; k < kQuad; ++k) {
+          float lost = x[q][k] - arrives[q][k];
+          lost = magnitude_bits(lost) < 0x7F800000u ? lost : 0.0f;
+          arrives[q][k] = residual == Residual::keeps ? lost + before[q][k] : lost;
+        }
+      }
+      store_values<whole, quads>(a.residual, base, a.count, arrives);
+    }
+  });
+}
+
+}  // namespace
+
+void encode_values(Stream& stream, const EncodeArgs& a) {
+  if (a.count == 0) return;
+  const bool vector = moves_words(a.from, size_of(a.dtype)) && moves_words(a.to, a.wire) &&
+                      moves_words(a.residual, sizeof(*a.residual));
+  const auto launch = [&](auto wire, auto element, auto residual) {
+    using E = decltype(element);
+    constexpr Residual how = decltype(residual)::value;
+    encode_kernel<decltype(wire)::value, E, how>
+        <<<grid_for(stream, a.count, kQuadsOfEncode<E, how>), kThreads, 0, octet::cuda::native(stream)>>>(
+            a, vector);
+  };
+  with_narrow(a.wire, [&](auto wire) {
+    with_values(a.dtype, [&](auto element) {
+      if (a.residual == nullptr) {
+        launch(wire, element, std::integral_constant<Residual, Residual::none>{});
+      } else if (a.adds_residual) {
+        launch(wire, element, std::integral_constant<Residual, Residual::adds>{});
+      } else {
+        launch(wire, element, std::integral_constant<Residual, Residual::keeps>{});
+      }
+    });
+  });
+  octet::cuda::check_launch("encode_values");
+}
+
+}  // namespace octet::ops::cuda

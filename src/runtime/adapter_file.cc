@@ -1,0 +1,209 @@
+#include "octet/runtime/adapter_file.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <utility>
+
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/model/build.h"
+#include "octet/model/tuning.h"
+
+namespace octet::runtime {
+namespace {
+
+constexpr const char* kFile = "adapter_model.safetensors";
+constexpr const char* kHead = "base_model.model.lm_head.weight";
+constexpr const char* kMagnitude = ".lora_magnitude_vector";
+
+checkpoint::SafetensorsFile open_file(const std::string& folder) {
+  const std::string path = folder + "/" + kFile;
+  if (path_exists(path)) {
+    try {
+      return checkpoint::SafetensorsFile(path);
+    } catch (const Error& e) {
+      // The same start fails again.
+      Problem problem = e.problem();
+      if (problem.code == ExitCode::failure) problem.code = ExitCode::usage;
+      throw Error(problem);
+    }
+  }
+  throw Error({.what = "the adapter's weights are not there",
+               .expected = kFile,
+               .found = path_exists(folder + "/adapter_model.bin") ? "adapter_model.bin" : "",
+               .where = folder,
+               .fix = "save the adapter with save_pretrained of PEFT, which writes safetensors",
+               .code = ExitCode::usage});
+}
+
+/// What of a model's parameters an adapter's file holds: its matrices, and what is trained whole.
+std::map<std::string, std::vector<std::int64_t>> expected_tensors(const model::ParameterLayout& layout) {
+  std::map<std::string, std::vector<std::int64_t>> shapes;
+  for (const model::GroupSpec& group : layout.groups) {
+    for (const model::SegmentSpec& segment : group.segments) {
+      for (const model::TensorSpec& tensor : segment.tensors) {
+        for (const model::NamedPart& part : tensor.parts) {
+          if (part.name.starts_with(model::kAdapterPrefix)) shapes[part.name] = part.shape;
+        }
+      }
+    }
+  }
+  return shapes;
+}
+
+bool same_bytes(const checkpoint::SafetensorsFile& file, const std::string& a, const std::string& b) {
+  const auto one = file.bytes(file.at(a)), other = file.bytes(file.at(b));
+  return one.size() == other.size() && std::memcmp(one.data(), other.data(), one.size()) == 0;
+}
+
+}  // namespace
+
+std::string name_in_model(const std::string& parameter) {
+  const std::string prefix = model::kAdapterPrefix;
+  return parameter.starts_with(prefix) ? parameter.substr(prefix.size()) : parameter;
+}
+
+bool is_adapter(const std::string& parameter) {
+  return parameter.ends_with(".lora_A.weight") || parameter.ends_with(".lora_B.weight") ||
+         parameter.ends_with(kMagnitude);
+}
+
+AdapterFile::AdapterFile(const std::string& folder) : file_(open_file(folder)) {}
+
+void AdapterFile::require_fit(const model::ParameterLayout& layout) const {
+  const auto expected = expected_tensors(layout);
+  const auto refuse = [&](const std::string& what, const std::string& name, const std::string& shape = "",
+                          const std::string& found = "") {
+    throw Error(
+        {.what = what,
+         .expected = shape,
+         .found = found.empty() ? "tensor '" + name + "'" : found,
+         .where = found.empty() ? file_.path() : file_.path() + ", tensor '" + name + "'",
+         .fix = "check that adapter_config.json and the weights beside it belong together, and to the model",
+         .code = ExitCode::usage});
+  };
+  for (const auto& [name, shape] : expected) {
+    const checkpoint::StoredTensor* tensor = file_.find(name);
+    if (tensor == nullptr) refuse("the adapter lacks a tensor that its configuration asks for", name);
+    if (tensor->shape != shape) {
+      refuse("a tensor of the adapter does not fit the model", name, checkpoint::shape_text(shape),
+             checkpoint::shape_text(tensor->shape));
+    }
+  }
+  for (const checkpoint::StoredTensor& tensor : file_.tensors()) {
+    if (expected.contains(tensor.name)) continue;
+    // A tied head has the embedding's table, which PEFT writes under both names.
+    const auto table = std::ranges::find_if(
+        expected, [](const auto& entry) { return entry.first.ends_with("embed_tokens.weight"); });
+    if (tensor.name != kHead || table == expected.end())
+      refuse("the adapter holds a tensor that has no place in the model with its configuration", tensor.name);
+    if (!same_bytes(file_, tensor.name, table->first)) {
+      refuse("the adapter has a head and an embedding of their own, and the model ties them", tensor.name,
+             "one table under both names, as PEFT writes with ensure_weight_tying", "two that differ");
+    }
+  }
+}
+
+void AdapterFile::read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const {
+  file_.read(name, begin, count, out);
+  const float* bad = std::find_if_not(out, out + count, [](float value) { return std::isfinite(value); });
+  if (bad == out + count) return;
+  throw Error({.what = "a value of the adapter is not finite",
+               .expected = "finite numbers",
+               .found = std::to_string(*bad) + " as element " + std::to_string(begin + (bad - out)),
+               .where = file_.path() + ", tensor '" + name + "'",
+               .fix = "take an earlier checkpoint of the run that trained the adapter",
+               .code = ExitCode::usage});
+}
+
+AddedAdapters::AddedAdapters(const std::vector<AddedAdapter>& adapters, BaseReader base)
+    : base_(std::move(base)) {
+  adapters_.reserve(adapters.size());
+  for (const AddedAdapter& adapter : adapters) {
+    adapters_.push_back({.file = AdapterFile(adapter.folder),
+                         .tuning = adapter.architecture.tuning,
+                         .module = {},
+                         .at_hand = {}});
+    adapters_.back().file.require_fit(model::build_layout(adapter.architecture));
+  }
+}
+
+void AddedAdapters::add_to(const std::string& name, std::int64_t begin, std::int64_t count, float* values) {
+  if (name.ends_with(".weight")) add_first(adapters_.size(), name, begin, count, values);
+}
+
+void AddedAdapters::add_first(std::size_t count, const std::string& name, std::int64_t begin,
+                              std::int64_t elements, float* values) {
+  const std::string module = name.substr(0, name.rfind('.'));
+  for (std::size_t number = 0; number < count; ++number) {
+    const One& one = adapters_[number];
+    if (one.tuning.whole.contains(module)) {
+      one.file.read(model::kAdapterPrefix + name, begin, elements, values);
+      continue;
+    }
+    const auto shape = one.tuning.modules.find(module);
+    if (shape == one.tuning.modules.end()) continue;
+    const Matrices& m = matrices(number, module, shape->second);
+    add_product(m, begin, elements, values);
+    for (std::int64_t i = 0; i < elements && !m.scales.empty(); ++i)
+      values[i] *= m.scales[static_cast<std::size_t>((begin + i) / m.inputs)];
+  }
+}
+
+// One row at a time, of the base with the adapters before this one.
+std::vector<float> AddedAdapters::scales(std::size_t number, const std::string& module, const Matrices& m) {
+  const checkpoint::StoredTensor& magnitude =
+      adapters_[number].file.file().at(model::kAdapterPrefix + module + kMagnitude);
+  std::vector<float> scales(static_cast<std::size_t>(magnitude.count));
+  adapters_[number].file.read(magnitude.name, 0, magnitude.count, scales.data());
+  std::vector<float> row(static_cast<std::size_t>(m.inputs));
+  for (std::size_t j = 0; j < scales.size(); ++j) {
+    const std::int64_t begin = static_cast<std::int64_t>(j) * m.inputs;
+    base_(module + ".weight", begin, m.inputs, row.data());
+    add_first(number, module + ".weight", begin, m.inputs, row.data());
+    add_product(m, begin, m.inputs, row.data());
+    double squares = 0;
+    for (const float w : row) squares += static_cast<double>(w) * static_cast<double>(w);
+    scales[j] = squares > 0 ? static_cast<float>(static_cast<double>(scales[j]) / std::sqrt(squares)) : 0.0f;
+  }
+  return scales;
+}
+
+const AddedAdapters::Matrices& AddedAdapters::matrices(std::size_t number, const std::string& module,
+                                                       const model::AdapterShape& shape) {
+  One& one = adapters_[number];
+  if (module == one.module) return one.at_hand;
+  const auto load = [&](const char* matrix) {
+    const checkpoint::StoredTensor& tensor = one.file.file().at(model::kAdapterPrefix + module + matrix);
+    std::vector<float> values(static_cast<std::size_t>(tensor.count));
+    one.file.read(tensor.name, 0, tensor.count, values.data());
+    return values;
+  };
+  Matrices& m = one.at_hand;
+  m.a = load(".lora_A.weight"), m.b = load(".lora_B.weight");
+  m.rank = shape.rank, m.factor = static_cast<float>(shape.factor);
+  m.inputs = static_cast<std::int64_t>(m.a.size()) / shape.rank;
+  m.scales = shape.dora ? scales(number, module, m) : std::vector<float>();
+  one.module = module;
+  return m;
+}
+
+void AddedAdapters::add_product(const Matrices& m, std::int64_t begin, std::int64_t count, float* values) {
+  std::vector<float> sum(static_cast<std::size_t>(std::min(m.inputs, count)));
+  for (std::int64_t i = begin; i < begin + count;) {
+    const std::int64_t row = i / m.inputs, column = i % m.inputs;
+    const std::int64_t n = std::min(m.inputs - column, begin + count - i);
+    std::fill_n(sum.begin(), n, 0.0f);
+    for (std::int64_t r = 0; r < m.rank; ++r) {
+      const float b = m.b[static_cast<std::size_t>(row * m.rank + r)];
+      const float* a = m.a.data() + r * m.inputs + column;
+      for (std::int64_t c = 0; c < n; ++c) sum[static_cast<std::size_t>(c)] += b * a[c];
+    }
+    for (std::int64_t c = 0; c < n; ++c) values[i - begin + c] += m.factor * sum[static_cast<std::size_t>(c)];
+    i += n;
+  }
+}
+
+}  // namespace octet::runtime

@@ -1,0 +1,43 @@
+// load_best_model_at_end: which of the checkpoints of a run was evaluated best.
+#include <cmath>
+#include <filesystem>
+#include <utility>
+
+#include "octet/base/files.h"
+#include "octet/base/json.h"
+#include "octet/base/log.h"
+#include "octet/checkpoint/folder.h"
+#include "run.h"
+
+namespace octet::train {
+
+bool Run::is_best() const {
+  // Equal losses keep the earlier one; a loss that is not a number is never the best.
+  return config_.load_best_model_at_end && evaluated_.step == step_ && std::isfinite(evaluated_.loss) &&
+         (best_.step < 0 || evaluated_.loss < best_.loss);
+}
+
+void Run::keep_if_best() {
+  if (!is_best()) return;
+  second_best_ = std::exchange(best_, evaluated_);
+  best_.path = last_checkpoint_;
+  saver_->keep(step_);
+}
+
+void Run::restore_best() {
+  const auto saved = checkpoint_->state().find("best");
+  if (!config_.load_best_model_at_end || saved == checkpoint_->state().end()) return;
+  const std::string where = checkpoint_->path() + ": best";
+  const std::int64_t step = json_int(*saved, "step", -1, -1, INT64_C(1) << 60, where);
+  const std::string path =
+      (std::filesystem::path(checkpoint_->path()).parent_path() / checkpoint::folder_name(step)).string();
+  if (!job_.all_min(path_exists(path) ? 1 : 0)) {
+    if (session_.prints())
+      log::warn("the best checkpoint so far is gone, and later ones are compared alone: " + path);
+    return;
+  }
+  best_ = {.step = step, .loss = json_number(*saved, "loss", 0, where), .path = path};
+  saver_->keep(step);
+}
+
+}  // namespace octet::train

@@ -1,0 +1,74 @@
+// load_best_model_at_end: the final model is that of the smallest evaluation loss, through stops and limits.
+#include <algorithm>
+
+#include "cli/task.h"
+#include "octet/base/files.h"
+
+namespace octet::test {
+namespace {
+
+/// Evaluation losses by step.
+std::map<std::int64_t, double> evaluations(const std::string& output) {
+  std::map<std::int64_t, double> losses;
+  for (const auto& line : split(slurp(output + "/trainer_log.jsonl"), '\n')) {
+    if (line.empty()) continue;
+    const Json row = parse_json(line, "trainer_log.jsonl");
+    if (row.contains("eval_loss"))
+      losses[row["current_steps"].get<std::int64_t>()] = row["eval_loss"].get<double>();
+  }
+  return losses;
+}
+
+std::int64_t best_of(const std::map<std::int64_t, double>& losses) {
+  return std::ranges::min_element(losses, {}, [](const auto& row) { return row.second; })->first;
+}
+
+std::string weights_of(const std::string& folder) {
+  return hash128_hex(slurp(folder + "/model.safetensors"));
+}
+
+std::string exported(const std::string& checkpoint, const std::string& folder) {
+  const Outcome made = trainer("export " + checkpoint + " " + folder + " --model " + Task::get().model());
+  EXPECT_EQ(made.code, 0) << made.both();
+  return weights_of(folder);
+}
+
+// A rate that rises until the model forgets: the best evaluation lies in the middle.
+const std::string kForgets =
+    "eval_dataset=" + Task::get().held_out() +
+    " eval_strategy=steps eval_steps=2 save_steps=2 max_steps=12 learning_rate=0.4 warmup_steps=12 "
+    "load_best_model_at_end=true ";
+
+TEST(BestModel, IsTheFinalOneAlthoughOldCheckpointsGo) {
+  const TemporaryFolder folder("best");
+  const std::string output = folder / "out";
+  const Outcome ran = trainer(Task::get().train(output, kForgets + "save_total_limit=1"), 2);
+  ASSERT_EQ(ran.code, 0) << ran.both();
+  const auto losses = evaluations(output);
+  ASSERT_EQ(losses.size(), 6u);
+  const std::int64_t best = best_of(losses);
+  ASSERT_LT(best, 12) << "a run that gets better to its end shows nothing";
+  const std::string checkpoint = output + "/checkpoint-" + std::to_string(best);
+  EXPECT_TRUE(path_exists(checkpoint)) << "of which the limit keeps one more";
+  EXPECT_TRUE(path_exists(output + "/checkpoint-12"));
+  EXPECT_EQ(weights_of(output), exported(checkpoint, folder / "best"));
+  EXPECT_NE(weights_of(output), exported(output + "/checkpoint-12", folder / "last"));
+}
+
+TEST(BestModel, IsRememberedByARunThatGoesOn) {
+  const TemporaryFolder folder("best");
+  const std::string output = folder / "out";
+  const Outcome ran = trainer(Task::get().train(output, kForgets + "save_total_limit=1"));
+  ASSERT_EQ(ran.code, 0) << ran.both();
+  const std::int64_t best = best_of(evaluations(output));
+  // Later steps are worse still; the best is one that this start has not seen.
+  const Outcome more =
+      trainer(Task::get().train(output, kForgets + "save_total_limit=1 max_steps=16 learning_rate=5 "
+                                                   "resume_from_checkpoint=auto"));
+  ASSERT_EQ(more.code, 0) << more.both();
+  EXPECT_EQ(best_of(evaluations(output)), best);
+  EXPECT_EQ(weights_of(output), exported(output + "/checkpoint-" + std::to_string(best), folder / "best"));
+}
+
+}  // namespace
+}  // namespace octet::test
