@@ -241,7 +241,7 @@ TEST(SftPlay, ItsAdaptersBecomeOurs) {
 }
 
 TEST(SftPlay, WhatIsNotBuiltIsRefusedByItsOwnName) {
-  EXPECT_SAYS(refusal("tuning: {mode: freeze}"), "'tuning.mode: freeze' is not supported");
+  EXPECT_SAYS(refusal("tuning: {mode: oft}"), "'tuning.mode: oft' is not supported");
   EXPECT_SAYS(refusal("tuning: {mode: ptuning}"), "'ptuning'");
   EXPECT_SAYS(refusal("tuning: {lora: {r: 8}}"), "'tuning.lora.r' asks for adapters");
   EXPECT_SAYS(refusal("train: {lerning_rate: 1}"), "did you mean 'train.learning_rate'?");
