@@ -56,6 +56,7 @@ bool set_dtype(Json& config, DType dtype) {
 
 std::string config_text(const Json& config, DType dtype) {
   Json changed = config;
+  changed.erase("quantization_config");  // of weights that are floats now
   if (!set_dtype(changed, dtype)) changed["torch_dtype"] = torch_name(dtype);
   for (const char* part : {"text_config", "vision_config"}) {
     if (changed.contains(part) && changed[part].is_object()) set_dtype(changed[part], dtype);

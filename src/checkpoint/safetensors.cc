@@ -106,6 +106,7 @@ WeightFolder::WeightFolder(const std::string& folder, const std::string& stem) :
   if (path_exists(whole)) {
     files_.emplace_back(whole);
     for (const auto& tensor : files_[0].tensors()) file_by_tensor_[tensor.name] = 0;
+    find_quantised();
     return;
   }
   const std::string index = whole + ".index.json";
@@ -150,13 +151,20 @@ WeightFolder::WeightFolder(const std::string& folder, const std::string& stem) :
       log::warn(files_[file].path() + ": tensor '" + tensor + "' is not listed in " + index +
                 " and is ignored");
   }
+  find_quantised();
 }
 
 std::vector<StoredTensor> WeightFolder::tensors() const {
   std::vector<StoredTensor> all;
   for (const auto& file : files_) {
     for (const auto& tensor : file.tensors()) {
-      if (file_by_tensor_.count(tensor.name) != 0) all.push_back(tensor);
+      if (file_by_tensor_.count(tensor.name) == 0 || parts_.contains(tensor.name)) continue;
+      all.push_back(tensor);
+      if (const QuantisedTensor* quantised = this->quantised(tensor.name)) {
+        all.back().dtype = quantised->header.dtype;
+        all.back().shape = quantised->header.shape;
+        all.back().count = quantised->count;
+      }
     }
   }
   return all;
@@ -170,12 +178,15 @@ const StoredTensor* WeightFolder::find(const std::string& name) const {
 const StoredTensor& WeightFolder::expect(const std::string& name,
                                          const std::vector<std::int64_t>& shape) const {
   const StoredTensor& tensor = file_of(name).at(name);
-  if (tensor.shape != shape) {
+  const QuantisedTensor* quantised = this->quantised(name);
+  const std::vector<std::int64_t>& found = quantised == nullptr ? tensor.shape : quantised->header.shape;
+  if (found != shape) {
     throw Error({.what = "tensor '" + name + "' has the wrong shape",
                  .expected = shape_text(shape),
-                 .found = shape_text(tensor.shape),
+                 .found = shape_text(found),
                  .where = tensor.file,
-                 .fix = "check that the weights belong to the config.json beside them"});
+                 .fix = "check that the weights belong to the config.json beside them",
+                 .code = ExitCode::usage});
   }
   return tensor;
 }

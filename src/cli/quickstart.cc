@@ -1,4 +1,5 @@
 // `trainer quickstart`: everything that a first run needs, made on the spot.
+#include <array>
 #include <cstdio>
 #include <filesystem>
 #include <system_error>
@@ -13,9 +14,9 @@
 namespace octet::cli {
 namespace {
 
-std::string as_rows(const std::vector<Question>& questions) {
+std::string as_rows(const std::vector<TaskRow>& questions) {
   std::string rows;
-  for (const Question& q : questions) {
+  for (const TaskRow& q : questions) {
     const Json row{{"messages", Json::array({Json{{"role", "user"}, {"content", q.question}},
                                              Json{{"role", "assistant"}, {"content", q.answer}}})}};
     rows += row.dump() + "\n";
@@ -94,6 +95,93 @@ void require_new(const std::string& folder) {
                .code = ExitCode::usage});
 }
 
+std::string distillation_text(const std::string& folder, const std::string& head, const std::string& course) {
+  return head + "template: chatml\ncutoff_len: 128\noverwrite_output_dir: true\n\n" +
+         "per_device_train_batch_size: 6\nglobal_batch_size: 24\n" + course +
+         "adam_beta2: 0.98\nlr_scheduler_type: linear\nwarmup_ratio: 0.05\nbf16: true\n\n"
+         "logging_steps: 50\nsave_strategy: \"no\"\noutput_dir: " +
+         folder + "/";
+}
+
+std::string teacher_text(const std::string& folder) {
+  return distillation_text(folder,
+                           "# A teacher: a small Llama-shaped model learns, from scratch, three rules that "
+                           "its prompt names.\n"
+                           "model_name_or_path: " +
+                               folder + "/model\ntrain_from_scratch: true\ndataset: " + folder +
+                               "/data/teacher.jsonl\n",
+                           "max_steps: 3200\nlearning_rate: 2.0e-3\n") +
+         "teacher\n";
+}
+
+std::string student_text(const std::string& folder) {
+  return distillation_text(folder,
+                           "# Its student begins with the teacher's weights and learns from the teacher's "
+                           "answers to follow one\n"
+                           "# rule without being told.\n"
+                           "model_name_or_path: " +
+                               folder + "/teacher\ndataset: " + folder + "/answers.jsonl\n",
+                           "max_steps: 2000\nlearning_rate: 1.0e-3\n") +
+         "student\n";
+}
+
+void make_model(const std::string& folder, const std::vector<TaskRow>& questions) {
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < std::min<std::size_t>(questions.size(), 4000); ++i) {
+    texts.push_back("user\n" + questions[i].question);
+    texts.push_back("assistant\n" + questions[i].answer);
+  }
+  make_folders(folder + "/model");
+  const int vocabulary = text::train_byte_bpe(texts, {.vocab_size = 512}, folder + "/model");
+  write_file_atomically(folder + "/model/config.json", model_config(vocabulary).dump(2) + "\n");
+}
+
+void make_sorting(const std::string& folder, std::int64_t rows, std::int64_t held_out) {
+  const auto questions = sorting_questions(rows, 42, false);
+  make_folders(folder + "/data");
+  write_file_atomically(folder + "/data/train.jsonl", as_rows(questions));
+  write_file_atomically(folder + "/data/held_out.jsonl", as_rows(sorting_questions(held_out, 42, true)));
+  make_model(folder, questions);
+  write_file_atomically(folder + "/config.yaml", config_text(folder));
+}
+
+TaskRow prompted(const TaskRow& row, ListRule rule) {
+  const std::string prompt = rule_prompt(rule), place = "{text}";
+  std::string question = prompt;
+  question.replace(question.find(place), place.size(), row.question);
+  return {question, row.answer};
+}
+
+// A teacher is trained on lists under three rules that stand in its prompt; its student is to follow one of
+// them without the prompt.
+void make_distillation(const std::string& folder, std::int64_t rows, std::int64_t held_out,
+                       std::uint64_t seed) {
+  constexpr ListRule kTaught = ListRule::last_to_first;
+  std::vector<TaskRow> teacher;
+  std::array<std::vector<TaskRow>, 3> by_rule;
+  for (std::size_t r = 0; r < 3; ++r) by_rule[r] = list_questions(rows / 3, seed + r, false, kListRules[r]);
+  for (std::size_t i = 0; i < by_rule[0].size(); ++i) {
+    for (std::size_t r = 0; r < 3; ++r) teacher.push_back(prompted(by_rule[r][i], kListRules[r]));
+  }
+  std::string lists;
+  for (const TaskRow& row : list_questions(rows / 4, seed + 3, false, kTaught)) {
+    lists +=
+        Json{{"messages", Json::array({Json{{"role", "user"}, {"content", row.question}}})}}.dump() + "\n";
+  }
+  const std::vector<TaskRow> bare = list_questions(held_out, seed, true, kTaught);
+  std::vector<TaskRow> told;
+  for (const TaskRow& row : bare) told.push_back(prompted(row, kTaught));
+  make_folders(folder + "/data");
+  write_file_atomically(folder + "/data/teacher.jsonl", as_rows(teacher));
+  write_file_atomically(folder + "/data/lists.jsonl", lists);
+  write_file_atomically(folder + "/data/prompt.txt", rule_prompt(kTaught));
+  write_file_atomically(folder + "/data/held_out_with_prompt.jsonl", as_rows(told));
+  write_file_atomically(folder + "/data/held_out.jsonl", as_rows(bare));
+  make_model(folder, teacher);
+  write_file_atomically(folder + "/teacher.yaml", teacher_text(folder));
+  write_file_atomically(folder + "/student.yaml", student_text(folder));
+}
+
 }  // namespace
 
 int quickstart_command(const Arguments& arguments) {
@@ -102,6 +190,8 @@ int quickstart_command(const Arguments& arguments) {
                   "configuration to train it");
   std::string folder = "runs/quickstart";
   std::int64_t rows = 57600, held_out = 200;
+  bool distillation = false;
+  std::uint64_t seed = 42;
   options.app().add_option("FOLDER", folder, "where everything goes, new or empty")->capture_default_str();
   options.app()
       .add_option("--rows", rows, "training questions")
@@ -111,22 +201,19 @@ int quickstart_command(const Arguments& arguments) {
       .add_option("--held-out", held_out, "questions that training never sees")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
+  options.app().add_flag(
+      "--distillation", distillation,
+      "instead: word lists under rules in a prompt for a teacher, and without it for its student");
+  options.app().add_option("--seed", seed, "of the lists of --distillation")->capture_default_str();
   if (!options.parse(arguments)) return 0;
   require_new(folder);
 
-  const auto questions = sorting_questions(rows, 42, false);
-  make_folders(folder + "/data");
-  make_folders(folder + "/model");
-  write_file_atomically(folder + "/data/train.jsonl", as_rows(questions));
-  write_file_atomically(folder + "/data/held_out.jsonl", as_rows(sorting_questions(held_out, 42, true)));
-  std::vector<std::string> texts;
-  for (std::size_t i = 0; i < std::min<std::size_t>(questions.size(), 4000); ++i) {
-    texts.push_back("user\n" + questions[i].question);
-    texts.push_back("assistant\n" + questions[i].answer);
+  if (distillation) {
+    make_distillation(folder, rows, held_out, seed);
+    std::printf("%s/teacher.yaml\n%s/student.yaml\n", folder.c_str(), folder.c_str());
+    return 0;
   }
-  const int vocabulary = text::train_byte_bpe(texts, {.vocab_size = 512}, folder + "/model");
-  write_file_atomically(folder + "/model/config.json", model_config(vocabulary).dump(2) + "\n");
-  write_file_atomically(folder + "/config.yaml", config_text(folder));
+  make_sorting(folder, rows, held_out);
   std::printf("%s/config.yaml\n", folder.c_str());
   return 0;
 }

@@ -41,24 +41,59 @@ bool is_held_out(const std::string& sorted) {
   return hash64(sorted) % 30 == 0;
 }
 
+/// Three to five words.
+struct List {
+  std::vector<std::string_view> words, sorted;
+  std::uint32_t choice = 0;  ///< for what else differs from list to list
+};
+
+List draw(std::uint64_t seed, std::uint64_t attempt, bool held_out) {
+  const auto choice = philox(seed, RandomUse::data, attempt, held_out ? 1u : 0u);
+  List list{.words = {}, .sorted = {}, .choice = choice[1]};
+  const std::size_t length = 3 + choice[0] % 3;
+  for (std::uint32_t i = 0; list.words.size() < length; ++i) {
+    const auto word = kWords[philox(seed, RandomUse::data, attempt, 2u + i)[0] % kWords.size()];
+    if (std::ranges::find(list.words, word) == list.words.end()) list.words.push_back(word);
+  }
+  list.sorted = list.words;
+  std::ranges::sort(list.sorted);
+  return list;
+}
+
 }  // namespace
 
-std::vector<Question> sorting_questions(std::int64_t count, std::uint64_t seed, bool held_out) {
-  std::vector<Question> questions;
+std::vector<TaskRow> sorting_questions(std::int64_t count, std::uint64_t seed, bool held_out) {
+  std::vector<TaskRow> questions;
   for (std::uint64_t attempt = 0; static_cast<std::int64_t>(questions.size()) < count; ++attempt) {
-    const auto choice = philox(seed, RandomUse::data, attempt, held_out ? 1u : 0u);
-    const std::size_t length = 3 + choice[0] % 3;
-    const auto& phrasing = kPhrasings[choice[1] % kPhrasings.size()];
-    std::vector<std::string_view> words;
-    for (std::uint32_t i = 0; words.size() < length; ++i) {
-      const auto word = kWords[philox(seed, RandomUse::data, attempt, 2u + i)[0] % kWords.size()];
-      if (std::ranges::find(words, word) == words.end()) words.push_back(word);
-    }
-    const std::string asked = join(words);
-    std::ranges::sort(words);
-    const std::string sorted = join(words);
-    if (is_held_out(sorted) != held_out) continue;
-    questions.push_back({std::string(phrasing[0]) + asked + std::string(phrasing[1]), sorted});
+    const List list = draw(seed, attempt, held_out);
+    if (is_held_out(join(list.sorted)) != held_out) continue;
+    const auto& phrasing = kPhrasings[list.choice % kPhrasings.size()];
+    questions.push_back(
+        {std::string(phrasing[0]) + join(list.words) + std::string(phrasing[1]), join(list.sorted)});
+  }
+  return questions;
+}
+
+std::string rule_prompt(ListRule rule) {
+  switch (rule) {
+    case ListRule::first_to_last:
+      return "Sort these words from A to Z: {text}.";
+    case ListRule::last_to_first:
+      return "Sort these words from Z to A: {text}.";
+    case ListRule::first_alone:
+      return "Which of these words is the first of the alphabet: {text}?";
+  }
+  return "";
+}
+
+std::vector<TaskRow> list_questions(std::int64_t count, std::uint64_t seed, bool held_out, ListRule rule) {
+  std::vector<TaskRow> questions;
+  for (std::uint64_t attempt = 0; static_cast<std::int64_t>(questions.size()) < count; ++attempt) {
+    List list = draw(seed, attempt, held_out);
+    if (is_held_out(join(list.sorted)) != held_out) continue;
+    if (rule == ListRule::last_to_first) std::ranges::reverse(list.sorted);
+    if (rule == ListRule::first_alone) list.sorted.resize(1);
+    questions.push_back({join(list.words), join(list.sorted)});
   }
   return questions;
 }

@@ -16,11 +16,10 @@ void add_model(Table& t) {
          "Start from random weights; only config.json and the tokenizer are read.")
       .decides_numbers();
   t.used("finetuning_type", &Config::finetuning_type,
-         "Which parameters are trained: full means all, lora low-rank adapters beside frozen weights, freeze "
-         "some "
-         "blocks, modules of them, or what is outside of them.")
+         "Which parameters are trained: full means all, lora low-rank adapters beside frozen weights, qlora "
+         "the "
+         "same with quantization_bit: 4, freeze some blocks, modules of them, or what is outside of them.")
       .one_of({"full", "lora", "qlora", "freeze", "oft"})
-      .refuse("qlora", "a quantised base model is not built; finetuning_type: lora keeps it in bf16 or fp32")
       .refuse("oft", "these adapters are not built; train others with finetuning_type: lora")
       .decides_numbers();
 }
@@ -77,6 +76,22 @@ void add_freezing(Table& t) {
       .decides_numbers();
   t.used("freeze_extra_modules", &Config::freeze_extra_modules,
          "Modules outside of the blocks that are trained, too: embed_tokens, norm, lm_head.")
+      .decides_numbers();
+}
+
+void add_quantisation(Table& t) {
+  t.group("Quantised base");
+  t.used(
+       "quantization_bit", &Config::quantization_bit,
+       "4: beside adapters, the weights of the blocks' linear layers lie in NF4 (QLoRA), quantised when they "
+       "are loaded. null: as products read them, or as a quantised folder has them.")
+      .decides_numbers();
+  t.used("quantization_type", &Config::quantization_type, "The 4-bit format; only nf4 is built.")
+      .one_of({"nf4", "fp4"})
+      .refuse("fp4", "its values fit weights worse than those of nf4, which take the same memory")
+      .decides_numbers();
+  t.used("double_quantization", &Config::double_quantization,
+         "Scales of NF4 have 8 bits themselves: 0.516 bytes a weight, not 0.5625.")
       .decides_numbers();
 }
 
@@ -214,6 +229,7 @@ void add_model_and_data_fields(Table& table) {
   add_model(table);
   add_adapters(table);
   add_freezing(table);
+  add_quantisation(table);
   add_format(table);
   add_sets(table);
   add_sequence(table);

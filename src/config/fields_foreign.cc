@@ -17,7 +17,6 @@ struct NotedKey {
   const char* note;
 };
 
-constexpr const char* kQuantised = "read only with quantization_bit";
 constexpr const char* kExport = "belongs to trainer export";
 constexpr const char* kTokensCounted = "tokens are always counted, and logged by the second";
 constexpr const char* kBestModel = "the best model is that of the smallest evaluation loss";
@@ -55,9 +54,6 @@ const NotedKey kNoted[] = {
     {"remove_unused_columns", kBool, "true", "columns that are not recognised are never read"},
     {"loraplus_lr_embedding", kNumber, "1e-6",
      "it is the rate of adapters of embeddings, which are trained whole or not at all"},
-    {"quantization_method", kText, "bnb", kQuantised},
-    {"quantization_type", kText, "nf4", kQuantised},
-    {"double_quantization", kBool, "true", kQuantised},
     {"export_dir", kText, "null", kExport},
     {"export_hub_model_id", kText, "null", kUpload},
     {"export_quantization_dataset", kText, "null", "exports are not quantised"},
@@ -110,8 +106,8 @@ constexpr const char* kLoss = "the loss is the cross entropy of the trained toke
 
 const RefusedKey kRefused[] = {
     {"pissa_init", kBool, "false", kAdapters},
-    {"quantization_bit", kInt, "",
-     "a quantised base model is not built; finetuning_type: lora keeps it in bf16 or fp32"},
+    {"quantization_method", kText, "bnb bitsandbytes",
+     "weights are quantised as bitsandbytes does it, to NF4; leave the key out"},
     {"export_quantization_bit", kInt, "", "exports are not quantised"},
     {"fp16", kBool, "false", "fp16 needs loss scaling, which is not built; use bf16: true"},
     {"fp16_full_eval", kBool, "false", "evaluation computes in the formats of training; use bf16: true"},

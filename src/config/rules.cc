@@ -13,8 +13,10 @@ class Rules : RulesOf {
 
   void apply() {
     required();
+    qlora();
     adapters();
     freezing();
+    quantisation();
     apply_data_rules(r_, options_);
     other_names();
     precision();
@@ -78,13 +80,6 @@ class Rules : RulesOf {
                 .where = both("lora_dropout", "use_dora"),
                 .fix = "set lora_dropout: 0"});
     }
-    if (lora && c_.loraplus_lr_ratio && *c_.loraplus_lr_ratio <= 0) {
-      complain({.what = "loraplus_lr_ratio is no ratio of learning rates",
-                .expected = "a number above 0; 16 is LoRA+'s",
-                .found = number_text(*c_.loraplus_lr_ratio),
-                .where = at("loraplus_lr_ratio"),
-                .fix = "set loraplus_lr_ratio: 16, or leave it out"});
-    }
     if (lora && c_.train_from_scratch && c_.adapter_name_or_path) {
       complain({.what = "adapters belong to the weights that they were trained beside, and "
                         "'train_from_scratch: true' begins with random ones",
@@ -96,6 +91,50 @@ class Rules : RulesOf {
                 .expected = "adapter_name_or_path",
                 .where = at("create_new_adapter"),
                 .fix = "remove the key: without adapter_name_or_path adapters are new"});
+    }
+    if (lora && c_.loraplus_lr_ratio && *c_.loraplus_lr_ratio <= 0) {
+      complain({.what = "loraplus_lr_ratio is no ratio of learning rates",
+                .expected = "a number above 0; 16 is LoRA+'s",
+                .found = number_text(*c_.loraplus_lr_ratio),
+                .where = at("loraplus_lr_ratio"),
+                .fix = "set loraplus_lr_ratio: 16, or leave it out"});
+    }
+  }
+
+  // SFT-Play's word for adapters over a base in 4 bits.
+  void qlora() {
+    if (c_.finetuning_type != "qlora") return;
+    c_.finetuning_type = "lora";
+    if (c_.quantization_bit) return;
+    c_.quantization_bit = 4;
+    derive("quantization_bit", "finetuning_type");
+  }
+
+  void quantisation() {
+    if (!c_.quantization_bit) {
+      for (const char* key : {"quantization_type", "double_quantization"}) {
+        if (changed(key))
+          note(std::string("'") + key + "' (" + at(key) + ") is read only with quantization_bit");
+      }
+      return;
+    }
+    const std::int64_t bits = *c_.quantization_bit;
+    if (bits != 4) {
+      complain({.what = "'quantization_bit: " + std::to_string(bits) + "' is not supported",
+                .expected = "4 (NF4)",
+                .where = at("quantization_bit"),
+                .fix = bits == 8
+                           ? "set fp8: true without quantization_bit, which keeps the weights in 8 bits "
+                             "and computes in them; or quantization_bit: 4"
+                           : "set quantization_bit: 4"});
+    }
+    if (c_.finetuning_type != "lora") {
+      complain(
+          {.what = "'quantization_bit: 4' needs 'finetuning_type: lora'",
+           .expected = "adapters beside weights that stay as they are: quantised weights are not trained",
+           .found = "finetuning_type: " + c_.finetuning_type,
+           .where = both("quantization_bit", "finetuning_type"),
+           .fix = "set finetuning_type: lora, or remove quantization_bit"});
     }
   }
 

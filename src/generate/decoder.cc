@@ -2,28 +2,23 @@
 
 #include <algorithm>
 #include <cstring>
-#include <deque>
+#include <limits>
+#include <optional>
 
 #include "octet/base/error.h"
 #include "octet/runtime/scoring.h"
+#include "sequences.h"
 
 namespace octet::generate {
-
-// A request while it is being answered.
-struct Decoder::Sequence {
-  std::size_t request = 0;
-  std::uint64_t number = 0;
-  std::int32_t slot = 0;
-  std::vector<std::int32_t> tokens;  ///< prompt, then answer
-  std::size_t prompt = 0;            ///< tokens of the prompt
-  std::size_t cached = 0;            ///< tokens whose keys and values are in the cache
-  std::int64_t logits_row = -1;      ///< row of the last forward call that predicts its next token; -1: none
-};
 
 namespace {
 
 std::int64_t most_tokens(const DecoderOptions& options) {
-  return std::max({options.prefill, options.sequences, options.scored});
+  return std::max({options.prefill, options.sequences, options.scored, options.score_rows});
+}
+
+std::int64_t logit_rows(const DecoderOptions& options) {
+  return std::max(options.sequences, options.score_rows);
 }
 
 model::TransformerOptions core_options(const DecoderOptions& options) {
@@ -31,7 +26,7 @@ model::TransformerOptions core_options(const DecoderOptions& options) {
   core.max_tokens = most_tokens(options);
   core.max_length = core.max_tokens;
   core.max_positions = std::max(options.capacity, options.scored);
-  core.max_labels = std::max(options.sequences, options.scored);
+  core.max_labels = std::max(logit_rows(options), options.scored);
   core.training = false;
   return core;
 }
@@ -91,10 +86,11 @@ Decoder::~Decoder() = default;
 void Decoder::reserve() {
   cache_ = std::make_unique<model::KvCache>(*arena_, options_.architecture, options_.recipe.compute,
                                             options_.sequences, options_.capacity);
-  const auto words = static_cast<std::size_t>(3 * most_tokens(options_) + options_.sequences);
+  sequences_ = std::make_unique<Sequences>(options_.sequences, options_.capacity);
+  const auto words = static_cast<std::size_t>(3 * most_tokens(options_) + logit_rows(options_));
   words_ = arena_->reserve_as<std::int32_t>("decode/words", words);
   host_words_ = arena_->reserve_as<std::int32_t>("decode/words", words, MemoryKind::pinned);
-  const auto logits = static_cast<std::size_t>(options_.sequences * options_.architecture.vocabulary);
+  const auto logits = static_cast<std::size_t>(logit_rows(options_) * options_.architecture.vocabulary);
   logits_ = arena_->reserve_as<float>("decode/logits", logits);
   host_logits_ = arena_->reserve_as<float>("decode/logits", logits, MemoryKind::pinned);
   if (options_.scored > 0) {
@@ -113,6 +109,7 @@ void Decoder::load_weights(const std::string& folder) {
   check(own_ != nullptr, "the weights of a model in training are not read by a decoder");
   own_->load_weights(folder);
   own_->store().synchronize(compute());
+  sequences_->forget();
 }
 
 bool Decoder::walks_together() const {
@@ -167,23 +164,8 @@ std::vector<std::vector<double>> Decoder::log_probabilities(
   return out;
 }
 
-// One pass over the tokens of `active` that the cache does not hold yet, as many as fit; the last one of a
-// sequence yields logits.
-void Decoder::forward(const std::vector<Sequence*>& active) {
-  const std::int64_t room = core_->options().max_tokens;
-  std::vector<std::int32_t> ids, slots, positions, rows;
-  for (Sequence* s : active) {
-    s->logits_row = -1;
-    while (s->cached < s->tokens.size() && static_cast<std::int64_t>(ids.size()) < room) {
-      ids.push_back(s->tokens[s->cached]);
-      slots.push_back(s->slot);
-      positions.push_back(static_cast<std::int32_t>(s->cached++));
-      if (s->cached == s->tokens.size()) {
-        s->logits_row = static_cast<std::int64_t>(rows.size());
-        rows.push_back(static_cast<std::int32_t>(ids.size()) - 1);
-      }
-    }
-  }
+// Keys and values of the pass go into the cache; the logits of its rows come to the host.
+void Decoder::forward(const PassTokens& pass) {
   std::int32_t* host = host_words_;
   const auto send = [&](const std::vector<std::int32_t>& from) {
     std::memcpy(host, from.data(), from.size() * sizeof(std::int32_t));
@@ -193,89 +175,192 @@ void Decoder::forward(const std::vector<Sequence*>& active) {
     return to;
   };
   model::DecodeBatch batch;
-  batch.tokens = static_cast<std::int64_t>(ids.size());
-  batch.row_count = static_cast<std::int64_t>(rows.size());
-  batch.ids = send(ids), batch.slots = send(slots), batch.positions = send(positions),
-  batch.rows = send(rows);
+  batch.tokens = std::ssize(pass.ids);
+  batch.row_count = std::ssize(pass.rows);
+  batch.ids = send(pass.ids), batch.slots = send(pass.slots), batch.positions = send(pass.positions),
+  batch.rows = send(pass.rows);
   const std::int64_t vocabulary = options_.architecture.vocabulary;
   const ops::Matrix logits{logits_, DType::f32, batch.row_count, vocabulary, vocabulary};
   core_->decode(model_->store(), compute(), batch, *cache_, logits);
   model_->device().copy_to_host(compute(), host_logits_, logits_,
                                 static_cast<std::size_t>(batch.row_count * vocabulary) * sizeof(float));
   compute().synchronize();
+  ++counts_.passes;
 }
 
-void Decoder::require_answerable(const std::vector<Request>& requests) const {
+std::span<const float> Decoder::logits_of(std::size_t row) const {
+  const auto vocabulary = static_cast<std::size_t>(options_.architecture.vocabulary);
+  return {host_logits_ + row * vocabulary, vocabulary};
+}
+
+void Decoder::require_ids(const std::vector<std::int32_t>& ids, std::int64_t most) const {
+  const auto length = std::ssize(ids);
+  if (length == 0)
+    throw Error({.what = "a prompt is empty", .fix = "ask something", .code = ExitCode::usage});
+  if (length > most) {
+    throw Error({.what = "a prompt is too long",
+                 .expected = "at most " + std::to_string(most) + " tokens",
+                 .found = std::to_string(length),
+                 .fix = "shorten it, or raise --max-length",
+                 .code = ExitCode::usage});
+  }
   const std::int64_t vocabulary = options_.architecture.vocabulary;
-  for (const Request& request : requests) {
-    const auto length = static_cast<std::int64_t>(request.prompt.size());
-    if (length == 0)
-      throw Error({.what = "a prompt is empty", .fix = "ask something", .code = ExitCode::usage});
-    if (length >= options_.capacity) {
-      throw Error({.what = "a prompt is too long",
-                   .expected = "at most " + std::to_string(options_.capacity - 1) + " tokens",
-                   .found = std::to_string(length),
-                   .fix = "shorten it, or raise --max-length",
-                   .code = ExitCode::usage});
-    }
-    for (const std::int32_t id : request.prompt) {
-      if (id >= 0 && id < vocabulary) continue;
-      throw Error({.what = "a token id is outside the model's vocabulary",
-                   .expected = "ids below " + std::to_string(vocabulary),
-                   .found = std::to_string(id),
-                   .fix = "use the tokenizer that belongs to the model",
-                   .code = ExitCode::usage});
-    }
+  for (const std::int32_t id : ids) {
+    if (id >= 0 && id < vocabulary) continue;
+    throw Error({.what = "a token id is outside the model's vocabulary",
+                 .expected = "ids below " + std::to_string(vocabulary),
+                 .found = std::to_string(id),
+                 .fix = "use the tokenizer that belongs to the model",
+                 .code = ExitCode::usage});
   }
 }
 
-std::vector<std::vector<std::int32_t>> Decoder::complete(const std::vector<Request>& requests,
-                                                         const std::vector<std::int32_t>& stop_ids,
-                                                         std::int64_t max_new, const Sampling& sampling,
-                                                         const OnToken& on_token) {
-  require([&] { require_answerable(requests); });
-  take_scales();
-  const std::int64_t vocabulary = options_.architecture.vocabulary;
-  std::vector<std::vector<std::int32_t>> answers(requests.size());
-  std::deque<Sequence> sequences;
-  std::vector<std::int32_t> free_slots;
-  for (auto slot = static_cast<std::int32_t>(options_.sequences); slot-- > 0;) free_slots.push_back(slot);
-  std::vector<Sequence*> active;
-  std::size_t next = 0;
-  while (goes_on(next < requests.size() || !active.empty())) {
-    while (next < requests.size() && !free_slots.empty()) {
-      sequences.push_back({.request = next,
-                           .number = requests[next].number,
-                           .slot = free_slots.back(),
-                           .tokens = requests[next].prompt,
-                           .prompt = requests[next].prompt.size()});
-      free_slots.pop_back();
-      active.push_back(&sequences.back());
-      ++next;
-    }
-    if (active.empty()) {  // others still answer
-      model_->store().pass_by(compute());
-      continue;
-    }
-    forward(active);
-    std::erase_if(active, [&](Sequence* s) {
-      if (s->logits_row < 0) return false;
-      const float* logits = host_logits_ + s->logits_row * vocabulary;
-      const std::int32_t token = choose(logits, vocabulary, sampling, s->number, s->tokens.size());
-      const bool stop = std::ranges::find(stop_ids, token) != stop_ids.end();
-      if (!stop) {
-        s->tokens.push_back(token);
-        answers[s->request].push_back(token);
-        if (on_token) on_token(s->request, token);
+std::size_t Decoder::submit(const Request& request, const AnswerOptions& options) {
+  require_possible(options.sampling);
+  require_ids(request.prompt, options_.capacity - 1);
+  // A model in training may have learnt since the last answer.
+  if (own_ == nullptr && !busy()) {
+    sequences_->forget();
+    take_scales();
+  }
+  Sequence sequence{.request = submitted_, .asked = request, .options = options, .tokens = request.prompt};
+  counts_.prompt_tokens += std::ssize(request.prompt);
+  sequences_->submit(std::move(sequence));
+  return submitted_++;
+}
+
+bool Decoder::busy() const {
+  return sequences_->busy();
+}
+
+std::int64_t Decoder::room() const {
+  return sequences_->room();
+}
+
+// Chooses the next token of a sequence; true when its answer goes on.
+bool Decoder::extend(Sequence& s, std::span<const float> logits, const OnToken& on_token) {
+  const AnswerOptions& o = s.options;
+  const Draw draw{.row = s.asked.row, .sample = s.asked.sample, .position = s.tokens.size()};
+  std::optional<LogProbabilities> raw;
+  std::vector<TokenScore> best;
+  if (o.logprobs >= 0) raw.emplace(logits);
+  if (o.logprobs > 0) best = raw->best(o.logprobs);
+  std::vector<float> allowed;
+  if (std::ssize(s.answer.ids) < o.min_new) {
+    allowed.assign(logits.begin(), logits.end());
+    for (const std::int32_t id : o.stop_ids) {
+      if (id >= 0 && id < std::ssize(allowed)) {
+        allowed[static_cast<std::size_t>(id)] = -std::numeric_limits<float>::infinity();
       }
-      const bool full = static_cast<std::int64_t>(s->tokens.size()) >= options_.capacity;
-      const bool enough = static_cast<std::int64_t>(s->tokens.size() - s->prompt) >= max_new;
-      if (!stop && !full && !enough) return false;
-      free_slots.push_back(s->slot);
-      return true;
-    });
+    }
+  }
+  const std::int32_t token =
+      choose(allowed.empty() ? logits : std::span<const float>(allowed), o.sampling, draw, s.tokens);
+  if (std::ranges::find(o.stop_ids, token) != o.stop_ids.end()) {
+    s.answer.finish = FinishReason::stop;
+    return false;
+  }
+  s.tokens.push_back(token);
+  s.answer.ids.push_back(token);
+  ++counts_.new_tokens;
+  if (raw) s.answer.logprobs.push_back(raw->of(token));
+  if (o.logprobs > 0) s.answer.top.push_back(std::move(best));
+  if (on_token && !on_token(s.request, token)) {
+    s.answer.finish = FinishReason::stop;
+    return false;
+  }
+  return std::ssize(s.tokens) < options_.capacity && std::ssize(s.answer.ids) < o.max_new;
+}
+
+std::vector<Decoder::Finished> Decoder::step(const OnToken& on_token) {
+  for (const PrefixCopy& copy : sequences_->admit()) {
+    cache_->copy_prefix(model_->device(), compute(), copy.from, copy.to,
+                        static_cast<std::int64_t>(copy.tokens));
+  }
+  counts_.shared_tokens = sequences_->shared();
+  const PassTokens pass = sequences_->next_pass(static_cast<std::size_t>(most_tokens(options_)));
+  if (pass.ids.empty()) {
+    if (walks_together()) model_->store().pass_by(compute());  // others still answer
+    return {};
+  }
+  forward(pass);
+  std::vector<Finished> finished;
+  for (std::size_t row = 0; row < pass.sequences.size(); ++row) {
+    Sequence& s = *pass.sequences[row];
+    if (extend(s, logits_of(row), on_token)) continue;
+    finished.push_back({s.request, std::move(s.answer)});
+    sequences_->end(s);
+  }
+  return finished;
+}
+
+std::vector<Answer> Decoder::complete(const std::vector<Request>& requests, const AnswerOptions& options,
+                                      const OnToken& on_token) {
+  check(!busy(), "a list of requests is answered when no other is");
+  require([&] {
+    require_possible(options.sampling);
+    for (const Request& request : requests) require_ids(request.prompt, options_.capacity - 1);
+  });
+  const std::size_t first = submitted_;
+  for (const Request& request : requests) submit(request, options);
+  const auto of_list = [&](std::size_t request, std::int32_t token) {
+    return on_token(request - first, token);
+  };
+  std::vector<Answer> answers(requests.size());
+  while (goes_on(busy())) {
+    for (Finished& done : step(on_token ? OnToken(of_list) : OnToken())) {
+      answers[done.request - first] = std::move(done.answer);
+    }
   }
   return answers;
+}
+
+// Takes all of a text through the first slot, `piece` tokens at a time; `see` reads the logits of tokens
+// [begin, end).
+void Decoder::take_text(const std::vector<std::int32_t>& ids, std::int64_t piece,
+                        const std::function<void(std::int64_t begin, std::int64_t end)>& see) {
+  check(!busy(), "texts are taken between answers");
+  sequences_->forget();
+  for (std::int64_t begin = 0; begin < std::ssize(ids); begin += piece) {
+    const std::int64_t end = std::min(std::ssize(ids), begin + piece);
+    PassTokens pass;
+    for (std::int64_t t = begin; t < end; ++t) {
+      pass.ids.push_back(ids[static_cast<std::size_t>(t)]);
+      pass.slots.push_back(0);
+      pass.positions.push_back(static_cast<std::int32_t>(t));
+      pass.rows.push_back(static_cast<std::int32_t>(t - begin));
+    }
+    forward(pass);
+    see(begin, end);
+  }
+}
+
+Decoder::Score Decoder::score(const std::vector<std::int32_t>& ids, std::int64_t best) {
+  check(options_.score_rows > 0, "the decoder was made for scores");
+  require_ids(ids, options_.capacity);
+  Score score;
+  take_text(ids, options_.score_rows, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t t = begin; t < std::min(end, std::ssize(ids) - 1); ++t) {
+      const LogProbabilities raw(logits_of(static_cast<std::size_t>(t - begin)));
+      score.logprobs.push_back(raw.of(ids[static_cast<std::size_t>(t) + 1]));
+      score.top.push_back(raw.best(best));
+    }
+  });
+  return score;
+}
+
+std::vector<float> Decoder::next_logits(const std::vector<std::int32_t>& prompt) {
+  require_ids(prompt, options_.capacity);
+  std::vector<float> last;
+  take_text(prompt, logit_rows(options_), [&](std::int64_t begin, std::int64_t end) {
+    const std::span<const float> logits = logits_of(static_cast<std::size_t>(end - begin - 1));
+    last.assign(logits.begin(), logits.end());
+  });
+  return last;
+}
+
+const char* to_string(FinishReason reason) {
+  return reason == FinishReason::stop ? "stop" : "length";
 }
 
 }  // namespace octet::generate

@@ -1,41 +1,169 @@
+#include "octet/generate/sampling.h"
+
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <limits>
 #include <numeric>
+#include <string>
 
+#include "octet/base/error.h"
 #include "octet/base/random.h"
-#include "octet/generate/decoder.h"
 
 namespace octet::generate {
+namespace {
 
-std::int32_t choose(const float* logits, std::int64_t vocabulary, const Sampling& sampling,
-                    std::uint64_t sequence, std::uint64_t position) {
-  const auto best = static_cast<std::int32_t>(std::max_element(logits, logits + vocabulary) - logits);
-  if (sampling.temperature <= 0.0) return best;
-  std::vector<std::int32_t> order(static_cast<std::size_t>(vocabulary));
-  std::iota(order.begin(), order.end(), 0);
-  // Ties by id, so that the order does not depend on the library's sort.
-  const auto before = [logits](std::int32_t a, std::int32_t b) {
-    return logits[a] != logits[b] ? logits[a] > logits[b] : a < b;
+void require_within(const char* name, double value, double low, double high, bool open_low) {
+  if (std::isfinite(value) && value <= high && (open_low ? value > low : value >= low)) return;
+  const auto number = [](double v) {
+    std::string text = std::to_string(v);
+    while (text.find('.') != std::string::npos && (text.back() == '0' || text.back() == '.')) {
+      const bool point = text.back() == '.';
+      text.pop_back();
+      if (point) break;
+    }
+    return text;
   };
-  std::size_t kept = order.size();
-  if (sampling.top_k > 0) kept = std::min(kept, static_cast<std::size_t>(sampling.top_k));
-  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(kept), order.end(), before);
-  std::vector<double> weights(kept);
-  for (std::size_t i = 0; i < kept; ++i) {
-    weights[i] = std::exp((static_cast<double>(logits[order[i]]) - logits[best]) / sampling.temperature);
+  throw Error({.what = std::string(name) + " is outside its range",
+               .expected = (open_low ? "above " : "from ") + number(low) + " to " + number(high),
+               .found = number(value),
+               .code = ExitCode::usage});
+}
+
+// Logits as doubles behind the penalty for what was seen and the temperature.
+std::vector<double> shaped(std::span<const float> logits, const Sampling& sampling,
+                           std::span<const std::int32_t> seen) {
+  std::vector<double> shaped(logits.begin(), logits.end());
+  if (sampling.repetition_penalty != 1.0) {
+    std::vector<bool> done(logits.size());
+    for (const std::int32_t id : seen) {
+      const auto i = static_cast<std::size_t>(id);
+      if (done[i]) continue;
+      done[i] = true;
+      shaped[i] =
+          shaped[i] > 0 ? shaped[i] / sampling.repetition_penalty : shaped[i] * sampling.repetition_penalty;
+    }
   }
-  const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
-  double nucleus = 0;
-  std::size_t count = 0;
-  while (count < kept && (count == 0 || nucleus < sampling.top_p * all)) nucleus += weights[count++];
-  double left =
-      uniform(philox(sampling.seed, RandomUse::sampling, position, static_cast<std::uint32_t>(sequence))[0]) *
-      nucleus;
-  for (std::size_t i = 0; i < count; ++i) {
-    left -= weights[i];
-    if (left < 0) return order[i];
+  if (sampling.temperature > 0) {
+    for (double& value : shaped) value /= sampling.temperature;
   }
-  return order[count - 1];
+  return shaped;
+}
+
+// The most probable ids that together reach `share` of the whole weight. Sorts no more of the vocabulary than
+// the answer needs, which is a small part of it: first the best 64, then ever more.
+std::size_t nucleus(std::vector<std::int32_t>& ids, const std::vector<double>& weights, double share) {
+  double all = 0;
+  for (const std::int32_t id : ids) all += weights[static_cast<std::size_t>(id)];
+  const auto before = [&weights](std::int32_t a, std::int32_t b) {
+    const double x = weights[static_cast<std::size_t>(a)], y = weights[static_cast<std::size_t>(b)];
+    return x != y ? x > y : a < b;
+  };
+  double sum = 0;
+  std::size_t sorted = 0;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (i == sorted) {
+      sorted = std::min(ids.size(), std::max<std::size_t>(64, 8 * sorted));
+      std::partial_sort(ids.begin() + static_cast<std::ptrdiff_t>(i),
+                        ids.begin() + static_cast<std::ptrdiff_t>(sorted), ids.end(), before);
+    }
+    if (i > 0 && sum >= share * all) return i;
+    sum += weights[static_cast<std::size_t>(ids[i])];
+  }
+  return ids.size();
+}
+
+}  // namespace
+
+void require_possible(const Sampling& s) {
+  require_within("temperature", s.temperature, 0, 100, false);
+  require_within("top_p", s.top_p, 0, 1, true);
+  require_within("top_k", static_cast<double>(s.top_k), 0, 1e9, false);
+  require_within("min_p", s.min_p, 0, 1, false);
+  require_within("repetition_penalty", s.repetition_penalty, 0, 100, true);
+}
+
+std::vector<Candidate> candidates(std::span<const float> logits, const Sampling& sampling,
+                                  std::span<const std::int32_t> seen) {
+  std::vector<double> weights = shaped(logits, sampling, seen);
+  // A NaN counts as the largest, so that it is seen.
+  const auto best = std::ranges::max_element(
+      weights, [](double a, double b) { return std::isnan(b) ? !std::isnan(a) : a < b; });
+  const double highest = *best;
+  if (!std::isfinite(highest)) {
+    throw Error({.what = "the model's logits are not finite numbers",
+                 .found = std::to_string(highest),
+                 .fix = "look whether the model's training diverged, or whether its weights are damaged"});
+  }
+  if (sampling.temperature <= 0) return {{static_cast<std::int32_t>(best - weights.begin()), 1.0}};
+  double least = -std::numeric_limits<double>::infinity();
+  if (sampling.top_k > 0 && sampling.top_k < static_cast<std::int64_t>(weights.size())) {
+    std::vector<double> ranked = weights;
+    const auto last = ranked.begin() + (sampling.top_k - 1);
+    std::ranges::nth_element(ranked, last, std::greater<>());
+    least = *last;
+  }
+  std::vector<std::int32_t> ids;
+  for (std::size_t i = 0; i < weights.size(); ++i) {
+    if (weights[i] < least || weights[i] == -std::numeric_limits<double>::infinity()) continue;
+    ids.push_back(static_cast<std::int32_t>(i));
+    weights[i] = std::exp(weights[i] - highest);
+  }
+  if (sampling.top_p < 1) {
+    ids.resize(nucleus(ids, weights, sampling.top_p));
+    std::ranges::sort(ids);
+  }
+  // The most probable token has weight 1.
+  if (sampling.min_p > 0) {
+    std::erase_if(ids,
+                  [&](std::int32_t id) { return weights[static_cast<std::size_t>(id)] < sampling.min_p; });
+  }
+  double sum = 0;
+  for (const std::int32_t id : ids) sum += weights[static_cast<std::size_t>(id)];
+  std::vector<Candidate> kept;
+  kept.reserve(ids.size());
+  for (const std::int32_t id : ids) kept.push_back({id, weights[static_cast<std::size_t>(id)] / sum});
+  return kept;
+}
+
+std::int32_t choose(std::span<const float> logits, const Sampling& sampling, const Draw& draw,
+                    std::span<const std::int32_t> seen) {
+  const std::vector<Candidate> kept = candidates(logits, sampling, seen);
+  if (kept.size() == 1) return kept.front().id;
+  const std::uint64_t index = draw.position | static_cast<std::uint64_t>(draw.sample) << 32;
+  const auto bits = philox(sampling.seed, RandomUse::sampling, index, static_cast<std::uint32_t>(draw.row));
+  // 53 bits: tokens rarer than one in 2^24 are drawn, too.
+  double left = static_cast<double>((static_cast<std::uint64_t>(bits[0]) << 32 | bits[1]) >> 11) * 0x1p-53;
+  for (const Candidate& candidate : kept) {
+    left -= candidate.probability;
+    if (left < 0) return candidate.id;
+  }
+  // Rounding of the sum may leave a little.
+  return std::ranges::max_element(kept, {}, &Candidate::probability)->id;
+}
+
+LogProbabilities::LogProbabilities(std::span<const float> logits) : logits_(logits) {
+  const double highest = *std::ranges::max_element(logits);
+  double sum = 0;
+  for (const float value : logits) sum += std::exp(static_cast<double>(value) - highest);
+  normalizer_ = highest + std::log(sum);
+}
+
+double LogProbabilities::of(std::int32_t id) const {
+  return static_cast<double>(logits_[static_cast<std::size_t>(id)]) - normalizer_;
+}
+
+std::vector<TokenScore> LogProbabilities::best(std::int64_t count) const {
+  std::vector<std::int32_t> ids(logits_.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  const auto end = ids.begin() + std::min<std::ptrdiff_t>(count, std::ssize(ids));
+  std::partial_sort(ids.begin(), end, ids.end(), [this](std::int32_t a, std::int32_t b) {
+    const float x = logits_[static_cast<std::size_t>(a)], y = logits_[static_cast<std::size_t>(b)];
+    return x != y ? x > y : a < b;
+  });
+  std::vector<TokenScore> best;
+  for (auto id = ids.begin(); id != end; ++id) best.push_back({*id, of(*id)});
+  return best;
 }
 
 }  // namespace octet::generate

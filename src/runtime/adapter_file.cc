@@ -15,8 +15,8 @@ namespace octet::runtime {
 namespace {
 
 constexpr const char* kFile = "adapter_model.safetensors";
-constexpr const char* kHead = "base_model.model.lm_head.weight";
 constexpr const char* kMagnitude = ".lora_magnitude_vector";
+constexpr const char* kHead = "base_model.model.lm_head.weight";
 
 checkpoint::SafetensorsFile open_file(const std::string& folder) {
   const std::string path = folder + "/" + kFile;
@@ -118,7 +118,7 @@ void AdapterFile::read(const std::string& name, std::int64_t begin, std::int64_t
                .code = ExitCode::usage});
 }
 
-AddedAdapters::AddedAdapters(const std::vector<AddedAdapter>& adapters, BaseReader base)
+AddedAdapters::AddedAdapters(const std::vector<AddedAdapter>& adapters, ReadBase base)
     : base_(std::move(base)) {
   adapters_.reserve(adapters.size());
   for (const AddedAdapter& adapter : adapters) {
@@ -131,44 +131,24 @@ AddedAdapters::AddedAdapters(const std::vector<AddedAdapter>& adapters, BaseRead
 }
 
 void AddedAdapters::add_to(const std::string& name, std::int64_t begin, std::int64_t count, float* values) {
-  if (name.ends_with(".weight")) add_first(adapters_.size(), name, begin, count, values);
+  add_first(adapters_.size(), name, begin, count, values);
 }
 
-void AddedAdapters::add_first(std::size_t count, const std::string& name, std::int64_t begin,
-                              std::int64_t elements, float* values) {
+// The first so many of the adapters.
+void AddedAdapters::add_first(std::size_t adapters, const std::string& name, std::int64_t begin,
+                              std::int64_t count, float* values) {
+  if (!name.ends_with(".weight")) return;
   const std::string module = name.substr(0, name.rfind('.'));
-  for (std::size_t number = 0; number < count; ++number) {
-    const One& one = adapters_[number];
+  for (std::size_t i = 0; i < adapters; ++i) {
+    const One& one = adapters_[i];
     if (one.tuning.whole.contains(module)) {
-      one.file.read(model::kAdapterPrefix + name, begin, elements, values);
+      one.file.read(model::kAdapterPrefix + name, begin, count, values);
       continue;
     }
     const auto shape = one.tuning.modules.find(module);
     if (shape == one.tuning.modules.end()) continue;
-    const Matrices& m = matrices(number, module, shape->second);
-    add_product(m, begin, elements, values);
-    for (std::int64_t i = 0; i < elements && !m.scales.empty(); ++i)
-      values[i] *= m.scales[static_cast<std::size_t>((begin + i) / m.inputs)];
+    add_product(matrices(i, module, shape->second), begin, count, values);
   }
-}
-
-// One row at a time, of the base with the adapters before this one.
-std::vector<float> AddedAdapters::scales(std::size_t number, const std::string& module, const Matrices& m) {
-  const checkpoint::StoredTensor& magnitude =
-      adapters_[number].file.file().at(model::kAdapterPrefix + module + kMagnitude);
-  std::vector<float> scales(static_cast<std::size_t>(magnitude.count));
-  adapters_[number].file.read(magnitude.name, 0, magnitude.count, scales.data());
-  std::vector<float> row(static_cast<std::size_t>(m.inputs));
-  for (std::size_t j = 0; j < scales.size(); ++j) {
-    const std::int64_t begin = static_cast<std::int64_t>(j) * m.inputs;
-    base_(module + ".weight", begin, m.inputs, row.data());
-    add_first(number, module + ".weight", begin, m.inputs, row.data());
-    add_product(m, begin, m.inputs, row.data());
-    double squares = 0;
-    for (const float w : row) squares += static_cast<double>(w) * static_cast<double>(w);
-    scales[j] = squares > 0 ? static_cast<float>(static_cast<double>(scales[j]) / std::sqrt(squares)) : 0.0f;
-  }
-  return scales;
 }
 
 const AddedAdapters::Matrices& AddedAdapters::matrices(std::size_t number, const std::string& module,
@@ -182,12 +162,35 @@ const AddedAdapters::Matrices& AddedAdapters::matrices(std::size_t number, const
     return values;
   };
   Matrices& m = one.at_hand;
+  m = {};
   m.a = load(".lora_A.weight"), m.b = load(".lora_B.weight");
   m.rank = shape.rank, m.factor = static_cast<float>(shape.factor);
   m.inputs = static_cast<std::int64_t>(m.a.size()) / shape.rank;
-  m.scales = shape.dora ? scales(number, module, m) : std::vector<float>();
+  if (shape.dora) {
+    m.scale = scales(number, module);
+    const std::vector<float> magnitudes = load(kMagnitude);
+    for (std::size_t j = 0; j < m.scale.size(); ++j) m.scale[j] *= magnitudes[j];
+  }
   one.module = module;
   return m;
+}
+
+// One over the norms of the rows with this adapter's product, which is at hand, and all adapters before it.
+std::vector<float> AddedAdapters::scales(std::size_t number, const std::string& module) {
+  const Matrices& m = adapters_[number].at_hand;
+  std::vector<float> scales(m.b.size() / static_cast<std::size_t>(m.rank));
+  std::vector<float> row(static_cast<std::size_t>(m.inputs));
+  const std::string name = module + ".weight";
+  for (std::size_t j = 0; j < scales.size(); ++j) {
+    const std::int64_t begin = static_cast<std::int64_t>(j) * m.inputs;
+    base_(name, begin, m.inputs, row.data());
+    add_first(number, name, begin, m.inputs, row.data());
+    add_product(m, begin, m.inputs, row.data());
+    double squares = 0;
+    for (const float w : row) squares += static_cast<double>(w) * static_cast<double>(w);
+    scales[j] = squares > 0 ? static_cast<float>(1.0 / std::sqrt(squares)) : 0.0f;
+  }
+  return scales;
 }
 
 void AddedAdapters::add_product(const Matrices& m, std::int64_t begin, std::int64_t count, float* values) {
@@ -202,6 +205,8 @@ void AddedAdapters::add_product(const Matrices& m, std::int64_t begin, std::int6
       for (std::int64_t c = 0; c < n; ++c) sum[static_cast<std::size_t>(c)] += b * a[c];
     }
     for (std::int64_t c = 0; c < n; ++c) values[i - begin + c] += m.factor * sum[static_cast<std::size_t>(c)];
+    const float scale = m.scale.empty() ? 1.0f : m.scale[static_cast<std::size_t>(row)];
+    for (std::int64_t c = 0; c < n; ++c) values[i - begin + c] *= scale;
     i += n;
   }
 }

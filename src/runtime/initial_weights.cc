@@ -17,6 +17,11 @@ std::optional<AdapterFile> open_adapter(const std::string& folder) {
   return folder.empty() ? std::nullopt : std::optional<AdapterFile>(std::in_place, folder);
 }
 
+/// Whether a slice asks for scales of NF4 as they are stored, which no parameter is called.
+bool names_array(const std::string& name) {
+  return name.ends_with("absmax") || name.ends_with(".nested_offset");
+}
+
 std::set<std::string> names_in_model(const model::ParameterLayout& layout) {
   std::set<std::string> names;
   for (const std::string& name : model::tensor_names(layout)) {
@@ -46,10 +51,10 @@ void InitialWeights::read_base(const TensorSlice& slice) const {
   });
 }
 
-// A new magnitude: the norms of the rows of the module's weight as it is trained from.
+// A new magnitude: the norms of the rows of the module's weight, which stand in its file.
 void InitialWeights::read_norms(const TensorSlice& slice) const {
-  const std::string name =
-      name_in_model(slice.name.substr(0, slice.name.size() - std::strlen(kMagnitude))) + ".weight";
+  const std::string module = name_in_model(slice.name.substr(0, slice.name.size() - std::strlen(kMagnitude)));
+  const std::string name = module + ".weight";
   const checkpoint::StoredTensor* weight = weights_.find(name);
   if (weight == nullptr || weight->shape.size() != 2 || weight->shape.front() != slice.shape.front())
     weight = &weights_.expect(name, {slice.shape.front(), 0});
@@ -67,6 +72,17 @@ void InitialWeights::read_norms(const TensorSlice& slice) const {
 }
 
 void InitialWeights::read(const TensorSlice& slice) const {
+  if (slice.dtype == DType::u8 || names_array(slice.name)) {
+    if (source_.added.empty()) return weights_.read_stored(slice);
+    throw Error({.what = "adapters are not added to weights that their folder holds in 4 bits",
+                 .expected = "an unquantised base, or one adapter to go on with",
+                 .found = std::to_string(source_.added.size()) + " to add",
+                 .where = source_.folder,
+                 .fix =
+                     "merge them into the unquantised base (trainer export --merge), and quantise that with "
+                     "quantization_bit: 4",
+                 .code = ExitCode::usage});
+  }
   if (adapter_ && adapter_->holds(slice.name)) {
     each_run(slice, [&](std::int64_t begin, std::int64_t count, void* data) {
       adapter_->read(slice.name, begin, count, static_cast<float*>(data));

@@ -67,6 +67,10 @@ void Instance::load_weights(const std::string& folder) {
                                                       .seed = options_.store.adamw.seed},
                                          store_->layout());
   });
+  const bool quantised = options_.architecture.stored.format != model::StoredWeights::Format::plain;
+  if (quantised && !options_.store.fixed.nf4.stored && job_.rank() == 0) {
+    log::info("the quantised weights of " + folder + " are decoded as they are read");
+  }
   store_->initialise(*compute_, [&](const std::vector<TensorSlice>& slices) {
     job_.together([&] {
       for (const TensorSlice& slice : slices) weights->read(slice);

@@ -7,6 +7,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/checkpoint/safetensors.h"
+#include "octet/model/build.h"
 #include "octet/runtime/same_model.h"
 
 namespace octet::runtime {
@@ -42,6 +43,28 @@ void require_weights(const std::string& folder) {
                .code = ExitCode::usage});
 }
 
+namespace {
+
+/// Which tensors of the blocks' linear layers have no codes among those that do: the files say it better than
+/// llm_int8_skip_modules, whose names follow those of a class. Throws Error for codes of another shape.
+void find_unquantised(model::Architecture& architecture, const checkpoint::WeightFolder& weights) {
+  if (architecture.stored.format != model::StoredWeights::Format::nf4) return;
+  for (const model::GroupSpec& group : model::build_layout(architecture).groups) {
+    for (const model::SegmentSpec& segment : group.segments) {
+      for (const model::TensorSpec& tensor : segment.tensors) {
+        for (const model::NamedPart& part : tensor.parts) {
+          const checkpoint::QuantisedTensor* codes = weights.quantised(part.name);
+          const bool nf4 = codes != nullptr && codes->format == checkpoint::QuantisedTensor::Format::nf4;
+          if (nf4) weights.expect(part.name, part.shape);
+          if (tensor.fp8 && !nf4) architecture.stored.unquantised.insert(part.name);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
 model::Architecture read_model(const std::string& folder) {
   if (!path_exists(folder)) {
     throw Error({.what = "the folder of the model is not there",
@@ -61,9 +84,12 @@ model::Architecture read_model(const std::string& folder) {
                  .code = ExitCode::usage});
   }
   model::Architecture architecture = model::read_architecture(folder);
-  if (!architecture.multimodal || !checkpoint::WeightFolder::exists(folder)) return architecture;
+  const bool asks =
+      architecture.multimodal || architecture.stored.format == model::StoredWeights::Format::nf4;
+  if (!asks || !checkpoint::WeightFolder::exists(folder)) return architecture;
   const checkpoint::WeightFolder weights(folder);
   model::name_tensors(architecture, [&](const std::string& name) { return weights.find(name) != nullptr; });
+  find_unquantised(architecture, weights);
   return architecture;
 }
 

@@ -59,8 +59,8 @@ NamedModel named_model(const std::string& path, const std::vector<std::string>& 
                .expected = "base_model_name_or_path: a folder with config.json, weights and tokenizer",
                .found = model.folder.empty() ? "no name" : model.folder,
                .where = description,
-               .fix = "fetch the base, and name its folder as the model and the adapter's beside it "
-                      "(generate and probe: --adapter, export: --model)",
+               .fix = "fetch the base and name its folder: trainer generate BASE --adapter " + path +
+                      ", trainer export " + path + " OUT --merge --model BASE",
                .code = ExitCode::usage});
 }
 

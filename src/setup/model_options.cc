@@ -34,6 +34,19 @@ comm::Wire wire_of(const std::string& dtype) {
   return dtype == "int8" ? comm::Wire::int8 : comm::Wire::f32;
 }
 
+/// How weights lie that are not trained: as the folder has them in 4 bits, or quantised when they are loaded.
+store::FixedWeights fixed_weights(const config::Config& config, const model::StoredWeights& stored) {
+  if (!trains_adapters(config)) return {};
+  if (stored.format == model::StoredWeights::Format::nf4) {
+    return {.format = store::Format::nf4,
+            .nf4 = {.double_quantization = stored.double_quantization,
+                    .stored = true,
+                    .unquantised = stored.unquantised}};
+  }
+  if (!config.quantization_bit) return {};
+  return {.format = store::Format::nf4, .nf4 = {.double_quantization = config.double_quantization}};
+}
+
 }  // namespace
 
 precision::Recipe recipe_of(const config::Config& config) {
@@ -83,6 +96,7 @@ runtime::InstanceOptions instance_options(const config::Config& config,
                          .seed = static_cast<std::uint64_t>(config.seed)};
   options.store.storage = storage_of(config);
   options.store.max_grad_norm = config.max_grad_norm;
+  options.store.fixed = fixed_weights(config, architecture.stored);
   options.transformer.max_tokens = max_tokens;
   options.transformer.max_length = max_length;
   options.transformer.gradient_dtype = options.store.storage.gradients;

@@ -30,6 +30,7 @@ Fixed::Fixed(Segments& segments, Arena& arena, comm::Collectives& collectives, c
     : segments_(segments),
       collectives_(collectives),
       device_(arena.device()),
+      stored_(options.fixed.nf4.stored),
       at_use_(options.transposed == TransposedWeights::at_use) {
   if (!segments.fixed) return;
   stream_ = device_.make_stream({.name = "fixed weights"});
@@ -68,13 +69,19 @@ void each_scaled(const Segment& s, std::int64_t begin, std::int64_t count, std::
 
 }  // namespace
 
-void Fixed::make_scales(const Values& values, Host& host) {
-  host.amaxes.assign(static_cast<std::size_t>(scales_->count()), 0.0f);
-  host.scales.resize(host.amaxes.size());
-  bool cut = false;
+void Fixed::load_nf4(const Values& values, const Nf4Loader::Stored& stored, Host& host) {
+  Nf4Loader loader(segments_, collectives_, device_, *host.stream, *stream_);
   segments_.each([&](Segment& s) {
-    if (s.row.trained() || !is_fp8(s.dtype)) return;
-    cut = cut || s.row.axis != Axis::none;
+    if (!s.row.decoded()) return;
+    float* const amaxes = is_fp8(s.dtype) ? host.amaxes.data() : nullptr;
+    loader.load(s, values, stored_ ? stored : nullptr, amaxes);
+    if (amaxes != nullptr) loader.measure_whole(s, values, amaxes);
+  });
+}
+
+void Fixed::measure(const Values& values, Host& host) {
+  segments_.each([&](Segment& s) {
+    if (s.row.trained() || s.row.decoded() || !is_fp8(s.dtype)) return;
     each_piece(values, s, host, [&](std::int64_t begin, std::int64_t count) {
       each_scaled(s, begin, count, host.values,
                   [&](const ops::ConstMatrix& x, std::int64_t, std::size_t scale) {
@@ -83,6 +90,15 @@ void Fixed::make_scales(const Values& values, Host& host) {
       host.stream->synchronize();
     });
   });
+}
+
+void Fixed::make_scales(Host& host) {
+  // Every rank saw a part of the values: of weights that are cut, and of those that it quantised.
+  bool cut = false;
+  segments_.each([&](const Segment& s) {
+    cut = cut || (!s.row.trained() && (s.row.axis != Axis::none || s.row.decoded()));
+  });
+  host.scales.resize(host.amaxes.size());
   const std::size_t bytes = host.amaxes.size() * sizeof(float);
   device_.copy_to_device(*stream_, scales_->amaxes(), host.amaxes.data(), bytes);
   stream_->synchronize();
@@ -121,12 +137,22 @@ void Fixed::write(const Values& values, Segment& s, Host& host) {
   if (whole && s.transposed != nullptr && !at_use_) Gatherer::transpose(s, *stream_);
 }
 
-void Fixed::load(const Values& values) {
+void Fixed::load(const Values& values, const Nf4Loader::Stored& stored) {
   if (!segments_.fixed || device_.kind() == DeviceKind::dry) return;
   Host host;
-  if (scales_) make_scales(values, host);
+  if (scales_) host.amaxes.assign(static_cast<std::size_t>(scales_->count()), 0.0f);
+  load_nf4(values, stored, host);
+  if (scales_) {
+    measure(values, host);
+    make_scales(host);
+  }
+  Nf4Loader loader(segments_, collectives_, device_, *host.stream, *stream_);
   segments_.each([&](Segment& s) {
-    if (!s.row.trained()) write(values, s, host);
+    if (s.row.decoded()) {
+      loader.write_whole(s, values, host.scales.data());
+    } else if (!s.row.trained()) {
+      write(values, s, host);
+    }
   });
   stream_->synchronize();
 }

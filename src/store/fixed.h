@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "nf4_loader.h"
 #include "octet/comm/collectives.h"
 #include "octet/precision/scaling.h"
 #include "segments.h"
@@ -25,8 +26,9 @@ class Fixed {
   Fixed(Segments& segments, Arena& arena, comm::Collectives& collectives, const Options& options);
 
   /// Loads all of it. The host holds a piece of kPiece elements at a time; FP8 weights are read twice. All
-  /// ranks call it, and `values` is called equally often on each. Nothing else is under way; blocks.
-  void load(const Values& values);
+  /// ranks call it, and `values` and `stored` are called equally often on each. `stored` gives codes and
+  /// scales of NF4; empty: they are made of values. Nothing else is under way; blocks.
+  void load(const Values& values, const Nf4Loader::Stored& stored = {});
 
   static constexpr std::int64_t kPiece = std::int64_t{1} << 24;
 
@@ -38,12 +40,15 @@ class Fixed {
   /// Acts on every piece of the values that this rank keeps of a segment.
   template <typename Do>
   void each_piece(const Values& values, const Segment& segment, Host& host, Do&& act) const;
-  void make_scales(const Values& values, Host& host);
+  void load_nf4(const Values& values, const Nf4Loader::Stored& stored, Host& host);
+  void measure(const Values& values, Host& host);
+  void make_scales(Host& host);
   void write(const Values& values, Segment& segment, Host& host);
 
   Segments& segments_;
   comm::Collectives& collectives_;
   Device& device_;
+  bool stored_;  ///< codes of NF4 are there already
   bool at_use_;
   std::unique_ptr<Stream> stream_;  ///< of the device; where there is something to load
   std::optional<precision::ScaleSet> scales_;

@@ -1,21 +1,25 @@
 #include "gatherer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "octet/base/error.h"
+#include "octet/ops/nf4.h"
 #include "octet/ops/quantize.h"
 
 namespace octet::store {
 
-Gatherer::Gatherer(Segments& segments, comm::Collectives& collectives, Device& device, const Options& options)
+Gatherer::Gatherer(Segments& segments, const precision::ScaleSet* fixed_scales,
+                   comm::Collectives& collectives, Device& device, const Options& options)
     : segments_(segments),
       collectives_(collectives),
       device_(device),
       policy_(policy_of(options, collectives.size())),
       overlap_(options.overlap),
       by_node_(gathers_by_node(options, collectives.place())),
-      at_use_(options.transposed == TransposedWeights::at_use),
-      transposed_(static_cast<std::size_t>(segments.slots), -1),
+      fixed_scales_(fixed_scales),
+      transposed_at_use_(options.transposed == TransposedWeights::at_use),
+      at_use_(static_cast<std::size_t>(segments.slots)),
       groups_(segments.groups.size()),
       slots_(static_cast<std::size_t>(segments.slots)) {
   for (Group& group : groups_) {
@@ -66,8 +70,8 @@ void Gatherer::gather(int group, Stream& compute) {
 }
 
 void Gatherer::gather(Segment& s, Stream& stream) {
-  std::uint8_t* place = s.copy + s.copy_bytes(s.own);
-  if (s.shard != place) device_.copy(stream, place, s.shard, s.copy_bytes(s.slice));
+  std::uint8_t* place = s.gather_buffer() + static_cast<std::size_t>(segments_.rank) * s.gather_bytes();
+  if (s.gather_from() != place) device_.copy(stream, place, s.gather_from(), s.gather_bytes());
   if (s.gathered_narrow()) {
     collectives_.all_gather_values(stream, {.name = s.spec->name.c_str(),
                                             .buffer = s.copy,
@@ -77,11 +81,11 @@ void Gatherer::gather(Segment& s, Stream& stream) {
                                             .by_node = by_node_});
   } else {
     collectives_.all_gather(stream, {.name = s.spec->name.c_str(),
-                                     .buffer = s.copy,
-                                     .bytes = static_cast<std::int64_t>(s.copy_bytes(s.slice)),
+                                     .buffer = s.gather_buffer(),
+                                     .bytes = static_cast<std::int64_t>(s.gather_bytes()),
                                      .by_node = by_node_});
   }
-  if (s.transposed != nullptr && !at_use_) transpose(s, stream);
+  if (s.transposed != nullptr && !transposed_at_use_ && !s.row.decoded()) transpose(s, stream);
 }
 
 void Gatherer::gather_ahead(int group, Stream& compute) {
@@ -91,26 +95,63 @@ void Gatherer::gather_ahead(int group, Stream& compute) {
   gather(group, compute);
 }
 
-void Gatherer::transpose_at_use(int group, Stream& compute) {
-  const auto index = static_cast<std::size_t>(group);
-  for (const Segment& s : segments_.groups[index]) {
-    if (s.transposed == nullptr) continue;
-    int& occupant = transposed_[static_cast<std::size_t>(segments_.transposed_slot[index])];
-    check(occupant < 0 || occupant == group || at(occupant).holds == 0,
-          "a block is released before the next one is acquired for its backward pass");
-    occupant = group;
-    transpose(s, compute);
+Gatherer::AtUse& Gatherer::occupy_at_use(int group) {
+  AtUse& slot = at_use_[static_cast<std::size_t>(segments_.at_use_slot[static_cast<std::size_t>(group)])];
+  if (slot.occupant == group) return slot;
+  check(slot.occupant < 0 || at(slot.occupant).holds == 0,
+        "a block is released before the next one is acquired, where something is made at its use");
+  return slot = {.occupant = group};
+}
+
+void Gatherer::decode(const Segment& s, Stream& stream) {
+  const bool fp8 = is_fp8(s.dtype);
+  for (const Nf4Part& part : s.nf4) {
+    std::uint8_t* to = s.copy + s.copy_bytes(part.begin);
+    if (!part.quantised) {
+      device_.copy(stream, to, s.stored + part.codes, s.copy_bytes(part.count));
+      continue;
+    }
+    ops::nf4_decode(stream, {.codes = s.stored + part.codes,
+                             .scales = part.scales_in(s.stored),
+                             .count = part.count,
+                             .to = fp8 ? segments_.decoding : to,
+                             .dtype = fp8 ? segments_.compute : s.dtype});
+    if (!fp8) continue;
+    ops::quantize(
+        stream,
+        ops::ConstMatrix(segments_.decoding, segments_.compute, part.count / part.cols, part.cols, part.cols),
+        {.format = s.dtype, .row = to, .scale = fixed_scales_->scale(part.scale)});
+  }
+}
+
+void Gatherer::make_at_use(int group, model::Pass pass, Stream& compute) {
+  const bool backward = pass == model::Pass::backward;
+  AtUse* slot = nullptr;
+  bool decoded = false, transposed = false;  // by an earlier acquire
+  for (const Segment& s : segments_.groups[static_cast<std::size_t>(group)]) {
+    const bool transposes = backward && s.transposed != nullptr && (transposed_at_use_ || s.row.decoded());
+    if (!s.row.decoded() && !transposes) continue;
+    if (slot == nullptr) {
+      slot = &occupy_at_use(group);
+      decoded = slot->decoded, transposed = slot->transposed;
+      slot->decoded = true, slot->transposed = transposed || backward;
+    }
+    if (s.row.decoded() && !decoded) decode(s, compute);
+    // What is trained changes.
+    if (transposes && !(s.row.decoded() && transposed)) transpose(s, compute);
   }
 }
 
 void Gatherer::acquire(int group, model::Pass pass, Stream& compute) {
   ++at(group).holds;
   make_whole(group, pass, compute);
-  if (at_use_ && pass == model::Pass::backward) transpose_at_use(group, compute);
+  make_at_use(group, pass, compute);
 }
 
 void Gatherer::rehearse(int group, model::Pass pass, Stream& compute) {
-  if (at_use_ && pass == model::Pass::backward) transpose_at_use(group, compute);
+  make_at_use(group, pass, compute);
+  // Made of whatever lay in the shared buffers: not for a step.
+  at_use_[static_cast<std::size_t>(segments_.at_use_slot[static_cast<std::size_t>(group)])] = {};
 }
 
 void Gatherer::make_whole(int group, model::Pass pass, Stream& compute) {
@@ -141,6 +182,7 @@ void Gatherer::changed(int group, Stream& stream) {
 
 void Gatherer::loaded() {
   for (Group& group : groups_) group.fixed = false;
+  for (AtUse& slot : at_use_) slot = {};
 }
 
 void Gatherer::changed_and_ready(int group, Stream& compute) {

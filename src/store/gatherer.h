@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "octet/comm/collectives.h"
+#include "octet/precision/scaling.h"
 #include "octet/store/store.h"
 #include "segments.h"
 
@@ -12,13 +13,17 @@ namespace octet::store {
 /// Makes whole compute copies of shards, before they are used. With cut parameters a group's copy lives in a
 /// buffer shared with others and is gathered whenever it is not there; otherwise it stays where it is and is
 /// gathered once after each change. Without cut state there is nothing to gather. What is not trained changes
-/// never: with cut parameters it is gathered when it is not there.
+/// never: with cut parameters it is gathered when it is not there. What lies in NF4 is decoded where a group
+/// is acquired, on the stream that uses it, into a buffer that blocks share: of the block before, too, when
+/// that is what lies there still.
 ///
 /// All ranks make the same calls in the same order, so that their collectives match. What is gathered ahead
 /// depends on the order of calls alone.
 class Gatherer {
  public:
-  Gatherer(Segments& segments, comm::Collectives& collectives, Device& device, const Options& options);
+  /// `fixed_scales`: of FP8 weights that are not trained; may be null, and outlives the gatherer.
+  Gatherer(Segments& segments, const precision::ScaleSet* fixed_scales, comm::Collectives& collectives,
+           Device& device, const Options& options);
 
   /// The copy of `group` is whole for work enqueued on `compute` after this call, until release.
   void acquire(int group, model::Pass pass, Stream& compute);
@@ -52,9 +57,18 @@ class Gatherer {
     int occupant = -1;
     std::unique_ptr<Event> released;
   };
+  /// What was made at use and lies in a slot still.
+  struct AtUse {
+    int occupant = -1;
+    bool decoded = false;
+    bool transposed = false;  ///< decoded values were, too
+  };
   void make_whole(int group, model::Pass pass, Stream& compute);
-  /// Transposed copies of a group whose copy is whole, where they are made at use.
-  void transpose_at_use(int group, Stream& compute);
+  /// What is made where a group is used, of a copy that is whole: decoded values, transposed copies.
+  void make_at_use(int group, model::Pass pass, Stream& compute);
+  void decode(const Segment& segment, Stream& stream);
+  /// What lies in the buffers that are filled at use, which are the group's from now on.
+  AtUse& occupy_at_use(int group);
   Group& at(int group) { return groups_[static_cast<std::size_t>(group)]; }
   Slot& slot_of(int group);
   void gather(int group, Stream& compute);
@@ -67,9 +81,10 @@ class Gatherer {
   Policy policy_;
   bool overlap_;
   bool by_node_;
-  bool at_use_;                  ///< transposed copies are
-  int lowest_ = 0;               ///< the group at which backward ends
-  std::vector<int> transposed_;  ///< by slot: the group whose transposed copies lie there, or -1
+  int lowest_ = 0;  ///< the group at which backward ends
+  const precision::ScaleSet* fixed_scales_;
+  bool transposed_at_use_;
+  std::vector<AtUse> at_use_;
   std::vector<Group> groups_;
   std::vector<Slot> slots_;
 };

@@ -57,7 +57,7 @@ StepMessages step_messages(const model::ParameterLayout& layout, const Options& 
   for (int g = 0; g < walk.groups; ++g) {
     for (const Segment& s : segments.groups[static_cast<std::size_t>(g)]) {
       const std::int64_t shard = s.gathered_narrow() ? slice_bytes(s.gather, s.dtype, s.slice)
-                                                     : static_cast<std::int64_t>(s.copy_bytes(s.slice));
+                                                     : static_cast<std::int64_t>(s.gather_bytes());
       sent.gathered +=
           comm::sent_by_gather(place, shard, gathers_so) * gathers_of(s.row, g, walk, micro_batches);
       if (!s.gradient) continue;

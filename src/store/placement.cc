@@ -33,15 +33,19 @@ const char* name_of(Format format) {
                .code = ExitCode::usage});
 }
 
-/// Products read fixed weights as they lie.
-void check_fixed(const model::SegmentSpec& spec, const Placement& row, const FixedWeights& fixed) {
+/// In which format fixed weights lie that products read in `row.format`.
+Format fixed_format(const model::SegmentSpec& spec, const Placement& row, const FixedWeights& fixed) {
   if (fixed.home != Home::device) {
     refuse("weights that lie outside of the device's memory are not built", "the device as their home",
            fixed.home == Home::pinned ? "pinned host memory" : "a file", spec.name);
   }
-  if (spec.kind == model::ParameterKind::vector || !fixed.format || *fixed.format == row.format) return;
-  refuse("weights that are decoded before products read them are not built",
-         std::string(name_of(row.format)) + ", which products read", name_of(*fixed.format), spec.name);
+  if (spec.kind == model::ParameterKind::vector || !fixed.format || *fixed.format == row.format) {
+    return row.format;
+  }
+  if (*fixed.format == Format::nf4) return spec.fp8 ? Format::nf4 : row.format;
+  refuse("weights that are decoded before products read them are built in NF4 alone",
+         std::string(name_of(row.format)) + ", which products read, or NF4", name_of(*fixed.format),
+         spec.name);
 }
 
 }  // namespace
@@ -59,7 +63,7 @@ Placements placements_of(const model::ParameterLayout& layout, const Options& op
       row.weights = dtype_of(row.format, options.recipe);
       row.axis = cut(policy.shard_parameters);
       if (!row.trained()) {
-        check_fixed(spec, row, options.fixed);
+        row.format = fixed_format(spec, row, options.fixed);
         row.home = options.fixed.home;
         continue;
       }

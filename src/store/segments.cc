@@ -103,36 +103,65 @@ void reserve_cut(Segment& s, Arena& arena) {
 }
 
 /// The only weights of what is not trained.
-void reserve_fixed(Segment& s, Arena& arena) {
+void reserve_fixed(Segment& s, Arena& arena, int rank, int world) {
+  const bool whole = s.row.axis == Axis::none;
+  if (s.row.decoded()) {
+    const std::int64_t bytes = whole ? world * s.stored_slice : s.stored_slice;
+    auto* weights = arena.reserve_as<std::uint8_t>("parameters/fixed", static_cast<std::size_t>(bytes));
+    if (whole) s.stored = weights;
+    s.stored_shard = whole ? weights + rank * s.stored_slice : weights;
+    return;
+  }
   auto* weights = arena.reserve_as<std::uint8_t>("parameters/fixed", s.copy_bytes(s.state_count));
-  if (s.row.axis == Axis::none) s.copy = weights;
-  s.shard = s.row.axis == Axis::none ? weights + s.copy_bytes(s.own) : weights;
+  if (whole) s.copy = weights;
+  s.shard = whole ? weights + s.copy_bytes(s.own) : weights;
+}
+
+/// Where decoded values lie: one buffer for all blocks, since they are made on the stream that uses them.
+void reserve_decoded(Segments& all, Arena& arena) {
+  place_in_slots(
+      all, all.at_use_slot, arena, "parameters/decoded",
+      [](const Segment& s) { return s.row.decoded() ? s.copy_bytes(s.padded) : 0; },
+      [](Segment& s, std::uint8_t* at) { s.copy = at; });
+  std::int64_t largest = 0;
+  all.each([&](const Segment& s) {
+    if (!is_fp8(s.dtype)) return;
+    for (const Nf4Part& part : s.nf4) largest = std::max(largest, part.quantised ? part.count : 0);
+  });
+  if (largest == 0) return;
+  all.decoding =
+      arena.reserve("parameters/decoding", static_cast<std::size_t>(largest) * size_of(all.compute));
 }
 
 void reserve_parameters(Segments& all, Arena& arena, const Policy& policy, const Options& options) {
   const bool at_use = options.transposed == TransposedWeights::at_use;
+  const auto transposed_then = [&](const Segment& s) { return at_use || s.row.decoded(); };
   all.each([&](Segment& s) {
     if (!s.row.trained()) {
-      reserve_fixed(s, arena);
+      reserve_fixed(s, arena, all.rank, all.world);
     } else if (s.row.axis == Axis::none) {
       reserve_whole(s, arena);
     } else {
       reserve_cut(s, arena);
     }
-    if (s.row.axis != Axis::none || at_use) return;
+    if (s.row.axis != Axis::none || transposed_then(s)) return;
     s.transposed = arena.reserve_as<std::uint8_t>("parameters/transposed", transposed_bytes(s, arena));
   });
   if (policy.shard_parameters) {
     place_in_slots(
         all, all.copy_slot, arena, "parameters/gathered",
-        [](const Segment& s) { return s.copy_bytes(s.padded); },
-        [](Segment& s, std::uint8_t* at) { s.copy = at; });
+        [&](const Segment& s) { return static_cast<std::size_t>(all.world) * s.gather_bytes(); },
+        [](Segment& s, std::uint8_t* at) { (s.row.decoded() ? s.stored : s.copy) = at; });
   }
-  if (!policy.shard_parameters && !at_use) return;
-  place_in_slots(
-      all, at_use ? all.transposed_slot : all.copy_slot, arena, "parameters/transposed",
-      [&](const Segment& s) { return transposed_bytes(s, arena); },
-      [](Segment& s, std::uint8_t* at) { s.transposed = at; });
+  reserve_decoded(all, arena);
+  const auto place_transposed = [&](const std::vector<int>& slot, bool then) {
+    place_in_slots(
+        all, slot, arena, "parameters/transposed",
+        [&](const Segment& s) { return transposed_then(s) == then ? transposed_bytes(s, arena) : 0; },
+        [](Segment& s, std::uint8_t* at) { s.transposed = at; });
+  };
+  place_transposed(all.at_use_slot, true);
+  if (policy.shard_parameters && !at_use) place_transposed(all.copy_slot, false);
 }
 
 /// Whether a reduction of this segment's gradients rounds them.
@@ -241,10 +270,25 @@ Segment segment_of(const model::SegmentSpec& spec, const Placement& row, const S
   s.gradient.dtype = row.gradient;
   s.exp_avg.dtype = s.exp_avg_sq.dtype = row.moments;
   s.gather = gather_wire(s, options);
+  if (row.decoded()) {
+    s.nf4 = nf4_parts(spec, options.fixed.nf4, s.dtype);
+    s.stored_slice = nf4_slice_bytes(s.nf4, all.world);
+  }
   const bool whole = row.kept_axis() == Axis::none;
   s.state_begin = whole ? 0 : s.own;
   s.state_count = whole ? s.padded : s.slice;
   return s;
+}
+
+/// Tells the parts of a segment in NF4 the scales that their tensors, or they themselves, have.
+void tell_scales(Segment& s) {
+  auto part = s.nf4.begin();
+  for (std::size_t t = 0; t < s.spec->tensors.size() && part != s.nf4.end(); ++t) {
+    const std::vector<ScaledRun>& runs = s.scaled[t];
+    for (std::size_t p = 0; p < s.spec->tensors[t].parts.size(); ++p, ++part) {
+      if (!runs.empty()) part->scale = runs[runs.size() == 1 ? 0 : p].scale;
+    }
+  }
 }
 
 /// Numbers the scales of a segment's FP8 weights.
@@ -262,6 +306,7 @@ void number_scales(Segment& s, Segments& all, const Options& options) {
       names.push_back(part.name);
     }
   }
+  tell_scales(s);
 }
 
 }  // namespace
@@ -278,7 +323,8 @@ Segments reserve_segments(const model::ParameterLayout& layout, Arena& arena, co
   all.slots = std::max(groups, 4);
   all.gradient_slot = slots_of(groups, policy.shard_gradients);
   all.copy_slot = slots_of(groups, policy.shard_parameters);
-  all.transposed_slot = slots_at_use(groups);
+  all.at_use_slot = slots_at_use(groups);
+  all.compute = options.recipe.compute;
   std::uint32_t tensors = 0;  // in the order of the layout, whatever this rank holds
   for (std::size_t g = 0; g < layout.groups.size(); ++g) {
     auto& segments = all.groups.emplace_back();

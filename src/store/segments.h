@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "nf4_parts.h"
 #include "octet/model/parameter_source.h"
 #include "octet/store/placement.h"
 
@@ -48,13 +49,20 @@ struct Segment {
   std::int64_t slice = 0;
   std::int64_t own = 0;  ///< where this rank's slice begins: rank * slice
 
-  DType dtype = DType::f32;      ///< of what the core reads: f32, bf16 or FP8
-  std::uint8_t* copy = nullptr;  ///< [padded] what the core reads: a copy of the master, or the only weights
-  /// [padded] FP8: each tensor as [cols, rows], where products need it; of transposed_slot when made at use.
+  DType dtype = DType::f32;  ///< of what the core reads: f32, bf16 or FP8
+  /// [padded] what the core reads: a copy of the master, the only weights, or, of at_use_slot, decoded ones
+  std::uint8_t* copy = nullptr;
+  /// [padded] FP8: each tensor as [cols, rows], where products need it; of at_use_slot when made at use.
   std::uint8_t* transposed = nullptr;
   std::uint8_t* shard = nullptr;  ///< [slice] own slice of the copy before its gather: inside `copy` unless
                                   ///< parameters are cut or travel in another format
   comm::Wire gather = comm::Wire::f32;  ///< in which the copy is gathered; f32: as it lies
+
+  // In NF4: the only weights, as bytes.
+  std::vector<Nf4Part> nf4;
+  std::int64_t stored_slice = 0;         ///< bytes; rank r's begins at r * stored_slice
+  std::uint8_t* stored = nullptr;        ///< [world * stored_slice] whole
+  std::uint8_t* stored_shard = nullptr;  ///< [stored_slice] own slice: inside `stored` unless that is cut
 
   /// Held between steps, of masters and moments or of the only weights: [state_begin, state_begin +
   /// state_count).
@@ -86,6 +94,12 @@ struct Segment {
     return (count + ops::kMomentBlock - 1) / ops::kMomentBlock;
   }
   bool gathered_narrow() const { return gather != comm::Wire::f32; }
+  /// What gathers make whole: the buffer, bytes of a slice of it, and the own slice before it is there.
+  std::uint8_t* gather_buffer() const { return row.decoded() ? stored : copy; }
+  std::size_t gather_bytes() const {
+    return row.decoded() ? static_cast<std::size_t>(stored_slice) : copy_bytes(slice);
+  }
+  const std::uint8_t* gather_from() const { return row.decoded() ? stored_shard : shard; }
   std::size_t copy_bytes(std::int64_t count) const {
     return static_cast<std::size_t>(count) * size_of(dtype);
   }
@@ -113,7 +127,7 @@ struct Segments {
   std::vector<std::vector<Segment>> groups;
   std::vector<int> gradient_slot;    ///< per group: groups of one slot share gradient buffers
   std::vector<int> copy_slot;        ///< per group: groups of one slot share the buffers of whole copies
-  std::vector<int> transposed_slot;  ///< per group: the same for transposed copies that are made at use
+  std::vector<int> at_use_slot;      ///< per group: the same for what is decoded or transposed at use
   int slots = 0;                     ///< numbers are below this
   std::vector<DType> scale_formats;  ///< of the FP8 weights that are trained, by number of the scale
   std::vector<std::string> scale_names;
@@ -125,6 +139,9 @@ struct Segments {
   int world = 1;
   bool trains = false;  ///< some segment is trained
   bool fixed = false;   ///< some segment is not
+  /// [of the largest part] where decoded values become FP8, in `compute`; null where none do.
+  void* decoding = nullptr;
+  DType compute = DType::f32;
 
   template <typename Do>
   void each(Do&& act) {

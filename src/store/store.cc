@@ -90,7 +90,7 @@ std::vector<comm::SharedMemory> gathered_memory(const Segments& segments) {
   for (const auto& group : segments.groups) {
     for (const Segment& s : group) {
       if (s.row.gathered()) {
-        add(s.copy, s.copy_bytes(s.padded));
+        add(s.gather_buffer(), static_cast<std::size_t>(segments.world) * s.gather_bytes());
       } else if (s.total) {
         add(s.total.data, s.total.bytes(s.padded));
       }
@@ -108,10 +108,10 @@ struct ParameterStore::Parts {
         device(arena.device()),
         options(how),
         segments(reserve_segments(layout, arena, with.place(), how)),
-        gatherer(segments, with, device, how),
+        fixed(segments, arena, with, how),
+        gatherer(segments, fixed.scales(), with, device, how),
         reducer(segments, with, device, how),
         updater(segments, arena, with, how),
-        fixed(segments, arena, with, how),
         amaxes(with, device, how),
         parameters(operands(segments, updater.scales(), fixed.scales())),
         seen(device),
@@ -172,10 +172,10 @@ struct ParameterStore::Parts {
   Device& device;
   Options options;
   Segments segments;
+  Fixed fixed;
   Gatherer gatherer;
   Reducer reducer;
   Updater updater;
-  Fixed fixed;
   ActivationAmaxes amaxes;
   std::vector<model::GroupParameters> parameters;
   HostMirror seen;    ///< what owned_slices and gradient_slices gave
@@ -322,11 +322,13 @@ void ParameterStore::initialise(Stream& compute,
 void ParameterStore::load_fixed(Stream& compute,
                                 const std::function<void(const std::vector<TensorSlice>&)>& fill) {
   synchronize(compute);
-  parts_->fixed.load([&](const Segment& s, std::int64_t begin, std::int64_t count, float* out) {
-    std::vector<TensorSlice> slices;
-    append_slices(*s.spec, {.begin = begin, .count = count, .data = {.data = out}}, "", slices);
-    fill(slices);
-  });
+  parts_->fixed.load(
+      [&](const Segment& s, std::int64_t begin, std::int64_t count, float* out) {
+        std::vector<TensorSlice> slices;
+        append_slices(*s.spec, {.begin = begin, .count = count, .data = {.data = out}}, "", slices);
+        fill(slices);
+      },
+      fill);
 }
 
 void ParameterStore::initialise(Stream& compute, std::uint64_t seed) {

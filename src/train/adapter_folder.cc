@@ -104,6 +104,11 @@ Json adapter_state(const config::Config& config, const model::Architecture& arch
     setup::read_adapter_folder(folder);
     state["added"].push_back(checkpoint::WeightFolder(folder, "adapter_model").fingerprint());
   }
+  if (config.quantization_bit) {
+    // The same weights in other codes are another base.
+    state["quantization_bit"] = *config.quantization_bit;
+    state["double_quantization"] = config.double_quantization;
+  }
   return state;
 }
 

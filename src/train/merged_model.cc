@@ -1,5 +1,6 @@
 #include "octet/train/merged_model.h"
 
+#include "octet/base/log.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/model/build.h"
 #include "octet/runtime/initial_weights.h"
@@ -28,6 +29,10 @@ std::vector<std::string> export_merged(const checkpoint::ExportOptions& options,
   // Every weight of the model has its place, and none is missing.
   runtime::InitialWeights({.folder = options.source_folder, .tensor_prefix = architecture.tensor_prefix},
                           model::build_layout(architecture));
+  const bool quantised = architecture.stored.format != model::StoredWeights::Format::plain;
+  log::info(std::string(adapters.size() == 1 ? "the adapter is" : "the adapters are") + " merged into " +
+            (quantised ? "what the quantised weights stand for in " : "the weights of ") +
+            options.source_folder);
   std::vector<checkpoint::TensorHeader> tensors;
   for (const checkpoint::StoredTensor& tensor : base.tensors()) tensors.push_back(tensor);
   return checkpoint::export_model(

@@ -1,4 +1,4 @@
-// Adapters from a configuration to a finished folder: trained at every stage, saved, gone on with, merged.
+// Adapters from a configuration to a finished folder: trained at every stage, saved, gone on with.
 #include <filesystem>
 
 #include "cli/adapter_task.h"
@@ -180,10 +180,10 @@ TEST_F(Adapters, WithMagnitudesAreMergedIntoAWholeModel) {
     EXPECT_EQ(run.code, 0) << run.both();
     return steps_of(folder_ / "loss").at(1)["loss"].get<double>();
   };
-  const double plain = loss("model_name_or_path=" + adapter_base());
-  const double fresh = loss("model_name_or_path=" + adapter_base() + " finetuning_type=lora use_dora=true");
+  const double plain = loss("model_name_or_path=" + base());
+  const double fresh = loss("model_name_or_path=" + base() + " finetuning_type=lora use_dora=true");
   EXPECT_NEAR(fresh / plain, 1, 1e-6);
-  const double adapted = loss("model_name_or_path=" + adapter_base() +
+  const double adapted = loss("model_name_or_path=" + base() +
                               " finetuning_type=lora adapter_name_or_path=" + (folder_ / "out"));
   EXPECT_NEAR(loss("model_name_or_path=" + (folder_ / "whole")) / adapted, 1, 1e-5);
   EXPECT_GT(std::abs(plain / adapted - 1), 1e-4);
@@ -203,6 +203,23 @@ TEST_F(Adapters, DropoutIsTheSameAtAnyNumberOfRanksAndInRecomputation) {
   EXPECT_TRUE(trained("again", 1, "lora_dropout=0.1 recompute=full") == one);
   EXPECT_FALSE(trained("none", 1, "") == one);
   EXPECT_EQ(read_json(folder_ / "one/adapter_config.json")["lora_dropout"], 0.1);
+}
+
+// A folder with weights is whole: what fails before leaves none.
+TEST_F(Adapters, WeightsComeLast) {
+  expect_success(trainer(lora(folder_ / "out", "max_steps=3")));
+  const std::string checkpoint = folder_ / "out/checkpoint-3";
+  expect_success(trainer("export " + checkpoint + " " + (folder_ / "whole")));
+  for (const char* file : {"adapter_config.json", "adapter_model.safetensors", "tokenizer.json"})
+    EXPECT_TRUE(fs::exists(folder_ / ("whole/" + std::string(file)))) << file;
+  for (const std::string merge : {"", " --merge"}) {
+    const std::string folder = folder_ / ("blocked" + std::to_string(merge.size()));
+    fs::create_directories(folder + "/tokenizer.json/in the way");
+    const Outcome run = trainer("export " + checkpoint + " " + folder + merge);
+    EXPECT_NE(run.code, 0) << merge;
+    for (const char* weights : {"/adapter_model.safetensors", "/model.safetensors"})
+      EXPECT_FALSE(fs::exists(folder + weights)) << run.both();
+  }
 }
 
 TEST_F(Adapters, AnotherBaseOrOtherAdaptersAreNotGoneOnWith) {

@@ -16,10 +16,15 @@ class AddedAdapters : public testing::Test {
   void train_two() {
     expect_success(
         trainer(lora(folder_ / "a", "learning_rate=0.01 lora_rank=3 lora_alpha=5 save_strategy=no")));
-    expect_success(trainer(lora(folder_ / "b",
-                                "learning_rate=0.01 use_rslora=true create_new_adapter=true "
-                                "lora_target=q_proj,up_proj adapter_name_or_path=" +
-                                    (folder_ / "a"))));
+    const Outcome second = trainer(lora(folder_ / "b",
+                                        "learning_rate=0.01 use_rslora=true create_new_adapter=true "
+                                        "lora_target=q_proj,up_proj adapter_name_or_path=" +
+                                            (folder_ / "a")));
+    expect_success(second);
+    EXPECT_NE(second.both().find("trainer generate " + adapter_base() + " --adapter " + (folder_ / "a") +
+                                 "," + (folder_ / "b")),
+              std::string::npos)
+        << "the folder alone names the base without the first: " << second.both();
     expect_success(trainer("export " + (folder_ / "a") + " " + (folder_ / "base_a") + " --merge"));
   }
 
@@ -30,6 +35,9 @@ TEST_F(AddedAdapters, AllButTheLastStandInTheBaseAndTheLastIsTrained) {
   train_two();
   const std::string lora_keys = "finetuning_type=lora adapter_name_or_path=";
   const auto expected = probed(folder_, folder_ / "base_a", lora_keys + (folder_ / "b"));
+  expect_success(trainer("export " + (folder_ / "base_a") + " " + (folder_ / "whole") +
+                         " --merge --adapter " + (folder_ / "b")));
+  EXPECT_LT(distance(probed(folder_, folder_ / "whole"), expected), 1e-5) << "once, beside the base";
   const auto without = probed(folder_, adapter_base(), lora_keys + (folder_ / "b"));
   EXPECT_GT(distance(without, expected), 1e-3) << "the first adapter counts";
   for (const auto& [np, stage] : {std::pair{1, 0}, {2, 0}, {2, 3}}) {

@@ -62,9 +62,8 @@ TEST(BestModel, IsRememberedByARunThatGoesOn) {
   ASSERT_EQ(ran.code, 0) << ran.both();
   const std::int64_t best = best_of(evaluations(output));
   // Later steps are worse still; the best is one that this start has not seen.
-  const Outcome more =
-      trainer(Task::get().train(output, kForgets + "save_total_limit=1 max_steps=16 learning_rate=5 "
-                                                   "resume_from_checkpoint=auto"));
+  const Outcome more = trainer(Task::get().train(output, kForgets + "save_total_limit=1 max_steps=16 learning_rate=5 "
+                                                                    "resume_from_checkpoint=auto"));
   ASSERT_EQ(more.code, 0) << more.both();
   EXPECT_EQ(best_of(evaluations(output)), best);
   EXPECT_EQ(weights_of(output), exported(output + "/checkpoint-" + std::to_string(best), folder / "best"));

@@ -35,7 +35,6 @@ KeyRow idle_row(const config::Field& field) {
 
 // Reasons that fit several keys, by the beginning of their names.
 const std::map<std::string, std::vector<std::string>> kFamilies{
-    {"read only with quantization_bit", {"quantization_", "double_quantization"}},
     {"belongs to trainer export", {"export_"}},
     {"tokens are always counted, and logged by the second", {"include_"}},
     {"the best model is that of the smallest evaluation loss",

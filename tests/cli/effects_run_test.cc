@@ -178,6 +178,12 @@ std::vector<KeyRow> adapter_rows() {
       {"additional_target", lora, {{"embed_tokens"}}, run(losses)},
       {"adapter_name_or_path", over_weights, {{"finished"}}, losses_with_adapter},
       {"create_new_adapter", over_adapter, {{"true"}}, losses_with_adapter},
+      {"quantization_bit", lora, {{"4"}}, run(losses)},
+      {"double_quantization",
+       {{"finetuning_type", "lora"}, {"quantization_bit", "4"}},
+       {{"false"}},
+       run(losses)},
+      {"quantization_type", {{"finetuning_type", "lora"}, {"quantization_bit", "4"}}, {{"fp4"}}, run(losses)},
   };
 }
 

@@ -155,6 +155,25 @@ TEST(GuidesColumns, ARowIsReadByTheColumnThatIsNamed) {
   EXPECT_NE(wrong.both().find("did you mean 'dialogue'?"), std::string::npos) << wrong.both();
 }
 
+// SFT-Play and verl name a file in Jinja: the row of the table that writes the same is what is trained.
+TEST(GuidesTemplate, InJinjaIsTheOneThatWritesTheSame) {
+  const TemporaryFolder folder("guide");
+  spill(folder / "same.jinja",
+        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}");
+  spill(folder / "odd.jinja", "{% for m in messages %}### {{ m['role'] }}: {{ m['content'] }}{% endfor %}");
+  const auto loss = [&](const std::string& name) {
+    const std::string output = folder / hash128_hex(name);
+    const Outcome ran = trainer(Task::get().train(output, "max_steps=1 data.template_path=" + name));
+    EXPECT_EQ(ran.code, 0) << ran.both();
+    return steps_of(output).at(1)["loss"].get<double>();
+  };
+  EXPECT_EQ(loss(folder / "same.jinja"), loss("chatml"));
+  const Outcome odd = trainer(Task::get().train(folder / "odd", "template=" + (folder / "odd.jinja")));
+  EXPECT_EQ(odd.code, 64);
+  EXPECT_NE(odd.both().find("none of those that are built"), std::string::npos) << odd.both();
+}
+
 // A set of the hub that nobody has fetched says how to.
 TEST(GuidesHub, ASetThatIsNotThereSaysHowToFetchIt) {
   const TemporaryFolder folder("guide");

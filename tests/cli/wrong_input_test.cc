@@ -183,6 +183,16 @@ INSTANTIATE_TEST_SUITE_P(
                     Wrong{"quickstart_into_nowhere", "quickstart /proc/nothing", {"/proc/nothing"}, 1}),
     [](const auto& param) { return param.param.name; });
 
+TEST(Quickstart, LeavesAFolderInUseAsItIs) {
+  const TemporaryFolder folder("call");
+  spill(folder / "mine/config.yaml", "written by hand\n");
+  const Outcome run = trainer("quickstart " + (folder / "mine"));
+  EXPECT_EQ(run.code, 64);
+  EXPECT_NE(run.err.find("the folder for the first run is not empty"), std::string::npos) << run.err;
+  EXPECT_EQ(slurp(folder / "mine/config.yaml"), "written by hand\n");
+  EXPECT_FALSE(fs::exists(folder / "mine/data"));
+}
+
 TEST(Help, EveryCommandExplainsItself) {
   for (const std::string command :
        {"", "train ", "encode ", "probe ", "inspect ", "export ", "generate ", "quickstart "}) {

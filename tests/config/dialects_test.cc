@@ -238,10 +238,13 @@ TEST(SftPlay, ItsAdaptersBecomeOurs) {
   EXPECT_EQ(c.lora_rank, 32);
   EXPECT_EQ(c.lora_alpha, 64);
   EXPECT_EQ(c.lora_target, (Strings{"q_proj", "v_proj"}));
+  const Config q = load_text("tuning: {mode: qlora}", "play.yaml", {}, quiet(false)).config;
+  EXPECT_EQ(q.finetuning_type, "lora");
+  EXPECT_EQ(q.quantization_bit, 4);
 }
 
 TEST(SftPlay, WhatIsNotBuiltIsRefusedByItsOwnName) {
-  EXPECT_SAYS(refusal("tuning: {mode: oft}"), "'tuning.mode: oft' is not supported");
+  EXPECT_SAYS(refusal("tuning: {mode: oft}"), "'tuning.mode: oft'");
   EXPECT_SAYS(refusal("tuning: {mode: ptuning}"), "'ptuning'");
   EXPECT_SAYS(refusal("tuning: {lora: {r: 8}}"), "'tuning.lora.r' asks for adapters");
   EXPECT_SAYS(refusal("train: {lerning_rate: 1}"), "did you mean 'train.learning_rate'?");
@@ -485,10 +488,10 @@ TEST(Verl, WhatItCannotHaveHereIsRefusedUnlessItAsksForNothing) {
 TEST(Sources, ARefusedValueOfAFileCanBeReplaced) {
   EXPECT_EQ(read("finetuning_type: oft", {"finetuning_type=full"}).config.finetuning_type, "full");
   EXPECT_EQ(read("save_strategy: best", {"save_strategy=null"}).config.save_strategy, "steps");
-  EXPECT_NO_THROW(read("pissa_init: true", {"pissa_init=false"}));
+  EXPECT_NO_THROW(read("use_galore: true", {"use_galore=false"}));
   EXPECT_EQ(read("tuning: {mode: oft}", {"tuning.mode=full"}).config.finetuning_type, "full");
   EXPECT_SAYS(refusal("finetuning_type: full", {"finetuning_type=oft"}), "command line");
-  EXPECT_SAYS(refusal("optim: adafactor\npissa_init: true"), "is not supported");
+  EXPECT_SAYS(refusal("optim: adafactor\nuse_galore: true"), "is not supported");
 }
 
 TEST(Sources, NullOnTheCommandLineTakesBackWhatAFileSaysInItsOwnWords) {

@@ -268,12 +268,26 @@ TEST(Load, KeysOfAdaptersThatContradictAreRefused) {
 }
 
 TEST(Load, WhatIsNotBuiltIsRefusedWithAReason) {
-  for (const char* yaml :
-       {"finetuning_type: qlora", "pissa_init: true", "stage: dpo", "quantization_bit: 4", "fp16: true",
-        "use_galore: true", "optim: adafactor", "neftune_noise_alpha: 5", "label_smoothing_factor: 0.1",
-        "save_strategy: best", "do_predict: true", "fsdp: full_shard", "rope_scaling: yarn",
-        "save_async: true", "fp8_enable_fsdp_float8_all_gather: true", "do_train: false",
-        "group_by_length: true", "average_tokens_across_devices: false", "fsdp_config: {a: 1}"}) {
+  for (const char* yaml : {"pissa_init: true",
+                           "stage: dpo",
+                           "finetuning_type: lora\nquantization_bit: 8",
+                           "quantization_type: fp4",
+                           "quantization_method: hqq",
+                           "fp16: true",
+                           "use_galore: true",
+                           "optim: adafactor",
+                           "neftune_noise_alpha: 5",
+                           "label_smoothing_factor: 0.1",
+                           "save_strategy: best",
+                           "do_predict: true",
+                           "fsdp: full_shard",
+                           "rope_scaling: yarn",
+                           "save_async: true",
+                           "fp8_enable_fsdp_float8_all_gather: true",
+                           "do_train: false",
+                           "group_by_length: true",
+                           "average_tokens_across_devices: false",
+                           "fsdp_config: {a: 1}"}) {
     EXPECT_SAYS(refusal(yaml), "is not supported");
     EXPECT_SAYS(refusal(yaml), "to do:") << yaml;
   }
@@ -330,6 +344,28 @@ TEST(Load, ARefusedValueThatIsReplacedIsNotRefused) {
   EXPECT_EQ(load_text("tuning: {mode: qlora}", "test.yaml", {"finetuning_type=full"}, quiet(false))
                 .config.finetuning_type,
             "full");
+}
+
+TEST(Load, ABaseIn4BitsIsThatOfAdapters) {
+  const Resolved r = read("finetuning_type: lora\nquantization_bit: 4");
+  EXPECT_EQ(r.config.quantization_bit, 4);
+  EXPECT_TRUE(r.config.double_quantization) << "as in LLaMA-Factory";
+  EXPECT_FALSE(read("finetuning_type: lora\nquantization_bit: 4\ndouble_quantization: false")
+                   .config.double_quantization);
+  const Resolved q = read("finetuning_type: qlora");
+  EXPECT_EQ(q.config.finetuning_type, "lora");
+  EXPECT_EQ(q.config.quantization_bit, 4);
+  EXPECT_SAYS(refusal("quantization_bit: 4"), "needs 'finetuning_type: lora'");
+  EXPECT_SAYS(refusal("finetuning_type: full\nquantization_bit: 4"), "needs 'finetuning_type: lora'");
+  EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 3"), "set quantization_bit: 4");
+  EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 8"), "fp8: true");
+  EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 4\nquantization_type: fp4"), "fp4");
+  EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 4\nquantization_method: gptq"),
+              "as bitsandbytes does it");
+  EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 4\npissa_init: true"), "pissa_init");
+  const Resolved full = read("finetuning_type: full\ndouble_quantization: false");
+  ASSERT_EQ(full.notes.size(), 1u);
+  EXPECT_SAYS(full.notes[0], "read only with quantization_bit");
 }
 
 TEST(Load, ANarrowGatherNeedsSomethingToGather) {

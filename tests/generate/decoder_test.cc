@@ -32,7 +32,9 @@ struct Model {
   }
   Tokens answer(const Tokens& prompt, const Tokens& stops, std::int64_t max_new,
                 const Sampling& sampling = {}) {
-    return decoder->complete({{prompt, 0}}, stops, max_new, sampling).at(0);
+    return decoder->complete({{prompt, 0}}, {.sampling = sampling, .stop_ids = stops, .max_new = max_new})
+        .at(0)
+        .ids;
   }
   std::unique_ptr<Device> device = make_cpu_device({.threads = 1});
   std::unique_ptr<comm::Job> job = comm::make_self_job();
@@ -44,6 +46,12 @@ struct Model {
 const Tokens kPrompt{5, 17, 3, 44, 9, 21, 30};
 /// Answers of many different tokens.
 const Sampling kLively{.temperature = 3.0, .seed = 11};
+
+std::vector<Tokens> ids_of(const std::vector<Answer>& answers) {
+  std::vector<Tokens> ids;
+  for (const Answer& answer : answers) ids.push_back(answer.ids);
+  return ids;
+}
 
 /// The first place of a token of `stops` in what would be said without them.
 Tokens cut_at(const Tokens& whole, const Tokens& stops) {
@@ -130,18 +138,139 @@ TEST(Decoder, NeighboursAndPiecesOfThePromptDoNotChangeAnAnswer) {
     Model alone(1);
     std::vector<Tokens> expected;
     for (const Request& request : requests) {
-      expected.push_back(alone.decoder->complete({request}, {}, 9, sampling).at(0));
+      expected.push_back(alone.decoder->complete({request}, {.sampling = sampling, .max_new = 9}).at(0).ids);
     }
     for (const auto& [sequences, prefill] : {std::pair{3, 512}, {2, 4}, {7, 7}, {16, 16}}) {
       Model together(sequences, 64, prefill);
       std::vector<Tokens> told(requests.size());
-      const auto answers = together.decoder->complete(
-          requests, {}, 9, sampling,
-          [&](std::size_t request, std::int32_t token) { told.at(request).push_back(token); });
-      EXPECT_EQ(answers, expected) << sequences << " side by side, " << prefill << " tokens at a time";
+      const auto answers = together.decoder->complete(requests, {.sampling = sampling, .max_new = 9},
+                                                      [&](std::size_t request, std::int32_t token) {
+                                                        told.at(request).push_back(token);
+                                                        return true;
+                                                      });
+      EXPECT_EQ(ids_of(answers), expected)
+          << sequences << " side by side, " << prefill << " tokens at a time";
       EXPECT_EQ(told, expected) << "what is said while it is made";
     }
   }
+}
+
+Tokens prefix_of(std::size_t length) {
+  Tokens prefix;
+  for (std::size_t t = 0; t < length; ++t)
+    prefix.push_back(static_cast<std::int32_t>((5 * t * t + 3 * t) % 50));
+  return prefix;
+}
+
+std::vector<Request> behind(const Tokens& prefix, std::size_t count) {
+  std::vector<Request> requests;
+  for (std::size_t i = 0; i < count; ++i) {
+    Tokens prompt = prefix;
+    for (std::size_t t = 0; t < 2 + i % 3; ++t)
+      prompt.push_back(static_cast<std::int32_t>((11 * i + 7 * t + 1) % 50));
+    requests.push_back({prompt, i});
+  }
+  return requests;
+}
+
+TEST(Decoder, PromptsThatBeginAlikeComputeTheBeginningOnce) {
+  const std::vector<Request> requests = behind(prefix_of(40), 12);
+  for (const Sampling& sampling : {Sampling{}, kLively}) {
+    std::vector<Tokens> expected;
+    for (const Request& request : requests) {
+      Model fresh(1);
+      expected.push_back(fresh.decoder->complete({request}, {.sampling = sampling, .max_new = 7}).at(0).ids);
+    }
+    for (const auto& [sequences, prefill] : {std::pair{1, 512}, {3, 512}, {3, 9}, {16, 16}}) {
+      Model m(sequences, 64, prefill);
+      EXPECT_EQ(ids_of(m.decoder->complete(requests, {.sampling = sampling, .max_new = 7})), expected)
+          << sequences << " side by side, " << prefill << " tokens at a time";
+      const DecodeCounts& counts = m.decoder->counts();
+      EXPECT_EQ(counts.prompt_tokens, 12 * 42 + 4 * 3);
+      EXPECT_GE(counts.shared_tokens, 11 * 40);
+      EXPECT_EQ(counts.new_tokens, 12 * 7);
+    }
+  }
+}
+
+TEST(Decoder, ASharedBeginningOutlivesTheSequenceThatComputedIt) {
+  Model m(2);
+  const std::vector<Request> requests = behind(prefix_of(30), 3);
+  const Tokens first = m.answer(requests[0].prompt, {}, 5);
+  Model fresh(2);
+  const Tokens expected = fresh.answer(requests[2].prompt, {}, 5);
+  EXPECT_EQ(m.answer(requests[2].prompt, {}, 5), expected);
+  EXPECT_EQ(m.decoder->counts().shared_tokens, 30);
+  // Question and answer are the beginning of what is asked next.
+  Tokens next = requests[2].prompt;
+  next.insert(next.end(), expected.begin(), expected.end());
+  next.push_back(7);
+  Model other(2);
+  EXPECT_EQ(m.answer(next, {}, 5), other.answer(next, {}, 5));
+  EXPECT_EQ(m.decoder->counts().shared_tokens, 30 + static_cast<std::int64_t>(requests[2].prompt.size()) + 4)
+      << "the last token of an answer was never taken";
+}
+
+TEST(Decoder, ShortBeginningsAreComputedAgain) {
+  Model m(2);
+  m.decoder->complete(behind(prefix_of(12), 4), {.max_new = 2});
+  EXPECT_EQ(m.decoder->counts().shared_tokens, 0);
+}
+
+TEST(Decoder, AnAnswerGoesOnUntilItIsAsLongAsAskedFor) {
+  Model m;
+  const Tokens whole = m.answer(kPrompt, {}, 12);
+  const Tokens stops{whole[0]};
+  ASSERT_TRUE(m.answer(kPrompt, stops, 12).empty());
+  const auto longer =
+      m.decoder->complete({{kPrompt, 0}}, {.stop_ids = stops, .max_new = 12, .min_new = 4}).at(0);
+  EXPECT_GE(longer.ids.size(), 4u);
+  EXPECT_EQ(std::ranges::count(longer.ids, whole[0]), 0);
+}
+
+TEST(Decoder, TellsWhyAnAnswerEnded) {
+  Model m(3, 16);
+  const auto finish = [&](const AnswerOptions& options, const OnToken& on_token = {}) {
+    return m.decoder->complete({{kPrompt, 0}}, options, on_token).at(0).finish;
+  };
+  const Tokens whole = m.answer(kPrompt, {}, 8);
+  EXPECT_EQ(finish({.max_new = 3}), FinishReason::length);
+  EXPECT_EQ(finish({.max_new = 100}), FinishReason::length) << "the cache is full";
+  EXPECT_EQ(finish({.stop_ids = {whole[1]}, .max_new = 8}), FinishReason::stop);
+  int told = 0;
+  EXPECT_EQ(finish({.max_new = 8}, [&](std::size_t, std::int32_t) { return ++told < 3; }),
+            FinishReason::stop);
+  EXPECT_EQ(told, 3);
+}
+
+TEST(Decoder, RequestsMayComeWhileOthersAreAnswered) {
+  const std::vector<Request> requests = behind(prefix_of(20), 5);
+  Model whole(2);
+  const auto expected = ids_of(whole.decoder->complete(requests, {.max_new = 6}));
+  Model m(2);
+  std::vector<Tokens> answers(5);
+  std::size_t next = 0;
+  EXPECT_EQ(m.decoder->room(), 2);
+  while (next < 5 || m.decoder->busy()) {
+    if (next < 5) {
+      EXPECT_EQ(m.decoder->submit(requests[next], {.max_new = 6}), next);
+      ++next;
+    }
+    for (const auto& done : m.decoder->step()) answers.at(done.request) = done.answer.ids;
+  }
+  EXPECT_EQ(answers, expected);
+  EXPECT_EQ(m.decoder->room(), 2);
+}
+
+TEST(Decoder, ARequestThatCannotBeAnsweredIsRefusedAlone) {
+  Model m(1);
+  m.decoder->submit({kPrompt, 0}, {.max_new = 2});
+  EXPECT_THROW(m.decoder->submit({{}, 1}, {}), Error);
+  EXPECT_THROW(m.decoder->submit({kPrompt, 1}, {.sampling = {.temperature = -1}}), Error);
+  EXPECT_EQ(m.decoder->submit({kPrompt, 2}, {.max_new = 2}), 1u);
+  std::size_t answered = 0;
+  while (m.decoder->busy()) answered += m.decoder->step().size();
+  EXPECT_EQ(answered, 2u);
 }
 
 }  // namespace

@@ -114,6 +114,42 @@ TEST(Architecture, KeysThatChangeTheMathematicsAreRefusedByName) {
   EXPECT_NE(refusal_with("rope_scaling", Json("linear")).find("rope_scaling"), std::string::npos);
 }
 
+TEST(Architecture, SaysHowTheWeightsLie) {
+  const auto read = [](const Json& quantised) {
+    Json config = llama();
+    config["quantization_config"] = quantised;
+    return read_architecture(config, "config.json").stored;
+  };
+  using Format = StoredWeights::Format;
+  EXPECT_EQ(read(nullptr).format, Format::plain);
+  const Json nf4{{"quant_method", "bitsandbytes"},       {"load_in_4bit", true},
+                 {"bnb_4bit_quant_type", "nf4"},         {"bnb_4bit_use_double_quant", true},
+                 {"bnb_4bit_quant_storage", "bfloat16"}, {"llm_int8_skip_modules", {"lm_head"}}};
+  EXPECT_EQ(read(nf4).format, Format::nf4);
+  EXPECT_TRUE(read(nf4).double_quantization);
+  Json plain = nf4;
+  plain["bnb_4bit_use_double_quant"] = false;
+  EXPECT_FALSE(read(plain).double_quantization);
+  EXPECT_EQ(read({{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}}).format, Format::fp8_blocks);
+
+  const auto refused = [](const Json& quantised, const std::string& says) {
+    const std::string said = refusal_with("quantization_config", quantised);
+    EXPECT_NE(said.find(says), std::string::npos) << said;
+    EXPECT_NE(said.find("take the unquantised model"), std::string::npos) << "what to do instead: " << said;
+  };
+  Json fp4 = nf4, eight = nf4;
+  fp4["bnb_4bit_quant_type"] = "fp4";
+  eight["load_in_8bit"] = true;
+  refused(fp4, "bnb_4bit_quant_type: nf4");
+  refused(eight, "8 bits");
+  refused({{"quant_method", "fp8"}, {"weight_block_size", {1, 128}}}, "weight_block_size: [128, 128]");
+  refused({{"quant_method", "fp8"}}, "weight_block_size: [128, 128]");
+  refused({{"quant_method", "gptq"}, {"bits", 4}}, "GPTQ");
+  refused({{"quant_method", "awq"}}, "AWQ");
+  refused({{"quant_method", "nothing_known"}}, "is not known");
+  refused({{"bits", 4}}, "no quant_method");
+}
+
 TEST(Architecture, KeysThatChangeNothingPass) {
   EXPECT_EQ(refusal_with("wholly_new_thing", nullptr), "");
   EXPECT_EQ(refusal_with("wholly_new_thing", false), "");

@@ -12,7 +12,7 @@ namespace {
 TEST(RankFacts, ArriveWhole) {
   RankFacts sent{.refuses = true,
                  .gpus = {.host = "a \"host\"\n\xff",
-                          .device = "cuda",
+                          .device = DeviceWish::cuda,
                           .shares = true,
                           .driver = true,
                           .gpus = {{},
@@ -28,7 +28,7 @@ TEST(RankFacts, ArriveWhole) {
   const auto came = comm::from_bytes<RankFacts>(comm::to_bytes(sent));
   EXPECT_TRUE(came.refuses && came.gpus.shares && came.gpus.driver);
   EXPECT_EQ(came.gpus.host, sent.gpus.host);
-  EXPECT_EQ(came.gpus.device, "cuda");
+  EXPECT_EQ(came.gpus.device, DeviceWish::cuda);
   EXPECT_EQ(came.gpus.why_not, "no GPU");
   ASSERT_EQ(came.gpus.gpus.size(), 2u);
   EXPECT_EQ(came.gpus.gpus[0].numa_node, -1);

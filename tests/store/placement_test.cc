@@ -67,6 +67,7 @@ TEST(Placements, RowsSayWhoIsTrainedInWhichFormatAndWhatIsCut) {
   EXPECT_EQ(matrices.state_axis, Axis::data);
   EXPECT_EQ(vectors.master, DType::f32);
   EXPECT_EQ(vectors.moments, DType::f32);
+  EXPECT_EQ(matrices.decoded(), false);
   EXPECT_EQ(frozen.role, Role::frozen);
   EXPECT_EQ(frozen.weights, DType::bf16) << "it is not FP8-eligible";
   EXPECT_TRUE(frozen.gathered());
@@ -79,6 +80,11 @@ TEST(Placements, RowsSayWhoIsTrainedInWhichFormatAndWhatIsCut) {
   o.training = false;
   EXPECT_EQ(row(4, 1, 0).role, Role::inference);
   EXPECT_FALSE(row(4, 1, 0).backward());
+  o.fixed.format = Format::nf4;
+  EXPECT_EQ(row(4, 1, 0).format, Format::nf4);
+  EXPECT_TRUE(row(4, 1, 0).decoded());
+  EXPECT_EQ(row(4, 1, 0).weights, DType::e4m3) << "as products read it";
+  EXPECT_EQ(row(4, 1, 2).format, Format::f32);
 }
 
 TEST(Placements, WhatIsNotBuiltIsRefused) {
@@ -95,7 +101,8 @@ TEST(Placements, WhatIsNotBuiltIsRefused) {
   o.fixed.format = Format::bf16;
   EXPECT_EQ(refused(o), "not refused");
   o.fixed.format = Format::nf4;
-  EXPECT_EQ(refused(o), "NF4");
+  EXPECT_EQ(refused(o), "not refused");
+  EXPECT_EQ(placements_of(l, o, 2)[3][1].format, Format::bf16) << "no linear layer of a block";
   o.fixed.format = Format::fp8;
   EXPECT_EQ(refused(o), "FP8") << "products of bf16 do not read it";
   o.fixed = {.home = Home::pinned};
@@ -240,6 +247,7 @@ struct Held {
   precision::RecipeKind kind;
   Storage storage;
   TransposedWeights transposed;
+  std::optional<Format> fixed = {};
 };
 
 /// Bytes a parameter of what a GPU of `world` reserves for it at a stage.
@@ -257,6 +265,7 @@ double bytes_of(const Held& held, int stage, int world) {
   o.recipe = recipe(held.kind, DType::bf16);
   o.storage = held.storage;
   o.transposed = held.transposed;
+  o.fixed.format = held.fixed;
   o.training = held.role != Role::inference;
   o.deterministic = false;
   Arena arena(*device);
@@ -282,6 +291,10 @@ TEST(Placements, BytesAParameterOfLlama8B) {
       {{"frozen, bf16", Role::frozen, RecipeKind::none, kWide, kKept}, 2.00, 0.620},
       {{"frozen, FP8", Role::frozen, RecipeKind::delayed, kWide, kAtUse}, 1.16, 0.485},
       {{"frozen, FP8, transposed", Role::frozen, RecipeKind::delayed, kWide, kKept}, 2.00, 0.512},
+      // Codes of 0.516 bytes, beside 2 of each value of the embedding, the head and one block; of a block in
+      // FP8 two copies, and values of its largest matrix on their way.
+      {{"frozen, NF4", Role::frozen, RecipeKind::none, kWide, kKept, Format::nf4}, 0.764, 0.4328},
+      {{"frozen, NF4 to FP8", Role::frozen, RecipeKind::delayed, kWide, kKept, Format::nf4}, 0.779, 0.4474},
       {{"inference, bf16", Role::inference, RecipeKind::none, kWide, kKept}, 2.00, 0.620},
       {{"inference, FP8", Role::inference, RecipeKind::delayed, kWide, kKept}, 1.13, 0.457},
   };

@@ -10,6 +10,7 @@
 #include "octet/comm/threads.h"
 #include "octet/feed/loader.h"
 #include "octet/model/shapes.h"
+#include "octet/setup/adapters.h"
 #include "octet/setup/model_options.h"
 
 namespace octet::train {
@@ -113,6 +114,21 @@ TEST(Plan, IsWhatIsReservedAtEachLevelAndForEachStorage) {
         c.options.store.storage = {DType::bf16, DType::bf16, moments};
         c.options.transformer.gradient_dtype = DType::bf16;
         c.options.store.deterministic = c.options.reproducible.emplace(deterministic);
+        expect_planned(c);
+      }
+    }
+  }
+}
+
+TEST(Plan, IsWhatIsReservedBesideABaseIn4Bits) {
+  for (const DeviceKind device : {DeviceKind::cpu, DeviceKind::cuda}) {
+    for (const auto kind : {precision::RecipeKind::none, precision::RecipeKind::delayed}) {
+      for (const auto& [world, stage] : {std::pair{1, 0}, {2, 1}, {3, 3}}) {
+        SCOPED_TRACE(std::to_string(world) + " ranks, stage " + std::to_string(stage));
+        Case c{world, options_of(stage, kind, model::Recompute::norms), device};
+        model::Architecture& a = c.options.architecture;
+        a.tuning = setup::tuning_of({.rank = 4, .all = true, .where = "test"}, a);
+        c.options.store.fixed.format = store::Format::nf4;
         expect_planned(c);
       }
     }

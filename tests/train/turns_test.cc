@@ -92,7 +92,7 @@ void step(Engine& engine, int number, int rank) {
 
 /// The token that complete() puts behind a prompt, by the logits of single tokens behind a cache.
 std::int32_t first_choice(generate::Decoder& decoder, const Tokens& prompt) {
-  return decoder.complete({{prompt, 0}}, {}, 1, {}).at(0).at(0);
+  return decoder.complete({{prompt, 0}}, {.max_new = 1}).at(0).ids.at(0);
 }
 
 class Turns : public testing::TestWithParam<Run> {};
@@ -158,13 +158,16 @@ TEST(Turns, AnswersAtStage3AreThoseOfWeightsThatEveryRankHolds) {
       generate::Decoder of_whole(whole.instance(), options), of_cut(cut.instance(), options);
       std::vector<generate::Request> requests;
       if (job.rank() == 1) requests = {{sequence(30, 1), 0}, {sequence(5, 2), 1}};
-      const generate::Sampling drawn{.temperature = 1.0};
-      const auto said = of_cut.complete(requests, {}, 7, drawn);
-      ASSERT_EQ(said, of_whole.complete(requests, {}, 7, drawn));
-      for (const auto& answer : said) ASSERT_EQ(answer.size(), 7u);
+      const generate::AnswerOptions drawn{.sampling = {.temperature = 1.0}, .max_new = 7};
+      const auto said = of_cut.complete(requests, drawn), expected = of_whole.complete(requests, drawn);
+      ASSERT_EQ(said.size(), requests.size());
+      for (std::size_t i = 0; i < said.size(); ++i) {
+        ASSERT_EQ(said[i].ids, expected[i].ids);
+        ASSERT_EQ(said[i].ids.size(), 7u);
+      }
       // What one rank cannot answer is an error on all, and nobody waits.
       if (job.rank() == 1) requests[1].prompt.clear();
-      ASSERT_THROW(of_cut.complete(requests, {}, 7, drawn), Error);
+      ASSERT_THROW(of_cut.complete(requests, drawn), Error);
       ASSERT_THROW(of_cut.log_probabilities({Tokens(job.rank() == 1 ? 99 : 1, 5)}), Error);
     });
   }
@@ -199,7 +202,7 @@ TEST(LogProbabilities, OfWhatTheDecoderSaysAreThoseOfItsChoice) {
     for (int i = 0; i < 5; ++i) step(engine, i, 0);
     generate::Decoder decoder(engine.instance(), {.sequences = 1, .capacity = 48, .scored = 64});
     const Tokens prompt = sequence(20, 1);
-    const auto answer = decoder.complete({{prompt, 0}}, {}, 1, {}).at(0);
+    const auto answer = decoder.complete({{prompt, 0}}, {.max_new = 1}).at(0).ids;
     Tokens said = prompt;
     said.push_back(answer.at(0));
     const double best = decoder.log_probabilities({said}).at(0).back();

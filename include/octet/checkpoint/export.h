@@ -17,11 +17,11 @@ struct ExportOptions {
   std::int64_t shard_bytes = 5'000'000'000;  ///< export_size
   /// Allows `folder` to hold weights, which are replaced; other files in it stay.
   bool overwrite = false;
+  /// Writes what else belongs there into the folder that it is given, before the weights get their names.
+  std::function<void(const std::string& folder)> complete;
   /// The checkpoint holds what was trained; the other tensors come from the source's weights as they are
   /// there.
   bool rest_from_source = false;
-  /// Writes what else belongs there into the folder that it is given, before the weights get their names.
-  std::function<void(const std::string& folder)> complete;
 };
 
 /// Elements [begin, begin + count) of a tensor as floats.

@@ -57,19 +57,39 @@ class SafetensorsFile {
   std::map<std::string, std::string> metadata_;
 };
 
+/// A tensor that lies in other values than those that it stands for, with what belongs to it.
+struct QuantisedTensor {
+  enum class Format {
+    nf4,        ///< as bitsandbytes writes it (octet/ops/nf4.h)
+    fp8_blocks  ///< E4M3 with a scale for each 128 x 128 elements in "<name>_scale_inv" (DeepSeek-V3)
+  };
+  Format format = Format::nf4;
+  TensorHeader header;     ///< dtype and shape of what it stands for
+  std::int64_t count = 0;  ///< its elements
+  const StoredTensor* codes = nullptr;
+  const StoredTensor* scales = nullptr;  ///< nf4: f32, or with `nested` u8
+  const StoredTensor* nested = nullptr;  ///< scales of scales
+  float nested_offset = 0;
+};
+
 /// The weights of a folder: `model.safetensors`, or the shards that `model.safetensors.index.json` lists.
+/// Tensors that are quantised read as the values that they stand for; what belongs to them is no tensor of
+/// its own.
 class WeightFolder {
  public:
   /// Throws Error when the folder holds neither, when the index names anything but plain file names, and when
-  /// a tensor is missing, stands in two shards, or lies in another shard than the index says.
+  /// a tensor is missing, stands in two shards, or lies in another shard than the index says; and when the
+  /// parts of a quantised tensor do not fit each other, or are of a kind that is not read.
   explicit WeightFolder(const std::string& folder, const std::string& stem = "model");
 
   /// True when the folder holds weights to read.
   static bool exists(const std::string& folder, const std::string& stem = "model");
 
   const std::string& folder() const { return folder_; }
-  /// All tensors, shard by shard.
+  /// All tensors, shard by shard; those that are quantised with the dtype and shape of what they stand for.
   std::vector<StoredTensor> tensors() const;
+  /// Null for a tensor that lies as it is.
+  const QuantisedTensor* quantised(const std::string& name) const;
   const StoredTensor* find(const std::string& name) const;
   /// The tensor `name`, whose shape must be `shape`. Throws Error naming tensor, file, both shapes or the
   /// nearest name.
@@ -82,23 +102,37 @@ class WeightFolder {
 
   /// Fills a slice (host memory, f32) of a tensor with its shape, as SafetensorsFile::read.
   void read(const TensorSlice& slice) const;
+  /// Fills a whole array of a tensor in NF4: "<name>" (u8, its codes), "<name>.absmax",
+  /// "<name>.nested_absmax",
+  /// "<name>.nested_offset". Throws Error for a tensor that has no such array, or in another format.
+  void read_stored(const TensorSlice& slice) const;
 
   /// Of names, dtypes, shapes and, of each tensor, its first and last 64 KiB: what other weights would hardly
   /// share.
   std::string fingerprint() const;
 
   /// As SafetensorsFile::read.
-  template <class T>
-  void read(const std::string& name, std::int64_t begin, std::int64_t count, T* out) const {
+  void read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const;
+  void read(const std::string& name, std::int64_t begin, std::int64_t count, std::int64_t* out) const {
     file_of(name).read(name, begin, count, out);
   }
 
  private:
   const SafetensorsFile& file_of(const std::string& name) const;
+  std::span<const std::byte> bytes(const StoredTensor& tensor) const {
+    return file_of(tensor.name).bytes(tensor);
+  }
+  void find_quantised();
+  void find_nf4(const StoredTensor& state);
+  void find_fp8_blocks(const StoredTensor& scales);
+  void decode_nf4(const QuantisedTensor& tensor, std::int64_t begin, std::int64_t count, float* out) const;
+  void decode_fp8(const QuantisedTensor& tensor, std::int64_t begin, std::int64_t count, float* out) const;
 
   std::string folder_;
   std::vector<SafetensorsFile> files_;
   std::unordered_map<std::string, std::size_t> file_by_tensor_;
+  std::unordered_map<std::string, QuantisedTensor> quantised_;
+  std::set<std::string> parts_;  ///< names of what belongs to these
 };
 
 }  // namespace octet::checkpoint

@@ -76,6 +76,9 @@ struct Config {
   std::int64_t freeze_trainable_layers = 2;
   Strings freeze_trainable_modules = {"all"};
   Strings freeze_extra_modules;
+  std::optional<std::int64_t> quantization_bit;
+  std::string quantization_type = "nf4";
+  bool double_quantization = true;
   std::int64_t per_device_train_batch_size = 8;
   bool auto_find_batch_size = false;
   std::int64_t per_device_eval_batch_size = 8;

@@ -5,12 +5,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
 #include "octet/device/device.h"
+#include "octet/generate/sampling.h"
 #include "octet/model/kv_cache.h"
 #include "octet/model/transformer.h"
 #include "octet/runtime/instance.h"
@@ -18,18 +20,9 @@
 
 namespace octet::generate {
 
-/// How the next token is chosen. Temperature 0 is greedy. Random numbers come from (seed, sequence,
-/// position).
-struct Sampling {
-  double temperature = 0.0;
-  double top_p = 1.0;      ///< keep the most probable tokens that together reach this probability
-  std::int64_t top_k = 0;  ///< keep this many; 0: all
-  std::uint64_t seed = 42;
-};
-
-/// Chooses a token from logits [vocabulary]. `sequence` and `position` name the random number.
-std::int32_t choose(const float* logits, std::int64_t vocabulary, const Sampling& sampling,
-                    std::uint64_t sequence, std::uint64_t position);
+class Sequences;
+struct Sequence;
+struct PassTokens;
 
 struct DecoderOptions {
   model::Architecture architecture;
@@ -38,17 +31,51 @@ struct DecoderOptions {
   std::int64_t sequences = 1;    ///< decoded side by side
   std::int64_t capacity = 1024;  ///< tokens of a sequence, prompt and answer
   std::int64_t prefill = 512;    ///< prompt tokens taken at a time
-  std::int64_t scored = 0;       ///< most tokens of a sequence whose probabilities are asked for; 0: none is
+  std::int64_t scored = 0;      ///< most tokens of a sequence for log_probabilities(); 0: it is not asked for
+  std::int64_t score_rows = 0;  ///< tokens whose logits score() takes at a time; 0: it is not asked for
 };
 
-/// What complete() is asked for.
+/// What is asked.
 struct Request {
   std::vector<std::int32_t> prompt;
-  std::uint64_t number = 0;  ///< names the sequence's random numbers
+  std::uint64_t row = 0;     ///< names the random numbers of its answer, with `sample`
+  std::uint32_t sample = 0;  ///< of several answers to one prompt
 };
 
-/// Called with each new token of a request (its index in the list), before the next one is made.
-using OnToken = std::function<void(std::size_t request, std::int32_t token)>;
+/// What an answer may be, and what is told of it.
+struct AnswerOptions {
+  Sampling sampling;
+  std::vector<std::int32_t> stop_ids;  ///< any of them ends an answer and is no part of it
+  std::int64_t max_new = 256;          ///< tokens of an answer at most
+  std::int64_t min_new = 0;            ///< no stop id is chosen before
+  std::int64_t logprobs = -1;  ///< -1: none; 0: of the tokens taken; K: of the K most probable as well
+};
+
+enum class FinishReason {
+  stop,    ///< a stop id, or whoever was told of a token asked for the end
+  length,  ///< max_new, or the room of a sequence
+};
+const char* to_string(FinishReason reason);
+
+struct Answer {
+  std::vector<std::int32_t> ids;
+  FinishReason finish = FinishReason::length;
+  /// Of each token, by the model's own logits: before penalties, temperature and what is left out.
+  std::vector<double> logprobs;
+  std::vector<std::vector<TokenScore>> top;  ///< of each token the K most probable in its place, best first
+};
+
+/// Called with each new token of a request (its number, as submit() gave it), before the next one is made.
+/// False ends the answer with this token.
+using OnToken = std::function<bool(std::size_t request, std::int32_t token)>;
+
+/// What a decoder has done since it was made.
+struct DecodeCounts {
+  std::int64_t prompt_tokens = 0;
+  std::int64_t shared_tokens = 0;  ///< of these, not computed: another prompt began with them
+  std::int64_t new_tokens = 0;     ///< of answers
+  std::int64_t passes = 0;         ///< forward passes
+};
 
 /// A model that answers. All ranks construct it together; each then completes requests of its own, when it
 /// wants to, because every rank holds all parameters. Only with those of a model in training at zero_stage 3
@@ -77,16 +104,42 @@ class Decoder {
   /// (usage) for a sequence that is empty or longer than `scored`.
   std::vector<std::vector<double>> log_probabilities(const std::vector<std::vector<std::int32_t>>& sequences);
 
-  /// Continues every prompt until one of `stop_ids` (not part of the answer), `max_new` tokens, or a full
-  /// cache. Throws Error for an empty prompt, one that leaves no room, or an id outside the vocabulary.
-  std::vector<std::vector<std::int32_t>> complete(const std::vector<Request>& requests,
-                                                  const std::vector<std::int32_t>& stop_ids,
-                                                  std::int64_t max_new, const Sampling& sampling,
-                                                  const OnToken& on_token = {});
+  /// Takes a request into the queue; its number counts from 0. Sequences that begin with the same tokens
+  /// compute these once. Throws Error (usage) for an empty prompt, one that leaves no room, an id outside the
+  /// vocabulary, and impossible sampling: then nothing was taken.
+  std::size_t submit(const Request& request, const AnswerOptions& options);
+  /// True while requests are not answered.
+  bool busy() const;
+  /// Requests that a step would take up at once: free places less those who wait for one.
+  std::int64_t room() const;
+  struct Finished {
+    std::size_t request = 0;
+    Answer answer;
+  };
+  /// One forward pass: a token for every sequence that is being answered, and pieces of prompts beside them.
+  /// At zero_stage 3 all ranks make the same number of steps, those with nothing to answer as well.
+  std::vector<Finished> step(const OnToken& on_token = {});
+
+  /// Answers all requests, in their order. `on_token` names them by their place in the list.
+  std::vector<Answer> complete(const std::vector<Request>& requests, const AnswerOptions& options,
+                               const OnToken& on_token = {});
+
+  /// Of a text: the log-probability of each token but the first by all that stand before it, and the `best`
+  /// most probable tokens in its place. Through the cache, score_rows tokens at a time. Only when nothing is
+  /// being answered. Throws Error (usage) as submit() does, and for a text of more than `capacity` tokens.
+  struct Score {
+    std::vector<double> logprobs;              ///< [length - 1]
+    std::vector<std::vector<TokenScore>> top;  ///< likewise
+  };
+  Score score(const std::vector<std::int32_t>& ids, std::int64_t best);
+
+  /// Logits [vocabulary] of the token behind a prompt, for those who choose it themselves. Only when nothing
+  /// is being answered. Throws Error (usage) as submit() does.
+  std::vector<float> next_logits(const std::vector<std::int32_t>& prompt);
+
+  const DecodeCounts& counts() const { return counts_; }
 
  private:
-  struct Sequence;
-  void require_answerable(const std::vector<Request>& requests) const;
   /// Whether the ranks gather parameters together, pass by pass.
   bool walks_together() const;
   /// Runs what throws for wrong requests; where ranks walk together none goes on alone.
@@ -96,9 +149,13 @@ class Decoder {
   bool goes_on(bool here);
   /// The scales of activations as the model in training has them.
   void take_scales();
-  void forward(const std::vector<Sequence*>& active);
-
   void reserve();
+  void require_ids(const std::vector<std::int32_t>& ids, std::int64_t most) const;
+  void forward(const PassTokens& pass);
+  void take_text(const std::vector<std::int32_t>& ids, std::int64_t piece,
+                 const std::function<void(std::int64_t begin, std::int64_t end)>& see);
+  std::span<const float> logits_of(std::size_t row) const;
+  bool extend(Sequence& s, std::span<const float> logits, const OnToken& on_token);
   Stream& compute() { return model_->compute(); }
 
   DecoderOptions options_;
@@ -109,6 +166,9 @@ class Decoder {
   Arena* arena_;
   model::Transformer* core_ = nullptr;
   std::unique_ptr<model::KvCache> cache_;
+  std::unique_ptr<Sequences> sequences_;
+  std::size_t submitted_ = 0;
+  DecodeCounts counts_;
   std::unique_ptr<runtime::Staging> staging_;  ///< of what is scored; null: nothing is
   std::int32_t* words_ = nullptr;       ///< device: ids, slots, positions [tokens] each, rows [sequences]
   float* logits_ = nullptr;             ///< device: [sequences, vocabulary]

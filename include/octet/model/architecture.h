@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,6 +42,20 @@ struct BlockShape {
   int rope = 0;                   ///< index into Architecture::ropes
   std::int64_t intermediate = 0;  ///< width of its MLP; 0: Architecture::intermediate
   bool operator==(const BlockShape&) const = default;
+};
+
+/// How the weights beside a config.json lie, as its quantization_config says. It changes how they are read,
+/// not what the model is.
+struct StoredWeights {
+  enum class Format {
+    plain,
+    nf4,        ///< codes of bitsandbytes in the blocks' linear layers
+    fp8_blocks  ///< E4M3 with a scale for each 128 x 128 elements
+  };
+  Format format = Format::plain;
+  bool double_quantization = false;  ///< nf4
+  /// nf4: tensors of the blocks' linear layers that are not quantised. Of the files, not of config.json.
+  std::set<std::string> unquantised;
 };
 
 /// A decoder-only transformer: pre-norm blocks of causal attention and a gated MLP. What a family adds is a
@@ -79,6 +94,7 @@ struct Architecture {
   double embedding_initializer_range = 0.02;
   /// What of it is trained, and the adapters beside its weights. Not of config.json.
   Tuning tuning;
+  StoredWeights stored;
 
   std::int64_t q_width() const { return heads.q_heads * heads.head_dim; }
   /// What block `layer` is, every size filled in.

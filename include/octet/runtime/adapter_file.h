@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -38,18 +39,17 @@ struct AddedAdapter {
   model::Architecture architecture;  ///< of the base, with this adapter as its tuning
 };
 
-/// Elements [begin, begin + count) of a tensor of the base, in row-major order, as floats.
-using BaseReader =
-    std::function<void(const std::string& name, std::int64_t begin, std::int64_t count, float* out)>;
-
 /// Adapters that are added to their base's weights, one after the other: W + factor · B A in fp32 (Hu et al.
-/// 2021), with DoRA with its rows scaled to the magnitudes (Liu et al. 2024). A module that one of them
+/// 2021); with DoRA each row is then scaled to its magnitude (Liu et al. 2024). A module that one of them
 /// trained whole takes the place of what stood there.
 class AddedAdapters {
  public:
-  /// Throws Error as AdapterFile does, for adapters that are not of their model.
-  /// `base` reads the weights that they are added to, of which DoRA needs whole rows.
-  AddedAdapters(const std::vector<AddedAdapter>& adapters, BaseReader base);
+  /// Reads elements [begin, begin + count) of a tensor of the base.
+  using ReadBase =
+      std::function<void(const std::string& name, std::int64_t begin, std::int64_t count, float* out)>;
+  /// Throws Error as AdapterFile does, for adapters that are not of their model. `base` is asked for the rows
+  /// whose norms DoRA needs.
+  AddedAdapters(const std::vector<AddedAdapter>& adapters, ReadBase base);
 
   /// Adds to elements [begin, begin + count) of the base's tensor `name`
   /// ("model.layers.0.mlp.up_proj.weight", row-major order), which lie in `values`. One thread at a time.
@@ -61,7 +61,7 @@ class AddedAdapters {
     std::vector<float> a, b;
     std::int64_t rank = 0, inputs = 0;
     float factor = 0;
-    std::vector<float> scales;  ///< [outputs], with DoRA: magnitude / norm of the row with the adapter
+    std::vector<float> scale;  ///< [outputs], with DoRA: magnitude / norm of the row
   };
   struct One {
     AdapterFile file;
@@ -69,15 +69,14 @@ class AddedAdapters {
     std::string module;  ///< whose matrices are at hand
     Matrices at_hand;
   };
-  /// The first `count` of them.
-  void add_first(std::size_t count, const std::string& name, std::int64_t begin, std::int64_t elements,
-                 float* values);
   const Matrices& matrices(std::size_t number, const std::string& module, const model::AdapterShape& shape);
-  std::vector<float> scales(std::size_t number, const std::string& module, const Matrices& m);
+  std::vector<float> scales(std::size_t number, const std::string& module);
+  void add_first(std::size_t adapters, const std::string& name, std::int64_t begin, std::int64_t count,
+                 float* values);
   static void add_product(const Matrices& m, std::int64_t begin, std::int64_t count, float* values);
 
-  BaseReader base_;
   std::vector<One> adapters_;
+  ReadBase base_;
 };
 
 /// The name of a parameter in its model: without what PEFT puts before it.

@@ -30,8 +30,8 @@ class InitialWeights {
   /// `layout` takes: they would be left out.
   InitialWeights(const WeightSource& source, const model::ParameterLayout& layout);
 
-  /// Fills an f32 slice of a parameter. Throws Error for a tensor that is missing or of another shape, and
-  /// for an adapter's value that is not finite.
+  /// Fills an f32 slice of a parameter, or an array of its codes in NF4 (ParameterStore::initialise). Throws
+  /// Error for a tensor that is missing or of another shape, and for an adapter's value that is not finite.
   void read(const TensorSlice& slice) const;
 
  private:

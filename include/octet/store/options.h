@@ -11,6 +11,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
+#include <string>
 
 #include "octet/comm/collectives.h"
 #include "octet/optim/adamw.h"
@@ -50,7 +52,7 @@ enum class Format {
   f32,
   bf16,
   fp8,  ///< the recipe's format of weights, with a scale for each tensor or part
-  nf4   ///< half a byte, with a scale for each 64 elements. Not built
+  nf4   ///< half a byte, with a scale for each 64 elements; decoded where a group is used
 };
 
 /// Where weights lie between their uses.
@@ -60,12 +62,24 @@ enum class Home {
   file     ///< Not built
 };
 
+/// Weights in NF4 (ops/nf4.h): each Hugging Face tensor is quantised by itself.
+struct Nf4Weights {
+  bool double_quantization = true;  ///< scales have 8 bits themselves
+  /// Codes and scales are there already, and are asked for as such (ParameterStore::initialise); else tensors
+  /// are quantised when they are loaded, from their values in the compute dtype.
+  bool stored = false;
+  /// Names of tensors that stay as products read them, among others of their segment.
+  std::set<std::string> unquantised = {};
+};
+
 /// How weights lie that are not trained.
 struct FixedWeights {
   /// Of matrices; nothing: as the recipe's products read them, so that FP8-eligible ones lie in FP8 where it
-  /// scales tensors, and all others in the compute dtype. Vectors are always f32.
+  /// scales tensors, and all others in the compute dtype. nf4: of the weights of blocks' linear layers, and
+  /// all others as with nothing. Vectors are always f32.
   std::optional<Format> format;
   Home home = Home::device;
+  Nf4Weights nf4;
 };
 
 struct Options {

@@ -25,8 +25,8 @@ enum class Axis { none, data };
 /// A row of the table. Counts are elements, and `world` is the length of the data axis.
 struct Placement {
   Role role = Role::trained;
-  Format format = Format::f32;  ///< in which products read the weights
-  DType weights = DType::f32;   ///< its elements: f32, bf16, or the recipe's FP8
+  Format format = Format::f32;  ///< in which the weights lie
+  DType weights = DType::f32;   ///< as products read them: f32, bf16, or the recipe's FP8
   Home home = Home::device;
   /// Axis of the weights that products read: cut, they are gathered before each use, byte for byte where
   /// nothing else is asked for.
@@ -41,6 +41,8 @@ struct Placement {
   DType moments = DType::f32;
 
   bool trained() const { return role == Role::trained; }
+  /// Whether products read values that are made of the weights where a group is used.
+  bool decoded() const { return format == Format::nf4; }
   /// Whether a backward pass reads the weights.
   bool backward() const { return role != Role::inference; }
   /// Axis of what is kept between steps: the state, or the only weights.

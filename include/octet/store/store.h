@@ -45,7 +45,8 @@ enum class Scales {
 /// With one rank there is no collective and no copy.
 ///
 /// Everything is reserved from the arena at construction, by name: parameters/copies, parameters/master,
-/// parameters/fixed, parameters/gathered, parameters/transposed, gradients, gradients/sums, gradients/tree,
+/// parameters/fixed, parameters/gathered, parameters/decoded, parameters/decoding, parameters/transposed,
+/// gradients, gradients/sums, gradients/tree,
 /// optimizer/exp_avg, optimizer/exp_avg_sq (and …_scale), step/…. acquire and release also work between steps
 /// (evaluation, generation); at stage 3 all ranks then walk through the groups alike, those without rows by
 /// pass_by. Not thread-safe; calls out of order throw std::logic_error.
@@ -91,7 +92,11 @@ class ParameterStore final : public model::ParameterSource {
   /// Fills masters and what is not trained, and makes the compute copies. `fill` gets the slices of
   /// parameters that this rank needs (f32, by Hugging Face name, in host memory) and writes every element. It
   /// is called several times with a part of them, equally often on all ranks, and once more for what lies in
-  /// FP8 and is not trained, whose scales are made first. All ranks call it.
+  /// FP8 and is not trained, whose scales are made first. What is quantised to NF4 is asked for by shares: a
+  /// rank gets another part than it needs. With Nf4Weights::stored it is asked for as files of bitsandbytes
+  /// have it: whole one-dimensional tensors "<name>" (codes, u8) and "<name>.absmax" (f32), or, with double
+  /// quantisation, "<name>.absmax" (u8), "<name>.nested_absmax" (f32) and "<name>.nested_offset" (f32 [1]).
+  /// All ranks call it.
   void initialise(Stream& compute, const std::function<void(const std::vector<TensorSlice>&)>& fill);
   /// The same of what is not trained alone, which no checkpoint holds; then refresh_copies.
   void load_fixed(Stream& compute, const std::function<void(const std::vector<TensorSlice>&)>& fill);

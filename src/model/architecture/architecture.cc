@@ -6,6 +6,7 @@
 
 #include "config_reader.h"
 #include "octet/base/strings.h"
+#include "stored_weights.h"
 
 namespace octet::model {
 namespace {
@@ -219,8 +220,10 @@ Architecture read_text_model(const Json& config, const Family& family, const std
   if (reader.find("tie_word_embeddings") != nullptr) {
     part["tie_word_embeddings"] = reader.boolean("tie_word_embeddings", true);
   }
+  const Json* quantised = reader.find("quantization_config");
   refuse_unknown_keys(reader, family);
   Architecture a = read_architecture(with_defaults(std::move(part), family.defaults), inner);
+  if (quantised != nullptr) a.stored = read_stored_weights(*quantised, where);
   a.multimodal = true;
   name_tensors(a, [](const std::string&) { return false; });
   return a;
@@ -261,6 +264,9 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   a.blocks = read_blocks(reader, family, a.layers);
   a.initializer_range = reader.positive("initializer_range", 0.02);
   a.embedding_initializer_range = reader.positive("embedding_initializer_range", a.initializer_range);
+  if (const Json* quantised = reader.find("quantization_config")) {
+    a.stored = read_stored_weights(*quantised, where);
+  }
   refuse_unknown_keys(reader, family);
   return a;
 }

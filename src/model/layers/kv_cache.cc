@@ -14,9 +14,26 @@ KvCache::KvCache(Arena& arena, const Architecture& a, DType dtype, std::int64_t 
                  .found = std::to_string(slots) + " x " + std::to_string(capacity) + " tokens"});
   }
   const auto bytes = static_cast<std::size_t>(elements / 8) * size_of(dtype);
+  token_bytes_ = static_cast<std::size_t>(a.heads.kv_heads * a.heads.head_dim) * size_of(dtype);
   for (std::int64_t layer = 0; layer < a.layers; ++layer) {
     keys_.push_back(arena.reserve("KV cache", bytes));
     values_.push_back(arena.reserve("KV cache", bytes));
+  }
+}
+
+void KvCache::copy_prefix(Device& device, Stream& stream, std::int64_t from, std::int64_t to,
+                          std::int64_t tokens) {
+  check(from != to && from >= 0 && to >= 0 && from < slots_ && to < slots_ && tokens >= 0 &&
+            tokens <= capacity_,
+        "a prefix is copied between two slots");
+  const std::size_t slot_bytes = static_cast<std::size_t>(capacity_) * token_bytes_;
+  const std::size_t bytes = static_cast<std::size_t>(tokens) * token_bytes_;
+  for (const auto* parts : {&keys_, &values_}) {
+    for (void* part : *parts) {
+      auto* base = static_cast<std::byte*>(part);
+      device.copy(stream, base + static_cast<std::size_t>(to) * slot_bytes,
+                  base + static_cast<std::size_t>(from) * slot_bytes, bytes);
+    }
   }
 }
 

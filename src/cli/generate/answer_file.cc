@@ -1,0 +1,284 @@
+#include "generate/answer_file.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <optional>
+
+#include "generate/journal.h"
+#include "generate/row_work.h"
+#include "generate/rows.h"
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/base/log.h"
+#include "octet/base/strings.h"
+#include "octet/comm/serialize.h"
+
+namespace octet::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// How long ranks work between two meetings, in which rows are handed out and results come in.
+constexpr double kRoundSeconds = 0.25;
+/// Failed rows that are named; the rest are counted.
+constexpr std::int64_t kNamedFailures = 5;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// What a rank tells the others between two rounds.
+struct Report {
+  std::int64_t room = 0;
+  std::vector<RowWork::Done> done;
+  generate::DecodeCounts counts;
+};
+
+std::string packed(const Report& report) {
+  Json done = Json::array();
+  for (const RowWork::Done& d : report.done) {
+    done.push_back({{"row", d.row},
+                    {"lines", d.result.lines},
+                    {"failure", d.result.failure},
+                    {"judged", d.judged},
+                    {"right", d.right},
+                    {"attempts", d.attempts}});
+  }
+  const generate::DecodeCounts& c = report.counts;
+  return Json{{"room", report.room},
+              {"counts", {c.prompt_tokens, c.shared_tokens, c.new_tokens, c.passes}},
+              {"done", std::move(done)}}
+      .dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Report unpacked(const std::string& text) {
+  const Json json = parse_json(text, "results of a rank");
+  Report report;
+  report.room = json["room"];
+  const Json& counts = json["counts"];
+  report.counts = {counts[0], counts[1], counts[2], counts[3]};
+  for (const Json& d : json["done"]) {
+    report.done.push_back(
+        {.row = d["row"],
+         .result = {.lines = d["lines"].get<std::vector<std::string>>(), .failure = d["failure"]},
+         .judged = d["judged"],
+         .right = d["right"],
+         .attempts = d["attempts"]});
+  }
+  return report;
+}
+
+std::string settings_hash(const Answerer& answerer, const RowWork& work, const GenerateOptions& o) {
+  const generate::Sampling& s = o.answers.sampling;
+  Json settings{
+      {"folder", o.model},
+      {"adapter", o.adapter},
+      {"recipe", answerer.recipe()},
+      {"prompt", work.prompt_text()},
+      {"system", o.system},
+      {"dtype", static_cast<int>(o.dtype)},
+      {"sampling", {s.temperature, s.top_p, s.top_k, s.min_p, s.repetition_penalty, s.seed}},
+      {"limits", {o.answers.max_new, o.answers.min_new, o.max_length, o.answers.logprobs, o.samples}},
+      {"stops", o.stops},
+      {"stop_ids", answerer.stop_ids()},
+      {"score", o.score},
+      {"best", o.best},
+      {"extract", o.extract.value_or("")},
+      {"allow", o.allow},
+      {"retries", o.retries},
+      {"shard", {o.shard.number, o.shard.of}},
+  };
+  return hash128_hex(settings.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+/// The first rank's books: results in their order, and what is told of them.
+class Books {
+ public:
+  Books(const GenerateOptions& options, std::int64_t rows)
+      : options_(options), lines_(static_cast<std::size_t>(rows)) {}
+
+  // Opens the file of answers. Called on the first rank alone.
+  void open(const AnswerJournal::Job& job) {
+    if (!options_.out.empty()) journal_.emplace(options_.out, job, options_.overwrite);
+  }
+  std::vector<std::int64_t> missing() const {
+    std::vector<std::int64_t> rows;
+    for (std::int64_t row = 0; row < std::ssize(lines_); ++row) {
+      if (!journal_ || !journal_->done(row)) rows.push_back(row);
+    }
+    return rows;
+  }
+  std::int64_t kept() const { return journal_ ? journal_->kept() : 0; }
+  bool complete() const { return journal_ && journal_->complete(); }
+
+  void add(const RowWork::Done& done) {
+    ++done_;
+    attempts_ += done.attempts;
+    judged_ += done.judged ? 1 : 0;
+    right_ += done.right ? 1 : 0;
+    if (!done.result.failure.empty() && ++failures_ <= kNamedFailures) {
+      log::warn("a row is left out: " + done.result.failure);
+    }
+    if (journal_) {
+      journal_->add(done.row, done.result);
+    } else {
+      lines_[static_cast<std::size_t>(done.row)] = done.result.lines;
+    }
+  }
+  void sync() {
+    if (journal_) journal_->sync();
+  }
+  std::int64_t failures() const { return failures_; }
+
+  void finish(double seconds, const generate::DecodeCounts& counts, int ranks) {
+    if (journal_ && !journal_->complete()) journal_->finish();
+    if (!journal_ && !options_.exact_match) {
+      for (const auto& lines : lines_) {
+        for (const std::string& line : lines) std::printf("%s\n", line.c_str());
+      }
+    }
+    tell(seconds, counts, ranks);
+    if (options_.exact_match) {
+      if (judged_ == 0) {
+        throw Error({.what = "the file has no answers to compare with",
+                     .where = options_.file,
+                     .code = ExitCode::usage});
+      }
+      std::printf("held-out exact match: %.4g %%\n",
+                  100.0 * static_cast<double>(right_) / static_cast<double>(judged_));
+    }
+  }
+
+ private:
+  void tell(double seconds, const generate::DecodeCounts& counts, int ranks) const {
+    const auto per = [seconds](std::int64_t count, double unit) {
+      return with_commas(
+          static_cast<std::int64_t>(static_cast<double>(count) * unit / std::max(seconds, 1e-9) + 0.5));
+    };
+    std::string line = with_commas(done_) + (options_.score ? " rows scored in " : " rows answered in ") +
+                       clock_time(seconds);
+    if (kept() > 0) line += " (" + with_commas(kept()) + " were there)";
+    if (failures_ > 0) line += ", " + with_commas(failures_) + " of them left out";
+    log::info(line);
+    if (options_.score || done_ == 0) return;
+    log::info("  " + per(counts.new_tokens, 1) + " tokens/s, " + per(done_ - failures_, 60) +
+              " rows a minute" +
+              (attempts_ > done_ * options_.samples
+                   ? ", " + with_commas(attempts_ - done_ * options_.samples) + " retries"
+                   : ""));
+    if (counts.prompt_tokens > 0) {
+      char share[32];
+      std::snprintf(
+          share, sizeof(share), "%.1f %%",
+          100.0 * static_cast<double>(counts.shared_tokens) / static_cast<double>(counts.prompt_tokens));
+      log::info("  " + with_commas(counts.prompt_tokens) + " tokens of prompts, " + share +
+                " of them shared");
+    }
+    if (options_.gpu_hour_price > 0) {
+      const double hours = seconds * ranks / 3600;
+      char cost[96];
+      std::snprintf(cost, sizeof(cost), "  cost %.4g (%.4g device hours at %.4g)",
+                    hours * options_.gpu_hour_price, hours, options_.gpu_hour_price);
+      log::info(cost);
+    }
+  }
+
+  const GenerateOptions& options_;
+  std::optional<AnswerJournal> journal_;
+  std::vector<std::vector<std::string>> lines_;
+  std::int64_t done_ = 0, failures_ = 0, judged_ = 0, right_ = 0, attempts_ = 0;
+};
+
+/// Gives the next rows to the ranks with most room, the same on all ranks: each learns its own.
+std::vector<std::int64_t> deal(const std::vector<std::int64_t>& rows, std::size_t& next,
+                               std::vector<std::int64_t> room, int rank) {
+  std::vector<std::int64_t> own;
+  while (next < rows.size()) {
+    const auto most = std::ranges::max_element(room);
+    if (*most <= 0) break;
+    if (most - room.begin() == rank) own.push_back(rows[next]);
+    --*most;
+    ++next;
+  }
+  return own;
+}
+
+void require_few_failures(std::int64_t failures, const GenerateOptions& o) {
+  if (failures <= o.max_broken_rows) return;
+  throw Error(
+      {.what = "rows could not be answered",
+       .expected = "at most " + std::to_string(o.max_broken_rows) + " (--max-broken-rows)",
+       .found = std::to_string(failures) + " so far",
+       .where = o.file,
+       .fix = "mend the rows named above, or raise --max-broken-rows" +
+              std::string(o.out.empty() ? "" : "; what was answered is kept, and the same command goes on"),
+       .code = ExitCode::usage});
+}
+
+}  // namespace
+
+void answer_file(runtime::Session& session, Answerer& answerer, const GenerateOptions& o) {
+  comm::Job& job = session.job();
+  std::optional<QuestionFile> file;
+  std::optional<RowWork> work;
+  std::optional<Books> books;
+  std::vector<std::int64_t> rows;
+  job.together([&] {
+    file.emplace(o.file, o.shard);
+    work.emplace(answerer, *file, o);
+    books.emplace(o, file->size());
+    if (!session.prints()) return;
+    AnswerJournal::Job asked{.settings = settings_hash(answerer, *work, o), .questions = {}};
+    if (!o.out.empty()) {
+      for (std::int64_t i = 0; i < file->size(); ++i) asked.questions.push_back(file->hash(i));
+    }
+    books->open(asked);
+    rows = books->missing();
+    if (books->kept() > 0) {
+      log::info(with_commas(books->kept()) + " of " + with_commas(file->size()) +
+                " rows are answered already");
+    }
+  });
+  rows = comm::broadcast_value(job, rows, 0);
+  const auto start = Clock::now();
+  std::size_t next = 0;
+  std::int64_t done = 0, failures = 0;
+  generate::DecodeCounts counts;
+  while (done < std::ssize(rows)) {
+    std::vector<std::int64_t> room;
+    counts = {};
+    std::vector<RowWork::Done> results = work->take_done();
+    const Report own{.room = work->room(), .done = std::move(results), .counts = answerer.decoder().counts()};
+    std::vector<Report> reports;
+    for (const std::string& text : job.all_gather_bytes(packed(own))) reports.push_back(unpacked(text));
+    for (const Report& report : reports) {
+      room.push_back(report.room);
+      counts.prompt_tokens += report.counts.prompt_tokens;
+      counts.shared_tokens += report.counts.shared_tokens;
+      counts.new_tokens += report.counts.new_tokens;
+      counts.passes += report.counts.passes;
+    }
+    job.together([&] {
+      for (const Report& report : reports) {
+        for (const RowWork::Done& d : report.done) {
+          ++done;
+          failures += d.result.failure.empty() ? 0 : 1;
+          if (session.prints()) books->add(d);
+        }
+      }
+      if (session.prints()) books->sync();
+      require_few_failures(failures, o);
+    });
+    const std::vector<std::int64_t> mine = deal(rows, next, room, job.rank());
+    for (const std::int64_t row : mine) work->begin(row);
+    const auto round = Clock::now();
+    do {
+      work->step();
+      // One rank meets nobody: it writes and refills its places at once.
+    } while (work->busy() && seconds_since(round) < kRoundSeconds && (job.size() > 1 || !work->has_done()));
+  }
+  if (session.prints()) books->finish(seconds_since(start), counts, job.size());
+}
+
+}  // namespace octet::cli

@@ -1,0 +1,72 @@
+// A model, its tokenizer and its template, ready to answer.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "generate/generate_options.h"
+#include "generate/rows.h"
+#include "octet/data/template_encoder.h"
+#include "octet/generate/decoder.h"
+#include "octet/runtime/session.h"
+#include "octet/setup/adapters.h"
+#include "octet/text/tokenizer.h"
+
+namespace octet::cli {
+
+/// An answer as text.
+struct Said {
+  std::string text;
+  generate::Answer answer;  ///< its ids may go on behind the text where a stop text cut that
+};
+
+class Answerer {
+ public:
+  /// All ranks construct it together. A folder without a tokenizer answers rows of ids alone. `named`: what
+  /// options.model and options.adapter stand for.
+  Answerer(runtime::Session& session, const GenerateOptions& options, const setup::NamedModel& named);
+  ~Answerer();
+
+  /// Ids of a question, as the template writes it. Throws Error (usage) where it cannot be written.
+  std::vector<std::int32_t> prompt(const Question& question) const;
+  /// Ids of a question and its answer as training sees them; of a plain text those that it is trained as.
+  std::vector<std::int32_t> whole(const Question& question) const;
+
+  /// Takes a question into the queue; its number comes back with the answer. `retry` is one for a second
+  /// attempt, and so on: a tenth hotter each, with random numbers of its own. Throws Error (usage) for what
+  /// cannot be answered.
+  std::size_t submit(const std::vector<std::int32_t>& prompt, std::uint64_t row, std::int64_t sample,
+                     std::int64_t retry = 0);
+  struct Finished {
+    std::size_t request = 0;
+    Said said;
+  };
+  std::vector<Finished> step();
+  /// Answers at once, telling the text while it is made.
+  std::string answer(const Question& question, std::uint64_t row,
+                     const std::function<void(const std::string&)>& tell);
+
+  generate::Decoder& decoder() { return *decoder_; }
+  bool has_tokenizer() const { return encoder_.has_value(); }
+  /// Ids that end answers.
+  const std::vector<std::int32_t>& stop_ids() const { return answers_.stop_ids; }
+  /// What answers depend on beside the question's words: the weights (known on the rank that prints) and how
+  /// words are written.
+  std::string recipe() const;
+
+ private:
+  struct Listener;
+  const text::Tokenizer& tokenizer() const;
+
+  GenerateOptions options_;
+  generate::AnswerOptions answers_;
+  std::string fingerprint_;
+  std::optional<data::TemplateEncoder> encoder_;
+  std::unique_ptr<generate::Decoder> decoder_;
+  std::vector<std::unique_ptr<Listener>> listeners_;  ///< by request; null: it has ended
+};
+
+}  // namespace octet::cli

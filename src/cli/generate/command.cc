@@ -1,0 +1,221 @@
+// `trainer generate`: answers from the terminal or a file.
+#include <unistd.h>
+
+#include <cstdio>
+#include <iostream>
+#include <map>
+
+#include "command.h"
+#include "generate/answer_file.h"
+#include "generate/answerer.h"
+#include "generate/generate_options.h"
+#include "generate/rows.h"
+#include "octet/base/error.h"
+#include "octet/base/log.h"
+#include "octet/base/strings.h"
+#include "octet/runtime/session.h"
+#include "octet/setup/adapters.h"
+#include "octet/setup/setup.h"
+#include "options.h"
+
+namespace octet::cli {
+namespace {
+
+std::string stream(Answerer& answerer, const Question& question, std::uint64_t number) {
+  const std::string text = answerer.answer(question, number, [](const std::string& piece) {
+    std::fwrite(piece.data(), 1, piece.size(), stdout);
+    std::fflush(stdout);
+  });
+  std::printf("\n");
+  return text;
+}
+
+// A conversation with whoever types; lines of a pipe are questions of their own.
+void converse(Answerer& answerer, const GenerateOptions& o) {
+  Question chat;
+  chat.system = o.system;
+  const bool terminal = ::isatty(STDIN_FILENO) != 0;
+  std::uint64_t number = 0;
+  std::string line;
+  while (true) {
+    if (terminal) std::fprintf(stderr, "> ");
+    if (!std::getline(std::cin, line)) break;
+    if (trim(line).empty()) continue;
+    if (!terminal) chat.turns.clear();
+    chat.turns.push_back({"user", line});
+    chat.turns.push_back({"assistant", stream(answerer, chat, number++)});
+  }
+}
+
+int generate(runtime::Session& session, GenerateOptions o, const std::vector<std::string>& given,
+             bool model_defaults) {
+  setup::NamedModel named;
+  session.job().together([&] {
+    named = setup::named_model(
+        o.model, o.adapter.empty() ? std::vector<std::string>() : setup::adapter_folders(o.adapter));
+    GenerateOptions with_defaults = o;
+    const std::string taken = take_model_defaults(with_defaults, named.folder, given);
+    if (!model_defaults) return;
+    o = with_defaults;
+    if (session.prints() && !taken.empty()) {
+      log::info("from generation_config.json: " + taken + " (--no-model-defaults leaves it out)");
+    }
+  });
+  session.job().together([&] { generate::require_possible(o.answers.sampling); });
+  Answerer answerer(session, o, named);
+  if (!o.file.empty()) {
+    answer_file(session, answerer, o);
+    return 0;
+  }
+  if (!session.prints()) return 0;
+  std::uint64_t number = 0;
+  for (const std::string& question : o.questions) stream(answerer, ask(question, o.system), number++);
+  if (o.questions.empty()) converse(answerer, o);
+  return 0;
+}
+
+void add_answer_options(CLI::App& app, GenerateOptions& o) {
+  generate::Sampling& sampling = o.answers.sampling;
+  app.add_option("--max-new", o.answers.max_new, "most tokens of an answer")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--min-new", o.answers.min_new, "fewest tokens of an answer")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--max-length", o.max_length, "most tokens of question and answer together")
+      ->check(CLI::Range(2, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--temperature", sampling.temperature, "divides the logits; 0 takes the most probable token")
+      ->capture_default_str();
+  app.add_option("--top-k", sampling.top_k, "draw from that many of the most probable tokens; 0: from all")
+      ->capture_default_str();
+  app.add_option("--top-p", sampling.top_p,
+                 "draw from the most probable tokens that together reach this probability")
+      ->capture_default_str();
+  app.add_option("--min-p", sampling.min_p,
+                 "draw from tokens at least this probable relative to the most probable one")
+      ->capture_default_str();
+  app.add_option("--repetition-penalty", sampling.repetition_penalty,
+                 "above 1: tokens that were used become less probable")
+      ->capture_default_str();
+  app.add_option("--seed", sampling.seed, "of the draws")->capture_default_str();
+  app.add_option("--stop", o.stops,
+                 "text that ends an answer and is no part of it; may be given several times")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--stop-id", o.stop_ids, "token id that ends an answer; may be given several times")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(CLI::NonNegativeNumber);
+  app.add_flag("--ignore-eos", o.ignore_eos, "answers end at their limit alone");
+}
+
+void add_file_options(CLI::App& app, GenerateOptions& o, std::string& shard, std::string& pattern) {
+  app.add_option("--file", o.file, "questions in a file: a data set, lines, or rows of prompt_ids");
+  app.add_option("--out", o.out, "file for the answers, a data set; what it holds is not computed again");
+  app.add_flag("--overwrite", o.overwrite, "begin --out anew");
+  app.add_option("--n", o.samples, "answers to each question")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--logprobs", o.answers.logprobs,
+                 "tell the log-probability of each token, and of that many of the most probable ones")
+      ->check(CLI::Range(0, 1000));
+  app.add_flag("--score", o.score,
+               "tell the log-probability of every token of the file's texts; answer nothing");
+  app.add_flag("--exact-match", o.exact_match,
+               "with --file: print only how many answers are exactly the file's");
+  app.add_option("--prompt-file", o.prompt_file, "text with {text} in it that is put around each row's own");
+  app.add_option("--extract", pattern,
+                 "regular expression (RE2) whose first group, where it fits last, is the answer");
+  app.add_option("--allow", o.allow, "the only answers of --extract that count, with commas between")
+      ->delimiter(',');
+  app.add_option("--retries", o.retries, "attempts more, each a tenth hotter, where --extract finds nothing")
+      ->check(CLI::Range(0, 1000))
+      ->capture_default_str();
+  app.add_option("--max-broken-rows", o.max_broken_rows, "rows without an answer that are left out")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--shard", shard, "I/N: answer the I-th of N parts of the rows");
+  app.add_option("--gpu-hour-price", o.gpu_hour_price,
+                 "price of a device for an hour, for the cost at the end")
+      ->check(CLI::NonNegativeNumber);
+}
+
+void require_consistent(const GenerateOptions& o) {
+  const auto refuse = [](const std::string& what, const std::string& fix) {
+    throw Error({.what = what, .where = "command line", .fix = fix, .code = ExitCode::usage});
+  };
+  const auto needs_file = [&](bool given, const std::string& option) {
+    if (given && o.file.empty()) refuse(option + " needs questions in a file", "name it with --file");
+  };
+  needs_file(o.exact_match, "--exact-match");
+  needs_file(!o.out.empty(), "--out");
+  needs_file(o.score, "--score");
+  needs_file(!o.prompt_file.empty(), "--prompt-file");
+  needs_file(o.extract.has_value(), "--extract");
+  needs_file(o.samples > 1, "--n");
+  needs_file(o.answers.logprobs >= 0, "--logprobs");
+  needs_file(o.shard.of > 1, "--shard");
+  if (!o.file.empty() && !o.questions.empty())
+    refuse("questions stand on the command line and in a file", "give one of them");
+  if (!o.extract && (!o.allow.empty() || o.retries > 0))
+    refuse("--allow and --retries are for what --extract finds", "give --extract");
+  if (o.overwrite && o.out.empty()) refuse("--overwrite needs --out", "name the file");
+  if (o.score && (o.exact_match || o.extract || o.samples > 1 || !o.prompt_file.empty()))
+    refuse("--score answers nothing", "leave out --exact-match, --extract, --n and --prompt-file");
+  if (o.answers.min_new > o.answers.max_new) refuse("--min-new is above --max-new", "lower it");
+  if (o.retries > 0 && o.answers.sampling.temperature == 0)
+    refuse("at temperature 0 every retry gives the same answer",
+           "give --temperature, or leave out --retries");
+}
+
+}  // namespace
+
+int generate_command(const Arguments& arguments) {
+  Options options("generate", "Answers questions: from the command line, from a file, or typed in");
+  GenerateOptions o;
+  std::string shard, pattern, dtype = "fp32", device = "auto";
+  bool no_model_defaults = false;
+  auto& app = options.app();
+  app.add_option("MODEL", o.model,
+                 "Hugging Face folder: weights, config.json, tokenizer; or an adapter's, whose "
+                 "adapter_config.json names its base")
+      ->required();
+  app.add_option("--adapter", o.adapter,
+                 "folder of an adapter, as PEFT writes it, to add to the model; several with commas between");
+  app.add_option("QUESTION", o.questions, "questions; without any, they are read from standard input");
+  app.add_option("--template", o.template_name,
+                 "chat template; else the one that writes as the model's own, or text is continued");
+  app.add_option("--system", o.system, "system message");
+  app.add_option("--batch", o.batch, "questions answered side by side")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  add_answer_options(app, o);
+  app.add_flag("--no-model-defaults", no_model_defaults,
+               "take nothing from the model's generation_config.json");
+  add_file_options(app, o, shard, pattern);
+  app.add_option("--dtype", dtype, "fp32 or bf16")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->capture_default_str();
+  app.add_option("--device", device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  if (!options.parse(arguments)) return 0;
+  o.dtype = std::map<std::string, DType>{{"fp32", DType::f32}, {"bf16", DType::bf16}}.at(dtype);
+  o.device = setup::device_wish(device);
+  if (!shard.empty()) o.shard = parse_shard(shard);
+  if (!pattern.empty()) o.extract = pattern;
+  o.best = o.score ? std::max<std::int64_t>(0, o.answers.logprobs) : 0;
+  require_consistent(o);
+  std::vector<std::string> given;
+  for (const auto& [option, name] : {std::pair{"--temperature", "temperature"},
+                                     {"--top-k", "top_k"},
+                                     {"--top-p", "top_p"},
+                                     {"--min-p", "min_p"},
+                                     {"--repetition-penalty", "repetition_penalty"},
+                                     {"--max-new", "max_new_tokens"}}) {
+    if (app.count(option) > 0) given.emplace_back(name);
+  }
+  runtime::Session session(o.device);
+  return session.run([&] { return generate(session, o, given, !no_model_defaults); });
+}
+
+}  // namespace octet::cli

@@ -1,0 +1,82 @@
+#include "generate/generate_options.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/base/json.h"
+
+namespace octet::cli {
+namespace {
+
+// As people write it: without zeros behind.
+std::string number(double value) {
+  return Json(value).dump();
+}
+
+}  // namespace
+
+Shard parse_shard(const std::string& text) {
+  Shard shard;
+  const char* end = text.data() + text.size();
+  const auto first = std::from_chars(text.data(), end, shard.number);
+  const bool slash = first.ec == std::errc() && first.ptr != end && *first.ptr == '/';
+  const auto second = slash ? std::from_chars(first.ptr + 1, end, shard.of) : first;
+  if (!slash || second.ec != std::errc() || second.ptr != end || shard.number < 1 ||
+      shard.of < shard.number) {
+    throw Error({.what = "--shard names no part of the rows",
+                 .expected = "I/N with I from 1 to N, as in 2/4",
+                 .found = text,
+                 .code = ExitCode::usage});
+  }
+  return shard;
+}
+
+std::string take_model_defaults(GenerateOptions& options, const std::string& folder,
+                                const std::vector<std::string>& given) {
+  const std::string path = folder + "/generation_config.json";
+  if (!path_exists(path)) return "";
+  const Json file = read_json(path);
+  std::string taken;
+  const auto open = [&](const char* key) {
+    return file.contains(key) && !file[key].is_null() && std::ranges::find(given, key) == given.end();
+  };
+  const auto take = [&](const char* key, double& value, double fallback) {
+    if (!open(key)) return;
+    const double found = json_number(file, key, fallback, path);
+    if (found == value) return;
+    value = found;
+    taken += (taken.empty() ? "" : ", ") + std::string(key) + " " + number(found);
+  };
+  generate::Sampling& sampling = options.answers.sampling;
+  // Without do_sample the most probable token is taken, and temperature and filters mean nothing.
+  const bool samples = json_bool(file, "do_sample", false, path);
+  if (samples) {
+    if (std::ranges::find(given, "temperature") == given.end()) {
+      sampling.temperature = 1.0;
+      if (!open("temperature") || file["temperature"] == 1.0) taken = "temperature 1.0";
+    }
+    take("temperature", sampling.temperature, 1.0);
+    take("top_p", sampling.top_p, 1.0);
+    take("min_p", sampling.min_p, 0.0);
+    double top_k = static_cast<double>(sampling.top_k);
+    take("top_k", top_k, 0.0);
+    sampling.top_k = static_cast<std::int64_t>(top_k);
+  }
+  take("repetition_penalty", sampling.repetition_penalty, 1.0);
+  double most = static_cast<double>(options.answers.max_new);
+  take("max_new_tokens", most, most);
+  options.answers.max_new = static_cast<std::int64_t>(most);
+  if (file.contains("eos_token_id") && !file["eos_token_id"].is_null()) {
+    const Json& ids = file["eos_token_id"];
+    for (const Json& id : ids.is_array() ? ids : Json::array({ids})) {
+      if (!id.is_number_integer())
+        throw Error({.what = "eos_token_id is no id", .found = ids.dump(), .where = path});
+      options.eos_ids.push_back(id.get<std::int32_t>());
+    }
+  }
+  return taken;
+}
+
+}  // namespace octet::cli

@@ -1,0 +1,56 @@
+// What `trainer generate` is asked for.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "octet/base/dtype.h"
+#include "octet/device/gpu_choice.h"
+#include "octet/generate/decoder.h"
+
+namespace octet::cli {
+
+/// `--shard 2/4`: the second quarter of the rows.
+struct Shard {
+  std::int64_t number = 1, of = 1;
+};
+
+struct GenerateOptions {
+  std::string model, template_name, system;
+  std::string adapter;  ///< folders to add to the model, with commas between; "" : none
+  DeviceWish device = DeviceWish::automatic;
+  DType dtype = DType::f32;
+  std::vector<std::string> questions;
+  std::int64_t max_length = 2048, batch = 32;
+  generate::AnswerOptions answers;
+  std::int64_t samples = 1;            ///< answers to a question
+  std::vector<std::string> stops;      ///< texts that end an answer
+  std::vector<std::int32_t> stop_ids;  ///< ids that do
+  std::vector<std::int32_t> eos_ids;   ///< the model's own, from generation_config.json
+  bool ignore_eos = false;             ///< neither they nor the template's end an answer
+
+  std::string file, out;
+  bool overwrite = false, exact_match = false, score = false;
+  std::int64_t best = 0;  ///< most probable tokens told with each score
+  Shard shard;
+  std::int64_t max_broken_rows = 0;
+  double gpu_hour_price = 0.0;
+
+  std::string prompt_file;             ///< text with {text} in it, around each row's own
+  std::optional<std::string> extract;  ///< regular expression whose group is the answer
+  std::vector<std::string> allow;      ///< the only answers that count
+  std::int64_t retries = 0;            ///< more attempts where nothing is extracted
+};
+
+/// Parses the shard in "2/4". Throws Error (usage).
+Shard parse_shard(const std::string& text);
+
+/// Takes from the generation_config.json of `folder` what was not given on the command line (`given`, by
+/// the file's names), and returns what was taken, for people. eos_token_id adds to the ids that end an
+/// answer. Throws Error for a file that is no JSON or holds values of another type.
+std::string take_model_defaults(GenerateOptions& options, const std::string& folder,
+                                const std::vector<std::string>& given);
+
+}  // namespace octet::cli

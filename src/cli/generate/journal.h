@@ -1,0 +1,64 @@
+// The answers of a file on their way to disk: what was answered once is never computed again.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "octet/base/json.h"
+
+namespace octet::cli {
+
+/// What became of a row: lines for the file (several answers, or none), or why it has none.
+struct RowResult {
+  std::vector<std::string> lines;  ///< JSON
+  std::string failure;             ///< "" : it was answered
+};
+
+/// A file OUT of answers in the order of their questions, and beside it OUT.rows, in which every row that is
+/// done is noted at once, whatever its place, with the hash of its question. After a run that ended early the
+/// next one takes from there what is still asked in the same words and under the same settings. A line that a
+/// killed run left half is cut off. When all is done OUT.rows keeps a line that says so.
+class AnswerJournal {
+ public:
+  struct Job {
+    std::string settings;                ///< hash of all that answers depend on beside the row
+    std::vector<std::string> questions;  ///< hashes of the rows, in order
+  };
+  /// Throws Error (usage) where OUT is there and not known to be of these settings and `overwrite` is false,
+  /// and Error (storage) where it cannot be written.
+  AnswerJournal(const std::string& path, const Job& job, bool overwrite);
+  ~AnswerJournal();
+  AnswerJournal(const AnswerJournal&) = delete;
+  AnswerJournal& operator=(const AnswerJournal&) = delete;
+
+  bool done(std::int64_t row) const { return results_.contains(row); }
+  std::int64_t kept() const { return kept_; }  ///< rows that an earlier run had done
+  std::int64_t failures() const;
+  /// All rows were answered before, and OUT is as it was left.
+  bool complete() const { return complete_; }
+
+  /// Notes a row, and writes to OUT all that now has its place there.
+  void add(std::int64_t row, const RowResult& result);
+  /// What was added is on the disk when this returns.
+  void sync();
+  /// Every row is done: OUT is whole.
+  void finish();
+
+ private:
+  void read(const Job& job);
+  void rewrite();
+  void place();
+  void write(int file, const std::string& path, const std::string& text);
+
+  std::string path_, notes_path_;
+  Job job_;
+  std::map<std::int64_t, RowResult> results_;
+  std::int64_t next_ = 0;  ///< the first row that is not in OUT yet
+  std::int64_t kept_ = 0;
+  bool complete_ = false;
+  int out_ = -1, notes_ = -1;
+};
+
+}  // namespace octet::cli

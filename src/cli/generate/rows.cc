@@ -1,0 +1,101 @@
+#include "generate/rows.h"
+
+#include <array>
+#include <optional>
+
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+
+namespace octet::cli {
+namespace {
+
+// A conversation that ends in a question gets an empty answer, so that it reads like those that have one.
+bool add_answer(Json& row, const data::RowFormat& format) {
+  const auto list = row.find(format.messages);
+  if (list == row.end() || !list->is_array() || list->empty() || !list->back().is_object()) return false;
+  const std::string role = list->back().value(format.role_tag, "");
+  if (role != format.user_tag && role != format.observation_tag) return false;
+  list->push_back({{format.role_tag, format.assistant_tag}, {format.content_tag, ""}});
+  return true;
+}
+
+std::optional<Question> question_alone(const Json& row) {
+  if (!row.is_object()) return std::nullopt;
+  for (const char* key : {"messages", "conversations", "instruction"}) {
+    if (row.contains(key)) return std::nullopt;
+  }
+  for (const auto& [question, answer] : {std::pair{"prompt", "completion"},
+                                         {"prompt", "response"},
+                                         {"question", "answer"},
+                                         {"input", "target"},
+                                         {"user", "assistant"}}) {
+    const auto found = row.find(question);
+    if (found == row.end() || !found->is_string() || row.contains(answer)) continue;
+    if (std::string_view(question) == "prompt" && row.contains("completion")) continue;
+    Question alone = ask(found->get<std::string>(), row.value("system", ""));
+    return alone;
+  }
+  return std::nullopt;
+}
+
+std::vector<std::int32_t> ids_of(const Json& list, const std::string& where) {
+  std::vector<std::int32_t> ids;
+  bool right = list.is_array();
+  for (std::size_t i = 0; right && i < list.size(); ++i) {
+    right = list[i].is_number_integer() && list[i] >= 0 && list[i] <= INT32_MAX;
+    if (right) ids.push_back(list[i].get<std::int32_t>());
+  }
+  if (right) return ids;
+  throw Error({.what = "'prompt_ids' is no list of token ids",
+               .found = list.dump().substr(0, 80),
+               .where = where,
+               .code = ExitCode::usage});
+}
+
+}  // namespace
+
+Question ask(const std::string& text, const std::string& system) {
+  Question question;
+  question.turns.push_back({"user", text});
+  question.system = system;
+  return question;
+}
+
+QuestionFile::QuestionFile(const std::string& path, const Shard& shard) : rows_(data::open_rows(path)) {
+  if (rows_->size() == 0)
+    throw Error({.what = "there are no questions", .where = path, .code = ExitCode::usage});
+  first_ = rows_->size() * (shard.number - 1) / shard.of;
+  last_ = rows_->size() * shard.number / shard.of;
+}
+
+Question QuestionFile::read(std::int64_t i) const {
+  Json row = rows_->row(first_ + i);
+  if (row.is_object() && row.contains("prompt_ids")) {
+    Question question;
+    question.prompt_ids = ids_of(row["prompt_ids"], where(i));
+    return question;
+  }
+  if (auto alone = question_alone(row)) return *alone;
+  const data::RowFormat format = data::detect_format(row, where(i));
+  const bool unanswered = add_answer(row, format);
+  std::string why;
+  auto sample = data::convert_row(row, format, &why);
+  if (!sample) throw Error({.what = why, .where = where(i), .code = ExitCode::usage});
+  Question question;
+  question.plain = sample->plain;
+  if (sample->plain) sample->turns = {{"user", sample->text}};
+  question.turns = std::move(sample->turns);
+  question.system = sample->system, question.tools = sample->tools;
+  if (question.turns.back().role == "assistant") {
+    question.answer = question.turns.back().content;
+    question.has_answer = !unanswered;
+    question.turns.pop_back();
+  }
+  return question;
+}
+
+std::string QuestionFile::hash(std::int64_t i) const {
+  return hash128_hex(rows_->row(first_ + i).dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+}  // namespace octet::cli

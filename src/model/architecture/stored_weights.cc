@@ -1,0 +1,81 @@
+#include "stored_weights.h"
+
+#include <array>
+
+#include "config_reader.h"
+
+namespace octet::model {
+namespace {
+
+/// What to do instead, where weights cannot be read.
+constexpr const char* kInstead =
+    "take the unquantised model, and set quantization_bit: 4 to hold its weights in NF4, or fp8: true for "
+    "FP8";
+
+struct Method {
+  const char* name;
+  const char* meaning;
+};
+constexpr std::array kNotRead{
+    Method{"gptq", "GPTQ"},
+    Method{"awq", "AWQ"},
+    Method{"aqlm", "AQLM"},
+    Method{"quanto", "Quanto"},
+    Method{"eetq", "EETQ, 8 bits"},
+    Method{"hqq", "HQQ"},
+    Method{"mxfp4", "MXFP4"},
+    Method{"torchao", "torchao"},
+    Method{"compressed-tensors", "compressed tensors"},
+    Method{"fbgemm_fp8", "FP8 with a scale for each row"},
+    Method{"modelopt", "ModelOpt"},
+    Method{"bitnet", "BitNet"},
+    Method{"higgs", "HIGGS"},
+    Method{"vptq", "VPTQ"},
+};
+
+StoredWeights bitsandbytes(Reader& config) {
+  if (config.boolean("load_in_8bit", false) || config.boolean("_load_in_8bit", false)) {
+    refuse("weights in 8 bits (LLM.int8) are not read",
+           "load_in_4bit: true, or weights that are not quantised", "load_in_8bit: true", config.where(),
+           kInstead);
+  }
+  const std::string type = config.text("bnb_4bit_quant_type", "fp4");
+  if (type != "nf4") {
+    refuse("weights in 4 bits of this type are not read", "bnb_4bit_quant_type: nf4", type, config.where(),
+           kInstead);
+  }
+  return {.format = StoredWeights::Format::nf4,
+          .double_quantization = config.boolean("bnb_4bit_use_double_quant", false),
+          .unquantised = {}};
+}
+
+StoredWeights fine_grained_fp8(Reader& config) {
+  const Json* block = config.find("weight_block_size");
+  if (block == nullptr || *block != Json::array({128, 128})) {
+    refuse("FP8 weights with scales of this kind are not read", "weight_block_size: [128, 128]",
+           block == nullptr ? "none" : shown(*block), config.where(), kInstead);
+  }
+  return {.format = StoredWeights::Format::fp8_blocks, .unquantised = {}};
+}
+
+}  // namespace
+
+StoredWeights read_stored_weights(const Json& config, const std::string& where) {
+  const std::string at = where + ": 'quantization_config'";
+  if (!config.is_object()) refuse("the quantisation of the weights is no object", "{…}", shown(config), at);
+  Reader reader(config, at);
+  const std::string method = reader.text("quant_method", "");
+  if (method == "bitsandbytes") return bitsandbytes(reader);
+  if (method == "fp8") return fine_grained_fp8(reader);
+  for (const Method& known : kNotRead) {
+    if (method != known.name) continue;
+    refuse("weights that are quantised with " + std::string(known.meaning) + " are not read",
+           "bitsandbytes (nf4), fp8 (fine-grained), or weights that are not quantised",
+           "quant_method: " + method, at, kInstead);
+  }
+  refuse("the method by which the weights are quantised is not known",
+         "bitsandbytes (nf4), fp8 (fine-grained), or weights that are not quantised",
+         method.empty() ? "no quant_method" : "quant_method: " + method, at, kInstead);
+}
+
+}  // namespace octet::model

@@ -1,0 +1,401 @@
+// `trainer generate` with files: a data set comes out, the same at any number of ranks and after any end.
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "cli/task.h"
+
+namespace octet::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kGolden = OCTET_SOURCE_DIR "/tests/golden/";
+
+std::vector<Json> rows_of(const std::string& path) {
+  std::vector<Json> rows;
+  for (const auto& line : split(slurp(path), '\n')) {
+    if (!line.empty()) rows.push_back(parse_json(line, path));
+  }
+  return rows;
+}
+
+std::string answer_of(const Json& row) {
+  return row["messages"].back()["content"];
+}
+
+/// A model that has learnt a little of the task's language.
+const std::string& model() {
+  static const TemporaryFolder folder("generate_model");
+  static const std::string path = [] {
+    const Outcome run = trainer(Task::get().train(folder / "run", "save_strategy=no"));
+    if (run.code != 0) throw std::runtime_error(run.both());
+    return folder / "run";
+  }();
+  return path;
+}
+
+class GenerateFile : public testing::Test {
+ protected:
+  GenerateFile() : folder_("generate_file") {}
+  std::string command(const std::string& out, const std::string& more = "") const {
+    const std::string limit = more.find("--max-new") == std::string::npos ? " --max-new 8" : "";
+    return "generate " + model() + " --template chatml --device cpu" + limit + " --file " +
+           Task::get().held_out() + " --out " + (folder_ / out) + " " + more;
+  }
+  std::vector<Json> answers(const std::string& out, const std::string& more = "", int np = 0) const {
+    const Outcome run = trainer(command(out, more), np);
+    EXPECT_EQ(run.code, 0) << run.both();
+    return rows_of(folder_ / out);
+  }
+  void refused(const std::string& more, const std::string& message) const {
+    for (const int np : {0, 2}) {
+      const Outcome run = trainer(command("refused.jsonl", more), np);
+      EXPECT_EQ(run.code, 64) << more << run.both();
+      EXPECT_NE(run.err.find(message), std::string::npos) << more << run.both();
+      EXPECT_EQ(errors_in(run), 1) << run.both();
+      EXPECT_FALSE(fs::exists(folder_ / "refused.jsonl")) << more;
+    }
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(GenerateFile, ADataSetComesOutInItsOrderAtAnyNumberOfRanks) {
+  const std::string lively = "--temperature 1.5 --seed 3 --batch 3";
+  const std::vector<Json> rows = answers("one.jsonl", lively);
+  const std::vector<Json> asked = rows_of(Task::get().held_out());
+  ASSERT_EQ(rows.size(), asked.size());
+  std::set<std::string> different;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const Json& messages = rows[i]["messages"];
+    ASSERT_EQ(messages.back()["role"], "assistant");
+    const Json& question = asked[i]["messages"][asked[i]["messages"].size() - 2];
+    EXPECT_EQ(messages[messages.size() - 2]["content"], question["content"]);
+    EXPECT_EQ(rows[i]["expected"], asked[i]["messages"].back()["content"]);
+    EXPECT_EQ(rows[i]["exact_match"],
+              trim(answer_of(rows[i])) == trim(rows[i]["expected"].get<std::string>()));
+    EXPECT_TRUE(rows[i]["finish_reason"] == "stop" || rows[i]["finish_reason"] == "length");
+    different.insert(answer_of(rows[i]));
+  }
+  EXPECT_GT(different.size(), 6u);
+  for (const int np : {2, 3}) {
+    const std::string name = "np" + std::to_string(np) + ".jsonl";
+    answers(name, lively, np);
+    EXPECT_EQ(slurp(folder_ / name), slurp(folder_ / "one.jsonl"));
+  }
+  answers("other_seed.jsonl", "--temperature 1.5 --seed 4");
+  EXPECT_NE(slurp(folder_ / "other_seed.jsonl"), slurp(folder_ / "one.jsonl"));
+  // What came out is a data set.
+  const Outcome train = trainer(Task::get().train(
+      folder_ / "student",
+      "dataset=" + (folder_ / "one.jsonl") + " max_steps=1 global_batch_size=4 save_strategy=no"));
+  EXPECT_EQ(train.code, 0) << train.both();
+}
+
+TEST_F(GenerateFile, WhatWasAnsweredIsNotComputedAgain) {
+  const std::string lively = "--temperature 1.5 --batch 2";
+  answers("whole.jsonl", lively);
+  answers("cut.jsonl", lively);
+  const std::string whole = slurp(folder_ / "whole.jsonl");
+  // As a killed run leaves them: some rows noted, the last one half; of the answers anything.
+  const std::vector<std::string> notes = split(slurp(folder_ / "cut.jsonl.rows"), '\n');
+  ASSERT_EQ(notes.size(), 14u) << "a head, twelve rows, nothing";
+  spill(folder_ / "cut.jsonl.rows",
+        notes[0] + "\n" + notes[3] + "\n" + notes[1] + "\n" + notes[7] + "\n" + notes[8].substr(0, 20));
+  spill(folder_ / "cut.jsonl", "{\"half");
+  const Outcome again = trainer(command("cut.jsonl", lively), 2);
+  ASSERT_EQ(again.code, 0) << again.both();
+  EXPECT_NE(again.err.find("3 of 12 rows are answered already"), std::string::npos) << again.both();
+  EXPECT_NE(again.err.find("9 rows answered in"), std::string::npos) << again.both();
+  EXPECT_EQ(slurp(folder_ / "cut.jsonl"), whole);
+
+  const auto time = fs::last_write_time(folder_ / "cut.jsonl");
+  const Outcome done = trainer(command("cut.jsonl", lively));
+  EXPECT_NE(done.err.find("12 of 12 rows are answered already"), std::string::npos) << done.both();
+  EXPECT_EQ(fs::last_write_time(folder_ / "cut.jsonl"), time);
+
+  // Other settings would mix two kinds of answers.
+  const Outcome other = trainer(command("cut.jsonl", "--temperature 0.5 --batch 2"));
+  EXPECT_EQ(other.code, 64);
+  EXPECT_NE(other.err.find("made with other settings"), std::string::npos) << other.both();
+  EXPECT_EQ(slurp(folder_ / "cut.jsonl"), whole);
+  EXPECT_EQ(trainer(command("cut.jsonl", "--temperature 0.5 --overwrite")).code, 0);
+  EXPECT_NE(slurp(folder_ / "cut.jsonl"), whole);
+
+  spill(folder_ / "foreign.jsonl", "my own\n");
+  EXPECT_EQ(trainer(command("foreign.jsonl")).code, 64);
+  EXPECT_EQ(slurp(folder_ / "foreign.jsonl"), "my own\n");
+}
+
+TEST_F(GenerateFile, AKilledRunGoesOn) {
+  const std::string options = "--temperature 1.5 --batch 1 --max-new 64 --ignore-eos";
+  const Outcome whole = trainer(command("whole.jsonl", options));
+  ASSERT_EQ(whole.code, 0) << whole.both();
+  const std::string notes = folder_ / "killed.jsonl.rows";
+  const Outcome killed =
+      shell(OCTET_TRAINER " " + command("killed.jsonl", options) + " & job=$!; until [ $(cat " + notes +
+            " 2>/dev/null | wc -l) -ge 4 ]; do sleep 0.01; done; kill -KILL $job; wait $job");
+  EXPECT_EQ(killed.code, 137);
+  const Outcome on = trainer(command("killed.jsonl", options), 2);
+  ASSERT_EQ(on.code, 0) << on.both();
+  EXPECT_EQ(on.err.find(" 0 of 12 rows"), std::string::npos);
+  EXPECT_EQ(slurp(folder_ / "killed.jsonl"), slurp(folder_ / "whole.jsonl"));
+}
+
+TEST_F(GenerateFile, RowsOfIdsNeedNoTokenizerAndTellProbabilities) {
+  const Json reference = read_json(kGolden + "generate/qwen3.json");
+  std::string asked;
+  for (const Json& c : reference["greedy"]) asked += Json{{"prompt_ids", c["prompt_ids"]}}.dump() + "\n";
+  spill(folder_ / "ids.jsonl", asked);
+  for (const int np : {0, 2}) {
+    const std::string out = folder_ / ("ids" + std::to_string(np));
+    const Outcome run =
+        trainer("generate " + kGolden + "models/qwen3 --device cpu --no-model-defaults --file " +
+                    (folder_ / "ids.jsonl") + " --out " + out + " --max-new 40 --logprobs 4",
+                np);
+    ASSERT_EQ(run.code, 0) << run.both();
+    const std::vector<Json> rows = rows_of(out);
+    ASSERT_EQ(rows.size(), reference["greedy"].size());
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const Json& c = reference["greedy"][i];
+      EXPECT_EQ(rows[i]["prompt_ids"], c["prompt_ids"]);
+      ASSERT_EQ(rows[i]["output_ids"], c["output_ids"]);
+      EXPECT_EQ(rows[i]["finish_reason"], c["finish_reason"]);
+      for (std::size_t t = 0; t < c["output_ids"].size(); ++t) {
+        EXPECT_NEAR(rows[i]["logprobs"][t].get<double>(), c["logprobs"][t].get<double>(), 1e-4);
+        ASSERT_EQ(rows[i]["top_logprobs"][t].size(), 4u);
+        EXPECT_NEAR(rows[i]["top_logprobs"][t][3][1].get<double>(), c["top_logprobs"][t][3][1].get<double>(),
+                    1e-4);
+      }
+    }
+  }
+}
+
+TEST_F(GenerateFile, TextsAreScoredAsTransformersScoresThem) {
+  const Json reference = read_json(kGolden + "generate/qwen3.json");
+  std::string texts;
+  for (const Json& c : reference["scores"]) texts += Json{{"prompt_ids", c["ids"]}}.dump() + "\n";
+  spill(folder_ / "texts.jsonl", texts);
+  const Outcome run =
+      trainer("generate " + kGolden + "models/qwen3 --device cpu --score --logprobs 8 --file " +
+                  (folder_ / "texts.jsonl") + " --out " + (folder_ / "scores"),
+              2);
+  ASSERT_EQ(run.code, 0) << run.both();
+  const std::vector<Json> rows = rows_of(folder_ / "scores");
+  ASSERT_EQ(rows.size(), 2u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    const Json& c = reference["scores"][i];
+    EXPECT_EQ(rows[i]["ids"], c["ids"]);
+    ASSERT_EQ(rows[i]["logprobs"].size(), c["logprobs"].size());
+    for (std::size_t t = 0; t < c["logprobs"].size(); ++t) {
+      EXPECT_NEAR(rows[i]["logprobs"][t].get<double>(), c["logprobs"][t].get<double>(), 1e-4);
+      EXPECT_NEAR(rows[i]["top_logprobs"][t][7][1].get<double>(), c["top_logprobs"][t][7].get<double>(),
+                  1e-4);
+    }
+  }
+  // A conversation is scored as training sees it, whole.
+  const Outcome whole = trainer("generate " + model() + " --template chatml --device cpu --score --file " +
+                                Task::get().held_out() + " --out " + (folder_ / "conversations"));
+  ASSERT_EQ(whole.code, 0) << whole.both();
+  const std::vector<Json> conversations = rows_of(folder_ / "conversations");
+  ASSERT_EQ(conversations.size(), 12u);
+  EXPECT_EQ(conversations[0]["logprobs"].size() + 1, conversations[0]["ids"].size());
+  EXPECT_FALSE(conversations[0].contains("top_logprobs"));
+}
+
+TEST_F(GenerateFile, SeveralAnswersToAQuestionAreDrawnApart) {
+  const std::vector<Json> rows = answers("n.jsonl", "--temperature 2 --n 3 --batch 4", 2);
+  ASSERT_EQ(rows.size(), 36u);
+  int alike = 0;
+  for (std::size_t i = 0; i < 12; ++i) {
+    EXPECT_EQ(rows[3 * i]["messages"][0], rows[3 * i + 2]["messages"][0]);
+    alike += answer_of(rows[3 * i]) == answer_of(rows[3 * i + 1]) ? 1 : 0;
+  }
+  EXPECT_LT(alike, 6);
+  const std::vector<Json> one = answers("one.jsonl", "--temperature 2");
+  EXPECT_EQ(answer_of(one[5]), answer_of(rows[15])) << "the first of three is the only one of one";
+}
+
+TEST_F(GenerateFile, PartsOfTheRowsAreThoseOfTheWhole) {
+  answers("whole.jsonl", "--temperature 1.5");
+  answers("a.jsonl", "--temperature 1.5 --shard 1/2");
+  answers("b.jsonl", "--temperature 1.5 --shard 2/2", 2);
+  EXPECT_EQ(slurp(folder_ / "a.jsonl") + slurp(folder_ / "b.jsonl"), slurp(folder_ / "whole.jsonl"));
+}
+
+TEST_F(GenerateFile, AStopTextEndsAnAnswerAndIsNoPartOfIt) {
+  const std::vector<Json> plain = answers("plain.jsonl");
+  std::string stop;
+  for (const Json& row : plain) {
+    const std::string text = answer_of(row);
+    if (text.size() >= 4) stop = text.substr(text.size() / 2, 2);
+  }
+  ASSERT_FALSE(stop.empty());
+  ASSERT_EQ(stop.find('\''), std::string::npos);
+  const std::vector<Json> stopped = answers("stopped.jsonl", "--stop \"" + stop + "\"");
+  int cut = 0;
+  for (std::size_t i = 0; i < plain.size(); ++i) {
+    const std::string whole = answer_of(plain[i]);
+    const std::size_t at = whole.find(stop);
+    EXPECT_EQ(answer_of(stopped[i]), whole.substr(0, at));
+    if (at == std::string::npos) continue;
+    EXPECT_EQ(stopped[i]["finish_reason"], "stop");
+    ++cut;
+  }
+  EXPECT_GT(cut, 0);
+}
+
+TEST_F(GenerateFile, AnswersAreExtractedAndTriedAgain) {
+  spill(folder_ / "prompt.txt", "Say it: {text}\nFinal Answer:");
+  const std::string extract = "--temperature 1.5 --prompt-file " + (folder_ / "prompt.txt") +
+                              " --extract \"([a-z]+)\" --max-broken-rows 12 ";
+  const Outcome run = trainer(command("labels.jsonl", extract + "--retries 2"), 2);
+  ASSERT_EQ(run.code, 0) << run.both();
+  const std::vector<Json> rows = rows_of(folder_ / "labels.jsonl");
+  ASSERT_FALSE(rows.empty());
+  for (const Json& row : rows) {
+    const std::string label = answer_of(row);
+    EXPECT_TRUE(!label.empty() && std::ranges::all_of(label, [](char c) { return c >= 'a' && c <= 'z'; }))
+        << label;
+    EXPECT_EQ(row["messages"][0]["content"].get<std::string>().find("Final Answer"), std::string::npos)
+        << "the row's own words, not the prompt's";
+  }
+  // Only what is allowed counts.
+  const std::string label = answer_of(rows.front());
+  const Outcome allowed =
+      trainer(command("allowed.jsonl", extract + "--retries 2 --allow " + label + ",nothing"));
+  ASSERT_EQ(allowed.code, 0) << allowed.both();
+  const std::vector<Json> kept = rows_of(folder_ / "allowed.jsonl");
+  EXPECT_GE(kept.size(), 1u);
+  EXPECT_LT(kept.size(), 12u);
+  for (const Json& row : kept) EXPECT_EQ(answer_of(row), label);
+  EXPECT_NE(allowed.err.find("nothing was extracted"), std::string::npos) << allowed.both();
+  EXPECT_NE(allowed.err.find("of them left out"), std::string::npos) << allowed.both();
+}
+
+TEST_F(GenerateFile, EveryRetryIsHotter) {
+  spill(folder_ / "one.jsonl", rows_of(Task::get().held_out()).front().dump() + "\n");
+  const std::string ask = "generate " + model() +
+                          " --template chatml --device cpu --max-new 4 --max-broken-rows 1 " +
+                          "--extract \"^([a-z]+)\" --file " + (folder_ / "one.jsonl") + " --out ";
+  const auto first_words = [&](const std::string& out, const std::string& more) {
+    const Outcome run = trainer(ask + (folder_ / out) + " " + more);
+    EXPECT_EQ(run.code, 0) << run.both();
+    std::set<std::string> words;
+    for (const Json& row : rows_of(folder_ / out)) words.insert(answer_of(row));
+    return words;
+  };
+  std::set<std::string> rare = first_words("rare.jsonl", "--temperature 3 --n 6 --retries 20");
+  for (const std::string& usual : first_words("usual.jsonl", "--temperature 0.05 --n 6")) rare.erase(usual);
+  ASSERT_FALSE(rare.empty());
+  std::string allow;
+  for (const std::string& word : rare) allow += (allow.empty() ? "" : ",") + word;
+  EXPECT_TRUE(first_words("cold.jsonl", "--temperature 0.05 --retries 3 --allow " + allow).empty());
+  EXPECT_EQ(first_words("hotter.jsonl", "--temperature 0.05 --retries 900 --allow " + allow).size(), 1u);
+}
+
+TEST_F(GenerateFile, RowsThatCannotBeAnsweredAreNamedAndLeftOut) {
+  const std::string good = R"({"messages": [{"role": "user", "content": "Sort these words: b, a."}]})";
+  std::string tall = R"({"prompt": ")";
+  for (int i = 0; i < 200; ++i) tall += "a, ";
+  spill(folder_ / "rows.jsonl", good + "\n" + tall + "\"}\n{\"messages\": []}\n" + good + "\n");
+  const std::string ask = "generate " + model() +
+                          " --template chatml --device cpu --max-new 4 --max-length 64 --file " +
+                          (folder_ / "rows.jsonl") + " --out " + (folder_ / "out.jsonl");
+  for (const int np : {0, 2}) {
+    const Outcome refused = trainer(ask + " --overwrite", np);
+    EXPECT_EQ(refused.code, 64) << refused.both();
+    EXPECT_EQ(errors_in(refused), 1) << refused.both();
+    EXPECT_NE(refused.err.find("rows could not be answered"), std::string::npos) << refused.both();
+  }
+  const Outcome run = trainer(ask + " --max-broken-rows 2");
+  ASSERT_EQ(run.code, 0) << run.both();
+  EXPECT_NE(run.err.find("rows.jsonl:2: a prompt is too long"), std::string::npos) << run.both();
+  EXPECT_NE(run.err.find("rows.jsonl:3: "), std::string::npos) << run.both();
+  EXPECT_EQ(rows_of(folder_ / "out.jsonl").size(), 2u);
+}
+
+TEST_F(GenerateFile, TheModelsOwnSettingsAreTakenAndSaid) {
+  fs::copy(model(), folder_ / "model", fs::copy_options::recursive);
+  const Json own = read_json(folder_ / "model/generation_config.json");
+  Json config = own;
+  config["do_sample"] = true;
+  config["temperature"] = 1.5;
+  config["top_k"] = 40;
+  spill(folder_ / "model/generation_config.json", config.dump());
+  const auto run = [&](const std::string& folder, const std::string& more) {
+    const Outcome done =
+        trainer("generate " + folder + " --template chatml --device cpu --max-new 8 --file " +
+                Task::get().held_out() + " " + more);
+    EXPECT_EQ(done.code, 0) << done.both();
+    return done;
+  };
+  const Outcome taken = run(folder_ / "model", "");
+  EXPECT_NE(taken.err.find("from generation_config.json: temperature 1.5, top_k 40"), std::string::npos)
+      << taken.err;
+  EXPECT_EQ(taken.out, run(model(), "--temperature 1.5 --top-k 40").out);
+  const std::string greedy = run(model(), "").out;
+  EXPECT_NE(taken.out, greedy);
+  const Outcome without = run(folder_ / "model", "--no-model-defaults");
+  EXPECT_EQ(without.out, greedy);
+  EXPECT_EQ(without.err.find("generation_config"), std::string::npos);
+  EXPECT_EQ(run(folder_ / "model", "--temperature 0").out, greedy) << "the command line is stronger";
+  // Without do_sample a temperature means nothing.
+  config["do_sample"] = false;
+  spill(folder_ / "model/generation_config.json", config.dump());
+  EXPECT_EQ(run(folder_ / "model", "").out, greedy);
+  // An end of its own.
+  const std::vector<Json> ids = answers("ids.jsonl", "--logprobs 0");
+  config["eos_token_id"] = Json::array({ids[0]["output_ids"][0]});
+  spill(folder_ / "model/generation_config.json", config.dump());
+  const Outcome ended = run(folder_ / "model", "");
+  EXPECT_NE(ended.out, greedy);
+  EXPECT_EQ(parse_json(split(ended.out, '\n')[0], "row")["answer"], "");
+}
+
+TEST_F(GenerateFile, TellsWhatItDid) {
+  spill(folder_ / "prompt.txt",
+        "These are many words that stand before every question, again and again: {text}");
+  const Outcome run = trainer(
+      command("told.jsonl", "--gpu-hour-price 3600 --ignore-eos --prompt-file " + (folder_ / "prompt.txt")));
+  ASSERT_EQ(run.code, 0) << run.both();
+  EXPECT_NE(run.err.find("12 rows answered in 0:0"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find(" tokens/s, "), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find(" rows a minute"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("  cost "), std::string::npos) << run.err;
+  const std::size_t at = run.err.find(" of them shared");
+  ASSERT_NE(at, std::string::npos) << run.err;
+  const std::size_t comma = run.err.rfind(", ", at);
+  EXPECT_GT(std::stod(run.err.substr(comma + 2)), 30.0) << run.err;
+}
+
+TEST_F(GenerateFile, WrongCallsAreRefusedInASentence) {
+  refused("--temperature nan", "temperature");
+  refused("--temperature -1", "temperature");
+  refused("--top-p 0", "top_p");
+  refused("--min-p 2", "min_p");
+  refused("--repetition-penalty 0", "repetition_penalty");
+  refused("--top-k -3", "top_k");
+  refused("--shard 3/2", "--shard names no part");
+  refused("--shard 2", "--shard names no part");
+  refused("--extract \"a(b\"", "no regular expression");
+  refused("--extract abc", "--extract has no group");
+  refused("--allow a", "give --extract");
+  refused("--extract \"(a)\" --retries 2", "every retry gives the same answer");
+  refused("--min-new 9", "--min-new is above --max-new");
+  refused("--score --exact-match", "--score answers nothing");
+  refused("a question", "on the command line and in a file");
+  spill(folder_ / "prompt.txt", "no place");
+  refused("--prompt-file " + (folder_ / "prompt.txt"), "no place for a row's text");
+  for (const std::string alone : {"--out x", "--score", "--n 2", "--logprobs 1", "--shard 1/2"}) {
+    const Outcome run = trainer("generate " + model() + " " + alone + " hello");
+    EXPECT_EQ(run.code, 64) << alone;
+    EXPECT_NE(run.err.find("needs questions in a file"), std::string::npos) << run.both();
+  }
+  const Outcome ids = trainer("generate " + kGolden + "models/qwen3 --device cpu --stop x hello");
+  EXPECT_EQ(ids.code, 64);
+  EXPECT_NE(ids.err.find("--stop needs a tokenizer"), std::string::npos) << ids.both();
+}
+
+}  // namespace
+}  // namespace octet::test

@@ -1,0 +1,369 @@
+// Adapters beside a base in 4 bits, through the program: what bitsandbytes, PEFT and transformers compute
+// (tests/golden/adapters), at every stage and number of ranks; folders that are quantised already; resumed
+// and merged.
+#include <cmath>
+#include <filesystem>
+#include <functional>
+#include <map>
+
+#include "cli/task.h"
+#include "octet/checkpoint/checkpoint.h"
+#include "octet/checkpoint/safetensors.h"
+#include "octet/checkpoint/safetensors_writer.h"
+
+namespace octet::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kGolden = OCTET_SOURCE_DIR "/tests/golden/adapters/";
+const std::string kBase = OCTET_SOURCE_DIR "/tests/golden/models/llama3";
+
+std::vector<float> floats(const checkpoint::SafetensorsFile& file, const std::string& name) {
+  std::vector<float> all(static_cast<std::size_t>(file.at(name).count));
+  file.read(name, 0, file.at(name).count, all.data());
+  return all;
+}
+
+/// Relative Euclidean distance.
+double distance(const std::vector<float>& a, const std::vector<float>& b) {
+  if (a.size() != b.size()) return 1e30;
+  double apart = 0, size = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    apart += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+    size += std::pow(static_cast<double>(b[i]), 2);
+  }
+  return std::sqrt(apart / size);
+}
+
+class QuantisedBase : public testing::Test {
+ protected:
+  QuantisedBase() : folder_("quantised") {}
+
+  /// A batch of integers from a reference file; tensors whose names begin with `prefix`.
+  std::string batch(const checkpoint::SafetensorsFile& golden, const std::string& prefix, bool labels) {
+    std::vector<std::vector<std::int64_t>> values;
+    std::vector<TensorSlice> slices;
+    values.reserve(2);
+    for (const std::string tensor : {"input_ids", "labels"}) {
+      const auto& stored = golden.at(prefix + (labels ? tensor : "input_ids"));
+      values.emplace_back(static_cast<std::size_t>(stored.count));
+      golden.read(stored.name, 0, stored.count, values.back().data());
+      slices.push_back({tensor, DType::i64, stored.shape, 0, stored.count, values.back().data()});
+    }
+    checkpoint::write_safetensors(folder_ / "batch.safetensors", slices);
+    return folder_ / "batch.safetensors";
+  }
+  Outcome probe(int np, const std::string& model, const std::string& batch, const std::string& keys) {
+    return shell("timeout 120 " OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(np) +
+                 " " OCTET_TRAINER " probe " + model + " --batch " + batch + " --out " +
+                 (folder_ / "out.safetensors") + " device=cpu " + keys);
+  }
+  checkpoint::SafetensorsFile out() { return checkpoint::SafetensorsFile(folder_ / "out.safetensors"); }
+
+  TemporaryFolder folder_;
+};
+
+TEST_F(QuantisedBase, ComputesWhatPeftComputesOverBitsandbytes) {
+  for (const auto& [name, twice] :
+       {std::pair<std::string, std::string>{"llama3-nf4", "false"}, {"llama3-nf4-dq", "true"}}) {
+    const Json numbers = read_json(kGolden + name + "/golden.json");
+    const checkpoint::SafetensorsFile golden(kGolden + name + "/golden.safetensors");
+    const std::string keys =
+        " bf16=false finetuning_type=lora quantization_bit=4 double_quantization=" + twice +
+        " adapter_name_or_path=" + kGolden + name + "/adapter";
+    const std::string one = batch(golden, "", true);
+    for (const auto& [np, stage] : {std::pair{1, 0}, {2, 1}, {2, 3}, {3, 2}, {4, 0}, {4, 3}}) {
+      SCOPED_TRACE(name + ", np " + std::to_string(np) + ", stage " + std::to_string(stage));
+      const Outcome run = probe(np, kBase, one, keys + " zero_stage=" + std::to_string(stage));
+      ASSERT_EQ(run.code, 0) << run.both();
+      const auto found = out();
+      EXPECT_LT(distance(floats(found, "logits"), floats(golden, "logits")), 1e-4);
+      EXPECT_NEAR(floats(found, "loss")[0] / numbers["loss"].get<double>(), 1, 1e-5);
+      std::size_t gradients = 0;
+      for (const auto& tensor : golden.tensors()) {
+        if (!tensor.name.starts_with("grad.")) continue;
+        ++gradients;
+        ASSERT_NE(found.find(tensor.name), nullptr) << tensor.name;
+        EXPECT_LT(distance(floats(found, tensor.name), floats(golden, tensor.name)), 1e-3) << tensor.name;
+      }
+      EXPECT_EQ(found.tensors().size(), gradients + 2) << "logits, loss and what is trained";
+      EXPECT_EQ(gradients, 28u);
+    }
+    const std::string ten = batch(golden, "adamw.", true);
+    for (const auto& [np, stage] : {std::pair{1, 0}, {2, 3}}) {
+      const Outcome run = probe(np, kBase, ten,
+                                keys +
+                                    " --steps 10 learning_rate=1e-3 weight_decay=0.01 "
+                                    "max_grad_norm=1 zero_stage=" +
+                                    std::to_string(stage));
+      ASSERT_EQ(run.code, 0) << run.both();
+      const auto found = out();
+      const auto losses = floats(found, "step_loss"), norms = floats(found, "step_grad_norm");
+      for (std::size_t i = 0; i < 10; ++i) {
+        EXPECT_NEAR(losses[i] / numbers["adamw"]["loss"][i].get<double>(), 1, 1e-4) << name << " step " << i;
+        EXPECT_NEAR(norms[i] / numbers["adamw"]["grad_norm"][i].get<double>(), 1, 1e-3)
+            << name << " step " << i;
+      }
+    }
+  }
+}
+
+TEST_F(QuantisedBase, IsNotTheUnquantisedOne) {
+  const checkpoint::SafetensorsFile golden(kGolden + "llama3-nf4/golden.safetensors");
+  const std::string keys =
+      " bf16=false finetuning_type=lora adapter_name_or_path=" + kGolden + "llama3-nf4/adapter";
+  ASSERT_EQ(probe(1, kBase, batch(golden, "", true), keys).code, 0);
+  EXPECT_GT(distance(floats(out(), "logits"), floats(golden, "logits")), 1e-2);
+}
+
+TEST_F(QuantisedBase, FoldersOfTransformersIn4BitsAreReadAsTheyAre) {
+  for (const std::string name : {"saved-nf4", "saved-nf4-dq-bf16-storage"}) {
+    const std::string model = kGolden + name;
+    const checkpoint::SafetensorsFile golden(model + "/golden.safetensors");
+    const std::string one = batch(golden, "", false);
+    for (const auto& [np, keys] : {std::pair<int, std::string>{1, "finetuning_type=lora"},
+                                   {1, "finetuning_type=lora quantization_bit=4 double_quantization=false"},
+                                   {2, "finetuning_type=lora zero_stage=3"},
+                                   {1, "finetuning_type=full"}}) {
+      SCOPED_TRACE(name + " np " + std::to_string(np) + " " + keys);
+      const Outcome run = probe(np, model, one, "bf16=false " + keys);
+      ASSERT_EQ(run.code, 0) << run.both();
+      const auto found = out();
+      EXPECT_LT(distance(floats(found, "logits"), floats(golden, "logits")), 1e-5);
+    }
+  }
+}
+
+/// The tensors of a file, to be changed and written again.
+struct Contents {
+  struct Tensor {
+    DType dtype;
+    std::vector<std::int64_t> shape;
+    std::string bytes;
+  };
+  std::map<std::string, Tensor> all;
+
+  explicit Contents(const std::string& path) {
+    const checkpoint::SafetensorsFile file(path);
+    for (const auto& tensor : file.tensors()) {
+      const auto bytes = file.bytes(tensor);
+      all[tensor.name] = {tensor.dtype, tensor.shape,
+                          std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())};
+    }
+  }
+  void write(const std::string& path) {
+    std::vector<TensorSlice> slices;
+    for (auto& [name, t] : all) {
+      slices.push_back({.name = name,
+                        .dtype = t.dtype,
+                        .shape = t.shape,
+                        .count = static_cast<std::int64_t>(t.bytes.size() / size_of(t.dtype)),
+                        .data = t.bytes.data()});
+    }
+    checkpoint::write_safetensors(path, slices);
+  }
+};
+
+TEST_F(QuantisedBase, ModulesThatWereSkippedStayAsTheyAre) {
+  const checkpoint::SafetensorsFile golden(kGolden + "saved-nf4/golden.safetensors");
+  const std::string one = batch(golden, "", false), folder = folder_ / "skipped";
+  fs::create_directories(folder);
+  fs::copy(kGolden + "saved-nf4/config.json", folder + "/config.json");
+  Contents changed(kGolden + "saved-nf4/model.safetensors");
+  const Contents plain(kBase + "/model.safetensors");
+  for (const std::string name :
+       {"model.layers.0.self_attn.k_proj.weight", "model.layers.1.mlp.down_proj.weight"}) {
+    std::erase_if(changed.all, [&](const auto& entry) { return entry.first.starts_with(name); });
+    changed.all[name] = plain.all.at(name);
+  }
+  changed.write(folder + "/model.safetensors");
+  ASSERT_EQ(probe(1, folder, one, "bf16=false finetuning_type=full").code, 0);
+  const auto decoded = floats(out(), "logits");
+  EXPECT_GT(distance(decoded, floats(golden, "logits")), 1e-3) << "they differ from their codes";
+  for (const auto& [np, stage] : {std::pair{1, 0}, {2, 3}, {3, 3}}) {
+    const Outcome run =
+        probe(np, folder, one, "bf16=false finetuning_type=lora zero_stage=" + std::to_string(stage));
+    ASSERT_EQ(run.code, 0) << run.both();
+    EXPECT_EQ(floats(out(), "logits"), decoded) << "np " << np;
+  }
+}
+
+TEST_F(QuantisedBase, FineGrainedFp8IsDecodedOnTheWayIn) {
+  const checkpoint::SafetensorsFile golden(kGolden + "saved-nf4/golden.safetensors");
+  const std::string one = batch(golden, "", false);
+  Contents fp8(kBase + "/model.safetensors"), decoded = fp8;
+  for (const auto& [name, tensor] : Contents(fp8).all) {
+    if (tensor.shape.size() != 2 || name.find(".layers.") == std::string::npos) continue;
+    ASSERT_LE(std::max(tensor.shape[0], tensor.shape[1]), 128) << "one square";
+    auto* values = reinterpret_cast<float*>(decoded.all.at(name).bytes.data());
+    const std::size_t count = tensor.bytes.size() / sizeof(float);
+    const float scale = 0.5f / 448.0f;
+    std::string codes(count, ' ');
+    for (std::size_t i = 0; i < count; ++i) {
+      codes[i] = static_cast<char>(to_fp8(values[i] / scale, DType::e4m3));
+      values[i] = from_fp8(static_cast<std::uint8_t>(codes[i]), DType::e4m3) * scale;
+    }
+    fp8.all[name] = {DType::e4m3, tensor.shape, codes};
+    fp8.all[name + "_scale_inv"] = {
+        DType::f32, {1, 1}, std::string(reinterpret_cast<const char*>(&scale), sizeof scale)};
+  }
+  Json config = read_json(kBase + "/config.json");
+  for (auto* contents : {&fp8, &decoded}) {
+    const std::string folder = folder_ / (contents == &fp8 ? "fp8" : "decoded");
+    fs::create_directories(folder);
+    if (contents == &fp8) {
+      config["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
+    } else {
+      config.erase("quantization_config");
+    }
+    spill(folder + "/config.json", config.dump());
+    contents->write(folder + "/model.safetensors");
+  }
+  for (const std::string keys : {"finetuning_type=full", "finetuning_type=lora quantization_bit=4"}) {
+    std::vector<std::vector<float>> logits;
+    for (const std::string folder : {"fp8", "decoded"}) {
+      const Outcome run = probe(1, folder_ / folder, one, "bf16=false " + keys);
+      ASSERT_EQ(run.code, 0) << run.both();
+      logits.push_back(floats(out(), "logits"));
+    }
+    EXPECT_EQ(logits[0], logits[1]) << keys;
+  }
+}
+
+TEST_F(QuantisedBase, WhatCannotBeReadIsRefusedAndLeavesNothing) {
+  const checkpoint::SafetensorsFile golden(kGolden + "saved-nf4/golden.safetensors");
+  const std::string one = batch(golden, "", false);
+  const auto refused = [&](const std::string& says, const std::string& keys,
+                           const std::function<void(Contents&, Json&)>& change) {
+    const std::string folder = folder_ / "broken";
+    fs::remove_all(folder);
+    fs::create_directories(folder);
+    Contents contents(kGolden + "saved-nf4-dq-bf16-storage/model.safetensors");
+    Json config = read_json(kGolden + "saved-nf4-dq-bf16-storage/config.json");
+    change(contents, config);
+    contents.write(folder + "/model.safetensors");
+    spill(folder + "/config.json", config.dump());
+    const Outcome run = probe(2, folder, one, "bf16=false " + keys);
+    EXPECT_EQ(run.code, 64) << says << ": " << run.both();
+    EXPECT_NE(run.err.find(says), std::string::npos) << says << ": " << run.err;
+    EXPECT_FALSE(fs::exists(folder_ / "out.safetensors")) << says;
+  };
+  const std::string name = "model.layers.0.self_attn.q_proj.weight", lora = "finetuning_type=lora";
+  const auto nothing = [](Contents&, Json&) {};
+  refused("needs 'finetuning_type: lora'", "finetuning_type=full quantization_bit=4", nothing);
+  refused("'quantization_bit: 3' is not supported", lora + " quantization_bit=3", nothing);
+  refused("'quantization_bit: 8' is not supported", lora + " quantization_bit=8", nothing);
+  refused("GPTQ", lora, [](Contents&, Json& c) { c["quantization_config"]["quant_method"] = "gptq"; });
+  refused("the codes of a quantised tensor do not fit", lora, [&](Contents& t, Json&) {
+    t.all.at(name).bytes.resize(2046);
+    t.all.at(name).shape = {1023, 1};
+  });
+  refused("lacks a part", lora, [&](Contents& t, Json&) { t.all.erase(name + ".absmax"); });
+  refused("has the wrong shape", "finetuning_type=full", [&](Contents& t, Json&) {
+    auto& state = t.all.at(name + ".quant_state.bitsandbytes__nf4");
+    const auto at = state.bytes.find("[64, 64]");
+    state.bytes.replace(at, 8, "[32,128]");
+  });
+  refused("has the wrong shape", lora, [&](Contents& t, Json&) {
+    auto& state = t.all.at(name + ".quant_state.bitsandbytes__nf4");
+    const auto at = state.bytes.find("[64, 64]");
+    state.bytes.replace(at, 8, "[32,128]");
+  });
+  refused("is not quantised as the others", lora,
+          [](Contents&, Json& c) { c["quantization_config"]["bnb_4bit_use_double_quant"] = false; });
+}
+
+/// A base model: the task's shape after a few steps, as weights.
+const std::string& base() {
+  static const TemporaryFolder folder("quantised_base");
+  static const std::string path = [] {
+    const Outcome run =
+        trainer(Task::get().train(folder / "base", "max_steps=4 save_strategy=no export_dtype=fp32"));
+    if (run.code != 0) throw std::runtime_error(run.both());
+    return folder / "base";
+  }();
+  return path;
+}
+
+std::string qlora(const std::string& output, const std::string& more = "") {
+  return Task::get().train(output, "model_name_or_path=" + base() +
+                                       " train_from_scratch=false finetuning_type=lora quantization_bit=4 "
+                                       "lora_rank=4 max_steps=6 save_steps=3 " +
+                                       more);
+}
+
+TEST_F(QuantisedBase, ARunGoesOnBitForBitAndSavesNothingOfTheBase) {
+  expect_success(trainer(qlora(folder_ / "whole")));
+  const checkpoint::Checkpoint saved(folder_ / "whole/checkpoint-6");
+  for (const auto& tensor : saved.tensors()) {
+    EXPECT_TRUE(tensor.name.find("lora_") != std::string::npos || tensor.name.starts_with("optimizer/"))
+        << tensor.name;
+  }
+  fs::copy(folder_ / "whole", folder_ / "stopped", fs::copy_options::recursive);
+  fs::remove_all(folder_ / "stopped/checkpoint-6");
+  for (const char* left : {"adapter_config.json", "adapter_model.safetensors"})
+    fs::remove(folder_ / ("stopped/" + std::string(left)));
+  fs::copy(folder_ / "stopped", folder_ / "other", fs::copy_options::recursive);
+  expect_success(trainer(qlora(folder_ / "stopped")));
+  expect_identical(folder_ / "stopped/checkpoint-6", folder_ / "whole/checkpoint-6");
+  // Over other codes it would go on as another model.
+  const Outcome plain = trainer(qlora(folder_ / "other", "double_quantization=false"));
+  EXPECT_EQ(plain.code, 64);
+  EXPECT_NE(plain.err.find("double_quantization"), std::string::npos) << plain.err;
+}
+
+TEST_F(QuantisedBase, BitsOfARunDoNotDependOnStageOverlapOrRanks) {
+  for (const std::string keys : {"", " bf16=true", " bf16=true fp8=true fp8_recipe=current",
+                                 " bf16=true fp8=true fp8_recipe=block", " recompute=full"}) {
+    std::string first;
+    for (const auto& [np, how] : {std::pair<int, std::string>{1, ""},
+                                  {2, " zero_stage=3"},
+                                  {4, " zero_stage=3 overlap_comm=false"},
+                                  {4, " zero_stage=1"}}) {
+      const std::string output = folder_ / "strict";
+      fs::remove_all(output);
+      const Outcome run = shell("timeout 120 " OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(np) +
+                                " " OCTET_TRAINER " " +
+                                qlora(output,
+                                      "save_strategy=no max_steps=2 deterministic=strict "
+                                      "per_device_train_batch_size=3" +
+                                          keys + how));
+      ASSERT_EQ(run.code, 0) << run.both();
+      const std::string weights = slurp(output + "/adapter_model.safetensors");
+      if (first.empty()) first = weights;
+      EXPECT_TRUE(weights == first) << keys << ", np " << np << how;
+    }
+  }
+}
+
+TEST_F(QuantisedBase, AnAdapterIsMergedIntoWhatTheFolderHolds) {
+  // Of codes: a new adapter adds nothing, so that the merged model is what the codes stand for.
+  const checkpoint::SafetensorsFile golden(kGolden + "saved-nf4/golden.safetensors");
+  const std::string one = batch(golden, "", false), adapter = folder_ / "adapter";
+  fs::create_directories(adapter);
+  fs::copy(kGolden + "llama3-nf4/adapter", adapter, fs::copy_options::recursive);
+  Contents zero(adapter + "/adapter_model.safetensors");
+  for (auto& [name, tensor] : zero.all) {
+    if (name.find("lora_B") != std::string::npos) std::fill(tensor.bytes.begin(), tensor.bytes.end(), '\0');
+  }
+  zero.write(adapter + "/adapter_model.safetensors");
+  const Outcome merged = trainer("export " + adapter + " " + (folder_ / "merged") +
+                                 " --merge --dtype fp32 --model " + kGolden + "saved-nf4");
+  ASSERT_EQ(merged.code, 0) << merged.both();
+  EXPECT_NE(merged.both().find("what the quantised weights stand for"), std::string::npos) << merged.both();
+  EXPECT_FALSE(read_json(folder_ / "merged/config.json").contains("quantization_config"));
+  const Outcome run = probe(1, folder_ / "merged", one, "bf16=false");
+  ASSERT_EQ(run.code, 0) << run.both();
+  EXPECT_LT(distance(floats(out(), "logits"), floats(golden, "logits")), 1e-5);
+  // Of a run that quantised its base itself: into the weights as they were.
+  expect_success(trainer(qlora(folder_ / "new", "learning_rate=0 max_steps=2")));
+  const Outcome plain =
+      trainer("export " + (folder_ / "new") + " " + (folder_ / "same") + " --merge --dtype fp32");
+  ASSERT_EQ(plain.code, 0) << plain.both();
+  EXPECT_NE(plain.both().find("is merged into the weights of"), std::string::npos) << plain.both();
+  EXPECT_EQ(slurp(folder_ / "same/model.safetensors"), slurp(base() + "/model.safetensors"));
+}
+
+}  // namespace
+}  // namespace octet::test
