@@ -242,11 +242,6 @@ AdapterWish read_adapter_config(const Json& config, const std::string& where) {
   if (!(wish.dropout >= 0 && wish.dropout < 1)) {
     other("lora_dropout of an adapter is no share", "at least 0 and below 1", std::to_string(wish.dropout));
   }
-  if (wish.dora && wish.dropout > 0) {
-    refuse(wish, "dropout beside DoRA is not built", "lora_dropout: 0, or use_dora: false",
-           "lora_dropout: " + std::to_string(wish.dropout),
-           "set lora_dropout to 0 in the file to go on without it");
-  }
   for (const auto& [expression, rank] : patterns_of(config, "rank_pattern", where).items()) {
     wish.ranks.emplace_back(expression, json_int(config["rank_pattern"], expression, 0, 1, most, where));
   }
@@ -285,6 +280,11 @@ AdapterWish adapter_wish(const config::Config& config) {
   if (const auto continued = given_adapters(config).continued) {
     AdapterWish wish = read_adapter_folder(*continued);
     wish.output_rate = config.loraplus_lr_ratio.value_or(1.0);
+    if (wish.dora && wish.dropout > 0) {
+      refuse(wish, "training DoRA with dropout is not built", "lora_dropout: 0, or use_dora: false",
+             "lora_dropout: " + std::to_string(wish.dropout),
+             "set lora_dropout to 0 in the file to go on without it");
+    }
     return wish;
   }
   AdapterWish wish{.rank = config.lora_rank,

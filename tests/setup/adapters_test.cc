@@ -5,6 +5,7 @@
 
 #include "model/support.h"
 #include "octet/base/files.h"
+#include "support/program.h"
 
 namespace octet::setup {
 namespace {
@@ -185,12 +186,13 @@ TEST_F(WrongAdapters, AreRefusedByName) {
     return R"({"peft_type": "LORA", "r": 8, "target_modules": ["q_proj"])" + more + "}";
   };
   EXPECT_EQ(refusal(lora("")), "accepted");
+  // Without training nothing is dropped.
+  EXPECT_EQ(refusal(lora(R"(, "use_dora": true, "lora_dropout": 0.1)")), "accepted");
   EXPECT_EQ(refusal(lora(R"(, "qalora_group_size": 16, "use_dora": true, "eva_config": null)")), "accepted");
   const std::pair<std::string, std::string> cases[] = {
       {R"({"peft_type": "IA3"})", "peft_type"},
       {lora(R"(, "bias": "all")"), "bias: none"},
       {lora(R"(, "lora_bias": true)"), "lora_bias"},
-      {lora(R"(, "use_dora": true, "lora_dropout": 0.1)"), "dropout beside DoRA"},
       {lora(R"(, "lora_dropout": 1)"), "below 1"},
       {lora(R"(, "use_qalora": true)"), "QA-LoRA"},
       {lora(R"(, "layer_replication": [[0, 1]])"), "layer_replication"},
@@ -292,6 +294,22 @@ TEST(Freezing, NamesTheModulesThatAreTrained) {
   EXPECT_NE(refused(freezing(0, {"all"})).find("nothing would be trained"), std::string::npos);
   a.tied = true;
   EXPECT_NE(refused(freezing(2, {"all"}, {"lm_head"})).find("embed_tokens"), std::string::npos);
+}
+
+TEST(AdapterTargets, DoraIsNotTrainedOnWithDropout) {
+  const test::TemporaryFolder folder("dora_with_dropout");
+  test::spill(
+      folder / "adapter_config.json",
+      R"({"peft_type": "LORA", "r": 4, "target_modules": ["q_proj"], "use_dora": true, "lora_dropout": 0.1})");
+  config::Config c;
+  c.finetuning_type = "lora";
+  c.adapter_name_or_path = folder / ".";
+  try {
+    adapter_wish(c);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("training DoRA with dropout"), std::string::npos);
+  }
 }
 
 TEST(AdapterTargets, TheRatioOfRatesIsThatOfBAndMagnitudes) {
