@@ -358,6 +358,13 @@ TEST(Load, ABaseIn4BitsIsThatOfAdapters) {
   EXPECT_SAYS(refusal("quantization_bit: 4"), "needs 'finetuning_type: lora'");
   EXPECT_SAYS(refusal("finetuning_type: full\nquantization_bit: 4"), "needs 'finetuning_type: lora'");
   EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 3"), "set quantization_bit: 4");
+  EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 4\nadapter_name_or_path: a,b"),
+              "takes one adapter");
+  EXPECT_SAYS(
+      refusal(
+          "finetuning_type: lora\nquantization_bit: 4\nadapter_name_or_path: a\ncreate_new_adapter: true"),
+      "takes one adapter");
+  EXPECT_NO_THROW(read("finetuning_type: lora\nquantization_bit: 4\nadapter_name_or_path: a"));
   EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 8"), "fp8: true");
   EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 4\nquantization_type: fp4"), "fp4");
   EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 4\nquantization_method: gptq"),
