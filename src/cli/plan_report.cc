@@ -140,6 +140,8 @@ std::vector<Alternative> alternatives(const config::Config& config, const model:
     config::Config with = config;
     with.finetuning_type = "lora";
     consider("finetuning_type=lora", with);
+    with.quantization_bit = 4;
+    consider("finetuning_type=lora quantization_bit=4", with);
   }
   return all;
 }

@@ -136,6 +136,15 @@ class Rules : RulesOf {
            .where = both("quantization_bit", "finetuning_type"),
            .fix = "set finetuning_type: lora, or remove quantization_bit"});
     }
+    const bool several = c_.adapter_name_or_path && c_.adapter_name_or_path->find(',') != std::string::npos;
+    if (several || c_.create_new_adapter) {
+      complain(
+          {.what = "a base in 4 bits takes one adapter, which is trained on",
+           .expected = "the folder of one in adapter_name_or_path, and no create_new_adapter",
+           .found = "adapters to add to the base",
+           .where = both(several ? "adapter_name_or_path" : "create_new_adapter", "quantization_bit"),
+           .fix = "merge them into the base as it was (trainer export --merge), and quantise the result"});
+    }
   }
 
   void freezing() {

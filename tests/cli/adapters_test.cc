@@ -180,10 +180,10 @@ TEST_F(Adapters, WithMagnitudesAreMergedIntoAWholeModel) {
     EXPECT_EQ(run.code, 0) << run.both();
     return steps_of(folder_ / "loss").at(1)["loss"].get<double>();
   };
-  const double plain = loss("model_name_or_path=" + base());
-  const double fresh = loss("model_name_or_path=" + base() + " finetuning_type=lora use_dora=true");
+  const double plain = loss("model_name_or_path=" + adapter_base());
+  const double fresh = loss("model_name_or_path=" + adapter_base() + " finetuning_type=lora use_dora=true");
   EXPECT_NEAR(fresh / plain, 1, 1e-6);
-  const double adapted = loss("model_name_or_path=" + base() +
+  const double adapted = loss("model_name_or_path=" + adapter_base() +
                               " finetuning_type=lora adapter_name_or_path=" + (folder_ / "out"));
   EXPECT_NEAR(loss("model_name_or_path=" + (folder_ / "whole")) / adapted, 1, 1e-5);
   EXPECT_GT(std::abs(plain / adapted - 1), 1e-4);

@@ -163,7 +163,7 @@ TEST_F(AddedAdapters, WrongMergesAreRefusedAndLeaveNothing) {
   const Wrong wrongs[] = {
       {keys, "", "'export_dir' is not given"},
       {"export_dir: " + out + "\n", "", "'model_name_or_path' is not given"},
-      {keys + target + "quantization_bit: 4\n", "", "quantization_bit"},
+      {keys + target + "quantization_bit: 4\n", "", "adapters are not merged into a quantised base"},
       {keys + target + "export_quantization_bit: 4\n", "", "export_quantization_bit"},
       {keys + target + "infer_dtype: int3\n", "", "infer_dtype"},
       {keys + target + "adapter_name: x\n", "", "adapter_name"},

@@ -40,7 +40,7 @@ TEST(PlanCommand, FindsHowEightBillionParametersAreTunedIn75Gigabytes) {
   const Json full = plan_of(common + "per_device_train_batch_size=6", 1);
   EXPECT_EQ(full["fits"], false);
   EXPECT_TRUE(full["fitting"].empty()) << "fp32 masters, gradients and moments alone are 128 GB";
-  ASSERT_EQ(full["alternatives"].size(), 2u);
+  ASSERT_EQ(full["alternatives"].size(), 3u);
   const Json& found = full["alternatives"][0];
   EXPECT_EQ(found["keys"], "param_dtype=bf16 grad_dtype=bf16 optim_dtype=int8");
   // What it names is what fits, and one more is too much.
@@ -70,7 +70,7 @@ TEST(PlanCommand, AdviceNamesAdaptersWithTheirGigabytes) {
   const Json full = plan_of(common, 1);
   EXPECT_EQ(full["trained_parameters"], full["parameters"]);
   EXPECT_EQ(full["parameters"], 8030261248);
-  ASSERT_EQ(full["alternatives"].size(), 1u) << "moments of 8 billion parameters fit in no format";
+  ASSERT_EQ(full["alternatives"].size(), 2u) << "moments of 8 billion parameters fit in no format";
   const Json& found = full["alternatives"][0];
   EXPECT_EQ(found["keys"], "finetuning_type=lora");
   const Json lora =
@@ -78,6 +78,9 @@ TEST(PlanCommand, AdviceNamesAdaptersWithTheirGigabytes) {
               " per_device_train_batch_size=" + found["micro_batch"].dump());
   EXPECT_EQ(lora["fits"], true);
   EXPECT_EQ(lora["total_bytes"], found["total_bytes"]);
+  const Json& quantised = full["alternatives"][1];
+  EXPECT_EQ(quantised["keys"], "finetuning_type=lora quantization_bit=4");
+  EXPECT_GT(quantised["micro_batch"], found["micro_batch"]) << "the base is a quarter as large";
   // r 8: 8 (in + out) of each of 7 modules in 32 blocks.
   const std::int64_t trained = 32 * 8 * (2 * (4096 + 4096) + 2 * (4096 + 1024) + 3 * (4096 + 14336));
   EXPECT_EQ(lora["trained_parameters"], trained);

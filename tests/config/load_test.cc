@@ -333,15 +333,18 @@ TEST(Load, ARefusedValueThatIsReplacedIsNotRefused) {
       {"optim: lion_8bit", "optim=adamw_8bit"},
       {"resize_vocab: true", "resize_vocab=null"},
       {"data: {custom_cls: {path: a.py}}", "data.custom_cls=null"},
+      {"model: {fsdp_config: {offload_params: true}}", "model.fsdp_config.offload_params=false"},
       {"tuning: {mode: oft}", "tuning.mode=lora"},
       {"tuning: {mode: oft}", "finetuning_type=full"}};
   for (const auto& [yaml, argument] : cases) {
     EXPECT_NO_THROW(load_text(yaml, "test.yaml", {argument}, quiet(false))) << yaml << " " << argument;
     EXPECT_SAYS(refusal(yaml), "is not supported");
   }
-  EXPECT_EQ(load_text("tuning: {mode: qlora}", "test.yaml", {"finetuning_type=full"}, quiet(false))
-                .config.finetuning_type,
-            "full");
+  // The one word for adapters and their base falls whole.
+  const Config full =
+      load_text("tuning: {mode: qlora}", "test.yaml", {"finetuning_type=full"}, quiet(false)).config;
+  EXPECT_EQ(full.finetuning_type, "full");
+  EXPECT_FALSE(full.quantization_bit);
 }
 
 TEST(Load, ABaseIn4BitsIsThatOfAdapters) {
@@ -356,6 +359,13 @@ TEST(Load, ABaseIn4BitsIsThatOfAdapters) {
   EXPECT_SAYS(refusal("quantization_bit: 4"), "needs 'finetuning_type: lora'");
   EXPECT_SAYS(refusal("finetuning_type: full\nquantization_bit: 4"), "needs 'finetuning_type: lora'");
   EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 3"), "set quantization_bit: 4");
+  EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 4\nadapter_name_or_path: a,b"),
+              "takes one adapter");
+  EXPECT_SAYS(
+      refusal(
+          "finetuning_type: lora\nquantization_bit: 4\nadapter_name_or_path: a\ncreate_new_adapter: true"),
+      "takes one adapter");
+  EXPECT_NO_THROW(read("finetuning_type: lora\nquantization_bit: 4\nadapter_name_or_path: a"));
   EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 8"), "fp8: true");
   EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 4\nquantization_type: fp4"), "fp4");
   EXPECT_SAYS(refusal("finetuning_type: lora\nquantization_bit: 4\nquantization_method: gptq"),
