@@ -36,7 +36,7 @@ std::string exported(const std::string& checkpoint, const std::string& folder) {
 // A rate that rises until the model forgets: the best evaluation lies in the middle.
 const std::string kForgets =
     "eval_dataset=" + Task::get().held_out() +
-    " eval_strategy=steps eval_steps=2 save_steps=2 max_steps=12 learning_rate=0.4 warmup_steps=12 "
+    " eval_strategy=steps eval_steps=2 save_steps=2 max_steps=12 learning_rate=1 warmup_steps=12 "
     "load_best_model_at_end=true ";
 
 TEST(BestModel, IsTheFinalOneAlthoughOldCheckpointsGo) {

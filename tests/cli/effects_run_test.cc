@@ -421,6 +421,7 @@ std::vector<KeyRow> output_rows() {
        {{"val_size", "2"},
         {"max_samples", "6"},
         {"eval_strategy", "steps"},
+        {"save_strategy", "steps"},
         {"eval_steps", "1"},
         {"save_steps", "1"}},
        {{"true", "the best of the run"}},
@@ -444,6 +445,12 @@ std::vector<KeyRow> output_rows() {
   };
 }
 
+TEST(Effects, OfAQuantisedBase) {
+  std::vector<KeyRow> rows = adapter_rows();
+  std::erase_if(rows, [](const KeyRow& row) { return row.key.find("quantization") == std::string::npos; });
+  EXPECT_EQ(rows.size(), 3u);
+  expect_effects(rows);
+}
 TEST(Effects, OfTheCourse) {
   expect_effects(course_rows());
 }

@@ -369,6 +369,77 @@ TEST_F(GenerateFile, TellsWhatItDid) {
   EXPECT_GT(std::stod(run.err.substr(comma + 2)), 30.0) << run.err;
 }
 
+// What launch/distill and its pages lean on: a teacher's rows have the prompt, a student's do not, and no
+// list that is asked at the end was seen.
+TEST_F(GenerateFile, TheDistillationTaskKeepsItsPartsApart) {
+  const std::string task = folder_ / "task";
+  ASSERT_EQ(trainer("quickstart " + task + " --distillation --rows 300 --held-out 20").code, 0);
+  const std::string prompt = slurp(task + "/data/prompt.txt");
+  const std::size_t place = prompt.find("{text}");
+  ASSERT_NE(place, std::string::npos);
+  const auto sorted_words = [](const std::string& list) {
+    std::vector<std::string> words;
+    for (const auto& word : split(list, ',')) words.emplace_back(trim(word));
+    std::ranges::sort(words);
+    return words;
+  };
+  std::set<std::vector<std::string>> asked, held_out;
+  for (const Json& row : rows_of(task + "/data/lists.jsonl")) {
+    ASSERT_EQ(row["messages"].size(), 1u);
+    asked.insert(sorted_words(row["messages"][0]["content"]));
+  }
+  const auto bare = rows_of(task + "/data/held_out.jsonl"),
+             told = rows_of(task + "/data/held_out_with_prompt.jsonl");
+  ASSERT_EQ(bare.size(), 20u);
+  ASSERT_EQ(told.size(), 20u);
+  for (std::size_t i = 0; i < bare.size(); ++i) {
+    const std::string list = bare[i]["messages"][0]["content"];
+    std::string question = prompt;
+    question.replace(place, 6, list);
+    EXPECT_EQ(told[i]["messages"][0]["content"], question);
+    EXPECT_EQ(told[i]["messages"][1], bare[i]["messages"][1]);
+    std::vector<std::string> words = sorted_words(list);
+    held_out.insert(words);
+    std::ranges::reverse(words);
+    EXPECT_EQ(split(answer_of(bare[i]), ',').front(), words.front()) << "from Z to A";
+  }
+  for (const auto& words : held_out) EXPECT_FALSE(asked.contains(words));
+  std::set<std::string> rules;
+  for (const Json& row : rows_of(task + "/data/teacher.jsonl")) {
+    const std::string question = row["messages"][0]["content"];
+    rules.insert(question.substr(0, question.find(':')));
+  }
+  EXPECT_EQ(rules.size(), 3u);
+  EXPECT_EQ(trainer("lint " + task + "/teacher.yaml").code, 0);
+}
+
+TEST_F(GenerateFile, TheGuidesCommandsRun) {
+  spill(folder_ / "in.txt", "b, a\nd, c\nf, e\n");
+  spill(folder_ / "prompt.txt", "Sort these words: {text}");
+  const std::string out = folder_ / "answers.jsonl";
+  const std::string variables = "TEACHER=" + model() + " PROMPT=" + (folder_ / "prompt.txt") +
+                                " OCTETRUN_BUILD=$(dirname " +
+                                "$(dirname " OCTET_TRAINER ")) EXTRACT=\"([a-z]+)\" ";
+  const Outcome made =
+      shell(variables + OCTET_SOURCE_DIR "/launch/create_data_h100x8 " + (folder_ / "in.txt") + " " + out +
+            " 2 --template chatml --max-length 256 --max-new 12 --temperature 1.5 --device cpu");
+  ASSERT_EQ(made.code, 0) << made.both();
+  const std::vector<Json> rows = rows_of(out);
+  ASSERT_GE(rows.size(), 1u) << made.both();
+  for (const Json& row : rows) EXPECT_LT(row["messages"][0]["content"].get<std::string>().size(), 6u);
+  const Outcome trained =
+      shell("MODEL=" + model() + " DATA=" + out +
+            " RANKS=1 OCTETRUN_BUILD=$(dirname $(dirname " OCTET_TRAINER ")) " OCTET_SOURCE_DIR
+            "/launch/train_sft_h100x8 " +
+            (folder_ / "student") +
+            " template=chatml max_steps=2 global_batch_size=1 per_device_train_batch_size=1 cutoff_len=128 " +
+            "save_strategy=no device=cpu");
+  ASSERT_EQ(trained.code, 0) << trained.both();
+  EXPECT_TRUE(fs::exists(folder_ / "student/model.safetensors"));
+  EXPECT_EQ(shell(OCTET_SOURCE_DIR "/launch/create_data_h100x8 a b").code, 64) << "no teacher named";
+  EXPECT_EQ(shell(OCTET_SOURCE_DIR "/launch/train_sft_h100x8").code, 64);
+}
+
 TEST_F(GenerateFile, WrongCallsAreRefusedInASentence) {
   refused("--temperature nan", "temperature");
   refused("--temperature -1", "temperature");

@@ -133,7 +133,7 @@ TEST(Generate, AnswersComeFromTheFinalModelToStandardOutput) {
   const Outcome alone = trainer(model + "--file " + Task::get().held_out());
   expect_success(alone);
   EXPECT_EQ(std::ranges::count(alone.out, '\n'), 12);
-  const Outcome three = trainer(model + "--file " + Task::get().held_out(), 3);
+  const Outcome three = trainer(model + "--input_file " + Task::get().held_out(), 3);
   expect_success(three);
   EXPECT_EQ(three.out, alone.out);
   const Outcome match = trainer(model + "--exact-match --file " + Task::get().held_out(), 2);

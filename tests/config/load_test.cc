@@ -333,6 +333,7 @@ TEST(Load, ARefusedValueThatIsReplacedIsNotRefused) {
       {"optim: lion_8bit", "optim=adamw_8bit"},
       {"resize_vocab: true", "resize_vocab=null"},
       {"model: {fsdp_config: {offload_params: true}}", "model.fsdp_config.offload_params=false"},
+      {"data: {custom_cls: {path: a.py}}", "data.custom_cls=null"},
       {"tuning: {mode: oft}", "tuning.mode=lora"},
       {"tuning: {mode: oft}", "finetuning_type=full"}};
   for (const auto& [yaml, argument] : cases) {

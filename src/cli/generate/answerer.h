@@ -50,7 +50,8 @@ class Answerer {
                      const std::function<void(const std::string&)>& tell);
 
   generate::Decoder& decoder() { return *decoder_; }
-  bool has_tokenizer() const { return encoder_.has_value(); }
+  /// Questions are written by a chat template; without one their text is continued.
+  bool chats() const { return encoder_ && encoder_->chat_template(); }
   /// Ids that end answers.
   const std::vector<std::int32_t>& stop_ids() const { return answers_.stop_ids; }
   /// What answers depend on beside the question's words: the weights (known on the rank that prints) and how

@@ -111,8 +111,10 @@ void add_answer_options(CLI::App& app, GenerateOptions& o) {
 }
 
 void add_file_options(CLI::App& app, GenerateOptions& o, std::string& shard, std::string& pattern) {
-  app.add_option("--file", o.file, "questions in a file: a data set, lines, or rows of prompt_ids");
-  app.add_option("--out", o.out, "file for the answers, a data set; what it holds is not computed again");
+  app.add_option("--file,--input_file", o.file,
+                 "questions in a file: a data set, lines, or rows of prompt_ids");
+  app.add_option("--out,--output_file", o.out,
+                 "file for the answers, a data set; what it holds is not computed again");
   app.add_flag("--overwrite", o.overwrite, "begin --out anew");
   app.add_option("--n", o.samples, "answers to each question")
       ->check(CLI::Range(1, 4096))
@@ -177,13 +179,16 @@ int generate_command(const Arguments& arguments) {
   std::string shard, pattern, dtype = "fp32", device = "auto";
   bool no_model_defaults = false;
   auto& app = options.app();
+  // A script's own options may be followed by those of whoever calls it.
+  app.option_defaults()->take_last();
   app.add_option("MODEL", o.model,
                  "Hugging Face folder: weights, config.json, tokenizer; or an adapter's, whose "
                  "adapter_config.json names its base")
       ->required();
   app.add_option("--adapter", o.adapter,
                  "folder of an adapter, as PEFT writes it, to add to the model; several with commas between");
-  app.add_option("QUESTION", o.questions, "questions; without any, they are read from standard input");
+  app.add_option("QUESTION", o.questions, "questions; without any, they are read from standard input")
+      ->take_all();
   app.add_option("--template", o.template_name,
                  "chat template; else the one that writes as the model's own, or text is continued");
   app.add_option("--system", o.system, "system message");

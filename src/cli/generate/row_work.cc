@@ -158,7 +158,7 @@ std::string RowWork::line(const Row& row, const Said& said) const {
   } else if (options_.out.empty()) {
     line["question"] = row.question.text();
     line["answer"] = said.text;
-  } else if (row.question.plain) {
+  } else if (row.question.plain && !answerer_.chats()) {
     line["text"] = row.question.text() + said.text;
   } else {
     Json messages = Json::array();
