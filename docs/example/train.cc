@@ -9,7 +9,7 @@
 
 int main() {
   using namespace octet;
-  runtime::Session session("auto");  // this process, or under mpirun this rank among the others
+  runtime::Session session(DeviceWish::automatic);  // this process, or under mpirun this rank among the others
   return session.run([&] {
     const config::Config config =
         config::load_text("bf16: true", "example", {}, {.for_training = false}).config;

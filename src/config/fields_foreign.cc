@@ -52,7 +52,7 @@ const NotedKey kNoted[] = {
      "the thread that prepares batches lives as long as the run"},
     {"dataloader_prefetch_factor", kInt, "null", "how far batches are prepared ahead is fixed"},
     {"remove_unused_columns", kBool, "true", "columns that are not recognised are never read"},
-    {"loraplus_lr_embedding", kNumber, "1e-6",
+    {"loraplus_lr_embedding", kNumber, "1.0e-06",
      "it is the rate of adapters of embeddings, which are trained whole or not at all"},
     {"export_dir", kText, "null", kExport},
     {"export_hub_model_id", kText, "null", kUpload},

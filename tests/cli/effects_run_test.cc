@@ -445,11 +445,11 @@ std::vector<KeyRow> output_rows() {
   };
 }
 
-TEST(Effects, OfAQuantisedBase) {
-  std::vector<KeyRow> rows = adapter_rows();
-  std::erase_if(rows, [](const KeyRow& row) { return row.key.find("quantization") == std::string::npos; });
-  EXPECT_EQ(rows.size(), 3u);
-  expect_effects(rows);
+TEST(Effects, OfAdapters) {
+  expect_effects(adapter_rows());
+}
+TEST(Effects, OfFreezing) {
+  expect_effects(freezing_rows());
 }
 TEST(Effects, OfTheCourse) {
   expect_effects(course_rows());

@@ -410,7 +410,11 @@ TEST_F(GenerateFile, TheDistillationTaskKeepsItsPartsApart) {
     rules.insert(question.substr(0, question.find(':')));
   }
   EXPECT_EQ(rules.size(), 3u);
-  EXPECT_EQ(trainer("lint " + task + "/teacher.yaml").code, 0);
+  for (const char* config : {"/teacher.yaml", "/student.yaml"}) {
+    const Outcome lint = trainer("lint " + task + config);
+    EXPECT_EQ(errors_in(lint), 0) << lint.both();
+    EXPECT_EQ(lint.code, 1) << "doubts alone: nothing is saved, and nothing kept";
+  }
 }
 
 TEST_F(GenerateFile, TheGuidesCommandsRun) {
