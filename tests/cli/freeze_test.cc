@@ -1,7 +1,7 @@
 // Training a part of the model: what is saved, how it goes on, and the whole model at the end.
 #include <filesystem>
 
-#include "cli/task.h"
+#include "cli/adapter_task.h"
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/checkpoint/safetensors.h"
 
@@ -10,21 +10,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A base model: the task's shape after a few steps, as weights.
-const std::string& base() {
-  static const TemporaryFolder folder("freeze_base");
-  static const std::string path = [] {
-    const Outcome run =
-        trainer(Task::get().train(folder / "base", "max_steps=4 save_strategy=no export_dtype=fp32"));
-    if (run.code != 0) throw std::runtime_error(run.both());
-    return folder / "base";
-  }();
-  return path;
-}
-
 std::string freeze(const std::string& output, const std::string& more = "") {
   return Task::get().train(output,
-                           "model_name_or_path=" + base() +
+                           "model_name_or_path=" + adapter_base() +
                                " train_from_scratch=false finetuning_type=freeze "
                                "freeze_trainable_layers=1 freeze_trainable_modules=mlp "
                                "freeze_extra_modules=norm max_steps=6 save_steps=3 export_dtype=fp32 " +
@@ -63,7 +51,7 @@ TEST_F(Freeze, TheCheckpointHoldsWhatIsTrainedAndTheEndIsAWholeModel) {
     parameters += parameter ? 1 : 0;
   }
   EXPECT_EQ(parameters, 4u);
-  const checkpoint::SafetensorsFile before(base() + "/model.safetensors"),
+  const checkpoint::SafetensorsFile before(adapter_base() + "/model.safetensors"),
       after(folder_ / "out/model.safetensors");
   EXPECT_EQ(before.tensors().size(), after.tensors().size());
   for (const auto& tensor : before.tensors()) {

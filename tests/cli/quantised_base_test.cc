@@ -6,7 +6,7 @@
 #include <functional>
 #include <map>
 
-#include "cli/task.h"
+#include "cli/adapter_task.h"
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/checkpoint/safetensors_writer.h"
@@ -274,20 +274,8 @@ TEST_F(QuantisedBase, WhatCannotBeReadIsRefusedAndLeavesNothing) {
           [](Contents&, Json& c) { c["quantization_config"]["bnb_4bit_use_double_quant"] = false; });
 }
 
-/// A base model: the task's shape after a few steps, as weights.
-const std::string& base() {
-  static const TemporaryFolder folder("quantised_base");
-  static const std::string path = [] {
-    const Outcome run =
-        trainer(Task::get().train(folder / "base", "max_steps=4 save_strategy=no export_dtype=fp32"));
-    if (run.code != 0) throw std::runtime_error(run.both());
-    return folder / "base";
-  }();
-  return path;
-}
-
 std::string qlora(const std::string& output, const std::string& more = "") {
-  return Task::get().train(output, "model_name_or_path=" + base() +
+  return Task::get().train(output, "model_name_or_path=" + adapter_base() +
                                        " train_from_scratch=false finetuning_type=lora quantization_bit=4 "
                                        "lora_rank=4 max_steps=6 save_steps=3 " +
                                        more);
@@ -362,7 +350,7 @@ TEST_F(QuantisedBase, AnAdapterIsMergedIntoWhatTheFolderHolds) {
       trainer("export " + (folder_ / "new") + " " + (folder_ / "same") + " --merge --dtype fp32");
   ASSERT_EQ(plain.code, 0) << plain.both();
   EXPECT_NE(plain.both().find("is merged into the weights of"), std::string::npos) << plain.both();
-  EXPECT_EQ(slurp(folder_ / "same/model.safetensors"), slurp(base() + "/model.safetensors"));
+  EXPECT_EQ(slurp(folder_ / "same/model.safetensors"), slurp(adapter_base() + "/model.safetensors"));
 }
 
 }  // namespace

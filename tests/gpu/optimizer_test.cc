@@ -75,10 +75,11 @@ TEST(GradientNorm, OfBf16) {
 
 TEST(AdamW, UpdatesWithTheSameBits) {
   constexpr std::int64_t n = 5003;
-  const std::vector<AdamWSpan> spans = {{.begin = 0, .count = 1, .decay = true, .amax_index = 2},
-                                        {.begin = 128, .count = 129, .decay = false, .amax_index = -1},
-                                        {.begin = 384, .count = 4000, .decay = true, .amax_index = 0},
-                                        {.begin = 4385, .count = 618, .decay = true, .amax_index = 1}};
+  const std::vector<AdamWSpan> spans = {
+      {.begin = 0, .count = 1, .decay = true, .amax_index = 2},
+      {.begin = 128, .count = 129, .decay = false, .amax_index = -1},
+      {.begin = 384, .count = 4000, .decay = true, .rate = 16.0f, .amax_index = 0},
+      {.begin = 4385, .count = 618, .decay = true, .amax_index = 1}};
   for (const DType copy_dtype : {DType::bf16, DType::f32}) {
     for (const int skip : {0, 1}) {
       both(
