@@ -11,6 +11,7 @@
 #include "generate/generate_options.h"
 #include "generate/rows.h"
 #include "octet/base/error.h"
+#include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/runtime/session.h"
@@ -53,6 +54,12 @@ int generate(runtime::Session& session, GenerateOptions o, const std::vector<std
   session.job().together([&] {
     named = setup::named_model(
         o.model, o.adapter.empty() ? std::vector<std::string>() : setup::adapter_folders(o.adapter));
+    if (!path_exists(named.folder)) {
+      throw Error({.what = "the folder of the model is not there",
+                   .where = named.folder,
+                   .fix = "name the folder that holds it",
+                   .code = ExitCode::usage});
+    }
     GenerateOptions with_defaults = o;
     const std::string taken = take_model_defaults(with_defaults, named.folder, given);
     if (!model_defaults) return;
