@@ -139,6 +139,9 @@ Signals::Signals(double grace_seconds, bool prints) {
 }
 
 Signals::~Signals() {
+  // A process that was asked to stop is on its way out: being asked again before it has gone must not end it
+  // by the signal, which would tell its launcher that a rank failed.
+  if (stop_asked) return;
   for (const int signal : {SIGUSR1, SIGTERM, SIGINT, SIGHUP, SIGUSR2}) {
     struct sigaction now {};
     if (::sigaction(signal, nullptr, &now) != 0) continue;
