@@ -155,6 +155,14 @@ struct Config {
   double export_size = 5;
   bool load_best_model_at_end = false;
   bool save_async = false;
+  std::int64_t memory_checkpoint_steps = 0;
+  std::optional<double> mtbf_hours;
+  std::int64_t sdc_steps = 0;
+  std::int64_t sdc_replay_steps = 0;
+  std::string sdc_action = "stop";
+  double loss_spike_factor = 0;
+  double grad_norm_spike_factor = 0;
+  std::string spike_action = "skip";
   std::string eval_strategy = "no";
   std::optional<double> eval_steps;
   Strings report_to = {"none"};
