@@ -281,6 +281,8 @@ int plan_command(const Arguments& arguments) {
       "Says what a run holds at most on each rank (with samples of cutoff_len tokens, to the byte) and how "
       "long its steps take at least, without starting it. Exits with 1 when it does not fit. Keys of the "
       "configuration may follow, such as device=cuda");
+  options.example("trainer plan config.yaml");
+  options.example("trainer plan config.yaml device=cuda world=8 zero_stage=3");
   options.take_overrides();
   std::string what;
   Settings settings;

@@ -235,6 +235,8 @@ int verify_command(const Arguments& arguments) {
       "verify",
       "Checks what a run needs of the machine: ranks, cores, messages, disk, device, and a small FP8 "
       "step against the CPU; under `mpirun -np N` or alone");
+  options.example("trainer verify");
+  options.example("launch/mpirun -np 8 build/bin/trainer verify");
   options.take_overrides();
   std::string folder = ".";
   options.app().add_option("--folder", folder, "where checkpoints would be written")->capture_default_str();

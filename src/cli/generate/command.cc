@@ -199,6 +199,10 @@ void require_consistent(const GenerateOptions& o) {
 
 int generate_command(const Arguments& arguments) {
   Options options("generate", "Answers questions: from the command line, from a file, or typed in");
+  options.example("trainer generate models/qwen3-8b \"What is FP8?\"");
+  options.example(
+      "launch/mpirun -np 8 build/bin/trainer generate models/qwen3-8b --file questions.jsonl --out "
+      "answers.jsonl");
   GenerateOptions o;
   std::string shard, pattern, dtype = "fp32", device = "auto";
   bool no_model_defaults = false;
