@@ -3,6 +3,7 @@
 
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
+#include "octet/config/derive.h"
 #include "octet/config/schema.h"
 #include "value.h"
 
@@ -152,7 +153,9 @@ std::string resume_hash(const Config& config) {
   return hash128_hex(identity(config));
 }
 
-Strings resume_differences(const Config& saved, const Config& now) {
+Strings resume_differences(const Config& was, const Config& wanted) {
+  // Storage that is left open becomes what it was.
+  const Config saved = with_storage_of(was, was), now = with_storage_of(was, wanted);
   Strings differences;
   for (const Field& field : schema()) {
     if (!field.resume) continue;

@@ -15,6 +15,9 @@ namespace octet::train {
 /// when a checkpoint was named that does not hold, or when the folder cannot be written.
 std::optional<std::string> find_start(comm::Channel& channel, const config::Config& config);
 
+/// What the run that wrote a checkpoint was asked for. The environment of this one has no say in it.
+config::Config saved_config(const checkpoint::Checkpoint& checkpoint);
+
 /// Fills parameters, moments and FP8 state from a checkpoint written at any world size and stage.
 void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint);
 
