@@ -73,6 +73,7 @@ runtime::InstanceOptions Run::engine_for(const plan::Choice& choice, const feed:
   config::Config chosen = config_;
   chosen.per_device_train_batch_size = choice.micro;
   options.max_micro_batches = static_cast<int>(config::resolve_batch(chosen, job_.size()).accumulation);
+  options.snapshot = setup::saves_beside(config_);
   return with_level(std::move(options), choice.level);
 }
 

@@ -29,17 +29,6 @@ bool holds_final_weights(const std::string& folder) {
   return false;
 }
 
-// FP8 scales of activations with delayed scaling are equal on all ranks: rank 0 owns them. They lie in the
-// device's memory. Current scales are no state: every tensor makes its own anew.
-bool learns_scales(Engine& engine) {
-  return engine.core().activation_scales() != nullptr &&
-         engine.core().recipe().kind == precision::RecipeKind::delayed;
-}
-
-std::vector<TensorSlice> activation_state(Engine& engine) {
-  return learns_scales(engine) ? engine.core().activation_scales()->state() : std::vector<TensorSlice>{};
-}
-
 // What a checkpoint holds in other formats than this run stores: numbers are converted, and it is said; 8-bit
 // moments are codes, which only 8-bit moments can go on with.
 void match_formats(const checkpoint::Checkpoint& checkpoint, const std::vector<TensorSlice>& needed,
@@ -187,7 +176,7 @@ std::optional<std::string> find_start(comm::Channel& channel, const config::Conf
 
 void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint) {
   std::vector<TensorSlice> needed;
-  engine.job().together([&] { needed = engine.store().needed_slices(activation_state(engine)); });
+  engine.job().together([&] { needed = engine.store().needed_slices(engine.activation_state()); });
   require_all_used(engine.job(), checkpoint, needed);
   engine.job().together([&] {
     drop_strange_residuals(checkpoint, needed, engine.job().rank() == 0);
@@ -195,14 +184,14 @@ void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint) {
     checkpoint.read(needed);
   });
   engine.store().refresh_copies(engine.compute(), store::Scales::as_loaded);
-  if (learns_scales(engine)) engine.core().activation_scales()->restore(engine.compute());
+  if (!engine.activation_state().empty()) engine.core().activation_scales()->restore(engine.compute());
   engine.store().synchronize(engine.compute());
 }
 
 std::vector<TensorSlice> state_slices(Engine& engine) {
   engine.store().synchronize(engine.compute());
   const bool first = engine.job().rank() == 0;
-  return engine.store().owned_slices(first ? activation_state(engine) : std::vector<TensorSlice>{});
+  return engine.store().owned_slices(first ? engine.activation_state() : std::vector<TensorSlice>{});
 }
 
 void report_differences(const checkpoint::Checkpoint& checkpoint, const config::Config& config) {
