@@ -1,5 +1,6 @@
 #include "saver.h"
 
+#include <cstdio>
 #include <filesystem>
 #include <utility>
 
@@ -7,7 +8,6 @@
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/checkpoint/checkpoint.h"
-#include "octet/report/number.h"
 
 namespace octet::train {
 
@@ -121,9 +121,10 @@ bool Saver::holds() {
 void Saver::say_taken(const SaveBeside& save) const {
   if (channel_.rank() != 0) return;
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - save.began;
-  log::info("the state of step " + with_commas(save.contents.step) + " is taken (" +
-            report::python_number(seconds.count(), 3) +
-            " s); its checkpoint is written beside the next steps");
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f s", seconds.count());
+  log::info("the state of step " + with_commas(save.contents.step) + " is taken (" + text +
+            "); its checkpoint is written beside the next steps");
 }
 
 Saver::Written Saver::write_beside(const SaveBeside& save) {

@@ -1,5 +1,6 @@
 // A bad disk, for LD_PRELOAD. It flips a bit of what is written to files whose path holds one of the words of
-// BAD_DISK_FLIP, which are separated by commas, and does not answer where it holds one of BAD_DISK_HANG.
+// BAD_DISK_FLIP, which are separated by commas, does not answer where it holds one of BAD_DISK_HANG, and takes
+// 30 milliseconds for a write where it holds one of BAD_DISK_SLOW.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <limits.h>
@@ -28,6 +29,7 @@ static int is_chosen(const char* variable, int fd) {
 static ssize_t flip(const char* name, int fd, const void* bytes, size_t size, off64_t offset) {
   const Write next = (Write)dlsym(RTLD_NEXT, name);
   while (is_chosen("BAD_DISK_HANG", fd)) sleep(1);
+  if (is_chosen("BAD_DISK_SLOW", fd)) usleep(30000);
   if (size < 1024 || !is_chosen("BAD_DISK_FLIP", fd)) return next(fd, bytes, size, offset);
   char* copy = malloc(size);
   memcpy(copy, bytes, size);
