@@ -27,6 +27,7 @@ checkpoint::CheckpointContents Run::checkpoint_contents() const {
   checkpoint::CheckpointContents contents;
   contents.step = step_;
   contents.zero_stage = static_cast<int>(config_.zero_stage);
+  contents.direct = true;
   contents.config_yaml = resolved_.to_yaml();
   contents.state = Json{{"step", step_},
                         {"total_steps", total_steps_},
@@ -83,7 +84,6 @@ void Run::begin_save() {
                   .wait = [this] { engine_->snapshot().wait(); },
                   .best = is_best() ? step_ : best_.step};
   save.contents.slices = engine_->take_snapshot();
-  save.contents.direct = true;
   taken_ = is_best() ? evaluated_ : Evaluated();
   taken_.step = step_;
   takes_best_ = is_best();

@@ -173,10 +173,10 @@ TEST(AsyncSaves, TakeNoMoreMemoryTheMoreThereAre) {
   const auto memory = [&](const std::string& name, const std::string& keys) {
     expect_success(trainer(Task::get().train(
         folder / name, "model_name_or_path=" + (folder / "model") +
-                           " max_steps=40 save_steps=1 save_total_limit=1 global_batch_size=4 " + keys)));
+                           " max_steps=24 save_steps=1 save_total_limit=1 global_batch_size=4 " + keys)));
     const auto steps = steps_of(folder / name);
     const auto at = [&](std::int64_t step) { return steps.at(step)["vram_reserved"].get<double>() * 1024; };
-    return std::pair(at(10), at(40));  // MiB
+    return std::pair(at(6), at(24));  // MiB
   };
   const auto [stops_first, stops_last] = memory("stops", "");
   const auto [beside_first, beside_last] = memory("beside", "save_async=true");

@@ -68,6 +68,8 @@ TEST(SaveBeside, IsThereWhenItEndsAndNotBeforeItsStateIs) {
     job.barrier();
     if (job.rank() == 0) copied.count_down();
     if (job.rank() == 0) wait_until([&] { return saver.asks_to_settle(); });
+    job.barrier();
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // the other's thread has ended, too
     EXPECT_EQ(saver.asks_to_settle(), job.rank() == 0) << "one speaks for all";
     const auto ended = saver.end(5);
     ASSERT_TRUE(ended.has_value());

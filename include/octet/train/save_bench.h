@@ -20,7 +20,7 @@ struct SaveBenchOptions {
 struct SaveBenchResult {
   std::int64_t bytes = 0;  ///< that a turn writes each time
   std::vector<double> buffered, direct;
-  std::vector<double> saved;   ///< as saves beside the steps write: past the page cache
+  std::vector<double> saved;   ///< past the page cache, as a run saves
   std::vector<double> copied;  ///< the copy of the state before them
   bool has_direct = true;      ///< false: the file system has no direct writes, and `direct` is empty
 
