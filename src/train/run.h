@@ -66,6 +66,12 @@ class Run {
   void require_disk() const;
   void prepare_schedule();
   void prepare_engine();
+  /// Opens the checkpoint to go on from.
+  void open_checkpoint(const std::string& path);
+  /// Fills the engine from it. Returns what is wrong with its data, the same on all ranks; "" when it holds.
+  std::string read_checkpoint();
+  /// Opens the one before, whose place in the data and in the schedule is another one.
+  void fall_back(const std::string& why);
   /// Parameters as a run begins with them.
   void begin_weights();
   /// Where steps have another size than those of the checkpoint.
