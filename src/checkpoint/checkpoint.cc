@@ -213,4 +213,10 @@ void Checkpoint::verify(int share, int shares) const {
   }
 }
 
+void Checkpoint::verify(const CheckpointTensor& tensor) const {
+  std::vector<std::byte> buffer(static_cast<std::size_t>(kChunkBytes));
+  for (std::int64_t chunk = 0; chunk < chunk_count(tensor.bytes); ++chunk)
+    read_chunk(tensor, chunk, buffer.data(), true);
+}
+
 }  // namespace octet::checkpoint

@@ -13,6 +13,7 @@
 #include <unordered_map>
 
 #include "coverage.h"
+#include "data_file.h"
 #include "failpoint.h"
 #include "file_io.h"
 #include "h5_layout.h"
@@ -167,7 +168,7 @@ class Saving {
   void write_slices() {
     failpoint("before_write");
     const std::string path = data_path();
-    const Descriptor file = open_file(path, O_RDWR);
+    DataFile file(path, contents_.direct);
     for (const auto& slice : contents_.slices) {
       const std::size_t index = index_.at(slice.name);
       const CheckpointTensor& tensor = manifest_.tensors[index];
@@ -180,16 +181,16 @@ class Saving {
           const std::int64_t last = std::min(first + kChunkBytes, tensor.bytes);
           if (first >= begin && last <= end) add_hash(index, chunk, data + (first - begin), last - first);
         }
-        write_at(file.get(), path, data, end - begin, tensor.offset + begin);
+        file.write(data, end - begin, tensor.offset + begin);
       });
       failpoint("mid_write");
     }
     if (leads_) {
-      write_at(file.get(), path, state_text_.data(), manifest_.state.bytes, manifest_.state.offset);
-      write_at(file.get(), path, config_text_.data(), manifest_.config.bytes, manifest_.config.offset);
+      file.write(state_text_.data(), manifest_.state.bytes, manifest_.state.offset);
+      file.write(config_text_.data(), manifest_.config.bytes, manifest_.config.offset);
     }
     failpoint("before_fsync");
-    sync_file(file.get(), path);
+    file.sync();
   }
 
   // Chunks of several slices are read back, dealt out among the ranks. The file is opened anew: over NFS that

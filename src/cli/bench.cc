@@ -7,9 +7,11 @@
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/model/shapes.h"
+#include "octet/plan/memory.h"
 #include "octet/setup/model_options.h"
 #include "octet/setup/setup.h"
 #include "octet/train/engine.h"
+#include "octet/train/save_bench.h"
 #include "options.h"
 #include "shape_words.h"
 
@@ -113,6 +115,39 @@ void print_json(const config::Config& c, runtime::Session& session, const train:
   std::printf("%s\n", line.dump().c_str());
 }
 
+void print_saves(const train::SaveBenchResult& r, int ranks, bool json) {
+  const auto rate = [&](const std::vector<double>& seconds) {
+    const double median = train::SaveBenchResult::median(seconds);
+    return median > 0 ? static_cast<double>(r.bytes) / median : 0;
+  };
+  if (json) {
+    std::printf("%s\n", Json{{"bytes", r.bytes},
+                             {"ranks", ranks},
+                             {"seconds_buffered", r.buffered},
+                             {"seconds_direct", r.direct},
+                             {"seconds_copied", r.copied},
+                             {"seconds_saved", r.saved},
+                             {"ratio", r.ratio()}}
+                            .dump()
+                            .c_str());
+    return;
+  }
+  const auto row = [&](const char* name, const std::vector<double>& seconds) {
+    if (seconds.empty()) return;
+    std::printf("%-28s %8.3f s %8.2f GiB/s, turns", name, train::SaveBenchResult::median(seconds),
+                rate(seconds) / 0x1p30);
+    for (const double each : seconds) std::printf(" %.3f", each);
+    std::printf("\n");
+  };
+  std::printf("%s on %d rank%s, medians\n", human_bytes(static_cast<double>(r.bytes)).c_str(), ranks,
+              ranks == 1 ? "" : "s");
+  row("raw, through the page cache", r.buffered);
+  row("raw, past it", r.direct);
+  row("copy of the state", r.copied);
+  row("checkpoint", r.saved);
+  std::printf("rate of checkpoints over the better raw one: %.3f\n", r.ratio());
+}
+
 std::string shapes_text() {
   std::string text;
   for (const std::string& name : model::shape_names()) text += (text.empty() ? "" : ", ") + name;
@@ -150,6 +185,11 @@ int bench_command(const Arguments& arguments) {
       ->check(CLI::Range(1e-6, 1.0))
       ->capture_default_str();
   options.setting("profile", bench.profile, "true: show where the time goes")->capture_default_str();
+  std::string save;
+  options.setting(
+      "save", save,
+      "a size, such as 2GiB: in place of steps, five turns of raw writes and of checkpoints of so "
+      "many bytes in output_dir (or here)");
   options.app().add_flag("--json", json, "print one line of JSON");
   if (!options.parse(arguments)) return 0;
   const config::Resolved resolved = config::load(with_bf16(options.overrides()), {.for_training = false});
@@ -157,6 +197,14 @@ int bench_command(const Arguments& arguments) {
   const setup::SessionWish wish = setup::session_wish(config);
   runtime::Session session(wish.device, nullptr, wish.carrier);
   return session.run([&] {
+    if (!save.empty()) {
+      train::SaveBenchOptions saves{.folder = config.output_dir.empty() ? "." : config.output_dir};
+      session.job().together(
+          [&] { saves.bytes = static_cast<std::int64_t>(plan::parse_bytes(save, "save")); });
+      const train::SaveBenchResult result = train::bench_saves(session, saves);
+      if (session.prints()) print_saves(result, session.place().size, json);
+      return 0;
+    }
     session.mention_idle_gpus("bench …");
     const train::BenchResult result = train::bench(session, config, bench);
     if (session.prints()) (json ? print_json : print_table)(config, session, bench, result);

@@ -58,6 +58,7 @@ class Planner {
     runtime::InstanceOptions options =
         setup::instance_options(config_, architecture_, tokens, config_.cutoff_len, documents);
     options.max_micro_batches = static_cast<int>(batch(choice.micro).accumulation);
+    options.snapshot = setup::saves_beside(config_);
     return train::with_level(std::move(options), choice.level);
   }
   plan::Memory memory(const plan::Choice& choice) const {

@@ -183,8 +183,10 @@ void add_saving(Table& t) {
   t.used("load_best_model_at_end", &Config::load_best_model_at_end,
          "The final model is that of the checkpoint whose evaluation loss was the smallest, which "
          "save_total_limit does not remove. Checkpoints of steps that were not evaluated are not compared.");
-  t.used("save_async", &Config::save_async, "Write checkpoints beside the next steps, not between them.")
-      .refuse("true", "checkpoints are written between two steps");
+  t.used(
+      "save_async", &Config::save_async,
+      "Write checkpoints beside the next steps, not between them: the state is copied to host memory, whose "
+      "size is a checkpoint's divided by the ranks, and a thread of its own writes it and reads it back.");
   t.used("eval_strategy", &Config::eval_strategy, "When the model is evaluated during the run.")
       .one_of({"no", "steps", "epoch"})
       .alias("evaluation_strategy");

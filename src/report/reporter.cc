@@ -253,6 +253,10 @@ void Reporter::evaluation(const EvalFacts& facts) {
   }
 }
 
+void Reporter::waited(double seconds) {
+  impl_->pass(seconds);
+}
+
 void Reporter::saved(std::int64_t step, const std::string& path, double seconds) {
   impl_->pass(seconds);
   impl_->last_checkpoint = path;

@@ -23,6 +23,10 @@ When saves_when(const config::Config& config) {
   return when(config.save_strategy);
 }
 
+bool saves_beside(const config::Config& config) {
+  return config.save_async && saves_when(config) != When::never;
+}
+
 When evaluates_when(const config::Config& config) {
   return when(config.eval_strategy);
 }

@@ -373,6 +373,19 @@ std::vector<TensorSlice> ParameterStore::owned_slices(const std::vector<TensorSl
   return slices;
 }
 
+SnapshotSources ParameterStore::owned_places(const std::vector<TensorSlice>& others) const {
+  SnapshotSources places{.moving = others};
+  for (TensorSlice& slice : state_slices(parts_->segments, {.own_only = true, .moments = true})) {
+    // Reductions write what narrow wires lose, while the backward pass goes on.
+    const bool moves = slice.name.starts_with("residuals/");
+    (moves ? places.moving : places.still).push_back(std::move(slice));
+  }
+  if (parts_->collectives.rank() != 0) return places;
+  parts_->append_scales(places.still);
+  places.host.push_back(parts_->step_slice());
+  return places;
+}
+
 std::vector<TensorSlice> ParameterStore::needed_slices(const std::vector<TensorSlice>& others) const {
   std::vector<TensorSlice> slices = state_slices(parts_->segments, {.own_only = false, .moments = true});
   parts_->append_scales(slices);

@@ -17,13 +17,6 @@ bool Run::is_best() const {
          (best_.step < 0 || evaluated_.loss < best_.loss);
 }
 
-void Run::keep_if_best() {
-  if (!is_best()) return;
-  second_best_ = std::exchange(best_, evaluated_);
-  best_.path = last_checkpoint_;
-  saver_->keep(step_);
-}
-
 void Run::restore_best() {
   const auto saved = checkpoint_->state().find("best");
   if (!config_.load_best_model_at_end || saved == checkpoint_->state().end()) return;

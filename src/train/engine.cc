@@ -29,6 +29,23 @@ Engine::Engine(Device& device, comm::Job& job, comm::Collectives& data,
     : instance_(device, job, data, options),
       staging_(instance_.arena(), staging_options(instance_.options())) {
   if (job.size() > 1) measure_waits(compute());
+  if (options.snapshot) snapshot_.emplace(arena(), "state/snapshot", state_places());
+}
+
+std::vector<TensorSlice> Engine::activation_state() {
+  precision::ScaleSet* scales = core().activation_scales();
+  // Current scales are no state: every tensor makes its own anew.
+  const bool learned = scales != nullptr && core().recipe().kind == precision::RecipeKind::delayed;
+  return learned ? scales->state() : std::vector<TensorSlice>{};
+}
+
+SnapshotSources Engine::state_places() {
+  return store().owned_places(job().rank() == 0 ? activation_state() : std::vector<TensorSlice>{});
+}
+
+std::vector<TensorSlice> Engine::take_snapshot() {
+  store().synchronize(compute());
+  return snapshot_->take(state_places());
 }
 
 namespace {
@@ -109,6 +126,7 @@ store::StepResult Engine::finish(double learning_rate, bool update) {
     store().collect_casts(compute());
   }
   store().watch_casts(watched_.after);
+  if (snapshot_) snapshot_->fence(compute());  // from here on the state is written
   store().finish({.learning_rate = learning_rate,
                   .label_tokens = label_tokens_,
                   .loss_sum = staging_.loss_sum(),

@@ -73,6 +73,7 @@ runtime::InstanceOptions Run::engine_for(const plan::Choice& choice, const feed:
   config::Config chosen = config_;
   chosen.per_device_train_batch_size = choice.micro;
   options.max_micro_batches = static_cast<int>(config::resolve_batch(chosen, job_.size()).accumulation);
+  options.snapshot = setup::saves_beside(config_);
   return with_level(std::move(options), choice.level);
 }
 
@@ -147,23 +148,6 @@ void Run::warn_of_fp8() const {
   if (!warning.empty()) log::warn(warning);
 }
 
-void Run::tell_batch() const {
-  const Json& state = checkpoint_->state();
-  const std::int64_t before =
-      json_int(state, "global_batch", batch_.global, 1, INT64_C(1) << 40, checkpoint_->path());
-  const std::int64_t steps =
-      json_int(state, "total_steps", total_steps_, 0, INT64_C(1) << 60, checkpoint_->path());
-  if (before == batch_.global) return;
-  log::warn("a step trains " + with_commas(batch_.global) + " samples from here on, and not " +
-            with_commas(before) + ": the run goes on at the same place of the data and ends after step " +
-            with_commas(total_steps_) +
-            (steps == total_steps_ ? ""
-                                   : " instead of " + with_commas(steps) +
-                                         ", which stretches or "
-                                         "shortens the schedule of the learning rate") +
-            "; global_batch_size keeps it at any number of ranks");
-}
-
 void Run::begin_weights() {
   if (fresh_) {
     engine_->initialise(static_cast<std::uint64_t>(config_.seed));
@@ -173,15 +157,17 @@ void Run::begin_weights() {
 }
 
 void Run::prepare_engine() {
-  if (checkpoint_)
-    job_.together([&] { require_same_adapters(*checkpoint_, adapters_, config_.model_name_or_path); });
   const runtime::InstanceOptions options = engine_for({batch_.micro, level_}, sample_shape());
-  job_.together(
-      [&] { engine_ = std::make_unique<Engine>(session_.device(), job_, session_.data(), options); });
+  for (std::string wrong;; fall_back(wrong)) {
+    if (checkpoint_)
+      job_.together([&] { require_same_adapters(*checkpoint_, adapters_, config_.model_name_or_path); });
+    job_.together(
+        [&] { engine_ = std::make_unique<Engine>(session_.device(), job_, session_.data(), options); });
+    if (!checkpoint_) break;
+    wrong = read_checkpoint();
+    if (wrong.empty()) break;
+  }
   if (checkpoint_) {
-    // What is frozen is not in the checkpoint.
-    if (engine_->options().architecture.tuning.freezes()) begin_weights();
-    restore(*engine_, *checkpoint_);
     step_ = checkpoint_->step();
     saved_step_ = step_;
     last_checkpoint_ = checkpoint_->path();
@@ -290,16 +276,7 @@ void Run::prepare() {
       folder_ = std::make_unique<OutputFolder>(config_.output_dir, config_.model_name_or_path);
   });
   prepare_model();
-  const auto start = find_start(job_, config_);
-  if (start) {
-    job_.together([&] {
-      checkpoint_.emplace(*start);
-      runtime::require_same_model(*checkpoint_, architecture_, &encoder_->tokenizer(),
-                                  config_.model_name_or_path);
-      if (config::leaves_storage_open(config_))
-        resolved_.config = config::with_storage_of(saved_config(*checkpoint_), config_);
-    });
-  }
+  if (const auto start = find_start(job_, config_)) open_checkpoint(*start);
   // Long texts are tokenised for hours.
   begins_once("the reading of the data", 8);
   prepare_data();
@@ -309,15 +286,15 @@ void Run::prepare() {
   job_.together([&] { require_disk(); });
   job_.together([&] {
     if (!session_.prints()) return;
-    if (!start && config_.overwrite_output_dir) folder_->set_checkpoints_aside(fallback());
+    if (!checkpoint_ && config_.overwrite_output_dir) folder_->set_checkpoints_aside(fallback());
     start_reporter();
-    if (start) {
-      log::info("Training is resumed from " + *start +
+    if (checkpoint_) {
+      log::info("Training is resumed from " + last_checkpoint_ +
                 "; change `output_dir` or use `overwrite_output_dir` to avoid");
     }
-    if (start && step_ >= total_steps_) {
-      log::info("nothing is left to train: " + *start + " is of step " + with_commas(step_) + " of " +
-                with_commas(total_steps_) + "; raise max_steps or num_train_epochs to go on");
+    if (checkpoint_ && step_ >= total_steps_) {
+      log::info("nothing is left to train: " + last_checkpoint_ + " is of step " + with_commas(step_) +
+                " of " + with_commas(total_steps_) + "; raise max_steps or num_train_epochs to go on");
     }
     log::info(feed::show_example(feed_->shown(), *encoder_, false));
     log::info(engine_->audit().table());

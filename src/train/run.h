@@ -44,8 +44,9 @@ class Run {
   void prepare();
   /// What the run does from now on. It may take `times` one and a half times ddp_timeout and ten seconds:
   /// ranks that wait for each other say so before.
-  void begins(const char* phase, double times = 1) {
-    watchdog_.enter(phase, 10 + 1.5 * times * static_cast<double>(config_.ddp_timeout));
+  void begins(const char* phase, double times = 1) { watchdog_.enter(phase, phase_limit(times)); }
+  double phase_limit(double times = 1) const {
+    return 10 + 1.5 * times * static_cast<double>(config_.ddp_timeout);
   }
   /// The same before the first step, where little of what is done scales with a step's time.
   void begins_once(const char* phase, double times = 1) {
@@ -68,6 +69,12 @@ class Run {
   void require_disk() const;
   void prepare_schedule();
   void prepare_engine();
+  /// Opens the checkpoint to go on from.
+  void open_checkpoint(const std::string& path);
+  /// Fills the engine from it. Returns what is wrong with its data, the same on all ranks; "" when it holds.
+  std::string read_checkpoint();
+  /// Opens the one before, whose place in the data and in the schedule is another one.
+  void fall_back(const std::string& why);
   /// Parameters as a run begins with them.
   void begin_weights();
   /// Where steps have another size than those of the checkpoint.
@@ -88,8 +95,6 @@ class Run {
   void evaluate();
   /// Whether, with load_best_model_at_end, these weights are the best that were evaluated.
   bool is_best() const;
-  /// With load_best_model_at_end: takes the checkpoint of this step where its evaluation is the best so far.
-  void keep_if_best();
   /// The same of an earlier part of the run.
   void restore_best();
   /// Where eval_strategy and eval_steps say so.
@@ -97,8 +102,15 @@ class Run {
   /// Folder of checkpoints that output_dir does not take; empty where there is none.
   std::string fallback() const;
   void make_saver();
+  /// Makes a checkpoint of this step, or, with save_async, begins to.
   void save();
-  /// Takes what reading the last checkpoint back has shown.
+  /// All of it but the slices.
+  checkpoint::CheckpointContents checkpoint_contents() const;
+  void begin_save();
+  /// Where a save is due while another one is in flight: that saves take longer than the steps between them.
+  void tell_that_it_waits();
+  /// Takes what became of the last save: waits for one beside the steps, or for the last checkpoint to have
+  /// been read back.
   void settle_save();
   /// Saves, and once more where that fails. Throws Error (unsaved), on all ranks, when nothing takes it.
   void save_for_good();
@@ -116,7 +128,6 @@ class Run {
   runtime::Watchdog watchdog_{"rank " + std::to_string(job_.rank()) + " on " + job_.place().host};
   std::unique_ptr<OutputFolder> folder_;  ///< on the printing rank
   std::unique_ptr<comm::Channel> saves_;  ///< what ranks say to each other about checkpoints
-  std::unique_ptr<Saver> saver_;
 
   model::Architecture architecture_;
   Json adapters_;  ///< as adapter_state()
@@ -129,6 +140,7 @@ class Run {
   std::unique_ptr<optim::Schedule> schedule_;
   std::optional<checkpoint::Checkpoint> checkpoint_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Saver> saver_;                ///< reads the engine's snapshot until it goes
   std::unique_ptr<report::Reporter> reporter_;  ///< on the printing rank
   std::unique_ptr<SampleLog> samples_;          ///< where it is asked for
   std::unique_ptr<StepLoop> loop_;
@@ -142,6 +154,11 @@ class Run {
     double loss = 0;
     std::string path;
   };
+  /// There is a new checkpoint; `best`: of the best weights so far, where they are.
+  void saved(const Ended& ended, const Evaluated& best, double seconds);
+  Evaluated taken_;  ///< of the save in flight: its step, and its loss where it is evaluated best so far
+  bool takes_best_ = false;
+  bool told_that_it_waits_ = false;
   Evaluated evaluated_;           ///< the latest; no path
   Evaluated best_, second_best_;  ///< of load_best_model_at_end
   OwnLoss own_loss_;              ///< since the last row of the log

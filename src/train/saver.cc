@@ -1,5 +1,6 @@
 #include "saver.h"
 
+#include <cstdio>
 #include <filesystem>
 #include <utility>
 
@@ -48,47 +49,65 @@ std::string Saver::attempt(const std::string& folder, const checkpoint::Checkpoi
   return path;
 }
 
+Saver::Written Saver::write(const checkpoint::CheckpointContents& contents) {
+  Written written{.step = contents.step};
+  written.path = attempt(options_.folder, contents, written.why);
+  written.keeper = &keeper_;
+  if (!written.path.empty() || options_.fallback.empty()) return written;
+  std::string why_there;
+  written.path = attempt(options_.fallback, contents, why_there);
+  written.keeper = &fallback_keeper_;
+  if (channel_.rank() == 0 && !written.path.empty())
+    log::warn("output_dir did not take the checkpoint of step " + with_commas(contents.step) +
+              ", save_fallback_dir did: " + written.path + "\n" + written.why);
+  if (!why_there.empty()) written.why += "\n" + why_there;
+  return written;
+}
+
 void Saver::count_failure(std::int64_t step) {
   ++failed_in_a_row_;
   retry_step_ = step + options_.retry_steps;
 }
 
+void Saver::say_not_taken(const Written& written) const {
+  if (channel_.rank() != 0) return;
+  log::warn("the checkpoint of step " + with_commas(written.step) + " could not be saved (" +
+            std::to_string(failed_in_a_row_) + " in a row; " + std::to_string(options_.most_failed) +
+            " end the run). Training goes on, and it is tried again after step " + with_commas(retry_step_) +
+            "\n" + written.why);
+}
+
 std::string Saver::save(const checkpoint::CheckpointContents& contents) {
   holds();  // one at a time is read back, so that no more than one more than is kept lies on the disk
-  std::string why;
-  std::string path = attempt(options_.folder, contents, why);
-  checkpoint::Keeper* keeper = &keeper_;
-  if (path.empty() && !options_.fallback.empty()) {
-    std::string why_there;
-    path = attempt(options_.fallback, contents, why_there);
-    keeper = &fallback_keeper_;
-    if (channel_.rank() == 0 && !path.empty())
-      log::warn("output_dir did not take the checkpoint of step " + with_commas(contents.step) +
-                ", save_fallback_dir did: " + path + "\n" + why);
-    why += why_there.empty() ? "" : "\n" + why_there;
-  }
-  if (path.empty()) {
+  const Written written = write(contents);
+  if (written.path.empty()) {
     count_failure(contents.step);
-    if (channel_.rank() == 0) {
-      log::warn("the checkpoint of step " + with_commas(contents.step) + " could not be saved (" +
-                std::to_string(failed_in_a_row_) + " in a row; " + std::to_string(options_.most_failed) +
-                " end the run). Training goes on, and it is tried again after step " +
-                with_commas(retry_step_) + "\n" + why);
-    }
+    say_not_taken(written);
     return "";
   }
   if (options_.reads_back) {
-    reading_ = keeper;
+    reading_ = written.keeper;
     reading_step_ = contents.step;
-    if (channel_.rank() == 0) keeper->saved(contents.step);
+    if (channel_.rank() == 0) reading_->saved(contents.step);
   } else {
     failed_in_a_row_ = 0;
   }
-  return path;
+  return written.path;
 }
 
-bool Saver::is_read() const {
-  return reading_ != nullptr && reading_->is_read();
+// `step`: of the checkpoint; `now`: steps done.
+bool Saver::agree_that_it_holds(std::int64_t step, const std::string& wrong, std::int64_t now) {
+  if (!wrong.empty()) {
+    log::warn("the checkpoint of step " + with_commas(step) +
+              " was saved and does not hold; older ones stay\n" + wrong);
+  }
+  const bool bad = channel_.all_max(wrong.empty() ? 0 : 1) != 0;
+  if (bad) {
+    count_failure(now);
+  } else {
+    failed_in_a_row_ = 0;
+  }
+  return !bad;
 }
 
 bool Saver::holds() {
@@ -96,17 +115,76 @@ bool Saver::holds() {
   std::string wrong;
   if (channel_.rank() == 0) wrong = reading_->settle();
   reading_ = nullptr;
-  if (!wrong.empty()) {
-    log::warn("the checkpoint of step " + with_commas(reading_step_) +
-              " was saved and does not hold; older ones stay\n" + wrong);
+  return agree_that_it_holds(reading_step_, wrong, reading_step_);
+}
+
+void Saver::say_taken(const SaveBeside& save) const {
+  if (channel_.rank() != 0) return;
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - save.began;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.3f s", seconds.count());
+  log::info("the state of step " + with_commas(save.contents.step) + " is taken (" + text +
+            "); its checkpoint is written beside the next steps");
+}
+
+Saver::Written Saver::write_beside(const SaveBeside& save) {
+  watchdog_->enter("the writing of a checkpoint beside the steps", options_.most_seconds);
+  channel_.together(save.wait);
+  say_taken(save);
+  Written written = write(save.contents);
+  if (channel_.rank() == 0 && !written.path.empty()) {
+    watchdog_->enter("the reading back of a checkpoint", options_.most_seconds);
+    keep(save.best);
+    written.keeper->saved(written.step);
+    written.wrong = written.keeper->settle();
   }
-  const bool bad = channel_.all_max(wrong.empty() ? 0 : 1) != 0;
-  if (bad) {
-    count_failure(reading_step_);
-  } else {
-    failed_in_a_row_ = 0;
+  watchdog_->rest();
+  return written;
+}
+
+void Saver::begin(SaveBeside save) {
+  check(!in_flight() && reading_ == nullptr, "one save at a time is in flight");
+  if (!watchdog_) {
+    watchdog_ = std::make_unique<runtime::Watchdog>("rank " + std::to_string(channel_.rank()) + " on " +
+                                                    channel_.place().host);
   }
-  return !bad;
+  asks_ = false;
+  beside_ = std::async(std::launch::async, [this, save = std::move(save)] {
+    try {
+      Written written = write_beside(save);
+      asks_ = channel_.rank() == 0;  // it ends last, and speaks for all
+      return written;
+    } catch (...) {
+      watchdog_->rest();
+      asks_ = true;
+      throw;
+    }
+  });
+}
+
+std::optional<Ended> Saver::end(std::int64_t step) {
+  if (!in_flight()) return std::nullopt;
+  Written written;
+  try {
+    written = beside_.get();
+  } catch (const Error&) {
+    throw;
+  } catch (const std::exception& e) {
+    throw Error(
+        Problem{.what = "the thread that writes checkpoints beside the steps ended", .found = e.what()});
+  }
+  asks_ = false;
+  if (written.path.empty()) {
+    count_failure(step);
+    say_not_taken(written);
+    return Ended{.step = written.step};
+  }
+  const bool holds = agree_that_it_holds(written.step, written.wrong, step);
+  return Ended{.step = written.step, .path = holds ? written.path : ""};
+}
+
+bool Saver::asks_to_settle() const {
+  return asks_ || (reading_ != nullptr && reading_->is_read());
 }
 
 }  // namespace octet::train

@@ -22,17 +22,6 @@ bool holds_final_weights(const std::string& folder) {
   return false;
 }
 
-// FP8 scales of activations with delayed scaling are equal on all ranks: rank 0 owns them. They lie in the
-// device's memory. Current scales are no state: every tensor makes its own anew.
-bool learns_scales(Engine& engine) {
-  return engine.core().activation_scales() != nullptr &&
-         engine.core().recipe().kind == precision::RecipeKind::delayed;
-}
-
-std::vector<TensorSlice> activation_state(Engine& engine) {
-  return learns_scales(engine) ? engine.core().activation_scales()->state() : std::vector<TensorSlice>{};
-}
-
 // What a checkpoint holds in other formats than this run stores: numbers are converted, and it is said; 8-bit
 // moments are codes, which only 8-bit moments can go on with.
 void match_formats(const checkpoint::Checkpoint& checkpoint, const std::vector<TensorSlice>& needed,
@@ -101,6 +90,19 @@ void require_all_used(comm::Channel& channel, const checkpoint::Checkpoint& chec
   });
 }
 
+// What no rank may ask for (require_all_used) is verified too: a checkpoint that a run began with counts as a
+// whole.
+void verify_others(const comm::Channel& channel, const checkpoint::Checkpoint& checkpoint,
+                   const std::vector<TensorSlice>& needed) {
+  if (channel.rank() != 0) return;
+  std::set<std::string> asked;
+  for (const TensorSlice& slice : needed) asked.insert(slice.name);
+  for (const auto& tensor : checkpoint.tensors()) {
+    const bool may_be_left = tensor.name.starts_with("fp8/") || tensor.name.starts_with("residuals/");
+    if (may_be_left && !asked.contains(tensor.name)) checkpoint.verify(tensor);
+  }
+}
+
 // True when the newest checkpoint of the folder is an unfinished one of this very run, which overwrites: then
 // it was interrupted, and goes on.
 bool is_interrupted(const config::Config& config) {
@@ -132,25 +134,34 @@ config::Config saved_config(const checkpoint::Checkpoint& checkpoint) {
       .config;
 }
 
-std::optional<std::string> find_start(comm::Channel& channel, const config::Config& config) {
+bool names_checkpoint(const config::Config& config) {
+  const std::string wish = config.resume_from_checkpoint.value_or("");
+  return !wish.empty() && wish != "false" && wish != "true" && wish != "auto";
+}
+
+std::optional<std::string> find_start(comm::Channel& channel, const config::Config& config,
+                                      const std::optional<Damaged>& damaged) {
   const std::string wish = config.resume_from_checkpoint.value_or("");
   if (wish == "false") return std::nullopt;
-  if (config.overwrite_output_dir && wish.empty()) {
+  if (config.overwrite_output_dir && wish.empty() && !damaged) {
     bool goes_on = false;
     channel.together([&] { goes_on = channel.rank() == 0 && is_interrupted(config); });
     if (channel.all_max(goes_on ? 1 : 0) == 0) return std::nullopt;
   }
-  if (!wish.empty() && wish != "true" && wish != "auto") {
+  if (names_checkpoint(config)) {
     // A named checkpoint must hold; its bytes are verified while they are read.
     channel.together([&] { checkpoint::require_own_name(wish, checkpoint::Checkpoint(wish).step()); });
     return wish;
   }
-  checkpoint::Found found = checkpoint::find_latest(channel, config.output_dir);
+  checkpoint::FindOptions options{.verify_data = false};
+  if (damaged) options.before_step = damaged->step;
+  checkpoint::Found found = checkpoint::find_latest(channel, config.output_dir, options);
   if (config.save_fallback_dir) {
-    const checkpoint::Found other =
-        checkpoint::find_latest(channel, fallback_folder(*config.save_fallback_dir, config.output_dir));
+    const checkpoint::Found other = checkpoint::find_latest(
+        channel, fallback_folder(*config.save_fallback_dir, config.output_dir), options);
     if (step_named(other.path) > step_named(found.path)) found = other;
   }
+  if (damaged) found.rejected.insert(found.rejected.begin(), {config.output_dir, damaged->why});
   if (!found.path.empty()) return found.path;
   channel.together([&] {
     if (!found.rejected.empty()) {
@@ -186,22 +197,30 @@ std::optional<std::string> find_start(comm::Channel& channel, const config::Conf
 
 void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint) {
   std::vector<TensorSlice> needed;
-  engine.job().together([&] { needed = engine.store().needed_slices(activation_state(engine)); });
+  engine.job().together([&] { needed = engine.store().needed_slices(engine.activation_state()); });
   require_all_used(engine.job(), checkpoint, needed);
   engine.job().together([&] {
     drop_strange_residuals(checkpoint, needed, engine.job().rank() == 0);
     match_formats(checkpoint, needed, engine.job().rank() == 0);
-    checkpoint.read(needed);
+    try {
+      checkpoint.read(needed);
+      verify_others(engine.job(), checkpoint, needed);
+    } catch (const Error& e) {
+      if (e.code() == ExitCode::usage) throw;
+      Problem problem = e.problem();  // whatever is wrong with its bytes
+      problem.code = ExitCode::no_valid_checkpoint;
+      throw Error(problem);
+    }
   });
   engine.store().refresh_copies(engine.compute(), store::Scales::as_loaded);
-  if (learns_scales(engine)) engine.core().activation_scales()->restore(engine.compute());
+  if (!engine.activation_state().empty()) engine.core().activation_scales()->restore(engine.compute());
   engine.store().synchronize(engine.compute());
 }
 
 std::vector<TensorSlice> state_slices(Engine& engine) {
   engine.store().synchronize(engine.compute());
   const bool first = engine.job().rank() == 0;
-  return engine.store().owned_slices(first ? activation_state(engine) : std::vector<TensorSlice>{});
+  return engine.store().owned_slices(first ? engine.activation_state() : std::vector<TensorSlice>{});
 }
 
 void report_differences(const checkpoint::Checkpoint& checkpoint, const config::Config& config) {

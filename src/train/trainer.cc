@@ -4,24 +4,19 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include "cast_log.h"
 #include "octet/base/error.h"
-#include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
-#include "octet/checkpoint/save.h"
 #include "octet/report/number.h"
-#include "octet/runtime/same_model.h"
 #include "octet/runtime/signals.h"
 #include "octet/setup/adapters.h"
 #include "octet/setup/freezing.h"
 #include "octet/train/adapter_folder.h"
 #include "octet/train/final_model.h"
 #include "run.h"
-#include "start.h"
 
 namespace octet::train {
 namespace {
@@ -192,105 +187,6 @@ void Run::evaluate() {
                          .perplexity = setup::is_pretraining(config_)});
 }
 
-void Run::save() {
-  if (saved_step_ == step_) return;
-  begins("the saving of a checkpoint");
-  settle_save();
-  const auto start = Clock::now();
-  checkpoint::CheckpointContents contents;
-  contents.step = step_;
-  contents.zero_stage = static_cast<int>(config_.zero_stage);
-  contents.slices = state_slices(*engine_);
-  contents.config_yaml = resolved_.to_yaml();
-  contents.state = Json{{"step", step_},
-                        {"total_steps", total_steps_},
-                        {"epoch", feed_->step().epoch},
-                        {"samples_seen", samples_seen_},
-                        {"seed", config_.seed},
-                        {"order_seed", config_.order_seed()},
-                        {"global_batch", batch_.global},
-                        {"items", feed_->examples()},
-                        {"place", feed_->position()},
-                        {"data_fingerprint", feed_->fingerprint()},
-                        {"model", runtime::model_state(architecture_, encoder_->tokenizer())},
-                        {"adapters", adapters_},
-                        {"resume_hash", config::resume_hash(config_)},
-                        {"learning_rate", schedule_->learning_rate(step_)},
-                        {"lr_scheduler_type", config_.lr_scheduler_type},
-                        {"not_finite_in_a_row", not_finite_}};
-  if (is_best()) {
-    contents.state["best"] = {{"step", step_}, {"loss", evaluated_.loss}};
-  } else if (best_.step >= 0) {
-    contents.state["best"] = {{"step", best_.step}, {"loss", best_.loss}};
-  }
-  if (reporter_) contents.state["trainer_state"] = reporter_->state();
-  job_.together([&] {
-    if (folder_) folder_->require_held();
-  });
-  const std::string path = saver_->save(contents);
-  if (path.empty()) {
-    if (reporter_) reporter_->save_failed(seconds_since(start));
-    return;
-  }
-  last_checkpoint_ = path;
-  saved_step_ = step_;
-  keep_if_best();
-  job_.together([&] {
-    if (!reporter_) return;
-    reporter_->saved(step_, last_checkpoint_, seconds_since(start));
-    if (config_.overwrite_output_dir) folder_->remove_set_aside(fallback());
-  });
-}
-
-std::string Run::fallback() const {
-  return config_.save_fallback_dir ? fallback_folder(*config_.save_fallback_dir, config_.output_dir) : "";
-}
-
-void Run::make_saver() {
-  const std::int64_t interval = setup::saves_when(config_) == setup::When::steps
-                                    ? config::interval_steps(config_.save_steps, total_steps_)
-                                    : std::max<std::int64_t>(1, feed_->steps_per_epoch());
-  SaverOptions options{.folder = config_.output_dir,
-                       .keep_last = config_.save_total_limit.value_or(0),
-                       .most_failed = config_.max_failed_saves,
-                       .retry_steps = std::max<std::int64_t>(1, interval / 10),
-                       .reads_back = setup::saves_when(config_) != setup::When::never};
-  options.fallback = fallback();
-  job_.together(
-      [&] { saver_ = std::make_unique<Saver>(*saves_, options, checkpoint_ ? last_checkpoint_ : ""); });
-}
-
-void Run::settle_save() {
-  if (saver_->holds()) return;
-  if (best_.step >= 0 && best_.step == saved_step_) {
-    best_ = second_best_;
-    saver_->keep(best_.step);
-  }
-  saved_step_ = 0;  // that one is none; which of the older ones hold, the next start finds out
-  if (reporter_) reporter_->save_failed(0);
-}
-
-void Run::save_for_good() {
-  constexpr std::chrono::seconds kMoment(2);
-  for (const bool last : {false, true}) {
-    save();
-    if (saved_step_ == step_) settle_save();
-    if (saved_step_ == step_) return;
-    if (last) break;
-    if (session_.prints()) log::warn("one more attempt to save the checkpoint follows");
-    std::this_thread::sleep_for(kMoment);
-  }
-  job_.together([&] {
-    if (!session_.prints()) return;
-    throw Error({.what = "the run ends, and what it trained since its newest checkpoint is lost",
-                 .found = std::to_string(saver_->failed_in_a_row()) + " saves in a row that failed",
-                 .where = "step " + std::to_string(step_) + ", " + config_.output_dir,
-                 .fix = "make room or mend the disk and start again: the run goes on from its newest "
-                        "checkpoint; save_fallback_dir names a second place",
-                 .code = ExitCode::unsaved});
-  });
-}
-
 bool Run::turn(double interval, setup::When when) const {
   if (when == setup::When::steps) return step_ % config::interval_steps(interval, total_steps_) == 0;
   return when == setup::When::epoch && feed_->step().ends_epoch;
@@ -387,15 +283,14 @@ int Run::run() {
     train_step();
     signals.at_step(step_, saved_step_);
     const Wishes wishes = wishes_of_all(
-        job_, {.save = signals.take_save(), .stop = signals.stop(), .settle = saver_->is_read()});
+        job_, {.save = signals.take_save(), .stop = signals.stop(), .settle = saver_->asks_to_settle()});
     stopped = wishes.stop && step_ < total_steps_;
     if (wishes.settle) settle_save();
     // Who stops a run may not give it the time of an evaluation.
     if (!stopped && evaluates) evaluate_in_turn();
-    if (wishes.save || wishes.stop || saver_->retries_at(step_) ||
-        turn(config_.save_steps, setup::saves_when(config_))) {
-      save();
-    }
+    const bool due = turn(config_.save_steps, setup::saves_when(config_));
+    if (due && !stopped) tell_that_it_waits();
+    if (due || wishes.save || wishes.stop || saver_->retries_at(step_)) save();
     if (saver_->gives_up()) save_for_good();
     signals.at_step(step_, saved_step_);
   }

@@ -1,4 +1,6 @@
 // Speed on synthetic data: the very training path, without data sets, weights and output folder.
+#include <algorithm>
+
 #include "cli/task.h"
 
 namespace octet::test {
@@ -123,6 +125,31 @@ TEST(Bench, PrintsATableAndRefusesWhatItDoesNotKnow) {
   EXPECT_NE(unknown.err.find("did you mean 'llama-3.1-8b'"), std::string::npos) << unknown.err;
   EXPECT_EQ(trainer("bench tiny steps=0").code, 64);
   EXPECT_EQ(trainer("bench tiny stepps=3").code, 64);
+}
+
+// Raw writes and checkpoints of the same bytes take turns, and nothing is left of them.
+TEST(Bench, TimesSavesBesideRawWrites) {
+  const TemporaryFolder folder("bench_saves");
+  for (const int np : {0, 2}) {
+    const Outcome run = trainer("bench --json save=12MiB device=cpu output_dir=" + folder.path(), np);
+    ASSERT_EQ(run.code, 0) << run.both();
+    const Json r = parse_json(run.out, "standard output");
+    EXPECT_EQ(r["bytes"], 12 << 20);
+    EXPECT_EQ(r["ranks"], std::max(1, np));
+    const auto middle = [&](const char* kind) {
+      std::vector<double> seconds = r[kind].get<std::vector<double>>();
+      EXPECT_EQ(seconds.size(), 5u) << kind;
+      std::ranges::sort(seconds);
+      return seconds.at(2);
+    };
+    double raw = middle("seconds_buffered");
+    if (!r["seconds_direct"].empty()) raw = std::min(raw, middle("seconds_direct"));
+    EXPECT_GT(raw, 0);
+    EXPECT_NEAR(r["ratio"].get<double>(), raw / middle("seconds_saved"), 1e-9);
+    EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+  }
+  EXPECT_EQ(trainer("bench save=much").code, 64);
+  EXPECT_EQ(trainer("bench save=1MiB output_dir=/proc/nothing").code, 1);
 }
 
 }  // namespace

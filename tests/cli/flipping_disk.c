@@ -1,5 +1,7 @@
 // A bad disk, for LD_PRELOAD. It flips a bit of what is written to files whose path holds one of the words of
-// BAD_DISK_FLIP, which are separated by commas, and does not answer where it holds one of BAD_DISK_HANG.
+// BAD_DISK_FLIP, which are separated by commas, does not answer where it holds one of BAD_DISK_HANG, and takes
+// 30 milliseconds for a write where it holds one of BAD_DISK_SLOW. What is read with pread from files whose path
+// holds one of BAD_DISK_COUNT is told at the end: "bytes read: N".
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <limits.h>
@@ -9,6 +11,7 @@
 #include <unistd.h>
 
 typedef ssize_t (*Write)(int, const void*, size_t, off64_t);
+typedef ssize_t (*Read)(int, void*, size_t, off64_t);
 
 static int is_chosen(const char* variable, int fd) {
   const char* words = getenv(variable);
@@ -28,6 +31,7 @@ static int is_chosen(const char* variable, int fd) {
 static ssize_t flip(const char* name, int fd, const void* bytes, size_t size, off64_t offset) {
   const Write next = (Write)dlsym(RTLD_NEXT, name);
   while (is_chosen("BAD_DISK_HANG", fd)) sleep(1);
+  if (is_chosen("BAD_DISK_SLOW", fd)) usleep(30000);
   if (size < 1024 || !is_chosen("BAD_DISK_FLIP", fd)) return next(fd, bytes, size, offset);
   char* copy = malloc(size);
   memcpy(copy, bytes, size);
@@ -42,4 +46,24 @@ ssize_t pwrite(int fd, const void* bytes, size_t size, off_t offset) {
 }
 ssize_t pwrite64(int fd, const void* bytes, size_t size, off64_t offset) {
   return flip("pwrite64", fd, bytes, size, offset);
+}
+
+static long long bytes_read;
+
+static ssize_t count(const char* name, int fd, void* bytes, size_t size, off64_t offset) {
+  const Read next = (Read)dlsym(RTLD_NEXT, name);
+  const ssize_t done = next(fd, bytes, size, offset);
+  if (done > 0 && is_chosen("BAD_DISK_COUNT", fd)) __atomic_add_fetch(&bytes_read, done, __ATOMIC_RELAXED);
+  return done;
+}
+
+ssize_t pread(int fd, void* bytes, size_t size, off_t offset) {
+  return count("pread", fd, bytes, size, offset);
+}
+ssize_t pread64(int fd, void* bytes, size_t size, off64_t offset) {
+  return count("pread64", fd, bytes, size, offset);
+}
+
+__attribute__((destructor)) static void tell(void) {
+  if (getenv("BAD_DISK_COUNT") != NULL && bytes_read > 0) fprintf(stderr, "bytes read: %lld\n", bytes_read);
 }

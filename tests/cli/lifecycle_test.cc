@@ -125,6 +125,55 @@ TEST_F(Finished, ADamagedNewestCheckpointFallsBackToTheOneBefore) {
   expect_every_step(output_, 12);
 }
 
+// Several damaged ones, behind each other, by ranks that each read a part.
+TEST_F(Finished, DamagedDataAreNoticedWhileTheyAreReadAndTheNextOlderIsTaken) {
+  for (const char* step : {"10", "12"}) {
+    const std::string data = output_ + "/checkpoint-" + step + "/checkpoint.h5";
+    std::string bytes = slurp(data);
+    bytes[bytes.size() / 3] = static_cast<char>(bytes[bytes.size() / 3] ^ 8);
+    spill(data, bytes);
+  }
+  const Outcome again = trainer(Task::get().train(output_, "zero_stage=3"), 2);
+  expect_success(again);
+  EXPECT_NE(again.err.find("checkpoint-12\nthe data of a checkpoint are damaged"), std::string::npos)
+      << again.err;
+  EXPECT_NE(again.err.find("checkpoint-10\nthe data of a checkpoint are damaged"), std::string::npos)
+      << again.err;
+  EXPECT_NE(again.err.find("Continuing from global step 5"), std::string::npos) << again.err;
+  expect_every_step(output_, 12);
+  for (const char* step : {"10", "12"})
+    EXPECT_EQ(trainer("inspect --verify " + output_ + "/checkpoint-" + step).code, 0);
+}
+
+TEST_F(Finished, WhenTheDataOfAllAreDamagedNothingIsTouched) {
+  for (const char* step : {"5", "10", "12"}) {
+    const std::string data = output_ + "/checkpoint-" + step + "/checkpoint.h5";
+    std::string bytes = slurp(data);
+    bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 8);
+    spill(data, bytes);
+  }
+  const std::string log = slurp(output_ + "/trainer_log.jsonl");
+  const Outcome again = trainer(Task::get().train(output_), 2);
+  EXPECT_EQ(again.code, 77) << again.both();
+  EXPECT_EQ(errors_in(again), 1) << again.err;
+  EXPECT_NE(again.err.find("no checkpoint of the output folder holds"), std::string::npos) << again.err;
+  EXPECT_EQ(slurp(output_ + "/trainer_log.jsonl"), log);
+  EXPECT_EQ(newest_step(output_), 12);
+}
+
+TEST_F(Finished, GoingOnReadsEachByteOfItsCheckpointOnce) {
+  const auto size = static_cast<double>(fs::file_size(output_ + "/checkpoint-12/checkpoint.h5"));
+  const Outcome again = shell("LD_PRELOAD=" OCTET_FLIPPING_DISK
+                              " BAD_DISK_COUNT=checkpoint-12/checkpoint.h5 " OCTET_TRAINER " " +
+                              Task::get().train(output_, "max_steps=13 save_strategy=no"));
+  expect_success(again);
+  const std::size_t at = again.err.rfind("bytes read: ");
+  ASSERT_NE(at, std::string::npos) << again.err;
+  const double read = std::stod(again.err.substr(at + 12));
+  EXPECT_GT(read, 0.9 * size);
+  EXPECT_LT(read, 1.3 * size) << "HDF5's own bytes are read each time it is opened";
+}
+
 TEST_F(Finished, WithoutAnyCheckpointThatHoldsNothingIsTouched) {
   for (const char* step : {"5", "10", "12"}) {
     fs::resize_file(output_ + "/checkpoint-" + step + "/checkpoint.h5", 1000);

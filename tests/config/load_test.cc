@@ -282,7 +282,6 @@ TEST(Load, WhatIsNotBuiltIsRefusedWithAReason) {
                            "do_predict: true",
                            "fsdp: full_shard",
                            "rope_scaling: yarn",
-                           "save_async: true",
                            "fp8_enable_fsdp_float8_all_gather: true",
                            "do_train: false",
                            "group_by_length: true",

@@ -83,6 +83,8 @@ class Checkpoint {
 
   /// Hashes this share of all chunks; throws Error naming tensor and place of the first that does not hold.
   void verify(int share = 0, int shares = 1) const;
+  /// The same of all of one tensor.
+  void verify(const CheckpointTensor& tensor) const;
 
  private:
   void read_chunk(const CheckpointTensor& tensor, std::int64_t chunk, std::byte* out, bool verify) const;

@@ -124,6 +124,8 @@ class Reporter {
   /// Takes a step in; logs when it is the turn of logging_steps, the first (logging_first_step) or the last.
   void step(const StepFacts& facts);
   void evaluation(const EvalFacts& facts);
+  /// A state was copied between two steps, which took `seconds`, to be saved beside the next ones.
+  void waited(double seconds);
   /// A checkpoint of `step` is on disk, which took `seconds`: writes trainer_state.json and the plots.
   void saved(std::int64_t step, const std::string& path, double seconds = 0);
   /// A checkpoint could not be saved, which took `seconds`: rows and summary count it.

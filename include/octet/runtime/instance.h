@@ -37,6 +37,8 @@ struct InstanceOptions {
   /// The same bits in every run on this device (Stream::reproducible of its stream); nothing: as the device
   /// does by itself.
   std::optional<bool> reproducible;
+  /// Room in host memory for a copy of this rank's part of a checkpoint, which is saved beside the steps.
+  bool snapshot = false;
 };
 
 /// Bytes held by name, largest first.

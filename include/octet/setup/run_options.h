@@ -17,6 +17,8 @@ enum class When {
 };
 /// save_strategy.
 When saves_when(const config::Config& config);
+/// save_async. Checkpoints are written beside the steps; a run that keeps none has nothing to write there.
+bool saves_beside(const config::Config& config);
 /// eval_strategy.
 When evaluates_when(const config::Config& config);
 

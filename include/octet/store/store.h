@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "octet/base/tensor_slice.h"
+#include "octet/device/host_snapshot.h"
 #include "octet/model/parameter_source.h"
 #include "octet/precision/casts.h"
 #include "octet/store/options.h"
@@ -118,6 +119,9 @@ class ParameterStore final : public model::ParameterSource {
   /// owned: every element belongs to exactly one rank, at every stage; together they are a checkpoint.
   /// `others`: more state of the device's memory that is saved with this, put at the end.
   std::vector<TensorSlice> owned_slices(const std::vector<TensorSlice>& others = {}) const;
+  /// The same slices where they lie, to be copied while a step begins: all but those of "residuals/",
+  /// `others` and the count of steps are written by finish() alone.
+  SnapshotSources owned_places(const std::vector<TensorSlice>& others = {}) const;
   /// needed: what this rank must read to go on; then refresh_copies(compute, Scales::as_loaded).
   std::vector<TensorSlice> needed_slices(const std::vector<TensorSlice>& others = {}) const;
   /// The sums of gradients that the last finish measured (not divided by the label tokens), by Hugging Face

@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
 #include "octet/device/device.h"
+#include "octet/device/host_snapshot.h"
 #include "octet/model/transformer.h"
 #include "octet/runtime/instance.h"
 #include "octet/runtime/staging.h"
@@ -54,6 +56,15 @@ class Engine {
   /// alone.
   store::StepResult finish(double learning_rate, bool update = true);
 
+  /// FP8 scales of activations, where they are learned: state of the device's memory that is equal on all
+  /// ranks.
+  std::vector<TensorSlice> activation_state();
+  /// Between steps: begins to copy this rank's part of a checkpoint into memory of its own
+  /// ("state/snapshot"), beside the next step, whose update waits for it. Only with options().snapshot, and
+  /// when nobody reads the copy before. Returns the copied slices, good after snapshot().wait().
+  std::vector<TensorSlice> take_snapshot();
+  HostSnapshot& snapshot() { return *snapshot_; }
+
   /// This rank's share of the step that finish() ended last.
   RankLoss own_loss() const;
 
@@ -77,8 +88,11 @@ class Engine {
   comm::Job& job() { return instance_.job(); }
 
  private:
+  SnapshotSources state_places();
+
   runtime::Instance instance_;
   runtime::Staging staging_;
+  std::optional<HostSnapshot> snapshot_;
   std::int64_t label_tokens_ = 0;  ///< of the step so far, this rank
   int micro_batch_ = 0;            ///< of the step so far
   Watched watched_;

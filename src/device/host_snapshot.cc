@@ -1,0 +1,84 @@
+#include "octet/device/host_snapshot.h"
+
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+#include "octet/base/error.h"
+
+namespace octet {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr std::size_t kSmall = 64;                      ///< alignment of what is not written directly
+constexpr std::size_t kLarge = std::size_t{128} << 10;  ///< from here on a run lies as in its file
+
+std::size_t size_in_bytes(const TensorSlice& slice) {
+  return static_cast<std::size_t>(slice.elements()) * size_of(slice.dtype);
+}
+
+/// Where a slice begins in the snapshot, the first free byte being `at`.
+std::size_t start_of(const TensorSlice& slice, std::size_t at) {
+  const std::size_t next = (at + kSmall - 1) / kSmall * kSmall;
+  if (!slice.one_run() || size_in_bytes(slice) < kLarge) return next;
+  const std::size_t phase = static_cast<std::size_t>(slice.begin) * size_of(slice.dtype) % kPage;
+  return next + (phase + kPage - next % kPage) % kPage;
+}
+
+bool host_reaches(const Device& device) {
+  return device.kind() == DeviceKind::dry ? device.stands_for() == DeviceKind::cpu
+                                          : device.host_reaches_memory();
+}
+
+}  // namespace
+
+HostSnapshot::HostSnapshot(Arena& arena, const std::string& name, const SnapshotSources& sizes)
+    : device_(arena.device()),
+      stream_(device_.make_stream({.name = "snapshot"})),
+      copied_(device_.make_event()) {
+  for (const auto* slices : {&sizes.still, &sizes.moving, &sizes.host}) {
+    for (const TensorSlice& slice : *slices) bytes_ = start_of(slice, bytes_) + size_in_bytes(slice);
+  }
+  const MemoryKind kind = host_reaches(device_) ? MemoryKind::device : MemoryKind::pinned;
+  auto* memory = arena.reserve_as<std::byte>(name, bytes_ + kPage, kind);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  memory_ = memory + (kPage - address % kPage) % kPage;
+}
+
+std::vector<TensorSlice> HostSnapshot::take(const SnapshotSources& from) {
+  std::vector<TensorSlice> taken;
+  std::size_t at = 0;
+  const auto place = [&](const std::vector<TensorSlice>& slices, const auto& copy) {
+    for (const TensorSlice& slice : slices) {
+      at = start_of(slice, at);
+      TensorSlice& here = taken.emplace_back(slice);
+      here.data = memory_ + at;
+      if (slice.rows > 1) here.pitch = slice.count;
+      each_run(slice, [&](std::int64_t, std::int64_t count, const void* data) {
+        const std::size_t size = static_cast<std::size_t>(count) * size_of(slice.dtype);
+        check(at + size <= bytes_, "a snapshot is taken of what its memory was reserved for");
+        copy(memory_ + at, data, size);
+        at += size;
+      });
+    }
+  };
+  const auto enqueue = [&](void* to, const void* there, std::size_t size) {
+    device_.copy_to_host(*stream_, to, there, size);
+  };
+  // Room for what can wait comes first, its copies last: nobody waits for them.
+  for (const TensorSlice& slice : from.still) at = start_of(slice, at) + size_in_bytes(slice);
+  place(from.moving, enqueue);
+  place(from.host, [](void* to, const void* here, std::size_t size) { std::memcpy(to, here, size); });
+  if (!from.moving.empty()) stream_->synchronize();
+  at = 0;
+  place(from.still, enqueue);
+  stream_->record(*copied_);
+  open_ = true;
+  return taken;
+}
+
+void HostSnapshot::fence(Stream& stream) {
+  if (std::exchange(open_, false)) stream.wait(*copied_);
+}
+
+}  // namespace octet

@@ -1,0 +1,71 @@
+// Going on from a checkpoint: which one is opened, whether its data hold, and what is said about it.
+#include "octet/base/error.h"
+#include "octet/base/json.h"
+#include "octet/base/log.h"
+#include "octet/base/strings.h"
+#include "octet/runtime/same_model.h"
+#include "run.h"
+#include "start.h"
+
+namespace octet::train {
+
+void Run::open_checkpoint(const std::string& path) {
+  job_.together([&] {
+    checkpoint_.emplace(path);
+    runtime::require_same_model(*checkpoint_, architecture_, &encoder_->tokenizer(),
+                                config_.model_name_or_path);
+    if (config::leaves_storage_open(config_))
+      resolved_.config = config::with_storage_of(saved_config(*checkpoint_), config_);
+  });
+}
+
+std::string Run::read_checkpoint() {
+  // What is frozen is not in the checkpoint.
+  if (engine_->options().architecture.tuning.freezes()) begin_weights();
+  std::string mine;
+  try {
+    restore(*engine_, *checkpoint_);
+    return "";
+  } catch (const Error& e) {
+    const bool damaged = e.problem().agreed && e.code() == ExitCode::no_valid_checkpoint;
+    if (!damaged || names_checkpoint(config_)) throw;
+    if (!e.problem().what.empty()) mine = e.what();
+  }
+  std::string wrong;
+  for (const std::string& of_rank : job_.all_gather_bytes(mine)) {
+    if (wrong.empty()) wrong = of_rank;
+  }
+  return wrong;
+}
+
+void Run::fall_back(const std::string& why) {
+  if (session_.prints())
+    log::warn("skipping a checkpoint that does not hold: " + checkpoint_->path() + "\n" + why);
+  const std::int64_t step = checkpoint_->step();
+  engine_.reset();  // what was read of it is everywhere
+  const auto older = find_start(job_, config_, Damaged{.step = step, .why = why});
+  check(older.has_value(), "an older checkpoint is found, or it is said that there is none");
+  open_checkpoint(*older);
+  feed_ = feed::make_feed(session_, config_, batch_, *encoder_, corpus_);
+  job_.together([&] { feed_->go_on(checkpoint_->step(), checkpoint_->state(), checkpoint_->path()); });
+  job_.together([&] { prepare_schedule(); });
+}
+
+void Run::tell_batch() const {
+  const Json& state = checkpoint_->state();
+  const std::int64_t before =
+      json_int(state, "global_batch", batch_.global, 1, INT64_C(1) << 40, checkpoint_->path());
+  const std::int64_t steps =
+      json_int(state, "total_steps", total_steps_, 0, INT64_C(1) << 60, checkpoint_->path());
+  if (before == batch_.global) return;
+  log::warn("a step trains " + with_commas(batch_.global) + " samples from here on, and not " +
+            with_commas(before) + ": the run goes on at the same place of the data and ends after step " +
+            with_commas(total_steps_) +
+            (steps == total_steps_ ? ""
+                                   : " instead of " + with_commas(steps) +
+                                         ", which stretches or "
+                                         "shortens the schedule of the learning rate") +
+            "; global_batch_size keeps it at any number of ranks");
+}
+
+}  // namespace octet::train

@@ -1,0 +1,194 @@
+#include "octet/train/save_bench.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <memory>
+
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/base/random.h"
+#include "octet/checkpoint/save.h"
+#include "octet/comm/serialize.h"
+#include "octet/device/host_snapshot.h"
+
+namespace octet::train {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+constexpr std::size_t kBlock = std::size_t{16} << 20;  ///< of a raw write
+constexpr std::int64_t kTensor = 16 << 20;             ///< elements of a tensor, over all ranks
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+[[noreturn]] void cannot(const std::string& what, const std::string& path) {
+  throw Error({.what = what,
+               .found = std::strerror(errno),
+               .where = path,
+               .fix = "name a folder with room by output_dir",
+               .code = ExitCode::storage});
+}
+
+/// This rank's values, in device memory as those of a run.
+class State {
+ public:
+  State(Device& device, const comm::Place& place, std::int64_t bytes) : arena_(device) {
+    const std::int64_t unit = 1024 * place.size;
+    const std::int64_t elements = std::max(unit, bytes / 4 / unit * unit);
+    own_ = elements / place.size;
+    auto* values = arena_.reserve_as<float>("state", static_cast<std::size_t>(own_));
+    for (std::int64_t at = 0; at < elements; at += kTensor) {
+      const std::int64_t count = std::min(kTensor, elements - at), own = count / place.size;
+      places_.still.push_back({.name = "tensor." + std::to_string(at / kTensor),
+                               .dtype = DType::f32,
+                               .shape = {count},
+                               .begin = place.rank * own,
+                               .count = own,
+                               .data = values + at / place.size});
+    }
+    fill(device, values, place.rank);
+    snapshot_ = std::make_unique<HostSnapshot>(arena_, "state/snapshot", places_);
+  }
+  std::int64_t bytes() const { return 4 * own_; }
+  std::vector<TensorSlice> take() {
+    std::vector<TensorSlice> taken = snapshot_->take(places_);
+    snapshot_->wait();
+    return taken;
+  }
+
+ private:
+  // Values that no disk makes smaller.
+  void fill(Device& device, float* values, int rank) {
+    const auto stream = device.make_stream({.name = "state"});
+    std::vector<std::uint32_t> block(std::size_t{1} << 20);
+    for (std::int64_t at = 0; at < own_; at += std::ssize(block)) {
+      for (std::size_t i = 0; i < block.size(); i += 4) {
+        const auto bits =
+            philox(static_cast<std::uint64_t>(rank), RandomUse::data, static_cast<std::uint64_t>(at) + i);
+        std::memcpy(block.data() + i, bits.data(), 16);
+      }
+      const std::int64_t count = std::min<std::int64_t>(std::ssize(block), own_ - at);
+      device.copy_to_device(*stream, values + at, block.data(), static_cast<std::size_t>(count) * 4);
+      stream->synchronize();
+    }
+  }
+
+  Arena arena_;
+  std::int64_t own_ = 0;
+  SnapshotSources places_;
+  std::unique_ptr<HostSnapshot> snapshot_;
+};
+
+/// Writes memory to a new file, block after block, and syncs it. False where there are no direct writes.
+bool write_raw(const std::string& path, const std::byte* bytes, std::size_t size, bool direct) {
+  const int fd =
+      ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | (direct ? O_DIRECT : 0), 0644);
+  if (fd < 0 && direct && errno == EINVAL) return false;
+  if (fd < 0) cannot("cannot create a file", path);
+  const std::unique_ptr<const int, void (*)(const int*)> closes(&fd, [](const int* open) { ::close(*open); });
+  for (std::size_t at = 0; at < size;) {
+    const ssize_t n = ::write(fd, bytes + at, std::min(kBlock, size - at));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && direct && errno == EINVAL) return false;
+    if (n <= 0) cannot("cannot write a file", path);
+    at += static_cast<std::size_t>(n);
+  }
+  if (::fsync(fd) != 0) cannot("cannot sync a file", path);
+  return true;
+}
+
+struct Free {
+  void operator()(void* memory) const { std::free(memory); }
+};
+
+/// Seconds of `work` on the slowest rank. All begin together.
+double timed(comm::Channel& channel, const std::function<void()>& work) {
+  channel.barrier();
+  double seconds = 0;
+  channel.together([&] {
+    const auto start = Clock::now();
+    work();
+    seconds = seconds_since(start);
+  });
+  const auto all = comm::all_gather_value(channel, seconds);
+  return *std::max_element(all.begin(), all.end());
+}
+
+}  // namespace
+
+double SaveBenchResult::median(std::vector<double> seconds) {
+  if (seconds.empty()) return 0;
+  std::sort(seconds.begin(), seconds.end());
+  const std::size_t half = seconds.size() / 2;
+  return seconds.size() % 2 == 1 ? seconds[half] : (seconds[half - 1] + seconds[half]) / 2;
+}
+
+double SaveBenchResult::ratio() const {
+  double raw = median(buffered);
+  if (has_direct) raw = std::min(raw, median(direct));
+  return raw / median(saved);
+}
+
+SaveBenchResult bench_saves(runtime::Session& session, const SaveBenchOptions& options) {
+  comm::Job& job = session.job();
+  const std::string folder = job.broadcast(options.folder + "/save-bench-" + std::to_string(::getpid()), 0);
+  job.together([&] {
+    if (job.rank() == 0) make_folders(folder);
+  });
+  const std::shared_ptr<void> removed(nullptr, [&](void*) {
+    std::error_code none;
+    if (job.rank() == 0) fs::remove_all(folder, none);
+  });
+  std::unique_ptr<State> state;
+  std::unique_ptr<std::byte, Free> raw;
+  SaveBenchResult result;
+  job.together([&] {
+    state = std::make_unique<State>(session.device(), job.place(), options.bytes);
+    const auto size = static_cast<std::size_t>(state->bytes());
+    raw.reset(static_cast<std::byte*>(std::aligned_alloc(4096, size)));
+    if (!raw) throw std::bad_alloc();
+    std::size_t at = 0;
+    for (const TensorSlice& slice : state->take()) {
+      std::memcpy(raw.get() + at, slice.data, static_cast<std::size_t>(slice.count) * 4);
+      at += static_cast<std::size_t>(slice.count) * 4;
+    }
+  });
+  result.bytes = job.all_sum(state->bytes());
+  const std::string own = folder + "/raw-" + std::to_string(job.rank());
+  const auto size = static_cast<std::size_t>(state->bytes());
+  for (std::int64_t turn = 0; turn < options.turns; ++turn) {
+    const auto write = [&](bool direct) {
+      bool written = true;
+      const double seconds = timed(job, [&] { written = write_raw(own, raw.get(), size, direct); });
+      job.together([&] { fs::remove(own); });
+      if (direct && job.all_min(written ? 1 : 0) == 0) result.has_direct = false;
+      return seconds;
+    };
+    result.buffered.push_back(write(false));
+    if (result.has_direct) result.direct.push_back(write(true));
+    checkpoint::CheckpointContents contents{.step = turn, .direct = true};
+    result.copied.push_back(timed(job, [&] { contents.slices = state->take(); }));
+    std::string path;
+    job.barrier();
+    const auto start = Clock::now();
+    path = checkpoint::save(job, folder, contents);
+    const auto all = comm::all_gather_value(job, seconds_since(start));
+    result.saved.push_back(*std::max_element(all.begin(), all.end()));
+    job.together([&] {
+      if (job.rank() == 0) fs::remove_all(path);
+    });
+  }
+  if (!result.has_direct) result.direct.clear();
+  return result;
+}
+
+}  // namespace octet::train

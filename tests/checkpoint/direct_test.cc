@@ -1,0 +1,76 @@
+// Writing past the page cache: the same file, and a page cache that holds none of it.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "octet/base/files.h"
+#include "sample.h"
+
+namespace octet::checkpoint {
+namespace {
+
+bool takes_direct_writes(const std::string& folder) {
+  const int fd = ::open((folder + "/probe").c_str(), O_WRONLY | O_CREAT | O_DIRECT | O_CLOEXEC, 0600);
+  if (fd >= 0) ::close(fd);
+  ::unlink((folder + "/probe").c_str());
+  return fd >= 0;
+}
+
+/// Share of a file's pages that lie in the page cache.
+double cached_share(const std::string& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const auto bytes = static_cast<std::size_t>(::lseek(fd, 0, SEEK_END));
+  void* map = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0);
+  std::vector<unsigned char> pages((bytes + 4095) / 4096);
+  EXPECT_EQ(::mincore(map, bytes, pages.data()), 0);
+  ::munmap(map, bytes);
+  ::close(fd);
+  const auto held = std::ranges::count_if(pages, [](unsigned char page) { return (page & 1) != 0; });
+  return static_cast<double>(held) / static_cast<double>(pages.size());
+}
+
+void save_directly(const std::string& folder, int ranks, std::int64_t shift, bool direct) {
+  on_ranks(ranks, [&](comm::Channel& channel) {
+    auto tensors = sample(7);
+    auto contents = contents_of(tensors, 7, channel.rank(), ranks, shift);
+    contents.direct = direct;
+    save(channel, folder, contents);
+  });
+}
+
+// Slices that begin and end anywhere, in the file and in memory.
+TEST(Direct, GivesTheSameFile) {
+  for (const int ranks : {1, 3}) {
+    for (const std::int64_t shift : {0, 1, 1001}) {
+      const Scratch one, other;
+      save_directly(one.path(), ranks, shift, true);
+      save_directly(other.path(), ranks, shift, false);
+      for (const char* file : {"checkpoint.h5", "manifest.json"}) {
+        EXPECT_TRUE(read_file(one.path() + "/checkpoint-7/" + file) ==
+                    read_file(other.path() + "/checkpoint-7/" + file))
+            << file << ", " << ranks << " ranks, " << shift;
+      }
+      expect_sample(one.path() + "/checkpoint-7");
+    }
+  }
+}
+
+TEST(Direct, LeavesThePageCacheAlone) {
+  const Scratch scratch;
+  if (!takes_direct_writes(scratch.path())) GTEST_SKIP() << "this file system has no direct writes";
+  std::vector<float> values(8 << 20, 1.5f);
+  for (const std::size_t behind : {0, 3}) {  // as the pages of a file lie, and not
+    on_ranks(1, [&](comm::Channel& channel) {
+      const std::int64_t count = std::ssize(values) - 2048;
+      const auto address = reinterpret_cast<std::uintptr_t>(values.data());
+      float* data = values.data() + (4096 - address % 4096) % 4096 / sizeof(float) + behind;
+      save(channel, scratch.path(),
+           {.step = 1, .slices = {{"w", DType::f32, {count}, 0, count, data}}, .direct = true});
+    });
+    EXPECT_LT(cached_share(scratch / "checkpoint-1/checkpoint.h5"), 0.05);
+  }
+}
+
+}  // namespace
+}  // namespace octet::checkpoint

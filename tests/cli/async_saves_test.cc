@@ -1,0 +1,205 @@
+// save_async: checkpoints beside the steps are those of a run that stops for each, whatever happens
+// meanwhile.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "cli/task.h"
+
+namespace octet::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::int64_t> checkpoints_of(const std::string& output) {
+  std::vector<std::int64_t> steps;
+  for (const auto& entry : fs::directory_iterator(output)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("checkpoint-")) steps.push_back(std::stoll(name.substr(11)));
+  }
+  std::ranges::sort(steps);
+  return steps;
+}
+
+bool says(const Outcome& run, const std::string& words) {
+  return run.err.find(words) != std::string::npos;
+}
+
+std::string beside(const std::string& output, const std::string& more) {
+  return Task::get().train(output, "save_async=true " + more);
+}
+
+/// On a disk that flips bits in, is slow with, or does not answer to what it writes to files of these names.
+Outcome on_disk(const std::string& fault, const std::string& words, const std::string& arguments) {
+  return shell("LD_PRELOAD=" OCTET_FLIPPING_DISK " BAD_DISK_" + fault + "=" + words + " " OCTET_TRAINER " " +
+               arguments);
+}
+
+// Whatever the ranks and the stage, the same bits: of the last step, and of checkpoints that were written
+// while later steps changed what they hold.
+TEST(AsyncSaves, AreBitForBitThoseOfARunThatStopsForThem) {
+  const TemporaryFolder folder("async_bits");
+  const std::string keys =
+      "deterministic=strict save_steps=2 max_steps=6 per_device_train_batch_size=2 global_batch_size=24 ";
+  expect_success(trainer(Task::get().train(folder / "whole", keys)));
+  for (const auto& [np, stage] : {std::pair{0, 0}, {2, 0}, {2, 3}, {4, 1}}) {
+    const std::string output = folder / (std::to_string(np) + "_" + std::to_string(stage));
+    const Outcome run = trainer(beside(output, keys + "zero_stage=" + std::to_string(stage)), np);
+    expect_success(run);
+    EXPECT_TRUE(says(run, "the state of step 4 is taken")) << run.err;
+    for (const char* step : {"2", "4", "6"})
+      expect_identical(folder / (std::string("whole/checkpoint-") + step), output + "/checkpoint-" + step);
+  }
+}
+
+TEST(AsyncSaves, AreCalledSavedOnlyWhenTheyAreReadBack) {
+  const TemporaryFolder folder("async_flips");
+  const std::string output = folder / "run";
+  const Outcome run =
+      on_disk("FLIP", "checkpoint-4.,checkpoint-6.", beside(output, "save_steps=2 save_total_limit=2"));
+  expect_success(run);
+  EXPECT_TRUE(says(run, "the state of step 4 is taken")) << run.err;
+  EXPECT_TRUE(says(run, "the checkpoint of step 4 was saved and does not hold")) << run.err;
+  EXPECT_FALSE(says(run, "checkpoint of step 4 saved to")) << run.err;
+  const auto steps = checkpoints_of(output);
+  ASSERT_EQ(steps.size(), 2u);
+  for (const std::int64_t step : steps) {
+    EXPECT_EQ(trainer("inspect --verify " + output + "/checkpoint-" + std::to_string(step)).code, 0);
+    EXPECT_TRUE(says(run, "checkpoint of step " + std::to_string(step) + " saved to"));
+  }
+}
+
+TEST(AsyncSaves, AThreadThatHangsInTheDiskEndsTheRunAndSavedNothing) {
+  const TemporaryFolder folder("async_hang");
+  const Outcome run =
+      on_disk("HANG", "checkpoint-2.", beside(folder / "run", "save_steps=2 max_steps=100000 ddp_timeout=1"));
+  EXPECT_EQ(run.code, 75) << run.both();
+  EXPECT_EQ(errors_in(run), 1) << run.err;
+  EXPECT_TRUE(says(run, "the state of step 2 is taken")) << run.err;
+  EXPECT_FALSE(says(run, "saved to")) << run.err;
+}
+
+// Steps go on while a slow disk writes; what a stop finds in flight is ended and not written twice.
+TEST(AsyncSaves, AStopEndsWhatIsInFlightAndSavesItsOwnStep) {
+  const TemporaryFolder folder("async_stop");
+  const std::string output = folder / "run";
+  const Outcome run =
+      shell("LD_PRELOAD=" OCTET_FLIPPING_DISK " BAD_DISK_SLOW=checkpoint-3. " OCTET_TRAINER " " +
+            beside(output,
+                   "max_steps=100000 save_steps=3 save_strategy=steps logging_steps=1 save_total_limit=9 ") +
+            "& job=$!; until grep -qs step.3.is.taken " + output +
+            "/training.log; do sleep 0.02; done; kill -TERM $job; wait $job");
+  EXPECT_EQ(run.code, 76) << run.both();
+  const auto steps = checkpoints_of(output);
+  const std::int64_t last = steps_of(output).rbegin()->first;
+  ASSERT_EQ(steps, (std::vector<std::int64_t>{3, last})) << run.err;
+  EXPECT_GE(last, 4) << "the run went on while its checkpoint was written";
+  for (const std::int64_t step : steps) {
+    EXPECT_EQ(trainer("inspect --verify " + output + "/checkpoint-" + std::to_string(step)).code, 0);
+    const std::string said = "checkpoint of step " + std::to_string(step) + " saved to";
+    EXPECT_EQ(run.err.find(said), run.err.rfind(said)) << "once: " << run.err;
+  }
+}
+
+TEST(AsyncSaves, ASaveThatIsDueWhileOneIsInFlightWaitsAndSaysSo) {
+  const TemporaryFolder folder("async_due");
+  const std::string output = folder / "run";
+  const Outcome run = on_disk("SLOW", "checkpoint-2.", beside(output, "save_steps=2"));
+  expect_success(run);
+  EXPECT_TRUE(says(run, "step 4 waits for the checkpoint of step 2 to be written")) << run.err;
+  EXPECT_EQ(checkpoints_of(output), (std::vector<std::int64_t>{2, 4, 6, 8, 10, 12}));
+  expect_every_step(output, 12);
+}
+
+TEST(AsyncSaves, ThatFailGoToTheSecondPlaceOrAreTriedAgain) {
+  const TemporaryFolder folder("async_fails");
+  const std::string full = "OCTETRUN_FAILPOINT=full_disk ";
+  spill(folder / "run/disk-is-full", "");
+  const Outcome second =
+      shell(full + OCTET_TRAINER " " +
+            beside(folder / "run", "save_steps=5 save_fallback_dir=" + (folder / "second")));
+  expect_success(second);
+  EXPECT_TRUE(says(second, "save_fallback_dir did")) << second.err;
+  spill(folder / "none/disk-is-full", "");
+  const Outcome none = shell(full + OCTET_SOURCE_DIR "/launch/mpirun -np 2 " OCTET_TRAINER " " +
+                             beside(folder / "none", "max_steps=500 save_steps=10 max_failed_saves=3"));
+  EXPECT_EQ(none.code, 78) << none.both();
+  EXPECT_EQ(errors_in(none), 1) << none.err;
+  EXPECT_TRUE(says(none, "5 saves in a row that failed")) << "three, and the two of the end: " << none.err;
+}
+
+TEST(AsyncSaves, TheBestOfThemIsTheFinalModel) {
+  const TemporaryFolder folder("async_best");
+  const std::string keys = "eval_dataset=" + Task::get().held_out() +
+                           " eval_strategy=steps eval_steps=2 save_steps=2 max_steps=12 learning_rate=1 "
+                           "warmup_steps=12 load_best_model_at_end=true save_total_limit=1 ";
+  expect_success(trainer(Task::get().train(folder / "stops", keys)));
+  const Outcome run = trainer(beside(folder / "goes_on", keys));
+  expect_success(run);
+  EXPECT_TRUE(says(run, "whose evaluation loss")) << run.err;
+  EXPECT_EQ(slurp(folder / "goes_on/model.safetensors"), slurp(folder / "stops/model.safetensors"));
+  EXPECT_EQ(checkpoints_of(folder / "goes_on"), checkpoints_of(folder / "stops"));
+}
+
+// Killed in the thread beside the steps, wherever it is: the next start ends in the bits of a run that was
+// not.
+TEST(AsyncSaves, KilledAtAnyPointTheRunGoesOnFromAWholeCheckpoint) {
+  const TemporaryFolder folder("async_killed");
+  const std::string keys = "save_steps=2 max_steps=8 save_total_limit=2 ";
+  expect_success(trainer(Task::get().train(folder / "whole", keys)));
+  for (const char* point : {"before_write:2", "mid_write:100", "before_fsync:2", "before_manifest:2",
+                            "before_rename:2", "after_rename:2", "before_prune"}) {
+    const std::string output = folder / point;
+    const Outcome killed =
+        shell(std::string("OCTETRUN_FAILPOINT=") + point + " " OCTET_TRAINER " " + beside(output, keys));
+    EXPECT_EQ(killed.code, 137) << point << killed.both();
+    const Outcome again = trainer(beside(output, keys));
+    expect_success(again);
+    EXPECT_TRUE(says(again, "Continuing from global step ")) << point << again.err;
+    expect_every_step(output, 8);
+    expect_identical(folder / "whole/checkpoint-8", output + "/checkpoint-8");
+    EXPECT_EQ(checkpoints_of(output), (std::vector<std::int64_t>{6, 8}));
+  }
+}
+
+// What a run takes grows by one copy of the state, once.
+TEST(AsyncSaves, TakeNoMoreMemoryTheMoreThereAre) {
+  const TemporaryFolder folder("async_memory");
+  fs::copy(Task::get().model(), folder / "model", fs::copy_options::recursive);
+  Json config = parse_json(slurp(folder / "model/config.json"), "config.json");
+  config["hidden_size"] = 256, config["intermediate_size"] = 768, config["num_attention_heads"] = 4;
+  config["num_key_value_heads"] = 4, config["head_dim"] = 64;
+  spill(folder / "model/config.json", config.dump());
+  const auto memory = [&](const std::string& name, const std::string& keys) {
+    expect_success(trainer(Task::get().train(
+        folder / name, "model_name_or_path=" + (folder / "model") +
+                           " max_steps=24 save_steps=1 save_total_limit=1 global_batch_size=4 " + keys)));
+    const auto steps = steps_of(folder / name);
+    const auto at = [&](std::int64_t step) { return steps.at(step)["vram_reserved"].get<double>() * 1024; };
+    return std::pair(at(6), at(24));  // MiB
+  };
+  const auto [stops_first, stops_last] = memory("stops", "");
+  const auto [beside_first, beside_last] = memory("beside", "save_async=true");
+  const double state = 12 * 2.0;
+  EXPECT_NEAR(beside_last - stops_last, state, 0.4 * state);
+  EXPECT_LT((beside_last - beside_first) - (stops_last - stops_first), 0.2 * state)
+      << beside_first << " to " << beside_last << ", and " << stops_first << " to " << stops_last;
+}
+
+TEST(AsyncSaves, TheCopyIsInThePlan) {
+  const auto plan = [](const std::string& more) {
+    const Outcome run = trainer("plan --json llama-3.1-8b cutoff_len=512 " + more);
+    return parse_json(run.out, "standard output");
+  };
+  const double state = 12 * 8.03e9;  // masters and two moments, fp32
+  const Json gpu = plan("device=cuda memory=200GB save_async=true");
+  EXPECT_NEAR(gpu["pinned_memory"]["state/snapshot"].get<double>() / state, 1, 0.01);
+  EXPECT_EQ(gpu["total_bytes"], plan("device=cuda memory=200GB save_async=false")["total_bytes"]);
+  const Json cpu = plan("device=cpu memory=900GB save_async=true world=4 zero_stage=1");
+  EXPECT_NEAR(cpu["memory"]["state/snapshot"].get<double>() / state, 0.25, 0.01);
+  EXPECT_FALSE(
+      plan("device=cpu memory=900GB save_async=true save_strategy=no")["memory"].contains("state/snapshot"));
+}
+
+}  // namespace
+}  // namespace octet::test
