@@ -147,6 +147,20 @@ void Run::begin_weights() {
   }
 }
 
+void Run::load_checkpoint() {
+  // What is frozen is not in the checkpoint.
+  if (engine_->options().architecture.tuning.freezes()) begin_weights();
+  restore(*engine_, *checkpoint_);
+  step_ = checkpoint_->step();
+  saved_step_ = step_;
+  last_checkpoint_ = checkpoint_->path();
+  samples_seen_ = json_int(checkpoint_->state(), "samples_seen", 0, 0, INT64_C(1) << 60, last_checkpoint_);
+  // So that a run that is started again and again ends, too.
+  not_finite_ = static_cast<int>(
+      json_int(checkpoint_->state(), "not_finite_in_a_row", 0, 0, kMostNotFinite - 1, last_checkpoint_));
+  if (spikes_) take_over_checks();
+}
+
 void Run::prepare_engine() {
   if (checkpoint_)
     job_.together([&] { require_same_adapters(*checkpoint_, adapters_, config_.model_name_or_path); });
@@ -154,16 +168,7 @@ void Run::prepare_engine() {
   job_.together(
       [&] { engine_ = std::make_unique<Engine>(session_.device(), job_, session_.data(), options); });
   if (checkpoint_) {
-    // What is frozen is not in the checkpoint.
-    if (engine_->options().architecture.tuning.freezes()) begin_weights();
-    restore(*engine_, *checkpoint_);
-    step_ = checkpoint_->step();
-    saved_step_ = step_;
-    last_checkpoint_ = checkpoint_->path();
-    samples_seen_ = json_int(checkpoint_->state(), "samples_seen", 0, 0, INT64_C(1) << 60, last_checkpoint_);
-    // So that a run that is started again and again ends, too.
-    not_finite_ = static_cast<int>(
-        json_int(checkpoint_->state(), "not_finite_in_a_row", 0, 0, kMostNotFinite - 1, last_checkpoint_));
+    load_checkpoint();
     if (session_.prints()) {
       report_differences(*checkpoint_, config_);
       const std::string fingerprint =
@@ -178,6 +183,7 @@ void Run::prepare_engine() {
   } else {
     begin_weights();
   }
+  make_checks();
   rehearse(job_, session_.device(), *engine_);
 }
 

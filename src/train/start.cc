@@ -133,6 +133,16 @@ std::int64_t step_named(const std::string& path) {
 
 }  // namespace
 
+checkpoint::Found find_newest(comm::Channel& channel, const config::Config& config) {
+  checkpoint::Found found = checkpoint::find_latest(channel, config.output_dir);
+  if (config.save_fallback_dir) {
+    const checkpoint::Found other =
+        checkpoint::find_latest(channel, fallback_folder(*config.save_fallback_dir, config.output_dir));
+    if (step_named(other.path) > step_named(found.path)) found = other;
+  }
+  return found;
+}
+
 std::optional<std::string> find_start(comm::Channel& channel, const config::Config& config) {
   const std::string wish = config.resume_from_checkpoint.value_or("");
   if (wish == "false") return std::nullopt;
@@ -146,12 +156,7 @@ std::optional<std::string> find_start(comm::Channel& channel, const config::Conf
     channel.together([&] { checkpoint::require_own_name(wish, checkpoint::Checkpoint(wish).step()); });
     return wish;
   }
-  checkpoint::Found found = checkpoint::find_latest(channel, config.output_dir);
-  if (config.save_fallback_dir) {
-    const checkpoint::Found other =
-        checkpoint::find_latest(channel, fallback_folder(*config.save_fallback_dir, config.output_dir));
-    if (step_named(other.path) > step_named(found.path)) found = other;
-  }
+  const checkpoint::Found found = find_newest(channel, config);
   if (!found.path.empty()) return found.path;
   channel.together([&] {
     if (!found.rejected.empty()) {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "octet/checkpoint/checkpoint.h"
+#include "octet/checkpoint/folder.h"
 #include "octet/config/config.h"
 #include "octet/train/engine.h"
 
@@ -14,6 +15,10 @@ namespace octet::train {
 /// ranks get the same answer. Throws Error when the folder holds final weights or only damaged checkpoints,
 /// when a checkpoint was named that does not hold, or when the folder cannot be written.
 std::optional<std::string> find_start(comm::Channel& channel, const config::Config& config);
+
+/// The newest checkpoint that holds, of the output folder and of save_fallback_dir, and what does not hold.
+/// Collective; nothing may be saving.
+checkpoint::Found find_newest(comm::Channel& channel, const config::Config& config);
 
 /// Fills parameters, moments and FP8 state from a checkpoint written at any world size and stage.
 void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint);

@@ -54,6 +54,10 @@ class Engine {
   /// alone.
   store::StepResult finish(double learning_rate, bool update = true);
 
+  /// Forward and backward of a micro-batch of any rank as the step computes it that begins next, or has
+  /// begun and is given up, with parameters and gradient buffers of `source`. No state of training changes.
+  void compute_again(model::ParameterSource& source, const runtime::HostBatch& batch);
+
   /// This rank's share of the step that finish() ended last.
   RankLoss own_loss() const;
 
@@ -77,6 +81,10 @@ class Engine {
   comm::Job& job() { return instance_.job(); }
 
  private:
+  void set_noise();
+  /// A micro-batch outside of steps.
+  void train_alone(model::ParameterSource& source, const runtime::HostBatch& batch);
+
   runtime::Instance instance_;
   runtime::Staging staging_;
   std::int64_t label_tokens_ = 0;  ///< of the step so far, this rank
