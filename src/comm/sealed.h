@@ -25,7 +25,7 @@ class SealNotes {
 
   void spoil(std::uint64_t draw) {
     draw_ = draw;
-    left_ = static_cast<int>(draw % 16) + 1;
+    left_ = static_cast<int>(draw % 8) + 1;
   }
   /// Inverts a bit of what has arrived when it is its turn.
   void arrived(void* data, std::size_t bytes) {

@@ -92,7 +92,7 @@ bool Run::agreed(const std::vector<Fault>& faults, std::int64_t step) {
   const std::string what = "bits went wrong on " + who;
   const bool stops = setup::fault_action(config_) == setup::FaultAction::stop;
   job_.together([&] {
-    if (!stops) return;
+    if (!stops || job_.rank() != ranks.front()) return;
     throw Error({.what = what + ": what was trained since the last verified checkpoint does not count",
                  .found = text_of(faults),
                  .where = "step " + std::to_string(step),

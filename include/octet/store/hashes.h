@@ -39,7 +39,7 @@ struct StateHashes {
 /// its finish; every function waits for `compute` and, where it reads what other streams write, for them.
 class Hashes {
  public:
-  /// Reserves a few hundred bytes in `arena` ("checks/hashes"), that of the store.
+  /// Reserves a few hundred bytes in `arena` ("checks/hashes"), of the device of the store.
   Hashes(ParameterStore& store, Arena& arena);
   ~Hashes();
   Hashes(const Hashes&) = delete;
@@ -67,7 +67,8 @@ class Hashes {
 
   // For tests of what becomes of a bit that goes wrong.
   /// Inverts a bit that `draw` chooses among what this rank holds of a kind (where there are no masters
-  /// besides parameters, of those). Gives its place in words.
+  /// besides parameters, of those). Gives its place in words; empty: this rank
+  /// holds nothing of it.
   std::string flip(Held kind, std::uint64_t draw, Stream& compute);
   /// The same of the gradients of the group that is given back next.
   void flip_gradient(std::uint64_t draw);

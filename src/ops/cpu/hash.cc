@@ -1,4 +1,4 @@
-#include "../hash_word.h"
+#include "hash_word.h"
 
 #include <atomic>
 #include <cstring>

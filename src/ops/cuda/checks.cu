@@ -1,5 +1,5 @@
 // Hashes of memory and limits of a step.
-#include "../hash_word.h"
+#include "hash_word.h"
 #include "checks_kernels.h"
 #include "cuda/rows.cuh"
 
