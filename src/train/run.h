@@ -82,9 +82,9 @@ class Run {
     MessageTime messages;
   };
   void report_step(const store::StepResult& result, const Waits& waits);
-  /// Counts steps whose loss or gradient is not finite, and judges those that stand out. Throws Error after
-  /// too many in a row.
-  void guard(const store::StepResult& result);
+  /// Counts steps whose loss or gradient is not finite, and does with those that stand out, by what, as
+  /// spike_action says. Throws Error after too many in a row.
+  void guard(const store::StepResult& result, const std::string& spike);
 
   // checks.cc
   void make_checks();

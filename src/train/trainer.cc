@@ -60,8 +60,8 @@ bool was_skipped(const store::StepResult& result) {
 
 }  // namespace
 
-void Run::guard(const store::StepResult& result) {
-  if (const std::string spike = spikes_->look(result); !spike.empty()) {
+void Run::guard(const store::StepResult& result, const std::string& spike) {
+  if (!spike.empty()) {
     not_finite_ = 0;
     return stands_out(spike, !result.skipped);
   }
@@ -162,9 +162,10 @@ store::StepResult Run::train_step() {
   if (samples_) samples_->end_step(step_);
   waits.seconds = seconds_since(start);
   waits.messages = watch.take();
+  const std::string spike = spikes_->look(result);
   report_step(result, waits);
   engine_->instance().check_products();
-  guard(result);
+  guard(result, spike);
   return result;
 }
 

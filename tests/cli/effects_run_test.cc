@@ -364,7 +364,8 @@ std::string above_the_median(const config::Resolved& r) {
 std::vector<KeyRow> check_rows() {
   const Keys checks{{"sdc_steps", "1"}};
   const Keys saves{{"sdc_steps", "1"}, {"save_strategy", "steps"}, {"save_steps", "1"}};
-  const Keys norms{{"max_steps", "16"}, {"save_strategy", "steps"}, {"save_steps", "4"}};
+  const Keys norms{
+      {"max_steps", "16"}, {"learning_rate", "0"}, {"save_strategy", "steps"}, {"save_steps", "4"}};
   Keys spikes = norms;
   spikes["grad_norm_spike_factor"] = "1.02";
   return {

@@ -25,13 +25,14 @@ class Unsteady {
     spill(folder_ / "rows.jsonl", rows);
   }
   Outcome train(const std::string& output, const std::string& keys) const {
-    return trainer(Task::get().train(
-                       folder_ / output,
-                       "dataset=" + (folder_ / "rows.jsonl") +
-                           " disable_shuffling=true global_batch_size=8 log_samples=true "
-                           "per_device_train_batch_size=4 max_steps=20 save_steps=4 learning_rate=1.0e-2 " +
-                           keys),
-                   2);
+    return trainer(
+        Task::get().train(
+            folder_ / output,
+            "dataset=" + (folder_ / "rows.jsonl") +
+                " disable_shuffling=true lr_scheduler_type=constant global_batch_size=8 log_samples=true "
+                "per_device_train_batch_size=4 max_steps=20 save_steps=4 learning_rate=1.0e-2 " +
+                keys),
+        2);
   }
   std::string operator/(const std::string& name) const { return folder_ / name; }
 
