@@ -35,7 +35,7 @@ class CheckRules : RulesOf {
                 .expected = "a number of steps between checks, at which replays are told of, too",
                 .found = "sdc_steps: 0",
                 .where = both("sdc_replay_steps", "sdc_steps"),
-                .fix = "set sdc_steps: 50, or remove sdc_replay_steps"});
+                .fix = "set sdc_steps: 100, or remove sdc_replay_steps"});
     }
     const bool on_gpu = c_.device == "cuda" && c_.deterministic == "auto";
     if (c_.deterministic == "false" || on_gpu) {
