@@ -115,6 +115,21 @@ TEST(SilentFaults, ChecksChangeNoBitAndFindNothingInACleanRun) {
   }
 }
 
+TEST(SilentFaults, EverySaveIsCheckedAndSoIsTheStepBeforeIt) {
+  const TemporaryFolder folder("saves");
+  const auto checks = [&](const std::string& name, const std::string& keys) {
+    expect_success(trainer(Task::get().train(folder / name, "save_total_limit=1 " + keys)));
+    std::vector<int> counts;
+    for (const auto& [step, row] : steps_of(folder / name)) counts.push_back(row.at("sdc_checks"));
+    return counts;
+  };
+  EXPECT_EQ(checks("each", "sdc_steps=1 save_steps=1 max_steps=3"), (std::vector{1, 3, 5}));
+  EXPECT_EQ(checks("second", "sdc_steps=50 save_steps=2 max_steps=5"), (std::vector{0, 1, 2, 3, 5}))
+      << "the last one, too";
+  const Outcome shown = trainer("inspect " + (folder / "second/checkpoint-5") + " --json");
+  expect_success(shown);
+}
+
 TEST(SilentFaults, ATextThatNamesNoBitsIsRefused) {
   const TemporaryFolder folder("refused");
   for (const char* flips : {"1:2:moments", "1:2:hearts:3", "a:2:moments:3", "1:2:moments:3x"}) {

@@ -35,7 +35,7 @@ TEST(Seals, ABrokenMessageIsToldOfByItsReceiver) {
         if (c.rank() == 1) seals->spoil(draw * 0x9E3779B97F4A7C15u);
         for (int i = 0; i < 8; ++i) talk(c);  // as many messages as a draw may let pass
         const std::vector<BrokenMessage> broken = seals->take_broken();
-        ASSERT_EQ(broken.size(), c.rank() == 1 ? 1u : 0u) << draw;
+        EXPECT_EQ(broken.size(), c.rank() == 1 ? 1u : 0u) << draw;  // a rank that left would be waited for
         EXPECT_TRUE(seals->take_broken().empty());
         if (broken.empty()) continue;
         EXPECT_EQ(broken[0].to, 1);
