@@ -78,6 +78,10 @@ constexpr EnvironmentVariable kVariables[] = {
      "plays a host on which GPUs cannot copy into each other's memory: it is not shared, or a link spoils "
      "bytes",
      "src/comm/carriers.cc", test},
+    {"OCTETRUN_FLIPS", "`RANK:STEP:KIND:DRAW`, several with commas",
+     "with `sdc_steps`, a bit of that rank is inverted in that step, once, which DRAW chooses: of its "
+     "`parameters`, `masters`, `moments`, `frozen` weights, `gradients`, or of `messages` that it receives",
+     "src/train/flips.cc", test},
     {"OCTETRUN_REMOVE_COMMUNICATION", "anything",
      "ranks exchange no values, so that a step's time without communication can be measured. Results are "
      "wrong, and the "

@@ -98,6 +98,10 @@ const Staging& MessageCollectives::staging_of(Queue queue) const {
 }
 
 void MessageCollectives::enqueue(Stream& stream, std::shared_ptr<Timed> timed) {
+  Call& call = timed->operation.call;
+  call.sealed = sealed_ && place().size > 1;
+  call.notes = &notes_;
+  call.name = timed->operation.what.c_str();
   if (place().size == 1) {
     cpu::enqueue(stream,
                  [this, timed] { check(group_.advance(*timed, true), "a lone rank waits for nobody"); });
@@ -229,6 +233,10 @@ void MessageCollectives::all_reduce_sum(Stream& stream, const char* name, double
       group_.begin(Kind::all_reduce_sum, queue, name, count * static_cast<std::int64_t>(sizeof *values));
   timed->operation.steps = all_reduce_sum_steps(timed->operation.call, staging_of(queue), values, count);
   enqueue(stream, std::move(timed));
+}
+
+Seals* seals_of(Collectives& collectives) {
+  return dynamic_cast<Seals*>(&collectives);
 }
 
 }  // namespace octet::comm

@@ -10,10 +10,11 @@
 #include "octet/comm/collectives.h"
 #include "octet/comm/mesh.h"
 #include "rank_group.h"
+#include "sealed.h"
 
 namespace octet::comm {
 
-class MessageCollectives final : public Collectives {
+class MessageCollectives final : public Collectives, public Seals {
  public:
   MessageCollectives(Device& device, RankJob& job, const Group& group);
   ~MessageCollectives() override;
@@ -36,6 +37,10 @@ class MessageCollectives final : public Collectives {
   double seconds_busy() override { return group_.meter().seconds_busy(); }
   std::string carrier() const override { return place().size > 1 ? "messages" : ""; }
 
+  void seal(bool on) override { sealed_ = on; }
+  std::vector<BrokenMessage> take_broken() override { return notes_.take(); }
+  void spoil(std::uint64_t draw) override { notes_.spoil(draw); }
+
  private:
   void pass(Stream& stream, const SendArgs* out, const ReceiveArgs* in) override;
   void enqueue(Stream& stream, std::shared_ptr<Timed> operation);
@@ -56,6 +61,8 @@ class MessageCollectives final : public Collectives {
   std::unique_ptr<Stream> gather_;
   std::unique_ptr<Stream> reduce_;
   int exceptions_at_start_;
+  bool sealed_ = false;
+  SealNotes notes_;
   bool removing_ = false;  ///< RankOptions::removed, and training has begun
 };
 

@@ -3,31 +3,59 @@
 #include <algorithm>
 #include <set>
 
+#include "octet/base/files.h"
+#include "sealed.h"
+
 namespace octet::comm {
+namespace {
+
+std::uint64_t hash_of(const void* data, std::size_t bytes) {
+  return hash64({static_cast<const char*>(data), bytes});
+}
+
+}  // namespace
 
 void Messages::send(int peer, const void* data, std::size_t bytes) {
-  const auto* at = static_cast<const std::byte*>(data);
   call_.bytes_sent += static_cast<std::int64_t>(bytes);
   const Place& place = call_.place();
   if (place.node_of[static_cast<std::size_t>(peer)] != place.node) {
     call_.bytes_between_nodes += static_cast<std::int64_t>(bytes);
   }
-  while (bytes > 0) {
-    const std::size_t piece = std::min(bytes, call_.transport->max_message());
-    messages_.push_back({call_.transport->isend(call_.lane->id, peer, call_.tag, at, piece), peer, false});
-    at += piece;
-    bytes -= piece;
-  }
+  post(peer, data, nullptr, bytes);
+  if (!call_.sealed || bytes == 0) return;
+  const Seal& seal = seals_.emplace_back(Seal{.hash = hash_of(data, bytes), .peer = peer});
+  post(peer, &seal.hash, nullptr, sizeof seal.hash);
 }
 
 void Messages::receive(int peer, void* data, std::size_t bytes) {
-  auto* at = static_cast<std::byte*>(data);
-  while (bytes > 0) {
-    const std::size_t piece = std::min(bytes, call_.transport->max_message());
-    messages_.push_back({call_.transport->irecv(call_.lane->id, peer, call_.tag, at, piece), peer, true});
+  post(peer, nullptr, data, bytes);
+  if (!call_.sealed || bytes == 0) return;
+  Seal& seal = seals_.emplace_back(Seal{.peer = peer, .data = data, .bytes = bytes});
+  post(peer, nullptr, &seal.hash, sizeof seal.hash);
+}
+
+// One of `out` and `in` is null.
+void Messages::post(int peer, const void* out, void* in, std::size_t bytes) {
+  const int lane = call_.lane->id;
+  for (std::size_t at = 0; at < bytes;) {
+    const std::size_t piece = std::min(bytes - at, call_.transport->max_message());
+    const int ticket =
+        in == nullptr
+            ? call_.transport->isend(lane, peer, call_.tag, static_cast<const std::byte*>(out) + at, piece)
+            : call_.transport->irecv(lane, peer, call_.tag, static_cast<std::byte*>(in) + at, piece);
+    messages_.push_back({ticket, peer, in != nullptr});
     at += piece;
-    bytes -= piece;
   }
+}
+
+void Messages::compare() {
+  for (const Seal& seal : seals_) {
+    if (seal.data == nullptr) continue;
+    call_.notes->arrived(seal.data, seal.bytes);
+    if (hash_of(seal.data, seal.bytes) != seal.hash)
+      call_.notes->note({.from = seal.peer, .to = call_.place().rank, .name = call_.name});
+  }
+  seals_.clear();
 }
 
 bool Messages::test(Message& message) {
@@ -45,6 +73,7 @@ bool Messages::complete() {
   }
   messages_.clear();
   done_ = 0;
+  compare();
   return true;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <vector>
 
 #include "transport.h"
@@ -21,6 +22,9 @@ struct Call {
   std::int64_t bytes_between_nodes = 0;
   std::int64_t completed = 0;  ///< messages through so far, a sign of progress
   bool ends = false;           ///< its rank has done its work
+  const char* name = "";       ///< of the collective
+  bool sealed = false;         ///< a hash travels behind each message, and `notes` is told of broken ones
+  class SealNotes* notes = nullptr;
 
   std::vector<class Messages*> open = {};  ///< those of this call, while they exist
 
@@ -38,10 +42,10 @@ class Messages {
   Messages(const Messages&) = delete;
   Messages& operator=(const Messages&) = delete;
 
-  /// Zero bytes send and receive nothing.
+  /// Zero bytes send and receive nothing. A sealed message is hashed as it is sent.
   void send(int peer, const void* data, std::size_t bytes);
   void receive(int peer, void* data, std::size_t bytes);
-  /// True when all messages are through.
+  /// True when all messages are through; then those that were sealed have been compared.
   bool complete();
 
  private:
@@ -52,9 +56,19 @@ class Messages {
     bool incoming = false;
     bool through = false;
   };
+  /// The hash that travels behind a message.
+  struct Seal {
+    std::uint64_t hash = 0;
+    int peer = 0;
+    void* data = nullptr;  ///< what arrives before it; null: it is sent
+    std::size_t bytes = 0;
+  };
   bool test(Message& message);
+  void post(int peer, const void* out, void* in, std::size_t bytes);
+  void compare();
 
   Call& call_;
+  std::deque<Seal> seals_;  ///< they stay where they are
   std::vector<Message> messages_;
   std::size_t done_ = 0;
 };

@@ -25,6 +25,7 @@ class Rules : RulesOf {
     batch();
     schedule();
     output();
+    apply_check_rules(r_, options_);
     environment();
   }
 

@@ -1,5 +1,5 @@
-// What rules across keys are written with. Those of data and paths are in rules_data.cc, all others in
-// rules.cc.
+// What rules across keys are written with. Those of data and paths are in rules_data.cc, those of checks in
+// rules_checks.cc, all others in rules.cc.
 #pragma once
 
 #include <string>
@@ -45,5 +45,7 @@ class RulesOf {
 void apply_path_rules(Resolved& resolved, const LoadOptions& options);
 /// Data, packing, evaluation and the best model.
 void apply_data_rules(Resolved& resolved, const LoadOptions& options);
+/// Checks for bits and steps that go wrong without an error.
+void apply_check_rules(Resolved& resolved, const LoadOptions& options);
 
 }  // namespace octet::config

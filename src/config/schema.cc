@@ -14,6 +14,7 @@ std::vector<Field> build() {
   add_model_and_data_fields(table);
   add_training_fields(table);
   add_machine_fields(table);
+  add_check_fields(table);
   add_foreign_fields(table);
   std::vector<Field> fields = table.take();
   const Config defaults;

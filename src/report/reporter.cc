@@ -76,6 +76,7 @@ void Reporter::Impl::log_step(const StepFacts& f) {
   row["total_tokens"] = totals.tokens;
   row["skipped_steps"] = totals.skipped;
   if (failed_saves > 0) row["failed_saves"] = failed_saves;
+  for (const auto& [name, count] : f.counts) row[name] = count;
   if (knows_work()) row["tflops"] = teraflops(rate);
   if (knows_peak()) row["mfu"] = utilisation(rate);
   if (!window.kinds.empty()) {

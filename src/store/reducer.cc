@@ -105,7 +105,12 @@ const model::GroupGradients& Reducer::gradients(int group, Stream& compute) {
   }
   g.asked = true;
   g.gradients.overwrite = g.fresh;
-  if (!g.fresh) return g.gradients;
+  if (g.fresh) clear(group, compute);
+  return g.gradients;
+}
+
+void Reducer::clear(int group, Stream& compute) {
+  const Group& g = at(group);
   compute.wait(reduced(group));
   const auto& segments = segments_.groups[static_cast<std::size_t>(group)];
   for (std::size_t i = 0; i < segments.size(); ++i) {
@@ -115,13 +120,13 @@ const model::GroupGradients& Reducer::gradients(int group, Stream& compute) {
       device_.zero(compute, gradient.from(begin).data, gradient.bytes(count));
     }
   }
-  return g.gradients;
 }
 
 void Reducer::give_back(int group, Stream& compute) {
   if (!at(group).trained) return;
   check(at(group).asked && !at(group).given, "gradients are given back once, after they were asked for");
   at(group).fresh = false;
+  if (look_) look_(group, index_, compute);
   returned(group, compute);
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -29,6 +30,11 @@ class Reducer {
   const model::GroupGradients& buffers(int group) const {
     return groups_[static_cast<std::size_t>(group)].gradients;
   }
+  /// Calls `look` whenever a group is given back, before anything reads its gradients; empty: nobody looks.
+  using Look = std::function<void(int group, int micro_batch, Stream& compute)>;
+  void watch(Look look) { look_ = std::move(look); }
+  /// Makes the buffers of a group ready for gradients that are no part of a step.
+  void clear(int group, Stream& compute);
   /// Zero from this rank, where `group` was not asked for.
   void contribute_nothing(int group, Stream& compute);
   bool was_asked(int group) const { return groups_[static_cast<std::size_t>(group)].asked; }
@@ -85,6 +91,7 @@ class Reducer {
   int index_ = -1;
   bool open_ = false;  ///< inside a micro-batch
   int next_ = -1;      ///< the group to be reduced next
+  Look look_;
   std::vector<Group> groups_;
   std::vector<std::unique_ptr<Event>> reduced_;  ///< per slot of gradient buffers
 };

@@ -7,6 +7,7 @@
 #include "activation_amaxes.h"
 #include "fixed.h"
 #include "gatherer.h"
+#include "inside.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/device/host_mirror.h"
@@ -404,6 +405,25 @@ void ParameterStore::synchronize(Stream& compute) {
   parts_->updater.synchronize();
   parts_->collectives.gather_stream().synchronize();
   parts_->collectives.reduce_stream().synchronize();
+}
+
+void ParameterStore::limit_steps(const ops::StepLimits& limits) {
+  parts_->updater.limit_steps(limits);
+}
+
+Hashes::Inside Hashes::inside_of(ParameterStore& store) {
+  ParameterStore::Parts& parts = *store.parts_;
+  return {.store = store,
+          .layout = parts.layout,
+          .parameters = parts.parameters,
+          .segments = parts.segments,
+          .fixed = parts.fixed,
+          .gatherer = parts.gatherer,
+          .reducer = parts.reducer,
+          .updater = parts.updater,
+          .device = parts.device,
+          .policy = policy_of(parts.options, parts.collectives.size()),
+          .keeps_transposed = parts.options.transposed == TransposedWeights::kept};
 }
 
 std::int64_t ParameterStore::optimizer_steps() const {

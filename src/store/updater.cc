@@ -89,6 +89,12 @@ void Updater::finish(const StepInput& input, std::int64_t step, Reducer& reducer
   measure_norm(reducer, compute);
   sum_over_ranks(compute);
   norm_.finish(compute, scalars_);
+  if (limits_.any()) {
+    ops::limit_step(compute, {.limits = limits_,
+                              .loss_sums = totals_ + 1,
+                              .losses = static_cast<std::int64_t>(losses_),
+                              .scalars = scalars_});
+  }
   device_.copy_to_host(compute, &host_->scalars_out, scalars_, sizeof(ops::StepScalars));
   device_.copy_to_host(compute, totals_out_, totals_, totals_bytes());
   if (!input.update) return;

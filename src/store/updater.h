@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "gatherer.h"
+#include "octet/ops/step_limits.h"
 #include "octet/optim/gradient_norm.h"
 #include "octet/precision/casts.h"
 #include "reducer.h"
@@ -27,6 +28,9 @@ class Updater {
 
   /// Blocks until updates are done.
   void synchronize() { beside_->synchronize(); }
+
+  /// What steps may show to be used, from the next finish on.
+  void limit_steps(const ops::StepLimits& limits) { limits_ = limits; }
 
   /// What the last finish left in host memory.
   StepResult result() const;
@@ -84,6 +88,7 @@ class Updater {
   HostStep* host_ = nullptr;
   double* totals_out_ = nullptr;  ///< host memory, as totals_
   double learning_rate_ = 0;
+  ops::StepLimits limits_;
   std::unique_ptr<Event> ready_, reduced_;  ///< of the small collectives
   /// Where whole groups are updated while the next step computes: an update waits for memory, products do
   /// not.

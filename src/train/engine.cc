@@ -80,15 +80,32 @@ void Engine::rehearse() {
   if (options().transformer.max_tokens == 0) return;
   const precision::Audit before = audit();
   const std::unique_ptr<model::ParameterSource> source = store().rehearsal();
-  core().train(*source, compute(), staging_.upload(compute(), largest_batch(options()), 0),
-               staging_.loss_sum());
+  train_alone(*source, largest_batch(options()));
+  audit() = before;
+}
+
+void Engine::train_alone(model::ParameterSource& source, const runtime::HostBatch& batch) {
+  core().train(source, compute(), staging_.upload(compute(), batch, 0), staging_.loss_sum());
   // What a micro-batch leaves behind that its end would take.
   if (precision::ScaleSet* scales = core().activation_scales(); scales != nullptr) {
     instance_.device().zero(compute(), scales->amaxes(),
                             static_cast<std::size_t>(scales->count()) * sizeof(float));
   }
   compute().synchronize();
+}
+
+void Engine::compute_again(model::ParameterSource& source, const runtime::HostBatch& batch) {
+  arena().seal();
+  const precision::Audit before = audit();
+  set_noise();
+  train_alone(source, batch);
   audit() = before;
+}
+
+// The same noise in a run that goes on from a checkpoint.
+void Engine::set_noise() {
+  staging_.set_noise(
+      runtime::mixed(options().store.adamw.seed, static_cast<std::uint64_t>(store().optimizer_steps())));
 }
 
 void Engine::begin(int micro_batches) {
@@ -96,9 +113,7 @@ void Engine::begin(int micro_batches) {
   label_tokens_ = 0;
   staging_.clear_losses(compute(), staging_.losses());
   store().begin_step(micro_batches);
-  // The same noise in a run that goes on from a checkpoint.
-  staging_.set_noise(
-      runtime::mixed(options().store.adamw.seed, static_cast<std::uint64_t>(store().optimizer_steps())));
+  set_noise();
   if (precision::CastStatistics* casts = core().casts()) {
     watched_.next ? casts->watch(compute()) : casts->stop();
   }

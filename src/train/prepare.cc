@@ -156,6 +156,17 @@ void Run::begin_weights() {
   }
 }
 
+void Run::stand_at_checkpoint() {
+  step_ = checkpoint_->step();
+  saved_step_ = step_;
+  last_checkpoint_ = checkpoint_->path();
+  samples_seen_ = json_int(checkpoint_->state(), "samples_seen", 0, 0, INT64_C(1) << 60, last_checkpoint_);
+  // So that a run that is started again and again ends, too.
+  not_finite_ = static_cast<int>(
+      json_int(checkpoint_->state(), "not_finite_in_a_row", 0, 0, kMostNotFinite - 1, last_checkpoint_));
+  if (spikes_) take_over_checks();
+}
+
 void Run::prepare_engine() {
   const runtime::InstanceOptions options = engine_for({batch_.micro, level_}, sample_shape());
   for (std::string wrong;; fall_back(wrong)) {
@@ -168,13 +179,7 @@ void Run::prepare_engine() {
     if (wrong.empty()) break;
   }
   if (checkpoint_) {
-    step_ = checkpoint_->step();
-    saved_step_ = step_;
-    last_checkpoint_ = checkpoint_->path();
-    samples_seen_ = json_int(checkpoint_->state(), "samples_seen", 0, 0, INT64_C(1) << 60, last_checkpoint_);
-    // So that a run that is started again and again ends, too.
-    not_finite_ = static_cast<int>(
-        json_int(checkpoint_->state(), "not_finite_in_a_row", 0, 0, kMostNotFinite - 1, last_checkpoint_));
+    stand_at_checkpoint();
     if (session_.prints()) {
       report_differences(*checkpoint_, config_);
       const std::string fingerprint =
@@ -189,6 +194,7 @@ void Run::prepare_engine() {
   } else {
     begin_weights();
   }
+  make_checks();
   rehearse(job_, session_.device(), *engine_);
 }
 

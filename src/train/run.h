@@ -23,6 +23,8 @@
 #include "rank_log.h"
 #include "sample_log.h"
 #include "saver.h"
+#include "silent_faults.h"
+#include "spikes.h"
 #include "step_watch.h"
 #include "steps.h"
 
@@ -90,8 +92,35 @@ class Run {
     MessageTime messages;
   };
   void report_step(const store::StepResult& result, const Waits& waits);
-  /// Counts steps whose loss or gradient is not finite. Throws Error after too many in a row.
-  void guard(const store::StepResult& result);
+  /// Counts steps whose loss or gradient is not finite, and does with those that stand out, by what, as
+  /// spike_action says. Throws Error after too many in a row.
+  void guard(const store::StepResult& result, const std::string& spike);
+
+  // checks.cc
+  void make_checks();
+  /// What the checkpoint says of spikes and rollbacks, and what one of now says.
+  void take_over_checks();
+  void add_checks(Json& state) const;
+  /// Fields of the log's rows.
+  std::vector<std::pair<std::string, std::int64_t>> check_counts() const;
+  /// Whether a checkpoint follows a step, as far as that is known before.
+  bool plans_save(std::int64_t step) const;
+  /// Where to start again after bits went wrong, in words.
+  std::string back_to() const;
+  /// What a check has found: true for nothing. Throws Error where the run is to stop; else it is to go back.
+  bool agreed(const std::vector<Fault>& faults, std::int64_t step);
+  /// Checks the state before it is saved; false: the run is to go back.
+  bool may_be_saved();
+  /// The step's micro-batches, where one of them is replayed first.
+  std::vector<runtime::HostBatch> batches_ahead(double* waited);
+  /// A step that stands out, by what: does what spike_action says.
+  void stands_out(const std::string& what, bool was_used);
+  /// Goes back to the newest checkpoint where a check or a step asked for it: true when it has.
+  bool goes_back();
+  /// Takes over what counts from the checkpoint that was read.
+  void stand_at_checkpoint();
+  /// Begins to take steps, or begins again.
+  void start_steps();
   void evaluate();
   /// Whether, with load_best_model_at_end, these weights are the best that were evaluated.
   bool is_best() const;
@@ -162,8 +191,15 @@ class Run {
   Evaluated evaluated_;           ///< the latest; no path
   Evaluated best_, second_best_;  ///< of load_best_model_at_end
   OwnLoss own_loss_;              ///< since the last row of the log
-  int not_finite_ = 0;            ///< steps in a row whose loss or gradient was not finite
-  bool fresh_ = false;            ///< begins with random weights
+  std::optional<Spikes> spikes_;
+  std::unique_ptr<SilentFaults> faults_;  ///< where they are looked for
+  /// Whether the run is to go back to a checkpoint, and whether it then leaves out the data that it took
+  /// since.
+  enum class Back { no, same_data, other_data } back_ = Back::no;
+  std::int64_t rollbacks_ = 0;  ///< since the run began
+  int rollbacks_in_a_row_ = 0;  ///< without a checkpoint in between
+  int not_finite_ = 0;          ///< steps in a row whose loss or gradient was not finite
+  bool fresh_ = false;          ///< begins with random weights
   std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
 };
 

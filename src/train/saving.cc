@@ -45,6 +45,7 @@ checkpoint::CheckpointContents Run::checkpoint_contents() const {
                         {"learning_rate", schedule_->learning_rate(step_)},
                         {"lr_scheduler_type", config_.lr_scheduler_type},
                         {"not_finite_in_a_row", not_finite_}};
+  add_checks(contents.state);
   if (is_best()) {
     contents.state["best"] = {{"step", step_}, {"loss", evaluated_.loss}};
   } else if (best_.step >= 0) {
@@ -101,6 +102,7 @@ void Run::tell_that_it_waits() {
 void Run::saved(const Ended& ended, const Evaluated& best, double seconds) {
   last_checkpoint_ = ended.path;
   saved_step_ = ended.step;
+  rollbacks_in_a_row_ = 0;
   if (best.step >= 0) {
     second_best_ = std::exchange(best_, best);
     best_.path = last_checkpoint_;

@@ -139,6 +139,17 @@ bool names_checkpoint(const config::Config& config) {
   return !wish.empty() && wish != "false" && wish != "true" && wish != "auto";
 }
 
+checkpoint::Found find_newest(comm::Channel& channel, const config::Config& config,
+                              const checkpoint::FindOptions& options) {
+  checkpoint::Found found = checkpoint::find_latest(channel, config.output_dir, options);
+  if (config.save_fallback_dir) {
+    const checkpoint::Found other = checkpoint::find_latest(
+        channel, fallback_folder(*config.save_fallback_dir, config.output_dir), options);
+    if (step_named(other.path) > step_named(found.path)) found = other;
+  }
+  return found;
+}
+
 std::optional<std::string> find_start(comm::Channel& channel, const config::Config& config,
                                       const std::optional<Damaged>& damaged) {
   const std::string wish = config.resume_from_checkpoint.value_or("");
@@ -155,12 +166,7 @@ std::optional<std::string> find_start(comm::Channel& channel, const config::Conf
   }
   checkpoint::FindOptions options{.verify_data = false};
   if (damaged) options.before_step = damaged->step;
-  checkpoint::Found found = checkpoint::find_latest(channel, config.output_dir, options);
-  if (config.save_fallback_dir) {
-    const checkpoint::Found other = checkpoint::find_latest(
-        channel, fallback_folder(*config.save_fallback_dir, config.output_dir), options);
-    if (step_named(other.path) > step_named(found.path)) found = other;
-  }
+  checkpoint::Found found = find_newest(channel, config, options);
   if (damaged) found.rejected.insert(found.rejected.begin(), {config.output_dir, damaged->why});
   if (!found.path.empty()) return found.path;
   channel.together([&] {

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "octet/checkpoint/checkpoint.h"
+#include "octet/checkpoint/folder.h"
 #include "octet/config/config.h"
 #include "octet/train/engine.h"
 
@@ -28,6 +29,11 @@ std::optional<std::string> find_start(comm::Channel& channel, const config::Conf
                                       const std::optional<Damaged>& damaged = std::nullopt);
 /// Whether the configuration names the one checkpoint to go on from, so that no other takes its place.
 bool names_checkpoint(const config::Config& config);
+
+/// The newest checkpoint of the output folder and of save_fallback_dir, and what does not hold. Collective;
+/// nothing may be saving.
+checkpoint::Found find_newest(comm::Channel& channel, const config::Config& config,
+                              const checkpoint::FindOptions& options = {});
 
 /// Fills parameters, moments and FP8 state from a checkpoint written at any world size and stage. Every byte
 /// is read once by each rank that needs it, and verified then. Throws Error, on all ranks, for a checkpoint

@@ -10,10 +10,11 @@ void StepLoop::pass(const NextBatch& next, const model::LogitsHook& logits) {
   for (std::int64_t i = 1; i < accumulation_; ++i) engine_.micro_batch(next(false), logits);
 }
 
-store::StepResult StepLoop::take(const NextBatch& next) {
+store::StepResult StepLoop::take(const NextBatch& next, const std::function<bool()>& may_update) {
   pass(next, {});
-  const store::StepResult result = engine_.finish(schedule_.learning_rate(done_));
-  ++done_;
+  const bool updates = !may_update || may_update();
+  const store::StepResult result = engine_.finish(schedule_.learning_rate(done_), updates);
+  done_ += updates ? 1 : 0;
   return result;
 }
 

@@ -24,8 +24,9 @@ class StepLoop {
   StepLoop(Engine& engine, const optim::Schedule& schedule, std::int64_t accumulation, std::int64_t done = 0)
       : engine_(engine), schedule_(schedule), accumulation_(accumulation), done_(done) {}
 
-  /// One optimizer step at the rate that the schedule has for it.
-  store::StepResult take(const NextBatch& next);
+  /// One optimizer step at the rate that the schedule has for it. `may_update` is asked, where it is given,
+  /// behind its last micro-batch: where it says no, on all ranks, nothing is updated and no step counted.
+  store::StepResult take(const NextBatch& next, const std::function<bool()>& may_update = {});
   /// What a step would see: loss, norm and, left in the store, gradients. Changes no parameter and counts no
   /// step; `logits` sees those of the label rows.
   store::StepResult look(const NextBatch& next, const model::LogitsHook& logits);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "cast_log.h"
@@ -54,12 +55,18 @@ bool was_skipped(const store::StepResult& result) {
 
 }  // namespace
 
-void Run::guard(const store::StepResult& result) {
+void Run::guard(const store::StepResult& result, const std::string& spike) {
+  if (!spike.empty()) {
+    not_finite_ = 0;
+    return stands_out(spike, !result.skipped);
+  }
   const bool finite = !was_skipped(result) && std::isfinite(result.loss_sum);
   not_finite_ = finite ? 0 : not_finite_ + 1;
   if (finite) return;
   const std::string figures = "loss " + report::python_number(mean_loss(result), 6) + ", gradient norm " +
                               report::python_number(result.grad_norm, 6);
+  if (spikes_->action() != setup::SpikeAction::skip)
+    return stands_out("its loss or its gradient is not finite (" + figures + ")", !result.skipped);
   if (session_.prints()) {
     log::warn("step " + std::to_string(step_) +
               (result.skipped ? ": the gradient is not finite; the step was skipped"
@@ -111,6 +118,7 @@ void Run::report_step(const store::StepResult& result, const Waits& waits) {
   facts.samples = step.samples;
   facts.label_tokens = result.label_tokens;
   facts.skipped = was_skipped(result);
+  facts.counts = check_counts();
   facts.data_seconds = waits.data_seconds;
   facts.comm_seconds = waits.messages.under_way;
   facts.comm_exposed_seconds = waits.messages.exposed;
@@ -129,20 +137,30 @@ store::StepResult Run::train_step() {
   session_.take_traffic();  // of evaluations and checkpoints: the step's own is to be told
   engine_->watch_casts(
       {.next = watches_casts() && logs_at(step_ + 1), .after = watches_casts() && logs_at(step_ + 2)});
+  engine_->store().limit_steps(spikes_->limits_of_update());
   StepWatch watch(session_.data(), engine_->compute());
-  const store::StepResult result = loop_->take([&](bool first) {
-    runtime::HostBatch batch = feed_->next(first, &waits.data_seconds);
+  const std::vector<runtime::HostBatch> ahead = batches_ahead(&waits.data_seconds);
+  std::size_t given = 0;
+  const auto next = [&](bool first) {
+    runtime::HostBatch batch =
+        given < ahead.size() ? ahead[given++] : feed_->next(first, &waits.data_seconds);
     if (samples_) samples_->add(batch);
     return batch;
-  });
+  };
+  std::function<bool()> agrees;
+  if (faults_) agrees = [this] { return agreed(faults_->before_update(), step_ + 1); };
+  const store::StepResult result = loop_->take(next, agrees);
+  if (back_ != Back::no) return result;
   step_ = loop_->done();
+  if (faults_) faults_->updated(step_, plans_save(step_ + 1));
   samples_seen_ += feed_->step().samples;
   if (samples_) samples_->end_step(step_);
   waits.seconds = seconds_since(start);
   waits.messages = watch.take();
+  const std::string spike = spikes_->look(result);
   report_step(result, waits);
   engine_->instance().check_products();
-  guard(result);
+  guard(result, spike);
   return result;
 }
 
@@ -262,25 +280,32 @@ void Run::finish(bool stopped) {
   });
 }
 
-int Run::run() {
-  runtime::Signals signals(config_.stop_grace, session_.prints());
-  prepare();
+void Run::start_steps() {
   job_.together([&] {
     feed_->start({.micro = batch_.micro,
                   .accumulation = batch_.accumulation,
                   .rank = job_.rank(),
                   .world = job_.size()});
   });
-  make_saver();
-  if (checkpoint_) restore_best();
+  samples_.reset();
   if (config_.log_samples) samples_ = std::make_unique<SampleLog>(job_, config_.output_dir, step_);
   loop_ = std::make_unique<StepLoop>(*engine_, *schedule_, batch_.accumulation, step_);
+  if (faults_) faults_->loaded(step_, plans_save(step_ + 1));
+}
+
+int Run::run() {
+  runtime::Signals signals(config_.stop_grace, session_.prints());
+  prepare();
+  start_steps();
+  make_saver();
+  if (checkpoint_) restore_best();
   const bool evaluates = corpus_.evaluation.documents() > 0;
   bool stopped = false;
   signals.at_step(step_, saved_step_);
   signals.begin_steps();
   while (step_ < total_steps_ && !stopped) {
     train_step();
+    if (goes_back()) continue;
     signals.at_step(step_, saved_step_);
     const Wishes wishes = wishes_of_all(
         job_, {.save = signals.take_save(), .stop = signals.stop(), .settle = saver_->asks_to_settle()});
@@ -289,8 +314,13 @@ int Run::run() {
     // Who stops a run may not give it the time of an evaluation.
     if (!stopped && evaluates) evaluate_in_turn();
     const bool due = turn(config_.save_steps, setup::saves_when(config_));
+    const bool saves = due || wishes.save || wishes.stop || saver_->retries_at(step_);
+    // Nothing is saved that was not checked, by what follows the last step either.
+    if (saves || saver_->gives_up() || step_ == total_steps_) {
+      if (!may_be_saved() && goes_back()) continue;
+    }
     if (due && !stopped) tell_that_it_waits();
-    if (due || wishes.save || wishes.stop || saver_->retries_at(step_)) save();
+    if (saves) save();
     if (saver_->gives_up()) save_for_good();
     signals.at_step(step_, saved_step_);
   }

@@ -326,6 +326,69 @@ std::string on_full_disk(config::Resolved r) {
   return how + ", " + std::to_string(failed) + " failed";
 }
 
+/// A counter of the rows of steps, "-" where a row has none.
+See counted(const std::string& name) {
+  return run([name](const Ran& ran) {
+    return ran.rows("loss", [&](const Json& row) { return row.contains(name) ? row[name].dump() : "-"; });
+  });
+}
+
+/// A run in which a bit goes wrong behind its first checkpoint.
+std::string with_a_flip(const config::Resolved& r) {
+  ::setenv("OCTETRUN_FLIPS", "0:2:moments:5", 1);
+  std::string how;
+  try {
+    const Ran ran(r);
+    how = holds(ran.printed(), "gone back from step 1") ? "went back" : "went on";
+  } catch (const Error& e) {
+    how = "ended with " + std::to_string(static_cast<int>(e.code()));
+  }
+  ::unsetenv("OCTETRUN_FLIPS");
+  return how;
+}
+
+/// What became of steps whose norm is above the median of those before.
+std::string above_the_median(const config::Resolved& r) {
+  try {
+    const Ran ran(r);
+    return holds(ran.printed(), "gone back from step")      ? "went back"
+           : holds(ran.printed(), "; the step was skipped") ? "skipped"
+                                                            : "nothing";
+  } catch (const Error& e) {
+    return holds(e.what(), "as spike_action says") ? "stopped"
+           : holds(e.what(), "gone back")          ? "went back"
+                                                   : "lost";
+  }
+}
+
+std::vector<KeyRow> check_rows() {
+  const Keys checks{{"sdc_steps", "1"}};
+  const Keys saves{{"sdc_steps", "1"}, {"save_strategy", "steps"}, {"save_steps", "1"}};
+  const Keys norms{
+      {"max_steps", "16"}, {"learning_rate", "0"}, {"save_strategy", "steps"}, {"save_steps", "4"}};
+  Keys spikes = norms;
+  spikes["grad_norm_spike_factor"] = "1.02";
+  return {
+      {"sdc_steps", {}, {{"1", "1 2 3"}, {"2", "0 1 2"}}, counted("sdc_checks"), "- - -"},
+      {"sdc_replay_steps", checks, {{"1", "1 2 3"}, {"2", "0 1 1"}}, counted("sdc_replays"), "- - -"},
+      {"sdc_action", saves, {{"rollback", "went back"}}, with_a_flip, "ended with 75"},
+      {"loss_spike_factor",
+       {{"max_steps", "14"}, {"learning_rate", "0"}},
+       {{"1.0001", "some"}},
+       [](const config::Resolved& r) {
+         try {
+           const Ran ran(r);
+           return std::string(holds(ran.printed(), "times the median") ? "some" : "none");
+         } catch (const Error&) {
+           return std::string("some");
+         }
+       },
+       "none"},
+      {"grad_norm_spike_factor", norms, {{"1.02", "skipped"}}, above_the_median, "nothing"},
+      {"spike_action", spikes, {{"rollback", "went back"}, {"stop", "stopped"}}, above_the_median, "skipped"},
+  };
+}
+
 std::vector<KeyRow> output_rows() {
   const Keys saves{{"save_strategy", "steps"}};
   const Keys evaluates{{"val_size", "2"}, {"eval_strategy", "steps"}, {"logging_steps", "3"}};
@@ -461,6 +524,9 @@ TEST(Effects, OfFreezing) {
 TEST(Effects, OfTheCourse) {
   expect_effects(course_rows());
 }
+TEST(Effects, OfChecks) {
+  expect_effects(check_rows());
+}
 TEST(Effects, OfOutput) {
   expect_effects(output_rows());
 }
@@ -469,7 +535,7 @@ TEST(Effects, OfOutput) {
 
 std::vector<KeyRow> run_rows() {
   std::vector<KeyRow> all;
-  for (const auto& rows : {adapter_rows(), freezing_rows(), course_rows(), output_rows()})
+  for (const auto& rows : {adapter_rows(), freezing_rows(), course_rows(), check_rows(), output_rows()})
     all.insert(all.end(), rows.begin(), rows.end());
   return all;
 }

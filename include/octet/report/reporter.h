@@ -73,11 +73,12 @@ struct StepFacts {
   std::int64_t tokens = 0;        ///< that went through the model
   std::int64_t label_tokens = 0;  ///< that were trained
   std::int64_t samples = 0;
-  bool skipped = false;                    ///< a gradient that is not finite: nothing was updated
-  double data_seconds = 0;                 ///< waited for data
-  double comm_seconds = 0;                 ///< in which messages were under way
-  double comm_exposed_seconds = 0;         ///< of these: in which computing waited for them
-  std::vector<KindOfMessages> comm_kinds;  ///< what this rank sent; empty: a lone rank
+  bool skipped = false;  ///< a gradient that is not finite, or a spike: nothing was updated
+  std::vector<std::pair<std::string, std::int64_t>> counts;  ///< more fields of the row: "spikes", 2
+  double data_seconds = 0;                                   ///< waited for data
+  double comm_seconds = 0;                                   ///< in which messages were under way
+  double comm_exposed_seconds = 0;                           ///< of these: in which computing waited for them
+  std::vector<KindOfMessages> comm_kinds;                    ///< what this rank sent; empty: a lone rank
   // Of steps that make a row.
   std::int64_t memory_bytes = 0;       ///< reserved by the trainer, largest rank
   std::int64_t memory_peak_bytes = 0;  ///< in use of the device or the process, largest rank

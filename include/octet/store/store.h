@@ -8,6 +8,7 @@
 #include "octet/base/tensor_slice.h"
 #include "octet/device/host_snapshot.h"
 #include "octet/model/parameter_source.h"
+#include "octet/ops/step_limits.h"
 #include "octet/precision/casts.h"
 #include "octet/store/options.h"
 
@@ -83,6 +84,10 @@ class ParameterStore final : public model::ParameterSource {
   /// Result of the last finish; `compute` must have been synchronised since.
   StepResult collect();
 
+  /// What steps may show to be used, from the next finish on; one that shows more changes nothing and is
+  /// skipped as one without a finite norm is. The same on all ranks.
+  void limit_steps(const ops::StepLimits& limits);
+
   /// A rank without rows while others run a forward pass outside steps: takes part in its gathers.
   void pass_by(Stream& compute);
 
@@ -144,6 +149,7 @@ class ParameterStore final : public model::ParameterSource {
   std::vector<precision::CastRow> cast_rows() const;
 
  private:
+  friend class Hashes;
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };

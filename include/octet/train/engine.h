@@ -65,6 +65,10 @@ class Engine {
   std::vector<TensorSlice> take_snapshot();
   HostSnapshot& snapshot() { return *snapshot_; }
 
+  /// Forward and backward of a micro-batch of any rank as the step computes it that begins next, or has
+  /// begun and is given up, with parameters and gradient buffers of `source`. No state of training changes.
+  void compute_again(model::ParameterSource& source, const runtime::HostBatch& batch);
+
   /// This rank's share of the step that finish() ended last.
   RankLoss own_loss() const;
 
@@ -89,6 +93,9 @@ class Engine {
 
  private:
   SnapshotSources state_places();
+  void set_noise();
+  /// A micro-batch outside of steps.
+  void train_alone(model::ParameterSource& source, const runtime::HostBatch& batch);
 
   runtime::Instance instance_;
   runtime::Staging staging_;

@@ -1,0 +1,210 @@
+#include "octet/store/hashes.h"
+
+#include <functional>
+#include <utility>
+
+#include "held.h"
+#include "inside.h"
+#include "octet/base/error.h"
+
+namespace octet::store {
+namespace {
+
+constexpr std::size_t kOne = 2 * kHeldKinds, kGradients = kOne + 1, kCells = kGradients + 1;
+
+/// Room for places in a hash: pieces begin at whole words.
+std::uint64_t words(std::int64_t bytes) {
+  return (static_cast<std::uint64_t>(bytes) + 7) / 8 * 8;
+}
+
+}  // namespace
+
+/// What a rank computes with that goes through a micro-batch once more.
+class Hashes::Replay final : public model::ParameterSource {
+ public:
+  explicit Replay(Hashes& hashes) : hashes_(hashes), in_(*hashes.inside_), asked_(in_.layout.groups.size()) {
+    for (std::size_t g = 0; g < asked_.size(); ++g) {
+      gradients_.push_back(in_.reducer.buffers(static_cast<int>(g)));
+      gradients_.back().overwrite = true;
+    }
+  }
+  const model::ParameterLayout& layout() const override { return in_.layout; }
+  const model::GroupParameters& acquire(int group, model::Pass pass, Stream& compute) override {
+    in_.gatherer.acquire(group, pass, compute);
+    return in_.parameters[static_cast<std::size_t>(group)];
+  }
+  void release(int group, model::Pass, Stream& compute) override { in_.gatherer.release(group, compute); }
+  void blocks_done(Stream&) override {}
+  const model::GroupGradients& gradients(int group, Stream& compute) override {
+    auto asked = asked_[static_cast<std::size_t>(group)];
+    if (!asked) in_.reducer.clear(group, compute);
+    asked = true;
+    return gradients_[static_cast<std::size_t>(group)];
+  }
+  void give_back(int group, Stream& compute) override { hashes_.add_gradients(group, compute); }
+
+ private:
+  Hashes& hashes_;
+  Inside& in_;
+  std::vector<bool> asked_;
+  std::vector<model::GroupGradients> gradients_;
+};
+
+Hashes::Hashes(ParameterStore& store, Arena& arena)
+    : inside_(std::make_unique<Inside>(inside_of(store))),
+      cells_(arena.reserve_as<ops::Hash>("checks/hashes", kCells)),
+      host_(arena.reserve_as<ops::Hash>("checks/hashes", kCells, MemoryKind::pinned)) {
+  inside_->reducer.watch(
+      [this](int group, int micro_batch, Stream& compute) { given_back(group, micro_batch, compute); });
+}
+
+Hashes::~Hashes() {
+  inside_->reducer.watch({});
+}
+
+// Brings the first cells to the host.
+void Hashes::take(std::size_t count, Stream& compute) {
+  inside_->device.copy_to_host(compute, host_, cells_, count * sizeof *cells_);
+  compute.synchronize();
+}
+
+StateHashes Hashes::state(Stream& compute) {
+  Inside& in = *inside_;
+  in.store.synchronize(compute);
+  in.device.zero(compute, cells_, kOne * sizeof *cells_);
+  std::array<std::uint64_t, kOne> at{};
+  for (const Piece& piece : held(in.segments, in.updater, in.fixed, in.keeps_transposed)) {
+    const auto cell = static_cast<std::size_t>(piece.kind) + (piece.replica ? 0 : kHeldKinds);
+    ops::add_hash(compute, {.data = piece.data, .bytes = piece.bytes, .at = at[cell], .to = cells_ + cell});
+    at[cell] += words(piece.bytes);
+  }
+  take(kOne, compute);
+  StateHashes found;
+  for (std::size_t kind = 0; kind < kHeldKinds; ++kind) {
+    found.replicas[kind] = host_[kind];
+    found.own[kind] = host_[kHeldKinds + kind];
+  }
+  return found;
+}
+
+ops::Hash Hashes::sums(Stream& compute) {
+  Inside& in = *inside_;
+  if (in.segments.world == 1 || in.policy.shard_state) return {};
+  in.store.synchronize(compute);
+  in.device.zero(compute, cells_ + kOne, sizeof *cells_);
+  std::uint64_t at = 0;
+  in.segments.each([&](const Segment& s) {
+    if (!s.total) return;
+    const auto bytes = static_cast<std::int64_t>(s.total.bytes(s.padded));
+    ops::add_hash(compute, {.data = s.total.data, .bytes = bytes, .at = at, .to = cells_ + kOne});
+    at += words(bytes);
+  });
+  take(kOne + 1, compute);
+  return host_[kOne];
+}
+
+ops::Hash Hashes::of(const std::vector<TensorSlice>& slices, Stream& compute) {
+  inside_->device.zero(compute, cells_ + kOne, sizeof *cells_);
+  std::uint64_t at = 0;
+  for (const TensorSlice& slice : slices) {
+    const auto bytes = slice.count * static_cast<std::int64_t>(size_of(slice.dtype));
+    ops::add_hash(compute, {.data = slice.data, .bytes = bytes, .at = at, .to = cells_ + kOne});
+    at += words(bytes);
+  }
+  take(kOne + 1, compute);
+  return host_[kOne];
+}
+
+bool Hashes::apart() const {
+  return inside_->policy.reduce_each || inside_->policy.tree;
+}
+
+// Of the tensors alone: what lies between them is nobody's.
+void Hashes::add_gradients(int group, Stream& compute) {
+  std::uint64_t at = 0;  // far enough apart for any group
+  for (const Segment& s : inside_->segments.groups[static_cast<std::size_t>(group)]) {
+    if (s.gradient) {
+      for (const model::TensorSpec& tensor : s.spec->tensors) {
+        ops::add_hash(compute, {.data = s.gradient.from(tensor.offset).data,
+                                .bytes = static_cast<std::int64_t>(s.gradient.bytes(tensor.count())),
+                                .at = (static_cast<std::uint64_t>(group) << 45) + at +
+                                      words(static_cast<std::int64_t>(s.gradient.bytes(tensor.offset))),
+                                .to = cells_ + kGradients});
+      }
+    }
+    at += words(static_cast<std::int64_t>(s.gradient.bytes(s.padded)));
+  }
+}
+
+ops::Hash Hashes::watched(Stream& compute) {
+  take(kCells, compute);
+  inside_->device.zero(compute, cells_ + kGradients, sizeof *cells_);
+  return host_[kGradients];
+}
+
+std::unique_ptr<model::ParameterSource> Hashes::replay() {
+  return std::make_unique<Replay>(*this);
+}
+
+void Hashes::pass_by(model::ParameterSource& replay, Stream& compute) {
+  const int groups = static_cast<int>(inside_->layout.groups.size());
+  const auto look = [&](int group, model::Pass pass) {
+    replay.acquire(group, pass, compute);
+    replay.release(group, pass, compute);
+  };
+  for (int g = 0; g < groups; ++g) look(g, model::Pass::forward);
+  for (int g = groups - 1; g >= model::lowest_trained_group(inside_->layout); --g)
+    look(g, model::Pass::backward);
+}
+
+void Hashes::given_back(int group, int micro_batch, Stream& compute) {
+  if (flips_) {
+    flips_ = false;
+    std::vector<const Segment*> trained;
+    for (const Segment& s : inside_->segments.groups[static_cast<std::size_t>(group)])
+      if (s.gradient) trained.push_back(&s);
+    const Segment& s = *trained[draw_ % trained.size()];
+    const auto& tensor = s.spec->tensors[draw_ / 7 % s.spec->tensors.size()];
+    flip_at(s.gradient.from(tensor.offset).data, static_cast<std::int64_t>(s.gradient.bytes(tensor.count())),
+            draw_, compute);
+  }
+  if (micro_batch == watched_) add_gradients(group, compute);
+}
+
+void Hashes::flip_gradient(std::uint64_t draw) {
+  flips_ = true;
+  draw_ = draw;
+}
+
+std::string Hashes::flip_at(void* data, std::int64_t bytes, std::uint64_t draw, Stream& compute) {
+  const std::int64_t bit = static_cast<std::int64_t>((draw >> 8) % (static_cast<std::uint64_t>(bytes) * 8));
+  auto* at = static_cast<std::uint8_t*>(data) + bit / 8;
+  auto* host = reinterpret_cast<std::uint8_t*>(host_ + kOne);
+  inside_->device.copy_to_host(compute, host, at, 1);
+  compute.synchronize();
+  *host = static_cast<std::uint8_t>(*host ^ (1u << (bit % 8)));
+  inside_->device.copy_to_device(compute, at, host, 1);
+  compute.synchronize();
+  return "bit " + std::to_string(bit % 8) + " of byte " + std::to_string(bit / 8);
+}
+
+std::string Hashes::flip(Held kind, std::uint64_t draw, Stream& compute) {
+  inside_->store.synchronize(compute);
+  std::vector<Piece> candidates =
+      held(inside_->segments, inside_->updater, inside_->fixed, inside_->keeps_transposed);
+  const auto of_kind = [&](Held wanted) {
+    std::vector<Piece> found;
+    for (const Piece& piece : candidates)
+      if (piece.kind == wanted) found.push_back(piece);
+    return found;
+  };
+  std::vector<Piece> found = of_kind(kind);
+  // A master that is read itself is a parameter, and the other way round.
+  if (found.empty() && kind == Held::masters) found = of_kind(Held::parameters);
+  if (found.empty() && kind == Held::parameters) found = of_kind(Held::masters);
+  if (found.empty()) return "";
+  const Piece& piece = found[draw % found.size()];
+  return std::string(name_of(piece.kind)) + ", " + flip_at(piece.data, piece.bytes, draw, compute);
+}
+
+}  // namespace octet::store
