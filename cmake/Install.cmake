@@ -1,4 +1,4 @@
-# cmake --install: the program, launch/mpirun as octet-mpirun, headers, libraries, and the package that
+# cmake --install: the program, launch/mpirun as octet-mpirun, launch/supervise as octet-supervise, headers, libraries, and the package that
 # find_package(octet) finds. The room cli is the program and no library.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
@@ -16,6 +16,7 @@ file(RELATIVE_PATH up /${CMAKE_INSTALL_BINDIR} /${own})
 set_target_properties(trainer PROPERTIES INSTALL_RPATH "$ORIGIN/${up}")
 install(TARGETS trainer RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(PROGRAMS launch/mpirun DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME octet-mpirun)
+install(PROGRAMS launch/supervise DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME octet-supervise)
 
 # Apache Arrow: what the build fetched goes along, what the system has is found there again.
 set(arrow_names)

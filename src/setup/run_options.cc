@@ -23,6 +23,11 @@ When saves_when(const config::Config& config) {
   return when(config.save_strategy);
 }
 
+bool chooses_save_steps(const config::Resolved& resolved) {
+  return resolved.config.mtbf_hours && !resolved.is_set("save_steps") &&
+         saves_when(resolved.config) == When::steps;
+}
+
 When evaluates_when(const config::Config& config) {
   return when(config.eval_strategy);
 }

@@ -21,6 +21,7 @@
 #include "output_folder.h"
 #include "rank_log.h"
 #include "sample_log.h"
+#include "save_interval.h"
 #include "saver.h"
 #include "step_watch.h"
 #include "steps.h"
@@ -114,6 +115,7 @@ class Run {
   std::unique_ptr<OutputFolder> folder_;  ///< on the printing rank
   std::unique_ptr<comm::Channel> saves_;  ///< what ranks say to each other about checkpoints
   std::unique_ptr<Saver> saver_;
+  std::unique_ptr<SaveInterval> interval_;  ///< where save_steps is left to it
 
   model::Architecture architecture_;
   Json adapters_;  ///< as adapter_state()

@@ -144,6 +144,7 @@ store::StepResult Run::train_step() {
   samples_seen_ += feed_->step().samples;
   if (samples_) samples_->end_step(step_);
   waits.seconds = seconds_since(start);
+  if (interval_) interval_->stepped(waits.seconds);
   waits.messages = watch.take();
   report_step(result, waits);
   engine_->instance().check_products();
@@ -379,6 +380,8 @@ int Run::run() {
   if (checkpoint_) restore_best();
   if (config_.log_samples) samples_ = std::make_unique<SampleLog>(job_, config_.output_dir, step_);
   loop_ = std::make_unique<StepLoop>(*engine_, *schedule_, batch_.accumulation, step_);
+  if (setup::chooses_save_steps(resolved_))
+    interval_ = std::make_unique<SaveInterval>(*saves_, *config_.mtbf_hours, step_, total_steps_);
   const bool evaluates = corpus_.evaluation.documents() > 0;
   bool stopped = false;
   signals.at_step(step_, saved_step_);
@@ -392,9 +395,16 @@ int Run::run() {
     if (wishes.settle) settle_save();
     // Who stops a run may not give it the time of an evaluation.
     if (!stopped && evaluates) evaluate_in_turn();
-    if (wishes.save || wishes.stop || saver_->retries_at(step_) ||
-        turn(config_.save_steps, setup::saves_when(config_))) {
+    const bool due =
+        interval_ ? interval_->is_due(step_) : turn(config_.save_steps, setup::saves_when(config_));
+    if (wishes.save || wishes.stop || saver_->retries_at(step_) || due) {
+      const auto start = Clock::now();
       save();
+      if (interval_ && saved_step_ == step_) {
+        interval_->saved(step_, seconds_since(start));
+      } else if (interval_) {
+        interval_->failed(step_);
+      }
     }
     if (saver_->gives_up()) save_for_good();
     signals.at_step(step_, saved_step_);

@@ -17,6 +17,8 @@ enum class When {
 };
 /// save_strategy.
 When saves_when(const config::Config& config);
+/// mtbf_hours without save_steps: the steps between checkpoints follow from what is measured.
+bool chooses_save_steps(const config::Resolved& resolved);
 /// eval_strategy.
 When evaluates_when(const config::Config& config);
 

@@ -1,0 +1,314 @@
+#include "octet/supervise/supervisor.h"
+
+#include <poll.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+
+#include "incidents.h"
+#include "job.h"
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/base/log.h"
+#include "octet/base/strings.h"
+#include "octet/config/config.h"
+#include "octet/report/number.h"
+#include "octet/report/progress.h"
+#include "octet/supervise/command.h"
+#include "octet/supervise/goodput.h"
+#include "octet/supervise/messages.h"
+#include "places.h"
+#include "resumption.h"
+
+namespace octet::supervise {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+std::string seconds_text(double seconds) {
+  return report::python_number(seconds, 3) + " s";
+}
+
+// "2026-11-23T13:05:00Z".
+std::string time_text() {
+  char text[32] = "";
+  const time_t now = ::time(nullptr);
+  tm utc{};
+  if (::gmtime_r(&now, &utc) != nullptr) std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return text;
+}
+
+// Whoever reads may leave: the job goes on.
+void show(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(STDERR_FILENO, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return;
+    bytes.remove_prefix(static_cast<std::size_t>(n));
+  }
+}
+
+config::Config config_of(const Command& command) {
+  return config::load(command.arguments).config;
+}
+
+// This process looks into the output folder that the ranks write to.
+void require_same_folder(const Command& command, const config::Config& config) {
+  constexpr std::array kElsewhere{"-wdir", "--wdir", "-wd", "--wd"};
+  const auto moves = [&](const std::string& word) {
+    return std::ranges::find(kElsewhere, word) != kElsewhere.end();
+  };
+  if (config.output_dir.starts_with('/') || std::ranges::none_of(command.launcher, moves)) return;
+  throw Error({.what = "the ranks have another working folder than launch/supervise, which reads output_dir",
+               .expected = "a path that begins with /",
+               .found = "output_dir: " + config.output_dir,
+               .where = "command line",
+               .code = ExitCode::usage});
+}
+
+class Supervisor {
+ public:
+  Supervisor(const Options& options, const Command& command, const config::Config& config)
+      : config_(config),
+        policy_(options.policy),
+        places_(command, config, options.min_ranks),
+        incidents_(config.output_dir) {
+    std::string words;
+    for (const std::string& word : options.words) words += word + '\n';
+    job_ = hash128_hex(words);
+    ::setenv("OCTETRUN_SUPERVISED", job_.c_str(), 1);
+  }
+
+  int run();
+
+ private:
+  /// How a start went.
+  struct Start {
+    int code = 0;
+    Fault fault;
+    report::Progress progress;
+    bool told = false;     ///< the run wrote how far it came
+    bool stepped = false;  ///< and finished a step
+  };
+  Start start();
+  void record(const Start& start, const Decision& decision);
+  /// Hands requests on; `job` is null between two starts.
+  void pass_on(Job* job);
+  void look_at(Start& start);
+  /// Completes the rows of incidents that no step has followed yet.
+  void complete_rows(std::int64_t first_step);
+  /// A supervisor before this one that was killed has left the progress of its job.
+  void take_over();
+  Ended ended(const Start& start);
+  void wait(double seconds);
+  std::string goodput_text() const;
+
+  config::Config config_;
+  Policy policy_;
+  Places places_;
+  Incidents incidents_;
+  Requests requests_;
+  Goodput goodput_;
+  /// A row that lacks what the next step tells.
+  struct OpenRow {
+    std::size_t row = 0;
+    Clock::time_point since;
+  };
+  std::vector<OpenRow> open_;
+  Clock::time_point began_ = Clock::now(), failed_ = began_;
+  std::string job_;
+  int starts_ = 0;
+  bool asked_ = false;
+  std::int64_t newest_ = -1;  ///< the highest step of a checkpoint that was gone on from or saved
+  report::Progress saved_;    ///< the latest that was saved, of any start
+};
+
+std::string Supervisor::goodput_text() const {
+  const double wall = seconds_since(began_);
+  return "goodput so far " + report::python_number(goodput_.share(wall), 3) + " (" +
+         seconds_text(goodput_.seconds()) + " of steps that count in " + seconds_text(wall) + ")";
+}
+
+void Supervisor::pass_on(Job* job) {
+  for (const int signal : requests_.take()) {
+    if (signal != SIGUSR1) asked_ = true;
+    if (job != nullptr) job->send(signal);
+  }
+}
+
+void Supervisor::complete_rows(std::int64_t first_step) {
+  for (const OpenRow& open : open_) {
+    Json& row = incidents_.row(open.row);
+    const auto reached = row["step"].get<std::int64_t>();
+    row["steps_lost"] = std::max<std::int64_t>(0, reached - first_step);
+    row["seconds_to_next_step"] = seconds_since(open.since);
+    row["goodput"] = goodput_.share(seconds_since(began_));
+  }
+  if (!open_.empty()) incidents_.write();
+  open_.clear();
+}
+
+void Supervisor::take_over() {
+  const auto left = report::read_progress(config_.output_dir);
+  if (!left || left->finished || left->job != job_) return;
+  Start start{.progress = *left, .told = true};
+  start.fault = {.what = "the supervisor did not come to its end, and the job with it", .who = "supervise"};
+  if (left->saved_step >= 0) saved_ = *left;
+  record(start, {.next = Next::start});
+}
+
+void Supervisor::look_at(Start& start) {
+  const auto progress = report::read_progress(config_.output_dir);
+  if (!progress) return;
+  if (!start.told) goodput_.begin(progress->first_step);
+  start.told = true;
+  start.progress = *progress;
+  goodput_.reach(progress->step, progress->step_seconds);
+  if (progress->saved_step >= 0) saved_ = *progress;
+  if (start.stepped || progress->step == progress->first_step) return;
+  start.stepped = true;
+  complete_rows(progress->first_step);
+}
+
+Supervisor::Start Supervisor::start() {
+  constexpr int kOften = 100, kSeldom = 1000;  // milliseconds
+  std::error_code none;
+  std::filesystem::remove(report::progress_path(config_.output_dir), none);
+  ++starts_;
+  Strings overrides = places_.overrides();
+  for (const std::string& more : resume_overrides(config_, saved_)) overrides.push_back(more);
+  Start start;
+  Messages messages;
+  Job job(places_.command().words(overrides), [&](std::string_view bytes) {
+    show(bytes);
+    messages.hear(bytes);
+  });
+  while (job.wait(requests_.file(), start.stepped ? kSeldom : kOften)) {
+    pass_on(&job);
+    look_at(start);
+  }
+  pass_on(&job);
+  failed_ = Clock::now();
+  job.end_rest();
+  look_at(start);
+  start.code = job.code();
+  start.fault = messages.fault();
+  if (job.was_killed()) {
+    // What ended with it is no cause.
+    start.fault.what =
+        "the launcher was ended by signal " + std::to_string(start.code - 128) + ", and the job with it";
+    start.fault.who = "launcher";
+  }
+  return start;
+}
+
+Ended Supervisor::ended(const Start& start) {
+  Ended how{.code = start.code, .asked = asked_};
+  // A stop that came before the run could listen to it has ended nothing but a start.
+  if (asked_ && !start.told && start.code > 128) how.code = static_cast<int>(ExitCode::preempted);
+  if (start.told) {
+    how.finished = start.progress.finished;
+    how.unfinished = !how.finished;
+    newest_ = std::max(newest_, start.progress.first_step);
+    how.progressed = start.progress.saved_step > newest_;
+    newest_ = std::max(newest_, start.progress.saved_step);
+  }
+  return how;
+}
+
+void Supervisor::record(const Start& start, const Decision& decision) {
+  const report::Progress& progress = start.progress;
+  // Of a start that did not get so far nothing is known but where it would have begun.
+  const std::int64_t safe =
+      start.told ? std::max(progress.first_step, progress.saved_step) : std::max<std::int64_t>(0, newest_);
+  const std::int64_t step = start.told ? progress.step : safe;
+  // What was trained behind that counts no more.
+  if (start.told) goodput_.begin(safe);
+  const auto or_null = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
+  const bool has_code = starts_ > 0;
+  incidents_.add({{"time", time_text()},
+                  {"start", starts_},
+                  {"ranks", places_.ranks() > 0 ? Json(places_.ranks()) : Json()},
+                  {"code", has_code ? Json(start.code) : Json()},
+                  {"meaning", has_code ? Json(meaning_of(start.code)) : Json()},
+                  {"who", or_null(start.fault.who)},
+                  {"what", or_null(start.fault.what)},
+                  {"step", step},
+                  {"steps_lost", step - safe},
+                  {"wait_seconds", decision.next == Next::start ? Json(decision.wait) : Json()},
+                  {"seconds_to_next_step", nullptr},
+                  {"goodput", goodput_.share(seconds_since(began_))}});
+  open_.push_back({.row = incidents_.size() - 1, .since = failed_});
+  std::string line = has_code ? "start " + std::to_string(starts_) + " ended with " +
+                                    std::to_string(start.code) + " (" + meaning_of(start.code) + ")"
+                              : start.fault.what;
+  line += " after step " + with_commas(step);
+  if (has_code && !start.fault.who.empty()) line += "; " + start.fault.who;
+  if (has_code && !start.fault.what.empty()) line += ": " + start.fault.what;
+  log::warn("supervise: " + line + "; " + goodput_text());
+}
+
+void Supervisor::wait(double seconds) {
+  const auto begin = Clock::now();
+  for (double left = seconds; left > 0 && !asked_; left = seconds - seconds_since(begin)) {
+    pollfd file{.fd = requests_.file(), .events = POLLIN, .revents = 0};
+    ::poll(&file, 1, static_cast<int>(1000 * std::min(left, 60.0)) + 1);
+    pass_on(nullptr);
+  }
+}
+
+int Supervisor::run() {
+  take_over();
+  for (;;) {
+    const Start start = this->start();
+    Decision decision = policy_.decide(ended(start));
+    const bool well = decision.code == 0 || asked_;
+    if (decision.next == Next::start || !well) {
+      record(start, decision);
+      if (const std::string change = places_.after(start.code, start.stepped, start.fault); !change.empty()) {
+        log::warn("supervise: " + change);
+        policy_.begin_anew();
+        decision = {.next = Next::start};
+      }
+    }
+    if (decision.next == Next::start) {
+      log::info("supervise: start " + std::to_string(starts_ + 1) + " follows" +
+                (decision.wait > 0 ? " in " + seconds_text(decision.wait) : ""));
+      wait(decision.wait);
+      if (!asked_) continue;
+      decision = {.next = Next::end, .code = static_cast<int>(ExitCode::preempted)};
+    }
+    if (!decision.why.empty()) log::error("supervise: it gives up: " + decision.why);
+    log::info("supervise: " + std::to_string(starts_) + (starts_ == 1 ? " start, " : " starts, ") +
+              goodput_text());
+    std::error_code none;
+    std::filesystem::remove(report::progress_path(config_.output_dir), none);
+    return decision.code;
+  }
+}
+
+}  // namespace
+
+int supervise(const Options& options) {
+  const Command command = parse_command(options.launcher, options.words);
+  // What is wrong with the configuration is said before anything is started.
+  const config::Config config = config_of(command);
+  require_same_folder(command, config);
+  std::signal(SIGPIPE, SIG_IGN);
+  adopt_orphans();
+  return Supervisor(options, command, config).run();
+}
+
+}  // namespace octet::supervise
