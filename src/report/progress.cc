@@ -38,6 +38,7 @@ std::optional<Progress> read_progress(const std::string& output_dir) {
   constexpr std::int64_t kMost = INT64_C(1) << 53;
   try {
     const Json json = parse_json(trim(read_regular_file(path, 1 << 20)), path, false, 4);
+    if (!json.is_object()) return std::nullopt;
     Progress progress;
     progress.job = json_string(json, "job", "", path);
     progress.first_step = json_int(json, "first_step", 0, 0, kMost, path);
