@@ -63,11 +63,11 @@ void SaveInterval::saved(std::int64_t step, double seconds) {
     if (step < total_steps_ && change > kTold * static_cast<double>(told_)) {
       told_ = interval;
       const auto number = [](double value) { return report::python_number(value, 3); };
-      log::info("checkpoints every " + with_commas(interval) +
-                " steps from here on (mtbf_hours): a save takes " + number(cost) + " s, a step " +
-                number(of_step) + " s; expected to be lost by saves and failures: " +
-                number(100 * expected_waste(static_cast<double>(interval) * of_step, cost, mtbf_seconds_)) +
-                " % of the time, and what restarts take");
+      const std::string every = interval == 1 ? "every step" : "every " + with_commas(interval) + " steps";
+      const double waste = expected_waste(static_cast<double>(interval) * of_step, cost, mtbf_seconds_);
+      log::info("checkpoints after " + every + " from here on (mtbf_hours): a save takes " + number(cost) +
+                " s, a step " + number(of_step) + " s; saves and failures are expected to cost " +
+                number(100 * waste) + " % of the time, besides what restarts take");
     }
   }
   interval_ = channel_.all_max(interval);
