@@ -124,8 +124,7 @@ void add_file(std::vector<Host>& hosts, const std::string& path) {
 
 Strings Command::words(const Strings& overrides) const {
   Strings all = launcher;
-  all.push_back(program);
-  all.emplace_back("train");
+  all.insert(all.end(), program.begin(), program.end());
   all.insert(all.end(), arguments.begin(), arguments.end());
   all.insert(all.end(), overrides.begin(), overrides.end());
   return all;
@@ -151,9 +150,9 @@ Command parse_command(const std::string& launcher, const Strings& words,
   if (at == words.size()) at = find_program(words, executable, is_override);
   if (at == words.size()) refuse("there is no training to supervise", said.empty() ? "nothing" : said);
   const auto middle = words.begin() + static_cast<std::ptrdiff_t>(at);
-  Command command{.launcher = {launcher}, .program = words[at], .arguments = {middle + 1, words.end()}};
+  const auto behind = middle + (*(middle + 1) == "train" ? 2 : 1);
+  Command command{.launcher = {launcher}, .program = {middle, behind}, .arguments = {behind, words.end()}};
   command.launcher.insert(command.launcher.end(), words.begin(), middle);
-  if (command.arguments.front() == "train") command.arguments.erase(command.arguments.begin());
   return command;
 }
 

@@ -307,6 +307,7 @@ int supervise(const Options& options) {
   const config::Config config = config_of(command);
   require_same_folder(command, config);
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGCHLD, SIG_DFL);  // ignored, children end without a code
   adopt_orphans();
   return Supervisor(options, command, config).run();
 }

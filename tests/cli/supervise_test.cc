@@ -75,7 +75,7 @@ TEST(Supervise, StartsAgainUntilTheRunIsComplete) {
   EXPECT_EQ(run.code, 0) << run.both();
   ASSERT_EQ(fake.starts().size(), 3u) << run.both();
   const std::string words =
-      "-np 4 " OCTET_TRAINER " train " + Task::get().config() + " output_dir=" + fake.output();
+      "-np 4 " OCTET_TRAINER " " + Task::get().config() + " output_dir=" + fake.output();
   for (const std::string& start : fake.starts()) EXPECT_EQ(start, words);
   const auto rows = fake.incidents();
   ASSERT_EQ(rows.size(), 2u);
@@ -248,6 +248,22 @@ TEST(Supervise, WhatIsNoTrainingIsRefusedBeforeAnythingIsStarted) {
   }
   EXPECT_TRUE(fake.starts().empty());
   EXPECT_EQ(shell(OCTET_SOURCE_DIR "/launch/supervise --help").code, 0);
+}
+
+// Nobody else could say so, or clear up behind it.
+TEST(Launcher, AnMpirunThatWasKilledIsNamedAndLeavesNothing) {
+  const TemporaryFolder folder("mpirun");
+  fs::create_directories(folder / "tmp");
+  const Outcome run =
+      shell("TMPDIR=" + (folder / "tmp") + " " OCTET_SOURCE_DIR "/launch/mpirun -np 2 " OCTET_TRAINER " " +
+            Task::get().train(folder / "run", "max_steps=100000 save_steps=100000") + " & until [ -s " +
+            (folder / "run/trainer_log.jsonl") + " ]; do sleep 0.05; done; kill -KILL $(basename " +
+            (folder / "tmp") + "/ompi.*/pid.* | cut -d. -f2); wait $!; echo code $?");
+  EXPECT_NE(run.out.find("code 137"), std::string::npos) << run.both();
+  EXPECT_NE(run.err.find("error: mpirun was ended by signal 9, and its ranks with it"), std::string::npos)
+      << run.err;
+  EXPECT_EQ(errors_in(run), 1) << run.err;
+  EXPECT_EQ(shell("ls -d " + (folder / "tmp") + "/ompi.*/pid.*").code, 2) << "no folder of its session";
 }
 
 // The whole of it: ranks that a signal ends within every second save, and a final model of the same bits.

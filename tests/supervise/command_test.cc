@@ -30,14 +30,16 @@ TEST(Command, FindsTheProgramBehindWhateverTheLauncherTakes) {
         "--map-by node -np 4 --bind-to core trainer c.yaml seed=1", "-np 4 numactl -l trainer c.yaml seed=1",
         "-np 4 -x A=b env A=b trainer c.yaml seed=1"}) {
     const Command command = parsed(words);
-    EXPECT_EQ(command.program, "trainer") << words;
+    EXPECT_EQ(command.program.front(), "trainer") << words;
     EXPECT_EQ(joined(command.arguments), "c.yaml seed=1") << words;
     EXPECT_EQ(ranks_of(command), 4) << words;
     EXPECT_EQ(command.launcher.front(), "mpi");
   }
   EXPECT_EQ(joined(parsed("/b/trainer seed=1 c.yaml").arguments), "seed=1 c.yaml");
   EXPECT_EQ(joined(parsed("-np 2 --mca a b trainer c.json").words({"x=1"})),
-            "mpi -np 2 --mca a b trainer train c.json x=1");
+            "mpi -np 2 --mca a b trainer c.json x=1");
+  EXPECT_EQ(joined(parsed("-np 2 trainer train c.json").words({"x=1"})),
+            "mpi -np 2 trainer train c.json x=1");
 }
 
 TEST(Command, RefusesWhatIsNoTraining) {
@@ -65,7 +67,7 @@ TEST(Command, CountsAndChangesRanks) {
     Command command = parsed(std::string(option) + " 4 trainer c.yaml");
     ASSERT_EQ(ranks_of(command), 4);
     set_ranks(command, 3);
-    EXPECT_EQ(joined(command.words()), std::string("mpi ") + option + " 3 trainer train c.yaml");
+    EXPECT_EQ(joined(command.words()), std::string("mpi ") + option + " 3 trainer c.yaml");
   }
   EXPECT_EQ(ranks_of(parsed("trainer c.yaml")), std::nullopt);
   EXPECT_EQ(ranks_of(parsed("-np x trainer c.yaml")), std::nullopt);
@@ -93,11 +95,11 @@ TEST(Hosts, AreReadFromListsAndFiles) {
 TEST(Hosts, OneIsLeftOutAndTheOthersStay) {
   Command command = parsed("-np 8 --host a:4,b.cluster:2,c:2 --bind-to core trainer c.yaml");
   EXPECT_EQ(leave_out(command, "b"), 6);
-  EXPECT_EQ(joined(command.words()), "mpi --host a:4,c:2 -np 8 --bind-to core trainer train c.yaml");
+  EXPECT_EQ(joined(command.words()), "mpi --host a:4,c:2 -np 8 --bind-to core trainer c.yaml");
   EXPECT_EQ(leave_out(command, "nobody"), std::nullopt);
   EXPECT_EQ(leave_out(command, "a"), 2);
   EXPECT_EQ(leave_out(command, "c"), std::nullopt) << "the last one";
-  EXPECT_EQ(joined(command.words()), "mpi --host c:2 -np 8 --bind-to core trainer train c.yaml");
+  EXPECT_EQ(joined(command.words()), "mpi --host c:2 -np 8 --bind-to core trainer c.yaml");
 }
 
 }  // namespace

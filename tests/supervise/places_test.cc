@@ -40,7 +40,7 @@ TEST(Places, AreLeftAsTheyAreUnlessFewerAreWanted) {
 TEST(Places, AHostThatIsLostIsLeftOut) {
   Places places(command("-np 8 --host a:4,b:4 trainer c.yaml"), batches_of(16), 2);
   EXPECT_EQ(places.after(kHang, true, lost("b")), "it goes on without host b, with 4 ranks");
-  EXPECT_EQ(joined(places.command().words()), "mpi --host a:4 -np 4 trainer train c.yaml");
+  EXPECT_EQ(joined(places.command().words()), "mpi --host a:4 -np 4 trainer c.yaml");
   EXPECT_EQ(places.after(kHang, true, lost("a")), "") << "there is no other";
   EXPECT_EQ(places.ranks(), 4);
 }

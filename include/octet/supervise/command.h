@@ -13,9 +13,9 @@ using Strings = std::vector<std::string>;
 
 /// `launch/mpirun's arguments` `trainer` `config.yaml key=value ...`.
 struct Command {
-  Strings launcher;  ///< the launcher and its arguments
-  std::string program;
-  Strings arguments;  ///< of the program: a configuration and overrides; without the word `train`
+  Strings launcher;   ///< the launcher and its arguments
+  Strings program;    ///< its name, and `train` where that is said
+  Strings arguments;  ///< of the program: a configuration and overrides
 
   /// All of it, with more overrides behind it.
   Strings words(const Strings& overrides = {}) const;
