@@ -257,7 +257,7 @@ void Supervisor::record(const Start& start, const Decision& decision) {
   line += " after step " + with_commas(step);
   if (has_code && !start.fault.who.empty()) line += "; " + start.fault.who;
   if (has_code && !start.fault.what.empty()) line += ": " + start.fault.what;
-  log::warn("supervise: " + line + "; " + goodput_text());
+  log::warn("supervise: " + line + (has_code ? "; " + goodput_text() : ""));
 }
 
 void Supervisor::wait(double seconds) {
