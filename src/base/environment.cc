@@ -41,7 +41,8 @@ constexpr EnvironmentVariable kVariables[] = {
      "signals reach the ranks, so the program does not warn that they kill", "src/comm/launchers.cc",
      launcher},
     {"OCTETRUN_SUPERVISED", "set by `launch/supervise`",
-     "a name for the job: rank 0 writes to `octet.progress` in `output_dir`, after every step, how far the "
+     "a name for this start of a job: rank 0 writes to `octet.progress` in `output_dir`, after every step, "
+     "how far the "
      "run has come",
      "src/report/reporter.cc", launcher},
     {"OCTETRUN_BUILD", "a folder",

@@ -119,6 +119,7 @@ std::vector<int> Requests::take() {
 Job::Job(const std::vector<std::string>& words, Hear hear) : hear_(std::move(hear)) {
   std::vector<std::string> own = words;
   std::vector<char*> arguments;
+  arguments.reserve(own.size() + 1);
   for (std::string& word : own) arguments.push_back(word.data());
   arguments.push_back(nullptr);
   std::array<int, 2> ends{};

@@ -1,12 +1,10 @@
 #include "octet/supervise/supervisor.h"
 
 #include <poll.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -19,6 +17,7 @@
 #include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/checkpoint/folder.h"
 #include "octet/config/config.h"
 #include "octet/report/number.h"
 #include "octet/report/progress.h"
@@ -27,6 +26,7 @@
 #include "octet/supervise/messages.h"
 #include "places.h"
 #include "resumption.h"
+#include "words.h"
 
 namespace octet::supervise {
 namespace {
@@ -35,29 +35,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-std::string seconds_text(double seconds) {
-  return report::python_number(seconds, 3) + " s";
-}
-
-// "2026-11-23T13:05:00Z".
-std::string time_text() {
-  char text[32] = "";
-  const time_t now = ::time(nullptr);
-  tm utc{};
-  if (::gmtime_r(&now, &utc) != nullptr) std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return text;
-}
-
-// Whoever reads may leave: the job goes on.
-void show(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t n = ::write(STDERR_FILENO, bytes.data(), bytes.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) return;
-    bytes.remove_prefix(static_cast<std::size_t>(n));
-  }
 }
 
 config::Config config_of(const Command& command) {
@@ -88,7 +65,6 @@ class Supervisor {
     std::string words;
     for (const std::string& word : options.words) words += word + '\n';
     job_ = hash128_hex(words);
-    ::setenv("OCTETRUN_SUPERVISED", job_.c_str(), 1);
   }
 
   int run();
@@ -128,7 +104,8 @@ class Supervisor {
   };
   std::vector<OpenRow> open_;
   Clock::time_point began_ = Clock::now(), failed_ = began_;
-  std::string job_;
+  std::string job_;         ///< a hash of the words that it was started with
+  std::string start_name_;  ///< of the start under way
   int starts_ = 0;
   bool asked_ = false;
   std::int64_t newest_ = -1;  ///< the highest step of a checkpoint that was gone on from or saved
@@ -162,16 +139,23 @@ void Supervisor::complete_rows(std::int64_t first_step) {
 
 void Supervisor::take_over() {
   const auto left = report::read_progress(config_.output_dir);
-  if (!left || left->finished || left->job != job_) return;
+  if (!left || left->finished || !left->job.starts_with(job_)) return;
   Start start{.progress = *left, .told = true};
   start.fault = {.what = "the supervisor did not come to its end, and the job with it", .who = "supervise"};
-  if (left->saved_step >= 0) saved_ = *left;
+  if (left->saved_step >= 0) {
+    saved_ = *left;
+  } else if (config_.overwrite_output_dir && left->first_step > 0) {
+    // It had gone on from its own checkpoint.
+    saved_ = *left;
+    saved_.saved_step = left->first_step;
+    saved_.saved = config_.output_dir + "/" + checkpoint::folder_name(left->first_step);
+  }
   record(start, {.next = Next::start});
 }
 
 void Supervisor::look_at(Start& start) {
   const auto progress = report::read_progress(config_.output_dir);
-  if (!progress) return;
+  if (!progress || progress->job != start_name_) return;  // of an earlier start
   if (!start.told) goodput_.begin(progress->first_step);
   start.told = true;
   start.progress = *progress;
@@ -184,9 +168,9 @@ void Supervisor::look_at(Start& start) {
 
 Supervisor::Start Supervisor::start() {
   constexpr int kOften = 100, kSeldom = 1000;  // milliseconds
-  std::error_code none;
-  std::filesystem::remove(report::progress_path(config_.output_dir), none);
   ++starts_;
+  start_name_ = job_ + "-" + std::to_string(::getpid()) + "-" + std::to_string(starts_);
+  ::setenv("OCTETRUN_SUPERVISED", start_name_.c_str(), 1);
   Strings overrides = places_.overrides();
   for (const std::string& more : resume_overrides(config_, saved_)) overrides.push_back(more);
   Start start;
