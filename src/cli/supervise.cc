@@ -11,7 +11,8 @@
 namespace octet::cli {
 namespace {
 
-constexpr std::array kOwn{"--launcher", "--min-ranks", "--most-starts", "--first-wait", "--longest-wait"};
+constexpr std::array kOwn{"--launcher",   "--min-ranks",    "--most-starts",
+                          "--first-wait", "--longest-wait", "--end-within"};
 
 // Where the command's own options end: each has a value, behind it or behind an equals sign.
 std::size_t own_options(const Arguments& arguments) {
@@ -55,6 +56,12 @@ int supervise_command(const Arguments& arguments) {
   options.app()
       .add_option("--longest-wait", job.policy.longest_wait, "seconds that such a wait lasts at most")
       ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  options.app()
+      .add_option("--end-within", job.end_within,
+                  "seconds that the launcher has from the job's first error to its end, before it is killed: "
+                  "mpirun may wait for a host that is gone")
+      ->check(CLI::Range(1.0, 86400.0))
       ->capture_default_str();
   const auto rest = arguments.begin() + static_cast<std::ptrdiff_t>(own_options(arguments));
   if (!options.parse({arguments.begin(), rest})) return 0;

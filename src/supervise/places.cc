@@ -1,6 +1,7 @@
 #include "places.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "octet/base/error.h"
@@ -13,6 +14,20 @@ namespace {
 constexpr int kHangs = 3;
 
 }  // namespace
+
+config::Config config_of(const Command& command) {
+  constexpr std::array kElsewhere{"-wdir", "--wdir", "-wd", "--wd"};
+  config::Config config = config::load(command.arguments).config;
+  const auto moves = [&](const std::string& word) {
+    return std::ranges::find(kElsewhere, word) != kElsewhere.end();
+  };
+  if (config.output_dir.starts_with('/') || std::ranges::none_of(command.launcher, moves)) return config;
+  throw Error({.what = "the ranks have another working folder than launch/supervise, which reads output_dir",
+               .expected = "a path that begins with /",
+               .found = "output_dir: " + config.output_dir,
+               .where = "command line",
+               .code = ExitCode::usage});
+}
 
 Places::Places(Command command, const config::Config& config, int min_ranks)
     : command_(std::move(command)), config_(config), min_ranks_(min_ranks), wanted_(ranks()) {

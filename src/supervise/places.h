@@ -10,6 +10,10 @@
 
 namespace octet::supervise {
 
+/// The configuration that a command names. Throws Error (usage) for one that cannot be used, and where its
+/// output folder is another one to the ranks, which have a working folder of their own, than to this process.
+config::Config config_of(const Command& command);
+
 /// Changes a command so that it goes on without places that are gone. A step keeps its samples: its size is
 /// taken from the first start where the configuration leaves it to the ranks.
 class Places {

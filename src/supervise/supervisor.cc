@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -37,31 +36,14 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-config::Config config_of(const Command& command) {
-  return config::load(command.arguments).config;
-}
-
-// This process looks into the output folder that the ranks write to.
-void require_same_folder(const Command& command, const config::Config& config) {
-  constexpr std::array kElsewhere{"-wdir", "--wdir", "-wd", "--wd"};
-  const auto moves = [&](const std::string& word) {
-    return std::ranges::find(kElsewhere, word) != kElsewhere.end();
-  };
-  if (config.output_dir.starts_with('/') || std::ranges::none_of(command.launcher, moves)) return;
-  throw Error({.what = "the ranks have another working folder than launch/supervise, which reads output_dir",
-               .expected = "a path that begins with /",
-               .found = "output_dir: " + config.output_dir,
-               .where = "command line",
-               .code = ExitCode::usage});
-}
-
 class Supervisor {
  public:
   Supervisor(const Options& options, const Command& command, const config::Config& config)
       : config_(config),
         policy_(options.policy),
         places_(command, config, options.min_ranks),
-        incidents_(config.output_dir) {
+        incidents_(config.output_dir),
+        end_within_(options.end_within) {
     std::string words;
     for (const std::string& word : options.words) words += word + '\n';
     job_ = hash128_hex(words);
@@ -95,6 +77,7 @@ class Supervisor {
   Policy policy_;
   Places places_;
   Incidents incidents_;
+  double end_within_;
   Requests requests_;
   Goodput goodput_;
   /// A row that lacks what the next step tells.
@@ -179,9 +162,18 @@ Supervisor::Start Supervisor::start() {
     show(bytes);
     messages.hear(bytes);
   });
+  std::optional<Clock::time_point> failing;  // since it said so
+  bool hung = false;
   while (job.wait(requests_.file(), start.stepped ? kSeldom : kOften)) {
     pass_on(&job);
     look_at(start);
+    const Fault& fault = messages.fault();
+    if (!failing && (!fault.what.empty() || !fault.lost_hosts.empty())) failing = Clock::now();
+    if (hung || !failing || seconds_since(*failing) < end_within_) continue;
+    hung = true;
+    log::warn("supervise: the job failed " + seconds_text(end_within_) +
+              " ago, and its launcher does not end: it is killed");
+    job.send(SIGKILL);
   }
   pass_on(&job);
   failed_ = Clock::now();
@@ -189,7 +181,9 @@ Supervisor::Start Supervisor::start() {
   look_at(start);
   start.code = job.code();
   start.fault = messages.fault();
-  if (job.was_killed()) {
+  if (hung) {
+    start.code = static_cast<int>(ExitCode::hang);
+  } else if (job.was_killed()) {
     // What ended with it is no cause.
     start.fault.what =
         "the launcher was ended by signal " + std::to_string(start.code - 128) + ", and the job with it";
@@ -289,7 +283,6 @@ int supervise(const Options& options) {
   const Command command = parse_command(options.launcher, options.words);
   // What is wrong with the configuration is said before anything is started.
   const config::Config config = config_of(command);
-  require_same_folder(command, config);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGCHLD, SIG_DFL);  // ignored, children end without a code
   adopt_orphans();

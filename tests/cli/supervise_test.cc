@@ -167,6 +167,17 @@ TEST(Supervise, AnotherBeginningIsMeantForTheFirstStart) {
   EXPECT_TRUE(starts[2].ends_with(named)) << starts[2];
 }
 
+TEST(Supervise, ALauncherThatDoesNotEndBehindAnErrorIsKilled) {
+  const FakeLauncher fake(
+      {"told 0 3 2 false; echo \"error: a link is down\" >&2; sleep 60", "told 2 12 12 true"});
+  const Outcome run = fake.run("--end-within 1");
+  EXPECT_EQ(run.code, 0) << run.both();
+  const auto rows = fake.incidents();
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0]["code"], 75);
+  EXPECT_EQ(rows[0]["what"], "a link is down");
+}
+
 TEST(Supervise, SignalsArePassedOnEachAsOftenAsItCame) {
   const FakeLauncher fake({"trap 'echo USR1 >>" + std::string("$0.got") +
                            "' USR1; trap 'echo TERM >>$0.got; exit 76' TERM; "
@@ -248,6 +259,30 @@ TEST(Supervise, WhatIsNoTrainingIsRefusedBeforeAnythingIsStarted) {
   }
   EXPECT_TRUE(fake.starts().empty());
   EXPECT_EQ(shell(OCTET_SOURCE_DIR "/launch/supervise --help").code, 0);
+}
+
+// What stands in for the launcher loses a host after four ranks have saved; two ranks go on.
+TEST(Supervise, FewerRanksTrainTheSameSamplesToTheSameBits) {
+  const TemporaryFolder folder("fewer");
+  const std::string keys = "save_steps=4 deterministic=strict per_device_train_batch_size=3 ";
+  expect_success(trainer(Task::get().train(folder / "calm", keys), 4));
+  spill(folder / "launcher",
+        "#!/bin/bash\n"
+        "[ -e $0.first ] && exec " OCTET_SOURCE_DIR
+        "/launch/mpirun \"$@\"\n"
+        "touch $0.first\nshift 4\n"
+        "OCTETRUN_FAILPOINT=before_manifest:2 " OCTET_SOURCE_DIR
+        "/launch/mpirun -np 4 \"$@\"\n"
+        "echo \"  Remote daemon: [[1,0],1] on node far\" >&2\nexit 75\n");
+  ::chmod((folder / "launcher").c_str(), 0755);
+  const Outcome run = shell(OCTET_TRAINER " supervise --launcher " + (folder / "launcher") +
+                            " --min-ranks 2 -np 4 --host localhost:2,far:2 " OCTET_TRAINER " " +
+                            Task::get().train(folder / "run", keys));
+  EXPECT_EQ(run.code, 0) << run.both();
+  EXPECT_NE(run.err.find("it goes on without host far, with 2 ranks"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("2 ranks on 1 node"), std::string::npos) << run.err;
+  expect_every_step(folder / "run", 12);
+  expect_identical(folder / "run/checkpoint-12", folder / "calm/checkpoint-12");
 }
 
 // Nobody else could say so, or clear up behind it.
