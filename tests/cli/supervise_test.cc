@@ -201,12 +201,19 @@ TEST(Supervise, AStopWhileItWaitsForTheNextStartEndsIt) {
 }
 
 TEST(Supervise, EndsWhatAJobLeavesBeforeTheNextOne) {
-  const FakeLauncher fake({"setsid sleep 77777 & echo $! >$0.left; (setsid sleep 88888 &) ; exit 137",
-                           "kill -0 $(cat $0.left) && exit 64; told 0 12 12 true; exit 0"});
+  // One that the launcher knows, and one whose parent is gone.
+  const FakeLauncher fake(
+      {"setsid sleep 7777 & echo $! >$0.left; (setsid bash -c \"echo \\$\\$ >$0.orphan; exec sleep 8888\" "
+       "&); "
+       "until [ -s $0.orphan ]; do sleep 0.01; done; exit 137",
+       "kill -0 $(cat $0.left) && exit 64; kill -0 $(cat $0.orphan) && exit 77; told 0 12 12 true; exit 0"});
   const Outcome run = fake.run();
   EXPECT_EQ(run.code, 0) << run.both();
-  EXPECT_NE(shell("kill -0 " + slurp(fake.file("launcher.left"))).code, 0);
-  EXPECT_EQ(shell("pgrep -f \"sleep [8]8888\"").out, "");
+  EXPECT_EQ(fake.starts().size(), 2u);
+  for (const char* left : {"launcher.left", "launcher.orphan"}) {
+    ASSERT_FALSE(slurp(fake.file(left)).empty());
+    EXPECT_NE(shell("kill -0 " + slurp(fake.file(left))).code, 0) << left;
+  }
 }
 
 TEST(Supervise, AKilledSupervisorTakesTheJobWithItAndTheNextOneKnows) {
