@@ -1,4 +1,4 @@
-# cmake --install: the program, mpirun, all and check-hosts of launch/ with octet- before their names, manual pages,
+# cmake --install: the program, mpirun, all, check-hosts and supervise of launch/ with octet- before their names, manual pages,
 # completion, a module file, headers, libraries, and the package that find_package(octet) finds. The room cli is the
 # program and no library.
 include(GNUInstallDirs)
@@ -19,6 +19,7 @@ install(TARGETS trainer RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(PROGRAMS launch/mpirun DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME octet-mpirun)
 install(PROGRAMS launch/check-hosts DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME octet-check-hosts)
 install(PROGRAMS launch/all DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME octet-all)
+install(PROGRAMS launch/supervise DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME octet-supervise)
 install(PROGRAMS launch/slurm.sbatch DESTINATION ${CMAKE_INSTALL_DATADIR}/octet)
 
 # The program writes its pages itself, where what was built runs here.

@@ -40,6 +40,11 @@ constexpr EnvironmentVariable kVariables[] = {
     {"OCTETRUN_LAUNCHER", "set by `launch/mpirun`",
      "signals reach the ranks, so the program does not warn that they kill", "src/comm/launchers.cc",
      launcher},
+    {"OCTETRUN_SUPERVISED", "set by `launch/supervise`",
+     "a name for this start of a job: rank 0 writes to `octet.progress` in `output_dir`, after every step, "
+     "how far the "
+     "run has come",
+     "src/report/reporter.cc", launcher},
     {"OCTETRUN_BUILD", "a folder",
      "the build that the scripts under `launch` and `tests` make and use. Not set: `build`", "launch/build",
      launcher},
@@ -111,6 +116,8 @@ constexpr EnvironmentVariable kVariables[] = {
      "src/ops/gemm_autotune_cache.cc", foreign},
     {"HOME", "a folder", "see `OCTETRUN_CACHE` and `HF_HUB_CACHE`", "src/ops/gemm_autotune_cache.cc",
      foreign},
+    {"PATH", "folders", "`trainer supervise` looks there for the program that it is to start",
+     "src/supervise/command.cc", foreign},
     {"VIRTUAL_ENV", "a folder", "see `OCTETRUN_NCCL_LIBRARY`", "src/comm/nccl_library.cc", foreign},
     {"CUDA_VISIBLE_DEVICES", "numbers or names of GPUs",
      "the driver's own: which GPUs a process sees, and in which order", "src/device/gpu_answers.cc", foreign},

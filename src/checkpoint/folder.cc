@@ -31,19 +31,6 @@ std::optional<std::int64_t> step_of(const std::string& name) {
   return step;
 }
 
-void remove_stale(const std::string& output_dir) {
-  std::error_code code;
-  for (const auto& entry : fs::directory_iterator(output_dir, code)) {
-    const std::string name = entry.path().filename().string();
-    const std::size_t mark = name.find(".tmp-");
-    if (mark == std::string::npos || !step_of(name.substr(0, mark))) continue;
-    log::info("removing what an interrupted save left: " + entry.path().string());
-    std::error_code failed;
-    fs::remove_all(entry.path(), failed);
-    if (failed) log::warn("cannot remove " + entry.path().string() + ": " + failed.message());
-  }
-}
-
 // Why this rank finds a checkpoint unusable; "" when it does not.
 std::string complaint(const std::string& path, const FindOptions& options, int rank, int size) {
   try {
@@ -76,6 +63,19 @@ std::vector<std::pair<std::int64_t, std::string>> list_checkpoints(const std::st
   }
   std::sort(found.begin(), found.end());
   return found;
+}
+
+void remove_stale(const std::string& output_dir) {
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(output_dir, code)) {
+    const std::string name = entry.path().filename().string();
+    const std::size_t mark = name.find(".tmp-");
+    if (mark == std::string::npos || !step_of(name.substr(0, mark))) continue;
+    log::info("removing what an interrupted save left: " + entry.path().string());
+    std::error_code failed;
+    fs::remove_all(entry.path(), failed);
+    if (failed) log::warn("cannot remove " + entry.path().string() + ": " + failed.message());
+  }
 }
 
 Found find_latest(comm::Channel& channel, const std::string& output_dir, const FindOptions& options) {

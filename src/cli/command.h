@@ -31,6 +31,7 @@ int verify_command(const Arguments& arguments);
 int gpu_info_command(const Arguments& arguments);
 int compare_command(const Arguments& arguments);
 int bench_command(const Arguments& arguments);
+int supervise_command(const Arguments& arguments);
 int quickstart_command(const Arguments& arguments);
 
 }  // namespace octet::cli

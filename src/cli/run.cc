@@ -41,6 +41,8 @@ const std::vector<Command>& commands() {
       {"bench", "measure training steps of a model's shape on random tokens", bench_command},
       {"gpu-info", "show the GPUs and whether this program can train on them", gpu_info_command,
        CommandPlace::one_rank},
+      {"supervise", "start a run again until it is complete (launch/supervise calls it)", supervise_command,
+       CommandPlace::one_rank},
       {"quickstart", "make a small task, tokenizer, model and configuration to train at once",
        quickstart_command, CommandPlace::one_rank},
   };

@@ -166,6 +166,12 @@ void add_saving(Table& t) {
       .refuse("best", "keeping the best checkpoint is not built; use steps or epoch");
   t.used("save_steps", &Config::save_steps, "Steps between checkpoints; below 1 a share of all steps.")
       .above(0);
+  t.used(
+       "mtbf_hours", &Config::mtbf_hours,
+       "Mean time between failures of the machines that the run uses. With it, and without save_steps, the "
+       "steps between checkpoints follow from what a save and a step are measured to take, so that the time "
+       "which saves and failures cost is least; the first checkpoint comes after ten steps.")
+      .above(0);
   t.used("save_total_limit", &Config::save_total_limit, "Keep only the newest checkpoints; null keeps all.")
       .at_least(1);
   t.used(

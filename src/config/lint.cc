@@ -77,10 +77,14 @@ class Doubts {
 
   void output() {
     add(c_.save_strategy == "no", "save_strategy is no: a run that ends early cannot go on");
-    add(c_.save_strategy == "steps" && c_.max_steps > 0 && c_.save_steps > static_cast<double>(c_.max_steps),
+    const bool measured = c_.mtbf_hours && !r_.is_set("save_steps") && c_.save_strategy == "steps";
+    add(measured && !c_.save_total_limit,
+        "with mtbf_hours checkpoints may come often, and all are kept; set save_total_limit");
+    add(!measured && c_.save_strategy == "steps" && c_.max_steps > 0 &&
+            c_.save_steps > static_cast<double>(c_.max_steps),
         "save_steps is beyond max_steps: the only checkpoint is the last");
-    add(c_.save_strategy != "no" && !c_.save_total_limit && c_.max_steps > 0 && c_.save_steps >= 1 &&
-            static_cast<double>(c_.max_steps) / c_.save_steps > 20,
+    add(!measured && c_.save_strategy != "no" && !c_.save_total_limit && c_.max_steps > 0 &&
+            c_.save_steps >= 1 && static_cast<double>(c_.max_steps) / c_.save_steps > 20,
         "more than 20 checkpoints will be kept; set save_total_limit");
     add(c_.logging_steps >= 1 && c_.max_steps > 0 && c_.logging_steps > static_cast<double>(c_.max_steps),
         "logging_steps is beyond max_steps: no step will be logged");

@@ -386,6 +386,9 @@ class Rules : RulesOf {
         note("'report_to: " + target + "' is not available; trainer_log.jsonl is always written");
       }
     }
+    if (c_.mtbf_hours && r_.is_set("save_steps")) note("save_steps decides; mtbf_hours is not read");
+    if (c_.mtbf_hours && c_.save_strategy != "steps")
+      note("mtbf_hours is read only with save_strategy: steps");
     c_.report_to = kept.empty() ? Strings{"none"} : kept;
     if (c_.report_to.size() > 1) std::erase(c_.report_to, "none");
     if (c_.resume_from_checkpoint && c_.resume_from_checkpoint->empty()) c_.resume_from_checkpoint.reset();

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 
+#include "octet/base/environment.h"
 #include "octet/base/strings.h"
 #include "reporter_impl.h"
 
@@ -50,6 +51,16 @@ Reporter::Impl::Impl(RunFacts f)
   }
   take_over();
   totals.device_seconds += facts.setup_seconds * static_cast<double>(facts.world);
+  if (const char* job = environment_variable("OCTETRUN_SUPERVISED"); job != nullptr) {
+    progress.job = job;
+    progress_file = std::make_unique<ProgressFile>(facts.output_dir);
+  } else {
+    std::error_code none;  // one that an earlier run left would speak for this one
+    std::filesystem::remove(progress_path(facts.output_dir), none);
+  }
+  progress.first_step = progress.step = facts.first_step;
+  progress.total_steps = facts.total_steps;
+  tell_progress();
   if (facts.tensorboard) {
     std::string folder = facts.logging_dir;
     if (folder.empty() && facts.first_step > 0) folder = newest_folder(facts.output_dir + "/runs");
@@ -212,6 +223,9 @@ void Reporter::step(const StepFacts& facts) {
     ++r.totals.loss_steps;
   }
   r.peak_memory = std::max(r.peak_memory, facts.memory_peak_bytes);
+  r.progress.step = facts.step;
+  r.progress.step_seconds += facts.seconds;
+  r.tell_progress();
   // The bar first: it is redrawn below the log line and should show this step.
   r.bar.advance(facts.step, facts.seconds);
   if (r.logs_at(facts.step)) r.log_step(facts);
@@ -261,6 +275,9 @@ void Reporter::waited(double seconds) {
 void Reporter::saved(std::int64_t step, const std::string& path, double seconds) {
   impl_->pass(seconds);
   impl_->last_checkpoint = path;
+  impl_->progress.saved_step = step;
+  impl_->progress.saved = path;
+  impl_->tell_progress();
   unless_refused([&] {
     impl_->write_state();
     impl_->write_plots();
@@ -309,6 +326,8 @@ void Reporter::finish(const FinishFacts& facts) {
                      {"train/total_flos", train.at("total_flos").get<double>()}});
   }
   r.summary(facts);
+  r.progress.finished = facts.status == "completed";
+  r.tell_progress();
 }
 
 }  // namespace octet::report

@@ -10,6 +10,7 @@
 #include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/report/number.h"
+#include "octet/report/progress.h"
 #include "octet/report/reporter.h"
 #include "octet/report/tfevents.h"
 #include "octet/report/throughput.h"
@@ -26,6 +27,8 @@ struct Reporter::Impl {
   RunLog log;
   ProgressBar bar;
   std::unique_ptr<EventFile> events;
+  std::unique_ptr<ProgressFile> progress_file;  ///< for a supervisor, where there is one
+  Progress progress;
   Totals totals;
   Window window, session;
   double session_elapsed = 0;  ///< seconds of steps, evaluations and checkpoints
@@ -119,6 +122,9 @@ struct Reporter::Impl {
     row["elapsed_seconds"] = totals.elapsed;
   }
 
+  void tell_progress() {
+    if (progress_file) progress_file->write(progress);
+  }
   void log_step(const StepFacts& f);
   void write_events(const StepFacts& f, double loss, double seconds, double rate);
   Json state(bool with_history) const;

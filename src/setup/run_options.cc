@@ -27,6 +27,11 @@ bool saves_beside(const config::Config& config) {
   return config.save_async && saves_when(config) != When::never;
 }
 
+bool chooses_save_steps(const config::Resolved& resolved) {
+  return resolved.config.mtbf_hours && !resolved.is_set("save_steps") &&
+         saves_when(resolved.config) == When::steps;
+}
+
 When evaluates_when(const config::Config& config) {
   return when(config.eval_strategy);
 }

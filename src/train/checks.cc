@@ -63,6 +63,7 @@ std::vector<std::pair<std::string, std::int64_t>> Run::check_counts() const {
 
 bool Run::plans_save(std::int64_t step) const {
   if (step == total_steps_) return true;
+  if (interval_) return interval_->is_due(step);
   if (setup::saves_when(config_) == setup::When::steps)
     return step % config::interval_steps(config_.save_steps, total_steps_) == 0;
   const std::int64_t epoch = feed_->steps_per_epoch();

@@ -58,6 +58,8 @@ OutputFolder::OutputFolder(const std::string& path, const std::string& model) : 
   write_file_atomically(path + "/.write-test", "");
   ::unlink((path + "/.write-test").c_str());
   remove_left_behind(path);
+  // Not every start looks for a checkpoint, where they would go, too.
+  checkpoint::remove_stale(path);
 }
 
 namespace {

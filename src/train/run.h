@@ -22,6 +22,7 @@
 #include "output_folder.h"
 #include "rank_log.h"
 #include "sample_log.h"
+#include "save_interval.h"
 #include "saver.h"
 #include "silent_faults.h"
 #include "spikes.h"
@@ -133,6 +134,8 @@ class Run {
   void make_saver();
   /// Makes a checkpoint of this step, or, with save_async, begins to.
   void save();
+  /// The same, and what it costs tells when the next one is due, where that is left to it.
+  void save_and_measure();
   /// All of it but the slices.
   checkpoint::CheckpointContents checkpoint_contents() const;
   void begin_save();
@@ -155,8 +158,9 @@ class Run {
   const config::Config& config_;  ///< its
   comm::Job& job_;
   runtime::Watchdog watchdog_{"rank " + std::to_string(job_.rank()) + " on " + job_.place().host};
-  std::unique_ptr<OutputFolder> folder_;  ///< on the printing rank
-  std::unique_ptr<comm::Channel> saves_;  ///< what ranks say to each other about checkpoints
+  std::unique_ptr<OutputFolder> folder_;    ///< on the printing rank
+  std::unique_ptr<comm::Channel> saves_;    ///< what ranks say to each other about checkpoints
+  std::unique_ptr<SaveInterval> interval_;  ///< where save_steps is left to it
 
   model::Architecture architecture_;
   Json adapters_;  ///< as adapter_state()

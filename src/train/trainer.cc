@@ -156,6 +156,7 @@ store::StepResult Run::train_step() {
   samples_seen_ += feed_->step().samples;
   if (samples_) samples_->end_step(step_);
   waits.seconds = seconds_since(start);
+  if (interval_) interval_->stepped(waits.seconds);
   waits.messages = watch.take();
   const std::string spike = spikes_->look(result);
   report_step(result, waits);
@@ -293,9 +294,23 @@ void Run::start_steps() {
   if (faults_) faults_->loaded(step_, plans_save(step_ + 1));
 }
 
+void Run::save_and_measure() {
+  const auto start = Clock::now();
+  save();
+  if (!interval_) return;
+  // Beside the steps a save costs what they wait for it.
+  if (saved_step_ == step_ || taken_.step == step_) {
+    interval_->saved(step_, seconds_since(start));
+  } else {
+    interval_->failed(step_);
+  }
+}
+
 int Run::run() {
   runtime::Signals signals(config_.stop_grace, session_.prints());
   prepare();
+  if (setup::chooses_save_steps(resolved_))
+    interval_ = std::make_unique<SaveInterval>(job_, *config_.mtbf_hours, step_, total_steps_);
   start_steps();
   make_saver();
   if (checkpoint_) restore_best();
@@ -313,14 +328,15 @@ int Run::run() {
     if (wishes.settle) settle_save();
     // Who stops a run may not give it the time of an evaluation.
     if (!stopped && evaluates) evaluate_in_turn();
-    const bool due = turn(config_.save_steps, setup::saves_when(config_));
+    const bool due =
+        interval_ ? interval_->is_due(step_) : turn(config_.save_steps, setup::saves_when(config_));
     const bool saves = due || wishes.save || wishes.stop || saver_->retries_at(step_);
     // Nothing is saved that was not checked, by what follows the last step either.
     if (saves || saver_->gives_up() || step_ == total_steps_) {
       if (!may_be_saved() && goes_back()) continue;
     }
     if (due && !stopped) tell_that_it_waits();
-    if (saves) save();
+    if (saves) save_and_measure();
     if (saver_->gives_up()) save_for_good();
     signals.at_step(step_, saved_step_);
   }

@@ -212,6 +212,17 @@ TEST_F(Overwriting, TheOldCheckpointsStayUntilThereIsANewOne) {
   EXPECT_FALSE(fs::exists(output_ + "/overwritten"));
 }
 
+TEST_F(Overwriting, WhatAKilledRunLeftGoesThoughNoCheckpointIsLookedFor) {
+  const std::string left = output_ + "/checkpoint-7.tmp-1-2";
+  spill(left + "/checkpoint.h5", "half");
+  expect_success(trainer(with("seed=7 max_steps=2")));
+  EXPECT_FALSE(fs::exists(left));
+  spill(left + "/checkpoint.h5", "half");
+  expect_success(
+      trainer(Task::get().train(output_, "seed=7 max_steps=4 resume_from_checkpoint=" + output_ + "/checkpoint-2")));
+  EXPECT_FALSE(fs::exists(left));
+}
+
 TEST_F(Overwriting, AnInterruptedRunThatIsStartedAgainGoesOn) {
   // Killed in its second save, behind a first one.
   shell("OCTETRUN_FAILPOINT=before_manifest:2 " OCTET_TRAINER " " + with("seed=7"));

@@ -43,6 +43,10 @@ std::string resolve_checkpoint(const std::string& path);
 /// say nothing.
 void require_own_name(const std::string& path, std::int64_t step);
 
+/// Removes temporary folders that a killed run left in an output folder, which the caller holds (FolderLock).
+/// Called by one rank.
+void remove_stale(const std::string& output_dir);
+
 /// Removes old checkpoints; called by one rank. Keeps the newest `keep_last` valid ones (0 keeps all) and the
 /// folder `keep_best` (a path or a plain name; may be empty). Folders without a valid manifest are neither
 /// counted nor touched. With `counting`, only checkpoints of these steps count; others go with the old ones.

@@ -19,6 +19,8 @@ enum class When {
 When saves_when(const config::Config& config);
 /// save_async. Checkpoints are written beside the steps; a run that keeps none has nothing to write there.
 bool saves_beside(const config::Config& config);
+/// mtbf_hours without save_steps: the steps between checkpoints follow from what is measured.
+bool chooses_save_steps(const config::Resolved& resolved);
 /// eval_strategy.
 When evaluates_when(const config::Config& config);
 

@@ -1,0 +1,51 @@
+// The command line of a job: the launcher's arguments, the program, its configuration; and the places (hosts,
+// ranks) that the former name.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace octet::supervise {
+
+using Strings = std::vector<std::string>;
+
+/// `launch/mpirun's arguments` `trainer` `config.yaml key=value ...`.
+struct Command {
+  Strings launcher;   ///< the launcher and its arguments
+  Strings program;    ///< its name, and `train` where that is said
+  Strings arguments;  ///< of the program: a configuration and overrides
+
+  /// All of it, with more overrides behind it.
+  Strings words(const Strings& overrides = {}) const;
+};
+
+/// Whether a word names a file that can be executed: looked for on PATH where it has no slash.
+bool is_program(const std::string& word);
+
+/// Finds the program among `words`, which follow the launcher: the first executable with a configuration (or
+/// `train`) behind it, else the first with key=value behind it. Throws Error (usage) where there is none, for
+/// another command than training, and for several programs in one job (mpirun's colon).
+Command parse_command(const std::string& launcher, const Strings& words,
+                      const std::function<bool(const std::string&)>& executable = is_program);
+
+/// The number of ranks that the launcher's arguments ask for (-np, -n, --np, -c); nothing where they leave it
+/// to the hosts.
+std::optional<int> ranks_of(const Command& command);
+/// Another number of ranks; ranks_of() is something.
+void set_ranks(Command& command, int ranks);
+
+struct Host {
+  std::string name;
+  int slots = 1;  ///< ranks that may be there
+};
+
+/// The hosts that the launcher's arguments name by --host or a hostfile, in their order; empty where they
+/// name none. Throws Error (usage) when a hostfile cannot be read.
+std::vector<Host> hosts_of(const Command& command);
+/// Takes a host out; what named hosts is replaced by one --host. Returns the slots that are left, or nothing,
+/// changing nothing, when the host is not among those that are named or is the last of them.
+std::optional<int> leave_out(Command& command, const std::string& host);
+
+}  // namespace octet::supervise

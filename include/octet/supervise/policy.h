@@ -1,0 +1,56 @@
+// supervise: a job that is started again until it is complete.
+//
+// A supervisor starts `launch/mpirun ... trainer config.yaml`, waits for its end, and decides by the exit
+// code and by what the run has left in its folder whether another start makes sense. It is a process of its
+// own that knows nothing of ranks, devices or models: it speaks no MPI, and what it knows of the run it reads
+// from its folder and its messages. Everything that can be decided without a process (this file, command.h,
+// goodput.h, messages.h) is a function of values; supervisor.h puts them together.
+#pragma once
+
+#include <string>
+
+namespace octet::supervise {
+
+struct PolicyOptions {
+  int most_starts = 10;   ///< that end in a row without progress, after which it gives up
+  double first_wait = 1;  ///< seconds before the start that follows the first of them; doubled for each more
+  double longest_wait = 300;  ///< seconds
+};
+
+/// How a start ended.
+struct Ended {
+  int code = 0;             ///< of the launcher; 128 + N after signal N
+  bool asked = false;       ///< the supervisor had passed on a request to stop
+  bool finished = false;    ///< the run says in its folder that it is complete
+  bool unfinished = false;  ///< it says that it is not
+  bool progressed = false;  ///< there is a checkpoint of a later step than any before this start
+};
+
+enum class Next { end, start };
+
+struct Decision {
+  Next next = Next::end;
+  int code = 0;     ///< of the supervisor, where it ends
+  double wait = 0;  ///< seconds before the next start
+  std::string why;  ///< where it ends without the run being complete: one sentence
+};
+
+/// What follows a start that ended: the table of exit codes in docs/checkpoints.md.
+class Policy {
+ public:
+  explicit Policy(PolicyOptions options) : options_(options) {}
+  Decision decide(const Ended& ended);
+  /// Starts in a row that ended without progress.
+  int without_progress() const { return without_progress_; }
+  /// The job is another one from here on (fewer ranks): its starts count anew.
+  void begin_anew() { without_progress_ = 0; }
+
+ private:
+  PolicyOptions options_;
+  int without_progress_ = 0;
+};
+
+/// What an exit code means, in a few words: "stopped as asked", "signal 9 ended a rank".
+std::string meaning_of(int code);
+
+}  // namespace octet::supervise

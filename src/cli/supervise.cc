@@ -1,0 +1,78 @@
+// `trainer supervise`: what launch/supervise runs.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "octet/base/error.h"
+#include "octet/comm/job.h"
+#include "octet/supervise/supervisor.h"
+#include "options.h"
+
+namespace octet::cli {
+namespace {
+
+constexpr std::array kOwn{"--launcher",   "--min-ranks",    "--most-starts",
+                          "--first-wait", "--longest-wait", "--end-within"};
+
+// Where the command's own options end: each has a value, behind it or behind an equals sign.
+std::size_t own_options(const Arguments& arguments) {
+  std::size_t at = 0;
+  while (at < arguments.size()) {
+    const std::string& word = arguments[at];
+    if (word == "--help" || word == "-h") return at + 1;
+    if (std::ranges::find(kOwn, word.substr(0, word.find('='))) == kOwn.end()) break;
+    at += word.find('=') == std::string::npos ? 2 : 1;
+  }
+  return std::min(at, arguments.size());
+}
+
+}  // namespace
+
+int supervise_command(const Arguments& arguments) {
+  Options options(
+      "supervise",
+      "Starts a run by launch/mpirun and starts it again, from its newest checkpoint, until it is "
+      "complete:\n\n  launch/supervise [options] [launch/mpirun's arguments] trainer CONFIG "
+      "[key=value ...]\n\nWhat follows which exit code, and what it writes: docs/checkpoints.md.");
+  supervise::Options job;
+  options.app().add_option("--launcher", job.launcher, "launch/mpirun; launch/supervise names it");
+  options.app()
+      .add_option("--min-ranks", job.min_ranks,
+                  "go on with as few ranks as this where a host or a rank's place is gone; not given: never "
+                  "with fewer")
+      ->check(CLI::Range(1, 1 << 22));
+  options.app()
+      .add_option("--most-starts", job.policy.most_starts,
+                  "give up after so many starts in a row that ended before a newer checkpoint was saved")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  options.app()
+      .add_option(
+          "--first-wait", job.policy.first_wait,
+          "seconds before the start behind the first of those; twice as long behind each more. Behind "
+          "one with progress the next follows at once")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  options.app()
+      .add_option("--longest-wait", job.policy.longest_wait, "seconds that such a wait lasts at most")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->capture_default_str();
+  options.app()
+      .add_option("--end-within", job.end_within,
+                  "seconds that the launcher has from the job's first error to its end, before it is killed: "
+                  "mpirun may wait for a host that is gone")
+      ->check(CLI::Range(1.0, 86400.0))
+      ->capture_default_str();
+  const auto rest = arguments.begin() + static_cast<std::ptrdiff_t>(own_options(arguments));
+  if (!options.parse({arguments.begin(), rest})) return 0;
+  job.words.assign(rest, arguments.end());
+  if (job.launcher.empty() || comm::launched_by_mpi()) {
+    throw Error({.what = "trainer supervise starts launch/mpirun, which it was not told of or is started by",
+                 .expected = "launch/supervise [options] [launch/mpirun's arguments] trainer config.yaml",
+                 .where = "command line",
+                 .code = ExitCode::usage});
+  }
+  return supervise::supervise(job);
+}
+
+}  // namespace octet::cli

@@ -1,0 +1,210 @@
+#include "octet/supervise/command.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <filesystem>
+
+#include "octet/base/environment.h"
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/base/strings.h"
+
+namespace octet::supervise {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool may_execute(const std::string& path) {
+  std::error_code none;
+  return fs::is_regular_file(path, none) && ::access(path.c_str(), X_OK) == 0;
+}
+
+bool is_configuration(const std::string& word) {
+  return word.ends_with(".yaml") || word.ends_with(".yml") || word.ends_with(".json");
+}
+
+bool is_override(const std::string& word) {
+  const std::size_t equals = word.find('=');
+  return equals != std::string::npos && equals > 0 && !word.starts_with('-');
+}
+
+// The place of the program among the words; their number where there is none.
+std::size_t find_program(const Strings& words, const std::function<bool(const std::string&)>& executable,
+                         const std::function<bool(const std::string&)>& follows) {
+  for (std::size_t i = 0; i + 1 < words.size(); ++i) {
+    if (follows(words[i + 1]) && !words[i].starts_with('-') && executable(words[i])) return i;
+  }
+  return words.size();
+}
+
+bool is_one_of(const std::string& word, std::initializer_list<const char*> names) {
+  return std::ranges::any_of(names, [&](const char* name) { return word == name; });
+}
+
+bool counts_ranks(const std::string& word) {
+  return is_one_of(word, {"-np", "--np", "-n", "--n", "-c"});
+}
+bool names_hosts(const std::string& word) {
+  return is_one_of(word, {"--host", "-host", "-H"});
+}
+bool names_hostfile(const std::string& word) {
+  return is_one_of(word, {"--hostfile", "-hostfile", "--machinefile", "-machinefile", "-f"});
+}
+
+std::optional<int> number(std::string_view text) {
+  int value = 0;
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (code != std::errc() || end != text.data() + text.size() || value < 1) return std::nullopt;
+  return value;
+}
+
+void add_host(std::vector<Host>& hosts, const std::string& name, int slots) {
+  const auto known = std::ranges::find(hosts, name, &Host::name);
+  if (known != hosts.end()) {
+    known->slots += slots;
+  } else {
+    hosts.push_back({.name = name, .slots = slots});
+  }
+}
+
+// "a:2,b,b": a host that is named again has a place more.
+void add_list(std::vector<Host>& hosts, const std::string& list) {
+  for (const std::string& word : split(list, ',')) {
+    const std::size_t colon = word.find(':');
+    const std::string name(trim(word.substr(0, colon)));
+    if (name.empty()) continue;
+    add_host(hosts, name, colon == std::string::npos ? 1 : number(word.substr(colon + 1)).value_or(1));
+  }
+}
+
+// Lines "node1 slots=8" (Open MPI) or "node1:8" (MPICH); what follows # is a comment.
+void add_file(std::vector<Host>& hosts, const std::string& path) {
+  constexpr std::int64_t kMost = 1 << 24;
+  std::string text;
+  try {
+    text = read_regular_file(path, kMost);
+  } catch (const Error& e) {
+    throw Error({.what = "the hostfile cannot be read",
+                 .found = e.problem().what,
+                 .where = path,
+                 .code = ExitCode::usage});
+  }
+  for (const std::string& whole : split(text, '\n')) {
+    std::string line = whole.substr(0, whole.find('#'));
+    std::ranges::replace(line, '\t', ' ');
+    std::ranges::replace(line, '\r', ' ');
+    const std::string_view rest = trim(line);
+    if (rest.empty()) continue;
+    std::string name(rest.substr(0, rest.find(' ')));
+    int slots = 1;
+    if (const std::size_t colon = name.find(':'); colon != std::string::npos) {
+      slots = number(name.substr(colon + 1)).value_or(1);
+      name.resize(colon);
+    }
+    for (const std::string& word : split(rest, ' ')) {
+      if (word.starts_with("slots=")) slots = number(word.substr(6)).value_or(1);
+    }
+    add_host(hosts, name, slots);
+  }
+}
+
+[[noreturn]] void refuse(const std::string& what, const std::string& found) {
+  throw Error({.what = what,
+               .expected = "launch/supervise [launch/mpirun's arguments] trainer config.yaml [key=value ...]",
+               .found = found,
+               .where = "command line",
+               .fix = "launch/supervise --help says more",
+               .code = ExitCode::usage});
+}
+
+}  // namespace
+
+Strings Command::words(const Strings& overrides) const {
+  Strings all = launcher;
+  all.insert(all.end(), program.begin(), program.end());
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  return all;
+}
+
+bool is_program(const std::string& word) {
+  if (word.find('/') != std::string::npos) return may_execute(word);
+  const char* path = environment_variable("PATH");
+  for (const std::string& folder : split(path == nullptr ? "/usr/bin:/bin" : path, ':')) {
+    if (may_execute((folder.empty() ? "." : folder) + "/" + word)) return true;
+  }
+  return false;
+}
+
+Command parse_command(const std::string& launcher, const Strings& words,
+                      const std::function<bool(const std::string&)>& executable) {
+  std::string said;
+  for (const std::string& word : words) said += (said.empty() ? "" : " ") + word;
+  if (std::ranges::find(words, ":") != words.end())
+    refuse("a job of several programs cannot be supervised", said);
+  std::size_t at = find_program(
+      words, executable, [](const std::string& next) { return next == "train" || is_configuration(next); });
+  if (at == words.size()) at = find_program(words, executable, is_override);
+  if (at == words.size()) refuse("there is no training to supervise", said.empty() ? "nothing" : said);
+  const auto middle = words.begin() + static_cast<std::ptrdiff_t>(at);
+  const auto behind = middle + (*(middle + 1) == "train" ? 2 : 1);
+  Command command{.launcher = {launcher}, .program = {middle, behind}, .arguments = {behind, words.end()}};
+  command.launcher.insert(command.launcher.end(), words.begin(), middle);
+  return command;
+}
+
+std::optional<int> ranks_of(const Command& command) {
+  for (std::size_t i = 0; i + 1 < command.launcher.size(); ++i) {
+    if (counts_ranks(command.launcher[i])) return number(command.launcher[i + 1]);
+  }
+  return std::nullopt;
+}
+
+void set_ranks(Command& command, int ranks) {
+  for (std::size_t i = 0; i + 1 < command.launcher.size(); ++i) {
+    if (!counts_ranks(command.launcher[i])) continue;
+    command.launcher[i + 1] = std::to_string(ranks);
+    return;
+  }
+}
+
+std::vector<Host> hosts_of(const Command& command) {
+  std::vector<Host> hosts;
+  for (std::size_t i = 0; i + 1 < command.launcher.size(); ++i) {
+    if (names_hosts(command.launcher[i])) add_list(hosts, command.launcher[i + 1]);
+    if (names_hostfile(command.launcher[i])) add_file(hosts, command.launcher[i + 1]);
+  }
+  return hosts;
+}
+
+std::optional<int> leave_out(Command& command, const std::string& host) {
+  std::vector<Host> hosts = hosts_of(command);
+  // mpirun names a host with or without its domain.
+  const auto same = [&](const Host& named) {
+    return named.name == host || named.name.starts_with(host + ".") || host.starts_with(named.name + ".");
+  };
+  if (std::erase_if(hosts, same) == 0 || hosts.empty()) return std::nullopt;
+  std::string list;
+  int slots = 0;
+  for (const Host& left : hosts) {
+    list += (list.empty() ? "" : ",") + left.name + ":" + std::to_string(left.slots);
+    slots += left.slots;
+  }
+  Strings kept;
+  for (std::size_t i = 0; i < command.launcher.size(); ++i) {
+    if (names_hosts(command.launcher[i]) || names_hostfile(command.launcher[i])) {
+      ++i;
+      continue;
+    }
+    kept.push_back(command.launcher[i]);
+  }
+  // Behind the launcher itself; a wrapper may stand between its arguments and the program.
+  kept.insert(kept.begin() + 1, {"--host", list});
+  command.launcher = kept;
+  return slots;
+}
+
+}  // namespace octet::supervise

@@ -1,0 +1,197 @@
+#include "job.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <thread>
+#include <utility>
+
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+
+namespace octet::supervise {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+// SIGCHLD is among them only to wake a poll.
+constexpr std::array kRequests{SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
+
+constexpr std::chrono::seconds kClearsUp(6);  // launch/mpirun's keeper needs up to four
+constexpr std::chrono::seconds kDies(10);     // what is killed and still there waits for a disk or a GPU
+constexpr std::chrono::milliseconds kMoment(20);
+
+sigset_t requests() {
+  sigset_t set;
+  ::sigemptyset(&set);
+  for (const int signal : kRequests) ::sigaddset(&set, signal);
+  return set;
+}
+
+// The parent of a process, from its stat; 0 when it is gone or dead.
+pid_t parent_of(const std::string& process) {
+  std::string stat;
+  try {
+    stat = read_file("/proc/" + process + "/stat");
+  } catch (const Error&) {
+    return 0;
+  }
+  const std::size_t name_end = stat.rfind(')');  // the name may hold anything
+  if (name_end == std::string::npos || name_end + 4 >= stat.size()) return 0;
+  if (stat[name_end + 2] == 'Z' || stat[name_end + 2] == 'X') return 0;
+  return static_cast<pid_t>(std::strtol(stat.c_str() + name_end + 4, nullptr, 10));
+}
+
+// In the new process, between fork and exec: nothing that takes memory or locks.
+[[noreturn]] void become(char* const* words, int output, pid_t supervisor) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (::getppid() != supervisor) ::_exit(128 + SIGKILL);
+  ::setsid();
+  const sigset_t set = requests();
+  ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
+  ::signal(SIGPIPE, SIG_DFL);
+  const int nothing = ::open("/dev/null", O_RDONLY);
+  if (nothing >= 0) ::dup2(nothing, STDIN_FILENO);
+  ::dup2(output, STDERR_FILENO);
+  ::execvp(words[0], words);
+  ::_exit(127);
+}
+
+}  // namespace
+
+void adopt_orphans() {
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+std::vector<pid_t> processes_below() {
+  std::multimap<pid_t, pid_t> children;
+  std::error_code none;
+  for (const auto& entry : fs::directory_iterator("/proc", none)) {
+    const std::string name = entry.path().filename().string();
+    if (name.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (const pid_t parent = parent_of(name); parent > 0)
+      children.emplace(parent, static_cast<pid_t>(std::stol(name)));
+  }
+  std::vector<pid_t> found{::getpid()};
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    const auto [first, last] = children.equal_range(found[i]);
+    for (auto child = first; child != last; ++child) found.push_back(child->second);
+  }
+  found.erase(found.begin());
+  return found;
+}
+
+Requests::Requests() {
+  const sigset_t set = requests();
+  ::sigprocmask(SIG_BLOCK, &set, nullptr);
+  file_ = ::signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC);
+  if (file_ < 0) throw Error({.what = "signals cannot be waited for", .found = std::strerror(errno)});
+}
+
+Requests::~Requests() {
+  ::close(file_);
+  const sigset_t set = requests();
+  ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
+}
+
+std::vector<int> Requests::take() {
+  std::vector<int> taken;
+  signalfd_siginfo info{};
+  while (::read(file_, &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+    if (info.ssi_signo != SIGCHLD) taken.push_back(static_cast<int>(info.ssi_signo));
+  }
+  return taken;
+}
+
+Job::Job(const std::vector<std::string>& words, Hear hear) : hear_(std::move(hear)) {
+  std::vector<std::string> own = words;
+  std::vector<char*> arguments;
+  arguments.reserve(own.size() + 1);
+  for (std::string& word : own) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  std::array<int, 2> ends{};
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw Error({.what = "the job cannot be started", .found = std::strerror(errno)});
+  const pid_t supervisor = ::getpid();
+  launcher_ = ::fork();
+  const int error = errno;
+  if (launcher_ == 0) become(arguments.data(), ends[1], supervisor);
+  ::close(ends[1]);
+  output_ = ends[0];
+  if (launcher_ < 0) {
+    ::close(output_);
+    throw Error({.what = "the job cannot be started", .found = std::strerror(error), .where = words[0]});
+  }
+  ::fcntl(output_, F_SETFL, O_NONBLOCK);
+}
+
+Job::~Job() {
+  ::close(output_);
+}
+
+void Job::take_output() {
+  std::array<char, 65536> bytes{};
+  for (;;) {
+    const ssize_t n = ::read(output_, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return;
+    hear_({bytes.data(), static_cast<std::size_t>(n)});
+  }
+}
+
+void Job::reap() {
+  int status = 0;
+  // Orphans that were adopted, too.
+  for (pid_t pid = 0; (pid = ::waitpid(-1, &status, WNOHANG)) > 0;) {
+    if (pid != launcher_) continue;
+    ended_ = true;
+    killed_ = WIFSIGNALED(status);
+    code_ = killed_ ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  }
+}
+
+bool Job::wait(int wake, int milliseconds) {
+  std::array<pollfd, 2> files{pollfd{.fd = wake, .events = POLLIN, .revents = 0},
+                              pollfd{.fd = output_, .events = POLLIN, .revents = 0}};
+  ::poll(files.data(), files.size(), milliseconds);
+  take_output();
+  // Nobody holds the other end any more: poll would return at once from now on.
+  if ((files[1].revents & POLLHUP) != 0 && (files[1].revents & POLLIN) == 0)
+    std::this_thread::sleep_for(kMoment);
+  reap();
+  return !ended_;
+}
+
+void Job::send(int signal) const {
+  if (!ended_) ::kill(launcher_, signal);
+}
+
+void Job::end_rest() {
+  const auto ended = Clock::now();
+  const auto patience = killed_ ? Clock::duration(kClearsUp) : Clock::duration::zero();
+  for (;;) {
+    reap();
+    take_output();
+    const std::vector<pid_t> left = processes_below();
+    if (left.empty()) return;
+    const auto passed = Clock::now() - ended;
+    if (passed > patience + kDies) return;
+    if (passed >= patience) std::ranges::for_each(left, [](pid_t pid) { ::kill(pid, SIGKILL); });
+    std::this_thread::sleep_for(kMoment);
+  }
+}
+
+}  // namespace octet::supervise

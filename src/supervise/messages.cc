@@ -1,0 +1,79 @@
+#include "octet/supervise/messages.h"
+
+#include <algorithm>
+
+#include "octet/base/printable.h"
+#include "octet/base/strings.h"
+
+namespace octet::supervise {
+namespace {
+
+constexpr std::size_t kLongestLine = 4096;  // what goes beyond belongs to no message of this program
+
+constexpr std::string_view kError = "error: ", kFound = "  found:    ", kWhere = "  where:    ";
+// Open MPI's words for a host that does not answer any more.
+constexpr std::string_view kLostDaemon = "Remote daemon:", kOnNode = " on node ";
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+// "rank 2 on node7", "ranks 1, 3" or whatever of that kind begins at `at`.
+std::string ranks_at(std::string_view text, std::size_t at) {
+  const std::size_t end = std::min(text.find('(', at), text.find(';', at));
+  return std::string(trim(text.substr(at, end == std::string_view::npos ? end : end - at)));
+}
+
+// The ranks that a text names; empty where it names none.
+std::string ranks_in(std::string_view text) {
+  for (std::size_t at = text.find("rank"); at != std::string_view::npos; at = text.find("rank", at + 1)) {
+    std::size_t digits = at + 4;
+    if (digits < text.size() && text[digits] == 's') ++digits;
+    if (digits + 1 < text.size() && text[digits] == ' ' && is_digit(text[digits + 1]))
+      return ranks_at(text, at);
+  }
+  return "";
+}
+
+}  // namespace
+
+void Messages::hear(std::string_view bytes) {
+  for (const char c : bytes) {
+    if (c == '\n' || c == '\r') {
+      hear_line(std::move(line_));
+      line_.clear();
+    } else if (line_.size() < kLongestLine) {
+      line_ += c;
+    }
+  }
+}
+
+void Messages::hear_line(std::string line) {
+  line = printable(line);
+  if (line.starts_with(kError)) {
+    // The first one is the cause; others follow from it.
+    in_error_ = fault_.what.empty();
+    if (in_error_) fault_.what = line.substr(kError.size());
+    return;
+  }
+  if (const std::size_t at = line.find(kLostDaemon); at != std::string::npos) {
+    const std::size_t host = line.find(kOnNode, at);
+    if (host != std::string::npos) {
+      const std::string name(trim(line.substr(host + kOnNode.size())));
+      if (std::ranges::find(fault_.lost_hosts, name) == fault_.lost_hosts.end())
+        fault_.lost_hosts.push_back(name);
+      fault_.who = "host " + name;
+    }
+    return;
+  }
+  in_error_ = in_error_ && line.starts_with("  ");
+  if (!in_error_ || !fault_.lost_hosts.empty()) return;
+  // Whose messages are missing is found; where it was noticed is another rank.
+  if (line.starts_with(kFound) || (line.starts_with(kWhere) && fault_.who.empty())) {
+    std::string who = ranks_in(line);
+    if (who.empty() && line.starts_with(kWhere)) who = trim(line.substr(kWhere.size()));
+    if (!who.empty()) fault_.who = who;
+  }
+}
+
+}  // namespace octet::supervise

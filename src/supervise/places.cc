@@ -1,0 +1,91 @@
+#include "places.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "octet/base/error.h"
+#include "octet/config/derive.h"
+
+namespace octet::supervise {
+namespace {
+
+// As many starts as one would not call bad luck.
+constexpr int kHangs = 3;
+
+}  // namespace
+
+config::Config config_of(const Command& command) {
+  constexpr std::array kElsewhere{"-wdir", "--wdir", "-wd", "--wd"};
+  config::Config config = config::load(command.arguments).config;
+  const auto moves = [&](const std::string& word) {
+    return std::ranges::find(kElsewhere, word) != kElsewhere.end();
+  };
+  if (config.output_dir.starts_with('/') || std::ranges::none_of(command.launcher, moves)) return config;
+  throw Error({.what = "the ranks have another working folder than launch/supervise, which reads output_dir",
+               .expected = "a path that begins with /",
+               .found = "output_dir: " + config.output_dir,
+               .where = "command line",
+               .code = ExitCode::usage});
+}
+
+Places::Places(Command command, const config::Config& config, int min_ranks)
+    : command_(std::move(command)), config_(config), min_ranks_(min_ranks), wanted_(ranks()) {
+  if (min_ranks_ == 0) return;
+  if (wanted_ < min_ranks_ || min_ranks_ < 0) {
+    throw Error(
+        {.what = "--min-ranks does not fit the number of ranks",
+         .expected = wanted_ == 0 ? "launch/mpirun's argument -np N" : "1 to " + std::to_string(wanted_),
+         .found = std::to_string(min_ranks_),
+         .where = "command line",
+         .code = ExitCode::usage});
+  }
+  if (config_.global_batch_size) return;
+  // What follows from the number of ranks must not change with it.
+  const config::Batch batch = config::resolve_batch(config_, wanted_);
+  config_.global_batch_size = batch.global;
+  overrides_.push_back("global_batch_size=" + std::to_string(batch.global));
+  if (!std::exchange(config_.gradient_accumulation_steps, std::nullopt)) return;
+  overrides_.emplace_back("gradient_accumulation_steps=null");
+}
+
+int Places::fitting(int most) const {
+  for (int ranks = most; ranks >= std::max(1, min_ranks_); --ranks) {
+    try {
+      if (config_.auto_find_batch_size) {
+        config::possible_micro_batches(config_, ranks);
+      } else {
+        config::resolve_batch(config_, ranks);
+      }
+      return ranks;
+    } catch (const Error&) {
+      continue;
+    }
+  }
+  return 0;
+}
+
+std::string Places::after(int code, bool stepped, const Fault& fault) {
+  if (min_ranks_ == 0) return "";
+  for (const std::string& host : fault.lost_hosts) {
+    Command without = command_;
+    const auto slots = leave_out(without, host);
+    const int next = slots ? fitting(std::min(wanted_, *slots)) : 0;
+    if (next == 0) continue;
+    command_ = without;
+    set_ranks(command_, next);
+    hangs_ = 0;
+    return "it goes on without host " + host + ", with " + std::to_string(next) + " ranks";
+  }
+  const bool hung = code == static_cast<int>(ExitCode::hang) && !stepped;
+  hangs_ = hung ? hangs_ + 1 : 0;
+  if (hangs_ < kHangs) return "";
+  const int next = fitting(ranks() - 1);
+  if (next == 0) return "";
+  set_ranks(command_, next);
+  hangs_ = 0;
+  return "it goes on with " + std::to_string(next) + " ranks: " + std::to_string(kHangs) +
+         " starts with more did not come to their first step";
+}
+
+}  // namespace octet::supervise

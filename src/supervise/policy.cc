@@ -1,0 +1,78 @@
+#include "octet/supervise/policy.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "octet/base/error.h"
+
+namespace octet::supervise {
+namespace {
+
+constexpr int kUnknownFailures = 3;  // in a row without progress: what code 1 stands for mostly comes back
+
+// A shell's codes for a program that cannot be started.
+constexpr int kNotExecutable = 126, kNotFound = 127;
+
+bool is_final(int code) {
+  return code == static_cast<int>(ExitCode::usage) ||
+         code == static_cast<int>(ExitCode::no_valid_checkpoint) || code == kNotExecutable ||
+         code == kNotFound;
+}
+
+// Codes that say what is wrong, and that it may pass.
+bool may_pass(int code) {
+  if (code > 128) return true;
+  return code >= static_cast<int>(ExitCode::busy) && code <= static_cast<int>(ExitCode::unsaved);
+}
+
+}  // namespace
+
+std::string meaning_of(int code) {
+  switch (code) {
+    case static_cast<int>(ExitCode::ok):
+      return "the run is complete";
+    case static_cast<int>(ExitCode::usage):
+      return "configuration, command line, model or data cannot be used";
+    case static_cast<int>(ExitCode::busy):
+      return "another run has the output folder";
+    case static_cast<int>(ExitCode::storage):
+      return "a disk is full or fails";
+    case static_cast<int>(ExitCode::hang):
+      return "something did not answer, or a host was lost";
+    case static_cast<int>(ExitCode::preempted):
+      return "stopped as asked";
+    case static_cast<int>(ExitCode::no_valid_checkpoint):
+      return "no checkpoint holds";
+    case static_cast<int>(ExitCode::unsaved):
+      return "what was trained could not be saved";
+    case kNotExecutable:
+    case kNotFound:
+      return "the program cannot be started";
+    default:
+      break;
+  }
+  if (code > 128) return "signal " + std::to_string(code - 128) + " ended a process of the job";
+  return "the run failed";
+}
+
+Decision Policy::decide(const Ended& ended) {
+  if (ended.finished) return {.next = Next::end, .code = 0};
+  // A launcher that says "done" of a run that says otherwise is not believed.
+  const int code = ended.code == 0 && ended.unfinished ? static_cast<int>(ExitCode::failure) : ended.code;
+  if (code == 0 || ended.asked) return {.next = Next::end, .code = code};
+  if (is_final(code))
+    return {.next = Next::end, .code = code, .why = "another start would end alike: " + meaning_of(code)};
+  without_progress_ = ended.progressed ? 0 : without_progress_ + 1;
+  const int most = may_pass(code) ? options_.most_starts : std::min(options_.most_starts, kUnknownFailures);
+  if (without_progress_ >= most) {
+    return {.next = Next::end,
+            .code = code,
+            .why = std::to_string(without_progress_) +
+                   " starts in a row ended before there was a newer checkpoint than before them"};
+  }
+  if (without_progress_ == 0) return {.next = Next::start};
+  const double wait = options_.first_wait * std::exp2(without_progress_ - 1);
+  return {.next = Next::start, .wait = std::min(wait, options_.longest_wait)};
+}
+
+}  // namespace octet::supervise

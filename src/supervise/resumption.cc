@@ -1,0 +1,32 @@
+#include "resumption.h"
+
+#include <exception>
+
+#include "octet/checkpoint/checkpoint.h"
+
+namespace octet::supervise {
+namespace {
+
+bool holds(const std::string& path) {
+  try {
+    checkpoint::Checkpoint(path).verify();
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+Strings resume_overrides(const config::Config& config, const report::Progress& saved) {
+  if (saved.saved_step < 0) return {};
+  const std::string wish = config.resume_from_checkpoint.value_or("");
+  const bool newest = wish == "true" || wish == "auto" || (wish.empty() && !config.overwrite_output_dir);
+  // A run that overwrites finds itself again until its last step is saved; then it would begin afresh.
+  const bool finds_itself =
+      wish.empty() && config.overwrite_output_dir && saved.saved_step < saved.total_steps;
+  if (newest || finds_itself || !holds(saved.saved)) return {};
+  return {"resume_from_checkpoint=" + saved.saved};
+}
+
+}  // namespace octet::supervise

@@ -1,0 +1,16 @@
+// Which overrides make the next start of a run go on where this one got to.
+#pragma once
+
+#include "octet/config/config.h"
+#include "octet/report/progress.h"
+#include "octet/supervise/command.h"
+
+namespace octet::supervise {
+
+/// A run that is started again takes the newest checkpoint of its folder by itself, but for a configuration
+/// that names another beginning (a checkpoint, none, or by overwrite_output_dir an empty folder): that was
+/// meant for the first start. `saved` is what the run has saved since then; its checkpoint is named where it
+/// holds.
+Strings resume_overrides(const config::Config& config, const report::Progress& saved);
+
+}  // namespace octet::supervise

@@ -1,0 +1,292 @@
+#include "octet/supervise/supervisor.h"
+
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+
+#include "incidents.h"
+#include "job.h"
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/base/log.h"
+#include "octet/base/strings.h"
+#include "octet/checkpoint/folder.h"
+#include "octet/config/config.h"
+#include "octet/report/number.h"
+#include "octet/report/progress.h"
+#include "octet/supervise/command.h"
+#include "octet/supervise/goodput.h"
+#include "octet/supervise/messages.h"
+#include "places.h"
+#include "resumption.h"
+#include "words.h"
+
+namespace octet::supervise {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+class Supervisor {
+ public:
+  Supervisor(const Options& options, const Command& command, const config::Config& config)
+      : config_(config),
+        policy_(options.policy),
+        places_(command, config, options.min_ranks),
+        incidents_(config.output_dir),
+        end_within_(options.end_within) {
+    std::string words;
+    for (const std::string& word : options.words) words += word + '\n';
+    job_ = hash128_hex(words);
+  }
+
+  int run();
+
+ private:
+  /// How a start went.
+  struct Start {
+    int code = 0;
+    Fault fault;
+    report::Progress progress;
+    bool told = false;     ///< the run wrote how far it came
+    bool stepped = false;  ///< and finished a step
+  };
+  Start start();
+  void record(const Start& start, const Decision& decision);
+  /// Hands requests on; `job` is null between two starts.
+  void pass_on(Job* job);
+  void look_at(Start& start);
+  /// Completes the rows of incidents that no step has followed yet.
+  void complete_rows(std::int64_t first_step);
+  /// A supervisor before this one that was killed has left the progress of its job.
+  void take_over();
+  Ended ended(const Start& start);
+  void wait(double seconds);
+  std::string goodput_text() const;
+
+  config::Config config_;
+  Policy policy_;
+  Places places_;
+  Incidents incidents_;
+  double end_within_;
+  Requests requests_;
+  Goodput goodput_;
+  /// A row that lacks what the next step tells.
+  struct OpenRow {
+    std::size_t row = 0;
+    Clock::time_point since;
+  };
+  std::vector<OpenRow> open_;
+  Clock::time_point began_ = Clock::now(), failed_ = began_;
+  std::string job_;         ///< a hash of the words that it was started with
+  std::string start_name_;  ///< of the start under way
+  int starts_ = 0;
+  bool asked_ = false;
+  std::int64_t newest_ = -1;  ///< the highest step of a checkpoint that was gone on from or saved
+  report::Progress saved_;    ///< the latest that was saved, of any start
+};
+
+std::string Supervisor::goodput_text() const {
+  const double wall = seconds_since(began_);
+  return "goodput so far " + report::python_number(goodput_.share(wall), 3) + " (" +
+         seconds_text(goodput_.seconds()) + " of steps that count in " + seconds_text(wall) + ")";
+}
+
+void Supervisor::pass_on(Job* job) {
+  for (const int signal : requests_.take()) {
+    if (signal != SIGUSR1) asked_ = true;
+    if (job != nullptr) job->send(signal);
+  }
+}
+
+void Supervisor::complete_rows(std::int64_t first_step) {
+  for (const OpenRow& open : open_) {
+    Json& row = incidents_.row(open.row);
+    const auto reached = row["step"].get<std::int64_t>();
+    row["steps_lost"] = std::max<std::int64_t>(0, reached - first_step);
+    row["seconds_to_next_step"] = seconds_since(open.since);
+    row["goodput"] = goodput_.share(seconds_since(began_));
+  }
+  if (!open_.empty()) incidents_.write();
+  open_.clear();
+}
+
+void Supervisor::take_over() {
+  const auto left = report::read_progress(config_.output_dir);
+  if (!left || left->finished || !left->job.starts_with(job_)) return;
+  Start start{.progress = *left, .told = true};
+  start.fault = {.what = "the supervisor did not come to its end, and the job with it", .who = "supervise"};
+  if (left->saved_step >= 0) {
+    saved_ = *left;
+  } else if (config_.overwrite_output_dir && left->first_step > 0) {
+    // It had gone on from its own checkpoint.
+    saved_ = *left;
+    saved_.saved_step = left->first_step;
+    saved_.saved = config_.output_dir + "/" + checkpoint::folder_name(left->first_step);
+  }
+  record(start, {.next = Next::start});
+}
+
+void Supervisor::look_at(Start& start) {
+  const auto progress = report::read_progress(config_.output_dir);
+  if (!progress || progress->job != start_name_) return;  // of an earlier start
+  if (!start.told) goodput_.begin(progress->first_step);
+  start.told = true;
+  start.progress = *progress;
+  goodput_.reach(progress->step, progress->step_seconds);
+  if (progress->saved_step >= 0) saved_ = *progress;
+  if (start.stepped || progress->step == progress->first_step) return;
+  start.stepped = true;
+  complete_rows(progress->first_step);
+}
+
+Supervisor::Start Supervisor::start() {
+  constexpr int kOften = 100, kSeldom = 1000;  // milliseconds
+  ++starts_;
+  start_name_ = job_ + "-" + std::to_string(::getpid()) + "-" + std::to_string(starts_);
+  ::setenv("OCTETRUN_SUPERVISED", start_name_.c_str(), 1);
+  Strings overrides = places_.overrides();
+  for (const std::string& more : resume_overrides(config_, saved_)) overrides.push_back(more);
+  Start start;
+  Messages messages;
+  Job job(places_.command().words(overrides), [&](std::string_view bytes) {
+    show(bytes);
+    messages.hear(bytes);
+  });
+  std::optional<Clock::time_point> failing;  // since it said so
+  bool hung = false;
+  while (job.wait(requests_.file(), start.stepped ? kSeldom : kOften)) {
+    pass_on(&job);
+    look_at(start);
+    const Fault& fault = messages.fault();
+    if (!failing && (!fault.what.empty() || !fault.lost_hosts.empty())) failing = Clock::now();
+    if (hung || !failing || seconds_since(*failing) < end_within_) continue;
+    hung = true;
+    log::warn("supervise: the job failed " + seconds_text(end_within_) +
+              " ago, and its launcher does not end: it is killed");
+    job.send(SIGKILL);
+  }
+  pass_on(&job);
+  failed_ = Clock::now();
+  job.end_rest();
+  look_at(start);
+  start.code = job.code();
+  start.fault = messages.fault();
+  if (hung) {
+    start.code = static_cast<int>(ExitCode::hang);
+  } else if (job.was_killed()) {
+    // What ended with it is no cause.
+    start.fault.what =
+        "the launcher was ended by signal " + std::to_string(start.code - 128) + ", and the job with it";
+    start.fault.who = "launcher";
+  }
+  return start;
+}
+
+Ended Supervisor::ended(const Start& start) {
+  Ended how{.code = start.code, .asked = asked_};
+  // A stop that came before the run could listen to it has ended nothing but a start.
+  if (asked_ && !start.told && start.code > 128) how.code = static_cast<int>(ExitCode::preempted);
+  if (start.told) {
+    how.finished = start.progress.finished;
+    how.unfinished = !how.finished;
+    newest_ = std::max(newest_, start.progress.first_step);
+    how.progressed = start.progress.saved_step > newest_;
+    newest_ = std::max(newest_, start.progress.saved_step);
+  }
+  return how;
+}
+
+void Supervisor::record(const Start& start, const Decision& decision) {
+  const report::Progress& progress = start.progress;
+  // Of a start that did not get so far nothing is known but where it would have begun.
+  const std::int64_t safe =
+      start.told ? std::max(progress.first_step, progress.saved_step) : std::max<std::int64_t>(0, newest_);
+  const std::int64_t step = start.told ? progress.step : safe;
+  // What was trained behind that counts no more.
+  if (start.told) goodput_.begin(safe);
+  const auto or_null = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
+  const bool has_code = starts_ > 0;
+  incidents_.add({{"time", time_text()},
+                  {"start", starts_},
+                  {"ranks", places_.ranks() > 0 ? Json(places_.ranks()) : Json()},
+                  {"code", has_code ? Json(start.code) : Json()},
+                  {"meaning", has_code ? Json(meaning_of(start.code)) : Json()},
+                  {"who", or_null(start.fault.who)},
+                  {"what", or_null(start.fault.what)},
+                  {"step", step},
+                  {"steps_lost", step - safe},
+                  {"wait_seconds", decision.next == Next::start ? Json(decision.wait) : Json()},
+                  {"seconds_to_next_step", nullptr},
+                  {"goodput", goodput_.share(seconds_since(began_))}});
+  open_.push_back({.row = incidents_.size() - 1, .since = failed_});
+  std::string line = has_code ? "start " + std::to_string(starts_) + " ended with " +
+                                    std::to_string(start.code) + " (" + meaning_of(start.code) + ")"
+                              : start.fault.what;
+  line += " after step " + with_commas(step);
+  if (has_code && !start.fault.who.empty()) line += "; " + start.fault.who;
+  if (has_code && !start.fault.what.empty()) line += ": " + start.fault.what;
+  log::warn("supervise: " + line + (has_code ? "; " + goodput_text() : ""));
+}
+
+void Supervisor::wait(double seconds) {
+  const auto begin = Clock::now();
+  for (double left = seconds; left > 0 && !asked_; left = seconds - seconds_since(begin)) {
+    pollfd file{.fd = requests_.file(), .events = POLLIN, .revents = 0};
+    ::poll(&file, 1, static_cast<int>(1000 * std::min(left, 60.0)) + 1);
+    pass_on(nullptr);
+  }
+}
+
+int Supervisor::run() {
+  take_over();
+  for (;;) {
+    const Start start = this->start();
+    Decision decision = policy_.decide(ended(start));
+    const bool well = decision.code == 0 || asked_;
+    if (decision.next == Next::start || !well) {
+      record(start, decision);
+      if (const std::string change = places_.after(start.code, start.stepped, start.fault); !change.empty()) {
+        log::warn("supervise: " + change);
+        policy_.begin_anew();
+        decision = {.next = Next::start};
+      }
+    }
+    if (decision.next == Next::start) {
+      log::info("supervise: start " + std::to_string(starts_ + 1) + " follows" +
+                (decision.wait > 0 ? " in " + seconds_text(decision.wait) : ""));
+      wait(decision.wait);
+      if (!asked_) continue;
+      decision = {.next = Next::end, .code = static_cast<int>(ExitCode::preempted)};
+    }
+    if (!decision.why.empty()) log::error("supervise: it gives up: " + decision.why);
+    log::info("supervise: " + std::to_string(starts_) + (starts_ == 1 ? " start, " : " starts, ") +
+              goodput_text());
+    std::error_code none;
+    std::filesystem::remove(report::progress_path(config_.output_dir), none);
+    return decision.code;
+  }
+}
+
+}  // namespace
+
+int supervise(const Options& options) {
+  const Command command = parse_command(options.launcher, options.words);
+  // What is wrong with the configuration is said before anything is started.
+  const config::Config config = config_of(command);
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGCHLD, SIG_DFL);  // ignored, children end without a code
+  adopt_orphans();
+  return Supervisor(options, command, config).run();
+}
+
+}  // namespace octet::supervise
