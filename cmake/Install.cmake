@@ -1,5 +1,6 @@
-# cmake --install: the program, launch/mpirun as octet-mpirun, headers, libraries, and the package that
-# find_package(octet) finds. The room cli is the program and no library.
+# cmake --install: the program, mpirun, all and check-hosts of launch/ with octet- before their names, manual pages,
+# completion, a module file, headers, libraries, and the package that find_package(octet) finds. The room cli is the
+# program and no library.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -16,6 +17,32 @@ file(RELATIVE_PATH up /${CMAKE_INSTALL_BINDIR} /${own})
 set_target_properties(trainer PROPERTIES INSTALL_RPATH "$ORIGIN/${up}")
 install(TARGETS trainer RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(PROGRAMS launch/mpirun DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME octet-mpirun)
+install(PROGRAMS launch/check-hosts DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME octet-check-hosts)
+install(PROGRAMS launch/all DESTINATION ${CMAKE_INSTALL_BINDIR} RENAME octet-all)
+install(PROGRAMS launch/slurm.sbatch DESTINATION ${CMAKE_INSTALL_DATADIR}/octet)
+
+# The program writes its pages itself, where what was built runs here.
+if(NOT CMAKE_CROSSCOMPILING)
+  set(pages ${PROJECT_BINARY_DIR}/pages)
+  file(MAKE_DIRECTORY ${pages})
+  set(written)
+  foreach(page "manual>trainer.1" "manual-of-keys>trainer-config.5" "completion bash>trainer.bash"
+          "completion zsh>_trainer" "completion fish>trainer.fish")
+    string(REGEX MATCH "^(.*)>(.*)$" both "${page}")
+    set(file ${pages}/${CMAKE_MATCH_2})
+    add_custom_command(OUTPUT ${file} DEPENDS trainer VERBATIM COMMAND ${CMAKE_COMMAND}
+      -DPROGRAM=$<TARGET_FILE:trainer> "-DTOPIC=${CMAKE_MATCH_1}" -DTO=${file} -P ${PROJECT_SOURCE_DIR}/cmake/WritePage.cmake)
+    list(APPEND written ${file})
+  endforeach()
+  add_custom_target(octet_pages ALL DEPENDS ${written})
+  install(FILES ${pages}/trainer.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES ${pages}/trainer-config.5 DESTINATION ${CMAKE_INSTALL_MANDIR}/man5)
+  install(FILES ${pages}/trainer.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME trainer)
+  install(FILES ${pages}/_trainer DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+  install(FILES ${pages}/trainer.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+endif()
+install(FILES docs/man/octet-mpirun.1 docs/man/octet-check-hosts.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES cmake/octet.modulefile DESTINATION ${CMAKE_INSTALL_DATADIR}/modulefiles RENAME octet)
 
 # Apache Arrow: what the build fetched goes along, what the system has is found there again.
 set(arrow_names)

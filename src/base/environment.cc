@@ -49,6 +49,12 @@ constexpr EnvironmentVariable kVariables[] = {
      "It is slower, "
      "and NCCL refuses it. Not set or `0`: they may not",
      "src/runtime/session.cc", test},
+    {"OCTETRUN_MEMORY_LIMIT", "MiB, at least 1",
+     "a rank chooses its sizes and how it stores its states as if its device had so much left for it. Not "
+     "set: "
+     "what the "
+     "device has",
+     "src/train/fit.cc", test},
     {"OCTETRUN_COMPUTE_WORKER", "anything",
      "on CPUs computation runs on a thread of its own, in the order of its stream, as on a GPU. Not set: in "
      "line",

@@ -162,6 +162,8 @@ int bench_command(const Arguments& arguments) {
                   "alone. Configuration keys say how: cutoff_len (tokens of a sequence), "
                   "per_device_train_batch_size, gradient_accumulation_steps, bf16 (true unless given), fp8, "
                   "zero_stage, device, …");
+  options.example("trainer bench llama-3.2-1b cutoff_len=2048 bf16=true fp8=true");
+  options.example("launch/mpirun -np 8 build/bin/trainer bench llama-3.1-8b bf16=true zero_stage=3");
   options.take_overrides();
   train::BenchOptions bench{.model = "tiny"};
   bool json = false;

@@ -164,6 +164,7 @@ void print_json(const std::vector<LoggedRun>& runs) {
 int compare_command(const Arguments& arguments) {
   Options options("compare",
                   "Shows runs side by side: losses, speed and memory, from their trainer_log.jsonl");
+  options.example("trainer compare runs/bf16 runs/fp8");
   std::vector<std::string> paths;
   bool json = false;
   options.app().add_option("RUN", paths, "output folders (or logs) of runs")->required();

@@ -191,6 +191,7 @@ int encode_command(const Arguments& arguments) {
       "\"system\", \"tools\", \"options\"} becomes input_ids, labels, and with \"generate\": true "
       "prompt_ids, response_ids; or refused or dropped with the reason. template_date=YYYY-MM-DD stands in "
       "for today where a template prints the date");
+  options.example("trainer encode models/qwen3-8b --template qwen3 < rows.jsonl");
   std::string model, template_name, input, date;
   options.take_overrides();
   options.app().add_option("MODEL", model, "Hugging Face folder with tokenizer.json")->required();

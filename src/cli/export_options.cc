@@ -77,6 +77,8 @@ std::optional<ExportWish> read_export_wish(const Arguments& arguments) {
                   "Turns a checkpoint into a Hugging Face folder (weights, config.json, tokenizer), or adds "
                   "adapters to their base; CONFIG.yaml asks for that with LLaMA-Factory's keys "
                   "(model_name_or_path, adapter_name_or_path, export_dir)");
+  options.example("trainer export runs/first/checkpoint-500 models/first");
+  options.example("trainer export runs/adapter models/whole --merge");
   options.take_overrides();
   ExportWish wish;
   std::string adapter, dtype, template_name;

@@ -74,6 +74,7 @@ int gpu_info_command(const Arguments& arguments) {
       "gpu-info",
       "Shows the GPUs that the driver offers, whether this program can train on them, where they are and "
       "which reach each other's memory. Exits with 1 when it can train on none");
+  options.example("trainer gpu-info");
   bool json = false;
   options.app().add_flag("--json", json, "print one line of JSON");
   if (!options.parse(arguments)) return 0;

@@ -27,6 +27,8 @@ int inspect_command(const Arguments& arguments) {
       "inspect",
       "Shows what a checkpoint holds: tensors with shapes, dtypes, norms and content hashes, step, "
       "configuration, integrity; or compares two");
+  options.example("trainer inspect runs/first/checkpoint-500 --verify");
+  options.example("trainer inspect runs/first/checkpoint-500 --diff runs/second/checkpoint-500");
   std::string path, other, filter;
   bool verify = false, json = false;
   options.app().add_option("CHECKPOINT", path, "folder checkpoint-N")->required();

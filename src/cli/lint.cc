@@ -51,6 +51,7 @@ int lint_command(const Arguments& arguments) {
       "Looks for mistakes and doubtful settings in a configuration, its model, tokenizer and data sets, "
       "without running it. Mistakes end with the message that training would end with; exits with 1 when "
       "something is doubtful");
+  options.example("trainer lint config.yaml");
   options.take_overrides();
   if (!options.parse(arguments)) return 0;
   const config::Resolved resolved = config::load(options.overrides());

@@ -7,11 +7,50 @@
 
 namespace octet::cli {
 
-Options::Options(const std::string& name, const std::string& summary) : app_(summary, "trainer " + name) {
+namespace {
+
+thread_local CommandText* describing = nullptr;
+
+}  // namespace
+
+Describing::Describing(CommandText& to) {
+  describing = &to;
+}
+
+Describing::~Describing() {
+  describing = nullptr;
+}
+
+Options::Options(const std::string& name, const std::string& summary)
+    : app_(summary, "trainer " + name), name_(name) {
   app_.allow_extras();
+  app_.set_help_flag("-h,--help", "print this and exit");
+}
+
+CommandText Options::describe() const {
+  return {.name = name_,
+          .summary = "",
+          .words = app_.get_description(),
+          .examples = examples_,
+          .options = option_texts(app_),
+          .takes_keys = takes_overrides_};
+}
+
+bool Options::only_tells(const Arguments& arguments) const {
+  if (describing != nullptr) {
+    *describing = describe();
+    return true;
+  }
+  for (const std::string& word : arguments) {
+    if (word != "--help" && word != "-h") continue;
+    std::printf("%s", help_text(describe(), terminal_width()).c_str());
+    return true;
+  }
+  return false;
 }
 
 bool Options::parse(const Arguments& arguments) {
+  if (only_tells(arguments)) return false;
   // CLI11 takes arguments from the back.
   Arguments reversed(arguments.rbegin(), arguments.rend());
   const auto is_setting = [this](const std::string& word) {
@@ -32,9 +71,6 @@ bool Options::parse(const Arguments& arguments) {
   if (takes_overrides_) std::erase_if(reversed, is_override);
   try {
     app_.parse(std::move(reversed));
-  } catch (const CLI::CallForHelp&) {
-    std::printf("%s", app_.help().c_str());
-    return false;
   } catch (const CLI::ParseError& e) {
     throw Error({.what = e.what(),
                  .where = "command line",

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "command.h"
+#include "help/description.h"
 
 namespace octet::cli {
 
@@ -22,7 +23,13 @@ class Options {
     settings_.push_back(name);
     return app_.add_option("--" + name, value, description);
   }
-  /// Parses. Returns false when --help was asked for and printed. Throws Error (usage) for a wrong call.
+  /// A command line that --help and the manual show.
+  void example(const std::string& line) { examples_.push_back(line); }
+  /// Does what Describing or --help ask for, if one of them does: for commands that parse in their own way.
+  /// Returns whether there is nothing left to do.
+  bool only_tells(const Arguments& arguments) const;
+  /// Parses. Returns false when --help was asked for and printed, or a Describing wants no more than what
+  /// there is. Throws Error (usage) for a wrong call.
   bool parse(const Arguments& arguments);
   /// What was not an option of the command. Only with take_overrides().
   const Arguments& overrides() const { return overrides_; }
@@ -30,10 +37,23 @@ class Options {
   void take_overrides() { takes_overrides_ = true; }
 
  private:
+  CommandText describe() const;
+
   CLI::App app_;
+  std::string name_;
+  std::vector<std::string> examples_;
   bool takes_overrides_ = false;
   Arguments settings_;
   Arguments overrides_;
+};
+
+/// While it lives, a command that is called on this thread describes its options and does nothing else.
+class Describing {
+ public:
+  explicit Describing(CommandText& to);
+  ~Describing();
+  Describing(const Describing&) = delete;
+  Describing& operator=(const Describing&) = delete;
 };
 
 }  // namespace octet::cli

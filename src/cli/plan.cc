@@ -188,7 +188,8 @@ std::string trained_share(const model::ParameterLayout& layout) {
   return ", of which " + with_commas(trained) + share + " are trained";
 }
 
-void print_report(const PlanReport& r, const config::Config& config, const PlanTarget& target) {
+void print_report(const PlanReport& r, const PlanTarget& target) {
+  const config::Config& config = r.config;
   const model::ParameterLayout layout = model::build_layout(r.work.architecture);
   std::printf("model        %s, %s parameters%s\n", r.model.c_str(),
               with_commas(layout.parameter_count()).c_str(), trained_share(layout).c_str());
@@ -200,6 +201,8 @@ void print_report(const PlanReport& r, const config::Config& config, const PlanT
               static_cast<long long>(r.choice.micro), static_cast<long long>(config.cutoff_len),
               plan::name_of(r.choice.level.recompute),
               r.choice.level.transposes_at_use ? ", FP8 weights transposed at each use" : "");
+  std::printf("states       param_dtype %s, grad_dtype %s, optim_dtype %s\n", config.param_dtype.c_str(),
+              config.grad_dtype.c_str(), config.optim_dtype.c_str());
   print_memory(r, target);
   print_host_memory(r, target);
   print_time(r, config, target);
@@ -211,7 +214,8 @@ const char* transposed_name(const plan::Choice& choice) {
   return choice.level.transposes_at_use ? "at_use" : "keep";
 }
 
-void print_json(const PlanReport& r, const config::Config& config, const PlanTarget& target) {
+void print_json(const PlanReport& r, const PlanTarget& target) {
+  const config::Config& config = r.config;
   Json memory = Json::object(), time = Json::object(), fitting = Json::array();
   for (const plan::MemoryRow& row : r.memory.rows) memory[row.name] = row.bytes;
   Json pinned = Json::object(), host = Json::object();
@@ -242,6 +246,9 @@ void print_json(const PlanReport& r, const config::Config& config, const PlanTar
                  {"world", target.place.size},
                  {"device", target.kind == DeviceKind::cuda ? "cuda" : "cpu"},
                  {"zero_stage", config.zero_stage},
+                 {"param_dtype", config.param_dtype},
+                 {"grad_dtype", config.grad_dtype},
+                 {"optim_dtype", config.optim_dtype},
                  {"micro_batch", r.choice.micro},
                  {"accumulation", r.batch.accumulation},
                  {"recompute", plan::name_of(r.choice.level.recompute)},
@@ -281,6 +288,8 @@ int plan_command(const Arguments& arguments) {
       "Says what a run holds at most on each rank (with samples of cutoff_len tokens, to the byte) and how "
       "long its steps take at least, without starting it. Exits with 1 when it does not fit. Keys of the "
       "configuration may follow, such as device=cuda");
+  options.example("trainer plan config.yaml");
+  options.example("trainer plan config.yaml device=cuda world=8 zero_stage=3");
   options.take_overrides();
   std::string what;
   Settings settings;
@@ -314,7 +323,7 @@ int plan_command(const Arguments& arguments) {
   }
   const PlanTarget target = target_of(config, settings);
   const PlanReport report = make_plan(config, model, target);
-  (json ? print_json : print_report)(report, config, target);
+  (json ? print_json : print_report)(report, target);
   return report.total() <= target.memory ? 0 : static_cast<int>(ExitCode::failure);
 }
 

@@ -81,6 +81,16 @@ class Planner {
     if (!asked && levels.size() == 1) return {candidates.micros.front(), levels.front()};
     return train::choose(candidates, target_.place, target_.kind, limit());
   }
+  /// Whether what the run itself would take fits.
+  bool fits() const {
+    std::vector<std::int64_t> micros{config_.per_device_train_batch_size};
+    if (config_.auto_find_batch_size)
+      micros =
+          train::buildable(config::possible_micro_batches(config_, target_.place.size), config_.cutoff_len);
+    return train::fastest_that_fits(candidates_of(std::move(micros), setup::levels_of(config_, target_.kind)),
+                                    target_.place, target_.kind, limit())
+        .has_value();
+  }
   /// The largest micro-batch at each level.
   std::vector<plan::Choice> fitting() const {
     return plan::largest_that_fit(micros_of(config_, target_.place.size), all_levels(), limit(),
@@ -112,6 +122,16 @@ class Planner {
   const PlanTarget& target_;
 };
 
+/// As the run would store its states: in the first way that fits, or else in the last.
+config::Config with_storage_that_fits(const config::Config& config, const model::Architecture& architecture,
+                                      const PlanTarget& target) {
+  const std::vector<config::Config> all = config::storages(config);
+  for (const config::Config& stored : all) {
+    if (&stored == &all.back() || Planner(stored, architecture, target).fits()) return stored;
+  }
+  return config;
+}
+
 using Consider = std::function<void(const std::string& keys, const config::Config& with)>;
 
 /// Narrower formats of what is trained.
@@ -128,8 +148,8 @@ void storage_alternatives(const config::Config& config, const Consider& consider
 }
 
 /// Ways to hold less, from the one that changes least.
-std::vector<Alternative> alternatives(const config::Config& config, const model::Architecture& architecture,
-                                      const PlanTarget& target) {
+std::vector<Alternative> alternatives(const config::Config& asked, const config::Config& config,
+                                      const model::Architecture& architecture, const PlanTarget& target) {
   std::vector<Alternative> all;
   const auto consider = [&](const std::string& keys, const config::Config& with) {
     const Planner planner(with, architecture, target);
@@ -138,11 +158,11 @@ std::vector<Alternative> alternatives(const config::Config& config, const model:
   };
   storage_alternatives(config, consider);
   if (!setup::trains_adapters(config) && !config.train_from_scratch) {
-    config::Config with = config;
+    config::Config with = asked;
     with.finetuning_type = "lora";
-    consider("finetuning_type=lora", with);
+    consider("finetuning_type=lora", config::storages(with).front());
     with.quantization_bit = 4;
-    consider("finetuning_type=lora quantization_bit=4", with);
+    consider("finetuning_type=lora quantization_bit=4", config::storages(with).front());
   }
   return all;
 }
@@ -163,10 +183,11 @@ double PlanReport::message_seconds() const {
   return on_gpus_of_one_host ? seconds_over(plan::links().front())[static_cast<std::size_t>(stage)] : 0;
 }
 
-PlanReport make_plan(const config::Config& config, const std::string& model, const PlanTarget& target) {
+PlanReport make_plan(const config::Config& asked, const std::string& model, const PlanTarget& target) {
   const model::Architecture architecture = model::find_shape(model);
+  const config::Config config = with_storage_that_fits(asked, architecture, target);
   const Planner planner(config, architecture, target);
-  PlanReport r{.model = model};
+  PlanReport r{.config = config, .model = model};
   for (const plan::Choice& choice : planner.fitting()) {
     // A level that takes no larger micro-batch than a cheaper one is no use.
     if (r.fitting.empty() || choice.micro > r.fitting.back().micro) r.fitting.push_back(choice);
@@ -185,7 +206,7 @@ PlanReport make_plan(const config::Config& config, const std::string& model, con
   r.ranks_of_host = target.place.local_size;
   r.stage = static_cast<int>(config.zero_stage);
   r.fp8 = plan::fp8_warning(r.work);
-  if (r.total() > target.memory) r.alternatives = alternatives(config, architecture, target);
+  if (r.total() > target.memory) r.alternatives = alternatives(asked, config, architecture, target);
   return r;
 }
 

@@ -32,6 +32,7 @@ struct Alternative {
 
 /// Everything that `trainer plan` finds out.
 struct PlanReport {
+  config::Config config;  ///< with the storage of states that the run would take
   std::string model;
   config::Batch batch;
   plan::Choice choice;

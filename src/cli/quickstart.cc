@@ -188,6 +188,7 @@ int quickstart_command(const Arguments& arguments) {
   Options options("quickstart",
                   "Makes a task (sorting words), a tokenizer, a small model to start from, and a "
                   "configuration to train it");
+  options.example("trainer quickstart first && trainer first/config.yaml");
   std::string folder = "runs/quickstart";
   std::int64_t rows = 57600, held_out = 200;
   bool distillation = false;

@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "command.h"
+#include "help/description.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
@@ -14,6 +15,8 @@
 #include "octet/config/config.h"
 #include "octet/device/gpus.h"
 #include "octet/runtime/session.h"
+#include "options.h"
+#include "version.h"
 
 namespace octet::cli {
 namespace {
@@ -44,17 +47,33 @@ const std::vector<Command>& commands() {
   return all;
 }
 
-void print_help() {
-  std::printf(
-      "trainer CONFIG [key=value …]          fine-tune a model; under `mpirun -np N` or alone\n"
-      "trainer COMMAND [options] [key=value …]\n\n");
+// Commands are asked, so that nothing is written twice.
+std::vector<CommandText> command_texts() {
+  std::vector<CommandText> texts;
   for (const Command& command : commands()) {
-    std::printf("  %-11s %s\n", command.name.c_str(), command.summary.c_str());
+    CommandText text;
+    {
+      const Describing describing(text);
+      command.run({});
+    }
+    text.name = command.name;
+    text.summary = command.summary;
+    texts.push_back(std::move(text));
   }
-  std::printf(
-      "\n`trainer COMMAND --help` says more. Configuration keys: `trainer train --help`.\nEnvironment "
-      "variables: "
-      "`trainer --help environment`.\n");
+  return texts;
+}
+
+// `trainer --help [COMMAND | KEY | environment | manual | manual-of-keys | completion SHELL]`
+std::string help(const Arguments& topic) {
+  if (topic.empty()) return overview(command_texts(), terminal_width());
+  if (topic[0] == "environment") return environment_help();
+  if (topic[0] == "manual") return manual_page(command_texts());
+  if (topic[0] == "manual-of-keys") return manual_page_of_keys();
+  if (topic[0] == "completion") return completion(topic.size() > 1 ? topic[1] : "", command_texts());
+  for (const CommandText& command : command_texts()) {
+    if (command.name == topic[0]) return help_text(command, terminal_width());
+  }
+  return key_text(topic[0], terminal_width());
 }
 
 int printed(const Error& e) {
@@ -94,15 +113,12 @@ void require_mpi_launcher(const Arguments& arguments) {
 
 int dispatch(const Arguments& arguments) {
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help") {
-    if (arguments.size() > 1 && arguments[1] == "environment") {
-      std::printf("%s", environment_help().c_str());
-      return 0;
-    }
-    print_help();
+    const Arguments topic(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
+    std::printf("%s", help(topic).c_str());
     return arguments.empty() ? static_cast<int>(ExitCode::usage) : 0;
   }
   if (arguments[0] == "--version" || arguments[0] == "version") {
-    std::printf("octet %s\n", OCTET_VERSION);
+    std::printf("%s", version_text().c_str());
     return 0;
   }
   const auto found = std::ranges::find(commands(), arguments[0], &Command::name);

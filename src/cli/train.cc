@@ -2,7 +2,6 @@
 #include <cstdio>
 
 #include "octet/config/config.h"
-#include "octet/config/schema.h"
 #include "octet/setup/setup.h"
 #include "octet/train/trainer.h"
 #include "options.h"
@@ -10,13 +9,18 @@
 namespace octet::cli {
 
 int train_command(const Arguments& arguments) {
-  for (const auto& word : arguments) {
-    if (word != "--help" && word != "-h") continue;
-    std::printf(
-        "trainer [train] CONFIG [key=value …]\n\nFine-tunes a model as CONFIG (YAML or JSON) says; under "
-        "`mpirun -np N` or "
-        "alone. Keys:\n\n%s",
-        config::help_text().c_str());
+  Options options(
+      "train",
+      "Fine-tunes a model as CONFIG says, alone or on the ranks that `mpirun -np N` started. The word "
+      "train may be left out");
+  std::string config_file;
+  options.app().add_option("CONFIG", config_file,
+                           "YAML or JSON: our own, or LLaMA-Factory's, SFT-Play's, verl's");
+  options.take_overrides();
+  options.example("trainer config.yaml learning_rate=2e-5");
+  options.example("launch/mpirun -np 8 build/bin/trainer config.yaml zero_stage=2");
+  if (options.only_tells(arguments)) {
+    if (!arguments.empty()) std::printf("\nKeys:\n%s", keys_text(terminal_width()).c_str());
     return 0;
   }
   const config::Resolved config = config::load(arguments);

@@ -104,4 +104,42 @@ std::int64_t total_steps(const Config& config, std::int64_t steps_in_epoch) {
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
 }
 
+bool leaves_storage_open(const Config& config) {
+  return config.param_dtype == "auto" || config.grad_dtype == "auto" || config.optim_dtype == "auto";
+}
+
+std::vector<Config> storages(const Config& config) {
+  if (!leaves_storage_open(config)) return {config};
+  const auto with = [&config](const char* parameters, const char* gradients, const char* moments) {
+    Config stored = config;
+    if (stored.param_dtype == "auto") stored.param_dtype = parameters;
+    if (stored.grad_dtype == "auto") stored.grad_dtype = stored.param_dtype == "bf16" ? gradients : "fp32";
+    if (stored.optim_dtype == "auto") stored.optim_dtype = moments;
+    return stored;
+  };
+  std::vector<Config> all{with("fp32", "fp32", "fp32")};
+  // Adapters are small, and a gradient in bf16 is summed in another order on other ranks.
+  if (config.finetuning_type == "lora" || config.finetuning_type == "qlora") return all;
+  const char* gradients = config.deterministic == "strict" ? "fp32" : "bf16";
+  const bool in_bf16 = config.bf16 || config.pure_bf16;
+  const char* parameters = in_bf16 ? "bf16" : "fp32";
+  for (const Config& next :
+       {with(parameters, gradients, in_bf16 ? "bf16" : "int8"), with(parameters, gradients, "int8")}) {
+    const Config& last = all.back();
+    if (next.param_dtype != last.param_dtype || next.grad_dtype != last.grad_dtype ||
+        next.optim_dtype != last.optim_dtype) {
+      all.push_back(next);
+    }
+  }
+  return all;
+}
+
+Config with_storage_of(const Config& saved, Config config) {
+  const Config first = storages(saved).front();
+  if (config.param_dtype == "auto") config.param_dtype = first.param_dtype;
+  if (config.grad_dtype == "auto") config.grad_dtype = first.grad_dtype;
+  if (config.optim_dtype == "auto") config.optim_dtype = first.optim_dtype;
+  return config;
+}
+
 }  // namespace octet::config

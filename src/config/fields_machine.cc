@@ -66,18 +66,24 @@ void add_precision(Table& t) {
 void add_storage(Table& t) {
   t.used("param_dtype", &Config::param_dtype,
          "Storage of the master parameters of matrices; bf16 (with bf16: true) rounds stochastically at each "
-         "update. Norms and biases, their gradients and moments are always fp32.")
-      .one_of({"fp32", "bf16"})
+         "update. Norms and biases, their gradients and moments are always fp32. auto, here and in the next "
+         "two "
+         "keys: fp32 where the run fits the device so; else, with bf16: true, bf16 in all three; else "
+         "moments in "
+         "int8. What was taken is told at the start and stays when the run is resumed; adapters, bench and "
+         "probe "
+         "take fp32.")
+      .one_of({"auto", "fp32", "bf16"})
       .decides_numbers();
   t.used("grad_dtype", &Config::grad_dtype,
          "Storage of the gradients of matrices; bf16 needs param_dtype: bf16. With deterministic: true their "
          "sums are kept in fp32 beside them.")
-      .one_of({"fp32", "bf16"})
+      .one_of({"auto", "fp32", "bf16"})
       .decides_numbers();
   t.used("optim_dtype", &Config::optim_dtype,
          "Storage of the optimizer's moments of matrices, stochastically rounded below fp32; int8: blocks of "
          "128 bytes (of floating point) with a scale.")
-      .one_of({"fp32", "bf16", "int8"})
+      .one_of({"auto", "fp32", "bf16", "int8"})
       .decides_numbers();
 }
 

@@ -3,6 +3,7 @@
 
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
+#include "octet/config/derive.h"
 #include "octet/config/schema.h"
 #include "value.h"
 
@@ -20,24 +21,6 @@ std::string in_code(const std::string& text) {
 
 std::string table_cell(std::string text) {
   for (std::size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) text.insert(at, "\\");
-  return text;
-}
-
-std::string meaning(const Field& field) {
-  if (field.status == Status::noted) return "Changes nothing: " + field.reason + ".";
-  if (field.status == Status::refused) return "Anything else is refused: " + field.reason + ".";
-  std::string text = field.doc;
-  std::vector<std::pair<std::string, Strings>> refused;  // values by reason, in the order of the table
-  for (const auto& [value, reason] : field.refused_values) {
-    if (refused.empty() || refused.back().first != reason) refused.push_back({reason, {}});
-    refused.back().second.push_back(in_code(value));
-  }
-  for (const auto& [reason, values] : refused) {
-    std::string list;
-    for (const auto& value : values) list += (list.empty() ? " " : ", ") + value;
-    text += list + (values.size() > 1 ? " are" : " is") + " refused: " + reason + ".";
-  }
-  for (const auto& alias : field.aliases) text += " Also " + in_code(alias) + ".";
   return text;
 }
 
@@ -119,6 +102,24 @@ std::string Resolved::to_yaml() const {
   return text;
 }
 
+std::string meaning_text(const Field& field) {
+  if (field.status == Status::noted) return "Changes nothing: " + field.reason + ".";
+  if (field.status == Status::refused) return "Anything else is refused: " + field.reason + ".";
+  std::string text = field.doc;
+  std::vector<std::pair<std::string, Strings>> refused;  // values by reason, in the order of the table
+  for (const auto& [value, reason] : field.refused_values) {
+    if (refused.empty() || refused.back().first != reason) refused.push_back({reason, {}});
+    refused.back().second.push_back(in_code(value));
+  }
+  for (const auto& [reason, values] : refused) {
+    std::string list;
+    for (const auto& value : values) list += (list.empty() ? " " : ", ") + value;
+    text += list + (values.size() > 1 ? " are" : " is") + " refused: " + reason + ".";
+  }
+  for (const auto& alias : field.aliases) text += " Also " + in_code(alias) + ".";
+  return text;
+}
+
 std::string reference_markdown() {
   std::string text =
       "# Configuration reference\n\n"
@@ -143,20 +144,7 @@ std::string reference_markdown() {
     } else {
       text += in_code(default_text(field)) + " | " + table_cell(expected_text(field)) + " | ";
     }
-    text += table_cell(meaning(field)) + " |\n";
-  }
-  return text;
-}
-
-std::string help_text() {
-  std::string text;
-  std::string group;
-  for (const Field& field : schema()) {
-    if (field.status != Status::used) continue;
-    if (field.group != group) text += "\n" + (group = field.group) + ":\n";
-    const std::size_t stop = field.doc.find_first_of(";.:");
-    text += "  " + padded(field.name, 32) + " " + padded(default_text(field), 10) + " " +
-            field.doc.substr(0, stop) + "\n";
+    text += table_cell(meaning_text(field)) + " |\n";
   }
   return text;
 }
@@ -165,7 +153,9 @@ std::string resume_hash(const Config& config) {
   return hash128_hex(identity(config));
 }
 
-Strings resume_differences(const Config& saved, const Config& now) {
+Strings resume_differences(const Config& was, const Config& wanted) {
+  // Storage that is left open becomes what it was.
+  const Config saved = with_storage_of(was, was), now = with_storage_of(was, wanted);
   Strings differences;
   for (const Field& field : schema()) {
     if (!field.resume) continue;

@@ -192,7 +192,7 @@ class Rules : RulesOf {
     if (c_.use_cpu) ask("use_cpu", "device", &Config::device, "cpu", "auto");
     if (c_.full_determinism && c_.deterministic != "strict")
       ask("full_determinism", "deterministic", &Config::deterministic, "true", "auto");
-    if (c_.optim.ends_with("_8bit")) ask("optim", "optim_dtype", &Config::optim_dtype, "int8");
+    if (c_.optim.ends_with("_8bit")) ask("optim", "optim_dtype", &Config::optim_dtype, "int8", "auto");
     if (c_.optim.starts_with("paged_")) {
       note(
           "'" + said("optim") + ": " + c_.optim +
@@ -216,7 +216,7 @@ class Rules : RulesOf {
       for (const auto& [key, member] : {std::pair{"param_dtype", &Config::param_dtype},
                                         {"grad_dtype", &Config::grad_dtype},
                                         {"optim_dtype", &Config::optim_dtype}}) {
-        if (r_.is_set(key)) continue;
+        if (r_.is_set(key) && c_.*member != "auto") continue;
         c_.*member = "bf16";
         derive(key, "pure_bf16");
       }
@@ -325,7 +325,7 @@ class Rules : RulesOf {
            "since delayed scales follow from what the ranks computed side by side", "current");
     refuse(c_.reduce_dtype == "fp32", "reduce_dtype", c_.reduce_dtype,
            "since a narrow wire rounds what each rank sends", "fp32");
-    refuse(c_.grad_dtype == "fp32", "grad_dtype", c_.grad_dtype,
+    refuse(c_.grad_dtype != "bf16", "grad_dtype", c_.grad_dtype,
            "since gradients in bf16 are rounded before they are summed, in another order on other ranks",
            "fp32");
     refuse(c_.gather_dtype == "compute", "gather_dtype", c_.gather_dtype,

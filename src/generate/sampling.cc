@@ -1,7 +1,9 @@
 #include "octet/generate/sampling.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdio>
 #include <functional>
 #include <limits>
 #include <numeric>
@@ -16,13 +18,9 @@ namespace {
 void require_within(const char* name, double value, double low, double high, bool open_low) {
   if (std::isfinite(value) && value <= high && (open_low ? value > low : value >= low)) return;
   const auto number = [](double v) {
-    std::string text = std::to_string(v);
-    while (text.find('.') != std::string::npos && (text.back() == '0' || text.back() == '.')) {
-      const bool point = text.back() == '.';
-      text.pop_back();
-      if (point) break;
-    }
-    return text;
+    std::array<char, 32> text{};
+    std::snprintf(text.data(), text.size(), "%g", v);
+    return std::string(text.data());
   };
   throw Error({.what = std::string(name) + " is outside its range",
                .expected = (open_low ? "above " : "from ") + number(low) + " to " + number(high),
@@ -83,19 +81,31 @@ void require_possible(const Sampling& s) {
   require_within("repetition_penalty", s.repetition_penalty, 0, 100, true);
 }
 
-std::vector<Candidate> candidates(std::span<const float> logits, const Sampling& sampling,
-                                  std::span<const std::int32_t> seen) {
-  std::vector<double> weights = shaped(logits, sampling, seen);
-  // A NaN counts as the largest, so that it is seen.
-  const auto best = std::ranges::max_element(
-      weights, [](double a, double b) { return std::isnan(b) ? !std::isnan(a) : a < b; });
-  const double highest = *best;
-  if (!std::isfinite(highest)) {
+namespace {
+
+// The first of the largest. A NaN counts as the largest, so that it is seen.
+template <typename T>
+std::int32_t most_probable(std::span<const T> logits) {
+  const auto best =
+      std::ranges::max_element(logits, [](T a, T b) { return std::isnan(b) ? !std::isnan(a) : a < b; });
+  if (!std::isfinite(*best)) {
     throw Error({.what = "the model's logits are not finite numbers",
-                 .found = std::to_string(highest),
+                 .found = std::to_string(*best),
                  .fix = "look whether the model's training diverged, or whether its weights are damaged"});
   }
-  if (sampling.temperature <= 0) return {{static_cast<std::int32_t>(best - weights.begin()), 1.0}};
+  return static_cast<std::int32_t>(best - logits.begin());
+}
+
+}  // namespace
+
+std::vector<Candidate> candidates(std::span<const float> logits, const Sampling& sampling,
+                                  std::span<const std::int32_t> seen) {
+  // What most calls ask for needs no copy of the vocabulary.
+  if (sampling.temperature <= 0 && sampling.repetition_penalty == 1.0) return {{most_probable(logits), 1.0}};
+  std::vector<double> weights = shaped(logits, sampling, seen);
+  const std::int32_t best = most_probable(std::span<const double>(weights));
+  const double highest = weights[static_cast<std::size_t>(best)];
+  if (sampling.temperature <= 0) return {{best, 1.0}};
   double least = -std::numeric_limits<double>::infinity();
   if (sampling.top_k > 0 && sampling.top_k < static_cast<std::int64_t>(weights.size())) {
     std::vector<double> ranked = weights;

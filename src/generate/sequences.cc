@@ -57,6 +57,7 @@ std::vector<PrefixCopy> Sequences::admit() {
     const std::size_t tokens = std::min(there, w.source.tokens);
     copies.push_back({w.source.slot, w.sequence->slot, tokens});
     share(*w.sequence, tokens);
+    w.sequence->waits = false;
     return true;
   });
   while (!waiting_.empty() && std::ssize(active_) < std::ssize(slots_)) {
@@ -73,6 +74,7 @@ std::vector<PrefixCopy> Sequences::admit() {
       share(s, source.tokens);
     } else if (source.slot >= 0) {
       for_prefixes_.push_back({&s, source});
+      s.waits = true;
     }
   }
   return copies;
@@ -90,14 +92,11 @@ PassTokens Sequences::next_pass(std::size_t room) {
       pass.sequences.push_back(&s);
     }
   };
-  const auto waits = [this](const Sequence& s) {
-    return std::ranges::any_of(for_prefixes_, [&s](const Waiting& w) { return w.sequence == &s; });
-  };
   for (Sequence& s : active_) {
     if (!s.answer.ids.empty()) take(s);
   }
   for (Sequence& s : active_) {
-    if (s.answer.ids.empty() && !waits(s)) take(s);
+    if (s.answer.ids.empty() && !s.waits) take(s);
   }
   return pass;
 }

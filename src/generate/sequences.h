@@ -21,6 +21,7 @@ struct Sequence {
   std::vector<std::int32_t> tokens;  ///< prompt, then answer
   std::int32_t slot = -1;
   std::size_t cached = 0;  ///< tokens whose keys and values are in the slot
+  bool waits = false;      ///< for the beginning of its prompt, which another sequence is computing
 };
 
 /// A copy of the first `tokens` tokens from one slot to another.

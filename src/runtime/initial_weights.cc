@@ -5,6 +5,7 @@
 #include <cstring>
 #include <set>
 
+#include "held_values.h"
 #include "octet/model/build.h"
 #include "octet/model/tuning.h"
 
@@ -51,19 +52,30 @@ void InitialWeights::read_base(const TensorSlice& slice) const {
   });
 }
 
-// A new magnitude: the norms of the rows of the module's weight, which stand in its file.
+// A new magnitude: the norms of the rows of the module's weight as the model computes with it, so that a new
+// adapter changes nothing (arXiv:2402.09353, section 4.1).
 void InitialWeights::read_norms(const TensorSlice& slice) const {
   const std::string module = name_in_model(slice.name.substr(0, slice.name.size() - std::strlen(kMagnitude)));
   const std::string name = module + ".weight";
-  const checkpoint::StoredTensor* weight = weights_.find(name);
-  if (weight == nullptr || weight->shape.size() != 2 || weight->shape.front() != slice.shape.front())
-    weight = &weights_.expect(name, {slice.shape.front(), 0});
-  const std::int64_t columns = weight->shape.back();
+  const checkpoint::StoredTensor* stored = weights_.find(name);
+  const checkpoint::QuantisedTensor* quantised = weights_.quantised(name);
+  const std::vector<std::int64_t> shape = quantised != nullptr ? quantised->header.shape
+                                          : stored != nullptr  ? stored->shape
+                                                               : std::vector<std::int64_t>();
+  if (shape.size() != 2 || shape.front() != slice.shape.front())
+    (void)weights_.expect(name, {slice.shape.front(), 0});
+  const std::int64_t columns = shape.back();
+  HeldValues held(
+      source_.held,
+      [&](std::int64_t begin, std::int64_t count, float* out) {
+        weights_.read(name, begin, count, out);
+        added_.add_to(name, begin, count, out);
+      },
+      slice.shape.front() * columns);
   std::vector<float> row(static_cast<std::size_t>(columns));
   each_run(slice, [&](std::int64_t begin, std::int64_t count, void* data) {
     for (std::int64_t i = 0; i < count; ++i) {
-      weights_.read(name, (begin + i) * columns, columns, row.data());
-      added_.add_to(name, (begin + i) * columns, columns, row.data());
+      held.get((begin + i) * columns, columns, row.data());
       double squares = 0;
       for (const float w : row) squares += static_cast<double>(w) * static_cast<double>(w);
       static_cast<float*>(data)[i] = static_cast<float>(std::sqrt(squares));

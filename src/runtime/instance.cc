@@ -55,6 +55,17 @@ Instance::Instance(Device& device, comm::Job& job, comm::Collectives& data, cons
   if (device.kind() != DeviceKind::dry) tell_fallbacks();  // those that the shapes tell
 }
 
+namespace {
+
+HeldAs held_as(const store::Options& options) {
+  const store::FixedWeights& fixed = options.fixed;
+  return {.compute = options.recipe.compute,
+          .nf4 = fixed.format == store::Format::nf4 && !fixed.nf4.stored,
+          .double_quantization = fixed.nf4.double_quantization};
+}
+
+}  // namespace
+
 void Instance::load_weights(const std::string& folder) {
   // A weight may be missing or damaged for one rank alone; nobody may be left waiting in a gather.
   std::unique_ptr<InitialWeights> weights;
@@ -64,7 +75,8 @@ void Instance::load_weights(const std::string& folder) {
                                                       .tensor_prefix = options_.architecture.tensor_prefix,
                                                       .added = options_.added,
                                                       .adapter = options_.adapter,
-                                                      .seed = options_.store.adamw.seed},
+                                                      .seed = options_.store.adamw.seed,
+                                                      .held = held_as(options_.store)},
                                          store_->layout());
   });
   const bool quantised = options_.architecture.stored.format != model::StoredWeights::Format::plain;

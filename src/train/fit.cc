@@ -1,7 +1,10 @@
 #include "octet/train/fit.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cstring>
 
+#include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
 #include "octet/comm/collectives.h"
@@ -62,30 +65,32 @@ runtime::InstanceOptions with_level(runtime::InstanceOptions options, const plan
   return options;
 }
 
-plan::Choice choose(const Candidates& candidates, const comm::Place& place, DeviceKind kind,
-                    std::size_t limit) {
-  const auto memory_with = [&](const plan::Choice& choice) {
-    return plan_memory(candidates.build(choice), place, kind);
-  };
-  const auto fitting =
-      plan::largest_that_fit(candidates.micros, candidates.levels, limit,
-                             [&](const plan::Choice& choice) { return memory_with(choice).bytes; });
-  const auto best = plan::fastest(fitting, [&](const plan::Choice& choice) {
+std::optional<plan::Choice> fastest_that_fits(const Candidates& candidates, const comm::Place& place,
+                                              DeviceKind kind, std::size_t limit) {
+  const auto fitting = plan::largest_that_fit(
+      candidates.micros, candidates.levels, limit,
+      [&](const plan::Choice& choice) { return plan_memory(candidates.build(choice), place, kind).bytes; });
+  return plan::fastest(fitting, [&](const plan::Choice& choice) {
     // The optimizer runs once a step whatever the micro-batch is.
     const plan::Work work = work_of(candidates.build(choice), {}, candidates.length, 1);
     return plan::time_of(work).seconds / static_cast<double>(choice.micro);
   });
-  if (best) return *best;
+}
+
+plan::Choice choose(const Candidates& candidates, const comm::Place& place, DeviceKind kind,
+                    std::size_t limit) {
+  if (const auto best = fastest_that_fits(candidates, place, kind, limit)) return *best;
   const plan::Choice least{candidates.micros.front(), candidates.levels.back()};
   if (!candidates.must_fit) return least;
-  throw Error({.what = "the run does not fit the memory of its device",
-               .expected = "at most " + human_bytes(static_cast<double>(limit)) + " a rank",
-               .found = human_bytes(static_cast<double>(memory_with(least).bytes)) +
-                        " with per_device_train_batch_size=" + std::to_string(least.micro) + " " +
-                        plan::keys_of(least.level),
-               .fix = "lower cutoff_len, keep parameters or moments in less (param_dtype, optim_dtype), or "
-                      "raise zero_stage or the number of ranks; trainer plan shows what takes the memory",
-               .code = ExitCode::usage});
+  throw Error(
+      {.what = "the run does not fit the memory of its device",
+       .expected = "at most " + human_bytes(static_cast<double>(limit)) + " a rank",
+       .found = human_bytes(static_cast<double>(plan_memory(candidates.build(least), place, kind).bytes)) +
+                " with per_device_train_batch_size=" + std::to_string(least.micro) + " " +
+                plan::keys_of(least.level),
+       .fix = "lower cutoff_len, keep parameters or moments in less (param_dtype, optim_dtype), or "
+              "raise zero_stage or the number of ranks; trainer plan shows what takes the memory",
+       .code = ExitCode::usage});
 }
 
 runtime::InstanceOptions with_fitting_level(runtime::InstanceOptions options, const config::Config& config,
@@ -104,7 +109,30 @@ runtime::InstanceOptions with_fitting_level(runtime::InstanceOptions options, co
   return with_level(std::move(options), level);
 }
 
+namespace {
+
+// 0: none is given.
+std::size_t limit_for_tests() {
+  const char* text = environment_variable("OCTETRUN_MEMORY_LIMIT");
+  if (text == nullptr) return 0;
+  std::size_t mebibytes = 0;
+  const char* end = text + std::strlen(text);
+  const auto [stop, error] = std::from_chars(text, end, mebibytes);
+  if (error == std::errc() && stop == end && mebibytes > 0 && mebibytes < (std::size_t{1} << 40))
+    return mebibytes << 20;
+  throw Error({.what = "OCTETRUN_MEMORY_LIMIT is no amount of memory",
+               .expected = "MiB, at least 1",
+               .found = text,
+               .where = "environment",
+               .code = ExitCode::usage});
+}
+
+}  // namespace
+
 std::size_t memory_limit(comm::Channel& channel, Device& device) {
+  std::size_t given = 0;
+  channel.together([&] { given = limit_for_tests(); });
+  if (given > 0) return static_cast<std::size_t>(channel.all_min(static_cast<std::int64_t>(given)));
   std::size_t free = device.memory().free;
   const std::size_t libraries = plan::library_bytes(device.kind());
   free -= std::min(free, libraries);

@@ -83,12 +83,35 @@ feed::Feed::Shape Run::sample_shape() const {
       .tokens = all.tokens / batch_.micro, .longest = all.longest, .documents = all.documents / batch_.micro};
 }
 
+void Run::choose_storage(Candidates candidates, std::size_t limit) {
+  if (!config::leaves_storage_open(config_)) return;
+  const DeviceKind kind = session_.device().stands_for();
+  const std::vector<config::Config> all = config::storages(config_);
+  std::size_t taken = 0;
+  for (; taken + 1 < all.size(); ++taken) {
+    resolved_.config = all[taken];
+    if (fastest_that_fits(candidates, job_.place(), kind, limit)) break;
+  }
+  resolved_.config = all[taken];
+  if (taken == 0 || !session_.prints()) return;
+  const auto need = [&](std::size_t i) {
+    resolved_.config = all[i];
+    const plan::Choice least{candidates.micros.front(), candidates.levels.back()};
+    return human_bytes(static_cast<double>(plan_memory(candidates.build(least), job_.place(), kind).bytes));
+  };
+  const std::string wide = need(0), narrow = need(taken);
+  log::info("states are stored as param_dtype=" + config_.param_dtype + " grad_dtype=" + config_.grad_dtype +
+            " optim_dtype=" + config_.optim_dtype + ": a rank holds at least " + narrow + " so, and " + wide +
+            " with fp32, of " + human_bytes(static_cast<double>(limit)) +
+            "; what is set in the configuration stays as it is set");
+}
+
 void Run::choose_sizes(const feed::Feed::Shape& sample) {
   const DeviceKind kind = session_.device().stands_for();
   const std::vector<plan::Level> levels = setup::levels_of(config_, kind);
   level_ = levels.front();
   const bool asked = config_.auto_find_batch_size || setup::leaves_recompute_open(config_);
-  if (!asked && levels.size() == 1) return;
+  if (!asked && levels.size() == 1 && !config::leaves_storage_open(config_)) return;
   const std::size_t limit = memory_limit(job_, session_.device());
   job_.together([&] {
     Candidates candidates{.build = [&](const plan::Choice& choice) { return engine_for(choice, sample); },
@@ -99,6 +122,8 @@ void Run::choose_sizes(const feed::Feed::Shape& sample) {
     if (config_.auto_find_batch_size) {
       candidates.micros = buildable(config::possible_micro_batches(config_, job_.size()), sample.tokens);
     }
+    choose_storage(candidates, limit);
+    if (!asked && levels.size() == 1) return;
     const plan::Choice choice = choose(candidates, job_.place(), kind, limit);
     level_ = choice.level;
     config::Config chosen = config_;
@@ -132,8 +157,8 @@ void Run::begin_weights() {
 }
 
 void Run::prepare_engine() {
-  const runtime::InstanceOptions options = engine_for({batch_.micro, level_}, sample_shape());
   for (std::string wrong;; fall_back(wrong)) {
+    const runtime::InstanceOptions options = engine_for({batch_.micro, level_}, sample_shape());
     if (checkpoint_)
       job_.together([&] { require_same_adapters(*checkpoint_, adapters_, config_.model_name_or_path); });
     job_.together(

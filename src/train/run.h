@@ -18,6 +18,7 @@
 #include "octet/runtime/watchdog.h"
 #include "octet/setup/run_options.h"
 #include "octet/train/engine.h"
+#include "octet/train/fit.h"
 #include "output_folder.h"
 #include "rank_log.h"
 #include "sample_log.h"
@@ -35,7 +36,7 @@ inline constexpr int kMostNotFinite = 5;
 class Run {
  public:
   Run(runtime::Session& session, const config::Resolved& resolved)
-      : session_(session), resolved_(resolved), config_(resolved.config), job_(session.job()) {}
+      : session_(session), resolved_(resolved), config_(resolved_.config), job_(session.job()) {}
 
   int run();
 
@@ -53,8 +54,10 @@ class Run {
   }
   void prepare_model();
   void prepare_data();
-  /// Micro-batch and level, where the configuration leaves them to the device's memory.
+  /// Storage of states, micro-batch and level, where the configuration leaves them to the device's memory.
   void choose_sizes(const feed::Feed::Shape& sample);
+  /// The first of the storages that fits, else the last; says so where it is not the first.
+  void choose_storage(Candidates candidates, std::size_t limit);
   /// Of a micro-batch's samples, each.
   feed::Feed::Shape sample_shape() const;
   runtime::InstanceOptions engine_for(const plan::Choice& choice, const feed::Feed::Shape& sample) const;
@@ -119,8 +122,9 @@ class Run {
   bool turn(double interval, setup::When when) const;
 
   runtime::Session& session_;
-  const config::Resolved& resolved_;
-  const config::Config& config_;
+  config::Resolved resolved_;                   ///< with what the run chooses itself before its first step
+  const config::Config& config_;                ///< its
+  std::optional<config::Config> open_storage_;  ///< as it was, where it leaves storage to a checkpoint
   comm::Job& job_;
   runtime::Watchdog watchdog_{"rank " + std::to_string(job_.rank()) + " on " + job_.place().host};
   std::unique_ptr<OutputFolder> folder_;  ///< on the printing rank

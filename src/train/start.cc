@@ -14,13 +14,6 @@
 namespace octet::train {
 namespace {
 
-// What the run that wrote it was asked for. The environment of this one has no say in it.
-config::Config config_of(const checkpoint::Checkpoint& checkpoint) {
-  return config::load_text(checkpoint.config_yaml(), checkpoint.path() + " (configuration)", {},
-                           {.for_training = false, .environment = {}})
-      .config;
-}
-
 bool holds_final_weights(const std::string& folder) {
   for (const char* name : {"model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors",
                            "pytorch_model.bin", "pytorch_model.bin.index.json"}) {
@@ -117,7 +110,7 @@ bool is_interrupted(const config::Config& config) {
   for (auto at = all.rbegin(); at != all.rend(); ++at) {
     try {
       const checkpoint::Checkpoint newest(at->second);
-      const config::Config saved = config_of(newest);
+      const config::Config saved = saved_config(newest);
       return saved.overwrite_output_dir && config::resume_differences(saved, config).empty() &&
              newest.step() < json_int(newest.state(), "total_steps", 0, 0, INT64_MAX, newest.path());
     } catch (const std::exception&) {
@@ -134,6 +127,12 @@ std::int64_t step_named(const std::string& path) {
 }
 
 }  // namespace
+
+config::Config saved_config(const checkpoint::Checkpoint& checkpoint) {
+  return config::load_text(checkpoint.config_yaml(), checkpoint.path() + " (configuration)", {},
+                           {.for_training = false, .environment = {}})
+      .config;
+}
 
 bool names_checkpoint(const config::Config& config) {
   const std::string wish = config.resume_from_checkpoint.value_or("");
@@ -227,7 +226,7 @@ std::vector<TensorSlice> state_slices(Engine& engine) {
 void report_differences(const checkpoint::Checkpoint& checkpoint, const config::Config& config) {
   const std::string hash = json_string(checkpoint.state(), "resume_hash", "", checkpoint.path());
   if (hash == config::resume_hash(config)) return;
-  const config::Config saved = config_of(checkpoint);
+  const config::Config saved = saved_config(checkpoint);
   for (const std::string& difference : config::resume_differences(saved, config)) {
     log::warn("since the checkpoint was written, the configuration changed: " + difference);
   }

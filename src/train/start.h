@@ -16,6 +16,9 @@ struct Damaged {
   std::string why;
 };
 
+/// What the run that wrote a checkpoint was asked for. The environment of this one has no say in it.
+config::Config saved_config(const checkpoint::Checkpoint& checkpoint);
+
 /// The checkpoint to go on from, as the configuration and the output folder say; nothing: start afresh. All
 /// ranks get the same answer. Its tensors are not read: restore() does that, and who finds one that does not
 /// hold asks again with `damaged`, to get an older one. Throws Error when the folder holds final weights or

@@ -42,7 +42,7 @@ inline Outcome on_ranks(int np, const std::string& arguments) {
 inline std::string probe_batch(const TemporaryFolder& folder) {
   std::vector<std::int64_t> ids(24), labels(24);
   for (std::size_t i = 0; i < ids.size(); ++i)
-    ids[i] = static_cast<std::int64_t>(5 + 13 * i % 400), labels[i] = ids[i];
+    ids[i] = static_cast<std::int64_t>(5 + 13 * i % 180), labels[i] = ids[i];
   checkpoint::write_safetensors(folder / "batch.safetensors",
                                 {{"input_ids", DType::i64, {2, 12}, 0, 24, ids.data()},
                                  {"labels", DType::i64, {2, 12}, 0, 24, labels.data()}});

@@ -46,13 +46,15 @@ TEST(Verify, PassesAloneAndUnderALauncher) {
   for (const int np : {0, 3}) {
     const Outcome run = trainer("verify device=cpu --folder " + folder.path(), np);
     EXPECT_EQ(run.code, 0) << run.both();
-    for (const char* text : {"ranks ", "cores ", "disk ", "device ", "FP8 step", "near that of bf16"}) {
+    for (const char* text :
+         {"✓ ranks ", "✓ sameness ", "✓ cores ", "✓ memory ", "✓ limits ", "✓ environment ", "✓ messages ",
+          "✓ disk ", "✓ checkpoint ", "✓ device ", "✓ FP8 step", "near that of bf16", "checks pass"}) {
       EXPECT_TRUE(says(run, text)) << text << "\n" << run.both();
     }
     EXPECT_TRUE(says(run, np == 0 ? "none are needed" : "sums agree")) << run.both();
-    EXPECT_EQ(says(run, "carrier    messages on every rank"), np > 0) << run.both();
+    EXPECT_EQ(says(run, "✓ carrier     messages on every rank"), np > 0) << run.both();
     EXPECT_EQ(says(run, "carrier"), np > 0) << "a lone rank sends nothing";
-    EXPECT_EQ(says(run, "links      GB/s between every two ranks"), np > 0) << run.both();
+    EXPECT_EQ(says(run, "✓ links       GB/s between every two ranks"), np > 0) << run.both();
     if (np == 0) continue;
     const std::string table = run.out.substr(run.out.find("MPI\n"));
     int rates = 0, own = 0;  // of three ranks: nine cells
@@ -65,14 +67,53 @@ TEST(Verify, PassesAloneAndUnderALauncher) {
     EXPECT_EQ(own, 3) << table;
   }
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
-  const Outcome refused = trainer("verify device=cpu --folder /proc/nowhere", 2);
-  EXPECT_NE(refused.code, 0);
-  EXPECT_EQ(errors_in(refused), 1) << refused.both();
+  expect_success(trainer("verify device=cpu --folder " + (folder / "not/there/yet")));
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path())) << "nothing is left";
   // Ranks on CPUs send messages, whatever GPUs would do.
   const Outcome asked = trainer("verify device=cpu gpu_transport=peer --folder " + folder.path(), 2);
   EXPECT_EQ(asked.code, 0) << asked.both();
-  EXPECT_TRUE(says(asked, "carrier    messages on every rank")) << asked.both();
+  EXPECT_TRUE(says(asked, "✓ carrier     messages on every rank")) << asked.both();
   EXPECT_EQ(trainer("verify device=cpu gpu_transport=nvlink").code, 64);
+}
+
+TEST(Verify, GoesOnWhereACheckFailsAndSaysWhatToDo) {
+  for (const int np : {0, 2}) {
+    const Outcome run = trainer("verify device=cpu --folder /proc/nowhere", np);
+    EXPECT_EQ(run.code, 1) << run.both();
+    for (const char* text : {"✗ disk ", "✗ checkpoint ", "✓ FP8 step", "where:    /proc/nowhere", "2 of "})
+      EXPECT_TRUE(says(run, text)) << text << "\n" << run.both();
+    EXPECT_EQ(errors_in(run), 0) << run.both();
+  }
+  const Outcome limits = shell("ulimit -n 200; " OCTET_TRAINER " verify device=cpu --folder /tmp");
+  EXPECT_TRUE(says(limits, "✗ limits      too few files may be open")) << limits.both();
+  EXPECT_TRUE(says(limits, "to do:    ulimit -n 1024")) << limits.both();
+  const Outcome set =
+      shell("WORLD_SIZE=2 CUDA_LAUNCH_BLOCKING=1 " OCTET_TRAINER " verify device=cpu --folder /tmp --json");
+  const Json json = parse_json(set.out, "verify");
+  EXPECT_FALSE(json["ok"]);
+  int wrong = 0;
+  for (const Json& check : json["checks"]) {
+    if (check["ok"]) {
+      EXPECT_FALSE(check["found"].get<std::string>().empty()) << check;
+      continue;
+    }
+    ++wrong;
+    EXPECT_EQ(check["name"], "environment");
+    EXPECT_NE(check["problem"]["found"].get<std::string>().find("CUDA_LAUNCH_BLOCKING"), std::string::npos);
+    EXPECT_EQ(check["problem"]["to_do"], "unset it");
+  }
+  EXPECT_EQ(wrong, 1);
+  const Outcome fine = shell("WORLD_SIZE=2 " OCTET_TRAINER " verify device=cpu --folder /tmp");
+  EXPECT_EQ(fine.code, 0) << fine.both();
+  EXPECT_TRUE(says(fine, "WORLD_SIZE=2: does nothing")) << fine.both();
+}
+
+TEST(Verify, RanksThatAreNotAlikeAreNamed) {
+  const Outcome run = shell("cd /tmp && " OCTET_SOURCE_DIR "/launch/mpirun -np 1 " OCTET_TRAINER
+                            " verify device=cpu : -np 1 " OCTET_TRAINER " verify device=cpu zero_stage=1");
+  EXPECT_EQ(run.code, 64) << run.both();
+  EXPECT_TRUE(says(run, "✗ sameness")) << run.both();
+  EXPECT_TRUE(says(run, "zero_stage")) << run.both();
 }
 
 TEST(Compare, ShowsRunsSideBySide) {

@@ -100,9 +100,15 @@ TEST_F(GenerateFile, WhatWasAnsweredIsNotComputedAgain) {
   // As a killed run leaves them: some rows noted, the last one half; of the answers anything.
   const std::vector<std::string> notes = split(slurp(folder_ / "cut.jsonl.rows"), '\n');
   ASSERT_EQ(notes.size(), 14u) << "a head, twelve rows, nothing";
-  spill(folder_ / "cut.jsonl.rows",
-        notes[0] + "\n" + notes[3] + "\n" + notes[1] + "\n" + notes[7] + "\n" + notes[8].substr(0, 20));
-  spill(folder_ / "cut.jsonl", "{\"half");
+  const auto note_of = [&](int row) {
+    return *std::ranges::find_if(notes, [&](const std::string& note) {
+      return note.find("\"row\":" + std::to_string(row) + ",") != note.npos;
+    });
+  };
+  spill(folder_ / "cut.jsonl.rows", notes[0] + "\n" + note_of(2) + "\n" + note_of(0) + "\n" + note_of(6) +
+                                        "\n" + note_of(7).substr(0, 20));
+  const std::vector<std::string> lines = split(whole, '\n');
+  spill(folder_ / "cut.jsonl", lines[0].substr(0, 9));
   const Outcome again = trainer(command("cut.jsonl", lively), 2);
   ASSERT_EQ(again.code, 0) << again.both();
   EXPECT_NE(again.err.find("3 of 12 rows are answered already"), std::string::npos) << again.both();
@@ -125,6 +131,70 @@ TEST_F(GenerateFile, WhatWasAnsweredIsNotComputedAgain) {
   spill(folder_ / "foreign.jsonl", "my own\n");
   EXPECT_EQ(trainer(command("foreign.jsonl")).code, 64);
   EXPECT_EQ(slurp(folder_ / "foreign.jsonl"), "my own\n");
+}
+
+// An answer that somebody mended, a row that somebody took out: nothing writes over them.
+TEST_F(GenerateFile, WhatWasChangedByHandStays) {
+  answers("out.jsonl");
+  const std::string whole = slurp(folder_ / "out.jsonl"), notes = slurp(folder_ / "out.jsonl.rows");
+  const std::string mended = "X" + whole.substr(1);
+  for (const std::string& changed : {mended, whole + "one more\n", whole.substr(whole.find('\n') + 1)}) {
+    spill(folder_ / "out.jsonl", changed);
+    for (const int np : {0, 2}) {
+      const Outcome run = trainer(command("out.jsonl"), np);
+      EXPECT_EQ(run.code, 64) << run.both();
+      EXPECT_EQ(errors_in(run), 1) << run.both();
+      EXPECT_NE(run.err.find("was changed since it was written"), std::string::npos) << run.both();
+      EXPECT_EQ(slurp(folder_ / "out.jsonl"), changed);
+      EXPECT_EQ(slurp(folder_ / "out.jsonl.rows"), notes);
+    }
+  }
+  // As the message says: out of the way, it is written again.
+  fs::remove(folder_ / "out.jsonl");
+  const Outcome again = trainer(command("out.jsonl"));
+  EXPECT_NE(again.err.find("12 of 12 rows are answered already"), std::string::npos) << again.both();
+  EXPECT_EQ(slurp(folder_ / "out.jsonl"), whole);
+}
+
+TEST_F(GenerateFile, NothingIsWrittenOverTheQuestions) {
+  const std::string rows = slurp(Task::get().held_out());
+  spill(folder_ / "rows.jsonl", rows);
+  fs::create_symlink("rows.jsonl", folder_ / "link.jsonl");
+  fs::create_directory(folder_ / "folder");
+  const std::string ask =
+      "generate " + model() + " --device cpu --overwrite --file " + (folder_ / "rows.jsonl") + " --out ";
+  for (const auto& [out, message] : {std::pair{"rows.jsonl", "answers would be written over"},
+                                     {"link.jsonl", "answers would be written over"},
+                                     {"folder", "--out names a folder"}}) {
+    for (const int np : {0, 2}) {
+      const Outcome run = trainer(ask + (folder_ / out), np);
+      EXPECT_EQ(run.code, 64) << run.both();
+      EXPECT_EQ(errors_in(run), 1) << run.both();
+      EXPECT_NE(run.err.find(message), std::string::npos) << run.both();
+    }
+  }
+  EXPECT_EQ(slurp(folder_ / "rows.jsonl"), rows);
+  EXPECT_TRUE(fs::is_directory(folder_ / "folder"));
+}
+
+TEST_F(GenerateFile, WhatOneRankMeetsEndsAllWithOneMessage) {
+  // Weights that are no numbers, found when a row is answered: the second rank has rows, too.
+  fs::copy(kGolden + "models/qwen3", folder_ / "model", fs::copy_options::recursive);
+  std::string weights = slurp(folder_ / "model/model.safetensors");
+  for (std::size_t i = weights.size() - 4096; i < weights.size(); ++i) weights[i] = '\xff';
+  fs::permissions(folder_ / "model/model.safetensors", fs::perms::owner_write, fs::perm_options::add);
+  spill(folder_ / "model/model.safetensors", weights);
+  std::string rows;
+  for (int i = 0; i < 8; ++i) rows += "{\"prompt_ids\": [1, 2, 3, 4]}\n";
+  spill(folder_ / "rows.jsonl", rows);
+  for (const int np : {0, 2, 3}) {
+    const Outcome run = trainer("generate " + (folder_ / "model") + " --device cpu --file " +
+                                    (folder_ / "rows.jsonl") + " --out " + (folder_ / "out.jsonl"),
+                                np);
+    EXPECT_NE(run.code, 0);
+    EXPECT_EQ(errors_in(run), 1) << run.both();
+    EXPECT_NE(run.err.find("logits are not finite"), std::string::npos) << run.both();
+  }
 }
 
 TEST_F(GenerateFile, AKilledRunGoesOn) {
@@ -270,7 +340,9 @@ TEST_F(GenerateFile, AnswersAreExtractedAndTriedAgain) {
   EXPECT_LT(kept.size(), 12u);
   for (const Json& row : kept) EXPECT_EQ(answer_of(row), label);
   EXPECT_NE(allowed.err.find("nothing was extracted"), std::string::npos) << allowed.both();
-  EXPECT_NE(allowed.err.find("of them left out"), std::string::npos) << allowed.both();
+  const std::string sizes = std::to_string(kept.size()) + " rows answered in 0:00:00, " +
+                            std::to_string(12 - kept.size()) + " left out";
+  EXPECT_NE(allowed.err.find(sizes), std::string::npos) << allowed.both();
 }
 
 TEST_F(GenerateFile, EveryRetryIsHotter) {
@@ -298,7 +370,8 @@ TEST_F(GenerateFile, RowsThatCannotBeAnsweredAreNamedAndLeftOut) {
   const std::string good = R"({"messages": [{"role": "user", "content": "Sort these words: b, a."}]})";
   std::string tall = R"({"prompt": ")";
   for (int i = 0; i < 200; ++i) tall += "a, ";
-  spill(folder_ / "rows.jsonl", good + "\n" + tall + "\"}\n{\"messages\": []}\n" + good + "\n");
+  spill(folder_ / "rows.jsonl",
+        good + "\n" + tall + "\"}\n{\"messages\": []}\n" + good + "\n{\"messages\": [\n" + good + "\n");
   const std::string ask = "generate " + model() +
                           " --template chatml --device cpu --max-new 4 --max-length 64 --file " +
                           (folder_ / "rows.jsonl") + " --out " + (folder_ / "out.jsonl");
@@ -308,11 +381,18 @@ TEST_F(GenerateFile, RowsThatCannotBeAnsweredAreNamedAndLeftOut) {
     EXPECT_EQ(errors_in(refused), 1) << refused.both();
     EXPECT_NE(refused.err.find("rows could not be answered"), std::string::npos) << refused.both();
   }
-  const Outcome run = trainer(ask + " --max-broken-rows 2");
-  ASSERT_EQ(run.code, 0) << run.both();
-  EXPECT_NE(run.err.find("rows.jsonl:2: a prompt is too long"), std::string::npos) << run.both();
-  EXPECT_NE(run.err.find("rows.jsonl:3: "), std::string::npos) << run.both();
-  EXPECT_EQ(rows_of(folder_ / "out.jsonl").size(), 2u);
+  fs::remove(folder_ / "out.jsonl.rows");
+  fs::remove(folder_ / "out.jsonl");
+  for (const int np : {0, 2}) {
+    const Outcome run = trainer(ask + " --max-broken-rows 3", np);
+    ASSERT_EQ(run.code, 0) << run.both();
+    EXPECT_NE(run.err.find("rows.jsonl:2: a prompt is too long"), std::string::npos) << run.both();
+    EXPECT_NE(run.err.find("rows.jsonl:3: "), std::string::npos) << run.both();
+    EXPECT_NE(run.err.find("rows.jsonl:5: "), std::string::npos) << run.both();
+    EXPECT_EQ(rows_of(folder_ / "out.jsonl").size(), 3u);
+    // Only what failed is asked again.
+    EXPECT_EQ(run.err.find("3 of 6 rows are answered already") == std::string::npos, np == 0) << run.both();
+  }
 }
 
 TEST_F(GenerateFile, TheModelsOwnSettingsAreTakenAndSaid) {
@@ -336,9 +416,15 @@ TEST_F(GenerateFile, TheModelsOwnSettingsAreTakenAndSaid) {
   EXPECT_EQ(taken.out, run(model(), "--temperature 1.5 --top-k 40").out);
   const std::string greedy = run(model(), "").out;
   EXPECT_NE(taken.out, greedy);
+  // Retries are asked for at the temperature that is used.
+  run(folder_ / "model", "--extract \"(.)\" --retries 1 --max-broken-rows 12");
   const Outcome without = run(folder_ / "model", "--no-model-defaults");
   EXPECT_EQ(without.out, greedy);
   EXPECT_EQ(without.err.find("generation_config"), std::string::npos);
+  const std::string settings = slurp(folder_ / "model/generation_config.json");
+  spill(folder_ / "model/generation_config.json", "{ broken");
+  EXPECT_EQ(run(folder_ / "model", "--no-model-defaults").out, greedy) << "nor read";
+  spill(folder_ / "model/generation_config.json", settings);
   EXPECT_EQ(run(folder_ / "model", "--temperature 0").out, greedy) << "the command line is stronger";
   // Without do_sample a temperature means nothing.
   config["do_sample"] = false;

@@ -13,7 +13,9 @@ Json plan_of(const std::string& arguments, int code = 0) {
 TEST(PlanCommand, PlansLlamaForOneGpuOnAMachineWithoutOne) {
   const std::string common =
       "llama-3.1-8b device=cuda cutoff_len=4096 per_device_train_batch_size=6 fp8=true ";
-  const Json small = plan_of(common + "memory=141GB fp8_transposed_weights=keep", 1);
+  const Json small = plan_of(
+      common + "memory=141GB fp8_transposed_weights=keep param_dtype=fp32 grad_dtype=fp32 optim_dtype=fp32",
+      1);
   EXPECT_EQ(small["fits"], false) << "fp32 masters, moments and gradients are 16 bytes a parameter";
   const double parameters = 8.03e9;
   EXPECT_NEAR(small["memory"]["parameters/master"].get<double>() / (4 * parameters), 1, 0.01);
@@ -36,8 +38,9 @@ TEST(PlanCommand, PlansLlamaForOneGpuOnAMachineWithoutOne) {
 
 // An 80 GB card, of which the driver and libraries take a part: what fits is found, and said.
 TEST(PlanCommand, FindsHowEightBillionParametersAreTunedIn75Gigabytes) {
-  const std::string common = "llama-3.1-8b device=cuda cutoff_len=4096 fp8=true memory=75GB ";
-  const Json full = plan_of(common + "per_device_train_batch_size=6", 1);
+  const std::string model = "llama-3.1-8b device=cuda cutoff_len=4096 fp8=true memory=75GB ";
+  const std::string wide = " param_dtype=fp32 grad_dtype=fp32 optim_dtype=fp32";
+  const Json full = plan_of(model + "per_device_train_batch_size=6" + wide, 1);
   EXPECT_EQ(full["fits"], false);
   EXPECT_TRUE(full["fitting"].empty()) << "fp32 masters, gradients and moments alone are 128 GB";
   ASSERT_EQ(full["alternatives"].size(), 3u);
@@ -45,7 +48,7 @@ TEST(PlanCommand, FindsHowEightBillionParametersAreTunedIn75Gigabytes) {
   EXPECT_EQ(found["keys"], "param_dtype=bf16 grad_dtype=bf16 optim_dtype=int8");
   // What it names is what fits, and one more is too much.
   const auto with = [&](std::int64_t micro) {
-    return common + found["keys"].get<std::string>() + " recompute=" + found["recompute"].get<std::string>() +
+    return model + found["keys"].get<std::string>() + " recompute=" + found["recompute"].get<std::string>() +
            " fp8_transposed_weights=" + found["fp8_transposed_weights"].get<std::string>() +
            " per_device_train_batch_size=" + std::to_string(micro);
   };
@@ -55,11 +58,29 @@ TEST(PlanCommand, FindsHowEightBillionParametersAreTunedIn75Gigabytes) {
   EXPECT_EQ(fits["fits"], true);
   EXPECT_LE(fits["total_bytes"].get<double>(), 75e9);
   EXPECT_EQ(plan_of(with(micro + 1), 1)["fits"], false);
-  const Outcome text = trainer("plan " + common + "per_device_train_batch_size=6");
+  const Outcome text = trainer("plan " + model + "per_device_train_batch_size=6" + wide);
   EXPECT_EQ(text.code, 1);
   EXPECT_NE(text.out.find("param_dtype=bf16 grad_dtype=bf16 optim_dtype=int8 per_device_train_batch_size="),
             std::string::npos)
       << text.out;
+}
+
+// Left open, states are stored as wide as the device allows: fp32 on a large one, 16 bits, then 8 in moments.
+TEST(PlanCommand, StoresStatesAsWideAsTheyFit) {
+  const std::string run =
+      "llama-3.1-8b device=cuda cutoff_len=1024 recompute=full per_device_train_batch_size=1 ";
+  const auto stored = [&](const std::string& words) {
+    const Json plan = plan_of(run + words);
+    EXPECT_EQ(plan["fits"], true) << words;
+    return plan["param_dtype"].get<std::string>() + " " + plan["grad_dtype"].get<std::string>() + " " +
+           plan["optim_dtype"].get<std::string>();
+  };
+  EXPECT_EQ(stored("memory=192GB"), "fp32 fp32 fp32");
+  EXPECT_EQ(stored("memory=141GB"), "bf16 bf16 bf16");
+  EXPECT_EQ(stored("memory=60GB"), "bf16 bf16 int8");
+  EXPECT_EQ(stored("memory=141GB world=8 zero_stage=1"), "fp32 fp32 fp32");
+  EXPECT_EQ(stored("memory=80GB grad_dtype=fp32"), "bf16 fp32 int8") << "what is set stays";
+  EXPECT_EQ(stored("memory=141GB bf16=false fp8=false optim_dtype=int8"), "fp32 fp32 int8");
 }
 
 // What is not trained has no master, no moments and no gradient: a share of the bytes, of the work, and of

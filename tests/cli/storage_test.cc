@@ -50,7 +50,8 @@ TEST(Storage, AResumeInAnotherFormatConvertsAndSaysSoOrSaysWhyNot) {
   expect_success(narrow);
   EXPECT_NE(narrow.err.find("parameters are converted from fp32 to bf16"), std::string::npos) << narrow.err;
   EXPECT_NE(narrow.err.find("exp_avg are converted from fp32 to bf16"), std::string::npos) << narrow.err;
-  const Outcome wide = trainer(task.train(folder / "run", "bf16=true"));
+  const Outcome wide =
+      trainer(task.train(folder / "run", "bf16=true param_dtype=fp32 grad_dtype=fp32 optim_dtype=fp32"));
   expect_success(wide);
   EXPECT_NE(wide.err.find("exp_avg_sq are converted from bf16 to fp32"), std::string::npos) << wide.err;
   expect_every_step(folder / "run", 12);
@@ -58,6 +59,56 @@ TEST(Storage, AResumeInAnotherFormatConvertsAndSaysSoOrSaysWhyNot) {
   EXPECT_EQ(refused.code, 64) << refused.both();
   EXPECT_NE(refused.err.find("cannot go on in another format"), std::string::npos) << refused.err;
   EXPECT_NE(refused.err.find("optim_dtype: fp32, as in the checkpoint"), std::string::npos) << refused.err;
+}
+
+// Left open: fp32 where that fits; else narrower, told at the start, and kept by whoever resumes the run.
+TEST(Storage, LeftOpenFollowsTheDeviceAndIsKept) {
+  const TemporaryFolder folder("open");
+  const Task& task = Task::get();
+  const auto run = [&](const std::string& output, const std::string& keys, const std::string& limit,
+                       int np = 1) {
+    const Outcome done =
+        shell(limit + (np > 1 ? OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(np) + " " : "") +
+              OCTET_TRAINER " " + task.train(folder / output, "bf16=true save_steps=3 " + keys));
+    EXPECT_EQ(done.code, 0) << done.both();
+    return done;
+  };
+  const std::string small = "OCTETRUN_MEMORY_LIMIT=1 ";
+  const auto stored = [&](const std::string& output) {
+    const std::string yaml = slurp(folder / (output + "/config.resolved.yaml"));
+    std::string found;
+    for (const std::string key : {"param_dtype: ", "grad_dtype: ", "optim_dtype: "}) {
+      const std::size_t at = yaml.find("\n" + key);
+      EXPECT_NE(at, std::string::npos) << key;
+      found += split(yaml.substr(at + 1 + key.size()), '\n').front() + " ";
+    }
+    return found;
+  };
+  const Outcome wide = run("wide", "max_steps=3", "");
+  EXPECT_EQ(stored("wide"), "fp32 fp32 fp32 ");
+  EXPECT_EQ(wide.err.find("states are stored as"), std::string::npos) << wide.err;
+  for (const int np : {1, 2}) {
+    const std::string whole = "whole" + std::to_string(np), part = "part" + std::to_string(np);
+    const Outcome narrow = run(whole, "max_steps=6", small, np);
+    EXPECT_NE(
+        narrow.err.find("states are stored as param_dtype=bf16 grad_dtype=bf16 optim_dtype=int8: a rank"),
+        std::string::npos)
+        << narrow.err;
+    EXPECT_NE(narrow.err.find(" of 1.0 MiB"), std::string::npos) << narrow.err;
+    EXPECT_EQ(stored(whole), "bf16 bf16 int8 ");
+    // What is left of it is of step 3; who goes on has all the memory there is.
+    std::filesystem::copy(folder / whole, folder / part, std::filesystem::copy_options::recursive);
+    for (const char* end : {"checkpoint-6", "model.safetensors"})
+      std::filesystem::remove_all(folder / (part + "/" + end));
+    run(part, "max_steps=6", "", np);
+    EXPECT_EQ(stored(part), "bf16 bf16 int8 ");
+    expect_identical(folder / (whole + "/checkpoint-6"), folder / (part + "/checkpoint-6"));
+  }
+  run("set", "max_steps=1 optim_dtype=fp32", small);
+  EXPECT_EQ(stored("set"), "bf16 bf16 fp32 ") << "what is set stays";
+  run("again", "max_steps=3 overwrite_output_dir=true", small);
+  EXPECT_NE(shell("OCTETRUN_MEMORY_LIMIT=x " OCTET_TRAINER " " + task.train(folder / "x", "bf16=true")).code,
+            0);
 }
 
 TEST(Storage, WhatWasTrainedInBf16IsExportedAsItIs) {

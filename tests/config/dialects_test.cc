@@ -164,7 +164,7 @@ TEST_F(DeepSpeed, ThePeakOfTheScheduleStandsAboveTheRateOfTheOptimizer) {
 
 TEST_F(DeepSpeed, StatesInBf16AreStoredSo) {
   const Config c = with(R"({"bf16": {"enabled": true, "bf16_master_weights_and_grads": true}})").config;
-  EXPECT_EQ(c.param_dtype + c.grad_dtype + c.optim_dtype, "bf16bf16fp32");
+  EXPECT_EQ(c.param_dtype + c.grad_dtype + c.optim_dtype, "bf16bf16auto");
   const Config all =
       with(
           R"({"bf16": {"enabled": true, "bf16_master_weights_and_grads": true, "bf16_optimizer_states": true}})")
@@ -404,7 +404,7 @@ trainer: {default_local_dir: out, total_epochs: 4, logger: [console], save_freq:
 TEST(Verl, ItsModelIsShardedAndComputedInBf16) {
   const Config plain = verl("model: {partial_pretrain: m}");
   EXPECT_EQ(plain.zero_stage, 3);
-  EXPECT_TRUE(plain.bf16 && plain.param_dtype == "fp32");
+  EXPECT_TRUE(plain.bf16 && plain.param_dtype == "auto");
   const Config narrow =
       verl("model: {partial_pretrain: m, strategy: fsdp, fsdp_config: {model_dtype: bfloat16}}");
   EXPECT_EQ(narrow.zero_stage, 3);

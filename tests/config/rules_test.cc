@@ -97,7 +97,7 @@ TEST(Rules, KeysThatStandForOthersMustNotContradictThem) {
   EXPECT_EQ(read("full_determinism: true\ndeterministic: strict").config.deterministic, "strict");
   EXPECT_SAYS(refusal("full_determinism: true\ndeterministic: false"), "exclude each other");
   EXPECT_EQ(read("optim: paged_adamw_8bit").config.optim_dtype, "int8");
-  EXPECT_EQ(read("optim: paged_adamw_32bit").config.optim_dtype, "fp32");
+  EXPECT_EQ(read("optim: paged_adamw_32bit").config.optim_dtype, "auto");
   EXPECT_SAYS(refusal("optim: adamw_8bit\noptim_dtype: fp32"), "exclude each other");
   EXPECT_SAYS(read("use_cpu: true").origins.at("device").where, "use_cpu");
 }

@@ -114,9 +114,9 @@ struct Config {
   std::string fp8_fast_accumulation = "forward";
   std::string fp8_fallback = "warn";
   std::string fp8_statistics = "layers";
-  std::string param_dtype = "fp32";
-  std::string grad_dtype = "fp32";
-  std::string optim_dtype = "fp32";
+  std::string param_dtype = "auto";  ///< "auto" in these three until storages() has been tried on the device
+  std::string grad_dtype = "auto";
+  std::string optim_dtype = "auto";
 
   // Sharding, communication, memory
   std::string device = "auto";

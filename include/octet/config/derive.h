@@ -20,8 +20,18 @@ struct Batch {
 /// global_batch_size and the world size. Throws Error when they do not agree, naming numbers that do.
 Batch resolve_batch(const Config& config, std::int64_t world);
 
-/// Micro-batches that global_batch_size divides into among `world` ranks, ascending. Throws Error when it does
-/// not divide among the ranks.
+/// Whether param_dtype, grad_dtype or optim_dtype is left to the device's memory.
+bool leaves_storage_open(const Config& config);
+
+/// The configuration with every way to store states that `auto` in these three keys allows, from the one that
+/// holds most: fp32; all in bf16, rounded stochastically; moments in 8 bits. Keys that are set stay.
+std::vector<Config> storages(const Config& config);
+
+/// `config` with what the run that wrote `saved` stored its states in, where it is left open.
+Config with_storage_of(const Config& saved, Config config);
+
+/// Micro-batches that global_batch_size divides into among `world` ranks, ascending. Throws Error when it
+/// does not divide among the ranks.
 std::vector<std::int64_t> possible_micro_batches(const Config& config, std::int64_t world);
 
 /// Warm-up steps of a run of `total` optimizer steps: warmup_steps when it is at least 1, else

@@ -80,10 +80,10 @@ std::string value_text(const Field& field, const Config& config);
 std::string default_text(const Field& field);
 /// "integer in [1, 64]", "fp32, bf16", "number above 0".
 std::string expected_text(const Field& field);
+/// What the key does, in whole sentences, with what is said of values that are refused.
+std::string meaning_text(const Field& field);
 
 /// docs/config.md.
 std::string reference_markdown();
-/// The keys for --help, one line each with default and first sentence.
-std::string help_text();
 
 }  // namespace octet::config

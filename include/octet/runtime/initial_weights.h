@@ -6,12 +6,20 @@
 #include <string>
 #include <vector>
 
+#include "octet/base/dtype.h"
 #include "octet/base/tensor_slice.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/model/layout.h"
 #include "octet/runtime/adapter_file.h"
 
 namespace octet::runtime {
+
+/// How the model keeps the weights under its adapters.
+struct HeldAs {
+  DType compute = DType::f32;        ///< f32 or bf16
+  bool nf4 = false;                  ///< quantised when they are loaded (ops/nf4.h)
+  bool double_quantization = false;  ///< of their scales
+};
 
 /// Where the parameters of a model come from.
 struct WeightSource {
@@ -20,6 +28,7 @@ struct WeightSource {
   std::vector<AddedAdapter> added;  ///< to the weights of `folder`, before anything is trained
   std::string adapter;              ///< folder of an adapter to go on with; empty: adapters are new
   std::uint64_t seed = 0;           ///< of new adapters
+  HeldAs held;                      ///< new magnitudes of DoRA are norms of what the model computes with
 };
 
 /// The weights of a folder, with what adapters add to them, and, under PEFT's names, of adapters beside them.

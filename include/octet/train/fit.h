@@ -2,6 +2,7 @@
 
 #include <array>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "octet/comm/channel.h"
@@ -42,8 +43,12 @@ std::vector<std::int64_t> buildable(std::vector<std::int64_t> micros, std::int64
 
 runtime::InstanceOptions with_level(runtime::InstanceOptions options, const plan::Level& level);
 
-/// The candidate that the time model finds fastest among those that fit `limit` bytes a rank. Throws Error
-/// (usage), with what the smallest one needs, when one must fit and none does.
+/// The candidate that the time model finds fastest among those that fit `limit` bytes a rank; nullopt when
+/// none does.
+std::optional<plan::Choice> fastest_that_fits(const Candidates& candidates, const comm::Place& place,
+                                              DeviceKind kind, std::size_t limit);
+
+/// The same. Throws Error (usage), with what the smallest one needs, when one must fit and none does.
 plan::Choice choose(const Candidates& candidates, const comm::Place& place, DeviceKind kind,
                     std::size_t limit);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <exception>
 #include <optional>
 
 #include "generate/journal.h"
@@ -131,14 +132,19 @@ class Books {
   }
   std::int64_t failures() const { return failures_; }
 
-  void finish(double seconds, const generate::DecodeCounts& counts, int ranks) {
+  /// Of a run: loading is paid for, but says nothing of the speed of answers.
+  struct Times {
+    double answering = 0, whole = 0;  ///< seconds
+    int ranks = 1;
+  };
+  void finish(const Times& times, const generate::DecodeCounts& counts) {
     if (journal_ && !journal_->complete()) journal_->finish();
     if (!journal_ && !options_.exact_match) {
       for (const auto& lines : lines_) {
         for (const std::string& line : lines) std::printf("%s\n", line.c_str());
       }
     }
-    tell(seconds, counts, ranks);
+    tell(times, counts);
     if (options_.exact_match) {
       if (judged_ == 0) {
         throw Error({.what = "the file has no answers to compare with",
@@ -151,15 +157,16 @@ class Books {
   }
 
  private:
-  void tell(double seconds, const generate::DecodeCounts& counts, int ranks) const {
-    const auto per = [seconds](std::int64_t count, double unit) {
-      return with_commas(
-          static_cast<std::int64_t>(static_cast<double>(count) * unit / std::max(seconds, 1e-9) + 0.5));
+  void tell(const Times& times, const generate::DecodeCounts& counts) const {
+    const auto per = [&times](std::int64_t count, double unit) {
+      const double rate = static_cast<double>(count) * unit / std::max(times.answering, 1e-9);
+      return with_commas(static_cast<std::int64_t>(rate + 0.5));
     };
-    std::string line = with_commas(done_) + (options_.score ? " rows scored in " : " rows answered in ") +
-                       clock_time(seconds);
+    std::string line = with_commas(done_ - failures_) +
+                       (options_.score ? " rows scored in " : " rows answered in ") +
+                       clock_time(times.answering);
     if (kept() > 0) line += " (" + with_commas(kept()) + " were there)";
-    if (failures_ > 0) line += ", " + with_commas(failures_) + " of them left out";
+    if (failures_ > 0) line += ", " + with_commas(failures_) + " left out";
     log::info(line);
     if (options_.score || done_ == 0) return;
     log::info("  " + per(counts.new_tokens, 1) + " tokens/s, " + per(done_ - failures_, 60) +
@@ -176,7 +183,7 @@ class Books {
                 " of them shared");
     }
     if (options_.gpu_hour_price > 0) {
-      const double hours = seconds * ranks / 3600;
+      const double hours = times.whole * times.ranks / 3600;
       char cost[96];
       std::snprintf(cost, sizeof(cost), "  cost %.4g (%.4g device hours at %.4g)",
                     hours * options_.gpu_hour_price, hours, options_.gpu_hour_price);
@@ -204,6 +211,16 @@ std::vector<std::int64_t> deal(const std::vector<std::int64_t>& rows, std::size_
   return own;
 }
 
+// Begins rows, and answers what is open until the next meeting.
+void work_a_round(RowWork& work, const std::vector<std::int64_t>& rows, int ranks) {
+  for (const std::int64_t row : rows) work.begin(row);
+  const auto start = Clock::now();
+  do {
+    work.step();
+    // One rank meets nobody: it writes and refills its places at once.
+  } while (work.busy() && seconds_since(start) < kRoundSeconds && (ranks > 1 || !work.has_done()));
+}
+
 void require_few_failures(std::int64_t failures, const GenerateOptions& o) {
   if (failures <= o.max_broken_rows) return;
   throw Error(
@@ -218,7 +235,8 @@ void require_few_failures(std::int64_t failures, const GenerateOptions& o) {
 
 }  // namespace
 
-void answer_file(runtime::Session& session, Answerer& answerer, const GenerateOptions& o) {
+void answer_file(runtime::Session& session, Answerer& answerer, const GenerateOptions& o,
+                 std::chrono::steady_clock::time_point began) {
   comm::Job& job = session.job();
   std::optional<QuestionFile> file;
   std::optional<RowWork> work;
@@ -245,6 +263,7 @@ void answer_file(runtime::Session& session, Answerer& answerer, const GenerateOp
   std::size_t next = 0;
   std::int64_t done = 0, failures = 0;
   generate::DecodeCounts counts;
+  std::exception_ptr failed;  // what this rank met while it worked: all hear of it at the next meeting
   while (done < std::ssize(rows)) {
     std::vector<std::int64_t> room;
     counts = {};
@@ -260,6 +279,7 @@ void answer_file(runtime::Session& session, Answerer& answerer, const GenerateOp
       counts.passes += report.counts.passes;
     }
     job.together([&] {
+      if (failed) std::rethrow_exception(failed);
       for (const Report& report : reports) {
         for (const RowWork::Done& d : report.done) {
           ++done;
@@ -271,14 +291,16 @@ void answer_file(runtime::Session& session, Answerer& answerer, const GenerateOp
       require_few_failures(failures, o);
     });
     const std::vector<std::int64_t> mine = deal(rows, next, room, job.rank());
-    for (const std::int64_t row : mine) work->begin(row);
-    const auto round = Clock::now();
-    do {
-      work->step();
-      // One rank meets nobody: it writes and refills its places at once.
-    } while (work->busy() && seconds_since(round) < kRoundSeconds && (job.size() > 1 || !work->has_done()));
+    try {
+      work_a_round(*work, mine, job.size());
+    } catch (...) {
+      failed = std::current_exception();
+    }
   }
-  if (session.prints()) books->finish(seconds_since(start), counts, job.size());
+  if (session.prints()) {
+    books->finish({.answering = seconds_since(start), .whole = seconds_since(began), .ranks = job.size()},
+                  counts);
+  }
 }
 
 }  // namespace octet::cli

@@ -1,6 +1,8 @@
 // Answers to a file of questions, by all ranks.
 #pragma once
 
+#include <chrono>
+
 #include "generate/answerer.h"
 #include "generate/generate_options.h"
 #include "octet/runtime/session.h"
@@ -9,7 +11,9 @@ namespace octet::cli {
 
 /// Answers every row of options.file (of its shard), or scores it. Ranks take rows from one queue until it is
 /// empty. Lines go to options.out as rows are done, in their order, else to standard output at the end.
-/// Throws Error when more rows than max_broken_rows cannot be answered: what was answered is kept.
-void answer_file(runtime::Session& session, Answerer& answerer, const GenerateOptions& options);
+/// `began`: when the command did; devices are paid for from there. Throws Error when more rows than
+/// max_broken_rows cannot be answered: what was answered is kept.
+void answer_file(runtime::Session& session, Answerer& answerer, const GenerateOptions& options,
+                 std::chrono::steady_clock::time_point began);
 
 }  // namespace octet::cli

@@ -55,20 +55,21 @@ struct Answerer::Listener {
     for (const std::string& stop : stops) longest = std::max(longest, stop.size());
   }
 
-  // False when the answer ends here.
+  // False when the answer ends here, or has ended: bytes that the text decoder held back come after that.
   bool hear(const std::string& piece) {
+    if (stopped) return false;
     // A stop text may have begun in what was said before.
     const std::size_t from = text.size() < longest ? 0 : text.size() - longest + 1;
     text += piece;
     std::size_t end = std::string::npos;
     for (const std::string& stop : stops) end = std::min(end, text.find(stop, from));
-    const bool ends = end != std::string::npos;
-    if (ends) text.resize(end);
+    stopped = end != std::string::npos;
+    if (stopped) text.resize(end);
     // What may be the beginning of a stop text is held back.
     const std::size_t sure =
-        ends ? text.size() : text.size() - std::min(text.size(), longest > 0 ? longest - 1 : 0);
+        stopped ? text.size() : text.size() - std::min(text.size(), longest > 0 ? longest - 1 : 0);
     say(sure);
-    return !ends;
+    return !stopped;
   }
   void say(std::size_t end) {
     if (tell && end > told) tell(text.substr(told, end - told));

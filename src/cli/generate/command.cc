@@ -1,7 +1,9 @@
 // `trainer generate`: answers from the terminal or a file.
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
+#include <filesystem>
 #include <iostream>
 #include <map>
 
@@ -48,8 +50,20 @@ void converse(Answerer& answerer, const GenerateOptions& o) {
   }
 }
 
+// What can be said only when the model's own settings are known.
+void require_possible(const GenerateOptions& o) {
+  generate::require_possible(o.answers.sampling);
+  if (o.retries > 0 && o.answers.sampling.temperature == 0) {
+    throw Error({.what = "at temperature 0 every retry gives the same answer",
+                 .where = "command line",
+                 .fix = "give --temperature, or leave out --retries",
+                 .code = ExitCode::usage});
+  }
+}
+
 int generate(runtime::Session& session, GenerateOptions o, const std::vector<std::string>& given,
              bool model_defaults) {
+  const auto began = std::chrono::steady_clock::now();
   setup::NamedModel named;
   session.job().together([&] {
     named = setup::named_model(
@@ -60,18 +74,16 @@ int generate(runtime::Session& session, GenerateOptions o, const std::vector<std
                    .fix = "name the folder that holds it",
                    .code = ExitCode::usage});
     }
-    GenerateOptions with_defaults = o;
-    const std::string taken = take_model_defaults(with_defaults, named.folder, given);
     if (!model_defaults) return;
-    o = with_defaults;
+    const std::string taken = take_model_defaults(o, named.folder, given);
     if (session.prints() && !taken.empty()) {
       log::info("from generation_config.json: " + taken + " (--no-model-defaults leaves it out)");
     }
   });
-  session.job().together([&] { generate::require_possible(o.answers.sampling); });
+  session.job().together([&] { require_possible(o); });
   Answerer answerer(session, o, named);
   if (!o.file.empty()) {
-    answer_file(session, answerer, o);
+    answer_file(session, answerer, o, began);
     return 0;
   }
   if (!session.prints()) return 0;
@@ -173,15 +185,24 @@ void require_consistent(const GenerateOptions& o) {
   if (o.score && (o.exact_match || o.extract || o.samples > 1 || !o.prompt_file.empty()))
     refuse("--score answers nothing", "leave out --exact-match, --extract, --n and --prompt-file");
   if (o.answers.min_new > o.answers.max_new) refuse("--min-new is above --max-new", "lower it");
-  if (o.retries > 0 && o.answers.sampling.temperature == 0)
-    refuse("at temperature 0 every retry gives the same answer",
-           "give --temperature, or leave out --retries");
+  for (const std::string& input : {o.file, o.prompt_file}) {
+    if (o.out.empty() || input.empty()) continue;
+    for (const std::string& output : {o.out, o.out + ".rows"}) {
+      std::error_code none;
+      if (std::filesystem::equivalent(input, output, none))
+        refuse("answers would be written over " + input, "name another file with --out");
+    }
+  }
 }
 
 }  // namespace
 
 int generate_command(const Arguments& arguments) {
   Options options("generate", "Answers questions: from the command line, from a file, or typed in");
+  options.example("trainer generate models/qwen3-8b \"What is FP8?\"");
+  options.example(
+      "launch/mpirun -np 8 build/bin/trainer generate models/qwen3-8b --file questions.jsonl --out "
+      "answers.jsonl");
   GenerateOptions o;
   std::string shard, pattern, dtype = "fp32", device = "auto";
   bool no_model_defaults = false;

@@ -6,6 +6,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
@@ -26,6 +27,10 @@ namespace fs = std::filesystem;
        .code = exit_code_of(error)});
 }
 
+void remove_file(const std::string& path) {
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) cannot_write(path);
+}
+
 int open_to_append(const std::string& path) {
   const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
   if (file < 0) cannot_write(path);
@@ -36,6 +41,36 @@ std::string text_of(const RowResult& result) {
   std::string text;
   for (const std::string& line : result.lines) text += line + "\n";
   return text;
+}
+
+// The lines of a file; those that are no JSON, as a killed run leaves its last one, are null.
+std::vector<Json> json_lines(const std::string& path) {
+  std::vector<Json> lines;
+  for (const std::string& line : split(read_file(path), '\n')) {
+    try {
+      lines.push_back(parse_json(line, path));
+    } catch (const Error&) {
+      lines.emplace_back();
+    }
+  }
+  return lines;
+}
+
+bool is_note(const Json& line) {
+  return line.is_object() && line.contains("row") && line["row"].is_number_integer() &&
+         line.contains("question") && line["question"].is_string();
+}
+
+// The lines of a row that was answered; nullopt for one that failed.
+std::optional<RowResult> result_of(const Json& note) {
+  const auto lines = note.find("lines");
+  if (lines == note.end() || !lines->is_array()) return std::nullopt;
+  RowResult result;
+  for (const Json& line : *lines) {
+    if (!line.is_string()) return std::nullopt;
+    result.lines.push_back(line.get<std::string>());
+  }
+  return result;
 }
 
 Json note_of(std::int64_t row, const std::string& question, const RowResult& result) {
@@ -54,12 +89,18 @@ AnswerJournal::AnswerJournal(const std::string& path, const Job& job, bool overw
     : path_(path), notes_path_(path + ".rows"), job_(job) {
   const fs::path folder = fs::path(path).parent_path();
   if (!folder.empty()) make_folders(folder.string());
+  if (fs::is_directory(path)) {
+    throw Error({.what = "--out names a folder",
+                 .expected = "a file for the answers",
+                 .where = path,
+                 .code = ExitCode::usage});
+  }
   if (overwrite) {
-    fs::remove(notes_path_);
-    fs::remove(path_);
+    remove_file(notes_path_);
+    remove_file(path_);
   }
   if (path_exists(notes_path_)) {
-    read(job);
+    read();
     if (complete_) return;
   } else if (path_exists(path_)) {
     throw Error({.what = "the file for answers is already there, and nothing tells what it was made from",
@@ -81,18 +122,10 @@ std::int64_t AnswerJournal::failures() const {
   return count;
 }
 
-void AnswerJournal::read(const Job& job) {
-  const std::vector<std::string> lines = split(read_file(notes_path_), '\n');
-  const auto parsed = [&](std::size_t i) {
-    try {
-      return parse_json(lines[i], notes_path_);
-    } catch (const Error&) {
-      return Json();
-    }
-  };
-  const Json head = parsed(0);
-  const std::string settings = head.is_object() ? head.value("settings", "") : "";
-  if (settings != job.settings) {
+void AnswerJournal::read() {
+  const std::vector<Json> lines = json_lines(notes_path_);
+  const Json& head = lines.front();
+  if (!head.is_object() || head.value("settings", "") != job_.settings) {
     throw Error({.what = "the answers that are there were made with other settings",
                  .expected = "the same model, template, prompt and options as the run that began them",
                  .where = path_,
@@ -101,22 +134,42 @@ void AnswerJournal::read(const Job& job) {
   }
   // Rows are known by their questions: lines may have been added, taken out or moved since.
   std::map<std::string, std::vector<std::int64_t>> rows;
-  for (std::size_t row = job.questions.size(); row-- > 0;) {
-    rows[job.questions[row]].push_back(static_cast<std::int64_t>(row));
+  for (std::size_t row = job_.questions.size(); row-- > 0;) {
+    rows[job_.questions[row]].push_back(static_cast<std::int64_t>(row));
   }
-  for (std::size_t i = 1; i < lines.size(); ++i) {
-    const Json note = parsed(i);
-    if (!note.is_object() || !note.contains("question") || !note.contains("lines")) continue;
-    const auto asked = rows.find(note.value("question", ""));
-    if (asked == rows.end() || asked->second.empty()) continue;
-    RowResult result;
-    for (const Json& line : note["lines"]) result.lines.push_back(line.get<std::string>());
-    results_.emplace(asked->second.back(), std::move(result));
+  std::map<std::int64_t, std::string> texts;  // what OUT holds of each row of the run before
+  for (const Json& note : lines) {
+    if (!is_note(note)) continue;
+    std::optional<RowResult> result = result_of(note);
+    texts[note["row"].get<std::int64_t>()] = result ? text_of(*result) : "";
+    const auto asked = rows.find(note["question"].get<std::string>());
+    if (!result || asked == rows.end() || asked->second.empty()) continue;
+    results_.emplace(asked->second.back(), std::move(*result));
     asked->second.pop_back();
   }
   kept_ = std::ssize(results_);
-  const bool same_file = path_exists(path_) && head.value("hash", "") == hash128_hex(read_file(path_));
-  complete_ = same_file && kept_ == std::ssize(job.questions);
+  if (!path_exists(path_)) return;
+  const std::string out = read_file(path_);
+  require_unchanged(out, texts);
+  complete_ = head.value("hash", "") == hash128_hex(out) && kept_ == std::ssize(job_.questions);
+}
+
+// OUT is written anew from the notes: only what they give may stand in it.
+void AnswerJournal::require_unchanged(const std::string& out,
+                                      const std::map<std::int64_t, std::string>& texts) const {
+  std::string noted;
+  std::int64_t next = 0;
+  for (const auto& [row, text] : texts) {
+    if (row != next++) break;
+    noted += text;
+  }
+  if (noted.starts_with(out)) return;
+  throw Error({.what = "the file for answers was changed since it was written",
+               .expected = "what " + notes_path_ + " notes",
+               .where = path_,
+               .fix = "move it away, and the same command writes it again without computing what was "
+                      "answered; or choose another --out, or begin anew with --overwrite",
+               .code = ExitCode::usage});
 }
 
 // Both files from what is known: whole lines, rows in order, nothing of a run with other rows.
@@ -125,8 +178,9 @@ void AnswerJournal::rewrite() {
   for (const auto& [row, result] : results_) {
     notes += note_of(row, job_.questions[static_cast<std::size_t>(row)], result).dump() + "\n";
   }
-  write_file_atomically(notes_path_, notes);
+  // First the file, which may always be empty: rows of the notes have new places now.
   write_file_atomically(path_, "");
+  write_file_atomically(notes_path_, notes);
   out_ = open_to_append(path_);
   notes_ = open_to_append(notes_path_);
   place();

@@ -19,15 +19,16 @@ struct RowResult {
 /// A file OUT of answers in the order of their questions, and beside it OUT.rows, in which every row that is
 /// done is noted at once, whatever its place, with the hash of its question. After a run that ended early the
 /// next one takes from there what is still asked in the same words and under the same settings. A line that a
-/// killed run left half is cut off. When all is done OUT.rows keeps a line that says so.
+/// killed run left half is cut off. When all is done OUT.rows keeps a line that says so. An OUT that somebody
+/// changed is left as it is.
 class AnswerJournal {
  public:
   struct Job {
     std::string settings;                ///< hash of all that answers depend on beside the row
     std::vector<std::string> questions;  ///< hashes of the rows, in order
   };
-  /// Throws Error (usage) where OUT is there and not known to be of these settings and `overwrite` is false,
-  /// and Error (storage) where it cannot be written.
+  /// Throws Error (usage) where OUT is there and not known to be of these settings, or holds what its notes
+  /// do not give, and `overwrite` is false; and Error (storage) where it cannot be written.
   AnswerJournal(const std::string& path, const Job& job, bool overwrite);
   ~AnswerJournal();
   AnswerJournal(const AnswerJournal&) = delete;
@@ -47,7 +48,8 @@ class AnswerJournal {
   void finish();
 
  private:
-  void read(const Job& job);
+  void read();
+  void require_unchanged(const std::string& out, const std::map<std::int64_t, std::string>& texts) const;
   void rewrite();
   void place();
   void write(int file, const std::string& path, const std::string& text);

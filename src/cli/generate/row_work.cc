@@ -70,8 +70,16 @@ Question RowWork::asked(const Question& question) const {
 }
 
 void RowWork::begin(std::int64_t number) {
+  std::optional<Question> question;
   try {
-    Row row{.number = number, .question = file_.read(number), .prompt = {}, .said = {}};
+    question = file_.read(number);
+  } catch (const Error& e) {
+    // A disk that fails is no property of the row.
+    if (e.code() == ExitCode::storage) throw;
+    return fail(number, e);
+  }
+  try {
+    Row row{.number = number, .question = std::move(*question), .prompt = {}, .said = {}};
     if (options_.score) {
       row.prompt = answerer_.whole(row.question);
     } else {
@@ -84,7 +92,7 @@ void RowWork::begin(std::int64_t number) {
       submit(kept, sample, 0);
   } catch (const Error& e) {
     if (e.code() != ExitCode::usage) throw;
-    fail(number, e.problem().what + (e.problem().found.empty() ? "" : " (" + e.problem().found + ")"));
+    fail(number, e);
   }
 }
 
@@ -102,6 +110,11 @@ void RowWork::fail(std::int64_t row, const std::string& why) {
     open_.erase(found);
   }
   done_.push_back(std::move(done));
+}
+
+void RowWork::fail(std::int64_t row, const Error& error) {
+  const Problem& problem = error.problem();
+  fail(row, problem.what + (problem.found.empty() ? "" : " (" + problem.found + ")"));
 }
 
 void RowWork::step() {
@@ -144,7 +157,7 @@ void RowWork::score(std::int64_t number) {
     open_.erase(number);
   } catch (const Error& e) {
     if (e.code() != ExitCode::usage) throw;
-    fail(number, e.problem().what + (e.problem().found.empty() ? "" : " (" + e.problem().found + ")"));
+    fail(number, e);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "generate/generate_options.h"
 #include "generate/journal.h"
 #include "generate/rows.h"
+#include "octet/base/error.h"
 
 namespace octet::cli {
 
@@ -27,6 +28,7 @@ class RowWork {
   std::int64_t room() const;
   bool has_done() const { return !done_.empty(); }
   bool busy() const { return !open_.empty(); }
+  /// A row that cannot be read or asked has failed at once.
   void begin(std::int64_t row);
   /// One pass of the model. Rows that are done, failed ones included, go to `done`.
   void step();
@@ -57,6 +59,7 @@ class RowWork {
 
   void submit(Row& row, std::int64_t sample, std::int64_t retry);
   void fail(std::int64_t row, const std::string& why);
+  void fail(std::int64_t row, const Error& error);
   void score(std::int64_t row);
   Question asked(const Question& question) const;
   std::string line(const Row& row, const Said& said) const;

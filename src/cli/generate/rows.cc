@@ -95,7 +95,14 @@ Question QuestionFile::read(std::int64_t i) const {
 }
 
 std::string QuestionFile::hash(std::int64_t i) const {
-  return hash128_hex(rows_->row(first_ + i).dump(-1, ' ', false, Json::error_handler_t::replace));
+  Json row;
+  try {
+    row = rows_->row(first_ + i);
+  } catch (const Error& e) {
+    if (e.code() == ExitCode::storage) throw;
+    return hash128_hex("unreadable: " + where(i));
+  }
+  return hash128_hex(row.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 }  // namespace octet::cli

@@ -36,9 +36,9 @@ class QuestionFile {
   /// Number of a row in the whole file: it names the random numbers of its answer.
   std::uint64_t number(std::int64_t i) const { return static_cast<std::uint64_t>(first_ + i); }
   std::string where(std::int64_t i) const { return rows_->where(first_ + i); }
-  /// Throws Error (usage) naming file and line for a row that cannot be asked.
+  /// Throws Error naming file and line for a row that cannot be read or asked.
   Question read(std::int64_t i) const;
-  /// Of all that the row holds.
+  /// Of all that the row holds; of one that cannot be read, of its place.
   std::string hash(std::int64_t i) const;
 
  private:

@@ -1,0 +1,17 @@
+# Writes the commit of SOURCE into the source TO of the room cli, if it says another one. Sources without git are no error.
+set(commit "no commit known")
+find_program(git git)
+if(git AND EXISTS ${SOURCE}/.git)
+  execute_process(COMMAND ${git} -C ${SOURCE} describe --always --abbrev=12 --dirty=\ and\ changes
+                  OUTPUT_VARIABLE found OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
+  if(NOT failed)
+    set(commit "commit ${found}")
+  endif()
+endif()
+set(text "#include \"version.h\"\n\nconst char* octet::cli::commit_text() {\n  return \"${commit}\";\n}\n")
+if(EXISTS ${TO})
+  file(READ ${TO} there)
+endif()
+if(NOT text STREQUAL "${there}")
+  file(WRITE ${TO} "${text}")
+endif()

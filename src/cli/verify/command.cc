@@ -1,0 +1,168 @@
+// `trainer verify`: whether this machine, and the ranks on it, can train.
+#include <cstdio>
+#include <filesystem>
+#include <functional>
+#include <vector>
+
+#include "octet/base/json.h"
+#include "octet/base/strings.h"
+#include "octet/setup/setup.h"
+#include "options.h"
+#include "verify/checks.h"
+
+namespace octet::cli {
+namespace {
+
+/// A check by its name, and what came of it.
+struct Check {
+  std::string name;
+  std::function<std::string()> run;
+};
+
+struct Result {
+  std::string name;
+  std::string found;  ///< where it passed
+  std::optional<Problem> problem;
+};
+
+Json json_of(const Result& result) {
+  Json json{{"name", result.name}, {"ok", !result.problem}};
+  if (!result.problem) {
+    json["found"] = result.found;
+    return json;
+  }
+  const Problem& p = *result.problem;
+  json["problem"] = {
+      {"what", p.what}, {"expected", p.expected}, {"found", p.found}, {"where", p.where}, {"to_do", p.fix}};
+  return json;
+}
+
+// An Error that all ranks know of has its text on one of them: here all get it.
+Problem shared(comm::Job& job, const Problem& problem) {
+  const std::string mine = problem.what.empty() ? ""
+                                                : Json{{"what", problem.what},
+                                                       {"expected", problem.expected},
+                                                       {"found", problem.found},
+                                                       {"where", problem.where},
+                                                       {"fix", problem.fix}}
+                                                      .dump();
+  for (const std::string& text : job.all_gather_bytes(mine)) {
+    if (text.empty()) continue;
+    const Json json = parse_json(text, "a problem");
+    return {.what = json["what"],
+            .expected = json["expected"],
+            .found = json["found"],
+            .where = json["where"],
+            .fix = json["fix"],
+            .code = problem.code};
+  }
+  return problem;
+}
+
+Result result_of(comm::Job& job, const Check& check) {
+  Result result{.name = check.name, .found = "", .problem = std::nullopt};
+  try {
+    result.found = check.run();
+  } catch (const Error& e) {
+    // What only this rank met ends the job: the others would wait.
+    if (!e.problem().agreed) throw;
+    result.problem = shared(job, e.problem());
+  }
+  return result;
+}
+
+void print(const Result& result) {
+  std::printf("%s %-11s ", result.problem ? "✗" : "✓", result.name.c_str());
+  if (!result.problem) {
+    std::printf("%s\n", result.found.c_str());
+    return;
+  }
+  const Problem& p = *result.problem;
+  std::printf("%s\n", p.what.c_str());
+  for (const auto& [word, text] :
+       {std::pair{"expected", p.expected}, {"found", p.found}, {"where", p.where}, {"to do", p.fix}}) {
+    if (!text.empty())
+      std::printf("              %-9s %s\n", (std::string(word) + ":").c_str(), text.c_str());
+  }
+}
+
+/// Folders on the way to `folder` that are not there yet, the last one first.
+std::vector<std::filesystem::path> missing_folders(const std::string& folder) {
+  std::vector<std::filesystem::path> missing;
+  for (auto path = std::filesystem::absolute(folder).lexically_normal();
+       !std::filesystem::exists(path) && path.has_relative_path(); path = path.parent_path()) {
+    missing.push_back(path);
+  }
+  return missing;
+}
+
+int verify(runtime::Session& session, const config::Resolved& resolved, const std::string& folder,
+           bool json) {
+  std::vector<Check> checks{
+      {"ranks", [&] { return check_ranks(session); }},
+      {"sameness", [&] { return check_sameness(session, resolved.config); }},
+      {"cores", [&] { return check_cores(session); }},
+      {"memory", [&] { return check_memory(session); }},
+      {"limits", [&] { return check_limits(session); }},
+      {"environment", [&] { return check_environment(session, resolved.notes); }},
+      {"messages", [&] { return check_messages(session); }},
+  };
+  if (session.place().size > 1) {
+    checks.push_back({"carrier", [&] { return check_carrier(session); }});
+    checks.push_back({"links", [&] { return check_links(session); }});
+  }
+  checks.push_back({"disk", [&] { return check_disk(session, folder); }});
+  checks.push_back({"checkpoint", [&] { return check_checkpoint(session, folder); }});
+  checks.push_back({"device", [&] { return check_device(session); }});
+  checks.push_back({"FP8 step", [&] { return check_step(session); }});
+  const std::vector<std::filesystem::path> made = missing_folders(folder);
+  Json all = Json::array();
+  int wrong = 0;
+  ExitCode code = ExitCode::ok;
+  for (const Check& check : checks) {
+    const Result result = result_of(session.job(), check);
+    session.job().barrier();  // no rank measures beside another that is a check behind
+    if (result.problem && wrong++ == 0) code = result.problem->code;
+    if (!session.prints()) continue;
+    all.push_back(json_of(result));
+    if (!json) print(result);
+  }
+  if (!session.prints()) return static_cast<int>(code);
+  std::error_code none;
+  for (const auto& path : made) std::filesystem::remove(path, none);
+  if (json) {
+    std::printf("%s\n", Json{{"ok", wrong == 0}, {"checks", all}}.dump(2).c_str());
+  } else if (wrong == 0) {
+    std::printf("all %zu checks pass\n", checks.size());
+  } else {
+    std::printf("%d of %zu checks fail: see ✗ above\n", wrong, checks.size());
+  }
+  return static_cast<int>(code);
+}
+
+}  // namespace
+
+int verify_command(const Arguments& arguments) {
+  Options options("verify",
+                  "Checks what a run needs of the machine and of the ranks on it, under `mpirun -np N` or "
+                  "alone: ranks that are "
+                  "alike, cores, memory, limits, variables, messages and their rates, disk, a checkpoint, "
+                  "the device, and a small "
+                  "FP8 step against the CPU. Goes on where a check fails, says what to do, and leaves "
+                  "nothing behind; exits with 0 "
+                  "when all pass");
+  options.example("trainer verify");
+  options.example("launch/mpirun -np 8 build/bin/trainer verify --json");
+  options.take_overrides();
+  std::string folder = ".";
+  bool json = false;
+  options.app().add_option("--folder", folder, "where checkpoints would be written")->capture_default_str();
+  options.app().add_flag("--json", json, "print JSON");
+  if (!options.parse(arguments)) return 0;
+  const config::Resolved resolved = config::load(options.overrides(), {.for_training = false});
+  const setup::SessionWish wish = setup::session_wish(resolved.config);
+  runtime::Session session(wish.device, nullptr, wish.carrier);
+  return session.run([&] { return verify(session, resolved, folder, json); });
+}
+
+}  // namespace octet::cli

@@ -1,0 +1,132 @@
+// launch/check-hosts, with hosts that are shells of this machine: what differs is what a stand-in of a
+// command says there.
+#include <filesystem>
+
+#include "cli/task.h"
+
+namespace octet::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class CheckHosts : public testing::Test {
+ protected:
+  CheckHosts() : folder_("check_hosts") {
+    // As ssh is called: a host, words for its shell. Commands of the host's folder stand before this
+    // machine's.
+    script("agent", R"(host=$1; shift; [ "$host" != silent ] || exit 255
+PATH=)" + (folder_ / "hosts") +
+                        R"(/$host:$PATH HOST=$host exec bash -c "$*")");
+  }
+  void script(const std::string& name, const std::string& text) {
+    const std::string path = folder_ / name;
+    fs::create_directories(fs::path(path).parent_path());
+    spill(path, "#!/bin/bash\n" + text + "\n");
+    fs::permissions(path, fs::perms::owner_all);
+  }
+  void host(const std::string& name, const std::string& command = "", const std::string& text = "") {
+    script("hosts/" + name + "/uname", "echo " + name);
+    if (!command.empty()) script("hosts/" + name + "/" + command, text);
+  }
+  Outcome check(const std::string& lines, const std::string& options = "-n") {
+    spill(folder_ / "hostfile", lines);
+    return shell("cd " + (folder_ / ".") + " && OMPI_MCA_plm_rsh_agent=" + (folder_ / "agent") +
+                 " " OCTET_SOURCE_DIR "/launch/check-hosts -p " OCTET_TRAINER " " + options + " hostfile");
+  }
+  TemporaryFolder folder_;
+};
+
+TEST_F(CheckHosts, ThatAreAlikeAreFine) {
+  host("one");
+  host("two");
+  const Outcome run = check("# two of them\none slots=1\n\ntwo:1  # as MPICH writes it\n");
+  EXPECT_EQ(run.code, 0) << run.both();
+  EXPECT_EQ(run.out.find("WRONG"), std::string::npos) << run.out;
+  for (const char* says : {"one (1 ranks)", "answers as two", "2 hosts, 2 ranks: fine"})
+    EXPECT_NE(run.out.find(says), std::string::npos) << run.out;
+  for (const auto& entry : fs::directory_iterator(folder_ / "."))
+    EXPECT_EQ(entry.path().filename().string().find(".octet-check"), std::string::npos) << "left behind";
+}
+
+TEST_F(CheckHosts, WhatIsWrongIsNamedWithItsMend) {
+  struct Case {
+    std::string command, text;  ///< a stand-in
+    std::vector<std::string> says;
+  };
+  const std::vector<Case> cases = {
+      {"uname", "echo one", {"WRONG  name", "the same as one's", "a name of its own"}},
+      {"date", "echo $(($(/bin/date +%s) + 60)).0", {"WRONG  clock", "away from this host's", "chrony"}},
+      {"date", "echo $(($(/bin/date +%s) - 60)).0", {"WRONG  clock", "away from this host's"}},
+      {"sha256sum", "echo 0123 x", {"WRONG  program", "another build", "copy this host's there"}},
+      {"sha256sum", "exit 1", {"WRONG  program", "is not there", "install it there"}},
+      {"ldd",
+       "echo 'libhdf5.so.103 => not found'",
+       {"WRONG  libraries", "libhdf5.so.103", "LD_LIBRARY_PATH"}},
+      {"mpirun", "echo 'mpirun (Open MPI) 3.0.0'", {"WRONG  mpi", "3.0.0, here mpirun", "the same version"}},
+      {"mpirun", "exit 127", {"WRONG  mpi", "none, here mpirun"}},
+      {"df", "echo; echo a b c 1024 d", {"WRONG  /dev/shm", "1 MiB free", "--shm-size", "WRONG  TMPDIR"}},
+      {"nvidia-smi", "echo GPU 0: H200", {"WRONG  GPUs", "1 for 2 ranks", "slots=1"}},
+      {"nvidia-smi", "echo GPU 0: H200; echo GPU 1: H200", {"ok     GPUs       2"}},
+      {"nproc", "echo 1", {"doubt  cores", "1 for 2 ranks", "slots=1 or fewer"}},
+  };
+  for (const Case& c : cases) {
+    SCOPED_TRACE(c.command + ": " + c.text);
+    fs::remove_all(folder_ / "hosts");
+    host("one");
+    host("two", c.command, c.text);
+    const Outcome run = check("one slots=1\ntwo slots=2\n");
+    const bool wrong = c.says.front().starts_with("WRONG");
+    EXPECT_EQ(run.code, wrong ? 1 : 0) << run.both();
+    for (const std::string& says : c.says) EXPECT_NE(run.out.find(says), std::string::npos) << run.out;
+    EXPECT_EQ(run.out.find("fine", run.out.rfind('\n', run.out.size() - 2)) == std::string::npos, wrong)
+        << run.out;
+  }
+}
+
+TEST_F(CheckHosts, AHostThatDoesNotAnswerIsNamed) {
+  host("one");
+  const Outcome run = check("one\nsilent\n");
+  EXPECT_EQ(run.code, 1) << run.both();
+  EXPECT_NE(run.out.find("WRONG  ssh        ended with code 255"), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find("authorized_keys"), std::string::npos) << run.out;
+}
+
+TEST_F(CheckHosts, AFolderOfOneHostAloneIsNamed) {
+  host("one");
+  // The other host looks into another folder.
+  script("agent", R"(host=$1; shift; cd /; exec bash -c "sed 's#^PROGRAM=.*#& FOLDER=/#' | PATH=)" +
+                      (folder_ / "hosts") + R"(/$host:\$PATH bash -s")");
+  const Outcome run = check("one\n");
+  EXPECT_EQ(run.code, 1) << run.both();
+  EXPECT_NE(run.out.find("WRONG  folder"), std::string::npos) << run.out;
+}
+
+TEST_F(CheckHosts, RanksSpeakWithEachOther) {
+  const std::string name(trim(shell("uname -n").out));
+  host(name);
+  const Outcome run = check(name + " slots=2\n", "");
+  EXPECT_EQ(run.code, 0) << run.both();
+  EXPECT_NE(run.out.find("messages between 2 ranks"), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find("GB/s between every two ranks"), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find("1 hosts, 2 ranks: fine"), std::string::npos) << run.out;
+}
+
+TEST_F(CheckHosts, WrongCallsAreRefused) {
+  const auto refused = [&](const std::string& arguments, const std::string& says) {
+    const Outcome run = shell(OCTET_SOURCE_DIR "/launch/check-hosts -p " OCTET_TRAINER " " + arguments);
+    EXPECT_EQ(run.code, 64) << arguments << run.both();
+    EXPECT_NE(run.err.find(says), std::string::npos) << run.both();
+  };
+  spill(folder_ / "empty", "# nobody\n");
+  spill(folder_ / "zero", "one\ntwo slots=0\n");
+  refused("", "launch/check-hosts [-p PROGRAM]");
+  refused("-x", "launch/check-hosts [-p PROGRAM]");
+  refused(folder_ / "none", "the hostfile cannot be read");
+  refused(folder_ / "empty", "names no host");
+  refused(folder_ / "zero", "zero:2");
+  refused("-p " + (folder_ / "none") + " " + (folder_ / "empty"), "the program is not there");
+  refused("-d " + (folder_ / "none") + " " + (folder_ / "empty"), "the folder is not there");
+}
+
+}  // namespace
+}  // namespace octet::test

@@ -1,0 +1,91 @@
+// The configurations under configs/: each loads, fits the cards it is written for, and trains on this machine
+// with a small model in place of its own. And launch/all.
+#include <filesystem>
+
+#include "cli/task.h"
+
+namespace octet::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kConfigs = OCTET_SOURCE_DIR "/configs/";
+
+TEST(ShippedConfigs, LoadAndTrain) {
+  const TemporaryFolder folder("shipped");
+  spill(folder / "texts.jsonl", "{\"text\": \"b, a\"}\n{\"text\": \"d, c\"}\n");
+  int seen = 0;
+  for (const auto& entry : fs::directory_iterator(kConfigs)) {
+    if (entry.path().extension() != ".yaml") continue;
+    SCOPED_TRACE(entry.path().filename().string());
+    ++seen;
+    const std::string yaml = slurp(entry.path().string());
+    const auto says = [&yaml](const char* line) {
+      return yaml.find(std::string("\n") + line) != std::string::npos;
+    };
+    const std::string data = says("stage: pt") ? folder / "texts.jsonl" : Task::get().held_out();
+    const std::string command =
+        "cd " OCTET_SOURCE_DIR " && " OCTET_TRAINER " " + entry.path().string() +
+        " model_name_or_path=" + Task::get().model() +
+        " train_from_scratch=true template=chatml device=cpu val_size=0 eval_strategy=no dataset=" + data +
+        " output_dir=" + (folder / entry.path().stem().string()) +
+        " cutoff_len=128 max_steps=2 per_device_train_batch_size=1 global_batch_size=2 "
+        "auto_find_batch_size=false " +
+        "save_strategy=no report_to=none plot_loss=false logging_steps=1 load_best_model_at_end=false " +
+        (says("gradient_accumulation_steps") ? "gradient_accumulation_steps=2 " : "") +
+        (says("finetuning_type: qlora") ? "lora_rank=4" : "");
+    const Outcome run = shell(command);
+    EXPECT_EQ(run.code, 0) << run.both();
+    EXPECT_EQ(steps_of(folder / entry.path().stem().string()).size(), 2u);
+  }
+  EXPECT_GE(seen, 9);
+}
+
+TEST(ShippedConfigs, FitTheCardsThatTheyAreWrittenFor) {
+  for (const auto& [file, rest] : std::initializer_list<std::pair<std::string, std::string>>{
+           {"run_llama70b", "llama-3.1-70b world=2 memory=141GB"},
+           {"run_llama70b", "llama-3.1-70b world=1 zero_stage=0 memory=141GB"},
+           {"run_gemma27b_distributed", "gemma-3-27b world=2 memory=141GB"},
+           {"run_bnb", "qwen3-8b memory=16GB"},
+           {"llama3_bf16_baseline_sft", "llama-3.1-8b memory=141GB"},
+           {"llama3_fp8_deepspeed_sft", "llama-3.1-8b memory=80GB"}}) {
+    const Outcome plan = shell("cd " OCTET_SOURCE_DIR " && " OCTET_TRAINER " plan configs/" + file +
+                               ".yaml device=cuda model_name_or_path=" + rest);
+    EXPECT_EQ(plan.code, 0) << file << " " << rest << "\n" << plan.both();
+  }
+}
+
+// A stand-in for the program tells how it was started.
+TEST(LaunchAll, StartsARankForEachGpu) {
+  const TemporaryFolder folder("launch_all");
+  const auto script = [&](const std::string& name, const std::string& text) {
+    fs::create_directories(fs::path(folder / name).parent_path());
+    spill(folder / name, "#!/bin/sh\n" + text + "\n");
+    fs::permissions(folder / name, fs::perms::owner_all);
+  };
+  script("bin/trainer", "echo \"$OMPI_COMM_WORLD_SIZE ranks: $*\"");
+  script("gpus/nvidia-smi", "printf 'GPU 0: H200\\nGPU 1: H200\\nGPU 2: H200\\n'");
+  script("none/nvidia-smi", "exit 9");
+  const auto start = [&](const std::string& machine, const std::string& words) {
+    return shell("OCTETRUN_BUILD=" + folder.path() + " PATH=" + (folder / machine) + ":$PATH " + words);
+  };
+  const std::string all = OCTET_SOURCE_DIR "/launch/all ";
+  const Outcome three = start("gpus", all + "config.yaml seed=3");
+  EXPECT_EQ(three.code, 0) << three.both();
+  EXPECT_NE(three.out.find("3 ranks: config.yaml seed=3"), std::string::npos) << three.both();
+  EXPECT_NE(three.err.find("3 ranks on this host (3 GPUs)"), std::string::npos) << three.both();
+  EXPECT_NE(start("gpus", all + "-n 2 c.yaml").out.find("2 ranks: c.yaml"), std::string::npos);
+  EXPECT_NE(start("gpus", "CUDA_VISIBLE_DEVICES=0,2 " + all + "c.yaml").out.find("2 ranks: c.yaml"),
+            std::string::npos);
+  const Outcome cores = start("none", all + "-n 2 c.yaml");
+  EXPECT_NE(cores.out.find("2 ranks: c.yaml"), std::string::npos) << cores.both();
+  EXPECT_NE(cores.err.find("no GPU"), std::string::npos) << cores.both();
+  const Outcome many = start("gpus", all + "-n 4 c.yaml");
+  EXPECT_EQ(many.code, 64);
+  EXPECT_NE(many.err.find("-n of at most 3"), std::string::npos) << many.both();
+  EXPECT_EQ(start("gpus", all + "-n x c.yaml").code, 64);
+  EXPECT_EQ(start("gpus", all).code, 64);
+}
+
+}  // namespace
+}  // namespace octet::test

@@ -1,0 +1,50 @@
+// How states may be stored where the keys leave it open.
+#include <gtest/gtest.h>
+
+#include "config/support.h"
+#include "octet/config/derive.h"
+
+namespace octet::config {
+namespace {
+
+std::string texts(const Config& config) {
+  std::string all;
+  for (const Config& c : storages(config))
+    all += c.param_dtype + "/" + c.grad_dtype + "/" + c.optim_dtype + " ";
+  return all;
+}
+
+Config with(const std::string& yaml) {
+  return test::read(yaml).config;
+}
+
+TEST(Storages, GoFromWideToNarrowAndKeepWhatIsSet) {
+  EXPECT_EQ(texts(with("bf16: true")), "fp32/fp32/fp32 bf16/bf16/bf16 bf16/bf16/int8 ");
+  EXPECT_EQ(texts(with("")), "fp32/fp32/fp32 fp32/fp32/int8 ");
+  EXPECT_EQ(texts(with("bf16: true\noptim_dtype: int8")), "fp32/fp32/int8 bf16/bf16/int8 ");
+  EXPECT_EQ(texts(with("bf16: true\nparam_dtype: fp32")), "fp32/fp32/fp32 fp32/fp32/bf16 fp32/fp32/int8 ");
+  EXPECT_EQ(texts(with("bf16: true\ndeterministic: strict")),
+            "fp32/fp32/fp32 bf16/fp32/bf16 bf16/fp32/int8 ");
+  EXPECT_EQ(texts(with("bf16: true\nfinetuning_type: lora")), "fp32/fp32/fp32 ");
+  EXPECT_EQ(texts(with("pure_bf16: true")), "bf16/bf16/bf16 ");
+  EXPECT_EQ(texts(with("pure_bf16: true\noptim_dtype: auto")), "bf16/bf16/bf16 ")
+      << "for which pure_bf16 stands";
+  EXPECT_FALSE(leaves_storage_open(with("pure_bf16: true")));
+  EXPECT_TRUE(leaves_storage_open(with("bf16: true\ngrad_dtype: fp32")));
+}
+
+TEST(Storages, OfAResumedRunAreThoseThatItHad) {
+  const Config saved = with("pure_bf16: true\noptim_dtype: int8"), open = with("bf16: true");
+  const Config now = with_storage_of(saved, open);
+  EXPECT_EQ(now.param_dtype + now.grad_dtype + now.optim_dtype, "bf16bf16int8");
+  const Config set = with_storage_of(saved, with("bf16: true\noptim_dtype: fp32"));
+  EXPECT_EQ(set.optim_dtype, "fp32");
+  for (const std::string& difference : resume_differences(saved, open))
+    EXPECT_EQ(difference.find("_dtype"), std::string::npos) << difference;
+  EXPECT_FALSE(
+      resume_differences(with("bf16: true\noptim_dtype: int8"), with("bf16: true\noptim_dtype: fp32"))
+          .empty());
+}
+
+}  // namespace
+}  // namespace octet::config
