@@ -168,8 +168,8 @@ void Run::stand_at_checkpoint() {
 }
 
 void Run::prepare_engine() {
-  const runtime::InstanceOptions options = engine_for({batch_.micro, level_}, sample_shape());
   for (std::string wrong;; fall_back(wrong)) {
+    const runtime::InstanceOptions options = engine_for({batch_.micro, level_}, sample_shape());
     if (checkpoint_)
       job_.together([&] { require_same_adapters(*checkpoint_, adapters_, config_.model_name_or_path); });
     job_.together(

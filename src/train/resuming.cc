@@ -14,8 +14,12 @@ void Run::open_checkpoint(const std::string& path) {
     checkpoint_.emplace(path);
     runtime::require_same_model(*checkpoint_, architecture_, &encoder_->tokenizer(),
                                 config_.model_name_or_path);
-    if (config::leaves_storage_open(config_))
-      resolved_.config = config::with_storage_of(saved_config(*checkpoint_), config_);
+    if (config::leaves_storage_open(config_)) open_storage_ = config_;
+    if (!open_storage_) return;
+    const config::Config stored = config::with_storage_of(saved_config(*checkpoint_), *open_storage_);
+    resolved_.config.param_dtype = stored.param_dtype;
+    resolved_.config.grad_dtype = stored.grad_dtype;
+    resolved_.config.optim_dtype = stored.optim_dtype;
   });
 }
 

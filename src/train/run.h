@@ -154,8 +154,9 @@ class Run {
   bool turn(double interval, setup::When when) const;
 
   runtime::Session& session_;
-  config::Resolved resolved_;     ///< with what the run chooses itself before its first step
-  const config::Config& config_;  ///< its
+  config::Resolved resolved_;                   ///< with what the run chooses itself before its first step
+  const config::Config& config_;                ///< its
+  std::optional<config::Config> open_storage_;  ///< as it was, where it leaves storage to a checkpoint
   comm::Job& job_;
   runtime::Watchdog watchdog_{"rank " + std::to_string(job_.rank()) + " on " + job_.place().host};
   std::unique_ptr<OutputFolder> folder_;    ///< on the printing rank
