@@ -31,9 +31,12 @@ std::size_t own_options(const Arguments& arguments) {
 int supervise_command(const Arguments& arguments) {
   Options options(
       "supervise",
-      "Starts a run by launch/mpirun and starts it again, from its newest checkpoint, until it is "
-      "complete:\n\n  launch/supervise [options] [launch/mpirun's arguments] trainer CONFIG "
-      "[key=value ...]\n\nWhat follows which exit code, and what it writes: docs/checkpoints.md.");
+      "Starts a run by launch/mpirun and starts it again, from its newest checkpoint, until it is complete. "
+      "launch/supervise calls it; its options stand before launch/mpirun's. What follows which exit code, "
+      "and "
+      "what it writes, is in docs/checkpoints.md");
+  options.example("launch/supervise -np 8 build/bin/trainer config.yaml");
+  options.example("launch/supervise --min-ranks 4 --hostfile hosts -np 16 trainer config.yaml");
   supervise::Options job;
   options.app().add_option("--launcher", job.launcher, "launch/mpirun; launch/supervise names it");
   options.app()

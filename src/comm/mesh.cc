@@ -1,6 +1,7 @@
 #include "octet/comm/mesh.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include "octet/base/error.h"

@@ -57,8 +57,10 @@ class Supervisor {
     int code = 0;
     Fault fault;
     report::Progress progress;
-    bool told = false;     ///< the run wrote how far it came
-    bool stepped = false;  ///< and finished a step
+    bool told = false;         ///< the run wrote how far it came
+    std::int64_t began = 0;    ///< behind this step; a run may go further back by itself
+    std::int64_t newest = -1;  ///< step of the newest checkpoint that it saved
+    bool stepped = false;      ///< and finished a step
   };
   Start start();
   void record(const Start& start, const Decision& decision);
@@ -139,9 +141,11 @@ void Supervisor::take_over() {
 void Supervisor::look_at(Start& start) {
   const auto progress = report::read_progress(config_.output_dir);
   if (!progress || progress->job != start_name_) return;  // of an earlier start
-  if (!start.told) goodput_.begin(progress->first_step);
+  if (!start.told) start.began = progress->first_step;
+  if (!start.told || progress->first_step != start.progress.first_step) goodput_.begin(progress->first_step);
   start.told = true;
   start.progress = *progress;
+  start.newest = std::max(start.newest, progress->saved_step);
   goodput_.reach(progress->step, progress->step_seconds);
   if (progress->saved_step >= 0) saved_ = *progress;
   if (start.stepped || progress->step == progress->first_step) return;
@@ -199,9 +203,9 @@ Ended Supervisor::ended(const Start& start) {
   if (start.told) {
     how.finished = start.progress.finished;
     how.unfinished = !how.finished;
-    newest_ = std::max(newest_, start.progress.first_step);
-    how.progressed = start.progress.saved_step > newest_;
-    newest_ = std::max(newest_, start.progress.saved_step);
+    newest_ = std::max(newest_, start.began);
+    how.progressed = start.newest > newest_;
+    newest_ = std::max(newest_, start.newest);
   }
   return how;
 }

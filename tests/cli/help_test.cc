@@ -7,9 +7,9 @@
 namespace octet::test {
 namespace {
 
-const std::vector<std::string> kCommands = {"train",    "encode",   "probe",     "inspect", "export",
-                                            "generate", "plan",     "lint",      "verify",  "compare",
-                                            "bench",    "gpu-info", "quickstart"};
+const std::vector<std::string> kCommands = {"train",    "encode",   "probe",      "inspect",  "export",
+                                            "generate", "plan",     "lint",       "verify",   "compare",
+                                            "bench",    "gpu-info", "quickstart", "supervise"};
 
 void expect_in(const std::string& text, const std::string& part) {
   EXPECT_NE(text.find(part), std::string::npos) << "no '" << part << "' in:\n" << text;

@@ -151,6 +151,13 @@ TEST(Supervise, CheckpointsAreProgress) {
   EXPECT_EQ(fake.starts().size(), 4u);
 }
 
+TEST(Supervise, ARunThatGoesBackByItselfHasStillSavedWhatItSaved) {
+  const FakeLauncher fake(
+      {"told 0 8 6 false; sleep 0.4; told 4 5 -1 false; sleep 0.4; exit 137", "told 6 12 12 true"});
+  EXPECT_EQ(fake.run("--first-wait 9 --most-starts 1").code, 0);
+  EXPECT_EQ(fake.starts().size(), 2u);
+}
+
 TEST(Supervise, AnotherBeginningIsMeantForTheFirstStart) {
   const FakeLauncher fake({"told 0 3 2 false; exit 137", "exit 137", "told 2 12 12 true"});
   // What it saved holds, or it is not named.
