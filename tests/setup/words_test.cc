@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "octet/config/derive.h"
 #include "octet/config/schema.h"
 #include "octet/optim/schedule.h"
 #include "octet/setup/data_options.h"
@@ -72,9 +73,14 @@ TEST(Words, EveryOneOfAKeyMeansSomethingElse) {
   differs(
       "fp8_recipe", [](C& c, const W& w) { c.fp8 = true, c.fp8_recipe = w; },
       [](const C& c) { return recipe_of(c).kind; });
+  // Left open, moments are what the last of all storages says; a run takes an earlier one that fits.
   differs(
-      "optim_dtype", [](C& c, const W& w) { c.optim_dtype = w; },
-      [](const C& c) { return storage_of(c).moments; });
+      "optim_dtype", [](C& c, const W& w) { c.optim_dtype = w, c.bf16 = true; },
+      [](const C& c) {
+        return config::leaves_storage_open(c) && c.optim_dtype == "auto"
+                   ? -static_cast<int>(config::storages(c).size())
+                   : static_cast<int>(storage_of(c).moments);
+      });
   differs(
       "reduce_dtype", [](C& c, const W& w) { c.reduce_dtype = w; },
       [&](const C& c) { return options(c).store.wire; });
