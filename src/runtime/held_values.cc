@@ -14,7 +14,10 @@ constexpr std::int64_t kPiece = std::int64_t{1} << 20;  // elements, whole block
 }  // namespace
 
 HeldValues::HeldValues(const HeldAs& how, Read read, std::int64_t count)
-    : how_(how), read_(std::move(read)), device_(make_cpu_device()), stream_(device_->make_stream({.name = "held values"})) {
+    : how_(how),
+      read_(std::move(read)),
+      device_(make_cpu_device()),
+      stream_(device_->make_stream({.name = "held values"})) {
   if (how_.nf4) quantise(count);
 }
 

@@ -218,8 +218,8 @@ TEST_F(Overwriting, WhatAKilledRunLeftGoesThoughNoCheckpointIsLookedFor) {
   expect_success(trainer(with("seed=7 max_steps=2")));
   EXPECT_FALSE(fs::exists(left));
   spill(left + "/checkpoint.h5", "half");
-  expect_success(
-      trainer(Task::get().train(output_, "seed=7 max_steps=4 resume_from_checkpoint=" + output_ + "/checkpoint-2")));
+  expect_success(trainer(
+      Task::get().train(output_, "seed=7 max_steps=4 resume_from_checkpoint=" + output_ + "/checkpoint-2")));
   EXPECT_FALSE(fs::exists(left));
 }
 

@@ -268,25 +268,13 @@ TEST(Load, KeysOfAdaptersThatContradictAreRefused) {
 }
 
 TEST(Load, WhatIsNotBuiltIsRefusedWithAReason) {
-  for (const char* yaml : {"pissa_init: true",
-                           "stage: dpo",
-                           "finetuning_type: lora\nquantization_bit: 8",
-                           "quantization_type: fp4",
-                           "quantization_method: hqq",
-                           "fp16: true",
-                           "use_galore: true",
-                           "optim: adafactor",
-                           "neftune_noise_alpha: 5",
-                           "label_smoothing_factor: 0.1",
-                           "save_strategy: best",
-                           "do_predict: true",
-                           "fsdp: full_shard",
-                           "rope_scaling: yarn",
-                           "fp8_enable_fsdp_float8_all_gather: true",
-                           "do_train: false",
-                           "group_by_length: true",
-                           "average_tokens_across_devices: false",
-                           "fsdp_config: {a: 1}"}) {
+  for (const char* yaml :
+       {"pissa_init: true", "stage: dpo", "finetuning_type: lora\nquantization_bit: 8",
+        "quantization_type: fp4", "quantization_method: hqq", "fp16: true", "use_galore: true",
+        "optim: adafactor", "neftune_noise_alpha: 5", "label_smoothing_factor: 0.1", "save_strategy: best",
+        "do_predict: true", "fsdp: full_shard", "rope_scaling: yarn",
+        "fp8_enable_fsdp_float8_all_gather: true", "do_train: false", "group_by_length: true",
+        "average_tokens_across_devices: false", "fsdp_config: {a: 1}"}) {
     EXPECT_SAYS(refusal(yaml), "is not supported");
     EXPECT_SAYS(refusal(yaml), "to do:") << yaml;
   }

@@ -100,8 +100,8 @@ TEST(Decode, PromptsInPiecesAndTokensInTurnGiveTheLogitsOfTheWhole) {
 
 TEST(Decode, Bf16StaysWithinItsRounding) {
   Decoder decoder("llama", {.compute = DType::bf16});
-  // Half of what the core's own bf16 test allows: both sides round the same values, some of them otherwise. On
-  // processors with matrix units (AMX) many rows are summed in another order than one.
+  // Half of what the core's own bf16 test allows: both sides round the same values, some of them otherwise.
+  // On processors with matrix units (AMX) many rows are summed in another order than one.
   for (std::size_t i = 0; i < 8; ++i) EXPECT_LT(decoder.step({{i, 0}}), 2 * std::sqrt(34.0) / 512 / 2);
 }
 

@@ -21,8 +21,8 @@ struct CheckpointContents {
   /// Owned by this rank, in host memory that does not change until save returns (a snapshot, when training
   /// goes on meanwhile). Over all ranks every element of every tensor must be given exactly once.
   std::vector<TensorSlice> slices;
-  /// Past the page cache, where the file system allows that: it costs the kernel no copy into cold memory, and
-  /// whoever goes on with other work keeps what is cached.
+  /// Past the page cache, where the file system allows that: it costs the kernel no copy into cold memory,
+  /// and whoever goes on with other work keeps what is cached.
   bool direct = false;
   Json state;               ///< rank 0's is saved
   std::string config_yaml;  ///< rank 0's is saved

@@ -1,7 +1,7 @@
 // Hashes of memory and limits of a step.
-#include "hash_word.h"
 #include "checks_kernels.h"
 #include "cuda/rows.cuh"
+#include "hash_word.h"
 
 namespace octet::ops::cuda {
 namespace {
@@ -46,8 +46,7 @@ __global__ void limit_step_kernel(LimitStepArgs a) {
   StepScalars& s = *a.scalars;
   double loss = 0;
   for (std::int64_t i = 0; i < a.losses; ++i) loss = __dadd_rn(loss, a.loss_sums[i]);
-  const bool above =
-      __ddiv_rn(loss, s.label_tokens) > a.limits.loss || s.grad_norm > a.limits.grad_norm;
+  const bool above = __ddiv_rn(loss, s.label_tokens) > a.limits.loss || s.grad_norm > a.limits.grad_norm;
   if (s.skip != 0 || !above) return;
   s.skip = 1;
   s.grad_scale = 0.0f;
