@@ -17,6 +17,7 @@
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
 #include "octet/checkpoint/folder.h"
+#include "octet/checkpoint/folder_lock.h"
 #include "octet/config/config.h"
 #include "octet/report/number.h"
 #include "octet/report/progress.h"
@@ -251,6 +252,16 @@ void Supervisor::wait(double seconds) {
   }
 }
 
+// A run that was killed behind its last word has left its lock.
+void remove_stale_lock(const std::string& folder) {
+  if (!path_exists(folder + "/octet.lock")) return;
+  try {
+    const checkpoint::FolderLock lock(folder);
+  } catch (const Error&) {
+    // Another run has it.
+  }
+}
+
 int Supervisor::run() {
   take_over();
   for (;;) {
@@ -277,6 +288,7 @@ int Supervisor::run() {
               goodput_text());
     std::error_code none;
     std::filesystem::remove(report::progress_path(config_.output_dir), none);
+    remove_stale_lock(config_.output_dir);
     return decision.code;
   }
 }

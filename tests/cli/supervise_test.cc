@@ -109,6 +109,13 @@ TEST(Supervise, TheEndOfTheRunCountsAndNotThatOfItsLauncher) {
   EXPECT_EQ(lies.starts().size(), 2u);
 }
 
+TEST(Supervise, TheLockOfARunThatWasKilledBehindItsEndGoes) {
+  const FakeLauncher fake({"told 0 12 12 true; echo {} >$(dirname $0)/run/octet.lock; exit 137"});
+  const Outcome run = fake.run();
+  EXPECT_EQ(run.code, 0) << run.both();
+  EXPECT_FALSE(fs::exists(fake.output() + "/octet.lock")) << run.both();
+}
+
 TEST(Supervise, NeverTriesAgainWhatEndsAlike) {
   for (const std::string code : {"64", "77"}) {
     const FakeLauncher fake({"exit " + code});
