@@ -31,6 +31,15 @@ TEST_F(GenerateFile, ADataSetComesOutInItsOrderAtAnyNumberOfRanks) {
   }
   answers("other_seed.jsonl", "--temperature 1.5 --seed 4");
   EXPECT_NE(slurp(folder_ / "other_seed.jsonl"), slurp(folder_ / "one.jsonl"));
+  // Without a file they come in the same order.
+  const Outcome printed =
+      trainer("generate " + trained_model() + " --template chatml --device cpu --max-new 8 --file " +
+                  Task::get().held_out() + " " + lively,
+              2);
+  const std::vector<std::string> lines = split(printed.out, '\n');
+  ASSERT_GE(lines.size(), rows.size()) << printed.both();
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    EXPECT_EQ(parse_json(lines[i], "standard output")["answer"], answer_of(rows[i]));
   // What came out is a data set.
   const Outcome train = trainer(Task::get().train(
       folder_ / "student",

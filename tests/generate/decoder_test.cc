@@ -211,6 +211,13 @@ TEST(Decoder, ASharedBeginningOutlivesTheSequenceThatComputedIt) {
       << "the last token of an answer was never taken";
 }
 
+TEST(Decoder, APromptThatWasAskedBeforeIsAnsweredAgain) {
+  Model m(2);
+  const Tokens prompt = prefix_of(30), first = m.answer(prompt, {}, 5);
+  EXPECT_EQ(m.answer(prompt, {}, 5), first);
+  EXPECT_EQ(m.decoder->counts().shared_tokens, 29) << "the last one's logits are wanted";
+}
+
 TEST(Decoder, ShortBeginningsAreComputedAgain) {
   Model m(2);
   m.decoder->complete(behind(prefix_of(12), 4), {.max_new = 2});

@@ -144,6 +144,25 @@ TEST_P(Turns, LogProbabilitiesAreTheTrainersAndItsBitsAreThoseOfARunAlone) {
       });
 }
 
+// The same prompt after every step: nothing is read that the weights before it wrote.
+TEST(Turns, AnAnswerKnowsNothingOfEarlierWeights) {
+  comm::run_ranks_as_threads({.ranks = 1}, [&](comm::Job& job, comm::Collectives& data, Device& device) {
+    const runtime::InstanceOptions options = options_of({.name = "fp32"});
+    Engine alone(device, job, data, options), taking_turns(device, job, data, options);
+    alone.initialise(7), taking_turns.initialise(7);
+    generate::Decoder often(taking_turns.instance(), {.sequences = 2, .capacity = 48, .scored = 64});
+    generate::Decoder once(alone.instance(), {.sequences = 2, .capacity = 48, .scored = 64});
+    const auto ask = [](generate::Decoder& decoder) {
+      return decoder.complete({{sequence(24, 9), 0}}, {.max_new = 8, .logprobs = 0}).at(0).logprobs;
+    };
+    for (int i = 0; i < 5; ++i) {
+      step(alone, i, 0), step(taking_turns, i, 0);
+      if (i < 4) ask(often);
+    }
+    EXPECT_EQ(ask(often), ask(once));
+  });
+}
+
 // At stage 3 a rank that answers much and one that answers nothing walk together; what is said is what a
 // decoder of a model that every rank holds says.
 TEST(Turns, AnswersAtStage3AreThoseOfWeightsThatEveryRankHolds) {
