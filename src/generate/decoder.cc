@@ -112,6 +112,17 @@ void Decoder::load_weights(const std::string& folder) {
   sequences_->forget();
 }
 
+void Decoder::initialise(std::uint64_t seed) {
+  check(own_ != nullptr, "the weights of a model in training are not made by a decoder");
+  own_->initialise(seed);
+  own_->store().synchronize(compute());
+  sequences_->forget();
+}
+
+std::int64_t Decoder::parameter_count() const {
+  return model_->store().layout().parameter_count();
+}
+
 bool Decoder::walks_together() const {
   return model_->job().size() > 1 && model_->options().store.stage == 3;
 }

@@ -94,6 +94,13 @@ class Decoder {
   /// Reads the weights of a Hugging Face folder. Throws Error on all ranks when that fails on one. Not of a
   /// model in training.
   void load_weights(const std::string& folder);
+  /// Fresh weights that depend on the seed alone, made on the device. Not of a model in training.
+  void initialise(std::uint64_t seed);
+  /// What it was made for.
+  const DecoderOptions& options() const { return options_; }
+  std::int64_t parameter_count() const;
+  /// Where its work is enqueued.
+  Stream& stream() { return model_->compute(); }
   /// What it holds: the cache, buffers and, unless they are of a model in training, weights, once.
   const Arena& arena() const { return *arena_; }
 
