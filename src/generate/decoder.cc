@@ -187,6 +187,7 @@ void Decoder::forward(const PassTokens& pass) {
   };
   model::DecodeBatch batch;
   batch.tokens = std::ssize(pass.ids);
+  batch.alone = pass.alone;
   batch.row_count = std::ssize(pass.rows);
   batch.ids = send(pass.ids), batch.slots = send(pass.slots), batch.positions = send(pass.positions),
   batch.rows = send(pass.rows);
