@@ -4,7 +4,7 @@
 #pragma once
 
 #include "cuda/attention/cached.cuh"
-#include "cuda/attention/mma.cuh"
+#include "cuda/mma.cuh"
 
 namespace octet::ops::cuda {
 
