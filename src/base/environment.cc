@@ -60,6 +60,11 @@ constexpr EnvironmentVariable kVariables[] = {
      "what the "
      "device has",
      "src/train/fit.cc", test},
+    {"OCTETRUN_RECORDING", "`off`",
+     "a GPU gets each pass of decoding kernel by kernel. Not set: passes that are alike are recorded once "
+     "and "
+     "replayed",
+     "src/device/recording.cc", test},
     {"OCTETRUN_COMPUTE_WORKER", "anything",
      "on CPUs computation runs on a thread of its own, in the order of its stream, as on a GPU. Not set: in "
      "line",
