@@ -104,15 +104,12 @@ unsigned grid(std::int64_t blocks) {
   return static_cast<unsigned>(blocks);
 }
 
-template <typename Kernel>
-void launch(cudaStream_t stream, Kernel kernel, dim3 blocks, int threads, int bytes, const Cached& args,
-            const Span& span) {
-  if (bytes > 48 * 1024) {
-    octet::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
-                       "asking for shared memory");
-  }
-  kernel<<<blocks, static_cast<unsigned>(threads), static_cast<std::size_t>(bytes), stream>>>(args, span);
-  octet::cuda::check_launch("cached_attention");
+using Kernel = void (*)(Cached, Span);
+
+void allow_shared(Kernel kernel, int bytes) {
+  if (bytes <= 48 * 1024) return;
+  octet::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+                     "asking for shared memory");
 }
 
 /// Tiles that the rows of a lone token make.
@@ -129,13 +126,16 @@ struct Bf16Kernels {
   static void lone(cudaStream_t stream, const Cached& args, const Span& span) {
     using C = Bf16Cut<DIM, true>;
     const dim3 blocks(grid(span.count * lone_tiles(args, C::ROWS)), grid(args.kv_heads), grid(span.pieces));
-    launch(stream, lone_bf16_kernel<C>, blocks, C::THREADS, C::BYTES, args, span);
+    allow_shared(lone_bf16_kernel<C>, C::BYTES);
+    launch_early(lone_bf16_kernel<C>, blocks, C::THREADS, C::BYTES, stream, "cached_attention", args, span);
   }
   template <int DIM>
   static void prompt(cudaStream_t stream, const Cached& args, const Span& span) {
     using C = Bf16Cut<DIM, false>;
     const dim3 blocks(grid(prompt_tiles(args, span, C::ROWS)), grid(args.kv_heads));
-    launch(stream, prompt_bf16_kernel<C>, blocks, C::THREADS, C::BYTES, args, span);
+    allow_shared(prompt_bf16_kernel<C>, C::BYTES);
+    prompt_bf16_kernel<C><<<blocks, C::THREADS, C::BYTES, stream>>>(args, span);
+    octet::cuda::check_launch("cached_attention");
   }
 };
 
@@ -147,13 +147,14 @@ struct Fp32Kernels {
   static void lone(cudaStream_t stream, const Cached& args, const Span& span) {
     using C = Cut<DIM>;
     const dim3 blocks(grid(span.count * lone_tiles(args, C::ROWS)), grid(args.kv_heads), grid(span.pieces));
-    launch(stream, lone_fp32_kernel<C>, blocks, C::THREADS, 0, args, span);
+    launch_early(lone_fp32_kernel<C>, blocks, C::THREADS, 0, stream, "cached_attention", args, span);
   }
   template <int DIM>
   static void prompt(cudaStream_t stream, const Cached& args, const Span& span) {
     using C = Cut<DIM>;
     const dim3 blocks(grid(prompt_tiles(args, span, C::ROWS)), grid(args.kv_heads));
-    launch(stream, prompt_fp32_kernel<C>, blocks, C::THREADS, 0, args, span);
+    prompt_fp32_kernel<C><<<blocks, C::THREADS, 0, stream>>>(args, span);
+    octet::cuda::check_launch("cached_attention");
   }
 };
 
@@ -181,9 +182,8 @@ void attend_alone(cudaStream_t stream, const Cached& args, std::int64_t alone, c
     }
     Kernels::template lone<DIM>(stream, args, span);
     if (span.pieces == 1) continue;
-    combine_kernel<typename Kernels::Value>
-        <<<dim3(grid(span.count), grid(args.q_heads)), kCombineThreads, 0, stream>>>(args, span);
-    octet::cuda::check_launch("cached_attention");
+    launch_early(combine_kernel<typename Kernels::Value>, dim3(grid(span.count), grid(args.q_heads)),
+                 kCombineThreads, 0, stream, "cached_attention", args, span);
   }
 }
 

@@ -9,6 +9,7 @@
 #pragma once
 
 #include "cuda/attention/tiles.cuh"
+#include "cuda/early_launch.cuh"
 
 namespace octet::ops::cuda {
 
@@ -172,6 +173,8 @@ inline constexpr int kCombineThreads = 128;
 /// Block (token, head): adds the pieces of a cache in their order.
 template <typename T>
 __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const Cached args, const Span span) {
+  wait_for_previous();
+  let_next_begin();
   const std::int64_t token = span.first + blockIdx.x;
   const int head = static_cast<int>(blockIdx.y);
   if (!args.inside(token)) return;

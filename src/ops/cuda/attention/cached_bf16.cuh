@@ -207,6 +207,8 @@ template <typename C>
 __global__ void __launch_bounds__(C::THREADS) lone_bf16_kernel(const Cached args, const Span span) {
   static_assert(C::ALONE);
   __shared__ float maxima[C::WARPS][C::ROWS], totals[C::WARPS][C::ROWS];
+  wait_for_previous();
+  let_next_begin();
   const int piece = static_cast<int>(blockIdx.z);
   const TileRows tile = rows_of_tile<C::ROWS, true>(args, span, blockIdx.x, static_cast<int>(blockIdx.y));
   const std::int64_t token = tile.token(0);

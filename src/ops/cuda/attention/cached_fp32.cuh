@@ -120,6 +120,8 @@ __device__ void finish(const LaneSums<C>& sums, const Cached& args, const Span& 
 /// As lone_bf16_kernel.
 template <typename C>
 __global__ void __launch_bounds__(C::THREADS) lone_fp32_kernel(const Cached args, const Span span) {
+  wait_for_previous();
+  let_next_begin();
   const int piece = static_cast<int>(blockIdx.z);
   const TileRows tile = rows_of_tile<C::ROWS, true>(args, span, blockIdx.x, static_cast<int>(blockIdx.y));
   const std::int64_t token = tile.token(0);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "cuda/early_launch.cuh"
 #include "cuda/mma.cuh"
 
 namespace octet::ops::cuda {
@@ -27,7 +28,7 @@ struct FewRows {
 /// A block makes 16 * WEIGHT_TILES outputs of up to 8 * TOKEN_TILES tokens. Its warps take turns along the
 /// inner dimension, so that together they read whole lines of memory; at the end their sums are added in
 /// order.
-template <int WEIGHT_TILES_, int TOKEN_TILES_>
+template <int WEIGHT_TILES_, int TOKEN_TILES_, int AHEAD_>
 struct FewRowsCut {
   static constexpr int WEIGHT_TILES = WEIGHT_TILES_;
   static constexpr int TOKEN_TILES = TOKEN_TILES_;
@@ -35,7 +36,7 @@ struct FewRowsCut {
   static constexpr int THREADS = 32 * WARPS;
   static constexpr int OUTPUTS = 16 * WEIGHT_TILES;
   static constexpr int TOKENS = 8 * TOKEN_TILES;
-  static constexpr int AHEAD = 4;  ///< chunks of 32 values that a warp asks for at once
+  static constexpr int AHEAD = AHEAD_;  ///< chunks of 32 values that a warp asks for at once
 };
 
 /// 16 bytes that nobody reads again.
@@ -92,6 +93,14 @@ __global__ void __launch_bounds__(C::THREADS) few_rows_kernel(const FewRows args
       for (int e = 0; e < 4; ++e) all[w][t][e] = 0.0f;
     }
   }
+  // What the first chunks of all warps will read of the weight, a line of memory a thread.
+  constexpr int LINE = 64;  // values
+  constexpr int LINES = C::WARPS * C::AHEAD * 32 / LINE;
+  for (int i = static_cast<int>(threadIdx.x); i < C::OUTPUTS * LINES; i += C::THREADS) {
+    const int output = first + i / LINES, at = i % LINES * LINE;
+    if (output < args.outputs && at < args.inner) prefetch(args.b + output * args.b_ld + at);
+  }
+  wait_for_previous();
   const int chunks = static_cast<int>(args.inner / 32);
   for (int chunk = warp; chunk < chunks; chunk += C::WARPS * C::AHEAD) {
     uint4 b[C::AHEAD][C::WEIGHT_TILES][2], a[C::AHEAD][C::TOKEN_TILES];
