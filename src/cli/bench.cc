@@ -4,6 +4,8 @@
 #include <array>
 #include <cstdio>
 
+#include "decode_bench.h"
+#include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/model/shapes.h"
@@ -17,13 +19,6 @@
 
 namespace octet::cli {
 namespace {
-
-std::string precision_of(const config::Config& config) {
-  const std::string base = config.bf16 || config.pure_bf16 ? "bf16" : "fp32";
-  if (!config.fp8) return base;
-  return "FP8 " + config.fp8_recipe + " in " + base +
-         (setup::recipe_of(config).fast_gradients ? ", fp8_fast_accumulation: all" : "");
-}
 
 void print_profile(const train::BenchResult& r) {
   if (r.profile.empty()) return;
@@ -49,7 +44,7 @@ void print_table(const config::Config& c, runtime::Session& session, const train
   std::printf("model            %s, %s parameters\n", o.model.c_str(), with_commas(r.parameters).c_str());
   std::printf("device           %s, %d rank%s\n", session.device().description().c_str(),
               session.place().size, session.place().size == 1 ? "" : "s");
-  std::printf("precision        %s, zero_stage %lld, recompute %s%s\n", precision_of(c).c_str(),
+  std::printf("precision        %s, zero_stage %lld, recompute %s%s\n", precision_words(c).c_str(),
               static_cast<long long>(c.zero_stage), r.recompute.c_str(),
               r.transposes_at_use ? ", FP8 weights transposed at each use" : "");
   std::printf("tokens of a step %s in micro-batches of %lld x %lld\n", with_commas(r.tokens).c_str(),
@@ -82,7 +77,7 @@ void print_json(const config::Config& c, runtime::Session& session, const train:
             {"parameters", r.parameters},
             {"device", session.device().description()},
             {"ranks", session.place().size},
-            {"precision", precision_of(c)},
+            {"precision", precision_words(c)},
             {"zero_stage", c.zero_stage},
             {"recompute", r.recompute},
             {"fp8_transposed_weights", r.transposes_at_use ? "at_use" : "keep"},
@@ -148,6 +143,14 @@ void print_saves(const train::SaveBenchResult& r, int ranks, bool json) {
   std::printf("rate of checkpoints over the better raw one: %.3f\n", r.ratio());
 }
 
+void require_one_kind(bool decode, bool decoding_given, bool saves) {
+  const auto refuse = [](const char* what, const char* fix) {
+    throw Error({.what = what, .where = "command line", .fix = fix, .code = ExitCode::usage});
+  };
+  if (decoding_given && !decode) refuse("sequences and context are of decoding steps", "give --decode");
+  if (decode && saves) refuse("--decode and --save measure different things", "give one of them");
+}
+
 std::string shapes_text() {
   std::string text;
   for (const std::string& name : model::shape_names()) text += (text.empty() ? "" : ", ") + name;
@@ -157,12 +160,15 @@ std::string shapes_text() {
 }  // namespace
 
 int bench_command(const Arguments& arguments) {
-  Options options("bench",
-                  "Measures whole training steps on random tokens and fresh weights; under `mpirun -np N` or "
-                  "alone. Configuration keys say how: cutoff_len (tokens of a sequence), "
-                  "per_device_train_batch_size, gradient_accumulation_steps, bf16 (true unless given), fp8, "
-                  "zero_stage, device, …");
+  Options options(
+      "bench",
+      "Measures whole training steps, or with --decode decoding steps, on random tokens and fresh weights; "
+      "under `mpirun -np N` or "
+      "alone. Configuration keys say how: cutoff_len (tokens of a sequence), "
+      "per_device_train_batch_size, gradient_accumulation_steps, bf16 (true unless given), fp8, "
+      "zero_stage, device, …");
   options.example("trainer bench llama-3.2-1b cutoff_len=2048 bf16=true fp8=true");
+  options.example("trainer bench llama-3.1-8b --decode sequences=32 context=1024 steps=64");
   options.example("launch/mpirun -np 8 build/bin/trainer bench llama-3.1-8b bf16=true zero_stage=3");
   options.take_overrides();
   train::BenchOptions bench{.model = "tiny"};
@@ -190,8 +196,23 @@ int bench_command(const Arguments& arguments) {
       "save", save,
       "a size, such as 2GiB: in place of steps, five turns of raw writes and of checkpoints of so "
       "many bytes in output_dir (or here)");
+  bool decode = false;
+  DecodeBench decoding;
+  options.app().add_flag("--decode", decode,
+                         "in place of training steps, decoding steps: a token of each sequence, whose cache "
+                         "is filled by random prompts first");
+  CLI::Option* sequences =
+      options.setting("sequences", decoding.options.sequences, "--decode: answered side by side")
+          ->check(CLI::Range(1, 65536))
+          ->capture_default_str();
+  CLI::Option* context = options
+                             .setting("context", decoding.options.context,
+                                      "--decode: tokens of each sequence in front of the first step")
+                             ->check(CLI::Range(1, 1 << 20))
+                             ->capture_default_str();
   options.app().add_flag("--json", json, "print one line of JSON");
   if (!options.parse(arguments)) return 0;
+  require_one_kind(decode, sequences->count() + context->count() > 0, !save.empty());
   const config::Resolved resolved = config::load(with_bf16(options.overrides()), {.for_training = false});
   const config::Config& config = resolved.config;
   const setup::SessionWish wish = setup::session_wish(config);
@@ -203,6 +224,16 @@ int bench_command(const Arguments& arguments) {
           [&] { saves.bytes = static_cast<std::int64_t>(plan::parse_bytes(save, "save")); });
       const train::SaveBenchResult result = train::bench_saves(session, saves);
       if (session.prints()) print_saves(result, session.place().size, json);
+      return 0;
+    }
+    if (decode) {
+      decoding.model = bench.model;
+      decoding.json = json;
+      decoding.options.steps = bench.steps;
+      decoding.options.warmup = bench.warmup;
+      decoding.options.profile = bench.profile;
+      decoding.options.seed = static_cast<std::uint64_t>(config.seed);
+      bench_decoding(session, config, decoding);
       return 0;
     }
     session.mention_idle_gpus("bench …");

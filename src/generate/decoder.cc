@@ -1,13 +1,14 @@
 #include "octet/generate/decoder.h"
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <optional>
 
 #include "octet/base/error.h"
 #include "octet/runtime/scoring.h"
+#include "repeated_passes.h"
 #include "sequences.h"
+#include "standing_parameters.h"
 
 namespace octet::generate {
 
@@ -93,6 +94,13 @@ void Decoder::reserve() {
   const auto logits = static_cast<std::size_t>(logit_rows(options_) * options_.architecture.vocabulary);
   logits_ = arena_->reserve_as<float>("decode/logits", logits);
   host_logits_ = arena_->reserve_as<float>("decode/logits", logits, MemoryKind::pinned);
+  const auto rows = static_cast<std::size_t>(logit_rows(options_));
+  best_ = arena_->reserve_as<ops::BestToken>("decode/best tokens", rows);
+  host_best_ = arena_->reserve_as<ops::BestToken>("decode/best tokens", rows, MemoryKind::pinned);
+  // A model in training may gather its parameters pass by pass, and is waited for.
+  if (own_ != nullptr) standing_ = std::make_unique<StandingParameters>(own_->store());
+  repeated_ =
+      std::make_unique<RepeatedPasses>(own_ != nullptr ? &own_->compute() : nullptr, options_.sequences);
   if (options_.scored > 0) {
     staging_ = std::make_unique<runtime::Staging>(
         *arena_, runtime::StagingOptions{.tokens = core_->options().max_tokens,
@@ -107,9 +115,22 @@ void Decoder::reserve() {
 
 void Decoder::load_weights(const std::string& folder) {
   check(own_ != nullptr, "the weights of a model in training are not read by a decoder");
+  standing_->forget(compute());
   own_->load_weights(folder);
   own_->store().synchronize(compute());
   sequences_->forget();
+}
+
+void Decoder::initialise(std::uint64_t seed) {
+  check(own_ != nullptr, "the weights of a model in training are not made by a decoder");
+  standing_->forget(compute());
+  own_->initialise(seed);
+  own_->store().synchronize(compute());
+  sequences_->forget();
+}
+
+std::int64_t Decoder::parameter_count() const {
+  return model_->store().layout().parameter_count();
 }
 
 bool Decoder::walks_together() const {
@@ -164,26 +185,90 @@ std::vector<std::vector<double>> Decoder::log_probabilities(
   return out;
 }
 
-// Keys and values of the pass go into the cache; the logits of its rows come to the host.
-void Decoder::forward(const PassTokens& pass) {
-  std::int32_t* host = host_words_;
-  const auto send = [&](const std::vector<std::int32_t>& from) {
-    std::memcpy(host, from.data(), from.size() * sizeof(std::int32_t));
-    std::int32_t* to = words_ + (host - host_words_);
-    model_->device().copy_to_device(compute(), to, host, from.size() * sizeof(std::int32_t));
-    host += from.size();
-    return to;
+namespace {
+
+/// Whether the most probable token is all that a sequence wants of its next logits.
+bool takes_the_best(const Sequence& s) {
+  const AnswerOptions& o = s.options;
+  const bool every_token = std::ssize(s.answer.ids) >= o.min_new || o.stop_ids.empty();
+  return o.sampling.temperature <= 0 && o.sampling.repetition_penalty == 1.0 && o.logprobs <= 0 &&
+         every_token;
+}
+
+}  // namespace
+
+Decoder::Wanted Decoder::wanted_of(const PassTokens& pass) const {
+  Wanted wanted{.logits = std::vector<bool>(pass.rows.size(), true)};
+  for (std::size_t row = 0; row < pass.sequences.size(); ++row) {
+    const Sequence& s = *pass.sequences[row];
+    if (!takes_the_best(s)) continue;
+    wanted.best = true;
+    wanted.normalizers = wanted.normalizers || s.options.logprobs == 0;
+    wanted.logits[row] = false;
+  }
+  return wanted;
+}
+
+model::DecodeBatch Decoder::batch_of(const PassTokens& pass, bool repeated) {
+  const auto tokens = std::ssize(pass.ids), rows = std::ssize(pass.rows);
+  const std::int64_t made = repeated ? repeated_->rounded(tokens) : tokens;
+  const std::int64_t made_rows = repeated ? made : rows;
+  model::DecodeBatch batch{.tokens = made, .alone = repeated ? made : pass.alone, .row_count = made_rows};
+  std::int64_t at = 0;
+  const auto lay_out = [&](const std::vector<std::int32_t>& from, std::int64_t count) {
+    std::copy(from.begin(), from.end(), host_words_ + at);
+    std::fill(host_words_ + at + std::ssize(from), host_words_ + at + count, from.empty() ? 0 : from.front());
+    const std::int32_t* there = words_ + at;
+    at += count;
+    return there;
   };
-  model::DecodeBatch batch;
-  batch.tokens = std::ssize(pass.ids);
-  batch.row_count = std::ssize(pass.rows);
-  batch.ids = send(pass.ids), batch.slots = send(pass.slots), batch.positions = send(pass.positions),
-  batch.rows = send(pass.rows);
+  batch.ids = lay_out(pass.ids, made);
+  batch.slots = lay_out(pass.slots, made);
+  batch.positions = lay_out(pass.positions, made);
+  batch.rows = lay_out(pass.rows, made_rows);
+  return batch;
+}
+
+void Decoder::enqueue(const model::DecodeBatch& batch, const Wanted& wanted) {
+  Device& device = model_->device();
+  const auto words = static_cast<std::size_t>(3 * batch.tokens + batch.row_count);
+  device.copy_to_device(compute(), words_, host_words_, words * sizeof(std::int32_t));
   const std::int64_t vocabulary = options_.architecture.vocabulary;
   const ops::Matrix logits{logits_, DType::f32, batch.row_count, vocabulary, vocabulary};
-  core_->decode(model_->store(), compute(), batch, *cache_, logits);
-  model_->device().copy_to_host(compute(), host_logits_, logits_,
-                                static_cast<std::size_t>(batch.row_count * vocabulary) * sizeof(float));
+  model::ParameterSource& parameters =
+      standing_ ? static_cast<model::ParameterSource&>(*standing_) : model_->store();
+  core_->decode(parameters, compute(), batch, *cache_, logits);
+  if (!wanted.best) return;
+  ops::best_tokens(compute(), {.logits = logits, .normalizers = wanted.normalizers, .out = best_});
+  device.copy_to_host(compute(), host_best_, best_,
+                      static_cast<std::size_t>(batch.row_count) * sizeof(ops::BestToken));
+}
+
+void Decoder::fetch_logits(const Wanted& wanted) {
+  const auto vocabulary = static_cast<std::size_t>(options_.architecture.vocabulary);
+  const std::vector<bool>& rows = wanted.logits;
+  for (std::size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
+    end = begin + 1;
+    if (!rows[begin]) continue;
+    while (end < rows.size() && rows[end]) ++end;
+    model_->device().copy_to_host(compute(), host_logits_ + begin * vocabulary, logits_ + begin * vocabulary,
+                                  (end - begin) * vocabulary * sizeof(float));
+  }
+}
+
+// Keys and values of the pass go into the cache; of its rows what is wanted comes to the host.
+void Decoder::forward(const PassTokens& pass) {
+  const auto tokens = std::ssize(pass.ids);
+  const Wanted wanted = wanted_of(pass);
+  const bool repeated = repeated_->possible() && pass.alone == tokens && std::ssize(pass.rows) == tokens;
+  const model::DecodeBatch batch = batch_of(pass, repeated);
+  if (repeated) {
+    repeated_->make(batch.tokens, (wanted.best ? 1 : 0) + (wanted.normalizers ? 2 : 0),
+                    [&] { enqueue(batch, wanted); });
+  } else {
+    enqueue(batch, wanted);
+  }
+  fetch_logits(wanted);
   compute().synchronize();
   ++counts_.passes;
 }
@@ -237,14 +322,18 @@ std::int64_t Decoder::room() const {
   return sequences_->room();
 }
 
-// Chooses the next token of a sequence; true when its answer goes on.
-bool Decoder::extend(Sequence& s, std::span<const float> logits, const OnToken& on_token) {
+Decoder::Choice Decoder::choose_token(const Sequence& s, std::size_t row) const {
+  if (takes_the_best(s)) {
+    const ops::BestToken& best = host_best_[row];
+    require_finite(static_cast<double>(best.logit));
+    return {.token = best.id, .logprob = static_cast<double>(best.logit) - best.normalizer};
+  }
   const AnswerOptions& o = s.options;
-  const Draw draw{.row = s.asked.row, .sample = s.asked.sample, .position = s.tokens.size()};
+  const std::span<const float> logits = logits_of(row);
+  Choice choice;
   std::optional<LogProbabilities> raw;
-  std::vector<TokenScore> best;
   if (o.logprobs >= 0) raw.emplace(logits);
-  if (o.logprobs > 0) best = raw->best(o.logprobs);
+  if (o.logprobs > 0) choice.best = raw->best(o.logprobs);
   std::vector<float> allowed;
   if (std::ssize(s.answer.ids) < o.min_new) {
     allowed.assign(logits.begin(), logits.end());
@@ -254,8 +343,18 @@ bool Decoder::extend(Sequence& s, std::span<const float> logits, const OnToken& 
       }
     }
   }
-  const std::int32_t token =
+  const Draw draw{.row = s.asked.row, .sample = s.asked.sample, .position = s.tokens.size()};
+  choice.token =
       choose(allowed.empty() ? logits : std::span<const float>(allowed), o.sampling, draw, s.tokens);
+  if (raw) choice.logprob = raw->of(choice.token);
+  return choice;
+}
+
+// Takes the next token of a sequence; true when its answer goes on.
+bool Decoder::extend(Sequence& s, std::size_t row, const OnToken& on_token) {
+  const AnswerOptions& o = s.options;
+  Choice choice = choose_token(s, row);
+  const std::int32_t token = choice.token;
   if (std::ranges::find(o.stop_ids, token) != o.stop_ids.end()) {
     s.answer.finish = FinishReason::stop;
     return false;
@@ -263,8 +362,8 @@ bool Decoder::extend(Sequence& s, std::span<const float> logits, const OnToken& 
   s.tokens.push_back(token);
   s.answer.ids.push_back(token);
   ++counts_.new_tokens;
-  if (raw) s.answer.logprobs.push_back(raw->of(token));
-  if (o.logprobs > 0) s.answer.top.push_back(std::move(best));
+  if (o.logprobs >= 0) s.answer.logprobs.push_back(choice.logprob);
+  if (o.logprobs > 0) s.answer.top.push_back(std::move(choice.best));
   if (on_token && !on_token(s.request, token)) {
     s.answer.finish = FinishReason::stop;
     return false;
@@ -287,7 +386,7 @@ std::vector<Decoder::Finished> Decoder::step(const OnToken& on_token) {
   std::vector<Finished> finished;
   for (std::size_t row = 0; row < pass.sequences.size(); ++row) {
     Sequence& s = *pass.sequences[row];
-    if (extend(s, logits_of(row), on_token)) continue;
+    if (extend(s, row, on_token)) continue;
     finished.push_back({s.request, std::move(s.answer)});
     sequences_->end(s);
   }

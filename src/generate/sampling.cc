@@ -81,6 +81,13 @@ void require_possible(const Sampling& s) {
   require_within("repetition_penalty", s.repetition_penalty, 0, 100, true);
 }
 
+void require_finite(double largest) {
+  if (std::isfinite(largest)) return;
+  throw Error({.what = "the model's logits are not finite numbers",
+               .found = std::to_string(largest),
+               .fix = "look whether the model's training diverged, or whether its weights are damaged"});
+}
+
 namespace {
 
 // The first of the largest. A NaN counts as the largest, so that it is seen.
@@ -88,11 +95,7 @@ template <typename T>
 std::int32_t most_probable(std::span<const T> logits) {
   const auto best =
       std::ranges::max_element(logits, [](T a, T b) { return std::isnan(b) ? !std::isnan(a) : a < b; });
-  if (!std::isfinite(*best)) {
-    throw Error({.what = "the model's logits are not finite numbers",
-                 .found = std::to_string(*best),
-                 .fix = "look whether the model's training diverged, or whether its weights are damaged"});
-  }
+  require_finite(static_cast<double>(*best));
   return static_cast<std::int32_t>(best - logits.begin());
 }
 

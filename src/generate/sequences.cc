@@ -95,6 +95,8 @@ PassTokens Sequences::next_pass(std::size_t room) {
   for (Sequence& s : active_) {
     if (!s.answer.ids.empty()) take(s);
   }
+  // Of an answer one token is new.
+  pass.alone = std::ssize(pass.ids);
   for (Sequence& s : active_) {
     if (s.answer.ids.empty() && !s.waits) take(s);
   }

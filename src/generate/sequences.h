@@ -33,6 +33,7 @@ struct PrefixCopy {
 /// The tokens of one forward pass, and which of them yield logits, for whom.
 struct PassTokens {
   std::vector<std::int32_t> ids, slots, positions;
+  std::int64_t alone = 0;            ///< the first so many are each the only one of their sequence
   std::vector<std::int32_t> rows;    ///< tokens whose logits are wanted
   std::vector<Sequence*> sequences;  ///< of each row
 };

@@ -270,7 +270,8 @@ void Transformer::Impl::decode(ParameterSource& source, Stream& stream, const De
                      .attention = {.positions = batch.positions,
                                    .documents = {.tokens = batch.tokens},
                                    .slots = batch.slots,
-                                   .cache = &cache},
+                                   .cache = &cache,
+                                   .alone = batch.alone},
                      .tokens = batch.tokens,
                      .options = {.readers = Readers::forward}};
   const ops::Matrix after = top(layers_.head().input(), pass.tokens);

@@ -77,6 +77,7 @@ void cached_attention(Stream& stream, const CachedAttentionArgs& args) {
   check(args.slots != nullptr && args.positions != nullptr && args.k_cache != nullptr &&
             args.v_cache != nullptr && args.capacity > 0,
         "attention: there is a cache, and every token has a place in it");
+  check(args.alone >= 0 && args.alone <= args.qkv.rows, "attention: lone tokens are some of all");
   OCTET_DISPATCH(stream, cached_attention, args);
 }
 
@@ -90,6 +91,14 @@ std::size_t attention_workspace(const Device& device, const Heads& heads, DType 
   if (device.stands_for() != DeviceKind::cuda) return here();
   const std::size_t there = cuda::attention_workspace(heads, dtype, tokens);
   return device.kind() == DeviceKind::cpu ? std::max(there, here()) : there;
+}
+
+std::size_t cached_attention_workspace(const Device& device, const Heads& heads, std::int64_t tokens,
+                                       std::int64_t capacity) {
+  check_heads(heads);
+  check(tokens >= 0 && capacity > 0, "attention: there are tokens, and a cache");
+  return device.stands_for() == DeviceKind::cuda ? cuda::cached_attention_workspace(heads, tokens, capacity)
+                                                 : 0;
 }
 
 }  // namespace octet::ops

@@ -152,5 +152,76 @@ TEST(Bench, TimesSavesBesideRawWrites) {
   EXPECT_EQ(trainer("bench save=1MiB output_dir=/proc/nothing").code, 1);
 }
 
+const std::string kTiny = OCTET_SOURCE_DIR "/tests/bench/tiny.json";
+
+Json decode_bench(const std::string& arguments) {
+  const Outcome run = trainer("bench " + kTiny + " --json --decode device=cpu " + arguments);
+  EXPECT_EQ(run.code, 0) << run.both();
+  return run.code == 0 ? parse_json(run.out, "standard output") : Json::object();
+}
+
+TEST(Bench, MeasuresDecodingSteps) {
+  const Json r = decode_bench("sequences=3 context=40 steps=4 warmup=1 bf16=false");
+  ASSERT_TRUE(r.contains("tokens_per_second"));
+  EXPECT_EQ(r["precision"], "fp32");
+  EXPECT_EQ(r["sequences"], 3);
+  EXPECT_EQ(r["context"], 40);
+  EXPECT_EQ(r["steps"], 4);
+  const double median = r["seconds_median"].get<double>();
+  EXPECT_GT(median, 0);
+  EXPECT_LE(r["seconds_min"].get<double>(), median);
+  EXPECT_GE(r["seconds_max"].get<double>(), median);
+  EXPECT_NEAR(r["tokens_per_second"].get<double>() * median, 3, 1e-9);
+  // All weights but the embedding table, with what fills segments up.
+  const double weights = 4 * (r["parameters"].get<double>() - 4096 * 256);
+  EXPECT_GE(r["weight_bytes"].get<double>(), weights);
+  EXPECT_LE(r["weight_bytes"].get<double>(), 1.01 * weights);
+  // Four blocks with four KV heads of 32; the first timed step sees 40 of the prompt, what the warm-up took,
+  // and itself.
+  EXPECT_NEAR(r["cache_bytes"].get<double>(), 3.0 * 2 * 4 * 4 * 32 * 4 * (42 + 43 + 44 + 45) / 4, 1e-6);
+  EXPECT_NEAR(r["bytes_per_second"].get<double>() * median,
+              r["weight_bytes"].get<double>() + r["cache_bytes"].get<double>(), 1);
+  EXPECT_GT(r["prompt_tokens_per_second"].get<double>(), 0);
+  EXPECT_GT(r["reserved_bytes"].get<double>(), r["weight_bytes"].get<double>());
+  EXPECT_FALSE(r.contains("profile"));
+}
+
+TEST(Bench, DecodesInTheDtypeThatIsAskedForAndShowsWhereTheTimeGoes) {
+  const Json r = decode_bench("sequences=33 context=9 steps=2 profile=true");
+  EXPECT_EQ(r["precision"], "bf16");
+  EXPECT_LE(r["weight_bytes"].get<double>(), 1.01 * 2 * (r["parameters"].get<double>() - 4096 * 256));
+  std::map<std::string, double> calls;
+  double sum = 0;
+  for (const Json& row : r["profile"]) {
+    calls[row["name"].get<std::string>()] = row["calls"].get<double>();
+    sum += row["seconds"].get<double>();
+  }
+  EXPECT_EQ(calls["cached_attention"], 4);
+  EXPECT_EQ(calls["qkv/product forward"], 4);
+  // Two steps: their mean and their median are the same.
+  EXPECT_NEAR(sum / r["seconds_median"].get<double>(), 1, 1e-6);
+}
+
+TEST(Bench, RefusesDecodingThatItCannotMeasure) {
+  const auto refused = [](const std::string& arguments, const std::string& words, int np = 0) {
+    const Outcome run = trainer("bench tiny device=cpu steps=1 " + arguments, np);
+    EXPECT_EQ(run.code, 64) << arguments << run.both();
+    EXPECT_NE(run.err.find(words), std::string::npos) << run.both();
+  };
+  refused("sequences=2", "give --decode");
+  refused("context=20", "give --decode");
+  refused("--decode save=1MiB", "measure different things");
+  refused("--decode fp8=true", "fp8_recipe current or block");
+  refused("--decode context=0", "context");
+  refused("--decode", "on one rank", 2);
+  const Outcome table =
+      trainer("bench tiny device=cpu --decode steps=1 warmup=0 context=20 fp8=true fp8_recipe=block");
+  EXPECT_EQ(table.code, 0) << table.both();
+  for (const char* word :
+       {"FP8 block in bf16", "20 tokens of context", "tokens a second", "bytes of a step"}) {
+    EXPECT_NE(table.out.find(word), std::string::npos) << word << table.out;
+  }
+}
+
 }  // namespace
 }  // namespace octet::test

@@ -280,5 +280,67 @@ TEST(Decoder, ARequestThatCannotBeAnsweredIsRefusedAlone) {
   EXPECT_EQ(answered, 2u);
 }
 
+/// Answers of a decoder to requests of which each has options of its own.
+std::vector<Answer> answer_all(Model& m, const std::vector<std::pair<Request, AnswerOptions>>& asked) {
+  const std::size_t first = m.decoder->submit(asked[0].first, asked[0].second);
+  for (std::size_t i = 1; i < asked.size(); ++i) m.decoder->submit(asked[i].first, asked[i].second);
+  std::vector<Answer> answers(asked.size());
+  while (m.decoder->busy()) {
+    for (Decoder::Finished& done : m.decoder->step()) answers[done.request - first] = std::move(done.answer);
+  }
+  return answers;
+}
+
+// Of some the most probable token alone is wanted, of others all logits.
+TEST(Decoder, WhatNeighboursWantOfTheirLogitsDoesNotChangeAnAnswer) {
+  const Sampling penalty{.repetition_penalty = 1.3};
+  const std::vector<AnswerOptions> kinds{{.max_new = 9},
+                                         {.sampling = kLively, .max_new = 9, .logprobs = 0},
+                                         {.max_new = 9, .logprobs = 0},
+                                         {.max_new = 9, .logprobs = 3},
+                                         {.sampling = penalty, .max_new = 9},
+                                         {.stop_ids = {1, 2, 3, 44}, .max_new = 9, .min_new = 5},
+                                         {.max_new = 9}};
+  std::vector<std::pair<Request, AnswerOptions>> asked;
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    Tokens prompt;
+    for (std::size_t t = 0; t < 3 + i; ++t) prompt.push_back(static_cast<std::int32_t>((9 * i + 4 * t) % 50));
+    asked.push_back({{prompt, i}, kinds[i]});
+  }
+  Model together(7);
+  const std::vector<Answer> answers = answer_all(together, asked);
+  for (std::size_t i = 0; i < kinds.size(); ++i) {
+    Model alone(1);
+    const Answer expected = answer_all(alone, {asked[i]}).at(0);
+    EXPECT_EQ(answers[i].ids, expected.ids) << i;
+    EXPECT_EQ(answers[i].logprobs, expected.logprobs) << i;
+    EXPECT_EQ(answers[i].logprobs.size(), kinds[i].logprobs >= 0 ? answers[i].ids.size() : 0) << i;
+    ASSERT_EQ(answers[i].top.size(), kinds[i].logprobs > 0 ? answers[i].ids.size() : 0) << i;
+  }
+  // The most probable token and its log-probability are the first of the K most probable, to the last bit.
+  Model m(1);
+  AnswerOptions one = kinds[2], three = kinds[3];
+  const Answer short_way = answer_all(m, {{asked[0].first, one}}).at(0);
+  const Answer long_way = answer_all(m, {{asked[0].first, three}}).at(0);
+  EXPECT_EQ(short_way.ids, long_way.ids);
+  EXPECT_EQ(short_way.logprobs, long_way.logprobs);
+  for (std::size_t t = 0; t < long_way.top.size(); ++t) {
+    EXPECT_EQ(long_way.top[t][0].id, short_way.ids[t]);
+    EXPECT_EQ(long_way.top[t][0].logprob, short_way.logprobs[t]);
+  }
+}
+
+TEST(Decoder, OtherWeightsGiveOtherAnswers) {
+  Model m(2);
+  const Tokens before = m.answer(kPrompt, {}, 8);
+  m.decoder->initialise(3);
+  const Tokens fresh = m.answer(kPrompt, {}, 8);
+  EXPECT_NE(fresh, before);
+  m.decoder->initialise(4);
+  EXPECT_NE(m.answer(kPrompt, {}, 8), fresh);
+  m.decoder->load_weights(OCTET_SOURCE_DIR "/tests/golden/models/qwen3");
+  EXPECT_EQ(m.answer(kPrompt, {}, 8), before);
+}
+
 }  // namespace
 }  // namespace octet::generate

@@ -183,6 +183,56 @@ TEST(CachedAttention, RefusesAPlaceOutsideTheCache) {
   EXPECT_THROW(stream->synchronize(), std::logic_error);
 }
 
+/// Whether tokens may be said to be alone: `count` tokens of the given places, the first `alone` of them.
+bool may_be_alone(std::vector<std::int32_t> slots, std::vector<std::int32_t> positions, std::int64_t alone) {
+  const auto device = make_cpu_device({.threads = 1});
+  const auto stream = device->make_stream({.name = "compute"});
+  const auto tokens = static_cast<std::int64_t>(slots.size());
+  std::vector<float> qkv(static_cast<std::size_t>(48 * tokens)), cache(3 * 8 * 16), out(qkv.size());
+  cached_attention(*stream, {.qkv = ConstMatrix(qkv.data(), DType::f32, tokens, 48, 48),
+                             .heads = {1, 1, 16},
+                             .slots = slots.data(),
+                             .positions = positions.data(),
+                             .k_cache = cache.data(),
+                             .v_cache = cache.data(),
+                             .capacity = 8,
+                             .out = Matrix{out.data(), DType::f32, tokens, 16, 16},
+                             .alone = alone});
+  try {
+    stream->synchronize();
+  } catch (const std::logic_error&) {
+    return false;
+  }
+  return true;
+}
+
+TEST(CachedAttention, LoneTokensAreTheOnlyOnesOfTheirSequences) {
+  EXPECT_TRUE(may_be_alone({2, 0, 1, 1}, {4, 0, 5, 6}, 2));
+  EXPECT_FALSE(may_be_alone({2, 0, 1, 1}, {4, 0, 5, 6}, 3)) << "another one comes behind";
+  EXPECT_FALSE(may_be_alone({2, 0, 1, 1}, {4, 0, 5, 6}, 4));
+  EXPECT_FALSE(may_be_alone({2, 1, 0, 2}, {4, 0, 5, 5}, 3));
+  EXPECT_TRUE(may_be_alone({2, 0, 2}, {4, 0, 4}, 3)) << "the same token twice";
+  EXPECT_THROW(may_be_alone({0}, {0}, 2), std::logic_error);
+  EXPECT_THROW(may_be_alone({0}, {0}, -1), std::logic_error);
+}
+
+TEST(CachedAttention, AGpuNeedsRoomForThePiecesOfLongCaches) {
+  const auto gpu = make_dry_device({.stands_for = DeviceKind::cuda}), cpu = make_dry_device();
+  const Heads heads{32, 8, 128};
+  const auto bytes = [&](std::int64_t tokens, std::int64_t capacity) {
+    return cached_attention_workspace(*gpu, heads, tokens, capacity);
+  };
+  EXPECT_EQ(bytes(64, 256), 0u) << "one piece";
+  // Of each head and piece of 256 keys: a sum of values and two numbers, in fp32.
+  EXPECT_EQ(bytes(1, 257), 2u * 32 * 130 * 4);
+  EXPECT_EQ(bytes(3, 1024), 3u * 4 * 32 * 130 * 4);
+  EXPECT_EQ(bytes(0, 1024), 0u);
+  // Never more than 64 pieces, and than 64 MiB, but for one token.
+  EXPECT_EQ(bytes(1, 1 << 20), 64u * 32 * 130 * 4);
+  EXPECT_EQ(bytes(4096, 4096), std::size_t{64} << 20);
+  EXPECT_EQ(cached_attention_workspace(*cpu, heads, 64, 4096), 0u);
+}
+
 TEST(Attention, OnADryDeviceItPlansAndDoesNothing) {
   const auto device = make_dry_device();
   const auto stream = device->make_stream({.name = "compute"});

@@ -15,12 +15,15 @@
 #include "octet/generate/sampling.h"
 #include "octet/model/kv_cache.h"
 #include "octet/model/transformer.h"
+#include "octet/ops/best_tokens.h"
 #include "octet/runtime/instance.h"
 #include "octet/runtime/staging.h"
 
 namespace octet::generate {
 
+class RepeatedPasses;
 class Sequences;
+class StandingParameters;
 struct Sequence;
 struct PassTokens;
 
@@ -94,6 +97,13 @@ class Decoder {
   /// Reads the weights of a Hugging Face folder. Throws Error on all ranks when that fails on one. Not of a
   /// model in training.
   void load_weights(const std::string& folder);
+  /// Fresh weights that depend on the seed alone, made on the device. Not of a model in training.
+  void initialise(std::uint64_t seed);
+  /// What it was made for.
+  const DecoderOptions& options() const { return options_; }
+  std::int64_t parameter_count() const;
+  /// Where its work is enqueued.
+  Stream& stream() { return model_->compute(); }
   /// What it holds: the cache, buffers and, unless they are of a model in training, weights, once.
   const Arena& arena() const { return *arena_; }
 
@@ -151,11 +161,30 @@ class Decoder {
   void take_scales();
   void reserve();
   void require_ids(const std::vector<std::int32_t>& ids, std::int64_t most) const;
+  /// What a pass wants of its logits.
+  struct Wanted {
+    bool best = false;         ///< the most probable tokens, where the logits lie
+    bool normalizers = false;  ///< with what their log-probabilities need
+    std::vector<bool> logits;  ///< [rows] those that come to the host
+  };
+  Wanted wanted_of(const PassTokens& pass) const;
+  /// The tokens of a pass as the device gets them: a pass that is repeated has more, the first one again.
+  model::DecodeBatch batch_of(const PassTokens& pass, bool repeated);
+  /// Puts a pass and the choice of the most probable tokens on the stream.
+  void enqueue(const model::DecodeBatch& batch, const Wanted& wanted);
+  void fetch_logits(const Wanted& wanted);
   void forward(const PassTokens& pass);
   void take_text(const std::vector<std::int32_t>& ids, std::int64_t piece,
                  const std::function<void(std::int64_t begin, std::int64_t end)>& see);
   std::span<const float> logits_of(std::size_t row) const;
-  bool extend(Sequence& s, std::span<const float> logits, const OnToken& on_token);
+  /// The next token of a sequence, by its row of the last pass, and what is told of it.
+  struct Choice {
+    std::int32_t token = 0;
+    double logprob = 0;            ///< where any is wanted
+    std::vector<TokenScore> best;  ///< as many as are wanted
+  };
+  Choice choose_token(const Sequence& s, std::size_t row) const;
+  bool extend(Sequence& s, std::size_t row, const OnToken& on_token);
   Stream& compute() { return model_->compute(); }
 
   DecoderOptions options_;
@@ -166,6 +195,8 @@ class Decoder {
   Arena* arena_;
   model::Transformer* core_ = nullptr;
   std::unique_ptr<model::KvCache> cache_;
+  std::unique_ptr<StandingParameters> standing_;  ///< of a model of its own
+  std::unique_ptr<RepeatedPasses> repeated_;
   std::unique_ptr<Sequences> sequences_;
   std::size_t submitted_ = 0;
   DecodeCounts counts_;
@@ -174,6 +205,8 @@ class Decoder {
   float* logits_ = nullptr;             ///< device: [sequences, vocabulary]
   std::int32_t* host_words_ = nullptr;  ///< pinned, as words_ and logits_
   float* host_logits_ = nullptr;
+  ops::BestToken* best_ = nullptr;  ///< device, and pinned: of each row the most probable token
+  ops::BestToken* host_best_ = nullptr;
 };
 
 }  // namespace octet::generate

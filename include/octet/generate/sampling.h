@@ -42,6 +42,9 @@ struct Candidate {
 std::vector<Candidate> candidates(std::span<const float> logits, const Sampling& sampling,
                                   std::span<const std::int32_t> seen = {});
 
+/// Throws Error unless the largest of a row of logits is a finite number; a NaN counts as the largest.
+void require_finite(double largest);
+
 /// One of the candidates.
 std::int32_t choose(std::span<const float> logits, const Sampling& sampling, const Draw& draw,
                     std::span<const std::int32_t> seen = {});

@@ -68,6 +68,8 @@ struct DecodeBatch {
   const std::int32_t* slots = nullptr;      ///< [tokens]
   const std::int32_t* positions = nullptr;  ///< [tokens], below the cache's capacity
   std::int64_t tokens = 0;
+  /// The first so many tokens are each the only one of their sequence here.
+  std::int64_t alone = 0;
   const std::int32_t* rows = nullptr;  ///< [row_count] tokens whose logits are wanted
   std::int64_t row_count = 0;
 };

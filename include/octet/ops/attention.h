@@ -56,7 +56,16 @@ struct CachedAttentionArgs {
   float soft_cap = 0.0f;
   std::int64_t window = 0;
   Matrix out;  ///< [tokens, q_heads * head_dim] T
+  /// The first so many tokens are each the only one of their sequence in this call, as in decoding, or the
+  /// same as another of these in every way: a GPU then reads long caches in pieces side by side. What comes
+  /// out differs in its last bits alone.
+  std::int64_t alone = 0;
+  Workspace workspace;  ///< cached_attention_workspace bytes, or none: then no cache is read in pieces
 };
 void cached_attention(Stream& stream, const CachedAttentionArgs& args);
+
+/// Bytes of scratch for cached_attention with at most `tokens` tokens at once.
+std::size_t cached_attention_workspace(const Device& device, const Heads& heads, std::int64_t tokens,
+                                       std::int64_t capacity);
 
 }  // namespace octet::ops

@@ -60,7 +60,10 @@ void Attention::reserve(BlockBuffers& buffers, const Common& common) {
 
 std::size_t Attention::workspace(const Device& device, const Common& common) const {
   const TransformerOptions& o = common.options;
-  return std::max({ops::attention_workspace(device, heads_, common.dtype, o.max_tokens, o.max_length),
+  // A core without backward decodes, with caches as long as its rotary tables.
+  const std::int64_t capacity = o.max_positions == 0 ? o.max_length : o.max_positions;
+  return std::max({o.training ? 0 : ops::cached_attention_workspace(device, heads_, o.max_tokens, capacity),
+                   ops::attention_workspace(device, heads_, common.dtype, o.max_tokens, o.max_length),
                    rotary_.workspace(device, common), qkv_.workspace(device, common),
                    output_.linear().workspace(device, common),
                    o.training ? norm_.workspace(device, common) : 0});
@@ -108,7 +111,9 @@ void Attention::attend(const Call& call) const {
                                         .scale = scale_,
                                         .soft_cap = soft_cap_,
                                         .window = window_,
-                                        .out = out});
+                                        .out = out,
+                                        .alone = past.alone,
+                                        .workspace = call.common.scratch.workspace});
     return;
   }
   ops::attention(call.stream, {.qkv = qkv,

@@ -72,6 +72,7 @@ struct AttentionInput {
   ops::Documents documents;
   const std::int32_t* slots = nullptr;
   KvCache* cache = nullptr;
+  std::int64_t alone = 0;  ///< DecodeBatch::alone
 };
 
 /// Which products read the operands that a pass makes of linear inputs.

@@ -1,6 +1,9 @@
 // Attention of decoding: first every token's key and value go to the cache, then every token attends. Tokens
 // are few and caches long, so that this is bound by reading the cache: no blocks of queries.
+#include <algorithm>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "cpu/simd.h"
 #include "octet/base/error.h"
@@ -81,6 +84,21 @@ void attend(const CachedAttentionArgs& args, std::int64_t token, std::int64_t he
   }
 }
 
+/// On a GPU a lone token finds in its cache what was there before the call, and itself.
+void check_alone(const CachedAttentionArgs& args) {
+  std::vector<std::pair<std::int32_t, std::int32_t>> places;
+  for (std::int64_t t = 0; t < args.alone; ++t) places.emplace_back(args.slots[t], args.positions[t]);
+  std::sort(places.begin(), places.end());
+  bool alone = std::adjacent_find(places.begin(), places.end(), [](const auto& x, const auto& y) {
+                 return x.first == y.first && x.second != y.second;
+               }) == places.end();
+  for (std::int64_t t = args.alone; t < args.qkv.rows && alone; ++t) {
+    const auto from = std::lower_bound(places.begin(), places.end(), std::pair(args.slots[t], 0));
+    alone = from == places.end() || from->first != args.slots[t];
+  }
+  check(alone, "cached_attention: a lone token is the only one of its sequence");
+}
+
 template <typename T>
 void run(const CachedAttentionArgs& args) {
   const std::int64_t width = args.heads.kv_heads * args.heads.head_dim, tokens = args.qkv.rows;
@@ -96,6 +114,7 @@ void run(const CachedAttentionArgs& args) {
     std::memcpy(static_cast<T*>(args.v_cache) + at, k + width, bytes);
     seen = std::max<std::int64_t>(seen, args.positions[t] + 1);
   }
+  check_alone(args);
   // Heads of one token are neighbours, so that threads share tokens evenly whatever their positions.
   const std::int64_t items = tokens * args.heads.q_heads;
   simd::parallel_rows(items, 2 * seen * args.heads.head_dim, [&](std::int64_t begin, std::int64_t end) {

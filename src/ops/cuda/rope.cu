@@ -24,6 +24,7 @@ constexpr unsigned kRowThreads = 64;
 // columns of every head it takes, it reads their cosines and sines once.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) rope_kernel(RopeArgs a, bool vector) {
+  let_next_begin();
   const std::int64_t half = a.heads.head_dim / 2;
   const auto half_packs = static_cast<unsigned>((half + kPack - 1) / kPack);
   const unsigned in_row = static_cast<unsigned>(a.heads.q_heads + a.heads.kv_heads) * half_packs;

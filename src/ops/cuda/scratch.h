@@ -93,6 +93,33 @@ inline std::size_t attention_workspace(const Heads& heads, DType dtype, std::int
   return dtype == DType::bf16 ? std::max(own, cudnn_attention_workspace(heads, tokens)) : own;
 }
 
+/// Long caches are read in pieces of so many keys. The length depends on the cache alone, so that the order
+/// of sums does not depend on who else is decoded.
+inline constexpr std::int64_t kCachePiece = 256, kMostCachePieces = 64;
+
+inline std::int64_t cache_piece(std::int64_t capacity) {
+  const std::int64_t least = (capacity + kMostCachePieces - 1) / kMostCachePieces;
+  return std::max(kCachePiece, (least + 63) / 64 * 64);
+}
+inline int cache_pieces(std::int64_t capacity) {
+  const std::int64_t piece = cache_piece(capacity);
+  return static_cast<int>((capacity + piece - 1) / piece);
+}
+/// What a lone token leaves of all pieces: sums of values, and two numbers each.
+inline std::size_t cached_row_bytes(const Heads& heads, std::int64_t capacity) {
+  return static_cast<std::size_t>(heads.q_heads * cache_pieces(capacity) * (heads.head_dim + 2)) *
+         sizeof(float);
+}
+/// Of as many tokens as fit in that many bytes; more take turns.
+inline constexpr std::size_t kMostCachedRows = std::size_t{64} << 20;
+
+inline std::size_t cached_attention_workspace(const Heads& heads, std::int64_t tokens,
+                                              std::int64_t capacity) {
+  if (cache_pieces(capacity) == 1 || tokens == 0) return 0;
+  const std::size_t row = cached_row_bytes(heads, capacity);
+  return aligned(std::max(row, std::min(kMostCachedRows, row * static_cast<std::size_t>(tokens))));
+}
+
 // --- norms ---------------------------------------------------------------------------------------------
 
 /// Rows that a block of the backward pass walks over, whose share of d_weight is one partial sum: as few as

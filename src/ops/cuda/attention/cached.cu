@@ -1,7 +1,15 @@
 // Attention of decoding: every token's key and value go to the cache, then every token attends. Bound by
-// reading the cache: a warp reads one key at a time, and the eight warps of a block share a query's keys.
+// reading the cache, so that a block reads a KV head's keys once for all query heads (cached.cuh). Heads
+// whose rows do not lie on 16-byte boundaries have a kernel of their own, which reads them for each query
+// head.
+#include "cuda/attention/cached.cuh"
+
+#include <algorithm>
+
+#include "cuda/attention/cached_bf16.cuh"
+#include "cuda/attention/cached_fp32.cuh"
 #include "cuda/attention/kernels.h"
-#include "cuda/attention/tiles.cuh"
+#include "cuda/scratch.h"
 #include "octet/device/cuda.h"
 
 namespace octet::ops::cuda {
@@ -11,28 +19,9 @@ namespace {
 constexpr int kWarps = kAttentionThreads / 32;
 constexpr int kPerLane = static_cast<int>(kMostHeadDim) / 32;
 
-struct Cached {
-  const void* qkv;
-  std::int64_t qkv_ld;
-  const std::int32_t* slots;
-  const std::int32_t* positions;
-  void* k_cache;
-  void* v_cache;
-  std::int64_t capacity;
-  void* out;
-  std::int64_t out_ld;
-  int q_heads, kv_heads, head_dim;
-  ScoreRule rule;
-
-  /// The host cannot see these numbers; what lies outside the cache is neither read nor written.
-  __device__ bool inside(std::int64_t token) const {
-    return slots[token] >= 0 && positions[token] >= 0 && positions[token] < capacity;
-  }
-};
-
 template <typename T>
-__global__ void __launch_bounds__(kAttentionThreads) append_kernel(const Cached args) {
-  const std::int64_t token = blockIdx.x, width = static_cast<std::int64_t>(args.kv_heads) * args.head_dim;
+__global__ void __launch_bounds__(kAttentionThreads) append_kernel(const Cached args, std::int64_t first) {
+  const std::int64_t token = first + blockIdx.x, width = args.stride();
   if (!args.inside(token)) return;
   const T* k = static_cast<const T*>(args.qkv) + token * args.qkv_ld + args.q_heads * args.head_dim;
   const std::int64_t at = (args.slots[token] * args.capacity + args.positions[token]) * width;
@@ -42,21 +31,21 @@ __global__ void __launch_bounds__(kAttentionThreads) append_kernel(const Cached 
   }
 }
 
+/// Block (token, query head), whatever the head's width: a warp reads one key at a time.
 template <typename T>
 __global__ void __launch_bounds__(kAttentionThreads) attend_kernel(const Cached args) {
   __shared__ float maxima[kWarps], sums[kWarps];
   __shared__ float results[kWarps][kMostHeadDim];
   const std::int64_t token = blockIdx.x;
-  const int head = static_cast<int>(blockIdx.y), kv_head = head / (args.q_heads / args.kv_heads);
+  const int head = static_cast<int>(blockIdx.y), kv_head = head / args.group();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  T* out = static_cast<T*>(args.out) + token * args.out_ld + head * args.head_dim;
+  T* out = out_row<T>(args, token, head);
   if (!args.inside(token)) {
     for (int i = static_cast<int>(threadIdx.x); i < args.head_dim; i += kAttentionThreads)
       write_value(out[i], NAN);
     return;
   }
-  const std::int64_t stride = static_cast<std::int64_t>(args.kv_heads) * args.head_dim;
-  const std::int64_t base = args.slots[token] * args.capacity * stride + kv_head * args.head_dim;
+  const std::int64_t stride = args.stride(), base = args.base(args.slots[token], kv_head);
   const T* keys = static_cast<const T*>(args.k_cache) + base;
   const T* values = static_cast<const T*>(args.v_cache) + base;
   const T* q = static_cast<const T*>(args.qkv) + token * args.qkv_ld + head * args.head_dim;
@@ -111,13 +100,129 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_kernel(const Cached 
   }
 }
 
-template <typename T>
-void launch(cudaStream_t stream, const Cached& args, std::int64_t tokens) {
-  append_kernel<T><<<static_cast<unsigned>(tokens), kAttentionThreads, 0, stream>>>(args);
-  octet::cuda::check_launch("cached_attention");
-  attend_kernel<T><<<dim3(static_cast<unsigned>(tokens), static_cast<unsigned>(args.q_heads)),
-                     kAttentionThreads, 0, stream>>>(args);
-  octet::cuda::check_launch("cached_attention");
+unsigned grid(std::int64_t blocks) {
+  return static_cast<unsigned>(blocks);
+}
+
+using Kernel = void (*)(Cached, Span);
+
+void allow_shared(Kernel kernel, int bytes) {
+  if (bytes <= 48 * 1024) return;
+  octet::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+                     "asking for shared memory");
+}
+
+/// Tiles that the rows of a lone token make.
+std::int64_t lone_tiles(const Cached& args, int rows) {
+  return (args.group() + rows - 1) / rows;
+}
+std::int64_t prompt_tiles(const Cached& args, const Span& span, int rows) {
+  return (span.count * args.group() + rows - 1) / rows;
+}
+
+struct Bf16Kernels {
+  using Value = __nv_bfloat16;
+  template <int DIM>
+  static void lone(cudaStream_t stream, const Cached& args, const Span& span) {
+    using C = Bf16Cut<DIM, true>;
+    const dim3 blocks(grid(span.count * lone_tiles(args, C::ROWS)), grid(args.kv_heads), grid(span.pieces));
+    allow_shared(lone_bf16_kernel<C>, C::BYTES);
+    launch_early(lone_bf16_kernel<C>, blocks, C::THREADS, C::BYTES, stream, "cached_attention", args, span);
+  }
+  template <int DIM>
+  static void prompt(cudaStream_t stream, const Cached& args, const Span& span) {
+    using C = Bf16Cut<DIM, false>;
+    const dim3 blocks(grid(prompt_tiles(args, span, C::ROWS)), grid(args.kv_heads));
+    allow_shared(prompt_bf16_kernel<C>, C::BYTES);
+    prompt_bf16_kernel<C><<<blocks, C::THREADS, C::BYTES, stream>>>(args, span);
+    octet::cuda::check_launch("cached_attention");
+  }
+};
+
+struct Fp32Kernels {
+  using Value = float;
+  template <int DIM>
+  using Cut = Fp32Cut<DIM <= 128 ? 128 : 256>;
+  template <int DIM>
+  static void lone(cudaStream_t stream, const Cached& args, const Span& span) {
+    using C = Cut<DIM>;
+    const dim3 blocks(grid(span.count * lone_tiles(args, C::ROWS)), grid(args.kv_heads), grid(span.pieces));
+    launch_early(lone_fp32_kernel<C>, blocks, C::THREADS, 0, stream, "cached_attention", args, span);
+  }
+  template <int DIM>
+  static void prompt(cudaStream_t stream, const Cached& args, const Span& span) {
+    using C = Cut<DIM>;
+    const dim3 blocks(grid(prompt_tiles(args, span, C::ROWS)), grid(args.kv_heads));
+    prompt_fp32_kernel<C><<<blocks, C::THREADS, 0, stream>>>(args, span);
+    octet::cuda::check_launch("cached_attention");
+  }
+};
+
+/// Lone tokens, as many at a time as the workspace has room for the pieces of.
+template <typename Kernels, int DIM>
+void attend_alone(cudaStream_t stream, const Cached& args, std::int64_t alone, const Workspace& workspace) {
+  const Heads heads{args.q_heads, args.kv_heads, args.head_dim};
+  Span span{.piece = cache_piece(args.capacity), .pieces = cache_pieces(args.capacity)};
+  const std::size_t a_row = cached_row_bytes(heads, args.capacity);
+  std::int64_t most = alone;
+  if (span.pieces > 1) {
+    most = workspace.data == nullptr ? 0 : static_cast<std::int64_t>(workspace.bytes / a_row);
+    if (most == 0) {  // nowhere to put pieces
+      most = alone;
+      span.pieces = 1;
+      span.piece = args.capacity;
+    }
+  }
+  for (; span.first < alone; span.first += most) {
+    span.count = std::min(most, alone - span.first);
+    const std::int64_t places = span.count * args.q_heads * span.pieces;
+    if (span.pieces > 1) {
+      span.values = static_cast<float*>(workspace.data);
+      span.sums = span.values + places * args.head_dim;
+    }
+    Kernels::template lone<DIM>(stream, args, span);
+    if (span.pieces == 1) continue;
+    launch_early(combine_kernel<typename Kernels::Value>, dim3(grid(span.count), grid(args.q_heads)),
+                 kCombineThreads, 0, stream, "cached_attention", args, span);
+  }
+}
+
+template <typename Kernels, int DIM>
+void attend_in_tiles(cudaStream_t stream, const Cached& args, const CachedAttentionArgs& a) {
+  if (a.alone > 0) attend_alone<Kernels, DIM>(stream, args, a.alone, a.workspace);
+  if (a.alone == a.qkv.rows) return;
+  const Span span{.first = a.alone, .count = a.qkv.rows - a.alone, .piece = args.capacity};
+  Kernels::template prompt<DIM>(stream, args, span);
+}
+
+/// Whether every row of a head lies on a 16-byte boundary.
+bool in_quads(const CachedAttentionArgs& a) {
+  const std::int64_t unit = 16 / static_cast<std::int64_t>(size_of(a.qkv.dtype));
+  const auto on_boundary = [](const void* address) {
+    return reinterpret_cast<std::uintptr_t>(address) % 16 == 0;
+  };
+  return a.heads.head_dim % unit == 0 && a.qkv.ld % unit == 0 && on_boundary(a.qkv.data) &&
+         on_boundary(a.k_cache) && on_boundary(a.v_cache);
+}
+
+template <typename Kernels>
+void run(cudaStream_t stream, const Cached& args, const CachedAttentionArgs& a) {
+  using T = typename Kernels::Value;
+  const bool quads = in_quads(a);
+  const std::int64_t first = quads ? a.alone : 0;  // lone tokens do it themselves
+  if (first < a.qkv.rows) {
+    append_kernel<T><<<grid(a.qkv.rows - first), kAttentionThreads, 0, stream>>>(args, first);
+    octet::cuda::check_launch("cached_attention");
+  }
+  if (!quads) {
+    attend_kernel<T><<<dim3(grid(a.qkv.rows), grid(args.q_heads)), kAttentionThreads, 0, stream>>>(args);
+    octet::cuda::check_launch("cached_attention");
+    return;
+  }
+  if (args.head_dim <= 64) return attend_in_tiles<Kernels, 64>(stream, args, a);
+  if (args.head_dim <= 96) return attend_in_tiles<Kernels, 96>(stream, args, a);
+  if (args.head_dim <= 128) return attend_in_tiles<Kernels, 128>(stream, args, a);
+  attend_in_tiles<Kernels, 256>(stream, args, a);
 }
 
 }  // namespace
@@ -136,8 +241,7 @@ void own_cached_attention(cudaStream_t stream, const CachedAttentionArgs& a) {
                     .kv_heads = static_cast<int>(a.heads.kv_heads),
                     .head_dim = static_cast<int>(a.heads.head_dim),
                     .rule = {a.scale, a.soft_cap, a.window}};
-  return a.qkv.dtype == DType::f32 ? launch<float>(stream, args, a.qkv.rows)
-                                   : launch<__nv_bfloat16>(stream, args, a.qkv.rows);
+  return a.qkv.dtype == DType::f32 ? run<Fp32Kernels>(stream, args, a) : run<Bf16Kernels>(stream, args, a);
 }
 
 }  // namespace octet::ops::cuda

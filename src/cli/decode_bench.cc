@@ -1,0 +1,107 @@
+#include "decode_bench.h"
+
+#include <chrono>
+#include <cstdio>
+
+#include "octet/base/error.h"
+#include "octet/base/json.h"
+#include "octet/base/strings.h"
+#include "octet/model/shapes.h"
+#include "octet/setup/model_options.h"
+#include "options.h"
+
+namespace octet::cli {
+namespace {
+
+void require_possible(const runtime::Session& session, const precision::Recipe& recipe) {
+  if (session.place().size > 1) {
+    throw Error({.what = "decoding is measured on one rank",
+                 .expected = "trainer bench --decode without mpirun",
+                 .found = std::to_string(session.place().size) + " ranks",
+                 .fix = "start it alone: ranks answer requests of their own",
+                 .code = ExitCode::usage});
+  }
+  if (recipe.kind == precision::RecipeKind::delayed) {
+    throw Error({.what = "decoding has no scales from training for delayed scaling",
+                 .expected = "fp8_recipe current or block, or fp8: false",
+                 .where = "fp8_recipe",
+                 .code = ExitCode::usage});
+  }
+}
+
+void print_table(const std::string& device, const DecodeBench& b, const std::string& precision,
+                 const generate::BenchResult& r) {
+  const generate::BenchOptions& o = b.options;
+  const double gb = 1e-9;
+  std::printf("model            %s, %s parameters\n", b.model.c_str(), with_commas(r.parameters).c_str());
+  std::printf("device           %s\n", device.c_str());
+  std::printf("precision        %s\n", precision.c_str());
+  std::printf("sequences        %lld with %s tokens of context each\n", static_cast<long long>(o.sequences),
+              with_commas(o.context).c_str());
+  std::printf("seconds a step   %.6f median, %.6f least, %.6f most of %lld\n", r.median_seconds,
+              r.least_seconds, r.most_seconds, static_cast<long long>(o.steps));
+  std::printf("tokens a second  %.1f, %.1f of a sequence\n", r.tokens_per_second, 1 / r.median_seconds);
+  std::printf("bytes of a step  %.3f GB of weights, %.3f GB of keys and values: %.1f GB/s\n",
+              gb * r.weight_bytes, gb * r.cache_bytes, gb * r.bytes_per_second);
+  std::printf("prompts          %s tokens a second\n",
+              with_commas(static_cast<std::int64_t>(r.prompt_tokens_per_second)).c_str());
+  std::printf("memory           %s reserved\n", human_bytes(static_cast<double>(r.reserved_bytes)).c_str());
+  std::printf("set-up           %.1f s\n", r.setup_seconds);
+  if (r.profile.empty()) return;
+  std::printf("\n%-36s %12s %8s\n", "where a step's time goes", "milliseconds", "calls");
+  for (const generate::BenchRow& row : r.profile) {
+    std::printf("%-36s %12.4f %8.0f\n", row.name.c_str(), 1e3 * row.seconds, row.calls);
+  }
+}
+
+void print_json(const std::string& device, const DecodeBench& b, const std::string& precision,
+                const generate::BenchResult& r) {
+  const generate::BenchOptions& o = b.options;
+  Json line{{"model", b.model},
+            {"parameters", r.parameters},
+            {"device", device},
+            {"precision", precision},
+            {"sequences", o.sequences},
+            {"context", o.context},
+            {"steps", o.steps},
+            {"seconds_median", r.median_seconds},
+            {"seconds_min", r.least_seconds},
+            {"seconds_max", r.most_seconds},
+            {"tokens_per_second", r.tokens_per_second},
+            {"weight_bytes", r.weight_bytes},
+            {"cache_bytes", r.cache_bytes},
+            {"bytes_per_second", r.bytes_per_second},
+            {"prompt_tokens_per_second", r.prompt_tokens_per_second},
+            {"reserved_bytes", r.reserved_bytes},
+            {"setup_seconds", r.setup_seconds}};
+  for (const generate::BenchRow& row : r.profile) {
+    line["profile"].push_back({{"name", row.name}, {"seconds", row.seconds}, {"calls", row.calls}});
+  }
+  std::printf("%s\n", line.dump().c_str());
+}
+
+}  // namespace
+
+std::string precision_words(const config::Config& config) {
+  const std::string base = config.bf16 || config.pure_bf16 ? "bf16" : "fp32";
+  if (!config.fp8) return base;
+  return "FP8 " + config.fp8_recipe + " in " + base +
+         (setup::recipe_of(config).fast_gradients ? ", fp8_fast_accumulation: all" : "");
+}
+
+void bench_decoding(runtime::Session& session, const config::Config& config, const DecodeBench& bench) {
+  const auto start = std::chrono::steady_clock::now();
+  const precision::Recipe recipe = setup::recipe_of(config);
+  session.job().together([&] { require_possible(session, recipe); });
+  generate::Decoder decoder(session.device(), session.job(), session.data(),
+                            generate::bench_decoder(bench.options, model::find_shape(bench.model), recipe));
+  decoder.initialise(bench.options.seed);
+  const double setup_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  generate::BenchResult result = generate::bench(decoder, bench.options);
+  result.setup_seconds = setup_seconds;
+  (bench.json ? print_json : print_table)(session.device().description(), bench, precision_words(config),
+                                          result);
+}
+
+}  // namespace octet::cli

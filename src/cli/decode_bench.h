@@ -1,0 +1,26 @@
+// `trainer bench MODEL --decode`.
+#pragma once
+
+#include <string>
+
+#include "octet/config/config.h"
+#include "octet/generate/bench.h"
+#include "octet/runtime/session.h"
+
+namespace octet::cli {
+
+/// What is decoded, and what is printed.
+struct DecodeBench {
+  std::string model;  ///< model::find_shape
+  generate::BenchOptions options;
+  bool json = false;
+};
+
+/// How a configuration computes, for people: "FP8 current in bf16".
+std::string precision_words(const config::Config& config);
+
+/// Times decoding steps of fresh weights and prints the figures. Throws Error (usage) for more than one rank,
+/// each of which would answer by itself, and for delayed scaling, which only a model in training has.
+void bench_decoding(runtime::Session& session, const config::Config& config, const DecodeBench& bench);
+
+}  // namespace octet::cli

@@ -1,0 +1,160 @@
+#include "octet/generate/bench.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <optional>
+
+#include "octet/base/error.h"
+#include "octet/base/random.h"
+#include "octet/device/profile.h"
+#include "octet/model/layout.h"
+
+namespace octet::generate {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+/// Prompts of the context's length and one token that is taken in the first step. No two begin alike.
+std::vector<Request> random_prompts(const BenchOptions& options, std::int64_t vocabulary) {
+  std::vector<Request> prompts(static_cast<std::size_t>(options.sequences));
+  std::uint64_t index = 0;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    prompts[i].row = i;
+    for (std::int64_t t = 0; t < options.context; ++t) {
+      const auto bits = philox(options.seed, RandomUse::data, index++);
+      prompts[i].prompt.push_back(
+          static_cast<std::int32_t>(below(static_cast<std::uint64_t>(vocabulary), bits[0], bits[1])));
+    }
+  }
+  return prompts;
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  const std::size_t half = values.size() / 2;
+  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+/// Bytes of all weights but an embedding table, of which a step reads a row a token.
+double weight_bytes(const Decoder& decoder) {
+  const model::Architecture& a = decoder.options().architecture;
+  std::size_t bytes = 0;
+  for (const Reservation& r : decoder.arena().reservations()) {
+    if (r.kind == MemoryKind::device && r.name.starts_with("parameters/")) bytes += r.bytes;
+  }
+  const auto table = static_cast<double>(a.vocabulary * a.hidden) *
+                     static_cast<double>(size_of(decoder.options().recipe.compute));
+  return static_cast<double>(bytes) - (a.tied ? 0 : table);
+}
+
+/// Bytes of keys and values that one token sees behind `before` others.
+double cache_bytes(const DecoderOptions& options, std::int64_t before) {
+  const model::Architecture& a = options.architecture;
+  std::int64_t seen = 0;
+  for (std::int64_t layer = 0; layer < a.layers; ++layer) {
+    const std::int64_t window = a.block(layer).window;
+    seen += window > 0 ? std::min(window, before + 1) : before + 1;
+  }
+  return 2 * static_cast<double>(seen * a.heads.kv_heads * a.heads.head_dim) *
+         static_cast<double>(size_of(options.recipe.compute));
+}
+
+/// Where the time of steps went.
+class Profiled {
+ public:
+  explicit Profiled(Stream& stream) : profile_(stream) {}
+  void step(bool counts, double seconds) {
+    const auto rows = profile_.collect();
+    if (!counts) return;
+    ++steps_;
+    double known = 0;
+    for (const auto& [name, row] : rows) {
+      BenchRow& sum = sums_[name];
+      sum.seconds += row.seconds;
+      sum.calls += static_cast<double>(row.calls);
+      known += row.seconds;
+    }
+    sums_["waiting and gaps"].seconds += seconds - known;
+  }
+  std::vector<BenchRow> rows() const {
+    std::vector<BenchRow> all;
+    for (const auto& [name, sum] : sums_) {
+      all.push_back({.name = name, .seconds = sum.seconds / steps_, .calls = sum.calls / steps_});
+    }
+    std::ranges::sort(all, [](const BenchRow& a, const BenchRow& b) { return a.seconds > b.seconds; });
+    return all;
+  }
+
+ private:
+  Profile profile_;
+  std::map<std::string, BenchRow> sums_;
+  double steps_ = 0;
+};
+
+void take_steps(Decoder& decoder, const BenchOptions& options, BenchResult& result) {
+  std::optional<Profiled> profile;
+  if (options.profile) profile.emplace(decoder.stream());
+  std::vector<double> seconds;
+  for (std::int64_t step = 0; step < options.warmup + options.steps; ++step) {
+    const auto begin = Clock::now();
+    decoder.step();
+    const double passed = seconds_since(begin);
+    if (step >= options.warmup) seconds.push_back(passed);
+    if (profile) profile->step(step >= options.warmup, passed);
+  }
+  if (profile) result.profile = profile->rows();
+  result.median_seconds = median(seconds);
+  result.least_seconds = std::ranges::min(seconds);
+  result.most_seconds = std::ranges::max(seconds);
+}
+
+}  // namespace
+
+DecoderOptions bench_decoder(const BenchOptions& options, const model::Architecture& architecture,
+                             const precision::Recipe& recipe) {
+  // Behind the context: the token that is chosen with the last of a prompt, one for each step, and one that
+  // is never taken.
+  return {.architecture = architecture,
+          .recipe = recipe,
+          .sequences = options.sequences,
+          .capacity = options.context + options.warmup + options.steps + 2,
+          // Prompts too short to be found again are taken once more, all in one pass.
+          .prefill = std::max<std::int64_t>(512, 16 * options.sequences)};
+}
+
+BenchResult bench(Decoder& decoder, const BenchOptions& options) {
+  check(options.sequences >= 1 && options.context >= 1 && options.steps >= 1 && options.warmup >= 0,
+        "decoding is measured with sequences, a context and steps");
+  const std::vector<Request> prompts = random_prompts(options, decoder.options().architecture.vocabulary);
+  BenchResult result;
+  // A token each, so that no sequence is further than another when the steps begin: what the cache holds of
+  // the prompts is found again.
+  auto begin = Clock::now();
+  decoder.complete(prompts, {.max_new = 1});
+  result.prompt_tokens_per_second =
+      static_cast<double>(options.sequences * options.context) / seconds_since(begin);
+  const std::int64_t steps = options.warmup + options.steps;
+  for (const Request& prompt : prompts) decoder.submit(prompt, {.max_new = steps + 2});
+  while (decoder.counts().new_tokens < 2 * options.sequences) decoder.step();
+  take_steps(decoder, options, result);
+  check(decoder.counts().new_tokens == (steps + 2) * options.sequences,
+        "every step makes a token of each sequence");
+  result.parameters = decoder.parameter_count();
+  result.tokens_per_second = static_cast<double>(options.sequences) / result.median_seconds;
+  result.weight_bytes = weight_bytes(decoder);
+  for (std::int64_t step = options.warmup; step < steps; ++step) {
+    result.cache_bytes += static_cast<double>(options.sequences) *
+                          cache_bytes(decoder.options(), options.context + step) /
+                          static_cast<double>(options.steps);
+  }
+  result.bytes_per_second = (result.weight_bytes + result.cache_bytes) / result.median_seconds;
+  result.reserved_bytes = decoder.arena().bytes();
+  return result;
+}
+
+}  // namespace octet::generate

@@ -1,0 +1,200 @@
+// What the kernels of decoding share: what they are told, which rows a block has, and how the pieces of a
+// long cache are put together.
+//
+// A row is a token and one of its query heads; the rows of a block share a KV head, whose keys and values it
+// reads once. Tokens that are alone in their sequences have blocks of their own, and where caches are long
+// several, each for a piece of the keys: combine_kernel adds the pieces in their order. The block that reads
+// a lone token's own key puts it into the cache. Tokens of prompts stand in blocks together, sequence after
+// sequence; their keys are in the cache before.
+#pragma once
+
+#include "cuda/attention/tiles.cuh"
+#include "cuda/early_launch.cuh"
+
+namespace octet::ops::cuda {
+
+inline constexpr float kLog2E = 1.4426950408889634f;
+
+struct Cached {
+  const void* qkv;
+  std::int64_t qkv_ld;
+  const std::int32_t* slots;
+  const std::int32_t* positions;
+  void* k_cache;
+  void* v_cache;
+  std::int64_t capacity;
+  void* out;
+  std::int64_t out_ld;
+  int q_heads, kv_heads, head_dim;
+  ScoreRule rule;
+
+  /// The host cannot see these numbers; what lies outside the cache is neither read nor written.
+  __device__ bool inside(std::int64_t token) const {
+    return slots[token] >= 0 && positions[token] >= 0 && positions[token] < capacity;
+  }
+  __host__ __device__ int group() const { return q_heads / kv_heads; }
+  /// From a key of a KV head to the next.
+  __device__ std::int64_t stride() const { return static_cast<std::int64_t>(kv_heads) * head_dim; }
+  /// The first element of a slot's keys or values of a KV head.
+  __device__ std::int64_t base(std::int64_t slot, int kv_head) const {
+    return slot * capacity * stride() + static_cast<std::int64_t>(kv_head) * head_dim;
+  }
+};
+
+/// Tokens of a launch, and the pieces into which their caches are cut.
+struct Span {
+  std::int64_t first = 0, count = 0;
+  std::int64_t piece = 0;  ///< keys, a multiple of 64
+  int pieces = 1;
+  float* values = nullptr;  ///< [count, q_heads, pieces, head_dim]: sums of values, where there are pieces
+  float* sums = nullptr;    ///< [count, q_heads, pieces, 2]: maximum, to the base of two, and sum of weights
+
+  __device__ std::int64_t place(std::int64_t token, int head, int at, const Cached& args) const {
+    return ((token - first) * args.q_heads + head) * pieces + at;
+  }
+  /// Whether all keys that a token sees lie in one piece, which then writes what comes out.
+  __device__ bool single(std::int64_t first_key, std::int64_t last_key) const {
+    return first_key / piece == last_key / piece;
+  }
+};
+
+/// The rows of a block, [0, rows): row r is head `head(r)` of token `token(r)`.
+struct TileRows {
+  std::int64_t begin;  ///< token * group + head inside the group, of row 0
+  int rows;
+  int group, kv_head;
+  __device__ std::int64_t token(int row) const { return (begin + row) / group; }
+  __device__ int head(int row) const { return kv_head * group + static_cast<int>((begin + row) % group); }
+};
+
+/// Which rows block `tile` has, at most ROWS of them.
+template <int ROWS, bool ALONE>
+__device__ TileRows rows_of_tile(const Cached& args, const Span& span, std::int64_t tile, int kv_head) {
+  const int group = args.group();
+  if constexpr (ALONE) {
+    const int tiles = (group + ROWS - 1) / ROWS;
+    const int from = static_cast<int>(tile % tiles) * ROWS;
+    return {(span.first + tile / tiles) * group + from, min(ROWS, group - from), group, kv_head};
+  } else {
+    const std::int64_t from = tile * ROWS, all = span.count * group;
+    return {span.first * group + from, static_cast<int>(min(static_cast<std::int64_t>(ROWS), all - from)),
+            group, kv_head};
+  }
+}
+
+/// The keys [low, high) that a block reads of one slot for its tokens [begin, end), counted inside the tile.
+struct KeyRange {
+  std::int64_t low, high;
+};
+
+/// Where the tokens of a tile stand, in shared memory; a slot of -1 is outside the cache.
+template <int ROWS>
+struct TilePlaces {
+  int slots[ROWS];
+  int positions[ROWS];
+};
+
+template <int ROWS>
+__device__ void find_places(TilePlaces<ROWS>& places, const Cached& args, const TileRows& tile) {
+  const std::int64_t first = tile.token(0);
+  const int count = static_cast<int>(tile.token(tile.rows - 1) - first) + 1;
+  for (int i = static_cast<int>(threadIdx.x); i < count; i += static_cast<int>(blockDim.x)) {
+    const bool inside = args.inside(first + i);
+    places.slots[i] = inside ? args.slots[first + i] : -1;
+    places.positions[i] = inside ? args.positions[first + i] : 0;
+  }
+}
+
+/// Puts a token's key and value of one KV head into the cache, where the block that calls it finds them
+/// behind its next barrier.
+template <typename T>
+__device__ void append(const Cached& args, std::int64_t token, int kv_head) {
+  const T* key = static_cast<const T*>(args.qkv) + token * args.qkv_ld +
+                 static_cast<std::int64_t>(args.q_heads + kv_head) * args.head_dim;
+  const std::int64_t at = args.base(args.slots[token], kv_head) + args.positions[token] * args.stride();
+  for (int i = static_cast<int>(threadIdx.x); i < args.head_dim; i += static_cast<int>(blockDim.x)) {
+    static_cast<T*>(args.k_cache)[at + i] = key[i];
+    static_cast<T*>(args.v_cache)[at + i] = key[args.stride() + i];
+  }
+}
+
+/// Where an element of row (token, head) goes that is finished.
+template <typename T>
+__device__ T* out_row(const Cached& args, std::int64_t token, int head) {
+  return static_cast<T*>(args.out) + token * args.out_ld + static_cast<std::int64_t>(head) * args.head_dim;
+}
+
+/// Rows outside the cache become NaN, by the block of the first piece.
+template <typename T>
+__device__ void write_outside(const Cached& args, const TileRows& tile) {
+  for (int r = 0; r < tile.rows; ++r) {
+    if (args.inside(tile.token(r))) continue;
+    T* out = out_row<T>(args, tile.token(r), tile.head(r));
+    for (int i = static_cast<int>(threadIdx.x); i < args.head_dim; i += static_cast<int>(blockDim.x))
+      write_value(out[i], NAN);
+  }
+}
+
+/// Puts the sums of a block's warps together, in their order: element d of row r is sums[warp][r][d] by
+/// weights whose exponentials were taken to the base of two from maxima[warp][r]. Writes what comes out, or,
+/// of a piece, its share.
+template <typename T, int WARPS, int ROWS, int DIM>
+__device__ void finish_rows(const Cached& args, const Span& span, const TileRows& tile, int piece,
+                            const float* sums, const float (&maxima)[WARPS][ROWS],
+                            const float (&totals)[WARPS][ROWS]) {
+  for (int i = static_cast<int>(threadIdx.x); i < tile.rows * args.head_dim;
+       i += static_cast<int>(blockDim.x)) {
+    const int row = i / args.head_dim, d = i % args.head_dim;
+    const std::int64_t token = tile.token(row);
+    if (!args.inside(token)) continue;
+    float highest = kLowest, total = 0.0f, x = 0.0f;
+    for (int w = 0; w < WARPS; ++w) highest = fmaxf(highest, maxima[w][row]);
+    for (int w = 0; w < WARPS; ++w) {
+      const float factor = exp2f(maxima[w][row] - highest);
+      total = fmaf(totals[w][row], factor, total);
+      x = fmaf(sums[(w * ROWS + row) * DIM + d], factor, x);
+    }
+    const int head = tile.head(row);
+    const std::int64_t last = args.positions[token];
+    if (span.pieces == 1 || span.single(args.rule.first_key(last, 0), last)) {
+      write_value(out_row<T>(args, token, head)[d], x / total);
+      continue;
+    }
+    const std::int64_t at = span.place(token, head, piece, args);
+    span.values[at * args.head_dim + d] = x;
+    if (d > 0) continue;
+    span.sums[2 * at] = highest;
+    span.sums[2 * at + 1] = total;
+  }
+}
+
+inline constexpr int kCombineThreads = 128;
+
+/// Block (token, head): adds the pieces of a cache in their order.
+template <typename T>
+__global__ void __launch_bounds__(kCombineThreads) combine_kernel(const Cached args, const Span span) {
+  wait_for_previous();
+  let_next_begin();
+  const std::int64_t token = span.first + blockIdx.x;
+  const int head = static_cast<int>(blockIdx.y);
+  if (!args.inside(token)) return;
+  const std::int64_t last = args.positions[token], first = args.rule.first_key(last, 0);
+  if (span.single(first, last)) return;
+  const int begin = static_cast<int>(first / span.piece), end = static_cast<int>(last / span.piece) + 1;
+  const std::int64_t at = span.place(token, head, 0, args);
+  const float* sums = span.sums + 2 * at;
+  const float* values = span.values + at * args.head_dim;
+  float highest = kLowest, total = 0.0f;
+  for (int p = begin; p < end; ++p) highest = fmaxf(highest, sums[2 * p]);
+  for (int p = begin; p < end; ++p) total = fmaf(sums[2 * p + 1], exp2f(sums[2 * p] - highest), total);
+  T* out = out_row<T>(args, token, head);
+  for (int d = static_cast<int>(threadIdx.x); d < args.head_dim; d += kCombineThreads) {
+    float x = 0.0f;
+    for (int p = begin; p < end; ++p) {
+      x = fmaf(values[static_cast<std::int64_t>(p) * args.head_dim + d], exp2f(sums[2 * p] - highest), x);
+    }
+    write_value(out[d], x / total);
+  }
+}
+
+}  // namespace octet::ops::cuda

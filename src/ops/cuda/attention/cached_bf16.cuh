@@ -1,0 +1,315 @@
+// Attention of decoding in bf16 on tensor cores: tiles of 64 keys and values come to shared memory beside
+// computing, and each of four warps multiplies 16 rows with them. Rows of a lone token are few, so that there
+// the warps share its keys; rows of prompts are many, and each warp has its own.
+#pragma once
+
+#include "cuda/attention/cached.cuh"
+#include "cuda/mma.cuh"
+
+namespace octet::ops::cuda {
+
+template <int DIM_, bool ALONE_>
+struct Bf16Cut {
+  static constexpr int DIM = DIM_;
+  static constexpr bool ALONE = ALONE_;
+  static constexpr int WARPS = 4;
+  static constexpr int THREADS = 32 * WARPS;
+  static constexpr int ROWS = ALONE ? 16 : 64;
+  static constexpr int KEYS = 64;                      ///< of a tile
+  static constexpr int WARP_KEYS = ALONE ? 16 : KEYS;  ///< of them, those of a warp
+  static constexpr int ROW = DIM + 8;                  ///< elements between rows: eight rows share no bank
+  static constexpr int TILE = KEYS * ROW;              ///< elements of a tile of keys, or of values
+  static constexpr int BYTES = 2 * (ROWS * ROW + 4 * TILE);  ///< queries, and two stages of both
+  static_assert(WARPS * ROWS * DIM * 4 <= 2 * 4 * TILE || !ALONE, "the sums of all warps take their place");
+};
+
+/// Two values as tensor cores read them, the first in the lower half.
+__device__ inline std::uint32_t packed(__nv_bfloat16 low, __nv_bfloat16 high) {
+  return static_cast<std::uint32_t>(__bfloat16_as_ushort(low)) |
+         static_cast<std::uint32_t>(__bfloat16_as_ushort(high)) << 16;
+}
+
+/// What a lane keeps of its warp's 16 rows: of rows lane / 4 and lane / 4 + 8, in this order.
+template <typename C>
+struct WarpSums {
+  float values[C::DIM / 8][4];  ///< columns 8 n + 2 (lane % 4) and the next of the first row, then the second
+  float maximum[2];             ///< of scores, to the base of two
+  float total[2];               ///< of weights: this lane's columns
+
+  __device__ void clear() {
+#pragma unroll
+    for (int n = 0; n < C::DIM / 8; ++n) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) values[n][e] = 0.0f;
+    }
+    maximum[0] = maximum[1] = kLowest;
+    total[0] = total[1] = 0.0f;
+  }
+};
+
+/// The keys that the two rows of a lane see; none where first > last. Positions have 32 bits.
+struct Sight {
+  int first[2], last[2];
+};
+
+/// Brings the queries of a tile to shared memory; what lies outside becomes zero.
+template <typename C>
+__device__ void load_queries(__nv_bfloat16* to, const Cached& args, const TileRows& tile) {
+  constexpr int PER = C::DIM / 8;
+  for (int i = static_cast<int>(threadIdx.x); i < C::ROWS * PER; i += C::THREADS) {
+    const int row = i / PER, column = i % PER * 8;
+    const bool inside = row < tile.rows && column < args.head_dim;
+    const auto* qkv = static_cast<const __nv_bfloat16*>(args.qkv);
+    const __nv_bfloat16* from = inside
+                                    ? qkv + tile.token(row) * args.qkv_ld +
+                                          static_cast<std::int64_t>(tile.head(row)) * args.head_dim + column
+                                    : qkv;
+    copy_16(to + row * C::ROW + column, from, inside);
+  }
+}
+
+/// Brings keys [begin, begin + KEYS) and their values to a stage; zeros outside `range`.
+template <typename C>
+__device__ void load_tile(__nv_bfloat16* stage, const Cached& args, std::int64_t base, std::int64_t begin,
+                          const KeyRange& range) {
+  constexpr int PER = C::DIM / 8;
+  const auto* keys = static_cast<const __nv_bfloat16*>(args.k_cache) + base;
+  const auto* values = static_cast<const __nv_bfloat16*>(args.v_cache) + base;
+  const std::int64_t stride = args.stride();
+  for (int i = static_cast<int>(threadIdx.x); i < C::KEYS * PER; i += C::THREADS) {
+    const int row = i / PER, column = i % PER * 8;
+    const std::int64_t key = begin + row;
+    const bool inside = key >= range.low && key < range.high && column < args.head_dim;
+    const std::int64_t at = inside ? key * stride + column : 0;
+    copy_16(stage + row * C::ROW + column, keys + at, inside);
+    copy_16(stage + C::TILE + row * C::ROW + column, values + at, inside);
+  }
+}
+
+/// Adds the keys of a stage, of which the first is key `begin`, to a warp's sums.
+template <typename C>
+__device__ void add_tile(WarpSums<C>& sums, const __nv_bfloat16* queries, const __nv_bfloat16* stage,
+                         const ScoreRule& rule, int begin, const Sight& sight) {
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int first_row = C::ALONE ? 0 : 16 * warp, first_key = C::ALONE ? C::WARP_KEYS * warp : 0;
+  constexpr int COLUMNS = C::WARP_KEYS / 8;
+  float scores[COLUMNS][4];
+#pragma unroll
+  for (int n = 0; n < COLUMNS; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) scores[n][e] = 0.0f;
+  }
+  // Lanes name rows of queries 0 … 15 twice, the second time eight columns on.
+  const __nv_bfloat16* query = queries + (first_row + lane % 16) * C::ROW + lane / 16 * 8;
+  // Keys 0 … 7 with both halves of the columns, then keys 8 … 15.
+  const __nv_bfloat16* key = stage + (first_key + lane / 16 * 8 + lane % 8) * C::ROW + lane / 8 % 2 * 8;
+#pragma unroll
+  for (int k = 0; k < C::DIM; k += 16) {
+    std::uint32_t a[4];
+    load_matrices(a, query + k);
+#pragma unroll
+    for (int n = 0; n < COLUMNS; n += 2) {
+      std::uint32_t b[4];
+      load_matrices(b, key + n * 8 * C::ROW + k);
+      multiply_add(scores[n], a, b[0], b[1]);
+      multiply_add(scores[n + 1], a, b[2], b[3]);
+    }
+  }
+  float highest[2] = {sums.maximum[0], sums.maximum[1]};
+#pragma unroll
+  for (int n = 0; n < COLUMNS; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const int j = begin + first_key + n * 8 + lane % 4 * 2 + e % 2;
+      float slope;
+      const bool seen = j >= sight.first[e / 2] && j <= sight.last[e / 2];
+      scores[n][e] = seen ? rule.score(scores[n][e], slope) * kLog2E : kLowest;
+      highest[e / 2] = fmaxf(highest[e / 2], scores[n][e]);
+    }
+  }
+  float factor[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    highest[i] = fmaxf(highest[i], __shfl_xor_sync(0xFFFFFFFFu, highest[i], 1));
+    highest[i] = fmaxf(highest[i], __shfl_xor_sync(0xFFFFFFFFu, highest[i], 2));
+    factor[i] = exp2f(sums.maximum[i] - highest[i]);
+    sums.maximum[i] = highest[i];
+    sums.total[i] *= factor[i];
+  }
+#pragma unroll
+  for (int n = 0; n < C::DIM / 8; ++n) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) sums.values[n][e] *= factor[e / 2];
+  }
+  // Keys 0 … 15 of eight columns, then the same of the next eight.
+  const __nv_bfloat16* value =
+      stage + C::TILE + (first_key + lane / 8 % 2 * 8 + lane % 8) * C::ROW + lane / 16 * 8;
+#pragma unroll
+  for (int n = 0; n < COLUMNS; n += 2) {
+    std::uint32_t a[4];
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        __nv_bfloat16 weight[2];
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          const float score = scores[n + half][2 * i + e];
+          // What nobody sees has no weight, also where nothing is seen yet.
+          const float exact = score == kLowest ? 0.0f : exp2f(score - highest[i]);
+          weight[e] = __float2bfloat16_rn(exact);
+          sums.total[i] += __bfloat162float(weight[e]);
+        }
+        a[2 * half + i] = packed(weight[0], weight[1]);
+      }
+    }
+#pragma unroll
+    for (int d = 0; d < C::DIM; d += 16) {
+      std::uint32_t b[4];
+      load_transposed(b, value + n * 8 * C::ROW + d);
+      multiply_add(sums.values[d / 8], a, b[0], b[1]);
+      multiply_add(sums.values[d / 8 + 1], a, b[2], b[3]);
+    }
+  }
+}
+
+/// Adds the keys of one slot to the sums of all warps.
+template <typename C>
+__device__ void add_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, __nv_bfloat16* stages,
+                         const Cached& args, std::int64_t base, const KeyRange& range, const Sight& sight) {
+  // Tiles begin at multiples of their length: which keys are summed together does not depend on who else
+  // reads them.
+  const std::int64_t begin = range.low / C::KEYS * C::KEYS;
+  const std::int64_t tiles = (range.high - begin + C::KEYS - 1) / C::KEYS;
+  load_tile<C>(stages, args, base, begin, range);
+  end_copies();
+  for (std::int64_t t = 0; t < tiles; ++t) {
+    if (t + 1 < tiles) {
+      load_tile<C>(stages + (t + 1) % 2 * 2 * C::TILE, args, base, begin + (t + 1) * C::KEYS, range);
+    }
+    end_copies();
+    wait_for_copies<1>();
+    __syncthreads();
+    add_tile<C>(sums, queries, stages + t % 2 * 2 * C::TILE, args.rule, static_cast<int>(begin + t * C::KEYS),
+                sight);
+    __syncthreads();
+  }
+}
+
+/// The sum of a lane's totals over the four lanes of a row.
+__device__ inline float over_row(float x) {
+  x += __shfl_xor_sync(0xFFFFFFFFu, x, 1);
+  return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
+}
+
+/// Block (token and its rows, KV head, piece): a lone token attends to a piece of its cache.
+template <typename C>
+__global__ void __launch_bounds__(C::THREADS) lone_bf16_kernel(const Cached args, const Span span) {
+  static_assert(C::ALONE);
+  __shared__ float maxima[C::WARPS][C::ROWS], totals[C::WARPS][C::ROWS];
+  wait_for_previous();
+  let_next_begin();
+  const int piece = static_cast<int>(blockIdx.z);
+  const TileRows tile = rows_of_tile<C::ROWS, true>(args, span, blockIdx.x, static_cast<int>(blockIdx.y));
+  const std::int64_t token = tile.token(0);
+  if (!args.inside(token)) {
+    if (piece == 0) write_outside<__nv_bfloat16>(args, tile);
+    return;
+  }
+  const std::int64_t last = args.positions[token], first = args.rule.first_key(last, 0);
+  const std::int64_t begin = piece * span.piece, end = begin + span.piece;
+  const KeyRange range{first > begin ? first : begin, last + 1 < end ? last + 1 : end};
+  if (range.low >= range.high) return;
+  if (range.high == last + 1) {
+    append<__nv_bfloat16>(args, token, tile.kv_head);
+    __syncthreads();
+  }
+  auto* queries = reinterpret_cast<__nv_bfloat16*>(dynamic_shared());
+  __nv_bfloat16* stages = queries + C::ROWS * C::ROW;
+  load_queries<C>(queries, args, tile);
+  WarpSums<C> sums;
+  sums.clear();
+  add_keys<C>(
+      sums, queries, stages, args, args.base(args.slots[token], tile.kv_head), range,
+      {{static_cast<int>(first), static_cast<int>(first)}, {static_cast<int>(last), static_cast<int>(last)}});
+  wait_for_copies<0>();
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  auto* all = reinterpret_cast<float*>(stages);  // [WARPS, ROWS, DIM]
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = lane / 4 + 8 * i;
+    const float total = over_row(sums.total[i]);
+    if (lane % 4 == 0) {
+      maxima[warp][row] = sums.maximum[i];
+      totals[warp][row] = total;
+    }
+#pragma unroll
+    for (int n = 0; n < C::DIM / 8; ++n) {
+      float* to = all + (warp * C::ROWS + row) * C::DIM + n * 8 + lane % 4 * 2;
+      to[0] = sums.values[n][2 * i];
+      to[1] = sums.values[n][2 * i + 1];
+    }
+  }
+  __syncthreads();
+  finish_rows<__nv_bfloat16, C::WARPS, C::ROWS, C::DIM>(args, span, tile, piece, all, maxima, totals);
+}
+
+/// Block (tile of rows, KV head): tokens of prompts attend, sequence after sequence.
+template <typename C>
+__global__ void __launch_bounds__(C::THREADS) prompt_bf16_kernel(const Cached args, const Span span) {
+  static_assert(!C::ALONE);
+  __shared__ TilePlaces<C::ROWS> places;
+  const TileRows tile = rows_of_tile<C::ROWS, false>(args, span, blockIdx.x, static_cast<int>(blockIdx.y));
+  auto* queries = reinterpret_cast<__nv_bfloat16*>(dynamic_shared());
+  __nv_bfloat16* stages = queries + C::ROWS * C::ROW;
+  load_queries<C>(queries, args, tile);
+  find_places(places, args, tile);
+  __syncthreads();
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const std::int64_t first_token = tile.token(0);
+  const int tokens = static_cast<int>(tile.token(tile.rows - 1) - first_token) + 1;
+  int token_of[2];  // of the lane's rows, inside the tile; -1: there is no such row
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int row = 16 * warp + lane / 4 + 8 * i;
+    token_of[i] = row < tile.rows ? static_cast<int>(tile.token(row) - first_token) : -1;
+  }
+  WarpSums<C> sums;
+  sums.clear();
+  for (int begin = 0, end = 0; begin < tokens; begin = end) {
+    const int slot = places.slots[begin];
+    KeyRange range{args.capacity, 0};
+    for (end = begin; end < tokens && places.slots[end] == slot; ++end) {
+      const std::int64_t last = places.positions[end], first = args.rule.first_key(last, 0);
+      range.low = first < range.low ? first : range.low;
+      range.high = last + 1 > range.high ? last + 1 : range.high;
+    }
+    if (slot < 0) continue;
+    Sight sight;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const bool here = token_of[i] >= begin && token_of[i] < end;
+      sight.last[i] = here ? places.positions[token_of[i]] : -1;
+      sight.first[i] = here ? static_cast<int>(args.rule.first_key(sight.last[i], 0)) : 0;
+    }
+    add_keys<C>(sums, queries, stages, args, args.base(slot, tile.kv_head), range, sight);
+  }
+  wait_for_copies<0>();
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float total = over_row(sums.total[i]);
+    if (token_of[i] < 0 || places.slots[token_of[i]] < 0) continue;
+    const int row = 16 * warp + lane / 4 + 8 * i;
+    __nv_bfloat16* out = out_row<__nv_bfloat16>(args, tile.token(row), tile.head(row));
+#pragma unroll
+    for (int n = 0; n < C::DIM / 8; ++n) {
+      const int column = n * 8 + lane % 4 * 2;
+      if (column >= args.head_dim) continue;
+      write_value(out[column], sums.values[n][2 * i] / total);
+      write_value(out[column + 1], sums.values[n][2 * i + 1] / total);
+    }
+  }
+  write_outside<__nv_bfloat16>(args, tile);
+}
+
+}  // namespace octet::ops::cuda

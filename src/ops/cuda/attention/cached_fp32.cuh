@@ -1,0 +1,186 @@
+// Attention of decoding in fp32: a warp reads one key at a time, 16 bytes a lane, for up to eight rows.
+#pragma once
+
+#include "cuda/attention/cached.cuh"
+
+namespace octet::ops::cuda {
+
+template <int DIM_>
+struct Fp32Cut {
+  static constexpr int DIM = DIM_;
+  static constexpr int WARPS = 4;
+  static constexpr int THREADS = 32 * WARPS;
+  static constexpr int ROWS = 8;
+  static constexpr int QUADS = DIM / 128;  ///< groups of four columns of a lane
+};
+
+/// What a lane keeps of all rows: columns 128 q + 4 lane and the three behind them.
+template <typename C>
+struct LaneSums {
+  float4 queries[C::ROWS][C::QUADS];
+  float4 values[C::ROWS][C::QUADS];
+  float maximum[C::ROWS], total[C::ROWS];
+};
+
+/// The four columns of a row that a lane has; zeros outside the head.
+template <typename C>
+__device__ float4 quad_of(const float* row, int quad, int head_dim) {
+  const int column = 128 * quad + static_cast<int>(threadIdx.x) % 32 * 4;
+  if (column >= head_dim) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  return *reinterpret_cast<const float4*>(row + column);
+}
+
+template <typename C>
+__device__ void begin_rows(LaneSums<C>& sums, const Cached& args, const TileRows& tile) {
+#pragma unroll
+  for (int r = 0; r < C::ROWS; ++r) {
+    sums.maximum[r] = kLowest;
+    sums.total[r] = 0.0f;
+#pragma unroll
+    for (int q = 0; q < C::QUADS; ++q) {
+      sums.queries[r][q] = sums.values[r][q] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+      if (r >= tile.rows) continue;
+      const float* row = static_cast<const float*>(args.qkv) + tile.token(r) * args.qkv_ld +
+                         static_cast<std::int64_t>(tile.head(r)) * args.head_dim;
+      sums.queries[r][q] = quad_of<C>(row, q, args.head_dim);
+    }
+  }
+}
+
+/// Adds keys of one slot, a warp every WARPS-th, to the rows that see them: row r sees [first[r], last[r]].
+template <typename C>
+__device__ void add_keys(LaneSums<C>& sums, const Cached& args, std::int64_t base, const KeyRange& range,
+                         const int (&first)[C::ROWS], const int (&last)[C::ROWS]) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const float* keys = static_cast<const float*>(args.k_cache) + base;
+  const float* values = static_cast<const float*>(args.v_cache) + base;
+  const std::int64_t stride = args.stride();
+  // Which warp has a key does not depend on where the range begins.
+  for (std::int64_t j = range.low / C::WARPS * C::WARPS + warp; j < range.high; j += C::WARPS) {
+    if (j < range.low) continue;
+    float4 key[C::QUADS], value[C::QUADS];
+#pragma unroll
+    for (int q = 0; q < C::QUADS; ++q) {
+      key[q] = quad_of<C>(keys + j * stride, q, args.head_dim);
+      value[q] = quad_of<C>(values + j * stride, q, args.head_dim);
+    }
+#pragma unroll
+    for (int r = 0; r < C::ROWS; ++r) {
+      if (j < first[r] || j > last[r]) continue;  // all lanes alike
+      float product = 0.0f;
+#pragma unroll
+      for (int q = 0; q < C::QUADS; ++q) {
+        const float4 x = sums.queries[r][q];
+        product = fmaf(x.x, key[q].x, product);
+        product = fmaf(x.y, key[q].y, product);
+        product = fmaf(x.z, key[q].z, product);
+        product = fmaf(x.w, key[q].w, product);
+      }
+#pragma unroll
+      for (int step = 16; step > 0; step /= 2) product += __shfl_xor_sync(0xFFFFFFFFu, product, step);
+      float slope;
+      const float score = args.rule.score(product, slope) * kLog2E;
+      const float highest = fmaxf(sums.maximum[r], score);
+      const float factor = exp2f(sums.maximum[r] - highest), weight = exp2f(score - highest);
+      sums.maximum[r] = highest;
+      sums.total[r] = fmaf(sums.total[r], factor, weight);
+#pragma unroll
+      for (int q = 0; q < C::QUADS; ++q) {
+        float4& x = sums.values[r][q];
+        x.x = fmaf(weight, value[q].x, x.x * factor);
+        x.y = fmaf(weight, value[q].y, x.y * factor);
+        x.z = fmaf(weight, value[q].z, x.z * factor);
+        x.w = fmaf(weight, value[q].w, x.w * factor);
+      }
+    }
+  }
+}
+
+/// Puts the sums of the warps together.
+template <typename C>
+__device__ void finish(const LaneSums<C>& sums, const Cached& args, const Span& span, const TileRows& tile,
+                       int piece) {
+  __shared__ float maxima[C::WARPS][C::ROWS], totals[C::WARPS][C::ROWS];
+  __shared__ float4 all[C::WARPS][C::ROWS][C::DIM / 4];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int r = 0; r < C::ROWS; ++r) {
+    if (lane == 0) {
+      maxima[warp][r] = sums.maximum[r];
+      totals[warp][r] = sums.total[r];
+    }
+#pragma unroll
+    for (int q = 0; q < C::QUADS; ++q) all[warp][r][32 * q + lane] = sums.values[r][q];
+  }
+  __syncthreads();
+  finish_rows<float, C::WARPS, C::ROWS, C::DIM>(args, span, tile, piece, reinterpret_cast<const float*>(all),
+                                                maxima, totals);
+}
+
+/// As lone_bf16_kernel.
+template <typename C>
+__global__ void __launch_bounds__(C::THREADS) lone_fp32_kernel(const Cached args, const Span span) {
+  wait_for_previous();
+  let_next_begin();
+  const int piece = static_cast<int>(blockIdx.z);
+  const TileRows tile = rows_of_tile<C::ROWS, true>(args, span, blockIdx.x, static_cast<int>(blockIdx.y));
+  const std::int64_t token = tile.token(0);
+  if (!args.inside(token)) {
+    if (piece == 0) write_outside<float>(args, tile);
+    return;
+  }
+  const std::int64_t last = args.positions[token], first = args.rule.first_key(last, 0);
+  const std::int64_t begin = piece * span.piece, end = begin + span.piece;
+  const KeyRange range{first > begin ? first : begin, last + 1 < end ? last + 1 : end};
+  if (range.low >= range.high) return;
+  if (range.high == last + 1) {
+    append<float>(args, token, tile.kv_head);
+    __syncthreads();
+  }
+  LaneSums<C> sums;
+  begin_rows<C>(sums, args, tile);
+  int firsts[C::ROWS], lasts[C::ROWS];
+#pragma unroll
+  for (int r = 0; r < C::ROWS; ++r) {
+    firsts[r] = static_cast<int>(first);
+    lasts[r] = r < tile.rows ? static_cast<int>(last) : -1;
+  }
+  add_keys<C>(sums, args, args.base(args.slots[token], tile.kv_head), range, firsts, lasts);
+  finish<C>(sums, args, span, tile, piece);
+}
+
+/// As prompt_bf16_kernel.
+template <typename C>
+__global__ void __launch_bounds__(C::THREADS) prompt_fp32_kernel(const Cached args, const Span span) {
+  __shared__ TilePlaces<C::ROWS> places;
+  const TileRows tile = rows_of_tile<C::ROWS, false>(args, span, blockIdx.x, static_cast<int>(blockIdx.y));
+  find_places(places, args, tile);
+  __syncthreads();
+  const std::int64_t first_token = tile.token(0);
+  const int tokens = static_cast<int>(tile.token(tile.rows - 1) - first_token) + 1;
+  LaneSums<C> sums;
+  begin_rows<C>(sums, args, tile);
+  for (int begin = 0, end = 0; begin < tokens; begin = end) {
+    const int slot = places.slots[begin];
+    KeyRange range{args.capacity, 0};
+    for (end = begin; end < tokens && places.slots[end] == slot; ++end) {
+      const std::int64_t last = places.positions[end], first = args.rule.first_key(last, 0);
+      range.low = first < range.low ? first : range.low;
+      range.high = last + 1 > range.high ? last + 1 : range.high;
+    }
+    if (slot < 0) continue;
+    int first[C::ROWS], last[C::ROWS];
+#pragma unroll
+    for (int r = 0; r < C::ROWS; ++r) {
+      const int at = r < tile.rows ? static_cast<int>(tile.token(r) - first_token) : -1;
+      const bool here = at >= begin && at < end;
+      last[r] = here ? places.positions[at] : -1;
+      first[r] = here ? static_cast<int>(args.rule.first_key(last[r], 0)) : 0;
+    }
+    add_keys<C>(sums, args, args.base(slot, tile.kv_head), range, first, last);
+  }
+  finish<C>(sums, args, span, tile, 0);
+  write_outside<float>(args, tile);
+}
+
+}  // namespace octet::ops::cuda

@@ -1,0 +1,66 @@
+// Instructions that have no name in C++: tensor cores for bf16, the loads that bring matrices into their
+// layout, and copies to shared memory that go on beside computing.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+
+namespace octet::ops::cuda {
+
+/// The block's dynamic shared memory.
+__device__ inline unsigned char* dynamic_shared() {
+  extern __shared__ __align__(128) unsigned char octet_dynamic_shared[];
+  return octet_dynamic_shared;
+}
+
+__device__ inline unsigned int shared_address(const void* shared) {
+  return static_cast<unsigned int>(__cvta_generic_to_shared(shared));
+}
+
+/// Copies 16 bytes to shared memory, or writes 16 zeros there where not `inside`; `from` is readable either
+/// way. Both lie on 16-byte boundaries.
+__device__ inline void copy_16(void* shared, const void* from, bool inside) {
+  const int bytes = inside ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(from),
+               "r"(bytes)
+               : "memory");
+}
+/// Ends a group of the thread's copies.
+__device__ inline void end_copies() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/// Waits until at most `LEFT` of the thread's groups are under way.
+template <int LEFT>
+__device__ inline void wait_for_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+}
+
+/// Four matrices of 8 x 8 bf16: lanes 8 i … 8 i + 7 name the rows of matrix i, and each lane gets two
+/// elements of row lane / 4 of every matrix.
+__device__ inline void load_matrices(std::uint32_t (&to)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+/// The same with each matrix transposed.
+__device__ inline void load_transposed(std::uint32_t (&to)[4], const void* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address(row))
+               : "memory");
+}
+
+/// d += a · b with a [16, 16] and b [16, 8] in bf16, d [16, 8] in fp32, each in the warp's layout: of d a
+/// lane has rows lane / 4 and lane / 4 + 8, columns 2 (lane % 4) and the next.
+__device__ inline void multiply_add(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
+                                    std::uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+}  // namespace octet::ops::cuda

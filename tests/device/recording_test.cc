@@ -1,0 +1,20 @@
+#include "octet/device/recording.h"
+
+#include <gtest/gtest.h>
+
+#include "octet/device/device.h"
+
+namespace octet {
+namespace {
+
+TEST(Recording, WhereNothingIsRecordedNothingIsCalled) {
+  for (const bool dry : {false, true}) {
+    const auto device = dry ? make_dry_device({.stands_for = DeviceKind::cuda}) : make_cpu_device();
+    const auto stream = device->make_stream({.name = "compute"});
+    EXPECT_FALSE(can_record(*stream));
+    EXPECT_EQ(record(*stream, [] { FAIL(); }), nullptr);
+  }
+}
+
+}  // namespace
+}  // namespace octet

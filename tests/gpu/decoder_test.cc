@@ -1,0 +1,103 @@
+// Answers of a GPU: those of a CPU, whether passes are recorded or not.
+#include "octet/generate/decoder.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "octet/comm/collectives.h"
+#include "octet/comm/job.h"
+#include "octet/device/cpu.h"
+
+namespace octet::generate {
+namespace {
+
+const std::string kFolder = OCTET_SOURCE_DIR "/tests/golden/models/qwen3";
+
+struct Model {
+  Model(std::unique_ptr<Device> on, DType compute, std::int64_t sequences) : device(std::move(on)) {
+    DecoderOptions options;
+    options.architecture = model::read_architecture(kFolder);
+    options.recipe.compute = compute;
+    options.sequences = sequences;
+    options.capacity = 700;
+    options.prefill = 37;
+    decoder = std::make_unique<Decoder>(*device, *job, *data, options);
+    decoder->load_weights(kFolder);
+  }
+  std::unique_ptr<Device> device;
+  std::unique_ptr<comm::Job> job = comm::make_self_job();
+  std::unique_ptr<comm::Collectives> data =
+      job->collectives(comm::Mesh(1).group("data", 0), *device, comm::Carrier::automatic);
+  std::unique_ptr<Decoder> decoder;
+};
+
+std::vector<Request> requests(std::size_t count) {
+  std::vector<Request> all(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    all[i].row = i;
+    const std::size_t length = i == 0 ? 500 : 3 + 7 * i % 40;
+    for (std::size_t t = 0; t < length; ++t) {
+      all[i].prompt.push_back(static_cast<std::int32_t>((13 * i + 5 * t * t + t) % 50));
+    }
+  }
+  return all;
+}
+
+std::vector<Answer> answers(Model& m, std::size_t count, const AnswerOptions& options) {
+  return m.decoder->complete(requests(count), options);
+}
+
+/// Ids alike, log-probabilities to within `far`.
+void expect_alike(const std::vector<Answer>& got, const std::vector<Answer>& want, double far) {
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    EXPECT_EQ(got[i].ids, want[i].ids) << "request " << i;
+    ASSERT_EQ(got[i].logprobs.size(), want[i].logprobs.size());
+    for (std::size_t t = 0; t < got[i].logprobs.size(); ++t) {
+      EXPECT_NEAR(got[i].logprobs[t], want[i].logprobs[t], far);
+    }
+  }
+}
+
+TEST(GpuDecoder, AnswersAsACpuDoes) {
+  for (const std::int64_t sequences : {1, 5, 11}) {
+    Model gpu(make_cuda_device(0), DType::f32, sequences), cpu(make_cpu_device(), DType::f32, sequences);
+    for (const std::int64_t logprobs : {-1, 0, 2}) {
+      const AnswerOptions options{.max_new = 12, .logprobs = logprobs};
+      expect_alike(answers(gpu, 11, options), answers(cpu, 11, options), 1e-4);
+    }
+  }
+}
+
+TEST(GpuDecoder, RecordedPassesHaveTheBitsOfThoseThatAreNot) {
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    for (const std::int64_t sequences : {1, 3, 11}) {
+      // As many answers as sequences, so that all passes behind the prompts take a token of each; they end
+      // one after the other.
+      const auto all = [&](Model& m) {
+        std::vector<Answer> said;
+        for (const double temperature : {0.0, 0.0, 1.5}) {
+          for (const std::int64_t logprobs : {-1, 0}) {
+            const AnswerOptions options{
+                .sampling = {.temperature = temperature}, .max_new = 20, .logprobs = logprobs};
+            for (Answer& one : answers(m, static_cast<std::size_t>(sequences), options)) {
+              said.push_back(std::move(one));
+            }
+          }
+        }
+        return said;
+      };
+      Model recorded(make_cuda_device(0), compute, sequences);
+      const auto with = all(recorded);
+      ::setenv("OCTETRUN_RECORDING", "off", 1);
+      Model plain(make_cuda_device(0), compute, sequences);
+      const auto without = all(plain);
+      ::unsetenv("OCTETRUN_RECORDING");
+      expect_alike(with, without, sequences == 11 ? 1e-2 : 0);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octet::generate
