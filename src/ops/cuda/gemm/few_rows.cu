@@ -13,18 +13,20 @@ namespace octet::ops::cuda {
 namespace {
 
 template <typename C, typename T>
-void launch(cudaStream_t stream, const FewRows& args) {
-  const int blocks = (args.outputs + C::OUTPUTS - 1) / C::OUTPUTS;
-  launch_early(few_rows_kernel<C, T>, dim3(static_cast<unsigned>(blocks)), C::THREADS, 0, stream, "gemm",
-               args);
+void launch(cudaStream_t stream, const FewRows& args, int multiprocessors) {
+  static const cudaError_t allowed =
+      cudaFuncSetAttribute(few_rows_kernel<C, T>, cudaFuncAttributeMaxDynamicSharedMemorySize, C::BYTES);
+  octet::cuda::check(allowed, "asking for shared memory");
+  const int tiles = (args.outputs + C::OUTPUTS - 1) / C::OUTPUTS;
+  launch_early(few_rows_kernel<C, T>, dim3(static_cast<unsigned>(std::min(tiles, multiprocessors))),
+               C::THREADS, C::BYTES, stream, "gemm", args);
 }
 
-// Where there are more tokens a block has more rows of the weight, so that the tokens are read less often.
 template <typename T>
-void run(cudaStream_t stream, const FewRows& args) {
-  if (args.tokens <= 8) return launch<FewRowsCut<1, 1, 4>, T>(stream, args);
-  if (args.tokens <= 16) return launch<FewRowsCut<2, 2, 2>, T>(stream, args);
-  launch<FewRowsCut<2, 4, 2>, T>(stream, args);
+void run(cudaStream_t stream, const FewRows& args, int multiprocessors) {
+  if (args.tokens <= 8) return launch<FewRowsCut<1>, T>(stream, args, multiprocessors);
+  if (args.tokens <= 16) return launch<FewRowsCut<2>, T>(stream, args, multiprocessors);
+  launch<FewRowsCut<4>, T>(stream, args, multiprocessors);
 }
 
 /// The most tokens that the kernels are for, and those for which they take the library's place.
@@ -40,7 +42,7 @@ std::int64_t most_tokens() {
 
 }  // namespace
 
-bool multiply_few_rows(cudaStream_t stream, const GemmArgs& args) {
+bool multiply_few_rows(Stream& stream, const GemmArgs& args) {
   const Operand& a = args.a;
   const Operand& b = args.b;
   const std::int64_t inner = a.cols;
@@ -62,7 +64,10 @@ bool multiply_few_rows(cudaStream_t stream, const GemmArgs& args) {
                     .tokens = static_cast<int>(a.rows),
                     .outputs = static_cast<int>(b.rows),
                     .factor = args.factor};
-  args.d.dtype == DType::f32 ? run<float>(stream, few) : run<__nv_bfloat16>(stream, few);
+  const int multiprocessors = octet::cuda::properties(stream.device()).multiprocessors;
+  cudaStream_t native = octet::cuda::native(stream);
+  args.d.dtype == DType::f32 ? run<float>(native, few, multiprocessors)
+                             : run<__nv_bfloat16>(native, few, multiprocessors);
   return true;
 }
 

@@ -25,26 +25,27 @@ struct FewRows {
   float factor;
 };
 
-/// A block makes 16 * WEIGHT_TILES outputs of up to 8 * TOKEN_TILES tokens. Its warps take turns along the
-/// inner dimension, so that together they read whole lines of memory; at the end their sums are added in
-/// order.
-template <int WEIGHT_TILES_, int TOKEN_TILES_, int AHEAD_>
+/// A block makes 16 outputs of up to 8 * TOKEN_TILES tokens at a time and then the next ones: the weight runs
+/// through a ring of chunks in shared memory that is never empty. The warps share the values of a chunk; at
+/// the end of a row their sums are added in order.
+template <int TOKEN_TILES_>
 struct FewRowsCut {
-  static constexpr int WEIGHT_TILES = WEIGHT_TILES_;
   static constexpr int TOKEN_TILES = TOKEN_TILES_;
   static constexpr int WARPS = 8;
   static constexpr int THREADS = 32 * WARPS;
-  static constexpr int OUTPUTS = 16 * WEIGHT_TILES;
+  static constexpr int OUTPUTS = 16;
   static constexpr int TOKENS = 8 * TOKEN_TILES;
-  static constexpr int AHEAD = AHEAD_;  ///< chunks of 32 values that a warp asks for at once
+  static constexpr int STEPS = 2;                   ///< runs of 32 values that a warp takes of a chunk
+  static constexpr int CHUNK = WARPS * STEPS * 32;  ///< values of a row
+  static constexpr int PITCH = CHUNK * 2 + 64;      ///< bytes: two rows that are read together share no bank
+  static constexpr int STAGE = OUTPUTS * PITCH;
+  static constexpr int STAGES = 8;
+  static constexpr int SUMS = WARPS * TOKENS * OUTPUTS;
+  static constexpr int BYTES = STAGES * STAGE + SUMS * 4;
 };
 
-/// 16 bytes that nobody reads again.
-__device__ inline uint4 read_once(const __nv_bfloat16* from) {
-  return __ldcs(reinterpret_cast<const uint4*>(from));
-}
-/// 16 bytes that others read, too. Not by way of the read-only cache: the kernel that wrote them may have been
-/// running when this one began.
+/// 16 bytes that others read, too. Not by way of the read-only cache: the kernel that wrote them may have
+/// been running when this one began.
 __device__ inline uint4 read_often(const __nv_bfloat16* from) {
   return *reinterpret_cast<const uint4*>(from);
 }
@@ -62,103 +63,141 @@ __device__ inline void store_float(__nv_bfloat16& to, float x) {
   to = __float2bfloat16_rn(x);
 }
 
-/// Block: OUTPUTS rows of B. A lane reads eight values of a row at a time and takes them as two and two of
-/// both halves of two tensor core steps. Tokens are read in the same order, so that every value meets its
-/// own.
+/// What a block multiplies, one chunk after the other: its tiles of outputs, every chunk of the inner
+/// dimension of each.
+template <typename C>
+struct FewRowsWalk {
+  const FewRows& args;
+  int chunks;  ///< of a row
+  int items;   ///< chunks of all tiles of this block
+  __device__ explicit FewRowsWalk(const FewRows& of)
+      : args(of), chunks(static_cast<int>((of.inner + C::CHUNK - 1) / C::CHUNK)) {
+    const int tiles = (of.outputs + C::OUTPUTS - 1) / C::OUTPUTS, mine = static_cast<int>(blockIdx.x);
+    items = mine < tiles ? ((tiles - 1 - mine) / static_cast<int>(gridDim.x) + 1) * chunks : 0;
+  }
+  __device__ int first_output(int item) const {
+    return (static_cast<int>(blockIdx.x) + item / chunks * static_cast<int>(gridDim.x)) * C::OUTPUTS;
+  }
+  __device__ std::int64_t first_value(int item) const {
+    return static_cast<std::int64_t>(item % chunks) * C::CHUNK;
+  }
+  /// Rows behind the last one repeat it; nobody writes what comes of them.
+  __device__ const __nv_bfloat16* row(int item, int row) const {
+    return args.b + min(first_output(item) + row, args.outputs - 1) * args.b_ld;
+  }
+  /// Asks for a chunk: zeros behind the inner dimension.
+  __device__ void fetch(int item, unsigned char* stage) const {
+    constexpr int pieces = C::CHUNK / 8;
+    const std::int64_t value = first_value(item);
+#pragma unroll
+    for (int i = 0; i < C::OUTPUTS * pieces / C::THREADS; ++i) {
+      const int piece = static_cast<int>(threadIdx.x) + i * C::THREADS, at = piece % pieces;
+      const bool inside = value + at * 8 < args.inner;
+      const __nv_bfloat16* const from = row(item, piece / pieces);
+      copy_16(stage + piece / pieces * C::PITCH + at * 16, inside ? from + value + at * 8 : from, inside);
+    }
+  }
+  /// The lines of a chunk, to the GPU's cache.
+  __device__ void announce(int item) const {
+    constexpr int LINE = 64, lines = C::CHUNK / LINE;  // values
+    for (int i = static_cast<int>(threadIdx.x); i < C::OUTPUTS * lines; i += C::THREADS) {
+      const std::int64_t value = first_value(item) + i % lines * LINE;
+      if (value < args.inner) prefetch(row(item, i / lines) + value);
+    }
+  }
+};
+
+/// Writes 16 outputs of all tokens, from the sums of all warps.
 template <typename C, typename T>
-__global__ void __launch_bounds__(C::THREADS) few_rows_kernel(const FewRows args) {
-  __shared__ float sums[C::WARPS][C::TOKENS][C::OUTPUTS];
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int first = static_cast<int>(blockIdx.x) * C::OUTPUTS;
-  const int row = lane / 4, column = lane % 4 * 8;
-  const __nv_bfloat16* weights[C::WEIGHT_TILES][2];
-#pragma unroll
-  for (int w = 0; w < C::WEIGHT_TILES; ++w) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      // Rows behind the last one repeat it; nobody writes what comes of them.
-      const int output = min(first + 16 * w + 8 * half + row, args.outputs - 1);
-      weights[w][half] = args.b + output * args.b_ld + column;
-    }
-  }
-  const __nv_bfloat16* tokens[C::TOKEN_TILES];
-#pragma unroll
-  for (int t = 0; t < C::TOKEN_TILES; ++t) {
-    tokens[t] = args.a + min(8 * t + row, args.tokens - 1) * args.a_ld + column;
-  }
-  float all[C::WEIGHT_TILES][C::TOKEN_TILES][4];
-#pragma unroll
-  for (int w = 0; w < C::WEIGHT_TILES; ++w) {
-#pragma unroll
-    for (int t = 0; t < C::TOKEN_TILES; ++t) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) all[w][t][e] = 0.0f;
-    }
-  }
-  // What the first chunks of all warps will read of the weight, a line of memory a thread.
-  constexpr int LINE = 64;  // values
-  constexpr int LINES = C::WARPS * C::AHEAD * 32 / LINE;
-  for (int i = static_cast<int>(threadIdx.x); i < C::OUTPUTS * LINES; i += C::THREADS) {
-    const int output = first + i / LINES, at = i % LINES * LINE;
-    if (output < args.outputs && at < args.inner) prefetch(args.b + output * args.b_ld + at);
-  }
-  wait_for_previous();
-  const int chunks = static_cast<int>(args.inner / 32);
-  for (int chunk = warp; chunk < chunks; chunk += C::WARPS * C::AHEAD) {
-    uint4 b[C::AHEAD][C::WEIGHT_TILES][2], a[C::AHEAD][C::TOKEN_TILES];
-#pragma unroll
-    for (int i = 0; i < C::AHEAD; ++i) {
-      const int at = chunk + i * C::WARPS;
-      if (at >= chunks) continue;
-#pragma unroll
-      for (int w = 0; w < C::WEIGHT_TILES; ++w) {
-        b[i][w][0] = read_once(weights[w][0] + static_cast<std::int64_t>(at) * 32);
-        b[i][w][1] = read_once(weights[w][1] + static_cast<std::int64_t>(at) * 32);
-      }
-#pragma unroll
-      for (int t = 0; t < C::TOKEN_TILES; ++t) {
-        a[i][t] = read_often(tokens[t] + static_cast<std::int64_t>(at) * 32);
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < C::AHEAD; ++i) {
-      if (chunk + i * C::WARPS >= chunks) continue;
-#pragma unroll
-      for (int w = 0; w < C::WEIGHT_TILES; ++w) {
-        const uint4 upper = b[i][w][0], lower = b[i][w][1];
-        const std::uint32_t first_step[4] = {upper.x, lower.x, upper.y, lower.y};
-        const std::uint32_t second_step[4] = {upper.z, lower.z, upper.w, lower.w};
-#pragma unroll
-        for (int t = 0; t < C::TOKEN_TILES; ++t) {
-          multiply_add(all[w][t], first_step, a[i][t].x, a[i][t].y);
-          multiply_add(all[w][t], second_step, a[i][t].z, a[i][t].w);
-        }
-      }
-    }
-  }
-#pragma unroll
-  for (int w = 0; w < C::WEIGHT_TILES; ++w) {
-#pragma unroll
-    for (int t = 0; t < C::TOKEN_TILES; ++t) {
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        sums[warp][8 * t + lane % 4 * 2 + e % 2][16 * w + row + 8 * (e / 2)] = all[w][t][e];
-      }
-    }
-  }
-  __syncthreads();
+__device__ void write_outputs(const FewRows& args, int first, const float* sums) {
   for (int i = static_cast<int>(threadIdx.x); i < C::TOKENS * C::OUTPUTS; i += C::THREADS) {
-    const int token = i / C::OUTPUTS, at = i % C::OUTPUTS, output = first + at;
+    const int token = i / C::OUTPUTS, output = first + i % C::OUTPUTS;
     if (token >= args.tokens || output >= args.outputs) continue;
     float x = 0.0f;
 #pragma unroll
-    for (int w = 0; w < C::WARPS; ++w) x += sums[w][token][at];
+    for (int w = 0; w < C::WARPS; ++w) x += sums[w * C::TOKENS * C::OUTPUTS + i];
     x *= args.factor;
     if (args.bias != nullptr) x += args.bias[output];
     const std::int64_t place = token * args.d_ld + output;
     if (args.addend != nullptr) x += as_float(static_cast<const T*>(args.addend)[place]);
     store_float(static_cast<T*>(args.d)[place], x);
   }
+}
+
+/// A lane reads eight values of a row at a time and takes them as two and two of both halves of two tensor
+/// core steps. Tokens are read in the same order, so that every value meets its own.
+template <typename C, typename T>
+__global__ void __launch_bounds__(C::THREADS) few_rows_kernel(const FewRows args) {
+  unsigned char* const ring = dynamic_shared();
+  auto* const sums = reinterpret_cast<float*>(ring + C::STAGES * C::STAGE);
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const int row = lane / 4, column = warp * C::STEPS * 32 + lane % 4 * 8;  // of a chunk
+  const FewRowsWalk<C> walk(args);
+  let_next_begin();
+  for (int item = 0; item < min(C::STAGES - 1, walk.items); ++item) walk.announce(item);
+  wait_for_previous();
+#pragma unroll
+  for (int item = 0; item < C::STAGES - 1; ++item) {
+    if (item < walk.items) walk.fetch(item, ring + item * C::STAGE);
+    end_copies();
+  }
+  const __nv_bfloat16* tokens[C::TOKEN_TILES];
+#pragma unroll
+  for (int t = 0; t < C::TOKEN_TILES; ++t) tokens[t] = args.a + min(8 * t + row, args.tokens - 1) * args.a_ld;
+  uint4 next[C::STEPS][C::TOKEN_TILES];
+  const auto read_tokens = [&](int item) {
+#pragma unroll
+    for (int i = 0; i < C::STEPS; ++i) {
+      const std::int64_t at = walk.first_value(item) + column + 32 * i;
+#pragma unroll
+      for (int t = 0; t < C::TOKEN_TILES; ++t) {
+        next[i][t] = at < args.inner ? read_often(tokens[t] + at) : make_uint4(0, 0, 0, 0);
+      }
+    }
+  };
+  if (walk.items > 0) read_tokens(0);
+  float all[C::TOKEN_TILES][4] = {};
+  for (int item = 0; item < walk.items; ++item) {
+    wait_for_copies<C::STAGES - 2>();
+    __syncthreads();  // everybody's copies of this chunk are there, and nobody reads the one before
+    const int ahead = item + C::STAGES - 1;
+    if (ahead < walk.items) walk.fetch(ahead, ring + ahead % C::STAGES * C::STAGE);
+    end_copies();
+    uint4 a[C::STEPS][C::TOKEN_TILES];
+#pragma unroll
+    for (int i = 0; i < C::STEPS; ++i) {
+#pragma unroll
+      for (int t = 0; t < C::TOKEN_TILES; ++t) a[i][t] = next[i][t];
+    }
+    if (item + 1 < walk.items) read_tokens(item + 1);
+    const unsigned char* const weights = ring + item % C::STAGES * C::STAGE + row * C::PITCH + column * 2;
+#pragma unroll
+    for (int i = 0; i < C::STEPS; ++i) {
+      const uint4 upper = *reinterpret_cast<const uint4*>(weights + 64 * i);
+      const uint4 lower = *reinterpret_cast<const uint4*>(weights + 8 * C::PITCH + 64 * i);
+      const std::uint32_t first_step[4] = {upper.x, lower.x, upper.y, lower.y};
+      const std::uint32_t second_step[4] = {upper.z, lower.z, upper.w, lower.w};
+#pragma unroll
+      for (int t = 0; t < C::TOKEN_TILES; ++t) {
+        multiply_add(all[t], first_step, a[i][t].x, a[i][t].y);
+        multiply_add(all[t], second_step, a[i][t].z, a[i][t].w);
+      }
+    }
+    if ((item + 1) % walk.chunks != 0) continue;
+#pragma unroll
+    for (int t = 0; t < C::TOKEN_TILES; ++t) {
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int token = 8 * t + lane % 4 * 2 + e % 2;
+        sums[(warp * C::TOKENS + token) * C::OUTPUTS + row + 8 * (e / 2)] = all[t][e];
+        all[t][e] = 0.0f;
+      }
+    }
+    __syncthreads();
+    // The next barrier of the ring stands between these reads and what the next tile writes.
+    write_outputs<C, T>(args, walk.first_output(item), sums);
+  }
+  wait_for_copies<0>();
 }
 
 }  // namespace octet::ops::cuda

@@ -127,7 +127,7 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
     if (!adds || args.bias != nullptr) add_bias(native, args.d, args.bias, !adds);
     return {};
   }
-  if (multiply_few_rows(native, args)) return outcome_of(args, plan.way, plan.reason, 1);
+  if (multiply_few_rows(stream, args)) return outcome_of(args, plan.way, plan.reason, 1);
   const Room room = room_of(args);
   const int device = octet::cuda::properties(stream.device()).ordinal;
   LibraryProduct product{.m = args.d.rows,
