@@ -64,7 +64,8 @@ void check_shapes(const GemmArgs& args) {
         "gemm: D has the columns of the product");
   check(args.d.dtype == DType::f32 || args.d.dtype == DType::bf16, "gemm: D is f32 or bf16");
   check(args.d.ld >= args.d.cols, "gemm: the rows of D do not overlap");
-  check(args.a_ld == 0 || (args.a_ld >= a.cols && !is_fp8(a.dtype)),
+  check((args.a_ld == 0 || (args.a_ld >= a.cols && !is_fp8(a.dtype))) &&
+            (args.b_ld == 0 || (args.b_ld >= b.cols && !is_fp8(b.dtype))),
         "gemm: only the rows of a wider matrix in f32 or bf16 lie apart");
   check(args.factor == 1.0f || !is_fp8(a.dtype), "gemm: FP8 operands have scales in place of a factor");
   check(args.bias == nullptr || args.product == Product::forward, "gemm: only forward adds a bias");

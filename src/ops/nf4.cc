@@ -39,6 +39,10 @@ std::array<float, 256> dynamic_map() {
   return map;
 }
 
+bool has_scales(const Nf4Scales& s) {
+  return s.plain != nullptr || (s.codes != nullptr && s.nested != nullptr && s.mean != nullptr);
+}
+
 }  // namespace
 
 const float* nf4_values() {
@@ -65,12 +69,21 @@ void nf4_quantize_scales(Stream& stream, const Nf4QuantizeScalesArgs& args) {
 void nf4_decode(Stream& stream, const Nf4DecodeArgs& args) {
   check(args.dtype == DType::f32 || args.dtype == DType::bf16, "nf4_decode: values are f32 or bf16");
   check(args.begin >= 0 && args.begin % kNf4Block == 0, "nf4_decode: a part begins at a block");
-  const Nf4Scales& s = args.scales;
-  check(s.plain != nullptr || (s.codes != nullptr && s.nested != nullptr && s.mean != nullptr) ||
-            stream.device().kind() == DeviceKind::dry,
+  check(has_scales(args.scales) || stream.device().kind() == DeviceKind::dry,
         "nf4_decode: scales are plain or quantised");
   if (args.count == 0) return;
   OCTET_DISPATCH(stream, nf4_decode, args);
+}
+
+void nf4_to_fp8(Stream& stream, const Nf4ToFp8Args& args) {
+  check(args.through == DType::f32 || args.through == DType::bf16, "nf4_to_fp8: values are f32 or bf16");
+  check(is_fp8(args.format), "nf4_to_fp8: the format is FP8");
+  check(args.transposed == nullptr || args.transposed_ld >= args.rows,
+        "nf4_to_fp8: the rows of the transposed copy do not overlap");
+  check((has_scales(args.scales) && args.scale != nullptr) || stream.device().kind() == DeviceKind::dry,
+        "nf4_to_fp8: scales are plain or quantised, and the cast has one");
+  if (args.rows * args.cols == 0 || (args.row == nullptr && args.transposed == nullptr)) return;
+  OCTET_DISPATCH(stream, nf4_to_fp8, args);
 }
 
 }  // namespace octet::ops

@@ -62,12 +62,14 @@ namespace cpu {
 void nf4_quantize(const Nf4QuantizeArgs& args);
 void nf4_quantize_scales(const Nf4QuantizeScalesArgs& args);
 void nf4_decode(const Nf4DecodeArgs& args);
+void nf4_to_fp8(const Nf4ToFp8Args& args);
 }  // namespace cpu
 
 namespace cuda {
 void nf4_quantize(Stream& stream, const Nf4QuantizeArgs& args);
 void nf4_quantize_scales(Stream& stream, const Nf4QuantizeScalesArgs& args);
 void nf4_decode(Stream& stream, const Nf4DecodeArgs& args);
+void nf4_to_fp8(Stream& stream, const Nf4ToFp8Args& args);
 }  // namespace cuda
 
 }  // namespace octet::ops

@@ -103,24 +103,30 @@ Gatherer::AtUse& Gatherer::occupy_at_use(int group) {
   return slot = {.occupant = group};
 }
 
-void Gatherer::decode(const Segment& s, Stream& stream) {
-  const bool fp8 = is_fp8(s.dtype);
+void Gatherer::decode(const Segment& s, bool transposed, Stream& stream) {
   for (const Nf4Part& part : s.nf4) {
     std::uint8_t* to = s.copy + s.copy_bytes(part.begin);
+    const std::uint8_t* codes = s.stored + part.codes;
     if (!part.quantised) {
-      device_.copy(stream, to, s.stored + part.codes, s.copy_bytes(part.count));
-      continue;
+      device_.copy(stream, to, codes, s.copy_bytes(part.count));
+    } else if (is_fp8(s.dtype)) {
+      ops::nf4_to_fp8(stream, {.codes = codes,
+                               .scales = part.scales_in(s.stored),
+                               .rows = part.count / part.cols,
+                               .cols = part.cols,
+                               .through = segments_.compute,
+                               .format = s.dtype,
+                               .scale = fixed_scales_->scale(part.scale),
+                               .row = to,
+                               .transposed = transposed ? s.transposed + part.turned : nullptr,
+                               .transposed_ld = part.turned_ld});
+    } else {
+      ops::nf4_decode(stream, {.codes = codes,
+                               .scales = part.scales_in(s.stored),
+                               .count = part.count,
+                               .to = to,
+                               .dtype = s.dtype});
     }
-    ops::nf4_decode(stream, {.codes = s.stored + part.codes,
-                             .scales = part.scales_in(s.stored),
-                             .count = part.count,
-                             .to = fp8 ? segments_.decoding : to,
-                             .dtype = fp8 ? segments_.compute : s.dtype});
-    if (!fp8) continue;
-    ops::quantize(
-        stream,
-        ops::ConstMatrix(segments_.decoding, segments_.compute, part.count / part.cols, part.cols, part.cols),
-        {.format = s.dtype, .row = to, .scale = fixed_scales_->scale(part.scale)});
   }
 }
 
@@ -136,9 +142,14 @@ void Gatherer::make_at_use(int group, model::Pass pass, Stream& compute) {
       decoded = slot->decoded, transposed = slot->transposed;
       slot->decoded = true, slot->transposed = transposed || backward;
     }
-    if (s.row.decoded() && !decoded) decode(s, compute);
     // What is trained changes.
-    if (transposes && !(s.row.decoded() && transposed)) transpose(s, compute);
+    bool turns = transposes && !(s.row.decoded() && transposed);
+    if (s.row.decoded() && !decoded) {
+      const bool both = turns && std::ranges::all_of(s.nf4, &Nf4Part::quantised);
+      decode(s, both, compute);
+      turns = turns && !both;
+    }
+    if (turns) transpose(s, compute);
   }
 }
 

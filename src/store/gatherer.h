@@ -66,7 +66,8 @@ class Gatherer {
   void make_whole(int group, model::Pass pass, Stream& compute);
   /// What is made where a group is used, of a copy that is whole: decoded values, transposed copies.
   void make_at_use(int group, model::Pass pass, Stream& compute);
-  void decode(const Segment& segment, Stream& stream);
+  /// `transposed`: the transposed copies, too; of a segment that is in NF4 altogether.
+  void decode(const Segment& segment, bool transposed, Stream& stream);
   /// What lies in the buffers that are filled at use, which are the group's from now on.
   AtUse& occupy_at_use(int group);
   Group& at(int group) { return groups_[static_cast<std::size_t>(group)]; }

@@ -18,6 +18,9 @@ struct Nf4Part {
   std::int64_t count = 0;
   std::int64_t cols = 0;
   std::int64_t scale = -1;  ///< where products read FP8: its number among the scales of fixed weights
+  /// Likewise, in the segment's transposed copies: its first element, and from one row to the next.
+  std::int64_t turned = 0;
+  std::int64_t turned_ld = 0;
   bool quantised = true;
   bool twice = false;  ///< double quantisation
 

@@ -123,14 +123,6 @@ void reserve_decoded(Segments& all, Arena& arena) {
       all, all.at_use_slot, arena, "parameters/decoded",
       [](const Segment& s) { return s.row.decoded() ? s.copy_bytes(s.padded) : 0; },
       [](Segment& s, std::uint8_t* at) { s.copy = at; });
-  std::int64_t largest = 0;
-  all.each([&](const Segment& s) {
-    if (!is_fp8(s.dtype)) return;
-    for (const Nf4Part& part : s.nf4) largest = std::max(largest, part.quantised ? part.count : 0);
-  });
-  if (largest == 0) return;
-  all.decoding =
-      arena.reserve("parameters/decoding", static_cast<std::size_t>(largest) * size_of(all.compute));
 }
 
 void reserve_parameters(Segments& all, Arena& arena, const Policy& policy, const Options& options) {
@@ -280,13 +272,18 @@ Segment segment_of(const model::SegmentSpec& spec, const Placement& row, const S
   return s;
 }
 
-/// Tells the parts of a segment in NF4 the scales that their tensors, or they themselves, have.
+/// Tells the parts of a segment in NF4 the scales that their tensors, or they themselves, have, and where
+/// they lie in the transposed copies of what shares one.
 void tell_scales(Segment& s) {
   auto part = s.nf4.begin();
   for (std::size_t t = 0; t < s.spec->tensors.size() && part != s.nf4.end(); ++t) {
     const std::vector<ScaledRun>& runs = s.scaled[t];
     for (std::size_t p = 0; p < s.spec->tensors[t].parts.size(); ++p, ++part) {
-      if (!runs.empty()) part->scale = runs[runs.size() == 1 ? 0 : p].scale;
+      if (runs.empty()) continue;
+      const ScaledRun& run = runs[runs.size() == 1 ? 0 : p];
+      part->scale = run.scale;
+      part->turned = run.begin + (part->begin - run.begin) / part->cols;
+      part->turned_ld = run.count / part->cols;
     }
   }
 }

@@ -137,11 +137,9 @@ struct Segments {
   std::vector<std::pair<std::int64_t, std::int64_t>> group_scales;
   int rank = 0;
   int world = 1;
-  bool trains = false;  ///< some segment is trained
-  bool fixed = false;   ///< some segment is not
-  /// [of the largest part] where decoded values become FP8, in `compute`; null where none do.
-  void* decoding = nullptr;
-  DType compute = DType::f32;
+  bool trains = false;         ///< some segment is trained
+  bool fixed = false;          ///< some segment is not
+  DType compute = DType::f32;  ///< of values that decoded weights have before they become FP8
 
   template <typename Do>
   void each(Do&& act) {

@@ -139,11 +139,11 @@ store::StepResult Run::train_step() {
       {.next = watches_casts() && logs_at(step_ + 1), .after = watches_casts() && logs_at(step_ + 2)});
   engine_->store().limit_steps(spikes_->limits_of_update());
   StepWatch watch(session_.data(), engine_->compute());
-  const std::vector<runtime::HostBatch> ahead = batches_ahead(&waits.data_seconds);
+  std::vector<runtime::HostBatch> ahead = batches_ahead(&waits.data_seconds);
   std::size_t given = 0;
   const auto next = [&](bool first) {
     runtime::HostBatch batch =
-        given < ahead.size() ? ahead[given++] : feed_->next(first, &waits.data_seconds);
+        given < ahead.size() ? std::move(ahead[given++]) : feed_->next(first, &waits.data_seconds);
     if (samples_) samples_->add(batch);
     return batch;
   };

@@ -4,26 +4,12 @@
 
 #include <algorithm>
 
-#include "cli/task.h"
+#include "cli/saves.h"
 
 namespace octet::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::vector<std::int64_t> checkpoints_of(const std::string& output) {
-  std::vector<std::int64_t> steps;
-  for (const auto& entry : fs::directory_iterator(output)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("checkpoint-")) steps.push_back(std::stoll(name.substr(11)));
-  }
-  std::ranges::sort(steps);
-  return steps;
-}
-
-bool says(const Outcome& run, const std::string& words) {
-  return run.err.find(words) != std::string::npos;
-}
 
 std::string beside(const std::string& output, const std::string& more) {
   return Task::get().train(output, "save_async=true " + more);

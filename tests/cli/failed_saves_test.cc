@@ -5,26 +5,12 @@
 #include <algorithm>
 #include <iterator>
 
-#include "cli/task.h"
+#include "cli/saves.h"
 
 namespace octet::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::vector<std::int64_t> checkpoints_of(const std::string& output) {
-  std::vector<std::int64_t> steps;
-  for (const auto& entry : fs::directory_iterator(output)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("checkpoint-")) steps.push_back(std::stoll(name.substr(11)));
-  }
-  std::ranges::sort(steps);
-  return steps;
-}
-
-bool says(const Outcome& run, const std::string& words) {
-  return run.err.find(words) != std::string::npos;
-}
 
 // A run whose output folder has no room from the start.
 class FailedSaves : public testing::Test {
@@ -108,7 +94,8 @@ TEST_F(FailedSaves, OfSeveralRanksAllGoOn) {
 
 // A disk that flips a bit in some writes and reports success.
 Outcome on_flipping_disk(const std::string& words, const std::string& arguments) {
-  return shell("LD_PRELOAD=" OCTET_FLIPPING_DISK " BAD_DISK_FLIP=" + words + " " OCTET_TRAINER " " + arguments);
+  return shell("LD_PRELOAD=" OCTET_FLIPPING_DISK " BAD_DISK_FLIP=" + words + " " OCTET_TRAINER " " +
+               arguments);
 }
 
 TEST(FlippingDisk, WhatDoesNotHoldIsSavedAgainAndTakesNoGoodOnesPlace) {

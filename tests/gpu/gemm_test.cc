@@ -15,13 +15,14 @@ struct Case {
   bool own_boundary = false;  ///< scales on 16-byte boundaries
   bool addend = false;        ///< what Inputs has as `before` lies elsewhere
   bool fast = false;          ///< fast_accumulation
+  std::int64_t wide = 0;      ///< columns around the operands, which are parts of wider matrices
   std::string name() const {
     const char* names[] = {"forward", "dgrad", "wgrad"};
     return std::string(names[static_cast<int>(product)]) + " [" + std::to_string(m) + "," +
            std::to_string(n) + "," + std::to_string(k) + "] " + std::string(name_of(a)) + " x " +
            std::string(name_of(b)) + " -> " + std::string(name_of(d)) + (accumulate ? " accumulated" : "") +
            (addend ? " with an addend" : "") + (bias ? " with bias" : "") + (fast ? " fast" : "") + " gap " +
-           std::to_string(gap);
+           std::to_string(gap) + (wide > 0 ? " wide " + std::to_string(wide) : "");
   }
 };
 
@@ -52,6 +53,19 @@ std::vector<std::uint8_t> transposed(const HostArray& x, std::int64_t rows, std:
   return t;
 }
 
+/// The values [rows, cols] behind the first half of so many columns more.
+std::vector<std::uint8_t> inside_wider(const HostArray& x, const Operand& of, std::int64_t wide) {
+  const std::size_t element = size_of(of.dtype), row = static_cast<std::size_t>(of.cols) * element;
+  const std::size_t pitch = row + static_cast<std::size_t>(wide) * element;
+  std::vector<std::uint8_t> all(static_cast<std::size_t>(of.rows) * pitch, 0x7F);
+  for (std::size_t r = 0; r < static_cast<std::size_t>(of.rows); ++r) {
+    std::copy_n(
+        x.bytes.begin() + static_cast<std::ptrdiff_t>(r * row), row,
+        all.begin() + static_cast<std::ptrdiff_t>(r * pitch + static_cast<std::size_t>(wide / 2) * element));
+  }
+  return all;
+}
+
 constexpr float a_scale = 0.037f, b_scale = 0.011f;
 
 Outcome run(Bench& bench, const Case& c, const Inputs& in) {
@@ -69,6 +83,12 @@ Outcome run(Bench& bench, const Case& c, const Inputs& in) {
     args.b.scale_inv = at + second;
     args.a.transposed = bench.put(transposed(in.a, args.a.rows, args.a.cols));
     args.b.transposed = bench.put(transposed(in.b, args.b.rows, args.b.cols));
+  }
+  if (c.wide > 0) {
+    const auto skipped = static_cast<std::size_t>(c.wide / 2) * size_of(c.a);
+    args.a.data = static_cast<std::uint8_t*>(bench.put(inside_wider(in.a, args.a, c.wide))) + skipped;
+    args.b.data = static_cast<std::uint8_t*>(bench.put(inside_wider(in.b, args.b, c.wide))) + skipped;
+    args.a_ld = args.a.cols + c.wide, args.b_ld = args.b.cols + c.wide;
   }
   const std::int64_t ld = c.n + c.gap;
   void* d = bench.put(in.before);
@@ -274,6 +294,27 @@ TEST(GpuGemm, AnAddendIsAddedToEveryKindOfProduct) {
     }
   }
   check_case({.m = 5, .n = 7, .k = 0, .a = DType::bf16, .b = DType::bf16, .bias = true, .addend = true});
+}
+
+TEST(GpuGemm, OperandsMayBeColumnsOfWiderMatrices) {
+  for (const Product product : products) {
+    for (const auto& s : sizes) {
+      for (const DType operands : {DType::f32, DType::bf16}) {
+        for (const std::int64_t wide : {2, 16, 64}) {
+          check_case({.product = product,
+                      .m = s.m,
+                      .n = s.n,
+                      .k = s.k,
+                      .a = operands,
+                      .b = operands,
+                      .d = operands,
+                      .accumulate = product == Product::wgrad,
+                      .gap = wide,
+                      .wide = wide});
+        }
+      }
+    }
+  }
 }
 
 TEST(GpuGemm, Fp8IsMultipliedAsFp8WhereTheShapesOfModelsAllow) {

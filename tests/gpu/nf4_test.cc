@@ -1,10 +1,18 @@
 // NF4 on the GPU: codes, scales and values have the bits of the CPU.
 #include "octet/ops/nf4.h"
 
+#include <algorithm>
+#include <array>
+
 #include "gpu/sides.h"
 
 namespace octet::ops {
 namespace {
+
+/// So many bytes that nothing was written to.
+std::vector<std::uint8_t> untouched(std::int64_t count) {
+  return std::vector<std::uint8_t>(static_cast<std::size_t>(std::max<std::int64_t>(count, 0)), 0xEE);
+}
 
 TEST(Nf4, QuantisedAndDecodedItHasTheBitsOfTheCpu) {
   // A half byte and a short block at the end; one and several blocks of scales; more than a thread block's.
@@ -45,6 +53,63 @@ TEST(Nf4, QuantisedAndDecodedItHasTheBitsOfTheCpu) {
             }
           },
           {});
+    }
+  }
+}
+
+TEST(Nf4, CastToFp8ItHasTheBitsOfTheCpu) {
+  // Whole tiles, tiles that lack rows, a pitch for several matrices, and shapes that have no tiles.
+  for (const auto& [rows, cols, ld] : {std::array<std::int64_t, 3>{1, 1, 1},
+                                       {7, 9, 12},
+                                       {33, 130, 33},
+                                       {16, 128, 16},
+                                       {48, 256, 112},
+                                       {128, 384, 128},
+                                       {200, 128, 208},
+                                       {272, 1024, 512},
+                                       {17, 128, 32}}) {
+    for (const DType through : {DType::f32, DType::bf16}) {
+      for (const DType format : {DType::e4m3, DType::e5m2}) {
+        both(
+            [&](Side& s) {
+              const std::int64_t count = rows * cols, blocks = nf4_blocks(count);
+              const Tensor x = Tensor::uneven(DType::bf16, 1, count, 6);
+              auto* codes = s.put(untouched(nf4_code_bytes(count)));
+              auto* scales = s.put(std::vector<float>(static_cast<std::size_t>(blocks), 7.0f));
+              auto* small = s.put(untouched(blocks));
+              auto* nested =
+                  s.put(std::vector<float>(static_cast<std::size_t>(nf4_scale_blocks(count)), 7.0f));
+              auto* mean = s.put(std::vector<float>{7.0f});
+              auto* scale = s.put(std::vector<float>{61.5f});
+              nf4_quantize(s, {.x = s.put(x).data,
+                               .dtype = DType::bf16,
+                               .count = count,
+                               .codes = codes,
+                               .scales = scales});
+              nf4_quantize_scales(
+                  s, {.scales = scales, .blocks = blocks, .codes = small, .nested = nested, .mean = mean});
+              for (const Nf4Scales& from :
+                   {Nf4Scales{.plain = scales}, Nf4Scales{.codes = small, .nested = nested, .mean = mean}}) {
+                for (const int layouts : {1, 2, 3}) {
+                  auto* row = s.put(untouched(count));
+                  auto* turned = s.put(untouched(cols * ld));
+                  nf4_to_fp8(s, {.codes = codes,
+                                 .scales = from,
+                                 .rows = rows,
+                                 .cols = cols,
+                                 .through = through,
+                                 .format = format,
+                                 .scale = scale,
+                                 .row = layouts % 2 == 1 ? row : nullptr,
+                                 .transposed = layouts / 2 == 1 ? turned : nullptr,
+                                 .transposed_ld = ld});
+                  s.out("rows", row, count, DType::u8);
+                  s.out("transposed", turned, cols * ld, DType::u8);
+                }
+              }
+            },
+            {});
+      }
     }
   }
 }

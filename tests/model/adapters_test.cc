@@ -184,6 +184,15 @@ TEST_P(ChainRule, GivesTheGradientsOfAdaptersFromThoseOfTheMergedModel) {
       expect(tuning_of(a, {"self_attn.o_proj", "mlp.up_proj"}, {.rank = 1, .factor = 2, .dora = dora}),
              biased, Recompute::none);
     }
+    // Adapters of one input that are multiplied together: all of them, some, and none, by ranks and factors.
+    Tuning tuning = tuning_of(a, kAll, {.rank = 8, .factor = 1.3, .dora = dora});
+    expect(tuning, true, Recompute::none);
+    for (auto& [name, shape] : tuning.modules) {
+      if (name.ends_with("k_proj")) shape.factor = 0.4;
+      if (name.ends_with("v_proj")) shape.rank = 5;
+      if (name.ends_with("up_proj")) shape.rank = 16;
+    }
+    expect(tuning, true, Recompute::none);
     for (const Recompute level : {Recompute::norms, Recompute::qkv, Recompute::full}) {
       expect(tuning_of(a, kAll, {.rank = 7, .factor = 0.9, .dora = dora}), true, level);
     }

@@ -64,7 +64,7 @@ struct Case {
       false;  ///< FP8 operands that the product does not sum along its rows have that copy alone
   bool addend = false;
   float factor = 1.0f;
-  bool wide = false;  ///< A is a run of columns of a wider matrix
+  bool wide = false;  ///< A and B are runs of columns of wider matrices
 };
 
 /// [rows, cols] as [cols, rows].
@@ -74,6 +74,18 @@ std::vector<std::uint8_t> turned(const std::vector<std::uint8_t>& x, std::int64_
     to[static_cast<std::size_t>(i % cols * rows + i / cols)] = x[static_cast<std::size_t>(i)];
   }
   return to;
+}
+
+/// The values of an operand behind the first two columns of a matrix that is `more` columns wider.
+std::vector<std::uint8_t> inside_wider(const Operand& x, std::int64_t more) {
+  const std::size_t element = size_of(x.dtype), row = static_cast<std::size_t>(x.cols) * element;
+  const std::size_t pitch = row + static_cast<std::size_t>(more) * element;
+  std::vector<std::uint8_t> wide(static_cast<std::size_t>(x.rows) * pitch, 0x7F);
+  for (std::size_t r = 0; r < static_cast<std::size_t>(x.rows); ++r) {
+    std::copy_n(static_cast<const std::uint8_t*>(x.data) + r * row, row,
+                wide.begin() + static_cast<std::ptrdiff_t>(r * pitch + 2 * element));
+  }
+  return wide;
 }
 
 /// Runs one product, holds every element against float64 and returns the bytes of D.
@@ -111,16 +123,11 @@ std::vector<std::uint8_t> run(const Case& c) {
   const Values addend = random_values(c.m * ld, c.d, random);
   if (c.addend) args.addend = {addend.bytes.data(), c.d, c.m, c.n, ld};
   args.factor = c.factor;
-  std::vector<std::uint8_t> wide;
+  std::vector<std::uint8_t> wide_a, wide_b;
   if (c.wide) {
-    const std::size_t row = static_cast<std::size_t>(args.a.cols) * size_of(c.a), more = 5 * size_of(c.a);
-    wide.assign(static_cast<std::size_t>(args.a.rows) * (row + more), 0x7F);
-    for (std::size_t r = 0; r < static_cast<std::size_t>(args.a.rows); ++r) {
-      std::copy_n(a.bytes.begin() + static_cast<std::ptrdiff_t>(r * row), row,
-                  wide.begin() + static_cast<std::ptrdiff_t>(r * (row + more) + 2 * size_of(c.a)));
-    }
-    args.a.data = wide.data() + 2 * size_of(c.a);
-    args.a_ld = args.a.cols + 5;
+    wide_a = inside_wider(args.a, 5), wide_b = inside_wider(args.b, 3);
+    args.a.data = wide_a.data() + 2 * size_of(c.a), args.a_ld = args.a.cols + 5;
+    args.b.data = wide_b.data() + 2 * size_of(c.b), args.b_ld = args.b.cols + 3;
   }
   Arena arena(*device);
   args.workspace.bytes = gemm_workspace(*device, args);

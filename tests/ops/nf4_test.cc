@@ -153,6 +153,49 @@ TEST_F(Nf4, BlocksOfZerosAndEqualScalesDecodeToThemselves) {
   }
 }
 
+// In one pass what decoding to the compute dtype, the cast and the transpose make one after the other.
+TEST_F(Nf4, CastToFp8ItHasTheBitsOfDecodingAndCasting) {
+  for (const auto& [rows, cols] :
+       {std::pair<std::int64_t, std::int64_t>{1, 1}, {7, 9}, {33, 130}, {16, 256}}) {
+    const std::int64_t count = rows * cols, ld = rows + 5;
+    const Tensor x = Tensor::random(DType::f32, 1, count, 11);
+    std::vector<float> values;
+    for (std::int64_t i = 0; i < count; ++i) values.push_back(static_cast<float>(x.at(0, i)));
+    const Quantized q = quantize(values, DType::f32);
+    for (const DType through : {DType::f32, DType::bf16}) {
+      for (const DType format : {DType::e4m3, DType::e5m2}) {
+        for (const Nf4Scales& scales : {q.plain(), q.twice()}) {
+          const float scale = 97.0f;
+          std::vector<std::uint8_t> row(static_cast<std::size_t>(count), 0xEE);
+          std::vector<std::uint8_t> turned(static_cast<std::size_t>(cols * ld), 0xEE);
+          nf4_to_fp8(stream_, {.codes = q.codes.data(),
+                               .scales = scales,
+                               .rows = rows,
+                               .cols = cols,
+                               .through = through,
+                               .format = format,
+                               .scale = &scale,
+                               .row = row.data(),
+                               .transposed = turned.data(),
+                               .transposed_ld = ld});
+          static_cast<Stream&>(stream_).synchronize();
+          const auto decoded = decode<float>(q, scales, 0, count, DType::f32);
+          for (std::size_t i = 0; i < row.size(); ++i) {
+            const float value = through == DType::bf16 ? from_bf16(to_bf16(decoded[i])) : decoded[i];
+            ASSERT_EQ(row[i], to_fp8(value * scale, format)) << i;
+          }
+          for (std::int64_t c = 0; c < cols; ++c) {
+            for (std::int64_t r = 0; r < ld; ++r) {
+              const std::uint8_t want = r < rows ? row[static_cast<std::size_t>(r * cols + c)] : 0xEE;
+              ASSERT_EQ(turned[static_cast<std::size_t>(c * ld + r)], want) << r << " " << c;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 TEST_F(Nf4, WhatCannotBeIsRefused) {
   std::uint8_t code = 0;
   float value = 0, scale = 1;
@@ -165,6 +208,16 @@ TEST_F(Nf4, WhatCannotBeIsRefused) {
       std::logic_error);
   EXPECT_THROW(nf4_decode(stream_, {.codes = &code, .scales = {.codes = &code}, .count = 1, .to = &value}),
                std::logic_error);
+  Nf4ToFp8Args cast{.codes = &code,
+                    .scales = {.plain = &scale},
+                    .rows = 2,
+                    .cols = 1,
+                    .scale = &scale,
+                    .transposed = &code,
+                    .transposed_ld = 1};
+  EXPECT_THROW(nf4_to_fp8(stream_, cast), std::logic_error);  // rows would overlap
+  cast.transposed_ld = 2, cast.format = DType::bf16;
+  EXPECT_THROW(nf4_to_fp8(stream_, cast), std::logic_error);
 }
 
 }  // namespace

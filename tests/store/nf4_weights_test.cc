@@ -169,9 +169,12 @@ TEST(Nf4Weights, BecomeFp8WithAScaleOfTheDecodedValues) {
           on_threads({.ranks = 2, .stands_for = stands_for}, s, [&](Rank& rank) {
             rank.initialise();
             for (int g = 2; g <= 5; ++g) {
-              // Forward first, so that the buffer is there already when transposes are asked for.
-              rank.store().acquire(g, model::Pass::forward, rank.compute());
-              rank.store().release(g, model::Pass::forward, rank.compute());
+              // Of every other group forward first, so that rows are there already when transposes are asked
+              // for; of the others both are made at once.
+              if (g % 2 == 0) {
+                rank.store().acquire(g, model::Pass::forward, rank.compute());
+                rank.store().release(g, model::Pass::forward, rank.compute());
+              }
               const auto& p = rank.store().acquire(g, model::Pass::backward, rank.compute());
               rank.compute().synchronize();
               const model::TensorSpec& qkv =
@@ -410,11 +413,9 @@ TEST(Nf4Weights, TheArenaHoldsCodesAndOneBufferForDecodedValues) {
   auto r = rows(1, 0, RecipeKind::none);
   EXPECT_EQ(r["parameters/fixed"], alone + others);
   EXPECT_EQ(r["parameters/decoded"], 2 * padded(896 + 693, 1));
-  EXPECT_EQ(r["parameters/decoding"], 0u);
   EXPECT_EQ(r["parameters/gathered"], 0u);
   r = rows(1, 0, RecipeKind::current);
   EXPECT_EQ(r["parameters/decoded"], (padded(896 + 693, 1) + 255) / 256 * 256);
-  EXPECT_EQ(r["parameters/decoding"], (2u * 693 + 255) / 256 * 256);
   r = rows(2, 3, RecipeKind::none);
   const std::size_t slice = (most + 2 * 256 - 1) / (2 * 256) * 256;
   EXPECT_EQ(r["parameters/fixed"], 5 * slice + (padded(740, 2) + 5 * padded(15, 2) + padded(66, 2)));

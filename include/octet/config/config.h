@@ -155,7 +155,6 @@ struct Config {
   double export_size = 5;
   bool load_best_model_at_end = false;
   bool save_async = false;
-  std::int64_t memory_checkpoint_steps = 0;
   std::optional<double> mtbf_hours;
   std::int64_t sdc_steps = 0;
   std::int64_t sdc_replay_steps = 0;

@@ -19,9 +19,10 @@ struct GemmArgs {
   Matrix d;                 ///< f32 or bf16
   bool accumulate = false;  ///< D += instead of D =
   float factor = 1.0f;      ///< the product is multiplied by it before anything is added; not of FP8 operands
-  /// Elements from one row of A to the next, where A is a run of columns of a wider matrix; 0: dense. Not of
-  /// FP8.
+  /// Elements from one row of A, and of B, to the next, where it is a run of columns of a wider matrix; 0:
+  /// dense. Not of FP8.
   std::int64_t a_ld = 0;
+  std::int64_t b_ld = 0;
   /// Added to the product: of D's shape, dtype and ld, apart from D; not with `accumulate`. No data: nothing
   /// is added. The CPU rounds the product to D's dtype before, so that D has the bits of a sum made
   /// afterwards; a GPU may round once.

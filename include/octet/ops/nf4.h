@@ -74,4 +74,20 @@ struct Nf4DecodeArgs {
 };
 void nf4_decode(Stream& stream, const Nf4DecodeArgs& args);
 
+/// Codes of a whole matrix as FP8 operands of products: what nf4_decode makes of them in `through`,
+/// multiplied by *scale and cast (saturating), in one pass and without amax. Either layout may be null.
+struct Nf4ToFp8Args {
+  const std::uint8_t* codes = nullptr;
+  Nf4Scales scales;
+  std::int64_t rows = 0;
+  std::int64_t cols = 0;
+  DType through = DType::f32;          ///< f32 or bf16
+  DType format = DType::e4m3;          ///< or e5m2
+  const float* scale = nullptr;        ///< device scalar
+  std::uint8_t* row = nullptr;         ///< [rows, cols], dense
+  std::uint8_t* transposed = nullptr;  ///< [cols, rows]
+  std::int64_t transposed_ld = 0;      ///< from one row of it to the next: at least `rows`
+};
+void nf4_to_fp8(Stream& stream, const Nf4ToFp8Args& args);
+
 }  // namespace octet::ops

@@ -47,7 +47,7 @@ enum class Scales {
 /// With one rank there is no collective and no copy.
 ///
 /// Everything is reserved from the arena at construction, by name: parameters/copies, parameters/master,
-/// parameters/fixed, parameters/gathered, parameters/decoded, parameters/decoding, parameters/transposed,
+/// parameters/fixed, parameters/gathered, parameters/decoded, parameters/transposed,
 /// gradients, gradients/sums, gradients/tree,
 /// optimizer/exp_avg, optimizer/exp_avg_sq (and …_scale), step/…. acquire and release also work between steps
 /// (evaluation, generation); at stage 3 all ranks then walk through the groups alike, those without rows by

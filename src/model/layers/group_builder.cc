@@ -69,21 +69,39 @@ const AdapterShape* GroupBuilder::adapter(const std::string& module) const {
   return tuning_.adapters && found != tuning_.modules.end() ? &found->second : nullptr;
 }
 
-MatrixHandle GroupBuilder::adapter_matrix(const std::string& module, AdapterMatrix which, std::int64_t rows,
-                                          std::int64_t cols) {
-  const std::string suffix = which == AdapterMatrix::a ? ".lora_A" : ".lora_B";
-  TensorSpec t{.name = prefixes_.stored + module + suffix,
-               .rows = rows,
-               .cols = cols,
+MatrixHandle GroupBuilder::add_adapter(TensorSpec tensor) {
+  tensor.gradient_by_product = true;
+  const TensorPlace place =
+      add(segment_named(group_.name + " adapters", ParameterKind::matrix, true), tensor);
+  return {place, tensor, true};
+}
+
+MatrixHandle GroupBuilder::adapter_inputs(const std::string& name, const std::vector<Part>& ranks,
+                                          std::int64_t inputs) {
+  TensorSpec t{
+      .name = prefixes_.stored + name + ".lora_A", .cols = inputs, .parts = {}, .init = InitRule::uniform};
+  for (const Part& part : ranks) {
+    t.parts.push_back({.name = kAdapterPrefix + full_name(part.name) + ".lora_A.weight",
+                       .shape = {part.rows, inputs},
+                       .begin = t.rows * inputs,
+                       .count = part.rows * inputs});
+    t.rows += part.rows;
+  }
+  return add_adapter(std::move(t));
+}
+
+MatrixHandle GroupBuilder::adapter_outputs(const std::string& module, std::int64_t outputs,
+                                           std::int64_t rank) {
+  TensorSpec t{.name = prefixes_.stored + module + ".lora_B",
+               .rows = outputs,
+               .cols = rank,
                .parts = {},
-               .init = which == AdapterMatrix::a ? InitRule::uniform : InitRule::zeros,
-               .rate = which == AdapterMatrix::a ? 1.0f : static_cast<float>(tuning_.output_rate),
-               .gradient_by_product = true};
-  t.parts.push_back({.name = kAdapterPrefix + prefixes_.hugging_face + module + suffix + ".weight",
-                     .shape = {rows, cols},
-                     .count = rows * cols});
-  const TensorPlace place = add(segment_named(group_.name + " adapters", ParameterKind::matrix, true), t);
-  return {place, t, true};
+               .init = InitRule::zeros,
+               .rate = static_cast<float>(tuning_.output_rate)};
+  t.parts.push_back({.name = kAdapterPrefix + full_name(module) + ".lora_B.weight",
+                     .shape = {outputs, rank},
+                     .count = outputs * rank});
+  return add_adapter(std::move(t));
 }
 
 VectorHandle GroupBuilder::adapter_magnitude(const std::string& module, std::int64_t rows, double norm) {

@@ -78,9 +78,6 @@ struct MatrixTraits {
   bool gradient_by_product = false;  ///< TensorSpec::gradient_by_product
 };
 
-/// A matrix of an adapter: A [rank, in], which begins uniform in ± 1 / sqrt(in), or B [out, rank], at zero.
-enum class AdapterMatrix { a, b };
-
 /// The weight of a norm begins as the factor one.
 inline InitRule norm_init(const Architecture& architecture) {
   return architecture.one_plus_weight ? InitRule::zeros : InitRule::ones;
@@ -108,9 +105,11 @@ class GroupBuilder {
 
   /// The adapter that module `module` of this group ("mlp.up_proj") has, or null.
   const AdapterShape* adapter(const std::string& module) const;
-  /// One of its two matrices, [rows, cols].
-  MatrixHandle adapter_matrix(const std::string& module, AdapterMatrix which, std::int64_t rows,
-                              std::int64_t cols);
+  /// The A of modules that read one input, [rank, inputs] each, one behind the other: `name` is that of all,
+  /// `ranks` has their modules' names. They begin uniform in ± 1 / sqrt(inputs).
+  MatrixHandle adapter_inputs(const std::string& name, const std::vector<Part>& ranks, std::int64_t inputs);
+  /// The B of a module, [outputs, rank], which begins at zero.
+  MatrixHandle adapter_outputs(const std::string& module, std::int64_t outputs, std::int64_t rank);
   /// Its magnitude, [rows], which begins as the norms of the rows of the module's weight: of a new one
   /// `norm`.
   VectorHandle adapter_magnitude(const std::string& module, std::int64_t rows, double norm);
@@ -121,6 +120,7 @@ class GroupBuilder {
 
  private:
   TensorPlace add(SegmentSpec& segment, TensorSpec tensor);
+  MatrixHandle add_adapter(TensorSpec tensor);
   /// The segment of this name, behind all others where it is new.
   SegmentSpec& segment_named(const std::string& name, ParameterKind kind, bool trained);
   /// The segment of tensors of this kind that are trained, or of those that are not.

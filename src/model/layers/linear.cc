@@ -23,7 +23,10 @@ Linear::Linear(GroupBuilder& group, const LinearShape& shape)
       kept_values_(shape.kept_values),
       weight_(group.matrix(shape.name, shape.inputs, named(shape.modules, ".weight"),
                            {.init_std = shape.init_std, .fp8 = true, .gradient_by_product = true})),
-      adapters_(group, {.inputs = shape.inputs, .modules = shape.modules, .init_std = shape.init_std}) {
+      adapters_(group, {.name = shape.name,
+                        .inputs = shape.inputs,
+                        .modules = shape.modules,
+                        .init_std = shape.init_std}) {
   if (shape.bias) {
     bias_ = group.vector(std::string(shape.name) + "_bias", named(shape.modules, ".bias"), InitRule::zeros);
   }

@@ -15,6 +15,18 @@ namespace {
 
 /// Columns of the scratch begin at multiples of it.
 constexpr std::int64_t kColumns = 16;
+/// Ranks that are multiples of it may share a matrix.
+constexpr std::int64_t kAlignedRank = 8;
+
+std::int64_t whole_columns(std::int64_t rank) {
+  return (rank + kColumns - 1) / kColumns * kColumns;
+}
+
+std::int64_t stored_rows(const std::vector<Part>& parts) {
+  std::int64_t rows = 0;
+  for (const Part& part : parts) rows += part.rows;
+  return rows;
+}
 
 ops::Operand operand_of(const ops::Matrix& m) {
   return {.data = m.data, .dtype = m.dtype, .rows = m.rows, .cols = m.cols};
@@ -33,42 +45,60 @@ Any columns_of(Any m, std::int64_t first, std::int64_t count) {
 
 LowRank::LowRank(GroupBuilder& group, const Shape& shape) : inputs_(shape.inputs) {
   std::int64_t scratch = 0;
+  std::vector<Part> ranks;
   const double norm = shape.init_std * std::sqrt(static_cast<double>(inputs_));
   for (const Part& module : shape.modules) {
     if (const AdapterShape* of = group.adapter(module.name)) {
-      adapters_.push_back(
-          {.a = group.adapter_matrix(module.name, AdapterMatrix::a, of->rank, inputs_),
-           .b = group.adapter_matrix(module.name, AdapterMatrix::b, module.rows, of->rank),
+      if (bundles_.empty() || !joins(bundles_.back(), *of)) {
+        if (!bundles_.empty()) scratch += whole_columns(bundles_.back().rank);
+        bundles_.push_back({.adapters = {},
+                            .key = hash64(group.full_name(module.name)),
+                            .dropout = static_cast<float>(of->dropout),
+                            .factor = static_cast<float>(of->factor),
+                            .row = stored_rows(ranks),
+                            .inner = {},
+                            .scratch = scratch});
+      }
+      Bundle& bundle = bundles_.back();
+      bundle.adapters.push_back(
+          {.b = group.adapter_outputs(module.name, module.rows, of->rank),
            .magnitude = of->dora ? group.adapter_magnitude(module.name, module.rows, norm) : VectorHandle(),
-           .key = hash64(group.full_name(module.name)),
-           .dropout = static_cast<float>(of->dropout),
            .column = outputs_,
-           .factor = static_cast<float>(of->factor),
-           .inner = {},
-           .scratch = scratch});
-      scratch += (of->rank + kColumns - 1) / kColumns * kColumns;
+           .row = stored_rows(ranks)});
+      bundle.rank += of->rank;
+      ranks.push_back({.name = module.name, .rows = of->rank});
     }
     outputs_ += module.rows;
   }
+  if (!ranks.empty()) a_ = group.adapter_inputs(shape.name, ranks, inputs_);
+}
+
+bool LowRank::joins(const Bundle& bundle, const AdapterShape& adapter) {
+  // Columns of a common matrix begin on boundaries of 16 bytes, as products want them.
+  return bundle.dropout == 0.0f && adapter.dropout == 0 &&
+         bundle.factor == static_cast<float>(adapter.factor) && bundle.rank % kAlignedRank == 0 &&
+         adapter.rank % kAlignedRank == 0;
 }
 
 bool LowRank::scales() const {
-  return std::ranges::any_of(adapters_, [](const Adapter& a) { return static_cast<bool>(a.magnitude); });
+  return std::ranges::any_of(bundles_, [](const Bundle& bundle) {
+    return std::ranges::any_of(bundle.adapters,
+                               [](const Adapter& a) { return static_cast<bool>(a.magnitude); });
+  });
 }
 
 bool LowRank::drops() const {
-  return std::ranges::any_of(adapters_, [](const Adapter& a) { return a.dropout > 0; });
+  return std::ranges::any_of(bundles_, [](const Bundle& bundle) { return bundle.dropout > 0; });
 }
 
 std::int64_t LowRank::scratch_columns() const {
-  if (adapters_.empty()) return 0;
-  const Adapter& last = adapters_.back();
-  return last.scratch + (last.rank() + kColumns - 1) / kColumns * kColumns;
+  if (bundles_.empty()) return 0;
+  return bundles_.back().scratch + whole_columns(bundles_.back().rank);
 }
 
 void LowRank::reserve(BlockBuffers& buffers) {
-  for (Adapter& adapter : adapters_) {
-    adapter.inner = buffers.matrix("activations/adapters", adapter.rank(), Kept::activations);
+  for (Bundle& bundle : bundles_) {
+    bundle.inner = buffers.matrix("activations/adapters", bundle.rank, Kept::activations);
   }
   if (!scales()) return;
   unscaled_ = buffers.matrix("activations/adapters", outputs_, Kept::activations);
@@ -83,26 +113,29 @@ void LowRank::reserve(BlockBuffers& buffers) {
 std::size_t LowRank::workspace(const Device& device, const Common& common) const {
   std::size_t bytes = 0;
   const std::int64_t rows = common.options.max_tokens;
-  for (const Adapter& adapter : adapters_) {
-    const std::int64_t out = adapter.b.rows(), rank = adapter.rank();
-    bytes = std::max(
-        {bytes, product_workspace(device, common, {.rows = rows, .out = rank, .in = inputs_, .pitch = rank}),
-         product_workspace(device, common, {.rows = rows, .out = out, .in = rank, .pitch = out})});
+  const auto product = [&](std::int64_t out, std::int64_t in) {
+    bytes = std::max(bytes,
+                     product_workspace(device, common, {.rows = rows, .out = out, .in = in, .pitch = out}));
+  };
+  for (const Bundle& bundle : bundles_) {
+    product(bundle.rank, inputs_);
+    for (const Adapter& adapter : bundle.adapters) product(adapter.b.rows(), adapter.rank());
   }
   return bytes;
 }
 
-std::vector<Operation> LowRank::values_of(const Adapter& adapter, std::int64_t tokens, const Repeats& again,
+std::vector<Operation> LowRank::values_of(const Bundle& bundle, std::int64_t tokens, const Repeats& again,
                                           bool passes_on) const {
   std::vector<Operation> all;
   const auto t = static_cast<double>(tokens), in = static_cast<double>(inputs_);
-  const auto out = static_cast<double>(adapter.b.rows());
-  if (adapter.dropout > 0) {
+  if (bundle.dropout > 0) {
     all.push_back(moves(OperationKind::adapters, 2 * t * in, again));
     all.push_back(moves_back(OperationKind::adapters, (passes_on ? 5 : 2) * t * in));
   }
-  if (adapter.magnitude) {
+  for (const Adapter& adapter : bundle.adapters) {
+    if (!adapter.magnitude) continue;
     // The weight is read for its norms.
+    const auto out = static_cast<double>(adapter.b.rows());
     all.push_back(moves(OperationKind::adapters, 3 * t * out + in * out, again));
     all.push_back(moves_back(OperationKind::adapters, 4 * t * out));
   }
@@ -112,120 +145,140 @@ std::vector<Operation> LowRank::values_of(const Adapter& adapter, std::int64_t t
 std::vector<Operation> LowRank::operations(std::int64_t tokens, const Repeats& forward_again,
                                            bool passes_on) const {
   std::vector<Operation> all;
-  for (const Adapter& adapter : adapters_) {
+  for (const Bundle& bundle : bundles_) {
     // Full recomputation makes A x again even where nobody reads the output.
     Repeats again = forward_again;
     again.back() = 1;
     std::vector<Operation> a = products_of(
-        {.name = "adapter A", .title = "adapters", .rows = adapter.rank(), .cols = inputs_}, tokens, again);
+        {.name = "adapter A", .title = "adapters", .rows = bundle.rank, .cols = inputs_}, tokens, again);
     if (!passes_on) std::erase_if(a, [](const Operation& o) { return o.product == ops::Product::dgrad; });
     append(all, std::move(a));
-    append(all,
-           products_of(
-               {.name = "adapter B", .title = "adapters", .rows = adapter.b.rows(), .cols = adapter.rank()},
-               tokens, forward_again));
-    append(all, values_of(adapter, tokens, again, passes_on));
+    for (const Adapter& adapter : bundle.adapters) {
+      append(all,
+             products_of(
+                 {.name = "adapter B", .title = "adapters", .rows = adapter.b.rows(), .cols = adapter.rank()},
+                 tokens, forward_again));
+    }
+    append(all, values_of(bundle, tokens, again, passes_on));
   }
   return all;
 }
 
 precision::AuditRow LowRank::audit_row(const char* title) const {
-  std::int64_t rank = 0;
-  for (const Adapter& adapter : adapters_) rank += adapter.rank();
   return {.name = std::string(title) + ": adapters",
           .layers = 1,
-          .rows = rank,
+          .rows = a_.rows(),
           .cols = inputs_,
           .reason = "adapters are multiplied in the compute dtype"};
 }
 
-ops::Matrix LowRank::input(const Call& call, const Adapter& adapter, const ops::Matrix& x) const {
-  if (adapter.dropout == 0.0f || call.names == nullptr) return x;
+ops::Operand LowRank::a_rows(const Call& call, std::int64_t row, std::int64_t count) const {
+  ops::Operand a = a_.in(call.parameters).front();
+  a.data = static_cast<const std::byte*>(a.data) + static_cast<std::size_t>(row * inputs_) * size_of(a.dtype);
+  a.rows = count;
+  return a;
+}
+
+ops::Matrix LowRank::input(const Call& call, const Bundle& bundle, const ops::Matrix& x) const {
+  if (bundle.dropout == 0.0f || call.names == nullptr) return x;
   const ops::Matrix dropped = narrowed(call.common.scratch.dropped, call.tokens, inputs_);
   ops::dropout(call.stream,
-               {.x = x, .names = call.names, .key = adapter.key, .rate = adapter.dropout, .out = dropped});
+               {.x = x, .names = call.names, .key = bundle.key, .rate = bundle.dropout, .out = dropped});
   return dropped;
 }
 
-void LowRank::project(const Call& call, const Adapter& adapter, const ops::Matrix& x) const {
+void LowRank::project(const Call& call, const Bundle& bundle, const ops::Matrix& x) const {
   multiply(call, place_,
            {.product = ops::Product::forward,
-            .a = operand_of(input(call, adapter, x)),
-            .b = adapter.a.in(call.parameters).front(),
-            .d = narrowed(adapter.inner, call.tokens, adapter.rank()),
-            .factor = adapter.factor});
+            .a = operand_of(input(call, bundle, x)),
+            .b = a_rows(call, bundle.row, bundle.rank),
+            .d = narrowed(bundle.inner, call.tokens, bundle.rank),
+            .factor = bundle.factor});
 }
 
 void LowRank::forward(const Call& call, const ops::Matrix& x, const ops::Matrix& out) const {
   const ProfileLabel label(call.stream, "adapters");
-  for (const Adapter& adapter : adapters_) {
-    project(call, adapter, x);
-    multiply(call, place_,
-             {.product = ops::Product::forward,
-              .a = operand_of(narrowed(adapter.inner, call.tokens, adapter.rank())),
-              .b = adapter.b.in(call.parameters).front(),
-              .d = columns_of(out, adapter.column, adapter.b.rows()),
-              .accumulate = true});
+  for (const Bundle& bundle : bundles_) {
+    project(call, bundle, x);
+    const ops::Matrix inner = narrowed(bundle.inner, call.tokens, bundle.rank);
+    for (const Adapter& adapter : bundle.adapters) {
+      multiply(call, place_,
+               {.product = ops::Product::forward,
+                .a = operand_of(columns_of(inner, adapter.row - bundle.row, adapter.rank())),
+                .b = adapter.b.in(call.parameters).front(),
+                .d = columns_of(out, adapter.column, adapter.b.rows()),
+                .accumulate = true,
+                .a_ld = inner.ld});
+    }
   }
 }
 
 void LowRank::remake(const Call& call, const ops::Matrix& x) const {
   const ProfileLabel label(call.stream, "adapters");
-  for (const Adapter& adapter : adapters_) project(call, adapter, x);
+  for (const Bundle& bundle : bundles_) project(call, bundle, x);
 }
 
-ops::Matrix LowRank::d_inner(const Call& call, const Adapter& adapter) const {
+ops::Matrix LowRank::d_inner(const Call& call, const Bundle& bundle) const {
   ops::Matrix part = call.common.scratch.low_rank;
   part.data = static_cast<std::byte*>(part.data) +
-              static_cast<std::size_t>(part.rows * adapter.scratch) * size_of(part.dtype);
-  return narrowed(part, call.tokens, adapter.rank());
+              static_cast<std::size_t>(part.rows * bundle.scratch) * size_of(part.dtype);
+  return narrowed(part, call.tokens, bundle.rank);
 }
 
 void LowRank::add_gradient(const Call& call, const MatrixHandle& matrix, ops::GemmArgs args) const {
   args.product = ops::Product::wgrad;
-  args.d = matrix.in(*call.gradients);
   args.accumulate = !matrix.overwrites(*call.gradients);
   multiply(call, place_, args);
 }
 
 void LowRank::gradients(const Call& call, const ops::Matrix& x, const ops::ConstMatrix& d_output) const {
   const ProfileLabel label(call.stream, "adapters");
-  for (const Adapter& adapter : adapters_) {
-    const ops::ConstMatrix d_part = columns_of(d_output, adapter.column, adapter.b.rows());
-    const ops::Operand d_out{
-        .data = d_part.data, .dtype = d_part.dtype, .rows = d_part.rows, .cols = d_part.cols};
-    const ops::Matrix d_inside = d_inner(call, adapter);
-    add_gradient(call, adapter.b,
-                 {.a = d_out,
-                  .b = operand_of(narrowed(adapter.inner, call.tokens, adapter.rank())),
-                  .a_ld = d_output.ld});
-    multiply(call, place_,
-             {.product = ops::Product::dgrad,
-              .a = d_out,
-              .b = adapter.b.in(call.parameters).front(),
-              .d = d_inside,
-              .factor = adapter.factor,
-              .a_ld = d_output.ld});
-    add_gradient(call, adapter.a, {.a = operand_of(d_inside), .b = operand_of(input(call, adapter, x))});
+  for (const Bundle& bundle : bundles_) {
+    const ops::Matrix d_inside = d_inner(call, bundle);
+    const ops::Matrix inner = narrowed(bundle.inner, call.tokens, bundle.rank);
+    for (const Adapter& adapter : bundle.adapters) {
+      const ops::ConstMatrix d_part = columns_of(d_output, adapter.column, adapter.b.rows());
+      const ops::Operand d_out{
+          .data = d_part.data, .dtype = d_part.dtype, .rows = d_part.rows, .cols = d_part.cols};
+      const std::int64_t first = adapter.row - bundle.row;
+      add_gradient(call, adapter.b,
+                   {.a = d_out,
+                    .b = operand_of(columns_of(inner, first, adapter.rank())),
+                    .d = adapter.b.in(*call.gradients),
+                    .a_ld = d_output.ld,
+                    .b_ld = inner.ld});
+      multiply(call, place_,
+               {.product = ops::Product::dgrad,
+                .a = d_out,
+                .b = adapter.b.in(call.parameters).front(),
+                .d = columns_of(d_inside, first, adapter.rank()),
+                .factor = bundle.factor,
+                .a_ld = d_output.ld});
+    }
+    ops::Matrix d_a = a_.in(*call.gradients);
+    d_a.data = static_cast<std::byte*>(d_a.data) +
+               static_cast<std::size_t>(bundle.row * d_a.ld) * size_of(d_a.dtype);
+    d_a.rows = bundle.rank;
+    add_gradient(call, a_, {.a = operand_of(d_inside), .b = operand_of(input(call, bundle, x)), .d = d_a});
   }
 }
 
 void LowRank::add_input_gradient(const Call& call, const ops::Matrix& d_input) const {
   const ProfileLabel label(call.stream, "adapters");
-  for (const Adapter& adapter : adapters_) {
-    const bool drops = adapter.dropout > 0.0f && call.names != nullptr;
+  for (const Bundle& bundle : bundles_) {
+    const bool drops = bundle.dropout > 0.0f && call.names != nullptr;
     const ops::Matrix read = drops ? narrowed(call.common.scratch.dropped, call.tokens, inputs_) : d_input;
     multiply(call, place_,
              {.product = ops::Product::dgrad,
-              .a = operand_of(d_inner(call, adapter)),
-              .b = adapter.a.in(call.parameters).front(),
+              .a = operand_of(d_inner(call, bundle)),
+              .b = a_rows(call, bundle.row, bundle.rank),
               .d = read,
               .accumulate = !drops});
     if (!drops) continue;
     ops::dropout(call.stream, {.x = read,
                                .names = call.names,
-                               .key = adapter.key,
-                               .rate = adapter.dropout,
+                               .key = bundle.key,
+                               .rate = bundle.dropout,
                                .out = d_input,
                                .accumulate = true});
   }
@@ -234,19 +287,21 @@ void LowRank::add_input_gradient(const Call& call, const ops::Matrix& d_input) c
 void LowRank::measure(const Call& call, const Weight& weight) const {
   const ProfileLabel label(call.stream, "adapters");
   std::int64_t column = 0;
-  for (const Adapter& adapter : adapters_) {
-    const std::int64_t rows = adapter.b.rows();
-    ops::fill(call.stream, scale_ + column, 1.0f, adapter.column - column);
-    column = adapter.column + rows;
-    const ops::Operand& a = adapter.a.in(call.parameters).front();
-    const ops::Operand& b = adapter.b.in(call.parameters).front();
-    ops::dora_scale(call.stream, {.weight = weight.rows_of(call, adapter.column, rows),
-                                  .a = {a.data, a.dtype, a.rows, a.cols, a.cols},
-                                  .b = {b.data, b.dtype, b.rows, b.cols, b.cols},
-                                  .factor = adapter.factor,
-                                  .magnitude = adapter.magnitude.in(call.parameters),
-                                  .scale = scale_ + adapter.column,
-                                  .norm = norm_ + adapter.column});
+  for (const Bundle& bundle : bundles_) {
+    for (const Adapter& adapter : bundle.adapters) {
+      const std::int64_t rows = adapter.b.rows();
+      ops::fill(call.stream, scale_ + column, 1.0f, adapter.column - column);
+      column = adapter.column + rows;
+      const ops::Operand a = a_rows(call, adapter.row, adapter.rank());
+      const ops::Operand& b = adapter.b.in(call.parameters).front();
+      ops::dora_scale(call.stream, {.weight = weight.rows_of(call, adapter.column, rows),
+                                    .a = {a.data, a.dtype, a.rows, a.cols, a.cols},
+                                    .b = {b.data, b.dtype, b.rows, b.cols, b.cols},
+                                    .factor = bundle.factor,
+                                    .magnitude = adapter.magnitude.in(call.parameters),
+                                    .scale = scale_ + adapter.column,
+                                    .norm = norm_ + adapter.column});
+    }
   }
   ops::fill(call.stream, scale_ + column, 1.0f, outputs_ - column);
 }
@@ -262,12 +317,14 @@ void LowRank::scale(const Call& call, const Output& output) const {
 
 void LowRank::unscale(const Call& call, const ops::ConstMatrix& d_output) const {
   const ProfileLabel label(call.stream, "adapters");
-  for (const Adapter& adapter : adapters_) {
-    ops::dot_columns(call.stream,
-                     {.x = columns_of(d_output, adapter.column, adapter.b.rows()),
-                      .y = columns_of(ops::ConstMatrix(unscaled(call)), adapter.column, adapter.b.rows()),
-                      .divisor = norm_ + adapter.column,
-                      .sums = adapter.magnitude.in(*call.gradients)});
+  for (const Bundle& bundle : bundles_) {
+    for (const Adapter& adapter : bundle.adapters) {
+      ops::dot_columns(call.stream,
+                       {.x = columns_of(d_output, adapter.column, adapter.b.rows()),
+                        .y = columns_of(ops::ConstMatrix(unscaled(call)), adapter.column, adapter.b.rows()),
+                        .divisor = norm_ + adapter.column,
+                        .sums = adapter.magnitude.in(*call.gradients)});
+    }
   }
   ops::scale_columns(call.stream, {.x = d_output, .scale = scale_, .out = unscaled_gradient(call)});
 }

@@ -2,6 +2,7 @@
 // arXiv:2402.09353).
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "layers/buffers.h"
@@ -21,18 +22,19 @@ namespace octet::model {
 class LowRank {
  public:
   struct Shape {
+    std::string name;  ///< of the linear layer: its adapters' A, which read the same input, are stored as one
     std::int64_t inputs = 0;
     std::vector<Part> modules;  ///< names and outputs of all modules; those without an adapter have none here
     double init_std = 0.02;     ///< of their weights
   };
   LowRank(GroupBuilder& group, const Shape& shape);
-  explicit operator bool() const { return !adapters_.empty(); }
+  explicit operator bool() const { return !bundles_.empty(); }
   /// Whether any module has DoRA; whether any has dropout.
   bool scales() const;
   bool drops() const;
 
-  /// Ranks of all adapters together, each with room to begin on a boundary of its own: columns of the scratch
-  /// that backward needs.
+  /// Ranks of all adapters together, those of each bundle with room to begin on a boundary of their own:
+  /// columns of the scratch that backward needs.
   std::int64_t scratch_columns() const;
   void reserve(BlockBuffers& buffers);
   std::size_t workspace(const Device& device, const Common& common) const;
@@ -73,27 +75,40 @@ class LowRank {
 
  private:
   struct Adapter {
-    MatrixHandle a, b;
-    VectorHandle magnitude;  ///< with DoRA
-    std::uint64_t key = 0;   ///< of dropout
-    float dropout = 0.0f;
+    MatrixHandle b;           ///< [outputs of the module, rank]
+    VectorHandle magnitude;   ///< with DoRA
     std::int64_t column = 0;  ///< of the output, where the module's begin
+    std::int64_t row = 0;     ///< of the stored A, where the module's rows begin
+    std::int64_t rank() const { return b.cols(); }
+  };
+  /// Adapters whose A read the same values and are multiplied by the same factor: one GEMM for all of them
+  /// reads the input once, and one adds to its gradient. With dropout a bundle is one adapter.
+  struct Bundle {
+    std::vector<Adapter> adapters;
+    std::uint64_t key = 0;  ///< of dropout
+    float dropout = 0.0f;
     float factor = 1.0f;
+    std::int64_t row = 0;      ///< of the stored A
+    std::int64_t rank = 0;     ///< of all of them together
     ops::Matrix inner;         ///< [tokens, rank]: factor · A x
     std::int64_t scratch = 0;  ///< column of the scratch
-    std::int64_t rank() const { return a.rows(); }
   };
-  /// What dropout and DoRA read and write of an adapter.
-  std::vector<Operation> values_of(const Adapter& adapter, std::int64_t tokens, const Repeats& again,
+  /// Whether an adapter's A can be multiplied with those of the bundle.
+  static bool joins(const Bundle& bundle, const AdapterShape& adapter);
+  /// Rows [row, row + count) of the stored A.
+  ops::Operand a_rows(const Call& call, std::int64_t row, std::int64_t count) const;
+  /// What dropout and DoRA read and write.
+  std::vector<Operation> values_of(const Bundle& bundle, std::int64_t tokens, const Repeats& again,
                                    bool passes_on) const;
-  void project(const Call& call, const Adapter& adapter, const ops::Matrix& x) const;
+  void project(const Call& call, const Bundle& bundle, const ops::Matrix& x) const;
   /// What A reads of x: x itself, or in the scratch what dropout leaves of it.
-  ops::Matrix input(const Call& call, const Adapter& adapter, const ops::Matrix& x) const;
-  ops::Matrix d_inner(const Call& call, const Adapter& adapter) const;
+  ops::Matrix input(const Call& call, const Bundle& bundle, const ops::Matrix& x) const;
+  ops::Matrix d_inner(const Call& call, const Bundle& bundle) const;
   void add_gradient(const Call& call, const MatrixHandle& matrix, ops::GemmArgs args) const;
 
   std::int64_t inputs_, outputs_ = 0;
-  std::vector<Adapter> adapters_;
+  MatrixHandle a_;  ///< [ranks of all adapters, inputs]
+  std::vector<Bundle> bundles_;
   // With DoRA.
   ops::Matrix unscaled_;
   float* scale_ = nullptr;  ///< [outputs]: 1 where a module has no adapter

@@ -55,6 +55,7 @@ Plan plan_of(const GemmArgs& args) {
   shape.result = plan.result_f32 ? DType::f32 : args.d.dtype;
   shape.ldd = plan.result_f32 ? args.d.cols : args.d.ld;
   if (args.a_ld != 0 && args.a.dtype == shape.operands) shape.lda = args.a_ld;
+  if (args.b_ld != 0 && args.b.dtype == shape.operands) shape.ldb = args.b_ld;
   shape.accumulate = args.accumulate && !plan.result_f32;
   shape.bias = args.bias != nullptr;
   shape.scaled = args.factor != 1.0f || (is_fp8(args.a.dtype) && !in_blocks(args) &&
@@ -119,7 +120,7 @@ void from_transposed(const Operand& x, T* to) {
   }
 }
 
-/// `inner`: the product sums over the columns. `ld`: GemmArgs::a_ld.
+/// `inner`: the product sums over the columns. `ld`: GemmArgs::a_ld or b_ld.
 const void* converted(const Operand& x, bool inner, DType to, void* room, std::int64_t ld = 0) {
   const std::int64_t count = x.rows * x.cols;
   if (ld != 0) {
@@ -212,7 +213,7 @@ void multiply(const GemmArgs& args) {
     data.b = decoded(args.b, plan.b_turned, shape.operands, room + plan.a_bytes);
   } else if (plan.convert) {
     data.a = converted(args.a, !shape.a_transposed, shape.operands, room, args.a_ld);
-    data.b = converted(args.b, shape.b_transposed, shape.operands, room + plan.a_bytes);
+    data.b = converted(args.b, shape.b_transposed, shape.operands, room + plan.a_bytes, args.b_ld);
   }
   auto* wide = reinterpret_cast<float*>(room + plan.a_bytes + plan.b_bytes);
   if (plan.result_f32) data.d = wide;

@@ -36,16 +36,17 @@ OCTET_SIMD void quantize_blocks(const Nf4QuantizeArgs& a, std::int64_t first, st
   }
 }
 
+float scale_of(const Nf4Scales& s, std::int64_t block) {
+  if (s.plain != nullptr) return s.plain[block];
+  return nf4_scale(nf4_scale_values()[s.codes[block]], s.nested[block / kNf4ScaleBlock], *s.mean);
+}
+
 template <typename T>
 OCTET_SIMD void decode_blocks(const Nf4DecodeArgs& a, std::int64_t first, std::int64_t last) {
-  const float* map = nf4_scale_values();
   float x[kNf4Block];
   for (std::int64_t b = first; b < last; ++b) {
     const std::int64_t block = a.begin / kNf4Block + b;
-    const float scale =
-        a.scales.plain != nullptr
-            ? a.scales.plain[block]
-            : nf4_scale(map[a.scales.codes[block]], a.scales.nested[block / kNf4ScaleBlock], *a.scales.mean);
+    const float scale = scale_of(a.scales, block);
     const std::int64_t n = std::min(kNf4Block, a.count - b * kNf4Block);
     const std::uint8_t* codes = a.codes + block * (kNf4Block / 2);
     for (std::int64_t i = 0; i < n; ++i) {
@@ -53,6 +54,35 @@ OCTET_SIMD void decode_blocks(const Nf4DecodeArgs& a, std::int64_t first, std::i
       x[i] = kTable.value[code] * scale;
     }
     store(x, static_cast<T*>(a.to) + b * kNf4Block, n);
+  }
+}
+
+/// A row at a time, which may begin and end inside a block.
+template <typename T>
+OCTET_SIMD void cast_rows(const Nf4ToFp8Args& a, std::int64_t first, std::int64_t last) {
+  float x[kNf4Block];
+  T rounded[kNf4Block];
+  std::uint8_t cast[kNf4Block];
+  for (std::int64_t row = first; row < last; ++row) {
+    for (std::int64_t col = 0, n = 0; col < a.cols; col += n) {
+      const std::int64_t at = row * a.cols + col, block = at / kNf4Block;
+      n = std::min(kNf4Block - at % kNf4Block, a.cols - col);
+      const float scale = scale_of(a.scales, block);
+      for (std::int64_t i = 0; i < n; ++i) {
+        const std::uint8_t both = a.codes[(at + i) / 2];
+        x[i] = kTable.value[(at + i) % 2 == 0 ? both >> 4 : both & 15] * scale;
+      }
+      store(x, rounded, n);
+      load(rounded, x, n);
+      std::uint8_t* const to = a.row != nullptr ? a.row + at : cast;
+      if (a.format == DType::e4m3) {
+        encode_chunk<E4M3>(x, *a.scale, to, n);
+      } else {
+        encode_chunk<E5M2>(x, *a.scale, to, n);
+      }
+      if (a.transposed == nullptr) continue;
+      for (std::int64_t i = 0; i < n; ++i) a.transposed[(col + i) * a.transposed_ld + row] = to[i];
+    }
   }
 }
 
@@ -89,6 +119,12 @@ void nf4_quantize_scales(const Nf4QuantizeScalesArgs& a) {
 void nf4_decode(const Nf4DecodeArgs& a) {
   simd::parallel_rows(nf4_blocks(a.count), kNf4Block, [&](std::int64_t begin, std::int64_t end) {
     with_type(a.dtype, [&](auto type) { decode_blocks<decltype(type)>(a, begin, end); });
+  });
+}
+
+void nf4_to_fp8(const Nf4ToFp8Args& a) {
+  simd::parallel_rows(a.rows, a.cols, [&](std::int64_t begin, std::int64_t end) {
+    with_type(a.through, [&](auto type) { cast_rows<decltype(type)>(a, begin, end); });
   });
 }
 

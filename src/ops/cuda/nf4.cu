@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "cuda/rows.cuh"
+#include "cuda/tiles.cuh"
 #include "nf4_rules.h"
 
 namespace octet::ops::cuda {
@@ -86,39 +87,146 @@ __global__ void __launch_bounds__(kNf4ScaleBlock) scales_kernel(Nf4QuantizeScale
   if (b < a.blocks) a.codes[b] = static_cast<std::uint8_t>(nf4_scale_code(shared.value, x * reciprocal));
 }
 
-/// Eight elements, four bytes of codes, a thread at a time.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) decode_kernel(Nf4DecodeArgs a, ScaleMap map, bool vector) {
-  constexpr Nf4Table table;
-  __shared__ float value[16];
-  __shared__ ScaleMap shared;
-  if (threadIdx.x < 16) value[threadIdx.x] = table.value[threadIdx.x];
-  if (a.scales.plain == nullptr) shared.value[threadIdx.x] = map.value[threadIdx.x];
-  __syncthreads();
-  const float mean = a.scales.plain == nullptr ? *a.scales.mean : 0.0f;
-  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * kThreads * kPack;
-  for (std::int64_t i = (blockIdx.x * static_cast<std::int64_t>(kThreads) + threadIdx.x) * kPack; i < a.count;
-       i += stride) {
-    const std::int64_t left = a.count - i;
-    const int n = left < kPack ? static_cast<int>(left) : kPack;
-    const std::int64_t at = a.begin + i, block = at / kNf4Block;
-    const float scale = a.scales.plain != nullptr ? a.scales.plain[block]
-                                                  : nf4_scale(shared.value[a.scales.codes[block]],
-                                                              a.scales.nested[block / kNf4ScaleBlock], mean);
-    const bool whole = vector && n == kPack;
-    alignas(4) std::uint8_t codes[kPack / 2] = {};
-    if (whole) {
-      *reinterpret_cast<std::uint32_t*>(codes) = *reinterpret_cast<const std::uint32_t*>(a.codes + at / 2);
-    } else {
-      for (int k = 0; k < (n + 1) / 2; ++k) codes[k] = a.codes[at / 2 + k];
+/// What a block of threads looks values up in. Each lane has a copy of the 16 values of its own, in a bank of
+/// its own: lookups of a warp never meet in one.
+struct Lookup {
+  float value[16][kWarp];
+  float scale[256];
+  /// All threads call it; there is a barrier at its end.
+  __device__ void fill(const Nf4Scales& scales, const ScaleMap& map) {
+    constexpr Nf4Table table;
+    for (int i = static_cast<int>(threadIdx.x); i < 16 * kWarp; i += kThreads) {
+      value[i / kWarp][i % kWarp] = table.value[i / kWarp];
     }
-    float x[kPack];
+    if (scales.plain == nullptr) scale[threadIdx.x] = map.value[threadIdx.x];
+    __syncthreads();
+  }
+  __device__ float of(const Nf4Scales& s, std::int64_t block, float mean) const {
+    return s.plain != nullptr ? s.plain[block]
+                              : nf4_scale(scale[s.codes[block]], s.nested[block / kNf4ScaleBlock], mean);
+  }
+  /// Eight elements from four bytes, the first element in the upper half of the lowest byte.
+  __device__ void pack(unsigned codes, float block_scale, float (&x)[kPack]) const {
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
 #pragma unroll
     for (int k = 0; k < kPack; ++k) {
-      x[k] = value[k % 2 == 0 ? codes[k / 2] >> 4 : codes[k / 2] & 15] * scale;
+      const unsigned code = codes >> (k / 2 * 8 + (k % 2 == 0 ? 4 : 0)) & 15u;
+      x[k] = value[code][lane] * block_scale;
     }
-    store_pack(static_cast<T*>(a.to) + i, x, n, whole);
   }
+};
+
+__device__ inline float mean_of(const Nf4Scales& s) {
+  return s.plain == nullptr ? *s.mean : 0.0f;
+}
+
+constexpr int kAtOnce = 4;  ///< packs of a thread whose loads are under way together
+
+/// Eight elements, four bytes of codes, a pack.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) decode_kernel(Nf4DecodeArgs a, ScaleMap map, bool vector) {
+  __shared__ Lookup lookup;
+  lookup.fill(a.scales, map);
+  const float mean = mean_of(a.scales);
+  constexpr std::int64_t chunk = static_cast<std::int64_t>(kThreads) * kPack * kAtOnce;
+  for (std::int64_t first = blockIdx.x * chunk; first < a.count; first += gridDim.x * chunk) {
+    unsigned codes[kAtOnce] = {};
+    float scale[kAtOnce] = {};
+    int n[kAtOnce];
+#pragma unroll
+    for (int p = 0; p < kAtOnce; ++p) {
+      const std::int64_t i = first + (p * kThreads + static_cast<std::int64_t>(threadIdx.x)) * kPack;
+      const std::int64_t left = a.count - i, at = a.begin + i;
+      n[p] = left < kPack ? static_cast<int>(left) : kPack;
+      if (n[p] <= 0) continue;
+      scale[p] = lookup.of(a.scales, at / kNf4Block, mean);
+      if (vector && n[p] == kPack) {
+        codes[p] = *reinterpret_cast<const unsigned*>(a.codes + at / 2);
+      } else {
+        for (int k = 0; k < (n[p] + 1) / 2; ++k)
+          codes[p] |= static_cast<unsigned>(a.codes[at / 2 + k]) << (8 * k);
+      }
+    }
+#pragma unroll
+    for (int p = 0; p < kAtOnce; ++p) {
+      const std::int64_t i = first + (p * kThreads + static_cast<std::int64_t>(threadIdx.x)) * kPack;
+      if (n[p] <= 0) continue;
+      float x[kPack];
+      lookup.pack(codes[p], scale[p], x);
+      store_pack(static_cast<T*>(a.to) + i, x, n[p], vector && n[p] == kPack);
+    }
+  }
+}
+
+/// A tile of kTallRows rows and twice kTile columns, which are two blocks of a row: a thread makes four rows
+/// of 16 elements. Columns are whole tiles; the last tile may lack rows.
+template <typename T, bool e4m3>
+__global__ void __launch_bounds__(kTileThreads) cast_tile_kernel(Nf4ToFp8Args a, ScaleMap map) {
+  static_assert(kTileThreads == kThreads && kTile == kNf4Block);
+  __shared__ Lookup lookup;
+  __shared__ __align__(16) TallTile tile[2];
+  lookup.fill(a.scales, map);
+  const float mean = mean_of(a.scales), scale = *a.scale;
+  const auto across = static_cast<unsigned>(a.cols / (2 * kTile));
+  const std::int64_t row0 = static_cast<std::int64_t>(blockIdx.x / across) * kTallRows;
+  const std::int64_t col0 = static_cast<std::int64_t>(blockIdx.x % across) * (2 * kTile);
+  // Eight threads take 128 elements of a row; a thread's 16 are two packs of one block.
+  const int part = static_cast<int>(threadIdx.x) % 8, group = static_cast<int>(threadIdx.x) / 8;
+  const std::int64_t row = row0 + group * kTallGroup, col = col0 + part * 16;
+  uint2 codes[kTallGroup] = {};
+  float of_block[kTallGroup] = {};
+#pragma unroll
+  for (int i = 0; i < kTallGroup; ++i) {
+    if (row + i >= a.rows) continue;
+    const std::int64_t at = (row + i) * a.cols + col;
+    codes[i] = *reinterpret_cast<const uint2*>(a.codes + at / 2);
+    of_block[i] = lookup.of(a.scales, at / kNf4Block, mean);
+  }
+  uint2 cast[2][kTallGroup] = {};
+#pragma unroll
+  for (int i = 0; i < kTallGroup; ++i) {
+    if (row + i >= a.rows) continue;
+    float x[kPack];
+    lookup.pack(codes[i].x, of_block[i], x);
+    round_pack<T>(x);
+    cast[0][i] = to_fp8_pack(x, scale, e4m3);
+    lookup.pack(codes[i].y, of_block[i], x);
+    round_pack<T>(x);
+    cast[1][i] = to_fp8_pack(x, scale, e4m3);
+    if (a.row != nullptr) {
+      *reinterpret_cast<uint4*>(a.row + (row + i) * a.cols + col) =
+          make_uint4(cast[0][i].x, cast[0][i].y, cast[1][i].x, cast[1][i].y);
+    }
+  }
+  if (a.transposed == nullptr) return;
+  TallTile& mine = tile[part / 4];
+  mine.put(cast[0], part % 4 * 2, group);
+  mine.put(cast[1], part % 4 * 2 + 1, group);
+  __syncthreads();
+  const TallTile::Columns columns{a.rows, a.transposed_ld};
+  tile[0].write(a.transposed, columns, row0, col0);
+  tile[1].write(a.transposed, columns, row0, col0 + kTile);
+}
+
+/// Any shape, an element a thread.
+template <typename T>
+__global__ void __launch_bounds__(kThreads) cast_kernel(Nf4ToFp8Args a, ScaleMap map) {
+  __shared__ Lookup lookup;
+  lookup.fill(a.scales, map);
+  const float mean = mean_of(a.scales), scale = *a.scale;
+  const std::int64_t count = a.rows * a.cols, stride = static_cast<std::int64_t>(gridDim.x) * kThreads;
+  for (std::int64_t i = blockIdx.x * static_cast<std::int64_t>(kThreads) + threadIdx.x; i < count;
+       i += stride) {
+    const unsigned both = a.codes[i / 2], code = i % 2 == 0 ? both >> 4 : both & 15u;
+    const float x = lookup.value[code][threadIdx.x % kWarp] * lookup.of(a.scales, i / kNf4Block, mean);
+    const std::uint8_t cast = to_fp8_device(rounded_to<T>(x) * scale, a.format == DType::e4m3);
+    if (a.row != nullptr) a.row[i] = cast;
+    if (a.transposed != nullptr) a.transposed[i % a.cols * a.transposed_ld + i / a.cols] = cast;
+  }
+}
+
+bool on(const void* address, std::uintptr_t boundary) {
+  return reinterpret_cast<std::uintptr_t>(address) % boundary == 0;
 }
 
 }  // namespace
@@ -139,13 +247,33 @@ void nf4_quantize_scales(Stream& stream, const Nf4QuantizeScalesArgs& a) {
 }
 
 void nf4_decode(Stream& stream, const Nf4DecodeArgs& a) {
-  const unsigned grid = grid_of(stream, a.count, kThreads * kPack);
-  const bool vector =
-      reinterpret_cast<std::uintptr_t>(a.to) % 16 == 0 && reinterpret_cast<std::uintptr_t>(a.codes) % 4 == 0;
+  const unsigned grid = grid_of(stream, a.count, kThreads * kPack * kAtOnce);
+  const bool vector = on(a.to, 16) && on(a.codes, 4);
   with_type(a.dtype, [&](auto type) {
     decode_kernel<decltype(type)><<<grid, kThreads, 0, octet::cuda::native(stream)>>>(a, scale_map(), vector);
   });
   octet::cuda::check_launch("nf4_decode");
+}
+
+void nf4_to_fp8(Stream& stream, const Nf4ToFp8Args& a) {
+  cudaStream_t queue = octet::cuda::native(stream);
+  const bool turns =
+      a.transposed == nullptr || (on(a.transposed, 16) && a.transposed_ld % 16 == 0 && a.rows % 16 == 0);
+  const bool tiles = a.cols % (2 * kTile) == 0 && on(a.codes, 8) && on(a.row, 16) && turns;
+  with_type(a.through, [&](auto type) {
+    using T = decltype(type);
+    if (!tiles) {
+      cast_kernel<T><<<grid_of(stream, a.rows * a.cols, kThreads), kThreads, 0, queue>>>(a, scale_map());
+      return;
+    }
+    const auto grid = static_cast<unsigned>(ceil_div(a.rows, kTallRows) * (a.cols / (2 * kTile)));
+    if (a.format == DType::e4m3) {
+      cast_tile_kernel<T, true><<<grid, kTileThreads, 0, queue>>>(a, scale_map());
+    } else {
+      cast_tile_kernel<T, false><<<grid, kTileThreads, 0, queue>>>(a, scale_map());
+    }
+  });
+  octet::cuda::check_launch("nf4_to_fp8");
 }
 
 }  // namespace octet::ops::cuda

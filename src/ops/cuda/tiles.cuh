@@ -127,16 +127,24 @@ struct TallTile {
 #pragma unroll
     for (int k = 0; k < 4; ++k) word[pack * kPack + 4 + k][group ^ (pack * 4)] = column[k];
   }
-  /// Writes the tile; `rows` is a multiple of 16, each column begins on a 16-byte boundary.
+  /// The columns of a transposed copy: `rows` elements each, from one to the next `pitch`.
+  struct Columns {
+    std::int64_t rows, pitch;
+  };
+  /// Writes the tile; the rows are a multiple of 16, each column begins on a 16-byte boundary.
   __device__ void write(std::uint8_t* transposed, std::int64_t rows, std::int64_t row0,
+                        std::int64_t col0) const {
+    write(transposed, Columns{rows, rows}, row0, col0);
+  }
+  __device__ void write(std::uint8_t* transposed, const Columns& columns, std::int64_t row0,
                         std::int64_t col0) const {
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
       const int i = static_cast<int>(threadIdx.x) + part * kTileThreads;
       const int q = i % 8, c = i / 8;
-      if (row0 + q * 16 >= rows) continue;
+      if (row0 + q * 16 >= columns.rows) continue;
       const uint4 v = *reinterpret_cast<const uint4*>(&word[c][(q ^ (c / kPack)) * 4]);
-      *reinterpret_cast<uint4*>(transposed + (col0 + c) * rows + row0 + q * 16) = v;
+      *reinterpret_cast<uint4*>(transposed + (col0 + c) * columns.pitch + row0 + q * 16) = v;
     }
   }
 };

@@ -43,10 +43,12 @@ std::int64_t most_tokens() {
 bool multiply_few_rows(cudaStream_t stream, const GemmArgs& args) {
   const Operand& a = args.a;
   const Operand& b = args.b;
-  const std::int64_t inner = a.cols, a_ld = args.a_ld != 0 ? args.a_ld : inner;
+  const std::int64_t inner = a.cols;
+  const std::int64_t a_ld = args.a_ld != 0 ? args.a_ld : inner, b_ld = args.b_ld != 0 ? args.b_ld : inner;
   const bool fits = args.product == Product::forward && a.dtype == DType::bf16 && b.dtype == DType::bf16 &&
                     a.rows <= most_tokens() && b.rows < (std::int64_t{1} << 30) && inner > 0 &&
-                    inner % 32 == 0 && a_ld % 8 == 0 && on_boundary(a.data) && on_boundary(b.data);
+                    inner % 32 == 0 && a_ld % 8 == 0 && b_ld % 8 == 0 && on_boundary(a.data) &&
+                    on_boundary(b.data);
   if (!fits) return false;
   const FewRows few{.a = static_cast<const __nv_bfloat16*>(a.data),
                     .b = static_cast<const __nv_bfloat16*>(b.data),
@@ -54,7 +56,7 @@ bool multiply_few_rows(cudaStream_t stream, const GemmArgs& args) {
                     .addend = args.accumulate ? args.d.data : args.addend.data,
                     .bias = args.bias,
                     .a_ld = a_ld,
-                    .b_ld = inner,
+                    .b_ld = b_ld,
                     .d_ld = args.d.ld,
                     .inner = inner,
                     .tokens = static_cast<int>(a.rows),

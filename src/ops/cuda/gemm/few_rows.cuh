@@ -43,8 +43,10 @@ struct FewRowsCut {
 __device__ inline uint4 read_once(const __nv_bfloat16* from) {
   return __ldcs(reinterpret_cast<const uint4*>(from));
 }
+/// 16 bytes that others read, too. Not by way of the read-only cache: the kernel that wrote them may have been
+/// running when this one began.
 __device__ inline uint4 read_often(const __nv_bfloat16* from) {
-  return __ldg(reinterpret_cast<const uint4*>(from));
+  return *reinterpret_cast<const uint4*>(from);
 }
 
 __device__ inline float as_float(float x) {

@@ -139,7 +139,9 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
                          .a_ld = args.a_ld != 0 ? args.a_ld
                                  : plan.a.inner ? plan.k
                                                 : plan.a.outer,
-                         .b_ld = plan.b.inner ? plan.k : plan.b.outer,
+                         .b_ld = args.b_ld != 0 ? args.b_ld
+                                 : plan.b.inner ? plan.k
+                                                : plan.b.outer,
                          .d_ld = args.d.ld,
                          .a_inner = plan.a.inner,
                          .b_inner = plan.b.inner,
