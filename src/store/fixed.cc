@@ -182,7 +182,7 @@ void Fixed::write(const Values& values, Segment& s, Host& host) {
   if (whole && s.transposed != nullptr && !at_use_) Gatherer::transpose(s, *stream_);
 }
 
-void Fixed::load(const Values& values, const Nf4Loader::Stored& stored) {
+void Fixed::load(const Values& values, const Nf4Loader::Stored& stored, const InPlace& in_place) {
   if (!segments_.fixed || device_.kind() == DeviceKind::dry) return;
   Host host(device_);
   if (scales_) host.amaxes.assign(static_cast<std::size_t>(scales_->count()), 0.0f);
@@ -195,6 +195,10 @@ void Fixed::load(const Values& values, const Nf4Loader::Stored& stored) {
   segments_.each([&](Segment& s) {
     if (s.row.decoded()) {
       loader.write_whole(s, values, host.scales.data());
+    } else if (!s.row.trained() && in_place && !is_fp8(s.dtype)) {
+      const Array kept = s.kept();
+      device_.zero(*stream_, kept.data, kept.bytes(s.state_count));  // what pads it, too
+      in_place(*stream_, s, kept);
     } else if (!s.row.trained()) {
       write(values, s, host);
     }

@@ -23,12 +23,17 @@ class Fixed {
   using Values =
       std::function<void(const Segment& segment, std::int64_t begin, std::int64_t count, float* out)>;
 
+  /// Makes the first values of what this rank keeps of a segment, in its dtype, where it lies.
+  using InPlace = std::function<void(Stream& stream, const Segment& segment, const Array& kept)>;
+
   Fixed(Segments& segments, Arena& arena, comm::Collectives& collectives, const Options& options);
 
   /// Loads all of it. The host holds a piece of kPiece elements at a time; FP8 weights are read twice. All
   /// ranks call it, and `values` and `stored` are called equally often on each. `stored` gives codes and
-  /// scales of NF4; empty: they are made of values. Nothing else is under way; blocks.
-  void load(const Values& values, const Nf4Loader::Stored& stored = {});
+  /// scales of NF4; empty: they are made of values. `in_place`, where there is one, makes what lies neither
+  /// in NF4 nor in FP8: the device is faster than the host, and nothing has to travel. Nothing else is under
+  /// way; blocks.
+  void load(const Values& values, const Nf4Loader::Stored& stored = {}, const InPlace& in_place = {});
 
   static constexpr std::int64_t kPiece = std::int64_t{1} << 24;
 

@@ -349,9 +349,12 @@ void ParameterStore::initialise(Stream& compute, std::uint64_t seed) {
   };
   const std::unique_ptr<Device> host = make_cpu_device();
   const std::unique_ptr<Stream> on_host = host->make_stream({.name = "fresh weights"});
-  parts_->fixed.load([&](const Segment& s, std::int64_t begin, std::int64_t count, float* out) {
-    fresh(*on_host, s, begin, count, {.data = out});
-  });
+  parts_->fixed.load([&](const Segment& s, std::int64_t begin, std::int64_t count,
+                         float* out) { fresh(*on_host, s, begin, count, {.data = out}); },
+                     {},
+                     [&](Stream& stream, const Segment& s, const Array& kept) {
+                       fresh(stream, s, s.state_begin, s.state_count, kept);
+                     });
   parts_->segments.each([&](Segment& s) {
     if (s.row.trained()) fresh(compute, s, s.state_begin, s.state_count, s.master);
   });

@@ -448,9 +448,10 @@ HostArray decode_once(Bench& bench, const Decoding& d) {
   const std::int64_t slots = *std::max_element(d.slots.begin(), d.slots.end()) + 1;
   HostArray keys(slots * d.capacity * kv, d.dtype), values = keys;  // NaN where nothing was written
   // The same for a token whoever stands behind it.
-  std::mt19937 random(static_cast<unsigned>(d.heads.head_dim + d.positions[0])), of_rows(7);
-  std::normal_distribution<float> normal;
+  std::mt19937 of_rows(7);
   for (std::int64_t slot = 0; slot < slots; ++slot) {
+    std::mt19937 random(static_cast<unsigned>(d.heads.head_dim + d.positions[0] + 1000 * slot));
+    std::normal_distribution<float> normal;
     std::int64_t before = -1;
     for (std::int64_t t = tokens - 1; t >= 0; --t) {
       const auto at = static_cast<std::size_t>(t);
