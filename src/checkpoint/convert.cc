@@ -4,18 +4,32 @@
 #include <cstring>
 
 #include "octet/base/error.h"
+#include "octet/device/cpu.h"
 
 namespace octet::checkpoint {
 namespace {
 
+// Applies `act` to runs [begin, end) of elements, a run a thread where there are many: what is read may lie
+// in files, whose pages come one after the other.
+template <class Act>
+void in_runs(std::int64_t count, const Act& act) {
+  constexpr std::int64_t worth_a_thread = std::int64_t{1} << 18;
+  const std::int64_t threads = std::min<std::int64_t>(cpu::op_threads(), 1 + count / worth_a_thread);
+  if (threads <= 1) return act(std::int64_t{0}, count);
+#pragma omp parallel for num_threads(static_cast <int>(threads)) schedule(static, 1)
+  for (std::int64_t i = 0; i < threads; ++i) act(count * i / threads, count * (i + 1) / threads);
+}
+
 // Applies `convert` to each element of type From.
 template <class From, class To, class Convert>
 void each(const std::byte* from, std::int64_t count, To* out, Convert convert) {
-  for (std::int64_t i = 0; i < count; ++i) {
-    From x;
-    std::memcpy(&x, from + static_cast<std::size_t>(i) * sizeof(From), sizeof(From));
-    out[i] = convert(x);
-  }
+  in_runs(count, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      From x;
+      std::memcpy(&x, from + static_cast<std::size_t>(i) * sizeof(From), sizeof(From));
+      out[i] = convert(x);
+    }
+  });
 }
 
 template <class To, class Convert>
@@ -31,8 +45,11 @@ void store_each(const float* from, std::int64_t count, std::byte* out, Convert c
 void to_float(DType dtype, const std::byte* from, std::int64_t count, float* out) {
   switch (dtype) {
     case DType::f32:
-      if (count > 0) std::memcpy(out, from, static_cast<std::size_t>(count) * sizeof(float));
-      return;
+      return in_runs(count, [&](std::int64_t begin, std::int64_t end) {
+        if (begin == end) return;
+        const std::size_t at = static_cast<std::size_t>(begin) * sizeof(float);
+        std::memcpy(out + begin, from + at, static_cast<std::size_t>(end - begin) * sizeof(float));
+      });
     case DType::bf16:
       return each<std::uint16_t>(from, count, out, from_bf16);
     case DType::f16:

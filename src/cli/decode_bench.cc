@@ -43,6 +43,8 @@ void print_table(const std::string& device, const DecodeBench& b, const std::str
   std::printf("tokens a second  %.1f, %.1f of a sequence\n", r.tokens_per_second, 1 / r.median_seconds);
   std::printf("bytes of a step  %.3f GB of weights, %.3f GB of keys and values: %.1f GB/s\n",
               gb * r.weight_bytes, gb * r.cache_bytes, gb * r.bytes_per_second);
+  std::printf("replayed         %lld of %lld steps, warm-up included\n", static_cast<long long>(r.replayed),
+              static_cast<long long>(o.warmup + o.steps));
   std::printf("prompts          %s tokens a second\n",
               with_commas(static_cast<std::int64_t>(r.prompt_tokens_per_second)).c_str());
   std::printf("memory           %s reserved\n", human_bytes(static_cast<double>(r.reserved_bytes)).c_str());
@@ -71,6 +73,7 @@ void print_json(const std::string& device, const DecodeBench& b, const std::stri
             {"weight_bytes", r.weight_bytes},
             {"cache_bytes", r.cache_bytes},
             {"bytes_per_second", r.bytes_per_second},
+            {"replayed", r.replayed},
             {"prompt_tokens_per_second", r.prompt_tokens_per_second},
             {"reserved_bytes", r.reserved_bytes},
             {"setup_seconds", r.setup_seconds}};

@@ -141,7 +141,9 @@ BenchResult bench(Decoder& decoder, const BenchOptions& options) {
   const std::int64_t steps = options.warmup + options.steps;
   for (const Request& prompt : prompts) decoder.submit(prompt, {.max_new = steps + 2});
   while (decoder.counts().new_tokens < 2 * options.sequences) decoder.step();
+  const std::int64_t before = decoder.counts().replayed;
   take_steps(decoder, options, result);
+  result.replayed = decoder.counts().replayed - before;
   check(decoder.counts().new_tokens == (steps + 2) * options.sequences,
         "every step makes a token of each sequence");
   result.parameters = decoder.parameter_count();

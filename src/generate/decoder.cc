@@ -263,8 +263,8 @@ void Decoder::forward(const PassTokens& pass) {
   const bool repeated = repeated_->possible() && pass.alone == tokens && std::ssize(pass.rows) == tokens;
   const model::DecodeBatch batch = batch_of(pass, repeated);
   if (repeated) {
-    repeated_->make(batch.tokens, (wanted.best ? 1 : 0) + (wanted.normalizers ? 2 : 0),
-                    [&] { enqueue(batch, wanted); });
+    const int kind = (wanted.best ? 1 : 0) + (wanted.normalizers ? 2 : 0);
+    if (repeated_->make(batch.tokens, kind, [&] { enqueue(batch, wanted); })) ++counts_.replayed;
   } else {
     enqueue(batch, wanted);
   }

@@ -10,14 +10,15 @@ std::int64_t RepeatedPasses::rounded(std::int64_t tokens) const {
   return std::clamp(up_to(unit), tokens, std::max(tokens, most_));
 }
 
-void RepeatedPasses::make(std::int64_t tokens, int kind, const std::function<void()>& enqueue) {
+bool RepeatedPasses::make(std::int64_t tokens, int kind, const std::function<void()>& enqueue) {
   const auto [found, first] = passes_.try_emplace({tokens, kind});
   Known& known = found->second;
   if (!first && !known.recording && !known.refused) {
     known.recording = record(*stream_, enqueue);
     known.refused = known.recording == nullptr;
   }
-  return known.recording ? known.recording->replay() : enqueue();
+  known.recording ? known.recording->replay() : enqueue();
+  return known.recording != nullptr;
 }
 
 }  // namespace octet::generate

@@ -23,8 +23,9 @@ class RepeatedPasses {
   bool possible() const { return stream_ != nullptr && can_record(*stream_); }
   /// As how many tokens a pass of `tokens` is made.
   std::int64_t rounded(std::int64_t tokens) const;
-  /// Makes a pass that `enqueue` puts on the stream: of a rounded number of tokens, and of a kind.
-  void make(std::int64_t tokens, int kind, const std::function<void()>& enqueue);
+  /// Makes a pass that `enqueue` puts on the stream: of a rounded number of tokens, and of a kind. True when
+  /// it was replayed.
+  bool make(std::int64_t tokens, int kind, const std::function<void()>& enqueue);
 
  private:
   struct Known {

@@ -1,6 +1,8 @@
 #include "fixed.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
 #include <utility>
 
 #include "gatherer.h"
@@ -17,12 +19,59 @@ precision::Recipe scaled_once(precision::Recipe recipe) {
 
 }  // namespace
 
+namespace {
+
+/// Host memory from which copies go on while the next piece is made: two pieces of it take turns.
+class Departures {
+ public:
+  explicit Departures(Device& device) : device_(device) {}
+  ~Departures() {
+    for (const Piece& piece : pieces_) device_.release_host(piece.data, piece.bytes);
+  }
+  Departures(const Departures&) = delete;
+  Departures& operator=(const Departures&) = delete;
+
+  /// The memory of the copy before the last one, which `copies` has passed then.
+  std::uint8_t* next(std::size_t bytes, Stream& copies) {
+    copies.synchronize();
+    Piece& piece = pieces_[turn_++ % pieces_.size()];
+    if (piece.bytes >= bytes) return piece.data;
+    device_.release_host(std::exchange(piece.data, nullptr), std::exchange(piece.bytes, 0));
+    piece.data = static_cast<std::uint8_t*>(device_.allocate_host(bytes));
+    piece.bytes = bytes;
+    return piece.data;
+  }
+
+ private:
+  struct Piece {
+    std::uint8_t* data = nullptr;
+    std::size_t bytes = 0;
+  };
+  Device& device_;
+  std::array<Piece, 2> pieces_;
+  std::size_t turn_ = 0;
+};
+
+/// Zeros where no tensor lies.
+void clear_gaps(const Segment& s, std::int64_t begin, std::vector<float>& values) {
+  std::int64_t at = 0;
+  for (const TensorRun& run : runs_within(*s.spec, begin, std::ssize(values))) {
+    std::fill(values.begin() + at, values.begin() + run.begin, 0.0f);
+    at = run.begin + run.count;
+  }
+  std::fill(values.begin() + at, values.end(), 0.0f);
+}
+
+}  // namespace
+
 // What values become is computed on the host, by the ops of a CPU: nothing is reserved on the device for it.
 struct Fixed::Host {
+  explicit Host(Device& to) : departures(to) {}
+
   std::unique_ptr<Device> device = make_cpu_device();
   std::unique_ptr<Stream> stream = device->make_stream({.name = "weights"});
   std::vector<float> values;
-  std::vector<std::uint8_t> stored;
+  Departures departures;
   std::vector<float> amaxes, scales;  ///< by number of the scale
 };
 
@@ -43,7 +92,8 @@ template <typename Do>
 void Fixed::each_piece(const Values& values, const Segment& s, Host& host, Do&& act) const {
   for (std::int64_t begin = 0; begin < s.state_count; begin += kPiece) {
     const std::int64_t count = std::min(kPiece, s.state_count - begin);
-    host.values.assign(static_cast<std::size_t>(count), 0.0f);
+    host.values.resize(static_cast<std::size_t>(count));
+    clear_gaps(s, s.state_begin + begin, host.values);
     values(s, s.state_begin + begin, count, host.values.data());
     act(begin, count);
   }
@@ -115,23 +165,18 @@ void Fixed::make_scales(Host& host) {
 void Fixed::write(const Values& values, Segment& s, Host& host) {
   const Array kept = s.kept();
   each_piece(values, s, host, [&](std::int64_t begin, std::int64_t count) {
-    const void* from = host.values.data();
-    if (s.dtype != DType::f32) {
-      host.stored.assign(kept.bytes(count), 0);
-      from = host.stored.data();
-    }
+    std::uint8_t* const to = host.departures.next(kept.bytes(count), *stream_);
     if (is_fp8(s.dtype)) {
+      std::memset(to, 0, kept.bytes(count));
       each_scaled(
           s, begin, count, host.values, [&](const ops::ConstMatrix& x, std::int64_t at, std::size_t scale) {
-            ops::quantize(*host.stream, x,
-                          {.format = s.dtype, .row = host.stored.data() + at, .scale = &host.scales[scale]});
+            ops::quantize(*host.stream, x, {.format = s.dtype, .row = to + at, .scale = &host.scales[scale]});
           });
-    } else if (s.dtype == DType::bf16) {
-      ops::convert(*host.stream, host.values.data(), DType::f32, host.stored.data(), DType::bf16, count);
+    } else {
+      ops::convert(*host.stream, host.values.data(), DType::f32, to, s.dtype, count);
     }
     host.stream->synchronize();
-    device_.copy_to_device(*stream_, kept.from(begin).data, from, kept.bytes(count));
-    stream_->synchronize();
+    device_.copy_to_device(*stream_, kept.from(begin).data, to, kept.bytes(count));
   });
   const bool whole = s.row.axis == Axis::none;
   if (whole && s.transposed != nullptr && !at_use_) Gatherer::transpose(s, *stream_);
@@ -139,7 +184,7 @@ void Fixed::write(const Values& values, Segment& s, Host& host) {
 
 void Fixed::load(const Values& values, const Nf4Loader::Stored& stored, const InPlace& in_place) {
   if (!segments_.fixed || device_.kind() == DeviceKind::dry) return;
-  Host host;
+  Host host(device_);
   if (scales_) host.amaxes.assign(static_cast<std::size_t>(scales_->count()), 0.0f);
   load_nf4(values, stored, host);
   if (scales_) {

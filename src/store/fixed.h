@@ -18,8 +18,8 @@ namespace octet::store {
 /// dtype, and becomes the same FP8 values at each use.)
 class Fixed {
  public:
-  /// Writes elements [begin, begin + count) of a segment, f32, at `out` in host memory, which is zero before;
-  /// padding may be left alone.
+  /// Writes elements [begin, begin + count) of a segment, f32, at `out` in host memory, which is zero before
+  /// where no tensor lies: padding may be left alone.
   using Values =
       std::function<void(const Segment& segment, std::int64_t begin, std::int64_t count, float* out)>;
 

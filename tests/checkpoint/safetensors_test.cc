@@ -202,6 +202,43 @@ INSTANTIATE_TEST_SUITE_P(Floats, EveryFloat,
                          testing::Values(DType::f32, DType::f64, DType::bf16, DType::f16, DType::e4m3,
                                          DType::e5m2));
 
+// Several threads share what is long enough for them; every element is read, once, and nothing else is
+// written.
+TEST(Safetensors, LongRangesAreReadElementByElement) {
+  const Scratch scratch;
+  constexpr std::int64_t count = 1'300'001;
+  const auto span = [](std::int64_t begin, std::int64_t bytes) {
+    return "[" + std::to_string(begin) + "," + std::to_string(begin + bytes) + "]";
+  };
+  const std::string shape = "[" + std::to_string(count) + "]";
+  put(scratch / "x.safetensors", file_of(R"({"half":)" + entry(shape, span(0, 2 * count), "BF16") +
+                                             R"(,"whole":)" + entry(shape, span(2 * count, 4 * count)) + "}",
+                                         static_cast<std::size_t>(6 * count)));
+  const SafetensorsFile file(scratch / "x.safetensors");
+  for (const char* name : {"half", "whole"}) {
+    const auto bytes = file.bytes(file.at(name));
+    for (const auto& [begin, length] :
+         {std::pair<std::int64_t, std::int64_t>{0, count}, {7, 900'000}, {count - 3, 3}, {5, 0}}) {
+      std::vector<float> got(static_cast<std::size_t>(length) + 2, 77.0f);
+      file.read(name, begin, length, got.data() + 1);
+      EXPECT_EQ(got.front(), 77.0f);
+      EXPECT_EQ(got.back(), 77.0f);
+      for (std::int64_t i = 0; i < length; ++i) {
+        const auto at = static_cast<std::size_t>(begin + i);
+        float want = 0;
+        if (std::string(name) == "half") {
+          std::uint16_t bits = 0;
+          std::memcpy(&bits, &bytes[2 * at], sizeof bits);
+          want = from_bf16(bits);
+        } else {
+          std::memcpy(&want, &bytes[4 * at], sizeof want);
+        }
+        ASSERT_EQ(std::memcmp(&got[static_cast<std::size_t>(i) + 1], &want, sizeof want), 0) << name << i;
+      }
+    }
+  }
+}
+
 TEST(SafetensorsWriter, LeavesNothingWhenItIsNotPublished) {
   const Scratch scratch;
   {

@@ -182,6 +182,7 @@ TEST(Bench, MeasuresDecodingSteps) {
   EXPECT_NEAR(r["bytes_per_second"].get<double>() * median,
               r["weight_bytes"].get<double>() + r["cache_bytes"].get<double>(), 1);
   EXPECT_GT(r["prompt_tokens_per_second"].get<double>(), 0);
+  EXPECT_EQ(r["replayed"], 0) << "a CPU records nothing";
   EXPECT_GT(r["reserved_bytes"].get<double>(), r["weight_bytes"].get<double>());
   EXPECT_FALSE(r.contains("profile"));
 }

@@ -36,6 +36,7 @@ struct BenchResult {
   /// tokens see, on average over the timed steps.
   double weight_bytes = 0, cache_bytes = 0;
   double bytes_per_second = 0;  ///< both over the median
+  std::int64_t replayed = 0;    ///< steps that the device replayed, warm-up included
   std::size_t reserved_bytes = 0;
   std::vector<BenchRow> profile;  ///< with `profile`: longest first, and "waiting and gaps"
 };

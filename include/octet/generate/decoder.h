@@ -78,6 +78,7 @@ struct DecodeCounts {
   std::int64_t shared_tokens = 0;  ///< of these, not computed: another prompt began with them
   std::int64_t new_tokens = 0;     ///< of answers
   std::int64_t passes = 0;         ///< forward passes
+  std::int64_t replayed = 0;       ///< of these, recorded before and replayed by the device
 };
 
 /// A model that answers. All ranks construct it together; each then completes requests of its own, when it
