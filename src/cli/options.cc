@@ -4,12 +4,22 @@
 #include <cstdio>
 
 #include "octet/base/error.h"
+#include "octet/base/strings.h"
+#include "octet/config/schema.h"
 
 namespace octet::cli {
 
 namespace {
 
 thread_local CommandText* describing = nullptr;
+
+// "--learning-rate", a key of the configuration.
+bool is_key(const std::string& word) {
+  std::string key = word.substr(0, word.find('='));
+  key.erase(0, key.find_first_not_of('-'));
+  std::ranges::replace(key, '-', '_');
+  return config::find_field(key) != nullptr;
+}
 
 }  // namespace
 
@@ -49,6 +59,14 @@ bool Options::only_tells(const Arguments& arguments) const {
   return false;
 }
 
+std::string Options::near_option(const std::string& word) const {
+  if (!word.starts_with("--")) return "";
+  std::vector<std::string> names;
+  for (const OptionText& option : option_texts(app_))
+    names.insert(names.end(), option.names.begin(), option.names.end());
+  return nearest_name(word.substr(0, word.find('=')), names);
+}
+
 bool Options::parse(const Arguments& arguments) {
   if (only_tells(arguments)) return false;
   // CLI11 takes arguments from the back.
@@ -78,11 +96,14 @@ bool Options::parse(const Arguments& arguments) {
                  .code = ExitCode::usage});
   }
   const Arguments rest = app_.remaining();
-  if (!rest.empty() && !takes_overrides_) {
-    throw Error({.what = "argument '" + rest.front() + "' is not known",
-                 .where = "command line",
-                 .fix = app_.get_name() + " --help lists the options",
-                 .code = ExitCode::usage});
+  for (const std::string& word : rest) {
+    const std::string near = is_key(word) ? "" : near_option(word);
+    if (takes_overrides_ && near.empty()) continue;  // whoever reads the keys says more
+    throw Error(
+        {.what = "argument '" + word + "' is not known",
+         .where = "command line",
+         .fix = near.empty() ? app_.get_name() + " --help lists the options" : "did you mean '" + near + "'?",
+         .code = ExitCode::usage});
   }
   overrides_.insert(overrides_.end(), rest.begin(), rest.end());
   return true;

@@ -38,6 +38,8 @@ class Options {
 
  private:
   CommandText describe() const;
+  /// The option of this command that a word with two hyphens is nearest to; "" where none is near.
+  std::string near_option(const std::string& word) const;
 
   CLI::App app_;
   std::string name_;

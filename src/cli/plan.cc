@@ -168,6 +168,9 @@ void print_advice(const PlanReport& r, const PlanTarget& target) {
   if (!r.fitting.empty()) {
     std::printf("  recompute=auto and auto_find_batch_size=true choose by themselves\n");
   }
+  std::printf("\nwhat to change, in turn and each with those before it\n");
+  for (const std::string& line : train::ladder_lines(r.ladder, target.memory))
+    std::printf("  %s\n", line.c_str());
   std::printf("\nwith states stored in less, or fewer of them\n");
   for (const Alternative& a : r.alternatives) {
     std::printf("  fits with %s %s: %s\n", a.keys.c_str(), keys_of(a.choice).c_str(),
@@ -234,6 +237,11 @@ void print_json(const PlanReport& r, const PlanTarget& target) {
     alternatives.back()["keys"] = a.keys;
     alternatives.back()["total_bytes"] = a.bytes;
   }
+  Json ladder = Json::array();
+  for (const train::Rung& rung : r.ladder) {
+    ladder.push_back(
+        {{"keys", rung.keys}, {"total_bytes", rung.bytes}, {"fits", rung.bytes <= target.memory}});
+  }
   Json messages = Json::array(), links = Json::object();
   for (const store::StepMessages& stage : r.messages) {
     messages.push_back({{"bytes_sent", stage.bytes()}, {"bytes_between_hosts", stage.between_nodes()}});
@@ -263,6 +271,7 @@ void print_json(const PlanReport& r, const PlanTarget& target) {
                  {"device_bytes", target.memory},
                  {"fits", r.total() <= target.memory},
                  {"fitting", fitting},
+                 {"ladder", ladder},
                  {"alternatives", alternatives},
                  {"time", time},
                  {"message_seconds", r.message_seconds()},

@@ -10,6 +10,7 @@
 #include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
 #include "octet/train/fit.h"
+#include "octet/train/ladder.h"
 
 namespace octet::cli {
 namespace {
@@ -38,9 +39,13 @@ class Planner {
   Planner(const config::Config& config, const model::Architecture& architecture, const PlanTarget& target)
       : config_(config), architecture_(architecture), target_(target) {}
 
-  std::size_t outside() const {
-    return comm::staging_bytes(target_.place.size, target_.kind) + nccl_bytes(config_, target_) +
-           plan::library_bytes(target_.kind);
+  std::size_t outside() const { return outside_of(target_.place); }
+  /// What is taken beside the engine's memory where the ranks are others.
+  std::size_t outside_of(const comm::Place& place) const {
+    PlanTarget target = target_;
+    target.place = place;
+    return comm::staging_bytes(place.size, target.kind) + nccl_bytes(config_, target) +
+           plan::library_bytes(target.kind);
   }
   std::size_t limit() const { return target_.memory - std::min(target_.memory, outside()); }
 
@@ -50,16 +55,7 @@ class Planner {
     return config::resolve_batch(chosen, target_.place.size);
   }
   runtime::InstanceOptions build(const plan::Choice& choice) const {
-    const bool evaluates = config_.val_size > 0 || !config_.eval_dataset.empty();
-    const std::int64_t rows = std::max(choice.micro, evaluates ? config_.per_device_eval_batch_size : 0);
-    const std::int64_t tokens = rows * config_.cutoff_len;
-    // How many documents a packed row holds only the data tell; they take a number each.
-    const std::int64_t documents = config_.packing || config_.neat_packing ? tokens / 16 + rows : rows;
-    runtime::InstanceOptions options =
-        setup::instance_options(config_, architecture_, tokens, config_.cutoff_len, documents);
-    options.max_micro_batches = static_cast<int>(batch(choice.micro).accumulation);
-    options.snapshot = setup::saves_beside(config_);
-    return train::with_level(std::move(options), choice.level);
+    return train::worst_options(config_, architecture_, choice, target_.place.size);
   }
   plan::Memory memory(const plan::Choice& choice) const {
     return train::plan_memory(build(choice), target_.place, target_.kind);
@@ -74,12 +70,21 @@ class Planner {
     const bool asked = config_.auto_find_batch_size || setup::leaves_recompute_open(config_);
     train::Candidates candidates = candidates_of({config_.per_device_train_batch_size}, levels);
     candidates.must_fit = asked;
+    candidates.advice = [this](std::size_t bytes) {
+      return train::ladder_advice(ladder(bytes, false), bytes);
+    };
     if (config_.auto_find_batch_size) {
       candidates.micros =
           train::buildable(config::possible_micro_batches(config_, target_.place.size), config_.cutoff_len);
     }
     if (!asked && levels.size() == 1) return {candidates.micros.front(), levels.front()};
     return train::choose(candidates, target_.place, target_.kind, limit());
+  }
+  /// What to change where a rank has so many bytes: for all that it takes, or for what is reserved alone.
+  std::vector<train::Rung> ladder(std::size_t limit, bool whole) const {
+    train::LadderOptions options{.place = target_.place, .kind = target_.kind, .limit = limit};
+    if (whole) options.outside = [this](const comm::Place& place) { return outside_of(place); };
+    return train::ladder(config_, architecture_, options);
   }
   /// Whether what the run itself would take fits.
   bool fits() const {
@@ -206,7 +211,9 @@ PlanReport make_plan(const config::Config& asked, const std::string& model, cons
   r.ranks_of_host = target.place.local_size;
   r.stage = static_cast<int>(config.zero_stage);
   r.fp8 = plan::fp8_warning(r.work);
-  if (r.total() > target.memory) r.alternatives = alternatives(asked, config, architecture, target);
+  if (r.total() <= target.memory) return r;
+  r.ladder = planner.ladder(target.memory, true);
+  r.alternatives = alternatives(asked, config, architecture, target);
   return r;
 }
 

@@ -12,6 +12,7 @@
 #include "octet/plan/memory.h"
 #include "octet/plan/time.h"
 #include "octet/store/messages.h"
+#include "octet/train/ladder.h"
 
 namespace octet::cli {
 
@@ -47,6 +48,7 @@ struct PlanReport {
   int stage = 0;
   /// The largest micro-batch at each level, of levels that take a larger one than those before.
   std::vector<plan::Choice> fitting;
+  std::vector<train::Rung> ladder;        ///< where the run does not fit
   std::vector<Alternative> alternatives;  ///< where the run does not fit
   std::string fp8;                        ///< where FP8 does not pay
   std::size_t total() const { return memory.bytes + staging + nccl + libraries; }

@@ -5,6 +5,7 @@
 
 #include "octet/base/error.h"
 #include "octet/comm/job.h"
+#include "octet/supervise/command.h"
 #include "octet/supervise/supervisor.h"
 #include "options.h"
 
@@ -24,6 +25,26 @@ std::size_t own_options(const Arguments& arguments) {
     at += word.find('=') == std::string::npos ? 2 : 1;
   }
   return std::min(at, arguments.size());
+}
+
+// --launcher is also an option of MPICH's mpirun.
+bool is_misplaced(const std::string& word) {
+  const std::string name = word.substr(0, word.find('='));
+  return name != "--launcher" && std::ranges::find(kOwn, name) != kOwn.end();
+}
+
+// mpirun would be started with an option that it does not know, again and again.
+void require_own_options_first(const supervise::Options& job) {
+  const std::vector<std::string> words = supervise::parse_command(job.launcher, job.words).launcher;
+  const auto found = std::ranges::find_if(words, is_misplaced);
+  if (found == words.end()) return;
+  throw Error(
+      {.what = "'" + *found + "' stands behind launch/mpirun's options, where it would be mpirun's",
+       .expected = "launch/supervise [its own options] [launch/mpirun's arguments] trainer config.yaml",
+       .found = "'" + *found + "' behind '" + job.words.front() + "'",
+       .where = "command line",
+       .fix = "put supervise's own options before launch/mpirun's",
+       .code = ExitCode::usage});
 }
 
 }  // namespace
@@ -75,6 +96,7 @@ int supervise_command(const Arguments& arguments) {
                  .where = "command line",
                  .code = ExitCode::usage});
   }
+  require_own_options_first(job);
   return supervise::supervise(job);
 }
 

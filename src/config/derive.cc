@@ -61,6 +61,10 @@ Batch resolve_batch(const Config& config, std::int64_t world) {
   return batch;
 }
 
+std::int64_t evaluation_batch(const Config& config, std::int64_t micro) {
+  return config.per_device_eval_batch_size.value_or(micro);
+}
+
 std::vector<std::int64_t> possible_micro_batches(const Config& config, std::int64_t world) {
   check(world >= 1 && config.global_batch_size.has_value(), "a step among ranks has a size");
   const std::int64_t global = *config.global_batch_size;

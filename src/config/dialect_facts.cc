@@ -197,6 +197,7 @@ class Facts {
 }  // namespace
 
 void settle_facts(Sources& sources) {
+  if (sources.axolotl) return settle_axolotl(sources);
   Facts(sources).settle();
 }
 

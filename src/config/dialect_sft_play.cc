@@ -151,7 +151,6 @@ constexpr Entry kKeys[] = {
     {"task_mode", Action::handled, "stage", "", take_mode},
     {"mode", Action::weak, "stage", "", take_mode},
     {"block_size", Action::weak, "cutoff_len"},
-    {"pack_factor", Action::note, "packing fills sequences of cutoff_len"},
     {"datasets", Action::handled, "dataset interleave_probs mix_strategy", "", take_datasets},
     {"include", Action::refuse, "write it into the configuration file, which then takes the other's keys"},
 };

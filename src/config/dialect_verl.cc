@@ -34,6 +34,23 @@ void take_model_dtype(const Node& node, const Location& at, const Target& target
   target.settings.add("pure_bf16", scalar_node(wide ? "false" : "true"), at, target.replace);
 }
 
+// verl cuts a long row at one end; here questions and answers are shortened in proportion.
+void take_truncation(const Node& node, const Location& at, const Target& target) {
+  const std::string word = node.kind == Node::Kind::scalar ? node.text : "";
+  if (word != "error" && word != "left" && word != "right") {
+    complain({.what = "value of '" + at.key + "' cannot be used",
+              .expected = "error, left or right",
+              .found = shown(node),
+              .where = at.where});
+  }
+  const bool ends = word == "error";
+  target.settings.add("truncation", scalar_node(ends ? "error" : "cut"), at, target.replace);
+  if (!ends) {
+    target.sources.note("'" + at.key + ": " + word +
+                        "' cuts long rows, their questions and answers in proportion, not at one end");
+  }
+}
+
 constexpr Entry kKeys[] = {
     {"data.train_files", Action::map, "dataset"},
     {"data.val_files", Action::map, "eval_dataset"},
@@ -41,7 +58,7 @@ constexpr Entry kKeys[] = {
     {"data.micro_batch_size_per_gpu", Action::map, "per_device_train_batch_size"},
     {"data.micro_batch_size", Action::weak, "per_device_train_batch_size"},
     {"data.max_length", Action::map, "cutoff_len"},
-    {"data.truncation", Action::note, "long rows are truncated, counted and reported"},
+    {"data.truncation", Action::handled, "truncation", "", take_truncation},
     {"data.prompt_key", Action::fact, "prompt_column"},
     {"data.response_key", Action::fact, "response_column"},
     {"data.prompt_dict_keys", Action::refuse, "a row's columns are texts or lists of messages"},

@@ -2,35 +2,36 @@
 #include "dialects.h"
 
 #include <algorithm>
-#include <array>
+#include <vector>
 
 #include "octet/base/strings.h"
 
 namespace octet::config {
 namespace {
 
-std::array<std::span<const Entry>, 2> tables() {
+std::vector<std::span<const Entry>> tables(const Sources& sources) {
+  if (sources.axolotl) return {axolotl_keys()};
   return {sft_play_keys(), verl_keys()};
 }
 
-const Entry* find_entry(const std::string& path) {
-  for (const auto& table : tables()) {
+const Entry* find_entry(const std::string& path, const Sources& sources) {
+  for (const auto& table : tables(sources)) {
     const auto found = std::ranges::find(table, path, &Entry::path);
     if (found != table.end()) return &*found;
   }
   return nullptr;
 }
 
-bool is_section(const std::string& path) {
+bool is_section(const std::string& path, const Sources& sources) {
   const std::string prefix = path + ".";
-  return std::ranges::any_of(tables(), [&](const auto& table) {
+  return std::ranges::any_of(tables(sources), [&](const auto& table) {
     return std::ranges::any_of(table, [&](const Entry& entry) { return entry.path.starts_with(prefix); });
   });
 }
 
-Strings known_names() {
+Strings known_names(const Sources& sources) {
   Strings names = field_names();
-  for (const auto& table : tables()) {
+  for (const auto& table : tables(sources)) {
     for (const Entry& entry : table) names.emplace_back(entry.path);
   }
   return names;
@@ -105,7 +106,10 @@ bool gives_way(const Entry& entry, const Location& at, const Target& target) {
 }
 
 void apply(const Entry& entry, const Node& node, const Location& at, const Target& target) {
-  if (entry.action == Action::note) {
+  if (entry.action == Action::checked && !node.is_null()) return entry.handle(node, at, target);
+  if (entry.action == Action::note || entry.action == Action::checked) {
+    // A file that lists a key and says nothing means nothing.
+    if (node.is_null()) return;
     target.sources.note("'" + at.key + "' changes nothing here: " + entry.key);
     return;
   }
@@ -132,15 +136,17 @@ void walk(const Node& node, const std::string& path, const std::string& name, co
     const std::string full = path.empty() ? key : path + "." + key;
     const Location at{place(value.file.empty() ? name : value.file, value.line), full};
     // verl has a section `optim`, where Hugging Face has a word.
-    const bool foreign_section = value.kind == Node::Kind::map && is_section(full);
-    if (path.empty() && find_field(key) != nullptr && !foreign_section) {
+    const bool foreign_section = value.kind == Node::Kind::map && is_section(full, target.sources);
+    const Entry* entry = find_entry(full, target.sources);
+    const bool ours = path.empty() && find_field(key) != nullptr && !foreign_section;
+    if (ours && (entry == nullptr || !target.sources.axolotl)) {
       if (!weak_pass) target.settings.add(key, value, at, target.replace);
-    } else if (const Entry* entry = find_entry(full)) {
+    } else if (entry != nullptr) {
       if ((entry->action == Action::weak) == weak_pass) apply(*entry, value, at, target);
-    } else if (is_section(full) && (value.kind == Node::Kind::map || value.is_null())) {
+    } else if (is_section(full, target.sources) && (value.kind == Node::Kind::map || value.is_null())) {
       walk(value, full, name, target, weak_pass);
     } else {
-      unknown_key(full, at.where, known_names());
+      unknown_key(full, at.where, known_names(target.sources));
     }
   }
 }
@@ -162,15 +168,52 @@ void unknown_key(const std::string& key, const std::string& where, const Strings
        .fix = near.empty() ? "remove it; 'trainer --help' lists the keys" : "did you mean '" + near + "'?"});
 }
 
-std::vector<ForeignKey> dialect_keys() {
+namespace {
+
+std::vector<ForeignKey> foreign_keys(const std::vector<std::span<const Entry>>& tables) {
   std::vector<ForeignKey> keys;
-  for (const auto& table : tables()) {
+  for (const auto& table : tables) {
     for (const Entry& entry : table) {
-      const bool maps = entry.action != Action::note && entry.action != Action::refuse;
+      const bool maps =
+          entry.action != Action::note && entry.action != Action::refuse && entry.action != Action::checked;
       keys.push_back({std::string(entry.path), maps ? entry.key : "", maps ? "" : entry.key});
     }
   }
   return keys;
+}
+
+// torchtune's files name Python objects, the tokenizer and the model among them.
+const Node* component_in(const Node& tree) {
+  for (const auto& [key, value] : tree.members) {
+    if (key == "_component_") return &value;
+    if (const Node* found = component_in(value)) return found;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::vector<ForeignKey> dialect_keys() {
+  return foreign_keys({sft_play_keys(), verl_keys()});
+}
+
+std::vector<ForeignKey> axolotl_dialect_keys() {
+  return foreign_keys({axolotl_keys()});
+}
+
+bool is_axolotl(const Node& tree, const std::string& name,
+                const std::map<std::string, std::string>& overrides) {
+  if (const Node* component = component_in(tree)) {
+    complain({.what = "this is a configuration of torchtune, whose keys are not translated",
+              .expected = "keys of trainer --help, or a file of LLaMA-Factory, axolotl, SFT-Play or verl",
+              .found = "_component_: " + shown(*component),
+              .where = place(name, component->line),
+              .fix = "write model_name_or_path (checkpointer.checkpoint_dir), dataset, cutoff_len "
+                     "(tokenizer.max_seq_len), per_device_train_batch_size (batch_size), num_train_epochs "
+                     "(epochs), learning_rate (optimizer.lr) and output_dir"});
+  }
+  const bool named = tree.find("base_model") != nullptr || overrides.contains("base_model");
+  return named && tree.find("model_name_or_path") == nullptr;
 }
 
 void translate_tree(const Node& tree, const std::string& name, Settings& settings, Sources& sources) {
@@ -182,15 +225,16 @@ void translate_tree(const Node& tree, const std::string& name, Settings& setting
 void translate_argument(const std::string& path, const Node& node, Sources& sources) {
   const Target target{.settings = sources.overrides, .sources = sources, .replace = true};
   const Location at{"command line", path};
-  if (find_field(path) != nullptr) return target.settings.add(path, node, at, true);
-  const Entry* entry = find_entry(path);
+  const Entry* entry = find_entry(path, sources);
+  if (find_field(path) != nullptr && (entry == nullptr || !sources.axolotl))
+    return target.settings.add(path, node, at, true);
   // Keys below one that is noted or refused whole.
   for (std::size_t dot = path.rfind('.'); entry == nullptr && dot != std::string::npos && dot > 0;
        dot = path.rfind('.', dot - 1)) {
-    const Entry* above = find_entry(path.substr(0, dot));
+    const Entry* above = find_entry(path.substr(0, dot), sources);
     if (above != nullptr && (above->action == Action::note || above->action == Action::refuse)) entry = above;
   }
-  if (entry == nullptr) unknown_key(path, at.where, known_names());
+  if (entry == nullptr) unknown_key(path, at.where, known_names(sources));
   apply(*entry, node, at, target);
 }
 

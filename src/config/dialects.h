@@ -1,6 +1,7 @@
-// Other trainers' YAML: tables from their dotted keys to ours (dialect_sft_play.cc, dialect_verl.cc), the
-// walk through a tree that reads them (dialects.cc), and what several of their keys mean together
-// (dialect_facts.cc).
+// Other trainers' YAML: tables from their dotted keys to ours (dialect_sft_play.cc, dialect_verl.cc,
+// dialect_axolotl.cc), the walk through a tree that reads them (dialects.cc), and what several of their keys
+// mean together (dialect_facts.cc). SFT-Play's and verl's keys have one namespace, with ours before them;
+// axolotl's configurations have another, before ours.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +19,7 @@ enum class Action : std::uint8_t {
   minus_off,  ///< map; a negative number means "no" (never)
   note,       ///< accepted without effect; `key` says why
   refuse,     ///< refused unless null, false, empty or one of `words`; `key` says why
+  checked,    ///< `handle` refuses what would change something; the rest does not, and `key` says why
   fact,       ///< decided with others once all sources are read (settle_facts); `key` is ours, for the tables
   handled     ///< `handle` does it; `key` is ours, for the tables
 };
@@ -40,6 +42,10 @@ struct Entry {
 
 std::span<const Entry> sft_play_keys();
 std::span<const Entry> verl_keys();
+std::span<const Entry> axolotl_keys();
+
+/// What axolotl's facts mean, and its defaults where no source says anything.
+void settle_axolotl(Sources& sources);
 
 /// A scalar, as if it had been written.
 Node scalar_node(const std::string& text);

@@ -180,6 +180,17 @@ void add_sequence(Table& t) {
       .range(2, 16777216)
       .alias("max_seq_length")
       .decides_numbers();
+  t.used("truncation", &Config::truncation,
+         "What becomes of a row that is longer than cutoff_len: cut shortens questions and answers in "
+         "proportion, counts such rows and says so; error ends the run, before its first step or (streaming) "
+         "when "
+         "such a row is read.")
+      .one_of({"cut", "error"});
+  t.used("pack_factor", &Config::pack_factor,
+         "Of a plain text at most this many times cutoff_len tokens are trained, and what follows is left "
+         "out; null: all of it.")
+      .range(1, 1 << 20)
+      .decides_numbers();
   t.used("packing", &Config::packing,
          "Put several samples into one sequence; they never see each other. Default: only with stage pt.")
       .decides_numbers();

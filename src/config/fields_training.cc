@@ -17,8 +17,10 @@ void add_batch(Table& t) {
          "Take the micro-batch from the memory of the device instead of per_device_train_batch_size: the "
          "fastest "
          "that fits and divides global_batch_size, which must be given.");
-  t.used("per_device_eval_batch_size", &Config::per_device_eval_batch_size,
-         "Samples of one evaluation batch on one rank.")
+  t.used(
+       "per_device_eval_batch_size", &Config::per_device_eval_batch_size,
+       "Samples of one evaluation batch on one rank; null: as many as a micro-batch of training has, so that "
+       "evaluation takes no more memory.")
       .range(1, 1048576);
   t.used("gradient_accumulation_steps", &Config::gradient_accumulation_steps,
          "Micro-batches of one optimizer step on each rank; null is 1, or follows from global_batch_size.")
@@ -144,6 +146,7 @@ void add_logging(Table& t) {
          "nothing; one after that stops at once, without a checkpoint.")
       .range(0, 1e6);
   t.used("logging_steps", &Config::logging_steps, "Steps between log lines; below 1 a share of all steps.")
+      .range(0, kMaxCount)
       .above(0);
   t.used("logging_first_step", &Config::logging_first_step, "Log the first step too.");
   t.used("log_samples", &Config::log_samples,
@@ -165,6 +168,7 @@ void add_saving(Table& t) {
       .one_of({"steps", "epoch", "no", "best"})
       .refuse("best", "keeping the best checkpoint is not built; use steps or epoch");
   t.used("save_steps", &Config::save_steps, "Steps between checkpoints; below 1 a share of all steps.")
+      .range(0, kMaxCount)
       .above(0);
   t.used(
        "mtbf_hours", &Config::mtbf_hours,
@@ -196,7 +200,9 @@ void add_saving(Table& t) {
   t.used("eval_strategy", &Config::eval_strategy, "When the model is evaluated during the run.")
       .one_of({"no", "steps", "epoch"})
       .alias("evaluation_strategy");
-  t.used("eval_steps", &Config::eval_steps, "Steps between evaluations; null is logging_steps.").above(0);
+  t.used("eval_steps", &Config::eval_steps, "Steps between evaluations; null is logging_steps.")
+      .range(0, kMaxCount)
+      .above(0);
   t.used("do_train", &Config::do_train, "Must be true: this program trains.");
 }
 

@@ -70,6 +70,14 @@ CommandLine read_arguments(const Strings& arguments) {
                   .fix = "give one; overrides are written key=value"});
       }
       line.file = word;
+    } else if (word.ends_with(".toml")) {
+      complain({.what = "a configuration in TOML, as torchtitan's are, is not read",
+                .expected = "a path ending in .yaml, .yml or .json",
+                .found = word,
+                .where = "command line",
+                .fix = "write model_name_or_path ([model] hf_assets_path), dataset, cutoff_len ([training] "
+                       "seq_len), per_device_train_batch_size ([training] local_batch_size), max_steps "
+                       "([training] steps), learning_rate ([optimizer] lr) and output_dir into a YAML file"});
     } else {
       complain({.what = "the argument '" + word + "' cannot be read",
                 .expected = "a path ending in .yaml, .yml or .json, or key=value",
@@ -190,6 +198,7 @@ Resolved resolve(Node tree, const std::string& file, const std::vector<Override>
   std::map<std::string, std::string> texts;
   for (const Override& change : overrides) texts[change.path] = change.node.text;
   interpolate(tree, texts, options.environment, file.empty() ? "command line" : file);
+  sources.axolotl = is_axolotl(tree, file.empty() ? "command line" : file, texts);
   for (Override change : overrides) {
     if (change.node.text.find("${") != std::string::npos) {
       Node wrapped = tree;

@@ -46,10 +46,28 @@ class DataRules : RulesOf {
 
   void apply() {
     data();
+    lengths();
+    weights();
     best_model();
   }
 
  private:
+  void lengths() {
+    if (!c_.pack_factor || c_.truncation != "error") return;
+    complain({.what = "'pack_factor' cuts texts, which 'truncation: error' forbids",
+              .where = both("pack_factor", "truncation"),
+              .fix = "remove pack_factor, or set truncation: cut"});
+  }
+
+  void weights() {
+    if (c_.interleave_probs.empty() || c_.mix_strategy != "concat") return;
+    complain({.what = "interleave_probs is read only when datasets are interleaved",
+              .expected = "mix_strategy: interleave_under, interleave_over or interleave_once",
+              .found = "mix_strategy: concat",
+              .where = both("interleave_probs", "mix_strategy"),
+              .fix = "set mix_strategy, or remove interleave_probs"});
+  }
+
   // The best model is the one with the smallest evaluation loss of those that are kept.
   void best_model() {
     if (!c_.load_best_model_at_end) return;
@@ -62,7 +80,11 @@ class DataRules : RulesOf {
       complain({.what = "the best model cannot be found by 'metric_for_best_model: " + metric + "'",
                 .expected = "eval_loss: evaluation computes the loss and nothing else",
                 .where = at("metric_for_best_model"),
-                .fix = "set metric_for_best_model: eval_loss, or load_best_model_at_end: false"});
+                .fix = "set metric_for_best_model: eval_loss, or load_best_model_at_end: false" +
+                       std::string(metric.find("rouge") == std::string::npos
+                                       ? ""
+                                       : "; trainer generate CHECKPOINT --file HELD_OUT --rouge-l scores a "
+                                         "checkpoint")});
     }
     if (greater == "true") {
       complain({.what = "'greater_is_better: true' asks for the model with the largest evaluation loss",

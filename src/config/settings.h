@@ -42,9 +42,15 @@ struct Sources {
   Settings environment, deepspeed, yaml, overrides;
   Strings notes;
   std::map<std::string, Fact> facts;  ///< by their dotted keys
+  bool axolotl = false;               ///< the keys are axolotl's, then ours
   std::set<std::string> answered;     ///< refused keys of a dialect that the command line has taken back
   void note(const std::string& sentence);
 };
+
+/// Whether a configuration is axolotl's: by `base_model`, in the file or among the `overrides`. Throws a
+/// usage Error for the configuration of a trainer whose keys are not translated.
+bool is_axolotl(const Node& tree, const std::string& name,
+                const std::map<std::string, std::string>& overrides);
 
 /// Translates a tree of native or foreign keys (SFT-Play, verl) into `settings`; `name` is the file.
 void translate_tree(const Node& tree, const std::string& name, Settings& settings, Sources& sources);

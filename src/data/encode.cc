@@ -15,6 +15,8 @@
 namespace octet::data {
 namespace {
 
+constexpr const char* kIsLonger = ": is longer than cutoff_len";
+
 void remember(EncodingCounts& counts, const std::string& reason) {
   if (counts.reasons.size() < 5) counts.reasons.push_back(reason);
 }
@@ -52,6 +54,7 @@ void encode_run(const RowMix& mix, const Encoder& encoder, const EncodeShare& sh
     const EncodedSample encoded = encoder.encode(*sample);
     c.dropped += encoded.dropped ? 1 : 0;
     c.truncated += encoded.truncated ? 1 : 0;
+    if (encoded.truncated && share.name_truncated) remember(c, place.file->where(place.row) + kIsLonger);
     c.cut_answers += encoded.cut_answer ? 1 : 0;
     std::int64_t kept = 0;
     for (const auto& document : encoded.documents) {
@@ -120,6 +123,20 @@ Error too_many_broken(const EncodingCounts& counts, std::int64_t max_broken) {
                 .where = rows,
                 .fix = "mend the files, or raise max_broken_rows to leave such rows out",
                 .code = ExitCode::usage});
+}
+
+Error truncated_rows(const EncodingCounts& counts, std::int64_t cutoff_len) {
+  std::string rows;
+  for (const auto& reason : counts.reasons) {
+    if (reason.ends_with(kIsLonger)) rows += (rows.empty() ? "" : "\n  ") + reason;
+  }
+  return Error(
+      {.what = "rows of the data are too long, and may not be cut (truncation: error)",
+       .expected = "at most " + with_commas(cutoff_len) + " tokens (cutoff_len) a row",
+       .found = with_commas(counts.truncated) + " of " + with_commas(counts.rows) + " rows with more",
+       .where = rows,
+       .fix = "raise cutoff_len, shorten these rows or leave them out, or set truncation: cut",
+       .code = ExitCode::usage});
 }
 
 Encoded encode_rows(const RowMix& mix, const Encoder& encoder, const EncodeShare& share) {

@@ -14,6 +14,13 @@ bool is_template_file(const std::string& name) {
   return name.ends_with(".jinja") || name.ends_with(".jinja2") || name.ends_with(".j2");
 }
 
+// Cuts off what is behind so many pieces (0: any number); whether something was.
+bool shorten(std::vector<text::TokenId>& ids, std::int64_t pieces, std::int64_t length) {
+  if (pieces == 0 || static_cast<std::int64_t>(ids.size()) <= pieces * length) return false;
+  ids.resize(static_cast<std::size_t>(pieces * length));
+  return true;
+}
+
 // The row of the table that writes what a template in Jinja writes.
 text::ChatTemplate template_of_file(const std::string& path, const text::Tokenizer& tokenizer) {
   text::TemplateMatch match = text::match_jinja(read_file(path), "the chat template " + path, tokenizer);
@@ -31,6 +38,7 @@ text::ChatTemplate template_of_file(const std::string& path, const text::Tokeniz
 TemplateEncoder::TemplateEncoder(const TemplateEncoderOptions& options)
     : options_(options.options),
       text_cut_(options.text_cut),
+      most_pieces_(options.most_pieces),
       tokenizer_(text::Tokenizer::from_folder(options.folder)) {
   if (options.add_bos.value_or(tokenizer_.add_bos_token().value_or(false)))
     begin_of_text_ = tokenizer_.bos_token();
@@ -79,6 +87,7 @@ Recipe TemplateEncoder::recipe() const {
   out.emplace_back("cutting of texts", text_cut_ == TextCut::pieces     ? "pieces"
                                        : text_cut_ == TextCut::truncate ? "truncate"
                                                                         : "whole");
+  if (most_pieces_ > 0) out.emplace_back("pieces of a text, at most", std::to_string(most_pieces_));
   out.emplace_back("before a text", begin_of_text_);
   out.emplace_back("behind a text", end_of_text_);
   return out;
@@ -112,16 +121,14 @@ EncodedSample TemplateEncoder::encode_text(const std::string& text) const {
   if (text_cut_ == TextCut::whole) {
     result.fragment = true;
     auto ids = text_ids("", text);
+    result.truncated = shorten(ids, most_pieces_, options_.cutoff_len);
     result.dropped = ids.empty();
     if (!result.dropped) result.documents.push_back({ids, ids});
     return result;
   }
   auto ids = text_ids(begin_of_text_, text);
   const auto cutoff = static_cast<std::size_t>(options_.cutoff_len);
-  if (text_cut_ == TextCut::truncate && ids.size() > cutoff) {
-    ids.resize(cutoff);
-    result.truncated = true;
-  }
+  result.truncated = shorten(ids, text_cut_ == TextCut::truncate ? 1 : most_pieces_, options_.cutoff_len);
   for (std::size_t begin = 0; begin < ids.size(); begin += cutoff) {
     const auto from = ids.begin() + static_cast<std::ptrdiff_t>(begin);
     const auto count = static_cast<std::ptrdiff_t>(std::min(cutoff, ids.size() - begin));

@@ -130,7 +130,7 @@ void report_counts(const data::Encoded& set, const std::string& what) {
   for (const auto& reason : c.reasons) log::warn("  " + reason);
   complain(c.dropped, "were left out because the template gives nothing for them");
   complain(c.unlabelled, "were left out because they have no trained token");
-  complain(c.truncated, "were cut to cutoff_len");
+  complain(c.truncated, "were cut to cutoff_len (texts: to pack_factor times that)");
   complain(c.cut_answers, "lost the end of an answer: the model does not learn there to stop");
 }
 

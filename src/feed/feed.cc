@@ -178,6 +178,7 @@ StreamOptions stream_options(const config::Config& config, const config::Batch& 
   options.whole_groups_of = whole_groups_of(config, batch);
   options.threads = setup::tokenising_threads(config);
   options.max_broken = config.max_broken_rows;
+  options.refuse_longer = setup::refuses_long_rows(config) ? config.cutoff_len : 0;
   options.left_out = corpus.held_out;
   options.layout = [&config, &encoder](data::Encoded& set) { return lay_out(set, config, encoder); };
   return options;

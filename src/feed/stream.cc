@@ -35,6 +35,7 @@ StreamWindow Stream::read(std::int64_t epoch, std::int64_t window) const {
   share.last_row = std::min(mix_.size(), first + options_.window_rows);
   share.threads = options_.threads;
   share.max_broken = options_.max_broken;
+  share.name_truncated = options_.refuse_longer > 0;
   share.left_out = &options_.left_out;
   StreamWindow out;
   out.set = data::encode_rows(mix_, encoder_, share);
@@ -106,6 +107,9 @@ void StreamLoader::enter(const StreamPosition& position) {
   }
   if (epoch_counts_.broken > stream_.options().max_broken) {
     throw data::too_many_broken(epoch_counts_, stream_.options().max_broken);
+  }
+  if (stream_.options().refuse_longer > 0 && window_->set.counts.truncated > 0) {
+    throw data::truncated_rows(window_->set.counts, stream_.options().refuse_longer);
   }
   const StreamPosition behind = behind_window();
   begin_reading(behind.epoch, behind.window);

@@ -14,8 +14,10 @@
 namespace octet::feed {
 namespace {
 
-void require_readable(runtime::Session& session, const config::Config& config, const data::Encoded& set) {
+void require_usable(runtime::Session& session, const config::Config& config, const data::Encoded& set) {
   session.job().together([&] {
+    if (setup::refuses_long_rows(config) && set.counts.truncated > 0)
+      throw data::truncated_rows(set.counts, config.cutoff_len);
     if (set.counts.broken > config.max_broken_rows)
       throw data::too_many_broken(set.counts, config.max_broken_rows);
   });
@@ -75,11 +77,12 @@ data::Encoded encode_together(runtime::Session& session, const config::Config& c
     share.last_row = rows * (place.rank + 1) / place.size;
     share.threads = setup::tokenising_threads(config);
     share.max_broken = config.max_broken_rows;
+    share.name_truncated = setup::refuses_long_rows(config);
     share.places = which.places;
     own = data::encode_rows(which.mix, encoder, share);
   });
   data::Encoded all = gather_parts(session.job(), std::move(own));
-  require_readable(session, config, all);
+  require_usable(session, config, all);
   return all;
 }
 
@@ -96,7 +99,7 @@ data::Encoded tokens_of(runtime::Session& session, const config::Config& config,
   }
   const bool made = !all;
   if (made) all = encode_together(session, config, {mix}, encoder);
-  if (!made) require_readable(session, config, *all);
+  if (!made) require_usable(session, config, *all);
   if (made && config.tokenized_path) store_tokens(session, config, recipe, *all, what);
   if (session.prints()) report_counts(*all, what);
   return std::move(*all);

@@ -67,6 +67,7 @@ data::TemplateEncoderOptions encoder_options(const config::Config& config) {
   if (llamafactory) {
     options.text_cut = packing_of(config) == Packing::blocks ? data::TextCut::whole : data::TextCut::truncate;
   }
+  options.most_pieces = config.pack_factor.value_or(0);
   options.options.mask_history = config.mask_history;
   options.options.train_on_prompt = config.train_on_prompt;
   options.options.enable_thinking = config.enable_thinking;

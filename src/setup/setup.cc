@@ -36,4 +36,8 @@ int tokenising_threads(const config::Config& config) {
   return static_cast<int>(config.preprocessing_num_workers.value_or(cpu::op_threads()));
 }
 
+bool refuses_long_rows(const config::Config& config) {
+  return config.truncation == "error";
+}
+
 }  // namespace octet::setup

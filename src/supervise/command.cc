@@ -80,19 +80,23 @@ void add_list(std::vector<Host>& hosts, const std::string& list) {
   }
 }
 
-// Lines "node1 slots=8" (Open MPI) or "node1:8" (MPICH); what follows # is a comment.
-void add_file(std::vector<Host>& hosts, const std::string& path) {
+std::string read_hostfile(const std::string& path) {
   constexpr std::int64_t kMost = 1 << 24;
-  std::string text;
   try {
-    text = read_regular_file(path, kMost);
+    return read_regular_file(path, kMost);
   } catch (const Error& e) {
     throw Error({.what = "the hostfile cannot be read",
+                 .expected = "a file with a line for each host",
                  .found = e.problem().what,
                  .where = path,
+                 .fix = "name a file that is there; hostfiles/ has examples",
                  .code = ExitCode::usage});
   }
-  for (const std::string& whole : split(text, '\n')) {
+}
+
+// Lines "node1 slots=8" (Open MPI) or "node1:8" (MPICH); what follows # is a comment.
+void add_file(std::vector<Host>& hosts, const std::string& path) {
+  for (const std::string& whole : split(read_hostfile(path), '\n')) {
     std::string line = whole.substr(0, whole.find('#'));
     std::ranges::replace(line, '\t', ' ');
     std::ranges::replace(line, '\r', ' ');
@@ -178,6 +182,14 @@ std::vector<Host> hosts_of(const Command& command) {
     if (names_hostfile(command.launcher[i])) add_file(hosts, command.launcher[i + 1]);
   }
   return hosts;
+}
+
+void require_hostfiles(const Command& command) {
+  for (std::size_t i = 0; i + 1 < command.launcher.size(); ++i) {
+    const std::string& word = command.launcher[i];
+    // -f may be an option of a wrapper between the launcher's arguments and the program.
+    if (names_hostfile(word) && word != "-f") read_hostfile(command.launcher[i + 1]);
+  }
 }
 
 std::optional<int> leave_out(Command& command, const std::string& host) {

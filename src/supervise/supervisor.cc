@@ -297,6 +297,7 @@ int Supervisor::run() {
 
 int supervise(const Options& options) {
   const Command command = parse_command(options.launcher, options.words);
+  require_hostfiles(command);
   // What is wrong with the configuration is said before anything is started.
   const config::Config config = config_of(command);
   std::signal(SIGPIPE, SIG_IGN);

@@ -88,8 +88,10 @@ plan::Choice choose(const Candidates& candidates, const comm::Place& place, Devi
        .found = human_bytes(static_cast<double>(plan_memory(candidates.build(least), place, kind).bytes)) +
                 " with per_device_train_batch_size=" + std::to_string(least.micro) + " " +
                 plan::keys_of(least.level),
-       .fix = "lower cutoff_len, keep parameters or moments in less (param_dtype, optim_dtype), or "
-              "raise zero_stage or the number of ranks; trainer plan shows what takes the memory",
+       .fix = candidates.advice
+                  ? candidates.advice(limit)
+                  : "lower cutoff_len, keep parameters or moments in less (param_dtype, optim_dtype), or "
+                    "raise zero_stage or the number of ranks; trainer plan shows what takes the memory",
        .code = ExitCode::usage});
 }
 

@@ -53,6 +53,7 @@ bool is_left_behind(const std::string& name) {
 
 OutputFolder::OutputFolder(const std::string& path, const std::string& model) : path_(path) {
   refuse_model_folder(path, model);
+  made_ = !path_exists(path);
   make_folders(path);
   lock_ = std::make_unique<checkpoint::FolderLock>(path);
   write_file_atomically(path + "/.write-test", "");
@@ -60,6 +61,11 @@ OutputFolder::OutputFolder(const std::string& path, const std::string& model) : 
   remove_left_behind(path);
   // Not every start looks for a checkpoint, where they would go, too.
   checkpoint::remove_stale(path);
+}
+
+OutputFolder::~OutputFolder() {
+  lock_.reset();
+  if (made_) ::rmdir(path_.c_str());
 }
 
 namespace {

@@ -15,6 +15,10 @@ class OutputFolder {
   /// Throws Error when another run has it (busy), or when it cannot be written. `model` is the folder of the
   /// base model, which may not be the same one: Error (usage).
   OutputFolder(const std::string& path, const std::string& model);
+  /// A folder that was made here and holds nothing goes: the run was refused before it wrote anything.
+  ~OutputFolder();
+  OutputFolder(const OutputFolder&) = delete;
+  OutputFolder& operator=(const OutputFolder&) = delete;
 
   /// Throws Error when another run has taken the folder over.
   void require_held() const { lock_->require_held(); }
@@ -27,6 +31,7 @@ class OutputFolder {
 
  private:
   std::string path_;
+  bool made_ = false;
   std::unique_ptr<checkpoint::FolderLock> lock_;
 };
 

@@ -12,6 +12,7 @@
 #include "octet/checkpoint/folder.h"
 #include "octet/comm/launchers.h"
 #include "octet/config/lint.h"
+#include "octet/device/out_of_memory.h"
 #include "octet/model/build.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/runtime/same_model.h"
@@ -20,6 +21,7 @@
 #include "octet/setup/setup.h"
 #include "octet/train/adapter_folder.h"
 #include "octet/train/fit.h"
+#include "octet/train/ladder.h"
 #include "octet/train/rehearsal.h"
 #include "run.h"
 #include "start.h"
@@ -62,19 +64,28 @@ void Run::prepare_schedule() {
   schedule_ = std::make_unique<optim::Schedule>(setup::schedule_options(config_, total_steps_));
 }
 
-runtime::InstanceOptions Run::engine_for(const plan::Choice& choice, const feed::Feed::Shape& sample) const {
-  const std::int64_t eval_batch = config_.per_device_eval_batch_size;
+runtime::InstanceOptions Run::engine_of(const config::Config& config, const plan::Choice& choice,
+                                        const feed::Feed::Shape& sample, int world) const {
+  const std::int64_t eval_batch = config::evaluation_batch(config, choice.micro);
+  // Shorter sequences than those there are: they would be cut.
+  const auto within = [&](std::int64_t tokens) {
+    return config.cutoff_len < config_.cutoff_len ? std::min(tokens, config.cutoff_len) : tokens;
+  };
+  const std::int64_t eval_longest = within(corpus_.evaluation_items.longest(corpus_.evaluation));
+  const std::int64_t context = within(feed::longest_context(corpus_.evaluation, corpus_.evaluation_items));
   runtime::InstanceOptions options = setup::instance_options(
-      config_, architecture_,
-      std::max(choice.micro * sample.tokens,
-               eval_batch * corpus_.evaluation_items.longest(corpus_.evaluation)),
-      std::max(sample.longest, feed::longest_context(corpus_.evaluation, corpus_.evaluation_items)),
+      config, architecture_, std::max(choice.micro * sample.tokens, eval_batch * eval_longest),
+      std::max(sample.longest, context),
       std::max(choice.micro * sample.documents, eval_batch * corpus_.evaluation_items.most_documents()));
-  config::Config chosen = config_;
+  config::Config chosen = config;
   chosen.per_device_train_batch_size = choice.micro;
-  options.max_micro_batches = static_cast<int>(config::resolve_batch(chosen, job_.size()).accumulation);
-  options.snapshot = setup::saves_beside(config_);
+  options.max_micro_batches = static_cast<int>(config::resolve_batch(chosen, world).accumulation);
+  options.snapshot = setup::saves_beside(config);
   return with_level(std::move(options), choice.level);
+}
+
+runtime::InstanceOptions Run::engine_for(const plan::Choice& choice, const feed::Feed::Shape& sample) const {
+  return engine_of(config_, choice, sample, job_.size());
 }
 
 feed::Feed::Shape Run::sample_shape() const {
@@ -118,7 +129,8 @@ void Run::choose_sizes(const feed::Feed::Shape& sample) {
                           .micros = {batch_.micro},
                           .levels = levels,
                           .length = sample.longest,
-                          .must_fit = asked};
+                          .must_fit = asked,
+                          .advice = [&](std::size_t bytes) { return memory_advice(sample, bytes); }};
     if (config_.auto_find_batch_size) {
       candidates.micros = buildable(config::possible_micro_batches(config_, job_.size()), sample.tokens);
     }
@@ -167,13 +179,46 @@ void Run::stand_at_checkpoint() {
   if (spikes_) take_over_checks();
 }
 
+// What to change, and what a rank holds then with these samples, or shorter ones.
+std::string Run::memory_advice(const feed::Feed::Shape& sample, std::size_t limit) const {
+  const auto build = [&](const config::Config& config, const plan::Choice& choice, int world) {
+    feed::Feed::Shape shorter = sample;
+    shorter.tokens = std::min(sample.tokens, config.cutoff_len);
+    shorter.longest = std::min(sample.longest, config.cutoff_len);
+    return engine_of(config, choice, shorter, world);
+  };
+  return ladder_advice(ladder(config_, architecture_,
+                              {.place = job_.place(),
+                               .kind = session_.device().stands_for(),
+                               .limit = limit,
+                               .outside = {},
+                               .build = build}),
+                       limit);
+}
+
+void Run::build_engine(const runtime::InstanceOptions& options) {
+  try {
+    engine_ = std::make_unique<Engine>(session_.device(), job_, session_.data(), options);
+  } catch (const Error& e) {
+    if (!is_out_of_memory(e)) throw;
+    Problem problem = e.problem();
+    // Ranks of a host that computes share its memory.
+    const Device& device = session_.device();
+    const auto sharing = device.host_reaches_memory() ? std::max(1, job_.place().local_size) : 1;
+    // What was too much is, even where the device says that it has more.
+    const std::size_t asked = plan_memory(options, job_.place(), device.stands_for()).bytes;
+    const std::size_t free = device.memory().free / static_cast<std::size_t>(sharing);
+    problem.fix = memory_advice(sample_shape(), std::min(free, asked - 1));
+    throw Error(std::move(problem));
+  }
+}
+
 void Run::prepare_engine() {
   for (std::string wrong;; fall_back(wrong)) {
     const runtime::InstanceOptions options = engine_for({batch_.micro, level_}, sample_shape());
     if (checkpoint_)
       job_.together([&] { require_same_adapters(*checkpoint_, adapters_, config_.model_name_or_path); });
-    job_.together(
-        [&] { engine_ = std::make_unique<Engine>(session_.device(), job_, session_.data(), options); });
+    job_.together([&] { build_engine(options); });
     if (!checkpoint_) break;
     wrong = read_checkpoint();
     if (wrong.empty()) break;

@@ -63,6 +63,10 @@ class Run {
   void choose_storage(Candidates candidates, std::size_t limit);
   /// Of a micro-batch's samples, each.
   feed::Feed::Shape sample_shape() const;
+  std::string memory_advice(const feed::Feed::Shape& sample, std::size_t limit) const;
+  void build_engine(const runtime::InstanceOptions& options);
+  runtime::InstanceOptions engine_of(const config::Config& config, const plan::Choice& choice,
+                                     const feed::Feed::Shape& sample, int world) const;
   runtime::InstanceOptions engine_for(const plan::Choice& choice, const feed::Feed::Shape& sample) const;
   /// Where FP8 costs more than it saves on this device.
   void warn_of_fp8() const;

@@ -9,6 +9,7 @@
 #include "octet/base/json.h"
 #include "octet/base/log.h"
 #include "octet/checkpoint/folder.h"
+#include "octet/checkpoint/read_together.h"
 #include "saver.h"
 
 namespace octet::train {
@@ -208,8 +209,10 @@ void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint) {
   engine.job().together([&] {
     drop_strange_residuals(checkpoint, needed, engine.job().rank() == 0);
     match_formats(checkpoint, needed, engine.job().rank() == 0);
+  });
+  checkpoint::read_together(engine.job(), checkpoint, needed);
+  engine.job().together([&] {
     try {
-      checkpoint.read(needed);
       verify_others(engine.job(), checkpoint, needed);
     } catch (const Error& e) {
       if (e.code() == ExitCode::usage) throw;

@@ -168,7 +168,7 @@ store::StepResult Run::train_step() {
 void Run::evaluate() {
   begins("an evaluation");
   const auto start = Clock::now();
-  const std::int64_t micro = config_.per_device_eval_batch_size;
+  const std::int64_t micro = config::evaluation_batch(config_, batch_.micro);
   const std::int64_t items = corpus_.evaluation_items.size();
   const std::int64_t each = micro * job_.size();
   std::vector<double> losses;  // of each of this rank's batches

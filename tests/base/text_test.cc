@@ -102,6 +102,12 @@ TEST(Words, AreThoseThatPeopleRead) {
   EXPECT_EQ(clock_time(3600 * 100 + 61), "100:01:01");
   EXPECT_EQ(nearest_name("learing_rate", {"learning_rate", "seed"}), "learning_rate");
   EXPECT_EQ(nearest_name("qqqq", {"learning_rate", "seed"}), "");
+  EXPECT_EQ(nearest_name("nera", {"near", "far"}), "near") << "neighbours that are exchanged";
+  EXPECT_EQ(nearest_name("base_model", {"task_mode"}), "");
+  EXPECT_EQ(nearest_name("gpu", {"fp8"}), "");
+  EXPECT_EQ(nearest_name("some", {"none", "full"}), "");
+  EXPECT_EQ(nearest_name("4", {"0", "1", "2", "3"}), "");
+  EXPECT_EQ(nearest_name("sequence_length", {"sequence_len"}), "sequence_len");
   EXPECT_EQ(trim(" \t a b\r\n"), "a b");
   EXPECT_EQ(split("a,,b,", ','), (std::vector<std::string>{"a", "", "b", ""}));
 }

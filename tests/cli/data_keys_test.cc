@@ -154,6 +154,28 @@ TEST_F(DataKey, ThreadsOfTokenisingChangeNothing) {
   EXPECT_EQ(run("none", "preprocessing_num_workers=0").code, 64);
 }
 
+TEST_F(DataKey, LongRowsEndTheRunWhereTheyMayNotBeCut) {
+  const std::string kept = " tokenized_path=" + (folder_ / "kept");
+  for (const std::string& more : {std::string(), std::string(" streaming=true"), kept}) {
+    SCOPED_TRACE(more);
+    fs::remove_all(folder_ / "refused");
+    const Outcome refused = run("refused", "cutoff_len=24 truncation=error" + more);
+    EXPECT_EQ(refused.code, 64) << refused.both();
+    EXPECT_EQ(errors_in(refused), 1) << refused.both();
+    EXPECT_NE(refused.err.find("at most 24 tokens (cutoff_len) a row"), std::string::npos) << refused.err;
+    EXPECT_NE(refused.err.find("40 of 40 rows with more"), std::string::npos) << refused.err;
+    EXPECT_NE(refused.err.find("chats.jsonl:1: is longer than cutoff_len"), std::string::npos) << refused.err;
+    // A stream is read by a run that has begun.
+    EXPECT_EQ(fs::exists(folder_ / "refused/trainer_log.jsonl"), more == " streaming=true");
+  }
+  expect_success(run("fits", "truncation=error"));
+  // Tokens that were kept when rows might be cut tell of them, too.
+  expect_success(run("cut", "cutoff_len=24" + kept));
+  const Outcome again = run("again", "cutoff_len=24 truncation=error" + kept);
+  EXPECT_EQ(again.code, 64) << again.both();
+  EXPECT_NE(again.err.find("40 of 40 rows with more"), std::string::npos) << again.err;
+}
+
 TEST_F(DataKey, BrokenRowsAreAllowedUpToALimit) {
   spill(folder_ / "rows.jsonl", slurp(Rows::get().folder() + "/chats.jsonl") + "{\"x\n{\"y\n");
   const std::string data = "dataset=" + (folder_ / "rows.jsonl");

@@ -174,10 +174,14 @@ std::vector<KeyRow> set_rows() {
 std::vector<KeyRow> sequence_rows() {
   const Keys texts = rows_of("text.txt", {{"stage", "pt"}, {"template", "unset"}});
   const Keys packed{{"packing", "true"}, {"packing_strategy", "llamafactory"}};
+  Keys short_pieces = texts;
+  short_pieces["cutoff_len"] = "4";
   Keys batches = packed;
   batches["cutoff_len"] = "256";
   return {
       {"cutoff_len", {{"cutoff_len", "unset"}}, {{"24"}, {"32"}}, texts_of},
+      {"truncation", {{"cutoff_len", "24"}}, {{"error"}}, sizes_of},
+      {"pack_factor", short_pieces, {{"1"}, {"2"}}, texts_of},
       {"packing", {}, {{"true"}}, sizes_of},
       {"neat_packing", packed, {{"true"}}, sizes_of},
       {"packing_strategy", texts, {{"llamafactory"}}, texts_of},

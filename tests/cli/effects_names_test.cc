@@ -185,6 +185,7 @@ const std::vector<Mapped> kDialects{
     {"data.micro_batch_size", "3", {{"per_device_train_batch_size", "3"}}},
     {"data.max_length", "99", {{"cutoff_len", "99"}}},
     {"data.train_max_samples", "9", {{"max_samples", "9"}}},
+    {"data.truncation", "error", {{"truncation", "error"}}},
     {"model.partial_pretrain", "m", {{"model_name_or_path", "m"}, {"zero_stage", "3"}, {"bf16", "true"}}},
     {"data.multiturn.enable", "true", {{"messages_column", "messages"}}},
     {"data.multiturn.messages_key", "c", {{"messages_column", "c"}}},

@@ -240,14 +240,15 @@ std::vector<KeyRow> course_rows() {
        said("what fits the device's memory: per_device_train_batch_size=")},
       {"per_device_eval_batch_size",
        {{"val_size", "4"}, {"eval_strategy", "steps"}},
-       {{"1", "4"}, {"2", "2"}},
+       {{"1", "4"}, {"4", "1"}},
        run([](const Ran& ran) {
          return ran.rows("eval_loss", [](const Json& row) {
            const double batches =
                row["eval_steps_per_second"].get<double>() * row["eval_runtime"].get<double>();
            return row["current_steps"] == 3 ? std::to_string(std::lround(batches)) : std::string();
          });
-       })},
+       }),
+       "2"},
       {"num_train_epochs", epochs, {{"1", "5"}, {"0.5", "3"}}, said("Total optimization steps ="), "15"},
       {"max_steps", epochs, {{"4", "4"}, {"2", "2"}}, said("Total optimization steps ="), "15"},
       {"data_seed", {}, {{"7"}}, run(losses)},

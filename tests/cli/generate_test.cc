@@ -1,5 +1,6 @@
 // `trainer generate` with files: a data set comes out, the same at any number of ranks.
 #include "cli/generate_task.h"
+#include "octet/text/rouge.h"
 
 namespace octet::test {
 namespace {
@@ -45,6 +46,39 @@ TEST_F(GenerateFile, ADataSetComesOutInItsOrderAtAnyNumberOfRanks) {
       folder_ / "student",
       "dataset=" + (folder_ / "one.jsonl") + " max_steps=1 global_batch_size=4 save_strategy=no"));
   EXPECT_EQ(train.code, 0) << train.both();
+}
+
+// Each row's own figure, and their mean. The file's answers are what the model says, with a word more.
+TEST_F(GenerateFile, RougeLIsTheMeanOfItsRows) {
+  const std::string lively = "--temperature 1.5 --seed 3 --max-new 24 ";
+  std::string asked;
+  for (Json row : answers("said.jsonl", lively)) {
+    Json messages = row["messages"];
+    messages.back()["content"] = answer_of(row) + " more";
+    asked += Json{{"messages", messages}}.dump() + "\n";
+  }
+  spill(folder_ / "asked.jsonl", asked);
+  const std::string again = "generate " + trained_model() + " --template chatml --device cpu --file " +
+                            (folder_ / "asked.jsonl") + " " + lively;
+  expect_success(trainer(again + "--rouge-l --out " + (folder_ / "scored.jsonl")));
+  double sum = 0;
+  const std::vector<Json> rows = rows_of(folder_ / "scored.jsonl");
+  for (const Json& row : rows) {
+    const double wanted = text::rouge_l(answer_of(row), row["expected"].get<std::string>());
+    EXPECT_DOUBLE_EQ(row["rouge_l"].get<double>(), wanted) << row;
+    sum += wanted;
+  }
+  ASSERT_GT(rows.size(), 6u);
+  const double mean = sum / static_cast<double>(rows.size());
+  EXPECT_GT(mean, 0) << "a figure that shows something";
+  EXPECT_LT(mean, 1);
+  char figure[64];
+  std::snprintf(figure, sizeof figure, "held-out ROUGE-L: %.4g %%\n", 100 * mean);
+  for (const int np : {1, 2}) {
+    const Outcome printed = trainer(again + "--rouge-l", np);
+    EXPECT_EQ(printed.out, figure) << printed.both();
+  }
+  EXPECT_FALSE(answers("plain.jsonl").front().contains("rouge_l"));
 }
 
 TEST_F(GenerateFile, RowsOfIdsNeedNoTokenizerAndTellProbabilities) {

@@ -115,6 +115,10 @@ INSTANTIATE_TEST_SUITE_P(
             "learning_rate=3e-4 weight_decay=0.1 adam_beta1=0.9 adam_beta2=0.95 warmup_steps=1 "
             "lr_scheduler_type=cosine",
             2},
+        Guide{"axolotl",
+              "{guides}/axolotl_fft.yaml dataset={rows}/messages.jsonl dataset_prepared_path=null "
+              "sequence_len=64",
+              2, "there is no adapter"},
         Guide{"sft_play", "{guides}/sft_play_base.yaml" + kPlay, 1, "steps of 32 samples"},
         Guide{"sft_play_distributed", "{guides}/sft_play_run_distributed.yaml" + kPlay, 2},
         Guide{"sft_play_deepspeed",

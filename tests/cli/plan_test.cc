@@ -36,6 +36,15 @@ TEST(PlanCommand, PlansLlamaForOneGpuOnAMachineWithoutOne) {
   }
 }
 
+TEST(PlanCommand, EvaluationTakesNoMoreThanTrainingUnlessItIsAskedTo) {
+  const std::string model = "tiny device=cpu cutoff_len=64 per_device_train_batch_size=2 ";
+  const auto bytes = [&](const std::string& more) { return plan_of(model + more)["total_bytes"]; };
+  EXPECT_EQ(bytes("val_size=0.1"),
+            plan_of("tiny device=cpu cutoff_len=64 per_device_train_batch_size=2")["total_bytes"]);
+  EXPECT_GT(bytes("val_size=0.1 per_device_eval_batch_size=8"), bytes("val_size=0.1"));
+  EXPECT_EQ(bytes("val_size=0.1 per_device_eval_batch_size=1"), bytes("val_size=0.1"));
+}
+
 // An 80 GB card, of which the driver and libraries take a part: what fits is found, and said.
 TEST(PlanCommand, FindsHowEightBillionParametersAreTunedIn75Gigabytes) {
   const std::string model = "llama-3.1-8b device=cuda cutoff_len=4096 fp8=true memory=75GB ";

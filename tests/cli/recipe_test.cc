@@ -139,6 +139,10 @@ TEST(Generate, AnswersComeFromTheFinalModelToStandardOutput) {
   const Outcome match = trainer(model + "--exact-match --file " + Task::get().held_out(), 2);
   expect_success(match);
   EXPECT_NE(match.out.find("held-out exact match: "), std::string::npos) << match.out;
+  const Outcome rouge = trainer(model + "--rouge-l --exact-match --file " + Task::get().held_out(), 2);
+  expect_success(rouge);
+  EXPECT_NE(rouge.out.find("held-out ROUGE-L: "), std::string::npos) << rouge.out;
+  EXPECT_TRUE(rouge.out.starts_with(match.out)) << "both are printed: " << rouge.out;
 }
 
 }  // namespace

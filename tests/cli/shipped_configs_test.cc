@@ -87,5 +87,20 @@ TEST(LaunchAll, StartsARankForEachGpu) {
   EXPECT_EQ(start("gpus", all).code, 64);
 }
 
+TEST(SlurmBatch, OutsideOfSlurmItSaysSoAndHowItIsGivenToSlurm) {
+  const std::string script = OCTET_SOURCE_DIR "/launch/slurm.sbatch";
+  const Outcome run = shell("env -u SLURM_JOB_ID bash " + script + " configs/run_bnb.yaml seed=3");
+  EXPECT_EQ(run.code, 64) << run.both();
+  EXPECT_NE(run.err.find("not inside a Slurm job"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("sbatch " + script + " configs/run_bnb.yaml seed=3"), std::string::npos) << run.err;
+  EXPECT_EQ(run.out, "");
+  const Outcome bare = shell("env -u SLURM_JOB_ID bash " + script);
+  EXPECT_NE(bare.err.find("sbatch " + script + " CONFIG [key=value...]"), std::string::npos) << bare.err;
+  // In a job the rest is asked for as before.
+  const Outcome inside = shell("SLURM_JOB_ID=7 bash " + script);
+  EXPECT_EQ(inside.code, 64);
+  EXPECT_NE(inside.err.find("usage: sbatch"), std::string::npos) << inside.err;
+}
+
 }  // namespace
 }  // namespace octet::test

@@ -272,6 +272,8 @@ TEST(Supervise, WhatIsNoTrainingIsRefusedBeforeAnythingIsStarted) {
             Task::get().config() + " output_dir=" + fake.output(),
         "supervise --launcher " + fake.file("launcher") + " -np 2 --wdir /tmp " OCTET_TRAINER " " +
             Task::get().config() + " output_dir=run",
+        "supervise --launcher " + fake.file("launcher") + " --hostfile " + fake.file("hosts") +
+            " -np 2 " OCTET_TRAINER " " + Task::get().config() + " output_dir=run",
         "supervise --launcher " + fake.file("launcher") + " -np 2 " OCTET_TRAINER " " + Task::get().config() +
             " output_dir=run zero_stage=9"}) {
     const Outcome run = trainer(words);
@@ -280,6 +282,30 @@ TEST(Supervise, WhatIsNoTrainingIsRefusedBeforeAnythingIsStarted) {
   }
   EXPECT_TRUE(fake.starts().empty());
   EXPECT_EQ(shell(OCTET_SOURCE_DIR "/launch/supervise --help").code, 0);
+}
+
+TEST(Supervise, ItsOwnOptionsBehindThoseOfTheLauncherAreRefused) {
+  const FakeLauncher fake({"exit 213"});
+  spill(fake.file("hosts"), "near slots=2\n");
+  for (const std::string& words :
+       {"--hostfile " + fake.file("hosts") + " --min-ranks 1 -np 2", std::string("-np 2 --most-starts=3"),
+        std::string("-np 2 --first-wait 0"), std::string("-np 2 --end-within 9")}) {
+    const Outcome run = fake.run("", words);
+    EXPECT_EQ(run.code, 64) << words << "\n" << run.both();
+    EXPECT_EQ(errors_in(run), 1) << run.both();
+    EXPECT_NE(run.err.find("put supervise's own options before launch/mpirun's"), std::string::npos)
+        << run.err;
+  }
+  EXPECT_TRUE(fake.starts().empty());
+  EXPECT_FALSE(fs::exists(fake.output()));
+  // Those of others that are spelt alike are theirs: MPICH's --launcher, and whatever follows the program.
+  EXPECT_EQ(FakeLauncher({"told 0 12 12 true"}).run("", "-np 2 --launcher ssh").code, 0);
+  // And a hostfile that is not there is named.
+  const Outcome missing = fake.run("", "--hostfile " + fake.file("nohosts") + " -np 2");
+  EXPECT_EQ(missing.code, 64);
+  EXPECT_NE(missing.err.find("the hostfile cannot be read"), std::string::npos) << missing.err;
+  EXPECT_NE(missing.err.find(fake.file("nohosts")), std::string::npos) << missing.err;
+  EXPECT_TRUE(fake.starts().empty());
 }
 
 // What stands in for the launcher loses a host after four ranks have saved; two ranks go on.

@@ -113,6 +113,31 @@ TEST(Pretraining, EveryReferenceBlockComesOutTheSame) {
   EXPECT_GE(checked, 150);
 }
 
+TEST(Pretraining, OfALongTextSoManyPiecesAreTrained) {
+  Sample sample{.plain = true};
+  for (int i = 0; i < 60; ++i) sample.text += "word ";
+  const auto pieces = [&sample](TextCut cut, std::int64_t most) {
+    TemplateEncoderOptions options{.folder = kGolden + "tokenizers/qwen2", .template_name = "qwen"};
+    options.options.cutoff_len = 16;
+    options.text_cut = cut;
+    options.most_pieces = most;
+    return TemplateEncoder(options).encode(sample);
+  };
+  const EncodedSample whole = pieces(TextCut::pieces, 0);
+  ASSERT_GE(whole.documents.size(), 4u);
+  EXPECT_FALSE(whole.truncated);
+  const EncodedSample two = pieces(TextCut::pieces, 2);
+  ASSERT_EQ(two.documents.size(), 2u);
+  EXPECT_TRUE(two.truncated);
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_EQ(two.documents[i].ids, whole.documents[i].ids);
+  const EncodedSample chained = pieces(TextCut::whole, 2);
+  EXPECT_EQ(chained.documents.at(0).ids.size(), 32u);
+  EXPECT_TRUE(chained.truncated);
+  EXPECT_EQ(pieces(TextCut::pieces, 1000).documents.size(), whole.documents.size());
+  EXPECT_FALSE(pieces(TextCut::pieces, 1000).truncated);
+  EXPECT_EQ(pieces(TextCut::truncate, 3).documents.size(), 1u) << "one anyway";
+}
+
 TEST(Pretraining, OursLosesNoToken) {
   const std::string folder = kGolden + "tokenizers/qwen2";
   const auto tokens = [&folder](TextCut cut) {

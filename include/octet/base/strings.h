@@ -8,8 +8,8 @@
 
 namespace octet {
 
-/// The candidate with the smallest edit distance to `word`, or "" when none is near (distance over a
-/// third of the word's length, at least 2).
+/// The candidate with the smallest edit distance to `word`, or "" when none is near: one edit in words of up
+/// to four letters, two in longer ones, then a quarter of them. Neighbours exchanged are one edit.
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates);
 
 /// "1.50 GiB", "12.0 MiB", "512 B".

@@ -2,9 +2,9 @@
 //
 // Everything about a key (name, type, default, range, choices, documentation, other names, whether it is
 // used, only accepted, or refused) stands in one table (schema.h); parsing, --help, docs/config.md and the
-// resolved dump are read from it. Every dialect (DeepSpeed JSON, SFT-Play, verl) is a table that translates
-// into these keys. Nothing here knows the world size: what needs it takes it as an argument (derive.h).
-// Nothing is ignored in silence: a key is used, or noted once, or refused with a reason.
+// resolved dump are read from it. Every dialect (DeepSpeed JSON, SFT-Play, verl, axolotl) is a table that
+// translates into these keys. Nothing here knows the world size: what needs it takes it as an argument
+// (derive.h). Nothing is ignored in silence: a key is used, or noted once, or refused with a reason.
 #pragma once
 
 #include <cstdint>
@@ -43,6 +43,8 @@ struct Config {
   std::optional<std::string> response_column;
   double val_size = 0.0;
   std::int64_t cutoff_len = 2048;
+  std::string truncation = "cut";
+  std::optional<std::int64_t> pack_factor;
   bool packing = false;
   bool neat_packing = false;
   std::string packing_strategy = "best_fit";
@@ -81,7 +83,7 @@ struct Config {
   bool double_quantization = true;
   std::int64_t per_device_train_batch_size = 8;
   bool auto_find_batch_size = false;
-  std::int64_t per_device_eval_batch_size = 8;
+  std::optional<std::int64_t> per_device_eval_batch_size;
   std::optional<std::int64_t> gradient_accumulation_steps;
   std::optional<std::int64_t> global_batch_size;
   std::string optim = "adamw_torch";

@@ -20,6 +20,9 @@ struct Batch {
 /// global_batch_size and the world size. Throws Error when they do not agree, naming numbers that do.
 Batch resolve_batch(const Config& config, std::int64_t world);
 
+/// Samples of an evaluation batch on a rank whose micro-batches of training have `micro`.
+std::int64_t evaluation_batch(const Config& config, std::int64_t micro);
+
 /// Whether param_dtype, grad_dtype or optim_dtype is left to the device's memory.
 bool leaves_storage_open(const Config& config);
 

@@ -73,6 +73,8 @@ struct ForeignKey {
 std::vector<ForeignKey> deepspeed_keys();
 /// Those of SFT-Play and verl.
 std::vector<ForeignKey> dialect_keys();
+/// Those of axolotl, in configurations with its `base_model`.
+std::vector<ForeignKey> axolotl_dialect_keys();
 
 /// Value of a used field as YAML text ("null" for an optional that is not given).
 std::string value_text(const Field& field, const Config& config);

@@ -46,6 +46,7 @@ struct EncodeShare {
   std::int64_t last_row = 0;
   int threads = 0;
   std::int64_t max_broken = 10;                       ///< rows that may be unreadable
+  bool name_truncated = false;                        ///< rows that are cut stand among the reasons
   const std::set<RowKey>* left_out = nullptr;         ///< rows that are passed over, uncounted
   const std::vector<std::int64_t>* places = nullptr;  ///< if given, first_row and last_row count these places
 };
@@ -57,5 +58,8 @@ Encoded encode_rows(const RowMix& mix, const Encoder& encoder, const EncodeShare
 
 /// The Error for a data set with more unreadable rows than allowed; names the first of them.
 Error too_many_broken(const EncodingCounts& counts, std::int64_t max_broken);
+
+/// The Error for rows that were cut where none may be (EncodeShare::name_truncated); names the first of them.
+Error truncated_rows(const EncodingCounts& counts, std::int64_t cutoff_len);
 
 }  // namespace octet::data

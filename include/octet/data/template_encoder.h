@@ -25,7 +25,8 @@ struct TemplateEncoderOptions {
   bool match_template = false;  ///< without a name: the one that writes as the folder's own chat template
   text::TemplateOptions options;
   TextCut text_cut = TextCut::pieces;
-  std::optional<bool> add_bos;  ///< plain text begins with bos; nothing: as tokenizer_config.json says
+  std::int64_t most_pieces = 0;  ///< of a text, each of cutoff_len tokens; the rest is cut off; 0: all of it
+  std::optional<bool> add_bos;   ///< plain text begins with bos; nothing: as tokenizer_config.json says
 };
 
 /// Conversations by a chat template; plain text as Hugging Face trains it: the text with its end token behind
@@ -52,6 +53,7 @@ class TemplateEncoder final : public Encoder {
 
   text::TemplateOptions options_;
   TextCut text_cut_;
+  std::int64_t most_pieces_;
   text::Tokenizer tokenizer_;
   std::optional<text::ChatTemplate> template_;
   std::string why_no_template_;

@@ -35,6 +35,7 @@ struct StreamOptions {
   std::int64_t whole_groups_of = 1;
   int threads = 0;                  ///< that tokenise; 0: what the cores allow
   std::int64_t max_broken = 10;     ///< rows of an epoch that may be unreadable
+  std::int64_t refuse_longer = 0;   ///< a row of more tokens ends the run; 0: such rows are cut
   std::set<data::RowKey> left_out;  ///< rows held out for evaluation
   /// Makes a window's items; may put other documents in place of those it is given.
   std::function<data::Items(data::Encoded&)> layout;

@@ -35,5 +35,7 @@ optim::ScheduleOptions schedule_options(const config::Config& config, std::int64
 
 /// Threads that tokenise on this rank, of which the configuration may say nothing: then its cores.
 int tokenising_threads(const config::Config& config);
+/// Whether a row that is longer than cutoff_len ends the run, and is not cut.
+bool refuses_long_rows(const config::Config& config);
 
 }  // namespace octet::setup

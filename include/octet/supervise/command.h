@@ -44,6 +44,8 @@ struct Host {
 /// The hosts that the launcher's arguments name by --host or a hostfile, in their order; empty where they
 /// name none. Throws Error (usage) when a hostfile cannot be read.
 std::vector<Host> hosts_of(const Command& command);
+/// Throws Error (usage) for a hostfile among the launcher's arguments that cannot be read.
+void require_hostfiles(const Command& command);
 /// Takes a host out; what named hosts is replaced by one --host. Returns the slots that are left, or nothing,
 /// changing nothing, when the host is not among those that are named or is the last of them.
 std::optional<int> leave_out(Command& command, const std::string& host);

@@ -36,6 +36,8 @@ struct Candidates {
   std::int64_t length = 0;           ///< of a sequence
   /// false: where none fits, the one that needs least is taken, and the device has the last word.
   bool must_fit = true;
+  /// What to change where none fits, of which so many bytes a rank has; nothing given: a general sentence.
+  std::function<std::string(std::size_t limit)> advice = {};
 };
 
 /// Of ascending `micros`, those whose tokens the core can be built for, `each` a sample; at least the first.

@@ -44,6 +44,7 @@ std::string packed(const Report& report) {
                     {"failure", d.result.failure},
                     {"judged", d.judged},
                     {"right", d.right},
+                    {"rouge_l", d.rouge_l},
                     {"attempts", d.attempts}});
   }
   const generate::DecodeCounts& c = report.counts;
@@ -65,6 +66,7 @@ Report unpacked(const std::string& text) {
          .result = {.lines = d["lines"].get<std::vector<std::string>>(), .failure = d["failure"]},
          .judged = d["judged"],
          .right = d["right"],
+         .rouge_l = d["rouge_l"],
          .attempts = d["attempts"]});
   }
   return report;
@@ -90,6 +92,7 @@ std::string settings_hash(const Answerer& answerer, const RowWork& work, const G
       {"retries", o.retries},
       {"shard", {o.shard.number, o.shard.of}},
   };
+  if (o.rouge_l) settings["rouge_l"] = true;
   return hash128_hex(settings.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
@@ -118,6 +121,7 @@ class Books {
     attempts_ += done.attempts;
     judged_ += done.judged ? 1 : 0;
     right_ += done.right ? 1 : 0;
+    rouge_l_ += done.rouge_l;
     if (!done.result.failure.empty() && ++failures_ <= kNamedFailures) {
       log::warn("a row is left out: " + done.result.failure);
     }
@@ -139,21 +143,22 @@ class Books {
   };
   void finish(const Times& times, const generate::DecodeCounts& counts) {
     if (journal_ && !journal_->complete()) journal_->finish();
-    if (!journal_ && !options_.exact_match) {
+    const bool judges = options_.exact_match || options_.rouge_l;
+    if (!journal_ && !judges) {
       for (const auto& lines : lines_) {
         for (const std::string& line : lines) std::printf("%s\n", line.c_str());
       }
     }
     tell(times, counts);
-    if (options_.exact_match) {
-      if (judged_ == 0) {
-        throw Error({.what = "the file has no answers to compare with",
-                     .where = options_.file,
-                     .code = ExitCode::usage});
-      }
-      std::printf("held-out exact match: %.4g %%\n",
-                  100.0 * static_cast<double>(right_) / static_cast<double>(judged_));
+    if (judges && judged_ == 0) {
+      throw Error({.what = "the file has no answers to compare with",
+                   .where = options_.file,
+                   .code = ExitCode::usage});
     }
+    const double judged = static_cast<double>(judged_);
+    if (options_.exact_match)
+      std::printf("held-out exact match: %.4g %%\n", 100.0 * static_cast<double>(right_) / judged);
+    if (options_.rouge_l) std::printf("held-out ROUGE-L: %.4g %%\n", 100.0 * rouge_l_ / judged);
   }
 
  private:
@@ -195,6 +200,7 @@ class Books {
   std::optional<AnswerJournal> journal_;
   std::vector<std::vector<std::string>> lines_;
   std::int64_t done_ = 0, failures_ = 0, judged_ = 0, right_ = 0, attempts_ = 0;
+  double rouge_l_ = 0;  // in the order in which rows are done
 };
 
 /// Gives the next rows to the ranks with most room, the same on all ranks: each learns its own.

@@ -145,6 +145,9 @@ void add_file_options(CLI::App& app, GenerateOptions& o, std::string& shard, std
                "tell the log-probability of every token of the file's texts; answer nothing");
   app.add_flag("--exact-match", o.exact_match,
                "with --file: print only how many answers are exactly the file's");
+  app.add_flag("--rouge-l", o.rouge_l,
+               "the same for ROUGE-L, the F1 of the longest sequence of words that both answers have; with "
+               "--out each row gets its own");
   app.add_option("--prompt-file", o.prompt_file, "text with {text} in it that is put around each row's own");
   app.add_option("--extract", pattern,
                  "regular expression (RE2) whose first group, where it fits last, is the answer");
@@ -170,6 +173,7 @@ void require_consistent(const GenerateOptions& o) {
     if (given && o.file.empty()) refuse(option + " needs questions in a file", "name it with --file");
   };
   needs_file(o.exact_match, "--exact-match");
+  needs_file(o.rouge_l, "--rouge-l");
   needs_file(!o.out.empty(), "--out");
   needs_file(o.score, "--score");
   needs_file(!o.prompt_file.empty(), "--prompt-file");
@@ -182,8 +186,8 @@ void require_consistent(const GenerateOptions& o) {
   if (!o.extract && (!o.allow.empty() || o.retries > 0))
     refuse("--allow and --retries are for what --extract finds", "give --extract");
   if (o.overwrite && o.out.empty()) refuse("--overwrite needs --out", "name the file");
-  if (o.score && (o.exact_match || o.extract || o.samples > 1 || !o.prompt_file.empty()))
-    refuse("--score answers nothing", "leave out --exact-match, --extract, --n and --prompt-file");
+  if (o.score && (o.exact_match || o.rouge_l || o.extract || o.samples > 1 || !o.prompt_file.empty()))
+    refuse("--score answers nothing", "leave out --exact-match, --rouge-l, --extract, --n and --prompt-file");
   if (o.answers.min_new > o.answers.max_new) refuse("--min-new is above --max-new", "lower it");
   for (const std::string& input : {o.file, o.prompt_file}) {
     if (o.out.empty() || input.empty()) continue;

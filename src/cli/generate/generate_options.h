@@ -32,7 +32,7 @@ struct GenerateOptions {
   bool ignore_eos = false;             ///< neither they nor the template's end an answer
 
   std::string file, out;
-  bool overwrite = false, exact_match = false, score = false;
+  bool overwrite = false, exact_match = false, rouge_l = false, score = false;
   std::int64_t best = 0;  ///< most probable tokens told with each score
   Shard shard;
   std::int64_t max_broken_rows = 0;

@@ -6,6 +6,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
+#include "octet/text/rouge.h"
 
 namespace octet::cli {
 namespace {
@@ -194,6 +195,7 @@ std::string RowWork::line(const Row& row, const Said& said) const {
   if (row.question.has_answer) {
     line["expected"] = row.question.answer;
     line["exact_match"] = trim(said.text) == trim(row.question.answer);
+    if (options_.rouge_l) line["rouge_l"] = text::rouge_l(said.text, row.question.answer);
   }
   return dumped(line);
 }
@@ -202,6 +204,8 @@ void RowWork::finish(Row& row) {
   Done done{.row = row.number, .judged = row.question.has_answer, .attempts = row.attempts};
   for (const std::optional<Said>& said : row.said) done.result.lines.push_back(line(row, *said));
   done.right = done.judged && trim(row.said.front()->text) == trim(row.question.answer);
+  if (done.judged && options_.rouge_l)
+    done.rouge_l = text::rouge_l(row.said.front()->text, row.question.answer);
   done_.push_back(std::move(done));
   open_.erase(row.number);
 }

@@ -37,6 +37,7 @@ class RowWork {
     std::int64_t row = 0;
     RowResult result;
     bool judged = false, right = false;  ///< the file gives an answer; it is the model's
+    double rouge_l = 0;                  ///< of it and the model's
     std::int64_t attempts = 0;
   };
   std::vector<Done> take_done();

@@ -10,6 +10,7 @@
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
 #include "octet/device/device.h"
+#include "octet/device/out_of_memory.h"
 #include "octet/device/profile.h"
 
 namespace octet {
@@ -91,12 +92,9 @@ class CpuDevice final : public Device {
   void* allocate(std::size_t bytes) override {
     if (bytes == 0) return nullptr;
     const auto refuse = [&](std::size_t free) {
-      throw Error(Problem{.what = "not enough memory",
-                          .expected = std::to_string(bytes) + " free bytes",
-                          .found = std::to_string(free) + " free bytes",
-                          .where = description(),
-                          .fix = "lower per_device_train_batch_size or cutoff_len, raise zero_stage, or use "
-                                 "fewer ranks on this node"});
+      throw out_of_memory(bytes, free, description(),
+                          "lower per_device_train_batch_size or cutoff_len, raise zero_stage, or use fewer "
+                          "ranks on this node");
     };
     if (bytes >= checked_from) {
       // The kernel promises more than it has and kills later: ask before.

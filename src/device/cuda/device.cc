@@ -16,6 +16,7 @@
 #include "octet/device/cuda.h"
 #include "octet/device/device.h"
 #include "octet/device/gpu_answers.h"
+#include "octet/device/out_of_memory.h"
 #include "octet/device/profile.h"
 
 namespace octet {
@@ -245,12 +246,9 @@ class CudaDevice final : public Device {
     const cudaError_t code = cudaMalloc(&address, bytes);
     if (code == cudaErrorMemoryAllocation) {
       cudaGetLastError();  // the next call must not find it
-      throw Error({.what = "not enough memory",
-                   .expected = std::to_string(bytes) + " free bytes",
-                   .found = std::to_string(memory().free) + " free bytes",
-                   .where = description_,
-                   .fix = "lower per_device_train_batch_size or cutoff_len, turn on recompute, raise "
-                          "zero_stage, or end other programs on this GPU (nvidia-smi shows them)"});
+      throw out_of_memory(bytes, memory().free, description_,
+                          "lower per_device_train_batch_size or cutoff_len, turn on recompute, raise "
+                          "zero_stage, or end other programs on this GPU (nvidia-smi shows them)");
     }
     check(code, "reserving memory");
     // Streams of this program do not wait for the default stream, so this must be done when the call is.

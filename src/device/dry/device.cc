@@ -6,6 +6,7 @@
 
 #include "octet/base/error.h"
 #include "octet/device/device.h"
+#include "octet/device/out_of_memory.h"
 
 namespace octet {
 
@@ -54,10 +55,7 @@ class DryDevice final : public Device {
 
   void* allocate(std::size_t bytes) override {
     if (bytes > memory().free) {
-      throw Error({.what = "not enough memory",
-                   .expected = std::to_string(bytes) + " free bytes",
-                   .found = std::to_string(memory().free) + " free bytes",
-                   .where = description()});
+      throw out_of_memory(bytes, memory().free, description(), "");
     }
     reserved_ += bytes;
     return address_of(bytes);

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "octet/base/error.h"
+
+namespace octet {
+
+/// The Error of a device that has less than `bytes` free.
+Error out_of_memory(std::size_t bytes, std::size_t free, const std::string& device, const std::string& fix);
+/// Whether an Error is one of these.
+bool is_out_of_memory(const Error& error);
+
+}  // namespace octet

@@ -1,0 +1,22 @@
+#include "octet/device/out_of_memory.h"
+
+namespace octet {
+
+namespace {
+constexpr const char* kWhat = "not enough memory";
+}
+
+Error out_of_memory(std::size_t bytes, std::size_t free, const std::string& device, const std::string& fix) {
+  return Error({.what = kWhat,
+                .expected = std::to_string(bytes) + " free bytes",
+                .found = std::to_string(free) + " free bytes",
+                .where = device,
+                .fix = fix});
+}
+
+bool is_out_of_memory(const Error& error) {
+  // Whoever asked for it may have said what for.
+  return error.problem().what.starts_with(kWhat);
+}
+
+}  // namespace octet

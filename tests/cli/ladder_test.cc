@@ -1,0 +1,106 @@
+// What to change in a run that does not fit, with what a rank holds then: in plans, and in errors of runs.
+#include "cli/task.h"
+
+namespace octet::test {
+namespace {
+
+Json plan_of(const std::string& arguments, int code) {
+  const Outcome run = trainer("plan --json " + arguments);
+  EXPECT_EQ(run.code, code) << run.both();
+  return parse_json(run.out, "standard output");
+}
+
+// Every rung is a plan of its own, with the keys of all rungs before it.
+TEST(Ladder, ItsFiguresAreThoseOfPlansWithItsKeys) {
+  const std::string run =
+      "llama-3.1-8b device=cuda cutoff_len=4096 bf16=true param_dtype=fp32 grad_dtype=fp32 optim_dtype=fp32 "
+      "per_device_train_batch_size=6 gradient_accumulation_steps=4 memory=96GB ";
+  const Json ladder = plan_of(run, 1)["ladder"];
+  std::vector<std::string> keys;
+  for (const Json& rung : ladder) keys.push_back(rung["keys"]);
+  const std::vector<std::string> order{"per_device_train_batch_size=3 gradient_accumulation_steps=8",
+                                       "cutoff_len=2048",
+                                       "per_device_train_batch_size=1 gradient_accumulation_steps=24",
+                                       "recompute=full", "zero_stage=3 on 2 ranks"};
+  EXPECT_EQ(keys, order);
+  std::string with = run;
+  double before = 1e30;
+  for (std::size_t i = 0; i < ladder.size(); ++i) {
+    with += (i + 1 < ladder.size() ? keys.at(i) : "zero_stage=3 world=2") + " ";
+    const Json plan = plan_of(with, ladder[i]["fits"].get<bool>() ? 0 : 1);
+    EXPECT_EQ(plan["total_bytes"], ladder[i]["total_bytes"]) << keys.at(i);
+    EXPECT_LT(plan["total_bytes"].get<double>(), before) << keys.at(i);
+    before = plan["total_bytes"].get<double>();
+    EXPECT_EQ(ladder[i]["fits"].get<bool>(), i + 1 == ladder.size()) << "it ends where it fits";
+  }
+  const Outcome words = trainer("plan " + run);
+  EXPECT_NE(words.out.find("what to change, in turn and each with those before it\n  "
+                           "per_device_train_batch_size=3 gradient_accumulation_steps=8: "),
+            std::string::npos)
+      << words.out;
+  EXPECT_NE(words.out.find("GiB a rank, which fits\n"), std::string::npos) << words.out;
+}
+
+TEST(Ladder, LeavesOutWhatIsSaidAlreadyAndStopsWhereItFits) {
+  const auto keys_of = [](const std::string& words) {
+    std::string all;
+    const Json plan = plan_of(words, 1);
+    for (const Json& rung : plan["ladder"]) all += rung["keys"].get<std::string>() + "; ";
+    return all;
+  };
+  const std::string small =
+      "tiny device=cpu cutoff_len=512 param_dtype=fp32 grad_dtype=fp32 optim_dtype=fp32 recompute=full "
+      "zero_stage=3 world=2 per_device_train_batch_size=";
+  EXPECT_EQ(keys_of(small + "1 memory=1MiB").find("cutoff_len=256; zero_stage=3 on "), 0u);
+  EXPECT_EQ(
+      keys_of(small + "7 memory=1MiB").find("per_device_train_batch_size=1 gradient_accumulation_steps=7"),
+      0u)
+      << "a step keeps its samples";
+  EXPECT_EQ(keys_of(small + "4 global_batch_size=16 memory=1MiB").find("per_device_train_batch_size=2; "),
+            0u);
+  const auto bytes =
+      plan_of(small + "4 per_device_train_batch_size=2 memory=100GB", 0)["total_bytes"].get<std::int64_t>();
+  EXPECT_EQ(keys_of(small + "4 memory=" + std::to_string(bytes)),
+            "per_device_train_batch_size=2 gradient_accumulation_steps=2; ");
+  EXPECT_TRUE(plan_of(small + "4 memory=100GB", 0)["ladder"].empty());
+}
+
+// Where sizes are left open, and none of them fits.
+TEST(Ladder, ARunThatCannotFitTellsIt) {
+  const TemporaryFolder folder("ladder");
+  const Outcome run = shell("OCTETRUN_MEMORY_LIMIT=1 " OCTET_TRAINER " " +
+                            Task::get().train(folder / "run", "device=cpu recompute=auto"));
+  EXPECT_EQ(run.code, 64) << run.both();
+  EXPECT_EQ(errors_in(run), 1) << run.both();
+  for (const char* piece :
+       {"the run does not fit the memory of its device", "change in turn, each with those before it:",
+        "            per_device_train_batch_size=2: ", " a rank, which fits"}) {
+    EXPECT_NE(run.err.find(piece), std::string::npos) << piece << "\n" << run.err;
+  }
+  const Outcome plan = trainer("plan tiny device=cpu cutoff_len=512 recompute=auto memory=1MiB");
+  EXPECT_EQ(plan.code, 64);
+  EXPECT_NE(plan.err.find("change in turn, each with those before it:"), std::string::npos) << plan.err;
+}
+
+// Where nothing is left open the device has the last word: it is a limit of the process here.
+TEST(Ladder, ADeviceThatHasNoMemoryLeftTellsItToo) {
+  const TemporaryFolder folder("memory");
+  for (const int np : {1, 2}) {
+    const std::string launch =
+        np == 1 ? "" : OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(np) + " ";
+    const Outcome run = shell("ulimit -v 2000000; " + launch + OCTET_TRAINER " " +
+                              Task::get().train(folder / "run",
+                                                "device=cpu cutoff_len=65536 packing=true param_dtype=fp32 "
+                                                "grad_dtype=fp32 optim_dtype=fp32 global_batch_size=512 "
+                                                "per_device_train_batch_size=256"));
+    EXPECT_EQ(run.code, 1) << run.both();
+    EXPECT_EQ(errors_in(run), 1) << run.both();
+    for (const char* piece : {"not enough memory", "change in turn, each with those before it:",
+                              "            per_device_train_batch_size=128: "}) {
+      EXPECT_NE(run.err.find(piece), std::string::npos) << piece << "\n" << run.err;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace octet::test

@@ -1,0 +1,274 @@
+// What people get wrong, one row each: the one message that they see, with its place and what to do, the exit
+// code, and nothing written. Rows that need a look at several ranks stand in wrong_input_test.cc.
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <iterator>
+#include <set>
+#include <string_view>
+
+#include "cli/task.h"
+
+namespace octet::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+// In all texts {} is the folder of the test, BASE a configuration of ten lines that would train, and TRAINER
+// the program.
+struct Wrong {
+  std::string_view name, arguments;
+  std::string_view file, contents;  ///< made before; empty: none
+  int code;
+  std::string_view what;   ///< the message's first line
+  std::string_view found;  ///< part of its further lines, each; empty: it has none
+  std::string_view where;
+  std::string_view fix;
+};
+
+using namespace std::string_view_literals;  // bytes of any kind
+
+// clang-format off
+constexpr Wrong kInputs[] = {
+      {"typo_of_a_key", "{}/typo_of_a_key.yaml", "typo_of_a_key.yaml", "BASElerning_rate: 1e-4\n", 64, "unknown key 'lerning_rate'", "", "{}/typo_of_a_key.yaml:11", "did you mean 'learning_rate'?"},
+      {"a_key_twice", "{}/a_key_twice.yaml", "a_key_twice.yaml", "BASEmax_steps: 3\n", 64, "key 'max_steps' stands twice", "first in line 8, again in line 11", "{}/a_key_twice.yaml:11", "keep one of the two"},
+      {"a_tab", "{}/a_tab.yaml", "a_tab.yaml", "BASE\tseed: 3\n", 64, "not valid YAML", "illegal tab when looking for indentation", "{}/a_tab.yaml:11", ""},
+      {"a_list", "{}/a_list.yaml", "a_list.yaml", "- seed: 3\n", 64, "a configuration is a map of keys to values", "a list of 1", "{}/a_list.yaml", ""},
+      {"torn_yaml", "{}/torn_yaml.yaml", "torn_yaml.yaml", "dataset: [a, b\n", 64, "not valid YAML", "end of sequence flow not found", "{}/torn_yaml.yaml:2", ""},
+      {"two_documents", "{}/two_documents.yaml", "two_documents.yaml", "seed: 3\n---\nseed: 4\n", 64, "the file holds several YAML documents", "", "{}/two_documents.yaml", "remove '---' between them"},
+      {"a_tag", "{}/a_tag.yaml", "a_tag.yaml", "seed: !!python/object:os.system 3\n", 64, "YAML tags are not supported", "tag:yaml.org,2002:python/object:os.system", "{}/a_tag.yaml:1", "write the plain value"},
+      {"no_utf8", "{}/no_utf8.yaml", "no_utf8.yaml", "run_name: \377\376\012"sv, 64, "this is not a text file in UTF-8", "", "{}/no_utf8.yaml", "save the file as UTF-8 text"},
+      {"torn_json", "{}/torn_json.json", "torn_json.json", "{\"seed\": 3,", 64, "not valid JSON", "parse error", "{}/torn_json.json", ""},
+      {"rate_in_words", "{}/rate_in_words.yaml", "rate_in_words.yaml", "BASElearning_rate: fast\n", 64, "value of 'learning_rate' cannot be used", "'fast'", "{}/rate_in_words.yaml:11", ""},
+      {"rate_not_a_number", "{}/rate_not_a_number.yaml", "rate_not_a_number.yaml", "BASElearning_rate: .nan\n", 64, "value of 'learning_rate' cannot be used", "'.nan'", "{}/rate_not_a_number.yaml:11", ""},
+      {"rate_infinite", "{}/rate_infinite.yaml", "rate_infinite.yaml", "BASElearning_rate: .inf\n", 64, "value of 'learning_rate' cannot be used", "'.inf'", "{}/rate_infinite.yaml:11", ""},
+      {"rate_negative", "{}/rate_negative.yaml", "rate_negative.yaml", "BASElearning_rate: -1e-4\n", 64, "value of 'learning_rate' cannot be used", "'-1e-4'", "{}/rate_negative.yaml:11", ""},
+      {"octal", "{}/octal.yaml", "octal.yaml", "BASEseed: 010\n", 64, "value of 'seed' cannot be used", "'010'", "{}/octal.yaml:11", "leave out the leading zero: YAML reads such numbers as octal"},
+      {"sexagesimal", "{}/sexagesimal.yaml", "sexagesimal.yaml", "BASElogging_steps: 1:30\n", 64, "value of 'logging_steps' cannot be used", "'1:30'", "{}/sexagesimal.yaml:11", ""},
+      {"half_a_step", "{}/base.yaml per_device_train_batch_size=2.5", "", "", 64, "value of 'per_device_train_batch_size' cannot be used", "'2.5'", "command line", ""},
+      {"a_word_for_a_flag", "{}/a_word_for_a_flag.yaml", "a_word_for_a_flag.yaml", "BASEbf16: perhaps\n", 64, "value of 'bf16' cannot be used", "'perhaps'", "{}/a_word_for_a_flag.yaml:11", ""},
+      {"a_list_for_a_number", "{}/a_list_for_a_number.yaml", "a_list_for_a_number.yaml", "BASEseed: [3, 4]\n", 64, "value of 'seed' cannot be used", "a list of 2", "{}/a_list_for_a_number.yaml:11", ""},
+      {"a_map_for_a_word", "{}/a_map_for_a_word.yaml", "a_map_for_a_word.yaml", "BASErun_name: {a: b}\n", 64, "value of 'run_name' cannot be used", "a map of 1 keys", "{}/a_map_for_a_word.yaml:11", ""},
+      {"too_large", "{}/too_large.yaml", "too_large.yaml", "BASElogging_steps: 1e30\n", 64, "value of 'logging_steps' cannot be used", "'1e30'", "{}/too_large.yaml:11", ""},
+      {"cutoff_of_one", "{}/base.yaml cutoff_len=1", "", "", 64, "value of 'cutoff_len' cannot be used", "'1'", "command line", ""},
+      {"stage_dpo", "{}/stage_dpo.yaml", "stage_dpo.yaml", "BASEstage: dpo\n", 64, "'stage: dpo' is not supported", "", "{}/stage_dpo.yaml:11", "only pre-training (pt) and supervised fine-tuning (sft) are built"},
+      {"stage_unknown", "{}/stage_unknown.yaml", "stage_unknown.yaml", "BASEstage: sfft\n", 64, "value of 'stage' cannot be used", "'sfft'", "{}/stage_unknown.yaml:11", "did you mean 'sft'?"},
+      {"zero_stage_four", "{}/zero_stage_four.yaml", "zero_stage_four.yaml", "BASEzero_stage: 4\n", 64, "value of 'zero_stage' cannot be used", "'4'", "{}/zero_stage_four.yaml:11", ""},
+      {"adapters_of_another_kind", "{}/adapters_of_another_kind.yaml", "adapters_of_another_kind.yaml", "BASEfinetuning_type: oft\n", 64, "'finetuning_type: oft' is not supported", "", "{}/adapters_of_another_kind.yaml:11", "these adapters are not built; train others with finetuning_type: lora"},
+      {"optimizer_sgd", "{}/optimizer_sgd.yaml", "optimizer_sgd.yaml", "BASEoptim: sgd\n", 64, "'optim: sgd' is not supported", "", "{}/optimizer_sgd.yaml:11", "the optimizer is AdamW with moments in fp32, bf16 or int8 (optim_dtype)"},
+      {"optimizer_unknown", "{}/optimizer_unknown.yaml", "optimizer_unknown.yaml", "BASEoptim: adam_w\n", 64, "value of 'optim' cannot be used", "'adam_w'", "{}/optimizer_unknown.yaml:11", "did you mean 'adamw'?"},
+      {"scheduler_unknown", "{}/scheduler_unknown.yaml", "scheduler_unknown.yaml", "BASElr_scheduler_type: cosin\n", 64, "value of 'lr_scheduler_type' cannot be used", "'cosin'", "{}/scheduler_unknown.yaml:11", "did you mean 'cosine'?"},
+      {"plateau", "{}/plateau.yaml", "plateau.yaml", "BASElr_scheduler_type: reduce_lr_on_plateau\n", 64, "'lr_scheduler_type: reduce_lr_on_plateau' is not supported", "", "{}/plateau.yaml:11", "a schedule here depends on the step alone; use cosine or warmup_stable_decay"},
+      {"scheduler_argument", "{}/scheduler_argument.yaml", "scheduler_argument.yaml", "BASElr_scheduler_type: cosine\nlr_scheduler_kwargs: {min_lr: 0.1}\n", 64, "unknown argument 'min_lr' of 'cosine'", "", "{}/scheduler_argument.yaml:12", ""},
+      {"scheduler_without_argument", "{}/scheduler_without_argument.yaml", "scheduler_without_argument.yaml", "BASElr_scheduler_type: cosine_with_min_lr\n", 64, "cosine_with_min_lr needs one of min_lr and min_lr_rate", "neither", "{}/scheduler_without_argument.yaml:11", "lr_scheduler_kwargs: {min_lr_rate: 0.1}"},
+      {"checkpointing_on_and_off", "{}/checkpointing_on_and_off.yaml", "checkpointing_on_and_off.yaml", "BASEgradient_checkpointing: true\ndisable_gradient_checkpointing: true\n", 64, "gradient_checkpointing and disable_gradient_checkpointing exclude each other", "", "gradient_checkpointing ({}/checkpointing_on_and_off.yaml:11), disable_gradient_checkpointing ({}/checkpointing_on_and_off.yaml:12)", ""},
+      {"fp16", "{}/fp16.yaml", "fp16.yaml", "BASEfp16: true\n", 64, "'fp16: true' is not supported", "", "{}/fp16.yaml:11", "fp16 needs loss scaling, which is not built; use bf16: true"},
+      {"label_smoothing", "{}/label_smoothing.yaml", "label_smoothing.yaml", "BASElabel_smoothing_factor: 0.1\n", 64, "'label_smoothing_factor: 0.1' is not supported", "", "{}/label_smoothing.yaml:11", "the loss is the cross entropy of the trained tokens"},
+      {"fsdp", "{}/fsdp.yaml", "fsdp.yaml", "BASEfsdp: full_shard\n", 64, "'fsdp: full_shard' is not supported", "", "{}/fsdp.yaml:11", "sharding is zero_stage here"},
+      {"neftune", "{}/neftune.yaml", "neftune.yaml", "BASEneftune_noise_alpha: 5\n", 64, "'neftune_noise_alpha: 5' is not supported", "", "{}/neftune.yaml:11", "noise on embeddings is not built"},
+      {"galore", "{}/galore.yaml", "galore.yaml", "BASEuse_galore: true\n", 64, "'use_galore: true' is not supported", "", "{}/galore.yaml:11", "the optimizer is AdamW"},
+      {"group_by_length", "{}/group_by_length.yaml", "group_by_length.yaml", "BASEgroup_by_length: true\n", 64, "'group_by_length: true' is not supported", "", "{}/group_by_length.yaml:11", "batches of equal length would change the order of samples; use packing"},
+      {"predict_with_generate", "{}/predict_with_generate.yaml", "predict_with_generate.yaml", "BASEpredict_with_generate: true\n", 64, "'predict_with_generate: true' is not supported", "", "{}/predict_with_generate.yaml:11", "evaluation computes the loss; answers come from trainer generate"},
+      {"feedback_without_rounding", "{}/feedback_without_rounding.yaml", "feedback_without_rounding.yaml", "BASEerror_feedback: true\n", 64, "'error_feedback: true' has no meaning with 'reduce_dtype: fp32'", "", "error_feedback ({}/feedback_without_rounding.yaml:11), reduce_dtype (default)", "set reduce_dtype to int8 or fp8, or remove error_feedback"},
+      {"gather_at_stage_0", "{}/gather_at_stage_0.yaml", "gather_at_stage_0.yaml", "BASEgather_dtype: bf16\n", 64, "'gather_dtype: bf16' has no meaning with 'zero_stage: 0'", "", "gather_dtype ({}/gather_at_stage_0.yaml:11), zero_stage (default)", "set zero_stage to 1, 2 or 3, or remove gather_dtype"},
+      {"bf16_states_without_bf16", "{}/bf16_states_without_bf16.yaml", "bf16_states_without_bf16.yaml", "BASEparam_dtype: bf16\n", 64, "'param_dtype: bf16' needs 'bf16: true'", "bf16: false", "param_dtype ({}/bf16_states_without_bf16.yaml:11), bf16 (default)", "set bf16: true, or param_dtype: fp32"},
+      {"weights_of_one_set", "{}/weights_of_one_set.yaml", "weights_of_one_set.yaml", "BASEinterleave_probs: [0.5, 0.5]\n", 64, "interleave_probs is read only when datasets are interleaved", "mix_strategy: concat", "interleave_probs ({}/weights_of_one_set.yaml:11), mix_strategy (default)", "set mix_strategy, or remove interleave_probs"},
+      {"best_of_nothing", "{}/best_of_nothing.yaml", "best_of_nothing.yaml", "BASEload_best_model_at_end: true\n", 64, "'load_best_model_at_end: true' needs checkpoints that were evaluated, and 'eval_strategy: no' makes none", "", "load_best_model_at_end ({}/best_of_nothing.yaml:11), eval_strategy (default)", "set eval_strategy: steps or epoch, or load_best_model_at_end: false"},
+      {"best_by_rouge", "{}/best_by_rouge.yaml", "best_by_rouge.yaml", "BASEload_best_model_at_end: true\nmetric_for_best_model: rougeL\nval_size: 0.1\neval_strategy: steps\n", 64, "the best model cannot be found by 'metric_for_best_model: rougeL'", "", "{}/best_by_rouge.yaml:12", "set metric_for_best_model: eval_loss, or load_best_model_at_end: false; trainer generate CHECKPOINT --file HELD_OUT --rouge-l scores a checkpoint"},
+      {"evaluation_of_nothing", "{}/evaluation_of_nothing.yaml", "evaluation_of_nothing.yaml", "BASEeval_strategy: steps\n", 64, "'eval_strategy: steps' has nothing to evaluate", "", "{}/evaluation_of_nothing.yaml:11", "set eval_dataset or val_size, or eval_strategy: no"},
+      {"held_out_twice", "{}/held_out_twice.yaml", "held_out_twice.yaml", "BASEval_size: 0.1\neval_dataset: {}/made/data/held_out.jsonl\n", 64, "val_size and eval_dataset exclude each other", "", "val_size ({}/held_out_twice.yaml:11), eval_dataset ({}/held_out_twice.yaml:12)", ""},
+      {"all_held_out", "{}/all_held_out.yaml", "all_held_out.yaml", "BASEval_size: 1000\n", 64, "val_size leaves nothing to train on", "1,000", "configuration key 'val_size'", ""},
+      {"eight_bits", "{}/eight_bits.yaml", "eight_bits.yaml", "BASEfinetuning_type: lora\nquantization_bit: 8\n", 64, "'quantization_bit: 8' is not supported", "", "{}/eight_bits.yaml:12", "set fp8: true without quantization_bit, which keeps the weights in 8 bits and computes in them; or quantization_bit: 4"},
+      {"four_bits_of_all", "{}/four_bits_of_all.yaml", "four_bits_of_all.yaml", "BASEquantization_bit: 4\n", 64, "'quantization_bit: 4' needs 'finetuning_type: lora'", "finetuning_type: full", "quantization_bit ({}/four_bits_of_all.yaml:11), finetuning_type (default)", "set finetuning_type: lora, or remove quantization_bit"},
+      {"rank_without_adapters", "{}/rank_without_adapters.yaml", "rank_without_adapters.yaml", "BASElora_rank: 8\n", 64, "'lora_rank' asks for adapters, and finetuning_type is not set", "", "{}/rank_without_adapters.yaml:11", "set finetuning_type: lora, or remove the key"},
+      {"adapters_of_rank_0", "{}/adapters_of_rank_0.yaml", "adapters_of_rank_0.yaml", "BASEfinetuning_type: lora\nlora_rank: 0\n", 64, "value of 'lora_rank' cannot be used", "'0'", "{}/adapters_of_rank_0.yaml:12", ""},
+      {"no_such_module", "{}/no_such_module.yaml", "no_such_module.yaml", "BASEfinetuning_type: lora\nlora_target: [q_prj]\n", 64, "no module of the model is called 'q_prj'", "q_prj", "configuration keys lora_target, lora_rank, additional_target", "did you mean 'q_proj'?"},
+      {"save_steps_0", "{}/save_steps_0.yaml", "save_steps_0.yaml", "BASEsave_steps: 0\n", 64, "value of 'save_steps' cannot be used", "'0'", "{}/save_steps_0.yaml:11", ""},
+      {"beta_of_one", "{}/beta_of_one.yaml", "beta_of_one.yaml", "BASEadam_beta2: 1.0\n", 64, "value of 'adam_beta2' cannot be used", "'1.0'", "{}/beta_of_one.yaml:11", ""},
+      {"fp8_recipe", "{}/fp8_recipe.yaml", "fp8_recipe.yaml", "BASEfp8: true\nfp8_recipe: delay\n", 64, "value of 'fp8_recipe' cannot be used", "'delay'", "{}/fp8_recipe.yaml:12", "did you mean 'delayed'?"},
+      {"fp8_format", "{}/fp8_format.yaml", "fp8_format.yaml", "BASEfp8: true\nfp8_format: e4m4\n", 64, "value of 'fp8_format' cannot be used", "'e4m4'", "{}/fp8_format.yaml:12", "did you mean 'e4m3'?"},
+      {"device", "{}/device.yaml", "device.yaml", "BASEuse_cpu: maybe\n", 64, "value of 'use_cpu' cannot be used", "'maybe'", "{}/device.yaml:11", ""},
+      {"recompute", "{}/recompute.yaml", "recompute.yaml", "BASErecompute: some\n", 64, "value of 'recompute' cannot be used", "'some'", "{}/recompute.yaml:11", ""},
+      {"deterministic", "{}/deterministic.yaml", "deterministic.yaml", "BASEdeterministic: maybe\n", 64, "value of 'deterministic' cannot be used", "'maybe'", "{}/deterministic.yaml:11", ""},
+      {"pack_factor_without_cuts", "{}/pack_factor_without_cuts.yaml", "pack_factor_without_cuts.yaml", "BASEpack_factor: 2\ntruncation: error\n", 64, "'pack_factor' cuts texts, which 'truncation: error' forbids", "", "pack_factor ({}/pack_factor_without_cuts.yaml:11), truncation ({}/pack_factor_without_cuts.yaml:12)", "remove pack_factor, or set truncation: cut"},
+      {"batch_that_does_not_divide", "{}/base.yaml per_device_train_batch_size=5", "", "", 64, "global_batch_size 24 does not divide into micro-batches", "24", "", "per_device_train_batch_size: 4 or 6; or global_batch_size: 20 or 25"},
+      {"two_sizes_of_a_step", "{}/two_sizes_of_a_step.yaml", "two_sizes_of_a_step.yaml", "BASEgradient_accumulation_steps: 3\n", 64, "global_batch_size and gradient_accumulation_steps disagree", "3", "", "give only one of the two"},
+      {"tokens_of_no_folder", "{}/tokens_of_no_folder.yaml", "tokens_of_no_folder.yaml", "BASEtokenized_path: {}/made/model/config.json\n", 1, "cannot make a folder", "Not a directory", "{}/made/model/config.json", "choose a folder that can be written"},
+      {"deepspeed_missing", "{}/deepspeed_missing.yaml", "deepspeed_missing.yaml", "BASEdeepspeed: {}/none.json\n", 64, "the DeepSpeed JSON does not exist", "{}/none.json", "{}/deepspeed_missing.yaml:11", ""},
+      {"deepspeed_stage", "{}/deepspeed_stage.yaml", "deepspeed_stage.yaml", "BASEdeepspeed: {zero_optimization: {stage: 5}}\n", 64, "value of 'zero_optimization.stage' cannot be used", "'5'", "{}/deepspeed_stage.yaml: deepspeed:11: zero_optimization.stage", ""},
+      {"deepspeed_key", "{}/deepspeed_key.yaml", "deepspeed_key.yaml", "BASEdeepspeed: {zero_optimisation: {stage: 1}}\n", 64, "unknown DeepSpeed key 'zero_optimisation'", "", "{}/deepspeed_key.yaml: deepspeed:11: zero_optimisation", "did you mean 'zero_optimization'?"},
+      {"deepspeed_fp16", "{}/deepspeed_fp16.yaml", "deepspeed_fp16.yaml", "BASEdeepspeed: {fp16: {enabled: true}}\n", 64, "'fp16.enabled' is not supported", "'true'", "{}/deepspeed_fp16.yaml: deepspeed:11: fp16.enabled", "fp16 is not built; use bf16"},
+      {"deepspeed_disagrees", "{}/deepspeed_disagrees.yaml", "deepspeed_disagrees.yaml", "BASEdeepspeed: {zero_optimization: {stage: 1}}\nzero_stage: 2\n", 64, "the YAML and the DeepSpeed JSON disagree on 'zero_stage'", "2 ({}/deepspeed_disagrees.yaml:12) and 1 ({}/deepspeed_disagrees.yaml: deepspeed:11: zero_optimization.stage)", "{}/deepspeed_disagrees.yaml:12", "write \"auto\" in the JSON, or make them equal"},
+      {"deepspeed_nvme", "{}/deepspeed_nvme.yaml", "deepspeed_nvme.yaml", "BASEdeepspeed: {zero_optimization: {offload_optimizer: {device: nvme}}}\n", 64, "'zero_optimization.offload_optimizer.device' is not supported", "'nvme'", "{}/deepspeed_nvme.yaml: deepspeed:11: zero_optimization.offload_optimizer.device", ""},
+      {"deepspeed_fp8", "{}/deepspeed_fp8.yaml", "deepspeed_fp8.yaml", "BASEdeepspeed: {fp8: {enabled: true}}\n", 64, "DeepSpeed has no 'fp8' section: it ignores this one in silence", "", "{}/deepspeed_fp8.yaml: deepspeed:11: fp8", "remove the section and set 'fp8: true' in the YAML"},
+      {"verl_strategy", "{}/verl_strategy.yaml", "verl_strategy.yaml", "BASEmodel: {strategy: megatron}\n", 64, "value of 'model.strategy' cannot be used", "'megatron'", "{}/verl_strategy.yaml:11", ""},
+      {"verl_sequences", "{}/verl_sequences.yaml", "verl_sequences.yaml", "BASEulysses_sequence_parallel_size: 4\n", 64, "'ulysses_sequence_parallel_size' is not supported", "'4'", "{}/verl_sequences.yaml:11", "sequences are not split over ranks"},
+      {"verl_truncation", "{}/verl_truncation.yaml", "verl_truncation.yaml", "BASEdata: {truncation: middle}\n", 64, "value of 'data.truncation' cannot be used", "'middle'", "{}/verl_truncation.yaml:11", ""},
+      {"sft_play_mode", "{}/sft_play_mode.yaml", "sft_play_mode.yaml", "BASEtuning: {mode: ptuning}\n", 64, "value of 'tuning.mode' cannot be used", "'ptuning'", "{}/sft_play_mode.yaml:11", ""},
+      {"sft_play_section", "{}/sft_play_section.yaml", "sft_play_section.yaml", "BASEtrain: 3\n", 64, "unknown key 'train'", "", "{}/sft_play_section.yaml:11", "remove it; 'trainer --help' lists the keys"},
+      {"sft_play_split", "{}/sft_play_split.yaml", "sft_play_split.yaml", "BASEdata: {split: {train_ratio: 7}}\n", 64, "value of 'data.split.train_ratio' cannot be used", "'7'", "{}/sft_play_split.yaml:11", ""},
+      {"include_missing", "{}/include_missing.yaml", "include_missing.yaml", "BASEinclude: nowhere.yaml\n", 64, "the included configuration does not exist", "nowhere.yaml", "{}/include_missing.yaml:11", ""},
+      {"interpolation", "{}/interpolation.yaml", "interpolation.yaml", "BASErun_name: ${nothing.there}\n", 64, "an interpolation refers to a key without a plain value", "${nothing.there}", "{}/interpolation.yaml:11", "give the key in the file or on the command line"},
+      {"axolotl_adapter", "{}/axolotl_adapter.yaml", "axolotl_adapter.yaml", "base_model: m\nadapter: ia3\n", 64, "value of 'adapter' cannot be used", "'ia3'", "{}/axolotl_adapter.yaml:2", ""},
+      {"axolotl_typo", "{}/axolotl_typo.yaml", "axolotl_typo.yaml", "base_model: m\nsequence_length: 9\n", 64, "unknown key 'sequence_length'", "", "{}/axolotl_typo.yaml:2", "did you mean 'sequence_len'?"},
+      {"torchtune", "{}/torchtune.yaml", "torchtune.yaml", "seed: 3\nmodel:\n  _component_: torchtune.models.llama3.llama3_8b\n", 64, "this is a configuration of torchtune, whose keys are not translated", "_component_: 'torchtune.models.llama3.llama3_8b'", "{}/torchtune.yaml:3", "write model_name_or_path (checkpointer.checkpoint_dir), dataset, cutoff_len (tokenizer.max_seq_len), per_device_train_batch_size (batch_size), num_train_epochs (epochs), learning_rate (optimizer.lr) and output_dir"},
+      {"torchtitan", "llama.toml", "", "", 64, "a configuration in TOML, as torchtitan's are, is not read", "llama.toml", "command line", "write model_name_or_path ([model] hf_assets_path), dataset, cutoff_len ([training] seq_len), per_device_train_batch_size ([training] local_batch_size), max_steps ([training] steps), learning_rate ([optimizer] lr) and output_dir into a YAML file"},
+      {"nothing_to_train", "{}/nothing_to_train.yaml", "nothing_to_train.yaml", "seed: 3\n", 64, "'model_name_or_path' is not given", "", "{}/nothing_to_train.yaml", ""},
+      {"config_missing", "{}/none.yaml", "", "", 64, "the configuration does not exist", "{}/none.yaml", "command line", ""},
+      {"config_is_a_folder", "{}/folder.yaml", "folder.yaml/x", "", 64, "the configuration is a folder", "", "{}/folder.yaml", ""},
+      {"two_configs", "{}/base.yaml {}/base.yaml", "", "", 64, "two configurations are given", "{}/base.yaml and {}/base.yaml", "command line", "give one; overrides are written key=value"},
+      {"key_without_value", "{}/base.yaml --seed", "", "", 64, "'--seed' has no value", "", "command line", ""},
+      {"a_stray_word", "{}/base.yaml sede", "", "", 64, "the argument 'sede' cannot be read", "", "command line", ""},
+      {"command_unknown", "inspcet x", "", "", 64, "there is no command 'inspcet'", "", "command line", "did you mean 'inspect'?"},
+      {"plan_option", "plan {}/base.yaml --jsn", "", "", 64, "argument '--jsn' is not known", "", "command line", "did you mean '--json'?"},
+      {"plan_memory", "plan {}/base.yaml memory=12XB", "", "", 64, "a size of memory is not understood", "'12XB'", "memory", ""},
+      {"plan_world", "plan {}/base.yaml world=0", "", "", 64, "--world: Value 0 not in range 1 to 1048576", "", "command line", "trainer plan --help lists the options"},
+      {"plan_shape", "plan llama-3.1-9b", "", "", 64, "'llama-3.1-9b' is neither a model's folder nor a shape with a name", "", "", "did you mean 'llama-3.1-8b'?"},
+      {"inspect_nothing", "inspect {}/none", "", "", 77, "this is no complete checkpoint", "no such folder", "{}/none", "name a folder checkpoint-<step>"},
+      {"inspect_a_file", "inspect {}/base.yaml", "", "", 77, "this is no complete checkpoint", "no manifest", "{}/base.yaml", "name a folder checkpoint-<step>"},
+      {"compare_one", "compare {}/none", "", "", 1, "cannot open a file", "No such file or directory", "{}/none", "check the path and its permissions"},
+      {"export_nothing", "export {}/none {}/x", "", "", 77, "this is no complete checkpoint", "no such folder", "{}/none", "name a folder checkpoint-<step>"},
+      {"encode_nothing", "encode {}/none", "", "", 64, "the model folder has no tokenizer", "", "{}/none", "a tokenizer of the fast kind is needed; transformers' save_pretrained writes one"},
+      {"generate_without_model", "generate", "", "", 64, "MODEL is required", "", "command line", "trainer generate --help lists the options"},
+      {"generate_of_nothing", "generate {}/none why", "", "", 64, "the folder of the model is not there", "", "{}/none", "name the folder that holds it"},
+      {"score_and_match", "generate {}/made/model --file {}/base.yaml --score --exact-match", "", "", 64, "--score answers nothing", "", "command line", "leave out --exact-match, --rouge-l, --extract, --n and --prompt-file"},
+      {"rouge_without_file", "generate {}/made/model why --rouge-l", "", "", 64, "--rouge-l needs questions in a file", "", "command line", "name it with --file"},
+      {"bench_shape", "bench tinny", "", "", 64, "'tinny' is neither a model's folder nor a shape with a name", "", "", "did you mean 'tiny'?"},
+      {"help_of_nothing", "--help lerning_rate", "", "", 64, "there is no command, key or page 'lerning_rate'", "", "command line", "did you mean 'learning_rate'?"},
+      {"data_missing", "{}/base.yaml dataset={}/none.jsonl", "", "", 64, "data set '{}/none.jsonl' is not known", "no such file, and no dataset_info.json", "configuration key 'dataset'", "check the path, or dataset_dir"},
+      {"data_empty", "{}/base.yaml dataset={}/empty.jsonl", "empty.jsonl", "", 64, "data set '{}/empty.jsonl' is empty", "1 files without rows", "{}/empty.jsonl", "check the file"},
+      {"data_broken", "{}/base.yaml dataset={}/broken.jsonl max_broken_rows=0", "broken.jsonl", "{\"messages\": [}\n", 64, "not valid JSON", "parse error", "{}/broken.jsonl:1", ""},
+      {"data_columns", "{}/base.yaml dataset={}/strange.jsonl", "strange.jsonl", "{\"first\": 1, \"second\": 2}\n", 64, "the format of a data set is not recognised", "the keys 'first' 'second'", "{}/strange.jsonl:1", "describe its columns in dataset_info.json"},
+      {"data_questions", "{}/base.yaml dataset={}/questions.jsonl", "questions.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"why\"}]}\n", 64, "the data set has nothing to train on", "1 rows, 1 not usable, 0 not readable, 0 without trained tokens", "{}/questions.jsonl:1: the last question has no answer", "check the columns of the data set, the template and cutoff_len"},
+      {"data_not_json", "{}/base.yaml dataset={}/binary.jsonl max_broken_rows=0", "binary.jsonl", "\000\001\377\376\012"sv, 64, "a row is not valid UTF-8", "", "{}/binary.jsonl:1", "convert the file to UTF-8"},
+      {"data_gzip", "{}/base.yaml dataset={}/rows.jsonl.gz", "rows.jsonl.gz", "no gzip", 64, "a compressed data file is damaged", "bytes that are not compressed", "{}/rows.jsonl.gz", "fetch it again, or unpack it yourself"},
+      {"data_parquet", "{}/base.yaml dataset={}/rows.parquet", "rows.parquet", "PAR1 no parquet", 64, "a file of columns cannot be read", "Parquet", "{}/rows.parquet", "write it again, or convert it to JSON lines"},
+      {"data_folder", "{}/base.yaml dataset={}/nothing", "nothing/.keep", "", 64, "data set '{}/nothing' is empty", "0 files without rows", "configuration key 'dataset'", "check the file"},
+      {"data_unknown", "{}/base.yaml dataset=nera dataset_dir={}", "dataset_info.json", "{\"near\": {\"file_name\": \"base.yaml\"}}", 64, "data set 'nera' is not known", "no such name among 1", "configuration key 'dataset'", "did you mean 'near'?"},
+      {"data_too_long", "{}/base.yaml cutoff_len=8 truncation=error", "", "", 64, "rows of the data are too long, and may not be cut (truncation: error)", "rows with more", "{}/made/data/train.jsonl:1: is longer than cutoff_len", "raise cutoff_len, shorten these rows or leave them out, or set truncation: cut"},
+      {"messages_column", "{}/base.yaml messages_column=chat", "", "", 64, "a data set has no column 'chat'", "'messages'", "{}/made/data/train.jsonl", "name the column in \"columns\""},
+      {"template_unknown", "{}/base.yaml template=chatlm", "", "", 64, "there is no chat template 'chatlm'", "", "template", "did you mean 'chatml'?"},
+      {"model_missing", "{}/base.yaml model_name_or_path={}/none", "", "", 1, "the folder of the model is not there", "", "{}/none", "fetch the model first (hf download NAME), or name a folder that holds it"},
+      {"model_no_config", "{}/base.yaml model_name_or_path={}/noconfig", "noconfig/x", "", 1, "cannot open a file", "No such file or directory", "{}/noconfig/config.json", "check the path and its permissions"},
+      {"model_torn_config", "{}/base.yaml model_name_or_path={}/torn", "torn/config.json", "{\"hidden", 64, "not valid JSON", "parse error", "{}/torn/config.json", ""},
+      {"model_architecture", "{}/base.yaml model_name_or_path={}/bert", "bert/config.json", "{\"architectures\": [\"BertModel\"], \"model_type\": \"bert\"}", 64, "the architecture of this model is not known", "'bert' (BertModel)", "{}/bert/config.json", ""},
+      {"no_weights", "{}/base.yaml train_from_scratch=false", "", "", 64, "there are no weights to begin with", "", "{}/made/model", "fetch the weights, or set train_from_scratch: true to begin with random ones"},
+      {"resume_missing", "{}/base.yaml resume_from_checkpoint={}/checkpoint-9", "", "", 77, "this is no complete checkpoint", "no such folder", "{}/checkpoint-9", "name a folder checkpoint-<step>"},
+      {"resume_nothing", "{}/base.yaml resume_from_checkpoint=true", "", "", 77, "there is no checkpoint to resume from", "", "{}/out", "leave resume_from_checkpoint out to start afresh"},
+      {"output_is_a_file", "{}/base.yaml output_dir={}/base.yaml", "", "", 1, "cannot make a folder", "Not a directory", "{}/base.yaml", "choose a folder that can be written"},
+      {"output_in_proc", "{}/base.yaml output_dir=/proc/nothing", "", "", 1, "cannot make a folder", "No such file or directory", "/proc/nothing", "choose a folder that can be written"},
+      {"adapter_missing", "{}/base.yaml finetuning_type=lora adapter_name_or_path={}/none", "", "", 64, "adapters belong to the weights that they were trained beside, and 'train_from_scratch: true' begins with random ones", "", "adapter_name_or_path (command line), train_from_scratch ({}/base.yaml:2)", "remove one of the two"},
+      {"pack_factor_0", "{}/base.yaml pack_factor=0", "", "", 64, "value of 'pack_factor' cannot be used", "'0'", "command line", ""},
+      {"eval_batch_0", "{}/base.yaml per_device_eval_batch_size=0", "", "", 64, "value of 'per_device_eval_batch_size' cannot be used", "'0'", "command line", ""},
+      {"excess", "{}/excess.yaml", "excess.yaml", "BASEexcess_length_strategy: drop\n", 64, "unknown key 'excess_length_strategy'", "", "{}/excess.yaml:11", "remove it; 'trainer --help' lists the keys"},
+      {"axolotl_alpaca_split", "{}/axolotl_alpaca_split.yaml", "axolotl_alpaca_split.yaml", "base_model: m\ndatasets:\n  - {path: a, split: test}\n", 64, "value of 'datasets.split' cannot be used", "'test'", "{}/axolotl_alpaca_split.yaml:3", "name the columns in dataset_info.json, and the set in dataset"},
+      {"supervise_order", "supervise --launcher /bin/true -np 2 --min-ranks 1 TRAINER {}/base.yaml", "", "", 64, "'--min-ranks' stands behind launch/mpirun's options, where it would be mpirun's", "'--min-ranks' behind '-np'", "command line", "put supervise's own options before launch/mpirun's"},
+      {"supervise_hosts", "supervise --launcher /bin/true --hostfile {}/nohosts -np 2 TRAINER {}/base.yaml", "", "", 64, "the hostfile cannot be read", "cannot open a file", "{}/nohosts", "name a file that is there; hostfiles/ has examples"},
+      {"supervise_nothing", "supervise --launcher /bin/true -np 2", "", "", 64, "there is no training to supervise", "-np 2", "command line", "launch/supervise --help says more"},
+      {"no_memory", "plan tiny device=cpu recompute=auto memory=1MiB", "", "", 64, "the run does not fit the memory of its device", " with per_device_train_batch_size=8 recompute=full", "", "change in turn, each with those before it:"},
+};
+// clang-format on
+
+std::string replaced(std::string text, const std::string& mark, const std::string& value) {
+  for (std::size_t at = 0; (at = text.find(mark, at)) != std::string::npos; at += value.size())
+    text.replace(at, mark.size(), value);
+  return text;
+}
+
+class Folder {
+ public:
+  Folder() {
+    // The small model and its data, under a name that messages show.
+    fs::create_directory_symlink(fs::path(Task::get().model()).parent_path(), folder_ / "made");
+    fs::create_directories(folder_ / "cwd");
+    spill(folder_ / "base.yaml", filled("BASE"));
+    for (const Wrong& wrong : kInputs) {
+      if (!wrong.file.empty()) spill(folder_ / std::string(wrong.file), filled(wrong.contents));
+    }
+  }
+  std::string filled(std::string_view view) const {
+    const std::string text(view);
+    const std::string base =
+        "model_name_or_path: {}/made/model\ntrain_from_scratch: true\ntemplate: chatml\n"
+        "dataset: {}/made/data/train.jsonl\ncutoff_len: 128\nglobal_batch_size: 24\n"
+        "per_device_train_batch_size: 4\nmax_steps: 12\ndevice: cpu\noutput_dir: {}/out\n";
+    return replaced(replaced(replaced(text, "BASE", base), "TRAINER", OCTET_TRAINER), "{}", folder_.path());
+  }
+  std::string shortened(const std::string& text) const {
+    return replaced(replaced(text, folder_.path(), "{}"), OCTET_TRAINER, "TRAINER");
+  }
+  Outcome run(std::string_view arguments) const {
+    std::string words;
+    for (const std::string& word : split(filled(arguments), ' ')) words += " \"" + word + "\"";
+    return shell("cd " + (folder_ / "cwd") + " && " OCTET_TRAINER + words);
+  }
+  // Every file and folder with its time.
+  std::set<std::string> listing() const {
+    std::set<std::string> lines;
+    for (const auto& entry : fs::recursive_directory_iterator(folder_.path())) {
+      const auto time = entry.is_regular_file() ? entry.last_write_time().time_since_epoch().count() : 0;
+      lines.insert(entry.path().string() + " " + std::to_string(time));
+    }
+    return lines;
+  }
+  // What is in one listing alone.
+  static std::string difference(const std::set<std::string>& a, const std::set<std::string>& b) {
+    std::string text;
+    std::set<std::string> both;
+    std::ranges::set_symmetric_difference(a, b, std::inserter(both, both.end()));
+    for (const std::string& line : both) text += line + "\n";
+    return text;
+  }
+
+ private:
+  TemporaryFolder folder_{"wrong_inputs"};
+};
+
+// The line behind this label; "" where there is none.
+std::string line_of(const std::string& message, const std::string& label) {
+  const std::size_t at = message.find("\n  " + label);
+  if (at == std::string::npos) return "";
+  const std::size_t begin = at + 3 + label.size();
+  return message.substr(begin, message.find('\n', begin) - begin);
+}
+
+TEST(WrongInputs, EachEndsWithItsOneMessageAndWritesNothing) {
+  EXPECT_GE(std::size(kInputs), 130u);
+  const Folder folder;
+  const std::set<std::string> before = folder.listing();
+  const auto start = std::chrono::steady_clock::now();
+  for (const Wrong& wrong : kInputs) {
+    SCOPED_TRACE(std::string(wrong.name) + ": trainer " + std::string(wrong.arguments));
+    const Outcome run = folder.run(wrong.arguments);
+    EXPECT_EQ(run.code, wrong.code) << run.both();
+    EXPECT_EQ(errors_in(run), 1) << run.both();
+    EXPECT_EQ(run.err.find("internal error"), std::string::npos) << run.err;
+    const std::size_t at = run.err.find("error: ");
+    if (at == std::string::npos) continue;
+    const std::string message = folder.shortened(run.err.substr(at + 7));
+    EXPECT_EQ(message.substr(0, message.find('\n')), wrong.what);
+    for (const auto& [label, part] :
+         {std::pair{"found:    ", wrong.found}, {"where:    ", wrong.where}, {"to do:    ", wrong.fix}}) {
+      const std::string line = line_of(message, label);
+      EXPECT_EQ(line.empty(), part.empty()) << label << line;
+      EXPECT_NE(line.find(part), std::string::npos) << label << line << "\nexpected: " << part;
+    }
+    ASSERT_EQ(Folder::difference(folder.listing(), before), "") << "it has written";
+  }
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+  RecordProperty("seconds", std::to_string(seconds.count()));
+}
+
+// Each is named once, and its message says where, unless the input is the command line itself.
+TEST(WrongInputs, AreNamedOnceAndSayWhere) {
+  std::set<std::string_view> names;
+  for (const Wrong& wrong : kInputs) {
+    EXPECT_TRUE(names.insert(wrong.name).second) << wrong.name;
+    EXPECT_FALSE(wrong.what.empty());
+    EXPECT_TRUE(!wrong.where.empty() || !wrong.fix.empty())
+        << wrong.name << " neither says where nor what to do";
+  }
+}
+
+}  // namespace
+}  // namespace octet::test
