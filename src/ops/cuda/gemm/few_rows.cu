@@ -30,7 +30,7 @@ void run(cudaStream_t stream, const FewRows& args, int multiprocessors) {
 }
 
 /// The most tokens that the kernels are for, and those for which they take the library's place.
-constexpr std::int64_t kMostTokens = 32, kUsualTokens = 16;
+constexpr std::int64_t kMostTokens = 32, kUsualTokens = 0;
 
 std::int64_t most_tokens() {
   static const std::int64_t most = [] {

@@ -63,49 +63,72 @@ __device__ inline void store_float(__nv_bfloat16& to, float x) {
   to = __float2bfloat16_rn(x);
 }
 
-/// What a block multiplies, one chunk after the other: its tiles of outputs, every chunk of the inner
-/// dimension of each.
+/// Where a block stands among what it multiplies, one chunk after the other: every chunk of the inner
+/// dimension of a tile of outputs, then those of its next tile. Counted, since a division takes as long as a
+/// chunk.
 template <typename C>
-struct FewRowsWalk {
-  const FewRows& args;
-  int chunks;  ///< of a row
-  int items;   ///< chunks of all tiles of this block
-  __device__ explicit FewRowsWalk(const FewRows& of)
-      : args(of), chunks(static_cast<int>((of.inner + C::CHUNK - 1) / C::CHUNK)) {
-    const int tiles = (of.outputs + C::OUTPUTS - 1) / C::OUTPUTS, mine = static_cast<int>(blockIdx.x);
-    items = mine < tiles ? ((tiles - 1 - mine) / static_cast<int>(gridDim.x) + 1) * chunks : 0;
-  }
-  __device__ int first_output(int item) const {
-    return (static_cast<int>(blockIdx.x) + item / chunks * static_cast<int>(gridDim.x)) * C::OUTPUTS;
-  }
-  __device__ std::int64_t first_value(int item) const {
-    return static_cast<std::int64_t>(item % chunks) * C::CHUNK;
-  }
-  /// Rows behind the last one repeat it; nobody writes what comes of them.
-  __device__ const __nv_bfloat16* row(int item, int row) const {
-    return args.b + min(first_output(item) + row, args.outputs - 1) * args.b_ld;
-  }
-  /// Asks for a chunk: zeros behind the inner dimension.
-  __device__ void fetch(int item, unsigned char* stage) const {
-    constexpr int pieces = C::CHUNK / 8;
-    const std::int64_t value = first_value(item);
-#pragma unroll
-    for (int i = 0; i < C::OUTPUTS * pieces / C::THREADS; ++i) {
-      const int piece = static_cast<int>(threadIdx.x) + i * C::THREADS, at = piece % pieces;
-      const bool inside = value + at * 8 < args.inner;
-      const __nv_bfloat16* const from = row(item, piece / pieces);
-      copy_16(stage + piece / pieces * C::PITCH + at * 16, inside ? from + value + at * 8 : from, inside);
-    }
-  }
-  /// The lines of a chunk, to the GPU's cache.
-  __device__ void announce(int item) const {
-    constexpr int LINE = 64, lines = C::CHUNK / LINE;  // values
-    for (int i = static_cast<int>(threadIdx.x); i < C::OUTPUTS * lines; i += C::THREADS) {
-      const std::int64_t value = first_value(item) + i % lines * LINE;
-      if (value < args.inner) prefetch(row(item, i / lines) + value);
-    }
+struct FewRowsPlace {
+  int chunk = 0;   ///< of a row
+  int output = 0;  ///< the tile's first
+  __device__ void advance(int chunks) {
+    if (++chunk < chunks) return;
+    chunk = 0;
+    output += static_cast<int>(gridDim.x) * C::OUTPUTS;
   }
 };
+
+/// A thread's share of the copies of a chunk: 16 bytes of every fourth row.
+template <typename C>
+class FewRowsCopies {
+ public:
+  __device__ FewRowsCopies(const FewRows& args, int output) : args_(args) {
+    static_assert(C::THREADS % kPieces == 0 && C::OUTPUTS % kRows == 0);
+    place_.output = output;
+    aim();
+  }
+  /// Asks for the next chunk: zeros behind the inner dimension.
+  __device__ void fetch(unsigned char* stage, int chunks) {
+    const std::int64_t value = static_cast<std::int64_t>(place_.chunk) * C::CHUNK;
+    const bool inside = value + column() < args_.inner;
+    unsigned char* const to = stage + static_cast<int>(threadIdx.x) / kPieces * C::PITCH + column() * 2;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i)
+      copy_16(to + i * kRows * C::PITCH, from_[i] + (inside ? value : 0), inside);
+    place_.advance(chunks);
+    if (place_.chunk == 0) aim();
+  }
+
+ private:
+  static constexpr int kPieces = C::CHUNK / 8;        ///< of a row
+  static constexpr int kRows = C::THREADS / kPieces;  ///< that threads copy side by side
+  static constexpr int kEach = C::OUTPUTS / kRows;
+  __device__ static int column() {
+    return static_cast<int>(threadIdx.x) % kPieces * 8;
+  }
+  __device__ void aim() {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      // Rows behind the last one repeat it; nobody writes what comes of them.
+      const int row =
+          min(place_.output + static_cast<int>(threadIdx.x) / kPieces + i * kRows, args_.outputs - 1);
+      const std::int64_t at = column() < args_.inner ? column() : 0;
+      from_[i] = args_.b + row * args_.b_ld + at;
+    }
+  }
+  const FewRows& args_;
+  FewRowsPlace<C> place_;
+  const __nv_bfloat16* from_[kEach];
+};
+
+/// The first lines of a block's rows, to the GPU's cache.
+template <typename C>
+__device__ void announce(const FewRows& args, int output) {
+  constexpr int LINE = 64, lines = C::CHUNK * (C::STAGES - 1) / LINE;  // values
+  for (int i = static_cast<int>(threadIdx.x); i < C::OUTPUTS * lines; i += C::THREADS) {
+    const int row = output + i / lines, at = i % lines * LINE;
+    if (row < args.outputs && at < args.inner) prefetch(args.b + row * args.b_ld + at);
+  }
+}
 
 /// Writes 16 outputs of all tokens, from the sums of all warps.
 template <typename C, typename T>
@@ -132,36 +155,43 @@ __global__ void __launch_bounds__(C::THREADS) few_rows_kernel(const FewRows args
   auto* const sums = reinterpret_cast<float*>(ring + C::STAGES * C::STAGE);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int row = lane / 4, column = warp * C::STEPS * 32 + lane % 4 * 8;  // of a chunk
-  const FewRowsWalk<C> walk(args);
+  const int chunks = static_cast<int>((args.inner + C::CHUNK - 1) / C::CHUNK);
+  const int tiles = (args.outputs + C::OUTPUTS - 1) / C::OUTPUTS, mine = static_cast<int>(blockIdx.x);
+  const int items = ((tiles - 1 - mine) / static_cast<int>(gridDim.x) + 1) * chunks;  // blocks have a tile
   let_next_begin();
-  for (int item = 0; item < min(C::STAGES - 1, walk.items); ++item) walk.announce(item);
+  announce<C>(args, mine * C::OUTPUTS);
   wait_for_previous();
+  FewRowsCopies<C> copies(args, mine * C::OUTPUTS);
 #pragma unroll
   for (int item = 0; item < C::STAGES - 1; ++item) {
-    if (item < walk.items) walk.fetch(item, ring + item * C::STAGE);
+    if (item < items) copies.fetch(ring + item * C::STAGE, chunks);
     end_copies();
   }
   const __nv_bfloat16* tokens[C::TOKEN_TILES];
 #pragma unroll
-  for (int t = 0; t < C::TOKEN_TILES; ++t) tokens[t] = args.a + min(8 * t + row, args.tokens - 1) * args.a_ld;
+  for (int t = 0; t < C::TOKEN_TILES; ++t) {
+    tokens[t] = args.a + min(8 * t + row, args.tokens - 1) * args.a_ld + column;
+  }
   uint4 next[C::STEPS][C::TOKEN_TILES];
-  const auto read_tokens = [&](int item) {
+  const auto read_tokens = [&](int chunk) {
+    const std::int64_t value = static_cast<std::int64_t>(chunk) * C::CHUNK;
 #pragma unroll
     for (int i = 0; i < C::STEPS; ++i) {
-      const std::int64_t at = walk.first_value(item) + column + 32 * i;
+      const bool inside = value + column + 32 * i < args.inner;
 #pragma unroll
       for (int t = 0; t < C::TOKEN_TILES; ++t) {
-        next[i][t] = at < args.inner ? read_often(tokens[t] + at) : make_uint4(0, 0, 0, 0);
+        next[i][t] = inside ? read_often(tokens[t] + value + 32 * i) : make_uint4(0, 0, 0, 0);
       }
     }
   };
-  if (walk.items > 0) read_tokens(0);
+  read_tokens(0);
   float all[C::TOKEN_TILES][4] = {};
-  for (int item = 0; item < walk.items; ++item) {
+  FewRowsPlace<C> place{.chunk = 0, .output = mine * C::OUTPUTS};
+  for (int item = 0; item < items; ++item) {
     wait_for_copies<C::STAGES - 2>();
     __syncthreads();  // everybody's copies of this chunk are there, and nobody reads the one before
     const int ahead = item + C::STAGES - 1;
-    if (ahead < walk.items) walk.fetch(ahead, ring + ahead % C::STAGES * C::STAGE);
+    if (ahead < items) copies.fetch(ring + ahead % C::STAGES * C::STAGE, chunks);
     end_copies();
     uint4 a[C::STEPS][C::TOKEN_TILES];
 #pragma unroll
@@ -169,7 +199,8 @@ __global__ void __launch_bounds__(C::THREADS) few_rows_kernel(const FewRows args
 #pragma unroll
       for (int t = 0; t < C::TOKEN_TILES; ++t) a[i][t] = next[i][t];
     }
-    if (item + 1 < walk.items) read_tokens(item + 1);
+    const bool ends = place.chunk + 1 == chunks;
+    read_tokens(ends ? 0 : place.chunk + 1);
     const unsigned char* const weights = ring + item % C::STAGES * C::STAGE + row * C::PITCH + column * 2;
 #pragma unroll
     for (int i = 0; i < C::STEPS; ++i) {
@@ -183,19 +214,21 @@ __global__ void __launch_bounds__(C::THREADS) few_rows_kernel(const FewRows args
         multiply_add(all[t], second_step, a[i][t].z, a[i][t].w);
       }
     }
-    if ((item + 1) % walk.chunks != 0) continue;
+    if (ends) {
 #pragma unroll
-    for (int t = 0; t < C::TOKEN_TILES; ++t) {
+      for (int t = 0; t < C::TOKEN_TILES; ++t) {
 #pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const int token = 8 * t + lane % 4 * 2 + e % 2;
-        sums[(warp * C::TOKENS + token) * C::OUTPUTS + row + 8 * (e / 2)] = all[t][e];
-        all[t][e] = 0.0f;
+        for (int e = 0; e < 4; ++e) {
+          const int token = 8 * t + lane % 4 * 2 + e % 2;
+          sums[(warp * C::TOKENS + token) * C::OUTPUTS + row + 8 * (e / 2)] = all[t][e];
+          all[t][e] = 0.0f;
+        }
       }
+      __syncthreads();
+      // The next barrier of the ring stands between these reads and what the next tile writes.
+      write_outputs<C, T>(args, place.output, sums);
     }
-    __syncthreads();
-    // The next barrier of the ring stands between these reads and what the next tile writes.
-    write_outputs<C, T>(args, walk.first_output(item), sums);
+    place.advance(chunks);
   }
   wait_for_copies<0>();
 }
