@@ -30,13 +30,20 @@ std::int64_t tensor_bytes(const Checkpoint& checkpoint) {
   return bytes;
 }
 
+// Ranks as threads, by turns on two hosts, or all on one.
+void on_hosts(int hosts, int ranks, const std::function<void(comm::Channel&)>& body) {
+  comm::ThreadRanksOptions options{.ranks = ranks};
+  for (int rank = 0; rank < ranks; ++rank) options.node_of.push_back(rank % hosts);
+  comm::run_ranks_as_threads(options, [&](comm::Job& job, Device&) { body(job); });
+}
+
 // Reads the sample of the newest step on `ranks` ranks, whose slices begin as `slices` says.
-void expect_read(const std::string& path, int ranks, double most,
+void expect_read(const std::string& path, int hosts, int ranks, double most,
                  const std::function<std::vector<TensorSlice>(std::vector<SampleTensor>&, int)>& slices) {
   const Checkpoint checkpoint(path);
   const auto expected = sample(checkpoint.step());
   std::atomic<std::int64_t> before{0}, read{0};
-  on_ranks(ranks, [&](comm::Channel& channel) {
+  on_hosts(hosts, ranks, [&](comm::Channel& channel) {
     auto found = expected;
     for (auto& tensor : found) std::fill(tensor.values.begin(), tensor.values.end(), std::byte{0xEE});
     const auto mine = slices(found, channel.rank());
@@ -61,11 +68,20 @@ void expect_read(const std::string& path, int ranks, double most,
       << ranks << " ranks";
 }
 
-TEST(ReadTogether, RanksThatAskForTheSameReadEachByteOnce) {
+TEST(ReadTogether, HostsThatAskForTheSameReadEachByteOnce) {
   const Scratch scratch;
   save_sample(scratch.path(), 10, 3);
-  for (const int ranks : {1, 2, 3, 11}) {
-    expect_read(scratch / "checkpoint-10", ranks, 1.01,
+  for (const int ranks : {2, 3, 11}) {
+    expect_read(scratch / "checkpoint-10", 2, ranks, 1.01,
+                [](std::vector<SampleTensor>& tensors, int) { return slices_of(tensors, 0, 1); });
+  }
+}
+
+TEST(ReadTogether, OnOneHostEachRankReadsForItself) {
+  const Scratch scratch;
+  save_sample(scratch.path(), 10, 3);
+  for (const int ranks : {1, 3}) {
+    expect_read(scratch / "checkpoint-10", 1, ranks, 1.01 * ranks,
                 [](std::vector<SampleTensor>& tensors, int) { return slices_of(tensors, 0, 1); });
   }
 }
@@ -75,12 +91,12 @@ TEST(ReadTogether, RanksThatAskForOthersReadTheirOwn) {
   save_sample(scratch.path(), 10, 3);
   for (const int ranks : {2, 3}) {
     // Chunks that a cut lies in are read by both.
-    expect_read(scratch / "checkpoint-10", ranks, 2, [ranks](std::vector<SampleTensor>& tensors, int rank) {
-      return slices_of(tensors, rank, ranks);
-    });
+    expect_read(
+        scratch / "checkpoint-10", 2, ranks, 2,
+        [ranks](std::vector<SampleTensor>& tensors, int rank) { return slices_of(tensors, rank, ranks); });
   }
   // Two that ask for the same, and a third for less.
-  expect_read(scratch / "checkpoint-10", 3, 2.9, [](std::vector<SampleTensor>& tensors, int rank) {
+  expect_read(scratch / "checkpoint-10", 2, 3, 2.9, [](std::vector<SampleTensor>& tensors, int rank) {
     auto all = slices_of(tensors, 0, 1);
     if (rank == 2) all.erase(all.begin(), all.begin() + 3);
     return all;
@@ -98,7 +114,7 @@ TEST(ReadTogether, ConvertsAndKeepsToItsSlices) {
     save(channel, scratch.path(), contents);
   });
   const Checkpoint checkpoint(scratch / "checkpoint-0");
-  on_ranks(4, [&](comm::Channel& channel) {
+  on_hosts(2, 4, [&](comm::Channel& channel) {
     std::vector<std::uint16_t> halves(1'500'000, 7);
     read_together(channel, checkpoint,
                   {TensorSlice{"w", DType::bf16, {n}, 300'001, 1'499'999, halves.data()}});
@@ -132,7 +148,7 @@ TEST(ReadTogether, DamageIsAnErrorOfAllRanks) {
   std::mutex mutex;
   int threw = 0;
   std::string said;
-  on_ranks(3, [&](comm::Channel& channel) {
+  on_hosts(2, 3, [&](comm::Channel& channel) {
     auto found = sample(10);
     try {
       read_together(channel, checkpoint, slices_of(found, 0, 1));
@@ -155,8 +171,8 @@ TEST(ReadTogether, AnotherModelIsAWrongCall) {
   save_sample(scratch.path(), 10, 1);
   const Checkpoint checkpoint(scratch / "checkpoint-10");
   std::vector<float> values(8);
-  for (const int ranks : {1, 2}) {
-    on_ranks(ranks, [&](comm::Channel& channel) {
+  for (const int hosts : {1, 2}) {
+    on_hosts(hosts, 2, [&](comm::Channel& channel) {
       try {
         read_together(channel, checkpoint, {TensorSlice{"strange", DType::f32, {8}, 0, 8, values.data()}});
         ADD_FAILURE() << "it is not there";

@@ -9,9 +9,10 @@
 
 namespace octet::checkpoint {
 
-/// Fills the slices of every rank, as Checkpoint::read does. Where all ranks ask for the same (parameters and
-/// moments of ZeRO-0), each reads and verifies a share and hands it to the others, so that every byte is read
-/// from the file once; else each reads its own. Beside the slices a rank holds some 32 MiB meanwhile.
+/// Fills the slices of every rank, as Checkpoint::read does. Where all ranks of several hosts ask for the
+/// same (parameters and moments of ZeRO-0), each reads and verifies a share and hands it to the others, so
+/// that the file system gives every byte once; else each reads its own. On one host that is faster: its page
+/// cache has the bytes after the first rank. Beside the slices a rank holds some 32 MiB meanwhile.
 ///
 /// Collective. Throws Error on all ranks (Channel::together), with `no_valid_checkpoint` for whatever is
 /// wrong with the bytes, and `usage` for slices that do not fit the checkpoint.
