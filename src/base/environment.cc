@@ -69,10 +69,6 @@ constexpr EnvironmentVariable kVariables[] = {
      "on a GPU no kernel begins before the one in front of it has ended. Not set: those of decoding that can "
      "do",
      "src/ops/cuda/early_launch.cc", test},
-    {"OCTETRUN_FEW_ROWS", "a number, 0 to 32",
-     "on a GPU, GEMMs in bf16 of at most so many tokens go through a kernel that streams the weight, in place "
-     "of cuBLASLt. Not set: 16",
-     "src/ops/cuda/gemm/few_rows.cu", test},
     {"OCTETRUN_COMPUTE_WORKER", "anything",
      "on CPUs computation runs on a thread of its own, in the order of its stream, as on a GPU. Not set: in "
      "line",

@@ -211,41 +211,6 @@ TEST(GpuGemm, FewTokensAgreeWithFloat64) {
   }
 }
 
-/// D of the first `rows` rows of A, which are a run of columns of a wider matrix where `a_ld` says so.
-HostArray few_rows(const HostArray& a, const HostArray& b, std::int64_t rows, std::int64_t a_ld,
-                   float factor) {
-  constexpr std::int64_t n = 300, k = 1024;
-  Bench bench(make_cuda_device());
-  HostArray out(rows * n, DType::f32);
-  GemmArgs args{.factor = factor, .a_ld = a_ld};
-  args.a = {.data = bench.put(a), .dtype = DType::bf16, .rows = rows, .cols = k};
-  args.b = {.data = bench.put(b), .dtype = DType::bf16, .rows = n, .cols = k};
-  void* d = bench.put(out);
-  args.d = {.data = d, .dtype = DType::f32, .rows = rows, .cols = n, .ld = n};
-  args.workspace.bytes = gemm_workspace(bench.device(), args);
-  args.workspace.data = bench.room(args.workspace.bytes);
-  gemm(bench.stream(), args);
-  bench.get(out, d);
-  return out;
-}
-
-TEST(GpuGemm, OfFewTokensNoneChangesAnothersBits) {
-  constexpr std::int64_t n = 300, k = 1024, ld = 1064;
-  HostArray a(16 * ld, DType::bf16), dense(16 * k, DType::bf16), b(n * k, DType::bf16);
-  std::mt19937 random(2);
-  a.fill(random, 1.0f);
-  b.fill(random, 1.0f);
-  for (std::int64_t i = 0; i < 16 * k; ++i) dense.set(i, static_cast<float>(a[i / k * ld + i % k]));
-  const HostArray all = few_rows(a, b, 16, ld, 0.5f);
-  EXPECT_EQ(few_rows(dense, b, 16, 0, 0.5f).bytes, all.bytes);
-  for (const std::int64_t rows : {1, 3, 8, 11}) {
-    const HostArray some = few_rows(a, b, rows, ld, 0.5f);
-    EXPECT_TRUE(std::equal(some.bytes.begin(), some.bytes.end(), all.bytes.begin())) << rows;
-  }
-  const HostArray twice = few_rows(a, b, 4, ld, 1.0f);
-  for (std::int64_t i = 0; i < 4 * n; ++i) ASSERT_EQ(twice[i], 2 * all[i]);
-}
-
 TEST(GpuGemm, Fp8OfEveryShapeAgreesWithFloat64) {
   const std::pair<DType, DType> formats[] = {
       {DType::e4m3, DType::e4m3}, {DType::e5m2, DType::e4m3}, {DType::e4m3, DType::e5m2}};

@@ -1,10 +1,9 @@
-// Products on CUDA: cuBLASLt multiplies, in the way that gemm_plan.h says, but what few_rows.h takes. Filled
-// and decoded copies are made in pieces, so that their scratch is bounded.
+// Products on CUDA: cuBLASLt multiplies, in the way that gemm_plan.h says. Filled and decoded copies are made
+// in pieces, so that their scratch is bounded.
 #include "octet/ops/gemm.h"
 
 #include <algorithm>
 
-#include "cuda/gemm/few_rows.h"
 #include "cuda/gemm/kernels.h"
 #include "cuda/gemm/library.h"
 #include "cuda/scratch.h"
@@ -127,7 +126,6 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
     if (!adds || args.bias != nullptr) add_bias(native, args.d, args.bias, !adds);
     return {};
   }
-  if (multiply_few_rows(stream, args)) return outcome_of(args, plan.way, plan.reason, 1);
   const Room room = room_of(args);
   const int device = octet::cuda::properties(stream.device()).ordinal;
   LibraryProduct product{.m = args.d.rows,
