@@ -29,6 +29,21 @@ void require_possible(const runtime::Session& session, const precision::Recipe& 
   }
 }
 
+/// Nothing that was asked for is left out in silence.
+void require_plain_weights(const config::Config& config) {
+  const auto refuse = [](const std::string& key, const std::string& found) {
+    throw Error(
+        {.what = "decoding is measured with whole weights in the compute dtype or in FP8",
+         .expected = key + " not set",
+         .found = key + "=" + found,
+         .where = key,
+         .fix = "leave it out; trainer generate decodes with adapters, after adding them to the weights",
+         .code = ExitCode::usage});
+  };
+  if (config.finetuning_type != "full") refuse("finetuning_type", config.finetuning_type);
+  if (config.quantization_bit) refuse("quantization_bit", std::to_string(*config.quantization_bit));
+}
+
 void print_table(const std::string& device, const DecodeBench& b, const std::string& precision,
                  const generate::BenchResult& r) {
   const generate::BenchOptions& o = b.options;
@@ -95,7 +110,10 @@ std::string precision_words(const config::Config& config) {
 void bench_decoding(runtime::Session& session, const config::Config& config, const DecodeBench& bench) {
   const auto start = std::chrono::steady_clock::now();
   const precision::Recipe recipe = setup::recipe_of(config);
-  session.job().together([&] { require_possible(session, recipe); });
+  session.job().together([&] {
+    require_possible(session, recipe);
+    require_plain_weights(config);
+  });
   generate::Decoder decoder(session.device(), session.job(), session.data(),
                             generate::bench_decoder(bench.options, model::find_shape(bench.model), recipe));
   decoder.initialise(bench.options.seed);

@@ -214,6 +214,8 @@ TEST(Bench, RefusesDecodingThatItCannotMeasure) {
   refused("--decode save=1MiB", "measure different things");
   refused("--decode fp8=true", "fp8_recipe current or block");
   refused("--decode context=0", "context");
+  refused("--decode finetuning_type=lora", "finetuning_type=lora");
+  refused("--decode quantization_bit=4 finetuning_type=lora", "whole weights");
   refused("--decode", "on one rank", 2);
   const Outcome table =
       trainer("bench tiny device=cpu --decode steps=1 warmup=0 context=20 fp8=true fp8_recipe=block");
