@@ -20,6 +20,7 @@ class Ops:
         for outputs, inputs in ((shape.qkv, shape.hidden), (shape.hidden, heads), (2 * shape.intermediate, shape.hidden),
                                 (shape.hidden, shape.intermediate)):
             self.linears[outputs, inputs] = self.linear(outputs, inputs)
+        self.adapted = {}
         rows, words, width = arguments.head_rows, shape.vocabulary, shape.hidden
         self.head = {"x": self.random(rows, width), "w": self.random(words, width), "y": self.random(rows, words),
                      "dx": self.empty(rows, width), "dw": self.empty(words, width)}
@@ -56,6 +57,37 @@ class Ops:
             self.scaled(t["dy"], t["w_t"], t["dx"], fast) if self.fp8 else torch.mm(t["dy"], t["w"], out=t["dx"])
         else:
             self.scaled(t["dy_t"], t["x_t"], t["dw"], fast) if self.fp8 else torch.mm(t["dy"].t(), t["x"], out=t["dw"])
+
+    def adapter(self, outputs, inputs):
+        """Operands of y += u B^T with u = x A^T, for modules side by side that read one x, and of their gradients."""
+        ranks = self.a.lora * len(outputs)
+        key = (tuple(outputs), inputs)
+        if key not in self.adapted:
+            self.adapted[key] = {
+                "x": self.random(self.tokens, inputs), "dx": self.random(self.tokens, inputs),
+                "y": self.random(self.tokens, sum(outputs)), "dy": self.random(self.tokens, sum(outputs)),
+                "a": self.random(ranks, inputs), "da": self.empty(ranks, inputs),
+                "u": self.random(self.tokens, ranks), "du": self.empty(self.tokens, ranks),
+                "b": [self.random(count, self.a.lora) for count in outputs],
+                "db": [self.empty(count, self.a.lora) for count in outputs]}
+        return self.adapted[key]
+
+    def adapters(self, backward, outputs, inputs):
+        t, rank, column = self.adapter(outputs, inputs), self.a.lora, 0
+        if not backward:
+            torch.mm(t["x"], t["a"].t(), out=t["u"])
+        for i, count in enumerate(outputs):
+            own = slice(i * rank, (i + 1) * rank)
+            if backward:
+                d_part = t["dy"][:, column:column + count]
+                t["du"][:, own].copy_(torch.mm(d_part, t["b"][i]))
+                torch.mm(d_part.t(), t["u"][:, own], out=t["db"][i])
+            else:
+                t["y"][:, column:column + count].addmm_(t["u"][:, own], t["b"][i].t())
+            column += count
+        if backward:
+            t["dx"].addmm_(t["du"], t["a"])
+            torch.mm(t["du"].t(), t["x"], out=t["da"])
 
     def head_product(self, kind, rows):
         h = self.head
