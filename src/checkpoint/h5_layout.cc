@@ -119,9 +119,21 @@ void add_number(hid_t object, const char* name, std::int64_t value) {
 
 struct Place {
   hid_t file;
-  hid_t links;    ///< creates groups on the way
+  hid_t links;    ///< names are UTF-8
+  hid_t groups;   ///< without modification times
   hid_t storage;  ///< contiguous, allocated early, not filled
 };
+
+/// Creates the groups that a dataset stands in, where they are not there: `made` has the paths of those that
+/// are. (libhdf5 would do so itself, but with the time of day in each.)
+void add_groups(const Place& place, const std::string& path, std::set<std::string>& made) {
+  for (std::size_t end = path.find('/', 1); end != std::string::npos; end = path.find('/', end + 1)) {
+    const std::string group = path.substr(0, end);
+    if (!made.insert(group).second) continue;
+    const Handle created(H5Gcreate2(place.file, group.c_str(), place.links, place.groups, H5P_DEFAULT),
+                         H5Gclose, group);
+  }
+}
 
 std::int64_t add_dataset(const Place& place, const std::string& path, hid_t type,
                          const std::vector<std::int64_t>& shape, const char* dtype_attribute) {
@@ -197,16 +209,19 @@ FileLayout lay_out(const LayoutRequest& request) {
   // Object headers of 1.8 carry checksums, and every reader since 2008 knows them.
   good(H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18), "format version");
   const Handle links(H5Pcreate(H5P_LINK_CREATE), H5Pclose, "links");
-  good(H5Pset_create_intermediate_group(links, 1), "groups");
   good(H5Pset_char_encoding(links, H5T_CSET_UTF8), "encoding");
   const Handle storage(H5Pcreate(H5P_DATASET_CREATE), H5Pclose, "datasets");
   good(H5Pset_layout(storage, H5D_CONTIGUOUS), "layout");
   good(H5Pset_alloc_time(storage, H5D_ALLOC_TIME_EARLY), "allocation");
   good(H5Pset_fill_time(storage, H5D_FILL_TIME_NEVER), "fill");
   // Without modification times, which would only make equal contents look different.
-  good(H5Pset_obj_track_times(storage, false), "times");
+  const Handle groups(H5Pcreate(H5P_GROUP_CREATE), H5Pclose, "groups");
+  const Handle creation(H5Pcreate(H5P_FILE_CREATE), H5Pclose, "file creation");  // of the root group, too
+  for (const Handle* each : {&storage, &groups, &creation}) {
+    good(H5Pset_obj_track_times(*each, false), "times");
+  }
 
-  Handle file(H5Fcreate("layout", H5F_ACC_TRUNC, H5P_DEFAULT, access), H5Fclose, "file in memory");
+  Handle file(H5Fcreate("layout", H5F_ACC_TRUNC, creation, access), H5Fclose, "file in memory");
   {
     const Handle root(H5Gopen2(file, "/", H5P_DEFAULT), H5Gclose, "root");
     add_text(root, "format", "octet checkpoint");
@@ -215,17 +230,18 @@ FileLayout lay_out(const LayoutRequest& request) {
     add_number(root, "world", request.world);
     add_number(root, "zero_stage", request.zero_stage);
   }
-  const Place place{file, links, storage};
+  const Place place{file, links, groups, storage};
   const auto add_string = [&place](const char* path, std::int64_t bytes) {
     const Handle type(string_type(static_cast<std::size_t>(bytes)), H5Tclose, path);
     return add_dataset(place, path, type, {}, nullptr);
   };
   layout.state_offset = add_string("/state", request.state_bytes);
   layout.config_offset = add_string("/config", request.config_bytes);
-  std::set<std::string> paths;
+  std::set<std::string> paths, made;
   for (const auto& tensor : request.tensors) {
     const std::string path = dataset_path(tensor.name);
     check_path(path, paths);
+    add_groups(place, path, made);
     const bool plain = tensor.dtype != DType::e4m3 && tensor.dtype != DType::e5m2 &&
                        tensor.dtype != DType::bf16 && tensor.dtype != DType::boolean;
     const Handle type(h5_type(tensor.dtype), H5Tclose, path);

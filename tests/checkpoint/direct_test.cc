@@ -4,6 +4,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <chrono>
+#include <ctime>
+#include <thread>
+
 #include "octet/base/files.h"
 #include "sample.h"
 
@@ -54,6 +58,17 @@ TEST(Direct, GivesTheSameFile) {
       expect_sample(one.path() + "/checkpoint-7");
     }
   }
+}
+
+// Groups and tensors of a file of HDF5 may keep the second in which they were made.
+TEST(Direct, TheTimeOfDayIsNotInTheFile) {
+  const Scratch one, other;
+  save_directly(one.path(), 1, 0, true);
+  const std::time_t begun = std::time(nullptr);
+  while (std::time(nullptr) == begun) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  save_directly(other.path(), 1, 0, true);
+  EXPECT_TRUE(read_file(one.path() + "/checkpoint-7/checkpoint.h5") ==
+              read_file(other.path() + "/checkpoint-7/checkpoint.h5"));
 }
 
 TEST(Direct, LeavesThePageCacheAlone) {
