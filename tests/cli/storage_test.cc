@@ -69,7 +69,8 @@ TEST(Storage, LeftOpenFollowsTheDeviceAndIsKept) {
                        int np = 1) {
     const Outcome done =
         shell(limit + (np > 1 ? OCTET_SOURCE_DIR "/launch/mpirun -np " + std::to_string(np) + " " : "") +
-              OCTET_TRAINER " " + task.train(folder / output, "bf16=true save_steps=3 " + keys));
+              OCTET_TRAINER " " +
+              task.train(folder / output, "bf16=true save_steps=3 per_device_train_batch_size=6 " + keys));
     EXPECT_EQ(done.code, 0) << done.both();
     return done;
   };
