@@ -1,20 +1,8 @@
 // Checkpoints whose interval nobody gave: when they come, and that they change nothing else.
-#include <algorithm>
-
-#include "cli/task.h"
+#include "cli/saves.h"
 
 namespace octet::test {
 namespace {
-
-std::vector<std::int64_t> saved_in(const std::string& output) {
-  std::vector<std::int64_t> steps;
-  for (const auto& entry : std::filesystem::directory_iterator(output)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("checkpoint-")) steps.push_back(std::stoll(name.substr(11)));
-  }
-  std::ranges::sort(steps);
-  return steps;
-}
 
 /// The task without the line that says how often it is saved.
 std::string open_task(const std::string& folder) {
@@ -34,10 +22,10 @@ TEST(SaveInterval, FollowsFromTheTimeBetweenFailuresOnAllRanksAndChangesNoBit) {
   EXPECT_NE(often.err.find("checkpoints after every step from here on (mtbf_hours): a save takes "),
             std::string::npos)
       << often.err;
-  EXPECT_EQ(saved_in(folder / "often"), (std::vector<std::int64_t>{10, 11, 12, 13, 14}));
+  EXPECT_EQ(checkpoints_of(folder / "often"), (std::vector<std::int64_t>{10, 11, 12, 13, 14}));
   const Outcome seldom = trainer(run + "mtbf_hours=1e6 output_dir=" + (folder / "seldom"), 3);
   expect_success(seldom);
-  EXPECT_EQ(saved_in(folder / "seldom"), (std::vector<std::int64_t>{10, 14}));
+  EXPECT_EQ(checkpoints_of(folder / "seldom"), (std::vector<std::int64_t>{10, 14}));
   for (const char* other : {"often", "seldom"})
     expect_identical(folder / "plain/checkpoint-14", folder / (other + std::string("/checkpoint-14")));
 }
@@ -47,7 +35,7 @@ TEST(SaveInterval, IsThatOfSaveStepsWhereItIsGiven) {
   const Outcome run = trainer(Task::get().train(folder / "run", "mtbf_hours=1e-9"));
   expect_success(run);
   EXPECT_NE(run.err.find("save_steps decides; mtbf_hours is not read"), std::string::npos) << run.err;
-  EXPECT_EQ(saved_in(folder / "run"), (std::vector<std::int64_t>{5, 10, 12}));
+  EXPECT_EQ(checkpoints_of(folder / "run"), (std::vector<std::int64_t>{5, 10, 12}));
 }
 
 }  // namespace
