@@ -7,6 +7,7 @@
 #include "decode_bench.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
+#include "octet/base/median.h"
 #include "octet/base/strings.h"
 #include "octet/model/shapes.h"
 #include "octet/plan/memory.h"
@@ -23,10 +24,10 @@ namespace {
 void print_profile(const train::BenchResult& r) {
   if (r.profile.empty()) return;
   double all = 0;
-  for (const train::BenchRow& row : r.profile) all += row.seconds;
+  for (const StepProfileRow& row : r.profile) all += row.seconds;
   std::printf("\n%-28s %12s %8s %8s\n", "where a step's time goes", "milliseconds", "share", "calls");
-  for (const train::BenchRow& row : r.profile) {
-    std::printf("%-28s %12.3f %6.1f %% %8.0f\n", row.kind.c_str(), 1e3 * row.seconds, 100 * row.seconds / all,
+  for (const StepProfileRow& row : r.profile) {
+    std::printf("%-28s %12.3f %6.1f %% %8.0f\n", row.name.c_str(), 1e3 * row.seconds, 100 * row.seconds / all,
                 row.calls);
   }
 }
@@ -104,16 +105,16 @@ void print_json(const config::Config& c, runtime::Session& session, const train:
             {"setup_seconds", r.setup_seconds},
             {"products", r.products}};
   if (!r.fp8.is_null()) line["fp8"] = r.fp8;
-  for (const train::BenchRow& row : r.profile) {
-    line["profile"].push_back({{"kind", row.kind}, {"seconds", row.seconds}, {"calls", row.calls}});
+  for (const StepProfileRow& row : r.profile) {
+    line["profile"].push_back({{"kind", row.name}, {"seconds", row.seconds}, {"calls", row.calls}});
   }
   std::printf("%s\n", line.dump().c_str());
 }
 
 void print_saves(const train::SaveBenchResult& r, int ranks, bool json) {
   const auto rate = [&](const std::vector<double>& seconds) {
-    const double median = train::SaveBenchResult::median(seconds);
-    return median > 0 ? static_cast<double>(r.bytes) / median : 0;
+    const double middle = median(seconds);
+    return middle > 0 ? static_cast<double>(r.bytes) / middle : 0;
   };
   if (json) {
     std::printf("%s\n", Json{{"bytes", r.bytes},
@@ -129,8 +130,7 @@ void print_saves(const train::SaveBenchResult& r, int ranks, bool json) {
   }
   const auto row = [&](const char* name, const std::vector<double>& seconds) {
     if (seconds.empty()) return;
-    std::printf("%-28s %8.3f s %8.2f GiB/s, turns", name, train::SaveBenchResult::median(seconds),
-                rate(seconds) / 0x1p30);
+    std::printf("%-28s %8.3f s %8.2f GiB/s, turns", name, median(seconds), rate(seconds) / 0x1p30);
     for (const double each : seconds) std::printf(" %.3f", each);
     std::printf("\n");
   };

@@ -66,7 +66,7 @@ void print_table(const std::string& device, const DecodeBench& b, const std::str
   std::printf("set-up           %.1f s\n", r.setup_seconds);
   if (r.profile.empty()) return;
   std::printf("\n%-36s %12s %8s\n", "where a step's time goes", "milliseconds", "calls");
-  for (const generate::BenchRow& row : r.profile) {
+  for (const StepProfileRow& row : r.profile) {
     std::printf("%-36s %12.4f %8.0f\n", row.name.c_str(), 1e3 * row.seconds, row.calls);
   }
 }
@@ -92,7 +92,7 @@ void print_json(const std::string& device, const DecodeBench& b, const std::stri
             {"prompt_tokens_per_second", r.prompt_tokens_per_second},
             {"reserved_bytes", r.reserved_bytes},
             {"setup_seconds", r.setup_seconds}};
-  for (const generate::BenchRow& row : r.profile) {
+  for (const StepProfileRow& row : r.profile) {
     line["profile"].push_back({{"name", row.name}, {"seconds", row.seconds}, {"calls", row.calls}});
   }
   std::printf("%s\n", line.dump().c_str());

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <chrono>
-#include <map>
 #include <optional>
 
 #include "octet/base/error.h"
+#include "octet/base/median.h"
 #include "octet/base/random.h"
-#include "octet/device/profile.h"
 #include "octet/model/layout.h"
 
 namespace octet::generate {
@@ -34,12 +33,6 @@ std::vector<Request> random_prompts(const BenchOptions& options, std::int64_t vo
   return prompts;
 }
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
 /// Bytes of all weights but an embedding table, of which a step reads a row a token.
 double weight_bytes(const Decoder& decoder) {
   const model::Architecture& a = decoder.options().architecture;
@@ -64,40 +57,8 @@ double cache_bytes(const DecoderOptions& options, std::int64_t before) {
          static_cast<double>(size_of(options.recipe.compute));
 }
 
-/// Where the time of steps went.
-class Profiled {
- public:
-  explicit Profiled(Stream& stream) : profile_(stream) {}
-  void step(bool counts, double seconds) {
-    const auto rows = profile_.collect();
-    if (!counts) return;
-    ++steps_;
-    double known = 0;
-    for (const auto& [name, row] : rows) {
-      BenchRow& sum = sums_[name];
-      sum.seconds += row.seconds;
-      sum.calls += static_cast<double>(row.calls);
-      known += row.seconds;
-    }
-    sums_["waiting and gaps"].seconds += seconds - known;
-  }
-  std::vector<BenchRow> rows() const {
-    std::vector<BenchRow> all;
-    for (const auto& [name, sum] : sums_) {
-      all.push_back({.name = name, .seconds = sum.seconds / steps_, .calls = sum.calls / steps_});
-    }
-    std::ranges::sort(all, [](const BenchRow& a, const BenchRow& b) { return a.seconds > b.seconds; });
-    return all;
-  }
-
- private:
-  Profile profile_;
-  std::map<std::string, BenchRow> sums_;
-  double steps_ = 0;
-};
-
 void take_steps(Decoder& decoder, const BenchOptions& options, BenchResult& result) {
-  std::optional<Profiled> profile;
+  std::optional<StepProfile> profile;
   if (options.profile) profile.emplace(decoder.stream());
   std::vector<double> seconds;
   for (std::int64_t step = 0; step < options.warmup + options.steps; ++step) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -11,11 +10,11 @@
 #include "cast_log.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
+#include "octet/base/median.h"
 #include "octet/base/random.h"
 #include "octet/base/strings.h"
 #include "octet/comm/serialize.h"
 #include "octet/config/derive.h"
-#include "octet/device/profile.h"
 #include "octet/model/build.h"
 #include "octet/model/shapes.h"
 #include "octet/report/number.h"
@@ -63,12 +62,6 @@ runtime::HostBatch random_batch(const BatchShape& shape, std::uint64_t seed) {
   return batch;
 }
 
-double median(std::vector<double> values) {
-  std::ranges::sort(values);
-  const std::size_t half = values.size() / 2;
-  return values.size() % 2 == 1 ? values[half] : (values[half - 1] + values[half]) / 2;
-}
-
 /// The kind of work that a name of a profile counts to: products and what stands in head and optimizer keep
 /// their names.
 std::string kind_of(const std::string& name) {
@@ -94,38 +87,6 @@ std::string kind_of(const std::string& name) {
   }
   return "copies and clearing";
 }
-
-/// Sums the kinds over steps.
-class StepProfile {
- public:
-  explicit StepProfile(Stream& stream) : profile_(stream) {}
-  void step(bool counts, double seconds) {
-    const auto rows = profile_.collect();
-    if (!counts) return;
-    ++steps_;
-    double known = 0;
-    for (const auto& [name, row] : rows) {
-      BenchRow& sum = sums_[kind_of(name)];
-      sum.seconds += row.seconds;
-      sum.calls += static_cast<double>(row.calls);
-      known += row.seconds;
-    }
-    sums_["waiting and gaps"].seconds += seconds - known;
-  }
-  std::vector<BenchRow> rows() const {
-    std::vector<BenchRow> all;
-    for (const auto& [kind, sum] : sums_) {
-      all.push_back({.kind = kind, .seconds = sum.seconds / steps_, .calls = sum.calls / steps_});
-    }
-    std::ranges::sort(all, [](const BenchRow& a, const BenchRow& b) { return a.seconds > b.seconds; });
-    return all;
-  }
-
- private:
-  Profile profile_;
-  std::map<std::string, BenchRow> sums_;
-  double steps_ = 0;
-};
 
 double loss_of(const store::StepResult& step) {
   return step.loss_sum / static_cast<double>(std::max<std::int64_t>(1, step.label_tokens));
@@ -213,7 +174,7 @@ void Bench::require_finite(const store::StepResult& result, std::int64_t step) {
 
 void Bench::take_steps() {
   std::optional<StepProfile> profile;
-  if (options_.profile) profile.emplace(engine_->compute());
+  if (options_.profile) profile.emplace(engine_->compute(), kind_of);
   const std::int64_t steps = options_.warmup + options_.steps;
   std::vector<std::vector<runtime::HostBatch>> all;
   for (std::int64_t step = 0; step < steps; ++step) all.push_back(batches_of(step));

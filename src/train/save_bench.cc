@@ -13,6 +13,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/base/median.h"
 #include "octet/base/random.h"
 #include "octet/checkpoint/save.h"
 #include "octet/comm/serialize.h"
@@ -124,13 +125,6 @@ double timed(comm::Channel& channel, const std::function<void()>& work) {
 }
 
 }  // namespace
-
-double SaveBenchResult::median(std::vector<double> seconds) {
-  if (seconds.empty()) return 0;
-  std::sort(seconds.begin(), seconds.end());
-  const std::size_t half = seconds.size() / 2;
-  return seconds.size() % 2 == 1 ? seconds[half] : (seconds[half - 1] + seconds[half]) / 2;
-}
 
 double SaveBenchResult::ratio() const {
   double raw = median(buffered);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "octet/device/step_profile.h"
 #include "octet/generate/decoder.h"
 
 namespace octet::generate {
@@ -17,13 +18,6 @@ struct BenchOptions {
   std::int64_t warmup = 3;     ///< steps before them
   std::uint64_t seed = 42;     ///< of weights and tokens
   bool profile = false;        ///< where the time goes; the marks around each op cost a little of it
-};
-
-/// A kind of work of a profiled step.
-struct BenchRow {
-  std::string name;
-  double seconds = 0;  ///< of a step, mean
-  double calls = 0;
 };
 
 struct BenchResult {
@@ -38,7 +32,7 @@ struct BenchResult {
   double bytes_per_second = 0;  ///< both over the median
   std::int64_t replayed = 0;    ///< steps that the device replayed, warm-up included
   std::size_t reserved_bytes = 0;
-  std::vector<BenchRow> profile;  ///< with `profile`: longest first, and "waiting and gaps"
+  std::vector<StepProfileRow> profile;  ///< with `profile`: longest first, and "waiting and gaps"
 };
 
 /// What a decoder is made for that is to be measured: room for the context and all steps.

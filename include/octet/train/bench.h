@@ -7,6 +7,7 @@
 
 #include "octet/base/json.h"
 #include "octet/config/config.h"
+#include "octet/device/step_profile.h"
 #include "octet/runtime/session.h"
 
 namespace octet::train {
@@ -18,13 +19,6 @@ struct BenchOptions {
   bool profile = false;      ///< where the time goes; the marks around each op cost a little of it
   bool logged = false;       ///< each step does what one with a row in the log does: statistics of casts
   double label_share = 1.0;  ///< of the tokens that are trained, at the end of each sequence; in (0, 1]
-};
-
-/// A kind of work of a profiled step, on rank 0.
-struct BenchRow {
-  std::string kind;
-  double seconds = 0;  ///< of a step, mean
-  double calls = 0;
 };
 
 /// Speed of whole training steps. The same on all ranks, but memory, which is the most that any rank
@@ -52,7 +46,7 @@ struct BenchResult {
   bool transposes_at_use = false;  ///< FP8 weights, likewise
   Json fp8;                        ///< with `logged`: as the field of the last step's row
   /// With `profile`: kinds of work, longest first, and what none of them took ("waiting and gaps").
-  std::vector<BenchRow> profile;
+  std::vector<StepProfileRow> profile;
 };
 
 /// Trains fresh weights on random tokens with the engine, store and core of training: sequences of

@@ -24,7 +24,6 @@ struct SaveBenchResult {
   std::vector<double> copied;  ///< the copy of the state before them
   bool has_direct = true;      ///< false: the file system has no direct writes, and `direct` is empty
 
-  static double median(std::vector<double> seconds);
   /// Rate of saves over the better of the two raw rates, medians.
   double ratio() const;
 };

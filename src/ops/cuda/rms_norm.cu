@@ -1,4 +1,3 @@
-#include "cuda/early_launch.cuh"
 #include "cuda/rows.cuh"
 #include "cuda/scratch.h"
 #include "octet/base/error.h"
@@ -117,7 +116,6 @@ template <typename T, int kPacks, bool whole>
 __global__ void __launch_bounds__(kMaxThreads) norm_kernel(RmsNormArgs a, Fp8Out fp8, Vector vector) {
   __shared__ float sums[kWarp];
   __shared__ unsigned shared[kWarp];
-  let_next_begin();
   const std::int64_t hidden = a.residual.cols;
   const float one = a.one_plus_weight ? 1.0f : 0.0f;
   const float scale = scale_of(fp8);

@@ -1,3 +1,4 @@
+#include "cuda/early_launch.cuh"
 #include "cuda/tiles.cuh"
 
 namespace octet::ops::cuda {

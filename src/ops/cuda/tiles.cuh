@@ -2,7 +2,6 @@
 // columns, turns it in shared memory and writes both copies whole, so that the values are read once.
 #pragma once
 
-#include "cuda/early_launch.cuh"
 #include "cuda/rows.cuh"
 
 namespace octet::ops::cuda {
@@ -61,7 +60,6 @@ template <typename F>
 __global__ void __launch_bounds__(kTileThreads) tile_kernel(F f, TileOut out, bool vector) {
   __shared__ __align__(16) std::uint8_t tile[F::outputs][kTile][kTilePitch];
   __shared__ unsigned shared[kWarp];
-  let_next_begin();
   const std::int64_t across = (out.cols + kTile - 1) / kTile;
   const std::int64_t row0 = blockIdx.x / across * kTile, col0 = blockIdx.x % across * kTile;
   const int r = threadIdx.x / 4;
