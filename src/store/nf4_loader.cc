@@ -24,121 +24,154 @@ std::int64_t blocks_of_rank(std::int64_t count, int world) {
 }
 
 std::int64_t pieces_of(std::int64_t count, int world) {
-  constexpr std::int64_t kBlocks = Nf4Loader::kPiece / ops::kNf4Block;
+  constexpr std::int64_t kBlocks = kLoadedPiece / ops::kNf4Block;
   return (blocks_of_rank(count, world) + kBlocks - 1) / kBlocks;
 }
 
 Share share_of(std::int64_t count, int world, int rank, std::int64_t piece) {
   const std::int64_t all = blocks_of_rank(count, world) * ops::kNf4Block;
   const std::int64_t first = std::min(count, rank * all), last = std::min(count, first + all);
-  const std::int64_t begin = std::min(last, first + piece * Nf4Loader::kPiece);
-  return {.begin = begin, .end = std::min(last, begin + Nf4Loader::kPiece)};
+  const std::int64_t begin = std::min(last, first + piece * kLoadedPiece);
+  return {.begin = begin, .end = std::min(last, begin + kLoadedPiece)};
 }
 
 }  // namespace
 
-void Nf4Loader::load(const Segment& s, const Values& values, const Stored& stored, float* amaxes) {
-  for (const Nf4Part& part : s.nf4) {
-    if (!part.quantised) continue;
-    bytes_.assign(static_cast<std::size_t>(part.bytes()), 0);
-    if (stored) {
-      read_stored(part, stored);
-    } else {
-      quantise(s, part, values);
+Nf4Loader::Nf4Loader(const Segments& segments, comm::Collectives& collectives, Stream& stream, Arena& arena,
+                     float* values)
+    : segments_(segments),
+      collectives_(collectives),
+      device_(arena.device()),
+      stream_(stream),
+      values_(values) {
+  std::int64_t bytes = 0, blocks = 0;
+  bool any = false;
+  for (const auto& group : segments.groups) {
+    for (const Segment& s : group) {
+      for (const Nf4Part& part : s.nf4) {
+        any = true;
+        if (!part.quantised) {
+          bytes = std::max(bytes, std::min(part.count, kLoadedPiece) * std::int64_t{4});
+          continue;
+        }
+        if (s.row.axis != Axis::none) bytes = std::max(bytes, part.bytes());
+        if (part.twice) blocks = std::max(blocks, ops::nf4_blocks(part.count));
+      }
     }
-    if (amaxes != nullptr) raise(part, amaxes);
-    keep(s, part.codes, bytes_.data(), part.bytes());
+  }
+  bytes_ = arena.reserve_as<std::uint8_t>("bytes of a tensor", static_cast<std::size_t>(bytes));
+  scales_ = arena.reserve_as<float>("scales of a tensor", static_cast<std::size_t>(blocks));
+  if (any && segments.compute == DType::bf16) {
+    narrow_ = arena.reserve_as<std::uint16_t>("values in bf16", static_cast<std::size_t>(kLoadedPiece));
   }
 }
 
-void Nf4Loader::quantise(const Segment& s, const Nf4Part& part, const Values& values) {
+void Nf4Loader::load(const Segment& s, const FixedValues& values, const Stored& stored, float* amaxes) {
+  const bool whole = s.row.axis == Axis::none;
+  for (const Nf4Part& part : s.nf4) {
+    if (!part.quantised) continue;
+    std::uint8_t* const bytes = whole ? s.stored + part.codes : bytes_;
+    device_.zero(stream_, bytes, static_cast<std::size_t>(part.bytes()));
+    if (stored) {
+      read_stored(part, stored, bytes);
+    } else {
+      quantise(s, part, values, bytes);
+    }
+    if (amaxes != nullptr) raise(part, bytes, amaxes);
+    if (!whole) keep(s, part.codes, bytes, part.bytes());
+  }
+}
+
+void Nf4Loader::quantise(const Segment& s, const Nf4Part& part, const FixedValues& values,
+                         std::uint8_t* bytes) {
   const int world = collectives_.size();
-  scales_.assign(static_cast<std::size_t>(ops::nf4_blocks(part.count)), 0.0f);
+  auto* const in_place = reinterpret_cast<float*>(bytes + (part.scales - part.codes));
+  float* const scales = part.twice ? scales_ : in_place;
   for (std::int64_t piece = 0; piece < pieces_of(part.count, world); ++piece) {
     const Share own = share_of(part.count, world, collectives_.rank(), piece);
     const std::int64_t count = own.end - own.begin;
-    values_.assign(static_cast<std::size_t>(count), 0.0f);
-    values(s, part.begin + own.begin, count, values_.data());
-    const bool narrow = segments_.compute == DType::bf16;
-    if (narrow && count > 0) {
-      narrow_.resize(static_cast<std::size_t>(count));
-      ops::convert(kernels_, values_.data(), DType::f32, narrow_.data(), DType::bf16, count);
+    values(stream_, s, part.begin + own.begin, count, values_);
+    if (count > 0) {
+      const void* x = values_;
+      if (narrow_ != nullptr) {
+        ops::convert(stream_, values_, DType::f32, narrow_, DType::bf16, count);
+        x = narrow_;
+      }
+      ops::nf4_quantize(stream_, {.x = x,
+                                  .dtype = segments_.compute,
+                                  .count = count,
+                                  .codes = bytes + own.begin / 2,
+                                  .scales = scales + own.begin / ops::kNf4Block});
     }
-    ops::nf4_quantize(kernels_, {.x = narrow ? static_cast<const void*>(narrow_.data()) : values_.data(),
-                                 .dtype = segments_.compute,
-                                 .count = count,
-                                 .codes = bytes_.data() + own.begin / 2,
-                                 .scales = scales_.data() + own.begin / ops::kNf4Block});
-    kernels_.synchronize();
-    exchange(part, piece);
+    exchange(part, piece, bytes, scales);
   }
-  std::uint8_t* const scales = bytes_.data() + (part.scales - part.codes);
-  if (!part.twice) {
-    std::memcpy(scales, scales_.data(), scales_.size() * sizeof(float));
-    return;
-  }
-  ops::nf4_quantize_scales(kernels_,
-                           {.scales = scales_.data(),
-                            .blocks = std::ssize(scales_),
-                            .codes = scales,
-                            .nested = reinterpret_cast<float*>(bytes_.data() + (part.nested - part.codes)),
-                            .mean = reinterpret_cast<float*>(bytes_.data() + (part.mean - part.codes))});
-  kernels_.synchronize();
+  if (!part.twice) return;
+  ops::nf4_quantize_scales(stream_, {.scales = scales,
+                                     .blocks = ops::nf4_blocks(part.count),
+                                     .codes = bytes + (part.scales - part.codes),
+                                     .nested = reinterpret_cast<float*>(bytes + (part.nested - part.codes)),
+                                     .mean = reinterpret_cast<float*>(bytes + (part.mean - part.codes))});
 }
 
-void Nf4Loader::exchange(const Nf4Part& part, std::int64_t piece) {
+void Nf4Loader::exchange(const Nf4Part& part, std::int64_t piece, std::uint8_t* bytes, float* scales) {
   const int world = collectives_.size();
   if (world == 1) return;
   const auto act = [&](int rank, const auto& on) {
     const Share share = share_of(part.count, world, rank, piece);
-    on(bytes_.data() + share.begin / 2, static_cast<std::size_t>(share.code_bytes()));
-    on(scales_.data() + share.begin / ops::kNf4Block,
-       static_cast<std::size_t>(share.blocks()) * sizeof(float));
+    on(bytes + share.begin / 2, static_cast<std::size_t>(share.code_bytes()));
+    on(scales + share.begin / ops::kNf4Block, static_cast<std::size_t>(share.blocks()) * sizeof(float));
   };
   std::string mine;
-  act(collectives_.rank(),
-      [&](const void* from, std::size_t count) { mine.append(static_cast<const char*>(from), count); });
+  act(collectives_.rank(), [&](const void*, std::size_t count) { mine.resize(mine.size() + count); });
+  std::size_t at = 0;
+  act(collectives_.rank(), [&](const void* from, std::size_t count) {
+    if (count > 0) device_.copy_to_host(stream_, mine.data() + at, from, count);
+    at += count;
+  });
+  stream_.synchronize();
   const std::vector<std::string> all = collectives_.channel().all_gather_bytes(mine);
   for (int rank = 0; rank < world; ++rank) {
-    std::size_t at = 0;
+    const std::string& theirs = all[static_cast<std::size_t>(rank)];
+    at = 0;
     act(rank, [&](void* to, std::size_t count) {
-      check(at + count <= all[static_cast<std::size_t>(rank)].size(),
-            "every rank sends its share of a tensor");
-      std::memcpy(to, all[static_cast<std::size_t>(rank)].data() + at, count);
+      check(at + count <= theirs.size(), "every rank sends its share of a tensor");
+      if (rank != collectives_.rank() && count > 0)
+        device_.copy_to_device(stream_, to, theirs.data() + at, count);
       at += count;
     });
   }
+  stream_.synchronize();  // before what came goes
 }
 
-void Nf4Loader::read_stored(const Nf4Part& part, const Stored& stored) {
+void Nf4Loader::read_stored(const Nf4Part& part, const Stored& stored, std::uint8_t* bytes) {
+  std::vector<std::uint8_t> read(static_cast<std::size_t>(part.bytes()));
   std::vector<TensorSlice> slices;
   for (const Nf4Array& array : arrays_of(part)) {
     slices.push_back({.name = part.named->name + array.suffix,
                       .dtype = array.dtype,
                       .shape = {array.count},
                       .count = array.count,
-                      .data = bytes_.data() + (array.offset - part.codes)});
+                      .data = read.data() + (array.offset - part.codes)});
   }
   stored(slices);
+  device_.copy_to_device(stream_, bytes, read.data(), read.size());
+  stream_.synchronize();
 }
 
-void Nf4Loader::raise(const Nf4Part& part, float* amaxes) {
+void Nf4Loader::raise(const Nf4Part& part, const std::uint8_t* bytes, float* amaxes) {
   const int world = collectives_.size();
   for (std::int64_t piece = 0; piece < pieces_of(part.count, world); ++piece) {
     const Share own = share_of(part.count, world, collectives_.rank(), piece);
     const std::int64_t count = own.end - own.begin;
     if (count == 0) continue;
-    values_.resize(static_cast<std::size_t>(count));
-    ops::nf4_decode(kernels_, {.codes = bytes_.data(),
-                               .scales = part.scales_in(bytes_.data() - part.codes),
-                               .begin = own.begin,
-                               .count = count,
-                               .to = values_.data(),
-                               .dtype = segments_.compute});
-    as_matrices(
-        {.data = values_.data(), .dtype = segments_.compute}, count,
-        [&](const ops::ConstMatrix& x, std::int64_t) { ops::amax(kernels_, x, amaxes + part.scale); });
-    kernels_.synchronize();
+    ops::nf4_decode(stream_, {.codes = bytes,
+                              .scales = part.scales_in(bytes - part.codes),
+                              .begin = own.begin,
+                              .count = count,
+                              .to = values_,
+                              .dtype = segments_.compute});
+    as_matrices({.data = values_, .dtype = segments_.compute}, count,
+                [&](const ops::ConstMatrix& x, std::int64_t) { ops::amax(stream_, x, amaxes + part.scale); });
   }
 }
 
@@ -151,61 +184,51 @@ Nf4Loader::Run Nf4Loader::kept_of(const Segment& s, const Nf4Part& part) const {
   return {begin, std::clamp<std::int64_t>((from + s.stored_slice + size - 1) / size, begin, part.count)};
 }
 
-void Nf4Loader::measure_whole(const Segment& s, const Values& values, float* amaxes) {
+template <typename Do>
+void Nf4Loader::each_whole(const Segment& s, const FixedValues& values, Do&& act) {
   for (const Nf4Part& part : s.nf4) {
     if (part.quantised) continue;
-    for (std::int64_t at = 0; at < part.count; at += kPiece) {
+    for (std::int64_t at = 0; at < part.count; at += kLoadedPiece) {
       // Pieces of the tensor, not of the run, so that every rank asks equally often.
       const Run kept = kept_of(s, part);
-      const std::int64_t begin = std::clamp(kept.begin, at, at + kPiece);
-      const std::int64_t end = std::clamp(kept.end, begin, std::min(part.count, at + kPiece));
-      values_.assign(static_cast<std::size_t>(end - begin), 0.0f);
-      values(s, part.begin + begin, end - begin, values_.data());
-      as_matrices({.data = values_.data()}, end - begin, [&](const ops::ConstMatrix& x, std::int64_t) {
-        ops::amax(kernels_, x, amaxes + part.scale);
-      });
-      kernels_.synchronize();
+      const std::int64_t begin = std::clamp(kept.begin, at, at + kLoadedPiece);
+      const std::int64_t end = std::clamp(kept.end, begin, std::min(part.count, at + kLoadedPiece));
+      values(stream_, s, part.begin + begin, end - begin, values_);
+      if (begin < end) act(part, begin, end - begin);
     }
   }
 }
 
-void Nf4Loader::write_whole(const Segment& s, const Values& values, const float* scales) {
+void Nf4Loader::measure_whole(const Segment& s, const FixedValues& values, float* amaxes) {
+  each_whole(s, values, [&](const Nf4Part& part, std::int64_t, std::int64_t count) {
+    as_matrices({.data = values_}, count,
+                [&](const ops::ConstMatrix& x, std::int64_t) { ops::amax(stream_, x, amaxes + part.scale); });
+  });
+}
+
+void Nf4Loader::write_whole(const Segment& s, const FixedValues& values, const precision::ScaleSet* scales) {
   const auto size = static_cast<std::int64_t>(size_of(s.dtype));
-  for (const Nf4Part& part : s.nf4) {
-    if (part.quantised) continue;
-    for (std::int64_t at = 0; at < part.count; at += kPiece) {
-      const Run kept = kept_of(s, part);
-      const std::int64_t begin = std::clamp(kept.begin, at, at + kPiece);
-      const std::int64_t end = std::clamp(kept.end, begin, std::min(part.count, at + kPiece));
-      const std::int64_t count = end - begin;
-      values_.assign(static_cast<std::size_t>(count), 0.0f);
-      values(s, part.begin + begin, count, values_.data());
-      bytes_.resize(static_cast<std::size_t>(count * size));
-      if (is_fp8(s.dtype)) {
-        as_matrices({.data = values_.data()}, count, [&](const ops::ConstMatrix& x, std::int64_t from) {
-          ops::quantize(kernels_, x,
-                        {.format = s.dtype, .row = bytes_.data() + from, .scale = scales + part.scale});
-        });
-      } else if (count > 0) {
-        ops::convert(kernels_, values_.data(), DType::f32, bytes_.data(), s.dtype, count);
-      }
-      kernels_.synchronize();
-      keep(s, part.codes + begin * size, bytes_.data(), count * size);
+  each_whole(s, values, [&](const Nf4Part& part, std::int64_t begin, std::int64_t count) {
+    if (is_fp8(s.dtype)) {
+      as_matrices({.data = values_}, count, [&](const ops::ConstMatrix& x, std::int64_t from) {
+        ops::quantize(stream_, x,
+                      {.format = s.dtype, .row = bytes_ + from, .scale = scales->scale(part.scale)});
+      });
+    } else {
+      ops::convert(stream_, values_, DType::f32, bytes_, s.dtype, count);
     }
-  }
+    keep(s, part.codes + begin * size, bytes_, count * size);
+  });
 }
 
-void Nf4Loader::keep(const Segment& s, std::int64_t begin, const void* bytes, std::int64_t count) {
+void Nf4Loader::keep(const Segment& s, std::int64_t begin, const std::uint8_t* bytes, std::int64_t count) {
   const bool whole = s.row.axis == Axis::none;
   const std::int64_t own = whole ? 0 : segments_.rank * s.stored_slice;
   const std::int64_t end = whole ? begin + count : own + s.stored_slice;
   const std::int64_t from = std::max(begin, own), to = std::min(begin + count, end);
   if (from >= to) return;
   std::uint8_t* const kept = whole ? s.stored : s.stored_shard;
-  device_.copy_to_device(copies_, kept + (from - own),
-                         static_cast<const std::uint8_t*>(bytes) + (from - begin),
-                         static_cast<std::size_t>(to - from));
-  copies_.synchronize();
+  device_.copy(stream_, kept + (from - own), bytes + (from - begin), static_cast<std::size_t>(to - from));
 }
 
 }  // namespace octet::store

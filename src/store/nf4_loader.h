@@ -3,47 +3,47 @@
 #include <functional>
 #include <vector>
 
+#include "loaded_values.h"
 #include "octet/base/tensor_slice.h"
 #include "octet/comm/collectives.h"
+#include "octet/precision/scaling.h"
 #include "segments.h"
 
 namespace octet::store {
 
-/// Brings tensors into NF4, one after the other. The ranks share the work: each quantises a run of whole
-/// blocks of every tensor, and tells the others. The host holds one tensor's codes and scales, and a piece of
-/// kPiece values.
+/// Brings tensors into NF4, one after the other, by the device on which they lie. The ranks share the work:
+/// each quantises a run of whole blocks of every tensor, and tells the others.
 class Nf4Loader {
  public:
-  /// As Fixed::Values.
-  using Values =
-      std::function<void(const Segment& segment, std::int64_t begin, std::int64_t count, float* out)>;
   /// Fills slices of codes and scales as they are stored: see ParameterStore::initialise. Empty: there are
   /// none, and values are quantised whatever the options say.
   using Stored = std::function<void(const std::vector<TensorSlice>&)>;
 
-  /// `kernels`: of a CPU. `copies`: of the device where weights lie.
-  Nf4Loader(const Segments& segments, comm::Collectives& collectives, Device& device, Stream& kernels,
-            Stream& copies)
-      : segments_(segments), collectives_(collectives), device_(device), kernels_(kernels), copies_(copies) {}
+  /// Takes memory of `arena`: for a piece in bf16, the scales of a tensor where these are quantised as well,
+  /// and the bytes of a tensor where it is cut among the ranks. `values`: kLoadedPiece f32 there.
+  Nf4Loader(const Segments& segments, comm::Collectives& collectives, Stream& stream, Arena& arena,
+            float* values);
 
-  /// Fills the segment's quantised tensors. All ranks call it. `amaxes`, by number of the scale, are raised
-  /// by what this rank decoded; null where no scales are wanted.
-  void load(const Segment& segment, const Values& values, const Stored& stored, float* amaxes);
+  /// Fills the segment's quantised tensors. All ranks call it. `amaxes` (device), by number of the scale, are
+  /// raised by what this rank decoded; null where no scales are wanted.
+  void load(const Segment& segment, const FixedValues& values, const Stored& stored, float* amaxes);
   /// Raises the amaxes by what this rank keeps of the tensors that are not quantised.
-  void measure_whole(const Segment& segment, const Values& values, float* amaxes);
+  void measure_whole(const Segment& segment, const FixedValues& values, float* amaxes);
   /// Fills those, in FP8 by these scales. All ranks call it, as often as the others.
-  void write_whole(const Segment& segment, const Values& values, const float* scales);
-
-  static constexpr std::int64_t kPiece = std::int64_t{1} << 22;
+  void write_whole(const Segment& segment, const FixedValues& values, const precision::ScaleSet* scales);
 
  private:
-  void quantise(const Segment& segment, const Nf4Part& part, const Values& values);
+  /// `bytes`: of the tensor, from its codes on, in memory of the device.
+  void quantise(const Segment& segment, const Nf4Part& part, const FixedValues& values, std::uint8_t* bytes);
   /// The own run of elements to all ranks, and theirs.
-  void exchange(const Nf4Part& part, std::int64_t piece);
-  void read_stored(const Nf4Part& part, const Stored& stored);
-  void raise(const Nf4Part& part, float* amaxes);
+  void exchange(const Nf4Part& part, std::int64_t piece, std::uint8_t* bytes, float* scales);
+  void read_stored(const Nf4Part& part, const Stored& stored, std::uint8_t* bytes);
+  void raise(const Nf4Part& part, const std::uint8_t* bytes, float* amaxes);
+  /// Acts on pieces of what this rank keeps of the tensors that are not quantised.
+  template <typename Do>
+  void each_whole(const Segment& segment, const FixedValues& values, Do&& act);
   /// Puts bytes [begin, begin + count) of the segment where this rank keeps them, those that it does.
-  void keep(const Segment& segment, std::int64_t begin, const void* bytes, std::int64_t count);
+  void keep(const Segment& segment, std::int64_t begin, const std::uint8_t* bytes, std::int64_t count);
   /// The own elements of a tensor that is not quantised: those that are kept here.
   struct Run {
     std::int64_t begin = 0, end = 0;
@@ -53,12 +53,12 @@ class Nf4Loader {
   const Segments& segments_;
   comm::Collectives& collectives_;
   Device& device_;
-  Stream& kernels_;
-  Stream& copies_;
-  std::vector<float> values_;
-  std::vector<std::uint16_t> narrow_;  ///< values as bf16
-  std::vector<float> scales_;          ///< of the tensor at hand
-  std::vector<std::uint8_t> bytes_;    ///< of the tensor at hand, from its codes on
+  Stream& stream_;
+  // Memory of the device.
+  float* values_;                    ///< [kLoadedPiece]
+  std::uint16_t* narrow_ = nullptr;  ///< [kLoadedPiece] values as bf16; null: in fp32
+  float* scales_ = nullptr;          ///< of the tensor at hand
+  std::uint8_t* bytes_ = nullptr;    ///< of the tensor at hand, where it is cut, or of a piece
 };
 
 }  // namespace octet::store

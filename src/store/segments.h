@@ -122,6 +122,18 @@ struct TensorRun {
 /// The tensors of `spec` inside elements [begin, begin + count) of the segment, in order.
 std::vector<TensorRun> runs_within(const model::SegmentSpec& spec, std::int64_t begin, std::int64_t count);
 
+/// Acts on the runs of elements [begin, begin + count) where no tensor lies: their place in that range, and
+/// how many they are.
+template <typename Do>
+void each_gap(const model::SegmentSpec& spec, std::int64_t begin, std::int64_t count, Do&& act) {
+  std::int64_t at = 0;
+  for (const TensorRun& run : runs_within(spec, begin, count)) {
+    if (run.begin > at) act(at, run.begin - at);
+    at = run.begin + run.count;
+  }
+  if (count > at) act(at, count - at);
+}
+
 /// All segments of this rank with their memory.
 struct Segments {
   std::vector<std::vector<Segment>> groups;

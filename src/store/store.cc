@@ -1,5 +1,6 @@
 #include "octet/store/store.h"
 
+#include <algorithm>
 #include <exception>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "fixed.h"
 #include "gatherer.h"
 #include "inside.h"
+#include "loaded_values.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/device/host_mirror.h"
@@ -323,11 +325,16 @@ void ParameterStore::initialise(Stream& compute,
 void ParameterStore::load_fixed(Stream& compute,
                                 const std::function<void(const std::vector<TensorSlice>&)>& fill) {
   synchronize(compute);
+  Departures departures(parts_->device);
   parts_->fixed.load(
-      [&](const Segment& s, std::int64_t begin, std::int64_t count, float* out) {
-        std::vector<TensorSlice> slices;
-        append_slices(*s.spec, {.begin = begin, .count = count, .data = {.data = out}}, "", slices);
-        fill(slices);
+      [&](Stream& stream, const Segment& s, std::int64_t begin, std::int64_t count, float* out) {
+        departures.send(stream, out, count, [&](float* to) {
+          each_gap(*s.spec, begin, count,
+                   [&](std::int64_t at, std::int64_t length) { std::fill_n(to + at, length, 0.0f); });
+          std::vector<TensorSlice> slices;
+          append_slices(*s.spec, {.begin = begin, .count = count, .data = {.data = to}}, "", slices);
+          fill(slices);
+        });
       },
       fill);
 }
@@ -345,19 +352,18 @@ void ParameterStore::initialise(Stream& compute, std::uint64_t seed) {
                          .out = out.from(run.begin).data,
                          .dtype = out.dtype});
     }
-    stream.synchronize();
   };
-  const std::unique_ptr<Device> host = make_cpu_device();
-  const std::unique_ptr<Stream> on_host = host->make_stream({.name = "fresh weights"});
-  parts_->fixed.load([&](const Segment& s, std::int64_t begin, std::int64_t count,
-                         float* out) { fresh(*on_host, s, begin, count, {.data = out}); },
-                     {},
-                     [&](Stream& stream, const Segment& s, const Array& kept) {
-                       fresh(stream, s, s.state_begin, s.state_count, kept);
-                     });
+  parts_->fixed.load(
+      [&](Stream& stream, const Segment& s, std::int64_t begin, std::int64_t count, float* out) {
+        each_gap(*s.spec, begin, count, [&](std::int64_t at, std::int64_t length) {
+          parts_->device.zero(stream, out + at, static_cast<std::size_t>(length) * sizeof(float));
+        });
+        fresh(stream, s, begin, count, {.data = out});
+      });
   parts_->segments.each([&](Segment& s) {
     if (s.row.trained()) fresh(compute, s, s.state_begin, s.state_count, s.master);
   });
+  compute.synchronize();
   refresh_copies(compute, Scales::from_weights);
 }
 
