@@ -86,8 +86,29 @@ endif()
 if(CCACHE_PROGRAM)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
-# Machine code for Hopper with its own instructions, and PTX that newer GPUs' drivers compile. Written out
-# because CMake 3.25 does not know architectures that end in a letter.
+# Machine code for Hopper with its own instructions, and PTX of Ampere, which the drivers of all other GPUs from there
+# on compile when the program first runs on them. `all` spares them that, for five times as long a build. Flags are
+# written out because CMake 3.25 does not know architectures that end in a letter.
+set(OCTET_CUDA_ARCHITECTURES "90a-real;80-virtual" CACHE STRING
+    "GPUs that the program is built for: `all`, or a list of N-real (machine code) and N-virtual (PTX), as CMake writes them")
+set(_octet_architectures ${OCTET_CUDA_ARCHITECTURES})
+if(_octet_architectures STREQUAL "all")
+  set(_octet_architectures 80-real 86-real 89-real 90a-real 100-real 120-real 120-virtual)
+endif()
+set(OCTET_CUDA_CODE)
+foreach(_octet_architecture IN LISTS _octet_architectures)
+  if(NOT _octet_architecture MATCHES "^([0-9]+[af]?)-(real|virtual)$")
+    message(FATAL_ERROR "OCTET_CUDA_ARCHITECTURES holds '${_octet_architecture}'; it is `all`, or a list of words like "
+                        "90a-real and 80-virtual.")
+  endif()
+  set(_octet_number ${CMAKE_MATCH_1})
+  if(CMAKE_MATCH_2 STREQUAL "real")
+    list(APPEND OCTET_CUDA_CODE -gencode=arch=compute_${_octet_number},code=sm_${_octet_number})
+  else()
+    list(APPEND OCTET_CUDA_CODE -gencode=arch=compute_${_octet_number},code=compute_${_octet_number})
+  endif()
+endforeach()
+list(JOIN _octet_architectures " " OCTET_CUDA_BUILT_FOR)
 set(CMAKE_CUDA_ARCHITECTURES OFF)
 set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
 enable_language(CUDA)
@@ -102,7 +123,7 @@ set(CMAKE_CUDA_FLAGS_RELEASE "-O3 -lineinfo")
 add_library(octet_cuda_options INTERFACE)
 target_compile_definitions(octet_cuda_options INTERFACE OCTET_HAVE_CUDA=1)
 target_compile_options(octet_cuda_options INTERFACE
-  $<$<COMPILE_LANGUAGE:CUDA>:-gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_90,code=compute_90
+  $<$<COMPILE_LANGUAGE:CUDA>:${OCTET_CUDA_CODE}
                              --expt-relaxed-constexpr
                              -Xcompiler=-Wall,-Wextra,-Wno-unknown-pragmas,-Wno-missing-field-initializers>)
 if(OCTET_WARNINGS_AS_ERRORS)
@@ -111,6 +132,6 @@ if(OCTET_WARNINGS_AS_ERRORS)
 endif()
 # The runtime is linked in and looks for the driver when it is first called, so that programs start without.
 target_link_libraries(octet_cuda_options INTERFACE CUDA::cudart_static)
-message(STATUS "CUDA: ${CUDAToolkit_VERSION} from ${CUDAToolkit_BIN_DIR}")
+message(STATUS "CUDA: ${CUDAToolkit_VERSION} from ${CUDAToolkit_BIN_DIR}, for ${OCTET_CUDA_BUILT_FOR}")
 include(CudnnFrontend)
 include(Nccl)

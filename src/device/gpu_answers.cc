@@ -1,5 +1,9 @@
 #include "octet/device/gpu_answers.h"
 
+#include <algorithm>
+#include <cctype>
+#include <sstream>
+
 namespace octet {
 namespace {
 
@@ -13,7 +17,34 @@ std::string least_driver(int program) {
   return program / 1000 == 12 ? ", which needs driver 525 or newer" : "";
 }
 
+/// 8.9 of 89.
+std::string capability_text(int capability) {
+  return std::to_string(capability / 10) + "." + std::to_string(capability % 10);
+}
+
 }  // namespace
+
+int code_for(const std::string& built_for, int capability) {
+  int machine = 0, ptx = 0;
+  std::istringstream words(built_for);
+  for (std::string word; words >> word;) {
+    const int number = std::stoi(word);
+    const bool alone =
+        std::isalpha(static_cast<unsigned char>(word[word.find_first_not_of("0123456789")])) != 0;
+    if (word.ends_with("-virtual")) {
+      if (alone ? number == capability : number <= capability) ptx = std::max(ptx, number);
+    } else if (alone ? number == capability : number / 10 == capability / 10 && number <= capability) {
+      machine = std::max(machine, number);
+    }
+  }
+  return machine != 0 ? machine : ptx;
+}
+
+std::string why_no_fp8(const std::string& gpu, int capability) {
+  if (capability >= kLeastFp8Capability) return {};
+  return gpu + " has compute capability " + capability_text(capability) + ", and GEMMs in FP8 begin with " +
+         capability_text(kLeastFp8Capability) + " (Ada, Hopper, Blackwell)";
+}
 
 std::string why_no_driver(const GpuAnswers& a) {
   if (a.driver == 0) return "no NVIDIA driver was found";
@@ -32,10 +63,15 @@ std::string why_not(const GpuAnswers& a) {
     return "there is no " + gpu + ", the driver shows " + std::to_string(a.count);
   }
   if (!a.properties_error.empty()) return gpu + " does not answer: " + a.properties_error;
-  if (a.capability >= kLeastCapability) return {};
-  return gpu + " (" + a.name + ") is too old: it has compute capability " +
-         std::to_string(a.capability / 10) + "." + std::to_string(a.capability % 10) +
-         ", and 9.0 (Hopper) is the least that this program runs on";
+  const std::string has = gpu + " (" + a.name + ") has compute capability " + capability_text(a.capability);
+  if (a.capability < kLeastCapability) {
+    return has + ", and " + capability_text(kLeastCapability) +
+           " (Ampere) is the least that this program runs on";
+  }
+  if (code_for(a.built_for, a.capability) >= kLeastCapability) return {};
+  return has + ", and this program was built for " + a.built_for +
+         " alone (cmake -DOCTET_CUDA_ARCHITECTURES=" + std::to_string(a.capability) +
+         "-real makes one for it)";
 }
 
 GpuRefusalText text_of(GpuRefusal refusal, const std::string& gpu, const std::string& reason) {

@@ -225,7 +225,7 @@ GpuChoice choose_gpus(const std::vector<RankGpus>& ranks) {
       return refuse(*without,
                     {.what = why,
                      .expected = "a program built with CUDA, and on every rank a driver and an NVIDIA GPU of "
-                                 "compute capability 9.0 or more (H100, H200)",
+                                 "compute capability 8.0 or more",
                      .fix = "use device: cpu, or leave it auto",
                      .code = ExitCode::usage});
     }

@@ -15,6 +15,7 @@ std::size_t gemm_workspace(const GemmArgs& args);
 namespace cuda {
 GemmOutcome gemm(Stream& stream, const GemmArgs& args);
 std::string gemm_machine(const Device& device);
+std::string why_no_fp8_gemm(const Device& device);
 std::string autotuned_gemms(const Device& device);
 void learn_autotuned_gemms(const Device& device, const std::string& text);
 }  // namespace cuda
@@ -111,6 +112,14 @@ std::size_t gemm_workspace(const Device& device, const GemmArgs& args) {
 
 bool gemm_needs_transposed_fp8(const Device& device) {
   return device.stands_for() == DeviceKind::cuda;
+}
+
+std::string why_no_fp8_gemm(const Device& device) {
+#ifdef OCTET_HAVE_CUDA
+  if (device.kind() == DeviceKind::cuda) return cuda::why_no_fp8_gemm(device);
+#endif
+  (void)device;
+  return {};
 }
 
 std::int64_t fp8_token_unit(const Device& device, Scaling scaling) {

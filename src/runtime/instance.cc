@@ -15,7 +15,20 @@
 namespace octet::runtime {
 namespace {
 
+void require_fp8_gemms(const precision::Recipe& recipe, const Device& device, comm::Job& job) {
+  if (!recipe.fp8()) return;
+  job.together([&] {
+    const std::string why = ops::why_no_fp8_gemm(device);
+    if (why.empty()) return;
+    throw Error({.what = "this GPU multiplies no FP8: " + why,
+                 .expected = "a GPU of Ada, Hopper or Blackwell for fp8: true",
+                 .fix = "set fp8: false and bf16: true, or device: cpu",
+                 .code = ExitCode::usage});
+  });
+}
+
 InstanceOptions completed(InstanceOptions options, const Device& device, comm::Job& job) {
+  require_fp8_gemms(options.store.recipe, device, job);
   // What is left open follows the device, for sums as for products.
   if (!options.reproducible && !ops::reproducible_by_default(device)) options.store.deterministic = false;
   // Ranks may have cores of different number, but they gather in one order.

@@ -6,8 +6,13 @@
 namespace octet {
 namespace {
 
-const GpuAnswers kGood{
-    .driver = 13000, .program = 13000, .count = 2, .ordinal = 1, .name = "NVIDIA H200", .capability = 90};
+const GpuAnswers kGood{.driver = 13000,
+                       .program = 13000,
+                       .count = 2,
+                       .ordinal = 1,
+                       .name = "NVIDIA H200",
+                       .capability = 90,
+                       .built_for = "90a-real 80-virtual"};
 
 TEST(GpuAnswers, OfAGpuThatCanBeUsedSayNothing) {
   EXPECT_EQ(why_not(kGood), "");
@@ -46,11 +51,52 @@ TEST(GpuAnswers, SayWhichDriverWouldDo) {
 
 TEST(GpuAnswers, SayWhatAnOldGpuLacks) {
   GpuAnswers old = kGood;
-  old.ordinal = 0, old.name = "NVIDIA A100-SXM4-80GB", old.capability = 80;
+  old.ordinal = 0, old.name = "Tesla V100-SXM2-32GB", old.capability = 70;
   EXPECT_EQ(
       why_not(old),
-      "GPU 0 (NVIDIA A100-SXM4-80GB) is too old: it has compute capability 8.0, and 9.0 (Hopper) is the "
-      "least that this program runs on");
+      "GPU 0 (Tesla V100-SXM2-32GB) has compute capability 7.0, and 8.0 (Ampere) is the least that this "
+      "program runs on");
+  old.built_for = "70-real";
+  EXPECT_NE(why_not(old).find("8.0 (Ampere) is the least"), std::string::npos);
+}
+
+TEST(GpuAnswers, SayWhatTheProgramWasNotBuiltFor) {
+  GpuAnswers ada = kGood;
+  ada.name = "NVIDIA L40S", ada.capability = 89;
+  EXPECT_EQ(why_not(ada), "");
+  ada.built_for = "90a-real 90-virtual";
+  EXPECT_EQ(
+      why_not(ada),
+      "GPU 1 (NVIDIA L40S) has compute capability 8.9, and this program was built for 90a-real 90-virtual "
+      "alone (cmake -DOCTET_CUDA_ARCHITECTURES=89-real makes one for it)");
+}
+
+TEST(GpuAnswers, TellWhichCodeAGpuRuns) {
+  struct Row {
+    const char* built_for;
+    int capability, code;
+  };
+  for (const Row& row : std::vector<Row>{{"90a-real 80-virtual", 90, 90},
+                                         {"90a-real 80-virtual", 80, 80},
+                                         {"90a-real 80-virtual", 100, 80},
+                                         {"80-real 86-real", 89, 86},
+                                         {"86-real", 80, 0},
+                                         {"90a-real", 100, 0},
+                                         {"100-real 120-real 120-virtual", 121, 120},
+                                         {"80-virtual 90a-virtual", 120, 80},
+                                         {"80-virtual 90-virtual", 90, 90},
+                                         {"80-real 90-virtual", 89, 80},
+                                         {"", 90, 0}}) {
+    EXPECT_EQ(code_for(row.built_for, row.capability), row.code) << row.built_for << ", " << row.capability;
+  }
+}
+
+TEST(GpuAnswers, SayWhoMultipliesFp8) {
+  EXPECT_EQ(why_no_fp8("GPU 0", 89), "");
+  EXPECT_EQ(why_no_fp8("GPU 0", 120), "");
+  EXPECT_EQ(why_no_fp8("GPU 0: NVIDIA A100", 80),
+            "GPU 0: NVIDIA A100 has compute capability 8.0, and GEMMs in FP8 begin with 8.9 (Ada, Hopper, "
+            "Blackwell)");
 }
 
 TEST(GpuAnswers, RepeatTheDriversOwnWordsWhereItFails) {

@@ -50,8 +50,11 @@ TEST(Dropout, DropsTheElementsOfTheCpu) {
 TEST(Dora, NormsAndScalesAreNearTheCpus) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
     for (const DType weight : {DType::f32, DType::bf16, DType::e4m3}) {
-      for (const auto& [out, in, rank] :
-           {std::array<std::int64_t, 3>{1, 1, 1}, {5, 33, 3}, {17, 1100, 16}, {264, 4096, 8}}) {
+      for (const auto& [out, in, rank] : {std::array<std::int64_t, 3>{1, 1, 1},
+                                          {5, 33, 3},
+                                          {17, 1100, 16},
+                                          {264, 4096, 8},
+                                          {9, 300, 150}}) {
         std::vector<std::uint8_t> bytes(static_cast<std::size_t>(out * in) * size_of(weight));
         const std::vector<float> values = random_floats(out * in, 9);
         for (std::size_t i = 0; i < values.size(); ++i) {

@@ -20,6 +20,9 @@ struct Properties {
   std::size_t l2_bytes = 0;
 };
 const Properties& properties(const Device& device);
+/// The compute capability, 10 * major + minor, for which the code was compiled that kernels run on the
+/// calling thread's current GPU: an older one than the GPU's own where the program was not built for that.
+int code_here();
 
 /// Throws Error when `code` (a cudaError_t) is not 0, naming `what` was asked for.
 void check(int code, const char* what);

@@ -135,7 +135,7 @@ struct DryOptions {
 std::unique_ptr<Device> make_dry_device(const DryOptions& options = {});
 
 /// True when GPU `ordinal` of this machine can train: the program has its CUDA side, and there are a driver
-/// and a GPU recent enough (compute capability 9.0, for FP8). Otherwise `why_not` (if wanted) gets a sentence
+/// and a GPU recent enough (compute capability 8.0). Otherwise `why_not` (if wanted) gets a sentence
 /// without a full stop. Costs nothing where there is no driver, and never throws.
 bool cuda_available(int ordinal, std::string* why_not = nullptr);
 /// GPUs that the driver shows to this process; 0 without one.

@@ -16,10 +16,23 @@ struct GpuAnswers {
   std::string name;
   int capability = 0;  ///< 10 * major + minor
   std::string properties_error;
+  /// What the program's code was compiled for: words like 90a-real (machine code) and 80-virtual (PTX, which
+  /// drivers compile), between blanks.
+  std::string built_for;
 };
 
-/// FP8 products and the program's machine code begin with Hopper.
-inline constexpr int kLeastCapability = 90;
+/// GEMMs in bf16 and copies beside computing begin with Ampere.
+inline constexpr int kLeastCapability = 80;
+/// GEMMs in FP8 begin with Ada.
+inline constexpr int kLeastFp8Capability = 89;
+
+/// The compute capability for which the code was compiled that a GPU runs, 10 * major + minor; 0 where there
+/// is none for it. Machine code runs on GPUs of its major version and of its minor one or a later; with a
+/// letter behind the number on that one alone. PTX runs on all later ones.
+int code_for(const std::string& built_for, int capability);
+
+/// Why this GPU does not multiply FP8; empty when it does. Without a full stop. `gpu` as the driver calls it.
+std::string why_no_fp8(const std::string& gpu, int capability);
 
 /// Why the driver cannot be used; empty when it can.
 std::string why_no_driver(const GpuAnswers& answers);

@@ -32,7 +32,8 @@ struct TransformerOptions {
   Recompute recompute = Recompute::none;
   DType gradient_dtype = DType::f32;  ///< of the gradients of matrices: f32 or bf16
   /// Of the chunk of logits; at least one row is kept. Each chunk adds to the whole gradient of the head once
-  /// more, so that small chunks of a large vocabulary would move little else.
+  /// more, so that small chunks of a large vocabulary would move little else; half of it where the head is
+  /// frozen.
   std::size_t logits_bytes = std::size_t{1} << 30;
   /// The bits of products do not depend on the number of threads (GemmArgs::fixed_order).
   bool fixed_order = false;

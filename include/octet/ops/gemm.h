@@ -99,6 +99,10 @@ bool gemm_needs_transposed_fp8(const Device& device);
 /// scales without data as lying on boundaries: shapes alone decide, as in a plan.
 GemmOutcome gemm_outcome(const Device& device, const GemmArgs& args);
 
+/// Why this device multiplies no FP8 operands; empty where it does, as every CPU, by decoding them. Without a
+/// full stop.
+std::string why_no_fp8_gemm(const Device& device);
+
 /// What the number of tokens of a micro-batch should be a multiple of: where it is not, FP8 products that sum
 /// over tokens copy their operands first. On a GPU 16, or 128 with scales of blocks; 1 where any number is as
 /// good.

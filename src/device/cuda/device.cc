@@ -61,6 +61,7 @@ GpuAnswers ask(int ordinal) {
   }
   answers.name = found.name;
   answers.capability = 10 * found.major + found.minor;
+  answers.built_for = OCTET_CUDA_BUILT_FOR;
   return answers;
 }
 
@@ -337,6 +338,16 @@ void check_launch(const char* op) {
                .where = "the GPU of this process"});
 }
 
+int code_here() {
+  int ordinal = 0, major = 0, minor = 0;
+  check(cudaGetDevice(&ordinal), "asking for the current GPU");
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal),
+        "asking for a GPU's version");
+  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal),
+        "asking for a GPU's version");
+  return code_for(OCTET_CUDA_BUILT_FOR, 10 * major + minor);
+}
+
 }  // namespace cuda
 
 int cuda_device_count() {
@@ -357,7 +368,7 @@ bool cuda_available(int ordinal, std::string* why) {
 std::unique_ptr<Device> make_cuda_device(int ordinal) {
   if (std::string why; !cuda_available(ordinal, &why)) {
     throw Error({.what = why,
-                 .expected = "an NVIDIA GPU of compute capability 9.0 or more (H100, H200) and its driver",
+                 .expected = "an NVIDIA GPU of compute capability 8.0 or more and its driver",
                  .fix = "use device: cpu, or leave it auto",
                  .code = ExitCode::usage});
   }

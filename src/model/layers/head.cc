@@ -49,7 +49,9 @@ void Head::reserve(Arena& arena, const Common& common) {
   const std::int64_t labels = options.max_labels == 0 ? options.max_tokens : options.max_labels;
   hidden_ = matrix("head/label rows", labels, width_);
   const auto row_bytes = static_cast<std::int64_t>(bytes_of(1, vocabulary_, dtype));
-  chunk_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(options.logits_bytes) / row_bytes);
+  // A frozen head has no gradient that each chunk would have to be added to.
+  const std::size_t logits_bytes = weight_trained_ ? options.logits_bytes : options.logits_bytes / 2;
+  chunk_ = std::max<std::int64_t>(1, static_cast<std::int64_t>(logits_bytes) / row_bytes);
   if (chunk_ > 128) chunk_ -= chunk_ % 128;
   chunk_ = std::min(chunk_, labels);
   logits_ = matrix("head/logits", chunk_, vocabulary_);

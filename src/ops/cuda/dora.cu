@@ -1,5 +1,6 @@
 #include "octet/ops/dora.h"
 
+#include "cuda/column_sums.cuh"
 #include "cuda/rows.cuh"
 
 namespace octet::ops::cuda {
@@ -17,22 +18,51 @@ __device__ inline float weight_value(const Operand& w, std::int64_t at) {
   return __half2float(__half(half)) * *w.scale_inv;
 }
 
+/// Columns of B in shared memory at a time.
+constexpr int kNormRanks = 64;
+
+// A thread has columns of the weight, one at a time, of all rows of its block: what it multiplies by B comes
+// from shared memory, where all lanes read one place.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) dora_scale_kernel(DoraScaleArgs a) {
   __shared__ float shared[kWarp];
+  __shared__ __align__(16) float factors[kNormRanks][kNormRows];
   const std::int64_t first = blockIdx.x * static_cast<std::int64_t>(kNormRows);
+  const std::int64_t rank = a.a.rows, cols = a.weight.cols;
+  const auto fetch = [&](std::int64_t begin, int count) {
+    for (int i = threadIdx.x; i < count * kNormRows; i += kThreads) {
+      const int j = i % kNormRows, r = i / kNormRows;
+      const bool inside = first + j < a.weight.rows;
+      factors[r][j] = inside ? a.factor * to_float(row_of<T>(a.b, first + j)[begin + r]) : 0.0f;
+    }
+  };
+  const bool once = rank <= kNormRanks;
+  if (once) fetch(0, static_cast<int>(rank));
+  __syncthreads();
   float sums[kNormRows] = {};
-  for (std::int64_t c = threadIdx.x; c < a.weight.cols; c += kThreads) {
+  // All threads take as many turns, since they fetch together.
+  for (std::int64_t turn = 0; turn < cols; turn += kThreads) {
+    const std::int64_t c = turn + threadIdx.x;
     float w[kNormRows];
 #pragma unroll
     for (int j = 0; j < kNormRows; ++j) {
-      w[j] = first + j < a.weight.rows ? weight_value(a.weight, (first + j) * a.weight.cols + c) : 0.0f;
+      const bool inside = c < cols && first + j < a.weight.rows;
+      w[j] = inside ? weight_value(a.weight, (first + j) * cols + c) : 0.0f;
     }
-    for (std::int64_t r = 0; r < a.a.rows; ++r) {
-      const float x = to_float(row_of<T>(a.a, r)[c]);
+    for (std::int64_t begin = 0; begin < rank; begin += kNormRanks) {
+      const std::int64_t left = rank - begin;
+      const int count = left < kNormRanks ? static_cast<int>(left) : kNormRanks;
+      if (!once) {
+        __syncthreads();
+        fetch(begin, count);
+        __syncthreads();
+      }
+      if (c >= cols) continue;
+#pragma unroll 4
+      for (int r = 0; r < count; ++r) {
+        const float x = to_float(row_of<T>(a.a, begin + r)[c]);
 #pragma unroll
-      for (int j = 0; j < kNormRows; ++j) {
-        if (first + j < a.weight.rows) w[j] += a.factor * to_float(row_of<T>(a.b, first + j)[r]) * x;
+        for (int j = 0; j < kNormRows; ++j) w[j] += factors[r][j] * x;
       }
     }
 #pragma unroll
@@ -69,29 +99,25 @@ __global__ void __launch_bounds__(kThreads) scale_columns_kernel(ScaleColumnsArg
   }
 }
 
-// A block has 32 columns, and 8 threads for each that share out the rows; what they found is added in order.
-constexpr int kDotColumns = 32;
-constexpr int kDotRows = kThreads / kDotColumns;
-
 template <typename T>
-__global__ void __launch_bounds__(kThreads) dot_columns_kernel(DotColumnsArgs a) {
-  __shared__ float sums[kDotRows][kDotColumns];
-  const int column = threadIdx.x % kDotColumns, lane = threadIdx.x / kDotColumns;
-  const std::int64_t col = blockIdx.x * static_cast<std::int64_t>(kDotColumns) + column;
-  float all = 0.0f;
-  for (std::int64_t row = lane; col < a.x.cols && row < a.x.rows;) {
-    float sum = 0.0f;
-    for (int i = 0; i < 64 && row < a.x.rows; ++i, row += kDotRows) {
-      sum += to_float(row_of<T>(a.x, row)[col]) * to_float(row_of<T>(a.y, row)[col]);
-    }
-    all += sum;
+struct DotTerms {
+  ConstMatrix x, y;
+  const float* divisor;
+  float* sums;
+  bool vector;
+  __host__ __device__ std::int64_t rows() const { return x.rows; }
+  __host__ __device__ std::int64_t cols() const { return x.cols; }
+  __device__ void load(std::int64_t row, std::int64_t col, const PackAt& at, float (&terms)[kPack]) const {
+    float factors[kPack];
+    load_pack(row_of<T>(x, row) + col, terms, at.n, at.whole);
+    load_pack(row_of<T>(y, row) + col, factors, at.n, at.whole);
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) terms[j] *= factors[j];
   }
-  sums[lane][column] = all;
-  __syncthreads();
-  if (lane != 0 || col >= a.x.cols) return;
-  for (int i = 1; i < kDotRows; ++i) all += sums[i][column];
-  if (a.divisor[col] != 0.0f) a.sums[col] += all / a.divisor[col];
-}
+  __device__ void add(std::int64_t col, float sum) const {
+    if (divisor[col] != 0.0f) sums[col] += sum / divisor[col];
+  }
+};
 
 }  // namespace
 
@@ -118,10 +144,10 @@ void scale_columns(Stream& stream, const ScaleColumnsArgs& a) {
 void dot_columns(Stream& stream, const DotColumnsArgs& a) {
   if (a.x.rows * a.x.cols == 0) return;
   with_type(a.x.dtype, [&](auto type) {
-    dot_columns_kernel<decltype(type)><<<static_cast<unsigned>(ceil_div(a.x.cols, kDotColumns)), kThreads, 0,
-                                         octet::cuda::native(stream)>>>(a);
+    sum_columns(octet::cuda::native(stream),
+                DotTerms<decltype(type)>{a.x, a.y, a.divisor, a.sums, packs(a.x) && packs(a.y)},
+                "dot_columns");
   });
-  octet::cuda::check_launch("dot_columns");
 }
 
 }  // namespace octet::ops::cuda

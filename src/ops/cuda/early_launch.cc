@@ -3,13 +3,15 @@
 #include <cstring>
 
 #include "octet/base/environment.h"
+#include "octet/device/cuda.h"
 
 namespace octet::ops::cuda {
 
 bool launches_early() {
   static const bool on = [] {
     const char* wish = environment_variable("OCTETRUN_EARLY_LAUNCH");
-    return wish == nullptr || std::strcmp(wish, "off") != 0;
+    // Code for GPUs before Hopper does not wait for the kernel in front of it.
+    return (wish == nullptr || std::strcmp(wish, "off") != 0) && octet::cuda::code_here() >= 90;
   }();
   return on;
 }

@@ -15,14 +15,18 @@ namespace octet::ops::cuda {
 /// Lets the next kernel of the stream begin, if it is launched early, as soon as all blocks have said so.
 /// Right anywhere: that kernel still waits for the end of this one.
 __device__ inline void let_next_begin() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
 }
 
 /// Waits until all kernels in front of this one have ended and what they wrote can be read. The first thing
 /// that every thread of a kernel does which is launched early, but for what prefetch() asks for: neither
 /// reads nor writes, nor a return, come before.
 __device__ inline void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
 }
 
 /// Brings the line with this address to the GPU's cache. What others write meanwhile is seen all the same.

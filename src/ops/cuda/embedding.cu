@@ -1,5 +1,4 @@
-#include <cooperative_groups.h>
-
+#include "cuda/column_sums.cuh"
 #include "cuda/rows.cuh"
 
 namespace octet::ops::cuda {
@@ -137,59 +136,18 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// --- sums of columns -------------------------------------------------------------------------------------
-
-// Blocks of a cluster share out the rows of 64 columns, packs of a row side by side. Each thread adds its
-// rows up, 64 at a time, so that a long column loses no more than a short one; then threads are added in
-// order, then blocks.
-constexpr int kSumBlocks = 8;  // the most that every GPU with clusters takes
-constexpr int kSumPacks = 8;
-constexpr int kSumRows = kThreads / kSumPacks;
-
 template <typename T>
-__global__ void __cluster_dims__(kSumBlocks) __launch_bounds__(kThreads)
-    column_sums_kernel(ConstMatrix dy, float* d_bias, bool vector) {
-  __shared__ float sums[kSumRows][kSumPacks * kPack];
-  const auto cluster = cooperative_groups::this_cluster();
-  const int pack = threadIdx.x % kSumPacks, lane = threadIdx.x / kSumPacks;
-  const std::int64_t first = blockIdx.x / kSumBlocks * static_cast<std::int64_t>(kSumPacks * kPack);
-  const std::int64_t col = first + pack * kPack;
-  constexpr std::int64_t step = kSumBlocks * kSumRows;
-  float all[kPack] = {};
-  if (col < dy.cols) {
-    const PackAt at = pack_at(col, dy.cols, vector);
-    for (std::int64_t row = cluster.block_rank() * kSumRows + lane; row < dy.rows;) {
-      float sum[kPack] = {};
-#pragma unroll 4
-      for (int i = 0; i < 64; ++i, row += step) {
-        if (row >= dy.rows) break;
-        float x[kPack];
-        load_pack(row_of<T>(dy, row) + col, x, at.n, at.whole);
-#pragma unroll
-        for (int j = 0; j < kPack; ++j) sum[j] += x[j];
-      }
-#pragma unroll
-      for (int j = 0; j < kPack; ++j) all[j] += sum[j];
-    }
+struct BiasTerms {
+  ConstMatrix dy;
+  float* d_bias;
+  bool vector;
+  __host__ __device__ std::int64_t rows() const { return dy.rows; }
+  __host__ __device__ std::int64_t cols() const { return dy.cols; }
+  __device__ void load(std::int64_t row, std::int64_t col, const PackAt& at, float (&x)[kPack]) const {
+    load_pack(row_of<T>(dy, row) + col, x, at.n, at.whole);
   }
-#pragma unroll
-  for (int j = 0; j < kPack; ++j) sums[lane][pack * kPack + j] = all[j];
-  __syncthreads();
-  const int mine = threadIdx.x;
-  float total = 0;
-  if (mine < kSumPacks * kPack) {
-    for (int l = 0; l < kSumRows; ++l) total += sums[l][mine];
-    sums[0][mine] = total;  // nobody else reads this column
-  }
-  cluster.sync();
-  if (cluster.block_rank() == 0 && mine < kSumPacks * kPack && first + mine < dy.cols) {
-    for (unsigned block = 1; block < kSumBlocks; ++block) {
-      total += cluster.map_shared_rank(&sums[0][0], block)[mine];
-    }
-    d_bias[first + mine] += total;
-  }
-  cluster.sync();  // the others' memory is read until here
-}
+  __device__ void add(std::int64_t col, float sum) const { d_bias[col] += sum; }
+};
 
 unsigned blocks_of(std::int64_t items) {
   return static_cast<unsigned>(ceil_div(items, kThreads));
@@ -256,11 +214,9 @@ void scatter_rows(Stream& stream, const ScatterRowsArgs& a) {
 void bias_backward(Stream& stream, const BiasBackwardArgs& a) {
   if (a.dy.rows == 0 || a.dy.cols == 0) return;
   with_type(a.dy.dtype, [&](auto type) {
-    column_sums_kernel<decltype(type)>
-        <<<static_cast<unsigned>(kSumBlocks * ceil_div(a.dy.cols, kSumPacks * kPack)), kThreads, 0,
-           octet::cuda::native(stream)>>>(a.dy, a.d_bias, packs(a.dy));
+    sum_columns(octet::cuda::native(stream), BiasTerms<decltype(type)>{a.dy, a.d_bias, packs(a.dy)},
+                "bias_backward");
   });
-  octet::cuda::check_launch("bias_backward");
 }
 
 }  // namespace octet::ops::cuda

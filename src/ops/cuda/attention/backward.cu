@@ -209,11 +209,27 @@ void launch(cudaStream_t stream, const Backward& args) {
   octet::cuda::check_launch("attention_backward");
 }
 
+/// Shared memory that a block of the current GPU may ask for: 227 KiB on Hopper, 99 on the smallest cards.
+int most_shared() {
+  int ordinal = 0, bytes = 0;
+  octet::cuda::check(cudaGetDevice(&ordinal), "asking for the current GPU");
+  octet::cuda::check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal),
+                     "asking for a GPU's shared memory");
+  return bytes;
+}
+
+/// By the cut `Wide` where a block has the memory for it, else by `Narrow`.
+template <typename T, typename Wide, typename Narrow>
+void launch_that_fits(cudaStream_t stream, const Backward& args) {
+  if (most_shared() >= 4 * Wide::ROWS_BYTES + 2 * Wide::SCORES_BYTES) return launch<T, Wide>(stream, args);
+  launch<T, Narrow>(stream, args);
+}
+
 template <typename T>
 void launch(cudaStream_t stream, const Backward& args) {
-  if (args.head_dim <= 64) return launch<T, Cut<64, 64>>(stream, args);
-  if (args.head_dim <= 128) return launch<T, Cut<64, 128>>(stream, args);
-  launch<T, Cut<32, 256>>(stream, args);
+  if (args.head_dim <= 64) return launch_that_fits<T, Cut<64, 64>, Cut<32, 64>>(stream, args);
+  if (args.head_dim <= 128) return launch_that_fits<T, Cut<64, 128>, Cut<32, 128>>(stream, args);
+  launch_that_fits<T, Cut<32, 256>, Cut<16, 256>>(stream, args);
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/device/cuda.h"
+#include "octet/device/gpu_answers.h"
 #include "octet/ops/gemm.h"
 
 namespace octet::ops::cuda {
@@ -185,6 +186,10 @@ Library& library_of(int device) {
 
 bool multiply(cudaStream_t stream, int device, const LibraryProduct& product) {
   return library_of(device).multiply(stream, product);
+}
+
+std::string why_no_fp8_gemm(const Device& device) {
+  return why_no_fp8(device.description(), octet::cuda::properties(device).compute_capability);
 }
 
 std::string gemm_machine(const Device& device) {
