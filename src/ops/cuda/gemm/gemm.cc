@@ -158,6 +158,7 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
     product.b_scaling = plan.b.scaling;
     product.a_scale = plan.a.scale_inv;
     product.b_scale = plan.b.scale_inv;
+    product.fast_accumulation = args.fast_accumulation && args.a.scaling == Scaling::whole_rows;
     product.may_be_refused = true;
   } else if (is_fp8(args.a.dtype)) {
     product.fast_accumulation = args.fast_accumulation && plan.way != GemmWay::decoded;
@@ -177,7 +178,15 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
   }
   const bool direct = plan.way != GemmWay::filled && plan.way != GemmWay::decoded;
   GemmOutcome outcome = outcome_of(args, plan.way, plan.reason, 1);
-  if (!direct || !multiply(native, device, product)) {
+  bool done = direct && multiply(native, device, product);
+  if (direct && !done && product.addend != nullptr) {
+    // Perhaps the library only cannot add meanwhile.
+    product.addend = nullptr;
+    done = multiply(native, device, product);
+    if (done) add_rows(native, args.d, args.addend);
+    if (!done) product.addend = args.addend.data;
+  }
+  if (!done) {
     GemmPlan copies = plan;
     if (blocks) {  // their values go into the copies
       copies.way = GemmWay::decoded;

@@ -82,6 +82,16 @@ __global__ void __launch_bounds__(kBlock) bias_kernel(const Matrix d, const floa
   }
 }
 
+template <typename T>
+__global__ void __launch_bounds__(kBlock) add_kernel(const Matrix d, const ConstMatrix addend) {
+  const std::int64_t count = d.rows * d.cols, step = static_cast<std::int64_t>(gridDim.x) * kBlock;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x; i < count; i += step) {
+    const std::int64_t at = i / d.cols * d.ld + i % d.cols;
+    T& element = static_cast<T*>(d.data)[at];
+    put(element, number(element) + number(static_cast<const T*>(addend.data)[at]));
+  }
+}
+
 }  // namespace
 
 void gather_scalars(cudaStream_t stream, ProductScalars* to, const float* a, const float* b,
@@ -111,6 +121,16 @@ void add_bias(cudaStream_t stream, const Matrix& d, const float* bias, bool clea
     bias_kernel<float><<<grid, kBlock, 0, stream>>>(d, bias, clear);
   } else {
     bias_kernel<__nv_bfloat16><<<grid, kBlock, 0, stream>>>(d, bias, clear);
+  }
+  octet::cuda::check_launch("gemm");
+}
+
+void add_rows(cudaStream_t stream, const Matrix& d, const ConstMatrix& addend) {
+  const unsigned grid = blocks(d.rows * d.cols);
+  if (d.dtype == DType::f32) {
+    add_kernel<float><<<grid, kBlock, 0, stream>>>(d, addend);
+  } else {
+    add_kernel<__nv_bfloat16><<<grid, kBlock, 0, stream>>>(d, addend);
   }
   octet::cuda::check_launch("gemm");
 }

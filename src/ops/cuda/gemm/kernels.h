@@ -36,5 +36,7 @@ void widen(cudaStream_t stream, const Widening& args);
 void round_bias(cudaStream_t stream, const float* from, void* to, std::int64_t count);
 /// D = (clear ? 0 : D) + bias (null: zeros).
 void add_bias(cudaStream_t stream, const Matrix& d, const float* bias, bool clear);
+/// D += addend, of the same shape, dtype and ld.
+void add_rows(cudaStream_t stream, const Matrix& d, const ConstMatrix& addend);
 
 }  // namespace octet::ops::cuda
