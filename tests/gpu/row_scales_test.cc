@@ -50,7 +50,9 @@ struct RowCopy {
       double most = 0;
       for (std::int64_t c = 0; c < cols; ++c) most = std::max(most, std::abs(values.at(r, c)));
       const double s = scale.at(0, r);
-      if (most > 0) ASSERT_TRUE(most / s <= 448 && most / s > 224) << "row " << r << ": " << s;
+      if (most > 0) {
+        ASSERT_TRUE(most / s <= 448 && most / s > 224) << "row " << r << ": " << s;
+      }
       for (std::int64_t c = 0; c < cols; ++c) {
         ASSERT_EQ(found.at(0, r * cols + c), to_fp8(static_cast<float>(values.at(r, c) / s), DType::e4m3))
             << r << "," << c;

@@ -83,12 +83,16 @@ __global__ void __launch_bounds__(kBlock) bias_kernel(const Matrix d, const floa
 }
 
 template <typename T>
-__global__ void __launch_bounds__(kBlock) add_kernel(const Matrix d, const ConstMatrix addend) {
-  const std::int64_t count = d.rows * d.cols, step = static_cast<std::int64_t>(gridDim.x) * kBlock;
+__global__ void __launch_bounds__(kBlock) scale_kernel(const ProductScaling args) {
+  const std::int64_t cols = args.d.cols, count = args.d.rows * cols;
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kBlock;
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x; i < count; i += step) {
-    const std::int64_t at = i / d.cols * d.ld + i % d.cols;
-    T& element = static_cast<T*>(d.data)[at];
-    put(element, number(element) + number(static_cast<const T*>(addend.data)[at]));
+    const std::int64_t row = i / cols, col = i % cols, at = row * args.d.ld + col;
+    T& element = static_cast<T*>(args.d.data)[at];
+    float x = number(element) * args.row_scales[row] * args.col_scales[col];
+    if (args.bias != nullptr) x += args.bias[col];
+    if (args.addend != nullptr) x += number(static_cast<const T*>(args.addend)[at]);
+    put(element, x);
   }
 }
 
@@ -125,12 +129,12 @@ void add_bias(cudaStream_t stream, const Matrix& d, const float* bias, bool clea
   octet::cuda::check_launch("gemm");
 }
 
-void add_rows(cudaStream_t stream, const Matrix& d, const ConstMatrix& addend) {
-  const unsigned grid = blocks(d.rows * d.cols);
-  if (d.dtype == DType::f32) {
-    add_kernel<float><<<grid, kBlock, 0, stream>>>(d, addend);
+void scale_product(cudaStream_t stream, const ProductScaling& args) {
+  const unsigned grid = blocks(args.d.rows * args.d.cols);
+  if (args.d.dtype == DType::f32) {
+    scale_kernel<float><<<grid, kBlock, 0, stream>>>(args);
   } else {
-    add_kernel<__nv_bfloat16><<<grid, kBlock, 0, stream>>>(d, addend);
+    scale_kernel<__nv_bfloat16><<<grid, kBlock, 0, stream>>>(args);
   }
   octet::cuda::check_launch("gemm");
 }
