@@ -147,7 +147,8 @@ void require_one_kind(bool decode, bool decoding_given, bool saves) {
   const auto refuse = [](const char* what, const char* fix) {
     throw Error({.what = what, .where = "command line", .fix = fix, .code = ExitCode::usage});
   };
-  if (decoding_given && !decode) refuse("sequences and context are of decoding steps", "give --decode");
+  if (decoding_given && !decode)
+    refuse("sequences, context and kv_cache_dtype are of decoding steps", "give --decode");
   if (decode && saves) refuse("--decode and --save measure different things", "give one of them");
 }
 
@@ -210,9 +211,15 @@ int bench_command(const Arguments& arguments) {
                                       "--decode: tokens of each sequence in front of the first step")
                              ->check(CLI::Range(1, 1 << 20))
                              ->capture_default_str();
+  std::string cache = "auto";
+  CLI::Option* cache_dtype =
+      options
+          .setting("kv_cache_dtype", cache, "--decode: auto, as computed, or fp8: keys and values in E4M3")
+          ->check(CLI::IsMember({"auto", "fp8"}))
+          ->capture_default_str();
   options.app().add_flag("--json", json, "print one line of JSON");
   if (!options.parse(arguments)) return 0;
-  require_one_kind(decode, sequences->count() + context->count() > 0, !save.empty());
+  require_one_kind(decode, sequences->count() + context->count() + cache_dtype->count() > 0, !save.empty());
   const config::Resolved resolved = config::load(with_bf16(options.overrides()), {.for_training = false});
   const config::Config& config = resolved.config;
   const setup::SessionWish wish = setup::session_wish(config);
@@ -233,7 +240,8 @@ int bench_command(const Arguments& arguments) {
       decoding.options.warmup = bench.warmup;
       decoding.options.profile = bench.profile;
       decoding.options.seed = static_cast<std::uint64_t>(config.seed);
-      bench_decoding(session, config, decoding);
+      decoding.options.fp8_cache = cache == "fp8";
+      bench_decoding(session, resolved, decoding);
       return 0;
     }
     session.mention_idle_gpus("bench …");

@@ -22,11 +22,27 @@ void require_possible(const runtime::Session& session, const precision::Recipe& 
                  .code = ExitCode::usage});
   }
   if (recipe.kind == precision::RecipeKind::delayed) {
-    throw Error({.what = "decoding has no scales from training for delayed scaling",
-                 .expected = "fp8_recipe current or block, or fp8: false",
-                 .where = "fp8_recipe",
-                 .code = ExitCode::usage});
+    throw Error(
+        {.what = "decoding has no scales from training for delayed scaling",
+         .expected =
+             "fp8: true alone (scales of tokens and outputs), fp8_recipe current or block, or fp8: false",
+         .where = "fp8_recipe",
+         .code = ExitCode::usage});
   }
+}
+
+/// Without a recipe that was asked for, FP8 is that of `trainer generate --dtype fp8`.
+precision::Recipe decoding_recipe(const config::Resolved& resolved) {
+  precision::Recipe recipe = setup::recipe_of(resolved.config);
+  if (recipe.fp8() && !resolved.is_set("fp8_recipe")) recipe.kind = precision::RecipeKind::rows;
+  return recipe;
+}
+
+/// "FP8 rows in bf16, cache in FP8".
+std::string decoding_words(const config::Config& config, const precision::Recipe& recipe, bool fp8_cache) {
+  std::string words = precision_words(config);
+  if (recipe.rows()) words = std::string("FP8 rows in ") + (recipe.compute == DType::bf16 ? "bf16" : "fp32");
+  return words + (fp8_cache ? ", cache in FP8" : "");
 }
 
 /// Nothing that was asked for is left out in silence.
@@ -107,9 +123,10 @@ std::string precision_words(const config::Config& config) {
          (setup::recipe_of(config).fast_gradients ? ", fp8_fast_accumulation: all" : "");
 }
 
-void bench_decoding(runtime::Session& session, const config::Config& config, const DecodeBench& bench) {
+void bench_decoding(runtime::Session& session, const config::Resolved& resolved, const DecodeBench& bench) {
   const auto start = std::chrono::steady_clock::now();
-  const precision::Recipe recipe = setup::recipe_of(config);
+  const config::Config& config = resolved.config;
+  const precision::Recipe recipe = decoding_recipe(resolved);
   session.job().together([&] {
     require_possible(session, recipe);
     require_plain_weights(config);
@@ -121,8 +138,8 @@ void bench_decoding(runtime::Session& session, const config::Config& config, con
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   generate::BenchResult result = generate::bench(decoder, bench.options);
   result.setup_seconds = setup_seconds;
-  (bench.json ? print_json : print_table)(session.device().description(), bench, precision_words(config),
-                                          result);
+  (bench.json ? print_json : print_table)(session.device().description(), bench,
+                                          decoding_words(config, recipe, bench.options.fp8_cache), result);
 }
 
 }  // namespace octet::cli

@@ -21,6 +21,7 @@ std::string precision_words(const config::Config& config);
 
 /// Times decoding steps of fresh weights and prints the figures. Throws Error (usage) for more than one rank,
 /// each of which would answer by itself, and for delayed scaling, which only a model in training has.
-void bench_decoding(runtime::Session& session, const config::Config& config, const DecodeBench& bench);
+/// FP8 without fp8_recipe is RecipeKind::rows.
+void bench_decoding(runtime::Session& session, const config::Resolved& resolved, const DecodeBench& bench);
 
 }  // namespace octet::cli

@@ -1,6 +1,7 @@
 // Memory and time of a run before it starts.
 #include <cstdio>
 
+#include "generate_plan.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
@@ -289,6 +290,26 @@ bool is_configuration(const std::string& word) {
          (word.ends_with(".json") && !word.ends_with("config.json"));
 }
 
+/// Options of `--generate`, which this returns but for the flag itself.
+std::vector<CLI::Option*> add_generation(Options& options, bool& generates, GeneratePlan& plan) {
+  options.app().add_flag(
+      "--generate", generates,
+      "plan `trainer generate` of the model instead: what it holds, which batches fit, and "
+      "the floor of a step");
+  return {options.setting("batch", plan.batch, "--generate: questions side by side")
+              ->check(CLI::Range(1, 4096))
+              ->capture_default_str(),
+          options.setting("max_length", plan.max_length, "--generate: tokens of question and answer")
+              ->check(CLI::Range(2, 1 << 20))
+              ->capture_default_str(),
+          options.setting("dtype", plan.dtype, "--generate: fp32, bf16 or fp8")
+              ->check(CLI::IsMember({"fp32", "bf16", "fp8"}))
+              ->capture_default_str(),
+          options.setting("kv_cache_dtype", plan.kv_cache_dtype, "--generate: auto or fp8")
+              ->check(CLI::IsMember({"auto", "fp8"}))
+              ->capture_default_str()};
+}
+
 }  // namespace
 
 int plan_command(const Arguments& arguments) {
@@ -299,6 +320,7 @@ int plan_command(const Arguments& arguments) {
       "configuration may follow, such as device=cuda");
   options.example("trainer plan config.yaml");
   options.example("trainer plan config.yaml device=cuda world=8 zero_stage=3");
+  options.example("trainer plan llama-3.1-8b --generate dtype=fp8 batch=64 device=cuda");
   options.take_overrides();
   std::string what;
   Settings settings;
@@ -312,7 +334,17 @@ int plan_command(const Arguments& arguments) {
       "of a device (of a rank's share of it on CPUs), such as 141GB; else that of this machine's device, "
       "or of an H200");
   options.app().add_flag("--json", json, "print one line of JSON");
+  bool generates = false;
+  GeneratePlan generation;
+  const std::vector<CLI::Option*> of_generation = add_generation(options, generates, generation);
   if (!options.parse(arguments)) return 0;
+  for (const CLI::Option* option : of_generation) {
+    if (option->count() == 0 || generates) continue;
+    throw Error({.what = option->get_name().substr(2) + " is of a generation",
+                 .where = "command line",
+                 .fix = "give --generate",
+                 .code = ExitCode::usage});
+  }
   Arguments words = options.overrides();
   const bool configured = is_configuration(what);
   if (configured) {
@@ -331,6 +363,11 @@ int plan_command(const Arguments& arguments) {
                  .code = ExitCode::usage});
   }
   const PlanTarget target = target_of(config, settings);
+  if (generates) {
+    generation.model = model;
+    generation.json = json;
+    return plan_generation(resolved, generation, target);
+  }
   const PlanReport report = make_plan(config, model, target);
   (json ? print_json : print_report)(report, target);
   return report.total() <= target.memory ? 0 : static_cast<int>(ExitCode::failure);

@@ -7,7 +7,7 @@
 #include "octet/base/error.h"
 #include "octet/base/median.h"
 #include "octet/base/random.h"
-#include "octet/model/layout.h"
+#include "octet/generate/step_bytes.h"
 
 namespace octet::generate {
 namespace {
@@ -31,30 +31,6 @@ std::vector<Request> random_prompts(const BenchOptions& options, std::int64_t vo
     }
   }
   return prompts;
-}
-
-/// Bytes of all weights but an embedding table, of which a step reads a row a token.
-double weight_bytes(const Decoder& decoder) {
-  const model::Architecture& a = decoder.options().architecture;
-  std::size_t bytes = 0;
-  for (const Reservation& r : decoder.arena().reservations()) {
-    if (r.kind == MemoryKind::device && r.name.starts_with("parameters/")) bytes += r.bytes;
-  }
-  const auto table = static_cast<double>(a.vocabulary * a.hidden) *
-                     static_cast<double>(size_of(decoder.options().recipe.compute));
-  return static_cast<double>(bytes) - (a.tied ? 0 : table);
-}
-
-/// Bytes of keys and values that one token sees behind `before` others.
-double cache_bytes(const DecoderOptions& options, std::int64_t before) {
-  const model::Architecture& a = options.architecture;
-  std::int64_t seen = 0;
-  for (std::int64_t layer = 0; layer < a.layers; ++layer) {
-    const std::int64_t window = a.block(layer).window;
-    seen += window > 0 ? std::min(window, before + 1) : before + 1;
-  }
-  return 2 * static_cast<double>(seen * a.heads.kv_heads * a.heads.head_dim) *
-         static_cast<double>(size_of(options.recipe.compute));
 }
 
 void take_steps(Decoder& decoder, const BenchOptions& options, BenchResult& result) {
@@ -82,6 +58,7 @@ DecoderOptions bench_decoder(const BenchOptions& options, const model::Architect
   // is never taken.
   return {.architecture = architecture,
           .recipe = recipe,
+          .fp8_cache = options.fp8_cache,
           .sequences = options.sequences,
           .capacity = options.context + options.warmup + options.steps + 2,
           // Prompts too short to be found again are taken once more, all in one pass.
@@ -109,10 +86,10 @@ BenchResult bench(Decoder& decoder, const BenchOptions& options) {
         "every step makes a token of each sequence");
   result.parameters = decoder.parameter_count();
   result.tokens_per_second = static_cast<double>(options.sequences) / result.median_seconds;
-  result.weight_bytes = weight_bytes(decoder);
+  result.weight_bytes = step_weight_bytes(decoder);
   for (std::int64_t step = options.warmup; step < steps; ++step) {
     result.cache_bytes += static_cast<double>(options.sequences) *
-                          cache_bytes(decoder.options(), options.context + step) /
+                          step_cache_bytes(decoder.options(), options.context + step) /
                           static_cast<double>(options.steps);
   }
   result.bytes_per_second = (result.weight_bytes + result.cache_bytes) / result.median_seconds;

@@ -85,7 +85,8 @@ Decoder::Decoder(runtime::Instance& model, const DecoderOptions& options)
 Decoder::~Decoder() = default;
 
 void Decoder::reserve() {
-  cache_ = std::make_unique<model::KvCache>(*arena_, options_.architecture, options_.recipe.compute,
+  cache_ = std::make_unique<model::KvCache>(*arena_, options_.architecture,
+                                            options_.fp8_cache ? DType::e4m3 : options_.recipe.compute,
                                             options_.sequences, options_.capacity);
   sequences_ = std::make_unique<Sequences>(options_.sequences, options_.capacity);
   const auto words = static_cast<std::size_t>(3 * most_tokens(options_) + logit_rows(options_));

@@ -77,6 +77,8 @@ void cached_attention(Stream& stream, const CachedAttentionArgs& args) {
   check(args.slots != nullptr && args.positions != nullptr && args.k_cache != nullptr &&
             args.v_cache != nullptr && args.capacity > 0,
         "attention: there is a cache, and every token has a place in it");
+  check((args.k_scale_inv == nullptr) == (args.v_scale_inv == nullptr),
+        "attention: keys and values of a cache have one format");
   check(args.alone >= 0 && args.alone <= args.qkv.rows, "attention: lone tokens are some of all");
   OCTET_DISPATCH(stream, cached_attention, args);
 }

@@ -13,6 +13,9 @@ void block_quantize(Stream& stream, const BlockQuantizeArgs& args) {
   check((args.row == nullptr) == (args.scale_inv == nullptr) &&
             (args.transposed == nullptr) == (args.transposed_scale_inv == nullptr),
         "block_quantize: each copy comes with its scales");
+  check(args.scaling != Scaling::whole_rows ||
+            (args.row != nullptr && args.transposed == nullptr && args.seen == nullptr),
+        "block_quantize: of whole rows there is the row copy, which nobody watches");
   check(args.seen == nullptr || args.row != nullptr, "block_quantize: what is seen is that of the row copy");
   if (args.x.rows == 0 || args.x.cols == 0) return;
   OCTET_DISPATCH(stream, block_quantize, args);

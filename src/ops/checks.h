@@ -17,9 +17,16 @@ inline bool same_form(const ConstMatrix& a, const ConstMatrix& b) {
   return a.dtype == b.dtype && a.rows == b.rows && a.cols == b.cols;
 }
 
-/// A request for an FP8 copy that can be followed.
+/// A request for an FP8 copy with one scale that can be followed.
 inline bool is_request(const QuantizeInto& q) {
-  return is_fp8(q.format) && ((q.row == nullptr && q.transposed == nullptr) || q.scale != nullptr);
+  return is_fp8(q.format) && q.row_scale_inv == nullptr &&
+         ((q.row == nullptr && q.transposed == nullptr) || q.scale != nullptr);
+}
+
+/// The same of one with a scale for each row, for ops that follow it.
+inline bool is_row_request(const QuantizeInto& q) {
+  return q.format == DType::e4m3 && q.row_scale_inv != nullptr && q.row != nullptr &&
+         q.transposed == nullptr && q.scale == nullptr && q.amax == nullptr && q.seen == nullptr;
 }
 
 }  // namespace octet::ops

@@ -12,7 +12,8 @@ void gated_activation(Stream& stream, const GatedActivationArgs& args) {
   check(!args.out.data || (is_matrix(args.out) && args.out.dtype == args.gate_up.dtype &&
                            args.out.rows == args.gate_up.rows && args.out.cols == args.gate_up.cols / 2),
         "gated_activation: out must be [rows, width] of gate_up's dtype");
-  check(is_request(args.quantize), "gated_activation: an FP8 copy needs an FP8 format and a scale");
+  check(is_request(args.quantize) || is_row_request(args.quantize),
+        "gated_activation: an FP8 copy needs an FP8 format and a scale");
   OCTET_DISPATCH(stream, gated_activation, args);
 }
 

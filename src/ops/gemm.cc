@@ -53,8 +53,13 @@ void check_shapes(const GemmArgs& args) {
         "gemm: operands are both f32, both bf16 or both FP8");
   check(!(a.dtype == DType::e5m2 && b.dtype == DType::e5m2), "gemm: at most one operand is E5M2");
   const Scaling second = args.product == Product::wgrad ? Scaling::rows : Scaling::squares;
-  check(a.scaling == Scaling::tensor ? b.scaling == Scaling::tensor
-                                     : is_fp8(a.dtype) && a.scaling == Scaling::rows && b.scaling == second,
+  const bool whole_rows = a.scaling == Scaling::whole_rows;
+  check(!whole_rows || (a.dtype == DType::e4m3 && b.dtype == DType::e4m3 && b.scaling == a.scaling &&
+                        args.product == Product::forward && !args.accumulate),
+        "gemm: with scales of whole rows, E4M3 is multiplied forward and nothing is accumulated");
+  check(whole_rows || (a.scaling == Scaling::tensor
+                           ? b.scaling == Scaling::tensor
+                           : is_fp8(a.dtype) && a.scaling == Scaling::rows && b.scaling == second),
         "gemm: with scales of blocks, activations and gradients are scaled by rows, weights by squares");
   const bool by_rows = args.product == Product::wgrad;
   const std::int64_t inner_a = by_rows ? a.rows : a.cols;
@@ -124,6 +129,8 @@ std::string why_no_fp8_gemm(const Device& device) {
 
 std::int64_t fp8_token_unit(const Device& device, Scaling scaling) {
   if (!gemm_needs_transposed_fp8(device)) return 1;
+  // Scales of whole rows are of forward products, which sum over no tokens.
+  if (scaling == Scaling::whole_rows) return 1;
   return scaling == Scaling::tensor ? 16 : kScaleBlock;
 }
 

@@ -31,7 +31,7 @@ GemmReason reason_to_decode(const GemmPlan& plan, const Matrix& d) {
   if (static_cast<std::size_t>(d.ld) * size_of(d.dtype) % 16 != 0) return leading_dimension;
   if (!on_boundary(d.data)) return boundary;
   if (plan.a.scaling == Scaling::tensor) return none;
-  if (plan.a.outer % 4 != 0) return rows;
+  if (plan.a.scaling == Scaling::rows && plan.a.outer % 4 != 0) return rows;
   if (plan.k % unit != 0) return inner;
   if (!on_boundary(plan.a.data) || !on_boundary(plan.b.data)) return boundary;
   return on_boundary(plan.a.scale_inv) && on_boundary(plan.b.scale_inv) ? none : scale_boundary;

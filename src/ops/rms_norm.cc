@@ -16,7 +16,8 @@ void rms_norm(Stream& stream, const RmsNormArgs& args) {
   check(!args.out.data || (is_matrix(args.out) && same_form(args.out, args.residual)),
         "rms_norm: out must have the shape and dtype of residual");
   check(args.weight != nullptr, "rms_norm: weight is missing");
-  check(is_request(args.quantize), "rms_norm: an FP8 copy needs an FP8 format and a scale");
+  check(is_request(args.quantize) || is_row_request(args.quantize),
+        "rms_norm: an FP8 copy needs an FP8 format and a scale");
   OCTET_DISPATCH(stream, rms_norm, args);
 }
 

@@ -13,15 +13,16 @@ Quantizer::Quantizer(Arena& arena, const std::string& name, const Recipe& recipe
                      const std::vector<QuantizedTensor>& tensors, const std::vector<std::string>& weights)
     : recipe_(recipe) {
   if (!recipe.fp8()) return;
-  transposes_ = recipe.blocks() || ops::gemm_needs_transposed_fp8(arena.device());
+  transposes_ = recipe.blocks() || (!recipe.rows() && ops::gemm_needs_transposed_fp8(arena.device()));
   for (const QuantizedTensor& tensor : tensors) {
-    const std::size_t scales = recipe.blocks() ? 1 : std::max<std::size_t>(1, tensor.parts.size());
+    const std::size_t scales =
+        recipe.scales_with_values() ? 1 : std::max<std::size_t>(1, tensor.parts.size());
     cast_names_.insert(cast_names_.end(), scales, tensor.name);
   }
   cast_names_.insert(cast_names_.end(), weights.begin(), weights.end());
   casts_ = std::make_unique<CastStatistics>(arena, name + "/casts", std::ssize(cast_names_));
   first_weight_ = std::ssize(cast_names_) - std::ssize(weights);
-  if (recipe.blocks()) return;
+  if (recipe.scales_with_values()) return;
   std::vector<DType> formats;
   std::vector<std::string> names;
   for (const QuantizedTensor& tensor : tensors) {
@@ -50,6 +51,7 @@ ops::QuantizeInto Quantizer::into(std::int64_t scale, const Fp8Copy& copy, bool 
 
 ops::QuantizeInto Quantizer::fuse(std::int64_t i, const Fp8Copy& copy, bool record) const {
   if (i == kPlain || in_parts(i) || recipe_.blocks()) return {};
+  if (recipe_.rows()) return {.row = copy.row, .row_scale_inv = copy.scales};
   return into(scale_of(i), copy, record);
 }
 
@@ -72,7 +74,10 @@ ops::Operand Quantizer::finish_scale(Stream& stream, std::int64_t scale, const o
 
 ops::Operand Quantizer::prepare_scale(Stream& stream, std::int64_t scale, const ops::ConstMatrix& x,
                                       const Fp8Copy& copy, bool record) {
-  if (recipe_.kind == RecipeKind::current) {
+  if (recipe_.rows()) {
+    ops::block_quantize(stream,
+                        {.x = x, .scaling = recipe_.scaling(), .row = copy.row, .scale_inv = copy.scales});
+  } else if (recipe_.kind == RecipeKind::current) {
     ops::amax(stream, x, scales_->amax(scale));
   } else if (!recipe_.blocks()) {
     ops::quantize(stream, x, into(scale, copy, record));
@@ -146,7 +151,8 @@ std::vector<CastRow> Quantizer::cast_rows() const {
     rows.push_back({.name = cast_names_[i], .seen = casts_->collected()[i]});
     // The scale of a block follows from its amax.
     float& scale = rows.back().seen.scale;
-    if (recipe_.blocks() && rows.back().seen.values > 0) scale = ops::block_scale(rows.back().seen.amax);
+    if (recipe_.scales_with_values() && rows.back().seen.values > 0)
+      scale = ops::block_scale(rows.back().seen.amax);
   }
   return rows;
 }
@@ -155,6 +161,14 @@ ops::Operand Quantizer::operand(std::int64_t scale, const ops::ConstMatrix& x, c
   if (scale == kPlain) {
     check(x.ld == x.cols, "an operand is dense");
     return {.data = x.data, .dtype = x.dtype, .rows = x.rows, .cols = x.cols};
+  }
+  if (recipe_.rows()) {
+    return {.data = copy.row,
+            .dtype = recipe_.forward_format,
+            .rows = x.rows,
+            .cols = x.cols,
+            .scale_inv = copy.scales,
+            .scaling = recipe_.scaling()};
   }
   return {.data = copy.row,
           .transposed = copy.transposed,

@@ -38,8 +38,7 @@ InstanceOptions completed(InstanceOptions options, const Device& device, comm::J
   options.transformer.fixed_order = options.store.strict;
   if (options.token_unit == 0) {
     const precision::Recipe& recipe = options.store.recipe;
-    const ops::Scaling scaling = recipe.blocks() ? ops::Scaling::rows : ops::Scaling::tensor;
-    options.token_unit = recipe.fp8() ? ops::fp8_token_unit(device, scaling) : 1;
+    options.token_unit = recipe.fp8() ? ops::fp8_token_unit(device, recipe.scaling()) : 1;
   }
   if (const std::int64_t unit = options.token_unit; unit > 1) {
     auto& core = options.transformer;

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "gatherer.h"
+#include "octet/base/error.h"
+#include "octet/ops/block_quantize.h"
 #include "octet/ops/elementwise.h"
 #include "octet/ops/quantize.h"
 
@@ -79,7 +81,7 @@ void Fixed::load_nf4(const FixedValues& values, const Nf4Loader::Stored& stored,
 
 void Fixed::measure(const FixedValues& values, float* piece) {
   segments_.each([&](Segment& s) {
-    if (s.row.trained() || s.row.decoded() || !is_fp8(s.dtype)) return;
+    if (s.row.trained() || s.row.decoded() || !is_fp8(s.dtype) || s.row_scales != nullptr) return;
     each_piece(values, s, piece, [&](std::int64_t begin, std::int64_t count) {
       each_scaled(s, begin, count, piece, [&](const ops::ConstMatrix& x, std::int64_t, std::int64_t scale) {
         ops::amax(*stream_, x, scales_->amaxes() + scale);
@@ -118,6 +120,23 @@ void Fixed::write(const FixedValues& values, Segment& s, float* piece) {
   if (whole && s.transposed != nullptr && !at_use_) Gatherer::transpose(s, *stream_);
 }
 
+void Fixed::write_rows(const FixedValues& values, const Segment& s, float* piece) {
+  for (std::size_t t = 0; t < s.spec->tensors.size(); ++t) {
+    const model::TensorSpec& tensor = s.spec->tensors[t];
+    check(tensor.cols <= kLoadedPiece, "a row of a weight is loaded as a whole");
+    const std::int64_t most = kLoadedPiece / tensor.cols;
+    for (std::int64_t row = 0; row < tensor.rows; row += most) {
+      const std::int64_t rows = std::min(most, tensor.rows - row);
+      const std::int64_t begin = tensor.offset + row * tensor.cols;
+      values(*stream_, s, begin, rows * tensor.cols, piece);
+      ops::block_quantize(*stream_, {.x = {piece, DType::f32, rows, tensor.cols, tensor.cols},
+                                     .scaling = ops::Scaling::whole_rows,
+                                     .row = s.copy + begin,
+                                     .scale_inv = s.row_scales + row_scale_of(*s.spec, t) + row});
+    }
+  }
+}
+
 void Fixed::load(const FixedValues& values, const Nf4Loader::Stored& stored) {
   if (!segments_.fixed || device_.kind() == DeviceKind::dry) return;
   Arena passing(device_);
@@ -135,6 +154,8 @@ void Fixed::load(const FixedValues& values, const Nf4Loader::Stored& stored) {
   segments_.each([&](Segment& s) {
     if (s.row.decoded()) {
       loader.write_whole(s, values, scales_ ? &*scales_ : nullptr);
+    } else if (s.row_scales != nullptr) {
+      write_rows(values, s, piece);
     } else if (!s.row.trained()) {
       write(values, s, piece);
     }

@@ -38,6 +38,8 @@ class Fixed {
   void measure(const FixedValues& values, float* piece);
   void make_scales();
   void write(const FixedValues& values, Segment& segment, float* piece);
+  /// Of a segment with scales of rows.
+  void write_rows(const FixedValues& values, const Segment& segment, float* piece);
 
   Segments& segments_;
   comm::Collectives& collectives_;

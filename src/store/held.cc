@@ -45,6 +45,9 @@ void add_fixed(const Segment& s, int world, Pieces& pieces) {
   } else {
     add_tensors(Held::frozen, s, s.kept(), s.state_begin, s.state_count, s.row.axis, pieces);
   }
+  if (s.row_scales == nullptr) return;
+  const auto scales = static_cast<std::size_t>(row_scale_of(*s.spec, s.spec->tensors.size()));
+  pieces.add(Held::frozen, s.row_scales, scales * sizeof(float), s.row.axis);
 }
 
 void add_trained(const Segment& s, bool keeps_transposed, Pieces& pieces) {

@@ -52,6 +52,8 @@ Format fixed_format(const model::SegmentSpec& spec, const Placement& row, const 
 
 Placements placements_of(const model::ParameterLayout& layout, const Options& options, int world) {
   const Policy policy = policy_of(options, world);
+  check(!options.recipe.rows() || (!options.training && options.fixed.format != Format::nf4),
+        "scales of rows are of inference, and of weights in FP8");
   const auto cut = [](bool yes) { return yes ? Axis::data : Axis::none; };
   Placements table;
   for (const model::GroupSpec& group : layout.groups) {

@@ -103,8 +103,13 @@ void reserve_cut(Segment& s, Arena& arena) {
 }
 
 /// The only weights of what is not trained.
-void reserve_fixed(Segment& s, Arena& arena, int rank, int world) {
+void reserve_fixed(Segment& s, Arena& arena, int rank, int world, const precision::Recipe& recipe) {
   const bool whole = s.row.axis == Axis::none;
+  if (is_fp8(s.dtype) && recipe.rows()) {
+    check(whole && !s.row.decoded(), "weights with scales of rows lie whole and in FP8");
+    s.row_scales = arena.reserve_as<float>(
+        "parameters/fixed", static_cast<std::size_t>(row_scale_of(*s.spec, s.spec->tensors.size())));
+  }
   if (s.row.decoded()) {
     const std::int64_t bytes = whole ? world * s.stored_slice : s.stored_slice;
     auto* weights = arena.reserve_as<std::uint8_t>("parameters/fixed", static_cast<std::size_t>(bytes));
@@ -130,7 +135,7 @@ void reserve_parameters(Segments& all, Arena& arena, const Policy& policy, const
   const auto transposed_then = [&](const Segment& s) { return at_use || s.row.decoded(); };
   all.each([&](Segment& s) {
     if (!s.row.trained()) {
-      reserve_fixed(s, arena, all.rank, all.world);
+      reserve_fixed(s, arena, all.rank, all.world, options.recipe);
     } else if (s.row.axis == Axis::none) {
       reserve_whole(s, arena);
     } else {
@@ -235,6 +240,12 @@ comm::Wire reduce_wire(const model::SegmentSpec& spec, const Options& options) {
   return may_be_narrow(spec) ? options.wire : comm::Wire::f32;
 }
 
+std::int64_t row_scale_of(const model::SegmentSpec& spec, std::size_t tensor) {
+  std::int64_t begin = 0;
+  for (std::size_t t = 0; t < tensor; ++t) begin += (spec.tensors[t].rows + 3) / 4 * 4;
+  return begin;
+}
+
 std::vector<TensorRun> runs_within(const model::SegmentSpec& spec, std::int64_t begin, std::int64_t count) {
   std::vector<TensorRun> runs;
   for (std::size_t t = 0; t < spec.tensors.size(); ++t) {
@@ -294,7 +305,7 @@ void number_scales(Segment& s, Segments& all, const Options& options) {
   std::vector<std::string>& names = s.row.trained() ? all.scale_names : all.fixed_scale_names;
   for (const model::TensorSpec& tensor : s.spec->tensors) {
     s.scaled.emplace_back();
-    if (!is_fp8(s.dtype)) continue;
+    if (!is_fp8(s.dtype) || options.recipe.rows()) continue;
     for (const model::ScaledPart& part : model::scaled_parts(tensor, options.recipe.scale_parts)) {
       s.scaled.back().push_back({.begin = tensor.offset + part.begin,
                                  .count = part.count,

@@ -52,6 +52,8 @@ struct Segment {
   DType dtype = DType::f32;  ///< of what the core reads: f32, bf16 or FP8
   /// [padded] what the core reads: a copy of the master, the only weights, or, of at_use_slot, decoded ones
   std::uint8_t* copy = nullptr;
+  /// FP8 scaled by rows: by what the codes of each row count, tensor behind tensor (row_scale_of).
+  float* row_scales = nullptr;
   /// [padded] FP8: each tensor as [cols, rows], where products need it; of at_use_slot when made at use.
   std::uint8_t* transposed = nullptr;
   std::uint8_t* shard = nullptr;  ///< [slice] own slice of the copy before its gather: inside `copy` unless
@@ -112,6 +114,10 @@ inline constexpr std::int64_t kNarrowFrom = 1024;
 bool may_be_narrow(const model::SegmentSpec& spec);
 /// In which format a segment's gradients travel.
 comm::Wire reduce_wire(const model::SegmentSpec& spec, const Options& options);
+
+/// Where the scales of the rows of a segment's tensor begin; of as many as it has tensors: their number. Each
+/// tensor's begin on a 16-byte boundary, as products want it.
+std::int64_t row_scale_of(const model::SegmentSpec& spec, std::size_t tensor);
 
 /// A run of one tensor inside a range of its segment.
 struct TensorRun {

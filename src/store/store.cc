@@ -47,6 +47,10 @@ std::vector<model::GroupParameters> operands(const Segments& segments, const pre
         }
         weights.push_back(parts.back().size() == 1 ? parts.back().front()
                                                    : operand(tensor.offset, tensor.count(), nullptr));
+        if (s.row_scales != nullptr) {
+          weights.back().scale_inv = s.row_scales + row_scale_of(*s.spec, t);
+          weights.back().scaling = ops::Scaling::whole_rows;
+        }
         if (parts.back().size() > 1) weights.back().data = weights.back().transposed = nullptr;
       }
     }

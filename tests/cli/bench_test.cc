@@ -203,6 +203,21 @@ TEST(Bench, DecodesInTheDtypeThatIsAskedForAndShowsWhereTheTimeGoes) {
   EXPECT_NEAR(sum / r["seconds_median"].get<double>(), 1, 1e-6);
 }
 
+TEST(Bench, DecodesWithWeightsAndCacheInE4m3) {
+  const std::string small = "sequences=3 context=40 steps=2 warmup=1 ";
+  const Json wide = decode_bench(small), weights = decode_bench(small + "fp8=true");
+  const Json both = decode_bench(small + "fp8=true kv_cache_dtype=fp8");
+  EXPECT_EQ(weights["precision"], "FP8 rows in bf16");
+  EXPECT_EQ(both["precision"], "FP8 rows in bf16, cache in FP8");
+  // Embedding and head, 4,096 x 256 each, stay in bf16; scales of outputs are 4 bytes beside 256 and more.
+  const double parameters = wide["parameters"].get<double>(), blocks = parameters - 2 * 4096 * 256;
+  EXPECT_NEAR(weights["weight_bytes"].get<double>(), 2 * 4096 * 256 + blocks, 0.03 * blocks);
+  EXPECT_EQ(weights["cache_bytes"], wide["cache_bytes"]);
+  // Heads of 32 in bf16, and as 32 codes and a scale.
+  EXPECT_NEAR(both["cache_bytes"].get<double>() / wide["cache_bytes"].get<double>(), 36.0 / 64, 1e-9);
+  EXPECT_LT(both["reserved_bytes"].get<double>(), weights["reserved_bytes"].get<double>());
+}
+
 TEST(Bench, RefusesDecodingThatItCannotMeasure) {
   const auto refused = [](const std::string& arguments, const std::string& words, int np = 0) {
     const Outcome run = trainer("bench tiny device=cpu steps=1 " + arguments, np);
@@ -212,7 +227,9 @@ TEST(Bench, RefusesDecodingThatItCannotMeasure) {
   refused("sequences=2", "give --decode");
   refused("context=20", "give --decode");
   refused("--decode save=1MiB", "measure different things");
-  refused("--decode fp8=true", "fp8_recipe current or block");
+  refused("--decode fp8=true fp8_recipe=delayed", "fp8_recipe current or block");
+  refused("kv_cache_dtype=fp8", "give --decode");
+  refused("--decode kv_cache_dtype=int8", "kv_cache_dtype");
   refused("--decode context=0", "context");
   refused("--decode finetuning_type=lora", "finetuning_type=lora");
   refused("--decode quantization_bit=4 finetuning_type=lora", "whole weights");

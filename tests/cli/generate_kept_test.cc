@@ -49,6 +49,28 @@ TEST_F(GenerateFile, WhatWasAnsweredIsNotComputedAgain) {
 }
 
 // An answer that somebody mended, a row that somebody took out: nothing writes over them.
+// Which numbers answers are made with is one of their settings.
+TEST_F(GenerateFile, AnswersInE4m3AreNotMixedWithOthers) {
+  const std::string told = "--logprobs 0 --dtype ";
+  std::set<std::string> files;
+  for (const std::string numbers : {"bf16", "fp8", "bf16 --kv-cache-dtype fp8", "fp8 --kv-cache-dtype fp8"}) {
+    const std::string name = "numbers" + std::to_string(files.size()) + ".jsonl";
+    const std::vector<Json> rows = answers(name, told + numbers);
+    EXPECT_EQ(rows.size(), rows_of(Task::get().held_out()).size());
+    EXPECT_TRUE(files.insert(slurp(folder_ / name)).second) << numbers << ": as without";
+    answers("two_ranks.jsonl", told + numbers + " --overwrite", 2);
+    EXPECT_EQ(slurp(folder_ / "two_ranks.jsonl"), slurp(folder_ / name)) << numbers;
+  }
+  answers("kept.jsonl", told + "bf16");
+  for (const std::string other : {"fp8", "bf16 --kv-cache-dtype fp8"}) {
+    const Outcome run = trainer(command("kept.jsonl", told + other));
+    EXPECT_EQ(run.code, 64) << run.both();
+    EXPECT_NE(run.err.find("made with other settings"), std::string::npos) << run.both();
+  }
+  refused("--dtype fp4", "--dtype");
+  refused("--kv-cache-dtype int8", "--kv-cache-dtype");
+}
+
 TEST_F(GenerateFile, WhatWasChangedByHandStays) {
   answers("out.jsonl");
   const std::string whole = slurp(folder_ / "out.jsonl"), notes = slurp(folder_ / "out.jsonl.rows");

@@ -38,7 +38,7 @@ TEST(Help, EveryCommandHasWordsUsageOptionsAndAnExample) {
   }
   const std::string generate = said("generate --help");
   expect_in(generate, "most tokens of an answer (from 1 to 1048576; default 256)");
-  expect_in(generate, "(fp32, bf16; default fp32)");
+  expect_in(generate, "(fp32, bf16, fp8; default fp32)");
   expect_in(generate, "MODEL [QUESTION...]");
   expect_in(
       said("train --help"),

@@ -335,5 +335,81 @@ TEST(AutomaticSizes, ARunChoosesItsMicroBatchAndTrainsAsWithIt) {
   EXPECT_NE(refused.err.find("needs global_batch_size"), std::string::npos) << refused.err;
 }
 
+/// A plan of `trainer generate`.
+Json generation_of(const std::string& arguments, int code = 0) {
+  return plan_of("--generate device=cuda memory=141GB llama-3.1-8b " + arguments, code);
+}
+
+// 8,030,261,248 parameters, of which 525,336,576 each are embedding and head.
+TEST(Plan, OfAGenerationCountsWeightsAndCache) {
+  constexpr double kAll = 8'030'261'248.0, kTable = 525'336'576.0, kBlocks = kAll - 2 * kTable;
+  for (const auto& [dtype, whole, block] :
+       {std::tuple{"fp32", 4.0, 4.0}, {"bf16", 2.0, 2.0}, {"fp8", 2.0, 1.0}}) {
+    const Json plan = generation_of("batch=16 max_length=4096 dtype=" + std::string(dtype));
+    EXPECT_NEAR(plan["weight_bytes"].get<double>(), whole * 2 * kTable + block * kBlocks, 2e-3 * kAll);
+    EXPECT_NEAR(plan["step_weight_bytes"].get<double>(), whole * kTable + block * kBlocks, 2e-3 * kAll);
+    // 32 layers, keys and values, 8 heads of 128.
+    const double token = 32 * 2 * 8 * 128 * (dtype == std::string("fp32") ? 4.0 : 2.0);
+    EXPECT_NEAR(plan["cache_bytes"].get<double>(), 16 * 4096 * token, 64 * 256);
+    // Behind 2,047 tokens a step sees 2,048.
+    EXPECT_NEAR(plan["step_cache_bytes"].get<double>(), 16 * 2048 * token, 1);
+    EXPECT_EQ(plan["dtype"], dtype);
+    double rows = 0;
+    for (const auto& [name, bytes] : plan["memory"].items()) rows += bytes.get<double>();
+    EXPECT_EQ(plan["total_bytes"].get<double>() - rows, 768.0 * (1 << 20)) << "driver and libraries";
+  }
+  const Json narrow = generation_of("batch=16 max_length=4096 dtype=fp8 kv_cache_dtype=fp8");
+  EXPECT_NEAR(narrow["cache_bytes"].get<double>(), 16.0 * 4096 * 32 * 2 * 8 * 132, 128 * 256);
+}
+
+TEST(Plan, OfAGenerationTellsTheLargestBatchAndTheFloor) {
+  const Json plan = generation_of("batch=32 max_length=2048 dtype=bf16");
+  const auto largest = plan["largest_batch"].get<std::int64_t>();
+  const auto with = [](std::int64_t batch, int code) {
+    return generation_of("max_length=2048 dtype=bf16 batch=" + std::to_string(batch), code);
+  };
+  EXPECT_GT(largest, 300);
+  EXPECT_EQ(with(largest, 0)["fits"], true);
+  EXPECT_EQ(with(largest + 1, 1)["fits"], false);
+  EXPECT_GT(generation_of("dtype=bf16 kv_cache_dtype=fp8")["largest_batch"].get<std::int64_t>(),
+            largest * 3 / 2);
+  bool asked = false;
+  for (const Json& row : plan["batches"]) {
+    EXPECT_EQ(row["fits"].get<bool>(), row["batch"].get<std::int64_t>() <= largest);
+    if (row["batch"] != 32) continue;
+    asked = true;
+    const double bytes = plan["step_weight_bytes"].get<double>() + plan["step_cache_bytes"].get<double>();
+    EXPECT_NEAR(row["floor_seconds"].get<double>(), bytes / 4.2e12, 1e-9) << "bytes decide";
+    EXPECT_NEAR(row["tokens_per_second_at_most"].get<double>() * row["floor_seconds"].get<double>(), 32,
+                1e-6);
+  }
+  EXPECT_TRUE(asked);
+  // Of short sequences many fit, and their GEMMs take longer than the weights.
+  const Json many = generation_of("batch=4096 max_length=16 dtype=bf16");
+  EXPECT_NEAR(many["batches"].back()["floor_seconds"].get<double>(), 2 * 4096 * 7'504'924'672.0 / 750e12,
+              1e-4);
+  const Outcome text = trainer("plan --generate llama-3.1-8b device=cuda memory=141GB dtype=fp8");
+  EXPECT_EQ(text.code, 0) << text.both();
+  for (const char* word : {"--dtype fp8", "keys and values", "tokens/s", "fits"})
+    EXPECT_NE(text.out.find(word), std::string::npos) << word << text.out;
+}
+
+TEST(Plan, OfAGenerationRefusesWhatItDoesNotRead) {
+  const auto refused = [](const std::string& arguments, const std::string& words) {
+    const Outcome run = trainer("plan tiny " + arguments);
+    EXPECT_EQ(run.code, 64) << arguments << run.both();
+    EXPECT_NE(run.err.find(words), std::string::npos) << arguments << run.both();
+  };
+  refused("dtype=bf16", "give --generate");
+  refused("kv_cache_dtype=fp8", "give --generate");
+  refused("batch=3", "give --generate");
+  refused("--generate fp8=true", "does not read this key");
+  refused("--generate world=2", "one rank");
+  refused("--generate dtype=fp4", "dtype");
+  refused("--generate batch=0", "batch");
+  refused("--generate max_length=1", "max_length");
+  EXPECT_EQ(plan_of("--generate tiny device=cpu memory=1MiB", 1)["largest_batch"], 0);
+}
+
 }  // namespace
 }  // namespace octet::test

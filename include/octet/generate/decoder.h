@@ -31,6 +31,7 @@ struct DecoderOptions {
   model::Architecture architecture;
   std::vector<runtime::AddedAdapter> adapters;  ///< added to the weights when they are loaded
   precision::Recipe recipe;      ///< how GEMMs read operands; delayed scaling only of a model in training
+  bool fp8_cache = false;        ///< keys and values lie in E4M3, else in the compute dtype
   std::int64_t sequences = 1;    ///< decoded side by side
   std::int64_t capacity = 1024;  ///< tokens of a sequence, prompt and answer
   std::int64_t prefill = 512;    ///< prompt tokens taken at a time

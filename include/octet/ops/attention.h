@@ -42,15 +42,18 @@ std::size_t attention_workspace(const Device& device, const Heads& heads, DType 
 
 /// Attention of decoding: new tokens are appended to a KV cache and attend to what is in it.
 /// Cache element (slot, position, head, d): cache[((slot * capacity) + position) * kv_heads * head_dim +
-/// ...].
+/// ...]. In E4M3 each key and each value of a KV head has a scale of its own, the smallest power of two under
+/// which it fits (block_quantize's rule): what is read back is exact in bf16.
 struct CachedAttentionArgs {
   ConstMatrix qkv;  ///< [tokens, heads.qkv_width()] T, rotated already
   Heads heads;
   const std::int32_t* slots = nullptr;      ///< [tokens] which sequence a token belongs to
   const std::int32_t* positions = nullptr;  ///< [tokens] its place in that sequence, below capacity; tokens
                                             ///< of one sequence come in order and leave no gap
-  void* k_cache = nullptr;                  ///< [slots, capacity, kv_heads, head_dim] T, in and out
+  void* k_cache = nullptr;                  ///< [slots, capacity, kv_heads, head_dim] T or E4M3, in and out
   void* v_cache = nullptr;
+  float* k_scale_inv = nullptr;  ///< [slots, capacity, kv_heads] of E4M3: by what codes count. Null: the
+  float* v_scale_inv = nullptr;  ///< cache holds T
   std::int64_t capacity = 0;
   float scale = 1.0f;
   float soft_cap = 0.0f;

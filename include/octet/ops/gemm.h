@@ -83,9 +83,11 @@ const char* text_of(GemmReason reason);
 /// Enqueues a product and says what becomes of it. Operands are both f32, both bf16, or both FP8 (at most one
 /// E5M2); sums in fp32 (see fast_accumulation); FP8 values are multiplied exactly and the sum is scaled by
 /// both scale_inv. With scales of blocks (A by rows, B by squares; in wgrad both by rows) each term is scaled
-/// by those of its values, and wgrad reads the transposed copies; on a GPU dgrad reads that of B. An inner
-/// dimension of zero gives zeros (or leaves D when accumulating). On a GPU f32 operands give an f32 D, and a
-/// bf16 D may be rounded twice where something is added to it: the product first, then the sum.
+/// by those of its values, and wgrad reads the transposed copies; on a GPU dgrad reads that of B. With scales
+/// of whole rows, E4M3 of both and forward alone, the sum is scaled by those of its row of A and its row of
+/// B; nothing is accumulated. An inner dimension of zero gives zeros (or leaves D when accumulating). On a
+/// GPU f32 operands give an f32 D, and a bf16 D may be rounded twice where something is added to it: the
+/// product first, then the sum.
 GemmOutcome gemm(Stream& stream, const GemmArgs& args);
 
 /// Bytes of scratch that gemm needs for these shapes and dtypes on the stream's device.

@@ -68,18 +68,22 @@ struct QuantizeInto {
   const float* scale = nullptr;        ///< device scalar, multiplies before the cast
   float* amax = nullptr;               ///< device scalar
   Fp8Seen* seen = nullptr;  ///< device: what the cast into the copies meets is added; not without one
+  /// [rows], device: Scaling::whole_rows in place of *scale. `row` gets E4M3 and this the scales, which the
+  /// producer makes; nothing else is asked for.
+  float* row_scale_inv = nullptr;
 };
 
 /// What shares a scale in an FP8 matrix: all of it; each run of 128 elements of a row (activations and
-/// gradients, in each of the two layouts for itself); each square of 128 x 128 (weights). The block forms are
-/// those of DeepSeek-V3 (DeepSeek-AI 2024, arXiv:2412.19437, section 3.3.2).
-enum class Scaling { tensor, rows, squares };
+/// gradients, in each of the two layouts for itself); each square of 128 x 128 (weights); each whole row
+/// (tokens of activations, outputs of weights; of the row layout alone). The block forms are those of
+/// DeepSeek-V3 (DeepSeek-AI 2024, arXiv:2412.19437, section 3.3.2).
+enum class Scaling { tensor, rows, squares, whole_rows };
 inline constexpr std::int64_t kScaleBlock = 128;
 
 /// Where the scales of a [rows, cols] matrix lie, as cuBLASLt reads them. rows: that of element (r, c) at
 /// [c / 128][r] of [blocks of columns, rows]; squares: at [r / 128][c / 128] of [blocks of rows, blocks of
-/// columns rounded up to a multiple of 4]. A transposed layout has the same form with rows and columns
-/// exchanged.
+/// columns rounded up to a multiple of 4]; whole_rows: at [r]. A transposed layout has the same form with
+/// rows and columns exchanged.
 constexpr std::int64_t scale_blocks(std::int64_t count) {
   return (count + kScaleBlock - 1) / kScaleBlock;
 }
@@ -89,11 +93,13 @@ constexpr std::int64_t square_pitch(std::int64_t cols) {
 constexpr std::int64_t scale_index(Scaling scaling, std::int64_t rows, std::int64_t cols, std::int64_t r,
                                    std::int64_t c) {
   if (scaling == Scaling::rows) return c / kScaleBlock * rows + r;
+  if (scaling == Scaling::whole_rows) return r;
   return scaling == Scaling::squares ? r / kScaleBlock * square_pitch(cols) + c / kScaleBlock : 0;
 }
 /// Floats that hold them.
 constexpr std::int64_t scale_count(Scaling scaling, std::int64_t rows, std::int64_t cols) {
   if (scaling == Scaling::rows) return scale_blocks(cols) * rows;
+  if (scaling == Scaling::whole_rows) return rows;
   return scaling == Scaling::squares ? scale_blocks(rows) * square_pitch(cols) : 1;
 }
 

@@ -49,13 +49,14 @@ class Quantizer {
   /// the copies differ.
   bool transposes() const { return transposes_; }
   /// True when tensor `i` must exist in the compute dtype before it is quantised: always but with delayed
-  /// scaling of a tensor with one scale, whose producers may write FP8 alone.
+  /// scaling of a tensor with one scale, and with scales of rows, whose producers may write FP8 alone.
   bool needs_values(std::int64_t i) const {
-    return i == kPlain || recipe_.kind != RecipeKind::delayed || in_parts(i);
+    return i == kPlain || (recipe_.kind != RecipeKind::delayed && !recipe_.rows()) || in_parts(i);
   }
 
   /// What a producer of tensor `i` writes beside (delayed: instead of) the matrix itself. Nothing for kPlain;
-  /// the amax for current scaling; the FP8 copy and, with `record`, the amax for delayed scaling.
+  /// the amax for current scaling; the FP8 copy and, with `record`, the amax for delayed scaling; the FP8
+  /// copy and its scales with scales of rows.
   ops::QuantizeInto fuse(std::int64_t i, const Fp8Copy& copy, bool record) const;
 
   /// The operand of tensor `i` after its producer ran with fuse(i, copy, …). `x` [rows, cols], dense; its
@@ -104,10 +105,10 @@ class Quantizer {
   ops::Operand prepare_scale(Stream& stream, std::int64_t scale, const ops::ConstMatrix& x,
                              const Fp8Copy& copy, bool record);
   std::int64_t scale_of(std::int64_t i) const {
-    return i == kPlain || recipe_.blocks() ? i : first_[static_cast<std::size_t>(i)];
+    return i == kPlain || recipe_.scales_with_values() ? i : first_[static_cast<std::size_t>(i)];
   }
   bool in_parts(std::int64_t i) const {
-    return i != kPlain && !recipe_.blocks() && !parts_[static_cast<std::size_t>(i)].empty();
+    return i != kPlain && !recipe_.scales_with_values() && !parts_[static_cast<std::size_t>(i)].empty();
   }
   ops::Operand in_blocks(Stream& stream, const ops::ConstMatrix& x, ops::Scaling scaling, const Fp8Copy& copy,
                          ops::Fp8Seen* seen) const;

@@ -17,7 +17,9 @@ namespace octet::precision {
 /// the update rule of TransformerEngine). current: scale from the tensor itself. block: E4M3 throughout,
 /// scales of 1 x 128 elements of activations and gradients and of 128 x 128 of weights (ops::Scaling), which
 /// are made where a product reads them: there is no state, and weights lie and travel in the compute dtype.
-enum class RecipeKind { none, delayed, current, block };
+/// rows: E4M3 with a scale for each token of activations, made with them, and for each output of weights,
+/// made when they are loaded, all powers of two; of forward passes alone.
+enum class RecipeKind { none, delayed, current, block, rows };
 
 struct Recipe {
   RecipeKind kind = RecipeKind::none;
@@ -34,6 +36,14 @@ struct Recipe {
   bool fast_gradients = false;
   bool fp8() const { return kind != RecipeKind::none; }
   bool blocks() const { return kind == RecipeKind::block; }
+  bool rows() const { return kind == RecipeKind::rows; }
+  /// Whether scales of activations are made with their FP8 values, so that no ScaleSet has them.
+  bool scales_with_values() const { return blocks() || rows(); }
+  /// Of FP8 activations and gradients.
+  ops::Scaling scaling() const {
+    if (rows()) return ops::Scaling::whole_rows;
+    return blocks() ? ops::Scaling::rows : ops::Scaling::tensor;
+  }
 };
 
 /// The scales of a set of tensors that are updated in one rhythm: weights once per optimizer step,

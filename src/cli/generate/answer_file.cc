@@ -93,6 +93,8 @@ std::string settings_hash(const Answerer& answerer, const RowWork& work, const G
       {"shard", {o.shard.number, o.shard.of}},
   };
   if (o.rouge_l) settings["rouge_l"] = true;
+  if (o.fp8) settings["fp8"] = true;
+  if (o.fp8_cache) settings["fp8_cache"] = true;
   return hash128_hex(settings.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 

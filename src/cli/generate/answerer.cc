@@ -39,6 +39,8 @@ generate::DecoderOptions decoder_options(const GenerateOptions& o, const setup::
   decoder.architecture = runtime::read_model(named.folder);
   decoder.adapters = setup::added_adapters(named.adapters, decoder.architecture);
   decoder.recipe.compute = o.dtype;
+  if (o.fp8) decoder.recipe.kind = precision::RecipeKind::rows;
+  decoder.fp8_cache = o.fp8_cache;
   decoder.sequences = o.score ? 1 : o.batch;
   decoder.capacity = o.max_length;
   decoder.score_rows = o.score ? std::min<std::int64_t>(o.max_length, 128) : 0;

@@ -208,7 +208,7 @@ int generate_command(const Arguments& arguments) {
       "launch/mpirun -np 8 build/bin/trainer generate models/qwen3-8b --file questions.jsonl --out "
       "answers.jsonl");
   GenerateOptions o;
-  std::string shard, pattern, dtype = "fp32", device = "auto";
+  std::string shard, pattern, dtype = "fp32", cache = "auto", device = "auto";
   bool no_model_defaults = false;
   auto& app = options.app();
   // A script's own options may be followed by those of whoever calls it.
@@ -231,12 +231,22 @@ int generate_command(const Arguments& arguments) {
   app.add_flag("--no-model-defaults", no_model_defaults,
                "take nothing from the model's generation_config.json");
   add_file_options(app, o, shard, pattern);
-  app.add_option("--dtype", dtype, "fp32 or bf16")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
+  app.add_option("--dtype", dtype,
+                 "fp32, bf16, or fp8: bf16 with the blocks' weights in E4M3 (a byte a parameter, a scale for "
+                 "each output), multiplied with activations in E4M3 (a scale for each token)")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp8"}))
+      ->capture_default_str();
+  app.add_option(
+         "--kv-cache-dtype", cache,
+         "auto: keys and values lie as they are computed; fp8: in E4M3, with a scale for each key and "
+         "each value of a head")
+      ->check(CLI::IsMember({"auto", "fp8"}))
       ->capture_default_str();
   app.add_option("--device", device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   if (!options.parse(arguments)) return 0;
-  o.dtype = std::map<std::string, DType>{{"fp32", DType::f32}, {"bf16", DType::bf16}}.at(dtype);
+  o.dtype = dtype == "fp32" ? DType::f32 : DType::bf16;
+  o.fp8 = dtype == "fp8";
+  o.fp8_cache = cache == "fp8";
   o.device = setup::device_wish(device);
   if (!shard.empty()) o.shard = parse_shard(shard);
   if (!pattern.empty()) o.extract = pattern;

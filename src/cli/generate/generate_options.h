@@ -21,7 +21,9 @@ struct GenerateOptions {
   std::string model, template_name, system;
   std::string adapter;  ///< folders to add to the model, with commas between; "" : none
   DeviceWish device = DeviceWish::automatic;
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;  ///< that is computed with
+  bool fp8 = false;          ///< weights of blocks, and what they multiply, in E4M3 (RecipeKind::rows)
+  bool fp8_cache = false;    ///< keys and values, too
   std::vector<std::string> questions;
   std::int64_t max_length = 2048, batch = 32;
   generate::AnswerOptions answers;

@@ -107,6 +107,8 @@ void Attention::attend(const Call& call) const {
                                         .positions = past.positions,
                                         .k_cache = past.cache->keys(layer_),
                                         .v_cache = past.cache->values(layer_),
+                                        .k_scale_inv = past.cache->key_scales(layer_),
+                                        .v_scale_inv = past.cache->value_scales(layer_),
                                         .capacity = past.cache->capacity(),
                                         .scale = scale_,
                                         .soft_cap = soft_cap_,

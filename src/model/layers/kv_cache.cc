@@ -5,7 +5,8 @@
 namespace octet::model {
 
 KvCache::KvCache(Arena& arena, const Architecture& a, DType dtype, std::int64_t slots, std::int64_t capacity)
-    : slots_(slots), capacity_(capacity) {
+    : slots_(slots), capacity_(capacity), dtype_(dtype) {
+  check(dtype == DType::f32 || dtype == DType::bf16 || fp8(), "a KV cache is f32, bf16 or E4M3");
   std::int64_t elements = 0;
   if (slots < 1 || capacity < 1 || __builtin_mul_overflow(slots, capacity, &elements) ||
       __builtin_mul_overflow(elements, a.heads.kv_heads * a.heads.head_dim * 8, &elements)) {
@@ -14,10 +15,17 @@ KvCache::KvCache(Arena& arena, const Architecture& a, DType dtype, std::int64_t 
                  .found = std::to_string(slots) + " x " + std::to_string(capacity) + " tokens"});
   }
   const auto bytes = static_cast<std::size_t>(elements / 8) * size_of(dtype);
-  token_bytes_ = static_cast<std::size_t>(a.heads.kv_heads * a.heads.head_dim) * size_of(dtype);
+  const auto reserve = [&](std::vector<Part>& parts) {
+    const auto heads = static_cast<std::size_t>(a.heads.kv_heads);
+    const std::size_t token = heads * static_cast<std::size_t>(a.heads.head_dim) * size_of(dtype);
+    parts.push_back({.data = arena.reserve("KV cache", bytes), .token_bytes = token});
+    if (!fp8()) return;
+    const auto scales = static_cast<std::size_t>(slots * capacity) * heads * sizeof(float);
+    parts.push_back({.data = arena.reserve("KV cache", scales), .token_bytes = heads * sizeof(float)});
+  };
   for (std::int64_t layer = 0; layer < a.layers; ++layer) {
-    keys_.push_back(arena.reserve("KV cache", bytes));
-    values_.push_back(arena.reserve("KV cache", bytes));
+    reserve(keys_);
+    reserve(values_);
   }
 }
 
@@ -26,11 +34,11 @@ void KvCache::copy_prefix(Device& device, Stream& stream, std::int64_t from, std
   check(from != to && from >= 0 && to >= 0 && from < slots_ && to < slots_ && tokens >= 0 &&
             tokens <= capacity_,
         "a prefix is copied between two slots");
-  const std::size_t slot_bytes = static_cast<std::size_t>(capacity_) * token_bytes_;
-  const std::size_t bytes = static_cast<std::size_t>(tokens) * token_bytes_;
   for (const auto* parts : {&keys_, &values_}) {
-    for (void* part : *parts) {
-      auto* base = static_cast<std::byte*>(part);
+    for (const Part& part : *parts) {
+      const std::size_t slot_bytes = static_cast<std::size_t>(capacity_) * part.token_bytes;
+      const std::size_t bytes = static_cast<std::size_t>(tokens) * part.token_bytes;
+      auto* base = static_cast<std::byte*>(part.data);
       device.copy(stream, base + static_cast<std::size_t>(to) * slot_bytes,
                   base + static_cast<std::size_t>(from) * slot_bytes, bytes);
     }

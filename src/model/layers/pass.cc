@@ -20,9 +20,8 @@ std::vector<ops::GemmArgs> shapes_of_products(const Common& common, const Produc
   const precision::Recipe& recipe = common.recipe();
   const DType x = s.fp8 ? recipe.forward_format : common.dtype;
   const DType g = s.fp8 ? recipe.gradient_format : common.dtype;
-  const bool blocks = s.fp8 && recipe.blocks();
-  const ops::Scaling by_rows = blocks ? ops::Scaling::rows : ops::Scaling::tensor;
-  const ops::Scaling by_squares = blocks ? ops::Scaling::squares : ops::Scaling::tensor;
+  const ops::Scaling by_rows = s.fp8 ? recipe.scaling() : ops::Scaling::tensor;
+  const ops::Scaling by_squares = s.fp8 && recipe.blocks() ? ops::Scaling::squares : by_rows;
   const ops::Operand input{.dtype = x, .rows = s.rows, .cols = s.in, .scaling = by_rows};
   const ops::Operand weight{.dtype = x, .rows = s.out, .cols = s.in, .scaling = by_squares};
   const ops::Operand d_output{.dtype = g, .rows = s.rows, .cols = s.out, .scaling = by_rows};

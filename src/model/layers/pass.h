@@ -58,7 +58,7 @@ struct Common {
 
   const precision::Recipe& recipe() const { return quantizer.recipe(); }
   /// Of FP8 activations and gradients.
-  ops::Scaling scaling() const { return recipe().blocks() ? ops::Scaling::rows : ops::Scaling::tensor; }
+  ops::Scaling scaling() const { return recipe().scaling(); }
   /// True when linear inputs are made again in backward, where they are read, in buffers that all share.
   bool remakes_inputs() const {
     return options.training && (options.recompute == Recompute::norms || options.recompute == Recompute::qkv);

@@ -75,9 +75,31 @@ OCTET_SIMD void write_square(const Layout& to, const Square& s, std::int64_t lin
   add_seen(*to.seen, s.lines * s.length, counts);
 }
 
+template <typename T>
+OCTET_SIMD void write_row(const BlockQuantizeArgs& a, RowQuantizer& quantizer, std::int64_t row) {
+  float x[kChunk];
+  for (std::int64_t c = 0; c < a.x.cols; c += kChunk) {
+    const std::int64_t n = chunk_length(c, a.x.cols);
+    load(row_of<T>(a.x, row) + c, x, n);
+    quantizer.take(x, row, c, n);
+  }
+  quantizer.finish_row();
+}
+
+void quantize_whole_rows(const BlockQuantizeArgs& a) {
+  const QuantizeInto into{.row = a.row, .row_scale_inv = a.scale_inv};
+  with_type(a.x.dtype, [&](auto type) {
+    simd::parallel_rows(a.x.rows, 2 * a.x.cols, [&](std::int64_t begin, std::int64_t end) {
+      RowQuantizer quantizer(into, a.x.rows, a.x.cols);
+      for (std::int64_t row = begin; row < end; ++row) write_row<decltype(type)>(a, quantizer, row);
+    });
+  });
+}
+
 }  // namespace
 
 void block_quantize(const BlockQuantizeArgs& a) {
+  if (a.scaling == Scaling::whole_rows) return quantize_whole_rows(a);
   const std::int64_t across = scale_blocks(a.x.cols);
   simd::parallel_rows(
       scale_blocks(a.x.rows) * across, kSide * kSide, [&](std::int64_t begin, std::int64_t end) {

@@ -1,11 +1,13 @@
 // Attention of decoding: first every token's key and value go to the cache, then every token attends. Tokens
 // are few and caches long, so that this is bound by reading the cache: no blocks of queries.
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <utility>
 #include <vector>
 
-#include "cpu/simd.h"
+#include "block_scale.h"
+#include "cpu/rows.h"
 #include "octet/base/error.h"
 #include "octet/ops/attention.h"
 
@@ -15,8 +17,8 @@ void cached_attention(const CachedAttentionArgs& args);
 
 namespace {
 
-template <typename T>
-OCTET_SIMD float dot(const T* a, const T* b, std::int64_t count) {
+template <typename T, typename U>
+OCTET_SIMD float dot(const T* a, const U* b, std::int64_t count) {
   float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
   for (std::int64_t i = 0; i < count; ++i) sum += simd::load(a[i]) * simd::load(b[i]);
@@ -41,21 +43,60 @@ OCTET_SIMD void exp_row(float* row, float maximum, std::int64_t count) {
   for (std::int64_t i = 0; i < count; ++i) row[i] = simd::exp(row[i] - maximum);
 }
 
+OCTET_SIMD void decode_row(const std::uint8_t* codes, float scale, float* to, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = std::bit_cast<float>(decode_fp8<E4M3>(codes[i])) * scale;
+}
+
+/// Columns of a head whose sums of values, or decoded keys, are at hand at once.
+constexpr std::int64_t kMostColumns = 256;
+
+/// Keys, or values, of one KV head in one slot, in T.
+template <typename T>
+struct Rows {
+  const T* data;
+  std::int64_t stride;
+  float product(const T* query, std::int64_t j, std::int64_t head_dim) const {
+    return dot(query, data + j * stride, head_dim);
+  }
+  /// Adds the columns [from, from + width) of row j, by their weight.
+  void add(float* sum, std::int64_t j, std::int64_t from, float weight, std::int64_t width) const {
+    add_scaled(sum, data + j * stride + from, weight, width);
+  }
+};
+
+/// The same in E4M3.
+struct Fp8Rows {
+  const std::uint8_t* codes;
+  const float* scale_inv;  ///< of row 0
+  std::int64_t stride, heads;
+  template <typename T>
+  float product(const T* query, std::int64_t j, std::int64_t head_dim) const {
+    float sum = 0.0f, room[kMostColumns];
+    for (std::int64_t from = 0; from < head_dim; from += kMostColumns) {
+      const std::int64_t width = std::min(kMostColumns, head_dim - from);
+      decode_row(codes + j * stride + from, scale_inv[j * heads], room, width);
+      sum += dot(query + from, room, width);
+    }
+    return sum;
+  }
+  void add(float* sum, std::int64_t j, std::int64_t from, float weight, std::int64_t width) const {
+    float room[kMostColumns];
+    decode_row(codes + j * stride + from, scale_inv[j * heads], room, width);
+    add_scaled(sum, room, weight, width);
+  }
+};
+
 /// One query over its keys, in pieces of 64 with a running maximum and sum. The head's sum of values is kept
 /// in pieces of at most 256 dimensions, so that no memory is taken; each piece computes the scores again.
-template <typename T>
-void attend(const CachedAttentionArgs& args, std::int64_t token, std::int64_t head) {
-  const Heads& heads = args.heads;
-  const std::int64_t head_dim = heads.head_dim, stride = heads.kv_heads * head_dim;
-  const std::int64_t kv_head = head / (heads.q_heads / heads.kv_heads);
-  const std::int64_t base = args.slots[token] * args.capacity * stride + kv_head * head_dim;
-  const T* keys = static_cast<const T*>(args.k_cache) + base;
-  const T* values = static_cast<const T*>(args.v_cache) + base;
+template <typename T, typename Past>
+void attend(const CachedAttentionArgs& args, std::int64_t token, std::int64_t head, const Past& keys,
+            const Past& values) {
+  const std::int64_t head_dim = args.heads.head_dim;
   const T* query = static_cast<const T*>(args.qkv.data) + token * args.qkv.ld + head * head_dim;
   T* out = static_cast<T*>(args.out.data) + token * args.out.ld + head * head_dim;
   const std::int64_t last = args.positions[token];
   const std::int64_t first = args.window > 0 ? std::max<std::int64_t>(0, last - args.window + 1) : 0;
-  constexpr std::int64_t piece = 64, most = 256;
+  constexpr std::int64_t piece = 64, most = kMostColumns;
   for (std::int64_t from = 0; from < head_dim; from += most) {
     const std::int64_t width = std::min(most, head_dim - from);
     float sum_of_values[most] = {};
@@ -65,7 +106,7 @@ void attend(const CachedAttentionArgs& args, std::int64_t token, std::int64_t he
       const std::int64_t count = std::min(piece, last + 1 - begin);
       float highest = maximum;
       for (std::int64_t j = 0; j < count; ++j) {
-        float score = args.scale * dot(query, keys + (begin + j) * stride, head_dim);
+        float score = args.scale * keys.product(query, begin + j, head_dim);
         if (args.soft_cap > 0.0f) score = args.soft_cap * simd::tanh(score / args.soft_cap);
         scores[j] = score;
         highest = score > highest ? score : highest;
@@ -77,10 +118,58 @@ void attend(const CachedAttentionArgs& args, std::int64_t token, std::int64_t he
       maximum = highest;
       for (std::int64_t j = 0; j < count; ++j) {
         sum += scores[j];
-        add_scaled(sum_of_values, values + (begin + j) * stride + from, scores[j], width);
+        values.add(sum_of_values, begin + j, from, scores[j], width);
       }
     }
     store_row(sum_of_values, 1.0f / sum, out + from, width);
+  }
+}
+
+template <typename T>
+void attend(const CachedAttentionArgs& args, std::int64_t token, std::int64_t head) {
+  const Heads& heads = args.heads;
+  const std::int64_t stride = heads.kv_heads * heads.head_dim;
+  const std::int64_t kv_head = head / (heads.q_heads / heads.kv_heads);
+  const std::int64_t first = args.slots[token] * args.capacity;
+  const auto fp8 = [&](const void* cache, const float* scale_inv) {
+    return Fp8Rows{
+        .codes = static_cast<const std::uint8_t*>(cache) + first * stride + kv_head * heads.head_dim,
+        .scale_inv = scale_inv + first * heads.kv_heads + kv_head,
+        .stride = stride,
+        .heads = heads.kv_heads};
+  };
+  const auto plain = [&](const void* cache) {
+    return Rows<T>{static_cast<const T*>(cache) + first * stride + kv_head * heads.head_dim, stride};
+  };
+  if (args.k_scale_inv != nullptr) {
+    return attend<T>(args, token, head, fp8(args.k_cache, args.k_scale_inv),
+                     fp8(args.v_cache, args.v_scale_inv));
+  }
+  attend<T>(args, token, head, plain(args.k_cache), plain(args.v_cache));
+}
+
+/// Puts the keys, or values, of a token into row `at` of a cache in E4M3.
+template <typename T>
+OCTET_SIMD void encode_heads(const T* from, const Heads& heads, std::int64_t at, void* cache,
+                             float* scale_inv) {
+  float x[kChunk];
+  for (std::int64_t head = 0; head < heads.kv_heads; ++head) {
+    const T* row = from + head * heads.head_dim;
+    std::uint8_t* to = static_cast<std::uint8_t*>(cache) + (at * heads.kv_heads + head) * heads.head_dim;
+    std::uint32_t most = 0;
+    for (std::int64_t c = 0; c < heads.head_dim; c += kChunk) {
+      const std::int64_t n = chunk_length(c, heads.head_dim);
+      load(row + c, x, n);
+      const std::uint32_t bits = max_bits(x, n);
+      most = bits > most ? bits : most;
+    }
+    const std::int32_t e = block_exponent(most);
+    scale_inv[at * heads.kv_heads + head] = power_of_two(e);
+    for (std::int64_t c = 0; c < heads.head_dim; c += kChunk) {
+      const std::int64_t n = chunk_length(c, heads.head_dim);
+      load(row + c, x, n);
+      encode_chunk<E4M3>(x, power_of_two(-e), to + c, n);
+    }
   }
 }
 
@@ -108,10 +197,15 @@ void run(const CachedAttentionArgs& args) {
           "cached_attention: every token's place lies inside the cache");
     const T* k =
         static_cast<const T*>(args.qkv.data) + t * args.qkv.ld + args.heads.q_heads * args.heads.head_dim;
-    const std::int64_t at = (args.slots[t] * args.capacity + args.positions[t]) * width;
-    const auto bytes = static_cast<std::size_t>(width) * sizeof(T);
-    std::memcpy(static_cast<T*>(args.k_cache) + at, k, bytes);
-    std::memcpy(static_cast<T*>(args.v_cache) + at, k + width, bytes);
+    const std::int64_t at = args.slots[t] * args.capacity + args.positions[t];
+    if (args.k_scale_inv != nullptr) {
+      encode_heads(k, args.heads, at, args.k_cache, args.k_scale_inv);
+      encode_heads(k + width, args.heads, at, args.v_cache, args.v_scale_inv);
+    } else {
+      const auto bytes = static_cast<std::size_t>(width) * sizeof(T);
+      std::memcpy(static_cast<T*>(args.k_cache) + at * width, k, bytes);
+      std::memcpy(static_cast<T*>(args.v_cache) + at * width, k + width, bytes);
+    }
     seen = std::max<std::int64_t>(seen, args.positions[t] + 1);
   }
   check_alone(args);

@@ -34,7 +34,12 @@ struct Plan {
 
 /// Whether operands have scales of blocks, which are put into the values when they are decoded.
 bool in_blocks(const GemmArgs& args) {
-  return args.a.scaling != Scaling::tensor;
+  return args.a.scaling == Scaling::rows;
+}
+
+/// Whether rows of D, and its columns, have a scale each, by which sums are multiplied afterwards.
+bool by_whole_rows(const GemmArgs& args) {
+  return args.a.scaling == Scaling::whole_rows;
 }
 
 Plan plan_of(const GemmArgs& args) {
@@ -51,14 +56,14 @@ Plan plan_of(const GemmArgs& args) {
   shape.b_transposed = args.product == Product::forward || plan.b_turned;
   shape.operands = args.a.dtype == DType::f32 || !has_fast_bf16() ? DType::f32 : DType::bf16;
   plan.convert = args.a.dtype != shape.operands;
-  plan.result_f32 = args.d.dtype == DType::bf16 && shape.operands == DType::f32;
+  plan.result_f32 = by_whole_rows(args) || (args.d.dtype == DType::bf16 && shape.operands == DType::f32);
   shape.result = plan.result_f32 ? DType::f32 : args.d.dtype;
   shape.ldd = plan.result_f32 ? args.d.cols : args.d.ld;
   if (args.a_ld != 0 && args.a.dtype == shape.operands) shape.lda = args.a_ld;
   if (args.b_ld != 0 && args.b.dtype == shape.operands) shape.ldb = args.b_ld;
   shape.accumulate = args.accumulate && !plan.result_f32;
-  shape.bias = args.bias != nullptr;
-  shape.scaled = args.factor != 1.0f || (is_fp8(args.a.dtype) && !in_blocks(args) &&
+  shape.bias = args.bias != nullptr && !by_whole_rows(args);
+  shape.scaled = args.factor != 1.0f || (is_fp8(args.a.dtype) && args.a.scaling == Scaling::tensor &&
                                          (args.a.scale_inv != nullptr || args.b.scale_inv != nullptr));
   shape.threads = octet::cpu::op_threads();
   if (plan.convert) {
@@ -175,6 +180,17 @@ void add_addend(const GemmArgs& args) {
   });
 }
 
+/// D of sums and the scales of their rows and columns.
+template <typename T>
+OCTET_SIMD void scale_row(const GemmArgs& args, const float* sums, std::int64_t row) {
+  T* d = static_cast<T*>(args.d.data) + row * args.d.ld;
+  const float scale = args.a.scale_inv[row];
+  for (std::int64_t i = 0; i < args.d.cols; ++i) {
+    const float bias = args.bias != nullptr ? args.bias[i] : 0.0f;
+    simd::store(d[i], sums[i] * (scale * args.b.scale_inv[i]) + bias);
+  }
+}
+
 /// A product without an inner dimension: zeros, and the bias.
 template <typename T>
 void empty_product(const GemmArgs& args) {
@@ -217,6 +233,7 @@ void multiply(const GemmArgs& args) {
   }
   auto* wide = reinterpret_cast<float*>(room + plan.a_bytes + plan.b_bytes);
   if (plan.result_f32) data.d = wide;
+  if (by_whole_rows(args)) data.bias = nullptr;
   if (shape.scaled) {
     data.scale = args.factor * (args.a.scale_inv != nullptr ? *args.a.scale_inv : 1.0f) *
                  (args.b.scale_inv != nullptr ? *args.b.scale_inv : 1.0f);
@@ -226,7 +243,14 @@ void multiply(const GemmArgs& args) {
     data.scratch_bytes = args.workspace.bytes - needed;
   }
   args.fixed_order ? fixed_matmul(shape, data) : matmul(shape, data);
-  if (plan.result_f32) {
+  if (by_whole_rows(args)) {
+    simd::parallel_rows(shape.m, shape.n, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t row = begin; row < end; ++row) {
+        args.d.dtype == DType::f32 ? scale_row<float>(args, wide + row * shape.n, row)
+                                   : scale_row<Bf16>(args, wide + row * shape.n, row);
+      }
+    });
+  } else if (plan.result_f32) {
     auto* d = static_cast<Bf16*>(args.d.data);
     simd::parallel_rows(shape.m, shape.n, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {

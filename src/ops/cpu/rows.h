@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <vector>
 
+#include "block_scale.h"
 #include "cpu/simd.h"
 #include "octet/base/fp8_vector.h"
 #include "octet/ops/types.h"
@@ -145,18 +147,26 @@ OCTET_INLINE void encode_chunk(const float* __restrict y, float scale, std::uint
 }
 
 /// Leaves the FP8 copy of a producer's output: take() sees each chunk of a row, rounded to T, once;
-/// finish_row() raises the amax and adds what was seen.
+/// finish_row() raises the amax and adds what was seen. With a scale for each row it keeps the row until
+/// then.
 class RowQuantizer {
  public:
   OCTET_INLINE RowQuantizer(const QuantizeInto& into, std::int64_t rows, std::int64_t cols)
-      : into_(into), rows_(rows), cols_(cols), scale_(into.scale ? *into.scale : 1.0f) {}
+      : into_(into), rows_(rows), cols_(cols), scale_(into.scale ? *into.scale : 1.0f) {
+    if (into.row_scale_inv) values_.resize(static_cast<std::size_t>(cols));
+  }
 
   OCTET_INLINE void take(const float* y, std::int64_t row, std::int64_t col, std::int64_t n) {
-    if (into_.amax || into_.seen) {
+    if (into_.amax || into_.seen || into_.row_scale_inv) {
       const std::uint32_t bits = max_bits(y, n);
       most_ = bits > most_ ? bits : most_;
     }
     if (into_.seen) count_casts(y, scale_, n, into_.format, counts_);
+    if (into_.row_scale_inv) {
+      std::memcpy(values_.data() + col, y, static_cast<std::size_t>(n) * sizeof(float));
+      row_ = row;
+      return;
+    }
     if (!into_.row && !into_.transposed) return;
     std::uint8_t codes[kChunk];
     std::uint8_t* const to = into_.row ? into_.row + row * cols_ + col : codes;
@@ -171,6 +181,11 @@ class RowQuantizer {
   }
 
   OCTET_INLINE void finish_row() {
+    if (into_.row_scale_inv) {
+      const std::int32_t e = block_exponent(most_);
+      into_.row_scale_inv[row_] = power_of_two(e);
+      encode_chunk<E4M3>(values_.data(), power_of_two(-e), into_.row + row_ * cols_, cols_);
+    }
     if (into_.amax && most_ > 0) raise_amax(into_.amax, most_);
     if (into_.seen) {
       if (most_ > 0) raise_amax(&into_.seen->amax, most_);
@@ -188,6 +203,8 @@ class RowQuantizer {
   float scale_;
   std::uint32_t most_ = 0;
   CastCounts counts_;
+  std::vector<float> values_;  ///< of the row at hand, where its scale comes last
+  std::int64_t row_ = 0;
 };
 
 }  // namespace octet::ops::cpu

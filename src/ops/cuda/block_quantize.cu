@@ -1,4 +1,5 @@
 #include "block_scale.h"
+#include "cuda/row_quantize.cuh"
 #include "cuda/tiles.cuh"
 #include "octet/ops/block_quantize.h"
 
@@ -197,9 +198,24 @@ __global__ void __launch_bounds__(kTileThreads) block_quantize_kernel(BlockQuant
     write_half(tile[half], a, row0, col0 + half * kTile, vector.transposed);
 }
 
+/// Rows as they lie.
+template <typename T>
+struct Given {
+  ConstMatrix x;
+  __device__ void operator()(std::int64_t row, std::int64_t col, PackAt at, float (&y)[kPack]) const {
+    load_pack(row_of<T>(x, row) + col, y, at.n, at.whole);
+  }
+};
+
 }  // namespace
 
 void block_quantize(Stream& stream, const BlockQuantizeArgs& a) {
+  if (a.scaling == Scaling::whole_rows) {
+    return with_type(a.x.dtype, [&](auto type) {
+      launch_rows(stream, Given<decltype(type)>{a.x}, row_copy(a.row, a.scale_inv, a.x.rows, a.x.cols),
+                  packs(a.x), "block_quantize");
+    });
+  }
   const auto on = [](const void* data, std::uintptr_t bytes) {
     return reinterpret_cast<std::uintptr_t>(data) % bytes == 0;
   };

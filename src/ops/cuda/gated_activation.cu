@@ -1,3 +1,4 @@
+#include "cuda/row_quantize.cuh"
 #include "cuda/tiles.cuh"
 
 namespace octet::ops::cuda {
@@ -78,6 +79,18 @@ struct Forward {
   }
 };
 
+/// The same as the values of a row with a scale of its own.
+template <typename T, typename A>
+struct ForwardRows {
+  Forward<T, A> forward;
+  __device__ void operator()(std::int64_t row, std::int64_t col, PackAt at, float (&h)[kPack]) const {
+    float both[1][kPack];
+    forward(row, col, at, both);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) h[i] = both[0][i];
+  }
+};
+
 // A thread reads what it overwrites before it does, and nobody else reads it: d_gate_up may be gate_up.
 template <typename T, typename A>
 struct Backward {
@@ -149,6 +162,11 @@ void gated_activation(Stream& stream, const GatedActivationArgs& a) {
   const bool vector = packs(a.gate_up) && packs(a.out) && width % kPack == 0;
   with_type(a.gate_up.dtype, [&](auto type) {
     with_activation(a.activation, [&](auto activation) {
+      if (a.quantize.row_scale_inv != nullptr) {
+        const ForwardRows<decltype(type), decltype(activation)> values{{a}};
+        return launch_rows(stream, values, row_copy(a.quantize.row, a.quantize.row_scale_inv, rows, width),
+                           vector, "gated_activation");
+      }
       launch_tiles(stream, Forward<decltype(type), decltype(activation)>{a},
                    tile_out(a.quantize, rows, width, 1), vector, "gated_activation");
     });

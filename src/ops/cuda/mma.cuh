@@ -26,6 +26,13 @@ __device__ inline void copy_16(void* shared, const void* from, bool inside) {
                "r"(bytes)
                : "memory");
 }
+/// The same of 4 bytes.
+__device__ inline void copy_4(void* shared, const void* from, bool inside) {
+  const int bytes = inside ? 4 : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(shared)), "l"(from),
+               "r"(bytes)
+               : "memory");
+}
 /// Ends a group of the thread's copies.
 __device__ inline void end_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");

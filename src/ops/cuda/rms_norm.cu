@@ -1,3 +1,4 @@
+#include "cuda/row_quantize.cuh"
 #include "cuda/rows.cuh"
 #include "cuda/scratch.h"
 #include "octet/base/error.h"
@@ -111,14 +112,23 @@ __device__ inline void load_factors(const float* weight, float one, std::int64_t
   }
 }
 
+/// What a norm leaves besides its values: an FP8 copy with one scale, or one with a scale for each row.
+template <bool row_scales>
+struct NormCopy {
+  Fp8Out fp8;
+  RowCopy rows;
+};
+
 /// whole: all packs of all matrices are full and on their boundaries.
-template <typename T, int kPacks, bool whole>
-__global__ void __launch_bounds__(kMaxThreads) norm_kernel(RmsNormArgs a, Fp8Out fp8, Vector vector) {
+template <typename T, int kPacks, bool whole, bool row_scales>
+__global__ void __launch_bounds__(kMaxThreads)
+    norm_kernel(RmsNormArgs a, NormCopy<row_scales> copy, Vector vector) {
+  const Fp8Out& fp8 = copy.fp8;
   __shared__ float sums[kWarp];
   __shared__ unsigned shared[kWarp];
   const std::int64_t hidden = a.residual.cols;
   const float one = a.one_plus_weight ? 1.0f : 0.0f;
-  const float scale = scale_of(fp8);
+  const float scale = row_scales ? 1.0f : scale_of(fp8);
   Met met;
   float w[kPacks][kPack];
   load_factors(a.weight, one, hidden, vector.weight, w);
@@ -159,6 +169,7 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(RmsNormArgs a, Fp8Out
     const float total = block_reduce(squares, sums, Plus{});
     const float rstd = __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(total, static_cast<float>(hidden)) + a.eps));
     if (a.rstd && threadIdx.x == 0) a.rstd[row] = rstd;
+    unsigned most = 0;
 #pragma unroll
     for (int p = 0; p < kPacks; ++p) {
       const std::int64_t col = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * kPack;
@@ -169,10 +180,27 @@ __global__ void __launch_bounds__(kMaxThreads) norm_kernel(RmsNormArgs a, Fp8Out
       for (int i = 0; i < kPack; ++i) y[i] = x[p][i] * rstd * w[p][i];
       round_pack<T>(y);
       if (a.out.data) store_pack(row_of<T>(a.out, row) + col, y, at.n, at.whole);
-      quantize_pack<whole>(fp8, y, scale, row, col, at.n, met);
+      if constexpr (row_scales) {
+        raise_most(y, at.n, most);
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) x[p][i] = y[i];
+      } else {
+        quantize_pack<whole>(fp8, y, scale, row, col, at.n, met);
+      }
+    }
+    if constexpr (row_scales) {
+      const std::int32_t e = block_exponent(block_reduce(most, shared, Max{}));
+      if (threadIdx.x == 0) copy.rows.scale_inv[row] = power_of_two(e);
+#pragma unroll
+      for (int p = 0; p < kPacks; ++p) {
+        const std::int64_t col = (static_cast<std::int64_t>(p) * blockDim.x + threadIdx.x) * kPack;
+        if (col >= hidden) continue;
+        const PackAt at = place_of<whole>(col, hidden, vector.rows);
+        write_codes(copy.rows, x[p], power_of_two(-e), row, col, at.n);
+      }
     }
   }
-  finish_met(fp8, met, scale, shared);
+  if constexpr (!row_scales) finish_met(fp8, met, scale, shared);
 }
 
 // A block owns `block` rows and sums their part of d_weight in row order.
@@ -284,8 +312,16 @@ void rms_norm(Stream& stream, const RmsNormArgs& a) {
   const bool whole = vector.rows && a.residual.cols % kPack == 0 && whole_copies(fp8);
   with_type(a.residual.dtype, [&](auto type) {
     with_packs(shape.packs, whole, [&](auto packs_each, auto ahead) {
-      norm_kernel<decltype(type), packs_each.value, ahead.value>
-          <<<grid, shape.threads, 0, octet::cuda::native(stream)>>>(a, fp8, vector);
+      const auto launch = [&](const auto& copy, auto row_scales) {
+        norm_kernel<decltype(type), packs_each.value, ahead.value, row_scales.value>
+            <<<grid, shape.threads, 0, octet::cuda::native(stream)>>>(a, copy, vector);
+      };
+      const QuantizeInto& q = a.quantize;
+      if (q.row_scale_inv != nullptr) {
+        const RowCopy rows = row_copy(q.row, q.row_scale_inv, a.residual.rows, a.residual.cols);
+        return launch(NormCopy<true>{.fp8 = {}, .rows = rows}, std::true_type{});
+      }
+      launch(NormCopy<false>{.fp8 = fp8, .rows = {}}, std::false_type{});
     });
   });
   octet::cuda::check_launch("rms_norm");

@@ -20,20 +20,43 @@ namespace {
 constexpr int kWarps = kAttentionThreads / 32;
 constexpr int kPerLane = static_cast<int>(kMostHeadDim) / 32;
 
-template <typename T>
+template <typename T, bool FP8>
 __global__ void __launch_bounds__(kAttentionThreads) append_kernel(const Cached args, std::int64_t first) {
   const std::int64_t token = first + blockIdx.x, width = args.stride();
   if (!args.inside(token)) return;
   const T* k = static_cast<const T*>(args.qkv) + token * args.qkv_ld + args.q_heads * args.head_dim;
-  const std::int64_t at = (args.slots[token] * args.capacity + args.positions[token]) * width;
-  for (std::int64_t i = threadIdx.x; i < width; i += kAttentionThreads) {
-    static_cast<T*>(args.k_cache)[at + i] = k[i];
-    static_cast<T*>(args.v_cache)[at + i] = k[width + i];
+  if constexpr (FP8) {
+    // A warp takes one head of the keys, or of the values, at a time.
+    const std::int64_t first_scale = args.scale_at(args.slots[token], args.positions[token], 0);
+    for (int i = static_cast<int>(threadIdx.x) / 32; i < 2 * args.kv_heads; i += kWarps) {
+      const bool keys = i < args.kv_heads;
+      const std::int64_t row = first_scale + (keys ? i : i - args.kv_heads);
+      encode_head(k + static_cast<std::int64_t>(i) * args.head_dim, args.head_dim,
+                  static_cast<std::uint8_t*>(keys ? args.k_cache : args.v_cache) + row * args.head_dim,
+                  (keys ? args.k_scale_inv : args.v_scale_inv) + row);
+    }
+  } else {
+    const std::int64_t at = (args.slots[token] * args.capacity + args.positions[token]) * width;
+    for (std::int64_t i = threadIdx.x; i < width; i += kAttentionThreads) {
+      static_cast<T*>(args.k_cache)[at + i] = k[i];
+      static_cast<T*>(args.v_cache)[at + i] = k[width + i];
+    }
+  }
+}
+
+/// Element `at` of a cache, whose row has the scale with number `scale`.
+template <typename T, bool FP8>
+__device__ float cached_value(const void* cache, const float* scale_inv, std::int64_t at,
+                              std::int64_t scale) {
+  if constexpr (FP8) {
+    return decoded(static_cast<const std::uint8_t*>(cache)[at], scale_inv[scale]);
+  } else {
+    return read_value(static_cast<const T*>(cache)[at]);
   }
 }
 
 /// Block (token, query head), whatever the head's width: a warp reads one key at a time.
-template <typename T>
+template <typename T, bool FP8>
 __global__ void __launch_bounds__(kAttentionThreads) attend_kernel(const Cached args) {
   __shared__ float maxima[kWarps], sums[kWarps];
   __shared__ float results[kWarps][kMostHeadDim];
@@ -47,8 +70,6 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_kernel(const Cached 
     return;
   }
   const std::int64_t stride = args.stride(), base = args.base(args.slots[token], kv_head);
-  const T* keys = static_cast<const T*>(args.k_cache) + base;
-  const T* values = static_cast<const T*>(args.v_cache) + base;
   const T* q = static_cast<const T*>(args.qkv) + token * args.qkv_ld + head * args.head_dim;
   float query[kPerLane], result[kPerLane];
 #pragma unroll
@@ -59,12 +80,13 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_kernel(const Cached 
   const std::int64_t last = args.positions[token];
   float maximum = kLowest, sum = 0.0f;
   for (std::int64_t j = args.rule.first_key(last, 0) + warp; j <= last; j += kWarps) {
+    const std::int64_t row = base + j * stride, scale = args.scale_at(args.slots[token], j, kv_head);
     float product = 0.0f;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
-      if (lane + 32 * i < args.head_dim) {
-        product = fmaf(query[i], read_value(keys[j * stride + lane + 32 * i]), product);
-      }
+      if (lane + 32 * i >= args.head_dim) continue;
+      const float key = cached_value<T, FP8>(args.k_cache, args.k_scale_inv, row + lane + 32 * i, scale);
+      product = fmaf(query[i], key, product);
     }
 #pragma unroll
     for (int step = 16; step > 0; step /= 2) product += __shfl_xor_sync(0xFFFFFFFFu, product, step);
@@ -76,9 +98,9 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_kernel(const Cached 
     sum = sum * factor + weight;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
-      if (lane + 32 * i < args.head_dim) {
-        result[i] = fmaf(weight, read_value(values[j * stride + lane + 32 * i]), result[i] * factor);
-      }
+      if (lane + 32 * i >= args.head_dim) continue;
+      const float value = cached_value<T, FP8>(args.v_cache, args.v_scale_inv, row + lane + 32 * i, scale);
+      result[i] = fmaf(weight, value, result[i] * factor);
     }
   }
   if (lane == 0) {
@@ -131,18 +153,20 @@ std::int64_t prompt_tiles(const Cached& args, const Span& span, int rows) {
   return (span.count * args.group() + rows - 1) / rows;
 }
 
+template <bool FP8_>
 struct Bf16Kernels {
   using Value = __nv_bfloat16;
+  static constexpr bool FP8 = FP8_;
   template <int DIM>
   static void lone(cudaStream_t stream, const Cached& args, const Span& span) {
-    using C = Bf16Cut<DIM, true>;
+    using C = Bf16Cut<DIM, true, FP8>;
     const dim3 blocks(grid(span.count * lone_tiles(args, C::ROWS)), grid(args.kv_heads), grid(span.pieces));
     allow_shared(lone_bf16_kernel<C>, C::BYTES);
     launch_early(lone_bf16_kernel<C>, blocks, C::THREADS, C::BYTES, stream, "cached_attention", args, span);
   }
   template <int DIM>
   static void prompt(cudaStream_t stream, const Cached& args, const Span& span) {
-    using C = Bf16Cut<DIM, false>;
+    using C = Bf16Cut<DIM, false, FP8>;
     const dim3 blocks(grid(prompt_tiles(args, span, C::ROWS)), grid(args.kv_heads));
     allow_shared(prompt_bf16_kernel<C>, C::BYTES);
     prompt_bf16_kernel<C><<<blocks, C::THREADS, C::BYTES, stream>>>(args, span);
@@ -150,10 +174,12 @@ struct Bf16Kernels {
   }
 };
 
+template <bool FP8_>
 struct Fp32Kernels {
   using Value = float;
+  static constexpr bool FP8 = FP8_;
   template <int DIM>
-  using Cut = Fp32Cut<DIM <= 128 ? 128 : 256>;
+  using Cut = Fp32Cut<DIM <= 128 ? 128 : 256, FP8>;
   template <int DIM>
   static void lone(cudaStream_t stream, const Cached& args, const Span& span) {
     using C = Cut<DIM>;
@@ -212,7 +238,9 @@ bool in_quads(const CachedAttentionArgs& a) {
   const auto on_boundary = [](const void* address) {
     return reinterpret_cast<std::uintptr_t>(address) % 16 == 0;
   };
-  return a.heads.head_dim % unit == 0 && a.qkv.ld % unit == 0 && on_boundary(a.qkv.data) &&
+  // Codes of a bf16 kernel come 16 at a time.
+  const bool codes = a.k_scale_inv == nullptr || a.qkv.dtype == DType::f32 || a.heads.head_dim % 16 == 0;
+  return codes && a.heads.head_dim % unit == 0 && a.qkv.ld % unit == 0 && on_boundary(a.qkv.data) &&
          on_boundary(a.k_cache) && on_boundary(a.v_cache);
 }
 
@@ -222,11 +250,12 @@ void run(cudaStream_t stream, const Cached& args, const CachedAttentionArgs& a) 
   const bool quads = in_quads(a);
   const std::int64_t first = quads ? a.alone : 0;  // lone tokens do it themselves
   if (first < a.qkv.rows) {
-    append_kernel<T><<<grid(a.qkv.rows - first), kAttentionThreads, 0, stream>>>(args, first);
+    append_kernel<T, Kernels::FP8><<<grid(a.qkv.rows - first), kAttentionThreads, 0, stream>>>(args, first);
     octet::cuda::check_launch("cached_attention");
   }
   if (!quads) {
-    attend_kernel<T><<<dim3(grid(a.qkv.rows), grid(args.q_heads)), kAttentionThreads, 0, stream>>>(args);
+    attend_kernel<T, Kernels::FP8>
+        <<<dim3(grid(a.qkv.rows), grid(args.q_heads)), kAttentionThreads, 0, stream>>>(args);
     octet::cuda::check_launch("cached_attention");
     return;
   }
@@ -245,6 +274,8 @@ void own_cached_attention(cudaStream_t stream, const CachedAttentionArgs& a) {
                     .positions = a.positions,
                     .k_cache = a.k_cache,
                     .v_cache = a.v_cache,
+                    .k_scale_inv = a.k_scale_inv,
+                    .v_scale_inv = a.v_scale_inv,
                     .capacity = a.capacity,
                     .out = a.out.data,
                     .out_ld = a.out.ld,
@@ -252,7 +283,11 @@ void own_cached_attention(cudaStream_t stream, const CachedAttentionArgs& a) {
                     .kv_heads = static_cast<int>(a.heads.kv_heads),
                     .head_dim = static_cast<int>(a.heads.head_dim),
                     .rule = {a.scale, a.soft_cap, a.window}};
-  return a.qkv.dtype == DType::f32 ? run<Fp32Kernels>(stream, args, a) : run<Bf16Kernels>(stream, args, a);
+  const bool wide = a.qkv.dtype == DType::f32;
+  if (a.k_scale_inv == nullptr) {
+    return wide ? run<Fp32Kernels<false>>(stream, args, a) : run<Bf16Kernels<false>>(stream, args, a);
+  }
+  wide ? run<Fp32Kernels<true>>(stream, args, a) : run<Bf16Kernels<true>>(stream, args, a);
 }
 
 }  // namespace octet::ops::cuda

@@ -8,6 +8,10 @@
 // sequence; their keys are in the cache before.
 #pragma once
 
+#include <cuda_fp16.h>
+#include <cuda_fp8.h>
+
+#include "block_scale.h"
 #include "cuda/attention/tiles.cuh"
 #include "cuda/early_launch.cuh"
 
@@ -22,6 +26,8 @@ struct Cached {
   const std::int32_t* positions;
   void* k_cache;
   void* v_cache;
+  float* k_scale_inv;  ///< of E4M3
+  float* v_scale_inv;
   std::int64_t capacity;
   void* out;
   std::int64_t out_ld;
@@ -39,7 +45,37 @@ struct Cached {
   __device__ std::int64_t base(std::int64_t slot, int kv_head) const {
     return slot * capacity * stride() + static_cast<std::int64_t>(kv_head) * head_dim;
   }
+  /// The number of the scale of a key, or value, of a KV head.
+  __device__ std::int64_t scale_at(std::int64_t slot, std::int64_t position, int kv_head) const {
+    return (slot * capacity + position) * kv_heads + kv_head;
+  }
 };
+
+/// What an E4M3 code stands for, times a power of two.
+__device__ inline float decoded(std::uint8_t code, float scale) {
+  return __half2float(__half(__nv_cvt_fp8_to_halfraw(code, __NV_E4M3))) * scale;
+}
+/// The same of two, the first in the lower byte.
+__device__ inline float2 decoded_pair(std::uint16_t codes, float scale) {
+  const float2 both = __half22float2(__half2(__nv_cvt_fp8x2_to_halfraw2(codes, __NV_E4M3)));
+  return make_float2(both.x * scale, both.y * scale);
+}
+
+/// A warp leaves a key, or a value, of one KV head in E4M3.
+template <typename T>
+__device__ void encode_head(const T* from, int head_dim, std::uint8_t* to, float* scale_inv) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  unsigned most = 0;
+  for (int i = lane; i < head_dim; i += 32)
+    most = max(most, __float_as_uint(read_value(from[i])) & 0x7FFFFFFFu);
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) most = max(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
+  const std::int32_t e = block_exponent(most);
+  for (int i = lane; i < head_dim; i += 32) {
+    to[i] = __nv_cvt_float_to_fp8(read_value(from[i]) * power_of_two(-e), __NV_SATFINITE, __NV_E4M3);
+  }
+  if (lane == 0) *scale_inv = power_of_two(e);
+}
 
 /// Tokens of a launch, and the pieces into which their caches are cut.
 struct Span {
@@ -106,15 +142,24 @@ __device__ void find_places(TilePlaces<ROWS>& places, const Cached& args, const 
 }
 
 /// Puts a token's key and value of one KV head into the cache, where the block that calls it finds them
-/// behind its next barrier.
-template <typename T>
+/// behind its next barrier. The block has two warps or more.
+template <typename T, bool FP8>
 __device__ void append(const Cached& args, std::int64_t token, int kv_head) {
   const T* key = static_cast<const T*>(args.qkv) + token * args.qkv_ld +
                  static_cast<std::int64_t>(args.q_heads + kv_head) * args.head_dim;
   const std::int64_t at = args.base(args.slots[token], kv_head) + args.positions[token] * args.stride();
-  for (int i = static_cast<int>(threadIdx.x); i < args.head_dim; i += static_cast<int>(blockDim.x)) {
-    static_cast<T*>(args.k_cache)[at + i] = key[i];
-    static_cast<T*>(args.v_cache)[at + i] = key[args.stride() + i];
+  if constexpr (FP8) {
+    const int warp = static_cast<int>(threadIdx.x) / 32;
+    if (warp > 1) return;
+    auto* codes = static_cast<std::uint8_t*>(warp == 0 ? args.k_cache : args.v_cache);
+    float* scales = warp == 0 ? args.k_scale_inv : args.v_scale_inv;
+    encode_head(key + warp * args.stride(), args.head_dim, codes + at,
+                scales + args.scale_at(args.slots[token], args.positions[token], kv_head));
+  } else {
+    for (int i = static_cast<int>(threadIdx.x); i < args.head_dim; i += static_cast<int>(blockDim.x)) {
+      static_cast<T*>(args.k_cache)[at + i] = key[i];
+      static_cast<T*>(args.v_cache)[at + i] = key[args.stride() + i];
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 // Attention of decoding in bf16 on tensor cores: tiles of 64 keys and values come to shared memory beside
 // computing, and each of four warps multiplies 16 rows with them. Rows of a lone token are few, so that there
-// the warps share its keys; rows of prompts are many, and each warp has its own.
+// the warps share its keys; rows of prompts are many, and each warp has its own. Of a cache in E4M3 the codes
+// come to shared memory, and become bf16, which is exact, when their turn comes.
 #pragma once
 
 #include "cuda/attention/cached.cuh"
@@ -8,10 +9,11 @@
 
 namespace octet::ops::cuda {
 
-template <int DIM_, bool ALONE_>
+template <int DIM_, bool ALONE_, bool FP8_>
 struct Bf16Cut {
   static constexpr int DIM = DIM_;
   static constexpr bool ALONE = ALONE_;
+  static constexpr bool FP8 = FP8_;  ///< the cache is E4M3
   static constexpr int WARPS = 4;
   static constexpr int THREADS = 32 * WARPS;
   static constexpr int ROWS = ALONE ? 16 : 64;
@@ -19,8 +21,13 @@ struct Bf16Cut {
   static constexpr int WARP_KEYS = ALONE ? 16 : KEYS;  ///< of them, those of a warp
   static constexpr int ROW = DIM + 8;                  ///< elements between rows: eight rows share no bank
   static constexpr int TILE = KEYS * ROW;              ///< elements of a tile of keys, or of values
-  static constexpr int BYTES = 2 * (ROWS * ROW + 4 * TILE);  ///< queries, and two stages of both
-  static_assert(WARPS * ROWS * DIM * 4 <= 2 * 4 * TILE || !ALONE, "the sums of all warps take their place");
+  static constexpr int STAGES = FP8 ? 1 : 2;           ///< of keys and values in bf16
+  static constexpr int CODES = KEYS * DIM;             ///< bytes of a tile of keys, or of values, in E4M3
+  static constexpr int RAW = 2 * (CODES + 4 * KEYS);   ///< of both with their scales
+  /// Queries, stages of keys and values, and two of what comes in E4M3.
+  static constexpr int BYTES = 2 * (ROWS * ROW + STAGES * 2 * TILE) + (FP8 ? 2 * RAW : 0);
+  static_assert(WARPS * ROWS * DIM * 4 <= STAGES * 4 * TILE || !ALONE,
+                "the sums of all warps take their place");
 };
 
 /// Two values as tensor cores read them, the first in the lower half.
@@ -83,6 +90,50 @@ __device__ void load_tile(__nv_bfloat16* stage, const Cached& args, std::int64_t
     const std::int64_t at = inside ? key * stride + column : 0;
     copy_16(stage + row * C::ROW + column, keys + at, inside);
     copy_16(stage + C::TILE + row * C::ROW + column, values + at, inside);
+  }
+}
+
+/// Brings the codes of keys [begin, begin + KEYS), of their values, and both scales to shared memory; zeros
+/// outside `range`.
+template <typename C>
+__device__ void load_codes(std::uint8_t* raw, const Cached& args, std::int64_t slot, int kv_head,
+                           std::int64_t begin, const KeyRange& range) {
+  constexpr int PER = C::DIM / 16;
+  const auto* keys = static_cast<const std::uint8_t*>(args.k_cache);
+  const auto* values = static_cast<const std::uint8_t*>(args.v_cache);
+  const std::int64_t base = args.base(slot, kv_head), stride = args.stride();
+  for (int i = static_cast<int>(threadIdx.x); i < C::KEYS * PER; i += C::THREADS) {
+    const int row = i / PER, column = i % PER * 16;
+    const std::int64_t key = begin + row;
+    const bool inside = key >= range.low && key < range.high && column < args.head_dim;
+    const std::int64_t at = inside ? base + key * stride + column : 0;
+    copy_16(raw + row * C::DIM + column, keys + at, inside);
+    copy_16(raw + C::CODES + row * C::DIM + column, values + at, inside);
+  }
+  auto* scales = reinterpret_cast<float*>(raw + 2 * C::CODES);  // [2, KEYS]
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * C::KEYS; i += C::THREADS) {
+    const std::int64_t key = begin + i % C::KEYS;
+    const bool inside = key >= range.low && key < range.high;
+    const float* from = i < C::KEYS ? args.k_scale_inv : args.v_scale_inv;
+    copy_4(scales + i, from + (inside ? args.scale_at(slot, key, kv_head) : 0), inside);
+  }
+}
+
+/// Makes a stage of keys and values of their codes.
+template <typename C>
+__device__ void decode_codes(__nv_bfloat16* stage, const std::uint8_t* raw) {
+  constexpr int PER = C::DIM / 8;
+  const auto* scales = reinterpret_cast<const float*>(raw + 2 * C::CODES);
+  for (int i = static_cast<int>(threadIdx.x); i < 2 * C::KEYS * PER; i += C::THREADS) {
+    const int row = i / PER % C::KEYS, column = i % PER * 8, part = i / (PER * C::KEYS);
+    const uint2 codes = *reinterpret_cast<const uint2*>(raw + part * C::CODES + row * C::DIM + column);
+    const float scale = scales[part * C::KEYS + row];
+    const auto two = [&](std::uint32_t word, int high) {
+      const float2 x = decoded_pair(static_cast<std::uint16_t>(word >> (16 * high)), scale);
+      return packed(__float2bfloat16_rn(x.x), __float2bfloat16_rn(x.y));
+    };
+    *reinterpret_cast<uint4*>(stage + part * C::TILE + row * C::ROW + column) =
+        make_uint4(two(codes.x, 0), two(codes.x, 1), two(codes.y, 0), two(codes.y, 1));
   }
 }
 
@@ -173,14 +224,42 @@ __device__ void add_tile(WarpSums<C>& sums, const __nv_bfloat16* queries, const 
   }
 }
 
-/// Adds the keys of one slot to the sums of all warps.
+/// Adds the keys of one slot of a cache in E4M3 to the sums of all warps.
 template <typename C>
-__device__ void add_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, __nv_bfloat16* stages,
-                         const Cached& args, std::int64_t base, const KeyRange& range, const Sight& sight) {
+__device__ void add_coded_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, __nv_bfloat16* stages,
+                               const Cached& args, std::int64_t slot, int kv_head, const KeyRange& range,
+                               const Sight& sight) {
   // Tiles begin at multiples of their length: which keys are summed together does not depend on who else
   // reads them.
   const std::int64_t begin = range.low / C::KEYS * C::KEYS;
   const std::int64_t tiles = (range.high - begin + C::KEYS - 1) / C::KEYS;
+  auto* raws = reinterpret_cast<std::uint8_t*>(stages + 2 * C::TILE);
+  load_codes<C>(raws, args, slot, kv_head, begin, range);
+  end_copies();
+  for (std::int64_t t = 0; t < tiles; ++t) {
+    if (t + 1 < tiles) {
+      load_codes<C>(raws + (t + 1) % 2 * C::RAW, args, slot, kv_head, begin + (t + 1) * C::KEYS, range);
+    }
+    end_copies();
+    wait_for_copies<1>();
+    __syncthreads();
+    decode_codes<C>(stages, raws + t % 2 * C::RAW);
+    __syncthreads();
+    add_tile<C>(sums, queries, stages, args.rule, static_cast<int>(begin + t * C::KEYS), sight);
+  }
+  __syncthreads();
+}
+
+/// Adds the keys of one slot to the sums of all warps.
+template <typename C>
+__device__ void add_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, __nv_bfloat16* stages,
+                         const Cached& args, std::int64_t slot, int kv_head, const KeyRange& range,
+                         const Sight& sight) {
+  // Tiles begin at multiples of their length: which keys are summed together does not depend on who else
+  // reads them.
+  const std::int64_t begin = range.low / C::KEYS * C::KEYS;
+  const std::int64_t tiles = (range.high - begin + C::KEYS - 1) / C::KEYS;
+  const std::int64_t base = args.base(slot, kv_head);
   load_tile<C>(stages, args, base, begin, range);
   end_copies();
   for (std::int64_t t = 0; t < tiles; ++t) {
@@ -193,6 +272,18 @@ __device__ void add_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, __nv_b
     add_tile<C>(sums, queries, stages + t % 2 * 2 * C::TILE, args.rule, static_cast<int>(begin + t * C::KEYS),
                 sight);
     __syncthreads();
+  }
+}
+
+/// Of either kind.
+template <typename C>
+__device__ void add_any_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, __nv_bfloat16* stages,
+                             const Cached& args, std::int64_t slot, int kv_head, const KeyRange& range,
+                             const Sight& sight) {
+  if constexpr (C::FP8) {
+    add_coded_keys<C>(sums, queries, stages, args, slot, kv_head, range, sight);
+  } else {
+    add_keys<C>(sums, queries, stages, args, slot, kv_head, range, sight);
   }
 }
 
@@ -221,7 +312,7 @@ __global__ void __launch_bounds__(C::THREADS) lone_bf16_kernel(const Cached args
   const KeyRange range{first > begin ? first : begin, last + 1 < end ? last + 1 : end};
   if (range.low >= range.high) return;
   if (range.high == last + 1) {
-    append<__nv_bfloat16>(args, token, tile.kv_head);
+    append<__nv_bfloat16, C::FP8>(args, token, tile.kv_head);
     __syncthreads();
   }
   auto* queries = reinterpret_cast<__nv_bfloat16*>(dynamic_shared());
@@ -229,8 +320,8 @@ __global__ void __launch_bounds__(C::THREADS) lone_bf16_kernel(const Cached args
   load_queries<C>(queries, args, tile);
   WarpSums<C> sums;
   sums.clear();
-  add_keys<C>(
-      sums, queries, stages, args, args.base(args.slots[token], tile.kv_head), range,
+  add_any_keys<C>(
+      sums, queries, stages, args, args.slots[token], tile.kv_head, range,
       {{static_cast<int>(first), static_cast<int>(first)}, {static_cast<int>(last), static_cast<int>(last)}});
   wait_for_copies<0>();
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
@@ -292,7 +383,7 @@ __global__ void __launch_bounds__(C::THREADS) prompt_bf16_kernel(const Cached ar
       sight.last[i] = here ? places.positions[token_of[i]] : -1;
       sight.first[i] = here ? static_cast<int>(args.rule.first_key(sight.last[i], 0)) : 0;
     }
-    add_keys<C>(sums, queries, stages, args, args.base(slot, tile.kv_head), range, sight);
+    add_any_keys<C>(sums, queries, stages, args, slot, tile.kv_head, range, sight);
   }
   wait_for_copies<0>();
 #pragma unroll

@@ -5,9 +5,10 @@
 
 namespace octet::ops::cuda {
 
-template <int DIM_>
+template <int DIM_, bool FP8_>
 struct Fp32Cut {
   static constexpr int DIM = DIM_;
+  static constexpr bool FP8 = FP8_;  ///< the cache is E4M3
   static constexpr int WARPS = 4;
   static constexpr int THREADS = 32 * WARPS;
   static constexpr int ROWS = 8;
@@ -30,6 +31,23 @@ __device__ float4 quad_of(const float* row, int quad, int head_dim) {
   return *reinterpret_cast<const float4*>(row + column);
 }
 
+/// The same of row `row` of keys, or values, of a cache.
+template <typename C>
+__device__ float4 cached_quad(const void* cache, const float* scale_inv, std::int64_t row_begin,
+                              std::int64_t scale_at, int quad, int head_dim) {
+  if constexpr (C::FP8) {
+    const int column = 128 * quad + static_cast<int>(threadIdx.x) % 32 * 4;
+    if (column >= head_dim) return make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    const auto codes =
+        *reinterpret_cast<const ushort2*>(static_cast<const std::uint8_t*>(cache) + row_begin + column);
+    const float scale = scale_inv[scale_at];
+    const float2 low = decoded_pair(codes.x, scale), high = decoded_pair(codes.y, scale);
+    return make_float4(low.x, low.y, high.x, high.y);
+  } else {
+    return quad_of<C>(static_cast<const float*>(cache) + row_begin, quad, head_dim);
+  }
+}
+
 template <typename C>
 __device__ void begin_rows(LaneSums<C>& sums, const Cached& args, const TileRows& tile) {
 #pragma unroll
@@ -49,11 +67,10 @@ __device__ void begin_rows(LaneSums<C>& sums, const Cached& args, const TileRows
 
 /// Adds keys of one slot, a warp every WARPS-th, to the rows that see them: row r sees [first[r], last[r]].
 template <typename C>
-__device__ void add_keys(LaneSums<C>& sums, const Cached& args, std::int64_t base, const KeyRange& range,
-                         const int (&first)[C::ROWS], const int (&last)[C::ROWS]) {
+__device__ void add_keys(LaneSums<C>& sums, const Cached& args, std::int64_t slot, int kv_head,
+                         const KeyRange& range, const int (&first)[C::ROWS], const int (&last)[C::ROWS]) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const float* keys = static_cast<const float*>(args.k_cache) + base;
-  const float* values = static_cast<const float*>(args.v_cache) + base;
+  const std::int64_t base = args.base(slot, kv_head);
   const std::int64_t stride = args.stride();
   // Which warp has a key does not depend on where the range begins.
   for (std::int64_t j = range.low / C::WARPS * C::WARPS + warp; j < range.high; j += C::WARPS) {
@@ -61,8 +78,9 @@ __device__ void add_keys(LaneSums<C>& sums, const Cached& args, std::int64_t bas
     float4 key[C::QUADS], value[C::QUADS];
 #pragma unroll
     for (int q = 0; q < C::QUADS; ++q) {
-      key[q] = quad_of<C>(keys + j * stride, q, args.head_dim);
-      value[q] = quad_of<C>(values + j * stride, q, args.head_dim);
+      const std::int64_t at = base + j * stride, scale = args.scale_at(slot, j, kv_head);
+      key[q] = cached_quad<C>(args.k_cache, args.k_scale_inv, at, scale, q, args.head_dim);
+      value[q] = cached_quad<C>(args.v_cache, args.v_scale_inv, at, scale, q, args.head_dim);
     }
 #pragma unroll
     for (int r = 0; r < C::ROWS; ++r) {
@@ -134,7 +152,7 @@ __global__ void __launch_bounds__(C::THREADS) lone_fp32_kernel(const Cached args
   const KeyRange range{first > begin ? first : begin, last + 1 < end ? last + 1 : end};
   if (range.low >= range.high) return;
   if (range.high == last + 1) {
-    append<float>(args, token, tile.kv_head);
+    append<float, C::FP8>(args, token, tile.kv_head);
     __syncthreads();
   }
   LaneSums<C> sums;
@@ -145,7 +163,7 @@ __global__ void __launch_bounds__(C::THREADS) lone_fp32_kernel(const Cached args
     firsts[r] = static_cast<int>(first);
     lasts[r] = r < tile.rows ? static_cast<int>(last) : -1;
   }
-  add_keys<C>(sums, args, args.base(args.slots[token], tile.kv_head), range, firsts, lasts);
+  add_keys<C>(sums, args, args.slots[token], tile.kv_head, range, firsts, lasts);
   finish<C>(sums, args, span, tile, piece);
 }
 
@@ -177,7 +195,7 @@ __global__ void __launch_bounds__(C::THREADS) prompt_fp32_kernel(const Cached ar
       last[r] = here ? places.positions[at] : -1;
       first[r] = here ? static_cast<int>(args.rule.first_key(last[r], 0)) : 0;
     }
-    add_keys<C>(sums, args, args.base(slot, tile.kv_head), range, first, last);
+    add_keys<C>(sums, args, slot, tile.kv_head, range, first, last);
   }
   finish<C>(sums, args, span, tile, 0);
   write_outside<float>(args, tile);

@@ -111,6 +111,7 @@ T setting(const cublasLtMatmulAlgo_t& algorithm, cublasLtMatmulAlgoConfigAttribu
 }
 
 std::int32_t scale_mode(Scaling scaling) {
+  if (scaling == Scaling::whole_rows) return CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
   return scaling == Scaling::rows ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F
                                   : CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F;
 }

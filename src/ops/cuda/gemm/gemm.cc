@@ -113,6 +113,24 @@ std::int64_t multiply_copies(cudaStream_t stream, int device, const GemmArgs& ar
   return calls;
 }
 
+/// A product with scales of whole rows that the library does not multiply as such: its codes are multiplied,
+/// and what comes out is scaled. Scales are powers of two, so that nothing is rounded once more but the sum
+/// with what is added.
+GemmOutcome multiply_then_scale(cudaStream_t stream, int device, const GemmArgs& args,
+                                LibraryProduct product) {
+  product.a_scaling = product.b_scaling = Scaling::tensor;
+  product.a_scale = product.b_scale = nullptr;
+  product.bias = product.addend = nullptr;
+  product.may_be_refused = false;
+  multiply(stream, device, product);
+  scale_product(stream, {.d = args.d,
+                         .row_scales = args.a.scale_inv,
+                         .col_scales = args.b.scale_inv,
+                         .bias = args.bias,
+                         .addend = args.addend.data});
+  return outcome_of(args, GemmWay::fp8, GemmReason::none, 1);
+}
+
 }  // namespace
 
 GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
@@ -158,6 +176,7 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
     product.b_scaling = plan.b.scaling;
     product.a_scale = plan.a.scale_inv;
     product.b_scale = plan.b.scale_inv;
+    product.fast_accumulation = args.fast_accumulation && args.a.scaling == Scaling::whole_rows;
     product.may_be_refused = true;
   } else if (is_fp8(args.a.dtype)) {
     product.fast_accumulation = args.fast_accumulation && plan.way != GemmWay::decoded;
@@ -177,7 +196,11 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
   }
   const bool direct = plan.way != GemmWay::filled && plan.way != GemmWay::decoded;
   GemmOutcome outcome = outcome_of(args, plan.way, plan.reason, 1);
-  if (!direct || !multiply(native, device, product)) {
+  const bool done = direct && multiply(native, device, product);
+  if (direct && !done && args.a.scaling == Scaling::whole_rows) {
+    return multiply_then_scale(native, device, args, product);
+  }
+  if (!done) {
     GemmPlan copies = plan;
     if (blocks) {  // their values go into the copies
       copies.way = GemmWay::decoded;

@@ -82,6 +82,20 @@ __global__ void __launch_bounds__(kBlock) bias_kernel(const Matrix d, const floa
   }
 }
 
+template <typename T>
+__global__ void __launch_bounds__(kBlock) scale_kernel(const ProductScaling args) {
+  const std::int64_t cols = args.d.cols, count = args.d.rows * cols;
+  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * kBlock;
+  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * kBlock + threadIdx.x; i < count; i += step) {
+    const std::int64_t row = i / cols, col = i % cols, at = row * args.d.ld + col;
+    T& element = static_cast<T*>(args.d.data)[at];
+    float x = number(element) * args.row_scales[row] * args.col_scales[col];
+    if (args.bias != nullptr) x += args.bias[col];
+    if (args.addend != nullptr) x += number(static_cast<const T*>(args.addend)[at]);
+    put(element, x);
+  }
+}
+
 }  // namespace
 
 void gather_scalars(cudaStream_t stream, ProductScalars* to, const float* a, const float* b,
@@ -111,6 +125,16 @@ void add_bias(cudaStream_t stream, const Matrix& d, const float* bias, bool clea
     bias_kernel<float><<<grid, kBlock, 0, stream>>>(d, bias, clear);
   } else {
     bias_kernel<__nv_bfloat16><<<grid, kBlock, 0, stream>>>(d, bias, clear);
+  }
+  octet::cuda::check_launch("gemm");
+}
+
+void scale_product(cudaStream_t stream, const ProductScaling& args) {
+  const unsigned grid = blocks(args.d.rows * args.d.cols);
+  if (args.d.dtype == DType::f32) {
+    scale_kernel<float><<<grid, kBlock, 0, stream>>>(args);
+  } else {
+    scale_kernel<__nv_bfloat16><<<grid, kBlock, 0, stream>>>(args);
   }
   octet::cuda::check_launch("gemm");
 }

@@ -36,5 +36,14 @@ void widen(cudaStream_t stream, const Widening& args);
 void round_bias(cudaStream_t stream, const float* from, void* to, std::int64_t count);
 /// D = (clear ? 0 : D) + bias (null: zeros).
 void add_bias(cudaStream_t stream, const Matrix& d, const float* bias, bool clear);
+/// D = D * scale of its row * scale of its column + bias + addend, in fp32.
+struct ProductScaling {
+  Matrix d;
+  const float* row_scales = nullptr;  ///< [rows]
+  const float* col_scales = nullptr;  ///< [cols]
+  const float* bias = nullptr;        ///< [cols], or null
+  const void* addend = nullptr;       ///< as D, elsewhere; or null
+};
+void scale_product(cudaStream_t stream, const ProductScaling& args);
 
 }  // namespace octet::ops::cuda

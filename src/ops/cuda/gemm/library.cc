@@ -49,7 +49,7 @@ Key key_of(const LibraryProduct& p) {
       alignment(p.a),
       alignment(p.b),
       std::min(alignment(p.d), alignment(p.addend)),
-      p.sums_tokens + 2 * (p.a_scaling != Scaling::tensor)};
+      p.sums_tokens + 2 * (p.a_scaling != Scaling::tensor) + 8 * (p.a_scaling == Scaling::whole_rows)};
 }
 
 /// A number of tokens, rounded up to a power of two: inside an octave the best algorithm is nearly always the

@@ -1,0 +1,73 @@
+// E4M3 copies with a scale for each whole row (Scaling::whole_rows): who makes a row's values makes its
+// scale.
+#pragma once
+
+#include "block_scale.h"
+#include "cuda/rows.cuh"
+
+namespace octet::ops::cuda {
+
+/// Where the copy of a [rows, cols] matrix goes.
+struct RowCopy {
+  std::uint8_t* codes = nullptr;  ///< [rows, cols], dense
+  float* scale_inv = nullptr;     ///< [rows]
+  std::int64_t rows = 0, cols = 0;
+  bool vector = false;  ///< packs of the copy start on 8-byte boundaries
+};
+inline RowCopy row_copy(std::uint8_t* codes, float* scale_inv, std::int64_t rows, std::int64_t cols) {
+  return {.codes = codes,
+          .scale_inv = scale_inv,
+          .rows = rows,
+          .cols = cols,
+          .vector = cols % kPack == 0 && reinterpret_cast<std::uintptr_t>(codes) % kPack == 0};
+}
+
+/// Writes the first `n` of a pack, whose values are multiplied by `scale`.
+__device__ inline void write_codes(const RowCopy& to, const float (&y)[kPack], float scale, std::int64_t row,
+                                   std::int64_t col, int n) {
+  std::uint8_t* at = to.codes + row * to.cols + col;
+  if (to.vector && n == kPack) {
+    *reinterpret_cast<uint2*>(at) = to_fp8_pack(y, scale, true);
+  } else {
+    for (int i = 0; i < n; ++i) at[i] = to_fp8_device(y[i] * scale, true);
+  }
+}
+
+inline constexpr int kRowThreads = 512;
+
+/// Block (row): values(row, col, at, y) makes a pack of the row, as rounded, and is called twice for each:
+/// for the scale, then for the codes. `vector`: whole packs of what it reads lie on 16-byte boundaries.
+template <typename Values>
+__global__ void __launch_bounds__(kRowThreads) row_quantize_kernel(Values values, RowCopy to, bool vector) {
+  __shared__ unsigned shared[kWarp];
+  const std::int64_t row = blockIdx.x;
+  const auto each_pack = [&](auto&& act) {
+    for (std::int64_t col = static_cast<std::int64_t>(threadIdx.x) * kPack; col < to.cols;
+         col += static_cast<std::int64_t>(blockDim.x) * kPack) {
+      const PackAt at = pack_at(col, to.cols, vector);
+      float y[kPack];
+      values(row, col, at, y);
+      act(col, at.n, y);
+    }
+  };
+  unsigned most = 0;
+  each_pack([&](std::int64_t, int n, const float(&y)[kPack]) { raise_most(y, n, most); });
+  const std::int32_t e = block_exponent(block_reduce(most, shared, Max{}));
+  if (threadIdx.x == 0) to.scale_inv[row] = power_of_two(e);
+  each_pack([&](std::int64_t col, int n, const float(&y)[kPack]) {
+    write_codes(to, y, power_of_two(-e), row, col, n);
+  });
+}
+
+template <typename Values>
+void launch_rows(Stream& stream, const Values& values, const RowCopy& to, bool vector, const char* op) {
+  if (to.rows == 0 || to.cols == 0) return;
+  const std::int64_t packs = ceil_div(to.cols, kPack);
+  const auto threads =
+      static_cast<unsigned>(packs < kRowThreads ? ceil_div(packs, kWarp) * kWarp : kRowThreads);
+  row_quantize_kernel<<<static_cast<unsigned>(to.rows), threads, 0, octet::cuda::native(stream)>>>(values, to,
+                                                                                                   vector);
+  octet::cuda::check_launch(op);
+}
+
+}  // namespace octet::ops::cuda

@@ -1,0 +1,179 @@
+// FP8 with a scale for each whole row on the GPU: copies have the bits of the CPU, whoever makes them, and
+// products its values.
+#include <limits>
+
+#include "gpu/copies.h"
+#include "octet/ops/block_quantize.h"
+#include "octet/ops/gated_activation.h"
+#include "octet/ops/gemm.h"
+#include "octet/ops/rms_norm.h"
+
+namespace octet::ops {
+namespace {
+
+constexpr DType kTypes[] = {DType::f32, DType::bf16};
+
+/// A copy and its scales on a side.
+struct RowCopy {
+  RowCopy(Side& on, std::int64_t r, std::int64_t c)
+      : side(on),
+        rows(r),
+        cols(c),
+        codes(side.put(std::vector<std::uint8_t>(static_cast<std::size_t>(r * c + 16), 0xEE))),
+        scales(side.put(std::vector<float>(static_cast<std::size_t>(r + 4), -7.0f))) {}
+  QuantizeInto into() const { return {.row = codes, .row_scale_inv = scales}; }
+  void of(const Matrix& x) {
+    block_quantize(side, {.x = x, .scaling = Scaling::whole_rows, .row = codes, .scale_inv = scales});
+  }
+  void tell() {
+    side.out("codes", codes, rows * cols + 16, DType::u8);
+    side.out("scales", scales, rows + 4, DType::f32);
+  }
+  Operand operand() const {
+    return {.data = codes,
+            .dtype = DType::e4m3,
+            .rows = rows,
+            .cols = cols,
+            .scale_inv = scales,
+            .scaling = Scaling::whole_rows};
+  }
+  /// Checks that it is the copy of a matrix of this side, bit by bit: the GPU's values may differ from the
+  /// CPU's in their last bits, but not from their copy.
+  void hold_to(const Matrix& y) {
+    side.out("", y);
+    const Side::Output values = side.take();
+    side.out("", codes, rows * cols, DType::u8);
+    const Side::Output found = side.take();
+    side.out("", scales, rows, DType::f32);
+    const Side::Output scale = side.take();
+    for (std::int64_t r = 0; r < rows; ++r) {
+      double most = 0;
+      for (std::int64_t c = 0; c < cols; ++c) most = std::max(most, std::abs(values.at(r, c)));
+      const double s = scale.at(0, r);
+      if (most > 0) {
+        ASSERT_TRUE(most / s <= 448 && most / s > 224) << "row " << r << ": " << s;
+      }
+      for (std::int64_t c = 0; c < cols; ++c) {
+        ASSERT_EQ(found.at(0, r * cols + c), to_fp8(static_cast<float>(values.at(r, c) / s), DType::e4m3))
+            << r << "," << c;
+      }
+    }
+  }
+
+  Side& side;
+  std::int64_t rows, cols;
+  std::uint8_t* codes;
+  float* scales;
+};
+
+TEST(RowScales, CopiesHaveTheBitsOfTheCpu) {
+  for (const auto& [rows, cols] : kShapes) {
+    if (rows == 0) continue;
+    for (const DType dtype : kTypes) {
+      Tensor x = Tensor::uneven(dtype, rows, cols, 3);
+      x.set(rows / 2, cols / 2, std::numeric_limits<double>::infinity());
+      both(
+          [&](Side& s) {
+            RowCopy copy(s, rows, cols);
+            copy.of(s.put(x));
+            copy.tell();
+          },
+          {});
+    }
+  }
+}
+
+TEST(RowScales, NormsAndActivationsLeaveTheCopiesOfTheirValues) {
+  for (const auto& [rows, cols] : kShapes) {
+    if (rows == 0) continue;
+    for (const DType dtype : kTypes) {
+      const Tensor x = Tensor::random(dtype, rows, cols, 1), delta = Tensor::random(dtype, rows, cols, 2);
+      const Tensor gate_up = Tensor::random(dtype, rows, 2 * cols, 3, 4);
+      const auto weight = random_floats(cols, 5);
+      both(
+          [&](Side& s) {
+            const Matrix out = s.put(delta), activated = s.put(delta);
+            RowCopy normed(s, rows, cols), alone(s, rows, cols), gated(s, rows, cols),
+                gated_alone(s, rows, cols);
+            RmsNormArgs norm{.residual = s.put(x),
+                             .delta = s.put(delta),
+                             .weight = s.put(weight),
+                             .out = out,
+                             .quantize = normed.into()};
+            rms_norm(s, norm);
+            norm.out = {};
+            norm.quantize = alone.into();
+            rms_norm(s, norm);
+            GatedActivationArgs gate{.gate_up = s.put(gate_up), .out = activated, .quantize = gated.into()};
+            gated_activation(s, gate);
+            gate.out = {};
+            gate.quantize = gated_alone.into();
+            gated_activation(s, gate);
+            normed.hold_to(out);
+            alone.hold_to(out);
+            gated.hold_to(activated);
+            gated_alone.hold_to(activated);
+            s.out("normed", out);
+            s.out("activated", activated);
+          },
+          {.relative = 1e-5, .absolute = 2e-4, .bf16_steps = 1.01});
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+struct Shape {
+  std::int64_t tokens, in, out;
+};
+
+void expect_products(const Shape& p, DType d) {
+  for (const bool bias : {false, true}) {
+    for (const bool addend : {false, true}) {
+      SCOPED_TRACE(std::to_string(p.tokens) + " x " + std::to_string(p.in) + " into " +
+                   std::to_string(p.out) + " " + std::string(name_of(d)) + (bias ? ", bias" : "") +
+                   (addend ? ", addend" : ""));
+      both(
+          [&](Side& s) {
+            RowCopy x(s, p.tokens, p.in), w(s, p.out, p.in);
+            x.of(s.put(Tensor::random(DType::bf16, p.tokens, p.in, 1)));
+            w.of(s.put(Tensor::random(DType::bf16, p.out, p.in, 2)));
+            GemmArgs args{
+                .a = x.operand(), .b = w.operand(), .d = s.put(Tensor::random(d, p.tokens, p.out, 4))};
+            args.d.ld = args.d.cols;
+            args.fast_accumulation = true;
+            if (bias) args.bias = s.put(random_floats(p.out, 6));
+            if (addend) {
+              Matrix more = s.put(Tensor::random(d, p.tokens, p.out, 5));
+              more.ld = more.cols;
+              args.addend = more;
+            }
+            args.workspace = s.workspace(gemm_workspace(s.device(), args));
+            const GemmOutcome outcome = gemm(s, args);
+            const bool units = p.in % 16 == 0 && p.out % 16 == 0;
+            if (s.gpu()) {
+              EXPECT_EQ(outcome.way, units ? GemmWay::fp8 : GemmWay::decoded) << text_of(outcome.reason);
+            }
+            s.out("product", args.d);
+          },
+          // Sums keep about 14 bits of their largest terms.
+          {.relative = 2e-3, .absolute = 0.1, .bf16_steps = 2.01});
+    }
+  }
+}
+
+// Without an addend and with one, in bf16 as a model has it, and in fp32 logits alike.
+TEST(RowScales, ProductsHaveTheValuesOfTheCpu) {
+  for (const Shape& p : {Shape{1, 4096, 512},
+                         {2, 256, 384},
+                         {7, 1024, 6144},
+                         {32, 4096, 1024},
+                         {300, 512, 256},
+                         {3, 200, 129},
+                         {5, 64, 48}}) {
+    expect_products(p, DType::bf16);
+  }
+  expect_products({4, 256, 64}, DType::f32);
+}
+
+}  // namespace
+}  // namespace octet::ops
