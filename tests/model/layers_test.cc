@@ -264,6 +264,27 @@ TEST(Layers, APartOfTheBlocksNeedsItsShareOfTheMemoryAlone) {
   EXPECT_GT(bytes(1, 3, "head/logits"), 0u);
 }
 
+TEST(Layers, AFrozenHeadTakesHalfTheLogitsAtATime) {
+  const auto bytes = [](bool frozen) {
+    Architecture a = uneven();
+    if (frozen) {
+      a.tuning.adapters = true;
+      a.tuning.modules["model.layers.0.self_attn.q_proj"] = {.rank = 2};
+    }
+    const std::unique_ptr<Device> dry = make_dry_device();
+    Arena arena(*dry);
+    const auto row = static_cast<std::size_t>(a.vocabulary) * sizeof(float);
+    const Transformer core(a, {}, arena,
+                           {.max_tokens = 4096, .max_length = 4096, .logits_bytes = 1024 * row});
+    for (const Reservation& r : arena.reservations()) {
+      if (r.name == "head/logits") return r.bytes / row;
+    }
+    return std::size_t{0};
+  };
+  EXPECT_EQ(bytes(false), 1024u) << "each chunk adds to the gradient of all weights";
+  EXPECT_EQ(bytes(true), 512u);
+}
+
 /// How often a profile saw an op, whatever label stands around it.
 std::int64_t calls_of(const std::map<std::string, Profile::Row>& rows, const std::string& op) {
   std::int64_t calls = 0;

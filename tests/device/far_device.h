@@ -1,0 +1,48 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "octet/device/device.h"
+
+namespace octet {
+
+/// A CPU device that has a memory of its own, as a GPU has.
+class FarDevice final : public Device {
+ public:
+  explicit FarDevice(const CpuOptions& options = {.threads = 1}) : cpu_(make_cpu_device(options)) {}
+  DeviceKind kind() const override { return cpu_->kind(); }
+  std::string description() const override { return cpu_->description(); }
+  std::unique_ptr<Stream> make_stream(const StreamOptions& options) override {
+    return cpu_->make_stream(options);
+  }
+  std::unique_ptr<Event> make_event() override { return cpu_->make_event(); }
+  std::unique_ptr<Event> make_timed_event() override { return cpu_->make_timed_event(); }
+  double seconds_between(const Event& from, const Event& to) override {
+    return cpu_->seconds_between(from, to);
+  }
+  bool complete(const Event& event) override { return cpu_->complete(event); }
+  MemoryInfo memory() const override { return cpu_->memory(); }
+  bool host_reaches_memory() const override { return false; }
+  void* allocate(std::size_t bytes) override { return cpu_->allocate(bytes); }
+  void release(void* address, std::size_t bytes) noexcept override { cpu_->release(address, bytes); }
+  void* allocate_host(std::size_t bytes) override { return cpu_->allocate_host(bytes); }
+  void release_host(void* address, std::size_t bytes) noexcept override {
+    cpu_->release_host(address, bytes);
+  }
+  void copy_to_device(Stream& stream, void* to, const void* from, std::size_t bytes) override {
+    cpu_->copy_to_device(stream, to, from, bytes);
+  }
+  void copy_to_host(Stream& stream, void* to, const void* from, std::size_t bytes) override {
+    cpu_->copy_to_host(stream, to, from, bytes);
+  }
+  void copy(Stream& stream, void* to, const void* from, std::size_t bytes) override {
+    cpu_->copy(stream, to, from, bytes);
+  }
+  void zero(Stream& stream, void* address, std::size_t bytes) override { cpu_->zero(stream, address, bytes); }
+
+ private:
+  std::unique_ptr<Device> cpu_;
+};
+
+}  // namespace octet
