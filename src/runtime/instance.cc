@@ -22,7 +22,7 @@ void require_fp8_gemms(const precision::Recipe& recipe, const Device& device, co
     if (why.empty()) return;
     throw Error({.what = "this GPU multiplies no FP8: " + why,
                  .expected = "a GPU of Ada, Hopper or Blackwell for fp8: true",
-                 .fix = "set fp8: false and bf16: true, or device: cpu",
+                 .fix = "set fp8: false and bf16: true (generate: --dtype bf16), or device: cpu",
                  .code = ExitCode::usage});
   });
 }

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 
 #include "octet/comm/collectives.h"
@@ -15,8 +16,12 @@ namespace {
 const std::string kFolder = OCTET_SOURCE_DIR "/tests/golden/models/qwen3";
 
 struct Model {
-  Model(std::unique_ptr<Device> on, DType compute, std::int64_t sequences) : device(std::move(on)) {
+  /// `fp8`: weights, keys and values in E4M3.
+  Model(std::unique_ptr<Device> on, DType compute, std::int64_t sequences, bool fp8 = false)
+      : device(std::move(on)) {
     DecoderOptions options;
+    if (fp8) options.recipe.kind = precision::RecipeKind::rows;
+    options.fp8_cache = fp8;
     options.architecture = model::read_architecture(kFolder);
     options.recipe.compute = compute;
     options.sequences = sequences;
@@ -100,6 +105,29 @@ TEST(GpuDecoder, RecordedPassesHaveTheBitsOfThoseThatAreNot) {
       expect_alike(with, without, sequences == 11 ? 1e-2 : 0);
     }
   }
+}
+
+TEST(GpuDecoder, InE4m3LogitsAreThoseOfACpuAndRecordedPassesHaveTheirBits) {
+  Model gpu(make_cuda_device(0), DType::bf16, 3, true), cpu(make_cpu_device(), DType::bf16, 3, true);
+  for (const Request& request : requests(4)) {
+    const auto there = gpu.decoder->next_logits(request.prompt),
+               here = cpu.decoder->next_logits(request.prompt);
+    double difference = 0, size = 0;
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      difference += std::pow(static_cast<double>(there[i]) - static_cast<double>(here[i]), 2);
+      size += std::pow(static_cast<double>(here[i]), 2);
+    }
+    // A value on the other side of a rounding boundary is a sixteenth off.
+    EXPECT_LT(std::sqrt(difference / size), 0.05) << request.row;
+  }
+  const AnswerOptions options{.max_new = 20, .logprobs = 0};
+  const auto with = answers(gpu, 3, options);
+  EXPECT_GT(gpu.decoder->counts().replayed, 10);
+  ::setenv("OCTETRUN_RECORDING", "off", 1);
+  Model plain(make_cuda_device(0), DType::bf16, 3, true);
+  const auto without = answers(plain, 3, options);
+  ::unsetenv("OCTETRUN_RECORDING");
+  expect_alike(with, without, 0);
 }
 
 }  // namespace
