@@ -115,7 +115,10 @@ MemoryTier::MemoryTier(comm::Job& job, MemoryOptions options) : job_(job), optio
                                   {.name = "hosts", .ranks = exchange_group(job_.place(), round)}));
   }
   job_.together([&] {
-    if (job_.place().local_rank == 0) remove_stale_memory();
+    if (job_.place().local_rank == 0) {
+      remove_stale_memory();
+      remove_earlier_memory(options_.folder);
+    }
     hold_.emplace(options_.folder);
     for (int slot = 0; slot < kGenerations; ++slot) {
       if (::mkdir(slot_folder(slot).c_str(), 0700) != 0 && errno != EEXIST)
@@ -436,7 +439,9 @@ void MemoryTier::forget() {
 void MemoryTier::remove() {
   wait();
   job_.together([&] {
-    if (job_.place().local_rank == 0) remove_memory(options_.folder);
+    if (job_.place().local_rank != 0) return;
+    remove_memory(options_.folder);
+    remove_earlier_memory(options_.folder);
   });
 }
 

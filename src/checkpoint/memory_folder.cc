@@ -38,6 +38,7 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 constexpr double kKeepSeconds = 900;
+constexpr std::size_t kDigits = 12;  ///< of a hash in a folder's name
 
 std::string root() {
   const char* named = environment_variable("OCTETRUN_MEMORY_FOLDER");
@@ -96,6 +97,11 @@ bool is_held(const std::string& folder) {
   return file.get() >= 0 && !locked(file.get(), LOCK_EX | LOCK_NB);
 }
 
+bool is_mine(const std::string& folder) {
+  struct stat st {};
+  return ::lstat(folder.c_str(), &st) == 0 && S_ISDIR(st.st_mode) && st.st_uid == ::geteuid();
+}
+
 bool is_kept(const std::string& folder) {
   const Descriptor file(::open((folder + "/keeper").c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC));
   return file.get() >= 0 && !locked(file.get(), LOCK_EX | LOCK_NB);
@@ -105,7 +111,23 @@ bool is_kept(const std::string& folder) {
 
 std::string memory_folder(const std::string& run) {
   // Hosts that are names of one machine have folders of their own.
-  return root() + "/" + prefix() + hash128_hex(host_name() + "\n" + run).substr(0, 16);
+  const auto hash = [](const std::string& text) {
+    return hash128_hex(host_name() + "\n" + text).substr(0, kDigits);
+  };
+  return root() + "/" + prefix() + hash(run.substr(0, run.find('-'))) + "-" + hash(run);
+}
+
+void remove_earlier_memory(const std::string& folder) {
+  const std::string own = fs::path(folder).filename().string();
+  if (!own.starts_with(prefix()) || own.size() < kDigits) return;
+  const std::string job = own.substr(0, own.size() - kDigits);
+  std::error_code code;
+  for (const auto& entry : fs::directory_iterator(fs::path(folder).parent_path(), code)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with(job) && name != own && is_mine(entry.path().string()) &&
+        !is_held(entry.path().string()))
+      remove_memory(entry.path().string());
+  }
 }
 
 MemoryHold::MemoryHold(const std::string& folder) {
@@ -154,12 +176,10 @@ void remove_stale_memory() {
   for (const auto& entry : fs::directory_iterator(root(), code)) {
     const std::string folder = entry.path().string();
     if (!entry.path().filename().string().starts_with(prefix())) continue;
+    if (!is_mine(folder)) continue;
     struct stat st {};
-    if (::lstat(folder.c_str(), &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != ::geteuid()) continue;
-    struct stat lock {};
-    const bool has_lock = ::stat((folder + "/lock").c_str(), &lock) == 0;
-    const auto age =
-        std::chrono::duration<double>(static_cast<double>(::time(nullptr) - (has_lock ? lock : st).st_mtime));
+    if (::stat((folder + "/lock").c_str(), &st) != 0 && ::stat(folder.c_str(), &st) != 0) continue;
+    const auto age = std::chrono::duration<double>(static_cast<double>(::time(nullptr) - st.st_mtime));
     if (age < oldest || is_kept(folder) || is_held(folder)) continue;
     log::info("removing checkpoints in memory of a run that is gone: " + folder);
     remove_memory(folder);

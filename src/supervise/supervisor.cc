@@ -48,9 +48,13 @@ std::string random_word() {
 class HostMemory {
  public:
   explicit HostMemory(const std::string& run) : folder_(checkpoint::memory_folder(run)), hold_(folder_) {
+    checkpoint::remove_earlier_memory(folder_);
     checkpoint::start_memory_keeper("/proc/self/exe", folder_);
   }
-  ~HostMemory() { checkpoint::remove_memory(folder_); }
+  ~HostMemory() {
+    checkpoint::remove_memory(folder_);
+    checkpoint::remove_earlier_memory(folder_);  // of a job that was still dying when this one began
+  }
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
 
@@ -67,7 +71,8 @@ class Supervisor {
         places_(command, config, options.min_ranks),
         incidents_(config.output_dir),
         end_within_(options.end_within) {
-    std::string words;
+    // The same words in another folder are another job.
+    std::string words = std::filesystem::absolute(config.output_dir).string() + '\n';
     for (const std::string& word : options.words) words += word + '\n';
     job_ = hash128_hex(words);
     run_ = job_ + "-" + std::to_string(::getpid()) + "." + random_word();

@@ -414,6 +414,21 @@ TEST(MemoryFolder, IsThisUsersAndHeldByAnyNumber) {
   std::ofstream(scratch / "file") << "x";
   EXPECT_THROW(MemoryHold(scratch / "file"), Error);
   EXPECT_NE(memory_folder("one"), memory_folder("other"));
+  EXPECT_NE(memory_folder("one-1"), memory_folder("one-2"));
+}
+
+TEST(MemoryFolder, OfEarlierRunsOfTheJobThatNobodyHoldsGo) {
+  const Scratch scratch;
+  const auto in_scratch = [&](const std::string& run) {
+    return scratch / fs::path(memory_folder(run)).filename().string();
+  };
+  for (const char* run : {"job-1", "job-2", "job-3", "work-1"}) fs::create_directory(in_scratch(run));
+  const MemoryHold held(in_scratch("job-2"));
+  remove_earlier_memory(in_scratch("job-3"));
+  EXPECT_FALSE(fs::exists(in_scratch("job-1")));
+  EXPECT_TRUE(fs::exists(in_scratch("job-2"))) << "somebody holds it";
+  EXPECT_TRUE(fs::exists(in_scratch("job-3"))) << "its own";
+  EXPECT_TRUE(fs::exists(in_scratch("work-1"))) << "of another job";
   EXPECT_EQ(memory_folder("one"), memory_folder("one"));
 }
 

@@ -222,9 +222,11 @@ TEST(MemoryCheckpoints, AHostWithoutRoomIsRefusedWithTheFigures) {
   if (shell("unshare --mount true").code != 0) GTEST_SKIP() << "a small file system needs root";
   const MemoryRun memory("memory_room");
   const std::string small = memory / "small";
-  const Outcome run = shell(
-      "mkdir " + small + " && unshare --mount bash -c 'mount -t tmpfs -o size=2m none " + small + " && " +
-      memory.command(2, Task::get().train(memory.output(), kKeys), "OCTETRUN_MEMORY_FOLDER=" + small) + "'");
+  spill(memory / "script",
+        "mkdir " + small + " && mount -t tmpfs -o size=2m none " + small + " && " +
+            memory.command(2, Task::get().train(memory.output(), kKeys), "OCTETRUN_MEMORY_FOLDER=" + small) +
+            "\n");
+  const Outcome run = shell("unshare --mount bash " + (memory / "script"));
   EXPECT_EQ(run.code, 64) << run.both();
   EXPECT_TRUE(says(run, "a host has no room for checkpoints in memory")) << run.err;
   EXPECT_TRUE(says(run, "2.0 MiB in " + small)) << run.err;

@@ -7,7 +7,8 @@
 namespace octet::checkpoint {
 
 /// The folder of a run on this host: in /dev/shm, or in what OCTETRUN_MEMORY_FOLDER names. `run`: the run's
-/// name, other than any other run's.
+/// name, other than any other run's: that of its job (which words of the command line stand for), a hyphen
+/// and more.
 std::string memory_folder(const std::string& run);
 
 /// Says that a run lives, as long as an object does, whatever ends the process. Several may.
@@ -28,6 +29,8 @@ class MemoryHold {
 
 /// Removes a folder and what lies in it, whoever holds it.
 void remove_memory(const std::string& folder);
+/// Removes the folders of earlier runs of the same job that nobody holds: no two of a job live at once.
+void remove_earlier_memory(const std::string& folder);
 /// Removes this user's folders of runs that are gone: nobody holds them, nobody keeps them, and they were
 /// not in use for as long as a keeper waits.
 void remove_stale_memory();
