@@ -33,6 +33,13 @@ constexpr EnvironmentVariable kVariables[] = {
      "that ranks have for MPI's start and for opening a channel, after which the job ends with 75. Not set: "
      "600",
      "src/comm/mpi_transport.cc", user},
+    {"OCTETRUN_MEMORY_FOLDER", "a folder of each host",
+     "where checkpoints in memory lie (`memory_checkpoint_steps`): a memory file system, or a disk of the "
+     "host's own. Not set: /dev/shm",
+     "src/checkpoint/memory_folder.cc", user},
+    {"OCTETRUN_MEMORY_KEEP", "seconds",
+     "that checkpoints in memory stay when their run has ended and nobody starts it again. Not set: 900",
+     "src/checkpoint/memory_folder.cc", user},
     {"OCTETRUN_OVERLAP", "`always`",
      "communication runs beside computation on CPUs too where no core is spare. Not set: only where one is",
      "src/comm/overlap.cc", user},
@@ -44,7 +51,7 @@ constexpr EnvironmentVariable kVariables[] = {
      "a name for this start of a job: rank 0 writes to `octet.progress` in `output_dir`, after every step, "
      "how far the "
      "run has come",
-     "src/report/reporter.cc", launcher},
+     "src/report/progress.cc", launcher},
     {"OCTETRUN_BUILD", "a folder",
      "the build that the scripts under `launch` and `tests` make and use. Not set: `build`", "launch/build",
      launcher},
@@ -127,6 +134,9 @@ constexpr EnvironmentVariable kVariables[] = {
      foreign},
     {"PATH", "folders", "`trainer supervise` looks there for the program that it is to start",
      "src/supervise/command.cc", foreign},
+    {"LD_LIBRARY_PATH", "the system's",
+     "handed on to the process that removes checkpoints in memory of a run that is gone",
+     "src/checkpoint/memory_folder.cc", foreign},
     {"VIRTUAL_ENV", "a folder", "see `OCTETRUN_NCCL_LIBRARY`", "src/comm/nccl_library.cc", foreign},
     {"CUDA_VISIBLE_DEVICES", "numbers or names of GPUs",
      "the driver's own: which GPUs a process sees, and in which order", "src/device/gpu_answers.cc", foreign},

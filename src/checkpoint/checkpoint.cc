@@ -12,6 +12,7 @@
 #include "convert.h"
 #include "file_io.h"
 #include "manifest.h"
+#include "memory_parts.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
@@ -61,6 +62,18 @@ Checkpoint::Checkpoint(const std::string& path) : path_(path), data_path_(path +
   file.release();
 }
 
+Checkpoint::Checkpoint(std::shared_ptr<MemoryParts> parts)
+    : path_(parts->words()), data_path_(path_), memory_(std::move(parts)) {
+  manifest_ = memory_->manifest();
+  config_yaml_ = memory_->config_yaml();
+  state_ = parse_json(memory_->state(), path_ + ", state");
+  for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) by_name_[manifest_.tensors[i].name] = i;
+}
+
+void Checkpoint::close_memory() {
+  if (memory_) memory_->close();
+}
+
 Checkpoint::~Checkpoint() {
   if (fd_ >= 0) ::close(fd_);
 }
@@ -69,6 +82,7 @@ Checkpoint::Checkpoint(Checkpoint&& other) noexcept
     : path_(std::move(other.path_)),
       data_path_(std::move(other.data_path_)),
       fd_(std::exchange(other.fd_, -1)),
+      memory_(std::move(other.memory_)),
       manifest_(std::move(other.manifest_)),
       state_(std::move(other.state_)),
       config_yaml_(std::move(other.config_yaml_)),
@@ -78,6 +92,7 @@ Checkpoint& Checkpoint::operator=(Checkpoint&& other) noexcept {
   std::swap(path_, other.path_);
   std::swap(data_path_, other.data_path_);
   std::swap(fd_, other.fd_);
+  std::swap(memory_, other.memory_);
   std::swap(manifest_, other.manifest_);
   std::swap(state_, other.state_);
   std::swap(config_yaml_, other.config_yaml_);
@@ -113,6 +128,7 @@ const CheckpointTensor& Checkpoint::at(const std::string& name) const {
 }
 
 void Checkpoint::read_bytes(std::int64_t offset, void* out, std::int64_t bytes) const {
+  check(!memory_, "a checkpoint in memory is read by all ranks together");
   read_at(fd_, data_path_, out, bytes, offset);
 }
 
@@ -131,6 +147,28 @@ void Checkpoint::read_chunk(const CheckpointTensor& tensor, std::int64_t chunk, 
   }
 }
 
+const CheckpointTensor& Checkpoint::require_fit(const TensorSlice& slice) const {
+  const CheckpointTensor& tensor = at(slice.name);
+  const std::string where = path_ + ", tensor '" + slice.name + "'";
+  if (slice.shape != tensor.shape) {
+    throw Error({.what = "a tensor of the checkpoint has another shape",
+                 .expected = shape_text(slice.shape),
+                 .found = shape_text(tensor.shape),
+                 .where = where,
+                 .fix = "resume with the model that wrote the checkpoint",
+                 .code = ExitCode::usage});
+  }
+  check_inside(slice);
+  if (slice.dtype != tensor.dtype && !(is_float(slice.dtype) && is_float(tensor.dtype))) {
+    throw Error({.what = "a tensor of the checkpoint has another kind of dtype",
+                 .expected = std::string(name_of(slice.dtype)),
+                 .found = std::string(name_of(tensor.dtype)),
+                 .where = where,
+                 .code = ExitCode::usage});
+  }
+  return tensor;
+}
+
 void Checkpoint::read(const std::vector<TensorSlice>& slices, bool verify) const {
   std::vector<std::byte> buffer(static_cast<std::size_t>(kChunkBytes));
   std::vector<float> floats;
@@ -138,25 +176,8 @@ void Checkpoint::read(const std::vector<TensorSlice>& slices, bool verify) const
   const CheckpointTensor* held = nullptr;
   std::int64_t held_chunk = -1;
   for (const auto& slice : slices) {
-    const CheckpointTensor& tensor = at(slice.name);
-    const std::string where = path_ + ", tensor '" + slice.name + "'";
-    if (slice.shape != tensor.shape) {
-      throw Error({.what = "a tensor of the checkpoint has another shape",
-                   .expected = shape_text(slice.shape),
-                   .found = shape_text(tensor.shape),
-                   .where = where,
-                   .fix = "resume with the model that wrote the checkpoint",
-                   .code = ExitCode::usage});
-    }
-    check_inside(slice);
+    const CheckpointTensor& tensor = require_fit(slice);
     const bool same = slice.dtype == tensor.dtype;
-    if (!same && !(is_float(slice.dtype) && is_float(tensor.dtype))) {
-      throw Error({.what = "a tensor of the checkpoint has another kind of dtype",
-                   .expected = std::string(name_of(slice.dtype)),
-                   .found = std::string(name_of(tensor.dtype)),
-                   .where = where,
-                   .code = ExitCode::usage});
-    }
     const auto width = static_cast<std::int64_t>(size_of(tensor.dtype));
     each_run(slice, [&](std::int64_t first_element, std::int64_t run_elements, void* to) {
       auto* out = static_cast<std::byte*>(to);
@@ -214,6 +235,7 @@ void Checkpoint::verify(int share, int shares) const {
 }
 
 void Checkpoint::verify(const CheckpointTensor& tensor) const {
+  if (memory_) return;  // it was, as a whole
   std::vector<std::byte> buffer(static_cast<std::size_t>(kChunkBytes));
   for (std::int64_t chunk = 0; chunk < chunk_count(tensor.bytes); ++chunk)
     read_chunk(tensor, chunk, buffer.data(), true);

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "memory_parts.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 
@@ -122,6 +123,12 @@ void read_round(comm::Channel& channel, const Checkpoint& checkpoint,
 
 void read_together(comm::Channel& channel, const Checkpoint& checkpoint,
                    const std::vector<TensorSlice>& slices) {
+  if (const MemoryParts* memory = checkpoint.memory()) {
+    channel.together([&] {
+      for (const TensorSlice& slice : slices) checkpoint.require_fit(slice);
+    });
+    return memory->read(channel, slices);
+  }
   if (channel.place().nodes == 1) {
     channel.together([&] { read_own(checkpoint, slices); });
     return;

@@ -9,6 +9,7 @@
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/checkpoint/memory_folder.h"
 #include "octet/cli/cli.h"
 #include "octet/comm/job.h"
 #include "octet/comm/launchers.h"
@@ -114,6 +115,8 @@ void require_mpi_launcher(const Arguments& arguments) {
 }
 
 int dispatch(const Arguments& arguments) {
+  // The program itself starts this process, which no user does.
+  if (arguments.size() == 2 && arguments[0] == "--keep-memory") return checkpoint::keep_memory(arguments[1]);
   if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "-h" || arguments[0] == "help") {
     const Arguments topic(arguments.begin() + (arguments.empty() ? 0 : 1), arguments.end());
     std::printf("%s", help(topic).c_str());

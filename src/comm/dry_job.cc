@@ -73,6 +73,9 @@ class DryJob final : public Job {
   std::unique_ptr<Channel> channel(const std::string&) override {
     return std::make_unique<DryChannel>(main_);
   }
+  std::unique_ptr<Channel> channel(const std::string&, const Group& group) override {
+    return std::make_unique<DryChannel>(place_among(place(), group.ranks), group.ranks);
+  }
   std::unique_ptr<Collectives> collectives(const Group& group, Device& device, Carrier) override {
     return std::make_unique<DryCollectives>(device, place(), group);
   }

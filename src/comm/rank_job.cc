@@ -51,7 +51,11 @@ std::unique_ptr<Collectives> RankJob::collectives(const Group& group, Device& de
 }
 
 std::unique_ptr<Channel> RankJob::channel(const std::string& name) {
-  Lane lane = control_->open_lanes("channel " + name, all_ranks(place_.size), {Queue::control}).front();
+  return channel(name, {.name = "all", .ranks = all_ranks(place_.size)});
+}
+
+std::unique_ptr<Channel> RankJob::channel(const std::string& name, const Group& group) {
+  Lane lane = control_->open_lanes("channel " + name, group.ranks, {Queue::control}).front();
   lane.name += " '" + name + "'";
   return std::make_unique<RankChannel>(*this, std::move(lane), name);
 }

@@ -51,6 +51,7 @@ class RankJob final : public Job {
     return control_->all_gather_bytes(bytes);
   }
   std::unique_ptr<Channel> channel(const std::string& name) override;
+  std::unique_ptr<Channel> channel(const std::string& name, const Group& group) override;
   std::unique_ptr<Collectives> collectives(const Group& group, Device& device, Carrier carrier) override;
   void watch(const WatchOptions& options) override;
   std::string trace() const override;

@@ -176,6 +176,11 @@ void add_saving(Table& t) {
        "steps between checkpoints follow from what a save and a step are measured to take, so that the time "
        "which saves and failures cost is least; the first checkpoint comes after ten steps.")
       .above(0);
+  t.used("memory_checkpoint_steps", &Config::memory_checkpoint_steps,
+         "Steps between checkpoints in the memory of the hosts, from which a run under launch/supervise goes "
+         "on when it is started again: each host keeps what its ranks hold, twice, and as much of another "
+         "host where there are several. 0: none. Without launch/supervise none are kept.")
+      .range(0, kMaxCount);
   t.used("save_total_limit", &Config::save_total_limit, "Keep only the newest checkpoints; null keeps all.")
       .at_least(1);
   t.used(

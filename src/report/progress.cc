@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
@@ -21,6 +22,8 @@ std::string record_of(const Progress& progress) {
                           {"step_seconds", progress.step_seconds},
                           {"saved_step", progress.saved_step},
                           {"saved", progress.saved},
+                          {"memory_step", progress.memory_step},
+                          {"from", progress.from},
                           {"finished", progress.finished}}
                          .dump(-1, ' ', false, Json::error_handler_t::replace);
   if (text.size() < kRecordBytes) text.resize(kRecordBytes - 1, ' ');
@@ -28,6 +31,16 @@ std::string record_of(const Progress& progress) {
 }
 
 }  // namespace
+
+std::string supervised_start() {
+  const char* name = environment_variable("OCTETRUN_SUPERVISED");
+  return name == nullptr ? "" : name;
+}
+
+std::string run_of(const std::string& start) {
+  const std::size_t hyphen = start.rfind('-');
+  return hyphen == std::string::npos ? "" : start.substr(0, hyphen);
+}
 
 std::string progress_path(const std::string& output_dir) {
   return output_dir + "/octet.progress";
@@ -47,6 +60,8 @@ std::optional<Progress> read_progress(const std::string& output_dir) {
     progress.step_seconds = json_number(json, "step_seconds", 0, path);
     progress.saved_step = json_int(json, "saved_step", -1, -1, kMost, path);
     progress.saved = json_string(json, "saved", "", path);
+    progress.memory_step = json_int(json, "memory_step", -1, -1, kMost, path);
+    progress.from = json_string(json, "from", "", path);
     progress.finished = json_bool(json, "finished", false, path);
     return progress;
   } catch (const Error&) {
@@ -55,7 +70,8 @@ std::optional<Progress> read_progress(const std::string& output_dir) {
 }
 
 ProgressFile::ProgressFile(const std::string& output_dir) {
-  file_ = ::open(progress_path(output_dir).c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  // What it says stays until something else is said: a supervisor may look for it in this moment.
+  file_ = ::open(progress_path(output_dir).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
 }
 
 ProgressFile::~ProgressFile() {
@@ -66,6 +82,7 @@ void ProgressFile::write(const Progress& progress) {
   if (file_ < 0) return;
   const std::string record = record_of(progress);
   [[maybe_unused]] const auto written = ::pwrite(file_, record.data(), record.size(), 0);
+  [[maybe_unused]] const auto cut = ::ftruncate(file_, static_cast<off_t>(record.size()));
 }
 
 }  // namespace octet::report

@@ -51,8 +51,8 @@ Reporter::Impl::Impl(RunFacts f)
   }
   take_over();
   totals.device_seconds += facts.setup_seconds * static_cast<double>(facts.world);
-  if (const char* job = environment_variable("OCTETRUN_SUPERVISED"); job != nullptr) {
-    progress.job = job;
+  progress.job = supervised_start();
+  if (!progress.job.empty()) {
     progress_file = std::make_unique<ProgressFile>(facts.output_dir);
   } else {
     std::error_code none;  // one that an earlier run left would speak for this one
@@ -60,6 +60,7 @@ Reporter::Impl::Impl(RunFacts f)
   }
   progress.first_step = progress.step = facts.first_step;
   progress.total_steps = facts.total_steps;
+  progress.from = facts.resumed_from;
   tell_progress();
   if (facts.tensorboard) {
     std::string folder = facts.logging_dir;
@@ -283,6 +284,11 @@ void Reporter::saved(std::int64_t step, const std::string& path, double seconds)
     impl_->write_plots();
   });
   log::info("checkpoint of step " + with_commas(step) + " saved to " + path);
+}
+
+void Reporter::in_memory(std::int64_t step) {
+  impl_->progress.memory_step = step;
+  impl_->tell_progress();
 }
 
 void Reporter::save_failed(double seconds) {

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <optional>
+#include <random>
 
 #include "incidents.h"
 #include "job.h"
@@ -18,6 +19,7 @@
 #include "octet/base/strings.h"
 #include "octet/checkpoint/folder.h"
 #include "octet/checkpoint/folder_lock.h"
+#include "octet/checkpoint/memory_folder.h"
 #include "octet/config/config.h"
 #include "octet/report/number.h"
 #include "octet/report/progress.h"
@@ -37,6 +39,30 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+std::string random_word() {
+  std::random_device source;
+  return std::to_string(source());
+}
+
+/// Checkpoints in the memory of this host: they go when nobody supervises the run any more.
+class HostMemory {
+ public:
+  explicit HostMemory(const std::string& run) : folder_(checkpoint::memory_folder(run)), hold_(folder_) {
+    checkpoint::remove_earlier_memory(folder_);
+    checkpoint::start_memory_keeper("/proc/self/exe", folder_);
+  }
+  ~HostMemory() {
+    checkpoint::remove_memory(folder_);
+    checkpoint::remove_earlier_memory(folder_);  // of a job that was still dying when this one began
+  }
+  HostMemory(const HostMemory&) = delete;
+  HostMemory& operator=(const HostMemory&) = delete;
+
+ private:
+  std::string folder_;
+  checkpoint::MemoryHold hold_;
+};
+
 class Supervisor {
  public:
   Supervisor(const Options& options, const Command& command, const config::Config& config)
@@ -45,14 +71,22 @@ class Supervisor {
         places_(command, config, options.min_ranks),
         incidents_(config.output_dir),
         end_within_(options.end_within) {
-    std::string words;
+    // The same words in another folder are another job.
+    std::string words = std::filesystem::absolute(config.output_dir).string() + '\n';
     for (const std::string& word : options.words) words += word + '\n';
     job_ = hash128_hex(words);
+    run_ = job_ + "-" + std::to_string(::getpid()) + "." + random_word();
+    const auto left = left_behind();
+    if (left) run_ = report::run_of(left->job);
   }
 
   int run();
+  /// The name that all starts of the run have, also those of a supervisor before this one that was killed.
+  const std::string& name() const { return run_; }
 
  private:
+  /// What such a supervisor has left of the run.
+  std::optional<report::Progress> left_behind() const;
   /// How a start went.
   struct Start {
     int code = 0;
@@ -69,7 +103,7 @@ class Supervisor {
   void pass_on(Job* job);
   void look_at(Start& start);
   /// Completes the rows of incidents that no step has followed yet.
-  void complete_rows(std::int64_t first_step);
+  void complete_rows(std::int64_t first_step, const std::string& from);
   /// A supervisor before this one that was killed has left the progress of its job.
   void take_over();
   Ended ended(const Start& start);
@@ -91,6 +125,7 @@ class Supervisor {
   std::vector<OpenRow> open_;
   Clock::time_point began_ = Clock::now(), failed_ = began_;
   std::string job_;         ///< a hash of the words that it was started with
+  std::string run_;         ///< begins with it
   std::string start_name_;  ///< of the start under way
   int starts_ = 0;
   bool asked_ = false;
@@ -111,11 +146,12 @@ void Supervisor::pass_on(Job* job) {
   }
 }
 
-void Supervisor::complete_rows(std::int64_t first_step) {
+void Supervisor::complete_rows(std::int64_t first_step, const std::string& from) {
   for (const OpenRow& open : open_) {
     Json& row = incidents_.row(open.row);
     const auto reached = row["step"].get<std::int64_t>();
     row["steps_lost"] = std::max<std::int64_t>(0, reached - first_step);
+    row["from"] = from.empty() ? "beginning" : from;
     row["seconds_to_next_step"] = seconds_since(open.since);
     row["goodput"] = goodput_.share(seconds_since(began_));
   }
@@ -123,9 +159,15 @@ void Supervisor::complete_rows(std::int64_t first_step) {
   open_.clear();
 }
 
+std::optional<report::Progress> Supervisor::left_behind() const {
+  auto left = report::read_progress(config_.output_dir);
+  if (!left || left->finished || !left->job.starts_with(job_ + "-")) return std::nullopt;
+  return left;
+}
+
 void Supervisor::take_over() {
-  const auto left = report::read_progress(config_.output_dir);
-  if (!left || left->finished || !left->job.starts_with(job_)) return;
+  const auto left = left_behind();
+  if (!left) return;
   Start start{.progress = *left, .told = true};
   start.fault = {.what = "the supervisor did not come to its end, and the job with it", .who = "supervise"};
   if (left->saved_step >= 0) {
@@ -146,18 +188,19 @@ void Supervisor::look_at(Start& start) {
   if (!start.told || progress->first_step != start.progress.first_step) goodput_.begin(progress->first_step);
   start.told = true;
   start.progress = *progress;
-  start.newest = std::max(start.newest, progress->saved_step);
+  start.newest = std::max({start.newest, progress->saved_step, progress->memory_step});
   goodput_.reach(progress->step, progress->step_seconds);
   if (progress->saved_step >= 0) saved_ = *progress;
   if (start.stepped || progress->step == progress->first_step) return;
   start.stepped = true;
-  complete_rows(progress->first_step);
+  complete_rows(progress->first_step, progress->from);
 }
 
 Supervisor::Start Supervisor::start() {
   constexpr int kOften = 100, kSeldom = 1000;  // milliseconds
   ++starts_;
-  start_name_ = job_ + "-" + std::to_string(::getpid()) + "-" + std::to_string(starts_);
+  // Another one than of any start before, whoever supervised it.
+  start_name_ = run_ + "-" + std::to_string(::getpid()) + "." + std::to_string(starts_);
   ::setenv("OCTETRUN_SUPERVISED", start_name_.c_str(), 1);
   Strings overrides = places_.overrides();
   for (const std::string& more : resume_overrides(config_, saved_)) overrides.push_back(more);
@@ -214,8 +257,9 @@ Ended Supervisor::ended(const Start& start) {
 void Supervisor::record(const Start& start, const Decision& decision) {
   const report::Progress& progress = start.progress;
   // Of a start that did not get so far nothing is known but where it would have begun.
-  const std::int64_t safe =
-      start.told ? std::max(progress.first_step, progress.saved_step) : std::max<std::int64_t>(0, newest_);
+  const std::int64_t safe = start.told
+                                ? std::max({progress.first_step, progress.saved_step, progress.memory_step})
+                                : std::max<std::int64_t>(0, newest_);
   const std::int64_t step = start.told ? progress.step : safe;
   // What was trained behind that counts no more.
   if (start.told) goodput_.begin(safe);
@@ -231,6 +275,7 @@ void Supervisor::record(const Start& start, const Decision& decision) {
                   {"step", step},
                   {"steps_lost", step - safe},
                   {"wait_seconds", decision.next == Next::start ? Json(decision.wait) : Json()},
+                  {"from", nullptr},
                   {"seconds_to_next_step", nullptr},
                   {"goodput", goodput_.share(seconds_since(began_))}});
   open_.push_back({.row = incidents_.size() - 1, .since = failed_});
@@ -302,8 +347,12 @@ int supervise(const Options& options) {
   const config::Config config = config_of(command);
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGCHLD, SIG_DFL);  // ignored, children end without a code
+  Supervisor supervisor(options, command, config);
+  std::optional<HostMemory> memory;
+  // Before orphans are adopted: whoever keeps the memory is none of the job's processes.
+  if (config.memory_checkpoint_steps > 0) memory.emplace(supervisor.name());
   adopt_orphans();
-  return Supervisor(options, command, config).run();
+  return supervisor.run();
 }
 
 }  // namespace octet::supervise

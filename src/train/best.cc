@@ -18,19 +18,28 @@ bool Run::is_best() const {
 }
 
 void Run::restore_best() {
-  const auto saved = checkpoint_->state().find("best");
-  if (!config_.load_best_model_at_end || saved == checkpoint_->state().end()) return;
-  const std::string where = checkpoint_->path() + ": best";
-  const std::int64_t step = json_int(*saved, "step", -1, -1, INT64_C(1) << 60, where);
-  const std::string path =
-      (std::filesystem::path(checkpoint_->path()).parent_path() / checkpoint::folder_name(step)).string();
-  if (!job_.all_min(path_exists(path) ? 1 : 0)) {
-    if (session_.prints())
-      log::warn("the best checkpoint so far is gone, and later ones are compared alone: " + path);
+  if (!config_.load_best_model_at_end) return;
+  const bool on_disk = checkpoint_->memory() == nullptr;
+  const std::filesystem::path folder = on_disk ? std::filesystem::path(checkpoint_->path()).parent_path()
+                                               : std::filesystem::path(config_.output_dir);
+  std::string gone;
+  // One in memory may be older than the checkpoint on disk that was under way when it was taken.
+  for (const char* name : {"best_under_way", "best"}) {
+    const auto saved = checkpoint_->state().find(name);
+    if (saved == checkpoint_->state().end()) continue;
+    const std::string where = checkpoint_->path() + ": " + name;
+    const std::int64_t step = json_int(*saved, "step", -1, -1, INT64_C(1) << 60, where);
+    const std::string path = (folder / checkpoint::folder_name(step)).string();
+    if (!job_.all_min(path_exists(path) ? 1 : 0)) {
+      gone = path;
+      continue;
+    }
+    best_ = {.step = step, .loss = json_number(*saved, "loss", 0, where), .path = path};
+    saver_->keep(step);
     return;
   }
-  best_ = {.step = step, .loss = json_number(*saved, "loss", 0, where), .path = path};
-  saver_->keep(step);
+  if (!gone.empty() && session_.prints())
+    log::warn("the best checkpoint so far is gone, and later ones are compared alone: " + gone);
 }
 
 }  // namespace octet::train

@@ -62,7 +62,7 @@ std::vector<std::pair<std::string, std::int64_t>> Run::check_counts() const {
 }
 
 bool Run::plans_save(std::int64_t step) const {
-  if (step == total_steps_) return true;
+  if (step == total_steps_ || takes_memory(step)) return true;
   if (interval_) return interval_->is_due(step);
   if (setup::saves_when(config_) == setup::When::steps)
     return step % config::interval_steps(config_.save_steps, total_steps_) == 0;
@@ -150,10 +150,12 @@ bool Run::goes_back() {
   const Back how = std::exchange(back_, Back::no);
   begins("going back to a checkpoint", 8);
   settle_save();
+  // What is in memory may be newer than what the run goes back to.
+  if (memory_) memory_->forget();
   ++rollbacks_;
   const bool too_often = ++rollbacks_in_a_row_ > kMostRollbacks;
   std::string path = find_newest(job_, config_).path;
-  if (path.empty() && checkpoint_) path = checkpoint_->path();
+  if (path.empty() && checkpoint_ && checkpoint_->memory() == nullptr) path = checkpoint_->path();
   job_.together([&] {
     if (!too_often && !path.empty()) return;
     throw Error({.what = too_often ? "the run has gone back " + std::to_string(kMostRollbacks) +

@@ -30,6 +30,23 @@ Engine::Engine(Device& device, comm::Job& job, comm::Collectives& data,
       staging_(instance_.arena(), staging_options(instance_.options())) {
   if (job.size() > 1) measure_waits(compute());
   if (options.snapshot) snapshot_.emplace(arena(), "state/snapshot", state_places());
+  if (options.memory_checkpoints) plan_memory_checkpoints();
+}
+
+// Two generations of this rank's part, and of one of another host's where there are several. They lie in
+// files that outlive the process: only a plan reserves them.
+void Engine::plan_memory_checkpoints() {
+  const Device& device = arena().device();
+  std::size_t bytes = 0;
+  const SnapshotSources places = state_places();
+  for (const auto* slices : {&places.still, &places.moving, &places.host}) {
+    for (const TensorSlice& slice : *slices)
+      bytes += static_cast<std::size_t>(slice.elements()) * size_of(slice.dtype);
+  }
+  bytes *= job().place().nodes > 1 ? 4 : 2;
+  const char* name = "state/memory checkpoints";
+  if (device.stands_for() == DeviceKind::cuda) return arena().expect_passing(name, bytes, MemoryKind::host);
+  if (device.kind() == DeviceKind::dry) arena().reserve(name, bytes);
 }
 
 std::vector<TensorSlice> Engine::activation_state() {

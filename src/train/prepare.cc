@@ -81,6 +81,7 @@ runtime::InstanceOptions Run::engine_of(const config::Config& config, const plan
   chosen.per_device_train_batch_size = choice.micro;
   options.max_micro_batches = static_cast<int>(config::resolve_batch(chosen, world).accumulation);
   options.snapshot = setup::saves_beside(config);
+  options.memory_checkpoints = memory_ != nullptr;
   return with_level(std::move(options), choice.level);
 }
 
@@ -170,12 +171,14 @@ void Run::begin_weights() {
 
 void Run::stand_at_checkpoint() {
   step_ = checkpoint_->step();
-  saved_step_ = step_;
-  last_checkpoint_ = checkpoint_->path();
-  samples_seen_ = json_int(checkpoint_->state(), "samples_seen", 0, 0, INT64_C(1) << 60, last_checkpoint_);
+  const std::string& where = checkpoint_->path();
+  const bool on_disk = checkpoint_->memory() == nullptr;
+  last_checkpoint_ = on_disk ? where : disk_start_.path;
+  saved_step_ = on_disk || disk_start_.step == step_ ? step_ : -1;
+  samples_seen_ = json_int(checkpoint_->state(), "samples_seen", 0, 0, INT64_C(1) << 60, where);
   // So that a run that is started again and again ends, too.
   not_finite_ = static_cast<int>(
-      json_int(checkpoint_->state(), "not_finite_in_a_row", 0, 0, kMostNotFinite - 1, last_checkpoint_));
+      json_int(checkpoint_->state(), "not_finite_in_a_row", 0, 0, kMostNotFinite - 1, where));
   if (spikes_) take_over_checks();
 }
 
@@ -221,7 +224,9 @@ void Run::prepare_engine() {
     job_.together([&] { build_engine(options); });
     if (!checkpoint_) break;
     wrong = read_checkpoint();
-    if (wrong.empty()) break;
+    if (!wrong.empty()) continue;
+    checkpoint_->close_memory();
+    break;
   }
   if (checkpoint_) {
     stand_at_checkpoint();
@@ -240,6 +245,7 @@ void Run::prepare_engine() {
     begin_weights();
   }
   make_checks();
+  require_memory_room();
   rehearse(job_, session_.device(), *engine_);
 }
 
@@ -267,6 +273,7 @@ void Run::start_reporter() {
   if (session_.device().kind() != DeviceKind::cuda) facts.peak_flops = 0;
   facts.gpu_hour_price = config_.gpu_hour_price.value_or(0);
   facts.setup_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - began_).count();
+  facts.resumed_from = from_;
   if (checkpoint_) facts.resumed = checkpoint_->state().value("trainer_state", Json());
   facts.base_model = config_.model_name_or_path;
   facts.datasets = corpus_.names;
@@ -327,7 +334,8 @@ void Run::prepare() {
       folder_ = std::make_unique<OutputFolder>(config_.output_dir, config_.model_name_or_path);
   });
   prepare_model();
-  if (const auto start = find_start(job_, config_)) open_checkpoint(*start);
+  make_memory();
+  open_start();
   // Long texts are tokenised for hours.
   begins_once("the reading of the data", 8);
   prepare_data();
@@ -340,11 +348,11 @@ void Run::prepare() {
     if (!checkpoint_ && config_.overwrite_output_dir) folder_->set_checkpoints_aside(fallback());
     start_reporter();
     if (checkpoint_) {
-      log::info("Training is resumed from " + last_checkpoint_ +
+      log::info("Training is resumed from " + checkpoint_->path() +
                 "; change `output_dir` or use `overwrite_output_dir` to avoid");
     }
     if (checkpoint_ && step_ >= total_steps_) {
-      log::info("nothing is left to train: " + last_checkpoint_ + " is of step " + with_commas(step_) +
+      log::info("nothing is left to train: " + checkpoint_->path() + " is of step " + with_commas(step_) +
                 " of " + with_commas(total_steps_) + "; raise max_steps or num_train_epochs to go on");
     }
     log::info(feed::show_example(feed_->shown(), *encoder_, false));

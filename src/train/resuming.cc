@@ -1,4 +1,6 @@
 // Going on from a checkpoint: which one is opened, whether its data hold, and what is said about it.
+#include <utility>
+
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/log.h"
@@ -10,8 +12,14 @@
 namespace octet::train {
 
 void Run::open_checkpoint(const std::string& path) {
+  std::optional<checkpoint::Checkpoint> opened;
+  job_.together([&] { opened.emplace(path); });
+  open_checkpoint(std::move(*opened));
+}
+
+void Run::open_checkpoint(checkpoint::Checkpoint&& checkpoint) {
+  checkpoint_ = std::move(checkpoint);
   job_.together([&] {
-    checkpoint_.emplace(path);
     runtime::require_same_model(*checkpoint_, architecture_, &encoder_->tokenizer(),
                                 config_.model_name_or_path);
     if (config::leaves_storage_open(config_)) open_storage_ = config_;
@@ -32,7 +40,7 @@ std::string Run::read_checkpoint() {
     return "";
   } catch (const Error& e) {
     const bool damaged = e.problem().agreed && e.code() == ExitCode::no_valid_checkpoint;
-    if (!damaged || names_checkpoint(config_)) throw;
+    if (!damaged || (names_checkpoint(config_) && checkpoint_->memory() == nullptr)) throw;
     if (!e.problem().what.empty()) mine = e.what();
   }
   std::string wrong;
@@ -47,11 +55,17 @@ void Run::fall_back(const std::string& why) {
     log::warn("skipping a checkpoint that does not hold: " + checkpoint_->path() + "\n" + why);
   const std::int64_t step = checkpoint_->step();
   engine_.reset();  // what was read of it is everywhere
-  const auto older = find_start(job_, config_, Damaged{.step = step, .why = why});
-  check(older.has_value(), "an older checkpoint is found, or it is said that there is none");
-  open_checkpoint(*older);
+  const bool in_memory = checkpoint_->memory() != nullptr;
+  const auto older =
+      in_memory ? find_start(job_, config_) : find_start(job_, config_, Damaged{.step = step, .why = why});
+  check(older.has_value() || in_memory, "an older checkpoint is found, or it is said that there is none");
+  checkpoint_.reset();
+  disk_start_ = {};
+  from_ = older ? "disk" : "";
+  if (older) open_checkpoint(*older);
   feed_ = feed::make_feed(session_, config_, batch_, *encoder_, corpus_);
-  job_.together([&] { feed_->go_on(checkpoint_->step(), checkpoint_->state(), checkpoint_->path()); });
+  if (checkpoint_)
+    job_.together([&] { feed_->go_on(checkpoint_->step(), checkpoint_->state(), checkpoint_->path()); });
   job_.together([&] { prepare_schedule(); });
 }
 

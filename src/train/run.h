@@ -7,6 +7,7 @@
 #include <string>
 
 #include "octet/checkpoint/checkpoint.h"
+#include "octet/checkpoint/memory.h"
 #include "octet/config/derive.h"
 #include "octet/data/template_encoder.h"
 #include "octet/feed/corpus.h"
@@ -78,12 +79,29 @@ class Run {
   void prepare_engine();
   /// Opens the checkpoint to go on from.
   void open_checkpoint(const std::string& path);
+  /// Goes on from one that is open.
+  void open_checkpoint(checkpoint::Checkpoint&& checkpoint);
   /// Fills the engine from it. Returns what is wrong with its data, the same on all ranks; "" when it holds.
   std::string read_checkpoint();
   /// Opens the one before, whose place in the data and in the schedule is another one.
   void fall_back(const std::string& why);
   /// Parameters as a run begins with them.
   void begin_weights();
+
+  // memory.cc
+  /// Where checkpoints are kept in memory: the tier.
+  void make_memory();
+  /// Opens the newest checkpoint of memory and disk, where there is one.
+  void open_start();
+  /// Whether one is taken to memory behind a step.
+  bool takes_memory(std::int64_t step) const;
+  /// Throws Error (usage) where a host has no room for them.
+  void require_memory_room();
+  void take_to_memory();
+  /// Says what became of one, once that is known.
+  void look_at_memory();
+  void told_of_memory(const std::optional<checkpoint::Taken>& taken);
+
   /// Where steps have another size than those of the checkpoint.
   void tell_batch() const;
   void start_reporter();
@@ -178,6 +196,13 @@ class Run {
   std::unique_ptr<optim::Schedule> schedule_;
   std::optional<checkpoint::Checkpoint> checkpoint_;
   std::unique_ptr<Engine> engine_;
+  std::unique_ptr<checkpoint::MemoryTier> memory_;  ///< where checkpoints are kept in memory
+  /// The newest checkpoint of the disk, where the run goes on from memory; step -1: none.
+  struct OnDisk {
+    std::int64_t step = -1;
+    std::string path;
+  } disk_start_;
+  std::string from_;                            ///< what the run goes on from: as report::Progress says it
   std::unique_ptr<Saver> saver_;                ///< reads the engine's snapshot until it goes
   std::unique_ptr<report::Reporter> reporter_;  ///< on the printing rank
   std::unique_ptr<SampleLog> samples_;          ///< where it is asked for

@@ -151,8 +151,9 @@ void Run::make_saver() {
                        .reads_back = setup::saves_when(config_) != setup::When::never,
                        .most_seconds = phase_limit()};
   options.fallback = fallback();
+  const bool verified = checkpoint_ && checkpoint_->memory() == nullptr;
   job_.together(
-      [&] { saver_ = std::make_unique<Saver>(*saves_, options, checkpoint_ ? last_checkpoint_ : ""); });
+      [&] { saver_ = std::make_unique<Saver>(*saves_, options, verified ? last_checkpoint_ : ""); });
 }
 
 void Run::save_for_good() {

@@ -321,6 +321,7 @@ int Run::run() {
   while (step_ < total_steps_ && !stopped) {
     train_step();
     if (goes_back()) continue;
+    look_at_memory();
     signals.at_step(step_, saved_step_);
     const Wishes wishes = wishes_of_all(
         job_, {.save = signals.take_save(), .stop = signals.stop(), .settle = saver_->asks_to_settle()});
@@ -332,16 +333,19 @@ int Run::run() {
         interval_ ? interval_->is_due(step_) : turn(config_.save_steps, setup::saves_when(config_));
     const bool saves = due || wishes.save || wishes.stop || saver_->retries_at(step_);
     // Nothing is saved that was not checked, by what follows the last step either.
-    if (saves || saver_->gives_up() || step_ == total_steps_) {
+    const bool keeps = takes_memory(step_) && !stopped;
+    if (saves || keeps || saver_->gives_up() || step_ == total_steps_) {
       if (!may_be_saved() && goes_back()) continue;
     }
     if (due && !stopped) tell_that_it_waits();
     if (saves) save_and_measure();
+    if (keeps) take_to_memory();
     if (saver_->gives_up()) save_for_good();
     signals.at_step(step_, saved_step_);
   }
   if (!stopped) signals.end_steps();
   finish(stopped);
+  if (memory_) memory_->remove();
   return stopped ? static_cast<int>(ExitCode::preempted) : 0;
 }
 

@@ -471,6 +471,14 @@ std::vector<KeyRow> output_rows() {
        {{"1.0e-9", "10 11 12 13"}, {"1.0e+6", "10 13"}},
        run(checkpoints),
        "13"},
+      {"memory_checkpoint_steps",
+       {},
+       {{"1", "wants a supervisor"}},
+       run([](const Ran& ran) {
+         return std::string(holds(ran.printed(), "no checkpoints are kept in memory") ? "wants a supervisor"
+                                                                                      : "none");
+       }),
+       "none"},
       {"save_total_limit",
        {{"save_strategy", "steps"}, {"save_steps", "1"}},
        {{"1", "3"}, {"2", "2 3"}},

@@ -11,6 +11,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -52,17 +53,27 @@ struct Manifest {
   std::vector<CheckpointTensor> tensors;
 };
 
-/// A checkpoint opened for reading. Safe to read from several threads.
+class MemoryParts;
+
+/// A checkpoint opened for reading, on disk or (octet/checkpoint/memory.h) in the memory of hosts. Safe to
+/// read from several threads.
 class Checkpoint {
  public:
   /// Reads and verifies the manifest (its own hash included), the data file's size and layout, state and
   /// config. Throws Error naming the file that is missing, damaged or of another version.
   explicit Checkpoint(const std::string& path);
+  /// One in memory, whose parts hold. Its tensors have no hashes of their own.
+  explicit Checkpoint(std::shared_ptr<MemoryParts> parts);
   ~Checkpoint();
   Checkpoint(Checkpoint&& other) noexcept;
   Checkpoint& operator=(Checkpoint&& other) noexcept;
 
+  /// Of its folder; of one in memory, words for messages.
   const std::string& path() const { return path_; }
+  /// Null: it lies on disk. Else read_together() alone reads it, and was told before that all of it holds.
+  const MemoryParts* memory() const { return memory_.get(); }
+  /// Lets the memory of one in memory go, once it is read.
+  void close_memory();
   const Manifest& manifest() const { return manifest_; }
   std::int64_t step() const { return manifest_.step; }
   /// Schedule, counters, data position, random counters: what the trainer gave to save.
@@ -74,6 +85,8 @@ class Checkpoint {
   /// Throws Error naming the tensor, the checkpoint and the nearest name.
   const CheckpointTensor& at(const std::string& name) const;
 
+  /// Throws Error (usage) where the slice's tensor is not there, or has another shape or kind of dtype.
+  const CheckpointTensor& require_fit(const TensorSlice& slice) const;
   /// Fills every slice (host memory) with its elements; touches only the chunks that cover them. The shape
   /// must be the tensor's; another float dtype is converted (round to nearest even). Throws Error for a
   /// missing tensor, another shape or kind, and, with `verify`, for chunks whose hash does not hold.
@@ -94,6 +107,7 @@ class Checkpoint {
   std::string path_;
   std::string data_path_;
   int fd_ = -1;
+  std::shared_ptr<MemoryParts> memory_;
   Manifest manifest_;
   Json state_;
   std::string config_yaml_;

@@ -35,6 +35,9 @@ class Job : public Channel {
   /// from their main threads, in the same order and with the same names; throws Error where they do not. The
   /// job outlives it.
   virtual std::unique_ptr<Channel> channel(const std::string& name) = 0;
+  /// The same of the ranks of a group only. All ranks of the job call it, each with its own group, which may
+  /// be this rank alone.
+  virtual std::unique_ptr<Channel> channel(const std::string& name, const Group& group) = 0;
 
   /// The collectives of a group. All ranks of the job call it, in the same order, each with its own group:
   /// those along one axis of a mesh, say. Throws Error where the ranks mean different groups, and where the

@@ -158,6 +158,7 @@ struct Config {
   bool load_best_model_at_end = false;
   bool save_async = false;
   std::optional<double> mtbf_hours;
+  std::int64_t memory_checkpoint_steps = 0;
   std::int64_t sdc_steps = 0;
   std::int64_t sdc_replay_steps = 0;
   std::string sdc_action = "stop";

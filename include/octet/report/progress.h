@@ -10,15 +10,26 @@ namespace octet::report {
 
 /// What one start of a run has done.
 struct Progress {
-  std::string job;               ///< the supervisor's name for this start: OCTETRUN_SUPERVISED
-  std::int64_t first_step = 0;   ///< steps that were done when it began: 0, or those of its checkpoint
-  std::int64_t step = 0;         ///< steps done
-  std::int64_t total_steps = 0;  ///< of the whole run
-  double step_seconds = 0;       ///< that the steps behind first_step took
-  std::int64_t saved_step = -1;  ///< of its newest checkpoint; -1: it has saved none
-  std::string saved;             ///< the path of that checkpoint
-  bool finished = false;         ///< the run is complete, its final model included
+  std::string job;                ///< the supervisor's name for this start: OCTETRUN_SUPERVISED
+  std::int64_t first_step = 0;    ///< steps that were done when it began: 0, or those of its checkpoint
+  std::int64_t step = 0;          ///< steps done
+  std::int64_t total_steps = 0;   ///< of the whole run
+  double step_seconds = 0;        ///< that the steps behind first_step took
+  std::int64_t saved_step = -1;   ///< of its newest checkpoint; -1: it has saved none
+  std::string saved;              ///< the path of that checkpoint
+  std::int64_t memory_step = -1;  ///< of its newest checkpoint in memory; -1: it has taken none
+  /// What it goes on from: "memory", "other host's memory" or "disk"; empty: it began afresh.
+  std::string from;
+  bool finished = false;  ///< the run is complete, its final model included
 };
+
+/// The supervisor's name for the start of this process, OCTETRUN_SUPERVISED; empty where there is none.
+std::string supervised_start();
+/// Its part that all starts of a run have in common: what stands before the last hyphen.
+std::string run_of(const std::string& start);
+inline std::string supervised_run() {
+  return run_of(supervised_start());
+}
 
 /// "octet.progress" in an output folder.
 std::string progress_path(const std::string& output_dir);

@@ -32,6 +32,7 @@ struct RunFacts {
   double epochs = 1;
   std::int64_t total_steps = 0;
   std::int64_t first_step = 0;  ///< optimizer steps already done: 0, or those of the checkpoint resumed
+  std::string resumed_from;     ///< where that checkpoint lay: see Progress::from
   std::int64_t micro_batch = 1;
   std::int64_t accumulation = 1;
   std::int64_t world = 1;
@@ -129,6 +130,8 @@ class Reporter {
   void waited(double seconds);
   /// A checkpoint of `step` is on disk, which took `seconds`: writes trainer_state.json and the plots.
   void saved(std::int64_t step, const std::string& path, double seconds = 0);
+  /// A checkpoint of `step` is in the memory of the hosts.
+  void in_memory(std::int64_t step);
   /// A checkpoint could not be saved, which took `seconds`: rows and summary count it.
   void save_failed(double seconds);
   /// Ends the bar; writes results, state, plots, model card; prints the summary.

@@ -39,6 +39,8 @@ struct InstanceOptions {
   std::optional<bool> reproducible;
   /// Room in host memory for a copy of this rank's part of a checkpoint, which is saved beside the steps.
   bool snapshot = false;
+  /// The host keeps checkpoints in its memory, which is planned with that of its ranks.
+  bool memory_checkpoints = false;
 };
 
 /// Bytes held by name, largest first.

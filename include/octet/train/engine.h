@@ -91,8 +91,11 @@ class Engine {
   const runtime::InstanceOptions& options() const { return instance_.options(); }
   comm::Job& job() { return instance_.job(); }
 
- private:
+  /// What take_snapshot() copies, where it lies.
   SnapshotSources state_places();
+
+ private:
+  void plan_memory_checkpoints();
   void set_noise();
   /// A micro-batch outside of steps.
   void train_alone(model::ParameterSource& source, const runtime::HostBatch& batch);

@@ -1,0 +1,252 @@
+// memory_checkpoint_steps: a run that is killed goes on from the memory of its hosts, with the bits of one
+// that nobody disturbed, and leaves nothing there.
+#include <sys/stat.h>
+
+#include <filesystem>
+
+#include "cli/adapter_task.h"
+#include "cli/saves.h"
+
+namespace octet::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+const std::string kKeys =
+    "deterministic=strict per_device_train_batch_size=2 global_batch_size=24 memory_checkpoint_steps=2 ";
+
+/// A run under launch/supervise whose hosts keep checkpoints in a folder of the test's.
+class MemoryRun {
+ public:
+  explicit MemoryRun(const std::string& name) : folder_(name) { fs::create_directory(memory()); }
+  std::string operator/(const std::string& name) const { return folder_ / name; }
+  std::string memory() const { return folder_ / "memory"; }
+  std::string output() const { return folder_ / "run"; }
+
+  /// `environment` goes to all starts; `before_second` runs in a shell between the first and the second, in
+  /// which $more may be set to further words of the command.
+  Outcome run(int np, const std::string& keys, const std::string& environment = "",
+              const std::string& before_second = "") const {
+    return shell(command(np, Task::get().train(output(), kKeys + keys), environment, before_second));
+  }
+  std::string command(int np, const std::string& words, const std::string& environment,
+                      const std::string& before_second = "") const {
+    spill(folder_ / "launcher", "#!/bin/bash\nmore=\necho start >>" + (folder_ / "starts") +
+                                    "\nif [ $(wc -l <" + (folder_ / "starts") + ") = 2 ]; then\n:\n" +
+                                    before_second +
+                                    "\nfi\nexec " OCTET_SOURCE_DIR "/launch/mpirun \"$@\" $more\n");
+    ::chmod((folder_ / "launcher").c_str(), 0755);
+    return "OCTETRUN_MEMORY_FOLDER=" + memory() + " " + environment +
+           " " OCTET_TRAINER " supervise --launcher " + (folder_ / "launcher") + " --first-wait 0.1 -np " +
+           std::to_string(np) + " " OCTET_TRAINER " " + words;
+  }
+  std::vector<Json> incidents() const {
+    std::vector<Json> rows;
+    for (const auto& line : split(slurp(output() + "/incidents.jsonl"), '\n')) {
+      if (!line.empty()) rows.push_back(parse_json(line, "incidents.jsonl"));
+    }
+    return rows;
+  }
+  void expect_nothing_left() const {
+    for (const auto& entry : fs::directory_iterator(memory())) ADD_FAILURE() << entry.path() << " is left";
+  }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+/// The end of the same run without kills and without memory.
+void expect_undisturbed(const MemoryRun& run, const std::string& keys = "") {
+  const std::string calm = run / "calm";
+  expect_success(trainer(Task::get().train(calm, kKeys + "memory_checkpoint_steps=0 " + keys)));
+  expect_identical(calm + "/checkpoint-12", run.output() + "/checkpoint-12");
+  expect_every_step(run.output(), 12);
+}
+
+// Killed at every third checkpoint in memory, when two parts of it are written or not yet sealed: from the
+// one before.
+TEST(MemoryCheckpoints, AKilledRunGoesOnFromMemoryWithTheSameBits) {
+  struct Case {
+    int np, stage;
+    const char *async, *point;
+  };
+  for (const Case& c : {Case{1, 0, "false", "mid_memory"}, Case{2, 0, "true", "before_memory_seal"},
+                        Case{2, 3, "false", "before_memory_seal"}, Case{4, 1, "true", "mid_memory"},
+                        Case{3, 2, "false", "mid_memory"}}) {
+    const MemoryRun memory("memory_bits");
+    const Outcome run = memory.run(
+        c.np, "save_steps=100 save_async=" + std::string(c.async) + " zero_stage=" + std::to_string(c.stage),
+        std::string("OCTETRUN_FAILPOINT=") + c.point + ":3");
+    expect_success(run);
+    EXPECT_TRUE(says(run, "the state of step 4 is taken to memory (")) << run.err;
+    EXPECT_TRUE(says(run, "Training is resumed from memory of the hosts, step 4")) << run.err;
+    const auto rows = memory.incidents();
+    ASSERT_GE(rows.size(), 1u);
+    EXPECT_EQ(rows[0]["from"], "memory") << run.err;
+    EXPECT_EQ(rows[0]["code"], 137);
+    EXPECT_LE(rows[0]["steps_lost"], 3);
+    EXPECT_GT(rows[0]["goodput"], 0);
+    memory.expect_nothing_left();
+    expect_undisturbed(memory);
+  }
+}
+
+TEST(MemoryCheckpoints, AdaptersAreAllThatIsTaken) {
+  const MemoryRun memory("memory_lora");
+  const std::string keys = "save_steps=100 memory_checkpoint_steps=1 deterministic=strict zero_stage=1 ";
+  const Outcome run =
+      shell(memory.command(2, lora(memory.output(), keys), "OCTETRUN_FAILPOINT=before_memory_seal:3",
+                           "du -b --apparent-size $(ls -t " + memory.memory() +
+                               "/*/*/part-0-of-2 | tail -1) >" + (memory / "size")));
+  expect_success(run);
+  EXPECT_EQ(memory.incidents().at(0)["from"], "memory") << run.err;
+  EXPECT_LT(std::stoll(slurp(memory / "size")),
+            static_cast<long long>(fs::file_size(adapter_base() + "/model.safetensors")));
+  expect_success(trainer(lora(memory / "calm", keys + "memory_checkpoint_steps=0")));
+  expect_identical(memory / "calm/checkpoint-6", memory.output() + "/checkpoint-6");
+  memory.expect_nothing_left();
+}
+
+TEST(MemoryCheckpoints, FewerRanksGoOnFromThoseOfMore) {
+  const MemoryRun memory("memory_fewer");
+  const Outcome run = memory.run(4, "save_steps=100 zero_stage=2", "OCTETRUN_FAILPOINT=before_memory_seal:3",
+                                 "set -- -np 3 \"${@:3}\"; more=zero_stage=3");
+  expect_success(run);
+  EXPECT_EQ(memory.incidents().at(0)["from"], "memory") << run.err;
+  memory.expect_nothing_left();
+  expect_undisturbed(memory);
+}
+
+// Both generations of rank 1's part: the disk is left, which has step 3.
+TEST(MemoryCheckpoints, FlippedBitsAreNamedAndTheDiskIsGoneOnFrom) {
+  const MemoryRun memory("memory_flip");
+  const Outcome run = memory.run(
+      2, "save_steps=3", "OCTETRUN_FAILPOINT=before_memory_seal:3",
+      "for part in " + memory.memory() +
+          "/*/[ab]/part-1-of-2; do printf '\\x55\\xaa' | dd of=$part bs=1 seek=$(($(stat -c %s $part) "
+          "- 9)) conv=notrunc status=none; done");
+  expect_success(run);
+  EXPECT_TRUE(says(run, "not taken from memory (host ")) << run.err;
+  EXPECT_TRUE(says(run, "a hash does not hold")) << run.err;
+  EXPECT_TRUE(says(run, "/part-1-of-2")) << run.err;
+  EXPECT_EQ(memory.incidents().at(0)["from"], "disk");
+  memory.expect_nothing_left();
+  expect_undisturbed(memory);
+}
+
+// Memory has step 5, the disk step 6, when the save of step 9 is killed.
+TEST(MemoryCheckpoints, ANewerCheckpointOnTheDiskGoesBefore) {
+  const MemoryRun memory("memory_older");
+  const Outcome run =
+      memory.run(2, "save_steps=3 memory_checkpoint_steps=5", "OCTETRUN_FAILPOINT=before_manifest:3");
+  expect_success(run);
+  EXPECT_EQ(memory.incidents().at(0)["from"], "disk") << run.err;
+  EXPECT_EQ(memory.incidents().at(0)["steps_lost"], 3);
+  expect_undisturbed(memory);
+}
+
+TEST(MemoryCheckpoints, WithoutThemAndWithoutTheDiskARunBeginsAgain) {
+  const MemoryRun memory("memory_gone");
+  const Outcome run = memory.run(2, "save_steps=100", "OCTETRUN_FAILPOINT=before_memory_seal:3",
+                                 "rm -r " + memory.memory() + "/*/[ab]/part-0-of-2");
+  expect_success(run);
+  EXPECT_EQ(memory.incidents().at(0)["from"], "beginning") << run.err;
+  EXPECT_EQ(memory.incidents().at(0)["steps_lost"], memory.incidents().at(0)["step"]);
+  expect_undisturbed(memory);
+}
+
+TEST(MemoryCheckpoints, OfAnotherConfigurationAreNotTaken) {
+  const MemoryRun memory("memory_other");
+  const Outcome run =
+      memory.run(1, "save_steps=3", "OCTETRUN_FAILPOINT=before_memory_seal:3", "more=learning_rate=1e-3");
+  expect_success(run);
+  EXPECT_TRUE(says(run, "is of another run, model or configuration")) << run.err;
+  EXPECT_EQ(memory.incidents().at(0)["from"], "disk");
+}
+
+// overwrite_output_dir and resume_from_checkpoint say how the first start begins; later ones go on.
+TEST(MemoryCheckpoints, AnotherBeginningIsMeantForTheFirstStart) {
+  for (const char* beginning : {"overwrite_output_dir=true", "resume_from_checkpoint=false"}) {
+    const MemoryRun memory("memory_beginning");
+    expect_success(trainer(Task::get().train(
+        memory.output(), kKeys + "max_steps=11 memory_checkpoint_steps=0 seed=7 save_steps=5")));
+    const Outcome run =
+        memory.run(2, std::string("save_steps=100 ") + beginning, "OCTETRUN_FAILPOINT=before_memory_seal:3");
+    expect_success(run);
+    EXPECT_EQ(memory.incidents().at(0)["from"], "memory") << run.err;
+    expect_undisturbed(memory);
+  }
+}
+
+TEST(MemoryCheckpoints, WithoutASupervisorNoneAreTakenAndItIsSaid) {
+  const MemoryRun memory("memory_alone");
+  const Outcome run = shell("OCTETRUN_MEMORY_FOLDER=" + memory.memory() + " " OCTET_TRAINER " " +
+                            Task::get().train(memory.output(), kKeys));
+  expect_success(run);
+  EXPECT_TRUE(says(run, "memory_checkpoint_steps: no checkpoints are kept in memory")) << run.err;
+  EXPECT_FALSE(says(run, "taken to memory")) << run.err;
+  memory.expect_nothing_left();
+}
+
+TEST(MemoryCheckpoints, AStopSavesOnTheDiskAndLeavesNothing) {
+  const MemoryRun memory("memory_stop");
+  const Outcome run =
+      shell(memory.command(
+                2, Task::get().train(memory.output(), kKeys + "max_steps=100000 save_steps=100000"), "") +
+            "& job=$!; until grep -qs step.4.is.taken " + memory.output() +
+            "/training.log; do sleep 0.02; done; kill -TERM $job; wait $job");
+  EXPECT_EQ(run.code, 76) << run.both();
+  EXPECT_EQ(checkpoints_of(memory.output()).size(), 1u);
+  memory.expect_nothing_left();
+}
+
+// The supervisor is killed and started again, which goes on; then it is not, and the keeper clears up.
+TEST(MemoryCheckpoints, OutliveTheSupervisorForAWhile) {
+  const MemoryRun memory("memory_supervisor");
+  const std::string words = Task::get().train(memory.output(), kKeys + "save_steps=100000 max_steps=100000");
+  const auto until_killed = [&](const std::string& more) {
+    return memory.command(1, words, "OCTETRUN_MEMORY_KEEP=3") + " & job=$!; until grep -qs " + more + " " +
+           memory.output() + "/training.log; do sleep 0.02; done; kill -KILL $job; wait $job; ";
+  };
+  const Outcome first = shell(until_killed("step.4.is.taken"));
+  EXPECT_EQ(first.code, 137) << first.both();
+  EXPECT_FALSE(fs::is_empty(memory.memory())) << "it may be started again";
+  const Outcome second = shell("sleep 0.5; " + until_killed("resumed.from.memory"));
+  EXPECT_EQ(second.code, 137) << second.both();
+  EXPECT_EQ(memory.incidents().at(0)["start"], 0);
+  shell("for i in $(seq 100); do [ -z \"$(ls " + memory.memory() + ")\" ] && break; sleep 0.1; done");
+  memory.expect_nothing_left();
+}
+
+TEST(MemoryCheckpoints, AHostWithoutRoomIsRefusedWithTheFigures) {
+  if (shell("unshare --mount true").code != 0) GTEST_SKIP() << "a small file system needs root";
+  const MemoryRun memory("memory_room");
+  const std::string small = memory / "small";
+  spill(memory / "script",
+        "mkdir " + small + " && mount -t tmpfs -o size=2m none " + small + " && " +
+            memory.command(2, Task::get().train(memory.output(), kKeys), "OCTETRUN_MEMORY_FOLDER=" + small) +
+            "\n");
+  const Outcome run = shell("unshare --mount bash " + (memory / "script"));
+  EXPECT_EQ(run.code, 64) << run.both();
+  EXPECT_TRUE(says(run, "a host has no room for checkpoints in memory")) << run.err;
+  EXPECT_TRUE(says(run, "2.0 MiB in " + small)) << run.err;
+  EXPECT_EQ(errors_in(run), 2) << "its own, and that of the supervisor, which gives up: " << run.err;
+}
+
+TEST(MemoryCheckpoints, AreInThePlan) {
+  const auto plan = [](const std::string& more) {
+    const Outcome run = trainer("plan --json llama-3.1-8b cutoff_len=512 memory_checkpoint_steps=" + more);
+    EXPECT_EQ(run.code, 0) << run.both();
+    return parse_json(run.out, "standard output");
+  };
+  const double state = 12 * 8.03e9;  // masters and two moments, fp32, twice
+  const std::string name = "state/memory checkpoints";
+  const Json cpu = plan("5 device=cpu memory=900GB world=4 zero_stage=1");
+  EXPECT_NEAR(cpu["memory"][name].get<double>() / state, 2 * 0.25, 0.01);
+  EXPECT_FALSE(plan("0 device=cpu memory=900GB world=4 zero_stage=1")["memory"].contains(name));
+  const Json gpu = plan("5 device=cuda memory=200GB");
+  EXPECT_NEAR(gpu["host_memory"][name].get<double>() / state, 2, 0.01) << gpu;
+}
+
+}  // namespace
+}  // namespace octet::test
