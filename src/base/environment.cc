@@ -24,10 +24,10 @@ constexpr EnvironmentVariable kVariables[] = {
      "wheel `nvidia-nccl-cu13` of the Python environment in `VIRTUAL_ENV`, then that of "
      "`/usr/local/cuda/lib64`",
      "src/comm/nccl_library.cc", user},
-    {"OCTETRUN_SINGLE", "`1`",
-     "each process that `torchrun`, `accelerate`, `deepspeed` or `srun` without PMIx started is meant to be "
-     "a run of its "
-     "own. Not set or `0`: such processes are refused",
+    {"OCTETRUN_SINGLE", "`0` or `1`",
+     "`1`: each process that `torchrun`, `accelerate`, `deepspeed` or `srun` without PMIx started is meant "
+     "to "
+     "be a run of its own. Not set or `0`: such processes are refused",
      "src/comm/launchers.cc", user},
     {"OCTETRUN_START_TIMEOUT", "seconds",
      "that ranks have for MPI's start and for opening a channel, after which the job ends with 75. Not set: "
@@ -67,14 +67,13 @@ constexpr EnvironmentVariable kVariables[] = {
      "what the "
      "device has",
      "src/train/fit.cc", test},
-    {"OCTETRUN_RECORDING", "`off`",
-     "a GPU gets each pass of decoding kernel by kernel. Not set: passes that are alike are recorded once "
-     "and "
-     "replayed",
+    {"OCTETRUN_RECORDING", "`on` or `off`",
+     "`off`: a GPU gets each pass of decoding kernel by kernel. Not set or `on`: passes that are alike are "
+     "recorded once and replayed",
      "src/device/recording.cc", test},
-    {"OCTETRUN_EARLY_LAUNCH", "`off`",
-     "on a GPU no kernel begins before the one in front of it has ended. Not set: those of decoding that can "
-     "do",
+    {"OCTETRUN_EARLY_LAUNCH", "`on` or `off`",
+     "`off`: on a GPU no kernel begins before the one in front of it has ended. Not set or `on`: those of "
+     "decoding that can do",
      "src/ops/cuda/early_launch.cc", test},
     {"OCTETRUN_COMPUTE_WORKER", "anything",
      "on CPUs computation runs on a thread of its own, in the order of its stream, as on a GPU. Not set: in "
@@ -193,6 +192,40 @@ const EnvironmentVariable* find(std::string_view name) {
                .code = ExitCode::usage});
 }
 
+/// The words that a variable may say, where its row lists nothing else: "`peer`, `nccl` or `host`".
+std::vector<std::string> listed_words(std::string_view values) {
+  std::vector<std::string> words;
+  while (!values.empty()) {
+    const std::size_t end = values.find('`', 1);
+    if (values.front() != '`' || end == std::string_view::npos) return {};
+    const std::string_view word = values.substr(1, end - 1);
+    // Capitals stand for something else: `RANK:STEP`.
+    if (std::ranges::any_of(word, [](char c) { return c >= 'A' && c <= 'Z'; })) return {};
+    words.emplace_back(word);
+    values.remove_prefix(end + 1);
+    for (const std::string_view between : {", ", " or "}) {
+      if (values.starts_with(between)) {
+        values.remove_prefix(between.size());
+        break;
+      }
+    }
+  }
+  return words;
+}
+
+void require_listed(const EnvironmentVariable& variable, const std::string& text) {
+  const std::vector<std::string> words = listed_words(variable.values);
+  if (text.empty() || words.empty() || std::ranges::find(words, text) != words.end()) return;
+  std::string expected = variable.values;
+  std::erase(expected, '`');
+  throw Error({.what = std::string("the environment variable ") + variable.name + " says what it cannot",
+               .expected = expected,
+               .found = std::string(variable.name) + "=" + text,
+               .where = "environment",
+               .fix = "set it to one of these, or unset it",
+               .code = ExitCode::usage});
+}
+
 }  // namespace
 
 std::span<const EnvironmentVariable> environment_variables() {
@@ -212,7 +245,9 @@ void require_known_variables(const std::map<std::string, std::string>& environme
   }
   for (const auto& [name, text] : environment) {
     if (name.starts_with(kOwnPrefix)) {
-      if (find(name) == nullptr) refuse(name, text, nearest_name(name, own));
+      const EnvironmentVariable* const variable = find(name);
+      if (variable == nullptr) refuse(name, text, nearest_name(name, own));
+      require_listed(*variable, text);
     } else if (name.starts_with(keys)) {
       const std::string meant = std::string(kOwnPrefix) + name.substr(keys.size());
       if (find(meant) != nullptr) refuse(name, text, meant);

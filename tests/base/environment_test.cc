@@ -46,6 +46,25 @@ TEST(Environment, AVariableUnderThePrefixOfKeysIsRefusedWithItsName) {
   EXPECT_EQ(refusal_of({{keys + "HOME", "3"}}).what, "") << "not of the program's own";
 }
 
+TEST(Environment, WhatAVariableCannotSayIsRefusedWithWhatItCan) {
+  const Problem problem = refusal_of({{"OCTETRUN_RECORDING", "maybe"}});
+  EXPECT_EQ(problem.what, "the environment variable OCTETRUN_RECORDING says what it cannot");
+  EXPECT_EQ(problem.expected, "on or off");
+  EXPECT_EQ(problem.found, "OCTETRUN_RECORDING=maybe");
+  EXPECT_EQ(problem.code, ExitCode::usage);
+  EXPECT_EQ(refusal_of({{"OCTETRUN_OVERLAP", "true"}}).expected, "always");
+  EXPECT_EQ(refusal_of({{"OCTETRUN_SINGLE", "yes"}}).expected, "0 or 1");
+  EXPECT_EQ(refusal_of({{"OCTETRUN_TEST_CARRIER", "tcp"}}).expected, "peer, nccl or host");
+  EXPECT_EQ(refusal_of({{"OCTETRUN_RECORDING", "off"}, {"OCTETRUN_EARLY_LAUNCH", ""}}).what, "");
+  EXPECT_EQ(refusal_of({{"OCTETRUN_FAILPOINT", "before_write:3"},
+                        {"OCTETRUN_BREAK_STEP", "gpu:4"},
+                        {"OCTETRUN_CACHE", "/tmp"},
+                        {"OCTETRUN_COMPUTE_WORKER", "yes"}})
+                .what,
+            "")
+      << "words that stand for others";
+}
+
 TEST(Environment, KnownAndForeignVariablesAreLeftAlone) {
   EXPECT_EQ(refusal_of({{"OCTETRUN_OVERLAP", "always"}, {"NCCL_DEBUG", "INFO"}, {"OCTETX", "1"}}).what, "");
 }
