@@ -49,8 +49,9 @@ void expect_all(const std::vector<std::vector<float>>& seen) {
 
 TEST(Gaps, AreWhereNoTensorLies) {
   model::SegmentSpec spec;
-  spec.tensors.push_back({.offset = 0, .rows = 2, .cols = 3});
-  spec.tensors.push_back({.offset = 8, .rows = 1, .cols = 4});
+  spec.tensors.resize(2);
+  spec.tensors[0].rows = 2, spec.tensors[0].cols = 3;
+  spec.tensors[1].offset = 8, spec.tensors[1].cols = 4, spec.tensors[1].rows = 1;
   const auto gaps = [&](std::int64_t begin, std::int64_t count) {
     std::vector<std::pair<std::int64_t, std::int64_t>> all;
     each_gap(spec, begin, count, [&](std::int64_t at, std::int64_t length) { all.emplace_back(at, length); });
