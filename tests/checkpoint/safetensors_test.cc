@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <functional>
 
 #include "octet/checkpoint/safetensors_writer.h"
@@ -360,6 +362,39 @@ TEST(WeightFolder, ATruncatedShardIsNamed) {
   write_shards(scratch);
   std::filesystem::resize_file(scratch / "model-00003-of-00003.safetensors", 100);
   EXPECT_ERROR("model-00003-of-00003.safetensors", WeightFolder(scratch.path()));
+}
+
+// Bytes of mapped files that are in this process; -1 where the kernel does not say.
+std::int64_t mapped_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    if (line.starts_with("RssFile:")) return std::stoll(line.substr(8)) * 1024;
+  }
+  return -1;
+}
+
+TEST(SafetensorsMemory, AFileThatIsReadInPiecesDoesNotStayInTheProcess) {
+  const Scratch scratch;
+  constexpr std::int64_t kCount = std::int64_t{1} << 24, kPiece = std::int64_t{1} << 21;  // 64 MiB
+  {
+    std::vector<float> values(kCount);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 1009);
+    write_safetensors(scratch / "model.safetensors", {{"w", DType::f32, {kCount}, 0, kCount, values.data()}});
+  }
+  const SafetensorsFile file(scratch / "model.safetensors");
+  const std::int64_t before = mapped_bytes();
+  if (before < 0) GTEST_SKIP() << "/proc/self/status does not tell mapped files";
+  std::vector<float> piece(kPiece);
+  std::int64_t most = 0;
+  for (int turn = 0; turn < 2; ++turn) {
+    for (std::int64_t begin = 0; begin < kCount; begin += kPiece) {
+      file.read("w", begin, kPiece, piece.data());
+      EXPECT_EQ(piece.front(), static_cast<float>(begin % 1009));
+      EXPECT_EQ(piece.back(), static_cast<float>((begin + kPiece - 1) % 1009));
+      most = std::max(most, mapped_bytes() - before);
+    }
+  }
+  EXPECT_LT(most, 8 << 20) << "of a file of 64 MiB";
 }
 
 }  // namespace
