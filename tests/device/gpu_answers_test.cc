@@ -82,6 +82,7 @@ TEST(GpuAnswers, TellWhichCodeAGpuRuns) {
                                          {"80-real 86-real", 89, 86},
                                          {"86-real", 80, 0},
                                          {"90a-real", 100, 0},
+                                         {"100a-real", 103, 0},
                                          {"100-real 120-real 120-virtual", 121, 120},
                                          {"80-virtual 90a-virtual", 120, 80},
                                          {"80-virtual 90-virtual", 90, 90},
