@@ -9,6 +9,7 @@
 #include "generate/journal.h"
 #include "generate/row_work.h"
 #include "generate/rows.h"
+#include "generate/score_file.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
@@ -95,6 +96,7 @@ std::string settings_hash(const Answerer& answerer, const RowWork& work, const G
   if (o.rouge_l) settings["rouge_l"] = true;
   if (o.fp8) settings["fp8"] = true;
   if (o.fp8_cache) settings["fp8_cache"] = true;
+  if (o.hdf5) settings["hdf5"] = true;
   return hash128_hex(settings.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
@@ -248,6 +250,7 @@ void answer_file(runtime::Session& session, Answerer& answerer, const GenerateOp
   comm::Job& job = session.job();
   std::optional<QuestionFile> file;
   std::optional<RowWork> work;
+  std::optional<ScoreFile> scores;
   std::optional<Books> books;
   std::vector<std::int64_t> rows;
   job.together([&] {
@@ -256,6 +259,12 @@ void answer_file(runtime::Session& session, Answerer& answerer, const GenerateOp
     books.emplace(o, file->size());
     if (!session.prints()) return;
     AnswerJournal::Job asked{.settings = settings_hash(answerer, *work, o), .questions = {}};
+    if (o.hdf5) {
+      std::vector<std::int64_t> numbers;
+      for (std::int64_t i = 0; i < file->size(); ++i)
+        numbers.push_back(static_cast<std::int64_t>(file->number(i)));
+      asked.whole = &scores.emplace(answerer.score_source(), std::move(numbers));
+    }
     if (!o.out.empty()) {
       for (std::int64_t i = 0; i < file->size(); ++i) asked.questions.push_back(file->hash(i));
     }

@@ -1,6 +1,7 @@
 #include "generate/answerer.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <iterator>
 #include <utility>
 
@@ -24,6 +25,12 @@ std::string tokenizer_folder(const setup::NamedModel& model) {
     if (path_exists(*folder + "/tokenizer.json")) return *folder;
   }
   return model.folder;
+}
+
+/// "qwen3-8b" of "models/qwen3-8b/".
+std::string folder_name(const std::string& folder) {
+  const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
 data::TemplateEncoderOptions encoder_options(const GenerateOptions& o, const std::string& folder) {
@@ -218,6 +225,30 @@ std::string Answerer::answer(const Question& question, std::uint64_t row,
     for (Finished& done : step()) text = std::move(done.said.text);
   }
   return text;
+}
+
+std::int64_t Answerer::best() const {
+  return std::min(options_.best, decoder_->options().architecture.vocabulary);
+}
+
+ScoreSource Answerer::score_source() const {
+  ScoreSource source{.model = folder_name(options_.model),
+                     .adapter = "",
+                     .weights = fingerprint_,
+                     .tokenizer = "",
+                     .vocabulary = decoder_->options().architecture.vocabulary,
+                     .best = best()};
+  if (!options_.adapter.empty()) {
+    for (const std::string& folder : setup::adapter_folders(options_.adapter)) {
+      source.adapter += (source.adapter.empty() ? "" : ",") + folder_name(folder);
+    }
+  }
+  if (!encoder_) return source;
+  // The ids are those of this file; what stands beside it is of templates.
+  for (const std::string& file : encoder_->tokenizer().files()) {
+    if (file.ends_with("/tokenizer.json")) source.tokenizer = hash128_hex(read_file(file));
+  }
+  return source;
 }
 
 std::string Answerer::recipe() const {

@@ -9,6 +9,7 @@
 
 #include "generate/generate_options.h"
 #include "generate/rows.h"
+#include "generate/score_file.h"
 #include "octet/data/template_encoder.h"
 #include "octet/generate/decoder.h"
 #include "octet/runtime/session.h"
@@ -57,6 +58,10 @@ class Answerer {
   /// What answers depend on beside the question's words: the weights (known on the rank that prints) and how
   /// words are written.
   std::string recipe() const;
+  /// Most probable tokens that a score tells of: what was asked for, at most the vocabulary.
+  std::int64_t best() const;
+  /// What scores are made with. The weights are known on the rank that prints.
+  ScoreSource score_source() const;
 
  private:
   struct Listener;

@@ -12,6 +12,7 @@
 #include "generate/answerer.h"
 #include "generate/generate_options.h"
 #include "generate/rows.h"
+#include "generate/score_file.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
@@ -141,8 +142,10 @@ void add_file_options(CLI::App& app, GenerateOptions& o, std::string& shard, std
   app.add_option("--logprobs", o.answers.logprobs,
                  "tell the log-probability of each token, and of that many of the most probable ones")
       ->check(CLI::Range(0, 1000));
-  app.add_flag("--score", o.score,
-               "tell the log-probability of every token of the file's texts; answer nothing");
+  app.add_flag(
+      "--score", o.score,
+      "tell the log-probability of every token of the file's texts, as HDF5 where --out ends in .h5 or "
+      ".hdf5, else as lines of JSON; answer nothing");
   app.add_flag("--exact-match", o.exact_match,
                "with --file: print only how many answers are exactly the file's");
   app.add_flag("--rouge-l", o.rouge_l,
@@ -188,6 +191,9 @@ void require_consistent(const GenerateOptions& o) {
   if (o.overwrite && o.out.empty()) refuse("--overwrite needs --out", "name the file");
   if (o.score && (o.exact_match || o.rouge_l || o.extract || o.samples > 1 || !o.prompt_file.empty()))
     refuse("--score answers nothing", "leave out --exact-match, --rouge-l, --extract, --n and --prompt-file");
+  if (!o.score && named_as_hdf5(o.out))
+    refuse("--out asks for HDF5, which only scores are written as",
+           "give --score, or a name that ends in .jsonl");
   if (o.answers.min_new > o.answers.max_new) refuse("--min-new is above --max-new", "lower it");
   for (const std::string& input : {o.file, o.prompt_file}) {
     if (o.out.empty() || input.empty()) continue;
@@ -251,6 +257,7 @@ int generate_command(const Arguments& arguments) {
   if (!shard.empty()) o.shard = parse_shard(shard);
   if (!pattern.empty()) o.extract = pattern;
   o.best = o.score ? std::max<std::int64_t>(0, o.answers.logprobs) : 0;
+  o.hdf5 = o.score && named_as_hdf5(o.out);
   require_consistent(o);
   std::vector<std::string> given;
   for (const auto& [option, name] : {std::pair{"--temperature", "temperature"},

@@ -36,6 +36,7 @@ struct GenerateOptions {
   std::string file, out;
   bool overwrite = false, exact_match = false, rouge_l = false, score = false;
   std::int64_t best = 0;  ///< most probable tokens told with each score
+  bool hdf5 = false;      ///< `out` is the HDF5 file of scores (score_file.h)
   Shard shard;
   std::int64_t max_broken_rows = 0;
   double gpu_hour_price = 0.0;

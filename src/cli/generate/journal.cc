@@ -103,6 +103,7 @@ AnswerJournal::AnswerJournal(const std::string& path, const Job& job, bool overw
     read();
     if (complete_) return;
   } else if (path_exists(path_)) {
+    require_ours("choose another --out, or replace it with --overwrite");
     throw Error({.what = "the file for answers is already there, and nothing tells what it was made from",
                  .where = path_,
                  .fix = "choose another --out, or replace it with --overwrite",
@@ -126,6 +127,7 @@ void AnswerJournal::read() {
   const std::vector<Json> lines = json_lines(notes_path_);
   const Json& head = lines.front();
   if (!head.is_object() || head.value("settings", "") != job_.settings) {
+    if (path_exists(path_)) require_ours("choose another --out, or begin anew with --overwrite");
     throw Error({.what = "the answers that are there were made with other settings",
                  .expected = "the same model, template, prompt and options as the run that began them",
                  .where = path_,
@@ -141,7 +143,11 @@ void AnswerJournal::read() {
   for (const Json& note : lines) {
     if (!is_note(note)) continue;
     std::optional<RowResult> result = result_of(note);
-    texts[note["row"].get<std::int64_t>()] = result ? text_of(*result) : "";
+    if (job_.whole != nullptr) {
+      if (result) job_.whole->require_row(*result, notes_path_);
+    } else {
+      texts[note["row"].get<std::int64_t>()] = result ? text_of(*result) : "";
+    }
     const auto asked = rows.find(note["question"].get<std::string>());
     if (!result || asked == rows.end() || asked->second.empty()) continue;
     results_.emplace(asked->second.back(), std::move(*result));
@@ -150,26 +156,36 @@ void AnswerJournal::read() {
   kept_ = std::ssize(results_);
   if (!path_exists(path_)) return;
   const std::string out = read_file(path_);
-  require_unchanged(out, texts);
-  complete_ = head.value("hash", "") == hash128_hex(out) && kept_ == std::ssize(job_.questions);
+  const std::string hash = head.value("hash", "");
+  require_unchanged(out, texts, hash);
+  complete_ = hash == hash128_hex(out) && kept_ == std::ssize(job_.questions);
 }
 
 // OUT is written anew from the notes: only what they give may stand in it.
 void AnswerJournal::require_unchanged(const std::string& out,
-                                      const std::map<std::int64_t, std::string>& texts) const {
+                                      const std::map<std::int64_t, std::string>& texts,
+                                      const std::string& hash) const {
+  const std::string fix =
+      "move it away, and the same command writes it again without computing what was answered; or choose "
+      "another --out, or begin anew with --overwrite";
   std::string noted;
   std::int64_t next = 0;
   for (const auto& [row, text] : texts) {
     if (row != next++) break;
     noted += text;
   }
-  if (noted.starts_with(out)) return;
+  if (job_.whole != nullptr ? hash == hash128_hex(out) : noted.starts_with(out)) return;
+  require_ours(fix);
   throw Error({.what = "the file for answers was changed since it was written",
                .expected = "what " + notes_path_ + " notes",
                .where = path_,
-               .fix = "move it away, and the same command writes it again without computing what was "
-                      "answered; or choose another --out, or begin anew with --overwrite",
+               .fix = fix,
                .code = ExitCode::usage});
+}
+
+// Says what an OUT that cannot be gone on with is, where more can be said than that.
+void AnswerJournal::require_ours(const std::string& fix) const {
+  if (job_.whole != nullptr) job_.whole->require_same(path_, fix);
 }
 
 // Both files from what is known: whole lines, rows in order, nothing of a run with other rows.
@@ -179,9 +195,13 @@ void AnswerJournal::rewrite() {
     notes += note_of(row, job_.questions[static_cast<std::size_t>(row)], result).dump() + "\n";
   }
   // First the file, which may always be empty: rows of the notes have new places now.
-  write_file_atomically(path_, "");
+  if (job_.whole != nullptr) {
+    remove_file(path_);
+  } else {
+    write_file_atomically(path_, "");
+  }
   write_file_atomically(notes_path_, notes);
-  out_ = open_to_append(path_);
+  if (job_.whole == nullptr) out_ = open_to_append(path_);
   notes_ = open_to_append(notes_path_);
   place();
 }
@@ -199,7 +219,7 @@ void AnswerJournal::write(int file, const std::string& path, const std::string& 
 void AnswerJournal::place() {
   for (auto found = results_.find(next_); found != results_.end() && found->first == next_;
        ++found, ++next_) {
-    write(out_, path_, text_of(found->second));
+    if (out_ >= 0) write(out_, path_, text_of(found->second));
   }
 }
 
@@ -220,12 +240,14 @@ void AnswerJournal::sync() {
 void AnswerJournal::finish() {
   check(next_ == std::ssize(job_.questions), "all rows are done");
   sync();
-  std::string notes =
-      Json{{"settings", job_.settings}, {"hash", hash128_hex(read_file(path_))}}.dump() + "\n";
+  const std::string out = job_.whole != nullptr ? job_.whole->bytes(results_) : read_file(path_);
+  std::string notes = Json{{"settings", job_.settings}, {"hash", hash128_hex(out)}}.dump() + "\n";
   for (const auto& [row, result] : results_) {
     notes += note_of(row, job_.questions[static_cast<std::size_t>(row)], result).dump() + "\n";
   }
   write_file_atomically(notes_path_, notes);
+  // The notes know it before it is there: what is found in its place is it, or not ours.
+  if (job_.whole != nullptr) write_file_atomically(path_, out);
 }
 
 }  // namespace octet::cli

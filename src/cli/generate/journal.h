@@ -16,16 +16,31 @@ struct RowResult {
   std::string failure;             ///< "" : it was answered
 };
 
+/// An OUT that is no file of lines: it appears whole when all rows are done, and until then only their notes
+/// do.
+class WholeOutput {
+ public:
+  virtual ~WholeOutput() = default;
+  /// Throws Error (usage) naming `where` for a row that is not one of this file.
+  virtual void require_row(const RowResult& row, const std::string& where) const = 0;
+  /// The file's bytes, from all rows that it may have, by their numbers.
+  virtual std::string bytes(const std::map<std::int64_t, RowResult>& rows) const = 0;
+  /// Throws Error (usage) with `fix` where the file at `path` is not one of this kind and origin, or is cut
+  /// short.
+  virtual void require_same(const std::string& path, const std::string& fix) const = 0;
+};
+
 /// A file OUT of answers in the order of their questions, and beside it OUT.rows, in which every row that is
 /// done is noted at once, whatever its place, with the hash of its question. After a run that ended early the
 /// next one takes from there what is still asked in the same words and under the same settings. A line that a
 /// killed run left half is cut off. When all is done OUT.rows keeps a line that says so. An OUT that somebody
-/// changed is left as it is.
+/// changed is left as it is. Where Job::whole is given, OUT appears at the end alone.
 class AnswerJournal {
  public:
   struct Job {
     std::string settings;                ///< hash of all that answers depend on beside the row
     std::vector<std::string> questions;  ///< hashes of the rows, in order
+    const WholeOutput* whole = nullptr;  ///< of an OUT that is no file of lines; outlives the journal
   };
   /// Throws Error (usage) where OUT is there and not known to be of these settings, or holds what its notes
   /// do not give, and `overwrite` is false; and Error (storage) where it cannot be written.
@@ -49,7 +64,9 @@ class AnswerJournal {
 
  private:
   void read();
-  void require_unchanged(const std::string& out, const std::map<std::int64_t, std::string>& texts) const;
+  void require_unchanged(const std::string& out, const std::map<std::int64_t, std::string>& texts,
+                         const std::string& hash) const;
+  void require_ours(const std::string& fix) const;
   void rewrite();
   void place();
   void write(int file, const std::string& path, const std::string& text);

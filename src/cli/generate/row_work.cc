@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "generate/score_file.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
@@ -152,9 +153,15 @@ void RowWork::score(std::int64_t number) {
   const Row& row = open_.at(number);
   try {
     const generate::Decoder::Score score = answerer_.decoder().score(row.prompt, options_.best);
-    Json line{{"ids", row.prompt}, {"logprobs", score.logprobs}};
-    if (options_.best > 0) line["top_logprobs"] = lists(score.top);
-    done_.push_back({.row = number, .result = {.lines = {dumped(line)}, .failure = ""}, .attempts = 1});
+    std::string text;
+    if (options_.hdf5) {
+      text = score_note(row.prompt, score, answerer_.best());
+    } else {
+      Json line{{"ids", row.prompt}, {"logprobs", score.logprobs}};
+      if (options_.best > 0) line["top_logprobs"] = lists(score.top);
+      text = dumped(line);
+    }
+    done_.push_back({.row = number, .result = {.lines = {std::move(text)}, .failure = ""}, .attempts = 1});
     open_.erase(number);
   } catch (const Error& e) {
     if (e.code() != ExitCode::usage) throw;

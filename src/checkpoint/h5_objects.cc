@@ -1,0 +1,132 @@
+#include "h5_objects.h"
+
+#include <algorithm>
+
+#include "octet/base/error.h"
+
+namespace octet::checkpoint {
+namespace {
+
+constexpr hsize_t kAlignment = 4096;  ///< pages
+/// Datasets of this size or more begin on pages of their own; smaller ones, which pages would make larger by
+/// a part worth speaking of, lie one behind the other.
+constexpr hsize_t kAligned = 128 << 10;
+
+/// Metadata lie together in blocks, the last of which stays half empty: large ones for many datasets alone.
+hsize_t metadata_block(std::size_t datasets) {
+  constexpr std::size_t kLeast = 2 << 10, kMost = 256 << 10, kEach = 64;
+  return std::clamp(kEach * datasets, kLeast, kMost);
+}
+
+hid_t created_links() {
+  H5Eset_auto2(H5E_DEFAULT, nullptr, nullptr);
+  const hid_t links = H5Pcreate(H5P_LINK_CREATE);
+  good(H5Pset_char_encoding(links, H5T_CSET_UTF8), "encoding");
+  return links;
+}
+
+/// Without modification times, which would only make equal contents look different.
+hid_t created_without_times(hid_t kind) {
+  const hid_t list = H5Pcreate(kind);
+  good(H5Pset_obj_track_times(list, false), "times");
+  return list;
+}
+
+hid_t created_storage() {
+  const hid_t storage = created_without_times(H5P_DATASET_CREATE);
+  good(H5Pset_layout(storage, H5D_CONTIGUOUS), "layout");
+  good(H5Pset_alloc_time(storage, H5D_ALLOC_TIME_EARLY), "allocation");
+  good(H5Pset_fill_time(storage, H5D_FILL_TIME_NEVER), "fill");
+  return storage;
+}
+
+hid_t created_file(SparseImage& image, std::size_t datasets) {
+  const Handle access(access_to(image), H5Pclose, "file access");
+  good(H5Pset_alignment(access, kAligned, kAlignment), "alignment");
+  good(H5Pset_meta_block_size(access, metadata_block(datasets)), "metadata block size");
+  // Object headers of 1.8 carry checksums, and every reader since 2008 knows them.
+  good(H5Pset_libver_bounds(access, H5F_LIBVER_V18, H5F_LIBVER_V18), "format version");
+  const Handle creation(created_without_times(H5P_FILE_CREATE), H5Pclose, "file creation");  // of the root
+  return H5Fcreate("layout", H5F_ACC_TRUNC, creation, access);
+}
+
+}  // namespace
+
+std::mutex& hdf5_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+std::string hdf5_reason() {
+  std::string text = "libhdf5 gave no reason";
+  const H5E_walk2_t take = [](unsigned, const H5E_error2_t* e, void* out) -> herr_t {
+    if (e->desc) *static_cast<std::string*>(out) = e->desc;
+    return 0;
+  };
+  H5Ewalk2(H5E_DEFAULT, H5E_WALK_DOWNWARD, take, &text);
+  return text;
+}
+
+hid_t good(hid_t id, const std::string& what) {
+  if (id < 0) throw Error({.what = "libhdf5 refused a call", .found = hdf5_reason(), .where = what});
+  return id;
+}
+
+hid_t small_float(std::size_t bytes, std::size_t exponent_bits, std::size_t mantissa_bits) {
+  const hid_t type = good(H5Tcopy(H5T_IEEE_F32LE), "float type");
+  const std::size_t bits = 8 * bytes;
+  good(H5Tset_fields(type, bits - 1, mantissa_bits, exponent_bits, 0, mantissa_bits), "float fields");
+  good(H5Tset_size(type, bytes), "float size");
+  good(H5Tset_ebias(type, (std::size_t{1} << (exponent_bits - 1)) - 1), "float bias");
+  return type;
+}
+
+hid_t string_type(std::size_t bytes) {
+  const hid_t type = good(H5Tcopy(H5T_C_S1), "string type");
+  good(H5Tset_size(type, bytes), "string size");
+  good(H5Tset_cset(type, H5T_CSET_UTF8), "string encoding");
+  good(H5Tset_strpad(type, H5T_STR_NULLPAD), "string padding");
+  return type;
+}
+
+void add_text(hid_t object, const char* name, const std::string& value) {
+  const Handle space(H5Screate(H5S_SCALAR), H5Sclose, name);
+  const Handle type(string_type(std::max<std::size_t>(value.size(), 1)), H5Tclose, name);
+  const Handle attribute(H5Acreate2(object, name, type, space, H5P_DEFAULT, H5P_DEFAULT), H5Aclose, name);
+  good(H5Awrite(attribute, type, value.data()), name);
+}
+
+void add_number(hid_t object, const char* name, std::int64_t value) {
+  const Handle space(H5Screate(H5S_SCALAR), H5Sclose, name);
+  const Handle attribute(H5Acreate2(object, name, H5T_STD_I64LE, space, H5P_DEFAULT, H5P_DEFAULT), H5Aclose,
+                         name);
+  good(H5Awrite(attribute, H5T_NATIVE_INT64, &value), name);
+}
+
+FileInMemory::FileInMemory(SparseImage& image, std::size_t datasets)
+    : links_(created_links(), H5Pclose, "links"),
+      groups_(created_without_times(H5P_GROUP_CREATE), H5Pclose, "groups"),
+      storage_(created_storage(), H5Pclose, "datasets"),
+      file_(created_file(image, datasets), H5Fclose, "file in memory") {}
+
+void FileInMemory::add_group(const std::string& path) {
+  const Handle created(H5Gcreate2(file_, path.c_str(), links_, groups_, H5P_DEFAULT), H5Gclose, path);
+}
+
+std::int64_t FileInMemory::add_dataset(const std::string& path, hid_t type,
+                                       const std::vector<std::int64_t>& shape, const char* dtype_attribute) {
+  std::vector<hsize_t> extents(shape.begin(), shape.end());
+  const Handle space(extents.empty()
+                         ? H5Screate(H5S_SCALAR)
+                         : H5Screate_simple(static_cast<int>(extents.size()), extents.data(), nullptr),
+                     H5Sclose, path);
+  const Handle dataset(H5Dcreate2(file_, path.c_str(), type, space, links_, storage_, H5P_DEFAULT), H5Dclose,
+                       path);
+  if (dtype_attribute) add_text(dataset, "dtype", dtype_attribute);
+  const haddr_t offset = H5Dget_offset(dataset);
+  if (std::find(extents.begin(), extents.end(), hsize_t{0}) != extents.end()) return 0;
+  if (offset == HADDR_UNDEF) throw Error({.what = "libhdf5 gave a dataset no place", .where = path});
+  return static_cast<std::int64_t>(offset);
+}
+
+}  // namespace octet::checkpoint
