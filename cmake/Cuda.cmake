@@ -87,7 +87,7 @@ if(CCACHE_PROGRAM)
   set(CMAKE_CUDA_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
 # Machine code for Hopper with its own instructions, and PTX of Ampere, which the drivers of all other GPUs from there
-# on compile when the program first runs on them. `all` spares them that, for five times as long a build. Flags are
+# on compile when the program first runs on them. `all` spares them that, for a longer build. Flags are
 # written out because CMake 3.25 does not know architectures that end in a letter.
 set(OCTET_CUDA_ARCHITECTURES "90a-real;80-virtual" CACHE STRING
     "GPUs that the program is built for: `all`, or a list of N-real (machine code) and N-virtual (PTX), as CMake writes them")

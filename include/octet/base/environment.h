@@ -37,8 +37,8 @@ std::span<const EnvironmentVariable> environment_variables();
 const char* environment_variable(const char* name);
 
 /// Throws Error for a variable of `environment` (name and text) that begins as the program's own do and is
-/// none of them, or says none of the words that its row lists where it lists words alone, and for one of the program's own under the prefix of configuration keys (OCTET_SEED is one
-/// of those).
+/// none of them, or says none of the words that its row lists where it lists words alone, and for one of the
+/// program's own under the prefix of configuration keys (OCTET_SEED is one of those).
 void require_known_variables(const std::map<std::string, std::string>& environment);
 
 /// The table for the terminal.
