@@ -339,13 +339,17 @@ void check_launch(const char* op) {
 }
 
 int code_here() {
-  int ordinal = 0, major = 0, minor = 0;
-  check(cudaGetDevice(&ordinal), "asking for the current GPU");
-  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal),
-        "asking for a GPU's version");
-  check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal),
-        "asking for a GPU's version");
-  return code_for(OCTET_CUDA_BUILT_FOR, 10 * major + minor);
+  // Asked for at launches; a process computes on one GPU.
+  static const int code = [] {
+    int ordinal = 0, major = 0, minor = 0;
+    check(cudaGetDevice(&ordinal), "asking for the current GPU");
+    check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, ordinal),
+          "asking for a GPU's version");
+    check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, ordinal),
+          "asking for a GPU's version");
+    return code_for(OCTET_CUDA_BUILT_FOR, 10 * major + minor);
+  }();
+  return code;
 }
 
 }  // namespace cuda

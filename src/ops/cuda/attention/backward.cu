@@ -3,6 +3,7 @@
 // keys and values over all query heads that share them. Nothing is added atomically, so equal inputs give
 // equal bits.
 #include "cuda/attention/kernels.h"
+#include "cuda/attention/shared_memory.cuh"
 #include "cuda/attention/tiles.cuh"
 #include "octet/device/cuda.h"
 
@@ -209,19 +210,11 @@ void launch(cudaStream_t stream, const Backward& args) {
   octet::cuda::check_launch("attention_backward");
 }
 
-/// Shared memory that a block of the current GPU may ask for: 227 KiB on Hopper, 99 on the smallest cards.
-int most_shared() {
-  int ordinal = 0, bytes = 0;
-  octet::cuda::check(cudaGetDevice(&ordinal), "asking for the current GPU");
-  octet::cuda::check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal),
-                     "asking for a GPU's shared memory");
-  return bytes;
-}
-
 /// By the cut `Wide` where a block has the memory for it, else by `Narrow`.
 template <typename T, typename Wide, typename Narrow>
 void launch_that_fits(cudaStream_t stream, const Backward& args) {
-  if (most_shared() >= 4 * Wide::ROWS_BYTES + 2 * Wide::SCORES_BYTES) return launch<T, Wide>(stream, args);
+  if (most_shared_bytes() >= 4 * Wide::ROWS_BYTES + 2 * Wide::SCORES_BYTES)
+    return launch<T, Wide>(stream, args);
   launch<T, Narrow>(stream, args);
 }
 

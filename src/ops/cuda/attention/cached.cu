@@ -9,6 +9,7 @@
 #include "cuda/attention/cached_bf16.cuh"
 #include "cuda/attention/cached_fp32.cuh"
 #include "cuda/attention/kernels.h"
+#include "cuda/attention/shared_memory.cuh"
 #include "cuda/scratch.h"
 #include "octet/base/error.h"
 #include "octet/device/cuda.h"
@@ -131,13 +132,10 @@ using Kernel = void (*)(Cached, Span);
 
 void allow_shared(Kernel kernel, int bytes) {
   if (bytes <= 48 * 1024) return;
-  int ordinal = 0, most = 0;
-  octet::cuda::check(cudaGetDevice(&ordinal), "asking for the current GPU");
-  octet::cuda::check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal),
-                     "asking for a GPU's shared memory");
+  const int most = most_shared_bytes();
   if (bytes > most) {
     throw Error({.what = "this GPU's blocks have too little shared memory to answer by heads this wide",
-                 .expected = std::to_string(bytes) + " bytes (compute capability 8.0, 9.0 or 10.0)",
+                 .expected = std::to_string(bytes) + " bytes (compute capability 9.0 or 10.0)",
                  .found = std::to_string(most) + " bytes",
                  .fix = "generate with --dtype fp32, or on another GPU"});
   }
