@@ -301,12 +301,19 @@ inline Fp8Out fp8_out(const QuantizeInto& q, std::int64_t rows, std::int64_t col
 __device__ inline float scale_of(const Fp8Out& out) {
   return out.row || out.scattered ? *out.scale : 1.0f;
 }
-__device__ inline void raise_most(const float (&y)[kPack], int n, unsigned& most) {
+/// The largest magnitude among the first `n` of a pack, as bits.
+__device__ inline unsigned most_of(const float (&y)[kPack], int n) {
+  unsigned most = 0;
 #pragma unroll
   for (int i = 0; i < kPack; ++i) {
     const unsigned bits = i < n ? magnitude_bits(y[i]) : 0u;
     most = bits > most ? bits : most;
   }
+  return most;
+}
+__device__ inline void raise_most(const float (&y)[kPack], int n, unsigned& most) {
+  const unsigned bits = most_of(y, n);
+  most = bits > most ? bits : most;
 }
 /// What a thread, then a block, has met of a matrix that becomes FP8.
 struct Met {
@@ -315,10 +322,18 @@ struct Met {
 };
 /// Takes the first `n` of a pack in.
 __device__ inline void meet_pack(const Fp8Out& out, const float (&y)[kPack], float scale, int n, Met& met) {
-  if (out.amax || out.seen) raise_most(y, n, met.most);
+  if (!out.amax && !out.seen) return;
+  const unsigned pack_most = most_of(y, n);
+  if (pack_most > met.most) met.most = pack_most;
   if (!out.seen) return;
   const DType format = out.e4m3 ? DType::e4m3 : DType::e5m2;
   const float most = fp8_fits(format), least = fp8_lost(format);
+  // Most packs lose nothing, and their largest and smallest magnitude say so: scaling keeps the order. Where
+  // the largest is NaN nothing is said.
+  float smallest = INFINITY;
+#pragma unroll
+  for (int i = 0; i < kPack; ++i) smallest = i < n ? fminf(smallest, fabsf(y[i])) : smallest;
+  if (__uint_as_float(pack_most) * scale <= most && smallest * scale > least) return;
 #pragma unroll
   for (int i = 0; i < kPack; ++i) {
     const float magnitude = fabsf(y[i] * scale);
@@ -353,6 +368,7 @@ __device__ inline void take_pack(const Fp8Out& out, const float (&y)[kPack], flo
 }
 /// Adds what a block has met. All threads call it. `shared` holds 32 numbers.
 __device__ inline void add_counts(Fp8Seen* seen, const Met& met, unsigned* shared) {
+  if (!__syncthreads_or(met.saturated | met.lost)) return;
   const unsigned saturated = block_reduce(met.saturated, shared, Plus{});
   const unsigned lost = block_reduce(met.lost, shared, Plus{});
   if (threadIdx.x != 0) return;
@@ -368,9 +384,10 @@ __device__ inline void add_counts(Fp8Seen* seen, const Met& met, unsigned* share
 __device__ inline void finish_met(const Fp8Out& out, const Met& met, float scale, unsigned* shared) {
   if (!out.amax && !out.seen) return;
   const unsigned most = block_reduce(met.most, shared, Max{});
+  // Two threads, so that the second look at memory does not wait for the first.
   if (threadIdx.x == 0 && out.amax) raise_amax(out.amax, most);
   if (!out.seen) return;
-  if (threadIdx.x == 0) raise_amax(&out.seen->amax, most);
+  if (threadIdx.x == 1) raise_amax(&out.seen->amax, most);
   add_counts(out.seen, met, shared);
   // Of the matrix, not of a block: one thread of all writes, after earlier casts and before later ones.
   if (threadIdx.x != 0 || blockIdx.x != 0) return;
