@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "cuda/gemm/few_tokens.h"
 #include "cuda/gemm/kernels.h"
 #include "cuda/gemm/library.h"
 #include "cuda/scratch.h"
@@ -143,6 +144,9 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
     if (args.addend.data != nullptr) copy_rows(native, args.addend, args.d);
     if (!adds || args.bias != nullptr) add_bias(native, args.d, args.bias, !adds);
     return {};
+  }
+  if (plan.way == GemmWay::fp8 && multiply_few_tokens(stream, args)) {
+    return outcome_of(args, plan.way, plan.reason, 1);
   }
   const Room room = room_of(args);
   const int device = octet::cuda::properties(stream.device()).ordinal;
