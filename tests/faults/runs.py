@@ -41,7 +41,7 @@ class Task:
             f"model_name_or_path: {made}/model\ntrain_from_scratch: true\ntemplate: chatml\n"
             f"dataset: {made}/data/train.jsonl\ncutoff_len: 128\nper_device_train_batch_size: 4\n"
             "global_batch_size: 16\nlearning_rate: 1.0e-4\nlr_scheduler_type: constant\nlogging_steps: 1\n"
-            "max_steps: 100000\nsave_steps: 100000\ndevice: cpu\n")
+            f"max_steps: 100000\nsave_steps: 100000\ndevice: {os.environ.get('DEVICE', 'cpu')}\n")
         self.seconds_per_sample = {}
 
     def batch_for(self, ranks, seconds):
