@@ -154,7 +154,7 @@ std::vector<std::string> export_model(const ExportOptions& options, const std::v
     const std::string temporary = folder + ".tmp-" + std::to_string(::getpid());
     make_folders(temporary);
     try {
-      const auto written = fill(temporary, options, config, wanted, read);
+      auto written = fill(temporary, options, config, wanted, read);
       fs::rename(temporary, folder, code);
       if (code)
         throw Error(

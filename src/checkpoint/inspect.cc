@@ -16,7 +16,7 @@ namespace {
 
 TensorSummary summarise(const Checkpoint& checkpoint, const CheckpointTensor& tensor) {
   TensorSummary summary;
-  static_cast<TensorHeader&>(summary) = tensor;
+  static_cast<TensorHeader&>(summary) = static_cast<const TensorHeader&>(tensor);
   summary.bytes = tensor.bytes;
   summary.hash = tensor.hash;
   double squares = 0;

@@ -36,7 +36,7 @@ bool Keeper::is_read() const {
 
 std::string Keeper::settle() {
   if (!reading_.valid()) return "";
-  const std::string wrong = reading_.get();
+  std::string wrong = reading_.get();
   if (!wrong.empty()) return wrong;
   counts_.insert(step_);
   rotate(folder_, keep_last_, best_ < 0 ? "" : folder_name(best_), &counts_);

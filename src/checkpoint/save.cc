@@ -53,7 +53,7 @@ class Saving {
     comm_.together([&] { write_slices(); });
     comm_.together([&] { hash_cut_chunks(); });
     const std::vector<std::string> hashes = comm_.all_gather_bytes(hashes_.packed());
-    const std::string target = output_dir_ + "/" + folder_name(contents_.step);
+    std::string target = output_dir_ + "/" + folder_name(contents_.step);
     comm_.together([&] {
       if (leads_) publish(hashes, target);
     });

@@ -75,7 +75,7 @@ void print_table(const std::string& device, const DecodeBench& b, const std::str
   std::printf("bytes of a step  %.3f GB of weights, %.3f GB of keys and values: %.1f GB/s\n",
               gb * r.weight_bytes, gb * r.cache_bytes, gb * r.bytes_per_second);
   std::printf("replayed         %lld of %lld steps, warm-up included\n", static_cast<long long>(r.replayed),
-              static_cast<long long>(o.warmup + o.steps));
+              static_cast<long long>(o.warmup) + o.steps);
   std::printf("prompts          %s tokens a second\n",
               with_commas(static_cast<std::int64_t>(r.prompt_tokens_per_second)).c_str());
   std::printf("memory           %s reserved\n", human_bytes(static_cast<double>(r.reserved_bytes)).c_str());
@@ -117,7 +117,7 @@ void print_json(const std::string& device, const DecodeBench& b, const std::stri
 }  // namespace
 
 std::string precision_words(const config::Config& config) {
-  const std::string base = config.bf16 || config.pure_bf16 ? "bf16" : "fp32";
+  std::string base = config.bf16 || config.pure_bf16 ? "bf16" : "fp32";
   if (!config.fp8) return base;
   return "FP8 " + config.fp8_recipe + " in " + base +
          (setup::recipe_of(config).fast_gradients ? ", fp8_fast_accumulation: all" : "");

@@ -210,14 +210,14 @@ std::string Carriers::try_carrier(Carrier carrier, Ways& ways) {
   }
   if (carrier == Carrier::nccl) {
     int version = 0;
-    const std::string trouble = group_.agreed([&] { version = load_nccl(); });
+    std::string trouble = group_.agreed([&] { version = load_nccl(); });
     if (!trouble.empty()) return trouble;
     const auto all = group_.gather_int(version);
-    const std::string differ =
+    std::string differ =
         group_.agreed([&] { require_one_nccl_version(std::vector<int>(all.begin(), all.end())); });
     if (!differ.empty()) return differ;
     const auto gpus = group_.gather_bytes(gpu_uuid(device_));
-    const std::string shared = group_.agreed([&] { require_a_gpu_each(gpus); });
+    std::string shared = group_.agreed([&] { require_a_gpu_each(gpus); });
     if (!shared.empty()) return shared;
   }
   for (const Queue queue : {Queue::gather, Queue::reduce}) {

@@ -52,7 +52,7 @@ class Layout {
 
 /// Bytes of a set for each element of a chunk, on the rank that needs most.
 std::size_t worst_bytes(const Hierarchy& h) {
-  std::size_t worst = 0;
+  std::size_t worst = 1;
   for (int rank = 0; rank < h.size(); ++rank) {
     const std::size_t charges = h.charges(rank).size(), mates = h.mates(rank).size();
     const std::size_t floats = charges * mates + charges + h.nodes.size();

@@ -14,7 +14,7 @@ namespace octet::comm {
 /// What the collectives of a rank share about their seals. The communication thread notes, others ask.
 class SealNotes {
  public:
-  void note(BrokenMessage broken) {
+  void note(BrokenMessage&& broken) {
     const std::lock_guard lock(mutex_);
     broken_.push_back(std::move(broken));
   }

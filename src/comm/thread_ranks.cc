@@ -19,9 +19,9 @@ class FirstError {
  public:
   explicit FirstError(MemoryJob& job) : job_(job) {}
 
-  void take(std::exception_ptr error, const std::string& message, int code) {
+  void take(const std::exception_ptr& error, const std::string& message, int code) {
     const std::scoped_lock lock(mutex_);
-    if (!error_) error_ = std::move(error);
+    if (!error_) error_ = error;
     job_.fail(message, code);
   }
   void rethrow() {

@@ -85,7 +85,7 @@ std::string value_text(const Field& field, const Config& config) {
   Reader reader{.config = config};
   std::visit(reader, field.member);
   if (!reader.value.given) return "null";
-  const std::string text = canonical(field, reader.value);
+  std::string text = canonical(field, reader.value);
   if (field.kind != Kind::text) return text;
   return (!field.choices.empty() && text != "") ? text : yaml_text(text);
 }

@@ -6,7 +6,7 @@ namespace octet::config {
 
 void Settings::add(const std::string& key, const Node& node, const Location& at, bool replace) {
   const Field* field = find_field(key);
-  check(field != nullptr, "a dialect names a key that is not in the table");
+  if (field == nullptr) throw Error("a dialect names a key that is not in the table");
   Setting setting{.field = field, .value = check_value(*field, node, at), .at = at};
   const auto found = by_key_.find(field->name);
   if (found == by_key_.end()) {

@@ -108,7 +108,7 @@ std::vector<std::string> files_of_entry(const Json& entry, const std::string& fi
                  .where = where,
                  .code = ExitCode::usage});
   }
-  const std::vector<std::string> all = files_of(path);
+  std::vector<std::string> all = files_of(path);
   std::vector<std::string> chosen;
   static constexpr std::array kSplits{"train", "test", "validation", "valid", "dev", "eval"};
   bool any_named = false;

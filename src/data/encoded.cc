@@ -119,7 +119,7 @@ std::vector<std::string_view> Encoded::parts(std::string& small) const {
           bytes_of(begins),  view.substr(24, 8), bytes_of(rows),    view.substr(32)};
 }
 
-Encoded Encoded::from_file(std::shared_ptr<const MappedFile> file, std::string_view bytes) {
+Encoded Encoded::from_file(const std::shared_ptr<const MappedFile>& file, std::string_view bytes) {
   Encoded e;
   e.ids = LongArray<std::int32_t>::view(file, take<std::int32_t>(bytes));
   e.labels = LongArray<std::int32_t>::view(file, take<std::int32_t>(bytes));

@@ -33,7 +33,7 @@ std::int64_t place_number(const Json& place, const char* key, const std::string&
 // The place that the state of a checkpoint tells; null where it tells none. Throws Error for one of a run
 // that took its data another way.
 Json place_of(const Json& state, const std::string& kind, const std::string& where) {
-  const Json place = state.value("place", Json());
+  Json place = state.value("place", Json());
   if (place.is_null()) return place;
   const std::string found = place.is_object() ? json_string(place, "kind", "", where) : "";
   if (found == kind) return place;

@@ -111,7 +111,7 @@ model::AdapterShape shape_of(const AdapterWish& wish, const Module& module) {
 /// The names that a word of `whole` stands for.
 std::string whole_module(const AdapterWish& wish, const std::string& word,
                          const model::Architecture& architecture) {
-  const std::string embedding = architecture.tensor_prefix + kEmbedding;
+  std::string embedding = architecture.tensor_prefix + kEmbedding;
   const std::string head = architecture.head_name.substr(0, architecture.head_name.rfind('.'));
   if (named(embedding, word)) return embedding;
   if (named(head, word)) return architecture.tied ? embedding : head;

@@ -72,10 +72,10 @@ void Bpe::read_vocab(const TokenizerJson& file, const std::string& where) {
     max_id_ = std::max(max_id_, id);
   }
   // Ids decide how much is allocated; a file of a few lines must not ask for gigabytes.
-  if (static_cast<std::size_t>(max_id_ + 1) > 16 * ids_.size() + (1 << 20)) {
+  if (static_cast<std::size_t>(max_id_) + 1 > 16 * ids_.size() + (1 << 20)) {
     broken("the ids of the vocabulary have huge gaps", "highest id " + std::to_string(max_id_), where);
   }
-  const auto count = static_cast<std::size_t>(max_id_ + 1);
+  const auto count = static_cast<std::size_t>(max_id_) + 1;
   pieces_.assign(count, nullptr);
   for (const auto& [piece, id] : ids_) pieces_[static_cast<std::size_t>(id)] = &piece;
   byte_ids_.fill(-1);

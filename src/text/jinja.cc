@@ -265,7 +265,7 @@ class Renderer {
   }
 
   Value member(const Value& of, const std::string& name) {
-    const Value found = of.member(name);
+    Value found = of.member(name);
     if (!found.undefined()) return found;
     if (of.undefined()) throw Error("'" + name + "' of an undefined value was asked for");
     return method_of(of, name, budget_);

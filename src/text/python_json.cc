@@ -208,10 +208,9 @@ std::string python_float(double value) {
     return out + (exponent < 0 ? "e-" : "e+") + (size.size() < 2 ? "0" : "") + size;
   }
   if (exponent < 0) return out + "0." + std::string(static_cast<std::size_t>(-exponent - 1), '0') + digits;
-  if (count <= exponent + 1)
-    return out + digits + std::string(static_cast<std::size_t>(exponent + 1 - count), '0') + ".0";
-  return out + digits.substr(0, static_cast<std::size_t>(exponent + 1)) + "." +
-         digits.substr(static_cast<std::size_t>(exponent + 1));
+  const std::size_t whole = static_cast<std::size_t>(exponent) + 1;  // digits in front of the point
+  if (digits.size() <= whole) return out + digits + std::string(whole - digits.size(), '0') + ".0";
+  return out + digits.substr(0, whole) + "." + digits.substr(whole);
 }
 
 }  // namespace octet::text

@@ -79,7 +79,7 @@ void Tokenizer::Parts::index() {
   max_id = pipeline->bpe.max_id();
   for (const auto& [id, token] : added.all()) max_id = std::max(max_id, id);
   if (!pipeline->decoder.byte_level) return;
-  decoded.assign(static_cast<std::size_t>(max_id + 1), {});
+  decoded.assign(static_cast<std::size_t>(max_id) + 1, {});
   for (TokenId id = 0; id <= max_id; ++id) {
     if (const std::string* token = piece(id)) {
       decoded[static_cast<std::size_t>(id)] = bytes_of_piece(*token).value_or(*token);

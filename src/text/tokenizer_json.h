@@ -12,8 +12,8 @@
 
 namespace octet::text {
 
-struct TokenizerJson {
-  Json root;  ///< without model.vocab and model.merges where these are an object and a list
+struct TokenizerJson {  // NOLINT(bugprone-exception-escape): its JSON may throw where it is copied
+  Json root;            ///< without model.vocab and model.merges where these are an object and a list
   std::vector<std::pair<std::string, std::uint64_t>> vocab;
   std::vector<std::array<std::string, 2>> merges;  ///< of both spellings
   bool has_vocab = false, has_merges = false;

@@ -27,8 +27,9 @@ std::vector<std::string> export_merged(const checkpoint::ExportOptions& options,
                                [&](const std::string& name, std::int64_t begin, std::int64_t count,
                                    float* out) { base.read(name, begin, count, out); });
   // Every weight of the model has its place, and none is missing.
-  runtime::InitialWeights({.folder = options.source_folder, .tensor_prefix = architecture.tensor_prefix},
-                          model::build_layout(architecture));
+  const runtime::InitialWeights complete(
+      {.folder = options.source_folder, .tensor_prefix = architecture.tensor_prefix},
+      model::build_layout(architecture));
   const bool quantised = architecture.stored.format != model::StoredWeights::Format::plain;
   log::info(std::string(adapters.size() == 1 ? "the adapter is" : "the adapters are") + " merged into " +
             (quantised ? "what the quantised weights stand for in " : "the weights of ") +

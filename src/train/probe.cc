@@ -235,7 +235,7 @@ void probe_once(Engine& engine, StepLoop& loop, Device& device, const Batches& b
   const runtime::HostBatch batch = make_batch(batches, 0, block, true);
   const std::int64_t vocabulary = engine.options().architecture.vocabulary;
   LogitsKeeper keeper(device, batch.tokens(), vocabulary, engine.core().recipe().compute);
-  const store::StepResult step = loop.look([&](bool) { return batch; }, keeper.hook());
+  const store::StepResult step = loop.look([&](bool) { return runtime::HostBatch(batch); }, keeper.hook());
 
   std::vector<float> own = keeper.values();
   const std::vector<std::int64_t> shape{batches.rows, batches.length, vocabulary};

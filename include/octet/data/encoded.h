@@ -55,7 +55,7 @@ struct Encoded {
   std::vector<std::string_view> parts(std::string& small) const;
   /// From the bytes of those parts, one behind the other, at a multiple of eight. They stay where they are,
   /// inside of `file`. Throws Error when they are not what parts() gave.
-  static Encoded from_file(std::shared_ptr<const MappedFile> file, std::string_view bytes);
+  static Encoded from_file(const std::shared_ptr<const MappedFile>& file, std::string_view bytes);
   /// XXH3 of ids, labels and boundaries: two runs with the same hash train on the same data.
   std::string fingerprint() const;
 };

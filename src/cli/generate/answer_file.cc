@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <exception>
 #include <optional>
@@ -169,7 +170,7 @@ class Books {
   void tell(const Times& times, const generate::DecodeCounts& counts) const {
     const auto per = [&times](std::int64_t count, double unit) {
       const double rate = static_cast<double>(count) * unit / std::max(times.answering, 1e-9);
-      return with_commas(static_cast<std::int64_t>(rate + 0.5));
+      return with_commas(std::llround(rate));
     };
     std::string line = with_commas(done_ - failures_) +
                        (options_.score ? " rows scored in " : " rows answered in ") +

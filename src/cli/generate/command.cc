@@ -26,7 +26,7 @@ namespace octet::cli {
 namespace {
 
 std::string stream(Answerer& answerer, const Question& question, std::uint64_t number) {
-  const std::string text = answerer.answer(question, number, [](const std::string& piece) {
+  std::string text = answerer.answer(question, number, [](const std::string& piece) {
     std::fwrite(piece.data(), 1, piece.size(), stdout);
     std::fflush(stdout);
   });

@@ -81,7 +81,8 @@ std::string table_of(const std::vector<double>& rates, int size) {
     for (int to = 0; to < size; ++to) {
       std::array<char, 32> rate{};
       std::snprintf(rate.data(), rate.size(), "%.2f",
-                    1e-9 * rates[static_cast<std::size_t>(from * size + to)]);
+                    1e-9 * rates[static_cast<std::size_t>(from) * static_cast<std::size_t>(size) +
+                                 static_cast<std::size_t>(to)]);
       cell(from == to ? "-" : rate.data());
     }
   }

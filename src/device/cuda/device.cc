@@ -121,7 +121,7 @@ class CudaStream final : public Stream {
   }
   void wait(Event& event) override {
     const auto& own = static_cast<CudaEvent&>(event);
-    const cudaEvent_t awaited = own.get();
+    cudaEvent_t awaited = own.get();
     if (!measures_waits_ || own.of_background || cudaEventQuery(awaited) == cudaSuccess) {
       check(cudaStreamWaitEvent(get(), awaited, 0), "waiting for an event");
       return;
