@@ -224,7 +224,7 @@ std::string Carriers::try_carrier(Carrier carrier, Ways& ways) {
     Way& way = ways[queue == Queue::gather ? 0 : 1];
     std::string id;
     if (carrier == Carrier::nccl) {
-      const std::string trouble = group_.agreed([&] {
+      std::string trouble = group_.agreed([&] {
         if (place.rank == 0) id = make_nccl_id();
       });
       if (!trouble.empty()) return trouble;
@@ -260,7 +260,7 @@ void Carriers::choose(Carrier wanted, std::byte* memory, const StagingBudget& bu
   budget_ = budget;
   const Place& place = group_.place();
   const bool mates = place.nodes < place.size;
-  const auto first_that_works = [&](std::vector<Carrier> of, const std::string& where, Ways& ways) {
+  const auto first_that_works = [&](const std::vector<Carrier>& of, const std::string& where, Ways& ways) {
     std::string troubles;
     for (const Carrier carrier : of) {
       ways = {};

@@ -116,7 +116,7 @@ DeviceCollectives::Lane& DeviceCollectives::lane_of(const Stream& stream) {
 }
 
 template <typename Enqueue>
-void DeviceCollectives::run(Lane& lane, std::shared_ptr<Timed> timed, Enqueue&& enqueue) {
+void DeviceCollectives::run(Lane& lane, const std::shared_ptr<Timed>& timed, Enqueue&& enqueue) {
   delays_.before(*lane.stream, carriers_->access());
   broken_.before(device_, *lane.stream, carriers_->access());
   const std::uint32_t number = ++lane.number;

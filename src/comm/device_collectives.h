@@ -63,7 +63,7 @@ class DeviceCollectives final : public Collectives {
   Lane& lane_of(const Stream& stream);
   void make_lane(Lane& lane, Queue queue, const DeviceStaging& staging);
   template <typename Enqueue>
-  void run(Lane& lane, std::shared_ptr<Timed> timed, Enqueue&& enqueue);
+  void run(Lane& lane, const std::shared_ptr<Timed>& timed, Enqueue&& enqueue);
 
   Device& device_;
   RankGroup group_;

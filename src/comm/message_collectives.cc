@@ -97,7 +97,7 @@ const Staging& MessageCollectives::staging_of(Queue queue) const {
   return queue == Queue::gather ? gather_staging_ : reduce_staging_;
 }
 
-void MessageCollectives::enqueue(Stream& stream, std::shared_ptr<Timed> timed) {
+void MessageCollectives::enqueue(Stream& stream, const std::shared_ptr<Timed>& timed) {
   Call& call = timed->operation.call;
   call.sealed = sealed_ && place().size > 1;
   call.notes = &notes_;

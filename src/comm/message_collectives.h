@@ -43,7 +43,7 @@ class MessageCollectives final : public Collectives, public Seals {
 
  private:
   void pass(Stream& stream, const SendArgs* out, const ReceiveArgs* in) override;
-  void enqueue(Stream& stream, std::shared_ptr<Timed> operation);
+  void enqueue(Stream& stream, const std::shared_ptr<Timed>& operation);
   bool nothing_moves() const;
   void sum_alone(Stream& stream, const ReduceScatterArgs& args);
   Queue queue_of(const Stream& stream) const;

@@ -79,7 +79,7 @@ std::shared_ptr<Timed> RankJob::begin(Kind kind, const Lane& lane, unsigned sequ
   return timed;
 }
 
-void RankJob::run(std::shared_ptr<Timed> timed) {
+void RankJob::run(const std::shared_ptr<Timed>& timed) {
   timed->start = Clock::now();
   if (options_.engine != nullptr) {
     // Shares ownership of the whole, points to the part.

@@ -66,7 +66,7 @@ class RankJob final : public Job {
   std::shared_ptr<Timed> begin(Kind kind, const Lane& lane, unsigned sequence, const char* name,
                                std::int64_t bytes);
   /// Goes through the control plane's `timed`, and counts it.
-  void run(std::shared_ptr<Timed> timed);
+  void run(const std::shared_ptr<Timed>& timed);
 
  private:
   RankOptions options_;

@@ -68,10 +68,11 @@ std::vector<double> pair_rates(comm::Collectives& collectives, Device& device, s
     all.insert(all.end(), row.begin(), row.end());
   }
   // A pass is through when both have come through it.
-  for (int a = 0; a < size; ++a) {
-    for (int b = 0; b < a; ++b) {
-      double& there = all[static_cast<std::size_t>(a * size + b)];
-      double& back = all[static_cast<std::size_t>(b * size + a)];
+  const auto ranks = static_cast<std::size_t>(size);
+  for (std::size_t a = 0; a < ranks; ++a) {
+    for (std::size_t b = 0; b < a; ++b) {
+      double& there = all[a * ranks + b];
+      double& back = all[b * ranks + a];
       there = back = std::min(there, back);
     }
   }
