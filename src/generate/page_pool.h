@@ -16,6 +16,8 @@ class PagePool {
   explicit PagePool(std::int64_t pages);
   std::int64_t pages() const { return static_cast<std::int64_t>(holders_.size()); }
   std::int64_t free() const { return free_; }
+  /// Whether a page can be taken without losing contents.
+  bool has_empty() const { return next_[ring(false)] < holders_.size(); }
   /// Pages that were held at once, at most.
   std::int64_t most_held() const { return most_held_; }
   /// A page for one holder, or kNone when all are held. What it held is no longer true.

@@ -141,7 +141,8 @@ void PagedCache::begin(Sequence& sequence, const Found& found, std::vector<PageC
   copy_partial(sequence, found, copies);
 }
 
-// A page for each copy, or the page itself where there is no other and nobody else holds it.
+// A page for each copy. Where contents would be lost for it, the page itself is taken, unless somebody holds
+// it: what is in common stays, and what lies behind it in that page is the least to lose.
 void PagedCache::copy_partial(Sequence& sequence, const Found& found, std::vector<PageCopy>& copies) {
   if (found.partial.empty()) return;
   const auto tokens = static_cast<std::int64_t>(found.tokens - sequence.cached);
@@ -149,10 +150,9 @@ void PagedCache::copy_partial(Sequence& sequence, const Found& found, std::vecto
   for (const std::int32_t page : found.partial) pool_.hold(page);
   std::vector<std::int32_t> own;
   for (const std::int32_t page : found.partial) {
-    own.push_back(take_page());
-    if (own.back() != PagePool::kNone || pool_.holders(page) > 1) continue;
-    pool_.hold(page);
-    own.back() = page;
+    const bool itself = pool_.holders(page) == 1 && !pool_.has_empty();
+    if (itself) pool_.hold(page);
+    own.push_back(itself ? page : take_page());
   }
   const bool all = std::ranges::find(own, PagePool::kNone) == own.end();
   for (std::size_t g = 0; g < own.size(); ++g) {

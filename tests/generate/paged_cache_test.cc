@@ -11,6 +11,7 @@
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
 #include "octet/device/cpu.h"
+#include "octet/generate/bench.h"
 #include "octet/generate/decoder.h"
 #include "octet/model/shapes.h"
 #include "octet/runtime/model_folder.h"
@@ -188,6 +189,17 @@ TEST(PagedDecoder, SixtyPromptsThatShareTheirBeginningComputeSevenPercent) {
     options.share_prefixes = false;
     Model alone(name, options);
     expect_same(answers, alone.decoder->complete(requests, {.max_new = 5, .logprobs = 0}), name);
+  }
+}
+
+// The steps of a benchmark begin when all its prompts are in the cache, which they fill to the last page.
+TEST(PagedDecoder, ABenchFindsItsPromptsAgain) {
+  for (const std::int64_t context : {120, 126, 250}) {
+    const BenchOptions options{.sequences = 12, .context = context, .steps = 3, .warmup = 1};
+    Model m("qwen3",
+            bench_decoder(options, runtime::read_model(kGolden + "models/qwen3"), {.compute = DType::f32}));
+    bench(*m.decoder, options);
+    EXPECT_EQ(m.decoder->counts().shared_tokens, 12 * (context - 1));
   }
 }
 

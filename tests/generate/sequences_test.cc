@@ -225,6 +225,21 @@ TEST(Sequences, AQuestionThatManyShareIsComputedOnce) {
   }
 }
 
+// As a benchmark asks: all prompts once, and again when the cache has no page to spare.
+TEST(Sequences, PromptsAreFoundAgainInACacheThatTheyFill) {
+  std::vector<Tokens> prompts;
+  for (std::int32_t i = 0; i < 6; ++i) prompts.emplace_back(30, i);
+  for (const std::vector<std::int64_t>& windows : {std::vector<std::int64_t>{0}, {0, 0}}) {
+    CacheShape shape{.windows = windows, .page_tokens = 4, .piece = 64};
+    shape.pages = 6 * pages_of_sequence(shape, 32);
+    World world(6, 32, shape);
+    EXPECT_EQ(world.answer(prompts, 1, 64).shared, 0);
+    const Outcome again = world.answer(prompts, 2, 64);
+    EXPECT_EQ(again.shared, 6 * 29);
+    EXPECT_EQ(again.passes, 2) << "all go on together";
+  }
+}
+
 TEST(Sequences, TextsTakeTheirPagesAndLeaveNone) {
   const CacheShape shape{.windows = {0, 6}, .page_tokens = 4, .pages = 24, .piece = 8};
   Sequences sequences(3, 80, shape);
