@@ -1,7 +1,6 @@
 #include "paged_cache.h"
 
 #include <algorithm>
-#include <ranges>
 
 #include "octet/base/error.h"
 
@@ -214,7 +213,7 @@ void PagedCache::release(Sequence& sequence) {
       if (pages[i] != PagePool::kNone) give(pages[i]);
     }
   }
-  for (const std::int32_t node : std::views::reverse(held.path)) tree_.leave(node);
+  for (auto node = held.path.rbegin(); node != held.path.rend(); ++node) tree_.leave(*node);
   held = {};
   sequence.cached = 0;
 }

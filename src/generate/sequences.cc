@@ -1,7 +1,7 @@
 #include "sequences.h"
 
 #include <algorithm>
-#include <ranges>
+#include <span>
 
 #include "octet/base/error.h"
 
@@ -151,16 +151,17 @@ void Sequences::put_back(Sequence& s) {
   s.lost = std::max(s.lost, s.cached);
   leave(s);
   ++put_back_;
-  waiting_.push_front(std::move(s));
-  active_.remove_if([&s](const Sequence& one) { return &one == &s; });
+  const auto at = std::ranges::find_if(active_, [&s](const Sequence& one) { return &one == &s; });
+  waiting_.push_front(std::move(*at));
+  active_.erase(at);
 }
 
 // The youngest that holds pages; false where none but older ones do.
 bool Sequences::put_back_younger(const Sequence& than) {
-  for (Sequence& s : std::views::reverse(active_)) {
-    if (&s == &than) return false;
-    if (s.held.count() == 0) continue;
-    put_back(s);
+  for (auto s = active_.rbegin(); s != active_.rend(); ++s) {
+    if (&*s == &than) return false;
+    if (s->held.count() == 0) continue;
+    put_back(*s);
     return true;
   }
   return false;
