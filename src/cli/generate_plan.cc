@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "generate/cache_size.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
@@ -21,7 +22,8 @@ constexpr std::int64_t kMostBatch = 4096;  // as `trainer generate --batch`
 struct Fit {
   std::int64_t batch = 0;
   plan::Memory memory;
-  std::size_t bytes = 0;  ///< of the device, libraries included
+  std::size_t bytes = 0;   ///< of the device, libraries included
+  std::int64_t pages = 0;  ///< of the cache
   double weights = 0, weights_read = 0, cache = 0, cache_read = 0;
   double floor_seconds = 0;  ///< of a step whose sequences are half as long as they may be
   double tokens_per_second() const { return static_cast<double>(batch) / floor_seconds; }
@@ -34,6 +36,9 @@ generate::DecoderOptions decoder_options(const GeneratePlan& plan) {
   if (plan.dtype == "fp8") options.recipe.kind = precision::RecipeKind::rows;
   options.fp8_cache = plan.kv_cache_dtype == "fp8";
   options.capacity = plan.max_length;
+  options.page_tokens = plan.kv_page_tokens;
+  if (!plan.kv_cache_bytes.empty())
+    options.cache_bytes = plan::parse_bytes(plan.kv_cache_bytes, "kv_cache_bytes");
   return options;
 }
 
@@ -46,7 +51,11 @@ class Trials {
         device_(make_dry_device({.stands_for = target.kind})),
         job_(comm::make_self_job()),
         data_(job_->collectives(comm::Mesh(1).group("data", 0), *device_, comm::Carrier::automatic)),
-        options_(decoder_options(plan)) {}
+        options_(decoder_options(plan)) {
+    if (!plan.gpu_memory_utilization) return;
+    options_.sequences = plan.batch;
+    options_.cache_bytes = cache_bytes_of_share(plan.gpu_memory_utilization, options_, target.memory);
+  }
 
   const model::Architecture& architecture() const { return options_.architecture; }
 
@@ -59,6 +68,7 @@ class Trials {
       if (row.name.starts_with("parameters/")) fit.weights += static_cast<double>(row.bytes);
       if (row.name == "KV cache") fit.cache += static_cast<double>(row.bytes);
     }
+    fit.pages = decoder.counts().cache_pages;
     fit.weights_read = generate::step_weight_bytes(decoder);
     fit.cache_read =
         static_cast<double>(batch) * generate::step_cache_bytes(options_, (plan_.max_length - 1) / 2);
@@ -92,15 +102,28 @@ class Trials {
   generate::DecoderOptions options_;
 };
 
-void require_read(const config::Resolved& resolved, const PlanTarget& target) {
+void require_read(const config::Resolved& resolved, const GeneratePlan& plan, const PlanTarget& target) {
   for (const auto& [key, origin] : resolved.origins) {
     if (key == "device" || key == "bf16") continue;  // the second is the default of models without a file
     throw Error({.what = "a plan of generation does not read this key",
-                 .expected = "batch, max_length, dtype, kv_cache_dtype, memory and device",
+                 .expected =
+                     "batch, max_length, dtype, kv_cache_dtype, kv_cache_bytes, gpu_memory_utilization, "
+                     "kv_page_tokens, memory and device",
                  .found = key,
                  .where = "command line",
                  .fix = "leave it out; what `trainer generate` computes with is its --dtype",
                  .code = ExitCode::usage});
+  }
+  if (plan.gpu_memory_utilization) {
+    require_share(*plan.gpu_memory_utilization, "gpu_memory_utilization");
+    const bool both = !plan.kv_cache_bytes.empty();
+    if (both || target.kind != DeviceKind::cuda) {
+      throw Error({.what = both ? "kv_cache_bytes and gpu_memory_utilization both say how large the cache is"
+                                : "gpu_memory_utilization is a share of a GPU's memory",
+                   .where = "command line",
+                   .fix = both ? "give one of them" : "give kv_cache_bytes instead, or device=cuda",
+                   .code = ExitCode::usage});
+    }
   }
   if (target.place.size == 1) return;
   throw Error({.what = "a generation is planned for one rank",
@@ -136,8 +159,10 @@ void print_report(const GeneratePlan& plan, const PlanTarget& target, const Tria
   std::printf("\nmemory of a rank\n");
   const double held = asked.weights + asked.cache;
   std::printf("  %-32s %12s\n", "weights", bytes_text(asked.weights).c_str());
-  std::printf("  %-32s %12s, %s a question\n", "keys and values", bytes_text(asked.cache).c_str(),
-              bytes_text(asked.cache / static_cast<double>(asked.batch)).c_str());
+  std::printf("  %-32s %12s, %s a question; %s pages of %lld tokens\n", "keys and values",
+              bytes_text(asked.cache).c_str(),
+              bytes_text(asked.cache / static_cast<double>(asked.batch)).c_str(),
+              with_commas(asked.pages).c_str(), static_cast<long long>(plan.kv_page_tokens));
   std::printf("  %-32s %12s\n", "all else", bytes_text(static_cast<double>(asked.bytes) - held).c_str());
   const bool fit = asked.bytes <= target.memory;
   std::printf("  %-32s %12s\n", "in all", bytes_text(static_cast<double>(asked.bytes)).c_str());
@@ -186,6 +211,8 @@ void print_json(const GeneratePlan& plan, const PlanTarget& target, const Fit& a
                            {"memory", memory},
                            {"weight_bytes", asked.weights},
                            {"cache_bytes", asked.cache},
+                           {"cache_pages", asked.pages},
+                           {"cache_page_tokens", plan.kv_page_tokens},
                            {"step_weight_bytes", asked.weights_read},
                            {"step_cache_bytes", asked.cache_read},
                            {"total_bytes", asked.bytes},
@@ -200,7 +227,7 @@ void print_json(const GeneratePlan& plan, const PlanTarget& target, const Fit& a
 }  // namespace
 
 int plan_generation(const config::Resolved& resolved, const GeneratePlan& plan, const PlanTarget& target) {
-  require_read(resolved, target);
+  require_read(resolved, plan, target);
   Trials trials(plan, target);
   const Fit asked = trials.of(plan.batch);
   const std::int64_t largest = trials.largest(target.memory);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "octet/config/config.h"
@@ -16,6 +17,9 @@ struct GeneratePlan {
   std::int64_t max_length = 2048;       ///< tokens of question and answer
   std::string dtype = "fp32";           ///< fp32, bf16 or fp8
   std::string kv_cache_dtype = "auto";  ///< auto or fp8
+  std::string kv_cache_bytes;           ///< "" : as much as the batch fills
+  std::int64_t kv_page_tokens = 64;
+  std::optional<double> gpu_memory_utilization;
   bool json = false;
 };
 

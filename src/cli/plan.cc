@@ -307,6 +307,14 @@ std::vector<CLI::Option*> add_generation(Options& options, bool& generates, Gene
               ->capture_default_str(),
           options.setting("kv_cache_dtype", plan.kv_cache_dtype, "--generate: auto or fp8")
               ->check(CLI::IsMember({"auto", "fp8"}))
+              ->capture_default_str(),
+          options.setting("kv_cache_bytes", plan.kv_cache_bytes,
+                          "--generate: memory for keys and values, such as 8GiB; else as much as the batch "
+                          "fills"),
+          options.setting("gpu_memory_utilization", plan.gpu_memory_utilization,
+                          "--generate: share of a GPU's memory that the cache fills up, such as 0.9"),
+          options.setting("kv_page_tokens", plan.kv_page_tokens, "--generate: tokens of a page of the cache")
+              ->check(CLI::Range(1, 4096))
               ->capture_default_str()};
 }
 

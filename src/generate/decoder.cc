@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 
+#include "cache_size.h"
 #include "octet/base/error.h"
 #include "octet/runtime/scoring.h"
 #include "repeated_passes.h"
@@ -85,10 +86,12 @@ Decoder::Decoder(runtime::Instance& model, const DecoderOptions& options)
 Decoder::~Decoder() = default;
 
 void Decoder::reserve() {
-  cache_ = std::make_unique<model::KvCache>(*arena_, options_.architecture,
-                                            options_.fp8_cache ? DType::e4m3 : options_.recipe.compute,
-                                            options_.sequences, options_.capacity);
-  sequences_ = std::make_unique<Sequences>(options_.sequences, options_.capacity);
+  const model::KvLayout layout = cache_layout(options_);
+  const CacheShape shape = asked_cache(options_, layout);
+  cache_ = std::make_unique<model::KvCache>(*arena_, options_.architecture, layout, options_.sequences,
+                                            options_.capacity, shape.pages);
+  sequences_ = std::make_unique<Sequences>(options_.sequences, options_.capacity, shape);
+  count();
   const auto words = static_cast<std::size_t>(3 * most_tokens(options_) + logit_rows(options_));
   words_ = arena_->reserve_as<std::int32_t>("decode/words", words);
   host_words_ = arena_->reserve_as<std::int32_t>("decode/words", words, MemoryKind::pinned);
@@ -259,6 +262,9 @@ void Decoder::fetch_logits(const Wanted& wanted) {
 
 // Keys and values of the pass go into the cache; of its rows what is wanted comes to the host.
 void Decoder::forward(const PassTokens& pass) {
+  for (const PageChange& change : sequences_->take_changes())
+    cache_->set_page(change.slot, change.group, change.index, change.page);
+  cache_->upload(model_->device(), compute());
   const auto tokens = std::ssize(pass.ids);
   const Wanted wanted = wanted_of(pass);
   const bool repeated = repeated_->possible() && pass.alone == tokens && std::ssize(pass.rows) == tokens;
@@ -372,13 +378,19 @@ bool Decoder::extend(Sequence& s, std::size_t row, const OnToken& on_token) {
   return std::ssize(s.tokens) < options_.capacity && std::ssize(s.answer.ids) < o.max_new;
 }
 
-std::vector<Decoder::Finished> Decoder::step(const OnToken& on_token) {
-  for (const PrefixCopy& copy : sequences_->admit()) {
-    cache_->copy_prefix(model_->device(), compute(), copy.from, copy.to,
-                        static_cast<std::int64_t>(copy.tokens));
-  }
+void Decoder::count() {
   counts_.shared_tokens = sequences_->shared();
+  counts_.put_back = sequences_->put_back();
+  counts_.recomputed_tokens = sequences_->recomputed();
+  counts_.cache_pages = sequences_->pages().pages();
+  counts_.cache_pages_used = sequences_->pages().most_held();
+}
+
+std::vector<Decoder::Finished> Decoder::step(const OnToken& on_token) {
+  for (const PageCopy& copy : sequences_->admit())
+    cache_->copy_page(model_->device(), compute(), copy.from, copy.to, copy.tokens);
   const PassTokens pass = sequences_->next_pass(static_cast<std::size_t>(most_tokens(options_)));
+  count();
   if (pass.ids.empty()) {
     if (walks_together()) model_->store().pass_by(compute());  // others still answer
     return {};
@@ -420,19 +432,18 @@ std::vector<Answer> Decoder::complete(const std::vector<Request>& requests, cons
 void Decoder::take_text(const std::vector<std::int32_t>& ids, std::int64_t piece,
                         const std::function<void(std::int64_t begin, std::int64_t end)>& see) {
   check(!busy(), "texts are taken between answers");
-  sequences_->forget();
-  for (std::int64_t begin = 0; begin < std::ssize(ids); begin += piece) {
-    const std::int64_t end = std::min(std::ssize(ids), begin + piece);
-    PassTokens pass;
-    for (std::int64_t t = begin; t < end; ++t) {
-      pass.ids.push_back(ids[static_cast<std::size_t>(t)]);
-      pass.slots.push_back(0);
-      pass.positions.push_back(static_cast<std::int32_t>(t));
-      pass.rows.push_back(static_cast<std::int32_t>(t - begin));
+  sequences_->begin_text(ids);
+  try {
+    for (std::int64_t begin = 0; begin < std::ssize(ids); begin += piece) {
+      const std::int64_t end = std::min(std::ssize(ids), begin + piece);
+      forward(sequences_->next_of_text(piece));
+      see(begin, end);
     }
-    forward(pass);
-    see(begin, end);
+  } catch (...) {
+    sequences_->end_text();
+    throw;
   }
+  sequences_->end_text();
 }
 
 Decoder::Score Decoder::score(const std::vector<std::int32_t>& ids, std::int64_t best) {
@@ -452,10 +463,11 @@ Decoder::Score Decoder::score(const std::vector<std::int32_t>& ids, std::int64_t
 std::vector<float> Decoder::next_logits(const std::vector<std::int32_t>& prompt) {
   require_ids(prompt, options_.capacity);
   std::vector<float> last;
-  take_text(prompt, logit_rows(options_), [&](std::int64_t begin, std::int64_t end) {
-    const std::span<const float> logits = logits_of(static_cast<std::size_t>(end - begin - 1));
-    last.assign(logits.begin(), logits.end());
-  });
+  take_text(prompt, std::min(logit_rows(options_), piece_of(options_)),
+            [&](std::int64_t begin, std::int64_t end) {
+              const std::span<const float> logits = logits_of(static_cast<std::size_t>(end - begin - 1));
+              last.assign(logits.begin(), logits.end());
+            });
   return last;
 }
 

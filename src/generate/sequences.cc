@@ -1,120 +1,207 @@
 #include "sequences.h"
 
 #include <algorithm>
+#include <span>
 
 #include "octet/base/error.h"
 
 namespace octet::generate {
 
-Sequences::Sequences(std::int64_t slots, std::int64_t capacity)
-    : capacity_(static_cast<std::size_t>(capacity)), slots_(static_cast<std::size_t>(slots)) {}
+Sequences::Sequences(std::int64_t slots, std::int64_t capacity, const CacheShape& shape)
+    : capacity_(static_cast<std::size_t>(capacity)),
+      cache_(shape),
+      slot_used_(static_cast<std::size_t>(slots)) {}
 
 std::int64_t Sequences::room() const {
-  return std::ssize(slots_) - std::ssize(active_) - std::ssize(waiting_);
+  return std::ssize(slot_used_) - std::ssize(active_) - std::ssize(waiting_);
 }
 
-const std::vector<std::int32_t>& Sequences::tokens_of(const Slot& slot) const {
-  return slot.holder != nullptr ? slot.holder->tokens : slot.tokens;
+PagedCache::Found Sequences::find(const Sequence& sequence) const {
+  if (!cache_.shape().shared) return {};
+  PagedCache::Found found = cache_.find(sequence, active_);
+  return found.tokens < kSharedFrom ? PagedCache::Found{} : found;
 }
 
-// The slot with the longest common beginning. The last token of a prompt is always computed: its logits are
-// wanted.
-Sequences::Source Sequences::find_source(const Sequence& sequence) const {
-  Source best;
-  const auto prompt_end = sequence.tokens.end() - 1;
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    const std::vector<std::int32_t>& there = tokens_of(slots_[i]);
-    const auto common = static_cast<std::size_t>(
-        std::mismatch(sequence.tokens.begin(), prompt_end, there.begin(), there.end()).first -
-        sequence.tokens.begin());
-    if (common >= kSharedFrom && common > best.tokens) best = {static_cast<std::int32_t>(i), common};
+Sequences::Waiting Sequences::source_of(Sequence& sequence) const {
+  Waiting best{.sequence = &sequence, .tokens = find(sequence).tokens + kSharedFrom - 1};
+  if (!cache_.shape().shared) return best;
+  const auto wanted = std::span(sequence.tokens).first(sequence.tokens.size() - 1);
+  for (const Sequence& other : active_) {
+    if (&other == &sequence) continue;
+    const auto common =
+        static_cast<std::size_t>(std::ranges::mismatch(wanted, other.tokens).in1 - wanted.begin());
+    if (common > best.tokens && other.cached < common)
+      best = {.sequence = &sequence, .source = &other, .tokens = common};
   }
   return best;
 }
 
-std::int32_t Sequences::free_slot() const {
-  std::int32_t found = -1;
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i].holder != nullptr) continue;
-    if (found < 0 || slots_[i].used < slots_[static_cast<std::size_t>(found)].used)
-      found = static_cast<std::int32_t>(i);
+void Sequences::begin(Sequence& s, std::vector<PageCopy>& copies) {
+  cache_.begin(s, find(s), copies);
+  shared_ += static_cast<std::int64_t>(s.cached - std::min(s.lost, s.cached));
+}
+
+std::int64_t Sequences::still_wanted(const Sequence& s) const {
+  const auto longest = static_cast<std::int64_t>(s.longest(capacity_));
+  const auto next = std::min(std::ssize(s.tokens) + cache_.shape().page_tokens, longest);
+  std::int64_t pages = 0;
+  for (std::size_t g = 0; g < cache_.shape().windows.size(); ++g) {
+    const std::int64_t held =
+        s.held.pages.empty() ? 0 : static_cast<std::int64_t>(s.held.count() - s.held.first[g]);
+    pages += std::max<std::int64_t>(0, pages_of_group(cache_.shape(), g, next) - held);
   }
-  return found;
+  return pages;
 }
 
-void Sequences::share(Sequence& sequence, std::size_t tokens) {
-  sequence.cached = tokens;
-  shared_ += static_cast<std::int64_t>(tokens);
+// Whoever is being answered goes first: those who come must not drive each other out at once.
+bool Sequences::fits(const Sequence& next) const {
+  if (active_.empty()) return true;
+  std::int64_t free = cache_.pool().free();
+  for (const Sequence& s : active_) free -= still_wanted(s);
+  return cache_.wanted(find(next), std::ssize(next.tokens) + 1) <= free;
 }
 
-std::vector<PrefixCopy> Sequences::admit() {
-  std::vector<PrefixCopy> copies;
-  // Those who wait come first: what they wait for may have ended, and its slot is given away below.
+std::int32_t Sequences::take_slot() {
+  const auto unused = std::ranges::find(slot_used_, false);
+  *unused = true;
+  return static_cast<std::int32_t>(unused - slot_used_.begin());
+}
+
+std::vector<PageCopy> Sequences::admit() {
+  std::vector<PageCopy> copies;
+  // Those who wait come first: what they wait for may have ended, and its pages are given away below.
   std::erase_if(for_prefixes_, [&](const Waiting& w) {
-    const Slot& slot = slots_[static_cast<std::size_t>(w.source.slot)];
-    const std::size_t there = slot.holder != nullptr ? slot.holder->cached : slot.tokens.size();
-    if (slot.holder != nullptr && there < w.source.tokens) return false;
-    const std::size_t tokens = std::min(there, w.source.tokens);
-    copies.push_back({w.source.slot, w.sequence->slot, tokens});
-    share(*w.sequence, tokens);
+    if (w.source != nullptr && w.source->cached < w.tokens) return false;
     w.sequence->waits = false;
+    begin(*w.sequence, copies);
     return true;
   });
-  while (!waiting_.empty() && std::ssize(active_) < std::ssize(slots_)) {
+  while (!waiting_.empty() && std::ssize(active_) < std::ssize(slot_used_) && fits(waiting_.front())) {
     active_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
     Sequence& s = active_.back();
-    const Source source = find_source(s);
-    const bool in_place = source.slot >= 0 && slots_[static_cast<std::size_t>(source.slot)].holder == nullptr;
-    s.slot = in_place ? source.slot : free_slot();
-    Slot& slot = slots_[static_cast<std::size_t>(s.slot)];
-    slot.holder = &s;
-    slot.tokens.clear();
-    if (in_place) {
-      share(s, source.tokens);
-    } else if (source.slot >= 0) {
-      for_prefixes_.push_back({&s, source});
-      s.waits = true;
+    s.slot = take_slot();
+    const Waiting waiting = source_of(s);
+    s.waits = waiting.source != nullptr;
+    if (s.waits) {
+      for_prefixes_.push_back(waiting);
+    } else {
+      begin(s, copies);
     }
   }
   return copies;
 }
 
-PassTokens Sequences::next_pass(std::size_t room) {
-  PassTokens pass;
-  const auto take = [&](Sequence& s) {
-    while (s.cached < s.tokens.size() && pass.ids.size() < room) {
-      pass.ids.push_back(s.tokens[s.cached]);
-      pass.slots.push_back(s.slot);
-      pass.positions.push_back(static_cast<std::int32_t>(s.cached++));
-      if (s.cached < s.tokens.size()) continue;
-      pass.rows.push_back(static_cast<std::int32_t>(pass.ids.size()) - 1);
-      pass.sequences.push_back(&s);
+void Sequences::take(Sequence& s, PassTokens& pass) {
+  pass.ids.push_back(s.tokens[s.cached]);
+  pass.slots.push_back(s.slot);
+  pass.positions.push_back(static_cast<std::int32_t>(s.cached));
+  if (s.cached < s.lost) ++recomputed_;
+  cache_.advance(s);
+  if (s.cached < s.tokens.size()) return;
+  pass.rows.push_back(static_cast<std::int32_t>(pass.ids.size()) - 1);
+  pass.sequences.push_back(&s);
+}
+
+// Of an answer one token is new. Where there is no page for it, the youngest sequence gives its own; those
+// that were taken already are older.
+void Sequences::take_decoding(PassTokens& pass) {
+  for (Sequence& s : active_) {
+    if (!s.decodes()) continue;
+    bool has_room = cache_.grow(s);
+    while (!has_room && put_back_younger(s)) has_room = cache_.grow(s);
+    if (!has_room) return put_back(s);  // behind it nobody holds a page
+    take(s, pass);
+  }
+}
+
+// A prompt without a page waits for those who are being answered, unless there are none.
+void Sequences::take_prompts(PassTokens& pass, std::size_t room) {
+  for (Sequence& s : active_) {
+    if (s.waits) continue;
+    for (std::int64_t taken = 0; taken < cache_.shape().piece && s.cached < s.tokens.size(); ++taken) {
+      if (pass.ids.size() == room) return;
+      bool has_room = cache_.grow(s);
+      while (!has_room && pass.ids.empty() && put_back_younger(s)) has_room = cache_.grow(s);
+      if (!has_room) break;
+      take(s, pass);
     }
-  };
-  for (Sequence& s : active_) {
-    if (!s.answer.ids.empty()) take(s);
   }
-  // Of an answer one token is new.
+}
+
+PassTokens Sequences::next_pass(std::size_t room) {
+  for (Sequence& s : active_) cache_.free_behind_windows(s);
+  PassTokens pass;
+  take_decoding(pass);
   pass.alone = std::ssize(pass.ids);
-  for (Sequence& s : active_) {
-    if (s.answer.ids.empty() && !s.waits) take(s);
-  }
+  take_prompts(pass, room);
+  check(active_.empty() || !pass.ids.empty(), "the oldest sequence always goes on");
   return pass;
 }
 
+void Sequences::leave(Sequence& s) {
+  cache_.release(s);
+  slot_used_[static_cast<std::size_t>(s.slot)] = false;
+  for (Waiting& w : for_prefixes_) {
+    if (w.source == &s) w.source = nullptr;
+  }
+}
+
+void Sequences::put_back(Sequence& s) {
+  s.lost = std::max(s.lost, s.cached);
+  leave(s);
+  ++put_back_;
+  const auto at = std::ranges::find_if(active_, [&s](const Sequence& one) { return &one == &s; });
+  waiting_.push_front(std::move(*at));
+  active_.erase(at);
+}
+
+// The youngest that holds pages; false where none but older ones do.
+bool Sequences::put_back_younger(const Sequence& than) {
+  for (auto s = active_.rbegin(); s != active_.rend(); ++s) {
+    if (&*s == &than) return false;
+    if (s->held.count() == 0) continue;
+    put_back(*s);
+    return true;
+  }
+  return false;
+}
+
 void Sequences::end(Sequence& sequence) {
-  Slot& slot = slots_[static_cast<std::size_t>(sequence.slot)];
-  slot.holder = nullptr;
-  slot.used = ++clock_;
-  slot.tokens.assign(sequence.tokens.begin(),
-                     sequence.tokens.begin() + static_cast<std::ptrdiff_t>(sequence.cached));
+  leave(sequence);
   active_.remove_if([&sequence](const Sequence& s) { return &s == &sequence; });
 }
 
 void Sequences::forget() {
-  check(!busy(), "what slots hold is forgotten between sequences");
-  for (Slot& slot : slots_) slot.tokens.clear();
+  check(!busy(), "what the cache holds is forgotten between sequences");
+  cache_.forget();
+}
+
+void Sequences::begin_text(const std::vector<std::int32_t>& ids) {
+  forget();
+  Sequence& text = active_.emplace_back();
+  text.tokens = ids;
+  text.slot = take_slot();
+}
+
+PassTokens Sequences::next_of_text(std::int64_t tokens) {
+  Sequence& text = active_.front();
+  cache_.free_behind_windows(text);
+  PassTokens pass;
+  for (std::int64_t t = 0; t < tokens && text.cached < text.tokens.size(); ++t) {
+    check(t < cache_.shape().piece && cache_.grow(text), "a cache holds the pages of one sequence");
+    pass.rows.push_back(static_cast<std::int32_t>(t));
+    pass.ids.push_back(text.tokens[text.cached]);
+    pass.slots.push_back(text.slot);
+    pass.positions.push_back(static_cast<std::int32_t>(text.cached));
+    cache_.advance(text);
+  }
+  return pass;
+}
+
+void Sequences::end_text() {
+  end(active_.front());
+  forget();
 }
 
 }  // namespace octet::generate

@@ -1,34 +1,16 @@
-// The sequences that a decoder answers: who waits, who has which slot of the cache, and which tokens are
-// computed in the next forward pass. Knows no model.
+// The sequences that a decoder answers: who waits, who is being answered, and which tokens are computed in
+// the next forward pass. Knows no model.
 #pragma once
 
 #include <cstdint>
 #include <deque>
 #include <list>
-#include <optional>
 #include <vector>
 
-#include "octet/generate/decoder.h"
+#include "paged_cache.h"
+#include "sequence.h"
 
 namespace octet::generate {
-
-/// A request while it is being answered.
-struct Sequence {
-  std::size_t request = 0;
-  Request asked;
-  AnswerOptions options;
-  Answer answer;
-  std::vector<std::int32_t> tokens;  ///< prompt, then answer
-  std::int32_t slot = -1;
-  std::size_t cached = 0;  ///< tokens whose keys and values are in the slot
-  bool waits = false;      ///< for the beginning of its prompt, which another sequence is computing
-};
-
-/// A copy of the first `tokens` tokens from one slot to another.
-struct PrefixCopy {
-  std::int32_t from = 0, to = 0;
-  std::size_t tokens = 0;
-};
 
 /// The tokens of one forward pass, and which of them yield logits, for whom.
 struct PassTokens {
@@ -38,60 +20,76 @@ struct PassTokens {
   std::vector<Sequence*> sequences;  ///< of each row
 };
 
-/// Requests on their way through the slots of a cache. A slot keeps what it holds when its sequence ends: a
-/// prompt that begins with the same tokens goes on from there, in the same slot or behind a copy, and
-/// computes only its own. Where the other sequence is still computing them, it waits for it.
+/// Requests on their way through a cache. One that begins as another does holds the same pages and computes
+/// only its own tokens; where the other is still computing them, it waits for it. When the cache is full, the
+/// youngest sequence goes back to the head of the queue with its answer so far, and is computed again.
 class Sequences {
  public:
   /// Prefixes shorter than this are computed again: waiting would cost more.
   static constexpr std::size_t kSharedFrom = 16;
 
-  Sequences(std::int64_t slots, std::int64_t capacity);
+  /// `slots` sequences side by side, of up to `capacity` tokens, of which the cache holds one or more.
+  Sequences(std::int64_t slots, std::int64_t capacity, const CacheShape& shape);
 
   void submit(Sequence sequence) { waiting_.push_back(std::move(sequence)); }
   bool busy() const { return !waiting_.empty() || !active_.empty(); }
   std::int64_t room() const;
-  /// Gives free slots to those who wait. The copies must be done, in this order, before the next pass.
-  std::vector<PrefixCopy> admit();
+  /// Takes up those who wait, as long as there is room for their tokens. The copies must be done, in this
+  /// order, before the next pass.
+  std::vector<PageCopy> admit();
   /// Up to `room` tokens: first one for everybody who is being answered, then prompts, the oldest first.
   /// Advances `cached`.
   PassTokens next_pass(std::size_t room);
-  /// Ends a sequence; its slot is free.
+  /// What of the page tables the next pass finds changed.
+  std::vector<PageChange> take_changes() { return cache_.take_changes(); }
+  /// Ends a sequence; what it held may be found again.
   void end(Sequence& sequence);
-  /// Nothing that slots hold is true any more: other weights would write something else. Only without
+  /// Nothing that the cache holds is true any more: other weights would write something else. Only without
   /// sequences.
   void forget();
+
+  /// Takes up a text in the first slot, of which next_of_text makes passes that want all logits. Only without
+  /// sequences; end_text forgets it.
+  void begin_text(const std::vector<std::int32_t>& ids);
+  PassTokens next_of_text(std::int64_t tokens);
+  void end_text();
+
   /// Prompt tokens that were not computed since they were there.
   std::int64_t shared() const { return shared_; }
+  /// Sequences that went back into the queue, and tokens that were computed once more for that.
+  std::int64_t put_back() const { return put_back_; }
+  std::int64_t recomputed() const { return recomputed_; }
+  const PagePool& pages() const { return cache_.pool(); }
 
  private:
-  struct Slot {
-    std::vector<std::int32_t> tokens;  ///< what the cache holds of a sequence that has ended
-    Sequence* holder = nullptr;
-    std::uint64_t used = 0;  ///< when its last sequence ended; the oldest is taken first
-  };
-  /// Where a sequence finds the beginning of its prompt.
-  struct Source {
-    std::int32_t slot = -1;
-    std::size_t tokens = 0;
-  };
   struct Waiting {
     Sequence* sequence = nullptr;
-    Source source;
+    const Sequence* source = nullptr;  ///< null: it is no longer being answered
+    std::size_t tokens = 0;
   };
 
-  Source find_source(const Sequence& sequence) const;
-  std::int32_t free_slot() const;
-  const std::vector<std::int32_t>& tokens_of(const Slot& slot) const;
-  void share(Sequence& sequence, std::size_t tokens);
+  PagedCache::Found find(const Sequence& sequence) const;
+  /// The sequence that is computing more of a beginning than is there, if one does.
+  Waiting source_of(Sequence& sequence) const;
+  void begin(Sequence& sequence, std::vector<PageCopy>& copies);
+  bool fits(const Sequence& next) const;
+  /// Pages that a sequence takes until its tokens have room, and one a group more while it grows.
+  std::int64_t still_wanted(const Sequence& sequence) const;
+  std::int32_t take_slot();
+  void leave(Sequence& sequence);
+  void put_back(Sequence& sequence);
+  bool put_back_younger(const Sequence& than);
+  void take(Sequence& sequence, PassTokens& pass);
+  void take_decoding(PassTokens& pass);
+  void take_prompts(PassTokens& pass, std::size_t room);
 
   std::size_t capacity_;
-  std::vector<Slot> slots_;
+  PagedCache cache_;
+  std::vector<bool> slot_used_;
   std::deque<Sequence> waiting_;
   std::list<Sequence> active_;         ///< by age; addresses stay
   std::vector<Waiting> for_prefixes_;  ///< active ones whose prefix another sequence is computing
-  std::uint64_t clock_ = 0;
-  std::int64_t shared_ = 0;
+  std::int64_t shared_ = 0, put_back_ = 0, recomputed_ = 0;
 };
 
 }  // namespace octet::generate

@@ -80,6 +80,10 @@ void cached_attention(Stream& stream, const CachedAttentionArgs& args) {
   check((args.k_scale_inv == nullptr) == (args.v_scale_inv == nullptr),
         "attention: keys and values of a cache have one format");
   check(args.alone >= 0 && args.alone <= args.qkv.rows, "attention: lone tokens are some of all");
+  const CachePages& pages = args.pages;
+  check(pages.table == nullptr || (pages.tokens > 0 && (pages.tokens & (pages.tokens - 1)) == 0 &&
+                                   pages.pitch * pages.tokens >= args.capacity),
+        "attention: pages hold a power of two of tokens, and a sequence has as many as it may need");
   OCTET_DISPATCH(stream, cached_attention, args);
 }
 

@@ -394,6 +394,28 @@ TEST(Plan, OfAGenerationTellsTheLargestBatchAndTheFloor) {
     EXPECT_NE(text.out.find(word), std::string::npos) << word << text.out;
 }
 
+// Pages of 64 tokens with 32 blocks' keys and values, of 8 heads of 128 each, in bf16: 8 MiB.
+TEST(Plan, OfAGenerationCountsThePagesOfACacheOfAnySize) {
+  const Json all = generation_of("dtype=bf16 batch=16 max_length=1000");
+  EXPECT_EQ(all["cache_pages"], 16 * 16) << "1,000 tokens lie in 16 pages";
+  EXPECT_EQ(all["cache_bytes"].get<double>(), 256.0 * (8 << 20));
+  const Json given = generation_of("dtype=bf16 batch=16 max_length=1000 kv_cache_bytes=1GiB");
+  EXPECT_EQ(given["cache_pages"], 128);
+  EXPECT_EQ(given["cache_bytes"].get<double>(), 0x1p30);
+  EXPECT_EQ(given["total_bytes"].get<double>() - all["total_bytes"].get<double>(), -0x1p30);
+  EXPECT_EQ(generation_of("dtype=bf16 batch=16 max_length=1000 kv_page_tokens=16")["cache_pages"], 16 * 63);
+  // A share is all that a rank holds, up to a page.
+  for (const double share : {0.5, 0.9}) {
+    const Json filled =
+        generation_of("dtype=bf16 batch=16 max_length=1000 gpu_memory_utilization=" + std::to_string(share));
+    const double left = share * 141e9 - filled["total_bytes"].get<double>();
+    EXPECT_GE(left, 0);
+    EXPECT_LT(left, (8 << 20) + 64 * 256);
+  }
+  const Outcome text = trainer("plan --generate llama-3.1-8b device=cuda memory=141GB dtype=bf16 batch=16");
+  EXPECT_NE(text.out.find("512 pages of 64 tokens"), std::string::npos) << text.out;
+}
+
 TEST(Plan, OfAGenerationRefusesWhatItDoesNotRead) {
   const auto refused = [](const std::string& arguments, const std::string& words) {
     const Outcome run = trainer("plan tiny " + arguments);
@@ -408,6 +430,17 @@ TEST(Plan, OfAGenerationRefusesWhatItDoesNotRead) {
   refused("--generate dtype=fp4", "dtype");
   refused("--generate batch=0", "batch");
   refused("--generate max_length=1", "max_length");
+  refused("kv_cache_bytes=1GiB", "give --generate");
+  refused("kv_page_tokens=16", "give --generate");
+  refused("gpu_memory_utilization=0.5", "give --generate");
+  refused("--generate kv_cache_bytes=1KiB", "does not hold one sequence");
+  refused("--generate kv_page_tokens=24", "a power of two");
+  for (const char* share : {"0", "1.5", "nan"})
+    refused("--generate device=cuda gpu_memory_utilization=" + std::string(share), "above 0, at most 1");
+  refused("--generate device=cpu gpu_memory_utilization=0.5", "give kv_cache_bytes instead");
+  refused("--generate device=cuda gpu_memory_utilization=0.5 kv_cache_bytes=1GiB", "give one of them");
+  refused("--generate device=cuda memory=1GiB gpu_memory_utilization=0.5 max_length=1000000",
+          "does not hold the model and the KV cache of one sequence");
   EXPECT_EQ(plan_of("--generate tiny device=cpu memory=1MiB", 1)["largest_batch"], 0);
 }
 

@@ -18,9 +18,19 @@ class Decoder {
         file_(golden_folder(name) + "/golden.safetensors"),
         batch_(read_batch(file_, "packed.")),
         machine_(architecture_, batch_, {.recipe = recipe, .gradients = false}),
-        cache_(machine_.arena, architecture_, recipe.compute, 3, batch_.max_length),
+        layout_(architecture_, recipe.compute, 4),
+        cache_(machine_.arena, architecture_, layout_, 3, batch_.max_length, 3 * layout_.groups() * pages()),
         dtype_(recipe.compute) {
     machine_.source.load(golden_folder(name));
+    // Pages lie in no order that a sequence has.
+    std::int32_t page = 0;
+    for (std::int64_t index = pages() - 1; index >= 0; --index) {
+      for (std::int64_t slot = 0; slot < 3; ++slot) {
+        for (std::int64_t group = 0; group < layout_.groups(); ++group)
+          cache_.set_page(slot, group, index, page++);
+      }
+    }
+    cache_.upload(*machine_.device, *machine_.stream);
     whole_ = machine_.run(batch_, false).logits;
   }
 
@@ -64,10 +74,14 @@ class Decoder {
   }
 
  private:
+  /// Of a slot in a group.
+  std::int64_t pages() const { return (batch_.max_length + 3) / 4; }
+
   Architecture architecture_;
   checkpoint::SafetensorsFile file_;
   HostBatch batch_;
   Machine machine_;
+  KvLayout layout_;
   KvCache cache_;
   DType dtype_;
   std::vector<float> whole_;
@@ -109,8 +123,12 @@ TEST(Decode, LogitsWithoutRoomAndTooManyTokensAreRefused) {
   const Architecture a = read_architecture(golden_folder("llama"));
   const std::unique_ptr<Device> device = make_dry_device();
   Arena arena(*device);
-  EXPECT_THROW(KvCache(arena, a, DType::f32, std::int64_t{1} << 40, std::int64_t{1} << 40), Error);
-  EXPECT_THROW(KvCache(arena, a, DType::f32, 0, 1), Error);
+  const KvLayout layout(a, DType::f32, 64);
+  constexpr std::int64_t kHuge = std::int64_t{1} << 40;
+  EXPECT_THROW(KvCache(arena, a, layout, kHuge, kHuge, 64), Error);
+  EXPECT_THROW(KvCache(arena, a, layout, 1, 64, kHuge), Error);
+  EXPECT_THROW(KvCache(arena, a, layout, 0, 1, 1), Error);
+  for (const std::int64_t tokens : {-4, 0, 3, 48}) EXPECT_THROW(KvLayout(a, DType::f32, tokens), Error);
   EXPECT_THROW(Transformer(a, {}, arena, {.max_tokens = 0, .max_length = 1}), Error);
   EXPECT_THROW(Transformer(a, {}, arena, {.max_tokens = std::int64_t{1} << 40, .max_length = 1}), Error);
   EXPECT_THROW(Transformer(a, {}, arena, {.max_tokens = 4, .max_length = 5}), Error);

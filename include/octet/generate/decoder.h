@@ -30,14 +30,22 @@ struct PassTokens;
 struct DecoderOptions {
   model::Architecture architecture;
   std::vector<runtime::AddedAdapter> adapters;  ///< added to the weights when they are loaded
-  precision::Recipe recipe;      ///< how GEMMs read operands; delayed scaling only of a model in training
-  bool fp8_cache = false;        ///< keys and values lie in E4M3, else in the compute dtype
-  std::int64_t sequences = 1;    ///< decoded side by side
-  std::int64_t capacity = 1024;  ///< tokens of a sequence, prompt and answer
-  std::int64_t prefill = 512;    ///< prompt tokens taken at a time
+  precision::Recipe recipe;       ///< how GEMMs read operands; delayed scaling only of a model in training
+  bool fp8_cache = false;         ///< keys and values lie in E4M3, else in the compute dtype
+  std::int64_t page_tokens = 64;  ///< of a page of the cache, a power of two
+  std::size_t cache_bytes = 0;    ///< of its pages; 0: as many as all sequences fill (full_cache_bytes)
+  bool share_prefixes = true;     ///< what sequences begin with alike is computed once
+  std::int64_t sequences = 1;     ///< decoded side by side
+  std::int64_t capacity = 1024;   ///< tokens of a sequence, prompt and answer
+  std::int64_t prefill = 512;     ///< prompt tokens taken at a time
   std::int64_t scored = 0;      ///< most tokens of a sequence for log_probabilities(); 0: it is not asked for
   std::int64_t score_rows = 0;  ///< tokens whose logits score() takes at a time; 0: it is not asked for
 };
+
+/// Bytes of the pages of a cache that holds all sequences at their capacity, and of the least one, which
+/// holds one sequence.
+std::size_t full_cache_bytes(const DecoderOptions& options);
+std::size_t least_cache_bytes(const DecoderOptions& options);
 
 /// What is asked.
 struct Request {
@@ -80,6 +88,10 @@ struct DecodeCounts {
   std::int64_t new_tokens = 0;     ///< of answers
   std::int64_t passes = 0;         ///< forward passes
   std::int64_t replayed = 0;       ///< of these, recorded before and replayed by the device
+  std::int64_t cache_pages = 0;    ///< pages of the cache, and how many were held at once at most
+  std::int64_t cache_pages_used = 0;
+  std::int64_t put_back = 0;           ///< sequences that went back into the queue, since the cache was full
+  std::int64_t recomputed_tokens = 0;  ///< tokens that were computed once more for that
 };
 
 /// A model that answers. All ranks construct it together; each then completes requests of its own, when it
@@ -88,7 +100,8 @@ struct DecodeCounts {
 /// request that cannot be answered is an Error on all.
 class Decoder {
  public:
-  /// A model of its own, whose weights are read.
+  /// A model of its own, whose weights are read. Throws Error (usage) for a cache that does not hold one
+  /// sequence.
   Decoder(Device& device, comm::Job& job, comm::Collectives& data, const DecoderOptions& options);
   /// The weights of a model in training, as they are when it is asked: nothing of them is copied. What is
   /// decoded is enqueued on that model's stream, between its steps. Of `options`, architecture and recipe are
@@ -117,8 +130,10 @@ class Decoder {
   std::vector<std::vector<double>> log_probabilities(const std::vector<std::vector<std::int32_t>>& sequences);
 
   /// Takes a request into the queue; its number counts from 0. Sequences that begin with the same tokens
-  /// compute these once. Throws Error (usage) for an empty prompt, one that leaves no room, an id outside the
-  /// vocabulary, and impossible sampling: then nothing was taken.
+  /// compute these once. Where the cache is full, the youngest sequence goes back to the head of the queue,
+  /// and goes on from its answer so far when there is room: the answers are the same. Throws Error (usage)
+  /// for an empty prompt, one that leaves no room, an id outside the vocabulary, and impossible sampling:
+  /// then nothing was taken.
   std::size_t submit(const Request& request, const AnswerOptions& options);
   /// True while requests are not answered.
   bool busy() const;
@@ -178,6 +193,7 @@ class Decoder {
   void forward(const PassTokens& pass);
   void take_text(const std::vector<std::int32_t>& ids, std::int64_t piece,
                  const std::function<void(std::int64_t begin, std::int64_t end)>& see);
+  void count();
   std::span<const float> logits_of(std::size_t row) const;
   /// The next token of a sequence, by its row of the last pass, and what is told of it.
   struct Choice {

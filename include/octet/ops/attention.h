@@ -40,21 +40,33 @@ void attention_backward(Stream& stream, const AttentionBackwardArgs& args);
 std::size_t attention_workspace(const Device& device, const Heads& heads, DType dtype, std::int64_t tokens,
                                 std::int64_t max_length);
 
+/// Where the tokens of a sequence lie in a KV cache: row (slot, position) of it is row position % tokens of
+/// page table[slot * pitch + position / tokens], and page p begins with row p * tokens. Entries of pages that
+/// no token of a call sees are not read.
+struct CachePages {
+  const std::int32_t* table =
+      nullptr;              ///< null: no pages, row (slot, position) is slot * capacity + position
+  std::int64_t pitch = 0;   ///< from the entries of a slot to those of the next
+  std::int64_t tokens = 0;  ///< of a page, a power of two; from 64 on a GPU reads fastest
+};
+
 /// Attention of decoding: new tokens are appended to a KV cache and attend to what is in it.
-/// Cache element (slot, position, head, d): cache[((slot * capacity) + position) * kv_heads * head_dim +
-/// ...]. In E4M3 each key and each value of a KV head has a scale of its own, the smallest power of two under
-/// which it fits (block_quantize's rule): what is read back is exact in bf16.
+/// Cache element (row, head, d): cache[(row * kv_heads + head) * head_dim + d], the row as CachePages says.
+/// What comes out does not depend on the pages, to the last bit. In E4M3 each key and each value of a KV head
+/// has a scale of its own, the smallest power of two under which it fits (block_quantize's rule): what is
+/// read back is exact in bf16.
 struct CachedAttentionArgs {
   ConstMatrix qkv;  ///< [tokens, heads.qkv_width()] T, rotated already
   Heads heads;
   const std::int32_t* slots = nullptr;      ///< [tokens] which sequence a token belongs to
   const std::int32_t* positions = nullptr;  ///< [tokens] its place in that sequence, below capacity; tokens
                                             ///< of one sequence come in order and leave no gap
-  void* k_cache = nullptr;                  ///< [slots, capacity, kv_heads, head_dim] T or E4M3, in and out
+  void* k_cache = nullptr;                  ///< [rows, kv_heads, head_dim] T or E4M3, in and out
   void* v_cache = nullptr;
-  float* k_scale_inv = nullptr;  ///< [slots, capacity, kv_heads] of E4M3: by what codes count. Null: the
-  float* v_scale_inv = nullptr;  ///< cache holds T
-  std::int64_t capacity = 0;
+  float* k_scale_inv = nullptr;  ///< [rows, kv_heads] of E4M3: by what codes count. Null: the cache holds T
+  float* v_scale_inv = nullptr;
+  CachePages pages;
+  std::int64_t capacity = 0;  ///< most tokens of a sequence
   float scale = 1.0f;
   float soft_cap = 0.0f;
   std::int64_t window = 0;

@@ -51,7 +51,9 @@ std::string packed(const Report& report) {
   }
   const generate::DecodeCounts& c = report.counts;
   return Json{{"room", report.room},
-              {"counts", {c.prompt_tokens, c.shared_tokens, c.new_tokens, c.passes}},
+              {"counts",
+               {c.prompt_tokens, c.shared_tokens, c.new_tokens, c.passes, c.cache_pages, c.cache_pages_used,
+                c.put_back, c.recomputed_tokens}},
               {"done", std::move(done)}}
       .dump(-1, ' ', false, Json::error_handler_t::replace);
 }
@@ -61,7 +63,14 @@ Report unpacked(const std::string& text) {
   Report report;
   report.room = json["room"];
   const Json& counts = json["counts"];
-  report.counts = {counts[0], counts[1], counts[2], counts[3]};
+  report.counts = {.prompt_tokens = counts[0],
+                   .shared_tokens = counts[1],
+                   .new_tokens = counts[2],
+                   .passes = counts[3],
+                   .cache_pages = counts[4],
+                   .cache_pages_used = counts[5],
+                   .put_back = counts[6],
+                   .recomputed_tokens = counts[7]};
   for (const Json& d : json["done"]) {
     report.done.push_back(
         {.row = d["row"],
@@ -192,6 +201,10 @@ class Books {
       log::info("  " + with_commas(counts.prompt_tokens) + " tokens of prompts, " + share +
                 " of them shared");
     }
+    log::info("  cache: at most " + with_commas(counts.cache_pages_used) + " of " +
+              with_commas(counts.cache_pages) + " pages of " + std::to_string(options_.page_tokens) +
+              " tokens held, " + with_commas(counts.put_back) + " sequences put back (" +
+              with_commas(counts.recomputed_tokens) + " tokens computed again)");
     if (options_.gpu_hour_price > 0) {
       const double hours = times.whole * times.ranks / 3600;
       char cost[96];
@@ -295,6 +308,10 @@ void answer_file(runtime::Session& session, Answerer& answerer, const GenerateOp
       counts.shared_tokens += report.counts.shared_tokens;
       counts.new_tokens += report.counts.new_tokens;
       counts.passes += report.counts.passes;
+      counts.cache_pages += report.counts.cache_pages;
+      counts.cache_pages_used += report.counts.cache_pages_used;
+      counts.put_back += report.counts.put_back;
+      counts.recomputed_tokens += report.counts.recomputed_tokens;
     }
     job.together([&] {
       if (failed) std::rethrow_exception(failed);

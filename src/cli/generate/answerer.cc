@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "generate/cache_size.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
@@ -48,6 +49,8 @@ generate::DecoderOptions decoder_options(const GenerateOptions& o, const setup::
   decoder.recipe.compute = o.dtype;
   if (o.fp8) decoder.recipe.kind = precision::RecipeKind::rows;
   decoder.fp8_cache = o.fp8_cache;
+  decoder.page_tokens = o.page_tokens;
+  decoder.share_prefixes = o.share_prefixes;
   decoder.sequences = o.score ? 1 : o.batch;
   decoder.capacity = o.max_length;
   decoder.score_rows = o.score ? std::min<std::int64_t>(o.max_length, 128) : 0;
@@ -123,6 +126,7 @@ Answerer::Answerer(runtime::Session& session, const GenerateOptions& o, const se
     std::ranges::sort(answers_.stop_ids);
     const auto twice = std::ranges::unique(answers_.stop_ids);
     answers_.stop_ids.erase(twice.begin(), twice.end());
+    decoder.cache_bytes = cache_bytes(o, decoder, session.device());
     decoder_ = std::make_unique<generate::Decoder>(session.device(), session.job(), session.data(), decoder);
   });
   if (session.prints()) fingerprint_ = checkpoint::WeightFolder(named.folder).fingerprint();

@@ -10,6 +10,7 @@
 #include "command.h"
 #include "generate/answer_file.h"
 #include "generate/answerer.h"
+#include "generate/cache_size.h"
 #include "generate/generate_options.h"
 #include "generate/rows.h"
 #include "generate/score_file.h"
@@ -17,6 +18,7 @@
 #include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/plan/memory.h"
 #include "octet/runtime/session.h"
 #include "octet/setup/adapters.h"
 #include "octet/setup/setup.h"
@@ -168,6 +170,43 @@ void add_file_options(CLI::App& app, GenerateOptions& o, std::string& shard, std
       ->check(CLI::NonNegativeNumber);
 }
 
+struct CacheWords {
+  std::string bytes;
+  bool no_sharing = false;
+  double utilization = kGpuMemoryUtilization;
+};
+
+void add_cache_options(CLI::App& app, GenerateOptions& o, CacheWords& words) {
+  app.add_option("--kv-cache-bytes", words.bytes,
+                 "memory for keys and values, such as 8GiB; else, on a CPU, as much as --batch questions of "
+                 "--max-length tokens fill. A full cache puts the youngest question back");
+  app.add_option("--gpu-memory-utilization", words.utilization,
+                 "share of a GPU's free memory for weights, keys and values and all else; by itself no more "
+                 "than --batch questions of --max-length tokens fill")
+      ->capture_default_str();
+  app.add_option("--kv-page-tokens", o.page_tokens,
+                 "tokens of a page of the cache, a power of two; below 64 a GPU reads them slower")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_flag("--no-prefix-sharing", words.no_sharing,
+               "compute every prompt whole, also what others begin with");
+}
+
+void take_cache_words(const CLI::App& app, GenerateOptions& o, const CacheWords& words) {
+  o.share_prefixes = !words.no_sharing;
+  const bool bytes = app.count("--kv-cache-bytes") > 0, share = app.count("--gpu-memory-utilization") > 0;
+  if (bytes && share) {
+    throw Error({.what = "--kv-cache-bytes and --gpu-memory-utilization both say how large the cache is",
+                 .where = "command line",
+                 .fix = "give one of them",
+                 .code = ExitCode::usage});
+  }
+  if (bytes) o.kv_cache_bytes = plan::parse_bytes(words.bytes, "--kv-cache-bytes");
+  if (!share) return;
+  require_share(words.utilization, "--gpu-memory-utilization");
+  o.gpu_memory_utilization = words.utilization;
+}
+
 void require_consistent(const GenerateOptions& o) {
   const auto refuse = [](const std::string& what, const std::string& fix) {
     throw Error({.what = what, .where = "command line", .fix = fix, .code = ExitCode::usage});
@@ -216,6 +255,7 @@ int generate_command(const Arguments& arguments) {
   GenerateOptions o;
   std::string shard, pattern, dtype = "fp32", cache = "auto", device = "auto";
   bool no_model_defaults = false;
+  CacheWords words;
   auto& app = options.app();
   // A script's own options may be followed by those of whoever calls it.
   app.option_defaults()->take_last();
@@ -248,11 +288,13 @@ int generate_command(const Arguments& arguments) {
          "each value of a head")
       ->check(CLI::IsMember({"auto", "fp8"}))
       ->capture_default_str();
+  add_cache_options(app, o, words);
   app.add_option("--device", device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   if (!options.parse(arguments)) return 0;
   o.dtype = dtype == "fp32" ? DType::f32 : DType::bf16;
   o.fp8 = dtype == "fp8";
   o.fp8_cache = cache == "fp8";
+  take_cache_words(app, o, words);
   o.device = setup::device_wish(device);
   if (!shard.empty()) o.shard = parse_shard(shard);
   if (!pattern.empty()) o.extract = pattern;

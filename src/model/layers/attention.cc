@@ -109,6 +109,7 @@ void Attention::attend(const Call& call) const {
                                         .v_cache = past.cache->values(layer_),
                                         .k_scale_inv = past.cache->key_scales(layer_),
                                         .v_scale_inv = past.cache->value_scales(layer_),
+                                        .pages = past.cache->table(layer_),
                                         .capacity = past.cache->capacity(),
                                         .scale = scale_,
                                         .soft_cap = soft_cap_,

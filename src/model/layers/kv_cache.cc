@@ -1,48 +1,118 @@
 #include "octet/model/kv_cache.h"
 
+#include <algorithm>
+#include <map>
+#include <numeric>
+
 #include "octet/base/error.h"
 
 namespace octet::model {
 
-KvCache::KvCache(Arena& arena, const Architecture& a, DType dtype, std::int64_t slots, std::int64_t capacity)
-    : slots_(slots), capacity_(capacity), dtype_(dtype) {
+KvLayout::KvLayout(const Architecture& a, DType dtype, std::int64_t page_tokens)
+    : dtype_(dtype), page_tokens_(page_tokens) {
   check(dtype == DType::f32 || dtype == DType::bf16 || fp8(), "a KV cache is f32, bf16 or E4M3");
-  std::int64_t elements = 0;
-  if (slots < 1 || capacity < 1 || __builtin_mul_overflow(slots, capacity, &elements) ||
-      __builtin_mul_overflow(elements, a.heads.kv_heads * a.heads.head_dim * 8, &elements)) {
-    throw Error({.what = "a KV cache of this size is impossible",
-                 .expected = "at least one sequence of one token that fits memory",
-                 .found = std::to_string(slots) + " x " + std::to_string(capacity) + " tokens"});
+  if (page_tokens < 1 || (page_tokens & (page_tokens - 1)) != 0) {
+    throw Error({.what = "a page of the KV cache cannot have this size",
+                 .expected = "a power of two of tokens",
+                 .found = std::to_string(page_tokens),
+                 .code = ExitCode::usage});
   }
-  const auto bytes = static_cast<std::size_t>(elements / 8) * size_of(dtype);
-  const auto reserve = [&](std::vector<Part>& parts) {
-    const auto heads = static_cast<std::size_t>(a.heads.kv_heads);
-    const std::size_t token = heads * static_cast<std::size_t>(a.heads.head_dim) * size_of(dtype);
-    parts.push_back({.data = arena.reserve("KV cache", bytes), .token_bytes = token});
-    if (!fp8()) return;
-    const auto scales = static_cast<std::size_t>(slots * capacity) * heads * sizeof(float);
-    parts.push_back({.data = arena.reserve("KV cache", scales), .token_bytes = heads * sizeof(float)});
-  };
+  const auto heads = static_cast<std::size_t>(a.heads.kv_heads);
+  token_bytes_ = heads * static_cast<std::size_t>(a.heads.head_dim) * size_of(dtype);
+  scale_bytes_ = fp8() ? heads * sizeof(float) : 0;
+  std::map<std::int64_t, std::int64_t> blocks;  // by window
+  for (std::int64_t layer = 0; layer < a.layers; ++layer) ++blocks[a.block(layer).window];
+  for (const auto& [window, count] : blocks) page_blocks_ = std::gcd(page_blocks_, count);
+  // The group of each window that still takes blocks, and how many it has.
+  std::map<std::int64_t, std::pair<std::int64_t, std::int64_t>> open;
   for (std::int64_t layer = 0; layer < a.layers; ++layer) {
-    reserve(keys_);
-    reserve(values_);
+    const std::int64_t window = a.block(layer).window;
+    auto [at, fresh] = open.try_emplace(window, groups(), 0);
+    auto& [group, count] = at->second;
+    if (!fresh && count == page_blocks_) {
+      group = groups();
+      count = 0;
+    }
+    if (count == 0) windows_.push_back(window);
+    group_.push_back(group);
+    place_.push_back(count++);
   }
 }
 
-void KvCache::copy_prefix(Device& device, Stream& stream, std::int64_t from, std::int64_t to,
-                          std::int64_t tokens) {
-  check(from != to && from >= 0 && to >= 0 && from < slots_ && to < slots_ && tokens >= 0 &&
-            tokens <= capacity_,
-        "a prefix is copied between two slots");
+std::size_t KvLayout::page_bytes() const {
+  return static_cast<std::size_t>(2 * page_blocks_ * page_tokens_) * (token_bytes_ + scale_bytes_);
+}
+
+KvCache::KvCache(Arena& arena, const Architecture& a, const KvLayout& layout, std::int64_t slots,
+                 std::int64_t capacity, std::int64_t pages)
+    : layout_(layout), slots_(slots), capacity_(capacity), pages_(pages) {
+  const std::int64_t page_tokens = layout.page_tokens();
+  std::int64_t elements = 0, entries = 0;
+  if (slots < 1 || capacity < 1 || pages < 1 || pages > INT32_MAX || capacity > INT32_MAX ||
+      __builtin_mul_overflow(pages, page_tokens, &elements) ||
+      __builtin_mul_overflow(elements, a.heads.kv_heads * a.heads.head_dim * 8, &elements) ||
+      __builtin_mul_overflow(slots, layout.groups() * (capacity / page_tokens + 1) * 8, &entries)) {
+    throw Error({.what = "a KV cache of this size is impossible",
+                 .expected = "at least one sequence of one token that fits memory",
+                 .found = std::to_string(slots) + " sequences of " + std::to_string(capacity) +
+                          " tokens in " + std::to_string(pages) + " pages of " +
+                          std::to_string(page_tokens)});
+  }
+  const auto rows = static_cast<std::size_t>(pages * page_tokens);
+  const auto reserve = [&](std::vector<Part>& parts) {
+    for (const std::size_t token : {layout.token_bytes(), layout.scale_bytes()}) {
+      if (token > 0) parts.push_back({.data = arena.reserve("KV cache", rows * token), .token_bytes = token});
+    }
+  };
+  for (std::int64_t place = 0; place < layout.page_blocks(); ++place) {
+    reserve(keys_);
+    reserve(values_);
+  }
+  slot_pages_ = (capacity + page_tokens - 1) / page_tokens;
+  const auto count = static_cast<std::size_t>(slots * layout.groups() * slot_pages_);
+  table_ = arena.reserve_as<std::int32_t>("KV page table", count);
+  host_table_ = arena.reserve_as<std::int32_t>("KV page table", count, MemoryKind::pinned);
+}
+
+void KvCache::set_page(std::int64_t slot, std::int64_t group, std::int64_t index, std::int32_t page) {
+  check(slot >= 0 && slot < slots_ && group >= 0 && group < layout_.groups() && index >= 0 &&
+            index < slot_pages_ && page >= 0 && page < pages_,
+        "a page of the cache holds tokens of a slot");
+  const std::int64_t at = (slot * layout_.groups() + group) * slot_pages_ + index;
+  host_table_[at] = page;
+  const bool none = changed_from_ == changed_to_;
+  changed_from_ = none ? at : std::min(changed_from_, at);
+  changed_to_ = none ? at + 1 : std::max(changed_to_, at + 1);
+}
+
+// One copy from the first change to the last: tables are small, and copies take their time to begin.
+void KvCache::upload(Device& device, Stream& stream) {
+  if (changed_from_ == changed_to_) return;
+  device.copy_to_device(stream, table_ + changed_from_, host_table_ + changed_from_,
+                        static_cast<std::size_t>(changed_to_ - changed_from_) * sizeof(std::int32_t));
+  changed_from_ = changed_to_ = 0;
+}
+
+void KvCache::copy_page(Device& device, Stream& stream, std::int32_t from, std::int32_t to,
+                        std::int64_t tokens) {
+  check(from != to && from >= 0 && to >= 0 && from < pages_ && to < pages_ && tokens >= 0 &&
+            tokens <= layout_.page_tokens(),
+        "tokens are copied between two pages");
   for (const auto* parts : {&keys_, &values_}) {
     for (const Part& part : *parts) {
-      const std::size_t slot_bytes = static_cast<std::size_t>(capacity_) * part.token_bytes;
-      const std::size_t bytes = static_cast<std::size_t>(tokens) * part.token_bytes;
+      const std::size_t page = static_cast<std::size_t>(layout_.page_tokens()) * part.token_bytes;
       auto* base = static_cast<std::byte*>(part.data);
-      device.copy(stream, base + static_cast<std::size_t>(to) * slot_bytes,
-                  base + static_cast<std::size_t>(from) * slot_bytes, bytes);
+      device.copy(stream, base + static_cast<std::size_t>(to) * page,
+                  base + static_cast<std::size_t>(from) * page,
+                  static_cast<std::size_t>(tokens) * part.token_bytes);
     }
   }
+}
+
+ops::CachePages KvCache::table(std::int64_t layer) const {
+  return {.table = table_ + layout_.group(layer) * slot_pages_,
+          .pitch = layout_.groups() * slot_pages_,
+          .tokens = layout_.page_tokens()};
 }
 
 }  // namespace octet::model

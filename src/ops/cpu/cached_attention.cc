@@ -50,7 +50,26 @@ OCTET_SIMD void decode_row(const std::uint8_t* codes, float scale, float* to, st
 /// Columns of a head whose sums of values, or decoded keys, are at hand at once.
 constexpr std::int64_t kMostColumns = 256;
 
-/// Keys, or values, of one KV head in one slot, in T.
+/// Keys that are read one after the other before their scores are used.
+constexpr std::int64_t kPiece = 64;
+
+/// Writes the rows of the cache in which keys [begin, begin + count) of a slot lie.
+void find_rows(const CachedAttentionArgs& args, std::int64_t slot, std::int64_t begin, std::int64_t count,
+               std::int64_t* rows) {
+  const CachePages& pages = args.pages;
+  if (pages.table == nullptr) {
+    for (std::int64_t j = 0; j < count; ++j) rows[j] = slot * args.capacity + begin + j;
+    return;
+  }
+  for (std::int64_t j = 0; j < count;) {
+    const std::int64_t inside = (begin + j) % pages.tokens;
+    const std::int64_t page = pages.table[slot * pages.pitch + (begin + j) / pages.tokens];
+    const std::int64_t end = std::min(count, j + pages.tokens - inside);
+    for (std::int64_t row = page * pages.tokens + inside; j < end; ++j, ++row) rows[j] = row;
+  }
+}
+
+/// Keys, or values, of one KV head, in T.
 template <typename T>
 struct Rows {
   const T* data;
@@ -96,17 +115,19 @@ void attend(const CachedAttentionArgs& args, std::int64_t token, std::int64_t he
   T* out = static_cast<T*>(args.out.data) + token * args.out.ld + head * head_dim;
   const std::int64_t last = args.positions[token];
   const std::int64_t first = args.window > 0 ? std::max<std::int64_t>(0, last - args.window + 1) : 0;
-  constexpr std::int64_t piece = 64, most = kMostColumns;
+  constexpr std::int64_t most = kMostColumns;
   for (std::int64_t from = 0; from < head_dim; from += most) {
     const std::int64_t width = std::min(most, head_dim - from);
     float sum_of_values[most] = {};
-    float scores[piece];
+    float scores[kPiece];
+    std::int64_t rows[kPiece];
     float maximum = -3.0e38f, sum = 0.0f;
-    for (std::int64_t begin = first; begin <= last; begin += piece) {
-      const std::int64_t count = std::min(piece, last + 1 - begin);
+    for (std::int64_t begin = first; begin <= last; begin += kPiece) {
+      const std::int64_t count = std::min(kPiece, last + 1 - begin);
+      find_rows(args, args.slots[token], begin, count, rows);
       float highest = maximum;
       for (std::int64_t j = 0; j < count; ++j) {
-        float score = args.scale * keys.product(query, begin + j, head_dim);
+        float score = args.scale * keys.product(query, rows[j], head_dim);
         if (args.soft_cap > 0.0f) score = args.soft_cap * simd::tanh(score / args.soft_cap);
         scores[j] = score;
         highest = score > highest ? score : highest;
@@ -118,7 +139,7 @@ void attend(const CachedAttentionArgs& args, std::int64_t token, std::int64_t he
       maximum = highest;
       for (std::int64_t j = 0; j < count; ++j) {
         sum += scores[j];
-        values.add(sum_of_values, begin + j, from, scores[j], width);
+        values.add(sum_of_values, rows[j], from, scores[j], width);
       }
     }
     store_row(sum_of_values, 1.0f / sum, out + from, width);
@@ -130,16 +151,14 @@ void attend(const CachedAttentionArgs& args, std::int64_t token, std::int64_t he
   const Heads& heads = args.heads;
   const std::int64_t stride = heads.kv_heads * heads.head_dim;
   const std::int64_t kv_head = head / (heads.q_heads / heads.kv_heads);
-  const std::int64_t first = args.slots[token] * args.capacity;
   const auto fp8 = [&](const void* cache, const float* scale_inv) {
-    return Fp8Rows{
-        .codes = static_cast<const std::uint8_t*>(cache) + first * stride + kv_head * heads.head_dim,
-        .scale_inv = scale_inv + first * heads.kv_heads + kv_head,
-        .stride = stride,
-        .heads = heads.kv_heads};
+    return Fp8Rows{.codes = static_cast<const std::uint8_t*>(cache) + kv_head * heads.head_dim,
+                   .scale_inv = scale_inv + kv_head,
+                   .stride = stride,
+                   .heads = heads.kv_heads};
   };
   const auto plain = [&](const void* cache) {
-    return Rows<T>{static_cast<const T*>(cache) + first * stride + kv_head * heads.head_dim, stride};
+    return Rows<T>{static_cast<const T*>(cache) + kv_head * heads.head_dim, stride};
   };
   if (args.k_scale_inv != nullptr) {
     return attend<T>(args, token, head, fp8(args.k_cache, args.k_scale_inv),
@@ -197,7 +216,8 @@ void run(const CachedAttentionArgs& args) {
           "cached_attention: every token's place lies inside the cache");
     const T* k =
         static_cast<const T*>(args.qkv.data) + t * args.qkv.ld + args.heads.q_heads * args.heads.head_dim;
-    const std::int64_t at = args.slots[t] * args.capacity + args.positions[t];
+    std::int64_t at = 0;
+    find_rows(args, args.slots[t], args.positions[t], 1, &at);
     if (args.k_scale_inv != nullptr) {
       encode_heads(k, args.heads, at, args.k_cache, args.k_scale_inv);
       encode_heads(k + width, args.heads, at, args.v_cache, args.v_scale_inv);

@@ -5,6 +5,7 @@
 #include "cuda/attention/cached.cuh"
 
 #include <algorithm>
+#include <bit>
 
 #include "cuda/attention/cached_bf16.cuh"
 #include "cuda/attention/cached_fp32.cuh"
@@ -28,7 +29,7 @@ __global__ void __launch_bounds__(kAttentionThreads) append_kernel(const Cached 
   const T* k = static_cast<const T*>(args.qkv) + token * args.qkv_ld + args.q_heads * args.head_dim;
   if constexpr (FP8) {
     // A warp takes one head of the keys, or of the values, at a time.
-    const std::int64_t first_scale = args.scale_at(args.slots[token], args.positions[token], 0);
+    const std::int64_t first_scale = args.row(args.slots[token], args.positions[token]) * args.kv_heads;
     for (int i = static_cast<int>(threadIdx.x) / 32; i < 2 * args.kv_heads; i += kWarps) {
       const bool keys = i < args.kv_heads;
       const std::int64_t row = first_scale + (keys ? i : i - args.kv_heads);
@@ -37,7 +38,7 @@ __global__ void __launch_bounds__(kAttentionThreads) append_kernel(const Cached 
                   (keys ? args.k_scale_inv : args.v_scale_inv) + row);
     }
   } else {
-    const std::int64_t at = (args.slots[token] * args.capacity + args.positions[token]) * width;
+    const std::int64_t at = args.row(args.slots[token], args.positions[token]) * width;
     for (std::int64_t i = threadIdx.x; i < width; i += kAttentionThreads) {
       static_cast<T*>(args.k_cache)[at + i] = k[i];
       static_cast<T*>(args.v_cache)[at + i] = k[width + i];
@@ -70,7 +71,7 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_kernel(const Cached 
       write_value(out[i], NAN);
     return;
   }
-  const std::int64_t stride = args.stride(), base = args.base(args.slots[token], kv_head);
+  RowsInTurn rows(args, args.slots[token]);
   const T* q = static_cast<const T*>(args.qkv) + token * args.qkv_ld + head * args.head_dim;
   float query[kPerLane], result[kPerLane];
 #pragma unroll
@@ -81,7 +82,7 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_kernel(const Cached 
   const std::int64_t last = args.positions[token];
   float maximum = kLowest, sum = 0.0f;
   for (std::int64_t j = args.rule.first_key(last, 0) + warp; j <= last; j += kWarps) {
-    const std::int64_t row = base + j * stride, scale = args.scale_at(args.slots[token], j, kv_head);
+    const std::int64_t at = rows(j), row = args.element(at, kv_head), scale = at * args.kv_heads + kv_head;
     float product = 0.0f;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i) {
@@ -242,6 +243,11 @@ bool in_quads(const CachedAttentionArgs& a) {
          on_boundary(a.k_cache) && on_boundary(a.v_cache);
 }
 
+/// Without pages a slot is one page: no position reaches the next.
+int page_shift(const CachePages& pages) {
+  return pages.table == nullptr ? 62 : std::countr_zero(static_cast<std::uint64_t>(pages.tokens));
+}
+
 template <typename Kernels>
 void run(cudaStream_t stream, const Cached& args, const CachedAttentionArgs& a) {
   using T = typename Kernels::Value;
@@ -274,6 +280,9 @@ void own_cached_attention(cudaStream_t stream, const CachedAttentionArgs& a) {
                     .v_cache = a.v_cache,
                     .k_scale_inv = a.k_scale_inv,
                     .v_scale_inv = a.v_scale_inv,
+                    .pages = a.pages.table,
+                    .page_pitch = a.pages.pitch,
+                    .page_shift = page_shift(a.pages),
                     .capacity = a.capacity,
                     .out = a.out.data,
                     .out_ld = a.out.ld,

@@ -28,6 +28,9 @@ struct Cached {
   void* v_cache;
   float* k_scale_inv;  ///< of E4M3
   float* v_scale_inv;
+  const std::int32_t* pages;  ///< CachePages::table
+  std::int64_t page_pitch;
+  int page_shift;  ///< a page has 2^page_shift tokens; without pages a slot is one
   std::int64_t capacity;
   void* out;
   std::int64_t out_ld;
@@ -41,14 +44,40 @@ struct Cached {
   __host__ __device__ int group() const { return q_heads / kv_heads; }
   /// From a key of a KV head to the next.
   __device__ std::int64_t stride() const { return static_cast<std::int64_t>(kv_heads) * head_dim; }
-  /// The first element of a slot's keys or values of a KV head.
-  __device__ std::int64_t base(std::int64_t slot, int kv_head) const {
-    return slot * capacity * stride() + static_cast<std::int64_t>(kv_head) * head_dim;
+  /// The first row of page `index` of a slot.
+  __device__ std::int64_t page_row(std::int64_t slot, std::int64_t index) const {
+    if (pages == nullptr) return slot * capacity;
+    return static_cast<std::int64_t>(pages[slot * page_pitch + index]) << page_shift;
   }
-  /// The number of the scale of a key, or value, of a KV head.
-  __device__ std::int64_t scale_at(std::int64_t slot, std::int64_t position, int kv_head) const {
-    return (slot * capacity + position) * kv_heads + kv_head;
+  /// The row of a position of a slot.
+  __device__ std::int64_t row(std::int64_t slot, std::int64_t position) const {
+    const std::int64_t index = position >> page_shift;
+    return page_row(slot, index) + position - (index << page_shift);
   }
+  /// Whether the rows of so many positions (a power of two) behind a multiple of it follow each other.
+  __device__ bool together(int positions) const { return (std::int64_t{1} << page_shift) >= positions; }
+  /// The first element of a row's key or value of a KV head.
+  __device__ std::int64_t element(std::int64_t row, int kv_head) const {
+    return (row * kv_heads + kv_head) * head_dim;
+  }
+};
+
+/// Rows of a slot whose positions are asked for one after the other: the page table is read once a page.
+class RowsInTurn {
+ public:
+  __device__ RowsInTurn(const Cached& args, std::int64_t slot) : args_(args), slot_(slot) {}
+  __device__ std::int64_t operator()(std::int64_t position) {
+    const std::int64_t index = position >> args_.page_shift;
+    if (index != index_) {
+      index_ = index;
+      first_ = args_.page_row(slot_, index) - (index << args_.page_shift);
+    }
+    return first_ + position;
+  }
+
+ private:
+  const Cached& args_;
+  std::int64_t slot_, index_ = -1, first_ = 0;
 };
 
 /// What an E4M3 code stands for, times a power of two.
@@ -147,14 +176,15 @@ template <typename T, bool FP8>
 __device__ void append(const Cached& args, std::int64_t token, int kv_head) {
   const T* key = static_cast<const T*>(args.qkv) + token * args.qkv_ld +
                  static_cast<std::int64_t>(args.q_heads + kv_head) * args.head_dim;
-  const std::int64_t at = args.base(args.slots[token], kv_head) + args.positions[token] * args.stride();
+  const std::int64_t row = args.row(args.slots[token], args.positions[token]);
+  const std::int64_t at = args.element(row, kv_head);
   if constexpr (FP8) {
     const int warp = static_cast<int>(threadIdx.x) / 32;
     if (warp > 1) return;
     auto* codes = static_cast<std::uint8_t*>(warp == 0 ? args.k_cache : args.v_cache);
     float* scales = warp == 0 ? args.k_scale_inv : args.v_scale_inv;
     encode_head(key + warp * args.stride(), args.head_dim, codes + at,
-                scales + args.scale_at(args.slots[token], args.positions[token], kv_head));
+                scales + row * args.kv_heads + kv_head);
   } else {
     for (int i = static_cast<int>(threadIdx.x); i < args.head_dim; i += static_cast<int>(blockDim.x)) {
       static_cast<T*>(args.k_cache)[at + i] = key[i];

@@ -75,19 +75,34 @@ __device__ void load_queries(__nv_bfloat16* to, const Cached& args, const TileRo
   }
 }
 
+/// The row of the first key of a tile, from which those behind it are counted; nothing where the rows of a
+/// tile do not follow each other. `begin` lies below `high`.
+template <typename C>
+__device__ std::int64_t first_row(const Cached& args, std::int64_t slot, std::int64_t begin,
+                                  std::int64_t high) {
+  return begin < high && args.together(C::KEYS) ? args.row(slot, begin) : 0;
+}
+
+/// The row of key `i` of a tile; `first` is what first_row said.
+template <typename C>
+__device__ std::int64_t row_of_key(const Cached& args, std::int64_t slot, std::int64_t begin,
+                                   std::int64_t first, int i) {
+  return args.together(C::KEYS) ? first + i : args.row(slot, begin + i);
+}
+
 /// Brings keys [begin, begin + KEYS) and their values to a stage; zeros outside `range`.
 template <typename C>
-__device__ void load_tile(__nv_bfloat16* stage, const Cached& args, std::int64_t base, std::int64_t begin,
-                          const KeyRange& range) {
+__device__ void load_tile(__nv_bfloat16* stage, const Cached& args, std::int64_t slot, int kv_head,
+                          std::int64_t begin, std::int64_t first, const KeyRange& range) {
   constexpr int PER = C::DIM / 8;
-  const auto* keys = static_cast<const __nv_bfloat16*>(args.k_cache) + base;
-  const auto* values = static_cast<const __nv_bfloat16*>(args.v_cache) + base;
-  const std::int64_t stride = args.stride();
+  const auto* keys = static_cast<const __nv_bfloat16*>(args.k_cache);
+  const auto* values = static_cast<const __nv_bfloat16*>(args.v_cache);
   for (int i = static_cast<int>(threadIdx.x); i < C::KEYS * PER; i += C::THREADS) {
     const int row = i / PER, column = i % PER * 8;
     const std::int64_t key = begin + row;
     const bool inside = key >= range.low && key < range.high && column < args.head_dim;
-    const std::int64_t at = inside ? key * stride + column : 0;
+    const std::int64_t at =
+        inside ? args.element(row_of_key<C>(args, slot, begin, first, row), kv_head) + column : 0;
     copy_16(stage + row * C::ROW + column, keys + at, inside);
     copy_16(stage + C::TILE + row * C::ROW + column, values + at, inside);
   }
@@ -97,25 +112,28 @@ __device__ void load_tile(__nv_bfloat16* stage, const Cached& args, std::int64_t
 /// outside `range`.
 template <typename C>
 __device__ void load_codes(std::uint8_t* raw, const Cached& args, std::int64_t slot, int kv_head,
-                           std::int64_t begin, const KeyRange& range) {
+                           std::int64_t begin, std::int64_t first, const KeyRange& range) {
   constexpr int PER = C::DIM / 16;
   const auto* keys = static_cast<const std::uint8_t*>(args.k_cache);
   const auto* values = static_cast<const std::uint8_t*>(args.v_cache);
-  const std::int64_t base = args.base(slot, kv_head), stride = args.stride();
   for (int i = static_cast<int>(threadIdx.x); i < C::KEYS * PER; i += C::THREADS) {
     const int row = i / PER, column = i % PER * 16;
     const std::int64_t key = begin + row;
     const bool inside = key >= range.low && key < range.high && column < args.head_dim;
-    const std::int64_t at = inside ? base + key * stride + column : 0;
+    const std::int64_t at =
+        inside ? args.element(row_of_key<C>(args, slot, begin, first, row), kv_head) + column : 0;
     copy_16(raw + row * C::DIM + column, keys + at, inside);
     copy_16(raw + C::CODES + row * C::DIM + column, values + at, inside);
   }
   auto* scales = reinterpret_cast<float*>(raw + 2 * C::CODES);  // [2, KEYS]
   for (int i = static_cast<int>(threadIdx.x); i < 2 * C::KEYS; i += C::THREADS) {
-    const std::int64_t key = begin + i % C::KEYS;
+    const int row = i % C::KEYS;
+    const std::int64_t key = begin + row;
     const bool inside = key >= range.low && key < range.high;
     const float* from = i < C::KEYS ? args.k_scale_inv : args.v_scale_inv;
-    copy_4(scales + i, from + (inside ? args.scale_at(slot, key, kv_head) : 0), inside);
+    const std::int64_t at =
+        inside ? row_of_key<C>(args, slot, begin, first, row) * args.kv_heads + kv_head : 0;
+    copy_4(scales + i, from + at, inside);
   }
 }
 
@@ -234,11 +252,15 @@ __device__ void add_coded_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, 
   const std::int64_t begin = range.low / C::KEYS * C::KEYS;
   const std::int64_t tiles = (range.high - begin + C::KEYS - 1) / C::KEYS;
   auto* raws = reinterpret_cast<std::uint8_t*>(stages + 2 * C::TILE);
-  load_codes<C>(raws, args, slot, kv_head, begin, range);
+  load_codes<C>(raws, args, slot, kv_head, begin, first_row<C>(args, slot, begin, range.high), range);
   end_copies();
+  // The page table is read a tile ahead.
+  std::int64_t next_row = first_row<C>(args, slot, begin + C::KEYS, range.high);
   for (std::int64_t t = 0; t < tiles; ++t) {
     if (t + 1 < tiles) {
-      load_codes<C>(raws + (t + 1) % 2 * C::RAW, args, slot, kv_head, begin + (t + 1) * C::KEYS, range);
+      const std::int64_t next = begin + (t + 1) * C::KEYS;
+      load_codes<C>(raws + (t + 1) % 2 * C::RAW, args, slot, kv_head, next, next_row, range);
+      next_row = first_row<C>(args, slot, next + C::KEYS, range.high);
     }
     end_copies();
     wait_for_copies<1>();
@@ -259,12 +281,15 @@ __device__ void add_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, __nv_b
   // reads them.
   const std::int64_t begin = range.low / C::KEYS * C::KEYS;
   const std::int64_t tiles = (range.high - begin + C::KEYS - 1) / C::KEYS;
-  const std::int64_t base = args.base(slot, kv_head);
-  load_tile<C>(stages, args, base, begin, range);
+  load_tile<C>(stages, args, slot, kv_head, begin, first_row<C>(args, slot, begin, range.high), range);
   end_copies();
+  // The page table is read a tile ahead.
+  std::int64_t next_row = first_row<C>(args, slot, begin + C::KEYS, range.high);
   for (std::int64_t t = 0; t < tiles; ++t) {
     if (t + 1 < tiles) {
-      load_tile<C>(stages + (t + 1) % 2 * 2 * C::TILE, args, base, begin + (t + 1) * C::KEYS, range);
+      const std::int64_t next = begin + (t + 1) * C::KEYS;
+      load_tile<C>(stages + (t + 1) % 2 * 2 * C::TILE, args, slot, kv_head, next, next_row, range);
+      next_row = first_row<C>(args, slot, next + C::KEYS, range.high);
     }
     end_copies();
     wait_for_copies<1>();

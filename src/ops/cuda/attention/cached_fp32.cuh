@@ -70,15 +70,15 @@ template <typename C>
 __device__ void add_keys(LaneSums<C>& sums, const Cached& args, std::int64_t slot, int kv_head,
                          const KeyRange& range, const int (&first)[C::ROWS], const int (&last)[C::ROWS]) {
   const int warp = static_cast<int>(threadIdx.x) / 32;
-  const std::int64_t base = args.base(slot, kv_head);
-  const std::int64_t stride = args.stride();
+  RowsInTurn rows(args, slot);
   // Which warp has a key does not depend on where the range begins.
   for (std::int64_t j = range.low / C::WARPS * C::WARPS + warp; j < range.high; j += C::WARPS) {
     if (j < range.low) continue;
+    const std::int64_t row = rows(j), at = args.element(row, kv_head);
+    const std::int64_t scale = row * args.kv_heads + kv_head;
     float4 key[C::QUADS], value[C::QUADS];
 #pragma unroll
     for (int q = 0; q < C::QUADS; ++q) {
-      const std::int64_t at = base + j * stride, scale = args.scale_at(slot, j, kv_head);
       key[q] = cached_quad<C>(args.k_cache, args.k_scale_inv, at, scale, q, args.head_dim);
       value[q] = cached_quad<C>(args.v_cache, args.v_scale_inv, at, scale, q, args.head_dim);
     }

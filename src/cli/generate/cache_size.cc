@@ -1,0 +1,79 @@
+#include "generate/cache_size.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "octet/base/error.h"
+#include "octet/base/strings.h"
+#include "octet/comm/job.h"
+#include "octet/plan/memory.h"
+
+namespace octet::cli {
+namespace {
+
+/// What a decoder holds on a GPU beside the pages of its cache, libraries included.
+std::size_t bytes_beside(generate::DecoderOptions options) {
+  const std::unique_ptr<Device> dry = make_dry_device({.stands_for = DeviceKind::cuda});
+  const std::unique_ptr<comm::Job> job = comm::make_self_job();
+  const auto data = job->collectives(comm::Mesh(1).group("data", 0), *dry, comm::Carrier::automatic);
+  options.cache_bytes = generate::least_cache_bytes(options);
+  const generate::Decoder decoder(*dry, *job, *data, options);
+  std::size_t cache = 0;
+  for (const Reservation& r : decoder.arena().reservations()) {
+    if (r.name == "KV cache") cache += r.bytes;
+  }
+  return decoder.arena().bytes() - cache + plan::library_bytes(DeviceKind::cuda);
+}
+
+std::string bytes_text(std::size_t bytes) {
+  return human_bytes(static_cast<double>(bytes));
+}
+
+}  // namespace
+
+void require_share(double share, const std::string& name) {
+  if (share > 0 && share <= 1) return;
+  throw Error({.what = name + " is a share of a GPU's memory",
+               .expected = "a number above 0, at most 1",
+               .found = std::to_string(share),
+               .where = "command line",
+               .code = ExitCode::usage});
+}
+
+std::size_t cache_bytes_of_share(std::optional<double> asked, const generate::DecoderOptions& decoder,
+                                 std::size_t free) {
+  const double share = asked.value_or(kGpuMemoryUtilization);
+  const auto budget = static_cast<std::size_t>(share * static_cast<double>(free));
+  const std::size_t beside = bytes_beside(decoder), least = generate::least_cache_bytes(decoder);
+  if (budget < beside + least) {
+    char used[96];
+    std::snprintf(used, sizeof(used), "%s, --gpu-memory-utilization %.4g of %s that are free",
+                  bytes_text(budget).c_str(), share, bytes_text(free).c_str());
+    throw Error({.what = "the GPU does not hold the model and the KV cache of one sequence of " +
+                         with_commas(decoder.capacity) + " tokens",
+                 .expected = "at least " + bytes_text(beside + least) + ", " + bytes_text(least) +
+                             " of them for the cache",
+                 .found = used,
+                 .fix = "lower --max-length or --batch, narrow --dtype or --kv-cache-dtype, raise "
+                        "--gpu-memory-utilization, or end other programs on this GPU",
+                 .code = ExitCode::usage});
+  }
+  const std::size_t left = budget - beside;
+  return asked ? left : std::min(left, generate::full_cache_bytes(decoder));
+}
+
+std::size_t cache_bytes(const GenerateOptions& o, const generate::DecoderOptions& decoder,
+                        const Device& device) {
+  if (o.kv_cache_bytes) return *o.kv_cache_bytes;
+  if (device.kind() == DeviceKind::cuda)
+    return cache_bytes_of_share(o.gpu_memory_utilization, decoder, device.memory().free);
+  if (o.gpu_memory_utilization) {
+    throw Error({.what = "--gpu-memory-utilization is a share of a GPU's memory, and this computes on a CPU",
+                 .where = "command line",
+                 .fix = "give --kv-cache-bytes instead",
+                 .code = ExitCode::usage});
+  }
+  return generate::full_cache_bytes(decoder);
+}
+
+}  // namespace octet::cli

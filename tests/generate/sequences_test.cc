@@ -1,0 +1,263 @@
+// Sequences on their way through a cache in pages, without a model: every token finds the keys of all tokens
+// that it sees, whoever computed them, and answers do not depend on how small the cache is.
+#include "sequences.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace octet::generate {
+namespace {
+
+using Tokens = std::vector<std::int32_t>;
+
+/// What stands for the key of the last of some tokens: it depends on all of them.
+std::uint64_t key_of(std::uint64_t before, std::int32_t token) {
+  std::uint64_t x = before * 0x9E3779B97F4A7C15u + static_cast<std::uint64_t>(token) + 1;
+  x ^= x >> 29;
+  return x * 0xBF58476D1CE4E5B9u;
+}
+
+constexpr std::uint64_t kFirst = 7;
+
+struct Outcome {
+  std::vector<Tokens> answers;  ///< by request
+  std::int64_t shared = 0, put_back = 0, recomputed = 0, computed = 0, most_held = 0, passes = 0;
+};
+
+/// A cache of keys instead of a model.
+class World {
+ public:
+  World(std::int64_t slots, std::int64_t capacity, const CacheShape& shape)
+      : shape_(shape),
+        sequences_(slots, capacity, shape),
+        pitch_((capacity + shape.page_tokens - 1) / shape.page_tokens),
+        rows_(static_cast<std::size_t>(shape.pages * shape.page_tokens)),
+        table_(static_cast<std::size_t>(slots * pitch_) * shape.windows.size(), -1) {}
+
+  Sequences& sequences() { return sequences_; }
+
+  Outcome answer(const std::vector<Tokens>& prompts, std::int64_t max_new, std::size_t room) {
+    run_ = {.answers = std::vector<Tokens>(prompts.size())};
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      Sequence s{.request = i};
+      s.asked = {prompts[i], i};
+      s.options.max_new = max_new;
+      s.tokens = prompts[i];
+      sequences_.submit(std::move(s));
+    }
+    while (sequences_.busy() && !testing::Test::HasFatalFailure()) {
+      for (const PageCopy& c : sequences_.admit()) copy(c);
+      const PassTokens pass = sequences_.next_pass(room);
+      for (const PageChange& c : sequences_.take_changes())
+        entry(c.slot, static_cast<std::size_t>(c.group), c.index) = c.page;
+      compute(pass);
+      for (Sequence* s : pass.sequences) extend(*s);
+      ++run_.passes;
+    }
+    run_.shared = sequences_.shared();
+    run_.put_back = sequences_.put_back();
+    run_.recomputed = sequences_.recomputed();
+    run_.most_held = sequences_.pages().most_held();
+    EXPECT_EQ(sequences_.pages().free(), shape_.pages) << "whoever has ended holds nothing";
+    return run_;
+  }
+
+ private:
+  std::int32_t& entry(std::int64_t slot, std::size_t group, std::int64_t index) {
+    return table_[(static_cast<std::size_t>(slot) * shape_.windows.size() + group) *
+                      static_cast<std::size_t>(pitch_) +
+                  static_cast<std::size_t>(index)];
+  }
+  std::uint64_t& row(std::int64_t slot, std::size_t group, std::int64_t position) {
+    const std::int64_t page = entry(slot, group, position / shape_.page_tokens);
+    return rows_.at(static_cast<std::size_t>(page * shape_.page_tokens + position % shape_.page_tokens));
+  }
+  void copy(const PageCopy& c) {
+    for (std::int64_t i = 0; i < c.tokens; ++i) {
+      rows_[static_cast<std::size_t>(c.to * shape_.page_tokens + i)] =
+          rows_[static_cast<std::size_t>(c.from * shape_.page_tokens + i)];
+    }
+  }
+  // First all keys go into the cache, then everybody looks. A key depends on the one before it, and so on
+  // all.
+  void compute(const PassTokens& pass) {
+    run_.computed += std::ssize(pass.ids);
+    for (std::size_t i = 0; i < pass.ids.size(); ++i) {
+      const std::int64_t position = pass.positions[i];
+      for (std::size_t g = 0; g < shape_.windows.size(); ++g) {
+        const std::uint64_t before = position > 0 ? row(pass.slots[i], g, position - 1) : kFirst;
+        row(pass.slots[i], g, position) = key_of(before, pass.ids[i]);
+      }
+    }
+    for (const Sequence* s : pass.sequences) look(*s);
+  }
+  // What the newest token of a sequence sees.
+  void look(const Sequence& s) {
+    std::vector<std::uint64_t> keys;
+    for (const std::int32_t token : s.tokens)
+      keys.push_back(key_of(keys.empty() ? kFirst : keys.back(), token));
+    const auto last = std::ssize(s.tokens) - 1;
+    for (std::size_t g = 0; g < shape_.windows.size(); ++g) {
+      const std::int64_t window = shape_.windows[g];
+      for (std::int64_t j = window > 0 ? std::max<std::int64_t>(0, last - window + 1) : 0; j <= last; ++j) {
+        ASSERT_EQ(row(s.slot, g, j), keys[static_cast<std::size_t>(j)])
+            << "request " << s.request << ", group " << g << ", token " << j << " of " << last + 1;
+      }
+    }
+  }
+  void extend(Sequence& s) {
+    std::uint64_t x = s.request;
+    for (const std::int32_t token : s.tokens) x = key_of(x, token);
+    s.tokens.push_back(static_cast<std::int32_t>(x % 5));
+    s.answer.ids.push_back(s.tokens.back());
+    run_.answers[s.request] = s.answer.ids;
+    if (std::ssize(s.answer.ids) == s.options.max_new) sequences_.end(s);
+  }
+
+  CacheShape shape_;
+  Sequences sequences_;
+  std::int64_t pitch_;
+  std::vector<std::uint64_t> rows_;
+  std::vector<std::int32_t> table_;
+  Outcome run_;
+};
+
+/// Prompts of up to `longest` tokens, many of which begin as others do.
+std::vector<Tokens> random_prompts(unsigned seed, std::size_t count, std::size_t longest) {
+  std::mt19937 random(seed);
+  std::vector<Tokens> prompts;
+  for (std::size_t i = 0; i < count; ++i) {
+    Tokens prompt;
+    if (!prompts.empty() && random() % 3 > 0) {
+      prompt = prompts[random() % prompts.size()];
+      prompt.resize(1 + random() % prompt.size());
+    }
+    const std::size_t length = std::max<std::size_t>(prompt.size(), 1 + random() % longest);
+    while (prompt.size() < length) prompt.push_back(static_cast<std::int32_t>(random() % 3));
+    prompts.push_back(prompt);
+  }
+  return prompts;
+}
+
+TEST(Sequences, EveryTokenFindsWhatItSeesInCachesOfAnySize) {
+  constexpr std::int64_t kCapacity = 90, kNew = 20;
+  for (const std::vector<std::int64_t>& windows :
+       {std::vector<std::int64_t>{0}, {0, 0, 0}, {7}, {0, 12}, {12, 5, 0, 33}}) {
+    for (const std::int64_t page_tokens : {1, 4, 16, 64}) {
+      for (unsigned seed = 0; seed < 12; ++seed) {
+        const auto prompts = random_prompts(seed, 40, kCapacity - kNew);
+        CacheShape shape{.windows = windows, .page_tokens = page_tokens, .piece = 11 + seed % 3};
+        const std::int64_t one = pages_of_sequence(shape, kCapacity);
+        shape.pages = 8 * one;
+        shape.shared = false;
+        const Outcome alone = World(1, kCapacity, shape).answer(prompts, kNew, 64);
+        if (HasFatalFailure()) return;
+        EXPECT_EQ(alone.shared, 0);
+        shape.shared = true;
+        for (const std::int64_t pages : {one, one + 1, 2 * one, 3 * one + 2, 8 * one}) {
+          shape.pages = pages;
+          for (const std::int64_t slots : {1, 3, 8}) {
+            const Outcome run = World(slots, kCapacity, shape).answer(prompts, kNew, 16);
+            ASSERT_FALSE(HasFatalFailure()) << windows.size() << " groups, pages of " << page_tokens << ", "
+                                            << pages << " pages, " << slots << " slots, seed " << seed;
+            EXPECT_EQ(run.answers, alone.answers);
+            EXPECT_LE(run.most_held, pages);
+            // All slots at their longest fit: nobody is put back.
+            if (pages >= slots * one) {
+              EXPECT_EQ(run.put_back, 0);
+            }
+            std::int64_t tokens = 0;
+            for (const Tokens& prompt : prompts) tokens += std::ssize(prompt) + kNew - 1;
+            EXPECT_EQ(run.computed, tokens - run.shared + run.recomputed);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(Sequences, ASequenceTakesPagesAsItGrowsAndGivesBackWhatLiesBehindItsWindow) {
+  CacheShape shape{.windows = {0}, .page_tokens = 4, .pages = 100, .piece = 8};
+  EXPECT_EQ(World(2, 80, shape).answer({Tokens(9, 1)}, 4, 16).most_held, 3) << "12 tokens have keys";
+  EXPECT_EQ(World(2, 80, shape).answer({Tokens(9, 1)}, 5, 16).most_held, 4);
+  shape.windows = {6};
+  // A piece of 8 and the 5 tokens before its first one lie in 4 pages at most.
+  EXPECT_EQ(pages_of_group(shape, 0, 80), 4);
+  EXPECT_LE(World(2, 80, shape).answer({Tokens(60, 1)}, 19, 16).most_held, 4);
+  shape.windows = {6, 0};
+  EXPECT_EQ(pages_of_sequence(shape, 80), 4 + 20);
+  EXPECT_LE(World(2, 80, shape).answer({Tokens(60, 1)}, 19, 16).most_held, 4 + 20);
+}
+
+TEST(Sequences, AFullCachePutsTheYoungestBack) {
+  // Sequences of 12 tokens begin in 16 pages of four, and grow to 8 pages each.
+  CacheShape shape{.windows = {0}, .page_tokens = 4, .pages = 16, .piece = 64, .shared = false};
+  std::vector<Tokens> prompts;
+  for (std::int32_t i = 0; i < 12; ++i) prompts.emplace_back(11, i);
+  const Outcome run = World(12, 32, shape).answer(prompts, 21, 64);
+  EXPECT_EQ(run.most_held, 16);
+  EXPECT_GT(run.put_back, 0);
+  EXPECT_GT(run.recomputed, 11);
+  // Whoever comes must not drive others out, or be driven out, at once: of 12 x 31 tokens few are lost.
+  EXPECT_LE(run.put_back, 12);
+  EXPECT_LT(run.recomputed, 12 * 31 / 2);
+}
+
+TEST(Sequences, AQuestionThatManyShareIsComputedOnce) {
+  std::mt19937 random(1);
+  Tokens question;
+  for (int i = 0; i < 133; ++i) question.push_back(static_cast<std::int32_t>(random() % 50));
+  std::vector<Tokens> prompts(60, question);
+  for (Tokens& prompt : prompts) {
+    while (prompt.size() < 140) prompt.push_back(static_cast<std::int32_t>(random() % 50));
+  }
+  for (const std::int64_t page_tokens : {4, 16, 64}) {
+    for (const std::int64_t windows : {1, 2}) {
+      CacheShape shape{.windows = {0}, .page_tokens = page_tokens, .piece = 64};
+      if (windows == 2) shape.windows.push_back(40);
+      shape.pages = 8 * pages_of_sequence(shape, 160);
+      const Outcome run = World(8, 160, shape).answer(prompts, 6, 64);
+      EXPECT_LE(60 * 140 - run.shared, 60 * 140 * 7 / 100) << "pages of " << page_tokens;
+      EXPECT_EQ(run.put_back, 0);
+    }
+  }
+}
+
+// As a benchmark asks: all prompts once, and again when the cache has no page to spare.
+TEST(Sequences, PromptsAreFoundAgainInACacheThatTheyFill) {
+  std::vector<Tokens> prompts;
+  for (std::int32_t i = 0; i < 6; ++i) prompts.emplace_back(30, i);
+  for (const std::vector<std::int64_t>& windows : {std::vector<std::int64_t>{0}, {0, 0}}) {
+    CacheShape shape{.windows = windows, .page_tokens = 4, .piece = 64};
+    shape.pages = 6 * pages_of_sequence(shape, 32);
+    World world(6, 32, shape);
+    EXPECT_EQ(world.answer(prompts, 1, 64).shared, 0);
+    const Outcome again = world.answer(prompts, 2, 64);
+    EXPECT_EQ(again.shared, 6 * 29);
+    EXPECT_EQ(again.passes, 2) << "all go on together";
+  }
+}
+
+TEST(Sequences, TextsTakeTheirPagesAndLeaveNone) {
+  const CacheShape shape{.windows = {0, 6}, .page_tokens = 4, .pages = 24, .piece = 8};
+  Sequences sequences(3, 80, shape);
+  for (int round = 0; round < 2; ++round) {
+    sequences.begin_text(Tokens(77, 3));
+    std::size_t taken = 0;
+    while (taken < 77) {
+      const PassTokens pass = sequences.next_of_text(8);
+      EXPECT_EQ(pass.positions.front(), static_cast<std::int32_t>(taken));
+      EXPECT_EQ(pass.rows.size(), pass.ids.size());
+      taken += pass.ids.size();
+    }
+    EXPECT_TRUE(sequences.busy());
+    sequences.end_text();
+    EXPECT_FALSE(sequences.busy());
+    EXPECT_EQ(sequences.pages().free(), 24);
+  }
+}
+
+}  // namespace
+}  // namespace octet::generate
