@@ -71,6 +71,10 @@ void take_template(const Node& node, const Location& at, const Target& target) {
   const auto* found = std::ranges::find(kNames, word, [](const auto& pair) { return pair.first; });
   target.settings.add("template", found == kNames.end() ? node : scalar_node(found->second), at,
                       target.replace);
+  if (word.starts_with("mistral_"))
+    target.sources.note(
+        "'" + at.key + ": " + word +
+        "' writes a system message before the first question, where axolotl leaves it out in training");
 }
 
 void take_long_rows(const Node& node, const Location& at, const Target& target) {

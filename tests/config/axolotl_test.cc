@@ -272,6 +272,8 @@ TEST(Axolotl, WhatChangesNothingIsSaid) {
   EXPECT_TRUE(notes(axolotl("datasets: [{path: a, type: alpaca}]"), "asks for a prompt of axolotl's"));
   EXPECT_TRUE(notes(axolotl("excess_length_strategy: drop"), "axolotl leaves them out"));
   EXPECT_TRUE(notes(axolotl("gradient_checkpointing: unsloth"), "computes activations again"));
+  EXPECT_TRUE(notes(axolotl("chat_template: mistral_v2v3"), "before the first question"));
+  EXPECT_FALSE(notes(axolotl("chat_template: chatml"), "before the first question"));
 }
 
 }  // namespace
