@@ -131,7 +131,8 @@ class Settled {
       return std::ranges::any_of(
           list.items, [&](const Node& item) { return word_of(item).find(word) != std::string::npos; });
     };
-    if (has("offload")) wrong(words->node, words->at, "full_shard or shard_grad_op", kOnDevice);
+    if (words != nullptr && has("offload"))
+      wrong(words->node, words->at, "full_shard or shard_grad_op", kOnDevice);
     if (config != nullptr && config->node.kind != Node::Kind::map) wrong(config->node, config->at, "a map");
     for (const char* name : {"offload_params", "fsdp_offload_params", "cpu_offload", "fsdp_cpu_offload"}) {
       const Node* offloads = config == nullptr ? nullptr : config->node.find(name);
