@@ -37,8 +37,14 @@ endfunction()
 
 # The wheel for CPython 3.12: headers and libraries are those of every other wheel of this version.
 set(_octet_arrow_version 26.0.1)
-set(_octet_arrow_sha256 c718bf97a92a6dea97fd1062c3b9f9e2e83cb9cc926e752289fa4ffff41738f9)
+set(_octet_arrow_platform manylinux_2_28_${CMAKE_SYSTEM_PROCESSOR})
+set(_octet_arrow_sha256_x86_64 c718bf97a92a6dea97fd1062c3b9f9e2e83cb9cc926e752289fa4ffff41738f9)
+set(_octet_arrow_sha256_aarch64 6c18167774fb599d42444b7ac558a893d49e750fb14232b538955e6f0d1d51ea)
+set(_octet_arrow_sha256 ${_octet_arrow_sha256_${CMAKE_SYSTEM_PROCESSOR}})
 set(_octet_arrow_deps ${PROJECT_SOURCE_DIR}/.deps/pyarrow-${_octet_arrow_version})
+if(NOT CMAKE_SYSTEM_PROCESSOR STREQUAL "x86_64")
+  string(APPEND _octet_arrow_deps -${CMAKE_SYSTEM_PROCESSOR})
+endif()
 
 if(OCTET_ARROW_ROOT)
   octet_arrow_in(${OCTET_ARROW_ROOT})
@@ -53,14 +59,15 @@ else()
     target_link_libraries(octet_arrow INTERFACE Parquet::parquet_shared Arrow::arrow_shared)
     message(STATUS "Parquet and Arrow files: read by Apache Arrow ${Parquet_VERSION}")
   endif()
-  if(NOT TARGET octet_arrow)
+  # This machine's Python has libraries for this machine.
+  if(NOT TARGET octet_arrow AND NOT CMAKE_CROSSCOMPILING)
     execute_process(COMMAND python3 -c "import pyarrow; print(pyarrow.__path__[0], end='')"
                     OUTPUT_VARIABLE _octet_arrow_python ERROR_QUIET)
     octet_arrow_in("${_octet_arrow_python}")
   endif()
   if(NOT TARGET octet_arrow AND NOT EXISTS ${_octet_arrow_deps})
     message(STATUS "Parquet and Arrow files: fetching Apache Arrow of pyarrow ${_octet_arrow_version}")
-    octet_fetch_wheel(pyarrow ${_octet_arrow_version} ${_octet_arrow_sha256} manylinux_2_28_x86_64 ${_octet_arrow_deps}
+    octet_fetch_wheel(pyarrow ${_octet_arrow_version} ${_octet_arrow_sha256} ${_octet_arrow_platform} ${_octet_arrow_deps}
                       PATTERNS "pyarrow/include/*" "pyarrow/libarrow.so*" "pyarrow/libparquet.so*" "*/licenses/*")
     if(octet_wheel_error AND OCTET_ARROW STREQUAL "AUTO")
       message(STATUS "Parquet and Arrow files: not read, for pip could not fetch pyarrow: ${octet_wheel_error}")

@@ -1,422 +1,14 @@
-// axolotl's keys. Its configurations are told by `base_model`; names that are ours too and mean something
-// else there (bf16, datasets, fsdp) are read as it reads them.
+// What several of axolotl's keys mean together, and what axolotl does where nothing is said.
 #include <algorithm>
 #include <array>
 
-#include "dialects.h"
+#include "dialect_axolotl.h"
 
 namespace octet::config {
 namespace {
 
-constexpr const char* kFused = "kernels are always fused";
-constexpr const char* kElsewhere = "logs lie in output_dir";
-constexpr const char* kRead = "the architecture and the tokenizer are read from the model's folder";
-constexpr const char* kNoUpload = "nothing is uploaded";
+using namespace axolotl;
 
-[[noreturn]] void wrong(const Node& node, const Location& at, const std::string& expected,
-                        const std::string& fix = "") {
-  complain({.what = "value of '" + at.key + "' cannot be used",
-            .expected = expected,
-            .found = shown(node),
-            .where = at.where,
-            .fix = fix});
-}
-
-std::string word_of(const Node& node) {
-  return node.kind == Node::Kind::scalar ? node.text : "";
-}
-
-bool is_on(const Node& node) {
-  return read_bool(word_of(node)).value_or(false);
-}
-
-Node list_of(const Node& node) {
-  if (node.kind == Node::Kind::list) return node;
-  Node list;
-  list.kind = Node::Kind::list;
-  list.items.push_back(node);
-  return list;
-}
-
-// auto is true where the processor has bf16, which is everywhere here; full keeps weights in it too.
-void take_bf16(const Node& node, const Location& at, const Target& target) {
-  const std::string word = word_of(node);
-  if (word == "full") return target.settings.add("pure_bf16", scalar_node("true"), at, target.replace);
-  target.settings.add("bf16", word == "auto" ? scalar_node("true") : node, at, target.replace);
-}
-
-void take_fp16(const Node& node, const Location& at, const Target& target) {
-  if (word_of(node) != "auto") target.settings.add("fp16", node, at, target.replace);
-}
-
-void take_tf32(const Node& node, const Location& at, const Target& target) {
-  if (word_of(node) != "auto") target.settings.add("tf32", node, at, target.replace);
-}
-
-// Whatever keeps less of the activations; where they would be offloaded they are computed again.
-void take_checkpointing(const Node& node, const Location& at, const Target& target) {
-  const std::string word = word_of(node);
-  const bool offloads = word == "unsloth" || word == "offload" || word == "offload_disk";
-  target.settings.add("gradient_checkpointing", offloads ? scalar_node("true") : node, at, target.replace);
-  if (offloads) target.sources.note("'" + at.key + ": " + word + "' computes activations again here");
-}
-
-// The templates that are named otherwise here.
-void take_template(const Node& node, const Location& at, const Target& target) {
-  static constexpr std::array<std::pair<const char*, const char*>, 4> kNames{
-      {{"qwen_25", "qwen"}, {"phi_3", "phi"}, {"phi_35", "phi"}, {"mistral_v1", "mistral"}}};
-  const std::string word = word_of(node);
-  // The model's own is what nothing means here.
-  if (word.starts_with("tokenizer_default") || word == "jinja") return;
-  const auto* found = std::ranges::find(kNames, word, [](const auto& pair) { return pair.first; });
-  target.settings.add("template", found == kNames.end() ? node : scalar_node(found->second), at,
-                      target.replace);
-}
-
-void take_long_rows(const Node& node, const Location& at, const Target& target) {
-  const std::string word = word_of(node);
-  if (word != "drop" && word != "truncate" && word != "raise") wrong(node, at, "drop, truncate or raise");
-  target.settings.add("truncation", scalar_node(word == "raise" ? "error" : "cut"), at, target.replace);
-  if (word == "drop") {
-    target.sources.note("'" + at.key +
-                        ": drop' cuts long rows, where axolotl leaves them out; raise ends the run instead");
-  }
-}
-
-void take_special_tokens(const Node& node, const Location& at, const Target&) {
-  if (node.kind != Node::Kind::map) wrong(node, at, "a map of names to tokens");
-  for (const auto& [name, token] : node.members) {
-    if (name == "pad_token" || token.is_null()) continue;
-    wrong(node, at, "pad_token alone, for nothing is padded with it here",
-          "the tokenizer is taken as it is; write " + name + " into its tokenizer_config.json");
-  }
-}
-
-// Liger and cut cross entropy are faster kernels of what is computed anyway.
-void take_plugins(const Node& node, const Location& at, const Target& target) {
-  for (const Node& plugin : list_of(node).items) {
-    const std::string name = word_of(plugin);
-    if (name.find("liger") == std::string::npos && name.find("cut_cross_entropy") == std::string::npos)
-      wrong(plugin, at, "liger or cut_cross_entropy", "no code of others is run; remove it");
-    target.sources.note("'" + at.key + ": " + name + "' changes nothing here: " + kFused);
-  }
-}
-
-void refuse_offload(const Node& node, const Location& at) {
-  for (const char* key : {"offload_params", "fsdp_offload_params", "cpu_offload"}) {
-    const Node* found = node.find(key);
-    if (found != nullptr && is_on(*found))
-      wrong(*found, {at.where, at.key + "." + key}, "false", "parameters stay on the device");
-  }
-}
-
-void take_fsdp(const Node& node, const Location& at, const Target& target) {
-  const Node list = list_of(node);
-  const auto has = [&list](const std::string& word) {
-    return std::ranges::any_of(
-        list.items, [&](const Node& item) { return word_of(item).find(word) != std::string::npos; });
-  };
-  if (list.items.empty() || (list.items.size() == 1 && read_bool(word_of(list.items[0])) == false)) return;
-  if (has("offload")) wrong(node, at, "full_shard or shard_grad_op", "parameters stay on the device");
-  target.settings.add("zero_stage", scalar_node(has("shard_grad_op") ? "2" : "3"), at, target.replace);
-}
-
-// The second version of FSDP has no other key.
-void take_fsdp_config(const Node& node, const Location& at, const Target& target) {
-  if (node.kind != Node::Kind::map) wrong(node, at, "a map");
-  if (node.members.empty()) return;
-  refuse_offload(node, at);
-  const Node* reshard = node.find("reshard_after_forward");
-  const bool keeps = reshard != nullptr && read_bool(word_of(*reshard)) == false;
-  const Location own{at.where, at.key};
-  if (!target.settings.has("zero_stage"))
-    target.settings.add("zero_stage", scalar_node(keeps ? "2" : "3"), own, target.replace);
-  target.sources.note("of '" + at.key + "' only offload_params and reshard_after_forward are read");
-}
-
-/// The list of sets, whose items are maps.
-class Sets {
- public:
-  Sets(const Location& at, const Target& target, bool trains) : at_(at), target_(target), trains_(trains) {
-    paths_.kind = Node::Kind::list;
-  }
-
-  void take(const Node& node) {
-    for (const Node& item : list_of(node).items) take_item(item);
-    target_.settings.add(trains_ ? "dataset" : "eval_dataset", paths_, at_, target_.replace);
-    if (!trains_ || texts_ == 0) return;
-    const bool only_texts = texts_ == paths_.items.size();
-    target_.settings.add("stage", scalar_node(only_texts ? "pt" : "sft"), at_, target_.replace);
-  }
-
- private:
-  static constexpr std::array kItem{"path",
-                                    "type",
-                                    "ds_type",
-                                    "data_files",
-                                    "split",
-                                    "name",
-                                    "field",
-                                    "field_messages",
-                                    "field_system",
-                                    "field_tools",
-                                    "message_property_mappings",
-                                    "message_field_role",
-                                    "message_field_content",
-                                    "roles",
-                                    "roles_to_train",
-                                    "train_on_eos",
-                                    "chat_template",
-                                    "conversation"};
-
-  [[noreturn]] void refuse(const Node& node, const std::string& key, const std::string& expected,
-                           const std::string& fix) const {
-    wrong(node, {at_.where, at_.key + "." + key}, expected, fix);
-  }
-  // Null, or one of these words.
-  void only(const Node& item, const std::string& key, std::initializer_list<const char*> words,
-            const std::string& fix) const {
-    const Node* found = item.find(key);
-    if (found == nullptr || found->is_null()) return;
-    std::string expected;
-    for (const char* word : words) {
-      if (word_of(*found) == word) return;
-      expected += (expected.empty() ? "" : ", ") + std::string(word);
-    }
-    refuse(*found, key, expected, fix);
-  }
-
-  void take_item(const Node& item) {
-    if (item.kind != Node::Kind::map) refuse(item, "path", "a list of {path: FILE, type: chat_template}", "");
-    const Strings known(kItem.begin(), kItem.end());
-    for (const auto& [key, value] : item.members) {
-      if (std::ranges::find(known, key) == known.end()) unknown_key(key, at_.where + ": " + at_.key, known);
-    }
-    const std::string by_columns = "name the columns in dataset_info.json, and the set in dataset";
-    only(item, "split", {"train"}, by_columns);
-    only(item, "name", {}, by_columns);
-    only(item, "field", {"text"}, by_columns);
-    only(item, "field_system", {"system"}, by_columns);
-    only(item, "field_tools", {"tools"}, by_columns);
-    only(item, "message_field_role", {"role", "from"}, by_columns);
-    only(item, "message_field_content", {"content", "value"}, by_columns);
-    only(item, "train_on_eos", {"turn"}, "the end of each answer is trained");
-    take_mappings(item, by_columns);
-    take_roles(item);
-    take_type(item);
-    take_path(item);
-    const Node* messages = item.find("field_messages");
-    if (messages != nullptr && !messages->is_null())
-      target_.settings.add("messages_column", *messages, {at_.where, at_.key + ".field_messages"},
-                           target_.replace);
-    const Node* chat = item.find("chat_template");
-    if (chat != nullptr && !chat->is_null())
-      take_template(*chat, {at_.where, at_.key + ".chat_template"}, target_);
-  }
-
-  void take_mappings(const Node& item, const std::string& fix) const {
-    const Node* maps = item.find("message_property_mappings");
-    if (maps == nullptr || maps->is_null()) return;
-    if (maps->kind != Node::Kind::map) refuse(*maps, "message_property_mappings", "a map", fix);
-    only(*maps, "role", {"role", "from"}, fix);
-    only(*maps, "content", {"content", "value"}, fix);
-  }
-
-  void take_roles(const Node& item) const {
-    if (item.find("roles") != nullptr)
-      target_.sources.note("'" + at_.key +
-                           ".roles' changes nothing here: the usual names of roles are known");
-    const Node* trained = item.find("roles_to_train");
-    if (trained == nullptr || trained->is_null()) return;
-    for (const Node& role : list_of(*trained).items) {
-      if (word_of(role) != "assistant" && word_of(role) != "gpt" && word_of(role) != "model")
-        refuse(*trained, "roles_to_train", "assistant", "answers are trained; train_on_inputs adds the rest");
-    }
-  }
-
-  void take_type(const Node& item) {
-    const Node* type = item.find("type");
-    if (type == nullptr || type->is_null()) return;
-    if (type->kind == Node::Kind::map)
-      refuse(*type, "type", "a name such as chat_template, alpaca or completion",
-             "rows are recognised by their fields, and written by chat_template");
-    const std::string word = word_of(*type);
-    if (word.starts_with("completion") || word.starts_with("pretrain")) {
-      ++texts_;
-    } else if (!word.starts_with("chat_template") && !word.starts_with("sharegpt")) {
-      target_.sources.note("'" + at_.key + ".type: " + word +
-                           "' asks for a prompt of axolotl's; here rows become conversations that "
-                           "chat_template writes");
-    }
-  }
-
-  // A path may be the name of a format, whose files stand beside it.
-  void take_path(const Node& item) {
-    const Node* path = item.find("path");
-    const Node* files = item.find("data_files");
-    if (path == nullptr || path->kind != Node::Kind::scalar)
-      refuse(item, "path", "the path or the name of a data set", "");
-    const std::string word = path->text;
-    const bool format = word == "json" || word == "csv" || word == "parquet" || word == "text";
-    if (files == nullptr || files->is_null()) return paths_.items.push_back(*path);
-    for (Node file : list_of(*files).items) {
-      if (!format) file.text = word + "/" + file.text;
-      paths_.items.push_back(file);
-    }
-  }
-
-  const Location& at_;
-  const Target& target_;
-  bool trains_;
-  Node paths_;
-  std::size_t texts_ = 0;
-};
-
-void take_datasets(const Node& node, const Location& at, const Target& target) {
-  Sets(at, target, true).take(node);
-}
-
-void take_test_datasets(const Node& node, const Location& at, const Target& target) {
-  Sets(at, target, false).take(node);
-}
-
-constexpr Entry kKeys[] = {
-    {"base_model", Action::map, "model_name_or_path"},
-    {"base_model_config", Action::refuse, kRead},
-    {"tokenizer_config", Action::refuse, kRead},
-    {"model_type", Action::note, kRead},
-    {"tokenizer_type", Action::note, kRead},
-    {"tokenizer_use_fast", Action::note, kRead},
-    {"tokenizer_legacy", Action::note, kRead},
-    {"tokenizer_use_mistral_common", Action::refuse, kRead},
-    {"is_falcon_derived_model", Action::note, kRead},
-    {"is_llama_derived_model", Action::note, kRead},
-    {"is_mistral_derived_model", Action::note, kRead},
-    {"is_qwen_derived_model", Action::note, kRead},
-    {"overrides_of_model_config", Action::refuse, "change the model's config.json"},
-    {"overrides_of_model_kwargs", Action::refuse, "change the model's config.json"},
-    {"revision_of_model", Action::map, "model_revision"},
-    {"special_tokens", Action::checked, "nothing is padded", "", take_special_tokens},
-    {"tokens", Action::refuse, "the tokenizer is taken as it is; extend it beforehand"},
-    {"resize_token_embeddings_to_32x", Action::refuse, "embeddings have the rows that the model has"},
-    {"datasets", Action::handled, "dataset stage messages_column template", "", take_datasets},
-    {"test_datasets", Action::handled, "eval_dataset", "", take_test_datasets},
-    {"pretraining_dataset", Action::refuse, "write it as a data set of type: completion"},
-    {"shuffle_merged_datasets", Action::note, "disable_shuffling says whether samples are shuffled"},
-    {"dataset_prepared_path", Action::map, "tokenized_path"},
-    {"dataset_processes", Action::map, "preprocessing_num_workers"},
-    {"dataset_num_proc", Action::map, "preprocessing_num_workers"},
-    {"dataset_keep_in_memory", Action::note, "tokens are mapped from files where they are large"},
-    {"val_set_size", Action::map, "val_size"},
-    {"train_on_inputs", Action::map, "train_on_prompt"},
-    {"chat_template", Action::handled, "template", "", take_template},
-    {"chat_template_jinja", Action::map, "template"},
-    {"default_system_message", Action::map, "default_system"},
-    {"sequence_len", Action::map, "cutoff_len"},
-    {"excess_length_strategy", Action::handled, "truncation", "", take_long_rows},
-    {"eval_sequence_len", Action::refuse, "evaluation has the length of training"},
-    {"sample_packing", Action::map, "packing"},
-    {"eval_sample_packing", Action::note, "samples never see each other, packed or not"},
-    {"pad_to_sequence_len", Action::note, "sequences are joined without padding"},
-    {"multipack_real_batches", Action::note, "sequences are joined without padding"},
-    {"sample_packing_group_size", Action::note, "packing looks at the whole set"},
-    {"sample_packing_bin_size", Action::note, "packing looks at the whole set"},
-    {"adapter", Action::fact, "finetuning_type"},
-    {"load_in_8bit", Action::refuse, "weights are quantised to 4 bits: load_in_4bit: true"},
-    {"load_in_4bit", Action::fact, "quantization_bit"},
-    {"lora_model_dir", Action::map, "adapter_name_or_path"},
-    {"lora_r", Action::fact, "lora_rank"},
-    {"lora_alpha", Action::fact, "lora_alpha"},
-    {"lora_dropout", Action::fact, "lora_dropout"},
-    {"lora_target_modules", Action::fact, "lora_target"},
-    {"lora_target_linear", Action::fact, "lora_target"},
-    {"lora_modules_to_save", Action::fact, "additional_target"},
-    {"lora_fan_in_fan_out", Action::refuse, "weights are as the model's folder has them"},
-    {"lora_mlp_kernel", Action::note, kFused},
-    {"lora_qkv_kernel", Action::note, kFused},
-    {"lora_o_kernel", Action::note, kFused},
-    {"peft_use_rslora", Action::fact, "use_rslora"},
-    {"peft_use_dora", Action::fact, "use_dora"},
-    {"relora", Action::refuse, "adapters of this kind are not built; adapter: lora trains others"},
-    {"unfrozen_parameters", Action::refuse, "freeze_trainable_layers says what is trained"},
-    {"micro_batch_size", Action::map, "per_device_train_batch_size"},
-    {"batch_size", Action::refuse, "global_batch_size is the number of samples of a step over all ranks"},
-    {"eval_batch_size", Action::map, "per_device_eval_batch_size"},
-    {"num_epochs", Action::map, "num_train_epochs"},
-    {"optimizer", Action::map, "optim"},
-    {"optim_args", Action::refuse, "AdamW's arguments have keys: adam_beta1, adam_beta2, adam_epsilon"},
-    {"lr_scheduler", Action::map, "lr_scheduler_type"},
-    {"cosine_min_lr_ratio", Action::fact, "lr_scheduler_type lr_scheduler_kwargs"},
-    {"cosine_constant_lr_ratio", Action::refuse,
-     "lr_scheduler: warmup_stable_decay keeps a rate for a while"},
-    {"loss_watchdog_threshold", Action::refuse, "loss_spike_factor says what is done about spikes"},
-    {"noisy_embedding_alpha", Action::refuse, "noise on embeddings is not built"},
-    {"bf16", Action::handled, "bf16 pure_bf16", "", take_bf16},
-    {"bfloat16", Action::map, "pure_bf16"},
-    {"fp16", Action::handled, "fp16", "", take_fp16},
-    {"float16", Action::map, "fp16"},
-    {"tf32", Action::handled, "tf32", "", take_tf32},
-    {"gradient_checkpointing", Action::handled, "gradient_checkpointing", "", take_checkpointing},
-    {"activation_offloading", Action::refuse, "activations are computed again: gradient_checkpointing: true"},
-    {"flash_attention", Action::note, "attention is always fused"},
-    {"xformers_attention", Action::note, "attention is always fused"},
-    {"sdp_attention", Action::note, "attention is always fused"},
-    {"flex_attention", Action::note, "attention is always fused"},
-    {"eager_attention", Action::note, "attention is always fused"},
-    {"attn_implementation", Action::note, "attention is always fused"},
-    {"flash_attn_cross_entropy", Action::note, kFused},
-    {"flash_attn_rms_norm", Action::note, kFused},
-    {"flash_attn_fuse_mlp", Action::note, kFused},
-    {"s2_attention", Action::refuse, "attention sees the whole sequence"},
-    {"plugins", Action::checked, kFused, "", take_plugins},
-    {"liger_rope", Action::note, kFused},
-    {"liger_rms_norm", Action::note, kFused},
-    {"liger_glu_activation", Action::note, kFused},
-    {"liger_layer_norm", Action::note, kFused},
-    {"liger_fused_linear_cross_entropy", Action::note, kFused},
-    {"cut_cross_entropy", Action::note, kFused},
-    {"unsloth_cross_entropy_loss", Action::note, kFused},
-    {"fsdp", Action::handled, "zero_stage", "", take_fsdp},
-    {"fsdp_config", Action::handled, "zero_stage", "", take_fsdp_config},
-    {"fsdp_version", Action::note, "ranks share out parameters by zero_stage"},
-    {"fsdp_final_state_dict_type", Action::note, "the final model is always whole"},
-    {"context_parallel_size", Action::refuse, "sequences are not split over ranks", "1"},
-    {"sequence_parallel_degree", Action::refuse, "sequences are not split over ranks", "1"},
-    {"tensor_parallel_size", Action::refuse, "layers are not split over ranks", "1"},
-    {"evals_per_epoch", Action::fact, "eval_strategy eval_steps"},
-    {"saves_per_epoch", Action::fact, "save_strategy save_steps"},
-    {"eval_table_size", Action::refuse, "answers come from trainer generate"},
-    {"eval_causal_lm_metrics", Action::refuse, "evaluation computes the loss"},
-    {"do_bench_eval", Action::refuse, "evaluation computes the loss"},
-    {"early_stopping_patience", Action::refuse, "early stopping is not built; use max_steps"},
-    {"auto_resume_from_checkpoints", Action::fact, "resume_from_checkpoint"},
-    {"rl", Action::refuse, "only supervised training is built"},
-    {"reward_model", Action::refuse, "only supervised training is built"},
-    {"process_reward_model", Action::refuse, "only supervised training is built"},
-    {"use_tensorboard", Action::fact, "report_to"},
-    {"use_wandb", Action::note, kElsewhere},
-    {"wandb_mode", Action::note, kElsewhere},
-    {"wandb_project", Action::note, kElsewhere},
-    {"wandb_entity", Action::note, kElsewhere},
-    {"wandb_watch", Action::note, kElsewhere},
-    {"wandb_name", Action::weak, "run_name"},
-    {"wandb_run_id", Action::note, kElsewhere},
-    {"wandb_log_model", Action::note, kElsewhere},
-    {"mlflow_tracking_uri", Action::note, kElsewhere},
-    {"mlflow_experiment_name", Action::note, kElsewhere},
-    {"use_mlflow", Action::note, kElsewhere},
-    {"use_comet", Action::note, kElsewhere},
-    {"hub_strategy", Action::note, kNoUpload},
-    {"hf_use_auth_token", Action::note, kNoUpload},
-    {"push_dataset_to_hub", Action::note, kNoUpload},
-    {"strict", Action::note, "a key that nobody knows is always an error"},
-    {"debug", Action::note, "trainer encode shows what a row becomes"},
-    {"device_map", Action::note, "each rank has a device of its own"},
-    {"gpu_memory_limit", Action::refuse, "trainer plan memory=80GB tells what fits"},
-    {"low_cpu_mem_usage", Action::note, "weights are mapped from their files"},
-};
-
-/// What several keys mean together, and what axolotl does where nothing is said.
 class Settled {
  public:
   explicit Settled(Sources& sources) : sources_(sources) {}
@@ -426,7 +18,10 @@ class Settled {
     if (model == nullptr) return;
     base_ = model->at;
     adapters();
+    sharding();
     defaults();
+    warm_up();
+    logging();
     intervals();
     schedule();
     flags();
@@ -455,9 +50,10 @@ class Settled {
   void set(const char* key, const std::string& text, const Fact& fact) {
     set(key, scalar_node(text), fact.at, fact.override);
   }
-  void fall_back(const char* key, const char* text) {
-    if (strongest(key) != nullptr) return;
-    sources_.yaml.add(key, scalar_node(text), base_);
+  // A key that is listed without a value says nothing; the command line's null asks for our own default.
+  void fall_back(const char* key, const std::string& text) {
+    if (strongest(key) != nullptr || sources_.overrides.has(key)) return;
+    sources_.yaml.add(key, scalar_node(text), base_, true);
     said_ += (said_.empty() ? "" : ", ") + std::string(key) + " " + text;
   }
 
@@ -481,27 +77,93 @@ class Settled {
     if (adapter == nullptr) return without_adapters();
     set("finetuning_type", kind, *adapter);
     if (quantised) set("quantization_bit", "4", *four);
+    targets();
     for (const auto& [theirs, ours] : kAdapterKeys) {
       if (const Fact* fact = find(theirs)) set(ours, fact->node, fact->at, fact->override);
     }
+  }
+
+  // All linear layers, and beside them those that are named: which are among them, or lie outside of the
+  // blocks.
+  void targets() {
     const Fact* linear = find("lora_target_linear");
-    if (linear != nullptr && is_on(linear->node)) set("lora_target", "all", *linear);
+    const Fact* named = find("lora_target_modules");
+    if (linear != nullptr && is_on(linear->node)) {
+      set("lora_target", "all", *linear);
+      if (named == nullptr) return;
+      for (const Node& item : list_of(named->node).items) {
+        if (word_of(item) == "lm_head" || word_of(item) == "embed_tokens")
+          wrong(item, named->at, "linear layers of the blocks, beside '" + linear->at.key + ": true'",
+                "lora_modules_to_save trains lm_head and embed_tokens, whole");
+      }
+      sources_.note("'" + named->at.key + "' changes nothing here: '" + linear->at.key +
+                    "' names all linear layers");
+    } else if (named != nullptr && word_of(named->node) == "all-linear") {
+      set("lora_target", "all", *named);
+    } else if (named != nullptr) {
+      set("lora_target", named->node, named->at, named->override);
+    }
   }
 
   // Files keep the keys of adapters beside training of all parameters.
   void without_adapters() {
-    for (const auto& [theirs, ours] : kAdapterKeys) {
-      if (const Fact* fact = find(theirs))
+    Strings keys{"lora_target_modules"};
+    for (const auto& [theirs, ours] : kAdapterKeys) keys.emplace_back(theirs);
+    for (const auto& key : keys) {
+      if (const Fact* fact = find(key))
         sources_.note("'" + fact->at.key + "' changes nothing here: there is no adapter");
     }
   }
 
+  // A key of fsdp_config, whose names had a prefix once.
+  static const Node* member(const Fact* config, const std::string& name) {
+    if (config == nullptr) return nullptr;
+    const Node* found = config->node.find(name);
+    return found != nullptr ? found : config->node.find("fsdp_" + name);
+  }
+
+  // Both versions of FSDP: the first lists words in fsdp, the second needs nothing but fsdp_config.
+  void sharding() {
+    const Fact* words = find("fsdp");
+    const Fact* config = find("fsdp_config");
+    const Node list = words == nullptr ? Node() : list_of(words->node);
+    const auto has = [&list](const std::string& word) {
+      return std::ranges::any_of(
+          list.items, [&](const Node& item) { return word_of(item).find(word) != std::string::npos; });
+    };
+    if (words != nullptr && has("offload"))
+      wrong(words->node, words->at, "full_shard or shard_grad_op", kOnDevice);
+    if (config != nullptr && config->node.kind != Node::Kind::map) wrong(config->node, config->at, "a map");
+    for (const char* name : {"offload_params", "fsdp_offload_params", "cpu_offload", "fsdp_cpu_offload"}) {
+      const Node* offloads = config == nullptr ? nullptr : config->node.find(name);
+      if (offloads != nullptr && is_on(*offloads))
+        wrong(*offloads, {config->at.where, config->at.key + "." + name}, "false", kOnDevice);
+    }
+    const bool listed =
+        !list.items.empty() && !(list.items.size() == 1 && read_bool(word_of(list.items[0])) == false);
+    const bool configured = config != nullptr && !config->node.members.empty();
+    if (!listed && !configured) return;
+    const Node* reshard = member(config, "reshard_after_forward");
+    const bool keeps = has("shard_grad_op") || (reshard != nullptr && read_bool(word_of(*reshard)) == false);
+    set("zero_stage", keeps ? "2" : "3", listed ? *words : *config);
+    if (!configured) return;
+    const Node* recomputes = member(config, "activation_checkpointing");
+    if (recomputes != nullptr && is_on(*recomputes)) {
+      Settings& settings = config->override ? sources_.overrides : sources_.yaml;
+      settings.add("gradient_checkpointing", scalar_node("true"), config->at, true);
+    }
+    sources_.note("of '" + config->at.key +
+                  "' only offload_params, reshard_after_forward and activation_checkpointing are read");
+  }
+
   void defaults() {
+    fall_back("output_dir", "./model-out");
     if (strongest("auto_find_batch_size") == nullptr) fall_back("per_device_train_batch_size", "1");
     if (strongest("max_steps") == nullptr) fall_back("num_train_epochs", "1");
     fall_back("cutoff_len", "512");
     if (find("cosine_min_lr_ratio") == nullptr) fall_back("lr_scheduler_type", "cosine");
     if (strongest("pure_bf16") == nullptr) fall_back("bf16", "true");
+    fall_back("save_total_limit", "4");
     const Setting* stage = strongest("stage");
     if (stage != nullptr && stage->value.text == "pt") fall_back("packing", "false");
     if (strongest("truncation") == nullptr) {
@@ -511,17 +173,35 @@ class Settled {
     }
   }
 
-  // N times an epoch, as a share of all steps; without a word at the end of each epoch.
-  void interval(const char* fact_name, const char* strategy, const char* steps, bool wanted) {
-    const Fact* fact = find(fact_name);
-    if (fact == nullptr) {
-      if (strongest(steps) != nullptr) {
-        if (strongest(strategy) == nullptr) sources_.yaml.add(strategy, scalar_node("steps"), base_);
-      } else if (wanted) {
-        fall_back(strategy, "epoch");
-      }
+  /// Steps of the whole run, where the configuration says them.
+  std::int64_t known_steps() const {
+    const Setting* steps = strongest("max_steps");
+    return steps == nullptr ? 0 : std::max<std::int64_t>(steps->value.integer, 0);
+  }
+
+  // 3 % of the steps, rounded down, at most 100 of them, and two where it would be one.
+  void warm_up() {
+    if (strongest("warmup_steps") != nullptr || strongest("warmup_ratio") != nullptr) return;
+    if (const std::int64_t steps = known_steps()) {
+      const std::int64_t warm = std::min<std::int64_t>(steps * 3 / 100, 100);
+      if (warm > 0) fall_back("warmup_steps", std::to_string(warm == 1 ? 2 : warm));
       return;
     }
+    fall_back("warmup_ratio", "0.03");
+    sources_.note(
+        "axolotl's own warm-up ends after 100 steps: in a run of more than 3,333 write warmup_steps: 100");
+  }
+
+  // Two hundred times a run, and at least every ten steps.
+  void logging() {
+    const std::int64_t steps = known_steps();
+    if (steps == 0) return fall_back("logging_steps", "0.005");
+    fall_back("logging_steps", std::to_string(std::clamp<std::int64_t>(steps / 200, 1, 10)));
+  }
+
+  /// How often an epoch; 0 where nothing or nought is said, which is the same there.
+  double times_an_epoch(const Fact* fact) const {
+    if (fact == nullptr) return 0;
     const auto times = read_number(word_of(fact->node));
     if (!times || *times < 0) {
       complain({.what = "value of '" + fact->at.key + "' cannot be used",
@@ -529,24 +209,42 @@ class Settled {
                 .found = shown(fact->node),
                 .where = fact->at.where});
     }
-    const Setting* epochs = strongest("num_train_epochs");
-    const double share = *times * (epochs == nullptr ? 1.0 : epochs->value.number);
-    if (*times == 0) {
-      set(strategy, "no", *fact);
-    } else if (*times == 1 || share <= 1) {
-      set(strategy, "epoch", *fact);
-    } else {
-      set(strategy, "steps", *fact);
-      set(steps, number_text(1 / share), *fact);
+    return *times;
+  }
+
+  // N times an epoch, as a share of all steps.
+  void interval(const char* fact_name, const char* strategy, const char* steps) {
+    const Fact* fact = find(fact_name);
+    const double times = times_an_epoch(fact);
+    if (times == 0) {
+      // The number alone asks for steps, whatever the strategy would be without it.
+      if (strongest(steps) != nullptr && strongest(strategy) == nullptr)
+        sources_.yaml.add(strategy, scalar_node("steps"), base_, true);
+      return;
     }
+    const Setting* epochs = strongest("num_train_epochs");
+    const double share = times * (epochs == nullptr ? 1.0 : epochs->value.number);
+    if (times == 1 || share <= 1) return set(strategy, "epoch", *fact);
+    set(strategy, "steps", *fact);
+    set(steps, number_text(1 / share), *fact);
   }
 
   void intervals() {
-    interval("saves_per_epoch", "save_strategy", "save_steps", true);
+    interval("saves_per_epoch", "save_strategy", "save_steps");
+    fall_back("save_strategy", "epoch");
     const Setting* held_out = strongest("val_size");
-    const bool evaluates =
-        strongest("eval_dataset") != nullptr || (held_out != nullptr && held_out->value.number > 0);
-    if (evaluates) interval("evals_per_epoch", "eval_strategy", "eval_steps", true);
+    const bool holds_out = held_out != nullptr && held_out->value.number > 0;
+    if (strongest("eval_dataset") == nullptr && !holds_out) return;
+    interval("evals_per_epoch", "eval_strategy", "eval_steps");
+    const Setting* strategy = strongest("eval_strategy");
+    if (strategy == nullptr) {
+      sources_.note(
+          "there are rows to evaluate on, and nothing says when: axolotl does it only with evals_per_epoch, "
+          "eval_steps or eval_strategy");
+    } else if (strategy->value.text != "no") {
+      sources_.note(
+          "axolotl evaluates before the first step, too; here the first evaluation follows eval_steps");
+    }
   }
 
   void schedule() {
@@ -573,11 +271,11 @@ class Settled {
     if (board != nullptr && is_on(board->node)) set("report_to", "tensorboard", *board);
   }
 
-  static constexpr std::array<std::pair<const char*, const char*>, 7> kAdapterKeys{
+  static constexpr const char* kOnDevice = "parameters stay on the device";
+  static constexpr std::array<std::pair<const char*, const char*>, 6> kAdapterKeys{
       {{"lora_r", "lora_rank"},
        {"lora_alpha", "lora_alpha"},
        {"lora_dropout", "lora_dropout"},
-       {"lora_target_modules", "lora_target"},
        {"lora_modules_to_save", "additional_target"},
        {"peft_use_rslora", "use_rslora"},
        {"peft_use_dora", "use_dora"}}};
@@ -588,10 +286,6 @@ class Settled {
 };
 
 }  // namespace
-
-std::span<const Entry> axolotl_keys() {
-  return kKeys;
-}
 
 void settle_axolotl(Sources& sources) {
   Settled(sources).settle();

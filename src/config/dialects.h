@@ -1,7 +1,7 @@
 // Other trainers' YAML: tables from their dotted keys to ours (dialect_sft_play.cc, dialect_verl.cc,
-// dialect_axolotl.cc), the walk through a tree that reads them (dialects.cc), and what several of their keys
-// mean together (dialect_facts.cc). SFT-Play's and verl's keys have one namespace, with ours before them;
-// axolotl's configurations have another, before ours.
+// dialect_axolotl_keys.cc), the walk through a tree that reads them (dialects.cc), and what several of their
+// keys mean together (dialect_facts.cc). SFT-Play's and verl's keys have one namespace, with ours before
+// them; axolotl's configurations have another, before ours.
 #pragma once
 
 #include <cstdint>

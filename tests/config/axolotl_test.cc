@@ -1,4 +1,6 @@
 // Files of axolotl as they stand.
+#include <array>
+
 #include "config/support.h"
 #include "octet/base/strings.h"
 
@@ -28,17 +30,68 @@ TEST(Axolotl, ItsDefaultsHoldWhereNothingIsSaid) {
   EXPECT_TRUE(r.config.bf16);
   EXPECT_EQ(r.config.cutoff_len, 64);
   EXPECT_EQ(r.config.save_strategy, "epoch");
-  EXPECT_EQ(r.config.eval_strategy, "epoch");
+  EXPECT_EQ(r.config.save_total_limit, 4);
+  EXPECT_EQ(r.config.output_dir, "./model-out");
   EXPECT_TRUE(notes(r, "per_device_train_batch_size 1, num_train_epochs 1")) << "and it is said";
+  EXPECT_TRUE(notes(r, "save_total_limit 4")) << "and it is said";
   EXPECT_EQ(axolotl("").config.cutoff_len, 512);
   EXPECT_EQ(axolotl("").config.eval_strategy, "no") << "nothing is held out";
   EXPECT_EQ(axolotl("", {"per_device_train_batch_size=4"}).config.per_device_train_batch_size, 4);
   EXPECT_FALSE(axolotl("bf16: false").config.bf16);
   EXPECT_EQ(axolotl("max_steps: 9").config.num_train_epochs, Config().num_train_epochs);
+  // A key without a value says nothing; null on the command line asks for what holds elsewhere.
+  EXPECT_EQ(axolotl("save_total_limit:\noutput_dir: o").config.save_total_limit, 4);
+  EXPECT_EQ(axolotl("output_dir: o").config.output_dir, "o");
+  const Resolved all = axolotl("", {"save_total_limit=null"});
+  EXPECT_FALSE(all.config.save_total_limit);
+  EXPECT_FALSE(notes(all, "save_total_limit"));
   // Without its base_model a file is none of axolotl's.
   EXPECT_SAYS(refusal("sequence_len: 9"), "unknown key 'sequence_len'");
   EXPECT_EQ(test::read("").config.per_device_train_batch_size, 8);
   EXPECT_EQ(load_text("", "", {"base_model=m", "sequence_len=77"}, quiet(false)).config.cutoff_len, 77);
+}
+
+// 3 % of the steps, at most 100 and never a single one; a line of the log for each 0.5 %, at least every ten
+// steps.
+TEST(Axolotl, ItsWarmUpAndItsLogFollowTheSteps) {
+  for (const auto& [steps, warm, log] : std::vector<std::array<int, 3>>{{9, 0, 1},
+                                                                        {33, 0, 1},
+                                                                        {34, 2, 1},
+                                                                        {66, 2, 1},
+                                                                        {67, 2, 1},
+                                                                        {100, 3, 1},
+                                                                        {600, 18, 3},
+                                                                        {5000, 100, 10}}) {
+    const Config c = axolotl("max_steps: " + std::to_string(steps)).config;
+    EXPECT_EQ(c.warmup_steps, warm) << steps;
+    EXPECT_EQ(c.warmup_ratio, 0) << steps;
+    EXPECT_EQ(c.logging_steps, log) << steps;
+  }
+  const Resolved open = axolotl("num_epochs: 2");
+  EXPECT_EQ(open.config.warmup_ratio, 0.03);
+  EXPECT_EQ(open.config.logging_steps, 0.005);
+  EXPECT_TRUE(notes(open, "ends after 100 steps"));
+  for (const char* own : {"warmup_steps: 0", "warmup_steps: 7", "warmup_ratio: 0.5"}) {
+    const Resolved r = axolotl(own);
+    EXPECT_NE(r.config.warmup_ratio, 0.03) << own;
+    EXPECT_FALSE(notes(r, "ends after 100 steps")) << own;
+  }
+  EXPECT_EQ(axolotl("warmup_ratio: 0.5\nmax_steps: 100").config.warmup_steps, 0);
+  EXPECT_EQ(axolotl("logging_steps: 7").config.logging_steps, 7);
+}
+
+// Rows may be held out and never be evaluated.
+TEST(Axolotl, ItEvaluatesOnlyWhereItIsTold) {
+  const Resolved untold = axolotl("val_set_size: 0.1");
+  EXPECT_EQ(untold.config.eval_strategy, "no");
+  EXPECT_TRUE(notes(untold, "nothing says when"));
+  EXPECT_EQ(axolotl("val_set_size: 0.1\nevals_per_epoch: 0").config.eval_strategy, "no");
+  const Resolved told = axolotl("val_set_size: 0.1\nevals_per_epoch: 1");
+  EXPECT_EQ(told.config.eval_strategy, "epoch");
+  EXPECT_FALSE(notes(told, "nothing says when"));
+  EXPECT_TRUE(notes(told, "before the first step"));
+  EXPECT_EQ(axolotl("val_set_size: 0.1\neval_strategy: epoch").config.eval_strategy, "epoch");
+  EXPECT_FALSE(notes(axolotl("val_set_size: 0.1\neval_strategy: no"), "before the first step"));
 }
 
 TEST(Axolotl, EachKeyHasItsMeaning) {
@@ -54,6 +107,10 @@ TEST(Axolotl, EachKeyHasItsMeaning) {
            {"train_on_inputs: true", "train_on_prompt", "true"},
            {"chat_template: qwen_25", "template", "qwen"},
            {"chat_template: chatml", "template", "chatml"},
+           {"chat_template: phi_35", "template", "phi"},
+           {"chat_template: mistral_v2v3", "template", "mistral"},
+           {"chat_template: mistral_v3_tekken", "template", "ministral"},
+           {"chat_template: deepseek_v3", "template", "deepseek3"},
            {"chat_template: tokenizer_default", "template", "null"},
            {"chat_template: jinja\nchat_template_jinja: t.jinja", "template", "t.jinja"},
            {"default_system_message: Be brief", "default_system", "Be brief"},
@@ -86,7 +143,21 @@ TEST(Axolotl, EachKeyHasItsMeaning) {
            {"fsdp_config: {reshard_after_forward: false}", "zero_stage", "2"},
            {"fsdp: []\nfsdp_config: {}", "zero_stage", "0"},
            {"saves_per_epoch: 4\nnum_epochs: 2", "save_steps", "0.125"},
-           {"saves_per_epoch: 0", "save_strategy", "no"},
+           {"saves_per_epoch: 0", "save_strategy", "epoch"},
+           {"saves_per_epoch: 2\nmax_steps: 50", "save_steps", "0.5"},
+           {"save_strategy: no", "save_strategy", "no"},
+           {"reinit_weights: true", "train_from_scratch", "true"},
+           {"evaluation_strategy: epoch\nval_set_size: 1", "eval_strategy", "epoch"},
+           {"datasets: [{path: a, chat_template: jinja, chat_template_jinja: t.jinja}]", "template",
+            "t.jinja"},
+           {"activation_offloading: true\ngradient_checkpointing: true", "gradient_checkpointing", "true"},
+           {"adapter: lora\nlora_target_modules: [q_proj]\nlora_target_linear: true", "lora_target", "[all]"},
+           {"adapter: lora\nlora_target_modules: all-linear", "lora_target", "[all]"},
+           {"fsdp: [full_shard]\nfsdp_config: {fsdp_reshard_after_forward: false}", "zero_stage", "2"},
+           {"fsdp_config: {fsdp_activation_checkpointing: true}", "gradient_checkpointing", "true"},
+           {"fsdp_config: {activation_checkpointing: true}\ngradient_checkpointing: false",
+            "gradient_checkpointing", "true"},
+           {"fsdp_config: {activation_checkpointing: false}", "gradient_checkpointing", "null"},
            {"saves_per_epoch: 1\nnum_epochs: 3", "save_strategy", "epoch"},
            {"save_steps: 5", "save_strategy", "steps"},
            {"val_set_size: 1\nevals_per_epoch: 2\nnum_epochs: 2", "eval_steps", "0.25"},
@@ -132,6 +203,26 @@ TEST(Axolotl, WhatIsNotBuiltIsRefusedByItsOwnName) {
            {"plugins: [my.plugin]", "no code of others is run"},
            {"fsdp: [full_shard, offload]", "parameters stay on the device"},
            {"fsdp_config: {fsdp_offload_params: true}", "fsdp_config.fsdp_offload_params"},
+           {"fsdp_config: {cpu_offload: true}", "fsdp_config.cpu_offload"},
+           {"fsdp_config: sharded", "a map"},
+           {"chat_template: alpaca", "the model's own template"},
+           {"chat_template: mistral_v1", "mistral_v2v3"},
+           {"chat_template: phi_3", "chatml, llama3"},
+           {"datasets: [{path: a, chat_template: phi_3}]", "chatml, llama3"},
+           {"adapter: lora\nlora_target_linear: true\nlora_target_modules: [lm_head]",
+            "lora_modules_to_save"},
+           {"datasets: [{path: a, train_on_eot: all}]", "datasets.train_on_eot"},
+           {"datasets: [{path: a, shards: 4}]", "max_samples"},
+           {"datasets: [{path: a, field_thinking: thoughts}]", "</think>"},
+           {"datasets: [{path: a, drop_system_message: true}]", "remove system messages"},
+           {"datasets: [{path: a, message_field_training: train}]", "answers are trained"},
+           {"datasets: [{path: a, revision: v2}]", "fetch that revision"},
+           {"model_config: {hidden_size: 8}", "config.json"},
+           {"peft_init_lora_weights: gaussian", "one factor random"},
+           {"curriculum_sampling: true", "disable_shuffling"},
+           {"dataset_exact_deduplication: true", "remove them beforehand"},
+           {"lr_groups: [{name: a, modules: [b], lr: 1}]", "one learning rate"},
+           {"trl: {beta: 0.1}", "only supervised training is built"},
            {"context_parallel_size: 2", "not split over ranks"},
            {"optimizer: muon_x", "optimizer"},
            {"lr_scheduler: rex", "lr_scheduler"},
@@ -147,6 +238,16 @@ TEST(Axolotl, WhatIsNotBuiltIsRefusedByItsOwnName) {
     SCOPED_TRACE(yaml);
     EXPECT_SAYS(axolotl_refusal(yaml), part);
   }
+}
+
+TEST(Axolotl, WhatAsksForNothingIsAccepted) {
+  for (const char* yaml : {"datasets: [{path: a, shards: null, split_thinking: false, drop_system_message: "
+                           "false, temperature:}]",
+                           "peft_init_lora_weights: true", "model_config: {}", "curriculum_sampling: false",
+                           "rl:", "num_labels: 0", "fsdp: false", "fsdp_config: {offload_params: false}"}) {
+    EXPECT_NO_THROW(axolotl(yaml)) << yaml;
+  }
+  EXPECT_EQ(axolotl("fsdp: false").config.zero_stage, 0);
 }
 
 // What has no meaning says so, in words of its own, and a key that is listed without a value says nothing.
@@ -171,6 +272,8 @@ TEST(Axolotl, WhatChangesNothingIsSaid) {
   EXPECT_TRUE(notes(axolotl("datasets: [{path: a, type: alpaca}]"), "asks for a prompt of axolotl's"));
   EXPECT_TRUE(notes(axolotl("excess_length_strategy: drop"), "axolotl leaves them out"));
   EXPECT_TRUE(notes(axolotl("gradient_checkpointing: unsloth"), "computes activations again"));
+  EXPECT_TRUE(notes(axolotl("chat_template: mistral_v2v3"), "before the first question"));
+  EXPECT_FALSE(notes(axolotl("chat_template: chatml"), "before the first question"));
 }
 
 }  // namespace

@@ -97,6 +97,7 @@ const Meanings kAxolotl{{"model_name_or_path", "NousResearch/Meta-Llama-3.1-8B"}
                         {"eval_strategy", "steps"},
                         {"eval_steps", "0.125"},
                         {"save_strategy", "epoch"},
+                        {"save_total_limit", "4"},
                         {"weight_decay", "0"},
                         {"zero_stage", "3"}};
 
@@ -277,9 +278,8 @@ const std::vector<Guide>& guides() {
              {"lora_dropout", "0.05"},
              {"lora_target", "[all]"},
              {"dataset", "[d.jsonl]"},
-             {"eval_strategy", "no"},
              {"cutoff_len", "1024"}},
-            {"zero_stage", "eval_steps"}),
+            {"zero_stage", "eval_steps", "eval_strategy"}),
        {}},
   };
   return all;

@@ -212,7 +212,10 @@ TEST(Plan, AGpuNeedsTransposedCopiesAndScratchOfItsLibraries) {
     for (const Reservation& r : arena.reservations()) rows[kind == DeviceKind::cuda][r.name] += r.bytes;
   }
   EXPECT_EQ(rows[1]["activations/FP8 gradients"], 2 * rows[0]["activations/FP8 gradients"]);
-  EXPECT_GT(rows[1]["workspace"], rows[0]["workspace"] + (std::size_t{32} << 20));
+  // A CPU's GEMMs want some of their own, how much depends on the processor.
+  constexpr std::size_t kLibraries = std::size_t{32} << 20;
+  EXPECT_GT(rows[1]["workspace"], kLibraries);
+  EXPECT_LT(rows[0]["workspace"], kLibraries);
 }
 
 TEST(Plan, RecomputationKeepsOneBlockAndFp8HalvesLinearInputs) {

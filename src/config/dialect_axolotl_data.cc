@@ -1,0 +1,195 @@
+// axolotl's lists of data sets.
+#include <algorithm>
+#include <array>
+
+#include "dialect_axolotl.h"
+
+namespace octet::config::axolotl {
+namespace {
+
+/// The list of sets, whose items are maps.
+class Sets {
+ public:
+  Sets(const Location& at, const Target& target, bool trains) : at_(at), target_(target), trains_(trains) {
+    paths_.kind = Node::Kind::list;
+  }
+
+  void take(const Node& node) {
+    for (const Node& item : list_of(node).items) take_item(item);
+    target_.settings.add(trains_ ? "dataset" : "eval_dataset", paths_, at_, target_.replace);
+    if (!trains_ || texts_ == 0) return;
+    const bool only_texts = texts_ == paths_.items.size();
+    target_.settings.add("stage", scalar_node(only_texts ? "pt" : "sft"), at_, target_.replace);
+  }
+
+ private:
+  static constexpr const char* kColumns = "name the columns in dataset_info.json, and the set in dataset";
+  static constexpr const char* kThoughts = "write thoughts into the content, between <think> and </think>";
+  static constexpr const char* kByRole = "answers are trained, whole; train_on_inputs adds the rest";
+  /// What a set says that is read here, or is the same whatever it says.
+  static constexpr std::array kItem{"path",
+                                    "type",
+                                    "ds_type",
+                                    "data_files",
+                                    "split",
+                                    "name",
+                                    "field",
+                                    "field_messages",
+                                    "field_system",
+                                    "field_tools",
+                                    "message_property_mappings",
+                                    "message_field_role",
+                                    "message_field_content",
+                                    "roles",
+                                    "roles_to_train",
+                                    "train_on_eos",
+                                    "train_on_eot",
+                                    "chat_template",
+                                    "chat_template_jinja",
+                                    "conversation",
+                                    "preprocess_shards",
+                                    "trust_remote_code"};
+  /// What is refused unless it asks for nothing, and what to do.
+  static constexpr std::array<std::pair<const char*, const char*>, 15> kRefused{
+      {{"shards", "cut the file beforehand, or set max_samples"},
+       {"shards_idx", "cut the file beforehand, or set max_samples"},
+       {"revision", "fetch that revision, and write the path of its folder"},
+       {"field_human", kColumns},
+       {"field_model", kColumns},
+       {"field_thinking", kThoughts},
+       {"template_thinking_key", kThoughts},
+       {"split_thinking", kThoughts},
+       {"drop_system_message", "remove system messages from the file"},
+       {"message_field_training", kByRole},
+       {"message_field_training_detail", kByRole},
+       {"input_format", kColumns},
+       {"input_transform", "no code of others is run; transform the file beforehand"},
+       {"logprobs_field", "probabilities of a teacher are not trained on"},
+       {"temperature", "probabilities of a teacher are not trained on"}}};
+
+  [[noreturn]] void refuse(const Node& node, const std::string& key, const std::string& expected,
+                           const std::string& fix) const {
+    wrong(node, {at_.where, at_.key + "." + key}, expected, fix);
+  }
+  static bool asks(const Node& node) {
+    return !node.is_null() && !(node.kind == Node::Kind::scalar && read_bool(node.text) == false);
+  }
+  // Null, or one of these words.
+  void only(const Node& item, const std::string& key, std::initializer_list<const char*> words,
+            const std::string& fix) const {
+    const Node* found = item.find(key);
+    if (found == nullptr || found->is_null()) return;
+    std::string expected;
+    for (const char* word : words) {
+      if (word_of(*found) == word) return;
+      expected += (expected.empty() ? "" : ", ") + std::string(word);
+    }
+    refuse(*found, key, expected, fix);
+  }
+
+  void take_item(const Node& item) {
+    if (item.kind != Node::Kind::map) refuse(item, "path", "a list of {path: FILE, type: chat_template}", "");
+    Strings known(kItem.begin(), kItem.end());
+    for (const auto& [key, fix] : kRefused) {
+      known.emplace_back(key);
+      const Node* found = item.find(key);
+      if (found != nullptr && asks(*found)) refuse(*found, key, "nothing", fix);
+    }
+    for (const auto& [key, value] : item.members) {
+      if (std::ranges::find(known, key) == known.end()) unknown_key(key, at_.where + ": " + at_.key, known);
+    }
+    only(item, "split", {"train"}, kColumns);
+    only(item, "name", {}, kColumns);
+    only(item, "field", {"text"}, kColumns);
+    only(item, "field_system", {"system"}, kColumns);
+    only(item, "field_tools", {"tools"}, kColumns);
+    only(item, "message_field_role", {"role", "from"}, kColumns);
+    only(item, "message_field_content", {"content", "value"}, kColumns);
+    only(item, "train_on_eos", {"turn"}, "the end of each answer is trained");
+    only(item, "train_on_eot", {"turn"}, "the end of each answer is trained");
+    take_mappings(item, kColumns);
+    take_roles(item);
+    take_type(item);
+    take_path(item);
+    const Node* messages = item.find("field_messages");
+    if (messages != nullptr && !messages->is_null())
+      target_.settings.add("messages_column", *messages, {at_.where, at_.key + ".field_messages"},
+                           target_.replace);
+    const Node* chat = item.find("chat_template");
+    if (chat != nullptr && !chat->is_null())
+      take_template(*chat, {at_.where, at_.key + ".chat_template"}, target_);
+    const Node* jinja = item.find("chat_template_jinja");
+    if (jinja != nullptr && !jinja->is_null())
+      target_.settings.add("template", *jinja, {at_.where, at_.key + ".chat_template_jinja"},
+                           target_.replace);
+  }
+
+  void take_mappings(const Node& item, const std::string& fix) const {
+    const Node* maps = item.find("message_property_mappings");
+    if (maps == nullptr || maps->is_null()) return;
+    if (maps->kind != Node::Kind::map) refuse(*maps, "message_property_mappings", "a map", fix);
+    only(*maps, "role", {"role", "from"}, fix);
+    only(*maps, "content", {"content", "value"}, fix);
+  }
+
+  void take_roles(const Node& item) const {
+    if (item.find("roles") != nullptr)
+      target_.sources.note("'" + at_.key +
+                           ".roles' changes nothing here: the usual names of roles are known");
+    const Node* trained = item.find("roles_to_train");
+    if (trained == nullptr || trained->is_null()) return;
+    for (const Node& role : list_of(*trained).items) {
+      if (word_of(role) != "assistant" && word_of(role) != "gpt" && word_of(role) != "model")
+        refuse(*trained, "roles_to_train", "assistant", "answers are trained; train_on_inputs adds the rest");
+    }
+  }
+
+  void take_type(const Node& item) {
+    const Node* type = item.find("type");
+    if (type == nullptr || type->is_null()) return;
+    if (type->kind == Node::Kind::map)
+      refuse(*type, "type", "a name such as chat_template, alpaca or completion",
+             "rows are recognised by their fields, and written by chat_template");
+    const std::string word = word_of(*type);
+    if (word.starts_with("completion") || word.starts_with("pretrain")) {
+      ++texts_;
+    } else if (!word.starts_with("chat_template") && !word.starts_with("sharegpt")) {
+      target_.sources.note("'" + at_.key + ".type: " + word +
+                           "' asks for a prompt of axolotl's; here rows become conversations that "
+                           "chat_template writes");
+    }
+  }
+
+  // A path may be the name of a format, whose files stand beside it.
+  void take_path(const Node& item) {
+    const Node* path = item.find("path");
+    const Node* files = item.find("data_files");
+    if (path == nullptr || path->kind != Node::Kind::scalar)
+      refuse(item, "path", "the path or the name of a data set", "");
+    const std::string word = path->text;
+    const bool format = word == "json" || word == "csv" || word == "parquet" || word == "text";
+    if (files == nullptr || files->is_null()) return paths_.items.push_back(*path);
+    for (Node file : list_of(*files).items) {
+      if (!format) file.text = word + "/" + file.text;
+      paths_.items.push_back(file);
+    }
+  }
+
+  const Location& at_;
+  const Target& target_;
+  bool trains_;
+  Node paths_;
+  std::size_t texts_ = 0;
+};
+
+}  // namespace
+
+void take_datasets(const Node& node, const Location& at, const Target& target) {
+  Sets(at, target, true).take(node);
+}
+
+void take_test_datasets(const Node& node, const Location& at, const Target& target) {
+  Sets(at, target, false).take(node);
+}
+
+}  // namespace octet::config::axolotl

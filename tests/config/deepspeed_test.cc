@@ -1,0 +1,192 @@
+// DeepSpeed's JSON.
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "config/support.h"
+
+namespace octet::config::test {
+namespace {
+
+class DeepSpeed : public testing::Test {
+ protected:
+  std::string path_ = testing::TempDir() + "/octet_deepspeed_" + std::to_string(::getpid()) + ".json";
+  ~DeepSpeed() override { std::filesystem::remove(path_); }
+  Resolved with(const std::string& json, const std::string& yaml = "", const Strings& overrides = {}) {
+    write_file_atomically(path_, json);
+    return read("deepspeed: " + path_ + "\n" + yaml, overrides);
+  }
+  std::string message(const std::string& json, const std::string& yaml = "") {
+    write_file_atomically(path_, json);
+    return refusal("deepspeed: " + path_ + "\n" + yaml);
+  }
+};
+
+TEST_F(DeepSpeed, ItsKeysBecomeOurs) {
+  const Resolved r = with(R"({ // a comment
+    "train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": "auto",
+    "gradient_clipping": 0.5, "bf16": {"enabled": true}, "steps_per_print": 10,
+    "zero_optimization": {"stage": 1, "overlap_comm": false, "contiguous_gradients": true,
+       "allgather_bucket_size": 5e8, "offload_optimizer": {"device": "cpu", "pin_memory": true}},
+    "optimizer": {"type": "AdamW", "params": {"lr": 1e-4, "betas": [0.9, 0.95], "eps": "auto", "weight_decay": 0.1}},
+    "scheduler": {"type": "WarmupDecayLR", "params": {"warmup_num_steps": 7, "warmup_max_lr": 1e-4}}})");
+  const Config& c = r.config;
+  EXPECT_EQ(c.global_batch_size, 64);
+  EXPECT_EQ(c.per_device_train_batch_size, 2);
+  EXPECT_FALSE(c.gradient_accumulation_steps);
+  EXPECT_EQ(c.max_grad_norm, 0.5);
+  EXPECT_EQ(c.zero_stage, 1);
+  EXPECT_TRUE(c.bf16 && !c.overlap_comm && c.optim_state_cpu_offload);
+  EXPECT_EQ(c.learning_rate, 1e-4);
+  EXPECT_EQ(c.adam_beta2, 0.95);
+  EXPECT_EQ(c.lr_scheduler_type, "deepspeed_warmup_decay");
+  EXPECT_EQ(c.warmup_steps, 7);
+  EXPECT_EQ(r.origins.at("zero_stage").source, Source::deepspeed);
+  EXPECT_SAYS(r.origins.at("zero_stage").where, "zero_optimization.stage");
+  EXPECT_TRUE(notes(r, "allgather_bucket_size"));
+}
+
+TEST_F(DeepSpeed, AutoNeverConflictsAndAnExplicitMismatchNamesBothPlaces) {
+  EXPECT_EQ(with(R"({"gradient_accumulation_steps": "auto"})", "gradient_accumulation_steps: 3")
+                .config.gradient_accumulation_steps,
+            3);
+  EXPECT_EQ(with(R"({"gradient_accumulation_steps": 3})", "gradient_accumulation_steps: 3")
+                .config.gradient_accumulation_steps,
+            3);
+  const std::string text = message(R"({"gradient_accumulation_steps": 4})", "gradient_accumulation_steps: 3");
+  EXPECT_SAYS(text, "disagree on 'gradient_accumulation_steps'");
+  EXPECT_SAYS(text, "test.yaml:5");
+  EXPECT_SAYS(text, ".json: gradient_accumulation_steps");
+  const Resolved r = with(R"({"gradient_accumulation_steps": 4})", "gradient_accumulation_steps: 3",
+                          {"gradient_accumulation_steps=2"});
+  EXPECT_EQ(r.config.gradient_accumulation_steps, 2);
+}
+
+TEST_F(DeepSpeed, AnFp8SectionIsAnErrorUnlessTheYamlAsksForFp8) {
+  EXPECT_SAYS(message(R"({"fp8": {"enabled": true}})"), "no 'fp8' section");
+  EXPECT_TRUE(notes(with(R"({"fp8": {"enabled": true}})", "fp8: true"), "no 'fp8' section"));
+}
+
+TEST_F(DeepSpeed, KeysThatDeepSpeedWouldRefuseOrIgnoreAreErrors) {
+  EXPECT_SAYS(message(R"({"zero_optimization": {"stagee": 1}})"), "did you mean 'zero_optimization.stage'?");
+  EXPECT_SAYS(message(R"({"gradient_cliping": 1})"), "gradient_clipping");
+  EXPECT_SAYS(message(R"({"communication_data_type": "fp8"})"), "reduce_dtype");
+  EXPECT_TRUE(notes(with(R"({"communication_data_type": "fp32"})"), "twice as large"));
+  EXPECT_EQ(with(R"({"communication_data_type": "bf16"})").config.reduce_dtype, "bf16");
+  EXPECT_SAYS(message(R"({"fp16": {"enabled": true}})"), "bf16");
+  EXPECT_NO_THROW(
+      with(R"({"fp16": {"enabled": false}, "bf16": {"enabled": false}, "zero_optimization": {"stage": 0}})",
+           "bf16: true"));
+  EXPECT_SAYS(message(R"({"zero_optimization": {"zero_quantized_gradients": true}})"), "not supported");
+  EXPECT_SAYS(message(R"({"zero_optimization": {"offload_optimizer": {"device": "nvme"}}})"), "none or cpu");
+  EXPECT_SAYS(message(R"({"zero_optimization": 1})"), "must be an object");
+  EXPECT_SAYS(message(R"({"zero_optimization": {"stage": 1.5}})"), "zero_optimization.stage");
+  EXPECT_SAYS(message(R"({"optimizer": {"type": "Lamb"}})"), "AdamW");
+  EXPECT_SAYS(message(R"({"scheduler": {"type": "OneCycle"}})"), "WarmupLR");
+  EXPECT_SAYS(message(R"({"optimizer": {"params": {"betas": [0.9]}}})"), "two numbers");
+}
+
+// deepspeed/runtime/engine.py: type Adam is AdamW unless adam_w_mode says otherwise, type AdamW always is.
+TEST_F(DeepSpeed, AdamIsAdamWUnlessItsDecayGoesIntoTheGradient) {
+  const auto optimizer = [](const std::string& type, const std::string& params) {
+    return R"({"optimizer": {"type": ")" + type + R"(", "params": {)" + params + "}}}";
+  };
+  EXPECT_EQ(with(optimizer("Adam", R"("weight_decay": 0.1)")).config.weight_decay, 0.1);
+  EXPECT_TRUE(with(optimizer("Adam", R"("weight_decay": 0.1, "adam_w_mode": true)")).notes.empty());
+  const std::string l2 = optimizer("Adam", R"("weight_decay": 0.1, "adam_w_mode": false)");
+  EXPECT_SAYS(message(l2), "'optimizer.params.adam_w_mode: false' with a weight decay");
+  EXPECT_SAYS(message(l2), "set adam_w_mode: true");
+  const std::string open = optimizer("Adam", R"("weight_decay": "auto", "adam_w_mode": false)");
+  EXPECT_SAYS(message(open, "weight_decay: 0.2"), "weight_decay 0.2");
+  EXPECT_NO_THROW(with(open)) << "without decay both are the same";
+  EXPECT_NO_THROW(with(l2, "", {"weight_decay=0"}));
+  EXPECT_TRUE(
+      notes(with(optimizer("AdamW", R"("weight_decay": 0.1, "adam_w_mode": false)")), "nor in DeepSpeed"));
+  EXPECT_SAYS(message(optimizer("Adam", R"("adam_w_mode": 3)")), "true or false");
+  EXPECT_TRUE(notes(with(optimizer("Adam", R"("torch_adam": true)")), "torch.optim.AdamW"));
+  EXPECT_SAYS(message(optimizer("Adam", R"("amsgrad": true)")), "without AMSGrad");
+  EXPECT_SAYS(message(optimizer("Adam", R"("bias_correction": false)")), "always corrected");
+  EXPECT_SAYS(message(optimizer("Adam", R"("weight_dekay": 1)")),
+              "did you mean 'optimizer.params.weight_decay'?");
+  EXPECT_SAYS(message(R"({"optimizer": {"parameters": {}}})"), "did you mean 'optimizer.params'?");
+  EXPECT_SAYS(message(R"({"optimizer": {"params": 3}})"), "'optimizer.params' must be an object");
+}
+
+TEST_F(DeepSpeed, ItsSchedulesComeWithAllTheirParameters) {
+  const auto scheduler = [](const std::string& type, const std::string& params) {
+    return R"({"scheduler": {"type": ")" + type + R"(", "params": {)" + params + "}}}";
+  };
+  const auto argument = [](const Config& c, const char* name) {
+    return std::get<double>(c.lr_scheduler_kwargs.at(name));
+  };
+  const std::string rest = R"("warmup_max_lr": 2e-4, "warmup_num_steps": 9)";
+  const Config log =
+      with(scheduler("WarmupLR", R"("warmup_min_lr": 1e-5, "warmup_type": "log", )" + rest)).config;
+  EXPECT_EQ(log.lr_scheduler_type, "deepspeed_warmup");
+  EXPECT_EQ(argument(log, "warmup_min_lr"), 1e-5);
+  EXPECT_EQ(std::get<std::string>(log.lr_scheduler_kwargs.at("warmup_type")), "log");
+  EXPECT_EQ(log.learning_rate, 2e-4);
+  EXPECT_EQ(log.warmup_steps, 9);
+  const Config decay =
+      with(scheduler("WarmupDecayLR", R"("total_num_steps": 77, "warmup_type": "linear", )" + rest)).config;
+  EXPECT_EQ(decay.lr_scheduler_type, "deepspeed_warmup_decay");
+  EXPECT_EQ(argument(decay, "total_num_steps"), 77);
+  EXPECT_EQ(std::get<std::string>(decay.lr_scheduler_kwargs.at("warmup_type")), "linear");
+  const Config cosine =
+      with(scheduler("WarmupCosineLR", R"("total_num_steps": "auto", "warmup_min_ratio": 0.2,
+      "cos_min_ratio": 0.3, "warmup_num_steps": "auto")"),
+           "warmup_steps: 5")
+          .config;
+  EXPECT_EQ(cosine.lr_scheduler_type, "deepspeed_warmup_cosine");
+  EXPECT_EQ(argument(cosine, "warmup_min_ratio"), 0.2);
+  EXPECT_EQ(argument(cosine, "cos_min_ratio"), 0.3);
+  EXPECT_FALSE(cosine.lr_scheduler_kwargs.contains("total_num_steps"));
+  EXPECT_EQ(cosine.warmup_steps, 5);
+  // Left out, a parameter has DeepSpeed's default, not ours.
+  const Config bare = with(R"({"scheduler": {"type": "WarmupDecayLR"}})").config;
+  EXPECT_EQ(bare.warmup_steps, 1000);
+  EXPECT_EQ(bare.learning_rate, 0.001);
+  EXPECT_EQ(with(R"({"scheduler": {"type": "WarmupLR"}})", "learning_rate: 3e-5").config.learning_rate, 3e-5);
+  EXPECT_SAYS(message(R"({"scheduler": {"type": "WarmupDecayLR"}})", "learning_rate: 3e-5"),
+              "DeepSpeed's default");
+  EXPECT_SAYS(message(scheduler("WarmupLR", R"("total_num_steps": 7)")), "unknown DeepSpeed key");
+  EXPECT_SAYS(message(scheduler("WarmupCosineLR", rest)),
+              "unknown DeepSpeed key 'scheduler.params.warmup_max_lr'");
+  EXPECT_SAYS(message(scheduler("WarmupLR", R"("warmup_type": "cosine", )" + rest)), "log, linear");
+  EXPECT_SAYS(message(scheduler("WarmupLR", rest), "lr_scheduler_type: cosine"), "disagree");
+}
+
+TEST_F(DeepSpeed, ThePeakOfTheScheduleStandsAboveTheRateOfTheOptimizer) {
+  const Resolved r = with(R"({"optimizer": {"type": "Adam", "params": {"lr": 1e-3}},
+    "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 2e-4, "warmup_num_steps": 9}}})");
+  EXPECT_EQ(r.config.learning_rate, 2e-4);
+  EXPECT_TRUE(notes(r, "'optimizer.params.lr: 0.001' changes nothing here, nor in DeepSpeed"));
+}
+
+TEST_F(DeepSpeed, StatesInBf16AreStoredSo) {
+  const Config c = with(R"({"bf16": {"enabled": true, "bf16_master_weights_and_grads": true}})").config;
+  EXPECT_EQ(c.param_dtype + c.grad_dtype + c.optim_dtype, "bf16bf16auto");
+  const Config all =
+      with(
+          R"({"bf16": {"enabled": true, "bf16_master_weights_and_grads": true, "bf16_optimizer_states": true}})")
+          .config;
+  EXPECT_EQ(all.param_dtype + all.grad_dtype + all.optim_dtype, "bf16bf16bf16");
+  EXPECT_SAYS(message(R"({"bf16": {"bf16_optimizer_states": 2}})"), "true or false");
+}
+
+TEST_F(DeepSpeed, BrokenFilesAreExplained) {
+  EXPECT_SAYS(message("{"), "not valid JSON");
+  EXPECT_SAYS(message("[]"), "one object");
+  EXPECT_SAYS(message(R"({"bf16": {}, "bf16": {}})"), "twice");
+  EXPECT_SAYS(message(std::string(10000, '[')), "JSON");
+  EXPECT_SAYS(refusal("deepspeed: /nowhere/ds.json"), "does not exist");
+}
+
+TEST_F(DeepSpeed, AnInlineMapIsReadTheSame) {
+  const Resolved r = read("deepspeed:\n  zero_optimization: {stage: 1}\n  gradient_clipping: auto\n");
+  EXPECT_EQ(r.config.zero_stage, 1);
+  EXPECT_SAYS(refusal("deepspeed: {zero_optimization: {stag: 1}}"), "zero_optimization.stag");
+}
+
+}  // namespace
+}  // namespace octet::config::test
