@@ -152,7 +152,7 @@ void MessageCollectives::reduce_scatter(Stream& stream, const ReduceScatterArgs&
     if (args.by_node && place().nodes == 1) flat.wire = Wire::f32;  // nothing leaves the node
     timed->operation.steps = reduce_scatter_steps(call, staging_of(queue), flat);
   }
-  enqueue(stream, std::move(timed));
+  enqueue(stream, timed);
 }
 
 void MessageCollectives::all_gather(Stream& stream, const AllGatherArgs& args) {
@@ -163,7 +163,7 @@ void MessageCollectives::all_gather(Stream& stream, const AllGatherArgs& args) {
   if (removing_) return;
   auto timed = group_.begin(Kind::all_gather, queue, args.name, args.bytes);
   timed->operation.steps = all_gather_steps(timed->operation.call, ways(args.by_node), args);
-  enqueue(stream, std::move(timed));
+  enqueue(stream, timed);
 }
 
 void MessageCollectives::all_gather_values(Stream& stream, const AllGatherValuesArgs& args) {
@@ -177,7 +177,7 @@ void MessageCollectives::all_gather_values(Stream& stream, const AllGatherValues
                             static_cast<std::int64_t>(ops::wire_bytes(args.wire, args.count)));
   timed->operation.steps =
       all_gather_values_steps(timed->operation.call, staging_of(queue), ways(args.by_node), args);
-  enqueue(stream, std::move(timed));
+  enqueue(stream, timed);
 }
 
 void MessageCollectives::all_to_all(Stream& stream, const AllToAllArgs& args) {
@@ -190,7 +190,7 @@ void MessageCollectives::all_to_all(Stream& stream, const AllToAllArgs& args) {
   }
   auto timed = group_.begin(Kind::all_to_all, queue, args.name, args.bytes);
   timed->operation.steps = all_to_all_steps(timed->operation.call, args);
-  enqueue(stream, std::move(timed));
+  enqueue(stream, timed);
 }
 
 void MessageCollectives::pass(Stream& stream, const SendArgs* out, const ReceiveArgs* in) {
@@ -200,7 +200,7 @@ void MessageCollectives::pass(Stream& stream, const SendArgs* out, const Receive
   auto timed = group_.begin_between(passing.kind, queue, passing.name, passing.bytes, passing.partners);
   timed->operation.steps = pass_steps(timed->operation.call, out == nullptr ? SendArgs{} : *out,
                                       in == nullptr ? ReceiveArgs{} : *in);
-  enqueue(stream, std::move(timed));
+  enqueue(stream, timed);
 }
 
 void MessageCollectives::all_reduce_max(Stream& stream, const char* name, float* values, std::int64_t count) {
@@ -210,7 +210,7 @@ void MessageCollectives::all_reduce_max(Stream& stream, const char* name, float*
   auto timed =
       group_.begin(Kind::all_reduce_max, queue, name, count * static_cast<std::int64_t>(sizeof *values));
   timed->operation.steps = all_reduce_max_steps(timed->operation.call, staging_of(queue), values, count);
-  enqueue(stream, std::move(timed));
+  enqueue(stream, timed);
 }
 
 void MessageCollectives::all_reduce_sum(Stream& stream, const char* name, std::int64_t* values,
@@ -221,7 +221,7 @@ void MessageCollectives::all_reduce_sum(Stream& stream, const char* name, std::i
   auto timed =
       group_.begin(Kind::all_reduce_sum, queue, name, count * static_cast<std::int64_t>(sizeof *values));
   timed->operation.steps = all_reduce_sum_steps(timed->operation.call, staging_of(queue), values, count);
-  enqueue(stream, std::move(timed));
+  enqueue(stream, timed);
 }
 
 void MessageCollectives::all_reduce_sum(Stream& stream, const char* name, double* values,
@@ -232,7 +232,7 @@ void MessageCollectives::all_reduce_sum(Stream& stream, const char* name, double
   auto timed =
       group_.begin(Kind::all_reduce_sum, queue, name, count * static_cast<std::int64_t>(sizeof *values));
   timed->operation.steps = all_reduce_sum_steps(timed->operation.call, staging_of(queue), values, count);
-  enqueue(stream, std::move(timed));
+  enqueue(stream, timed);
 }
 
 Seals* seals_of(Collectives& collectives) {
