@@ -5,6 +5,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "octet/text/template_jinja.h"
 #include "octet/text/template_match.h"
 
 namespace octet::data {
@@ -99,6 +100,14 @@ std::string TemplateEncoder::decode(std::span<const std::int32_t> ids) const {
 
 std::int32_t TemplateEncoder::text_bos_id() const {
   return begin_of_text_.empty() ? -1 : tokenizer_.token_to_id(begin_of_text_);
+}
+
+std::optional<std::string> TemplateEncoder::jinja_for(const std::string& folder) const {
+  if (!template_) return std::nullopt;
+  const bool plain = !options_.default_system && !options_.tool_format;
+  const std::optional<std::string> own = text::folder_template(folder);
+  if (plain && own && text::writes_as(*own, *template_, tokenizer_)) return std::nullopt;
+  return text::jinja_of(*template_, options_);
 }
 
 std::vector<std::int32_t> TemplateEncoder::stop_ids() const {

@@ -160,4 +160,24 @@ TemplateMatch match_jinja(const std::string& source, const std::string& whose, c
   return {.found = ChatTemplate::find(left.front())};
 }
 
+bool writes_as(const std::string& source, const ChatTemplate& chat, const Tokenizer& tokenizer) {
+  try {
+    const JinjaTemplate jinja(source);
+    int same = 0;
+    for (const Probe& probe : probes()) {
+      std::string text;
+      try {
+        text = rendered(jinja, tokenizer, probe);
+      } catch (const Error&) {
+        continue;  // many templates refuse system messages
+      }
+      if (text != written(chat.name(), tokenizer, probe)) return false;
+      ++same;
+    }
+    return same > 0;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 }  // namespace octet::text

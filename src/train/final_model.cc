@@ -1,6 +1,8 @@
 #include "octet/train/final_model.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <optional>
 
 #include "octet/base/files.h"
 #include "octet/base/json.h"
@@ -31,9 +33,24 @@ std::string generation_config(const std::string& model, const data::TemplateEnco
 
 }  // namespace
 
+void save_tokenizer(const std::string& folder, const data::TemplateEncoder& encoder) {
+  encoder.tokenizer().save(folder);
+  const std::optional<std::string> jinja = encoder.jinja_for(folder);
+  if (!jinja) return;
+  // Of several places readers take different ones: the others go.
+  const std::string path = folder + "/tokenizer_config.json";
+  if (path_exists(path)) {
+    Json config = read_json(path);
+    if (config.erase("chat_template") > 0) write_file_atomically(path, config.dump(2) + "\n");
+  }
+  std::error_code ignored;
+  std::filesystem::remove(folder + "/chat_template.json", ignored);
+  write_file_atomically(folder + "/chat_template.jinja", *jinja);
+}
+
 void write_tokenizer(const std::string& folder, const std::string& model,
                      const data::TemplateEncoder& encoder) {
-  encoder.tokenizer().save(folder);
+  save_tokenizer(folder, encoder);
   write_file_atomically(folder + "/generation_config.json", generation_config(model, encoder));
 }
 

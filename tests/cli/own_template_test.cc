@@ -62,5 +62,39 @@ TEST_F(OwnTemplate, PlainTextDoesWithoutAny) {
   expect_success(run("pt", "template=null stage=pt dataset=" + (folder_ / "text.jsonl")));
 }
 
+// transformers and servers ask the folder how to write a conversation.
+TEST_F(OwnTemplate, TheFinalModelCarriesTheOneItWasTrainedWith) {
+  expect_success(run("bare"));
+  ASSERT_TRUE(fs::exists(folder_ / "bare/chat_template.jinja"));
+  // The next run finds it there.
+  const Outcome next =
+      trainer(task_.train(folder_ / "next", "model_name_or_path=" + (folder_ / "bare") +
+                                                " template=null max_steps=1 save_strategy=no"));
+  expect_success(next);
+  EXPECT_NE(next.err.find("template: chatml"), std::string::npos) << next.err;
+
+  const std::string adapted = "finetuning_type=lora lora_rank=2 learning_rate=1.0e-3 train_from_scratch=true";
+  expect_success(run("adapted", adapted));
+  EXPECT_EQ(slurp(folder_ / "adapted/chat_template.jinja"), slurp(folder_ / "bare/chat_template.jinja"));
+}
+
+TEST_F(OwnTemplate, OfTheModelStaysInTheFinalOneWhereItWritesTheSame) {
+  spill(folder_ / "model/chat_template.jinja", kChatml);
+  expect_success(run("same"));
+  EXPECT_EQ(slurp(folder_ / "same/chat_template.jinja"), kChatml);
+  expect_success(run("told", "default_system=Xyzzy"));
+  EXPECT_NE(slurp(folder_ / "told/chat_template.jinja").find("'Xyzzy'"), std::string::npos);
+}
+
+TEST_F(OwnTemplate, OfTheModelGivesWayInTheFinalOneWhereItWritesOtherwise) {
+  const std::string file = "tokenizer_config.json";
+  Json config = parse_json(slurp(folder_ / ("model/" + file)), "config");
+  config["chat_template"] = "{% for m in messages %}### {{ m.content }}\n{% endfor %}";
+  spill(folder_ / ("model/" + file), config.dump());
+  expect_success(run("other"));
+  EXPECT_FALSE(parse_json(slurp(folder_ / ("other/" + file)), "config").contains("chat_template"));
+  EXPECT_NE(slurp(folder_ / "other/chat_template.jinja").find("<|im_start|>user"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace octet::test

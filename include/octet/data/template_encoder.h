@@ -43,6 +43,9 @@ class TemplateEncoder final : public Encoder {
 
   const text::Tokenizer& tokenizer() const { return tokenizer_; }
   const std::optional<text::ChatTemplate>& chat_template() const { return template_; }
+  /// The chat template in Jinja that a folder with this tokenizer needs (text::jinja_of). Nothing without a
+  /// template, and where the folder's own writes the same.
+  std::optional<std::string> jinja_for(const std::string& folder) const;
   std::int32_t text_bos_id() const override;
   /// Ids that end an answer.
   std::vector<std::int32_t> stop_ids() const;

@@ -26,5 +26,8 @@ TemplateMatch match_template(const std::string& folder, const Tokenizer& tokeniz
 
 /// The same for a chat template in Jinja; reasons call it `whose` ("the model's own chat template").
 TemplateMatch match_jinja(const std::string& source, const std::string& whose, const Tokenizer& tokenizer);
+/// Whether a chat template in Jinja writes what `chat` does, as far as it renders at all. `tokenizer` is
+/// prepared for `chat`.
+bool writes_as(const std::string& source, const ChatTemplate& chat, const Tokenizer& tokenizer);
 
 }  // namespace octet::text

@@ -19,8 +19,13 @@ struct ModelExport {
   bool part = false;       ///< the checkpoint holds what was trained, and `model` the rest
 };
 
-/// Writes the tokenizer (with the tokens and roles that the template gave it) and a generation_config.json
-/// whose end tokens are those that end an answer, beside what `model`'s own says, into `folder`.
+/// Writes the tokenizer's files into `folder`, with the tokens and roles that the template gave it, and the
+/// chat template as chat_template.jinja, in place of one that writes otherwise (TemplateEncoder::jinja_for).
+void save_tokenizer(const std::string& folder, const data::TemplateEncoder& encoder);
+
+/// Writes the tokenizer (save_tokenizer: with the tokens and roles that the template gave it) and a
+/// generation_config.json whose end tokens are those that end an answer, beside what `model`'s own says, into
+/// `folder`.
 void write_tokenizer(const std::string& folder, const std::string& model,
                      const data::TemplateEncoder& encoder);
 

@@ -1,0 +1,258 @@
+// A row of the table as a chat template in Jinja. Every literal stands in an expression, and every tag strips
+// the blanks around it, so that the file may be laid out in lines.
+#include "octet/text/template_jinja.h"
+
+#include <vector>
+
+#include "octet/base/error.h"
+#include "template_row.h"
+
+namespace octet::text {
+namespace {
+
+/// A string of Jinja: in single quotes.
+std::string jinja_string(std::string_view text) {
+  std::string out = "'";
+  for (const char c : text) {
+    if (c == '\n') {
+      out += "\\n";
+    } else {
+      if (c == '\\' || c == '\'') out += '\\';
+      out += c;
+    }
+  }
+  return out + "'";
+}
+
+/// Expressions that are joined as text.
+class Joined {
+ public:
+  void literal(std::string_view text) {
+    if (!text.empty()) terms_.push_back(jinja_string(text));
+  }
+  void expression(std::string text) { terms_.push_back(std::move(text)); }
+  std::string text() const {
+    std::string out;
+    for (const std::string& term : terms_) out += (out.empty() ? "" : " + ") + term;
+    return out.empty() ? "''" : out;
+  }
+
+ private:
+  std::vector<std::string> terms_;
+};
+
+constexpr std::string_view kPlace = "{{content}}";
+
+/// `slot` with the value of an expression in the place of its content.
+void add_filled(Joined& to, const std::string& slot, const std::string& content) {
+  const std::size_t at = slot.find(kPlace);
+  to.literal(std::string_view(slot).substr(0, at));
+  if (at == std::string::npos) return;
+  to.expression(content);
+  to.literal(std::string_view(slot).substr(at + kPlace.size()));
+}
+
+std::string filled(const Slots& slots, const std::string& content) {
+  Joined out;
+  for (const Slot& slot : slots) {
+    if (slot.kind == Slot::Kind::text) {
+      add_filled(out, slot.text, content);
+    } else {
+      out.expression(slot.kind == Slot::Kind::bos ? "bos" : "eos");
+    }
+  }
+  return out.text();
+}
+
+/// Lines of a template.
+class Lines {
+ public:
+  Lines& tag(const std::string& statement) {
+    text_ += "{%- " + statement + " -%}\n";
+    return *this;
+  }
+  Lines& print(const std::string& expression) {
+    text_ += "{{- " + expression + " -}}\n";
+    return *this;
+  }
+  Lines& set(const std::string& name, const std::string& expression) {
+    return tag("set " + name + " = " + expression);
+  }
+  std::string text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+/// A tool as {"type": "function", "function": ...}.
+constexpr const char* kWrapped =
+    "(tool if tool['type'] == 'function' else {'type': 'function', 'function': tool})";
+
+/// What tools are described as, into ns.tools; names of them into ns.names.
+void describe_tools(Lines& out) {
+  out.set("f", "tool['function'] if tool['type'] == 'function' else tool");
+  out.set("ns.names", "ns.names + (', ' if ns.names else '') + f['name']");
+  out.set("ns.tools",
+          "ns.tools + '> Tool Name: ' + f['name'] + '\\nTool Description: ' + "
+          "f.get('description', '') + '\\nTool Args:\\n'");
+  out.tag("for name, p in f['parameters']['properties'] | items");
+  out.set("ns.tools",
+          "ns.tools + '  - ' + name + ' (' + p.get('type', '') + (', required' if name in "
+          "f['parameters'].get('required', []) else '') + '): ' + p.get('description', '')");
+  out.tag("if p.get('enum')");
+  out.set("ns.tools", "ns.tools + ', should be one of [' + p['enum'] | join(', ') + ']'");
+  out.tag("endif").tag("if p.get('items')");
+  out.set("ns.tools", "ns.tools + ', where each item should be ' + p['items'].get('type', '')");
+  out.tag("endif");
+  out.set("ns.tools", "ns.tools + '\\n'");
+  out.tag("endfor");
+  out.set("ns.tools", "ns.tools + '\\n'");
+}
+
+/// The format's prompt with tools, names and date in their places.
+std::string tools_prompt(const ToolFormat& format) {
+  Joined out;
+  std::string_view rest = format.prompt;
+  while (!rest.empty()) {
+    const std::size_t open = rest.find("{{");
+    out.literal(rest.substr(0, open));
+    if (open == std::string_view::npos) break;
+    const std::size_t close = rest.find("}}", open);
+    const std::string_view name = rest.substr(open + 2, close - open - 2);
+    out.expression(name == "tools" ? "ns.tools" : name == "names" ? "ns.names" : "strftime_now('%d %b %Y')");
+    rest = rest.substr(close + 2);
+  }
+  return out.text();
+}
+
+void write_tools(Lines& out, const ToolFormat& format) {
+  out.tag("if tools");
+  out.tag("for tool in tools");
+  if (format.tool_form == "description") {
+    describe_tools(out);
+  } else if (format.tool_form == "json list") {
+    out.set("ns.tools", "ns.tools + (', ' if ns.tools else '') + " + std::string(kWrapped) + " | tojson");
+  } else {
+    const std::string indent =
+        format.tool_indent > 0 ? "(indent=" + std::to_string(format.tool_indent) + ")" : "";
+    Joined one;
+    one.expression("ns.tools");
+    one.literal(format.tool_before);
+    one.expression(std::string(kWrapped) + " | tojson" + indent);
+    one.literal(format.tool_after);
+    out.set("ns.tools", one.text());
+  }
+  out.tag("endfor");
+  if (format.tool_form == "json list") out.set("ns.tools", "'[' + ns.tools + ']'");
+  out.set("system", "system + " + tools_prompt(format));
+  out.tag("endif");
+}
+
+/// The calls of a message, into ns.calls.
+void write_calls(Lines& out, const ToolFormat& format) {
+  using List = ToolFormat::List;
+  out.set("ns.calls", "''");
+  out.tag("for call in message['tool_calls']");
+  out.set("f", "call['function'] if call['function'] else call");
+  out.set("arguments", "f['arguments'] if f['arguments'] is string else f['arguments'] | tojson");
+  Joined one;
+  if (format.call_form == "text") {
+    std::string text = format.call_text;
+    const std::size_t name = text.find("{{name}}"), arguments = text.find("{{arguments}}");
+    check(name < arguments && arguments != std::string::npos, "a call names its function first");
+    one.literal(std::string_view(text).substr(0, name));
+    one.expression("f['name']");
+    one.literal(std::string_view(text).substr(name + 8, arguments - name - 8));
+    one.expression("arguments");
+    one.literal(std::string_view(text).substr(arguments + 13));
+  } else {
+    if (format.call_list == List::never) one.literal(format.call_before);
+    one.literal("{\"name\": ");
+    one.expression("f['name'] | tojson");
+    one.literal(", \"" + format.call_arguments + "\": ");
+    one.expression("arguments");
+    one.literal("}");
+    if (format.call_list == List::never) one.literal(format.call_after);
+  }
+  const bool apart = format.call_form == "text" || format.call_list == List::never;
+  const std::string between = jinja_string(apart ? format.call_between : ", ");
+  out.set("ns.calls", "ns.calls + (" + between + " if ns.calls else '') + " + one.text());
+  out.tag("endfor");
+  if (apart) return;
+  if (format.call_list == List::always) {
+    out.set("ns.calls", "'[' + ns.calls + ']'");
+  } else {
+    out.set("ns.calls", "'[' + ns.calls + ']' if message['tool_calls'] | length > 1 else ns.calls");
+  }
+}
+
+/// Thoughts of earlier answers go; a last one that has none gets an empty one.
+void handle_thoughts(Lines& out) {
+  out.tag("if not loop.last and '<think>\\n' in content and '\\n</think>\\n\\n' in content");
+  out.set("content", "content.split('<think>\\n')[0] + content.split('\\n</think>\\n\\n')[-1].lstrip('\\n')");
+  out.tag("elif loop.last and '<think>' not in content and '</think>' not in content");
+  out.set("content", "'<think>\\n\\n</think>\\n\\n' + content");
+  out.tag("endif");
+}
+
+}  // namespace
+
+std::string jinja_of(const ChatTemplate& chat, const TemplateOptions& options) {
+  const auto row = find_row(chat.name());
+  check(row != nullptr, "a chat template is of the table");
+  const ToolFormat* format = find_tool_format(options.tool_format.value_or(row->tool_format));
+  check(format != nullptr, "the options of a chat template were checked");
+  static const Slots own_with_eos{{Slot::Kind::text, std::string(kPlace)}, {Slot::Kind::eos, ""}};
+  static const Slots own_without_eos{{Slot::Kind::text, std::string(kPlace)}};
+  const Slots& function = !options.tool_format ? row->function
+                          : row->efficient_eos ? own_without_eos
+                                               : own_with_eos;
+  Lines out;
+  out.set("bos", "bos_token if bos_token else ''").set("eos", "eos_token if eos_token else ''");
+  out.set("ns", "namespace(tools='', names='', calls='', begin='')");
+  out.set("system", jinja_string(options.default_system.value_or(row->default_system)));
+  out.set("turns", "messages");
+  out.tag("if messages and messages[0]['role'] == 'system'");
+  out.tag("if messages[0]['content']").set("system", "messages[0]['content']").tag("endif");
+  out.set("turns", "messages[1:]");
+  out.tag("endif");
+  write_tools(out, *format);
+  if (!row->prefix.empty()) out.print(filled(row->prefix, "''"));
+  out.tag("if system");
+  if (row->fuse_system) {
+    Joined fused;
+    add_filled(fused, row->system.at(0).text, "system");
+    out.set("ns.begin", fused.text());
+  } else {
+    out.print(filled(row->system, "system"));
+  }
+  out.tag("endif");
+  out.tag("for message in turns");
+  out.set("content", "message['content'] if message['content'] else ''");
+  if (row->fuse_system) {
+    out.tag("if loop.first").set("content", "ns.begin + content").tag("endif");
+  }
+  out.tag("if message['role'] == 'user'").print(filled(row->user, "content"));
+  out.tag("elif message['role'] == 'tool'").print(filled(row->observation, "content"));
+  out.tag("elif message['role'] == 'assistant' and message['tool_calls']");
+  write_calls(out, *format);
+  out.print(filled(function, row->fuse_system ? "ns.calls" : "(content + ns.calls)"));
+  out.tag("elif message['role'] == 'assistant'");
+  if (row->thinks) handle_thoughts(out);
+  out.print(filled(row->assistant, "content"));
+  out.tag("else").print("raise_exception('a message has the role ' + message['role'])").tag("endif");
+  out.tag("endfor");
+  if (row->efficient_eos) {
+    out.tag("if turns and turns[-1]['role'] == 'assistant' and not add_generation_prompt").print("eos");
+    out.tag("endif");
+  }
+  if (row->thinks) {
+    const std::string usual = options.enable_thinking.value_or(false) ? "true" : "false";
+    out.tag("if add_generation_prompt and not (enable_thinking if enable_thinking is defined else " + usual +
+            ")");
+    out.print("'<think>\\n\\n</think>\\n\\n'").tag("endif");
+  }
+  return out.text();
+}
+
+}  // namespace octet::text
