@@ -164,8 +164,15 @@ TEST_P(TemplateGolden, InJinjaItWritesTheSame) {
   template_.prepare(tokenizer_);
   EXPECT_TRUE(writes_as(jinja_of(template_), template_, tokenizer_));
   const std::string kind = about_["tokenizer"].get<std::string>();
-  // The others' tokens do not tell a blank that stood in the text from one that begins it.
-  const bool exact = kind.ends_with("/qwen2") || kind.ends_with("/llama3") || kind.ends_with("/gpt2");
+  // These do not tell a blank that stood in the text from one that begins it, or strip blanks at special
+  // tokens.
+  const bool blanks =
+      !kind.ends_with("/gemma") && !kind.ends_with("/llama2") && !kind.ends_with("/mistral") && kind != ".";
+  const auto shown = [&](const std::vector<TokenId>& ids) {
+    std::string text = tokenizer_.decode(ids);
+    if (!blanks) std::erase_if(text, [](char c) { return c == ' ' || c == '\n'; });
+    return text;
+  };
   int compared = 0, tools = 0;
   each_case(folder_ + "/cases.jsonl", [&](const Json& c, const std::string& where) {
     const std::string why = c["why"].get<std::string>();
@@ -173,9 +180,10 @@ TEST_P(TemplateGolden, InJinjaItWritesTheSame) {
     const TemplateOptions options = options_of(c, where);
     Conversation conversation = conversation_of(c, where);
     const bool even = conversation.messages.size() % 2 == 0;
-    if (!exact || json_bool(c, "dropped", false, where) || json_bool(c, "refused", false, where) || !even ||
-        why.starts_with("cutoff") || (conversation.tools == "[]" && conversation.system.empty()) ||
-        options.preserve_thinking || (template_.thinks() && !asks) || options.mask_history) {
+    if (json_bool(c, "dropped", false, where) || json_bool(c, "refused", false, where) || !even ||
+        why.starts_with("cutoff") || why == "roles exchanged" ||
+        (conversation.tools == "[]" && conversation.system.empty()) || options.preserve_thinking ||
+        (template_.thinks() && !asks) || options.mask_history) {
       return;
     }
     if (asks) conversation.messages.pop_back();
@@ -184,16 +192,13 @@ TEST_P(TemplateGolden, InJinjaItWritesTheSame) {
     if (c.contains("options") && c["options"].contains("cutoff_len")) return;
     const std::string text = rendered(template_, options, tokenizer_, conversation, messages, asks);
     // Some tokenizers normalise what they are given.
-    EXPECT_EQ(tokenizer_.decode(tokenizer_.encode(text).ids),
-              tokenizer_.decode(ids_of(c[asks ? "prompt_ids" : "input_ids"])))
+    EXPECT_EQ(shown(tokenizer_.encode(text).ids), shown(ids_of(c[asks ? "prompt_ids" : "input_ids"])))
         << where << " " << why;
     ++compared;
     tools += conversation.tools.empty() ? 0 : 1;
   });
-  if (exact) {
-    EXPECT_GE(compared, template_.thinks() ? 5 : 25);
-  }
-  if (exact && !template_.thinks()) {
+  EXPECT_GE(compared, template_.thinks() ? 5 : 25);
+  if (!template_.thinks()) {
     EXPECT_GE(tools, 3);
   }
 }
