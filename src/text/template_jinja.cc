@@ -157,7 +157,7 @@ void write_calls(Lines& out, const ToolFormat& format) {
   out.set("arguments", "f['arguments'] if f['arguments'] is string else f['arguments'] | tojson");
   Joined one;
   if (format.call_form == "text") {
-    std::string text = format.call_text;
+    const std::string& text = format.call_text;
     const std::size_t name = text.find("{{name}}"), arguments = text.find("{{arguments}}");
     check(name < arguments && arguments != std::string::npos, "a call names its function first");
     one.literal(std::string_view(text).substr(0, name));
@@ -195,6 +195,60 @@ void handle_thoughts(Lines& out) {
   out.tag("endif");
 }
 
+/// The system text, that of the messages or `usual`, into `system`; the other messages into `turns`.
+void take_system(Lines& out, const std::string& usual) {
+  out.set("system", jinja_string(usual));
+  out.set("turns", "messages");
+  out.tag("if messages and messages[0]['role'] == 'system'");
+  out.tag("if messages[0]['content']").set("system", "messages[0]['content']").tag("endif");
+  out.set("turns", "messages[1:]");
+  out.tag("endif");
+}
+
+/// What stands in front of the first turn; a text that stands inside it goes into ns.begin.
+void write_begin(Lines& out, const ChatTemplate::Row& row) {
+  if (!row.prefix.empty()) out.print(filled(row.prefix, "''"));
+  out.tag("if system");
+  if (row.fuse_system) {
+    Joined fused;
+    add_filled(fused, row.system.at(0).text, "system");
+    out.set("ns.begin", fused.text());
+  } else {
+    out.print(filled(row.system, "system"));
+  }
+  out.tag("endif");
+}
+
+void write_turn(Lines& out, const ChatTemplate::Row& row, const ToolFormat& format, const Slots& function) {
+  out.set("content", "message['content'] if message['content'] else ''");
+  if (row.fuse_system) {
+    out.tag("if loop.first").set("content", "ns.begin + content").tag("endif");
+  }
+  out.tag("if message['role'] == 'user'").print(filled(row.user, "content"));
+  out.tag("elif message['role'] == 'tool'").print(filled(row.observation, "content"));
+  out.tag("elif message['role'] == 'assistant' and message['tool_calls']");
+  write_calls(out, format);
+  out.print(filled(function, row.fuse_system ? "ns.calls" : "(content + ns.calls)"));
+  out.tag("elif message['role'] == 'assistant'");
+  if (row.thinks) handle_thoughts(out);
+  out.print(filled(row.assistant, "content"));
+  out.tag("else").print("raise_exception('a message has the role ' + message['role'])").tag("endif");
+}
+
+/// What stands behind the last turn.
+void write_end(Lines& out, const ChatTemplate::Row& row, bool usually_thinks) {
+  if (row.efficient_eos) {
+    out.tag("if turns and turns[-1]['role'] == 'assistant' and not add_generation_prompt").print("eos");
+    out.tag("endif");
+  }
+  if (row.thinks) {
+    const std::string usual = usually_thinks ? "true" : "false";
+    out.tag("if add_generation_prompt and not (enable_thinking if enable_thinking is defined else " + usual +
+            ")");
+    out.print("'<think>\\n\\n</think>\\n\\n'").tag("endif");
+  }
+}
+
 }  // namespace
 
 std::string jinja_of(const ChatTemplate& chat, const TemplateOptions& options) {
@@ -202,56 +256,16 @@ std::string jinja_of(const ChatTemplate& chat, const TemplateOptions& options) {
   check(row != nullptr, "a chat template is of the table");
   const ToolFormat* format = find_tool_format(options.tool_format.value_or(row->tool_format));
   check(format != nullptr, "the options of a chat template were checked");
-  static const Slots own_with_eos{{Slot::Kind::text, std::string(kPlace)}, {Slot::Kind::eos, ""}};
-  static const Slots own_without_eos{{Slot::Kind::text, std::string(kPlace)}};
-  const Slots& function = !options.tool_format ? row->function
-                          : row->efficient_eos ? own_without_eos
-                                               : own_with_eos;
   Lines out;
   out.set("bos", "bos_token if bos_token else ''").set("eos", "eos_token if eos_token else ''");
   out.set("ns", "namespace(tools='', names='', calls='', begin='')");
-  out.set("system", jinja_string(options.default_system.value_or(row->default_system)));
-  out.set("turns", "messages");
-  out.tag("if messages and messages[0]['role'] == 'system'");
-  out.tag("if messages[0]['content']").set("system", "messages[0]['content']").tag("endif");
-  out.set("turns", "messages[1:]");
-  out.tag("endif");
+  take_system(out, options.default_system.value_or(row->default_system));
   write_tools(out, *format);
-  if (!row->prefix.empty()) out.print(filled(row->prefix, "''"));
-  out.tag("if system");
-  if (row->fuse_system) {
-    Joined fused;
-    add_filled(fused, row->system.at(0).text, "system");
-    out.set("ns.begin", fused.text());
-  } else {
-    out.print(filled(row->system, "system"));
-  }
-  out.tag("endif");
+  write_begin(out, *row);
   out.tag("for message in turns");
-  out.set("content", "message['content'] if message['content'] else ''");
-  if (row->fuse_system) {
-    out.tag("if loop.first").set("content", "ns.begin + content").tag("endif");
-  }
-  out.tag("if message['role'] == 'user'").print(filled(row->user, "content"));
-  out.tag("elif message['role'] == 'tool'").print(filled(row->observation, "content"));
-  out.tag("elif message['role'] == 'assistant' and message['tool_calls']");
-  write_calls(out, *format);
-  out.print(filled(function, row->fuse_system ? "ns.calls" : "(content + ns.calls)"));
-  out.tag("elif message['role'] == 'assistant'");
-  if (row->thinks) handle_thoughts(out);
-  out.print(filled(row->assistant, "content"));
-  out.tag("else").print("raise_exception('a message has the role ' + message['role'])").tag("endif");
+  write_turn(out, *row, *format, function_slots(*row, options));
   out.tag("endfor");
-  if (row->efficient_eos) {
-    out.tag("if turns and turns[-1]['role'] == 'assistant' and not add_generation_prompt").print("eos");
-    out.tag("endif");
-  }
-  if (row->thinks) {
-    const std::string usual = options.enable_thinking.value_or(false) ? "true" : "false";
-    out.tag("if add_generation_prompt and not (enable_thinking if enable_thinking is defined else " + usual +
-            ")");
-    out.print("'<think>\\n\\n</think>\\n\\n'").tag("endif");
-  }
+  write_end(out, *row, options.enable_thinking.value_or(false));
   return out.text();
 }
 

@@ -172,18 +172,10 @@ class Writer {
     } else if (message.role == "function") {
       Written calls;
       calls.template_words(write_function(*format_, message.content, !row_.fuse_system));
-      append(function_slots(), calls, out);
+      append(function_slots(row_, options_), calls, out);
     } else {
       throw Refusal{"a message has the role '" + message.role.substr(0, 40) + "'"};
     }
-  }
-
-  // A tool format of the user's own comes with endings of its own.
-  const Slots& function_slots() const {
-    static const Slots with_eos{{Slot::Kind::text, "{{content}}"}, {Slot::Kind::eos, ""}};
-    static const Slots without_eos{{Slot::Kind::text, "{{content}}"}};
-    if (!options_.tool_format) return row_.function;
-    return row_.efficient_eos ? without_eos : with_eos;
   }
 
   std::string date() const { return written_date(options_.date); }
@@ -229,6 +221,13 @@ void drop_thoughts(std::vector<Message>& messages, std::size_t end) {
 }
 
 }  // namespace
+
+const Slots& function_slots(const ChatTemplate::Row& row, const TemplateOptions& options) {
+  static const Slots with_eos{{Slot::Kind::text, "{{content}}"}, {Slot::Kind::eos, ""}};
+  static const Slots without_eos{{Slot::Kind::text, "{{content}}"}};
+  if (!options.tool_format) return row.function;
+  return row.efficient_eos ? without_eos : with_eos;
+}
 
 std::string written_date(const std::string& date) {
   std::tm day{};

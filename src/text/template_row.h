@@ -25,6 +25,9 @@ struct ChatTemplate::Row {
   bool replace_eos = false, efficient_eos = false, fuse_system = false, thinks = false;
 };
 
+/// What calls stand in: a tool format of the user's own comes with endings of its own.
+const Slots& function_slots(const ChatTemplate::Row& row, const TemplateOptions& options);
+
 /// Null when the table has no such row.
 std::shared_ptr<const ChatTemplate::Row> find_row(const std::string& name);
 std::vector<std::string> row_names();

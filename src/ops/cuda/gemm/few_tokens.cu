@@ -7,6 +7,7 @@
 
 #include "cuda/early_launch.cuh"
 #include "cuda/mma.cuh"
+#include "cuda/rows.cuh"
 #include "gemm_plan.h"
 #include "octet/device/cuda.h"
 
@@ -62,19 +63,6 @@ __device__ inline uint4 read_often(const std::uint8_t* from) {
   return x;
 }
 
-__device__ inline float as_float(float x) {
-  return x;
-}
-__device__ inline float as_float(__nv_bfloat16 x) {
-  return __bfloat162float(x);
-}
-__device__ inline void store_float(float& to, float x) {
-  to = x;
-}
-__device__ inline void store_float(__nv_bfloat16& to, float x) {
-  to = __float2bfloat16_rn(x);
-}
-
 /// What the warps of a block have summed, and the outputs that come of it. A pitch of 17 keeps the four lanes
 /// of a token apart.
 template <typename C>
@@ -92,11 +80,12 @@ __device__ void write_outputs(const FewTokens& args, const Sums<C>& sums) {
     x *= args.a_scales[token] * args.b_scales[output];
     if (args.bias != nullptr) x += args.bias[output];
     const std::int64_t at = token * args.d_ld + output;
-    T& to = static_cast<T*>(args.d)[at];
-    store_float(to, x);
+    T result = from_float<T>(x);
     // Rounded before, as on a CPU and where the library multiplies: the bits of a sum made afterwards.
-    if (args.addend != nullptr)
-      store_float(to, as_float(to) + as_float(static_cast<const T*>(args.addend)[at]));
+    if (args.addend != nullptr) {
+      result = from_float<T>(to_float(result) + to_float(static_cast<const T*>(args.addend)[at]));
+    }
+    static_cast<T*>(args.d)[at] = result;
   }
 }
 
