@@ -121,6 +121,16 @@ TEST(Diff, FindsEveryBitThatDiffers) {
   EXPECT_EQ(to_json(difference)["identical"], false);
 }
 
+TEST(Diff, NothingIsFurtherApartThanNanFromANumber) {
+  const Scratch scratch;
+  save_values(scratch / "a", {{"w", {1.0f, 2.0f, 3.0f}}});
+  save_values(scratch / "b", {{"w", {1.5f, NAN, 3.25f}}});
+  const Difference difference = diff(scratch / "a/checkpoint-1", scratch / "b/checkpoint-1");
+  ASSERT_EQ(difference.tensors.size(), 1u);
+  EXPECT_EQ(difference.tensors[0].count, 3);
+  EXPECT_EQ(difference.tensors[0].max_abs, INFINITY) << "what comes behind it does not hide it";
+}
+
 TEST(Diff, ADtypeIsADifference) {
   const Scratch scratch;
   float wide[] = {1.0f, 2.0f};

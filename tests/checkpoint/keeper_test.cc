@@ -42,6 +42,28 @@ TEST(ReadBack, SeesEveryKindOfDamage) {
   read_back(path);
 }
 
+// A tensor is read to its end, also where that is a part of a chunk.
+TEST(ReadBack, SeesTheLastByteOfEveryTensor) {
+  const Scratch scratch;
+  save_sample(scratch.path(), 3, 2);
+  const std::string path = scratch.path() + "/checkpoint-3", data = path + "/checkpoint.h5";
+  const std::string before = read_file(data);
+  int tensors = 0;
+  const Checkpoint checkpoint(path);
+  for (const auto& tensor : checkpoint.tensors()) {
+    if (tensor.bytes == 0) continue;
+    std::string bytes = before;
+    char& last = bytes[static_cast<std::size_t>(tensor.offset + tensor.bytes - 1)];
+    last = static_cast<char>(last ^ 1);
+    write_file_atomically(data, bytes);
+    EXPECT_THROW(read_back(path), Error) << tensor.name;
+    ++tensors;
+  }
+  EXPECT_EQ(tensors, 12);
+  write_file_atomically(data, before);
+  read_back(path);
+}
+
 TEST(Keeper, OldOnesGoWhenNewerOnesHaveBeenReadBack) {
   const Scratch scratch;
   Keeper keeper(scratch.path(), 2);

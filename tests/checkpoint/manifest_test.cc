@@ -1,4 +1,4 @@
-// Manifests of models with very many tensors.
+// What a manifest may say, and manifests of models with very many tensors.
 #include "../src/checkpoint/manifest.h"
 
 #include <gtest/gtest.h>
@@ -38,6 +38,42 @@ TEST(ManifestOfManyTensors, IsReadInTimeInProportionToThem) {
   EXPECT_EQ(read.tensors.back().name, manifest.tensors.back().name);
   EXPECT_EQ(read.tensors.back().chunks, manifest.tensors.back().chunks);
   EXPECT_LT(seconds, 10);
+}
+
+// The file ends with the last byte of the tensor, and one byte less is too little.
+TEST(Manifest, PlacesNothingOutsideTheFile) {
+  CheckpointTensor tensor;
+  tensor.name = "model.norm.weight";
+  tensor.shape = {4};
+  tensor.bytes = byte_count(tensor);
+  tensor.offset = 4096;
+  tensor.chunks = {7};
+  tensor.hash = content_hash(tensor, tensor.chunks);
+  Manifest manifest;
+  manifest.step = 7;
+  manifest.file = kDataName;
+  manifest.layout_hash = std::string(32, '0');
+  manifest.state = manifest.config = {.offset = 0, .bytes = 4096, .hash = std::string(32, '0')};
+  manifest.tensors = {tensor};
+  manifest.file_bytes = tensor.offset + tensor.bytes;
+  EXPECT_EQ(parse_manifest(manifest_text(manifest), "manifest.json").tensors[0].offset, 4096);
+  const auto refused = [&manifest](const std::string& what) {
+    try {
+      parse_manifest(manifest_text(manifest), "manifest.json");
+      ADD_FAILURE() << what;
+    } catch (const Error& e) {
+      EXPECT_NE(std::string(e.what()).find("the manifest places " + what + " outside the file"),
+                std::string::npos)
+          << e.what();
+    }
+  };
+  --manifest.file_bytes;
+  refused("tensor 'model.norm.weight'");
+  manifest.tensors[0].offset = INT64_MAX - 1;
+  refused("tensor 'model.norm.weight'");
+  manifest.tensors.clear();
+  manifest.file_bytes = 4095;
+  refused("state");
 }
 
 }  // namespace

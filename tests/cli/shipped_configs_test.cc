@@ -83,7 +83,12 @@ TEST(LaunchAll, StartsARankForEachGpu) {
   const Outcome many = start("gpus", all + "-n 4 c.yaml");
   EXPECT_EQ(many.code, 64);
   EXPECT_NE(many.err.find("-n of at most 3"), std::string::npos) << many.both();
-  EXPECT_EQ(start("gpus", all + "-n x c.yaml").code, 64);
+  for (const std::string number : {"x", "0", "-1", "2x"}) {
+    const Outcome none = start("gpus", all + "-n " + number + " c.yaml");
+    EXPECT_EQ(none.code, 64) << none.both();
+    EXPECT_NE(none.err.find("-n is no number of ranks"), std::string::npos) << none.both();
+    EXPECT_NE(none.err.find("found:    " + number + "\n"), std::string::npos) << none.both();
+  }
   EXPECT_EQ(start("gpus", all).code, 64);
 }
 

@@ -113,6 +113,20 @@ TEST(Pretraining, EveryReferenceBlockComesOutTheSame) {
   EXPECT_GE(checked, 150);
 }
 
+// Texts of five and three tokens are two blocks of four, of which the second ends where the texts do.
+TEST(Pretraining, TheLastWholeBlockStays) {
+  Encoded set;
+  const std::vector<std::int32_t> one{1, 2, 3, 4, 5}, other{6, 7, 8};
+  set.append(one, one, 0);
+  set.append(other, other, 1);
+  const Encoded blocks = cut_blocks(set, {.length = 4});
+  EXPECT_EQ(blocks.documents(), 2);
+  EXPECT_EQ(std::vector<std::int32_t>(blocks.ids.begin(), blocks.ids.end()),
+            (std::vector<std::int32_t>{1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(blocks.counts.tokens, 8);
+  EXPECT_EQ(blocks.counts.trained, 6) << "nothing predicts the first token of a block";
+}
+
 TEST(Pretraining, OfALongTextSoManyPiecesAreTrained) {
   Sample sample{.plain = true};
   for (int i = 0; i < 60; ++i) sample.text += "word ";

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
@@ -295,6 +296,20 @@ TEST_F(Mixes, NoCopyOfAHeldOutRowIsTrained) {
       EXPECT_NE(distinct[static_cast<std::size_t>(place)], distinct[static_cast<std::size_t>(trained)]);
     }
   }
+}
+
+TEST_F(Mixes, ARowThatStandsTwiceIsChosenOnce) {
+  const RowMix mix(sources_, {.strategy = "interleave_over"});
+  ASSERT_EQ(mix.size(), 29);
+  const auto places = mix.choose(mix.size(), 7);
+  const auto distinct = mix.distinct_rows();
+  std::set<std::int64_t> rows;
+  for (const auto place : places) {
+    EXPECT_TRUE(rows.insert(distinct[static_cast<std::size_t>(place)]).second) << place;
+  }
+  EXPECT_EQ(places.size(), 21u) << "so many rows there are, and each of them was asked for";
+  EXPECT_TRUE(std::ranges::is_sorted(places));
+  EXPECT_LE(mix.choose(10, 7).size(), 10u);
 }
 
 TEST_F(Mixes, AnyShareOfTheRowsIsTheSameWhoeverTakesIt) {
