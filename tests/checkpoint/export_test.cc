@@ -7,6 +7,7 @@
 
 #include "octet/base/files.h"
 #include "octet/checkpoint/safetensors.h"
+#include "octet/checkpoint/safetensors_writer.h"
 #include "sample.h"
 
 namespace octet::checkpoint {
@@ -105,6 +106,30 @@ TEST_F(Export, ATiedHeadIsNotWrittenTwice) {
   EXPECT_EQ(folder.tensors().size(), 2u);
   EXPECT_EQ(folder.find("lm_head.weight"), nullptr);
   EXPECT_EQ(read_json(scratch_ / "out/config.json")["torch_dtype"], "bfloat16");
+}
+
+// Of a model that was trained in part the rest comes from its source, an output head of its own, too; where
+// all was trained, a head that the source has besides is not wanted.
+TEST_F(Export, WhatWasNotTrainedComesFromTheSource) {
+  std::vector<float> head = {1.0f, -2.0f, 3.5f};
+  on_ranks(1, [&](comm::Channel& channel) {
+    CheckpointContents contents;
+    contents.slices.push_back({"model.norm.weight", DType::f32, {3}, 0, 3, embedding_.data()});
+    save(channel, scratch_ / "part", contents);
+  });
+  write_safetensors(scratch_ / "source/model.safetensors",
+                    {{"lm_head.weight", DType::f32, {3}, 0, 3, head.data()},
+                     {"model.norm.weight", DType::f32, {3}, 0, 3, head.data()}});
+  ExportOptions part = options(DType::f32);
+  part.rest_from_source = true;
+  export_checkpoint(part, scratch_ / "part/checkpoint-0");
+  const WeightFolder folder(scratch_ / "out");
+  ASSERT_EQ(folder.tensors().size(), 2u);
+  std::vector<float> values(3);
+  folder.read("lm_head.weight", 0, 3, values.data());
+  EXPECT_EQ(values, head);
+  folder.read("model.norm.weight", 0, 3, values.data());
+  EXPECT_EQ(values, std::vector<float>(embedding_.begin(), embedding_.begin() + 3));
 }
 
 TEST_F(Export, LeavesNothingBehindWhenItFails) {

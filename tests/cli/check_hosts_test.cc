@@ -65,6 +65,8 @@ TEST_F(CheckHosts, WhatIsWrongIsNamedWithItsMend) {
       {"mpirun", "echo 'mpirun (Open MPI) 3.0.0'", {"WRONG  mpi", "3.0.0, here mpirun", "the same version"}},
       {"mpirun", "exit 127", {"WRONG  mpi", "none, here mpirun"}},
       {"df", "echo; echo a b c 1024 d", {"WRONG  /dev/shm", "1 MiB free", "--shm-size", "WRONG  TMPDIR"}},
+      {"df", "echo; echo a b c 65535 d", {"WRONG  /dev/shm", "63 MiB free"}},  // two ranks
+      {"df", "echo; echo a b c 65536 d", {"WRONG  TMPDIR", "ok     /dev/shm   64 MiB free"}},
       {"nvidia-smi", "echo GPU 0: H200", {"WRONG  GPUs", "1 for 2 ranks", "slots=1"}},
       {"nvidia-smi", "echo GPU 0: H200; echo GPU 1: H200", {"ok     GPUs       2"}},
       {"nproc", "echo 1", {"doubt  cores", "1 for 2 ranks", "slots=1 or fewer"}},

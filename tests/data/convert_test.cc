@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
@@ -167,6 +168,12 @@ TEST_F(Files, OpensPathsListsGlobsFoldersAndNames) {
   const auto sampled = open_datasets({.dataset = {"sampled"}, .dataset_dir = folder_})[0];
   ASSERT_EQ(sampled.rows, 5);
   EXPECT_NE(sampled.row_at(0), sampled.row_at(1)) << "every row once before any row twice";
+  std::set<std::int64_t> firsts;
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    const auto again = open_datasets({.dataset = {"sampled"}, .dataset_dir = folder_, .seed = seed})[0];
+    firsts.insert(again.row_at(0));
+  }
+  EXPECT_EQ(firsts.size(), 2u) << "the seed decides which rows come first";
   EXPECT_EQ(open_datasets({.dataset = {"a.jsonl"}, .dataset_dir = folder_, .max_samples = 1})[0].rows, 1);
   EXPECT_EQ(open_rows(folder_ + "/a.jsonl")->where(1), folder_ + "/a.jsonl:3");
 }

@@ -98,6 +98,24 @@ TEST_F(Streams, AnEpochHoldsEveryRowOnce) {
   }
 }
 
+TEST_F(Streams, EpochsAreCountedOverWindowsAndThePartOfOne) {
+  const Stream stream(mix_, encoder_, options(40, 8));  // 150 rows, four windows
+  ASSERT_EQ(stream.windows(), 4);
+  EXPECT_EQ(stream.epochs_at({}, 34), 0.0);
+  EXPECT_EQ(stream.epochs_at({.epoch = 0, .window = 1, .item = 17}, 34), 0.375);
+  EXPECT_EQ(stream.epochs_at({.epoch = 2, .window = 3, .item = 0}, 34), 2.75);
+  EXPECT_EQ(stream.epochs_at({.epoch = 2, .window = 3, .item = 0}, 0), 2.75) << "a window without items";
+  // As a loader counts them: never back, and by at most a step's share.
+  StreamLoader loader(stream, {.micro = 8}, {});
+  double before = 0;
+  for (int step = 0; step < 40; ++step) {
+    loader.next();
+    EXPECT_GT(loader.step().epochs, before);
+    EXPECT_LT(loader.step().epochs, before + 0.1);
+    before = loader.step().epochs;
+  }
+}
+
 // Rows 0-15 and 112-127 are two windows in which the same places give nothing (7 divides 112).
 TEST_F(Streams, EveryWindowHasAnOrderOfItsOwn) {
   const Stream stream(mix_, encoder_, options(16, 1));

@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <functional>
+#include <sstream>
 
 #include "octet/report/throughput.h"
 
@@ -90,6 +91,29 @@ TEST_F(Run, TheFilesHaveTheFieldsOfHuggingFace) {
        {"training_loss.svg", "training_loss.png", "training_eval_loss.svg", "training_eval_loss.png"}) {
     EXPECT_TRUE(path_exists(folder_ + "/" + name)) << name;
   }
+}
+
+TEST_F(Run, TheCardOfALongRunShowsFortyRowsAllEvaluationsAndTheLast) {
+  captured([&] {
+    Reporter reporter(facts(0, 995));
+    for (int n = 1; n <= 995; ++n) {
+      reporter.step(step(n));
+      if (n == 333)
+        reporter.evaluation({.step = n, .epoch = 1, .loss = 1.25, .seconds = 1, .samples = 5, .batches = 5});
+    }
+    reporter.finish({});
+  });
+  const std::string card = read_file(folder_ + "/README.md");
+  const std::size_t table = card.find("| step | epoch |");
+  ASSERT_NE(table, std::string::npos);
+  std::istringstream lines(card.substr(table));
+  std::vector<std::string> shown;
+  for (std::string line; std::getline(lines, line);) shown.push_back(line);
+  EXPECT_LE(shown.size(), 2u + 43u);
+  EXPECT_GE(shown.size(), 2u + 35u);
+  EXPECT_TRUE(shown[2].starts_with("| 5 |")) << shown[2];
+  EXPECT_TRUE(shown.back().starts_with("| 995 |")) << shown.back();
+  EXPECT_NE(card.find("| 1.25 |"), std::string::npos);
 }
 
 TEST_F(Run, TheScreenShowsBannerLineBarAndSummary) {

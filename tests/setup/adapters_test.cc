@@ -312,6 +312,18 @@ TEST(AdapterTargets, DoraIsNotTrainedOnWithDropout) {
   }
 }
 
+TEST(AdapterTargets, AnAdapterThatIsTrainedOnTakesTheRatioOfTheConfiguration) {
+  const test::TemporaryFolder folder("lora_plus_goes_on");
+  test::spill(folder / "adapter_config.json",
+              R"({"peft_type": "LORA", "r": 4, "target_modules": ["q_proj"]})");
+  config::Config c;
+  c.finetuning_type = "lora";
+  c.adapter_name_or_path = folder / ".";
+  EXPECT_EQ(adapter_wish(c).output_rate, 1.0);
+  c.loraplus_lr_ratio = 16;
+  EXPECT_EQ(adapter_wish(c).output_rate, 16.0);
+}
+
 TEST(AdapterTargets, TheRatioOfRatesIsThatOfBAndMagnitudes) {
   config::Config c;
   c.finetuning_type = "lora";

@@ -21,8 +21,8 @@ __device__ inline void let_next_begin() {
 }
 
 /// Waits until all kernels in front of this one have ended and what they wrote can be read. The first thing
-/// that every thread of a kernel does which is launched early, but for what prefetch() asks for: neither
-/// reads nor writes, nor a return, come before.
+/// that every thread of a kernel does which is launched early, but for what prefetch() asks for and reading
+/// what no kernel of the same pass writes, such as weights: no writes, nor a return, come before.
 __device__ inline void wait_for_previous() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

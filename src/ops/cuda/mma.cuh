@@ -59,6 +59,20 @@ __device__ inline void load_transposed(std::uint32_t (&to)[4], const void* row) 
                : "memory");
 }
 
+/// Two values as tensor cores read them, the first in the lower half.
+__device__ inline std::uint32_t packed(__nv_bfloat16 low, __nv_bfloat16 high) {
+  return static_cast<std::uint32_t>(__bfloat16_as_ushort(low)) |
+         static_cast<std::uint32_t>(__bfloat16_as_ushort(high)) << 16;
+}
+
+/// A matrix of 8 x 8 bf16, of which each lane has two elements of row lane / 4, with rows and columns
+/// exchanged.
+__device__ inline std::uint32_t transposed(std::uint32_t x) {
+  std::uint32_t y;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
 /// d += a · b with a [16, 16] and b [16, 8] in bf16, d [16, 8] in fp32, each in the warp's layout: of d a
 /// lane has rows lane / 4 and lane / 4 + 8, columns 2 (lane % 4) and the next.
 __device__ inline void multiply_add(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,

@@ -9,6 +9,7 @@
 
 #include "cuda/attention/cached_bf16.cuh"
 #include "cuda/attention/cached_fp32.cuh"
+#include "cuda/attention/cached_lone.cuh"
 #include "cuda/attention/kernels.h"
 #include "cuda/attention/shared_memory.cuh"
 #include "cuda/scratch.h"
@@ -152,20 +153,40 @@ std::int64_t prompt_tiles(const Cached& args, const Span& span, int rows) {
   return (span.count * args.group() + rows - 1) / rows;
 }
 
+std::int64_t blocks_of_pieces(int pieces, int run) {
+  return (pieces + run - 1) / run;
+}
+/// How many pieces a block takes one after the other: blocks that read long keep memory busier than many
+/// short ones, as long as there are enough to fill a GPU. `rows`: blocks for each piece.
+int run_of_pieces(std::int64_t rows, int pieces, int most) {
+  constexpr std::int64_t enough = 512;  // on the 132 multiprocessors of an H200
+  int run = 1;
+  while (2 * run <= most && run < pieces && rows * blocks_of_pieces(pieces, 2 * run) >= enough) run *= 2;
+  return run;
+}
+
 template <bool FP8_>
 struct Bf16Kernels {
   using Value = __nv_bfloat16;
   static constexpr bool FP8 = FP8_;
   template <int DIM>
-  static void lone(cudaStream_t stream, const Cached& args, const Span& span) {
-    using C = Bf16Cut<DIM, true, FP8>;
-    const dim3 blocks(grid(span.count * lone_tiles(args, C::ROWS)), grid(args.kv_heads), grid(span.pieces));
-    allow_shared(lone_bf16_kernel<C>, C::BYTES);
-    launch_early(lone_bf16_kernel<C>, blocks, C::THREADS, C::BYTES, stream, "cached_attention", args, span);
+  static void lone(cudaStream_t stream, const Cached& args, Span& span) {
+    args.group() <= 8 ? lone_rows<LoneCut<DIM, 1, FP8>>(stream, args, span)
+                      : lone_rows<LoneCut<DIM, 2, FP8>>(stream, args, span);
+  }
+  template <typename C>
+  static void lone_rows(cudaStream_t stream, const Cached& args, Span& span) {
+    const std::int64_t rows = span.count * lone_tiles(args, C::ROWS);
+    span.run = run_of_pieces(rows * args.kv_heads, span.pieces, C::MOST_PIECES);
+    const dim3 blocks(grid(rows), grid(args.kv_heads), grid(blocks_of_pieces(span.pieces, span.run)));
+    const int bytes = span.run * static_cast<int>(sizeof(LonePiece<C>));
+    allow_shared(lone_bf16_kernel<C>, C::MOST_PIECES * static_cast<int>(sizeof(LonePiece<C>)));
+    launch_early(lone_bf16_kernel<C>, blocks, C::THREADS, static_cast<std::size_t>(bytes), stream,
+                 "cached_attention", args, span);
   }
   template <int DIM>
   static void prompt(cudaStream_t stream, const Cached& args, const Span& span) {
-    using C = Bf16Cut<DIM, false, FP8>;
+    using C = Bf16Cut<DIM, FP8>;
     const dim3 blocks(grid(prompt_tiles(args, span, C::ROWS)), grid(args.kv_heads));
     allow_shared(prompt_bf16_kernel<C>, C::BYTES);
     prompt_bf16_kernel<C><<<blocks, C::THREADS, C::BYTES, stream>>>(args, span);
@@ -180,7 +201,7 @@ struct Fp32Kernels {
   template <int DIM>
   using Cut = Fp32Cut<DIM <= 128 ? 128 : 256, FP8>;
   template <int DIM>
-  static void lone(cudaStream_t stream, const Cached& args, const Span& span) {
+  static void lone(cudaStream_t stream, const Cached& args, Span& span) {
     using C = Cut<DIM>;
     const dim3 blocks(grid(span.count * lone_tiles(args, C::ROWS)), grid(args.kv_heads), grid(span.pieces));
     launch_early(lone_fp32_kernel<C>, blocks, C::THREADS, 0, stream, "cached_attention", args, span);

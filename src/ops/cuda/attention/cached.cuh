@@ -106,20 +106,54 @@ __device__ void encode_head(const T* from, int head_dim, std::uint8_t* to, float
   if (lane == 0) *scale_inv = power_of_two(e);
 }
 
+/// Sums over some keys for a row: the highest score to the base of two, the sum of weights, whose
+/// exponentials were taken from it, and a sum of values by these weights.
+struct PieceSum {
+  float highest = kLowest, total = 0.0f, value = 0.0f;
+};
+
+/// Sums over the keys of `count` sums, MOST or fewer, in their order; `read(i)` gives one.
+template <int MOST, typename Read>
+__device__ PieceSum put_together(int count, const Read& read) {
+  PieceSum all;
+#pragma unroll
+  for (int i = 0; i < MOST; ++i) {
+    if (i < count) all.highest = fmaxf(all.highest, read(i).highest);
+  }
+#pragma unroll
+  for (int i = 0; i < MOST; ++i) {
+    if (i >= count) continue;
+    const PieceSum one = read(i);
+    const float factor = exp2f(one.highest - all.highest);
+    all.total = fmaf(one.total, factor, all.total);
+    all.value = fmaf(one.value, factor, all.value);
+  }
+  return all;
+}
+
 /// Tokens of a launch, and the pieces into which their caches are cut.
 struct Span {
   std::int64_t first = 0, count = 0;
   std::int64_t piece = 0;  ///< keys, a multiple of 64
   int pieces = 1;
+  int run = 1;              ///< pieces that a block takes, one after the other
   float* values = nullptr;  ///< [count, q_heads, pieces, head_dim]: sums of values, where there are pieces
   float* sums = nullptr;    ///< [count, q_heads, pieces, 2]: maximum, to the base of two, and sum of weights
 
   __device__ std::int64_t place(std::int64_t token, int head, int at, const Cached& args) const {
     return ((token - first) * args.q_heads + head) * pieces + at;
   }
-  /// Whether all keys that a token sees lie in one piece, which then writes what comes out.
-  __device__ bool single(std::int64_t first_key, std::int64_t last_key) const {
-    return first_key / piece == last_key / piece;
+  __device__ std::int64_t keys_of_block() const { return run * piece; }
+  /// Whether one block has all keys that a token sees, which then writes what comes out.
+  __device__ bool of_one_block(std::int64_t first_key, std::int64_t last_key) const {
+    return first_key / keys_of_block() == last_key / keys_of_block();
+  }
+  /// Leaves column `d` of a piece's sums for combine_kernel, at a place that place() has named.
+  __device__ void leave(const PieceSum& sum, std::int64_t place, int head_dim, int d) const {
+    values[place * head_dim + d] = sum.value;
+    if (d > 0) return;
+    sums[2 * place] = sum.highest;
+    sums[2 * place + 1] = sum.total;
   }
 };
 
@@ -222,24 +256,16 @@ __device__ void finish_rows(const Cached& args, const Span& span, const TileRows
     const int row = i / args.head_dim, d = i % args.head_dim;
     const std::int64_t token = tile.token(row);
     if (!args.inside(token)) continue;
-    float highest = kLowest, total = 0.0f, x = 0.0f;
-    for (int w = 0; w < WARPS; ++w) highest = fmaxf(highest, maxima[w][row]);
-    for (int w = 0; w < WARPS; ++w) {
-      const float factor = exp2f(maxima[w][row] - highest);
-      total = fmaf(totals[w][row], factor, total);
-      x = fmaf(sums[(w * ROWS + row) * DIM + d], factor, x);
-    }
+    const PieceSum all = put_together<WARPS>(WARPS, [&](int w) {
+      return PieceSum{maxima[w][row], totals[w][row], sums[(w * ROWS + row) * DIM + d]};
+    });
     const int head = tile.head(row);
     const std::int64_t last = args.positions[token];
-    if (span.pieces == 1 || span.single(args.rule.first_key(last, 0), last)) {
-      write_value(out_row<T>(args, token, head)[d], x / total);
-      continue;
+    if (span.pieces == 1 || span.of_one_block(args.rule.first_key(last, 0), last)) {
+      write_value(out_row<T>(args, token, head)[d], all.value / all.total);
+    } else {
+      span.leave(all, span.place(token, head, piece, args), args.head_dim, d);
     }
-    const std::int64_t at = span.place(token, head, piece, args);
-    span.values[at * args.head_dim + d] = x;
-    if (d > 0) continue;
-    span.sums[2 * at] = highest;
-    span.sums[2 * at + 1] = total;
   }
 }
 
@@ -254,7 +280,7 @@ __global__ void __launch_bounds__(kCombineThreads) combine_kernel(const Cached a
   const int head = static_cast<int>(blockIdx.y);
   if (!args.inside(token)) return;
   const std::int64_t last = args.positions[token], first = args.rule.first_key(last, 0);
-  if (span.single(first, last)) return;
+  if (span.of_one_block(first, last)) return;
   const int begin = static_cast<int>(first / span.piece), end = static_cast<int>(last / span.piece) + 1;
   const std::int64_t at = span.place(token, head, 0, args);
   const float* sums = span.sums + 2 * at;

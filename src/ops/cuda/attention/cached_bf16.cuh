@@ -1,6 +1,5 @@
-// Attention of decoding in bf16 on tensor cores: tiles of 64 keys and values come to shared memory beside
-// computing, and each of four warps multiplies 16 rows with them. Rows of a lone token are few, so that there
-// the warps share its keys; rows of prompts are many, and each warp has its own. Of a cache in E4M3 the codes
+// Attention of prompts in bf16 on tensor cores: tiles of 64 keys and values come to shared memory beside
+// computing, and each of four warps multiplies 16 rows of its own with them. Of a cache in E4M3 the codes
 // come to shared memory, and become bf16, which is exact, when their turn comes.
 #pragma once
 
@@ -9,32 +8,22 @@
 
 namespace octet::ops::cuda {
 
-template <int DIM_, bool ALONE_, bool FP8_>
+template <int DIM_, bool FP8_>
 struct Bf16Cut {
   static constexpr int DIM = DIM_;
-  static constexpr bool ALONE = ALONE_;
   static constexpr bool FP8 = FP8_;  ///< the cache is E4M3
   static constexpr int WARPS = 4;
   static constexpr int THREADS = 32 * WARPS;
-  static constexpr int ROWS = ALONE ? 16 : 64;
-  static constexpr int KEYS = 64;                      ///< of a tile
-  static constexpr int WARP_KEYS = ALONE ? 16 : KEYS;  ///< of them, those of a warp
-  static constexpr int ROW = DIM + 8;                  ///< elements between rows: eight rows share no bank
-  static constexpr int TILE = KEYS * ROW;              ///< elements of a tile of keys, or of values
-  static constexpr int STAGES = FP8 ? 1 : 2;           ///< of keys and values in bf16
-  static constexpr int CODES = KEYS * DIM;             ///< bytes of a tile of keys, or of values, in E4M3
-  static constexpr int RAW = 2 * (CODES + 4 * KEYS);   ///< of both with their scales
+  static constexpr int ROWS = 64;
+  static constexpr int KEYS = 64;                     ///< of a tile
+  static constexpr int ROW = DIM + 8;                 ///< elements between rows: eight rows share no bank
+  static constexpr int TILE = KEYS * ROW;             ///< elements of a tile of keys, or of values
+  static constexpr int STAGES = FP8 ? 1 : 2;          ///< of keys and values in bf16
+  static constexpr int CODES = KEYS * DIM;            ///< bytes of a tile of keys, or of values, in E4M3
+  static constexpr int RAW = 2 * (CODES + 4 * KEYS);  ///< of both with their scales
   /// Queries, stages of keys and values, and two of what comes in E4M3.
   static constexpr int BYTES = 2 * (ROWS * ROW + STAGES * 2 * TILE) + (FP8 ? 2 * RAW : 0);
-  static_assert(WARPS * ROWS * DIM * 4 <= STAGES * 4 * TILE || !ALONE,
-                "the sums of all warps take their place");
 };
-
-/// Two values as tensor cores read them, the first in the lower half.
-__device__ inline std::uint32_t packed(__nv_bfloat16 low, __nv_bfloat16 high) {
-  return static_cast<std::uint32_t>(__bfloat16_as_ushort(low)) |
-         static_cast<std::uint32_t>(__bfloat16_as_ushort(high)) << 16;
-}
 
 /// What a lane keeps of its warp's 16 rows: of rows lane / 4 and lane / 4 + 8, in this order.
 template <typename C>
@@ -160,8 +149,8 @@ template <typename C>
 __device__ void add_tile(WarpSums<C>& sums, const __nv_bfloat16* queries, const __nv_bfloat16* stage,
                          const ScoreRule& rule, int begin, const Sight& sight) {
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  const int first_row = C::ALONE ? 0 : 16 * warp, first_key = C::ALONE ? C::WARP_KEYS * warp : 0;
-  constexpr int COLUMNS = C::WARP_KEYS / 8;
+  const int first_row = 16 * warp;
+  constexpr int COLUMNS = C::KEYS / 8;
   float scores[COLUMNS][4];
 #pragma unroll
   for (int n = 0; n < COLUMNS; ++n) {
@@ -171,7 +160,7 @@ __device__ void add_tile(WarpSums<C>& sums, const __nv_bfloat16* queries, const 
   // Lanes name rows of queries 0 … 15 twice, the second time eight columns on.
   const __nv_bfloat16* query = queries + (first_row + lane % 16) * C::ROW + lane / 16 * 8;
   // Keys 0 … 7 with both halves of the columns, then keys 8 … 15.
-  const __nv_bfloat16* key = stage + (first_key + lane / 16 * 8 + lane % 8) * C::ROW + lane / 8 % 2 * 8;
+  const __nv_bfloat16* key = stage + (lane / 16 * 8 + lane % 8) * C::ROW + lane / 8 % 2 * 8;
 #pragma unroll
   for (int k = 0; k < C::DIM; k += 16) {
     std::uint32_t a[4];
@@ -189,7 +178,7 @@ __device__ void add_tile(WarpSums<C>& sums, const __nv_bfloat16* queries, const 
   for (int n = 0; n < COLUMNS; ++n) {
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
-      const int j = begin + first_key + n * 8 + lane % 4 * 2 + e % 2;
+      const int j = begin + n * 8 + lane % 4 * 2 + e % 2;
       float slope;
       const bool seen = j >= sight.first[e / 2] && j <= sight.last[e / 2];
       scores[n][e] = seen ? rule.score(scores[n][e], slope) * kLog2E : kLowest;
@@ -211,8 +200,7 @@ __device__ void add_tile(WarpSums<C>& sums, const __nv_bfloat16* queries, const 
     for (int e = 0; e < 4; ++e) sums.values[n][e] *= factor[e / 2];
   }
   // Keys 0 … 15 of eight columns, then the same of the next eight.
-  const __nv_bfloat16* value =
-      stage + C::TILE + (first_key + lane / 8 % 2 * 8 + lane % 8) * C::ROW + lane / 16 * 8;
+  const __nv_bfloat16* value = stage + C::TILE + (lane / 8 % 2 * 8 + lane % 8) * C::ROW + lane / 16 * 8;
 #pragma unroll
   for (int n = 0; n < COLUMNS; n += 2) {
     std::uint32_t a[4];
@@ -318,62 +306,9 @@ __device__ inline float over_row(float x) {
   return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
 }
 
-/// Block (token and its rows, KV head, piece): a lone token attends to a piece of its cache.
-template <typename C>
-__global__ void __launch_bounds__(C::THREADS) lone_bf16_kernel(const Cached args, const Span span) {
-  static_assert(C::ALONE);
-  __shared__ float maxima[C::WARPS][C::ROWS], totals[C::WARPS][C::ROWS];
-  wait_for_previous();
-  let_next_begin();
-  const int piece = static_cast<int>(blockIdx.z);
-  const TileRows tile = rows_of_tile<C::ROWS, true>(args, span, blockIdx.x, static_cast<int>(blockIdx.y));
-  const std::int64_t token = tile.token(0);
-  if (!args.inside(token)) {
-    if (piece == 0) write_outside<__nv_bfloat16>(args, tile);
-    return;
-  }
-  const std::int64_t last = args.positions[token], first = args.rule.first_key(last, 0);
-  const std::int64_t begin = piece * span.piece, end = begin + span.piece;
-  const KeyRange range{first > begin ? first : begin, last + 1 < end ? last + 1 : end};
-  if (range.low >= range.high) return;
-  if (range.high == last + 1) {
-    append<__nv_bfloat16, C::FP8>(args, token, tile.kv_head);
-    __syncthreads();
-  }
-  auto* queries = reinterpret_cast<__nv_bfloat16*>(dynamic_shared());
-  __nv_bfloat16* stages = queries + C::ROWS * C::ROW;
-  load_queries<C>(queries, args, tile);
-  WarpSums<C> sums;
-  sums.clear();
-  add_any_keys<C>(
-      sums, queries, stages, args, args.slots[token], tile.kv_head, range,
-      {{static_cast<int>(first), static_cast<int>(first)}, {static_cast<int>(last), static_cast<int>(last)}});
-  wait_for_copies<0>();
-  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
-  auto* all = reinterpret_cast<float*>(stages);  // [WARPS, ROWS, DIM]
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    const int row = lane / 4 + 8 * i;
-    const float total = over_row(sums.total[i]);
-    if (lane % 4 == 0) {
-      maxima[warp][row] = sums.maximum[i];
-      totals[warp][row] = total;
-    }
-#pragma unroll
-    for (int n = 0; n < C::DIM / 8; ++n) {
-      float* to = all + (warp * C::ROWS + row) * C::DIM + n * 8 + lane % 4 * 2;
-      to[0] = sums.values[n][2 * i];
-      to[1] = sums.values[n][2 * i + 1];
-    }
-  }
-  __syncthreads();
-  finish_rows<__nv_bfloat16, C::WARPS, C::ROWS, C::DIM>(args, span, tile, piece, all, maxima, totals);
-}
-
 /// Block (tile of rows, KV head): tokens of prompts attend, sequence after sequence.
 template <typename C>
 __global__ void __launch_bounds__(C::THREADS) prompt_bf16_kernel(const Cached args, const Span span) {
-  static_assert(!C::ALONE);
   __shared__ TilePlaces<C::ROWS> places;
   const TileRows tile = rows_of_tile<C::ROWS, false>(args, span, blockIdx.x, static_cast<int>(blockIdx.y));
   auto* queries = reinterpret_cast<__nv_bfloat16*>(dynamic_shared());
