@@ -206,6 +206,12 @@ TEST(GpuCachedAttention, LoneTokensAgreeWithTheCpu) {
     check_decoding(lone_tokens(5, 4999, {8, 2, 128}, dtype));
     check_decoding(lone_tokens(3, 20000, {4, 1, 64}, dtype));
     check_decoding(lone_tokens(3, 700, {40, 2, 64}, dtype));
+    // Tokens whose own key is the last of 16, which a warp reads at once, and reads first.
+    Decoding last = {.heads = {8, 2, 128}, .dtype = dtype, .capacity = 600};
+    for (const std::int32_t position : {15, 31, 63, 79, 271, 319, 527})
+      add_piece(last, static_cast<std::int32_t>(last.slots.size()), position, position + 1);
+    last.alone = static_cast<std::int64_t>(last.slots.size());
+    check_decoding(last);
     for (const std::int64_t window : {1, 64, 300}) {
       Decoding d = lone_tokens(5, 1500, {8, 2, 128}, dtype);
       d.window = window;
