@@ -115,6 +115,22 @@ TEST_F(AddedAdapters, AnswersAreThoseOfTheMergedModel) {
   EXPECT_EQ(two.out, answer(folder_ / "a")) << two.err;
 }
 
+// A magnitude is divided by the norms of rows in which the adapters before it stand.
+TEST_F(AddedAdapters, OneWithMagnitudesCountsThoseBeforeIt) {
+  train_two();
+  expect_success(trainer(lora(folder_ / "c",
+                              "learning_rate=0.01 use_dora=true create_new_adapter=true "
+                              "save_strategy=no adapter_name_or_path=" +
+                                  (folder_ / "a"))));
+  expect_success(trainer("export " + (folder_ / "base_a") + " " + (folder_ / "in_turn") +
+                         " --merge --adapter " + (folder_ / "c")));
+  expect_success(trainer("export " + adapter_base() + " " + (folder_ / "at_once") + " --merge --adapter " +
+                         (folder_ / "a") + "," + (folder_ / "c")));
+  const auto in_turn = probed(folder_, folder_ / "in_turn");
+  EXPECT_LT(distance(probed(folder_, folder_ / "at_once"), in_turn), 1e-5);
+  EXPECT_GT(distance(probed(folder_, folder_ / "base_a"), in_turn), 1e-3) << "it changes the model";
+}
+
 // What `llamafactory-cli export` reads.
 TEST_F(AddedAdapters, AFileAsksForAMerge) {
   train_two();

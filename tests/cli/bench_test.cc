@@ -85,8 +85,10 @@ TEST(Bench, CountsTheBytesOfAStep) {
   EXPECT_LE(r["comm_bytes"].get<double>(), 1.02 * 3 * half + 2000);
   EXPECT_GT(r["comm_seconds"].get<double>(), 0);
   EXPECT_LE(r["comm_exposed_seconds"].get<double>(), r["comm_seconds"].get<double>());
-  EXPECT_LE(r["comm_exposed_seconds_least"].get<double>(), r["comm_exposed_seconds"].get<double>());
-  EXPECT_GE(r["comm_exposed_seconds_most"].get<double>(), r["comm_exposed_seconds"].get<double>());
+  // Of two ranks the first waits least or most.
+  const Json& waited = r["comm_exposed_seconds"];
+  EXPECT_LE(r["comm_exposed_seconds_least"].get<double>(), r["comm_exposed_seconds_most"].get<double>());
+  EXPECT_TRUE(waited == r["comm_exposed_seconds_least"] || waited == r["comm_exposed_seconds_most"]) << r;
   EXPECT_LE(r["comm_seconds"].get<double>(), 1.01 * r["seconds_max"].get<double>());
 }
 

@@ -235,6 +235,8 @@ TEST_F(GenerateFile, TheModelsOwnSettingsAreTakenAndSaid) {
   Json config = own;
   config["do_sample"] = true;
   config["temperature"] = 1.5;
+  config["top_p"] = 0.999;
+  config["min_p"] = 0.001;
   config["top_k"] = 40;
   spill(folder_ / "model/generation_config.json", config.dump());
   const auto run = [&](const std::string& folder, const std::string& more) {
@@ -245,9 +247,11 @@ TEST_F(GenerateFile, TheModelsOwnSettingsAreTakenAndSaid) {
     return done;
   };
   const Outcome taken = run(folder_ / "model", "");
-  EXPECT_NE(taken.err.find("from generation_config.json: temperature 1.5, top_k 40"), std::string::npos)
+  EXPECT_NE(
+      taken.err.find("from generation_config.json: temperature 1.5, top_p 0.999, min_p 0.001, top_k 40"),
+      std::string::npos)
       << taken.err;
-  EXPECT_EQ(taken.out, run(trained_model(), "--temperature 1.5 --top-k 40").out);
+  EXPECT_EQ(taken.out, run(trained_model(), "--temperature 1.5 --top-p 0.999 --min-p 0.001 --top-k 40").out);
   const std::string greedy = run(trained_model(), "").out;
   EXPECT_NE(taken.out, greedy);
   // Retries are asked for at the temperature that is used.

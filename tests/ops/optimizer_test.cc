@@ -148,6 +148,17 @@ TEST(SquareSum, WhatIsNotFiniteIsFlaggedAndSkipsTheStep) {
   }
 }
 
+// Finite gradients, but a norm that an fp32 number cannot hold.
+TEST(FinishNorm, ThatIsInfiniteSkipsTheStep) {
+  const std::vector<float> x(16, std::numeric_limits<float>::max());
+  const Limbs limbs = limbs_of(x.data(), DType::f32, 16);
+  EXPECT_EQ(limbs[kExactLimbs], 0);
+  const StepScalars s = finish(limbs, 1, 1);
+  EXPECT_EQ(s.grad_norm, std::numeric_limits<float>::infinity());
+  EXPECT_EQ(s.skip, 1);
+  EXPECT_EQ(finish(limbs, 8, 1).skip, 0) << "by its tokens it fits";
+}
+
 TEST(FinishNorm, ClipsAsPyTorchDoes) {
   const std::vector<float> x = {3.0f, 4.0f};  // norm 5
   const Limbs limbs = limbs_of(x.data(), DType::f32, 2);

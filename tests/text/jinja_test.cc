@@ -86,8 +86,9 @@ INSTANTIATE_TEST_SUITE_P(
              "{\"a\": [1, 2.5, null, true, \"ü\\\"\"]}[\n  1\n]"},
         Case{"methods",
              "{{ ' x '.strip() }}{{ 'a,b'.split(',')[-1] }}{{ 'ab'.startswith('a') }}"
-             "{{ {'k': 1}.get('q', 2) }}{% for k, v in {'k': 1}.items() %}{{ k }}{{ v }}{% endfor %}",
-             "xbTrue2k1"},
+             "{{ 'a,b,c'.split(',', 1) }}{{ {'k': 1}.get('q', 2) }}{% for k, v in {'k': 1}.items() %}{{ k "
+             "}}{{ v }}{% endfor %}",
+             "xbTrue['a', 'b,c']2k1"},
         Case{"print", "{{ [none, true, 'it\\'s', {'a': 'b'}] }}", "[None, True, \"it's\", {'a': 'b'}]"},
         Case{"set_block", "{% set x %}a{{ n }}{% endset %}{{ x }}{{ x | length }}", "a32"},
         Case{"generation", "{% generation %}{{ n }}{% endgeneration %}", "3"}),

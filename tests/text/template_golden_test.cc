@@ -203,6 +203,32 @@ TEST_P(TemplateGolden, InJinjaItWritesTheSame) {
   }
 }
 
+// Of a conversation up to an answer, as `trainer encode` shows it: earlier answers lose their thoughts, the
+// answer itself keeps them.
+TEST(EncodePrompt, KeepsTheThoughtsOfItsAnswerAlone) {
+  const std::string folder = golden_path("templates/qwen3");
+  Tokenizer tokenizer = Tokenizer::from_folder(
+      folder + "/" + read_json(folder + "/template.json")["tokenizer"].get<std::string>());
+  const ChatTemplate qwen3 = ChatTemplate::find("qwen3");
+  qwen3.prepare(tokenizer);
+  Conversation conversation;
+  conversation.messages = {{"user", "first"},
+                           {"assistant", "<think>\nearly\n</think>\n\none"},
+                           {"user", "second"},
+                           {"assistant", "<think>\nlate\n</think>\n\ntwo"}};
+  const auto shown = [&](const TemplateOptions& options) {
+    const Prompt prompt = qwen3.encode_prompt(tokenizer, conversation, options);
+    return std::pair(tokenizer.decode(prompt.prompt_ids), tokenizer.decode(prompt.response_ids));
+  };
+  const auto [before, answer] = shown({});
+  EXPECT_EQ(before.find("early"), std::string::npos) << before;
+  EXPECT_NE(before.find("one"), std::string::npos) << before;
+  EXPECT_NE(answer.find("<think>\nlate\n</think>\n\ntwo"), std::string::npos) << answer;
+  TemplateOptions all;
+  all.preserve_thinking = true;
+  EXPECT_NE(shown(all).first.find("<think>\nearly\n</think>\n\none"), std::string::npos);
+}
+
 INSTANTIATE_TEST_SUITE_P(Rows, TemplateGolden,
                          testing::Values("llama3", "qwen", "chatml", "chatml_new_tokens", "qwen3",
                                          "qwen3_nothink", "gemma", "gemma2", "gemma3", "mistral", "ministral",
