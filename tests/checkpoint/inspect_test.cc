@@ -87,6 +87,25 @@ TEST(Inspect, ReportsDamageInsteadOfStopping) {
   EXPECT_EQ(inspect(path, "b", true).problems.size(), 1u);
 }
 
+// What was read before the damage was found counts once.
+TEST(Inspect, OfADamagedTensorTellsTheFiguresOfWhatIsStored) {
+  const Scratch scratch;
+  save_values(scratch.path(), {{"w", std::vector<float>(3000000, 0.5f)}});
+  const std::string path = scratch / "checkpoint-1";
+  {
+    const Checkpoint checkpoint(path);
+    ASSERT_GT(checkpoint.at("w").chunks.size(), 1u);
+    std::fstream file(path + "/checkpoint.h5", std::ios::in | std::ios::out | std::ios::binary);
+    const float last = std::numeric_limits<float>::infinity();
+    file.seekp(checkpoint.at("w").offset + 4 * 2999999);
+    file.write(reinterpret_cast<const char*>(&last), sizeof last);
+  }
+  const Inspection inspection = inspect(path);
+  ASSERT_EQ(inspection.problems.size(), 1u);
+  EXPECT_NEAR(inspection.tensors[0].l2, std::sqrt(2999999 * 0.25), 1e-9);
+  EXPECT_EQ(inspection.tensors[0].not_finite, 1);
+}
+
 TEST(Diff, FindsEveryBitThatDiffers) {
   const Scratch scratch;
   std::vector<float> base(700000);

@@ -162,6 +162,18 @@ TEST_F(Adapters, AreMergedIntoAWholeModel) {
   EXPECT_FALSE(fs::exists(folder_ / "no"));
 }
 
+// Magnitudes of queries alone leave keys and values, which one product makes with them, as they are.
+TEST_F(Adapters, MagnitudesOfOneModuleLeaveTheOthersOfItsProduct) {
+  for (const std::string module : {"q_proj", "gate_proj"}) {
+    const std::string out = folder_ / module;
+    expect_success(trainer(lora(out, "learning_rate=0.01 use_dora=true lora_target=" + module)));
+    expect_success(trainer("export " + out + " " + out + "-whole --merge --dtype fp32"));
+    const auto apart = probed(folder_, adapter_base(), "finetuning_type=lora adapter_name_or_path=" + out);
+    EXPECT_LT(distance(apart, probed(folder_, out + "-whole")), 1e-5) << module;
+    EXPECT_GT(distance(apart, probed(folder_, adapter_base())), 1e-4) << module << " is trained";
+  }
+}
+
 // The rows of the merged weight have the magnitudes; a new adapter, whose magnitudes are the base's norms,
 // leaves the base but for roundings.
 TEST_F(Adapters, WithMagnitudesAreMergedIntoAWholeModel) {

@@ -233,6 +233,16 @@ TEST(PlanCommand, SetsMessagesInsideAHostBesideWhatIsComputed) {
   EXPECT_EQ(text.out.find("NCCL"), std::string::npos) << text.out;
 }
 
+// Ranks on the CPUs of a host share its memory, those of another host have theirs.
+TEST(PlanCommand, MemoryOfAHostIsSharedByItsOwnRanks) {
+  const auto bytes = [](const std::string& world) {
+    return plan_of("tiny device=cpu cutoff_len=64 world=" + world)["device_bytes"].get<double>();
+  };
+  const double of_eight = bytes("8");
+  EXPECT_EQ(bytes("16"), of_eight);
+  EXPECT_NEAR(bytes("1") / of_eight, 8, 1e-6);
+}
+
 // 16 ranks on two hosts: half of each rank's 15 slices of fp32 gradients, and one more, cross between them.
 TEST(PlanCommand, SaysWhatEachLinkTakesAtEachStage) {
   const std::string common =

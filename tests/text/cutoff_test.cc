@@ -43,6 +43,9 @@ TEST(Cutoff, QuestionsAndAnswersAreCutByTheirShares) {
     ids.insert(ids.end(), static_cast<std::size_t>(cut.kept_answer), 1);
     if (empty.efficient_eos()) ids.push_back(2);
     EXPECT_EQ(example.input_ids, ids) << cut.question << " and " << cut.answer << " tokens for " << cut.room;
+    EXPECT_TRUE(example.truncated) << cut.question << " and " << cut.answer << " tokens for " << cut.room;
+    EXPECT_EQ(example.answer_truncated, cut.kept_answer < cut.answer)
+        << cut.question << " and " << cut.answer;
   }
 }
 
