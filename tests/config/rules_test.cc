@@ -42,6 +42,9 @@ TEST(Doubts, AreSaidForWhatOneWouldRarelyMean) {
   EXPECT_FALSE(said(calm + "learning_rate: 0.001\ntrain_from_scratch: true", "high for fine-tuning"));
   EXPECT_TRUE(said(calm + "learning_rate: 0", "nothing is learned"));
   EXPECT_TRUE(said(calm + "max_grad_norm: 0", "not clipped"));
+  EXPECT_TRUE(said(calm + "warmup_steps: 501", "for more than half of the run"));
+  EXPECT_FALSE(said(calm + "warmup_steps: 500", "half of the run"));
+  EXPECT_TRUE(said(calm + "warmup_ratio: 0.6", "for more than half of the run"));
   EXPECT_TRUE(said(calm + "num_train_epochs: 2", "max_steps wins"));
   EXPECT_TRUE(said(calm + "val_size: 0.1", "never evaluated"));
   EXPECT_TRUE(said(calm + "save_steps: 2000", "the only checkpoint"));

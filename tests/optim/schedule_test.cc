@@ -196,6 +196,12 @@ TEST(Schedule, WarmupStableDecayIsThatOfTransformersAtEveryStep) {
     const double expected = step < 80 ? 1 : double((1 + std::cos(pi * (step - 80) / 30.0L)) / 2);
     EXPECT_NEAR(at(counted, step), expected, 1e-14) << step;
   }
+  const ScheduleOptions waves =
+      options_of("warmup_stable_decay", {{"num_decay_steps", 30.0}, {"num_cycles", 1.25}});
+  for (std::int64_t step = 80; step < 110; ++step) {
+    const long double share = (1 + std::cos(2 * pi * 1.25L * (step - 80) / 30)) / 2;
+    EXPECT_NEAR(at(waves, step), double(share), 1e-14) << step;
+  }
 }
 
 /// What deepspeed/runtime/lr_schedules.py (2026-08) gives an optimizer of rate 2e-4, a step of the schedule

@@ -212,6 +212,11 @@ TEST_F(Run, AResumedRunShowsEveryStepOnce) {
     EXPECT_EQ(all[i].at("total_tokens"), expected[i].at("total_tokens"));
     EXPECT_EQ(all[i].at("seconds_per_step").get<double>(), 0.5);
   }
+  // Eight steps of half a second, of 16 samples each.
+  const Json rates = json("train_results.json");
+  EXPECT_DOUBLE_EQ(rates.at("train_runtime").get<double>(), 4);
+  EXPECT_DOUBLE_EQ(rates.at("train_steps_per_second").get<double>(), 2);
+  EXPECT_DOUBLE_EQ(rates.at("train_samples_per_second").get<double>(), 32);
   EXPECT_NEAR(json("train_results.json").at("train_loss").get<double>(),
               expected_results.at("train_loss").get<double>(), 1e-12);
   EXPECT_EQ(json("trainer_state.json").at("log_history").size(), 4u);

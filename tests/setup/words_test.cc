@@ -42,6 +42,14 @@ std::set<int> read_each(const std::string& key, const Set& set, const Read& read
   return seen;
 }
 
+TEST(ExportSize, IsInUnitsOfABillionBytes) {
+  config::Config config;
+  config.export_size = 5;
+  EXPECT_EQ(export_bytes(config), 5'000'000'000);
+  config.export_size = 1e-12;
+  EXPECT_EQ(export_bytes(config), 1) << "a file holds something";
+}
+
 TEST(Words, EveryValueOfGpuTransportAsksForACarrierOfItsOwn) {
   const config::Field* field = config::find_field("gpu_transport");
   ASSERT_NE(field, nullptr);
