@@ -223,7 +223,7 @@ int bench_command(const Arguments& arguments) {
   const config::Resolved resolved = config::load(with_bf16(options.overrides()), {.for_training = false});
   const config::Config& config = resolved.config;
   const setup::SessionWish wish = setup::session_wish(config);
-  runtime::Session session(wish.device, nullptr, wish.carrier);
+  runtime::Session session(wish.device, nullptr, wish.carrying);
   return session.run([&] {
     if (!save.empty()) {
       train::SaveBenchOptions saves{.folder = config.output_dir.empty() ? "." : config.output_dir};

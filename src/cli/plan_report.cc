@@ -25,12 +25,13 @@ std::vector<std::int64_t> micros_of(const config::Config& config, std::int64_t w
   return train::buildable(std::move(all), config.cutoff_len);
 }
 
-/// What NCCL takes: inside a host it carries only where it is asked to, between hosts where it can.
+/// What NCCL takes: inside a host it carries and sums only where it is asked to, between hosts it carries
+/// where it can.
 std::size_t nccl_bytes(const config::Config& config, const PlanTarget& target) {
   if (target.kind != DeviceKind::cuda || target.place.size == 1) return 0;
-  const comm::Carrier asked = setup::session_wish(config).carrier;
+  const auto [asked, sums] = setup::session_wish(config).carrying;
   const bool between = target.place.nodes > 1 && asked != comm::Carrier::host;
-  return asked == comm::Carrier::nccl || between ? plan::kNcclBytes : 0;
+  return asked == comm::Carrier::nccl || sums == comm::Sums::nccl || between ? plan::kNcclBytes : 0;
 }
 
 /// One configuration on one device.

@@ -29,7 +29,7 @@ int probe_command(const Arguments& arguments) {
   if (!options.parse(arguments)) return 0;
   const config::Resolved config = config::load(options.overrides(), {.for_training = false});
   const setup::SessionWish wish = setup::session_wish(config.config);
-  runtime::Session session(wish.device, nullptr, wish.carrier);
+  runtime::Session session(wish.device, nullptr, wish.carrying);
   return session.run([&] {
     train::probe(session, config, probe);
     return 0;

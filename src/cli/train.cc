@@ -27,7 +27,7 @@ int train_command(const Arguments& arguments) {
   // Whoever reads the output may leave (a closed terminal, a dead `tee`): the run goes on.
   std::signal(SIGPIPE, SIG_IGN);
   const setup::SessionWish wish = setup::session_wish(config.config);
-  runtime::Session session(wish.device, nullptr, wish.carrier);
+  runtime::Session session(wish.device, nullptr, wish.carrying);
   return session.run([&] {
     train::require_same_start(session, OCTET_VERSION, config.config);
     session.mention_idle_gpus("CONFIG");

@@ -199,7 +199,7 @@ void Carriers::probe(Queue queue, Exchange& exchange) {
   }
 }
 
-std::string Carriers::try_carrier(Carrier carrier, Ways& ways) {
+std::string Carriers::try_carrier(Carrier carrier, Ways& ways, std::span<const Queue> queues) {
   const Place& place = group_.place();
   if (carrier == Carrier::peer && !peers_) {
     try {
@@ -220,7 +220,7 @@ std::string Carriers::try_carrier(Carrier carrier, Ways& ways) {
     std::string shared = group_.agreed([&] { require_a_gpu_each(gpus); });
     if (!shared.empty()) return shared;
   }
-  for (const Queue queue : {Queue::gather, Queue::reduce}) {
+  for (const Queue queue : queues) {
     Way& way = ways[queue == Queue::gather ? 0 : 1];
     std::string id;
     if (carrier == Carrier::nccl) {
@@ -255,16 +255,46 @@ std::string Carriers::try_carrier(Carrier carrier, Ways& ways) {
   return {};
 }
 
-void Carriers::choose(Carrier wanted, std::byte* memory, const StagingBudget& budget) {
+void Carriers::choose(Carrying wanted, std::byte* memory, const StagingBudget& budget) {
   memory_ = memory;
   budget_ = budget;
+  choose_carrier(wanted.carrier);
+  choose_sums(wanted.sums);
+}
+
+// NCCL sums where it carries reductions; where it does not, only for those who ask for it, on a communicator
+// of its own. What it rounds to bf16 on the way it sums only for these as well.
+void Carriers::choose_sums(Sums wanted) {
+  if (wanted == Sums::ordered || device_.kind() != DeviceKind::cuda) return;
+  Way& way = ways_[1];
+  if (way.exchange->sums()) {
+    way.sums = way.exchange.get();
+  } else if (wanted == Sums::nccl) {
+    const double rate = bytes_per_second_;  // of what carries
+    Ways more;
+    const std::string trouble = try_carrier(Carrier::nccl, more, std::array{Queue::reduce});
+    bytes_per_second_ = rate;
+    if (!trouble.empty()) {
+      throw Error(Problem{.what = "NCCL cannot sum what these GPUs reduce",
+                          .found = trouble,
+                          .where = "gpu_sums: nccl",
+                          .fix = "set gpu_sums: auto"});
+    }
+    way.summing = std::move(more[1].exchange);
+    way.sums = way.summing.get();
+  }
+  way.sums_bf16 = wanted == Sums::nccl;
+  if (way.sums != nullptr) sums_ = ", sums by nccl";
+}
+
+void Carriers::choose_carrier(Carrier wanted) {
   const Place& place = group_.place();
   const bool mates = place.nodes < place.size;
   const auto first_that_works = [&](const std::vector<Carrier>& of, const std::string& where, Ways& ways) {
     std::string troubles;
     for (const Carrier carrier : of) {
       ways = {};
-      const std::string trouble = try_carrier(carrier, ways);
+      const std::string trouble = try_carrier(carrier, ways, std::array{Queue::gather, Queue::reduce});
       if (trouble.empty()) return carrier;
       troubles += (troubles.empty() ? "" : "; ") + std::string(name_of(carrier)) + ": " + trouble;
       if (wanted == Carrier::automatic && place.rank == 0) {
@@ -346,10 +376,10 @@ void Carriers::unshare(const std::vector<SharedMemory>& memory) {
 }
 
 std::string Carriers::words() const {
-  if (bytes_per_second_ <= 0) return name_;
+  if (bytes_per_second_ <= 0) return name_ + sums_;
   std::array<char, 64> rate{};
   std::snprintf(rate.data(), rate.size(), ", %.0f GB/s", 1e-9 * bytes_per_second_);
-  return name_ + rate.data();
+  return name_ + rate.data() + sums_;
 }
 
 }  // namespace octet::comm

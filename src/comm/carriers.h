@@ -5,6 +5,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,10 @@ namespace octet::comm {
 struct Way {
   std::unique_ptr<Exchange> exchange;
   HostExchange* host = nullptr;  ///< it, or the part of it, that the host carries
+  /// What sums in its own order, and which values; null: nothing does, sums are ours.
+  Exchange* sums = nullptr;
+  bool sums_bf16 = false;
+  std::unique_ptr<Exchange> summing = nullptr;  ///< it, where it is not what carries
 };
 
 class Carriers {
@@ -34,19 +39,21 @@ class Carriers {
 
   /// Collective. Chooses, and warns of what was wanted, or is faster, and does not work. `memory` is laid out
   /// as the budget says. Throws Error where nothing works that was asked for.
-  void choose(Carrier wanted, std::byte* memory, const StagingBudget& budget);
+  void choose(Carrying wanted, std::byte* memory, const StagingBudget& budget);
   /// That of a queue, gather or reduce; once each.
   Way take(Queue queue);
   /// Collective, both.
   void share(const std::vector<SharedMemory>& memory);
   void unshare(const std::vector<SharedMemory>& memory);
   PeerAccess& access() { return *access_; }
-  /// "peer, 368 GB/s".
+  /// "peer, 368 GB/s", "peer, 368 GB/s, sums by nccl".
   std::string words() const;
 
  private:
   using Ways = std::array<Way, 2>;
-  std::string try_carrier(Carrier carrier, Ways& ways);
+  std::string try_carrier(Carrier carrier, Ways& ways, std::span<const Queue> queues);
+  void choose_carrier(Carrier wanted);
+  void choose_sums(Sums wanted);
   void open_peers();
   std::vector<void*> open_alike(void* address, const std::vector<std::string>& handles);
   std::unique_ptr<Exchange> make_peer(Queue queue);
@@ -65,6 +72,7 @@ class Carriers {
   std::vector<void*> memory_of_;  ///< by rank, as this one reaches it
   Ways ways_;
   std::string name_;
+  std::string sums_;  ///< in words, behind the name
   double bytes_per_second_ = 0;
 };
 

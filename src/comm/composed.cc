@@ -156,7 +156,33 @@ void Composed::reduce_scatter(const ReduceScatterArgs& args) {
   if (args.by_node && hierarchy_.several()) return reduce_by_node(args);
   ReduceScatterArgs flat = args;
   if (args.by_node && place_.nodes == 1) flat.wire = Wire::f32;  // nothing leaves the node
+  if (carrier_sums(flat)) return reduce_by_carrier(flat);
   reduce_flat(flat);
+}
+
+bool Composed::carrier_sums(const ReduceScatterArgs& args) const {
+  return summing_ != nullptr && (sums_bf16_ || args.from_dtype == DType::f32) &&
+         ops::travels_as_it_lies(ops::wire_of_values(args.wire, args.from_dtype), args.from_dtype);
+}
+
+// The sum lies in the own slice of what was read, and goes to its place from there.
+void Composed::reduce_by_carrier(const ReduceScatterArgs& args) {
+  write(marks_.before);
+  summing_->sum(stream_, const_cast<void*>(args.from), args.count, args.from_dtype);
+  const std::byte* const own = read_at(args, place_.rank * args.count);
+  if (args.to != own) {
+    const std::array<const void*, 1> sum = {own};
+    ops::sum_parts(stream_, {.wire = ops::wire_of_values(args.wire, args.from_dtype),
+                             .parts = sum,
+                             .to = args.to,
+                             .to_dtype = args.to_dtype,
+                             .count = args.count,
+                             .accumulate = args.accumulate});
+  }
+  // As much as a slice to every other rank, whichever way it takes.
+  const std::int64_t bytes = args.count * static_cast<std::int64_t>(size_of(args.from_dtype));
+  sent_.bytes += bytes * (place_.size - 1);
+  sent_.between_nodes += bytes * (place_.size - place_.local_size);
 }
 
 void Composed::reduce_flat(ReduceScatterArgs args) {

@@ -51,6 +51,10 @@ class Composed {
   Composed(Device& device, Stream& stream, Exchange& exchange, PeerAccess& access, const Place& place,
            const Hierarchy& flat, const Hierarchy& hierarchy, const DeviceStaging& staging);
 
+  /// From now on this sums what travels as it lies, in an order of its own: values of fp32, and of bf16 where
+  /// `bf16` says so. Sums by nodes and in a given order stay as they are. It outlives this.
+  void let_sum(Exchange& summing, bool bf16) { summing_ = &summing, sums_bf16_ = bf16; }
+
   /// Around a collective: what tells whoever watches that the queue's stream has reached it, and that it is
   /// done.
   void begin(const Marks& marks) { marks_ = marks; }
@@ -100,6 +104,8 @@ class Composed {
   std::int64_t chunk_of(Wire wire) const;
 
   void reduce_flat(ReduceScatterArgs args);
+  bool carrier_sums(const ReduceScatterArgs& args) const;
+  void reduce_by_carrier(const ReduceScatterArgs& args);
   void reduce_in_order(const ReduceScatterArgs& args);
   void reduce_by_node(const ReduceScatterArgs& args);
   /// Every member's part to all, part(member) being where it lies and goes; by nodes in two steps.
@@ -110,6 +116,8 @@ class Composed {
   Device& device_;
   Stream& stream_;
   Exchange& exchange_;
+  Exchange* summing_ = nullptr;
+  bool sums_bf16_ = false;
   PeerAccess& access_;
   Marks marks_;  ///< of the collective that is being enqueued, until they are written
   std::unique_ptr<Stream> beside_;

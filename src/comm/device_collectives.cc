@@ -45,7 +45,8 @@ std::unique_ptr<Device> make_followed_device() {
 
 }  // namespace
 
-DeviceCollectives::DeviceCollectives(Device& device, RankJob& job, const Group& group, Carrier carrier)
+DeviceCollectives::DeviceCollectives(Device& device, RankJob& job, const Group& group,
+                                     const Carrying& carrying)
     : device_(device),
       group_(job, group.name, group.ranks),
       host_(make_followed_device()),
@@ -66,7 +67,7 @@ DeviceCollectives::DeviceCollectives(Device& device, RankJob& job, const Group& 
   if (!trouble.empty()) {
     throw Error(Problem{.what = "communication between the GPUs has no memory", .found = trouble});
   }
-  carriers_->choose(carrier, memory_, budget);
+  carriers_->choose(carrying, memory_, budget);
   make_lane(gather_, Queue::gather, budget.gather(memory_));
   make_lane(reduce_, Queue::reduce, budget.reduce(memory_));
   group_.engine()->attach(*gather_.watched, *reduce_.watched);
@@ -107,6 +108,7 @@ void DeviceCollectives::make_lane(Lane& lane, Queue queue, const DeviceStaging& 
   lane.carrier = carriers_->take(queue);
   lane.collectives = std::make_unique<Composed>(device_, *lane.stream, *lane.carrier.exchange,
                                                 carriers_->access(), place(), flat_, hierarchy_, staging);
+  if (lane.carrier.sums != nullptr) lane.collectives->let_sum(*lane.carrier.sums, lane.carrier.sums_bf16);
 }
 
 DeviceCollectives::Lane& DeviceCollectives::lane_of(const Stream& stream) {

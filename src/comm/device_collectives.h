@@ -21,7 +21,7 @@ namespace octet::comm {
 class DeviceCollectives final : public Collectives {
  public:
   /// All ranks of the job make theirs at once. `device` is of the CPU for ranks that are threads, else a GPU.
-  DeviceCollectives(Device& device, RankJob& job, const Group& group, Carrier carrier);
+  DeviceCollectives(Device& device, RankJob& job, const Group& group, const Carrying& carrying);
   ~DeviceCollectives() override;
 
   const Place& place() const override { return group_.place(); }

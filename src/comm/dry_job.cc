@@ -76,7 +76,7 @@ class DryJob final : public Job {
   std::unique_ptr<Channel> channel(const std::string&, const Group& group) override {
     return std::make_unique<DryChannel>(place_among(place(), group.ranks), group.ranks);
   }
-  std::unique_ptr<Collectives> collectives(const Group& group, Device& device, Carrier) override {
+  std::unique_ptr<Collectives> collectives(const Group& group, Device& device, Carrying) override {
     return std::make_unique<DryCollectives>(device, place(), group);
   }
   void watch(const WatchOptions&) override {}

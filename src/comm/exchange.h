@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 
@@ -65,6 +66,13 @@ class Exchange {
   virtual void await(Stream&, std::span<const Incoming>) {}
   /// True where the carrier can write the corresponding bytes of every peer, or needs no such thing.
   virtual bool reaches(const void* twin, std::size_t bytes) const = 0;
+
+  /// Carriers that say so can sum f32 and bf16 as well, in an order of their own. One sum follows the other,
+  /// and the exchanges, alike on all members.
+  virtual bool sums() const { return false; }
+  /// values [members * count]: this member's slice becomes the sum of all members' of it; what becomes of the
+  /// others nobody may ask. bf16 is rounded to bf16 after each addition.
+  virtual void sum(Stream&, void*, std::int64_t, DType) {}
 };
 
 }  // namespace octet::comm

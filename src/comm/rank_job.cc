@@ -40,13 +40,13 @@ RankJob::~RankJob() {
   if (orderly && options_.engine != nullptr && options_.end_engine) options_.engine->shutdown(std::nullopt);
 }
 
-std::unique_ptr<Collectives> RankJob::collectives(const Group& group, Device& device, Carrier carrier) {
+std::unique_ptr<Collectives> RankJob::collectives(const Group& group, Device& device, Carrying carrying) {
   // Ranks that are threads play GPUs where they are told to.
   const bool exchanges =
       device.kind() == DeviceKind::cuda ||
-      (options_.engine != nullptr && !options_.engine->is_process() && carrier != Carrier::messages);
+      (options_.engine != nullptr && !options_.engine->is_process() && carrying.carrier != Carrier::messages);
   if (group.size() > 1 && exchanges)
-    return std::make_unique<DeviceCollectives>(device, *this, group, carrier);
+    return std::make_unique<DeviceCollectives>(device, *this, group, carrying);
   return std::make_unique<MessageCollectives>(device, *this, group);
 }
 

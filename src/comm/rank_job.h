@@ -52,7 +52,7 @@ class RankJob final : public Job {
   }
   std::unique_ptr<Channel> channel(const std::string& name) override;
   std::unique_ptr<Channel> channel(const std::string& name, const Group& group) override;
-  std::unique_ptr<Collectives> collectives(const Group& group, Device& device, Carrier carrier) override;
+  std::unique_ptr<Collectives> collectives(const Group& group, Device& device, Carrying carrying) override;
   void watch(const WatchOptions& options) override;
   std::string trace() const override;
   std::vector<Traffic> take_traffic() override { return meter_.take(); }

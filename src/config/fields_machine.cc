@@ -104,6 +104,12 @@ void add_sharding(Table& t) {
        "Who carries bytes between GPUs: peer (copies into each other's memory, inside a host), nccl, or host "
        "(pinned memory and MPI, anywhere). auto takes the fastest that works; the results are the same.")
       .one_of({"auto", "peer", "nccl", "host"});
+  t.used("gpu_sums", &Config::gpu_sums,
+         "Who sums gradients between GPUs: ordered (kernels of this program, in rank order, so that the bits "
+         "depend on nobody who carries), or nccl (NCCL, in an order of its own and on multiprocessors; bf16 "
+         "is rounded to bf16 at every rank; only what travels as it lies). nccl needs deterministic: false. "
+         "auto: nccl for fp32 where gpu_transport is nccl and deterministic is false, else ordered.")
+      .one_of({"auto", "ordered", "nccl"});
   t.used(
        "reduce_dtype", &Config::reduce_dtype,
        "What gradients of matrices travel as (fp8, int8: blocks of 128 with a scale); they are summed in "

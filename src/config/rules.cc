@@ -268,6 +268,16 @@ class Rules : RulesOf {
   }
 
   void storage() {
+    // On CPUs, and where it is told to, every run has the same bits.
+    const bool same_bits = c_.deterministic == "true" || c_.deterministic == "strict" ||
+                           (c_.deterministic == "auto" && c_.device == "cpu");
+    if (c_.gpu_sums == "nccl" && same_bits) {
+      complain({.what = "'gpu_sums: nccl' and 'deterministic: " + c_.deterministic + "'" +
+                        (c_.deterministic == "auto" ? " with 'device: cpu'" : "") + " exclude each other",
+                .expected = "deterministic: false, since NCCL sums in an order of its own",
+                .where = both("gpu_sums", "deterministic"),
+                .fix = "remove gpu_sums, or set deterministic: false"});
+    }
     if (c_.hierarchical_comm == "true" && c_.deterministic == "strict") {
       complain({.what = "'hierarchical_comm: true' and 'deterministic: strict' exclude each other",
                 .expected = "sums in an order that does not depend on the nodes",

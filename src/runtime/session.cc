@@ -97,7 +97,7 @@ void show_ranks(const std::vector<RankGpus>& ranks, const GpuChoice& choice,
 
 }  // namespace
 
-Session::Session(DeviceWish device, const std::exception_ptr& refusal, comm::Carrier carrier)
+Session::Session(DeviceWish device, const std::exception_ptr& refusal, const comm::Carrying& carrying)
     : job_(comm::make_job()), place_(job_->place()) {
   log::set_rank(place_.rank, place_.rank == 0);
   require_whole_job(place_);
@@ -132,7 +132,7 @@ Session::Session(DeviceWish device, const std::exception_ptr& refusal, comm::Car
   if (!device_) device_ = open_cpu(place_);
   warn_of(choice);
   const comm::Group group = comm::Mesh(place_.size).group("data", place_.rank);
-  unless_refused([&] { data_ = job_->collectives(group, *device_, carrier); });
+  unless_refused([&] { data_ = job_->collectives(group, *device_, carrying); });
   if (!data_) {
     // The host's device is always there, and a refusal travels over it.
     device_ = open_cpu(place_);

@@ -6,7 +6,8 @@
 namespace octet::setup {
 
 SessionWish session_wish(const config::Config& config) {
-  return {.device = device_wish(config.device), .carrier = carrier_of(config.gpu_transport)};
+  return {.device = device_wish(config.device),
+          .carrying = {carrier_of(config.gpu_transport), sums_of(config)}};
 }
 
 DeviceWish device_wish(const std::string& word) {
@@ -18,6 +19,12 @@ comm::Carrier carrier_of(const std::string& transport) {
   if (transport == "peer") return comm::Carrier::peer;
   if (transport == "nccl") return comm::Carrier::nccl;
   return transport == "host" ? comm::Carrier::host : comm::Carrier::automatic;
+}
+
+comm::Sums sums_of(const config::Config& config) {
+  const bool any_order = config.deterministic == "false" || config.deterministic == "auto";
+  if (config.gpu_sums == "nccl") return comm::Sums::nccl;
+  return config.gpu_sums == "auto" && any_order ? comm::Sums::automatic : comm::Sums::ordered;
 }
 
 comm::WatchOptions watch_options(const config::Config& config) {

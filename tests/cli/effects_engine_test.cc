@@ -244,7 +244,15 @@ std::vector<KeyRow> sharing_rows() {
        {{"peer", "peer"}, {"nccl", "nccl"}, {"host", "host"}},
        [](const config::Resolved& r) {
          constexpr const char* names[] = {"", "auto", "peer", "nccl", "host"};
-         return std::string(names[static_cast<int>(setup::session_wish(r.config).carrier)]);
+         return std::string(names[static_cast<int>(setup::session_wish(r.config).carrying.carrier)]);
+       },
+       "auto"},
+      {"gpu_sums",
+       {{"deterministic", "false"}},
+       {{"ordered", "ordered"}, {"nccl", "nccl"}},
+       [](const config::Resolved& r) {
+         constexpr const char* names[] = {"ordered", "auto", "nccl"};
+         return std::string(names[static_cast<int>(setup::session_wish(r.config).carrying.sums)]);
        },
        "auto"},
       {"device",

@@ -194,6 +194,7 @@ TEST(PlanCommand, CountsWhatSeveralGpusNeedOnce) {
     EXPECT_EQ(checked(words + " gpu_transport=host")["total_bytes"], plan["total_bytes"])
         << "pinned memory is the host's";
     EXPECT_EQ(checked(words + " gpu_transport=nccl")["nccl_bytes"].get<double>(), 0x1p30);
+    EXPECT_EQ(checked(words + " gpu_sums=nccl deterministic=false")["nccl_bytes"].get<double>(), 0x1p30);
   }
   EXPECT_EQ(checked("world=4 ranks_per_node=2")["nccl_bytes"].get<double>(), 0x1p30);
   EXPECT_EQ(checked("world=4 ranks_per_node=2 gpu_transport=peer")["nccl_bytes"].get<double>(), 0x1p30);

@@ -206,4 +206,38 @@ inline void expect_all_reduce(Collectives& communicator) {
   EXPECT_TRUE(same_bits(doubles, expected_doubles));
 }
 
+/// Sums in any order: of fp32 in place, apart and added, and of bf16, which is rounded after each addition.
+inline void expect_sums_to_be_close(Collectives& communicator) {
+  const int size = communicator.size(), rank = communicator.rank();
+  Stream& stream = communicator.reduce_stream();
+  for (const std::int64_t count : {std::int64_t{1}, std::int64_t{1001}, std::int64_t{3} << 18}) {
+    for (const bool narrow : {false, true}) {
+      for (const bool accumulate : {false, true}) {
+        Values<float> wide = input_of(rank, size * count, 5), apart(static_cast<std::size_t>(count), 8.0f);
+        Values<std::uint16_t> values;
+        for (const float x : wide) values.push_back(to_bf16(x));
+        communicator.reduce_scatter(stream,
+                                    {.name = "test",
+                                     .from = narrow ? static_cast<const void*>(values.data()) : wide.data(),
+                                     .from_dtype = narrow ? DType::bf16 : DType::f32,
+                                     .to = accumulate || narrow ? apart.data() : wide.data() + rank * count,
+                                     .count = count,
+                                     .accumulate = accumulate});
+        stream.synchronize();
+        const float* found = accumulate || narrow ? apart.data() : wide.data() + rank * count;
+        for (std::int64_t i = 0; i < count; ++i) {
+          double sum = accumulate ? 8 : 0, magnitude = sum;
+          for (int r = 0; r < size; ++r) {
+            const float x = element_of(r, rank * count + i, 5);
+            sum += narrow ? from_bf16(to_bf16(x)) : x;
+            magnitude += std::abs(x);
+          }
+          ASSERT_NEAR(found[i], sum, magnitude * (narrow ? 0x1p-8 : 0x1p-22) * size)
+              << i << " of " << count << (narrow ? ", bf16" : ", fp32");
+        }
+      }
+    }
+  }
+}
+
 }  // namespace octet::comm

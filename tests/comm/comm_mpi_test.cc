@@ -137,6 +137,14 @@ TEST(MpiRanks, GathersOfBf16AgreeWithThoseOfFp32) {
 TEST(MpiRanks, TrafficIsCounted) {
   expect_traffic_to_be_counted(*world);
 }
+// OCTETRUN_TEST_SUMS=nccl, with a GPU for each rank.
+TEST(MpiRanks, SumsOfNcclDifferByRoundingsAlone) {
+  if (std::getenv("OCTETRUN_TEST_SUMS") == nullptr) return;
+  const auto sums = job_of_rank->collectives(Mesh(world->size()).group("data", world->rank()),
+                                             *device_of_rank, {carrier(), Sums::nccl});
+  EXPECT_TRUE(sums->carrier().ends_with("sums by nccl")) << sums->carrier();
+  expect_sums_to_be_close(*sums);
+}
 
 /// Says only what failed.
 class FailuresOnly : public testing::EmptyTestEventListener {

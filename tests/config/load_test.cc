@@ -514,6 +514,13 @@ TEST(Load, WhoCarriesBytesBetweenGpusIsOneOfFour) {
   EXPECT_SAYS(message, "nvlink");
   EXPECT_SAYS(message, "auto, peer, nccl");
   EXPECT_SAYS(refusal("gpu_transport: per"), "peer");
+  EXPECT_EQ(read("").config.gpu_sums, "auto");
+  EXPECT_EQ(read("gpu_sums: nccl\ndeterministic: false").config.gpu_sums, "nccl");
+  for (const char* bits : {"true", "strict"}) {
+    EXPECT_SAYS(refusal(std::string("gpu_sums: nccl\ndeterministic: ") + bits), "exclude each other");
+  }
+  EXPECT_SAYS(refusal("gpu_sums: nccl\ndevice: cpu"), "deterministic: false");
+  EXPECT_SAYS(refusal("gpu_sums: mpi"), "auto, ordered, nccl");
   // The same bits come from every carrier: a run goes on with another one.
   EXPECT_EQ(resume_hash(read("gpu_transport: host").config), resume_hash(read("").config));
 }

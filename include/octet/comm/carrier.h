@@ -1,4 +1,4 @@
-// Who carries the bytes of collectives.
+// Who carries the bytes of collectives, and who sums what reductions bring.
 #pragma once
 
 namespace octet::comm {
@@ -10,6 +10,20 @@ enum class Carrier {
   peer,       ///< copies into the memory of another rank of the same host
   nccl,       ///< NCCL's sends and receives
   host        ///< pinned memory of the host and messages from there
+};
+
+/// Who sums what reductions bring, where values travel as they lie and no order of sums is asked for.
+enum class Sums {
+  ordered,    ///< kernels of ours, in rank order: the same bits whoever carries
+  automatic,  ///< NCCL, where it carries reductions of fp32 anyway; else ordered
+  nccl        ///< NCCL, in an order of its own; sums of bf16 are rounded to bf16 at every rank that they pass
+};
+
+/// How collectives between GPUs are made.
+struct Carrying {
+  Carrying(Carrier carrier = Carrier::automatic, Sums sums = Sums::ordered) : carrier(carrier), sums(sums) {}
+  Carrier carrier;
+  Sums sums;
 };
 
 }  // namespace octet::comm

@@ -31,8 +31,9 @@ struct SumOrder {
 
 /// One slice per rank: [size, count] in, this rank's slice of the sum out.
 struct ReduceScatterArgs {
-  const char* name = "";          ///< for traces: "block 3 matrices"
-  const void* from = nullptr;     ///< [size * count] device memory
+  const char* name = "";  ///< for traces: "block 3 matrices"
+  /// [size * count] device memory. Where NCCL sums (Sums), the own slice holds the sum afterwards.
+  const void* from = nullptr;
   DType from_dtype = DType::f32;  ///< f32, or bf16, which an f32 wire carries as it lies
   void* to = nullptr;             ///< [count]; may be the own slice of `from`, in its dtype
   DType to_dtype = DType::f32;    ///< f32, or bf16, to which the fp32 sum is rounded
@@ -122,7 +123,8 @@ class Collectives {
   virtual Stream& gather_stream() = 0;
   virtual Stream& reduce_stream() = 0;
 
-  /// Sums in rank order: ((r0 + r1) + r2) + …, in fp32; by nodes, or in a given order, when args say so.
+  /// Sums in rank order: ((r0 + r1) + r2) + …, in fp32; by nodes, or in a given order, when args say so. In
+  /// NCCL's own order where that was asked for (Carrying).
   virtual void reduce_scatter(Stream& stream, const ReduceScatterArgs& args) = 0;
   virtual void all_gather(Stream& stream, const AllGatherArgs& args) = 0;
   virtual void all_gather_values(Stream& stream, const AllGatherValuesArgs& args) = 0;

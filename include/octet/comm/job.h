@@ -41,9 +41,9 @@ class Job : public Channel {
 
   /// The collectives of a group. All ranks of the job call it, in the same order, each with its own group:
   /// those along one axis of a mesh, say. Throws Error where the ranks mean different groups, and where the
-  /// carrier does not work. `device` is where their buffers lie; it and the job outlive them. `carrier` is
+  /// carrier does not work. `device` is where their buffers lie; it and the job outlive them. `carrying` is
   /// between GPUs: automatic, peer, nccl or host.
-  virtual std::unique_ptr<Collectives> collectives(const Group& group, Device& device, Carrier carrier) = 0;
+  virtual std::unique_ptr<Collectives> collectives(const Group& group, Device& device, Carrying carrying) = 0;
 
   /// From now on a collective in which nothing moves for that long ends the job with exit code 75 and a
   /// message that names it (kind, name, size, queue, sequence number) and the ranks that did not come: before

@@ -126,6 +126,7 @@ struct Config {
   std::int64_t zero_stage = 0;
   bool overlap_comm = true;
   std::string gpu_transport = "auto";
+  std::string gpu_sums = "auto";
   std::string reduce_dtype = "fp32";
   bool error_feedback = false;
   std::string gather_dtype = "compute";

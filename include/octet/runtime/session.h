@@ -24,10 +24,10 @@ class Session {
   /// the device that is asked for (all ranks compute on GPUs or none does, and each on another one:
   /// gpu_choice.h) and decides who prints. When a rank cannot have its device, or comes with
   /// a reason to refuse (an Error met before the ranks knew each other: a wrong argument, a wrong
-  /// configuration), all ranks throw as Channel::together does. `carrier`: who carries bytes between
-  /// GPUs.
+  /// configuration), all ranks throw as Channel::together does. `carrying`: who carries
+  /// bytes between GPUs, and sums them.
   explicit Session(DeviceWish device, const std::exception_ptr& refusal = nullptr,
-                   comm::Carrier carrier = comm::Carrier::automatic);
+                   const comm::Carrying& carrying = {});
 
   const comm::Place& place() const { return place_; }
   Device& device() { return *device_; }

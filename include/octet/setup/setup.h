@@ -18,13 +18,15 @@ namespace octet::setup {
 /// What a Session is opened with.
 struct SessionWish {
   DeviceWish device = DeviceWish::automatic;
-  comm::Carrier carrier = comm::Carrier::automatic;
+  comm::Carrying carrying = {};
 };
 SessionWish session_wish(const config::Config& config);
 /// What a word of `device` asks for.
 DeviceWish device_wish(const std::string& word);
 /// What a word of gpu_transport asks for.
 comm::Carrier carrier_of(const std::string& transport);
+/// What gpu_sums asks for: NCCL's own sums only where bits need not be the same everywhere.
+comm::Sums sums_of(const config::Config& config);
 
 /// After how many seconds without a message a collective counts as lost, and where the ranks say what they
 /// did.

@@ -161,7 +161,7 @@ int verify_command(const Arguments& arguments) {
   if (!options.parse(arguments)) return 0;
   const config::Resolved resolved = config::load(options.overrides(), {.for_training = false});
   const setup::SessionWish wish = setup::session_wish(resolved.config);
-  runtime::Session session(wish.device, nullptr, wish.carrier);
+  runtime::Session session(wish.device, nullptr, wish.carrying);
   return session.run([&] { return verify(session, resolved, folder, json); });
 }
 

@@ -166,13 +166,20 @@ void NcclExchange::reduce_scatter(Stream& stream, const void* from, void* to, st
   if (count == 0) return;
   const std::size_t slice = static_cast<std::size_t>(count) * size_of(dtype);
   const auto source = reinterpret_cast<std::uintptr_t>(from), target = reinterpret_cast<std::uintptr_t>(to);
-  check(target + slice <= source || source + slice * static_cast<std::size_t>(group_.size) <= target,
-        "a sum does not overwrite its addends");
+  check(target + slice <= source || source + slice * static_cast<std::size_t>(group_.size) <= target ||
+            target == source + slice * static_cast<std::size_t>(group_.member),
+        "a sum overwrites no addend but that of its own slice");
   CUstream_st* const native = cuda::native(stream);
   require(
       nccl_->reduce_scatter(from, to, static_cast<std::size_t>(count),
                             dtype == DType::f32 ? ncclFloat32 : ncclBfloat16, ncclSum, communicator_, native),
       "ncclReduceScatter");
+}
+
+void NcclExchange::sum(Stream& stream, void* values, std::int64_t count, DType dtype) {
+  auto* const own =
+      static_cast<std::byte*>(values) + static_cast<std::size_t>(group_.member * count) * size_of(dtype);
+  reduce_scatter(stream, values, own, count, dtype);
 }
 
 void NcclExchange::all_gather(Stream& stream, const void* from, void* to, std::size_t bytes) {
@@ -222,6 +229,9 @@ void NcclExchange::connect(std::span<const int>) {
   refuse();
 }
 void NcclExchange::reduce_scatter(Stream&, const void*, void*, std::int64_t, DType) {
+  refuse();
+}
+void NcclExchange::sum(Stream&, void*, std::int64_t, DType) {
   refuse();
 }
 void NcclExchange::all_gather(Stream&, const void*, void*, std::size_t) {

@@ -50,6 +50,8 @@ class NcclExchange final : public Exchange {
   void exchange(Stream& stream, std::span<const Outgoing> out, std::span<const Incoming> in) override;
   /// NCCL finds its own way to any memory.
   bool reaches(const void*, std::size_t) const override { return true; }
+  bool sums() const override { return true; }
+  void sum(Stream& stream, void* values, std::int64_t count, DType dtype) override;
 
   /// Opens the connections to these members by an exchange of one byte with each, and waits for it. All
   /// members call it together; who names a member is named by it.
@@ -59,8 +61,8 @@ class NcclExchange final : public Exchange {
   // size of the group and of the slice, and the version: for deterministic: false only. Sums of bf16 are
   // rounded to bf16 again at every member that they pass. The first of a kind connects members too, which
   // connect() does not do for them.
-  /// to[count] = the sum of all members' slices of this member; from [size * count], apart from `to`.
-  /// dtype: f32 or bf16.
+  /// to[count] = the sum of all members' slices of this member; from [size * count]. `to` is the own slice of
+  /// `from`, or apart from it. dtype: f32 or bf16.
   void reduce_scatter(Stream& stream, const void* from, void* to, std::int64_t count, DType dtype);
   /// to [size * bytes] = every member's `from` [bytes]; `from` may be the own slice of `to`.
   void all_gather(Stream& stream, const void* from, void* to, std::size_t bytes);
