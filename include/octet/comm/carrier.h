@@ -21,7 +21,8 @@ enum class Sums {
 
 /// How collectives between GPUs are made.
 struct Carrying {
-  Carrying(Carrier carrier = Carrier::automatic, Sums sums = Sums::ordered) : carrier(carrier), sums(sums) {}
+  Carrying(Carrier who_carries = Carrier::automatic, Sums who_sums = Sums::ordered)
+      : carrier(who_carries), sums(who_sums) {}
   Carrier carrier;
   Sums sums;
 };
