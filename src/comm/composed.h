@@ -104,6 +104,13 @@ class Composed {
   std::int64_t chunk_of(Wire wire) const;
 
   void reduce_flat(ReduceScatterArgs args);
+  /// True where the carrier takes so many bytes to each member as mail, among members that need no other way.
+  bool mails(std::size_t bytes) const;
+  /// Sends from(member) to every other member; their bytes are there afterwards.
+  void mail(std::size_t bytes, const std::function<const void*(int)>& from);
+  void reduce_by_mail(const ReduceScatterArgs& args);
+  void gather_by_mail(std::byte* buffer, std::size_t bytes);
+  void all_reduce_by_mail(ops::Combine how, void* values, std::size_t bytes, std::int64_t count);
   bool carrier_sums(const ReduceScatterArgs& args) const;
   void reduce_by_carrier(const ReduceScatterArgs& args);
   void reduce_in_order(const ReduceScatterArgs& args);

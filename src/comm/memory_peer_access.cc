@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "octet/base/error.h"
 #include "octet/device/cpu.h"
@@ -48,6 +49,18 @@ class MemoryPeerAccess final : public PeerAccess {
     for (const CounterStep& step : steps) {
       step.waits ? wait(stream, step.counter, step.value) : write(stream, step.counter, step.value);
     }
+  }
+
+  void move(Stream& stream, std::span<const Piece> pieces, std::span<const CounterStep> then,
+            std::uint32_t*) override {
+    check(pieces.size() <= most_moved && then.size() <= most_moved, "few pieces are moved");
+    cpu::enqueue(stream, [all = std::vector<Piece>(pieces.begin(), pieces.end()), this] {
+      alive_();  // where it is not, the memory's owner may be gone
+      for (const Piece& piece : all) {
+        if (piece.bytes > 0) std::memcpy(piece.to, piece.from, piece.bytes);
+      }
+    });
+    steps(stream, then);
   }
 
   void fault(Stream& stream) override {

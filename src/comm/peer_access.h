@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -20,17 +21,33 @@ struct CounterStep {
   bool waits = false;
 };
 
+/// Bytes to copy.
+struct Piece {
+  const void* from = nullptr;
+  void* to = nullptr;
+  std::size_t bytes = 0;
+};
+
 class PeerAccess {
  public:
+  /// Pieces, and counters, of one move().
+  static constexpr std::size_t most_moved = 16;
+
   virtual ~PeerAccess() = default;
   /// Enqueued: the counter becomes `value` once all earlier work of the stream is done and visible to whoever
   /// sees it. The counter lies in device memory of this rank or an opened one, or in pinned host memory.
   virtual void write(Stream& stream, std::uint32_t* counter, std::uint32_t value) = 0;
-  /// Enqueued: later work of the stream starts once the counter has reached `value`, counted as a clock: up to
-  /// 2^31 - 1 steps beyond it too. Keeps neither the host nor the device's processors busy.
+  /// Enqueued: later work of the stream starts once the counter has reached `value`, counted as a clock: up
+  /// to 2^31 - 1 steps beyond it too. Keeps neither the host nor the device's processors busy.
   virtual void wait(Stream& stream, const std::uint32_t* counter, std::uint32_t value) = 0;
   /// The same for several, in order, as one piece of work: each by itself takes a GPU a microsecond or two.
   virtual void steps(Stream& stream, std::span<const CounterStep> steps) = 0;
+  /// Enqueued: the pieces are copied, to memory of this rank or opened, and then the counters are written
+  /// (none of these steps waits), once all pieces are visible to whoever sees them. For a few small pieces:
+  /// one kernel, where copy engines and counters by themselves take a GPU several microseconds to begin with.
+  /// `ticket` is a word of this rank's device memory, zero at first, that no other stream uses.
+  virtual void move(Stream& stream, std::span<const Piece> pieces, std::span<const CounterStep> then,
+                    std::uint32_t* ticket) = 0;
   /// Enqueued, for tests: later work of the stream starts that much later.
   virtual void delay(Stream& stream, std::chrono::microseconds time) = 0;
   /// Enqueued, for tests: work that fails, so that all later work of the device does.

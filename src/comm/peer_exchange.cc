@@ -43,13 +43,14 @@ void* SharedRegions::at(int member, const void* twin, std::size_t bytes) const {
 }
 
 PeerExchange::PeerExchange(Device& device, PeerAccess& access, const SharedRegions& regions, int member,
-                           int size, PeerCounters counters)
+                           int size, PeerCounters counters, PeerMail mail)
     : device_(device),
       access_(access),
       regions_(regions),
       member_(member),
       size_(size),
       counters_(std::move(counters)),
+      mail_(std::move(mail)),
       offered_(index(size)),
       sent_(index(size)),
       awaited_(index(size)) {}
@@ -127,6 +128,38 @@ void PeerExchange::exchange_marked(Stream& stream, std::span<const Outgoing> out
   wait_arrived(batch, from);
   if (marks.after) batch.push_back(*marks.after);
   access_.steps(stream, batch);
+}
+
+// Nobody is asked: a member writes to the set of this mail when it has seen this rank's mail before, which
+// left here after the mail before that one, of the same set, had been read.
+void PeerExchange::mail(Stream& stream, std::span<const Outgoing> out,
+                        const std::optional<CounterStep>& before) {
+  check(static_cast<int>(out.size()) == size_ - 1, "mail goes to all other members");
+  ++mails_;
+  std::vector<Piece> pieces;
+  std::vector<CounterStep> said, batch;
+  if (before) said.push_back(*before);
+  for (const Outgoing& letter : out) {
+    check(letter.bytes <= mail_.room, "mail fits its place");
+    std::byte* const there = mail_.of_member[index(letter.peer)] +
+                             (mailed(member_) - mail_.own);  // this rank's place, in the peer's memory
+    if (letter.bytes > 0) pieces.push_back({letter.from, there, letter.bytes});
+    said.push_back({counters_.of_member[index(letter.peer)] + 2 * size_ + member_, mails_});
+    batch.push_back({counters_.own + 2 * size_ + letter.peer, mails_, true});
+  }
+  access_.move(stream, pieces, said, counters_.own + 3 * size_);
+  access_.steps(stream, batch);
+}
+
+const std::byte* PeerExchange::mailed(int member) const {
+  return mail_.own + (index(size_) * (mails_ % 2) + index(member)) * mail_.room;
+}
+
+void PeerExchange::unpack(Stream& stream, std::span<const Piece> pieces,
+                          const std::optional<CounterStep>& after) {
+  std::vector<CounterStep> said;
+  if (after) said.push_back(*after);
+  access_.move(stream, pieces, said, counters_.own + 3 * size_);
 }
 
 void PeerExchange::offer(Stream& stream, std::span<const Incoming> in) {

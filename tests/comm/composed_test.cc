@@ -2,15 +2,18 @@
 // needs no GPU, against the same claims as messages, and bit for bit against them.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
 #include "comm/claims.h"
 #include "octet/comm/threads.h"
+#include "octet/device/cpu.h"
 #include "octet/device/device.h"
 
 namespace octet::comm {
@@ -232,6 +235,43 @@ TEST(SharedMemoryOfRanks, GathersGoThereWithoutStaging) {
     c.all_gather(c.gather_stream(), {.buffer = buffer, .bytes = bytes});
     c.gather_stream().synchronize();
     for (int rank = 0; rank < 4; ++rank) EXPECT_EQ(buffer[rank * bytes], 100 + rank);
+  });
+}
+
+// Small messages ask nobody whether they may come: each must have been read before the next but one takes its
+// place, whoever is late.
+TEST(SmallMessages, AreReadBeforeOthersTakeTheirPlace) {
+  constexpr int rounds = 300, ranks = 3;
+  constexpr std::int64_t count = 7;
+  run_ranks_as_threads({.ranks = ranks, .carrier = Carrier::peer}, [](Job&, Collectives& c, Device&) {
+    Stream& stream = c.reduce_stream();
+    std::vector<std::int64_t> sums(rounds * count);
+    std::vector<float> gathered(rounds * ranks * count);
+    for (int round = 0; round < rounds; ++round) {
+      if ((round * 7 + c.rank() * 3) % 5 == 0) {
+        cpu::enqueue(stream, [] { std::this_thread::sleep_for(std::chrono::microseconds(300)); });
+      }
+      std::int64_t* sum = sums.data() + round * count;
+      float* all = gathered.data() + round * ranks * count;
+      for (int i = 0; i < count; ++i) {
+        sum[i] = 1000 * round + 10 * i + c.rank();
+        all[c.rank() * count + i] = static_cast<float>(100 * round + 10 * c.rank() + i);
+      }
+      c.all_reduce_sum(stream, "small", sum, count);
+      c.all_gather(stream, {.name = "small", .buffer = all, .bytes = count * 4});
+    }
+    stream.synchronize();
+    for (int round = 0; round < rounds; ++round) {
+      for (int i = 0; i < count; ++i) {
+        ASSERT_EQ(sums[static_cast<std::size_t>(round * count + i)], ranks * (1000 * round + 10 * i) + 3)
+            << round;
+        for (int r = 0; r < ranks; ++r) {
+          ASSERT_EQ(gathered[static_cast<std::size_t>((round * ranks + r) * count + i)],
+                    static_cast<float>(100 * round + 10 * r + i))
+              << round << ", of rank " << r;
+        }
+      }
+    }
   });
 }
 

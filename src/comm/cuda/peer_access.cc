@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "cuda/fault.h"
+#include "cuda/move.h"
 #include "octet/base/error.h"
 #include "octet/device/cuda.h"
 
@@ -57,7 +58,10 @@ struct Handle {
 
 class CudaPeerAccess final : public PeerAccess {
  public:
-  explicit CudaPeerAccess(Device& device) : stream_(device.make_stream({.name = "peer access"})) {}
+  explicit CudaPeerAccess(Device& device) : stream_(device.make_stream({.name = "peer access"})) {
+    cuda::native(*stream_);
+    cuda::check(load_move(), "loading a kernel of small messages");  // not while streams wait for each other
+  }
   ~CudaPeerAccess() override {
     cuda::native(*stream_);
     for (const auto& [handle, allocation] : opened_) cudaIpcCloseMemHandle(allocation.address);
@@ -98,6 +102,17 @@ class CudaPeerAccess final : public PeerAccess {
     }
     driver_.must(driver_.batch(cuda::native(stream), static_cast<unsigned>(batch_.size()), batch_.data(), 0),
                  "writing and waiting for counters");
+  }
+
+  void move(Stream& stream, std::span<const Piece> pieces, std::span<const CounterStep> then,
+            std::uint32_t* ticket) override {
+    check(pieces.size() <= most_moved && then.size() <= most_moved, "few pieces are moved");
+    MoveArgs args;
+    for (const Piece& piece : pieces) args.pieces[args.piece_count++] = piece;
+    for (const CounterStep& step : then) args.then[args.then_count++] = step;
+    args.ticket = ticket;
+    enqueue_move(cuda::native(stream), args);
+    cuda::check(cudaGetLastError(), "moving small messages");
   }
 
   void delay(Stream& stream, std::chrono::microseconds time) override {

@@ -32,6 +32,22 @@ __device__ inline float quotient(float x, const Factor& f) {
   return __fmaf_rn(__fmaf_rn(-close, f.scale, x), f.inverse, close);
 }
 
+/// Four floats as E4M3.
+__device__ inline unsigned fp8_word(const float (&y)[kQuad]) {
+  return to_fp8_pair(y[0], y[1], true) | (to_fp8_pair(y[2], y[3], true) << 16);
+}
+
+/// Four floats, none beyond 127.5, as bytes: rounded to nearest even by the unit in the last place of
+/// 1.5 * 2^23, whose own last byte is 0.
+__device__ inline unsigned int8_word(const float (&y)[kQuad]) {
+  unsigned bits[kQuad];
+#pragma unroll
+  for (int k = 0; k < kQuad; ++k) bits[k] = __float_as_uint(__fadd_rn(y[k], 0x1.8p23f));
+  const unsigned low = __byte_perm(bits[0], bits[1], 0x0040u);
+  const unsigned high = __byte_perm(bits[2], bits[3], 0x0040u);
+  return __byte_perm(low, high, 0x5410u);
+}
+
 template <Wire wire>
 __device__ inline unsigned encode_word(const float (&x)[kQuad], const Factor& f) {
   // All zero, or not finite: the factor says it all, times 1.
@@ -39,26 +55,20 @@ __device__ inline unsigned encode_word(const float (&x)[kQuad], const Factor& f)
   float y[kQuad];
   if (f.inverse != 0.0f) {
 #pragma unroll
-    for (int k = 0; k < kQuad; ++k) y[k] = copysignf(quotient(x[k], f), x[k]);
-  } else {
+    for (int k = 0; k < kQuad; ++k) y[k] = quotient(x[k], f);
+    // The largest quotient is 127 but for a rounding, and a byte knows no sign of zero.
+    if constexpr (wire == Wire::int8) return int8_word(y);
 #pragma unroll
-    for (int k = 0; k < kQuad; ++k) y[k] = __fdiv_rn(x[k], f.scale);
+    for (int k = 0; k < kQuad; ++k) y[k] = copysignf(y[k], x[k]);
+    return fp8_word(y);
   }
-  if constexpr (wire == Wire::fp8) {
-    return to_fp8_pair(y[0], y[1], true) | (to_fp8_pair(y[2], y[3], true) << 16);
-  } else {
-    // Round to nearest even by the unit in the last place of 1.5 * 2^23.
-    constexpr float shift = 0x1.8p23f;
-    unsigned code[kQuad];
 #pragma unroll
-    for (int k = 0; k < kQuad; ++k) {
-      const int rounded = __float_as_int(__fadd_rn(y[k], shift)) - __float_as_int(shift);
-      code[k] = static_cast<unsigned>(max(-127, min(127, rounded)));
-    }
-    const unsigned low = __byte_perm(code[0], code[1], 0x0040u);
-    const unsigned high = __byte_perm(code[2], code[3], 0x0040u);
-    return __byte_perm(low, high, 0x5410u);
-  }
+  for (int k = 0; k < kQuad; ++k) y[k] = __fdiv_rn(x[k], f.scale);
+  if constexpr (wire == Wire::fp8) return fp8_word(y);
+    // A factor that is rounded to few bits says larger numbers of them.
+#pragma unroll
+  for (int k = 0; k < kQuad; ++k) y[k] = fmaxf(-127.0f, fminf(127.0f, y[k]));
+  return int8_word(y);
 }
 
 enum class Residual { none, adds, keeps };

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "peer_access.h"
+
+namespace octet::comm {
+
+/// What PeerAccess::move() copies and writes.
+struct MoveArgs {
+  Piece pieces[PeerAccess::most_moved];
+  CounterStep then[PeerAccess::most_moved];
+  int piece_count = 0, then_count = 0;
+  std::uint32_t* ticket = nullptr;
+};
+
+/// Loads the kernel, which else happens at its first launch.
+cudaError_t load_move();
+void enqueue_move(cudaStream_t stream, const MoveArgs& args);
+
+}  // namespace octet::comm
