@@ -55,20 +55,23 @@ __device__ inline unsigned encode_word(const float (&x)[kQuad], const Factor& f)
   float y[kQuad];
   if (f.inverse != 0.0f) {
 #pragma unroll
-    for (int k = 0; k < kQuad; ++k) y[k] = quotient(x[k], f);
-    // The largest quotient is 127 but for a rounding, and a byte knows no sign of zero.
-    if constexpr (wire == Wire::int8) return int8_word(y);
+    for (int k = 0; k < kQuad; ++k) {
+      y[k] = quotient(x[k], f);
+      if constexpr (wire == Wire::fp8) y[k] = copysignf(y[k], x[k]);  // a byte knows no sign of zero
+    }
+  } else {
 #pragma unroll
-    for (int k = 0; k < kQuad; ++k) y[k] = copysignf(y[k], x[k]);
-    return fp8_word(y);
+    for (int k = 0; k < kQuad; ++k) {
+      y[k] = __fdiv_rn(x[k], f.scale);
+      // The largest quotient is 127 but for a rounding, unless the factor has few bits, near the end of fp32.
+      if constexpr (wire == Wire::int8) y[k] = fmaxf(-127.0f, fminf(127.0f, y[k]));
+    }
   }
-#pragma unroll
-  for (int k = 0; k < kQuad; ++k) y[k] = __fdiv_rn(x[k], f.scale);
-  if constexpr (wire == Wire::fp8) return fp8_word(y);
-    // A factor that is rounded to few bits says larger numbers of them.
-#pragma unroll
-  for (int k = 0; k < kQuad; ++k) y[k] = fmaxf(-127.0f, fminf(127.0f, y[k]));
-  return int8_word(y);
+  if constexpr (wire == Wire::fp8) {
+    return fp8_word(y);
+  } else {
+    return int8_word(y);
+  }
 }
 
 enum class Residual { none, adds, keeps };
