@@ -138,7 +138,7 @@ void DeviceCollectives::run(Lane& lane, const std::shared_ptr<Timed>& timed, Enq
   });
   // Otherwise the thread only watches, and looks soon enough by itself: to wake it would take longer than to
   // enqueue a small collective.
-  if (host != nullptr) group_.engine()->announce();
+  if (host != nullptr) group_.engine()->announce(false);
   // Where nobody asks for times (evaluation, generation), their events must not pile up.
   if (stopwatch_.open() >= most_open_laps) seconds_busy_ += stopwatch_.collect(group_.meter());
   if (takes_times_) stopwatch_.begin(*lane.stream, lane.queue, kind);

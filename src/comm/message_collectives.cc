@@ -19,6 +19,9 @@ namespace {
 constexpr std::int64_t reduce_elements = std::int64_t{1} << 19;
 constexpr std::int64_t gather_elements = std::int64_t{1} << 18;
 
+// Of all ranks together: a collective of no more takes so little that another thread's waking shows.
+constexpr std::int64_t short_bytes = std::int64_t{1} << 24;
+
 // Bytes of all staging sets of one queue.
 struct StagingBytes {
   std::size_t arrive_part;
@@ -109,7 +112,7 @@ void MessageCollectives::enqueue(Stream& stream, const std::shared_ptr<Timed>& t
   }
   group_.expect(*timed);
   cpu::enqueue_resumable(stream, [this, timed] { return group_.advance(*timed, true); });
-  group_.engine()->announce();
+  group_.engine()->announce(timed->operation.bytes * place().size <= short_bytes);
 }
 
 // A GPU has one rank here, whose own slice is in its place.
