@@ -3,7 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <vector>
 
 #include "transport.h"
@@ -68,7 +68,7 @@ class Messages {
   void compare();
 
   Call& call_;
-  std::deque<Seal> seals_;  ///< they stay where they are
+  std::list<Seal> seals_;  ///< they stay where they are; mostly there are none, which takes no memory
   std::vector<Message> messages_;
   std::size_t done_ = 0;
 };
