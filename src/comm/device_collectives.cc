@@ -69,7 +69,7 @@ DeviceCollectives::DeviceCollectives(Device& device, RankJob& job, const Group& 
   carriers_->choose(carrier, memory_, budget);
   make_lane(gather_, Queue::gather, budget.gather(memory_));
   make_lane(reduce_, Queue::reduce, budget.reduce(memory_));
-  group_.engine()->attach(*gather_.watched, *reduce_.watched);
+  group_.engine()->attach(*gather_.watched, *reduce_.watched, true);
 }
 
 DeviceCollectives::~DeviceCollectives() {

@@ -112,7 +112,8 @@ MessageEngine::~MessageEngine() {
   stop();
 }
 
-void MessageEngine::attach(Stream& gather, Stream& reduce) {
+void MessageEngine::attach(Stream& gather, Stream& reduce, bool follows_devices) {
+  if (follows_devices) follows_devices_ = true;
   cpu_set_t cores;
   const bool known = sched_getaffinity(0, sizeof cores, &cores) == 0;
   if (known) pthread_setaffinity_np(thread_.native_handle(), sizeof cores, &cores);
@@ -150,7 +151,7 @@ void MessageEngine::announce(bool awaited_soon) {
 
 // Nobody serves, and the communication thread will look soon in any case.
 bool MessageEngine::may_begin_here() const {
-  return transport_->any_thread() && !at_it_ && !stopping_ && nap_ends_ <= Clock::now() + soon;
+  return callers_serve() && !at_it_ && !stopping_ && nap_ends_ <= Clock::now() + soon;
 }
 
 // What is begun here goes on when the caller waits for it, as it mostly does next: to wake the communication
@@ -381,7 +382,7 @@ void MessageEngine::serve_forever() {
 void MessageEngine::serve_until(const std::function<bool()>& done, int own) {
   std::unique_lock lock(mutex_);
   if (helped_) return;  // whoever serves looks at who waits before it leaves
-  if (!transport_->any_thread() || stopping_) {
+  if (!callers_serve() || stopping_) {
     signalled_ = true;
     wake_.notify_one();
     return;
@@ -404,6 +405,10 @@ void MessageEngine::serve_until(const std::function<bool()>& done, int own) {
   }
   lock.lock();
   end_help(outstanding() > 0 || waiting() > (done() ? own : 0));
+}
+
+bool MessageEngine::callers_serve() const {
+  return transport_->any_thread() && !follows_devices_.load(std::memory_order_relaxed);
 }
 
 // Threads that wait for streams. Called with the lock.
@@ -441,7 +446,7 @@ std::optional<microseconds> MessageEngine::rest() {
     return std::clamp(std::max(quiet, pace) / 4, shortest_nap_beside_compute, longest_nap_beside_compute);
   }
   // Whoever waits serves itself, so that there is nothing to look for.
-  const bool beside_callers = idle && transport_->any_thread();
+  const bool beside_callers = idle && callers_serve();
   if (quiet < eagerness(false) && !beside_callers) return std::nullopt;
   // The longer nothing happens, the longer the naps; whoever enqueues a collective ends them. What else
   // becomes possible (an event recorded elsewhere, a record after the last collective) is not announced, so

@@ -52,8 +52,9 @@ class MessageEngine {
   bool is_process() const { return is_process_; }
 
   /// Serves these streams from now on. The thread takes over the caller's affinity, and learns from the
-  /// number of threads that its ops use whether compute leaves it a core.
-  void attach(Stream& gather, Stream& reduce);
+  /// number of threads that its ops use whether compute leaves it a core. `follows_devices`: on these streams
+  /// it only looks how far devices are. Nobody waits for it then, and from now on it makes all calls itself.
+  void attach(Stream& gather, Stream& reduce, bool follows_devices = false);
   /// Ends serving these. What is still queued stays where it is.
   void detach(Stream& gather, Stream& reduce);
   /// Counts collectives that are queued or under way, which makes the thread look more often.
@@ -102,6 +103,7 @@ class MessageEngine {
   bool serve_requests();
   void leave_streams();
   void serve_until(const std::function<bool()>& done, int own);
+  bool callers_serve() const;
   bool may_begin_here() const;
   void begin_here(std::unique_lock<std::mutex>& lock);
   void end_help(bool more);
@@ -141,6 +143,7 @@ class MessageEngine {
   int leaving_ = 0;          // callers that take streams back
 
   std::atomic<int> outstanding_{0};
+  std::atomic<bool> follows_devices_{false};
   std::atomic<bool> crowded_{false};          // compute takes all cores of this node
   std::atomic<double> timeout_seconds_{600};  // until watch() says otherwise; 0: not watched
   TraceRing traces_;

@@ -31,7 +31,7 @@ struct Call {
   /// Among the ranks of the lane.
   const Place& place() const { return lane->place; }
   /// Ranks of the job of which something is missing, in order: those that have not sent, or, when all have,
-  /// those that have not received. Asks the transport, so only the communication thread calls it.
+  /// those that have not received. Asks the transport, so only who serves calls it.
   std::vector<int> missing_ranks();
 };
 

@@ -25,6 +25,7 @@ struct Calls {
   std::atomic<int> by_maker{0};     ///< messages that it began
   std::atomic<int> by_others{0};    ///< messages that others began
   std::atomic<int> at_once{0};      ///< calls while another thread was in one
+  std::atomic<bool> slow{false};    ///< the communication thread's calls of test() last long
   std::atomic<bool> breaks{false};  ///< the next test() throws
   std::atomic<int> ends{0};         ///< of the job
 };
@@ -53,6 +54,9 @@ class Observed final : public Transport {
   }
   bool test(int ticket) override {
     const Inside inside(*this);
+    if (calls_.slow && std::this_thread::get_id() == calls_.maker) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    }
     if (calls_.breaks.exchange(false)) throw Error("a cable is cut");
     return inner_->test(ticket);
   }
@@ -102,7 +106,7 @@ void run_observed(int ranks, bool any_thread, const Body& body) {
                        return std::make_unique<Observed>(memory.make_transport(rank), any_thread, calls);
                      }),
                      .alive = [&memory] { memory.require_not_failed(); }});
-        job.watch({.timeout_seconds = 20});
+        job.watch({.timeout_seconds = 10});
         const auto all =
             job.collectives({.name = "world", .ranks = all_ranks(ranks)}, *device, Carrier::messages);
         body(*all, calls);
@@ -160,6 +164,29 @@ TEST(Serving, ThreadsThatWaitAtTheSameTimeAreAllServed) {
     for (int round = 0; round < 300; ++round) gather_numbers(c, c.gather_stream(), round);
     second.join();
     third.join();
+  });
+}
+
+TEST(Serving, WhoComesWhileTheThreadIsAtItLetsItEnd) {
+  std::atomic<int> gathered{0};
+  run_observed(2, true, [&](Collectives& c, Calls& calls) {
+    Values<float> sums(2, 1.0f);
+    const auto sum = [&] {
+      c.reduce_scatter(c.reduce_stream(),
+                       {.name = "sum", .from = sums.data(), .to = sums.data() + c.rank(), .count = 1});
+    };
+    calls.slow = true;
+    if (c.rank() == 0) sum();  // the thread of rank 0 looks after it, again and again
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    for (int round = 0; round < 5; ++round) {
+      gather_numbers(c, c.gather_stream(), round);
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    ++gathered;
+    while (gathered < 2) std::this_thread::yield();
+    if (c.rank() == 1) sum();
+    c.reduce_stream().synchronize();
+    EXPECT_EQ(sums[static_cast<std::size_t>(c.rank())], 2.0f);
   });
 }
 
