@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <vector>
 
 #include "octet/ops/wire.h"
@@ -15,28 +16,6 @@ int to_peer(const Place& place, int distance) {
 }
 int from_peer(const Place& place, int distance) {
   return (place.rank - distance + place.size) % place.size;
-}
-
-// Every rank's values are sent to all ranks, which combine them alike.
-template <typename T>
-Steps all_reduce_steps(Call& call, Staging staging, T* values, std::int64_t count, ops::Combine how) {
-  const Place& place = call.place();
-  if (place.size == 1) co_return;
-  const std::int64_t chunk = static_cast<std::int64_t>(staging.arrive_bytes / sizeof(T));
-  Messages messages(call);
-  std::vector<const void*> parts(place.size);
-  for (std::int64_t start = 0; start < count; start += chunk) {
-    const std::int64_t n = std::min(chunk, count - start);
-    for (int d = 1; d < place.size; ++d) {
-      const int peer = from_peer(place, d);
-      parts[peer] = staging.arriving(0, peer);
-      messages.receive(peer, staging.arriving(0, peer), n * sizeof(T));
-    }
-    for (int d = 1; d < place.size; ++d) messages.send(to_peer(place, d), values + start, n * sizeof(T));
-    while (!messages.complete()) co_await pause;
-    parts[place.rank] = values + start;
-    ops::combine_parts({.how = how, .parts = parts, .to = values + start, .count = n});
-  }
 }
 
 void post(Messages& messages, const Place& place, const Staging& staging, const ReduceScatterArgs& args,
@@ -87,6 +66,37 @@ void sum(const Place& place, const Staging& staging, const ReduceScatterArgs& ar
                   .accumulate = args.accumulate});
 }
 
+/// What of some values travels in one round.
+struct Piece {
+  ops::Combine how{};
+  std::byte* values = nullptr;
+  std::int64_t count = 0;
+  std::size_t bytes = 0;
+  std::size_t at = 0;  ///< in the slice of a rank
+};
+
+std::vector<std::vector<Piece>> rounds_of(const std::vector<ReducedValues>& values, std::size_t room) {
+  std::vector<std::vector<Piece>> rounds(1);
+  std::size_t filled = 0;
+  for (const ReducedValues& all : values) {
+    const std::size_t element = all.how == ops::Combine::max_f32 ? sizeof(float) : sizeof(double);
+    for (std::int64_t start = 0; start < all.count;) {
+      if (filled + element > room) {
+        rounds.emplace_back();
+        filled = 0;
+      }
+      const auto fits = static_cast<std::int64_t>((room - filled) / element);
+      Piece piece{.how = all.how, .count = std::min(all.count - start, fits), .at = filled};
+      piece.values = static_cast<std::byte*>(all.values) + static_cast<std::size_t>(start) * element;
+      piece.bytes = static_cast<std::size_t>(piece.count) * element;
+      filled += piece.bytes;
+      start += piece.count;
+      rounds.back().push_back(piece);
+    }
+  }
+  return rounds;
+}
+
 Steps sum_alone(ReduceScatterArgs args) {
   const std::array<const void*, 1> own = {args.from};
   if (args.to != args.from || args.accumulate) {
@@ -119,16 +129,26 @@ Steps reduce_scatter_steps(Call& call, Staging staging, ReduceScatterArgs args) 
       [&call, staging, args](const Chunk& chunk) { sum(call.place(), staging, args, chunk); });
 }
 
-Steps all_reduce_max_steps(Call& call, Staging staging, float* values, std::int64_t count) {
-  return all_reduce_steps(call, staging, values, count, ops::Combine::max_f32);
-}
-
-Steps all_reduce_sum_steps(Call& call, Staging staging, std::int64_t* values, std::int64_t count) {
-  return all_reduce_steps(call, staging, values, count, ops::Combine::sum_i64);
-}
-
-Steps all_reduce_sum_steps(Call& call, Staging staging, double* values, std::int64_t count) {
-  return all_reduce_steps(call, staging, values, count, ops::Combine::sum_f64);
+// Every rank's values come to all ranks, which combine them alike, in rank order. A round is as much as the
+// staging memory holds of every rank.
+Steps all_reduce_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
+                       std::vector<ReducedValues> values) {
+  const Place& place = call.place();
+  if (place.size == 1) co_return;
+  for (const std::vector<Piece>& round : rounds_of(values, staging.arrive_bytes)) {
+    std::size_t bytes = 0;
+    for (const Piece& piece : round) bytes += piece.bytes;
+    const auto slice = [&](int rank) { return staging.arrive + static_cast<std::size_t>(rank) * bytes; };
+    for (const Piece& piece : round) std::memcpy(slice(place.rank) + piece.at, piece.values, piece.bytes);
+    Steps gather = all_gather_steps(call, hierarchy,
+                                    {.buffer = staging.arrive, .bytes = static_cast<std::int64_t>(bytes)});
+    while (!gather.resume()) co_await pause;
+    std::vector<const void*> parts(static_cast<std::size_t>(place.size));
+    for (const Piece& piece : round) {
+      for (int r = 0; r < place.size; ++r) parts[static_cast<std::size_t>(r)] = slice(r) + piece.at;
+      ops::combine_parts({.how = piece.how, .parts = parts, .to = piece.values, .count = piece.count});
+    }
+  }
 }
 
 }  // namespace octet::comm

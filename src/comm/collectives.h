@@ -4,10 +4,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "chunks.h"
 #include "hierarchy.h"
 #include "messages.h"
+#include "octet/ops/wire.h"
 #include "steps.h"
 
 namespace octet::comm {
@@ -62,8 +64,14 @@ Steps all_gather_values_steps(Call& call, Staging staging, const Hierarchy& hier
 Steps all_to_all_steps(Call& call, AllToAllArgs args);
 /// A message to another rank, one from another, or both; one of no bytes is none.
 Steps pass_steps(Call& call, SendArgs out, ReceiveArgs in);
-Steps all_reduce_max_steps(Call& call, Staging staging, float* values, std::int64_t count);
-Steps all_reduce_sum_steps(Call& call, Staging staging, std::int64_t* values, std::int64_t count);
-Steps all_reduce_sum_steps(Call& call, Staging staging, double* values, std::int64_t count);
+/// Values that are combined over ranks in place.
+struct ReducedValues {
+  ops::Combine how{};
+  void* values = nullptr;
+  std::int64_t count = 0;
+};
+/// Those that come first have the longer elements. They go to other nodes as those of a gather do.
+Steps all_reduce_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
+                       std::vector<ReducedValues> values);
 
 }  // namespace octet::comm

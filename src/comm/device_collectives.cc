@@ -70,7 +70,7 @@ DeviceCollectives::DeviceCollectives(Device& device, RankJob& job, const Group& 
   carriers_->choose(carrying, memory_, budget);
   make_lane(gather_, Queue::gather, budget.gather(memory_));
   make_lane(reduce_, Queue::reduce, budget.reduce(memory_));
-  group_.engine()->attach(*gather_.watched, *reduce_.watched);
+  group_.engine()->attach(*gather_.watched, *reduce_.watched, true);
 }
 
 DeviceCollectives::~DeviceCollectives() {
@@ -140,7 +140,7 @@ void DeviceCollectives::run(Lane& lane, const std::shared_ptr<Timed>& timed, Enq
   });
   // Otherwise the thread only watches, and looks soon enough by itself: to wake it would take longer than to
   // enqueue a small collective.
-  if (host != nullptr) group_.engine()->announce();
+  if (host != nullptr) group_.engine()->announce(false);
   // Where nobody asks for times (evaluation, generation), their events must not pile up.
   if (stopwatch_.open() >= most_open_laps) seconds_busy_ += stopwatch_.collect(group_.meter());
   if (takes_times_) stopwatch_.begin(*lane.stream, lane.queue, kind);

@@ -183,6 +183,7 @@ class MemoryTransport final : public Transport {
     withdraw();
   }
   bool is_process() const override { return false; }
+  bool any_thread() const override { return true; }
 
  private:
   using Clock = std::chrono::steady_clock;

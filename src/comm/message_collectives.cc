@@ -19,6 +19,9 @@ namespace {
 constexpr std::int64_t reduce_elements = std::int64_t{1} << 19;
 constexpr std::int64_t gather_elements = std::int64_t{1} << 18;
 
+// Of all ranks together: a collective of no more takes so little that another thread's waking shows.
+constexpr std::int64_t short_bytes = std::int64_t{1} << 24;
+
 // Bytes of all staging sets of one queue.
 struct StagingBytes {
   std::size_t arrive_part;
@@ -109,7 +112,7 @@ void MessageCollectives::enqueue(Stream& stream, const std::shared_ptr<Timed>& t
   }
   group_.expect(*timed);
   cpu::enqueue_resumable(stream, [this, timed] { return group_.advance(*timed, true); });
-  group_.engine()->announce();
+  group_.engine()->announce(timed->operation.bytes * place().size <= short_bytes);
 }
 
 // A GPU has one rank here, whose own slice is in its place.
@@ -204,34 +207,39 @@ void MessageCollectives::pass(Stream& stream, const SendArgs* out, const Receive
 }
 
 void MessageCollectives::all_reduce_max(Stream& stream, const char* name, float* values, std::int64_t count) {
-  const Queue queue = queue_of(stream);
-  check_sizes(place().size, count, sizeof *values);
-  if (nothing_moves()) return;
-  auto timed =
-      group_.begin(Kind::all_reduce_max, queue, name, count * static_cast<std::int64_t>(sizeof *values));
-  timed->operation.steps = all_reduce_max_steps(timed->operation.call, staging_of(queue), values, count);
-  enqueue(stream, timed);
+  reduce_all(stream, Kind::all_reduce_max, name, {{ops::Combine::max_f32, values, count}});
 }
 
 void MessageCollectives::all_reduce_sum(Stream& stream, const char* name, std::int64_t* values,
                                         std::int64_t count) {
-  const Queue queue = queue_of(stream);
-  check_sizes(place().size, count, sizeof *values);
-  if (nothing_moves()) return;
-  auto timed =
-      group_.begin(Kind::all_reduce_sum, queue, name, count * static_cast<std::int64_t>(sizeof *values));
-  timed->operation.steps = all_reduce_sum_steps(timed->operation.call, staging_of(queue), values, count);
-  enqueue(stream, timed);
+  reduce_all(stream, Kind::all_reduce_sum, name, {{ops::Combine::sum_i64, values, count}});
 }
 
 void MessageCollectives::all_reduce_sum(Stream& stream, const char* name, double* values,
                                         std::int64_t count) {
+  reduce_all(stream, Kind::all_reduce_sum, name, {{ops::Combine::sum_f64, values, count}});
+}
+
+void MessageCollectives::all_reduce_sums(Stream& stream, const char* name, std::int64_t* integers,
+                                         std::int64_t integer_count, double* doubles,
+                                         std::int64_t double_count) {
+  reduce_all(
+      stream, Kind::all_reduce_sum, name,
+      {{ops::Combine::sum_i64, integers, integer_count}, {ops::Combine::sum_f64, doubles, double_count}});
+}
+
+void MessageCollectives::reduce_all(Stream& stream, Kind kind, const char* name,
+                                    const std::vector<ReducedValues>& values) {
   const Queue queue = queue_of(stream);
-  check_sizes(place().size, count, sizeof *values);
+  std::int64_t bytes = 0;
+  for (const ReducedValues& some : values) {
+    const std::size_t element = some.how == ops::Combine::max_f32 ? sizeof(float) : sizeof(double);
+    check_sizes(place().size, some.count, element);
+    bytes += some.count * static_cast<std::int64_t>(element);
+  }
   if (nothing_moves()) return;
-  auto timed =
-      group_.begin(Kind::all_reduce_sum, queue, name, count * static_cast<std::int64_t>(sizeof *values));
-  timed->operation.steps = all_reduce_sum_steps(timed->operation.call, staging_of(queue), values, count);
+  auto timed = group_.begin(kind, queue, name, bytes);
+  timed->operation.steps = all_reduce_steps(timed->operation.call, staging_of(queue), hierarchy_, values);
   enqueue(stream, timed);
 }
 

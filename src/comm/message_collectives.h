@@ -27,6 +27,8 @@ class MessageCollectives final : public Collectives, public Seals {
   void all_reduce_max(Stream& stream, const char* name, float* values, std::int64_t count) override;
   void all_reduce_sum(Stream& stream, const char* name, std::int64_t* values, std::int64_t count) override;
   void all_reduce_sum(Stream& stream, const char* name, double* values, std::int64_t count) override;
+  void all_reduce_sums(Stream& stream, const char* name, std::int64_t* integers, std::int64_t integer_count,
+                       double* doubles, std::int64_t double_count) override;
   void all_gather_values(Stream& stream, const AllGatherValuesArgs& args) override;
   void all_to_all(Stream& stream, const AllToAllArgs& args) override;
   void share(const std::vector<SharedMemory>&) override {}
@@ -44,6 +46,8 @@ class MessageCollectives final : public Collectives, public Seals {
  private:
   void pass(Stream& stream, const SendArgs* out, const ReceiveArgs* in) override;
   void enqueue(Stream& stream, const std::shared_ptr<Timed>& operation);
+  void reduce_all(Stream& stream, Kind kind, const char* name,
+                  const std::vector<struct ReducedValues>& values);
   bool nothing_moves() const;
   void sum_alone(Stream& stream, const ReduceScatterArgs& args);
   Queue queue_of(const Stream& stream) const;

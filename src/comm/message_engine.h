@@ -1,5 +1,8 @@
-// The communication thread of one rank. It makes every call of the transport, the first and the last
-// included; serves the streams of collectives; and runs control-plane calls, whose callers sleep meanwhile.
+// What makes a rank's calls of the transport: serves the streams of collectives and runs control-plane calls.
+// One thread serves at a time. It is the communication thread, unless somebody waits: a thread that begins to
+// wait for a stream or a control-plane call serves until it has what it waits for, since handing over to
+// another thread and back costs more than a short collective. Where it would sleep between two looks, it
+// leaves that to the communication thread, and sleeps until it is told.
 #pragma once
 
 #include <atomic>
@@ -49,8 +52,9 @@ class MessageEngine {
   bool is_process() const { return is_process_; }
 
   /// Serves these streams from now on. The thread takes over the caller's affinity, and learns from the
-  /// number of threads that its ops use whether compute leaves it a core.
-  void attach(Stream& gather, Stream& reduce);
+  /// number of threads that its ops use whether compute leaves it a core. `follows_devices`: on these streams
+  /// it only looks how far devices are. Nobody waits for it then, and from now on it makes all calls itself.
+  void attach(Stream& gather, Stream& reduce, bool follows_devices = false);
   /// Ends serving these. What is still queued stays where it is.
   void detach(Stream& gather, Stream& reduce);
   /// Counts collectives that are queued or under way, which makes the thread look more often.
@@ -59,10 +63,9 @@ class MessageEngine {
   /// A collective in which nothing moves for so long ends the job with exit code 75.
   void watch(const WatchOptions& options);
   TraceRing& traces() { return traces_; }
-  /// Ends the thread's nap: somebody waits for a stream.
-  void wake();
-  /// Something was put on a stream.
-  void announce();
+  /// A collective was put on a stream. `awaited_soon`: it is short, so that whoever enqueued it mostly waits
+  /// for it next.
+  void announce(bool awaited_soon);
   int outstanding() const { return outstanding_.load(std::memory_order_acquire); }
 
   /// Advances an operation on behalf of a served stream: true when finished. An error ends the job.
@@ -85,16 +88,30 @@ class MessageEngine {
   /// What a thread of the program asks for, and sleeps until it is done.
   struct Request {
     std::shared_ptr<Operation> operation;
-    bool done = false;
-    std::exception_ptr error;
+    std::atomic<bool> done = false;
+    std::exception_ptr error;  // written before `done`
   };
+
+  using Clock = std::chrono::steady_clock;
 
   Lane open_lane(Queue queue);
   void serve_forever();
+  bool begin_turn();
+  void end_turn();
+  bool look();
+  void take_work();
   bool serve_requests();
-  bool serve_streams();
+  void leave_streams();
+  void serve_until(const std::function<bool()>& done, int own);
+  bool callers_serve() const;
+  bool may_begin_here() const;
+  void begin_here(std::unique_lock<std::mutex>& lock);
+  void end_help(bool more);
+  int waiting() const;
   bool awaited();
-  void rest(std::chrono::steady_clock::time_point last_progress);
+  bool slow_link() const;
+  Clock::duration eagerness(bool caller) const;
+  std::optional<std::chrono::microseconds> rest();
   void nap(std::chrono::microseconds longest);
   void end_thread(bool finish);
   void look_for_the_missing(Operation& operation, double seconds);
@@ -107,8 +124,13 @@ class MessageEngine {
   std::mutex mutex_;
   std::condition_variable wake_;  // of the thread
   std::condition_variable done_;  // of callers
+  std::condition_variable free_;  // of a caller that is about to serve
+  bool at_it_ = false;            // the thread serves
+  bool helped_ = false;           // a caller serves, or is about to
+  Clock::time_point nap_ends_;    // by itself; of the past: the thread is awake
+  bool only_short_ = false;       // of the collectives that are outstanding
   bool signalled_ = false;
-  bool stopping_ = false;
+  std::atomic<bool> stopping_ = false;  // set with the lock
   bool finish_ = false;
   bool ready_ = false;
   bool job_ended_ = false;
@@ -117,22 +139,23 @@ class MessageEngine {
   int requests_ = 0;                                // that are not done
   std::optional<std::pair<std::string, int>> end_request_;
   std::vector<Stream*> streams_;
-  bool serving_ = false;     // the thread is at the streams
-  std::uint64_t round_ = 0;  // how often it has gone there
+  std::uint64_t round_ = 0;  // how often somebody has gone to them, or left them
   int leaving_ = 0;          // callers that take streams back
 
   std::atomic<int> outstanding_{0};
-  std::atomic<bool> crowded_{false};        // compute takes all cores of this node
+  std::atomic<bool> follows_devices_{false};
+  std::atomic<bool> crowded_{false};          // compute takes all cores of this node
   std::atomic<double> timeout_seconds_{600};  // until watch() says otherwise; 0: not watched
   TraceRing traces_;
 
-  // Of the communication thread alone.
+  // Of whoever serves.
   std::vector<std::shared_ptr<Request>> under_way_;
   std::vector<Stream*> served_;  // what it has found in streams_
   std::optional<RollCall> roll_;
   std::int64_t progress_ = 0;
   bool in_flight_ = false;
-  std::chrono::steady_clock::duration pace_{};  ///< of messages lately: from one that is through to the next
+  Clock::time_point last_progress_;
+  Clock::duration pace_{};  ///< of messages lately: from one that is through to the next
 
   std::thread thread_;
 };

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <vector>
 
 #include "transport.h"
@@ -31,7 +31,7 @@ struct Call {
   /// Among the ranks of the lane.
   const Place& place() const { return lane->place; }
   /// Ranks of the job of which something is missing, in order: those that have not sent, or, when all have,
-  /// those that have not received. Asks the transport, so only the communication thread calls it.
+  /// those that have not received. Asks the transport, so only who serves calls it.
   std::vector<int> missing_ranks();
 };
 
@@ -68,7 +68,7 @@ class Messages {
   void compare();
 
   Call& call_;
-  std::deque<Seal> seals_;  ///< they stay where they are
+  std::list<Seal> seals_;  ///< they stay where they are; mostly there are none, which takes no memory
   std::vector<Message> messages_;
   std::size_t done_ = 0;
 };

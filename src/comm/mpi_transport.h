@@ -1,5 +1,5 @@
-// Messages over MPI. The thread that makes it is the one that MPI knows as its main thread, and makes all
-// calls.
+// Messages over MPI. The thread that makes it is the one that MPI knows as its main thread. It makes the
+// first call and the last, and all others too where MPI allows no other thread to (MPI_THREAD_FUNNELED).
 #pragma once
 
 #include <memory>

@@ -42,7 +42,7 @@ struct RankReport {
   }
 };
 
-/// Asks and answers. Used by the communication thread alone. Ranks answer at any time, whatever they wait for
+/// Asks and answers. Used by whoever serves. Ranks answer at any time, whatever they wait for
 /// or compute; those that are stopped or gone do not.
 class RollCall {
  public:

@@ -11,7 +11,7 @@
 
 namespace octet::comm {
 
-/// What the collectives of a rank share about their seals. The communication thread notes, others ask.
+/// What the collectives of a rank share about their seals. Whoever serves notes, others ask.
 class SealNotes {
  public:
   void note(BrokenMessage&& broken) {

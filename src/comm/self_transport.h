@@ -20,6 +20,7 @@ class SelfTransport final : public Transport {
   void finish() override {}
   void end_job(const std::string&, int) override {}
   bool is_process() const override { return true; }
+  bool any_thread() const override { return true; }
 
  private:
   static int nobody() {

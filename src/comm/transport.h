@@ -43,7 +43,8 @@ struct Lane {
   std::vector<int> ranks;  ///< of the job, by number in the lane
 };
 
-/// Used by one thread alone, the communication thread of its rank, from construction to destruction.
+/// Used by one thread at a time. Made, ended and, unless any_thread(), used in between by one thread alone,
+/// the communication thread of its rank.
 class Transport {
  public:
   virtual ~Transport() = default;
@@ -80,6 +81,8 @@ class Transport {
   virtual void end_job(const std::string& message, int code) = 0;
   /// True when the rank is a process, which an aborted job ends.
   virtual bool is_process() const = 0;
+  /// True when the calls between construction and finish() may come from any thread, one at a time.
+  virtual bool any_thread() const = 0;
 };
 
 /// Fills what a place says about nodes, from a number for the node of every rank that no other node has.

@@ -57,9 +57,9 @@ void Updater::sum_over_ranks(Stream& compute) {
     Stream& stream = collectives_.reduce_stream();
     compute.record(*ready_);
     stream.wait(*ready_);
-    collectives_.all_reduce_sum(stream, "gradient norm", norm_.limbs(), optim::GradientNorm::limb_count());
-    collectives_.all_reduce_sum(stream, "losses and label tokens", totals_,
-                                static_cast<std::int64_t>(1 + losses_));
+    collectives_.all_reduce_sums(stream, "gradient norm, losses and label tokens", norm_.limbs(),
+                                 optim::GradientNorm::limb_count(), totals_,
+                                 static_cast<std::int64_t>(1 + losses_));
     stream.record(*reduced_);
     compute.wait(*reduced_);
   }

@@ -130,19 +130,32 @@ int measure_cpus(const std::vector<std::string>& arguments) {
       world.gather_stream().synchronize();
     });
     std::ranges::fill(from, 0.0f);  // sums of sums would not stay finite
-    report(ranks, "all_reduce f32", 2 * bytes, rounds, [&] {
+    const auto all_reduce = [&](bool by_node) {
       Stream& stream = world.reduce_stream();
-      world.reduce_scatter(stream, {.from = from.data(), .to = own, .count = count});
-      world.all_gather(stream, {.buffer = from.data(), .bytes = 4 * count});
+      world.reduce_scatter(stream, {.from = from.data(), .to = own, .count = count, .by_node = by_node});
+      world.all_gather(stream, {.buffer = from.data(), .bytes = 4 * count, .by_node = by_node});
       stream.synchronize();
+    };
+    report(ranks, "all_reduce f32", 2 * bytes, rounds, [&] { all_reduce(false); });
+    const auto& place = world.place();
+    if (place.nodes == 1 || place.nodes == place.size) continue;
+    report(ranks, "reduce_scatter by nodes", bytes, rounds, [&] {
+      world.reduce_scatter(world.reduce_stream(),
+                           {.from = from.data(), .to = own, .count = count, .by_node = true});
+      world.reduce_stream().synchronize();
     });
+    report(ranks, "all_gather by nodes", bytes, rounds, [&] {
+      world.all_gather(world.gather_stream(), {.buffer = from.data(), .bytes = 4 * count, .by_node = true});
+      world.gather_stream().synchronize();
+    });
+    report(ranks, "all_reduce by nodes", 2 * bytes, rounds, [&] { all_reduce(true); });
   }
   std::vector<std::int64_t> integers(kEndOfStepIntegers);
   std::vector<double> doubles(kEndOfStepDoubles);
   report(ranks, "end of a step", 0, 200, [&] {
     Stream& stream = world.reduce_stream();
-    world.all_reduce_sum(stream, "bench", integers.data(), kEndOfStepIntegers);
-    world.all_reduce_sum(stream, "bench", doubles.data(), kEndOfStepDoubles);
+    world.all_reduce_sums(stream, "bench", integers.data(), kEndOfStepIntegers, doubles.data(),
+                          kEndOfStepDoubles);
     stream.synchronize();
   });
   report(ranks, "barrier", 0, 200, [&] { world.channel().barrier(); });

@@ -2,6 +2,7 @@
 #include <mpi.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <vector>
 
@@ -46,13 +47,12 @@ int measure_mpi() {
   std::vector<std::int64_t> integers(kEndOfStepIntegers);
   std::vector<double> doubles(kEndOfStepDoubles);
   const auto end_of_step = [&] {
-    MPI_Request request = MPI_REQUEST_NULL;
+    std::array<MPI_Request, 2> both{};
     MPI_Iallreduce(MPI_IN_PLACE, integers.data(), static_cast<int>(integers.size()), MPI_INT64_T, MPI_SUM,
-                   MPI_COMM_WORLD, &request);
-    finish(request);
+                   MPI_COMM_WORLD, &both[0]);
     MPI_Iallreduce(MPI_IN_PLACE, doubles.data(), static_cast<int>(doubles.size()), MPI_DOUBLE, MPI_SUM,
-                   MPI_COMM_WORLD, &request);
-    finish(request);
+                   MPI_COMM_WORLD, &both[1]);
+    MPI_Waitall(2, both.data(), MPI_STATUSES_IGNORE);
   };
   report(ranks, "end of a step", 0, 200, end_of_step);
   report(ranks, "barrier", 0, 200, ranks.barrier);

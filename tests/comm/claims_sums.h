@@ -194,6 +194,13 @@ inline void expect_all_reduce(Collectives& communicator) {
       if (r == rank) doubles[i] = value;
     }
   }
+  // Both at once, in several rounds, and so few that they are one.
+  auto both_integers = integers;
+  auto both_doubles = doubles;
+  communicator.all_reduce_sums(stream, "both", both_integers.data(), count, both_doubles.data(), count);
+  Values<std::int64_t> few_integers(integers.begin(), integers.begin() + 5);
+  Values<double> few_doubles(doubles.begin(), doubles.begin() + 3);
+  communicator.all_reduce_sums(stream, "few", few_integers.data(), 5, few_doubles.data(), 3);
   communicator.all_reduce_max(stream, "maxima", maxima.data(), count);
   communicator.all_reduce_sum(stream, "integers", integers.data(), count);
   communicator.all_reduce_sum(stream, "doubles", doubles.data(), count);
@@ -204,6 +211,9 @@ inline void expect_all_reduce(Collectives& communicator) {
   }
   EXPECT_TRUE(same_bits(integers, expected_integers));
   EXPECT_TRUE(same_bits(doubles, expected_doubles));
+  EXPECT_TRUE(same_bits(both_integers, integers) && same_bits(both_doubles, doubles));
+  EXPECT_TRUE(std::equal(few_integers.begin(), few_integers.end(), integers.begin()));
+  EXPECT_TRUE(std::equal(few_doubles.begin(), few_doubles.end(), doubles.begin()));
 }
 
 /// Sums in any order: of fp32 in place, apart and added, and of bf16, which is rounded after each addition.

@@ -5,6 +5,8 @@
 #include <signal.h>
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -26,7 +28,9 @@ namespace {
 Job* job_of_rank = nullptr;
 Collectives* world = nullptr;
 Device* device_of_rank = nullptr;
-bool mpi_without_threads = false;
+int most_threads_of_mpi = MPI_THREAD_MULTIPLE;
+std::thread::id maker_of_mpi;                 // the thread that initialised it
+std::atomic<int> sends_of_others{0};          // messages that other threads began
 std::vector<std::vector<std::string>> facts;  // exchanged before there was a device
 
 /// OCTETRUN_TEST_CARRIER=peer, nccl or host: between GPUs.
@@ -54,6 +58,13 @@ TEST(MpiRanks, KnowTheirPlace) {
   EXPECT_TRUE(launched_by_mpi());
   EXPECT_EQ(find_place().rank, place.rank);
   EXPECT_THROW(make_job(), Error) << "a second one";
+}
+
+TEST(MpiRanks, ThreadsThatWaitMakeTheCallsThemselves) {
+  if (world->size() == 1 || world->carrier() != "messages") return;
+  const int before = sends_of_others;
+  for (int round = 0; round < 100; ++round) EXPECT_EQ(job_of_rank->all_sum(1), world->size());
+  EXPECT_GT(sends_of_others, before);
 }
 
 TEST(MpiRanks, KnowOfEachOtherBeforeTheyHaveDevices) {
@@ -262,12 +273,22 @@ int gather_more_than_2_gib() {
   return job_of_rank->all_max(wrong) == 0 && sent == (size - 1) * bytes ? 0 : 1;
 }
 
+/// MPI that only its main thread may call is called by no other.
+int call_from_one_thread() {
+  for (const char* kind : kKinds) {
+    for (int round = 0; round < 20; ++round) take_part(kind);
+  }
+  if (sends_of_others > 0) std::fprintf(stderr, "%d calls by another thread\n", sends_of_others.load());
+  return job_of_rank->all_max(sends_of_others.load()) == 0 ? 0 : 1;
+}
+
 /// The last rank stops in the middle of a gather that all take part in.
 int misbehave(const std::string& how) {
   for (const char* kind : kKinds) {
     if (how.ends_with(std::string("-") + kind)) return vanish(how);
   }
   if (how == "huge") return gather_more_than_2_gib();
+  if (how == "funneled") return call_from_one_thread();
   const bool mine = world->rank() == world->size() - 1;
   Values<float> buffer(static_cast<std::size_t>(world->size()) * 1000);
   if (mine && how == "killed") raise(SIGKILL);
@@ -336,21 +357,29 @@ int run(const std::string& how) {
 }  // namespace octet::comm
 
 extern "C" int MPI_Init_thread(int* argc, char*** argv, int required, int* provided) {
+  octet::comm::maker_of_mpi = std::this_thread::get_id();
   const int code = PMPI_Init_thread(argc, argv, required, provided);
-  if (octet::comm::mpi_without_threads) *provided = MPI_THREAD_SINGLE;
+  *provided = std::min(*provided, octet::comm::most_threads_of_mpi);
   return code;
+}
+
+extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm lane,
+                         MPI_Request* request) {
+  if (std::this_thread::get_id() != octet::comm::maker_of_mpi) ++octet::comm::sends_of_others;
+  return PMPI_Isend(data, count, type, peer, tag, lane, request);
 }
 
 extern "C" int MPI_Query_thread(int* provided) {
   const int code = PMPI_Query_thread(provided);
-  if (octet::comm::mpi_without_threads) *provided = MPI_THREAD_SINGLE;
+  *provided = std::min(*provided, octet::comm::most_threads_of_mpi);
   return code;
 }
 
 int main(int argc, char** argv) {
   testing::InitGoogleTest(&argc, argv);
   const std::string how = argc > 1 ? argv[1] : "";
-  octet::comm::mpi_without_threads = how == "no-threads";
+  if (how == "no-threads") octet::comm::most_threads_of_mpi = MPI_THREAD_SINGLE;
+  if (how == "funneled") octet::comm::most_threads_of_mpi = MPI_THREAD_FUNNELED;
   if (how == "place") {  // and nothing more: MPI must end by itself
     const auto place = octet::comm::find_place();
     return place.size > place.rank ? 0 : 1;

@@ -26,6 +26,7 @@ class Held : public Transport {
   void finish() override {}
   void end_job(const std::string&, int) override {}
   bool is_process() const override { return false; }
+  bool any_thread() const override { return true; }
 
  private:
   std::size_t most_;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "comm/claims.h"
 #include "octet/comm/threads.h"
@@ -86,6 +87,32 @@ TEST(ManyThreadRanks, SixtyFourRanksReduceAndGather) {
 TEST(NodesOfThreadRanks, ReductionsOfBf16AgreeWithThoseOfFp32) {
   run_ranks_as_threads({.ranks = 5, .node_of = {0, 0, 1, 1, 1}},
                        [](Job&, Collectives& c, Device&) { expect_reductions_of_bf16_to_agree(c); });
+}
+
+TEST(NodesOfThreadRanks, MaximaAndSumsAreThoseOfOneNode) {
+  for (const std::vector<int>& node_of :
+       {std::vector<int>{0, 0, 1, 1, 1}, {0, 1, 0}, {0, 1, 2, 0, 1, 2, 0}}) {
+    run_ranks_as_threads({.ranks = static_cast<int>(node_of.size()), .node_of = node_of},
+                         [](Job&, Collectives& c, Device&) { expect_all_reduce(c); });
+  }
+}
+
+TEST(NodesOfThreadRanks, SumsCrossOncePerNode) {
+  run_ranks_as_threads({.ranks = 6, .node_of = {0, 0, 0, 1, 1, 1}}, [](Job&, Collectives& c, Device&) {
+    Values<std::int64_t> integers(10, 1);
+    Values<double> doubles(2, 1.0);
+    c.all_reduce_sums(c.reduce_stream(), "few", integers.data(), 10, doubles.data(), 2);
+    c.reduce_stream().synchronize();
+    EXPECT_EQ(integers[9], 6);
+    EXPECT_EQ(doubles[1], 6.0);
+    std::int64_t calls = 0;
+    for (const Traffic& t : c.take_traffic()) {
+      if (t.kind != "all_reduce_sum") continue;
+      calls = t.calls;
+      EXPECT_EQ(t.bytes_between_nodes, 12 * 8);
+    }
+    EXPECT_EQ(calls, 1) << "both in one";
+  });
 }
 
 TEST(ThreadRankFailure, AnExceptionOfOneRankEndsAllAndIsTheOneThatComesOut) {

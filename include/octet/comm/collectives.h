@@ -1,8 +1,8 @@
 // What a group of ranks computes together, on streams (docs/communication.md). Sums are our own and in rank
 // order, so that the same numbers give the same bits at every stage, whoever carries the bytes. Two queues,
-// gathers and reductions, never block each other. On the CPU one communication thread per rank makes every
-// MPI call, in resumable state machines; on GPUs collectives are kernels and exchanges of bytes by one of
-// several carriers.
+// gathers and reductions, never block each other. On the CPU they are messages of MPI, in resumable state
+// machines that whoever waits for them serves, or a thread of the rank's own; on GPUs collectives are kernels
+// and exchanges of bytes by one of several carriers.
 #pragma once
 
 #include <cstddef>
@@ -134,6 +134,12 @@ class Collectives {
   /// values[i] = sum over ranks (integers, so in any order; doubles in rank order). Device memory, in place.
   virtual void all_reduce_sum(Stream& stream, const char* name, std::int64_t* values, std::int64_t count) = 0;
   virtual void all_reduce_sum(Stream& stream, const char* name, double* values, std::int64_t count) = 0;
+  /// Both, which on CPUs travel together.
+  virtual void all_reduce_sums(Stream& stream, const char* name, std::int64_t* integers,
+                               std::int64_t integer_count, double* doubles, std::int64_t double_count) {
+    all_reduce_sum(stream, name, integers, integer_count);
+    all_reduce_sum(stream, name, doubles, double_count);
+  }
 
   /// Messages between two ranks. A send may last until its receiver has it: two ranks that both send to each
   /// other first, on one queue, wait for ever. send_receive() does both at once, with the same rank or two.

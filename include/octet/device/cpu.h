@@ -17,15 +17,17 @@ void enqueue(Stream& stream, std::function<void()> work);
 void enqueue_resumable(Stream& stream, std::function<bool()> poll);
 
 /// Lets the front of a `served` stream make progress: polls its first piece of work (and the next ones as
-/// they complete). Returns true when something was completed. Only the serving thread calls it.
+/// they complete). Returns true when something was completed. One thread calls it at a time.
 bool serve(Stream& stream);
 
-/// `call` runs on every thread that begins to sleep until a `served` stream gets to an event that it
-/// recorded, or to its end; it must not wait for the stream. Replaces the one before; empty: none. Returns
-/// when no call of the one before is under way.
-void on_wait(Stream& stream, std::function<void()> call);
-/// True while threads sleep so.
-bool awaited(Stream& stream);
+/// What a thread does that begins to wait for a `served` stream. It may serve the stream until `done` says
+/// that what it waits for is there; where it returns before, the thread sleeps.
+using OnWait = std::function<void(const std::function<bool()>& done)>;
+/// `call` runs on every thread that begins to wait until a `served` stream gets to an event that it recorded,
+/// or to its end. Replaces the one before; empty: none. Returns when no call of the one before is under way.
+void on_wait(Stream& stream, OnWait call);
+/// Threads that wait so.
+int waiting_for(Stream& stream);
 
 /// Threads of one op of the calling thread: as set last, by a device made with a number, too; or all cores.
 int op_threads();

@@ -19,20 +19,20 @@ void Completion::complete(std::exception_ptr error) noexcept {
 
 void Completion::wait() const {
   if (done()) return;
-  if (waiters_ != nullptr) waiters_->enter();
+  if (waiters_ != nullptr) waiters_->enter([this] { return done(); });
   done_.wait(0, std::memory_order_acquire);
   if (waiters_ != nullptr) waiters_->leave();
 }
 
-void Waiters::on_wait(std::function<void()> call) {
+void Waiters::on_wait(OnWait call) {
   const std::lock_guard lock(mutex_);
   call_ = std::move(call);
 }
 
-void Waiters::enter() {
+void Waiters::enter(const std::function<bool()>& done) {
   count_.fetch_add(1, std::memory_order_release);
-  const std::lock_guard lock(mutex_);
-  if (call_) call_();
+  const std::shared_lock lock(mutex_);
+  if (call_) call_(done);
 }
 
 std::shared_ptr<Completion> CpuEvent::renew(std::shared_ptr<Waiters> waiters) {
@@ -290,15 +290,15 @@ bool serve(Stream& stream) {
   return cpu_stream(stream).serve();
 }
 
-void on_wait(Stream& stream, std::function<void()> call) {
+void on_wait(Stream& stream, OnWait call) {
   const auto waiters = cpu_stream(stream).waiters();
   check(waiters != nullptr, "those who wait are known of served streams");
   waiters->on_wait(std::move(call));
 }
 
-bool awaited(Stream& stream) {
+int waiting_for(Stream& stream) {
   const auto waiters = cpu_stream(stream).waiters();
-  return waiters != nullptr && waiters->any();
+  return waiters == nullptr ? 0 : waiters->count();
 }
 
 }  // namespace octet::cpu

@@ -15,9 +15,11 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <shared_mutex>
 #include <string>
 #include <thread>
 
+#include "octet/device/cpu.h"
 #include "octet/device/device.h"
 
 namespace octet::cpu {
@@ -26,15 +28,15 @@ namespace octet::cpu {
 class Waiters {
  public:
   /// `call` runs on every thread that begins to wait from now on; empty: none.
-  void on_wait(std::function<void()> call);
-  bool any() const { return count_.load(std::memory_order_acquire) > 0; }
-  void enter();
+  void on_wait(OnWait call);
+  int count() const { return count_.load(std::memory_order_acquire); }
+  void enter(const std::function<bool()>& done);
   void leave() { count_.fetch_sub(1, std::memory_order_release); }
 
  private:
   std::atomic<int> count_{0};
-  std::mutex mutex_;
-  std::function<void()> call_;
+  std::shared_mutex mutex_;  // shared by those in the call, of whom several may be there
+  OnWait call_;
 };
 
 /// One record of an event.
