@@ -36,7 +36,7 @@ inline std::vector<PageCase> read_page(const std::string& path, std::string& hea
     if (line.starts_with(">>>")) {
       cases.push_back({.title = std::string(trim(line.substr(3))), .question = "", .answer = ""});
       part = &cases.back().question;
-    } else if (line == "---" && part != &head) {
+    } else if (line == "---" && !cases.empty() && part == &cases.back().question) {
       part = &cases.back().answer;
     } else {
       *part += line + "\n";
