@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "config/support.h"
+#include "octet/config/derive.h"
 #include "octet/config/lint.h"
 #include "support/page.h"
 
@@ -111,6 +112,69 @@ TEST(Said, OfDoubts) {
     std::string all;
     for (const std::string& doubt : doubts(read(q.yaml, q.arguments))) all += "doubt: " + doubt + "\n";
     return all.empty() ? "no doubt\n" : all;
+  });
+}
+
+/// What follows from numbers: the size of a step on so many ranks, and counts of steps.
+std::string derived_from(const std::string& text) {
+  std::int64_t world = 1, total = 100, epoch = 7;
+  std::string rest, said;
+  for (const std::string& line : split(text, '\n')) {
+    if (line.starts_with("% world ")) {
+      world = std::stoll(line.substr(8));
+    } else if (line.starts_with("% steps ")) {
+      total = epoch = std::stoll(line.substr(8));
+    } else {
+      rest += line + "\n";
+    }
+  }
+  const Config c = read(rest).config;
+  const auto number = [](std::int64_t n) { return std::to_string(n); };
+  try {
+    const Batch batch = resolve_batch(c, world);
+    said += number(batch.micro) + " x " + number(batch.accumulation) + " x " + number(batch.world) + " = " +
+            number(batch.global) + ", evaluated by " + number(evaluation_batch(c, batch.micro)) + "\n";
+    if (c.auto_find_batch_size) {
+      for (const std::int64_t micro : possible_micro_batches(c, world)) said += number(micro) + " ";
+      said += "may be found\n";
+    }
+    said += "of " + number(total) + " steps " + number(warmup_steps(c, total)) +
+            " warm up, a checkpoint every " + number(interval_steps(c.save_steps, total)) + "; " +
+            number(total_steps(c, epoch)) + " steps where an epoch has " + number(epoch) + "\n";
+  } catch (const Error& e) {
+    said += std::string(e.what()) + "\n";
+  }
+  for (const Config& stored : storages(c))
+    said += "stored: " + stored.param_dtype + " " + stored.grad_dtype + " " + stored.optim_dtype + "\n";
+  return said;
+}
+
+TEST(Said, OfStepsAndStorage) {
+  octet::test::expect_page("config/said/derived.txt", derived_from);
+}
+
+// Of the keys that decide the numbers of a run one that is missing would let a resumed run compute others.
+TEST(Said, OfTheKeysThatDecideNumbers) {
+  octet::test::expect_page("config/said/numbers.txt", [](const std::string& question) {
+    std::string text;
+    if (question == "which keys\n") {
+      for (const Field& field : schema()) text += field.resume ? field.name + "\n" : "";
+      return text;
+    }
+    const std::size_t bar = question.find("|\n");
+    const Config saved = read(question.substr(0, bar)).config, now = read(question.substr(bar + 2)).config;
+    for (const std::string& line : resume_differences(saved, now)) text += line + "\n";
+    return text + (resume_hash(saved) == resume_hash(now) ? "one run\n" : "another run\n");
+  });
+}
+
+// The file that a run leaves, which reads as it was written.
+TEST(Said, OfAWholeConfiguration) {
+  octet::test::expect_page("config/said/whole.txt", [](const std::string& question) {
+    const Resolved r = read(question);
+    const std::string yaml = r.to_yaml();
+    EXPECT_EQ(load_text(yaml, "again.yaml", {}, quiet()).to_yaml(), yaml);
+    return yaml + "\n" + r.explain();
   });
 }
 
