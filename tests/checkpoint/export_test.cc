@@ -175,9 +175,9 @@ TEST_F(Export, ConfigJsonNamesTheFormatWhereverTheSourceDid) {
   EXPECT_EQ(exported(R"({"a": 1, "dtype": "float32", "torch_dtype": "float32"})"),
             R"({"a":1,"dtype":"bfloat16","torch_dtype":"bfloat16"})");
   EXPECT_EQ(exported(R"({"quantization_config": {"bits": 4}, "vision_config": {"dtype": "float32"}})"),
-            R"({"torch_dtype":"bfloat16","vision_config":{"dtype":"bfloat16"}})");
+            R"({"vision_config":{"dtype":"bfloat16"},"torch_dtype":"bfloat16"})");
   EXPECT_EQ(exported(R"({"text_config": {"torch_dtype": "float16", "b": 2}, "vision_config": 3})"),
-            R"({"text_config":{"b":2,"torch_dtype":"bfloat16"},"torch_dtype":"bfloat16","vision_config":3})");
+            R"({"text_config":{"torch_dtype":"bfloat16","b":2},"vision_config":3,"torch_dtype":"bfloat16"})");
 }
 
 // The whole model says whether it has a head of its own, or else its text model does.
