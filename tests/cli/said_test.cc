@@ -124,9 +124,13 @@ TEST(Said, OfLints) {
   const Task& task = Task::get();
   const std::string made = std::filesystem::path(task.model()).parent_path().string();
   expect_page("cli/said/lint.txt", [&](const std::string& line) {
-    const std::string said =
+    const std::string all =
         answer_of(cli::lint_command, task.config() + " device=cpu output_dir=" + folder.path() + "/run " +
                                          replaced(line, "MADE", made));
+    std::string said;  // without what this machine's variables are answered with
+    for (const std::string& one : split(all, '\n')) {
+      if (!one.empty() && !one.starts_with("note: environment ")) said += one + "\n";
+    }
     return replaced(replaced(said, made, "MADE"), folder.path(), "FOLDER");
   });
 }
