@@ -1,5 +1,6 @@
 // Every sentence that a configuration is answered with: what its keys become, notes, doubts and refusals.
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "config/support.h"
@@ -130,20 +131,29 @@ std::string derived_from(const std::string& text) {
   }
   const Config c = read(rest).config;
   const auto number = [](std::int64_t n) { return std::to_string(n); };
-  try {
-    const Batch batch = resolve_batch(c, world);
-    said += number(batch.micro) + " x " + number(batch.accumulation) + " x " + number(batch.world) + " = " +
-            number(batch.global) + ", evaluated by " + number(evaluation_batch(c, batch.micro)) + "\n";
-    if (c.auto_find_batch_size) {
-      for (const std::int64_t micro : possible_micro_batches(c, world)) said += number(micro) + " ";
-      said += "may be found\n";
+  const auto attempt = [&](const std::function<std::string()>& body) {
+    try {
+      said += body();
+    } catch (const Error& e) {
+      said += std::string(e.what()) + "\n";
     }
-    said += "of " + number(total) + " steps " + number(warmup_steps(c, total)) +
-            " warm up, a checkpoint every " + number(interval_steps(c.save_steps, total)) + "; " +
-            number(total_steps(c, epoch)) + " steps where an epoch has " + number(epoch) + "\n";
-  } catch (const Error& e) {
-    said += std::string(e.what()) + "\n";
-  }
+  };
+  attempt([&] {
+    const Batch batch = resolve_batch(c, world);
+    return number(batch.micro) + " x " + number(batch.accumulation) + " x " + number(batch.world) + " = " +
+           number(batch.global) + ", evaluated by " + number(evaluation_batch(c, batch.micro)) + "\n";
+  });
+  if (c.auto_find_batch_size)
+    attempt([&] {
+      std::string found;
+      for (const std::int64_t micro : possible_micro_batches(c, world)) found += number(micro) + " ";
+      return found + "may be found\n";
+    });
+  attempt([&] {
+    return "of " + number(total) + " steps " + number(warmup_steps(c, total)) +
+           " warm up, a checkpoint every " + number(interval_steps(c.save_steps, total)) + "; " +
+           number(total_steps(c, epoch)) + " steps where an epoch has " + number(epoch) + "\n";
+  });
   for (const Config& stored : storages(c))
     said += "stored: " + stored.param_dtype + " " + stored.grad_dtype + " " + stored.optim_dtype + "\n";
   return said;
