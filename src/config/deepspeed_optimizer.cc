@@ -184,7 +184,7 @@ void add_or_default(const Section& section, const std::string& param, const char
   Location at = section.at(param);
   if (const Node* node = section.find(param)) {
     settings.add(key, *node, at, true);
-  } else if (!section.has(param) && fallback != nullptr) {
+  } else if (!section.has(param)) {
     at.where += " (DeepSpeed's default)";
     settings.add(key, scalar(fallback), at, true);
   }
@@ -196,8 +196,7 @@ void add_peak(const Section& section, std::string_view type, Sources& sources) {
   Settings& settings = sources.deepspeed;
   const Setting* before = settings.find("learning_rate");
   const double rate = before != nullptr ? before->value.number : -1;
-  add_or_default(section, "warmup_max_lr", "learning_rate", type == "WarmupDecayLR" ? "0.001" : nullptr,
-                 settings);
+  add_or_default(section, "warmup_max_lr", "learning_rate", "0.001", settings);
   const Setting* after = settings.find("learning_rate");
   if (rate < 0 || after->value.number == rate) return;
   sources.note("'optimizer.params.lr: " + number_text(rate) +

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "node.h"
+#include "value.h"
 
 namespace octet::config {
 namespace {
@@ -102,8 +103,8 @@ std::int64_t total_steps(const Config& config, std::int64_t steps_in_epoch) {
   if (config.max_steps > 0) return config.max_steps;
   const double steps = std::ceil(config.num_train_epochs * static_cast<double>(steps_in_epoch));
   if (!(steps < 9007199254740992.0)) {
-    complain({.what = "num_train_epochs asks for too many steps",
-              .found = std::to_string(config.num_train_epochs)});
+    complain(
+        {.what = "num_train_epochs asks for too many steps", .found = number_text(config.num_train_epochs)});
   }
   return std::max<std::int64_t>(1, static_cast<std::int64_t>(steps));
 }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "value.h"
+
 namespace octet::config {
 namespace {
 
@@ -39,7 +41,7 @@ class Doubts {
             " samples: with adapters, batches above 256 learn less from the same data than full fine-tuning");
     add(own && c_.lora_alpha == 0.0, "lora_alpha is 0: what adapters learn is multiplied by nothing");
     add(!lora && !c_.train_from_scratch && c_.learning_rate > 5e-4,
-        "learning_rate " + std::to_string(c_.learning_rate) +
+        "learning_rate " + number_text(c_.learning_rate) +
             " is high for fine-tuning all weights; 1e-5 to 5e-5 is usual");
     add(c_.max_grad_norm == 0, "max_grad_norm is 0: gradients are not clipped");
     add(c_.warmup_ratio > 0.5 ||

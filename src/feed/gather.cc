@@ -10,16 +10,13 @@
 namespace octet::feed {
 namespace {
 
-// What all ranks together send at a time: no message has to hold a whole data set.
-constexpr std::int64_t kMessageBytes = INT64_C(64) << 20;
-
 // A list of which every rank has a part becomes the whole, in rank order, on every rank. Where it is long,
 // the lowest rank of a node keeps it in a file and the others of the node read it there.
 template <typename T>
 class Gathering {
  public:
-  Gathering(comm::Channel& channel, std::int64_t own, std::size_t in_memory)
-      : channel_(channel), whole_(in_memory) {
+  Gathering(comm::Channel& channel, std::int64_t own, const GatherLimits& limits)
+      : channel_(channel), message_bytes_(limits.message_bytes), whole_(limits.in_memory / sizeof(T)) {
     begins_.push_back(0);
     for (const std::int64_t size : channel.all_gather_int(own)) begins_.push_back(begins_.back() + size);
   }
@@ -49,7 +46,7 @@ class Gathering {
  private:
   void send(const LongArray<T>& own, bool only_sends) {
     const auto step =
-        std::max<std::int64_t>(1, kMessageBytes / channel_.size() / static_cast<std::int64_t>(sizeof(T)));
+        std::max<std::int64_t>(1, message_bytes_ / channel_.size() / static_cast<std::int64_t>(sizeof(T)));
     std::int64_t most = 0;
     for (std::size_t r = 0; r + 1 < begins_.size(); ++r) most = std::max(most, begins_[r + 1] - begins_[r]);
     const auto size = static_cast<std::int64_t>(own.size());
@@ -66,32 +63,33 @@ class Gathering {
   }
 
   comm::Channel& channel_;
+  std::int64_t message_bytes_;
   std::vector<std::int64_t> begins_;
   LongArray<T> whole_;
 };
 
 template <typename T>
-LongArray<T> gather(comm::Channel& channel, LongArray<T>& own, std::size_t in_memory) {
-  Gathering<T> gathering(channel, static_cast<std::int64_t>(own.size()), in_memory / sizeof(T));
+LongArray<T> gather(comm::Channel& channel, LongArray<T>& own, const GatherLimits& limits) {
+  Gathering<T> gathering(channel, static_cast<std::int64_t>(own.size()), limits);
   return gathering.gather(std::move(own));
 }
 
 }  // namespace
 
-data::Encoded gather_parts(comm::Channel& channel, data::Encoded own, std::size_t in_memory) {
+data::Encoded gather_parts(comm::Channel& channel, data::Encoded own, const GatherLimits& limits) {
   if (channel.size() == 1) return own;
   data::Encoded whole;
   const std::vector<std::int64_t> tokens = channel.all_gather_int(static_cast<std::int64_t>(own.ids.size()));
-  whole.ids = gather(channel, own.ids, in_memory);
-  whole.labels = gather(channel, own.labels, in_memory);
-  whole.rows = gather(channel, own.rows, in_memory);
+  whole.ids = gather(channel, own.ids, limits);
+  whole.labels = gather(channel, own.labels, limits);
+  whole.rows = gather(channel, own.rows, limits);
   // Ends of documents, counted from the first token of all ranks; the first rank brings the 0 before them.
   const std::int64_t shift = std::accumulate(tokens.begin(), tokens.begin() + channel.rank(), INT64_C(0));
   LongArray<std::int64_t> ends;
   for (std::size_t d = channel.rank() == 0 ? 0 : 1; d < own.begins.size(); ++d) {
     ends.push_back(own.begins[d] + shift);
   }
-  whole.begins = gather(channel, ends, in_memory);
+  whole.begins = gather(channel, ends, limits);
   for (const std::string& counts : channel.all_gather_bytes(own.counts.to_bytes())) {
     whole.counts.add(data::EncodingCounts::from_bytes(counts));
   }

@@ -309,7 +309,10 @@ void Reporter::finish(const FinishFacts& facts) {
                           json.dump(4, ' ', false, Json::error_handler_t::replace) + "\n");
   };
   if (!r.eval_results.is_null()) {
-    for (const auto& [key, value] : r.eval_results.items()) all[key] = value;
+    // The epoch is that of the run's end, whenever the last evaluation was.
+    for (const auto& [key, value] : r.eval_results.items()) {
+      if (key != "epoch") all[key] = value;
+    }
   }
   unless_refused([&] {
     if (!r.eval_results.is_null()) write("eval_results.json", r.eval_results);

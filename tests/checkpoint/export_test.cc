@@ -132,6 +132,70 @@ TEST_F(Export, WhatWasNotTrainedComesFromTheSource) {
   EXPECT_EQ(values, std::vector<float>(embedding_.begin(), embedding_.begin() + 3));
 }
 
+// All that a tokenizer, its template and a processor may consist of; and nothing else of the source.
+TEST_F(Export, TakesEveryFileOfTheTokenizerAlong) {
+  const std::vector<std::string> copied{"generation_config.json",
+                                        "tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "vocab.json",
+                                        "merges.txt",
+                                        "tokenizer.model",
+                                        "chat_template.jinja",
+                                        "chat_template.json",
+                                        "preprocessor_config.json",
+                                        "processor_config.json"};
+  for (const std::string& name : copied) put(scratch_ / ("source/" + name), "of " + name);
+  ExportOptions wanted = options(DType::f32);
+  std::string completed;
+  wanted.complete = [&](const std::string& folder) {
+    completed = folder;
+    put(folder + "/tokenizer.json", "another");
+  };
+  std::vector<std::string> expected{"config.json"};
+  expected.insert(expected.end(), copied.begin(), copied.end());
+  expected.push_back("model.safetensors");
+  EXPECT_EQ(run(wanted), expected);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(scratch_ / "out"), {}), 14);
+  for (const std::string& name : copied) {
+    EXPECT_EQ(read_file(scratch_ / ("out/" + name)), name == "tokenizer.json" ? "another" : "of " + name);
+  }
+  EXPECT_TRUE(completed.starts_with(scratch_ / "out.tmp-")) << "beside the folder, which appears whole";
+}
+
+TEST_F(Export, ConfigJsonNamesTheFormatWhereverTheSourceDid) {
+  const auto exported = [&](const std::string& config) {
+    std::filesystem::remove_all(scratch_ / "out");
+    put(scratch_ / "source/config.json", config);
+    run(options(DType::bf16));
+    return read_json(scratch_ / "out/config.json").dump();
+  };
+  EXPECT_EQ(exported(R"({"dtype": "float32"})"), R"({"dtype":"bfloat16"})");
+  EXPECT_EQ(exported(R"({"a": 1, "dtype": "float32", "torch_dtype": "float32"})"),
+            R"({"a":1,"dtype":"bfloat16","torch_dtype":"bfloat16"})");
+  EXPECT_EQ(exported(R"({"quantization_config": {"bits": 4}, "vision_config": {"dtype": "float32"}})"),
+            R"({"vision_config":{"dtype":"bfloat16"},"torch_dtype":"bfloat16"})");
+  EXPECT_EQ(exported(R"({"text_config": {"torch_dtype": "float16", "b": 2}, "vision_config": 3})"),
+            R"({"text_config":{"torch_dtype":"bfloat16","b":2},"vision_config":3,"torch_dtype":"bfloat16"})");
+}
+
+// The whole model says whether it has a head of its own, or else its text model does.
+TEST_F(Export, AHeadIsTiedWhereTheModelSaysSo) {
+  for (const auto& [config, tensors] : std::initializer_list<std::pair<const char*, std::size_t>>{
+           {R"({})", 3},
+           {R"({"text_config": {"tie_word_embeddings": true}})", 2},
+           {R"({"text_config": {"tie_word_embeddings": true}, "tie_word_embeddings": false})", 3},
+           {R"({"text_config": 3, "tie_word_embeddings": true})", 2}}) {
+    std::filesystem::remove_all(scratch_ / "out");
+    put(scratch_ / "source/config.json", config);
+    run(options(DType::f32));
+    EXPECT_EQ(WeightFolder(scratch_ / "out").tensors().size(), tensors) << config;
+  }
+  put(scratch_ / "source/config.json", "[]");
+  EXPECT_ERROR("config.json is no JSON object", run(options(DType::f32)));
+}
+
 TEST_F(Export, LeavesNothingBehindWhenItFails) {
   std::signal(SIGXFSZ, SIG_IGN);
   rlimit before{};

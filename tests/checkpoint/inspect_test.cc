@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "sample.h"
+#include "support/page.h"
 
 namespace octet::checkpoint {
 namespace {
@@ -104,6 +105,42 @@ TEST(Inspect, OfADamagedTensorTellsTheFiguresOfWhatIsStored) {
   ASSERT_EQ(inspection.problems.size(), 1u);
   EXPECT_NEAR(inspection.tensors[0].l2, std::sqrt(2999999 * 0.25), 1e-9);
   EXPECT_EQ(inspection.tensors[0].not_finite, 1);
+}
+
+// What is printed of a checkpoint, and of two, word by word.
+TEST(Inspect, SaysWhatIsThere) {
+  const Scratch scratch;
+  std::vector<float> large(600000, 0.5f);
+  large[400000] = -3.0f;
+  const std::vector<Values> all{
+      {"w", large}, {"exp_avg/w", {3.0f, -4.0f}}, {"odd", {NAN, 1.0f, -INFINITY, 2.0f}}, {"empty", {}}};
+  std::filesystem::create_directory(scratch / "a");
+  std::filesystem::create_directory(scratch / "b");
+  save_values(scratch / "a", all, 1234, 2);
+  large[1] = 0.25f;
+  save_values(
+      scratch / "b",
+      {{"w", large}, {"exp_avg/w", {3.0f, -4.0f, 5.0f}}, {"odd", {NAN, 1.0f, 3.0f, 2.0f}}, {"more", {1}}}, 7);
+  const std::string a = scratch / "a/checkpoint-1234", b = scratch / "b/checkpoint-7";
+  octet::test::expect_page("checkpoint/said/inspect.txt", [&](const std::string& question) {
+    const bool json = question.find("json") != std::string::npos;
+    const std::string filter = question.find("averages") != std::string::npos ? "exp_avg*" : "";
+    std::string text;
+    if (question.starts_with("two")) {
+      const Difference difference = diff(a, question.find("itself") != std::string::npos ? a : b, filter);
+      text = json ? to_json(difference).dump(2) : render(difference);
+    } else {
+      Inspection inspection = inspect(a, filter, question.find("all verified") != std::string::npos);
+      inspection.file_bytes = 1234567;  // HDF5's own figure depends on its version
+      if (question.find("damaged") != std::string::npos) inspection.problems = {"this is wrong", "that too"};
+      if (question.find("damaged") != std::string::npos) inspection.tensors.front().problem = "this is wrong";
+      text = json ? to_json(inspection).dump(2)
+                  : render(inspection, question.find("without its configuration") == std::string::npos);
+    }
+    for (std::size_t at; (at = text.find(scratch.path())) != std::string::npos;)
+      text.replace(at, scratch.path().size(), "FOLDER");
+    return text;
+  });
 }
 
 TEST(Diff, FindsEveryBitThatDiffers) {

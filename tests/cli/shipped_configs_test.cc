@@ -77,6 +77,12 @@ TEST(LaunchAll, StartsARankForEachGpu) {
   EXPECT_NE(start("gpus", all + "-n 2 c.yaml").out.find("2 ranks: c.yaml"), std::string::npos);
   EXPECT_NE(start("gpus", "CUDA_VISIBLE_DEVICES=0,2 " + all + "c.yaml").out.find("2 ranks: c.yaml"),
             std::string::npos);
+  // Of no GPU nothing is started: the cores are.
+  const Outcome hidden = start("gpus", "CUDA_VISIBLE_DEVICES= " + all + "-n 2 c.yaml");
+  EXPECT_NE(hidden.out.find("2 ranks: c.yaml"), std::string::npos) << hidden.both();
+  EXPECT_NE(hidden.err.find("NUMA nodes, and no GPU)"), std::string::npos) << hidden.both();
+  const Outcome one = start("gpus", "CUDA_VISIBLE_DEVICES=2 " + all + "c.yaml");
+  EXPECT_NE(one.err.find("1 ranks on this host (1 GPUs)"), std::string::npos) << one.both();
   const Outcome cores = start("none", all + "-n 2 c.yaml");
   EXPECT_NE(cores.out.find("2 ranks: c.yaml"), std::string::npos) << cores.both();
   EXPECT_NE(cores.err.find("no GPU"), std::string::npos) << cores.both();

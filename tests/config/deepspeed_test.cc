@@ -143,12 +143,17 @@ TEST_F(DeepSpeed, ItsSchedulesComeWithAllTheirParameters) {
   EXPECT_FALSE(cosine.lr_scheduler_kwargs.contains("total_num_steps"));
   EXPECT_EQ(cosine.warmup_steps, 5);
   // Left out, a parameter has DeepSpeed's default, not ours.
-  const Config bare = with(R"({"scheduler": {"type": "WarmupDecayLR"}})").config;
-  EXPECT_EQ(bare.warmup_steps, 1000);
-  EXPECT_EQ(bare.learning_rate, 0.001);
-  EXPECT_EQ(with(R"({"scheduler": {"type": "WarmupLR"}})", "learning_rate: 3e-5").config.learning_rate, 3e-5);
-  EXPECT_SAYS(message(R"({"scheduler": {"type": "WarmupDecayLR"}})", "learning_rate: 3e-5"),
-              "DeepSpeed's default");
+  for (const std::string type : {"WarmupLR", "WarmupDecayLR"}) {
+    const std::string bare = R"({"scheduler": {"type": ")" + type + R"("}})";
+    EXPECT_EQ(with(bare).config.warmup_steps, 1000) << type;
+    EXPECT_EQ(with(bare).config.learning_rate, 0.001) << type;
+    EXPECT_SAYS(message(bare, "learning_rate: 3e-5"), "scheduler.params.warmup_max_lr (DeepSpeed's default)");
+    EXPECT_EQ(with(scheduler(type, R"("warmup_max_lr": "auto")"), "learning_rate: 3e-5").config.learning_rate,
+              3e-5)
+        << type;
+  }
+  const std::string bare = R"({"scheduler": {"type": "WarmupCosineLR"}})";
+  EXPECT_EQ(with(bare, "learning_rate: 3e-5").config.learning_rate, 3e-5) << "the optimizer's is its peak";
   EXPECT_SAYS(message(scheduler("WarmupLR", R"("total_num_steps": 7)")), "unknown DeepSpeed key");
   EXPECT_SAYS(message(scheduler("WarmupCosineLR", rest)),
               "unknown DeepSpeed key 'scheduler.params.warmup_max_lr'");

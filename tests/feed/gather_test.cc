@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace octet::feed {
@@ -26,13 +28,17 @@ data::Encoded part_of(int rank) {
   return part;
 }
 
-// In memory, and in a file that the ranks of a node share.
+// In memory, and in a file that the ranks of a node share; in one message, and in many, the last of them cut
+// short.
 TEST(GatherParts, GivesEveryRankTheWholeInRankOrder) {
   data::Encoded expected;
   for (int rank = 0; rank < 3; ++rank) expected.append(part_of(rank));
-  for (const std::size_t in_memory : {std::size_t{1} << 20, std::size_t{256}}) {
-    comm::run_ranks_as_threads({.ranks = 3}, [&](comm::Job& job, Device&) {
-      const data::Encoded whole = gather_parts(job, part_of(job.rank()), in_memory);
+  for (const auto& [in_memory, message_bytes] : std::initializer_list<std::pair<std::size_t, std::int64_t>>{
+           {1 << 20, 1 << 20}, {256, 1 << 20}, {1 << 20, 1000}, {256, 400}}) {
+    SCOPED_TRACE(message_bytes);
+    const GatherLimits limits{.in_memory = in_memory, .message_bytes = message_bytes};
+    comm::run_ranks_as_threads({.ranks = 3}, [&, in_memory = in_memory](comm::Job& job, Device&) {
+      const data::Encoded whole = gather_parts(job, part_of(job.rank()), limits);
       EXPECT_EQ(whole.fingerprint(), expected.fingerprint());
       EXPECT_EQ(whole.rows, expected.rows);
       EXPECT_EQ(whole.counts.rows, 1200);

@@ -1,0 +1,183 @@
+// What commands print, word by word and figure by figure. They are called in this process, on what no machine
+// changes: a GPU that is only planned for, files that lie here.
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <map>
+
+#include "../src/cli/command.h"
+#include "cli/task.h"
+#include "cli/weights.h"
+#include "octet/base/error.h"
+#include "support/page.h"
+
+namespace octet::test {
+namespace {
+
+/// Words of a command line, with "double quotes" around those that have blanks.
+cli::Arguments words_of(const std::string& line) {
+  cli::Arguments words;
+  bool open = false, begun = false;
+  for (const char c : line) {
+    if (c == '"') {
+      open = !open;
+    } else if ((c == ' ' || c == '\n') && !open) {
+      begun = false;
+    } else {
+      if (!begun) words.emplace_back();
+      begun = true;
+      words.back() += c;
+    }
+  }
+  return words;
+}
+
+/// What a command prints, with its exit code where that is not 0; or its error.
+std::string answer_of(const std::function<int(const cli::Arguments&)>& command, const std::string& line) {
+  testing::internal::CaptureStdout();
+  std::string after;
+  try {
+    const int code = command(words_of(line));
+    if (code != 0) after = "exit code " + std::to_string(code) + "\n";
+  } catch (const Error& e) {
+    after = std::string(e.what()) + "\nexit code " + std::to_string(static_cast<int>(e.code())) + "\n";
+  }
+  std::fflush(stdout);
+  return testing::internal::GetCapturedStdout() + after;
+}
+
+std::string replaced(std::string text, const std::string& what, const std::string& by) {
+  for (std::size_t at; (at = text.find(what)) != std::string::npos;) text.replace(at, what.size(), by);
+  return text;
+}
+
+TEST(Said, OfPlans) {
+  expect_page("cli/said/plan.txt",
+              [](const std::string& line) { return answer_of(cli::plan_command, line); });
+}
+
+TEST(Said, OfPlansOfGenerations) {
+  expect_page("cli/said/plan_generate.txt",
+              [](const std::string& line) { return answer_of(cli::plan_command, line); });
+}
+
+TEST(Said, OfExports) {
+  const TemporaryFolder folder("said_export");
+  std::filesystem::copy(OCTET_SOURCE_DIR "/tests/golden/adapters/llama3-lora/adapter", folder / "adapter");
+  const auto file = [&](const std::string& name, const std::string& text) {
+    spill(folder / name, replaced(text, "FOLDER", folder.path()));
+  };
+  file("no_model.yaml", "export_dir: FOLDER/out\n");
+  file("no_folder.yaml", "model_name_or_path: FOLDER/adapter\n");
+  file("quantised.yaml", "model_name_or_path: m\nexport_dir: FOLDER/out\nquantization_bit: 4\n");
+  file("format.yaml", "model_name_or_path: m\nexport_dir: FOLDER/out\ninfer_dtype: int3\n");
+  file("base.yaml", "model_name_or_path: FOLDER/nowhere\nexport_dir: FOLDER/out\n");
+  expect_page("cli/said/export.txt", [&](const std::string& line) {
+    const std::string said = answer_of(cli::export_command, replaced(line, "FOLDER", folder.path()));
+    EXPECT_FALSE(std::filesystem::exists(folder / "out")) << line;
+    return replaced(said, folder.path(), "FOLDER");
+  });
+}
+
+/// A base and three adapters of it, each but the last with a token of its own.
+class ExportedTokenizer : public testing::Test {
+ protected:
+  ExportedTokenizer() : folder_("exported_tokenizer") {
+    copy_golden_model("llama3", folder_ / "base");
+    for (const char* name : {"a", "b", "c"})
+      std::filesystem::copy(OCTET_SOURCE_DIR "/tests/golden/adapters/llama3-lora/adapter", folder_ / name);
+    for (const char* name : {"base", "a", "b"}) {
+      Json tokenizer = parse_json(slurp(Task::get().model() + "/tokenizer.json"), "tokenizer.json");
+      Json token = tokenizer["added_tokens"].back();
+      token["id"] = 512, token["content"] = "<of " + std::string(name) + ">";
+      tokenizer["added_tokens"].push_back(token);
+      spill(folder_ / (std::string(name) + "/tokenizer.json"), tokenizer.dump());
+    }
+  }
+  /// Whose tokenizer lies in what `arguments` make.
+  std::string owner(const std::string& arguments) const {
+    std::filesystem::remove_all(folder_ / "out");
+    const std::string said =
+        answer_of(cli::export_command, replaced("FOLDER/" + arguments, "FOLDER", folder_.path()));
+    const std::string tokenizer = slurp(folder_ / "out/tokenizer.json");
+    for (const std::string name : {"base", "a", "b"}) {
+      if (tokenizer.find("<of " + name + ">") != std::string::npos) return name;
+    }
+    return said;
+  }
+  TemporaryFolder folder_;
+};
+
+// What training added to a tokenizer lies beside the adapter that needs it.
+TEST_F(ExportedTokenizer, IsThatOfTheLastAdapterWhichBringsOne) {
+  const std::string model = "base FOLDER/out --merge --adapter ";
+  EXPECT_EQ(owner(model + "FOLDER/c"), "base");
+  EXPECT_EQ(owner(model + "FOLDER/a,FOLDER/b"), "b");
+  EXPECT_EQ(owner(model + "FOLDER/b,FOLDER/a"), "a");
+  EXPECT_EQ(owner(model + "FOLDER/a,FOLDER/b,FOLDER/c"), "b");
+  EXPECT_EQ(owner("a FOLDER/out --merge --model FOLDER/base --adapter FOLDER/b"), "b");
+  EXPECT_EQ(owner("b FOLDER/out --merge --model FOLDER/base --adapter FOLDER/a"), "a");
+}
+
+TEST(Said, OfLints) {
+  const TemporaryFolder folder("said_lint");
+  const Task& task = Task::get();
+  const std::string made = std::filesystem::path(task.model()).parent_path().string();
+  expect_page("cli/said/lint.txt", [&](const std::string& line) {
+    const std::string all =
+        answer_of(cli::lint_command, task.config() + " device=cpu output_dir=" + folder.path() + "/run " +
+                                         replaced(line, "MADE", made));
+    std::string said;  // without what this machine's variables are answered with
+    for (const std::string& one : split(all, '\n')) {
+      if (!one.empty() && !one.starts_with("note: environment ")) said += one + "\n";
+    }
+    return replaced(replaced(said, made, "MADE"), folder.path(), "FOLDER");
+  });
+}
+
+TEST(Said, OfQuickstarts) {
+  expect_page("cli/said/quickstart.txt", [](const std::string& line) {
+    const TemporaryFolder folder("said_quickstart");
+    spill(folder / "full/notes.txt", "mine");
+    std::string said = answer_of(cli::quickstart_command, replaced(line, "FOLDER", folder.path()));
+    std::map<std::string, std::string> files;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
+      if (!entry.is_regular_file()) continue;
+      const std::string text = slurp(entry.path().string());
+      const std::string name = entry.path().lexically_relative(folder.path()).string();
+      const bool shown = name.ends_with(".yaml") || name.ends_with("/config.json") || name.ends_with(".txt");
+      files[name] = shown
+                        ? text
+                        : std::to_string(std::count(text.begin(), text.end(), '\n')) + " lines, the first " +
+                              text.substr(0, std::min<std::size_t>(text.find('\n'), 200)) + "\n";
+    }
+    for (const auto& [name, text] : files) said += "== " + name + "\n" + text;
+    return replaced(said, folder.path(), "FOLDER");
+  });
+}
+
+TEST(Said, OfComparedRuns) {
+  const TemporaryFolder folder("said_compare");
+  std::string one, other;
+  for (int n = 1; n <= 20; ++n) {
+    Json row{
+        {"current_steps", n},    {"loss", 10.0 - 0.25 * n}, {"grad_norm", n},  {"seconds_per_step", 0.5 * n},
+        {"throughput", 100 * n}, {"mfu", 0.01 * n},         {"tflops", 2 * n}, {"vram_allocated", n}};
+    one += row.dump() + "\n";
+    if (n == 10) one += Json{{"current_steps", n}, {"eval_loss", 7.5}}.dump() + "\n";
+    row["loss"] = n == 8 ? 12.0 : 10.0 - 0.25 * n;
+    row.erase("mfu");
+    if (n % 2 == 0) other += row.dump() + "\n";
+  }
+  spill(folder / "one/trainer_log.jsonl", one + "{\"current_steps\":21,\"lo");
+  spill(folder / "other.jsonl", other + "\n[1]\n");
+  spill(folder / "elsewhere.jsonl", "{\"current_steps\":77,\"loss\":1}\n");
+  spill(folder / "empty/trainer_log.jsonl", "{\"loss\": 1.0}\n");
+  expect_page("cli/said/compare.txt", [&](const std::string& line) {
+    return replaced(answer_of(cli::compare_command, replaced(line, "FOLDER", folder.path())), folder.path(),
+                    "FOLDER");
+  });
+}
+
+}  // namespace
+}  // namespace octet::test
