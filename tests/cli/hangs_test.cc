@@ -18,8 +18,9 @@ double seconds_since(std::chrono::steady_clock::time_point start) {
 TEST(Hangs, ADiskThatDoesNotAnswerEndsALoneRank) {
   const TemporaryFolder folder("hang");
   const auto start = std::chrono::steady_clock::now();
-  const Outcome run = shell("LD_PRELOAD=" OCTET_FLIPPING_DISK " BAD_DISK_HANG=checkpoint-5. " OCTET_TRAINER " " +
-                            Task::get().train(folder / "run", "ddp_timeout=2"));
+  const Outcome run =
+      shell("LD_PRELOAD=" OCTET_FLIPPING_DISK " BAD_DISK_HANG=checkpoint-5. " OCTET_TRAINER " " +
+            Task::get().train(folder / "run", "ddp_timeout=2"));
   EXPECT_EQ(run.code, 75) << run.both();
   EXPECT_EQ(errors_in(run), 1) << run.err;
   EXPECT_NE(run.err.find("the saving of a checkpoint does not come to its end"), std::string::npos)
@@ -68,6 +69,26 @@ TEST(Launcher, ACodeThatIsNoSignalIsNotCalledOne) {
   EXPECT_NE(run.err.find("a code of its own, 205"), std::string::npos) << run.err;
   EXPECT_NE(run.err.find("rank 2 on far ended with code 205"), std::string::npos) << run.err;
   EXPECT_EQ(run.err.find("signal"), std::string::npos) << run.err;
+}
+
+// What stands in for mpirun tells which store of PMIx it was given.
+TEST(Launcher, AStoreThatHangsTheStartOnSeveralHostsIsLeftOut) {
+  const TemporaryFolder folder("store");
+  spill(folder / "bin/mpirun",
+        "#!/bin/sh\n[ \"$1\" = --version ] && { echo \"mpirun (Open MPI) 4.1.4\"; exit 0; }\n"
+        "echo \"store: ${PMIX_MCA_gds-none}\"\n");
+  fs::permissions(folder / "bin/mpirun", fs::perms::owner_all);
+  const auto store = [&](const std::string& set, const std::string& words) {
+    return shell("PATH=" + (folder / "bin") + ":$PATH PMIX_MCA_gds=" + set +
+                 " " OCTET_SOURCE_DIR "/launch/mpirun " + words + " -np 1 true");
+  };
+  for (const char* hosts : {"--hostfile hosts", "-H one:2,two:2", "--host one", "--machinefile hosts"}) {
+    const Outcome run = store("hash", hosts);
+    EXPECT_NE(run.out.find("store: none"), std::string::npos) << hosts << run.both();
+    EXPECT_NE(run.err.find("PMIX_MCA_gds=hash is left out"), std::string::npos) << hosts << run.err;
+  }
+  EXPECT_NE(store("hash", "").out.find("store: hash"), std::string::npos) << "one host";
+  EXPECT_NE(store("ds21", "-H one").out.find("store: ds21"), std::string::npos) << "another store";
 }
 
 }  // namespace
