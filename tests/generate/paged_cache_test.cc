@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "generate/rows_alone.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/comm/collectives.h"
@@ -54,6 +55,27 @@ void expect_same(const std::vector<Answer>& got, const std::vector<Answer>& want
     ASSERT_EQ(got[i].logprobs, want[i].logprobs) << where << ", request " << i;
     ASSERT_EQ(got[i].finish, want[i].finish) << where;
   }
+}
+
+/// Bit by bit the same where rows are alone. Else the same but for roundings, by which a draw now and then
+/// falls on another token: such an answer goes its own way from there.
+void expect_alike(const std::vector<Answer>& got, const std::vector<Answer>& want, bool alone, DType compute,
+                  bool fp8) {
+  if (alone) return expect_same(got, want, fp8 ? "E4M3" : "compute dtype");
+  ASSERT_EQ(got.size(), want.size());
+  std::size_t apart = 0;
+  for (std::size_t i = 0; i < got.size(); ++i) {
+    const std::string where = (fp8 ? "E4M3, request " : "compute dtype, request ") + std::to_string(i);
+    ASSERT_EQ(got[i].ids.size(), want[i].ids.size()) << where;
+    const auto same = std::ranges::mismatch(got[i].ids, want[i].ids).in1 - got[i].ids.begin();
+    if (same < std::ssize(got[i].ids)) ++apart;
+    expect_logprobs({got[i].logprobs.begin(), got[i].logprobs.begin() + same},
+                    {want[i].logprobs.begin(), want[i].logprobs.begin() + same}, alone, compute, fp8, where);
+    if (apart == 0) {
+      ASSERT_EQ(got[i].finish, want[i].finish) << where;
+    }
+  }
+  EXPECT_LE(apart, got.size() / 4) << "answers with another token, by a rounding";
 }
 
 class Paged : public testing::TestWithParam<std::string> {};
@@ -130,7 +152,9 @@ TEST_P(Paged, SampledAnswersOfACacheForTwoAreThoseOfALargeOne) {
       options.share_prefixes = true;
       options.cache_bytes = 2 * least_cache_bytes(options);
       Model small(model, options);
-      expect_same(small.decoder->complete(requests, wanted), want, fp8 ? "E4M3" : "compute dtype");
+      // Sequences that were put back are computed beside others than before.
+      expect_alike(small.decoder->complete(requests, wanted), want, rows_are_alone(*small.device), compute,
+                   fp8);
       const DecodeCounts& counts = small.decoder->counts();
       // Where most blocks have windows, sequences hold as much as they ever will from the beginning.
       if (GetParam() != "gemma3" && GetParam() != "mistral") {
