@@ -129,6 +129,14 @@ TEST_F(AddedAdapters, OneWithMagnitudesCountsThoseBeforeIt) {
   const auto in_turn = probed(folder_, folder_ / "in_turn");
   EXPECT_LT(distance(probed(folder_, folder_ / "at_once"), in_turn), 1e-5);
   EXPECT_GT(distance(probed(folder_, folder_ / "base_a"), in_turn), 1e-3) << "it changes the model";
+  // One that has learned nothing yet changes nothing.
+  expect_success(trainer(lora(folder_ / "d",
+                              "learning_rate=1.0e-12 use_dora=true create_new_adapter=true "
+                              "save_strategy=no adapter_name_or_path=" +
+                                  (folder_ / "a"))));
+  expect_success(trainer("export " + adapter_base() + " " + (folder_ / "unlearned") + " --merge --adapter " +
+                         (folder_ / "a") + "," + (folder_ / "d")));
+  EXPECT_LT(distance(probed(folder_, folder_ / "unlearned"), probed(folder_, folder_ / "base_a")), 1e-5);
 }
 
 // What `llamafactory-cli export` reads.

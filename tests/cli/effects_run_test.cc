@@ -535,6 +535,13 @@ TEST(Effects, OfAdapters) {
 TEST(Effects, OfFreezing) {
   expect_effects(freezing_rows());
 }
+TEST(Effects, EvaluationsComeWithTheLoggedStepsWhereEvalStepsSaysNothing) {
+  expect_effects({{"logging_steps",
+                   {{"val_size", "2"}, {"eval_strategy", "steps"}, {"save_steps", "3"}, {"max_samples", "6"}},
+                   {{"2", "2 3"}},
+                   run([](const Ran& ran) { return ran.steps("eval_loss"); }),
+                   "1 2 3"}});
+}
 TEST(Effects, OfTheCourse) {
   expect_effects(course_rows());
 }

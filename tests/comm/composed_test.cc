@@ -165,6 +165,42 @@ TEST(ComposedNodes, GiveTheBitsOfMessages) {
   }
 }
 
+/// What two sums by nodes of int8 come to, and what they lost, of slices that take several chunks of
+/// messages.
+std::vector<Values<float>> losses_by_node(Carrier carrier) {
+  constexpr std::int64_t count = 600001;
+  const std::vector<int> node_of = {0, 0, 1, 1};
+  std::vector<Values<float>> all(node_of.size());
+  run_ranks_as_threads({.ranks = 4, .node_of = node_of, .carrier = carrier},
+                       [&](Job&, Collectives& c, Device&) {
+                         const auto values = input_of(c.rank(), 4 * count, 21);
+                         Values<float> sum(count);
+                         Values<std::uint16_t> residual(4 * count);
+                         for (int round = 0; round < 2; ++round) {
+                           c.reduce_scatter(c.reduce_stream(), {.name = "losses",
+                                                                .from = values.data(),
+                                                                .to = sum.data(),
+                                                                .count = count,
+                                                                .accumulate = round > 0,
+                                                                .wire = Wire::int8,
+                                                                .by_node = true,
+                                                                .residual = residual.data()});
+                         }
+                         c.reduce_stream().synchronize();
+                         Values<float>& mine = all[static_cast<std::size_t>(c.rank())];
+                         mine = sum;
+                         for (const std::uint16_t lost : residual) mine.push_back(from_bf16(lost));
+                       });
+  return all;
+}
+
+TEST(ComposedNodes, LossesOfEveryChunkAreItsOwn) {
+  const auto expected = losses_by_node(Carrier::host), found = losses_by_node(Carrier::messages);
+  for (std::size_t rank = 0; rank < expected.size(); ++rank) {
+    EXPECT_TRUE(same_bits(found[rank], expected[rank])) << rank;
+  }
+}
+
 TEST(ComposedNodes, BytesBetweenNodesAreCounted) {
   run_ranks_as_threads({.ranks = 3, .node_of = {0, 0, 1}, .carrier = Carrier::host},
                        [](Job&, Collectives& c, Device&) {

@@ -131,6 +131,17 @@ TEST_F(Streams, EveryWindowHasAnOrderOfItsOwn) {
   EXPECT_NE(first, later);
 }
 
+TEST_F(Streams, AWindowHasAnotherOrderInEveryEpoch) {
+  const Stream stream(mix_, encoder_, options(1000, 1));  // one window with all rows
+  ASSERT_EQ(stream.windows(), 1);
+  constexpr int items = kRows - kRows / 7;
+  const auto steps = run(stream, 1, 2 * items);
+  const std::vector<std::vector<int>> first(steps.begin(), steps.begin() + items),
+      second(steps.begin() + items, steps.end());
+  EXPECT_NE(first, second);
+  EXPECT_TRUE(std::ranges::is_permutation(first, second));
+}
+
 TEST_F(Streams, TheNumberOfRanksChangesNothing) {
   const Stream stream(mix_, encoder_, options(32, 12));
   const auto one = run(stream, 1, 30);
