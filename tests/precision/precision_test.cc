@@ -84,6 +84,23 @@ TEST(ScaleSet, CurrentScalingSetsOneTensorAlone) {
   EXPECT_EQ(*scales.amax(0), 0.0f);
 }
 
+// As a decoder takes them that stands beside a model in training.
+TEST(ScaleSet, AnotherSetTakesTheScalesAndTheirInversesOfAllTensors) {
+  Machine m;
+  const std::vector<DType> formats(6, DType::e4m3);
+  const std::vector<std::string> names = {"a", "b", "c", "d", "e", "f"};
+  ScaleSet trained(m.arena, "s", {.kind = RecipeKind::current}, formats, names);
+  for (int i = 0; i < 6; ++i) *trained.amax(i) = static_cast<float>(i + 2);
+  trained.update(*m.stream);
+  ScaleSet taken(m.arena, "t", {.kind = RecipeKind::current}, formats, names);
+  taken.take(*m.stream, trained);
+  for (int i = 0; i < 6; ++i) {
+    EXPECT_EQ(*taken.scale(i), 448.0f / static_cast<float>(i + 2));
+    EXPECT_EQ(*taken.scale_inv(i), *trained.scale_inv(i)) << i;
+    EXPECT_NE(*taken.scale_inv(i), 1.0f) << i;
+  }
+}
+
 TEST(ScaleSet, StateBringsAnotherSetToTheSamePlace) {
   Machine m;
   ScaleSet a(m.arena, "s", delayed(3), {DType::e4m3, DType::e5m2}, {"a", "b"});
