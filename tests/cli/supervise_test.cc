@@ -11,7 +11,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// A launcher whose N-th start does what the N-th line says (the last one again and again), in shell:
-/// `told FIRST STEP SAVED FINISHED` writes how far the run came.
+/// `told FIRST STEP SAVED FINISHED [IN_MEMORY]` writes how far the run came.
 class FakeLauncher {
  public:
   explicit FakeLauncher(const std::vector<std::string>& starts) : folder_("fake") {
@@ -22,7 +22,8 @@ class FakeLauncher {
         "; echo \"{\\\"first_step\\\": $1, \\\"step\\\": $2, \\\"saved_step\\\": $3, "
         "\\\"saved\\\": \\\"" +
         output() +
-        "/checkpoint-$3\\\", \\\"total_steps\\\": 12, \\\"step_seconds\\\": 1, "
+        "/checkpoint-$3\\\", \\\"memory_step\\\": ${5:--1}, \\\"total_steps\\\": 12, \\\"step_seconds\\\": "
+        "1, "
         "\\\"finished\\\": $4, \\\"job\\\": \\\"$OCTETRUN_SUPERVISED\\\"}\" >" +
         output() +
         "/octet.progress; }\n"
@@ -154,6 +155,13 @@ TEST(Supervise, GivesUpWhenStepsAreLostAgainAndAgain) {
 TEST(Supervise, CheckpointsAreProgress) {
   const FakeLauncher fake({"told 0 3 2 false; exit 137", "told 2 5 4 false; exit 75",
                            "told 4 7 6 false; exit 76", "told 6 12 12 true"});
+  EXPECT_EQ(fake.run("--first-wait 9 --most-starts 1").code, 0);
+  EXPECT_EQ(fake.starts().size(), 4u);
+}
+
+TEST(Supervise, CheckpointsInMemoryAreProgress) {
+  const FakeLauncher fake({"told 0 3 -1 false 2; exit 137", "told 2 5 -1 false 4; exit 137",
+                           "told 4 7 -1 false 6; exit 137", "told 6 12 12 true"});
   EXPECT_EQ(fake.run("--first-wait 9 --most-starts 1").code, 0);
   EXPECT_EQ(fake.starts().size(), 4u);
 }
