@@ -87,7 +87,15 @@ TEST(Launcher, AStoreThatHangsTheStartOnSeveralHostsIsLeftOut) {
     EXPECT_NE(run.out.find("store: none"), std::string::npos) << hosts << run.both();
     EXPECT_NE(run.err.find("PMIX_MCA_gds=hash is left out"), std::string::npos) << hosts << run.err;
   }
-  EXPECT_NE(store("hash", "").out.find("store: hash"), std::string::npos) << "one host";
+  EXPECT_NE(store("hash SLURM_NNODES=2", "").out.find("store: none"), std::string::npos)
+      << "of an allocation";
+  EXPECT_NE(store("hash SLURM_NNODES=1", "").out.find("store: hash"), std::string::npos) << "one host";
+  EXPECT_NE(store("hash", "-x A=/hosts/one").out.find("store: hash"), std::string::npos) << "a word like it";
+  const Outcome unset =
+      shell("unset PMIX_MCA_gds; PATH=" + (folder / "bin") +
+            ":$PATH " OCTET_SOURCE_DIR "/launch/mpirun -np 1 ./hash/trainer output_dir=runs/host1");
+  EXPECT_EQ(unset.code, 0) << unset.both();
+  EXPECT_EQ(unset.err, "");
   EXPECT_NE(store("ds21", "-H one").out.find("store: ds21"), std::string::npos) << "another store";
 }
 
