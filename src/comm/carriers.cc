@@ -89,11 +89,11 @@ StagingBudget staging_budget(int size, DeviceKind kind) {
   budget.counters = (peer_counter_count(size) * sizeof(std::uint32_t) + 255) / 256 * 256;
   budget.gather_part = DeviceStaging::part_of(size, gather_set);
   budget.reduce_part = DeviceStaging::part_of(size, reduce_set);
-  // One kernel takes a mail to as many members as it has pieces and counters for, its own mark beside them.
-  // What is longer than half a megabyte copy engines carry sooner.
+  // One kernel takes eager messages to as many members as it has pieces and counters for, its own mark beside
+  // them. What is longer than half a megabyte copy engines carry sooner.
   if (static_cast<std::size_t>(size) <= PeerAccess::most_moved) {
     constexpr std::size_t longest = std::size_t{1} << 19, all = std::size_t{1} << 21;
-    budget.mail_room = std::min(longest, all / static_cast<std::size_t>(size)) / share / 256 * 256;
+    budget.eager_room = std::min(longest, all / static_cast<std::size_t>(size)) / share / 256 * 256;
   }
   return budget;
 }
@@ -148,15 +148,15 @@ std::unique_ptr<Exchange> Carriers::make_peer(Queue queue) {
     counters.of_member.push_back(
         memory == nullptr ? nullptr : reinterpret_cast<std::uint32_t*>(static_cast<std::byte*>(memory) + at));
   }
-  PeerMail mail{.room = budget_.mail_room, .own = memory_ + budget_.mail_at(number), .of_member = {}};
+  EagerPlaces eager{.room = budget_.eager_room, .own = memory_ + budget_.eager_at(number), .of_member = {}};
   for (void* memory : memory_of_) {
-    mail.of_member.push_back(memory == nullptr ? nullptr
-                                               : static_cast<std::byte*>(memory) + budget_.mail_at(number));
+    eager.of_member.push_back(memory == nullptr ? nullptr
+                                                : static_cast<std::byte*>(memory) + budget_.eager_at(number));
   }
   // Ranks of other hosts have no memory here.
-  if (group_.place().nodes > 1) mail.room = 0;
+  if (group_.place().nodes > 1) eager.room = 0;
   return std::make_unique<PeerExchange>(device_, *access_, regions_, group_.place().rank, group_.place().size,
-                                        std::move(counters), std::move(mail));
+                                        std::move(counters), std::move(eager));
 }
 
 void Carriers::probe(Queue queue, Exchange& exchange) {

@@ -79,7 +79,7 @@ std::vector<std::vector<Piece>> rounds_of(const std::vector<ReducedValues>& valu
   std::vector<std::vector<Piece>> rounds(1);
   std::size_t filled = 0;
   for (const ReducedValues& all : values) {
-    const std::size_t element = all.how == ops::Combine::max_f32 ? sizeof(float) : sizeof(double);
+    const std::size_t element = ops::element_bytes(all.how);
     for (std::int64_t start = 0; start < all.count;) {
       if (filled + element > room) {
         rounds.emplace_back();

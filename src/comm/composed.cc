@@ -185,33 +185,50 @@ void Composed::reduce_by_carrier(const ReduceScatterArgs& args) {
   sent_.between_nodes += bytes * (place_.size - place_.local_size);
 }
 
+// What goes to a member of a chunk: from where it lies, or encoded.
+const std::byte* Composed::leaves(const ReduceScatterArgs& args, const Chunk& c, int member) const {
+  return ops::travels_as_it_lies(args.wire, args.from_dtype) ? read_at(args, member * args.count + c.start)
+                                                             : staging_.leaving(c.number, member);
+}
+
+// The own part is rounded like those that travel, so that the sum does not depend on who owns it.
+void Composed::encode(const ReduceScatterArgs& args, const Chunk& c) {
+  for (int member = 0; member < place_.size; ++member) {
+    ops::encode_values(stream_, {.wire = args.wire,
+                                 .from = read_at(args, member * args.count + c.start),
+                                 .dtype = args.from_dtype,
+                                 .count = c.count,
+                                 .to = staging_.leaving(c.number, member),
+                                 .residual = residual_at(args, member * args.count + c.start)});
+  }
+}
+
+void Composed::sum(const ReduceScatterArgs& args, const Chunk& c,
+                   const std::function<const std::byte*(int)>& arrived) {
+  std::vector<const void*> parts;
+  for (int member = 0; member < place_.size; ++member) {
+    parts.push_back(member == place_.rank ? leaves(args, c, member) : arrived(member));
+  }
+  ops::sum_parts(stream_, {.wire = args.wire,
+                           .parts = parts,
+                           .to = write_at(args, c.start),
+                           .to_dtype = args.to_dtype,
+                           .count = c.count,
+                           .accumulate = args.accumulate});
+}
+
 void Composed::reduce_flat(ReduceScatterArgs args) {
   args.wire = ops::wire_of_values(args.wire, args.from_dtype);
-  if (mails(ops::wire_bytes(args.wire, args.count))) return reduce_by_mail(args);
+  if (goes_eagerly(ops::wire_bytes(args.wire, args.count))) return reduce_eagerly(args);
   const bool lies = ops::travels_as_it_lies(args.wire, args.from_dtype);
-  const auto leaves = [&](const Chunk& c, int member) {
-    return lies ? read_at(args, member * args.count + c.start)
-                : static_cast<const std::byte*>(staging_.leaving(c.number, member));
-  };
   // What leaves from where it lies needs no place of its own: then what arrives has a whole set, and chunks
   // are twice as long, so that the ranks wait half as often for each other.
   const std::int64_t wide = lies ? 2 : 1;
   const auto arriving = [&](const Chunk& c, int member) {
     return staging_.set(c.number) + index(wide * member) * staging_.part;
   };
-  // The own part is rounded like those that travel, so that the sum does not depend on who owns it.
-  const auto encode = [&](const Chunk& c) {
-    for (int member = 0; member < place_.size; ++member) {
-      ops::encode_values(stream_, {.wire = args.wire,
-                                   .from = read_at(args, member * args.count + c.start),
-                                   .dtype = args.from_dtype,
-                                   .count = c.count,
-                                   .to = staging_.leaving(c.number, member),
-                                   .residual = residual_at(args, member * args.count + c.start)});
-    }
-  };
   in_chunks(
-      wide * chunk_of(args.wire), args.count, lies ? Act{} : Act{encode},
+      wide * chunk_of(args.wire), args.count, lies ? Act{} : Act{[&](const Chunk& c) { encode(args, c); }},
       [&](const Chunk& c) {
         const std::size_t bytes = ops::wire_bytes(args.wire, c.count);
         Messages messages;
@@ -219,23 +236,12 @@ void Composed::reduce_flat(ReduceScatterArgs args) {
         for (int d = 1; d < place_.size; ++d) {
           const int to = (place_.rank + d) % place_.size,
                     from = (place_.rank - d + place_.size) % place_.size;
-          out.push_back({to, leaves(c, to), arriving(c, place_.rank), bytes});
+          out.push_back({to, leaves(args, c, to), arriving(c, place_.rank), bytes});
           in.push_back({from, arriving(c, from), bytes});
         }
         return messages;
       },
-      [&](const Chunk& c) {
-        std::vector<const void*> parts;
-        for (int member = 0; member < place_.size; ++member) {
-          parts.push_back(member == place_.rank ? leaves(c, member) : arriving(c, member));
-        }
-        ops::sum_parts(stream_, {.wire = args.wire,
-                                 .parts = parts,
-                                 .to = write_at(args, c.start),
-                                 .to_dtype = args.to_dtype,
-                                 .count = c.count,
-                                 .accumulate = args.accumulate});
-      });
+      [&](const Chunk& c) { sum(args, c, [&](int member) { return arriving(c, member); }); });
 }
 
 // A rank's addends travel one behind the other, in chunks that fit a part together.
@@ -318,8 +324,7 @@ void Composed::gather_parts(Stream& stream, const Hierarchy& ways, std::size_t b
 void Composed::all_gather(const AllGatherArgs& args) {
   if (args.bytes == 0) return;
   const Hierarchy& ways = args.by_node ? hierarchy_ : flat_;
-  if (mails(index(args.bytes)))
-    return gather_by_mail(static_cast<std::byte*>(args.buffer), index(args.bytes));
+  if (goes_eagerly(index(args.bytes))) return gather_eagerly(args);
   const std::size_t whole = index(args.bytes) * index(place_.size);
   if (!exchange_.reaches(args.buffer, whole)) return gather_through_staging(args, ways);
   gather_parts(
@@ -388,9 +393,10 @@ void Composed::all_gather_values(const AllGatherValuesArgs& args) {
       });
 }
 
-void Composed::all_reduce(ops::Combine how, void* values, std::size_t element, std::int64_t count) {
+void Composed::all_reduce(ops::Combine how, void* values, std::int64_t count) {
   if (count == 0) return;
-  if (mails(index(count) * element)) return all_reduce_by_mail(how, values, index(count) * element, count);
+  const std::size_t element = ops::element_bytes(how);
+  if (goes_eagerly(index(count) * element)) return all_reduce_eagerly(how, values, count);
   const auto place = [&](const Chunk& c) {
     return static_cast<std::byte*>(values) + index(c.start) * element;
   };

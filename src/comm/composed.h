@@ -66,7 +66,7 @@ class Composed {
   void all_to_all(const AllToAllArgs& args);
   /// A message to another member, one from another, or both; null: none.
   void pass(const SendArgs* out, const ReceiveArgs* in);
-  void all_reduce(ops::Combine how, void* values, std::size_t element, std::int64_t count);
+  void all_reduce(ops::Combine how, void* values, std::int64_t count);
 
   /// Bytes that this rank has sent since the last call, and of them those to other nodes.
   struct Sent {
@@ -104,13 +104,17 @@ class Composed {
   std::int64_t chunk_of(Wire wire) const;
 
   void reduce_flat(ReduceScatterArgs args);
-  /// True where the carrier takes so many bytes to each member as mail, among members that need no other way.
-  bool mails(std::size_t bytes) const;
-  /// Sends from(member) to every other member; their bytes are there afterwards.
-  void mail(std::size_t bytes, const std::function<const void*(int)>& from);
-  void reduce_by_mail(const ReduceScatterArgs& args);
-  void gather_by_mail(std::byte* buffer, std::size_t bytes);
-  void all_reduce_by_mail(ops::Combine how, void* values, std::size_t bytes, std::int64_t count);
+  const std::byte* leaves(const ReduceScatterArgs& args, const Chunk& c, int member) const;
+  void encode(const ReduceScatterArgs& args, const Chunk& c);
+  void sum(const ReduceScatterArgs& args, const Chunk& c,
+           const std::function<const std::byte*(int)>& arrived);
+  /// True where the carrier sends so many bytes to each member eagerly, among members that need no other way.
+  bool goes_eagerly(std::size_t bytes) const { return bytes <= exchange_.eager_room(); }
+  /// Sends from(member) to every other member; their bytes have come afterwards.
+  void exchange_eagerly(std::size_t bytes, const std::function<const void*(int)>& from);
+  void reduce_eagerly(const ReduceScatterArgs& args);
+  void gather_eagerly(const AllGatherArgs& args);
+  void all_reduce_eagerly(ops::Combine how, void* values, std::int64_t count);
   bool carrier_sums(const ReduceScatterArgs& args) const;
   void reduce_by_carrier(const ReduceScatterArgs& args);
   void reduce_in_order(const ReduceScatterArgs& args);

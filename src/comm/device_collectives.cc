@@ -70,7 +70,7 @@ DeviceCollectives::DeviceCollectives(Device& device, RankJob& job, const Group& 
   carriers_->choose(carrying, memory_, budget);
   make_lane(gather_, Queue::gather, budget.gather(memory_));
   make_lane(reduce_, Queue::reduce, budget.reduce(memory_));
-  group_.engine()->attach(*gather_.watched, *reduce_.watched, true);
+  group_.engine()->attach(*gather_.watched, *reduce_.watched, /*follows_devices=*/true);
 }
 
 DeviceCollectives::~DeviceCollectives() {
@@ -140,7 +140,7 @@ void DeviceCollectives::run(Lane& lane, const std::shared_ptr<Timed>& timed, Enq
   });
   // Otherwise the thread only watches, and looks soon enough by itself: to wake it would take longer than to
   // enqueue a small collective.
-  if (host != nullptr) group_.engine()->announce(false);
+  if (host != nullptr) group_.engine()->announce(/*awaited_soon=*/false);
   // Where nobody asks for times (evaluation, generation), their events must not pile up.
   if (stopwatch_.open() >= most_open_laps) seconds_busy_ += stopwatch_.collect(group_.meter());
   if (takes_times_) stopwatch_.begin(*lane.stream, lane.queue, kind);
@@ -211,7 +211,7 @@ void DeviceCollectives::all_reduce_max(Stream& stream, const char* name, float* 
   check_sizes(place().size, count, sizeof *values);
   run(lane,
       group_.begin(Kind::all_reduce_max, lane.queue, name, count * static_cast<std::int64_t>(sizeof *values)),
-      [&](Composed& c) { c.all_reduce(ops::Combine::max_f32, values, sizeof *values, count); });
+      [&](Composed& c) { c.all_reduce(ops::Combine::max_f32, values, count); });
 }
 
 void DeviceCollectives::all_reduce_sum(Stream& stream, const char* name, std::int64_t* values,
@@ -220,7 +220,7 @@ void DeviceCollectives::all_reduce_sum(Stream& stream, const char* name, std::in
   check_sizes(place().size, count, sizeof *values);
   run(lane,
       group_.begin(Kind::all_reduce_sum, lane.queue, name, count * static_cast<std::int64_t>(sizeof *values)),
-      [&](Composed& c) { c.all_reduce(ops::Combine::sum_i64, values, sizeof *values, count); });
+      [&](Composed& c) { c.all_reduce(ops::Combine::sum_i64, values, count); });
 }
 
 void DeviceCollectives::all_reduce_sum(Stream& stream, const char* name, double* values, std::int64_t count) {
@@ -228,7 +228,7 @@ void DeviceCollectives::all_reduce_sum(Stream& stream, const char* name, double*
   check_sizes(place().size, count, sizeof *values);
   run(lane,
       group_.begin(Kind::all_reduce_sum, lane.queue, name, count * static_cast<std::int64_t>(sizeof *values)),
-      [&](Composed& c) { c.all_reduce(ops::Combine::sum_f64, values, sizeof *values, count); });
+      [&](Composed& c) { c.all_reduce(ops::Combine::sum_f64, values, count); });
 }
 
 void DeviceCollectives::share(const std::vector<SharedMemory>& memory) {

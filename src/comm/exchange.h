@@ -64,17 +64,18 @@ class Exchange {
   virtual void send(Stream&, std::span<const Outgoing>) {}
   /// Work enqueued after it finds the incoming bytes.
   virtual void await(Stream&, std::span<const Incoming>) {}
-  /// Carriers that say so: mail, small messages to all other members at once, which ask nobody whether they
-  /// may come, since they have a place of their own: as many bytes from each member; 0: there is no mail.
-  /// Every mail goes to and comes from all members, of the same sizes, in the same order on all.
-  virtual std::size_t mail_room() const { return 0; }
+  /// Carriers that say so send small messages eagerly, to all other members at once: they ask nobody before,
+  /// since what a member sends has a place of its own at each other one, of so many bytes; 0: they do not.
+  /// Every such exchange goes to and comes from all members, of the same sizes, in the same order on all.
+  virtual std::size_t eager_room() const { return 0; }
   /// Sends out[i].bytes from out[i].from to out[i].peer, one for each other member, and waits for theirs.
   /// Work enqueued after it may write over what was sent.
-  virtual void mail(Stream&, std::span<const Outgoing>, const std::optional<CounterStep>& /*before*/) {}
-  /// Where the latest mail of a member lies, for work enqueued on the same stream before the next mail.
-  virtual const std::byte* mailed(int /*member*/) const { return nullptr; }
-  /// Copies mail to its places, and then writes a mark.
-  virtual void unpack(Stream&, std::span<const Piece>, const std::optional<CounterStep>& /*after*/) {}
+  virtual void send_eagerly(Stream&, std::span<const Outgoing>,
+                            const std::optional<CounterStep>& /*before*/) {}
+  /// Where the latest bytes of a member lie, for work enqueued on the same stream before the next exchange.
+  virtual const std::byte* came_eagerly(int /*member*/) const { return nullptr; }
+  /// Copies them to where they belong, and then writes a mark.
+  virtual void take_eagerly(Stream&, std::span<const Piece>, const std::optional<CounterStep>& /*after*/) {}
 
   /// True where the carrier can write the corresponding bytes of every peer, or needs no such thing.
   virtual bool reaches(const void* twin, std::size_t bytes) const = 0;

@@ -233,7 +233,7 @@ void MessageCollectives::reduce_all(Stream& stream, Kind kind, const char* name,
   const Queue queue = queue_of(stream);
   std::int64_t bytes = 0;
   for (const ReducedValues& some : values) {
-    const std::size_t element = some.how == ops::Combine::max_f32 ? sizeof(float) : sizeof(double);
+    const std::size_t element = ops::element_bytes(some.how);
     check_sizes(place().size, some.count, element);
     bytes += some.count * static_cast<std::int64_t>(element);
   }

@@ -43,14 +43,14 @@ void* SharedRegions::at(int member, const void* twin, std::size_t bytes) const {
 }
 
 PeerExchange::PeerExchange(Device& device, PeerAccess& access, const SharedRegions& regions, int member,
-                           int size, PeerCounters counters, PeerMail mail)
+                           int size, PeerCounters counters, EagerPlaces eager)
     : device_(device),
       access_(access),
       regions_(regions),
       member_(member),
       size_(size),
       counters_(std::move(counters)),
-      mail_(std::move(mail)),
+      eager_(std::move(eager)),
       offered_(index(size)),
       sent_(index(size)),
       awaited_(index(size)) {}
@@ -130,36 +130,37 @@ void PeerExchange::exchange_marked(Stream& stream, std::span<const Outgoing> out
   access_.steps(stream, batch);
 }
 
-// Nobody is asked: a member writes to the set of this mail when it has seen this rank's mail before, which
-// left here after the mail before that one, of the same set, had been read.
-void PeerExchange::mail(Stream& stream, std::span<const Outgoing> out,
-                        const std::optional<CounterStep>& before) {
-  check(static_cast<int>(out.size()) == size_ - 1, "mail goes to all other members");
-  ++mails_;
+// Nobody is asked: a member writes to the set of this exchange when it has seen this rank's message of the
+// one before, which left here after what the one before that had brought to the same set had been read.
+void PeerExchange::send_eagerly(Stream& stream, std::span<const Outgoing> out,
+                                const std::optional<CounterStep>& before) {
+  check(static_cast<int>(out.size()) == size_ - 1, "eager messages go to all other members");
+  ++eager_sent_;
+  const std::ptrdiff_t place = came_eagerly(member_) - eager_.own;  // of this rank, in every member's memory
   std::vector<Piece> pieces;
-  std::vector<CounterStep> said, batch;
+  std::vector<CounterStep> said, arrive;
   if (before) said.push_back(*before);
-  for (const Outgoing& letter : out) {
-    check(letter.bytes <= mail_.room, "mail fits its place");
-    std::byte* const there = mail_.of_member[index(letter.peer)] +
-                             (mailed(member_) - mail_.own);  // this rank's place, in the peer's memory
-    if (letter.bytes > 0) pieces.push_back({letter.from, there, letter.bytes});
-    said.push_back({counters_.of_member[index(letter.peer)] + 2 * size_ + member_, mails_});
-    batch.push_back({counters_.own + 2 * size_ + letter.peer, mails_, true});
+  for (const Outgoing& message : out) {
+    check(message.bytes <= eager_.room, "an eager message fits its place");
+    if (message.bytes > 0) {
+      pieces.push_back({message.from, eager_.of_member[index(message.peer)] + place, message.bytes});
+    }
+    said.push_back({counters_.of_member[index(message.peer)] + 2 * size_ + member_, eager_sent_});
+    arrive.push_back({counters_.own + 2 * size_ + message.peer, eager_sent_, true});
   }
-  access_.move(stream, pieces, said, counters_.own + 3 * size_);
-  access_.steps(stream, batch);
+  access_.move(stream, pieces, said, ticket());
+  access_.steps(stream, arrive);
 }
 
-const std::byte* PeerExchange::mailed(int member) const {
-  return mail_.own + (index(size_) * (mails_ % 2) + index(member)) * mail_.room;
+const std::byte* PeerExchange::came_eagerly(int member) const {
+  return eager_.own + (index(size_) * (eager_sent_ % 2) + index(member)) * eager_.room;
 }
 
-void PeerExchange::unpack(Stream& stream, std::span<const Piece> pieces,
-                          const std::optional<CounterStep>& after) {
+void PeerExchange::take_eagerly(Stream& stream, std::span<const Piece> pieces,
+                                const std::optional<CounterStep>& after) {
   std::vector<CounterStep> said;
   if (after) said.push_back(*after);
-  access_.move(stream, pieces, said, counters_.own + 3 * size_);
+  access_.move(stream, pieces, said, ticket());
 }
 
 void PeerExchange::offer(Stream& stream, std::span<const Incoming> in) {

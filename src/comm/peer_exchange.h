@@ -1,7 +1,7 @@
 // The carrier within a host: copy engines write into the memory of peers, and streams wait for each other by
 // counters in device memory. No processor of the device takes part. NCCL 2.28 does the same in its
-// copy-engine collectives. Small messages, which would take longer to ask for than to send, are mail: one
-// kernel writes them to places of their own in the memory of all peers.
+// copy-engine collectives. Small messages, which would take longer to ask for than to send, go eagerly:
+// one kernel writes them to places of their own in the memory of all peers.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ class SharedRegions {
 
 /// Counters of one queue in the memory of every member: [3 * size + 1]. counters[p] counts the exchanges for
 /// which member p has its memory ready for this one's bytes, counters[size + p] those whose bytes from p have
-/// arrived, counters[2 * size + p] the mails of p; the last one is the ticket of PeerAccess::move().
+/// arrived, counters[2 * size + p] the eager messages of p; the last one is the ticket of PeerAccess::move().
 struct PeerCounters {
   std::uint32_t* own = nullptr;
   std::vector<std::uint32_t*> of_member;  ///< as this rank reaches them
@@ -45,14 +45,14 @@ constexpr std::size_t peer_counter_count(int size) {
   return 3 * static_cast<std::size_t>(size) + 1;
 }
 
-/// Where mail of one queue arrives, in the memory of every member: two sets of a place for each member, used
-/// by turns.
-struct PeerMail {
-  std::size_t room = 0;  ///< bytes of a place; 0: there is no mail
+/// Where eager messages of one queue arrive, in the memory of every member: two sets of a place for each
+/// member, used by turns.
+struct EagerPlaces {
+  std::size_t room = 0;  ///< bytes of a place; 0: nothing is sent eagerly
   std::byte* own = nullptr;
   std::vector<std::byte*> of_member;  ///< as this rank reaches them
 };
-constexpr std::size_t peer_mail_bytes(int size, std::size_t room) {
+constexpr std::size_t eager_bytes(int size, std::size_t room) {
   return 2 * static_cast<std::size_t>(size) * room;
 }
 
@@ -60,7 +60,7 @@ class PeerExchange final : public Exchange {
  public:
   /// All are used until the exchange ends; `regions` may grow.
   PeerExchange(Device& device, PeerAccess& access, const SharedRegions& regions, int member, int size,
-               PeerCounters counters, PeerMail mail);
+               PeerCounters counters, EagerPlaces eager);
   void exchange(Stream& stream, std::span<const Outgoing> out, std::span<const Incoming> in) override {
     exchange_marked(stream, out, in, {});
   }
@@ -72,13 +72,15 @@ class PeerExchange final : public Exchange {
   void send(Stream& stream, std::span<const Outgoing> out) override;
   void await(Stream& stream, std::span<const Incoming> in) override;
   bool reaches(const void* twin, std::size_t bytes) const override { return regions_.holds(twin, bytes); }
-  std::size_t mail_room() const override { return mail_.room; }
-  void mail(Stream& stream, std::span<const Outgoing> out, const std::optional<CounterStep>& before) override;
-  const std::byte* mailed(int member) const override;
-  void unpack(Stream& stream, std::span<const Piece> pieces,
-              const std::optional<CounterStep>& after) override;
+  std::size_t eager_room() const override { return eager_.room; }
+  void send_eagerly(Stream& stream, std::span<const Outgoing> out,
+                    const std::optional<CounterStep>& before) override;
+  const std::byte* came_eagerly(int member) const override;
+  void take_eagerly(Stream& stream, std::span<const Piece> pieces,
+                    const std::optional<CounterStep>& after) override;
 
  private:
+  std::uint32_t* ticket() const { return counters_.own + 3 * size_; }
   std::vector<int> sources(std::span<const Incoming> in) const;
   std::vector<int> targets(std::span<const Outgoing> out) const;
   // Steps by counters, added to a batch.
@@ -94,8 +96,8 @@ class PeerExchange final : public Exchange {
   int member_;
   int size_;
   PeerCounters counters_;
-  PeerMail mail_;
-  std::uint32_t mails_ = 0;                              ///< so far
+  EagerPlaces eager_;
+  std::uint32_t eager_sent_ = 0;                         ///< exchanges so far
   std::vector<std::uint32_t> offered_, sent_, awaited_;  ///< by member: exchanges so far
 };
 

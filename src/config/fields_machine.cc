@@ -102,13 +102,16 @@ void add_sharding(Table& t) {
   t.used(
        "gpu_transport", &Config::gpu_transport,
        "Who carries bytes between GPUs: peer (copies into each other's memory, inside a host), nccl, or host "
-       "(pinned memory and MPI, anywhere). auto takes the fastest that works; the results are the same.")
+       "(pinned memory and MPI, anywhere). auto takes the fastest that works; the results are the same, "
+       "unless NCCL sums as well (gpu_sums).")
       .one_of({"auto", "peer", "nccl", "host"});
   t.used("gpu_sums", &Config::gpu_sums,
          "Who sums gradients between GPUs: ordered (kernels of this program, in rank order, so that the bits "
          "depend on nobody who carries), or nccl (NCCL, in an order of its own and on multiprocessors; bf16 "
-         "is rounded to bf16 at every rank; only what travels as it lies). nccl needs deterministic: false. "
-         "auto: nccl for fp32 where gpu_transport is nccl and deterministic is false, else ordered.")
+         "is rounded to bf16 at every rank; only what travels as it lies). nccl excludes deterministic: true "
+         "and "
+         "strict. auto: nccl for fp32 where NCCL carries all reductions and deterministic is false (on GPUs: "
+         "auto too), else ordered.")
       .one_of({"auto", "ordered", "nccl"});
   t.used(
        "reduce_dtype", &Config::reduce_dtype,

@@ -97,6 +97,10 @@ void sum_tree(Stream& stream, const SumTreeArgs& args);
 /// How a small value of all ranks becomes one. max: fp32, NaN wins. sum of integers: two's complement. sum of
 /// doubles: in the order of the parts.
 enum class Combine { max_f32, sum_i64, sum_f64 };
+/// Bytes of a value that is combined so.
+constexpr std::size_t element_bytes(Combine how) {
+  return how == Combine::max_f32 ? sizeof(float) : sizeof(double);
+}
 
 /// to[i] = parts[0][i] combined with parts[1][i], then with parts[2][i], …
 struct CombineArgs {

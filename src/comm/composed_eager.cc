@@ -1,0 +1,57 @@
+// Collectives of a few bytes over carriers that send eagerly: what each rank sends has a place at the others'
+// of its own, so that nobody is asked before.
+#include <utility>
+
+#include "collectives.h"
+#include "composed.h"
+#include "octet/ops/wire.h"
+
+namespace octet::comm {
+namespace {
+
+std::size_t index(std::int64_t i) {
+  return static_cast<std::size_t>(i);
+}
+
+}  // namespace
+
+void Composed::exchange_eagerly(std::size_t bytes, const std::function<const void*(int)>& from) {
+  std::vector<Outgoing> out;
+  for (int d = 1; d < place_.size; ++d) {
+    const int to = (place_.rank + d) % place_.size;
+    out.push_back({.peer = to, .from = from(to), .bytes = bytes});
+  }
+  count(out);
+  exchange_.send_eagerly(stream_, out, std::exchange(marks_.before, std::nullopt));
+}
+
+void Composed::reduce_eagerly(const ReduceScatterArgs& args) {
+  const Chunk whole{.count = args.count};
+  if (!ops::travels_as_it_lies(args.wire, args.from_dtype)) encode(args, whole);
+  exchange_eagerly(ops::wire_bytes(args.wire, args.count),
+                   [&](int member) { return leaves(args, whole, member); });
+  sum(args, whole, [&](int member) { return exchange_.came_eagerly(member); });
+}
+
+void Composed::gather_eagerly(const AllGatherArgs& args) {
+  const std::size_t bytes = index(args.bytes);
+  std::byte* const buffer = static_cast<std::byte*>(args.buffer);
+  exchange_eagerly(bytes, [&](int) { return buffer + index(place_.rank) * bytes; });
+  std::vector<Piece> pieces;
+  for (int member = 0; member < place_.size; ++member) {
+    if (member == place_.rank) continue;
+    pieces.push_back({exchange_.came_eagerly(member), buffer + index(member) * bytes, bytes});
+  }
+  exchange_.take_eagerly(stream_, pieces, std::exchange(marks_.after, std::nullopt));
+}
+
+void Composed::all_reduce_eagerly(ops::Combine how, void* values, std::int64_t count) {
+  exchange_eagerly(index(count) * ops::element_bytes(how), [&](int) { return values; });
+  std::vector<const void*> parts;
+  for (int member = 0; member < place_.size; ++member) {
+    parts.push_back(member == place_.rank ? values : exchange_.came_eagerly(member));
+  }
+  ops::combine_parts(stream_, {.how = how, .parts = parts, .to = values, .count = count});
+}
+
+}  // namespace octet::comm
