@@ -114,6 +114,7 @@ class MemoryTransport final : public Transport {
   }
 
   int isend(int lane, int peer, int tag, const void* data, std::size_t bytes) override {
+    require_job();
     Link& link = link_of(lane, place_.rank, job_rank(lane, peer));
     auto message = std::make_shared<Message>();
     message->link = &link;
@@ -133,6 +134,7 @@ class MemoryTransport final : public Transport {
   }
 
   int irecv(int lane, int peer, int tag, void* data, std::size_t bytes) override {
+    require_job();
     Link& link = link_of(lane, job_rank(lane, peer), place_.rank);
     auto message = std::make_shared<Message>();
     message->link = &link;
@@ -159,10 +161,7 @@ class MemoryTransport final : public Transport {
       free_.push_back(ticket);
       return true;
     }
-    if (job_.state_->failed) {
-      withdraw();
-      job_.require_not_failed();
-    }
+    require_job();
     return false;
   }
 
@@ -187,6 +186,14 @@ class MemoryTransport final : public Transport {
 
  private:
   using Clock = std::chrono::steady_clock;
+
+  // Nothing begins in a job that has ended, and what has begun writes to no memory any more: ranks that are
+  // processes would be gone.
+  void require_job() {
+    if (!job_.state_->failed) return;
+    withdraw();
+    job_.require_not_failed();
+  }
 
   // When a message of this size that is sent now has passed the link.
   Clock::time_point leaves(std::size_t bytes) {
