@@ -2,6 +2,7 @@
 #include <sstream>
 
 #include "cli/task.h"
+#include "cli/two_logs.h"
 
 namespace octet::test {
 namespace {
@@ -141,20 +142,9 @@ TEST(Compare, ShowsRunsSideBySide) {
   EXPECT_EQ(trainer("compare " + (folder / "empty")).code, 64);
 }
 
-// Two logs made of numbers: 20 steps, of which the last tenth is two.
 TEST(Compare, SaysWhatTheLogsSay) {
   const TemporaryFolder folder("logs");
-  std::string one, other;
-  for (int n = 1; n <= 20; ++n) {
-    Json row{
-        {"current_steps", n},    {"loss", 10.0 - 0.25 * n}, {"grad_norm", n},  {"seconds_per_step", 0.5 * n},
-        {"throughput", 100 * n}, {"mfu", 0.01 * n},         {"tflops", 2 * n}, {"vram_allocated", n}};
-    one += row.dump() + "\n";
-    if (n == 10) one += Json{{"current_steps", n}, {"eval_loss", 7.5}}.dump() + "\n";
-    row["loss"] = n == 8 ? 12.0 : 10.0 - 0.25 * n;  // 8 there
-    row.erase("mfu");
-    if (n % 2 == 0) other += row.dump() + "\n";
-  }
+  const auto [one, other] = two_logs();
   spill(folder / "one/trainer_log.jsonl", one);
   spill(folder / "other.jsonl", other);
   const Json runs = parse_json(

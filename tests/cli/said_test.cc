@@ -7,6 +7,7 @@
 
 #include "../src/cli/command.h"
 #include "cli/task.h"
+#include "cli/two_logs.h"
 #include "cli/weights.h"
 #include "octet/base/error.h"
 #include "support/page.h"
@@ -158,17 +159,7 @@ TEST(Said, OfQuickstarts) {
 
 TEST(Said, OfComparedRuns) {
   const TemporaryFolder folder("said_compare");
-  std::string one, other;
-  for (int n = 1; n <= 20; ++n) {
-    Json row{
-        {"current_steps", n},    {"loss", 10.0 - 0.25 * n}, {"grad_norm", n},  {"seconds_per_step", 0.5 * n},
-        {"throughput", 100 * n}, {"mfu", 0.01 * n},         {"tflops", 2 * n}, {"vram_allocated", n}};
-    one += row.dump() + "\n";
-    if (n == 10) one += Json{{"current_steps", n}, {"eval_loss", 7.5}}.dump() + "\n";
-    row["loss"] = n == 8 ? 12.0 : 10.0 - 0.25 * n;
-    row.erase("mfu");
-    if (n % 2 == 0) other += row.dump() + "\n";
-  }
+  const auto [one, other] = two_logs();
   spill(folder / "one/trainer_log.jsonl", one + "{\"current_steps\":21,\"lo");
   spill(folder / "other.jsonl", other + "\n[1]\n");
   spill(folder / "elsewhere.jsonl", "{\"current_steps\":77,\"loss\":1}\n");
