@@ -25,13 +25,14 @@ std::vector<std::int64_t> micros_of(const config::Config& config, std::int64_t w
   return train::buildable(std::move(all), config.cutoff_len);
 }
 
-/// What NCCL takes: inside a host it carries and sums only where it is asked to, between hosts it carries
-/// where it can.
+/// What NCCL takes: inside a host it carries (gathers and reductions, each on a communicator of its own) and
+/// sums only where it is asked to, between hosts it carries where it can.
 std::size_t nccl_bytes(const config::Config& config, const PlanTarget& target) {
   if (target.kind != DeviceKind::cuda || target.place.size == 1) return 0;
   const auto [asked, sums] = setup::session_wish(config).carrying;
   const bool between = target.place.nodes > 1 && asked != comm::Carrier::host;
-  return asked == comm::Carrier::nccl || sums == comm::Sums::nccl || between ? plan::kNcclBytes : 0;
+  if (asked == comm::Carrier::nccl || between) return plan::nccl_bytes(2);
+  return plan::nccl_bytes(sums == comm::Sums::nccl ? 1 : 0);
 }
 
 /// One configuration on one device.

@@ -89,10 +89,10 @@ StagingBudget staging_budget(int size, DeviceKind kind) {
   budget.counters = (peer_counter_count(size) * sizeof(std::uint32_t) + 255) / 256 * 256;
   budget.gather_part = DeviceStaging::part_of(size, gather_set);
   budget.reduce_part = DeviceStaging::part_of(size, reduce_set);
-  // One kernel takes eager messages to as many members as it has pieces and counters for, its own mark beside
-  // them. What is longer than half a megabyte copy engines carry sooner.
+  // One kernel takes eager messages to as many members as it has pieces and counters for. What is longer than
+  // a megabyte copy engines carry sooner.
   if (static_cast<std::size_t>(size) <= PeerAccess::most_moved) {
-    constexpr std::size_t longest = std::size_t{1} << 19, all = std::size_t{1} << 21;
+    constexpr std::size_t longest = std::size_t{1} << 20, all = std::size_t{1} << 21;
     budget.eager_room = std::min(longest, all / static_cast<std::size_t>(size)) / share / 256 * 256;
   }
   return budget;

@@ -52,7 +52,7 @@ void Composed::end() {
   write(marks_.after);
 }
 
-void Composed::count(const std::vector<Outgoing>& out) {
+void Composed::count(std::span<const Outgoing> out) {
   for (const Outgoing& piece : out) {
     sent_.bytes += static_cast<std::int64_t>(piece.bytes);
     if (place_.node_of[index(piece.peer)] != place_.node) {

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "exchange.h"
@@ -99,7 +100,7 @@ class Composed {
   static Chunk chunk_at(std::int64_t number, std::int64_t length, std::int64_t count);
   /// `last`: nothing of the collective is enqueued after it.
   void exchange(Stream& stream, const Messages& messages, bool last = false);
-  void count(const std::vector<Outgoing>& out);
+  void count(std::span<const Outgoing> out);
   void write(std::optional<CounterStep>& mark);
   std::int64_t chunk_of(Wire wire) const;
 
@@ -110,8 +111,10 @@ class Composed {
            const std::function<const std::byte*(int)>& arrived);
   /// True where the carrier sends so many bytes to each member eagerly, among members that need no other way.
   bool goes_eagerly(std::size_t bytes) const { return bytes <= exchange_.eager_room(); }
-  /// Sends from(member) to every other member; their bytes have come afterwards.
-  void exchange_eagerly(std::size_t bytes, const std::function<const void*(int)>& from);
+  /// Sends from(member) to every other member; their bytes have come afterwards, and unless something behind
+  /// it says so, it does.
+  void exchange_eagerly(std::size_t bytes, const std::function<const void*(int)>& from,
+                        bool marks_end = true);
   void reduce_eagerly(const ReduceScatterArgs& args);
   void gather_eagerly(const AllGatherArgs& args);
   void all_reduce_eagerly(ops::Combine how, void* values, std::int64_t count);

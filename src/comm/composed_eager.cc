@@ -1,5 +1,7 @@
 // Collectives of a few bytes over carriers that send eagerly: what each rank sends has a place at the others'
 // of its own, so that nobody is asked before.
+#include <array>
+#include <span>
 #include <utility>
 
 #include "collectives.h"
@@ -15,14 +17,18 @@ std::size_t index(std::int64_t i) {
 
 }  // namespace
 
-void Composed::exchange_eagerly(std::size_t bytes, const std::function<const void*(int)>& from) {
-  std::vector<Outgoing> out;
+void Composed::exchange_eagerly(std::size_t bytes, const std::function<const void*(int)>& from,
+                                bool marks_end) {
+  std::array<Outgoing, PeerAccess::most_moved> messages;
   for (int d = 1; d < place_.size; ++d) {
     const int to = (place_.rank + d) % place_.size;
-    out.push_back({.peer = to, .from = from(to), .bytes = bytes});
+    messages[index(d - 1)] = {.peer = to, .from = from(to), .bytes = bytes};
   }
+  const std::span<const Outgoing> out(messages.data(), index(place_.size - 1));
   count(out);
-  exchange_.send_eagerly(stream_, out, std::exchange(marks_.before, std::nullopt));
+  Marks marks{.before = std::exchange(marks_.before, std::nullopt), .after = std::nullopt};
+  if (marks_end) std::swap(marks.after, marks_.after);
+  exchange_.send_eagerly(stream_, out, marks);
 }
 
 void Composed::reduce_eagerly(const ReduceScatterArgs& args) {
@@ -36,13 +42,15 @@ void Composed::reduce_eagerly(const ReduceScatterArgs& args) {
 void Composed::gather_eagerly(const AllGatherArgs& args) {
   const std::size_t bytes = index(args.bytes);
   std::byte* const buffer = static_cast<std::byte*>(args.buffer);
-  exchange_eagerly(bytes, [&](int) { return buffer + index(place_.rank) * bytes; });
-  std::vector<Piece> pieces;
+  exchange_eagerly(
+      bytes, [&](int) { return buffer + index(place_.rank) * bytes; }, /*marks_end=*/false);
+  std::array<Piece, PeerAccess::most_moved> pieces;
+  std::size_t others = 0;
   for (int member = 0; member < place_.size; ++member) {
     if (member == place_.rank) continue;
-    pieces.push_back({exchange_.came_eagerly(member), buffer + index(member) * bytes, bytes});
+    pieces[others++] = {exchange_.came_eagerly(member), buffer + index(member) * bytes, bytes};
   }
-  exchange_.take_eagerly(stream_, pieces, std::exchange(marks_.after, std::nullopt));
+  exchange_.take_eagerly(stream_, {pieces.data(), others}, std::exchange(marks_.after, std::nullopt));
 }
 
 void Composed::all_reduce_eagerly(ops::Combine how, void* values, std::int64_t count) {

@@ -70,7 +70,8 @@ DeviceCollectives::DeviceCollectives(Device& device, RankJob& job, const Group& 
   carriers_->choose(carrying, memory_, budget);
   make_lane(gather_, Queue::gather, budget.gather(memory_));
   make_lane(reduce_, Queue::reduce, budget.reduce(memory_));
-  group_.engine()->attach(*gather_.watched, *reduce_.watched, /*follows_devices=*/true);
+  const bool messages = gather_.carrier.host != nullptr || reduce_.carrier.host != nullptr;
+  group_.engine()->attach(*gather_.watched, *reduce_.watched, messages ? Serves::for_devices : Serves::looks);
 }
 
 DeviceCollectives::~DeviceCollectives() {

@@ -70,11 +70,10 @@ class Exchange {
   virtual std::size_t eager_room() const { return 0; }
   /// Sends out[i].bytes from out[i].from to out[i].peer, one for each other member, and waits for theirs.
   /// Work enqueued after it may write over what was sent.
-  virtual void send_eagerly(Stream&, std::span<const Outgoing>,
-                            const std::optional<CounterStep>& /*before*/) {}
+  virtual void send_eagerly(Stream&, std::span<const Outgoing>, const Marks&) {}
   /// Where the latest bytes of a member lie, for work enqueued on the same stream before the next exchange.
   virtual const std::byte* came_eagerly(int /*member*/) const { return nullptr; }
-  /// Copies them to where they belong, and then writes a mark.
+  /// Copies them to where they belong, and writes a mark that says that they have come.
   virtual void take_eagerly(Stream&, std::span<const Piece>, const std::optional<CounterStep>& /*after*/) {}
 
   /// True where the carrier can write the corresponding bytes of every peer, or needs no such thing.

@@ -51,9 +51,10 @@ class MemoryPeerAccess final : public PeerAccess {
     }
   }
 
-  void move(Stream& stream, std::span<const Piece> pieces, std::span<const CounterStep> then,
-            std::uint32_t*) override {
+  void move(Stream& stream, const std::optional<CounterStep>& first, std::span<const Piece> pieces,
+            std::span<const CounterStep> then, std::uint32_t*) override {
     check(pieces.size() <= most_moved && then.size() <= most_moved, "few pieces are moved");
+    if (first) write(stream, first->counter, first->value);
     cpu::enqueue(stream, [all = std::vector<Piece>(pieces.begin(), pieces.end()), this] {
       alive_();  // where it is not, the memory's owner may be gone
       for (const Piece& piece : all) {

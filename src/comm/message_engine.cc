@@ -84,8 +84,9 @@ MessageEngine::~MessageEngine() {
   stop();
 }
 
-void MessageEngine::attach(Stream& gather, Stream& reduce, bool follows_devices) {
-  if (follows_devices) follows_devices_ = true;
+void MessageEngine::attach(Stream& gather, Stream& reduce, Serves serves) {
+  if (serves != Serves::messages) follows_devices_ = true;
+  if (serves != Serves::looks) carries_ = true;
   cpu_set_t cores;
   const bool known = sched_getaffinity(0, sizeof cores, &cores) == 0;
   if (known) pthread_setaffinity_np(thread_.native_handle(), sizeof cores, &cores);

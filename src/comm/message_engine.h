@@ -38,6 +38,13 @@ struct Operation {
   bool all_came = false;  ///< all ranks were found to take part, and nothing has moved since
 };
 
+/// What there is to do for a group's streams.
+enum class Serves {
+  messages,     ///< of ranks on CPUs: streams wait for it
+  for_devices,  ///< messages that streams of devices wait for
+  looks,        ///< devices carry the bytes, and it only looks how far they are: nobody waits for it
+};
+
 class MessageEngine {
  public:
   /// Starts the thread, which makes the transport. Rethrows what that throws.
@@ -52,9 +59,9 @@ class MessageEngine {
   bool is_process() const { return is_process_; }
 
   /// Serves these streams from now on. The thread takes over the caller's affinity, and learns from the
-  /// number of threads that its ops use whether compute leaves it a core. `follows_devices`: on these streams
-  /// it only looks how far devices are. Nobody waits for it then, and from now on it makes all calls itself.
-  void attach(Stream& gather, Stream& reduce, bool follows_devices = false);
+  /// number of threads that its ops use whether compute leaves it a core. From the first ranks with devices
+  /// on it makes all calls itself.
+  void attach(Stream& gather, Stream& reduce, Serves serves = Serves::messages);
   /// Ends serving these. What is still queued stays where it is.
   void detach(Stream& gather, Stream& reduce);
   /// Counts collectives that are queued or under way, which makes the thread look more often.
@@ -109,6 +116,7 @@ class MessageEngine {
   void end_help(bool more);
   int waiting() const;
   bool awaited();
+  bool only_looks() const;
   bool slow_link() const;
   Clock::duration eagerness(bool caller) const;
   std::optional<std::chrono::microseconds> rest();
@@ -144,6 +152,7 @@ class MessageEngine {
 
   std::atomic<int> outstanding_{0};
   std::atomic<bool> follows_devices_{false};
+  std::atomic<bool> carries_{false};          // messages of some stream
   std::atomic<bool> crowded_{false};          // compute takes all cores of this node
   std::atomic<double> timeout_seconds_{600};  // until watch() says otherwise; 0: not watched
   TraceRing traces_;

@@ -31,6 +31,9 @@ constexpr auto longest_waiting_nap = microseconds(200);  // a collective waits f
 constexpr auto longest_idle_nap = microseconds(10000);
 // Where those who wait serve themselves, the thread is there for what nobody waits for.
 constexpr auto shortest_nap_beside_callers = microseconds(1000);
+// Each look takes locks and cache lines from the thread that enqueues collectives, to which a microsecond
+// counts.
+constexpr auto between_looks_at_devices = microseconds(100);
 // How soon the communication thread finds what nobody told it of.
 constexpr auto soon = microseconds(1000);
 // Looks of a caller at another's round before it sleeps until that is over.
@@ -167,7 +170,7 @@ void MessageEngine::serve_forever() {
   last_progress_ = Clock::now();
   while (begin_turn()) {
     const bool moved = look();
-    const auto nap_for = moved ? std::nullopt : rest();
+    const auto nap_for = moved && !only_looks() ? std::nullopt : rest();
     end_turn();
     if (nap_for)
       nap(*nap_for);
@@ -237,8 +240,15 @@ MessageEngine::Clock::duration MessageEngine::eagerness(bool caller) const {
   return caller ? eager_caller : eager_in_flight;
 }
 
+// Nobody waits for what it serves now.
+bool MessageEngine::only_looks() const {
+  return outstanding() > 0 && follows_devices_.load(std::memory_order_relaxed) &&
+         !carries_.load(std::memory_order_relaxed) && under_way_.empty();
+}
+
 // How long the communication thread is to sleep now; none: it asks again.
 std::optional<microseconds> MessageEngine::rest() {
+  if (only_looks()) return between_looks_at_devices;
   const auto quiet = std::chrono::duration_cast<microseconds>(Clock::now() - last_progress_);
   const bool idle = !in_flight_ && outstanding() == 0;
   if ((in_flight_ ? slow_link() : idle) && crowded_.load(std::memory_order_relaxed) && !awaited()) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -42,12 +43,13 @@ class PeerAccess {
   virtual void wait(Stream& stream, const std::uint32_t* counter, std::uint32_t value) = 0;
   /// The same for several, in order, as one piece of work: each by itself takes a GPU a microsecond or two.
   virtual void steps(Stream& stream, std::span<const CounterStep> steps) = 0;
-  /// Enqueued: the pieces are copied, to memory of this rank or opened, and then the counters are written
-  /// (none of these steps waits), once all pieces are visible to whoever sees them. For a few small pieces:
-  /// one kernel, where copy engines and counters by themselves take a GPU several microseconds to begin with.
-  /// `ticket` is a word of this rank's device memory, zero at first, that no other stream uses.
-  virtual void move(Stream& stream, std::span<const Piece> pieces, std::span<const CounterStep> then,
-                    std::uint32_t* ticket) = 0;
+  /// Enqueued: `first`, if any, is written when the stream comes here, the pieces are copied, to memory of
+  /// this rank or opened, and then the counters of `then` are written, once all pieces are visible to whoever
+  /// sees them. None of these steps waits. For a few small pieces: one kernel, where copy engines and
+  /// counters by themselves take a GPU several microseconds to begin with. `ticket` is a word of this rank's
+  /// device memory, zero at first, that no other stream uses.
+  virtual void move(Stream& stream, const std::optional<CounterStep>& first, std::span<const Piece> pieces,
+                    std::span<const CounterStep> then, std::uint32_t* ticket) = 0;
   /// Enqueued, for tests: later work of the stream starts that much later.
   virtual void delay(Stream& stream, std::chrono::microseconds time) = 0;
   /// Enqueued, for tests: work that fails, so that all later work of the device does.

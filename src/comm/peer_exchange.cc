@@ -1,6 +1,7 @@
 #include "peer_exchange.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "octet/base/error.h"
@@ -11,6 +12,18 @@ namespace {
 std::size_t index(int i) {
   return static_cast<std::size_t>(i);
 }
+
+/// As many as a move() takes, and a mark.
+template <typename T>
+class Few {
+ public:
+  void add(const T& item) { items_[count_++] = item; }
+  std::span<const T> all() const { return {items_.data(), count_}; }
+
+ private:
+  std::array<T, PeerAccess::most_moved + 1> items_;
+  std::size_t count_ = 0;
+};
 
 }  // namespace
 
@@ -113,13 +126,14 @@ void PeerExchange::copy(Stream& stream, std::span<const Outgoing> out, const std
 
 // Three rounds: tell those who will write here that the memory may be written, which the order of the stream
 // makes true, and wait until all who are written to have said so; write to each peer, beginning with the next
-// one; tell them, and wait for all bytes of one's own.
+// one; tell them, and wait for all bytes of one's own. The first mark is written while the others' answers
+// are on their way.
 void PeerExchange::exchange_marked(Stream& stream, std::span<const Outgoing> out,
                                    std::span<const Incoming> in, const Marks& marks) {
   const std::vector<int> from = sources(in), to = targets(out);
   std::vector<CounterStep> batch;
-  if (marks.before) batch.push_back(*marks.before);
   say_ready(batch, from);
+  if (marks.before) batch.push_back(*marks.before);
   wait_ready(batch, to);
   access_.steps(stream, batch);
   copy(stream, out, to);
@@ -132,24 +146,24 @@ void PeerExchange::exchange_marked(Stream& stream, std::span<const Outgoing> out
 
 // Nobody is asked: a member writes to the set of this exchange when it has seen this rank's message of the
 // one before, which left here after what the one before that had brought to the same set had been read.
-void PeerExchange::send_eagerly(Stream& stream, std::span<const Outgoing> out,
-                                const std::optional<CounterStep>& before) {
+void PeerExchange::send_eagerly(Stream& stream, std::span<const Outgoing> out, const Marks& marks) {
   check(static_cast<int>(out.size()) == size_ - 1, "eager messages go to all other members");
   ++eager_sent_;
   const std::ptrdiff_t place = came_eagerly(member_) - eager_.own;  // of this rank, in every member's memory
-  std::vector<Piece> pieces;
-  std::vector<CounterStep> said, arrive;
-  if (before) said.push_back(*before);
+  // Without memory from the heap: what the host does here is most of what a small message takes.
+  Few<Piece> pieces;
+  Few<CounterStep> said, arrive;
   for (const Outgoing& message : out) {
     check(message.bytes <= eager_.room, "an eager message fits its place");
     if (message.bytes > 0) {
-      pieces.push_back({message.from, eager_.of_member[index(message.peer)] + place, message.bytes});
+      pieces.add({message.from, eager_.of_member[index(message.peer)] + place, message.bytes});
     }
-    said.push_back({counters_.of_member[index(message.peer)] + 2 * size_ + member_, eager_sent_});
-    arrive.push_back({counters_.own + 2 * size_ + message.peer, eager_sent_, true});
+    said.add({counters_.of_member[index(message.peer)] + 2 * size_ + member_, eager_sent_});
+    arrive.add({counters_.own + 2 * size_ + message.peer, eager_sent_, true});
   }
-  access_.move(stream, pieces, said, ticket());
-  access_.steps(stream, arrive);
+  access_.move(stream, marks.before, pieces.all(), said.all(), ticket());
+  if (marks.after) arrive.add(*marks.after);
+  access_.steps(stream, arrive.all());
 }
 
 const std::byte* PeerExchange::came_eagerly(int member) const {
@@ -158,9 +172,7 @@ const std::byte* PeerExchange::came_eagerly(int member) const {
 
 void PeerExchange::take_eagerly(Stream& stream, std::span<const Piece> pieces,
                                 const std::optional<CounterStep>& after) {
-  std::vector<CounterStep> said;
-  if (after) said.push_back(*after);
-  access_.move(stream, pieces, said, ticket());
+  access_.move(stream, after, pieces, {}, ticket());
 }
 
 void PeerExchange::offer(Stream& stream, std::span<const Incoming> in) {

@@ -73,8 +73,7 @@ class PeerExchange final : public Exchange {
   void await(Stream& stream, std::span<const Incoming> in) override;
   bool reaches(const void* twin, std::size_t bytes) const override { return regions_.holds(twin, bytes); }
   std::size_t eager_room() const override { return eager_.room; }
-  void send_eagerly(Stream& stream, std::span<const Outgoing> out,
-                    const std::optional<CounterStep>& before) override;
+  void send_eagerly(Stream& stream, std::span<const Outgoing> out, const Marks& marks) override;
   const std::byte* came_eagerly(int member) const override;
   void take_eagerly(Stream& stream, std::span<const Piece> pieces,
                     const std::optional<CounterStep>& after) override;

@@ -13,6 +13,7 @@ namespace octet::comm {
 struct MoveArgs {
   Piece pieces[PeerAccess::most_moved];
   CounterStep then[PeerAccess::most_moved];
+  CounterStep first;  ///< without a counter: none
   int piece_count = 0, then_count = 0;
   std::uint32_t* ticket = nullptr;
 };

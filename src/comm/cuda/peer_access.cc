@@ -83,6 +83,11 @@ class CudaPeerAccess final : public PeerAccess {
 
   void steps(Stream& stream, std::span<const CounterStep> steps) override {
     if (steps.empty()) return;
+    if (steps.size() == 1) {  // which takes the host less than a batch
+      const CounterStep& only = steps.front();
+      only.waits ? wait(stream, only.counter, only.value) : write(stream, only.counter, only.value);
+      return;
+    }
     batch_.assign(steps.size(), CUstreamBatchMemOpParams{});
     for (std::size_t i = 0; i < steps.size(); ++i) {
       const auto address = reinterpret_cast<CUdeviceptr>(steps[i].counter);
@@ -104,10 +109,11 @@ class CudaPeerAccess final : public PeerAccess {
                  "writing and waiting for counters");
   }
 
-  void move(Stream& stream, std::span<const Piece> pieces, std::span<const CounterStep> then,
-            std::uint32_t* ticket) override {
+  void move(Stream& stream, const std::optional<CounterStep>& first, std::span<const Piece> pieces,
+            std::span<const CounterStep> then, std::uint32_t* ticket) override {
     check(pieces.size() <= most_moved && then.size() <= most_moved, "few pieces are moved");
     MoveArgs args;
+    if (first) args.first = *first;
     for (const Piece& piece : pieces) args.pieces[args.piece_count++] = piece;
     for (const CounterStep& step : then) args.then[args.then_count++] = step;
     args.ticket = ticket;
