@@ -100,11 +100,21 @@ RowFormat recognised_format(const std::string& name, const DataSource& source) {
   return detect_format((*any)->row(0), (*any)->where(0));
 }
 
-// A set needs the columns that hold its answers; of others that no row has, the nearest name is told.
-void check_columns(const DataSource& source, const std::string& where) {
+bool holds_messages(const RowFormat& format) {
+  return format.kind == RowFormat::Kind::sharegpt || format.kind == RowFormat::Kind::openai;
+}
+
+// Columns beside those of the answers that an entry of dataset_info.json may name.
+std::vector<std::string> other_columns(const RowFormat& f) {
+  const bool asks = !holds_messages(f) && f.kind != RowFormat::Kind::text;
+  return {f.system, f.tools, asks ? f.query : "", asks ? f.history : ""};
+}
+
+// A set needs the columns that hold its answers; of `others` that no row has, the nearest name is told.
+void check_columns(const DataSource& source, const std::string& where,
+                   const std::vector<std::string>& others) {
   const RowFormat& f = source.format;
-  const bool messages = f.kind == RowFormat::Kind::sharegpt || f.kind == RowFormat::Kind::openai;
-  const bool text = f.kind == RowFormat::Kind::text;
+  const bool messages = holds_messages(f), text = f.kind == RowFormat::Kind::text;
   const std::vector<std::string> needed = messages ? std::vector{f.messages}
                                           : text   ? std::vector{f.prompt}
                                                    : std::vector{f.prompt, f.response};
@@ -127,8 +137,6 @@ void check_columns(const DataSource& source, const std::string& where) {
                  .fix = near.empty() ? "name the column in \"columns\"" : "did you mean '" + near + "'?",
                  .code = ExitCode::usage});
   }
-  const std::vector<std::string> others{f.system, f.tools, messages || text ? "" : f.query,
-                                        messages || text ? "" : f.history};
   for (const std::string& column : others) {
     if (column.empty() || there.contains(column) || column == RowFormat{}.query) continue;
     const std::string near = nearest_name(column, {there.begin(), there.end()});
@@ -174,7 +182,7 @@ DataSource from_entry(const std::string& name, const Json& entry, const std::str
   const RowFormat format = format_of_entry(entry, name, info_path);
   DataSource source = from_paths(name, files_of_entry(entry, file, where, options));
   source.format = format;
-  check_columns(source, where);
+  check_columns(source, where, other_columns(format));
   const std::int64_t picks = json_int(entry, "num_samples", 0, 1, INT64_C(1) << 40, where);
   if (picks > 0 && source.rows > 0) {
     source.sampled = true;
@@ -219,7 +227,7 @@ std::vector<DataSource> open_datasets(const DataOptions& options) {
       const bool named = !options.columns.messages.empty() || !options.columns.prompt.empty();
       if (source.rows > 0 && named) {
         source.format = named_format(source, options.columns);
-        check_columns(source, name);
+        check_columns(source, name, {});  // a system message or tools may be there, and need not
       } else if (source.rows > 0) {
         source.format = recognised_format(name, source);
       }

@@ -68,14 +68,12 @@ class Rows {
   Rows(const Rates& rates, double times) : rates_(rates), times_(times) {}
   /// `calls` times what `k` does, in each of the micro-batches (or as often as `times` says).
   void add(const std::string& name, const Kernel& k, double calls) {
-    add(name, seconds_of(k, rates_), k, calls);
+    add(name, seconds_of(k, rates_), calls);
   }
-  void add(const std::string& name, double seconds, const Kernel& k, double calls) {
+  void add(const std::string& name, double seconds, double calls) {
     const auto found = std::ranges::find(time_.rows, name, &TimeRow::name);
     TimeRow& row = found != time_.rows.end() ? *found : time_.rows.emplace_back(TimeRow{.name = name});
     row.seconds += seconds * calls * times_;
-    row.flops += k.flops * calls * times_;
-    row.bytes += k.bytes * calls * times_;
     time_.seconds += seconds * calls * times_;
     if (name.starts_with("recompute")) time_.recompute_seconds += seconds * calls * times_;
   }
@@ -137,12 +135,11 @@ Kernel kernel_of(const model::Operation& o, const Work& w, const Rates& rates) {
 void add_operation(Rows& rows, const model::Operation& o, const Work& w, const Rates& rates) {
   const RowNames names = names_of(o);
   const bool product = o.kind == model::OperationKind::product;
-  const Kernel kernel = product ? Kernel{.flops = o.flops} : kernel_of(o, w, rates);
   const double seconds = product ? product_seconds(o, w.recipe.fp8() && o.layer.fp8, w.recipe, rates)
-                                 : seconds_of(kernel, rates);
-  rows.add(o.backward ? names.backward : names.forward, seconds, kernel, 1);
+                                 : seconds_of(kernel_of(o, w, rates), rates);
+  rows.add(o.backward ? names.backward : names.forward, seconds, 1);
   const int again = o.again[static_cast<std::size_t>(w.recompute)];
-  if (again > 0) rows.add(names.again, seconds, kernel, again);
+  if (again > 0) rows.add(names.again, seconds, again);
 }
 
 /// What FP8 adds to the linear layers.

@@ -317,7 +317,13 @@ TEST(Memory, SizesAreReadWithTheirUnits) {
   EXPECT_EQ(parse_bytes("80 GiB", ""), std::size_t{80} << 30);
   EXPECT_EQ(parse_bytes("1.5MiB", ""), std::size_t{3} << 19);
   EXPECT_EQ(parse_bytes("4096", ""), 4096u);
-  for (const char* wrong : {"", "GB", "12 parsecs", "-3GB", "nan", "inf", "1e300TB", "0"}) {
+  const std::pair<const char*, double> units[] = {
+      {"2B", 2},      {"2KB", 2e3},      {"2MB", 2e6},         {"2GB", 2e9},           {"2TB", 2e12},
+      {"2KiB", 2048}, {"2MiB", 2097152}, {"2GiB", 2147483648}, {"2TiB", 2199023255552}};
+  for (const auto& [text, bytes] : units)
+    EXPECT_EQ(static_cast<double>(parse_bytes(text, "")), bytes) << text;
+  EXPECT_EQ(parse_bytes("4194304 TiB", ""), std::size_t{1} << 62);
+  for (const char* wrong : {"", "GB", "12 parsecs", "-3GB", "nan", "inf", "1e300TB", "0", "4194305 TiB"}) {
     EXPECT_THROW(parse_bytes(wrong, "memory"), Error) << wrong;
   }
 }

@@ -40,8 +40,6 @@ struct Work {
 struct TimeRow {
   std::string name;
   double seconds = 0;
-  double flops = 0;
-  double bytes = 0;
 };
 
 /// A floor: no step can be faster, for nothing waits, every product runs at the rate of a large one but for
