@@ -70,7 +70,9 @@ TEST(Command, CountsAndChangesRanks) {
     EXPECT_EQ(joined(command.words()), std::string("mpi ") + option + " 3 trainer c.yaml");
   }
   EXPECT_EQ(ranks_of(parsed("trainer c.yaml")), std::nullopt);
-  EXPECT_EQ(ranks_of(parsed("-np x trainer c.yaml")), std::nullopt);
+  for (const char* count : {"x", "0", "-1", "4x", ""})
+    EXPECT_EQ(ranks_of(parse_command("mpi", {"-np", count, "trainer", "c.yaml"}, executable)), std::nullopt)
+        << count;
 }
 
 TEST(Hosts, AreReadFromListsAndFiles) {

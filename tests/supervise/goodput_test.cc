@@ -47,6 +47,10 @@ TEST(Goodput, ARunThatWasGoneOnFromElsewhereCountsItsOwnSteps) {
   goodput.begin(1000);
   goodput.reach(1010, 5);
   EXPECT_DOUBLE_EQ(goodput.seconds(), 5);
+  goodput.begin(1004);  // four of its ten steps stay
+  EXPECT_DOUBLE_EQ(goodput.seconds(), 2);
+  goodput.begin(1008);  // further than it came: nothing is cut, nothing is added
+  EXPECT_DOUBLE_EQ(goodput.seconds(), 2);
 }
 
 }  // namespace

@@ -31,6 +31,17 @@ TEST(Messages, NameTheRankWhereAnErrorWas) {
   EXPECT_EQ(heard("error: a file\n  where:    /data/x\n").who, "/data/x");
 }
 
+TEST(Messages, RanksThatAreFoundGoBeforeThoseWhoTell) {
+  const auto who = [](const std::string& found, const std::string& where) {
+    return heard("error: a\n  found:    " + found + "\n  where:    " + where + "\n").who;
+  };
+  EXPECT_EQ(who("nothing from rank 3; waited for 5 s", "rank 0 on vm"), "rank 3");
+  EXPECT_EQ(who("nothing from ranks 1, 2 (both silent)", "rank 0 on vm"), "ranks 1, 2");
+  EXPECT_EQ(who("12 bytes", "queue data, number 4; rank 0 on vm"), "rank 0 on vm");
+  EXPECT_EQ(who("12 bytes", "  /data/x  "), "/data/x");
+  EXPECT_EQ(who("rank x", "ranks of all"), "ranks of all");
+}
+
 TEST(Messages, TheFirstErrorIsTheCause) {
   const Fault fault = heard(
       "error: first\n  where:    rank 3 on a\nerror: second\n  where:    rank 1 on b\n  found:    rank 5\n");

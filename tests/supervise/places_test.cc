@@ -84,9 +84,44 @@ TEST(Places, TheSizeOfAStepIsThatOfTheFirstStart) {
   EXPECT_TRUE(Places(command("-np 4 trainer c.yaml"), batches_of(16), 1).overrides().empty());
 }
 
+TEST(Places, ThreeHangsAreCountedAnewBehindEveryChange) {
+  Places places(command("-np 8 --host a:2,b:3,c:3 trainer c.yaml"), batches_of(24), 1);
+  for (int start = 0; start < 2; ++start) EXPECT_EQ(places.after(kHang, false, {}), "");
+  EXPECT_EQ(places.after(kHang, false, lost("c")), "it goes on without host c, with 4 ranks")
+      << "24 samples do not divide among the five places that are left";
+  for (int start = 0; start < 2; ++start) EXPECT_EQ(places.after(kHang, false, {}), "");
+  EXPECT_NE(places.after(kHang, false, {}), "");
+  for (int start = 0; start < 2; ++start) EXPECT_EQ(places.after(kHang, false, {}), "");
+  EXPECT_EQ(places.after(kHang, false, lost("elsewhere")),
+            "it goes on with 2 ranks: 3 starts with more did not "
+            "come to their first step");
+}
+
+TEST(Places, ASizeThatIsFoundByItselfFitsTheRanksThatAreLeft) {
+  config::Config config;
+  config.auto_find_batch_size = true;
+  config.global_batch_size = 8;
+  Places places(command("-np 8 trainer c.yaml"), config, 3);
+  for (int start = 0; start < 3; ++start) places.after(kHang, false, {});
+  EXPECT_EQ(places.ranks(), 4) << "eight samples divide among four ranks, and not among seven to five";
+  for (int start = 0; start < 3; ++start) EXPECT_EQ(places.after(kHang, false, {}), "");
+  EXPECT_EQ(places.ranks(), 4) << "nor among three";
+}
+
 TEST(Places, RefusesANumberThatDoesNotFit) {
-  EXPECT_THROW(Places(command("-np 4 trainer c.yaml"), batches_of(16), 5), Error);
-  EXPECT_THROW(Places(command("trainer c.yaml"), batches_of(16), 1), Error);
+  const auto refusal = [](const std::string& words, int least) {
+    try {
+      const Places places(command(words), batches_of(16), least);
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code(), ExitCode::usage);
+      return e.problem().expected + " / " + e.problem().found;
+    }
+    return std::string("none");
+  };
+  EXPECT_EQ(refusal("-np 4 trainer c.yaml", 5), "1 to 4 / 5");
+  EXPECT_EQ(refusal("-np 4 trainer c.yaml", -1), "1 to 4 / -1");
+  EXPECT_EQ(refusal("trainer c.yaml", 1), "launch/mpirun's argument -np N / 1");
+  EXPECT_EQ(refusal("-np 4 trainer c.yaml", 4), "none");
 }
 
 }  // namespace
