@@ -1,0 +1,95 @@
+// Tokenizers of a few pieces, component by component: what a text becomes, what ids become, at once and one
+// after the other, and what is said of files that cannot be used.
+#include <gtest/gtest.h>
+
+#include "folder.h"
+#include "octet/base/error.h"
+#include "octet/base/json.h"
+#include "octet/base/strings.h"
+#include "octet/text/chat_template.h"
+#include "octet/text/tokenizer.h"
+#include "support/page.h"
+
+namespace octet::text {
+namespace {
+
+/// A small file with members, and members of its model, replaced. null in place of a model's member: without
+/// it.
+std::string file_with(const Json& changes) {
+  Json file = parse_json(R"({"version": "1.0", "added_tokens": [], "normalizer": null, "pre_tokenizer": null,
+      "post_processor": null, "decoder": {"type": "Fuse"}, "model": {"type": "BPE",
+      "vocab": {"a": 0, "b": 1, "ab": 2, " ": 3, "abb": 4}, "merges": ["a b", ["ab", "b"]]}})",
+                         "file");
+  for (const auto& [key, value] : changes.items()) {
+    if (key != "model" || !value.is_object()) {
+      file[key] = value;
+      continue;
+    }
+    for (const auto& [inner, other] : value.items()) file["model"][inner] = other;
+  }
+  return file.dump();
+}
+
+std::string encoded(const Tokenizer& tokenizer, const std::string& text) {
+  try {
+    const Encoding plain = tokenizer.encode(text, {.offsets = true});
+    std::string line = Json(plain.ids).dump() + " at";
+    for (const Span& span : plain.offsets)
+      line += " " + std::to_string(span.begin) + "-" + std::to_string(span.end);
+    const auto whole = tokenizer.encode(text, {.add_special = true}).ids;
+    if (whole != plain.ids) line += ", whole " + Json(whole).dump();
+    const auto split = tokenizer.encode(text, {.split_special = true}).ids;
+    if (split != plain.ids) line += ", split " + Json(split).dump();
+    return line;
+  } catch (const Error& e) {
+    return std::string("refused: ") + e.what();
+  }
+}
+
+std::string decoded(const Tokenizer& tokenizer, const std::vector<TokenId>& ids) {
+  const std::string all = tokenizer.decode(ids), without = tokenizer.decode(ids, true);
+  StreamDecoder stream(tokenizer, false);
+  Json pieces = Json::array();
+  std::string joined;
+  for (const TokenId id : ids) {
+    pieces.push_back(stream.push(id));
+    joined += pieces.back().get<std::string>();
+  }
+  pieces.push_back(stream.finish());
+  joined += pieces.back().get<std::string>();
+  EXPECT_EQ(joined, all) << "ids one after the other are the same text";
+  std::string line = Json(all).dump();
+  if (without != all) line += ", without specials " + Json(without).dump();
+  return line + ", in pieces " + pieces.dump();
+}
+
+/// The first line of a question is what differs from the small file, or the whole file as a text; texts and
+/// lists of ids follow.
+TEST(Said, OfTokenizers) {
+  test::expect_page("text/said/tokenizers.txt", [](const std::string& question) {
+    const TestFolder folder;
+    std::vector<std::string> lines = split(question, '\n');
+    try {
+      const Json first = parse_json(lines.front(), "question");
+      folder.write("tokenizer.json", first.is_string() ? first.get<std::string>() : file_with(first));
+      const Tokenizer tokenizer = Tokenizer::from_folder(folder.path());
+      std::string answer;
+      for (std::size_t i = 1; i < lines.size(); ++i) {
+        if (lines[i].empty()) continue;
+        const Json asked = parse_json(lines[i], "question");
+        answer += (asked.is_string() ? encoded(tokenizer, asked.get<std::string>())
+                                     : decoded(tokenizer, asked.get<std::vector<TokenId>>())) +
+                  "\n";
+      }
+      return answer.empty() ? std::string("it is read\n") : answer;
+    } catch (const Error& e) {
+      std::string text = e.what();
+      for (std::size_t at; (at = text.find(folder.path() + "/")) != std::string::npos;)
+        text.erase(at, folder.path().size() + 1);
+      return text + "\n";
+    }
+  });
+}
+
+}  // namespace
+}  // namespace octet::text
