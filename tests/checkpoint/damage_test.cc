@@ -286,6 +286,19 @@ TEST(HostileManifest, WithAHashThatHoldsIsStillChecked) {
   expect_refused("\"chunks\": \"", "\"chunks\": \"0", "chunk hashes");
   expect_refused("\"tensors\": [", "\"tensors\": 5, \"more\": [", "not a list");
   expect_refused("\"state\"", "\"estate\"", "lacks 'state'");
+  expect_refused("octet checkpoint", "octet checkpoints", "no checkpoint's manifest");
+  expect_refused("\"chunk_bytes\": 1", "\"chunk_bytes\": 2", "another chunk size");
+  expect_refused("\"shape\": [", "\"shape\": 3, \"more\": [", "is not a list");
+  expect_refused("\"world\": 1", "\"world\": 0", "'world'");
+  expect_refused("\"zero_stage\": 1", "\"zero_stage\": 4", "'zero_stage'");
+  expect_refused("\"step\": 10", "\"step\": null", "lacks 'step'");
+  // Of a tensor's chunks the first is the same number in another case, or no number.
+  const std::size_t chunks = good.find("\"chunks\": \"") + 11;
+  const std::string first = good.substr(chunks, 16);
+  expect_refused("\"chunks\": \"" + first, "\"chunks\": \"g" + first.substr(1), "not hexadecimal");
+  // One entry twice.
+  const std::size_t list = good.find("\"tensors\": [") + 12, end = good.find("\n  }", list) + 4;
+  expect_refused("\"tensors\": [", "\"tensors\": [" + good.substr(list, end - list) + ",", "twice");
 }
 
 TEST(BitRot, WithoutAnyValidCheckpointTheReasonsAreGiven) {
