@@ -128,7 +128,7 @@ void add_answer_options(CLI::App& app, GenerateOptions& o) {
   app.add_option("--stop-id", o.stop_ids, "token id that ends an answer; may be given several times")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::Range(0, INT32_MAX));
   app.add_flag("--ignore-eos", o.ignore_eos, "answers end at their limit alone");
 }
 
@@ -162,7 +162,7 @@ void add_file_options(CLI::App& app, GenerateOptions& o, std::string& shard, std
       ->check(CLI::Range(0, 1000))
       ->capture_default_str();
   app.add_option("--max-broken-rows", o.max_broken_rows, "rows without an answer that are left out")
-      ->check(CLI::NonNegativeNumber)
+      ->check(CLI::Range(std::int64_t{0}, INT64_MAX))
       ->capture_default_str();
   app.add_option("--shard", shard, "I/N: answer the I-th of N parts of the rows");
   app.add_option("--gpu-hour-price", o.gpu_hour_price,

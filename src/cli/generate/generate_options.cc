@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
@@ -10,9 +11,10 @@
 namespace octet::cli {
 namespace {
 
-// As people write it: without zeros behind.
+// As people write it: 20 and not 20.0.
 std::string number(double value) {
-  return Json(value).dump();
+  const double whole = std::round(value);
+  return value == whole && std::abs(whole) < 1e15 ? std::to_string(std::llround(whole)) : Json(value).dump();
 }
 
 }  // namespace
@@ -72,7 +74,8 @@ std::string take_model_defaults(GenerateOptions& options, const std::string& fol
     const Json& ids = file["eos_token_id"];
     for (const Json& id : ids.is_array() ? ids : Json::array({ids})) {
       if (!id.is_number_integer())
-        throw Error({.what = "eos_token_id is no id", .found = ids.dump(), .where = path});
+        throw Error(
+            {.what = "eos_token_id is no id", .found = ids.dump(), .where = path, .code = ExitCode::usage});
       options.eos_ids.push_back(id.get<std::int32_t>());
     }
   }

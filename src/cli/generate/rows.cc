@@ -1,7 +1,9 @@
 #include "generate/rows.h"
 
+#include <algorithm>
 #include <array>
 #include <optional>
+#include <utility>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
@@ -24,16 +26,16 @@ std::optional<Question> question_alone(const Json& row) {
   for (const char* key : {"messages", "conversations", "instruction"}) {
     if (row.contains(key)) return std::nullopt;
   }
-  for (const auto& [question, answer] : {std::pair{"prompt", "completion"},
-                                         {"prompt", "response"},
-                                         {"question", "answer"},
-                                         {"input", "target"},
-                                         {"user", "assistant"}}) {
+  const std::array<std::pair<const char*, std::vector<const char*>>, 4> pairs{
+      {{"prompt", {"completion", "response"}},
+       {"question", {"answer"}},
+       {"input", {"target"}},
+       {"user", {"assistant"}}}};
+  for (const auto& [question, answers] : pairs) {
     const auto found = row.find(question);
-    if (found == row.end() || !found->is_string() || row.contains(answer)) continue;
-    if (std::string_view(question) == "prompt" && row.contains("completion")) continue;
-    Question alone = ask(found->get<std::string>(), row.value("system", ""));
-    return alone;
+    if (found == row.end() || !found->is_string()) continue;
+    if (std::ranges::any_of(answers, [&](const char* answer) { return row.contains(answer); })) continue;
+    return ask(found->get<std::string>(), row.value("system", ""));
   }
   return std::nullopt;
 }
