@@ -50,6 +50,29 @@ void match_formats(const checkpoint::Checkpoint& checkpoint, const std::vector<T
   }
 }
 
+// Of delayed scaling: of weights, and of activations and gradients.
+bool is_scale(const std::string& name) {
+  return name.starts_with("fp8_weights/") || name.starts_with("precision/activations/");
+}
+
+// What belongs to a precision or a wire, which a run that goes on need not have.
+bool may_be_left(const std::string& name) {
+  return is_scale(name) || name.starts_with("residuals/");
+}
+
+// Where a checkpoint has no scales, or those of a history of another length, they begin again. Whether it
+// has.
+bool has_scales(const checkpoint::Checkpoint& checkpoint, std::vector<TensorSlice>& needed, bool says) {
+  const bool strange = std::ranges::any_of(needed, [&](const TensorSlice& slice) {
+    const checkpoint::CheckpointTensor* tensor = is_scale(slice.name) ? checkpoint.find(slice.name) : nullptr;
+    return is_scale(slice.name) && (tensor == nullptr || tensor->shape != slice.shape);
+  });
+  if (!strange) return true;
+  std::erase_if(needed, [](const TensorSlice& slice) { return is_scale(slice.name); });
+  if (says) log::warn("the scales of FP8 begin again: the checkpoint holds none, or of another history");
+  return false;
+}
+
 // What narrow wires lost belongs to the ranks that lost it. Where the checkpoint holds none, or that of
 // another number of ranks, it begins again at zero.
 void drop_strange_residuals(const checkpoint::Checkpoint& checkpoint, std::vector<TensorSlice>& needed,
@@ -76,7 +99,7 @@ void require_all_used(comm::Channel& channel, const checkpoint::Checkpoint& chec
   std::vector<std::string> left;
   for (std::size_t i = 0; i < mine.size(); ++i) {
     const std::string& name = checkpoint.tensors()[i].name;
-    if (name.starts_with("fp8/") || name.starts_with("residuals/")) continue;
+    if (may_be_left(name)) continue;
     if (std::ranges::none_of(all, [i](const std::string& of_rank) { return of_rank[i] == '1'; }))
       left.push_back(name);
   }
@@ -99,8 +122,7 @@ void verify_others(const comm::Channel& channel, const checkpoint::Checkpoint& c
   std::set<std::string> asked;
   for (const TensorSlice& slice : needed) asked.insert(slice.name);
   for (const auto& tensor : checkpoint.tensors()) {
-    const bool may_be_left = tensor.name.starts_with("fp8/") || tensor.name.starts_with("residuals/");
-    if (may_be_left && !asked.contains(tensor.name)) checkpoint.verify(tensor);
+    if (may_be_left(tensor.name) && !asked.contains(tensor.name)) checkpoint.verify(tensor);
   }
 }
 
@@ -206,7 +228,9 @@ void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint) {
   std::vector<TensorSlice> needed;
   engine.job().together([&] { needed = engine.store().needed_slices(engine.activation_state()); });
   require_all_used(engine.job(), checkpoint, needed);
+  bool scales = true;
   engine.job().together([&] {
+    scales = has_scales(checkpoint, needed, engine.job().rank() == 0);
     drop_strange_residuals(checkpoint, needed, engine.job().rank() == 0);
     match_formats(checkpoint, needed, engine.job().rank() == 0);
   });
@@ -221,8 +245,10 @@ void restore(Engine& engine, const checkpoint::Checkpoint& checkpoint) {
       throw Error(problem);
     }
   });
-  engine.store().refresh_copies(engine.compute(), store::Scales::as_loaded);
-  if (!engine.activation_state().empty()) engine.core().activation_scales()->restore(engine.compute());
+  engine.store().refresh_copies(engine.compute(),
+                                scales ? store::Scales::as_loaded : store::Scales::from_weights);
+  if (scales && !engine.activation_state().empty())
+    engine.core().activation_scales()->restore(engine.compute());
   engine.store().synchronize(engine.compute());
 }
 

@@ -62,11 +62,53 @@ TEST(BestModel, IsRememberedByARunThatGoesOn) {
   ASSERT_EQ(ran.code, 0) << ran.both();
   const std::int64_t best = best_of(evaluations(output));
   // Later steps are worse still; the best is one that this start has not seen.
-  const Outcome more = trainer(Task::get().train(output, kForgets + "save_total_limit=1 max_steps=16 learning_rate=5 "
-                                                                    "resume_from_checkpoint=auto"));
+  const Outcome more =
+      trainer(Task::get().train(output, kForgets + "save_total_limit=1 max_steps=16 learning_rate=5 "
+                                                   "resume_from_checkpoint=auto"));
   ASSERT_EQ(more.code, 0) << more.both();
   EXPECT_EQ(best_of(evaluations(output)), best);
   EXPECT_EQ(weights_of(output), exported(output + "/checkpoint-" + std::to_string(best), folder / "best"));
+}
+
+TEST(BestModel, WhereItIsGoneLaterOnesAreComparedAlone) {
+  const TemporaryFolder folder("best");
+  const std::string output = folder / "out";
+  expect_success(trainer(Task::get().train(output, kForgets)));
+  const std::int64_t best = best_of(evaluations(output));
+  ASSERT_LT(best, 12);
+  const std::string checkpoint = output + "/checkpoint-" + std::to_string(best);
+  std::filesystem::remove_all(checkpoint);
+  const Outcome more =
+      trainer(Task::get().train(output, kForgets + "max_steps=16 resume_from_checkpoint=auto"));
+  expect_success(more);
+  EXPECT_NE(
+      more.err.find("the best checkpoint so far is gone, and later ones are compared alone: " + checkpoint),
+      std::string::npos)
+      << more.err;
+  auto losses = evaluations(output);
+  std::erase_if(losses, [](const auto& row) { return row.first <= 12; });
+  EXPECT_EQ(weights_of(output),
+            exported(output + "/checkpoint-" + std::to_string(best_of(losses)), folder / "best"));
+}
+
+// A checkpoint that gives back other bytes is none, however good its model was.
+TEST(BestModel, IsTheNextBestWhereTheBestDoesNotHold) {
+  const TemporaryFolder folder("best");
+  const std::string output = folder / "out";
+  expect_success(trainer(Task::get().train(output, kForgets)));
+  auto losses = evaluations(output);
+  const std::int64_t best = best_of(losses);
+  ASSERT_LT(best, 12);
+  ASSERT_GT(best, 2);
+  std::filesystem::remove_all(output);
+  const Outcome run =
+      shell("LD_PRELOAD=" OCTET_FLIPPING_DISK " BAD_DISK_FLIP=checkpoint-" + std::to_string(best) +
+            ". " OCTET_TRAINER " " + Task::get().train(output, kForgets));
+  expect_success(run);
+  losses.erase(best);
+  EXPECT_EQ(weights_of(output),
+            exported(output + "/checkpoint-" + std::to_string(best_of(losses)), folder / "best"))
+      << run.err;
 }
 
 }  // namespace

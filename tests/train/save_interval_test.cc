@@ -70,5 +70,23 @@ TEST(SaveInterval, NeverSavesMoreThanOnceAStep) {
   EXPECT_TRUE(interval.is_due(11));
 }
 
+// The latest 64 steps and five saves count; a save before the first step is taken for as long as a step.
+TEST(SaveInterval, ForgetsWhatIsLongPast) {
+  const auto job = comm::make_self_job();
+  const auto steps = [](double cost, double of_step) {
+    return static_cast<std::int64_t>(std::round(best_interval(cost, 3 * kHour) / of_step));
+  };
+  SaveInterval interval(*job, 3, 0, 1000000);
+  interval.saved(0, 5);
+  EXPECT_TRUE(interval.is_due(steps(5, 5)));
+  EXPECT_FALSE(interval.is_due(steps(5, 5) - 1));
+  for (int i = 0; i < 200; ++i) interval.stepped(100);
+  for (int i = 0; i < 33; ++i) interval.stepped(2);
+  for (int i = 0; i < 9; ++i) interval.saved(1, 500);
+  for (int i = 0; i < 3; ++i) interval.saved(1000, 5);
+  EXPECT_TRUE(interval.is_due(1000 + steps(5, 2)));
+  EXPECT_FALSE(interval.is_due(1000 + steps(5, 2) - 1));
+}
+
 }  // namespace
 }  // namespace octet::train

@@ -100,6 +100,36 @@ TEST(SaveBeside, KeepsTheBestAndTheNewestThatWereReadBack) {
   EXPECT_EQ(left[1].first, 4);
 }
 
+TEST(Save, WhereBothPlacesFailBothAreSaid) {
+  const TemporaryFolder folder("both_fail");
+  ::setenv("OCTETRUN_FAILPOINT", "full_disk", 1);
+  for (const char* place : {"one/disk-is-full", "two/disk-is-full"}) test::spill(folder / place, "");
+  testing::internal::CaptureStderr();
+  on_ranks(2, [&](comm::Job&, comm::Channel& channel) {
+    Saver saver(channel,
+                {.folder = folder / "one", .fallback = folder / "two", .most_failed = 7, .retry_steps = 10},
+                "");
+    Part part(1234);
+    EXPECT_EQ(saver.save(part.contents(channel, 1234)), "");
+    EXPECT_FALSE(saver.retries_at(1243));
+    EXPECT_TRUE(saver.retries_at(1244));
+    std::filesystem::remove(folder / "two/disk-is-full");
+    EXPECT_EQ(saver.save(part.contents(channel, 1244)), folder / "two/checkpoint-1244");
+  });
+  ::unsetenv("OCTETRUN_FAILPOINT");
+  const std::string said = testing::internal::GetCapturedStderr();
+  EXPECT_NE(
+      said.find(
+          "the checkpoint of step 1,234 could not be saved (1 in a row; 7 end the run). Training goes on, "
+          "and it is tried again after step 1,244\n"),
+      std::string::npos)
+      << said;
+  for (const char* place : {"one", "two"}) {
+    const std::size_t at = said.find("  where:    " + (folder / place));
+    EXPECT_LT(at, said.find("save_fallback_dir did: " + (folder / "two/checkpoint-1244"))) << said;
+  }
+}
+
 // A failure that all ranks agree on is counted from the step at which it is noticed.
 TEST(SaveBeside, ThatFailsIsCountedAndTriedAgainLater) {
   const TemporaryFolder folder("beside_fails");
