@@ -111,8 +111,8 @@ class Composed {
            const std::function<const std::byte*(int)>& arrived);
   /// True where the carrier sends so many bytes to each member eagerly, among members that need no other way.
   bool goes_eagerly(std::size_t bytes) const { return bytes <= exchange_.eager_room(); }
-  /// Sends from(member) to every other member; their bytes have come afterwards, and unless something behind
-  /// it says so, it does.
+  /// Sends from(member) to every other member; their bytes have come afterwards. `marks_end`: the mark that
+  /// says so is written with it; else the caller writes it.
   void exchange_eagerly(std::size_t bytes, const std::function<const void*(int)>& from,
                         bool marks_end = true);
   void reduce_eagerly(const ReduceScatterArgs& args);

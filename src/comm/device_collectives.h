@@ -44,7 +44,8 @@ class DeviceCollectives final : public Collectives {
 
  private:
   void pass(Stream& stream, const SendArgs* out, const ReceiveArgs* in) override;
-  /// In pinned memory: the last collective of a queue that has begun on its stream, and that is done.
+  /// In pinned memory: the last collective of a queue that has begun on its stream, and that is done: of
+  /// small ones, all bytes from others have come, though what this rank makes of them may still be under way.
   struct Progress {
     std::uint32_t begun;
     std::uint32_t done;

@@ -60,12 +60,13 @@ bool may_be_left(const std::string& name) {
   return is_scale(name) || name.starts_with("residuals/");
 }
 
-// Where a checkpoint has no scales, or those of a history of another length, they begin again. Whether it
-// has.
+// Whether the checkpoint has the scales that are needed. Where it has none, or those of a history of another
+// length, they begin again. Every rank needs all of them, so that all answer alike.
 bool has_scales(const checkpoint::Checkpoint& checkpoint, std::vector<TensorSlice>& needed, bool says) {
   const bool strange = std::ranges::any_of(needed, [&](const TensorSlice& slice) {
-    const checkpoint::CheckpointTensor* tensor = is_scale(slice.name) ? checkpoint.find(slice.name) : nullptr;
-    return is_scale(slice.name) && (tensor == nullptr || tensor->shape != slice.shape);
+    if (!is_scale(slice.name)) return false;
+    const checkpoint::CheckpointTensor* tensor = checkpoint.find(slice.name);
+    return tensor == nullptr || tensor->shape != slice.shape;
   });
   if (!strange) return true;
   std::erase_if(needed, [](const TensorSlice& slice) { return is_scale(slice.name); });

@@ -40,7 +40,7 @@ __device__ void write(const CounterStep& step) {
 }
 
 __global__ void __launch_bounds__(kThreads) move_kernel(const __grid_constant__ MoveArgs args) {
-  // By a thread whose fence, if it comes to one, nobody waits for.
+  // Not by thread 0 of a block, whose fence would then wait until this has reached the host.
   if (args.first.counter != nullptr && blockIdx.x == gridDim.x - 1 && threadIdx.x == blockDim.x - 1) {
     write(args.first);
   }
