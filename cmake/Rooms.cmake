@@ -16,6 +16,10 @@ if(OCTET_SANITIZE)
   target_compile_options(octet_options INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-maybe-uninitialized>)
   target_compile_options(octet_options INTERFACE -fsanitize=${_octet_sanitize} -fno-omit-frame-pointer)
   target_link_options(octet_options INTERFACE -fsanitize=${_octet_sanitize})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 17)
+    # It cannot mark coroutines with the types of their functions.
+    target_compile_options(octet_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize=function>)
+  endif()
   target_compile_definitions(octet_options INTERFACE OCTET_SANITIZED=1)
 endif()
 

@@ -296,7 +296,8 @@ void Composed::gather_parts(Stream& stream, const Hierarchy& ways, std::size_t b
   const auto mine = std::ranges::find(mates, me) - mates.begin();
   const auto mate_at = [&](std::size_t d) { return mates[(index(mine) + d) % mates.size()]; };
   Messages messages;
-  auto& [out, in] = messages;
+  std::vector<Outgoing>& out = messages.out;
+  std::vector<Incoming>& in = messages.in;
   for (std::size_t d = 1; d < mates.size(); ++d) {
     out.push_back({mate_at(d), part(me), part(me), bytes});
     in.push_back({mate_at(d), part(mate_at(d)), bytes});
