@@ -60,6 +60,20 @@ std::string_view text_of(const std::byte* bytes, std::int64_t size) {
                .code = ExitCode::no_valid_checkpoint});
 }
 
+// Throws Error for a slice that is none of its tensor's: its bytes can be counted otherwise.
+void require_possible(const PartSlice& slice) {
+  check(slice.tensor.dtype <= DType::boolean, "a tensor has a type that is known");
+  byte_count(slice.tensor);
+  check_inside({.name = slice.tensor.name,
+                .dtype = slice.tensor.dtype,
+                .shape = slice.tensor.shape,
+                .begin = slice.begin,
+                .count = slice.count,
+                .rows = slice.rows,
+                .stride = slice.stride,
+                .pitch = slice.count});
+}
+
 std::vector<PartSlice> slices_of(const std::string& description) {
   std::vector<PartSlice> slices;
   for (Unpacker unpacker(description); !unpacker.done();) {
@@ -67,17 +81,21 @@ std::vector<PartSlice> slices_of(const std::string& description) {
     slice.tensor = unpacker.header();
     slice.begin = unpacker.number(), slice.count = unpacker.number();
     slice.rows = unpacker.number(), slice.stride = unpacker.number();
+    require_possible(slice);
     slice.bytes = slice.elements() * static_cast<std::int64_t>(size_of(slice.tensor.dtype));
   }
   return slices;
 }
 
-// Where a slice's values and hashes are; `at`: the first byte behind the header.
+// Where a slice's values and hashes are; `at`: the first byte behind the header. Throws Error where they are
+// more than a file can hold.
 std::int64_t place(std::vector<PartSlice>& slices, std::int64_t at) {
+  constexpr std::int64_t kMost = INT64_C(1) << 62;
   std::size_t chunk = 0;
   for (PartSlice& slice : slices) {
     slice.offset = at = up(at, kAlign);
     slice.first_chunk = chunk;
+    check(slice.bytes <= kMost - at, "the slices of a part fit a file");
     at += slice.bytes;
     chunk += static_cast<std::size_t>(chunk_count(slice.bytes));
   }
@@ -117,22 +135,11 @@ PartHeader unpacked(std::string_view text, const std::string& where) {
     facts.host = unpacker.text(), facts.state = unpacker.text(), facts.config = unpacker.text();
     header.description = unpacker.text();
     header.slices = slices_of(header.description);
-    for (const PartSlice& slice : header.slices) {
-      element_count(slice.tensor.shape, slice.tensor.name);
-      check_inside({.name = slice.tensor.name,
-                    .dtype = slice.tensor.dtype,
-                    .shape = slice.tensor.shape,
-                    .begin = slice.begin,
-                    .count = slice.count,
-                    .rows = slice.rows,
-                    .stride = slice.stride,
-                    .pitch = slice.count});
-    }
     while (!unpacker.done()) header.chunks.push_back(static_cast<std::uint64_t>(unpacker.number()));
+    header.file_bytes = place(header.slices, values_at(std::string(text)));
   } catch (const std::exception& e) {
     damaged(std::string("a checkpoint in memory has a header that cannot be read: ") + e.what(), where);
   }
-  header.file_bytes = place(header.slices, values_at(std::string(text)));
   if (header.facts.world < 1 || header.facts.rank < 0 || header.facts.rank >= header.facts.world ||
       header.facts.step < 0 || chunks_of(header.slices) != header.chunks.size())
     damaged("a checkpoint in memory has a header that contradicts itself", where);

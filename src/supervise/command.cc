@@ -6,6 +6,9 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
+#include <unordered_map>
+#include <utility>
 
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
@@ -61,22 +64,33 @@ std::optional<int> number(std::string_view text) {
   return value;
 }
 
-void add_host(std::vector<Host>& hosts, const std::string& name, int slots) {
-  const auto known = std::ranges::find(hosts, name, &Host::name);
-  if (known != hosts.end()) {
-    known->slots += slots;
-  } else {
-    hosts.push_back({.name = name, .slots = slots});
-  }
+int sum_of_slots(int a, int b) {
+  return a > std::numeric_limits<int>::max() - b ? std::numeric_limits<int>::max() : a + b;
 }
 
+/// Hosts in the order in which they are named first.
+class Hosts {
+ public:
+  void add(const std::string& name, int slots) {
+    const auto [known, is_new] = places_.try_emplace(name, all_.size());
+    if (is_new) all_.push_back({.name = name, .slots = 0});
+    int& sum = all_[known->second].slots;
+    sum = sum_of_slots(sum, slots);
+  }
+  std::vector<Host> take() { return std::move(all_); }
+
+ private:
+  std::vector<Host> all_;
+  std::unordered_map<std::string, std::size_t> places_;
+};
+
 // "a:2,b,b": a host that is named again has a place more.
-void add_list(std::vector<Host>& hosts, const std::string& list) {
+void add_list(Hosts& hosts, const std::string& list) {
   for (const std::string& word : split(list, ',')) {
     const std::size_t colon = word.find(':');
     const std::string name(trim(word.substr(0, colon)));
     if (name.empty()) continue;
-    add_host(hosts, name, colon == std::string::npos ? 1 : number(word.substr(colon + 1)).value_or(1));
+    hosts.add(name, colon == std::string::npos ? 1 : number(word.substr(colon + 1)).value_or(1));
   }
 }
 
@@ -95,7 +109,7 @@ std::string read_hostfile(const std::string& path) {
 }
 
 // Lines "node1 slots=8" (Open MPI) or "node1:8" (MPICH); what follows # is a comment.
-void add_file(std::vector<Host>& hosts, const std::string& path) {
+void add_file(Hosts& hosts, const std::string& path) {
   for (const std::string& whole : split(read_hostfile(path), '\n')) {
     std::string line = whole.substr(0, whole.find('#'));
     std::ranges::replace(line, '\t', ' ');
@@ -111,7 +125,7 @@ void add_file(std::vector<Host>& hosts, const std::string& path) {
     for (const std::string& word : split(rest, ' ')) {
       if (word.starts_with("slots=")) slots = number(word.substr(6)).value_or(1);
     }
-    add_host(hosts, name, slots);
+    hosts.add(name, slots);
   }
 }
 
@@ -176,12 +190,12 @@ void set_ranks(Command& command, int ranks) {
 }
 
 std::vector<Host> hosts_of(const Command& command) {
-  std::vector<Host> hosts;
+  Hosts hosts;
   for (std::size_t i = 0; i + 1 < command.launcher.size(); ++i) {
     if (names_hosts(command.launcher[i])) add_list(hosts, command.launcher[i + 1]);
     if (names_hostfile(command.launcher[i])) add_file(hosts, command.launcher[i + 1]);
   }
-  return hosts;
+  return hosts.take();
 }
 
 void require_hostfiles(const Command& command) {
@@ -203,7 +217,7 @@ std::optional<int> leave_out(Command& command, const std::string& host) {
   int slots = 0;
   for (const Host& left : hosts) {
     list += (list.empty() ? "" : ",") + left.name + ":" + std::to_string(left.slots);
-    slots += left.slots;
+    slots = sum_of_slots(slots, left.slots);
   }
   Strings kept;
   for (std::size_t i = 0; i < command.launcher.size(); ++i) {

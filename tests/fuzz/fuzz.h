@@ -16,5 +16,9 @@ void config_json(std::string_view bytes);
 void jinja(std::string_view bytes);
 void manifest(std::string_view bytes);
 void run_state(std::string_view bytes);
+void memory_part(std::string_view bytes);
+void hostfile(std::string_view bytes);
+void job_messages(std::string_view bytes);
+void incidents(std::string_view bytes);
 
 }  // namespace octet::fuzz

@@ -60,6 +60,18 @@ TEST_F(Replay, ManifestsOfCheckpoints) {
 TEST_F(Replay, StatesOfRuns) {
   EXPECT_GE(replay("run_state", run_state), 3);
 }
+TEST_F(Replay, PartsOfCheckpointsInMemory) {
+  EXPECT_GE(replay("memory_part", memory_part), 3);
+}
+TEST_F(Replay, Hostfiles) {
+  EXPECT_GE(replay("hostfile", hostfile), 3);
+}
+TEST_F(Replay, WhatJobsPrint) {
+  EXPECT_GE(replay("job_messages", job_messages), 3);
+}
+TEST_F(Replay, RecordsOfIncidents) {
+  EXPECT_GE(replay("incidents", incidents), 3);
+}
 TEST_F(Replay, Safetensors) {
   EXPECT_GE(replay("safetensors", safetensors), 3);
 }

@@ -94,6 +94,19 @@ TEST(Hosts, AreReadFromListsAndFiles) {
   EXPECT_THROW(hosts_of(parsed("--hostfile /nowhere/hosts trainer c.yaml")), Error);
 }
 
+TEST(Hosts, PlacesDoNotOverflow) {
+  const Command command{.launcher = {"launch/mpirun", "--host", "a:2147483647,b:3,a:2,c"},
+                        .program = {"trainer"},
+                        .arguments = {"config.yaml"}};
+  const std::vector<Host> hosts = hosts_of(command);
+  ASSERT_EQ(hosts.size(), 3U);
+  EXPECT_EQ(hosts[0].slots, 2147483647);
+  Command left = command;
+  EXPECT_EQ(leave_out(left, "c"), 2147483647);
+  left = command;
+  EXPECT_EQ(leave_out(left, "a"), 4);
+}
+
 TEST(Hosts, OneIsLeftOutAndTheOthersStay) {
   Command command = parsed("-np 8 --host a:4,b.cluster:2,c:2 --bind-to core trainer c.yaml");
   EXPECT_EQ(leave_out(command, "b"), 6);

@@ -1,0 +1,27 @@
+#include "../src/supervise/incidents.h"
+
+#include <cstdlib>
+
+#include "fuzz.h"
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "scratch.h"
+
+namespace octet::fuzz {
+
+// The bytes as the record of earlier incidents, to which one is added: they stay, and a line of its own
+// follows.
+void incidents(std::string_view bytes) {
+  const std::string path = scratch_file("incidents.jsonl", bytes);
+  try {
+    supervise::Incidents record(scratch_folder());
+    record.add({{"what", std::string(bytes.substr(0, 100))}});
+    const std::string text = read_file(path);
+    if (!text.starts_with(bytes) || text.back() != '\n') std::abort();
+    const std::size_t line = text.rfind('\n', text.size() - 2) + 1;
+    if (!parse_json(text.substr(line), path).contains("what")) std::abort();
+  } catch (const Error&) {
+  }
+}
+
+}  // namespace octet::fuzz

@@ -1,0 +1,17 @@
+#include <cstdlib>
+
+#include "fuzz.h"
+#include "octet/supervise/messages.h"
+
+namespace octet::fuzz {
+
+// What a job prints, heard at once and in pieces of seven bytes.
+void job_messages(std::string_view bytes) {
+  supervise::Messages whole, pieces;
+  whole.hear(bytes);
+  for (std::size_t at = 0; at < bytes.size(); at += 7) pieces.hear(bytes.substr(at, 7));
+  const supervise::Fault &a = whole.fault(), &b = pieces.fault();
+  if (a.what != b.what || a.who != b.who || a.lost_hosts != b.lost_hosts) std::abort();
+}
+
+}  // namespace octet::fuzz

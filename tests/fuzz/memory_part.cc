@@ -1,0 +1,42 @@
+#include "../src/checkpoint/memory_part.h"
+
+#include <filesystem>
+
+#include "fuzz.h"
+#include "octet/base/error.h"
+#include "scratch.h"
+
+namespace octet::fuzz {
+namespace {
+
+// The bytes as a file that lies in a host's memory.
+void as_file(std::string_view bytes) {
+  const checkpoint::PartMemory memory = checkpoint::PartMemory::open(scratch_file("part", bytes));
+  if (const auto header = checkpoint::read_header(memory)) checkpoint::verify_values(memory, *header);
+}
+
+// The bytes as a header whose own hash holds.
+void as_header(std::string_view bytes) {
+  constexpr std::int64_t kMost = 1 << 20;
+  const checkpoint::PartHeader header = checkpoint::unpacked(bytes, "memory");
+  if (header.file_bytes > kMost) return;
+  const std::string path = scratch_folder() + "/sealed";
+  std::filesystem::remove(path);
+  checkpoint::PartMemory memory = checkpoint::PartMemory::make(path, header.file_bytes);
+  checkpoint::seal_part(memory, header);
+  checkpoint::verify_values(memory, *checkpoint::read_header(memory));
+}
+
+}  // namespace
+
+// What one rank holds of a checkpoint in memory.
+void memory_part(std::string_view bytes) {
+  for (const auto function : {as_file, as_header}) {
+    try {
+      function(bytes);
+    } catch (const Error&) {
+    }
+  }
+}
+
+}  // namespace octet::fuzz
