@@ -1,5 +1,7 @@
 #include "octet/base/error.h"
 
+#include <new>
+#include <system_error>
 #include <utility>
 
 namespace octet {
@@ -20,6 +22,21 @@ std::string render(const Problem& p) {
 }  // namespace
 
 Error::Error(Problem problem) : std::runtime_error(render(problem)), problem_(std::move(problem)) {}
+
+std::optional<Problem> problem_of(const std::exception& exception) {
+  if (const auto* error = dynamic_cast<const Error*>(&exception)) return error->problem();
+  if (dynamic_cast<const std::bad_alloc*>(&exception) != nullptr) {
+    return Problem{.what = "out of memory",
+                   .fix = "use fewer ranks on this node or a smaller model or batch"};
+  }
+  const auto* refused = dynamic_cast<const std::system_error*>(&exception);
+  if (refused != nullptr && refused->code() == std::errc::resource_unavailable_try_again) {
+    return Problem{.what = "the system lets this process have no more threads or memory",
+                   .found = refused->what(),
+                   .fix = "use fewer ranks on this node, or raise the limits (ulimit -u, ulimit -v)"};
+  }
+  return std::nullopt;
+}
 
 void check(bool condition, const char* what) {
   if (!condition) throw std::logic_error(std::string("internal error: ") + what);

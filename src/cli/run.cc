@@ -158,9 +158,8 @@ int run(int argc, const char* const* argv) {
   try {
     require_known_variables(config::process_environment());
     return dispatch(Arguments(argv + 1, argv + std::max(1, argc)));
-  } catch (const Error& e) {
-    return refuse(e);
   } catch (const std::exception& e) {
+    if (const auto problem = problem_of(e)) return refuse(Error(*problem));
     log::error(std::string("internal error: ") + e.what());
     return static_cast<int>(ExitCode::failure);
   }

@@ -13,19 +13,14 @@ namespace octet::comm {
 namespace {
 
 // What `work` failed with, as an Error of this rank.
-std::optional<Problem> problem_of(const std::function<void()>& work) {
+std::optional<Problem> problem_in(const std::function<void()>& work) {
   try {
     work();
     return std::nullopt;
-  } catch (const Error& error) {
-    Problem problem = error.problem();
+  } catch (const std::exception& error) {
+    Problem problem = problem_of(error).value_or(Problem{.what = error.what()});
     if (problem.what.empty()) problem.what = "an error without a message";
     return problem;
-  } catch (const std::bad_alloc&) {
-    return Problem{.what = "out of memory",
-                   .fix = "use fewer ranks on this node or a smaller model or batch"};
-  } catch (const std::exception& error) {
-    return Problem{.what = error.what()};
   } catch (...) {
     return Problem{.what = "an exception of unknown type"};
   }
@@ -58,7 +53,7 @@ std::int64_t Channel::all_sum(std::int64_t value) {
 }
 
 void Channel::together(const std::function<void()>& work) {
-  std::optional<Problem> mine = problem_of(work);
+  std::optional<Problem> mine = problem_in(work);
   // Exit code of every rank that failed; 0 says that it did not.
   const auto codes = all_gather_int(mine ? std::max(1, static_cast<int>(mine->code)) : 0);
   const auto first = std::find_if(codes.begin(), codes.end(), [](std::int64_t code) { return code != 0; });

@@ -173,15 +173,13 @@ int Session::failed() {
   const std::string device = device_ ? device_->description() : "";
   try {
     throw;
-  } catch (const Error& e) {
-    // A silent Error says that another rank has printed it; one thrown by together() is known to all.
-    if (!e.problem().what.empty()) log::error(Error(placed(e.problem(), place_, device)).what());
-    if (place_.size > 1 && !e.problem().agreed) job_->abort(static_cast<int>(e.code()));
-    return static_cast<int>(e.code());
   } catch (const std::exception& e) {
-    log::error("internal error on rank " + std::to_string(place_.rank) + ": " + e.what());
-    if (place_.size > 1) job_->abort(static_cast<int>(ExitCode::failure));
-    return static_cast<int>(ExitCode::failure);
+    const Problem problem = problem_of(e).value_or(
+        Problem{.what = "internal error on rank " + std::to_string(place_.rank) + ": " + e.what()});
+    // A silent Error says that another rank has printed it; one thrown by together() is known to all.
+    if (!problem.what.empty()) log::error(Error(placed(problem, place_, device)).what());
+    if (place_.size > 1 && !problem.agreed) job_->abort(static_cast<int>(problem.code));
+    return static_cast<int>(problem.code);
   }
 }
 

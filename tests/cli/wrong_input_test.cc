@@ -206,6 +206,21 @@ TEST(Help, EveryCommandExplainsItself) {
   EXPECT_NE(nothing.both().find("trainer CONFIG"), std::string::npos);
 }
 
+// What a process may take is limited, from too little to begin with to nearly enough: oneDNN, which writes
+// code into memory that it was not given, ended it by a signal.
+TEST(WrongEnvironment, MemoryThatCannotBeHadIsAMessage) {
+  const TemporaryFolder folder("memory");
+  for (const char* kilobytes : {"220000", "300000", "400000"}) {
+    const Outcome run = shell(std::string("ulimit -v ") + kilobytes + "; " OCTET_TRAINER " " +
+                              Task::get().train(folder / "run"));
+    EXPECT_EQ(run.code, 1) << kilobytes << run.both();
+    EXPECT_EQ(errors_in(run), 1) << kilobytes << run.both();
+    for (const char* piece : {"memory", "to do: "})
+      EXPECT_NE(run.err.find(piece), std::string::npos) << piece << run.both();
+    EXPECT_EQ(run.err.find("internal error"), std::string::npos) << run.both();
+  }
+}
+
 TEST(WrongEnvironment, IsRefusedByAllRanksWithOneMessage) {
   const TemporaryFolder folder("variables");
   const std::string bench = "bench tiny steps=1 warmup=0 cutoff_len=8 device=cpu";

@@ -1,6 +1,8 @@
 // The one error type. A message says what was expected, what was found, where, and what to do.
 #pragma once
 
+#include <exception>
+#include <optional>
 #include <stdexcept>
 #include <string>
 
@@ -41,6 +43,10 @@ class Error : public std::runtime_error {
  private:
   Problem problem_;
 };
+
+/// What a user is told of an exception: an Error's own problem; of memory, or threads, that the system did
+/// not give, what can be done. Nothing for others, which are mistakes of the program.
+std::optional<Problem> problem_of(const std::exception& exception);
 
 /// Throws a std::logic_error when a condition that the code itself guarantees does not hold.
 void check(bool condition, const char* what);
