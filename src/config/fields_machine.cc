@@ -33,7 +33,7 @@ void add_precision(Table& t) {
          "Which value of the history sets the scale.")
       .one_of({"max", "most_recent"})
       .decides_numbers();
-  t.used("fp8_margin", &Config::fp8_margin, "Scales leave this many powers of two of head-room.")
+  t.used("fp8_margin", &Config::fp8_margin, "Delayed scales leave this many powers of two of head-room.")
       .range(0, 15)
       .decides_numbers();
   t.used("fp8_scale_granularity", &Config::fp8_scale_granularity,

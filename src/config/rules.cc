@@ -250,13 +250,13 @@ class Rules : RulesOf {
         if (changed(key)) note(std::string("'") + key + "' (" + at(key) + ") is read only with fp8: true");
       }
     } else if (c_.fp8_recipe != "delayed") {
-      for (const char* key : {"fp8_amax_history_len", "fp8_amax_compute_algo"}) {
+      for (const char* key : {"fp8_amax_history_len", "fp8_amax_compute_algo", "fp8_margin"}) {
         if (changed(key))
           note(std::string("'") + key + "' (" + at(key) + ") is read only with fp8_recipe: delayed");
       }
       if (c_.fp8_recipe == "block") {
-        for (const char* key : {"fp8_format", "fp8_margin", "fp8_scale_granularity", "fp8_fast_accumulation",
-                                "fp8_transposed_weights"}) {
+        for (const char* key :
+             {"fp8_format", "fp8_scale_granularity", "fp8_fast_accumulation", "fp8_transposed_weights"}) {
           if (changed(key))
             note(std::string("'") + key + "' (" + at(key) + ") is not read with fp8_recipe: block");
         }
