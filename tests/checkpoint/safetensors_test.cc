@@ -308,6 +308,33 @@ TEST(WeightFolder, ReadsShardsAsOne) {
   EXPECT_ERROR("'f' is missing", folder.expect("f", {2}));
 }
 
+// Names, types, shapes and both ends of every tensor, wherever it lies.
+TEST(WeightFolder, ItsFingerprintIsThatOfItsTensors) {
+  constexpr std::int64_t kCount = 40000;  // 160 KB: the ends do not meet
+  struct Change {
+    std::int64_t place = 0;
+    float value = 0;
+    std::vector<std::int64_t> shape = {kCount};
+    const char* name = "w";
+  };
+  const auto fingerprint = [&](const Change& change) {
+    const Scratch scratch;
+    std::vector<float> values(kCount);
+    values[static_cast<std::size_t>(change.place)] = change.value;
+    float other = 1;
+    write_safetensors(scratch / "model.safetensors",
+                      {{change.name, DType::f32, change.shape, 0, kCount, values.data()},
+                       {"z", DType::f32, {1}, 0, 1, &other}});
+    return WeightFolder(scratch.path()).fingerprint();
+  };
+  const std::string same = fingerprint({});
+  EXPECT_EQ(same, fingerprint({}));
+  EXPECT_NE(same, fingerprint({.place = 0, .value = 1}));
+  EXPECT_NE(same, fingerprint({.place = kCount - 1, .value = 1}));
+  EXPECT_NE(same, fingerprint({.shape = {kCount / 2, 2}}));
+  EXPECT_NE(same, fingerprint({.name = "v"}));
+}
+
 TEST(WeightFolder, ReadsABlockOfRowsAndColumns) {
   const Scratch scratch;
   std::vector<std::uint16_t> values(30);
