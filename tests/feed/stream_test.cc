@@ -256,6 +256,40 @@ TEST_F(Streams, RowsLeftOutAreNotTrained) {
   EXPECT_GE(kept, 129 - 40);
 }
 
+// One row of each window cannot be read: an epoch may have so many, whatever windows they lie in.
+TEST_F(Streams, BrokenRowsAreCountedOverTheWindowsOfAnEpoch) {
+  std::ofstream file(folder_ + "/broken.jsonl");
+  for (int i = 0; i < 40; ++i)
+    file << (i % 10 == 4 ? "{" : R"({"text": ")" + std::to_string(i) + "\"}") << "\n";
+  file.close();
+  const data::RowMix mix(data::open_datasets({.dataset = {folder_ + "/broken.jsonl"}}), {});
+  StreamOptions some = options(10, 1);
+  const auto two_epochs = [&](std::int64_t most) {
+    some.max_broken = most;
+    const Stream stream(mix, encoder_, some);
+    StreamLoader loader(stream, {.micro = 1}, {});
+    for (int epochs = 0; epochs < 2;) {
+      loader.next();
+      epochs += loader.step().ends_epoch ? 1 : 0;
+    }
+  };
+  EXPECT_NO_THROW(two_epochs(4)) << "an epoch begins to count anew";
+  for (const std::int64_t most : {1, 2, 3}) {
+    try {
+      two_epochs(most);
+      ADD_FAILURE() << most;
+    } catch (const Error& e) {
+      const std::string message = e.what();
+      EXPECT_EQ(e.code(), ExitCode::usage);
+      for (const std::string& piece :
+           {"at most " + std::to_string(most),
+            std::to_string(most + 1) + " of " + std::to_string(10 * (most + 1)) + " rows",
+            std::string("broken.jsonl:")})
+        EXPECT_NE(message.find(piece), std::string::npos) << piece << "\n" << message;
+    }
+  }
+}
+
 TEST_F(Streams, FilesOfOneSetWithOtherColumnsAreRefused) {
   std::ofstream(folder_ + "/x1.jsonl") << R"({"text": "1"})"
                                        << "\n";
