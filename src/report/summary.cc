@@ -58,7 +58,7 @@ void Reporter::Impl::summary(const FinishFacts& finish) const {
   if (knows_peak()) rows.emplace_back("MFU", python_number(100 * utilisation(rate), 3) + " %");
   if (knows_work()) rows.emplace_back("model TFLOP/s", python_number(teraflops(rate), 3) + " a device");
   if (totals.skipped > 0) {
-    rows.emplace_back("skipped", with_commas(totals.skipped) + " steps, whose gradients were not finite");
+    rows.emplace_back("skipped", with_commas(totals.skipped) + " steps, which were not finite or stood out");
   }
   if (failed_saves > 0) rows.emplace_back("failed saves", with_commas(failed_saves));
   if (session.data_seconds > 0) {

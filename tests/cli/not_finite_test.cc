@@ -123,5 +123,33 @@ TEST(NotFinite, FiveInARowEndTheRunAndEveryOneThatGoesOnWithIt) {
   }
 }
 
+// spike_action says what becomes of them as it says it of spikes.
+TEST(NotFinite, ARunGoesBackAndLeavesSuchDataOutOrStops) {
+  const Poisoned task;
+  const Outcome back = task.train(task / "back", 8, {5}, "spike_action=rollback save_steps=2");
+  expect_success(back);
+  EXPECT_NE(back.err.find("step 5: its loss or its gradient is not finite (loss nan, gradient norm nan); the "
+                          "run goes back\n"),
+            std::string::npos)
+      << back.err;
+  EXPECT_NE(back.err.find("gone back from step 5 to " + (task / "back/checkpoint-4") +
+                          ", and on behind the data that were taken since"),
+            std::string::npos)
+      << back.err;
+  const auto rows = steps_of(task / "back");
+  EXPECT_EQ(rows.size(), 8u);
+  EXPECT_FALSE(rows.at(5).at("loss").is_null()) << "of the data behind those of the bad step";
+  EXPECT_EQ(rows.at(8).at("rollbacks"), 1);
+  EXPECT_EQ(rows.at(8).at("skipped_steps"), 0);
+
+  const Outcome stop = task.train(task / "stop", 8, {2}, "spike_action=stop save_strategy=no");
+  EXPECT_EQ(stop.code, 1) << stop.both();
+  EXPECT_EQ(errors_in(stop), 1) << stop.err;
+  EXPECT_NE(stop.err.find("(loss nan, gradient norm nan); the run stops\n"), std::string::npos) << stop.err;
+  EXPECT_NE(stop.err.find("the last checkpoint is none; spike_action: rollback leaves such data out"),
+            std::string::npos)
+      << stop.err;
+}
+
 }  // namespace
 }  // namespace octet::test

@@ -126,6 +126,8 @@ TEST(SilentFaults, EverySaveIsCheckedAndSoIsTheStepBeforeIt) {
   EXPECT_EQ(checks("each", "sdc_steps=1 save_steps=1 max_steps=3"), (std::vector{1, 3, 5}));
   EXPECT_EQ(checks("second", "sdc_steps=50 save_steps=2 max_steps=5"), (std::vector{0, 1, 2, 3, 5}))
       << "the last one, too";
+  EXPECT_EQ(checks("epochs", "sdc_steps=50 save_strategy=epoch max_samples=72 max_steps=7"),
+            (std::vector{0, 0, 1, 2, 2, 3, 5}));
 }
 
 TEST(SilentFaults, ATextThatNamesNoBitsIsRefused) {

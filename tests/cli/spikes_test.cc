@@ -6,15 +6,16 @@ namespace {
 
 constexpr int kBad = 14;  ///< the step whose answers are unlike all others
 
-/// Twenty steps of eight samples in order on two ranks; one of them has another kind of text.
+/// Twenty steps of eight samples in order on two ranks; one of them, or several in a row, has another kind of
+/// text.
 class Unsteady {
  public:
-  Unsteady() : folder_("unsteady") {
+  explicit Unsteady(int last_bad = kBad) : folder_("unsteady") {
     std::string rows;
     for (int n = 1; n <= 24; ++n) {
       for (int i = 0; i < 8; ++i) {
         const std::string answer =
-            n == kBad ? "zqx vkj wzy qqj xkz " + std::to_string(7919 * i) : "salt, tea";
+            n >= kBad && n <= last_bad ? "zqx vkj wzy qqj xkz " + std::to_string(7919 * i) : "salt, tea";
         rows += Json{{"messages",
                       {{{"role", "user"}, {"content", "Sort these: tea, salt"}},
                        {{"role", "assistant"}, {"content", answer}}}}}
@@ -57,6 +58,7 @@ TEST(SpikesOfRuns, AreSkippedOnAllRanksAndInTheLog) {
   EXPECT_EQ(rows.at(14).at("skipped_steps"), 1);
   EXPECT_EQ(rows.at(20).at("spikes"), 1);
   EXPECT_EQ(rows.at(15).at("loss").is_null(), false);
+  EXPECT_NE(run.err.find("1 steps, which were not finite or stood out\n"), std::string::npos) << run.err;
 }
 
 TEST(SpikesOfRuns, OfTheNormToo) {
@@ -104,6 +106,35 @@ TEST(SpikesOfRuns, OrEndIt) {
   EXPECT_NE(run.err.find("the run stops at a step that stands out"), std::string::npos) << run.err;
   EXPECT_NE(run.err.find((task / "run/checkpoint-12")), std::string::npos) << run.err;
   EXPECT_EQ(steps_of(task / "run").rbegin()->first, 14);
+}
+
+TEST(SpikesOfRuns, FiveInARowEndItThoughTheyAreSkipped) {
+  const Unsteady task(kBad + 4);
+  const Outcome run = task.train("run", "loss_spike_factor=1.3 save_strategy=no");
+  EXPECT_EQ(run.code, 1) << run.both();
+  EXPECT_EQ(errors_in(run), 1) << run.err;
+  EXPECT_NE(run.err.find("spikes in 5 steps in a row"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("  found:    its loss of "), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("lower learning_rate, or raise the factor from which on a step is a spike"),
+            std::string::npos)
+      << run.err;
+  EXPECT_EQ(steps_of(task / "run").rbegin()->first, kBad + 4);
+}
+
+// Without a checkpoint of its own it goes back to the one that it began with, wherever that lies.
+TEST(SpikesOfRuns, ARunGoesBackToWhereItBegan) {
+  const Unsteady task;
+  const std::string keys = "loss_spike_factor=3 save_steps=100 spike_action=rollback ";
+  expect_success(task.train("before", keys + "max_steps=12"));
+  const std::string from = task / "before/checkpoint-12";
+  const Outcome run = task.train("run", keys + "resume_from_checkpoint=" + from);
+  expect_success(run);
+  EXPECT_NE(run.err.find("gone back from step 14 to " + from + ", and on behind"), std::string::npos)
+      << run.err;
+  EXPECT_EQ(steps_of(task / "run").at(20).at("rollbacks"), 1);
+  const Outcome none = task.train("none", keys);
+  EXPECT_EQ(none.code, 1) << "no host is to be left out for this: " << none.both();
+  EXPECT_NE(none.err.find("there is no checkpoint to go back to"), std::string::npos) << none.err;
 }
 
 }  // namespace

@@ -257,7 +257,7 @@ TEST_F(Figures, OnTheScreenAreReadable) {
         "50.7 tokens/s, MFU 0.0102 %, memory 4.00 GiB\n",
         " steps 7 of 7 (epoch 1.75)\n", " training loss 4.333 -> 2.667 (mean 3.667)\n",
         " evaluation loss 2.0\n", " time 0:05:15, 40.0 s/it\n", " tokens 7,196, 25.7 a second\n",
-        " MFU 0.0052 %\n", " model TFLOP/s 0.0514 a device\n", " skipped 2 steps, whose gradients were not ",
+        " MFU 0.0052 %\n", " model TFLOP/s 0.0514 a device\n", " skipped 2 steps, which were not finite or ",
         " waited for data 5.0 % of the time\n",
         // 56 of 280 s, of which 35 were waited for; 2,800 and 1,400 bytes, 400 and 200 a step.
         " communication 20.0 % of the time, 37.5 % of it hidden; a rank sent 4.1 KiB\n",
