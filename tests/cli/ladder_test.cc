@@ -65,6 +65,32 @@ TEST(Ladder, LeavesOutWhatIsSaidAlreadyAndStopsWhereItFits) {
   EXPECT_TRUE(plan_of(small + "4 memory=100GB", 0)["ladder"].empty());
 }
 
+// Only what a run may change is on it: no size that is found by itself, an evaluation no wider than a step.
+TEST(Ladder, FollowsWhatTheConfigurationLeavesOpen) {
+  const auto ladder_of = [](const std::string& words) {
+    std::vector<std::string> keys;
+    const Json plan = plan_of("tiny device=cpu param_dtype=fp32 memory=1MiB " + words, 1);
+    for (const Json& rung : plan["ladder"]) keys.push_back(rung["keys"]);
+    return keys;
+  };
+  using Keys = std::vector<std::string>;
+  EXPECT_EQ(ladder_of("global_batch_size=16 per_device_train_batch_size=4 per_device_eval_batch_size=4 "
+                      "val_size=0.1 cutoff_len=512"),
+            (Keys{"per_device_train_batch_size=2 per_device_eval_batch_size=2", "cutoff_len=256",
+                  "per_device_train_batch_size=1 per_device_eval_batch_size=1", "recompute=full"}));
+  EXPECT_EQ(ladder_of("per_device_train_batch_size=2 per_device_eval_batch_size=1 cutoff_len=511"),
+            (Keys{"per_device_train_batch_size=1 gradient_accumulation_steps=2", "recompute=full"}));
+  EXPECT_EQ(ladder_of("world=4 zero_stage=1 per_device_train_batch_size=1 cutoff_len=256"),
+            (Keys{"recompute=full", "zero_stage=3", "zero_stage=3 on 64 ranks"}));
+  EXPECT_EQ(ladder_of("world=2 zero_stage=3 per_device_train_batch_size=1 cutoff_len=256 recompute=full"),
+            (Keys{"zero_stage=3 on 64 ranks"}));
+  const Outcome own_size = trainer(
+      "plan tiny device=cpu param_dtype=fp32 memory=1MiB auto_find_batch_size=true global_batch_size=8 "
+      "cutoff_len=512");
+  EXPECT_NE(own_size.err.find("each with those before it:\n            cutoff_len=256: "), std::string::npos)
+      << own_size.err;
+}
+
 // Where sizes are left open, and none of them fits.
 TEST(Ladder, ARunThatCannotFitTellsIt) {
   const TemporaryFolder folder("ladder");

@@ -125,6 +125,20 @@ TEST_F(Finished, ADamagedNewestCheckpointFallsBackToTheOneBefore) {
   expect_every_step(output_, 12);
 }
 
+// Whoever names a checkpoint wants that one, and not the one before it.
+TEST_F(Finished, ADamagedCheckpointThatIsNamedIsRefused) {
+  const std::string data = output_ + "/checkpoint-12/checkpoint.h5";
+  std::string bytes = slurp(data);
+  bytes[bytes.size() / 2] = static_cast<char>(bytes[bytes.size() / 2] ^ 1);
+  spill(data, bytes);
+  const Outcome run = trainer(
+      Task::get().train(output_, "max_steps=14 resume_from_checkpoint=" + output_ + "/checkpoint-12"), 2);
+  EXPECT_EQ(run.code, 77) << run.both();
+  EXPECT_EQ(errors_in(run), 1) << run.err;
+  EXPECT_NE(run.err.find("the data of a checkpoint are damaged"), std::string::npos) << run.err;
+  EXPECT_EQ(steps_of(output_).rbegin()->first, 12);
+}
+
 // Several damaged ones, behind each other, by ranks that each read a part.
 TEST_F(Finished, DamagedDataAreNoticedWhileTheyAreReadAndTheNextOlderIsTaken) {
   for (const char* step : {"10", "12"}) {

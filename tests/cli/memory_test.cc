@@ -200,6 +200,20 @@ TEST(MemoryCheckpoints, AStopSavesOnTheDiskAndLeavesNothing) {
   memory.expect_nothing_left();
 }
 
+// Taken from memory behind the checkpoint on the disk whose evaluation was the best.
+TEST(MemoryCheckpoints, KnowTheBestCheckpointOnTheDisk) {
+  const MemoryRun memory("memory_best");
+  const std::string keys = "eval_dataset=" + Task::get().held_out() +
+                           " eval_strategy=steps eval_steps=4 save_steps=4 learning_rate=1 warmup_steps=12 "
+                           "load_best_model_at_end=true save_async=false ";
+  const Outcome run =
+      memory.run(1, keys + "memory_checkpoint_steps=1", "OCTETRUN_FAILPOINT=before_memory_seal:10");
+  expect_success(run);
+  EXPECT_EQ(memory.incidents().at(0)["from"], "memory") << run.err;
+  EXPECT_TRUE(says(run, "the final model is that of step 8, ")) << run.err;
+  memory.expect_nothing_left();
+}
+
 // The supervisor is killed and started again, which goes on; then it is not, and the keeper clears up.
 TEST(MemoryCheckpoints, OutliveTheSupervisorForAWhile) {
   const MemoryRun memory("memory_supervisor");

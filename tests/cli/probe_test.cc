@@ -208,6 +208,51 @@ TEST(ProbeSteps, FollowTheScheduleThatIsAskedFor) {
   EXPECT_NEAR(relative_distance(moved, first) / relative_distance(constant, first), 0.5, 0.2);
 }
 
+/// Zeros of a shape, as --batch wants them.
+TensorSlice zeros(const std::string& name, const std::vector<std::int64_t>& shape,
+                  const std::vector<std::int64_t>& values) {
+  std::int64_t count = 1;
+  for (const std::int64_t n : shape) count *= n;
+  return {name, DType::i64, shape, 0, count, const_cast<std::int64_t*>(values.data())};
+}
+
+TEST(ProbeBatch, OfAnotherShapeIsRefused) {
+  const test::TemporaryFolder folder("probe_shapes");
+  using Shape = std::vector<std::int64_t>;
+  struct Row {
+    Shape ids, labels, document;  ///< the last empty: there is none
+    const char *options, *said;
+  };
+  const std::vector<std::int64_t> values(64);
+  const Row rows[] = {
+      {{4}, {4}, {}, "", "'input_ids' has the wrong shape\n  expected: [rows, length]\n  found:    [4]\n"},
+      {{2, 2, 4}, {2, 2, 4}, {}, "", "use --steps for several batches"},
+      {{2, 4}, {2, 4}, {}, "--steps 1", "expected: [1 or more, rows, length]\n  found:    [2, 4]"},
+      {{2, 2, 4}, {2, 2, 4}, {}, "--steps 3", "give a batch for every step"},
+      {{2, 4},
+       {4, 2},
+       {},
+       "",
+       "'labels' and 'input_ids' differ in shape\n  expected: [2, 4]\n  found:    "
+       "[4, 2]\n"},
+      {{2, 4}, {2, 4}, {8}, "", "'document' and 'input_ids' differ in shape"},
+      {{0, 4}, {0, 4}, {}, "", "the batch is empty"},
+      {{2, 0}, {2, 0}, {}, "", "the batch is empty"},
+  };
+  const std::string batch = folder / "batch.safetensors";
+  for (const Row& row : rows) {
+    std::vector<TensorSlice> slices{zeros("input_ids", row.ids, values), zeros("labels", row.labels, values)};
+    if (!row.document.empty()) slices.push_back(zeros("document", row.document, values));
+    checkpoint::write_safetensors(batch, slices);
+    const auto run = test::trainer("probe " + kModels + "llama3 --batch " + batch + " --out " +
+                                   (folder / "out") + " device=cpu " + row.options);
+    EXPECT_EQ(run.code, 64) << row.said << run.both();
+    EXPECT_NE(run.err.find(row.said), std::string::npos) << row.said << "\n" << run.err;
+    EXPECT_NE(run.err.find("where:    " + batch), std::string::npos) << run.err;
+    EXPECT_FALSE(std::filesystem::exists(folder / "out")) << row.said;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Golden, Probe,
                          testing::Values(Case{"llama"}, Case{"llama", true}, Case{"llama3"},
                                          Case{"llama3", true}, Case{"llama3-tied"}, Case{"llama3-tied", true},

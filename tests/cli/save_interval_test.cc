@@ -30,6 +30,25 @@ TEST(SaveInterval, FollowsFromTheTimeBetweenFailuresOnAllRanksAndChangesNoBit) {
     expect_identical(folder / "plain/checkpoint-14", folder / (other + std::string("/checkpoint-14")));
 }
 
+// The step before one that is saved is checked, too, whoever says which is; a save that failed is none of
+// those from whose cost the interval follows.
+TEST(SaveInterval, IsKnownToWhatChecksBeforeSavesAndSurvivesOneThatFails) {
+  const TemporaryFolder folder("mtbf_checks");
+  const std::string run = open_task(folder / "config.yaml") + "max_steps=12 mtbf_hours=1e-9 ";
+  expect_success(trainer(run + "sdc_steps=100 output_dir=" + (folder / "checked")));
+  std::vector<int> checks;
+  for (const auto& [step, row] : steps_of(folder / "checked")) checks.push_back(row.at("sdc_checks"));
+  EXPECT_EQ(checks, (std::vector{0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 5}));
+  spill(folder / "full/disk-is-full", "");
+  const Outcome full = shell("OCTETRUN_FAILPOINT=full_disk " OCTET_TRAINER " " + run +
+                             "max_steps=22 max_failed_saves=100 output_dir=" + (folder / "full"));
+  EXPECT_EQ(full.code, 78) << full.both();
+  std::map<std::int64_t, int> failed;  // rows that tell of so many
+  for (const auto& [step, row] : steps_of(folder / "full"))
+    ++failed[row.value("failed_saves", std::int64_t{0})];
+  EXPECT_EQ(failed, (std::map<std::int64_t, int>{{0, 10}, {1, 10}, {2, 2}})) << "ten steps later again";
+}
+
 TEST(SaveInterval, IsThatOfSaveStepsWhereItIsGiven) {
   const TemporaryFolder folder("given");
   const Outcome run = trainer(Task::get().train(folder / "run", "mtbf_hours=1e-9"));

@@ -75,6 +75,16 @@ TEST(DiskNeed, TwoCheckpointsAndTheModelAreTheLeast) {
   EXPECT_NE(complaint(229).find("the disk has no room for this run"), std::string::npos);
   EXPECT_NE(complaint(530, 20).find("inodes"), std::string::npos);
   EXPECT_EQ(complaint(-1), "") << "a file system that does not say";
+  EXPECT_NE(complaint(229).find("230 B at least, for two checkpoints of 100 B and the final model of 30 B"),
+            std::string::npos)
+      << complaint(229);
+  EXPECT_NE(complaint(530, 83).find("  expected: 84 files (inodes)\n  found:    83 free\n  where:    /out\n"),
+            std::string::npos)
+      << complaint(530, 83);
+  EXPECT_EQ(complaint(530, 84), "") << "four for each of five checkpoints";
+  const DiskNeed one{.checkpoint_bytes = 100, .checkpoints = 1, .model_bytes = 30};
+  EXPECT_EQ(one.least(), 130);
+  EXPECT_EQ(check_disk(one, {.free_bytes = 130, .free_files = -1}, "/out"), "");
 }
 
 TEST(DiskState, OfAFolderIsThere) {

@@ -55,6 +55,18 @@ TEST(Sameness, ADifferenceNamesRankHostKeyAndBothValues) {
   EXPECT_EQ(message.find("max_steps"), std::string::npos) << message;
 }
 
+TEST(Sameness, ManyDifferencesAreCounted) {
+  Facts other = kFacts;
+  for (const char* name : {"a", "b", "c", "d", "e", "f", "g"}) other[name] = "1";
+  const std::string message = refusal({kFacts, other});
+  EXPECT_NE(message.find("  found:    a: 1, b: 1, c: 1, d: 1, e: 1 and 2 more (rank 1 on "),
+            std::string::npos)
+      << message;
+  other = kFacts;
+  for (const char* name : {"a", "b", "c", "d", "e"}) other[name] = "1";
+  EXPECT_EQ(refusal({kFacts, other}).find(" more"), std::string::npos);
+}
+
 TEST(Sameness, WhatOneRankLacksIsNotSet) {
   const std::string message = refusal({kFacts, with("environment OCTET_SEED", "3")});
   EXPECT_NE(message.find("environment OCTET_SEED: not set (rank 0"), std::string::npos) << message;
