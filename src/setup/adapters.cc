@@ -180,7 +180,7 @@ constexpr std::array kUnbuilt = {
     Unbuilt{"monteclora_config", "MonteCLoRA"},
 };
 
-/// null, false, 0 and what is empty: as if the key were not there.
+/// null, false and what is empty: as if the key were not there. 0 is the number of a layer.
 bool says_nothing(const Json& value) {
   return value.is_null() || value == false || (value.is_structured() && value.empty()) || value == "";
 }

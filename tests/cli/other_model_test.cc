@@ -51,6 +51,13 @@ TEST_F(OtherModel, IsRefusedAndWhatDiffersIsNamed) {
     expect_refused(start("max_steps=4"), says);
   }
   expect_refused("export " + (folder_ / "run/checkpoint-2") + " " + (folder_ / "exported"), "activation");
+  Json many = heads;
+  many["rope_theta"] = 12345.0, many["rms_norm_eps"] = 0.25;
+  many["num_hidden_layers"] = 1, many["intermediate_size"] = 64, many["head_dim"] = 8;
+  many["hidden_act"] = "gelu_pytorch_tanh", many["num_attention_heads"] = 4;
+  spill(model() + "/config.json", many.dump());
+  expect_refused(start("max_steps=4"), "norm_eps 1e-05 -> 0.25 and 4 more\n");
+  spill(model() + "/config.json", heads.dump());
   change("initializer_range", 0.5);  // what only a beginning asks for
   expect_success(trainer(start("max_steps=4")));
 }

@@ -253,6 +253,31 @@ TEST(ProbeBatch, OfAnotherShapeIsRefused) {
   }
 }
 
+TEST(ProbeBatch, WithTokensThatTheModelDoesNotHaveIsRefused) {
+  const test::TemporaryFolder folder("probe_tokens");
+  const std::string batch = folder / "batch.safetensors";
+  const auto code_of = [&](std::int64_t id, std::int64_t label) {
+    const std::vector<std::int64_t> ids(8, id), labels(8, label);
+    checkpoint::write_safetensors(batch, {zeros("input_ids", {2, 4}, ids), zeros("labels", {2, 4}, labels)});
+    const auto run = test::trainer("probe " + kModels + "llama3 --batch " + batch + " --out " +
+                                   (folder / "out") + " device=cpu");
+    if (run.code != 0) {
+      EXPECT_NE(run.err.find("a token id is outside the model's vocabulary\n  expected: ids below "),
+                std::string::npos)
+          << run.err;
+    }
+    return run.code;
+  };
+  const std::int64_t words =
+      parse_json(test::slurp(kModels + "llama3/config.json"), "config.json").at("vocab_size");
+  EXPECT_EQ(code_of(words - 1, words - 1), 0);
+  EXPECT_EQ(code_of(words - 1, -100), 0);
+  EXPECT_EQ(code_of(words, 1), 64);
+  EXPECT_EQ(code_of(1, words), 64);
+  EXPECT_EQ(code_of(-1, 1), 64);
+  EXPECT_EQ(code_of(INT64_C(1) << 40, 1), 64);
+}
+
 INSTANTIATE_TEST_SUITE_P(Golden, Probe,
                          testing::Values(Case{"llama"}, Case{"llama", true}, Case{"llama3"},
                                          Case{"llama3", true}, Case{"llama3-tied"}, Case{"llama3-tied", true},
