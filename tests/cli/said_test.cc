@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <iostream>
 #include <map>
 
 #include "../src/cli/command.h"
@@ -43,6 +44,7 @@ std::string answer_of(const std::function<int(const cli::Arguments&)>& command, 
   } catch (const Error& e) {
     after = std::string(e.what()) + "\nexit code " + std::to_string(static_cast<int>(e.code())) + "\n";
   }
+  std::cout.flush();
   std::fflush(stdout);
   return testing::internal::GetCapturedStdout() + after;
 }
@@ -154,6 +156,21 @@ TEST(Said, OfQuickstarts) {
     }
     for (const auto& [name, text] : files) said += "== " + name + "\n" + text;
     return replaced(said, folder.path(), "FOLDER");
+  });
+}
+
+// The first line of a question holds the words of the command, the others are those of its input.
+TEST(Said, OfEncodedLines) {
+  const TemporaryFolder folder("said_encode");
+  const std::string model = Task::get().model();
+  expect_page("cli/said/encode.txt", [&](const std::string& question) {
+    const std::size_t end = question.find('\n');
+    spill(folder / "in.jsonl", question.substr(end + 1));
+    return replaced(
+        replaced(answer_of(cli::encode_command, replaced(question.substr(0, end), "MODEL", model) +
+                                                    " --input " + (folder / "in.jsonl")),
+                 model, "MODEL"),
+        folder.path(), "FOLDER");
   });
 }
 
