@@ -20,6 +20,13 @@ checkpoint::Difference difference_of(const std::string& path, const std::string&
   }
 }
 
+/// A comparison trusts the hashes of both, and reads only where they differ.
+void require_whole(const std::string& path) {
+  const checkpoint::Inspection inspection = checkpoint::inspect(path, "", true);
+  if (inspection.problems.empty()) return;
+  throw Error({.what = inspection.problems.front(), .code = ExitCode::no_valid_checkpoint});
+}
+
 }  // namespace
 
 int inspect_command(const Arguments& arguments) {
@@ -34,7 +41,8 @@ int inspect_command(const Arguments& arguments) {
   options.app().add_option("CHECKPOINT", path, "folder checkpoint-N")->required();
   options.app().add_option("--filter", filter,
                            "only tensors whose name matches this glob, or holds this text");
-  options.app().add_flag("--verify", verify, "hash every byte, also of tensors that are not shown");
+  options.app().add_flag("--verify", verify,
+                         "hash every byte, also of tensors that are not shown; with --diff, of both");
   options.app().add_flag("--json", json, "print JSON");
   options.app().add_option(
       "--diff", other,
@@ -43,6 +51,10 @@ int inspect_command(const Arguments& arguments) {
       "read");
   if (!options.parse(arguments)) return 0;
   if (!other.empty()) {
+    if (verify) {
+      require_whole(path);
+      require_whole(other);
+    }
     const checkpoint::Difference difference = difference_of(path, other, filter);
     std::printf(
         "%s\n",

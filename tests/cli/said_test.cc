@@ -11,6 +11,8 @@
 #include "cli/two_logs.h"
 #include "cli/weights.h"
 #include "octet/base/error.h"
+#include "octet/checkpoint/save.h"
+#include "octet/comm/threads.h"
 #include "support/page.h"
 
 namespace octet::test {
@@ -171,6 +173,48 @@ TEST(Said, OfEncodedLines) {
                                                     " --input " + (folder / "in.jsonl")),
                  model, "MODEL"),
         folder.path(), "FOLDER");
+  });
+}
+
+/// A checkpoint of a few numbers.
+void save_numbers(const std::string& output, std::int64_t step, std::vector<float> head) {
+  std::vector<float> norm{1, -2, 0.5f, 4}, moment(6, 0.25f);
+  const auto slice = [](const std::string& name, std::vector<std::int64_t> shape,
+                        std::vector<float>& values) {
+    return TensorSlice{.name = name,
+                       .dtype = DType::f32,
+                       .shape = std::move(shape),
+                       .begin = 0,
+                       .count = static_cast<std::int64_t>(values.size()),
+                       .data = values.data()};
+  };
+  comm::run_ranks_as_threads({.ranks = 1}, [&](comm::Job& job, Device&) {
+    checkpoint::save(job, output,
+                     {.step = step,
+                      .zero_stage = 1,
+                      .slices = {slice("model.norm.weight", {4}, norm), slice("lm_head.weight", {2, 3}, head),
+                                 slice("exp_avg/lm_head.weight", {2, 3}, moment)},
+                      .state = Json{{"step", step}, {"epoch", 0.5}, {"seed", 7}},
+                      .config_yaml = "max_steps: 9\n"});
+  });
+}
+
+TEST(Said, OfInspectedCheckpoints) {
+  const TemporaryFolder folder("said_inspect");
+  save_numbers(folder / "one", 3, {1, 2, 3, 4, 5, 6});
+  save_numbers(folder / "one", 6, {1, 2, 3.5f, 4, 5, -6});
+  save_numbers(folder / "bad", 3, {1, 2, 3, 4, 5, 6});
+  const std::string data = folder / "bad/checkpoint-3/checkpoint.h5";
+  std::string bytes = slurp(data);
+  const float first[] = {1, 2, 3, 4, 5, 6};
+  const std::string stored(reinterpret_cast<const char*>(first), sizeof first);
+  const std::size_t at = bytes.find(stored);
+  ASSERT_NE(at, std::string::npos);
+  bytes[at] = static_cast<char>(bytes[at] ^ 1);
+  spill(data, bytes);
+  expect_page("cli/said/inspect.txt", [&](const std::string& line) {
+    return replaced(answer_of(cli::inspect_command, replaced(line, "FOLDER", folder.path())), folder.path(),
+                    "FOLDER");
   });
 }
 
