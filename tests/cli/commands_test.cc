@@ -88,8 +88,20 @@ TEST(Verify, GoesOnWhereACheckFailsAndSaysWhatToDo) {
   const Outcome limits = shell("ulimit -n 200; " OCTET_TRAINER " verify device=cpu --folder /tmp");
   EXPECT_TRUE(says(limits, "✗ limits      too few files may be open")) << limits.both();
   EXPECT_TRUE(says(limits, "to do:    ulimit -n 1024")) << limits.both();
+  const Outcome stack =
+      shell("ulimit -s 900; LD_PRELOAD=" OCTET_FLIPPING_DISK
+            " BAD_DISK_FLIP=.verify-checkpoint " OCTET_TRAINER " verify device=cpu --folder /tmp");
+  EXPECT_EQ(stack.code, 1) << stack.both();
+  EXPECT_TRUE(says(stack,
+                   "✗ limits      the stack is too small\n              expected: 1.0 MiB\n"
+                   "              found:    900.0 KiB\n              to do:    ulimit -s 8192\n"))
+      << stack.both();
+  EXPECT_TRUE(says(stack, "✓ disk ")) << stack.both();
+  EXPECT_TRUE(says(stack, "✗ checkpoint  the data of a checkpoint are damaged")) << stack.both();
+  EXPECT_TRUE(says(stack, "2 of 11 checks fail: see ✗ above")) << stack.both();
   const Outcome set =
       shell("WORLD_SIZE=2 CUDA_LAUNCH_BLOCKING=1 " OCTET_TRAINER " verify device=cpu --folder /tmp --json");
+  EXPECT_EQ(set.code, 1) << set.both();
   const Json json = parse_json(set.out, "verify");
   EXPECT_FALSE(json["ok"]);
   int wrong = 0;

@@ -1,0 +1,253 @@
+// The scripts of launch/, with stand-ins for the programs that they start: what these are told, which code
+// comes back, and what is said.
+#include <filesystem>
+
+#include "cli/task.h"
+
+namespace octet::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+class Launch : public testing::Test {
+ protected:
+  Launch() : folder_("launch") {}
+  void script(const std::string& name, const std::string& text) const {
+    spill(folder_ / name, "#!/bin/bash\n" + text + "\n");
+    fs::permissions(folder_ / name, fs::perms::owner_all);
+  }
+  /// Runs a command in the folder, its bin before all others.
+  Outcome run(const std::string& command) const {
+    return shell("cd " + folder_.path() + " && unset OCTETRUN_BUILD OCTETRUN_LAUNCHER && PATH=" +
+                     (folder_ / "bin") + ":$PATH && " + command,
+                 15);
+  }
+  std::string said(const std::string& name) const { return slurp(folder_ / name); }
+  TemporaryFolder folder_;
+};
+
+void expect_says(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+}
+
+// --- launch/slurm.sbatch
+
+class Sbatch : public Launch {
+ protected:
+  static constexpr const char* kScript = OCTET_SOURCE_DIR "/launch/slurm.sbatch";
+  Sbatch() {
+    script("build/bin/trainer", "");
+    plugins(
+        "MPI plugin types are...\n\tnone\n\tpmi2\n\tpmix\nspecific pmix plugin versions available: pmix_v4",
+        "exit 0");
+    script("bin/scontrol", "echo \"$@\" >>" + (folder_ / "scontrol") + "; exit ${REQUEUE_CODE:-0}");
+  }
+  void plugins(const std::string& list, const std::string& then) const {
+    spill(folder_ / "plugins", list);
+    script("bin/srun", "[ \"$1\" = --mpi=list ] && { cat " + (folder_ / "plugins") +
+                           " >&2; exit 0; }\necho \"$@, launcher $OCTETRUN_LAUNCHER\" >" +
+                           (folder_ / "srun") + "\n" + then);
+  }
+  Outcome batch(const std::string& words, const std::string& environment = "") const {
+    return run("export SLURM_JOB_ID=17 SLURM_SUBMIT_DIR=" + folder_.path() + " " + environment + "; " +
+               "bash " + kScript + " " + words);
+  }
+};
+
+TEST_F(Sbatch, StartsARankForEachTaskAndEndsAsTheyDo) {
+  EXPECT_EQ(batch("c.yaml max_steps=3").code, 0);
+  EXPECT_EQ(said("srun"), "--mpi=pmix --kill-on-bad-exit=1 " + (folder_ / "build/bin/trainer") +
+                              " c.yaml max_steps=3, launcher 1\n");
+  script("other/bin/trainer", "");
+  plugins("pmi2 pmix_v5", "exit 75");
+  const Outcome ended = batch("c.yaml", "OCTETRUN_BUILD=" + (folder_ / "other") + " SLURM_RESTART_COUNT=2");
+  EXPECT_EQ(ended.code, 75) << ended.both();
+  expect_says(said("srun"), "--mpi=pmix_v5 --kill-on-bad-exit=1 " + (folder_ / "other/bin/trainer"));
+  EXPECT_EQ(ended.out, "--- started again (2) ---\n");
+  fs::rename(folder_ / "build/bin/trainer", folder_ / "bin/trainer");
+  EXPECT_EQ(batch("c.yaml").out, "");
+  expect_says(said("srun"), " " + (folder_ / "bin/trainer") + " c.yaml,");
+}
+
+TEST_F(Sbatch, SaysWhatIsMissing) {
+  const Outcome outside = run(std::string("unset SLURM_JOB_ID; bash ") + kScript + " c.yaml");
+  EXPECT_EQ(outside.code, 64);
+  expect_says(outside.err, "error: this is not inside a Slurm job");
+  expect_says(outside.err, "sbatch " + std::string(kScript) + " c.yaml");
+  const Outcome empty = batch("");
+  EXPECT_EQ(empty.code, 64);
+  EXPECT_EQ(empty.err, "usage: sbatch [options of sbatch] launch/slurm.sbatch CONFIG [key=value...]\n");
+  plugins("none pmi2", "exit 0");
+  const Outcome plugin = batch("c.yaml");
+  EXPECT_EQ(plugin.code, 64);
+  expect_says(plugin.err, "error: this Slurm has no PMIx plugin\n  found:    none pmi2");
+  fs::remove(folder_ / "build/bin/trainer");
+  const Outcome program = batch("c.yaml", "PATH=" + (folder_ / "bin") + ":/usr/bin:/bin");
+  EXPECT_EQ(program.code, 64);
+  expect_says(program.err, "error: there is no build/bin/trainer in " + folder_.path());
+  EXPECT_FALSE(fs::exists(folder_ / "srun")) << "nothing was started";
+}
+
+// Slurm tells the script before its time is up; the ranks are told by srun.
+TEST_F(Sbatch, IsQueuedAgainOnlyWhereTheTimeLimitStoppedIt) {
+  const auto stopped = [&](const std::string& signal, const std::string& then,
+                           const std::string& environment = "") {
+    fs::remove(folder_ / "scontrol");
+    plugins("pmix", "trap \"echo told >>" + (folder_ / "told") + "; " + then +
+                        "\" USR2; trap \"echo saved >>" + (folder_ / "told") + "\" USR1; touch " +
+                        (folder_ / "ready") + "; for i in $(seq 100); do sleep 0.05; [ ! -e " +
+                        (folder_ / "end") + " ] || exit 76; done");
+    fs::remove(folder_ / "ready");
+    return run("export SLURM_JOB_ID=17 SLURM_SUBMIT_DIR=" + folder_.path() + " " + environment + "; " +
+               "bash " + kScript + " c.yaml & job=$!; until [ -e ready ]; do sleep 0.02; done; " + signal +
+               "; wait $job");
+  };
+  const Outcome limit = stopped("kill -USR2 $job", "exit 76");
+  EXPECT_EQ(limit.code, 0) << limit.both();
+  EXPECT_EQ(said("scontrol"), "requeue 17\n");
+  EXPECT_EQ(limit.out, "the time limit is near: stopped with a checkpoint, and queued again\n");
+  EXPECT_EQ(stopped("kill -USR2 $job", "exit 76", "REQUEUE_CODE=1").code, 76) << "Slurm does not take it";
+  const Outcome complete = stopped("kill -USR2 $job", "exit 0");
+  EXPECT_EQ(complete.code, 0);
+  EXPECT_FALSE(fs::exists(folder_ / "scontrol")) << "it was complete by then";
+  fs::remove(folder_ / "told");
+  const Outcome asked = stopped("kill -USR1 $job; sleep 0.2; touch end", "exit 76");
+  EXPECT_EQ(asked.code, 76) << "who stops it means it: " << asked.both();
+  EXPECT_FALSE(fs::exists(folder_ / "scontrol"));
+  EXPECT_EQ(said("told"), "saved\n");
+}
+
+// --- launch/supervise
+
+TEST_F(Launch, SupervisorsAreTheTrainerThatIsNamedOrThatOfTheBuild) {
+  const std::string supervise = OCTET_SOURCE_DIR "/launch/supervise ";
+  script("some/trainer", "echo named \"$@\"; exit 7");
+  script("built/bin/trainer", "echo built \"$@\"");
+  const std::string launcher = "supervise --launcher " OCTET_SOURCE_DIR "/launch/mpirun ";
+  const Outcome named = run(supervise + "--min-ranks 2 -np 4 some/trainer c.yaml");
+  EXPECT_EQ(named.code, 7);
+  EXPECT_EQ(named.out, "named " + launcher + "--min-ranks 2 -np 4 some/trainer c.yaml\n");
+  EXPECT_EQ(run("OCTETRUN_BUILD=built " + supervise + "-np 4 other c.yaml").out,
+            "built " + launcher + "-np 4 other c.yaml\n");
+  const Outcome none = run("OCTETRUN_BUILD=nowhere " + supervise + "-np 4 other c.yaml");
+  EXPECT_EQ(none.code, 64);
+  expect_says(none.err, "error: there is no trainer to supervise a run with");
+}
+
+// --- launch/mpirun
+
+class Mpirun : public Launch {
+ protected:
+  void stands_in(const std::string& version, const std::string& text) const {
+    script("bin/mpirun", "[ \"$1\" = --version ] && { echo \"" + version + "\"; exit 0; }\n" + text);
+  }
+  Outcome start(const std::string& words, const std::string& environment = "") const {
+    return run(environment + " " OCTET_SOURCE_DIR "/launch/mpirun " + words);
+  }
+};
+
+TEST_F(Mpirun, EachMpiIsToldInItsOwnWords) {
+  const std::string tell = "echo \"$@\"; env | grep -E \"^(OMPI|PRTE)_|^OCTETRUN_LAUNCHER\" | sort";
+  stands_in("mpirun (Open MPI) 4.1.4", tell);
+  const auto told = [&](const std::string& words) {
+    const Outcome run = start(
+        words, "env -i PATH=$PATH OMPI_MCA_oob_tcp_keepalive_time=77 OCTETRUN_A=1 OCTETRUN_B=2 TMPDIR=" +
+                   folder_.path());
+    EXPECT_EQ(run.code, 0) << run.both();
+    return run;
+  };
+  const Outcome four = told("-x OCTETRUN_B -np 3 prog key=value");
+  expect_says(four.out, "-x OCTETRUN_A -x OCTETRUN_LAUNCHER -x OCTETRUN_B -np 3 prog key=value\n");
+  for (const char* set :
+       {"OCTETRUN_LAUNCHER=1\n", "OMPI_MCA_rmaps_base_oversubscribe=1\n",
+        "OMPI_MCA_hwloc_base_binding_policy=none\n", "OMPI_MCA_mpi_yield_when_idle=1\n",
+        "OMPI_MCA_oob_tcp_keepalive_time=77\n", "OMPI_MCA_oob_tcp_keepalive_intvl=5\n",
+        "OMPI_MCA_oob_tcp_keepalive_probes=3\n", "OMPI_MCA_btl_vader_single_copy_mechanism=none\n"})
+    expect_says(four.out, set);
+  EXPECT_EQ(four.out.find("PRTE_MCA"), std::string::npos) << four.out;
+  stands_in("prterun (PRRTE) 3.0.2", tell);
+  const Outcome five = told("-np 3 prog");
+  for (const char* set :
+       {"-x OCTETRUN_B", "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe\n",
+        "PRTE_MCA_hwloc_default_binding_policy=none\n", "OMPI_MCA_btl_sm_single_copy_mechanism=none\n"})
+    expect_says(five.out, set);
+  stands_in("HYDRA build details", tell);
+  const Outcome hydra = told("-np 3 prog");
+  EXPECT_EQ(hydra.out.substr(0, hydra.out.find('\n')), "-np 3 prog");
+  EXPECT_EQ(hydra.out.find("_MCA_rmaps"), std::string::npos) << hydra.out;
+  EXPECT_EQ(hydra.err, "");
+  stands_in("SomeMPI 1", tell);
+  expect_says(told("-np 3 prog").err, "is neither Open MPI's nor MPICH's");
+}
+
+TEST_F(Mpirun, WithoutOneIsSaid) {
+  fs::create_directories(folder_ / "few");
+  for (const char* name : {"bash", "env", "head", "grep", "dirname"})
+    fs::create_symlink(
+        std::string(fs::exists("/usr/bin/" + std::string(name)) ? "/usr/bin/" : "/bin/") + name,
+        folder_ / ("few/" + std::string(name)));
+  const Outcome none = run("PATH=" + (folder_ / "few") + " bash " OCTET_SOURCE_DIR "/launch/mpirun -np 1 x");
+  EXPECT_EQ(none.code, 64) << none.both();
+  expect_says(none.err, "error: there is no mpirun");
+}
+
+// What mpirun says of codes the program has said; what killed a rank only mpirun knows.
+TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
+  const std::string rule =
+      "echo ------------------------------------------------------------------------------\n";
+  const auto killed = [](const char* signal) {
+    return std::string(
+               "echo \"mpirun noticed that process rank 3 with PID 17 on node far exited\"\n"
+               "echo \"on signal ") +
+           signal + "\"\n";
+  };
+  const auto said = [&](const std::string& text, int code) {
+    stands_in("mpirun (Open MPI) 4.1.4", "exec >&2\n" + text + "exit " + std::to_string(code));
+    const Outcome outcome = start("-np 4 prog", "TMPDIR=" + folder_.path());
+    EXPECT_EQ(outcome.code, code) << outcome.both();
+    return outcome.err;
+  };
+  EXPECT_EQ(said("echo own\n" + rule + "echo \"Primary job terminated normally, but 1 process returned\"\n" +
+                     rule + rule +
+                     "echo \"mpirun detected that one or more processes exited with non-zero "
+                     "status\"\n" +
+                     rule + "echo \"mpirun: Forwarding signal 12 to job\"\necho end\n",
+                 3),
+            "own\nend\n");
+  EXPECT_EQ(said(rule + killed("9 (Killed).") + rule, 137 - 128),
+            "error: a rank was ended by signal 9 (Killed), and the others with it\n"
+            "  where:    rank 3 on far\n"
+            "  to do:    look for a lack of memory (dmesg); started again, the run goes on from its newest "
+            "checkpoint\n");
+  EXPECT_EQ(said(rule + killed("11 (Segmentation fault).") + rule, 11),
+            "error: a rank was ended by signal 11 (Segmentation fault), and the others with it\n"
+            "  where:    rank 3 on far\n"
+            "  to do:    started again, the run goes on from its newest checkpoint\n");
+  EXPECT_EQ(said(rule + killed("12 (User defined signal 2).") + rule, 12), "") << "asked to stop";
+  const std::string line = std::string(78, '-') + "\n";
+  EXPECT_EQ(
+      said(rule + "echo \"There are not enough slots\"\n" + rule + "echo -----\n" + rule + "echo open\n", 1),
+      line + "There are not enough slots\n" + line + "-----\n" + line + "open\n");
+}
+
+TEST_F(Mpirun, SignalsReachTheRanksAsOthersAndTheCodeIsThatOfTheSignal) {
+  stands_in(
+      "mpirun (Open MPI) 4.1.4",
+      "trap \"echo usr1\" USR1; trap \"echo usr2; exit ${CODE}\" USR2; touch ready; for i in $(seq 200); "
+      "do sleep 0.05; done");
+  const auto told = [&](const std::string& signals, int code) {
+    fs::remove(folder_ / "ready");
+    return run("true; CODE=" + std::to_string(code) + " TMPDIR=" + folder_.path() +
+               " " OCTET_SOURCE_DIR
+               "/launch/mpirun -np 1 x & job=$!; until [ -e ready ]; do sleep 0.02; done; " +
+               signals + "wait $job");
+  };
+  const Outcome saved = told("kill -USR1 $job; sleep 0.3; kill -HUP $job; ", 76);
+  EXPECT_EQ(saved.code, 76) << saved.both();
+  EXPECT_EQ(saved.out, "usr1\nusr2\n");
+  EXPECT_EQ(told("kill -TERM $job; ", 140).code, 143) << "ranks that did not know the signal died of it";
+  EXPECT_EQ(told("kill -USR2 $job; ", 140).code, 140);
+}
+
+}  // namespace
+}  // namespace octet::test
