@@ -113,6 +113,37 @@ TEST_F(CheckHosts, RanksSpeakWithEachOther) {
   EXPECT_NE(run.out.find("1 hosts, 2 ranks: fine"), std::string::npos) << run.out;
 }
 
+TEST_F(CheckHosts, LimitsOfAHostsShellsAreLookedAt) {
+  const auto limited = [&](const std::string& limits) {
+    script("agent", "host=$1; shift; PATH=" + (folder_ / "hosts") + "/$host:$PATH HOST=$host; " + limits +
+                        "; exec bash -c \"$*\"");
+    return check("one\n");
+  };
+  host("one", "nvidia-smi", "echo GPU 0: H200");
+  const Outcome low = limited("ulimit -n 1023; ulimit -s 8191; ulimit -l 64");
+  EXPECT_EQ(low.code, 1) << low.both();
+  for (const char* says : {"WRONG  stack      limited to 8191 KiB\n", "WRONG  files      1023 may be open\n",
+                           "doubt  memlock    limited to 64 KiB\n", "GPUs       1\n"})
+    EXPECT_NE(low.out.find(says), std::string::npos) << says << low.out;
+  const Outcome enough = limited("ulimit -n 1024; ulimit -s 8192");
+  EXPECT_EQ(enough.code, 0) << enough.both();
+  EXPECT_EQ(enough.out.find("WRONG"), std::string::npos) << enough.out;
+  host("one", "nvidia-smi", "exit 9");
+  EXPECT_EQ(limited("ulimit -l 64").out.find("memlock"), std::string::npos)
+      << "without GPUs it does not matter";
+}
+
+TEST_F(CheckHosts, ThatAreFineAloneMayNotRunTogether) {
+  host(std::string(trim(shell("uname -n").out)));
+  script("program", "[ \"$*\" = verify ] && echo \"rank is alone\"; exit 3");
+  const Outcome run = check(std::string(trim(shell("uname -n").out)) + "\n", "-p " + (folder_ / "program"));
+  EXPECT_EQ(run.code, 1) << run.both();
+  EXPECT_NE(run.out.find("  rank is alone\n"), std::string::npos) << run.out;
+  EXPECT_NE(run.out.find("1 hosts: each is fine, and together they do not run, see above\n"),
+            std::string::npos)
+      << run.out;
+}
+
 TEST_F(CheckHosts, WrongCallsAreRefused) {
   const auto refused = [&](const std::string& arguments, const std::string& says) {
     const Outcome run = shell(OCTET_SOURCE_DIR "/launch/check-hosts -p " OCTET_TRAINER " " + arguments);
