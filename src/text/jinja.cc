@@ -179,17 +179,29 @@ class Renderer {
     return Flow::on;
   }
 
+  static void require_parameters(const Statement& s, const Call& call) {
+    const std::string name = "macro '" + s.names[0].substr(0, 40) + "'";
+    if (call.places.size() > s.parameters.size())
+      throw Error(name + " takes no more than " + std::to_string(s.parameters.size()) + " values");
+    for (const auto& [key, given] : call.names) {
+      if (std::ranges::find(s.parameters, key, &Parameter::name) == s.parameters.end())
+        throw Error(name + " has no parameter '" + key.substr(0, 40) + "'");
+    }
+  }
+
+  // Defaults know the parameters before them.
   Value macro(const Statement& s, Scope& scope) {
     return Value(std::make_shared<Function>([this, &s, &scope](const Call& call) {
       constexpr int kMostCalls = 32;
       if (++calls_ > kMostCalls) throw Error("macros call each other too deeply");
+      require_parameters(s, call);
       Scope inner{.names = {}, .around = &scope};
       for (std::size_t i = 0; i < s.parameters.size(); ++i) {
         const Parameter& p = s.parameters[i];
         const auto named = std::ranges::find(call.names, p.name, &std::pair<std::string, Value>::first);
         inner.set(p.name, i < call.places.size()      ? call.places[i]
                           : named != call.names.end() ? named->second
-                          : p.fallback                ? value(*p.fallback, scope)
+                          : p.fallback                ? value(*p.fallback, inner)
                                                       : Value());
       }
       std::string text;

@@ -89,7 +89,7 @@ ExpressionPointer ExpressionParser::comparison() {
 
 ExpressionPointer ExpressionParser::chain(std::size_t level) {
   static const std::array<Words, 3> kSigns{{{"~"}, {"+", "-"}, {"*", "/", "//", "%"}}};
-  if (level == kSigns.size()) return unary();
+  if (level == kSigns.size()) return power();
   ExpressionPointer out = chain(level + 1);
   for (;;) {
     const auto found =
@@ -100,6 +100,15 @@ ExpressionPointer ExpressionParser::chain(std::size_t level) {
   }
 }
 
+// As in jinja2, from left to right, and a sign goes before it: -2 ** 2 is 4, 2 ** 3 ** 2 is 64.
+ExpressionPointer ExpressionParser::power() {
+  const Depth depth(*this);
+  ExpressionPointer out = filtered(unary());
+  while (sign("**")) out = binary("**", std::move(out), filtered(unary()));
+  return out;
+}
+
+// A sign goes before filters.
 ExpressionPointer ExpressionParser::unary() {
   const Depth depth(*this);
   if (sign("-")) {
@@ -108,9 +117,7 @@ ExpressionPointer ExpressionParser::unary() {
     return out;
   }
   if (sign("+")) return unary();
-  ExpressionPointer out = filtered(behind(primary()));
-  if (sign("**")) out = binary("**", std::move(out), unary());
-  return out;
+  return behind(primary());
 }
 
 ExpressionPointer ExpressionParser::filtered(ExpressionPointer out) {

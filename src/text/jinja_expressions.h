@@ -70,6 +70,7 @@ class ExpressionParser {
   ExpressionPointer comparison();
   // +, - and ~ bind less than *, /, // and %.
   ExpressionPointer chain(std::size_t level);
+  ExpressionPointer power();
   ExpressionPointer unary();
   ExpressionPointer filtered(ExpressionPointer out);
   // `is divisibleby 3`: an argument without brackets.

@@ -235,7 +235,8 @@ Value apply_filter(const std::string& name, const Value& value, const Call& call
   if (is("reverse")) {
     List items = items_of(value);
     std::ranges::reverse(items);
-    return Value::list(std::move(items));
+    return value.as_text() ? Value(joined(Value::list(std::move(items)), {}, budget))
+                           : Value::list(std::move(items));
   }
   if (is("selectattr") || is("rejectattr")) return selected(value, call, true, is("selectattr"));
   if (is("select") || is("reject")) return selected(value, call, false, is("select"));

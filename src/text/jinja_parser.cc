@@ -73,6 +73,7 @@ class Parser : public ExpressionParser {
     } else if (name == "macro") {
       macro(*out);
     } else if (name == "break" || name == "continue") {
+      if (loops_ == 0) fail(out->line, "'" + name + "' stands in no loop");
       out->kind = name == "break" ? Statement::Kind::break_ : Statement::Kind::continue_;
     } else if (name == "generation") {
       // Marks what the model writes; the text is the same.
@@ -122,7 +123,9 @@ class Parser : public ExpressionParser {
     out.expressions.push_back(word("if") ? expression() : nullptr);
     if (word("recursive")) fail(now().line, "recursive loops are not known here");
     end_tag();
+    ++loops_;
     out.blocks.push_back(block({"else", "endfor"}));
+    --loops_;
     if (ending() == "else") {
       end_tag();
       out.blocks.push_back(block({"endfor"}));
@@ -149,8 +152,12 @@ class Parser : public ExpressionParser {
       out.parameters.push_back(std::move(parameter));
       if (!sign(",") && !is(Token::Kind::sign, ")")) fail(now().line, "')' was expected");
     }
+    const int around = std::exchange(loops_, 0);
     inside(out, Statement::Kind::macro, "endmacro");
+    loops_ = around;
   }
+
+  int loops_ = 0;  ///< around the statement that is read
 };
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
 #include "octet/text/chat_template.h"
+#include "octet/text/jinja.h"
 #include "octet/text/tokenizer.h"
 #include "support/page.h"
 
@@ -88,6 +89,25 @@ TEST(Said, OfTokenizers) {
         text.erase(at, folder.path().size() + 1);
       return text + "\n";
     }
+  });
+}
+
+// Each line of a question is a template.
+TEST(Said, OfJinja) {
+  const Json variables = parse_json(R"({"s": "ab", "n": 3, "x": 2.5, "t": true, "l": [1, 2, 3],
+      "d": {"a": 1, "b": [1, 2]}, "text": " \n Hi you\t", "people": [{"name": "Al", "age": 3, "tag": ""},
+      {"name": "Bo", "age": 5, "tag": "x"}]})",
+                                    "variables");
+  test::expect_page("text/said/jinja.txt", [&](const std::string& question) {
+    std::string answers;
+    for (const std::string& line : split(question.substr(0, question.size() - 1), '\n')) {
+      try {
+        answers += Json(JinjaTemplate(line).render(variables)).dump() + "\n";
+      } catch (const Error& e) {
+        answers += std::string(e.what()) + "\n";
+      }
+    }
+    return answers;
   });
 }
 
