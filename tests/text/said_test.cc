@@ -111,5 +111,40 @@ TEST(Said, OfJinja) {
   });
 }
 
+// Each line of a question is an expression and texts: the words that it cuts them into, matches and what lies
+// between them, as the Split of the tokenizers library does.
+TEST(Said, OfExpressions) {
+  test::expect_page("text/said/regex.txt", [](const std::string& question) {
+    std::string answers;
+    for (const std::string& line : split(question.substr(0, question.size() - 1), '\n')) {
+      const Json asked = parse_json(line, "question");
+      const Json split_by = {
+          {"type", "Split"}, {"pattern", {{"Regex", asked[0]}}}, {"behavior", "Isolated"}, {"invert", false}};
+      const Json model = {{"type", "BPE"},
+                          {"unk_token", "<unk>"},
+                          {"fuse_unk", true},
+                          {"vocab", {{"<unk>", 0}}},
+                          {"merges", Json::array()}};
+      try {
+        const TestFolder folder;
+        const Tokenizer tokenizer = Tokenizer::from_folder(
+            folder.write("tokenizer.json", file_with({{"pre_tokenizer", split_by}, {"model", model}})));
+        Json words = Json::array();
+        for (std::size_t i = 1; i < asked.size(); ++i) {
+          const auto text = asked[i].get<std::string>();
+          Json of_text = Json::array();
+          for (const Span& span : tokenizer.encode(text, {.offsets = true}).offsets)
+            of_text.push_back(text.substr(span.begin, span.end - span.begin));
+          words.push_back(of_text);
+        }
+        answers += words.dump() + "\n";
+      } catch (const Error& e) {
+        answers += "refused: " + e.problem().what + ": " + e.problem().found + "\n";
+      }
+    }
+    return answers;
+  });
+}
+
 }  // namespace
 }  // namespace octet::text
