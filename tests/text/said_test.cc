@@ -2,6 +2,7 @@
 // after the other, and what is said of files that cannot be used.
 #include <gtest/gtest.h>
 
+#include "../src/text/tool_format.h"
 #include "folder.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
@@ -140,6 +141,49 @@ TEST(Said, OfExpressions) {
         answers += words.dump() + "\n";
       } catch (const Error& e) {
         answers += "refused: " + e.problem().what + ": " + e.problem().found + "\n";
+      }
+    }
+    return answers;
+  });
+}
+
+// What a conversation's tools, calls and options become, a line for a line.
+std::string of_tools(const Json& asked) {
+  if (asked.contains("json")) {
+    const auto parsed = parse_python_json(asked["json"].get<std::string>());
+    if (!parsed) return "no JSON";
+    return dump_python_json(*parsed) + " and " + Json(dump_python_json(*parsed, 2)).dump();
+  }
+  if (asked.contains("template")) {
+    TemplateOptions options;
+    options.mask_history = asked.value("mask_history", false);
+    options.train_on_prompt = asked.value("train_on_prompt", false);
+    options.cutoff_len = asked.value("cutoff_len", 64);
+    options.date = asked.value("date", "");
+    if (asked.contains("tool_format")) options.tool_format = asked["tool_format"].get<std::string>();
+    ChatTemplate::find(asked["template"].get<std::string>()).check(options);
+    return "fine";
+  }
+  const ToolFormat* format = find_tool_format(asked["format"].get<std::string>());
+  if (format == nullptr) return "there is none";
+  try {
+    return Json(asked.contains("calls")
+                    ? format->write_calls(asked["calls"].get<std::string>())
+                    : format->write_tools(asked["tools"].get<std::string>(), "09 Mar 2026"))
+        .dump();
+  } catch (const Refusal& refusal) {
+    return "refused: " + refusal.reason;
+  }
+}
+
+TEST(Said, OfTools) {
+  test::expect_page("text/said/tools.txt", [](const std::string& question) {
+    std::string answers;
+    for (const std::string& line : split(question.substr(0, question.size() - 1), '\n')) {
+      try {
+        answers += of_tools(parse_json(line, "question")) + "\n";
+      } catch (const Error& e) {
+        answers += std::string(e.what()) + "\n";
       }
     }
     return answers;
