@@ -10,6 +10,7 @@
 #include <mutex>
 #include <set>
 
+#include "../src/checkpoint/convert.h"
 #include "../src/checkpoint/memory_pairs.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
@@ -218,6 +219,33 @@ TEST(Memory, ColumnsOfMatricesAreTakenAndRead) {
         ++at;
       });
     }
+  });
+}
+
+// A run that goes on may keep moments otherwise.
+TEST(Memory, IsReadInTheFormatThatIsAskedFor) {
+  const Hosts hosts({0, 0});
+  hosts.take({4});
+  hosts.run([](comm::Job& job, MemoryTier& tier) {
+    const auto found = tier.find();
+    ASSERT_TRUE(found.has_value());
+    // A part that begins within the other rank's, in another format than it was taken in.
+    constexpr std::int64_t kBegin = 700 * 450 - 1000, kCount = 2000;
+    const std::string name = "exp_avg_sq/model.embed_tokens.weight";
+    std::vector<float> whole(kCount), rounded(kCount);
+    std::vector<std::byte> narrow(kCount * 2);
+    const auto slice = [&](DType dtype, void* data) {
+      return std::vector<TensorSlice>{{name, dtype, {700, 900}, kBegin, kCount, data}};
+    };
+    read_together(job, found->checkpoint, slice(DType::f32, whole.data()));
+    read_together(job, found->checkpoint, slice(DType::bf16, narrow.data()));
+    to_float(DType::bf16, narrow.data(), kCount, rounded.data());
+    std::vector<std::byte> expected(kCount * 2);
+    from_float(DType::bf16, whole.data(), kCount, expected.data());
+    EXPECT_EQ(narrow, expected);
+    std::int64_t differing = 0;
+    for (std::size_t i = 0; i < whole.size(); ++i) differing += whole[i] != rounded[i];
+    EXPECT_GT(differing, kCount / 2) << "it was rounded";
   });
 }
 

@@ -255,6 +255,23 @@ TEST(SafetensorsWriter, LeavesNothingWhenItIsNotPublished) {
   EXPECT_ERROR("cannot create", SafetensorsWriter(scratch / "no/x.safetensors", {}));
 }
 
+TEST(SafetensorsWriter, MetadataStandBeforeTheTensors) {
+  const Scratch scratch;
+  {
+    SafetensorsWriter writer(scratch / "x.safetensors", {{"a", DType::f32, {1}}, {"b", DType::f32, {0, 3}}},
+                             {{"format", "pt"}, {"a \"quoted\" key", "ä"}, {"third", ""}});
+    const float one = 1;
+    writer.append(&one, 1);
+    writer.publish();
+  }
+  const SafetensorsFile file(scratch / "x.safetensors");
+  using Metadata = std::map<std::string, std::string>;
+  EXPECT_EQ(Metadata(file.metadata().begin(), file.metadata().end()),
+            (Metadata{{"format", "pt"}, {"a \"quoted\" key", "ä"}, {"third", ""}}));
+  EXPECT_EQ(file.at("b").shape, (std::vector<std::int64_t>{0, 3}));
+  EXPECT_ERROR("twice", SafetensorsWriter(scratch / "y.safetensors", {{"__metadata__", DType::f32, {4}}}));
+}
+
 TEST(SafetensorsWriter, SaysAtOnceThatTheDiskIsFull) {
   const Scratch scratch;
   std::signal(SIGXFSZ, SIG_IGN);
