@@ -200,6 +200,19 @@ TEST(MemoryCheckpoints, AStopSavesOnTheDiskAndLeavesNothing) {
   memory.expect_nothing_left();
 }
 
+// What lies in memory is newer than what the run goes back to, and none of its past any more.
+TEST(MemoryCheckpoints, AreForgottenByARunThatGoesBack) {
+  const MemoryRun memory("memory_back");
+  const Outcome run = memory.run(1, "save_steps=3 memory_checkpoint_steps=1 sdc_steps=1 sdc_action=rollback",
+                                 "OCTETRUN_FLIPS=0:8:moments:1 OCTETRUN_FAILPOINT=before_memory_seal:8");
+  expect_success(run);
+  EXPECT_TRUE(says(run, "gone back from step 7 to " + memory.output() + "/checkpoint-6")) << run.err;
+  ASSERT_FALSE(memory.incidents().empty()) << run.err;
+  EXPECT_EQ(memory.incidents().at(0)["from"], "disk") << run.err;
+  memory.expect_nothing_left();
+  expect_undisturbed(memory, "save_steps=3");
+}
+
 // Taken from memory behind the checkpoint on the disk whose evaluation was the best.
 TEST(MemoryCheckpoints, KnowTheBestCheckpointOnTheDisk) {
   const MemoryRun memory("memory_best");
