@@ -64,6 +64,27 @@ TEST(Signals, TermSavesAndStopsAndTheNextStartGoesOn) {
   expect_identical(folder / "whole/checkpoint-80", folder / "run/checkpoint-80");
 }
 
+// Who stops a run may not give it the time of one.
+TEST(Signals, AStopWaitsForNoEvaluation) {
+  const TemporaryFolder folder("stop_evaluates_not");
+  const std::string output = folder / "run";
+  const Outcome stopped =
+      signalled(Task::get().train(output,
+                                  "max_steps=100000 save_steps=100000 eval_strategy=steps eval_steps=1 "
+                                  "eval_dataset=" +
+                                      Task::get().held_out()),
+                output, "TERM");
+  EXPECT_EQ(stopped.code, 76) << stopped.both();
+  std::int64_t evaluated = 0, trained = 0;
+  for (const auto& line : split(slurp(output + "/trainer_log.jsonl"), '\n')) {
+    if (line.empty()) continue;
+    const Json row = parse_json(line, "trainer_log.jsonl");
+    (row.contains("eval_loss") ? evaluated : trained) = row["current_steps"].get<std::int64_t>();
+  }
+  EXPECT_EQ(newest_step(output), trained);
+  EXPECT_EQ(evaluated, trained - 1) << "every step before";
+}
+
 TEST(Signals, UserSignalSavesAndGoesOn) {
   const TemporaryFolder folder("usr1");
   const Outcome run =

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -256,6 +257,93 @@ TEST_F(StreamedFeeds, GoOnInTheirStreamAlone) {
   Json begin = state;
   begin["place"]["window"] = begin["place"]["item"] = 0;
   EXPECT_EQ(refusal(*feed(corpus_), begin), "");
+}
+
+// Rows that cannot be read are counted over an epoch, not over a window.
+TEST_F(StreamedFeeds, TooManyRowsThatCannotBeReadEndTheRun) {
+  std::ofstream file(folder_ + "/rows.jsonl");
+  for (int i = 0; i < 30; ++i)
+    file << (i == 3 || i == 13 ? "{" : "{\"text\": \"" + std::to_string(i) + "\"}") << "\n";
+  file.close();
+  corpus_.rows = std::make_shared<const data::RowMix>(
+      data::open_datasets({.dataset = {folder_ + "/rows.jsonl"}}), data::MixOptions{});
+  config_.max_broken_rows = 2;
+  take(*feed(corpus_), 9);
+  config_.max_broken_rows = 1;
+  const auto rows = feed(corpus_);
+  take(*rows, 2);
+  try {
+    take(*rows, 5);
+    ADD_FAILURE() << "two were read";
+  } catch (const Error& error) {
+    expect_says(error.what(), "rows.jsonl:4");
+    expect_says(error.what(), "rows.jsonl:14");
+  }
+}
+
+TEST_F(StreamedFeeds, RowsThatMayNotBeCutEndTheRun) {
+  class Cutting final : public Numbers {
+    data::EncodedSample encode(const data::Sample& sample) const override {
+      data::EncodedSample out = Numbers::encode(sample);
+      out.truncated = sample.text == "12";
+      return out;
+    }
+  };
+  const Cutting cutting;
+  take(*make_feed(session_, config_, batch_, cutting, corpus_), 9);
+  config_.truncation = "error";
+  const auto rows = make_feed(session_, config_, batch_, cutting, corpus_);
+  take(*rows, 1);
+  try {
+    take(*rows, 5);
+    ADD_FAILURE() << "a row was cut";
+  } catch (const Error& error) {
+    expect_says(error.what(), "rows of the data are too long, and may not be cut");
+    expect_says(error.what(), "at most 16 tokens");
+  }
+}
+
+// Nothing is left of the epoch that it began in: that is no epoch without data.
+TEST_F(StreamedFeeds, ARunThatGoesOnAtTheEndOfAnEpochTakesTheNext) {
+  const auto before = feed(corpus_);
+  take(*before, 1);
+  Json state{{"place", before->position()}};
+  state["place"]["window"] = 2, state["place"]["item"] = 10;
+  const auto again = feed(corpus_);
+  EXPECT_EQ(refusal(*again, state), "");
+  take(*again, 1);
+  EXPECT_EQ(again->position()["epoch"], 1);
+  EXPECT_EQ(again->step().tokens, 3 + 4 + 5 + 6);
+}
+
+// The last token of a document predicts the first of the next one, where that is trained.
+TEST(AddItem, OfSharedContextIsOneDocument) {
+  data::Encoded set;
+  using Ids = std::vector<std::int32_t>;
+  set.append(Ids{5, 6}, Ids{5, 6}, 0);
+  set.append(Ids{7, 8}, Ids{-100, 8}, 1);
+  set.append(Ids{9, 1}, Ids{9, 1}, 2);
+  data::Items items;
+  for (const std::int64_t d : {0, 1, 2}) items.documents.push_back(d);
+  items.begins.push_back(3);
+  items.shared_context = true;
+  const std::int64_t all[] = {0};
+  const runtime::HostBatch shared = make_batch(set, items, all);
+  EXPECT_EQ(shared.cu_seqlens, (Ids{0, 6}));
+  EXPECT_EQ(shared.max_length, 6);
+  EXPECT_EQ(shared.label_rows, (Ids{0, 2, 3, 4}));
+  EXPECT_EQ(shared.targets, (Ids{6, 8, 9, 1}));
+  items.shared_context = false;
+  const runtime::HostBatch apart = make_batch(set, items, all);
+  EXPECT_EQ(apart.cu_seqlens, (Ids{0, 2, 4, 6}));
+  EXPECT_EQ(apart.label_rows, (Ids{0, 2, 4}));
+  // A document's tokens draw the same noise wherever it stands.
+  data::Items turned;
+  for (const std::int64_t d : {2, 1}) turned.documents.push_back(d);
+  turned.begins.push_back(2);
+  const runtime::HostBatch other = make_batch(set, turned, all);
+  EXPECT_TRUE(std::equal(other.names.begin(), other.names.begin() + 2, apart.names.begin() + 4));
+  EXPECT_TRUE(std::equal(other.names.begin() + 2, other.names.end(), apart.names.begin() + 2));
 }
 
 /// The same rows, as a run opens them.
