@@ -61,6 +61,18 @@ TEST(SpikesOfRuns, AreSkippedOnAllRanksAndInTheLog) {
   EXPECT_NE(run.err.find("1 steps, which were not finite or stood out\n"), std::string::npos) << run.err;
 }
 
+// Where bits do not depend on the number of ranks, the loss of a step is that of many micro-batches apart.
+TEST(SpikesOfRuns, OfStrictBitsAreSkippedToo) {
+  const Unsteady task;
+  const Outcome run = task.train("run", "loss_spike_factor=3 save_strategy=no deterministic=strict");
+  expect_success(run);
+  const std::size_t at = run.err.find("step 14: its loss of ");
+  ASSERT_NE(at, std::string::npos) << run.err;
+  EXPECT_NE(run.err.substr(at, run.err.find('\n', at) - at).find("; the step was skipped"), std::string::npos)
+      << run.err;
+  EXPECT_EQ(steps_of(task / "run").at(14).at("skipped_steps"), 1);
+}
+
 TEST(SpikesOfRuns, OfTheNormToo) {
   const Unsteady task;
   expect_success(task.train("run", "grad_norm_spike_factor=3 save_strategy=no"));
