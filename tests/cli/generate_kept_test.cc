@@ -28,6 +28,7 @@ TEST_F(GenerateFile, WhatWasAnsweredIsNotComputedAgain) {
   ASSERT_EQ(again.code, 0) << again.both();
   EXPECT_NE(again.err.find("3 of 12 rows are answered already"), std::string::npos) << again.both();
   EXPECT_NE(again.err.find("9 rows answered in"), std::string::npos) << again.both();
+  EXPECT_NE(again.err.find(" (3 were there)\n"), std::string::npos) << again.both();
   EXPECT_EQ(slurp(folder_ / "cut.jsonl"), whole);
 
   const auto time = fs::last_write_time(folder_ / "cut.jsonl");
@@ -46,6 +47,41 @@ TEST_F(GenerateFile, WhatWasAnsweredIsNotComputedAgain) {
   spill(folder_ / "foreign.jsonl", "my own\n");
   EXPECT_EQ(trainer(command("foreign.jsonl")).code, 64);
   EXPECT_EQ(slurp(folder_ / "foreign.jsonl"), "my own\n");
+}
+
+// Whatever decides answers is one of their settings; how they are computed is none.
+TEST_F(GenerateFile, AnswersOfOtherSettingsAreNotMixed) {
+  answers("kept.jsonl", "--temperature 1.1");
+  const std::string before = slurp(folder_ / "kept.jsonl");
+  const auto outcome = [&](const std::string& words) {
+    const Outcome run = trainer(command("kept.jsonl", words));
+    if (run.code != 0) {
+      EXPECT_EQ(run.code, 64) << words << run.both();
+      EXPECT_NE(run.err.find("made with other settings"), std::string::npos) << words << run.both();
+    }
+    EXPECT_EQ(slurp(folder_ / "kept.jsonl"), before) << words;
+    return run.code;
+  };
+  for (const char* other : {"--top-p 0.5", "--top-k 3", "--min-p 0.1", "--repetition-penalty 1.2", "--seed 5",
+                            "--max-new 9", "--min-new 2", "--max-length 64", "--logprobs 1", "--n 2",
+                            "--stop salt", "--stop-id 5", "--ignore-eos", "--system Sort",
+                            "--extract \"(.)\" --max-broken-rows 99", "--dtype bf16", "--shard 1/2"})
+    EXPECT_EQ(outcome(std::string("--temperature 1.1 ") + other), 64) << other;
+  for (const char* same : {"--batch 3", "--no-prefix-sharing", "--kv-page-tokens 16", "--gpu-hour-price 2"})
+    EXPECT_EQ(outcome(std::string("--temperature 1.1 ") + same), 0) << same;
+  const std::string extracts = "--extract \"(.)\" --max-broken-rows 99 --temperature 1 ";
+  std::filesystem::remove(folder_ / "kept.jsonl");
+  std::filesystem::remove(folder_ / "kept.jsonl.rows");
+  EXPECT_EQ(trainer(command("kept.jsonl", extracts + "--allow a,s,t --retries 1")).code, 0);
+  const std::string extracted = slurp(folder_ / "kept.jsonl");
+  const std::string wider =
+      "--extract \"(..)\" --max-broken-rows 99 --temperature 1 --allow a,s,t --retries 1";
+  for (const std::string& other :
+       {extracts + "--allow a,s --retries 1", extracts + "--allow a,s,t --retries 2", wider}) {
+    const Outcome run = trainer(command("kept.jsonl", other));
+    EXPECT_EQ(run.code, 64) << other << run.both();
+    EXPECT_EQ(slurp(folder_ / "kept.jsonl"), extracted) << other;
+  }
 }
 
 // An answer that somebody mended, a row that somebody took out: nothing writes over them.
