@@ -151,13 +151,14 @@ TEST_F(Mpirun, EachMpiIsToldInItsOwnWords) {
   stands_in("mpirun (Open MPI) 4.1.4", tell);
   const auto told = [&](const std::string& words) {
     const Outcome run = start(
-        words, "env -i PATH=$PATH OMPI_MCA_oob_tcp_keepalive_time=77 OCTETRUN_A=1 OCTETRUN_B=2 TMPDIR=" +
-                   folder_.path());
+        words,
+        "env -i PATH=$PATH OMPI_MCA_oob_tcp_keepalive_time=77 OCTETRUN_CACHE=1 OCTETRUN_OVERLAP=2 TMPDIR=" +
+            folder_.path());
     EXPECT_EQ(run.code, 0) << run.both();
     return run;
   };
-  const Outcome four = told("-x OCTETRUN_B -np 3 prog key=value");
-  expect_says(four.out, "-x OCTETRUN_A -x OCTETRUN_LAUNCHER -x OCTETRUN_B -np 3 prog key=value\n");
+  const Outcome four = told("-x OCTETRUN_OVERLAP -np 3 prog key=value");
+  expect_says(four.out, "-x OCTETRUN_CACHE -x OCTETRUN_LAUNCHER -x OCTETRUN_OVERLAP -np 3 prog key=value\n");
   for (const char* set :
        {"OCTETRUN_LAUNCHER=1\n", "OMPI_MCA_rmaps_base_oversubscribe=1\n",
         "OMPI_MCA_hwloc_base_binding_policy=none\n", "OMPI_MCA_mpi_yield_when_idle=1\n",
@@ -168,7 +169,7 @@ TEST_F(Mpirun, EachMpiIsToldInItsOwnWords) {
   stands_in("prterun (PRRTE) 3.0.2", tell);
   const Outcome five = told("-np 3 prog");
   for (const char* set :
-       {"-x OCTETRUN_B", "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe\n",
+       {"-x OCTETRUN_OVERLAP", "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe\n",
         "PRTE_MCA_hwloc_default_binding_policy=none\n", "OMPI_MCA_btl_sm_single_copy_mechanism=none\n"})
     expect_says(five.out, set);
   stands_in("HYDRA build details", tell);
