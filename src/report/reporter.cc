@@ -273,6 +273,10 @@ void Reporter::waited(double seconds) {
   impl_->pass(seconds);
 }
 
+void Reporter::sync_log() const {
+  impl_->log.sync();
+}
+
 void Reporter::saved(std::int64_t step, const std::string& path, double seconds) {
   impl_->pass(seconds);
   impl_->last_checkpoint = path;

@@ -23,6 +23,9 @@ class RunLog {
   void append(Json row);
   /// Tries to write what waits. Returns how many rows still do.
   std::int64_t flush();
+  /// Returns when rows that were written would outlive a loss of power, as far as the disk takes them. May be
+  /// called on another thread beside append().
+  void sync() const;
   const std::vector<Json>& rows() const { return rows_; }
   /// Lines that could not be read and were dropped.
   int broken() const { return broken_; }

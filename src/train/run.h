@@ -203,9 +203,9 @@ class Run {
     std::string path;
   } disk_start_;
   std::string from_;                            ///< what the run goes on from: as report::Progress says it
-  std::unique_ptr<Saver> saver_;                ///< reads the engine's snapshot until it goes
   std::unique_ptr<report::Reporter> reporter_;  ///< on the printing rank
-  std::unique_ptr<SampleLog> samples_;          ///< where it is asked for
+  std::unique_ptr<Saver> saver_;        ///< reads the engine's snapshot, and syncs the log, until it goes
+  std::unique_ptr<SampleLog> samples_;  ///< where it is asked for
   std::unique_ptr<StepLoop> loop_;
   std::int64_t step_ = 0;  ///< steps done, as loop_ counts them
   std::int64_t saved_step_ = -1;

@@ -70,6 +70,7 @@ void Run::save() {
   }
   checkpoint::CheckpointContents contents = checkpoint_contents();
   contents.slices = state_slices(*engine_);
+  if (reporter_) reporter_->sync_log();
   const std::string path = saver_->save(contents);
   if (path.empty()) {
     if (reporter_) reporter_->save_failed(seconds_since(start));
@@ -82,7 +83,11 @@ void Run::save() {
 
 void Run::begin_save() {
   SaveBeside save{.contents = checkpoint_contents(),
-                  .wait = [this] { engine_->snapshot().wait(); },
+                  .wait =
+                      [this] {
+                        engine_->snapshot().wait();
+                        if (reporter_) reporter_->sync_log();
+                      },
                   .best = is_best() ? step_ : best_.step};
   save.contents.slices = engine_->take_snapshot();
   taken_ = is_best() ? evaluated_ : Evaluated();

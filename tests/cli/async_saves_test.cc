@@ -38,6 +38,27 @@ TEST(AsyncSaves, AreBitForBitThoseOfARunThatStopsForThem) {
   }
 }
 
+// A run that goes on does not write the rows up to its checkpoint again: they are durable before it is one.
+TEST(AsyncSaves, AsOthersTheyComeBehindTheRowsOfTheLog) {
+  const TemporaryFolder folder("rows_first");
+  for (const std::string keys : {"save_async=true", "save_async=false"}) {
+    const Outcome run = on_disk("TELL", "trainer_log.jsonl,checkpoint-",
+                                Task::get().train(folder / keys, "save_steps=3 max_steps=6 " + keys));
+    expect_success(run);
+    const auto place = [&run](const std::string& words, std::size_t from) {
+      return run.err.find(words + "\n", from);
+    };
+    std::size_t at = 0;
+    for (const std::string name : {"checkpoint-3", "checkpoint-6"}) {
+      const std::size_t synced = place("synced " + folder.path() + "/" + keys + "/trainer_log.jsonl", at);
+      const std::size_t renamed = place("renamed to " + (folder / keys) + "/" + name, at);
+      ASSERT_NE(renamed, std::string::npos) << run.err;
+      EXPECT_LT(synced, renamed) << keys << " " << name << "\n" << run.err;
+      at = renamed;
+    }
+  }
+}
+
 TEST(AsyncSaves, AreCalledSavedOnlyWhenTheyAreReadBack) {
   const TemporaryFolder folder("async_flips");
   const std::string output = folder / "run";
