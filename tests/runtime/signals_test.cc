@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <csignal>
+#include <cstdlib>
+#include <thread>
 
 namespace octet::runtime {
 namespace {
@@ -33,6 +36,23 @@ TEST(Signals, ARunThatNobodyStoppedLeavesSignalsAsTheyWere) {
   }
   EXPECT_TRUE(by_default(SIGTERM));
   EXPECT_TRUE(by_default(SIGUSR1));
+}
+
+// The time in which asking again means the same begins with the first request and with no other.
+TEST(SignalsDeathTest, WhoAsksAgainAndAgainEndsTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto asked = [](int count) {
+    using namespace std::chrono_literals;
+    Signals signals(1, true);
+    signals.begin_steps();
+    for (int i = 0; i < count; ++i) {
+      if (i > 0) std::this_thread::sleep_for(600ms);
+      std::raise(SIGTERM);
+    }
+    std::_Exit(0);
+  };
+  EXPECT_EXIT(asked(2), testing::ExitedWithCode(0), "stopping after this step");
+  EXPECT_EXIT(asked(3), testing::ExitedWithCode(128 + SIGTERM), "stopped at once, as asked twice");
 }
 
 }  // namespace

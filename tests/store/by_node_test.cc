@@ -56,10 +56,24 @@ TEST(ByNode, AutomaticMeansNarrowWiresAmongNodesOfSeveralRanks) {
     EXPECT_EQ(both(comm::Wire::fp8), std::pair(false, false));
   }
   options.by_node = store::ByNode::on;
-  EXPECT_TRUE(reduces_by_node(options, place, comm::Wire::f32));
+  for (const int nodes : {1, 2, 4}) {
+    place.nodes = nodes;
+    EXPECT_TRUE(reduces_by_node(options, place, comm::Wire::f32)) << nodes;
+    EXPECT_TRUE(reduces_by_node(options, place, comm::Wire::fp8)) << nodes;
+  }
   options.by_node = store::ByNode::off;
   place.nodes = 2;
   EXPECT_EQ(both(comm::Wire::fp8), std::pair(false, false));
+}
+
+// Nothing is compressed inside a node: on a single one a narrow wire has the bits of fp32.
+TEST(ByNode, AskedForOnOneNodeItRoundsNothing) {
+  const auto state_of = [&](comm::Wire wire, store::ByNode by_node) {
+    return run({.ranks = 4, .node_of = {0, 0, 0, 0}}, scenario(2, true, wire, by_node)).state;
+  };
+  using enum store::ByNode;
+  EXPECT_EQ(difference(state_of(comm::Wire::f32, off), state_of(comm::Wire::int8, on)), "");
+  EXPECT_NE(difference(state_of(comm::Wire::f32, off), state_of(comm::Wire::int8, off)), "");
 }
 
 TEST(ByNode, OnlyNarrowReductionsChangeTheirBitsByThemselves) {
