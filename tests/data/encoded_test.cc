@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
@@ -41,6 +43,37 @@ TEST(Packing, FillsSequencesWithoutLosingOrSplittingADocument) {
   EXPECT_EQ(packs.longest(set), 64);
 }
 
+// Longest first, each where it leaves the least room, of equal ones in their order and the oldest pack first.
+TEST(Packing, BestFitIsDecidedToTheLastDocument) {
+  Encoded set;
+  for (const std::size_t length : {3, 10, 5, 5, 7, 3, 2, 2, 4}) {
+    const std::vector<std::int32_t> ids(length, 1);
+    set.append(ids, ids, 0);
+  }
+  const Items packs = pack_best_fit(set, 10);
+  // 10 | 7+3 | 5+5 | 4+3+2 | 2
+  EXPECT_EQ(packs.documents, (LongArray<std::int64_t>{1, 4, 0, 2, 3, 8, 5, 6, 7}));
+  EXPECT_EQ(packs.begins, (LongArray<std::int64_t>{0, 1, 3, 5, 8, 9}));
+  EXPECT_EQ(packs.most_documents(), 3);
+  EXPECT_EQ(packs.longest(set), 10);
+  EXPECT_EQ(packs.tokens(set, 3), 9);
+  EXPECT_EQ(packs.tokens(set, 4), 2) << "the last one";
+  EXPECT_FALSE(packs.shared_context);
+  EXPECT_EQ(set.longest(), 10);
+  EXPECT_EQ(pack_best_fit(Encoded(), 10).size(), 0);
+  EXPECT_EQ(Items().most_documents(), 1);
+  EXPECT_ANY_THROW(pack_best_fit(set, 9)) << "a document is longer";
+}
+
+TEST(Packing, PacksWithAsMuchRoomAreFilledInTheirOrder) {
+  Encoded set;
+  for (const std::size_t length : {6, 6, 6, 4, 4, 4}) {
+    const std::vector<std::int32_t> ids(length, 1);
+    set.append(ids, ids, 0);
+  }
+  EXPECT_EQ(pack_best_fit(set, 10).documents, (LongArray<std::int64_t>{0, 3, 1, 4, 2, 5}));
+}
+
 TEST(Encoded, SurvivesAFileAndPartsAppend) {
   Encoded set = test::set_of(20, 9);
   set.counts.rows = 22, set.counts.reasons = {"file:3: no\nanswer"};
@@ -64,6 +97,69 @@ TEST(Encoded, SurvivesAFileAndPartsAppend) {
   }
 }
 
+/// Ten counts and some reasons, all different: a new count is one more here, and without that this does not
+/// compile.
+EncodingCounts numbered(std::int64_t from) {
+  EncodingCounts counts;
+  auto& [rows, documents, tokens, trained, invalid, dropped, unlabelled, truncated, cut_answers, broken,
+         reasons] = counts;
+  for (std::int64_t* count : {&rows, &documents, &tokens, &trained, &invalid, &dropped, &unlabelled,
+                              &truncated, &cut_answers, &broken}) {
+    *count = from++;
+  }
+  reasons = {"r" + std::to_string(from), "", "s\n" + std::to_string(from)};
+  return counts;
+}
+
+std::vector<std::int64_t> numbers_of(const EncodingCounts& c) {
+  return {c.rows,    c.documents,  c.tokens,    c.trained,     c.invalid,
+          c.dropped, c.unlabelled, c.truncated, c.cut_answers, c.broken};
+}
+
+TEST(EncodingCounts, AreAddedAndKeptEachByItself) {
+  EncodingCounts sum = numbered(100);
+  sum.add(numbered(1000));
+  std::vector<std::int64_t> expected;
+  for (std::int64_t i = 0; i < 10; ++i) expected.push_back(1100 + 2 * i);
+  EXPECT_EQ(numbers_of(sum), expected);
+  EXPECT_EQ(sum.reasons, (std::vector<std::string>{"r110", "", "s\n110", "r1010", ""})) << "the first five";
+  const EncodingCounts back = EncodingCounts::from_bytes(sum.to_bytes());
+  EXPECT_EQ(numbers_of(back), expected);
+  EXPECT_EQ(back.reasons, sum.reasons);
+  EXPECT_EQ(numbers_of(EncodingCounts::from_bytes(EncodingCounts().to_bytes())),
+            std::vector<std::int64_t>(10, 0));
+  const std::string bytes = numbered(1).to_bytes();
+  for (std::size_t cut = 0; cut < bytes.size(); ++cut) {
+    // It ends behind the counts, or behind a whole reason.
+    if (cut == 80 || cut == 80 + 8 + 3 || cut == 80 + 8 + 3 + 8) continue;
+    EXPECT_THROW(EncodingCounts::from_bytes(bytes.substr(0, cut)), Error) << cut;
+  }
+}
+
+// Each of the parts of a file may say something that does not fit the others.
+TEST(Encoded, PartsThatDoNotFitEachOtherAreRefused) {
+  const auto read = [](const std::function<void(Encoded&)>& spoil) {
+    Encoded set = test::set_of(4, 3);
+    spoil(set);
+    const std::string path =
+        (std::filesystem::temp_directory_path() / ("octet_parts_" + std::to_string(::getpid()))).string();
+    std::string small;
+    write_file_atomically(path, set.parts(small));
+    const auto file = std::make_shared<const MappedFile>(path);
+    std::filesystem::remove(path);
+    return Encoded::from_file(file, file->text()).documents();
+  };
+  EXPECT_EQ(read([](Encoded&) {}), 4);
+  EXPECT_THROW(read([](Encoded& e) { e.ids.push_back(1); }), Error);
+  EXPECT_THROW(read([](Encoded& e) { e.labels.push_back(1); }), Error);
+  EXPECT_THROW(read([](Encoded& e) { e.rows.push_back(1); }), Error);
+  EXPECT_THROW(read([](Encoded& e) { e.begins.push_back(e.begins.back()); }), Error);
+  EXPECT_THROW(read([](Encoded& e) { e.begins.writable().front() = 1; }), Error);
+  EXPECT_THROW(read([](Encoded& e) { e.begins.writable()[1] = 5; }), Error)
+      << "a document would end before it begins";
+  EXPECT_THROW(read([](Encoded& e) { --e.begins.writable().back(); }), Error);
+}
+
 TEST(Encoded, TheFingerprintTellsTokensLabelsAndBoundaries) {
   const auto of = [](const std::vector<std::vector<std::int32_t>>& documents,
                      const std::vector<std::vector<std::int32_t>>& labels, std::int64_t first_row) {
@@ -78,6 +174,10 @@ TEST(Encoded, TheFingerprintTellsTokensLabelsAndBoundaries) {
   EXPECT_NE(of({{1, 4}, {3}}, {{-100, 2}, {3}}, 0), base);
   EXPECT_NE(of({{1, 2}, {3}}, {{1, 2}, {3}}, 0), base);
   EXPECT_NE(of({{1}, {2, 3}}, {{-100}, {2, 3}}, 0), base);
+  // The last of them as well as the first.
+  EXPECT_NE(of({{1, 2}, {4}}, {{-100, 2}, {3}}, 0), base);
+  EXPECT_NE(of({{1, 2}, {3}}, {{-100, 2}, {4}}, 0), base);
+  EXPECT_NE(of({{1, 2, 3}}, {{-100, 2, 3}}, 0), base);
 }
 
 TEST(HoldOut, SplitsByRowAndKeepsTheRest) {
@@ -87,6 +187,49 @@ TEST(HoldOut, SplitsByRowAndKeepsTheRest) {
   EXPECT_EQ(training.documents(), 23);
   std::set<std::int64_t> rows(training.rows.begin(), training.rows.end());
   for (const auto row : held.rows) EXPECT_FALSE(rows.contains(row));
+  const auto rows_held = [&](const HoldOut& options) {
+    const auto chosen = hold_out(set, options).second.rows;
+    return std::vector<std::int64_t>(chosen.begin(), chosen.end());
+  };
+  EXPECT_NE(rows_held({.rows = 30, .count = 7, .seed = 4}), rows_held({.rows = 30, .count = 7, .seed = 3}));
+  EXPECT_TRUE(rows_held({.rows = 30, .count = 0, .seed = 3}).empty());
+}
+
+// What a document is goes with it, and what happened to all rows is told of the training set.
+TEST(HoldOut, DocumentsKeepTheirTokensLabelsAndRows) {
+  Encoded set;
+  for (std::int32_t row = 0; row < 6; ++row) {
+    for (std::int32_t part = 0; part < 1 + row % 2; ++part) {
+      const std::vector<std::int32_t> ids{10 * row + part, 7, 8}, labels{-100, 10 * row + part, 100 + row};
+      set.append(ids, labels, row);
+    }
+  }
+  set.counts.rows = 6, set.counts.broken = 3;
+  const auto [training, held] = hold_out(set, {.rows = 6, .count = 3, .seed = 1});
+  EXPECT_EQ(training.documents() + held.documents(), 9);
+  std::set<std::int64_t> rows;
+  for (const Encoded* part : {&training, &held}) {
+    for (std::int64_t d = 0; d < part->documents(); ++d) {
+      const auto at = static_cast<std::size_t>(part->begins[static_cast<std::size_t>(d)]);
+      const std::int64_t row = part->rows[static_cast<std::size_t>(d)];
+      EXPECT_EQ(part->length(d), 3);
+      EXPECT_EQ(part->ids[at] / 10, row);
+      EXPECT_EQ(part->labels[at + 1], part->ids[at]);
+      EXPECT_EQ(part->labels[at + 2], 100 + row);
+      if (part == &held) rows.insert(row);
+    }
+  }
+  EXPECT_EQ(rows.size(), 3u);
+  EXPECT_EQ(training.counts.rows, 6);
+  EXPECT_EQ(training.counts.broken, 3);
+  EXPECT_EQ(held.counts.broken, 0);
+  // Places 0 and 3 are one row, held out with all others: its first place stays, and no copy.
+  Encoded twice;
+  for (std::int64_t place = 0; place < 4; ++place)
+    twice.append(set.ids.span().first(2), set.labels.span().first(2), place);
+  const auto all = hold_out(twice, {.rows = 3, .count = 3, .seed = 1, .distinct = {0, 1, 2, 0}});
+  EXPECT_EQ(all.first.documents(), 0);
+  EXPECT_EQ(all.second.rows, (LongArray<std::int64_t>{0, 1, 2}));
 }
 
 }  // namespace

@@ -1,77 +1,331 @@
-// What tokens were made with: whatever changes them must change the recipe, or tokens of other settings are
-// taken for the right ones (tokenized_path).
+// What decides which tokens come out of a data set is told by recipes, each part of it; and tokens are kept
+// under a recipe and found again by the same one alone.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <filesystem>
 #include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/data/mix.h"
 #include "octet/data/template_encoder.h"
+#include "octet/data/token_cache.h"
+#include "support/encoded.h"
+#include "support/program.h"
 
 namespace octet::data {
 namespace {
 
-TemplateEncoderOptions conversations() {
-  TemplateEncoderOptions options;
-  options.folder = OCTET_SOURCE_DIR "/tests/golden/tokenizers/qwen2";
-  options.template_name = "qwen3";
-  return options;
+namespace fs = std::filesystem;
+
+/// The names whose values are not the same in both.
+std::set<std::string> changed(const Recipe& before, const Recipe& after) {
+  const std::map<std::string, std::string> a(before.begin(), before.end()), b(after.begin(), after.end());
+  std::set<std::string> names;
+  for (const auto& [name, value] : a) {
+    if (!b.contains(name) || b.at(name) != value) names.insert(name);
+  }
+  for (const auto& [name, value] : b) {
+    if (!a.contains(name)) names.insert(name);
+  }
+  return names;
 }
 
-std::string text_of(const Recipe& recipe) {
-  std::string text;
-  for (const auto& [name, value] : recipe) text += name + ": " + value + "\n";
-  return text;
+using Names = std::set<std::string>;
+
+// ---- encoders ----
+
+using Setting = std::function<void(TemplateEncoderOptions&)>;
+
+std::string tokenizer(const std::string& name) {
+  return OCTET_SOURCE_DIR "/tests/golden/tokenizers/" + name;
 }
 
-TEST(RecipeOfTokens, NamesEachSettingThatChangesThem) {
-  struct Case {
-    const char* name;
-    std::function<void(TemplateEncoderOptions&)> change;
+Recipe encoder_recipe(const Setting& set) {
+  TemplateEncoderOptions options{.folder = tokenizer("qwen2"), .template_name = "qwen3"};
+  options.options.default_system = "s";
+  options.options.tool_format = "qwen";
+  set(options);
+  return TemplateEncoder(options).recipe();
+}
+
+// A new option belongs here, and in the recipe: without that this does not compile.
+TEST(Recipe, OfAnEncoderTellsEveryOption) {
+  const auto& [cutoff, history, prompt, enable, preserve, system, tools, split, date] =
+      text::TemplateOptions();
+  EXPECT_TRUE(cutoff > 0 && !history && !prompt && enable && !preserve && !system && !tools && !split &&
+              date.empty());
+  const auto& [folder, name, match, options, cut, pieces, bos] = TemplateEncoderOptions();
+  EXPECT_TRUE(folder.empty() && !name && !match && options.cutoff_len == cutoff && cut == TextCut::pieces &&
+              pieces == 0 && !bos);
+  struct Change {
+    Setting set;
+    Names names;
   };
-  const std::vector<Case> cases = {
-      {"template", [](auto& o) { o.template_name = "chatml"; }},
-      {"mask_history", [](auto& o) { o.options.mask_history = true; }},
-      {"train_on_prompt", [](auto& o) { o.options.train_on_prompt = true; }},
-      {"enable_thinking", [](auto& o) { o.options.enable_thinking = false; }},
-      {"no enable_thinking", [](auto& o) { o.options.enable_thinking = std::nullopt; }},
-      {"preserve_thinking", [](auto& o) { o.options.preserve_thinking = true; }},
-      {"default_system", [](auto& o) { o.options.default_system = "Be brief."; }},
-      {"empty default_system", [](auto& o) { o.options.default_system = ""; }},
-      {"tool_format", [](auto& o) { o.options.tool_format = "default"; }},
-      {"cutoff_len", [](auto& o) { o.options.cutoff_len = 2047; }},
-      {"split_special_tokens", [](auto& o) { o.options.split_special_tokens = true; }},
-      {"texts cut off", [](auto& o) { o.text_cut = TextCut::truncate; }},
-      {"texts left whole", [](auto& o) { o.text_cut = TextCut::whole; }},
-      {"pieces of a text", [](auto& o) { o.most_pieces = 3; }},
-      {"more pieces of a text", [](auto& o) { o.most_pieces = 4; }},
-      {"bos",
-       [](auto& o) { o.folder = OCTET_SOURCE_DIR "/tests/golden/tokenizers/llama3", o.add_bos = true; }},
-      {"no bos",
-       [](auto& o) { o.folder = OCTET_SOURCE_DIR "/tests/golden/tokenizers/llama3", o.add_bos = false; }},
-      {"no template", [](auto& o) { o.template_name.reset(); }},
-  };
-  std::vector<std::string> recipes{text_of(TemplateEncoder(conversations()).recipe())};
-  EXPECT_EQ(recipes.front(), text_of(TemplateEncoder(conversations()).recipe()));
-  for (const Case& one : cases) {
-    TemplateEncoderOptions options = conversations();
-    one.change(options);
-    const std::string recipe = text_of(TemplateEncoder(options).recipe());
-    for (const std::string& other : recipes) EXPECT_NE(recipe, other) << one.name;
-    recipes.push_back(recipe);
+  using O = TemplateEncoderOptions;
+  const std::vector<Change> changes{
+      {[](O&) {}, {}},
+      {[](O& o) { o.options.cutoff_len = 2047; }, {"cutoff_len"}},
+      {[](O& o) { o.options.mask_history = true; }, {"mask_history"}},
+      {[](O& o) { o.options.train_on_prompt = true; }, {"train_on_prompt"}},
+      {[](O& o) { o.options.enable_thinking = false; }, {"enable_thinking"}},
+      {[](O& o) { o.options.enable_thinking.reset(); }, {"enable_thinking"}},
+      {[](O& o) { o.options.preserve_thinking = true; }, {"preserve_thinking"}},
+      {[](O& o) { o.options.default_system = "t"; }, {"default_system"}},
+      {[](O& o) { o.options.default_system.reset(); }, {"default_system"}},
+      {[](O& o) { o.options.tool_format = "mistral"; }, {"tool_format"}},
+      {[](O& o) { o.options.tool_format.reset(); }, {"tool_format"}},
+      {[](O& o) { o.options.split_special_tokens = true; }, {"split_special_tokens"}},
+      {[](O& o) { o.text_cut = TextCut::truncate; }, {"cutting of texts"}},
+      {[](O& o) { o.text_cut = TextCut::whole; }, {"cutting of texts"}},
+      {[](O& o) { o.most_pieces = 3; }, {"pieces of a text, at most"}},
+      {[](O& o) { o.template_name = "qwen"; }, {"template", "template's words"}}};
+  std::set<Recipe> seen;
+  for (std::size_t i = 0; i < changes.size(); ++i) {
+    const Recipe recipe = encoder_recipe(changes[i].set);
+    EXPECT_EQ(changed(encoder_recipe([](O&) {}), recipe), changes[i].names) << "change " << i;
+    EXPECT_TRUE(seen.insert(recipe).second) << "change " << i << " reads like another";
   }
 }
 
-// Tools of some formats stand behind the day's date.
-TEST(RecipeOfTokens, NamesTheDateWhereTheTemplatePrintsIt) {
-  TemplateEncoderOptions options = conversations();
-  const auto on = [&](const char* tools, const char* date) {
+TEST(Recipe, OfATemplateThatPrintsTheDayHoldsTheDay) {
+  const auto on = [](const std::string& tools, const std::string& date) {
+    TemplateEncoderOptions options{.folder = tokenizer("llama3"), .template_name = "llama3"};
     options.options.tool_format = tools;
     options.options.date = date;
-    return text_of(TemplateEncoder(options).recipe());
+    return TemplateEncoder(options).recipe();
   };
-  EXPECT_NE(on("llama3", "2026-01-01"), on("llama3", "2026-01-02"));
-  EXPECT_EQ(on("qwen", "2026-01-01"), on("qwen", "2026-01-02"));
+  EXPECT_EQ(changed(on("llama3", "2026-03-09"), on("llama3", "2026-03-10")), Names{"date in the template"});
+  EXPECT_EQ(changed(on("default", "2026-03-09"), on("default", "2026-03-10")), Names{}) << "none is printed";
+}
+
+TEST(Recipe, OfTextsTellsWhatStandsAroundThem) {
+  const auto of = [](const std::string& folder, std::optional<std::string> name, std::optional<bool> bos) {
+    return TemplateEncoder({.folder = folder, .template_name = std::move(name), .add_bos = bos}).recipe();
+  };
+  const std::string llama = tokenizer("llama3");
+  EXPECT_EQ(changed(of(llama, std::nullopt, true), of(llama, std::nullopt, false)), Names{"before a text"});
+  // Without a template no option of one counts.
+  for (const auto& [name, value] : of(llama, std::nullopt, true)) {
+    EXPECT_FALSE(name == "template" || name == "mask_history" || name == "enable_thinking") << name;
+  }
+  const Names ends = changed(of(llama, std::nullopt, true), of(llama, "chatml", true));
+  EXPECT_TRUE(ends.contains("template") && ends.contains("mask_history")) << "there is one now";
+}
+
+TEST(Recipe, OfATokenizerIsEveryFileOfIt) {
+  const test::TemporaryFolder folder("tokenizer");
+  for (const auto& entry : fs::directory_iterator(tokenizer("qwen2"))) {
+    fs::copy(entry.path(), folder.path() + "/" + entry.path().filename().string());
+  }
+  const auto recipe = [&] { return TemplateEncoder({.folder = folder.path()}).recipe(); };
+  const Recipe before = recipe();
+  int files = 0;
+  const std::vector<std::string> all = text::Tokenizer::from_folder(folder.path()).files();
+  for (const std::string& file : all) {
+    const std::string was = test::slurp(file);
+    test::spill(file, was + "\n");
+    EXPECT_EQ(changed(before, recipe()), Names{fs::path(file).filename().string()});
+    test::spill(file, was);
+    ++files;
+  }
+  EXPECT_GE(files, 2);
+  EXPECT_EQ(recipe(), before) << "what is in them counts, not when they were written";
+}
+
+// ---- data sets ----
+
+class MixRecipe : public testing::Test {
+ protected:
+  MixRecipe() : folder_("recipe") {
+    for (const char* name : {"a.txt", "b.txt", "c.txt"}) test::spill(folder_ / name, "1\n2\n3\n");
+    sources_ = open_datasets({.dataset = {folder_ / "a.txt", folder_ / "b.txt"}});
+  }
+  Names changes(const std::function<void(std::vector<DataSource>&, MixOptions&)>& change) const {
+    const MixOptions options{.strategy = "interleave_over", .weights = {1, 2}, .seed = 3};
+    auto sources = sources_;
+    MixOptions other = options;
+    change(sources, other);
+    return changed(RowMix(sources_, options).recipe(), RowMix(sources, other).recipe());
+  }
+  test::TemporaryFolder folder_;
+  std::vector<DataSource> sources_;
+};
+
+using Sources = std::vector<DataSource>;
+
+TEST_F(MixRecipe, TellsHowSetsAreMixed) {
+  EXPECT_EQ(changes([](Sources&, MixOptions&) {}), Names{});
+  EXPECT_EQ(changes([](Sources&, MixOptions& o) { o.strategy = "interleave_once"; }), Names{"mix_strategy"});
+  EXPECT_EQ(changes([](Sources&, MixOptions& o) { o.weights[1] = 2.5; }), Names{"interleave_probs"});
+  EXPECT_EQ(changes([](Sources&, MixOptions& o) { o.weights[0] = 2; }), Names{"interleave_probs"});
+  EXPECT_EQ(changes([](Sources&, MixOptions& o) { o.seed = 4; }), Names{"seed of the mixture"});
+  EXPECT_EQ(changes([](Sources&, MixOptions& o) { o.weights.clear(); }),
+            (Names{"interleave_probs", "seed of the mixture"}))
+      << "where sets take turns nothing is drawn";
+  const Recipe alone = RowMix({sources_[0]}, {.strategy = "interleave_over", .seed = 3}).recipe();
+  EXPECT_EQ(changed(alone, RowMix({sources_[0]}, {.seed = 4}).recipe()), Names{}) << "nothing is mixed";
+}
+
+TEST_F(MixRecipe, TellsOfEverySetWhatItIs) {
+  for (const std::size_t s : {0u, 1u}) {
+    const std::string set = "data set " + std::to_string(s + 1);
+    EXPECT_EQ(changes([s](Sources& d, MixOptions&) { d[s].name = "x"; }), Names{set});
+    EXPECT_EQ(changes([s](Sources& d, MixOptions&) { d[s].rows = 2; }), Names{set + ": rows"});
+    EXPECT_EQ(changes([s](Sources& d, MixOptions&) { d[s].sampled = true; }),
+              Names{set + ": seed of its rows"});
+    const auto other = std::shared_ptr(open_rows(folder_ / "c.txt"));
+    EXPECT_EQ(changes([&](Sources& d, MixOptions&) { d[s].files[0] = other; }), Names{set + ": file 1"});
+    EXPECT_EQ(changes([&](Sources& d, MixOptions&) { d[s].files.push_back(other); }),
+              Names{set + ": file 2"});
+  }
+  auto sampled = sources_;
+  sampled[1].sampled = true;
+  auto otherwise = sampled;
+  otherwise[1].sample_seed = 9;
+  EXPECT_EQ(changed(RowMix(sampled, {}).recipe(), RowMix(otherwise, {}).recipe()),
+            Names{"data set 2: seed of its rows"});
+}
+
+// As above: a new column or tag is one more here.
+TEST_F(MixRecipe, TellsHowRowsAreRead) {
+  const auto& [kind, prompt, query, response, history, messages, system, tools, role, content, user,
+               assistant, observation, function, system_tag, media] = RowFormat();
+  EXPECT_TRUE(kind == RowFormat::Kind::alpaca && media.empty());
+  for (const std::string* column : {&prompt, &query, &response, &messages, &role, &content, &user, &assistant,
+                                    &observation, &function, &system_tag}) {
+    EXPECT_FALSE(column->empty());
+  }
+  EXPECT_TRUE(history.empty() && system.empty() && tools.empty());
+  const std::vector<std::string RowFormat::*> texts{
+      &RowFormat::prompt,     &RowFormat::query,          &RowFormat::response,
+      &RowFormat::history,    &RowFormat::messages,       &RowFormat::system,
+      &RowFormat::tools,      &RowFormat::role_tag,       &RowFormat::content_tag,
+      &RowFormat::user_tag,   &RowFormat::assistant_tag,  &RowFormat::function_tag,
+      &RowFormat::system_tag, &RowFormat::observation_tag};
+  std::set<Recipe> seen;
+  const auto recipe_of = [&](const std::function<void(RowFormat&)>& change) {
+    auto sources = sources_;
+    change(sources[1].format);
+    return RowMix(sources, {}).recipe();
+  };
+  EXPECT_TRUE(seen.insert(recipe_of([](RowFormat&) {})).second);
+  for (const auto text : texts) {
+    EXPECT_TRUE(seen.insert(recipe_of([text](RowFormat& f) { f.*text = "other"; })).second);
+  }
+  EXPECT_TRUE(seen.insert(recipe_of([](RowFormat& f) { f.kind = RowFormat::Kind::pair; })).second);
+  EXPECT_TRUE(seen.insert(recipe_of([](RowFormat& f) { f.media = {"images"}; })).second);
+  EXPECT_EQ(seen.size(), texts.size() + 3);
+}
+
+TEST(FileState, ChangesWithSizeSecondAndNanosecond) {
+  const test::TemporaryFolder folder("state");
+  const std::string path = folder / "f";
+  test::spill(path, "abc");
+  const auto written = [&](time_t seconds, long nanoseconds) {
+    const timespec times[2] = {{seconds, nanoseconds}, {seconds, nanoseconds}};
+    EXPECT_EQ(::utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+    return file_state(path);
+  };
+  EXPECT_EQ(written(1700000000, 5), "bytes 3, changed 1700000000.000000005");
+  EXPECT_EQ(written(1700000001, 123456789), "bytes 3, changed 1700000001.123456789");
+  test::spill(path, "abcd");
+  EXPECT_TRUE(file_state(path).starts_with("bytes 4, changed "));
+  EXPECT_THROW(file_state(folder / "none"), Error);
+}
+
+// ---- tokens that are kept ----
+
+class Kept : public testing::Test {
+ protected:
+  Kept() : folder_("kept"), cache_(folder_ / "below/it") {}
+  test::TemporaryFolder folder_;
+  TokenCache cache_;
+  Encoded set_ = test::set_of(20, 9);
+};
+
+TEST_F(Kept, TokensAreFoundByTheirRecipeAlone) {
+  const Recipe recipe{{"template", "qwen"}, {"cutoff_len", "16"}, {"odd \n\"name", "v\xff"}};
+  bool damaged = true;
+  EXPECT_FALSE(cache_.load(recipe, &damaged));
+  EXPECT_FALSE(damaged) << "it is not there";
+  cache_.store(recipe, set_);
+  const auto found = cache_.load(recipe, &damaged);
+  ASSERT_TRUE(found);
+  EXPECT_FALSE(damaged);
+  EXPECT_EQ(found->fingerprint(), set_.fingerprint());
+  EXPECT_EQ(found->rows, set_.rows);
+  for (const Recipe& other : {Recipe{{"template", "qwen"}, {"cutoff_len", "17"}, {"odd \n\"name", "v\xff"}},
+                              Recipe{{"template", "qwen"}, {"cutoff_le", "n16"}, {"odd \n\"name", "v\xff"}},
+                              Recipe{{"template", "qwen"}, {"cutoff_len", "16"}}, Recipe{}}) {
+    EXPECT_NE(TokenCache::key(other), TokenCache::key(recipe));
+    EXPECT_FALSE(cache_.load(other));
+  }
+  EXPECT_EQ(TokenCache::key(recipe), TokenCache::key(Recipe(recipe)));
+}
+
+TEST_F(Kept, AFileOfAnotherRecipeOrWithOtherBytesIsDamaged) {
+  const Recipe recipe{{"a", "1"}}, other{{"a", "2"}};
+  cache_.store(recipe, set_);
+  const std::string whole = test::slurp(cache_.path(recipe));
+  bool damaged = false;
+  test::spill(cache_.path(other), whole);
+  EXPECT_FALSE(cache_.load(other, &damaged)) << "its name says one recipe and its bytes another";
+  EXPECT_TRUE(damaged);
+  // Each part counts: the line, the hash, the length, the recipe, tokens, labels, boundaries, rows, counts.
+  int noticed = 0;
+  for (std::size_t at = 0; at < whole.size(); ++at, ++noticed) {
+    std::string bytes = whole;
+    bytes[at] = static_cast<char>(bytes[at] ^ 1);
+    test::spill(cache_.path(recipe), bytes);
+    damaged = false;
+    ASSERT_FALSE(cache_.load(recipe, &damaged)) << at;
+    ASSERT_TRUE(damaged) << at;
+  }
+  EXPECT_GT(noticed, 500);
+  for (const std::size_t size : {std::size_t{0}, std::size_t{15}, std::size_t{16}, std::size_t{47},
+                                 std::size_t{55}, std::size_t{56}, whole.size() - 1}) {
+    test::spill(cache_.path(recipe), whole.substr(0, size));
+    EXPECT_FALSE(cache_.load(recipe, &damaged)) << size;
+    EXPECT_TRUE(damaged);
+  }
+  test::spill(cache_.path(recipe), whole);
+  EXPECT_TRUE(cache_.load(recipe, &damaged));
+  EXPECT_FALSE(damaged);
+}
+
+TEST_F(Kept, TheNearestRecipeTellsWhatIsNew) {
+  EXPECT_TRUE(cache_.nearest_differences({{"a", "1"}}).empty()) << "there is no folder";
+  const Recipe far{{"template", "a"}, {"cutoff_len", "1"}, {"x", "1"}},
+      near{{"template", "qwen"}, {"cutoff_len", "16"}, {"gone", "was here"}};
+  cache_.store(far, set_);
+  EXPECT_EQ(cache_.nearest_differences({{"template", "qwen"}, {"cutoff_len", "17"}}).size(), 3u);
+  cache_.store(near, set_);
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(cache_.nearest_differences({{"template", "qwen"}, {"cutoff_len", "17"}, {"new", "is here"}}),
+            (Lines{"cutoff_len: was '16', is '17'", "new: is 'is here'", "gone: was 'was here'"}));
+  EXPECT_EQ(cache_.nearest_differences(
+                {{"template", "qwen"}, {"cutoff_len", "16"}, {"gone", std::string(81, 'y')}}),
+            Lines{"gone: was 'was here', is '" + std::string(80, 'y') + "…'"});
+  EXPECT_EQ(cache_.nearest_differences(
+                {{"template", "qwen"}, {"cutoff_len", "16"}, {"gone", std::string(80, 'y')}}),
+            Lines{"gone: was 'was here', is '" + std::string(80, 'y') + "'"});
+  // What is none of ours tells nothing, and a recipe's own file is no other.
+  test::spill(folder_ / "below/it/tokens-x.bin", "no tokens");
+  test::spill(folder_ / "below/it/notes.txt", test::slurp(cache_.path(near)));
+  fs::remove(cache_.path(far));
+  EXPECT_TRUE(cache_.nearest_differences(near).empty());
+  fs::remove(cache_.path(near));
+  EXPECT_TRUE(cache_.nearest_differences(far).empty());
 }
 
 }  // namespace
