@@ -331,12 +331,14 @@ void Reporter::finish(const FinishFacts& facts) {
   if (const std::int64_t rows = r.log.flush(); rows > 0)
     log::warn(std::to_string(rows) + " rows of trainer_log.jsonl could not be written");
   if (r.events && r.session.steps > 0) {
-    r.events->write(r.totals.step,
-                    {{"train/train_loss", r.totals.mean_loss()},
-                     {"train/train_runtime", r.session_elapsed},
-                     {"train/train_samples_per_second", train.at("train_samples_per_second").get<double>()},
-                     {"train/train_steps_per_second", train.at("train_steps_per_second").get<double>()},
-                     {"train/total_flos", train.at("total_flos").get<double>()}});
+    unless_refused([&] {
+      r.events->write(r.totals.step,
+                      {{"train/train_loss", r.totals.mean_loss()},
+                       {"train/train_runtime", r.session_elapsed},
+                       {"train/train_samples_per_second", train.at("train_samples_per_second").get<double>()},
+                       {"train/train_steps_per_second", train.at("train_steps_per_second").get<double>()},
+                       {"train/total_flos", train.at("total_flos").get<double>()}});
+    });
   }
   r.summary(facts);
   r.progress.finished = facts.status == "completed";
