@@ -27,7 +27,14 @@ std::string hash_of(const LongArray<std::int64_t>& numbers) {
 }
 
 std::int64_t place_number(const Json& place, const char* key, const std::string& where) {
-  return json_int(place, key, -1, 0, INT64_C(1) << 40, where + ", the place in the data");
+  if (!place.contains(key) || place.at(key).is_null()) {
+    throw Error({.what = "the checkpoint's place in the data is not complete",
+                 .expected = std::string("a number '") + key + "'",
+                 .where = where + ", the place in the data",
+                 .fix = "go on with another checkpoint",
+                 .code = ExitCode::usage});
+  }
+  return json_int(place, key, 0, 0, INT64_C(1) << 40, where + ", the place in the data");
 }
 
 // The place that the state of a checkpoint tells; null where it tells none. Throws Error for one of a run
