@@ -7,6 +7,7 @@
 #include "octet/base/strings.h"
 #include "octet/data/template_encoder.h"
 #include "octet/feed/loader.h"
+#include "support/program.h"
 
 namespace octet::data {
 namespace {
@@ -125,6 +126,92 @@ TEST(Pretraining, TheLastWholeBlockStays) {
             (std::vector<std::int32_t>{1, 2, 3, 4, 5, 6, 7, 8}));
   EXPECT_EQ(blocks.counts.tokens, 8);
   EXPECT_EQ(blocks.counts.trained, 6) << "nothing predicts the first token of a block";
+}
+
+// Batches of two rows: the ends of theirs that fill no block are left out, and a block is of the row that it
+// begins in.
+TEST(Pretraining, BlocksAreOfTheirBatchOfRows) {
+  Encoded set;
+  for (std::int32_t row = 0; row < 5; ++row) {
+    const std::vector<std::int32_t> ids{10 * row, 10 * row + 1, 10 * row + 2};
+    set.append(ids, ids, row);
+  }
+  set.counts.rows = 7, set.counts.broken = 2, set.counts.trained = 99;
+  const Encoded blocks = cut_blocks(set, {.length = 2, .batch_rows = 2});
+  EXPECT_EQ(blocks.ids, (LongArray<std::int32_t>{0, 1, 2, 10, 11, 12, 20, 21, 22, 30, 31, 32, 40, 41}));
+  EXPECT_EQ(blocks.rows, (LongArray<std::int64_t>{0, 0, 1, 2, 2, 3, 4}));
+  EXPECT_EQ(blocks.counts.rows, 7);
+  EXPECT_EQ(blocks.counts.broken, 2);
+  EXPECT_EQ(blocks.counts.documents, 7);
+  EXPECT_EQ(blocks.counts.tokens, 14);
+  EXPECT_EQ(blocks.counts.trained, 7);
+  const Encoded begun = cut_blocks(set, {.length = 4, .batch_rows = 2, .first_token = 0});
+  EXPECT_EQ(begun.ids, (LongArray<std::int32_t>{0, 1, 2, 10, 0, 21, 22, 30}));
+  EXPECT_EQ(begun.labels, begun.ids);
+  EXPECT_EQ(cut_blocks(set, {.length = 3, .batch_rows = 2, .first_token = -1}).ids, set.ids);
+  EXPECT_EQ(cut_blocks(Encoded(), {.length = 3}).documents(), 0);
+}
+
+// What begins and ends a text, and what of it counts as it stands.
+TEST(Pretraining, TextsBeginAndEndAsTheirTokenizerAndTemplateSay) {
+  struct Case {
+    const char* folder;
+    std::optional<std::string> name;
+    std::optional<bool> bos;
+    const char* text;
+  };
+  const auto decoded = [](const Case& c, bool splits, TextCut cut) {
+    TemplateEncoderOptions options{.folder = kGolden + "tokenizers/" + c.folder,
+                                   .template_name = c.name,
+                                   .text_cut = cut,
+                                   .add_bos = c.bos};
+    options.options.split_special_tokens = splits;
+    const TemplateEncoder encoder(options);
+    const EncodedSample made = encoder.encode({.text = c.text, .plain = true});
+    std::string all;
+    for (const auto& d : made.documents)
+      all += encoder.decode(d.ids) + "/" + std::to_string(d.ids.size()) + " ";
+    return all + std::to_string(encoder.text_bos_id()) + (made.dropped ? " dropped" : "");
+  };
+  std::string page;
+  for (const Case& c :
+       {Case{"llama3", {}, {}, "hi"}, Case{"llama3", {}, true, "hi"}, Case{"llama3", {}, false, "hi"},
+        Case{"llama3", "llama3", {}, "hi"}, Case{"qwen2", {}, {}, "hi"}, Case{"qwen2", "qwen", {}, "hi"},
+        Case{"llama2", {}, {}, "hi"}, Case{"llama2", {}, false, "hi"}, Case{"gemma", {}, {}, "hi"},
+        Case{"gpt2", {}, {}, "hi"}, Case{"mistral", {}, {}, "hi"}}) {
+    page += std::string(c.folder) + ": " + decoded(c, false, TextCut::pieces) + " | " +
+            decoded(c, false, TextCut::whole) + "\n";
+  }
+  EXPECT_EQ(page,
+            "llama3: hi<|end_of_text|>/3 -1 | hi<|end_of_text|>/3 -1\n"
+            "llama3: <|begin_of_text|>hi<|end_of_text|>/4 3994 | hi<|end_of_text|>/3 3994\n"
+            "llama3: hi<|end_of_text|>/3 -1 | hi<|end_of_text|>/3 -1\n"
+            "llama3: hi<|end_of_text|>/3 -1 | hi<|end_of_text|>/3 -1\n"
+            "qwen2: hi<|endoftext|>/3 -1 | hi<|endoftext|>/3 -1\n"
+            "qwen2: hi<|im_end|>/3 -1 | hi<|im_end|>/3 -1\n"
+            "llama2: hi</s>/3 -1 | hi</s>/3 -1\n"
+            "llama2: hi</s>/3 -1 | hi</s>/3 -1\n"
+            "gemma: hi<eos>/2 -1 | hi<eos>/2 -1\n"
+            "gpt2: hi<|endoftext|>/3 -1 | hi<|endoftext|>/3 -1\n"
+            "mistral: hi</s>/3 -1 | hi</s>/3 -1\n");
+  // A tokenizer may say itself that it begins texts, and a run goes before it.
+  const test::TemporaryFolder folder("begins");
+  for (const char* file : {"tokenizer.json", "special_tokens_map.json", "tokenizer_config.json"}) {
+    const std::string from = kGolden + "tokenizers/llama3/" + file;
+    Json json = read_json(from);
+    if (std::string(file) == "tokenizer_config.json") json["add_bos_token"] = true;
+    test::spill(folder / file, json.dump());
+  }
+  const auto begins = [&](std::optional<bool> bos) {
+    return TemplateEncoder({.folder = folder.path(), .add_bos = bos}).text_bos_id() >= 0;
+  };
+  EXPECT_TRUE(begins({}));
+  EXPECT_TRUE(begins(true));
+  EXPECT_FALSE(begins(false));
+  const Case typed{"qwen2", {}, {}, "a<|im_start|>b"};
+  EXPECT_NE(decoded(typed, false, TextCut::pieces), decoded(typed, true, TextCut::pieces))
+      << "what users typed is text where it is asked for";
+  EXPECT_TRUE(decoded(typed, true, TextCut::pieces).starts_with("a<|im_start|>b<|"));
 }
 
 TEST(Pretraining, OfALongTextSoManyPiecesAreTrained) {

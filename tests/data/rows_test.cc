@@ -310,6 +310,69 @@ TEST_F(Mixes, ARowThatStandsTwiceIsChosenOnce) {
   EXPECT_EQ(places.size(), 21u) << "so many rows there are, and each of them was asked for";
   EXPECT_TRUE(std::ranges::is_sorted(places));
   EXPECT_LE(mix.choose(10, 7).size(), 10u);
+  EXPECT_NE(mix.choose(10, 7), mix.choose(10, 8)) << "the seed decides";
+  EXPECT_TRUE(mix.choose(0, 7).empty());
+}
+
+TEST_F(Mixes, RowsOfSeveralFilesStandOneBehindTheOther) {
+  const RowMix mix(open_datasets({.dataset = {folder_ + "/[ab].jsonl", "c.jsonl"}, .dataset_dir = folder_}),
+                   {});
+  ASSERT_EQ(mix.sources().size(), 2u);
+  ASSERT_EQ(mix.sources()[0].files.size(), 2u);
+  std::vector<std::string> expected;
+  for (const auto& [name, rows] : {std::pair{'a', 4}, {'b', 10}, {'c', 7}}) {
+    for (int i = 0; i < rows; ++i) expected.push_back(name + std::to_string(i));
+  }
+  EXPECT_EQ(texts(mix), expected);
+  EXPECT_EQ(mix.at(13).source, &mix.sources()[0]);
+  EXPECT_EQ(mix.at(14).source, &mix.sources()[1]);
+  EXPECT_ANY_THROW(mix.at(-1));
+  EXPECT_ANY_THROW(mix.at(21));
+  // Three files in one set: what lies before a row is every file before it.
+  const RowMix all(open_datasets({.dataset = {folder_ + "/?.jsonl"}}), {});
+  EXPECT_EQ(texts(all), expected);
+}
+
+TEST_F(Mixes, ASetThatRepeatsItsRowsIsNoticedBehindOneThatDoesNot) {
+  auto sets = sources_;
+  sets[2].sampled = true;
+  sets[2].rows = 9;
+  const auto distinct = RowMix(sets, {}).distinct_rows();
+  ASSERT_EQ(distinct.size(), 23u);
+  EXPECT_EQ(std::set<std::int64_t>(distinct.begin(), distinct.end()).size(), 21u);
+  sets[2].rows = 7;
+  EXPECT_TRUE(RowMix(sets, {}).distinct_rows().empty()) << "each once";
+}
+
+// More rows than a thread takes at a time.
+TEST_F(Mixes, ManyRowsComeOnceAndInTheirOrderHoweverManyThreadsTakeThem) {
+  std::string text;
+  for (int i = 0; i < 1100; ++i) text += i == 700 ? "{\n" : "{\"text\":\"ab\"}\n";
+  write("many.jsonl", text);
+  const RowMix mix(open_datasets({.dataset = {"many.jsonl"}, .dataset_dir = folder_}), {});
+  std::vector<std::int64_t> places;
+  for (std::int64_t i = 0; i < mix.size(); i += 2) places.push_back(i);
+  const auto rows_of = [&](const EncodeShare& share) {
+    const Encoded made = encode_rows(mix, Letters(), share);
+    EXPECT_EQ(made.counts.documents, made.documents());
+    EXPECT_EQ(made.counts.rows, share.last_row - share.first_row);
+    return std::vector<std::int64_t>(made.rows.begin(), made.rows.end());
+  };
+  const auto expected = [&](std::int64_t first, std::int64_t last, std::int64_t step) {
+    std::vector<std::int64_t> rows;
+    for (std::int64_t i = first; i < last; ++i) {
+      if (i * step != 700) rows.push_back(i * step);
+    }
+    return rows;
+  };
+  for (const int threads : {0, 1, 3}) {
+    EXPECT_EQ(rows_of({.last_row = 1100, .threads = threads}), expected(0, 1100, 1));
+    EXPECT_EQ(rows_of({.first_row = 100, .last_row = 613, .threads = threads}), expected(100, 613, 1));
+    EXPECT_EQ(rows_of({.first_row = 10, .last_row = 540, .threads = threads, .places = &places}),
+              expected(10, 540, 2));
+    EXPECT_TRUE(rows_of({.first_row = 5, .last_row = 5, .threads = threads}).empty());
+    EXPECT_THROW(rows_of({.last_row = 1100, .threads = threads, .max_broken = 0}), Error);
+  }
 }
 
 TEST_F(Mixes, AnyShareOfTheRowsIsTheSameWhoeverTakesIt) {
