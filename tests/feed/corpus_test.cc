@@ -457,6 +457,20 @@ TEST_F(Feeds, WithinAnEpochTheOrderMustBeTheSame) {
   }
 }
 
+TEST_F(Feeds, TheOrderOfSamplesIsTheirDocumentsAndWhereTheyEnd) {
+  const auto order = [&](const std::vector<std::int64_t>& documents, const std::vector<std::int64_t>& ends) {
+    Corpus corpus;
+    for (std::int32_t d = 0; d < 4; ++d) corpus.training.append(std::vector{d, d}, std::vector{d, d}, d);
+    for (const std::int64_t d : documents) corpus.training_items.documents.push_back(d);
+    for (const std::int64_t end : ends) corpus.training_items.begins.push_back(end);
+    return feed(config_, corpus)->position()["order"].get<std::string>();
+  };
+  const std::set<std::string> orders{order({0, 1, 2, 3}, {2, 4}), order({0, 2, 1, 3}, {2, 4}),
+                                     order({0, 1, 2, 3}, {3, 4}), order({0, 1, 2, 3}, {1, 2, 3, 4}),
+                                     order({0, 1, 3, 2}, {1, 2, 3, 4})};
+  EXPECT_EQ(orders.size(), 5u);
+}
+
 TEST_F(Feeds, ACheckpointWithoutAPlaceTellsTheSizeOfItsSteps) {
   const Corpus corpus = this->corpus(config_);
   const auto place = [&](const Json& state) {
