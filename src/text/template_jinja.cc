@@ -186,11 +186,24 @@ void write_calls(Lines& out, const ToolFormat& format) {
   }
 }
 
-/// Thoughts of earlier answers go; a last one that has none gets an empty one.
+/// Thoughts of earlier answers go, each from its beginning to the next end, and line ends before what is
+/// left; a last one that has none gets an empty one.
 void handle_thoughts(Lines& out) {
-  out.tag("if not loop.last and '<think>\\n' in content and '\\n</think>\\n\\n' in content");
-  out.set("content", "content.split('<think>\\n')[0] + content.split('\\n</think>\\n\\n')[-1].lstrip('\\n')");
-  out.tag("elif loop.last and '<think>' not in content and '</think>' not in content");
+  out.tag("if not loop.last");
+  out.set("ns.kept", "''");
+  out.set("ns.open", "''");
+  out.tag("for part in content.split('<think>\\n')");
+  out.tag("if loop.first");
+  out.set("ns.kept", "part");
+  out.tag("elif '\\n</think>\\n\\n' in part");
+  out.set("ns.kept", "ns.kept + part.split('\\n</think>\\n\\n', 1)[1]");
+  out.set("ns.open", "''");
+  out.tag("else");
+  out.set("ns.open", "ns.open + '<think>\\n' + part");
+  out.tag("endif");
+  out.tag("endfor");
+  out.set("content", "(ns.kept + ns.open).lstrip('\\n')");
+  out.tag("elif '<think>' not in content and '</think>' not in content");
   out.set("content", "'<think>\\n\\n</think>\\n\\n' + content");
   out.tag("endif");
 }

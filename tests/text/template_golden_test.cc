@@ -203,6 +203,28 @@ TEST_P(TemplateGolden, InJinjaItWritesTheSame) {
   }
 }
 
+// What stands behind an earlier thought, and where it stands, is the same in both.
+TEST_P(TemplateGolden, InJinjaEarlierThoughtsGoAsInTraining) {
+  if (!template_.thinks()) return;
+  template_.prepare(tokenizer_);
+  for (const char* early :
+       {"<think>\nwhy\n</think>\n\none", "<think>\nwhy\n</think>\n\n\n\none\n",
+        "<think>\nwhy\n</think>\n\n  one", "so <think>\nwhy\n</think>\n\n\none", "<think>\n\n</think>\n\none",
+        "one", "\n\none", "<think>\na\n</think>\n\none <think>\nb\n</think>\n\ntwo",
+        "<think>\na <think>\nb\n</think>\n\none", "one <think>\nwithout an end",
+        "one\n</think>\n\nwithout a beginning"}) {
+    Conversation conversation;
+    conversation.messages = {
+        {"user", "first"}, {"assistant", early}, {"user", "second"}, {"assistant", "two"}};
+    const Prompt prompt = template_.encode_prompt(tokenizer_, conversation, {});
+    ASSERT_EQ(prompt.outcome, Example::Outcome::kept) << prompt.reason;
+    conversation.messages.pop_back();
+    const std::string text =
+        rendered(template_, {}, tokenizer_, conversation, messages_of(conversation), true);
+    EXPECT_EQ(tokenizer_.decode(tokenizer_.encode(text).ids), tokenizer_.decode(prompt.prompt_ids)) << early;
+  }
+}
+
 // Of a conversation up to an answer, as `trainer encode` shows it: earlier answers lose their thoughts, the
 // answer itself keeps them.
 TEST(EncodePrompt, KeepsTheThoughtsOfItsAnswerAlone) {
