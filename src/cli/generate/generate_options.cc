@@ -40,6 +40,14 @@ std::string take_model_defaults(GenerateOptions& options, const std::string& fol
   const std::string path = folder + "/generation_config.json";
   if (!path_exists(path)) return "";
   const Json file = read_json(path);
+  if (!file.is_object()) {
+    throw Error({.what = "generation_config.json holds no settings",
+                 .expected = "an object of keys and values",
+                 .found = std::string("of type ") + file.type_name(),
+                 .where = path,
+                 .fix = "mend the file, or leave it out with --no-model-defaults",
+                 .code = ExitCode::usage});
+  }
   std::string taken;
   const auto open = [&](const char* key) {
     return file.contains(key) && !file[key].is_null() && std::ranges::find(given, key) == given.end();
@@ -50,6 +58,13 @@ std::string take_model_defaults(GenerateOptions& options, const std::string& fol
     if (found == value) return;
     value = found;
     taken += (taken.empty() ? "" : ", ") + std::string(key) + " " + number(found);
+  };
+  const auto take_whole = [&](const char* key, std::int64_t& value, std::int64_t least, std::int64_t most) {
+    if (!open(key)) return;
+    const std::int64_t found = json_int(file, key, value, least, most, path);
+    if (found == value) return;
+    value = found;
+    taken += (taken.empty() ? "" : ", ") + std::string(key) + " " + std::to_string(found);
   };
   generate::Sampling& sampling = options.answers.sampling;
   // Without do_sample the most probable token is taken, and temperature and filters mean nothing.
@@ -62,18 +77,14 @@ std::string take_model_defaults(GenerateOptions& options, const std::string& fol
     take("temperature", sampling.temperature, 1.0);
     take("top_p", sampling.top_p, 1.0);
     take("min_p", sampling.min_p, 0.0);
-    double top_k = static_cast<double>(sampling.top_k);
-    take("top_k", top_k, 0.0);
-    sampling.top_k = static_cast<std::int64_t>(top_k);
+    take_whole("top_k", sampling.top_k, 0, INT64_C(1) << 31);
   }
   take("repetition_penalty", sampling.repetition_penalty, 1.0);
-  double most = static_cast<double>(options.answers.max_new);
-  take("max_new_tokens", most, most);
-  options.answers.max_new = static_cast<std::int64_t>(most);
+  take_whole("max_new_tokens", options.answers.max_new, 1, 1 << 20);
   if (file.contains("eos_token_id") && !file["eos_token_id"].is_null()) {
     const Json& ids = file["eos_token_id"];
     for (const Json& id : ids.is_array() ? ids : Json::array({ids})) {
-      if (!id.is_number_integer())
+      if (!id.is_number_integer() || id.get<std::int64_t>() < 0 || id.get<std::int64_t>() > INT32_MAX)
         throw Error(
             {.what = "eos_token_id is no id", .found = ids.dump(), .where = path, .code = ExitCode::usage});
       options.eos_ids.push_back(id.get<std::int32_t>());
