@@ -3,6 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
+#include <string>
+#include <variant>
+#include <vector>
 
 #include "octet/base/error.h"
 
@@ -265,6 +269,128 @@ TEST(Schedule, ThoseOfDeepSpeedGiveItsRates) {
   EXPECT_THROW(Schedule(deepspeed("deepspeed_warmup", 7, {{"warmup_min_lr", 1.0}})), Error);
   EXPECT_THROW(Schedule(deepspeed("deepspeed_warmup", 7, {{"total_num_steps", 9.0}})), Error);
   EXPECT_THROW(Schedule(deepspeed("deepspeed_warmth", 7, {})), Error);
+}
+
+// Each argument at the ends of its range, and just outside of them.
+TEST(Schedule, ArgumentsMayReachTheEndsOfTheirRangesAndNoFurther) {
+  struct Case {
+    const char* name;
+    const char* key;
+    double low, high;
+    ScheduleArguments with = {};
+  };
+  const ScheduleArguments floor{{"min_lr_rate", 0.5}};
+  for (const Case& c : {Case{"cosine", "num_cycles", 0, 1e6},
+                        {"cosine_with_restarts", "num_cycles", 0, 9007199254740992.0},
+                        {"cosine_with_min_lr", "min_lr", 0, 2e-4},
+                        {"cosine_with_min_lr", "min_lr_rate", 0, 1},
+                        {"cosine_with_min_lr", "num_cycles", 0, 1e6, floor},
+                        {"cosine_warmup_with_min_lr", "min_lr", 0, 2e-4},
+                        {"cosine_warmup_with_min_lr", "warmup_lr_rate", 0, 1, floor},
+                        {"polynomial", "power", 0, 1e6},
+                        {"inverse_sqrt", "timescale", 1, 9007199254740992.0},
+                        {"warmup_stable_decay", "min_lr_ratio", 0, 1},
+                        {"warmup_stable_decay", "num_cycles", 0, 1e6},
+                        {"warmup_stable_decay", "num_decay_steps", 0, 9007199254740992.0},
+                        {"deepspeed_warmup", "warmup_min_lr", 0, 2e-4},
+                        {"deepspeed_warmup_decay", "warmup_min_lr", 0, 2e-4},
+                        {"deepspeed_warmup_decay", "total_num_steps", 0, 9007199254740992.0},
+                        {"deepspeed_warmup_cosine", "warmup_min_ratio", 0, 1},
+                        {"deepspeed_warmup_cosine", "cos_min_ratio", 0, 1}}) {
+    const auto with = [&](double value) {
+      ScheduleArguments arguments = c.with;
+      arguments[c.key] = value;
+      return options_of(c.name, arguments);
+    };
+    EXPECT_NO_THROW(Schedule(with(c.low))) << c.name << " " << c.key;
+    EXPECT_NO_THROW(Schedule(with(c.high))) << c.name << " " << c.key;
+    for (const double outside : {c.low - 1, c.low - 1e-9, c.high * 1.001, c.high * 2}) {
+      try {
+        const Schedule schedule(with(outside));
+        ADD_FAILURE() << c.name << " " << c.key << " " << outside;
+      } catch (const Error& e) {
+        EXPECT_EQ(e.problem().where, std::string("lr_scheduler_kwargs.") + c.key);
+        EXPECT_EQ(e.code(), ExitCode::usage);
+      }
+    }
+  }
+  EXPECT_NO_THROW(Schedule(options_of("polynomial", {{"lr_end", 1.99e-4}})));
+  EXPECT_THROW(Schedule(options_of("polynomial", {{"lr_end", 2e-4}})), Error)
+      << "it is not below the first rate";
+  EXPECT_THROW(Schedule(options_of("cosine_with_min_lr")), Error);
+  EXPECT_THROW(Schedule(options_of("cosine_with_min_lr", {{"min_lr", 0.0}, {"min_lr_rate", 0.0}})), Error);
+  const auto refused = [](const std::function<void(ScheduleOptions&)>& change) -> std::string {
+    ScheduleOptions options = options_of("linear");
+    change(options);
+    try {
+      const Schedule schedule(options);
+    } catch (const Error& e) {
+      return e.problem().where;
+    }
+    return "";
+  };
+  using O = ScheduleOptions;
+  EXPECT_EQ(refused([](O& o) { o.learning_rate = 0, o.warmup_steps = 0, o.total_steps = 0; }), "");
+  EXPECT_EQ(refused([](O& o) { o.learning_rate = -1e-9; }), "learning_rate");
+  EXPECT_EQ(refused([](O& o) { o.learning_rate = std::nan(""); }), "learning_rate");
+  EXPECT_EQ(refused([](O& o) { o.warmup_steps = -1; }), "warmup_steps");
+  EXPECT_EQ(refused([](O& o) { o.total_steps = -1; }), "max_steps");
+}
+
+// What an argument is where nobody gives it: that value gives the same rates, and another one others.
+TEST(Schedule, ArgumentsThatAreNotGivenHaveTheirDefaults) {
+  struct Case {
+    const char* name;
+    const char* key;
+    std::variant<double, std::string> usual, other;
+    ScheduleArguments with = {};
+    std::int64_t warmup = 10;
+  };
+  const ScheduleArguments floor{{"min_lr_rate", 0.25}};
+  const std::vector<Case> cases{
+      {"cosine", "num_cycles", 0.5, 1.5},
+      {"cosine_with_restarts", "num_cycles", 1.0, 2.0},
+      {"cosine_with_min_lr", "num_cycles", 0.5, 1.5, floor},
+      {"cosine_warmup_with_min_lr", "num_cycles", 0.5, 1.5, floor},
+      {"polynomial", "lr_end", 1e-7, 2e-7},
+      {"polynomial", "power", 1.0, 2.0},
+      {"inverse_sqrt", "timescale", 10.0, 11.0},
+      {"inverse_sqrt", "timescale", 10000.0, 9999.0, {}, 0},
+      {"inverse_sqrt", "timescale", 1.0, 10000.0, {}, 1},
+      {"warmup_stable_decay", "num_stable_steps", 33.0, 34.0},
+      {"warmup_stable_decay", "num_stable_steps", 80.0, 79.0, {{"num_decay_steps", 20.0}}},
+      {"warmup_stable_decay", "num_decay_steps", 67.0, 50.0, {{"num_stable_steps", 33.0}}},
+      {"warmup_stable_decay", "warmup_type", "linear", "cosine"},
+      {"warmup_stable_decay", "decay_type", "cosine", "linear"},
+      {"warmup_stable_decay", "min_lr_ratio", 0.0, 0.1},
+      {"warmup_stable_decay", "num_cycles", 0.5, 1.0},
+      {"deepspeed_warmup", "warmup_min_lr", 0.0, 1e-5},
+      {"deepspeed_warmup", "warmup_type", "log", "linear"},
+      {"deepspeed_warmup_decay", "warmup_min_lr", 0.0, 1e-5},
+      {"deepspeed_warmup_decay", "total_num_steps", 110.0, 111.0},
+      {"deepspeed_warmup_cosine", "warmup_min_ratio", 0.0, 0.1},
+      {"deepspeed_warmup_cosine", "cos_min_ratio", 0.0001, 0.0002},
+      {"deepspeed_warmup_cosine", "total_num_steps", 110.0, 100.0},
+      {"deepspeed_warmup_cosine", "warmup_type", "log", "linear"}};
+  for (const Case& c : cases) {
+    const auto rates = [&](const std::variant<double, std::string>* value) {
+      ScheduleOptions options = options_of(c.name, c.with);
+      options.warmup_steps = c.warmup;
+      if (value != nullptr) options.arguments[c.key] = *value;
+      std::vector<double> all;
+      for (std::int64_t step = 0; step <= 130; ++step) all.push_back(at(options, step));
+      return all;
+    };
+    EXPECT_EQ(rates(nullptr), rates(&c.usual)) << c.name << " " << c.key;
+    EXPECT_NE(rates(nullptr), rates(&c.other)) << c.name << " " << c.key;
+  }
+  // Two steps of warm-up are the fewest that DeepSpeed knows.
+  for (const std::int64_t few : {0, 1, 2}) {
+    ScheduleOptions options = options_of("deepspeed_warmup");
+    options.warmup_steps = few;
+    EXPECT_EQ(at(options, 2), 1.0);
+    EXPECT_EQ(at(options, 1), 0.0);
+  }
 }
 
 TEST(Schedule, DegenerateLengthsStayFinite) {
