@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # One rank of four on two hosts (tests/bench/on_hosts; root only) is stopped or killed in the middle of training by
-# nodes: the job must end soon after ddp_timeout (10 s), and its last words name the collective and the rank.
+# nodes, or the link between the hosts goes down: the job, its launcher included, must end soon after ddp_timeout (10 s),
+# and its last words name the collective and the rank, or the connection.
 # Arguments: the trainer, a folder for the runs.
 set -u
 trainer=$1 folder=$2
@@ -17,13 +18,13 @@ process_of() {
   done
 }
 
-# Arguments: signal, rank, exit codes to accept, words that one line must hold (none: any), options.
+# Arguments: signal (LINK: the second host's link goes down), rank, exit codes to accept, words that one line must hold (none: any), options.
 strike() {
   local signal=$1 rank=$2 codes=$3 words=$4 out pid code lines
   shift 4
   out=$folder/$signal-$rank
   rm -rf "$out"
-  "$here/../bench/on_hosts" --hosts 2 --slots 2 --rate none -- "$trainer" "$folder/task/config.yaml" \
+  "$here/../bench/on_hosts" --hosts 2 --slots 2 --rate none --launcher "$here/../../launch/mpirun" -- "$trainer" "$folder/task/config.yaml" \
     output_dir="$out" max_steps=100000 num_train_epochs=100000 save_steps=100000 logging_steps=5 plot_loss=false \
     report_to=none ddp_timeout=$limit hierarchical_comm=true reduce_dtype=fp8 "$@" >"$out.log" 2>&1 &
   local job=$!
@@ -40,7 +41,11 @@ strike() {
     return
   fi
   local start=$SECONDS
-  kill "-$signal" "$pid"
+  if [ "$signal" = LINK ]; then
+    ip netns exec "o$job-2" ip link set eth0 down
+  else
+    kill "-$signal" "$pid"
+  fi
   wait "$job"
   code=$?
   kill -KILL "$pid" 2>/dev/null
@@ -60,4 +65,5 @@ strike STOP 1 75 "rank 1" zero_stage=3 gather_dtype=fp8
 strike STOP 2 75 "rank 2" zero_stage=0
 strike KILL 3 "137|1" "" zero_stage=2
 strike KILL 1 "137|1" "" zero_stage=3 gather_dtype=fp8
+strike LINK 2 75 "a host does not answer mpirun" zero_stage=2
 [ "$failed" = 0 ]
