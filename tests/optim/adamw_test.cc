@@ -155,6 +155,33 @@ TEST(AdamW, EveryStepAndSeedHasNoiseOfItsOwn) {
   EXPECT_EQ(noise(42, 7), noise(42, 7)) << "a resumed run has the same";
 }
 
+// Both halves of the noise are noise.
+TEST(AdamW, NoiseFillsAllOfItsBits) {
+  std::set<std::uint64_t> high, low;
+  for (std::int64_t step = 1; step <= 50; ++step) {
+    const std::uint64_t noise = step_scalars({.seed = 7}, {.step = step}).noise;
+    high.insert(noise >> 32);
+    low.insert(noise & 0xFFFFFFFFu);
+  }
+  EXPECT_EQ(high.size(), 50u);
+  EXPECT_EQ(low.size(), 50u);
+}
+
+TEST(AdamW, EveryHyperParameterReachesTheUpdate) {
+  const AdamWOptions options{.beta1 = 0.5, .beta2 = 0.625, .epsilon = 0.75, .weight_decay = 0.875, .seed = 3};
+  const ops::AdamWArgs args = adamw_args(options);
+  EXPECT_EQ(args.beta1, 0.5f);
+  EXPECT_EQ(args.beta2, 0.625f);
+  EXPECT_EQ(args.eps, 0.75f);
+  EXPECT_EQ(args.weight_decay, 0.875f);
+  const ops::StepScalars scalars =
+      step_scalars(options, {.step = 2, .learning_rate = 0.25, .max_grad_norm = 3});
+  EXPECT_EQ(scalars.learning_rate, 0.25f);
+  EXPECT_EQ(scalars.max_grad_norm, 3.0f);
+  EXPECT_FLOAT_EQ(scalars.bias_correction1, 1 - 0.25f);
+  EXPECT_FLOAT_EQ(scalars.bias_correction2, 1 - 0.625f * 0.625f);
+}
+
 TEST(AdamW, TheNormHasTheSameBitsHoweverItIsCut) {
   constexpr std::int64_t kCount = 128 * 9 + 5;
   Slice s(kCount);

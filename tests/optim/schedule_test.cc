@@ -337,6 +337,13 @@ TEST(Schedule, ArgumentsMayReachTheEndsOfTheirRangesAndNoFurther) {
   EXPECT_EQ(refused([](O& o) { o.total_steps = -1; }), "max_steps");
 }
 
+TEST(Schedule, ADecayOfNoStepsIsAtItsEndAtOnce) {
+  const auto options = options_of(
+      "warmup_stable_decay", {{"num_decay_steps", 0.0}, {"num_stable_steps", 20.0}, {"min_lr_ratio", 0.25}});
+  EXPECT_EQ(at(options, 29), 1.0);
+  EXPECT_EQ(at(options, 30), 0.25);
+}
+
 // What an argument is where nobody gives it: that value gives the same rates, and another one others.
 TEST(Schedule, ArgumentsThatAreNotGivenHaveTheirDefaults) {
   struct Case {

@@ -296,6 +296,50 @@ TEST(Memory, AddsUpReservationsByName) {
   EXPECT_EQ(memory.rows.back().name, "messages");
 }
 
+// Each row by itself: how often it counts for the tokens of a micro-batch, and for an update.
+TEST(Memory, EveryRowCountsForTokensOrForTheUpdateAsItIsUsed) {
+  struct Case {
+    const char* name;
+    std::size_t tokens, update;
+  };
+  const Case cases[] = {{"activations/qkv", 1, 0},
+                        {"activations", 1, 0},
+                        {"head/logits", 1, 0},
+                        {"workspace/gemm", 1, 0},
+                        {"batch/words", 1, 0},
+                        {"parameters/master", 0, 2},
+                        {"parameters/other", 0, 0},
+                        {"parameters/copies", 0, 1},
+                        {"parameters/transposed", 0, 1},
+                        {"optimizer/exp_avg", 0, 2},
+                        {"optimizer", 0, 2},
+                        {"gradients", 0, 1},
+                        {"gradients/partial", 0, 0},
+                        {"gradients/sums", 0, 1},
+                        {"messages", 0, 0},
+                        {"batches", 0, 0}};
+  Memory all;
+  std::size_t tokens = 0, update = 0;
+  for (std::size_t i = 0; const Case& c : cases) {
+    const std::size_t bytes = std::size_t{1000} << i++;
+    const Memory memory{.rows = {{c.name, bytes}}};
+    EXPECT_EQ(memory.of_tokens(), c.tokens * bytes) << c.name;
+    EXPECT_EQ(memory.of_update(), c.update * bytes) << c.name;
+    all.rows.push_back({c.name, bytes});
+    tokens += c.tokens * bytes;
+    // Where gradients are summed elsewhere the update reads the sums.
+    if (std::string(c.name) != "gradients") update += c.update * bytes;
+  }
+  EXPECT_EQ(all.of_tokens(), tokens);
+  EXPECT_EQ(all.of_update(), update);
+  const std::vector<MemoryRow> parts = all.by_part();
+  ASSERT_EQ(parts.size(), 9u);
+  EXPECT_EQ(parts.front().name, "batches") << "the largest comes first";
+  for (std::size_t i = 1; i < parts.size(); ++i) EXPECT_GE(parts[i - 1].bytes, parts[i].bytes);
+  EXPECT_EQ(library_bytes(DeviceKind::cuda), std::size_t{768} << 20);
+  EXPECT_EQ(library_bytes(DeviceKind::cpu), 0u);
+}
+
 TEST(Memory, OfTheHostHasRowsOfItsOwn) {
   const std::unique_ptr<Device> dry = make_dry_device({.stands_for = DeviceKind::cuda});
   Arena arena(*dry);

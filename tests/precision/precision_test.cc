@@ -84,6 +84,38 @@ TEST(ScaleSet, CurrentScalingSetsOneTensorAlone) {
   EXPECT_EQ(*scales.amax(0), 0.0f);
 }
 
+// What one part of a micro-batch raised is reduced while the next raises more: each has slots of its own, and
+// begins with none.
+TEST(ScaleSet, PartsOfAMicroBatchAreSetAsideAndTakenEachByItself) {
+  Machine m;
+  ScaleSet s(m.arena, "s", delayed(4), {DType::e4m3, DType::e4m3, DType::e4m3}, {"a", "b", "c"});
+  *s.amax(0) = 2.0f;
+  float* const forward = s.set_aside(*m.stream, 0);
+  m.stream->synchronize();
+  EXPECT_EQ(*s.amax(0), 0.0f) << "the next part begins anew";
+  *s.amax(1) = 4.0f;
+  float* const rest = s.set_aside(*m.stream, 1);
+  m.stream->synchronize();
+  EXPECT_EQ(std::vector<float>(forward, forward + 3), (std::vector<float>{2, 0, 0}));
+  EXPECT_EQ(std::vector<float>(rest, rest + 3), (std::vector<float>{0, 4, 0}));
+  forward[0] = 8.0f;  // another rank had more
+  s.update_from(*m.stream, 0);
+  m.stream->synchronize();
+  EXPECT_EQ(*s.scale(0), 448.0f / 8);
+  EXPECT_EQ(*s.scale(1), 1.0f) << "of the other part";
+  s.update_from(*m.stream, 1);
+  m.stream->synchronize();
+  EXPECT_EQ(*s.scale(0), 448.0f / 8);
+  EXPECT_EQ(*s.scale(1), 448.0f / 4);
+  EXPECT_EQ(*s.scale(2), 1.0f) << "nobody raised it";
+  EXPECT_EQ(*s.scale_inv(1), 4.0f / 448);
+  EXPECT_ANY_THROW(s.set_aside(*m.stream, 2));
+  EXPECT_ANY_THROW(s.update_from(*m.stream, -1));
+  ScaleSet other(m.arena, "t", delayed(4), {DType::e4m3, DType::e4m3, DType::e4m3}, {"a", "b", "d"});
+  EXPECT_ANY_THROW(other.take(*m.stream, s)) << "of other tensors";
+  EXPECT_THROW(ScaleSet(m.arena, "u", delayed(0), {DType::e4m3}, {"a"}), Error);
+}
+
 // As a decoder takes them that stands beside a model in training.
 TEST(ScaleSet, AnotherSetTakesTheScalesAndTheirInversesOfAllTensors) {
   Machine m;
@@ -222,6 +254,13 @@ TEST(Quantizer, PartsOfATensorAreScaledAlone) {
     }
     const auto whole = q.finish_parts(*m.stream, 0, s.matrix(), s.copy(), true);
     EXPECT_EQ(whole.size(), 1u);
+    // The transposed copies lie one behind the other, too.
+    std::vector<std::uint8_t> turned(6);
+    Fp8Copy both = s.copy();
+    both.transposed = turned.data();
+    const auto parts = q.finish_parts(*m.stream, 1, s.matrix(), both, true);
+    EXPECT_EQ(parts[0].transposed, turned.data());
+    EXPECT_EQ(parts[1].transposed, turned.data() + 2);
   }
 }
 
