@@ -237,6 +237,25 @@ TEST_F(Streams, WhatFillsNoGroupAtTheEndOfAnEpochIsLeftOut) {
   EXPECT_THROW(nothing.next(), Error);
 }
 
+// Of an epoch that was begun before, what is left may be nothing, or no group: the next one follows.
+TEST_F(Streams, TheRestOfAnEpochMayBeNothing) {
+  StreamOptions one = options(1000, 4);
+  const Stream stream(mix_, encoder_, one);
+  one.whole_groups_of = 4;
+  const Stream groups(mix_, encoder_, one);
+  for (const Stream* s : {&stream, &groups}) {
+    StreamLoader loader(*s, {.micro = 4}, {.epoch = 2, .window = 0, .item = 129});
+    EXPECT_EQ(loader.next().items, 4);
+    EXPECT_EQ(loader.step().behind, (StreamPosition{.epoch = 3, .window = 0, .item = 4}));
+  }
+  StreamLoader last(groups, {.micro = 4}, {.epoch = 2, .window = 0, .item = 128});
+  EXPECT_EQ(last.next().items, 4) << "one item is no group";
+  EXPECT_EQ(last.step().behind.epoch, 3);
+  StreamLoader some(stream, {.micro = 4}, {.epoch = 2, .window = 0, .item = 128});
+  EXPECT_EQ(some.next().items, 1);
+  EXPECT_TRUE(some.step().ends_epoch);
+}
+
 TEST_F(Streams, RowsLeftOutAreNotTrained) {
   StreamOptions some = options(16, 1);
   for (const std::int64_t place : mix_.choose(40, 3)) {

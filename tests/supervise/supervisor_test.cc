@@ -86,7 +86,8 @@ class Supervised : public testing::Test {
           const std::vector<std::string>& keys = {},
           const std::vector<std::string>& launcher_words = {"-np", "4"}) {
     std::string script = "#!/bin/bash\necho \"$*\" >>" + file("arguments") +
-                         "\necho \"$OCTETRUN_SUPERVISED\" >>" + file("names") + "\ncase $(wc -l <" +
+                         "\necho \"$OCTETRUN_SUPERVISED\" >>" + file("names") + "\n[ $(wc -l <" +
+                         file("arguments") + ") -le 12 ] || exit 64  # it would never end\ncase $(wc -l <" +
                          file("arguments") + ") in\n";
     for (std::size_t i = 0; i < starts.size(); ++i) {
       script += (i + 1 < starts.size() ? std::to_string(i + 1) : "*") + ") " + starts[i] + " ;;\n";
@@ -98,7 +99,8 @@ class Supervised : public testing::Test {
     Options options = how;
     options.launcher = file("launcher");
     options.words = launcher_words;
-    for (const std::string& word : {program(), config(), "output_dir=" + output()})
+    for (const std::string& word :
+         {program(), config(), output_word_.empty() ? "output_dir=" + output() : output_word_})
       options.words.push_back(word);
     options.words.insert(options.words.end(), keys.begin(), keys.end());
     return run_as_said(options);
@@ -107,6 +109,7 @@ class Supervised : public testing::Test {
   int run_as_said(const Options& options) {
     const pid_t child = ::fork();
     if (child == 0) {
+      if (!working_folder_.empty() && ::chdir(working_folder_.c_str()) != 0) ::_exit(98);
       if (std::freopen(file("said").c_str(), "w", stderr) == nullptr) ::_exit(99);
       int code = 0;
       try {
@@ -140,6 +143,7 @@ class Supervised : public testing::Test {
   test::TemporaryFolder folder_;
   Options quick_{.policy = {.most_starts = 4, .first_wait = 0}};
   std::string said_;
+  std::string output_word_, working_folder_;  ///< "": as above, and where this process is
 };
 
 TEST_F(Supervised, ARowHasEveryFactOfItsStartAndOfTheStepThatFollowed) {
@@ -199,6 +203,15 @@ TEST_F(Supervised, StartsOfOneRunHaveNamesOfTheirOwnAndOneInCommon) {
   EXPECT_NE(job_of(lines("names")[0]), job_of(again));
   EXPECT_EQ(run({done()}, quick_, {}, {"-np", "3"}), 0);
   EXPECT_NE(job_of(lines("names")[0]), job_of(again));
+  std::set<std::string> jobs;
+  output_word_ = "output_dir=here";
+  for (const char* folder : {"one", "other"}) {
+    working_folder_ = file(folder);
+    fs::create_directories(working_folder_);
+    EXPECT_EQ(run({"exit 0"}, quick_), 0) << said_;
+    jobs.insert(job_of(lines("names")[0]));
+  }
+  EXPECT_EQ(jobs.size(), 2u) << "the same words in another folder";
 }
 
 // Of a supervisor that was killed the progress of its job is left; whose it is, is in its name.
@@ -292,6 +305,12 @@ TEST_F(Supervised, ProgressIsACheckpointNewerThanAny) {
   EXPECT_EQ(lines("arguments").size(), 3u) << "the fourth step was saved before";
   EXPECT_EQ(run({told({.first = 4, .step = 5, .saved = 4}) + "exit 137"}, two), 137);
   EXPECT_EQ(lines("arguments").size(), 2u) << "it had been gone on from";
+  // A start begins where it began, also where the run goes back by itself to what it saved.
+  EXPECT_EQ(run({told({.first = 0, .step = 8, .saved = 6}) + kLook + told({.first = 6, .step = 7}) + kLook +
+                     "exit 137",
+                 done()},
+                {.policy = {.most_starts = 1, .first_wait = 0}}),
+            0);
   // The newest of a start counts, also where the run goes back by itself and saves anew.
   EXPECT_EQ(run({told({.first = 0, .step = 8, .saved = 6}) + kLook + told({.first = 4, .step = 5}) + kLook +
                      "exit 137",
@@ -299,6 +318,28 @@ TEST_F(Supervised, ProgressIsACheckpointNewerThanAny) {
                  told({.first = 6, .step = 8, .memory = 7}) + "exit 137", done()},
                 two),
             0);
+}
+
+// Of a start that none follows the row keeps what was known at its end: steps behind the newest that is safe.
+TEST_F(Supervised, StepsAreLostBehindWhateverIsSafe) {
+  struct Case {
+    Told told;
+    int step, lost;
+  };
+  for (const Case& c :
+       {Case{{.first = 2, .step = 9, .saved = 6, .memory = 8}, 9, 1},
+        Case{{.first = 2, .step = 9, .saved = 8, .memory = 6}, 9, 1},
+        Case{{.first = 5, .step = 9, .saved = -1, .memory = -1}, 9, 4},
+        Case{{.first = 5, .step = 9, .saved = 4, .memory = 3}, 9, 4}, Case{{.first = 5, .step = 5}, 5, 0}}) {
+    fs::remove(output() + "/incidents.jsonl");
+    EXPECT_EQ(run({told(c.told) + "exit 64"}, quick_), 64);
+    ASSERT_EQ(incidents().size(), 1u);
+    EXPECT_EQ(incidents()[0]["step"], c.step);
+    EXPECT_EQ(incidents()[0]["steps_lost"], c.lost) << c.told.saved << " " << c.told.memory;
+    EXPECT_TRUE(incidents()[0]["from"].is_null());
+    EXPECT_EQ(incidents()[0]["goodput"].get<double>() > 0, c.step - c.lost > c.told.first)
+        << "seconds of steps that were lost do not count";
+  }
 }
 
 TEST_F(Supervised, FewerRanksBeginToCountAnew) {
