@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "numbers.h"
 #include "octet/base/error.h"
 #include "octet/config/derive.h"
 #include "octet/feed/feed.h"
@@ -20,32 +21,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The row's number, as often as it says; every seventh gives nothing. Documents begin with the number.
-class Numbers : public data::Encoder {
- public:
-  data::EncodedSample encode(const data::Sample& sample) const override {
-    const int number = std::stoi(sample.text);
-    const std::vector<std::int32_t> ids(static_cast<std::size_t>(2 + number % 5), number);
-    data::EncodedSample out;
-    if (number % 7 != 6) out.documents.push_back({ids, ids});
-    out.truncated = number >= 1000;
-    return out;
-  }
-  std::int32_t text_bos_id() const override { return bos; }
-  data::Recipe recipe() const override { return {{"words", words}}; }
-  std::string decode(std::span<const std::int32_t> ids) const override {
-    std::string text;
-    for (const std::int32_t id : ids) text += static_cast<char>('a' + id % 26);
-    return text;
-  }
-  std::string words = "numbers";
-  std::int32_t bos = -1;
-};
-
-class Feeds : public testing::Test {
+class WhatIsTrained : public testing::Test {
  protected:
   static constexpr int kRows = 70, kKept = 60;
-  Feeds() : folder_("feeds"), session_(DeviceWish::cpu) {
+  WhatIsTrained() : folder_("feeds"), session_(DeviceWish::cpu) {
     write("rows.txt", 0, kRows);
     config_.dataset = {folder_ / "rows.txt"};
     config_.preprocessing_num_workers = 2;
@@ -138,7 +117,7 @@ using Change = std::function<void(config::Config&)>;
 
 // ---- corpora ----
 
-TEST_F(Feeds, RowsAreHeldOutByCountOrByShare) {
+TEST_F(WhatIsTrained, RowsAreHeldOutByCountOrByShare) {
   struct Case {
     double val_size;
     std::int64_t rows;
@@ -168,7 +147,7 @@ TEST_F(Feeds, RowsAreHeldOutByCountOrByShare) {
   EXPECT_THROW(corpus(config_), Error);
 }
 
-TEST_F(Feeds, AnotherSeedHoldsOutOtherRows) {
+TEST_F(WhatIsTrained, AnotherSeedHoldsOutOtherRows) {
   config_.val_size = 9;
   for (const bool streaming : {false, true}) {
     config_.streaming = streaming;
@@ -186,7 +165,7 @@ TEST_F(Feeds, AnotherSeedHoldsOutOtherRows) {
 }
 
 // Rows that are repeated are one row: of 3 and 67 in turn, the short set again and again.
-TEST_F(Feeds, RepeatedRowsAreHeldOutAsOne) {
+TEST_F(WhatIsTrained, RepeatedRowsAreHeldOutAsOne) {
   write("few.txt", 100, 103);
   config_.dataset.push_back(folder_ / "few.txt");
   config_.mix_strategy = "interleave_over";
@@ -199,7 +178,7 @@ TEST_F(Feeds, RepeatedRowsAreHeldOutAsOne) {
   EXPECT_NE(said([&] { corpus(config_); }).find("fewer than the 73 rows"), std::string::npos);
 }
 
-TEST_F(Feeds, WhatIsEvaluatedHasASetOfItsOwn) {
+TEST_F(WhatIsTrained, WhatIsEvaluatedHasASetOfItsOwn) {
   write("other.txt", 200, 208);
   config_.eval_dataset = {folder_ / "other.txt"};
   for (const bool streaming : {false, true}) {
@@ -222,7 +201,7 @@ TEST_F(Feeds, WhatIsEvaluatedHasASetOfItsOwn) {
   }
 }
 
-TEST_F(Feeds, NothingToTrainOnIsSaidWithWhatBecameOfTheRows) {
+TEST_F(WhatIsTrained, NothingToTrainOnIsSaidWithWhatBecameOfTheRows) {
   write("six.txt", 6, 7);
   config_.dataset = {folder_ / "six.txt"};
   const std::string text = said([&] { corpus(config_); });
@@ -237,7 +216,7 @@ TEST_F(Feeds, NothingToTrainOnIsSaidWithWhatBecameOfTheRows) {
   EXPECT_NE(said([&] { corpus(config_); }).find("cut into blocks of cutoff_len"), std::string::npos);
 }
 
-TEST_F(Feeds, WhatBecameOfTheRowsIsToldOnceForEachKind) {
+TEST_F(WhatIsTrained, WhatBecameOfTheRowsIsToldOnceForEachKind) {
   data::Encoded set;
   set.counts = {.rows = 5000,
                 .documents = 4000,
@@ -264,7 +243,7 @@ TEST_F(Feeds, WhatBecameOfTheRowsIsToldOnceForEachKind) {
             "x: 1 documents of 1 rows, 0 tokens, 0 of them trained\n");
 }
 
-TEST_F(Feeds, SequencesAreLaidOutAsPackingSays) {
+TEST_F(WhatIsTrained, SequencesAreLaidOutAsPackingSays) {
   const auto items = [&](const Change& change) {
     config::Config config = config_;
     change(config);
@@ -298,7 +277,7 @@ TEST_F(Feeds, SequencesAreLaidOutAsPackingSays) {
             "apart 6 6 6 6 6 100.0 % full\n begin 3");
 }
 
-TEST_F(Feeds, TheFirstExampleShowsWhatIsTrained) {
+TEST_F(WhatIsTrained, TheFirstExampleShowsWhatIsTrained) {
   data::Encoded set;
   EXPECT_EQ(show_example(set, encoder_, false), "");
   set.append(std::vector<std::int32_t>{0, 1, 2, 3, 4}, std::vector<std::int32_t>{-100, 1, 2, -100, 4}, 0);
@@ -322,7 +301,7 @@ TEST_F(Feeds, TheFirstExampleShowsWhatIsTrained) {
 
 // ---- tokens that are kept ----
 
-TEST_F(Feeds, KeptTokensServeAsLongAsNothingIsChanged) {
+TEST_F(WhatIsTrained, KeptTokensServeAsLongAsNothingIsChanged) {
   config_.tokenized_path = folder_ / "tokens";
   const auto made = [&](const Change& change) {
     config::Config config = config_;
@@ -350,7 +329,7 @@ TEST_F(Feeds, KeptTokensServeAsLongAsNothingIsChanged) {
   EXPECT_NE(printed_.find("evaluation data: tokens taken from"), std::string::npos);
 }
 
-TEST_F(Feeds, RowsThatMayNotBeCutEndTheRunKeptOrNot) {
+TEST_F(WhatIsTrained, RowsThatMayNotBeCutEndTheRunKeptOrNot) {
   write("long.txt", 998, 1003);
   config_.dataset = {folder_ / "long.txt"};
   config_.tokenized_path = folder_ / "tokens";
@@ -364,7 +343,7 @@ TEST_F(Feeds, RowsThatMayNotBeCutEndTheRunKeptOrNot) {
 
 // ---- places in samples ----
 
-TEST_F(Feeds, ARunGoesOnAtItsPlaceInTheSamples) {
+TEST_F(WhatIsTrained, ARunGoesOnAtItsPlaceInTheSamples) {
   const Corpus corpus = this->corpus(config_);
   const auto whole = feed(config_, corpus);
   EXPECT_EQ(whole->examples(), kKept);
@@ -417,7 +396,7 @@ TEST_F(Feeds, ARunGoesOnAtItsPlaceInTheSamples) {
   EXPECT_EQ(once.size(), static_cast<std::size_t>(kKept));
 }
 
-TEST_F(Feeds, TokensOfAStepAreThoseOfItsSamples) {
+TEST_F(WhatIsTrained, TokensOfAStepAreThoseOfItsSamples) {
   const Corpus corpus = this->corpus(config_);
   const auto feed = this->feed(config_, corpus);
   feed->start(deal());
@@ -432,7 +411,7 @@ TEST_F(Feeds, TokensOfAStepAreThoseOfItsSamples) {
   }
 }
 
-TEST_F(Feeds, WithinAnEpochTheOrderMustBeTheSame) {
+TEST_F(WhatIsTrained, WithinAnEpochTheOrderMustBeTheSame) {
   const Corpus corpus = this->corpus(config_);
   const auto feed = this->feed(config_, corpus);
   feed->start(deal());
@@ -457,7 +436,7 @@ TEST_F(Feeds, WithinAnEpochTheOrderMustBeTheSame) {
   }
 }
 
-TEST_F(Feeds, TheOrderOfSamplesIsTheirDocumentsAndWhereTheyEnd) {
+TEST_F(WhatIsTrained, TheOrderOfSamplesIsTheirDocumentsAndWhereTheyEnd) {
   const auto order = [&](const std::vector<std::int64_t>& documents, const std::vector<std::int64_t>& ends) {
     Corpus corpus;
     for (std::int32_t d = 0; d < 4; ++d) corpus.training.append(std::vector{d, d}, std::vector{d, d}, d);
@@ -471,7 +450,7 @@ TEST_F(Feeds, TheOrderOfSamplesIsTheirDocumentsAndWhereTheyEnd) {
   EXPECT_EQ(orders.size(), 5u);
 }
 
-TEST_F(Feeds, ACheckpointWithoutAPlaceTellsTheSizeOfItsSteps) {
+TEST_F(WhatIsTrained, ACheckpointWithoutAPlaceTellsTheSizeOfItsSteps) {
   const Corpus corpus = this->corpus(config_);
   const auto place = [&](const Json& state) {
     const auto feed = this->feed(config_, corpus);
@@ -484,7 +463,7 @@ TEST_F(Feeds, ACheckpointWithoutAPlaceTellsTheSizeOfItsSteps) {
   EXPECT_THROW(place({{"global_batch", 0}}), Error);
 }
 
-TEST_F(Feeds, PlacesThatAreNoneAreRefused) {
+TEST_F(WhatIsTrained, PlacesThatAreNoneAreRefused) {
   for (const bool streaming : {false, true}) {
     config_.streaming = streaming;
     const Corpus corpus = this->corpus(config_);
@@ -514,7 +493,7 @@ TEST_F(Feeds, PlacesThatAreNoneAreRefused) {
 
 // ---- places in streams ----
 
-class StreamFeeds : public Feeds {
+class StreamFeeds : public WhatIsTrained {
  protected:
   StreamFeeds() {
     config_.streaming = true;

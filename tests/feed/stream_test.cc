@@ -9,23 +9,11 @@
 #include <filesystem>
 #include <fstream>
 
+#include "numbers.h"
 #include "octet/base/error.h"
 
 namespace octet::feed {
 namespace {
-
-// One document a row: the row's number, as often as it says.
-class Numbers : public data::Encoder {
- public:
-  data::EncodedSample encode(const data::Sample& sample) const override {
-    const int number = std::stoi(sample.text);
-    const std::vector<std::int32_t> ids(static_cast<std::size_t>(2 + number % 5), number);
-    data::EncodedSample out;
-    if (number % 7 != 6) out.documents.push_back({ids, ids});  // some rows give nothing
-    return out;
-  }
-  std::string decode(std::span<const std::int32_t>) const override { return ""; }
-};
 
 class Streams : public testing::Test {
  protected:

@@ -12,7 +12,7 @@
 namespace octet::supervise {
 namespace {
 
-class Resumption : public testing::Test {
+class ResumptionOfRuns : public testing::Test {
  protected:
   void SetUp() override {
     checkpoint::save_sample(folder_.path(), 10, 1);
@@ -32,7 +32,7 @@ class Resumption : public testing::Test {
   report::Progress saved_;
 };
 
-TEST_F(Resumption, ARunThatTakesItsNewestCheckpointNeedsNoWord) {
+TEST_F(ResumptionOfRuns, ARunThatTakesItsNewestCheckpointNeedsNoWord) {
   for (const bool overwrites : {false, true}) {
     EXPECT_TRUE(asked("true", overwrites).empty());
     EXPECT_TRUE(asked("auto", overwrites).empty());
@@ -40,13 +40,13 @@ TEST_F(Resumption, ARunThatTakesItsNewestCheckpointNeedsNoWord) {
   EXPECT_TRUE(asked(std::nullopt, false).empty());
 }
 
-TEST_F(Resumption, AnotherBeginningWasMeantForTheFirstStart) {
+TEST_F(ResumptionOfRuns, AnotherBeginningWasMeantForTheFirstStart) {
   EXPECT_EQ(asked("false", false), named());
   EXPECT_EQ(asked("/elsewhere/checkpoint-3", false), named());
   EXPECT_EQ(asked("/elsewhere/checkpoint-3", true), named());
 }
 
-TEST_F(Resumption, ARunThatOverwritesFindsItselfUntilItsLastStepIsSaved) {
+TEST_F(ResumptionOfRuns, ARunThatOverwritesFindsItselfUntilItsLastStepIsSaved) {
   EXPECT_TRUE(asked(std::nullopt, true).empty());
   saved_.total_steps = 11;
   EXPECT_TRUE(asked(std::nullopt, true).empty());
@@ -55,7 +55,7 @@ TEST_F(Resumption, ARunThatOverwritesFindsItselfUntilItsLastStepIsSaved) {
   EXPECT_EQ(asked(std::nullopt, true), named());
 }
 
-TEST_F(Resumption, WhatIsNotSavedOrDoesNotHoldIsNotNamed) {
+TEST_F(ResumptionOfRuns, WhatIsNotSavedOrDoesNotHoldIsNotNamed) {
   report::Progress none = saved_;
   none.saved_step = -1;
   config::Config config;
