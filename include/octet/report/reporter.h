@@ -131,7 +131,8 @@ class Reporter {
   /// A checkpoint of `step` is on disk, which took `seconds`: writes trainer_state.json and the plots.
   void saved(std::int64_t step, const std::string& path, double seconds = 0);
   /// Returns when the rows of the log so far would outlive a loss of power: to be called before a checkpoint
-  /// becomes one, since a run that goes on from it does not write them again. May be called on another thread.
+  /// becomes one, since a run that goes on from it does not write them again. May be called on another
+  /// thread.
   void sync_log() const;
   /// A checkpoint of `step` is in the memory of the hosts.
   void in_memory(std::int64_t step);
