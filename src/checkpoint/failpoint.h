@@ -9,8 +9,8 @@ namespace octet::checkpoint {
 /// count-th passing.
 void failpoint(const char* name);
 
-/// Where OCTETRUN_FAILPOINT is "full_disk", a folder that holds a file named "disk-is-full" has no room. Returns
-/// whether that is so.
+/// Where OCTETRUN_FAILPOINT is "full_disk", a folder that holds a file named "disk-is-full" has no room.
+/// Returns whether that is so.
 bool plays_full_disk(const std::string& folder);
 
 }  // namespace octet::checkpoint

@@ -1,6 +1,6 @@
 // The carrier that works anywhere: bytes go to pinned memory of the host, travel as messages that the
-// communication thread makes, and go to the device on the other side. The thread makes no call of the device's
-// library: it and the stream meet by counters in pinned memory.
+// communication thread makes, and go to the device on the other side. The thread makes no call of the
+// device's library: it and the stream meet by counters in pinned memory.
 #pragma once
 
 #include <array>
