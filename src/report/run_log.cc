@@ -86,7 +86,7 @@ std::int64_t RunLog::flush() {
   return rows_waiting_;
 }
 
-// A disk that fails here fails the checkpoint, too, which says so.
+// Where it fails the checkpoint is worth more than the rows: no save is given up for them.
 void RunLog::sync() const {
   (void)::fdatasync(file_);
 }
