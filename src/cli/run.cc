@@ -91,8 +91,9 @@ int refuse(const Error& e) {
   if (e.problem().agreed || !comm::launched_by_mpi()) return printed(e);
   try {
     const runtime::Session session(DeviceWish::cpu, std::current_exception());
-  } catch (const Error& agreed) {
-    return printed(agreed);
+  } catch (const Error& met) {
+    // Where they did not meet, since this one failed while it opened its session, it has its own to say.
+    return printed(met.problem().agreed ? met : e);
   }
   return static_cast<int>(e.code());
 }
@@ -158,8 +159,11 @@ int run(int argc, const char* const* argv) {
   try {
     require_known_variables(config::process_environment());
     return dispatch(Arguments(argv + 1, argv + std::max(1, argc)));
+  } catch (const Error& e) {
+    return refuse(e);
   } catch (const std::exception& e) {
-    if (const auto problem = problem_of(e)) return refuse(Error(*problem));
+    // It may have had a session, and has no memory for another one.
+    if (const auto problem = problem_of(e)) return printed(Error(*problem));
     log::error(std::string("internal error: ") + e.what());
     return static_cast<int>(ExitCode::failure);
   }

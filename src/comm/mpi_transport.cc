@@ -20,6 +20,7 @@
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
+#include "octet/base/memory_room.h"
 #include "self_transport.h"
 
 namespace octet::comm {
@@ -114,6 +115,8 @@ class MpiTransport final : public Transport {
     try {
       const Deadline deadline = until_started();
       prefer_larger_messages();
+      // Open MPI's plugins and shared memory; it does not look either whether it got any.
+      require_memory_for("MPI's start", std::size_t{192} << 20);
       world_ = world_of_process = new World;
     } catch (const mpi::exception&) {
       throw Error(Problem{

@@ -219,6 +219,16 @@ TEST(WrongEnvironment, MemoryThatCannotBeHadIsAMessage) {
       EXPECT_NE(run.err.find(piece), std::string::npos) << piece << run.both();
     EXPECT_EQ(run.err.find("internal error"), std::string::npos) << run.both();
   }
+  // Ranks that have no memory to talk to each other may each say so.
+  for (const char* kilobytes : {"300000", "400000", "500000"}) {
+    const Outcome run = shell(std::string("ulimit -v ") + kilobytes +
+                              "; " OCTET_SOURCE_DIR "/launch/mpirun -np 2 " OCTET_TRAINER " " +
+                              Task::get().train(folder / "run"));
+    EXPECT_EQ(run.code, 1) << kilobytes << run.both();
+    EXPECT_NE(run.err.find("memory"), std::string::npos) << run.both();
+    for (const char* piece : {"internal error", "signal", "a second job"})
+      EXPECT_EQ(run.err.find(piece), std::string::npos) << piece << run.both();
+  }
 }
 
 TEST(WrongEnvironment, IsRefusedByAllRanksWithOneMessage) {

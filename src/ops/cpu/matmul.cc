@@ -1,12 +1,9 @@
 #include "cpu/matmul.h"
 
-#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <dnnl.hpp>
 #include <map>
 #include <memory>
@@ -16,6 +13,7 @@
 
 #include "cpu/attention_amx.h"
 #include "octet/base/error.h"
+#include "octet/base/memory_room.h"
 
 namespace octet::ops::cpu {
 
@@ -49,24 +47,9 @@ struct Compiled {
   int bias_argument = 0;
 };
 
-// oneDNN writes the code of a product into memory of its own, and ends the process where it got none.
-void require_room_for_code() {
-  constexpr std::size_t bytes = std::size_t{32} << 20;
-  void* room = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (room == MAP_FAILED) {
-    throw Error(
-        Problem{.what = "out of memory",
-                .expected = "32 MiB more for the code of a GEMM",
-                .found = std::strerror(errno),
-                .where = "gemm on the CPU",
-                .fix = "use fewer ranks on this node or a smaller model or batch, or raise the limit of a "
-                       "process (ulimit -v)"});
-  }
-  ::munmap(room, bytes);
-}
-
 std::shared_ptr<const Compiled> compile(const MatmulShape& shape) {
-  require_room_for_code();
+  // oneDNN writes code into memory of its own, and does not look whether it got any.
+  require_memory_for("the code of a GEMM", std::size_t{32} << 20);
   auto made = std::make_shared<Compiled>();
   made->a = operand_desc(shape.m, shape.k, shape.a_transposed, shape.lda, shape.operands);
   made->b = operand_desc(shape.k, shape.n, shape.b_transposed, shape.ldb, shape.operands);
