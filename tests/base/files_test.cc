@@ -10,18 +10,19 @@
 
 #include "octet/base/error.h"
 #include "octet/base/printable.h"
+#include "support/temporary_folder.h"
 
 namespace octet {
 namespace {
 
 TEST(Files, APipeThatNobodyWritesToAndADeviceWithoutEndAreRefused) {
   const auto start = std::chrono::steady_clock::now();
-  const std::string pipe = testing::TempDir() + "/octet_pipe_" + std::to_string(::getpid());
+  const test::TemporaryFolder folder("pipe");
+  const std::string pipe = folder / "pipe";
   ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
   EXPECT_THROW(MappedFile{pipe}, Error);
   EXPECT_THROW(read_regular_file(pipe, 100), Error);
   EXPECT_THROW(read_file(pipe), Error);
-  std::filesystem::remove(pipe);
   EXPECT_THROW(read_file("/dev/zero"), Error);
   EXPECT_EQ(read_file("/dev/null"), "");
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));

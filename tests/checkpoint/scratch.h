@@ -3,36 +3,16 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
 
 #include "octet/base/error.h"
+#include "support/temporary_folder.h"
 
 namespace octet::checkpoint {
 
-class Scratch {
- public:
-  Scratch() {
-    std::string name = (std::filesystem::temp_directory_path() / "octet-checkpoint-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) throw Error("cannot make a scratch folder");
-    path_ = name;
-  }
-  ~Scratch() {
-    std::error_code ignored;
-    std::filesystem::permissions(path_, std::filesystem::perms::owner_all, ignored);
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  const std::string& path() const { return path_; }
-  std::string operator/(std::string_view name) const { return path_ + "/" + std::string(name); }
-
- private:
-  std::string path_;
-};
+using Scratch = test::TemporaryFolder;
 
 inline void put(const std::string& path, std::string_view bytes) {
   std::ofstream file(path, std::ios::binary);

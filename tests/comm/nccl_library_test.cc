@@ -10,6 +10,8 @@
 #include <functional>
 #include <optional>
 
+#include "support/temporary_folder.h"
+
 namespace octet::comm {
 namespace {
 
@@ -56,17 +58,6 @@ class Environment {
   std::optional<std::string> before_;
 };
 
-class Folder {
- public:
-  Folder() {
-    std::string name = std::filesystem::temp_directory_path() / "octet-nccl-XXXXXX";
-    EXPECT_NE(mkdtemp(name.data()), nullptr);
-    path = name;
-  }
-  ~Folder() { std::filesystem::remove_all(path); }
-  std::filesystem::path path;
-};
-
 TEST(NcclVersion, IsSpelledAsPeopleDo) {
   EXPECT_EQ(nccl_version_name(22809), "2.28.9");
   EXPECT_EQ(nccl_version_name(22200), "2.22.0");
@@ -97,8 +88,9 @@ TEST(NcclLibrary, IsTheFirstFileThatLoads) {
 }
 
 TEST(NcclLibrary, SaysWhereItLookedWhenThereIsNone) {
-  const Folder folder;
-  const std::string text = folder.path / "libnccl.so.2";
+  const octet::test::TemporaryFolder scratch("nccl");
+  const std::filesystem::path folder = scratch.path();
+  const std::string text = folder / "libnccl.so.2";
   std::ofstream(text) << "not a library";
   const Problem problem = refusal_of({"libnccl-of-nobody.so.2", text});
   expect_has(problem.what, "NCCL");
@@ -145,14 +137,15 @@ TEST(NcclLibrary, IsNotAnyLibrary) {
 }
 
 TEST(NcclFiles, AreTheLoadersTheEnvironmentsAndTheToolkits) {
-  const Folder folder;
+  const octet::test::TemporaryFolder scratch("nccl");
+  const std::filesystem::path folder = scratch.path();
   const Environment nothing_told("OCTETRUN_NCCL_LIBRARY", "");
-  const Environment python("VIRTUAL_ENV", folder.path);
+  const Environment python("VIRTUAL_ENV", folder.string());
   const std::vector<std::string> usual = {"libnccl.so.2", "/usr/local/cuda/lib64/libnccl.so.2"};
   EXPECT_EQ(nccl_files(), usual);
-  const auto wheel = folder.path / "lib/python3.12/site-packages/nvidia/nccl/lib";
+  const auto wheel = folder / "lib/python3.12/site-packages/nvidia/nccl/lib";
   std::filesystem::create_directories(wheel);
-  std::filesystem::create_directories(folder.path / "lib/pkgconfig");
+  std::filesystem::create_directories(folder / "lib/pkgconfig");
   EXPECT_EQ(nccl_files(), usual);
   std::filesystem::create_symlink(good, wheel / "libnccl.so.2");
   EXPECT_EQ(nccl_files(), (std::vector<std::string>{usual[0], wheel / "libnccl.so.2", usual[1]}));

@@ -1,17 +1,17 @@
 // DeepSpeed's JSON.
-#include <unistd.h>
 
 #include <filesystem>
 
 #include "config/support.h"
+#include "support/temporary_folder.h"
 
 namespace octet::config::test {
 namespace {
 
 class DeepSpeed : public testing::Test {
  protected:
-  std::string path_ = testing::TempDir() + "/octet_deepspeed_" + std::to_string(::getpid()) + ".json";
-  ~DeepSpeed() override { std::filesystem::remove(path_); }
+  octet::test::TemporaryFolder folder_{"deepspeed"};
+  const std::string path_ = folder_ / "deepspeed.json";
   Resolved with(const std::string& json, const std::string& yaml = "", const Strings& overrides = {}) {
     write_file_atomically(path_, json);
     return read("deepspeed: " + path_ + "\n" + yaml, overrides);

@@ -1,10 +1,10 @@
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 
 #include "config/support.h"
+#include "support/temporary_folder.h"
 
 namespace octet::config::test {
 namespace {
@@ -401,7 +401,8 @@ TEST(Load, KeysWithoutEffectAreSaidOnceAndOnlyWhenTheyAskForSomething) {
 }
 
 TEST(Load, OverridesComeInEveryShapeAndOrder) {
-  const std::string path = testing::TempDir() + "/octet_config_" + std::to_string(::getpid()) + ".yaml";
+  const octet::test::TemporaryFolder folder("config");
+  const std::string path = folder / "config.yaml";
   write_file_atomically(path, kBase + "seed: 1\nlearning_rate: 1e-3\n");
   const Resolved r = load({"--seed", "7", "learning_rate=2e-4", path, "--max-steps=5", "--plot_loss",
                            "--bf16", "false", "dataset=[a,b]", "--max_samples", "1", "max_samples=3"},
@@ -417,7 +418,6 @@ TEST(Load, OverridesComeInEveryShapeAndOrder) {
   EXPECT_EQ(r.config.dataset, (Strings{"a", "b"}));
   EXPECT_EQ(r.config.max_samples, 3);
   EXPECT_EQ(r.origins.at("seed").source, Source::override_);
-  std::filesystem::remove(path);
 }
 
 TEST(Load, BrokenCommandLinesAreExplained) {

@@ -1,9 +1,9 @@
 // SFT-Play's files, and those that they include.
-#include <unistd.h>
 
 #include <filesystem>
 
 #include "config/support.h"
+#include "support/temporary_folder.h"
 
 namespace octet::config::test {
 namespace {
@@ -141,9 +141,9 @@ TEST(SftPlay, WhatIsNotTrainedOfADividedFileIsHeldOut) {
 
 class Included : public testing::Test {
  protected:
-  std::string folder_ = testing::TempDir() + "/octet_include_" + std::to_string(::getpid());
+  octet::test::TemporaryFolder scratch_{"include"};
+  const std::string& folder_ = scratch_.path();
   Included() { std::filesystem::create_directories(folder_ + "/below"); }
-  ~Included() override { std::filesystem::remove_all(folder_); }
   void file(const std::string& name, const std::string& text) {
     write_file_atomically(folder_ + "/" + name, text);
   }

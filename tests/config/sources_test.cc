@@ -1,9 +1,9 @@
 // What several sources say of one key, paths, and trainers that are known by name alone.
-#include <unistd.h>
 
 #include <filesystem>
 
 #include "config/support.h"
+#include "support/temporary_folder.h"
 
 namespace octet::config::test {
 namespace {
@@ -63,7 +63,8 @@ TEST(Paths, OfTheHomeFolderAreFound) {
 }
 
 TEST(Paths, AModelOfTheHubIsFoundInItsCache) {
-  const std::string hub = testing::TempDir() + "/octet_hub_" + std::to_string(::getpid());
+  const octet::test::TemporaryFolder folder("hub");
+  const std::string& hub = folder.path();
   std::filesystem::create_directories(hub + "/models--org--m/snapshots/abc");
   std::filesystem::create_directories(hub + "/models--org--m/refs");
   write_file_atomically(hub + "/models--org--m/refs/main", "abc");
@@ -75,7 +76,6 @@ TEST(Paths, AModelOfTheHubIsFoundInItsCache) {
   EXPECT_EQ(load_text("model_name_or_path: org/m\nmodel_revision: v2", "t.yaml", {}, options)
                 .config.model_name_or_path,
             "org/m");
-  std::filesystem::remove_all(hub);
 }
 
 }  // namespace

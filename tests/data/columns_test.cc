@@ -2,7 +2,6 @@
 // samples as from JSON lines, and files that are damaged, are not what their name says, or have other
 // columns.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -11,6 +10,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/data/dataset.h"
+#include "support/temporary_folder.h"
 
 #ifdef OCTET_HAVE_ARROW
 
@@ -26,11 +26,6 @@ constexpr int kRows = 1000;
 
 class Columns : public testing::Test {
  protected:
-  Columns() : folder_(testing::TempDir() + "/octet_columns_" + std::to_string(::getpid())) {
-    std::filesystem::create_directories(folder_);
-  }
-  ~Columns() override { std::filesystem::remove_all(folder_); }
-
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
   std::string write(const std::string& name, const std::string& bytes) const {
     std::ofstream(path(name), std::ios::binary) << bytes;
@@ -46,7 +41,8 @@ class Columns : public testing::Test {
   }
 
  private:
-  std::string folder_;
+  octet::test::TemporaryFolder scratch_{"columns"};
+  const std::string& folder_ = scratch_.path();
 };
 
 template <typename T>

@@ -8,6 +8,7 @@
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
 #include "octet/data/dataset.h"
+#include "support/temporary_folder.h"
 
 namespace octet::data {
 namespace {
@@ -54,10 +55,6 @@ TEST(Convert, EveryReferenceRowBecomesTheSameConversation) {
 
 class Files : public testing::Test {
  protected:
-  Files() : folder_(testing::TempDir() + "/octet_data_" + std::to_string(::getpid())) {
-    std::filesystem::create_directories(folder_);
-  }
-  ~Files() override { std::filesystem::remove_all(folder_); }
   std::string write(const std::string& name, const std::string& text) {
     std::ofstream(folder_ + "/" + name) << text;
     return folder_ + "/" + name;
@@ -70,7 +67,8 @@ class Files : public testing::Test {
     }
     return "";
   }
-  std::string folder_;
+  octet::test::TemporaryFolder scratch_{"data"};
+  const std::string& folder_ = scratch_.path();
 };
 
 TEST_F(Files, RecognisesFormatsByTheirKeys) {

@@ -1,7 +1,6 @@
 #include "octet/data/encoded.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -16,6 +15,7 @@
 #include "octet/data/encode.h"
 #include "octet/data/packing.h"
 #include "support/encoded.h"
+#include "support/temporary_folder.h"
 
 namespace octet::data {
 namespace {
@@ -77,8 +77,8 @@ TEST(Packing, PacksWithAsMuchRoomAreFilledInTheirOrder) {
 TEST(Encoded, SurvivesAFileAndPartsAppend) {
   Encoded set = test::set_of(20, 9);
   set.counts.rows = 22, set.counts.reasons = {"file:3: no\nanswer"};
-  const std::string path =
-      (std::filesystem::temp_directory_path() / ("octet_encoded_" + std::to_string(::getpid()))).string();
+  const octet::test::TemporaryFolder folder("encoded");
+  const std::string path = folder / "set";
   std::string small;
   write_file_atomically(path, set.parts(small));
   const auto file = std::make_shared<const MappedFile>(path);
@@ -141,8 +141,8 @@ TEST(Encoded, PartsThatDoNotFitEachOtherAreRefused) {
   const auto read = [](const std::function<void(Encoded&)>& spoil) {
     Encoded set = test::set_of(4, 3);
     spoil(set);
-    const std::string path =
-        (std::filesystem::temp_directory_path() / ("octet_parts_" + std::to_string(::getpid()))).string();
+    const octet::test::TemporaryFolder folder("parts");
+    const std::string path = folder / "set";
     std::string small;
     write_file_atomically(path, set.parts(small));
     const auto file = std::make_shared<const MappedFile>(path);

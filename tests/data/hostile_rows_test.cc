@@ -10,19 +10,14 @@
 
 #include "octet/base/error.h"
 #include "octet/data/dataset.h"
+#include "support/temporary_folder.h"
 
 namespace octet::data {
 namespace {
 
 class HostileRows : public testing::Test {
  protected:
-  HostileRows() : folder_(testing::TempDir() + "/octet_hostile_" + std::to_string(::getpid())) {
-    std::filesystem::create_directories(folder_);
-  }
-  ~HostileRows() override {
-    std::filesystem::remove_all(folder_);
-    EXPECT_LT(std::chrono::steady_clock::now() - start_, std::chrono::seconds(15));
-  }
+  ~HostileRows() override { EXPECT_LT(std::chrono::steady_clock::now() - start_, std::chrono::seconds(15)); }
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
   std::string write(const std::string& name, const std::string& text) const {
     std::ofstream(path(name), std::ios::binary) << text;
@@ -43,7 +38,8 @@ class HostileRows : public testing::Test {
   }
 
  private:
-  std::string folder_;
+  octet::test::TemporaryFolder scratch_{"hostile"};
+  const std::string& folder_ = scratch_.path();
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 

@@ -1,5 +1,4 @@
 #include <gtest/gtest.h>
-#include <unistd.h>
 #include <zlib.h>
 
 #include <filesystem>
@@ -11,16 +10,13 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/data/encode.h"
+#include "support/temporary_folder.h"
 
 namespace octet::data {
 namespace {
 
 class Rows : public testing::Test {
  protected:
-  Rows() : folder_(testing::TempDir() + "/octet_rows_" + std::to_string(::getpid())) {
-    std::filesystem::create_directories(folder_);
-  }
-  ~Rows() override { std::filesystem::remove_all(folder_); }
   std::string write(const std::string& name, const std::string& text) {
     std::filesystem::create_directories(std::filesystem::path(folder_ + "/" + name).parent_path());
     std::ofstream(folder_ + "/" + name) << text;
@@ -45,7 +41,8 @@ class Rows : public testing::Test {
     }
     return "no error";
   }
-  std::string folder_;
+  octet::test::TemporaryFolder scratch_{"rows"};
+  const std::string& folder_ = scratch_.path();
 };
 
 #define EXPECT_SAYS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)

@@ -10,6 +10,7 @@
 
 #include "octet/device/cpu.h"
 #include "octet/device/device.h"
+#include "support/temporary_folder.h"
 
 namespace octet {
 namespace {
@@ -40,8 +41,8 @@ TEST(Gpus, BusesAreNamedAsTheKernelDoes) {
 }
 
 TEST(Gpus, NumaNodesComeFromTheKernel) {
-  const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / ("numa" + std::to_string(::getpid()));
+  const octet::test::TemporaryFolder scratch("numa");
+  const std::filesystem::path folder = scratch.path();
   const auto write = [&](const std::string& bus, const std::string& text) {
     std::filesystem::create_directories(folder / bus);
     std::ofstream(folder / bus / "numa_node") << text;
@@ -54,7 +55,6 @@ TEST(Gpus, NumaNodesComeFromTheKernel) {
   EXPECT_EQ(numa_node_of("0000:9b:00.0", folder.string()), -1);
   EXPECT_EQ(numa_node_of("0000:ff:00.0", folder.string()), -1);
   EXPECT_EQ(numa_node_of("", folder.string()), -1);
-  std::filesystem::remove_all(folder);
 }
 
 TEST(Gpus, HaveAsManyConnectionsAsThereCanBe) {

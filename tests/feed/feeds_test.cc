@@ -1,6 +1,5 @@
 // Feeds by themselves: what a run is told of its data, and where one goes on.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -10,6 +9,7 @@
 #include "octet/base/error.h"
 #include "octet/data/packing.h"
 #include "octet/feed/feed.h"
+#include "support/temporary_folder.h"
 
 namespace octet::feed {
 namespace {
@@ -170,8 +170,7 @@ TEST_F(Feeds, AnotherOrderIsRefusedWithinAnEpochOfTheSameData) {
 /// Thirty rows in windows of ten.
 class StreamedFeeds : public Feeds {
  protected:
-  StreamedFeeds() : folder_(testing::TempDir() + "/octet_feeds_" + std::to_string(::getpid())) {
-    std::filesystem::create_directories(folder_);
+  StreamedFeeds() {
     std::ofstream file(folder_ + "/rows.txt");
     for (int i = 0; i < 30; ++i) file << i << "\n";
     file.close();
@@ -181,8 +180,8 @@ class StreamedFeeds : public Feeds {
     config_.streaming = true;
     config_.buffer_size = 10;
   }
-  ~StreamedFeeds() override { std::filesystem::remove_all(folder_); }
-  std::string folder_;
+  octet::test::TemporaryFolder scratch_{"feeds"};
+  const std::string& folder_ = scratch_.path();
   Corpus corpus_;
 };
 

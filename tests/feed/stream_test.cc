@@ -3,7 +3,6 @@
 #include "octet/feed/stream.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -11,6 +10,7 @@
 
 #include "numbers.h"
 #include "octet/base/error.h"
+#include "support/temporary_folder.h"
 
 namespace octet::feed {
 namespace {
@@ -18,15 +18,13 @@ namespace {
 class Streams : public testing::Test {
  protected:
   static constexpr int kRows = 150;
-  Streams() : folder_(testing::TempDir() + "/octet_stream_" + std::to_string(::getpid())) {
-    std::filesystem::create_directories(folder_);
+  Streams() {
     std::ofstream file(folder_ + "/rows.txt", std::ios::binary);
     // Blank lines and both kinds of line ends, so that places are not lines.
     for (int i = 0; i < kRows; ++i) file << i << (i % 3 == 0 ? "\r\n" : "\n") << (i % 11 == 0 ? "\n \n" : "");
     file.close();
     mix_ = data::RowMix(data::open_datasets({.dataset = {folder_ + "/rows.txt"}}), {});
   }
-  ~Streams() override { std::filesystem::remove_all(folder_); }
 
   StreamOptions options(std::int64_t window, std::int64_t batch) const {
     StreamOptions out;
@@ -54,7 +52,8 @@ class Streams : public testing::Test {
     return out;
   }
 
-  std::string folder_;
+  octet::test::TemporaryFolder scratch_{"stream"};
+  const std::string& folder_ = scratch_.path();
   data::RowMix mix_;
   Numbers encoder_;
 };

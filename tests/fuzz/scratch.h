@@ -1,11 +1,11 @@
 #pragma once
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
+
+#include "support/temporary_folder.h"
 
 namespace octet::fuzz {
 
@@ -14,9 +14,8 @@ inline std::string scratch_folder() {
   static const std::string folder = [] {
     const std::filesystem::path shared = "/dev/shm";
     const auto parent = std::filesystem::exists(shared) ? shared : std::filesystem::temp_directory_path();
-    const std::string path = (parent / ("octet_fuzz_" + std::to_string(::getpid()))).string();
-    std::filesystem::create_directories(path);
-    return path;
+    static const test::TemporaryFolder made("fuzz", parent);
+    return made.path();
   }();
   return folder;
 }

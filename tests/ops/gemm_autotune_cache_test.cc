@@ -1,7 +1,6 @@
 #include "gemm_autotune_cache.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -10,6 +9,7 @@
 #include <string>
 
 #include "octet/base/error.h"
+#include "support/temporary_folder.h"
 
 namespace octet::ops {
 namespace {
@@ -18,14 +18,9 @@ namespace fs = std::filesystem;
 
 class GemmChoices : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() / ("octet-choices-" + std::to_string(::getpid()));
-    fs::remove_all(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-  std::string folder() const { return folder_.string() + "/below"; }
+  std::string folder() const { return folder_ / "below"; }
 
-  fs::path folder_;
+  test::TemporaryFolder folder_{"choices"};
 };
 
 ProductKey product(std::int64_t m) {
@@ -90,7 +85,7 @@ TEST_F(GemmChoices, DamagedFilesAreMadeAnew) {
 }
 
 TEST_F(GemmChoices, WhereNothingCanBeWrittenTheRunGoesOn) {
-  fs::create_directories(folder_);
+  fs::create_directories(folder_.path());
   std::ofstream(folder()) << "a file where the folder would be";
   AutotuneCache choices(folder(), "m");
   choices.keep({product(1)}, algorithm(1));

@@ -10,6 +10,7 @@
 #include "octet/report/plot.h"
 #include "octet/report/tfevents.h"
 #include "report/support.h"
+#include "support/temporary_folder.h"
 
 namespace octet::report::test {
 namespace {
@@ -117,7 +118,8 @@ TEST(EventFile, ChecksumsAreThoseOfRfc3720) {
 
 // Reads the frames back by the format's own description.
 TEST(EventFile, EveryFrameIsWholeAndHoldsItsScalars) {
-  const std::string folder = testing::TempDir() + "/octet_events" + std::to_string(getpid());
+  const octet::test::TemporaryFolder scratch("events");
+  const std::string& folder = scratch.path();
   std::string path;
   {
     EventFile file(folder, 1);

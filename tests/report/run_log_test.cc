@@ -3,13 +3,13 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
 
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
+#include "support/temporary_folder.h"
 
 namespace octet::report {
 namespace {
@@ -36,7 +36,8 @@ class LargestFile {
 };
 
 TEST(RunLog, RowsWaitWhileTheDiskTakesNothingAndAreWrittenWhole) {
-  const std::string path = testing::TempDir() + "/octet_run_log_" + std::to_string(::getpid());
+  const octet::test::TemporaryFolder folder("run_log");
+  const std::string path = folder / "log";
   const auto row = [](int step) { return Json{{"current_steps", step}, {"loss", 1.5}, {"text", "a row"}}; };
   {
     RunLog log(path, 0);
@@ -57,7 +58,6 @@ TEST(RunLog, RowsWaitWhileTheDiskTakesNothingAndAreWrittenWhole) {
     EXPECT_EQ(parse_json(line, path), row(++step));
   }
   EXPECT_EQ(step, 6);
-  std::filesystem::remove(path);
 }
 
 }  // namespace

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <cmath>
 #include <filesystem>
 #include <string>
@@ -13,18 +11,14 @@
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
 #include "octet/report/reporter.h"
+#include "support/temporary_folder.h"
 
 namespace octet::report::test {
 
 class Run : public testing::Test {
  protected:
-  std::string folder_;
-  Run() {
-    folder_ = testing::TempDir() + "/octet_report_" +
-              testing::UnitTest::GetInstance()->current_test_info()->name() + std::to_string(getpid());
-    std::filesystem::remove_all(folder_);
-  }
-  ~Run() override { std::filesystem::remove_all(folder_); }
+  octet::test::TemporaryFolder scratch_{"report"};
+  const std::string folder_ = scratch_ / "run";  // not there yet
 
   RunFacts facts(std::int64_t first = 0, std::int64_t total = 20) const {
     RunFacts f;

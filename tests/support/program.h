@@ -2,7 +2,6 @@
 #pragma once
 
 #include <sys/wait.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstdio>
@@ -13,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "support/temporary_folder.h"
+
 namespace octet::test {
 
 struct Outcome {
@@ -20,29 +21,6 @@ struct Outcome {
   std::string out;  ///< standard output
   std::string err;  ///< standard error
   std::string both() const { return out + err; }
-};
-
-/// A folder of this test process that disappears with it.
-class TemporaryFolder {
- public:
-  explicit TemporaryFolder(const std::string& name) {
-    static int number = 0;
-    path_ = (std::filesystem::temp_directory_path() /
-             ("octet_" + name + "_" + std::to_string(::getpid()) + "_" + std::to_string(number++)))
-                .string();
-    std::filesystem::create_directories(path_);
-  }
-  ~TemporaryFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
-  const std::string& path() const { return path_; }
-
- private:
-  std::string path_;
 };
 
 inline std::string slurp(const std::string& path) {
