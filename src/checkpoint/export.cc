@@ -152,6 +152,8 @@ std::vector<std::string> export_model(const ExportOptions& options, const std::v
   if (!fs::exists(options.folder, code) || fs::is_empty(options.folder, code)) {
     const std::string folder = fs::path(options.folder + "/.").lexically_normal().parent_path().string();
     const std::string temporary = folder + ".tmp-" + std::to_string(::getpid());
+    // Process numbers come again (in a container at every start): a killed export may have left this folder.
+    fs::remove_all(temporary, code);
     make_folders(temporary);
     try {
       auto written = fill(temporary, options, config, wanted, read);

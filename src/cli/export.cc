@@ -22,13 +22,20 @@
 namespace octet::cli {
 namespace {
 
-/// Removes a folder of its own at the end.
-struct Cleared {
-  std::string folder;
-  ~Cleared() {
+/// Removes a folder of its own at the end, and at the start what a killed process of this number left.
+class Cleared {
+ public:
+  explicit Cleared(std::string folder) : folder_(std::move(folder)) { clear(); }
+  ~Cleared() { clear(); }
+  Cleared(const Cleared&) = delete;
+  Cleared& operator=(const Cleared&) = delete;
+
+ private:
+  void clear() const {
     std::error_code code;
-    std::filesystem::remove_all(folder, code);
+    std::filesystem::remove_all(folder_, code);
   }
+  std::string folder_;
 };
 
 void print(const std::string& folder, const std::vector<std::string>& files) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <csignal>
 
@@ -194,6 +195,19 @@ TEST_F(Export, AHeadIsTiedWhereTheModelSaysSo) {
   }
   put(scratch_ / "source/config.json", "[]");
   EXPECT_ERROR("config.json is no JSON object", run(options(DType::f32)));
+}
+
+// In a container a process has the same number each time, so also the temporary folder the same name.
+TEST_F(Export, TakesNothingFromAnExportThatWasKilled) {
+  const std::string temporary = scratch_ / ("out.tmp-" + std::to_string(::getpid()));
+  std::filesystem::create_directory(temporary);
+  put(temporary + "/model-00003-of-00003.safetensors", "half a file");
+  put(temporary + "/chat_template.jinja", "of another model");
+  run(options(DType::f32));
+  expect_weights(DType::f32);
+  EXPECT_FALSE(std::filesystem::exists(scratch_ / "out/model-00003-of-00003.safetensors"));
+  EXPECT_FALSE(std::filesystem::exists(scratch_ / "out/chat_template.jinja"));
+  EXPECT_FALSE(std::filesystem::exists(temporary));
 }
 
 TEST_F(Export, LeavesNothingBehindWhenItFails) {
