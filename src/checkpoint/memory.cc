@@ -270,7 +270,7 @@ std::optional<MemoryFound> MemoryTier::find() {
   return std::nullopt;
 }
 
-void MemoryTier::take(const CheckpointContents& contents) {
+void MemoryTier::take(const CheckpointContents& contents, bool beside) {
   wait();
   hold_->touch();
   work_ = std::make_unique<Work>();
@@ -303,7 +303,7 @@ void MemoryTier::take(const CheckpointContents& contents) {
                                    work.header->file_bytes);
     copy_values(*work.memory, *work.header, contents.slices);
   });
-  const auto policy = options_.beside ? std::launch::async : std::launch::deferred;
+  const auto policy = beside ? std::launch::async : std::launch::deferred;
   beside_ = std::async(policy, [this, &work] { return finish(work); });
 }
 
@@ -409,8 +409,7 @@ void MemoryTier::exchange(comm::Channel& channel, bool sends, Work& work) {
 }
 
 bool MemoryTier::is_ready() const {
-  if (!beside_.valid()) return false;
-  return !options_.beside || beside_.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+  return beside_.valid() && beside_.wait_for(std::chrono::seconds(0)) != std::future_status::timeout;
 }
 
 std::optional<Taken> MemoryTier::wait() {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 
 #include "octet/model/shapes.h"
 #include "octet/setup/adapters.h"
@@ -139,6 +140,19 @@ config::Config with_storage_that_fits(const config::Config& config, const model:
   return config;
 }
 
+/// As the run would save, once it has chosen its sizes.
+config::Config with_saves_that_fit(config::Config config, const model::Architecture& architecture,
+                                   const PlanTarget& target) {
+  if (!setup::leaves_saves_open(config)) return config;
+  const Planner planner(config, architecture, target);
+  // What memory the GPUs' host has is not asked.
+  constexpr std::size_t host = std::numeric_limits<std::size_t>::max();
+  const bool room = train::has_room_for_copy(planner.build(planner.choice()), target.place, target.kind,
+                                             planner.limit(), host);
+  config.save_async = room ? "true" : "false";
+  return config;
+}
+
 using Consider = std::function<void(const std::string& keys, const config::Config& with)>;
 
 /// Narrower formats of what is trained.
@@ -192,7 +206,8 @@ double PlanReport::message_seconds() const {
 
 PlanReport make_plan(const config::Config& asked, const std::string& model, const PlanTarget& target) {
   const model::Architecture architecture = model::find_shape(model);
-  const config::Config config = with_storage_that_fits(asked, architecture, target);
+  const config::Config config =
+      with_saves_that_fit(with_storage_that_fits(asked, architecture, target), architecture, target);
   const Planner planner(config, architecture, target);
   PlanReport r{.config = config, .model = model};
   for (const plan::Choice& choice : planner.fitting()) {

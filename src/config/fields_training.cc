@@ -179,8 +179,11 @@ void add_saving(Table& t) {
   t.used("memory_checkpoint_steps", &Config::memory_checkpoint_steps,
          "Steps between checkpoints in the memory of the hosts, from which a run under launch/supervise goes "
          "on when it is started again: each host keeps what its ranks hold, twice, and as much of another "
-         "host where there are several. 0: none. Without launch/supervise none are kept.")
-      .range(0, kMaxCount);
+         "host where there are several. 0: none. auto: they follow from mtbf_hours, as those between "
+         "checkpoints on the disk do, and from what one of these is measured to take. Without "
+         "launch/supervise none are kept.")
+      .range(0, kMaxCount)
+      .or_auto();
   t.used("save_total_limit", &Config::save_total_limit, "Keep only the newest checkpoints; null keeps all.")
       .at_least(1);
   t.used(
@@ -199,9 +202,12 @@ void add_saving(Table& t) {
          "The final model is that of the checkpoint whose evaluation loss was the smallest, which "
          "save_total_limit does not remove. Checkpoints of steps that were not evaluated are not compared.");
   t.used(
-      "save_async", &Config::save_async,
-      "Write checkpoints beside the next steps, not between them: the state is copied to host memory, whose "
-      "size is a checkpoint's divided by the ranks, and a thread of its own writes it and reads it back.");
+       "save_async", &Config::save_async,
+       "Write checkpoints beside the next steps, not between them: the state is copied to host memory, whose "
+       "size is a checkpoint's divided by the ranks, and a thread of its own writes it and reads it back. "
+       "auto: "
+       "where three quarters of the memory hold the run with that copy.")
+      .one_of({"auto", "true", "false"});
   t.used("eval_strategy", &Config::eval_strategy, "When the model is evaluated during the run.")
       .one_of({"no", "steps", "epoch"})
       .alias("evaluation_strategy");

@@ -396,9 +396,7 @@ class Rules : RulesOf {
         note("'report_to: " + target + "' is not available; trainer_log.jsonl is always written");
       }
     }
-    if (c_.mtbf_hours && r_.is_set("save_steps")) note("save_steps decides; mtbf_hours is not read");
-    if (c_.mtbf_hours && c_.save_strategy != "steps")
-      note("mtbf_hours is read only with save_strategy: steps");
+    time_between_failures();
     c_.report_to = kept.empty() ? Strings{"none"} : kept;
     if (c_.report_to.size() > 1) std::erase(c_.report_to, "none");
     if (c_.resume_from_checkpoint && c_.resume_from_checkpoint->empty()) c_.resume_from_checkpoint.reset();
@@ -408,6 +406,23 @@ class Rules : RulesOf {
         complain({.what = "overwrite_output_dir and resume_from_checkpoint exclude each other",
                   .where = both("overwrite_output_dir", "resume_from_checkpoint")});
       }
+    }
+  }
+
+  void time_between_failures() {
+    const bool memory = c_.memory_checkpoint_steps == kAutomatic;
+    if (memory && !c_.mtbf_hours) {
+      complain({.what = "memory_checkpoint_steps: auto follows from mtbf_hours, which is not given",
+                .expected = "the mean time between failures of the run's machines, or a number of steps",
+                .where = at("memory_checkpoint_steps"),
+                .fix = "add mtbf_hours: 24, say, or write memory_checkpoint_steps: 100"});
+    }
+    if (!c_.mtbf_hours) return;
+    const std::string unread = memory ? "is read for checkpoints in memory alone" : "is not read";
+    if (r_.is_set("save_steps")) note("save_steps decides; mtbf_hours " + unread);
+    if (c_.save_strategy != "steps") {
+      note(memory ? "without save_strategy: steps mtbf_hours " + unread
+                  : "mtbf_hours is read only with save_strategy: steps");
     }
   }
 

@@ -131,6 +131,7 @@ std::string expected_text(const Field& field) {
   if (low) text += (field.low_open ? " above " : " of at least ") + bound(field.low);
   if (high)
     text += std::string(low ? " and " : " ") + (field.high_open ? "below " : "at most ") + bound(field.high);
+  if (field.automatic) text += ", or auto";
   return text;
 }
 

@@ -212,6 +212,11 @@ Value check_value(const Field& field, const Node& node, const Location& at) {
       break;
     }
     case Kind::integer: {
+      if (field.automatic && node.kind == Node::Kind::scalar &&
+          lower(std::string(trim(node.text))) == "auto") {
+        value.integer = kAutomatic;
+        break;
+      }
       const double number = checked_number(field, node, at);
       if (number != std::floor(number) || std::abs(number) > 9007199254740992.0)
         wrong(field, shown(node), at);
@@ -269,7 +274,7 @@ std::string canonical(const Field& field, const Value& value) {
     case Kind::boolean:
       return value.boolean ? "true" : "false";
     case Kind::integer:
-      return std::to_string(value.integer);
+      return field.automatic && value.integer == kAutomatic ? "auto" : std::to_string(value.integer);
     case Kind::number:
       return number_text(value.number);
     case Kind::text:

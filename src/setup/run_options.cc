@@ -23,8 +23,16 @@ When saves_when(const config::Config& config) {
   return when(config.save_strategy);
 }
 
+bool leaves_saves_open(const config::Config& config) {
+  return config.save_async == "auto" && saves_when(config) != When::never;
+}
+
 bool saves_beside(const config::Config& config) {
-  return config.save_async && saves_when(config) != When::never;
+  return config.save_async == "true" && saves_when(config) != When::never;
+}
+
+bool chooses_memory_steps(const config::Config& config) {
+  return config.memory_checkpoint_steps == config::kAutomatic;
 }
 
 bool chooses_save_steps(const config::Resolved& resolved) {

@@ -350,7 +350,7 @@ int supervise(const Options& options) {
   Supervisor supervisor(options, command, config);
   std::optional<HostMemory> memory;
   // Before orphans are adopted: whoever keeps the memory is none of the job's processes.
-  if (config.memory_checkpoint_steps > 0) memory.emplace(supervisor.name());
+  if (config.memory_checkpoint_steps != 0) memory.emplace(supervisor.name());
   adopt_orphans();
   return supervisor.run();
 }

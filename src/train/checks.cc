@@ -92,6 +92,7 @@ bool Run::agreed(const std::vector<Fault>& faults, std::int64_t step) {
   }
   const std::string what = "bits went wrong on " + who;
   const bool stops = setup::fault_action(config_) == setup::FaultAction::stop;
+  if (stops) settle_save();  // so that the newest checkpoint is named
   job_.together([&] {
     if (!stops || job_.rank() != ranks.front()) return;
     throw Error({.what = what + ": what was trained since the last verified checkpoint does not count",
@@ -132,6 +133,7 @@ void Run::stands_out(const std::string& what, bool was_used) {
   if (action == setup::SpikeAction::rollback) back_ = Back::other_data;
   const bool lost = action == setup::SpikeAction::skip && spikes_->in_a_row() >= kMostNotFinite;
   if (action != setup::SpikeAction::stop && !lost) return;
+  settle_save();
   job_.together([&] {
     throw Error(
         {.what = lost ? "spikes in " + std::to_string(kMostNotFinite) + " steps in a row"

@@ -111,6 +111,18 @@ runtime::InstanceOptions with_fitting_level(runtime::InstanceOptions options, co
   return with_level(std::move(options), level);
 }
 
+bool has_room_for_copy(runtime::InstanceOptions options, const comm::Place& place, DeviceKind kind,
+                       std::size_t limit, std::size_t host_free) {
+  options.snapshot = true;
+  const plan::Memory memory = plan_memory(options, place, kind);
+  if (kind == DeviceKind::cpu) return memory.bytes <= limit / 4 * 3;
+  // A start goes on from a checkpoint that lies in the host's memory on its way to the GPU.
+  std::size_t pinned = 0, passing = 0;
+  for (const plan::MemoryRow& row : memory.pinned) pinned += row.bytes;
+  for (const plan::MemoryRow& row : memory.host) passing = std::max(passing, row.bytes);
+  return pinned + passing <= host_free / 4 * 3 / static_cast<std::size_t>(std::max(1, place.local_size));
+}
+
 namespace {
 
 // 0: none is given.

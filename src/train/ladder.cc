@@ -151,7 +151,7 @@ runtime::InstanceOptions worst_options(const config::Config& config, const model
   chosen.per_device_train_batch_size = choice.micro;
   options.max_micro_batches = static_cast<int>(config::resolve_batch(chosen, world).accumulation);
   options.snapshot = setup::saves_beside(config);
-  options.memory_checkpoints = config.memory_checkpoint_steps > 0;
+  options.memory_checkpoints = config.memory_checkpoint_steps != 0;
   return with_level(std::move(options), choice.level);
 }
 

@@ -27,9 +27,7 @@ void Run::make_memory() {
     }
     return;
   }
-  checkpoint::MemoryOptions options{.folder = checkpoint::memory_folder(run),
-                                    .beside = setup::saves_beside(config_),
-                                    .keeper = "/proc/self/exe"};
+  checkpoint::MemoryOptions options{.folder = checkpoint::memory_folder(run), .keeper = "/proc/self/exe"};
   job_.together([&] {
     const Json model = runtime::model_state(architecture_, encoder_->tokenizer());
     options.identity = hash128_hex(run + "\n" + config::resume_hash(config_) + "\n" + model.dump());
@@ -64,7 +62,8 @@ void Run::open_start() {
 }
 
 bool Run::takes_memory(std::int64_t step) const {
-  return memory_ && step % config_.memory_checkpoint_steps == 0 && step < total_steps_;
+  if (!memory_ || step >= total_steps_) return false;
+  return memory_interval_ ? memory_interval_->is_due(step) : step % config_.memory_checkpoint_steps == 0;
 }
 
 void Run::require_memory_room() {
@@ -85,7 +84,7 @@ void Run::take_to_memory() {
   if (takes_best_ && taken_.step >= 0)
     contents.state["best_under_way"] = {{"step", taken_.step}, {"loss", taken_.loss}};
   contents.slices = state_slices(*engine_);
-  memory_->take(contents);
+  memory_->take(contents, setup::saves_beside(config_));
   if (!setup::saves_beside(config_)) told_of_memory(memory_->wait());
 }
 

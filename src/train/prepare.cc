@@ -12,12 +12,14 @@
 #include "octet/checkpoint/folder.h"
 #include "octet/comm/launchers.h"
 #include "octet/config/lint.h"
+#include "octet/device/device.h"
 #include "octet/device/out_of_memory.h"
 #include "octet/model/build.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/runtime/same_model.h"
 #include "octet/setup/data_options.h"
 #include "octet/setup/model_options.h"
+#include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
 #include "octet/train/adapter_folder.h"
 #include "octet/train/fit.h"
@@ -216,7 +218,30 @@ void Run::build_engine(const runtime::InstanceOptions& options) {
   }
 }
 
+void Run::choose_where_to_save() {
+  if (!setup::leaves_saves_open(config_)) return;
+  const std::size_t limit = memory_limit(job_, session_.device());
+  const std::size_t host_free = make_cpu_device({.threads = 1})->memory().free;
+  bool room = false;
+  job_.together([&] {
+    resolved_.config.save_async = "false";
+    room = has_room_for_copy(engine_for({batch_.micro, level_}, sample_shape()), job_.place(),
+                             session_.device().stands_for(), limit, host_free);
+  });
+  // Hosts may have more or less, and not all the same ranks.
+  room = job_.all_min(room ? 1 : 0) != 0;
+  if (room) {
+    resolved_.config.save_async = "true";
+  } else if (session_.prints()) {
+    log::info(
+        "training stops for its checkpoints: the memory has no room for a copy of the state to write beside "
+        "the "
+        "next steps (save_async: auto)");
+  }
+}
+
 void Run::prepare_engine() {
+  choose_where_to_save();
   for (std::string wrong;; fall_back(wrong)) {
     const runtime::InstanceOptions options = engine_for({batch_.micro, level_}, sample_shape());
     if (checkpoint_)

@@ -76,6 +76,8 @@ class Run {
   /// Throws Error (storage) when the disk has no room for what the run will leave on it.
   void require_disk() const;
   void prepare_schedule();
+  /// save_async: auto.
+  void choose_where_to_save();
   void prepare_engine();
   /// Opens the checkpoint to go on from.
   void open_checkpoint(const std::string& path);
@@ -158,6 +160,9 @@ class Run {
   void save();
   /// The same, and what it costs tells when the next one is due, where that is left to it.
   void save_and_measure();
+  void take_and_measure();
+  /// Where the steps between checkpoints are left to what they cost.
+  void make_intervals();
   /// All of it but the slices.
   checkpoint::CheckpointContents checkpoint_contents() const;
   void begin_save();
@@ -181,9 +186,10 @@ class Run {
   std::optional<config::Config> open_storage_;  ///< as it was, where it leaves storage to a checkpoint
   comm::Job& job_;
   runtime::Watchdog watchdog_{"rank " + std::to_string(job_.rank()) + " on " + job_.place().host};
-  std::unique_ptr<OutputFolder> folder_;    ///< on the printing rank
-  std::unique_ptr<comm::Channel> saves_;    ///< what ranks say to each other about checkpoints
-  std::unique_ptr<SaveInterval> interval_;  ///< where save_steps is left to it
+  std::unique_ptr<OutputFolder> folder_;           ///< on the printing rank
+  std::unique_ptr<comm::Channel> saves_;           ///< what ranks say to each other about checkpoints
+  std::unique_ptr<SaveInterval> interval_;         ///< where save_steps is left to it
+  std::unique_ptr<SaveInterval> memory_interval_;  ///< where memory_checkpoint_steps is
 
   model::Architecture architecture_;
   Json adapters_;  ///< as adapter_state()

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "octet/base/error.h"
@@ -42,9 +43,13 @@ double expected_waste(double interval_seconds, double save_seconds, double mtbf_
   return 1 - interval_seconds / (mtbf_seconds * std::expm1((interval_seconds + save_seconds) / mtbf_seconds));
 }
 
-SaveInterval::SaveInterval(comm::Channel& channel, double mtbf_hours, std::int64_t step,
+SaveInterval::SaveInterval(comm::Channel& channel, std::string what, double mtbf_hours, std::int64_t step,
                            std::int64_t total_steps)
-    : channel_(channel), mtbf_seconds_(3600 * mtbf_hours), next_(step + kFirst), total_steps_(total_steps) {}
+    : channel_(channel),
+      what_(std::move(what)),
+      mtbf_seconds_(3600 * mtbf_hours),
+      next_(step + kFirst),
+      total_steps_(total_steps) {}
 
 void SaveInterval::stepped(double seconds) {
   if (channel_.rank() == 0) remember(step_seconds_, seconds, kSteps);
@@ -65,7 +70,7 @@ void SaveInterval::saved(std::int64_t step, double seconds) {
       const auto number = [](double value) { return report::python_number(value, 3); };
       const std::string every = interval == 1 ? "every step" : "every " + with_commas(interval) + " steps";
       const double waste = expected_waste(static_cast<double>(interval) * of_step, cost, mtbf_seconds_);
-      log::info("checkpoints after " + every + " from here on (mtbf_hours): a save takes " + number(cost) +
+      log::info(what_ + " after " + every + " from here on (mtbf_hours): a save takes " + number(cost) +
                 " s, a step " + number(of_step) + " s; saves and failures are expected to cost " +
                 number(100 * waste) + " % of the time, besides what restarts take");
     }

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <string>
 
 #include "octet/comm/channel.h"
 
@@ -25,8 +26,10 @@ double expected_waste(double interval_seconds, double save_seconds, double mtbf_
 /// get the same answers: rank 0's clock decides.
 class SaveInterval {
  public:
-  /// The run begins behind `step`; it ends with step `total_steps`.
-  SaveInterval(comm::Channel& channel, double mtbf_hours, std::int64_t step, std::int64_t total_steps);
+  /// The run begins behind `step`; it ends with step `total_steps`. `what` is saved, in the words for people:
+  /// "checkpoints".
+  SaveInterval(comm::Channel& channel, std::string what, double mtbf_hours, std::int64_t step,
+               std::int64_t total_steps);
 
   /// A step took so long; of rank 0 alone.
   void stepped(double seconds);
@@ -42,6 +45,7 @@ class SaveInterval {
 
  private:
   comm::Channel& channel_;
+  std::string what_;
   double mtbf_seconds_;
   std::int64_t next_, total_steps_;
   std::int64_t interval_ = kFirst;

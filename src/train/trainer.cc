@@ -157,6 +157,7 @@ store::StepResult Run::train_step() {
   if (samples_) samples_->end_step(step_);
   waits.seconds = seconds_since(start);
   if (interval_) interval_->stepped(waits.seconds);
+  if (memory_interval_) memory_interval_->stepped(waits.seconds);
   waits.messages = watch.take();
   const std::string spike = spikes_->look(result);
   report_step(result, waits);
@@ -306,11 +307,24 @@ void Run::save_and_measure() {
   }
 }
 
+void Run::take_and_measure() {
+  const auto start = Clock::now();
+  take_to_memory();
+  if (memory_interval_) memory_interval_->saved(step_, seconds_since(start));
+}
+
+void Run::make_intervals() {
+  const auto make = [this](const char* what) {
+    return std::make_unique<SaveInterval>(job_, what, *config_.mtbf_hours, step_, total_steps_);
+  };
+  if (setup::chooses_save_steps(resolved_)) interval_ = make("checkpoints");
+  if (memory_ && setup::chooses_memory_steps(config_)) memory_interval_ = make("checkpoints in memory");
+}
+
 int Run::run() {
   runtime::Signals signals(config_.stop_grace, session_.prints());
   prepare();
-  if (setup::chooses_save_steps(resolved_))
-    interval_ = std::make_unique<SaveInterval>(job_, *config_.mtbf_hours, step_, total_steps_);
+  make_intervals();
   start_steps();
   make_saver();
   if (checkpoint_) restore_best();
@@ -339,7 +353,7 @@ int Run::run() {
     }
     if (due && !stopped) tell_that_it_waits();
     if (saves) save_and_measure();
-    if (keeps) take_to_memory();
+    if (keeps) take_and_measure();
     if (saver_->gives_up()) save_for_good();
     signals.at_step(step_, saved_step_);
   }

@@ -31,14 +31,13 @@ class Hosts {
   int ranks() const { return static_cast<int>(node_of_.size()); }
   void become(std::vector<int> node_of) { node_of_ = std::move(node_of); }
 
-  void run(const std::function<void(comm::Job&, MemoryTier&)>& body, const std::string& identity = "a run",
-           bool beside = false) const {
+  void run(const std::function<void(comm::Job&, MemoryTier&)>& body,
+           const std::string& identity = "a run") const {
     comm::ThreadRanksOptions options{.ranks = ranks()};
     options.node_of = node_of_;
     comm::run_ranks_as_threads(options, [&](comm::Job& job, Device&) {
       MemoryTier tier(job, {.folder = folder(node_of_[static_cast<std::size_t>(job.rank())]),
                             .identity = identity,
-                            .beside = beside,
                             .keeper = ""});
       body(job, tier);
     });
@@ -48,25 +47,24 @@ class Hosts {
   std::vector<Taken> take(const std::vector<std::int64_t>& steps, bool beside = false) const {
     std::vector<Taken> all;
     std::mutex mutex;
-    run(
-        [&](comm::Job& job, MemoryTier& tier) {
-          for (const std::int64_t step : steps) {
-            auto tensors = sample(step);
-            tier.take({.step = step,
-                       .zero_stage = 2,
-                       .slices = slices_of(tensors, job.rank(), job.size()),
-                       .state = {{"step", step}},
-                       .config_yaml = "seed: 1\n"});
-            if (beside)  // memory may change at once
-              for (auto& tensor : tensors) std::ranges::fill(tensor.values, std::byte{0x55});
-            const auto taken = tier.wait();
-            ASSERT_TRUE(taken.has_value());
-            EXPECT_FALSE(tier.wait().has_value());
-            const std::lock_guard lock(mutex);
-            if (job.rank() == 0) all.push_back(*taken);
-          }
-        },
-        "a run", beside);
+    run([&](comm::Job& job, MemoryTier& tier) {
+      for (const std::int64_t step : steps) {
+        auto tensors = sample(step);
+        tier.take({.step = step,
+                   .zero_stage = 2,
+                   .slices = slices_of(tensors, job.rank(), job.size()),
+                   .state = {{"step", step}},
+                   .config_yaml = "seed: 1\n"},
+                  beside);
+        if (beside)  // memory may change at once
+          for (auto& tensor : tensors) std::ranges::fill(tensor.values, std::byte{0x55});
+        const auto taken = tier.wait();
+        ASSERT_TRUE(taken.has_value());
+        EXPECT_FALSE(tier.wait().has_value());
+        const std::lock_guard lock(mutex);
+        if (job.rank() == 0) all.push_back(*taken);
+      }
+    });
     return all;
   }
 
@@ -197,7 +195,8 @@ TEST(Memory, ColumnsOfMatricesAreTakenAndRead) {
                .zero_stage = 2,
                .slices = columns_of(tensors, job.rank(), job.size()),
                .state = {{"step", 5}},
-               .config_yaml = "seed: 1\n"});
+               .config_yaml = "seed: 1\n"},
+              false);
     EXPECT_TRUE(tier.wait()->whole);
     auto found = tier.find();
     ASSERT_TRUE(found.has_value());
@@ -379,7 +378,8 @@ TEST(Memory, GenerationsAreWrittenInTurnAndOnesOfOtherRanksGo) {
                .zero_stage = 2,
                .slices = slices_of(tensors, job.rank(), job.size()),
                .state = {{"step", 12}},
-               .config_yaml = "seed: 1\n"});
+               .config_yaml = "seed: 1\n"},
+              false);
     tier.wait();
   });
   EXPECT_EQ(hosts.parts(0, "b"), (std::vector<std::string>{"part-0-of-2", "part-1-of-2"}))

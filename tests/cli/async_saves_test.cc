@@ -27,7 +27,7 @@ TEST(AsyncSaves, AreBitForBitThoseOfARunThatStopsForThem) {
   const TemporaryFolder folder("async_bits");
   const std::string keys =
       "deterministic=strict save_steps=2 max_steps=6 per_device_train_batch_size=2 global_batch_size=24 ";
-  expect_success(trainer(Task::get().train(folder / "whole", keys)));
+  expect_success(trainer(Task::get().train(folder / "whole", keys + "save_async=false")));
   for (const auto& [np, stage] : {std::pair{0, 0}, {2, 0}, {2, 3}, {4, 1}}) {
     const std::string output = folder / (std::to_string(np) + "_" + std::to_string(stage));
     const Outcome run = trainer(beside(output, keys + "zero_stage=" + std::to_string(stage)), np);
@@ -153,7 +153,7 @@ TEST(AsyncSaves, TheBestOfThemIsTheFinalModel) {
 TEST(AsyncSaves, KilledAtAnyPointTheRunGoesOnFromAWholeCheckpoint) {
   const TemporaryFolder folder("async_killed");
   const std::string keys = "save_steps=2 max_steps=8 save_total_limit=2 ";
-  expect_success(trainer(Task::get().train(folder / "whole", keys)));
+  expect_success(trainer(Task::get().train(folder / "whole", keys + "save_async=false")));
   for (const char* point : {"before_write:2", "mid_write:100", "before_fsync:2", "before_manifest:2",
                             "before_rename:2", "after_rename:2", "before_prune"}) {
     const std::string output = folder / point;
@@ -185,12 +185,40 @@ TEST(AsyncSaves, TakeNoMoreMemoryTheMoreThereAre) {
     const auto at = [&](std::int64_t step) { return steps.at(step)["vram_reserved"].get<double>() * 1024; };
     return std::pair(at(6), at(24));  // MiB
   };
-  const auto [stops_first, stops_last] = memory("stops", "");
+  const auto [stops_first, stops_last] = memory("stops", "save_async=false");
   const auto [beside_first, beside_last] = memory("beside", "save_async=true");
   const double state = 12 * 2.0;
   EXPECT_NEAR(beside_last - stops_last, state, 0.4 * state);
   EXPECT_LT((beside_last - beside_first) - (stops_last - stops_first), 0.2 * state)
       << beside_first << " to " << beside_last << ", and " << stops_first << " to " << stops_last;
+}
+
+// Left to the program, they are where a quarter of the memory is left beside the copy; never in place of what
+// makes steps faster.
+TEST(AsyncSaves, AreWhatIsDoneWhereTheMemoryHoldsTheCopy) {
+  const TemporaryFolder folder("async_auto");
+  const auto plan = [](const std::string& more) {
+    const Outcome run = trainer("plan --json tiny device=cpu recompute=auto cutoff_len=512 " + more);
+    return parse_json(run.out, "standard output");
+  };
+  const Json with = plan("memory=1TB save_async=true"), without = plan("memory=1TB save_async=false");
+  const auto reserved = with["total_bytes"].get<std::int64_t>() - with["library_bytes"].get<std::int64_t>();
+  const auto memory = [&](std::int64_t bytes) {
+    return plan("memory=" + std::to_string(bytes + with["library_bytes"].get<std::int64_t>()));
+  };
+  EXPECT_EQ(memory(reserved / 3 * 4 + 64)["memory"], with["memory"]);
+  EXPECT_EQ(memory(reserved / 3 * 4 - 64)["memory"], without["memory"]) << "and nothing is computed twice";
+  EXPECT_TRUE(plan("memory=1TB save_strategy=no")["memory"] == without["memory"]);
+  EXPECT_TRUE(plan("memory=80GB device=cuda")["pinned_memory"].contains("state/snapshot"));
+  for (const auto& [mebibytes, beside] : {std::pair{"1000", true}, std::pair{"2", false}}) {
+    const Outcome run = shell(std::string("OCTETRUN_MEMORY_LIMIT=") + mebibytes + " " OCTET_TRAINER " " +
+                              Task::get().train(folder / mebibytes));
+    expect_success(run);
+    EXPECT_EQ(says(run, "the state of step 5 is taken"), beside) << run.err;
+    EXPECT_EQ(says(run, "training stops for its checkpoints: the memory has no room"), !beside) << run.err;
+    const std::string resolved = slurp(folder / mebibytes + std::string("/config.resolved.yaml"));
+    EXPECT_NE(resolved.find(std::string("save_async: ") + (beside ? "true" : "false")), std::string::npos);
+  }
 }
 
 TEST(AsyncSaves, TheCopyIsInThePlan) {

@@ -25,7 +25,7 @@ class FailedSaves : public testing::Test {
 };
 
 TEST_F(FailedSaves, TheRunGoesOnTriesAgainAndSavesWhenThereIsRoom) {
-  const Outcome ended = run("max_steps=400 save_steps=200 max_failed_saves=1000",
+  const Outcome ended = run("max_steps=400 save_steps=200 max_failed_saves=1000 save_async=false",
                             "until grep -qs could.not.be.saved " + output() +
                                 "/training.log; do sleep 0.05; done; rm " + output() + "/disk-is-full");
   expect_success(ended);
@@ -49,7 +49,7 @@ TEST_F(FailedSaves, ARunWhoseLastSaveFailsEndsWithItsOwnCodeAfterOneMoreAttempt)
 }
 
 TEST_F(FailedSaves, TooManyInARowEndTheRun) {
-  const Outcome ended = run("max_steps=500 save_steps=10 max_failed_saves=3");
+  const Outcome ended = run("max_steps=500 save_steps=10 max_failed_saves=3 save_async=false");
   EXPECT_EQ(ended.code, 78) << ended.both();
   EXPECT_TRUE(says(ended, "5 saves in a row that failed")) << "three, and the two of the end: " << ended.err;
   EXPECT_EQ(steps_of(output()).rbegin()->first, 12);
@@ -116,7 +116,7 @@ TEST(FlippingDisk, TheGoodCheckpointStaysAndIsGoneOnFrom) {
   const TemporaryFolder folder("flips_all");
   const std::string output = folder / "run";
   const std::string arguments =
-      Task::get().train(output, "save_steps=2 save_total_limit=1 max_failed_saves=3");
+      Task::get().train(output, "save_steps=2 save_total_limit=1 max_failed_saves=3 save_async=false");
   const Outcome run = on_flipping_disk(
       "checkpoint-3,checkpoint-4,checkpoint-5,checkpoint-6,checkpoint-7,checkpoint-8", arguments);
   EXPECT_EQ(run.code, 78) << run.both();

@@ -101,7 +101,7 @@ TEST(LoggedNumerics, AreThoseOfTheWeights) {
 // Evaluations and checkpoints have their own seconds and bytes, and the loss is that of the weights.
 TEST(LoggedEvaluation, IsItsOwn) {
   const TemporaryFolder folder("evaluation");
-  const std::string options = "zero_stage=3 save_steps=2 report_to=none ";
+  const std::string options = "zero_stage=3 save_steps=2 save_async=false report_to=none ";
   expect_success(trainer(Setting::get().train(folder / "plain", options), 2));
   expect_success(trainer(
       Setting::get().train(folder / "run", options + "eval_strategy=steps eval_steps=1 eval_dataset=" +

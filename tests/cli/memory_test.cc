@@ -137,8 +137,8 @@ TEST(MemoryCheckpoints, FlippedBitsAreNamedAndTheDiskIsGoneOnFrom) {
 // Memory has step 5, the disk step 6, when the save of step 9 is killed.
 TEST(MemoryCheckpoints, ANewerCheckpointOnTheDiskGoesBefore) {
   const MemoryRun memory("memory_older");
-  const Outcome run =
-      memory.run(2, "save_steps=3 memory_checkpoint_steps=5", "OCTETRUN_FAILPOINT=before_manifest:3");
+  const Outcome run = memory.run(2, "save_async=false save_steps=3 memory_checkpoint_steps=5",
+                                 "OCTETRUN_FAILPOINT=before_manifest:3");
   expect_success(run);
   EXPECT_EQ(memory.incidents().at(0)["from"], "disk") << run.err;
   EXPECT_EQ(memory.incidents().at(0)["steps_lost"], 3);
@@ -175,6 +175,31 @@ TEST(MemoryCheckpoints, AnotherBeginningIsMeantForTheFirstStart) {
     expect_success(run);
     EXPECT_EQ(memory.incidents().at(0)["from"], "memory") << run.err;
     expect_undisturbed(memory);
+  }
+}
+
+// As the disk's (SaveInterval.FollowsFrom...): the first after ten steps, then by what it takes. save_steps
+// goes on deciding about the disk.
+TEST(MemoryCheckpoints, ComeAsOftenAsTheTimeBetweenFailuresSays) {
+  const std::string keys = "memory_checkpoint_steps=auto max_steps=14 ";
+  for (const auto& [hours, expected] :
+       {std::pair{"1e-9", std::vector<int>{10, 11, 12, 13}}, std::pair{"1e6", std::vector<int>{10}}}) {
+    const MemoryRun run("memory_interval");
+    const Outcome outcome = run.run(2, keys + "mtbf_hours=" + hours);
+    expect_success(outcome);
+    std::vector<int> taken;
+    for (int step = 1; step <= 14; ++step) {
+      if (outcome.both().find("the state of step " + std::to_string(step) + " is taken to memory") !=
+          std::string::npos)
+        taken.push_back(step);
+    }
+    EXPECT_EQ(taken, expected) << outcome.both();
+    EXPECT_EQ(
+        outcome.both().find("checkpoints in memory after every step from here on (mtbf_hours): a save") !=
+            std::string::npos,
+        taken.size() > 1)
+        << outcome.both();
+    EXPECT_EQ(checkpoints_of(run.output()), (std::vector<std::int64_t>{5, 10, 14}));
   }
 }
 

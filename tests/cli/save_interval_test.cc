@@ -40,8 +40,9 @@ TEST(SaveInterval, IsKnownToWhatChecksBeforeSavesAndSurvivesOneThatFails) {
   for (const auto& [step, row] : steps_of(folder / "checked")) checks.push_back(row.at("sdc_checks"));
   EXPECT_EQ(checks, (std::vector{0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 3, 5}));
   spill(folder / "full/disk-is-full", "");
-  const Outcome full = shell("OCTETRUN_FAILPOINT=full_disk " OCTET_TRAINER " " + run +
-                             "max_steps=22 max_failed_saves=100 output_dir=" + (folder / "full"));
+  const Outcome full =
+      shell("OCTETRUN_FAILPOINT=full_disk " OCTET_TRAINER " " + run +
+            "max_steps=22 max_failed_saves=100 save_async=false output_dir=" + (folder / "full"));
   EXPECT_EQ(full.code, 78) << full.both();
   std::map<std::int64_t, int> failed;  // rows that tell of so many
   for (const auto& [step, row] : steps_of(folder / "full"))

@@ -160,6 +160,33 @@ TEST(Plan, OfAGpuHasTransposedWeightsAndNeedsNoGpu) {
   EXPECT_EQ(3 * rows_of(plan_memory(options, {}, DeviceKind::cuda)).at("parameters/transposed"), kept);
 }
 
+// The copy and a quarter of the memory: of a rank's own on a CPU; of the host's, shared by its ranks, on a
+// GPU, where a checkpoint passes through it.
+TEST(RoomForCopy, LeavesAQuarterOfTheMemory) {
+  runtime::InstanceOptions options = options_of(1, precision::RecipeKind::none, model::Recompute::none);
+  const comm::Place place{.rank = 0, .size = 2, .local_size = 2, .node_of = {0, 0}};
+  runtime::InstanceOptions with = options;
+  with.snapshot = true;
+  constexpr std::size_t kMuch = SIZE_MAX;
+  const auto room = [&](DeviceKind kind, std::size_t limit, std::size_t host) {
+    return has_room_for_copy(options, place, kind, limit, host);
+  };
+  const std::size_t cpu = plan_memory(with, place, DeviceKind::cpu).bytes;
+  EXPECT_GT(cpu, plan_memory(options, place, DeviceKind::cpu).bytes);
+  EXPECT_TRUE(room(DeviceKind::cpu, cpu / 3 * 4 + 8, 0));
+  EXPECT_FALSE(room(DeviceKind::cpu, cpu / 3 * 4 - 8, kMuch));
+  const plan::Memory gpu = plan_memory(with, place, DeviceKind::cuda);
+  std::size_t host = 0, loaded = 0;
+  for (const plan::MemoryRow& row : gpu.pinned) host += row.bytes;
+  for (const plan::MemoryRow& row : gpu.host) {
+    if (row.name == "state/loaded") loaded = row.bytes;
+  }
+  EXPECT_GT(loaded, std::size_t{1} << 16);
+  const std::size_t both = 2 * (host + loaded);  // two ranks
+  EXPECT_TRUE(room(DeviceKind::cuda, 0, both / 3 * 4 + 16));
+  EXPECT_FALSE(room(DeviceKind::cuda, kMuch, both / 3 * 4 - 16));
+}
+
 Candidates candidates(std::vector<std::int64_t> micros) {
   return {.build =
               [](const plan::Choice& choice) {

@@ -37,7 +37,7 @@ TEST(SaveInterval, CostsLessThanItsNeighboursDo) {
 
 TEST(SaveInterval, BeginsEarlyAndThenFollowsWhatWasMeasured) {
   const auto job = comm::make_self_job();
-  SaveInterval interval(*job, 3, 100, 100000);
+  SaveInterval interval(*job, "checkpoints", 3, 100, 100000);
   for (std::int64_t step = 101; step < 110; ++step) EXPECT_FALSE(interval.is_due(step));
   EXPECT_TRUE(interval.is_due(110));
   interval.stepped(60);  // the first of a process
@@ -63,7 +63,7 @@ TEST(SaveInterval, BeginsEarlyAndThenFollowsWhatWasMeasured) {
 
 TEST(SaveInterval, NeverSavesMoreThanOnceAStep) {
   const auto job = comm::make_self_job();
-  SaveInterval interval(*job, 1e-9, 0, 100);
+  SaveInterval interval(*job, "checkpoints", 1e-9, 0, 100);
   interval.stepped(10);
   interval.saved(10, 1);
   EXPECT_FALSE(interval.is_due(10));
@@ -76,7 +76,7 @@ TEST(SaveInterval, ForgetsWhatIsLongPast) {
   const auto steps = [](double cost, double of_step) {
     return static_cast<std::int64_t>(std::round(best_interval(cost, 3 * kHour) / of_step));
   };
-  SaveInterval interval(*job, 3, 0, 1000000);
+  SaveInterval interval(*job, "checkpoints", 3, 0, 1000000);
   interval.saved(0, 5);
   EXPECT_TRUE(interval.is_due(steps(5, 5)));
   EXPECT_FALSE(interval.is_due(steps(5, 5) - 1));

@@ -23,7 +23,6 @@ namespace octet::checkpoint {
 struct MemoryOptions {
   std::string folder;    ///< of this host: memory_folder()
   std::string identity;  ///< the same in all starts of a run: other parts are not taken
-  bool beside = false;   ///< verifies and copies beside what the caller does next
   std::string keeper;    ///< the program that start_memory_keeper() starts; empty: none is
 };
 
@@ -62,9 +61,10 @@ class MemoryTier {
   std::optional<MemoryFound> find();
 
   /// Takes a checkpoint over the older generation: the slices' memory may change when it is back. What is
-  /// left (verifying, copies on other hosts) is done when wait() is back. Waits for the one before. A
-  /// checkpoint that fails leaves the other generation, and ends no run.
-  void take(const CheckpointContents& contents);
+  /// left (verifying, copies on other hosts) is done when wait() is back, by a thread of its own with
+  /// `beside`. Waits for the one before. A checkpoint that fails leaves the other generation, and ends no
+  /// run.
+  void take(const CheckpointContents& contents, bool beside);
   /// Waits for the last take(), and says what became of it; nothing where that is known already.
   std::optional<Taken> wait();
   /// Of this rank: wait() would be back at once with something.

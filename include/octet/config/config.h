@@ -22,6 +22,9 @@ using Arguments = std::map<std::string, std::variant<double, std::string>>;
 
 /// The resolved configuration. The initialisers are the defaults. Fields have the names of their keys
 /// (`template` is `template_name`); their meaning is the documentation of the key in the table.
+/// Of a key that takes a number of steps and the word auto: the program chooses.
+inline constexpr std::int64_t kAutomatic = -1;
+
 struct Config {
   // Model
   std::string model_name_or_path;
@@ -157,9 +160,9 @@ struct Config {
   std::optional<std::string> export_dtype;
   double export_size = 5;
   bool load_best_model_at_end = false;
-  bool save_async = false;
+  std::string save_async = "auto";
   std::optional<double> mtbf_hours;
-  std::int64_t memory_checkpoint_steps = 0;
+  std::int64_t memory_checkpoint_steps = 0;  ///< or kAutomatic
   std::int64_t sdc_steps = 0;
   std::int64_t sdc_replay_steps = 0;
   std::string sdc_action = "stop";

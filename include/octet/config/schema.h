@@ -36,6 +36,7 @@ struct Field {
   double low = -std::numeric_limits<double>::infinity();
   double high = std::numeric_limits<double>::infinity();
   bool low_open = false, high_open = false;
+  bool automatic = false;  ///< an integer that may be "auto", kAutomatic in a Config
   Strings choices;
   Strings aliases;
   std::vector<std::pair<std::string, std::string>> refused_values;  ///< value, reason
@@ -47,6 +48,7 @@ struct Field {
   Field& at_least(double bound) & { return low = bound, *this; }
   Field& above(double bound) & { return low = bound, low_open = true, *this; }
   Field& below(double bound) & { return high = bound, high_open = true, *this; }
+  Field& or_auto() & { return automatic = true, *this; }
   Field& one_of(Strings values) & { return choices = std::move(values), *this; }
   Field& alias(std::string other) & { return aliases.push_back(std::move(other)), *this; }
   /// A value of `one_of` that is known and not supported.

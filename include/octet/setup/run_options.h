@@ -17,8 +17,14 @@ enum class When {
 };
 /// save_strategy.
 When saves_when(const config::Config& config);
-/// save_async. Checkpoints are written beside the steps; a run that keeps none has nothing to write there.
+/// save_async: auto, of a run that saves: whether it saves beside its steps hangs on the memory there is.
+bool leaves_saves_open(const config::Config& config);
+/// save_async: true. Checkpoints are written beside the steps; a run that keeps none has nothing to write
+/// there.
 bool saves_beside(const config::Config& config);
+/// memory_checkpoint_steps: auto. Those between checkpoints in memory follow from mtbf_hours and what is
+/// measured.
+bool chooses_memory_steps(const config::Config& config);
 /// mtbf_hours without save_steps: the steps between checkpoints follow from what is measured.
 bool chooses_save_steps(const config::Resolved& resolved);
 /// eval_strategy.

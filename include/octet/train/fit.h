@@ -59,6 +59,13 @@ plan::Choice choose(const Candidates& candidates, const comm::Place& place, Devi
 runtime::InstanceOptions with_fitting_level(runtime::InstanceOptions options, const config::Config& config,
                                             comm::Channel& channel, Device& device);
 
+/// Whether saves beside the steps are advisable: `options`, those of an engine without them, and the copy of
+/// its state leave a quarter of the memory to others. A rank on a CPU has `limit` bytes in all; on a GPU the
+/// copies of all ranks of its host, and what passes through between steps, lie in the host's memory, of which
+/// `host_free` bytes are free.
+bool has_room_for_copy(runtime::InstanceOptions options, const comm::Place& place, DeviceKind kind,
+                       std::size_t limit, std::size_t host_free);
+
 /// Memory that a rank of this process can still reserve: what its device has free, less what libraries will
 /// take, and of a node's memory its rank's share. The least of all ranks; all ranks call it.
 std::size_t memory_limit(comm::Channel& channel, Device& device);
