@@ -126,7 +126,8 @@ std::vector<AuditCount> Audit::counts() const {
 
 std::vector<Audit::Group> Audit::groups() const {
   std::vector<Group> groups;
-  for (const auto& [key, sum] : counts_) {
+  for (const auto& [entry, sum] : counts_) {
+    const Key& key = entry;  // which a lambda may capture
     ops::GemmOutcome outcome{.way = key.way, .reason = key.reason, .a = key.a, .b = key.b};
     auto group = std::ranges::find_if(
         groups, [&](const Group& g) { return g.row == key.row && g.outcome == outcome; });
