@@ -74,32 +74,35 @@ TEST(Launcher, ACodeThatIsNoSignalIsNotCalledOne) {
   EXPECT_EQ(run.err.find("signal"), std::string::npos) << run.err;
 }
 
-// Killed in the moment between the start of mpirun and what it does next; what stands in for mpirun is killed
-// a little later, and leaves its folder.
-TEST(Launcher, NothingIsLeftOfAJobWhoseLauncherIsKilledAsItStarts) {
-  const TemporaryFolder folder("launcher_start");
-  spill(folder / "bin/mpirun",
-        "#!/bin/sh\n[ \"$1\" = --version ] && { echo \"mpirun (Open MPI) 4.1.4\"; exit 0; }\n"
-        "mkdir -p " +
-            (folder / "ompi.$(uname -n | cut -d . -f 1).$(id -u)/pid.$$") + "\ntouch " + (folder / "began") +
-            "\nsleep 0.5\nkill -KILL $$\n");
-  fs::permissions(folder / "bin/mpirun", fs::perms::owner_all);
-  spill(folder / "trap", "trap '[ \"$BASH_COMMAND\" = \"job=\\$!\" ] && kill -KILL $$' DEBUG\n");
-  const Outcome run =
-      shell("BASH_ENV=" + (folder / "trap") + " TMPDIR=" + folder.path() + " PATH=" + (folder / "bin") +
-            ":$PATH " OCTET_SOURCE_DIR "/launch/mpirun -np 1 true");
-  EXPECT_EQ(run.code, 137) << run.both();
-  const auto left = [&folder] {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
-      if (entry.path().filename().string().starts_with("pid.")) names.push_back(entry.path().string());
-    }
-    return names;
-  };
-  for (int i = 0; i < 100 && (!fs::exists(folder / "began") || !left().empty()); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  EXPECT_TRUE(fs::exists(folder / "began"));
-  EXPECT_EQ(left(), std::vector<std::string>());
+// Killed between the start of mpirun and what comes next, or before it has cleared up. What stands in for
+// mpirun is killed, and leaves its folder.
+TEST(Launcher, NothingIsLeftOfAJobWhoseLauncherIsKilled) {
+  for (const std::string before : {"job=\\$!", "\"kill -0 \"*"}) {
+    SCOPED_TRACE(before);
+    const TemporaryFolder folder("launcher_killed");
+    spill(folder / "bin/mpirun",
+          "#!/bin/sh\n[ \"$1\" = --version ] && { echo \"mpirun (Open MPI) 4.1.4\"; exit 0; }\n"
+          "mkdir -p " +
+              (folder / "ompi.$(uname -n | cut -d . -f 1).$(id -u)/pid.$$") + "\ntouch " +
+              (folder / "began") + "\nsleep 0.5\nkill -KILL $$\n");
+    fs::permissions(folder / "bin/mpirun", fs::perms::owner_all);
+    spill(folder / "trap", "trap 'case $BASH_COMMAND in " + before + ") kill -KILL $$ ;; esac' DEBUG\n");
+    const Outcome run =
+        shell("BASH_ENV=" + (folder / "trap") + " TMPDIR=" + folder.path() + " PATH=" + (folder / "bin") +
+              ":$PATH " OCTET_SOURCE_DIR "/launch/mpirun -np 1 true");
+    EXPECT_EQ(run.code, 137) << run.both();
+    const auto left = [&folder] {
+      std::vector<std::string> names;
+      for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
+        if (entry.path().filename().string().starts_with("pid.")) names.push_back(entry.path().string());
+      }
+      return names;
+    };
+    for (int i = 0; i < 100 && (!fs::exists(folder / "began") || !left().empty()); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_TRUE(fs::exists(folder / "began"));
+    EXPECT_EQ(left(), std::vector<std::string>());
+  }
 }
 
 // What stands in for mpirun tells which store of PMIx it was given.
