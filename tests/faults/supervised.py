@@ -1,0 +1,119 @@
+"""Runs under launch/supervise, and what they leave."""
+
+import json
+import os
+import re
+import shutil
+import tempfile
+from pathlib import Path
+
+from runs import MPIRUNS, SOURCE, Run
+
+SUPERVISE = SOURCE / "launch" / "supervise"
+MARK = "FAULTS_RUN"  # in the environment of every process of a run
+
+
+class Supervised(Run):
+    """A run under launch/supervise, with a folder for temporary files of its own."""
+
+    def __init__(self, task, name, ranks, more="", environment=None, options="--first-wait 0.1 --most-starts 50"):
+        super().__init__(task, name, ranks, more, prefix=("later",))
+        at = self.command.index("-np")
+        self.command = [str(SUPERVISE), *options.split(), *self.command[at:]]
+        self.temporary = task.folder / f"{name}.tmp"
+        self.temporary.mkdir()
+        # Of the host's memory where it has such a file system.
+        self.memory = Path(tempfile.mkdtemp(prefix="faults-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
+        self.mark = f"{MARK}={self.output}".encode()
+        self.environment = {MARK: str(self.output), "TMPDIR": str(self.temporary), "OCTETRUN_MEMORY_FOLDER": str(self.memory),
+                            **(environment or {})}
+        self.jobs = set()
+        self.start(self.environment)
+
+    def processes(self):
+        found = {}
+        for entry in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                words = Path("/proc", entry, "environ").read_bytes().split(b"\0")
+                if self.mark in words:
+                    found[int(entry)] = Path("/proc", entry, "comm").read_text().strip()
+                    # Open MPI's number of the job, which stands in the names of the memory that its ranks share.
+                    self.jobs |= {f"{int(word[15:]):x}" for word in words if word.startswith(b"PMIX_NAMESPACE=")}
+            except OSError:
+                continue
+        return found
+
+    def launcher(self):
+        """Of the start under way; None between two."""
+        try:
+            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        except OSError:
+            return None
+        for child in children:
+            try:
+                words = Path("/proc", child, "cmdline").read_bytes().split(b"\0")
+                # A part of it that outlives it has its words and not its session.
+                if len(words) > 1 and words[1].endswith(b"launch/mpirun") and os.getsid(int(child)) == int(child):
+                    return int(child)
+            except OSError:
+                continue
+        return None
+
+    def victims(self, target):
+        if target == "supervisor":
+            return [self.process.pid]
+        if target == "launcher":
+            return [pid for pid in [self.launcher()] if pid]
+        processes = self.processes()
+        if target == "mpirun":
+            return [pid for pid, name in processes.items() if name in MPIRUNS and pid != self.launcher()][-1:]
+        trainer = Path(self.task.trainer).name[:15]
+        return [pid for pid, name in processes.items() if name == trainer and pid != self.process.pid]
+
+    def progress(self):
+        try:
+            return json.loads((self.output / "octet.progress").read_text())
+        except (OSError, ValueError):
+            return None
+
+    def reached(self):
+        told = self.progress()
+        return told["step"] if told else 0
+
+    def saves(self):
+        return self.output.exists() and any(".tmp-" in p.name and p.name.startswith("checkpoint-")
+                                            for p in self.output.iterdir())
+
+    def incidents(self):
+        path = self.output / "incidents.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def ended(self):
+        return self.process.poll() is not None
+
+    def left_behind(self):
+        names = super().left_behind()
+        if (self.output / "octet.progress").exists():
+            names.append("octet.progress")
+        names += [str(p) for p in (*self.temporary.glob("ompi.*/pid.*"), *self.memory.iterdir())]
+        return names + [name for name in os.listdir("/dev/shm")
+                        if name.startswith("vader_segment.") and name.split(".")[-2] in self.jobs]
+
+    def kill(self):
+        super().kill()
+        shutil.rmtree(self.memory, ignore_errors=True)
+
+    def lost_checkpoints(self):
+        """Starts that went on from an older checkpoint than one that was reported before."""
+        saved, lost = 0, []
+        began = None
+        for line in self.said().splitlines() + ["***** Running training *****"]:
+            if m := re.search(r"(?:checkpoint of step ([\d,]+) saved to|state of step ([\d,]+) is taken to memory)", line):
+                saved = max(saved, int((m.group(1) or m.group(2)).replace(",", "")))
+            elif m := re.search(r"Continuing from global step ([\d,]+)", line):
+                began = int(m.group(1).replace(",", ""))
+                if began < saved:
+                    lost.append(f"went on from step {began} after {saved} was saved")
+        if saved and began is None and len(self.incidents()) > 0 and "Continuing" in self.said():
+            lost.append("began afresh")
+        return lost
