@@ -221,7 +221,7 @@ void Run::build_engine(const runtime::InstanceOptions& options) {
 void Run::choose_where_to_save() {
   if (!setup::leaves_saves_open(config_)) return;
   const std::size_t limit = memory_limit(job_, session_.device());
-  const std::size_t host_free = make_cpu_device({.threads = 1})->memory().free;
+  const std::size_t host_free = make_cpu_device()->memory().free;
   bool room = false;
   job_.together([&] {
     resolved_.config.save_async = "false";

@@ -11,6 +11,7 @@
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/device/cpu.h"
 #include "octet/report/number.h"
 #include "octet/runtime/signals.h"
 #include "octet/setup/adapters.h"
@@ -323,7 +324,10 @@ void Run::make_intervals() {
 
 int Run::run() {
   runtime::Signals signals(config_.stop_grace, session_.prints());
+  const int threads = cpu::op_threads();
   prepare();
+  // A device that is made for a moment with a number of threads would set them for the whole run.
+  check(cpu::op_threads() == threads, "ops keep the threads that the session gave them");
   make_intervals();
   start_steps();
   make_saver();
