@@ -212,8 +212,9 @@ TEST(AsyncSaves, AreWhatIsDoneWhereTheMemoryHoldsTheCopy) {
   EXPECT_TRUE(plan("memory=80GB device=cuda")["pinned_memory"].contains("state/snapshot"));
   for (const auto& [mebibytes, beside] : {std::pair{"1000", true}, std::pair{"2", false}}) {
     const Outcome run = shell(std::string("OCTETRUN_MEMORY_LIMIT=") + mebibytes + " " OCTET_TRAINER " " +
-                              Task::get().train(folder / mebibytes));
+                              Task::get().train(folder / mebibytes, "save_steps=1"));
     expect_success(run);
+    EXPECT_FALSE(says(run, "raise save_steps")) << "nobody asked for it: " << run.err;
     EXPECT_EQ(says(run, "the state of step 5 is taken"), beside) << run.err;
     EXPECT_EQ(says(run, "training stops for its checkpoints: the memory has no room"), !beside) << run.err;
     const std::string resolved = slurp(folder / mebibytes + std::string("/config.resolved.yaml"));
