@@ -86,7 +86,8 @@ TEST(Launcher, NothingIsLeftOfAJobWhoseLauncherIsKilled) {
               (folder / "ompi.$(uname -n | cut -d . -f 1).$(id -u)/pid.$$") + "\ntouch " +
               (folder / "began") + "\nsleep 0.5\nkill -KILL $$\n");
     fs::permissions(folder / "bin/mpirun", fs::perms::owner_all);
-    spill(folder / "trap", "trap 'case $BASH_COMMAND in " + before + ") kill -KILL $$ ;; esac' DEBUG\n");
+    spill(folder / "trap",
+          "trap 'case $BASH_COMMAND in " + before + ") sleep 1; kill -KILL $$ ;; esac' DEBUG\n");
     const Outcome run =
         shell("BASH_ENV=" + (folder / "trap") + " TMPDIR=" + folder.path() + " PATH=" + (folder / "bin") +
               ":$PATH " OCTET_SOURCE_DIR "/launch/mpirun -np 1 true");
