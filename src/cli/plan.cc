@@ -8,6 +8,7 @@
 #include "octet/device/cpu.h"
 #include "octet/model/build.h"
 #include "octet/report/throughput.h"
+#include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
 #include "options.h"
 #include "plan_report.h"
@@ -376,6 +377,10 @@ int plan_command(const Arguments& arguments) {
     generation.json = json;
     return plan_generation(resolved, generation, target);
   }
+  // How many steps an epoch has only the data tell.
+  if (setup::leaves_saves_open(config) && config.max_steps > 0 &&
+      !setup::saves_before_the_end(resolved, config.max_steps, 0))
+    config.save_async = "false";
   const PlanReport report = make_plan(config, model, target);
   (json ? print_json : print_report)(report, target);
   return report.total() <= target.memory ? 0 : static_cast<int>(ExitCode::failure);

@@ -205,8 +205,7 @@ void add_saving(Table& t) {
        "save_async", &Config::save_async,
        "Write checkpoints beside the next steps, not between them: the state is copied to host memory, whose "
        "size is a checkpoint's divided by the ranks, and a thread of its own writes it and reads it back. "
-       "auto: "
-       "where three quarters of the memory hold the run with that copy.")
+       "auto: where the run saves before its end, and three quarters of the memory hold it with that copy.")
       .one_of({"auto", "true", "false"});
   t.used("eval_strategy", &Config::eval_strategy, "When the model is evaluated during the run.")
       .one_of({"no", "steps", "epoch"})

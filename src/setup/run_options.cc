@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "octet/config/derive.h"
+
 namespace octet::setup {
 namespace {
 
@@ -29,6 +31,19 @@ bool leaves_saves_open(const config::Config& config) {
 
 bool saves_beside(const config::Config& config) {
   return config.save_async == "true" && saves_when(config) != When::never;
+}
+
+bool saves_before_the_end(const config::Resolved& resolved, std::int64_t total_steps, std::int64_t epoch) {
+  if (chooses_save_steps(resolved)) return true;
+  switch (saves_when(resolved.config)) {
+    case When::steps:
+      return config::interval_steps(resolved.config.save_steps, total_steps) < total_steps;
+    case When::epoch:
+      return epoch < total_steps;
+    case When::never:
+      break;
+  }
+  return false;
 }
 
 bool chooses_memory_steps(const config::Config& config) {

@@ -220,6 +220,11 @@ void Run::build_engine(const runtime::InstanceOptions& options) {
 
 void Run::choose_where_to_save() {
   if (!setup::leaves_saves_open(config_)) return;
+  // For the save at the end alone nothing is reserved.
+  if (!setup::saves_before_the_end(resolved_, total_steps_, feed_->steps_per_epoch())) {
+    resolved_.config.save_async = "false";
+    return;
+  }
   const std::size_t limit = memory_limit(job_, session_.device());
   const std::size_t host_free = make_cpu_device()->memory().free;
   bool room = false;

@@ -213,6 +213,8 @@ TEST(AsyncSaves, AreWhatIsDoneWhereTheMemoryHoldsTheCopy) {
   EXPECT_EQ(memory(reserved / 3 * 4 + 64)["memory"], with["memory"]);
   EXPECT_EQ(memory(reserved / 3 * 4 - 64)["memory"], without["memory"]) << "and nothing is computed twice";
   EXPECT_TRUE(plan("memory=1TB save_strategy=no")["memory"] == without["memory"]);
+  EXPECT_TRUE(plan("memory=1TB max_steps=9 save_steps=9")["memory"] == without["memory"]) << "one at the end";
+  EXPECT_TRUE(plan("memory=1TB max_steps=9 save_steps=8")["memory"] == with["memory"]);
   EXPECT_TRUE(plan("memory=80GB device=cuda")["pinned_memory"].contains("state/snapshot"));
   for (const auto& [mebibytes, beside] : {std::pair{"1000", true}, std::pair{"2", false}}) {
     const Outcome run = shell(std::string("OCTETRUN_MEMORY_LIMIT=") + mebibytes + " " OCTET_TRAINER " " +
@@ -222,6 +224,20 @@ TEST(AsyncSaves, AreWhatIsDoneWhereTheMemoryHoldsTheCopy) {
     EXPECT_EQ(says(run, "training stops for its checkpoints: the memory has no room"), !beside) << run.err;
     const std::string resolved = slurp(folder / mebibytes + std::string("/config.resolved.yaml"));
     EXPECT_NE(resolved.find(std::string("save_async: ") + (beside ? "true" : "false")), std::string::npos);
+  }
+}
+
+// The one save at a run's end has no steps beside it.
+TEST(AsyncSaves, AreForRunsThatSaveBeforeTheirEnd) {
+  const TemporaryFolder folder("async_end");
+  int number = 0;
+  for (const auto& [keys, beside] : {std::pair{"save_steps=12", false}, std::pair{"save_steps=11", true},
+                                     std::pair{"save_strategy=epoch max_steps=10", false},
+                                     std::pair{"save_strategy=epoch max_steps=11", true}}) {
+    const Outcome run = trainer(Task::get().train(folder / std::to_string(++number), keys));
+    expect_success(run);
+    EXPECT_EQ(says(run, "is taken ("), beside) << keys << run.err;
+    EXPECT_FALSE(says(run, "has no room")) << run.err;
   }
 }
 

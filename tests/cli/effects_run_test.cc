@@ -509,12 +509,12 @@ std::vector<KeyRow> output_rows() {
        "the last"},
       {"save_async",
        saves,
-       {{"false", "between them"}},
+       {{"true", "beside the steps"}},
        run([](const Ran& ran) {
          return std::string(holds(ran.printed(), "the state of step 3 is taken") ? "beside the steps"
                                                                                  : "between them");
        }),
-       "beside the steps"},
+       "between them"},
       {"export_dtype", {}, {{"bf16", "bf16"}, {"fp16", "fp16"}}, run(format_of_model)},
       {"export_size", {}, {{"0.00005"}}, run(files_of_model), "1"},
       {"eval_strategy",

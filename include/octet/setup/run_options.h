@@ -22,6 +22,9 @@ bool leaves_saves_open(const config::Config& config);
 /// save_async: true. Checkpoints are written beside the steps; a run that keeps none has nothing to write
 /// there.
 bool saves_beside(const config::Config& config);
+/// Whether a run of so many steps saves before its last one; `epoch` is the steps of a pass over the data, 0
+/// where that is not known.
+bool saves_before_the_end(const config::Resolved& resolved, std::int64_t total_steps, std::int64_t epoch);
 /// memory_checkpoint_steps: auto. Those between checkpoints in memory follow from mtbf_hours and what is
 /// measured.
 bool chooses_memory_steps(const config::Config& config);
