@@ -220,6 +220,7 @@ void Run::build_engine(const runtime::InstanceOptions& options) {
 
 void Run::choose_where_to_save() {
   if (!setup::leaves_saves_open(config_)) return;
+  told_that_it_waits_ = true;  // who did not ask for saves beside the steps has lost nothing
   // For the save at the end alone nothing is reserved.
   if (!setup::saves_before_the_end(resolved_, total_steps_, feed_->steps_per_epoch())) {
     resolved_.config.save_async = "false";
@@ -239,9 +240,8 @@ void Run::choose_where_to_save() {
     resolved_.config.save_async = "true";
   } else if (session_.prints()) {
     log::info(
-        "training stops for its checkpoints: the memory has no room for a copy of the state to write beside "
-        "the "
-        "next steps (save_async: auto)");
+        "training stops for its checkpoints, since the memory has no room for a copy of the state that could "
+        "be written beside the next steps (save_async: auto)");
   }
 }
 

@@ -160,6 +160,7 @@ class Run {
   void save();
   /// The same, and what it costs tells when the next one is due, where that is left to it.
   void save_and_measure();
+  /// take_to_memory(), and the same of it.
   void take_and_measure();
   /// Where the steps between checkpoints are left to what they cost.
   void make_intervals();

@@ -110,12 +110,13 @@ TEST(AsyncSaves, AStopEndsWhatIsInFlightAndSavesItsOwnStep) {
 
 // To who asked for saves beside the steps.
 TEST(AsyncSaves, ASaveThatIsDueWhileOneIsInFlightWaitsAndSaysSo) {
-  for (const std::string asked : {"save_async=true", ""}) {
+  for (const std::string asked : {"save_async=true", "", "save_async=auto"}) {
     const TemporaryFolder folder("async_due");
     const std::string output = folder / "run";
     const Outcome run = on_disk("SLOW", "checkpoint-2.", Task::get().train(output, "save_steps=2 " + asked));
     expect_success(run);
-    EXPECT_EQ(says(run, "step 4 waits for the checkpoint of step 2 to be written"), !asked.empty())
+    EXPECT_EQ(says(run, "step 4 waits for the checkpoint of step 2 to be written"),
+              asked == "save_async=true")
         << run.err;
     EXPECT_EQ(checkpoints_of(output), (std::vector<std::int64_t>{2, 4, 6, 8, 10, 12}));
     expect_every_step(output, 12);
@@ -221,7 +222,8 @@ TEST(AsyncSaves, AreWhatIsDoneWhereTheMemoryHoldsTheCopy) {
                               Task::get().train(folder / mebibytes));
     expect_success(run);
     EXPECT_EQ(says(run, "the state of step 5 is taken"), beside) << run.err;
-    EXPECT_EQ(says(run, "training stops for its checkpoints: the memory has no room"), !beside) << run.err;
+    EXPECT_EQ(says(run, "training stops for its checkpoints, since the memory has no room"), !beside)
+        << run.err;
     const std::string resolved = slurp(folder / mebibytes + std::string("/config.resolved.yaml"));
     EXPECT_NE(resolved.find(std::string("save_async: ") + (beside ? "true" : "false")), std::string::npos);
   }

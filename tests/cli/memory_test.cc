@@ -181,7 +181,8 @@ TEST(MemoryCheckpoints, AnotherBeginningIsMeantForTheFirstStart) {
 // As the disk's (SaveInterval.FollowsFrom...): the first after ten steps, then by what it takes. save_steps
 // goes on deciding about the disk.
 TEST(MemoryCheckpoints, ComeAsOftenAsTheTimeBetweenFailuresSays) {
-  const std::string keys = "memory_checkpoint_steps=auto max_steps=14 ";
+  // Steps that take much longer than the copy.
+  const std::string keys = "memory_checkpoint_steps=auto max_steps=14 global_batch_size=240 ";
   for (const auto& [hours, expected] :
        {std::pair{"1e-9", std::vector<int>{10, 11, 12, 13}}, std::pair{"1e6", std::vector<int>{10}}}) {
     const MemoryRun run("memory_interval");
@@ -200,6 +201,7 @@ TEST(MemoryCheckpoints, ComeAsOftenAsTheTimeBetweenFailuresSays) {
         taken.size() > 1)
         << outcome.both();
     EXPECT_EQ(checkpoints_of(run.output()), (std::vector<std::int64_t>{5, 10, 14}));
+    expect_measured_step(outcome, "checkpoints in memory", run.output());
   }
 }
 

@@ -19,6 +19,7 @@ TEST(SaveInterval, FollowsFromTheTimeBetweenFailuresOnAllRanksAndChangesNoBit) {
   expect_success(trainer(run + "output_dir=" + (folder / "plain"), 3));
   const Outcome often = trainer(run + "mtbf_hours=1e-9 output_dir=" + (folder / "often"), 3);
   expect_success(often);
+  expect_measured_step(often, "checkpoints", folder / "often");
   EXPECT_NE(often.err.find("checkpoints after every step from here on (mtbf_hours): a save takes "),
             std::string::npos)
       << often.err;

@@ -25,4 +25,20 @@ inline bool says(const Outcome& run, const std::string& words) {
   return run.err.find(words) != std::string::npos;
 }
 
+/// The seconds of a step from which an interval follows ("... a step 0.01 s; ...") are those of the log: the
+/// first time it is told, behind the tenth step, the median of ten.
+inline void expect_measured_step(const Outcome& run, const std::string& what, const std::string& output) {
+  const std::size_t line = run.err.find(what + " after ");
+  ASSERT_NE(line, std::string::npos) << run.err;
+  const std::string words = "s, a step ";
+  const double told = std::stod(run.err.substr(run.err.find(words, line) + words.size()));
+  std::vector<double> seconds;
+  for (const auto& [step, row] : steps_of(output)) {
+    if (step <= 10) seconds.push_back(row.at("seconds_per_step").get<double>());
+  }
+  std::ranges::sort(seconds);
+  EXPECT_GT(told, 0.7 * seconds.at(3)) << run.err;
+  EXPECT_LT(told, 1.5 * seconds.at(6)) << run.err;
+}
+
 }  // namespace octet::test

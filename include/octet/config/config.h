@@ -20,11 +20,11 @@ using Strings = std::vector<std::string>;
 /// Named arguments of a schedule: numbers, or words such as "cosine".
 using Arguments = std::map<std::string, std::variant<double, std::string>>;
 
-/// The resolved configuration. The initialisers are the defaults. Fields have the names of their keys
-/// (`template` is `template_name`); their meaning is the documentation of the key in the table.
 /// Of a key that takes a number of steps and the word auto: the program chooses.
 inline constexpr std::int64_t kAutomatic = -1;
 
+/// The resolved configuration. The initialisers are the defaults. Fields have the names of their keys
+/// (`template` is `template_name`); their meaning is the documentation of the key in the table.
 struct Config {
   // Model
   std::string model_name_or_path;
