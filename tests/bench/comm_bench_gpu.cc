@@ -120,7 +120,10 @@ class Rows {
   Times round(Stream& stream, int calls, const std::function<void()>& once, double held = 0) {
     world_.channel().barrier();
     const auto start = Clock::now();
-    if (held > 0) hold_(stream, held);
+    if (held > 0) {
+      hold_(stream, held);
+      once();  // the streams of all ranks begin together behind it
+    }
     stream.record(*begin_);
     for (int i = 0; i < calls; ++i) once();
     stream.record(*end_);
@@ -176,11 +179,12 @@ Buffers reserve(Arena& arena, Collectives& world, std::size_t slice) {
   return buffers;
 }
 
-/// Work that takes at least the seconds asked for on the device: copies of a slice, timed once.
-std::function<void(Stream&, double)> hold_by_copies(Device& device, const Buffers& buffers,
-                                                    std::size_t slice) {
-  const auto copy = [&device, buffers, slice](Stream& stream) {
-    device.copy(stream, buffers.own, buffers.apart, slice);
+/// Work that takes at least the seconds asked for on every rank's device: as many copies on all of them.
+std::function<void(Stream&, double)> hold_by_copies(Collectives& world, Device& device,
+                                                    const Buffers& buffers, std::size_t largest) {
+  const std::size_t bytes = std::min(largest, std::size_t{64} << 20);
+  const auto copy = [&device, buffers, bytes](Stream& stream) {
+    device.copy(stream, buffers.own, buffers.apart, bytes);
   };
   const auto stream = device.make_stream({.name = "hold"});
   copy(*stream);
@@ -188,7 +192,9 @@ std::function<void(Stream&, double)> hold_by_copies(Device& device, const Buffer
   const auto start = Clock::now();
   copy(*stream);
   stream->synchronize();
-  const double seconds = seconds_since(start);
+  const double seconds =
+      1e-9 *
+      static_cast<double>(world.channel().all_min(static_cast<std::int64_t>(seconds_since(start) * 1e9)));
   return [copy, seconds](Stream& held, double wanted) {
     for (double behind = 0; behind < wanted; behind += seconds) copy(held);
   };
@@ -294,7 +300,7 @@ void small_rows(Rows& rows, Collectives& world, Arena& arena) {
 void measure_on_device(Collectives& world, Arena& arena, std::size_t largest) {
   Device& device = arena.device();
   const Buffers buffers = reserve(arena, world, largest);
-  Rows rows(world, device, hold_by_copies(device, buffers, largest));
+  Rows rows(world, device, hold_by_copies(world, device, buffers, largest));
   small_rows(rows, world, arena);
   const NextRank next(world, device, buffers.peer);
 #ifdef OCTET_HAVE_CUDA
