@@ -25,6 +25,7 @@ import argparse
 import json
 import math
 import pathlib
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -41,10 +42,13 @@ from packed_gradients import packed_gradients  # noqa: E402
 BOUNDS = {"fp32": (4e-6, 2e-5), "bf16": (3e-2, 8e-2)}
 AGAINST_CPU = {"fp32": (4e-6, 2e-5), "bf16": (2e-2, 6e-2)}
 STEPS = 2e-6  # losses of ten steps: 4.4e-7 seen
-# FP8: two independent roundings are sqrt(2) apart; 1.25 seen. Sizes of all changes together differ by up to 5 % where values
-# fall on other sides of their ties. On the line from wrong scales to these, other ties leave a device at 0.67 to 0.83, and a
-# device with the wrong scales at 0.17 to 0.36.
+# FP8: two independent roundings are sqrt(2) apart; 1.25 seen. What FP8 changes in a gradient of few elements differs from draw to
+# draw (two runs on CPUs with other numbers of ranks were 1.9 apart in a bias of 32 elements, where it happened to be 0.09 in the one
+# of them and was 0.2 in most gradients): it counts as no less there than in half of the model's gradients. Sizes of all changes
+# together differ by up to 5 % where values fall on other sides of their ties. On the line from wrong scales to these, other ties
+# leave a device at 0.67 to 0.83, and a device with the wrong scales at 0.17 to 0.36.
 FP8_APART, FP8_SIZE, FP8_ON_THE_LINE = 2 ** 0.5, 1.15, 0.5
+FEW_ELEMENTS = 256
 KEYS = {"fp32": ["bf16=false"], "bf16": ["bf16=true"], "fp8": ["bf16=false", "fp8=true", "fp8_recipe=current"],
         "fp8-bf16": ["bf16=true", "fp8=true", "fp8_recipe=current"]}
 WRONG_SCALES = {"one scale for q, k, v": ["fp8_scale_granularity=fused"],
@@ -170,8 +174,12 @@ def check_fp8(model, precision, line):
         device, host = (model.probe(prefix, d, KEYS[precision]) for d in (model.args.device, "cpu"))
         keys = [k for k in exact if k == "logits" or k.startswith("grad.")]
         worst, where = 0.0, ""
+        noises = {key: relative(host[key], exact[key]) for key in keys}
+        usual = statistics.median(noises[key] for key in keys if key != "logits")
         for key in keys:
-            noise = relative(host[key], exact[key])
+            noise = noises[key]
+            if key != "logits" and exact[key].numel() < FEW_ELEMENTS:
+                noise = max(noise, usual)
             apart = relative(device[key], host[key])
             ratio = apart / noise if noise > 0 else math.inf if apart > 0 else 0.0
             if not ratio <= worst:
