@@ -5,6 +5,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/log.h"
+#include "octet/base/thread_priority.h"
 #include "octet/checkpoint/folder.h"
 
 namespace octet::checkpoint {
@@ -21,6 +22,7 @@ void Keeper::saved(std::int64_t step) {
   counts_.erase(step);  // another one of the same step has taken its place
   step_ = step;
   reading_ = std::async(std::launch::async, [path = folder_ + "/" + folder_name(step)]() -> std::string {
+    run_thread_behind();  // steps go on meanwhile
     try {
       read_back(path);
     } catch (const std::exception& e) {

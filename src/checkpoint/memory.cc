@@ -20,6 +20,7 @@
 #include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/base/thread_priority.h"
 #include "packing.h"
 
 namespace octet::checkpoint {
@@ -304,7 +305,10 @@ void MemoryTier::take(const CheckpointContents& contents, bool beside) {
     copy_values(*work.memory, *work.header, contents.slices);
   });
   const auto policy = beside ? std::launch::async : std::launch::deferred;
-  beside_ = std::async(policy, [this, &work] { return finish(work); });
+  beside_ = std::async(policy, [this, &work, beside] {
+    if (beside) run_thread_behind();
+    return finish(work);
+  });
 }
 
 Taken MemoryTier::finish(Work& work) {

@@ -7,6 +7,7 @@
 #include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/base/thread_priority.h"
 #include "octet/checkpoint/checkpoint.h"
 
 namespace octet::train {
@@ -150,6 +151,7 @@ void Saver::begin(SaveBeside save) {
   }
   asks_ = false;
   beside_ = std::async(std::launch::async, [this, save = std::move(save)] {
+    run_thread_behind();  // steps go on meanwhile
     try {
       Written written = write_beside(save);
       asks_ = channel_.rank() == 0;  // it ends last, and speaks for all

@@ -6,6 +6,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "sample.h"
+#include "support/threads.h"
 
 namespace octet::checkpoint {
 namespace {
@@ -74,6 +75,27 @@ TEST(Keeper, OldOnesGoWhenNewerOnesHaveBeenReadBack) {
   EXPECT_EQ(steps_in(scratch.path()), (std::vector<std::int64_t>{1, 2, 3})) << "the third counts later";
   EXPECT_EQ(keeper.settle(), "");
   EXPECT_EQ(steps_in(scratch.path()), (std::vector<std::int64_t>{2, 3}));
+}
+
+TEST(Keeper, ReadsBackBehindTheSteps) {
+  const Scratch scratch;
+  std::vector<float> values(std::size_t{16} << 20, 1.0f);  // long enough to be seen at it
+  Keeper keeper(scratch.path(), 1);
+  bool seen = false;
+  for (std::int64_t step = 1; step <= 10 && !seen; ++step) {
+    on_ranks(1, [&](comm::Channel& channel) {
+      const auto count = static_cast<std::int64_t>(values.size());
+      save(
+          channel, scratch.path(),
+          {.step = step,
+           .slices = {
+               {.name = "w", .dtype = DType::f32, .shape = {count}, .count = count, .data = values.data()}}});
+    });
+    keeper.saved(step);
+    while (!keeper.is_read() && !seen) seen = test::a_thread_runs_behind();
+    EXPECT_EQ(keeper.settle(), "");
+  }
+  EXPECT_TRUE(seen);
 }
 
 TEST(Keeper, ADamagedOneNeitherCountsNorSendsAGoodOneAway) {

@@ -16,6 +16,7 @@
 #include "octet/base/files.h"
 #include "octet/checkpoint/read_together.h"
 #include "sample.h"
+#include "support/threads.h"
 
 namespace octet::checkpoint {
 namespace {
@@ -253,6 +254,32 @@ TEST(Memory, HoldsWhatWasThereWhenItWasTaken) {
   const auto taken = hosts.take({3, 6}, true);
   EXPECT_TRUE(taken[1].whole && taken[1].copied) << taken[1].wrong;
   EXPECT_EQ(hosts.find().step, 6);
+}
+
+TEST(Memory, IsFinishedBehindTheSteps) {
+  const Hosts hosts({0});
+  std::vector<float> values(std::size_t{16} << 20, 1.0f);  // long enough to be seen at it
+  const auto count = static_cast<std::int64_t>(values.size());
+  hosts.run([&](comm::Job&, MemoryTier& tier) {
+    const auto seen_at = [&](bool beside) {
+      bool seen = false;
+      for (std::int64_t step = 1; step <= 10 && !seen; ++step) {
+        tier.take({.step = step,
+                   .slices = {{.name = "w",
+                               .dtype = DType::f32,
+                               .shape = {count},
+                               .count = count,
+                               .data = values.data()}}},
+                  beside);
+        for (int i = 0; i < 100 && !seen; ++i) seen = test::a_thread_runs_behind();
+        tier.wait();
+      }
+      return seen;
+    };
+    EXPECT_TRUE(seen_at(true));
+    EXPECT_EQ(seen_at(false), test::this_thread_runs_behind())
+        << "the thread that computes finishes it itself";
+  });
 }
 
 TEST(Memory, AHostThatIsLostIsReadFromAnotherOne) {

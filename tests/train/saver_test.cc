@@ -18,6 +18,7 @@
 #include "octet/checkpoint/folder.h"
 #include "octet/comm/threads.h"
 #include "support/program.h"
+#include "support/threads.h"
 
 namespace octet::train {
 namespace {
@@ -82,6 +83,21 @@ TEST(SaveBeside, IsThereWhenItEndsAndNotBeforeItsStateIs) {
   std::vector<float> all(2 * kEach);
   checkpoint::Checkpoint(folder / "checkpoint-3").read("w", 0, 2 * kEach, all.data());
   for (std::size_t i = 0; i < all.size(); ++i) EXPECT_EQ(all[i], Part(3).values[i % kEach]);
+}
+
+TEST(SaveBeside, LeavesTheCoresToTheSteps) {
+  const TemporaryFolder folder("beside_behind");
+  on_ranks(1, [&](comm::Job&, comm::Channel& channel) {
+    Saver saver(channel, {.folder = folder.path()}, "");
+    Part part(3);
+    bool behind = false;
+    saver.begin(
+        {.contents = part.contents(channel, 3), .wait = [&] { behind = test::this_thread_runs_behind(); }});
+    saver.end(4);
+    EXPECT_TRUE(behind);
+    EXPECT_EQ(test::a_thread_runs_behind(), test::this_thread_runs_behind())
+        << "what computes goes on as it did";
+  });
 }
 
 TEST(SaveBeside, KeepsTheBestAndTheNewestThatWereReadBack) {
