@@ -20,6 +20,7 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
+#include "traces.h"
 
 namespace octet::supervise {
 namespace {
@@ -30,8 +31,7 @@ using Clock = std::chrono::steady_clock;
 // SIGCHLD is among them only to wake a poll.
 constexpr std::array kRequests{SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD};
 
-constexpr std::chrono::seconds kClearsUp(6);  // launch/mpirun's keeper needs up to four
-constexpr std::chrono::seconds kDies(10);     // what is killed and still there waits for a disk or a GPU
+constexpr std::chrono::seconds kDies(10);  // what is killed and still there waits for a disk or a GPU
 constexpr std::chrono::milliseconds kMoment(20);
 
 sigset_t requests() {
@@ -179,19 +179,25 @@ void Job::send(int signal) const {
   if (!ended_) ::kill(launcher_, signal);
 }
 
-void Job::end_rest() {
+void Job::end_rest(std::chrono::milliseconds clears_up) {
   const auto ended = Clock::now();
-  const auto patience = killed_ ? Clock::duration(kClearsUp) : Clock::duration::zero();
+  const auto patience = killed_ ? Clock::duration(clears_up) : Clock::duration::zero();
+  Traces traces;
   for (;;) {
     reap();
     take_output();
     const std::vector<pid_t> left = processes_below();
-    if (left.empty()) return;
+    if (left.empty()) break;
     const auto passed = Clock::now() - ended;
     if (passed > patience + kDies) return;
-    if (passed >= patience) std::ranges::for_each(left, [](pid_t pid) { ::kill(pid, SIGKILL); });
+    if (passed >= patience) {
+      // Of all before the first is ended: ranks end with their mpirun.
+      if (killed_) std::ranges::for_each(left, [&](pid_t pid) { traces.note(pid); });
+      std::ranges::for_each(left, [](pid_t pid) { ::kill(pid, SIGKILL); });
+    }
     std::this_thread::sleep_for(kMoment);
   }
+  traces.remove();
 }
 
 }  // namespace octet::supervise

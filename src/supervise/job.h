@@ -3,6 +3,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -32,6 +33,8 @@ class Requests {
   int file_ = -1;
 };
 
+inline constexpr std::chrono::seconds kClearsUp(6);  ///< launch/mpirun's keeper needs up to four
+
 /// Called with what a job writes to standard error, bytes as they come.
 using Hear = std::function<void(std::string_view)>;
 
@@ -51,8 +54,9 @@ class Job {
   /// To the launcher.
   void send(int signal) const;
   /// Once the launcher has ended: ends what it left, and takes the last of what the job wrote. A launcher
-  /// that was killed has a keeper that clears up: it is given a few seconds.
-  void end_rest();
+  /// that was killed has a keeper that clears up: it is given `clears_up`. What is left then lost its keeper,
+  /// too, and Open MPI's files of it are removed here.
+  void end_rest(std::chrono::milliseconds clears_up = kClearsUp);
   /// Of the launcher: its exit code, or 128 + N when signal N ended it.
   int code() const { return code_; }
   bool was_killed() const { return killed_; }

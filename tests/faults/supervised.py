@@ -4,12 +4,14 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import tempfile
 from pathlib import Path
 
 from runs import MPIRUNS, SOURCE, Run
 
 SUPERVISE = SOURCE / "launch" / "supervise"
+ON_HOSTS = SOURCE / "tests" / "bench" / "on_hosts"
 MARK = "FAULTS_RUN"  # in the environment of every process of a run
 
 
@@ -30,6 +32,9 @@ class Supervised(Run):
         self.jobs = set()
         self.start(self.environment)
 
+    def supervisor(self):
+        return self.process.pid
+
     def processes(self):
         found = {}
         for entry in filter(str.isdigit, os.listdir("/proc")):
@@ -45,8 +50,9 @@ class Supervised(Run):
 
     def launcher(self):
         """Of the start under way; None between two."""
+        supervisor = self.supervisor()
         try:
-            children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+            children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
         except OSError:
             return None
         for child in children:
@@ -76,7 +82,7 @@ class Supervised(Run):
 
     def victims(self, target):
         if target == "supervisor":
-            return [self.process.pid]
+            return [self.supervisor()]
         if target == "keeper":
             return self.keepers()
         if target == "launcher":
@@ -85,7 +91,7 @@ class Supervised(Run):
         if target == "mpirun":
             return [pid for pid, name in processes.items() if name in MPIRUNS and pid != self.launcher()][-1:]
         trainer = Path(self.task.trainer).name[:15]
-        return [pid for pid, name in processes.items() if name == trainer and pid != self.process.pid]
+        return [pid for pid, name in processes.items() if name == trainer and pid != self.supervisor()]
 
     def progress(self):
         try:
@@ -134,3 +140,38 @@ class Supervised(Run):
         if saved and began is None and len(self.incidents()) > 0 and "Continuing" in self.said():
             lost.append("began afresh")
         return lost
+
+
+class OnHosts(Supervised):
+    """The same on two hosts that are network namespaces (tests/bench/on_hosts; root only), half of the ranks on each. There is a
+    supervisor as soon as the hosts are up."""
+
+    def __init__(self, task, name, ranks, more="", environment=None, options="--first-wait 0.1 --most-starts 50"):
+        if ranks % 2 != 0 or os.getuid() != 0:
+            raise SystemExit("two hosts need an even number of ranks, and root")
+        self.options, self.supervising = options, 0
+        super().__init__(task, name, ranks, more, environment, options)
+
+    def start(self, environment=None):
+        starter = self.task.folder / "supervise-on-hosts"
+        starter.write_text(f'#!/bin/sh\nexec {SUPERVISE} {self.options} -x {MARK} "$@"\n')
+        starter.chmod(0o755)
+        program = self.command[self.command.index(self.task.trainer):]
+        self.command = [str(ON_HOSTS), "--hosts", "2", "--slots", str(self.ranks // 2), "--rate", "none", "--launcher",
+                        str(starter), "--", *program]
+        super().start(environment)
+
+    def supervisor(self):
+        """0 while there is none."""
+        for pid in self.processes() if not self.supervising else ():
+            try:
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if words[0] == self.task.trainer.encode() and words[1] == b"supervise":
+                self.supervising = pid
+        return self.supervising
+
+    def link(self, state):
+        """The second host's becomes `up` or `down`."""
+        subprocess.run(["ip", "netns", "exec", f"o{self.process.pid}-2", "ip", "link", "set", "eth0", state], check=True)
