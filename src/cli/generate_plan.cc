@@ -69,14 +69,12 @@ class Trials {
       if (row.name == "KV cache") fit.cache += static_cast<double>(row.bytes);
     }
     fit.pages = decoder.counts().cache_pages;
-    fit.weights_read = generate::step_weight_bytes(decoder);
+    fit.weights_read = generate::step_weight_bytes(decoder, batch);
     fit.cache_read =
         static_cast<double>(batch) * generate::step_cache_bytes(options_, (plan_.max_length - 1) / 2);
     const plan::Rates rates;
     // Two operations a weight and token; embedding rows are looked up.
-    const auto table = static_cast<double>(options_.architecture.vocabulary * options_.architecture.hidden);
-    const double multiplied =
-        static_cast<double>(decoder.parameter_count()) - (options_.architecture.tied ? 0 : table);
+    const double multiplied = generate::parameters_of_token(decoder);
     const double rate = plan_.dtype == "fp8" ? rates.fp8 : plan_.dtype == "bf16" ? rates.bf16 : rates.fp32;
     fit.floor_seconds = std::max((fit.weights_read + fit.cache_read) / rates.bytes,
                                  2 * multiplied * static_cast<double>(batch) / rate);

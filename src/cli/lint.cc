@@ -17,6 +17,7 @@ namespace {
 /// Throws what training would throw for the model, its tokenizer and template, the data sets and the batch.
 void require_inputs(const config::Config& c) {
   const model::Architecture architecture = runtime::read_model(c.model_name_or_path);
+  model::require_trainable(architecture, c.model_name_or_path);
   if (!c.train_from_scratch) runtime::require_weights(c.model_name_or_path);
   const data::TemplateEncoder encoder(setup::encoder_options(c));
   runtime::require_fit(encoder.tokenizer(), architecture, c.model_name_or_path);

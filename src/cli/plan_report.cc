@@ -206,6 +206,7 @@ double PlanReport::message_seconds() const {
 
 PlanReport make_plan(const config::Config& asked, const std::string& model, const PlanTarget& target) {
   const model::Architecture architecture = model::find_shape(model);
+  model::require_trainable(architecture, model);
   const config::Config config =
       with_saves_that_fit(with_storage_that_fits(asked, architecture, target), architecture, target);
   const Planner planner(config, architecture, target);

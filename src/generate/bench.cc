@@ -86,7 +86,7 @@ BenchResult bench(Decoder& decoder, const BenchOptions& options) {
         "every step makes a token of each sequence");
   result.parameters = decoder.parameter_count();
   result.tokens_per_second = static_cast<double>(options.sequences) / result.median_seconds;
-  result.weight_bytes = step_weight_bytes(decoder);
+  result.weight_bytes = step_weight_bytes(decoder, options.sequences);
   for (std::int64_t step = options.warmup; step < steps; ++step) {
     result.cache_bytes += static_cast<double>(options.sequences) *
                           step_cache_bytes(decoder.options(), options.context + step) /

@@ -103,8 +103,10 @@ void Decoder::reserve() {
   host_best_ = arena_->reserve_as<ops::BestToken>("decode/best tokens", rows, MemoryKind::pinned);
   // A model in training may gather its parameters pass by pass, and is waited for.
   if (own_ != nullptr) standing_ = std::make_unique<StandingParameters>(own_->store());
+  // Where experts are picked the host looks what became of it.
+  const bool repeats = own_ != nullptr && options_.architecture.experts.count == 0;
   repeated_ =
-      std::make_unique<RepeatedPasses>(own_ != nullptr ? &own_->compute() : nullptr, options_.sequences);
+      std::make_unique<RepeatedPasses>(repeats ? &own_->compute() : nullptr, options_.sequences);
   if (options_.scored > 0) {
     staging_ = std::make_unique<runtime::Staging>(
         *arena_, runtime::StagingOptions{.tokens = core_->options().max_tokens,

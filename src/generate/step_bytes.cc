@@ -1,18 +1,44 @@
 #include "octet/generate/step_bytes.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace octet::generate {
 
-double step_weight_bytes(const Decoder& decoder) {
+namespace {
+
+/// Parameters of one expert, in all blocks that mix experts.
+double parameters_of_expert(const model::Architecture& a) {
+  double blocks = 0;
+  for (std::int64_t layer = 0; layer < a.layers; ++layer) blocks += a.block(layer).mixes_experts ? 1 : 0;
+  return 3 * blocks * static_cast<double>(a.hidden * a.experts.width);
+}
+
+double table_of(const model::Architecture& a) {
+  return a.tied ? 0 : static_cast<double>(a.vocabulary * a.hidden);
+}
+
+}  // namespace
+
+double step_weight_bytes(const Decoder& decoder, std::int64_t tokens) {
   const model::Architecture& a = decoder.options().architecture;
   std::size_t bytes = 0;
   for (const Reservation& r : decoder.arena().reservations()) {
     if (r.kind == MemoryKind::device && r.name.starts_with("parameters/")) bytes += r.bytes;
   }
-  const auto table = static_cast<double>(a.vocabulary * a.hidden) *
-                     static_cast<double>(size_of(decoder.options().recipe.compute));
-  return static_cast<double>(bytes) - (a.tied ? 0 : table);
+  double unread = table_of(a);
+  if (a.experts.count > 0) {
+    const double missed = 1 - static_cast<double>(a.experts.taken) / static_cast<double>(a.experts.count);
+    unread += parameters_of_expert(a) * static_cast<double>(a.experts.count) *
+              std::pow(missed, static_cast<double>(tokens));
+  }
+  return static_cast<double>(bytes) - unread * static_cast<double>(size_of(decoder.options().recipe.compute));
+}
+
+double parameters_of_token(const Decoder& decoder) {
+  const model::Architecture& a = decoder.options().architecture;
+  return static_cast<double>(decoder.parameter_count()) - table_of(a) -
+         parameters_of_expert(a) * static_cast<double>(a.experts.count - a.experts.taken);
 }
 
 double step_cache_bytes(const DecoderOptions& options, std::int64_t before) {

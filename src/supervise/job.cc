@@ -188,13 +188,11 @@ void Job::end_rest(std::chrono::milliseconds clears_up) {
     take_output();
     const std::vector<pid_t> left = processes_below();
     if (left.empty()) break;
+    // At every look: whoever was to clear up may be killed as well, and ranks end with their mpirun.
+    if (killed_) std::ranges::for_each(left, [&](pid_t pid) { traces.note(pid); });
     const auto passed = Clock::now() - ended;
     if (passed > patience + kDies) return;
-    if (passed >= patience) {
-      // Of all before the first is ended: ranks end with their mpirun.
-      if (killed_) std::ranges::for_each(left, [&](pid_t pid) { traces.note(pid); });
-      std::ranges::for_each(left, [](pid_t pid) { ::kill(pid, SIGKILL); });
-    }
+    if (passed >= patience) std::ranges::for_each(left, [](pid_t pid) { ::kill(pid, SIGKILL); });
     std::this_thread::sleep_for(kMoment);
   }
   traces.remove();

@@ -54,8 +54,8 @@ class Job {
   /// To the launcher.
   void send(int signal) const;
   /// Once the launcher has ended: ends what it left, and takes the last of what the job wrote. A launcher
-  /// that was killed has a keeper that clears up: it is given `clears_up`. What is left then lost its keeper,
-  /// too, and Open MPI's files of it are removed here.
+  /// that was killed has a keeper that clears up: it is given `clears_up`. When all are gone, files of Open
+  /// MPI that nobody has removed go as well.
   void end_rest(std::chrono::milliseconds clears_up = kClearsUp);
   /// Of the launcher: its exit code, or 128 + N when signal N ended it.
   int code() const { return code_; }

@@ -33,6 +33,7 @@ namespace octet::train {
 void Run::prepare_model() {
   job_.together([&] {
     architecture_ = runtime::read_model(config_.model_name_or_path);
+    model::require_trainable(architecture_, config_.model_name_or_path);
     fresh_ = config_.train_from_scratch;
     if (!fresh_) runtime::require_weights(config_.model_name_or_path);
     adapters_ = adapter_state(config_, architecture_);

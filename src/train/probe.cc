@@ -295,6 +295,7 @@ void probe(runtime::Session& session, const config::Resolved& resolved, const Pr
   job.together([&] {
     model = setup::named_model(options.model);
     architecture = runtime::read_model(model.folder);
+    model::require_trainable(architecture, model.folder);
     // An adapter that is named as the model is the first of all where adapters are trained.
     if (setup::trains_adapters(config) && !model.adapters.empty()) {
       const std::string others = config.adapter_name_or_path ? "," + *config.adapter_name_or_path : "";

@@ -377,6 +377,29 @@ TEST(Plan, OfAGenerationCountsWeightsAndCache) {
   EXPECT_NEAR(narrow["cache_bytes"].get<double>(), 16.0 * 4096 * 32 * 2 * 8 * 132, 128 * 256);
 }
 
+// 30,532,122,624 parameters, of which 128 experts of 3 x 2,048 x 768 in each of 48 blocks.
+TEST(Plan, OfAGenerationCountsTheExpertsThatAStepReads) {
+  constexpr double kAll = 30'532'122'624.0, kTable = 151'936.0 * 2048, kExperts = 48.0 * 128 * 3 * 2048 * 768;
+  for (const int batch : {1, 16, 4096}) {
+    const Json plan =
+        plan_of("--generate device=cuda memory=141GB qwen3-30b-a3b max_length=128 dtype=bf16 batch=" +
+                    std::to_string(batch),
+                0);
+    EXPECT_NEAR(plan["weight_bytes"].get<double>(), 2 * kAll, 1e-4 * kAll);
+    const double taken = 1 - std::pow(1 - 8.0 / 128, batch);
+    EXPECT_NEAR(plan["step_weight_bytes"].get<double>(), 2 * (kAll - kTable - kExperts * (1 - taken)),
+                1e-4 * kAll);
+    if (batch != 4096) continue;
+    // Products decide: a token is multiplied with eight experts a block.
+    for (const Json& row : plan["batches"]) {
+      if (row["batch"] != batch) continue;
+      const double flops = 2 * (kAll - kTable - kExperts * 120 / 128) * batch;
+      const double bytes = plan["step_weight_bytes"].get<double>() + plan["step_cache_bytes"].get<double>();
+      EXPECT_NEAR(row["floor_seconds"].get<double>(), std::max(flops / 750e12, bytes / 4.2e12), 1e-5);
+    }
+  }
+}
+
 TEST(Plan, OfAGenerationTellsTheLargestBatchAndTheFloor) {
   const Json plan = generation_of("batch=32 max_length=2048 dtype=bf16");
   const auto largest = plan["largest_batch"].get<std::int64_t>();

@@ -62,6 +62,7 @@ void expect_answers(Decoder& decoder, const Json& cases, AnswerOptions options) 
     const Answer& answer = answers[i];
     ASSERT_EQ(answer.ids, c["output_ids"].get<Tokens>()) << "prompt " << i;
     EXPECT_EQ(to_string(answer.finish), c["finish_reason"].get<std::string>());
+    if (!c.contains("logprobs")) continue;  // the reference has those of its greedy answers at least
     ASSERT_EQ(answer.logprobs.size(), answer.ids.size());
     ASSERT_EQ(answer.top.size(), answer.ids.size());
     for (std::size_t t = 0; t < answer.ids.size(); ++t) {
@@ -167,7 +168,7 @@ TEST(Draws, AreAsFrequentAsTransformersSays) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Golden,
                          testing::Values("gemma2", "gemma3", "llama-linear-rope", "llama3", "mistral",
-                                         "qwen2", "qwen3-yarn", "qwen3"),
+                                         "qwen2", "qwen3-moe", "qwen3-yarn", "qwen3"),
                          [](const auto& value) {
                            std::string name = value.param;
                            std::ranges::replace(name, '-', '_');

@@ -184,7 +184,7 @@ TEST_P(Paged, ScoresAreTheSameInPages) {
 
 INSTANTIATE_TEST_SUITE_P(Models, Paged,
                          testing::Values("gemma2", "gemma3", "llama-linear-rope", "llama3", "mistral",
-                                         "qwen2", "qwen3-yarn", "qwen3"),
+                                         "qwen2", "qwen3-moe", "qwen3-yarn", "qwen3"),
                          [](const auto& value) {
                            std::string name = value.param;
                            std::ranges::replace(name, '-', '_');

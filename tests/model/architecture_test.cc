@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "octet/base/error.h"
+#include "octet/model/facts.h"
 
 namespace octet::model {
 namespace {
@@ -350,6 +351,85 @@ std::vector<double> yarn_in_double(const Rope& rope, std::int64_t head_dim) {
     frequencies.push_back(plain / rope.factor * ramp + plain * (1 - ramp));
   }
   return frequencies;
+}
+
+Json qwen3_moe() {
+  Json config = llama();
+  config["model_type"] = "qwen3_moe";
+  config["architectures"] = {"Qwen3MoeForCausalLM"};
+  config.update(Json{{"num_experts", 16}, {"num_experts_per_tok", 4}, {"moe_intermediate_size", 96}});
+  return config;
+}
+
+std::vector<bool> mixing(const Architecture& a) {
+  std::vector<bool> blocks;
+  for (std::int64_t i = 0; i < a.layers; ++i) blocks.push_back(a.block(i).mixes_experts);
+  return blocks;
+}
+
+TEST(Architecture, ExpertsAreReadInBothSpellings) {
+  Json config = qwen3_moe();
+  config["num_hidden_layers"] = 6;
+  const Architecture all = read_architecture(config, "test");
+  EXPECT_EQ(all.experts, (ExpertShape{.count = 16, .taken = 4, .width = 96, .normalised = false}));
+  EXPECT_EQ(mixing(all), std::vector<bool>(6, true));
+  EXPECT_TRUE(all.qk_norm);
+  config["norm_topk_prob"] = true;
+  config["decoder_sparse_step"] = 2;
+  config["mlp_only_layers"] = {3};
+  config["router_aux_loss_coef"] = 0.001;
+  config["output_router_logits"] = true;
+  const Architecture some = read_architecture(config, "test");
+  EXPECT_TRUE(some.experts.normalised);
+  EXPECT_EQ(mixing(some), (std::vector<bool>{false, true, false, false, false, true}));
+  EXPECT_NE(facts_of(some), facts_of(all));
+  EXPECT_FALSE(some == all);
+  // As transformers 5 writes it.
+  config["num_local_experts"] = config["num_experts"];
+  config.erase("num_experts");
+  EXPECT_EQ(read_architecture(config, "test"), some);
+  // What the class has where a config is silent.
+  for (const char* key :
+       {"num_local_experts", "num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob"})
+    config.erase(key);
+  EXPECT_EQ(read_architecture(config, "test").experts,
+            (ExpertShape{.count = 128, .taken = 8, .width = 768, .normalised = false}));
+  // Every block dense is no mixture.
+  config["mlp_only_layers"] = {0, 1, 2, 3, 4, 5};
+  const Architecture dense = read_architecture(config, "test");
+  EXPECT_EQ(dense.experts, ExpertShape{});
+  EXPECT_NO_THROW(require_trainable(dense, "test"));
+  EXPECT_THROW(require_trainable(some, "test"), Error);
+}
+
+TEST(Architecture, ExpertsWindowsAreUsedOnlyWhenAskedFor) {
+  Json config = qwen3_moe();
+  config["sliding_window"] = 64;
+  EXPECT_EQ(read_architecture(config, "test").block(0).window, 0);
+  config["use_sliding_window"] = true;
+  EXPECT_EQ(read_architecture(config, "test").block(0).window, 64);
+  EXPECT_EQ(read_architecture(config, "test").block(31).window, 64);
+}
+
+TEST(Architecture, ExpertsThatCannotBeAreRefusedByName) {
+  const auto names = [](const std::string& key, const Json& value) {
+    Json config = qwen3_moe();
+    config[key] = value;
+    return refusal(config).find(key) != std::string::npos;
+  };
+  EXPECT_TRUE(names("num_experts_per_tok", 17));
+  for (const char* key :
+       {"num_experts", "num_experts_per_tok", "moe_intermediate_size", "decoder_sparse_step"}) {
+    for (const Json& bad : {Json(-1), Json(1e300), Json("4"), Json(1.5)}) EXPECT_TRUE(names(key, bad)) << key;
+  }
+  EXPECT_TRUE(names("num_experts", 1025));
+  EXPECT_TRUE(names("norm_topk_prob", 1));
+  for (const Json& bad : {Json(3), Json("1"), Json::array({1.5}), Json::array({"1"})})
+    EXPECT_TRUE(names("mlp_only_layers", bad));
+  // Of other families they are refused as before.
+  Json config = llama();
+  config["num_experts"] = 4;
+  EXPECT_NE(refusal(config).find("num_experts"), std::string::npos);
 }
 
 TEST(Rope, YarnFollowsItsFormulaWithTruncatedEndsAndWithout) {

@@ -41,7 +41,18 @@ struct BlockShape {
   std::int64_t window = 0;        ///< a token sees itself and the window - 1 before it; 0: all before it
   int rope = 0;                   ///< index into Architecture::ropes
   std::int64_t intermediate = 0;  ///< width of its MLP; 0: Architecture::intermediate
+  bool mixes_experts = false;     ///< its MLP is Architecture::experts instead
   bool operator==(const BlockShape&) const = default;
+};
+
+/// A mixture of experts in place of an MLP (Shazeer et al. 2017, arXiv:1701.06538): gated MLPs, of which a
+/// router picks some for each token.
+struct ExpertShape {
+  std::int64_t count = 0;   ///< 0: there are none
+  std::int64_t taken = 0;   ///< by each token
+  std::int64_t width = 0;   ///< of one
+  bool normalised = false;  ///< weights of those taken are divided by their sum
+  bool operator==(const ExpertShape&) const = default;
 };
 
 /// How the weights beside a config.json lie, as its quantization_config says. It changes how they are read,
@@ -90,6 +101,7 @@ struct Architecture {
   double logit_soft_cap = 0.0;      ///< 0: none
   std::vector<Rope> ropes;
   std::vector<BlockShape> blocks;  ///< [layers]
+  ExpertShape experts;
   double initializer_range = 0.02;
   double embedding_initializer_range = 0.02;
   /// What of it is trained, and the adapters beside its weights. Not of config.json.
@@ -119,6 +131,9 @@ Architecture read_architecture(const std::string& folder);
 /// Settles under which names a multimodal checkpoint holds its text model: `exists` tells whether its weights
 /// have a tensor. Leaves other architectures as they are.
 void name_tensors(Architecture& architecture, const std::function<bool(const std::string&)>& exists);
+
+/// Throws Error, naming `where`, for a model that only generates: one with experts.
+void require_trainable(const Architecture& architecture, const std::string& where);
 
 /// The families that read_architecture knows: "llama", "mistral", …
 std::vector<std::string> known_families();

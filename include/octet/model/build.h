@@ -13,10 +13,11 @@ namespace octet::model {
 ///   layers.i   [FP8-eligible matrices: qkv, output, gate_up, down] [vectors: norms and biases]
 ///   head       [matrices: lm_head, unless tied] [vectors: norm]
 /// With adapters (Architecture::tuning) those are frozen but for what is trained whole, and behind them
-/// comes, in a block, [adapters: of each module A and B]. Where a part of a group is trained and the rest is
-/// frozen, tensors of a kind that differ in this from the first one have a segment behind the others. A tied
-/// head reads the embedding group, whose gradient then comes from both uses. Blocks may differ in their
-/// shapes.
+/// comes, in a block, [adapters: of each module A and B]. A block that mixes experts has in place of gate_up
+/// and down a segment behind the others [experts: router, gate and up of all, down of all]. Where a part of a
+/// group is trained and the rest is frozen, tensors of a kind that differ in this from the first one have a
+/// segment behind the others. A tied head reads the embedding group, whose gradient then comes from both
+/// uses. Blocks may differ in their shapes.
 ParameterLayout build_layout(const Architecture& architecture);
 
 /// Where a block's tensors stand in its group.

@@ -6,6 +6,7 @@
 
 #include "config_reader.h"
 #include "octet/base/strings.h"
+#include "octet/ops/routing.h"
 #include "stored_weights.h"
 
 namespace octet::model {
@@ -58,6 +59,8 @@ bool slides(const Family& family, std::int64_t i, bool use, std::int64_t first, 
       return true;
     case WindowRule::from_layer:
       return use && i >= first;
+    case WindowRule::all_if_used:
+      return use;
     case WindowRule::periodic:
       return (i + 1) % period != 0;
   }
@@ -107,6 +110,38 @@ std::vector<BlockShape> read_blocks(Reader& config, const Family& family, std::i
   return blocks;
 }
 
+// Which blocks have experts, and which experts, as transformers' Qwen3MoeDecoderLayer decides it.
+void read_experts(Reader& config, const Family& family, Architecture& a) {
+  if (!family.experts) return;
+  const char* const key = config.find("num_local_experts") != nullptr ? "num_local_experts" : "num_experts";
+  config.find("num_experts");
+  a.experts = {.count = json_int(config.object(), key, 128, 0, ops::kMostExperts, config.where()),
+               .taken = config.size("num_experts_per_tok", 8, ops::kMostExperts),
+               .width = config.size("moe_intermediate_size", 768, kMaxWidth),
+               .normalised = config.boolean("norm_topk_prob", false)};
+  if (a.experts.count > 0 && a.experts.taken > a.experts.count) {
+    refuse("more experts are taken than there are",
+           "num_experts_per_tok of at most " + std::to_string(a.experts.count),
+           std::to_string(a.experts.taken), config.where());
+  }
+  const std::int64_t step = config.size("decoder_sparse_step", 1, kMaxLayers);
+  std::set<std::int64_t> dense;
+  if (const Json* list = config.find("mlp_only_layers")) {
+    if (!list->is_array() ||
+        !std::ranges::all_of(*list, [](const Json& one) { return one.is_number_integer(); }))
+      refuse("'mlp_only_layers' cannot be used", "a list of numbers of blocks", shown(*list), config.where());
+    for (const Json& one : *list) dense.insert(one.get<std::int64_t>());
+  }
+  // What only training or its statistics read.
+  for (const char* unused : {"output_router_logits", "router_aux_loss_coef"}) config.find(unused);
+  for (std::int64_t i = 0; i < a.layers; ++i) {
+    const bool mixes = a.experts.count > 0 && (i + 1) % step == 0 && !dense.contains(i);
+    a.blocks[static_cast<std::size_t>(i)].mixes_experts = mixes;
+  }
+  const auto mixes = [](const BlockShape& block) { return block.mixes_experts; };
+  if (std::ranges::none_of(a.blocks, mixes)) a.experts = {};
+}
+
 void refuse_unknown_keys(const Reader& config, const Family& family) {
   for (const auto& [key, value] : config.object().items()) {
     if (config.seen().contains(key) || is_harmless_key(key) || value.is_null()) continue;
@@ -137,8 +172,8 @@ bool Architecture::operator==(const Architecture& other) const {
                     a.heads.head_dim, a.max_positions, a.norm_eps, a.activation, a.tied, a.qkv_bias,
                     a.output_bias, a.mlp_bias, a.one_plus_weight, a.embedding_scale, a.attention_scale,
                     a.padding_id, a.qk_norm, a.sublayer_norms, a.multimodal, a.attention_soft_cap,
-                    a.logit_soft_cap, a.ropes, a.blocks, a.initializer_range, a.embedding_initializer_range,
-                    a.tuning);
+                    a.logit_soft_cap, a.ropes, a.blocks, a.experts.count, a.experts.taken, a.experts.width,
+                    a.experts.normalised, a.initializer_range, a.embedding_initializer_range, a.tuning);
   };
   return model_type == other.model_type && scalars(*this) == scalars(other);
 }
@@ -262,6 +297,7 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   a.logit_soft_cap = read_cap(reader, family, "final_logit_softcapping");
   a.ropes = read_ropes(reader, family);
   a.blocks = read_blocks(reader, family, a.layers);
+  read_experts(reader, family, a);
   a.initializer_range = reader.positive("initializer_range", 0.02);
   a.embedding_initializer_range = reader.positive("embedding_initializer_range", a.initializer_range);
   if (const Json* quantised = reader.find("quantization_config")) {
@@ -269,6 +305,16 @@ Architecture read_architecture(const Json& config, const std::string& where) {
   }
   refuse_unknown_keys(reader, family);
   return a;
+}
+
+void require_trainable(const Architecture& a, const std::string& where) {
+  if (a.experts.count == 0) return;
+  throw Error({.what = "models with experts are not trained by this version: they only generate",
+               .expected = "a model without experts",
+               .found = a.model_type + ", " + std::to_string(a.experts.count) + " experts in a block",
+               .where = where,
+               .fix = "generate with it (trainer generate), and train a model without experts on its answers",
+               .code = ExitCode::usage});
 }
 
 void name_tensors(Architecture& a, const std::function<bool(const std::string&)>& exists) {

@@ -47,6 +47,13 @@ Json facts_of(const Architecture& a) {
   for (std::int64_t layer = 0; layer < a.layers; ++layer) {
     const BlockShape block = a.block(layer);
     facts["blocks"].push_back(Json::array({block.window, block.rope, block.intermediate}));
+    if (block.mixes_experts) facts["blocks"].back().push_back("experts");
+  }
+  if (a.experts.count > 0) {
+    facts["experts"] = Json{{"count", a.experts.count},
+                            {"taken", a.experts.taken},
+                            {"width", a.experts.width},
+                            {"normalised", a.experts.normalised}};
   }
   return facts;
 }

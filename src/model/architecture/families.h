@@ -9,8 +9,8 @@ namespace octet::model {
 
 enum class BiasRule { never, always, by_key };
 /// Which blocks have a sliding window: none, all (`sliding_window` is a number), those from max_window_layers
-/// on when use_sliding_window is true, or all but every `period`-th.
-enum class WindowRule { none, all, from_layer, periodic };
+/// on when use_sliding_window is true, all when it is, or all but every `period`-th.
+enum class WindowRule { none, all, from_layer, all_if_used, periodic };
 
 /// A family of models: how its config.json is read. What every family shares is not here.
 struct Family {
@@ -30,6 +30,7 @@ struct Family {
   bool sublayer_norms = false;
   bool scaled_embedding = false;  ///< by the square root of the hidden size
   bool query_scalar = false;      ///< query_pre_attn_scalar stands in for head_dim
+  bool experts = false;           ///< keys of a mixture of experts are read
   bool soft_caps = false;         ///< attn_logit_softcapping and final_logit_softcapping are read
   std::string_view defaults;      ///< what the class has under keys that a config lacks: a JSON object
   std::vector<std::string_view> ignored;  ///< keys that transformers does not read in this family

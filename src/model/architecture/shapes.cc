@@ -42,6 +42,16 @@ Json qwen3(int hidden, int intermediate, int layers, int heads, int kv_heads, in
   return shape;
 }
 
+Json qwen3_30b_a3b() {
+  Json shape = qwen3(2048, 6144, 48, 32, 4, 151936);
+  shape["model_type"] = "qwen3_moe";
+  shape["num_experts"] = 128;
+  shape["num_experts_per_tok"] = 8;
+  shape["moe_intermediate_size"] = 768;
+  shape["norm_topk_prob"] = true;
+  return shape;
+}
+
 /// The text model of the published one.
 Json gemma3_27b() {
   Json shape = llama(5376, 21504, 62, 32, 16, 262208);
@@ -83,6 +93,7 @@ std::map<std::string, Json> shapes() {
   all["qwen2.5-0.5b"]["rms_norm_eps"] = 1e-6;
   all["qwen2.5-32b"] = qwen2(5120, 27648, 64, 40, 8, 152064);
   all["qwen3-8b"] = qwen3(4096, 12288, 36, 32, 8, 151936);
+  all["qwen3-30b-a3b"] = qwen3_30b_a3b();
   all["gemma-3-27b"] = gemma3_27b();
   return all;
 }

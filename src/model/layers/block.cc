@@ -2,27 +2,37 @@
 
 #include <algorithm>
 
+#include "layers/experts.h"
+#include "layers/gated_mlp.h"
 #include "octet/device/profile.h"
 
 namespace octet::model {
+namespace {
+
+std::unique_ptr<Mlp> make_mlp(GroupBuilder& group, const Architecture& a, std::int64_t layer) {
+  if (a.block(layer).mixes_experts) return std::make_unique<Experts>(group, a);
+  return std::make_unique<GatedMlp>(group, a, layer);
+}
+
+}  // namespace
 
 Block::Block(GroupBuilder& group, const Architecture& a, std::int64_t layer)
-    : hidden_(a.hidden), attention_(group, a, layer), mlp_(group, a, layer) {}
+    : hidden_(a.hidden), attention_(group, a, layer), mlp_(make_mlp(group, a, layer)) {}
 
 void Block::set_passes_on(bool passes_on) {
   attention_.set_passes_on(passes_on);
-  mlp_.set_passes_on(attention_.runs_back());
+  mlp_->set_passes_on(attention_.runs_back());
 }
 
 std::vector<Linear*> Block::linears() {
   std::vector<Linear*> all = attention_.linears();
-  for (Linear* linear : mlp_.linears()) all.push_back(linear);
+  for (Linear* linear : mlp_->linears()) all.push_back(linear);
   return all;
 }
 
 std::vector<const Linear*> Block::linears() const {
   std::vector<const Linear*> all = attention_.linears();
-  for (const Linear* linear : mlp_.linears()) all.push_back(linear);
+  for (const Linear* linear : mlp_->linears()) all.push_back(linear);
   return all;
 }
 
@@ -31,33 +41,33 @@ void Block::reserve(BlockBuffers& buffers, const Common& common) {
   input_ = buffers.matrix("activations/block inputs", hidden_, Kept::stream);
   middle_ = buffers.matrix("activations/after attention", hidden_, Kept::activations);
   attention_.reserve(buffers, common);
-  mlp_.reserve(buffers, common);
+  mlp_->reserve(buffers, common);
 }
 
 std::size_t Block::workspace(const Device& device, const Common& common) const {
-  return std::max(attention_.workspace(device, common), mlp_.workspace(device, common));
+  return std::max(attention_.workspace(device, common), mlp_->workspace(device, common));
 }
 
 std::vector<Operation> Block::operations(std::int64_t tokens, std::int64_t length) const {
   std::vector<Operation> all = attention_.operations(tokens, length);
-  append(all, mlp_.operations(tokens));
+  append(all, mlp_->operations(tokens));
   if (runs_back()) return all;
   for (Operation& operation : all) operation.again = {};
   return all;
 }
 
 NormInput Block::sum(const Call& call, const ops::Matrix& after) const {
-  return mlp_.output().sum(call, top(middle_, call.tokens), after);
+  return mlp_->sum(call, top(middle_, call.tokens), after);
 }
 
 void Block::forward(const Call& call, const NormInput& before, const ops::Matrix& after) {
   const ops::Matrix input = top(input_, call.tokens), middle = top(middle_, call.tokens);
   attention_.forward(call, before, input, middle);
-  mlp_.forward(call, attention_.output().sum(call, input, middle), middle, after);
+  mlp_->forward(call, attention_.output().sum(call, input, middle), middle, after);
 }
 
 void Block::settle(const Call& call, const ops::Matrix& after) const {
-  mlp_.output().settle(call, top(middle_, call.tokens), after);
+  mlp_->settle(call, top(middle_, call.tokens), after);
 }
 
 void Block::recompute(const Call& call) {
@@ -67,7 +77,7 @@ void Block::recompute(const Call& call) {
 }
 
 void Block::backward(const Call& call, const ops::QuantizeInto& into) {
-  mlp_.backward(call, top(middle_, call.tokens), attention_.output().wanted(call));
+  mlp_->backward(call, top(middle_, call.tokens), attention_.output().wanted(call));
   if (attention_.runs_back()) attention_.backward(call, top(input_, call.tokens), into);
 }
 

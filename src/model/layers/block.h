@@ -1,9 +1,10 @@
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "layers/attention.h"
-#include "layers/gated_mlp.h"
+#include "layers/mlp.h"
 
 namespace octet::model {
 
@@ -13,11 +14,11 @@ class Block {
  public:
   Block(GroupBuilder& group, const Architecture& architecture, std::int64_t layer);
 
-  bool trained() const { return attention_.trained() || mlp_.trained(); }
+  bool trained() const { return attention_.trained() || mlp_->trained(); }
   /// Whether the gradient of the stream is wanted in front of it: something below is trained.
   void set_passes_on(bool passes_on);
   /// Whether backward has anything to do. Where it has not, nothing is kept for it.
-  bool runs_back() const { return mlp_.runs_back(); }
+  bool runs_back() const { return mlp_->runs_back(); }
   /// In the order of the layout.
   std::vector<Linear*> linears();
   std::vector<const Linear*> linears() const;
@@ -36,11 +37,11 @@ class Block {
   /// norm.
   void settle(const Call& call, const ops::Matrix& after) const;
   /// Whether norms stand between what its sublayers make and the stream.
-  bool normed() const { return mlp_.output().normed(); }
+  bool normed() const { return mlp_->normed(); }
   /// Everything that backward reads, once more, with Recompute::full.
   void recompute(const Call& call);
   /// What the producer of the gradient of the stream behind the block writes beside the values.
-  ops::QuantizeInto wanted(const Call& call) const { return mlp_.output().wanted(call); }
+  ops::QuantizeInto wanted(const Call& call) const { return mlp_->wanted(call); }
   /// Gradients of its tensors, and of the stream, in the scratch: from that behind the block to that in front
   /// of it, where it is wanted, or as far down as a tensor is trained. `into`: what the reader of the latter
   /// wants.
@@ -49,7 +50,7 @@ class Block {
  private:
   std::int64_t hidden_;
   Attention attention_;
-  GatedMlp mlp_;
+  std::unique_ptr<Mlp> mlp_;
   ops::Matrix input_;   ///< [tokens, hidden]: the residual stream
   ops::Matrix middle_;  ///< [tokens, hidden]: the residual stream after attention
 };

@@ -26,17 +26,17 @@ LinearShape down_shape(const Architecture& a, std::int64_t width) {
           .init_std = a.initializer_range};
 }
 
+}  // namespace
+
 // Families with norms of what sublayers add call the norm before the MLP by another name.
-const char* norm_name(const Architecture& a) {
+const char* mlp_norm_name(const Architecture& a) {
   return a.sublayer_norms ? "pre_feedforward_layernorm" : "post_attention_layernorm";
 }
-
-}  // namespace
 
 GatedMlp::GatedMlp(GroupBuilder& group, const Architecture& a, std::int64_t layer)
     : width_(a.block(layer).intermediate),
       activation_(a.activation),
-      norm_(group, "mlp_norm", norm_name(a), a.hidden, a),
+      norm_(group, "mlp_norm", mlp_norm_name(a), a.hidden, a),
       gate_up_(group, gate_up_shape(a, width_)),
       output_(group, a, down_shape(a, width_), "mlp_output_norm", "post_feedforward_layernorm") {}
 

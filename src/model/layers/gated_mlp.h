@@ -2,34 +2,38 @@
 
 #include <vector>
 
+#include "layers/mlp.h"
 #include "layers/sublayer_output.h"
 
 namespace octet::model {
 
-/// The second sublayer of a block: norm, gate and up, gated activation, down (Shazeer 2020,
-/// arXiv:2002.05202).
-class GatedMlp {
+/// What is to be known of the norm in front of an MLP: Hugging Face's name of it.
+const char* mlp_norm_name(const Architecture& architecture);
+
+/// Norm, gate and up, gated activation, down (Shazeer 2020, arXiv:2002.05202).
+class GatedMlp final : public Mlp {
  public:
   GatedMlp(GroupBuilder& group, const Architecture& architecture, std::int64_t layer);
 
-  std::vector<Linear*> linears() { return {&gate_up_, &output_.linear()}; }
-  std::vector<const Linear*> linears() const { return {&gate_up_, &output_.linear()}; }
-  const SublayerOutput& output() const { return output_; }
-  bool trained() const { return norm_.trained() || gate_up_.trained() || output_.trained(); }
-  /// Whether the stream's gradient is wanted in front of it.
-  void set_passes_on(bool passes_on);
-  /// Whether backward has anything to do.
-  bool runs_back() const { return output_.runs_back(); }
-  void reserve(BlockBuffers& buffers, const Common& common);
-  std::size_t workspace(const Device& device, const Common& common) const;
-  std::vector<Operation> operations(std::int64_t tokens) const;
-
-  /// From the stream `before` (which is, or becomes, `stream`) to `after`, as SublayerOutput::forward says.
+  std::vector<Linear*> linears() override { return {&gate_up_, &output_.linear()}; }
+  std::vector<const Linear*> linears() const override { return {&gate_up_, &output_.linear()}; }
+  bool trained() const override { return norm_.trained() || gate_up_.trained() || output_.trained(); }
+  void set_passes_on(bool passes_on) override;
+  bool runs_back() const override { return output_.runs_back(); }
+  void reserve(BlockBuffers& buffers, const Common& common) override;
+  std::size_t workspace(const Device& device, const Common& common) const override;
+  std::vector<Operation> operations(std::int64_t tokens) const override;
   void forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
-               const ops::Matrix& after);
-  /// Gradients of its tensors as far down as one is trained, or, where it is wanted, that of the stream,
-  /// which lies in the scratch and is added to. `into`: what its reader wants.
-  void backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into);
+               const ops::Matrix& after) override;
+  void backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into) override;
+  bool normed() const override { return output_.normed(); }
+  NormInput sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const override {
+    return output_.sum(call, before, after);
+  }
+  void settle(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const override {
+    output_.settle(call, before, after);
+  }
+  ops::QuantizeInto wanted(const Call& call) const override { return output_.wanted(call); }
 
  private:
   /// The input of the first product, from the stream.

@@ -136,7 +136,10 @@ MatrixHandle GroupBuilder::matrix(const std::string& name, std::int64_t cols, co
                        .count = part.rows * cols});
     t.rows += part.rows;
   }
-  const TensorPlace place = add(segment_of(ParameterKind::matrix, trained), t);
+  SegmentSpec& segment = traits.expert
+                             ? segment_named(group_.name + " experts", ParameterKind::matrix, trained)
+                             : segment_of(ParameterKind::matrix, trained);
+  const TensorPlace place = add(segment, t);
   return {place, t, trained};
 }
 

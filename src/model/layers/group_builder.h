@@ -76,6 +76,7 @@ struct MatrixTraits {
   double init_std = 0.02;
   bool fp8 = false;                  ///< TensorSpec::fp8
   bool gradient_by_product = false;  ///< TensorSpec::gradient_by_product
+  bool expert = false;  ///< of a mixture: in a segment behind the others, since a segment has one format
 };
 
 /// The weight of a norm begins as the factor one.

@@ -1,0 +1,218 @@
+#include "layers/experts.h"
+
+#include <algorithm>
+#include <numeric>
+#include <string>
+
+#include "layers/gated_mlp.h"
+#include "octet/base/error.h"
+#include "octet/device/profile.h"
+#include "octet/ops/embedding.h"
+#include "octet/ops/gated_activation.h"
+#include "octet/ops/routing.h"
+
+namespace octet::model {
+namespace {
+
+std::size_t index(std::int64_t i) {
+  return static_cast<std::size_t>(i);
+}
+
+std::vector<Part> parts_of(const ExpertShape& shape, const std::vector<Part>& of_one) {
+  std::vector<Part> parts;
+  for (std::int64_t e = 0; e < shape.count; ++e) {
+    for (const Part& part : of_one)
+      parts.push_back({"mlp.experts." + std::to_string(e) + "." + part.name + ".weight", part.rows});
+  }
+  return parts;
+}
+
+/// A buffer of `factor` times as many rows as there are tokens.
+ops::Matrix rows_matrix(BlockBuffers& buffers, const char* name, std::int64_t factor, std::int64_t cols) {
+  ops::Matrix m = buffers.matrix(name, factor * cols, Kept::never);
+  return {.data = m.data, .dtype = m.dtype, .rows = m.rows * factor, .cols = cols, .ld = cols};
+}
+
+ops::Matrix rows_from(ops::Matrix m, std::int64_t begin, std::int64_t count) {
+  m.data = static_cast<std::byte*>(m.data) + index(begin * m.ld) * size_of(m.dtype);
+  m.rows = count;
+  return m;
+}
+
+}  // namespace
+
+Experts::Experts(GroupBuilder& group, const Architecture& a)
+    : shape_(a.experts),
+      hidden_(a.hidden),
+      activation_(a.activation),
+      norm_(group, "mlp_norm", mlp_norm_name(a), a.hidden, a),
+      router_(group.matrix("router", a.hidden, {{"mlp.gate.weight", shape_.count}},
+                           {.init_std = a.initializer_range, .expert = true})),
+      gate_up_(group.matrix("experts_gate_up", a.hidden,
+                            parts_of(shape_, {{"gate_proj", shape_.width}, {"up_proj", shape_.width}}),
+                            {.init_std = a.initializer_range, .expert = true})),
+      down_(group.matrix("experts_down", shape_.width, parts_of(shape_, {{"down_proj", a.hidden}}),
+                         {.init_std = a.initializer_range, .expert = true})) {}
+
+void Experts::reserve(BlockBuffers& buffers, const Common& common) {
+  check(!common.options.training, "models with experts are not trained");
+  const std::int64_t taken = shape_.taken;
+  norm_.reserve(buffers);
+  normed_ = buffers.matrix("activations/experts' input", hidden_, Kept::never);
+  made_ = rows_matrix(buffers, "activations/experts' rows", taken, hidden_);
+  gated_ = rows_matrix(buffers, "activations/experts' gate and up", taken, 2 * shape_.width);
+  activated_ = rows_matrix(buffers, "activations/experts' activations", taken, shape_.width);
+  logits_ = buffers.floats("activations/router", shape_.count, Kept::never);
+  taken_ = reinterpret_cast<std::int32_t*>(buffers.floats("activations/taken experts", taken, Kept::never));
+  weights_ = buffers.floats("activations/weights of experts", taken, Kept::never);
+  tokens_ =
+      reinterpret_cast<std::int32_t*>(buffers.floats("activations/tokens of experts", taken, Kept::never));
+  const auto places = index(common.options.max_tokens * taken);
+  host_taken_.resize(places);
+  host_tokens_.resize(places);
+  host_weights_.resize(places);
+  begins_.resize(index(shape_.count + 1));
+}
+
+std::size_t Experts::workspace(const Device& device, const Common& common) const {
+  const std::int64_t rows = common.options.max_tokens;
+  const auto product = [&](std::int64_t of, std::int64_t out, std::int64_t in, DType dtype) {
+    const ops::Operand a{.dtype = common.dtype, .rows = of, .cols = in};
+    const ops::Operand b{.dtype = common.dtype, .rows = out, .cols = in};
+    return ops::gemm_workspace(
+        device,
+        {.a = a, .b = b, .d = {nullptr, dtype, of, out, out}, .fixed_order = common.options.fixed_order});
+  };
+  return std::max({product(rows, shape_.count, hidden_, DType::f32),
+                   product(rows * shape_.taken, 2 * shape_.width, hidden_, common.dtype),
+                   product(rows * shape_.taken, hidden_, shape_.width, common.dtype)});
+}
+
+std::vector<Operation> Experts::operations(std::int64_t tokens) const {
+  std::vector<Operation> all = norm_.operations(tokens, {});
+  std::erase_if(all, [](const Operation& operation) { return operation.backward; });
+  const std::int64_t rows = tokens * shape_.taken;
+  const auto product = [&](const char* name, std::int64_t of, std::int64_t out, std::int64_t in) {
+    all.push_back(
+        {.kind = OperationKind::product,
+         .layer = {.name = name, .title = name, .rows = out, .cols = in},
+         .m = of,
+         .n = out,
+         .k = in,
+         .flops = 2.0 * static_cast<double>(of) * static_cast<double>(out) * static_cast<double>(in)});
+  };
+  product("router", tokens, shape_.count, hidden_);
+  product("experts' gate, up", rows, 2 * shape_.width, hidden_);
+  all.push_back(moves(OperationKind::activation,
+                      3 * static_cast<double>(rows) * static_cast<double>(shape_.width), {}));
+  product("experts' down", rows, hidden_, shape_.width);
+  return all;
+}
+
+ops::Operand Experts::rows_of(const Call& call, const MatrixHandle& weight, std::int64_t begin,
+                              std::int64_t count) {
+  ops::Operand rows = weight.in(call.parameters).front();
+  rows.data = static_cast<const std::byte*>(rows.data) + index(begin * rows.cols) * size_of(rows.dtype);
+  rows.rows = count;
+  return rows;
+}
+
+void Experts::multiply(const Call& call, const ops::Matrix& a, const ops::Operand& b,
+                       const ops::Matrix& d) const {
+  ops::gemm(call.stream, {.a = {.data = a.data, .dtype = a.dtype, .rows = a.rows, .cols = a.cols},
+                          .b = b,
+                          .d = d,
+                          .fixed_order = call.common.options.fixed_order,
+                          .workspace = call.common.scratch.workspace});
+}
+
+void Experts::pick(const Call& call) {
+  const ProfileLabel label(call.stream, "router");
+  const ops::Matrix logits{
+      .data = logits_, .dtype = DType::f32, .rows = call.tokens, .cols = shape_.count, .ld = shape_.count};
+  multiply(call, top(normed_, call.tokens), rows_of(call, router_, 0, shape_.count), logits);
+  ops::route(call.stream, {.logits = logits,
+                           .taken = shape_.taken,
+                           .normalised = shape_.normalised,
+                           .experts = taken_,
+                           .weights = weights_});
+  Device& device = call.stream.device();
+  const std::size_t bytes = index(call.tokens * shape_.taken) * sizeof(float);
+  device.copy_to_host(call.stream, host_taken_.data(), taken_, bytes);
+  device.copy_to_host(call.stream, host_weights_.data(), weights_, bytes);
+  call.stream.synchronize();
+}
+
+// A token's rows come in the order of its experts' numbers, which is that of transformers' sum.
+void Experts::sort(std::int64_t tokens) {
+  const std::int64_t taken = shape_.taken;
+  std::ranges::fill(begins_, 0);
+  for (std::int64_t i = 0; i < tokens * taken; ++i) ++begins_[index(host_taken_[index(i)]) + 1];
+  std::partial_sum(begins_.begin(), begins_.end(), begins_.begin());
+  std::vector<std::int64_t> next(begins_.begin(), begins_.end() - 1);
+  std::vector<std::pair<std::int32_t, float>> own(index(taken));
+  for (std::int64_t token = 0; token < tokens; ++token) {
+    for (std::int64_t j = 0; j < taken; ++j)
+      own[index(j)] = {host_taken_[index(token * taken + j)], host_weights_[index(token * taken + j)]};
+    std::ranges::sort(own, {}, &std::pair<std::int32_t, float>::first);
+    for (std::int64_t j = 0; j < taken; ++j) {
+      const auto [expert, weight] = own[index(j)];
+      const std::int64_t row = next[index(expert)]++;
+      host_tokens_[index(row)] = static_cast<std::int32_t>(token);
+      host_taken_[index(token * taken + j)] = static_cast<std::int32_t>(row);
+      host_weights_[index(token * taken + j)] = weight;
+    }
+  }
+}
+
+void Experts::compute(const Call& call) {
+  const ProfileLabel label(call.stream, "experts");
+  const std::int64_t rows = call.tokens * shape_.taken, width = shape_.width;
+  Device& device = call.stream.device();
+  const std::size_t bytes = index(rows) * sizeof(float);
+  device.copy_to_device(call.stream, tokens_, host_tokens_.data(), bytes);
+  device.copy_to_device(call.stream, taken_, host_taken_.data(), bytes);
+  device.copy_to_device(call.stream, weights_, host_weights_.data(), bytes);
+  ops::gather_rows(call.stream, top(normed_, call.tokens), tokens_, top(made_, rows));
+  const auto each = [&](const auto& of_expert) {
+    for (std::int64_t e = 0; e < shape_.count; ++e) {
+      const std::int64_t begin = begins_[index(e)], count = begins_[index(e + 1)] - begin;
+      if (count > 0) of_expert(e, begin, count);
+    }
+  };
+  each([&](std::int64_t e, std::int64_t begin, std::int64_t count) {
+    multiply(call, rows_from(made_, begin, count), rows_of(call, gate_up_, 2 * width * e, 2 * width),
+             rows_from(gated_, begin, count));
+  });
+  ops::gated_activation(
+      call.stream, {.gate_up = top(gated_, rows), .activation = activation_, .out = top(activated_, rows)});
+  each([&](std::int64_t e, std::int64_t begin, std::int64_t count) {
+    multiply(call, rows_from(activated_, begin, count), rows_of(call, down_, hidden_ * e, hidden_),
+             rows_from(made_, begin, count));
+  });
+}
+
+void Experts::forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
+                      const ops::Matrix& after) {
+  norm_.forward(call, before, {.values = top(normed_, call.tokens)});
+  if (call.tokens == 0) return;
+  pick(call);
+  sort(call.tokens);
+  compute(call);
+  ops::weighted_rows(call.stream, {.x = top(made_, call.tokens * shape_.taken),
+                                   .taken = shape_.taken,
+                                   .places = taken_,
+                                   .weights = weights_,
+                                   .addend = stream,
+                                   .out = after});
+}
+
+void Experts::backward(const Call&, const ops::Matrix&, const ops::QuantizeInto&) {
+  check(false, "models with experts are not trained");
+}
+
+NormInput Experts::sum(const Call&, const ops::Matrix&, const ops::Matrix& after) const {
+  return {.residual = after};
+}
+
+}  // namespace octet::model

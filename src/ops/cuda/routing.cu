@@ -1,0 +1,139 @@
+// A warp for each token that is routed; packs of eight elements where rows are weighted.
+#include "cuda/rows.cuh"
+#include "octet/ops/routing.h"
+
+namespace octet::ops::cuda {
+
+void route(Stream& stream, const RouteArgs& args);
+void weighted_rows(Stream& stream, const WeightedRowsArgs& args);
+
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kTokens = kThreads / kWarp;
+constexpr unsigned kAll = 0xFFFFFFFFu;
+
+struct Best {
+  float p;
+  int expert;  ///< kMostExperts: none
+};
+
+/// The one that is taken first: a NaN, then the larger, then the lower number.
+__device__ Best first_of(const Best& a, const Best& b) {
+  if (b.expert == kMostExperts) return a;
+  if (a.expert == kMostExperts) return b;
+  const bool nan = isnan(a.p), other_nan = isnan(b.p);
+  if (nan != other_nan) return nan ? a : b;
+  if (!nan && a.p != b.p) return a.p > b.p ? a : b;
+  return a.expert < b.expert ? a : b;
+}
+
+__device__ float max_of_warp(float x) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) {
+    const float other = __shfl_xor_sync(kAll, x, step);
+    x = other > x ? other : x;
+  }
+  return x;
+}
+
+__device__ float sum_of_warp(float x) {
+#pragma unroll
+  for (int step = kWarp / 2; step > 0; step /= 2) x += __shfl_xor_sync(kAll, x, step);
+  return x;
+}
+
+__global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs a) {
+  constexpr int kMost = static_cast<int>(kMostExperts) / kWarp;
+  const std::int64_t token = blockIdx.x * static_cast<std::int64_t>(kTokens) + threadIdx.x / kWarp;
+  if (token >= a.logits.rows) return;  // a whole warp
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int experts = static_cast<int>(a.logits.cols);
+  const float* const x = static_cast<const float*>(a.logits.data) + token * a.logits.ld;
+  float p[kMost];  // those of experts lane, lane + 32, …; below 0: taken, or there is none
+  float highest = x[0];
+  for (int i = 0; i < kMost; ++i) {
+    const int e = i * kWarp + lane;
+    p[i] = e < experts ? x[e] : -1.0f;
+    if (e < experts && p[i] > highest) highest = p[i];
+  }
+  highest = max_of_warp(highest);
+  float sum = 0.0f;
+  for (int i = 0; i < kMost; ++i) {
+    const int e = i * kWarp + lane;
+    if (e >= experts) continue;
+    p[i] = expf(p[i] - highest);
+    sum += p[i];
+  }
+  sum = sum_of_warp(sum);
+  float of_taken = 0.0f;
+  for (std::int64_t j = 0; j < a.taken; ++j) {
+    Best best{0.0f, static_cast<int>(kMostExperts)};
+    for (int i = 0; i < kMost; ++i) {
+      const int e = i * kWarp + lane;
+      if (e < experts && !(p[i] < 0.0f)) best = first_of(best, {p[i], e});
+    }
+#pragma unroll
+    for (int step = kWarp / 2; step > 0; step /= 2) {
+      best = first_of(best, {__shfl_xor_sync(kAll, best.p, step), __shfl_xor_sync(kAll, best.expert, step)});
+    }
+    for (int i = 0; i < kMost; ++i) {
+      if (i * kWarp + lane == best.expert) p[i] = -1.0f;
+    }
+    const float weight = best.p / sum;
+    of_taken += weight;
+    if (lane == 0) {
+      a.experts[token * a.taken + j] = best.expert;
+      a.weights[token * a.taken + j] = weight;
+    }
+  }
+  if (!a.normalised) return;
+  __syncwarp();
+  for (std::int64_t j = lane; j < a.taken; j += kWarp) a.weights[token * a.taken + j] /= of_taken;
+}
+
+template <typename T>
+__global__ void __launch_bounds__(2 * kThreads) weigh_kernel(const WeightedRowsArgs a, bool vector) {
+  const std::int64_t row_packs = (a.out.cols + kPack - 1) / kPack;
+  const std::int64_t count = a.out.rows * row_packs;
+  const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
+  for (std::int64_t p = blockIdx.x * static_cast<std::int64_t>(blockDim.x) + threadIdx.x; p < count;
+       p += stride) {
+    const std::int64_t token = p / row_packs, col = p % row_packs * kPack;
+    const PackAt at = pack_at(col, a.out.cols, vector);
+    float sum[kPack] = {};
+    for (std::int64_t j = 0; j < a.taken; ++j) {
+      float x[kPack] = {};
+      load_pack(row_of<T>(a.x, a.places[token * a.taken + j]) + col, x, at.n, at.whole);
+      const float weight = a.weights[token * a.taken + j];
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) sum[i] += weight * x[i];
+    }
+    float x[kPack] = {};
+    load_pack(row_of<T>(a.addend, token) + col, x, at.n, at.whole);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) sum[i] = x[i] + sum[i];
+    store_pack(row_of<T>(a.out, token) + col, sum, at.n, at.whole);
+  }
+}
+
+}  // namespace
+
+void route(Stream& stream, const RouteArgs& args) {
+  const auto blocks = static_cast<unsigned>(ceil_div(args.logits.rows, kTokens));
+  route_kernel<<<blocks, kThreads, 0, octet::cuda::native(stream)>>>(args);
+  octet::cuda::check_launch("route");
+}
+
+void weighted_rows(Stream& stream, const WeightedRowsArgs& args) {
+  const bool vector = packs(args.x) && packs(args.addend) && packs(args.out);
+  const std::int64_t count = args.out.rows * ((args.out.cols + kPack - 1) / kPack);
+  with_type(args.out.dtype, [&](auto type) {
+    using T = decltype(type);
+    weigh_kernel<T><<<grid_of(stream, count, 2 * kThreads), 2 * kThreads, 0, octet::cuda::native(stream)>>>(
+        args, vector);
+  });
+  octet::cuda::check_launch("weighted_rows");
+}
+
+}  // namespace octet::ops::cuda

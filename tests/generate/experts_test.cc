@@ -1,0 +1,113 @@
+// Models with experts: evaluation against Hugging Face's logits, other precisions, and that they are not
+// trained. Their answers are held in golden_test.cc.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "octet/base/error.h"
+#include "octet/checkpoint/safetensors.h"
+#include "octet/comm/collectives.h"
+#include "octet/comm/job.h"
+#include "octet/generate/decoder.h"
+#include "octet/runtime/model_folder.h"
+
+namespace octet::generate {
+namespace {
+
+using Tokens = std::vector<std::int32_t>;
+
+const std::string kFolder = OCTET_SOURCE_DIR "/tests/golden/models/qwen3-moe";
+
+DecoderOptions options_for(const precision::Recipe& recipe) {
+  DecoderOptions options;
+  options.architecture = runtime::read_model(kFolder);
+  options.recipe = recipe;
+  options.sequences = 2;
+  options.capacity = 64;
+  options.scored = 64;
+  return options;
+}
+
+/// The reference's texts and log-probabilities of each next token.
+struct Reference {
+  Reference() {
+    const checkpoint::SafetensorsFile file(kFolder + "/golden.safetensors");
+    constexpr std::size_t length = 37, vocabulary = 192;
+    std::vector<std::int64_t> ids(2 * length);
+    std::vector<float> logits(2 * length * vocabulary);
+    file.read("input_ids", 0, std::ssize(ids), ids.data());
+    file.read("logits", 0, std::ssize(logits), logits.data());
+    for (std::size_t row = 0; row < 2; ++row) {
+      texts.emplace_back(ids.begin() + static_cast<std::ptrdiff_t>(row * length),
+                         ids.begin() + static_cast<std::ptrdiff_t>((row + 1) * length));
+      std::vector<double> own;
+      for (std::size_t t = 0; t + 1 < length; ++t) {
+        const float* const x = logits.data() + (row * length + t) * vocabulary;
+        double sum = 0;
+        for (std::size_t i = 0; i < vocabulary; ++i) sum += std::exp(static_cast<double>(x[i]));
+        own.push_back(static_cast<double>(x[texts.back()[t + 1]]) - std::log(sum));
+      }
+      logprobs.push_back(own);
+    }
+  }
+  std::vector<Tokens> texts;
+  std::vector<std::vector<double>> logprobs;
+};
+
+struct Errors {
+  double worst = 0, mean = 0;
+};
+
+Errors errors(const std::vector<std::vector<double>>& found, const Reference& reference) {
+  Errors all;
+  double tokens = 0;
+  for (std::size_t row = 0; row < reference.texts.size(); ++row) {
+    EXPECT_EQ(found[row].size(), reference.logprobs[row].size());
+    for (std::size_t t = 0; t < reference.logprobs[row].size(); ++t) {
+      const double error = std::abs(found[row][t] - reference.logprobs[row][t]);
+      all.worst = std::max(all.worst, error);
+      all.mean += error;
+      ++tokens;
+    }
+  }
+  all.mean /= tokens;
+  return all;
+}
+
+TEST(Experts, EvaluationHasTransformersLogits) {
+  const Reference reference;
+  const auto device = make_cpu_device({.threads = 1});
+  const auto job = comm::make_self_job();
+  const auto data = job->collectives(comm::Mesh(1).group("data", 0), *device, comm::Carrier::automatic);
+  const auto error_of = [&](const precision::Recipe& recipe) {
+    Decoder decoder(*device, *job, *data, options_for(recipe));
+    decoder.load_weights(kFolder);
+    return errors(decoder.log_probabilities(reference.texts), reference);
+  };
+  EXPECT_LT(error_of({.compute = DType::f32}).worst, 1e-4);
+  // A token whose experts are nearly alike may take others.
+  const Errors bf16 = error_of({.compute = DType::bf16});
+  EXPECT_LT(bf16.mean, 0.02);
+  const Errors fp8 = error_of({.kind = precision::RecipeKind::rows, .compute = DType::bf16});
+  EXPECT_LT(fp8.mean, 0.2);
+  EXPECT_GT(fp8.mean, bf16.mean) << "attention and dense blocks are in FP8";
+}
+
+TEST(Experts, AreNotTrained) {
+  const model::Architecture a = model::read_architecture(kFolder);
+  try {
+    model::require_trainable(a, "folder");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::usage);
+    const std::string text = error.what();
+    for (const char* words : {"they only generate", "6 experts", "folder", "trainer generate"})
+      EXPECT_NE(text.find(words), std::string::npos) << text;
+  }
+}
+
+}  // namespace
+}  // namespace octet::generate
