@@ -18,6 +18,7 @@
 #include "octet/device/gpu_answers.h"
 #include "octet/device/out_of_memory.h"
 #include "octet/device/profile.h"
+#include "zero_memory.h"
 
 namespace octet {
 
@@ -278,8 +279,7 @@ class CudaDevice final : public Device {
                    .fix = "free memory of this machine, or raise the limit of locked memory (ulimit -l)"});
     }
     check(code, "reserving pinned host memory");
-    auto* bytes_of = static_cast<unsigned char*>(address);
-    std::fill(bytes_of, bytes_of + bytes, static_cast<unsigned char>(0));
+    zero_memory(address, bytes);
     return address;
   }
   void release_host(void* address, std::size_t) noexcept override {
