@@ -20,7 +20,6 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
-#include "traces.h"
 
 namespace octet::supervise {
 namespace {
@@ -33,6 +32,7 @@ constexpr std::array kRequests{SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGCHL
 
 constexpr std::chrono::seconds kDies(10);  // what is killed and still there waits for a disk or a GPU
 constexpr std::chrono::milliseconds kMoment(20);
+constexpr std::chrono::seconds kBetweenLooks(1);
 
 sigset_t requests() {
   sigset_t set;
@@ -171,8 +171,15 @@ bool Job::wait(int wake, int milliseconds) {
   // Nobody holds the other end any more: poll would return at once from now on.
   if ((files[1].revents & POLLHUP) != 0 && (files[1].revents & POLLIN) == 0)
     std::this_thread::sleep_for(kMoment);
+  look_for_traces();
   reap();
   return !ended_;
+}
+
+void Job::look_for_traces() {
+  if (!traces_.empty() || Clock::now() - looked_ < kBetweenLooks) return;
+  looked_ = Clock::now();
+  for (const pid_t process : processes_below()) traces_.note(process);
 }
 
 void Job::send(int signal) const {
@@ -182,20 +189,19 @@ void Job::send(int signal) const {
 void Job::end_rest(std::chrono::milliseconds clears_up) {
   const auto ended = Clock::now();
   const auto patience = killed_ ? Clock::duration(clears_up) : Clock::duration::zero();
-  Traces traces;
   for (;;) {
     reap();
     take_output();
     const std::vector<pid_t> left = processes_below();
     if (left.empty()) break;
     // At every look: whoever was to clear up may be killed as well, and ranks end with their mpirun.
-    if (killed_) std::ranges::for_each(left, [&](pid_t pid) { traces.note(pid); });
+    if (killed_) std::ranges::for_each(left, [&](pid_t pid) { traces_.note(pid); });
     const auto passed = Clock::now() - ended;
     if (passed > patience + kDies) return;
     if (passed >= patience) std::ranges::for_each(left, [](pid_t pid) { ::kill(pid, SIGKILL); });
     std::this_thread::sleep_for(kMoment);
   }
-  traces.remove();
+  if (killed_) traces_.remove();
 }
 
 }  // namespace octet::supervise

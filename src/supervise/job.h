@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "traces.h"
+
 namespace octet::supervise {
 
 /// Makes this process the parent of orphans below it, so that whatever a launcher leaves behind is found.
@@ -64,12 +66,16 @@ class Job {
  private:
   void reap();
   void take_output();
+  /// Once a second, until there are ranks: what the job has made, for when nobody is left who knows.
+  void look_for_traces();
 
   Hear hear_;
   pid_t launcher_ = -1;
   int output_ = -1;
   bool ended_ = false, killed_ = false;
   int code_ = 0;
+  Traces traces_;
+  std::chrono::steady_clock::time_point looked_{};
 };
 
 }  // namespace octet::supervise

@@ -15,6 +15,7 @@ class Traces {
   /// Reads from the environment of a process, which must still be there, what its job has made. A process
   /// that is no rank of Open MPI 4 adds nothing.
   void note(pid_t process);
+  bool empty() const { return folders_.empty(); }
   /// Removes it, once all processes are gone. What is not there, or is not this user's, is left alone.
   void remove() const;
 

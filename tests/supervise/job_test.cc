@@ -39,17 +39,18 @@ class KilledLauncher {
   }
 
   /// `rank`: what the launcher leaves running; `ends`: how it ends itself; `clears_up`: how long somebody
-  /// else has to clear up.
-  void run(const std::string& rank, const std::string& ends, std::chrono::milliseconds clears_up) const {
+  /// else has to clear up; `ends_first`: whether the rank ends before the launcher.
+  void run(const std::string& rank, const std::string& ends, std::chrono::milliseconds clears_up,
+           bool ends_first = false) const {
     adopt_orphans();
     const std::string script = "export OMPI_MCA_orte_jobfam_session_dir=" + session_ +
                                " PMIX_NAMESPACE=" + std::to_string(number_) + "\nsetsid " + rank +
-                               " >/dev/null 2>&1 &\nsleep 0.2\n" + ends;
+                               " >/dev/null 2>&1 &\nsleep " + (ends_first ? "2.5" : "0.2") + "\n" + ends;
     Job job({"bash", "-c", script}, [](std::string_view) {});
     const Requests requests;
     while (job.wait(requests.file(), 50)) {
     }
-    EXPECT_FALSE(processes_below().empty()) << "the rank is left";
+    EXPECT_EQ(processes_below().empty(), ends_first) << "the rank is left";
     job.end_rest(clears_up);
     EXPECT_TRUE(processes_below().empty());
   }
@@ -77,6 +78,12 @@ TEST(Job, FilesGoAlsoWhereAllElseEndedByItself) {
   start.run("sleep 1", "kill -KILL $$", 20s);
   EXPECT_FALSE(start.session() || start.memory()) << "mpirun may have been killed, too";
   EXPECT_TRUE(start.of_others());
+}
+
+TEST(Job, FilesGoWhereTheRanksHadEndedBeforeTheLauncherWasKilled) {
+  const KilledLauncher start("ranks_first");
+  start.run("sleep 2", "kill -KILL $$", 300ms, true);
+  EXPECT_FALSE(start.session() || start.memory());
 }
 
 TEST(Job, ALauncherThatEndsByItselfHasClearedUp) {
