@@ -35,6 +35,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// In which somebody who starts a supervisor again has not seen that the run was complete.
+constexpr std::chrono::minutes kJustNow(15);
+
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
@@ -85,6 +88,8 @@ class Supervisor {
   const std::string& name() const { return run_; }
 
  private:
+  /// Whether a record of progress is that of a job that was started with the same words.
+  bool is_of_this_job(const report::Progress& progress) const { return progress.job.starts_with(job_ + "-"); }
   /// What such a supervisor has left of the run.
   std::optional<report::Progress> left_behind() const;
   /// How a start went.
@@ -106,6 +111,11 @@ class Supervisor {
   void complete_rows(std::int64_t first_step, const std::string& from);
   /// A supervisor before this one that was killed has left the progress of its job.
   void take_over();
+  /// Such a supervisor was killed just now, behind the end of a run that would begin afresh when it is
+  /// started again.
+  bool has_just_ended() const;
+  /// Removes what only a run under way needs.
+  void clear_up() const;
   Ended ended(const Start& start);
   void wait(double seconds);
   std::string goodput_text() const;
@@ -161,7 +171,7 @@ void Supervisor::complete_rows(std::int64_t first_step, const std::string& from)
 
 std::optional<report::Progress> Supervisor::left_behind() const {
   auto left = report::read_progress(config_.output_dir);
-  if (!left || left->finished || !left->job.starts_with(job_ + "-")) return std::nullopt;
+  if (!left || left->finished || !is_of_this_job(*left)) return std::nullopt;
   return left;
 }
 
@@ -307,7 +317,28 @@ void remove_stale_lock(const std::string& folder) {
   }
 }
 
+void Supervisor::clear_up() const {
+  std::error_code none;
+  std::filesystem::remove(report::progress_path(config_.output_dir), none);
+  remove_stale_lock(config_.output_dir);
+}
+
+bool Supervisor::has_just_ended() const {
+  const auto left = report::read_progress(config_.output_dir);
+  if (!config_.overwrite_output_dir || !left || !left->finished || !is_of_this_job(*left)) return false;
+  std::error_code wrong;
+  const auto written = std::filesystem::last_write_time(report::progress_path(config_.output_dir), wrong);
+  return !wrong && std::filesystem::file_time_type::clock::now() - written < kJustNow;
+}
+
 int Supervisor::run() {
+  if (has_just_ended()) {
+    log::info(
+        "supervise: the run was complete when the supervisor before this one was killed; started once more, "
+        "it begins afresh");
+    clear_up();
+    return 0;
+  }
   take_over();
   for (;;) {
     const Start start = this->start();
@@ -331,9 +362,7 @@ int Supervisor::run() {
     if (!decision.why.empty()) log::error("supervise: it gives up: " + decision.why);
     log::info("supervise: " + std::to_string(starts_) + (starts_ == 1 ? " start, " : " starts, ") +
               goodput_text());
-    std::error_code none;
-    std::filesystem::remove(report::progress_path(config_.output_dir), none);
-    remove_stale_lock(config_.output_dir);
+    clear_up();
     return decision.code;
   }
 }

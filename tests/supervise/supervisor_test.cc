@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <optional>
@@ -272,6 +273,35 @@ TEST_F(Supervised, ARunThatOverwritesIsToldOfItsOwnCheckpoint) {
   EXPECT_TRUE(left(3, 12, keys));
   EXPECT_FALSE(left(0, -1, keys)) << "it had none";
   EXPECT_FALSE(left(11, -1, keys)) << "that one does not hold";
+}
+
+// Killed between the run's end and its own: whoever starts it again does not mean to train once more.
+TEST_F(Supervised, ARunThatOverwritesAndHasJustEndedIsNotBegunAfresh) {
+  struct Case {
+    std::string others, overwrites;
+    bool finished, old, started;
+  };
+  for (const Case& c : {Case{"", "true", true, false, false}, Case{"", "true", true, true, true},
+                        Case{"", "true", false, false, true}, Case{"", "false", true, false, true},
+                        Case{"x", "true", true, false, true}}) {
+    SCOPED_TRACE(c.others + c.overwrites + (c.finished ? " finished" : "") + (c.old ? " long ago" : ""));
+    const std::vector<std::string> keys{"overwrite_output_dir=" + c.overwrites};
+    EXPECT_EQ(run({done()}, quick_, keys), 0);
+    const std::string job = c.others + lines("names")[0].substr(0, lines("names")[0].find('-'));
+    const std::string progress = output() + "/octet.progress";
+    test::spill(progress, Json{{"first_step", 3},
+                               {"step", 12},
+                               {"saved_step", 12},
+                               {"total_steps", 12},
+                               {"job", job + "-1.2-1.1"},
+                               {"finished", c.finished}}
+                              .dump());
+    if (c.old) fs::last_write_time(progress, fs::file_time_type::clock::now() - std::chrono::minutes(16));
+    EXPECT_EQ(run({done()}, quick_, keys), 0);
+    EXPECT_EQ(fs::exists(file("arguments")), c.started);
+    EXPECT_EQ(said_.find("begins afresh") == std::string::npos, c.started) << said_;
+    EXPECT_FALSE(fs::exists(progress));
+  }
 }
 
 TEST_F(Supervised, OnlyItsOwnProgressCounts) {
