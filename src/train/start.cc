@@ -1,6 +1,7 @@
 #include "start.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <set>
 
@@ -15,12 +16,26 @@
 namespace octet::train {
 namespace {
 
+constexpr const char* kFinalWeights[] = {"model.safetensors", "model.safetensors.index.json",
+                                         "adapter_model.safetensors", "pytorch_model.bin",
+                                         "pytorch_model.bin.index.json"};
+
 bool holds_final_weights(const std::string& folder) {
-  for (const char* name : {"model.safetensors", "model.safetensors.index.json", "adapter_model.safetensors",
-                           "pytorch_model.bin", "pytorch_model.bin.index.json"}) {
-    if (path_exists(folder + "/" + name)) return true;
-  }
-  return false;
+  return std::ranges::any_of(kFinalWeights,
+                             [&](const char* name) { return path_exists(folder + "/" + name); });
+}
+
+/// Whether a folder has final weights that were written behind a checkpoint.
+bool has_model_of(const checkpoint::Checkpoint& checkpoint, const std::string& folder) {
+  namespace fs = std::filesystem;
+  std::error_code wrong;
+  const auto saved = fs::last_write_time(checkpoint.path() + "/manifest.json", wrong);
+  if (wrong) return true;
+  return std::ranges::any_of(kFinalWeights, [&](const char* name) {
+    std::error_code none;
+    const auto written = fs::last_write_time(folder + "/" + name, none);
+    return !none && written >= saved;
+  });
 }
 
 // What a checkpoint holds in other formats than this run stores: numbers are converted, and it is said; 8-bit
@@ -127,16 +142,17 @@ void verify_others(const comm::Channel& channel, const checkpoint::Checkpoint& c
   }
 }
 
-// True when the newest checkpoint of the folder is an unfinished one of this very run, which overwrites: then
-// it was interrupted, and goes on.
+// True when the newest checkpoint of the folder is one of this very run, which overwrites, and not its last,
+// or its last without the final model: then it was interrupted, and goes on.
 bool is_interrupted(const config::Config& config) {
   const auto all = checkpoint::list_checkpoints(config.output_dir);
   for (auto at = all.rbegin(); at != all.rend(); ++at) {
     try {
       const checkpoint::Checkpoint newest(at->second);
       const config::Config saved = saved_config(newest);
-      return saved.overwrite_output_dir && config::resume_differences(saved, config).empty() &&
-             newest.step() < json_int(newest.state(), "total_steps", 0, 0, INT64_MAX, newest.path());
+      if (!saved.overwrite_output_dir || !config::resume_differences(saved, config).empty()) return false;
+      const std::int64_t steps = json_int(newest.state(), "total_steps", 0, 0, INT64_MAX, newest.path());
+      return newest.step() < steps || !has_model_of(newest, config.output_dir);
     } catch (const std::exception&) {
       continue;  // one that does not hold is not gone on with
     }

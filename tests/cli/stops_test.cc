@@ -237,6 +237,21 @@ TEST_F(Overwriting, AnInterruptedRunThatIsStartedAgainGoesOn) {
   EXPECT_FALSE(says(trainer(with("seed=8 max_steps=12 resume_from_checkpoint=false")), "Continuing from"));
 }
 
+// The weights of an earlier run lie there.
+TEST_F(Overwriting, ARunThatWasKilledBeforeItsFinalModelWritesIt) {
+  const std::string earlier = slurp(output_ + "/model.safetensors");
+  shell("OCTETRUN_FAILPOINT=after_rename:3 " OCTET_TRAINER " " + with("seed=7"));
+  ASSERT_TRUE(fs::exists(output_ + "/checkpoint-12"));
+  EXPECT_EQ(slurp(output_ + "/model.safetensors"), earlier);
+  const Outcome again = trainer(with("seed=7"));
+  expect_success(again);
+  EXPECT_TRUE(says(again, "Continuing from global step 12")) << again.err;
+  const std::string whole = folder_ / "whole";
+  expect_success(trainer(Task::get().train(whole, "overwrite_output_dir=true seed=7")));
+  EXPECT_EQ(slurp(output_ + "/model.safetensors"), slurp(whole + "/model.safetensors"));
+  EXPECT_FALSE(says(trainer(with("seed=7")), "Continuing from")) << "now it is complete";
+}
+
 // --- checkpoints that are none
 
 TEST(NotACheckpoint, APipeInPlaceOfTheNewestManifestFallsBackInTime) {
