@@ -105,8 +105,7 @@ void Decoder::reserve() {
   if (own_ != nullptr) standing_ = std::make_unique<StandingParameters>(own_->store());
   // Where experts are picked the host looks what became of it.
   const bool repeats = own_ != nullptr && options_.architecture.experts.count == 0;
-  repeated_ =
-      std::make_unique<RepeatedPasses>(repeats ? &own_->compute() : nullptr, options_.sequences);
+  repeated_ = std::make_unique<RepeatedPasses>(repeats ? &own_->compute() : nullptr, options_.sequences);
   if (options_.scored > 0) {
     staging_ = std::make_unique<runtime::Staging>(
         *arena_, runtime::StagingOptions{.tokens = core_->options().max_tokens,
