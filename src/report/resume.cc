@@ -1,5 +1,6 @@
 #include "resume.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -18,6 +19,9 @@ void take_count(const Json& from, const char* key, std::int64_t& to) {
   if (const double x = number_of(from, key); x >= 0 && x < 9e18) to = static_cast<std::int64_t>(x);
 }
 
+/// So that sums over all rows of a log stay numbers.
+constexpr std::int64_t kMostSteps = std::int64_t{1} << 48;
+
 Json part_of(const Json& state, const char* name) {
   const auto found = state.find(name);
   return found != state.end() && found->is_object() ? *found : Json::object();
@@ -29,7 +33,9 @@ void add_rows(const std::vector<Json>& rows, Totals& totals) {
   std::int64_t counted = 0;
   for (const Json& row : rows) {
     if (!row.contains("loss")) continue;
-    const auto step = static_cast<std::int64_t>(number_of(row, "current_steps"));
+    std::int64_t step = counted;  // of a row that does not say it, which then counts for nothing
+    take_count(row, "current_steps", step);
+    step = std::min(step, kMostSteps);
     if (const double loss = number_of(row, "loss"); std::isfinite(loss)) {
       totals.loss_sum += loss * static_cast<double>(step - counted);
       totals.loss_steps += step - counted;

@@ -181,6 +181,21 @@ TEST(Sums, OfRowsAreThoseOfTheirSteps) {
   EXPECT_TRUE(std::isnan(Totals().mean_loss()));
 }
 
+TEST(Sums, RowsThatDoNotSayTheirStepCountForNothing) {
+  Totals totals;
+  const std::vector<Json> rows{{{"current_steps", 4}, {"loss", 2.0}},
+                               {{"loss", 7.0}},
+                               {{"current_steps", "six"}, {"loss", 7.0}},
+                               {{"current_steps", -1}, {"loss", 7.0}},
+                               {{"current_steps", 6}, {"loss", 5.0}}};
+  add_rows(rows, totals);
+  EXPECT_EQ(totals.loss_sum, 2 * 4 + 5 * 2);
+  EXPECT_EQ(totals.loss_steps, 6);
+  // A number that no run reaches.
+  add_rows({{{"current_steps", 1e300}, {"loss", 1.0}}, {{"current_steps", 9e17}, {"loss", 1.0}}}, totals);
+  EXPECT_LE(totals.loss_steps, (std::int64_t{1} << 48) + 6);
+}
+
 class Sessions : public Run {
  protected:
   /// A session of steps (first, last]; what it printed.
