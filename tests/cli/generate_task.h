@@ -6,6 +6,7 @@
 #include <set>
 
 #include "cli/task.h"
+#include "cli/turns.h"
 
 namespace octet::test {
 inline const std::string kGolden = OCTET_SOURCE_DIR "/tests/golden/";
@@ -47,7 +48,7 @@ class GenerateFile : public testing::Test {
     return rows_of(folder_ / out);
   }
   void refused(const std::string& more, const std::string& message) const {
-    for (const int np : {0, 2}) {
+    for (const int np : ranks_in_turn(0)) {
       const Outcome run = trainer(command("refused.jsonl", more), np);
       EXPECT_EQ(run.code, 64) << more << run.both();
       EXPECT_NE(run.err.find(message), std::string::npos) << more << run.both();

@@ -1,10 +1,11 @@
-// Adapters that cannot be: each with its own message, on one rank and on two, of which one prints it, and no
-// file is written.
+// Adapters that cannot be: each with its own message, on one rank and in turn on two, of which one prints it,
+// and no file is written.
 #include <filesystem>
 #include <functional>
 #include <map>
 
 #include "cli/adapter_task.h"
+#include "cli/turns.h"
 
 namespace octet::test {
 namespace {
@@ -59,7 +60,7 @@ class WrongAdapters : public testing::Test {
   /// A run with these keys is refused with a message of its own.
   static void expect_refused(const std::string& keys, const std::string& says,
                              const std::string& output = "never") {
-    for (const int np : {1, 2}) {
+    for (const int np : ranks_in_turn(1)) {
       const Outcome run = on_ranks(np, lora(folder() / output, keys));
       EXPECT_EQ(run.code, 64) << keys << " on " << np << ": " << run.both();
       EXPECT_EQ(errors_in(run), 1) << keys << " on " << np << ": " << run.err;
