@@ -1,7 +1,7 @@
 // Collectives on streams of devices, timed by events of the device around many calls that are enqueued one
-// behind the other, beside the copies that the hardware can make. Small calls take longer to enqueue than to
-// carry out; a training step enqueues them far ahead. So they are timed twice: as fast as the host enqueues
-// them, and behind a copy that keeps the stream busy until all of them are enqueued.
+// behind the other, beside the copies that the hardware can make. Small calls may take
+// longer to enqueue than to carry out, and a training step enqueues them far ahead. So they are timed twice:
+// as fast as the host enqueues them, and behind copies that keep the stream busy until all are enqueued.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -423,6 +423,7 @@ TEST(Architecture, ExpertsThatCannotBeAreRefusedByName) {
     for (const Json& bad : {Json(-1), Json(1e300), Json("4"), Json(1.5)}) EXPECT_TRUE(names(key, bad)) << key;
   }
   EXPECT_TRUE(names("num_experts", 1025));
+  EXPECT_TRUE(names("num_local_experts", 15)) << "the other spelling says 16";
   EXPECT_TRUE(names("norm_topk_prob", 1));
   for (const Json& bad : {Json(3), Json("1"), Json::array({1.5}), Json::array({"1"})})
     EXPECT_TRUE(names("mlp_only_layers", bad));

@@ -113,8 +113,13 @@ std::vector<BlockShape> read_blocks(Reader& config, const Family& family, std::i
 // Which blocks have experts, and which experts, as transformers' Qwen3MoeDecoderLayer decides it.
 void read_experts(Reader& config, const Family& family, Architecture& a) {
   if (!family.experts) return;
-  const char* const key = config.find("num_local_experts") != nullptr ? "num_local_experts" : "num_experts";
-  config.find("num_experts");
+  // As transformers 5 writes it, and as 4 did.
+  const Json *newer = config.find("num_local_experts"), *older = config.find("num_experts");
+  if (newer != nullptr && older != nullptr && *newer != *older) {
+    refuse("the number of experts is given twice, and differs", "num_local_experts, or num_experts",
+           shown(*newer) + " and " + shown(*older), config.where());
+  }
+  const char* const key = newer != nullptr ? "num_local_experts" : "num_experts";
   a.experts = {.count = json_int(config.object(), key, 128, 0, ops::kMostExperts, config.where()),
                .taken = config.size("num_experts_per_tok", 8, ops::kMostExperts),
                .width = config.size("moe_intermediate_size", 768, kMaxWidth),

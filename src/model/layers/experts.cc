@@ -72,6 +72,8 @@ void Experts::reserve(BlockBuffers& buffers, const Common& common) {
   host_tokens_.resize(places);
   host_weights_.resize(places);
   begins_.resize(index(shape_.count + 1));
+  next_.resize(index(shape_.count));
+  own_.resize(index(taken));
 }
 
 std::size_t Experts::workspace(const Device& device, const Common& common) const {
@@ -149,15 +151,14 @@ void Experts::sort(std::int64_t tokens) {
   std::ranges::fill(begins_, 0);
   for (std::int64_t i = 0; i < tokens * taken; ++i) ++begins_[index(host_taken_[index(i)]) + 1];
   std::partial_sum(begins_.begin(), begins_.end(), begins_.begin());
-  std::vector<std::int64_t> next(begins_.begin(), begins_.end() - 1);
-  std::vector<std::pair<std::int32_t, float>> own(index(taken));
+  std::copy(begins_.begin(), begins_.end() - 1, next_.begin());
   for (std::int64_t token = 0; token < tokens; ++token) {
     for (std::int64_t j = 0; j < taken; ++j)
-      own[index(j)] = {host_taken_[index(token * taken + j)], host_weights_[index(token * taken + j)]};
-    std::ranges::sort(own, {}, &std::pair<std::int32_t, float>::first);
+      own_[index(j)] = {host_taken_[index(token * taken + j)], host_weights_[index(token * taken + j)]};
+    std::ranges::sort(own_, {}, &std::pair<std::int32_t, float>::first);
     for (std::int64_t j = 0; j < taken; ++j) {
-      const auto [expert, weight] = own[index(j)];
-      const std::int64_t row = next[index(expert)]++;
+      const auto [expert, weight] = own_[index(j)];
+      const std::int64_t row = next_[index(expert)]++;
       host_tokens_[index(row)] = static_cast<std::int32_t>(token);
       host_taken_[index(token * taken + j)] = static_cast<std::int32_t>(row);
       host_weights_[index(token * taken + j)] = weight;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "layers/mlp.h"
@@ -64,6 +65,8 @@ class Experts final : public Mlp {
   std::vector<std::int32_t> host_taken_, host_tokens_;
   std::vector<float> host_weights_;
   std::vector<std::int64_t> begins_;
+  std::vector<std::int64_t> next_;                   ///< rows that are still free, while they are dealt out
+  std::vector<std::pair<std::int32_t, float>> own_;  ///< experts and weights of one token
 };
 
 }  // namespace octet::model
