@@ -88,6 +88,14 @@ TEST(Experts, EvaluationHasTransformersLogits) {
     return errors(decoder.log_probabilities(reference.texts), reference);
   };
   EXPECT_LT(error_of({.compute = DType::f32}).worst, 1e-4);
+  {
+    // Where work is done later than it is enqueued, as on a GPU.
+    const auto later = make_cpu_device({.threads = 1, .compute_worker = true});
+    const auto group = job->collectives(comm::Mesh(1).group("data", 0), *later, comm::Carrier::automatic);
+    Decoder decoder(*later, *job, *group, options_for({.compute = DType::f32}));
+    decoder.load_weights(kFolder);
+    EXPECT_LT(errors(decoder.log_probabilities(reference.texts), reference).worst, 1e-4);
+  }
   // A token whose experts are nearly alike may take others.
   const Errors bf16 = error_of({.compute = DType::bf16});
   EXPECT_LT(bf16.mean, 0.02);

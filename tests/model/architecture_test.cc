@@ -375,6 +375,8 @@ TEST(Architecture, ExpertsAreReadInBothSpellings) {
   EXPECT_EQ(mixing(all), std::vector<bool>(6, true));
   EXPECT_TRUE(all.qk_norm);
   config["norm_topk_prob"] = true;
+  EXPECT_NE(facts_of(read_architecture(config, "test")), facts_of(all));
+  EXPECT_FALSE(read_architecture(config, "test") == all);
   config["decoder_sparse_step"] = 2;
   config["mlp_only_layers"] = {3};
   config["router_aux_loss_coef"] = 0.001;
