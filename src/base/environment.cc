@@ -71,6 +71,10 @@ constexpr EnvironmentVariable kVariables[] = {
      "`off`: a GPU gets each pass of decoding kernel by kernel. Not set or `on`: passes that are alike are "
      "recorded once and replayed",
      "src/device/recording.cc", test},
+    {"OCTETRUN_LONE_GEMM", "`always` or `never`",
+     "`always`: on a CPU too, GEMMs of very few tokens and the small ops around them are one op. `never`: "
+     "nowhere. Not set: on a GPU, where they are one kernel",
+     "src/ops/lone_gemm.cc", test},
     {"OCTETRUN_EARLY_LAUNCH", "`on` or `off`",
      "`off`: on a GPU no kernel begins before the one in front of it has ended. Not set or `on`: those of "
      "decoding that can do",

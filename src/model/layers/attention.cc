@@ -144,23 +144,36 @@ void Attention::attend_back(const Call& call, const ops::Matrix& d_out) const {
                                         .workspace = call.common.scratch.workspace});
 }
 
-void Attention::forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
-                        const ops::Matrix& after) {
+void Attention::project(const Call& call, const NormInput& before) {
   const ops::Matrix qkv = top(rotated_, call.tokens);
   normalise(call, before);
   qkv_.forward(call, qkv);
   rotary_.forward(call, qkv);
+}
+
+bool Attention::project_lone(const Call& call, const NormInput& before) const {
+  if (before.delta.data != nullptr) return false;  // the sum is to be left behind, too
+  ops::LoneGemmArgs args{.x = before.residual, .y = top(rotated_, call.tokens)};
+  norm_.put_in_front(call, args);
+  const bool rotates = rotary_.put_behind(call, args);
+  if (!qkv_.takes_lone(call, args)) return false;
+  qkv_.forward_lone(call, args);
+  if (!rotates) rotary_.forward(call, args.y);
+  return true;
+}
+
+void Attention::forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
+                        const ops::Matrix& after) {
+  if (!project_lone(call, before)) project(call, before);
   attend(call);
+  const ops::Matrix heads = output_.linear().input().values(call);
+  if (output_.takes_lone(call, heads, stream, after)) return output_.forward_lone(call, heads, stream, after);
   output_.linear().input().values_written(call);
   output_.forward(call, stream, after);
 }
 
 void Attention::remake_qkv(const Call& call, const ops::Matrix& stream) {
-  const Call again = call.again(Readers::forward);
-  const ops::Matrix qkv = top(rotated_, call.tokens);
-  normalise(again, {.residual = stream});
-  qkv_.forward(again, qkv);
-  rotary_.forward(again, qkv);
+  project(call.again(Readers::forward), {.residual = stream});
 }
 
 void Attention::backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into) {

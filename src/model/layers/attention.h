@@ -39,6 +39,10 @@ class Attention {
   void attend_back(const Call& call, const ops::Matrix& d_out) const;
   /// The input of the first product, from the stream.
   void normalise(const Call& call, const NormInput& input);
+  /// Queries, keys and values as attention reads them, from the stream.
+  void project(const Call& call, const NormInput& before);
+  /// The same of very few tokens, by one kernel; false where that cannot be, and nothing is enqueued.
+  bool project_lone(const Call& call, const NormInput& before) const;
   /// Queries, keys and values from the stream once more, where they were not kept.
   void remake_qkv(const Call& call, const ops::Matrix& stream);
 

@@ -85,8 +85,24 @@ void GatedMlp::activate(const Call& call) {
   activated.written(call, WriteOrder::any);
 }
 
+bool GatedMlp::forward_lone(const Call& call, const NormInput& before, const ops::Matrix& stream,
+                            const ops::Matrix& after) const {
+  if (before.delta.data != nullptr) return false;  // the sum is to be left behind, too
+  // Gate and up are nowhere, and what comes of them takes their place.
+  ops::LoneGemmArgs args{.x = before.residual,
+                         .end = ops::LoneGemmArgs::End::gated,
+                         .activation = activation_,
+                         .y = narrowed(gated_, call.tokens, width_)};
+  norm_.put_in_front(call, args);
+  if (!gate_up_.takes_lone(call, args) || !output_.takes_lone(call, args.y, stream, after)) return false;
+  gate_up_.forward_lone(call, args);
+  output_.forward_lone(call, args.y, stream, after);
+  return true;
+}
+
 void GatedMlp::forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
                        const ops::Matrix& after) {
+  if (forward_lone(call, before, stream, after)) return;
   normalise(call, before);
   gate_up_.forward(call, top(gated_, call.tokens));
   activate(call);

@@ -38,6 +38,9 @@ class GatedMlp final : public Mlp {
  private:
   /// The input of the first product, from the stream.
   void normalise(const Call& call, const NormInput& input);
+  /// forward() of very few tokens, by two kernels; false where that cannot be, and nothing is enqueued.
+  bool forward_lone(const Call& call, const NormInput& before, const ops::Matrix& stream,
+                    const ops::Matrix& after) const;
   /// The input of the last product, from gate and up.
   void activate(const Call& call);
 

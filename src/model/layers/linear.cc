@@ -107,6 +107,25 @@ void Linear::forward(const Call& call, const ops::Matrix& out, const ops::ConstM
   adapters_.forward(call, input_.values(call), out);
 }
 
+std::optional<ops::LoneGemmArgs> Linear::lone(const Call& call, const ops::LoneGemmArgs& args) const {
+  const TransformerOptions& options = call.common.options;
+  if (options.training || options.fixed_order || adapters_) return std::nullopt;
+  auto lone = weight_.lone(call, args);
+  if (lone) lone->bias = bias_.in(call.parameters);
+  return lone;
+}
+
+bool Linear::takes_lone(const Call& call, const ops::LoneGemmArgs& args) const {
+  if (call.tokens > ops::kLoneTokens) return false;
+  const auto whole = lone(call, args);
+  return whole && ops::has_lone_gemm(call.stream.device(), *whole);
+}
+
+void Linear::forward_lone(const Call& call, const ops::LoneGemmArgs& args) const {
+  const ProfileLabel label(call.stream, name_);
+  weight_.forward(call, lone(call, args).value());
+}
+
 void Linear::remake(const Call& call) const {
   if (adapters_.scales()) return make_unscaled(call);
   adapters_.remake(call, input_.values(call));

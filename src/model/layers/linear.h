@@ -58,6 +58,10 @@ class Linear {
 
   /// Of the input that is ready; `addend` is added where it has data.
   void forward(const Call& call, const ops::Matrix& out, const ops::ConstMatrix& addend = {}) const;
+  /// The same of very few tokens of a core that does not train, together with the ops around it: `args` has
+  /// all but weight and bias. takes_lone(): whether that can be; nothing is enqueued before.
+  bool takes_lone(const Call& call, const ops::LoneGemmArgs& args) const;
+  void forward_lone(const Call& call, const ops::LoneGemmArgs& args) const;
   /// Of an input that was made again: what backward reads besides it, where nobody reads the output again.
   void remake(const Call& call) const;
   /// Gradients of weight, bias and adapters where they are trained, and, where it is wanted, of the input
@@ -68,6 +72,7 @@ class Linear {
  private:
   /// Whether a product of the weight reads the output's gradient.
   bool multiplies_gradient() const { return passes_on_ || weight_.trained(); }
+  std::optional<ops::LoneGemmArgs> lone(const Call& call, const ops::LoneGemmArgs& args) const;
   /// What DoRA scales: W x and what adapters add to it.
   void make_unscaled(const Call& call) const;
 

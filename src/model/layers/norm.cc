@@ -35,6 +35,12 @@ void Norm::forward(const Call& call, const NormInput& input, const Wanted& out) 
                               .quantize = out.quantize});
 }
 
+void Norm::put_in_front(const Call& call, ops::LoneGemmArgs& of) const {
+  of.norm_weight = weight_.in(call.parameters);
+  of.eps = eps_;
+  of.one_plus_weight = one_plus_weight_;
+}
+
 void Norm::add(const Call& call, const NormInput& input) const {
   ops::rms_norm(call.stream, {.residual = input.residual,
                               .delta = input.delta,

@@ -6,6 +6,7 @@
 #include "layers/group_builder.h"
 #include "layers/pass.h"
 #include "layers/work.h"
+#include "octet/ops/lone_gemm.h"
 
 namespace octet::model {
 
@@ -36,6 +37,8 @@ class Norm {
   std::vector<Operation> operations(std::int64_t tokens, const Repeats& again) const;
 
   void forward(const Call& call, const NormInput& input, const Wanted& out) const;
+  /// Asks a GEMM of few tokens to make this norm of what it reads.
+  void put_in_front(const Call& call, ops::LoneGemmArgs& of) const;
 
   /// The sum alone that forward would make of its input.
   void add(const Call& call, const NormInput& input) const;

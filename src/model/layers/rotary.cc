@@ -83,6 +83,17 @@ void Rotary::forward(const Call& call, const ops::Matrix& qkv) const {
                                  .rstd = keep ? rstd_ : nullptr});
 }
 
+bool Rotary::put_behind(const Call& call, ops::LoneGemmArgs& of) const {
+  if (normed()) return false;
+  const RotaryTable& table = call.common.ropes[rope_];
+  of.end = ops::LoneGemmArgs::End::rotated;
+  of.heads = heads_;
+  of.positions = call.attention.positions;
+  of.cosine = table.cosine;
+  of.sine = table.sine;
+  return true;
+}
+
 void Rotary::backward(const Call& call, const ops::Matrix& d_qkv, const Wanted& wanted) const {
   const RotaryTable& table = call.common.ropes[rope_];
   if (!normed()) {

@@ -6,6 +6,7 @@
 #include "layers/group_builder.h"
 #include "layers/pass.h"
 #include "layers/work.h"
+#include "octet/ops/lone_gemm.h"
 
 namespace octet::model {
 
@@ -27,6 +28,9 @@ class Rotary {
 
   /// In place on qkv [tokens, qkv_width].
   void forward(const Call& call, const ops::Matrix& qkv) const;
+  /// Asks the GEMM of few tokens that makes queries, keys and values to rotate them, where that can be done:
+  /// false where heads are normed before, and the product stays as it is.
+  bool put_behind(const Call& call, ops::LoneGemmArgs& of) const;
   /// In place on the gradient of what forward made. `wanted`: what its reader asks for; where that is without
   /// values, those of d_qkv may be undefined afterwards.
   void backward(const Call& call, const ops::Matrix& d_qkv, const Wanted& wanted) const;

@@ -26,11 +26,32 @@ std::vector<Operation> SublayerOutput::operations(std::int64_t tokens, const Rep
   return all;
 }
 
+void SublayerOutput::norm_made(const Call& call) const {
+  const Wanted wanted{.values = top(call.common.scratch.delta, call.tokens)};
+  norm_->forward(call, {.residual = top(made_, call.tokens)}, wanted);
+}
+
 void SublayerOutput::forward(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const {
   if (!norm_) return linear_.forward(call, after, before);
-  const ops::Matrix made = top(made_, call.tokens);
-  linear_.forward(call, made);
-  norm_->forward(call, {.residual = made}, {.values = top(call.common.scratch.delta, call.tokens)});
+  linear_.forward(call, top(made_, call.tokens));
+  norm_made(call);
+}
+
+ops::LoneGemmArgs SublayerOutput::lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
+                                       const ops::Matrix& after) const {
+  if (norm_) return {.x = x, .y = top(made_, call.tokens)};
+  return {.x = x, .addend = before, .y = after};
+}
+
+bool SublayerOutput::takes_lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
+                                const ops::Matrix& after) const {
+  return linear_.takes_lone(call, lone(call, x, before, after));
+}
+
+void SublayerOutput::forward_lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
+                                  const ops::Matrix& after) const {
+  linear_.forward_lone(call, lone(call, x, before, after));
+  if (norm_) norm_made(call);
 }
 
 NormInput SublayerOutput::sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const {

@@ -34,6 +34,11 @@ class SublayerOutput {
   /// Of the linear layer's input that is ready: adds to the stream `before` and puts the sum into `after`, or
   /// leaves in the scratch what is to be added.
   void forward(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const;
+  /// The same of very few tokens `x`, the input's values in bf16, by a kernel that takes them as they are.
+  bool takes_lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
+                  const ops::Matrix& after) const;
+  void forward_lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
+                    const ops::Matrix& after) const;
   /// What a norm behind the sublayer reads, of the same two.
   NormInput sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const;
 
@@ -47,6 +52,11 @@ class SublayerOutput {
   void backward(const Call& call, const ops::Matrix& d_input);
 
  private:
+  ops::LoneGemmArgs lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
+                         const ops::Matrix& after) const;
+  /// What the norm leaves of the product, which lies in made_.
+  void norm_made(const Call& call) const;
+
   Linear linear_;
   std::optional<Norm> norm_;
   ops::Matrix made_;  ///< with a norm: what goes into it

@@ -56,6 +56,24 @@ void Weight::forward(const Call& call, const ops::Operand& input, const float* b
   }
 }
 
+std::optional<ops::LoneGemmArgs> Weight::lone(const Call& call, ops::LoneGemmArgs args) const {
+  if (call.common.recipe().blocks()) return std::nullopt;
+  const std::span<const ops::Operand> runs = matrix_.in(call.parameters);
+  if (runs.size() != 1) return std::nullopt;
+  args.weight = runs.front();
+  return args;
+}
+
+void Weight::forward(const Call& call, const ops::LoneGemmArgs& args) const {
+  ops::lone_gemm(call.stream, args);
+  if (call.common.audit == nullptr) return;
+  const ops::GemmWay way = args.weight.dtype == DType::bf16                 ? ops::GemmWay::bf16
+                           : call.stream.device().kind() == DeviceKind::cpu ? ops::GemmWay::emulated
+                                                                            : ops::GemmWay::fp8;
+  call.common.audit->count(place_, ops::Product::forward,
+                           {.way = way, .a = args.weight.dtype, .b = args.weight.dtype, .calls = 1});
+}
+
 void Weight::backward(const Call& call, std::span<const ops::Operand> d_output,
                       const ops::Matrix& d_input) const {
   const auto weights = operands(call, ops::Product::dgrad);

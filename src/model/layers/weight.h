@@ -2,11 +2,13 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "layers/group_builder.h"
 #include "layers/pass.h"
+#include "octet/ops/lone_gemm.h"
 
 namespace octet::model {
 
@@ -29,6 +31,10 @@ class Weight {
   /// out = input · Wᵀ + bias + addend; `bias` may be null, `addend` without data.
   void forward(const Call& call, const ops::Operand& input, const float* bias, const ops::ConstMatrix& addend,
                const ops::Matrix& out) const;
+  /// `args` with this weight, where it is multiplied as it lies, in one piece; else none.
+  std::optional<ops::LoneGemmArgs> lone(const Call& call, ops::LoneGemmArgs args) const;
+  /// Enqueues what lone() gave and ops::has_lone_gemm() has said yes to.
+  void forward(const Call& call, const ops::LoneGemmArgs& args) const;
   /// The gradient of the input.
   void backward(const Call& call, std::span<const ops::Operand> d_output, const ops::Matrix& d_input) const;
   /// Adds to the weight's gradient, or overwrites it, where it is wanted.

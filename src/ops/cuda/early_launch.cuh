@@ -6,6 +6,7 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
 
 #include "cuda/early_launch.h"
 #include "octet/device/cuda.h"
@@ -34,10 +35,11 @@ __device__ inline void prefetch(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 }
 
-/// Launches a kernel that calls wait_for_previous().
+/// Launches a kernel that calls wait_for_previous(), early or not.
 template <typename... Parameters, typename... Arguments>
-void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared_bytes,
-                  cudaStream_t stream, const char* op, const Arguments&... arguments) {
+void launch_early_if(bool early_wanted, void (*kernel)(Parameters...), dim3 blocks, int threads,
+                     std::size_t shared_bytes, cudaStream_t stream, const char* op,
+                     const Arguments&... arguments) {
   cudaLaunchAttribute early{};
   early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
   early.val.programmaticStreamSerializationAllowed = 1;
@@ -47,8 +49,20 @@ void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, std::
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream;
   config.attrs = &early;
-  config.numAttrs = launches_early() ? 1 : 0;
+  config.numAttrs = early_wanted && launches_early() ? 1 : 0;
   octet::cuda::check(cudaLaunchKernelEx(&config, kernel, arguments...), op);
+}
+
+/// Launches a kernel that calls wait_for_previous() early.
+template <typename... Parameters, typename... Arguments>
+void launch_early(void (*kernel)(Parameters...), dim3 blocks, int threads, std::size_t shared_bytes,
+                  cudaStream_t stream, const char* op, const Arguments&... arguments) {
+  launch_early_if(true, kernel, blocks, threads, shared_bytes, stream, op, arguments...);
+}
+
+/// Whether a kernel works on so few rows, as in decoding, that the pause before it counts.
+inline bool few_rows(std::int64_t rows) {
+  return rows <= 256;
 }
 
 }  // namespace octet::ops::cuda

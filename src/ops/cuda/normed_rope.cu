@@ -1,3 +1,4 @@
+#include "cuda/early_launch.cuh"
 #include "cuda/rows.cuh"
 
 namespace octet::ops::cuda {
@@ -32,6 +33,8 @@ __device__ inline HeadAt head_at(const Args& a, std::int64_t row, std::int64_t h
 // A warp takes a head at a time.
 template <typename T>
 __global__ void __launch_bounds__(kThreads) normed_rope_kernel(NormedRopeArgs a) {
+  let_next_begin();
+  wait_for_previous();
   const std::int64_t dim = a.heads.head_dim;
   const std::int64_t heads = a.heads.q_heads + a.heads.kv_heads;
   const int lane = threadIdx.x % kWarp;
@@ -135,10 +138,10 @@ void normed_rope(Stream& stream, const NormedRopeArgs& a) {
   const std::int64_t items = a.qkv.rows * (a.heads.q_heads + a.heads.kv_heads);
   if (items == 0) return;
   with_type(a.qkv.dtype, [&](auto type) {
-    normed_rope_kernel<decltype(type)>
-        <<<grid_of(stream, items, kWarps), kThreads, 0, octet::cuda::native(stream)>>>(a);
+    launch_early_if(few_rows(a.qkv.rows), normed_rope_kernel<decltype(type)>,
+                    dim3(grid_of(stream, items, kWarps)), kThreads, 0, octet::cuda::native(stream),
+                    "normed_rope", a);
   });
-  octet::cuda::check_launch("normed_rope");
 }
 
 void normed_rope_backward(Stream& stream, const NormedRopeBackwardArgs& a) {

@@ -1,3 +1,4 @@
+#include "cuda/early_launch.cuh"
 #include "cuda/row_quantize.cuh"
 #include "cuda/rows.cuh"
 #include "cuda/scratch.h"
@@ -128,10 +129,12 @@ __global__ void __launch_bounds__(kMaxThreads)
   __shared__ unsigned shared[kWarp];
   const std::int64_t hidden = a.residual.cols;
   const float one = a.one_plus_weight ? 1.0f : 0.0f;
-  const float scale = row_scales ? 1.0f : scale_of(fp8);
   Met met;
   float w[kPacks][kPack];
+  let_next_begin();
   load_factors(a.weight, one, hidden, vector.weight, w);
+  wait_for_previous();
+  const float scale = row_scales ? 1.0f : scale_of(fp8);
   RowAhead<T, kPacks> residual, delta;
   const auto fetch = [&](std::int64_t row) {
     if (!whole || row >= a.residual.rows) return;
@@ -313,8 +316,10 @@ void rms_norm(Stream& stream, const RmsNormArgs& a) {
   with_type(a.residual.dtype, [&](auto type) {
     with_packs(shape.packs, whole, [&](auto packs_each, auto ahead) {
       const auto launch = [&](const auto& copy, auto row_scales) {
-        norm_kernel<decltype(type), packs_each.value, ahead.value, row_scales.value>
-            <<<grid, shape.threads, 0, octet::cuda::native(stream)>>>(a, copy, vector);
+        launch_early_if(few_rows(a.residual.rows),
+                        norm_kernel<decltype(type), packs_each.value, ahead.value, row_scales.value>,
+                        dim3(grid), shape.threads, 0, octet::cuda::native(stream), "rms_norm", a, copy,
+                        vector);
       };
       const QuantizeInto& q = a.quantize;
       if (q.row_scale_inv != nullptr) {
@@ -324,7 +329,6 @@ void rms_norm(Stream& stream, const RmsNormArgs& a) {
       launch(NormCopy<false>{.fp8 = fp8, .rows = {}}, std::false_type{});
     });
   });
-  octet::cuda::check_launch("rms_norm");
   finish_transposed(stream, a.quantize, a.residual.rows, a.residual.cols);
 }
 

@@ -26,6 +26,7 @@ constexpr unsigned kRowThreads = 64;
 template <typename T>
 __global__ void __launch_bounds__(kThreads) rope_kernel(RopeArgs a, bool vector) {
   let_next_begin();
+  wait_for_previous();
   const std::int64_t half = a.heads.head_dim / 2;
   const auto half_packs = static_cast<unsigned>((half + kPack - 1) / kPack);
   const unsigned in_row = static_cast<unsigned>(a.heads.q_heads + a.heads.kv_heads) * half_packs;
@@ -302,11 +303,10 @@ void rope(Stream& stream, const RopeArgs& a) {
   const bool vector = packs(a.qkv) && half % kPack == 0 && packs(a.cosine) && packs(a.sine);
   if (count > 0) {
     with_type(a.qkv.dtype, [&](auto type) {
-      rope_kernel<decltype(type)>
-          <<<grid_of(stream, a.qkv.rows, kThreads / kRowThreads), kThreads, 0, octet::cuda::native(stream)>>>(
-              a, vector);
+      launch_early_if(few_rows(a.qkv.rows), rope_kernel<decltype(type)>,
+                      dim3(grid_of(stream, a.qkv.rows, kThreads / kRowThreads)), kThreads, 0,
+                      octet::cuda::native(stream), "rope", a, vector);
     });
-    octet::cuda::check_launch("rope");
   }
   // The values are part of the copy, so it is made of the whole matrix.
   if (a.quantize.row || a.quantize.transposed || a.quantize.amax)

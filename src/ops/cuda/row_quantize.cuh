@@ -3,6 +3,7 @@
 #pragma once
 
 #include "block_scale.h"
+#include "cuda/early_launch.cuh"
 #include "cuda/rows.cuh"
 
 namespace octet::ops::cuda {
@@ -40,6 +41,8 @@ inline constexpr int kRowThreads = 512;
 template <typename Values>
 __global__ void __launch_bounds__(kRowThreads) row_quantize_kernel(Values values, RowCopy to, bool vector) {
   __shared__ unsigned shared[kWarp];
+  let_next_begin();
+  wait_for_previous();
   const std::int64_t row = blockIdx.x;
   const auto each_pack = [&](auto&& act) {
     for (std::int64_t col = static_cast<std::int64_t>(threadIdx.x) * kPack; col < to.cols;
@@ -63,11 +66,9 @@ template <typename Values>
 void launch_rows(Stream& stream, const Values& values, const RowCopy& to, bool vector, const char* op) {
   if (to.rows == 0 || to.cols == 0) return;
   const std::int64_t packs = ceil_div(to.cols, kPack);
-  const auto threads =
-      static_cast<unsigned>(packs < kRowThreads ? ceil_div(packs, kWarp) * kWarp : kRowThreads);
-  row_quantize_kernel<<<static_cast<unsigned>(to.rows), threads, 0, octet::cuda::native(stream)>>>(values, to,
-                                                                                                   vector);
-  octet::cuda::check_launch(op);
+  const auto threads = static_cast<int>(packs < kRowThreads ? ceil_div(packs, kWarp) * kWarp : kRowThreads);
+  launch_early_if(few_rows(to.rows), row_quantize_kernel<Values>, dim3(static_cast<unsigned>(to.rows)),
+                  threads, 0, octet::cuda::native(stream), op, values, to, vector);
 }
 
 }  // namespace octet::ops::cuda

@@ -2,6 +2,7 @@
 // columns, turns it in shared memory and writes both copies whole, so that the values are read once.
 #pragma once
 
+#include "cuda/early_launch.cuh"
 #include "cuda/rows.cuh"
 
 namespace octet::ops::cuda {
@@ -161,6 +162,8 @@ __global__ void __launch_bounds__(kTileThreads, 3) tall_kernel(F f, TileOut out)
   const int group = static_cast<int>(threadIdx.x) / (kTile / kPack);
   const std::int64_t row = row0 + group * kTallGroup, col = col0 + pack * kPack;
   const bool copies = out.fp8.row || out.transposed;
+  let_next_begin();
+  wait_for_previous();
   const float scale = copies ? *out.fp8.scale : 1.0f;
   typename F::Raw raw[kTallGroup];
 #pragma unroll
@@ -205,12 +208,15 @@ template <typename F>
 void launch_tall(Stream& stream, const F& f, const TileOut& out, const char* op) {
   const auto grid = static_cast<unsigned>(ceil_div(out.rows, kTallRows) * (out.cols / kTile));
   if (grid == 0) return;
+  const auto launch = [&](auto kernel) {
+    launch_early_if(few_rows(out.rows), kernel, dim3(grid), kTileThreads, 0, octet::cuda::native(stream), op,
+                    f, out);
+  };
   const auto with_rows = [&](auto full) {
-    cudaStream_t queue = octet::cuda::native(stream);
     if (out.fp8.e4m3) {
-      tall_kernel<F, true, full.value><<<grid, kTileThreads, 0, queue>>>(f, out);
+      launch(tall_kernel<F, true, full.value>);
     } else {
-      tall_kernel<F, false, full.value><<<grid, kTileThreads, 0, queue>>>(f, out);
+      launch(tall_kernel<F, false, full.value>);
     }
   };
   if (out.rows % kTallRows == 0) {
@@ -218,7 +224,6 @@ void launch_tall(Stream& stream, const F& f, const TileOut& out, const char* op)
   } else {
     with_rows(std::false_type{});
   }
-  octet::cuda::check_launch(op);
 }
 
 template <typename F>

@@ -1,0 +1,77 @@
+// The ops that a lone GEMM puts together, one after the other.
+#include "octet/ops/lone_gemm.h"
+
+#include <vector>
+
+#include "kernels.h"
+#include "octet/ops/block_quantize.h"
+#include "octet/ops/gemm.h"
+#include "octet/ops/rms_norm.h"
+#include "octet/ops/rope.h"
+
+namespace octet::ops::cpu {
+
+void lone_gemm(const LoneGemmArgs& args);
+void gemm(const GemmArgs& args);
+std::size_t gemm_workspace(const GemmArgs& args);
+
+namespace {
+
+/// A dense matrix of bf16 of its own.
+struct Values {
+  Values(std::int64_t rows, std::int64_t cols)
+      : data(static_cast<std::size_t>(rows * cols)), matrix{data.data(), DType::bf16, rows, cols, cols} {}
+  Values(const Values&) = delete;
+  Values& operator=(const Values&) = delete;
+  std::vector<std::uint16_t> data;
+  Matrix matrix;
+};
+
+void multiply(const LoneGemmArgs& a, const ConstMatrix& x, const Matrix& y) {
+  GemmArgs product{.b = a.weight, .d = y, .addend = a.addend, .bias = a.bias};
+  product.a = {.data = x.data, .dtype = DType::bf16, .rows = x.rows, .cols = x.cols};
+  product.a_ld = x.ld == x.cols ? 0 : x.ld;
+  std::vector<std::uint8_t> codes;
+  std::vector<float> scales;
+  if (a.weight.dtype == DType::e4m3) {
+    codes.resize(static_cast<std::size_t>(x.rows * x.cols));
+    scales.resize(static_cast<std::size_t>(x.rows));
+    block_quantize({.x = x, .scaling = Scaling::whole_rows, .row = codes.data(), .scale_inv = scales.data()});
+    product.a = {.data = codes.data(),
+                 .dtype = DType::e4m3,
+                 .rows = x.rows,
+                 .cols = x.cols,
+                 .scale_inv = scales.data(),
+                 .scaling = Scaling::whole_rows};
+    product.a_ld = 0;
+  }
+  std::vector<std::uint8_t> room(gemm_workspace(product) + 64);
+  product.workspace = {room.data(), room.size()};
+  gemm(product);
+}
+
+}  // namespace
+
+void lone_gemm(const LoneGemmArgs& a) {
+  const std::int64_t tokens = a.x.rows;
+  Values normed(a.norm_weight == nullptr ? 0 : tokens, a.x.cols);
+  if (a.norm_weight != nullptr) {
+    rms_norm({.residual = a.x,
+              .weight = a.norm_weight,
+              .eps = a.eps,
+              .one_plus_weight = a.one_plus_weight,
+              .out = normed.matrix});
+  }
+  const ConstMatrix x = a.norm_weight == nullptr ? a.x : ConstMatrix(normed.matrix);
+  if (a.end == LoneGemmArgs::End::gated) {
+    const Values both(tokens, a.weight.rows);
+    multiply(a, x, both.matrix);
+    return gated_activation({.gate_up = both.matrix, .activation = a.activation, .out = a.y});
+  }
+  multiply(a, x, a.y);
+  if (a.end == LoneGemmArgs::End::rotated) {
+    rope({.qkv = a.y, .heads = a.heads, .positions = a.positions, .cosine = a.cosine, .sine = a.sine});
+  }
+}
+
+}  // namespace octet::ops::cpu

@@ -1,0 +1,42 @@
+// Activations of a gated MLP and their derivatives, as kernels compute them.
+#pragma once
+
+#include <cuda_runtime.h>
+
+namespace octet::ops::cuda {
+
+// The instructions for exponentials and reciprocals themselves: within a few units of the last place of fp32,
+// and what they flush to zero is far below the one that is added.
+__device__ inline float sigmoid(float x) {
+  float e, s;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * -1.44269504f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1.0f + e));
+  return s;
+}
+
+// An activation and its derivative. Both are g * sigmoid(u(g)): silu with u = g, and gelu in its tanh form
+// with u = 2 sqrt(2 / pi) (g + 0.044715 g³), because (1 + tanh(z)) / 2 = sigmoid(2 z).
+struct Silu {
+  // Beyond 87 the fast division's divisor would leave its range; the sigmoid is 0 or 1 there.
+  __device__ static float bounded(float g) { return g < -87.0f ? -87.0f : g; }
+  __device__ static void both(float g, float& value, float& slope) {
+    const float s = sigmoid(bounded(g));
+    value = g * s;
+    slope = s * __fmaf_rn(g, 1.0f - s, 1.0f);
+  }
+};
+struct GeluTanh {
+  static constexpr float k = 1.59576912160573f;  // 2 sqrt(2 / pi)
+  static constexpr float k3 = 0.044715f;
+  // Beyond 30 the sigmoid is 0 or 1; its argument must not overflow before, nor the fast division.
+  __device__ static float bounded(float g) { return g < -30.0f ? -30.0f : (g > 30.0f ? 30.0f : g); }
+  __device__ static void both(float g, float& value, float& slope) {
+    const float z = bounded(g);
+    const float u = k * (z + k3 * z * z * z);
+    const float s = sigmoid(u < -87.0f ? -87.0f : u);
+    value = g * s;
+    slope = s + z * s * (1.0f - s) * (k * (1.0f + 3.0f * k3 * z * z));
+  }
+};
+
+}  // namespace octet::ops::cuda

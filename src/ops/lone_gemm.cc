@@ -1,0 +1,70 @@
+#include "octet/ops/lone_gemm.h"
+
+#include <cstring>
+
+#include "checks.h"
+#include "dispatch.h"
+#include "octet/base/environment.h"
+
+namespace octet::ops {
+
+namespace cpu {
+void lone_gemm(const LoneGemmArgs& args);
+}  // namespace cpu
+namespace cuda {
+bool has_lone_gemm(const Device& device, const LoneGemmArgs& args);
+void lone_gemm(Stream& stream, const LoneGemmArgs& args);
+}  // namespace cuda
+
+namespace {
+
+bool asked_of_cpu() {
+  const char* wish = environment_variable("OCTETRUN_LONE_GEMM");
+  return wish != nullptr && std::strcmp(wish, "always") == 0;
+}
+
+bool refused() {
+  const char* wish = environment_variable("OCTETRUN_LONE_GEMM");
+  return wish != nullptr && std::strcmp(wish, "never") == 0;
+}
+
+void check_shapes(const LoneGemmArgs& a) {
+  using End = LoneGemmArgs::End;
+  const Operand& w = a.weight;
+  check(w.data != nullptr && w.rows > 0 && w.cols > 0 &&
+            (w.dtype == DType::bf16 ||
+             (w.dtype == DType::e4m3 && w.scaling == Scaling::whole_rows && w.scale_inv != nullptr)),
+        "lone_gemm: the weight is [out, in] bf16, or E4M3 with scales of whole rows");
+  check(is_matrix(a.x) && a.x.dtype == DType::bf16 && a.x.cols == w.cols,
+        "lone_gemm: x is [tokens, in] bf16");
+  const std::int64_t columns = a.end == End::gated ? w.rows / 2 : w.rows;
+  check(is_matrix(a.y) && a.y.dtype == DType::bf16 && a.y.rows == a.x.rows && a.y.cols == columns,
+        "lone_gemm: y is [tokens, out] bf16, of a gated one [tokens, out / 2]");
+  check(a.end != End::gated || w.rows % 2 == 0, "lone_gemm: gate and up have as many rows");
+  check(a.end != End::rotated || (w.rows == a.heads.qkv_width() && a.positions != nullptr &&
+                                  a.cosine != nullptr && a.sine != nullptr),
+        "lone_gemm: what is rotated are queries, keys and values, by tables and positions");
+  check(a.addend.data == nullptr || (a.end == End::plain && is_matrix(a.addend) && same_form(a.addend, a.y)),
+        "lone_gemm: a plain product alone takes an addend, of its shape and dtype");
+}
+
+}  // namespace
+
+bool has_lone_gemm(const Device& device, const LoneGemmArgs& args) {
+  if (args.x.rows < 1 || args.x.rows > kLoneTokens || args.x.dtype != DType::bf16) return false;
+  const Operand& w = args.weight;
+  if (w.dtype != DType::bf16 && (w.dtype != DType::e4m3 || w.scaling != Scaling::whole_rows)) return false;
+  if (device.kind() == DeviceKind::cpu) return asked_of_cpu();
+#ifdef OCTET_HAVE_CUDA
+  if (device.kind() == DeviceKind::cuda) return !refused() && cuda::has_lone_gemm(device, args);
+#endif
+  return false;
+}
+
+void lone_gemm(Stream& stream, const LoneGemmArgs& args) {
+  if (args.x.rows == 0) return;
+  check_shapes(args);
+  OCTET_DISPATCH(stream, lone_gemm, args);
+}
+
+}  // namespace octet::ops
