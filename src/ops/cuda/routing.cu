@@ -66,6 +66,10 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs a) {
     sum += p[i];
   }
   sum = sum_of_warp(sum);
+  // Divided before they are compared: where one logit is a NaN all are, as on the CPU.
+  for (int i = 0; i < kMost; ++i) {
+    if (i * kWarp + lane < experts) p[i] = __fdiv_rn(p[i], sum);
+  }
   float of_taken = 0.0f;
   for (std::int64_t j = 0; j < a.taken; ++j) {
     Best best{0.0f, static_cast<int>(kMostExperts)};
@@ -80,7 +84,7 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs a) {
     for (int i = 0; i < kMost; ++i) {
       if (i * kWarp + lane == best.expert) p[i] = -1.0f;
     }
-    const float weight = best.p / sum;
+    const float weight = best.p;
     of_taken += weight;
     if (lane == 0) {
       a.experts[token * a.taken + j] = best.expert;
