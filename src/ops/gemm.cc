@@ -18,6 +18,7 @@ std::string gemm_machine(const Device& device);
 std::string why_no_fp8_gemm(const Device& device);
 std::string autotuned_gemms(const Device& device);
 void learn_autotuned_gemms(const Device& device, const std::string& text);
+void set_gemm_choosing(const Device& device, bool choosing);
 }  // namespace cuda
 
 namespace {
@@ -159,6 +160,10 @@ void learn_autotuned_gemms(const Device& device, const std::string& text) {
   if (device.kind() == DeviceKind::cuda) cuda::learn_autotuned_gemms(device, text);
 }
 
+void set_gemm_choosing(const Device& device, bool choosing) {
+  if (device.kind() == DeviceKind::cuda) cuda::set_gemm_choosing(device, choosing);
+}
+
 #else
 
 std::string gemm_machine(const Device&) {
@@ -170,6 +175,8 @@ std::string autotuned_gemms(const Device&) {
 }
 
 void learn_autotuned_gemms(const Device&, const std::string&) {}
+
+void set_gemm_choosing(const Device&, bool) {}
 
 #endif
 

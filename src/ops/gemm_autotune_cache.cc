@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
+#include <cmath>
 #include <cstdlib>
 
 #include "octet/base/environment.h"
@@ -155,6 +156,24 @@ std::optional<AlgorithmBook::Known> AlgorithmBook::known(const ProductKey& exact
   }
   if (auto known = in_run(similar_, similar)) return known;
   return of_earlier_runs(similar);
+}
+
+std::optional<AlgorithmBook::Known> AlgorithmBook::nearest(const ProductKey& similar,
+                                                           std::size_t tokens) const {
+  std::optional<Known> best;
+  double distance = 0;
+  for (const auto& [key, algorithm] : similar_) {
+    ProductKey like = key;
+    like[tokens] = similar[tokens];
+    if (like != similar) continue;
+    const double far = std::abs(std::log2(static_cast<double>(key[tokens])) -
+                                std::log2(static_cast<double>(similar[tokens])));
+    // Keys come in ascending order of their tokens.
+    if (best && far > distance) continue;
+    best = Known{.algorithm = algorithm, .of = key};
+    distance = far;
+  }
+  return best;
 }
 
 void AlgorithmBook::checked(const Known& known, const ProductKey& similar, bool good) {

@@ -62,6 +62,10 @@ class AlgorithmBook {
   /// none is known. What earlier runs chose is named only when `may_choose`, which means that it may be
   /// checked too.
   std::optional<Known> known(const ProductKey& exact, const ProductKey& similar, bool may_choose);
+  /// Where nothing may be chosen any more: what this run chose or checked for a product that is similar but
+  /// for element `tokens` of its key, by the smallest ratio of the two; of two at the same distance for more
+  /// tokens. Nothing where there is none.
+  std::optional<Known> nearest(const ProductKey& similar, std::size_t tokens) const;
   /// What known() named unchecked turned out well, or not: then it is never named again.
   void checked(const Known& known, const ProductKey& similar, bool good);
   /// Remembers what was chosen for a product, in this run and for later ones.

@@ -22,6 +22,7 @@ void rehearse(comm::Channel& channel, const Rehearsal& rehearsal) {
     rehearsal.learn(choices[static_cast<std::size_t>(leader)]);
     rehearsal.run();
   });
+  rehearsal.close();
 }
 
 void rehearse(comm::Job& job, Device& device, Engine& engine) {
@@ -34,7 +35,8 @@ void rehearse(comm::Job& job, Device& device, Engine& engine) {
   rehearse(job, {.kind = kind,
                  .run = [&] { engine.rehearse(); },
                  .choices = [&] { return ops::autotuned_gemms(device); },
-                 .learn = [&](const std::string& text) { ops::learn_autotuned_gemms(device, text); }});
+                 .learn = [&](const std::string& text) { ops::learn_autotuned_gemms(device, text); },
+                 .close = [&] { ops::set_gemm_choosing(device, false); }});
 }
 
 }  // namespace octet::train

@@ -211,6 +211,28 @@ TEST(GpuGemm, FewTokensAgreeWithFloat64) {
   }
 }
 
+TEST(GpuGemm, WhereChoosingIsOverOtherNumbersOfTokensAreMultipliedAllTheSame) {
+  Bench bench(make_cuda_device());
+  const auto multiplies = [&](Product product, std::int64_t tokens) {
+    Case c{.product = product, .m = tokens, .n = 336, .k = 208, .a = DType::bf16, .b = DType::bf16};
+    if (product == Product::wgrad) std::swap(c.m, c.k);
+    c.d = DType::bf16;
+    const Inputs in(c);
+    expect_product(c, in, run(bench, c, in));
+  };
+  for (const Product product : products) multiplies(product, 512);
+  const std::string chosen = autotuned_gemms(bench.device());
+  EXPECT_NE(chosen, "");
+  set_gemm_choosing(bench.device(), false);
+  for (const Product product : products) {
+    for (const std::int64_t tokens : {2048, 104, 7}) multiplies(product, tokens);
+  }
+  EXPECT_EQ(autotuned_gemms(bench.device()), chosen) << "nothing was timed";
+  set_gemm_choosing(bench.device(), true);
+  multiplies(Product::forward, 2048);
+  EXPECT_NE(autotuned_gemms(bench.device()), chosen);
+}
+
 TEST(GpuGemm, Fp8OfEveryShapeAgreesWithFloat64) {
   const std::pair<DType, DType> formats[] = {
       {DType::e4m3, DType::e4m3}, {DType::e5m2, DType::e4m3}, {DType::e4m3, DType::e5m2}};

@@ -192,6 +192,31 @@ TEST_F(GemmChoices, WhatOneProcessChoseIsKnownToThoseThatLearnIt) {
   EXPECT_FALSE(learns.known(product(40000), product(65536), true));
 }
 
+// Where choosing is over: the nearest number of tokens, by ratio.
+TEST_F(GemmChoices, OfOtherNumbersOfTokensTheNearestIsNamed) {
+  const auto of_tokens = [](std::int64_t count) { return ProductKey{count, 4096}; };
+  AlgorithmBook(folder(), "m").choose(of_tokens(900), of_tokens(1024), algorithm(9));
+  AlgorithmBook book(folder(), "m");
+  EXPECT_FALSE(book.nearest(of_tokens(1024), 0)) << "what an earlier run chose was not checked in this one";
+  book.choose(of_tokens(100), of_tokens(128), algorithm(1));
+  book.choose(of_tokens(2000), of_tokens(2048), algorithm(2));
+  ProductKey other = of_tokens(4096);
+  other[1] += 1;
+  book.choose(other, other, algorithm(3));
+  EXPECT_EQ(book.nearest(of_tokens(128), 0)->algorithm, algorithm(1));
+  EXPECT_EQ(book.nearest(of_tokens(256), 0)->algorithm, algorithm(1));
+  EXPECT_EQ(book.nearest(of_tokens(512), 0)->algorithm, algorithm(2)) << "as far from both: of more tokens";
+  EXPECT_EQ(book.nearest(of_tokens(512), 0)->of, of_tokens(2048));
+  EXPECT_EQ(book.nearest(of_tokens(1024), 0)->algorithm, algorithm(2));
+  EXPECT_EQ(book.nearest(of_tokens(65536), 0)->algorithm, algorithm(2)) << "not of another shape";
+  other[0] = 16;
+  EXPECT_EQ(book.nearest(other, 0)->algorithm, algorithm(3));
+  other[0] = 4096;
+  other[2] += 1;
+  EXPECT_FALSE(book.nearest(other, 0));
+  EXPECT_EQ(book.nearest(other, 2)->algorithm, algorithm(3)) << "the number of tokens stands elsewhere";
+}
+
 TEST_F(GemmChoices, OtherTextIsNotLearned) {
   AlgorithmBook book("", "m");
   for (const char* text :

@@ -43,14 +43,19 @@ TEST(Rehearsal, OneRankOfEachKindChoosesForTheOthers) {
   comm::run_ranks_as_threads(
       comm::ThreadRanksOptions{.ranks = static_cast<int>(kinds.size())}, [&](comm::Job& job, Device&) {
         const int rank = job.rank();
-        rehearse(job,
-                 {.kind = kinds[static_cast<std::size_t>(rank)],
-                  .run = [&] { diary.add(rank, "runs"); },
-                  .choices = [&] { return "chosen by " + std::to_string(rank); },
-                  .learn = [&](const std::string& text) { diary.add(rank, "learns what was " + text); }});
+        rehearse(job, {.kind = kinds[static_cast<std::size_t>(rank)],
+                       .run = [&] { diary.add(rank, "runs"); },
+                       .choices = [&] { return "chosen by " + std::to_string(rank); },
+                       .learn = [&](const std::string& text) { diary.add(rank, "learns what was " + text); },
+                       .close = [&] { diary.add(rank, "closes"); }});
       });
   const auto lines = static_cast<std::ptrdiff_t>(diary.size());
-  EXPECT_EQ(lines, 7 + 3) << "every rank runs once, three learn";
+  EXPECT_EQ(lines, 7 + 3 + 7) << "every rank runs once, three learn, all choose nothing more";
+  for (std::size_t rank = 0; rank < kinds.size(); ++rank) {
+    const std::string r = std::to_string(rank);
+    EXPECT_LT(diary.at(r + " runs"), diary.at(r + " closes"));
+    EXPECT_LT(diary.at(r + " closes"), lines) << rank;
+  }
   for (const auto& [rank, leader] : std::vector<std::pair<int, int>>{{3, 1}, {4, 1}, {5, 2}}) {
     const std::string r = std::to_string(rank), l = std::to_string(leader);
     const std::ptrdiff_t learned = diary.at(r + " learns what was chosen by " + l);
@@ -68,10 +73,12 @@ TEST(Rehearsal, AnErrorOfOneRankEndsItOnAll) {
       const auto run = [&] {
         if (job.rank() == failing) throw Error("no memory is left");
       };
-      EXPECT_THROW(
-          rehearse(job,
-                   {.kind = "H200", .run = run, .choices = [] { return ""; }, .learn = [](const auto&) {}}),
-          Error);
+      EXPECT_THROW(rehearse(job, {.kind = "H200",
+                                  .run = run,
+                                  .choices = [] { return ""; },
+                                  .learn = [](const auto&) {},
+                                  .close = [] { FAIL() << "nothing ended well"; }}),
+                   Error);
       ++ended;
     });
     EXPECT_EQ(ended, 3);

@@ -119,5 +119,9 @@ std::string gemm_machine(const Device& device);
 std::string autotuned_gemms(const Device& device);
 /// From now on products of the device use these as if they had been chosen here. Throws Error for other text.
 void learn_autotuned_gemms(const Device& device, const std::string& text);
+/// Whether algorithms are timed for products that none is known for, as at first. Otherwise they are
+/// multiplied as the most similar number of tokens was found to be fastest, else as the library prefers:
+/// choosing takes up to seconds, in which other ranks would wait. Without effect where nothing is chosen.
+void set_gemm_choosing(const Device& device, bool choosing);
 
 }  // namespace octet::ops

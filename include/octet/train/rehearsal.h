@@ -20,11 +20,13 @@ struct Rehearsal {
   std::function<std::string()> choices;
   /// Takes what choices() gave on another rank, before run(). May throw Error.
   std::function<void(const std::string&)> learn;
+  /// Chooses nothing from now on: called at the end, on all ranks, whatever their kind.
+  std::function<void()> close;
 };
 
 /// Of each kind the lowest rank runs first, beside those of the other kinds, and the other ranks of its kind
 /// take its choices before they run: what is timed is timed once, and not beside other ranks that do the
-/// same. Ranks without a kind run at once. All ranks call it; an Error of one ends it on all
+/// same. Afterwards nothing is timed any more, for in a step all ranks would wait for one that does. Ranks without a kind run at once. All ranks call it; an Error of one ends it on all
 /// (Channel::together).
 void rehearse(comm::Channel& channel, const Rehearsal& rehearsal);
 

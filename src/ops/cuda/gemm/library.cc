@@ -52,6 +52,11 @@ Key key_of(const LibraryProduct& p) {
       p.sums_tokens + 2 * (p.a_scaling != Scaling::tensor) + 8 * (p.a_scaling == Scaling::whole_rows)};
 }
 
+/// Where the number of tokens stands in a key.
+std::size_t tokens_in_key(const LibraryProduct& p) {
+  return p.sums_tokens ? 2 : 0;
+}
+
 /// A number of tokens, rounded up to a power of two: inside an octave the best algorithm is nearly always the
 /// same, and a head over the label rows of chats would be timed for most of an epoch otherwise.
 std::int64_t about(std::int64_t tokens) {
@@ -102,6 +107,10 @@ class Library {
     const std::lock_guard lock(mutex_);
     book_->learn(text);
   }
+  void set_choosing(bool choosing) {
+    const std::lock_guard lock(mutex_);
+    choosing_ = choosing;
+  }
 
   bool multiply(cudaStream_t stream, const LibraryProduct& p) {
     const Call call(p);
@@ -121,7 +130,7 @@ class Library {
   bool multiply_fastest(const Call& call, cudaStream_t stream, const LibraryProduct& p) {
     const Key exact = key_of(p), similar = similar_key_of(p);
     // Timing writes D several times, which only a product that overwrites D bears.
-    const bool may_choose = !p.accumulate && p.factors == nullptr && !capturing(stream);
+    const bool may_choose = choosing_ && !p.accumulate && p.factors == nullptr && !capturing(stream);
     while (const auto known = book_->known(exact, similar, may_choose)) {
       const auto algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(known->algorithm);
       if (known->checked) {
@@ -133,6 +142,7 @@ class Library {
       book_->checked(*known, similar, good);
       if (good) return true;  // D is its product
     }
+    if (!choosing_) return multiply_as_nearest(call, stream, p, similar);
     if (!may_choose) return false;
     if (takes_long(p)) say_once();
     const auto best = fastest_algorithm(call, handle_, stream, p, multiprocessors_);
@@ -140,6 +150,14 @@ class Library {
     require(call.run(handle_, *best, stream), "multiplying", p);
     book_->choose(exact, similar, std::bit_cast<AlgorithmBits>(*best));
     return true;
+  }
+  /// As another number of tokens was found to be multiplied fastest.
+  bool multiply_as_nearest(const Call& call, cudaStream_t stream, const LibraryProduct& p,
+                           const Key& similar) {
+    const auto nearest = book_->nearest(similar, tokens_in_key(p));
+    if (!nearest) return false;
+    const auto algorithm = std::bit_cast<cublasLtMatmulAlgo_t>(nearest->algorithm);
+    return call.run(handle_, algorithm, stream) == CUBLAS_STATUS_SUCCESS;
   }
   void say_once() {
     if (std::exchange(said_, true)) return;
@@ -166,6 +184,7 @@ class Library {
   int multiprocessors_ = 0;
   std::string machine_;
   bool said_ = false;
+  bool choosing_ = true;  ///< algorithms may be timed
   std::mutex mutex_;
   std::optional<AlgorithmBook> book_;
   std::map<Key, cublasLtMatmulAlgo_t> first_;  ///< the library's favourites, where nothing was timed
@@ -202,6 +221,10 @@ std::string autotuned_gemms(const Device& device) {
 
 void learn_autotuned_gemms(const Device& device, const std::string& text) {
   library_of(octet::cuda::properties(device).ordinal).learn(text);
+}
+
+void set_gemm_choosing(const Device& device, bool choosing) {
+  library_of(octet::cuda::properties(device).ordinal).set_choosing(choosing);
 }
 
 }  // namespace octet::ops::cuda
