@@ -12,6 +12,7 @@ void attention(const AttentionArgs& args);
 void attention_backward(const AttentionBackwardArgs& args);
 void cached_attention(const CachedAttentionArgs& args);
 std::size_t attention_workspace(const Heads& heads, std::int64_t max_length);
+std::size_t cached_attention_workspace(const Heads& heads, std::int64_t capacity);
 }  // namespace cpu
 namespace cuda {
 void attention(Stream& stream, const AttentionArgs& args);
@@ -79,6 +80,8 @@ void cached_attention(Stream& stream, const CachedAttentionArgs& args) {
         "attention: there is a cache, and every token has a place in it");
   check((args.k_scale_inv == nullptr) == (args.v_scale_inv == nullptr),
         "attention: keys and values of a cache have one format");
+  check(!args.fixed_order || args.k_scale_inv == nullptr,
+        "attention: keys and values that E4M3 rounded are not those of training");
   check(args.alone >= 0 && args.alone <= args.qkv.rows, "attention: lone tokens are some of all");
   const CachePages& pages = args.pages;
   check(pages.table == nullptr || (pages.tokens > 0 && (pages.tokens & (pages.tokens - 1)) == 0 &&
@@ -88,23 +91,26 @@ void cached_attention(Stream& stream, const CachedAttentionArgs& args) {
 }
 
 std::size_t attention_workspace(const Device& device, const Heads& heads, DType dtype, std::int64_t tokens,
-                                std::int64_t max_length) {
+                                std::int64_t max_length, bool fixed_order) {
   check_heads(heads);
   check(tokens >= 0 && max_length >= 0, "attention: there are no negative lengths");
   const auto here = [&] {
     return cpu::attention_workspace(heads, max_length < tokens ? max_length : tokens);
   };
   if (device.stands_for() != DeviceKind::cuda) return here();
-  const std::size_t there = cuda::attention_workspace(heads, dtype, tokens);
+  std::size_t there = cuda::attention_workspace(heads, dtype, tokens);
+  if (fixed_order) there = std::max(there, cuda::attention_in_order_workspace(tokens));
   return device.kind() == DeviceKind::cpu ? std::max(there, here()) : there;
 }
 
 std::size_t cached_attention_workspace(const Device& device, const Heads& heads, std::int64_t tokens,
-                                       std::int64_t capacity) {
+                                       std::int64_t capacity, bool fixed_order) {
   check_heads(heads);
   check(tokens >= 0 && capacity > 0, "attention: there are tokens, and a cache");
-  return device.stands_for() == DeviceKind::cuda ? cuda::cached_attention_workspace(heads, tokens, capacity)
-                                                 : 0;
+  const std::size_t here = fixed_order ? cpu::cached_attention_workspace(heads, capacity) : 0;
+  if (device.stands_for() != DeviceKind::cuda) return here;
+  const std::size_t there = fixed_order ? 0 : cuda::cached_attention_workspace(heads, tokens, capacity);
+  return device.kind() == DeviceKind::cpu ? std::max(there, here) : there;
 }
 
 }  // namespace octet::ops

@@ -35,7 +35,9 @@ struct TransformerOptions {
   /// more, so that small chunks of a large vocabulary would move little else; half of it where the head is
   /// frozen.
   std::size_t logits_bytes = std::size_t{1} << 30;
-  /// The bits of products do not depend on the number of threads (GemmArgs::fixed_order).
+  /// The bits of products do not depend on the number of threads, and a token's logits not on what stands
+  /// beside it: decode() gives those of evaluate() (GemmArgs::fixed_order, AttentionArgs::fixed_order). On a
+  /// GPU not with FP8. Not from a cache in E4M3.
   bool fixed_order = false;
   /// The blocks [first_block, last_block) that this core runs; last_block -1: all from the first one on. The
   /// core with the first block has the embedding, that with the last one the head.
@@ -107,7 +109,8 @@ class Transformer {
   void evaluate(ParameterSource& source, Stream& stream, const MicroBatch& batch, double* loss_sum,
                 const LogitsHook& logits = {});
   /// Appends tokens to the cache; logits [row_count, vocabulary] (f32 or compute dtype) are those of
-  /// batch.rows, in their order.
+  /// batch.rows, in their order. In a fixed order those in the compute dtype have the bits that evaluate()
+  /// hands out.
   void decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch, KvCache& cache,
               const ops::Matrix& logits);
 

@@ -17,7 +17,10 @@ struct AttentionArgs {
   std::int64_t window = 0;
   Matrix out;            ///< [tokens, q_heads * head_dim] T
   float* lse = nullptr;  ///< [q_heads, tokens] f32: log of the sum of exponentials; null: not wanted
-  Workspace workspace;   ///< at least attention_workspace bytes
+  /// A token has the bits that cached_attention in a fixed order gives it: its keys are summed in tiles that
+  /// are counted from the start of its document, wherever that lies in the micro-batch.
+  bool fixed_order = false;
+  Workspace workspace;  ///< at least attention_workspace bytes
 };
 void attention(Stream& stream, const AttentionArgs& args);
 
@@ -37,8 +40,9 @@ struct AttentionBackwardArgs {
 void attention_backward(Stream& stream, const AttentionBackwardArgs& args);
 
 /// Bytes of scratch for forward or backward, whichever is more, at most `tokens` tokens in all.
+/// `fixed_order`: as forward is asked.
 std::size_t attention_workspace(const Device& device, const Heads& heads, DType dtype, std::int64_t tokens,
-                                std::int64_t max_length);
+                                std::int64_t max_length, bool fixed_order = false);
 
 /// Where the tokens of a sequence lie in a KV cache: row (slot, position) of it is row position % tokens of
 /// page table[slot * pitch + position / tokens], and page p begins with row p * tokens. Entries of pages that
@@ -75,12 +79,16 @@ struct CachedAttentionArgs {
   /// same as another of these in every way: a GPU then reads long caches in pieces side by side. What comes
   /// out differs in its last bits alone.
   std::int64_t alone = 0;
-  Workspace workspace;  ///< cached_attention_workspace bytes, or none: then no cache is read in pieces
+  /// A token has the bits that attention in a fixed order gives it in its sequence, whatever stands beside it
+  /// and however its sequence was cut. Not of a cache in E4M3, whose keys are others.
+  bool fixed_order = false;
+  /// cached_attention_workspace bytes, or, not in a fixed order, none: then no cache is read in pieces.
+  Workspace workspace;
 };
 void cached_attention(Stream& stream, const CachedAttentionArgs& args);
 
 /// Bytes of scratch for cached_attention with at most `tokens` tokens at once.
 std::size_t cached_attention_workspace(const Device& device, const Heads& heads, std::int64_t tokens,
-                                       std::int64_t capacity);
+                                       std::int64_t capacity, bool fixed_order = false);
 
 }  // namespace octet::ops

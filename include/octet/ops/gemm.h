@@ -28,8 +28,10 @@ struct GemmArgs {
   /// afterwards; a GPU may round once.
   ConstMatrix addend;
   const float* bias = nullptr;  ///< [d.cols] f32, added to each row; forward only
-  /// CPU: the bits of D depend on shapes and values alone, not on the number of threads. D is made in pieces
-  /// that follow from its shape, each by one thread; costs more than leaving it to the library.
+  /// The bits of D depend on shapes and values alone, on a CPU not on the number of threads. Forward, each
+  /// row of D is summed in an order that its own length and that of D's rows decide: whatever rows stand
+  /// beside it, and however many (on a GPU with f32 and bf16 operands; FP8 there takes any order). On a CPU D
+  /// is made in pieces, each by one thread; costs more than leaving it to the library.
   bool fixed_order = false;
   /// FP8 with scales of whole tensors, multiplied as FP8 on a GPU: partial sums keep about 14 bits and do not
   /// go to fp32, which is faster. Without effect elsewhere: the CPU sums in fp32, and of scales of blocks the

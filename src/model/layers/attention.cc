@@ -62,11 +62,12 @@ std::size_t Attention::workspace(const Device& device, const Common& common) con
   const TransformerOptions& o = common.options;
   // A core without backward decodes, with caches as long as its rotary tables.
   const std::int64_t capacity = o.max_positions == 0 ? o.max_length : o.max_positions;
-  return std::max({o.training ? 0 : ops::cached_attention_workspace(device, heads_, o.max_tokens, capacity),
-                   ops::attention_workspace(device, heads_, common.dtype, o.max_tokens, o.max_length),
-                   rotary_.workspace(device, common), qkv_.workspace(device, common),
-                   output_.linear().workspace(device, common),
-                   o.training ? norm_.workspace(device, common) : 0});
+  const bool order = o.fixed_order;
+  return std::max(
+      {o.training ? 0 : ops::cached_attention_workspace(device, heads_, o.max_tokens, capacity, order),
+       ops::attention_workspace(device, heads_, common.dtype, o.max_tokens, o.max_length, order),
+       rotary_.workspace(device, common), qkv_.workspace(device, common),
+       output_.linear().workspace(device, common), o.training ? norm_.workspace(device, common) : 0});
 }
 
 std::vector<Operation> Attention::operations(std::int64_t tokens, std::int64_t length) const {
@@ -116,6 +117,7 @@ void Attention::attend(const Call& call) const {
                                         .window = window_,
                                         .out = out,
                                         .alone = past.alone,
+                                        .fixed_order = call.common.options.fixed_order,
                                         .workspace = call.common.scratch.workspace});
     return;
   }
@@ -127,6 +129,7 @@ void Attention::attend(const Call& call) const {
                                .window = window_,
                                .out = out,
                                .lse = call.pass.keep ? lse_ : nullptr,
+                               .fixed_order = call.common.options.fixed_order,
                                .workspace = call.common.scratch.workspace});
 }
 

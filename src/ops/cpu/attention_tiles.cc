@@ -22,12 +22,12 @@ OCTET_SIMD void widen_rows(const T* from, std::int64_t ld, std::int64_t rows, st
   }
 }
 
-OCTET_SIMD void cap_row(float* scores, std::int64_t from, float cap) {
-  const float inverse = 1.0f / cap;
-  for (std::int64_t i = from; i < block; ++i) scores[i] = cap * simd::tanh(scores[i] * inverse);
-}
-
 }  // namespace
+
+OCTET_SIMD void cap_scores(float* scores, std::int64_t from, std::int64_t to, float cap) {
+  const float inverse = 1.0f / cap;
+  for (std::int64_t i = from; i < to; ++i) scores[i] = cap * simd::tanh(scores[i] * inverse);
+}
 
 template <typename T>
 void pack_rows(const T* from, std::int64_t ld, std::int64_t rows, std::int64_t head_dim, float* to,
@@ -72,7 +72,7 @@ void block_scores(const ScoreBlock& at, const float* keys, const float* queries,
   }
   if (at.soft_cap > 0.0f) {
     for (std::int64_t key = 0; key < block; ++key) {
-      cap_row(scores + key * block, first_query(at, key), at.soft_cap);
+      cap_scores(scores + key * block, first_query(at, key), block, at.soft_cap);
     }
   }
 }
@@ -166,6 +166,11 @@ std::size_t attention_workspace(const Heads& heads, std::int64_t max_length) {
   each = std::max(
       {each, amx_forward_scratch_bytes(heads, max_length), amx_backward_scratch_bytes(heads, max_length)});
   return each * static_cast<std::size_t>(octet::cpu::op_threads());
+}
+
+std::size_t cached_attention_workspace(const Heads& heads, std::int64_t capacity);
+std::size_t cached_attention_workspace(const Heads& heads, std::int64_t capacity) {
+  return forward_scratch_bytes(heads, capacity) * static_cast<std::size_t>(octet::cpu::op_threads());
 }
 
 }  // namespace octet::ops::cpu

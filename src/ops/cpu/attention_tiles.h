@@ -56,6 +56,9 @@ inline std::int64_t first_query(const ScoreBlock& at, std::int64_t key) {
   return at.key == at.query ? key / 16 * 16 : 0;
 }
 
+/// scores[i] = cap * tanh(scores[i] / cap) for i in [from, to).
+void cap_scores(float* scores, std::int64_t from, std::int64_t to, float cap);
+
 /// out[query][padded] += X · rows, where X[query][key] is held transposed like scores: products of weights
 /// with values, and of score gradients with keys.
 void add_weighted_rows(const ScoreBlock& at, const float* transposed, const float* rows, std::int64_t padded,

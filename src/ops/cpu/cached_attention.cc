@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "block_scale.h"
+#include "cpu/attention_tiles.h"
+#include "cpu/cached_rows.h"
 #include "cpu/rows.h"
 #include "octet/base/error.h"
 #include "octet/ops/attention.h"
@@ -52,22 +54,6 @@ constexpr std::int64_t kMostColumns = 256;
 
 /// Keys that are read one after the other before their scores are used.
 constexpr std::int64_t kPiece = 64;
-
-/// Writes the rows of the cache in which keys [begin, begin + count) of a slot lie.
-void find_rows(const CachedAttentionArgs& args, std::int64_t slot, std::int64_t begin, std::int64_t count,
-               std::int64_t* rows) {
-  const CachePages& pages = args.pages;
-  if (pages.table == nullptr) {
-    for (std::int64_t j = 0; j < count; ++j) rows[j] = slot * args.capacity + begin + j;
-    return;
-  }
-  for (std::int64_t j = 0; j < count;) {
-    const std::int64_t inside = (begin + j) % pages.tokens;
-    const std::int64_t page = pages.table[slot * pages.pitch + (begin + j) / pages.tokens];
-    const std::int64_t end = std::min(count, j + pages.tokens - inside);
-    for (std::int64_t row = page * pages.tokens + inside; j < end; ++j, ++row) rows[j] = row;
-  }
-}
 
 /// Keys, or values, of one KV head, in T.
 template <typename T>
@@ -229,6 +215,7 @@ void run(const CachedAttentionArgs& args) {
     seen = std::max<std::int64_t>(seen, args.positions[t] + 1);
   }
   check_alone(args);
+  if (args.fixed_order) return cached_attention_in_order(args);
   // Heads of one token are neighbours, so that threads share tokens evenly whatever their positions.
   const std::int64_t items = tokens * args.heads.q_heads;
   simd::parallel_rows(items, 2 * seen * args.heads.head_dim, [&](std::int64_t begin, std::int64_t end) {

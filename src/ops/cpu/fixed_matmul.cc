@@ -7,6 +7,7 @@
 #include <exception>
 
 #include "cpu/matmul.h"
+#include "cpu/one_thread.h"
 
 namespace octet::ops::cpu {
 namespace {
@@ -63,18 +64,6 @@ Piece piece_of(const MatmulShape& whole, const MatmulData& data, const Grid& gri
   if (data.bias != nullptr) piece.data.bias = data.bias + col;
   return piece;
 }
-
-/// The library sees one thread while this lives, on the thread that made it.
-class OneThread {
- public:
-  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  ~OneThread() { omp_set_num_threads(before_); }
-  OneThread(const OneThread&) = delete;
-  OneThread& operator=(const OneThread&) = delete;
-
- private:
-  int before_;
-};
 
 std::size_t scratch_of_piece(const MatmulShape& shape, const Grid& grid) {
   const OneThread one;

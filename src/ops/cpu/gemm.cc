@@ -201,18 +201,27 @@ void empty_product(const GemmArgs& args) {
   }
 }
 
+std::size_t library_scratch(const GemmArgs& args, const MatmulShape& shape) {
+  if (!args.fixed_order) return matmul_scratch(shape);
+  return args.product == Product::forward ? fixed_rows_matmul_scratch(shape) : fixed_matmul_scratch(shape);
+}
+
 }  // namespace
 
 std::size_t gemm_workspace(const GemmArgs& args) {
   const Plan plan = plan_of(args);
   if (plan.shape.m == 0 || plan.shape.n == 0 || plan.shape.k == 0) return 0;
   // Whether scales and a bias come is not always known while planning; they do not change the scratch.
-  const std::size_t wanted = args.fixed_order ? fixed_matmul_scratch(plan.shape) : matmul_scratch(plan.shape);
-  const std::size_t scratch = (wanted + 255) / 256 * 256;
+  const std::size_t scratch = (library_scratch(args, plan.shape) + 255) / 256 * 256;
   return plan.a_bytes + plan.b_bytes + plan.d_bytes + scratch;
 }
 
 namespace {
+
+void multiply_in_order(const GemmArgs& args, const MatmulShape& shape, const MatmulData& data) {
+  if (!args.fixed_order) return matmul(shape, data);
+  args.product == Product::forward ? fixed_rows_matmul(shape, data) : fixed_matmul(shape, data);
+}
 
 void multiply(const GemmArgs& args) {
   const Plan plan = plan_of(args);
@@ -242,7 +251,7 @@ void multiply(const GemmArgs& args) {
     data.scratch = room + needed;
     data.scratch_bytes = args.workspace.bytes - needed;
   }
-  args.fixed_order ? fixed_matmul(shape, data) : matmul(shape, data);
+  multiply_in_order(args, shape, data);
   if (by_whole_rows(args)) {
     simd::parallel_rows(shape.m, shape.n, [&](std::int64_t begin, std::int64_t end) {
       for (std::int64_t row = begin; row < end; ++row) {

@@ -51,6 +51,12 @@ void matmul(const MatmulShape& shape, const MatmulData& data);
 std::size_t fixed_matmul_scratch(const MatmulShape& shape);
 void fixed_matmul(const MatmulShape& shape, const MatmulData& data);
 
+/// As fixed_matmul, and the bits of a row of D depend on that row of A, on B and on n alone: not on m, nor on
+/// the row's place. A is not transposed. Rows are multiplied in blocks of one height, filled up with zeros,
+/// or of greater heights that were seen to give the same bits on this processor.
+std::size_t fixed_rows_matmul_scratch(const MatmulShape& shape);
+void fixed_rows_matmul(const MatmulShape& shape, const MatmulData& data);
+
 /// True where bf16 products run natively and not slower than fp32 ones.
 bool has_fast_bf16();
 

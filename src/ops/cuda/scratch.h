@@ -93,6 +93,11 @@ inline std::size_t attention_workspace(const Heads& heads, DType dtype, std::int
   return dtype == DType::bf16 ? std::max(own, cudnn_attention_workspace(heads, tokens)) : own;
 }
 
+/// Forward in a fixed order: of each token its document and its place there.
+inline std::size_t attention_in_order_workspace(std::int64_t tokens) {
+  return aligned(2 * static_cast<std::size_t>(tokens) * sizeof(std::int32_t));
+}
+
 /// Long caches are read in pieces of so many keys. The length depends on the cache alone, so that the order
 /// of sums does not depend on who else is decoded.
 inline constexpr std::int64_t kCachePiece = 256, kMostCachePieces = 64;

@@ -31,6 +31,11 @@ void check_head_dim(const Heads& heads) {
 void attention(Stream& stream, const AttentionArgs& args) {
   check_head_dim(args.heads);
   cudaStream_t native = octet::cuda::native(stream);
+  if (args.fixed_order) {
+    check(args.workspace.bytes >= attention_in_order_workspace(args.qkv.rows),
+          "attention: the workspace holds attention_workspace bytes");
+    return own_attention_in_order(native, args);
+  }
   if (cudnn_attention(native, octet::cuda::properties(stream.device()).ordinal, args)) return;
   own_attention(native, args);
 }

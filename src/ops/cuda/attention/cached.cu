@@ -69,7 +69,8 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_kernel(const Cached 
   T* out = out_row<T>(args, token, head);
   if (!args.inside(token)) {
     for (int i = static_cast<int>(threadIdx.x); i < args.head_dim; i += kAttentionThreads)
-      write_value(out[i], NAN);
+      write_value(out[i], args.outside);
+    if (args.lse != nullptr && threadIdx.x == 0) args.lse[head * args.tokens + token] = args.outside;
     return;
   }
   RowsInTurn rows(args, args.slots[token]);
@@ -119,6 +120,7 @@ __global__ void __launch_bounds__(kAttentionThreads) attend_kernel(const Cached 
   for (int w = 0; w < kWarps; ++w) highest = fmaxf(highest, maxima[w]);
   float total = 0.0f;
   for (int w = 0; w < kWarps; ++w) total += sums[w] * expf(maxima[w] - highest);
+  if (args.lse != nullptr && threadIdx.x == 0) args.lse[head * args.tokens + token] = highest + logf(total);
   for (int i = static_cast<int>(threadIdx.x); i < args.head_dim; i += kAttentionThreads) {
     float x = 0.0f;
     for (int w = 0; w < kWarps; ++w) x += results[w][i] * expf(maxima[w] - highest);
@@ -187,9 +189,20 @@ struct Bf16Kernels {
   template <int DIM>
   static void prompt(cudaStream_t stream, const Cached& args, const Span& span) {
     using C = Bf16Cut<DIM, FP8>;
-    const dim3 blocks(grid(prompt_tiles(args, span, C::ROWS)), grid(args.kv_heads));
-    allow_shared(prompt_bf16_kernel<C>, C::BYTES);
-    prompt_bf16_kernel<C><<<blocks, C::THREADS, C::BYTES, stream>>>(args, span);
+    launch<C, false>(stream, args, span, prompt_tiles(args, span, C::ROWS));
+  }
+  /// Lone tokens by the kernel of prompts, a block each, whose keys are in the cache.
+  static constexpr bool kAppendsInOrder = false;
+  template <int DIM>
+  static void lone_in_order(cudaStream_t stream, const Cached& args, const Span& span) {
+    using C = Bf16Cut<DIM, false>;
+    launch<C, true>(stream, args, span, span.count * lone_tiles(args, C::ROWS));
+  }
+  template <typename C, bool ALONE>
+  static void launch(cudaStream_t stream, const Cached& args, const Span& span, std::int64_t tiles) {
+    allow_shared(prompt_bf16_kernel<C, ALONE>, C::BYTES);
+    prompt_bf16_kernel<C, ALONE>
+        <<<dim3(grid(tiles), grid(args.kv_heads)), C::THREADS, C::BYTES, stream>>>(args, span);
     octet::cuda::check_launch("cached_attention");
   }
 };
@@ -205,6 +218,12 @@ struct Fp32Kernels {
     using C = Cut<DIM>;
     const dim3 blocks(grid(span.count * lone_tiles(args, C::ROWS)), grid(args.kv_heads), grid(span.pieces));
     launch_early(lone_fp32_kernel<C>, blocks, C::THREADS, 0, stream, "cached_attention", args, span);
+  }
+  /// In one piece a lone token's keys are dealt to the warps, and their sums put together, as a prompt's are.
+  static constexpr bool kAppendsInOrder = true;
+  template <int DIM>
+  static void lone_in_order(cudaStream_t stream, const Cached& args, Span span) {
+    lone<DIM>(stream, args, span);
   }
   template <int DIM>
   static void prompt(cudaStream_t stream, const Cached& args, const Span& span) {
@@ -246,7 +265,11 @@ void attend_alone(cudaStream_t stream, const Cached& args, std::int64_t alone, c
 
 template <typename Kernels, int DIM>
 void attend_in_tiles(cudaStream_t stream, const Cached& args, const CachedAttentionArgs& a) {
-  if (a.alone > 0) attend_alone<Kernels, DIM>(stream, args, a.alone, a.workspace);
+  if (a.alone > 0 && a.fixed_order) {
+    Kernels::template lone_in_order<DIM>(stream, args, {.count = a.alone, .piece = args.capacity});
+  } else if (a.alone > 0) {
+    attend_alone<Kernels, DIM>(stream, args, a.alone, a.workspace);
+  }
   if (a.alone == a.qkv.rows) return;
   const Span span{.first = a.alone, .count = a.qkv.rows - a.alone, .piece = args.capacity};
   Kernels::template prompt<DIM>(stream, args, span);
@@ -269,15 +292,31 @@ int page_shift(const CachePages& pages) {
   return pages.table == nullptr ? 62 : std::countr_zero(static_cast<std::uint64_t>(pages.tokens));
 }
 
+Cached cached_of(const CachedAttentionArgs& a) {
+  return {.qkv = a.qkv.data,
+          .qkv_ld = a.qkv.ld,
+          .slots = a.slots,
+          .positions = a.positions,
+          .k_cache = a.k_cache,
+          .v_cache = a.v_cache,
+          .k_scale_inv = a.k_scale_inv,
+          .v_scale_inv = a.v_scale_inv,
+          .row_stride = a.heads.kv_heads * a.heads.head_dim,
+          .pages = a.pages.table,
+          .page_pitch = a.pages.pitch,
+          .page_shift = page_shift(a.pages),
+          .capacity = a.capacity,
+          .out = a.out.data,
+          .out_ld = a.out.ld,
+          .q_heads = static_cast<int>(a.heads.q_heads),
+          .kv_heads = static_cast<int>(a.heads.kv_heads),
+          .head_dim = static_cast<int>(a.heads.head_dim),
+          .rule = {a.scale, a.soft_cap, a.window}};
+}
+
 template <typename Kernels>
-void run(cudaStream_t stream, const Cached& args, const CachedAttentionArgs& a) {
+void attend(cudaStream_t stream, const Cached& args, const CachedAttentionArgs& a, bool quads) {
   using T = typename Kernels::Value;
-  const bool quads = in_quads(a);
-  const std::int64_t first = quads ? a.alone : 0;  // lone tokens do it themselves
-  if (first < a.qkv.rows) {
-    append_kernel<T, Kernels::FP8><<<grid(a.qkv.rows - first), kAttentionThreads, 0, stream>>>(args, first);
-    octet::cuda::check_launch("cached_attention");
-  }
   if (!quads) {
     attend_kernel<T, Kernels::FP8>
         <<<dim3(grid(a.qkv.rows), grid(args.q_heads)), kAttentionThreads, 0, stream>>>(args);
@@ -290,27 +329,71 @@ void run(cudaStream_t stream, const Cached& args, const CachedAttentionArgs& a) 
   attend_in_tiles<Kernels, 256>(stream, args, a);
 }
 
+template <typename Kernels>
+void run(cudaStream_t stream, const Cached& args, const CachedAttentionArgs& a) {
+  const bool quads = in_quads(a);
+  // Lone tokens do it themselves.
+  const std::int64_t first = quads && (!a.fixed_order || Kernels::kAppendsInOrder) ? a.alone : 0;
+  if (first < a.qkv.rows) {
+    append_kernel<typename Kernels::Value, Kernels::FP8>
+        <<<grid(a.qkv.rows - first), kAttentionThreads, 0, stream>>>(args, first);
+    octet::cuda::check_launch("cached_attention");
+  }
+  attend<Kernels>(stream, args, a, quads);
+}
+
+constexpr int kPlaceThreads = 256;
+
+/// Of each token its document and its place there; -1 for those of none.
+__global__ void __launch_bounds__(kPlaceThreads)
+    place_kernel(const DocumentMap documents, std::int64_t tokens, std::int32_t* slots,
+                 std::int32_t* positions) {
+  const std::int64_t token = static_cast<std::int64_t>(blockIdx.x) * kPlaceThreads + threadIdx.x;
+  if (token >= tokens) return;
+  const bool inside = token < documents.end();
+  const std::int64_t document = inside ? documents.of(token) : -1;
+  slots[token] = static_cast<std::int32_t>(document);
+  positions[token] = inside ? static_cast<std::int32_t>(token - documents.cu_seqlens[document]) : 0;
+}
+
 }  // namespace
 
+// The micro-batch is its own cache: keys and values are read where they lie, by the kernels of prompts.
+void own_attention_in_order(cudaStream_t stream, const AttentionArgs& a) {
+  auto* slots = static_cast<std::int32_t*>(a.workspace.data);
+  std::int32_t* positions = slots + a.qkv.rows;
+  place_kernel<<<grid((a.qkv.rows + kPlaceThreads - 1) / kPlaceThreads), kPlaceThreads, 0, stream>>>(
+      DocumentMap{a.documents.cu_seqlens, a.documents.count}, a.qkv.rows, slots, positions);
+  octet::cuda::check_launch("attention");
+  const std::int64_t queries = a.heads.q_heads * a.heads.head_dim;
+  const std::int64_t values = queries + a.heads.kv_heads * a.heads.head_dim;
+  auto* qkv = static_cast<std::uint8_t*>(const_cast<void*>(a.qkv.data));  // nothing is appended
+  const CachedAttentionArgs as_cache{
+      .qkv = a.qkv,
+      .heads = a.heads,
+      .slots = slots,
+      .positions = positions,
+      .k_cache = qkv + static_cast<std::size_t>(queries) * size_of(a.qkv.dtype),
+      .v_cache = qkv + static_cast<std::size_t>(values) * size_of(a.qkv.dtype),
+      .capacity = std::max<std::int64_t>(1, a.documents.max_length),
+      .scale = a.scale,
+      .soft_cap = a.soft_cap,
+      .window = a.window,
+      .out = a.out,
+      .fixed_order = true};
+  Cached args = cached_of(as_cache);
+  args.row_stride = a.qkv.ld;
+  args.starts = a.documents.cu_seqlens;
+  args.lse = a.lse;
+  args.tokens = a.qkv.rows;
+  args.outside = 0.0f;
+  const bool quads = in_quads(as_cache);
+  a.qkv.dtype == DType::f32 ? attend<Fp32Kernels<false>>(stream, args, as_cache, quads)
+                            : attend<Bf16Kernels<false>>(stream, args, as_cache, quads);
+}
+
 void own_cached_attention(cudaStream_t stream, const CachedAttentionArgs& a) {
-  const Cached args{.qkv = a.qkv.data,
-                    .qkv_ld = a.qkv.ld,
-                    .slots = a.slots,
-                    .positions = a.positions,
-                    .k_cache = a.k_cache,
-                    .v_cache = a.v_cache,
-                    .k_scale_inv = a.k_scale_inv,
-                    .v_scale_inv = a.v_scale_inv,
-                    .pages = a.pages.table,
-                    .page_pitch = a.pages.pitch,
-                    .page_shift = page_shift(a.pages),
-                    .capacity = a.capacity,
-                    .out = a.out.data,
-                    .out_ld = a.out.ld,
-                    .q_heads = static_cast<int>(a.heads.q_heads),
-                    .kv_heads = static_cast<int>(a.heads.kv_heads),
-                    .head_dim = static_cast<int>(a.heads.head_dim),
-                    .rule = {a.scale, a.soft_cap, a.window}};
+  const Cached args = cached_of(a);
   const bool wide = a.qkv.dtype == DType::f32;
   if (a.k_scale_inv == nullptr) {
     return wide ? run<Fp32Kernels<false>>(stream, args, a) : run<Bf16Kernels<false>>(stream, args, a);

@@ -28,6 +28,7 @@ struct Cached {
   void* v_cache;
   float* k_scale_inv;  ///< of E4M3
   float* v_scale_inv;
+  std::int64_t row_stride;    ///< elements from a row of keys, or of values, to the next
   const std::int32_t* pages;  ///< CachePages::table
   std::int64_t page_pitch;
   int page_shift;  ///< a page has 2^page_shift tokens; without pages a slot is one
@@ -36,6 +37,12 @@ struct Cached {
   std::int64_t out_ld;
   int q_heads, kv_heads, head_dim;
   ScoreRule rule;
+  /// A micro-batch instead of a cache: a slot is a document, and these are the tokens that documents start
+  /// at.
+  const std::int32_t* starts = nullptr;
+  float* lse = nullptr;     ///< [q_heads, tokens], or not wanted
+  std::int64_t tokens = 0;  ///< of a row of lse
+  float outside = NAN;      ///< what rows outside the cache become
 
   /// The host cannot see these numbers; what lies outside the cache is neither read nor written.
   __device__ bool inside(std::int64_t token) const {
@@ -46,7 +53,7 @@ struct Cached {
   __device__ std::int64_t stride() const { return static_cast<std::int64_t>(kv_heads) * head_dim; }
   /// The first row of page `index` of a slot.
   __device__ std::int64_t page_row(std::int64_t slot, std::int64_t index) const {
-    if (pages == nullptr) return slot * capacity;
+    if (pages == nullptr) return starts == nullptr ? slot * capacity : starts[slot];
     return static_cast<std::int64_t>(pages[slot * page_pitch + index]) << page_shift;
   }
   /// The row of a position of a slot.
@@ -58,7 +65,12 @@ struct Cached {
   __device__ bool together(int positions) const { return (std::int64_t{1} << page_shift) >= positions; }
   /// The first element of a row's key or value of a KV head.
   __device__ std::int64_t element(std::int64_t row, int kv_head) const {
-    return (row * kv_heads + kv_head) * head_dim;
+    return row * row_stride + static_cast<std::int64_t>(kv_head) * head_dim;
+  }
+  /// Leaves the log of the sum of exponentials of a row, which is `highest` and `total` to the base of two.
+  __device__ void leave_lse(std::int64_t token, int head, float highest, float total) const {
+    constexpr float log2 = 0.693147180559945309f;
+    if (lse != nullptr) lse[head * tokens + token] = (highest + log2f(total)) * log2;
   }
 };
 
@@ -233,14 +245,16 @@ __device__ T* out_row(const Cached& args, std::int64_t token, int head) {
   return static_cast<T*>(args.out) + token * args.out_ld + static_cast<std::int64_t>(head) * args.head_dim;
 }
 
-/// Rows outside the cache become NaN, by the block of the first piece.
+/// Rows outside the cache become args.outside, by the block of the first piece.
 template <typename T>
 __device__ void write_outside(const Cached& args, const TileRows& tile) {
   for (int r = 0; r < tile.rows; ++r) {
-    if (args.inside(tile.token(r))) continue;
-    T* out = out_row<T>(args, tile.token(r), tile.head(r));
+    const std::int64_t token = tile.token(r);
+    if (args.inside(token)) continue;
+    T* out = out_row<T>(args, token, tile.head(r));
     for (int i = static_cast<int>(threadIdx.x); i < args.head_dim; i += static_cast<int>(blockDim.x))
-      write_value(out[i], NAN);
+      write_value(out[i], args.outside);
+    if (args.lse != nullptr && threadIdx.x == 0) args.lse[tile.head(r) * args.tokens + token] = args.outside;
   }
 }
 
@@ -263,6 +277,7 @@ __device__ void finish_rows(const Cached& args, const Span& span, const TileRows
     const std::int64_t last = args.positions[token];
     if (span.pieces == 1 || span.of_one_block(args.rule.first_key(last, 0), last)) {
       write_value(out_row<T>(args, token, head)[d], all.value / all.total);
+      if (d == 0) args.leave_lse(token, head, all.highest, all.total);
     } else {
       span.leave(all, span.place(token, head, piece, args), args.head_dim, d);
     }

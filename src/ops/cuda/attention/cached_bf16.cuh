@@ -260,11 +260,11 @@ __device__ void add_coded_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, 
   __syncthreads();
 }
 
-/// Adds the keys of one slot to the sums of all warps.
-template <typename C>
+/// Adds the keys of one slot to the sums of all warps, or of a lone token's to those that have rows.
+template <typename C, bool ALONE>
 __device__ void add_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, __nv_bfloat16* stages,
                          const Cached& args, std::int64_t slot, int kv_head, const KeyRange& range,
-                         const Sight& sight) {
+                         const Sight& sight, int rows) {
   // Tiles begin at multiples of their length: which keys are summed together does not depend on who else
   // reads them.
   const std::int64_t begin = range.low / C::KEYS * C::KEYS;
@@ -282,21 +282,23 @@ __device__ void add_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, __nv_b
     end_copies();
     wait_for_copies<1>();
     __syncthreads();
-    add_tile<C>(sums, queries, stages + t % 2 * 2 * C::TILE, args.rule, static_cast<int>(begin + t * C::KEYS),
-                sight);
+    if (!ALONE || static_cast<int>(threadIdx.x) / 32 * 16 < rows) {
+      add_tile<C>(sums, queries, stages + t % 2 * 2 * C::TILE, args.rule,
+                  static_cast<int>(begin + t * C::KEYS), sight);
+    }
     __syncthreads();
   }
 }
 
 /// Of either kind.
-template <typename C>
+template <typename C, bool ALONE>
 __device__ void add_any_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, __nv_bfloat16* stages,
                              const Cached& args, std::int64_t slot, int kv_head, const KeyRange& range,
-                             const Sight& sight) {
+                             const Sight& sight, int rows) {
   if constexpr (C::FP8) {
     add_coded_keys<C>(sums, queries, stages, args, slot, kv_head, range, sight);
   } else {
-    add_keys<C>(sums, queries, stages, args, slot, kv_head, range, sight);
+    add_keys<C, ALONE>(sums, queries, stages, args, slot, kv_head, range, sight, rows);
   }
 }
 
@@ -306,11 +308,14 @@ __device__ inline float over_row(float x) {
   return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
 }
 
-/// Block (tile of rows, KV head): tokens of prompts attend, sequence after sequence.
-template <typename C>
+/// Block (tile of rows, KV head): tokens of prompts attend, sequence after sequence. ALONE: a block has the
+/// rows of one token, whose key is in the cache before; the same bits, since a row's sums do not depend on
+/// the rows beside it: tiles of keys begin at multiples of their length, and what a row does not see adds
+/// exact zeros.
+template <typename C, bool ALONE>
 __global__ void __launch_bounds__(C::THREADS) prompt_bf16_kernel(const Cached args, const Span span) {
   __shared__ TilePlaces<C::ROWS> places;
-  const TileRows tile = rows_of_tile<C::ROWS, false>(args, span, blockIdx.x, static_cast<int>(blockIdx.y));
+  const TileRows tile = rows_of_tile<C::ROWS, ALONE>(args, span, blockIdx.x, static_cast<int>(blockIdx.y));
   auto* queries = reinterpret_cast<__nv_bfloat16*>(dynamic_shared());
   __nv_bfloat16* stages = queries + C::ROWS * C::ROW;
   load_queries<C>(queries, args, tile);
@@ -343,7 +348,7 @@ __global__ void __launch_bounds__(C::THREADS) prompt_bf16_kernel(const Cached ar
       sight.last[i] = here ? places.positions[token_of[i]] : -1;
       sight.first[i] = here ? static_cast<int>(args.rule.first_key(sight.last[i], 0)) : 0;
     }
-    add_any_keys<C>(sums, queries, stages, args, slot, tile.kv_head, range, sight);
+    add_any_keys<C, ALONE>(sums, queries, stages, args, slot, tile.kv_head, range, sight, tile.rows);
   }
   wait_for_copies<0>();
 #pragma unroll
@@ -352,6 +357,7 @@ __global__ void __launch_bounds__(C::THREADS) prompt_bf16_kernel(const Cached ar
     if (token_of[i] < 0 || places.slots[token_of[i]] < 0) continue;
     const int row = 16 * warp + lane / 4 + 8 * i;
     __nv_bfloat16* out = out_row<__nv_bfloat16>(args, tile.token(row), tile.head(row));
+    if (lane % 4 == 0) args.leave_lse(tile.token(row), tile.head(row), sums.maximum[i], total);
 #pragma unroll
     for (int n = 0; n < C::DIM / 8; ++n) {
       const int column = n * 8 + lane % 4 * 2;

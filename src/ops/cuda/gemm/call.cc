@@ -239,19 +239,38 @@ void Call::layout(cublasLtMatrixLayout_t& to, DType type, std::int64_t rows, std
 }
 
 std::vector<cublasLtMatmulAlgo_t> Call::proposals(cublasLtHandle_t handle) const {
+  // Pieces of a split sum stay in fp32 and are added in a fixed order.
+  auto found = proposals(handle, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, 256);
+  if (found.empty() && !p_.may_be_refused) {
+    require(CUBLAS_STATUS_NOT_SUPPORTED, "finding an algorithm", p_);
+  }
+  return found;
+}
+
+std::vector<cublasLtMatmulAlgo_t> Call::proposals_in_order(cublasLtHandle_t handle) const {
+  auto found = proposals(handle, CUBLASLT_REDUCTION_SCHEME_NONE, kOrderAlignment);
+  std::erase_if(found, [](const cublasLtMatmulAlgo_t& algorithm) {
+    return setting(algorithm, CUBLASLT_ALGO_CONFIG_SPLITK_NUM, std::int32_t{1}) > 1 ||
+           setting(algorithm, CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, std::uint32_t{0}) !=
+               CUBLASLT_REDUCTION_SCHEME_NONE;
+  });
+  return found;
+}
+
+std::vector<cublasLtMatmulAlgo_t> Call::proposals(cublasLtHandle_t handle, std::uint32_t reductions,
+                                                  std::uint32_t most_alignment) const {
   cublasLtMatmulPreference_t preference = nullptr;
   require(functions().preference_create(&preference), "describing", p_);
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
     require(functions().preference_set(preference, attribute, &value, sizeof value), "describing", p_);
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kLibraryWorkspace);
-  // Pieces of a split sum stay in fp32 and are added in a fixed order.
-  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
-         static_cast<std::uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(p_.b));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(p_.a));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(p_.addend != nullptr ? p_.addend : p_.d));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(p_.d));
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
+  const auto aligned = [&](const void* address) { return std::min(most_alignment, alignment(address)); };
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, aligned(p_.b));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, aligned(p_.a));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, aligned(p_.addend != nullptr ? p_.addend : p_.d));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, aligned(p_.d));
   std::array<cublasLtMatmulHeuristicResult_t, kProposals> found{};
   int count = 0;
   const cublasStatus_t status =
@@ -265,9 +284,6 @@ std::vector<cublasLtMatmulAlgo_t> Call::proposals(cublasLtHandle_t handle) const
         result.push_back(one.algo);
       }
     }
-  }
-  if (result.empty() && !p_.may_be_refused) {
-    require(CUBLAS_STATUS_NOT_SUPPORTED, "finding an algorithm", p_);
   }
   return result;
 }

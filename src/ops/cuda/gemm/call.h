@@ -30,6 +30,10 @@ std::uint32_t tile_of(const cublasLtMatmulAlgo_t& algorithm);
 std::string shown(const LibraryProduct& p);
 std::string shown(const cublasLtMatmulAlgo_t& algorithm);
 
+/// Algorithms of products in one order are chosen as if arrays lay on no wider boundaries, so that where an
+/// array lies does not decide.
+inline constexpr std::uint32_t kOrderAlignment = 16;
+
 /// Descriptors of one product. cuBLASLt counts by columns: its D is ours transposed, its A our B.
 class Call {
  public:
@@ -41,6 +45,9 @@ class Call {
   /// What the library itself proposes, its favourite first. Throws Error if there is none and the product may
   /// not be refused.
   std::vector<cublasLtMatmulAlgo_t> proposals(cublasLtHandle_t handle) const;
+  /// The same of those that sum over k in one sequence and need no alignment above kOrderAlignment; none
+  /// where there are none.
+  std::vector<cublasLtMatmulAlgo_t> proposals_in_order(cublasLtHandle_t handle) const;
   /// Variants of a proposal that the library accepts: with the tiles that fill the multiprocessors best,
   /// which it does not propose by itself.
   std::vector<cublasLtMatmulAlgo_t> variants(cublasLtHandle_t handle, const cublasLtMatmulAlgo_t& of,
@@ -52,6 +59,8 @@ class Call {
                      cudaStream_t stream) const;
 
  private:
+  std::vector<cublasLtMatmulAlgo_t> proposals(cublasLtHandle_t handle, std::uint32_t reductions,
+                                              std::uint32_t most_alignment) const;
   template <typename T>
   void set(cublasLtMatmulDescAttributes_t attribute, T value);
   void layout(cublasLtMatrixLayout_t& to, DType type, std::int64_t rows, std::int64_t cols, std::int64_t ld);

@@ -150,30 +150,32 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
   }
   const Room room = room_of(args);
   const int device = octet::cuda::properties(stream.device()).ordinal;
-  LibraryProduct product{.m = args.d.rows,
-                         .n = args.d.cols,
-                         .k = plan.k,
-                         .a = plan.a.data,
-                         .b = plan.b.data,
-                         .d = args.d.data,
-                         .a_ld = args.a_ld != 0 ? args.a_ld
-                                 : plan.a.inner ? plan.k
-                                                : plan.a.outer,
-                         .b_ld = args.b_ld != 0 ? args.b_ld
-                                 : plan.b.inner ? plan.k
-                                                : plan.b.outer,
-                         .d_ld = args.d.ld,
-                         .a_inner = plan.a.inner,
-                         .b_inner = plan.b.inner,
-                         .a_type = args.a.dtype,
-                         .b_type = args.b.dtype,
-                         .d_type = args.d.dtype,
-                         .accumulate = args.accumulate,
-                         .factor = args.factor,
-                         .addend = args.addend.data,
-                         .sums_tokens = args.product == Product::wgrad,
-                         .timed = !stream.reproducible(),
-                         .workspace = room.library};
+  LibraryProduct product{
+      .m = args.d.rows,
+      .n = args.d.cols,
+      .k = plan.k,
+      .a = plan.a.data,
+      .b = plan.b.data,
+      .d = args.d.data,
+      .a_ld = args.a_ld != 0 ? args.a_ld
+              : plan.a.inner ? plan.k
+                             : plan.a.outer,
+      .b_ld = args.b_ld != 0 ? args.b_ld
+              : plan.b.inner ? plan.k
+                             : plan.b.outer,
+      .d_ld = args.d.ld,
+      .a_inner = plan.a.inner,
+      .b_inner = plan.b.inner,
+      .a_type = args.a.dtype,
+      .b_type = args.b.dtype,
+      .d_type = args.d.dtype,
+      .accumulate = args.accumulate,
+      .factor = args.factor,
+      .addend = args.addend.data,
+      .sums_tokens = args.product == Product::wgrad,
+      .timed = !stream.reproducible(),
+      .one_order = args.fixed_order && args.product == Product::forward && !is_fp8(args.a.dtype),
+      .workspace = room.library};
   const bool blocks = args.a.scaling != Scaling::tensor;
   if (blocks) {
     product.a_scaling = plan.a.scaling;

@@ -32,7 +32,8 @@ bool capturing(cudaStream_t stream) {
 /// What algorithms depend on.
 using Key = ProductKey;
 
-Key key_of(const LibraryProduct& p) {
+/// `most`: greater alignments count as that.
+Key key_of(const LibraryProduct& p, std::uint32_t most = 256) {
   return {
       p.m,
       p.n,
@@ -46,9 +47,9 @@ Key key_of(const LibraryProduct& p) {
       static_cast<std::int64_t>(p.b_type),
       static_cast<std::int64_t>(p.d_type),
       p.fast_accumulation + 2 * (p.bias != nullptr) + 4 * (p.factors != nullptr) + 8 * (p.addend != nullptr),
-      alignment(p.a),
-      alignment(p.b),
-      std::min(alignment(p.d), alignment(p.addend)),
+      std::min(most, alignment(p.a)),
+      std::min(most, alignment(p.b)),
+      std::min({most, alignment(p.d), alignment(p.addend)}),
       p.sums_tokens + 2 * (p.a_scaling != Scaling::tensor) + 8 * (p.a_scaling == Scaling::whole_rows)};
 }
 
@@ -85,6 +86,19 @@ Key similar_key_of(const LibraryProduct& p) {
   return key;
 }
 
+/// The rows for which the algorithm of products in one order is chosen: those of a batch that is decoded,
+/// whose weights should be read at full speed. More rows it multiplies, too.
+constexpr std::int64_t kRowsOfOrder = 64;
+/// Rows for which it must serve.
+constexpr std::int64_t kRowsServed[] = {1, 8, kRowsOfOrder, 1000, 1 << 14};
+
+/// The key of products in one order: of any number of rows.
+Key order_key_of(const LibraryProduct& p) {
+  LibraryProduct like = p;
+  like.m = 0;
+  return key_of(like, kOrderAlignment);
+}
+
 /// The library on one device.
 class Library {
  public:
@@ -116,6 +130,7 @@ class Library {
     const Call call(p);
     const std::lock_guard lock(mutex_);
     const Key key = key_of(p);
+    if (p.one_order) return multiply_in_order(call, stream, p);
     if (refused_.contains(key)) return false;
     if (p.timed && multiply_fastest(call, stream, p)) return true;
     if (const auto found = first_.find(key); found != first_.end()) {
@@ -165,6 +180,36 @@ class Library {
               (book_->path().empty() ? std::string(" (not kept: OCTETRUN_CACHE is off, or there is no HOME)")
                                      : " (kept for the next run in " + book_->path() + ")"));
   }
+  /// With the one algorithm for all m. A kernel goes over k in steps of its own, from the first to the last,
+  /// wherever in a tile a row lies and whoever shares that: so equal rows have equal bits.
+  bool multiply_in_order(const Call& call, cudaStream_t stream, const LibraryProduct& p) {
+    const Key key = order_key_of(p);
+    auto found = in_order_.find(key);
+    if (found == in_order_.end()) found = in_order_.emplace(key, algorithm_in_order(p)).first;
+    require(call.run(handle_, found->second, stream), "multiplying rows in one order", p);
+    return true;
+  }
+  /// The library's favourite of those that do not split k and serve any number of rows. By its heuristics
+  /// alone, which say the same in every process: a choice by time would not.
+  cublasLtMatmulAlgo_t algorithm_in_order(const LibraryProduct& p) {
+    LibraryProduct of_few = p;
+    of_few.m = kRowsOfOrder;
+    of_few.may_be_refused = true;
+    for (const auto& candidate : Call(of_few).proposals_in_order(handle_)) {
+      const bool serves = std::ranges::all_of(kRowsServed, [&](std::int64_t rows) {
+        LibraryProduct of_rows = p;
+        of_rows.m = rows;
+        return Call(of_rows).accepts(handle_, candidate);
+      });
+      if (!serves) continue;
+      log::debug("rows in one order: " + shown(of_few) + ": " + shown(candidate));
+      return candidate;
+    }
+    throw Error({.what = "cuBLASLt has no algorithm that sums rows in one order",
+                 .expected = "one that does not split the inner dimension, for any number of rows",
+                 .where = "the product " + shown(p),
+                 .fix = "set deterministic: true, or device: cpu"});
+  }
   /// With the library's favourite. Some combinations are refused only when they are run.
   bool multiply_first(const Call& call, cudaStream_t stream, const LibraryProduct& p) {
     cublasStatus_t status = CUBLAS_STATUS_NOT_SUPPORTED;
@@ -187,8 +232,9 @@ class Library {
   bool choosing_ = true;  ///< algorithms may be timed
   std::mutex mutex_;
   std::optional<AlgorithmBook> book_;
-  std::map<Key, cublasLtMatmulAlgo_t> first_;  ///< the library's favourites, where nothing was timed
-  std::set<Key> refused_;                      ///< products that the library does not multiply
+  std::map<Key, cublasLtMatmulAlgo_t> first_;     ///< the library's favourites, where nothing was timed
+  std::map<Key, cublasLtMatmulAlgo_t> in_order_;  ///< of products in one order
+  std::set<Key> refused_;                         ///< products that the library does not multiply
 };
 
 Library& library_of(int device) {

@@ -35,6 +35,8 @@ struct LibraryProduct {
   Scaling a_scaling = Scaling::tensor, b_scaling = Scaling::tensor;
   /// The algorithm may be one that was chosen by timing; else it is the library's first for the exact shape.
   bool timed = true;
+  /// A row of D is summed in one order, whatever m is: one algorithm for all m, which does not split k.
+  bool one_order = false;
   /// The caller has another way for what the library does not multiply.
   bool may_be_refused = false;
   const float* factors =

@@ -1,0 +1,20 @@
+// How many threads oneDNN sees.
+#pragma once
+
+#include <omp.h>
+
+namespace octet::ops::cpu {
+
+/// The library sees one thread while this lives, on the thread that made it.
+class OneThread {
+ public:
+  OneThread() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~OneThread() { omp_set_num_threads(before_); }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace octet::ops::cpu
