@@ -12,6 +12,7 @@
 #include "octet/model/shapes.h"
 #include "octet/plan/memory.h"
 #include "octet/setup/model_options.h"
+#include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
 #include "octet/train/engine.h"
 #include "octet/train/save_bench.h"
@@ -241,6 +242,7 @@ int bench_command(const Arguments& arguments) {
       decoding.options.profile = bench.profile;
       decoding.options.seed = static_cast<std::uint64_t>(config.seed);
       decoding.options.fp8_cache = cache == "fp8";
+      decoding.options.strict = setup::is_strict(config);
       bench_decoding(session, resolved, decoding);
       return 0;
     }

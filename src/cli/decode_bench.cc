@@ -8,6 +8,7 @@
 #include "octet/base/strings.h"
 #include "octet/model/shapes.h"
 #include "octet/setup/model_options.h"
+#include "octet/setup/run_options.h"
 #include "options.h"
 
 namespace octet::cli {
@@ -40,7 +41,7 @@ precision::Recipe decoding_recipe(const config::Resolved& resolved) {
 
 /// "FP8 rows in bf16, cache in FP8".
 std::string decoding_words(const config::Config& config, const precision::Recipe& recipe, bool fp8_cache) {
-  std::string words = precision_words(config);
+  std::string words = precision_words(config) + (setup::is_strict(config) ? ", strict" : "");
   if (recipe.rows()) words = std::string("FP8 rows in ") + (recipe.compute == DType::bf16 ? "bf16" : "fp32");
   return words + (fp8_cache ? ", cache in FP8" : "");
 }

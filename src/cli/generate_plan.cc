@@ -12,6 +12,7 @@
 #include "octet/generate/step_bytes.h"
 #include "octet/model/build.h"
 #include "octet/model/shapes.h"
+#include "octet/setup/run_options.h"
 
 namespace octet::cli {
 namespace {
@@ -45,13 +46,14 @@ generate::DecoderOptions decoder_options(const GeneratePlan& plan) {
 /// Decoders on a device that holds nothing.
 class Trials {
  public:
-  Trials(const GeneratePlan& plan, const PlanTarget& target)
+  Trials(const GeneratePlan& plan, const PlanTarget& target, bool strict)
       : plan_(plan),
         kind_(target.kind),
         device_(make_dry_device({.stands_for = target.kind})),
         job_(comm::make_self_job()),
         data_(job_->collectives(comm::Mesh(1).group("data", 0), *device_, comm::Carrier::automatic)),
         options_(decoder_options(plan)) {
+    options_.strict = strict;
     if (!plan.gpu_memory_utilization) return;
     options_.sequences = plan.batch;
     options_.cache_bytes = cache_bytes_of_share(plan.gpu_memory_utilization, options_, target.memory);
@@ -102,11 +104,12 @@ class Trials {
 
 void require_read(const config::Resolved& resolved, const GeneratePlan& plan, const PlanTarget& target) {
   for (const auto& [key, origin] : resolved.origins) {
-    if (key == "device" || key == "bf16") continue;  // the second is the default of models without a file
+    // bf16 is the default of models without a file.
+    if (key == "device" || key == "bf16" || key == "deterministic") continue;
     throw Error({.what = "a plan of generation does not read this key",
                  .expected =
                      "batch, max_length, dtype, kv_cache_dtype, kv_cache_bytes, gpu_memory_utilization, "
-                     "kv_page_tokens, memory and device",
+                     "kv_page_tokens, deterministic, memory and device",
                  .found = key,
                  .where = "command line",
                  .fix = "leave it out; what `trainer generate` computes with is its --dtype",
@@ -226,7 +229,7 @@ void print_json(const GeneratePlan& plan, const PlanTarget& target, const Fit& a
 
 int plan_generation(const config::Resolved& resolved, const GeneratePlan& plan, const PlanTarget& target) {
   require_read(resolved, plan, target);
-  Trials trials(plan, target);
+  Trials trials(plan, target, setup::is_strict(resolved.config));
   const Fit asked = trials.of(plan.batch);
   const std::int64_t largest = trials.largest(target.memory);
   const std::vector<Fit> fits = table_of(trials, plan.batch, largest);

@@ -141,7 +141,8 @@ void add_sharding(Table& t) {
   t.used("deterministic", &Config::deterministic,
          "true: the same bits at every stage, with overlap or without; auto is true on the CPU and false on "
          "CUDA. strict: also on any number of ranks that share the same global batch in the same "
-         "micro-batches; a rank then keeps whole gradients, one more for each doubling of its micro-batches.")
+         "micro-batches; a rank then keeps whole gradients, one more for each doubling of its micro-batches. "
+         "Answers that are sampled beside the model then have the log-probabilities that training computes.")
       .one_of({"auto", "true", "false", "strict"})
       .decides_numbers();
   t.used("full_determinism", &Config::full_determinism,

@@ -62,7 +62,8 @@ DecoderOptions bench_decoder(const BenchOptions& options, const model::Architect
           .sequences = options.sequences,
           .capacity = options.context + options.warmup + options.steps + 2,
           // Prompts too short to be found again are taken once more, all in one pass.
-          .prefill = std::max<std::int64_t>(512, 16 * options.sequences)};
+          .prefill = std::max<std::int64_t>(512, 16 * options.sequences),
+          .strict = options.strict};
 }
 
 BenchResult bench(Decoder& decoder, const BenchOptions& options) {

@@ -6,6 +6,7 @@
 
 #include "cache_size.h"
 #include "octet/base/error.h"
+#include "octet/ops/elementwise.h"
 #include "octet/runtime/scoring.h"
 #include "repeated_passes.h"
 #include "sequences.h"
@@ -30,6 +31,7 @@ model::TransformerOptions core_options(const DecoderOptions& options) {
   core.max_positions = std::max(options.capacity, options.scored);
   core.max_labels = std::max(logit_rows(options), options.scored);
   core.training = false;
+  core.fixed_order = options.strict;
   return core;
 }
 
@@ -48,13 +50,48 @@ runtime::InstanceOptions instance_options(const DecoderOptions& options) {
 DecoderOptions options_for(const runtime::Instance& model, DecoderOptions options) {
   options.architecture = model.options().architecture;
   options.recipe = model.options().store.recipe;
+  options.strict = model.options().transformer.fixed_order;
+  return options;
+}
+
+/// What rounds a token with its neighbours, or otherwise than training does, has no place in strict answers.
+void require_strict_possible(const DecoderOptions& options, const Device& device) {
+  if (!options.strict) return;
+  const auto refuse = [](const std::string& what, const std::string& expected, const std::string& fix) {
+    throw Error({.what = what,
+                 .expected = expected,
+                 .where = "deterministic: strict",
+                 .fix = fix,
+                 .code = ExitCode::usage});
+  };
+  const precision::Recipe& recipe = options.recipe;
+  const char* const in_blocks = "fp8_recipe: block, whose scales are those of 128 values of a row";
+  if (recipe.kind == precision::RecipeKind::delayed)
+    refuse("answers with fp8_recipe: delayed are not strict: what is rounded depends on a history", in_blocks,
+           "set fp8_recipe: block, or deterministic: true");
+  if (recipe.kind == precision::RecipeKind::current)
+    refuse(
+        "answers with fp8_recipe: current are not strict: a token's scale is that of all tokens of its batch",
+        in_blocks, "set fp8_recipe: block, or deterministic: true");
+  if (recipe.rows())
+    refuse("answers with FP8 scales of whole rows are not strict: nothing is trained with them", in_blocks,
+           "take fp8_recipe: block, or bf16");
+  if (recipe.fp8() && device.stands_for() == DeviceKind::cuda)
+    refuse("answers in FP8 are not strict on a GPU, whose library chooses by the number of tokens",
+           "bf16 or fp32 on a GPU", "set fp8: false, or device: cpu");
+  if (options.fp8_cache)
+    refuse("answers from a cache in FP8 are not strict: training rounds no keys and values",
+           "keys and values as they are computed", "leave the cache's format at auto");
+}
+
+DecoderOptions possible(const DecoderOptions& options, const Device& device) {
+  require_strict_possible(options, device);
   return options;
 }
 
 /// Of a core beside one in training, which fills micro-batches up as that one does.
 model::TransformerOptions core_beside(const runtime::Instance& model, const DecoderOptions& options) {
   model::TransformerOptions core = core_options(options);
-  core.fixed_order = model.options().transformer.fixed_order;
   const std::int64_t unit = model.options().token_unit;
   core.max_tokens = (core.max_tokens + unit - 1) / unit * unit;
   core.max_length = std::max(core.max_length, unit - 1);
@@ -64,7 +101,7 @@ model::TransformerOptions core_beside(const runtime::Instance& model, const Deco
 }  // namespace
 
 Decoder::Decoder(Device& device, comm::Job& job, comm::Collectives& data, const DecoderOptions& options)
-    : options_(options),
+    : options_(possible(options, device)),
       own_(std::make_unique<runtime::Instance>(device, job, data, instance_options(options))),
       model_(own_.get()),
       arena_(&own_->arena()),
@@ -73,7 +110,7 @@ Decoder::Decoder(Device& device, comm::Job& job, comm::Collectives& data, const 
 }
 
 Decoder::Decoder(runtime::Instance& model, const DecoderOptions& options)
-    : options_(options_for(model, options)),
+    : options_(possible(options_for(model, options), model.device())),
       own_arena_(std::make_unique<Arena>(model.device())),
       model_(&model),
       arena_(own_arena_.get()) {
@@ -98,6 +135,10 @@ void Decoder::reserve() {
   const auto logits = static_cast<std::size_t>(logit_rows(options_) * options_.architecture.vocabulary);
   logits_ = arena_->reserve_as<float>("decode/logits", logits);
   host_logits_ = arena_->reserve_as<float>("decode/logits", logits, MemoryKind::pinned);
+  // Training's logits are rounded to what it computes in.
+  const DType compute_in = options_.recipe.compute;
+  if (options_.strict && compute_in != DType::f32)
+    narrow_logits_ = arena_->reserve("decode/logits", logits * size_of(compute_in));
   const auto rows = static_cast<std::size_t>(logit_rows(options_));
   best_ = arena_->reserve_as<ops::BestToken>("decode/best tokens", rows);
   host_best_ = arena_->reserve_as<ops::BestToken>("decode/best tokens", rows, MemoryKind::pinned);
@@ -192,21 +233,27 @@ std::vector<std::vector<double>> Decoder::log_probabilities(
 
 namespace {
 
-/// Whether the most probable token is all that a sequence wants of its next logits.
-bool takes_the_best(const Sequence& s) {
+/// Whether the most probable token is all that a sequence wants of its next logits. Strict log-probabilities
+/// are made on the host, where those of training are.
+bool takes_the_best(const Sequence& s, bool strict) {
   const AnswerOptions& o = s.options;
   const bool every_token = std::ssize(s.answer.ids) >= o.min_new || o.stop_ids.empty();
-  return o.sampling.temperature <= 0 && o.sampling.repetition_penalty == 1.0 && o.logprobs <= 0 &&
-         every_token;
+  return o.sampling.temperature <= 0 && o.sampling.repetition_penalty == 1.0 &&
+         o.logprobs <= (strict ? -1 : 0) && every_token;
 }
 
 }  // namespace
+
+LogProbabilities Decoder::log_softmax(std::size_t row) const {
+  using Rounding = LogProbabilities::Rounding;
+  return LogProbabilities(logits_of(row), options_.strict ? Rounding::of_training : Rounding::of_answers);
+}
 
 Decoder::Wanted Decoder::wanted_of(const PassTokens& pass) const {
   Wanted wanted{.logits = std::vector<bool>(pass.rows.size(), true)};
   for (std::size_t row = 0; row < pass.sequences.size(); ++row) {
     const Sequence& s = *pass.sequences[row];
-    if (!takes_the_best(s)) continue;
+    if (!takes_the_best(s, options_.strict)) continue;
     wanted.best = true;
     wanted.normalizers = wanted.normalizers || s.options.logprobs == 0;
     wanted.logits[row] = false;
@@ -242,7 +289,14 @@ void Decoder::enqueue(const model::DecodeBatch& batch, const Wanted& wanted) {
   const ops::Matrix logits{logits_, DType::f32, batch.row_count, vocabulary, vocabulary};
   model::ParameterSource& parameters =
       standing_ ? static_cast<model::ParameterSource&>(*standing_) : model_->store();
-  core_->decode(parameters, compute(), batch, *cache_, logits);
+  if (narrow_logits_ != nullptr) {
+    const DType narrow = options_.recipe.compute;
+    core_->decode(parameters, compute(), batch, *cache_,
+                  {narrow_logits_, narrow, batch.row_count, vocabulary, vocabulary});
+    ops::convert(compute(), narrow_logits_, narrow, logits_, DType::f32, batch.row_count * vocabulary);
+  } else {
+    core_->decode(parameters, compute(), batch, *cache_, logits);
+  }
   if (!wanted.best) return;
   ops::best_tokens(compute(), {.logits = logits, .normalizers = wanted.normalizers, .out = best_});
   device.copy_to_host(compute(), host_best_, best_,
@@ -331,7 +385,7 @@ std::int64_t Decoder::room() const {
 }
 
 Decoder::Choice Decoder::choose_token(const Sequence& s, std::size_t row) const {
-  if (takes_the_best(s)) {
+  if (takes_the_best(s, options_.strict)) {
     const ops::BestToken& best = host_best_[row];
     require_finite(static_cast<double>(best.logit));
     return {.token = best.id, .logprob = static_cast<double>(best.logit) - best.normalizer};
@@ -340,7 +394,7 @@ Decoder::Choice Decoder::choose_token(const Sequence& s, std::size_t row) const 
   const std::span<const float> logits = logits_of(row);
   Choice choice;
   std::optional<LogProbabilities> raw;
-  if (o.logprobs >= 0) raw.emplace(logits);
+  if (o.logprobs >= 0) raw.emplace(log_softmax(row));
   if (o.logprobs > 0) choice.best = raw->best(o.logprobs);
   std::vector<float> allowed;
   if (std::ssize(s.answer.ids) < o.min_new) {
@@ -453,7 +507,7 @@ Decoder::Score Decoder::score(const std::vector<std::int32_t>& ids, std::int64_t
   Score score;
   take_text(ids, options_.score_rows, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < std::min(end, std::ssize(ids) - 1); ++t) {
-      const LogProbabilities raw(logits_of(static_cast<std::size_t>(t - begin)));
+      const LogProbabilities raw = log_softmax(static_cast<std::size_t>(t - begin));
       score.logprobs.push_back(raw.of(ids[static_cast<std::size_t>(t) + 1]));
       score.top.push_back(raw.best(best));
     }

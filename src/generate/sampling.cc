@@ -155,15 +155,13 @@ std::int32_t choose(std::span<const float> logits, const Sampling& sampling, con
   return std::ranges::max_element(kept, {}, &Candidate::probability)->id;
 }
 
-LogProbabilities::LogProbabilities(std::span<const float> logits) : logits_(logits) {
-  const double highest = *std::ranges::max_element(logits);
-  double sum = 0;
-  for (const float value : logits) sum += std::exp(static_cast<double>(value) - highest);
-  normalizer_ = highest + std::log(sum);
-}
+LogProbabilities::LogProbabilities(std::span<const float> logits, Rounding rounding)
+    : logits_(logits), softmax_(runtime::LogSoftmax::of(logits)), rounding_(rounding) {}
 
 double LogProbabilities::of(std::int32_t id) const {
-  return static_cast<double>(logits_[static_cast<std::size_t>(id)]) - normalizer_;
+  const auto logit = static_cast<double>(logits_[static_cast<std::size_t>(id)]);
+  if (rounding_ == Rounding::of_training) return softmax_.log_probability(logit);
+  return logit - (softmax_.highest + softmax_.log_sum);
 }
 
 std::vector<TokenScore> LogProbabilities::best(std::int64_t count) const {

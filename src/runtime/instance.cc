@@ -35,7 +35,7 @@ InstanceOptions completed(InstanceOptions options, const Device& device, comm::J
   const bool hides = comm::overlap_hides(device, job.place());
   options.store.overlap = options.store.overlap && job.all_max(hides ? 0 : 1) == 0;
   options.store.micro_batches = std::max(1, options.max_micro_batches);
-  options.transformer.fixed_order = options.store.strict;
+  options.transformer.fixed_order = options.transformer.fixed_order || options.store.strict;
   if (options.token_unit == 0) {
     const precision::Recipe& recipe = options.store.recipe;
     options.token_unit = recipe.fp8() ? ops::fp8_token_unit(device, recipe.scaling()) : 1;

@@ -11,42 +11,57 @@
 namespace octet::runtime {
 namespace {
 
-double value_at(const std::vector<std::byte>& bytes, DType dtype, std::size_t index) {
-  if (dtype == DType::f32) return reinterpret_cast<const float*>(bytes.data())[index];
-  return static_cast<float>(reinterpret_cast<const Bf16*>(bytes.data())[index]);
-}
+/// Rows of logits as they come to the host, widened where they are bf16.
+class HostRows {
+ public:
+  void fetch(Stream& stream, const ops::ConstMatrix& rows) {
+    check(rows.ld == rows.cols, "logits lie densely");
+    width_ = static_cast<std::size_t>(rows.cols);
+    const std::size_t count = static_cast<std::size_t>(rows.rows) * width_;
+    values_.resize(count);
+    if (rows.dtype == DType::f32) {
+      stream.device().copy_to_host(stream, values_.data(), rows.data, count * sizeof(float));
+      return stream.synchronize();
+    }
+    narrow_.resize(count);
+    stream.device().copy_to_host(stream, narrow_.data(), rows.data, count * sizeof(Bf16));
+    stream.synchronize();
+    std::ranges::transform(narrow_, values_.begin(), [](Bf16 x) { return static_cast<float>(x); });
+  }
+  std::span<const float> row(std::size_t r) const { return {values_.data() + r * width_, width_}; }
 
-double log_probability(const std::vector<std::byte>& logits, DType dtype, std::size_t first,
-                       std::size_t vocabulary, std::size_t target) {
-  double highest = value_at(logits, dtype, first), sum = 0;
-  for (std::size_t i = 1; i < vocabulary; ++i)
-    highest = std::max(highest, value_at(logits, dtype, first + i));
-  for (std::size_t i = 0; i < vocabulary; ++i) sum += std::exp(value_at(logits, dtype, first + i) - highest);
-  return value_at(logits, dtype, first + target) - highest - std::log(sum);
-}
+ private:
+  std::vector<float> values_;
+  std::vector<Bf16> narrow_;
+  std::size_t width_ = 0;
+};
 
 }  // namespace
+
+LogSoftmax LogSoftmax::of(std::span<const float> logits) {
+  double highest = static_cast<double>(logits.front()), sum = 0;
+  for (const float value : logits) highest = std::max(highest, static_cast<double>(value));
+  for (const float value : logits) sum += std::exp(static_cast<double>(value) - highest);
+  return {.highest = highest, .log_sum = std::log(sum)};
+}
 
 std::vector<double> log_probabilities(model::Transformer& core, model::ParameterSource& source,
                                       Stream& stream, const model::MicroBatch& batch,
                                       const std::vector<std::int32_t>& targets, double* loss_sum) {
   check(static_cast<std::int64_t>(targets.size()) == batch.labels, "every label row has its target");
   std::vector<double> out(targets.size(), 0.0);
-  std::vector<std::byte> logits;
-  core.evaluate(
-      source, stream, batch, loss_sum, [&](Stream& s, const ops::ConstMatrix& rows, std::int64_t first_row) {
-        check(rows.ld == rows.cols, "logits lie densely");
-        const auto width = static_cast<std::size_t>(rows.cols);
-        logits.resize(static_cast<std::size_t>(rows.rows) * width * size_of(rows.dtype));
-        s.device().copy_to_host(s, logits.data(), rows.data, logits.size());
-        s.synchronize();
-        for (std::size_t r = 0; r < static_cast<std::size_t>(rows.rows); ++r) {
-          const std::size_t at = static_cast<std::size_t>(first_row) + r;
-          if (targets[at] < 0) continue;
-          out[at] =
-              log_probability(logits, rows.dtype, r * width, width, static_cast<std::size_t>(targets[at]));
-        }
-      });
+  HostRows logits;
+  core.evaluate(source, stream, batch, loss_sum,
+                [&](Stream& s, const ops::ConstMatrix& rows, std::int64_t first_row) {
+                  logits.fetch(s, rows);
+                  for (std::size_t r = 0; r < static_cast<std::size_t>(rows.rows); ++r) {
+                    const std::size_t at = static_cast<std::size_t>(first_row) + r;
+                    if (targets[at] < 0) continue;
+                    const std::span<const float> row = logits.row(r);
+                    const float target = row[static_cast<std::size_t>(targets[at])];
+                    out[at] = LogSoftmax::of(row).log_probability(static_cast<double>(target));
+                  }
+                });
   stream.synchronize();
   return out;
 }

@@ -18,6 +18,7 @@ struct BenchOptions {
   std::int64_t warmup = 3;     ///< steps before them
   std::uint64_t seed = 42;     ///< of weights and tokens
   bool fp8_cache = false;      ///< DecoderOptions::fp8_cache
+  bool strict = false;         ///< DecoderOptions::strict
   bool profile = false;        ///< where the time goes; the marks around each op cost a little of it
 };
 

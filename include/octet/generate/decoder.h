@@ -38,6 +38,10 @@ struct DecoderOptions {
   std::int64_t sequences = 1;     ///< decoded side by side
   std::int64_t capacity = 1024;   ///< tokens of a sequence, prompt and answer
   std::int64_t prefill = 512;     ///< prompt tokens taken at a time
+  /// A token of an answer is drawn from the logits that log_probabilities() sees, and its log-probability has
+  /// the bits of that function's, whatever batch, piece or page it was made in. With FP8 only in blocks and
+  /// on a CPU; not with fp8_cache. Of a model in training: as that is.
+  bool strict = false;
   std::int64_t scored = 0;      ///< most tokens of a sequence for log_probabilities(); 0: it is not asked for
   std::int64_t score_rows = 0;  ///< tokens whose logits score() takes at a time; 0: it is not asked for
 };
@@ -101,7 +105,7 @@ struct DecodeCounts {
 class Decoder {
  public:
   /// A model of its own, whose weights are read. Throws Error (usage) for a cache that does not hold one
-  /// sequence.
+  /// sequence, and where `strict` cannot be.
   Decoder(Device& device, comm::Job& job, comm::Collectives& data, const DecoderOptions& options);
   /// The weights of a model in training, as they are when it is asked: nothing of them is copied. What is
   /// decoded is enqueued on that model's stream, between its steps. Of `options`, architecture and recipe are
@@ -124,9 +128,9 @@ class Decoder {
 
   /// Logarithms of the probabilities that the model gives to each token of a sequence but its first, by all
   /// that stand before it: [length - 1] for each. By the forward pass of training over whole sequences, each
-  /// alone, so that the bits are those of Engine::log_probabilities for the same micro-batch; the logits that
-  /// complete() draws from sum attention in another order and may differ in their last bits. Throws Error
-  /// (usage) for a sequence that is empty or longer than `scored`.
+  /// alone, so that the bits are those of Engine::log_probabilities for the same micro-batch. Unless
+  /// `strict`, the logits that complete() draws from sum in other orders and may differ in their last bits.
+  /// Throws Error (usage) for a sequence that is empty or longer than `scored`.
   std::vector<std::vector<double>> log_probabilities(const std::vector<std::vector<std::int32_t>>& sequences);
 
   /// Takes a request into the queue; its number counts from 0. Sequences that begin with the same tokens
@@ -195,6 +199,7 @@ class Decoder {
                  const std::function<void(std::int64_t begin, std::int64_t end)>& see);
   void count();
   std::span<const float> logits_of(std::size_t row) const;
+  LogProbabilities log_softmax(std::size_t row) const;
   /// The next token of a sequence, by its row of the last pass, and what is told of it.
   struct Choice {
     std::int32_t token = 0;
@@ -221,6 +226,7 @@ class Decoder {
   std::unique_ptr<runtime::Staging> staging_;  ///< of what is scored; null: nothing is
   std::int32_t* words_ = nullptr;       ///< device: ids, slots, positions [tokens] each, rows [sequences]
   float* logits_ = nullptr;             ///< device: [sequences, vocabulary]
+  void* narrow_logits_ = nullptr;       ///< likewise in the compute dtype, from which those come; null: none
   std::int32_t* host_words_ = nullptr;  ///< pinned, as words_ and logits_
   float* host_logits_ = nullptr;
   ops::BestToken* best_ = nullptr;  ///< device, and pinned: of each row the most probable token

@@ -5,6 +5,8 @@
 #include <span>
 #include <vector>
 
+#include "octet/runtime/scoring.h"
+
 namespace octet::generate {
 
 /// What changes the model's probabilities before a token is drawn, applied in this order: repetition_penalty,
@@ -57,15 +59,19 @@ struct TokenScore {
 /// Log-softmax of logits [vocabulary], in fp64, of which single values and the best are asked for.
 class LogProbabilities {
  public:
+  /// How a logarithm is rounded: value - (highest + log of the sum), or as runtime::LogSoftmax does, which
+  /// scores the tokens of a training step.
+  enum class Rounding { of_answers, of_training };
   /// `logits` is kept, not copied.
-  explicit LogProbabilities(std::span<const float> logits);
+  explicit LogProbabilities(std::span<const float> logits, Rounding rounding = Rounding::of_answers);
   double of(std::int32_t id) const;
   /// The `count` most probable tokens, best first, the lower id of two that are alike first.
   std::vector<TokenScore> best(std::int64_t count) const;
 
  private:
   std::span<const float> logits_;
-  double normalizer_ = 0.0;  ///< log of the sum of exponentials
+  runtime::LogSoftmax softmax_;
+  Rounding rounding_;
 };
 
 }  // namespace octet::generate

@@ -105,6 +105,8 @@ std::string settings_hash(const Answerer& answerer, const RowWork& work, const G
   };
   if (o.rouge_l) settings["rouge_l"] = true;
   if (o.fp8) settings["fp8"] = true;
+  if (o.fp8_blocks) settings["fp8_recipe"] = "block";
+  if (o.strict) settings["deterministic"] = "strict";
   if (o.fp8_cache) settings["fp8_cache"] = true;
   if (o.hdf5) settings["hdf5"] = true;
   return hash128_hex(settings.dump(-1, ' ', false, Json::error_handler_t::replace));

@@ -47,7 +47,8 @@ generate::DecoderOptions decoder_options(const GenerateOptions& o, const setup::
   decoder.architecture = runtime::read_model(named.folder);
   decoder.adapters = setup::added_adapters(named.adapters, decoder.architecture);
   decoder.recipe.compute = o.dtype;
-  if (o.fp8) decoder.recipe.kind = precision::RecipeKind::rows;
+  if (o.fp8) decoder.recipe.kind = o.fp8_blocks ? precision::RecipeKind::block : precision::RecipeKind::rows;
+  decoder.strict = o.strict;
   decoder.fp8_cache = o.fp8_cache;
   decoder.page_tokens = o.page_tokens;
   decoder.share_prefixes = o.share_prefixes;

@@ -244,6 +244,27 @@ void require_consistent(const GenerateOptions& o) {
   }
 }
 
+// Recipes of training that answers cannot have are known, so that their refusal says why.
+void require_answerable(const std::string& recipe, const GenerateOptions& o, bool given) {
+  const auto refuse = [](const std::string& what, const std::string& expected) {
+    throw Error({.what = what, .expected = expected, .where = "command line", .code = ExitCode::usage});
+  };
+  if (given && !o.fp8) refuse("--fp8-recipe is of --dtype fp8", "--dtype fp8, or no --fp8-recipe");
+  if (recipe == "current" || recipe == "delayed") {
+    const char* const why = recipe == "current" ? "whose scales are those of all tokens of a batch"
+                                                : "whose scales are a history of training";
+    refuse("answers are not made with fp8_recipe: " + recipe + ", " + why,
+           o.strict ? "--fp8-recipe block" : "--fp8-recipe rows or block");
+  }
+  if (o.strict && o.fp8 && recipe != "block")
+    refuse(
+        "--deterministic strict has no answers with FP8 scales of whole rows: nothing is trained with them",
+        "--fp8-recipe block, or --dtype bf16");
+  if (o.strict && o.fp8_cache)
+    refuse("--deterministic strict has no cache in FP8: training rounds no keys and values",
+           "--kv-cache-dtype auto");
+}
+
 }  // namespace
 
 int generate_command(const Arguments& arguments) {
@@ -254,6 +275,7 @@ int generate_command(const Arguments& arguments) {
       "answers.jsonl");
   GenerateOptions o;
   std::string shard, pattern, dtype = "fp32", cache = "auto", device = "auto";
+  std::string recipe = "rows", deterministic = "auto";
   bool no_model_defaults = false;
   CacheWords words;
   auto& app = options.app();
@@ -283,6 +305,19 @@ int generate_command(const Arguments& arguments) {
       ->check(CLI::IsMember({"fp32", "bf16", "fp8"}))
       ->capture_default_str();
   app.add_option(
+         "--fp8-recipe", recipe,
+         "of --dtype fp8: rows, as said there, or block, as fp8_recipe: block trains (E4M3 with a scale "
+         "for 128 values of a token, and for a square of a weight)")
+      ->check(CLI::IsMember({"rows", "block", "current", "delayed"}))
+      ->capture_default_str();
+  app.add_option(
+         "--deterministic", deterministic,
+         "strict: the log-probability of a token has the bits of what a training step with "
+         "deterministic: strict computes for it, whatever is answered beside it; slower. auto: but for "
+         "roundings")
+      ->check(CLI::IsMember({"auto", "strict"}))
+      ->capture_default_str();
+  app.add_option(
          "--kv-cache-dtype", cache,
          "auto: keys and values lie as they are computed; fp8: in E4M3, with a scale for each key and "
          "each value of a head")
@@ -294,6 +329,9 @@ int generate_command(const Arguments& arguments) {
   o.dtype = dtype == "fp32" ? DType::f32 : DType::bf16;
   o.fp8 = dtype == "fp8";
   o.fp8_cache = cache == "fp8";
+  o.strict = deterministic == "strict";
+  require_answerable(recipe, o, app.count("--fp8-recipe") > 0);
+  o.fp8_blocks = o.fp8 && recipe == "block";
   take_cache_words(app, o, words);
   o.device = setup::device_wish(device);
   if (!shard.empty()) o.shard = parse_shard(shard);

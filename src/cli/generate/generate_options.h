@@ -22,7 +22,9 @@ struct GenerateOptions {
   std::string adapter;  ///< folders to add to the model, with commas between; "" : none
   DeviceWish device = DeviceWish::automatic;
   DType dtype = DType::f32;       ///< that is computed with
-  bool fp8 = false;               ///< weights of blocks, and what they multiply, in E4M3 (RecipeKind::rows)
+  bool fp8 = false;               ///< weights of blocks, and what they multiply, in E4M3
+  bool fp8_blocks = false;        ///< by RecipeKind::block, as trained with; else RecipeKind::rows
+  bool strict = false;            ///< DecoderOptions::strict
   bool fp8_cache = false;         ///< keys and values, too
   std::int64_t page_tokens = 64;  ///< of a page of the cache
   bool share_prefixes = true;     ///< what prompts begin with alike is computed once
