@@ -98,6 +98,8 @@ TEST_F(GenerateFile, StrictAnswersAndOthersAreNotMixed) {
     EXPECT_EQ(run.code, 64) << run.both();
     EXPECT_NE(run.err.find("made with other settings"), std::string::npos) << run.both();
   }
+  answers("plain.jsonl", "--dtype bf16");
+  EXPECT_EQ(trainer(command("plain.jsonl", "--dtype bf16 --deterministic strict")).code, 64);
   EXPECT_EQ(trainer(command("kept.jsonl", "--dtype fp8 --fp8-recipe rows --deterministic auto")).code, 0);
 }
 
