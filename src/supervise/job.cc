@@ -177,7 +177,7 @@ bool Job::wait(int wake, int milliseconds) {
 }
 
 void Job::look_for_traces() {
-  if (!traces_.empty() || Clock::now() - looked_ < kBetweenLooks) return;
+  if (!traces_.incomplete() || Clock::now() - looked_ < kBetweenLooks) return;
   looked_ = Clock::now();
   for (const pid_t process : processes_below()) traces_.note(process);
 }

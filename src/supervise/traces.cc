@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <sstream>
 #include <string_view>
 #include <system_error>
+#include <utility>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
@@ -19,8 +21,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kFolder = "OMPI_MCA_orte_jobfam_session_dir=";
+// Of Open MPI 4 and of 5, with how the folder's own name begins.
+constexpr std::pair<std::string_view, std::string_view> kFolders[] = {
+    {"OMPI_MCA_orte_jobfam_session_dir=", "pid."}, {"PMIX_SERVER_TMPDIR=", "prterun."}};
 constexpr std::string_view kJob = "PMIX_NAMESPACE=";
+// Open MPI 4 and 5: vader_segment.HOST.USER.JOB.RANK.
+constexpr std::string_view kSegments[] = {"vader_segment.", "sm_segment."};
 constexpr const char* kSharedMemory = "/dev/shm";
 
 bool is_mine(const fs::path& path) {
@@ -33,30 +39,38 @@ void remove_mine(const fs::path& path) {
   if (is_mine(path)) fs::remove_all(path, none);
 }
 
-// A job's number as Open MPI writes it into names: vader_segment.HOST.USER.JOB.RANK.
+// A job's number as it stands in a name of shared memory; empty for other names.
 std::string job_in(const std::string& name) {
-  if (!name.starts_with("vader_segment.")) return "";
+  if (std::ranges::none_of(kSegments, [&](std::string_view begin) { return name.starts_with(begin); }))
+    return "";
   const std::size_t rank = name.rfind('.');
   const std::size_t job = name.rfind('.', rank - 1);
   return job == std::string::npos ? "" : name.substr(job + 1, rank - job - 1);
 }
 
+// The file of a process; empty where it is gone, or another user's.
+std::string file_of(pid_t process, const char* name) {
+  try {
+    return read_file("/proc/" + std::to_string(process) + "/" + name);
+  } catch (const Error&) {
+    return "";
+  }
+}
+
 }  // namespace
 
 void Traces::note(pid_t process) {
-  std::string environment;
-  try {
-    environment = read_file("/proc/" + std::to_string(process) + "/environ");
-  } catch (const Error&) {
-    return;  // it is gone, or another user's
-  }
+  const std::string environment = file_of(process, "environ");
+  bool rank = false;
   for (std::string_view left = environment; !left.empty();) {
     const std::string_view word = left.substr(0, left.find('\0'));
     left.remove_prefix(std::min(word.size() + 1, left.size()));
-    if (word.starts_with(kFolder)) {
-      const fs::path folder = word.substr(kFolder.size());
-      if (folder.is_absolute() && folder.filename().string().starts_with("pid."))
-        folders_.insert(folder.string());
+    for (const auto& [variable, begin] : kFolders) {
+      if (!word.starts_with(variable)) continue;
+      const fs::path folder = word.substr(variable.size());
+      if (!folder.is_absolute() || !folder.filename().string().starts_with(begin)) continue;
+      folders_.insert(folder.string());
+      rank = true;
     }
     if (word.starts_with(kJob)) {
       const std::string_view number = word.substr(kJob.size());
@@ -67,6 +81,21 @@ void Traces::note(pid_t process) {
       std::snprintf(text, sizeof text, "%x", job);
       jobs_.insert(text);
     }
+  }
+  if (rank) note_memory(process);
+}
+
+// Open MPI 5 makes the number of a hash, so it is read off the memory that a rank has mapped.
+void Traces::note_memory(pid_t process) {
+  std::istringstream maps(file_of(process, "maps"));
+  const std::string begin = std::string(kSharedMemory) + "/";
+  for (std::string line; std::getline(maps, line);) {
+    const std::size_t at = line.find(begin);
+    if (at == std::string::npos) continue;
+    // A file that was removed meanwhile has a word behind its name.
+    std::string name = line.substr(at + begin.size());
+    name.resize(std::min(name.find(' '), name.size()));
+    if (const std::string job = job_in(name); !job.empty()) jobs_.insert(job);
   }
 }
 

@@ -12,15 +12,19 @@ namespace octet::supervise {
 
 class Traces {
  public:
-  /// Reads from the environment of a process, which must still be there, what its job has made. A process
-  /// that is no rank of Open MPI 4 adds nothing.
+  /// Reads from the environment and the mappings of a process, which must still be there, what its job has
+  /// made. A process that is no rank of Open MPI 4 or 5 adds nothing.
   void note(pid_t process);
-  bool empty() const { return folders_.empty(); }
+  /// Whether something is still to be found: ranks have their folder from their start, their memory some time
+  /// later.
+  bool incomplete() const { return folders_.empty() || jobs_.empty(); }
   /// Removes it, once all processes are gone. What is not there, or is not this user's, is left alone.
   void remove() const;
 
  private:
-  std::set<std::string> folders_;  ///< of the jobs, named pid.N after mpirun
+  void note_memory(pid_t process);
+
+  std::set<std::string> folders_;  ///< of the jobs: pid.N after mpirun, or prterun.HOST.N.USER (Open MPI 5)
   std::set<std::string> jobs_;     ///< their numbers as they stand in the names of shared memory
 };
 

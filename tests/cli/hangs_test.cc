@@ -75,34 +75,43 @@ TEST(Launcher, ACodeThatIsNoSignalIsNotCalledOne) {
 }
 
 // Killed between the start of mpirun and what comes next, or before it has cleared up. What stands in for
-// mpirun is killed, and leaves its folder.
+// mpirun is killed, and leaves its folder and a rank, which Open MPI 5 does not end.
 TEST(Launcher, NothingIsLeftOfAJobWhoseLauncherIsKilled) {
-  for (const std::string before : {"job=\\$!", "\"kill -0 \"*"}) {
-    SCOPED_TRACE(before);
-    const TemporaryFolder folder("launcher_killed");
-    spill(folder / "bin/mpirun",
-          "#!/bin/sh\n[ \"$1\" = --version ] && { echo \"mpirun (Open MPI) 4.1.4\"; exit 0; }\n"
-          "mkdir -p " +
-              (folder / "ompi.$(uname -n | cut -d . -f 1).$(id -u)/pid.$$") + "\ntouch " +
-              (folder / "began") + "\nsleep 0.5\nkill -KILL $$\n");
-    fs::permissions(folder / "bin/mpirun", fs::perms::owner_all);
-    spill(folder / "trap",
-          "trap 'case $BASH_COMMAND in " + before + ") sleep 1; kill -KILL $$ ;; esac' DEBUG\n");
-    const Outcome run =
-        shell("BASH_ENV=" + (folder / "trap") + " TMPDIR=" + folder.path() + " PATH=" + (folder / "bin") +
-              ":$PATH " OCTET_SOURCE_DIR "/launch/mpirun -np 1 true");
-    EXPECT_EQ(run.code, 137) << run.both();
-    const auto left = [&folder] {
-      std::vector<std::string> names;
-      for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
-        if (entry.path().filename().string().starts_with("pid.")) names.push_back(entry.path().string());
-      }
-      return names;
-    };
-    for (int i = 0; i < 100 && (!fs::exists(folder / "began") || !left().empty()); ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    EXPECT_TRUE(fs::exists(folder / "began"));
-    EXPECT_EQ(left(), std::vector<std::string>());
+  const std::pair<std::string, std::string> versions[] = {
+      {"mpirun (Open MPI) 4.1.4", "ompi.$(uname -n | cut -d . -f 1).$(id -u)/pid.$$"},
+      {"mpirun (Open MPI) 5.0.7", "prterun.$(uname -n).$$.$(id -u)"}};
+  for (const auto& [version, session] : versions) {
+    for (const std::string before : {"job=\\$!", "\"kill -0 \"*"}) {
+      SCOPED_TRACE(version + before);
+      const TemporaryFolder folder("launcher_killed");
+      spill(folder / "bin/mpirun",
+            "#!/bin/sh\n[ \"$1\" = --version ] && { echo \"" + version +
+                "\"; exit 0; }\nsession=" + (folder / session) +
+                "\nmkdir -p $session\nOMPI_MCA_orte_jobfam_session_dir=$session "
+                "PMIX_SERVER_TMPDIR=$session setsid sleep 77 >/dev/null 2>&1 &\necho $! >" +
+                (folder / "rank") + "\ntouch " + (folder / "began") + "\nsleep 0.5\nkill -KILL $$\n");
+      fs::permissions(folder / "bin/mpirun", fs::perms::owner_all);
+      spill(folder / "trap",
+            "trap 'case $BASH_COMMAND in " + before + ") sleep 1; kill -KILL $$ ;; esac' DEBUG\n");
+      const Outcome run =
+          shell("BASH_ENV=" + (folder / "trap") + " TMPDIR=" + folder.path() + " PATH=" + (folder / "bin") +
+                ":$PATH " OCTET_SOURCE_DIR "/launch/mpirun -np 1 true");
+      EXPECT_EQ(run.code, 137) << run.both();
+      const auto left = [&folder] {
+        std::vector<std::string> names;
+        for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
+          const std::string name = entry.path().filename().string();
+          if (name.starts_with("pid.") || name.starts_with("prterun."))
+            names.push_back(entry.path().string());
+        }
+        return names;
+      };
+      for (int i = 0; i < 100 && (!fs::exists(folder / "began") || !left().empty()); ++i)
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      EXPECT_TRUE(fs::exists(folder / "began"));
+      EXPECT_EQ(left(), std::vector<std::string>());
+      EXPECT_NE(shell("kill -0 $(cat " + (folder / "rank") + ")").code, 0) << "the rank";
+    }
   }
 }
 

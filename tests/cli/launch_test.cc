@@ -170,7 +170,9 @@ TEST_F(Mpirun, EachMpiIsToldInItsOwnWords) {
   const Outcome five = told("-np 3 prog");
   for (const char* set :
        {"-x OCTETRUN_OVERLAP", "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe\n",
-        "PRTE_MCA_hwloc_default_binding_policy=none\n", "OMPI_MCA_btl_sm_single_copy_mechanism=none\n"})
+        "PRTE_MCA_hwloc_default_binding_policy=none\n", "OMPI_MCA_btl_sm_single_copy_mechanism=none\n",
+        "OMPI_MCA_reachable=weighted\n", "PRTE_MCA_oob_tcp_keepalive_time=10\n",
+        "PRTE_MCA_oob_tcp_keepalive_intvl=5\n", "PRTE_MCA_oob_tcp_keepalive_probes=3\n"})
     expect_says(five.out, set);
   stands_in("HYDRA build details", tell);
   const Outcome hydra = told("-np 3 prog");
@@ -225,6 +227,17 @@ TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
             "  where:    rank 3 on far\n"
             "  to do:    started again, the run goes on from its newest checkpoint\n");
   EXPECT_EQ(said(rule + killed("12 (User defined signal 2).") + rule, 12), "") << "asked to stop";
+  // Open MPI 5's own words.
+  EXPECT_EQ(
+      said(rule +
+               "echo \"prterun noticed that process rank 1 with PID 17 on node vm exited on\"\n"
+               "echo \"signal 15 (Terminated).\"\n" +
+               rule + "echo \"prterun: Forwarding signal 12 to job\"\n" + rule +
+               "echo \"prterun detected that one or more processes exited with non-zero status,\"\n" + rule,
+           15),
+      "error: a rank was ended by signal 15 (Terminated), and the others with it\n"
+      "  where:    rank 1 on vm\n"
+      "  to do:    started again, the run goes on from its newest checkpoint\n");
   const std::string line = std::string(78, '-') + "\n";
   EXPECT_EQ(
       said(rule + "echo \"There are not enough slots\"\n" + rule + "echo -----\n" + rule + "echo open\n", 1),

@@ -13,6 +13,18 @@ from runs import MPIRUNS, SOURCE, Run
 SUPERVISE = SOURCE / "launch" / "supervise"
 ON_HOSTS = SOURCE / "tests" / "bench" / "on_hosts"
 MARK = "FAULTS_RUN"  # in the environment of every process of a run
+SEGMENTS = ("vader_segment.", "sm_segment.")  # of Open MPI 4 and 5, with HOST.USER.JOB.RANK behind
+
+
+def jobs_of(process, environment):
+    """Open MPI's number of a process's job, as it stands in the names of the memory that ranks share. Open MPI 4 tells it in
+    the environment; Open MPI 5 makes it of a hash, so it is read off the names that the process has mapped."""
+    spaces = [word[15:] for word in environment if word.startswith(b"PMIX_NAMESPACE=")]
+    numbers = {f"{int(space):x}" for space in spaces if space.isdigit()}
+    if spaces and not numbers:
+        names = re.findall(r"/dev/shm/(\S+)", Path("/proc", process, "maps").read_text())
+        numbers = {name.split(".")[-2] for name in names if name.startswith(SEGMENTS)}
+    return numbers
 
 
 class Supervised(Run):
@@ -42,8 +54,7 @@ class Supervised(Run):
                 words = Path("/proc", entry, "environ").read_bytes().split(b"\0")
                 if self.mark in words:
                     found[int(entry)] = Path("/proc", entry, "comm").read_text().strip()
-                    # Open MPI's number of the job, which stands in the names of the memory that its ranks share.
-                    self.jobs |= {f"{int(word[15:]):x}" for word in words if word.startswith(b"PMIX_NAMESPACE=")}
+                    self.jobs |= jobs_of(entry, words)
             except OSError:
                 continue
         return found
@@ -118,9 +129,10 @@ class Supervised(Run):
         names = super().left_behind()
         if (self.output / "octet.progress").exists():
             names.append("octet.progress")
-        names += [str(p) for p in (*self.temporary.glob("ompi.*/pid.*"), *self.memory.iterdir())]
+        names += [str(p) for p in (*self.temporary.glob("ompi.*/pid.*"), *self.temporary.glob("prterun.*"),
+                                   *self.memory.iterdir())]
         return names + [name for name in os.listdir("/dev/shm")
-                        if name.startswith("vader_segment.") and name.split(".")[-2] in self.jobs]
+                        if name.startswith(SEGMENTS) and name.split(".")[-2] in self.jobs]
 
     def kill(self):
         super().kill()

@@ -18,20 +18,24 @@ using namespace std::chrono_literals;
 using test::spill;
 using test::TemporaryFolder;
 
-/// A launcher that starts a rank and is killed, with the files that Open MPI makes for a job of this number.
+/// A launcher that starts a rank and is killed, with the files that Open MPI 4 or 5 makes for a job.
 class KilledLauncher {
  public:
-  explicit KilledLauncher(const std::string& name)
-      : folder_(name),
-        number_(static_cast<std::uint32_t>(::getpid()) * 65536U + 1U),
-        session_(folder_ / "ompi.host.0/pid.77") {
+  explicit KilledLauncher(const std::string& name, int version = 4)
+      : folder_(name), version_(version), number_(static_cast<std::uint32_t>(::getpid()) * 65536U + 1U) {
+    const auto session_of = [&](const std::string& launcher) {
+      return folder_ / (version == 4 ? "ompi.host.0/pid." + launcher : "prterun.host." + launcher + ".0");
+    };
     char job[16];
     std::snprintf(job, sizeof job, "%x", number_);
-    memory_ = std::string("/dev/shm/vader_segment.host.0.") + job + ".0";
-    others_ = std::string("/dev/shm/vader_segment.host.0.") + job + "1.0";
-    for (const std::string& file :
-         {session_ + "/contact", folder_ / "ompi.host.0/pid.78/contact", memory_, others_})
-      spill(file, "");
+    const std::string memory =
+        std::string("/dev/shm/") + (version == 4 ? "vader" : "sm") + "_segment.host.0." + job;
+    session_ = session_of("77");
+    other_session_ = session_of("78");
+    memory_ = memory + ".0";
+    others_ = memory + "1.0";
+    for (const std::string& file : {session_ + "/contact", other_session_ + "/contact", memory_, others_})
+      spill(file, "something");
   }
   ~KilledLauncher() {
     std::error_code none;
@@ -43,9 +47,12 @@ class KilledLauncher {
   void run(const std::string& rank, const std::string& ends, std::chrono::milliseconds clears_up,
            bool ends_first = false) const {
     adopt_orphans();
-    const std::string script = "export OMPI_MCA_orte_jobfam_session_dir=" + session_ +
-                               " PMIX_NAMESPACE=" + std::to_string(number_) + "\nsetsid " + rank +
-                               " >/dev/null 2>&1 &\nsleep " + (ends_first ? "2.5" : "0.2") + "\n" + ends;
+    const std::string number = std::to_string(number_);
+    const std::string environment =
+        version_ == 4 ? "OMPI_MCA_orte_jobfam_session_dir=" + session_ + " PMIX_NAMESPACE=" + number
+                      : "PMIX_SERVER_TMPDIR=" + session_ + " PMIX_NAMESPACE=prterun-host-77@1";
+    const std::string script = "export " + environment + "\nsetsid " + rank + " >/dev/null 2>&1 &\nsleep " +
+                               (ends_first ? "2.5" : "0.2") + "\n" + ends;
     Job job({"bash", "-c", script}, [](std::string_view) {});
     const Requests requests;
     while (job.wait(requests.file(), 50)) {
@@ -57,12 +64,18 @@ class KilledLauncher {
 
   bool session() const { return fs::exists(session_); }
   bool memory() const { return fs::exists(memory_); }
-  bool of_others() const { return fs::exists(others_) && fs::exists(folder_ / "ompi.host.0/pid.78/contact"); }
+  bool of_others() const { return fs::exists(others_) && fs::exists(other_session_ + "/contact"); }
+  /// A rank that has mapped the memory for so long, as ranks do some time after their start.
+  std::string maps_for(const std::string& seconds) const {
+    return "python3 -c 'import mmap, time; file = open(\"" + memory_ +
+           "\", \"r+b\"); memory = mmap.mmap(file.fileno(), 0); time.sleep(" + seconds + ")'";
+  }
 
  private:
   TemporaryFolder folder_;
+  int version_;
   std::uint32_t number_;
-  std::string session_, memory_, others_;
+  std::string session_, other_session_, memory_, others_;
 };
 
 TEST(Job, FilesOfAJobGoWhenItsLauncherAndTheKeeperWereKilled) {
@@ -71,6 +84,19 @@ TEST(Job, FilesOfAJobGoWhenItsLauncherAndTheKeeperWereKilled) {
   EXPECT_FALSE(start.session());
   EXPECT_FALSE(start.memory());
   EXPECT_TRUE(start.of_others()) << "other jobs' stay";
+}
+
+// Whose names do not tell the memory's: it is what a rank has mapped.
+TEST(Job, FilesOfOpenMpi5GoToo) {
+  const KilledLauncher killed("killed_launcher_5", 5);
+  killed.run(killed.maps_for("60"), "kill -KILL $$", 2s);
+  EXPECT_FALSE(killed.session());
+  EXPECT_FALSE(killed.memory());
+  EXPECT_TRUE(killed.of_others()) << "other jobs' stay";
+  const KilledLauncher ended("ranks_first_5", 5);
+  ended.run(ended.maps_for("2"), "kill -KILL $$", 300ms, true);
+  EXPECT_FALSE(ended.session() || ended.memory());
+  EXPECT_TRUE(ended.of_others());
 }
 
 TEST(Job, FilesGoAlsoWhereAllElseEndedByItself) {
