@@ -11,7 +11,6 @@
 #include <sstream>
 #include <string_view>
 #include <system_error>
-#include <utility>
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
@@ -21,9 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Of Open MPI 4 and of 5, with how the folder's own name begins.
-constexpr std::pair<std::string_view, std::string_view> kFolders[] = {
-    {"OMPI_MCA_orte_jobfam_session_dir=", "pid."}, {"PMIX_SERVER_TMPDIR=", "prterun."}};
+// Of Open MPI 4, and of 5.
+constexpr std::string_view kFolders[] = {"OMPI_MCA_orte_jobfam_session_dir=", "PMIX_SERVER_TMPDIR="};
 constexpr std::string_view kJob = "PMIX_NAMESPACE=";
 // Open MPI 4 and 5: vader_segment.HOST.USER.JOB.RANK.
 constexpr std::string_view kSegments[] = {"vader_segment.", "sm_segment."};
@@ -48,6 +46,17 @@ std::string job_in(const std::string& name) {
   return job == std::string::npos ? "" : name.substr(job + 1, rank - job - 1);
 }
 
+// Whether a folder is named after an mpirun: other names are of folders that jobs share.
+bool is_of_one_job(std::string_view name) {
+  if (name.starts_with("prterun.")) return true;
+  for (const std::string_view begin : {"pid.", "ompi."}) {
+    if (!name.starts_with(begin)) continue;
+    const std::string_view number = name.substr(begin.size());
+    return !number.empty() && number.find_first_not_of("0123456789") == std::string_view::npos;
+  }
+  return false;
+}
+
 // The file of a process; empty where it is gone, or another user's.
 std::string file_of(pid_t process, const char* name) {
   try {
@@ -65,10 +74,10 @@ void Traces::note(pid_t process) {
   for (std::string_view left = environment; !left.empty();) {
     const std::string_view word = left.substr(0, left.find('\0'));
     left.remove_prefix(std::min(word.size() + 1, left.size()));
-    for (const auto& [variable, begin] : kFolders) {
+    for (const std::string_view variable : kFolders) {
       if (!word.starts_with(variable)) continue;
       const fs::path folder = word.substr(variable.size());
-      if (!folder.is_absolute() || !folder.filename().string().starts_with(begin)) continue;
+      if (!folder.is_absolute() || !is_of_one_job(folder.filename().string())) continue;
       folders_.insert(folder.string());
       rank = true;
     }

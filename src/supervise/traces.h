@@ -24,8 +24,9 @@ class Traces {
  private:
   void note_memory(pid_t process);
 
-  std::set<std::string> folders_;  ///< of the jobs: pid.N after mpirun, or prterun.HOST.N.USER (Open MPI 5)
-  std::set<std::string> jobs_;     ///< their numbers as they stand in the names of shared memory
+  std::set<std::string>
+      folders_;  ///< of the jobs: pid.N after mpirun; of Open MPI 5 prterun.HOST.N.USER or ompi.N
+  std::set<std::string> jobs_;  ///< their numbers as they stand in the names of shared memory
 };
 
 }  // namespace octet::supervise

@@ -85,6 +85,15 @@ TEST_F(CheckHosts, WhatIsWrongIsNamedWithItsMend) {
   }
 }
 
+TEST_F(CheckHosts, WhereMpirunHasNoTextsItsLibraryTellsTheVersion) {
+  host("one");
+  host("two", "mpirun", "echo -----; echo Sorry!");
+  script("hosts/two/ompi_info", "echo Open MPI v3.0.0");
+  const Outcome run = check("one\ntwo\n");
+  EXPECT_EQ(run.code, 1) << run.both();
+  EXPECT_NE(run.out.find("Open MPI v3.0.0, here "), std::string::npos) << run.out;
+}
+
 TEST_F(CheckHosts, AHostThatDoesNotAnswerIsNamed) {
   host("one");
   const Outcome run = check("one\nsilent\n");

@@ -79,7 +79,8 @@ TEST(Launcher, ACodeThatIsNoSignalIsNotCalledOne) {
 TEST(Launcher, NothingIsLeftOfAJobWhoseLauncherIsKilled) {
   const std::pair<std::string, std::string> versions[] = {
       {"mpirun (Open MPI) 4.1.4", "ompi.$(uname -n | cut -d . -f 1).$(id -u)/pid.$$"},
-      {"mpirun (Open MPI) 5.0.7", "prterun.$(uname -n).$$.$(id -u)"}};
+      {"mpirun (Open MPI) 5.0.7", "prterun.$(uname -n).$$.$(id -u)"},
+      {"Sorry! /usr/share/prte/help-schizo-ompi.txt: No such file or directory.", "ompi.$$"}};
   for (const auto& [version, session] : versions) {
     for (const std::string before : {"job=\\$!", "\"kill -0 \"*"}) {
       SCOPED_TRACE(version + before);
@@ -101,7 +102,9 @@ TEST(Launcher, NothingIsLeftOfAJobWhoseLauncherIsKilled) {
         std::vector<std::string> names;
         for (const auto& entry : fs::recursive_directory_iterator(folder.path())) {
           const std::string name = entry.path().filename().string();
-          if (name.starts_with("pid.") || name.starts_with("prterun."))
+          const bool of_one_job =
+              name.starts_with("ompi.") && name.find_first_not_of("0123456789", 5) == std::string::npos;
+          if (name.starts_with("pid.") || name.starts_with("prterun.") || of_one_job)
             names.push_back(entry.path().string());
         }
         return names;

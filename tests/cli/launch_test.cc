@@ -174,6 +174,9 @@ TEST_F(Mpirun, EachMpiIsToldInItsOwnWords) {
         "OMPI_MCA_reachable=weighted\n", "PRTE_MCA_oob_tcp_keepalive_time=10\n",
         "PRTE_MCA_oob_tcp_keepalive_intvl=5\n", "PRTE_MCA_oob_tcp_keepalive_probes=3\n"})
     expect_says(five.out, set);
+  // As Ubuntu 26.04 has it, without its texts.
+  stands_in("Sorry! ... /usr/share/prte/help-schizo-ompi.txt: No such file or directory.", tell);
+  EXPECT_EQ(told("-np 3 prog").out, five.out);
   stands_in("HYDRA build details", tell);
   const Outcome hydra = told("-np 3 prog");
   EXPECT_EQ(hydra.out.substr(0, hydra.out.find('\n')), "-np 3 prog");
@@ -227,6 +230,14 @@ TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
             "  where:    rank 3 on far\n"
             "  to do:    started again, the run goes on from its newest checkpoint\n");
   EXPECT_EQ(said(rule + killed("12 (User defined signal 2).") + rule, 12), "") << "asked to stop";
+  const std::string sorry = "echo \"Sorry!  You were supposed to get help about:\"\necho \"    ";
+  const std::string file = "\"\necho \"But I couldn't open the help file:\"\n";
+  EXPECT_EQ(said(rule + sorry + "prun:non-zero-exit" + file + rule, 3), "");
+  EXPECT_EQ(said(rule + sorry + "prun:proc-aborted-strsignal" + file + rule, 9),
+            "error: a rank was ended by a signal, and the others with it\n"
+            "  where:    mpirun's texts are missing here, so it does not say which\n"
+            "  to do:    look for a lack of memory (dmesg); started again, the run goes on from its newest "
+            "checkpoint\n");
   // Open MPI 5's own words.
   EXPECT_EQ(
       said(rule +

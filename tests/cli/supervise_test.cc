@@ -343,21 +343,21 @@ TEST(Supervise, FewerRanksTrainTheSameSamplesToTheSameBits) {
 // Nobody else could say so, or clear up behind it.
 TEST(Launcher, AnMpirunThatWasKilledIsNamedAndLeavesNothing) {
   const TemporaryFolder folder("mpirun");
-  fs::create_directories(folder / "tmp");
-  const Outcome run = shell(
-      "TMPDIR=" + (folder / "tmp") + " " OCTET_SOURCE_DIR "/launch/mpirun -np 2 " OCTET_TRAINER " " +
-      Task::get().train(folder / "run", "max_steps=100000 save_steps=100000") + " & until [ -s " +
-      (folder / "run/trainer_log.jsonl") + " ]; do sleep 0.05; done; kill -KILL $(ls -d " + (folder / "tmp") +
-      "/ompi.*/pid.* " + (folder / "tmp") +
-      "/prterun.* 2>/dev/null | sed -E 's/.*pid\\.//; s/\\.[0-9]+$//; s/.*\\.//'); wait $!; echo code $?");
+  const std::string tmp = folder / "tmp";
+  fs::create_directories(tmp);
+  // The number of an mpirun from its folder's name: of Open MPI 4, and two of 5.
+  const std::string numbers = "ls -d " + tmp + "/ompi.*/pid.* " + tmp + "/prterun.* " + tmp +
+                              "/ompi.* 2>/dev/null | sed -nE 's@.*/(pid|ompi)[.]([0-9]+)$@\\2@p; "
+                              "s@.*/prterun[.].*[.]([0-9]+)[.][0-9]+$@\\1@p'";
+  const Outcome run = shell("TMPDIR=" + tmp + " " OCTET_SOURCE_DIR "/launch/mpirun -np 2 " OCTET_TRAINER " " +
+                            Task::get().train(folder / "run", "max_steps=100000 save_steps=100000") +
+                            " & until [ -s " + (folder / "run/trainer_log.jsonl") +
+                            " ]; do sleep 0.05; done; kill -KILL $(" + numbers + "); wait $!; echo code $?");
   EXPECT_NE(run.out.find("code 137"), std::string::npos) << run.both();
   EXPECT_NE(run.err.find("error: mpirun was ended by signal 9, and its ranks with it"), std::string::npos)
       << run.err;
   EXPECT_EQ(errors_in(run), 1) << run.err;
-  EXPECT_EQ(
-      shell("ls -d " + (folder / "tmp") + "/ompi.*/pid.* " + (folder / "tmp") + "/prterun.* 2>/dev/null").out,
-      "")
-      << "no folder of its session";
+  EXPECT_EQ(shell(numbers).out, "") << "no folder of its session";
 }
 
 // The whole of it: ranks that a signal ends within every second save, and a final model of the same bits.

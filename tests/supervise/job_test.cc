@@ -18,20 +18,19 @@ using namespace std::chrono_literals;
 using test::spill;
 using test::TemporaryFolder;
 
-/// A launcher that starts a rank and is killed, with the files that Open MPI 4 or 5 makes for a job.
+/// A launcher that starts a rank and is killed, with the files that Open MPI 4 makes for a job, or, by
+/// the name of its folder, 5.
 class KilledLauncher {
  public:
-  explicit KilledLauncher(const std::string& name, int version = 4)
-      : folder_(name), version_(version), number_(static_cast<std::uint32_t>(::getpid()) * 65536U + 1U) {
-    const auto session_of = [&](const std::string& launcher) {
-      return folder_ / (version == 4 ? "ompi.host.0/pid." + launcher : "prterun.host." + launcher + ".0");
-    };
+  explicit KilledLauncher(const std::string& name, const std::string& session = "ompi.host.0/pid.77")
+      : folder_(name),
+        four_(session.starts_with("ompi.host")),
+        number_(static_cast<std::uint32_t>(::getpid()) * 65536U + 1U) {
     char job[16];
     std::snprintf(job, sizeof job, "%x", number_);
-    const std::string memory =
-        std::string("/dev/shm/") + (version == 4 ? "vader" : "sm") + "_segment.host.0." + job;
-    session_ = session_of("77");
-    other_session_ = session_of("78");
+    const std::string memory = std::string("/dev/shm/") + (four_ ? "vader" : "sm") + "_segment.host.0." + job;
+    session_ = folder_ / session;
+    other_session_ = folder_ / std::string(session).replace(session.find("77"), 2, "78");
     memory_ = memory + ".0";
     others_ = memory + "1.0";
     for (const std::string& file : {session_ + "/contact", other_session_ + "/contact", memory_, others_})
@@ -49,10 +48,10 @@ class KilledLauncher {
     adopt_orphans();
     const std::string number = std::to_string(number_);
     const std::string environment =
-        version_ == 4 ? "OMPI_MCA_orte_jobfam_session_dir=" + session_ + " PMIX_NAMESPACE=" + number
-                      : "PMIX_SERVER_TMPDIR=" + session_ + " PMIX_NAMESPACE=prterun-host-77@1";
+        four_ ? "OMPI_MCA_orte_jobfam_session_dir=" + session_ + " PMIX_NAMESPACE=" + number
+              : "PMIX_SERVER_TMPDIR=" + session_ + " PMIX_NAMESPACE=prterun-host-77@1";
     const std::string script = "export " + environment + "\nsetsid " + rank + " >/dev/null 2>&1 &\nsleep " +
-                               (ends_first ? "2.5" : "0.2") + "\n" + ends;
+                               (ends_first ? "4" : "0.2") + "\n" + ends;
     Job job({"bash", "-c", script}, [](std::string_view) {});
     const Requests requests;
     while (job.wait(requests.file(), 50)) {
@@ -73,7 +72,7 @@ class KilledLauncher {
 
  private:
   TemporaryFolder folder_;
-  int version_;
+  bool four_;
   std::uint32_t number_;
   std::string session_, other_session_, memory_, others_;
 };
@@ -88,15 +87,23 @@ TEST(Job, FilesOfAJobGoWhenItsLauncherAndTheKeeperWereKilled) {
 
 // Whose names do not tell the memory's: it is what a rank has mapped.
 TEST(Job, FilesOfOpenMpi5GoToo) {
-  const KilledLauncher killed("killed_launcher_5", 5);
+  const KilledLauncher killed("killed_launcher_5", "prterun.host.77.0");
   killed.run(killed.maps_for("60"), "kill -KILL $$", 2s);
   EXPECT_FALSE(killed.session());
   EXPECT_FALSE(killed.memory());
   EXPECT_TRUE(killed.of_others()) << "other jobs' stay";
-  const KilledLauncher ended("ranks_first_5", 5);
+  const KilledLauncher ended("ranks_first_5", "ompi.77");
   ended.run(ended.maps_for("2"), "kill -KILL $$", 300ms, true);
   EXPECT_FALSE(ended.session() || ended.memory());
   EXPECT_TRUE(ended.of_others());
+}
+
+TEST(Job, FoldersThatJobsShareStay) {
+  for (const char* shared : {"ompi.host77", "pid.77x", "others77"}) {
+    const KilledLauncher start("shared_folder", shared);
+    start.run("sleep 60", "kill -KILL $$", 300ms);
+    EXPECT_TRUE(start.session()) << shared;
+  }
 }
 
 TEST(Job, FilesGoAlsoWhereAllElseEndedByItself) {
