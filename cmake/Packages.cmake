@@ -34,6 +34,6 @@ if(NOT TARGET octet_mpi)
                         INTERFACE_COMPILE_DEFINITIONS "OMPI_SKIP_MPICXX;MPICH_SKIP_MPICXX")
 endif()
 # What ranks tell each other beside the data.
-find_package(Boost REQUIRED COMPONENTS mpi serialization)
+find_package(Boost CONFIG REQUIRED COMPONENTS mpi serialization)
 # Its CMake file asks for MPI's C++ bindings, which it does not use.
 set_property(TARGET Boost::mpi PROPERTY INTERFACE_LINK_LIBRARIES Boost::serialization octet_mpi)
