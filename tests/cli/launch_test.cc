@@ -169,7 +169,7 @@ TEST_F(Mpirun, EachMpiIsToldInItsOwnWords) {
   stands_in("prterun (PRRTE) 3.0.2", tell);
   const Outcome five = told("-np 3 prog");
   for (const char* set :
-       {"-x OCTETRUN_OVERLAP", "PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe\n",
+       {"-x OCTETRUN_OVERLAP", "PRTE_MCA_rmaps_default_mapping_policy=slot:oversubscribe\n",
         "PRTE_MCA_hwloc_default_binding_policy=none\n", "OMPI_MCA_btl_sm_single_copy_mechanism=none\n",
         "OMPI_MCA_reachable=weighted\n", "PRTE_MCA_oob_tcp_keepalive_time=10\n",
         "PRTE_MCA_oob_tcp_keepalive_intvl=5\n", "PRTE_MCA_oob_tcp_keepalive_probes=3\n"})
