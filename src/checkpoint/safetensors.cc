@@ -92,6 +92,14 @@ void SafetensorsFile::read(const std::string& name, std::int64_t begin, std::int
   leave_pages(from, static_cast<std::size_t>(count) * size_of(tensor.dtype));
 }
 
+void SafetensorsFile::leave(const std::string& name, std::int64_t begin, std::int64_t count) const {
+  const StoredTensor& tensor = at(name);
+  check(begin >= 0 && count >= 0 && begin <= tensor.count - count, "elements lie inside their tensor");
+  const std::size_t element = size_of(tensor.dtype);
+  leave_pages(bytes(tensor).data() + static_cast<std::size_t>(begin) * element,
+              static_cast<std::size_t>(count) * element);
+}
+
 void SafetensorsFile::read(const std::string& name, std::int64_t begin, std::int64_t count, Bf16* out) const {
   const StoredTensor& tensor = at(name);
   checkpoint::to_bf16(tensor.dtype, range(*this, tensor, begin, count, true), count, out);
@@ -110,6 +118,9 @@ void WeightFolder::read(const TensorSlice& slice) const {
   each_run(slice, [&](std::int64_t begin, std::int64_t count, void* data) {
     read(slice.name, begin, count, static_cast<float*>(data));
   });
+  // Runs too short to be left one by one.
+  if (!slice.one_run() && quantised(slice.name) == nullptr)
+    file_of(slice.name).leave(slice.name, slice.begin, (slice.rows - 1) * slice.stride + slice.count);
 }
 
 bool WeightFolder::exists(const std::string& folder, const std::string& stem) {

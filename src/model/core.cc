@@ -261,8 +261,9 @@ void Transformer::Impl::evaluate(ParameterSource& source, Stream& stream, const 
 }
 
 void Transformer::Impl::decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch,
-                               KvCache& cache, const ops::Matrix& logits) {
-  check(logits.rows >= batch.row_count && logits.cols == architecture_.vocabulary,
+                               KvCache& cache, const ops::Matrix& logits, const ops::ConstMatrix& in,
+                               const ops::Matrix& out) {
+  check(!has_head() || (logits.rows >= batch.row_count && logits.cols == layers_.head().facts().rows),
         "logits have a row for every wanted token");
   check_batch({.labels = batch.row_count, .documents = {.tokens = batch.tokens}});
   const Passing pass{.source = source,
@@ -274,9 +275,10 @@ void Transformer::Impl::decode(ParameterSource& source, Stream& stream, const De
                                    .alone = batch.alone},
                      .tokens = batch.tokens,
                      .options = {.readers = Readers::forward}};
-  const ops::Matrix after = top(layers_.head().input(), pass.tokens);
-  enter(pass, batch.ids, {});
+  const ops::Matrix after = has_head() ? top(layers_.head().input(), pass.tokens) : out;
+  enter(pass, batch.ids, in);
   forward_blocks(pass, after);
+  if (!has_head()) return;
   with_head(pass, false, [&](const Call& of_head, const HeadWeight& weight) {
     const NormInput behind = layers_.block(range_.last - 1).sum(of_head, after);
     layers_.head().logits(of_head, behind, weight, batch.rows, top(logits, batch.row_count));

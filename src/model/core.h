@@ -24,7 +24,7 @@ class Transformer::Impl {
   void evaluate(ParameterSource& source, Stream& stream, const MicroBatch& batch, double* loss_sum,
                 const LogitsHook& logits);
   void decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch, KvCache& cache,
-              const ops::Matrix& logits);
+              const ops::Matrix& logits, const ops::ConstMatrix& in, const ops::Matrix& out);
   /// Throws unless this core runs all blocks.
   void require_whole() const;
 

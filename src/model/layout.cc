@@ -113,6 +113,25 @@ void put(Stream& stream, const std::vector<float>& values, DType dtype, void* ou
 
 }  // namespace
 
+namespace {
+
+/// Of elements [from, to) of a stored tensor, all of one part: act(first, at, count) for each run of the
+/// part's Hugging Face tensor, which begins at its element `first` and lies at element `at` of the stored
+/// one.
+template <typename Do>
+void each_run_of(const NamedPart& part, std::int64_t from, std::int64_t to, Do&& act) {
+  if (!part.cut) return act(from - part.begin, from, to - from);
+  const auto& [rows, cols] = *part.cut;
+  for (std::int64_t at = from; at < to;) {
+    const std::int64_t row = (at - part.begin) / cols.count, col = (at - part.begin) % cols.count;
+    const std::int64_t count = cols.whole() ? to - at : std::min(to - at, cols.count - col);
+    act((rows.begin + row) * cols.of + cols.begin + col, at, count);
+    at += count;
+  }
+}
+
+}  // namespace
+
 void initialise(Stream& stream, const TensorSpec& tensor, const Initialisation& what) {
   check(what.begin >= 0 && what.count >= 0 && what.begin <= tensor.count() - what.count,
         "a range lies inside its tensor");
@@ -123,12 +142,14 @@ void initialise(Stream& stream, const TensorSpec& tensor, const Initialisation& 
     auto* out =
         static_cast<std::byte*>(what.out) + static_cast<std::size_t>(from - what.begin) * size_of(what.dtype);
     if (tensor.init == InitRule::normal) {
-      ops::random_normal(stream, {.seed = hash64(part.name, what.seed),
-                                  .first = static_cast<std::uint64_t>(from - part.begin),
-                                  .deviation = tensor.init_std,
-                                  .out = out,
-                                  .dtype = what.dtype,
-                                  .count = to - from});
+      each_run_of(part, from, to, [&](std::int64_t first, std::int64_t at, std::int64_t count) {
+        ops::random_normal(stream, {.seed = hash64(part.name, what.seed),
+                                    .first = static_cast<std::uint64_t>(first),
+                                    .deviation = tensor.init_std,
+                                    .out = out + static_cast<std::size_t>(at - from) * size_of(what.dtype),
+                                    .dtype = what.dtype,
+                                    .count = count});
+      });
     } else if (tensor.init == InitRule::uniform) {
       put(stream, uniform_values(part, what.seed, from - part.begin, to - from), what.dtype, out);
     } else if (tensor.init == InitRule::ones || tensor.init == InitRule::row_norms) {

@@ -22,10 +22,15 @@ TransformerOptions checked(TransformerOptions options, const Architecture& a) {
          "no more labels than tokens in a micro-batch", options.max_labels);
   expect(options.max_positions >= 0 && options.max_positions <= kMostTokens, "at most 2^30 positions",
          options.max_positions);
-  if (options.last_block < 0) options.last_block = static_cast<int>(a.layers);
+  if (options.last_block < 0) options.last_block = static_cast<int>(a.share.last_block(a.layers));
   expect(options.last_block <= a.layers, "a last block that the model has", options.last_block);
   expect(options.first_block >= 0 && options.first_block < options.last_block,
          "a first block before the last one", options.first_block);
+  expect(options.first_block >= a.share.first_block(a.layers) &&
+             options.last_block <= a.share.last_block(a.layers),
+         "blocks of this rank's share", options.first_block);
+  check(a.share.whole() || !options.training, "a model whose layers are split among ranks is not trained");
+  check(!a.share.sums() || options.partial_sums != nullptr, "somebody adds up the parts of sums");
   return options;
 }
 
@@ -61,9 +66,8 @@ void Transformer::evaluate(ParameterSource& source, Stream& stream, const MicroB
 }
 
 void Transformer::decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch, KvCache& cache,
-                         const ops::Matrix& logits) {
-  impl_->require_whole();
-  impl_->decode(source, stream, batch, cache, logits);
+                         const ops::Matrix& logits, const ops::ConstMatrix& in, const ops::Matrix& out) {
+  impl_->decode(source, stream, batch, cache, logits, in, out);
 }
 
 precision::ScaleSet* Transformer::activation_scales() {

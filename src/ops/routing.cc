@@ -26,9 +26,11 @@ void route(Stream& stream, const RouteArgs& args) {
 
 void weighted_rows(Stream& stream, const WeightedRowsArgs& args) {
   if (args.out.rows == 0) return;
-  check(is_matrix(args.x) && is_matrix(args.addend) && is_matrix(args.out),
+  const bool adds = args.addend.data != nullptr;
+  check(is_matrix(args.x) && (!adds || is_matrix(args.addend)) && is_matrix(args.out),
         "weighted_rows: matrices are f32 or bf16");
-  check(same_form(args.addend, args.out) && args.x.dtype == args.out.dtype && args.x.cols == args.out.cols,
+  check((!adds || same_form(args.addend, args.out)) && args.x.dtype == args.out.dtype &&
+            args.x.cols == args.out.cols,
         "weighted_rows: x, addend and out have the same columns and dtype");
   check(args.taken > 0 && args.places != nullptr && args.weights != nullptr,
         "weighted_rows: every token has rows and weights");

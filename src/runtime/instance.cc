@@ -81,6 +81,9 @@ HeldAs held_as(const store::Options& options) {
 void Instance::load_weights(const std::string& folder) {
   // A weight may be missing or damaged for one rank alone; nobody may be left waiting in a gather.
   std::unique_ptr<InitialWeights> weights;
+  // Files are those of the whole model, whatever of it this rank holds.
+  model::Architecture whole = options_.architecture;
+  whole.share = {};
   job_.together([&] {
     weights =
         std::make_unique<InitialWeights>(WeightSource{.folder = folder,
@@ -89,7 +92,7 @@ void Instance::load_weights(const std::string& folder) {
                                                       .adapter = options_.adapter,
                                                       .seed = options_.store.adamw.seed,
                                                       .held = held_as(options_.store)},
-                                         store_->layout());
+                                         model::build_layout(whole));
   });
   const bool quantised = options_.architecture.stored.format != model::StoredWeights::Format::plain;
   if (quantised && !options_.store.fixed.nf4.stored && job_.rank() == 0) {

@@ -4,6 +4,37 @@
 
 namespace octet::store {
 
+namespace {
+
+/// The same of a part of which the tensor is cut: `whole` has the tensor's name, dtype and shape, and `data`
+/// element `begin` of the part. Rows of which columns are cut off are runs of one slice.
+void append_cut(const model::NamedPart& part, TensorSlice whole, std::int64_t begin, std::int64_t count,
+                std::vector<TensorSlice>& slices) {
+  const auto& [rows, cols] = *part.cut;
+  while (count > 0) {
+    TensorSlice& slice = slices.emplace_back(whole);
+    const std::int64_t row = begin / cols.count, col = begin % cols.count;
+    slice.begin = (rows.begin + row) * cols.of + cols.begin + col;
+    if (cols.whole()) {
+      slice.count = count;
+    } else if (col == 0 && count >= cols.count) {
+      slice.count = slice.pitch = cols.count;
+      slice.rows = count / cols.count;
+      slice.stride = cols.of;
+    } else {
+      slice.count = std::min(count, cols.count - col);
+    }
+    const std::int64_t taken = slice.elements();
+    begin += taken;
+    count -= taken;
+    if (whole.data != nullptr)
+      whole.data =
+          static_cast<std::byte*>(whole.data) + static_cast<std::size_t>(taken) * size_of(whole.dtype);
+  }
+}
+
+}  // namespace
+
 void append_slices(const model::SegmentSpec& spec, const SliceRange& range, const std::string& prefix,
                    std::vector<TensorSlice>& slices) {
   for (const model::TensorSpec& tensor : spec.tensors) {
@@ -12,12 +43,17 @@ void append_slices(const model::SegmentSpec& spec, const SliceRange& range, cons
       const std::int64_t from = std::max(start, range.begin);
       const std::int64_t to = std::min(start + part.count, range.begin + range.count);
       if (from >= to) continue;
-      slices.push_back({.name = prefix + part.name,
+      TensorSlice slice{.name = prefix + part.name,
                         .dtype = range.data.dtype,
                         .shape = part.shape,
                         .begin = from - start,
                         .count = to - from,
-                        .data = range.data.from(from - range.begin).data});
+                        .data = range.data.from(from - range.begin).data};
+      if (part.cut) {
+        append_cut(part, std::move(slice), from - start, to - from, slices);
+      } else {
+        slices.push_back(std::move(slice));
+      }
     }
   }
 }

@@ -47,6 +47,10 @@ class SafetensorsFile {
   void read(const std::string& name, std::int64_t begin, std::int64_t count, Bf16* out) const;
   void read(const std::string& name, std::int64_t begin, std::int64_t count, std::int64_t* out) const;
 
+  /// Takes the pages of elements [begin, begin + count) of a tensor out of this process, which has read what
+  /// it wants of them; they are read again where that is asked for.
+  void leave(const std::string& name, std::int64_t begin, std::int64_t count) const;
+
   /// The bytes of a tensor as stored; valid while this object lives, aligned to nothing.
   std::span<const std::byte> bytes(const StoredTensor& tensor) const;
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "octet/base/json.h"
+#include "octet/model/share.h"
 #include "octet/model/tuning.h"
 #include "octet/ops/gated_activation.h"
 #include "octet/ops/types.h"
@@ -107,6 +108,8 @@ struct Architecture {
   /// What of it is trained, and the adapters beside its weights. Not of config.json.
   Tuning tuning;
   StoredWeights stored;
+  /// What of it this rank computes. All other members are those of the whole model.
+  Share share;
 
   std::int64_t q_width() const { return heads.q_heads * heads.head_dim; }
   /// What block `layer` is, every size filled in.
@@ -131,6 +134,14 @@ Architecture read_architecture(const std::string& folder);
 /// Settles under which names a multimodal checkpoint holds its text model: `exists` tells whether its weights
 /// have a tensor. Leaves other architectures as they are.
 void name_tensors(Architecture& architecture, const std::function<bool(const std::string&)>& exists);
+
+/// The heads of a rank's share: of keys and values at least one.
+ops::Heads heads_of_share(const Architecture& architecture);
+/// The rows of embedding and head, and so the logits, of a rank's share.
+Piece vocabulary_of_share(const Architecture& architecture);
+/// Throws Error (usage) for a model that cannot be split among `tensor_size` ranks and into `stages` stages,
+/// naming the size that stands in the way.
+void require_splits(const Architecture& architecture, int tensor_size, int stages);
 
 /// Throws Error, naming `where`, for a model that only generates: one with experts.
 void require_trainable(const Architecture& architecture, const std::string& where);

@@ -14,7 +14,8 @@ namespace octet::model {
 /// many blocks as every page has. Blocks whose windows are alike see the same tokens; they form groups of one
 /// size, and of each group a sequence has a page table of its own, so that a window gives back what lies
 /// behind it while other blocks still see it, and a page fits every group. Without windows there is one
-/// group.
+/// group. Of a model in stages every group has blocks on every stage, as evenly as the blocks allow: all
+/// ranks then have the same groups and the same pages, each with its own blocks and heads in them.
 class KvLayout {
  public:
   /// `dtype`: f32, bf16 or E4M3. Throws Error for another, and unless page_tokens is a power of two.
@@ -22,14 +23,17 @@ class KvLayout {
   DType dtype() const { return dtype_; }
   bool fp8() const { return dtype_ == DType::e4m3; }
   std::int64_t page_tokens() const { return page_tokens_; }
-  /// Blocks of a group.
+  /// Blocks of a group, of one stage, at most.
   std::int64_t page_blocks() const { return page_blocks_; }
+  /// Those of them that this rank's share has in any group.
+  std::int64_t own_blocks() const { return own_blocks_; }
   /// Of each group how many tokens its blocks see, the newest included; 0: all.
   const std::vector<std::int64_t>& windows() const { return windows_; }
   std::int64_t groups() const { return static_cast<std::int64_t>(windows_.size()); }
   /// Of keys, or values, of a token in one block, and of their scales in E4M3.
   std::size_t token_bytes() const { return token_bytes_; }
   std::size_t scale_bytes() const { return scale_bytes_; }
+  /// Of a page on the rank that has most of it.
   std::size_t page_bytes() const;
   /// A block's group, and its place among the group's blocks.
   std::int64_t group(std::int64_t layer) const { return group_[static_cast<std::size_t>(layer)]; }
@@ -37,7 +41,7 @@ class KvLayout {
 
  private:
   DType dtype_;
-  std::int64_t page_tokens_, page_blocks_ = 0;
+  std::int64_t page_tokens_, page_blocks_ = 0, own_blocks_ = 0;
   std::vector<std::int64_t> windows_, group_, place_;
   std::size_t token_bytes_, scale_bytes_;
 };

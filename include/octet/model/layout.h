@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "octet/base/dtype.h"
+#include "octet/model/share.h"
 
 namespace octet::model {
 
@@ -16,12 +18,19 @@ enum class ParameterKind { matrix, vector };
 /// init_std, on average; where the weight is loaded, its own.
 enum class InitRule { normal, zeros, ones, uniform, row_norms };
 
+/// Rows and columns of a Hugging Face tensor; a vector has one column.
+struct PartCut {
+  Piece rows, cols;
+  bool operator==(const PartCut&) const = default;
+};
+
 /// A Hugging Face tensor as a run of rows of a stored tensor: q, k and v lie one behind the other in "qkv".
 struct NamedPart {
   std::string name;                 ///< "model.layers.0.self_attn.q_proj.weight"
   std::vector<std::int64_t> shape;  ///< as Hugging Face has it
   std::int64_t begin = 0;           ///< first element inside the stored tensor
   std::int64_t count = 0;
+  std::optional<PartCut> cut = {};  ///< what of the tensor is stored, row by row; nothing: all of it
 };
 
 /// A stored tensor: [rows, cols] row-major; vectors have cols == 1.
@@ -77,12 +86,13 @@ inline constexpr std::int64_t kTensorAlignment = 128;
 std::int64_t padded_count(const SegmentSpec& segment, int world);
 
 /// All parameters of a model. Group 0 is the embedding, 1 … blocks are the blocks, the last one is the head.
+/// Of a share of a model, groups that other ranks hold are empty.
 struct ParameterLayout {
   std::vector<GroupSpec> groups;
   int embedding_group() const { return 0; }
   int block_group(int block) const { return 1 + block; }
   int head_group() const { return static_cast<int>(groups.size()) - 1; }
-  /// Elements of all tensors, without padding.
+  /// Elements of all tensors that are stored, without padding.
   std::int64_t parameter_count() const;
 };
 

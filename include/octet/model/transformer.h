@@ -7,6 +7,7 @@
 #include "octet/model/architecture.h"
 #include "octet/model/kv_cache.h"
 #include "octet/model/parameter_source.h"
+#include "octet/model/partial_sums.h"
 #include "octet/precision/audit.h"
 #include "octet/precision/casts.h"
 #include "octet/precision/scaling.h"
@@ -43,6 +44,8 @@ struct TransformerOptions {
   /// core with the first block has the embedding, that with the last one the head.
   int first_block = 0;
   int last_block = -1;
+  /// Of a share whose layers make parts of sums; outlives the core.
+  PartialSums* partial_sums = nullptr;
 };
 
 /// One micro-batch, flat: the tokens of its documents one behind the other, without padding. All pointers are
@@ -67,7 +70,9 @@ using LogitsHook =
 /// New tokens of sequences in a KvCache: a prompt, a part of it, or one token of each of several sequences.
 /// Tokens of one sequence come in order, without a gap after what the cache holds.
 struct DecodeBatch {
-  const std::int32_t* ids = nullptr;        ///< [tokens]
+  /// [tokens], counted from the first id of the share's vocabulary (vocabulary_of_share): below 0 and above
+  /// its end where another rank has the token's row.
+  const std::int32_t* ids = nullptr;
   const std::int32_t* slots = nullptr;      ///< [tokens]
   const std::int32_t* positions = nullptr;  ///< [tokens], below the cache's capacity
   std::int64_t tokens = 0;
@@ -108,11 +113,12 @@ class Transformer {
   /// Forward alone; nothing is recorded into FP8 histories.
   void evaluate(ParameterSource& source, Stream& stream, const MicroBatch& batch, double* loss_sum,
                 const LogitsHook& logits = {});
-  /// Appends tokens to the cache; logits [row_count, vocabulary] (f32 or compute dtype) are those of
-  /// batch.rows, in their order. In a fixed order those in the compute dtype have the bits that evaluate()
-  /// hands out.
+  /// Appends tokens to the cache; logits [row_count, vocabulary of the share] (f32 or compute dtype) are
+  /// those of batch.rows, in their order. In a fixed order those in the compute dtype have the bits that
+  /// evaluate() hands out. A core without the first block reads hidden states from `in`, one without the last
+  /// block leaves them in `out` and makes no logits: both as forward() has them.
   void decode(ParameterSource& source, Stream& stream, const DecodeBatch& batch, KvCache& cache,
-              const ops::Matrix& logits);
+              const ops::Matrix& logits, const ops::ConstMatrix& in = {}, const ops::Matrix& out = {});
 
   /// Scales of activations and output gradients, or null without FP8. With delayed scaling the caller reduces
   /// amaxes() by MAX over the ranks and updates the scales once after each trained micro-batch; those of

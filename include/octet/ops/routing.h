@@ -24,7 +24,7 @@ struct RouteArgs {
 void route(Stream& stream, const RouteArgs& args);
 
 /// out[t] = addend[t] + Σ_j weights[t, j] * x[places[t, j]], summed in fp32 in the order of j, the addend
-/// last, and rounded once. `out` may lie where `addend` does.
+/// last, and rounded once. `out` may lie where `addend` does; without data there is no addend.
 struct WeightedRowsArgs {
   ConstMatrix x;  ///< [rows, cols] T
   std::int64_t taken = 0;

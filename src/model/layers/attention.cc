@@ -13,7 +13,9 @@ LinearShape qkv_shape(const Architecture& a) {
   return {.name = "qkv",
           .title = "attention q, k, v",
           .inputs = a.hidden,
-          .modules = {{"self_attn.q_proj", a.q_width()}, {"self_attn.k_proj", kv}, {"self_attn.v_proj", kv}},
+          .modules = {{"self_attn.q_proj", a.q_width(), each_head(a.heads.head_dim)},
+                      {"self_attn.k_proj", kv, each_kv_head(a.heads.head_dim)},
+                      {"self_attn.v_proj", kv, each_kv_head(a.heads.head_dim)}},
           .bias = a.qkv_bias,
           .init_std = a.initializer_range};
 }
@@ -25,13 +27,15 @@ LinearShape output_shape(const Architecture& a) {
           .modules = {{"self_attn.o_proj", a.hidden}},
           .bias = a.output_bias,
           .init_std = a.initializer_range,
-          .kept_values = true};
+          .kept_values = true,
+          .inputs_split = each_head(a.heads.head_dim),
+          .adds_bias = a.share.adds_once()};
 }
 
 }  // namespace
 
 Attention::Attention(GroupBuilder& group, const Architecture& a, std::int64_t layer)
-    : heads_(a.heads),
+    : heads_(heads_of_share(a)),
       layer_(layer),
       window_(a.block(layer).window),
       scale_(static_cast<float>(a.attention_scale)),

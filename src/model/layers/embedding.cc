@@ -6,10 +6,11 @@ namespace octet::model {
 
 // The head's backward pass comes first: when tied, its product may overwrite what the embedding adds to.
 Embedding::Embedding(GroupBuilder& group, const Architecture& a)
-    : table_(group.matrix("embed", a.hidden, {{"embed_tokens.weight", a.vocabulary}},
+    : table_(group.matrix("embed", a.hidden, {{"embed_tokens.weight", a.vocabulary, kVocabulary}},
                           {.init_std = a.embedding_initializer_range, .gradient_by_product = a.tied})),
       scale_(a.embedding_scale),
-      padding_id_(a.padding_id) {}
+      padding_id_(a.padding_id),
+      sums_(a.share.sums()) {}
 
 std::size_t Embedding::workspace(const Device& device, const Common& common) const {
   return ops::embedding_backward_workspace(device, common.options.max_tokens, table_.rows());
@@ -33,6 +34,7 @@ void Embedding::forward(const Call& call, const std::int32_t* ids, const ops::Ma
                                .table = {table.data, table.dtype, table.rows, table.cols, table.cols},
                                .scale = scale(call.common),
                                .out = out});
+  if (sums_) reduce_partial(call, "embedding", out);
 }
 
 void Embedding::backward(const Call& call, const std::int32_t* ids, const ops::ConstMatrix& d_out) const {

@@ -19,7 +19,8 @@ class Embedding {
   std::size_t workspace(const Device& device, const Common& common) const;
   std::vector<Operation> operations(std::int64_t tokens) const;
 
-  /// out [tokens, hidden] = the scaled rows of `ids` [tokens] (device).
+  /// out [tokens, hidden] = the scaled rows of `ids` [tokens] (device), counted from the first row that this
+  /// rank has; those of other ranks are added.
   void forward(const Call& call, const std::int32_t* ids, const ops::Matrix& out) const;
   void backward(const Call& call, const std::int32_t* ids, const ops::ConstMatrix& d_out) const;
 
@@ -30,6 +31,7 @@ class Embedding {
   MatrixHandle table_;
   double scale_;
   std::int32_t padding_id_;
+  bool sums_;  ///< over ranks: one of them has a token's row, the others have zeros
 };
 
 }  // namespace octet::model

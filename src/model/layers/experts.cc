@@ -22,9 +22,16 @@ std::vector<Part> parts_of(const ExpertShape& shape, const std::vector<Part>& of
   std::vector<Part> parts;
   for (std::int64_t e = 0; e < shape.count; ++e) {
     for (const Part& part : of_one)
-      parts.push_back({"mlp.experts." + std::to_string(e) + "." + part.name + ".weight", part.rows});
+      parts.push_back(
+          {"mlp.experts." + std::to_string(e) + "." + part.name + ".weight", part.rows, part.split});
   }
   return parts;
+}
+
+ExpertShape shape_of_share(const Architecture& a) {
+  ExpertShape shape = a.experts;
+  shape.width = piece_of(kEven, shape.width, a.share).count;
+  return shape;
 }
 
 /// A buffer of `factor` times as many rows as there are tokens.
@@ -42,17 +49,19 @@ ops::Matrix rows_from(ops::Matrix m, std::int64_t begin, std::int64_t count) {
 }  // namespace
 
 Experts::Experts(GroupBuilder& group, const Architecture& a)
-    : shape_(a.experts),
+    : shape_(shape_of_share(a)),
+      sums_(a.share.sums()),
       hidden_(a.hidden),
       activation_(a.activation),
       norm_(group, "mlp_norm", mlp_norm_name(a), a.hidden, a),
       router_(group.matrix("router", a.hidden, {{"mlp.gate.weight", shape_.count}},
                            {.init_std = a.initializer_range, .expert = true})),
-      gate_up_(group.matrix("experts_gate_up", a.hidden,
-                            parts_of(shape_, {{"gate_proj", shape_.width}, {"up_proj", shape_.width}}),
-                            {.init_std = a.initializer_range, .expert = true})),
-      down_(group.matrix("experts_down", shape_.width, parts_of(shape_, {{"down_proj", a.hidden}}),
-                         {.init_std = a.initializer_range, .expert = true})) {}
+      gate_up_(group.matrix(
+          "experts_gate_up", a.hidden,
+          parts_of(shape_, {{"gate_proj", a.experts.width, kEven}, {"up_proj", a.experts.width, kEven}}),
+          {.init_std = a.initializer_range, .expert = true})),
+      down_(group.matrix("experts_down", a.experts.width, parts_of(shape_, {{"down_proj", a.hidden}}),
+                         {.init_std = a.initializer_range, .expert = true, .columns = kEven})) {}
 
 void Experts::reserve(BlockBuffers& buffers, const Common& common) {
   check(!common.options.training, "models with experts are not trained");
@@ -200,20 +209,27 @@ void Experts::forward(const Call& call, const NormInput& before, const ops::Matr
   pick(call);
   sort(call.tokens);
   compute(call);
+  const ops::Matrix made = sums_ ? top(call.common.scratch.delta, call.tokens) : after;
   ops::weighted_rows(call.stream, {.x = top(made_, call.tokens * shape_.taken),
                                    .taken = shape_.taken,
                                    .places = taken_,
                                    .weights = weights_,
-                                   .addend = stream,
-                                   .out = after});
+                                   .addend = sums_ ? ops::Matrix{} : stream,
+                                   .out = made});
+  if (sums_) reduce_partial(call, "experts", made);
 }
 
 void Experts::backward(const Call&, const ops::Matrix&, const ops::QuantizeInto&) {
   check(false, "models with experts are not trained");
 }
 
-NormInput Experts::sum(const Call&, const ops::Matrix&, const ops::Matrix& after) const {
-  return {.residual = after};
+NormInput Experts::sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const {
+  if (!sums_) return {.residual = after};
+  return {.residual = before, .delta = top(call.common.scratch.delta, call.tokens), .sum = after};
+}
+
+void Experts::settle(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const {
+  if (sums_) norm_.add(call, sum(call, before, after));
 }
 
 }  // namespace octet::model

@@ -10,7 +10,8 @@ namespace octet::model {
 
 /// A mixture of experts: norm, router, and gated MLPs of which each token takes some (ExpertShape). Forward
 /// alone. Which token goes where is decided on the device; the host waits for it, sorts the tokens by their
-/// experts, and enqueues for each expert that was taken its two products.
+/// experts, and enqueues for each expert that was taken its two products. Where layers are split among ranks,
+/// each has a part of every expert's width and the whole router.
 class Experts final : public Mlp {
  public:
   Experts(GroupBuilder& group, const Architecture& architecture);
@@ -28,7 +29,7 @@ class Experts final : public Mlp {
   void backward(const Call& call, const ops::Matrix& stream, const ops::QuantizeInto& into) override;
   bool normed() const override { return false; }
   NormInput sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const override;
-  void settle(const Call&, const ops::Matrix&, const ops::Matrix&) const override {}
+  void settle(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const override;
   ops::QuantizeInto wanted(const Call&) const override { return {}; }
 
  private:
@@ -43,7 +44,8 @@ class Experts final : public Mlp {
                               std::int64_t count);
   void multiply(const Call& call, const ops::Matrix& a, const ops::Operand& b, const ops::Matrix& d) const;
 
-  ExpertShape shape_;
+  ExpertShape shape_;  ///< its width is that of the rank's share
+  bool sums_;          ///< over ranks
   std::int64_t hidden_;
   ops::Activation activation_;
   Norm norm_;

@@ -8,11 +8,16 @@
 namespace octet::model {
 namespace {
 
+/// Of the whole model's MLP.
+std::int64_t width_of(const Architecture& a, std::int64_t layer) {
+  return a.block(layer).intermediate;
+}
+
 LinearShape gate_up_shape(const Architecture& a, std::int64_t width) {
   return {.name = "gate_up",
           .title = "MLP gate, up",
           .inputs = a.hidden,
-          .modules = {{"mlp.gate_proj", width}, {"mlp.up_proj", width}},
+          .modules = {{"mlp.gate_proj", width, kEven}, {"mlp.up_proj", width, kEven}},
           .bias = a.mlp_bias,
           .init_std = a.initializer_range};
 }
@@ -23,7 +28,9 @@ LinearShape down_shape(const Architecture& a, std::int64_t width) {
           .inputs = width,
           .modules = {{"mlp.down_proj", a.hidden}},
           .bias = a.mlp_bias,
-          .init_std = a.initializer_range};
+          .init_std = a.initializer_range,
+          .inputs_split = kEven,
+          .adds_bias = a.share.adds_once()};
 }
 
 }  // namespace
@@ -34,11 +41,11 @@ const char* mlp_norm_name(const Architecture& a) {
 }
 
 GatedMlp::GatedMlp(GroupBuilder& group, const Architecture& a, std::int64_t layer)
-    : width_(a.block(layer).intermediate),
+    : width_(piece_of(kEven, width_of(a, layer), a.share).count),
       activation_(a.activation),
       norm_(group, "mlp_norm", mlp_norm_name(a), a.hidden, a),
-      gate_up_(group, gate_up_shape(a, width_)),
-      output_(group, a, down_shape(a, width_), "mlp_output_norm", "post_feedforward_layernorm") {}
+      gate_up_(group, gate_up_shape(a, width_of(a, layer))),
+      output_(group, a, down_shape(a, width_of(a, layer)), "mlp_output_norm", "post_feedforward_layernorm") {}
 
 void GatedMlp::set_passes_on(bool passes_on) {
   norm_.set_passes_on(passes_on);

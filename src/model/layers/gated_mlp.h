@@ -31,7 +31,7 @@ class GatedMlp final : public Mlp {
     return output_.sum(call, before, after);
   }
   void settle(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const override {
-    output_.settle(call, before, after);
+    output_.settle(call, norm_, before, after);
   }
   ops::QuantizeInto wanted(const Call& call) const override { return output_.wanted(call); }
 

@@ -28,8 +28,12 @@ std::vector<std::int64_t> MatrixHandle::scaled_rows(bool each_part) const {
 }
 
 GroupBuilder::GroupBuilder(std::string name, NamePrefixes prefixes,
-                           std::initializer_list<ParameterKind> kinds, const Tuning& tuning)
-    : prefixes_(std::move(prefixes)), tuning_(tuning), group_{.name = std::move(name), .segments = {}} {
+                           std::initializer_list<ParameterKind> kinds, const Tuning& tuning,
+                           const Share& share)
+    : prefixes_(std::move(prefixes)),
+      tuning_(tuning),
+      share_(share),
+      group_{.name = std::move(name), .segments = {}} {
   for (const ParameterKind kind : kinds) {
     const char* suffix = kind == ParameterKind::matrix ? " matrices" : " vectors";
     group_.segments.push_back(
@@ -118,10 +122,21 @@ VectorHandle GroupBuilder::adapter_magnitude(const std::string& module, std::int
   return {add(segment, std::move(t)), true};
 }
 
+void GroupBuilder::append(TensorSpec& tensor, const Part& part, const std::string& name, std::int64_t cols,
+                          const SplitRule& columns) const {
+  const PartCut cut{.rows = piece_of(part.split, part.rows, share_), .cols = piece_of(columns, cols, share_)};
+  tensor.parts.push_back({.name = name,
+                          .shape = {part.rows, cols},
+                          .begin = tensor.rows * tensor.cols,
+                          .count = cut.rows.count * tensor.cols});
+  if (!cut.rows.whole() || !cut.cols.whole()) tensor.parts.back().cut = cut;
+  tensor.rows += cut.rows.count;
+}
+
 MatrixHandle GroupBuilder::matrix(const std::string& name, std::int64_t cols, const std::vector<Part>& parts,
                                   const MatrixTraits& traits) {
   TensorSpec t{.name = prefixes_.stored + name,
-               .cols = cols,
+               .cols = piece_of(traits.columns, cols, share_).count,
                .init = InitRule::normal,
                .init_std = static_cast<float>(traits.init_std),
                .fp8 = traits.fp8,
@@ -129,13 +144,8 @@ MatrixHandle GroupBuilder::matrix(const std::string& name, std::int64_t cols, co
   const bool trained = trains(parts);
   // What is trained whole beside adapters has the name that PEFT gives it.
   const std::string prefix = trained && tuning_.adapters ? kAdapterPrefix : "";
-  for (const Part& part : parts) {
-    t.parts.push_back({.name = prefix + prefixes_.hugging_face + part.name,
-                       .shape = {part.rows, cols},
-                       .begin = t.rows * cols,
-                       .count = part.rows * cols});
-    t.rows += part.rows;
-  }
+  for (const Part& part : parts)
+    append(t, part, prefix + prefixes_.hugging_face + part.name, cols, traits.columns);
   SegmentSpec& segment = traits.expert
                              ? segment_named(group_.name + " experts", ParameterKind::matrix, trained)
                              : segment_of(ParameterKind::matrix, trained);
@@ -146,11 +156,8 @@ MatrixHandle GroupBuilder::matrix(const std::string& name, std::int64_t cols, co
 VectorHandle GroupBuilder::vector(const std::string& name, const std::vector<Part>& parts, InitRule init) {
   TensorSpec t{.name = prefixes_.stored + name, .cols = 1, .init = init, .decay = false};
   for (const Part& part : parts) {
-    t.parts.push_back({.name = prefixes_.hugging_face + part.name,
-                       .shape = {part.rows},
-                       .begin = t.rows,
-                       .count = part.rows});
-    t.rows += part.rows;
+    append(t, part, prefixes_.hugging_face + part.name, 1, {});
+    t.parts.back().shape = {part.rows};
   }
   const bool trained = trains(parts);
   return {add(segment_of(ParameterKind::vector, trained), std::move(t)), trained};

@@ -68,7 +68,8 @@ class MatrixHandle {
 /// A run of rows of a stored tensor, by the name that Hugging Face has for it.
 struct Part {
   std::string name;
-  std::int64_t rows = 0;
+  std::int64_t rows = 0;  ///< of the whole model
+  SplitRule split = {};   ///< of its rows
 };
 
 /// What a matrix is besides its name and shape.
@@ -76,7 +77,8 @@ struct MatrixTraits {
   double init_std = 0.02;
   bool fp8 = false;                  ///< TensorSpec::fp8
   bool gradient_by_product = false;  ///< TensorSpec::gradient_by_product
-  bool expert = false;  ///< of a mixture: in a segment behind the others, since a segment has one format
+  bool expert = false;     ///< of a mixture: in a segment behind the others, since a segment has one format
+  SplitRule columns = {};  ///< how its columns are cut
 };
 
 /// The weight of a norm begins as the factor one.
@@ -95,9 +97,10 @@ class GroupBuilder {
  public:
   /// `kinds`: the group's segments, in order; behind them come, where the group has some, those of tensors
   /// that differ from the first of their kind in whether they are trained, and one of its adapters.
-  /// `tuning` decides what of it is trained, and must live as long as the builder.
+  /// `tuning` decides what of it is trained, and must live as long as the builder. Of what is declared the
+  /// group has what `share` holds; names, parts and numbers that layers declare are those of the whole model.
   GroupBuilder(std::string name, NamePrefixes prefixes, std::initializer_list<ParameterKind> kinds,
-               const Tuning& tuning);
+               const Tuning& tuning, const Share& share = {});
 
   /// `parts` lie one behind the other and have `cols` columns.
   MatrixHandle matrix(const std::string& name, std::int64_t cols, const std::vector<Part>& parts,
@@ -121,6 +124,9 @@ class GroupBuilder {
 
  private:
   TensorPlace add(SegmentSpec& segment, TensorSpec tensor);
+  /// Puts what this rank has of a part, of `cols` columns cut by `columns`, behind the tensor's others.
+  void append(TensorSpec& tensor, const Part& part, const std::string& name, std::int64_t cols,
+              const SplitRule& columns) const;
   MatrixHandle add_adapter(TensorSpec tensor);
   /// The segment of this name, behind all others where it is new.
   SegmentSpec& segment_named(const std::string& name, ParameterKind kind, bool trained);
@@ -131,6 +137,7 @@ class GroupBuilder {
 
   NamePrefixes prefixes_;
   const Tuning& tuning_;
+  Share share_;
   GroupSpec group_;
 };
 

@@ -15,12 +15,12 @@ ops::Operand operand_of(const ops::Matrix& m) {
 }  // namespace
 
 Head::Head(GroupBuilder& group, const Architecture& a)
-    : vocabulary_(a.vocabulary),
+    : vocabulary_(vocabulary_of_share(a).count),
       width_(a.hidden),
       soft_cap_(static_cast<float>(a.logit_soft_cap)),
       norm_(group, "norm", a.tensor_prefix + "norm", a.hidden, a) {
   if (a.tied) return;
-  weight_ = group.matrix("lm_head", a.hidden, {{a.head_name, a.vocabulary}},
+  weight_ = group.matrix("lm_head", a.hidden, {{a.head_name, a.vocabulary, kVocabulary}},
                          {.init_std = a.initializer_range, .gradient_by_product = true});
 }
 

@@ -46,7 +46,7 @@ class Head {
   /// wants.
   void loss(const Call& call, const NormInput& stream, const HeadWeight& weight, const MicroBatch& batch,
             double* loss_sum, const LogitsHook& hook, const ops::QuantizeInto& into) const;
-  /// logits [count, vocabulary] of `rows` (device), capped where the architecture caps them.
+  /// logits [count, vocabulary of the share] of `rows` (device), capped where the architecture caps them.
   void logits(const Call& call, const NormInput& stream, const HeadWeight& weight, const std::int32_t* rows,
               const ops::Matrix& logits) const;
 
@@ -65,7 +65,7 @@ class Head {
   void chunk_gradient(const Call& call, const HeadWeight& weight, const Chunk& chunk,
                       const ops::Matrix& d_logits) const;
 
-  std::int64_t vocabulary_, width_;
+  std::int64_t vocabulary_, width_;  ///< of the rank's share; of the stream
   float soft_cap_;
   std::optional<MatrixHandle> weight_;
   bool weight_trained_ = true;

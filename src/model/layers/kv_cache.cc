@@ -2,11 +2,49 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 
 #include "octet/base/error.h"
 
 namespace octet::model {
+namespace {
+
+using BlocksByWindow = std::map<std::int64_t, std::int64_t>;
+
+std::vector<BlocksByWindow> blocks_by_stage(const Architecture& a) {
+  std::vector<BlocksByWindow> stages;
+  Share share = a.share;
+  for (share.stage = 0; share.stage < share.stages; ++share.stage) {
+    BlocksByWindow& blocks = stages.emplace_back();
+    for (std::int64_t layer = share.first_block(a.layers); layer < share.last_block(a.layers); ++layer)
+      ++blocks[a.block(layer).window];
+  }
+  return stages;
+}
+
+/// As many blocks a group that pages of all groups together take least memory, the most of several such
+/// numbers: of one stage their greatest common divisor, where no place stays empty.
+std::int64_t best_page_blocks(const std::vector<BlocksByWindow>& stages) {
+  std::int64_t most = 0;
+  for (const BlocksByWindow& blocks : stages) {
+    for (const auto& [window, count] : blocks) most = std::max(most, count);
+  }
+  std::int64_t best = 1, least = 0;
+  for (std::int64_t size = 1; size <= most; ++size) {
+    BlocksByWindow groups;
+    for (const BlocksByWindow& blocks : stages) {
+      for (const auto& [window, count] : blocks)
+        groups[window] = std::max(groups[window], (count + size - 1) / size);
+    }
+    std::int64_t places = 0;
+    for (const auto& [window, count] : groups) places += count * size;
+    if (size > 1 && places > least) continue;
+    best = size;
+    least = places;
+  }
+  return best;
+}
+
+}  // namespace
 
 KvLayout::KvLayout(const Architecture& a, DType dtype, std::int64_t page_tokens)
     : dtype_(dtype), page_tokens_(page_tokens) {
@@ -17,25 +55,25 @@ KvLayout::KvLayout(const Architecture& a, DType dtype, std::int64_t page_tokens)
                  .found = std::to_string(page_tokens),
                  .code = ExitCode::usage});
   }
-  const auto heads = static_cast<std::size_t>(a.heads.kv_heads);
+  const auto heads = static_cast<std::size_t>(heads_of_share(a).kv_heads);
   token_bytes_ = heads * static_cast<std::size_t>(a.heads.head_dim) * size_of(dtype);
   scale_bytes_ = fp8() ? heads * sizeof(float) : 0;
-  std::map<std::int64_t, std::int64_t> blocks;  // by window
-  for (std::int64_t layer = 0; layer < a.layers; ++layer) ++blocks[a.block(layer).window];
-  for (const auto& [window, count] : blocks) page_blocks_ = std::gcd(page_blocks_, count);
-  // The group of each window that still takes blocks, and how many it has.
-  std::map<std::int64_t, std::pair<std::int64_t, std::int64_t>> open;
-  for (std::int64_t layer = 0; layer < a.layers; ++layer) {
-    const std::int64_t window = a.block(layer).window;
-    auto [at, fresh] = open.try_emplace(window, groups(), 0);
-    auto& [group, count] = at->second;
-    if (!fresh && count == page_blocks_) {
-      group = groups();
-      count = 0;
+  page_blocks_ = best_page_blocks(blocks_by_stage(a));
+  std::map<std::int64_t, std::vector<std::int64_t>> groups_of;  // by window, in the order of their numbers
+  Share share = a.share;
+  for (share.stage = 0; share.stage < share.stages; ++share.stage) {
+    std::map<std::int64_t, std::int64_t> before;  // blocks of this stage, by window
+    for (std::int64_t layer = share.first_block(a.layers); layer < share.last_block(a.layers); ++layer) {
+      const std::int64_t window = a.block(layer).window, number = before[window]++;
+      std::vector<std::int64_t>& of_window = groups_of[window];
+      if (number / page_blocks_ == std::ssize(of_window)) {
+        of_window.push_back(groups());
+        windows_.push_back(window);
+      }
+      group_.push_back(of_window[static_cast<std::size_t>(number / page_blocks_)]);
+      place_.push_back(number % page_blocks_);
+      if (share == a.share) own_blocks_ = std::max(own_blocks_, place_.back() + 1);
     }
-    if (count == 0) windows_.push_back(window);
-    group_.push_back(group);
-    place_.push_back(count++);
   }
 }
 
@@ -64,7 +102,7 @@ KvCache::KvCache(Arena& arena, const Architecture& a, const KvLayout& layout, st
       if (token > 0) parts.push_back({.data = arena.reserve("KV cache", rows * token), .token_bytes = token});
     }
   };
-  for (std::int64_t place = 0; place < layout.page_blocks(); ++place) {
+  for (std::int64_t place = 0; place < layout.own_blocks(); ++place) {
     reserve(keys_);
     reserve(values_);
   }

@@ -21,8 +21,12 @@ Linear::Linear(GroupBuilder& group, const LinearShape& shape)
     : name_(shape.name),
       title_(shape.title),
       kept_values_(shape.kept_values),
+      adds_bias_(shape.adds_bias),
       weight_(group.matrix(shape.name, shape.inputs, named(shape.modules, ".weight"),
-                           {.init_std = shape.init_std, .fp8 = true, .gradient_by_product = true})),
+                           {.init_std = shape.init_std,
+                            .fp8 = true,
+                            .gradient_by_product = true,
+                            .columns = shape.inputs_split})),
       adapters_(group, {.name = shape.name,
                         .inputs = shape.inputs,
                         .modules = shape.modules,
@@ -103,7 +107,7 @@ void Linear::forward(const Call& call, const ops::Matrix& out, const ops::ConstM
     make_unscaled(call);
     return adapters_.scale(call, {.bias = bias_.in(call.parameters), .addend = addend, .out = out});
   }
-  weight_.forward(call, input_.operand(), bias_.in(call.parameters), addend, out);
+  weight_.forward(call, input_.operand(), added_bias(call), addend, out);
   adapters_.forward(call, input_.values(call), out);
 }
 
@@ -111,7 +115,7 @@ std::optional<ops::LoneGemmArgs> Linear::lone(const Call& call, const ops::LoneG
   const TransformerOptions& options = call.common.options;
   if (options.training || options.fixed_order || adapters_) return std::nullopt;
   auto lone = weight_.lone(call, args);
-  if (lone) lone->bias = bias_.in(call.parameters);
+  if (lone) lone->bias = added_bias(call);
   return lone;
 }
 

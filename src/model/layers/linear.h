@@ -14,12 +14,14 @@ namespace octet::model {
 struct LinearShape {
   /// "qkv": in names of tensors, plans and profiles, which keep the pointer.
   const char* name = "";
-  const char* title = "";  ///< "attention q, k, v": for people
-  std::int64_t inputs = 0;
+  const char* title = "";     ///< "attention q, k, v": for people
+  std::int64_t inputs = 0;    ///< of the whole model
   std::vector<Part> modules;  ///< "self_attn.q_proj" with its outputs, …
   bool bias = false;
   double init_std = 0.02;
-  bool kept_values = false;  ///< whoever makes its input reads the values again in backward
+  bool kept_values = false;     ///< whoever makes its input reads the values again in backward
+  SplitRule inputs_split = {};  ///< how its inputs are cut; its outputs are then parts of sums
+  bool adds_bias = true;        ///< false: another rank adds it to the sum
 };
 
 /// y = x · Wᵀ + b: a weight, perhaps a bias and adapters, and the operands that its products read. Whoever
@@ -72,6 +74,8 @@ class Linear {
  private:
   /// Whether a product of the weight reads the output's gradient.
   bool multiplies_gradient() const { return passes_on_ || weight_.trained(); }
+  /// What this rank adds to each row; null for nothing.
+  const float* added_bias(const Call& call) const { return adds_bias_ ? bias_.in(call.parameters) : nullptr; }
   std::optional<ops::LoneGemmArgs> lone(const Call& call, const ops::LoneGemmArgs& args) const;
   /// What DoRA scales: W x and what adapters add to it.
   void make_unscaled(const Call& call) const;
@@ -79,6 +83,7 @@ class Linear {
   const char* name_;
   const char* title_;
   bool kept_values_;
+  bool adds_bias_;
   bool passes_on_ = true;
   Weight weight_;
   VectorHandle bias_;

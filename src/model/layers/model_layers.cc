@@ -6,12 +6,18 @@
 namespace octet::model {
 namespace {
 
-/// Makes a group's layer and puts what it declared into the layout.
+/// Makes a group's layer and puts what it declared into the layout, where this rank has it.
 template <class Layer, class... More>
-Layer declared(ParameterLayout& layout, GroupBuilder group, const More&... more) {
+Layer declared(ParameterLayout& layout, bool here, GroupBuilder group, const More&... more) {
   Layer layer(group, more...);
-  layout.groups.push_back(std::move(group).finish());
+  GroupSpec made = std::move(group).finish();
+  if (!here) made.segments.clear();
+  layout.groups.push_back(std::move(made));
   return layer;
+}
+
+GroupBuilder embedding_builder(const Architecture& a) {
+  return {"embedding", {.hugging_face = a.tensor_prefix}, {ParameterKind::matrix}, a.tuning, a.share};
 }
 
 GroupBuilder block_builder(const Architecture& a, std::int64_t layer) {
@@ -19,19 +25,21 @@ GroupBuilder block_builder(const Architecture& a, std::int64_t layer) {
   return {name,
           {.stored = name + ".", .hugging_face = a.tensor_prefix + name + "."},
           {ParameterKind::matrix, ParameterKind::vector},
-          a.tuning};
+          a.tuning,
+          a.share};
 }
 
 GroupBuilder head_builder(const Architecture& a) {
-  if (a.tied) return {"head", {}, {ParameterKind::vector}, a.tuning};
-  return {"head", {}, {ParameterKind::matrix, ParameterKind::vector}, a.tuning};
+  if (a.tied) return {"head", {}, {ParameterKind::vector}, a.tuning, a.share};
+  return {"head", {}, {ParameterKind::matrix, ParameterKind::vector}, a.tuning, a.share};
 }
 
 std::vector<Block> declared_blocks(ParameterLayout& layout, const Architecture& a) {
   std::vector<Block> blocks;
   blocks.reserve(static_cast<std::size_t>(a.layers));
   for (std::int64_t i = 0; i < a.layers; ++i) {
-    blocks.push_back(declared<Block>(layout, block_builder(a, i), a, i));
+    const bool here = i >= a.share.first_block(a.layers) && i < a.share.last_block(a.layers);
+    blocks.push_back(declared<Block>(layout, here, block_builder(a, i), a, i));
   }
   return blocks;
 }
@@ -40,10 +48,10 @@ std::vector<Block> declared_blocks(ParameterLayout& layout, const Architecture& 
 
 ModelLayers::ModelLayers(const Architecture& a, ParameterLayout layout)
     : layout_(std::move(layout)),
-      embedding_(declared<Embedding>(
-          layout_, {"embedding", {.hugging_face = a.tensor_prefix}, {ParameterKind::matrix}, a.tuning}, a)),
+      embedding_(declared<Embedding>(layout_, a.share.first() || (a.tied && a.share.last()),
+                                     embedding_builder(a), a)),
       blocks_(declared_blocks(layout_, a)),
-      head_(declared<Head>(layout_, head_builder(a), a)) {
+      head_(declared<Head>(layout_, a.share.last(), head_builder(a), a)) {
   end_backward();
 }
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "octet/device/profile.h"
+
 namespace octet::model {
 
 void multiply(const Call& call, const precision::AuditPlace& place, const ops::GemmArgs& args) {
@@ -14,6 +16,11 @@ void multiply(const Call& call, const precision::AuditPlace& place, const ops::G
   whole.workspace = common.scratch.workspace;
   const ops::GemmOutcome outcome = ops::gemm(call.stream, whole);
   if (common.audit != nullptr) common.audit->count(place, args.product, outcome);
+}
+
+void reduce_partial(const Call& call, const char* name, const ops::Matrix& values) {
+  const ProfileLabel label(call.stream, "sums over ranks");
+  call.common.options.partial_sums->reduce_partial(call.stream, name, values);
 }
 
 std::vector<ops::GemmArgs> shapes_of_products(const Common& common, const ProductShape& s) {

@@ -111,6 +111,9 @@ struct Wanted {
   ops::QuantizeInto quantize;
 };
 
+/// Enqueues that `values` become their sum over the ranks of the tensor group (PartialSums).
+void reduce_partial(const Call& call, const char* name, const ops::Matrix& values);
+
 /// Enqueues a product as the core's options and recipe want it, and counts what became of it at its place.
 void multiply(const Call& call, const precision::AuditPlace& place, const ops::GemmArgs& args);
 

@@ -33,7 +33,7 @@ std::vector<RotaryTable> make_rotary_tables(Arena& arena, const Architecture& ar
 }
 
 Rotary::Rotary(GroupBuilder& group, const Architecture& a, int rope)
-    : heads_(a.heads),
+    : heads_(heads_of_share(a)),
       rope_(static_cast<std::size_t>(rope)),
       eps_(static_cast<float>(a.norm_eps)),
       one_plus_weight_(a.one_plus_weight) {

@@ -4,7 +4,7 @@ namespace octet::model {
 
 SublayerOutput::SublayerOutput(GroupBuilder& group, const Architecture& a, const LinearShape& linear,
                                const std::string& name, const std::string& norm)
-    : linear_(group, linear) {
+    : sums_(a.share.sums()), linear_(group, linear) {
   if (a.sublayer_norms) norm_.emplace(group, name, norm, a.hidden, a);
 }
 
@@ -26,20 +26,26 @@ std::vector<Operation> SublayerOutput::operations(std::int64_t tokens, const Rep
   return all;
 }
 
-void SublayerOutput::norm_made(const Call& call) const {
+ops::Matrix SublayerOutput::made(const Call& call) const {
+  return top(norm_ ? made_ : call.common.scratch.delta, call.tokens);
+}
+
+void SublayerOutput::finish_made(const Call& call) const {
+  if (sums_) reduce_partial(call, linear_.name(), made(call));
+  if (!norm_) return;
   const Wanted wanted{.values = top(call.common.scratch.delta, call.tokens)};
-  norm_->forward(call, {.residual = top(made_, call.tokens)}, wanted);
+  norm_->forward(call, {.residual = made(call)}, wanted);
 }
 
 void SublayerOutput::forward(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const {
-  if (!norm_) return linear_.forward(call, after, before);
-  linear_.forward(call, top(made_, call.tokens));
-  norm_made(call);
+  if (!leaves_sum()) return linear_.forward(call, after, before);
+  linear_.forward(call, made(call));
+  finish_made(call);
 }
 
 ops::LoneGemmArgs SublayerOutput::lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
                                        const ops::Matrix& after) const {
-  if (norm_) return {.x = x, .y = top(made_, call.tokens)};
+  if (leaves_sum()) return {.x = x, .y = made(call)};
   return {.x = x, .addend = before, .y = after};
 }
 
@@ -51,16 +57,17 @@ bool SublayerOutput::takes_lone(const Call& call, const ops::ConstMatrix& x, con
 void SublayerOutput::forward_lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
                                   const ops::Matrix& after) const {
   linear_.forward_lone(call, lone(call, x, before, after));
-  if (norm_) norm_made(call);
+  if (leaves_sum()) finish_made(call);
 }
 
 NormInput SublayerOutput::sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const {
-  if (!norm_) return {.residual = after};
+  if (!leaves_sum()) return {.residual = after};
   return {.residual = before, .delta = top(call.common.scratch.delta, call.tokens), .sum = after};
 }
 
-void SublayerOutput::settle(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const {
-  if (norm_) norm_->add(call, sum(call, before, after));
+void SublayerOutput::settle(const Call& call, const Norm& any, const ops::Matrix& before,
+                            const ops::Matrix& after) const {
+  if (leaves_sum()) any.add(call, sum(call, before, after));
 }
 
 // With a norm in between, the stream's gradient is not that of the linear layer's output.

@@ -10,8 +10,8 @@
 namespace octet::model {
 
 /// The end of a sublayer (attention, MLP): a linear layer whose output is added to the residual stream, in
-/// some architectures after a norm. Without a norm the product adds to the stream itself; with one the sum is
-/// left to who reads the stream next, which is a norm, too.
+/// some architectures after a norm. Without a norm the product adds to the stream itself; with one, and where
+/// the output is summed over ranks first, the sum is left to who reads the stream next, which is a norm, too.
 class SublayerOutput {
  public:
   /// `norm`: Hugging Face's name of the norm; `name`: that of the stored tensor. Used where the architecture
@@ -22,6 +22,8 @@ class SublayerOutput {
   Linear& linear() { return linear_; }
   const Linear& linear() const { return linear_; }
   bool normed() const { return norm_.has_value(); }
+  /// Whether the sum is left to who reads the stream next.
+  bool leaves_sum() const { return norm_ || sums_; }
   bool trained() const { return linear_.trained() || (norm_ && norm_->trained()); }
   /// Whether the linear layer's input's gradient is wanted.
   void set_passes_on(bool passes_on);
@@ -42,8 +44,8 @@ class SublayerOutput {
   /// What a norm behind the sublayer reads, of the same two.
   NormInput sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const;
 
-  /// Puts the sum into `after` where it is not there yet.
-  void settle(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const;
+  /// Puts the sum into `after` where it is not there yet; `any`: a norm of the stream, which adds.
+  void settle(const Call& call, const Norm& any, const ops::Matrix& before, const ops::Matrix& after) const;
 
   /// What the producer of the stream's gradient writes for this sublayer, beside the values.
   ops::QuantizeInto wanted(const Call& call) const;
@@ -54,9 +56,12 @@ class SublayerOutput {
  private:
   ops::LoneGemmArgs lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
                          const ops::Matrix& after) const;
-  /// What the norm leaves of the product, which lies in made_.
-  void norm_made(const Call& call) const;
+  /// Where the product goes that is not added to the stream by itself.
+  ops::Matrix made(const Call& call) const;
+  /// Sums that product over ranks, where they have shares, and norms it, where there is a norm.
+  void finish_made(const Call& call) const;
 
+  bool sums_;  ///< over ranks
   Linear linear_;
   std::optional<Norm> norm_;
   ops::Matrix made_;  ///< with a norm: what goes into it

@@ -59,8 +59,10 @@ OCTET_SIMD void weigh_row(const WeightedRowsArgs& a, std::int64_t token, T) {
       const float weight = weights[j];
       for (std::int64_t i = 0; i < n; ++i) sum[i] += weight * simd::load(x[i]);
     }
-    const T* const addend = row_of<T>(a.addend, token) + begin;
-    for (std::int64_t i = 0; i < n; ++i) sum[i] = simd::load(addend[i]) + sum[i];
+    if (a.addend.data != nullptr) {
+      const T* const addend = row_of<T>(a.addend, token) + begin;
+      for (std::int64_t i = 0; i < n; ++i) sum[i] = simd::load(addend[i]) + sum[i];
+    }
     store(sum, row_of<T>(a.out, token) + begin, n);
   }
 }

@@ -113,10 +113,12 @@ __global__ void __launch_bounds__(2 * kThreads) weigh_kernel(const WeightedRowsA
 #pragma unroll
       for (int i = 0; i < kPack; ++i) sum[i] += weight * x[i];
     }
-    float x[kPack] = {};
-    load_pack(row_of<T>(a.addend, token) + col, x, at.n, at.whole);
+    if (a.addend.data != nullptr) {
+      float x[kPack] = {};
+      load_pack(row_of<T>(a.addend, token) + col, x, at.n, at.whole);
 #pragma unroll
-    for (int i = 0; i < kPack; ++i) sum[i] = x[i] + sum[i];
+      for (int i = 0; i < kPack; ++i) sum[i] = x[i] + sum[i];
+    }
     store_pack(row_of<T>(a.out, token) + col, sum, at.n, at.whole);
   }
 }
@@ -130,7 +132,7 @@ void route(Stream& stream, const RouteArgs& args) {
 }
 
 void weighted_rows(Stream& stream, const WeightedRowsArgs& args) {
-  const bool vector = packs(args.x) && packs(args.addend) && packs(args.out);
+  const bool vector = packs(args.x) && (args.addend.data == nullptr || packs(args.addend)) && packs(args.out);
   const std::int64_t count = args.out.rows * ((args.out.cols + kPack - 1) / kPack);
   with_type(args.out.dtype, [&](auto type) {
     using T = decltype(type);
