@@ -1,28 +1,25 @@
 #include "octet/generate/decoder.h"
 
 #include <algorithm>
+#include <deque>
 #include <limits>
 #include <optional>
+#include <utility>
 
 #include "cache_size.h"
 #include "octet/base/error.h"
-#include "octet/ops/elementwise.h"
+#include "octet/base/log.h"
+#include "octet/comm/mesh.h"
+#include "octet/model/build.h"
 #include "octet/runtime/scoring.h"
-#include "repeated_passes.h"
+#include "pass_plan.h"
+#include "pass_runner.h"
 #include "sequences.h"
-#include "standing_parameters.h"
+#include "tensor_sums.h"
 
 namespace octet::generate {
 
 namespace {
-
-std::int64_t most_tokens(const DecoderOptions& options) {
-  return std::max({options.prefill, options.sequences, options.scored, options.score_rows});
-}
-
-std::int64_t logit_rows(const DecoderOptions& options) {
-  return std::max(options.sequences, options.score_rows);
-}
 
 model::TransformerOptions core_options(const DecoderOptions& options) {
   model::TransformerOptions core;
@@ -32,19 +29,31 @@ model::TransformerOptions core_options(const DecoderOptions& options) {
   core.max_labels = std::max(logit_rows(options), options.scored);
   core.training = false;
   core.fixed_order = options.strict;
+  const model::Architecture& a = options.architecture;
+  core.first_block = static_cast<int>(a.share.first_block(a.layers));
+  core.last_block = static_cast<int>(a.share.last_block(a.layers));
   return core;
 }
 
-runtime::InstanceOptions instance_options(const DecoderOptions& options) {
+runtime::InstanceOptions instance_options(const DecoderOptions& options, model::PartialSums* sums) {
   runtime::InstanceOptions instance;
   instance.architecture = options.architecture;
   instance.added = options.adapters;
   instance.store.recipe = options.recipe;
   instance.store.training = false;
   instance.transformer = core_options(options);
+  instance.transformer.partial_sums = sums;
   // Questions have ever other lengths, and nobody waits seconds for the best algorithm for each.
   instance.reproducible = true;
   return instance;
+}
+
+DecoderOptions options_for(const Team& team, DecoderOptions options) {
+  check(options.scored == 0, "ranks that hold a model together score through the cache");
+  const model::Share& share = team.share();
+  model::require_splits(options.architecture, share.tensor_size, share.stages);
+  options.architecture.share = share;
+  return options;
 }
 
 DecoderOptions options_for(const runtime::Instance& model, DecoderOptions options) {
@@ -79,6 +88,9 @@ void require_strict_possible(const DecoderOptions& options, const Device& device
   if (recipe.fp8() && device.stands_for() == DeviceKind::cuda)
     refuse("answers in FP8 are not strict on a GPU, whose library chooses by the number of tokens",
            "bf16 or fp32 on a GPU", "set fp8: false, or device: cpu");
+  if (options.architecture.share.sums())
+    refuse("answers of layers that are split among ranks are not strict: sums are made piece by piece",
+           "whole layers on a rank", "set tensor_parallel_size to 1: stages and replicas keep the bits");
   if (options.fp8_cache)
     refuse("answers from a cache in FP8 are not strict: training rounds no keys and values",
            "keys and values as they are computed", "leave the cache's format at auto");
@@ -100,9 +112,28 @@ model::TransformerOptions core_beside(const runtime::Instance& model, const Deco
 
 }  // namespace
 
+struct Decoder::Ahead {
+  std::vector<PageCopy> copies;    ///< to be done before the next pass
+  std::deque<PassPlan> in_flight;  ///< the oldest first
+};
+
 Decoder::Decoder(Device& device, comm::Job& job, comm::Collectives& data, const DecoderOptions& options)
     : options_(possible(options, device)),
-      own_(std::make_unique<runtime::Instance>(device, job, data, instance_options(options))),
+      own_(std::make_unique<runtime::Instance>(device, job, data, instance_options(options, nullptr))),
+      model_(own_.get()),
+      arena_(&own_->arena()),
+      core_(&own_->core()) {
+  reserve();
+}
+
+Decoder::Decoder(Device& device, Team& team, const DecoderOptions& options)
+    : options_(possible(options_for(team, options), device)),
+      team_(&team),
+      own_job_(comm::make_self_job()),
+      own_data_(own_job_->collectives(comm::Mesh(1).group("data", 0), device, comm::Carrier::automatic)),
+      sums_(team.share().sums() ? std::make_unique<TensorSums>(team.tensor(), device) : nullptr),
+      own_(std::make_unique<runtime::Instance>(device, *own_job_, *own_data_,
+                                               instance_options(options_, sums_.get()))),
       model_(own_.get()),
       arena_(&own_->arena()),
       core_(&own_->core()) {
@@ -120,33 +151,28 @@ Decoder::Decoder(runtime::Instance& model, const DecoderOptions& options)
   reserve();
 }
 
-Decoder::~Decoder() = default;
+Decoder::~Decoder() {
+  if (team_ == nullptr || !team_->leads() || std::uncaught_exceptions() > exceptions_at_start_) return;
+  try {
+    dismiss(0);
+  } catch (const std::exception& error) {
+    log::warn(std::string("ranks of a model that are dismissed: ") + error.what());
+  }
+}
 
 void Decoder::reserve() {
   const model::KvLayout layout = cache_layout(options_);
   const CacheShape shape = asked_cache(options_, layout);
-  cache_ = std::make_unique<model::KvCache>(*arena_, options_.architecture, layout, options_.sequences,
-                                            options_.capacity, shape.pages);
+  runner_ = std::make_unique<PassRunner>(RunnerParts{.model = *model_,
+                                                     .core = *core_,
+                                                     .arena = *arena_,
+                                                     .own = own_ != nullptr,
+                                                     .team = team_,
+                                                     .sums = sums_.get()},
+                                         options_, layout, shape.pages);
+  ahead_ = std::make_unique<Ahead>();
   sequences_ = std::make_unique<Sequences>(options_.sequences, options_.capacity, shape);
   count();
-  const auto words = static_cast<std::size_t>(3 * most_tokens(options_) + logit_rows(options_));
-  words_ = arena_->reserve_as<std::int32_t>("decode/words", words);
-  host_words_ = arena_->reserve_as<std::int32_t>("decode/words", words, MemoryKind::pinned);
-  const auto logits = static_cast<std::size_t>(logit_rows(options_) * options_.architecture.vocabulary);
-  logits_ = arena_->reserve_as<float>("decode/logits", logits);
-  host_logits_ = arena_->reserve_as<float>("decode/logits", logits, MemoryKind::pinned);
-  // Training's logits are rounded to what it computes in.
-  const DType compute_in = options_.recipe.compute;
-  if (options_.strict && compute_in != DType::f32)
-    narrow_logits_ = arena_->reserve("decode/logits", logits * size_of(compute_in));
-  const auto rows = static_cast<std::size_t>(logit_rows(options_));
-  best_ = arena_->reserve_as<ops::BestToken>("decode/best tokens", rows);
-  host_best_ = arena_->reserve_as<ops::BestToken>("decode/best tokens", rows, MemoryKind::pinned);
-  // A model in training may gather its parameters pass by pass, and is waited for.
-  if (own_ != nullptr) standing_ = std::make_unique<StandingParameters>(own_->store());
-  // Where experts are picked the host looks what became of it.
-  const bool repeats = own_ != nullptr && options_.architecture.experts.count == 0;
-  repeated_ = std::make_unique<RepeatedPasses>(repeats ? &own_->compute() : nullptr, options_.sequences);
   if (options_.scored > 0) {
     staging_ = std::make_unique<runtime::Staging>(
         *arena_, runtime::StagingOptions{.tokens = core_->options().max_tokens,
@@ -161,22 +187,26 @@ void Decoder::reserve() {
 
 void Decoder::load_weights(const std::string& folder) {
   check(own_ != nullptr, "the weights of a model in training are not read by a decoder");
-  standing_->forget(compute());
-  own_->load_weights(folder);
+  runner_->forget_parameters();
+  const auto load = [&] { own_->load_weights(folder); };
+  team_ != nullptr ? team_->job().together(load) : load();
   own_->store().synchronize(compute());
   sequences_->forget();
 }
 
 void Decoder::initialise(std::uint64_t seed) {
   check(own_ != nullptr, "the weights of a model in training are not made by a decoder");
-  standing_->forget(compute());
+  runner_->forget_parameters();
   own_->initialise(seed);
   own_->store().synchronize(compute());
   sequences_->forget();
 }
 
 std::int64_t Decoder::parameter_count() const {
-  return model_->store().layout().parameter_count();
+  if (team_ == nullptr) return model_->store().layout().parameter_count();
+  model::Architecture whole = options_.architecture;
+  whole.share = {};
+  return model::build_layout(whole).parameter_count();
 }
 
 bool Decoder::walks_together() const {
@@ -246,10 +276,11 @@ bool takes_the_best(const Sequence& s, bool strict) {
 
 LogProbabilities Decoder::log_softmax(std::size_t row) const {
   using Rounding = LogProbabilities::Rounding;
-  return LogProbabilities(logits_of(row), options_.strict ? Rounding::of_training : Rounding::of_answers);
+  return LogProbabilities(runner_->logits(row),
+                          options_.strict ? Rounding::of_training : Rounding::of_answers);
 }
 
-Decoder::Wanted Decoder::wanted_of(const PassTokens& pass) const {
+Wanted Decoder::wanted_of(const PassTokens& pass) const {
   Wanted wanted{.logits = std::vector<bool>(pass.rows.size(), true)};
   for (std::size_t row = 0; row < pass.sequences.size(); ++row) {
     const Sequence& s = *pass.sequences[row];
@@ -261,83 +292,40 @@ Decoder::Wanted Decoder::wanted_of(const PassTokens& pass) const {
   return wanted;
 }
 
-model::DecodeBatch Decoder::batch_of(const PassTokens& pass, bool repeated) {
-  const auto tokens = std::ssize(pass.ids), rows = std::ssize(pass.rows);
-  const std::int64_t made = repeated ? repeated_->rounded(tokens) : tokens;
-  const std::int64_t made_rows = repeated ? made : rows;
-  model::DecodeBatch batch{.tokens = made, .alone = repeated ? made : pass.alone, .row_count = made_rows};
-  std::int64_t at = 0;
-  const auto lay_out = [&](const std::vector<std::int32_t>& from, std::int64_t count) {
-    std::copy(from.begin(), from.end(), host_words_ + at);
-    std::fill(host_words_ + at + std::ssize(from), host_words_ + at + count, from.empty() ? 0 : from.front());
-    const std::int32_t* there = words_ + at;
-    at += count;
-    return there;
-  };
-  batch.ids = lay_out(pass.ids, made);
-  batch.slots = lay_out(pass.slots, made);
-  batch.positions = lay_out(pass.positions, made);
-  batch.rows = lay_out(pass.rows, made_rows);
-  return batch;
+PassPlan Decoder::planned(PassTokens tokens) {
+  PassPlan plan{.copies = std::exchange(ahead_->copies, {}),
+                .changes = sequences_->take_changes(),
+                .tokens = std::move(tokens),
+                .wanted = {}};
+  plan.wanted = wanted_of(plan.tokens);
+  if (team_ != nullptr) plan.told = packed(plan);
+  if (team_ != nullptr) team_->ahead().broadcast(plan.told, 0);
+  return plan;
 }
 
-void Decoder::enqueue(const model::DecodeBatch& batch, const Wanted& wanted) {
-  Device& device = model_->device();
-  const auto words = static_cast<std::size_t>(3 * batch.tokens + batch.row_count);
-  device.copy_to_device(compute(), words_, host_words_, words * sizeof(std::int32_t));
-  const std::int64_t vocabulary = options_.architecture.vocabulary;
-  const ops::Matrix logits{logits_, DType::f32, batch.row_count, vocabulary, vocabulary};
-  model::ParameterSource& parameters =
-      standing_ ? static_cast<model::ParameterSource&>(*standing_) : model_->store();
-  if (narrow_logits_ != nullptr) {
-    const DType narrow = options_.recipe.compute;
-    core_->decode(parameters, compute(), batch, *cache_,
-                  {narrow_logits_, narrow, batch.row_count, vocabulary, vocabulary});
-    ops::convert(compute(), narrow_logits_, narrow, logits_, DType::f32, batch.row_count * vocabulary);
-  } else {
-    core_->decode(parameters, compute(), batch, *cache_, logits);
-  }
-  if (!wanted.best) return;
-  ops::best_tokens(compute(), {.logits = logits, .normalizers = wanted.normalizers, .out = best_});
-  device.copy_to_host(compute(), host_best_, best_,
-                      static_cast<std::size_t>(batch.row_count) * sizeof(ops::BestToken));
-}
-
-void Decoder::fetch_logits(const Wanted& wanted) {
-  const auto vocabulary = static_cast<std::size_t>(options_.architecture.vocabulary);
-  const std::vector<bool>& rows = wanted.logits;
-  for (std::size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
-    end = begin + 1;
-    if (!rows[begin]) continue;
-    while (end < rows.size() && rows[end]) ++end;
-    model_->device().copy_to_host(compute(), host_logits_ + begin * vocabulary, logits_ + begin * vocabulary,
-                                  (end - begin) * vocabulary * sizeof(float));
-  }
-}
-
-// Keys and values of the pass go into the cache; of its rows what is wanted comes to the host.
-void Decoder::forward(const PassTokens& pass) {
-  for (const PageChange& change : sequences_->take_changes())
-    cache_->set_page(change.slot, change.group, change.index, change.page);
-  cache_->upload(model_->device(), compute());
-  const auto tokens = std::ssize(pass.ids);
-  const Wanted wanted = wanted_of(pass);
-  const bool repeated = repeated_->possible() && pass.alone == tokens && std::ssize(pass.rows) == tokens;
-  const model::DecodeBatch batch = batch_of(pass, repeated);
-  if (repeated) {
-    const int kind = (wanted.best ? 1 : 0) + (wanted.normalizers ? 2 : 0);
-    if (repeated_->make(batch.tokens, kind, [&] { enqueue(batch, wanted); })) ++counts_.replayed;
-  } else {
-    enqueue(batch, wanted);
-  }
-  fetch_logits(wanted);
-  compute().synchronize();
+void Decoder::run(const PassPlan& plan) {
+  if (team_ != nullptr && team_->leads()) team_->mates().broadcast(plan.told, 0);
+  runner_->run(plan);
   ++counts_.passes;
+  counts_.replayed = runner_->replayed();
 }
 
-std::span<const float> Decoder::logits_of(std::size_t row) const {
-  const auto vocabulary = static_cast<std::size_t>(options_.architecture.vocabulary);
-  return {host_logits_ + row * vocabulary, vocabulary};
+// What is dismissed gets one byte, which no plan is.
+void Decoder::dismiss(int code) {
+  check(team_ != nullptr && team_->leads(), "a leader dismisses the ranks of its team");
+  if (std::exchange(dismissed_, true)) return;
+  for (comm::Channel* channel : {&team_->ahead(), &team_->mates()})
+    channel->broadcast(std::string(1, static_cast<char>(code)), 0);
+}
+
+int Decoder::follow() {
+  check(team_ != nullptr && !team_->leads(), "those who do not lead follow");
+  comm::Channel& channel = options_.architecture.share.last() ? team_->mates() : team_->ahead();
+  while (true) {
+    const std::string told = channel.broadcast({}, 0);
+    if (told.size() == 1) return static_cast<unsigned char>(told.front());
+    run(unpacked(told));
+  }
 }
 
 void Decoder::require_ids(const std::vector<std::int32_t>& ids, std::int64_t most) const {
@@ -386,12 +374,12 @@ std::int64_t Decoder::room() const {
 
 Decoder::Choice Decoder::choose_token(const Sequence& s, std::size_t row) const {
   if (takes_the_best(s, options_.strict)) {
-    const ops::BestToken& best = host_best_[row];
+    const ops::BestToken best = runner_->best(row);
     require_finite(static_cast<double>(best.logit));
     return {.token = best.id, .logprob = static_cast<double>(best.logit) - best.normalizer};
   }
   const AnswerOptions& o = s.options;
-  const std::span<const float> logits = logits_of(row);
+  const std::span<const float> logits = runner_->logits(row);
   Choice choice;
   std::optional<LogProbabilities> raw;
   if (o.logprobs >= 0) raw.emplace(log_softmax(row));
@@ -441,19 +429,31 @@ void Decoder::count() {
   counts_.cache_pages_used = sequences_->pages().most_held();
 }
 
+void Decoder::plan_ahead() {
+  const int stages = options_.architecture.share.stages;
+  while (std::ssize(ahead_->in_flight) < stages) {
+    const std::vector<PageCopy> copies = sequences_->admit();
+    ahead_->copies.insert(ahead_->copies.end(), copies.begin(), copies.end());
+    PassTokens tokens = sequences_->next_pass(static_cast<std::size_t>(most_tokens(options_)), stages);
+    if (tokens.ids.empty()) return;
+    ahead_->in_flight.push_back(planned(std::move(tokens)));
+  }
+}
+
 std::vector<Decoder::Finished> Decoder::step(const OnToken& on_token) {
-  for (const PageCopy& copy : sequences_->admit())
-    cache_->copy_page(model_->device(), compute(), copy.from, copy.to, copy.tokens);
-  const PassTokens pass = sequences_->next_pass(static_cast<std::size_t>(most_tokens(options_)));
+  plan_ahead();
   count();
-  if (pass.ids.empty()) {
+  if (ahead_->in_flight.empty()) {
     if (walks_together()) model_->store().pass_by(compute());  // others still answer
     return {};
   }
-  forward(pass);
+  const PassPlan plan = std::move(ahead_->in_flight.front());
+  ahead_->in_flight.pop_front();
+  run(plan);
   std::vector<Finished> finished;
-  for (std::size_t row = 0; row < pass.sequences.size(); ++row) {
-    Sequence& s = *pass.sequences[row];
+  for (std::size_t row = 0; row < plan.tokens.sequences.size(); ++row) {
+    Sequence& s = *plan.tokens.sequences[row];
+    sequences_->land(s);
     if (extend(s, row, on_token)) continue;
     finished.push_back({s.request, std::move(s.answer)});
     sequences_->end(s);
@@ -491,7 +491,7 @@ void Decoder::take_text(const std::vector<std::int32_t>& ids, std::int64_t piece
   try {
     for (std::int64_t begin = 0; begin < std::ssize(ids); begin += piece) {
       const std::int64_t end = std::min(std::ssize(ids), begin + piece);
-      forward(sequences_->next_of_text(piece));
+      run(planned(sequences_->next_of_text(piece)));
       see(begin, end);
     }
   } catch (...) {
@@ -518,12 +518,25 @@ Decoder::Score Decoder::score(const std::vector<std::int32_t>& ids, std::int64_t
 std::vector<float> Decoder::next_logits(const std::vector<std::int32_t>& prompt) {
   require_ids(prompt, options_.capacity);
   std::vector<float> last;
-  take_text(prompt, std::min(logit_rows(options_), piece_of(options_)),
-            [&](std::int64_t begin, std::int64_t end) {
-              const std::span<const float> logits = logits_of(static_cast<std::size_t>(end - begin - 1));
-              last.assign(logits.begin(), logits.end());
-            });
+  take_text(
+      prompt, std::min(logit_rows(options_), piece_of(options_)), [&](std::int64_t begin, std::int64_t end) {
+        const std::span<const float> logits = runner_->logits(static_cast<std::size_t>(end - begin - 1));
+        last.assign(logits.begin(), logits.end());
+      });
   return last;
+}
+
+int lead_or_follow(Team& team, Decoder& decoder, const std::function<void()>& lead) {
+  if (!team.leads()) return decoder.follow();
+  try {
+    lead();
+  } catch (const Error& error) {
+    // One that this rank alone met ends the job, and the others with it.
+    if (error.problem().agreed) decoder.dismiss(static_cast<int>(error.code()));
+    throw;
+  }
+  decoder.dismiss(0);
+  return 0;
 }
 
 const char* to_string(FinishReason reason) {

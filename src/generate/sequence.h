@@ -28,7 +28,8 @@ struct Sequence {
   std::int32_t slot = -1;            ///< its page tables
   std::size_t cached = 0;            ///< tokens whose keys and values are in the cache
   std::size_t lost = 0;              ///< as many were, at most, before it was put back into the queue
-  bool waits = false;                ///< for the beginning of its prompt, which another sequence is computing
+  bool in_flight = false;  ///< all its tokens are taken, and what a pass makes of them was not seen yet
+  bool waits = false;      ///< for the beginning of its prompt, which another sequence is computing
   HeldPages held;
 
   /// Whether all but its newest token are cached, and that is one of its answer.

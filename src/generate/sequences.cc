@@ -101,15 +101,26 @@ void Sequences::take(Sequence& s, PassTokens& pass) {
   if (s.cached < s.tokens.size()) return;
   pass.rows.push_back(static_cast<std::int32_t>(pass.ids.size()) - 1);
   pass.sequences.push_back(&s);
+  s.in_flight = true;
+  ++in_flight_;
+}
+
+void Sequences::land(Sequence& s) {
+  check(s.in_flight, "a sequence lands once");
+  s.in_flight = false;
+  --in_flight_;
 }
 
 // Of an answer one token is new. Where there is no page for it, the youngest sequence gives its own; those
-// that were taken already are older.
-void Sequences::take_decoding(PassTokens& pass) {
+// that were taken already are older. What is in flight holds its pages until it lands; those who are older
+// wait for it.
+void Sequences::take_decoding(PassTokens& pass, std::int64_t most) {
   for (Sequence& s : active_) {
+    if (std::ssize(pass.ids) == most) return;
     if (!s.decodes()) continue;
     bool has_room = cache_.grow(s);
     while (!has_room && put_back_younger(s)) has_room = cache_.grow(s);
+    if (!has_room && in_flight_ > std::ssize(pass.rows)) return;
     if (!has_room) return put_back(s);  // behind it nobody holds a page
     take(s, pass);
   }
@@ -129,13 +140,14 @@ void Sequences::take_prompts(PassTokens& pass, std::size_t room) {
   }
 }
 
-PassTokens Sequences::next_pass(std::size_t room) {
+PassTokens Sequences::next_pass(std::size_t room, std::int64_t batches) {
   for (Sequence& s : active_) cache_.free_behind_windows(s);
+  const std::int64_t before = in_flight_;
   PassTokens pass;
-  take_decoding(pass);
+  take_decoding(pass, (std::ssize(active_) + batches - 1) / batches);
   pass.alone = std::ssize(pass.ids);
   take_prompts(pass, room);
-  check(active_.empty() || !pass.ids.empty(), "the oldest sequence always goes on");
+  check(active_.empty() || !pass.ids.empty() || before > 0, "the oldest sequence always goes on");
   return pass;
 }
 
@@ -160,7 +172,7 @@ void Sequences::put_back(Sequence& s) {
 bool Sequences::put_back_younger(const Sequence& than) {
   for (auto s = active_.rbegin(); s != active_.rend(); ++s) {
     if (&*s == &than) return false;
-    if (s->held.count() == 0) continue;
+    if (s->held.count() == 0 || s->in_flight) continue;
     put_back(*s);
     return true;
   }

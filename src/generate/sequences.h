@@ -38,8 +38,12 @@ class Sequences {
   /// order, before the next pass.
   std::vector<PageCopy> admit();
   /// Up to `room` tokens: first one for everybody who is being answered, then prompts, the oldest first.
-  /// Advances `cached`.
-  PassTokens next_pass(std::size_t room);
+  /// Advances `cached`. Sequences whose rows are in a pass that has not landed are left out. `batches`: how
+  /// many passes are to be on their way at once, so that each takes that part of the sequences. No tokens
+  /// where all wait for what is on its way.
+  PassTokens next_pass(std::size_t room, std::int64_t batches = 1);
+  /// What a pass made of a sequence's tokens was seen.
+  void land(Sequence& sequence);
   /// What of the page tables the next pass finds changed.
   std::vector<PageChange> take_changes() { return cache_.take_changes(); }
   /// Ends a sequence; what it held may be found again.
@@ -80,7 +84,7 @@ class Sequences {
   void put_back(Sequence& sequence);
   bool put_back_younger(const Sequence& than);
   void take(Sequence& sequence, PassTokens& pass);
-  void take_decoding(PassTokens& pass);
+  void take_decoding(PassTokens& pass, std::int64_t most);
   void take_prompts(PassTokens& pass, std::size_t room);
 
   std::size_t capacity_;
@@ -89,6 +93,7 @@ class Sequences {
   std::deque<Sequence> waiting_;
   std::list<Sequence> active_;         ///< by age; addresses stay
   std::vector<Waiting> for_prefixes_;  ///< active ones whose prefix another sequence is computing
+  std::int64_t in_flight_ = 0;         ///< of the active ones
   std::int64_t shared_ = 0, put_back_ = 0, recomputed_ = 0;
 };
 

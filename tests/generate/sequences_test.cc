@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <deque>
 #include <random>
+#include <utility>
 
 namespace octet::generate {
 namespace {
@@ -24,6 +26,7 @@ constexpr std::uint64_t kFirst = 7;
 struct Outcome {
   std::vector<Tokens> answers;  ///< by request
   std::int64_t shared = 0, put_back = 0, recomputed = 0, computed = 0, most_held = 0, passes = 0;
+  std::int64_t most_in_flight = 0;
 };
 
 /// A cache of keys instead of a model.
@@ -38,7 +41,9 @@ class World {
 
   Sequences& sequences() { return sequences_; }
 
-  Outcome answer(const std::vector<Tokens>& prompts, std::int64_t max_new, std::size_t room) {
+  /// `batches`: passes that are on their way at once.
+  Outcome answer(const std::vector<Tokens>& prompts, std::int64_t max_new, std::size_t room,
+                 std::int64_t batches = 1) {
     run_ = {.answers = std::vector<Tokens>(prompts.size())};
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       Sequence s{.request = i};
@@ -47,13 +52,17 @@ class World {
       s.tokens = prompts[i];
       sequences_.submit(std::move(s));
     }
+    std::deque<Flight> flights;
     while (sequences_.busy() && !testing::Test::HasFatalFailure()) {
-      for (const PageCopy& c : sequences_.admit()) copy(c);
-      const PassTokens pass = sequences_.next_pass(room);
-      for (const PageChange& c : sequences_.take_changes())
-        entry(c.slot, static_cast<std::size_t>(c.group), c.index) = c.page;
-      compute(pass);
-      for (Sequence* s : pass.sequences) extend(*s);
+      while (std::ssize(flights) < batches) {
+        for (const PageCopy& c : sequences_.admit()) copies_.push_back(c);
+        PassTokens pass = sequences_.next_pass(room, batches);
+        if (pass.ids.empty()) break;
+        flights.push_back({std::exchange(copies_, {}), sequences_.take_changes(), std::move(pass)});
+        run_.most_in_flight = std::max<std::int64_t>(run_.most_in_flight, std::ssize(flights));
+      }
+      land(flights.front());
+      flights.pop_front();
       ++run_.passes;
     }
     run_.shared = sequences_.shared();
@@ -65,6 +74,21 @@ class World {
   }
 
  private:
+  struct Flight {
+    std::vector<PageCopy> copies;
+    std::vector<PageChange> changes;
+    PassTokens pass;
+  };
+  void land(const Flight& flight) {
+    for (const PageCopy& c : flight.copies) copy(c);
+    for (const PageChange& c : flight.changes)
+      entry(c.slot, static_cast<std::size_t>(c.group), c.index) = c.page;
+    compute(flight.pass);
+    for (Sequence* s : flight.pass.sequences) {
+      sequences_.land(*s);
+      extend(*s);
+    }
+  }
   std::int32_t& entry(std::int64_t slot, std::size_t group, std::int64_t index) {
     return table_[(static_cast<std::size_t>(slot) * shape_.windows.size() + group) *
                       static_cast<std::size_t>(pitch_) +
@@ -121,6 +145,7 @@ class World {
   std::int64_t pitch_;
   std::vector<std::uint64_t> rows_;
   std::vector<std::int32_t> table_;
+  std::vector<PageCopy> copies_;
   Outcome run_;
 };
 
@@ -171,6 +196,38 @@ TEST(Sequences, EveryTokenFindsWhatItSeesInCachesOfAnySize) {
             std::int64_t tokens = 0;
             for (const Tokens& prompt : prompts) tokens += std::ssize(prompt) + kNew - 1;
             EXPECT_EQ(run.computed, tokens - run.shared + run.recomputed);
+          }
+        }
+      }
+    }
+  }
+}
+
+// Of a model in stages several passes are on their way at once, each of a part of the sequences.
+TEST(Sequences, PassesOnTheirWayFindWhatTheySeeInCachesOfAnySize) {
+  constexpr std::int64_t kCapacity = 90, kNew = 20;
+  for (const std::vector<std::int64_t>& windows : {std::vector<std::int64_t>{0}, {0, 12}, {12, 5, 0, 33}}) {
+    for (const std::int64_t page_tokens : {1, 4, 16}) {
+      for (unsigned seed = 0; seed < 6; ++seed) {
+        const auto prompts = random_prompts(seed, 40, kCapacity - kNew);
+        CacheShape shape{.windows = windows, .page_tokens = page_tokens, .piece = 11 + seed % 3};
+        const std::int64_t one = pages_of_sequence(shape, kCapacity);
+        shape.pages = 8 * one;
+        const Outcome alone = World(1, kCapacity, shape).answer(prompts, kNew, 64);
+        for (const bool shared : {true, false}) {
+          shape.shared = shared;
+          for (const std::int64_t pages : {one, one + 1, 2 * one, 8 * one}) {
+            shape.pages = pages;
+            for (const std::int64_t batches : {2, 3, 5}) {
+              const Outcome run = World(8, kCapacity, shape).answer(prompts, kNew, 16, batches);
+              ASSERT_FALSE(HasFatalFailure()) << windows.size() << " groups, pages of " << page_tokens << ", "
+                                              << pages << " pages, " << batches << " batches, seed " << seed;
+              EXPECT_EQ(run.answers, alone.answers);
+              EXPECT_LE(run.most_held, pages);
+              if (pages == 8 * one) {
+                EXPECT_EQ(run.most_in_flight, batches);
+              }
+            }
           }
         }
       }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <span>
@@ -13,19 +14,21 @@
 #include "octet/comm/job.h"
 #include "octet/device/device.h"
 #include "octet/generate/sampling.h"
+#include "octet/generate/team.h"
 #include "octet/model/kv_cache.h"
 #include "octet/model/transformer.h"
-#include "octet/ops/best_tokens.h"
 #include "octet/runtime/instance.h"
 #include "octet/runtime/staging.h"
 
 namespace octet::generate {
 
-class RepeatedPasses;
+class PassRunner;
 class Sequences;
-class StandingParameters;
-struct Sequence;
+class TensorSums;
+struct PassPlan;
 struct PassTokens;
+struct Sequence;
+struct Wanted;
 
 struct DecoderOptions {
   model::Architecture architecture;
@@ -102,11 +105,19 @@ struct DecodeCounts {
 /// wants to, because every rank holds all parameters. Only with those of a model in training at zero_stage 3
 /// the ranks gather them together: then all make the same calls, each with requests of its own or none, and a
 /// request that cannot be answered is an Error on all.
+///
+/// A model whose layers are split among the ranks of a team is answered from by its leader alone: all ranks
+/// construct the decoder and load its weights together, then the leader makes the calls below and at the end
+/// dismiss(), and the others follow(), in which they compute what it tells them. Of a model in stages as many
+/// passes are on their way at once as there are stages.
 class Decoder {
  public:
   /// A model of its own, whose weights are read. Throws Error (usage) for a cache that does not hold one
   /// sequence, and where `strict` cannot be.
   Decoder(Device& device, comm::Job& job, comm::Collectives& data, const DecoderOptions& options);
+  /// The rank's share of a model that the ranks of a team hold together. Throws Error (usage) as
+  /// model::require_splits does.
+  Decoder(Device& device, Team& team, const DecoderOptions& options);
   /// The weights of a model in training, as they are when it is asked: nothing of them is copied. What is
   /// decoded is enqueued on that model's stream, between its steps. Of `options`, architecture and recipe are
   /// those of `model`, which outlives the decoder. With FP8 activations are cast as the model's evaluations
@@ -120,6 +131,7 @@ class Decoder {
   void initialise(std::uint64_t seed);
   /// What it was made for.
   const DecoderOptions& options() const { return options_; }
+  /// Of the whole model.
   std::int64_t parameter_count() const;
   /// Where its work is enqueued.
   Stream& stream() { return model_->compute(); }
@@ -147,7 +159,8 @@ class Decoder {
     std::size_t request = 0;
     Answer answer;
   };
-  /// One forward pass: a token for every sequence that is being answered, and pieces of prompts beside them.
+  /// One forward pass: a token for every sequence that is being answered, and pieces of prompts beside them;
+  /// of a model in stages the oldest pass that is on its way, for a part of the sequences.
   /// At zero_stage 3 all ranks make the same number of steps, those with nothing to answer as well.
   std::vector<Finished> step(const OnToken& on_token = {});
 
@@ -170,6 +183,11 @@ class Decoder {
 
   const DecodeCounts& counts() const { return counts_; }
 
+  /// Of a team's other ranks: takes part in passes until the leader dismisses them. Returns its code.
+  int follow();
+  /// Of a team's leader: the others go. Once; by itself at the end of a decoder that no error ends.
+  void dismiss(int code);
+
  private:
   /// Whether the ranks gather parameters together, pass by pass.
   bool walks_together() const;
@@ -182,23 +200,15 @@ class Decoder {
   void take_scales();
   void reserve();
   void require_ids(const std::vector<std::int32_t>& ids, std::int64_t most) const;
-  /// What a pass wants of its logits.
-  struct Wanted {
-    bool best = false;         ///< the most probable tokens, where the logits lie
-    bool normalizers = false;  ///< with what their log-probabilities need
-    std::vector<bool> logits;  ///< [rows] those that come to the host
-  };
   Wanted wanted_of(const PassTokens& pass) const;
-  /// The tokens of a pass as the device gets them: a pass that is repeated has more, the first one again.
-  model::DecodeBatch batch_of(const PassTokens& pass, bool repeated);
-  /// Puts a pass and the choice of the most probable tokens on the stream.
-  void enqueue(const model::DecodeBatch& batch, const Wanted& wanted);
-  void fetch_logits(const Wanted& wanted);
-  void forward(const PassTokens& pass);
+  /// A pass of these tokens, with what of the cache changes before it; the team's other ranks are told of it.
+  PassPlan planned(PassTokens tokens);
+  /// Plans passes until as many are on their way as there are stages, or nothing is left to compute.
+  void plan_ahead();
+  void run(const PassPlan& plan);
   void take_text(const std::vector<std::int32_t>& ids, std::int64_t piece,
                  const std::function<void(std::int64_t begin, std::int64_t end)>& see);
   void count();
-  std::span<const float> logits_of(std::size_t row) const;
   LogProbabilities log_softmax(std::size_t row) const;
   /// The next token of a sequence, by its row of the last pass, and what is told of it.
   struct Choice {
@@ -210,27 +220,33 @@ class Decoder {
   bool extend(Sequence& s, std::size_t row, const OnToken& on_token);
   Stream& compute() { return model_->compute(); }
 
+  /// Passes that are on their way, and what the next one finds done.
+  struct Ahead;
+
   DecoderOptions options_;
+  Team* team_ = nullptr;  ///< null: this rank has the whole model
+  bool dismissed_ = false;
+  int exceptions_at_start_ = std::uncaught_exceptions();
+  std::unique_ptr<comm::Job> own_job_;            ///< of a share, which is nobody else's
+  std::unique_ptr<comm::Collectives> own_data_;   ///< likewise
+  std::unique_ptr<TensorSums> sums_;              ///< of a tensor group of several ranks
   std::unique_ptr<runtime::Instance> own_;        ///< null: the model is in training
   std::unique_ptr<Arena> own_arena_;              ///< of a decoder of such a model
   std::unique_ptr<model::Transformer> own_core_;  ///< likewise
   runtime::Instance* model_;
   Arena* arena_;
   model::Transformer* core_ = nullptr;
-  std::unique_ptr<model::KvCache> cache_;
-  std::unique_ptr<StandingParameters> standing_;  ///< of a model of its own
-  std::unique_ptr<RepeatedPasses> repeated_;
+  std::unique_ptr<PassRunner> runner_;
   std::unique_ptr<Sequences> sequences_;
+  std::unique_ptr<Ahead> ahead_;
   std::size_t submitted_ = 0;
   DecodeCounts counts_;
   std::unique_ptr<runtime::Staging> staging_;  ///< of what is scored; null: nothing is
-  std::int32_t* words_ = nullptr;       ///< device: ids, slots, positions [tokens] each, rows [sequences]
-  float* logits_ = nullptr;             ///< device: [sequences, vocabulary]
-  void* narrow_logits_ = nullptr;       ///< likewise in the compute dtype, from which those come; null: none
-  std::int32_t* host_words_ = nullptr;  ///< pinned, as words_ and logits_
-  float* host_logits_ = nullptr;
-  ops::BestToken* best_ = nullptr;  ///< device, and pinned: of each row the most probable token
-  ops::BestToken* host_best_ = nullptr;
 };
+
+/// What all ranks of a team do with their decoder: the leader does `lead` and dismisses the others, also
+/// where an Error ends it that all leaders know of, with that one's code; the others follow. Returns the code
+/// of this rank. Rethrows what `lead` throws.
+int lead_or_follow(Team& team, Decoder& decoder, const std::function<void()>& lead);
 
 }  // namespace octet::generate

@@ -1,0 +1,174 @@
+#include "pass_runner.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "octet/ops/elementwise.h"
+
+namespace octet::generate {
+
+std::int64_t most_tokens(const DecoderOptions& options) {
+  return std::max({options.prefill, options.sequences, options.scored, options.score_rows});
+}
+
+std::int64_t logit_rows(const DecoderOptions& options) {
+  return std::max(options.sequences, options.score_rows);
+}
+
+namespace {
+
+/// Where passes are recorded. A model in training may gather its parameters pass by pass, and is waited for;
+/// where experts are picked the host looks what became of it; sums over ranks may be messages of hosts.
+Stream* stream_that_records(const RunnerParts& parts, const DecoderOptions& options) {
+  const bool records = parts.own && parts.team == nullptr && options.architecture.experts.count == 0;
+  return records ? &parts.model.compute() : nullptr;
+}
+
+}  // namespace
+
+PassRunner::PassRunner(const RunnerParts& parts, const DecoderOptions& options, const model::KvLayout& layout,
+                       std::int64_t pages)
+    : parts_(parts),
+      options_(options),
+      cache_(parts.arena, options.architecture, layout, options.sequences, options.capacity, pages),
+      repeated_(stream_that_records(parts, options), options.sequences) {
+  if (parts.own) standing_ = std::make_unique<StandingParameters>(parts.model.store());
+  const model::Share& share = options.architecture.share;
+  if (share.stages > 1) edges_ = std::make_unique<StageEdges>(parts.team->pipeline(), share, device());
+  if (share.sums() && share.last()) {
+    pieces_ = std::make_unique<VocabularyPieces>(parts.team->tensor(), options.architecture, device());
+  }
+  reserve();
+}
+
+void PassRunner::reserve() {
+  Arena& arena = parts_.arena;
+  const auto words = static_cast<std::size_t>(3 * most_tokens(options_) + logit_rows(options_));
+  words_ = arena.reserve_as<std::int32_t>("decode/words", words);
+  host_words_ = arena.reserve_as<std::int32_t>("decode/words", words, MemoryKind::pinned);
+  const model::Architecture& a = options_.architecture;
+  const DType dtype = options_.recipe.compute;
+  if (parts_.sums != nullptr) parts_.sums->reserve(arena, most_tokens(options_), a.hidden, dtype);
+  if (edges_) edges_->reserve(arena, most_tokens(options_), a.hidden, dtype);
+  if (!has_head()) return;
+  const auto rows = static_cast<std::size_t>(logit_rows(options_));
+  const auto piece = static_cast<std::size_t>(model::vocabulary_of_share(a).count);
+  logits_ = arena.reserve_as<float>("decode/logits", rows * piece);
+  // Training's logits are rounded to what it computes in.
+  if (options_.strict && dtype != DType::f32)
+    narrow_logits_ = arena.reserve("decode/logits", rows * piece * size_of(dtype));
+  best_ = arena.reserve_as<ops::BestToken>("decode/best tokens", rows);
+  if (pieces_) pieces_->reserve(arena, logit_rows(options_));
+  if (!leads()) return;
+  const auto ranks = static_cast<std::size_t>(a.share.tensor_size);
+  host_logits_ = arena.reserve_as<float>("decode/logits", rows * static_cast<std::size_t>(a.vocabulary),
+                                         MemoryKind::pinned);
+  host_best_ = arena.reserve_as<ops::BestToken>("decode/best tokens", ranks * rows, MemoryKind::pinned);
+}
+
+void PassRunner::forget_parameters() {
+  if (standing_) standing_->forget(compute());
+}
+
+model::DecodeBatch PassRunner::batch_of(const PassTokens& pass, bool repeated) {
+  const auto tokens = std::ssize(pass.ids), rows = std::ssize(pass.rows);
+  const std::int64_t made = repeated ? repeated_.rounded(tokens) : tokens;
+  const std::int64_t made_rows = repeated ? made : rows;
+  model::DecodeBatch batch{.tokens = made, .alone = repeated ? made : pass.alone, .row_count = made_rows};
+  std::int64_t at = 0;
+  const auto lay_out = [&](const std::vector<std::int32_t>& from, std::int64_t count) {
+    std::copy(from.begin(), from.end(), host_words_ + at);
+    std::fill(host_words_ + at + std::ssize(from), host_words_ + at + count, from.empty() ? 0 : from.front());
+    const std::int32_t* there = words_ + at;
+    at += count;
+    return there;
+  };
+  batch.ids = lay_out(pass.ids, made);
+  // Rows of the table are counted from the first one that this rank has.
+  const auto first = static_cast<std::int32_t>(model::vocabulary_of_share(options_.architecture).begin);
+  for (std::int64_t token = 0; first > 0 && token < made; ++token) host_words_[token] -= first;
+  batch.slots = lay_out(pass.slots, made);
+  batch.positions = lay_out(pass.positions, made);
+  batch.rows = lay_out(pass.rows, made_rows);
+  return batch;
+}
+
+void PassRunner::enqueue(const model::DecodeBatch& batch, const Wanted& wanted) {
+  const auto words = static_cast<std::size_t>(3 * batch.tokens + batch.row_count);
+  device().copy_to_device(compute(), words_, host_words_, words * sizeof(std::int32_t));
+  const std::int64_t vocabulary = model::vocabulary_of_share(options_.architecture).count;
+  const ops::Matrix logits{logits_, DType::f32, batch.row_count, vocabulary, vocabulary};
+  model::ParameterSource& parameters =
+      standing_ ? static_cast<model::ParameterSource&>(*standing_) : parts_.model.store();
+  const ops::ConstMatrix in = edges_ ? edges_->receive(compute(), batch.tokens) : ops::ConstMatrix{};
+  const ops::Matrix out = edges_ ? edges_->place(compute(), batch.tokens) : ops::Matrix{};
+  if (pieces_) pieces_->writable(compute());
+  if (narrow_logits_ != nullptr) {
+    const DType narrow = options_.recipe.compute;
+    const ops::Matrix made{narrow_logits_, narrow, batch.row_count, vocabulary, vocabulary};
+    parts_.core.decode(parameters, compute(), batch, cache_, made, in, out);
+    ops::convert(compute(), narrow_logits_, narrow, logits_, DType::f32, batch.row_count * vocabulary);
+  } else {
+    parts_.core.decode(parameters, compute(), batch, cache_, logits, in, out);
+  }
+  if (edges_) edges_->send(compute());
+  if (has_head() && wanted.best && batch.row_count > 0) choose_best(logits, wanted.normalizers);
+}
+
+void PassRunner::choose_best(const ops::Matrix& logits, bool normalizers) {
+  ops::best_tokens(compute(), {.logits = logits, .normalizers = normalizers, .out = best_});
+  if (pieces_) return pieces_->gather_best(compute(), best_, host_best_, logits.rows);
+  device().copy_to_host(compute(), host_best_, best_,
+                        static_cast<std::size_t>(logits.rows) * sizeof(ops::BestToken));
+}
+
+void PassRunner::fetch_logits(const Wanted& wanted) {
+  const std::vector<bool>& rows = wanted.logits;
+  if (!has_head() || std::ranges::find(rows, true) == rows.end()) return;
+  if (pieces_) return pieces_->gather_logits(compute(), logits_, host_logits_, rows);
+  const auto vocabulary = static_cast<std::size_t>(options_.architecture.vocabulary);
+  for (std::size_t begin = 0, end = 0; begin < rows.size(); begin = end) {
+    end = begin + 1;
+    if (!rows[begin]) continue;
+    while (end < rows.size() && rows[end]) ++end;
+    device().copy_to_host(compute(), host_logits_ + begin * vocabulary, logits_ + begin * vocabulary,
+                          (end - begin) * vocabulary * sizeof(float));
+  }
+}
+
+void PassRunner::run(const PassPlan& plan) {
+  for (const PageCopy& copy : plan.copies)
+    cache_.copy_page(device(), compute(), copy.from, copy.to, copy.tokens);
+  for (const PageChange& change : plan.changes)
+    cache_.set_page(change.slot, change.group, change.index, change.page);
+  cache_.upload(device(), compute());
+  const PassTokens& pass = plan.tokens;
+  const auto tokens = std::ssize(pass.ids);
+  const bool repeated = repeated_.possible() && pass.alone == tokens && std::ssize(pass.rows) == tokens;
+  const model::DecodeBatch batch = batch_of(pass, repeated);
+  rows_ = batch.row_count;
+  normalizers_ = plan.wanted.normalizers;
+  if (repeated) {
+    const int kind = (plan.wanted.best ? 1 : 0) + (plan.wanted.normalizers ? 2 : 0);
+    if (repeated_.make(batch.tokens, kind, [&] { enqueue(batch, plan.wanted); })) ++replayed_;
+  } else {
+    enqueue(batch, plan.wanted);
+  }
+  fetch_logits(plan.wanted);
+  compute().synchronize();
+}
+
+ops::BestToken PassRunner::best(std::size_t row) const {
+  if (!pieces_) return host_best_[row];
+  std::vector<ops::BestToken> of_pieces;
+  for (std::size_t rank = 0; rank < pieces_->pieces().size(); ++rank)
+    of_pieces.push_back(host_best_[rank * static_cast<std::size_t>(rows_) + row]);
+  return best_of_pieces(of_pieces, pieces_->begins(), normalizers_);
+}
+
+std::span<const float> PassRunner::logits(std::size_t row) const {
+  const auto vocabulary = static_cast<std::size_t>(options_.architecture.vocabulary);
+  return {host_logits_ + row * vocabulary, vocabulary};
+}
+
+}  // namespace octet::generate

@@ -1,0 +1,84 @@
+// A rank's part of forward passes: the cache, the core, and what comes of the logits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "octet/generate/decoder.h"
+#include "octet/generate/team.h"
+#include "pass_plan.h"
+#include "repeated_passes.h"
+#include "stage_edges.h"
+#include "standing_parameters.h"
+#include "tensor_sums.h"
+#include "vocabulary_pieces.h"
+
+namespace octet::generate {
+
+/// The most tokens of a pass, and the most of them whose logits are wanted.
+std::int64_t most_tokens(const DecoderOptions& options);
+std::int64_t logit_rows(const DecoderOptions& options);
+
+/// What a runner works with, which outlives it.
+struct RunnerParts {
+  runtime::Instance& model;
+  model::Transformer& core;
+  Arena& arena;
+  bool own = true;             ///< the model is the decoder's: its parameters stay where they are
+  Team* team = nullptr;        ///< null: this rank has the whole model
+  TensorSums* sums = nullptr;  ///< of a team whose tensor groups have several ranks
+};
+
+class PassRunner {
+ public:
+  /// Reserves the cache, of `pages` pages, and all buffers.
+  PassRunner(const RunnerParts& parts, const DecoderOptions& options, const model::KvLayout& layout,
+             std::int64_t pages);
+
+  /// The model's parameters have changed.
+  void forget_parameters();
+  /// One pass; waits for it. Keys and values go into the cache; of its rows what is wanted comes to the host,
+  /// of the leader where there is a team, whose ranks all run the same plans.
+  void run(const PassPlan& plan);
+  /// Of a row of the last pass: the most probable token, where some were wanted, and its logits [vocabulary],
+  /// where they were.
+  ops::BestToken best(std::size_t row) const;
+  std::span<const float> logits(std::size_t row) const;
+  /// Passes that the device replayed.
+  std::int64_t replayed() const { return replayed_; }
+
+ private:
+  bool leads() const { return parts_.team == nullptr || parts_.team->leads(); }
+  bool has_head() const { return options_.architecture.share.last(); }
+  void reserve();
+  /// The tokens of a pass as the device gets them: a pass that is repeated has more, the first one again.
+  model::DecodeBatch batch_of(const PassTokens& tokens, bool repeated);
+  /// Puts a pass and the choice of the most probable tokens on the stream.
+  void enqueue(const model::DecodeBatch& batch, const Wanted& wanted);
+  void choose_best(const ops::Matrix& logits, bool normalizers);
+  void fetch_logits(const Wanted& wanted);
+  Device& device() { return parts_.model.device(); }
+  Stream& compute() { return parts_.model.compute(); }
+
+  RunnerParts parts_;
+  const DecoderOptions& options_;
+  model::KvCache cache_;
+  std::unique_ptr<StandingParameters> standing_;  ///< of a model of its own
+  RepeatedPasses repeated_;
+  std::unique_ptr<StageEdges> edges_;         ///< of a model in stages
+  std::unique_ptr<VocabularyPieces> pieces_;  ///< of the head of a tensor group
+  bool normalizers_ = false;                  ///< of the last pass
+  std::int64_t rows_ = 0;                     ///< likewise
+  std::int64_t replayed_ = 0;
+  std::int32_t* words_ = nullptr;        ///< device: ids, slots, positions [tokens] each, rows [sequences]
+  float* logits_ = nullptr;              ///< device: [sequences, vocabulary of the share]
+  void* narrow_logits_ = nullptr;        ///< likewise in the compute dtype, from which those come; null: none
+  std::int32_t* host_words_ = nullptr;   ///< pinned, as words_
+  float* host_logits_ = nullptr;         ///< pinned: [sequences, vocabulary]
+  ops::BestToken* best_ = nullptr;       ///< device: of each row the most probable token
+  ops::BestToken* host_best_ = nullptr;  ///< pinned: the same of each rank of the tensor group, rank by rank
+};
+
+}  // namespace octet::generate

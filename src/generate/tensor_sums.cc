@@ -1,0 +1,84 @@
+#include "tensor_sums.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "octet/base/error.h"
+#include "octet/ops/wire.h"
+
+namespace octet::generate {
+namespace {
+
+std::size_t bytes_of(const ops::Matrix& values) {
+  return static_cast<std::size_t>(values.rows * values.cols) * size_of(values.dtype);
+}
+
+}  // namespace
+
+TensorSums::TensorSums(comm::Collectives& tensor, Device& device)
+    : tensor_(tensor), device_(device), ready_(device.make_event()), done_(device.make_event()) {}
+
+void TensorSums::reserve(Arena& arena, std::int64_t rows, std::int64_t cols, DType dtype) {
+  const auto ranks = static_cast<std::size_t>(tensor_.size());
+  const std::size_t most = static_cast<std::size_t>(rows * cols) * size_of(dtype);
+  parts_ =
+      static_cast<std::byte*>(arena.reserve("decode/parts of sums", ranks * std::min(most, kOneShotBytes)));
+  if (most <= kOneShotBytes || cols % tensor_.size() == 0) return;
+  slices_bytes_ = (static_cast<std::size_t>(rows * cols) + ranks) * size_of(dtype);
+  slices_ = static_cast<std::byte*>(arena.reserve("decode/parts of sums", slices_bytes_));
+}
+
+void TensorSums::reduce_partial(Stream& compute, const char* name, const ops::Matrix& values) {
+  check(values.ld == values.cols && (values.dtype == DType::f32 || values.dtype == DType::bf16),
+        "sums over ranks are of dense matrices in f32 or bf16");
+  if (tensor_.size() == 1 || values.rows * values.cols == 0) return;
+  bytes_of(values) <= kOneShotBytes ? in_one_exchange(compute, name, values) : in_two(compute, name, values);
+}
+
+void TensorSums::in_one_exchange(Stream& compute, const char* name, const ops::Matrix& values) {
+  const std::size_t bytes = bytes_of(values);
+  Stream& stream = tensor_.gather_stream();
+  device_.copy(compute, parts_ + static_cast<std::size_t>(tensor_.rank()) * bytes, values.data, bytes);
+  compute.record(*ready_);
+  stream.wait(*ready_);
+  tensor_.all_gather(stream, {.name = name, .buffer = parts_, .bytes = static_cast<std::int64_t>(bytes)});
+  stream.record(*done_);
+  compute.wait(*done_);
+  std::vector<const void*> parts;
+  for (int rank = 0; rank < tensor_.size(); ++rank)
+    parts.push_back(parts_ + static_cast<std::size_t>(rank) * bytes);
+  ops::sum_parts(compute, {.wire = ops::wire_of_values(ops::Wire::f32, values.dtype),
+                           .parts = parts,
+                           .to = values.data,
+                           .to_dtype = values.dtype,
+                           .count = values.rows * values.cols});
+}
+
+void TensorSums::in_two(Stream& compute, const char* name, const ops::Matrix& values) {
+  const std::int64_t count = values.rows * values.cols, ranks = tensor_.size();
+  const std::int64_t slice = (count + ranks - 1) / ranks;
+  const std::size_t slice_bytes = static_cast<std::size_t>(slice) * size_of(values.dtype);
+  auto* at = static_cast<std::byte*>(values.data);
+  const bool filled_up = slice * ranks != count;
+  if (filled_up) {
+    check(slice_bytes * static_cast<std::size_t>(ranks) <= slices_bytes_, "there is room for what is summed");
+    at = slices_;
+    device_.copy(compute, at, values.data, bytes_of(values));
+  }
+  Stream& stream = tensor_.reduce_stream();
+  std::byte* const own = at + static_cast<std::size_t>(tensor_.rank()) * slice_bytes;
+  compute.record(*ready_);
+  stream.wait(*ready_);
+  tensor_.reduce_scatter(stream, {.name = name,
+                                  .from = at,
+                                  .from_dtype = values.dtype,
+                                  .to = own,
+                                  .to_dtype = values.dtype,
+                                  .count = slice});
+  tensor_.all_gather(stream, {.name = name, .buffer = at, .bytes = static_cast<std::int64_t>(slice_bytes)});
+  stream.record(*done_);
+  compute.wait(*done_);
+  if (filled_up) device_.copy(compute, values.data, at, bytes_of(values));
+}
+
+}  // namespace octet::generate

@@ -1,0 +1,39 @@
+// Sums over the ranks of a tensor group, behind layers whose inputs are cut.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+
+#include "octet/comm/collectives.h"
+#include "octet/device/device.h"
+#include "octet/model/partial_sums.h"
+
+namespace octet::generate {
+
+/// Short messages in one exchange: every rank gets all parts and adds them up itself. Long ones in two, a
+/// slice for each rank to add up and the slices to all. Both add in rank order, in fp32, and give the same
+/// bits.
+class TensorSums final : public model::PartialSums {
+ public:
+  /// Bytes of a part up to which it goes to all ranks.
+  static constexpr std::size_t kOneShotBytes = std::size_t{256} << 10;
+
+  /// `tensor` and `device` outlive this.
+  TensorSums(comm::Collectives& tensor, Device& device);
+  /// Where parts arrive, of sums of up to [rows, cols]. Before the first sum.
+  void reserve(Arena& arena, std::int64_t rows, std::int64_t cols, DType dtype);
+  void reduce_partial(Stream& compute, const char* name, const ops::Matrix& values) override;
+
+ private:
+  void in_one_exchange(Stream& compute, const char* name, const ops::Matrix& values);
+  void in_two(Stream& compute, const char* name, const ops::Matrix& values);
+
+  comm::Collectives& tensor_;
+  Device& device_;
+  std::unique_ptr<Event> ready_, done_;
+  std::byte* parts_ = nullptr;   ///< [ranks, a part] of a short message
+  std::byte* slices_ = nullptr;  ///< a long message filled up to a multiple of the ranks
+  std::size_t slices_bytes_ = 0;
+};
+
+}  // namespace octet::generate

@@ -1,0 +1,274 @@
+// A model whose layers are split among ranks answers as the whole one does.
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "generate/golden.h"
+#include "octet/base/error.h"
+#include "octet/comm/threads.h"
+#include "octet/generate/decoder.h"
+#include "octet/generate/team.h"
+#include "octet/runtime/model_folder.h"
+
+namespace octet::generate {
+namespace {
+
+struct SplitSize {
+  int tensor = 1, stages = 1;
+  int ranks() const { return tensor * stages; }
+};
+
+DecoderOptions options_of(const std::string& folder) {
+  DecoderOptions options;
+  options.architecture = runtime::read_model(folder);
+  options.recipe.compute = DType::f32;
+  options.sequences = 6;
+  options.prefill = 24;
+  options.capacity = 128;
+  return options;
+}
+
+/// Runs `lead` with the decoder of the leader of each replica, `replicas` of them.
+void with_split(const SplitSize& size, const std::string& folder, const DecoderOptions& options,
+                const std::function<void(Team&, Decoder&)>& lead, int replicas = 1,
+                bool compute_worker = false) {
+  comm::run_ranks_as_threads({.ranks = replicas * size.ranks(), .compute_worker = compute_worker},
+                             [&](comm::Job& job, Device& device) {
+                               Team team(job, device, size.tensor, size.stages);
+                               Decoder decoder(device, team, options);
+                               decoder.load_weights(folder);
+                               EXPECT_EQ(lead_or_follow(team, decoder, [&] { lead(team, decoder); }), 0);
+                             });
+}
+
+class Split : public testing::TestWithParam<std::tuple<std::string, SplitSize>> {
+ protected:
+  SplitSize size() const { return std::get<1>(GetParam()); }
+  const Json reference_ = golden_reference(std::get<0>(GetParam()));
+  const std::string folder_ = kGolden + "models/" + std::string(reference_["model"]);
+};
+
+TEST_P(Split, AnswersAreThoseOfTransformersInSmallPagesOfASmallCache) {
+  for (const bool shares : {true, false}) {
+    DecoderOptions options = options_of(folder_);
+    options.share_prefixes = shares;
+    options.page_tokens = 4;
+    DecoderOptions of_cache = options;
+    of_cache.sequences = 2;
+    of_cache.architecture.share = {.tensor_size = size().tensor, .stages = size().stages};
+    options.cache_bytes = full_cache_bytes(of_cache);
+    with_split(size(), folder_, options,
+               [&](Team&, Decoder& decoder) { expect_all_answers(decoder, reference_); });
+  }
+}
+
+TEST_P(Split, WhatMayBeDrawnAndScoresAreThoseOfTransformers) {
+  for (const std::int64_t rows : {32, 1}) {
+    DecoderOptions options = options_of(folder_);
+    options.score_rows = rows;
+    with_split(size(), folder_, options, [&](Team&, Decoder& decoder) {
+      expect_filters(decoder, reference_);
+      expect_scores(decoder, reference_);
+    });
+  }
+}
+
+std::string split_name(const SplitSize& size) {
+  return std::to_string(size.tensor) + "x" + std::to_string(size.stages);
+}
+
+void PrintTo(const SplitSize& size, std::ostream* out) {
+  *out << split_name(size);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Split,
+                         testing::Combine(testing::ValuesIn(golden_models()),
+                                          testing::Values(SplitSize{1, 1}, SplitSize{2, 1}, SplitSize{4, 1},
+                                                          SplitSize{1, 2}, SplitSize{2, 2})),
+                         [](const auto& value) {
+                           return test_name(std::get<0>(value.param)) + "_" +
+                                  split_name(std::get<1>(value.param));
+                         });
+
+/// Answers of the whole model.
+std::vector<Answer> whole_answers(const std::string& folder, const DecoderOptions& options,
+                                  const std::vector<Request>& requests, const AnswerOptions& asked) {
+  std::vector<Answer> answers;
+  with_split({}, folder, options,
+             [&](Team&, Decoder& decoder) { answers = decoder.complete(requests, asked); });
+  return answers;
+}
+
+std::vector<Request> requests_of(const Json& reference) {
+  std::vector<Request> requests;
+  for (const Json& c : reference["greedy"])
+    requests.push_back({c["prompt_ids"].get<Tokens>(), static_cast<std::uint64_t>(requests.size())});
+  return requests;
+}
+
+// Three stages of a model of seven layers, as many batches on their way, and drawn tokens.
+TEST(SplitDraws, AreThoseOfTheWholeModelAtAnyNumberOfStages) {
+  const Json reference = golden_reference("gemma3");
+  const std::string folder = kGolden + "models/" + std::string(reference["model"]);
+  const auto requests = requests_of(reference);
+  const AnswerOptions asked{.sampling = {.temperature = 0.7, .top_k = 5}, .max_new = 30};
+  DecoderOptions options = options_of(folder);
+  options.page_tokens = 4;
+  const std::vector<Answer> want = whole_answers(folder, options, requests, asked);
+  for (const SplitSize size : {SplitSize{1, 3}, {1, 7}, {2, 3}, {4, 1}}) {
+    for (const bool worker : {false, true}) {
+      with_split(
+          size, folder, options,
+          [&](Team&, Decoder& decoder) {
+            const std::vector<Answer> answers = decoder.complete(requests, asked);
+            for (std::size_t i = 0; i < want.size(); ++i)
+              EXPECT_EQ(answers[i].ids, want[i].ids) << split_name(size) << ", " << i;
+          },
+          1, worker);
+    }
+  }
+}
+
+// Biases, as many heads of keys as of queries, tied heads.
+TEST(SplitModels, OthersScoreAlike) {
+  const auto text = golden_reference("llama3")["scores"][0]["ids"].get<Tokens>();
+  for (const char* model : {"llama-mha-bias", "llama", "llama3-tied", "qwen2-tied"}) {
+    const std::string folder = kGolden + "models/" + model;
+    DecoderOptions options = options_of(folder);
+    options.score_rows = 16;
+    Tokens ids;
+    for (const std::int32_t id : text)
+      ids.push_back(id % static_cast<std::int32_t>(options.architecture.vocabulary));
+    Decoder::Score want;
+    with_split({}, folder, options, [&](Team&, Decoder& decoder) { want = decoder.score(ids, 1); });
+    for (const SplitSize size : {SplitSize{2, 1}, {4, 1}, {2, 2}}) {
+      with_split(size, folder, options, [&](Team&, Decoder& decoder) {
+        const Decoder::Score score = decoder.score(ids, 1);
+        for (std::size_t t = 0; t < want.logprobs.size(); ++t)
+          EXPECT_NEAR(score.logprobs[t], want.logprobs[t], 1e-4)
+              << model << " " << split_name(size) << ", " << t;
+      });
+    }
+  }
+}
+
+TEST(SplitReplicas, AnswerByThemselves) {
+  const Json reference = golden_reference("llama3");
+  const std::string folder = kGolden + "models/" + std::string(reference["model"]);
+  std::vector<int> led(4);
+  with_split(
+      {2, 1}, folder, options_of(folder),
+      [&](Team& team, Decoder& decoder) {
+        EXPECT_EQ(team.replicas(), 4);
+        EXPECT_EQ(team.peers().size(), 4);
+        EXPECT_EQ(team.peers().rank(), team.replica());
+        ++led[static_cast<std::size_t>(team.replica())];
+        // The second has nothing to do.
+        if (team.replica() != 1) expect_answers(decoder, reference["greedy"], {});
+      },
+      4);
+  EXPECT_EQ(led, std::vector<int>(4, 1));
+}
+
+// bf16, FP8 weights and an FP8 cache round otherwise where a row is cut; they stay near what whole rows give.
+TEST(SplitPrecision, NarrowFormatsStayNearTheWholeModel) {
+  const Json reference = golden_reference("llama3");
+  const std::string folder = kGolden + "models/" + std::string(reference["model"]);
+  const auto text = reference["scores"][0]["ids"].get<Tokens>();
+  struct Narrow {
+    precision::RecipeKind kind;
+    bool fp8_cache;
+    double within;
+  };
+  for (const Narrow& narrow : {Narrow{precision::Recipe{}.kind, false, 0.05},
+                               {precision::RecipeKind::rows, false, 0.5},
+                               {precision::RecipeKind::rows, true, 0.5}}) {
+    DecoderOptions options = options_of(folder);
+    options.recipe.compute = DType::bf16;
+    options.recipe.kind = narrow.kind;
+    options.fp8_cache = narrow.fp8_cache;
+    options.score_rows = 16;
+    Decoder::Score want;
+    with_split({}, folder, options, [&](Team&, Decoder& decoder) { want = decoder.score(text, 1); });
+    for (const SplitSize size : {SplitSize{2, 1}, {4, 1}, {1, 2}, {2, 2}}) {
+      with_split(size, folder, options, [&](Team&, Decoder& decoder) {
+        const Decoder::Score score = decoder.score(text, 1);
+        for (std::size_t t = 0; t < want.logprobs.size(); ++t) {
+          const double within = size.tensor == 1 ? 0.0 : narrow.within;
+          EXPECT_NEAR(score.logprobs[t], want.logprobs[t], within) << split_name(size) << ", token " << t;
+        }
+      });
+    }
+  }
+}
+
+TEST(SplitWeights, FreshOnesAreThoseOfTheWholeModel) {
+  const Json reference = golden_reference("qwen3-moe");
+  const std::string folder = kGolden + "models/" + std::string(reference["model"]);
+  DecoderOptions options = options_of(folder);
+  const Tokens prompt{3, 1, 4, 1, 5};
+  std::vector<float> want;
+  for (const SplitSize size : {SplitSize{1, 1}, {2, 1}, {2, 2}, {4, 3}}) {
+    comm::run_ranks_as_threads({.ranks = size.ranks()}, [&](comm::Job& job, Device& device) {
+      Team team(job, device, size.tensor, size.stages);
+      Decoder decoder(device, team, options);
+      decoder.initialise(7);
+      lead_or_follow(team, decoder, [&] {
+        const std::vector<float> logits = decoder.next_logits(prompt);
+        if (want.empty()) want = logits;
+        ASSERT_EQ(logits.size(), want.size());
+        for (std::size_t i = 0; i < want.size(); ++i)
+          EXPECT_NEAR(logits[i], want[i], 1e-5) << split_name(size);
+      });
+    });
+  }
+}
+
+TEST(SplitRefusals, NameWhatStandsInTheWay) {
+  const std::string folder = kGolden + "models/" + std::string(golden_reference("llama3")["model"]);
+  const auto refused = [&](int ranks, const SplitSize& size, const std::string& expected) {
+    // Of what the ranks agree on one of them has the text.
+    std::vector<std::string> said(static_cast<std::size_t>(ranks));
+    comm::run_ranks_as_threads({.ranks = ranks}, [&](comm::Job& job, Device& device) {
+      try {
+        Team team(job, device, size.tensor, size.stages);
+        Decoder decoder(device, team, options_of(folder));
+        ADD_FAILURE() << split_name(size) << " on " << ranks << " ranks";
+      } catch (const Error& error) {
+        EXPECT_EQ(error.code(), ExitCode::usage);
+        said[static_cast<std::size_t>(job.rank())] = error.problem().what.empty() ? "" : error.what();
+      }
+    });
+    EXPECT_NE(said.front().find(expected), std::string::npos) << said.front();
+  };
+  refused(3, {2, 1}, "a multiple of 2");
+  refused(1, {2, 2}, "a multiple of 4");
+  refused(3, {3, 1}, "attention heads, 4");
+  refused(3, {1, 3}, "1 to 2 stages");
+}
+
+// An error that the leaders agree on ends the others with its code.
+TEST(SplitErrors, TheLeadersErrorEndsAll) {
+  const std::string folder = kGolden + "models/" + std::string(golden_reference("llama3")["model"]);
+  std::vector<int> codes(2, -1);
+  comm::run_ranks_as_threads({.ranks = 2}, [&](comm::Job& job, Device& device) {
+    Team team(job, device, 2, 1);
+    Decoder decoder(device, team, options_of(folder));
+    decoder.load_weights(folder);
+    const auto rank = static_cast<std::size_t>(job.rank());
+    try {
+      codes[rank] = lead_or_follow(team, decoder, [&] {
+        team.peers().together([&] { throw Error({.what = "something is wrong", .code = ExitCode::usage}); });
+      });
+    } catch (const Error& error) {
+      codes[rank] = static_cast<int>(error.code());
+    }
+  });
+  EXPECT_EQ(codes, std::vector<int>(2, 64));
+}
+
+}  // namespace
+}  // namespace octet::generate
