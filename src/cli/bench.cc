@@ -149,7 +149,10 @@ void require_one_kind(bool decode, bool decoding_given, bool saves) {
     throw Error({.what = what, .where = "command line", .fix = fix, .code = ExitCode::usage});
   };
   if (decoding_given && !decode)
-    refuse("sequences, context and kv_cache_dtype are of decoding steps", "give --decode");
+    refuse(
+        "sequences, context, kv_cache_dtype, tensor_parallel_size and pipeline_parallel_size are of decoding "
+        "steps",
+        "give --decode");
   if (decode && saves) refuse("--decode and --save measure different things", "give one of them");
 }
 
@@ -218,9 +221,21 @@ int bench_command(const Arguments& arguments) {
           .setting("kv_cache_dtype", cache, "--decode: auto, as computed, or fp8: keys and values in E4M3")
           ->check(CLI::IsMember({"auto", "fp8"}))
           ->capture_default_str();
+  CLI::Option* tensor = options
+                            .setting("tensor_parallel_size", decoding.tensor_parallel_size,
+                                     "--decode: ranks that have a piece of every layer each")
+                            ->check(CLI::Range(1, 4096))
+                            ->capture_default_str();
+  CLI::Option* stages = options
+                            .setting("pipeline_parallel_size", decoding.pipeline_parallel_size,
+                                     "--decode: stages of layers on ranks of their own")
+                            ->check(CLI::Range(1, 4096))
+                            ->capture_default_str();
   options.app().add_flag("--json", json, "print one line of JSON");
   if (!options.parse(arguments)) return 0;
-  require_one_kind(decode, sequences->count() + context->count() + cache_dtype->count() > 0, !save.empty());
+  const auto given =
+      sequences->count() + context->count() + cache_dtype->count() + tensor->count() + stages->count();
+  require_one_kind(decode, given > 0, !save.empty());
   const config::Resolved resolved = config::load(with_bf16(options.overrides()), {.for_training = false});
   const config::Config& config = resolved.config;
   const setup::SessionWish wish = setup::session_wish(config);

@@ -2,10 +2,12 @@
 
 #include <chrono>
 #include <cstdio>
+#include <memory>
 
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
+#include "octet/generate/team.h"
 #include "octet/model/shapes.h"
 #include "octet/setup/model_options.h"
 #include "octet/setup/run_options.h"
@@ -14,13 +16,19 @@
 namespace octet::cli {
 namespace {
 
-void require_possible(const runtime::Session& session, const precision::Recipe& recipe) {
-  if (session.place().size > 1) {
-    throw Error({.what = "decoding is measured on one rank",
-                 .expected = "trainer bench --decode without mpirun",
-                 .found = std::to_string(session.place().size) + " ranks",
-                 .fix = "start it alone: ranks answer requests of their own",
-                 .code = ExitCode::usage});
+void require_possible(const runtime::Session& session, const DecodeBench& bench,
+                      const precision::Recipe& recipe) {
+  const int ranks = bench.tensor_parallel_size * bench.pipeline_parallel_size;
+  if (session.place().size != ranks) {
+    throw Error(
+        {.what = "decoding is measured on the ranks of one model",
+         .expected = ranks == 1 ? "trainer bench --decode without mpirun"
+                                : std::to_string(ranks) + " ranks (mpirun -np), "
+                                                          "tensor_parallel_size x pipeline_parallel_size",
+         .found = std::to_string(session.place().size) + " ranks",
+         .fix = "start as many ranks as the model's layers are split among: others answer requests of "
+                "their own",
+         .code = ExitCode::usage});
   }
   if (recipe.kind == precision::RecipeKind::delayed) {
     throw Error(
@@ -68,6 +76,10 @@ void print_table(const std::string& device, const DecodeBench& b, const std::str
   std::printf("model            %s, %s parameters\n", b.model.c_str(), with_commas(r.parameters).c_str());
   std::printf("device           %s\n", device.c_str());
   std::printf("precision        %s\n", precision.c_str());
+  if (b.tensor_parallel_size * b.pipeline_parallel_size > 1) {
+    std::printf("split            tensor_parallel_size %d x pipeline_parallel_size %d; bytes are of a rank\n",
+                b.tensor_parallel_size, b.pipeline_parallel_size);
+  }
   std::printf("sequences        %lld with %s tokens of context each\n", static_cast<long long>(o.sequences),
               with_commas(o.context).c_str());
   std::printf("seconds a step   %.6f median, %.6f least, %.6f most of %lld\n", r.median_seconds,
@@ -97,6 +109,8 @@ void print_json(const std::string& device, const DecodeBench& b, const std::stri
             {"precision", precision},
             {"sequences", o.sequences},
             {"context", o.context},
+            {"tensor_parallel_size", b.tensor_parallel_size},
+            {"pipeline_parallel_size", b.pipeline_parallel_size},
             {"steps", o.steps},
             {"seconds_median", r.median_seconds},
             {"seconds_min", r.least_seconds},
@@ -128,19 +142,34 @@ void bench_decoding(runtime::Session& session, const config::Resolved& resolved,
   const auto start = std::chrono::steady_clock::now();
   const config::Config& config = resolved.config;
   const precision::Recipe recipe = decoding_recipe(resolved);
+  model::Architecture architecture;
   session.job().together([&] {
-    require_possible(session, recipe);
+    require_possible(session, bench, recipe);
     require_plain_weights(config);
+    model::require_splits(architecture = model::find_shape(bench.model), bench.tensor_parallel_size,
+                          bench.pipeline_parallel_size);
   });
-  generate::Decoder decoder(session.device(), session.job(), session.data(),
-                            generate::bench_decoder(bench.options, model::find_shape(bench.model), recipe));
-  decoder.initialise(bench.options.seed);
+  const int ranks = bench.tensor_parallel_size * bench.pipeline_parallel_size;
+  std::unique_ptr<generate::Team> team;
+  if (ranks > 1) {
+    team = std::make_unique<generate::Team>(session.job(), session.device(), bench.tensor_parallel_size,
+                                            bench.pipeline_parallel_size);
+    architecture.share = team->share();
+  }
+  const generate::DecoderOptions options = generate::bench_decoder(bench.options, architecture, recipe);
+  const auto decoder =
+      team ? std::make_unique<generate::Decoder>(session.device(), *team, options)
+           : std::make_unique<generate::Decoder>(session.device(), session.job(), session.data(), options);
+  decoder->initialise(bench.options.seed);
   const double setup_seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  generate::BenchResult result = generate::bench(decoder, bench.options);
-  result.setup_seconds = setup_seconds;
-  (bench.json ? print_json : print_table)(session.device().description(), bench,
-                                          decoding_words(config, recipe, bench.options.fp8_cache), result);
+  const auto measure = [&] {
+    generate::BenchResult result = generate::bench(*decoder, bench.options);
+    result.setup_seconds = setup_seconds;
+    (bench.json ? print_json : print_table)(session.device().description(), bench,
+                                            decoding_words(config, recipe, bench.options.fp8_cache), result);
+  };
+  team ? static_cast<void>(generate::lead_or_follow(*team, *decoder, measure)) : measure();
 }
 
 }  // namespace octet::cli

@@ -1,14 +1,16 @@
 #include "generate_plan.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <vector>
 
 #include "generate/cache_size.h"
+#include "generate/planned_rank.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
-#include "octet/comm/job.h"
 #include "octet/generate/step_bytes.h"
 #include "octet/model/build.h"
 #include "octet/model/shapes.h"
@@ -26,6 +28,7 @@ struct Fit {
   std::size_t bytes = 0;   ///< of the device, libraries included
   std::int64_t pages = 0;  ///< of the cache
   double weights = 0, weights_read = 0, cache = 0, cache_read = 0;
+  std::size_t staging = 0;   ///< of these bytes, for messages
   double floor_seconds = 0;  ///< of a step whose sequences are half as long as they may be
   double tokens_per_second() const { return static_cast<double>(batch) / floor_seconds; }
 };
@@ -43,44 +46,48 @@ generate::DecoderOptions decoder_options(const GeneratePlan& plan) {
   return options;
 }
 
-/// Decoders on a device that holds nothing.
+/// Decoders on devices that hold nothing.
 class Trials {
  public:
   Trials(const GeneratePlan& plan, const PlanTarget& target, bool strict)
-      : plan_(plan),
-        kind_(target.kind),
-        device_(make_dry_device({.stands_for = target.kind})),
-        job_(comm::make_self_job()),
-        data_(job_->collectives(comm::Mesh(1).group("data", 0), *device_, comm::Carrier::automatic)),
-        options_(decoder_options(plan)) {
+      : plan_(plan), kind_(target.kind), options_(decoder_options(plan)) {
     options_.strict = strict;
+    const int tensor = plan.tensor_parallel_size, stages = plan.pipeline_parallel_size;
+    model::require_splits(options_.architecture, tensor, stages);
+    for (int rank = 0; rank < tensor * stages; ++rank)
+      ranks_.push_back(std::make_unique<PlannedRank>(kind_, rank, tensor, stages));
     if (!plan.gpu_memory_utilization) return;
     options_.sequences = plan.batch;
-    options_.cache_bytes = cache_bytes_of_share(plan.gpu_memory_utilization, options_, target.memory);
+    std::size_t least = SIZE_MAX;
+    for (const auto& rank : ranks_) {
+      generate::DecoderOptions of_rank = options_;
+      of_rank.architecture.share = rank->share();
+      least = std::min(least, cache_bytes_of_share(plan.gpu_memory_utilization, of_rank, target.memory));
+    }
+    options_.cache_bytes = least;
   }
 
   const model::Architecture& architecture() const { return options_.architecture; }
 
+  /// What each rank of a replica holds, libraries included.
+  std::vector<std::size_t> bytes_of_ranks(std::int64_t batch) {
+    std::vector<std::size_t> bytes;
+    for (const auto& rank : ranks_) bytes.push_back(of(batch, *rank).bytes);
+    return bytes;
+  }
+
+  /// Of the rank that holds most; the floor is that of the slowest.
   Fit of(std::int64_t batch) {
-    options_.sequences = batch;
-    const generate::Decoder decoder(*device_, *job_, *data_, options_);
-    Fit fit{.batch = batch, .memory = plan::memory_of(decoder.arena())};
-    fit.bytes = fit.memory.bytes + plan::library_bytes(kind_);
-    for (const plan::MemoryRow& row : fit.memory.rows) {
-      if (row.name.starts_with("parameters/")) fit.weights += static_cast<double>(row.bytes);
-      if (row.name == "KV cache") fit.cache += static_cast<double>(row.bytes);
+    Fit most;
+    double floor = 0;
+    for (int stage = 0; stage < plan_.pipeline_parallel_size; ++stage) {
+      const int rank = first_rank_of_stage(stage, plan_.tensor_parallel_size, plan_.pipeline_parallel_size);
+      Fit fit = of(batch, *ranks_[static_cast<std::size_t>(rank)]);
+      floor = std::max(floor, fit.floor_seconds);
+      if (fit.bytes > most.bytes) most = std::move(fit);
     }
-    fit.pages = decoder.counts().cache_pages;
-    fit.weights_read = generate::step_weight_bytes(decoder, batch);
-    fit.cache_read =
-        static_cast<double>(batch) * generate::step_cache_bytes(options_, (plan_.max_length - 1) / 2);
-    const plan::Rates rates;
-    // Two operations a weight and token; embedding rows are looked up.
-    const double multiplied = generate::parameters_of_token(decoder);
-    const double rate = plan_.dtype == "fp8" ? rates.fp8 : plan_.dtype == "bf16" ? rates.bf16 : rates.fp32;
-    fit.floor_seconds = std::max((fit.weights_read + fit.cache_read) / rates.bytes,
-                                 2 * multiplied * static_cast<double>(batch) / rate);
-    return fit;
+    most.floor_seconds = floor;
+    return most;
   }
 
   /// The most questions that fit; 0: not even one does.
@@ -94,11 +101,36 @@ class Trials {
   }
 
  private:
+  Fit of(std::int64_t batch, const PlannedRank& rank) {
+    options_.sequences = batch;
+    const std::unique_ptr<generate::Decoder> made = rank.decoder(options_);
+    const generate::Decoder& decoder = *made;
+    Fit fit{.batch = batch, .memory = plan::memory_of(decoder.arena())};
+    fit.staging = rank.staging_bytes();
+    fit.bytes = fit.memory.bytes + fit.staging + plan::library_bytes(kind_);
+    for (const plan::MemoryRow& row : fit.memory.rows) {
+      if (row.name.starts_with("parameters/")) fit.weights += static_cast<double>(row.bytes);
+      if (row.name == "KV cache") fit.cache += static_cast<double>(row.bytes);
+    }
+    fit.pages = decoder.counts().cache_pages;
+    // Every stage makes as many passes a step as there are stages, each of a part of the questions.
+    const auto passes = static_cast<double>(plan_.pipeline_parallel_size);
+    const std::int64_t of_pass = (batch + plan_.pipeline_parallel_size - 1) / plan_.pipeline_parallel_size;
+    fit.weights_read = passes * generate::step_weight_bytes(decoder, of_pass);
+    fit.cache_read = static_cast<double>(batch) *
+                     generate::step_cache_bytes(decoder.options(), (plan_.max_length - 1) / 2);
+    const plan::Rates rates;
+    // Two operations a weight and token; embedding rows are looked up.
+    const double multiplied = generate::parameters_of_token(decoder);
+    const double rate = plan_.dtype == "fp8" ? rates.fp8 : plan_.dtype == "bf16" ? rates.bf16 : rates.fp32;
+    fit.floor_seconds = std::max((fit.weights_read + fit.cache_read) / rates.bytes,
+                                 2 * multiplied * static_cast<double>(batch) / rate);
+    return fit;
+  }
+
   const GeneratePlan& plan_;
   DeviceKind kind_;
-  std::unique_ptr<Device> device_;
-  std::unique_ptr<comm::Job> job_;
-  std::unique_ptr<comm::Collectives> data_;
+  std::vector<std::unique_ptr<PlannedRank>> ranks_;  ///< of a replica
   generate::DecoderOptions options_;
 };
 
@@ -106,14 +138,16 @@ void require_read(const config::Resolved& resolved, const GeneratePlan& plan, co
   for (const auto& [key, origin] : resolved.origins) {
     // bf16 is the default of models without a file.
     if (key == "device" || key == "bf16" || key == "deterministic") continue;
-    throw Error({.what = "a plan of generation does not read this key",
-                 .expected =
-                     "batch, max_length, dtype, kv_cache_dtype, kv_cache_bytes, gpu_memory_utilization, "
-                     "kv_page_tokens, deterministic, memory and device",
-                 .found = key,
-                 .where = "command line",
-                 .fix = "leave it out; what `trainer generate` computes with is its --dtype",
-                 .code = ExitCode::usage});
+    throw Error(
+        {.what = "a plan of generation does not read this key",
+         .expected =
+             "batch, max_length, dtype, kv_cache_dtype, kv_cache_bytes, gpu_memory_utilization, "
+             "kv_page_tokens, tensor_parallel_size, pipeline_parallel_size, deterministic, memory and "
+             "device",
+         .found = key,
+         .where = "command line",
+         .fix = "leave it out; what `trainer generate` computes with is its --dtype",
+         .code = ExitCode::usage});
   }
   if (plan.gpu_memory_utilization) {
     require_share(*plan.gpu_memory_utilization, "gpu_memory_utilization");
@@ -130,7 +164,8 @@ void require_read(const config::Resolved& resolved, const GeneratePlan& plan, co
   throw Error({.what = "a generation is planned for one rank",
                .expected = "no world",
                .found = std::to_string(target.place.size) + " ranks",
-               .fix = "leave it out: every rank holds the whole model and answers questions of its own",
+               .fix = "leave it out: every replica holds the same and answers questions of its own; "
+                      "tensor_parallel_size and pipeline_parallel_size split one",
                .code = ExitCode::usage});
 }
 
@@ -157,13 +192,22 @@ void print_report(const GeneratePlan& plan, const PlanTarget& target, const Tria
   std::printf("generation   --dtype %s --kv-cache-dtype %s --batch %lld --max-length %lld on %s\n",
               plan.dtype.c_str(), plan.kv_cache_dtype.c_str(), static_cast<long long>(plan.batch),
               static_cast<long long>(plan.max_length), target.name.c_str());
-  std::printf("\nmemory of a rank\n");
-  const double held = asked.weights + asked.cache;
+  const int tensor = plan.tensor_parallel_size, stages = plan.pipeline_parallel_size;
+  if (tensor * stages > 1) {
+    std::printf("split        --tensor_parallel_size %d --pipeline_parallel_size %d: %d ranks\n", tensor,
+                stages, tensor * stages);
+  }
+  std::printf("\nmemory of a rank%s\n", tensor * stages > 1 ? ", the one that holds most" : "");
+  const double held = asked.weights + asked.cache + static_cast<double>(asked.staging);
   std::printf("  %-32s %12s\n", "weights", bytes_text(asked.weights).c_str());
   std::printf("  %-32s %12s, %s a question; %s pages of %lld tokens\n", "keys and values",
               bytes_text(asked.cache).c_str(),
               bytes_text(asked.cache / static_cast<double>(asked.batch)).c_str(),
               with_commas(asked.pages).c_str(), static_cast<long long>(plan.kv_page_tokens));
+  if (asked.staging > 0) {
+    std::printf("  %-32s %12s\n", "messages on their way",
+                bytes_text(static_cast<double>(asked.staging)).c_str());
+  }
   std::printf("  %-32s %12s\n", "all else", bytes_text(static_cast<double>(asked.bytes) - held).c_str());
   const bool fit = asked.bytes <= target.memory;
   std::printf("  %-32s %12s\n", "in all", bytes_text(static_cast<double>(asked.bytes)).c_str());
@@ -187,12 +231,14 @@ void print_report(const GeneratePlan& plan, const PlanTarget& target, const Tria
     std::printf(
         "\nThe floor is a step's on an H200 behind %lld tokens of each question: weights, keys and values "
         "read\n"
-        "once, or its GEMMs, whichever takes longer.\n",
-        static_cast<long long>((plan.max_length - 1) / 2));
+        "once, or its GEMMs, whichever takes longer.%s\n",
+        static_cast<long long>((plan.max_length - 1) / 2),
+        tensor * stages > 1 ? " What ranks send each other comes on top." : "");
   }
 }
 
-void print_json(const GeneratePlan& plan, const PlanTarget& target, const Fit& asked, std::int64_t largest,
+void print_json(const GeneratePlan& plan, const PlanTarget& target, const Fit& asked,
+                const std::vector<std::size_t>& bytes_of_ranks, std::int64_t largest,
                 const std::vector<Fit>& fits) {
   Json memory = Json::object(), batches = Json::array();
   for (const plan::MemoryRow& row : asked.memory.rows) memory[row.name] = row.bytes;
@@ -209,6 +255,8 @@ void print_json(const GeneratePlan& plan, const PlanTarget& target, const Fit& a
                            {"kv_cache_dtype", plan.kv_cache_dtype},
                            {"batch", plan.batch},
                            {"max_length", plan.max_length},
+                           {"tensor_parallel_size", plan.tensor_parallel_size},
+                           {"pipeline_parallel_size", plan.pipeline_parallel_size},
                            {"memory", memory},
                            {"weight_bytes", asked.weights},
                            {"cache_bytes", asked.cache},
@@ -216,7 +264,9 @@ void print_json(const GeneratePlan& plan, const PlanTarget& target, const Fit& a
                            {"cache_page_tokens", plan.kv_page_tokens},
                            {"step_weight_bytes", asked.weights_read},
                            {"step_cache_bytes", asked.cache_read},
+                           {"messages_bytes", asked.staging},
                            {"total_bytes", asked.bytes},
+                           {"total_bytes_of_ranks", bytes_of_ranks},
                            {"device_bytes", target.memory},
                            {"fits", asked.bytes <= target.memory},
                            {"largest_batch", largest},
@@ -234,7 +284,7 @@ int plan_generation(const config::Resolved& resolved, const GeneratePlan& plan, 
   const std::int64_t largest = trials.largest(target.memory);
   const std::vector<Fit> fits = table_of(trials, plan.batch, largest);
   if (plan.json) {
-    print_json(plan, target, asked, largest, fits);
+    print_json(plan, target, asked, trials.bytes_of_ranks(plan.batch), largest, fits);
   } else {
     print_report(plan, target, trials, asked, fits);
   }

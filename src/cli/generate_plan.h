@@ -20,13 +20,16 @@ struct GeneratePlan {
   std::string kv_cache_bytes;           ///< "" : as much as the batch fills
   std::int64_t kv_page_tokens = 64;
   std::optional<double> gpu_memory_utilization;
+  int tensor_parallel_size = 1;
+  int pipeline_parallel_size = 1;
   bool json = false;
 };
 
 /// Prints what a decoder holds on the device (to the byte, beside its libraries), which batches fit, and the
 /// floor of a step on an H200. Returns the command's exit code: 1 where the batch does not fit. Throws Error
-/// (usage) for keys of the configuration that generation does not read, and for several ranks, each of which
-/// holds the whole model.
+/// (usage) for keys of the configuration that generation does not read, for a model that is not split so, and
+/// for a number of ranks: replicas hold the same. Of a model whose layers are split the plan is that of the
+/// rank that holds most.
 int plan_generation(const config::Resolved& resolved, const GeneratePlan& plan, const PlanTarget& target);
 
 }  // namespace octet::cli

@@ -316,6 +316,16 @@ std::vector<CLI::Option*> add_generation(Options& options, bool& generates, Gene
                           "--generate: share of a GPU's memory that the cache fills up, such as 0.9"),
           options.setting("kv_page_tokens", plan.kv_page_tokens, "--generate: tokens of a page of the cache")
               ->check(CLI::Range(1, 4096))
+              ->capture_default_str(),
+          options
+              .setting("tensor_parallel_size", plan.tensor_parallel_size,
+                       "--generate: ranks that have a piece of every layer each")
+              ->check(CLI::Range(1, 4096))
+              ->capture_default_str(),
+          options
+              .setting("pipeline_parallel_size", plan.pipeline_parallel_size,
+                       "--generate: stages of layers on ranks of their own")
+              ->check(CLI::Range(1, 4096))
               ->capture_default_str()};
 }
 

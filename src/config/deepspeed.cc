@@ -144,8 +144,8 @@ constexpr Entry kEntries[] = {
     {"csv_monitor", Action::note, kMonitor},
     {"aio", Action::note, "nothing is offloaded to disks"},
     {"compression_training", Action::refuse, "compressing the model is not built"},
-    {"pipeline", Action::note, "layers are not split over ranks"},
-    {"tensor_parallel", Action::refuse, "tensor parallelism is not built"},
+    {"pipeline", Action::note, "layers are split over ranks by trainer generate alone"},
+    {"tensor_parallel", Action::refuse, "layers are split over ranks by trainer generate alone"},
 };
 
 bool is_word(const Node& node, std::string_view word) {

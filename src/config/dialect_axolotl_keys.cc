@@ -138,7 +138,7 @@ constexpr Entry kKeys[] = {
     {"fsdp_final_state_dict_type", Action::note, "the final model is always whole"},
     {"context_parallel_size", Action::refuse, "sequences are not split over ranks", "1"},
     {"sequence_parallel_degree", Action::refuse, "sequences are not split over ranks", "1"},
-    {"tensor_parallel_size", Action::refuse, "layers are not split over ranks", "1"},
+    {"tensor_parallel_size", Action::refuse, "layers are split over ranks by trainer generate alone", "1"},
     {"evals_per_epoch", Action::fact, "eval_strategy eval_steps"},
     {"saves_per_epoch", Action::fact, "save_strategy save_steps"},
     {"eval_table_size", Action::refuse, "answers come from trainer generate"},

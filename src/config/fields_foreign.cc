@@ -102,6 +102,9 @@ struct RefusedKey {
 constexpr const char* kAdapters = "adapters of this kind are not built; finetuning_type: lora trains others";
 constexpr const char* kOptimizer = "the optimizer is AdamW";
 constexpr const char* kTokens = "the tokenizer is taken as it is; extend it beforehand";
+constexpr const char* kSplit =
+    "training does not split layers over ranks, only generation does: trainer generate, with the option of "
+    "that name; zero_stage shares out parameters";
 constexpr const char* kLoss = "the loss is the cross entropy of the trained tokens";
 
 const RefusedKey kRefused[] = {
@@ -140,6 +143,8 @@ const RefusedKey kRefused[] = {
     {"average_tokens_across_devices", kBool, "true",
      "the loss is always normalised by the trained tokens of the whole step; set it to true"},
     {"compute_accuracy", kBool, "false", "evaluation computes the loss"},
+    {"tensor_parallel_size", kInt, "1", kSplit},
+    {"pipeline_parallel_size", kInt, "1", kSplit},
     {"early_stopping_steps", kInt, "", "early stopping is not built; use max_steps"},
     {"save_only_model", kBool, "false", "a checkpoint always resumes; trainer export writes the model alone"},
     {"ignore_data_skip", kBool, "false", "a resumed run finds its place in the data by arithmetic, at once"},

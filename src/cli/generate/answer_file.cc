@@ -261,15 +261,14 @@ void require_few_failures(std::int64_t failures, const GenerateOptions& o) {
 
 }  // namespace
 
-void answer_file(runtime::Session& session, Answerer& answerer, const GenerateOptions& o,
-                 std::chrono::steady_clock::time_point began) {
-  comm::Job& job = session.job();
+void answer_file(runtime::Session& session, comm::Channel& ranks, Answerer& answerer,
+                 const GenerateOptions& o, std::chrono::steady_clock::time_point began) {
   std::optional<QuestionFile> file;
   std::optional<RowWork> work;
   std::optional<ScoreFile> scores;
   std::optional<Books> books;
   std::vector<std::int64_t> rows;
-  job.together([&] {
+  ranks.together([&] {
     file.emplace(o.file, o.shard);
     work.emplace(answerer, *file, o);
     books.emplace(o, file->size());
@@ -291,7 +290,7 @@ void answer_file(runtime::Session& session, Answerer& answerer, const GenerateOp
                 " rows are answered already");
     }
   });
-  rows = comm::broadcast_value(job, rows, 0);
+  rows = comm::broadcast_value(ranks, rows, 0);
   const auto start = Clock::now();
   std::size_t next = 0;
   std::int64_t done = 0, failures = 0;
@@ -303,7 +302,7 @@ void answer_file(runtime::Session& session, Answerer& answerer, const GenerateOp
     std::vector<RowWork::Done> results = work->take_done();
     const Report own{.room = work->room(), .done = std::move(results), .counts = answerer.decoder().counts()};
     std::vector<Report> reports;
-    for (const std::string& text : job.all_gather_bytes(packed(own))) reports.push_back(unpacked(text));
+    for (const std::string& text : ranks.all_gather_bytes(packed(own))) reports.push_back(unpacked(text));
     for (const Report& report : reports) {
       room.push_back(report.room);
       counts.prompt_tokens += report.counts.prompt_tokens;
@@ -315,7 +314,7 @@ void answer_file(runtime::Session& session, Answerer& answerer, const GenerateOp
       counts.put_back += report.counts.put_back;
       counts.recomputed_tokens += report.counts.recomputed_tokens;
     }
-    job.together([&] {
+    ranks.together([&] {
       if (failed) std::rethrow_exception(failed);
       for (const Report& report : reports) {
         for (const RowWork::Done& d : report.done) {
@@ -327,16 +326,17 @@ void answer_file(runtime::Session& session, Answerer& answerer, const GenerateOp
       if (session.prints()) books->sync();
       require_few_failures(failures, o);
     });
-    const std::vector<std::int64_t> mine = deal(rows, next, room, job.rank());
+    const std::vector<std::int64_t> mine = deal(rows, next, room, ranks.rank());
     try {
-      work_a_round(*work, mine, job.size());
+      work_a_round(*work, mine, ranks.size());
     } catch (...) {
       failed = std::current_exception();
     }
   }
   if (session.prints()) {
-    books->finish({.answering = seconds_since(start), .whole = seconds_since(began), .ranks = job.size()},
-                  counts);
+    books->finish(
+        {.answering = seconds_since(start), .whole = seconds_since(began), .ranks = session.job().size()},
+        counts);
   }
 }
 

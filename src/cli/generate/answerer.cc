@@ -98,11 +98,13 @@ struct Answerer::Listener {
   bool stopped = false;
 };
 
-Answerer::Answerer(runtime::Session& session, const GenerateOptions& o, const setup::NamedModel& named)
+Answerer::Answerer(runtime::Session& session, generate::Team* team, const GenerateOptions& o,
+                   const setup::NamedModel& named)
     : options_(o), answers_(o.answers) {
   const std::string words = tokenizer_folder(named);
+  generate::DecoderOptions decoder;
   session.job().together([&] {
-    generate::DecoderOptions decoder = decoder_options(o, named);
+    decoder = decoder_options(o, named);
     if (path_exists(words + "/tokenizer.json")) {
       encoder_.emplace(encoder_options(o, words));
       runtime::require_fit(encoder_->tokenizer(), decoder.architecture, named.folder);
@@ -127,8 +129,18 @@ Answerer::Answerer(runtime::Session& session, const GenerateOptions& o, const se
     std::ranges::sort(answers_.stop_ids);
     const auto twice = std::ranges::unique(answers_.stop_ids);
     answers_.stop_ids.erase(twice.begin(), twice.end());
+    if (team != nullptr) decoder.architecture.share = team->share();
     decoder.cache_bytes = cache_bytes(o, decoder, session.device());
-    decoder_ = std::make_unique<generate::Decoder>(session.device(), session.job(), session.data(), decoder);
+    decoder.architecture.share = {};
+  });
+  // All ranks of a replica have the same pages; of the whole job, since their devices should be alike.
+  if (team != nullptr)
+    decoder.cache_bytes =
+        static_cast<std::size_t>(session.job().all_min(static_cast<std::int64_t>(decoder.cache_bytes)));
+  session.job().together([&] {
+    decoder_ = team != nullptr ? std::make_unique<generate::Decoder>(session.device(), *team, decoder)
+                               : std::make_unique<generate::Decoder>(session.device(), session.job(),
+                                                                     session.data(), decoder);
   });
   if (session.prints()) fingerprint_ = checkpoint::WeightFolder(named.folder).fingerprint();
   decoder_->load_weights(named.folder);

@@ -27,8 +27,10 @@ struct Said {
 class Answerer {
  public:
   /// All ranks construct it together. A folder without a tokenizer answers rows of ids alone. `named`: what
-  /// options.model and options.adapter stand for.
-  Answerer(runtime::Session& session, const GenerateOptions& options, const setup::NamedModel& named);
+  /// options.model and options.adapter stand for. `team`, which outlives this: of a model whose layers are
+  /// split, of which the leader alone answers (Decoder); null: every rank has the whole model.
+  Answerer(runtime::Session& session, generate::Team* team, const GenerateOptions& options,
+           const setup::NamedModel& named);
   ~Answerer();
 
   /// Ids of a question, as the template writes it. Throws Error (usage) where it cannot be written.

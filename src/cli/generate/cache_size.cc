@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
+#include "generate/planned_rank.h"
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
-#include "octet/comm/job.h"
 #include "octet/plan/memory.h"
 
 namespace octet::cli {
@@ -13,16 +14,18 @@ namespace {
 
 /// What a decoder holds on a GPU beside the pages of its cache, libraries included.
 std::size_t bytes_beside(generate::DecoderOptions options) {
-  const std::unique_ptr<Device> dry = make_dry_device({.stands_for = DeviceKind::cuda});
-  const std::unique_ptr<comm::Job> job = comm::make_self_job();
-  const auto data = job->collectives(comm::Mesh(1).group("data", 0), *dry, comm::Carrier::automatic);
+  const model::Share share = std::exchange(options.architecture.share, {});
+  const int rank = first_rank_of_stage(share.stage, share.tensor_size, share.stages) + share.tensor_rank;
+  const PlannedRank planned(DeviceKind::cuda, rank, share.tensor_size, share.stages);
+  options.architecture.share = share;
   options.cache_bytes = generate::least_cache_bytes(options);
-  const generate::Decoder decoder(*dry, *job, *data, options);
+  options.architecture.share = {};
+  const std::unique_ptr<generate::Decoder> decoder = planned.decoder(options);
   std::size_t cache = 0;
-  for (const Reservation& r : decoder.arena().reservations()) {
+  for (const Reservation& r : decoder->arena().reservations()) {
     if (r.name == "KV cache") cache += r.bytes;
   }
-  return decoder.arena().bytes() - cache + plan::library_bytes(DeviceKind::cuda);
+  return decoder->arena().bytes() - cache + plan::library_bytes(DeviceKind::cuda);
 }
 
 std::string bytes_text(std::size_t bytes) {

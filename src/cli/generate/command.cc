@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <iostream>
 #include <map>
+#include <memory>
 
 #include "command.h"
 #include "generate/answer_file.h"
@@ -18,7 +19,9 @@
 #include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/generate/team.h"
 #include "octet/plan/memory.h"
+#include "octet/runtime/model_folder.h"
 #include "octet/runtime/session.h"
 #include "octet/setup/adapters.h"
 #include "octet/setup/setup.h"
@@ -64,6 +67,40 @@ void require_possible(const GenerateOptions& o) {
   }
 }
 
+// Those that answer: every rank, or the leaders of a model whose layers are split.
+void answer(runtime::Session& session, comm::Channel& ranks, Answerer& answerer, const GenerateOptions& o,
+            std::chrono::steady_clock::time_point began) {
+  if (!o.file.empty()) return answer_file(session, ranks, answerer, o, began);
+  if (!session.prints()) return;
+  std::uint64_t number = 0;
+  for (const std::string& question : o.questions) stream(answerer, ask(question, o.system), number++);
+  if (o.questions.empty()) converse(answerer, o);
+}
+
+// Null where every rank has the whole model.
+std::unique_ptr<generate::Team> team_of(runtime::Session& session, const GenerateOptions& o,
+                                        const setup::NamedModel& named) {
+  const int tensor = o.tensor_parallel_size, stages = o.pipeline_parallel_size;
+  if (tensor == 1 && stages == 1) return nullptr;
+  session.job().together([&] { model::require_splits(runtime::read_model(named.folder), tensor, stages); });
+  return std::make_unique<generate::Team>(session.job(), session.device(), tensor, stages);
+}
+
+void tell_team(runtime::Session& session, generate::Team& team, const generate::Decoder& decoder) {
+  const std::int64_t most = session.job().all_max(static_cast<std::int64_t>(decoder.arena().bytes()));
+  const bool crosses = session.job().all_max(team.crosses_nodes() ? 1 : 0) == 1;
+  if (!session.prints()) return;
+  const model::Share& share = team.share();
+  log::info("the model's layers are split among " + std::to_string(share.tensor_size) + " x " +
+            std::to_string(share.stages) + " ranks, of which one reserves " + with_commas(most) +
+            " bytes at most; " + std::to_string(team.replicas()) +
+            (team.replicas() == 1 ? " replica answers" : " replicas answer"));
+  if (crosses)
+    log::warn(
+        "ranks with pieces of the same layers stand on several nodes, between which every layer sends: "
+        "choose a tensor_parallel_size that divides the ranks of a node");
+}
+
 int generate(runtime::Session& session, GenerateOptions o, const std::vector<std::string>& given,
              bool model_defaults) {
   const auto began = std::chrono::steady_clock::now();
@@ -84,16 +121,15 @@ int generate(runtime::Session& session, GenerateOptions o, const std::vector<std
     }
   });
   session.job().together([&] { require_possible(o); });
-  Answerer answerer(session, o, named);
-  if (!o.file.empty()) {
-    answer_file(session, answerer, o, began);
+  const std::unique_ptr<generate::Team> team = team_of(session, o, named);
+  Answerer answerer(session, team.get(), o, named);
+  if (!team) {
+    answer(session, session.job(), answerer, o, began);
     return 0;
   }
-  if (!session.prints()) return 0;
-  std::uint64_t number = 0;
-  for (const std::string& question : o.questions) stream(answerer, ask(question, o.system), number++);
-  if (o.questions.empty()) converse(answerer, o);
-  return 0;
+  tell_team(session, *team, answerer.decoder());
+  return generate::lead_or_follow(*team, answerer.decoder(),
+                                  [&] { answer(session, team->peers(), answerer, o, began); });
 }
 
 void add_answer_options(CLI::App& app, GenerateOptions& o) {
@@ -168,6 +204,20 @@ void add_file_options(CLI::App& app, GenerateOptions& o, std::string& shard, std
   app.add_option("--gpu-hour-price", o.gpu_hour_price,
                  "price of a device for an hour, for the cost at the end")
       ->check(CLI::NonNegativeNumber);
+}
+
+void add_split_options(CLI::App& app, GenerateOptions& o) {
+  app.add_option("--tensor_parallel_size,--tensor-parallel-size", o.tensor_parallel_size,
+                 "ranks that have a piece of every layer each, under mpirun: heads, the width of MLPs and "
+                 "experts, and the vocabulary are cut")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option(
+         "--pipeline_parallel_size,--pipeline-parallel-size", o.pipeline_parallel_size,
+         "stages of layers, on such ranks of their own each; the product of both divides the number of "
+         "ranks, and the replicas draw rows from one queue")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
 }
 
 struct CacheWords {
@@ -324,6 +374,7 @@ int generate_command(const Arguments& arguments) {
       ->check(CLI::IsMember({"auto", "fp8"}))
       ->capture_default_str();
   add_cache_options(app, o, words);
+  add_split_options(app, o);
   app.add_option("--device", device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
   if (!options.parse(arguments)) return 0;
   o.dtype = dtype == "fp32" ? DType::f32 : DType::bf16;

@@ -21,13 +21,15 @@ struct GenerateOptions {
   std::string model, template_name, system;
   std::string adapter;  ///< folders to add to the model, with commas between; "" : none
   DeviceWish device = DeviceWish::automatic;
-  DType dtype = DType::f32;       ///< that is computed with
-  bool fp8 = false;               ///< weights of blocks, and what they multiply, in E4M3
-  bool fp8_blocks = false;        ///< by RecipeKind::block, as trained with; else RecipeKind::rows
-  bool strict = false;            ///< DecoderOptions::strict
-  bool fp8_cache = false;         ///< keys and values, too
-  std::int64_t page_tokens = 64;  ///< of a page of the cache
-  bool share_prefixes = true;     ///< what prompts begin with alike is computed once
+  int tensor_parallel_size = 1;    ///< ranks that have a piece of every layer each
+  int pipeline_parallel_size = 1;  ///< stages of blocks on ranks of their own
+  DType dtype = DType::f32;        ///< that is computed with
+  bool fp8 = false;                ///< weights of blocks, and what they multiply, in E4M3
+  bool fp8_blocks = false;         ///< by RecipeKind::block, as trained with; else RecipeKind::rows
+  bool strict = false;             ///< DecoderOptions::strict
+  bool fp8_cache = false;          ///< keys and values, too
+  std::int64_t page_tokens = 64;   ///< of a page of the cache
+  bool share_prefixes = true;      ///< what prompts begin with alike is computed once
   std::optional<std::size_t> kv_cache_bytes;     ///< of its pages
   std::optional<double> gpu_memory_utilization;  ///< of what is free, for all that a rank holds
   std::vector<std::string> questions;
