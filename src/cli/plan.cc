@@ -1,4 +1,5 @@
 // Memory and time of a run before it starts.
+#include <algorithm>
 #include <cstdio>
 
 #include "generate_plan.h"
@@ -21,6 +22,7 @@ struct Settings {
   std::int64_t world = 1;
   std::int64_t ranks_per_node = 0;  ///< 0: up to eight
   std::string memory;
+  int replica = 1;  ///< ranks of one model whose layers are split, which share a node
 };
 
 constexpr double kH200 = 139.8 * 0x1p30;
@@ -47,9 +49,10 @@ PlanTarget target_of(const config::Config& config, const Settings& s) {
   } else {
     t.name = "CPU";
     // What ops take of scratch depends on a rank's threads.
-    cpu::set_op_threads(cpu::claim_cores(0, t.place.local_size));
-    t.memory = make_cpu_device({.threads = cpu::op_threads()})->memory().total /
-               static_cast<std::size_t>(t.place.local_size);
+    const int mates = std::max(t.place.local_size, s.replica);
+    cpu::set_op_threads(cpu::claim_cores(0, mates));
+    t.memory =
+        make_cpu_device({.threads = cpu::op_threads()})->memory().total / static_cast<std::size_t>(mates);
   }
   if (!s.memory.empty()) {
     t.memory = plan::parse_bytes(s.memory, "memory");
@@ -381,6 +384,7 @@ int plan_command(const Arguments& arguments) {
                  .fix = "trainer plan config.yaml, or trainer plan llama-3.1-8b device=cuda",
                  .code = ExitCode::usage});
   }
+  if (generates) settings.replica = generation.tensor_parallel_size * generation.pipeline_parallel_size;
   const PlanTarget target = target_of(config, settings);
   if (generates) {
     generation.model = model;
