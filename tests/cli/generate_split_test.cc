@@ -168,8 +168,8 @@ TEST(SplitTraining, IsRefusedByName) {
   }
   // The value of no split changes nothing.
   const TemporaryFolder folder("split_training");
-  const Outcome run =
-      trainer("lint " + Task::get().config() + " tensor_parallel_size=1 output_dir=" + (folder / "run"));
+  const Outcome run = trainer("lint " + Task::get().config() +
+                              " tensor_parallel_size=1 bf16=true output_dir=" + (folder / "run"));
   EXPECT_EQ(run.code, 0) << run.both();
 }
 
