@@ -297,8 +297,8 @@ TEST(Core, GradientsOfTwoMicroBatchesAddUp) {
   const MicroBatch device_batch = machine.upload_batch(batch);
   machine.core.train(machine.source, *machine.stream, device_batch, machine.loss);
   machine.stream->synchronize();
-  // The second one's sums are rounded with the first one's in them where a GEMM begins with what is there, as on ARM,
-  // and without them where it is added at the end.
+  // The second one's sums are rounded with the first one's in them where a GEMM begins with what is there, as
+  // on ARM, and without them where it is added at the end.
   for (const auto& [name, gradient] : machine.source.named_gradients()) {
     EXPECT_LT(relative_l2(gradient, once.gradients.at(name), 0.5), 0x1p-22) << name;
   }

@@ -26,8 +26,8 @@ struct Rehearsal {
 
 /// Of each kind the lowest rank runs first, beside those of the other kinds, and the other ranks of its kind
 /// take its choices before they run: what is timed is timed once, and not beside other ranks that do the
-/// same. Afterwards nothing is timed any more, for in a step all ranks would wait for one that does. Ranks without a kind run at once. All ranks call it; an Error of one ends it on all
-/// (Channel::together).
+/// same. Afterwards nothing is timed any more, for in a step all ranks would wait for one that does. Ranks
+/// without a kind run at once. All ranks call it; an Error of one ends it on all (Channel::together).
 void rehearse(comm::Channel& channel, const Rehearsal& rehearsal);
 
 /// Rehearses the steps of an engine whose parameters are filled. Does nothing for a lone rank, whose first
