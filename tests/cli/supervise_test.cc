@@ -347,8 +347,8 @@ TEST(Launcher, AnMpirunThatWasKilledIsNamedAndLeavesNothing) {
   fs::create_directories(tmp);
   // The number of an mpirun from its folder's name: of Open MPI 4, and two of 5.
   const std::string numbers = "ls -d " + tmp + "/ompi.*/pid.* " + tmp + "/prterun.* " + tmp +
-                              "/ompi.* 2>/dev/null | sed -nE 's@.*/(pid|ompi)[.]([0-9]+)$@\\2@p; "
-                              "s@.*/prterun[.].*[.]([0-9]+)[.][0-9]+$@\\1@p'";
+                              "/ompi.* 2>/dev/null | sed -nE \"s,.*/(pid|ompi)[.]([0-9]+)$,\\2,p; "
+                              "s,.*/prterun[.].*[.]([0-9]+)[.][0-9]+$,\\1,p\"";
   const Outcome run = shell("TMPDIR=" + tmp + " " OCTET_SOURCE_DIR "/launch/mpirun -np 2 " OCTET_TRAINER " " +
                             Task::get().train(folder / "run", "max_steps=100000 save_steps=100000") +
                             " & until [ -s " + (folder / "run/trainer_log.jsonl") +
