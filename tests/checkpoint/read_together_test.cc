@@ -208,7 +208,7 @@ TEST(ManyTensors, AHundredThousandAreOpenedInASecond) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   constexpr double kMost = 30;
 #else
-  constexpr double kMost = 1;
+  constexpr double kMost = 2;  // one on the machine that it was written on
 #endif
   EXPECT_LT(seconds, kMost);
   RecordProperty("seconds", std::to_string(seconds));

@@ -38,8 +38,8 @@ class ScoreFiles : public GenerateFile {
   }
   std::string scoring(const std::string& out, const std::string& more = " --logprobs 8",
                       const std::string& model = kGolden + "models/qwen3") const {
-    return "generate " + model + " --device cpu --score --file " + (folder_ / "texts.jsonl") + " --out " +
-           (folder_ / out) + " " + more;
+    return "generate " + model + " --device cpu --deterministic strict --score --file " +
+           (folder_ / "texts.jsonl") + " --out " + (folder_ / out) + " " + more;
   }
   ArraysFile scores(const std::string& name) const {
     return checkpoint::read_arrays_file(slurp(folder_ / name), name);

@@ -185,7 +185,8 @@ TEST_F(QuantisedBase, ModulesThatWereSkippedStayAsTheyAre) {
     const Outcome run =
         probe(np, folder, one, "bf16=false finetuning_type=lora zero_stage=" + std::to_string(stage));
     ASSERT_EQ(run.code, 0) << run.both();
-    EXPECT_EQ(floats(out(), "logits"), decoded) << "np " << np;
+    // Rows beside fewer others: processors may sum them in another order.
+    EXPECT_LT(distance(floats(out(), "logits"), decoded), 1e-6) << "np " << np;
   }
 }
 
