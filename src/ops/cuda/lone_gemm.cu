@@ -13,6 +13,7 @@
 #include "cuda/early_launch.cuh"
 #include "cuda/mma.cuh"
 #include "cuda/row_quantize.cuh"
+#include "cuda/streamed_reads.cuh"
 #include "octet/device/cuda.h"
 
 namespace octet::ops::cuda {
@@ -59,23 +60,10 @@ struct LoneGemm {
   int outputs, tokens, tiles;
 };
 
-/// 16 bytes of a weight, which nobody reads again.
-__device__ inline uint4 read_once(const std::uint8_t* from) {
-  uint4 x;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(from));
-  return x;
-}
-/// 16 bytes that other blocks read, too. Not by way of the read-only cache: the kernel that wrote them may
-/// have been running when this one began.
+/// A pack that other blocks read, too.
 __device__ inline RawPack<__nv_bfloat16> read_pack(const __nv_bfloat16* from) {
   RawPack<__nv_bfloat16> pack;
-  uint4& x = pack.word[0];
-  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(from)
-               : "memory");
+  pack.word[0] = read_often(reinterpret_cast<const std::uint8_t*>(from));
   return pack;
 }
 

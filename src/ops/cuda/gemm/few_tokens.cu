@@ -8,6 +8,7 @@
 #include "cuda/early_launch.cuh"
 #include "cuda/mma.cuh"
 #include "cuda/rows.cuh"
+#include "cuda/streamed_reads.cuh"
 #include "gemm_plan.h"
 #include "octet/device/cuda.h"
 
@@ -43,25 +44,6 @@ struct Cut {
   static constexpr int BLOCKS = BLOCKS_;
   static constexpr int TOKENS = kTokenTile * TOKEN_TILES;
 };
-
-/// 16 bytes of a weight, which nobody reads again.
-__device__ inline uint4 read_once(const std::uint8_t* from) {
-  uint4 x;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::128B.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(from));
-  return x;
-}
-/// 16 bytes that other blocks read, too. Not by way of the read-only cache: the kernel that wrote them may
-/// have been running when this one began.
-__device__ inline uint4 read_often(const std::uint8_t* from) {
-  uint4 x;
-  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(from)
-               : "memory");
-  return x;
-}
 
 /// What the warps of a block have summed, and the outputs that come of it. A pitch of 17 keeps the four lanes
 /// of a token apart.
