@@ -126,10 +126,11 @@ void Sequences::take_decoding(PassTokens& pass, std::int64_t most) {
   }
 }
 
-// A prompt without a page waits for those who are being answered, unless there are none.
+// A prompt without a page waits for those who are being answered, unless there are none. Who is being
+// answered and was not taken is for another pass.
 void Sequences::take_prompts(PassTokens& pass, std::size_t room) {
   for (Sequence& s : active_) {
-    if (s.waits) continue;
+    if (s.waits || s.decodes()) continue;
     for (std::int64_t taken = 0; taken < cache_.shape().piece && s.cached < s.tokens.size(); ++taken) {
       if (pass.ids.size() == room) return;
       bool has_room = cache_.grow(s);

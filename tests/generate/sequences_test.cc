@@ -235,6 +235,32 @@ TEST(Sequences, PassesOnTheirWayFindWhatTheySeeInCachesOfAnySize) {
   }
 }
 
+// One after the other, each alone: not beside the first part as if it were a prompt.
+TEST(Sequences, OfThoseWhoAreAnsweredAPassTakesAPartAndTheOthersAreForTheNextOne) {
+  Sequences sequences(4, 40, {.windows = {0}, .page_tokens = 4, .pages = 100, .piece = 8});
+  for (std::int32_t i = 0; i < 4; ++i) {
+    Sequence s;
+    s.asked.prompt = s.tokens = Tokens(3, i);
+    s.options.max_new = 9;
+    sequences.submit(std::move(s));
+  }
+  EXPECT_TRUE(sequences.admit().empty());
+  const PassTokens prompts = sequences.next_pass(64, 2);
+  ASSERT_EQ(prompts.sequences.size(), 4u);
+  for (Sequence* s : prompts.sequences) {
+    s->tokens.push_back(9);
+    s->answer.ids.push_back(9);
+    sequences.land(*s);
+  }
+  for (int batch = 0; batch < 2; ++batch) {
+    const PassTokens pass = sequences.next_pass(64, 2);
+    EXPECT_EQ(pass.ids.size(), 2u);
+    EXPECT_EQ(pass.alone, 2);
+    EXPECT_EQ(pass.sequences.size(), 2u);
+  }
+  EXPECT_TRUE(sequences.next_pass(64, 2).ids.empty()) << "all are on their way";
+}
+
 TEST(Sequences, ASequenceTakesPagesAsItGrowsAndGivesBackWhatLiesBehindItsWindow) {
   CacheShape shape{.windows = {0}, .page_tokens = 4, .pages = 100, .piece = 8};
   EXPECT_EQ(World(2, 80, shape).answer({Tokens(9, 1)}, 4, 16).most_held, 3) << "12 tokens have keys";
