@@ -64,9 +64,9 @@ thread() {
   fixed=()
   setarch "$(uname -m)" -R true 2>/dev/null && fixed=(setarch "$(uname -m)" -R)
   if $small; then
-    build thread tsan device_tests comm_tests
+    build thread tsan device_tests comm_share_tests
     test_in thread device_tests 'Stream*:OpThreads*:Arena*:CpuDevice*'
-    test_in thread comm_tests 'Sizes/ThreadRanks*/np2:LoneRank*:ThreadRankFailure*'
+    test_in thread comm_share_tests 'Sizes/ThreadRanks*/np2:LoneRank*:ThreadRankFailure*'
     return
   fi
   local programs=(device_tests comm_tests store_tests data_tests text_tests checkpoint_tests report_tests runtime_tests

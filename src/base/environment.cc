@@ -75,6 +75,11 @@ constexpr EnvironmentVariable kVariables[] = {
      "`always`: on a CPU too, GEMMs of very few tokens and the small ops around them are one op. `never`: "
      "nowhere. Not set: on a GPU, where they are one kernel",
      "src/ops/lone_gemm.cc", test},
+    {"OCTETRUN_DIRECT_SUMS", "`on` or `off`",
+     "`off`: sums over GPUs that hold a model together are collectives. Not set or `on`: where such GPUs "
+     "write "
+     "into each other's memory, short ones are a kernel each, and passes of decoding are recorded with them",
+     "src/comm/carriers.cc", test},
     {"OCTETRUN_EARLY_LAUNCH", "`on` or `off`",
      "`off`: on a GPU no kernel begins before the one in front of it has ended. Not set or `on`: those of "
      "decoding that can do",

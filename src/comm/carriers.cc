@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <set>
 #include <string_view>
 #include <thread>
 #include <utility>
@@ -39,6 +40,17 @@ const char* name_of(Carrier carrier) {
 bool broken(std::string_view what) {
   const char* told = environment_variable("OCTETRUN_BREAK_CARRIER");
   return told != nullptr && told == what;
+}
+
+/// For comparisons: OCTETRUN_DIRECT_SUMS=off leaves sums to collectives.
+bool direct_sums_wanted() {
+  const char* told = environment_variable("OCTETRUN_DIRECT_SUMS");
+  if (told == nullptr || std::string_view(told) == "on") return true;
+  if (std::string_view(told) == "off") return false;
+  throw Error(Problem{.what = "OCTETRUN_DIRECT_SUMS is not understood",
+                      .expected = "on or off",
+                      .found = told,
+                      .code = ExitCode::usage});
 }
 
 /// Bytes that no other pair of ranks sends.
@@ -86,7 +98,9 @@ StagingBudget staging_budget(int size, DeviceKind kind) {
   const std::size_t reduce_set = (std::size_t{32} << 20) / share;
   const std::size_t gather_set = (std::size_t{16} << 20) / share;
   StagingBudget budget{.size = size};
-  budget.counters = (peer_counter_count(size) * sizeof(std::uint32_t) + 255) / 256 * 256;
+  // With room for the count of direct sums behind those of the second queue.
+  const std::size_t counted = peer_counter_count(size) * sizeof(std::uint32_t) + sizeof(std::uint64_t);
+  budget.counters = (counted + 255) / 256 * 256;
   budget.gather_part = DeviceStaging::part_of(size, gather_set);
   budget.reduce_part = DeviceStaging::part_of(size, reduce_set);
   // One kernel takes eager messages to as many members as it has pieces and counters for. What is longer than
@@ -94,6 +108,12 @@ StagingBudget staging_budget(int size, DeviceKind kind) {
   if (static_cast<std::size_t>(size) <= PeerAccess::most_moved) {
     constexpr std::size_t longest = std::size_t{1} << 20, all = std::size_t{1} << 21;
     budget.eager_room = std::min(longest, all / static_cast<std::size_t>(size)) / share / 256 * 256;
+  }
+  // Each rank sends its values to every other one, and as many bytes of marks: with more of them, sums in two
+  // exchanges are done sooner.
+  if (size > 1 && size <= ops::kMostPeers) {
+    constexpr std::size_t all = std::size_t{1} << 20;
+    budget.sum_room = all / static_cast<std::size_t>(size - 1) / share / 256 * 256;
   }
   return budget;
 }
@@ -274,6 +294,35 @@ void Carriers::choose(Carrying wanted, std::byte* memory, const StagingBudget& b
   budget_ = budget;
   choose_carrier(wanted.carrier);
   choose_sums(wanted.sums);
+  prepare_direct_sums();
+}
+
+// Kernels of ranks that share a GPU would wait for each other through its turns.
+void Carriers::prepare_direct_sums() {
+  if (!peers_ || group_.place().nodes > 1 || budget_.sum_room == 0 || !direct_sums_wanted()) return;
+  if (device_.kind() == DeviceKind::cuda) {
+    const auto gpus = group_.gather_bytes(gpu_uuid(device_));
+    if (std::set<std::string>(gpus.begin(), gpus.end()).size() < gpus.size()) return;
+  }
+  for (void* memory : memory_of_) sum_places_.push_back(static_cast<std::byte*>(memory) + budget_.sums_at());
+}
+
+bool Carriers::sums_directly(std::int64_t count, DType dtype) const {
+  return !sum_places_.empty() && ops::peer_sum_takes(count, dtype, budget_.sum_room);
+}
+
+void Carriers::sum_directly(Stream& stream, const DirectSumArgs& args) {
+  check(sums_directly(args.count, args.dtype), "direct sums are made where they can be");
+  ops::peer_sum(stream, {.values = args.values,
+                         .addend = args.addend,
+                         .to = args.to,
+                         .dtype = args.dtype,
+                         .count = args.count,
+                         .rank = group_.place().rank,
+                         .places = sum_places_,
+                         .room = budget_.sum_room,
+                         .begun = reinterpret_cast<std::uint64_t*>(memory_ + budget_.sums_begun_at()),
+                         .alive = group_.options().alive});
 }
 
 // NCCL sums where it carries reductions; where it does not, only for those who ask for it, on a communicator

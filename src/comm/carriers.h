@@ -46,6 +46,9 @@ class Carriers {
   void share(const std::vector<SharedMemory>& memory);
   void unshare(const std::vector<SharedMemory>& memory);
   PeerAccess& access() { return *access_; }
+  /// Direct sums (Collectives::sum_directly).
+  bool sums_directly(std::int64_t count, DType dtype) const;
+  void sum_directly(Stream& stream, const DirectSumArgs& args);
   /// "peer, 368 GB/s", "peer, 368 GB/s, sums by nccl".
   std::string words() const;
 
@@ -55,6 +58,7 @@ class Carriers {
   void choose_carrier(Carrier wanted);
   void choose_sums(Sums wanted);
   void open_peers();
+  void prepare_direct_sums();
   std::vector<void*> open_alike(void* address, const std::vector<std::string>& handles);
   std::unique_ptr<Exchange> make_peer(Queue queue);
   /// Sends a pattern both ways and looks whether it came whole and in time; then takes the time of a larger
@@ -69,7 +73,8 @@ class Carriers {
   bool peers_ = false;  ///< memory of the ranks of this host is opened
   std::byte* memory_ = nullptr;
   StagingBudget budget_;
-  std::vector<void*> memory_of_;  ///< by rank, as this one reaches it
+  std::vector<void*> memory_of_;        ///< by rank, as this one reaches it
+  std::vector<std::byte*> sum_places_;  ///< of direct sums, by rank, as this one reaches them; or none
   Ways ways_;
   std::string name_;
   std::string sums_;  ///< in words, behind the name

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "octet/base/error.h"
 #include "octet/ops/wire.h"
 
 namespace octet::comm {
@@ -149,6 +150,10 @@ Steps all_reduce_steps(Call& call, Staging staging, const Hierarchy& hierarchy,
       ops::combine_parts({.how = piece.how, .parts = parts, .to = piece.values, .count = piece.count});
     }
   }
+}
+
+void Collectives::sum_directly(Stream&, const DirectSumArgs&) {
+  check(false, "direct sums are made where sums_directly() says so");
 }
 
 }  // namespace octet::comm

@@ -232,6 +232,11 @@ void DeviceCollectives::all_reduce_sum(Stream& stream, const char* name, double*
       [&](Composed& c) { c.all_reduce(ops::Combine::sum_f64, values, count); });
 }
 
+void DeviceCollectives::sum_directly(Stream& stream, const DirectSumArgs& args) {
+  delays_.before(stream, carriers_->access());
+  carriers_->sum_directly(stream, args);
+}
+
 void DeviceCollectives::share(const std::vector<SharedMemory>& memory) {
   carriers_->share(memory);
 }

@@ -36,6 +36,10 @@ class DeviceCollectives final : public Collectives {
   void all_reduce_sum(Stream& stream, const char* name, double* values, std::int64_t count) override;
   void share(const std::vector<SharedMemory>& memory) override;
   void unshare(const std::vector<SharedMemory>& memory) override;
+  bool sums_directly(std::int64_t count, DType dtype) const override {
+    return carriers_->sums_directly(count, dtype);
+  }
+  void sum_directly(Stream& stream, const DirectSumArgs& args) override;
   Channel& channel() override { return group_.channel(); }
   void take_times(bool on) override { takes_times_ = on; }
   std::vector<Traffic> take_traffic() override;

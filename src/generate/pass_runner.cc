@@ -17,11 +17,14 @@ std::int64_t logit_rows(const DecoderOptions& options) {
 
 namespace {
 
-/// Where passes are recorded. A model in training may gather its parameters pass by pass, and is waited for;
-/// where experts are picked the host looks what became of it; sums over ranks may be messages of hosts.
-Stream* stream_that_records(const RunnerParts& parts, const DecoderOptions& options) {
-  const bool records = parts.own && parts.team == nullptr && options.architecture.experts.count == 0;
-  return records ? &parts.model.compute() : nullptr;
+/// Passes of how many tokens are recorded. A model in training may gather its parameters pass by pass, and is
+/// waited for; where experts are picked the host looks what became of it; hidden states between stages, and
+/// sums over ranks that are not direct, are messages that the host takes part in.
+std::int64_t most_recorded(const RunnerParts& parts, const DecoderOptions& options) {
+  const model::Architecture& a = options.architecture;
+  if (!parts.own || a.experts.count > 0 || a.share.stages > 1) return 0;
+  if (parts.sums == nullptr) return options.sequences;
+  return std::min(options.sequences, parts.sums->direct_rows(a.hidden, options.recipe.compute));
 }
 
 }  // namespace
@@ -31,7 +34,7 @@ PassRunner::PassRunner(const RunnerParts& parts, const DecoderOptions& options, 
     : parts_(parts),
       options_(options),
       cache_(parts.arena, options.architecture, layout, options.sequences, options.capacity, pages),
-      repeated_(stream_that_records(parts, options), options.sequences) {
+      repeated_(&parts.model.compute(), most_recorded(parts, options)) {
   if (parts.own) standing_ = std::make_unique<StandingParameters>(parts.model.store());
   const model::Share& share = options.architecture.share;
   if (share.stages > 1) edges_ = std::make_unique<StageEdges>(parts.team->pipeline(), share, device());
@@ -102,7 +105,6 @@ void PassRunner::enqueue(const model::DecodeBatch& batch, const Wanted& wanted) 
       standing_ ? static_cast<model::ParameterSource&>(*standing_) : parts_.model.store();
   const ops::ConstMatrix in = edges_ ? edges_->receive(compute(), batch.tokens) : ops::ConstMatrix{};
   const ops::Matrix out = edges_ ? edges_->place(compute(), batch.tokens) : ops::Matrix{};
-  if (pieces_) pieces_->writable(compute());
   if (narrow_logits_ != nullptr) {
     const DType narrow = options_.recipe.compute;
     const ops::Matrix made{narrow_logits_, narrow, batch.row_count, vocabulary, vocabulary};
@@ -117,7 +119,7 @@ void PassRunner::enqueue(const model::DecodeBatch& batch, const Wanted& wanted) 
 
 void PassRunner::choose_best(const ops::Matrix& logits, bool normalizers) {
   ops::best_tokens(compute(), {.logits = logits, .normalizers = normalizers, .out = best_});
-  if (pieces_) return pieces_->gather_best(compute(), best_, host_best_, logits.rows);
+  if (pieces_) return;  // fetched with those of the other ranks
   device().copy_to_host(compute(), host_best_, best_,
                         static_cast<std::size_t>(logits.rows) * sizeof(ops::BestToken));
 }
@@ -144,16 +146,18 @@ void PassRunner::run(const PassPlan& plan) {
   cache_.upload(device(), compute());
   const PassTokens& pass = plan.tokens;
   const auto tokens = std::ssize(pass.ids);
-  const bool repeated = repeated_.possible() && pass.alone == tokens && std::ssize(pass.rows) == tokens;
+  const bool repeated = repeated_.repeats(tokens) && pass.alone == tokens && std::ssize(pass.rows) == tokens;
   const model::DecodeBatch batch = batch_of(pass, repeated);
   rows_ = batch.row_count;
   normalizers_ = plan.wanted.normalizers;
+  if (pieces_) pieces_->writable(compute());
   if (repeated) {
     const int kind = (plan.wanted.best ? 1 : 0) + (plan.wanted.normalizers ? 2 : 0);
     if (repeated_.make(batch.tokens, kind, [&] { enqueue(batch, plan.wanted); })) ++replayed_;
   } else {
     enqueue(batch, plan.wanted);
   }
+  if (pieces_ && plan.wanted.best && rows_ > 0) pieces_->gather_best(compute(), best_, host_best_, rows_);
   fetch_logits(plan.wanted);
   compute().synchronize();
 }

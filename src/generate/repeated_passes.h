@@ -17,10 +17,12 @@ namespace octet::generate {
 /// rounded up.
 class RepeatedPasses {
  public:
-  /// Passes of at most `most` tokens; none on a null stream.
+  /// Passes of at most `most` tokens: of no other number are they repeated. None on a null stream.
   RepeatedPasses(Stream* stream, std::int64_t most) : stream_(stream), most_(most) {}
-  /// Whether passes are repeated here.
-  bool possible() const { return stream_ != nullptr && can_record(*stream_); }
+  /// Whether passes of so many tokens are repeated here.
+  bool repeats(std::int64_t tokens) const {
+    return stream_ != nullptr && most_ > 0 && tokens <= most_ && can_record(*stream_);
+  }
   /// As how many tokens a pass of `tokens` is made.
   std::int64_t rounded(std::int64_t tokens) const;
   /// Makes a pass that `enqueue` puts on the stream: of a rounded number of tokens, and of a kind. True when

@@ -28,10 +28,37 @@ void TensorSums::reserve(Arena& arena, std::int64_t rows, std::int64_t cols, DTy
   slices_ = static_cast<std::byte*>(arena.reserve("decode/parts of sums", slices_bytes_));
 }
 
+std::int64_t TensorSums::direct_rows(std::int64_t cols, DType dtype) const {
+  std::int64_t rows = 0;
+  // Not above 2^20, since sums of one row of a single value would have no end.
+  for (std::int64_t more = std::int64_t{1} << 20; more > 0; more /= 2)
+    if (tensor_.sums_directly((rows + more) * cols, dtype)) rows += more;
+  return rows;
+}
+
+bool TensorSums::adds(const ops::Matrix& values) const {
+  return values.ld == values.cols && tensor_.sums_directly(values.rows * values.cols, values.dtype);
+}
+
+void TensorSums::reduce_and_add(Stream& compute, const char*, const ops::Matrix& values,
+                                const ops::ConstMatrix& addend, const ops::Matrix& to) {
+  check(adds(values) && addend.ld == values.ld && to.ld == values.ld && addend.dtype == values.dtype &&
+            to.dtype == values.dtype,
+        "direct sums are of dense matrices of one dtype");
+  tensor_.sum_directly(compute, {.values = values.data,
+                                 .addend = addend.data,
+                                 .to = to.data,
+                                 .dtype = values.dtype,
+                                 .count = values.rows * values.cols});
+}
+
 void TensorSums::reduce_partial(Stream& compute, const char* name, const ops::Matrix& values) {
   check(values.ld == values.cols && (values.dtype == DType::f32 || values.dtype == DType::bf16),
         "sums over ranks are of dense matrices in f32 or bf16");
   if (tensor_.size() == 1 || values.rows * values.cols == 0) return;
+  if (adds(values))
+    return reduce_and_add(compute, name, values, {nullptr, values.dtype, values.rows, values.cols, values.ld},
+                          values);
   bytes_of(values) <= kOneShotBytes ? in_one_exchange(compute, name, values) : in_two(compute, name, values);
 }
 

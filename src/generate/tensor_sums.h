@@ -10,9 +10,9 @@
 
 namespace octet::generate {
 
-/// Short messages in one exchange: every rank gets all parts and adds them up itself. Long ones in two, a
-/// slice for each rank to add up and the slices to all. Both add in rank order, in fp32, and give the same
-/// bits.
+/// Where GPUs reach each other's memory short messages are summed directly, by one kernel. Otherwise they go
+/// in one exchange: every rank gets all parts and adds them up itself. Long ones in two, a slice for each
+/// rank to add up and the slices to all. All add in rank order, in fp32, and give the same bits.
 class TensorSums final : public model::PartialSums {
  public:
   /// Bytes of a part up to which it goes to all ranks.
@@ -22,7 +22,12 @@ class TensorSums final : public model::PartialSums {
   TensorSums(comm::Collectives& tensor, Device& device);
   /// Where parts arrive, of sums of up to [rows, cols]. Before the first sum.
   void reserve(Arena& arena, std::int64_t rows, std::int64_t cols, DType dtype);
+  /// Of how many rows of `cols` values sums are direct, so that passes with them can be recorded.
+  std::int64_t direct_rows(std::int64_t cols, DType dtype) const;
   void reduce_partial(Stream& compute, const char* name, const ops::Matrix& values) override;
+  bool adds(const ops::Matrix& values) const override;
+  void reduce_and_add(Stream& compute, const char* name, const ops::Matrix& values,
+                      const ops::ConstMatrix& addend, const ops::Matrix& to) override;
 
  private:
   void in_one_exchange(Stream& compute, const char* name, const ops::Matrix& values);

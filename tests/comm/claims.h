@@ -3,6 +3,7 @@
 // behind.
 #pragma once
 
+#include "comm/claims_direct_sums.h"
 #include "comm/claims_gathers.h"
 #include "comm/claims_messages.h"
 #include "comm/claims_order.h"

@@ -82,6 +82,11 @@ TEST(MpiRanks, ReduceScatterSumsInRankOrder) {
   expect_sums_in_rank_order(*world);
   expect_sums_in_a_given_order(*world);
 }
+TEST(MpiRanks, DirectSumsAreInRankOrder) {
+  const bool has_them = world->sums_directly(2, DType::f32);
+  EXPECT_TRUE(!has_them || world->carrier().starts_with("peer"));
+  expect_direct_sums(*world, *device_of_rank, has_them);
+}
 TEST(MpiRanks, AllGatherBringsEverySlice) {
   expect_all_gather(*world);
 }

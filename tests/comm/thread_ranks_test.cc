@@ -1,12 +1,14 @@
 // Collectives among ranks that are threads.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <functional>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include "comm/claims.h"
+#include "octet/base/error.h"
 #include "octet/comm/threads.h"
 
 namespace octet::comm {
@@ -22,6 +24,12 @@ class ThreadRanks : public testing::TestWithParam<int> {
 TEST_P(ThreadRanks, ReduceScatterSumsInRankOrder) {
   on_all([](Job&, Collectives& c, Device&) { expect_sums_in_rank_order(c); });
   on_all([](Job&, Collectives& c, Device&) { expect_sums_in_a_given_order(c); });
+}
+TEST_P(ThreadRanks, DirectSumsAreInRankOrder) {
+  for (const bool worker : {false, true}) {
+    run_ranks_as_threads({.ranks = GetParam(), .compute_worker = worker, .carrier = Carrier::peer},
+                         [](Job&, Collectives& c, Device& d) { expect_direct_sums(c, d, c.size() > 1); });
+  }
 }
 TEST_P(ThreadRanks, AllGatherBringsEverySlice) {
   on_all([](Job&, Collectives& c, Device&) { expect_all_gather(c); });
@@ -76,6 +84,24 @@ TEST_P(ThreadRanks, GathersOfBf16AgreeWithThoseOfFp32) {
 
 INSTANTIATE_TEST_SUITE_P(Sizes, ThreadRanks, testing::Values(1, 2, 3, 4, 5, 8, 16),
                          [](const auto& test) { return "np" + std::to_string(test.param); });
+
+TEST(DirectSums, AreThereAmongPeersOfOneNodeUnlessTheyAreTurnedOff) {
+  const auto expect = [](const ThreadRanksOptions& options, bool has_them) {
+    run_ranks_as_threads(options,
+                         [&](Job&, Collectives& c, Device& d) { expect_direct_sums(c, d, has_them); });
+  };
+  expect({.ranks = 4, .carrier = Carrier::peer}, true);
+  expect({.ranks = 4, .node_of = {0, 0, 1, 1}, .carrier = Carrier::peer}, false);
+  expect({.ranks = 2, .carrier = Carrier::host}, false);
+  expect({.ranks = 2, .carrier = Carrier::messages}, false);
+  ::setenv("OCTETRUN_DIRECT_SUMS", "on", 1);
+  expect({.ranks = 2, .carrier = Carrier::peer}, true);
+  ::setenv("OCTETRUN_DIRECT_SUMS", "off", 1);
+  expect({.ranks = 2, .carrier = Carrier::peer}, false);
+  ::setenv("OCTETRUN_DIRECT_SUMS", "maybe", 1);
+  EXPECT_THROW(expect({.ranks = 2, .carrier = Carrier::peer}, false), Error);
+  ::unsetenv("OCTETRUN_DIRECT_SUMS");
+}
 
 TEST(ManyThreadRanks, SixtyFourRanksReduceAndGather) {
   run_ranks_as_threads({.ranks = 64}, [](Job&, Collectives& c, Device&) {

@@ -34,10 +34,10 @@ DecoderOptions options_of(const std::string& folder) {
 /// Runs `lead` with the decoder of the leader of each replica, `replicas` of them.
 void with_split(const SplitSize& size, const std::string& folder, const DecoderOptions& options,
                 const std::function<void(Team&, Decoder&)>& lead, int replicas = 1,
-                bool compute_worker = false) {
+                bool compute_worker = false, comm::Carrier carrier = comm::Carrier::automatic) {
   comm::run_ranks_as_threads({.ranks = replicas * size.ranks(), .compute_worker = compute_worker},
                              [&](comm::Job& job, Device& device) {
-                               Team team(job, device, size.tensor, size.stages);
+                               Team team(job, device, size.tensor, size.stages, carrier);
                                Decoder decoder(device, team, options);
                                decoder.load_weights(folder);
                                EXPECT_EQ(lead_or_follow(team, decoder, [&] { lead(team, decoder); }), 0);
@@ -116,6 +116,36 @@ std::vector<Request> requests_of(const Json& reference) {
   for (const Json& c : reference["greedy"])
     requests.push_back({c["prompt_ids"].get<Tokens>(), static_cast<std::uint64_t>(requests.size())});
   return requests;
+}
+
+// As between GPUs of one host: sums are made by the stream itself, those that fit, and add to the residual
+// stream, where no norm stands between (gemma3). In bf16 the same bits come of it as of messages.
+TEST(SplitSums, ThatAreDirectHaveTheBitsOfThoseByMessages) {
+  for (const char* const model : {"llama3", "gemma3", "qwen3-moe"}) {
+    const Json reference = golden_reference(model);
+    const std::string folder = kGolden + "models/" + std::string(reference["model"]);
+    const auto requests = requests_of(reference);
+    const AnswerOptions asked{.sampling = {.temperature = 0.7}, .max_new = 20, .logprobs = 0};
+    DecoderOptions options = options_of(folder);
+    options.recipe.compute = DType::bf16;
+    for (const int tensor : {2, 4}) {
+      std::vector<Answer> by_messages, direct;
+      with_split({tensor, 1}, folder, options,
+                 [&](Team&, Decoder& decoder) { by_messages = decoder.complete(requests, asked); });
+      with_split(
+          {tensor, 1}, folder, options,
+          [&](Team& team, Decoder& decoder) {
+            EXPECT_TRUE(team.tensor().sums_directly(options.architecture.hidden, DType::bf16));
+            direct = decoder.complete(requests, asked);
+          },
+          1, false, comm::Carrier::peer);
+      ASSERT_EQ(direct.size(), by_messages.size());
+      for (std::size_t i = 0; i < direct.size(); ++i) {
+        EXPECT_EQ(direct[i].ids, by_messages[i].ids) << model << ", " << i;
+        EXPECT_EQ(direct[i].logprobs, by_messages[i].logprobs) << model << ", " << i;
+      }
+    }
+  }
 }
 
 // Three stages of a model of seven layers, as many batches on their way, and drawn tokens.

@@ -99,6 +99,15 @@ struct ReceiveArgs {
   std::int64_t bytes = 0;
 };
 
+/// Values of which each rank has a part, for a sum that the stream makes by itself.
+struct DirectSumArgs {
+  const void* values = nullptr;  ///< [count] device memory
+  const void* addend = nullptr;  ///< [count], apart from `to`: is added to the rounded sum; null: none
+  void* to = nullptr;            ///< [count]; may be `values`
+  DType dtype = DType::f32;      ///< f32 or bf16
+  std::int64_t count = 0;
+};
+
 /// Memory of a device that all ranks have alike: the same sizes in the same order, for the same purpose.
 struct SharedMemory {
   void* address = nullptr;
@@ -140,6 +149,15 @@ class Collectives {
     all_reduce_sum(stream, name, integers, integer_count);
     all_reduce_sum(stream, name, doubles, double_count);
   }
+
+  /// Whether sum_directly() takes so many values: few, between GPUs of one host that write into each other's
+  /// memory, each of one rank. The same on all ranks, and for fewer values of the same dtype too.
+  virtual bool sums_directly(std::int64_t /*count*/, DType /*dtype*/) const { return false; }
+  /// Enqueues on one stream of the caller's, ever the same: the values become their sum over the ranks, in
+  /// rank order, in fp32, rounded once (ops::peer_sum). It is of no queue, and may be recorded and replayed
+  /// (recording.h), as long as all ranks do so alike. The communication thread does not watch it, and
+  /// Traffic and seconds_busy() leave it out.
+  virtual void sum_directly(Stream& stream, const DirectSumArgs& args);
 
   /// Messages between two ranks. A send may last until its receiver has it: two ranks that both send to each
   /// other first, on one queue, wait for ever. send_receive() does both at once, with the same rank or two.

@@ -13,6 +13,12 @@ class PartialSums {
   /// the ranks: [rows, cols], dense, f32 or bf16, in place, summed in fp32 in rank order and rounded once, so
   /// that all ranks hold the same bits. All ranks of the group call it alike. `name` lives on: for traces.
   virtual void reduce_partial(Stream& compute, const char* name, const ops::Matrix& values) = 0;
+  /// Whether reduce_and_add() takes `values`, of the same form on all ranks.
+  virtual bool adds(const ops::Matrix& /*values*/) const { return false; }
+  /// The same, and `to` becomes the rounded sum plus `addend`, rounded once more: both as `values`, apart
+  /// from each other. `values` are left undefined.
+  virtual void reduce_and_add(Stream& /*compute*/, const char* /*name*/, const ops::Matrix& /*values*/,
+                              const ops::ConstMatrix& /*addend*/, const ops::Matrix& /*to*/) {}
 };
 
 }  // namespace octet::model

@@ -23,6 +23,12 @@ void reduce_partial(const Call& call, const char* name, const ops::Matrix& value
   call.common.options.partial_sums->reduce_partial(call.stream, name, values);
 }
 
+void reduce_and_add(const Call& call, const char* name, const ops::Matrix& values,
+                    const ops::ConstMatrix& addend, const ops::Matrix& to) {
+  const ProfileLabel label(call.stream, "sums over ranks");
+  call.common.options.partial_sums->reduce_and_add(call.stream, name, values, addend, to);
+}
+
 std::vector<ops::GemmArgs> shapes_of_products(const Common& common, const ProductShape& s) {
   const precision::Recipe& recipe = common.recipe();
   const DType x = s.fp8 ? recipe.forward_format : common.dtype;

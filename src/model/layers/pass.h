@@ -113,6 +113,9 @@ struct Wanted {
 
 /// Enqueues that `values` become their sum over the ranks of the tensor group (PartialSums).
 void reduce_partial(const Call& call, const char* name, const ops::Matrix& values);
+/// The same where PartialSums::adds() says so: `to` becomes that sum and `addend`.
+void reduce_and_add(const Call& call, const char* name, const ops::Matrix& values,
+                    const ops::ConstMatrix& addend, const ops::Matrix& to);
 
 /// Enqueues a product as the core's options and recipe want it, and counts what became of it at its place.
 void multiply(const Call& call, const precision::AuditPlace& place, const ops::GemmArgs& args);

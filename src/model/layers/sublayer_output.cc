@@ -30,7 +30,13 @@ ops::Matrix SublayerOutput::made(const Call& call) const {
   return top(norm_ ? made_ : call.common.scratch.delta, call.tokens);
 }
 
-void SublayerOutput::finish_made(const Call& call) const {
+bool SublayerOutput::sums_add(const Call& call) const {
+  return sums_ && !norm_ && call.common.options.partial_sums->adds(made(call));
+}
+
+void SublayerOutput::finish_made(const Call& call, const ops::Matrix& before,
+                                 const ops::Matrix& after) const {
+  if (sums_add(call)) return reduce_and_add(call, linear_.name(), made(call), before, after);
   if (sums_) reduce_partial(call, linear_.name(), made(call));
   if (!norm_) return;
   const Wanted wanted{.values = top(call.common.scratch.delta, call.tokens)};
@@ -38,14 +44,14 @@ void SublayerOutput::finish_made(const Call& call) const {
 }
 
 void SublayerOutput::forward(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const {
-  if (!leaves_sum()) return linear_.forward(call, after, before);
+  if (!made_apart()) return linear_.forward(call, after, before);
   linear_.forward(call, made(call));
-  finish_made(call);
+  finish_made(call, before, after);
 }
 
 ops::LoneGemmArgs SublayerOutput::lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
                                        const ops::Matrix& after) const {
-  if (leaves_sum()) return {.x = x, .y = made(call)};
+  if (made_apart()) return {.x = x, .y = made(call)};
   return {.x = x, .addend = before, .y = after};
 }
 
@@ -57,17 +63,17 @@ bool SublayerOutput::takes_lone(const Call& call, const ops::ConstMatrix& x, con
 void SublayerOutput::forward_lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
                                   const ops::Matrix& after) const {
   linear_.forward_lone(call, lone(call, x, before, after));
-  if (leaves_sum()) finish_made(call);
+  if (made_apart()) finish_made(call, before, after);
 }
 
 NormInput SublayerOutput::sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const {
-  if (!leaves_sum()) return {.residual = after};
+  if (!leaves_sum(call)) return {.residual = after};
   return {.residual = before, .delta = top(call.common.scratch.delta, call.tokens), .sum = after};
 }
 
 void SublayerOutput::settle(const Call& call, const Norm& any, const ops::Matrix& before,
                             const ops::Matrix& after) const {
-  if (leaves_sum()) any.add(call, sum(call, before, after));
+  if (leaves_sum(call)) any.add(call, sum(call, before, after));
 }
 
 // With a norm in between, the stream's gradient is not that of the linear layer's output.

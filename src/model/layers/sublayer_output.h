@@ -10,8 +10,8 @@
 namespace octet::model {
 
 /// The end of a sublayer (attention, MLP): a linear layer whose output is added to the residual stream, in
-/// some architectures after a norm. Without a norm the product adds to the stream itself; with one, and where
-/// the output is summed over ranks first, the sum is left to who reads the stream next, which is a norm, too.
+/// some architectures after a norm. Without a norm the product adds to the stream itself, or a sum over ranks
+/// that can. Otherwise the sum is left to who reads the stream next, which is a norm, too.
 class SublayerOutput {
  public:
   /// `norm`: Hugging Face's name of the norm; `name`: that of the stored tensor. Used where the architecture
@@ -23,7 +23,7 @@ class SublayerOutput {
   const Linear& linear() const { return linear_; }
   bool normed() const { return norm_.has_value(); }
   /// Whether the sum is left to who reads the stream next.
-  bool leaves_sum() const { return norm_ || sums_; }
+  bool leaves_sum(const Call& call) const { return norm_ || (sums_ && !sums_add(call)); }
   bool trained() const { return linear_.trained() || (norm_ && norm_->trained()); }
   /// Whether the linear layer's input's gradient is wanted.
   void set_passes_on(bool passes_on);
@@ -56,10 +56,13 @@ class SublayerOutput {
  private:
   ops::LoneGemmArgs lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
                          const ops::Matrix& after) const;
-  /// Where the product goes that is not added to the stream by itself.
+  /// Whether the product goes elsewhere first, and where it goes.
+  bool made_apart() const { return norm_ || sums_; }
   ops::Matrix made(const Call& call) const;
+  /// Whether sums over ranks add to the stream.
+  bool sums_add(const Call& call) const;
   /// Sums that product over ranks, where they have shares, and norms it, where there is a norm.
-  void finish_made(const Call& call) const;
+  void finish_made(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const;
 
   bool sums_;  ///< over ranks
   Linear linear_;
