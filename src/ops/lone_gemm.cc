@@ -23,7 +23,7 @@ bool asked_of_cpu() {
   return wish != nullptr && std::strcmp(wish, "always") == 0;
 }
 
-bool refused() {
+[[maybe_unused]] bool refused() {  // a build without CUDA asks nobody
   const char* wish = environment_variable("OCTETRUN_LONE_GEMM");
   return wish != nullptr && std::strcmp(wish, "never") == 0;
 }
