@@ -1,0 +1,221 @@
+// A block for each row, which reads it for the largest logit, for how many are at which distance from it, for
+// where those that are listed go, and to list them; once more for each sum, and three times in ever smaller
+// parts for a draw.
+#include <cmath>
+#include <limits>
+
+#include "cuda/rows_of_logits.cuh"
+#include "listed_steps.h"
+#include "octet/device/cuda.h"
+#include "octet/ops/listed_logits.h"
+
+namespace octet::ops::cuda {
+
+void listed_logits(Stream& stream, const ListedLogitsArgs& args);
+
+namespace {
+
+constexpr unsigned kAll = 0xFFFFFFFFu;
+constexpr float kNone = -std::numeric_limits<float>::infinity();
+
+struct Row {
+  const float* x;
+  std::int64_t vocabulary;
+  FoundLogit best;
+};
+
+__device__ int this_warp() {
+  return static_cast<int>(threadIdx.x) / 32;
+}
+__device__ int this_lane() {
+  return static_cast<int>(threadIdx.x) % 32;
+}
+
+/// The sum of this lane's value and those of the lanes before it.
+template <typename T>
+__device__ T sum_up_to_lane(T x) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const T before = __shfl_up_sync(kAll, x, step);
+    if (this_lane() >= step) x += before;
+  }
+  return x;
+}
+
+/// Of 32 warps' counts, shared: the sum of those before this one.
+__device__ int before_this_warp(const int* of_warps) {
+  return __reduce_add_sync(kAll, this_lane() < this_warp() ? of_warps[this_lane()] : 0);
+}
+
+/// How many logits are at which step, all but those of the last one.
+struct Steps {
+  int in_step[kListedSteps];
+  int all;  ///< that may be listed
+  int of_warps[kLogitWarps];
+};
+
+/// A thread's part of making it empty; the block waits before it counts.
+__device__ void clear(Steps& steps) {
+  for (int i = static_cast<int>(threadIdx.x); i < kListedSteps; i += kLogitThreads) steps.in_step[i] = 0;
+  if (threadIdx.x == 0) steps.all = 0;
+}
+
+__device__ void count(const Row& row, Steps& steps) {
+  int mine = 0;
+#pragma unroll 4
+  for (std::int64_t i = threadIdx.x; i < row.vocabulary; i += kLogitThreads) {
+    const float x = row.x[i];
+    if (!may_be_listed(x)) continue;
+    ++mine;
+    const int step = listed_step(row.best.logit, x);
+    // The last step may have most of a row, and is listed with all of it or not at all.
+    if (step < kListedSteps - 1) atomicAdd(&steps.in_step[step], 1);
+  }
+  mine = __reduce_add_sync(kAll, mine);
+  if (this_lane() == 0) atomicAdd(&steps.all, mine);
+  __syncthreads();
+}
+
+/// How many steps are listed, in all threads. Each looks at two.
+__device__ int steps_to_list(Steps& steps, std::int64_t most) {
+  static_assert(kListedSteps == 2 * kLogitThreads, "two steps a thread");
+  const int first = steps.in_step[2 * threadIdx.x], both = first + steps.in_step[2 * threadIdx.x + 1];
+  const int up_to = sum_up_to_lane(both);
+  if (this_lane() == 31) steps.of_warps[this_warp()] = up_to;
+  __syncthreads();
+  const int before = before_this_warp(steps.of_warps) + up_to - both;
+  const int fit = __syncthreads_count(before + first <= most) + __syncthreads_count(before + both <= most);
+  if (steps.all <= most) return kListedSteps;
+  return fit < kListedSteps ? fit : kListedSteps - 1;
+}
+
+/// A warp's part of [0, count), a multiple of 32 tokens.
+struct Part {
+  std::int64_t begin, size;
+};
+__device__ Part part_of_warp(std::int64_t begin, std::int64_t count) {
+  const std::int64_t size = (count + kLogitThreads - 1) / kLogitThreads * 32;
+  return {begin + this_warp() * size, size};
+}
+
+/// A token's logit, -inf behind the end.
+__device__ float logit_at(const Row& row, std::int64_t i) {
+  return i < row.vocabulary ? row.x[i] : kNone;
+}
+
+struct Found {
+  int of_warps[kLogitWarps];
+  float bounds[kLogitWarps];
+};
+
+/// Lists the first `list` steps. In all threads: how many that are, and the largest logit of the others.
+__device__ int list_steps(const Row& row, int list, Found& found, ListedLogit* out, float& bound) {
+  const Part part = part_of_warp(0, row.vocabulary);
+  const auto is_listed = [&](float x) { return may_be_listed(x) && listed_step(row.best.logit, x) < list; };
+  int mine = 0;
+  float largest = kNone;
+#pragma unroll 4
+  for (std::int64_t i = part.begin + this_lane(); i < part.begin + part.size; i += 32) {
+    const float x = logit_at(row, i);
+    const bool listed = is_listed(x);
+    mine += listed ? 1 : 0;
+    largest = fmaxf(largest, listed ? kNone : x);
+  }
+  mine = __reduce_add_sync(kAll, mine);
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, step));
+  if (this_lane() == 0) found.of_warps[this_warp()] = mine, found.bounds[this_warp()] = largest;
+  __syncthreads();
+  int at = before_this_warp(found.of_warps);
+  for (std::int64_t i = part.begin + this_lane(); mine > 0 && i < part.begin + part.size; i += 32) {
+    const float x = logit_at(row, i);
+    const bool listed = is_listed(x);
+    const unsigned lanes = __ballot_sync(kAll, listed);
+    if (listed)
+      out[at + __popc(lanes & ((1u << this_lane()) - 1))] = {.logit = x, .id = static_cast<std::int32_t>(i)};
+    at += __popc(lanes);
+  }
+  bound = found.bounds[this_lane()];
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) bound = fmaxf(bound, __shfl_xor_sync(kAll, bound, step));
+  return __reduce_add_sync(kAll, found.of_warps[this_lane()]);
+}
+
+/// Takes the probabilities of a warp's parts off `left` until one takes it below 0: its number, -1 where none
+/// does. The same in all threads.
+__device__ int part_that_takes(double& left, const double* parts) {
+  for (int i = 0; i < kLogitWarps; ++i) {
+    if (left - parts[i] < 0) return i;
+    left -= parts[i];
+  }
+  return -1;
+}
+
+/// The token of a draw, in all threads: from 32 parts of the vocabulary one, from 32 parts of that one, and
+/// of its tokens.
+__device__ std::int32_t draw_from(const Row& row, double temperature, double sum, double left,
+                                  double (*parts)[kLogitWarps]) {
+  const double highest = static_cast<double>(row.best.logit) / temperature;
+  const auto probability = [&](std::int64_t i) {
+    return exp(static_cast<double>(logit_at(row, i)) / temperature - highest) / sum;
+  };
+  Part from{0, row.vocabulary};
+  for (int level = 0; level < 2; ++level) {
+    const Part part = part_of_warp(from.begin, from.size);
+    double mine = 0.0;
+    for (std::int64_t i = part.begin + this_lane(); i < part.begin + part.size; i += 32)
+      mine += i < from.begin + from.size ? probability(i) : 0.0;
+    mine = sum_of_warp(mine);
+    if (this_lane() == 0) parts[level][this_warp()] = mine;
+    __syncthreads();
+    const int taken = part_that_takes(left, parts[level]);
+    if (taken < 0) return row.best.id;
+    from = {from.begin + taken * part.size, part.size};
+  }
+  for (std::int64_t i = from.begin + this_lane(); i < from.begin + from.size; i += 32) {
+    const double mine = probability(i), up_to = sum_up_to_lane(mine);
+    // Sums of other lanes round otherwise: what is impossible is not taken.
+    const unsigned taking = __ballot_sync(kAll, mine > 0 && left - up_to < 0);
+    if (taking != 0) return static_cast<std::int32_t>(i) - this_lane() + __ffs(static_cast<int>(taking)) - 1;
+    left -= __shfl_sync(kAll, up_to, 31);
+  }
+  return row.best.id;
+}
+
+__global__ void __launch_bounds__(kLogitThreads) listed_logits_kernel(ListedLogitsArgs args) {
+  __shared__ FoundLogit found_by[kLogitWarps];
+  __shared__ double normalizers[kLogitWarps], sums[kLogitWarps], parts[2][kLogitWarps];
+  __shared__ Steps steps;
+  __shared__ Found found;
+  const std::int64_t r = blockIdx.x;
+  clear(steps);
+  Row row{static_cast<const float*>(args.logits.data) + r * args.logits.ld, args.logits.cols, {}};
+  row.best = best_of_row(row.x, row.vocabulary, found_by);
+  RowOfLogits told{.highest = row.best.logit, .bound = row.best.logit, .best = row.best.id};
+  if (isfinite(row.best.logit)) {
+    count(row, steps);
+    const int list = steps_to_list(steps, args.most);
+    told.count = list_steps(row, list, found, args.listed + r * args.most, told.bound);
+    if (args.normalizers)
+      told.normalizer = normalizer_of_row(row.x, row.vocabulary, row.best.logit, normalizers);
+    const double temperature = args.temperatures[r], draw = args.draws[r];
+    if (temperature > 0) {
+      told.sum = sum_of_row(row.x, row.vocabulary, row.best.logit, temperature, sums);
+      if (draw >= 0) {
+        told.drawn = draw_from(row, temperature, told.sum, draw, parts);
+        told.drawn_logit = row.x[told.drawn];
+      }
+    }
+  }
+  if (threadIdx.x == 0) args.rows[r] = told;
+}
+
+}  // namespace
+
+void listed_logits(Stream& stream, const ListedLogitsArgs& args) {
+  cudaStream_t native = octet::cuda::native(stream);
+  listed_logits_kernel<<<static_cast<unsigned>(args.logits.rows), kLogitThreads, 0, native>>>(args);
+  octet::cuda::check_launch("listed_logits");
+}
+
+}  // namespace octet::ops::cuda

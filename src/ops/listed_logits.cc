@@ -1,0 +1,26 @@
+#include "octet/ops/listed_logits.h"
+
+#include "checks.h"
+#include "dispatch.h"
+
+namespace octet::ops {
+
+namespace cpu {
+void listed_logits(const ListedLogitsArgs& args);
+}  // namespace cpu
+namespace cuda {
+void listed_logits(Stream& stream, const ListedLogitsArgs& args);
+}  // namespace cuda
+
+void listed_logits(Stream& stream, const ListedLogitsArgs& args) {
+  if (args.logits.rows == 0) return;
+  check(is_matrix(args.logits) && args.logits.dtype == DType::f32 && args.logits.cols > 0,
+        "listed_logits: logits are [rows, vocabulary] f32");
+  check(args.temperatures != nullptr && args.draws != nullptr,
+        "listed_logits: every row has a temperature and a draw");
+  check(args.most > 0 && args.rows != nullptr && args.listed != nullptr,
+        "listed_logits: there is room for what is told of each row and for the logits that are listed");
+  OCTET_DISPATCH(stream, listed_logits, args);
+}
+
+}  // namespace octet::ops
