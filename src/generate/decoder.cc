@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <limits>
-#include <optional>
 #include <utility>
 
 #include "cache_size.h"
@@ -16,6 +14,7 @@
 #include "pass_runner.h"
 #include "sequences.h"
 #include "tensor_sums.h"
+#include "token_choice.h"
 
 namespace octet::generate {
 
@@ -170,6 +169,7 @@ void Decoder::reserve() {
                                                      .team = team_,
                                                      .sums = sums_.get()},
                                          options_, layout, shape.pages);
+  choice_ = std::make_unique<TokenChoice>(options_, *runner_);
   ahead_ = std::make_unique<Ahead>();
   sequences_ = std::make_unique<Sequences>(options_.sequences, options_.capacity, shape);
   count();
@@ -261,43 +261,12 @@ std::vector<std::vector<double>> Decoder::log_probabilities(
   return out;
 }
 
-namespace {
-
-/// Whether the most probable token is all that a sequence wants of its next logits. Strict log-probabilities
-/// are made on the host, where those of training are.
-bool takes_the_best(const Sequence& s, bool strict) {
-  const AnswerOptions& o = s.options;
-  const bool every_token = std::ssize(s.answer.ids) >= o.min_new || o.stop_ids.empty();
-  return o.sampling.temperature <= 0 && o.sampling.repetition_penalty == 1.0 &&
-         o.logprobs <= (strict ? -1 : 0) && every_token;
-}
-
-}  // namespace
-
-LogProbabilities Decoder::log_softmax(std::size_t row) const {
-  using Rounding = LogProbabilities::Rounding;
-  return LogProbabilities(runner_->logits(row),
-                          options_.strict ? Rounding::of_training : Rounding::of_answers);
-}
-
-Wanted Decoder::wanted_of(const PassTokens& pass) const {
-  Wanted wanted{.logits = std::vector<bool>(pass.rows.size(), true)};
-  for (std::size_t row = 0; row < pass.sequences.size(); ++row) {
-    const Sequence& s = *pass.sequences[row];
-    if (!takes_the_best(s, options_.strict)) continue;
-    wanted.best = true;
-    wanted.normalizers = wanted.normalizers || s.options.logprobs == 0;
-    wanted.logits[row] = false;
-  }
-  return wanted;
-}
-
 PassPlan Decoder::planned(PassTokens tokens) {
   PassPlan plan{.copies = std::exchange(ahead_->copies, {}),
                 .changes = sequences_->take_changes(),
                 .tokens = std::move(tokens),
                 .wanted = {}};
-  plan.wanted = wanted_of(plan.tokens);
+  plan.wanted = choice_->wanted_of(plan.tokens);
   if (team_ != nullptr) plan.told = packed(plan);
   if (team_ != nullptr) team_->ahead().broadcast(plan.told, 0);
   return plan;
@@ -372,38 +341,10 @@ std::int64_t Decoder::room() const {
   return sequences_->room();
 }
 
-Decoder::Choice Decoder::choose_token(const Sequence& s, std::size_t row) const {
-  if (takes_the_best(s, options_.strict)) {
-    const ops::BestToken best = runner_->best(row);
-    require_finite(static_cast<double>(best.logit));
-    return {.token = best.id, .logprob = static_cast<double>(best.logit) - best.normalizer};
-  }
-  const AnswerOptions& o = s.options;
-  const std::span<const float> logits = runner_->logits(row);
-  Choice choice;
-  std::optional<LogProbabilities> raw;
-  if (o.logprobs >= 0) raw.emplace(log_softmax(row));
-  if (o.logprobs > 0) choice.best = raw->best(o.logprobs);
-  std::vector<float> allowed;
-  if (std::ssize(s.answer.ids) < o.min_new) {
-    allowed.assign(logits.begin(), logits.end());
-    for (const std::int32_t id : o.stop_ids) {
-      if (id >= 0 && id < std::ssize(allowed)) {
-        allowed[static_cast<std::size_t>(id)] = -std::numeric_limits<float>::infinity();
-      }
-    }
-  }
-  const Draw draw{.row = s.asked.row, .sample = s.asked.sample, .position = s.tokens.size()};
-  choice.token =
-      choose(allowed.empty() ? logits : std::span<const float>(allowed), o.sampling, draw, s.tokens);
-  if (raw) choice.logprob = raw->of(choice.token);
-  return choice;
-}
-
 // Takes the next token of a sequence; true when its answer goes on.
 bool Decoder::extend(Sequence& s, std::size_t row, const OnToken& on_token) {
   const AnswerOptions& o = s.options;
-  Choice choice = choose_token(s, row);
+  TokenChoice::Choice choice = choice_->choose_for(s, row);
   const std::int32_t token = choice.token;
   if (std::ranges::find(o.stop_ids, token) != o.stop_ids.end()) {
     s.answer.finish = FinishReason::stop;
@@ -458,6 +399,7 @@ std::vector<Decoder::Finished> Decoder::step(const OnToken& on_token) {
     finished.push_back({s.request, std::move(s.answer)});
     sequences_->end(s);
   }
+  counts_.whole_rows = choice_->whole_rows();
   return finished;
 }
 
@@ -507,7 +449,7 @@ Decoder::Score Decoder::score(const std::vector<std::int32_t>& ids, std::int64_t
   Score score;
   take_text(ids, options_.score_rows, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t t = begin; t < std::min(end, std::ssize(ids) - 1); ++t) {
-      const LogProbabilities raw = log_softmax(static_cast<std::size_t>(t - begin));
+      const LogProbabilities raw = choice_->log_softmax(static_cast<std::size_t>(t - begin));
       score.logprobs.push_back(raw.of(ids[static_cast<std::size_t>(t) + 1]));
       score.top.push_back(raw.best(best));
     }

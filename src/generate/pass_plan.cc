@@ -78,8 +78,10 @@ PassPlan unpacked(const std::string& bytes) {
   reader.end();
   check(numbers.size() == 3, "a plan has three numbers");
   plan.tokens.alone = numbers[0];
-  plan.wanted = {
-      .best = numbers[1] != 0, .normalizers = numbers[2] != 0, .logits = {logits.begin(), logits.end()}};
+  plan.wanted = {.best = numbers[1] != 0,
+                 .normalizers = numbers[2] != 0,
+                 .listed = {},
+                 .logits = {logits.begin(), logits.end()}};
   return plan;
 }
 

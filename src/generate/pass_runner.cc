@@ -67,6 +67,22 @@ void PassRunner::reserve() {
   host_logits_ = arena.reserve_as<float>("decode/logits", rows * static_cast<std::size_t>(a.vocabulary),
                                          MemoryKind::pinned);
   host_best_ = arena.reserve_as<ops::BestToken>("decode/best tokens", ranks * rows, MemoryKind::pinned);
+  reserve_listings();
+}
+
+// Strict answers are chosen on the host, where training's log-probabilities are made.
+void PassRunner::reserve_listings() {
+  if (pieces_ || options_.strict || options_.listed <= 0) return;
+  Arena& arena = parts_.arena;
+  most_listed_ = std::min(options_.listed, options_.architecture.vocabulary);
+  const auto rows = static_cast<std::size_t>(options_.sequences);
+  const std::size_t all = rows * static_cast<std::size_t>(most_listed_);
+  listing_ = arena.reserve_as<double>("decode/listed logits", 2 * rows);
+  host_listing_ = arena.reserve_as<double>("decode/listed logits", 2 * rows, MemoryKind::pinned);
+  summaries_ = arena.reserve_as<ops::RowOfLogits>("decode/listed logits", rows);
+  host_summaries_ = arena.reserve_as<ops::RowOfLogits>("decode/listed logits", rows, MemoryKind::pinned);
+  largest_ = arena.reserve_as<ops::ListedLogit>("decode/listed logits", all);
+  host_largest_ = arena.reserve_as<ops::ListedLogit>("decode/listed logits", all, MemoryKind::pinned);
 }
 
 void PassRunner::forget_parameters() {
@@ -114,7 +130,9 @@ void PassRunner::enqueue(const model::DecodeBatch& batch, const Wanted& wanted) 
     parts_.core.decode(parameters, compute(), batch, cache_, logits, in, out);
   }
   if (edges_) edges_->send(compute());
-  if (has_head() && wanted.best && batch.row_count > 0) choose_best(logits, wanted.normalizers);
+  if (!has_head() || batch.row_count == 0) return;
+  if (wanted.best) choose_best(logits, wanted.normalizers);
+  if (!wanted.listed.empty()) list_logits(logits, wanted.normalizers);
 }
 
 void PassRunner::choose_best(const ops::Matrix& logits, bool normalizers) {
@@ -122,6 +140,43 @@ void PassRunner::choose_best(const ops::Matrix& logits, bool normalizers) {
   if (pieces_) return;  // fetched with those of the other ranks
   device().copy_to_host(compute(), host_best_, best_,
                         static_cast<std::size_t>(logits.rows) * sizeof(ops::BestToken));
+}
+
+void PassRunner::lay_out_listing(const Wanted& wanted, std::int64_t rows) {
+  listed_.assign(wanted.listed.size(), false);
+  if (listed_.empty()) return;
+  check(most_listed_ > 0, "rows are listed where there is room for it");
+  std::fill_n(host_listing_, rows, WantedOfRow{}.temperature);
+  std::fill_n(host_listing_ + rows, rows, WantedOfRow{}.draw);
+  for (std::size_t row = 0; row < listed_.size(); ++row) {
+    if (!wanted.listed[row]) continue;
+    listed_[row] = true;
+    host_listing_[row] = wanted.listed[row]->temperature;
+    host_listing_[static_cast<std::size_t>(rows) + row] = wanted.listed[row]->draw;
+  }
+}
+
+void PassRunner::list_logits(const ops::Matrix& logits, bool normalizers) {
+  const auto rows = static_cast<std::size_t>(logits.rows);
+  device().copy_to_device(compute(), listing_, host_listing_, 2 * rows * sizeof(double));
+  ops::listed_logits(compute(), {.logits = logits,
+                                 .normalizers = normalizers,
+                                 .temperatures = listing_,
+                                 .draws = listing_ + rows,
+                                 .most = most_listed_,
+                                 .rows = summaries_,
+                                 .listed = largest_});
+  device().copy_to_host(compute(), host_summaries_, summaries_, rows * sizeof(ops::RowOfLogits));
+  device().copy_to_host(compute(), host_largest_, largest_,
+                        rows * static_cast<std::size_t>(most_listed_) * sizeof(ops::ListedLogit));
+}
+
+void PassRunner::fetch_row(std::size_t row) {
+  check(most_listed_ > 0 && row < static_cast<std::size_t>(rows_), "a row of the last pass is fetched");
+  const auto vocabulary = static_cast<std::size_t>(options_.architecture.vocabulary);
+  device().copy_to_host(compute(), host_logits_ + row * vocabulary, logits_ + row * vocabulary,
+                        vocabulary * sizeof(float));
+  compute().synchronize();
 }
 
 void PassRunner::fetch_logits(const Wanted& wanted) {
@@ -150,9 +205,11 @@ void PassRunner::run(const PassPlan& plan) {
   const model::DecodeBatch batch = batch_of(pass, repeated);
   rows_ = batch.row_count;
   normalizers_ = plan.wanted.normalizers;
+  lay_out_listing(plan.wanted, rows_);
   if (pieces_) pieces_->writable(compute());
   if (repeated) {
-    const int kind = (plan.wanted.best ? 1 : 0) + (plan.wanted.normalizers ? 2 : 0);
+    const int kind =
+        (plan.wanted.best ? 1 : 0) + (plan.wanted.normalizers ? 2 : 0) + (plan.wanted.listed.empty() ? 0 : 4);
     if (repeated_.make(batch.tokens, kind, [&] { enqueue(batch, plan.wanted); })) ++replayed_;
   } else {
     enqueue(batch, plan.wanted);
@@ -168,6 +225,14 @@ ops::BestToken PassRunner::best(std::size_t row) const {
   for (std::size_t rank = 0; rank < pieces_->pieces().size(); ++rank)
     of_pieces.push_back(host_best_[rank * static_cast<std::size_t>(rows_) + row]);
   return best_of_pieces(of_pieces, pieces_->begins(), normalizers_);
+}
+
+ListedRow PassRunner::listed(std::size_t row) const {
+  const ops::RowOfLogits& told = host_summaries_[row];
+  return {.row = told,
+          .listed = {host_largest_ + row * static_cast<std::size_t>(most_listed_),
+                     static_cast<std::size_t>(told.count)},
+          .vocabulary = options_.architecture.vocabulary};
 }
 
 std::span<const float> PassRunner::logits(std::size_t row) const {

@@ -5,7 +5,9 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "listed_choice.h"
 #include "octet/generate/decoder.h"
 #include "octet/generate/team.h"
 #include "pass_plan.h"
@@ -46,6 +48,13 @@ class PassRunner {
   /// where they were.
   ops::BestToken best(std::size_t row) const;
   std::span<const float> logits(std::size_t row) const;
+  /// Logits of a row that can be listed at most; 0: no row can.
+  std::int64_t most_listed() const { return most_listed_; }
+  /// Whether a row of the last pass was listed, and what is listed of it until the next pass.
+  bool has_listed(std::size_t row) const { return row < listed_.size() && listed_[row]; }
+  ListedRow listed(std::size_t row) const;
+  /// Brings the logits of a row of the last pass, which can be listed, to where logits() finds them. Waits.
+  void fetch_row(std::size_t row);
   /// Passes that the device replayed.
   std::int64_t replayed() const { return replayed_; }
 
@@ -55,9 +64,13 @@ class PassRunner {
   void reserve();
   /// The tokens of a pass as the device gets them: a pass that is repeated has more, the first one again.
   model::DecodeBatch batch_of(const PassTokens& tokens, bool repeated);
-  /// Puts a pass and the choice of the most probable tokens on the stream.
+  void reserve_listings();
+  /// What the rows of a pass are listed for, as the device gets it: rows that were added want nothing.
+  void lay_out_listing(const Wanted& wanted, std::int64_t rows);
+  /// Puts a pass, the choice of the most probable tokens and the listing of rows on the stream.
   void enqueue(const model::DecodeBatch& batch, const Wanted& wanted);
   void choose_best(const ops::Matrix& logits, bool normalizers);
+  void list_logits(const ops::Matrix& logits, bool normalizers);
   void fetch_logits(const Wanted& wanted);
   Device& device() { return parts_.model.device(); }
   Stream& compute() { return parts_.model.compute(); }
@@ -72,12 +85,20 @@ class PassRunner {
   bool normalizers_ = false;                  ///< of the last pass
   std::int64_t rows_ = 0;                     ///< likewise
   std::int64_t replayed_ = 0;
-  std::int32_t* words_ = nullptr;        ///< device: ids, slots, positions [tokens] each, rows [sequences]
-  float* logits_ = nullptr;              ///< device: [sequences, vocabulary of the share]
-  void* narrow_logits_ = nullptr;        ///< likewise in the compute dtype, from which those come; null: none
-  std::int32_t* host_words_ = nullptr;   ///< pinned, as words_
-  float* host_logits_ = nullptr;         ///< pinned: [sequences, vocabulary]
-  ops::BestToken* best_ = nullptr;       ///< device: of each row the most probable token
+  std::int32_t* words_ = nullptr;       ///< device: ids, slots, positions [tokens] each, rows [sequences]
+  float* logits_ = nullptr;             ///< device: [sequences, vocabulary of the share]
+  void* narrow_logits_ = nullptr;       ///< likewise in the compute dtype, from which those come; null: none
+  std::int32_t* host_words_ = nullptr;  ///< pinned, as words_
+  float* host_logits_ = nullptr;        ///< pinned: [sequences, vocabulary]
+  std::int64_t most_listed_ = 0;        ///< logits of a row that there is room for; 0: rows are not listed
+  std::vector<bool> listed_;            ///< of the last pass the rows that were listed
+  double* listing_ = nullptr;           ///< device: temperatures [rows], behind them draws [rows]
+  double* host_listing_ = nullptr;      ///< pinned, as listing_
+  ops::RowOfLogits* summaries_ = nullptr;       ///< device: [sequences]
+  ops::RowOfLogits* host_summaries_ = nullptr;  ///< pinned, as summaries_
+  ops::ListedLogit* largest_ = nullptr;         ///< device: [sequences, most_listed]
+  ops::ListedLogit* host_largest_ = nullptr;    ///< pinned, as largest_
+  ops::BestToken* best_ = nullptr;              ///< device: of each row the most probable token
   ops::BestToken* host_best_ = nullptr;  ///< pinned: the same of each rank of the tensor group, rank by rank
 };
 

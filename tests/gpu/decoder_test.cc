@@ -16,10 +16,12 @@ namespace {
 const std::string kFolder = OCTET_SOURCE_DIR "/tests/golden/models/qwen3";
 
 struct Model {
-  /// `fp8`: weights, keys and values in E4M3.
-  Model(std::unique_ptr<Device> on, DType compute, std::int64_t sequences, bool fp8 = false)
+  /// `fp8`: weights, keys and values in E4M3. `listed`: logits of a row that tokens are chosen from.
+  Model(std::unique_ptr<Device> on, DType compute, std::int64_t sequences, bool fp8 = false,
+        std::int64_t listed = 512)
       : device(std::move(on)) {
     DecoderOptions options;
+    options.listed = listed;
     if (fp8) options.recipe.kind = precision::RecipeKind::rows;
     options.fp8_cache = fp8;
     options.architecture = model::read_architecture(kFolder);
@@ -105,6 +107,42 @@ TEST(GpuDecoder, RecordedPassesHaveTheBitsOfThoseThatAreNot) {
       expect_alike(with, without, sequences == 11 ? 1e-2 : 0);
     }
   }
+}
+
+// Passes of the same number of tokens follow each other that want other things of their logits.
+TEST(GpuDecoder, WhatIsListedIsChosenFromAsWholeRowsAre) {
+  const Sampling greedy{}, pure{.temperature = 1.5, .seed = 3},
+      usual{.temperature = 0.7, .top_p = 0.8, .top_k = 20, .repetition_penalty = 1.05},
+      nucleus{.temperature = 1.2, .top_p = 0.7}, whole{.temperature = 1, .repetition_penalty = 0.9};
+  const auto all = [&](std::int64_t listed) {
+    Model m(make_cuda_device(0), DType::f32, 4, false, listed);
+    std::vector<Answer> said;
+    for (const std::int64_t logprobs : {-1, 2}) {
+      for (const auto& four : std::vector<std::vector<Sampling>>{{greedy, greedy, greedy, greedy},
+                                                                 {whole, whole, whole, whole},
+                                                                 {pure, pure, pure, pure},
+                                                                 {greedy, pure, usual, nucleus},
+                                                                 {usual, usual, whole, usual},
+                                                                 {nucleus, greedy, nucleus, pure}}) {
+        const std::size_t first = said.size();
+        said.resize(first + 4);
+        std::vector<std::size_t> numbers;
+        const std::vector<Request> asked = requests(4);
+        for (std::size_t i = 0; i < 4; ++i)
+          numbers.push_back(m.decoder->submit(
+              asked[i], {.sampling = four[i], .max_new = 12, .logprobs = i < 3 ? logprobs : -1}));
+        while (m.decoder->busy()) {
+          for (Decoder::Finished& done : m.decoder->step())
+            said[first + done.request - numbers.front()] = std::move(done.answer);
+        }
+      }
+    }
+    EXPECT_GT(m.decoder->counts().replayed, 60);
+    EXPECT_EQ(m.decoder->counts().whole_rows > 0, listed == 3);
+    return said;
+  };
+  const std::vector<Answer> expected = all(0);
+  for (const std::int64_t listed : {512, 3}) expect_alike(all(listed), expected, 1e-11);
 }
 
 TEST(GpuDecoder, InE4m3LogitsAreThoseOfACpuAndRecordedPassesHaveTheirBits) {

@@ -25,10 +25,10 @@ namespace octet::generate {
 class PassRunner;
 class Sequences;
 class TensorSums;
+class TokenChoice;
 struct PassPlan;
 struct PassTokens;
 struct Sequence;
-struct Wanted;
 
 struct DecoderOptions {
   model::Architecture architecture;
@@ -45,6 +45,10 @@ struct DecoderOptions {
   /// the bits of that function's, whatever batch, piece or page it was made in. With FP8 only in blocks and
   /// on a CPU; not with fp8_cache. Of a model in training: as that is.
   bool strict = false;
+  /// Logits of a row, the largest ones, that tokens are chosen from: the others stay where they were made,
+  /// unless they matter (DecodeCounts::whole_rows). 0: whole rows come to the host, as those of strict
+  /// answers and of a vocabulary in pieces do. Answers are the same.
+  std::int64_t listed = 512;
   std::int64_t scored = 0;      ///< most tokens of a sequence for log_probabilities(); 0: it is not asked for
   std::int64_t score_rows = 0;  ///< tokens whose logits score() takes at a time; 0: it is not asked for
 };
@@ -99,6 +103,7 @@ struct DecodeCounts {
   std::int64_t cache_pages_used = 0;
   std::int64_t put_back = 0;           ///< sequences that went back into the queue, since the cache was full
   std::int64_t recomputed_tokens = 0;  ///< tokens that were computed once more for that
+  std::int64_t whole_rows = 0;         ///< rows of logits of which those that are listed did not suffice
 };
 
 /// A model that answers. All ranks construct it together; each then completes requests of its own, when it
@@ -200,7 +205,6 @@ class Decoder {
   void take_scales();
   void reserve();
   void require_ids(const std::vector<std::int32_t>& ids, std::int64_t most) const;
-  Wanted wanted_of(const PassTokens& pass) const;
   /// A pass of these tokens, with what of the cache changes before it; the team's other ranks are told of it.
   PassPlan planned(PassTokens tokens);
   /// Plans passes until as many are on their way as there are stages, or nothing is left to compute.
@@ -209,14 +213,6 @@ class Decoder {
   void take_text(const std::vector<std::int32_t>& ids, std::int64_t piece,
                  const std::function<void(std::int64_t begin, std::int64_t end)>& see);
   void count();
-  LogProbabilities log_softmax(std::size_t row) const;
-  /// The next token of a sequence, by its row of the last pass, and what is told of it.
-  struct Choice {
-    std::int32_t token = 0;
-    double logprob = 0;            ///< where any is wanted
-    std::vector<TokenScore> best;  ///< as many as are wanted
-  };
-  Choice choose_token(const Sequence& s, std::size_t row) const;
   bool extend(Sequence& s, std::size_t row, const OnToken& on_token);
   Stream& compute() { return model_->compute(); }
 
@@ -237,6 +233,7 @@ class Decoder {
   Arena* arena_;
   model::Transformer* core_ = nullptr;
   std::unique_ptr<PassRunner> runner_;
+  std::unique_ptr<TokenChoice> choice_;
   std::unique_ptr<Sequences> sequences_;
   std::unique_ptr<Ahead> ahead_;
   std::size_t submitted_ = 0;
