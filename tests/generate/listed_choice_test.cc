@@ -263,7 +263,8 @@ TEST(ListedChoice, ANucleusNeedsTheSumOfTheWholeRow) {
   ASSERT_TRUE(candidates(two.row, nucleus));
   EXPECT_EQ(candidates(two.row, nucleus)->size(), 2u);
   EXPECT_FALSE(candidates(two.row, {.temperature = 1, .top_p = 0.9})) << "three are in it";
-  EXPECT_FALSE(candidates(two.row, nucleus, {}, Tokens{0})) << "the sum is another one then";
+  EXPECT_FALSE(candidates(two.row, nucleus, {}, Tokens{4})) << "the sum is another one then";
+  EXPECT_FALSE(candidates(two.row, {.temperature = 1, .top_p = 0.8, .repetition_penalty = 2}, Tokens{4}));
   // What min_p leaves out anyway need not be known.
   EXPECT_TRUE(candidates(two.row, {.temperature = 1, .top_p = 0.9, .min_p = 0.2}));
   EXPECT_FALSE(candidates(two.row, {.temperature = 1, .top_p = 0.9, .min_p = 0.1}));
