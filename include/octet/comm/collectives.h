@@ -194,7 +194,7 @@ class Collectives {
 };
 
 /// Bytes that the collectives of `size` ranks reserve on their device for messages on their way: 17 to 20 MB
-/// on a CPU, up to 200 MiB on a GPU, none for one rank. For plans made before there is a job.
+/// on a CPU, up to 208 MiB on a GPU, none for one rank. For plans made before there is a job.
 std::size_t staging_bytes(int size, DeviceKind kind);
 
 /// False where collectives beside compute hide nothing: the ranks share a node, so that messages are work for
