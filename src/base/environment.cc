@@ -77,8 +77,8 @@ constexpr EnvironmentVariable kVariables[] = {
      "src/ops/lone_gemm.cc", test},
     {"OCTETRUN_DIRECT_SUMS", "`on` or `off`",
      "`off`: sums over GPUs that hold a model together are collectives. Not set or `on`: where such GPUs "
-     "write "
-     "into each other's memory, short ones are a kernel each, and passes of decoding are recorded with them",
+     "write into each other's memory, short ones are a kernel each, and passes of decoding are recorded with "
+     "them",
      "src/comm/carriers.cc", test},
     {"OCTETRUN_LISTED_LOGITS", "`on`",
      "on a GPU, too, tokens are chosen from the largest logits of a row, listed where they lie. Not set: on "

@@ -12,6 +12,7 @@
 #include "octet/generate/decoder.h"
 #include "octet/generate/team.h"
 #include "octet/runtime/model_folder.h"
+#include "tensor_sums.h"
 
 namespace octet::generate {
 namespace {
@@ -146,6 +147,24 @@ TEST(SplitSums, ThatAreDirectHaveTheBitsOfThoseByMessages) {
       }
     }
   }
+}
+
+// Passes of so many rows are recorded, and no sum of theirs may be a message.
+TEST(SplitSums, AreDirectForEveryNumberOfRowsUpToTheOneThatIsTold) {
+  comm::run_ranks_as_threads({.ranks = 2}, [](comm::Job& job, Device& device) {
+    const comm::Group both{.name = "tensor", .ranks = {0, 1}};
+    for (const comm::Carrier carrier : {comm::Carrier::peer, comm::Carrier::messages}) {
+      const auto tensor = job.collectives(both, device, carrier);
+      const TensorSums sums(*tensor, device);
+      for (const std::int64_t cols : {std::int64_t{6}, std::int64_t{64}, std::int64_t{96}}) {
+        const std::int64_t rows = sums.direct_rows(cols, DType::bf16);
+        EXPECT_EQ(rows > 0, carrier == comm::Carrier::peer && cols != 6) << cols;
+        EXPECT_FALSE(tensor->sums_directly((rows + 1) * cols, DType::bf16)) << cols;
+        for (std::int64_t row = 1; row <= rows; ++row)
+          EXPECT_TRUE(tensor->sums_directly(row * cols, DType::bf16)) << row << " of " << cols;
+      }
+    }
+  });
 }
 
 // Three stages of a model of seven layers, as many batches on their way, and drawn tokens.

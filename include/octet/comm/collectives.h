@@ -151,7 +151,8 @@ class Collectives {
   }
 
   /// Whether sum_directly() takes so many values: few, between GPUs of one host that write into each other's
-  /// memory, each of one rank. The same on all ranks, and for fewer values of the same dtype too.
+  /// memory, each of one rank. The same on all ranks. A sum is of whole words of 8 bytes; of those fewer do
+  /// as well.
   virtual bool sums_directly(std::int64_t /*count*/, DType /*dtype*/) const { return false; }
   /// Enqueues on one stream of the caller's, ever the same: the values become their sum over the ranks, in
   /// rank order, in fp32, rounded once (ops::peer_sum). It is of no queue, and may be recorded and replayed
