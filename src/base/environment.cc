@@ -80,10 +80,6 @@ constexpr EnvironmentVariable kVariables[] = {
      "write into each other's memory, short ones are a kernel each, and passes of decoding are recorded with "
      "them",
      "src/comm/carriers.cc", test},
-    {"OCTETRUN_LISTED_LOGITS", "`on`",
-     "on a GPU, too, tokens are chosen from the largest logits of a row, listed where they lie. Not set: on "
-     "CPUs alone, since the kernel for it has not run on a GPU yet; there whole rows come to the host",
-     "src/generate/pass_runner.cc", test},
     {"OCTETRUN_EARLY_LAUNCH", "`on` or `off`",
      "`off`: on a GPU no kernel begins before the one in front of it has ended. Not set or `on`: those of "
      "decoding that can do",

@@ -1,10 +1,8 @@
 #include "pass_runner.h"
 
 #include <algorithm>
-#include <string_view>
 #include <vector>
 
-#include "octet/base/environment.h"
 #include "octet/ops/elementwise.h"
 
 namespace octet::generate {
@@ -27,13 +25,6 @@ std::int64_t most_recorded(const RunnerParts& parts, const DecoderOptions& optio
   if (!parts.own || a.experts.count > 0 || a.share.stages > 1) return 0;
   if (parts.sums == nullptr) return options.sequences;
   return std::min(options.sequences, parts.sums->direct_rows(a.hidden, options.recipe.compute));
-}
-
-/// The kernel that lists logits has not run on a GPU yet, and so has to be asked for there.
-bool lists_logits(const Device& device) {
-  if (device.kind() != DeviceKind::cuda) return true;
-  const char* wish = environment_variable("OCTETRUN_LISTED_LOGITS");
-  return wish != nullptr && std::string_view(wish) == "on";
 }
 
 }  // namespace
@@ -81,7 +72,7 @@ void PassRunner::reserve() {
 
 // Strict answers are chosen on the host, where training's log-probabilities are made.
 void PassRunner::reserve_listings() {
-  if (pieces_ || options_.strict || options_.listed <= 0 || !lists_logits(device())) return;
+  if (pieces_ || options_.strict || options_.listed <= 0) return;
   Arena& arena = parts_.arena;
   most_listed_ = std::min(options_.listed, options_.architecture.vocabulary);
   const auto rows = static_cast<std::size_t>(options_.sequences);

@@ -114,7 +114,6 @@ TEST(GpuDecoder, WhatIsListedIsChosenFromAsWholeRowsAre) {
   const Sampling greedy{}, pure{.temperature = 1.5, .seed = 3},
       usual{.temperature = 0.7, .top_p = 0.8, .top_k = 20, .repetition_penalty = 1.05},
       nucleus{.temperature = 1.2, .top_p = 0.7}, whole{.temperature = 1, .repetition_penalty = 0.9};
-  ::setenv("OCTETRUN_LISTED_LOGITS", "on", 1);
   const auto all = [&](std::int64_t listed) {
     Model m(make_cuda_device(0), DType::f32, 4, false, listed);
     std::vector<Answer> said;
@@ -144,7 +143,6 @@ TEST(GpuDecoder, WhatIsListedIsChosenFromAsWholeRowsAre) {
   };
   const std::vector<Answer> expected = all(0);
   for (const std::int64_t listed : {512, 3}) expect_alike(all(listed), expected, 1e-11);
-  ::unsetenv("OCTETRUN_LISTED_LOGITS");
 }
 
 TEST(GpuDecoder, InE4m3LogitsAreThoseOfACpuAndRecordedPassesHaveTheirBits) {

@@ -126,20 +126,22 @@ struct Shape {
   std::int64_t tokens, in, out;
 };
 
-/// Sums of few tokens are fp32; the library's keep about 14 bits of their largest terms.
-Within bounds_of(const Shape& p) {
-  if (p.tokens <= 32 && p.in % 64 == 0 && p.out % 16 == 0) {
+/// Sums of few tokens are fp32; those of streamed weights and the library's keep about 14 bits of their
+/// largest terms.
+Within bounds_of(const Shape& p, bool stands) {
+  if (p.tokens <= (stands ? 16 : 32) && p.in % 64 == 0 && p.out % 16 == 0) {
     return {.relative = 1e-5, .absolute = 2e-3, .bf16_steps = 1.01};
   }
   return {.relative = 2e-3, .absolute = 0.1, .bf16_steps = 2.01};
 }
 
-void expect_products(const Shape& p, DType d) {
+void expect_products(const Shape& p, DType d, bool stands = false) {
   for (const bool bias : {false, true}) {
     for (const bool addend : {false, true}) {
+      if (stands && bias != addend) continue;
       SCOPED_TRACE(std::to_string(p.tokens) + " x " + std::to_string(p.in) + " into " +
                    std::to_string(p.out) + " " + std::string(name_of(d)) + (bias ? ", bias" : "") +
-                   (addend ? ", addend" : ""));
+                   (addend ? ", addend" : "") + (stands ? ", standing weight" : ""));
       both(
           [&](Side& s) {
             RowCopy x(s, p.tokens, p.in), w(s, p.out, p.in);
@@ -149,6 +151,7 @@ void expect_products(const Shape& p, DType d) {
                 .a = x.operand(), .b = w.operand(), .d = s.put(Tensor::random(d, p.tokens, p.out, 4))};
             args.d.ld = args.d.cols;
             args.fast_accumulation = true;
+            args.b_stands = stands;
             if (bias) args.bias = s.put(random_floats(p.out, 6));
             if (addend) {
               Matrix more = s.put(Tensor::random(d, p.tokens, p.out, 5));
@@ -163,7 +166,7 @@ void expect_products(const Shape& p, DType d) {
             }
             s.out("product", args.d);
           },
-          bounds_of(p));
+          bounds_of(p, stands));
     }
   }
 }
@@ -186,6 +189,47 @@ TEST(RowScales, ProductsHaveTheValuesOfTheCpu) {
   expect_products({4, 256, 64}, DType::f32);
   expect_products({30, 320, 64}, DType::f32);
   expect_products({33, 320, 64}, DType::f32);
+}
+
+// The weight is streamed for 17 to 64 tokens: fewer runs than blocks and more, tiles that several blocks sum,
+// outputs and runs that fill no tile; again and again on one stream, so that what blocks leave for each other
+// is cleared each time.
+TEST(RowScales, ProductsOfStandingWeightsHaveTheValuesOfTheCpu) {
+  for (const std::int64_t tokens : {16, 17, 32, 33, 64, 65}) {
+    for (const auto& [in, out] : {std::pair{4096, 512}, {14336, 144}, {16, 16}, {208, 9008}, {400, 80}}) {
+      expect_products({tokens, in, out}, DType::bf16, true);
+    }
+  }
+  expect_products({30, 320, 64}, DType::f32, true);
+  expect_products({50, 4096, 1008}, DType::f32, true);
+}
+
+// A row is summed in the same order whatever rows stand beside it, as long as tiles have the same room.
+TEST(RowScales, RowsOfAStreamedProductHaveTheSameBitsBesideOthers) {
+  const std::int64_t in = 2000, out = 1504;
+  for (const auto& [most, some] : {std::pair<std::int64_t, std::int64_t>{32, 17}, {64, 33}}) {
+    const auto device = make_cuda_device();
+    Side s(*device);
+    RowCopy x(s, most, in), w(s, out, in);
+    x.of(s.put(Tensor::random(DType::bf16, most, in, 1)));
+    w.of(s.put(Tensor::random(DType::bf16, out, in, 2)));
+    const auto product = [&](std::int64_t rows) {
+      GemmArgs args{.a = x.operand(), .b = w.operand(), .d = s.put(Tensor::random(DType::f32, rows, out, 4))};
+      args.a.rows = rows;
+      args.d.ld = out;
+      args.b_stands = true;
+      args.workspace = s.workspace(gemm_workspace(s.device(), args));
+      EXPECT_EQ(gemm(s, args).way, GemmWay::fp8);
+      s.out("product", args.d);
+      return s.take();
+    };
+    const Side::Output all = product(most), part = product(some);
+    for (std::int64_t row = 0; row < some; ++row) {
+      for (std::int64_t i = 0; i < out; ++i) {
+        ASSERT_EQ(part.at(row, i), all.at(row, i)) << some << " rows, " << row << ", " << i;
+      }
+    }
+  }
 }
 
 }  // namespace

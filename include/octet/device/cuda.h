@@ -12,6 +12,11 @@ namespace octet::cuda {
 /// call it before any other CUDA call that works for the stream.
 CUstream_st* native(Stream& stream);
 
+/// Words of the GPU's memory that belong to a stream, by which the blocks of a kernel tell each other how far
+/// they are: zero before and after each kernel that uses them.
+inline constexpr int kMarks = 1024;
+unsigned* marks(Stream& stream);
+
 /// Properties of the GPU behind a CUDA device that kernels are shaped by.
 struct Properties {
   int ordinal = 0;

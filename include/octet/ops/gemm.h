@@ -28,6 +28,9 @@ struct GemmArgs {
   /// afterwards; a GPU may round once.
   ConstMatrix addend;
   const float* bias = nullptr;  ///< [d.cols] f32, added to each row; forward only
+  /// Forward: B is a weight that no work enqueued before still writes, as in decoding. A GPU may then read it
+  /// before what is in front of this product has ended.
+  bool b_stands = false;
   /// The bits of D depend on shapes and values alone, on a CPU not on the number of threads. Forward, each
   /// row of D is summed in an order that its own length and that of D's rows decide: whatever rows stand
   /// beside it, and however many (on a GPU with f32 and bf16 operands; FP8 there takes any order). On a CPU D

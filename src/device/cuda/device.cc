@@ -111,8 +111,13 @@ class CudaStream final : public Stream {
     check(
         cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, options.background ? least : greatest),
         "making a stream");
+    check(cudaMalloc(reinterpret_cast<void**>(&marks_), kMarks * sizeof(unsigned)), "allocating a stream's marks");
+    check(cudaMemsetAsync(marks_, 0, kMarks * sizeof(unsigned), stream_), "clearing a stream's marks");
   }
-  ~CudaStream() override { cudaStreamDestroy(stream_); }
+  ~CudaStream() override {
+    cudaStreamDestroy(stream_);
+    cudaFree(marks_);
+  }
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
 
@@ -166,6 +171,7 @@ class CudaStream final : public Stream {
     use(ordinal_);
     return stream_;
   }
+  unsigned* marks() const { return marks_; }
 
  private:
   struct Wait {
@@ -185,6 +191,7 @@ class CudaStream final : public Stream {
   std::string name_;
   bool background_;
   cudaStream_t stream_ = nullptr;
+  unsigned* marks_ = nullptr;
   bool measures_waits_ = false;
   std::deque<Wait> open_waits_;
   std::vector<std::unique_ptr<CudaEvent>> spare_;  ///< to be used again
@@ -350,6 +357,11 @@ class CudaDevice final : public Device {
 CUstream_st* native(Stream& stream) {
   octet::check(stream.device().kind() == DeviceKind::cuda, "work for a GPU goes to a stream of a GPU");
   return static_cast<CudaStream&>(stream).get();
+}
+
+unsigned* marks(Stream& stream) {
+  octet::check(stream.device().kind() == DeviceKind::cuda, "marks belong to streams of a GPU");
+  return static_cast<CudaStream&>(stream).marks();
 }
 
 const Properties& properties(const Device& device) {

@@ -13,6 +13,9 @@ void multiply(const Call& call, const precision::AuditPlace& place, const ops::G
   // Forward sums lose less than an activation does when it becomes FP8 again; those of gradients lose only
   // what the recipe allows.
   whole.fast_accumulation = args.product == ops::Product::forward || common.recipe().fast_gradients;
+  // Recipes with scales of blocks make a weight's codes anew in every pass.
+  whole.b_stands =
+      args.product == ops::Product::forward && !common.options.training && !common.recipe().blocks();
   whole.workspace = common.scratch.workspace;
   const ops::GemmOutcome outcome = ops::gemm(call.stream, whole);
   if (common.audit != nullptr) common.audit->count(place, args.product, outcome);

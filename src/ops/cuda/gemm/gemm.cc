@@ -7,6 +7,7 @@
 #include "cuda/gemm/few_tokens.h"
 #include "cuda/gemm/kernels.h"
 #include "cuda/gemm/library.h"
+#include "cuda/gemm/streamed.h"
 #include "cuda/scratch.h"
 #include "gemm_plan.h"
 #include "octet/base/error.h"
@@ -145,10 +146,11 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
     if (!adds || args.bias != nullptr) add_bias(native, args.d, args.bias, !adds);
     return {};
   }
-  if (plan.way == GemmWay::fp8 && multiply_few_tokens(stream, args)) {
+  const Room room = room_of(args);
+  if (plan.way == GemmWay::fp8 &&
+      (multiply_streamed(stream, args, room.library) || multiply_few_tokens(stream, args))) {
     return outcome_of(args, plan.way, plan.reason, 1);
   }
-  const Room room = room_of(args);
   const int device = octet::cuda::properties(stream.device()).ordinal;
   LibraryProduct product{
       .m = args.d.rows,

@@ -1,0 +1,71 @@
+// Copies of tiles by Hopper's copy engine: one thread asks for a tile, and a barrier in shared memory counts
+// its bytes.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "cuda/mma.cuh"
+
+namespace octet::ops::cuda {
+
+/// A barrier in shared memory whose phases end one after the other: each when all have arrived, and all bytes
+/// that arrivals announced are there.
+using Barrier = std::uint64_t;
+
+/// By one thread, before any other uses the barrier; then open_barriers() and a barrier of the block.
+__device__ inline void make_barrier(Barrier& barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(&barrier)), "r"(arrivals)
+               : "memory");
+}
+/// Lets the copy engine see barriers that this thread has made.
+__device__ inline void open_barriers() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+__device__ inline void arrive(Barrier& barrier) {
+  asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(shared_address(&barrier))
+               : "memory");
+}
+/// Arrives and announces bytes that copies will bring.
+__device__ inline void arrive_for_bytes(Barrier& barrier, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes)
+               : "memory");
+#endif
+}
+/// Waits for the end of a phase: 0 for the first, then 1, 0, …
+__device__ inline void wait_for_phase(Barrier& barrier, int phase) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{.reg .pred ended;\n"
+      "again: mbarrier.try_wait.parity.shared.b64 ended, [%0], %1;\n"
+      "@!ended bra again;}" ::"r"(shared_address(&barrier)),
+      "r"(phase)
+      : "memory");
+#endif
+}
+
+/// What the caches are told of the bytes of a copy.
+enum class Reread : std::uint64_t { never = 0x12F0000000000000, often = 0x14F0000000000000 };
+
+/// Asks for a tile of a matrix whose first element is (row, column); zeros stand for what lies outside. `to`
+/// lies on a 1024-byte boundary. The barrier counts the bytes of whole tiles.
+__device__ inline void copy_tile(void* to, const CUtensorMap& map, int row, int column, Barrier& barrier,
+                                 Reread reread) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, "
+      "{%3, %4}], "
+      "[%2], %5;" ::"r"(shared_address(to)),
+      "l"(&map), "r"(shared_address(&barrier)), "r"(column), "r"(row), "l"(static_cast<std::uint64_t>(reread))
+      : "memory");
+#else
+  __trap();
+#endif
+}
+
+}  // namespace octet::ops::cuda

@@ -1,0 +1,94 @@
+// Products of a warpgroup: four warps that begin at a multiple of four, whose tensor cores read both operands
+// from shared memory while the warps go on. Hopper alone has them; elsewhere they stop the kernel.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "cuda/mma.cuh"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define OCTET_HAS_WARPGROUPS 1
+#endif
+
+namespace octet::ops::cuda {
+
+/// Where an operand lies in shared memory: rows of 128 bytes of the inner dimension, one behind the other,
+/// whose 16-byte pieces are exchanged as the copy engine does it (CU_TENSOR_MAP_SWIZZLE_128B). `rows` lies on
+/// a 1024-byte boundary, or 32, 64 or 96 bytes behind one: the next steps of the inner dimension. PTX ISA,
+/// "Matrix descriptor".
+__device__ inline std::uint64_t warpgroup_operand(const void* rows) {
+  constexpr std::uint64_t eight_rows = 1024 / 16, swizzled_128 = 1;
+  return (shared_address(rows) & 0x3FFFFu) >> 4 | std::uint64_t{1} << 16 | eight_rows << 32 |
+         swizzled_128 << 62;
+}
+
+/// Before the first product, and wherever registers of sums were written since.
+__device__ inline void begin_products() {
+#ifdef OCTET_HAS_WARPGROUPS
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+/// Ends a group of products.
+__device__ inline void end_products() {
+#ifdef OCTET_HAS_WARPGROUPS
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+/// Waits until at most `LEFT` of the groups are under way.
+template <int LEFT>
+__device__ inline void wait_for_products() {
+#ifdef OCTET_HAS_WARPGROUPS
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+#endif
+}
+/// Keeps the compiler from reading sums before wait_for_products().
+template <int COUNT>
+__device__ inline void take_sums(float (&d)[COUNT]) {
+#pragma unroll
+  for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+/// d = (adds ? d : 0) + a · bᵀ with a [64, 32] and b [COLUMNS, 32] in E4M3, d in fp32 with about 14 bits. A
+/// thread has of d the elements 4 i + 2 h + c: row 16 (warp % 4) + lane / 4 + 8 h, column 8 i + 2 (lane % 4)
+/// + c. Begins the product; see above for its end.
+template <int COLUMNS>
+__device__ void warpgroup_multiply(float (&d)[COLUMNS / 2], std::uint64_t a, std::uint64_t b, bool adds);
+
+// clang-format off
+#ifdef OCTET_HAS_WARPGROUPS
+#define OCTET_PRODUCT(COLUMNS, D, A, B, ADDS, ...)                                                                    \
+  template <>                                                                                                         \
+  __device__ inline void warpgroup_multiply<COLUMNS>(float (&d)[COLUMNS / 2], std::uint64_t a, std::uint64_t b,       \
+                                                     bool adds) {                                                     \
+    asm volatile("{.reg .pred adds; setp.ne.b32 adds, " ADDS ", 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS        \
+                 "k32.f32.e4m3.e4m3 {" D "}, " A ", " B ", adds, 1, 1;}"                                              \
+                 : __VA_ARGS__ : "l"(a), "l"(b), "r"(static_cast<int>(adds)));                                        \
+  }
+#else
+#define OCTET_PRODUCT(COLUMNS, D, A, B, ADDS, ...)                                                                    \
+  template <>                                                                                                         \
+  __device__ inline void warpgroup_multiply<COLUMNS>(float (&)[COLUMNS / 2], std::uint64_t, std::uint64_t, bool) {    \
+    __trap();                                                                                                         \
+  }
+#endif
+
+OCTET_PRODUCT(32, "%0, %1, %2, %3, %4, %5, %6, %7" ", "
+              "%8, %9, %10, %11, %12, %13, %14, %15",
+              "%16", "%17", "%18",
+              "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+              "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]))
+OCTET_PRODUCT(64, "%0, %1, %2, %3, %4, %5, %6, %7" ", "
+              "%8, %9, %10, %11, %12, %13, %14, %15" ", "
+              "%16, %17, %18, %19, %20, %21, %22, %23" ", "
+              "%24, %25, %26, %27, %28, %29, %30, %31",
+              "%32", "%33", "%34",
+              "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+              "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+              "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+              "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]))
+#undef OCTET_PRODUCT
+// clang-format on
+
+}  // namespace octet::ops::cuda
