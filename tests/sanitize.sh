@@ -40,7 +40,7 @@ build() {
   local kind=$1 preset=$2 log=$folder/$1.log
   shift 2
   {
-    cmake --preset "$preset" -S "$source" -B "$folder/$kind" && ninja -C "$folder/$kind" -j "$jobs" "$@"
+    cmake --preset "$preset" -S "$source" -B "$folder/$kind" -DOCTET_JOIN_TESTS=$small && ninja -C "$folder/$kind" -j "$jobs" "$@"
   } >"$log" 2>&1 && return
   tail -n 30 "$log" >&2
   echo "sanitize.sh: the build failed; all of it is in $log" >&2

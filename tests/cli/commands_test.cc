@@ -7,7 +7,7 @@
 namespace octet::test {
 namespace {
 
-bool says(const Outcome& outcome, const std::string& text) {
+bool prints(const Outcome& outcome, const std::string& text) {
   return outcome.out.find(text) != std::string::npos;
 }
 
@@ -16,7 +16,7 @@ TEST(Lint, SaysWhatIsDoubtfulAndEndsWithMistakes) {
   const std::string config = Task::get().config() + " output_dir=" + (folder / "run") + " device=cpu ";
   const Outcome clean = trainer("lint " + config + " learning_rate=1.0e-5");
   EXPECT_EQ(clean.code, 0) << clean.both();
-  EXPECT_TRUE(says(clean, "nothing doubtful")) << clean.both();
+  EXPECT_TRUE(prints(clean, "nothing doubtful")) << clean.both();
   const std::string model = folder / "model";  // with weights
   expect_success(trainer(Task::get().train(model, "max_steps=1")));
   const Outcome doubtful =
@@ -26,7 +26,7 @@ TEST(Lint, SaysWhatIsDoubtfulAndEndsWithMistakes) {
   EXPECT_EQ(doubtful.code, 1) << doubtful.both();
   for (const char* text : {"held out and never evaluated", "cannot go on", "fp8 on a CPU",
                            "is high for fine-tuning", "positions that the model was made for"}) {
-    EXPECT_TRUE(says(doubtful, text)) << text << "\n" << doubtful.both();
+    EXPECT_TRUE(prints(doubtful, text)) << text << "\n" << doubtful.both();
   }
   const Outcome wrong = trainer("lint " + config + "zero_stage=4");
   EXPECT_EQ(wrong.code, 64);
@@ -37,7 +37,7 @@ TEST(Lint, SaysWhatIsDoubtfulAndEndsWithMistakes) {
     const Outcome refused = trainer("lint " + config + mistake);
     EXPECT_NE(refused.code, 0) << mistake;
     EXPECT_EQ(errors_in(refused), 1) << mistake << "\n" << refused.both();
-    EXPECT_FALSE(says(refused, "nothing doubtful")) << mistake;
+    EXPECT_FALSE(prints(refused, "nothing doubtful")) << mistake;
   }
   EXPECT_FALSE(std::filesystem::exists(folder / "run")) << "nothing is written";
 }
@@ -50,12 +50,12 @@ TEST(Verify, PassesAloneAndUnderALauncher) {
     for (const char* text :
          {"✓ ranks ", "✓ sameness ", "✓ cores ", "✓ memory ", "✓ limits ", "✓ environment ", "✓ messages ",
           "✓ disk ", "✓ checkpoint ", "✓ device ", "✓ FP8 step", "near that of bf16", "checks pass"}) {
-      EXPECT_TRUE(says(run, text)) << text << "\n" << run.both();
+      EXPECT_TRUE(prints(run, text)) << text << "\n" << run.both();
     }
-    EXPECT_TRUE(says(run, np == 0 ? "none are needed" : "sums agree")) << run.both();
-    EXPECT_EQ(says(run, "✓ carrier     messages on every rank"), np > 0) << run.both();
-    EXPECT_EQ(says(run, "carrier"), np > 0) << "a lone rank sends nothing";
-    EXPECT_EQ(says(run, "✓ links       GB/s between every two ranks"), np > 0) << run.both();
+    EXPECT_TRUE(prints(run, np == 0 ? "none are needed" : "sums agree")) << run.both();
+    EXPECT_EQ(prints(run, "✓ carrier     messages on every rank"), np > 0) << run.both();
+    EXPECT_EQ(prints(run, "carrier"), np > 0) << "a lone rank sends nothing";
+    EXPECT_EQ(prints(run, "✓ links       GB/s between every two ranks"), np > 0) << run.both();
     if (np == 0) continue;
     const std::string table = run.out.substr(run.out.find("MPI\n"));
     int rates = 0, own = 0;  // of three ranks: nine cells
@@ -73,7 +73,7 @@ TEST(Verify, PassesAloneAndUnderALauncher) {
   // Ranks on CPUs send messages, whatever GPUs would do.
   const Outcome asked = trainer("verify device=cpu gpu_transport=peer --folder " + folder.path(), 2);
   EXPECT_EQ(asked.code, 0) << asked.both();
-  EXPECT_TRUE(says(asked, "✓ carrier     messages on every rank")) << asked.both();
+  EXPECT_TRUE(prints(asked, "✓ carrier     messages on every rank")) << asked.both();
   EXPECT_EQ(trainer("verify device=cpu gpu_transport=nvlink").code, 64);
 }
 
@@ -82,23 +82,23 @@ TEST(Verify, GoesOnWhereACheckFailsAndSaysWhatToDo) {
     const Outcome run = trainer("verify device=cpu --folder /proc/nowhere", np);
     EXPECT_EQ(run.code, 1) << run.both();
     for (const char* text : {"✗ disk ", "✗ checkpoint ", "✓ FP8 step", "where:    /proc/nowhere", "2 of "})
-      EXPECT_TRUE(says(run, text)) << text << "\n" << run.both();
+      EXPECT_TRUE(prints(run, text)) << text << "\n" << run.both();
     EXPECT_EQ(errors_in(run), 0) << run.both();
   }
   const Outcome limits = shell("ulimit -n 200; " OCTET_TRAINER " verify device=cpu --folder /tmp");
-  EXPECT_TRUE(says(limits, "✗ limits      too few files may be open")) << limits.both();
-  EXPECT_TRUE(says(limits, "to do:    ulimit -n 1024")) << limits.both();
+  EXPECT_TRUE(prints(limits, "✗ limits      too few files may be open")) << limits.both();
+  EXPECT_TRUE(prints(limits, "to do:    ulimit -n 1024")) << limits.both();
   const Outcome stack =
       shell("ulimit -s 900; LD_PRELOAD=" OCTET_FLIPPING_DISK
             " BAD_DISK_FLIP=.verify-checkpoint " OCTET_TRAINER " verify device=cpu --folder /tmp");
   EXPECT_EQ(stack.code, 1) << stack.both();
-  EXPECT_TRUE(says(stack,
-                   "✗ limits      the stack is too small\n              expected: 1.0 MiB\n"
-                   "              found:    900.0 KiB\n              to do:    ulimit -s 8192\n"))
+  EXPECT_TRUE(prints(stack,
+                     "✗ limits      the stack is too small\n              expected: 1.0 MiB\n"
+                     "              found:    900.0 KiB\n              to do:    ulimit -s 8192\n"))
       << stack.both();
-  EXPECT_TRUE(says(stack, "✓ disk ")) << stack.both();
-  EXPECT_TRUE(says(stack, "✗ checkpoint  the data of a checkpoint are damaged")) << stack.both();
-  EXPECT_TRUE(says(stack, "2 of 11 checks fail: see ✗ above")) << stack.both();
+  EXPECT_TRUE(prints(stack, "✓ disk ")) << stack.both();
+  EXPECT_TRUE(prints(stack, "✗ checkpoint  the data of a checkpoint are damaged")) << stack.both();
+  EXPECT_TRUE(prints(stack, "2 of 11 checks fail: see ✗ above")) << stack.both();
   const Outcome set =
       shell("WORLD_SIZE=2 CUDA_LAUNCH_BLOCKING=1 " OCTET_TRAINER " verify device=cpu --folder /tmp --json");
   EXPECT_EQ(set.code, 1) << set.both();
@@ -118,15 +118,15 @@ TEST(Verify, GoesOnWhereACheckFailsAndSaysWhatToDo) {
   EXPECT_EQ(wrong, 1);
   const Outcome fine = shell("WORLD_SIZE=2 " OCTET_TRAINER " verify device=cpu --folder /tmp");
   EXPECT_EQ(fine.code, 0) << fine.both();
-  EXPECT_TRUE(says(fine, "WORLD_SIZE=2: does nothing")) << fine.both();
+  EXPECT_TRUE(prints(fine, "WORLD_SIZE=2: does nothing")) << fine.both();
 }
 
 TEST(Verify, RanksThatAreNotAlikeAreNamed) {
   const Outcome run = shell("cd /tmp && " OCTET_SOURCE_DIR "/launch/mpirun -np 1 " OCTET_TRAINER
                             " verify device=cpu : -np 1 " OCTET_TRAINER " verify device=cpu zero_stage=1");
   EXPECT_EQ(run.code, 64) << run.both();
-  EXPECT_TRUE(says(run, "✗ sameness")) << run.both();
-  EXPECT_TRUE(says(run, "zero_stage")) << run.both();
+  EXPECT_TRUE(prints(run, "✗ sameness")) << run.both();
+  EXPECT_TRUE(prints(run, "zero_stage")) << run.both();
 }
 
 TEST(Compare, ShowsRunsSideBySide) {
@@ -138,7 +138,7 @@ TEST(Compare, ShowsRunsSideBySide) {
   const std::string three = (folder / "a") + " " + (folder / "b") + " " + (folder / "c");
   const Outcome table = trainer("compare " + three);
   EXPECT_EQ(table.code, 0) << table.both();
-  EXPECT_TRUE(says(table, "tokens a second") && says(table, "run 3")) << table.out;
+  EXPECT_TRUE(prints(table, "tokens a second") && prints(table, "run 3")) << table.out;
   const Json runs = parse_json(trainer("compare --json " + three).out, "compare");
   ASSERT_EQ(runs.size(), 3u);
   EXPECT_EQ(runs[0]["last step"], 6);
@@ -179,7 +179,7 @@ TEST(Compare, SaysWhatTheLogsSay) {
   EXPECT_DOUBLE_EQ(runs[1].at("most_relative_difference").get<double>(), 0.5);
   EXPECT_DOUBLE_EQ(runs[1].at("mean_relative_difference").get<double>(), 0.05);
   const Outcome table = trainer("compare " + (folder / "one") + " " + (folder / "other.jsonl"));
-  EXPECT_TRUE(says(table, "at most 5.00e-01 at step 8 (of 10 steps)")) << table.out;
+  EXPECT_TRUE(prints(table, "at most 5.00e-01 at step 8 (of 10 steps)")) << table.out;
 }
 
 TEST(GpuInfo, SaysWhyThereIsNoneOrShowsThem) {

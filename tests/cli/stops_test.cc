@@ -2,16 +2,13 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include "cli/saves.h"
 #include "cli/task.h"
 
 namespace octet::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-bool says(const Outcome& outcome, const std::string& part) {
-  return outcome.err.find(part) != std::string::npos;
-}
 
 std::vector<std::string> entries(const std::string& folder) {
   std::vector<std::string> names;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "generate/golden.h"
 #include "generate/rows_alone.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
@@ -20,10 +21,6 @@
 
 namespace octet::generate {
 namespace {
-
-using Tokens = std::vector<std::int32_t>;
-
-const std::string kGolden = OCTET_SOURCE_DIR "/tests/golden/";
 
 struct Numbers {
   bool weights = false, cache = false;

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "generate/golden.h"
 #include "generate/rows_alone.h"
 #include "octet/base/error.h"
 #include "octet/base/json.h"
@@ -19,10 +20,6 @@
 
 namespace octet::generate {
 namespace {
-
-using Tokens = std::vector<std::int32_t>;
-
-const std::string kGolden = OCTET_SOURCE_DIR "/tests/golden/";
 
 DecoderOptions options_of(const std::string& name, std::int64_t sequences, std::int64_t page_tokens) {
   DecoderOptions options;
