@@ -1,6 +1,7 @@
 # Several sources as one, so that the headers that they share are read, and their templates compiled, once. What a source
 # keeps to itself in an unnamed namespace stays its own: there it gets a namespace named after the source, and sources
-# whose helpers share a name go together. Messages and debuggers name the source and its line.
+# whose helpers share a name go together. A helper with the name of something that a header of the room declares hides
+# that from the sources behind: give it another name. Messages and debuggers name the source and its line.
 #
 # octet_join(RESULT NAME SIZE source...): RESULT becomes the files that stand for the sources, SIZE in each at most. They
 # are written by the configuration, which runs again where a source has changed: a command of the build would have to

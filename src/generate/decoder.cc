@@ -279,10 +279,12 @@ void Decoder::run(const PassPlan& plan) {
   counts_.replayed = runner_->replayed();
 }
 
-// What is dismissed gets one byte, which no plan is.
+// What is dismissed gets one byte, which no plan is. Stages ahead have begun passes that nobody asks for any
+// more: what they send of them is still received, or they would wait for that.
 void Decoder::dismiss(int code) {
   check(team_ != nullptr && team_->leads(), "a leader dismisses the ranks of its team");
   if (std::exchange(dismissed_, true)) return;
+  for (const PassPlan& plan : std::exchange(ahead_->in_flight, {})) run(plan);
   for (comm::Channel* channel : {&team_->ahead(), &team_->mates()})
     channel->broadcast(std::string(1, static_cast<char>(code)), 0);
 }

@@ -15,7 +15,7 @@ namespace octet::feed {
 namespace {
 
 /// One document a row: the row's number, three to six times.
-class Numbers : public data::Encoder {
+class NumberedRows : public data::Encoder {
  public:
   data::EncodedSample encode(const data::Sample& sample) const override {
     const int number = std::stoi(sample.text);
@@ -70,7 +70,7 @@ class Feeds : public testing::Test {
   runtime::Session session_;
   config::Config config_;
   config::Batch batch_{.micro = 2, .accumulation = 2, .world = 1, .global = 4};
-  Numbers encoder_;
+  NumberedRows encoder_;
 };
 
 void expect_says(const std::string& text, const std::string& part) {
@@ -281,9 +281,9 @@ TEST_F(StreamedFeeds, TooManyRowsThatCannotBeReadEndTheRun) {
 }
 
 TEST_F(StreamedFeeds, RowsThatMayNotBeCutEndTheRun) {
-  class Cutting final : public Numbers {
+  class Cutting final : public NumberedRows {
     data::EncodedSample encode(const data::Sample& sample) const override {
-      data::EncodedSample out = Numbers::encode(sample);
+      data::EncodedSample out = NumberedRows::encode(sample);
       out.truncated = sample.text == "12";
       return out;
     }
@@ -434,7 +434,7 @@ TEST_F(Corpora, SayHowFullTheirSequencesAreAndWhatWasLeftOut) {
 }
 
 /// Each token a letter.
-class Letters : public Numbers {
+class Letters : public NumberedRows {
  public:
   std::string decode(std::span<const std::int32_t> ids) const override {
     std::string text;

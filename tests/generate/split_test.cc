@@ -308,6 +308,31 @@ TEST(SplitRefusals, NameWhatStandsInTheWay) {
   refused(3, {1, 3}, "1 to 2 stages");
 }
 
+// Stages ahead have begun passes that a leader who stops never asks for: all ranks run them, and nobody waits
+// at the end.
+TEST(SplitEnds, PassesUnderWayAreRunByAll) {
+  const std::string folder = kGolden + "models/" + std::string(golden_reference("llama3")["model"]);
+  for (const bool fails : {false, true}) {
+    std::vector<std::int64_t> passes(4);
+    comm::run_ranks_as_threads({.ranks = 4, .compute_worker = true}, [&](comm::Job& job, Device& device) {
+      Team team(job, device, 2, 2);
+      Decoder decoder(device, team, options_of(folder));
+      decoder.load_weights(folder);
+      try {
+        lead_or_follow(team, decoder, [&] {
+          for (std::int32_t i = 0; i < 4; ++i) decoder.submit({.prompt = {3, 1, 4, i}}, {.max_new = 50});
+          for (int step = 0; step < 5; ++step) decoder.step();
+          if (fails) throw Error({.what = "something is wrong", .code = ExitCode::usage, .agreed = true});
+        });
+      } catch (const Error&) {
+      }
+      passes[static_cast<std::size_t>(job.rank())] = decoder.counts().passes;
+    });
+    EXPECT_GE(passes.front(), 6) << "two are under way when a step ends";
+    EXPECT_EQ(passes, std::vector<std::int64_t>(4, passes.front()));
+  }
+}
+
 // An error that the leaders agree on ends the others with its code.
 TEST(SplitErrors, TheLeadersErrorEndsAll) {
   const std::string folder = kGolden + "models/" + std::string(golden_reference("llama3")["model"]);

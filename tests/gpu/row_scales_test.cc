@@ -195,13 +195,14 @@ TEST(RowScales, ProductsHaveTheValuesOfTheCpu) {
 // outputs and runs that fill no tile; again and again on one stream, so that what blocks leave for each other
 // is cleared each time.
 TEST(RowScales, ProductsOfStandingWeightsHaveTheValuesOfTheCpu) {
-  for (const std::int64_t tokens : {16, 17, 32, 33, 64, 65}) {
+  for (const std::int64_t tokens : {16, 17, 32, 33, 64}) {
     for (const auto& [in, out] : {std::pair{4096, 512}, {14336, 144}, {16, 16}, {208, 9008}, {400, 80}}) {
       expect_products({tokens, in, out}, DType::bf16, true);
     }
   }
   expect_products({30, 320, 64}, DType::f32, true);
   expect_products({50, 4096, 1008}, DType::f32, true);
+  expect_products({65, 512, 144}, DType::bf16, true);
 }
 
 // A row is summed in the same order whatever rows stand beside it, as long as tiles have the same room.
