@@ -29,6 +29,14 @@ const Properties& properties(const Device& device);
 /// calling thread's current GPU: an older one than the GPU's own where the program was not built for that.
 int code_here();
 
+/// A function of the GPU's driver that the runtime has no form of, found through the runtime, so that nothing
+/// links the driver. Throws Error where the driver has none of that name.
+void* find_driver_function(const char* name);
+template <typename F>
+F driver_function(const char* name) {
+  return reinterpret_cast<F>(find_driver_function(name));
+}
+
 /// Throws Error when `code` (a cudaError_t) is not 0, naming `what` was asked for.
 void check(int code, const char* what);
 /// Throws Error when the launch of the kernels of `op` was refused. Call it after each launch. Whether they

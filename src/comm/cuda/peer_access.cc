@@ -16,29 +16,16 @@
 namespace octet::comm {
 namespace {
 
-/// The driver's functions that the runtime has no form of, found through it so that nothing links the driver.
-template <typename F>
-F driver_function(const char* name) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  cuda::check(cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result), name);
-  if (found == nullptr || result != cudaDriverEntryPointSuccess) {
-    throw Error(Problem{.what = std::string("the driver of the GPU has no ") + name,
-                        .expected = "a driver for CUDA 13 or newer",
-                        .fix = "update the driver"});
-  }
-  return reinterpret_cast<F>(found);
-}
-
 struct Driver {
   decltype(&cuStreamWriteValue32) write =
-      driver_function<decltype(&cuStreamWriteValue32)>("cuStreamWriteValue32");
+      cuda::driver_function<decltype(&cuStreamWriteValue32)>("cuStreamWriteValue32");
   decltype(&cuStreamWaitValue32) wait =
-      driver_function<decltype(&cuStreamWaitValue32)>("cuStreamWaitValue32");
-  decltype(&cuStreamBatchMemOp) batch = driver_function<decltype(&cuStreamBatchMemOp)>("cuStreamBatchMemOp");
+      cuda::driver_function<decltype(&cuStreamWaitValue32)>("cuStreamWaitValue32");
+  decltype(&cuStreamBatchMemOp) batch =
+      cuda::driver_function<decltype(&cuStreamBatchMemOp)>("cuStreamBatchMemOp");
   decltype(&cuMemGetAddressRange) range =
-      driver_function<decltype(&cuMemGetAddressRange)>("cuMemGetAddressRange");
-  decltype(&cuGetErrorString) text = driver_function<decltype(&cuGetErrorString)>("cuGetErrorString");
+      cuda::driver_function<decltype(&cuMemGetAddressRange)>("cuMemGetAddressRange");
+  decltype(&cuGetErrorString) text = cuda::driver_function<decltype(&cuGetErrorString)>("cuGetErrorString");
 
   void must(CUresult code, const char* what) const {
     if (code == CUDA_SUCCESS) return;

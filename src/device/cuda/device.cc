@@ -111,7 +111,8 @@ class CudaStream final : public Stream {
     check(
         cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, options.background ? least : greatest),
         "making a stream");
-    check(cudaMalloc(reinterpret_cast<void**>(&marks_), kMarks * sizeof(unsigned)), "allocating a stream's marks");
+    check(cudaMalloc(reinterpret_cast<void**>(&marks_), kMarks * sizeof(unsigned)),
+          "allocating a stream's marks");
     check(cudaMemsetAsync(marks_, 0, kMarks * sizeof(unsigned), stream_), "clearing a stream's marks");
   }
   ~CudaStream() override {
@@ -357,6 +358,18 @@ class CudaDevice final : public Device {
 CUstream_st* native(Stream& stream) {
   octet::check(stream.device().kind() == DeviceKind::cuda, "work for a GPU goes to a stream of a GPU");
   return static_cast<CudaStream&>(stream).get();
+}
+
+void* find_driver_function(const char* name) {
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result{};
+  check(cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result), name);
+  if (found == nullptr || result != cudaDriverEntryPointSuccess) {
+    throw Error(Problem{.what = std::string("the driver of the GPU has no ") + name,
+                        .expected = "a driver for CUDA 13 or newer",
+                        .fix = "update the driver"});
+  }
+  return found;
 }
 
 unsigned* marks(Stream& stream) {

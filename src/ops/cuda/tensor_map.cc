@@ -1,36 +1,15 @@
 #include "cuda/tensor_map.h"
 
-#include <cuda_runtime_api.h>
-
 #include <string>
 
 #include "octet/base/error.h"
 #include "octet/device/cuda.h"
 
 namespace octet::ops::cuda {
-namespace {
-
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-/// Found through the runtime, so that nothing links the driver.
-Encode find_encode() {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result{};
-  octet::cuda::check(
-      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result),
-      "cuTensorMapEncodeTiled");
-  if (found == nullptr || result != cudaDriverEntryPointSuccess) {
-    throw Error(Problem{.what = "the driver of the GPU has no cuTensorMapEncodeTiled",
-                        .expected = "a driver for CUDA 13 or newer",
-                        .fix = "update the driver"});
-  }
-  return reinterpret_cast<Encode>(found);
-}
-
-}  // namespace
 
 CUtensorMap tensor_map(const TiledMatrix& m) {
-  static const Encode encode = find_encode();
+  static const auto encode =
+      octet::cuda::driver_function<decltype(&cuTensorMapEncodeTiled)>("cuTensorMapEncodeTiled");
   const cuuint64_t sizes[] = {static_cast<cuuint64_t>(m.bytes), static_cast<cuuint64_t>(m.rows)};
   const cuuint64_t strides[] = {static_cast<cuuint64_t>(m.bytes)};
   const cuuint32_t tile[] = {128, static_cast<cuuint32_t>(m.tile_rows)};

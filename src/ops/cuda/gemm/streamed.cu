@@ -295,8 +295,7 @@ class Outputs {
   T addend_[2][C::SUMS / 2];
 };
 
-/// Adds what others have summed of a tile to what this block has, the runs from `begin` to `end`, and writes
-/// it.
+/// Adds what others have summed of a tile to what this block has, its runs up to `end`, and writes it.
 template <typename C, typename T>
 __device__ void finish_tile(const Streamed& args, int tile, int end, float (&sums)[C::SUMS]) {
   const Outputs<C, T> outputs(args, tile * kOutputs);
