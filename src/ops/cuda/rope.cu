@@ -37,10 +37,11 @@ __global__ void __launch_bounds__(kThreads) rope_kernel(RopeArgs a, bool vector)
        row < a.qkv.rows; row += static_cast<std::int64_t>(gridDim.x) * rows_at_once) {
     const std::int64_t place = static_cast<std::int64_t>(a.positions[row]) * half;
     float c[kPack], s[kPack];
-    for (unsigned p = threadIdx.x % kRowThreads; p < in_row; p += kRowThreads) {
+    const unsigned first_pack = blockIdx.y * kRowThreads + threadIdx.x % kRowThreads;
+    for (unsigned p = first_pack; p < in_row; p += gridDim.y * kRowThreads) {
       const std::int64_t col = static_cast<std::int64_t>(p % half_packs) * kPack;
       const PackAt at = pack_at(col, half, vector);
-      if (!same_columns || p < kRowThreads) {
+      if (!same_columns || p == first_pack) {
         load_pack(a.cosine + place + col, c, at.n, at.whole);
         load_pack(a.sine + place + col, s, at.n, at.whole);
 #pragma unroll
@@ -301,11 +302,15 @@ void rope(Stream& stream, const RopeArgs& a) {
   const std::int64_t half = a.heads.head_dim / 2;
   const std::int64_t count = a.qkv.rows * (a.heads.q_heads + a.heads.kv_heads) * ceil_div(half, kPack);
   const bool vector = packs(a.qkv) && half % kPack == 0 && packs(a.cosine) && packs(a.sine);
+  // Of few rows each thread rotates one pack, since all wait for memory once.
+  const std::int64_t blocks_of_row =
+      few_rows(a.qkv.rows) ? ceil_div(ceil_div(count, a.qkv.rows), kRowThreads) : 1;
   if (count > 0) {
     with_type(a.qkv.dtype, [&](auto type) {
-      launch_early_if(few_rows(a.qkv.rows), rope_kernel<decltype(type)>,
-                      dim3(grid_of(stream, a.qkv.rows, kThreads / kRowThreads)), kThreads, 0,
-                      octet::cuda::native(stream), "rope", a, vector);
+      launch_early_if(
+          few_rows(a.qkv.rows), rope_kernel<decltype(type)>,
+          dim3(grid_of(stream, a.qkv.rows, kThreads / kRowThreads), static_cast<unsigned>(blocks_of_row)),
+          kThreads, 0, octet::cuda::native(stream), "rope", a, vector);
     });
   }
   // The values are part of the copy, so it is made of the whole matrix.

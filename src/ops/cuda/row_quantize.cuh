@@ -36,17 +36,30 @@ __device__ inline void write_codes(const RowCopy& to, const float (&y)[kPack], f
 
 inline constexpr int kRowThreads = 512;
 
-/// Block (row): values(row, col, at, y) makes a pack of the row, as rounded, and is called twice for each:
-/// for the scale, then for the codes. `vector`: whole packs of what it reads lie on 16-byte boundaries.
+/// Packs that a thread keeps: of rows of up to 16,384 values all.
+inline constexpr int kKeptPacks = 4;
+
+/// Block (row): values(row, col, at, y) makes a pack of the row, as rounded. It is called once for packs that
+/// are kept, and twice for those behind them: for the scale, then for the codes. `vector`: whole packs of
+/// what it reads lie on 16-byte boundaries.
 template <typename Values>
 __global__ void __launch_bounds__(kRowThreads) row_quantize_kernel(Values values, RowCopy to, bool vector) {
   __shared__ unsigned shared[kWarp];
   let_next_begin();
   wait_for_previous();
   const std::int64_t row = blockIdx.x;
-  const auto each_pack = [&](auto&& act) {
-    for (std::int64_t col = static_cast<std::int64_t>(threadIdx.x) * kPack; col < to.cols;
-         col += static_cast<std::int64_t>(blockDim.x) * kPack) {
+  const std::int64_t stride = static_cast<std::int64_t>(blockDim.x) * kPack;
+  const std::int64_t first = static_cast<std::int64_t>(threadIdx.x) * kPack;
+  float kept[kKeptPacks][kPack];
+  const auto each_kept = [&](auto&& act) {
+#pragma unroll
+    for (int k = 0; k < kKeptPacks; ++k) {
+      const std::int64_t col = first + k * stride;
+      if (col < to.cols) act(col, pack_at(col, to.cols, vector), kept[k]);
+    }
+  };
+  const auto each_other = [&](auto&& act) {
+    for (std::int64_t col = first + kKeptPacks * stride; col < to.cols; col += stride) {
       const PackAt at = pack_at(col, to.cols, vector);
       float y[kPack];
       values(row, col, at, y);
@@ -54,10 +67,15 @@ __global__ void __launch_bounds__(kRowThreads) row_quantize_kernel(Values values
     }
   };
   unsigned most = 0;
-  each_pack([&](std::int64_t, int n, const float(&y)[kPack]) { raise_most(y, n, most); });
+  each_kept([&](std::int64_t col, const PackAt& at, float(&y)[kPack]) { values(row, col, at, y); });
+  each_kept([&](std::int64_t, const PackAt& at, const float(&y)[kPack]) { raise_most(y, at.n, most); });
+  each_other([&](std::int64_t, int n, const float(&y)[kPack]) { raise_most(y, n, most); });
   const std::int32_t e = block_exponent(block_reduce(most, shared, Max{}));
   if (threadIdx.x == 0) to.scale_inv[row] = power_of_two(e);
-  each_pack([&](std::int64_t col, int n, const float(&y)[kPack]) {
+  each_kept([&](std::int64_t col, const PackAt& at, const float(&y)[kPack]) {
+    write_codes(to, y, power_of_two(-e), row, col, at.n);
+  });
+  each_other([&](std::int64_t col, int n, const float(&y)[kPack]) {
     write_codes(to, y, power_of_two(-e), row, col, n);
   });
 }
