@@ -297,13 +297,17 @@ TEST(GpuCachedAttention, SoDoNotSoManyThatABlockTakesSeveralPieces) {
     for (const std::int64_t window : {0, 700}) {
       Decoding few = lone_tokens(3, 1500, {8, 2, 64}, dtype);
       few.window = window;
-      Decoding many = few;
-      for (std::int32_t slot = 3; slot < 131; ++slot) add_piece(many, slot, slot, slot + 1);
-      many.alone = 131;
-      const HostArray alone = decode_on_gpu(few), together = decode_on_gpu(many);
-      const auto bytes = static_cast<std::ptrdiff_t>(3 * 8 * 64 * size_of(dtype));
-      EXPECT_TRUE(std::equal(alone.bytes.begin(), alone.bytes.begin() + bytes, together.bytes.begin()))
-          << name_of(dtype) << " window " << window;
+      const HostArray alone = decode_on_gpu(few);
+      // A block takes half of six pieces, or all.
+      for (const std::int32_t count : {66, 131}) {
+        Decoding many = few;
+        for (std::int32_t slot = 3; slot < count; ++slot) add_piece(many, slot, slot, slot + 1);
+        many.alone = count;
+        const HostArray together = decode_on_gpu(many);
+        const auto bytes = static_cast<std::ptrdiff_t>(3 * 8 * 64 * size_of(dtype));
+        EXPECT_TRUE(std::equal(alone.bytes.begin(), alone.bytes.begin() + bytes, together.bytes.begin()))
+            << name_of(dtype) << " window " << window << ", " << count << " tokens";
+      }
     }
   }
 }

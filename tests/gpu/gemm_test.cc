@@ -16,13 +16,16 @@ struct Case {
   bool addend = false;        ///< what Inputs has as `before` lies elsewhere
   bool fast = false;          ///< fast_accumulation
   std::int64_t wide = 0;      ///< columns around the operands, which are parts of wider matrices
+  bool stands = false;        ///< b_stands
+  bool fixed_order = false;
   std::string name() const {
     const char* names[] = {"forward", "dgrad", "wgrad"};
     return std::string(names[static_cast<int>(product)]) + " [" + std::to_string(m) + "," +
            std::to_string(n) + "," + std::to_string(k) + "] " + std::string(name_of(a)) + " x " +
            std::string(name_of(b)) + " -> " + std::string(name_of(d)) + (accumulate ? " accumulated" : "") +
            (addend ? " with an addend" : "") + (bias ? " with bias" : "") + (fast ? " fast" : "") + " gap " +
-           std::to_string(gap) + (wide > 0 ? " wide " + std::to_string(wide) : "");
+           std::to_string(gap) + (wide > 0 ? " wide " + std::to_string(wide) : "") +
+           (stands ? " of a standing weight" : "");
   }
 };
 
@@ -70,7 +73,11 @@ constexpr float a_scale = 0.037f, b_scale = 0.011f;
 
 Outcome run(Bench& bench, const Case& c, const Inputs& in) {
   const bool wgrad = c.product == Product::wgrad, forward = c.product == Product::forward;
-  GemmArgs args{.product = c.product, .accumulate = c.accumulate, .fast_accumulation = c.fast};
+  GemmArgs args{.product = c.product,
+                .accumulate = c.accumulate,
+                .b_stands = c.stands,
+                .fixed_order = c.fixed_order,
+                .fast_accumulation = c.fast};
   args.a = {.data = bench.put(in.a), .dtype = c.a, .rows = wgrad ? c.k : c.m, .cols = wgrad ? c.m : c.k};
   args.b = {.data = bench.put(in.b), .dtype = c.b, .rows = forward ? c.n : c.k, .cols = forward ? c.k : c.n};
   if (is_fp8(c.a)) {
@@ -209,6 +216,38 @@ TEST(GpuGemm, FewTokensAgreeWithFloat64) {
       }
     }
   }
+}
+
+// The weight is streamed for 9 to 32 tokens: fewer runs than blocks and more, tiles that several blocks sum,
+// outputs and runs that fill no tile; again and again on one stream, so that what blocks leave for each other
+// is cleared each time.
+TEST(GpuGemm, StandingWeightsInBf16AgreeWithFloat64) {
+  Bench bench(make_cuda_device());
+  for (const std::int64_t tokens : {8, 9, 16, 17, 32, 33}) {
+    for (const auto& [k, n] :
+         {std::pair<std::int64_t, std::int64_t>{2048, 512}, {6400, 144}, {8, 9}, {104, 9008}, {200, 80}}) {
+      Case c{.m = tokens, .n = n, .k = k, .a = DType::bf16, .b = DType::bf16, .d = DType::bf16};
+      c.stands = true;
+      c.bias = k != 200;
+      c.addend = k != 6400;
+      c.gap = k == 8 ? 3 : 0;
+      expect_product(c, Inputs(c), run(bench, c, Inputs(c)));
+      c.d = DType::f32;
+      expect_product(c, Inputs(c), run(bench, c, Inputs(c)));
+    }
+  }
+}
+
+TEST(GpuGemm, AFixedOrderIsNotOneOfStreamedWeights) {
+  Bench bench(make_cuda_device());
+  Case c{.m = 24, .n = 512, .k = 2048, .a = DType::bf16, .b = DType::bf16, .d = DType::f32};
+  c.fixed_order = true;
+  const Inputs in(c);
+  const Outcome fixed = run(bench, c, in);
+  c.stands = true;
+  EXPECT_EQ(run(bench, c, in).d.bytes, fixed.d.bytes);
+  c.fixed_order = false;
+  EXPECT_NE(run(bench, c, in).d.bytes, fixed.d.bytes) << "both are sums of the library";
 }
 
 TEST(GpuGemm, WhereChoosingIsOverOtherNumbersOfTokensAreMultipliedAllTheSame) {

@@ -12,10 +12,11 @@ namespace octet::cuda {
 /// call it before any other CUDA call that works for the stream.
 CUstream_st* native(Stream& stream);
 
-/// Words of the GPU's memory that belong to a stream, by which the blocks of a kernel tell each other how far
-/// they are: zero before and after each kernel that uses them.
-inline constexpr int kMarks = 1024;
-unsigned* marks(Stream& stream);
+/// Words of the GPU's memory that belong to a stream, in which the blocks of a kernel hand each other values:
+/// all their bits are set before and after each kernel that uses them. Taken when they are first asked for,
+/// also while the stream's work is recorded.
+inline constexpr std::int64_t kExchangeWords = std::int64_t{1} << 20;
+unsigned* exchange(Stream& stream);
 
 /// Properties of the GPU behind a CUDA device that kernels are shaped by.
 struct Properties {

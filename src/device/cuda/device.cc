@@ -101,6 +101,22 @@ class CudaEvent final : public Event {
   cudaEvent_t event_ = nullptr;
 };
 
+/// Memory of the current GPU whose bits are all set, at once and apart from what a stream records meanwhile.
+unsigned* words_of_ones(std::int64_t words) {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  check(cudaThreadExchangeStreamCaptureMode(&mode), "allowing memory to be taken beside a recording");
+  const std::size_t bytes = static_cast<std::size_t>(words) * sizeof(unsigned);
+  unsigned* all = nullptr;
+  cudaStream_t apart = nullptr;
+  check(cudaMalloc(reinterpret_cast<void**>(&all), bytes), "taking memory for a stream's exchange");
+  check(cudaStreamCreateWithFlags(&apart, cudaStreamNonBlocking), "making a stream");
+  check(cudaMemsetAsync(all, 0xFF, bytes, apart), "setting a stream's exchange");
+  check(cudaStreamSynchronize(apart), "setting a stream's exchange");
+  check(cudaStreamDestroy(apart), "removing a stream");
+  check(cudaThreadExchangeStreamCaptureMode(&mode), "going back to the mode of recordings");
+  return all;
+}
+
 class CudaStream final : public Stream {
  public:
   CudaStream(Device& device, int ordinal, const StreamOptions& options)
@@ -111,13 +127,10 @@ class CudaStream final : public Stream {
     check(
         cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, options.background ? least : greatest),
         "making a stream");
-    check(cudaMalloc(reinterpret_cast<void**>(&marks_), kMarks * sizeof(unsigned)),
-          "allocating a stream's marks");
-    check(cudaMemsetAsync(marks_, 0, kMarks * sizeof(unsigned), stream_), "clearing a stream's marks");
   }
   ~CudaStream() override {
     cudaStreamDestroy(stream_);
-    cudaFree(marks_);
+    if (exchange_ != nullptr) cudaFree(exchange_);
   }
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
@@ -172,7 +185,10 @@ class CudaStream final : public Stream {
     use(ordinal_);
     return stream_;
   }
-  unsigned* marks() const { return marks_; }
+  unsigned* exchange() {
+    if (exchange_ == nullptr) exchange_ = words_of_ones(kExchangeWords);
+    return exchange_;
+  }
 
  private:
   struct Wait {
@@ -192,7 +208,7 @@ class CudaStream final : public Stream {
   std::string name_;
   bool background_;
   cudaStream_t stream_ = nullptr;
-  unsigned* marks_ = nullptr;
+  unsigned* exchange_ = nullptr;
   bool measures_waits_ = false;
   std::deque<Wait> open_waits_;
   std::vector<std::unique_ptr<CudaEvent>> spare_;  ///< to be used again
@@ -372,9 +388,9 @@ void* find_driver_function(const char* name) {
   return found;
 }
 
-unsigned* marks(Stream& stream) {
+unsigned* exchange(Stream& stream) {
   octet::check(stream.device().kind() == DeviceKind::cuda, "marks belong to streams of a GPU");
-  return static_cast<CudaStream&>(stream).marks();
+  return static_cast<CudaStream&>(stream).exchange();
 }
 
 const Properties& properties(const Device& device) {

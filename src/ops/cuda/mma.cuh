@@ -26,6 +26,11 @@ __device__ inline void copy_16(void* shared, const void* from, bool inside) {
                "r"(bytes)
                : "memory");
 }
+/// The same of what is inside.
+__device__ inline void copy_16(void* shared, const void* from) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(shared)), "l"(from)
+               : "memory");
+}
 /// The same of 4 bytes.
 __device__ inline void copy_4(void* shared, const void* from, bool inside) {
   const int bytes = inside ? 4 : 0;
@@ -44,19 +49,25 @@ __device__ inline void wait_for_copies() {
 }
 
 /// Four matrices of 8 x 8 bf16: lanes 8 i … 8 i + 7 name the rows of matrix i, and each lane gets two
-/// elements of row lane / 4 of every matrix.
-__device__ inline void load_matrices(std::uint32_t (&to)[4], const void* row) {
+/// elements of row lane / 4 of every matrix. `row`: in shared memory, or what shared_address() says of it.
+__device__ inline void load_matrices(std::uint32_t (&to)[4], unsigned row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address(row))
+               : "r"(row)
                : "memory");
 }
+__device__ inline void load_matrices(std::uint32_t (&to)[4], const void* row) {
+  load_matrices(to, shared_address(row));
+}
 /// The same with each matrix transposed.
-__device__ inline void load_transposed(std::uint32_t (&to)[4], const void* row) {
+__device__ inline void load_transposed(std::uint32_t (&to)[4], unsigned row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address(row))
+               : "r"(row)
                : "memory");
+}
+__device__ inline void load_transposed(std::uint32_t (&to)[4], const void* row) {
+  load_transposed(to, shared_address(row));
 }
 
 /// Two values as tensor cores read them, the first in the lower half.
@@ -73,15 +84,24 @@ __device__ inline std::uint32_t transposed(std::uint32_t x) {
   return y;
 }
 
-/// d += a · b with a [16, 16] and b [16, 8] in bf16, d [16, 8] in fp32, each in the warp's layout: of d a
-/// lane has rows lane / 4 and lane / 4 + 8, columns 2 (lane % 4) and the next.
+/// d += a · b with a [16, 16] and b [16, 8] in bf16, or in fp16 where `FP16`, d [16, 8] in fp32, each in the
+/// warp's layout: of d a lane has rows lane / 4 and lane / 4 + 8, columns 2 (lane % 4) and the next.
+template <bool FP16 = false>
 __device__ inline void multiply_add(float (&d)[4], const std::uint32_t (&a)[4], std::uint32_t b0,
                                     std::uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  if constexpr (FP16) {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  } else {
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+        "{%0, %1, %2, %3};"
+        : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  }
 }
 
 /// The same with a [16, 32] and b [32, 8] in E4M3, four values in a register where bf16 has two. Only in code

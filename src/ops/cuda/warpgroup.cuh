@@ -50,44 +50,52 @@ __device__ inline void take_sums(float (&d)[COUNT]) {
   for (int i = 0; i < COUNT; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/// d = (adds ? d : 0) + a · bᵀ with a [64, 32] and b [COLUMNS, 32] in E4M3, d in fp32 with about 14 bits. A
-/// thread has of d the elements 4 i + 2 h + c: row 16 (warp % 4) + lane / 4 + 8 h, column 8 i + 2 (lane % 4)
-/// + c. Begins the product; see above for its end.
-template <int COLUMNS>
+/// d = (adds ? d : 0) + a · bᵀ with a [64, 32] and b [COLUMNS, 32] in E4M3, d in fp32 with about 14 bits; or
+/// with a [64, 16] and b [COLUMNS, 16] in bf16, d in fp32. A thread has of d the elements 4 i + 2 h + c: row
+/// 16 (warp % 4) + lane / 4 + 8 h, column 8 i + 2 (lane % 4) + c. Begins the product; see above for its end.
+template <bool FP8, int COLUMNS>
 __device__ void warpgroup_multiply(float (&d)[COLUMNS / 2], std::uint64_t a, std::uint64_t b, bool adds);
 
 // clang-format off
 #ifdef OCTET_HAS_WARPGROUPS
-#define OCTET_PRODUCT(COLUMNS, D, A, B, ADDS, ...)                                                                    \
-  template <>                                                                                                         \
-  __device__ inline void warpgroup_multiply<COLUMNS>(float (&d)[COLUMNS / 2], std::uint64_t a, std::uint64_t b,       \
-                                                     bool adds) {                                                     \
-    asm volatile("{.reg .pred adds; setp.ne.b32 adds, " ADDS ", 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS        \
-                 "k32.f32.e4m3.e4m3 {" D "}, " A ", " B ", adds, 1, 1;}"                                              \
-                 : __VA_ARGS__ : "l"(a), "l"(b), "r"(static_cast<int>(adds)));                                        \
+#define OCTET_PRODUCT(FP8, TYPES, SIGNS, COLUMNS, D, A, B, ADDS, ...)                                                  \
+  template <>                                                                                                          \
+  __device__ inline void warpgroup_multiply<FP8, COLUMNS>(float (&d)[COLUMNS / 2], std::uint64_t a, std::uint64_t b,   \
+                                                          bool adds) {                                                 \
+    asm volatile("{.reg .pred adds; setp.ne.b32 adds, " ADDS ", 0; wgmma.mma_async.sync.aligned.m64n" #COLUMNS         \
+                 TYPES " {" D "}, " A ", " B ", adds, 1, 1" SIGNS ";}"                                                 \
+                 : __VA_ARGS__ : "l"(a), "l"(b), "r"(static_cast<int>(adds)));                                         \
   }
 #else
-#define OCTET_PRODUCT(COLUMNS, D, A, B, ADDS, ...)                                                                    \
-  template <>                                                                                                         \
-  __device__ inline void warpgroup_multiply<COLUMNS>(float (&)[COLUMNS / 2], std::uint64_t, std::uint64_t, bool) {    \
-    __trap();                                                                                                         \
+#define OCTET_PRODUCT(FP8, TYPES, SIGNS, COLUMNS, ...)                                                                 \
+  template <>                                                                                                          \
+  __device__ inline void warpgroup_multiply<FP8, COLUMNS>(float (&)[COLUMNS / 2], std::uint64_t, std::uint64_t, bool) {\
+    __trap();                                                                                                          \
   }
 #endif
+// In bf16 either operand could be transposed: neither is.
+#define OCTET_PRODUCTS(COLUMNS, ...)                                                                                   \
+  OCTET_PRODUCT(true, "k32.f32.e4m3.e4m3", "", COLUMNS, __VA_ARGS__)                                                   \
+  OCTET_PRODUCT(false, "k16.f32.bf16.bf16", ", 0, 0", COLUMNS, __VA_ARGS__)
 
-OCTET_PRODUCT(32, "%0, %1, %2, %3, %4, %5, %6, %7" ", "
-              "%8, %9, %10, %11, %12, %13, %14, %15",
-              "%16", "%17", "%18",
-              "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-              "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]))
-OCTET_PRODUCT(64, "%0, %1, %2, %3, %4, %5, %6, %7" ", "
-              "%8, %9, %10, %11, %12, %13, %14, %15" ", "
-              "%16, %17, %18, %19, %20, %21, %22, %23" ", "
-              "%24, %25, %26, %27, %28, %29, %30, %31",
-              "%32", "%33", "%34",
-              "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
-              "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
-              "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
-              "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]))
+OCTET_PRODUCTS(16, "%0, %1, %2, %3, %4, %5, %6, %7",
+               "%8", "%9", "%10",
+               "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]))
+OCTET_PRODUCTS(32, "%0, %1, %2, %3, %4, %5, %6, %7" ", "
+               "%8, %9, %10, %11, %12, %13, %14, %15",
+               "%16", "%17", "%18",
+               "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+               "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]))
+OCTET_PRODUCTS(64, "%0, %1, %2, %3, %4, %5, %6, %7" ", "
+               "%8, %9, %10, %11, %12, %13, %14, %15" ", "
+               "%16, %17, %18, %19, %20, %21, %22, %23" ", "
+               "%24, %25, %26, %27, %28, %29, %30, %31",
+               "%32", "%33", "%34",
+               "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),
+               "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+               "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]),
+               "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]))
+#undef OCTET_PRODUCTS
 #undef OCTET_PRODUCT
 // clang-format on
 

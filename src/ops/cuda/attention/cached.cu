@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "cuda/attention/cached_bf16.cuh"
 #include "cuda/attention/cached_fp32.cuh"
@@ -158,13 +159,20 @@ std::int64_t prompt_tiles(const Cached& args, const Span& span, int rows) {
 std::int64_t blocks_of_pieces(int pieces, int run) {
   return (pieces + run - 1) / run;
 }
-/// How many pieces a block takes one after the other: blocks that read long keep memory busier than many
-/// short ones, as long as there are enough to fill a GPU. `rows`: blocks for each piece.
-int run_of_pieces(std::int64_t rows, int pieces, int most) {
-  constexpr std::int64_t enough = 512;  // on the 132 multiprocessors of an H200
-  int run = 1;
-  while (2 * run <= most && run < pieces && rows * blocks_of_pieces(pieces, 2 * run) >= enough) run *= 2;
-  return run;
+/// How many pieces a block takes one after the other, at most `most`, so that all are done soonest: `rows`
+/// blocks for each piece, `together` of which stand on the GPU at a time. Beginning and ending take a block
+/// about as long as a piece.
+int run_of_pieces(std::int64_t rows, int pieces, int most, int together) {
+  int best = 1;
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (int run = 1; run <= std::min(most, pieces); ++run) {
+    const std::int64_t turns = (rows * blocks_of_pieces(pieces, run) + together - 1) / together;
+    const std::int64_t takes = turns * (run + 1);
+    if (takes > least) continue;
+    least = takes;
+    best = run;
+  }
+  return best;
 }
 
 template <bool FP8_>
@@ -179,12 +187,13 @@ struct Bf16Kernels {
   template <typename C>
   static void lone_rows(cudaStream_t stream, const Cached& args, Span& span) {
     const std::int64_t rows = span.count * lone_tiles(args, C::ROWS);
-    span.run = run_of_pieces(rows * args.kv_heads, span.pieces, C::MOST_PIECES);
+    int most = C::MOST_PIECES;
+    while (most > 1 && lone_bytes<C>(most) > most_shared_bytes()) --most;
+    span.run = run_of_pieces(rows * args.kv_heads, span.pieces, most, C::BLOCKS * multiprocessors());
     const dim3 blocks(grid(rows), grid(args.kv_heads), grid(blocks_of_pieces(span.pieces, span.run)));
-    const int bytes = span.run * static_cast<int>(sizeof(LonePiece<C>));
-    allow_shared(lone_bf16_kernel<C>, C::MOST_PIECES * static_cast<int>(sizeof(LonePiece<C>)));
-    launch_early(lone_bf16_kernel<C>, blocks, C::THREADS, static_cast<std::size_t>(bytes), stream,
-                 "cached_attention", args, span);
+    allow_shared(lone_bf16_kernel<C>, lone_bytes<C>(most));
+    launch_early(lone_bf16_kernel<C>, blocks, C::THREADS, static_cast<std::size_t>(lone_bytes<C>(span.run)),
+                 stream, "cached_attention", args, span);
   }
   template <int DIM>
   static void prompt(cudaStream_t stream, const Cached& args, const Span& span) {
@@ -257,7 +266,7 @@ void attend_alone(cudaStream_t stream, const Cached& args, std::int64_t alone, c
       span.sums = span.values + places * args.head_dim;
     }
     Kernels::template lone<DIM>(stream, args, span);
-    if (span.pieces == 1) continue;
+    if (span.pieces <= span.run) continue;
     launch_early(combine_kernel<typename Kernels::Value>, dim3(grid(span.count), grid(args.q_heads)),
                  kCombineThreads, 0, stream, "cached_attention", args, span);
   }

@@ -1,4 +1,5 @@
-// What a block may have of shared memory: 227 KiB on Hopper, 163 on the A100, 99 on the smallest cards.
+// What a GPU has for blocks: shared memory (227 KiB on Hopper, 163 on the A100, 99 on the smallest cards) and
+// multiprocessors.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -7,16 +8,24 @@
 
 namespace octet::ops::cuda {
 
-/// Bytes that a block of the process's GPU may ask for.
-inline int most_shared_bytes() {
-  static const int most = [] {
-    int ordinal = 0, bytes = 0;
+/// A number that the driver knows of the process's GPU.
+template <cudaDeviceAttr ATTRIBUTE>
+int attribute_of_gpu() {
+  static const int value = [] {
+    int ordinal = 0, found = 0;
     octet::cuda::check(cudaGetDevice(&ordinal), "asking for the current GPU");
-    octet::cuda::check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, ordinal),
-                       "asking for a GPU's shared memory");
-    return bytes;
+    octet::cuda::check(cudaDeviceGetAttribute(&found, ATTRIBUTE, ordinal), "asking for a GPU's attributes");
+    return found;
   }();
-  return most;
+  return value;
+}
+
+/// Bytes that a block may ask for.
+inline int most_shared_bytes() {
+  return attribute_of_gpu<cudaDevAttrMaxSharedMemoryPerBlockOptin>();
+}
+inline int multiprocessors() {
+  return attribute_of_gpu<cudaDevAttrMultiProcessorCount>();
 }
 
 }  // namespace octet::ops::cuda

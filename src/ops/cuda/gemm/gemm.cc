@@ -147,8 +147,8 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
     return {};
   }
   const Room room = room_of(args);
-  if (plan.way == GemmWay::fp8 &&
-      (multiply_streamed(stream, args, room.library) || multiply_few_tokens(stream, args))) {
+  if ((plan.way == GemmWay::fp8 || plan.way == GemmWay::bf16) &&
+      (multiply_streamed(stream, args) || multiply_few_tokens(stream, args))) {
     return outcome_of(args, plan.way, plan.reason, 1);
   }
   const int device = octet::cuda::properties(stream.device()).ordinal;
