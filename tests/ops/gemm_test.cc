@@ -489,5 +489,35 @@ TEST(Gemm, AFactorAndRowsOfAWiderMatrix) {
   }
 }
 
+// Whose elements lie apart: to a library that sees a matrix of one column or row, its stride may say nothing.
+TEST(Gemm, ColumnsOfWiderMatrices) {
+  for (const Product product : products) {
+    for (const auto& s :
+         {Sizes{1, 33, 40}, Sizes{33, 1, 40}, Sizes{33, 40, 1}, Sizes{1, 1, 40}, Sizes{1, 1, 1}}) {
+      for (const auto& [in, out] :
+           {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}}) {
+        for (const bool accumulate : {false, true}) {
+          for (const float factor : {1.0f, -1.7f}) {
+            for (const bool fixed : {false, true}) {
+              run({.product = product,
+                   .m = s.m,
+                   .n = s.n,
+                   .k = s.k,
+                   .a = in,
+                   .b = in,
+                   .d = out,
+                   .accumulate = accumulate,
+                   .fixed_order = fixed,
+                   .factor = factor,
+                   .wide = true});
+              if (HasFailure()) return;
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace octet::ops

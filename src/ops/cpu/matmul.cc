@@ -4,12 +4,14 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <cstring>
 #include <dnnl.hpp>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "cpu/attention_amx.h"
 #include "octet/base/error.h"
@@ -124,17 +126,47 @@ void* own_scratch(std::size_t bytes) {
   return held.get();  // NOLINT(clang-analyzer-unix.Malloc): what was freed is not held any more
 }
 
-}  // namespace
+/// Which arrays are one column of a wider matrix, whose elements lie apart. To oneDNN the stride of a
+/// dimension of 1 says nothing, and some of its kernels then take the whole array for a dense one: the brgemm
+/// kernels of 3.7 and 3.8, for every processor, do so with a D of one column, and those since 3.7 with an A
+/// of one row that is transposed (3.7.2 was seen to give wrong sums for both, and to write between the rows
+/// of D; 2.6.3 does neither). A B, and an A where k is 1, have such layouts with two readings too. So oneDNN
+/// of no version gets to see these columns, but dense copies of them, which are small beside the product.
+struct Columns {
+  explicit Columns(const MatmulShape& shape)
+      : a((shape.a_transposed ? shape.m : shape.k) == 1 && shape.lda > 1),
+        b((shape.b_transposed ? shape.k : shape.n) == 1 && shape.ldb > 1),
+        d(shape.n == 1 && shape.ldd > 1) {}
+  bool a, b, d;
+};
 
-std::size_t matmul_scratch(const MatmulShape& shape) {
-  try {
-    return compiled(shape)->scratch.get_size();
-  } catch (const dnnl::error& error) {
-    rethrow(error, shape);
+/// The product that oneDNN makes in place of one with columns.
+MatmulShape without_columns(const MatmulShape& shape) {
+  const Columns columns(shape);
+  MatmulShape dense = shape;
+  if (columns.a) dense.lda = 0;
+  if (columns.b) dense.ldb = 0;
+  if (columns.d) dense.ldd = 1;
+  return dense;
+}
+
+/// Copies `count` elements that lie so many elements apart.
+void copy_column(const void* from, std::int64_t from_apart, void* to, std::int64_t to_apart,
+                 std::int64_t count, DType dtype) {
+  const std::size_t element = size_of(dtype);
+  for (std::int64_t i = 0; i < count; ++i) {
+    std::memcpy(static_cast<std::byte*>(to) + static_cast<std::size_t>(i * to_apart) * element,
+                static_cast<const std::byte*>(from) + static_cast<std::size_t>(i * from_apart) * element,
+                element);
   }
 }
 
-void matmul(const MatmulShape& shape, const MatmulData& data) {
+/// Room for a dense copy of a column.
+std::vector<std::byte> column_room(std::int64_t count, DType dtype) {
+  return std::vector<std::byte>(static_cast<std::size_t>(count) * size_of(dtype));
+}
+
+void dense_matmul(const MatmulShape& shape, const MatmulData& data) {
   try {
     const auto product = compiled(shape);
     const std::size_t wanted = product->scratch.get_size();
@@ -155,6 +187,41 @@ void matmul(const MatmulShape& shape, const MatmulData& data) {
   } catch (const dnnl::error& error) {
     rethrow(error, shape);
   }
+}
+
+}  // namespace
+
+std::size_t matmul_scratch(const MatmulShape& shape) {
+  try {
+    return compiled(without_columns(shape))->scratch.get_size();
+  } catch (const dnnl::error& error) {
+    rethrow(error, shape);
+  }
+}
+
+void matmul(const MatmulShape& shape, const MatmulData& data) {
+  const Columns columns(shape);
+  MatmulData dense = data;
+  std::vector<std::byte> a, b, d;
+  if (columns.a) {
+    const std::int64_t count = shape.a_transposed ? shape.k : shape.m;
+    a = column_room(count, shape.operands);
+    copy_column(data.a, shape.lda, a.data(), 1, count, shape.operands);
+    dense.a = a.data();
+  }
+  if (columns.b) {
+    const std::int64_t count = shape.b_transposed ? shape.n : shape.k;
+    b = column_room(count, shape.operands);
+    copy_column(data.b, shape.ldb, b.data(), 1, count, shape.operands);
+    dense.b = b.data();
+  }
+  if (columns.d) {
+    d = column_room(shape.m, shape.result);
+    if (shape.accumulate) copy_column(data.d, shape.ldd, d.data(), 1, shape.m, shape.result);
+    dense.d = d.data();
+  }
+  dense_matmul(without_columns(shape), dense);
+  if (columns.d) copy_column(d.data(), 1, data.d, shape.ldd, shape.m, shape.result);
 }
 
 bool has_amx_bf16() {
