@@ -182,9 +182,9 @@ int bench_command(const Arguments& arguments) {
       .add_option("MODEL", bench.model,
                   "folder with config.json (no weights needed), a config.json, or a shape: " + shapes_text())
       ->capture_default_str();
-  options.setting("steps", bench.steps, "timed steps")->check(CLI::Range(1, 1000000))->capture_default_str();
+  options.setting("steps", bench.steps, "timed steps")->check(Range(1, 1000000))->capture_default_str();
   options.setting("warmup", bench.warmup, "steps before them")
-      ->check(CLI::Range(0, 1000000))
+      ->check(Range(0, 1000000))
       ->capture_default_str();
   options
       .setting("logged", bench.logged,
@@ -193,7 +193,7 @@ int bench_command(const Arguments& arguments) {
   options
       .setting("label_share", bench.label_share,
                "share of each sequence that is trained, as answers are in conversations")
-      ->check(CLI::Range(1e-6, 1.0))
+      ->check(Range(1e-6, 1.0))
       ->capture_default_str();
   options.setting("profile", bench.profile, "true: show where the time goes")->capture_default_str();
   std::string save;
@@ -208,12 +208,12 @@ int bench_command(const Arguments& arguments) {
                          "is filled by random prompts first");
   CLI::Option* sequences =
       options.setting("sequences", decoding.options.sequences, "--decode: answered side by side")
-          ->check(CLI::Range(1, 65536))
+          ->check(Range(1, 65536))
           ->capture_default_str();
   CLI::Option* context = options
                              .setting("context", decoding.options.context,
                                       "--decode: tokens of each sequence in front of the first step")
-                             ->check(CLI::Range(1, 1 << 20))
+                             ->check(Range(1, 1 << 20))
                              ->capture_default_str();
   std::string cache = "auto";
   CLI::Option* cache_dtype =
@@ -224,12 +224,12 @@ int bench_command(const Arguments& arguments) {
   CLI::Option* tensor = options
                             .setting("tensor_parallel_size", decoding.tensor_parallel_size,
                                      "--decode: ranks that have a piece of every layer each")
-                            ->check(CLI::Range(1, 4096))
+                            ->check(Range(1, 4096))
                             ->capture_default_str();
   CLI::Option* stages = options
                             .setting("pipeline_parallel_size", decoding.pipeline_parallel_size,
                                      "--decode: stages of layers on ranks of their own")
-                            ->check(CLI::Range(1, 4096))
+                            ->check(Range(1, 4096))
                             ->capture_default_str();
   options.app().add_flag("--json", json, "print one line of JSON");
   if (!options.parse(arguments)) return 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,21 @@
 #include "help/description.h"
 
 namespace octet::cli {
+
+/// CLI::Range with words of its own: CLI11's differ from version to version.
+class Range : public CLI::Range {
+ public:
+  template <typename T>
+  Range(T least, T most) : CLI::Range(least, most) {
+    func_ = [least, most](const std::string& word) {
+      T value{};
+      if (CLI::detail::lexical_cast(word, value) && value >= least && value <= most) return std::string();
+      std::ostringstream said;
+      said << "Value " << word << " not in range " << least << " to " << most;
+      return said.str();
+    };
+  }
+};
 
 /// A CLI11 parser that collects what it does not know as configuration overrides: "key=value", "--key=value",
 /// "--key value".

@@ -301,10 +301,10 @@ std::vector<CLI::Option*> add_generation(Options& options, bool& generates, Gene
       "plan `trainer generate` of the model instead: what it holds, which batches fit, and "
       "the floor of a step");
   return {options.setting("batch", plan.batch, "--generate: questions side by side")
-              ->check(CLI::Range(1, 4096))
+              ->check(Range(1, 4096))
               ->capture_default_str(),
           options.setting("max_length", plan.max_length, "--generate: tokens of question and answer")
-              ->check(CLI::Range(2, 1 << 20))
+              ->check(Range(2, 1 << 20))
               ->capture_default_str(),
           options.setting("dtype", plan.dtype, "--generate: fp32, bf16 or fp8")
               ->check(CLI::IsMember({"fp32", "bf16", "fp8"}))
@@ -318,17 +318,17 @@ std::vector<CLI::Option*> add_generation(Options& options, bool& generates, Gene
           options.setting("gpu_memory_utilization", plan.gpu_memory_utilization,
                           "--generate: share of a GPU's memory that the cache fills up, such as 0.9"),
           options.setting("kv_page_tokens", plan.kv_page_tokens, "--generate: tokens of a page of the cache")
-              ->check(CLI::Range(1, 4096))
+              ->check(Range(1, 4096))
               ->capture_default_str(),
           options
               .setting("tensor_parallel_size", plan.tensor_parallel_size,
                        "--generate: ranks that have a piece of every layer each")
-              ->check(CLI::Range(1, 4096))
+              ->check(Range(1, 4096))
               ->capture_default_str(),
           options
               .setting("pipeline_parallel_size", plan.pipeline_parallel_size,
                        "--generate: stages of layers on ranks of their own")
-              ->check(CLI::Range(1, 4096))
+              ->check(Range(1, 4096))
               ->capture_default_str()};
 }
 
@@ -348,9 +348,9 @@ int plan_command(const Arguments& arguments) {
   Settings settings;
   bool json = false;
   options.app().add_option("CONFIG", what, "a configuration; or a model, as for bench");
-  options.setting("world", settings.world, "ranks")->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  options.setting("world", settings.world, "ranks")->check(Range(1, 1 << 20))->capture_default_str();
   options.setting("ranks_per_node", settings.ranks_per_node, "0: all of up to eight")
-      ->check(CLI::Range(0, 1 << 20));
+      ->check(Range(0, 1 << 20));
   options.setting(
       "memory", settings.memory,
       "of a device (of a rank's share of it on CPUs), such as 141GB; else that of this machine's device, "

@@ -25,7 +25,7 @@ int probe_command(const Arguments& arguments) {
   options.app().add_option("--out", probe.out, "safetensors to write")->required();
   options.app()
       .add_option("--steps", probe.steps, "train on that many batches instead")
-      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1} << 40));
+      ->check(Range(std::int64_t{1}, std::int64_t{1} << 40));
   if (!options.parse(arguments)) return 0;
   const config::Resolved config = config::load(options.overrides(), {.for_training = false});
   const setup::SessionWish wish = setup::session_wish(config.config);

@@ -196,11 +196,11 @@ int quickstart_command(const Arguments& arguments) {
   options.app().add_option("FOLDER", folder, "where everything goes, new or empty")->capture_default_str();
   options.app()
       .add_option("--rows", rows, "training questions")
-      ->check(CLI::Range(100, 10000000))
+      ->check(Range(100, 10000000))
       ->capture_default_str();
   options.app()
       .add_option("--held-out", held_out, "questions that training never sees")
-      ->check(CLI::Range(1, 100000))
+      ->check(Range(1, 100000))
       ->capture_default_str();
   options.app().add_flag(
       "--distillation", distillation,

@@ -64,28 +64,28 @@ int supervise_command(const Arguments& arguments) {
       .add_option("--min-ranks", job.min_ranks,
                   "go on with as few ranks as this where a host or a rank's place is gone; not given: never "
                   "with fewer")
-      ->check(CLI::Range(1, 1 << 22));
+      ->check(Range(1, 1 << 22));
   options.app()
       .add_option("--most-starts", job.policy.most_starts,
                   "give up after so many starts in a row that ended before a newer checkpoint was saved")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(Range(1, 1 << 20))
       ->capture_default_str();
   options.app()
       .add_option(
           "--first-wait", job.policy.first_wait,
           "seconds before the start behind the first of those; twice as long behind each more. Behind "
           "one with progress the next follows at once")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(Range(0.0, 86400.0))
       ->capture_default_str();
   options.app()
       .add_option("--longest-wait", job.policy.longest_wait, "seconds that such a wait lasts at most")
-      ->check(CLI::Range(0.0, 86400.0))
+      ->check(Range(0.0, 86400.0))
       ->capture_default_str();
   options.app()
       .add_option("--end-within", job.end_within,
                   "seconds that the launcher has from the job's first error to its end, before it is killed: "
                   "mpirun may wait for a host that is gone")
-      ->check(CLI::Range(1.0, 86400.0))
+      ->check(Range(1.0, 86400.0))
       ->capture_default_str();
   const auto rest = arguments.begin() + static_cast<std::ptrdiff_t>(own_options(arguments));
   if (!options.parse({arguments.begin(), rest})) return 0;

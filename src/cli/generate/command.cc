@@ -135,13 +135,13 @@ int generate(runtime::Session& session, GenerateOptions o, const std::vector<std
 void add_answer_options(CLI::App& app, GenerateOptions& o) {
   generate::Sampling& sampling = o.answers.sampling;
   app.add_option("--max-new", o.answers.max_new, "most tokens of an answer")
-      ->check(CLI::Range(1, 1 << 20))
+      ->check(Range(1, 1 << 20))
       ->capture_default_str();
   app.add_option("--min-new", o.answers.min_new, "fewest tokens of an answer")
-      ->check(CLI::Range(0, 1 << 20))
+      ->check(Range(0, 1 << 20))
       ->capture_default_str();
   app.add_option("--max-length", o.max_length, "most tokens of question and answer together")
-      ->check(CLI::Range(2, 1 << 20))
+      ->check(Range(2, 1 << 20))
       ->capture_default_str();
   app.add_option("--temperature", sampling.temperature, "divides the logits; 0 takes the most probable token")
       ->capture_default_str();
@@ -164,7 +164,7 @@ void add_answer_options(CLI::App& app, GenerateOptions& o) {
   app.add_option("--stop-id", o.stop_ids, "token id that ends an answer; may be given several times")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
-      ->check(CLI::Range(0, INT32_MAX));
+      ->check(Range(0, INT32_MAX));
   app.add_flag("--ignore-eos", o.ignore_eos, "answers end at their limit alone");
 }
 
@@ -174,12 +174,10 @@ void add_file_options(CLI::App& app, GenerateOptions& o, std::string& shard, std
   app.add_option("--out,--output_file", o.out,
                  "file for the answers, a data set; what it holds is not computed again");
   app.add_flag("--overwrite", o.overwrite, "begin --out anew");
-  app.add_option("--n", o.samples, "answers to each question")
-      ->check(CLI::Range(1, 4096))
-      ->capture_default_str();
+  app.add_option("--n", o.samples, "answers to each question")->check(Range(1, 4096))->capture_default_str();
   app.add_option("--logprobs", o.answers.logprobs,
                  "tell the log-probability of each token, and of that many of the most probable ones")
-      ->check(CLI::Range(0, 1000));
+      ->check(Range(0, 1000));
   app.add_flag(
       "--score", o.score,
       "tell the log-probability of every token of the file's texts, as HDF5 where --out ends in .h5 or "
@@ -195,10 +193,10 @@ void add_file_options(CLI::App& app, GenerateOptions& o, std::string& shard, std
   app.add_option("--allow", o.allow, "the only answers of --extract that count, with commas between")
       ->delimiter(',');
   app.add_option("--retries", o.retries, "attempts more, each a tenth hotter, where --extract finds nothing")
-      ->check(CLI::Range(0, 1000))
+      ->check(Range(0, 1000))
       ->capture_default_str();
   app.add_option("--max-broken-rows", o.max_broken_rows, "rows without an answer that are left out")
-      ->check(CLI::Range(std::int64_t{0}, INT64_MAX))
+      ->check(Range(std::int64_t{0}, INT64_MAX))
       ->capture_default_str();
   app.add_option("--shard", shard, "I/N: answer the I-th of N parts of the rows");
   app.add_option("--gpu-hour-price", o.gpu_hour_price,
@@ -210,13 +208,13 @@ void add_split_options(CLI::App& app, GenerateOptions& o) {
   app.add_option("--tensor_parallel_size,--tensor-parallel-size", o.tensor_parallel_size,
                  "ranks that have a piece of every layer each, under mpirun: heads, the width of MLPs and "
                  "experts, and the vocabulary are cut")
-      ->check(CLI::Range(1, 4096))
+      ->check(Range(1, 4096))
       ->capture_default_str();
   app.add_option(
          "--pipeline_parallel_size,--pipeline-parallel-size", o.pipeline_parallel_size,
          "stages of layers, on such ranks of their own each; the product of both divides the number of "
          "ranks, and the replicas draw rows from one queue")
-      ->check(CLI::Range(1, 4096))
+      ->check(Range(1, 4096))
       ->capture_default_str();
 }
 
@@ -236,7 +234,7 @@ void add_cache_options(CLI::App& app, GenerateOptions& o, CacheWords& words) {
       ->capture_default_str();
   app.add_option("--kv-page-tokens", o.page_tokens,
                  "tokens of a page of the cache, a power of two; below 64 a GPU reads them slower")
-      ->check(CLI::Range(1, 4096))
+      ->check(Range(1, 4096))
       ->capture_default_str();
   app.add_flag("--no-prefix-sharing", words.no_sharing,
                "compute every prompt whole, also what others begin with");
@@ -343,7 +341,7 @@ int generate_command(const Arguments& arguments) {
                  "chat template; else the one that writes as the model's own, or text is continued");
   app.add_option("--system", o.system, "system message");
   app.add_option("--batch", o.batch, "questions answered side by side")
-      ->check(CLI::Range(1, 4096))
+      ->check(Range(1, 4096))
       ->capture_default_str();
   add_answer_options(app, o);
   app.add_flag("--no-model-defaults", no_model_defaults,
