@@ -122,8 +122,8 @@ TEST(Verify, GoesOnWhereACheckFailsAndSaysWhatToDo) {
 }
 
 TEST(Verify, RanksThatAreNotAlikeAreNamed) {
-  const Outcome run = shell("cd /tmp && " OCTET_SOURCE_DIR "/launch/mpirun -np 1 " OCTET_TRAINER
-                            " verify device=cpu : -np 1 " OCTET_TRAINER " verify device=cpu zero_stage=1");
+  const std::string one = OCTET_TRAINER " verify device=cpu --folder /tmp";
+  const Outcome run = two_ranks(one, one + " zero_stage=1");
   EXPECT_EQ(run.code, 64) << run.both();
   EXPECT_TRUE(prints(run, "✗ sameness")) << run.both();
   EXPECT_TRUE(prints(run, "zero_stage")) << run.both();

@@ -36,9 +36,8 @@ TEST(Hangs, ADiskThatDoesNotAnswerEndsALoneRank) {
 TEST(Hangs, ARankThatDoesNotComeToMpiEndsTheOthers) {
   const TemporaryFolder folder("never");
   const auto start = std::chrono::steady_clock::now();
-  const Outcome run =
-      shell("OCTETRUN_START_TIMEOUT=3 " OCTET_SOURCE_DIR "/launch/mpirun -np 1 " OCTET_TRAINER " " +
-            Task::get().train(folder / "run") + " : -np 1 sleep 100");
+  const Outcome run = two_ranks(
+      "env OCTETRUN_START_TIMEOUT=3 " OCTET_TRAINER " " + Task::get().train(folder / "run"), "sleep 100");
   EXPECT_NE(run.code, 0);
   EXPECT_NE(run.err.find("start does not come to its end"), std::string::npos) << run.both();
   EXPECT_LT(seconds_since(start), 60);

@@ -80,14 +80,13 @@ TEST(PlainMpirun, IsToldThatItsSignalsKill) {
 
 TEST(SameStart, RanksWithOtherSettingsEndWithOneMessageThatNamesThem) {
   const TemporaryFolder folder("same");
-  const std::string one = "-np 1 " OCTET_TRAINER " " + Task::get().train(folder / "run");
-  const Outcome rate =
-      shell(OCTET_SOURCE_DIR "/launch/mpirun " + one + " : " + one + " learning_rate=7.0e-3");
+  const std::string one = OCTET_TRAINER " " + Task::get().train(folder / "run");
+  const Outcome rate = two_ranks(one, one + " learning_rate=7.0e-3");
   EXPECT_EQ(rate.code, 64) << rate.both();
   EXPECT_EQ(errors_in(rate), 1) << rate.err;
   EXPECT_TRUE(says(rate, "learning_rate: 0.002 (rank 0 on ")) << rate.err;
   EXPECT_TRUE(says(rate, "learning_rate: 0.007 (rank 1 on ")) << rate.err;
-  const Outcome steps = shell(OCTET_SOURCE_DIR "/launch/mpirun " + one + " : " + one + " max_steps=3");
+  const Outcome steps = two_ranks(one, one + " max_steps=3");
   EXPECT_EQ(steps.code, 64) << steps.both();
   EXPECT_TRUE(says(steps, "max_steps: 3 (rank 1 on ")) << steps.err;
   EXPECT_FALSE(fs::exists(folder / "run"));
@@ -104,8 +103,7 @@ TEST(SameStart, RanksWithOtherSettingsEndWithOneMessageThatNamesThem) {
   program[at] = static_cast<char>(program[at] ^ 1);
   spill(other, program);
   ::chmod(other.c_str(), 0755);
-  const Outcome build = shell(OCTET_SOURCE_DIR "/launch/mpirun " + one + " : -np 1 " + other + " " +
-                              Task::get().train(folder / "run"));
+  const Outcome build = two_ranks(one, other + " " + Task::get().train(folder / "run"));
   EXPECT_EQ(build.code, 64) << build.both();
   EXPECT_TRUE(says(build, "the program's build: " + id + " (rank 0 on ")) << build.err;
 }

@@ -52,4 +52,13 @@ inline Outcome trainer(const std::string& arguments, int np = 0, int limit = 120
   return shell(launch + OCTET_TRAINER + " " + arguments, limit);
 }
 
+/// Runs one command as rank 0 and another as rank 1. `mpirun ONE : OTHER` would do so, too, but with some
+/// packages of Open MPI 5.0 (that of Debian 13, 5.0.7, is one) mpirun itself ends by signal 11 over any two
+/// programs.
+inline Outcome two_ranks(const std::string& first, const std::string& second) {
+  return shell(OCTET_SOURCE_DIR
+               "/launch/mpirun -np 2 sh -c \"if [ \\${OMPI_COMM_WORLD_RANK:-\\$PMI_RANK} = 0 ]; then exec " +
+               first + "; else exec " + second + "; fi\"");
+}
+
 }  // namespace octet::test
