@@ -255,6 +255,17 @@ TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
       line + "There are not enough slots\n" + line + "-----\n" + line + "open\n");
 }
 
+TEST_F(Mpirun, ThatFailsOverSeveralProgramsIsToldToGetOne) {
+  stands_in("mpirun (Open MPI) 5.0.7", "mkdir \"$TMPDIR/prterun.here.$$.$(id -u)\"; kill -SEGV $$");
+  for (const auto& [arguments, said] : {std::pair{"-np 1 x", "started again, the run goes on"},
+                                        std::pair{"-np 1 x : -np 1 y", "give mpirun one program"}}) {
+    const Outcome outcome = start(arguments, "TMPDIR=" + folder_.path());
+    EXPECT_EQ(outcome.code, 139) << outcome.both();
+    expect_says(outcome.err, "error: mpirun was ended by signal 11");
+    expect_says(outcome.err, std::string("  to do:    ") + said);
+  }
+}
+
 TEST_F(Mpirun, SignalsReachTheRanksAsOthersAndTheCodeIsThatOfTheSignal) {
   stands_in(
       "mpirun (Open MPI) 4.1.4",
