@@ -23,16 +23,20 @@ struct LoneCut {
   static constexpr int LANES = 32;
   static constexpr int THREADS = LANES * WARPS;
   static constexpr int ROWS = 8 * TILES;
-  static constexpr int KEYS = 16;         ///< that a warp takes at a time
+  static constexpr int TILE_KEYS = 16;  ///< of a tensor core's step
+  /// Tiles of keys that a warp takes at a time: two hide each other's waits, where there is room.
+  static constexpr int TILES_OF_KEYS = FP8 && DIM <= 128 ? 2 : 1;
+  static constexpr int KEYS = TILE_KEYS * TILES_OF_KEYS;
   static constexpr int STEPS = DIM / 16;  ///< of a tensor core in a head's columns
   /// A key lies in shared memory in parts of eight quads of 16 bytes each, and the keys' parts behind each
   /// other.
   static constexpr int QUADS = DIM * ELEMENT / 16;
   static constexpr int PARTS = (QUADS + 7) / 8;
-  static constexpr int PART_BYTES = KEYS * 128;
-  static constexpr int TILE_BYTES = PARTS * PART_BYTES;  ///< of keys, or of values
-  /// Keys, values, and in E4M3 the scales of both.
-  static constexpr int STAGE_BYTES = 2 * TILE_BYTES + (FP8 ? 2 * KEYS * 4 : 0);
+  static constexpr int PART_BYTES = TILE_KEYS * 128;
+  static constexpr int TILE_BYTES = PARTS * PART_BYTES;  ///< of a tile's keys, or of its values
+  /// A tile's keys, values, and in E4M3 the scales of both.
+  static constexpr int ROOM = 2 * TILE_BYTES + (FP8 ? 2 * TILE_KEYS * 4 : 0);
+  static constexpr int STAGE_BYTES = TILES_OF_KEYS * ROOM;
   /// How many times KEYS a warp has asked for ahead.
   static constexpr int STAGES = STAGE_BYTES > 5120 ? 2 : 4;
   static constexpr int WARP_BYTES = STAGES * STAGE_BYTES;
@@ -117,32 +121,36 @@ class LoneKeys {
     keys_ = static_cast<const std::uint8_t*>(args.k_cache) + behind;
     values_ = static_cast<const std::uint8_t*>(args.v_cache) + behind;
     if constexpr (C::FP8) {
-      scales_ = (lane < C::KEYS ? args.k_scale_inv : args.v_scale_inv) +
-                static_cast<std::int64_t>(lane % C::KEYS) * args.kv_heads + kv_head;
+      scales_ = (lane < C::TILE_KEYS ? args.k_scale_inv : args.v_scale_inv) +
+                static_cast<std::int64_t>(lane % C::TILE_KEYS) * args.kv_heads + kv_head;
     }
   }
 
-  /// The row of the first of 16 keys, where they follow each other; asked for ahead, for the page table is
-  /// read.
+  /// The row of the first of C::KEYS keys, where they follow each other; asked for ahead, for the page table
+  /// is read.
   __device__ std::int64_t first_row(int begin) const {
     return together_ && begin < high_ ? args_.row(slot_, begin) : 0;
   }
   __device__ bool inside(int key) const { return key >= low_ && key < high_; }
 
-  /// Asks for keys [begin, begin + 16) and their values, which come to a stage of the warp; `first`: what
-  /// first_row() says of them. What is outside becomes zero. A group of the thread's copies; all threads of
-  /// the warp.
+  /// Asks for keys [begin, begin + C::KEYS) and their values, which come to a stage of the warp; `first`:
+  /// what first_row() says of them. What is outside becomes zero. A group of the thread's copies; all threads
+  /// of the warp.
   __device__ void ask(std::uint8_t* stage, int begin, std::int64_t first) const {
     if (begin >= first_whole_ && begin + C::KEYS <= high_) {
-      ask_whole(stage, first);
-    } else if (begin < high_) {
-      ask_some(*this, stage, begin, first);
+#pragma unroll
+      for (int tile = 0; tile < C::TILES_OF_KEYS; ++tile)
+        ask_whole(stage + tile * C::ROOM, first + tile * C::TILE_KEYS);
+      end_copies();
+    } else {
+      ask_last(stage, begin, first);
     }
-    end_copies();
   }
   /// The same for keys of which some are outside, or the last ones.
   __device__ void ask_last(std::uint8_t* stage, int begin, std::int64_t first) const {
-    if (begin < high_) ask_some(*this, stage, begin, first);
+#pragma unroll 1
+    for (int at = 0; at < C::KEYS && begin < high_; at += C::TILE_KEYS)
+      ask_some(*this, stage + at / C::TILE_KEYS * C::ROOM, begin + at, first + at);
     end_copies();
   }
 
@@ -153,12 +161,12 @@ class LoneKeys {
     const int lane = lane_of_warp(), key = j * 4 + lane / 8;
     return stage + key * 128 + (lane % 8 ^ key % 8) * 16;
   }
-  /// 16 keys of all columns, whose rows follow each other.
+  /// A tile of keys of all columns, whose rows follow each other.
   __device__ void ask_whole(std::uint8_t* stage, std::int64_t first) const {
     const int lane = lane_of_warp();
     const std::int64_t at = first * row_bytes_;
 #pragma unroll
-    for (int j = 0; j < C::KEYS / 4; ++j) {
+    for (int j = 0; j < C::TILE_KEYS / 4; ++j) {
       const std::int64_t behind = at + j * 4 * row_bytes_;
       std::uint8_t* const to = row_of(stage, j);
 #pragma unroll
@@ -170,12 +178,12 @@ class LoneKeys {
     }
     if constexpr (C::FP8) copy_4(scale_of(stage), scales_ + first * args_.kv_heads, true);
   }
-  /// Some of 16 keys, or not all columns. Not inlined, since it is rarely needed and has much code.
+  /// Some keys of a tile, or not all columns. Not inlined, since it is rarely needed and has much code.
   __device__ static __noinline__ void ask_some(LoneKeys cache, std::uint8_t* stage, int begin,
                                                std::int64_t first) {
     const int lane = lane_of_warp();
 #pragma unroll 1
-    for (int j = 0; j < C::KEYS / 4; ++j) {
+    for (int j = 0; j < C::TILE_KEYS / 4; ++j) {
       const int i = j * 4 + lane / 8;
       const std::int64_t behind = (cache.row(begin, first, i) - lane / 8) * cache.row_bytes_;
       std::uint8_t* const to = row_of(stage, j);
@@ -189,7 +197,7 @@ class LoneKeys {
       }
     }
     if constexpr (C::FP8) {
-      const int i = lane % C::KEYS;
+      const int i = lane % C::TILE_KEYS;
       const std::int64_t behind = (cache.row(begin, first, i) - i) * cache.args_.kv_heads;
       copy_4(scale_of(stage), cache.scales_ + behind, cache.inside(begin + i));
     }
@@ -209,15 +217,15 @@ class LoneKeys {
   int kv_head_;
   int low_, high_;
   bool together_;
-  int first_whole_;  ///< from here on 16 keys may be asked for as whole ones
+  int first_whole_;  ///< from here on C::KEYS keys may be asked for as whole ones
   /// What this lane reads first of keys and values from the cache's first row on, and the scale.
   const std::uint8_t *keys_, *values_;
   const float* scales_;
   int row_bytes_;
 };
 
-/// What a warp has in shared memory of 16 keys and their values, as operands of tensor cores. All threads of
-/// the warp read together.
+/// What a warp has in shared memory of a tile of keys and their values, as operands of tensor cores. All
+/// threads of the warp read together.
 template <typename C>
 class LoneTile {
  public:
@@ -406,7 +414,8 @@ __device__ inline float sum_over_keys(float x) {
   return x;
 }
 
-/// Products of 16 keys and all queries: keys lane / 4 and lane / 4 + 8 by rows 2 (lane % 4) and the next.
+/// Products of a tile of keys and all queries: keys lane / 4 and lane / 4 + 8 by rows 2 (lane % 4) and the
+/// next.
 template <typename C>
 __device__ void multiply_keys(float (&products)[C::TILES][4], const LoneSums<C>& sums,
                               const LoneTile<C>& tile) {
@@ -458,15 +467,25 @@ __device__ void score(float (&scores)[4], const LoneSums<C>& sums, int t, const 
   for (int e = 0; e < 4; ++e) scores[e] = seen[e / 2] ? scores[e] : kLowest;
 }
 
-/// Makes weights of the products of tile `t`, and puts them where the values' products want them: of row lane
-/// / 4 those of keys 2 (lane % 4) and the next, and of both eight further on. `value_scales`: of E4M3, what
+/// A number for each tile of keys, and of it for keys lane / 4 and lane / 4 + 8.
+template <typename C>
+using ForKeys = float[C::TILES_OF_KEYS][2];
+
+/// Makes weights of the scores of tile `t`, and puts them where the values' products want them: of row lane /
+/// 4 those of keys 2 (lane % 4) and the next, and of both eight further on. `value_scales`: of E4M3, what
 /// take_unit() gave.
 template <typename C>
-__device__ void weigh(std::uint32_t (&weights)[2], LoneSums<C>& sums, int t, const float (&scores)[4],
-                      const float (&value_scales)[2]) {
+__device__ void weigh(std::uint32_t (&weights)[C::TILES_OF_KEYS][2], LoneSums<C>& sums, int t,
+                      const float (&scores)[C::TILES_OF_KEYS][4], const ForKeys<C>& value_scales) {
   float highest[2];
 #pragma unroll
-  for (int i = 0; i < 2; ++i) highest[i] = highest_over_keys(fmaxf(scores[i], scores[2 + i]));
+  for (int i = 0; i < 2; ++i) {
+    highest[i] = fmaxf(scores[0][i], scores[0][2 + i]);
+#pragma unroll
+    for (int k = 1; k < C::TILES_OF_KEYS; ++k)
+      highest[i] = fmaxf(highest[i], fmaxf(scores[k][i], scores[k][2 + i]));
+    highest[i] = highest_over_keys(highest[i]);
+  }
   // Mostly none is much higher than those before.
   if (__any_sync(0xFFFFFFFFu, highest[0] > sums.maximum[t][0] + sums.kSlack ||
                                   highest[1] > sums.maximum[t][1] + sums.kSlack)) {
@@ -481,30 +500,41 @@ __device__ void weigh(std::uint32_t (&weights)[2], LoneSums<C>& sums, int t, con
     sums.scale_values(t, factor);
   }
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    float exact[2];
+  for (int k = 0; k < C::TILES_OF_KEYS; ++k) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) exact[i] = power_of_two_of(scores[2 * half + i] - sums.maximum[t][i]);
-    if constexpr (C::FP8) {
-      sums.total[t][0] += exact[0];
-      sums.total[t][1] += exact[1];
-      weights[half] = transposed(fp16_pair(exact[0] * value_scales[half], exact[1] * value_scales[half]));
-    } else {
-      const std::uint32_t pair = bf16_pair(exact[0], exact[1]);
-      sums.total[t][0] += __uint_as_float(pair << 16);
-      sums.total[t][1] += __uint_as_float(pair & 0xFFFF0000u);
-      weights[half] = transposed(pair);
+    for (int half = 0; half < 2; ++half) {
+      float exact[2];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) exact[i] = power_of_two_of(scores[k][2 * half + i] - sums.maximum[t][i]);
+      if constexpr (C::FP8) {
+        sums.total[t][0] += exact[0];
+        sums.total[t][1] += exact[1];
+        const float scale = value_scales[k][half];
+        weights[k][half] = transposed(fp16_pair(exact[0] * scale, exact[1] * scale));
+      } else {
+        const std::uint32_t pair = bf16_pair(exact[0], exact[1]);
+        sums.total[t][0] += __uint_as_float(pair << 16);
+        sums.total[t][1] += __uint_as_float(pair & 0xFFFF0000u);
+        weights[k][half] = transposed(pair);
+      }
     }
   }
 }
 
-/// Sees to it that sums.unit is as large as the scales of all values of a tile, and gives what this lane's
-/// two weights are multiplied by.
+/// Sees to it that sums.unit is as large as the scales of all values of a stage, and gives what this lane's
+/// weights are multiplied by.
 template <typename C>
-__device__ void take_unit(float (&value_scales)[2], LoneSums<C>& sums, const LoneTile<C>& tile) {
+__device__ void take_unit(ForKeys<C>& value_scales, LoneSums<C>& sums, const std::uint8_t* stage) {
+  float largest = 0.0f;
 #pragma unroll
-  for (int half = 0; half < 2; ++half) value_scales[half] = tile.value_scale(half);
-  const float largest = highest_over_keys(fmaxf(value_scales[0], value_scales[1]));
+  for (int k = 0; k < C::TILES_OF_KEYS; ++k) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      value_scales[k][half] = LoneTile<C>(stage + k * C::ROOM).value_scale(half);
+      largest = fmaxf(largest, value_scales[k][half]);
+    }
+  }
+  largest = highest_over_keys(largest);
   if (largest > sums.unit) {  // the same in all lanes
     const float less = sums.unit * inverse_of_power(largest);
     const float factor[2] = {less, less};
@@ -514,23 +544,52 @@ __device__ void take_unit(float (&value_scales)[2], LoneSums<C>& sums, const Lon
   }
   const float inverse = inverse_of_power(sums.unit);
 #pragma unroll
-  for (int half = 0; half < 2; ++half) value_scales[half] = value_scales[half] * inverse * sums.kWeightScale;
+  for (int k = 0; k < C::TILES_OF_KEYS; ++k) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      value_scales[k][half] = value_scales[k][half] * inverse * sums.kWeightScale;
+  }
 }
 
-/// Adds values by their weights to the sums of all tiles.
+/// Adds the values of tile `k` of keys by their weights to the sums of all tiles.
 template <typename C>
-__device__ void add_values(LoneSums<C>& sums, const std::uint32_t (&weights)[C::TILES][2],
-                           const LoneTile<C>& tile) {
+__device__ void add_values(LoneSums<C>& sums, const std::uint32_t (&weights)[C::TILES][C::TILES_OF_KEYS][2],
+                           const LoneTile<C>& tile, int k) {
 #pragma unroll
   for (int pair = 0; pair < C::STEPS / 2; ++pair) {
     std::uint32_t first[4], second[4];
     tile.read_values(first, second, pair);
 #pragma unroll
     for (int t = 0; t < C::TILES; ++t) {
-      multiply_add<C::FP8>(sums.values[t][2 * pair], first, weights[t][0], weights[t][1]);
-      multiply_add<C::FP8>(sums.values[t][2 * pair + 1], second, weights[t][0], weights[t][1]);
+      multiply_add<C::FP8>(sums.values[t][2 * pair], first, weights[t][k][0], weights[t][k][1]);
+      multiply_add<C::FP8>(sums.values[t][2 * pair + 1], second, weights[t][k][0], weights[t][k][1]);
     }
   }
+}
+
+/// Adds the C::KEYS keys from `begin` on, which a stage has, to the sums.
+template <typename C>
+__device__ void add_keys(LoneSums<C>& sums, const std::uint8_t* stage, int begin, const LoneKeys<C>& cache,
+                         const ScoreRule& rule) {
+  float scores[C::TILES][C::TILES_OF_KEYS][4];
+  const auto tile_of = [&](int k) { return LoneTile<C>(stage + k * C::ROOM); };
+#pragma unroll
+  for (int k = 0; k < C::TILES_OF_KEYS; ++k) {
+    const LoneTile<C> tile = tile_of(k);
+    float products[C::TILES][4];
+    multiply_keys<C>(products, sums, tile);
+    const int key = begin + k * C::TILE_KEYS + lane_of_warp() / 4;
+    const bool seen[2] = {cache.inside(key), cache.inside(key + 8)};
+#pragma unroll
+    for (int t = 0; t < C::TILES; ++t) score<C>(scores[t][k], sums, t, products[t], tile, rule, seen);
+  }
+  ForKeys<C> value_scales = {};
+  if constexpr (C::FP8) take_unit<C>(value_scales, sums, stage);
+  std::uint32_t weights[C::TILES][C::TILES_OF_KEYS][2];
+#pragma unroll
+  for (int t = 0; t < C::TILES; ++t) weigh<C>(weights[t], sums, t, scores[t], value_scales);
+#pragma unroll
+  for (int k = 0; k < C::TILES_OF_KEYS; ++k) add_values<C>(sums, weights, tile_of(k), k);
 }
 
 /// Leaves a warp's sums of a piece, all warps' by weights from the highest score among them. All threads of
@@ -652,7 +711,7 @@ struct LoneEnd {
 };
 
 /// Block (token and its rows, KV head, run of pieces): a lone token attends to pieces of its cache. Its warps
-/// take runs of 16 keys in turns; which of them sums a key follows from the key's position alone.
+/// take runs of keys in turns; which of them sums a key follows from the key's position alone.
 template <typename C>
 __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
     lone_bf16_kernel(const __grid_constant__ Cached args, const __grid_constant__ Span span) {
@@ -717,20 +776,7 @@ __global__ void __launch_bounds__(C::THREADS, C::BLOCKS)
       std::uint8_t* const here = ring + stage * C::STAGE_BYTES;
       wait_for_copies<C::STAGES - 1>();
       __syncwarp();  // for what other lanes have asked for
-      const LoneTile<C> keys(here);
-      float products[C::TILES][4];
-      multiply_keys<C>(products, sums, keys);
-      const bool seen[2] = {cache.inside(begin + lane / 4), cache.inside(begin + lane / 4 + 8)};
-      float value_scales[2] = {};
-      if constexpr (C::FP8) take_unit<C>(value_scales, sums, keys);
-      std::uint32_t weights[C::TILES][2];
-#pragma unroll
-      for (int t = 0; t < C::TILES; ++t) {
-        float scores[4];
-        score<C>(scores, sums, t, products[t], keys, args.rule, seen);
-        weigh<C>(weights[t], sums, t, scores, value_scales);
-      }
-      add_values<C>(sums, weights, keys);
+      add_keys<C>(sums, here, begin, cache, args.rule);
       __syncwarp();  // all have read the stage
       cache.ask(here, begin + C::STAGES * STRIDE, next_row);
       next_row = cache.first_row(begin + (C::STAGES + 1) * STRIDE);
