@@ -1,7 +1,10 @@
 // Products on the GPU, held against float64 and, bit for bit where sums allow it, against themselves.
 #include "octet/ops/gemm.h"
 
+#include <algorithm>
+
 #include "gpu/device_arrays.h"
+#include "octet/device/cuda.h"
 
 namespace octet::ops {
 namespace {
@@ -236,6 +239,19 @@ TEST(GpuGemm, StandingWeightsInBf16AgreeWithFloat64) {
       expect_product(c, Inputs(c), run(bench, c, Inputs(c)));
     }
   }
+}
+
+// A later product on the stream would add them.
+TEST(GpuGemm, StreamedWeightsLeaveNoPartialSumsBehind) {
+  Bench bench(make_cuda_device());
+  Case c{.m = 32, .n = 4224, .k = 1024, .a = DType::bf16, .b = DType::bf16, .d = DType::f32};
+  c.stands = true;
+  run(bench, c, Inputs(c));
+  std::vector<unsigned> words(static_cast<std::size_t>(octet::cuda::kExchangeWords));
+  bench.device().copy_to_host(bench.stream(), words.data(), octet::cuda::exchange(bench.stream()),
+                              words.size() * sizeof(unsigned));
+  bench.stream().synchronize();
+  EXPECT_EQ(std::count(words.begin(), words.end(), ~0u), octet::cuda::kExchangeWords);
 }
 
 TEST(GpuGemm, AFixedOrderIsNotOneOfStreamedWeights) {
