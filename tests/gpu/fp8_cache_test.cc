@@ -126,6 +126,15 @@ TEST(GpuFp8Cache, AgreesWithTheCpuForEveryHead) {
   }
 }
 
+// Enough KV heads that a block takes half of six pieces, or all.
+TEST(GpuFp8Cache, ABlockMayTakeSeveralPieces) {
+  const std::vector<Pass> passes{{{1400, 300, 700, 5}, false}, {{1, 1, 1, 1}, true}};
+  for (const std::int64_t heads : {32, 64}) {
+    check_case({.heads = {heads, heads, 64}, .capacity = 1500}, passes);
+    check_case({.heads = {heads, heads, 128}, .capacity = 1500, .window = 1000}, passes);
+  }
+}
+
 TEST(GpuFp8Cache, LongCachesAreReadInPieces) {
   const std::vector<Pass> passes{{{2900, 300, 0, 0}, false}, {{1, 1, 0, 0}, true}, {{1, 1, 0, 0}, true}};
   for (const DType dtype : dtypes) {

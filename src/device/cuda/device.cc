@@ -389,7 +389,7 @@ void* find_driver_function(const char* name) {
 }
 
 unsigned* exchange(Stream& stream) {
-  octet::check(stream.device().kind() == DeviceKind::cuda, "marks belong to streams of a GPU");
+  octet::check(stream.device().kind() == DeviceKind::cuda, "an exchange belongs to a stream of a GPU");
   return static_cast<CudaStream&>(stream).exchange();
 }
 
