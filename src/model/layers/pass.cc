@@ -47,6 +47,7 @@ std::vector<ops::GemmArgs> shapes_of_products(const Common& common, const Produc
         .product = product, .a = a, .b = b, .d = d, .fixed_order = common.options.fixed_order};
   };
   std::vector<ops::GemmArgs> all;
+  all.reserve(3);
   all.push_back(args(ops::Product::forward, input, weight, {nullptr, common.dtype, s.rows, s.out, s.pitch}));
   if (!common.options.training) return all;
   all.push_back(args(ops::Product::dgrad, d_output, weight, {nullptr, common.dtype, s.rows, s.in, s.in}));
