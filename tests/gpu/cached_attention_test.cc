@@ -80,6 +80,7 @@ struct Decoding {
   std::int64_t window = 0;
   std::int64_t ld_margin = 0;        ///< elements behind each row of qkv
   std::int64_t workspace_rows = -1;  ///< tokens whose pieces the workspace holds; -1: as planned
+  bool fixed_order = false;
   std::string name() const {
     return "heads " + std::to_string(heads.q_heads) + "/" + std::to_string(heads.kv_heads) + " of " +
            std::to_string(heads.head_dim) + ", " + std::to_string(slots.size()) + " tokens, " +
@@ -121,9 +122,10 @@ HostArray decode_once(Bench& bench, const Decoding& d) {
   void* k_cache = bench.put(keys);
   void* v_cache = bench.put(values);
   Workspace workspace;
-  workspace.bytes = d.workspace_rows < 0
-                        ? cached_attention_workspace(bench.device(), d.heads, tokens, d.capacity)
-                        : static_cast<std::size_t>(d.workspace_rows) * pieces_of_a_token(bench.device(), d);
+  workspace.bytes =
+      d.workspace_rows < 0
+          ? cached_attention_workspace(bench.device(), d.heads, tokens, d.capacity, d.fixed_order)
+          : static_cast<std::size_t>(d.workspace_rows) * pieces_of_a_token(bench.device(), d);
   if (workspace.bytes > 0) workspace.data = bench.room(workspace.bytes);
   cached_attention(bench.stream(),
                    {.qkv = ConstMatrix(bench.put(qkv), d.dtype, tokens, d.heads.qkv_width(), ld),
@@ -138,6 +140,7 @@ HostArray decode_once(Bench& bench, const Decoding& d) {
                     .window = d.window,
                     .out = Matrix{to, d.dtype, tokens, width, width},
                     .alone = d.alone,
+                    .fixed_order = d.fixed_order,
                     .workspace = workspace});
   bench.get(out, to);
   bench.get(keys, k_cache);
@@ -308,6 +311,47 @@ TEST(GpuCachedAttention, SoDoNotSoManyThatABlockTakesSeveralPieces) {
         EXPECT_TRUE(std::equal(alone.bytes.begin(), alone.bytes.begin() + bytes, together.bytes.begin()))
             << name_of(dtype) << " window " << window << ", " << count << " tokens";
       }
+    }
+  }
+}
+
+// With fixed_order a lone token has a kernel of its own, and the bits of a token that stands in a prompt.
+void check_one_order(Decoding d) {
+  d.fixed_order = true;
+  const HostArray lone = decode_on_gpu(d);
+  check_decoding(d);
+  d.alone = 0;
+  EXPECT_EQ(lone.bytes, decode_on_gpu(d).bytes) << d.name();
+}
+
+TEST(GpuCachedAttention, InOneOrderLoneTokensHaveTheBitsOfPrompts) {
+  for (const DType dtype : dtypes) {
+    for (const std::int64_t head_dim : {40, 64, 80, 96, 128, 256}) {
+      for (const std::int64_t group : {1, 4, 7, 16, 40}) {
+        check_one_order(lone_tokens(1, 0, {2 * group, 2, head_dim}, dtype));
+        check_one_order(lone_tokens(33, 300, {group, 1, head_dim}, dtype));
+      }
+    }
+    check_one_order(lone_tokens(5, 4999, {8, 2, 128}, dtype));
+    check_one_order(lone_tokens(150, 700, {8, 2, 128}, dtype));
+    for (const std::int64_t window : {1, 64, 100, 300}) {
+      Decoding d = lone_tokens(20, 1500, {8, 2, 128}, dtype);
+      d.window = window;
+      d.soft_cap = 20.0f;
+      check_one_order(d);
+    }
+  }
+}
+
+// The token's own key is the last, or the first, of a tile, and in one of the first tiles or behind them.
+TEST(GpuCachedAttention, InOneOrderAtTheEdgesOfTilesToo) {
+  for (const DType dtype : dtypes) {
+    for (const std::int64_t head_dim : {64, 256}) {
+      Decoding edges{.heads = {8, 2, head_dim}, .dtype = dtype, .capacity = 600};
+      for (const std::int32_t position : {1, 62, 63, 64, 127, 128, 191, 192, 255, 256, 511, 512, 599})
+        add_piece(edges, static_cast<std::int32_t>(edges.slots.size()), position, position + 1);
+      edges.alone = static_cast<std::int64_t>(edges.slots.size());
+      check_one_order(edges);
     }
   }
 }

@@ -26,7 +26,7 @@ struct Kind {
 };
 
 ops::HostArray product(ops::Bench& bench, const Kind& p, const ops::HostArray& a, const ops::HostArray& b,
-                       const ops::HostArray& addend, std::int64_t first, std::int64_t count) {
+                       const ops::HostArray& addend, std::int64_t first, std::int64_t count, bool stands) {
   const auto part = [&](const ops::HostArray& of, std::int64_t width) {
     ops::HostArray rows(count * width, of.dtype);
     const std::size_t row = static_cast<std::size_t>(width) * size_of(of.dtype);
@@ -41,6 +41,7 @@ ops::HostArray product(ops::Bench& bench, const Kind& p, const ops::HostArray& a
                      .b = {.data = bench.put(b), .dtype = p.operands, .rows = p.n, .cols = p.k},
                      .d = {.data = to, .dtype = p.result, .rows = count, .cols = p.n, .ld = p.n},
                      .bias = p.bias ? bench.put(bias) : nullptr,
+                     .b_stands = stands,
                      .fixed_order = true};
   if (p.addend) args.addend = {bench.put(part(addend, p.n)), p.result, count, p.n, p.n};
   const std::size_t bytes = ops::gemm_workspace(bench.device(), args);
@@ -62,7 +63,7 @@ TEST(GpuStrict, RowsOfAProductDoNotDependOnThoseBesideThem) {
     std::mt19937 random(2);
     ops::HostArray a(kRows * p.k, p.operands), b(p.n * p.k, p.operands), addend(kRows * p.n, p.result);
     a.fill(random, 1.0f), b.fill(random, 0.1f), addend.fill(random, 1.0f);
-    const ops::HostArray whole = product(gpu, p, a, b, addend, 0, kRows);
+    const ops::HostArray whole = product(gpu, p, a, b, addend, 0, kRows, false);
     const std::size_t row = static_cast<std::size_t>(p.n) * size_of(p.result);
     for (const auto& [first, count] : std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 1},
                                                                                          {77, 1},
@@ -75,12 +76,14 @@ TEST(GpuStrict, RowsOfAProductDoNotDependOnThoseBesideThem) {
                                                                                          {9, 128},
                                                                                          {3, 500},
                                                                                          {1, 1031}}) {
-      const ops::HostArray part = product(gpu, p, a, b, addend, first, count);
-      EXPECT_TRUE(std::equal(
-          part.bytes.begin(), part.bytes.end(),
-          whole.bytes.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(first) * row)))
-          << name_of(p.operands) << " into " << name_of(p.result) << ", " << p.n << " x " << p.k << ": "
-          << count << " rows from " << first;
+      for (const bool stands : {false, true}) {
+        const ops::HostArray part = product(gpu, p, a, b, addend, first, count, stands);
+        EXPECT_TRUE(std::equal(
+            part.bytes.begin(), part.bytes.end(),
+            whole.bytes.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(first) * row)))
+            << name_of(p.operands) << " into " << name_of(p.result) << ", " << p.n << " x " << p.k << ": "
+            << count << " rows from " << first << (stands ? ", the weight stands" : "");
+      }
     }
   }
 }

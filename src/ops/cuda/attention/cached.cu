@@ -10,6 +10,7 @@
 
 #include "cuda/attention/cached_bf16.cuh"
 #include "cuda/attention/cached_fp32.cuh"
+#include "cuda/attention/cached_in_order.cuh"
 #include "cuda/attention/cached_lone.cuh"
 #include "cuda/attention/kernels.h"
 #include "cuda/attention/shared_memory.cuh"
@@ -198,21 +199,23 @@ struct Bf16Kernels {
   template <int DIM>
   static void prompt(cudaStream_t stream, const Cached& args, const Span& span) {
     using C = Bf16Cut<DIM, FP8>;
-    launch<C, false>(stream, args, span, prompt_tiles(args, span, C::ROWS));
+    const dim3 blocks(grid(prompt_tiles(args, span, C::ROWS)), grid(args.kv_heads));
+    allow_shared(prompt_bf16_kernel<C>, C::BYTES);
+    prompt_bf16_kernel<C><<<blocks, C::THREADS, C::BYTES, stream>>>(args, span);
+    octet::cuda::check_launch("cached_attention");
   }
-  /// Lone tokens by the kernel of prompts, a block each, whose keys are in the cache.
-  static constexpr bool kAppendsInOrder = false;
   template <int DIM>
   static void lone_in_order(cudaStream_t stream, const Cached& args, const Span& span) {
-    using C = Bf16Cut<DIM, false>;
-    launch<C, true>(stream, args, span, span.count * lone_tiles(args, C::ROWS));
+    using Deep = InOrderCut<DIM, 3>;
+    Deep::BYTES <= most_shared_bytes() ? lone_in_order_by<Deep>(stream, args, span)
+                                       : lone_in_order_by<InOrderCut<DIM, 2>>(stream, args, span);
   }
-  template <typename C, bool ALONE>
-  static void launch(cudaStream_t stream, const Cached& args, const Span& span, std::int64_t tiles) {
-    allow_shared(prompt_bf16_kernel<C, ALONE>, C::BYTES);
-    prompt_bf16_kernel<C, ALONE>
-        <<<dim3(grid(tiles), grid(args.kv_heads)), C::THREADS, C::BYTES, stream>>>(args, span);
-    octet::cuda::check_launch("cached_attention");
+  template <typename C>
+  static void lone_in_order_by(cudaStream_t stream, const Cached& args, const Span& span) {
+    const dim3 blocks(grid(span.count * lone_tiles(args, C::ROWS)), grid(args.kv_heads));
+    allow_shared(in_order_bf16_kernel<C>, C::BYTES);
+    launch_early(in_order_bf16_kernel<C>, blocks, C::THREADS, C::BYTES, stream, "cached_attention", args,
+                 span);
   }
 };
 
@@ -229,7 +232,6 @@ struct Fp32Kernels {
     launch_early(lone_fp32_kernel<C>, blocks, C::THREADS, 0, stream, "cached_attention", args, span);
   }
   /// In one piece a lone token's keys are dealt to the warps, and their sums put together, as a prompt's are.
-  static constexpr bool kAppendsInOrder = true;
   template <int DIM>
   static void lone_in_order(cudaStream_t stream, const Cached& args, Span span) {
     lone<DIM>(stream, args, span);
@@ -342,7 +344,7 @@ template <typename Kernels>
 void run(cudaStream_t stream, const Cached& args, const CachedAttentionArgs& a) {
   const bool quads = in_quads(a);
   // Lone tokens do it themselves.
-  const std::int64_t first = quads && (!a.fixed_order || Kernels::kAppendsInOrder) ? a.alone : 0;
+  const std::int64_t first = quads ? a.alone : 0;
   if (first < a.qkv.rows) {
     append_kernel<typename Kernels::Value, Kernels::FP8>
         <<<grid(a.qkv.rows - first), kAttentionThreads, 0, stream>>>(args, first);

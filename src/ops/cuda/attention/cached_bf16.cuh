@@ -79,11 +79,37 @@ __device__ std::int64_t row_of_key(const Cached& args, std::int64_t slot, std::i
   return args.together(C::KEYS) ? first + i : args.row(slot, begin + i);
 }
 
+/// Brings KEYS keys whose rows follow each other from `first` on, and their values, to a stage: each thread
+/// the same columns of some rows.
+template <typename C>
+__device__ void load_whole_tile(__nv_bfloat16* stage, const Cached& args, int kv_head, std::int64_t first) {
+  constexpr int PER = C::DIM / 8, STEP = C::THREADS / PER;
+  static_assert(C::THREADS % PER == 0 && C::KEYS % STEP == 0);
+  const int row = static_cast<int>(threadIdx.x) / PER, column = static_cast<int>(threadIdx.x) % PER * 8;
+  const std::int64_t at = args.element(first + row, kv_head) + column, step = STEP * args.row_stride;
+  const auto* key = static_cast<const __nv_bfloat16*>(args.k_cache) + at;
+  const auto* value = static_cast<const __nv_bfloat16*>(args.v_cache) + at;
+  __nv_bfloat16* const to = stage + row * C::ROW + column;
+#pragma unroll
+  for (int i = 0; i < C::KEYS / STEP; ++i) {
+    copy_16(to + i * STEP * C::ROW, key);
+    copy_16(to + i * STEP * C::ROW + C::TILE, value);
+    key += step;
+    value += step;
+  }
+}
+
 /// Brings keys [begin, begin + KEYS) and their values to a stage; zeros outside `range`.
 template <typename C>
 __device__ void load_tile(__nv_bfloat16* stage, const Cached& args, std::int64_t slot, int kv_head,
                           std::int64_t begin, std::int64_t first, const KeyRange& range) {
   constexpr int PER = C::DIM / 8;
+  if constexpr (C::THREADS % PER == 0) {
+    if (args.head_dim == C::DIM && args.together(C::KEYS) && begin >= range.low &&
+        begin + C::KEYS <= range.high) {
+      return load_whole_tile<C>(stage, args, kv_head, first);
+    }
+  }
   const auto* keys = static_cast<const __nv_bfloat16*>(args.k_cache);
   const auto* values = static_cast<const __nv_bfloat16*>(args.v_cache);
   for (int i = static_cast<int>(threadIdx.x); i < C::KEYS * PER; i += C::THREADS) {
@@ -144,7 +170,8 @@ __device__ void decode_codes(__nv_bfloat16* stage, const std::uint8_t* raw) {
   }
 }
 
-/// Adds the keys of a stage, of which the first is key `begin`, to a warp's sums.
+/// Adds the keys of a stage, of which the first is key `begin`, to a warp's sums. Products and sums are not
+/// put together to one rounding here: in_order_bf16_kernel has the same bits.
 template <typename C>
 __device__ void add_tile(WarpSums<C>& sums, const __nv_bfloat16* queries, const __nv_bfloat16* stage,
                          const ScoreRule& rule, int begin, const Sight& sight) {
@@ -181,7 +208,7 @@ __device__ void add_tile(WarpSums<C>& sums, const __nv_bfloat16* queries, const 
       const int j = begin + n * 8 + lane % 4 * 2 + e % 2;
       float slope;
       const bool seen = j >= sight.first[e / 2] && j <= sight.last[e / 2];
-      scores[n][e] = seen ? rule.score(scores[n][e], slope) * kLog2E : kLowest;
+      scores[n][e] = seen ? __fmul_rn(rule.score(scores[n][e], slope), kLog2E) : kLowest;
       highest[e / 2] = fmaxf(highest[e / 2], scores[n][e]);
     }
   }
@@ -192,7 +219,7 @@ __device__ void add_tile(WarpSums<C>& sums, const __nv_bfloat16* queries, const 
     highest[i] = fmaxf(highest[i], __shfl_xor_sync(0xFFFFFFFFu, highest[i], 2));
     factor[i] = exp2f(sums.maximum[i] - highest[i]);
     sums.maximum[i] = highest[i];
-    sums.total[i] *= factor[i];
+    sums.total[i] = __fmul_rn(sums.total[i], factor[i]);
   }
 #pragma unroll
   for (int n = 0; n < C::DIM / 8; ++n) {
@@ -260,11 +287,11 @@ __device__ void add_coded_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, 
   __syncthreads();
 }
 
-/// Adds the keys of one slot to the sums of all warps, or of a lone token's to those that have rows.
-template <typename C, bool ALONE>
+/// Adds the keys of one slot to the sums of all warps.
+template <typename C>
 __device__ void add_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, __nv_bfloat16* stages,
                          const Cached& args, std::int64_t slot, int kv_head, const KeyRange& range,
-                         const Sight& sight, int rows) {
+                         const Sight& sight) {
   // Tiles begin at multiples of their length: which keys are summed together does not depend on who else
   // reads them.
   const std::int64_t begin = range.low / C::KEYS * C::KEYS;
@@ -282,23 +309,21 @@ __device__ void add_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, __nv_b
     end_copies();
     wait_for_copies<1>();
     __syncthreads();
-    if (!ALONE || static_cast<int>(threadIdx.x) / 32 * 16 < rows) {
-      add_tile<C>(sums, queries, stages + t % 2 * 2 * C::TILE, args.rule,
-                  static_cast<int>(begin + t * C::KEYS), sight);
-    }
+    add_tile<C>(sums, queries, stages + t % 2 * 2 * C::TILE, args.rule, static_cast<int>(begin + t * C::KEYS),
+                sight);
     __syncthreads();
   }
 }
 
 /// Of either kind.
-template <typename C, bool ALONE>
+template <typename C>
 __device__ void add_any_keys(WarpSums<C>& sums, const __nv_bfloat16* queries, __nv_bfloat16* stages,
                              const Cached& args, std::int64_t slot, int kv_head, const KeyRange& range,
-                             const Sight& sight, int rows) {
+                             const Sight& sight) {
   if constexpr (C::FP8) {
     add_coded_keys<C>(sums, queries, stages, args, slot, kv_head, range, sight);
   } else {
-    add_keys<C, ALONE>(sums, queries, stages, args, slot, kv_head, range, sight, rows);
+    add_keys<C>(sums, queries, stages, args, slot, kv_head, range, sight);
   }
 }
 
@@ -308,14 +333,13 @@ __device__ inline float over_row(float x) {
   return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
 }
 
-/// Block (tile of rows, KV head): tokens of prompts attend, sequence after sequence. ALONE: a block has the
-/// rows of one token, whose key is in the cache before; the same bits, since a row's sums do not depend on
-/// the rows beside it: tiles of keys begin at multiples of their length, and what a row does not see adds
-/// exact zeros.
-template <typename C, bool ALONE>
+/// Block (tile of rows, KV head): tokens of prompts attend, sequence after sequence. A row's sums do not
+/// depend on the rows beside it: tiles of keys begin at multiples of their length, and what a row does not
+/// see adds exact zeros. in_order_bf16_kernel makes the same sums.
+template <typename C>
 __global__ void __launch_bounds__(C::THREADS) prompt_bf16_kernel(const Cached args, const Span span) {
   __shared__ TilePlaces<C::ROWS> places;
-  const TileRows tile = rows_of_tile<C::ROWS, ALONE>(args, span, blockIdx.x, static_cast<int>(blockIdx.y));
+  const TileRows tile = rows_of_tile<C::ROWS, false>(args, span, blockIdx.x, static_cast<int>(blockIdx.y));
   auto* queries = reinterpret_cast<__nv_bfloat16*>(dynamic_shared());
   __nv_bfloat16* stages = queries + C::ROWS * C::ROW;
   load_queries<C>(queries, args, tile);
@@ -348,7 +372,7 @@ __global__ void __launch_bounds__(C::THREADS) prompt_bf16_kernel(const Cached ar
       sight.last[i] = here ? places.positions[token_of[i]] : -1;
       sight.first[i] = here ? static_cast<int>(args.rule.first_key(sight.last[i], 0)) : 0;
     }
-    add_any_keys<C, ALONE>(sums, queries, stages, args, slot, tile.kv_head, range, sight, tile.rows);
+    add_any_keys<C>(sums, queries, stages, args, slot, tile.kv_head, range, sight);
   }
   wait_for_copies<0>();
 #pragma unroll

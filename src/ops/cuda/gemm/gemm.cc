@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cuda/gemm/few_tokens.h"
+#include "cuda/gemm/in_order.h"
 #include "cuda/gemm/kernels.h"
 #include "cuda/gemm/library.h"
 #include "cuda/gemm/streamed.h"
@@ -203,6 +204,9 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
     product.bias = room.bias;
   }
   const bool direct = plan.way != GemmWay::filled && plan.way != GemmWay::decoded;
+  if (direct && product.one_order && multiply_in_order(stream, args, product)) {
+    return outcome_of(args, plan.way, plan.reason, 1);
+  }
   GemmOutcome outcome = outcome_of(args, plan.way, plan.reason, 1);
   const bool done = direct && multiply(native, device, product);
   if (direct && !done && args.a.scaling == Scaling::whole_rows) {

@@ -139,6 +139,25 @@ class Library {
     }
     return multiply_first(call, stream, p);
   }
+  bool multiply_in_order_of(cudaStream_t stream, const LibraryProduct& like, const LibraryProduct& p) {
+    const Call call(p);
+    const std::lock_guard lock(mutex_);
+    return call.run(handle_, in_order(like), stream) == CUBLAS_STATUS_SUCCESS;
+  }
+  std::vector<AlgorithmBits> proposals_in_order(const LibraryProduct& p) {
+    LibraryProduct may_fail = p;
+    may_fail.may_be_refused = true;
+    const std::lock_guard lock(mutex_);
+    std::vector<AlgorithmBits> all;
+    for (const auto& algorithm : Call(may_fail).proposals_in_order(handle_))
+      all.push_back(std::bit_cast<AlgorithmBits>(algorithm));
+    return all;
+  }
+  bool multiply_by(cudaStream_t stream, const LibraryProduct& p, const AlgorithmBits& algorithm) {
+    const Call call(p);
+    const std::lock_guard lock(mutex_);
+    return call.run(handle_, std::bit_cast<cublasLtMatmulAlgo_t>(algorithm), stream) == CUBLAS_STATUS_SUCCESS;
+  }
 
  private:
   /// With the fastest algorithm, where one is known or may be chosen.
@@ -183,11 +202,14 @@ class Library {
   /// With the one algorithm for all m. A kernel goes over k in steps of its own, from the first to the last,
   /// wherever in a tile a row lies and whoever shares that: so equal rows have equal bits.
   bool multiply_in_order(const Call& call, cudaStream_t stream, const LibraryProduct& p) {
-    const Key key = order_key_of(p);
-    auto found = in_order_.find(key);
-    if (found == in_order_.end()) found = in_order_.emplace(key, algorithm_in_order(p)).first;
-    require(call.run(handle_, found->second, stream), "multiplying rows in one order", p);
+    require(call.run(handle_, in_order(p), stream), "multiplying rows in one order", p);
     return true;
+  }
+  const cublasLtMatmulAlgo_t& in_order(const LibraryProduct& p) {
+    const Key key = order_key_of(p);
+    const auto found = in_order_.find(key);
+    return found != in_order_.end() ? found->second
+                                    : in_order_.emplace(key, algorithm_in_order(p)).first->second;
   }
   /// The library's favourite of those that do not split k and serve any number of rows. By its heuristics
   /// alone, which say the same in every process: a choice by time would not.
@@ -251,6 +273,20 @@ Library& library_of(int device) {
 
 bool multiply(cudaStream_t stream, int device, const LibraryProduct& product) {
   return library_of(device).multiply(stream, product);
+}
+
+bool multiply_in_order_of(cudaStream_t stream, int device, const LibraryProduct& like,
+                          const LibraryProduct& product) {
+  return library_of(device).multiply_in_order_of(stream, like, product);
+}
+
+std::vector<AlgorithmBits> proposals_in_order(int device, const LibraryProduct& product) {
+  return library_of(device).proposals_in_order(product);
+}
+
+bool multiply_by(cudaStream_t stream, int device, const LibraryProduct& product,
+                 const AlgorithmBits& algorithm) {
+  return library_of(device).multiply_by(stream, product, algorithm);
 }
 
 std::string why_no_fp8_gemm(const Device& device) {

@@ -7,7 +7,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include "gemm_autotune_cache.h"
 #include "octet/base/dtype.h"
 #include "octet/device/device.h"
 #include "octet/ops/types.h"
@@ -48,6 +50,18 @@ struct LibraryProduct {
 /// Enqueues the product. Throws Error when the library is missing or has no algorithm; false, and nothing is
 /// enqueued, where it has none and may be refused.
 bool multiply(cudaStream_t stream, int device, const LibraryProduct& product);
+
+// --- for a faster way of products in one order (in_order.h) ---
+
+/// Enqueues the product with the algorithm that `like`, a product in one order, is multiplied with; false
+/// where the library refuses that.
+bool multiply_in_order_of(cudaStream_t stream, int device, const LibraryProduct& like,
+                          const LibraryProduct& product);
+/// What the library proposes for a product in one order, of just this number of rows.
+std::vector<AlgorithmBits> proposals_in_order(int device, const LibraryProduct& product);
+/// Enqueues the product with one of them; false where the library refuses that.
+bool multiply_by(cudaStream_t stream, int device, const LibraryProduct& product,
+                 const AlgorithmBits& algorithm);
 
 // Contracts in octet/ops/gemm.h.
 std::string gemm_machine(const Device& device);

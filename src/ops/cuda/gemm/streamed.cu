@@ -65,11 +65,15 @@ struct Streamed {
   std::int64_t d_ld;
   uint4* exchange;  ///< sums of tiles that wait to be added; all bits set where none do
   int tokens, outputs;
-  int runs, tiles;  ///< runs of a tile
+  int runs, tiles;            ///< runs of a tile
+  bool in_order = false;      ///< see multiply_streamed_in_order(): blocks have whole tiles
+  bool adds_at_once = false;  ///< Addition::at_once
 };
 
 /// The runs of a block, counted through all tiles.
 __device__ inline int first_run(const Streamed& args, int block) {
+  if (args.in_order)
+    return static_cast<int>(static_cast<std::int64_t>(args.tiles) * block / gridDim.x) * args.runs;
   return static_cast<int>(static_cast<std::int64_t>(args.tiles) * args.runs * block / gridDim.x);
 }
 
@@ -339,6 +343,7 @@ class Outputs {
       if (output >= args.outputs) continue;
       if constexpr (C::FP8) scales_[half] = args.b_scales[output];
       bias_[half] = args.bias != nullptr ? args.bias[output] : 0.0f;
+      if (args.in_order) bias_[half] = to_float(from_float<T>(bias_[half]));
       if (args.addend == nullptr) continue;
       const T* const addend = static_cast<const T*>(args.addend) + output;
       each_token<C>(args, [&](int token, int i) { addend_[half][i] = addend[token * args.d_ld]; });
@@ -354,10 +359,11 @@ class Outputs {
       each_token<C>(args_, [&](int token, int i) {
         float sum = sums[i / 2 * 4 + half * 2 + i % 2];
         if constexpr (C::FP8) sum *= scales_[half] * token_scales_[i];
-        T result = from_float<T>(sum + bias_[half]);
-        // Rounded before, as on a CPU and where the library multiplies: the bits of a sum made afterwards.
-        if (args_.addend != nullptr) result = from_float<T>(to_float(result) + to_float(addend_[half][i]));
-        to[token * args_.d_ld] = result;
+        sum += bias_[half];
+        // Rounded before, as on a CPU: the bits of a sum made afterwards.
+        if (!args_.adds_at_once) sum = to_float(from_float<T>(sum));
+        if (args_.addend != nullptr) sum += to_float(addend_[half][i]);
+        to[token * args_.d_ld] = from_float<T>(sum);
       });
     }
   }
@@ -428,8 +434,8 @@ bool launch(Stream& stream, const GemmArgs& args, Streamed streamed) {
   const std::int64_t runs = ceil_div(row_bytes, std::int64_t{kRowBytes} * C::WIDTH);
   const std::int64_t tiles = ceil_div(b.rows, kOutputs);
   if (runs * tiles >= most) return false;
-  const std::int64_t blocks =
-      std::min<std::int64_t>(octet::cuda::properties(stream.device()).multiprocessors, runs * tiles);
+  const std::int64_t blocks = std::min<std::int64_t>(octet::cuda::properties(stream.device()).multiprocessors,
+                                                     streamed.in_order ? tiles : runs * tiles);
   if (blocks * kGroupThreads * C::SUMS > octet::cuda::kExchangeWords) return false;
   streamed.runs = static_cast<int>(runs);
   streamed.tiles = static_cast<int>(tiles);
@@ -455,37 +461,60 @@ bool dense(std::int64_t ld, const Operand& operand) {
   return ld == 0 || ld == operand.cols;
 }
 
+/// Of either type, in any order; on Hopper only: code for other GPUs has no products of warpgroups.
+bool may_stream(const GemmArgs& args) {
+  const Operand& a = args.a;
+  const Operand& b = args.b;
+  return args.product == Product::forward && args.b_stands && !args.accumulate && a.dtype == b.dtype &&
+         a.rows <= kStreamedTokens && b.rows > 0 && a.cols > 0 && on_boundary(a.data) &&
+         on_boundary(b.data) && octet::cuda::code_here() == 90;
+}
+
+bool bf16_may_stream(const GemmArgs& args) {
+  const Operand& a = args.a;
+  return a.dtype == DType::bf16 && a.cols % 8 == 0 && dense(args.a_ld, a) && dense(args.b_ld, args.b) &&
+         args.factor == 1.0f;
+}
+
 bool fits(const GemmArgs& args) {
   const Operand& a = args.a;
   const Operand& b = args.b;
-  if (args.product != Product::forward || !args.b_stands || args.accumulate || a.dtype != b.dtype ||
-      a.rows > kStreamedTokens || b.rows <= 0 || a.cols <= 0 || !on_boundary(a.data) ||
-      !on_boundary(b.data)) {
-    return false;
-  }
+  if (!may_stream(args)) return false;
   if (a.dtype == DType::e4m3) {
     return a.scaling == Scaling::whole_rows && b.scaling == Scaling::whole_rows &&
            a.rows > kTokensOfFullSums && a.cols % 16 == 0;
   }
-  return a.dtype == DType::bf16 && a.rows > kTokensOfTheLibrary && a.rows <= kMostTokensInBf16 &&
-         a.cols % 8 == 0 && dense(args.a_ld, a) && dense(args.b_ld, b) && args.factor == 1.0f &&
+  return bf16_may_stream(args) && a.rows > kTokensOfTheLibrary && a.rows <= kMostTokensInBf16 &&
          !args.fixed_order;
+}
+
+Streamed streamed_of(const GemmArgs& args) {
+  return {.a_scales = args.a.scale_inv,
+          .b_scales = args.b.scale_inv,
+          .bias = args.bias,
+          .d = args.d.data,
+          .addend = args.addend.data,
+          .d_ld = args.d.ld,
+          .tokens = static_cast<int>(args.a.rows),
+          .outputs = static_cast<int>(args.b.rows)};
 }
 
 }  // namespace
 
+bool multiply_streamed_in_order(Stream& stream, const GemmArgs& args, Addition addition) {
+  if (!may_stream(args) || !bf16_may_stream(args)) return false;
+  Streamed streamed = streamed_of(args);
+  streamed.in_order = true;
+  streamed.adds_at_once = addition == Addition::at_once;
+  if (args.a.rows <= 16) return launch<Cut<false, 16, 2, 4>>(stream, args, streamed);
+  if (args.a.rows <= 32) return launch<Cut<false, 32, 2, 5>>(stream, args, streamed);
+  return launch<Cut<false, 64, 1, 7>>(stream, args, streamed);
+}
+
 bool multiply_streamed(Stream& stream, const GemmArgs& args) {
-  // Code for other GPUs has no products of warpgroups.
-  if (!fits(args) || octet::cuda::code_here() != 90) return false;
-  const Streamed streamed{.a_scales = args.a.scale_inv,
-                          .b_scales = args.b.scale_inv,
-                          .bias = args.bias,
-                          .d = args.d.data,
-                          .addend = args.addend.data,
-                          .d_ld = args.d.ld,
-                          .exchange = reinterpret_cast<uint4*>(octet::cuda::exchange(stream)),
-                          .tokens = static_cast<int>(args.a.rows),
-                          .outputs = static_cast<int>(args.b.rows)};
+  if (!fits(args)) return false;
+  Streamed streamed = streamed_of(args);
+  streamed.exchange = reinterpret_cast<uint4*>(octet::cuda::exchange(stream));
   if (args.a.dtype == DType::e4m3) {
     return args.a.rows <= 32 ? launch<Cut<true, 32, 2, 5>>(stream, args, streamed)
                              : launch<Cut<true, 64, 1, 7>>(stream, args, streamed);

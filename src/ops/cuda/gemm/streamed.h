@@ -18,4 +18,16 @@ inline constexpr std::int64_t kStreamedTokens = 64;
 /// multiprocessors and on the number of tokens (up to 16, 32, 64) alone, not on values or on other work.
 bool multiply_streamed(Stream& stream, const GemmArgs& args);
 
+/// How a bf16 D becomes a sum with what is added to it.
+enum class Addition {
+  of_rounded,  ///< the product is rounded before
+  at_once,     ///< only the sum is rounded
+};
+
+/// Enqueues a forward GEMM of up to kStreamedTokens bf16 tokens with a weight that stands, on a Hopper GPU,
+/// in whole tiles: each sum goes over the inner dimension from its first 16 values to its last in
+/// instructions of the tensor cores, whatever the shape is. A bias is rounded to D's type, as the library's
+/// is. False, and nothing is enqueued, for others.
+bool multiply_streamed_in_order(Stream& stream, const GemmArgs& args, Addition addition);
+
 }  // namespace octet::ops::cuda
