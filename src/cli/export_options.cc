@@ -100,7 +100,7 @@ std::optional<ExportWish> read_export_wish(const Arguments& arguments) {
          "adapters the model's own")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   app.add_option("--size,--export_size", size, "GB of a file at most; default: the run's export_size")
-      ->check(CLI::PositiveNumber);
+      ->check(FromZero(FromZero::Zero::refused));
   app.add_flag("--overwrite", overwrite, "replace weights that the folder holds");
   app.add_flag("--merge", wish.merge, "add adapters to their base model, and write a whole one");
   if (!options.parse(arguments)) return std::nullopt;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -22,6 +23,23 @@ class Range : public CLI::Range {
       std::ostringstream said;
       said << "Value " << word << " not in range " << least << " to " << most;
       return said.str();
+    };
+  }
+};
+
+/// Checks that a word is a finite number of at least 0, or above it. CLI11's own say a range up to the
+/// largest number.
+class FromZero : public CLI::Validator {
+ public:
+  enum class Zero { allowed, refused };
+  explicit FromZero(Zero zero) : CLI::Validator(zero == Zero::allowed ? "NONNEGATIVE" : "POSITIVE") {
+    func_ = [zero](const std::string& word) {
+      double value{};
+      if (CLI::detail::lexical_cast(word, value) && std::isfinite(value) &&
+          (zero == Zero::allowed ? value >= 0 : value > 0)) {
+        return std::string();
+      }
+      return "Value " + word + " is not a number " + (zero == Zero::allowed ? "of at least 0" : "above 0");
     };
   }
 };

@@ -135,8 +135,10 @@ bool MessageEngine::advance(Operation& operation) {
     return finished;
   } catch (const std::exception& error) {
     const auto* ours = dynamic_cast<const Error*>(&error);
+    // Threads and memory that the system does not give have words of ours.
+    const std::optional<Problem> problem = problem_of(error);
     transport_->end_job(operation.what + " on rank " + std::to_string(place_.rank) + " (" + place_.host +
-                            ") failed: " + error.what(),
+                            ") failed: " + (problem ? Error(*problem).what() : error.what()),
                         static_cast<int>(ours ? ours->code() : ExitCode::failure));
     throw;
   }

@@ -26,6 +26,8 @@ constexpr std::string_view kJob = "PMIX_NAMESPACE=";
 // Open MPI 4 and 5: vader_segment.HOST.USER.JOB.RANK.
 constexpr std::string_view kSegments[] = {"vader_segment.", "sm_segment."};
 constexpr const char* kSharedMemory = "/dev/shm";
+// Of PMIx 5, in the folder for temporary files: pmix-gds-shmem.HOST-NUMBER.KIND.N after mpirun's process N.
+constexpr std::string_view kOfPmix = "/pmix-gds-shmem.";
 
 bool is_mine(const fs::path& path) {
   struct stat st {};
@@ -94,22 +96,25 @@ void Traces::note(pid_t process) {
   if (rank) note_memory(process);
 }
 
-// Open MPI 5 makes the number of a hash, so it is read off the memory that a rank has mapped.
+// Open MPI 5 makes the number of a hash, so it is read off the memory that a rank has mapped, as are PMIx's
+// files.
 void Traces::note_memory(pid_t process) {
   std::istringstream maps(file_of(process, "maps"));
   const std::string begin = std::string(kSharedMemory) + "/";
   for (std::string line; std::getline(maps, line);) {
-    const std::size_t at = line.find(begin);
-    if (at == std::string::npos) continue;
+    const std::size_t path = line.find('/');
+    if (path == std::string::npos) continue;
     // A file that was removed meanwhile has a word behind its name.
-    std::string name = line.substr(at + begin.size());
-    name.resize(std::min(name.find(' '), name.size()));
-    if (const std::string job = job_in(name); !job.empty()) jobs_.insert(job);
+    const std::string file = line.substr(path, line.find(' ', path) - path);
+    if (file.rfind(kOfPmix) == file.rfind('/')) files_.insert(file);
+    if (!file.starts_with(begin)) continue;
+    if (const std::string job = job_in(file.substr(begin.size())); !job.empty()) jobs_.insert(job);
   }
 }
 
 void Traces::remove() const {
   for (const std::string& folder : folders_) remove_mine(folder);
+  for (const std::string& file : files_) remove_mine(file);
   if (jobs_.empty()) return;
   std::error_code none;
   for (const auto& entry : fs::directory_iterator(kSharedMemory, none)) {

@@ -1,6 +1,6 @@
 // What Open MPI leaves on a machine when mpirun and its ranks are killed: the folder of its job, and memory
-// that the ranks shared. launch/mpirun removes it, and where that was killed, what watches over it does. This
-// is for when both are gone.
+// that the ranks shared, with mpirun's PMIx too. launch/mpirun removes it, and where that was killed, what
+// watches over it does. This is for when both are gone.
 #pragma once
 
 #include <sys/types.h>
@@ -26,7 +26,8 @@ class Traces {
 
   std::set<std::string>
       folders_;  ///< of the jobs: pid.N after mpirun; of Open MPI 5 prterun.HOST.N.USER or ompi.N
-  std::set<std::string> jobs_;  ///< their numbers as they stand in the names of shared memory
+  std::set<std::string> files_;  ///< memory that PMIx 5 shares with the ranks
+  std::set<std::string> jobs_;   ///< their numbers as they stand in the names of shared memory
 };
 
 }  // namespace octet::supervise

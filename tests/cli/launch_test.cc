@@ -266,6 +266,19 @@ TEST_F(Mpirun, ThatFailsOverSeveralProgramsIsToldToGetOne) {
   }
 }
 
+// Of PMIx 5, whose mpirun leaves it when a rank was killed.
+TEST_F(Mpirun, MemoryThatPmixLeavesIsRemoved) {
+  const std::string name = "\"$TMPDIR/pmix-gds-shmem.$(uname -n | cut -d . -f 1)-12.jobdata.";
+  for (const char* code : {"exit 1", "kill -KILL $$"}) {
+    stands_in("mpirun (Open MPI) 4.1.6", "touch " + name + "$$\" " + name + "1\"; " + code);
+    EXPECT_NE(start("-np 1 x", "TMPDIR=" + folder_.path()).code, 0);
+    std::vector<std::string> left;
+    for (const auto& entry : fs::directory_iterator(folder_.path()))
+      if (entry.path().filename().string().starts_with("pmix")) left.push_back(entry.path().extension());
+    EXPECT_EQ(left, std::vector<std::string>{".1"}) << code;  // of another mpirun
+  }
+}
+
 TEST_F(Mpirun, SignalsReachTheRanksAsOthersAndTheCodeIsThatOfTheSignal) {
   stands_in(
       "mpirun (Open MPI) 4.1.4",

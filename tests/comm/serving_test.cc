@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -27,7 +28,9 @@ struct Calls {
   std::atomic<int> at_once{0};      ///< calls while another thread was in one
   std::atomic<bool> slow{false};    ///< the communication thread's calls of test() last long
   std::atomic<bool> breaks{false};  ///< the next test() throws
+  std::atomic<bool> lacks{false};   ///< it throws what a thread does that the system does not give
   std::atomic<int> ends{0};         ///< of the job
+  std::string last_words;           ///< of the first end
 };
 
 /// Messages through memory, by whom they are made.
@@ -58,6 +61,9 @@ class Observed final : public Transport {
       std::this_thread::sleep_for(std::chrono::milliseconds(30));
     }
     if (calls_.breaks.exchange(false)) throw Error("a cable is cut");
+    if (calls_.lacks.exchange(false)) {
+      throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+    }
     return inner_->test(ticket);
   }
   std::optional<Waiting> probe(int lane) override {
@@ -70,7 +76,7 @@ class Observed final : public Transport {
   }
   void finish() override { inner_->finish(); }
   void end_job(const std::string& message, int code) override {
-    ++calls_.ends;
+    if (calls_.ends++ == 0) calls_.last_words = message;
     inner_->end_job(message, code);
   }
   bool is_process() const override { return false; }
@@ -245,6 +251,27 @@ TEST(Serving, AnErrorReachesWhoWaitsAndEndsTheJob) {
     EXPECT_THROW(run(), Error);
     EXPECT_NE(found.find("a cable is cut"), std::string::npos) << found;
   }
+}
+
+TEST(Serving, AThreadThatTheSystemDoesNotGiveIsSaidInWordsOfOurs) {
+  std::string said;
+  const auto run = [&] {
+    run_observed(2, true, [&](Collectives& c, Calls& calls) {
+      if (c.rank() == 0) calls.lacks = true;
+      try {
+        c.channel().barrier();
+        c.channel().barrier();
+      } catch (const std::exception&) {
+        if (c.rank() == 0) said = calls.last_words;
+        throw;
+      }
+    });
+  };
+  EXPECT_ANY_THROW(run());
+  EXPECT_NE(said.find("failed: the system lets this process have no more threads or memory"),
+            std::string::npos)
+      << said;
+  EXPECT_NE(said.find("to do:    use fewer ranks on this node"), std::string::npos) << said;
 }
 
 TEST(Serving, AnEndThatNobodyElseAgreesToComesInTime) {

@@ -130,6 +130,7 @@ class Supervised(Run):
         if (self.output / "octet.progress").exists():
             names.append("octet.progress")
         names += [str(p) for p in (*self.temporary.glob("ompi.*/pid.*"), *self.temporary.glob("prterun.*"),
+                                   *self.temporary.glob("pmix-gds-shmem.*"),
                                    *self.memory.iterdir())]
         return names + [name for name in os.listdir("/dev/shm")
                         if name.startswith(SEGMENTS) and name.split(".")[-2] in self.jobs]

@@ -201,7 +201,7 @@ void add_file_options(CLI::App& app, GenerateOptions& o, std::string& shard, std
   app.add_option("--shard", shard, "I/N: answer the I-th of N parts of the rows");
   app.add_option("--gpu-hour-price", o.gpu_hour_price,
                  "price of a device for an hour, for the cost at the end")
-      ->check(CLI::NonNegativeNumber);
+      ->check(FromZero(FromZero::Zero::allowed));
 }
 
 void add_split_options(CLI::App& app, GenerateOptions& o) {
