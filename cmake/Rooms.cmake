@@ -15,7 +15,8 @@ target_compile_options(octet_options INTERFACE
 if(OCTET_WARNINGS_AS_ERRORS AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
   foreach(warning array-bounds dangling-pointer dangling-reference free-nonheap-object maybe-uninitialized nonnull null-dereference
                   stringop-overflow stringop-overread use-after-free)
-    target_compile_options(octet_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-error=${warning}>)
+    target_compile_options(octet_options INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-error=${warning}>
+                                                   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wno-error=${warning}>)
   endforeach()
 endif()
 if(OCTET_SANITIZE)

@@ -127,7 +127,7 @@ constexpr Wrong kInputs[] = {
       {"inspect_nothing", "inspect {}/none", "", "", 77, "this is no complete checkpoint", "no such folder", "{}/none", "name a folder checkpoint-<step>"},
       {"inspect_a_file", "inspect {}/base.yaml", "", "", 77, "this is no complete checkpoint", "no manifest", "{}/base.yaml", "name a folder checkpoint-<step>"},
       {"compare_one", "compare {}/none", "", "", 1, "cannot open a file", "No such file or directory", "{}/none", "check the path and its permissions"},
-      {"export_size", "export {}/none {}/x --size 0", "", "", 64, "--size: Value 0 is not a number above 0", "", "command line", "trainer export --help lists the options"},
+      {"export_size", "export {}/none {}/x --size 0", "", "", 64, "--size: Value 0 is no finite number above 0", "", "command line", "trainer export --help lists the options"},
       {"export_nothing", "export {}/none {}/x", "", "", 77, "this is no complete checkpoint", "no such folder", "{}/none", "name a folder checkpoint-<step>"},
       {"encode_nothing", "encode {}/none", "", "", 64, "the model folder has no tokenizer", "", "{}/none", "a tokenizer of the fast kind is needed; transformers' save_pretrained writes one"},
       {"generate_without_model", "generate", "", "", 64, "MODEL is required", "", "command line", "trainer generate --help lists the options"},

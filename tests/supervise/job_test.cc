@@ -33,7 +33,10 @@ class KilledLauncher {
     other_session_ = folder_ / std::string(session).replace(session.find("77"), 2, "78");
     memory_ = memory + ".0";
     others_ = memory + "1.0";
-    for (const std::string& file : {session_ + "/contact", other_session_ + "/contact", memory_, others_})
+    pmix_ = folder_ / "pmix-gds-shmem.host-1.jobdata.77";
+    other_pmix_ = folder_ / "pmix-gds-shmem.host-1.jobdata.78";
+    for (const std::string& file :
+         {session_ + "/contact", other_session_ + "/contact", memory_, others_, pmix_, other_pmix_})
       spill(file, "something");
   }
   ~KilledLauncher() {
@@ -63,18 +66,23 @@ class KilledLauncher {
 
   bool session() const { return fs::exists(session_); }
   bool memory() const { return fs::exists(memory_); }
-  bool of_others() const { return fs::exists(others_) && fs::exists(other_session_ + "/contact"); }
+  /// What PMIx 5 shares with the ranks.
+  bool pmix() const { return fs::exists(pmix_); }
+  bool of_others() const {
+    return fs::exists(others_) && fs::exists(other_session_ + "/contact") && fs::exists(other_pmix_);
+  }
   /// A rank that has mapped the memory for so long, as ranks do some time after their start.
   std::string maps_for(const std::string& seconds) const {
-    return "python3 -c 'import mmap, time; file = open(\"" + memory_ +
-           "\", \"r+b\"); memory = mmap.mmap(file.fileno(), 0); time.sleep(" + seconds + ")'";
+    return "python3 -c 'import mmap, time; files = [open(name, \"r+b\") for name in (\"" + memory_ +
+           "\", \"" + pmix_ + "\")]; memory = [mmap.mmap(file.fileno(), 0) for file in files]; time.sleep(" +
+           seconds + ")'";
   }
 
  private:
   TemporaryFolder folder_;
   bool four_;
   std::uint32_t number_;
-  std::string session_, other_session_, memory_, others_;
+  std::string session_, other_session_, memory_, others_, pmix_, other_pmix_;
 };
 
 TEST(Job, FilesOfAJobGoWhenItsLauncherAndTheKeeperWereKilled) {
@@ -90,11 +98,11 @@ TEST(Job, FilesOfOpenMpi5GoToo) {
   const KilledLauncher killed("killed_launcher_5", "prterun.host.77.0");
   killed.run(killed.maps_for("60"), "kill -KILL $$", 2s);
   EXPECT_FALSE(killed.session());
-  EXPECT_FALSE(killed.memory());
+  EXPECT_FALSE(killed.memory() || killed.pmix());
   EXPECT_TRUE(killed.of_others()) << "other jobs' stay";
   const KilledLauncher ended("ranks_first_5", "ompi.77");
   ended.run(ended.maps_for("2"), "kill -KILL $$", 300ms, true);
-  EXPECT_FALSE(ended.session() || ended.memory());
+  EXPECT_FALSE(ended.session() || ended.memory() || ended.pmix());
   EXPECT_TRUE(ended.of_others());
 }
 

@@ -170,8 +170,20 @@ __device__ void decode_codes(__nv_bfloat16* stage, const std::uint8_t* raw) {
   }
 }
 
-/// Adds the keys of a stage, of which the first is key `begin`, to a warp's sums. Products and sums are not
-/// put together to one rounding here: in_order_bf16_kernel has the same bits.
+/// A score to the base of two, made of a product with key `j`, or kLowest where the row does not see the key.
+/// Never put together to one rounding with what is done with it: in_order_bf16_kernel has the same bits.
+__device__ inline float seen_score(float product, const ScoreRule& rule, int j, int first, int last) {
+  float slope;
+  return j >= first && j <= last ? __fmul_rn(rule.score(product, slope), kLog2E) : kLowest;
+}
+
+/// The weight of a score in a row whose highest is `highest`. What nobody sees has none, also where nothing
+/// is seen yet.
+__device__ inline __nv_bfloat16 weight_of(float score, float highest) {
+  return __float2bfloat16_rn(score == kLowest ? 0.0f : exp2f(score - highest));
+}
+
+/// Adds the keys of a stage, of which the first is key `begin`, to a warp's sums.
 template <typename C>
 __device__ void add_tile(WarpSums<C>& sums, const __nv_bfloat16* queries, const __nv_bfloat16* stage,
                          const ScoreRule& rule, int begin, const Sight& sight) {
@@ -206,9 +218,7 @@ __device__ void add_tile(WarpSums<C>& sums, const __nv_bfloat16* queries, const 
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int j = begin + n * 8 + lane % 4 * 2 + e % 2;
-      float slope;
-      const bool seen = j >= sight.first[e / 2] && j <= sight.last[e / 2];
-      scores[n][e] = seen ? __fmul_rn(rule.score(scores[n][e], slope), kLog2E) : kLowest;
+      scores[n][e] = seen_score(scores[n][e], rule, j, sight.first[e / 2], sight.last[e / 2]);
       highest[e / 2] = fmaxf(highest[e / 2], scores[n][e]);
     }
   }
@@ -238,10 +248,7 @@ __device__ void add_tile(WarpSums<C>& sums, const __nv_bfloat16* queries, const 
         __nv_bfloat16 weight[2];
 #pragma unroll
         for (int e = 0; e < 2; ++e) {
-          const float score = scores[n + half][2 * i + e];
-          // What nobody sees has no weight, also where nothing is seen yet.
-          const float exact = score == kLowest ? 0.0f : exp2f(score - highest[i]);
-          weight[e] = __float2bfloat16_rn(exact);
+          weight[e] = weight_of(scores[n + half][2 * i + e], highest[i]);
           sums.total[i] += __bfloat162float(weight[e]);
         }
         a[2 * half + i] = packed(weight[0], weight[1]);

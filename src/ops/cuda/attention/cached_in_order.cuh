@@ -73,9 +73,7 @@ __device__ void make_scores(float (&scores)[2][4], const __nv_bfloat16* queries,
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int j = begin + 16 * warp + n * 8 + lane % 4 * 2 + e % 2;
-      float slope;
-      const bool seen = j >= sight.first[e / 2] && j <= sight.last[e / 2];
-      scores[n][e] = seen ? __fmul_rn(rule.score(scores[n][e], slope), kLog2E) : kLowest;
+      scores[n][e] = seen_score(scores[n][e], rule, j, sight.first[e / 2], sight.last[e / 2]);
     }
   }
 }
@@ -91,10 +89,7 @@ __device__ void leave_weights(__nv_bfloat16* weights, const float (&scores)[2][4
     for (int i = 0; i < 2; ++i) {
       __nv_bfloat16 weight[2];
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        const float score = scores[n][2 * i + e];
-        weight[e] = __float2bfloat16_rn(score == kLowest ? 0.0f : exp2f(score - highest[i]));
-      }
+      for (int e = 0; e < 2; ++e) weight[e] = weight_of(scores[n][2 * i + e], highest[i]);
       __nv_bfloat16* const to =
           weights + (lane / 4 + 8 * i) * C::WEIGHTS_ROW + 16 * warp + 8 * n + lane % 4 * 2;
       *reinterpret_cast<std::uint32_t*>(to) = packed(weight[0], weight[1]);

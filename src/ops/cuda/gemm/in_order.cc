@@ -46,12 +46,6 @@ Kind kind_of(int device, const GemmArgs& args, const LibraryProduct& p) {
           p.a_ld};
 }
 
-bool recorded(cudaStream_t stream) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  octet::cuda::check(cudaStreamIsCapturing(stream, &status), "asking whether a stream is captured");
-  return status != cudaStreamCaptureStatusNone;
-}
-
 /// Memory of the GPU, one part behind the other on wide boundaries; none where there is too little.
 class TrialMemory {
  public:
@@ -315,7 +309,7 @@ class Ways {
     const Kind kind = kind_of(octet::cuda::properties(stream.device()).ordinal, args, product);
     const auto known = ways_.find(kind);
     if (known != ways_.end()) return known->second;
-    if (recorded(octet::cuda::native(stream))) return std::nullopt;
+    if (capturing(octet::cuda::native(stream))) return std::nullopt;
     Trial trial(stream, product);
     Race race(stream);
     if (!trial || !race) return ways_.emplace(kind, Way{}).first->second;

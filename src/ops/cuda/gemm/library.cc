@@ -21,13 +21,13 @@
 
 namespace octet::ops::cuda {
 
-namespace {
-
 bool capturing(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   octet::cuda::check(cudaStreamIsCapturing(stream, &status), "asking whether a stream is captured");
   return status != cudaStreamCaptureStatusNone;
 }
+
+namespace {
 
 /// What algorithms depend on.
 using Key = ProductKey;

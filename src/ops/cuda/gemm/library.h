@@ -51,6 +51,9 @@ struct LibraryProduct {
 /// enqueued, where it has none and may be refused.
 bool multiply(cudaStream_t stream, int device, const LibraryProduct& product);
 
+/// Whether the stream's work is recorded: nothing runs then, so that nothing can be timed or tried.
+bool capturing(cudaStream_t stream);
+
 // --- for a faster way of products in one order (in_order.h) ---
 
 /// Enqueues the product with the algorithm that `like`, a product in one order, is multiplied with; false
