@@ -39,7 +39,8 @@ class FromZero : public CLI::Validator {
           (zero == Zero::allowed ? value >= 0 : value > 0)) {
         return std::string();
       }
-      return "Value " + word + " is no finite number " + (zero == Zero::allowed ? "of at least 0" : "above 0");
+      return "Value " + word + " is no finite number " +
+             (zero == Zero::allowed ? "of at least 0" : "above 0");
     };
   }
 };
