@@ -114,6 +114,7 @@ model::TransformerOptions core_beside(const runtime::Instance& model, const Deco
 struct Decoder::Ahead {
   std::vector<PageCopy> copies;    ///< to be done before the next pass
   std::deque<PassPlan> in_flight;  ///< the oldest first
+  std::size_t begun = 0;           ///< of these, from the oldest on
 };
 
 Decoder::Decoder(Device& device, comm::Job& job, comm::Collectives& data, const DecoderOptions& options)
@@ -151,6 +152,13 @@ Decoder::Decoder(runtime::Instance& model, const DecoderOptions& options)
 }
 
 Decoder::~Decoder() {
+  if (ahead_->begun > 0) {
+    try {
+      compute().synchronize();  // what it computes in is about to go
+    } catch (const std::exception& error) {
+      log::warn(std::string("a pass that nobody waits for any more: ") + error.what());
+    }
+  }
   if (team_ == nullptr || !team_->leads() || std::uncaught_exceptions() > exceptions_at_start_) return;
   try {
     dismiss(0);
@@ -166,6 +174,7 @@ void Decoder::reserve() {
                                                      .core = *core_,
                                                      .arena = *arena_,
                                                      .own = own_ != nullptr,
+                                                     .ahead = runs_ahead(),
                                                      .team = team_,
                                                      .sums = sums_.get()},
                                          options_, layout, shape.pages);
@@ -272,11 +281,20 @@ PassPlan Decoder::planned(PassTokens tokens) {
   return plan;
 }
 
-void Decoder::run(const PassPlan& plan) {
+void Decoder::begin(const PassPlan& plan) {
   if (team_ != nullptr && team_->leads()) team_->mates().broadcast(plan.told, 0);
-  runner_->run(plan);
+  runner_->begin(plan);
   ++counts_.passes;
   counts_.replayed = runner_->replayed();
+}
+
+void Decoder::finish() {
+  runner_->finish();
+}
+
+void Decoder::run(const PassPlan& plan) {
+  begin(plan);
+  finish();
 }
 
 // What is dismissed gets one byte, which no plan is. Stages ahead have begun passes that nobody asks for any
@@ -375,12 +393,37 @@ void Decoder::count() {
 void Decoder::plan_ahead() {
   const int stages = options_.architecture.share.stages;
   while (std::ssize(ahead_->in_flight) < stages) {
-    const std::vector<PageCopy> copies = sequences_->admit();
-    ahead_->copies.insert(ahead_->copies.end(), copies.begin(), copies.end());
-    PassTokens tokens = sequences_->next_pass(static_cast<std::size_t>(most_tokens(options_)), stages);
+    PassTokens tokens = next_tokens(false);
     if (tokens.ids.empty()) return;
     ahead_->in_flight.push_back(planned(std::move(tokens)));
   }
+}
+
+PassTokens Decoder::next_tokens(bool behind) {
+  const std::vector<PageCopy> copies = sequences_->admit();
+  ahead_->copies.insert(ahead_->copies.end(), copies.begin(), copies.end());
+  const auto room = static_cast<std::size_t>(most_tokens(options_));
+  return behind ? sequences_->next_behind(room)
+                : sequences_->next_pass(room, options_.architecture.share.stages);
+}
+
+bool Decoder::runs_ahead() const {
+  return options_.run_ahead.value_or(model_->device().kind() == DeviceKind::cuda) && own_ != nullptr &&
+         team_ == nullptr && !walks_together();
+}
+
+void Decoder::begin_passes() {
+  std::deque<PassPlan>& passes = ahead_->in_flight;
+  if (ahead_->begun == 0) {
+    begin(passes.front());
+    ++ahead_->begun;
+  }
+  if (!runs_ahead() || passes.size() > 1 || !passes.front().wanted.best_alone()) return;
+  PassTokens tokens = next_tokens(true);
+  if (tokens.ids.empty()) return;
+  passes.push_back(planned(std::move(tokens)));
+  begin(passes.back());
+  ++ahead_->begun;
 }
 
 std::vector<Decoder::Finished> Decoder::step(const OnToken& on_token) {
@@ -390,14 +433,18 @@ std::vector<Decoder::Finished> Decoder::step(const OnToken& on_token) {
     if (walks_together()) model_->store().pass_by(compute());  // others still answer
     return {};
   }
+  begin_passes();
   const PassPlan plan = std::move(ahead_->in_flight.front());
   ahead_->in_flight.pop_front();
-  run(plan);
+  finish();
+  --ahead_->begun;
   std::vector<Finished> finished;
   for (std::size_t row = 0; row < plan.tokens.sequences.size(); ++row) {
     Sequence& s = *plan.tokens.sequences[row];
-    sequences_->land(s);
-    if (extend(s, row, on_token)) continue;
+    if (!sequences_->land(s)) continue;
+    const bool goes_on = extend(s, row, on_token);
+    sequences_->learn(s);
+    if (goes_on) continue;
     finished.push_back({s.request, std::move(s.answer)});
     sequences_->end(s);
   }

@@ -52,9 +52,9 @@ void PagedCache::find_partial(Found& found, Tokens wanted, const std::list<Seque
   }
   for (const Sequence& other : active) {
     const HeldPages& held = other.held;
-    if (held.path.size() != full || held.count() <= full || other.cached <= begin) continue;
+    if (held.path.size() != full || held.count() <= full || other.known() <= begin) continue;
     if (full > 0 && held.path.back() != node) continue;
-    const Tokens there = Tokens(other.tokens).subspan(begin, other.cached - begin);
+    const Tokens there = Tokens(other.tokens).subspan(begin, other.known() - begin);
     const auto common = static_cast<std::size_t>(std::ranges::mismatch(rest, there).in1 - rest.begin());
     if (common <= most) continue;
     most = common;
@@ -178,13 +178,19 @@ bool PagedCache::grow(Sequence& sequence) {
 }
 
 void PagedCache::advance(Sequence& sequence) {
-  if (++sequence.cached % page_tokens() == 0) remember(sequence, sequence.cached / page_tokens() - 1);
+  ++sequence.cached;
+  learn(sequence);
+}
+
+void PagedCache::learn(Sequence& sequence) {
+  const HeldPages& held = sequence.held;
+  while (sequence.known() >= (held.path.size() + 1) * page_tokens()) remember(sequence, held.path.size());
 }
 
 void PagedCache::remember(Sequence& sequence, std::size_t index) {
   HeldPages& held = sequence.held;
   const std::size_t begin = index * page_tokens();
-  const std::size_t count = std::min(page_tokens(), sequence.cached - begin);
+  const std::size_t count = std::min(page_tokens(), sequence.known() - begin);
   const std::int32_t node = tree_.use(held.path.empty() ? PrefixTree::kRoot : held.path.back(),
                                       Tokens(sequence.tokens).subspan(begin, count));
   for (std::size_t g = 0; g < groups(); ++g) {
@@ -207,7 +213,8 @@ void PagedCache::free_behind_windows(Sequence& sequence) {
 // Ends of sequences are taken before their beginnings, which others may have in common.
 void PagedCache::release(Sequence& sequence) {
   HeldPages& held = sequence.held;
-  if (sequence.cached > held.path.size() * page_tokens()) remember(sequence, held.path.size());
+  learn(sequence);
+  if (sequence.known() > held.path.size() * page_tokens()) remember(sequence, held.path.size());
   for (std::size_t i = held.count(); i-- > 0;) {
     for (std::vector<std::int32_t>& pages : held.pages) {
       if (pages[i] != PagePool::kNone) give(pages[i]);

@@ -61,8 +61,10 @@ class PagedCache {
   void begin(Sequence& sequence, const Found& found, std::vector<PageCopy>& copies);
   /// Makes room for the token behind those that are cached; false where no page is free.
   bool grow(Sequence& sequence);
-  /// That token is taken.
+  /// That token is taken. What it is may become known later.
   void advance(Sequence& sequence);
+  /// More of a sequence's tokens became known: pages that are full of known ones can be found.
+  void learn(Sequence& sequence);
   /// Gives back what no token behind those that are cached sees.
   void free_behind_windows(Sequence& sequence);
   /// Gives everything back.

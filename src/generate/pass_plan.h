@@ -1,6 +1,7 @@
 // What the ranks that hold a model together do alike in one pass.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -25,6 +26,9 @@ struct Wanted {
   /// the whole vocabulary alone.
   std::vector<std::optional<WantedOfRow>> listed;
   std::vector<bool> logits;  ///< [rows] those that come to the host whole
+
+  /// Whether the device alone knows the next token of each row: its most probable one.
+  bool best_alone() const { return listed.empty() && std::ranges::find(logits, true) == logits.end(); }
 };
 
 /// Copies and changes come before the tokens.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "octet/device/waiting.h"
 #include "octet/ops/elementwise.h"
 
 namespace octet::generate {
@@ -48,7 +49,10 @@ void PassRunner::reserve() {
   Arena& arena = parts_.arena;
   const auto words = static_cast<std::size_t>(3 * most_tokens(options_) + logit_rows(options_));
   words_ = arena.reserve_as<std::int32_t>("decode/words", words);
-  host_words_ = arena.reserve_as<std::int32_t>("decode/words", words, MemoryKind::pinned);
+  for (Side& side : sides_) {
+    side.words = arena.reserve_as<std::int32_t>("decode/words", words, MemoryKind::pinned);
+    side.finished = device().make_event();
+  }
   const model::Architecture& a = options_.architecture;
   const DType dtype = options_.recipe.compute;
   if (parts_.sums != nullptr) parts_.sums->reserve(arena, most_tokens(options_), a.hidden, dtype);
@@ -66,7 +70,8 @@ void PassRunner::reserve() {
   const auto ranks = static_cast<std::size_t>(a.share.tensor_size);
   host_logits_ = arena.reserve_as<float>("decode/logits", rows * static_cast<std::size_t>(a.vocabulary),
                                          MemoryKind::pinned);
-  host_best_ = arena.reserve_as<ops::BestToken>("decode/best tokens", ranks * rows, MemoryKind::pinned);
+  for (Side& side : sides_)
+    side.best = arena.reserve_as<ops::BestToken>("decode/best tokens", ranks * rows, MemoryKind::pinned);
   reserve_listings();
 }
 
@@ -93,11 +98,12 @@ model::DecodeBatch PassRunner::batch_of(const PassTokens& pass, bool repeated) {
   const auto tokens = std::ssize(pass.ids), rows = std::ssize(pass.rows);
   const std::int64_t made = repeated ? repeated_.rounded(tokens) : tokens;
   const std::int64_t made_rows = repeated ? made : rows;
+  std::int32_t* const words = sides_[side_].words;
   model::DecodeBatch batch{.tokens = made, .alone = repeated ? made : pass.alone, .row_count = made_rows};
   std::int64_t at = 0;
   const auto lay_out = [&](const std::vector<std::int32_t>& from, std::int64_t count) {
-    std::copy(from.begin(), from.end(), host_words_ + at);
-    std::fill(host_words_ + at + std::ssize(from), host_words_ + at + count, from.empty() ? 0 : from.front());
+    std::copy(from.begin(), from.end(), words + at);
+    std::fill(words + at + std::ssize(from), words + at + count, from.empty() ? 0 : from.front());
     const std::int32_t* there = words_ + at;
     at += count;
     return there;
@@ -105,7 +111,7 @@ model::DecodeBatch PassRunner::batch_of(const PassTokens& pass, bool repeated) {
   batch.ids = lay_out(pass.ids, made);
   // Rows of the table are counted from the first one that this rank has.
   const auto first = static_cast<std::int32_t>(model::vocabulary_of_share(options_.architecture).begin);
-  for (std::int64_t token = 0; first > 0 && token < made; ++token) host_words_[token] -= first;
+  for (std::int64_t token = 0; first > 0 && token < made; ++token) words[token] -= first;
   batch.slots = lay_out(pass.slots, made);
   batch.positions = lay_out(pass.positions, made);
   batch.rows = lay_out(pass.rows, made_rows);
@@ -114,7 +120,8 @@ model::DecodeBatch PassRunner::batch_of(const PassTokens& pass, bool repeated) {
 
 void PassRunner::enqueue(const model::DecodeBatch& batch, const Wanted& wanted) {
   const auto words = static_cast<std::size_t>(3 * batch.tokens + batch.row_count);
-  device().copy_to_device(compute(), words_, host_words_, words * sizeof(std::int32_t));
+  device().copy_to_device(compute(), words_, sides_[side_].words, words * sizeof(std::int32_t));
+  if (parts_.ahead) ops::fill_ids(compute(), {.best = best_, .ids = words_, .count = batch.tokens});
   const std::int64_t vocabulary = model::vocabulary_of_share(options_.architecture).count;
   const ops::Matrix logits{logits_, DType::f32, batch.row_count, vocabulary, vocabulary};
   model::ParameterSource& parameters =
@@ -138,22 +145,23 @@ void PassRunner::enqueue(const model::DecodeBatch& batch, const Wanted& wanted) 
 void PassRunner::choose_best(const ops::Matrix& logits, bool normalizers) {
   ops::best_tokens(compute(), {.logits = logits, .normalizers = normalizers, .out = best_});
   if (pieces_) return;  // fetched with those of the other ranks
-  device().copy_to_host(compute(), host_best_, best_,
+  device().copy_to_host(compute(), sides_[side_].best, best_,
                         static_cast<std::size_t>(logits.rows) * sizeof(ops::BestToken));
 }
 
-void PassRunner::lay_out_listing(const Wanted& wanted, std::int64_t rows) {
-  listed_.assign(wanted.listed.size(), false);
-  if (listed_.empty()) return;
+std::vector<bool> PassRunner::lay_out_listing(const Wanted& wanted, std::int64_t rows) {
+  std::vector<bool> listed(wanted.listed.size(), false);
+  if (listed.empty()) return listed;
   check(most_listed_ > 0, "rows are listed where there is room for it");
   std::fill_n(host_listing_, rows, WantedOfRow{}.temperature);
   std::fill_n(host_listing_ + rows, rows, WantedOfRow{}.draw);
-  for (std::size_t row = 0; row < listed_.size(); ++row) {
+  for (std::size_t row = 0; row < listed.size(); ++row) {
     if (!wanted.listed[row]) continue;
-    listed_[row] = true;
+    listed[row] = true;
     host_listing_[row] = wanted.listed[row]->temperature;
     host_listing_[static_cast<std::size_t>(rows) + row] = wanted.listed[row]->draw;
   }
+  return listed;
 }
 
 void PassRunner::list_logits(const ops::Matrix& logits, bool normalizers) {
@@ -172,7 +180,7 @@ void PassRunner::list_logits(const ops::Matrix& logits, bool normalizers) {
 }
 
 void PassRunner::fetch_row(std::size_t row) {
-  check(most_listed_ > 0 && row < static_cast<std::size_t>(rows_), "a row of the last pass is fetched");
+  check(most_listed_ > 0 && row < static_cast<std::size_t>(last_.rows), "a row of the last pass is fetched");
   const auto vocabulary = static_cast<std::size_t>(options_.architecture.vocabulary);
   device().copy_to_host(compute(), host_logits_ + row * vocabulary, logits_ + row * vocabulary,
                         vocabulary * sizeof(float));
@@ -193,7 +201,9 @@ void PassRunner::fetch_logits(const Wanted& wanted) {
   }
 }
 
-void PassRunner::run(const PassPlan& plan) {
+void PassRunner::begin(const PassPlan& plan) {
+  check(on_the_way_.size() < (parts_.ahead ? sides_.size() : 1), "a pass begins when there is a side for it");
+  side_ = on_the_way_.empty() ? 0 : 1 - on_the_way_.back().side;
   for (const PageCopy& copy : plan.copies)
     cache_.copy_page(device(), compute(), copy.from, copy.to, copy.tokens);
   for (const PageChange& change : plan.changes)
@@ -203,28 +213,40 @@ void PassRunner::run(const PassPlan& plan) {
   const auto tokens = std::ssize(pass.ids);
   const bool repeated = repeated_.repeats(tokens) && pass.alone == tokens && std::ssize(pass.rows) == tokens;
   const model::DecodeBatch batch = batch_of(pass, repeated);
-  rows_ = batch.row_count;
-  normalizers_ = plan.wanted.normalizers;
-  lay_out_listing(plan.wanted, rows_);
+  const std::int64_t rows = batch.row_count;
+  Made made{.side = side_,
+            .rows = rows,
+            .normalizers = plan.wanted.normalizers,
+            .listed = lay_out_listing(plan.wanted, rows)};
   if (pieces_) pieces_->writable(compute());
   if (repeated) {
-    const int kind =
-        (plan.wanted.best ? 1 : 0) + (plan.wanted.normalizers ? 2 : 0) + (plan.wanted.listed.empty() ? 0 : 4);
+    const int kind = (plan.wanted.best ? 1 : 0) + (plan.wanted.normalizers ? 2 : 0) +
+                     (plan.wanted.listed.empty() ? 0 : 4) + (side_ > 0 ? 8 : 0);
     if (repeated_.make(batch.tokens, kind, [&] { enqueue(batch, plan.wanted); })) ++replayed_;
   } else {
     enqueue(batch, plan.wanted);
   }
-  if (pieces_ && plan.wanted.best && rows_ > 0) pieces_->gather_best(compute(), best_, host_best_, rows_);
+  if (pieces_ && plan.wanted.best && rows > 0)
+    pieces_->gather_best(compute(), best_, sides_[side_].best, rows);
   fetch_logits(plan.wanted);
-  compute().synchronize();
+  compute().record(*sides_[side_].finished);
+  on_the_way_.push_back(std::move(made));
+}
+
+void PassRunner::finish() {
+  check(!on_the_way_.empty(), "a pass that was begun is waited for");
+  wait_for(device(), *sides_[on_the_way_.front().side].finished);
+  last_ = std::move(on_the_way_.front());
+  on_the_way_.pop_front();
 }
 
 ops::BestToken PassRunner::best(std::size_t row) const {
-  if (!pieces_) return host_best_[row];
+  const ops::BestToken* const told = sides_[last_.side].best;
+  if (!pieces_) return told[row];
   std::vector<ops::BestToken> of_pieces;
   for (std::size_t rank = 0; rank < pieces_->pieces().size(); ++rank)
-    of_pieces.push_back(host_best_[rank * static_cast<std::size_t>(rows_) + row]);
-  return best_of_pieces(of_pieces, pieces_->begins(), normalizers_);
+    of_pieces.push_back(told[rank * static_cast<std::size_t>(last_.rows) + row]);
+  return best_of_pieces(of_pieces, pieces_->begins(), last_.normalizers);
 }
 
 ListedRow PassRunner::listed(std::size_t row) const {

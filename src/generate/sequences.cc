@@ -93,31 +93,35 @@ std::vector<PageCopy> Sequences::admit() {
 }
 
 void Sequences::take(Sequence& s, PassTokens& pass) {
-  pass.ids.push_back(s.tokens[s.cached]);
+  pass.ids.push_back(s.cached < s.tokens.size() ? s.tokens[s.cached] : -1 - s.row);
   pass.slots.push_back(s.slot);
   pass.positions.push_back(static_cast<std::int32_t>(s.cached));
   if (s.cached < s.lost) ++recomputed_;
   cache_.advance(s);
   if (s.cached < s.tokens.size()) return;
+  s.row = static_cast<std::int32_t>(pass.rows.size());
   pass.rows.push_back(static_cast<std::int32_t>(pass.ids.size()) - 1);
   pass.sequences.push_back(&s);
-  s.in_flight = true;
+  ++s.in_flight;
   ++in_flight_;
 }
 
-void Sequences::land(Sequence& s) {
-  check(s.in_flight, "a sequence lands once");
-  s.in_flight = false;
+bool Sequences::land(Sequence& s) {
+  check(s.in_flight > 0, "a sequence lands as often as it was taken");
+  --s.in_flight;
   --in_flight_;
+  if (!s.ended) return true;
+  end(s);
+  return false;
 }
 
 // Of an answer one token is new. Where there is no page for it, the youngest sequence gives its own; those
 // that were taken already are older. What is in flight holds its pages until it lands; those who are older
 // wait for it.
-void Sequences::take_decoding(PassTokens& pass, std::int64_t most) {
+void Sequences::take_decoding(PassTokens& pass, std::int64_t most, bool behind) {
   for (Sequence& s : active_) {
     if (std::ssize(pass.ids) == most) return;
-    if (!s.decodes()) continue;
+    if (!s.decodes() && !(behind && s.can_be_followed(capacity_))) continue;
     bool has_room = cache_.grow(s);
     while (!has_room && put_back_younger(s)) has_room = cache_.grow(s);
     if (!has_room && in_flight_ > std::ssize(pass.rows)) return;
@@ -141,11 +145,11 @@ void Sequences::take_prompts(PassTokens& pass, std::size_t room) {
   }
 }
 
-PassTokens Sequences::next_pass(std::size_t room, std::int64_t batches) {
+PassTokens Sequences::pass(std::size_t room, std::int64_t batches, bool behind) {
   for (Sequence& s : active_) cache_.free_behind_windows(s);
   const std::int64_t before = in_flight_;
   PassTokens pass;
-  take_decoding(pass, (std::ssize(active_) + batches - 1) / batches);
+  take_decoding(pass, (std::ssize(active_) + batches - 1) / batches, behind);
   pass.alone = std::ssize(pass.ids);
   take_prompts(pass, room);
   check(active_.empty() || !pass.ids.empty() || before > 0, "the oldest sequence always goes on");
@@ -173,7 +177,7 @@ void Sequences::put_back(Sequence& s) {
 bool Sequences::put_back_younger(const Sequence& than) {
   for (auto s = active_.rbegin(); s != active_.rend(); ++s) {
     if (&*s == &than) return false;
-    if (s->held.count() == 0 || s->in_flight) continue;
+    if (s->held.count() == 0 || s->in_flight > 0) continue;
     put_back(*s);
     return true;
   }
@@ -181,6 +185,8 @@ bool Sequences::put_back_younger(const Sequence& than) {
 }
 
 void Sequences::end(Sequence& sequence) {
+  sequence.ended = true;
+  if (sequence.in_flight > 0) return;
   leave(sequence);
   active_.remove_if([&sequence](const Sequence& s) { return &s == &sequence; });
 }

@@ -12,7 +12,8 @@
 
 namespace octet::generate {
 
-/// The tokens of one forward pass, and which of them yield logits, for whom.
+/// The tokens of one forward pass, and which of them yield logits, for whom. An id below 0, of a pass behind
+/// another one: -1 less the row of that one which yields the token.
 struct PassTokens {
   std::vector<std::int32_t> ids, slots, positions;
   std::int64_t alone = 0;            ///< the first so many are each the only one of their sequence
@@ -41,12 +42,18 @@ class Sequences {
   /// Advances `cached`. Sequences whose rows are in a pass that has not landed are left out. `batches`: how
   /// many passes are to be on their way at once, so that each takes that part of the sequences. No tokens
   /// where all wait for what is on its way.
-  PassTokens next_pass(std::size_t room, std::int64_t batches = 1);
-  /// What a pass made of a sequence's tokens was seen.
-  void land(Sequence& sequence);
+  PassTokens next_pass(std::size_t room, std::int64_t batches = 1) { return pass(room, batches, false); }
+  /// A pass behind the only one that is on its way: of the sequences whose rows are in it the tokens that it
+  /// will make, unless their answers end with these by their length.
+  PassTokens next_behind(std::size_t room) { return pass(room, 1, true); }
+  /// A pass that made a token of a sequence is over. False where the answer had ended before: nothing comes
+  /// of the token, and the sequence may be gone.
+  bool land(Sequence& sequence);
+  /// The token was added to the sequence's.
+  void learn(Sequence& sequence) { cache_.learn(sequence); }
   /// What of the page tables the next pass finds changed.
   std::vector<PageChange> take_changes() { return cache_.take_changes(); }
-  /// Ends a sequence; what it held may be found again.
+  /// Ends a sequence, once no pass on its way computes anything of it; what it held may be found again.
   void end(Sequence& sequence);
   /// Nothing that the cache holds is true any more: other weights would write something else. Only without
   /// sequences.
@@ -83,8 +90,9 @@ class Sequences {
   void leave(Sequence& sequence);
   void put_back(Sequence& sequence);
   bool put_back_younger(const Sequence& than);
+  PassTokens pass(std::size_t room, std::int64_t batches, bool behind);
   void take(Sequence& sequence, PassTokens& pass);
-  void take_decoding(PassTokens& pass, std::int64_t most);
+  void take_decoding(PassTokens& pass, std::int64_t most, bool behind);
   void take_prompts(PassTokens& pass, std::size_t room);
 
   std::size_t capacity_;
@@ -93,7 +101,7 @@ class Sequences {
   std::deque<Sequence> waiting_;
   std::list<Sequence> active_;         ///< by age; addresses stay
   std::vector<Waiting> for_prefixes_;  ///< active ones whose prefix another sequence is computing
-  std::int64_t in_flight_ = 0;         ///< of the active ones
+  std::int64_t in_flight_ = 0;         ///< rows of the active ones
   std::int64_t shared_ = 0, put_back_ = 0, recomputed_ = 0;
 };
 

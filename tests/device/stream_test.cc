@@ -283,6 +283,33 @@ TEST(Stream, AWorkerUsesTheThreadCountOfWhoEnqueues) {
   EXPECT_EQ(second, 3);
 }
 
+TEST(Stream, TheHostWaitsForAnEventAndNotForWhatIsBehindIt) {
+  const auto device = make_cpu_device({.threads = 1, .compute_worker = true});
+  const auto stream = device->make_stream({.name = "compute"});
+  const auto event = device->make_event();
+  wait_for(*device, *event);  // never recorded
+  std::atomic<bool> goes_on{false}, behind{false};
+  int value = 0;
+  cpu::enqueue(*stream, [&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    value = 7;
+  });
+  stream->record(*event);
+  cpu::enqueue(*stream, [&] {
+    while (!goes_on) std::this_thread::yield();
+    behind = true;
+  });
+  wait_for(*device, *event);
+  EXPECT_EQ(value, 7);
+  EXPECT_FALSE(behind);
+  goes_on = true;
+  cpu::enqueue(*stream, [] { throw std::runtime_error("broken"); });
+  stream->record(*event);
+  EXPECT_THROW(wait_for(*device, *event), std::runtime_error);
+  const auto dry = make_dry_device();
+  wait_for(*dry, *dry->make_event());
+}
+
 TEST(Stream, EventsAndStreamsOfDifferentDevicesDoNotMix) {
   const auto device = make_cpu_device({.threads = 1});
   const auto dry = make_dry_device();

@@ -26,7 +26,15 @@ constexpr std::uint64_t kFirst = 7;
 struct Outcome {
   std::vector<Tokens> answers;  ///< by request
   std::int64_t shared = 0, put_back = 0, recomputed = 0, computed = 0, most_held = 0, passes = 0;
-  std::int64_t most_in_flight = 0;
+  std::int64_t most_in_flight = 0, in_vain = 0;
+};
+
+/// How a world's passes come one after the other.
+struct Passes {
+  std::size_t room = 0;
+  std::int64_t batches = 1;  ///< on their way at once, each of a part of the sequences
+  bool behind = false;       ///< each begins before the one in front of it was seen
+  bool stops = false;        ///< some answers end before their length
 };
 
 /// A cache of keys instead of a model.
@@ -41,10 +49,9 @@ class World {
 
   Sequences& sequences() { return sequences_; }
 
-  /// `batches`: passes that are on their way at once.
-  Outcome answer(const std::vector<Tokens>& prompts, std::int64_t max_new, std::size_t room,
-                 std::int64_t batches = 1) {
+  Outcome answer(const std::vector<Tokens>& prompts, std::int64_t max_new, const Passes& passes) {
     run_ = {.answers = std::vector<Tokens>(prompts.size())};
+    stops_ = passes.stops;
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       Sequence s{.request = i};
       s.asked = {prompts[i], i};
@@ -54,9 +61,11 @@ class World {
     }
     std::deque<Flight> flights;
     while (sequences_.busy() && !testing::Test::HasFatalFailure()) {
-      while (std::ssize(flights) < batches) {
+      while (std::ssize(flights) < (passes.behind ? 2 : passes.batches)) {
         for (const PageCopy& c : sequences_.admit()) copies_.push_back(c);
-        PassTokens pass = sequences_.next_pass(room, batches);
+        PassTokens pass = passes.behind && !flights.empty()
+                              ? sequences_.next_behind(passes.room)
+                              : sequences_.next_pass(passes.room, passes.batches);
         if (pass.ids.empty()) break;
         flights.push_back({std::exchange(copies_, {}), sequences_.take_changes(), std::move(pass)});
         run_.most_in_flight = std::max<std::int64_t>(run_.most_in_flight, std::ssize(flights));
@@ -79,14 +88,22 @@ class World {
     std::vector<PageChange> changes;
     PassTokens pass;
   };
-  void land(const Flight& flight) {
+  void land(Flight& flight) {
+    for (std::int32_t& id : flight.pass.ids) {
+      if (id < 0) id = made_.at(static_cast<std::size_t>(-1 - id));
+    }
     for (const PageCopy& c : flight.copies) copy(c);
     for (const PageChange& c : flight.changes)
       entry(c.slot, static_cast<std::size_t>(c.group), c.index) = c.page;
     compute(flight.pass);
+    made_.clear();
     for (Sequence* s : flight.pass.sequences) {
-      sequences_.land(*s);
-      extend(*s);
+      made_.push_back(next_of(*s));
+      if (sequences_.land(*s)) {
+        extend(*s);
+      } else {
+        ++run_.in_vain;
+      }
     }
   }
   std::int32_t& entry(std::int64_t slot, std::size_t group, std::int64_t index) {
@@ -115,7 +132,9 @@ class World {
         row(pass.slots[i], g, position) = key_of(before, pass.ids[i]);
       }
     }
-    for (const Sequence* s : pass.sequences) look(*s);
+    for (const Sequence* s : pass.sequences) {
+      if (!s->ended) look(*s);
+    }
   }
   // What the newest token of a sequence sees.
   void look(const Sequence& s) {
@@ -131,13 +150,22 @@ class World {
       }
     }
   }
-  void extend(Sequence& s) {
+  std::int32_t next_of(const Sequence& s) const {
     std::uint64_t x = s.request;
     for (const std::int32_t token : s.tokens) x = key_of(x, token);
-    s.tokens.push_back(static_cast<std::int32_t>(x % 5));
-    s.answer.ids.push_back(s.tokens.back());
+    return static_cast<std::int32_t>(x % 5);
+  }
+  // One that stops does so with a token that is no part of its answer, or with one that is.
+  void extend(Sequence& s) {
+    const std::int32_t token = next_of(s);
+    const std::size_t said = s.answer.ids.size();
+    if (stops_ && token == 4 && said % 3 == 2) return sequences_.end(s);
+    s.tokens.push_back(token);
+    s.answer.ids.push_back(token);
+    sequences_.learn(s);
     run_.answers[s.request] = s.answer.ids;
-    if (std::ssize(s.answer.ids) == s.options.max_new) sequences_.end(s);
+    if (std::ssize(s.answer.ids) == s.options.max_new || (stops_ && token == 3 && said % 5 == 4))
+      sequences_.end(s);
   }
 
   CacheShape shape_;
@@ -146,6 +174,8 @@ class World {
   std::vector<std::uint64_t> rows_;
   std::vector<std::int32_t> table_;
   std::vector<PageCopy> copies_;
+  Tokens made_;  ///< of the rows of the pass that landed last
+  bool stops_ = false;
   Outcome run_;
 };
 
@@ -177,14 +207,14 @@ TEST(Sequences, EveryTokenFindsWhatItSeesInCachesOfAnySize) {
         const std::int64_t one = pages_of_sequence(shape, kCapacity);
         shape.pages = 8 * one;
         shape.shared = false;
-        const Outcome alone = World(1, kCapacity, shape).answer(prompts, kNew, 64);
+        const Outcome alone = World(1, kCapacity, shape).answer(prompts, kNew, {.room = 64});
         if (HasFatalFailure()) return;
         EXPECT_EQ(alone.shared, 0);
         shape.shared = true;
         for (const std::int64_t pages : {one, one + 1, 2 * one, 3 * one + 2, 8 * one}) {
           shape.pages = pages;
           for (const std::int64_t slots : {1, 3, 8}) {
-            const Outcome run = World(slots, kCapacity, shape).answer(prompts, kNew, 16);
+            const Outcome run = World(slots, kCapacity, shape).answer(prompts, kNew, {.room = 16});
             ASSERT_FALSE(HasFatalFailure()) << windows.size() << " groups, pages of " << page_tokens << ", "
                                             << pages << " pages, " << slots << " slots, seed " << seed;
             EXPECT_EQ(run.answers, alone.answers);
@@ -213,13 +243,14 @@ TEST(Sequences, PassesOnTheirWayFindWhatTheySeeInCachesOfAnySize) {
         CacheShape shape{.windows = windows, .page_tokens = page_tokens, .piece = 11 + seed % 3};
         const std::int64_t one = pages_of_sequence(shape, kCapacity);
         shape.pages = 8 * one;
-        const Outcome alone = World(1, kCapacity, shape).answer(prompts, kNew, 64);
+        const Outcome alone = World(1, kCapacity, shape).answer(prompts, kNew, {.room = 64});
         for (const bool shared : {true, false}) {
           shape.shared = shared;
           for (const std::int64_t pages : {one, one + 1, 2 * one, 8 * one}) {
             shape.pages = pages;
             for (const std::int64_t batches : {2, 3, 5}) {
-              const Outcome run = World(8, kCapacity, shape).answer(prompts, kNew, 16, batches);
+              const Outcome run =
+                  World(8, kCapacity, shape).answer(prompts, kNew, {.room = 16, .batches = batches});
               ASSERT_FALSE(HasFatalFailure()) << windows.size() << " groups, pages of " << page_tokens << ", "
                                               << pages << " pages, " << batches << " batches, seed " << seed;
               EXPECT_EQ(run.answers, alone.answers);
@@ -233,6 +264,50 @@ TEST(Sequences, PassesOnTheirWayFindWhatTheySeeInCachesOfAnySize) {
       }
     }
   }
+}
+
+// A pass that begins before the one in front of it was seen takes tokens that are not known yet, some of them
+// in vain.
+TEST(Sequences, PassesBehindOthersFindWhatTheySeeInCachesOfAnySize) {
+  constexpr std::int64_t kCapacity = 90, kNew = 20;
+  std::int64_t in_vain = 0, put_back = 0;
+  for (const std::vector<std::int64_t>& windows : {std::vector<std::int64_t>{0}, {0, 12}, {12, 5, 0, 33}}) {
+    for (const std::int64_t page_tokens : {1, 4, 16}) {
+      for (unsigned seed = 0; seed < 6; ++seed) {
+        const auto prompts = random_prompts(seed, 40, kCapacity - kNew);
+        CacheShape shape{.windows = windows, .page_tokens = page_tokens, .piece = 11 + seed % 3};
+        const std::int64_t one = pages_of_sequence(shape, kCapacity);
+        shape.pages = 8 * one;
+        for (const bool stops : {false, true}) {
+          const Outcome alone =
+              World(1, kCapacity, shape).answer(prompts, kNew, {.room = 64, .stops = stops});
+          for (const bool shared : {true, false}) {
+            shape.shared = shared;
+            for (const std::int64_t pages : {one, one + 1, 2 * one, 8 * one}) {
+              shape.pages = pages;
+              for (const std::int64_t slots : {1, 8}) {
+                const Outcome run = World(slots, kCapacity, shape)
+                                        .answer(prompts, kNew, {.room = 16, .behind = true, .stops = stops});
+                ASSERT_FALSE(HasFatalFailure())
+                    << windows.size() << " groups, pages of " << page_tokens << ", " << pages << " pages, "
+                    << slots << " slots, seed " << seed;
+                EXPECT_EQ(run.answers, alone.answers);
+                EXPECT_LE(run.most_held, pages);
+                EXPECT_EQ(run.most_in_flight, 2);
+                if (!stops) {
+                  EXPECT_EQ(run.in_vain, 0) << "what ends by its length is known before";
+                }
+                in_vain += run.in_vain;
+                put_back += run.put_back;
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(in_vain, 1000);
+  EXPECT_GT(put_back, 1000);
 }
 
 // One after the other, each alone: not beside the first part as if it were a prompt.
@@ -263,15 +338,16 @@ TEST(Sequences, OfThoseWhoAreAnsweredAPassTakesAPartAndTheOthersAreForTheNextOne
 
 TEST(Sequences, ASequenceTakesPagesAsItGrowsAndGivesBackWhatLiesBehindItsWindow) {
   CacheShape shape{.windows = {0}, .page_tokens = 4, .pages = 100, .piece = 8};
-  EXPECT_EQ(World(2, 80, shape).answer({Tokens(9, 1)}, 4, 16).most_held, 3) << "12 tokens have keys";
-  EXPECT_EQ(World(2, 80, shape).answer({Tokens(9, 1)}, 5, 16).most_held, 4);
+  EXPECT_EQ(World(2, 80, shape).answer({Tokens(9, 1)}, 4, {.room = 16}).most_held, 3)
+      << "12 tokens have keys";
+  EXPECT_EQ(World(2, 80, shape).answer({Tokens(9, 1)}, 5, {.room = 16}).most_held, 4);
   shape.windows = {6};
   // A piece of 8 and the 5 tokens before its first one lie in 4 pages at most.
   EXPECT_EQ(pages_of_group(shape, 0, 80), 4);
-  EXPECT_LE(World(2, 80, shape).answer({Tokens(60, 1)}, 19, 16).most_held, 4);
+  EXPECT_LE(World(2, 80, shape).answer({Tokens(60, 1)}, 19, {.room = 16}).most_held, 4);
   shape.windows = {6, 0};
   EXPECT_EQ(pages_of_sequence(shape, 80), 4 + 20);
-  EXPECT_LE(World(2, 80, shape).answer({Tokens(60, 1)}, 19, 16).most_held, 4 + 20);
+  EXPECT_LE(World(2, 80, shape).answer({Tokens(60, 1)}, 19, {.room = 16}).most_held, 4 + 20);
 }
 
 TEST(Sequences, AFullCachePutsTheYoungestBack) {
@@ -279,7 +355,7 @@ TEST(Sequences, AFullCachePutsTheYoungestBack) {
   CacheShape shape{.windows = {0}, .page_tokens = 4, .pages = 16, .piece = 64, .shared = false};
   std::vector<Tokens> prompts;
   for (std::int32_t i = 0; i < 12; ++i) prompts.emplace_back(11, i);
-  const Outcome run = World(12, 32, shape).answer(prompts, 21, 64);
+  const Outcome run = World(12, 32, shape).answer(prompts, 21, {.room = 64});
   EXPECT_EQ(run.most_held, 16);
   EXPECT_GT(run.put_back, 0);
   EXPECT_GT(run.recomputed, 11);
@@ -301,7 +377,7 @@ TEST(Sequences, AQuestionThatManyShareIsComputedOnce) {
       CacheShape shape{.windows = {0}, .page_tokens = page_tokens, .piece = 64};
       if (windows == 2) shape.windows.push_back(40);
       shape.pages = 8 * pages_of_sequence(shape, 160);
-      const Outcome run = World(8, 160, shape).answer(prompts, 6, 64);
+      const Outcome run = World(8, 160, shape).answer(prompts, 6, {.room = 64});
       EXPECT_LE(60 * 140 - run.shared, 60 * 140 * 7 / 100) << "pages of " << page_tokens;
       EXPECT_EQ(run.put_back, 0);
     }
@@ -316,8 +392,8 @@ TEST(Sequences, PromptsAreFoundAgainInACacheThatTheyFill) {
     CacheShape shape{.windows = windows, .page_tokens = 4, .piece = 64};
     shape.pages = 6 * pages_of_sequence(shape, 32);
     World world(6, 32, shape);
-    EXPECT_EQ(world.answer(prompts, 1, 64).shared, 0);
-    const Outcome again = world.answer(prompts, 2, 64);
+    EXPECT_EQ(world.answer(prompts, 1, {.room = 64}).shared, 0);
+    const Outcome again = world.answer(prompts, 2, {.room = 64});
     EXPECT_EQ(again.shared, 6 * 29);
     EXPECT_EQ(again.passes, 2) << "all go on together";
   }

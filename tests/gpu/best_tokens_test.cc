@@ -68,5 +68,27 @@ TEST(GpuBestTokens, SeesNansAndInfinities) {
   }
 }
 
+TEST(GpuBestTokens, IdsThatAreNotKnownYetAreThoseOfTheRowsTheyName) {
+  std::vector<BestToken> best(700);
+  std::vector<std::int32_t> ids(1500);
+  for (std::size_t i = 0; i < best.size(); ++i) best[i].id = static_cast<std::int32_t>(i * i % 5003);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const auto row = static_cast<std::int32_t>(31 * i % 700);
+    ids[i] = i % 3 == 0 ? row : -1 - row;
+  }
+  const auto filled = [&](bool gpu) {
+    const auto device = gpu ? make_cuda_device(0) : make_cpu_device();
+    Side side(*device);
+    auto* there = side.put(ids);
+    fill_ids(side, {.best = side.put(best), .ids = there, .count = std::ssize(ids) - 1});
+    std::vector<std::int32_t> out(ids.size());
+    Stream& stream = side;
+    device->copy_to_host(stream, out.data(), there, out.size() * sizeof(std::int32_t));
+    stream.synchronize();
+    return out;
+  };
+  EXPECT_EQ(filled(true), filled(false));
+}
+
 }  // namespace
 }  // namespace octet::ops

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <optional>
 
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
@@ -18,10 +19,11 @@ const std::string kFolder = OCTET_SOURCE_DIR "/tests/golden/models/qwen3";
 struct Model {
   /// `fp8`: weights, keys and values in E4M3. `listed`: logits of a row that tokens are chosen from.
   Model(std::unique_ptr<Device> on, DType compute, std::int64_t sequences, bool fp8 = false,
-        std::int64_t listed = 512)
+        std::int64_t listed = 512, std::optional<bool> ahead = {})
       : device(std::move(on)) {
     DecoderOptions options;
     options.listed = listed;
+    options.run_ahead = ahead;
     if (fp8) options.recipe.kind = precision::RecipeKind::rows;
     options.fp8_cache = fp8;
     options.architecture = model::read_architecture(kFolder);
@@ -107,6 +109,34 @@ TEST(GpuDecoder, RecordedPassesHaveTheBitsOfThoseThatAreNot) {
       expect_alike(with, without, sequences == 11 ? 1e-2 : 0);
     }
   }
+}
+
+// Of answers that end by their length, which is known before, the passes take the same tokens.
+TEST(GpuDecoder, PassesThatRunAheadHaveTheBitsOfThoseThatDoNot) {
+  for (const DType compute : {DType::f32, DType::bf16}) {
+    for (const bool fp8 : {false, true}) {
+      const AnswerOptions options{.max_new = 40, .logprobs = 0};
+      Model plain(make_cuda_device(0), compute, 3, fp8, 512, false),
+          ahead(make_cuda_device(0), compute, 3, fp8, 512, true);
+      expect_alike(answers(ahead, 3, options), answers(plain, 3, options), 0);
+      EXPECT_GT(ahead.decoder->counts().replayed, 20);
+      EXPECT_EQ(ahead.decoder->counts().passes, plain.decoder->counts().passes);
+    }
+  }
+  // A stop token ends some while the next pass is on its way.
+  Model plain(make_cuda_device(0), DType::f32, 3, false, 512, false),
+      ahead(make_cuda_device(0), DType::f32, 3);
+  AnswerOptions options{.max_new = 40, .logprobs = 0};
+  const auto whole = answers(plain, 8, options);
+  expect_alike(answers(ahead, 8, options), whole, 1e-4);
+  options.stop_ids = {whole[0].ids[11], whole[2].ids[25], whole[4].ids[1]};
+  expect_alike(answers(ahead, 8, options), answers(plain, 8, options), 1e-4);
+  // That one is begun before the other was seen.
+  Model m(make_cuda_device(0), DType::bf16, 1);
+  m.decoder->submit(requests(1)[0], {.max_new = 4});
+  while (m.decoder->counts().new_tokens == 0) m.decoder->step();
+  EXPECT_EQ(m.decoder->counts().passes, (500 + 36) / 37 + 1);
+  while (m.decoder->busy()) m.decoder->step();
 }
 
 // Passes of the same number of tokens follow each other that want other things of their logits.

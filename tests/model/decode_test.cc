@@ -1,4 +1,8 @@
 // Decoding with a KV cache against a forward pass over the whole documents.
+#include <atomic>
+#include <thread>
+
+#include "octet/device/cpu.h"
 #include "octet/model/shapes.h"
 #include "support.h"
 
@@ -117,6 +121,32 @@ TEST(Decode, Bf16StaysWithinItsRounding) {
   // Half of what the core's own bf16 test allows: both sides round the same values, some of them otherwise.
   // On processors with matrix units (AMX) many rows are summed in another order than one.
   for (std::size_t i = 0; i < 8; ++i) EXPECT_LT(decoder.step({{i, 0}}), 2 * std::sqrt(34.0) / 512 / 2);
+}
+
+// The host goes on while what it said before is still to be copied.
+TEST(Decode, PagesAreSetAgainWhileTheirUploadIsOnItsWay) {
+  const Architecture a = read_architecture(golden_folder("llama"));
+  const auto device = make_cpu_device({.threads = 1, .compute_worker = true});
+  const auto stream = device->make_stream({.name = "compute"});
+  Arena arena(*device);
+  KvCache cache(arena, a, KvLayout(a, DType::f32, 4), 2, 16, 30);
+  std::atomic<bool> goes_on{false};
+  cpu::enqueue(*stream, [&] {
+    while (!goes_on) std::this_thread::yield();
+  });
+  std::vector<std::vector<std::int32_t>> seen(2, std::vector<std::int32_t>(8));
+  const std::int32_t* const table = cache.table(0).table;
+  for (std::int32_t pass = 0; pass < 2; ++pass) {
+    cache.set_page(0, 0, 1, 3 + pass);
+    cache.set_page(1, 0, 2 + pass, 20 + pass);
+    cache.upload(*device, *stream);
+    device->copy_to_host(*stream, seen[static_cast<std::size_t>(pass)].data(), table,
+                         8 * sizeof(std::int32_t));
+  }
+  goes_on = true;
+  stream->synchronize();
+  EXPECT_EQ(seen[0], (std::vector<std::int32_t>{0, 3, 0, 0, 0, 0, 20, 0}));
+  EXPECT_EQ(seen[1], (std::vector<std::int32_t>{0, 4, 0, 0, 0, 0, 20, 21}));
 }
 
 TEST(Decode, LogitsWithoutRoomAndTooManyTokensAreRefused) {

@@ -54,6 +54,17 @@ TEST(BestTokens, SumsInDouble) {
   }
 }
 
+TEST(BestTokens, IdsThatAreNotKnownYetAreThoseOfTheRowsTheyName) {
+  const std::vector<BestToken> best{{.id = 40}, {.id = 0}, {.id = 127999}};
+  std::vector<std::int32_t> ids{5, -1, 0, -3, -2, -1, 128000, -3};
+  const auto device = make_cpu_device({.threads = 1});
+  const auto stream = device->make_stream({.name = "test"});
+  fill_ids(*stream, {.best = best.data(), .ids = ids.data(), .count = std::ssize(ids) - 1});
+  stream->synchronize();
+  EXPECT_EQ(ids, (std::vector<std::int32_t>{5, 40, 0, 127999, 0, 40, 128000, -3}));
+  fill_ids(*stream, {});
+}
+
 TEST(BestTokens, ANanCountsAsTheLargest) {
   const float nan = std::numeric_limits<float>::quiet_NaN(), inf = std::numeric_limits<float>::infinity();
   const auto best = best_of({1, nan, inf, nan, inf, 1, 2, inf, -inf, -inf, -inf, -inf}, 3, 4, 4);

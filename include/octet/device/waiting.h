@@ -1,9 +1,14 @@
-// How long a stream stood still for others: what communication did not hide.
+// Waits: of the host for a point in a stream, and how long a stream stood still for others, which is what
+// communication did not hide.
 #pragma once
 
 #include "octet/device/device.h"
 
 namespace octet {
+
+/// Blocks the host until the latest record of an event was reached, whatever was enqueued behind it; at once
+/// where there was none. Rethrows what work in front of it threw. Not for streams of mode `served`.
+void wait_for(Device& device, const Event& event);
 
 /// From now on the stream takes the time of its waits for events of other streams. Streams of the CPU always
 /// do; those of a GPU put a timed event before and behind each wait, which takes the GPU a microsecond.

@@ -6,6 +6,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -40,7 +41,9 @@ struct DecoderOptions {
   bool share_prefixes = true;     ///< what sequences begin with alike is computed once
   std::int64_t sequences = 1;     ///< decoded side by side
   std::int64_t capacity = 1024;   ///< tokens of a sequence, prompt and answer
-  std::int64_t prefill = 512;     ///< prompt tokens taken at a time
+  /// Tokens of a pass at most: one for every sequence that is being answered, then those of prompts. Never
+  /// fewer than `sequences`, which would leave nothing for prompts while all answer.
+  std::int64_t prefill = 512;
   /// A token of an answer is drawn from the logits that log_probabilities() sees, and its log-probability has
   /// the bits of that function's, whatever batch, piece or page it was made in. With FP8 only in blocks and
   /// on a CPU; not with fp8_cache. Of a model in training: as that is.
@@ -49,6 +52,10 @@ struct DecoderOptions {
   /// unless they matter (DecodeCounts::whole_rows). 0: whole rows come to the host, as those of strict
   /// answers and of a vocabulary in pieces do. Answers are the same.
   std::int64_t listed = 512;
+  /// Begins a pass before the host has seen what the one in front of it made, where the most probable tokens
+  /// are all that is taken: the device hands them on itself. Answers are the same; one that ends before its
+  /// length costs a token more. Unset: on a GPU. Only of a model of its own, whole on this rank.
+  std::optional<bool> run_ahead;
   std::int64_t scored = 0;      ///< most tokens of a sequence for log_probabilities(); 0: it is not asked for
   std::int64_t score_rows = 0;  ///< tokens whose logits score() takes at a time; 0: it is not asked for
 };
@@ -88,8 +95,8 @@ struct Answer {
   std::vector<std::vector<TokenScore>> top;  ///< of each token the K most probable in its place, best first
 };
 
-/// Called with each new token of a request (its number, as submit() gave it), before the next one is made.
-/// False ends the answer with this token.
+/// Called with each new token of a request (its number, as submit() gave it). False ends the answer with this
+/// token.
 using OnToken = std::function<bool(std::size_t request, std::int32_t token)>;
 
 /// What a decoder has done since it was made.
@@ -164,8 +171,9 @@ class Decoder {
     std::size_t request = 0;
     Answer answer;
   };
-  /// One forward pass: a token for every sequence that is being answered, and pieces of prompts beside them;
-  /// of a model in stages the oldest pass that is on its way, for a part of the sequences.
+  /// One forward pass: a token for every sequence that is being answered, and pieces of prompts beside them.
+  /// Of a model in stages the oldest pass that is on its way, for a part of the sequences. Where passes run
+  /// ahead the next one has begun when this returns.
   /// At zero_stage 3 all ranks make the same number of steps, those with nothing to answer as well.
   std::vector<Finished> step(const OnToken& on_token = {});
 
@@ -209,6 +217,13 @@ class Decoder {
   PassPlan planned(PassTokens tokens);
   /// Plans passes until as many are on their way as there are stages, or nothing is left to compute.
   void plan_ahead();
+  /// The tokens of the next pass, for which sequences are taken up.
+  PassTokens next_tokens(bool behind);
+  /// Begins the oldest pass that is on its way, and one behind it where the host need not see it first.
+  void begin_passes();
+  bool runs_ahead() const;
+  void begin(const PassPlan& plan);
+  void finish();
   void run(const PassPlan& plan);
   void take_text(const std::vector<std::int32_t>& ids, std::int64_t piece,
                  const std::function<void(std::int64_t begin, std::int64_t end)>& see);

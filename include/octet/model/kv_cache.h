@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -59,10 +60,11 @@ class KvCache {
   std::int64_t slots() const { return slots_; }
   std::int64_t capacity() const { return capacity_; }
   std::int64_t pages() const { return pages_; }
-  /// Tokens [index * page_tokens, …) of a slot lie in that page, for the blocks of a group. No pass is on its
-  /// way.
+  /// Tokens [index * page_tokens, …) of a slot lie in that page, for the blocks of a group. No pass that is
+  /// on its way reads them.
   void set_page(std::int64_t slot, std::int64_t group, std::int64_t index, std::int32_t page);
-  /// Enqueues the copy of what set_page changed to where passes read it: an address that does not change.
+  /// Enqueues the copy of what set_page changed to where passes read it: an address that does not change. The
+  /// copy of the last but one upload is over.
   void upload(Device& device, Stream& stream);
   /// Enqueues a copy of the first `tokens` tokens of a page to another one.
   void copy_page(Device& device, Stream& stream, std::int32_t from, std::int32_t to, std::int64_t tokens);
@@ -94,6 +96,8 @@ class KvCache {
   std::vector<Part> keys_, values_;  ///< of each place its array, in E4M3 followed by its scales
   std::int32_t* table_ = nullptr;    ///< device: [slots, groups, slot_pages_]
   std::int32_t* host_table_ = nullptr;
+  std::array<std::int32_t*, 2> on_the_way_{};  ///< pinned: what is being uploaded, in turns
+  std::size_t turn_ = 0;
   std::int64_t changed_from_ = 0, changed_to_ = 0;  ///< entries that are not uploaded yet
 };
 

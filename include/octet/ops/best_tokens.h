@@ -19,4 +19,13 @@ struct BestTokensArgs {
 };
 void best_tokens(Stream& stream, const BestTokensArgs& args);
 
+/// ids[i] = best[-1 - ids[i]].id where ids[i] is below 0: an id that the host does not know yet is given as
+/// the row that yields it.
+struct FillIdsArgs {
+  const BestToken* best = nullptr;  ///< at least as many as any id asks for
+  std::int32_t* ids = nullptr;      ///< [count], in place
+  std::int64_t count = 0;
+};
+void fill_ids(Stream& stream, const FillIdsArgs& args);
+
 }  // namespace octet::ops

@@ -109,7 +109,9 @@ KvCache::KvCache(Arena& arena, const Architecture& a, const KvLayout& layout, st
   slot_pages_ = (capacity + page_tokens - 1) / page_tokens;
   const auto count = static_cast<std::size_t>(slots * layout.groups() * slot_pages_);
   table_ = arena.reserve_as<std::int32_t>("KV page table", count);
-  host_table_ = arena.reserve_as<std::int32_t>("KV page table", count, MemoryKind::pinned);
+  host_table_ = arena.reserve_as<std::int32_t>("KV page table", count, MemoryKind::host);
+  for (std::int32_t*& table : on_the_way_)
+    table = arena.reserve_as<std::int32_t>("KV page table", count, MemoryKind::pinned);
 }
 
 void KvCache::set_page(std::int64_t slot, std::int64_t group, std::int64_t index, std::int32_t page) {
@@ -123,10 +125,13 @@ void KvCache::set_page(std::int64_t slot, std::int64_t group, std::int64_t index
   changed_to_ = none ? at + 1 : std::max(changed_to_, at + 1);
 }
 
-// One copy from the first change to the last: tables are small, and copies take their time to begin.
+// One copy from the first change to the last: tables are small, and copies take their time to begin. From a
+// place of its own, since pages are set again before it is over.
 void KvCache::upload(Device& device, Stream& stream) {
   if (changed_from_ == changed_to_) return;
-  device.copy_to_device(stream, table_ + changed_from_, host_table_ + changed_from_,
+  std::int32_t* const there = on_the_way_[turn_++ % on_the_way_.size()];
+  std::copy(host_table_ + changed_from_, host_table_ + changed_to_, there + changed_from_);
+  device.copy_to_device(stream, table_ + changed_from_, there + changed_from_,
                         static_cast<std::size_t>(changed_to_ - changed_from_) * sizeof(std::int32_t));
   changed_from_ = changed_to_ = 0;
 }

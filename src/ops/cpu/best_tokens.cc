@@ -8,6 +8,7 @@
 namespace octet::ops::cpu {
 
 void best_tokens(const BestTokensArgs& args);
+void fill_ids(const FillIdsArgs& args);
 
 void best_tokens(const BestTokensArgs& args) {
   const std::int64_t vocabulary = args.logits.cols;
@@ -30,6 +31,12 @@ void best_tokens(const BestTokensArgs& args) {
                           out.normalizer = highest + std::log(sum);
                         }
                       });
+}
+
+void fill_ids(const FillIdsArgs& args) {
+  for (std::int64_t i = 0; i < args.count; ++i) {
+    if (args.ids[i] < 0) args.ids[i] = args.best[-1 - args.ids[i]].id;
+  }
 }
 
 }  // namespace octet::ops::cpu

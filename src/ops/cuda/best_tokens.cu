@@ -6,6 +6,7 @@
 namespace octet::ops::cuda {
 
 void best_tokens(Stream& stream, const BestTokensArgs& args);
+void fill_ids(Stream& stream, const FillIdsArgs& args);
 
 namespace {
 
@@ -20,6 +21,11 @@ __global__ void __launch_bounds__(kLogitThreads)
   if (threadIdx.x == 0) out[blockIdx.x] = {.normalizer = normalizer, .logit = found.logit, .id = found.id};
 }
 
+__global__ void fill_ids_kernel(const BestToken* best, std::int32_t* ids, std::int64_t count) {
+  const std::int64_t i = std::int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < count && ids[i] < 0) ids[i] = best[-1 - ids[i]].id;
+}
+
 }  // namespace
 
 void best_tokens(Stream& stream, const BestTokensArgs& args) {
@@ -28,6 +34,13 @@ void best_tokens(Stream& stream, const BestTokensArgs& args) {
       static_cast<const float*>(args.logits.data), args.logits.ld, args.logits.cols, args.normalizers,
       args.out);
   octet::cuda::check_launch("best_tokens");
+}
+
+void fill_ids(Stream& stream, const FillIdsArgs& args) {
+  const std::int64_t blocks = (args.count + kLogitThreads - 1) / kLogitThreads;
+  fill_ids_kernel<<<static_cast<unsigned>(blocks), kLogitThreads, 0, octet::cuda::native(stream)>>>(
+      args.best, args.ids, args.count);
+  octet::cuda::check_launch("fill_ids");
 }
 
 }  // namespace octet::ops::cuda
