@@ -33,13 +33,14 @@ struct Fit {
   double tokens_per_second() const { return static_cast<double>(batch) / floor_seconds; }
 };
 
-generate::DecoderOptions decoder_options(const GeneratePlan& plan) {
+generate::DecoderOptions decoder_options(const GeneratePlan& plan, DeviceKind kind) {
   generate::DecoderOptions options;
   options.architecture = model::find_shape(plan.model);
   options.recipe.compute = plan.dtype == "fp32" ? DType::f32 : DType::bf16;
   if (plan.dtype == "fp8") options.recipe.kind = precision::RecipeKind::rows;
   options.fp8_cache = plan.kv_cache_dtype == "fp8";
   options.capacity = plan.max_length;
+  options.prefill = batched_tokens(plan.max_num_batched_tokens, kind);
   options.page_tokens = plan.kv_page_tokens;
   if (!plan.kv_cache_bytes.empty())
     options.cache_bytes = plan::parse_bytes(plan.kv_cache_bytes, "kv_cache_bytes");
@@ -50,7 +51,7 @@ generate::DecoderOptions decoder_options(const GeneratePlan& plan) {
 class Trials {
  public:
   Trials(const GeneratePlan& plan, const PlanTarget& target, bool strict)
-      : plan_(plan), kind_(target.kind), options_(decoder_options(plan)) {
+      : plan_(plan), kind_(target.kind), options_(decoder_options(plan, target.kind)) {
     options_.strict = strict;
     const int tensor = plan.tensor_parallel_size, stages = plan.pipeline_parallel_size;
     model::require_splits(options_.architecture, tensor, stages);

@@ -12,12 +12,13 @@ namespace octet::cli {
 
 /// What is to be answered, in the words of `trainer generate`.
 struct GeneratePlan {
-  std::string model;                    ///< model::find_shape
-  std::int64_t batch = 32;              ///< questions side by side
-  std::int64_t max_length = 2048;       ///< tokens of question and answer
-  std::string dtype = "fp32";           ///< fp32, bf16 or fp8
-  std::string kv_cache_dtype = "auto";  ///< auto or fp8
-  std::string kv_cache_bytes;           ///< "" : as much as the batch fills
+  std::string model;                                   ///< model::find_shape
+  std::int64_t batch = 32;                             ///< questions side by side
+  std::int64_t max_length = 2048;                      ///< tokens of question and answer
+  std::optional<std::int64_t> max_num_batched_tokens;  ///< of a pass at most
+  std::string dtype = "fp32";                          ///< fp32, bf16 or fp8
+  std::string kv_cache_dtype = "auto";                 ///< auto or fp8
+  std::string kv_cache_bytes;                          ///< "" : as much as the batch fills
   std::int64_t kv_page_tokens = 64;
   std::optional<double> gpu_memory_utilization;
   int tensor_parallel_size = 1;

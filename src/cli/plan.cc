@@ -306,6 +306,11 @@ std::vector<CLI::Option*> add_generation(Options& options, bool& generates, Gene
           options.setting("max_length", plan.max_length, "--generate: tokens of question and answer")
               ->check(Range(2, 1 << 20))
               ->capture_default_str(),
+          options
+              .setting("max_num_batched_tokens", plan.max_num_batched_tokens,
+                       "--generate: tokens of a forward pass at most; 4096 on a GPU and 512 on a CPU unless "
+                       "given")
+              ->check(Range(1, 1 << 20)),
           options.setting("dtype", plan.dtype, "--generate: fp32, bf16 or fp8")
               ->check(CLI::IsMember({"fp32", "bf16", "fp8"}))
               ->capture_default_str(),

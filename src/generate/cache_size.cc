@@ -33,7 +33,10 @@ std::size_t bytes_for(const DecoderOptions& options, std::int64_t sequences) {
 }  // namespace
 
 std::int64_t piece_of(const DecoderOptions& options) {
-  return std::max<std::int64_t>({1, options.prefill, options.score_rows});
+  const auto has_window = [](const model::BlockShape& block) { return block.window > 0; };
+  const bool windows = std::ranges::any_of(options.architecture.blocks, has_window);
+  const std::int64_t most = windows ? std::min(options.prefill, kWindowedPiece) : options.prefill;
+  return std::max<std::int64_t>({1, most, options.score_rows});
 }
 
 model::KvLayout cache_layout(const DecoderOptions& options) {

@@ -7,6 +7,9 @@
 
 namespace octet::generate {
 
+/// Of a model with windows: its cache holds them for all tokens of a sequence that a pass takes.
+inline constexpr std::int64_t kWindowedPiece = 512;
+
 /// Tokens of a sequence that a pass takes at most.
 std::int64_t piece_of(const DecoderOptions& options);
 model::KvLayout cache_layout(const DecoderOptions& options);

@@ -77,6 +77,31 @@ TEST_F(GenerateFile, ASmallCacheInSmallPagesGivesTheSameAnswersAtAnyNumberOfRank
   }
 }
 
+// What the prompts have in all stands in the same line.
+TEST_F(GenerateFile, APassTakesAsManyTokensAsAreAskedFor) {
+  const auto told = [](const std::string& words, const std::string& before) {
+    const std::size_t end = words.find(before);
+    if (end == std::string::npos) return std::int64_t{-1};
+    std::string digits = words.substr(0, end);
+    digits = digits.substr(digits.find_last_of(" \n") + 1);
+    std::erase(digits, ',');
+    return std::int64_t{std::stoll(digits)};
+  };
+  const std::string one = "--overwrite --max-new 1 --max-length 128 --no-prefix-sharing --batch 12 ";
+  const Outcome at_once = trainer(command("told.jsonl", one));
+  ASSERT_EQ(at_once.code, 0) << at_once.both();
+  const std::int64_t tokens = told(at_once.err, " tokens of prompts");
+  ASSERT_GT(tokens, 100) << at_once.err;
+  EXPECT_EQ(told(at_once.err, " forward passes"), (tokens + 511) / 512) << at_once.err;
+  for (const std::int64_t most : {64, 13, 12}) {
+    const Outcome run =
+        trainer(command("told.jsonl", one + "--max-num-batched-tokens " + std::to_string(most)));
+    ASSERT_EQ(run.code, 0) << run.both();
+    EXPECT_EQ(told(run.err, " forward passes"), (tokens + most - 1) / most) << run.err;
+  }
+  refused("--max-num-batched-tokens 0", "--max-num-batched-tokens");
+}
+
 TEST_F(GenerateFile, ByItselfTheCacheHoldsTheWholeBatch) {
   const Outcome run = trainer(command("told.jsonl", "--batch 3 --max-length 130 --ignore-eos"));
   ASSERT_EQ(run.code, 0) << run.both();

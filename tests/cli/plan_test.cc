@@ -445,6 +445,17 @@ TEST(Plan, OfAGenerationCountsThePagesOfACacheOfAnySize) {
   EXPECT_EQ(given["cache_bytes"].get<double>(), 0x1p30);
   EXPECT_EQ(given["total_bytes"].get<double>() - all["total_bytes"].get<double>(), -0x1p30);
   EXPECT_EQ(generation_of("dtype=bf16 batch=16 max_length=1000 kv_page_tokens=16")["cache_pages"], 16 * 63);
+  // On a GPU a pass has room for 4,096 tokens.
+  const auto bytes = [&](const std::string& tokens) {
+    return generation_of("dtype=bf16 batch=16 max_length=1000 max_num_batched_tokens=" +
+                         tokens)["total_bytes"]
+        .get<double>();
+  };
+  const auto unset = generation_of("dtype=bf16 batch=16 max_length=1000")["total_bytes"].get<double>();
+  EXPECT_EQ(bytes("4096"), unset);
+  // Of each token the MLP's gates and values, its input, and more.
+  EXPECT_LT(bytes("512"), unset - 3584.0 * (2 * 14336 + 4096) * 2);
+  EXPECT_GT(bytes("8192"), unset);
   // A share is all that a rank holds, up to a page.
   for (const double share : {0.5, 0.9}) {
     const Json filled =
@@ -473,6 +484,8 @@ TEST(Plan, OfAGenerationRefusesWhatItDoesNotRead) {
   refused("--generate max_length=1", "max_length");
   refused("kv_cache_bytes=1GiB", "give --generate");
   refused("kv_page_tokens=16", "give --generate");
+  refused("max_num_batched_tokens=16", "give --generate");
+  refused("--generate max_num_batched_tokens=0", "max_num_batched_tokens");
   refused("gpu_memory_utilization=0.5", "give --generate");
   refused("--generate kv_cache_bytes=1KiB", "does not hold one sequence");
   refused("--generate kv_page_tokens=24", "a power of two");

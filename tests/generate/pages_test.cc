@@ -139,7 +139,15 @@ TEST(CacheSize, APieceIsWhatAPassTakesOfASequence) {
   };
   EXPECT_EQ(piece(512, 0), 512);
   EXPECT_EQ(piece(512, 600), 600);
+  EXPECT_EQ(piece(4096, 0), 4096);
   EXPECT_EQ(piece(0, 0), 1);
+  // A window's pages are held for all of them.
+  DecoderOptions windows;
+  windows.architecture = model::find_shape("gemma-3-27b");
+  for (const auto& [prefill, expected] : {std::pair{4096, 512}, {512, 512}, {100, 100}}) {
+    windows.prefill = prefill;
+    EXPECT_EQ(piece_of(windows), expected);
+  }
 }
 
 TEST(CacheSize, OneSequenceMustFitAndAByteLessIsRefused) {

@@ -201,7 +201,7 @@ class Books {
           share, sizeof(share), "%.1f %%",
           100.0 * static_cast<double>(counts.shared_tokens) / static_cast<double>(counts.prompt_tokens));
       log::info("  " + with_commas(counts.prompt_tokens) + " tokens of prompts, " + share +
-                " of them shared");
+                " of them shared, in " + with_commas(counts.passes) + " forward passes");
     }
     log::info("  cache: at most " + with_commas(counts.cache_pages_used) + " of " +
               with_commas(counts.cache_pages) + " pages of " + std::to_string(options_.page_tokens) +

@@ -34,6 +34,10 @@ std::string bytes_text(std::size_t bytes) {
 
 }  // namespace
 
+std::int64_t batched_tokens(std::optional<std::int64_t> asked, DeviceKind kind) {
+  return asked.value_or(kind == DeviceKind::cuda ? 4096 : 512);
+}
+
 void require_share(double share, const std::string& name) {
   if (share > 0 && share <= 1) return;
   throw Error({.what = name + " is a share of a GPU's memory",

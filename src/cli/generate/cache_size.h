@@ -14,6 +14,10 @@ namespace octet::cli {
 /// Of what is free on a GPU, where nothing else is asked for.
 inline constexpr double kGpuMemoryUtilization = 0.9;
 
+/// Tokens of a pass: those asked for; else so many that a pass keeps a GPU busy and that what it takes beside
+/// the cache stays small, 4,096; 512 on a CPU.
+std::int64_t batched_tokens(std::optional<std::int64_t> asked, DeviceKind kind);
+
 /// Bytes of the cache of a decoder with these options (its own cache_bytes aside): what --kv-cache-bytes
 /// says; on a GPU else what weights and everything else leave of the share that --gpu-memory-utilization
 /// says, by itself no more than all sequences fill; on a CPU what these fill. Throws Error (usage) where the

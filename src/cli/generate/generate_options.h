@@ -34,6 +34,7 @@ struct GenerateOptions {
   std::optional<double> gpu_memory_utilization;  ///< of what is free, for all that a rank holds
   std::vector<std::string> questions;
   std::int64_t max_length = 2048, batch = 32;
+  std::optional<std::int64_t> batched_tokens;  ///< of a pass at most (batched_tokens())
   generate::AnswerOptions answers;
   std::int64_t samples = 1;            ///< answers to a question
   std::vector<std::string> stops;      ///< texts that end an answer
