@@ -418,7 +418,9 @@ void Decoder::begin_passes() {
     begin(passes.front());
     ++ahead_->begun;
   }
-  if (!runs_ahead() || passes.size() > 1 || !passes.front().wanted.best_alone()) return;
+  // Times are taken of one pass after the other.
+  const bool timed = compute().profile() != nullptr;
+  if (!runs_ahead() || timed || passes.size() > 1 || !passes.front().wanted.best_alone()) return;
   PassTokens tokens = next_tokens(true);
   if (tokens.ids.empty()) return;
   passes.push_back(planned(std::move(tokens)));
