@@ -20,8 +20,7 @@ constexpr std::array kStops{SIGTERM, SIGINT, SIGHUP, SIGUSR2};
 
 // All that handlers touch: lock-free, so that they may.
 std::atomic<bool> save_asked = false;
-std::atomic<bool> stop_asked = false;
-std::atomic<std::int64_t> stop_asked_at = 0;  // nanoseconds of the monotonic clock
+std::atomic<std::int64_t> stop_asked_at = 0;  // nanoseconds of the monotonic clock; 0: it was not asked
 std::atomic<std::int64_t> grace = 0;          // nanoseconds
 std::atomic<bool> steps_begun = false;
 std::atomic<bool> steps_ended = false;
@@ -101,11 +100,12 @@ void ask_stop(int signal) {
     if (speaks) (Line() << "\nstopped before the first step, as asked: nothing is lost\n").write();
     leave(static_cast<int>(ExitCode::preempted));
   }
-  const std::int64_t time = now();
-  if (!stop_asked.exchange(true)) {
-    stop_asked_at = time;
+  // That it was asked and when is one value: a handler may find another one half done.
+  const std::int64_t time = std::max<std::int64_t>(1, now());
+  std::int64_t first = 0;
+  if (stop_asked_at.compare_exchange_strong(first, time)) {
     if (speaks) say_that_it_stops();
-  } else if (time - stop_asked_at > grace) {
+  } else if (time - first > grace) {
     if (speaks) say_what_is_lost();
     leave(128 + signal);
   }
@@ -127,7 +127,7 @@ void handle(int signal, void (*handler)(int)) {
 
 Signals::Signals(double grace_seconds, bool prints) {
   save_asked = false;
-  stop_asked = false;
+  stop_asked_at = 0;
   steps_begun = false;
   steps_ended = false;
   steps_done = 0;
@@ -141,7 +141,7 @@ Signals::Signals(double grace_seconds, bool prints) {
 Signals::~Signals() {
   // A process that was asked to stop is on its way out: being asked again before it has gone must not end it
   // by the signal, which would tell its launcher that a rank failed.
-  if (stop_asked) return;
+  if (stop_asked_at != 0) return;
   for (const int signal : {SIGUSR1, SIGTERM, SIGINT, SIGHUP, SIGUSR2}) {
     struct sigaction now {};
     if (::sigaction(signal, nullptr, &now) != 0) continue;
@@ -167,7 +167,7 @@ bool Signals::take_save() {
 }
 
 bool Signals::stop() const {
-  return stop_asked;
+  return stop_asked_at != 0;
 }
 
 }  // namespace octet::runtime

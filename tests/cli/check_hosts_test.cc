@@ -62,8 +62,8 @@ TEST_F(CheckHosts, WhatIsWrongIsNamedWithItsMend) {
       {"ldd",
        "echo 'libhdf5.so.103 => not found'",
        {"WRONG  libraries", "libhdf5.so.103", "LD_LIBRARY_PATH"}},
-      {"mpirun", "echo 'mpirun (Open MPI) 3.0.0'", {"WRONG  mpi", "3.0.0, here mpirun", "the same version"}},
-      {"mpirun", "exit 127", {"WRONG  mpi", "none, here mpirun"}},
+      {"mpirun", "echo 'mpirun (Open MPI) 3.0.0'", {"WRONG  mpi", "3.0.0, here ", "the same version"}},
+      {"mpirun", "exit 127", {"WRONG  mpi", "none, here "}},
       {"df", "echo; echo a b c 1024 d", {"WRONG  /dev/shm", "1 MiB free", "--shm-size", "WRONG  TMPDIR"}},
       {"df", "echo; echo a b c 65535 d", {"WRONG  /dev/shm", "63 MiB free"}},  // two ranks
       {"df", "echo; echo a b c 65536 d", {"WRONG  TMPDIR", "ok     /dev/shm   64 MiB free"}},

@@ -233,11 +233,19 @@ TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
   const std::string sorry = "echo \"Sorry!  You were supposed to get help about:\"\necho \"    ";
   const std::string file = "\"\necho \"But I couldn't open the help file:\"\n";
   EXPECT_EQ(said(rule + sorry + "prun:non-zero-exit" + file + rule, 3), "");
-  EXPECT_EQ(said(rule + sorry + "prun:proc-aborted-strsignal" + file + rule, 9),
-            "error: a rank was ended by a signal, and the others with it\n"
-            "  where:    mpirun's texts are missing here, so it does not say which\n"
-            "  to do:    look for a lack of memory (dmesg); started again, the run goes on from its newest "
-            "checkpoint\n");
+  const std::string aborted = rule + sorry + "prun:proc-aborted-strsignal" + file + rule;
+  const std::string which = "  where:    mpirun's texts are missing here, so it does not say which\n";
+  const std::string again = "started again, the run goes on from its newest checkpoint\n";
+  EXPECT_EQ(said(aborted, 9), "error: a rank was ended by a signal, and the others with it\n" + which +
+                                  "  to do:    look for a lack of memory (dmesg); " + again);
+  EXPECT_EQ(said(aborted, 137), "error: a rank was ended by signal 9 (SIGKILL), and the others with it\n" +
+                                    which + "  to do:    look for a lack of memory (dmesg); " + again);
+  EXPECT_EQ(said(aborted, 139), "error: a rank was ended by signal 11 (SIGSEGV), and the others with it\n" +
+                                    which + "  to do:    " + again);
+  EXPECT_EQ(said(aborted, 140), "") << "asked to stop";
+  EXPECT_EQ(said(rule + sorry + "prun:exe-not-accessible" + file + rule, 1),
+            "error: mpirun cannot start a program: it is not there, or may not be executed\n"
+            "  where:    mpirun -np 4 prog\n");
   // Open MPI 5's own words.
   EXPECT_EQ(
       said(rule +

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
@@ -53,6 +54,28 @@ TEST(SignalsDeathTest, WhoAsksAgainAndAgainEndsTheProcess) {
   };
   EXPECT_EXIT(asked(2), testing::ExitedWithCode(0), "stopping after this step");
   EXPECT_EXIT(asked(3), testing::ExitedWithCode(128 + SIGTERM), "stopped at once, as asked twice");
+}
+
+// Requests come in the same instant where a process group, its launcher and a batch system all tell it: a
+// handler finds another one half done.
+TEST(Signals, RequestsOfTheSameInstantAreOne) {
+  constexpr int kRounds = 200;
+  for (int round = 0; round < kRounds; ++round) {
+    Signals signals(60, false);
+    signals.begin_steps();
+    std::atomic<int> ready{0};
+    const auto ask = [&](int signal) {
+      ++ready;
+      while (ready < 3) {
+      }
+      std::raise(signal);
+    };
+    std::thread one(ask, SIGTERM), other(ask, SIGUSR2), third(ask, SIGTERM);
+    one.join();
+    other.join();
+    third.join();
+    ASSERT_TRUE(signals.stop());
+  }
 }
 
 }  // namespace
