@@ -297,19 +297,20 @@ TEST(GpuCachedAttention, NeighboursDoNotChangeATokensBits) {
 
 TEST(GpuCachedAttention, SoDoNotSoManyThatABlockTakesSeveralPieces) {
   for (const DType dtype : dtypes) {
-    for (const std::int64_t window : {0, 700}) {
-      Decoding few = lone_tokens(3, 1500, {8, 2, 64}, dtype);
+    for (const auto& [head_dim, window] : {std::pair{64, 0}, {64, 700}, {128, 0}, {256, 0}}) {
+      Decoding few = lone_tokens(3, 1500, {8, 2, head_dim}, dtype);
       few.window = window;
       const HostArray alone = decode_on_gpu(few);
-      // A block takes half of six pieces, or all.
-      for (const std::int32_t count : {66, 131}) {
+      // A block takes half of six pieces, or all; two stand on a multiprocessor, or three.
+      for (const std::int32_t count : {66, 131, 270}) {
         Decoding many = few;
         for (std::int32_t slot = 3; slot < count; ++slot) add_piece(many, slot, slot, slot + 1);
         many.alone = count;
         const HostArray together = decode_on_gpu(many);
-        const auto bytes = static_cast<std::ptrdiff_t>(3 * 8 * 64 * size_of(dtype));
+        const auto bytes = static_cast<std::ptrdiff_t>(3 * 8 * head_dim * static_cast<int>(size_of(dtype)));
         EXPECT_TRUE(std::equal(alone.bytes.begin(), alone.bytes.begin() + bytes, together.bytes.begin()))
-            << name_of(dtype) << " window " << window << ", " << count << " tokens";
+            << name_of(dtype) << " heads of " << head_dim << ", window " << window << ", " << count
+            << " tokens";
       }
     }
   }

@@ -126,13 +126,15 @@ TEST(GpuFp8Cache, AgreesWithTheCpuForEveryHead) {
   }
 }
 
-// Enough KV heads that a block takes half of six pieces, or all.
+// Enough KV heads that a block takes half of six pieces, or all, and that three blocks stand on each
+// multiprocessor.
 TEST(GpuFp8Cache, ABlockMayTakeSeveralPieces) {
   const std::vector<Pass> passes{{{1400, 300, 700, 5}, false}, {{1, 1, 1, 1}, true}};
-  for (const std::int64_t heads : {32, 64}) {
+  for (const std::int64_t heads : {32, 64, 140}) {
     check_case({.heads = {heads, heads, 64}, .capacity = 1500}, passes);
     check_case({.heads = {heads, heads, 128}, .capacity = 1500, .window = 1000}, passes);
   }
+  check_case({.heads = {140, 140, 256}, .capacity = 1500}, passes);
 }
 
 TEST(GpuFp8Cache, LongCachesAreReadInPieces) {

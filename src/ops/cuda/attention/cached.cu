@@ -182,8 +182,13 @@ struct Bf16Kernels {
   static constexpr bool FP8 = FP8_;
   template <int DIM>
   static void lone(cudaStream_t stream, const Cached& args, Span& span) {
-    args.group() <= 8 ? lone_rows<LoneCut<DIM, 1, FP8>>(stream, args, span)
-                      : lone_rows<LoneCut<DIM, 2, FP8>>(stream, args, span);
+    if (args.group() > 8) return lone_rows<LoneCut<DIM, 2, FP8>>(stream, args, span);
+    using Few = LoneCut<DIM, 1, FP8>;
+    // From the third turn on: 64 sequences of eight KV heads, two turns on an H200, are slower with more of
+    // them on a multiprocessor.
+    const std::int64_t blocks = span.count * args.kv_heads, turn = Few::BLOCKS * multiprocessors();
+    blocks > 2 * turn ? lone_rows<LoneCut<DIM, 1, FP8, true>>(stream, args, span)
+                      : lone_rows<Few>(stream, args, span);
   }
   template <typename C>
   static void lone_rows(cudaStream_t stream, const Cached& args, Span& span) {

@@ -8,7 +8,9 @@
 
 namespace octet::ops::cuda {
 
-template <int DIM_, int TILES_, bool FP8_>
+/// `MANY`: so many blocks that more of them on a multiprocessor hide each other's waits better than keys that
+/// each has asked for further ahead. The sums have the same bits.
+template <int DIM_, int TILES_, bool FP8_, bool MANY = false>
 struct LoneCut {
   static constexpr int DIM = DIM_;
   static constexpr int TILES = TILES_;         ///< of eight rows
@@ -33,14 +35,15 @@ struct LoneCut {
   static constexpr int ROOM = 2 * TILE_BYTES + (FP8 ? 2 * TILE_KEYS * 4 : 0);
   static constexpr int STAGE_BYTES = TILES_OF_KEYS * ROOM;
   /// How many times KEYS a warp has asked for ahead.
-  static constexpr int STAGES = STAGE_BYTES > 5120 ? 2 : 4;
+  static constexpr int STAGES = (STAGE_BYTES > 5120 ? 2 : 4) / (MANY ? 2 : 1);
   static constexpr int WARP_BYTES = STAGES * STAGE_BYTES;
   static constexpr int RING_BYTES = WARPS * WARP_BYTES;
   /// Blocks that stand on a multiprocessor at a time.
-  static constexpr int BLOCKS = RING_BYTES > 80 * 1024 || TILES > 1 ? 1 : 2;
+  static constexpr int BLOCKS = RING_BYTES > 80 * 1024 || TILES > 1 ? 1 : MANY&& DIM <= 128 ? 3 : 2;
   /// Pieces of a cache that a block may have one after the other. What is kept of several lies in shared
-  /// memory; of seven so much that two blocks still stand on a multiprocessor of Hopper, which has 228 KiB.
-  static constexpr int MOST_PIECES = ROWS * DIM <= 1024 ? 7 : ROWS * DIM <= 2048 ? 2 : 1;
+  /// memory; of heads of 128 so much of seven, or six, that two or three blocks still stand on a
+  /// multiprocessor of Hopper, which has 228 KiB.
+  static constexpr int MOST_PIECES = ROWS * DIM <= 1024 ? (MANY ? 6 : 7) : ROWS * DIM <= 2048 ? 2 : 1;
 };
 
 __device__ inline int lane_of_warp() {
