@@ -33,14 +33,13 @@ struct Fit {
   double tokens_per_second() const { return static_cast<double>(batch) / floor_seconds; }
 };
 
-generate::DecoderOptions decoder_options(const GeneratePlan& plan, DeviceKind kind) {
+generate::DecoderOptions decoder_options(const GeneratePlan& plan) {
   generate::DecoderOptions options;
   options.architecture = model::find_shape(plan.model);
   options.recipe.compute = plan.dtype == "fp32" ? DType::f32 : DType::bf16;
   if (plan.dtype == "fp8") options.recipe.kind = precision::RecipeKind::rows;
   options.fp8_cache = plan.kv_cache_dtype == "fp8";
   options.capacity = plan.max_length;
-  options.prefill = batched_tokens(plan.max_num_batched_tokens, kind);
   options.page_tokens = plan.kv_page_tokens;
   if (!plan.kv_cache_bytes.empty())
     options.cache_bytes = plan::parse_bytes(plan.kv_cache_bytes, "kv_cache_bytes");
@@ -51,14 +50,14 @@ generate::DecoderOptions decoder_options(const GeneratePlan& plan, DeviceKind ki
 class Trials {
  public:
   Trials(const GeneratePlan& plan, const PlanTarget& target, bool strict)
-      : plan_(plan), kind_(target.kind), options_(decoder_options(plan, target.kind)) {
+      : plan_(plan), kind_(target.kind), options_(decoder_options(plan)) {
     options_.strict = strict;
     const int tensor = plan.tensor_parallel_size, stages = plan.pipeline_parallel_size;
     model::require_splits(options_.architecture, tensor, stages);
     for (int rank = 0; rank < tensor * stages; ++rank)
       ranks_.push_back(std::make_unique<PlannedRank>(kind_, rank, tensor, stages));
     if (!plan.gpu_memory_utilization) return;
-    options_.sequences = plan.batch;
+    take_batch(plan.batch);
     std::size_t least = SIZE_MAX;
     for (const auto& rank : ranks_) {
       generate::DecoderOptions of_rank = options_;
@@ -102,8 +101,12 @@ class Trials {
   }
 
  private:
-  Fit of(std::int64_t batch, const PlannedRank& rank) {
+  void take_batch(std::int64_t batch) {
     options_.sequences = batch;
+    options_.prefill = batched_tokens(plan_.max_num_batched_tokens, kind_, batch);
+  }
+  Fit of(std::int64_t batch, const PlannedRank& rank) {
+    take_batch(batch);
     const std::unique_ptr<generate::Decoder> made = rank.decoder(options_);
     const generate::Decoder& decoder = *made;
     Fit fit{.batch = batch, .memory = plan::memory_of(decoder.arena())};

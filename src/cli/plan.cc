@@ -300,41 +300,42 @@ std::vector<CLI::Option*> add_generation(Options& options, bool& generates, Gene
       "--generate", generates,
       "plan `trainer generate` of the model instead: what it holds, which batches fit, and "
       "the floor of a step");
-  return {options.setting("batch", plan.batch, "--generate: questions side by side")
-              ->check(Range(1, 4096))
-              ->capture_default_str(),
-          options.setting("max_length", plan.max_length, "--generate: tokens of question and answer")
-              ->check(Range(2, 1 << 20))
-              ->capture_default_str(),
-          options
-              .setting("max_num_batched_tokens", plan.max_num_batched_tokens,
-                       "--generate: tokens of a forward pass at most; 4096 on a GPU and 512 on a CPU unless "
-                       "given")
-              ->check(Range(1, 1 << 20)),
-          options.setting("dtype", plan.dtype, "--generate: fp32, bf16 or fp8")
-              ->check(CLI::IsMember({"fp32", "bf16", "fp8"}))
-              ->capture_default_str(),
-          options.setting("kv_cache_dtype", plan.kv_cache_dtype, "--generate: auto or fp8")
-              ->check(CLI::IsMember({"auto", "fp8"}))
-              ->capture_default_str(),
-          options.setting("kv_cache_bytes", plan.kv_cache_bytes,
-                          "--generate: memory for keys and values, such as 8GiB; else as much as the batch "
-                          "fills"),
-          options.setting("gpu_memory_utilization", plan.gpu_memory_utilization,
-                          "--generate: share of a GPU's memory that the cache fills up, such as 0.9"),
-          options.setting("kv_page_tokens", plan.kv_page_tokens, "--generate: tokens of a page of the cache")
-              ->check(Range(1, 4096))
-              ->capture_default_str(),
-          options
-              .setting("tensor_parallel_size", plan.tensor_parallel_size,
-                       "--generate: ranks that have a piece of every layer each")
-              ->check(Range(1, 4096))
-              ->capture_default_str(),
-          options
-              .setting("pipeline_parallel_size", plan.pipeline_parallel_size,
-                       "--generate: stages of layers on ranks of their own")
-              ->check(Range(1, 4096))
-              ->capture_default_str()};
+  return {
+      options.setting("batch", plan.batch, "--generate: questions side by side")
+          ->check(Range(1, 4096))
+          ->capture_default_str(),
+      options.setting("max_length", plan.max_length, "--generate: tokens of question and answer")
+          ->check(Range(2, 1 << 20))
+          ->capture_default_str(),
+      options
+          .setting("max_num_batched_tokens", plan.max_num_batched_tokens,
+                   "--generate: tokens of a forward pass at most; unless given 4096 on a GPU and 512 on a "
+                   "CPU, or twice the batch where that is more")
+          ->check(Range(1, 1 << 20)),
+      options.setting("dtype", plan.dtype, "--generate: fp32, bf16 or fp8")
+          ->check(CLI::IsMember({"fp32", "bf16", "fp8"}))
+          ->capture_default_str(),
+      options.setting("kv_cache_dtype", plan.kv_cache_dtype, "--generate: auto or fp8")
+          ->check(CLI::IsMember({"auto", "fp8"}))
+          ->capture_default_str(),
+      options.setting("kv_cache_bytes", plan.kv_cache_bytes,
+                      "--generate: memory for keys and values, such as 8GiB; else as much as the batch "
+                      "fills"),
+      options.setting("gpu_memory_utilization", plan.gpu_memory_utilization,
+                      "--generate: share of a GPU's memory that the cache fills up, such as 0.9"),
+      options.setting("kv_page_tokens", plan.kv_page_tokens, "--generate: tokens of a page of the cache")
+          ->check(Range(1, 4096))
+          ->capture_default_str(),
+      options
+          .setting("tensor_parallel_size", plan.tensor_parallel_size,
+                   "--generate: ranks that have a piece of every layer each")
+          ->check(Range(1, 4096))
+          ->capture_default_str(),
+      options
+          .setting("pipeline_parallel_size", plan.pipeline_parallel_size,
+                   "--generate: stages of layers on ranks of their own")
+          ->check(Range(1, 4096))
+          ->capture_default_str()};
 }
 
 }  // namespace

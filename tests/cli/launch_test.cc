@@ -245,7 +245,8 @@ TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
   EXPECT_EQ(said(aborted, 140), "") << "asked to stop";
   EXPECT_EQ(said(rule + sorry + "prun:exe-not-accessible" + file + rule, 1),
             "error: mpirun cannot start a program: it is not there, or may not be executed\n"
-            "  where:    mpirun -np 4 prog\n");
+            "  where:    mpirun -np 4 prog\n"
+            "  to do:    look at its name, and for it on every host\n");
   // Open MPI 5's own words.
   EXPECT_EQ(
       said(rule +

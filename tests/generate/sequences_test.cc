@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <deque>
 #include <random>
+#include <string>
 #include <utility>
 
 namespace octet::generate {
@@ -233,37 +234,46 @@ TEST(Sequences, EveryTokenFindsWhatItSeesInCachesOfAnySize) {
   }
 }
 
+/// Calls check(prompts, shape, pages of a sequence) for windows and pages of several sizes, and prompts of
+/// several seeds.
+template <typename Check>
+void each_cache(std::int64_t capacity, std::size_t longest, const Check& check) {
+  for (const std::vector<std::int64_t>& windows : {std::vector<std::int64_t>{0}, {0, 12}, {12, 5, 0, 33}}) {
+    for (const std::int64_t page_tokens : {1, 4, 16}) {
+      for (unsigned seed = 0; seed < 6 && !testing::Test::HasFatalFailure(); ++seed) {
+        SCOPED_TRACE(std::to_string(windows.size()) + " groups, pages of " + std::to_string(page_tokens) +
+                     ", seed " + std::to_string(seed));
+        CacheShape shape{.windows = windows, .page_tokens = page_tokens, .piece = 11 + seed % 3};
+        const std::int64_t one = pages_of_sequence(shape, capacity);
+        shape.pages = 8 * one;
+        check(random_prompts(seed, 40, longest), shape, one);
+      }
+    }
+  }
+}
+
 // Of a model in stages several passes are on their way at once, each of a part of the sequences.
 TEST(Sequences, PassesOnTheirWayFindWhatTheySeeInCachesOfAnySize) {
   constexpr std::int64_t kCapacity = 90, kNew = 20;
-  for (const std::vector<std::int64_t>& windows : {std::vector<std::int64_t>{0}, {0, 12}, {12, 5, 0, 33}}) {
-    for (const std::int64_t page_tokens : {1, 4, 16}) {
-      for (unsigned seed = 0; seed < 6; ++seed) {
-        const auto prompts = random_prompts(seed, 40, kCapacity - kNew);
-        CacheShape shape{.windows = windows, .page_tokens = page_tokens, .piece = 11 + seed % 3};
-        const std::int64_t one = pages_of_sequence(shape, kCapacity);
-        shape.pages = 8 * one;
-        const Outcome alone = World(1, kCapacity, shape).answer(prompts, kNew, {.room = 64});
-        for (const bool shared : {true, false}) {
-          shape.shared = shared;
-          for (const std::int64_t pages : {one, one + 1, 2 * one, 8 * one}) {
-            shape.pages = pages;
-            for (const std::int64_t batches : {2, 3, 5}) {
-              const Outcome run =
-                  World(8, kCapacity, shape).answer(prompts, kNew, {.room = 16, .batches = batches});
-              ASSERT_FALSE(HasFatalFailure()) << windows.size() << " groups, pages of " << page_tokens << ", "
-                                              << pages << " pages, " << batches << " batches, seed " << seed;
-              EXPECT_EQ(run.answers, alone.answers);
-              EXPECT_LE(run.most_held, pages);
-              if (pages == 8 * one) {
-                EXPECT_EQ(run.most_in_flight, batches);
-              }
-            }
+  each_cache(kCapacity, kCapacity - kNew, [&](const auto& prompts, CacheShape shape, std::int64_t one) {
+    const Outcome alone = World(1, kCapacity, shape).answer(prompts, kNew, {.room = 64});
+    for (const bool shared : {true, false}) {
+      shape.shared = shared;
+      for (const std::int64_t pages : {one, one + 1, 2 * one, 8 * one}) {
+        shape.pages = pages;
+        for (const std::int64_t batches : {2, 3, 5}) {
+          const Outcome run =
+              World(8, kCapacity, shape).answer(prompts, kNew, {.room = 16, .batches = batches});
+          ASSERT_FALSE(HasFatalFailure()) << pages << " pages, " << batches << " batches";
+          EXPECT_EQ(run.answers, alone.answers);
+          EXPECT_LE(run.most_held, pages);
+          if (pages == 8 * one) {
+            EXPECT_EQ(run.most_in_flight, batches);
           }
         }
       }
     }
-  }
+  });
 }
 
 // A pass that begins before the one in front of it was seen takes tokens that are not known yet, some of them
@@ -271,41 +281,31 @@ TEST(Sequences, PassesOnTheirWayFindWhatTheySeeInCachesOfAnySize) {
 TEST(Sequences, PassesBehindOthersFindWhatTheySeeInCachesOfAnySize) {
   constexpr std::int64_t kCapacity = 90, kNew = 20;
   std::int64_t in_vain = 0, put_back = 0;
-  for (const std::vector<std::int64_t>& windows : {std::vector<std::int64_t>{0}, {0, 12}, {12, 5, 0, 33}}) {
-    for (const std::int64_t page_tokens : {1, 4, 16}) {
-      for (unsigned seed = 0; seed < 6; ++seed) {
-        const auto prompts = random_prompts(seed, 40, kCapacity - kNew);
-        CacheShape shape{.windows = windows, .page_tokens = page_tokens, .piece = 11 + seed % 3};
-        const std::int64_t one = pages_of_sequence(shape, kCapacity);
-        shape.pages = 8 * one;
-        for (const bool stops : {false, true}) {
-          const Outcome alone =
-              World(1, kCapacity, shape).answer(prompts, kNew, {.room = 64, .stops = stops});
-          for (const bool shared : {true, false}) {
-            shape.shared = shared;
-            for (const std::int64_t pages : {one, one + 1, 2 * one, 8 * one}) {
-              shape.pages = pages;
-              for (const std::int64_t slots : {1, 8}) {
-                const Outcome run = World(slots, kCapacity, shape)
-                                        .answer(prompts, kNew, {.room = 16, .behind = true, .stops = stops});
-                ASSERT_FALSE(HasFatalFailure())
-                    << windows.size() << " groups, pages of " << page_tokens << ", " << pages << " pages, "
-                    << slots << " slots, seed " << seed;
-                EXPECT_EQ(run.answers, alone.answers);
-                EXPECT_LE(run.most_held, pages);
-                EXPECT_EQ(run.most_in_flight, 2);
-                if (!stops) {
-                  EXPECT_EQ(run.in_vain, 0) << "what ends by its length is known before";
-                }
-                in_vain += run.in_vain;
-                put_back += run.put_back;
-              }
+  each_cache(kCapacity, kCapacity - kNew, [&](const auto& prompts, CacheShape shape, std::int64_t one) {
+    for (const bool stops : {false, true}) {
+      shape.pages = 8 * one;
+      const Outcome alone = World(1, kCapacity, shape).answer(prompts, kNew, {.room = 64, .stops = stops});
+      for (const bool shared : {true, false}) {
+        shape.shared = shared;
+        for (const std::int64_t pages : {one, one + 1, 2 * one, 8 * one}) {
+          shape.pages = pages;
+          for (const std::int64_t slots : {1, 8}) {
+            const Outcome run = World(slots, kCapacity, shape)
+                                    .answer(prompts, kNew, {.room = 16, .behind = true, .stops = stops});
+            ASSERT_FALSE(HasFatalFailure()) << pages << " pages, " << slots << " slots";
+            EXPECT_EQ(run.answers, alone.answers);
+            EXPECT_LE(run.most_held, pages);
+            EXPECT_EQ(run.most_in_flight, 2);
+            if (!stops) {
+              EXPECT_EQ(run.in_vain, 0) << "what ends by its length is known before";
             }
+            in_vain += run.in_vain;
+            put_back += run.put_back;
           }
         }
       }
     }
-  }
+  });
   EXPECT_GT(in_vain, 1000);
   EXPECT_GT(put_back, 1000);
 }

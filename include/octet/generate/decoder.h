@@ -41,8 +41,8 @@ struct DecoderOptions {
   bool share_prefixes = true;     ///< what sequences begin with alike is computed once
   std::int64_t sequences = 1;     ///< decoded side by side
   std::int64_t capacity = 1024;   ///< tokens of a sequence, prompt and answer
-  /// Tokens of a pass at most: one for every sequence that is being answered, then those of prompts. Never
-  /// fewer than `sequences`, which would leave nothing for prompts while all answer.
+  /// Tokens of a pass at most, `sequences` where that is more: first one of every sequence that is being
+  /// answered, then those of prompts, for which a pass with room for no more than the sequences has little.
   std::int64_t prefill = 512;
   /// A token of an answer is drawn from the logits that log_probabilities() sees, and its log-probability has
   /// the bits of that function's, whatever batch, piece or page it was made in. With FP8 only in blocks and
@@ -223,7 +223,6 @@ class Decoder {
   void begin_passes();
   bool runs_ahead() const;
   void begin(const PassPlan& plan);
-  void finish();
   void run(const PassPlan& plan);
   void take_text(const std::vector<std::int32_t>& ids, std::int64_t piece,
                  const std::function<void(std::int64_t begin, std::int64_t end)>& see);

@@ -105,7 +105,7 @@ Answerer::Answerer(runtime::Session& session, generate::Team* team, const Genera
   generate::DecoderOptions decoder;
   session.job().together([&] {
     decoder = decoder_options(o, named);
-    decoder.prefill = batched_tokens(o.batched_tokens, session.device().stands_for());
+    decoder.prefill = batched_tokens(o.batched_tokens, session.device().stands_for(), decoder.sequences);
     if (path_exists(words + "/tokenizer.json")) {
       encoder_.emplace(encoder_options(o, words));
       runtime::require_fit(encoder_->tokenizer(), decoder.architecture, named.folder);

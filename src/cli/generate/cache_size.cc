@@ -34,8 +34,8 @@ std::string bytes_text(std::size_t bytes) {
 
 }  // namespace
 
-std::int64_t batched_tokens(std::optional<std::int64_t> asked, DeviceKind kind) {
-  return asked.value_or(kind == DeviceKind::cuda ? 4096 : 512);
+std::int64_t batched_tokens(std::optional<std::int64_t> asked, DeviceKind kind, std::int64_t batch) {
+  return asked.value_or(std::max<std::int64_t>(kind == DeviceKind::cuda ? 4096 : 512, 2 * batch));
 }
 
 void require_share(double share, const std::string& name) {
@@ -61,7 +61,8 @@ std::size_t cache_bytes_of_share(std::optional<double> asked, const generate::De
                  .expected = "at least " + bytes_text(beside + least) + ", " + bytes_text(least) +
                              " of them for the cache",
                  .found = used,
-                 .fix = "lower --max-length or --batch, narrow --dtype or --kv-cache-dtype, raise "
+                 .fix = "lower --max-length, --batch or --max-num-batched-tokens, narrow --dtype or "
+                        "--kv-cache-dtype, raise "
                         "--gpu-memory-utilization, or end other programs on this GPU",
                  .code = ExitCode::usage});
   }

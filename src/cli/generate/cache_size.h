@@ -15,8 +15,9 @@ namespace octet::cli {
 inline constexpr double kGpuMemoryUtilization = 0.9;
 
 /// Tokens of a pass: those asked for; else so many that a pass keeps a GPU busy and that what it takes beside
-/// the cache stays small, 4,096; 512 on a CPU.
-std::int64_t batched_tokens(std::optional<std::int64_t> asked, DeviceKind kind);
+/// the cache stays small, 4,096; 512 on a CPU; and twice as many as there are questions in a batch where that
+/// is more, so that prompts have room beside answers.
+std::int64_t batched_tokens(std::optional<std::int64_t> asked, DeviceKind kind, std::int64_t batch);
 
 /// Bytes of the cache of a decoder with these options (its own cache_bytes aside): what --kv-cache-bytes
 /// says; on a GPU else what weights and everything else leave of the share that --gpu-memory-utilization

@@ -345,7 +345,9 @@ int generate_command(const Arguments& arguments) {
       ->capture_default_str();
   app.add_option("--max-num-batched-tokens", o.batched_tokens,
                  "tokens of a forward pass at most, one of each question that is being answered and prompts "
-                 "beside them; 4096 on a GPU and 512 on a CPU unless given, never fewer than --batch")
+                 "beside them; unless given 4096 on a GPU and 512 on a CPU, or twice --batch where that is "
+                 "more. Never "
+                 "fewer than --batch")
       ->check(Range(1, 1 << 20));
   add_answer_options(app, o);
   app.add_flag("--no-model-defaults", no_model_defaults,

@@ -101,6 +101,13 @@ class CudaEvent final : public Event {
   cudaEvent_t event_ = nullptr;
 };
 
+/// What kernels have run into shows when somebody waits for them.
+[[noreturn]] void fail_for_work(cudaError_t code, const std::string& where) {
+  throw Error({.what = "work on the GPU failed: " + reason(code),
+               .where = where,
+               .fix = "run again with CUDA_LAUNCH_BLOCKING=1 to see which step it was, and report it"});
+}
+
 /// Memory of the current GPU whose bits are all set, at once and apart from what a stream records meanwhile.
 unsigned* words_of_ones(std::int64_t words) {
   cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
@@ -176,10 +183,7 @@ class CudaStream final : public Stream {
   }
   void synchronize() override {
     const cudaError_t code = cudaStreamSynchronize(get());
-    if (code == cudaSuccess) return;
-    throw Error({.what = "work on the GPU failed: " + reason(code),
-                 .where = device_.description() + ", stream '" + name_ + "'",
-                 .fix = "run again with CUDA_LAUNCH_BLOCKING=1 to see which step it was, and report it"});
+    if (code != cudaSuccess) fail_for_work(code, device_.description() + ", stream '" + name_ + "'");
   }
   cudaStream_t get() const {
     use(ordinal_);
@@ -256,7 +260,7 @@ class CudaDevice final : public Device {
 
   bool complete(const Event& event) override {
     const cudaError_t code = cudaEventQuery(static_cast<const CudaEvent&>(event).get());
-    if (code != cudaErrorNotReady) check(code, "asking for an event");
+    if (code != cudaSuccess && code != cudaErrorNotReady) fail_for_work(code, description_);
     return code == cudaSuccess;
   }
 

@@ -1,0 +1,102 @@
+#include "decoder_options.h"
+
+#include <algorithm>
+#include <string>
+
+#include "octet/base/error.h"
+#include "pass_runner.h"
+
+namespace octet::generate {
+namespace {
+
+model::TransformerOptions core_options(const DecoderOptions& options) {
+  model::TransformerOptions core;
+  core.max_tokens = most_tokens(options);
+  core.max_length = core.max_tokens;
+  core.max_positions = std::max(options.capacity, options.scored);
+  core.max_labels = std::max(logit_rows(options), options.scored);
+  core.training = false;
+  core.fixed_order = options.strict;
+  const model::Architecture& a = options.architecture;
+  core.first_block = static_cast<int>(a.share.first_block(a.layers));
+  core.last_block = static_cast<int>(a.share.last_block(a.layers));
+  return core;
+}
+
+/// What rounds a token with its neighbours, or otherwise than training does, has no place in strict answers.
+void require_strict_possible(const DecoderOptions& options, const Device& device) {
+  if (!options.strict) return;
+  const auto refuse = [](const std::string& what, const std::string& expected, const std::string& fix) {
+    throw Error({.what = what,
+                 .expected = expected,
+                 .where = "deterministic: strict",
+                 .fix = fix,
+                 .code = ExitCode::usage});
+  };
+  const precision::Recipe& recipe = options.recipe;
+  const char* const in_blocks = "fp8_recipe: block, whose scales are those of 128 values of a row";
+  if (recipe.kind == precision::RecipeKind::delayed)
+    refuse("answers with fp8_recipe: delayed are not strict: what is rounded depends on a history", in_blocks,
+           "set fp8_recipe: block, or deterministic: true");
+  if (recipe.kind == precision::RecipeKind::current)
+    refuse(
+        "answers with fp8_recipe: current are not strict: a token's scale is that of all tokens of its batch",
+        in_blocks, "set fp8_recipe: block, or deterministic: true");
+  if (recipe.rows())
+    refuse("answers with FP8 scales of whole rows are not strict: nothing is trained with them", in_blocks,
+           "take fp8_recipe: block, or bf16");
+  if (recipe.fp8() && device.stands_for() == DeviceKind::cuda)
+    refuse("answers in FP8 are not strict on a GPU, whose library chooses by the number of tokens",
+           "bf16 or fp32 on a GPU", "set fp8: false, or device: cpu");
+  if (options.architecture.share.sums())
+    refuse("answers of layers that are split among ranks are not strict: sums are made piece by piece",
+           "whole layers on a rank", "set tensor_parallel_size to 1: stages and replicas keep the bits");
+  if (options.fp8_cache)
+    refuse("answers from a cache in FP8 are not strict: training rounds no keys and values",
+           "keys and values as they are computed", "leave the cache's format at auto");
+}
+
+}  // namespace
+
+runtime::InstanceOptions instance_options(const DecoderOptions& options, model::PartialSums* sums) {
+  runtime::InstanceOptions instance;
+  instance.architecture = options.architecture;
+  instance.added = options.adapters;
+  instance.store.recipe = options.recipe;
+  instance.store.training = false;
+  instance.transformer = core_options(options);
+  instance.transformer.partial_sums = sums;
+  // Questions have ever other lengths, and nobody waits seconds for the best algorithm for each.
+  instance.reproducible = true;
+  return instance;
+}
+
+DecoderOptions options_for(const Team& team, DecoderOptions options) {
+  check(options.scored == 0, "ranks that hold a model together score through the cache");
+  const model::Share& share = team.share();
+  model::require_splits(options.architecture, share.tensor_size, share.stages);
+  options.architecture.share = share;
+  return options;
+}
+
+DecoderOptions options_for(const runtime::Instance& model, DecoderOptions options) {
+  options.architecture = model.options().architecture;
+  options.recipe = model.options().store.recipe;
+  options.strict = model.options().transformer.fixed_order;
+  return options;
+}
+
+DecoderOptions possible(const DecoderOptions& options, const Device& device) {
+  require_strict_possible(options, device);
+  return options;
+}
+
+model::TransformerOptions core_beside(const runtime::Instance& model, const DecoderOptions& options) {
+  model::TransformerOptions core = core_options(options);
+  const std::int64_t unit = model.options().token_unit;
+  core.max_tokens = (core.max_tokens + unit - 1) / unit * unit;
+  core.max_length = std::max(core.max_length, unit - 1);
+  return core;
+}
+
+}  // namespace octet::generate
