@@ -457,7 +457,7 @@ TEST(Plan, OfAGenerationCountsThePagesOfACacheOfAnySize) {
   EXPECT_LT(bytes("512"), unset - 3584.0 * (2 * 14336 + 4096) * 2);
   EXPECT_GT(bytes("8192"), unset);
   // So that prompts have room beside the answers of a large batch.
-  const std::string many = "dtype=bf16 batch=4096 max_length=1000";
+  const std::string many = "dtype=bf16 batch=4096 max_length=64";
   EXPECT_EQ(generation_of(many)["total_bytes"],
             generation_of(many + " max_num_batched_tokens=8192")["total_bytes"]);
   EXPECT_GT(generation_of(many)["total_bytes"],
