@@ -52,6 +52,11 @@ constexpr EnvironmentVariable kVariables[] = {
      "how far the "
      "run has come",
      "src/report/progress.cc", launcher},
+    {"OCTETRUN_SURVIVORS", "a number of ranks",
+     "set by `launch/supervise --survive`: where ranks on CPUs end, the others go on in their processes, as "
+     "few as "
+     "these. Not set: an ended rank ends the job",
+     "src/comm/process.cc, launch/mpirun", launcher},
     {"OCTETRUN_BUILD", "a folder",
      "the build that the scripts under `launch` and `tests` make and use. Not set: `build`", "launch/build",
      launcher},

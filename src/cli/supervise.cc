@@ -14,13 +14,18 @@ namespace {
 
 constexpr std::array kOwn{"--launcher",   "--min-ranks",    "--most-starts",
                           "--first-wait", "--longest-wait", "--end-within"};
+constexpr const char* kSurvive = "--survive";
 
-// Where the command's own options end: each has a value, behind it or behind an equals sign.
+// Where the command's own options end: each but --survive has a value, behind it or behind an equals sign.
 std::size_t own_options(const Arguments& arguments) {
   std::size_t at = 0;
   while (at < arguments.size()) {
     const std::string& word = arguments[at];
     if (word == "--help" || word == "-h") return at + 1;
+    if (word == kSurvive) {
+      ++at;
+      continue;
+    }
     if (std::ranges::find(kOwn, word.substr(0, word.find('='))) == kOwn.end()) break;
     at += word.find('=') == std::string::npos ? 2 : 1;
   }
@@ -30,6 +35,7 @@ std::size_t own_options(const Arguments& arguments) {
 // --launcher is also an option of MPICH's mpirun.
 bool is_misplaced(const std::string& word) {
   const std::string name = word.substr(0, word.find('='));
+  if (name == kSurvive) return true;
   return name != "--launcher" && std::ranges::find(kOwn, name) != kOwn.end();
 }
 
@@ -57,6 +63,7 @@ int supervise_command(const Arguments& arguments) {
       "and "
       "what it writes, is in docs/checkpoints.md");
   options.example("launch/supervise -np 8 build/bin/trainer config.yaml");
+  options.example("launch/supervise --survive --min-ranks 6 -np 8 build/bin/trainer config.yaml");
   options.example("launch/supervise --min-ranks 4 --hostfile hosts -np 16 trainer config.yaml");
   supervise::Options job;
   options.app().add_option("--launcher", job.launcher, "launch/mpirun; launch/supervise names it");
@@ -65,6 +72,12 @@ int supervise_command(const Arguments& arguments) {
                   "go on with as few ranks as this where a host or a rank's place is gone; not given: never "
                   "with fewer")
       ->check(Range(1, 1 << 22));
+  options.app()
+      .add_flag(
+          kSurvive, job.survive,
+          "where a rank ends, the others go on at once in their processes, with --min-ranks or more of them; "
+          "for ranks on CPUs, with Open MPI 5.0 or later")
+      ->needs("--min-ranks");
   options.app()
       .add_option("--most-starts", job.policy.most_starts,
                   "give up after so many starts in a row that ended before a newer checkpoint was saved")

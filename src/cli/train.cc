@@ -5,8 +5,23 @@
 #include "octet/setup/setup.h"
 #include "octet/train/trainer.h"
 #include "options.h"
+#include "survive.h"
 
 namespace octet::cli {
+namespace {
+
+int train_once(const Arguments& arguments) {
+  const config::Resolved config = config::load(arguments);
+  const setup::SessionWish wish = setup::session_wish(config.config);
+  runtime::Session session(wish.device, nullptr, wish.carrying);
+  return session.run([&] {
+    train::require_same_start(session, OCTET_VERSION, config.config);
+    session.mention_idle_gpus("CONFIG");
+    return train::train(session, config);
+  });
+}
+
+}  // namespace
 
 int train_command(const Arguments& arguments) {
   Options options(
@@ -23,16 +38,9 @@ int train_command(const Arguments& arguments) {
     if (!arguments.empty()) std::printf("\nKeys:\n%s", keys_text(terminal_width()).c_str());
     return 0;
   }
-  const config::Resolved config = config::load(arguments);
   // Whoever reads the output may leave (a closed terminal, a dead `tee`): the run goes on.
   std::signal(SIGPIPE, SIG_IGN);
-  const setup::SessionWish wish = setup::session_wish(config.config);
-  runtime::Session session(wish.device, nullptr, wish.carrying);
-  return session.run([&] {
-    train::require_same_start(session, OCTET_VERSION, config.config);
-    session.mention_idle_gpus("CONFIG");
-    return train::train(session, config);
-  });
+  return run_with_survivors(arguments, train_once);
 }
 
 }  // namespace octet::cli

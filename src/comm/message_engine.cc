@@ -134,6 +134,7 @@ bool MessageEngine::advance(Operation& operation) {
     }
     return finished;
   } catch (const std::exception& error) {
+    if (goes_on_without(error)) throw;
     const auto* ours = dynamic_cast<const Error*>(&error);
     // Threads and memory that the system does not give have words of ours.
     const std::optional<Problem> problem = problem_of(error);
@@ -142,6 +143,14 @@ bool MessageEngine::advance(Operation& operation) {
                         static_cast<int>(ours ? ours->code() : ExitCode::failure));
     throw;
   }
+}
+
+// Kernels that wait for another GPU's words do not end by themselves: ranks with GPUs end with their job.
+bool MessageEngine::goes_on_without(const std::exception& error) {
+  if (dynamic_cast<const RanksLost*>(&error) == nullptr || follows_devices_) return false;
+  if (!others_lost_ && !transport_->let_go()) return false;
+  others_lost_ = true;
+  return true;
 }
 
 void MessageEngine::watch(const WatchOptions& options) {

@@ -57,6 +57,8 @@ class MessageEngine {
   /// Of all ranks, for what the main threads tell each other.
   const Lane& control() const { return control_; }
   bool is_process() const { return is_process_; }
+  /// True once the transport has let go of ranks that ended.
+  bool others_lost() const { return others_lost_; }
 
   /// Serves these streams from now on. The thread takes over the caller's affinity, and learns from the
   /// number of threads that its ops use whether compute leaves it a core. From the first ranks with devices
@@ -123,6 +125,7 @@ class MessageEngine {
   void nap(std::chrono::microseconds longest);
   void end_thread(bool finish);
   void look_for_the_missing(Operation& operation, double seconds);
+  bool goes_on_without(const std::exception& error);
 
   std::unique_ptr<Transport> transport_;
   Lane control_, end_, roll_lane_;
@@ -152,8 +155,9 @@ class MessageEngine {
 
   std::atomic<int> outstanding_{0};
   std::atomic<bool> follows_devices_{false};
-  std::atomic<bool> carries_{false};          // messages of some stream
-  std::atomic<bool> crowded_{false};          // compute takes all cores of this node
+  std::atomic<bool> carries_{false};  // messages of some stream
+  std::atomic<bool> crowded_{false};  // compute takes all cores of this node
+  std::atomic<bool> others_lost_{false};
   std::atomic<double> timeout_seconds_{600};  // until watch() says otherwise; 0: not watched
   TraceRing traces_;
 

@@ -6,9 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <boost/mpi/collectives.hpp>
-#include <boost/mpi/communicator.hpp>
-#include <boost/mpi/environment.hpp>
-#include <boost/mpi/exception.hpp>
 #include <boost/serialization/string.hpp>
 #include <chrono>
 #include <cstdlib>
@@ -17,10 +14,13 @@
 #include <vector>
 
 #include "deadline.h"
+#include "mpi_survival.h"
+#include "mpi_world.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/base/memory_room.h"
+#include "octet/comm/job.h"
 #include "self_transport.h"
 
 namespace octet::comm {
@@ -34,44 +34,14 @@ namespace mpi = boost::mpi;
 constexpr auto turn_to_speak = std::chrono::milliseconds(300);
 constexpr auto announcement = std::chrono::milliseconds(50);
 constexpr auto last_words_patience = std::chrono::seconds(5);
+// How long messages under way may take to fail once they are revoked.
+constexpr auto withdrawal_patience = std::chrono::seconds(5);
 // How long ranks may take for the calls of MPI that wait for all others: splitting communicators. No
 // collective is watched then, and nothing but the end of the process ends such a call.
 std::chrono::seconds opening_patience() {
   const char* text = environment_variable("OCTETRUN_START_TIMEOUT");
   const int seconds = text ? std::atoi(text) : 0;
   return std::chrono::seconds(seconds > 0 ? seconds : 600);
-}
-
-std::string error_text(int code) {
-  std::array<char, MPI_MAX_ERROR_STRING> text{};
-  int length = 0;
-  MPI_Error_string(code, text.data(), &length);
-  return {text.data(), static_cast<std::size_t>(length)};
-}
-
-// Errors come back as codes and leave as Errors; whoever runs the collective adds its name and ends the job.
-void must(int code, const char* call) {
-  if (code == MPI_SUCCESS) return;
-  throw Error(
-      Problem{.what = std::string(call) + " failed: " + error_text(code),
-              .fix = "look for a dead rank or a broken network; mpirun's own lines above may say more"});
-}
-
-// The same for Boost.MPI, which throws.
-template <typename Call>
-auto guarded(Call&& call) {
-  try {
-    return call();
-  } catch (const mpi::exception& error) {
-    must(error.result_code(), error.routine());
-    throw;
-  }
-}
-
-bool truncated(int code) {
-  int error_class = 0;
-  MPI_Error_class(code, &error_class);
-  return error_class == MPI_ERR_TRUNCATE;
 }
 
 // Inside a host Open MPI sends up to 4 KiB at once and more after a question, in pieces of 32 KiB. Short
@@ -94,41 +64,27 @@ struct HostFacts {
   }
 };
 
-/// MPI from its first call to its last. Where there is no orderly end it stays as it is: its last calls would
-/// wait for ranks that are gone.
-struct World {
-  World() : environment(mpi::threading::serialized, false), all(MPI_COMM_WORLD, mpi::comm_attach) {}
-  mpi::environment environment;  // goes last
-  mpi::communicator all;
-  mpi::communicator last_words;
-  std::vector<mpi::communicator> lanes;
-};
-World* world_of_process = nullptr;
-
 class MpiTransport final : public Transport {
  public:
-  MpiTransport() {
-    int initialised = 0;
-    MPI_Initialized(&initialised);
-    if (initialised)
-      throw Error(Problem{.what = "MPI is initialised already", .fix = "make one job a process"});
+  /// Of all ranks that were started, or, when MPI runs already, of those that are left.
+  explicit MpiTransport(bool of_survivors) {
+    if (!of_survivors) start_mpi();
+    check(World::of_process != nullptr, "MPI runs");
+    world_ = World::of_process;
+    const Deadline deadline =
+        until_opened(of_survivors ? "going on without ranks that ended" : "MPI's start");
     try {
-      const Deadline deadline = until_started();
-      prefer_larger_messages();
-      // Open MPI's plugins and shared memory; it does not look either whether it got any.
-      require_memory_for("MPI's start", std::size_t{192} << 20);
-      world_ = world_of_process = new World;
-    } catch (const mpi::exception&) {
-      throw Error(Problem{
-          .what = "MPI_Init_thread failed",
-          .fix = "start with mpirun (or srun with PMIx) of the MPI that this program was built with"});
+      guarded([&] {
+        if (of_survivors) world_->leave_out_the_lost();
+        MPI_Comm_set_errhandler(world_->all, MPI_ERRORS_RETURN);
+        world_->last_words = apart(world_->all);
+        find_place();
+      });
+    } catch (const RanksLost&) {
+      revoke(world_->all);  // so that the others meet it too
+      throw;
     }
-    const Deadline deadline = until_opened("MPI's start");
-    guarded([&] {
-      MPI_Comm_set_errhandler(world_->all, MPI_ERRORS_RETURN);
-      world_->last_words = apart(world_->all);
-      find_place();
-    });
+    decide_whether_to_survive();
   }
 
   const Place& place() const override { return place_; }
@@ -137,6 +93,7 @@ class MpiTransport final : public Transport {
   std::size_t max_message() const override { return std::size_t{1} << 24; }
 
   int open_lane(Queue queue, const std::vector<int>& ranks) override {
+    require_whole();
     const Deadline deadline = until_opened("the opening of a channel");
     guarded([&] { world_->lanes.push_back(quiet(world_->all.split(ranks.front(), place_.rank))); });
     bulk_.push_back(queue == Queue::gather || queue == Queue::reduce);
@@ -144,6 +101,7 @@ class MpiTransport final : public Transport {
   }
 
   int isend(int lane, int peer, int tag, const void* data, std::size_t bytes) override {
+    require_whole();
     const int ticket = new_ticket({.tag = tag, .bulk = is_bulk(lane)});
     Pending& pending = pending_[ticket];
     if (pending.bulk) {
@@ -159,6 +117,7 @@ class MpiTransport final : public Transport {
 
   // Any tag: a message of another collective is an error to report, not one to wait behind for ever.
   int irecv(int lane, int peer, int tag, void* data, std::size_t bytes) override {
+    require_whole();
     const int ticket = new_ticket({.tag = tag, .bytes = bytes, .receives = true, .bulk = is_bulk(lane)});
     Pending& pending = pending_[ticket];
     if (pending.bulk) {
@@ -174,9 +133,11 @@ class MpiTransport final : public Transport {
   }
 
   bool test(int ticket) override {
+    require_whole();
     Pending& pending = pending_[ticket];
     const std::optional<MPI_Status> status = pending.bulk ? test_bulk(pending) : test_control(pending);
     if (!status) return false;
+    pending.active = false;
     if (pending.receives) {
       int bytes = 0;
       must(MPI_Get_count(&*status, MPI_BYTE, &bytes), "MPI_Get_count");
@@ -190,6 +151,7 @@ class MpiTransport final : public Transport {
   }
 
   std::optional<Waiting> probe(int lane) override {
+    require_whole();
     const auto found = guarded([&] { return lane_of(lane).iprobe(); });
     if (!found) return std::nullopt;
     return Waiting{.peer = found->source(),
@@ -198,15 +160,26 @@ class MpiTransport final : public Transport {
 
   // Sends that are through for us may still lie in MPI's own queues, which move only inside its calls.
   void progress() override {
+    if (lost_) return;
     int found = 0;
     MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, world_->all, &found, MPI_STATUS_IGNORE);
   }
 
-  // Communicators go with the world, and then MPI ends.
+  // Communicators go with the world, and then MPI ends. Where ranks ended before, its last call may wait for
+  // them (Open MPI 5.0.11): then the others end as they do behind an error, without that call.
   void finish() override {
     pending_.clear();
-    delete std::exchange(world_of_process, nullptr);
+    if (world_->lost_any) return;
+    delete std::exchange(World::of_process, nullptr);
     world_ = nullptr;
+  }
+
+  bool let_go() override {
+    if (!survives_) return false;
+    lost_ = true;
+    revoke(world_->all);
+    for (const mpi::communicator& lane : world_->lanes) revoke(lane);
+    return withdraw();
   }
 
   [[noreturn]] void end_job(const std::string& message, int code) override {
@@ -230,10 +203,64 @@ class MpiTransport final : public Transport {
     std::size_t bytes = 0;
     bool receives = false;
     bool bulk = false;
+    bool active = true;                      ///< MPI may still use its memory
     MPI_Request request = MPI_REQUEST_NULL;  ///< of bulk data
     mpi::request control;                    ///< of other lanes
   };
-  std::optional<MPI_Status> test_bulk(Pending& pending) {
+
+  static void start_mpi() {
+    int initialised = 0;
+    MPI_Initialized(&initialised);
+    if (initialised)
+      throw Error(Problem{.what = "MPI is initialised already", .fix = "make one job a process"});
+    try {
+      const Deadline deadline = until_started();
+      prefer_larger_messages();
+      // Open MPI's plugins and shared memory; it does not look either whether it got any.
+      require_memory_for("MPI's start", std::size_t{192} << 20);
+      World::of_process = new World;
+    } catch (const mpi::exception&) {
+      throw Error(Problem{
+          .what = "MPI_Init_thread failed",
+          .fix = "start with mpirun (or srun with PMIx) of the MPI that this program was built with"});
+    }
+  }
+
+  // The thread of the survivors' transport is not the one that started MPI.
+  void decide_whether_to_survive() {
+    if (least_survivors() == 0) return;
+    survives_ = has_ulfm() && any_thread_;
+    if (survives_ || place_.rank != 0) return;
+    log::warn(
+        "OCTETRUN_SURVIVORS: " + library_version() +
+        " lets no rank go on without others (ULFM: Open MPI 5.0 and later): the job ends with a rank, and "
+        "has to be started again");
+  }
+
+  void require_whole() const {
+    if (lost_) throw RanksLost();
+  }
+
+  // Boost.MPI says of a request that has failed that it is not through.
+  static bool still_under_way(Pending& pending) {
+    if (!pending.bulk && !pending.control.active()) return false;
+    try {
+      return !(pending.bulk ? test_bulk(pending) : test_control(pending));
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  // Revoked, whatever is under way fails at its next test: then MPI uses no memory of it any more.
+  bool withdraw() {
+    const auto end = Clock::now() + withdrawal_patience;
+    for (Pending& pending : pending_) {
+      while (pending.active && Clock::now() < end) pending.active = still_under_way(pending);
+    }
+    return std::ranges::none_of(pending_, &Pending::active);
+  }
+
+  static std::optional<MPI_Status> test_bulk(Pending& pending) {
     int through = 0;
     MPI_Status status;
     const int code = MPI_Test(&pending.request, &through, &status);
@@ -242,7 +269,7 @@ class MpiTransport final : public Transport {
     return through ? std::optional(status) : std::nullopt;
   }
 
-  std::optional<MPI_Status> test_control(Pending& pending) {
+  static std::optional<MPI_Status> test_control(Pending& pending) {
     try {
       const auto status = pending.control.test();
       return status ? std::optional<MPI_Status>(MPI_Status(*status)) : std::nullopt;
@@ -261,6 +288,14 @@ class MpiTransport final : public Transport {
   // lowest if it is quick. So each waits longer than those below it, is silent once another has announced its
   // words, and announces its own before it says them.
   bool may_speak() {
+    try {
+      return is_first_to_speak();
+    } catch (const mpi::exception&) {
+      return true;  // ranks that have ended say nothing
+    }
+  }
+
+  bool is_first_to_speak() {
     const auto announced_by = [this](int source) {
       return world_->last_words.iprobe(source, mpi::any_tag).has_value();
     };
@@ -377,6 +412,8 @@ class MpiTransport final : public Transport {
   World* world_ = nullptr;
   Place place_;
   bool any_thread_ = false;
+  bool survives_ = false;   // goes on without ranks that end
+  bool lost_ = false;       // some have
   std::vector<bool> bulk_;  // by lane
   std::vector<Pending> pending_;
   std::vector<int> free_;
@@ -385,7 +422,15 @@ class MpiTransport final : public Transport {
 }  // namespace
 
 std::unique_ptr<Transport> make_mpi_transport() {
-  return std::make_unique<MpiTransport>();
+  return std::make_unique<MpiTransport>(false);
+}
+
+std::unique_ptr<Transport> make_survivors_transport() {
+  return std::make_unique<MpiTransport>(true);
+}
+
+std::vector<int> ranks_lost() {
+  return World::of_process == nullptr ? std::vector<int>() : World::of_process->lost;
 }
 
 }  // namespace octet::comm

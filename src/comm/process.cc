@@ -1,5 +1,7 @@
 // The one rank that a process is: MPI when a launcher started it, else alone.
+#include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -41,6 +43,14 @@ class MpiRank {
     return std::make_unique<RankJob>(RankOptions{.engine = engine_, .end_engine = true, .removed = removed});
   }
 
+  Survivors survive() {
+    if (engine_) engine_->stop();
+    engine_.reset();
+    engine_ = std::make_shared<MessageEngine>(make_survivors_transport);
+    taken_ = false;
+    return {.place = engine_->place(), .lost = ranks_lost()};
+  }
+
   MpiRank(const MpiRank&) = delete;
   MpiRank& operator=(const MpiRank&) = delete;
 
@@ -68,6 +78,20 @@ bool launched_by_mpi() {
     if (environment_variable(name) != nullptr) return true;
   }
   return false;
+}
+
+RanksLost::RanksLost()
+    : Error(Problem{.what = "ranks of the job have ended",
+                    .fix = "started again, the run goes on from its newest checkpoint",
+                    .code = ExitCode::hang}) {}
+
+int least_survivors() {
+  const char* text = environment_variable("OCTETRUN_SURVIVORS");
+  return text == nullptr ? 0 : std::max(0, std::atoi(text));
+}
+
+Survivors survive() {
+  return MpiRank::of_process().survive();
 }
 
 std::unique_ptr<Job> make_job() {

@@ -56,6 +56,7 @@ class RankJob final : public Job {
   void watch(const WatchOptions& options) override;
   std::string trace() const override;
   std::vector<Traffic> take_traffic() override { return meter_.take(); }
+  bool others_lost() const override { return options_.engine != nullptr && options_.engine->others_lost(); }
   [[noreturn]] void abort(int code) override;
 
   MessageEngine* engine() const { return options_.engine.get(); }

@@ -79,6 +79,10 @@ class Transport {
   virtual void finish() = 0;
   /// Ends the job on all ranks. MPI: does not return. Threads: all later test() throw this message.
   virtual void end_job(const std::string& message, int code) = 0;
+  /// Called when a call of this transport threw RanksLost: lets go of all that is under way, so that its
+  /// memory may go, and has the others meet the same. False where that cannot be done: then the job is to
+  /// end.
+  virtual bool let_go() { return false; }
   /// True when the rank is a process, which an aborted job ends.
   virtual bool is_process() const = 0;
   /// True when the calls between construction and finish() may come from any thread, one at a time.

@@ -16,6 +16,7 @@ constexpr std::size_t kRecordBytes = 8192;  // the longest path, and what stands
 
 std::string record_of(const Progress& progress) {
   std::string text = Json{{"job", progress.job},
+                          {"ranks", progress.ranks},
                           {"first_step", progress.first_step},
                           {"step", progress.step},
                           {"total_steps", progress.total_steps},
@@ -54,6 +55,7 @@ std::optional<Progress> read_progress(const std::string& output_dir) {
     if (!json.is_object()) return std::nullopt;
     Progress progress;
     progress.job = json_string(json, "job", "", path);
+    progress.ranks = static_cast<int>(json_int(json, "ranks", 0, 0, INT64_C(1) << 30, path));
     progress.first_step = json_int(json, "first_step", 0, 0, kMost, path);
     progress.step = json_int(json, "step", 0, progress.first_step, kMost, path);
     progress.total_steps = json_int(json, "total_steps", 0, 0, kMost, path);

@@ -58,6 +58,7 @@ Reporter::Impl::Impl(RunFacts f)
     std::error_code none;  // one that an earlier run left would speak for this one
     std::filesystem::remove(progress_path(facts.output_dir), none);
   }
+  progress.ranks = static_cast<int>(facts.world);
   progress.first_step = progress.step = facts.first_step;
   progress.total_steps = facts.total_steps;
   progress.from = facts.resumed_from;

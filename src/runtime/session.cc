@@ -71,10 +71,14 @@ void require_whole_job(const comm::Place& place) {
 }
 
 // What the user should know of the ranks' devices before anything runs on them.
-void warn_of(const GpuChoice& choice) {
+void warn_of(const GpuChoice& choice, bool prints) {
   if (!choice.why_cpu.empty()) log::warn("computing on the CPU: " + choice.why_cpu);
   for (const std::string& doubt : choice.doubts) log::warn(doubt);
   if (choice.ordinals.empty()) return;
+  if (prints && comm::least_survivors() > 0) {
+    log::warn(
+        "ranks on GPUs end together: OCTETRUN_SURVIVORS (launch/supervise --survive) is for ranks on CPUs");
+  }
   if (const std::string replaced = replaced_gpu_setting(); !replaced.empty()) log::warn(replaced);
 }
 
@@ -130,7 +134,7 @@ Session::Session(DeviceWish device, const std::exception_ptr& refusal, const com
     if (job_->all_min(refused ? 0 : 1) == 0) device_.reset();
   }
   if (!device_) device_ = open_cpu(place_);
-  warn_of(choice);
+  warn_of(choice, prints());
   const comm::Group group = comm::Mesh(place_.size).group("data", place_.rank);
   unless_refused([&] { data_ = job_->collectives(group, *device_, carrying); });
   if (!data_) {
@@ -170,6 +174,8 @@ Problem placed(Problem problem, const comm::Place& place, const std::string& dev
 }
 
 int Session::failed() {
+  // Whatever else it looks like: ranks that are left go on together.
+  if (job_->others_lost()) throw comm::RanksLost();
   const std::string device = device_ ? device_->description() : "";
   try {
     throw;

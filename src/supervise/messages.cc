@@ -10,6 +10,8 @@ namespace {
 
 constexpr std::size_t kLongestLine = 4096;  // what goes beyond belongs to no message of this program
 
+// Of ranks that go on without others: "warning: rank 3 has ended, and the other 3 ranks go on ...".
+constexpr std::string_view kWarning = "warning: ", kEnded = " ended, and the other ";
 constexpr std::string_view kError = "error: ", kFound = "  found:    ", kWhere = "  where:    ";
 // Open MPI's words for a host that does not answer any more.
 constexpr std::string_view kLostDaemon = "Remote daemon:", kOnNode = " on node ";
@@ -24,6 +26,21 @@ std::string ranks_at(std::string_view text, std::size_t at) {
   return std::string(trim(text.substr(at, end == std::string_view::npos ? end : end - at)));
 }
 
+// What text_of() made.
+std::optional<Lost> lost_in(std::string_view line) {
+  const std::string_view text = line.substr(kWarning.size());
+  const std::size_t ended = text.find(kEnded);
+  if (!text.starts_with("rank") || ended == std::string_view::npos) return std::nullopt;
+  const std::string_view subject = text.substr(0, ended);  // with "has" or "have" behind it
+  Lost lost{.who = std::string(subject.substr(0, subject.rfind(' ')))};
+  for (const char c : text.substr(ended + kEnded.size())) {
+    if (!is_digit(c) || lost.left > (1 << 24)) break;
+    lost.left = 10 * lost.left + (c - '0');
+  }
+  if (lost.left == 0 || text != text_of(lost)) return std::nullopt;
+  return lost;
+}
+
 // The ranks that a text names; empty where it names none.
 std::string ranks_in(std::string_view text) {
   for (std::size_t at = text.find("rank"); at != std::string_view::npos; at = text.find("rank", at + 1)) {
@@ -36,6 +53,12 @@ std::string ranks_in(std::string_view text) {
 }
 
 }  // namespace
+
+std::string text_of(const Lost& lost) {
+  const bool several = lost.who.starts_with("ranks");
+  return lost.who + (several ? " have" : " has") + std::string(kEnded) + std::to_string(lost.left) +
+         (lost.left == 1 ? " rank goes on" : " ranks go on") + " without " + (several ? "them" : "it");
+}
 
 void Messages::hear(std::string_view bytes) {
   for (const char c : bytes) {
@@ -55,6 +78,9 @@ void Messages::hear_line(std::string line) {
     in_error_ = fault_.what.empty();
     if (in_error_) fault_.what = line.substr(kError.size());
     return;
+  }
+  if (line.starts_with(kWarning)) {
+    if (auto lost = lost_in(line)) lost_ = std::move(lost);
   }
   if (const std::size_t at = line.find(kLostDaemon); at != std::string::npos) {
     const std::size_t host = line.find(kOnNode, at);

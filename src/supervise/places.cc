@@ -6,6 +6,7 @@
 
 #include "octet/base/error.h"
 #include "octet/config/derive.h"
+#include "octet/supervise/resumption.h"
 
 namespace octet::supervise {
 namespace {
@@ -51,16 +52,7 @@ Places::Places(Command command, const config::Config& config, int min_ranks)
 
 int Places::fitting(int most) const {
   for (int ranks = most; ranks >= std::max(1, min_ranks_); --ranks) {
-    try {
-      if (config_.auto_find_batch_size) {
-        config::possible_micro_batches(config_, ranks);
-      } else {
-        config::resolve_batch(config_, ranks);
-      }
-      return ranks;
-    } catch (const Error&) {
-      continue;
-    }
+    if (runs_on(config_, ranks)) return ranks;
   }
   return 0;
 }

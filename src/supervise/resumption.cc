@@ -1,8 +1,10 @@
-#include "resumption.h"
+#include "octet/supervise/resumption.h"
 
 #include <exception>
 
+#include "octet/base/error.h"
 #include "octet/checkpoint/checkpoint.h"
+#include "octet/config/derive.h"
 
 namespace octet::supervise {
 namespace {
@@ -27,6 +29,19 @@ Strings resume_overrides(const config::Config& config, const report::Progress& s
       wish.empty() && config.overwrite_output_dir && saved.saved_step < saved.total_steps;
   if (newest || finds_itself || !holds(saved.saved)) return {};
   return {"resume_from_checkpoint=" + saved.saved};
+}
+
+bool runs_on(const config::Config& config, int ranks) {
+  try {
+    if (config.auto_find_batch_size) {
+      config::possible_micro_batches(config, ranks);
+    } else {
+      config::resolve_batch(config, ranks);
+    }
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
 }
 
 }  // namespace octet::supervise

@@ -26,8 +26,8 @@
 #include "octet/supervise/command.h"
 #include "octet/supervise/goodput.h"
 #include "octet/supervise/messages.h"
+#include "octet/supervise/resumption.h"
 #include "places.h"
-#include "resumption.h"
 #include "words.h"
 
 namespace octet::supervise {
@@ -81,6 +81,7 @@ class Supervisor {
     run_ = job_ + "-" + std::to_string(::getpid()) + "." + random_word();
     const auto left = left_behind();
     if (left) run_ = report::run_of(left->job);
+    if (options.survive) ::setenv("OCTETRUN_SURVIVORS", std::to_string(options.min_ranks).c_str(), 1);
   }
 
   int run();
@@ -100,13 +101,17 @@ class Supervisor {
     bool told = false;         ///< the run wrote how far it came
     std::int64_t began = 0;    ///< behind this step; a run may go further back by itself
     std::int64_t newest = -1;  ///< step of the newest checkpoint that it saved
-    bool stepped = false;      ///< and finished a step
+    bool stepped = false;      ///< and finished a step, since ranks were lost where some were
+    int left = 0;              ///< ranks that went on without others; 0: all do
+    bool anew = false;         ///< these have not told yet where they begin
   };
   Start start();
   void record(const Start& start, const Decision& decision);
   /// Hands requests on; `job` is null between two starts.
   void pass_on(Job* job);
   void look_at(Start& start);
+  /// Ranks of the start ended, and others go on in their processes.
+  void go_on_without(Start& start, const Lost& lost);
   /// Completes the rows of incidents that no step has followed yet.
   void complete_rows(std::int64_t first_step, const std::string& from);
   /// A supervisor before this one that was killed has left the progress of its job.
@@ -116,7 +121,16 @@ class Supervisor {
   bool has_just_ended() const;
   /// Removes what only a run under way needs.
   void clear_up() const;
+  /// What incidents.jsonl says of ranks that ended, with their start or alone; the rest follows from the
+  /// start.
+  struct Row {
+    Json ranks, code, meaning, who, what, wait;
+  };
+  /// Writes it; the next finished step completes it. Returns the last step that was finished.
+  std::int64_t add_row(const Start& start, const Row& row, Clock::time_point ended);
   Ended ended(const Start& start);
+  /// What is not trained again when a start ends now.
+  std::int64_t safe_step(const Start& start) const;
   void wait(double seconds);
   std::string goodput_text() const;
 
@@ -193,10 +207,13 @@ void Supervisor::take_over() {
 
 void Supervisor::look_at(Start& start) {
   const auto progress = report::read_progress(config_.output_dir);
-  if (!progress || progress->job != start_name_) return;  // of an earlier start
+  if (!progress || progress->job != start_name_) return;        // of an earlier start
+  if (start.left > 0 && progress->ranks != start.left) return;  // of before some of its ranks ended
   if (!start.told) start.began = progress->first_step;
-  if (!start.told || progress->first_step != start.progress.first_step) goodput_.begin(progress->first_step);
+  if (!start.told || start.anew || progress->first_step != start.progress.first_step)
+    goodput_.begin(progress->first_step);
   start.told = true;
+  start.anew = false;
   start.progress = *progress;
   start.newest = std::max({start.newest, progress->saved_step, progress->memory_step});
   goodput_.reach(progress->step, progress->step_seconds);
@@ -204,6 +221,41 @@ void Supervisor::look_at(Start& start) {
   if (start.stepped || progress->step == progress->first_step) return;
   start.stepped = true;
   complete_rows(progress->first_step, progress->from);
+}
+
+std::int64_t Supervisor::add_row(const Start& start, const Row& row, Clock::time_point ended) {
+  const std::int64_t safe = safe_step(start);
+  const std::int64_t step = start.told ? start.progress.step : safe;
+  // What was trained behind that counts no more.
+  if (start.told) goodput_.begin(safe);
+  incidents_.add({{"time", time_text()},
+                  {"start", starts_},
+                  {"ranks", row.ranks},
+                  {"code", row.code},
+                  {"meaning", row.meaning},
+                  {"who", row.who},
+                  {"what", row.what},
+                  {"step", step},
+                  {"steps_lost", step - safe},
+                  {"wait_seconds", row.wait},
+                  {"from", nullptr},
+                  {"seconds_to_next_step", nullptr},
+                  {"goodput", goodput_.share(seconds_since(began_))}});
+  open_.push_back({.row = incidents_.size() - 1, .since = ended});
+  return step;
+}
+
+void Supervisor::go_on_without(Start& start, const Lost& lost) {
+  look_at(start);
+  add_row(start,
+          {.ranks = lost.left,
+           .meaning = "ranks ended, and the others go on without them",
+           .who = lost.who,
+           .wait = 0},
+          Clock::now());
+  start.left = lost.left;
+  start.stepped = false;
+  start.anew = true;
 }
 
 Supervisor::Start Supervisor::start() {
@@ -224,6 +276,7 @@ Supervisor::Start Supervisor::start() {
   bool hung = false;
   while (job.wait(requests_.file(), start.stepped ? kSeldom : kOften)) {
     pass_on(&job);
+    if (const auto lost = messages.take_lost()) go_on_without(start, *lost);
     look_at(start);
     const Fault& fault = messages.fault();
     if (!failing && (!fault.what.empty() || !fault.lost_hosts.empty())) failing = Clock::now();
@@ -236,6 +289,7 @@ Supervisor::Start Supervisor::start() {
   pass_on(&job);
   failed_ = Clock::now();
   job.end_rest();
+  if (const auto lost = messages.take_lost()) go_on_without(start, *lost);
   look_at(start);
   start.code = job.code();
   start.fault = messages.fault();
@@ -264,31 +318,24 @@ Ended Supervisor::ended(const Start& start) {
   return how;
 }
 
-void Supervisor::record(const Start& start, const Decision& decision) {
-  const report::Progress& progress = start.progress;
+std::int64_t Supervisor::safe_step(const Start& start) const {
   // Of a start that did not get so far nothing is known but where it would have begun.
-  const std::int64_t safe = start.told
-                                ? std::max({progress.first_step, progress.saved_step, progress.memory_step})
-                                : std::max<std::int64_t>(0, newest_);
-  const std::int64_t step = start.told ? progress.step : safe;
-  // What was trained behind that counts no more.
-  if (start.told) goodput_.begin(safe);
+  if (!start.told) return std::max<std::int64_t>(0, newest_);
+  return std::max({start.progress.first_step, start.progress.saved_step, start.progress.memory_step});
+}
+
+void Supervisor::record(const Start& start, const Decision& decision) {
   const auto or_null = [](const std::string& text) { return text.empty() ? Json() : Json(text); };
   const bool has_code = starts_ > 0;
-  incidents_.add({{"time", time_text()},
-                  {"start", starts_},
-                  {"ranks", places_.ranks() > 0 ? Json(places_.ranks()) : Json()},
-                  {"code", has_code ? Json(start.code) : Json()},
-                  {"meaning", has_code ? Json(meaning_of(start.code)) : Json()},
-                  {"who", or_null(start.fault.who)},
-                  {"what", or_null(start.fault.what)},
-                  {"step", step},
-                  {"steps_lost", step - safe},
-                  {"wait_seconds", decision.next == Next::start ? Json(decision.wait) : Json()},
-                  {"from", nullptr},
-                  {"seconds_to_next_step", nullptr},
-                  {"goodput", goodput_.share(seconds_since(began_))}});
-  open_.push_back({.row = incidents_.size() - 1, .since = failed_});
+  const int ranks = start.left > 0 ? start.left : places_.ranks();
+  const std::int64_t step = add_row(start,
+                                    {.ranks = ranks > 0 ? Json(ranks) : Json(),
+                                     .code = has_code ? Json(start.code) : Json(),
+                                     .meaning = has_code ? Json(meaning_of(start.code)) : Json(),
+                                     .who = or_null(start.fault.who),
+                                     .what = or_null(start.fault.what),
+                                     .wait = decision.next == Next::start ? Json(decision.wait) : Json()},
+                                    failed_);
   std::string line = has_code ? "start " + std::to_string(starts_) + " ended with " +
                                     std::to_string(start.code) + " (" + meaning_of(start.code) + ")"
                               : start.fault.what;

@@ -278,6 +278,8 @@ TEST(Supervise, WhatIsNoTrainingIsRefusedBeforeAnythingIsStarted) {
             Task::get().config(),
         "supervise --launcher " + fake.file("launcher") + " --min-ranks 3 -np 2 " OCTET_TRAINER " " +
             Task::get().config() + " output_dir=" + fake.output(),
+        "supervise --launcher " + fake.file("launcher") + " --survive -np 2 " OCTET_TRAINER " " +
+            Task::get().config() + " output_dir=run",
         "supervise --launcher " + fake.file("launcher") + " -np 2 --wdir /tmp " OCTET_TRAINER " " +
             Task::get().config() + " output_dir=run",
         "supervise --launcher " + fake.file("launcher") + " --hostfile " + fake.file("hosts") +
@@ -295,9 +297,9 @@ TEST(Supervise, WhatIsNoTrainingIsRefusedBeforeAnythingIsStarted) {
 TEST(Supervise, ItsOwnOptionsBehindThoseOfTheLauncherAreRefused) {
   const FakeLauncher fake({"exit 213"});
   spill(fake.file("hosts"), "near slots=2\n");
-  for (const std::string& words :
-       {"--hostfile " + fake.file("hosts") + " --min-ranks 1 -np 2", std::string("-np 2 --most-starts=3"),
-        std::string("-np 2 --first-wait 0"), std::string("-np 2 --end-within 9")}) {
+  for (const std::string& words : {"--hostfile " + fake.file("hosts") + " --min-ranks 1 -np 2",
+                                   std::string("-np 2 --most-starts=3"), std::string("-np 2 --first-wait 0"),
+                                   std::string("-np 2 --end-within 9"), std::string("-np 2 --survive")}) {
     const Outcome run = fake.run("", words);
     EXPECT_EQ(run.code, 64) << words << "\n" << run.both();
     EXPECT_EQ(errors_in(run), 1) << run.both();

@@ -23,9 +23,10 @@ TEST(Progress, IsReadAsItWasWritten) {
               .saved_step = 7,
               .saved = "/a \"path\"",
               .finished = true});
-  file.write({.first_step = 3, .step = 5, .saved = "x"});
+  file.write({.ranks = 12, .first_step = 3, .step = 5, .saved = "x"});
   const auto read = read_progress(folder.path());
   ASSERT_TRUE(read);
+  EXPECT_EQ(read->ranks, 12);
   EXPECT_EQ(read->first_step, 3);
   EXPECT_EQ(read->step, 5);
   EXPECT_EQ(read->saved_step, -1);
@@ -49,7 +50,7 @@ TEST(Progress, WhatIsNoneIsNotRead) {
 
 /// A run of two steps and a checkpoint, in a folder.
 void run_in(const std::string& folder, const std::string& status) {
-  Reporter reporter({.output_dir = folder, .total_steps = 12, .first_step = 4});
+  Reporter reporter({.output_dir = folder, .total_steps = 12, .first_step = 4, .world = 3});
   reporter.step({.step = 5, .seconds = 0.25});
   reporter.step({.step = 6, .seconds = 0.5});
   reporter.saved(5, "there/checkpoint-5");
@@ -69,6 +70,7 @@ TEST(Progress, OfARunUnderASupervisorIsTold) {
   read = read_progress(folder.path());
   ASSERT_TRUE(read);
   EXPECT_EQ(read->job, "the job");
+  EXPECT_EQ(read->ranks, 3);
   EXPECT_EQ(read->first_step, 4);
   EXPECT_EQ(read->step, 6);
   EXPECT_EQ(read->total_steps, 12);

@@ -26,6 +26,7 @@ namespace {
 TEST(Progress, KeepsEveryField) {
   const octet::test::TemporaryFolder folder("fields");
   const Progress made{.job = "j",
+                      .ranks = 5,
                       .first_step = 3,
                       .step = 8,
                       .total_steps = 9,
@@ -38,9 +39,10 @@ TEST(Progress, KeepsEveryField) {
   ProgressFile(folder.path()).write(made);
   const auto read = read_progress(folder.path());
   ASSERT_TRUE(read);
-  const auto& [job, first_step, step, total_steps, step_seconds, saved_step, saved, memory_step, from,
+  const auto& [job, ranks, first_step, step, total_steps, step_seconds, saved_step, saved, memory_step, from,
                finished] = *read;
   EXPECT_EQ(job, "j");
+  EXPECT_EQ(ranks, 5);
   EXPECT_EQ(first_step, 3);
   EXPECT_EQ(step, 8);
   EXPECT_EQ(total_steps, 9);
@@ -57,6 +59,7 @@ TEST(Progress, KeepsEveryField) {
   EXPECT_EQ(none->saved_step, -1);
   EXPECT_EQ(none->memory_step, -1);
   EXPECT_EQ(none->step, 0);
+  EXPECT_EQ(none->ranks, 0);
   EXPECT_TRUE(none->job.empty() && none->saved.empty() && none->from.empty() && !none->finished);
   for (const char* text : {R"({"saved_step": -2})", R"({"memory_step": -2})", R"({"total_steps": -1})",
                            R"({"step": 9007199254740993})", R"({"finished": 1})", R"({"from": 1})"}) {

@@ -73,5 +73,33 @@ TEST(Messages, LinesMayComeInPiecesAndHoldAnything) {
   EXPECT_EQ(heard("error: a\nan ordinary line\n  where:    rank 2 on b\n").who, "");
 }
 
+TEST(Messages, RanksThatGoOnWithoutOthersAreHeard) {
+  for (const Lost& lost : {Lost{.who = "rank 3", .left = 3}, Lost{.who = "ranks 1, 12", .left = 1},
+                           Lost{.who = "ranks 0, 2", .left = 1024}}) {
+    Messages messages;
+    messages.hear("warning: " + text_of(lost) + "\n");
+    const auto heard = messages.take_lost();
+    ASSERT_TRUE(heard) << text_of(lost);
+    EXPECT_EQ(heard->who, lost.who);
+    EXPECT_EQ(heard->left, lost.left);
+    EXPECT_FALSE(messages.take_lost()) << "told once";
+    EXPECT_EQ(messages.fault().what, "");
+  }
+  EXPECT_EQ(text_of({.who = "rank 3", .left = 1}),
+            "rank 3 has ended, and the other 1 rank goes on without it");
+  EXPECT_EQ(text_of({.who = "ranks 1, 2", .left = 2}),
+            "ranks 1, 2 have ended, and the other 2 ranks go on without them");
+  for (const char* other :
+       {"rank 3 has ended, and the other 3 ranks go on without it",
+        "warning: rank 3 has ended, and the other",
+        "warning: rank 3 has ended, and the other x ranks go on without it", "warning: ", "warning: rank",
+        "warning: rank 3 has ended, and the other 99999999999999999999 ranks go on without it",
+        "warning: rank 3 has ended, and the other 0 ranks go on without it"}) {
+    Messages messages;
+    messages.hear(std::string(other) + "\n");
+    EXPECT_FALSE(messages.take_lost()) << other;
+  }
+}
+
 }  // namespace
 }  // namespace octet::supervise

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "../src/supervise/incidents.h"
-#include "../src/supervise/resumption.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/json.h"
@@ -24,6 +23,7 @@
 #include "octet/checkpoint/save.h"
 #include "octet/comm/threads.h"
 #include "octet/report/progress.h"
+#include "octet/supervise/resumption.h"
 #include "support/program.h"
 
 namespace octet::supervise {
@@ -50,6 +50,7 @@ struct Told {
   std::int64_t first = 0, step = 0, saved = -1, memory = -1;
   bool finished = false;
   std::string from = {};
+  int ranks = 4;
 };
 
 class Supervised : public testing::Test {
@@ -68,12 +69,16 @@ class Supervised : public testing::Test {
 
   /// Shell that leaves such a record.
   std::string told(const Told& t) const {
-    const Json record{
-        {"first_step", t.first},   {"step", t.step},
-        {"saved_step", t.saved},   {"saved", output() + "/checkpoint-" + std::to_string(t.saved)},
-        {"memory_step", t.memory}, {"from", t.from},
-        {"total_steps", 12},       {"step_seconds", static_cast<double>(t.step - t.first)},
-        {"finished", t.finished}};
+    const Json record{{"first_step", t.first},
+                      {"step", t.step},
+                      {"saved_step", t.saved},
+                      {"saved", output() + "/checkpoint-" + std::to_string(t.saved)},
+                      {"memory_step", t.memory},
+                      {"from", t.from},
+                      {"ranks", t.ranks},
+                      {"total_steps", 12},
+                      {"step_seconds", static_cast<double>(t.step - t.first)},
+                      {"finished", t.finished}};
     const std::string text = record.dump();
     return "mkdir -p " + output() + "; echo '" + text.substr(0, text.size() - 1) +
            ",\"job\":\"'$OCTETRUN_SUPERVISED'\"}' >" + output() + "/octet.progress; ";
@@ -392,6 +397,56 @@ TEST_F(Supervised, FewerRanksBeginToCountAnew) {
   ASSERT_EQ(incidents().size(), 7u) << "rows of an earlier job stay";
   EXPECT_TRUE(incidents()[6]["wait_seconds"].is_null()) << "none follows";
   EXPECT_EQ(incidents()[6]["start"], 3);
+}
+
+TEST_F(Supervised, RanksThatGoOnWithoutOthersHaveARowAndNoStart) {
+  Options options = quick_;
+  options.min_ranks = 2;
+  options.survive = true;
+  const auto lost = [](const std::string& who) { return "echo 'warning: " + who + " without it' >&2; "; };
+  EXPECT_EQ(run({"echo $OCTETRUN_SURVIVORS >" + file("least") + "; " +
+                 told({.first = 0, .step = 9, .saved = 6, .memory = 8}) + kLook +
+                 lost("rank 3 has ended, and the other 3 ranks go on") + kLook +
+                 told({.first = 8, .step = 8, .from = "memory", .ranks = 3}) + kLook +
+                 told({.first = 8, .step = 10, .from = "memory", .ranks = 3}) + kLook +
+                 lost("rank 0 has ended, and the other 2 ranks go on") + kLook +
+                 told({.first = 6, .step = 12, .saved = 12, .finished = true, .from = "disk", .ranks = 2})},
+                options),
+            0)
+      << said_;
+  EXPECT_EQ(lines("arguments").size(), 1u);
+  EXPECT_EQ(lines("least"), std::vector<std::string>{"2"});
+  const auto rows = incidents();
+  ASSERT_EQ(rows.size(), 2u) << said_;
+  EXPECT_EQ(rows[0]["who"], "rank 3");
+  EXPECT_EQ(rows[0]["ranks"], 3);
+  EXPECT_EQ(rows[0]["step"], 9);
+  EXPECT_EQ(rows[0]["steps_lost"], 1) << "a checkpoint in memory had the eighth";
+  EXPECT_EQ(rows[0]["from"], "memory");
+  EXPECT_EQ(rows[1]["who"], "rank 0");
+  EXPECT_EQ(rows[1]["ranks"], 2);
+  EXPECT_EQ(rows[1]["step"], 10);
+  EXPECT_EQ(rows[1]["steps_lost"], 4);
+  EXPECT_EQ(rows[1]["from"], "disk");
+  for (const Json& row : rows) {
+    EXPECT_TRUE(row["code"].is_null()) << row;
+    EXPECT_EQ(row["start"], 1) << row;
+    EXPECT_EQ(row["meaning"], "ranks ended, and the others go on without them") << row;
+    EXPECT_GT(row["seconds_to_next_step"].get<double>(), 0.2)
+        << "what was told before is of no step behind it " << row;
+  }
+  EXPECT_NE(said_.find("supervise: 1 start, "), std::string::npos) << said_;
+  // Where the job ends behind that, it had as many ranks as were left; all of them are started again.
+  EXPECT_EQ(
+      run({told({.step = 1}) + kLook + lost("rank 3 has ended, and the other 3 ranks go on") + "exit 137",
+           done()},
+          options),
+      0);
+  const auto more = incidents();
+  ASSERT_EQ(more.size(), 4u) << "rows of an earlier job stay";
+  EXPECT_EQ(more[3]["code"], 137);
+  EXPECT_EQ(more[3]["ranks"], 3);
+  EXPECT_TRUE(lines("arguments").at(1).starts_with("-np 4 ")) << lines("arguments").at(1);
 }
 
 TEST_F(Supervised, AJobWithoutANumberOfRanksHasNone) {

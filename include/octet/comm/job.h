@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "octet/base/error.h"
 #include "octet/comm/carrier.h"
 #include "octet/comm/channel.h"
 #include "octet/comm/mesh.h"
@@ -18,6 +19,13 @@ class Device;
 namespace octet::comm {
 
 class Collectives;
+
+/// Ranks of the job have ended, and this one may go on without them (survive()). What was under way is void,
+/// and every later call of the job throws this again.
+class RanksLost : public Error {
+ public:
+  RanksLost();
+};
 
 /// When a collective counts as lost, and where its rank says what it did.
 struct WatchOptions {
@@ -58,6 +66,9 @@ class Job : public Channel {
   /// What channels have carried since the last call, and zeroes it.
   virtual std::vector<Traffic> take_traffic() = 0;
 
+  /// True once a call threw RanksLost, whatever its caller made of that.
+  virtual bool others_lost() const { return false; }
+
   /// Ends the whole job at once with this exit code. Does not return.
   [[noreturn]] virtual void abort(int code) = 0;
 };
@@ -71,6 +82,20 @@ Place find_place();
 /// The job of this process: MPI's when a launcher started it (initialised on the communication thread), else
 /// one rank alone. Needs no device: ranks can agree upon theirs over it. One per process.
 std::unique_ptr<Job> make_job();
+
+/// Ranks that go on where others have ended.
+struct Survivors {
+  Place place;            ///< of this rank among them, who are numbered anew in their old order
+  std::vector<int> lost;  ///< the others, by their numbers before
+};
+
+/// The smallest number of ranks that are to go on without others, OCTETRUN_SURVIVORS; 0: none are.
+int least_survivors();
+
+/// Makes those that are left the job of this process: make_job() gives it, once the one that threw RanksLost
+/// is gone. All ranks that are left call it; waits for them, at most OCTETRUN_START_TIMEOUT. Throws RanksLost
+/// where more end meanwhile: then it is called again. Nothing of their processes ends: see MPI's user-level failure mitigation (ULFM; MPI Forum, ticket 20; Bland et al. 2013).
+Survivors survive();
 
 /// One rank without MPI, for tools and tests.
 std::unique_ptr<Job> make_self_job();

@@ -11,6 +11,7 @@ namespace octet::report {
 /// What one start of a run has done.
 struct Progress {
   std::string job;                ///< the supervisor's name for this start: OCTETRUN_SUPERVISED
+  int ranks = 0;                  ///< that take its steps; 0: an older record, which does not say
   std::int64_t first_step = 0;    ///< steps that were done when it began: 0, or those of its checkpoint
   std::int64_t step = 0;          ///< steps done
   std::int64_t total_steps = 0;   ///< of the whole run

@@ -44,7 +44,8 @@ class Session {
   void mention_idle_gpus(const std::string& command) const;
 
   /// Runs `body` and turns what it throws into the exit code of the job: an Error that all ranks know of is
-  /// printed once; anything that only this rank met is printed here and ends all ranks.
+  /// printed once; anything that only this rank met is printed here and ends all ranks. Throws RanksLost
+  /// where the job did (octet/comm/job.h).
   template <typename Body>
   int run(const Body& body) {
     try {

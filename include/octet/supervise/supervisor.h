@@ -12,6 +12,7 @@ struct Options {
   std::string launcher;            ///< launch/mpirun, or what stands in for it
   std::vector<std::string> words;  ///< the launcher's arguments, the program, its configuration
   int min_ranks = 0;               ///< fewest ranks that the job may go on with; 0: as many as it began with
+  bool survive = false;            ///< ranks go on in their processes where others end, as few as min_ranks
   double end_within = 60;          ///< seconds that the launcher has from the job's first error to its end
   PolicyOptions policy;
 };

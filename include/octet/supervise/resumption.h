@@ -1,4 +1,4 @@
-// Which overrides make the next start of a run go on where this one got to.
+// What the next start of a run, or ranks that go on without others, take over from what went before.
 #pragma once
 
 #include "octet/config/config.h"
@@ -12,5 +12,8 @@ namespace octet::supervise {
 /// meant for the first start. `saved` is what the run has saved since then; its checkpoint is named where it
 /// holds.
 Strings resume_overrides(const config::Config& config, const report::Progress& saved);
+
+/// Whether the samples of a step can be dealt to so many ranks.
+bool runs_on(const config::Config& config, int ranks);
 
 }  // namespace octet::supervise
