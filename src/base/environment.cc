@@ -56,7 +56,7 @@ constexpr EnvironmentVariable kVariables[] = {
      "set by `launch/supervise --survive`: where ranks on CPUs end, the others go on in their processes, as "
      "few as "
      "these. Not set: an ended rank ends the job",
-     "src/comm/process.cc, launch/mpirun", launcher},
+     "src/comm/process.cc", launcher},
     {"OCTETRUN_BUILD", "a folder",
      "the build that the scripts under `launch` and `tests` make and use. Not set: `build`", "launch/build",
      launcher},

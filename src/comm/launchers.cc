@@ -118,8 +118,12 @@ Problem wrong_launcher(const Launched& launched, const std::vector<std::string>&
       .code = ExitCode::usage};
 }
 
+bool stops_are_handed_on(const Lookup& variable) {
+  return is_set(variable, "OCTETRUN_LAUNCHER");
+}
+
 bool stops_are_kills(const Lookup& variable, const std::string& parent) {
-  if (is_set(variable, "OCTETRUN_LAUNCHER")) return false;
+  if (stops_are_handed_on(variable)) return false;
   static constexpr std::array kLaunchers{"mpirun",  "mpiexec", "orterun",       "orted",
                                          "prterun", "prted",   "mpiexec.hydra", "hydra_pmi_proxy"};
   return std::ranges::find(kLaunchers, parent) != kLaunchers.end();

@@ -25,6 +25,7 @@ std::atomic<std::int64_t> grace = 0;          // nanoseconds
 std::atomic<bool> steps_begun = false;
 std::atomic<bool> steps_ended = false;
 std::atomic<bool> speaks = false;
+std::atomic<bool> term_is_no_request = false;
 std::atomic<std::int64_t> steps_done = 0;
 std::atomic<std::int64_t> step_saved = 0;
 static_assert(std::atomic<std::int64_t>::is_always_lock_free && std::atomic<bool>::is_always_lock_free);
@@ -97,7 +98,8 @@ void ask_save(int) {
 void ask_stop(int signal) {
   const int error = errno;
   if (!steps_begun) {
-    if (speaks) (Line() << "\nstopped before the first step, as asked: nothing is lost\n").write();
+    const bool asked = signal != SIGTERM || !term_is_no_request;
+    if (speaks && asked) (Line() << "\nstopped before the first step, as asked: nothing is lost\n").write();
     leave(static_cast<int>(ExitCode::preempted));
   }
   // That it was asked and when is one value: a handler may find another one half done.
@@ -125,7 +127,7 @@ void handle(int signal, void (*handler)(int)) {
 
 }  // namespace
 
-Signals::Signals(double grace_seconds, bool prints) {
+Signals::Signals(double grace_seconds, bool prints, bool term_is_an_end) {
   save_asked = false;
   stop_asked_at = 0;
   steps_begun = false;
@@ -134,6 +136,7 @@ Signals::Signals(double grace_seconds, bool prints) {
   step_saved = 0;
   grace = static_cast<std::int64_t>(std::clamp(grace_seconds, 0.0, 1e6) * 1e9);
   speaks = prints;
+  term_is_no_request = term_is_an_end;
   handle(SIGUSR1, ask_save);
   for (const int signal : kStops) handle(signal, ask_stop);
 }

@@ -81,7 +81,12 @@ class Supervisor {
     run_ = job_ + "-" + std::to_string(::getpid()) + "." + random_word();
     const auto left = left_behind();
     if (left) run_ = report::run_of(left->job);
-    if (options.survive) ::setenv("OCTETRUN_SURVIVORS", std::to_string(options.min_ranks).c_str(), 1);
+    if (options.survive) {
+      ::setenv("OCTETRUN_SURVIVORS", std::to_string(options.min_ranks).c_str(), 1);
+      // mpirun ends nobody then: ranks that wait for one which ended in MPI's start have to find out by
+      // themselves.
+      ::setenv("OCTETRUN_START_TIMEOUT", "60", 0);
+    }
   }
 
   int run();

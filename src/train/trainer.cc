@@ -8,9 +8,11 @@
 #include <utility>
 
 #include "cast_log.h"
+#include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/comm/launchers.h"
 #include "octet/device/cpu.h"
 #include "octet/report/number.h"
 #include "octet/runtime/signals.h"
@@ -323,7 +325,8 @@ void Run::make_intervals() {
 }
 
 int Run::run() {
-  runtime::Signals signals(config_.stop_grace, session_.prints());
+  runtime::Signals signals(config_.stop_grace, session_.prints(),
+                           comm::stops_are_handed_on(environment_variable));
   const int threads = cpu::op_threads();
   prepare();
   // A device that is made for a moment with a number of threads would set them for the whole run.

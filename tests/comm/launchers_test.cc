@@ -106,6 +106,8 @@ TEST(Launchers, OneOfTheirProcessesSpeaksAndSaysWhatToType) {
 TEST(Launchers, MpirunAloneKillsWhatItIsAskedToStop) {
   EXPECT_TRUE(stops_are_kills(lookup({}), "mpirun"));
   EXPECT_TRUE(stops_are_kills(lookup({}), "orted"));
+  EXPECT_TRUE(stops_are_handed_on(lookup({{"OCTETRUN_LAUNCHER", "1"}})));
+  EXPECT_FALSE(stops_are_handed_on(lookup({})));
   EXPECT_FALSE(stops_are_kills(lookup({{"OCTETRUN_LAUNCHER", "1"}}), "mpirun"));
   EXPECT_FALSE(stops_are_kills(lookup({}), "bash"));
   EXPECT_FALSE(stops_are_kills(lookup({}), "slurmstepd"));

@@ -56,6 +56,18 @@ TEST(SignalsDeathTest, WhoAsksAgainAndAgainEndsTheProcess) {
   EXPECT_EXIT(asked(3), testing::ExitedWithCode(128 + SIGTERM), "stopped at once, as asked twice");
 }
 
+// A rank that another one's failure takes down was not asked to stop by anybody.
+TEST(SignalsDeathTest, BeforeTheFirstStepTheRequestIsToldAndTheEndOfTheJobIsNot) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto told = [](bool term_is_an_end, int signal) {
+    const Signals signals(1, true, term_is_an_end);
+    std::raise(signal);
+  };
+  EXPECT_EXIT(told(false, SIGTERM), testing::ExitedWithCode(76), "stopped before the first step, as asked");
+  EXPECT_EXIT(told(true, SIGUSR2), testing::ExitedWithCode(76), "stopped before the first step, as asked");
+  EXPECT_EXIT(told(true, SIGTERM), testing::ExitedWithCode(76), "^$");
+}
+
 // Requests come in the same instant where a process group, its launcher and a batch system all tell it: a
 // handler finds another one half done.
 TEST(Signals, RequestsOfTheSameInstantAreOne) {

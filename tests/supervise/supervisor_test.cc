@@ -404,7 +404,7 @@ TEST_F(Supervised, RanksThatGoOnWithoutOthersHaveARowAndNoStart) {
   options.min_ranks = 2;
   options.survive = true;
   const auto lost = [](const std::string& who) { return "echo 'warning: " + who + " without it' >&2; "; };
-  EXPECT_EQ(run({"echo $OCTETRUN_SURVIVORS >" + file("least") + "; " +
+  EXPECT_EQ(run({"echo $OCTETRUN_SURVIVORS $OCTETRUN_START_TIMEOUT >" + file("least") + "; " +
                  told({.first = 0, .step = 9, .saved = 6, .memory = 8}) + kLook +
                  lost("rank 3 has ended, and the other 3 ranks go on") + kLook +
                  told({.first = 8, .step = 8, .from = "memory", .ranks = 3}) + kLook +
@@ -415,7 +415,7 @@ TEST_F(Supervised, RanksThatGoOnWithoutOthersHaveARowAndNoStart) {
             0)
       << said_;
   EXPECT_EQ(lines("arguments").size(), 1u);
-  EXPECT_EQ(lines("least"), std::vector<std::string>{"2"});
+  EXPECT_EQ(lines("least"), std::vector<std::string>{"2 60"});
   const auto rows = incidents();
   ASSERT_EQ(rows.size(), 2u) << said_;
   EXPECT_EQ(rows[0]["who"], "rank 3");

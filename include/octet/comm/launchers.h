@@ -37,6 +37,9 @@ std::vector<std::string> command_line();
 /// text on all but the launcher's first process, so that one of them speaks.
 Problem wrong_launcher(const Launched& launched, const std::vector<std::string>& arguments);
 
+/// True under launch/mpirun: requests to stop come to ranks as SIGUSR2, and SIGTERM from mpirun, when it ends
+/// a job one of whose ranks has failed.
+bool stops_are_handed_on(const Lookup& variable);
 /// True when mpirun itself started this process, without launch/mpirun: then SIGTERM and Ctrl-C end it a
 /// second or two later. `parent` is the name of the parent process.
 bool stops_are_kills(const Lookup& variable, const std::string& parent);

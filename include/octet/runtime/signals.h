@@ -14,7 +14,9 @@ namespace octet::runtime {
 class Signals {
  public:
   /// `prints`: this rank says what the signals do; the others give it a moment to do so before they end.
-  Signals(double grace_seconds, bool prints);
+  /// `term_is_an_end`: what somebody asks for comes as another signal, and SIGTERM from mpirun, when it ends
+  /// the job: before the first step it is obeyed without a word.
+  Signals(double grace_seconds, bool prints, bool term_is_an_end = false);
   ~Signals();
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;
