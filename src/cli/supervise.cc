@@ -22,7 +22,7 @@ std::size_t own_options(const Arguments& arguments) {
   while (at < arguments.size()) {
     const std::string& word = arguments[at];
     if (word == "--help" || word == "-h") return at + 1;
-    if (word == kSurvive) {
+    if (word.substr(0, word.find('=')) == kSurvive) {
       ++at;
       continue;
     }

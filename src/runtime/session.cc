@@ -77,7 +77,9 @@ void warn_of(const GpuChoice& choice, bool prints) {
   if (choice.ordinals.empty()) return;
   if (prints && comm::least_survivors() > 0) {
     log::warn(
-        "ranks on GPUs end together: OCTETRUN_SURVIVORS (launch/supervise --survive) is for ranks on CPUs");
+        "--survive is for ranks on CPUs: those on GPUs do not go on without others, mpirun no longer ends "
+        "them, and "
+        "they may wait for a lost one as long as ddp_timeout; leave it out");
   }
   if (const std::string replaced = replaced_gpu_setting(); !replaced.empty()) log::warn(replaced);
 }

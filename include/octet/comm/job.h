@@ -94,7 +94,8 @@ int least_survivors();
 
 /// Makes those that are left the job of this process: make_job() gives it, once the one that threw RanksLost
 /// is gone. All ranks that are left call it; waits for them, at most OCTETRUN_START_TIMEOUT. Throws RanksLost
-/// where more end meanwhile: then it is called again. Nothing of their processes ends: see MPI's user-level failure mitigation (ULFM; MPI Forum, ticket 20; Bland et al. 2013).
+/// where more end meanwhile: then it is called again. It is MPI's user-level failure mitigation (ULFM): Bland
+/// et al., "Post-failure recovery of MPI communication capability", 2013.
 Survivors survive();
 
 /// One rank without MPI, for tools and tests.
