@@ -126,9 +126,8 @@ TEST(GpuFp8Cache, AgreesWithTheCpuForEveryHead) {
   }
 }
 
-// Enough KV heads that a block takes half of six pieces, or all, and that three blocks stand on each
-// multiprocessor.
-TEST(GpuFp8Cache, ABlockMayTakeSeveralPieces) {
+// Enough KV heads that a cache is cut into two pieces, or not at all, and that the kernel has other blocks.
+TEST(GpuFp8Cache, ManyLoneTokensAgreeWithTheCpu) {
   const std::vector<Pass> passes{{{1400, 300, 700, 5}, false}, {{1, 1, 1, 1}, true}};
   for (const std::int64_t heads : {32, 64, 140}) {
     check_case({.heads = {heads, heads, 64}, .capacity = 1500}, passes);

@@ -98,8 +98,7 @@ inline std::size_t attention_in_order_workspace(std::int64_t tokens) {
   return aligned(2 * static_cast<std::size_t>(tokens) * sizeof(std::int32_t));
 }
 
-/// Long caches are read in pieces of so many keys. The length depends on the cache alone, so that the order
-/// of sums does not depend on who else is decoded.
+/// Long caches are read in pieces of so many keys at least: where many tokens are decoded, pieces are joined.
 inline constexpr std::int64_t kCachePiece = 256, kMostCachePieces = 64;
 
 inline std::int64_t cache_piece(std::int64_t capacity) {

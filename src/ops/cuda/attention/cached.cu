@@ -157,18 +157,19 @@ std::int64_t prompt_tiles(const Cached& args, const Span& span, int rows) {
   return (span.count * args.group() + rows - 1) / rows;
 }
 
-std::int64_t blocks_of_pieces(int pieces, int run) {
-  return (pieces + run - 1) / run;
-}
-/// How many pieces a block takes one after the other, at most `most`, so that all are done soonest: `rows`
-/// blocks for each piece, `together` of which stand on the GPU at a time. Beginning and ending take a block
-/// about as long as a piece.
-int run_of_pieces(std::int64_t rows, int pieces, int most, int together) {
+/// A block has no more keys than this, or a piece: one long cache shall not be waited for among many short
+/// ones.
+constexpr std::int64_t kMostKeysOfBlock = 4096;
+
+/// How many pieces to join, so that all are done soonest: `rows` blocks for each piece, `together` of which
+/// stand on the GPU at a time. Beginning and ending take a block about as long as a piece.
+int pieces_to_join(std::int64_t rows, const Span& span, int together) {
+  const auto most = static_cast<int>(std::max<std::int64_t>(1, kMostKeysOfBlock / span.piece));
   int best = 1;
   std::int64_t least = std::numeric_limits<std::int64_t>::max();
-  for (int run = 1; run <= std::min(most, pieces); ++run) {
-    const std::int64_t turns = (rows * blocks_of_pieces(pieces, run) + together - 1) / together;
-    const std::int64_t takes = turns * (run + 1);
+  for (int run = 1; run <= std::min(most, span.pieces); ++run) {
+    const std::int64_t blocks = rows * ((span.pieces + run - 1) / run);
+    const std::int64_t takes = (blocks + together - 1) / together * (run + 1);
     if (takes > least) continue;
     least = takes;
     best = run;
@@ -180,26 +181,24 @@ template <bool FP8_>
 struct Bf16Kernels {
   using Value = __nv_bfloat16;
   static constexpr bool FP8 = FP8_;
+  /// Of all `alone` tokens those of `span`, whose pieces are joined.
   template <int DIM>
-  static void lone(cudaStream_t stream, const Cached& args, Span& span) {
-    if (args.group() > 8) return lone_rows<LoneCut<DIM, 2, FP8>>(stream, args, span);
+  static void lone(cudaStream_t stream, const Cached& args, std::int64_t alone, Span& span) {
+    if (args.group() > 8) return lone_rows<LoneCut<DIM, 2, FP8>>(stream, args, alone, span);
     using Few = LoneCut<DIM, 1, FP8>;
     // From the third turn on: 64 sequences of eight KV heads, two turns on an H200, are slower with more of
     // them on a multiprocessor.
-    const std::int64_t blocks = span.count * args.kv_heads, turn = Few::BLOCKS * multiprocessors();
-    blocks > 2 * turn ? lone_rows<LoneCut<DIM, 1, FP8, true>>(stream, args, span)
-                      : lone_rows<Few>(stream, args, span);
+    const std::int64_t blocks = alone * args.kv_heads, turn = Few::BLOCKS * multiprocessors();
+    blocks > 2 * turn ? lone_rows<LoneCut<DIM, 1, FP8, true>>(stream, args, alone, span)
+                      : lone_rows<Few>(stream, args, alone, span);
   }
   template <typename C>
-  static void lone_rows(cudaStream_t stream, const Cached& args, Span& span) {
-    const std::int64_t rows = span.count * lone_tiles(args, C::ROWS);
-    int most = C::MOST_PIECES;
-    while (most > 1 && lone_bytes<C>(most) > most_shared_bytes()) --most;
-    span.run = run_of_pieces(rows * args.kv_heads, span.pieces, most, C::BLOCKS * multiprocessors());
-    const dim3 blocks(grid(rows), grid(args.kv_heads), grid(blocks_of_pieces(span.pieces, span.run)));
-    allow_shared(lone_bf16_kernel<C>, lone_bytes<C>(most));
-    launch_early(lone_bf16_kernel<C>, blocks, C::THREADS, static_cast<std::size_t>(lone_bytes<C>(span.run)),
-                 stream, "cached_attention", args, span);
+  static void lone_rows(cudaStream_t stream, const Cached& args, std::int64_t alone, Span& span) {
+    const std::int64_t a_token = lone_tiles(args, C::ROWS) * args.kv_heads;
+    span.join(pieces_to_join(alone * a_token, span, C::BLOCKS * multiprocessors()));
+    allow_shared(lone_bf16_kernel<C>, lone_bytes<C>());
+    launch_early(lone_bf16_kernel<C>, dim3(grid(span.count * a_token), grid(span.pieces)), C::THREADS,
+                 static_cast<std::size_t>(lone_bytes<C>()), stream, "cached_attention", args, span);
   }
   template <int DIM>
   static void prompt(cudaStream_t stream, const Cached& args, const Span& span) {
@@ -231,15 +230,15 @@ struct Fp32Kernels {
   template <int DIM>
   using Cut = Fp32Cut<DIM <= 128 ? 128 : 256, FP8>;
   template <int DIM>
-  static void lone(cudaStream_t stream, const Cached& args, Span& span) {
+  static void lone(cudaStream_t stream, const Cached& args, std::int64_t, const Span& span) {
     using C = Cut<DIM>;
     const dim3 blocks(grid(span.count * lone_tiles(args, C::ROWS)), grid(args.kv_heads), grid(span.pieces));
     launch_early(lone_fp32_kernel<C>, blocks, C::THREADS, 0, stream, "cached_attention", args, span);
   }
   /// In one piece a lone token's keys are dealt to the warps, and their sums put together, as a prompt's are.
   template <int DIM>
-  static void lone_in_order(cudaStream_t stream, const Cached& args, Span span) {
-    lone<DIM>(stream, args, span);
+  static void lone_in_order(cudaStream_t stream, const Cached& args, const Span& span) {
+    lone<DIM>(stream, args, span.count, span);
   }
   template <int DIM>
   static void prompt(cudaStream_t stream, const Cached& args, const Span& span) {
@@ -254,26 +253,26 @@ struct Fp32Kernels {
 template <typename Kernels, int DIM>
 void attend_alone(cudaStream_t stream, const Cached& args, std::int64_t alone, const Workspace& workspace) {
   const Heads heads{args.q_heads, args.kv_heads, args.head_dim};
-  Span span{.piece = cache_piece(args.capacity), .pieces = cache_pieces(args.capacity)};
+  Span whole{.piece = cache_piece(args.capacity), .pieces = cache_pieces(args.capacity)};
   const std::size_t a_row = cached_row_bytes(heads, args.capacity);
   std::int64_t most = alone;
-  if (span.pieces > 1) {
+  if (whole.pieces > 1) {
     most = workspace.data == nullptr ? 0 : static_cast<std::int64_t>(workspace.bytes / a_row);
     if (most == 0) {  // nowhere to put pieces
       most = alone;
-      span.pieces = 1;
-      span.piece = args.capacity;
+      whole.pieces = 1;
+      whole.piece = args.capacity;
     }
   }
-  for (; span.first < alone; span.first += most) {
+  for (; whole.first < alone; whole.first += most) {
+    Span span = whole;
     span.count = std::min(most, alone - span.first);
-    const std::int64_t places = span.count * args.q_heads * span.pieces;
     if (span.pieces > 1) {
       span.values = static_cast<float*>(workspace.data);
-      span.sums = span.values + places * args.head_dim;
+      span.sums = span.values + span.count * args.q_heads * span.pieces * args.head_dim;
     }
-    Kernels::template lone<DIM>(stream, args, span);
-    if (span.pieces <= span.run) continue;
+    Kernels::template lone<DIM>(stream, args, alone, span);
+    if (span.pieces == 1) continue;
     launch_early(combine_kernel<typename Kernels::Value>, dim3(grid(span.count), grid(args.q_heads)),
                  kCombineThreads, 0, stream, "cached_attention", args, span);
   }

@@ -3,9 +3,10 @@
 //
 // A row is a token and one of its query heads; the rows of a block share a KV head, whose keys and values it
 // reads once. Tokens that are alone in their sequences have blocks of their own, and where caches are long
-// several, each for a piece of the keys: combine_kernel adds the pieces in their order. The block that reads
-// a lone token's own key puts it into the cache. Tokens of prompts stand in blocks together, sequence after
-// sequence; their keys are in the cache before.
+// several, each for a piece of the keys: combine_kernel adds the pieces in their order. How long a piece is
+// follows from the length of a cache and from how many tokens are alone. The block that reads a lone token's
+// own key puts it into the cache. Tokens of prompts stand in blocks together, sequence after sequence; their
+// keys are in the cache before.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -148,17 +149,20 @@ struct Span {
   std::int64_t first = 0, count = 0;
   std::int64_t piece = 0;  ///< keys, a multiple of 64
   int pieces = 1;
-  int run = 1;              ///< pieces that a block takes, one after the other
   float* values = nullptr;  ///< [count, q_heads, pieces, head_dim]: sums of values, where there are pieces
   float* sums = nullptr;    ///< [count, q_heads, pieces, 2]: maximum, to the base of two, and sum of weights
 
   __device__ std::int64_t place(std::int64_t token, int head, int at, const Cached& args) const {
     return ((token - first) * args.q_heads + head) * pieces + at;
   }
-  __device__ std::int64_t keys_of_block() const { return run * piece; }
   /// Whether one block has all keys that a token sees, which then writes what comes out.
   __device__ bool of_one_block(std::int64_t first_key, std::int64_t last_key) const {
-    return first_key / keys_of_block() == last_key / keys_of_block();
+    return first_key / piece == last_key / piece;
+  }
+  /// Makes one piece of so many.
+  void join(int count) {
+    piece *= count;
+    pieces = (pieces + count - 1) / count;
   }
   /// Leaves column `d` of a piece's sums for combine_kernel, at a place that place() has named.
   __device__ void leave(const PieceSum& sum, std::int64_t place, int head_dim, int d) const {

@@ -39,11 +39,7 @@ struct LoneCut {
   static constexpr int WARP_BYTES = STAGES * STAGE_BYTES;
   static constexpr int RING_BYTES = WARPS * WARP_BYTES;
   /// Blocks that stand on a multiprocessor at a time.
-  static constexpr int BLOCKS = RING_BYTES > 80 * 1024 || TILES > 1 ? 1 : MANY&& DIM <= 128 ? 3 : 2;
-  /// Pieces of a cache that a block may have one after the other. What is kept of several lies in shared
-  /// memory; of heads of 128 so much of seven, or six, that two or three blocks still stand on a
-  /// multiprocessor of Hopper, which has 228 KiB.
-  static constexpr int MOST_PIECES = ROWS * DIM <= 1024 ? (MANY ? 6 : 7) : ROWS * DIM <= 2048 ? 2 : 1;
+  static constexpr int BLOCKS = RING_BYTES > 80 * 1024 || TILES > 1 ? 1 : !MANY ? 2 : DIM <= 128 ? 4 : 3;
 };
 
 __device__ inline int lane_of_warp() {
