@@ -19,13 +19,15 @@ std::int64_t logit_rows(const DecoderOptions& options) {
 namespace {
 
 /// Passes of how many tokens are recorded. A model in training may gather its parameters pass by pass, and is
-/// waited for; where experts are picked the host looks what became of it; hidden states between stages, and
-/// sums over ranks that are not direct, are messages that the host takes part in.
+/// waited for; where experts are picked the host may look what became of it; hidden states between stages,
+/// and sums over ranks that are not direct, are messages that the host takes part in.
 std::int64_t most_recorded(const RunnerParts& parts, const DecoderOptions& options) {
   const model::Architecture& a = options.architecture;
-  if (!parts.own || a.experts.count > 0 || a.share.stages > 1) return 0;
-  if (parts.sums == nullptr) return options.sequences;
-  return std::min(options.sequences, parts.sums->direct_rows(a.hidden, options.recipe.compute));
+  if (!parts.own || a.share.stages > 1) return 0;
+  const std::int64_t most = model::unwatched_tokens(parts.model.device(), a, options.recipe.compute,
+                                                    options.strict, options.sequences);
+  if (parts.sums == nullptr) return most;
+  return std::min(most, parts.sums->direct_rows(a.hidden, options.recipe.compute));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #include "octet/model/transformer.h"
 
 #include "core.h"
+#include "layers/experts.h"
 #include "octet/base/error.h"
 
 namespace octet::model {
@@ -87,6 +88,14 @@ const TransformerOptions& Transformer::options() const {
 }
 const precision::Recipe& Transformer::recipe() const {
   return impl_->common().recipe();
+}
+
+std::int64_t unwatched_tokens(const Device& device, const Architecture& architecture, DType compute,
+                              bool fixed_order, std::int64_t most) {
+  if (architecture.experts.count == 0) return most;
+  std::int64_t tokens = most;
+  while (tokens > 0 && !Experts::unwatched(device, architecture, compute, fixed_order, tokens)) --tokens;
+  return tokens;
 }
 
 }  // namespace octet::model

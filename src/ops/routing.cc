@@ -7,10 +7,12 @@ namespace octet::ops {
 
 namespace cpu {
 void route(const RouteArgs& args);
+void deal(const DealArgs& args);
 void weighted_rows(const WeightedRowsArgs& args);
 }  // namespace cpu
 namespace cuda {
 void route(Stream& stream, const RouteArgs& args);
+void deal(Stream& stream, const DealArgs& args);
 void weighted_rows(Stream& stream, const WeightedRowsArgs& args);
 }  // namespace cuda
 
@@ -22,6 +24,16 @@ void route(Stream& stream, const RouteArgs& args) {
   check(args.taken > 0 && args.taken <= args.logits.cols, "route: no more experts are taken than there are");
   check(args.experts != nullptr && args.weights != nullptr, "route: there is room for what is taken");
   OCTET_DISPATCH(stream, route, args);
+}
+
+void deal(Stream& stream, const DealArgs& args) {
+  check(args.count > 0 && args.count <= kMostExperts, "deal: there are experts, and not too many");
+  check(args.tokens >= 0 && args.taken > 0 && args.taken <= args.count,
+        "deal: no more experts are taken than there are");
+  check(args.begins != nullptr && args.row_tokens != nullptr && args.places != nullptr &&
+            args.place_weights != nullptr && args.experts != nullptr && args.weights != nullptr,
+        "deal: there is room for what is dealt");
+  OCTET_DISPATCH(stream, deal, args);
 }
 
 void weighted_rows(Stream& stream, const WeightedRowsArgs& args) {

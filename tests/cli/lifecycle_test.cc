@@ -101,8 +101,8 @@ TEST(Signals, UserSignalToTheLauncherStopsAllRanks) {
   const TemporaryFolder folder("usr2");
   const Outcome stopped =
       shell(OCTET_SOURCE_DIR "/launch/mpirun -np 2 " OCTET_TRAINER " " +
-            Task::get().train(folder / "run", "max_steps=300 save_steps=300") + " & job=$!; until [ $(cat " +
-            (folder / "run/trainer_log.jsonl") +
+            Task::get().train(folder / "run", "max_steps=100000 save_steps=100000") +
+            " & job=$!; until [ $(cat " + (folder / "run/trainer_log.jsonl") +
             " 2>/dev/null | wc -l) -ge 5 ]; do sleep 0.02; done; kill -USR2 $job; wait $job");
   EXPECT_EQ(stopped.code, 76) << stopped.both();
   EXPECT_GE(newest_step(folder / "run"), 5);

@@ -4,7 +4,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
-#include <chrono>
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 
@@ -17,7 +17,8 @@ namespace {
 
 class HostileRows : public testing::Test {
  protected:
-  ~HostileRows() override { EXPECT_LT(std::chrono::steady_clock::now() - start_, std::chrono::seconds(15)); }
+  // Of this process's own time: a machine that does something else beside it takes longer.
+  ~HostileRows() override { EXPECT_LT(std::clock() - start_, 15 * CLOCKS_PER_SEC); }
   std::string path(const std::string& name) const { return folder_ + "/" + name; }
   std::string write(const std::string& name, const std::string& text) const {
     std::ofstream(path(name), std::ios::binary) << text;
@@ -40,7 +41,7 @@ class HostileRows : public testing::Test {
  private:
   octet::test::TemporaryFolder scratch_{"hostile"};
   const std::string& folder_ = scratch_.path();
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  std::clock_t start_ = std::clock();
 };
 
 TEST_F(HostileRows, ARowHasAGreatestLength) {

@@ -300,7 +300,7 @@ TEST(GpuCachedAttention, NeighboursDoNotChangeATokensBits) {
 TEST(GpuCachedAttention, ManyLoneTokensAgreeWithTheCpu) {
   for (const DType dtype : dtypes) {
     for (const auto& [head_dim, window] : {std::pair{64, 0}, {64, 700}, {128, 0}, {256, 0}}) {
-      for (const std::int32_t count : {66, 131, 270}) {
+      for (const std::int32_t count : {66, 270}) {
         Decoding many = lone_tokens(3, 1500, {8, 2, head_dim}, dtype);
         many.window = window;
         for (std::int32_t slot = 3; slot < count; ++slot) add_piece(many, slot, slot, slot + 1);

@@ -1,10 +1,14 @@
-// Experts of tokens and sums of weighted rows on the GPU, held against the CPU side.
+// Experts of tokens, their products and sums of weighted rows on the GPU, held against the CPU side.
 #include "octet/ops/routing.h"
 
+#include <algorithm>
 #include <limits>
+#include <numeric>
 #include <random>
+#include <tuple>
 
 #include "gpu/sides.h"
+#include "octet/ops/grouped_gemm.h"
 
 namespace octet::ops {
 namespace {
@@ -88,6 +92,118 @@ TEST(GpuRouting, WeightedRowsAreThoseOfTheCpu) {
               s.out("out", out);
             },
             {.relative = 1e-6, .absolute = 1e-5, .bf16_steps = dtype == DType::bf16 ? 1.0 : 0.0});
+      }
+    }
+  }
+}
+
+/// Experts that tokens take, each once, and shares of them.
+struct Taken {
+  std::vector<std::int32_t> experts;
+  std::vector<float> weights;
+};
+Taken taken_of(std::int64_t tokens, std::int64_t taken, std::int64_t count, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<std::int32_t> all(static_cast<std::size_t>(count));
+  std::iota(all.begin(), all.end(), 0);
+  Taken t{{}, random_floats(tokens * taken, seed)};
+  for (std::int64_t token = 0; token < tokens; ++token) {
+    std::ranges::shuffle(all, random);
+    t.experts.insert(t.experts.end(), all.begin(), all.begin() + taken);
+  }
+  return t;
+}
+
+TEST(GpuRouting, TokensAreDealtAsOnTheCpu) {
+  for (const auto& [tokens, taken, count] :
+       {std::tuple{1, 1, 1}, {1, 8, 128}, {5, 2, 3}, {64, 8, 128}, {300, 3, 7}, {1000, 8, 1024}}) {
+    const Taken t = taken_of(tokens, taken, count, 11);
+    std::vector<std::vector<std::int32_t>> found;
+    std::vector<std::vector<float>> weights;
+    for (const bool gpu : {false, true}) {
+      const auto device = gpu ? make_cuda_device(0) : make_cpu_device();
+      Side side(*device);
+      std::vector<std::int32_t> begins(static_cast<std::size_t>(count + 1), -1);
+      std::vector<std::int32_t> row_tokens(t.experts.size(), -1), places = row_tokens;
+      std::vector<float> of_places(t.experts.size(), -1);
+      const DealArgs args{.experts = side.put(t.experts),
+                          .weights = side.put(t.weights),
+                          .tokens = tokens,
+                          .taken = taken,
+                          .count = count,
+                          .begins = side.put(begins),
+                          .row_tokens = side.put(row_tokens),
+                          .places = side.put(places),
+                          .place_weights = side.put(of_places)};
+      deal(side, args);
+      const auto fetch = [&](auto& to, const auto* from) {
+        device->copy_to_host(side, to.data(), from, to.size() * sizeof(to[0]));
+      };
+      fetch(begins, args.begins);
+      fetch(row_tokens, args.row_tokens);
+      fetch(places, args.places);
+      fetch(of_places, args.place_weights);
+      Stream& stream = side;
+      stream.synchronize();
+      for (const auto& one : {begins, row_tokens, places}) found.push_back(one);
+      weights.push_back(of_places);
+    }
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(found[i], found[i + 3]) << i << ", " << tokens << " tokens";
+    EXPECT_EQ(weights[0], weights[1]);
+  }
+}
+
+Matrix dense(Side& s, std::int64_t rows, std::int64_t cols, unsigned seed, float scale) {
+  std::vector<std::uint16_t> values;
+  for (const float x : random_floats(rows * cols, seed)) values.push_back(to_bf16(scale * x));
+  return {s.put(values), DType::bf16, rows, cols, cols};
+}
+
+TEST(GpuGroupedGemm, HasTheValuesOfTheCpu) {
+  struct Case {
+    std::int64_t tokens, taken, count, out, in;
+  };
+  for (const Case c : {Case{1, 8, 128, 96, 256}, Case{3, 2, 4, 32, 96}, Case{9, 4, 6, 48, 2048},
+                       Case{40, 8, 16, 1536, 768}, Case{130, 4, 33, 64, 544}, Case{64, 1, 2, 16, 32}}) {
+    for (const bool gated : {false, true}) {
+      for (const Activation activation : {Activation::silu, Activation::gelu_tanh}) {
+        SCOPED_TRACE(std::to_string(c.tokens) + " tokens to " + std::to_string(c.taken) + " of " +
+                     std::to_string(c.count) + ", " + std::to_string(c.out) + " x " + std::to_string(c.in) +
+                     (gated ? ", gated" : ""));
+        const std::int64_t rows = c.tokens * c.taken;
+        const Taken t = taken_of(c.tokens, c.taken, c.count, 12);
+        both(
+            [&](Side& s) {
+              std::vector<std::int32_t> begins(static_cast<std::size_t>(c.count + 1));
+              std::vector<std::int32_t> row_tokens(static_cast<std::size_t>(rows)), places = row_tokens;
+              std::vector<float> weights(static_cast<std::size_t>(rows));
+              const DealArgs dealt{.experts = s.put(t.experts),
+                                   .weights = s.put(t.weights),
+                                   .tokens = c.tokens,
+                                   .taken = c.taken,
+                                   .count = c.count,
+                                   .begins = s.put(begins),
+                                   .row_tokens = s.put(row_tokens),
+                                   .places = s.put(places),
+                                   .place_weights = s.put(weights)};
+              deal(s, dealt);
+              const Matrix weight = dense(s, c.count * c.out, c.in, 2, 0.05f);
+              const GroupedGemmArgs args{
+                  .weight = {weight.data, nullptr, DType::bf16, weight.rows, weight.cols},
+                  .count = c.count,
+                  .x = dense(s, c.tokens, c.in, 3, 1.0f),
+                  .source = dealt.row_tokens,
+                  .begins = dealt.begins,
+                  .gated = gated,
+                  .activation = activation,
+                  .d = s.put(Tensor::random(DType::bf16, rows, gated ? c.out / 2 : c.out, 4))};
+              if (s.gpu()) {
+                ASSERT_TRUE(has_grouped_gemm(s.device(), args));
+              }
+              grouped_gemm(s, args);
+              s.out("d", args.d);
+            },
+            {.relative = 1e-2, .absolute = 2e-2});
       }
     }
   }

@@ -149,5 +149,31 @@ TEST(WeightedRows, AreThoseOfADoubleSum) {
   expect_sums<Bf16>(DType::bf16, 1.0 / 256);
 }
 
+TEST(Deal, RowsStandByExpertAndToken) {
+  const std::vector<std::int32_t> experts = {4, 0, 2, 0, 4, 1};  // of three tokens two each
+  const std::vector<float> weights = {0.4f, 0.6f, 0.1f, 0.9f, 0.7f, 0.3f};
+  std::vector<std::int32_t> begins(6, -1), row_tokens(6, -1), places(6, -1);
+  std::vector<float> place_weights(6, -1);
+  const auto device = make_cpu_device();
+  const auto stream = device->make_stream({.name = "test"});
+  DealArgs args{.experts = experts.data(),
+                .weights = weights.data(),
+                .tokens = 3,
+                .taken = 2,
+                .count = 5,
+                .begins = begins.data(),
+                .row_tokens = row_tokens.data(),
+                .places = places.data(),
+                .place_weights = place_weights.data()};
+  deal(*stream, args);
+  stream->synchronize();
+  EXPECT_EQ(begins, (std::vector<std::int32_t>{0, 2, 3, 4, 4, 6}));
+  EXPECT_EQ(row_tokens, (std::vector<std::int32_t>{0, 1, 2, 1, 0, 2}));
+  EXPECT_EQ(places, (std::vector<std::int32_t>{0, 4, 1, 3, 2, 5}));
+  EXPECT_EQ(place_weights, (std::vector<float>{0.6f, 0.4f, 0.9f, 0.1f, 0.3f, 0.7f}));
+  args.taken = 6;
+  EXPECT_THROW(deal(*stream, args), std::exception) << "more than there are";
+}
+
 }  // namespace
 }  // namespace octet::ops

@@ -1,5 +1,5 @@
 // A mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): which experts a token is sent to, and how
-// what they make is put together. The experts' products are ordinary ones (gemm.h).
+// what they make is put together. The experts' products are those of gemm.h and grouped_gemm.h.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,21 @@ struct RouteArgs {
   float* weights = nullptr;         ///< [tokens, taken]
 };
 void route(Stream& stream, const RouteArgs& args);
+
+/// Rows, one for each token and expert that it is sent to, in the order of the experts, and of an expert in
+/// that of the tokens: those of expert e are [begins[e], begins[e + 1]). Of a token its rows come in the
+/// order of their experts' numbers, which is that of transformers' sum.
+struct DealArgs {
+  const std::int32_t* experts = nullptr;  ///< [tokens, taken], as route() gives them
+  const float* weights = nullptr;         ///< [tokens, taken]
+  std::int64_t tokens = 0, taken = 0;
+  std::int64_t count = 0;              ///< of experts, at most kMostExperts
+  std::int32_t* begins = nullptr;      ///< [count + 1]
+  std::int32_t* row_tokens = nullptr;  ///< [tokens * taken]: of each row its token
+  std::int32_t* places = nullptr;      ///< [tokens, taken]: the rows of a token
+  float* place_weights = nullptr;      ///< [tokens, taken]: the weights of the same
+};
+void deal(Stream& stream, const DealArgs& args);
 
 /// out[t] = addend[t] + Σ_j weights[t, j] * x[places[t, j]], summed in fp32 in the order of j, the addend
 /// last, and rounded once. `out` may lie where `addend` does; without data there is no addend.

@@ -1,7 +1,6 @@
 #include "layers/experts.h"
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 
 #include "layers/gated_mlp.h"
@@ -72,17 +71,17 @@ void Experts::reserve(BlockBuffers& buffers, const Common& common) {
   gated_ = rows_matrix(buffers, "activations/experts' gate and up", taken, 2 * shape_.width);
   activated_ = rows_matrix(buffers, "activations/experts' activations", taken, shape_.width);
   logits_ = buffers.floats("activations/router", shape_.count, Kept::never);
-  taken_ = reinterpret_cast<std::int32_t*>(buffers.floats("activations/taken experts", taken, Kept::never));
+  const auto numbers = [&](const char* name) {
+    return reinterpret_cast<std::int32_t*>(buffers.floats(name, taken, Kept::never));
+  };
+  taken_ = numbers("activations/taken experts");
+  shares_ = buffers.floats("activations/shares of experts", taken, Kept::never);
+  begins_ = static_cast<std::int32_t*>(buffers.take(
+      "activations/experts' first rows", index(shape_.count + 1) * sizeof(std::int32_t), Kept::never));
+  row_tokens_ = numbers("activations/tokens of experts");
+  places_ = numbers("activations/rows of tokens");
   weights_ = buffers.floats("activations/weights of experts", taken, Kept::never);
-  tokens_ =
-      reinterpret_cast<std::int32_t*>(buffers.floats("activations/tokens of experts", taken, Kept::never));
-  const auto places = index(common.options.max_tokens * taken);
-  host_taken_.resize(places);
-  host_tokens_.resize(places);
-  host_weights_.resize(places);
-  begins_.resize(index(shape_.count + 1));
-  next_.resize(index(shape_.count));
-  own_.resize(index(taken));
+  host_begins_.resize(index(shape_.count + 1));
 }
 
 std::size_t Experts::workspace(const Device& device, const Common& common) const {
@@ -146,47 +145,59 @@ void Experts::pick(const Call& call) {
                            .taken = shape_.taken,
                            .normalised = shape_.normalised,
                            .experts = taken_,
-                           .weights = weights_});
-  Device& device = call.stream.device();
-  const std::size_t bytes = index(call.tokens * shape_.taken) * sizeof(float);
-  device.copy_to_host(call.stream, host_taken_.data(), taken_, bytes);
-  device.copy_to_host(call.stream, host_weights_.data(), weights_, bytes);
-  call.stream.synchronize();
+                           .weights = shares_});
+  ops::deal(call.stream, {.experts = taken_,
+                          .weights = shares_,
+                          .tokens = call.tokens,
+                          .taken = shape_.taken,
+                          .count = shape_.count,
+                          .begins = begins_,
+                          .row_tokens = row_tokens_,
+                          .places = places_,
+                          .place_weights = weights_});
 }
 
-// A token's rows come in the order of its experts' numbers, which is that of transformers' sum.
-void Experts::sort(std::int64_t tokens) {
-  const std::int64_t taken = shape_.taken;
-  std::ranges::fill(begins_, 0);
-  for (std::int64_t i = 0; i < tokens * taken; ++i) ++begins_[index(host_taken_[index(i)]) + 1];
-  std::partial_sum(begins_.begin(), begins_.end(), begins_.begin());
-  std::copy(begins_.begin(), begins_.end() - 1, next_.begin());
-  for (std::int64_t token = 0; token < tokens; ++token) {
-    for (std::int64_t j = 0; j < taken; ++j)
-      own_[index(j)] = {host_taken_[index(token * taken + j)], host_weights_[index(token * taken + j)]};
-    std::ranges::sort(own_, {}, &std::pair<std::int32_t, float>::first);
-    for (std::int64_t j = 0; j < taken; ++j) {
-      const auto [expert, weight] = own_[index(j)];
-      const std::int64_t row = next_[index(expert)]++;
-      host_tokens_[index(row)] = static_cast<std::int32_t>(token);
-      host_taken_[index(token * taken + j)] = static_cast<std::int32_t>(row);
-      host_weights_[index(token * taken + j)] = weight;
-    }
-  }
+ops::GroupedGemmArgs Experts::gate_up_of(const Call& call) const {
+  return {.weight = gate_up_.in(call.parameters).front(),
+          .count = shape_.count,
+          .x = top(normed_, call.tokens),
+          .source = row_tokens_,
+          .begins = begins_,
+          .gated = true,
+          .activation = activation_,
+          .d = top(activated_, call.tokens * shape_.taken)};
+}
+
+ops::GroupedGemmArgs Experts::down_of(const Call& call) const {
+  const std::int64_t rows = call.tokens * shape_.taken;
+  return {.weight = down_.in(call.parameters).front(),
+          .count = shape_.count,
+          .x = top(activated_, rows),
+          .begins = begins_,
+          .d = top(made_, rows)};
 }
 
 void Experts::compute(const Call& call) {
   const ProfileLabel label(call.stream, "experts");
+  const ops::GroupedGemmArgs gate_up = gate_up_of(call), down = down_of(call);
+  const Device& device = call.stream.device();
+  if (call.common.options.fixed_order || !ops::has_grouped_gemm(device, gate_up) ||
+      !ops::has_grouped_gemm(device, down)) {
+    return compute_each(call);
+  }
+  ops::grouped_gemm(call.stream, gate_up);
+  ops::grouped_gemm(call.stream, down);
+}
+
+void Experts::compute_each(const Call& call) {
   const std::int64_t rows = call.tokens * shape_.taken, width = shape_.width;
-  Device& device = call.stream.device();
-  const std::size_t bytes = index(rows) * sizeof(float);
-  device.copy_to_device(call.stream, tokens_, host_tokens_.data(), bytes);
-  device.copy_to_device(call.stream, taken_, host_taken_.data(), bytes);
-  device.copy_to_device(call.stream, weights_, host_weights_.data(), bytes);
-  ops::gather_rows(call.stream, top(normed_, call.tokens), tokens_, top(made_, rows));
+  call.stream.device().copy_to_host(call.stream, host_begins_.data(), begins_,
+                                    host_begins_.size() * sizeof(std::int32_t));
+  call.stream.synchronize();
+  ops::gather_rows(call.stream, top(normed_, call.tokens), row_tokens_, top(made_, rows));
   const auto each = [&](const auto& of_expert) {
     for (std::int64_t e = 0; e < shape_.count; ++e) {
-      const std::int64_t begin = begins_[index(e)], count = begins_[index(e + 1)] - begin;
+      const std::int64_t begin = host_begins_[index(e)], count = host_begins_[index(e + 1)] - begin;
       if (count > 0) of_expert(e, begin, count);
     }
   };
@@ -202,17 +213,29 @@ void Experts::compute(const Call& call) {
   });
 }
 
+bool Experts::unwatched(const Device& device, const Architecture& a, DType compute, bool fixed_order,
+                        std::int64_t tokens) {
+  const ExpertShape shape = shape_of_share(a);
+  const std::int64_t rows = tokens * shape.taken;
+  const auto grouped = [&](std::int64_t out, std::int64_t in) {
+    return ops::has_grouped_gemm(device, {.weight = {.dtype = compute, .rows = shape.count * out, .cols = in},
+                                          .count = shape.count,
+                                          .x = ops::ConstMatrix(nullptr, compute, rows, in, in),
+                                          .d = {nullptr, compute, rows, out, out}});
+  };
+  return !fixed_order && grouped(2 * shape.width, a.hidden) && grouped(a.hidden, shape.width);
+}
+
 void Experts::forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
                       const ops::Matrix& after) {
   norm_.forward(call, before, {.values = top(normed_, call.tokens)});
   if (call.tokens == 0) return;
   pick(call);
-  sort(call.tokens);
   compute(call);
   const ops::Matrix made = sums_ ? top(call.common.scratch.delta, call.tokens) : after;
   ops::weighted_rows(call.stream, {.x = top(made_, call.tokens * shape_.taken),
                                    .taken = shape_.taken,
-                                   .places = taken_,
+                                   .places = places_,
                                    .weights = weights_,
                                    .addend = sums_ ? ops::Matrix{} : stream,
                                    .out = made});

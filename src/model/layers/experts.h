@@ -1,20 +1,25 @@
 #pragma once
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "layers/mlp.h"
+#include "octet/ops/grouped_gemm.h"
 
 namespace octet::model {
 
 /// A mixture of experts: norm, router, and gated MLPs of which each token takes some (ExpertShape). Forward
-/// alone. Which token goes where is decided on the device; the host waits for it, sorts the tokens by their
-/// experts, and enqueues for each expert that was taken its two products. Where layers are split among ranks,
-/// each has a part of every expert's width and the whole router.
+/// alone. Which token goes where is decided on the device. Where there are grouped products (grouped_gemm.h)
+/// they find there what is theirs; else the host waits for it, and enqueues for each expert that was taken
+/// its two products. Where layers are split among ranks, each has a part of every expert's width and the
+/// whole router.
 class Experts final : public Mlp {
  public:
   Experts(GroupBuilder& group, const Architecture& architecture);
+
+  /// Whether the host has no part in what so many tokens do.
+  static bool unwatched(const Device& device, const Architecture& architecture, DType compute,
+                        bool fixed_order, std::int64_t tokens);
 
   std::vector<Linear*> linears() override { return {}; }
   std::vector<const Linear*> linears() const override { return {}; }
@@ -33,12 +38,15 @@ class Experts final : public Mlp {
   ops::QuantizeInto wanted(const Call&) const override { return {}; }
 
  private:
-  /// The experts of all tokens and their weights, on the host; waits for the stream.
+  /// Sends all tokens to experts.
   void pick(const Call& call);
-  /// Tokens in the order of their experts, and where what each makes of them will lie.
-  void sort(std::int64_t tokens);
-  /// What the experts make of their tokens, in that order, into `made_`.
+  /// What the experts make of their tokens, in the order of `row_tokens_`, into `made_`: by grouped products,
+  /// or by one expert's after the other.
   void compute(const Call& call);
+  void compute_each(const Call& call);
+  /// The two products as grouped ones.
+  ops::GroupedGemmArgs gate_up_of(const Call& call) const;
+  ops::GroupedGemmArgs down_of(const Call& call) const;
   /// Rows [begin, begin + count) of a weight.
   static ops::Operand rows_of(const Call& call, const MatrixHandle& weight, std::int64_t begin,
                               std::int64_t count);
@@ -58,17 +66,12 @@ class Experts final : public Mlp {
   ops::Matrix gated_;        ///< [tokens * taken, 2 * width]
   ops::Matrix activated_;    ///< [tokens * taken, width]
   float* logits_ = nullptr;  ///< [tokens, count]
-  std::int32_t* taken_ = nullptr;   ///< [tokens, taken], as route() gives them, then by number: rows of made_
-  float* weights_ = nullptr;        ///< [tokens, taken] of the same
-  std::int32_t* tokens_ = nullptr;  ///< [tokens * taken]: of each row of made_ its token
-
-  /// The same on the host, which the stream may still read when the next block has begun, and of each expert
-  /// its first row: [count + 1].
-  std::vector<std::int32_t> host_taken_, host_tokens_;
-  std::vector<float> host_weights_;
-  std::vector<std::int64_t> begins_;
-  std::vector<std::int64_t> next_;                   ///< rows that are still free, while they are dealt out
-  std::vector<std::pair<std::int32_t, float>> own_;  ///< experts and weights of one token
+  std::int32_t* taken_ = nullptr;  ///< [tokens, taken], as route() gives them
+  float* shares_ = nullptr;        ///< [tokens, taken] of the same
+  /// As deal() gives them.
+  std::int32_t *begins_ = nullptr, *row_tokens_ = nullptr, *places_ = nullptr;
+  float* weights_ = nullptr;
+  std::vector<std::int32_t> host_begins_;
 };
 
 }  // namespace octet::model

@@ -1,6 +1,9 @@
 #include "octet/ops/routing.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "cpu/rows.h"
@@ -8,6 +11,7 @@
 namespace octet::ops::cpu {
 
 void route(const RouteArgs& args);
+void deal(const DealArgs& args);
 void weighted_rows(const WeightedRowsArgs& args);
 
 namespace {
@@ -77,6 +81,27 @@ void route(const RouteArgs& args) {
                         for (std::int64_t token = begin; token < end; ++token)
                           route_token(args, token, probabilities);
                       });
+}
+
+void deal(const DealArgs& a) {
+  const auto index = [](std::int64_t i) { return static_cast<std::size_t>(i); };
+  std::fill_n(a.begins, a.count + 1, 0);
+  for (std::int64_t i = 0; i < a.tokens * a.taken; ++i) ++a.begins[a.experts[i] + 1];
+  std::partial_sum(a.begins, a.begins + a.count + 1, a.begins);
+  std::vector<std::int32_t> next(a.begins, a.begins + a.count);  // rows that are still free
+  std::vector<std::pair<std::int32_t, float>> own(index(a.taken));
+  for (std::int64_t token = 0; token < a.tokens; ++token) {
+    const std::int64_t first = token * a.taken;
+    for (std::int64_t j = 0; j < a.taken; ++j) own[index(j)] = {a.experts[first + j], a.weights[first + j]};
+    std::ranges::sort(own, {}, &std::pair<std::int32_t, float>::first);
+    for (std::int64_t j = 0; j < a.taken; ++j) {
+      const auto [expert, weight] = own[index(j)];
+      const std::int32_t row = next[index(expert)]++;
+      a.row_tokens[row] = static_cast<std::int32_t>(token);
+      a.places[first + j] = row;
+      a.place_weights[first + j] = weight;
+    }
+  }
 }
 
 void weighted_rows(const WeightedRowsArgs& args) {

@@ -5,6 +5,7 @@
 namespace octet::ops::cuda {
 
 void route(Stream& stream, const RouteArgs& args);
+void deal(Stream& stream, const DealArgs& args);
 void weighted_rows(Stream& stream, const WeightedRowsArgs& args);
 
 namespace {
@@ -43,23 +44,26 @@ __device__ float sum_of_warp(float x) {
   return x;
 }
 
+/// A lane has MOST experts or fewer.
+template <int MOST>
 __global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs a) {
-  constexpr int kMost = static_cast<int>(kMostExperts) / kWarp;
   const std::int64_t token = blockIdx.x * static_cast<std::int64_t>(kTokens) + threadIdx.x / kWarp;
   if (token >= a.logits.rows) return;  // a whole warp
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   const int experts = static_cast<int>(a.logits.cols);
   const float* const x = static_cast<const float*>(a.logits.data) + token * a.logits.ld;
-  float p[kMost];  // those of experts lane, lane + 32, …; below 0: taken, or there is none
+  float p[MOST];  // those of experts lane, lane + 32, …; below 0: taken, or there is none
   float highest = x[0];
-  for (int i = 0; i < kMost; ++i) {
+#pragma unroll
+  for (int i = 0; i < MOST; ++i) {
     const int e = i * kWarp + lane;
     p[i] = e < experts ? x[e] : -1.0f;
     if (e < experts && p[i] > highest) highest = p[i];
   }
   highest = max_of_warp(highest);
   float sum = 0.0f;
-  for (int i = 0; i < kMost; ++i) {
+#pragma unroll
+  for (int i = 0; i < MOST; ++i) {
     const int e = i * kWarp + lane;
     if (e >= experts) continue;
     p[i] = expf(p[i] - highest);
@@ -67,13 +71,15 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs a) {
   }
   sum = sum_of_warp(sum);
   // Divided before they are compared: where one logit is a NaN all are, as on the CPU.
-  for (int i = 0; i < kMost; ++i) {
+#pragma unroll
+  for (int i = 0; i < MOST; ++i) {
     if (i * kWarp + lane < experts) p[i] = __fdiv_rn(p[i], sum);
   }
   float of_taken = 0.0f;
   for (std::int64_t j = 0; j < a.taken; ++j) {
     Best best{0.0f, static_cast<int>(kMostExperts)};
-    for (int i = 0; i < kMost; ++i) {
+#pragma unroll
+    for (int i = 0; i < MOST; ++i) {
       const int e = i * kWarp + lane;
       if (e < experts && !(p[i] < 0.0f)) best = first_of(best, {p[i], e});
     }
@@ -81,7 +87,8 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs a) {
     for (int step = kWarp / 2; step > 0; step /= 2) {
       best = first_of(best, {__shfl_xor_sync(kAll, best.p, step), __shfl_xor_sync(kAll, best.expert, step)});
     }
-    for (int i = 0; i < kMost; ++i) {
+#pragma unroll
+    for (int i = 0; i < MOST; ++i) {
       if (i * kWarp + lane == best.expert) p[i] = -1.0f;
     }
     const float weight = best.p;
@@ -94,6 +101,55 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs a) {
   if (!a.normalised) return;
   __syncwarp();
   for (std::int64_t j = lane; j < a.taken; j += kWarp) a.weights[token * a.taken + j] /= of_taken;
+}
+
+/// The sum of a number over the threads of a block in front of this one, and over all.
+struct Counted {
+  int before, all;
+};
+__device__ Counted count_of_block(bool mine, int (&of_warps)[kTokens]) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  const unsigned set = __ballot_sync(kAll, mine);
+  if (lane == 0) of_warps[warp] = __popc(set);
+  __syncthreads();
+  Counted counted{__popc(set & ((1u << lane) - 1)), 0};
+  for (int w = 0; w < kTokens; ++w) {
+    if (w < warp) counted.before += of_warps[w];
+    counted.all += of_warps[w];
+  }
+  __syncthreads();
+  return counted;
+}
+
+/// A block for each expert, which looks at what all tokens have taken: once to learn how many rows are in
+/// front of its own, then to give them out in the order of the tokens.
+__global__ void __launch_bounds__(kThreads) deal_kernel(const DealArgs a) {
+  __shared__ int of_warps[kTokens];
+  const int expert = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
+  const int entries = static_cast<int>(a.tokens * a.taken), taken = static_cast<int>(a.taken);
+  int begin = 0;
+  for (int first = 0; first < entries; first += kThreads) {
+    const bool lower = first + thread < entries && a.experts[first + thread] < expert;
+    begin += count_of_block(lower, of_warps).all;
+  }
+  if (thread == 0) {
+    a.begins[expert] = begin;
+    if (expert + 1 == static_cast<int>(a.count)) a.begins[a.count] = entries;
+  }
+  for (int first = 0; first < entries; first += kThreads) {
+    const int i = first + thread;
+    const bool mine = i < entries && a.experts[i] == expert;
+    const Counted counted = count_of_block(mine, of_warps);
+    if (mine) {
+      const int row = begin + counted.before, token = i / taken;
+      int place = token * taken;
+      for (int j = token * taken; j < (token + 1) * taken; ++j) place += a.experts[j] < expert ? 1 : 0;
+      a.row_tokens[row] = token;
+      a.places[place] = row;
+      a.place_weights[place] = a.weights[i];
+    }
+    begin += counted.all;
+  }
 }
 
 template <typename T>
@@ -127,8 +183,18 @@ __global__ void __launch_bounds__(2 * kThreads) weigh_kernel(const WeightedRowsA
 
 void route(Stream& stream, const RouteArgs& args) {
   const auto blocks = static_cast<unsigned>(ceil_div(args.logits.rows, kTokens));
-  route_kernel<<<blocks, kThreads, 0, octet::cuda::native(stream)>>>(args);
+  constexpr int kMost = static_cast<int>(kMostExperts) / kWarp;
+  const std::int64_t experts = args.logits.cols;
+  const auto kernel = experts <= 4 * kWarp    ? route_kernel<4>
+                      : experts <= 16 * kWarp ? route_kernel<16>
+                                              : route_kernel<kMost>;
+  kernel<<<blocks, kThreads, 0, octet::cuda::native(stream)>>>(args);
   octet::cuda::check_launch("route");
+}
+
+void deal(Stream& stream, const DealArgs& args) {
+  deal_kernel<<<static_cast<unsigned>(args.count), kThreads, 0, octet::cuda::native(stream)>>>(args);
+  octet::cuda::check_launch("deal");
 }
 
 void weighted_rows(Stream& stream, const WeightedRowsArgs& args) {

@@ -1,0 +1,34 @@
+// The products of a mixture's experts with few tokens each, as one kernel: which rows belong to which expert
+// is known on the device alone, so that no host waits for it.
+#pragma once
+
+#include <cstdint>
+
+#include "octet/ops/gated_activation.h"
+#include "octet/ops/types.h"
+
+namespace octet::ops {
+
+/// For every expert e and row r of begins[e] <= r < begins[e + 1]: d[r] = x[source[r]] · weight_eᵀ, summed in
+/// fp32 and rounded once. Gated: the weight of an expert is gate, then up, and d[r] = activation(gate) * up
+/// of what both give, rounded before.
+struct GroupedGemmArgs {
+  Operand weight;                        ///< [experts * out, in] bf16, dense
+  std::int64_t count = 0;                ///< experts
+  ConstMatrix x;                         ///< [tokens, in] bf16
+  const std::int32_t* source = nullptr;  ///< [rows]: rows of x; null: row r itself
+  const std::int32_t* begins = nullptr;  ///< [count + 1], from 0 to the rows of d
+  bool gated = false;
+  Activation activation = Activation::silu;
+  Matrix d;  ///< [rows, out], or of gated [rows, out / 2], bf16; apart from x
+};
+
+/// Whether grouped_gemm has a kernel for this that reads each weight about once: a GPU, and so few rows that
+/// their products are bound by the bytes of the weights. Looks at dtypes, sizes and boundaries alone.
+bool has_grouped_gemm(const Device& device, const GroupedGemmArgs& args);
+
+/// Enqueues the products: on a GPU what has_grouped_gemm() has said yes to. A CPU multiplies anything,
+/// slowly: its GEMMs, one for each expert, are faster.
+void grouped_gemm(Stream& stream, const GroupedGemmArgs& args);
+
+}  // namespace octet::ops

@@ -1,0 +1,41 @@
+#include "octet/ops/grouped_gemm.h"
+
+#include "checks.h"
+#include "dispatch.h"
+
+namespace octet::ops {
+
+namespace cpu {
+void grouped_gemm(const GroupedGemmArgs& args);
+}  // namespace cpu
+namespace cuda {
+bool has_grouped_gemm(const GroupedGemmArgs& args);
+void grouped_gemm(Stream& stream, const GroupedGemmArgs& args);
+}  // namespace cuda
+
+bool has_grouped_gemm(const Device& device, [[maybe_unused]] const GroupedGemmArgs& args) {
+#ifdef OCTET_HAVE_CUDA
+  return device.kind() == DeviceKind::cuda && args.weight.dtype == DType::bf16 &&
+         args.x.dtype == DType::bf16 && cuda::has_grouped_gemm(args);
+#else
+  return device.kind() == DeviceKind::cuda && false;
+#endif
+}
+
+void grouped_gemm(Stream& stream, const GroupedGemmArgs& args) {
+  if (args.d.rows == 0) return;
+  const Operand& w = args.weight;
+  check(w.data != nullptr && w.dtype == DType::bf16 && args.count > 0 && w.rows % args.count == 0,
+        "grouped_gemm: the weight is [experts * out, in] bf16");
+  check(is_matrix(args.x) && args.x.dtype == DType::bf16 && args.x.cols == w.cols,
+        "grouped_gemm: x is [tokens, in] bf16");
+  const std::int64_t out = w.rows / args.count;
+  check(!args.gated || out % 2 == 0, "grouped_gemm: gate and up have as many rows");
+  check(is_matrix(args.d) && args.d.dtype == DType::bf16 && args.d.cols == (args.gated ? out / 2 : out),
+        "grouped_gemm: d is [rows, out] bf16, of gated ones [rows, out / 2]");
+  check(args.begins != nullptr && (args.source != nullptr || args.x.rows >= args.d.rows),
+        "grouped_gemm: every row has an expert and a row of x");
+  OCTET_DISPATCH(stream, grouped_gemm, args);
+}
+
+}  // namespace octet::ops
