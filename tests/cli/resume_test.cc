@@ -64,7 +64,7 @@ TEST(ResumeAfterSigkill, OneRankKilledEndsTheJobAndTheNextStartGoesOn) {
   // The script ends with the launcher's code.
   const Outcome killed =
       shell(OCTET_SOURCE_DIR "/launch/mpirun -np 3 " OCTET_TRAINER " " + task.train(folder / "run", options) +
-            " & job=$!; until [ $(cat " + log +
+            " & job=$!; until [ -d " + (folder / "run/checkpoint-10") + " ] && [ $(cat " + log +
             " 2>/dev/null | wc -l) -ge 13 ]; do sleep 0.02; done; "
             "below() { for c in $(cat /proc/$1/task/*/children 2>/dev/null); do echo $c; below $c; done; }; "
             "for p in $(below $job); do grep -qsz '^OMPI_COMM_WORLD_RANK=1$' /proc/$p/environ && kill -9 $p; "
