@@ -13,13 +13,12 @@ bool has_grouped_gemm(const GroupedGemmArgs& args);
 void grouped_gemm(Stream& stream, const GroupedGemmArgs& args);
 }  // namespace cuda
 
-bool has_grouped_gemm(const Device& device, [[maybe_unused]] const GroupedGemmArgs& args) {
+bool has_grouped_gemm([[maybe_unused]] const Device& device, [[maybe_unused]] const GroupedGemmArgs& args) {
 #ifdef OCTET_HAVE_CUDA
-  return device.kind() == DeviceKind::cuda && args.weight.dtype == DType::bf16 &&
-         args.x.dtype == DType::bf16 && cuda::has_grouped_gemm(args);
-#else
-  return device.kind() == DeviceKind::cuda && false;
+  if (device.kind() == DeviceKind::cuda && args.weight.dtype == DType::bf16 && args.x.dtype == DType::bf16)
+    return cuda::has_grouped_gemm(args);
 #endif
+  return false;
 }
 
 void grouped_gemm(Stream& stream, const GroupedGemmArgs& args) {
