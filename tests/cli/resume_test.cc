@@ -59,7 +59,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(ResumeAfterSigkill, OneRankKilledEndsTheJobAndTheNextStartGoesOn) {
   const TemporaryFolder folder("sigkill");
   const Task& task = Task::get();
-  const std::string options = "max_steps=60 save_steps=10 bf16=true zero_stage=1 lr_scheduler_type=constant ";
+  const std::string options = "max_steps=240 save_steps=10 bf16=true zero_stage=1 lr_scheduler_type=constant ";
   const std::string log = folder / "run/trainer_log.jsonl";
   // The script ends with the launcher's code.
   const Outcome killed =
@@ -72,12 +72,12 @@ TEST(ResumeAfterSigkill, OneRankKilledEndsTheJobAndTheNextStartGoesOn) {
   EXPECT_EQ(killed.code, 137) << killed.both();
   EXPECT_EQ(errors_in(killed), 1) << killed.err;
   EXPECT_NE(killed.err.find("a rank was ended by signal 9"), std::string::npos) << killed.err;
-  EXPECT_FALSE(std::filesystem::exists(folder / "run/checkpoint-60")) << killed.both();
+  EXPECT_FALSE(std::filesystem::exists(folder / "run/checkpoint-240")) << killed.both();
   ASSERT_TRUE(std::filesystem::exists(folder / "run/checkpoint-10")) << killed.both();
   expect_success(trainer(task.train(folder / "run", options), 3));
-  expect_every_step(folder / "run", 60);
+  expect_every_step(folder / "run", 240);
   expect_success(trainer(task.train(folder / "whole", options), 3));
-  expect_identical(folder / "whole/checkpoint-60", folder / "run/checkpoint-60");
+  expect_identical(folder / "whole/checkpoint-240", folder / "run/checkpoint-240");
 }
 
 TEST(ResumeElsewhere, AnotherWorldSizeAndStageGoOnWithinRounding) {
