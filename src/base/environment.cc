@@ -80,6 +80,12 @@ constexpr EnvironmentVariable kVariables[] = {
      "`always`: on a CPU too, GEMMs of very few tokens and the small ops around them are one op. `never`: "
      "nowhere. Not set: on a GPU, where they are one kernel",
      "src/ops/lone_gemm.cc", test},
+    {"OCTETRUN_GROUPED_GEMM", "`always` or `never`",
+     "`always`: on a CPU too, what a mixture's experts multiply is one op. `never`: each expert has products "
+     "of "
+     "its own, for which the host looks who has tokens. Not set: one kernel on a GPU, in bf16 and of few "
+     "tokens",
+     "src/ops/grouped_gemm.cc", test},
     {"OCTETRUN_DIRECT_SUMS", "`on` or `off`",
      "`off`: sums over GPUs that hold a model together are collectives. Not set or `on`: where such GPUs "
      "write into each other's memory, short ones are a kernel each, and passes of decoding are recorded with "

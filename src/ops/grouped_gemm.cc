@@ -1,7 +1,10 @@
 #include "octet/ops/grouped_gemm.h"
 
+#include <string_view>
+
 #include "checks.h"
 #include "dispatch.h"
+#include "octet/base/environment.h"
 
 namespace octet::ops {
 
@@ -13,10 +16,13 @@ bool has_grouped_gemm(const GroupedGemmArgs& args);
 void grouped_gemm(Stream& stream, const GroupedGemmArgs& args);
 }  // namespace cuda
 
-bool has_grouped_gemm([[maybe_unused]] const Device& device, [[maybe_unused]] const GroupedGemmArgs& args) {
+bool has_grouped_gemm(const Device& device, const GroupedGemmArgs& args) {
+  const char* set = environment_variable("OCTETRUN_GROUPED_GEMM");
+  const std::string_view wish = set == nullptr ? "" : set;
+  if (args.weight.dtype != DType::bf16 || args.x.dtype != DType::bf16 || wish == "never") return false;
+  if (device.kind() == DeviceKind::cpu) return wish == "always";
 #ifdef OCTET_HAVE_CUDA
-  if (device.kind() == DeviceKind::cuda && args.weight.dtype == DType::bf16 && args.x.dtype == DType::bf16)
-    return cuda::has_grouped_gemm(args);
+  if (device.kind() == DeviceKind::cuda) return cuda::has_grouped_gemm(args);
 #endif
   return false;
 }

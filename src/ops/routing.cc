@@ -1,5 +1,7 @@
 #include "octet/ops/routing.h"
 
+#include <cstdint>
+
 #include "checks.h"
 #include "dispatch.h"
 
@@ -30,6 +32,7 @@ void deal(Stream& stream, const DealArgs& args) {
   check(args.count > 0 && args.count <= kMostExperts, "deal: there are experts, and not too many");
   check(args.tokens >= 0 && args.taken > 0 && args.taken <= args.count,
         "deal: no more experts are taken than there are");
+  check(args.tokens <= INT32_MAX / args.taken, "deal: rows are counted in 31 bits");
   check(args.begins != nullptr && args.row_tokens != nullptr && args.places != nullptr &&
             args.place_weights != nullptr && args.experts != nullptr && args.weights != nullptr,
         "deal: there is room for what is dealt");

@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include <chrono>
 #include <ctime>
 #include <filesystem>
 #include <fstream>
@@ -86,12 +87,15 @@ TEST_F(HostileRows, AConversationHasAGreatestNumberOfMessages) {
 }
 
 TEST_F(HostileRows, WhatIsNoFileIsNotWaitedFor) {
+  const auto start = std::chrono::steady_clock::now();
   for (const char* name : {"pipe.jsonl", "pipe.jsonl.gz", "pipe.csv"}) {
     ASSERT_EQ(::mkfifo(path(name).c_str(), 0600), 0);
     EXPECT_TRUE(says(refusal(path(name)), "this is no file with contents")) << name;
   }
   std::filesystem::create_symlink("/dev/zero", path("zero.txt"));
   EXPECT_TRUE(says(refusal(path("zero.txt")), "this is no file with contents"));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(15))
+      << "who waits computes nothing";
 }
 
 }  // namespace

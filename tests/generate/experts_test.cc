@@ -4,13 +4,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "octet/base/error.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
+#include "octet/device/profile.h"
 #include "octet/generate/decoder.h"
 #include "octet/runtime/model_folder.h"
 
@@ -102,6 +105,34 @@ TEST(Experts, EvaluationHasTransformersLogits) {
   const Errors fp8 = error_of({.kind = precision::RecipeKind::rows, .compute = DType::bf16});
   EXPECT_LT(fp8.mean, 0.2);
   EXPECT_GT(fp8.mean, bf16.mean) << "attention and dense blocks are in FP8";
+}
+
+// What one op multiplies for all experts has the bits of one product after the other, also where work is done
+// later than it is enqueued.
+TEST(Experts, GroupedProductsHaveTheBitsOfEachExpertsOwn) {
+  const Reference reference;
+  const auto job = comm::make_self_job();
+  const auto run = [&](const char* wish, bool later) {
+    const auto device = make_cpu_device({.threads = 1, .compute_worker = later});
+    const auto data = job->collectives(comm::Mesh(1).group("data", 0), *device, comm::Carrier::automatic);
+    Decoder decoder(*device, *job, *data, options_for({.compute = DType::bf16}));
+    decoder.load_weights(kFolder);
+    ::setenv("OCTETRUN_GROUPED_GEMM", wish, 1);
+    Profile profile(decoder.stream());
+    const auto logprobs = decoder.log_probabilities(reference.texts);
+    std::int64_t grouped = 0;
+    for (const auto& [section, row] : profile.collect())
+      grouped += section.ends_with("grouped_gemm") ? row.calls : 0;
+    ::unsetenv("OCTETRUN_GROUPED_GEMM");
+    return std::pair{logprobs, grouped};
+  };
+  const auto [own, none] = run("never", false);
+  EXPECT_EQ(none, 0);
+  for (const bool later : {false, true}) {
+    const auto [together, grouped] = run("always", later);
+    EXPECT_EQ(together, own);
+    EXPECT_GE(grouped, 2 * 2) << "two products in each of the two blocks with experts";
+  }
 }
 
 TEST(Experts, AreNotTrained) {

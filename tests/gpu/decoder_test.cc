@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <optional>
 
+#include "octet/base/json.h"
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
 #include "octet/device/cpu.h"
@@ -196,6 +197,56 @@ TEST(GpuDecoder, InE4m3LogitsAreThoseOfACpuAndRecordedPassesHaveTheirBits) {
   Model plain(make_cuda_device(0), DType::bf16, 3, true);
   const auto without = answers(plain, 3, options);
   ::unsetenv("OCTETRUN_RECORDING");
+  expect_alike(with, without, 0);
+}
+
+/// A mixture of experts whose products are grouped on a GPU, with fresh weights.
+struct Mixture {
+  /// Every token takes `taken` of six experts.
+  Mixture(std::unique_ptr<Device> on, std::int64_t taken) : device(std::move(on)) {
+    Json config = read_json(kMixture + "/config.json");
+    config.update(Json{{"hidden_size", 64}, {"num_experts_per_tok", taken}, {"initializer_range", 0.1}});
+    DecoderOptions options;
+    options.architecture = model::read_architecture(config, "a mixture");
+    options.recipe.compute = DType::bf16;
+    options.sequences = 5;
+    options.capacity = 700;
+    options.prefill = 20;
+    decoder = std::make_unique<Decoder>(*device, *job, *data, options);
+    decoder->initialise(1);
+  }
+  static inline const std::string kMixture = OCTET_SOURCE_DIR "/tests/golden/models/qwen3-moe";
+  std::unique_ptr<Device> device;
+  std::unique_ptr<comm::Job> job = comm::make_self_job();
+  std::unique_ptr<comm::Collectives> data =
+      job->collectives(comm::Mesh(1).group("data", 0), *device, comm::Carrier::automatic);
+  std::unique_ptr<Decoder> decoder;
+};
+
+TEST(GpuDecoder, AMixtureAnswersAsOnACpuAndItsPassesAreRecorded) {
+  {
+    // All of them: of experts that are nearly alike another device may take others.
+    Mixture gpu(make_cuda_device(0), 6), cpu(make_cpu_device(), 6);
+    for (const Request& request : requests(5)) {
+      const auto there = gpu.decoder->next_logits(request.prompt),
+                 here = cpu.decoder->next_logits(request.prompt);
+      double difference = 0, size = 0;
+      for (std::size_t i = 0; i < here.size(); ++i) {
+        difference += std::pow(static_cast<double>(there[i]) - static_cast<double>(here[i]), 2);
+        size += std::pow(static_cast<double>(here[i]), 2);
+      }
+      EXPECT_LT(std::sqrt(difference / size), 0.05) << request.row;
+    }
+  }
+  Mixture gpu(make_cuda_device(0), 2);
+  const AnswerOptions options{.max_new = 20, .logprobs = 0};
+  const auto with = gpu.decoder->complete(requests(5), options);
+  EXPECT_GT(gpu.decoder->counts().replayed, 10);
+  ::setenv("OCTETRUN_RECORDING", "off", 1);
+  Mixture plain(make_cuda_device(0), 2);
+  const auto without = plain.decoder->complete(requests(5), options);
+  ::unsetenv("OCTETRUN_RECORDING");
+  EXPECT_EQ(plain.decoder->counts().replayed, 0);
   expect_alike(with, without, 0);
 }
 

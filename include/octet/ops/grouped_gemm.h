@@ -24,7 +24,8 @@ struct GroupedGemmArgs {
 };
 
 /// Whether grouped_gemm has a kernel for this that reads each weight about once: a GPU, and so few rows that
-/// their products are bound by the bytes of the weights. Looks at dtypes, sizes and boundaries alone.
+/// their products are bound by the bytes of the weights. Looks at dtypes, sizes and boundaries alone. A CPU
+/// has one only where the environment says OCTETRUN_GROUPED_GEMM=always (tests: it has no gain of it).
 bool has_grouped_gemm(const Device& device, const GroupedGemmArgs& args);
 
 /// Enqueues the products: on a GPU what has_grouped_gemm() has said yes to. A CPU multiplies anything,

@@ -25,7 +25,8 @@ void route(Stream& stream, const RouteArgs& args);
 
 /// Rows, one for each token and expert that it is sent to, in the order of the experts, and of an expert in
 /// that of the tokens: those of expert e are [begins[e], begins[e + 1]). Of a token its rows come in the
-/// order of their experts' numbers, which is that of transformers' sum.
+/// order of their experts' numbers, which is that of transformers' sum. A token takes an expert once at most;
+/// there are fewer than 2^31 rows.
 struct DealArgs {
   const std::int32_t* experts = nullptr;  ///< [tokens, taken], as route() gives them
   const float* weights = nullptr;         ///< [tokens, taken]

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "cpu/bf16_values.h"
 #include "kernels.h"
 #include "octet/ops/gemm.h"
 
@@ -14,13 +15,6 @@ void gemm(const GemmArgs& args);
 std::size_t gemm_workspace(const GemmArgs& args);
 
 namespace {
-
-struct Values {
-  Values(std::int64_t rows, std::int64_t cols)
-      : data(static_cast<std::size_t>(rows * cols)), matrix{data.data(), DType::bf16, rows, cols, cols} {}
-  std::vector<std::uint16_t> data;
-  Matrix matrix;
-};
 
 void multiply(const Operand& weight, const ConstMatrix& x, const Matrix& d) {
   GemmArgs product{
@@ -40,7 +34,7 @@ void grouped_gemm(const GroupedGemmArgs& a) {
   for (std::int64_t e = 0; e < a.count; ++e) {
     const std::int64_t begin = a.begins[e], rows = a.begins[e + 1] - begin;
     if (rows == 0) continue;
-    const Values x(rows, a.x.cols);
+    const Bf16Values x(rows, a.x.cols);
     for (std::int64_t r = 0; r < rows; ++r) {
       const std::uint16_t* from = row_of(a.x, a.source == nullptr ? begin + r : a.source[begin + r]);
       std::copy_n(from, a.x.cols, static_cast<std::uint16_t*>(x.matrix.data) + r * a.x.cols);
@@ -55,7 +49,7 @@ void grouped_gemm(const GroupedGemmArgs& a) {
       multiply(weight, x.matrix, d);
       continue;
     }
-    const Values both(rows, out);
+    const Bf16Values both(rows, out);
     multiply(weight, x.matrix, both.matrix);
     gated_activation({.gate_up = both.matrix, .activation = a.activation, .out = d});
   }

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "cpu/bf16_values.h"
 #include "kernels.h"
 #include "octet/ops/block_quantize.h"
 #include "octet/ops/gemm.h"
@@ -16,16 +17,6 @@ void gemm(const GemmArgs& args);
 std::size_t gemm_workspace(const GemmArgs& args);
 
 namespace {
-
-/// A dense matrix of bf16 of its own.
-struct Values {
-  Values(std::int64_t rows, std::int64_t cols)
-      : data(static_cast<std::size_t>(rows * cols)), matrix{data.data(), DType::bf16, rows, cols, cols} {}
-  Values(const Values&) = delete;
-  Values& operator=(const Values&) = delete;
-  std::vector<std::uint16_t> data;
-  Matrix matrix;
-};
 
 void multiply(const LoneGemmArgs& a, const ConstMatrix& x, const Matrix& y) {
   GemmArgs product{.b = a.weight, .d = y, .addend = a.addend, .bias = a.bias};
@@ -54,7 +45,7 @@ void multiply(const LoneGemmArgs& a, const ConstMatrix& x, const Matrix& y) {
 
 void lone_gemm(const LoneGemmArgs& a) {
   const std::int64_t tokens = a.x.rows;
-  Values normed(a.norm_weight == nullptr ? 0 : tokens, a.x.cols);
+  Bf16Values normed(a.norm_weight == nullptr ? 0 : tokens, a.x.cols);
   if (a.norm_weight != nullptr) {
     rms_norm({.residual = a.x,
               .weight = a.norm_weight,
@@ -64,7 +55,7 @@ void lone_gemm(const LoneGemmArgs& a) {
   }
   const ConstMatrix x = a.norm_weight == nullptr ? a.x : ConstMatrix(normed.matrix);
   if (a.end == LoneGemmArgs::End::gated) {
-    const Values both(tokens, a.weight.rows);
+    const Bf16Values both(tokens, a.weight.rows);
     multiply(a, x, both.matrix);
     return gated_activation({.gate_up = both.matrix, .activation = a.activation, .out = a.y});
   }
