@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) {
     for (int stage = 0; stage < C::STAGES; ++stage) {
       make_barrier(filled[stage], 1);
-      make_barrier(emptied[stage], 1);
+      make_barrier(emptied[stage], kGroupThreads / kWarp);
     }
     open_barriers();
   }

@@ -145,10 +145,10 @@ __device__ inline void add_sums(float (&sums)[COUNT], float (&more)[COUNT]) {
   for (int i = 0; i < COUNT; ++i) sums[i] += more[i];
 }
 
-/// By one thread: the stage may be filled again.
+/// By one thread of each warp, since warps may be behind each other: the stage may be filled again.
 template <typename C>
 __device__ inline void leave(const Ring<C>& ring, int stage) {
-  if (threadIdx.x == 0) arrive(ring.emptied[stage]);
+  if (threadIdx.x % kWarp == 0) arrive(ring.emptied[stage]);
 }
 
 /// Sums `count` runs in E4M3 from `place` on. Of a run the tensor cores keep about 14 bits, of all runs fp32
