@@ -258,6 +258,19 @@ GpuChoice choose_gpus(const std::vector<RankGpus>& ranks) {
   return choice;
 }
 
+void refuse_survivors_on_gpus(GpuChoice& choice) {
+  if (choice.problem || choice.ordinals.empty()) return;
+  choice.problem = {.what = "ranks on GPUs do not go on without others (--survive)",
+                    .expected = "--survive with ranks on CPUs",
+                    .found = ranks_text(static_cast<int>(choice.ordinals.size())) + " on GPUs",
+                    .fix =
+                        "leave --survive out: where a rank ends, all are started again from the newest "
+                        "checkpoint; or set device: cpu",
+                    .code = ExitCode::usage};
+  choice.concerned = 0;
+  choice.ordinals.clear();
+}
+
 bool shares_gpus(const char* value) {
   const std::string_view text = value == nullptr ? "" : value;
   if (text.empty() || text == "0") return false;

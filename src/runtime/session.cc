@@ -71,16 +71,10 @@ void require_whole_job(const comm::Place& place) {
 }
 
 // What the user should know of the ranks' devices before anything runs on them.
-void warn_of(const GpuChoice& choice, bool prints) {
+void warn_of(const GpuChoice& choice) {
   if (!choice.why_cpu.empty()) log::warn("computing on the CPU: " + choice.why_cpu);
   for (const std::string& doubt : choice.doubts) log::warn(doubt);
   if (choice.ordinals.empty()) return;
-  if (prints && comm::least_survivors() > 0) {
-    log::warn(
-        "--survive is for ranks on CPUs: those on GPUs do not go on without others, mpirun no longer ends "
-        "them, and "
-        "they may wait for a lost one as long as ddp_timeout; leave it out");
-  }
   if (const std::string replaced = replaced_gpu_setting(); !replaced.empty()) log::warn(replaced);
 }
 
@@ -126,6 +120,7 @@ Session::Session(DeviceWish device, const std::exception_ptr& refusal, const com
     unless_refused([&] {
       ranks = gpus_of(facts, place_);
       choice = choose_gpus(ranks);
+      if (comm::least_survivors() > 0) refuse_survivors_on_gpus(choice);
       if (choice.problem && choice.concerned == place_.rank) throw Error(*choice.problem);
     });
   }
@@ -136,7 +131,7 @@ Session::Session(DeviceWish device, const std::exception_ptr& refusal, const com
     if (job_->all_min(refused ? 0 : 1) == 0) device_.reset();
   }
   if (!device_) device_ = open_cpu(place_);
-  warn_of(choice, prints());
+  warn_of(choice);
   const comm::Group group = comm::Mesh(place_.size).group("data", place_.rank);
   unless_refused([&] { data_ = job_->collectives(group, *device_, carrying); });
   if (!data_) {

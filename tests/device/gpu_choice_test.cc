@@ -55,6 +55,26 @@ void expect_to_say(const std::string& text, const std::string& words) {
   EXPECT_NE(text.find(words), std::string::npos) << "'" << words << "' is not in: " << text;
 }
 
+TEST(GpuChoice, RanksOnGpusDoNotGoOnWithoutOthers) {
+  GpuChoice choice = choose_gpus(ranks_with({"ab", "ab"}));
+  ASSERT_FALSE(choice.problem);
+  refuse_survivors_on_gpus(choice);
+  ASSERT_TRUE(choice.problem);
+  EXPECT_TRUE(choice.ordinals.empty()) << "nobody opens one";
+  EXPECT_EQ(choice.problem->code, ExitCode::usage);
+  expect_to_say(choice.problem->what, "--survive");
+  expect_to_say(choice.problem->found, "2 ranks on GPUs");
+  expect_to_say(choice.problem->fix, "leave --survive out");
+  // On CPUs they do, and another problem stays what it was.
+  GpuChoice cpus = choose_gpus({rank_with("ab", 0, DeviceWish::cpu)});
+  refuse_survivors_on_gpus(cpus);
+  EXPECT_FALSE(cpus.problem);
+  GpuChoice crowd = choose_gpus(ranks_with({"a", "a"}));
+  refuse_survivors_on_gpus(crowd);
+  ASSERT_TRUE(crowd.problem);
+  expect_to_say(crowd.problem->what, "more ranks than GPUs");
+}
+
 TEST(GpuChoice, GivesEveryRankAGpuOfItsOwn) {
   struct Case {
     std::vector<std::string> sees;

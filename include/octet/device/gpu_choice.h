@@ -47,6 +47,10 @@ struct GpuChoice {
 /// than GPUs are a problem, unless ranks share: then they are dealt out in turn.
 GpuChoice choose_gpus(const std::vector<RankGpus>& ranks);
 
+/// Makes it a problem of the choice that ranks on GPUs are to go on without those that are lost: kernels that
+/// wait for each other's words cannot be called back.
+void refuse_survivors_on_gpus(GpuChoice& choice);
+
 /// What OCTETRUN_SHARE_GPUS says: true for 1, false for 0, for nothing and for null. Throws Error otherwise.
 bool shares_gpus(const char* value);
 
