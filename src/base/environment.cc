@@ -82,9 +82,8 @@ constexpr EnvironmentVariable kVariables[] = {
      "src/ops/lone_gemm.cc", test},
     {"OCTETRUN_GROUPED_GEMM", "`always` or `never`",
      "`always`: on a CPU too, what a mixture's experts multiply is one op. `never`: each expert has products "
-     "of "
-     "its own, for which the host looks who has tokens. Not set: one kernel on a GPU, in bf16 and of few "
-     "tokens",
+     "of its own, for which the host looks who has tokens. Not set: one kernel on a GPU, in bf16 and FP8; of "
+     "many tokens on Hopper alone",
      "src/ops/grouped_gemm.cc", test},
     {"OCTETRUN_DIRECT_SUMS", "`on` or `off`",
      "`off`: sums over GPUs that hold a model together are collectives. Not set or `on`: where such GPUs "

@@ -24,8 +24,8 @@ namespace {
 std::int64_t most_recorded(const RunnerParts& parts, const DecoderOptions& options) {
   const model::Architecture& a = options.architecture;
   if (!parts.own || a.share.stages > 1) return 0;
-  const std::int64_t most = model::unwatched_tokens(parts.model.device(), a, options.recipe.compute,
-                                                    options.strict, options.sequences);
+  const std::int64_t most =
+      model::unwatched_tokens(parts.model.device(), a, options.recipe, options.strict, options.sequences);
   if (parts.sums == nullptr) return most;
   return std::min(most, parts.sums->direct_rows(a.hidden, options.recipe.compute));
 }

@@ -9,13 +9,29 @@ namespace octet::generate {
 
 namespace {
 
-/// Parameters of one expert, in all blocks of the share that mix experts.
-double parameters_of_expert(const model::Architecture& a) {
+/// Blocks of the share that mix experts.
+double mixing_blocks(const model::Architecture& a) {
   double blocks = 0;
   for (std::int64_t layer = a.share.first_block(a.layers); layer < a.share.last_block(a.layers); ++layer)
     blocks += a.block(layer).mixes_experts ? 1 : 0;
-  const std::int64_t width = model::piece_of(model::kEven, a.experts.width, a.share).count;
-  return 3 * blocks * static_cast<double>(a.hidden * width);
+  return blocks;
+}
+
+/// Of an expert in the share.
+std::int64_t width_of_expert(const model::Architecture& a) {
+  return model::piece_of(model::kEven, a.experts.width, a.share).count;
+}
+
+/// Parameters of one expert, in all blocks of the share that mix experts.
+double parameters_of_expert(const model::Architecture& a) {
+  return 3 * mixing_blocks(a) * static_cast<double>(a.hidden * width_of_expert(a));
+}
+
+/// Its bytes: of FP8 one for a value and a scale for each output.
+double bytes_of_expert(const model::Architecture& a, const precision::Recipe& recipe) {
+  if (!recipe.rows()) return parameters_of_expert(a) * static_cast<double>(size_of(recipe.compute));
+  const std::int64_t outputs = 2 * width_of_expert(a) + a.hidden;
+  return parameters_of_expert(a) + mixing_blocks(a) * static_cast<double>(outputs) * sizeof(float);
 }
 
 /// The share's rows of a table that no GEMM reads. A tied one is read where the head is.
@@ -32,13 +48,14 @@ double step_weight_bytes(const Decoder& decoder, std::int64_t tokens) {
   for (const Reservation& r : decoder.arena().reservations()) {
     if (r.kind == MemoryKind::device && r.name.starts_with("parameters/")) bytes += r.bytes;
   }
-  double unread = table_of(a);
+  const precision::Recipe& recipe = decoder.options().recipe;
+  double unread = table_of(a) * static_cast<double>(size_of(recipe.compute));
   if (a.experts.count > 0) {
     const double missed = 1 - static_cast<double>(a.experts.taken) / static_cast<double>(a.experts.count);
-    unread += parameters_of_expert(a) * static_cast<double>(a.experts.count) *
+    unread += bytes_of_expert(a, recipe) * static_cast<double>(a.experts.count) *
               std::pow(missed, static_cast<double>(tokens));
   }
-  return static_cast<double>(bytes) - unread * static_cast<double>(size_of(decoder.options().recipe.compute));
+  return static_cast<double>(bytes) - unread;
 }
 
 double parameters_of_token(const Decoder& decoder) {

@@ -90,11 +90,11 @@ const precision::Recipe& Transformer::recipe() const {
   return impl_->common().recipe();
 }
 
-std::int64_t unwatched_tokens(const Device& device, const Architecture& architecture, DType compute,
-                              bool fixed_order, std::int64_t most) {
+std::int64_t unwatched_tokens(const Device& device, const Architecture& architecture,
+                              const precision::Recipe& recipe, bool fixed_order, std::int64_t most) {
   if (architecture.experts.count == 0) return most;
   std::int64_t tokens = most;
-  while (tokens > 0 && !Experts::unwatched(device, architecture, compute, fixed_order, tokens)) --tokens;
+  while (tokens > 0 && !Experts::unwatched(device, architecture, recipe, fixed_order, tokens)) --tokens;
   return tokens;
 }
 

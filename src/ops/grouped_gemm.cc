@@ -13,13 +13,27 @@ void grouped_gemm(const GroupedGemmArgs& args);
 }  // namespace cpu
 namespace cuda {
 bool has_grouped_gemm(const GroupedGemmArgs& args);
+bool has_grouped_tiles(const GroupedGemmArgs& args);
 void grouped_gemm(Stream& stream, const GroupedGemmArgs& args);
 }  // namespace cuda
+
+namespace {
+
+/// Whether products read this: bf16, or E4M3 with scales of whole rows.
+bool is_read(const Operand& x, DType dtype) {
+  if (x.dtype != dtype) return false;
+  return dtype == DType::bf16 ||
+         (dtype == DType::e4m3 && x.scaling == Scaling::whole_rows && x.scale_inv != nullptr);
+}
+
+}  // namespace
 
 bool has_grouped_gemm(const Device& device, const GroupedGemmArgs& args) {
   const char* set = environment_variable("OCTETRUN_GROUPED_GEMM");
   const std::string_view wish = set == nullptr ? "" : set;
-  if (args.weight.dtype != DType::bf16 || args.x.dtype != DType::bf16 || wish == "never") return false;
+  const DType dtype = args.weight.dtype;
+  if ((dtype != DType::bf16 && dtype != DType::e4m3) || args.x.dtype != dtype || wish == "never")
+    return false;
   if (device.kind() == DeviceKind::cpu) return wish == "always";
 #ifdef OCTET_HAVE_CUDA
   if (device.kind() == DeviceKind::cuda) return cuda::has_grouped_gemm(args);
@@ -27,13 +41,22 @@ bool has_grouped_gemm(const Device& device, const GroupedGemmArgs& args) {
   return false;
 }
 
+bool wants_rows_in_order(const Device& device, const GroupedGemmArgs& args) {
+  constexpr std::int64_t of_expert = 4;  // of the tests' CPUs
+  if (device.kind() == DeviceKind::cpu) return args.d.rows >= of_expert * args.count;
+#ifdef OCTET_HAVE_CUDA
+  if (device.kind() == DeviceKind::cuda) return cuda::has_grouped_tiles(args);
+#endif
+  return false;
+}
+
 void grouped_gemm(Stream& stream, const GroupedGemmArgs& args) {
   if (args.d.rows == 0) return;
   const Operand& w = args.weight;
-  check(w.data != nullptr && w.dtype == DType::bf16 && args.count > 0 && w.rows % args.count == 0,
-        "grouped_gemm: the weight is [experts * out, in] bf16");
-  check(is_matrix(args.x) && args.x.dtype == DType::bf16 && args.x.cols == w.cols,
-        "grouped_gemm: x is [tokens, in] bf16");
+  check(w.data != nullptr && is_read(w, w.dtype) && args.count > 0 && w.rows % args.count == 0,
+        "grouped_gemm: the weight is [experts * out, in] in bf16, or in E4M3 with scales of whole rows");
+  check(args.x.data != nullptr && is_read(args.x, w.dtype) && args.x.cols == w.cols,
+        "grouped_gemm: x is [tokens, in] of the weight's kind");
   const std::int64_t out = w.rows / args.count;
   check(!args.gated || out % 2 == 0, "grouped_gemm: gate and up have as many rows");
   check(is_matrix(args.d) && args.d.dtype == DType::bf16 && args.d.cols == (args.gated ? out / 2 : out),

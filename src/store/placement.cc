@@ -9,7 +9,7 @@ namespace {
 Format format_of(const model::SegmentSpec& spec, const precision::Recipe& recipe) {
   if (spec.kind == model::ParameterKind::vector) return Format::f32;
   // Weights scaled in blocks become FP8 where they are read.
-  if (spec.fp8 && recipe.fp8() && !recipe.blocks()) return Format::fp8;
+  if (spec.fp8 && recipe.fp8() && !recipe.blocks() && (!spec.expert || recipe.rows())) return Format::fp8;
   return recipe.compute == DType::bf16 ? Format::bf16 : Format::f32;
 }
 
@@ -42,7 +42,7 @@ Format fixed_format(const model::SegmentSpec& spec, const Placement& row, const 
   if (spec.kind == model::ParameterKind::vector || !fixed.format || *fixed.format == row.format) {
     return row.format;
   }
-  if (*fixed.format == Format::nf4) return spec.fp8 ? Format::nf4 : row.format;
+  if (*fixed.format == Format::nf4) return spec.fp8 && !spec.expert ? Format::nf4 : row.format;
   refuse("weights that are decoded before products read them are built in NF4 alone",
          std::string(name_of(row.format)) + ", which products read, or NF4", name_of(*fixed.format),
          spec.name);

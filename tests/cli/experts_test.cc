@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cli/safetensors_contents.h"
 #include "cli/task.h"
 
 namespace octet::test {
@@ -30,6 +31,27 @@ TEST(ExpertModels, AnswerIdsOnAnyRanks) {
       EXPECT_EQ(parse_json(lines.at(i), out)["output_ids"], reference["greedy"][i]["output_ids"])
           << "np " << np << ", row " << i;
     }
+  }
+}
+
+// As Qwen3-30B-A3B-FP8 lies: the blocks' matrices with scales of squares, the router not.
+TEST(ExpertModels, AnswerFromFoldersInFp8) {
+  const TemporaryFolder folder("expert_fp8");
+  const auto [fp8, decoded] = write_fp8_folders(kModel, folder.path(), ".mlp.gate.");
+  spill(folder / "in.jsonl", "{\"prompt_ids\": [3, 17, 40, 2]}\n{\"prompt_ids\": [9, 8, 7]}\n");
+  for (const std::string dtype : {"fp32", "bf16", "fp8"}) {
+    std::vector<std::string> answers;
+    for (const std::string& model : {fp8, decoded, kModel}) {
+      const std::string out = folder / "out.jsonl";
+      const Outcome run = trainer(
+          "generate " + model + " --file " + (folder / "in.jsonl") + " --out " + out +
+          " --overwrite --max-new 12 --max-length 64 --logprobs 2 --ignore-eos --device cpu --dtype " +
+          dtype);
+      ASSERT_EQ(run.code, 0) << run.both();
+      answers.push_back(slurp(out));
+    }
+    EXPECT_EQ(answers[0], answers[1]) << dtype;
+    EXPECT_NE(answers[0], answers[2]) << "codes are not the weights";
   }
 }
 

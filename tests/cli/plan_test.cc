@@ -403,6 +403,25 @@ TEST(Plan, OfAGenerationCountsTheExpertsThatAStepReads) {
   }
 }
 
+// In FP8 experts and attention take a byte for a value and a scale for each output; tables and the router
+// stay in bf16.
+TEST(Plan, OfAGenerationInFp8CountsTheExpertsThatAStepReads) {
+  constexpr double kAll = 30'532'122'624.0, kTable = 151'936.0 * 2048, kExperts = 48.0 * 128 * 3 * 2048 * 768;
+  constexpr double kAttention = 48.0 * 2048 * (5120 + 4096);
+  constexpr double kExpertScales = 48.0 * 128 * 4 * (1536 + 2048), kScales = 48.0 * 4 * (5120 + 2048);
+  for (const int batch : {1, 16}) {
+    const Json plan =
+        plan_of("--generate device=cuda memory=141GB qwen3-30b-a3b max_length=128 dtype=fp8 batch=" +
+                    std::to_string(batch),
+                0);
+    const double all = 2 * kAll - kExperts - kAttention + kExpertScales + kScales;
+    EXPECT_NEAR(plan["weight_bytes"].get<double>(), all, 1e-4 * kAll);
+    const double missed = std::pow(1 - 8.0 / 128, batch);
+    EXPECT_NEAR(plan["step_weight_bytes"].get<double>(),
+                all - 2 * kTable - missed * (kExperts + kExpertScales), 1e-4 * kAll);
+  }
+}
+
 TEST(Plan, OfAGenerationTellsTheLargestBatchAndTheFloor) {
   const Json plan = generation_of("batch=32 max_length=2048 dtype=bf16");
   const auto largest = plan["largest_batch"].get<std::int64_t>();

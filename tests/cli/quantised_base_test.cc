@@ -4,9 +4,9 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
-#include <map>
 
 #include "cli/adapter_task.h"
+#include "cli/safetensors_contents.h"
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/checkpoint/safetensors_writer.h"
@@ -135,36 +135,6 @@ TEST_F(QuantisedBase, FoldersOfTransformersIn4BitsAreReadAsTheyAre) {
   }
 }
 
-/// The tensors of a file, to be changed and written again.
-struct Contents {
-  struct Tensor {
-    DType dtype;
-    std::vector<std::int64_t> shape;
-    std::string bytes;
-  };
-  std::map<std::string, Tensor> all;
-
-  explicit Contents(const std::string& path) {
-    const checkpoint::SafetensorsFile file(path);
-    for (const auto& tensor : file.tensors()) {
-      const auto bytes = file.bytes(tensor);
-      all[tensor.name] = {tensor.dtype, tensor.shape,
-                          std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size())};
-    }
-  }
-  void write(const std::string& path) {
-    std::vector<TensorSlice> slices;
-    for (auto& [name, t] : all) {
-      slices.push_back({.name = name,
-                        .dtype = t.dtype,
-                        .shape = t.shape,
-                        .count = static_cast<std::int64_t>(t.bytes.size() / size_of(t.dtype)),
-                        .data = t.bytes.data()});
-    }
-    checkpoint::write_safetensors(path, slices);
-  }
-};
-
 TEST_F(QuantisedBase, ModulesThatWereSkippedStayAsTheyAre) {
   const checkpoint::SafetensorsFile golden(kGolden + "saved-nf4/golden.safetensors");
   const std::string one = batch(golden, "", false), folder = folder_ / "skipped";
@@ -193,38 +163,11 @@ TEST_F(QuantisedBase, ModulesThatWereSkippedStayAsTheyAre) {
 TEST_F(QuantisedBase, FineGrainedFp8IsDecodedOnTheWayIn) {
   const checkpoint::SafetensorsFile golden(kGolden + "saved-nf4/golden.safetensors");
   const std::string one = batch(golden, "", false);
-  Contents fp8(kBase + "/model.safetensors"), decoded = fp8;
-  for (const auto& [name, tensor] : Contents(fp8).all) {
-    if (tensor.shape.size() != 2 || name.find(".layers.") == std::string::npos) continue;
-    ASSERT_LE(std::max(tensor.shape[0], tensor.shape[1]), 128) << "one square";
-    auto* values = reinterpret_cast<float*>(decoded.all.at(name).bytes.data());
-    const std::size_t count = tensor.bytes.size() / sizeof(float);
-    const float scale = 0.5f / 448.0f;
-    std::string codes(count, ' ');
-    for (std::size_t i = 0; i < count; ++i) {
-      codes[i] = static_cast<char>(to_fp8(values[i] / scale, DType::e4m3));
-      values[i] = from_fp8(static_cast<std::uint8_t>(codes[i]), DType::e4m3) * scale;
-    }
-    fp8.all[name] = {DType::e4m3, tensor.shape, codes};
-    fp8.all[name + "_scale_inv"] = {
-        DType::f32, {1, 1}, std::string(reinterpret_cast<const char*>(&scale), sizeof scale)};
-  }
-  Json config = read_json(kBase + "/config.json");
-  for (auto* contents : {&fp8, &decoded}) {
-    const std::string folder = folder_ / (contents == &fp8 ? "fp8" : "decoded");
-    fs::create_directories(folder);
-    if (contents == &fp8) {
-      config["quantization_config"] = {{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}};
-    } else {
-      config.erase("quantization_config");
-    }
-    spill(folder + "/config.json", config.dump());
-    contents->write(folder + "/model.safetensors");
-  }
+  const auto [fp8, decoded] = write_fp8_folders(kBase, folder_.path());
   for (const std::string keys : {"finetuning_type=full", "finetuning_type=lora quantization_bit=4"}) {
     std::vector<std::vector<float>> logits;
-    for (const std::string folder : {"fp8", "decoded"}) {
-      const Outcome run = probe(1, folder_ / folder, one, "bf16=false " + keys);
+    for (const std::string& folder : {fp8, decoded}) {
+      const Outcome run = probe(1, folder, one, "bf16=false " + keys);
       ASSERT_EQ(run.code, 0) << run.both();
       logits.push_back(floats(out(), "logits"));
     }

@@ -104,7 +104,7 @@ TEST(Experts, EvaluationHasTransformersLogits) {
   EXPECT_LT(bf16.mean, 0.02);
   const Errors fp8 = error_of({.kind = precision::RecipeKind::rows, .compute = DType::bf16});
   EXPECT_LT(fp8.mean, 0.2);
-  EXPECT_GT(fp8.mean, bf16.mean) << "attention and dense blocks are in FP8";
+  EXPECT_GT(fp8.mean, bf16.mean) << "attention, dense blocks and experts are in FP8";
 }
 
 // What one op multiplies for all experts has the bits of one product after the other, also where work is done
@@ -112,26 +112,34 @@ TEST(Experts, EvaluationHasTransformersLogits) {
 TEST(Experts, GroupedProductsHaveTheBitsOfEachExpertsOwn) {
   const Reference reference;
   const auto job = comm::make_self_job();
-  const auto run = [&](const char* wish, bool later) {
+  const auto run = [&](precision::RecipeKind kind, const std::vector<Tokens>& texts, const char* wish,
+                       bool later) {
     const auto device = make_cpu_device({.threads = 1, .compute_worker = later});
     const auto data = job->collectives(comm::Mesh(1).group("data", 0), *device, comm::Carrier::automatic);
-    Decoder decoder(*device, *job, *data, options_for({.compute = DType::bf16}));
+    Decoder decoder(*device, *job, *data, options_for({.kind = kind, .compute = DType::bf16}));
     decoder.load_weights(kFolder);
     ::setenv("OCTETRUN_GROUPED_GEMM", wish, 1);
     Profile profile(decoder.stream());
-    const auto logprobs = decoder.log_probabilities(reference.texts);
+    const auto logprobs = decoder.log_probabilities(texts);
     std::int64_t grouped = 0;
     for (const auto& [section, row] : profile.collect())
       grouped += section.ends_with("grouped_gemm") ? row.calls : 0;
     ::unsetenv("OCTETRUN_GROUPED_GEMM");
     return std::pair{logprobs, grouped};
   };
-  const auto [own, none] = run("never", false);
-  EXPECT_EQ(none, 0);
-  for (const bool later : {false, true}) {
-    const auto [together, grouped] = run("always", later);
-    EXPECT_EQ(together, own);
-    EXPECT_GE(grouped, 2 * 2) << "two products in each of the two blocks with experts";
+  // With few tokens their rows are read by number, else they are gathered before.
+  const Tokens& text = reference.texts.front();
+  const std::vector<Tokens> few{Tokens(text.begin(), text.begin() + 9)};
+  for (const auto kind : {precision::RecipeKind::none, precision::RecipeKind::rows}) {
+    for (const std::vector<Tokens>& texts : {few, reference.texts}) {
+      const auto [own, none] = run(kind, texts, "never", false);
+      EXPECT_EQ(none, 0);
+      for (const bool later : {false, true}) {
+        const auto [together, grouped] = run(kind, texts, "always", later);
+        EXPECT_EQ(together, own);
+        EXPECT_GE(grouped, 2 * 2) << "two products in each of the two blocks with experts";
+      }
+    }
   }
 }
 

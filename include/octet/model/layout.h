@@ -67,6 +67,7 @@ struct SegmentSpec {
   ParameterKind kind = ParameterKind::matrix;
   bool fp8 = false;  ///< all its tensors are FP8-eligible
   bool trainable = true;
+  bool expert = false;  ///< a mixture's: of FP8 recipes only the one with scales of rows makes it FP8
   std::vector<TensorSpec> tensors;
   std::int64_t used = 0;  ///< elements up to the end of the last tensor
 };

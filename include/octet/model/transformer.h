@@ -141,7 +141,7 @@ class Transformer {
 
 /// Of how many tokens, at most `most`, a decoding pass is enqueued without a look of the host's at what
 /// became of it: of all, or of a mixture of experts of as many as have grouped products (ops/grouped_gemm.h).
-std::int64_t unwatched_tokens(const Device& device, const Architecture& architecture, DType compute,
-                              bool fixed_order, std::int64_t most);
+std::int64_t unwatched_tokens(const Device& device, const Architecture& architecture,
+                              const precision::Recipe& recipe, bool fixed_order, std::int64_t most);
 
 }  // namespace octet::model

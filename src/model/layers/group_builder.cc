@@ -146,9 +146,10 @@ MatrixHandle GroupBuilder::matrix(const std::string& name, std::int64_t cols, co
   const std::string prefix = trained && tuning_.adapters ? kAdapterPrefix : "";
   for (const Part& part : parts)
     append(t, part, prefix + prefixes_.hugging_face + part.name, cols, traits.columns);
-  SegmentSpec& segment = traits.expert
-                             ? segment_named(group_.name + " experts", ParameterKind::matrix, trained)
-                             : segment_of(ParameterKind::matrix, trained);
+  SegmentSpec& segment = traits.expert ? segment_named(group_.name + (traits.fp8 ? " experts" : " router"),
+                                                       ParameterKind::matrix, trained)
+                                       : segment_of(ParameterKind::matrix, trained);
+  segment.expert = traits.expert;
   const TensorPlace place = add(segment, t);
   return {place, t, trained};
 }

@@ -77,7 +77,7 @@ struct MatrixTraits {
   double init_std = 0.02;
   bool fp8 = false;                  ///< TensorSpec::fp8
   bool gradient_by_product = false;  ///< TensorSpec::gradient_by_product
-  bool expert = false;     ///< of a mixture: in a segment behind the others, since a segment has one format
+  bool expert = false;     ///< of a mixture: in segments behind the others, since a segment has one format
   SplitRule columns = {};  ///< how its columns are cut
 };
 

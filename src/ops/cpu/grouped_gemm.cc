@@ -1,7 +1,7 @@
 // The products of one expert after the other.
 #include "octet/ops/grouped_gemm.h"
 
-#include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "cpu/bf16_values.h"
@@ -16,9 +16,38 @@ std::size_t gemm_workspace(const GemmArgs& args);
 
 namespace {
 
-void multiply(const Operand& weight, const ConstMatrix& x, const Matrix& d) {
-  GemmArgs product{
-      .a = {.data = x.data, .dtype = DType::bf16, .rows = x.rows, .cols = x.cols}, .b = weight, .d = d};
+/// `count` rows of an operand, from `begin` on.
+Operand rows_of(Operand all, std::int64_t begin, std::int64_t count) {
+  all.data = static_cast<const std::uint8_t*>(all.data) +
+             static_cast<std::size_t>(begin * all.cols) * size_of(all.dtype);
+  if (all.scale_inv != nullptr) all.scale_inv += begin;
+  all.rows = count;
+  return all;
+}
+
+/// The rows that an expert reads, copied.
+struct Gathered {
+  Gathered(const GroupedGemmArgs& a, std::int64_t begin, std::int64_t count) : operand(a.x) {
+    const std::size_t row_bytes = static_cast<std::size_t>(a.x.cols) * size_of(a.x.dtype);
+    values.resize(static_cast<std::size_t>(count) * row_bytes);
+    for (std::int64_t r = 0; r < count; ++r) {
+      const std::int64_t row = a.source == nullptr ? begin + r : a.source[begin + r];
+      std::memcpy(values.data() + static_cast<std::size_t>(r) * row_bytes,
+                  static_cast<const std::uint8_t*>(a.x.data) + static_cast<std::size_t>(row) * row_bytes,
+                  row_bytes);
+      if (a.x.scale_inv != nullptr) scales.push_back(a.x.scale_inv[row]);
+    }
+    operand.data = values.data();
+    operand.rows = count;
+    if (a.x.scale_inv != nullptr) operand.scale_inv = scales.data();
+  }
+  Operand operand;
+  std::vector<std::uint8_t> values;
+  std::vector<float> scales;
+};
+
+void multiply(const Operand& weight, const Operand& x, const Matrix& d) {
+  GemmArgs product{.a = x, .b = weight, .d = d};
   std::vector<std::uint8_t> room(gemm_workspace(product) + 64);
   product.workspace = {room.data(), room.size()};
   gemm(product);
@@ -28,29 +57,20 @@ void multiply(const Operand& weight, const ConstMatrix& x, const Matrix& d) {
 
 void grouped_gemm(const GroupedGemmArgs& a) {
   const std::int64_t out = a.weight.rows / a.count;
-  const auto row_of = [](const ConstMatrix& m, std::int64_t row) {
-    return static_cast<const std::uint16_t*>(m.data) + row * m.ld;
-  };
   for (std::int64_t e = 0; e < a.count; ++e) {
     const std::int64_t begin = a.begins[e], rows = a.begins[e + 1] - begin;
     if (rows == 0) continue;
-    const Bf16Values x(rows, a.x.cols);
-    for (std::int64_t r = 0; r < rows; ++r) {
-      const std::uint16_t* from = row_of(a.x, a.source == nullptr ? begin + r : a.source[begin + r]);
-      std::copy_n(from, a.x.cols, static_cast<std::uint16_t*>(x.matrix.data) + r * a.x.cols);
-    }
-    Operand weight = a.weight;
-    weight.data = static_cast<const std::uint16_t*>(weight.data) + e * out * weight.cols;
-    weight.rows = out;
+    const Gathered x(a, begin, rows);
+    const Operand weight = rows_of(a.weight, e * out, out);
     Matrix d = a.d;
     d.data = static_cast<std::uint16_t*>(d.data) + begin * d.ld;
     d.rows = rows;
     if (!a.gated) {
-      multiply(weight, x.matrix, d);
+      multiply(weight, x.operand, d);
       continue;
     }
     const Bf16Values both(rows, out);
-    multiply(weight, x.matrix, both.matrix);
+    multiply(weight, x.operand, both.matrix);
     gated_activation({.gate_up = both.matrix, .activation = a.activation, .out = d});
   }
 }

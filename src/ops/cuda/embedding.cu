@@ -1,4 +1,5 @@
 #include "cuda/column_sums.cuh"
+#include "cuda/early_launch.cuh"
 #include "cuda/rows.cuh"
 
 namespace octet::ops::cuda {
@@ -10,6 +11,8 @@ constexpr int kThreads = 256;
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
     gather_kernel(ConstMatrix from, const std::int32_t* rows, float scale, Matrix to, bool vector) {
+  let_next_begin();
+  wait_for_previous();
   const std::int64_t row_packs = (to.cols + kPack - 1) / kPack;
   const std::int64_t count = to.rows * row_packs;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
@@ -158,11 +161,10 @@ void gather(Stream& stream, const ConstMatrix& from, const std::int32_t* rows, f
   const std::int64_t count = to.rows * ceil_div(to.cols, kPack);
   if (count == 0) return;
   with_type(to.dtype, [&](auto type) {
-    gather_kernel<decltype(type)>
-        <<<grid_of(stream, count, kThreads), kThreads, 0, octet::cuda::native(stream)>>>(
-            from, rows, scale, to, packs(from) && packs(to));
+    launch_early_if(few_rows(to.rows), gather_kernel<decltype(type)>, dim3(grid_of(stream, count, kThreads)),
+                    kThreads, 0, octet::cuda::native(stream), op, from, rows, scale, to,
+                    packs(from) && packs(to));
   });
-  octet::cuda::check_launch(op);
 }
 
 }  // namespace

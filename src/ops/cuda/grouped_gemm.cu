@@ -2,21 +2,16 @@
 // all experts that have rows, without a pause: it asks for the first bytes of the next tile while it
 // multiplies the last ones of this one. Which tile that is follows from the experts' first rows, which every
 // block reads for itself.
-#include "octet/ops/grouped_gemm.h"
-
-#include <cuda_bf16.h>
+#include "cuda/grouped_gemm.cuh"
 
 #include <algorithm>
-#include <cstdint>
 
-#include "cuda/activations.cuh"
 #include "cuda/early_launch.cuh"
+#include "cuda/grouped_tiles.h"
 #include "cuda/mma.cuh"
-#include "cuda/rows.cuh"
 #include "cuda/streamed_reads.cuh"
 #include "octet/base/error.h"
 #include "octet/device/cuda.h"
-#include "octet/ops/routing.h"
 
 namespace octet::ops::cuda {
 
@@ -35,65 +30,6 @@ constexpr int kRuns = 2;  ///< of both its rows that a lane has asked for ahead
 /// Rows that an expert has on average at most: beyond, the weights are no longer most of what is read.
 constexpr std::int64_t kMostRowsOfExpert = 32;
 
-struct Grouped {
-  const std::uint8_t* weight;
-  const std::uint8_t* x;
-  std::int64_t x_pitch;  ///< bytes from a row to the next
-  const std::int32_t* source;
-  const std::int32_t* begins;
-  int count;
-  __nv_bfloat16* d;
-  std::int64_t d_ld;
-  int inner_bytes;  ///< of a row of the weight
-  int outputs;      ///< of an expert
-  bool gelu;
-};
-
-/// What a block makes at a time: 16 outputs of some rows of an expert.
-struct Item {
-  int expert, first_row, rows, tile;
-};
-
-/// The experts' rows in groups of `ROWS`, or fewer: of each expert the number of its first group.
-template <int ROWS>
-class Groups {
- public:
-  /// All threads of the block; a barrier behind it.
-  __device__ void find(const Grouped& a) {
-    const int thread = static_cast<int>(threadIdx.x);
-    if (thread >= 32) return;
-    int before = 0;
-    for (int first = 0; first < a.count; first += 32) {
-      const int e = first + thread;
-      int groups = e < a.count ? (a.begins[e + 1] - a.begins[e] + ROWS - 1) / ROWS : 0;
-#pragma unroll
-      for (int step = 1; step < 32; step *= 2) {
-        const int lower = __shfl_up_sync(0xFFFFFFFFu, groups, step);
-        if (thread >= step) groups += lower;
-      }
-      if (e < a.count) ends_[e] = before + groups;
-      before += __shfl_sync(0xFFFFFFFFu, groups, 31);
-    }
-  }
-  __device__ int count(const Grouped& a) const {
-    return ends_[a.count - 1];
-  }
-  __device__ Item item(const Grouped& a, int tiles, int i) const {
-    const int group = i / tiles;
-    int low = 0, high = a.count - 1;  // the first expert whose groups end behind it
-    while (low < high) {
-      const int middle = (low + high) / 2;
-      ends_[middle] > group ? high = middle : low = middle + 1;
-    }
-    const int before = low > 0 ? ends_[low - 1] : 0;
-    const int first = a.begins[low] + (group - before) * ROWS;
-    return {low, first, min(ROWS, a.begins[low + 1] - first), i % tiles};
-  }
-
- private:
-  int ends_[kMostExperts];
-};
-
 /// Row `row` of a tile, inside its expert: of gated ones the second half of a tile are values of `up`.
 template <bool GATED>
 __device__ int output_of(const Grouped& a, int tile, int row) {
@@ -105,35 +41,61 @@ __device__ int output_of(const Grouped& a, int tile, int row) {
 template <int ROWS>
 using Sums = float[kWarps][ROWS][kTile + 1];
 
-template <int ROWS, bool GATED>
-__device__ void write_outputs(const Grouped& a, const Item& item, const Sums<ROWS>& sums) {
-  for (int i = static_cast<int>(threadIdx.x); i < ROWS * kTile; i += kThreads) {
-    const int r = i / kTile, row = i % kTile;
+/// What a thread writes of a tile: its outputs are all of one row of the tile. What they need besides the
+/// sums is asked for before the tile is multiplied.
+template <bool FP8, bool GATED, int ROWS>
+class Outputs {
+ public:
+  __device__ Outputs(const Grouped& a, const Item& item) {
+    if constexpr (FP8) {
+      weight_scale_ = a.weight_scales[static_cast<std::int64_t>(item.expert) * a.outputs +
+                                      output_of<GATED>(a, item.tile, row())];
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        const int r = item.first_row + min(first() + k * kStep, item.rows - 1);
+        x_scales_[k] = a.x_scales[a.source == nullptr ? r : a.source[r]];
+      }
+    }
+  }
+  __device__ void write(const Grouped& a, const Item& item, const Sums<ROWS>& sums) const {
+#pragma unroll
+    for (int k = 0; k < kCount; ++k) write(a, item, sums, first() + k * kStep, k);
+  }
+
+ private:
+  static constexpr int kStep = kThreads / kTile;  ///< from one of its rows to the next
+  static constexpr int kCount = (ROWS + kStep - 1) / kStep;
+
+  __device__ static int row() {
+    return static_cast<int>(threadIdx.x) % kTile;
+  }
+  __device__ static int first() {
+    return static_cast<int>(threadIdx.x) / kTile;
+  }
+  __device__ void write(const Grouped& a, const Item& item, const Sums<ROWS>& sums, int r, int k) const {
+    if (r >= ROWS) return;  // whole warps
     float x = 0.0f;
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) x += sums[w][r][row];
+    for (int w = 0; w < kWarps; ++w) x += sums[w][r][row()];
+    if constexpr (FP8) x *= x_scales_[k] * weight_scale_;
     const __nv_bfloat16 rounded = from_float<__nv_bfloat16>(x);
     __nv_bfloat16* const to = a.d + (item.first_row + r) * a.d_ld;
     if constexpr (!GATED) {
-      if (r < item.rows) to[output_of<false>(a, item.tile, row)] = rounded;
+      if (r < item.rows) to[output_of<false>(a, item.tile, row())] = rounded;
     } else {
       const float mine = to_float(rounded), up = __shfl_xor_sync(0xFFFFFFFFu, mine, kTile / 2);
-      if (r >= item.rows || row >= kTile / 2) continue;
-      float value, slope;
-      if (a.gelu) {
-        GeluTanh::both(mine, value, slope);
-      } else {
-        Silu::both(mine, value, slope);
-      }
-      to[output_of<true>(a, item.tile, row)] = from_float<__nv_bfloat16>(value * up);
+      if (r >= item.rows || row() >= kTile / 2) return;
+      to[output_of<true>(a, item.tile, row())] = from_float<__nv_bfloat16>(gated_value(a.gelu, mine, up));
     }
   }
-}
+
+  float weight_scale_ = 0, x_scales_[kCount] = {};
+};
 
 /// A block multiplies tiles of the weights of those experts that have rows. A lane reads 16 bytes of a row at
 /// a time, which are the values of two steps of a tensor core: their order within the inner dimension is
 /// another than the instruction's, the same for weight and rows.
-template <int STEPS, bool GATED, int BLOCKS>
+template <bool FP8, int STEPS, bool GATED, int BLOCKS>
 __global__ void __launch_bounds__(kThreads, BLOCKS) grouped_gemm_kernel(const Grouped a) {
   constexpr int ROWS = STEPS * kColumns;
   __shared__ Groups<ROWS> groups;
@@ -174,12 +136,14 @@ __global__ void __launch_bounds__(kThreads, BLOCKS) grouped_gemm_kernel(const Gr
     const bool more = i + static_cast<int>(gridDim.x) < items;
     const Item following = more ? groups.item(a, tiles, i + static_cast<int>(gridDim.x)) : item;
     find(following, next);
+    const Outputs<FP8, GATED, ROWS> outputs(a, item);
     const std::uint8_t* x_of[STEPS];
 #pragma unroll
     for (int t = 0; t < STEPS; ++t) {
       // Rows behind the last one repeat it; nobody writes what comes of them.
       const int r = item.first_row + min(t * kColumns + row, item.rows - 1);
-      x_of[t] = a.x + (a.source == nullptr ? r : a.source[r]) * a.x_pitch + column;
+      x_of[t] =
+          a.x + static_cast<std::int64_t>(a.source == nullptr ? r : a.source[r]) * a.inner_bytes + column;
     }
     float sum[STEPS][4] = {};
     for (int first = 0; first < counted; first += kRuns) {
@@ -195,8 +159,13 @@ __global__ void __launch_bounds__(kThreads, BLOCKS) grouped_gemm_kernel(const Gr
         const std::uint32_t step_1[4] = {low.z, high.z, low.w, high.w};
 #pragma unroll
         for (int t = 0; t < STEPS; ++t) {
-          multiply_add(sum[t], step_0, x[t].x, x[t].y);
-          multiply_add(sum[t], step_1, x[t].z, x[t].w);
+          if constexpr (FP8) {
+            multiply_add_e4m3(sum[t], step_0, x[t].x, x[t].y);
+            multiply_add_e4m3(sum[t], step_1, x[t].z, x[t].w);
+          } else {
+            multiply_add(sum[t], step_0, x[t].x, x[t].y);
+            multiply_add(sum[t], step_1, x[t].z, x[t].w);
+          }
         }
         if (run + kRuns < counted) {
           ask(ahead[k], weight, run + kRuns);
@@ -213,55 +182,73 @@ __global__ void __launch_bounds__(kThreads, BLOCKS) grouped_gemm_kernel(const Gr
         sums[warp][t * kColumns + lane % 4 * 2 + e % 2][row + e / 2 * 8] = sum[t][e];
     }
     __syncthreads();
-    write_outputs<ROWS, GATED>(a, item, sums);
+    outputs.write(a, item, sums);
     item = following;
     weight[0] = next[0];
     weight[1] = next[1];
   }
 }
 
-template <int STEPS, int BLOCKS>
+template <bool FP8, int STEPS, int BLOCKS>
 void launch(Stream& stream, bool gated, const Grouped& args, std::int64_t most_groups) {
   const std::int64_t places = octet::cuda::properties(stream.device()).multiprocessors * BLOCKS;
   const auto blocks = static_cast<unsigned>(std::min(places, most_groups * (args.outputs / kTile)));
-  launch_early(gated ? grouped_gemm_kernel<STEPS, true, BLOCKS> : grouped_gemm_kernel<STEPS, false, BLOCKS>,
-               dim3(blocks), kThreads, 0, octet::cuda::native(stream), "grouped_gemm", args);
+  launch_early(
+      gated ? grouped_gemm_kernel<FP8, STEPS, true, BLOCKS> : grouped_gemm_kernel<FP8, STEPS, false, BLOCKS>,
+      dim3(blocks), kThreads, 0, octet::cuda::native(stream), "grouped_gemm", args);
+}
+
+template <bool FP8>
+void launch(Stream& stream, const GroupedGemmArgs& a) {
+  const Grouped args = grouped_of(a);
+  const std::int64_t rows = a.d.rows, most_groups = std::min(rows, a.count + rows / kColumns);
+  if (rows <= 4 * a.count) {
+    launch<FP8, 1, 4>(stream, a.gated, args, most_groups);
+  } else if (rows <= 12 * a.count) {
+    launch<FP8, 2, 3>(stream, a.gated, args, most_groups);
+  } else {
+    launch<FP8, 4, 2>(stream, a.gated, args, most_groups);
+  }
+}
+
+bool has_few_rows(const GroupedGemmArgs& a) {
+  return a.d.rows <= kMostRowsOfExpert * a.count;
 }
 
 }  // namespace
 
+Grouped grouped_of(const GroupedGemmArgs& a) {
+  return {.weight = static_cast<const std::uint8_t*>(a.weight.data),
+          .weight_scales = a.weight.scale_inv,
+          .x = static_cast<const std::uint8_t*>(a.x.data),
+          .x_scales = a.x.scale_inv,
+          .source = a.source,
+          .begins = a.begins,
+          .count = static_cast<int>(a.count),
+          .d = static_cast<__nv_bfloat16*>(a.d.data),
+          .d_ld = a.d.ld,
+          .inner_bytes = static_cast<int>(a.weight.cols * static_cast<std::int64_t>(size_of(a.weight.dtype))),
+          .outputs = static_cast<int>(a.weight.rows / a.count),
+          .gelu = a.activation == Activation::gelu_tanh};
+}
+
 bool has_grouped_gemm(const GroupedGemmArgs& a) {
-  const std::int64_t outputs = a.weight.rows / a.count, row_bytes = a.weight.cols * 2;
+  const std::int64_t outputs = a.weight.rows / a.count;
+  const std::int64_t row_bytes = a.weight.cols * static_cast<std::int64_t>(size_of(a.weight.dtype));
   const auto on_boundary = [](const void* address) {
     return reinterpret_cast<std::uintptr_t>(address) % 16 == 0;
   };
   return a.count <= kMostExperts && outputs % kTile == 0 && row_bytes % kRunBytes == 0 &&
          outputs < (std::int64_t{1} << 30) && row_bytes < (std::int64_t{1} << 30) &&
-         on_boundary(a.weight.data) && on_boundary(a.x.data) && a.x.ld % 8 == 0 &&
-         a.d.rows <= kMostRowsOfExpert * a.count && octet::cuda::code_here() >= 80;
+         on_boundary(a.weight.data) && on_boundary(a.x.data) &&
+         octet::cuda::code_here() >= (a.weight.dtype == DType::e4m3 ? 89 : 80) &&
+         (has_few_rows(a) || (a.source == nullptr && has_grouped_tiles(a)));
 }
 
 void grouped_gemm(Stream& stream, const GroupedGemmArgs& a) {
   check(has_grouped_gemm(a), "grouped_gemm: has_grouped_gemm() was asked");
-  const Grouped args{.weight = static_cast<const std::uint8_t*>(a.weight.data),
-                     .x = static_cast<const std::uint8_t*>(a.x.data),
-                     .x_pitch = a.x.ld * 2,
-                     .source = a.source,
-                     .begins = a.begins,
-                     .count = static_cast<int>(a.count),
-                     .d = static_cast<__nv_bfloat16*>(a.d.data),
-                     .d_ld = a.d.ld,
-                     .inner_bytes = static_cast<int>(a.weight.cols * 2),
-                     .outputs = static_cast<int>(a.weight.rows / a.count),
-                     .gelu = a.activation == Activation::gelu_tanh};
-  const std::int64_t rows = a.d.rows, most_groups = std::min(rows, a.count + rows / kColumns);
-  if (rows <= 4 * a.count) {
-    launch<1, 4>(stream, a.gated, args, most_groups);
-  } else if (rows <= 12 * a.count) {
-    launch<2, 3>(stream, a.gated, args, most_groups);
-  } else {
-    launch<4, 2>(stream, a.gated, args, most_groups);
-  }
+  if (a.source == nullptr && has_grouped_tiles(a)) return grouped_tiles(stream, a);
+  a.weight.dtype == DType::e4m3 ? launch<true>(stream, a) : launch<false>(stream, a);
 }
 
 }  // namespace octet::ops::cuda

@@ -1,4 +1,5 @@
 // A warp for each token that is routed; packs of eight elements where rows are weighted.
+#include "cuda/early_launch.cuh"
 #include "cuda/rows.cuh"
 #include "octet/ops/routing.h"
 
@@ -47,6 +48,8 @@ __device__ float sum_of_warp(float x) {
 /// A lane has MOST experts or fewer.
 template <int MOST>
 __global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs a) {
+  let_next_begin();
+  wait_for_previous();
   const std::int64_t token = blockIdx.x * static_cast<std::int64_t>(kTokens) + threadIdx.x / kWarp;
   if (token >= a.logits.rows) return;  // a whole warp
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
@@ -107,13 +110,14 @@ __global__ void __launch_bounds__(kThreads) route_kernel(const RouteArgs a) {
 struct Counted {
   int before, all;
 };
-__device__ Counted count_of_block(bool mine, int (&of_warps)[kTokens]) {
+template <int WARPS>
+__device__ Counted count_of_block(bool mine, int (&of_warps)[WARPS]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
   const unsigned set = __ballot_sync(kAll, mine);
   if (lane == 0) of_warps[warp] = __popc(set);
   __syncthreads();
   Counted counted{__popc(set & ((1u << lane) - 1)), 0};
-  for (int w = 0; w < kTokens; ++w) {
+  for (int w = 0; w < WARPS; ++w) {
     if (w < warp) counted.before += of_warps[w];
     counted.all += of_warps[w];
   }
@@ -123,12 +127,15 @@ __device__ Counted count_of_block(bool mine, int (&of_warps)[kTokens]) {
 
 /// A block for each expert, which looks at what all tokens have taken: once to learn how many rows are in
 /// front of its own, then to give them out in the order of the tokens.
-__global__ void __launch_bounds__(kThreads) deal_kernel(const DealArgs a) {
-  __shared__ int of_warps[kTokens];
+template <int THREADS>
+__global__ void __launch_bounds__(THREADS) deal_kernel(const DealArgs a) {
+  __shared__ int of_warps[THREADS / kWarp];
+  let_next_begin();
+  wait_for_previous();
   const int expert = static_cast<int>(blockIdx.x), thread = static_cast<int>(threadIdx.x);
   const int entries = static_cast<int>(a.tokens * a.taken), taken = static_cast<int>(a.taken);
   int begin = 0;
-  for (int first = 0; first < entries; first += kThreads) {
+  for (int first = 0; first < entries; first += THREADS) {
     const bool lower = first + thread < entries && a.experts[first + thread] < expert;
     begin += count_of_block(lower, of_warps).all;
   }
@@ -136,7 +143,7 @@ __global__ void __launch_bounds__(kThreads) deal_kernel(const DealArgs a) {
     a.begins[expert] = begin;
     if (expert + 1 == static_cast<int>(a.count)) a.begins[a.count] = entries;
   }
-  for (int first = 0; first < entries; first += kThreads) {
+  for (int first = 0; first < entries; first += THREADS) {
     const int i = first + thread;
     const bool mine = i < entries && a.experts[i] == expert;
     const Counted counted = count_of_block(mine, of_warps);
@@ -152,8 +159,13 @@ __global__ void __launch_bounds__(kThreads) deal_kernel(const DealArgs a) {
   }
 }
 
+/// Rows of x that a thread has asked for before it adds them.
+constexpr int kRowsAhead = 8;
+
 template <typename T>
 __global__ void __launch_bounds__(2 * kThreads) weigh_kernel(const WeightedRowsArgs a, bool vector) {
+  let_next_begin();
+  wait_for_previous();
   const std::int64_t row_packs = (a.out.cols + kPack - 1) / kPack;
   const std::int64_t count = a.out.rows * row_packs;
   const std::int64_t stride = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
@@ -162,12 +174,21 @@ __global__ void __launch_bounds__(2 * kThreads) weigh_kernel(const WeightedRowsA
     const std::int64_t token = p / row_packs, col = p % row_packs * kPack;
     const PackAt at = pack_at(col, a.out.cols, vector);
     float sum[kPack] = {};
-    for (std::int64_t j = 0; j < a.taken; ++j) {
-      float x[kPack] = {};
-      load_pack(row_of<T>(a.x, a.places[token * a.taken + j]) + col, x, at.n, at.whole);
-      const float weight = a.weights[token * a.taken + j];
+    for (std::int64_t first = 0; first < a.taken; first += kRowsAhead) {
+      float x[kRowsAhead][kPack] = {}, weight[kRowsAhead] = {};
 #pragma unroll
-      for (int i = 0; i < kPack; ++i) sum[i] += weight * x[i];
+      for (int j = 0; j < kRowsAhead; ++j) {
+        if (first + j >= a.taken) continue;
+        const std::int64_t i = token * a.taken + first + j;
+        load_pack(row_of<T>(a.x, a.places[i]) + col, x[j], at.n, at.whole);
+        weight[j] = a.weights[i];
+      }
+#pragma unroll
+      for (int j = 0; j < kRowsAhead; ++j) {
+        if (first + j >= a.taken) continue;
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) sum[i] += weight[j] * x[j][i];
+      }
     }
     if (a.addend.data != nullptr) {
       float x[kPack] = {};
@@ -188,13 +209,18 @@ void route(Stream& stream, const RouteArgs& args) {
   const auto kernel = experts <= 4 * kWarp    ? route_kernel<4>
                       : experts <= 16 * kWarp ? route_kernel<16>
                                               : route_kernel<kMost>;
-  kernel<<<blocks, kThreads, 0, octet::cuda::native(stream)>>>(args);
-  octet::cuda::check_launch("route");
+  launch_early_if(few_rows(args.logits.rows), kernel, dim3(blocks), kThreads, 0, octet::cuda::native(stream),
+                  "route", args);
 }
 
 void deal(Stream& stream, const DealArgs& args) {
-  deal_kernel<<<static_cast<unsigned>(args.count), kThreads, 0, octet::cuda::native(stream)>>>(args);
-  octet::cuda::check_launch("deal");
+  constexpr int kMany = 1024;  // threads, of which each looks at one entry at a time
+  const auto launch = [&](auto kernel, int threads) {
+    launch_early_if(few_rows(args.tokens), kernel, dim3(static_cast<unsigned>(args.count)), threads, 0,
+                    octet::cuda::native(stream), "deal", args);
+  };
+  args.tokens* args.taken <= kMany ? launch(deal_kernel<kThreads>, kThreads)
+                                   : launch(deal_kernel<kMany>, kMany);
 }
 
 void weighted_rows(Stream& stream, const WeightedRowsArgs& args) {
@@ -202,10 +228,9 @@ void weighted_rows(Stream& stream, const WeightedRowsArgs& args) {
   const std::int64_t count = args.out.rows * ((args.out.cols + kPack - 1) / kPack);
   with_type(args.out.dtype, [&](auto type) {
     using T = decltype(type);
-    weigh_kernel<T><<<grid_of(stream, count, 2 * kThreads), 2 * kThreads, 0, octet::cuda::native(stream)>>>(
-        args, vector);
+    launch_early_if(few_rows(args.out.rows), weigh_kernel<T>, dim3(grid_of(stream, count, 2 * kThreads)),
+                    2 * kThreads, 0, octet::cuda::native(stream), "weighted_rows", args, vector);
   });
-  octet::cuda::check_launch("weighted_rows");
 }
 
 }  // namespace octet::ops::cuda

@@ -208,7 +208,10 @@ GemmOutcome gemm(Stream& stream, const GemmArgs& args) {
     return outcome_of(args, plan.way, plan.reason, 1);
   }
   GemmOutcome outcome = outcome_of(args, plan.way, plan.reason, 1);
-  const bool done = direct && multiply(native, device, product);
+  // Scales of rows that are none of the first ones of their matrix may lie on no boundary.
+  const bool readable = args.a.scaling != Scaling::whole_rows ||
+                        (on_boundary(args.a.scale_inv) && on_boundary(args.b.scale_inv));
+  const bool done = direct && readable && multiply(native, device, product);
   if (direct && !done && args.a.scaling == Scaling::whole_rows) {
     return multiply_then_scale(native, device, args, product);
   }
