@@ -90,17 +90,18 @@ TEST(AsyncSaves, AThreadThatHangsInTheDiskEndsTheRunAndSavedNothing) {
 TEST(AsyncSaves, AStopEndsWhatIsInFlightAndSavesItsOwnStep) {
   const TemporaryFolder folder("async_stop");
   const std::string output = folder / "run";
+  // The next save is due so many steps later that a busy machine sends its signal before.
   const Outcome run =
-      shell("LD_PRELOAD=" OCTET_FLIPPING_DISK " BAD_DISK_SLOW=checkpoint-3. " OCTET_TRAINER " " +
+      shell("LD_PRELOAD=" OCTET_FLIPPING_DISK " BAD_DISK_SLOW=checkpoint-60. " OCTET_TRAINER " " +
             beside(output,
-                   "max_steps=100000 save_steps=3 save_strategy=steps logging_steps=1 save_total_limit=9 ") +
-            "& job=$!; until grep -qs step.3.is.taken " + output +
+                   "max_steps=100000 save_steps=60 save_strategy=steps logging_steps=1 save_total_limit=9 ") +
+            "& job=$!; until grep -qs step.60.is.taken " + output +
             "/training.log; do sleep 0.02; done; kill -TERM $job; wait $job");
   EXPECT_EQ(run.code, 76) << run.both();
   const auto steps = checkpoints_of(output);
   const std::int64_t last = steps_of(output).rbegin()->first;
-  ASSERT_EQ(steps, (std::vector<std::int64_t>{3, last})) << run.err;
-  EXPECT_GE(last, 4) << "the run went on while its checkpoint was written";
+  ASSERT_EQ(steps, (std::vector<std::int64_t>{60, last})) << run.err;
+  EXPECT_GE(last, 61) << "the run went on while its checkpoint was written";
   for (const std::int64_t step : steps) {
     EXPECT_EQ(trainer("inspect --verify " + output + "/checkpoint-" + std::to_string(step)).code, 0);
     const std::string said = "checkpoint of step " + std::to_string(step) + " saved to";
