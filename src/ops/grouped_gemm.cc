@@ -32,8 +32,8 @@ bool has_grouped_gemm(const Device& device, const GroupedGemmArgs& args) {
   const char* set = environment_variable("OCTETRUN_GROUPED_GEMM");
   const std::string_view wish = set == nullptr ? "" : set;
   const DType dtype = args.weight.dtype;
-  if ((dtype != DType::bf16 && dtype != DType::e4m3) || args.x.dtype != dtype || wish == "never")
-    return false;
+  if ((dtype != DType::bf16 && dtype != DType::e4m3) || args.x.dtype != dtype) return false;
+  if (args.d.dtype != DType::bf16 || wish == "never") return false;
   if (device.kind() == DeviceKind::cpu) return wish == "always";
 #ifdef OCTET_HAVE_CUDA
   if (device.kind() == DeviceKind::cuda) return cuda::has_grouped_gemm(args);
@@ -42,7 +42,7 @@ bool has_grouped_gemm(const Device& device, const GroupedGemmArgs& args) {
 }
 
 bool wants_rows_in_order(const Device& device, const GroupedGemmArgs& args) {
-  constexpr std::int64_t of_expert = 4;  // of the tests' CPUs
+  constexpr std::int64_t of_expert = 4;
   if (device.kind() == DeviceKind::cpu) return args.d.rows >= of_expert * args.count;
 #ifdef OCTET_HAVE_CUDA
   if (device.kind() == DeviceKind::cuda) return cuda::has_grouped_tiles(args);

@@ -143,6 +143,21 @@ TEST(Experts, GroupedProductsHaveTheBitsOfEachExpertsOwn) {
   }
 }
 
+// Of fp32 activations each expert has products of its own, whatever the environment wishes.
+TEST(Experts, InFp8BesideFp32AreNotGrouped) {
+  const Reference reference;
+  const auto device = make_cpu_device({.threads = 1});
+  const auto job = comm::make_self_job();
+  const auto data = job->collectives(comm::Mesh(1).group("data", 0), *device, comm::Carrier::automatic);
+  Decoder decoder(*device, *job, *data,
+                  options_for({.kind = precision::RecipeKind::rows, .compute = DType::f32}));
+  decoder.load_weights(kFolder);
+  ::setenv("OCTETRUN_GROUPED_GEMM", "always", 1);
+  const auto logprobs = decoder.log_probabilities(reference.texts);
+  ::unsetenv("OCTETRUN_GROUPED_GEMM");
+  EXPECT_LT(errors(logprobs, reference).mean, 0.2);
+}
+
 TEST(Experts, AreNotTrained) {
   const model::Architecture a = model::read_architecture(kFolder);
   try {

@@ -114,6 +114,22 @@ Taken taken_of(std::int64_t tokens, std::int64_t taken, std::int64_t count, unsi
   return t;
 }
 
+/// Deals them on a side, into memory that held nothing of the kind.
+DealArgs dealt_on(Side& side, const Taken& t, std::int64_t tokens, std::int64_t taken, std::int64_t count) {
+  const std::vector<std::int32_t> rows(t.experts.size(), -1);
+  const DealArgs args{.experts = side.put(t.experts),
+                      .weights = side.put(t.weights),
+                      .tokens = tokens,
+                      .taken = taken,
+                      .count = count,
+                      .begins = side.put(std::vector<std::int32_t>(static_cast<std::size_t>(count + 1), -1)),
+                      .row_tokens = side.put(rows),
+                      .places = side.put(rows),
+                      .place_weights = side.put(std::vector<float>(rows.size(), -1))};
+  deal(side, args);
+  return args;
+}
+
 TEST(GpuRouting, TokensAreDealtAsOnTheCpu) {
   for (const auto& [tokens, taken, count] :
        {std::tuple{1, 1, 1}, {1, 8, 128}, {5, 2, 3}, {64, 8, 128}, {300, 3, 7}, {1000, 8, 1024}}) {
@@ -123,19 +139,10 @@ TEST(GpuRouting, TokensAreDealtAsOnTheCpu) {
     for (const bool gpu : {false, true}) {
       const auto device = gpu ? make_cuda_device(0) : make_cpu_device();
       Side side(*device);
-      std::vector<std::int32_t> begins(static_cast<std::size_t>(count + 1), -1);
-      std::vector<std::int32_t> row_tokens(t.experts.size(), -1), places = row_tokens;
-      std::vector<float> of_places(t.experts.size(), -1);
-      const DealArgs args{.experts = side.put(t.experts),
-                          .weights = side.put(t.weights),
-                          .tokens = tokens,
-                          .taken = taken,
-                          .count = count,
-                          .begins = side.put(begins),
-                          .row_tokens = side.put(row_tokens),
-                          .places = side.put(places),
-                          .place_weights = side.put(of_places)};
-      deal(side, args);
+      std::vector<std::int32_t> begins(static_cast<std::size_t>(count + 1));
+      std::vector<std::int32_t> row_tokens(t.experts.size()), places = row_tokens;
+      std::vector<float> of_places(t.experts.size());
+      const DealArgs args = dealt_on(side, t, tokens, taken, count);
       const auto fetch = [&](auto& to, const auto* from) {
         device->copy_to_host(side, to.data(), from, to.size() * sizeof(to[0]));
       };
@@ -195,19 +202,7 @@ void has_the_values_of_the_cpu(const GroupedCase& c, bool in_order) {
     const Taken t = taken_of(c.tokens, c.taken, c.count, 12);
     both(
         [&, fp8 = fp8, gated = gated, activation = activation](Side& s) {
-          std::vector<std::int32_t> begins(static_cast<std::size_t>(c.count + 1));
-          std::vector<std::int32_t> row_tokens(static_cast<std::size_t>(rows)), places = row_tokens;
-          std::vector<float> weights(static_cast<std::size_t>(rows));
-          const DealArgs dealt{.experts = s.put(t.experts),
-                               .weights = s.put(t.weights),
-                               .tokens = c.tokens,
-                               .taken = c.taken,
-                               .count = c.count,
-                               .begins = s.put(begins),
-                               .row_tokens = s.put(row_tokens),
-                               .places = s.put(places),
-                               .place_weights = s.put(weights)};
-          deal(s, dealt);
+          const DealArgs dealt = dealt_on(s, t, c.tokens, c.taken, c.count);
           const GroupedGemmArgs args{.weight = operand(s, fp8, c.count * c.out, c.in, 2, 0.05f),
                                      .count = c.count,
                                      .x = operand(s, fp8, in_order ? rows : c.tokens, c.in, 3, 1.0f),
@@ -268,19 +263,7 @@ TEST(GpuGroupedGemm, ManyRowsHaveTheSameBitsAgainAndAgain) {
     const auto device = make_cuda_device(0);
     Side s(*device);
     const Taken t = taken_of(c.tokens, taken, count, 13);
-    std::vector<std::int32_t> begins(static_cast<std::size_t>(count + 1));
-    std::vector<std::int32_t> row_tokens(static_cast<std::size_t>(c.tokens * taken)), places = row_tokens;
-    std::vector<float> weights(row_tokens.size());
-    const DealArgs dealt{.experts = s.put(t.experts),
-                         .weights = s.put(t.weights),
-                         .tokens = c.tokens,
-                         .taken = taken,
-                         .count = count,
-                         .begins = s.put(begins),
-                         .row_tokens = s.put(row_tokens),
-                         .places = s.put(places),
-                         .place_weights = s.put(weights)};
-    deal(s, dealt);
+    const DealArgs dealt = dealt_on(s, t, c.tokens, taken, count);
     const std::int64_t cols = c.gated ? c.out / 2 : c.out;
     GroupedGemmArgs args{.weight = operand(s, c.fp8, count * c.out, c.in, 2, 0.05f),
                          .count = count,

@@ -29,7 +29,7 @@ struct GroupedGemmArgs {
 bool has_grouped_gemm(const Device& device, const GroupedGemmArgs& args);
 
 /// Whether x is better gathered before, so that `source` is null: a kernel for many rows wants it. Looks at
-/// sizes alone; for a CPU with OCTETRUN_GROUPED_GEMM=always as for a GPU.
+/// sizes alone. On a CPU from four rows an expert on average, so that tests have both ways.
 bool wants_rows_in_order(const Device& device, const GroupedGemmArgs& args);
 
 /// Enqueues the products: on a GPU what has_grouped_gemm() has said yes to. A CPU multiplies anything,
