@@ -115,19 +115,18 @@ void put(Stream& stream, const std::vector<float>& values, DType dtype, void* ou
 
 namespace {
 
-/// Of elements [from, to) of a stored tensor, all of one part: act(first, at, count) for each run of the
-/// part's Hugging Face tensor, which begins at its element `first` and lies at element `at` of the stored
-/// one.
-template <typename Do>
-void each_run_of(const NamedPart& part, std::int64_t from, std::int64_t to, Do&& act) {
-  if (!part.cut) return act(from - part.begin, from, to - from);
+/// Where elements from `from` of a stored tensor lie in the Hugging Face tensor of `part`: rows of a cut one
+/// have its other columns between them.
+void number(ops::RandomNormalArgs& args, const NamedPart& part, std::int64_t from) {
+  const std::int64_t at = from - part.begin;
+  args.first = static_cast<std::uint64_t>(at);
+  if (!part.cut) return;
   const auto& [rows, cols] = *part.cut;
-  for (std::int64_t at = from; at < to;) {
-    const std::int64_t row = (at - part.begin) / cols.count, col = (at - part.begin) % cols.count;
-    const std::int64_t count = cols.whole() ? to - at : std::min(to - at, cols.count - col);
-    act((rows.begin + row) * cols.of + cols.begin + col, at, count);
-    at += count;
-  }
+  const std::int64_t row = at / cols.count;
+  args.column = at % cols.count;
+  args.width = cols.count;
+  args.pitch = cols.of;
+  args.first = static_cast<std::uint64_t>((rows.begin + row) * cols.of + cols.begin + args.column);
 }
 
 }  // namespace
@@ -142,14 +141,13 @@ void initialise(Stream& stream, const TensorSpec& tensor, const Initialisation& 
     auto* out =
         static_cast<std::byte*>(what.out) + static_cast<std::size_t>(from - what.begin) * size_of(what.dtype);
     if (tensor.init == InitRule::normal) {
-      each_run_of(part, from, to, [&](std::int64_t first, std::int64_t at, std::int64_t count) {
-        ops::random_normal(stream, {.seed = hash64(part.name, what.seed),
-                                    .first = static_cast<std::uint64_t>(first),
+      ops::RandomNormalArgs args = {.seed = hash64(part.name, what.seed),
                                     .deviation = tensor.init_std,
-                                    .out = out + static_cast<std::size_t>(at - from) * size_of(what.dtype),
+                                    .out = out,
                                     .dtype = what.dtype,
-                                    .count = count});
-      });
+                                    .count = to - from};
+      number(args, part, from);
+      ops::random_normal(stream, args);
     } else if (tensor.init == InitRule::uniform) {
       put(stream, uniform_values(part, what.seed, from - part.begin, to - from), what.dtype, out);
     } else if (tensor.init == InitRule::ones || tensor.init == InitRule::row_norms) {

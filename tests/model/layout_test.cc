@@ -128,6 +128,21 @@ TEST(Layout, FreshWeightsDependOnNameAndElementAlone) {
   initialise(layout.groups[2].segments[kBlockMatrices].tensors[0], 7, 0, qkv.count(), other.data());
   EXPECT_NE(other[0], whole[0]);
   EXPECT_NE(whole[0], whole[static_cast<std::size_t>(qkv.parts[1].begin)]);
+  // What is cut has the numbers of the whole.
+  TensorSpec cut = qkv;
+  const std::int64_t rows = qkv.parts[1].count / qkv.cols, width = qkv.cols / 2 + 1;
+  cut.parts = {qkv.parts[1]};
+  cut.parts[0].begin = 0;
+  cut.parts[0].cut = PartCut{.rows = {1, rows - 1, rows}, .cols = {qkv.cols - width, width, qkv.cols}};
+  cut.rows = rows - 1, cut.cols = width, cut.parts[0].count = cut.count();
+  for (const std::int64_t first : {std::int64_t{0}, width + 3}) {
+    std::vector<float> piece(static_cast<std::size_t>(cut.count() - first));
+    initialise(cut, 7, first, cut.count() - first, piece.data());
+    for (std::int64_t i = first; i < cut.count(); ++i) {
+      const std::int64_t at = qkv.parts[1].begin + (1 + i / width) * qkv.cols + qkv.cols - width + i % width;
+      ASSERT_EQ(piece[static_cast<std::size_t>(i - first)], whole[static_cast<std::size_t>(at)]) << i;
+    }
+  }
   // Norms start at one, biases at zero.
   for (const TensorSpec& t : layout.groups[1].segments[kBlockVectors].tensors) {
     std::vector<float> values(static_cast<std::size_t>(t.count()), -1.0f);

@@ -24,6 +24,28 @@ TEST(RandomNormal, GivesTheNumbersOfTheGeneratorInAnyPieces) {
   random_normal(stream, {.out = nullptr, .count = 0});
 }
 
+TEST(RandomNormal, MakesColumnsOfAMatrixAtOnce) {
+  constexpr std::int64_t kRows = 300, kCols = 401, kBegin = 17, kWidth = 93;
+  CpuStream stream;
+  std::vector<float> whole(kRows * kCols), part(kRows * kWidth);
+  random_normal(stream, {.seed = 5, .out = whole.data(), .count = kRows * kCols});
+  // In pieces that begin and end inside a row.
+  for (std::int64_t from = 0; from < kRows * kWidth; from += 9999) {
+    const std::int64_t row = from / kWidth, column = from % kWidth;
+    random_normal(stream, {.seed = 5,
+                           .first = static_cast<std::uint64_t>(row * kCols + kBegin + column),
+                           .width = kWidth,
+                           .pitch = kCols,
+                           .column = column,
+                           .out = part.data() + from,
+                           .count = std::min<std::int64_t>(9999, kRows * kWidth - from)});
+  }
+  for (std::int64_t i = 0; i < kRows * kWidth; ++i) {
+    const std::int64_t at = i / kWidth * kCols + kBegin + i % kWidth;
+    ASSERT_EQ(part[static_cast<std::size_t>(i)], whole[static_cast<std::size_t>(at)]) << i;
+  }
+}
+
 TEST(RandomNormal, RoundsOnceToBf16) {
   CpuStream stream;
   std::vector<float> wide(1000);

@@ -11,8 +11,7 @@ void random_normal(const RandomNormalArgs& a) {
     simd::parallel_rows(a.count, kWork, [&](std::int64_t begin, std::int64_t end) {
       auto* out = static_cast<decltype(type)*>(a.out);
       for (std::int64_t i = begin; i < end; ++i) {
-        const std::uint64_t element = a.first + static_cast<std::uint64_t>(i);
-        simd::store(out[i], a.deviation * normal(a.seed, RandomUse::init, element));
+        simd::store(out[i], a.deviation * normal(a.seed, RandomUse::init, number_of(a, i)));
       }
     });
   });

@@ -22,8 +22,7 @@ __global__ void __launch_bounds__(kThreads) normal_kernel(RandomNormalArgs a, T*
     const int n = a.count - i < kPack ? static_cast<int>(a.count - i) : kPack;
     float x[kPack];
     for (int j = 0; j < kPack; ++j) {
-      const std::uint64_t element = a.first + static_cast<std::uint64_t>(i + j);
-      x[j] = j < n ? a.deviation * normal_of(a.seed, element) : 0.0f;
+      x[j] = j < n ? a.deviation * normal_of(a.seed, number_of(a, i + j)) : 0.0f;
     }
     store_pack(out + i, x, n, vector && n == kPack);
   }
