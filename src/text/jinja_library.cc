@@ -222,8 +222,8 @@ Value apply_filter(const std::string& name, const Value& value, const Call& call
   if (is("capitalize") || is("title")) return Value(titled(value.print(), is("title")));
   if (is("string") || is("safe")) return Value(value.print());
   if (is("replace")) {
-    return Value(
-        replace(value.print(), text_argument(call, 0, "s", ""), text_argument(call, 1, "new", ""), budget));
+    const std::string from = text_argument(call, 0, "s", ""), to = text_argument(call, 1, "new", "");
+    return Value(replace(value.print(), from, to, budget));
   }
   if (is("join")) return Value(joined(value, call, budget));
   if (is("list")) return Value::list(items_of(value));
@@ -325,8 +325,8 @@ Value method_of(const Value& value, const std::string& name, Budget& budget) {
   }
   if (is("replace")) {
     return function([text, &budget](const Call& call) {
-      return Value(
-          replace(text, text_argument(call, 0, "old", ""), text_argument(call, 1, "new", ""), budget));
+      const std::string from = text_argument(call, 0, "old", ""), to = text_argument(call, 1, "new", "");
+      return Value(replace(text, from, to, budget));
     });
   }
   if (is("find")) {
