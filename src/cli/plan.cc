@@ -99,9 +99,18 @@ void print_memory(const PlanReport& r, const PlanTarget& target) {
 void print_host_memory(const PlanReport& r, const PlanTarget& target) {
   if (target.kind != DeviceKind::cuda) return;
   std::printf("\nmemory of the host for it\n");
-  std::size_t pinned = 0;
-  for (const plan::MemoryRow& row : r.memory.pinned) pinned += row.bytes;
-  std::printf("  %-32s %12s\n", "pinned, all the time", bytes_text(pinned).c_str());
+  const std::size_t state = r.memory.state_of_host(), pinned = r.memory.pinned_bytes();
+  if (state > 0) {
+    std::printf("  %-32s %12s, pinned, all the time\n", "the optimizer's state", bytes_text(state).c_str());
+    std::printf("  %-32s %12s\n", "what else is pinned", bytes_text(pinned - state).c_str());
+  } else {
+    std::printf("  %-32s %12s\n", "pinned, all the time", bytes_text(pinned).c_str());
+  }
+  if (state > 0 && target.place.local_size > 1) {
+    const auto ranks = static_cast<std::size_t>(target.place.local_size);
+    std::printf("  %-32s %12s\n", ("of all " + std::to_string(ranks) + " ranks of a host").c_str(),
+                bytes_text(ranks * pinned).c_str());
+  }
   for (const plan::MemoryRow& row : r.memory.host) {
     std::printf("  %-32s %12s, between steps\n", row.name.c_str(), bytes_text(row.bytes).c_str());
   }
@@ -158,6 +167,13 @@ void print_time(const PlanReport& r, const config::Config& config, const PlanTar
   std::printf("  %-32s %9.1f ms, at most %s tokens a second, %.0f %% of 989.4 TFLOP/s a device\n", "in all",
               1e3 * r.time.seconds, with_commas(static_cast<std::int64_t>(rate)).c_str(),
               100 * report::flop_utilisation(flops, rate, r.batch.world));
+  if (r.work.host_state_bytes > 0) {
+    std::printf(
+        "  an update reads %s of the host's memory and writes %s there, and takes as long as these\n"
+        "  need for the link: %.0f GB/s each way are a figure of PCIe 5.0\n",
+        human_bytes(plan::bytes_from_host(r.work)).c_str(), human_bytes(r.work.host_state_bytes).c_str(),
+        1e-9 * plan::Rates{}.host);
+  }
   if (!r.fp8.empty()) std::printf("  %s\n", r.fp8.c_str());
 }
 
@@ -209,8 +225,9 @@ void print_report(const PlanReport& r, const PlanTarget& target) {
               static_cast<long long>(r.choice.micro), static_cast<long long>(config.cutoff_len),
               plan::name_of(r.choice.level.recompute),
               r.choice.level.transposes_at_use ? ", FP8 weights transposed at each use" : "");
-  std::printf("states       param_dtype %s, grad_dtype %s, optim_dtype %s\n", config.param_dtype.c_str(),
-              config.grad_dtype.c_str(), config.optim_dtype.c_str());
+  std::printf("states       param_dtype %s, grad_dtype %s, optim_dtype %s%s\n", config.param_dtype.c_str(),
+              config.grad_dtype.c_str(), config.optim_dtype.c_str(),
+              r.memory.state_of_host() > 0 ? ", the optimizer's in the host's memory" : "");
   print_memory(r, target);
   print_host_memory(r, target);
   print_time(r, config, target);
@@ -246,6 +263,7 @@ void print_json(const PlanReport& r, const PlanTarget& target) {
   for (const train::Rung& rung : r.ladder) {
     ladder.push_back(
         {{"keys", rung.keys}, {"total_bytes", rung.bytes}, {"fits", rung.bytes <= target.memory}});
+    if (rung.moved > 0) ladder.back()["moved_to_host_bytes"] = rung.moved;
   }
   Json messages = Json::array(), links = Json::object();
   for (const store::StepMessages& stage : r.messages) {

@@ -31,12 +31,14 @@ constexpr const char* kPersistent = "at stage 3 all parameters are cut, small on
 constexpr const char* kMonitor = "trainer_log.jsonl always tells rate, loss, times and messages";
 constexpr const char* kFp16 = "fp16 is not built; use bf16";
 constexpr const char* kFp16Detail = "read only with fp16.enabled";
-constexpr const char* kOffloadDetail = "the optimizer's state lies where the program computes";
+constexpr const char* kOffloadDetail =
+    "an offloaded optimizer's state lies in pinned host memory as a whole, and GPUs update it there";
 constexpr const char* kParamsDetail = "read only when parameters are offloaded";
 constexpr const char* kQuantised =
     "say it by this program's own keys: reduce_dtype: int8 or fp8 for gradients, gather_dtype: fp8 for "
     "parameters";
-constexpr const char* kParams = "offloading parameters is not built";
+constexpr const char* kParams =
+    "parameters stay on the device; offload_optimizer moves the optimizer's state and the masters";
 constexpr const char* kOwnOptimizer = "the program has an optimizer of its own, AdamW at every stage";
 
 constexpr Entry kEntries[] = {
@@ -279,10 +281,12 @@ class Translator {
     } else if (key == "optim_state_cpu_offload") {
       if (is_word(value, "none")) return;
       if (!is_word(value, "cpu")) {
-        complain({.what = "'" + at.key + "' is not supported",
-                  .expected = "none or cpu",
-                  .found = shown(value),
-                  .where = at.where});
+        complain(
+            {.what = "'" + at.key + "' is not supported",
+             .expected = "none or cpu",
+             .found = shown(value),
+             .where = at.where,
+             .fix = "cpu keeps the optimizer's state in the host's memory; disks hold checkpoints alone"});
       }
       settings.add(key, scalar("true", value.line), at);
       return;

@@ -271,7 +271,9 @@ class Settled {
     if (board != nullptr && is_on(board->node)) set("report_to", "tensorboard", *board);
   }
 
-  static constexpr const char* kOnDevice = "parameters stay on the device";
+  static constexpr const char* kOnDevice =
+      "parameters stay on the device; optim_state_cpu_offload: true moves the optimizer's state and the "
+      "masters";
   static constexpr std::array<std::pair<const char*, const char*>, 6> kAdapterKeys{
       {{"lora_r", "lora_rank"},
        {"lora_alpha", "lora_alpha"},

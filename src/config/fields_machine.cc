@@ -170,9 +170,11 @@ void add_memory(Table& t) {
          "weight; at_use: made before each use, for one block at a time; auto: kept if the run then fits the "
          "device's memory. The bits are the same.")
       .one_of({"keep", "at_use", "auto"});
-  t.used("optim_state_cpu_offload", &Config::optim_state_cpu_offload,
-         "Keep the optimizer's state in host memory, which is where it lies on the CPU; refused with device: "
-         "cuda.");
+  t.used(
+      "optim_state_cpu_offload", &Config::optim_state_cpu_offload,
+      "Keep the optimizer's state (moments, and masters beside bf16 or FP8 weights) in the host's pinned "
+      "memory, where GPUs read and write it at each update: that takes as long as the bytes pass the link, "
+      "and the bits are the same. On a CPU it lies there anyway.");
 }
 
 }  // namespace

@@ -296,15 +296,11 @@ class Rules : RulesOf {
                 .where = both("gather_dtype", "zero_stage"),
                 .fix = "set zero_stage to 1, 2 or 3, or remove gather_dtype"});
     }
-    if (c_.optim_state_cpu_offload && c_.device == "cuda") {
-      complain({.what = "'optim_state_cpu_offload: true' is not supported with 'device: cuda'",
-                .where = both("optim_state_cpu_offload", "device"),
-                .fix = "remove the key, or share the state out with zero_stage: 1"});
-    }
-    if (c_.optim_state_cpu_offload) {
+    if (c_.optim_state_cpu_offload && c_.device != "cuda") {
       note(
-          "'optim_state_cpu_offload' changes nothing here: the optimizer's state lies where the program "
-          "computes, which is host memory on a CPU; among GPUs zero_stage: 1 shares it out");
+          "'optim_state_cpu_offload' changes nothing on a CPU, where the optimizer's state lies in the "
+          "host's "
+          "memory anyway");
     }
     if (c_.gradient_checkpointing && *c_.gradient_checkpointing && c_.disable_gradient_checkpointing) {
       complain({.what = "gradient_checkpointing and disable_gradient_checkpointing exclude each other",

@@ -18,14 +18,13 @@ Stream& HostMirror::stream() {
 }
 
 std::size_t HostMirror::bytes_for(const std::vector<TensorSlice>& slices, const Device& device) {
-  const bool reaches = device.kind() == DeviceKind::dry ? device.stands_for() == DeviceKind::cpu
-                                                        : device.host_reaches_memory();
   std::size_t bytes = 0;
   for (const TensorSlice& slice : slices) {
+    if (device.host_reaches(slice.data)) continue;
     const std::size_t size = static_cast<std::size_t>(slice.elements()) * size_of(slice.dtype);
     bytes += (size + alignment - 1) / alignment * alignment;
   }
-  return reaches ? 0 : bytes;
+  return bytes;
 }
 
 std::vector<TensorSlice> HostMirror::open(std::vector<TensorSlice> slices) {
@@ -35,6 +34,7 @@ std::vector<TensorSlice> HostMirror::open(std::vector<TensorSlice> slices) {
   std::vector<std::size_t> starts;
   for (const TensorSlice& slice : slices) {
     starts.push_back(bytes);
+    if (device_.host_reaches(slice.data)) continue;
     const auto add = [&](void* there, std::int64_t elements) {
       const std::size_t size = static_cast<std::size_t>(elements) * size_of(slice.dtype);
       pieces_.push_back({.there = there, .at = bytes, .bytes = size});
@@ -57,6 +57,7 @@ std::vector<TensorSlice> HostMirror::open(std::vector<TensorSlice> slices) {
                  .fix = "free memory of this machine, or raise its limit"});
   }
   for (std::size_t i = 0; i < slices.size(); ++i) {
+    if (device_.host_reaches(slices[i].data)) continue;
     slices[i].data = memory_.get() + starts[i];
     if (slices[i].rows > 1) slices[i].pitch = slices[i].count;
   }

@@ -44,6 +44,25 @@ std::size_t Memory::of_update() const {
   return sum;
 }
 
+std::size_t Memory::masters_of_host() const {
+  const auto row = std::ranges::find(pinned, "parameters/master", &MemoryRow::name);
+  return row == pinned.end() ? 0 : row->bytes;
+}
+
+std::size_t Memory::state_of_host() const {
+  std::size_t sum = masters_of_host();
+  for (const MemoryRow& row : pinned) {
+    if (part_of(row.name) == "optimizer") sum += row.bytes;
+  }
+  return sum;
+}
+
+std::size_t Memory::pinned_bytes() const {
+  std::size_t sum = 0;
+  for (const MemoryRow& row : pinned) sum += row.bytes;
+  return sum;
+}
+
 std::vector<MemoryRow> Memory::by_part() const {
   std::map<std::string, std::size_t> sums;
   for (const MemoryRow& row : rows) sums[part_of(row.name)] += row.bytes;

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "octet/base/strings.h"
+#include "octet/model/build.h"
 #include "octet/model/work.h"
 
 namespace octet::plan {
@@ -156,7 +157,24 @@ void add_copies(Rows& rows, const Work& w) {
   }
 }
 
+/// Of all parameters, those that lie in FP8.
+double fp8_share(const model::Architecture& architecture) {
+  double fp8 = 0;
+  for (const model::LinearLayer& l : model::linear_layers(architecture)) {
+    if (l.fp8) fp8 += static_cast<double>(l.rows) * static_cast<double>(l.cols * l.layers);
+  }
+  const auto all = static_cast<double>(model::build_layout(architecture).parameter_count());
+  return std::min(1.0, fp8 / all);
+}
+
 }  // namespace
+
+double bytes_from_host(const Work& work) {
+  if (work.host_master_bytes == 0 || !work.recipe.fp8() || work.recipe.blocks()) return work.host_state_bytes;
+  // Delayed scales are there before a cast; others are those of the masters as they are then.
+  const int again = work.recipe.kind == precision::RecipeKind::delayed ? 1 : 2;
+  return work.host_state_bytes + again * fp8_share(work.architecture) * work.host_master_bytes;
+}
 
 Time time_of(const Work& work, const Rates& rates) {
   Rows rows(rates, static_cast<double>(work.micro_batches));
@@ -166,6 +184,8 @@ Time time_of(const Work& work, const Rates& rates) {
   add_copies(rows, work);
   rows.times(1);
   rows.add("optimizer", {.bytes = work.optimizer_bytes}, 1);
+  if (work.host_state_bytes > 0)
+    rows.add("optimizer's state, over PCIe", bytes_from_host(work) / rates.host, 1);
   Time time = rows.take();
   std::ranges::stable_sort(time.rows,
                            [](const TimeRow& a, const TimeRow& b) { return a.seconds > b.seconds; });

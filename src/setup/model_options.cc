@@ -95,6 +95,7 @@ runtime::InstanceOptions instance_options(const config::Config& config,
                          .weight_decay = config.weight_decay,
                          .seed = static_cast<std::uint64_t>(config.seed)};
   options.store.storage = storage_of(config);
+  options.store.state_home = config.optim_state_cpu_offload ? store::Home::pinned : store::Home::device;
   options.store.max_grad_norm = config.max_grad_norm;
   options.store.fixed = fixed_weights(config, architecture.stored);
   options.transformer.max_tokens = max_tokens;

@@ -10,7 +10,7 @@
 
 namespace octet::store {
 
-/// Device memory that a rank holds.
+/// Memory that a rank holds and its device reads.
 struct Piece {
   void* data = nullptr;
   std::int64_t bytes = 0;

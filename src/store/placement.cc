@@ -71,6 +71,7 @@ Placements placements_of(const model::ParameterLayout& layout, const Options& op
       }
       row.state_axis = cut(policy.shard_state);
       row.gradient_axis = cut(policy.shard_gradients);
+      row.state_home = options.state_home;
       // What holds only matrices in narrow formats.
       if (spec.kind == model::ParameterKind::vector) continue;
       row.master = options.storage.parameters;

@@ -42,8 +42,15 @@ std::int64_t gradient_bytes(const Segment& s) {
   return s.row.trained() ? static_cast<std::int64_t>(s.gradient.bytes(s.padded)) : 0;
 }
 
-void reserve(Array& array, Arena& arena, const char* name, std::int64_t count) {
-  array.data = arena.reserve(name, array.bytes(count));
+void reserve(Array& array, Arena& arena, const char* name, std::int64_t count,
+             MemoryKind kind = MemoryKind::device) {
+  array.data = arena.reserve(name, array.bytes(count), kind);
+}
+
+/// Where what updates alone read and write lies.
+MemoryKind kind_of_state(const Segment& s, const Arena& arena) {
+  const bool away = s.row.state_home == Home::pinned && arena.device().stands_for() == DeviceKind::cuda;
+  return away ? MemoryKind::pinned : MemoryKind::device;
 }
 
 /// Lays the segments of each group one behind the other in the buffer of its slot.
@@ -77,9 +84,11 @@ std::size_t transposed_bytes(const Segment& s, const Arena& arena) {
 
 /// Masters, and the copies of them that lie whole.
 void reserve_whole(Segment& s, Arena& arena) {
+  const MemoryKind state = kind_of_state(s, arena);
   if (s.gathered_narrow()) {
     s.copy = arena.reserve_as<std::uint8_t>("parameters/copies", s.copy_bytes(s.padded));
-    reserve(s.master, arena, "parameters/master", s.state_count);
+    reserve(s.master, arena, "parameters/master", s.state_count, state);
+    s.master_away = state == MemoryKind::pinned;
     s.shard = s.master_is_copy() ? static_cast<std::uint8_t*>(s.master.data)
                                  : arena.reserve_as<std::uint8_t>("parameters/shards", s.copy_bytes(s.slice));
     return;
@@ -90,14 +99,17 @@ void reserve_whole(Segment& s, Arena& arena) {
     s.master.data = s.copy + s.copy_bytes(s.state_begin);
   } else {
     s.copy = arena.reserve_as<std::uint8_t>("parameters/copies", s.copy_bytes(s.padded));
-    reserve(s.master, arena, "parameters/master", s.state_count);
+    reserve(s.master, arena, "parameters/master", s.state_count, state);
+    s.master_away = state == MemoryKind::pinned;
   }
   s.shard = s.copy + s.copy_bytes(s.own);
 }
 
-/// Masters, and the own slice of copies that are cut.
+/// Masters, and the own slice of copies that are cut. What is gathered before each use stays on the device.
 void reserve_cut(Segment& s, Arena& arena) {
-  reserve(s.master, arena, "parameters/master", s.state_count);
+  const MemoryKind kind = s.master_is_copy() ? MemoryKind::device : kind_of_state(s, arena);
+  reserve(s.master, arena, "parameters/master", s.state_count, kind);
+  s.master_away = kind == MemoryKind::pinned;
   s.shard = s.master_is_copy() ? static_cast<std::uint8_t*>(s.master.data)
                                : arena.reserve_as<std::uint8_t>("parameters/copies", s.copy_bytes(s.slice));
 }
@@ -201,12 +213,14 @@ void reserve_training(Segments& all, Arena& arena, const Policy& policy, const O
     for (int i = 0; i < tree_buffers; ++i) {
       s.tree.push_back(arena.reserve_as<float>("gradients/tree", static_cast<std::size_t>(s.padded)));
     }
-    reserve(s.exp_avg, arena, "optimizer/exp_avg", s.state_count);
-    reserve(s.exp_avg_sq, arena, "optimizer/exp_avg_sq", s.state_count);
+    const MemoryKind state = kind_of_state(s, arena);
+    s.moments_away = state == MemoryKind::pinned;
+    reserve(s.exp_avg, arena, "optimizer/exp_avg", s.state_count, state);
+    reserve(s.exp_avg_sq, arena, "optimizer/exp_avg_sq", s.state_count, state);
     if (s.exp_avg.dtype != DType::u8) return;
     const auto blocks = static_cast<std::size_t>(Segment::blocks(s.state_count));
-    s.exp_avg_scale = arena.reserve_as<float>("optimizer/exp_avg_scale", blocks);
-    s.exp_avg_sq_scale = arena.reserve_as<float>("optimizer/exp_avg_sq_scale", blocks);
+    s.exp_avg_scale = arena.reserve_as<float>("optimizer/exp_avg_scale", blocks, state);
+    s.exp_avg_sq_scale = arena.reserve_as<float>("optimizer/exp_avg_sq_scale", blocks, state);
   });
 }
 

@@ -10,7 +10,7 @@
 
 namespace octet::store {
 
-/// Elements of one format in device memory.
+/// Elements of one format in memory that the device reads.
 struct Array {
   void* data = nullptr;
   DType dtype = DType::f32;
@@ -75,6 +75,8 @@ struct Segment {
   /// Of 8-bit moments: a scale for each ops::kMomentBlock elements.
   float* exp_avg_scale = nullptr;
   float* exp_avg_sq_scale = nullptr;
+
+  bool moments_away = false, master_away = false;  ///< in the host's memory
 
   Array gradient;  ///< [padded] this rank's gradients; null where nothing is trained
   Array sum;       ///< [slice] own slice of the sum over ranks and micro-batches

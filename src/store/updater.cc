@@ -16,6 +16,7 @@ Updater::Updater(Segments& segments, Arena& arena, comm::Collectives& collective
       options_(options),
       policy_(policy_of(options, collectives.size())),
       norm_(arena),
+      carrier_(segments, arena, options.state_piece),
       scalars_(arena.reserve_as<ops::StepScalars>("step/scalars", 1)),
       losses_(policy_.tree ? static_cast<std::size_t>(collectives.size()) *
                                  static_cast<std::size_t>(options.micro_batches)
@@ -201,6 +202,7 @@ void Updater::update(Segment& s, Stream& stream) {
   if (is_fp8(s.dtype) && delayed()) {
     args.amax = scales_->amaxes();
   }
+  if (s.moments_away) return carrier_.update(args, s.state_count, s.master_away, stream);
   ops::adamw(stream, args);
 }
 

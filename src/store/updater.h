@@ -9,6 +9,7 @@
 #include "octet/optim/gradient_norm.h"
 #include "octet/precision/casts.h"
 #include "reducer.h"
+#include "state_carrier.h"
 
 namespace octet::store {
 
@@ -77,6 +78,7 @@ class Updater {
   Options options_;
   Policy policy_;
   optim::GradientNorm norm_;
+  StateCarrier carrier_;
   std::optional<precision::ScaleSet> scales_;
   std::optional<precision::CastStatistics> casts_;  ///< by scale
   bool watches_ = false;

@@ -49,7 +49,9 @@ plan::Work work_of(const runtime::InstanceOptions& options, const plan::Memory& 
           .tokens = options.transformer.max_tokens,
           .length = length,
           .micro_batches = micro_batches,
-          .optimizer_bytes = static_cast<double>(memory.of_update())};
+          .optimizer_bytes = static_cast<double>(memory.of_update()),
+          .host_state_bytes = static_cast<double>(memory.state_of_host()),
+          .host_master_bytes = static_cast<double>(memory.masters_of_host())};
 }
 
 std::vector<std::int64_t> buildable(std::vector<std::int64_t> micros, std::int64_t each) {
@@ -117,10 +119,27 @@ bool has_room_for_copy(runtime::InstanceOptions options, const comm::Place& plac
   const plan::Memory memory = plan_memory(options, place, kind);
   if (kind == DeviceKind::cpu) return memory.bytes <= limit / 4 * 3;
   // A start goes on from a checkpoint that lies in the host's memory on its way to the GPU.
-  std::size_t pinned = 0, passing = 0;
-  for (const plan::MemoryRow& row : memory.pinned) pinned += row.bytes;
+  std::size_t passing = 0;
   for (const plan::MemoryRow& row : memory.host) passing = std::max(passing, row.bytes);
-  return pinned + passing <= host_free / 4 * 3 / static_cast<std::size_t>(std::max(1, place.local_size));
+  return memory.pinned_bytes() + passing <=
+         host_free / 4 * 3 / static_cast<std::size_t>(std::max(1, place.local_size));
+}
+
+void require_host_room(const plan::Memory& memory, const comm::Place& place, std::size_t host_free) {
+  const std::size_t state = memory.state_of_host();
+  const auto ranks = static_cast<std::size_t>(std::max(1, place.local_size));
+  if (state == 0 || memory.pinned_bytes() <= host_free / ranks) return;
+  const auto text = [](std::size_t bytes) { return human_bytes(static_cast<double>(bytes)); };
+  throw Error({.what = "the optimizer's state does not fit the memory of its host",
+               .expected = text(ranks * memory.pinned_bytes()) + " of free memory for " +
+                           (ranks == 1 ? "a rank" : std::to_string(ranks) + " ranks of one host") +
+                           ", each with " + text(state) + " of state there",
+               .found = text(host_free),
+               .where = "optim_state_cpu_offload",
+               .fix =
+                   "set optim_state_cpu_offload: false, keep moments in less (optim_dtype: int8), share the "
+                   "state out (zero_stage: 1), or use fewer ranks on a host",
+               .code = ExitCode::failure});
 }
 
 namespace {

@@ -22,10 +22,11 @@ class Ladder {
       : config_(std::move(config)), architecture_(architecture), options_(std::move(options)) {}
 
   std::vector<Rung> climb() {
-    least_ = bytes();
+    least_ = memory().bytes;
     const auto done = [this] { return !rungs_.empty() && rungs_.back().bytes <= options_.limit; };
     smaller_batch(2);
     if (!done()) shorter();
+    if (!done()) offload();
     if (!done()) smaller_batch(config_.per_device_train_batch_size);
     if (!done()) recompute();
     if (!done() && config_.zero_stage < 3 && options_.place.size > 1) share_out();
@@ -34,25 +35,26 @@ class Ladder {
   }
 
  private:
-  std::size_t bytes() const {
+  plan::Memory memory() const {
     const plan::Choice choice{micro(), setup::levels_of(config_, options_.kind).back()};
     const int world = options_.place.size;
     const runtime::InstanceOptions how = options_.build
                                              ? options_.build(config_, choice, world)
                                              : worst_options(config_, architecture_, choice, world);
-    return plan_memory(how, options_.place, options_.kind).bytes +
-           (options_.outside ? options_.outside(options_.place) : 0);
+    plan::Memory memory = plan_memory(how, options_.place, options_.kind);
+    if (options_.outside) memory.bytes += options_.outside(options_.place);
+    return memory;
   }
 
   // Takes a change back that makes nothing smaller.
   bool add(const std::string& keys, config::Config before) {
-    const std::size_t now = bytes();
+    const std::size_t now = memory().bytes;
     if (now >= least_) {
       config_ = std::move(before);
       return false;
     }
     least_ = now;
-    rungs_.push_back({keys, now});
+    rungs_.push_back({.keys = keys, .bytes = now});
     return true;
   }
 
@@ -80,6 +82,22 @@ class Ladder {
     config::Config before = config_;
     config_.cutoff_len /= 2;
     add("cutoff_len=" + std::to_string(config_.cutoff_len), std::move(before));
+  }
+
+  // Not where the host has no room for it.
+  void offload() {
+    if (options_.kind != DeviceKind::cuda || config_.optim_state_cpu_offload) return;
+    config::Config before = config_;
+    config_.optim_state_cpu_offload = true;
+    const auto ranks = static_cast<std::size_t>(std::max(1, options_.place.local_size));
+    const plan::Memory with = memory();
+    if (options_.host > 0 && with.pinned_bytes() > options_.host / ranks) {
+      config_ = std::move(before);
+      return;
+    }
+    if (!add("optim_state_cpu_offload=true", std::move(before))) return;
+    rungs_.back().moved = with.state_of_host();
+    rungs_.back().moved_host = ranks * with.state_of_host();
   }
 
   void recompute() {
@@ -163,8 +181,12 @@ std::vector<Rung> ladder(const config::Config& config, const model::Architecture
 std::vector<std::string> ladder_lines(const std::vector<Rung>& rungs, std::size_t limit) {
   std::vector<std::string> lines;
   for (const Rung& rung : rungs) {
-    lines.push_back(rung.keys + ": " + human_bytes(static_cast<double>(rung.bytes)) + " a rank" +
-                    (rung.bytes <= limit ? ", which fits" : ""));
+    std::string& line = lines.emplace_back(rung.keys + ": " + human_bytes(static_cast<double>(rung.bytes)) +
+                                           " a rank" + (rung.bytes <= limit ? ", which fits" : ""));
+    if (rung.moved == 0) continue;
+    line += "; " + human_bytes(static_cast<double>(rung.moved)) + " move to the host's memory";
+    if (rung.moved_host > rung.moved)
+      line += ", " + human_bytes(static_cast<double>(rung.moved_host)) + " of all ranks of a host";
   }
   return lines;
 }

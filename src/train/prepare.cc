@@ -29,6 +29,13 @@
 #include "start.h"
 
 namespace octet::train {
+namespace {
+
+std::size_t free_host_memory() {
+  return make_cpu_device()->memory().free;
+}
+
+}  // namespace
 
 void Run::prepare_model() {
   job_.together([&] {
@@ -197,9 +204,16 @@ std::string Run::memory_advice(const feed::Feed::Shape& sample, std::size_t limi
                               {.place = job_.place(),
                                .kind = session_.device().stands_for(),
                                .limit = limit,
+                               .host = free_host_memory(),
                                .outside = {},
                                .build = build}),
                        limit);
+}
+
+void Run::look_at_host_room(const runtime::InstanceOptions& options) const {
+  if (!config_.optim_state_cpu_offload) return;
+  const plan::Memory memory = plan_memory(options, job_.place(), session_.device().stands_for());
+  require_host_room(memory, job_.place(), free_host_memory());
 }
 
 void Run::build_engine(const runtime::InstanceOptions& options) {
@@ -228,7 +242,7 @@ void Run::choose_where_to_save() {
     return;
   }
   const std::size_t limit = memory_limit(job_, session_.device());
-  const std::size_t host_free = make_cpu_device()->memory().free;
+  const std::size_t host_free = free_host_memory();
   bool room = false;
   job_.together([&] {
     resolved_.config.save_async = "false";
@@ -252,6 +266,8 @@ void Run::prepare_engine() {
     const runtime::InstanceOptions options = engine_for({batch_.micro, level_}, sample_shape());
     if (checkpoint_)
       job_.together([&] { require_same_adapters(*checkpoint_, adapters_, config_.model_name_or_path); });
+    // Before a rank of a host takes any of it.
+    job_.together([&] { look_at_host_room(options); });
     job_.together([&] { build_engine(options); });
     if (!checkpoint_) break;
     wrong = read_checkpoint();
@@ -335,6 +351,18 @@ void Run::say_doubts() const {
     log::warn("and " + std::to_string(doubts.size() - kMost + 1) + " more doubts: trainer lint shows them");
 }
 
+void Run::say_state_of_host() const {
+  const std::size_t state = plan::memory_of(engine_->arena()).state_of_host();
+  if (state == 0) return;
+  const auto text = [](std::size_t bytes) { return human_bytes(static_cast<double>(bytes)); };
+  const auto ranks = static_cast<std::size_t>(std::max(1, job_.place().local_size));
+  log::info(
+      "the optimizer's state lies in the host's memory (optim_state_cpu_offload): " + text(state) +
+      " of a rank" +
+      (ranks > 1 ? ", " + text(ranks * state) + " of the " + std::to_string(ranks) + " ranks here" : "") +
+      "; each update reads and writes it over the GPU's link");
+}
+
 void Run::require_disk() const {
   if (!folder_ || step_ >= total_steps_) return;
   const DiskNeed need = disk_need(
@@ -395,6 +423,7 @@ void Run::prepare() {
                 human_bytes(static_cast<double>(r.bytes));
     }
     log::info(memory);
+    say_state_of_host();
     reporter_->start();
   });
 }

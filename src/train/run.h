@@ -73,6 +73,10 @@ class Run {
   void warn_of_fp8() const;
   /// What the start was asked for and one would rarely mean, in at most ten lines.
   void say_doubts() const;
+  /// How much of the optimizer's state lies in the host's memory.
+  void say_state_of_host() const;
+  /// Throws Error where the host has no room for it.
+  void look_at_host_room(const runtime::InstanceOptions& options) const;
   /// Throws Error (storage) when the disk has no room for what the run will leave on it.
   void require_disk() const;
   void prepare_schedule();

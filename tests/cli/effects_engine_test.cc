@@ -151,6 +151,12 @@ std::string transposed_on_gpu(const config::Resolved& r) {
   return text;
 }
 
+// Where the optimizer's state lies beside a GPU.
+std::string state_beside_gpu(const config::Resolved& r) {
+  const plan::Memory memory = train::plan_memory(options_of(r.config), {}, DeviceKind::cuda);
+  return memory.state_of_host() > 0 ? "in the host's memory" : "on the device";
+}
+
 // A step in which a product of the second of two ranks was decoded.
 std::string after_a_fallback(const config::Resolved& r) {
   std::string text;
@@ -285,7 +291,7 @@ std::vector<KeyRow> memory_rows() {
        {{"keep", "asked for kept, levels kept"}, {"at_use", "asked for at use, levels at use"}},
        transposed_on_gpu,
        "asked for kept, levels kept at use"},
-      {"optim_state_cpu_offload", {}, {{"true"}}, notes_of, ""},
+      {"optim_state_cpu_offload", {}, {{"true", "in the host's memory"}}, state_beside_gpu, "on the device"},
   };
 }
 

@@ -10,11 +10,47 @@ Json plan_of(const std::string& arguments, int code) {
   return parse_json(run.out, "standard output");
 }
 
+const std::string kGpuRun =
+    "llama-3.1-8b device=cuda cutoff_len=4096 bf16=true param_dtype=fp32 grad_dtype=fp32 optim_dtype=fp32 "
+    "per_device_train_batch_size=6 gradient_accumulation_steps=4 ";
+
+// As a guide for one GPU of 96 GB orders it: what moves to the host is what the device is relieved of.
+TEST(Ladder, MovesTheStateOfAGpuToItsHostBeforeMicroBatchesOfOneSample) {
+  const std::string run = kGpuRun + "memory=96GB ";
+  const Json ladder = plan_of(run, 1)["ladder"];
+  ASSERT_EQ(ladder.size(), 3u);
+  EXPECT_EQ(ladder[0]["keys"], "per_device_train_batch_size=3 gradient_accumulation_steps=8");
+  EXPECT_EQ(ladder[1]["keys"], "cutoff_len=2048");
+  EXPECT_EQ(ladder[2]["keys"], "optim_state_cpu_offload=true");
+  EXPECT_TRUE(ladder[2]["fits"].get<bool>());
+  const auto moved = ladder[2]["moved_to_host_bytes"].get<std::int64_t>();
+  EXPECT_EQ(ladder[1]["total_bytes"].get<std::int64_t>() - ladder[2]["total_bytes"].get<std::int64_t>(),
+            moved);
+  EXPECT_NEAR(static_cast<double>(moved), 12 * 8.03e9, 1e8);
+  const Json with = plan_of(
+      run + ladder[0]["keys"].get<std::string>() + " cutoff_len=2048 optim_state_cpu_offload=true", 0);
+  EXPECT_EQ(with["total_bytes"], ladder[2]["total_bytes"]);
+  std::int64_t pinned = 0;
+  for (const char* name : {"parameters/master", "optimizer/exp_avg", "optimizer/exp_avg_sq"})
+    pinned += with["pinned_memory"][name].get<std::int64_t>();
+  EXPECT_EQ(pinned, moved);
+  EXPECT_NEAR(with["time"]["optimizer's state, over PCIe"].get<double>(), static_cast<double>(moved) / 55e9,
+              1e-3);
+  const Outcome words = trainer("plan " + run + "world=8");
+  EXPECT_NE(words.out.find("; 89.74 GiB move to the host's memory, 717.95 GiB of all ranks of a host\n"),
+            std::string::npos)
+      << words.out;
+  const Outcome on = trainer("plan " + run + "world=8 optim_state_cpu_offload=true");
+  for (const char* piece :
+       {"the optimizer's in the host's memory", "the optimizer's state               89.74 GiB",
+        "of all 8 ranks of a host", "55 GB/s each way are a figure of PCIe 5.0"}) {
+    EXPECT_NE(on.out.find(piece), std::string::npos) << piece << "\n" << on.out;
+  }
+}
+
 // Every rung is a plan of its own, with the keys of all rungs before it.
 TEST(Ladder, ItsFiguresAreThoseOfPlansWithItsKeys) {
-  const std::string run =
-      "llama-3.1-8b device=cuda cutoff_len=4096 bf16=true param_dtype=fp32 grad_dtype=fp32 optim_dtype=fp32 "
-      "per_device_train_batch_size=6 gradient_accumulation_steps=4 memory=96GB ";
+  const std::string run = kGpuRun + "optim_state_cpu_offload=true memory=40GB ";
   const Json ladder = plan_of(run, 1)["ladder"];
   std::vector<std::string> keys;
   for (const Json& rung : ladder) keys.push_back(rung["keys"]);

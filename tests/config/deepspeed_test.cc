@@ -79,6 +79,12 @@ TEST_F(DeepSpeed, KeysThatDeepSpeedWouldRefuseOrIgnoreAreErrors) {
            "bf16: true"));
   EXPECT_SAYS(message(R"({"zero_optimization": {"zero_quantized_gradients": true}})"), "not supported");
   EXPECT_SAYS(message(R"({"zero_optimization": {"offload_optimizer": {"device": "nvme"}}})"), "none or cpu");
+  EXPECT_SAYS(message(R"({"zero_optimization": {"offload_optimizer": {"device": "nvme"}}})"),
+              "cpu keeps the optimizer's state in the host's memory");
+  for (const char* json : {R"({"zero_optimization": {"offload_optimizer": {"device": "cpu"}}})",
+                           R"({"zero_optimization": {"stage": 3, "cpu_offload": true}})"}) {
+    EXPECT_TRUE(with(json, "device: cuda").config.optim_state_cpu_offload) << json;
+  }
   EXPECT_SAYS(message(R"({"zero_optimization": 1})"), "must be an object");
   EXPECT_SAYS(message(R"({"zero_optimization": {"stage": 1.5}})"), "zero_optimization.stage");
   EXPECT_SAYS(message(R"({"optimizer": {"type": "Lamb"}})"), "AdamW");

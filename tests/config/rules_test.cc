@@ -105,9 +105,14 @@ TEST(Rules, KeysThatStandForOthersMustNotContradictThem) {
   EXPECT_SAYS(read("use_cpu: true").origins.at("device").where, "use_cpu");
 }
 
-TEST(Rules, OffloadingIsForTheCpuAlone) {
-  EXPECT_TRUE(notes(read("optim_state_cpu_offload: true"), "changes nothing"));
-  EXPECT_SAYS(refusal("optim_state_cpu_offload: true\ndevice: cuda"), "not supported with 'device: cuda'");
+TEST(Rules, OffloadingChangesNothingOnACpu) {
+  EXPECT_TRUE(notes(read("optim_state_cpu_offload: true"), "changes nothing on a CPU"));
+  EXPECT_TRUE(notes(read("optim_state_cpu_offload: true\ndevice: cpu"), "changes nothing on a CPU"));
+  const Resolved gpu = read("optim_state_cpu_offload: true\ndevice: cuda");
+  EXPECT_TRUE(gpu.config.optim_state_cpu_offload);
+  EXPECT_FALSE(notes(gpu, "optim_state_cpu_offload"));
+  // A run goes on with the key changed.
+  EXPECT_EQ(resume_hash(gpu.config), resume_hash(read("device: cuda").config));
 }
 
 TEST(Rules, PureBf16StandsForThreeKeysOfWhichTheGivenOnesWin) {

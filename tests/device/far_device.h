@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstddef>
+#include <iterator>
+#include <map>
 #include <memory>
 #include <string>
 
@@ -12,6 +15,7 @@ class FarDevice final : public Device {
  public:
   explicit FarDevice(const CpuOptions& options = {.threads = 1}) : cpu_(make_cpu_device(options)) {}
   DeviceKind kind() const override { return cpu_->kind(); }
+  DeviceKind stands_for() const override { return cpu_->stands_for(); }
   std::string description() const override { return cpu_->description(); }
   std::unique_ptr<Stream> make_stream(const StreamOptions& options) override {
     return cpu_->make_stream(options);
@@ -24,10 +28,21 @@ class FarDevice final : public Device {
   bool complete(const Event& event) override { return cpu_->complete(event); }
   MemoryInfo memory() const override { return cpu_->memory(); }
   bool host_reaches_memory() const override { return false; }
+  bool host_reaches(const void* address) const override {
+    const auto after = host_.upper_bound(static_cast<const std::byte*>(address));
+    if (after == host_.begin()) return false;
+    const auto& [begin, bytes] = *std::prev(after);
+    return static_cast<const std::byte*>(address) < begin + bytes;
+  }
   void* allocate(std::size_t bytes) override { return cpu_->allocate(bytes); }
   void release(void* address, std::size_t bytes) noexcept override { cpu_->release(address, bytes); }
-  void* allocate_host(std::size_t bytes) override { return cpu_->allocate_host(bytes); }
+  void* allocate_host(std::size_t bytes) override {
+    void* address = cpu_->allocate_host(bytes);
+    host_[static_cast<const std::byte*>(address)] = bytes;
+    return address;
+  }
   void release_host(void* address, std::size_t bytes) noexcept override {
+    host_.erase(static_cast<const std::byte*>(address));
     cpu_->release_host(address, bytes);
   }
   void copy_to_device(Stream& stream, void* to, const void* from, std::size_t bytes) override {
@@ -43,6 +58,7 @@ class FarDevice final : public Device {
 
  private:
   std::unique_ptr<Device> cpu_;
+  std::map<const std::byte*, std::size_t> host_;  ///< what it gave, by where it begins
 };
 
 }  // namespace octet

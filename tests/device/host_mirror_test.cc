@@ -103,6 +103,42 @@ TEST(HostMirror, WhatLiesBetweenTheRowsOfABlockIsLeftAlone) {
   }
 }
 
+// Pinned memory is the host's own: it is read and written where it lies, beside what is fetched.
+TEST(HostMirror, WhatIsPinnedStaysWhereItLies) {
+  FarDevice device;
+  HostMirror mirror(device);
+  Arena arena(device);
+  auto* pinned = arena.reserve_as<float>("x", 100, MemoryKind::pinned);
+  std::iota(pinned, pinned + 100, 0.0f);
+  State state;
+  std::vector<TensorSlice> there = state.slices();
+  there.insert(
+      there.begin() + 1,
+      {.name = "x", .dtype = DType::f32, .shape = {100}, .begin = 3, .count = 97, .data = pinned + 3});
+  EXPECT_EQ(HostMirror::bytes_for(there, device), HostMirror::bytes_for(state.slices(), device));
+  const auto here = mirror.fetch(there);
+  EXPECT_EQ(here[1].data, pinned + 3);
+  for (const std::size_t i : {0u, 2u, 3u}) EXPECT_NE(here[i].data, there[i].data);
+  EXPECT_EQ(static_cast<float*>(here[0].data)[36], 37.0f);
+  static_cast<float*>(here[1].data)[0] = -1;
+  static_cast<float*>(here[0].data)[0] = -2;
+  mirror.send();
+  EXPECT_EQ(pinned[3], -1);
+  EXPECT_EQ(state.wide[0], -2);
+  // A plan knows both kinds of memory by their addresses.
+  const auto dry = make_dry_device({.stands_for = DeviceKind::cuda});
+  Arena planned(*dry);
+  const auto slice = [&](MemoryKind kind) {
+    return TensorSlice{.name = "x",
+                       .dtype = DType::f32,
+                       .shape = {128},
+                       .begin = 0,
+                       .count = 128,
+                       .data = planned.reserve("x", 512, kind)};
+  };
+  EXPECT_EQ(HostMirror::bytes_for({slice(MemoryKind::device), slice(MemoryKind::pinned)}, *dry), 512u);
+}
+
 TEST(HostMirror, WhereTheHostReachesTheMemoryNothingIsCopied) {
   const auto device = make_cpu_device({.threads = 1});
   HostMirror mirror(*device);

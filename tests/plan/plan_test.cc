@@ -108,6 +108,28 @@ TEST(Time, RecomputationCostsMoreTheMoreItMakesAgain) {
   EXPECT_LT(before, 0.34 * time_of(llama8b()).seconds);
 }
 
+// 12 bytes a parameter each way; FP8 weights are made of masters that pass again, once more where their
+// scales are taken from them.
+TEST(Time, StateInHostMemoryPassesTheLinkOnceAStep) {
+  const char* name = "optimizer's state, over PCIe";
+  Work work = llama8b();
+  EXPECT_EQ(row(time_of(work), name), 0);
+  const double without = time_of(work).seconds;
+  work.host_state_bytes = 96e9, work.host_master_bytes = 32e9;
+  EXPECT_NEAR(row(time_of(work), name), 96e9 / 55e9, 1e-9);
+  EXPECT_NEAR(time_of(work).seconds, without + 96e9 / 55e9, 1e-9);
+  work.micro_batches = 4;
+  EXPECT_NEAR(row(time_of(work), name), 96e9 / 55e9, 1e-9) << "an update is one of a step";
+  const auto again = [&](precision::RecipeKind kind) {
+    work.recipe.kind = kind;
+    return (bytes_from_host(work) - 96e9) / 32e9;
+  };
+  const double share = 6.979e9 / 8.030e9;  // of the parameters, those of the blocks' matrices
+  EXPECT_NEAR(again(precision::RecipeKind::delayed), share, 1e-3);
+  EXPECT_NEAR(again(precision::RecipeKind::current), 2 * share, 2e-3);
+  EXPECT_EQ(again(precision::RecipeKind::block), 0);
+}
+
 TEST(Time, AccumulationRepeatsAllButTheOptimizer) {
   Work work = llama8b();
   const Time one = time_of(work);
@@ -354,6 +376,23 @@ TEST(Memory, OfTheHostHasRowsOfItsOwn) {
   ASSERT_EQ(memory.host.size(), 1u);
   EXPECT_EQ(memory.host[0].name, "state/saved");
   EXPECT_EQ(memory.host[0].bytes, 5000u);
+}
+
+TEST(Memory, StateInHostMemoryIsNoneOfTheDevices) {
+  const std::unique_ptr<Device> dry = make_dry_device({.stands_for = DeviceKind::cuda});
+  Arena arena(*dry);
+  arena.reserve("parameters/master", 512);
+  arena.reserve("parameters/master", 2048, MemoryKind::pinned);
+  arena.reserve("optimizer/exp_avg", 1024, MemoryKind::pinned);
+  arena.reserve("optimizer/exp_avg_sq", 1024, MemoryKind::pinned);
+  arena.reserve("batch/words", 256, MemoryKind::pinned);
+  const Memory memory = memory_of(arena);
+  EXPECT_EQ(memory.bytes, 512u);
+  EXPECT_EQ(memory.masters_of_host(), 2048u);
+  EXPECT_EQ(memory.state_of_host(), 4096u);
+  EXPECT_EQ(memory.pinned_bytes(), 4352u);
+  EXPECT_EQ(memory.of_update(), 2u * 512);
+  EXPECT_EQ(Memory{}.state_of_host(), 0u);
 }
 
 TEST(Memory, SizesAreReadWithTheirUnits) {

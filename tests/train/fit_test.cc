@@ -160,6 +160,54 @@ TEST(Plan, OfAGpuHasTransposedWeightsAndNeedsNoGpu) {
   EXPECT_EQ(3 * rows_of(plan_memory(options, {}, DeviceKind::cuda)).at("parameters/transposed"), kept);
 }
 
+// Where the optimizer's state lies in the host's memory the real job reserves it there, and the plan counts
+// it there and not on the device, to the byte.
+TEST(Plan, CountsStateInHostMemoryThere) {
+  for (const auto kind : {precision::RecipeKind::none, precision::RecipeKind::delayed}) {
+    for (const auto& [world, stage] : {std::pair{1, 0}, {2, 0}, {2, 1}, {3, 3}}) {
+      SCOPED_TRACE(std::to_string(world) + " ranks, stage " + std::to_string(stage));
+      Case c{world, options_of(stage, kind, model::Recompute::none), DeviceKind::cuda};
+      c.options.store.state_home = store::Home::pinned;
+      expect_planned(c);
+    }
+  }
+  runtime::InstanceOptions options = options_of(1, precision::RecipeKind::delayed, model::Recompute::none);
+  const comm::Place place{.rank = 0, .size = 2, .local_size = 2, .node_of = {0, 0}};
+  const auto passing = [](const plan::Memory& memory) {
+    std::size_t bytes = 0;
+    for (const plan::MemoryRow& row : memory.host) bytes = std::max(bytes, row.bytes);
+    return bytes;
+  };
+  const plan::Memory off = plan_memory(options, place, DeviceKind::cuda);
+  const plan::Memory cpu = plan_memory(options, place, DeviceKind::cpu);
+  options.store.state_home = store::Home::pinned;
+  const plan::Memory on = plan_memory(options, place, DeviceKind::cuda);
+  const std::size_t state = on.state_of_host();
+  EXPECT_EQ(off.state_of_host(), 0u);
+  EXPECT_EQ(off.bytes - on.bytes + rows_of(on).at("state under way"), state);
+  EXPECT_EQ(on.pinned_bytes() - off.pinned_bytes(), state);
+  EXPECT_EQ(off.of_update() - on.of_update(), 2 * state) << "an update reads and writes it elsewhere";
+  // Two moments and nearly all masters, in fp32.
+  EXPECT_GT(on.masters_of_host(), state * 32 / 100);
+  EXPECT_LT(on.masters_of_host(), state / 3);
+  EXPECT_LT(passing(on), passing(off) / 2) << "it passes to checkpoints from where it lies";
+  EXPECT_EQ(rows_of(plan_memory(options, place, DeviceKind::cpu)), rows_of(cpu)) << "nothing moves on a CPU";
+  const plan::Work work = work_of(options, on, 48, 1);
+  EXPECT_EQ(work.host_state_bytes, static_cast<double>(state));
+  EXPECT_EQ(work.host_master_bytes, static_cast<double>(on.masters_of_host()));
+}
+
+TEST(HostRoom, IsForAllRanksOfAHost) {
+  runtime::InstanceOptions options = options_of(0, precision::RecipeKind::none, model::Recompute::none);
+  const comm::Place place{.rank = 0, .size = 4, .local_size = 4, .node_of = {0, 0, 0, 0}};
+  const plan::Memory off = plan_memory(options, place, DeviceKind::cuda);
+  EXPECT_NO_THROW(require_host_room(off, place, 0)) << "what was always pinned is little";
+  options.store.state_home = store::Home::pinned;
+  const plan::Memory on = plan_memory(options, place, DeviceKind::cuda);
+  EXPECT_NO_THROW(require_host_room(on, place, 4 * on.pinned_bytes()));
+  EXPECT_THROW(require_host_room(on, place, 4 * on.pinned_bytes() - 4), Error);
+}
+
 // The copy and a quarter of the memory: of a rank's own on a CPU; of the host's, shared by its ranks, on a
 // GPU, where a checkpoint passes through it.
 TEST(RoomForCopy, LeavesAQuarterOfTheMemory) {

@@ -97,18 +97,21 @@ class Device {
   virtual MemoryInfo memory() const = 0;
   /// True when the host may read and write this device's memory in place (HostMirror asks).
   virtual bool host_reaches_memory() const = 0;
+  /// The same of what lies at one address: pinned memory, too.
+  virtual bool host_reaches(const void*) const { return host_reaches_memory(); }
 
   /// Zeroed memory on a 256-byte boundary (a distinct non-null address on the dry device, not to be read).
   /// Arena alone calls these. Throws Error when there is not enough.
   virtual void* allocate(std::size_t bytes) = 0;
   virtual void release(void* address, std::size_t bytes) noexcept = 0;
 
-  /// Host memory that transfers can read asynchronously (pinned on CUDA), zeroed. For an Arena, and for what
-  /// carries messages.
+  /// Host memory that transfers can read asynchronously (pinned on CUDA, where kernels read and write it at
+  /// the same address), zeroed. For an Arena, and for what carries messages.
   virtual void* allocate_host(std::size_t bytes) = 0;
   virtual void release_host(void* address, std::size_t bytes) noexcept = 0;
 
-  /// Enqueued copies; the host side must stay untouched until the stream has passed them.
+  /// Enqueued copies; the host side must stay untouched until the stream has passed them. Where pinned memory
+  /// stands for the device's, what is called the device's may lie there.
   virtual void copy_to_device(Stream& stream, void* device_to, const void* host_from, std::size_t bytes) = 0;
   virtual void copy_to_host(Stream& stream, void* host_to, const void* device_from, std::size_t bytes) = 0;
   virtual void copy(Stream& stream, void* to, const void* from, std::size_t bytes) = 0;

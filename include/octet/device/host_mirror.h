@@ -10,7 +10,7 @@
 namespace octet {
 
 /// Host memory that stands for slices of device memory: checkpoints, exports and probes read and write it.
-/// Where the host reaches the device's memory itself nothing is copied, and the slices are what they were.
+/// What the host reaches itself, pinned memory or all of it, is not copied: such slices are what they were.
 /// Blocking; for the time between steps. Not thread-safe.
 class HostMirror {
  public:

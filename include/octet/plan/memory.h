@@ -25,8 +25,14 @@ struct Memory {
   std::vector<MemoryRow> pinned, host;
   /// Of what grows with the micro-batch: activations, head, workspace, batch.
   std::size_t of_tokens() const;
-  /// What an update reads and writes: masters and moments both ways, gradients and copies one way.
+  /// What an update reads and writes on the device: masters and moments both ways, gradients and copies one
+  /// way.
   std::size_t of_update() const;
+  /// The optimizer's state in the host's memory: masters and moments, which an update reads and writes there.
+  std::size_t state_of_host() const;
+  std::size_t masters_of_host() const;  ///< of these
+  /// All that is held there between the steps and inside them.
+  std::size_t pinned_bytes() const;
   /// Rows added up by the first part of their names, largest first.
   std::vector<MemoryRow> by_part() const;
 };

@@ -20,6 +20,7 @@ struct Rates {
   double attention_forward = 613e12;
   double attention_backward = 480e12;
   double bytes = 4.2e12;   ///< a second, to and from memory
+  double host = 55e9;      ///< bytes a second to the host's memory and back, each way, over PCIe 5.0
   double launch = 3e-6;    ///< seconds that a kernel takes at least
   double fp8_more = 3e-6;  ///< seconds that an FP8 product takes beside its work, as small models show
   int multiprocessors = 132;
@@ -34,7 +35,9 @@ struct Work {
   std::int64_t tokens = 0;         ///< of a micro-batch on a rank
   std::int64_t length = 0;         ///< of a sequence
   std::int64_t micro_batches = 1;
-  double optimizer_bytes = 0;  ///< that a step's update reads and writes on a rank
+  double optimizer_bytes = 0;  ///< that a step's update reads and writes in a rank's device memory
+  /// State in the host's memory, which an update reads and writes there; and of it, masters.
+  double host_state_bytes = 0, host_master_bytes = 0;
 };
 
 struct TimeRow {
@@ -50,6 +53,9 @@ struct Time {
   double recompute_seconds = 0;  ///< of these
 };
 Time time_of(const Work& work, const Rates& rates = {});
+/// Bytes that an update reads over the link to the host: state once, which passes back beside it, and masters
+/// again for each kernel that makes FP8 weights of them.
+double bytes_from_host(const Work& work);
 
 /// A link by which ranks send, and what it carries a second, each way.
 struct Link {

@@ -55,10 +55,10 @@ enum class Format {
   nf4   ///< half a byte, with a scale for each 64 elements; decoded where a group is used
 };
 
-/// Where weights lie between their uses.
+/// Where weights lie between their uses, and the optimizer's state.
 enum class Home {
   device,
-  pinned,  ///< host memory that the device reads. Not built
+  pinned,  ///< host memory that the device reads and writes. Of weights that are not trained: not built
   file     ///< Not built
 };
 
@@ -114,6 +114,12 @@ struct Options {
   TransposedWeights transposed = TransposedWeights::kept;
   precision::Recipe recipe;
   Storage storage;
+  /// device or pinned: where moments lie, and masters that no pass reads, neither itself nor to gather it. An
+  /// update then reads and writes them over the link between host and device. On a CPU both are its memory.
+  Home state_home = Home::device;
+  /// Elements of state in the host's memory that travel at a time, a multiple of ops::kMomentBlock: 48 MiB in
+  /// fp32, which is long for the link and little beside what a GPU holds.
+  std::int64_t state_piece = std::int64_t{1} << 22;
   optim::AdamWOptions adamw;
   double max_grad_norm = 1.0;  ///< 0: no clipping
 };

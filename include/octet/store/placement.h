@@ -36,6 +36,7 @@ struct Placement {
   Axis state_axis =
       Axis::none;  ///< of master and moments; cut with whole weights, a gather follows each update
   Axis gradient_axis = Axis::none;  ///< cut, whole gradients live until their reduction only
+  Home state_home = Home::device;   ///< of moments, and of a master that no pass reads
   DType master = DType::f32;
   DType gradient = DType::f32;
   DType moments = DType::f32;

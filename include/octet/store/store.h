@@ -49,7 +49,8 @@ enum class Scales {
 /// Everything is reserved from the arena at construction, by name: parameters/copies, parameters/master,
 /// parameters/fixed, parameters/gathered, parameters/decoded, parameters/transposed,
 /// gradients, gradients/sums, gradients/tree,
-/// optimizer/exp_avg, optimizer/exp_avg_sq (and …_scale), step/…. acquire and release also work between steps
+/// optimizer/exp_avg, optimizer/exp_avg_sq (and …_scale), step/…; optimizer/… and masters that are no copies
+/// from pinned memory where Options::state_home says so. acquire and release also work between steps
 /// (evaluation, generation); at stage 3 all ranks then walk through the groups alike, those without rows by
 /// pass_by. Not thread-safe; calls out of order throw std::logic_error.
 class ParameterStore final : public model::ParameterSource {
@@ -117,8 +118,8 @@ class ParameterStore final : public model::ParameterSource {
   /// "exp_avg_scale/<stored tensor>" and "exp_avg_sq_scale/<stored tensor>" (one for each 128 elements of the
   /// tensor as the layout stores it), "fp8_weights/scale" and "fp8_weights/amax_history" with delayed
   /// scaling, "optimizer/step" (i64 [1]). Padding is left out. Call these, and read and write what they give,
-  /// only after synchronize(), outside steps. Where the host does not reach the device's memory the slices
-  /// are copies: those to be read last until the next of these calls or the next step, those to be written
+  /// only after synchronize(), outside steps. Where the host does not reach their memory the slices are
+  /// copies: those to be read last until the next of these calls or the next step, those to be written
   /// until refresh_copies.
   ///
   /// owned: every element belongs to exactly one rank, at every stage; together they are a checkpoint.

@@ -66,6 +66,10 @@ runtime::InstanceOptions with_fitting_level(runtime::InstanceOptions options, co
 bool has_room_for_copy(runtime::InstanceOptions options, const comm::Place& place, DeviceKind kind,
                        std::size_t limit, std::size_t host_free);
 
+/// Throws Error where the optimizer's state is to lie in the host's memory and what all ranks of a host hold
+/// there is more than the `host_free` bytes that are free.
+void require_host_room(const plan::Memory& memory, const comm::Place& place, std::size_t host_free);
+
 /// Memory that a rank of this process can still reserve: what its device has free, less what libraries will
 /// take, and of a node's memory its rank's share. The least of all ranks; all ranks call it.
 std::size_t memory_limit(comm::Channel& channel, Device& device);

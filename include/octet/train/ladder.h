@@ -22,7 +22,9 @@ runtime::InstanceOptions worst_options(const config::Config& config, const model
 /// A change of the configuration, with what a rank holds after it and all changes before it.
 struct Rung {
   std::string keys;
-  std::size_t bytes = 0;
+  std::size_t bytes = 0;       ///< of its device's memory
+  std::size_t moved = 0;       ///< bytes that this change takes from there to the host's memory
+  std::size_t moved_host = 0;  ///< by all ranks of a host
 };
 
 /// Where a run is to fit.
@@ -30,6 +32,8 @@ struct LadderOptions {
   comm::Place place;
   DeviceKind kind = DeviceKind::cpu;
   std::size_t limit = 0;  ///< bytes of a rank's memory
+  /// On GPUs: bytes of the host's memory that its ranks can have; 0: nobody knows.
+  std::size_t host = 0;
   /// Of these, what others than the engine take; empty: nothing.
   std::function<std::size_t(const comm::Place& place)> outside = {};
   /// Engines of a run whose samples are known; empty: worst_options.
@@ -37,15 +41,17 @@ struct LadderOptions {
       build = {};
 };
 
-/// A smaller micro-batch in more of them, shorter sequences, micro-batches of one sample, activations that
-/// are computed again, and states that ranks share out, on more ranks where those there are do not do. Each
-/// is tried with those before it, up to the first that fits; the last one may not fit either. What a
-/// configuration already says is left out, and so is what makes nothing smaller. Samples of a step stay as
-/// many as they are, but with more ranks.
+/// A smaller micro-batch in more of them, shorter sequences, on GPUs an optimizer's state in the host's
+/// memory where that has room for it, micro-batches of one sample, activations that are computed again, and
+/// states that ranks share out, on more ranks where those there are do not do. Each is tried with those
+/// before it, up to the first that fits; the last one may not fit either. What a configuration already says
+/// is left out, and so is what makes nothing smaller. Samples of a step stay as many as they are, but with
+/// more ranks.
 std::vector<Rung> ladder(const config::Config& config, const model::Architecture& architecture,
                          const LadderOptions& options);
 
-/// As lines: "cutoff_len=2048: 61.2 GiB a rank, which fits".
+/// As lines: "cutoff_len=2048: 61.2 GiB a rank, which fits"; "optim_state_cpu_offload=true: 31.2 GiB a rank,
+/// which fits; 30.0 GiB move to the host's memory".
 std::vector<std::string> ladder_lines(const std::vector<Rung>& rungs, std::size_t limit);
 
 /// The same as what an Error tells to do.

@@ -8,9 +8,10 @@
 #include <cstring>
 #include <deque>
 #include <exception>
+#include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -265,6 +266,13 @@ class CudaDevice final : public Device {
   }
 
   bool host_reaches_memory() const override { return false; }
+  bool host_reaches(const void* address) const override {
+    const std::lock_guard lock(pinned_mutex_);
+    const auto after = pinned_.upper_bound(address);
+    if (after == pinned_.begin()) return false;
+    const auto& [begin, memory] = *std::prev(after);
+    return static_cast<const std::byte*>(address) < static_cast<const std::byte*>(begin) + memory.bytes;
+  }
   MemoryInfo memory() const override {
     use(properties_.ordinal);
     MemoryInfo info;
@@ -301,7 +309,10 @@ class CudaDevice final : public Device {
     if (bytes == 0) return nullptr;
     use(properties_.ordinal);
     void* address = bytes < kMapped ? nullptr : fixed_pages(bytes);
-    if (address != nullptr) return address;
+    if (address != nullptr) {
+      remember({.bytes = bytes, .mapped = true}, address);
+      return address;
+    }
     const cudaError_t code = cudaHostAlloc(&address, bytes, cudaHostAllocDefault);
     if (code == cudaErrorMemoryAllocation) {
       cudaGetLastError();
@@ -311,11 +322,12 @@ class CudaDevice final : public Device {
                    .fix = "free memory of this machine, or raise the limit of locked memory (ulimit -l)"});
     }
     check(code, "reserving pinned host memory");
+    remember({.bytes = bytes, .mapped = false}, address);
     return std::memset(address, 0, bytes);
   }
   void release_host(void* address, std::size_t bytes) noexcept override {
     if (std::uncaught_exceptions() > 0) return;
-    if (!forget_fixed(address)) {
+    if (!forget(address).mapped) {
       cudaFreeHost(address);
       return;
     }
@@ -324,13 +336,13 @@ class CudaDevice final : public Device {
   }
 
   void copy_to_device(Stream& stream, void* to, const void* from, std::size_t bytes) override {
-    enqueue_copy(stream, to, from, bytes, cudaMemcpyHostToDevice, "copying to the GPU");
+    enqueue_copy(stream, to, from, bytes, {.from_host = true, .to_host = host_reaches(to)});
   }
   void copy_to_host(Stream& stream, void* to, const void* from, std::size_t bytes) override {
-    enqueue_copy(stream, to, from, bytes, cudaMemcpyDeviceToHost, "copying from the GPU");
+    enqueue_copy(stream, to, from, bytes, {.from_host = host_reaches(from), .to_host = true});
   }
   void copy(Stream& stream, void* to, const void* from, std::size_t bytes) override {
-    enqueue_copy(stream, to, from, bytes, cudaMemcpyDeviceToDevice, "copying on the GPU");
+    enqueue_copy(stream, to, from, bytes, {.from_host = host_reaches(from), .to_host = host_reaches(to)});
   }
   void zero(Stream& stream, void* address, std::size_t bytes) override {
     if (bytes == 0) return;
@@ -346,31 +358,71 @@ class CudaDevice final : public Device {
   void* fixed_pages(std::size_t bytes) {
     void* const pages = map_zeros(bytes);
     if (pages == nullptr) return nullptr;
-    if (cudaHostRegister(pages, bytes, cudaHostRegisterDefault) != cudaSuccess) {
-      cudaGetLastError();  // the next call must not find it
-      unmap_zeros(pages, bytes);
-      return nullptr;
+    if (cudaHostRegister(pages, bytes, cudaHostRegisterDefault) == cudaSuccess) {
+      // Kernels are given the host's address.
+      void* seen = nullptr;
+      if (cudaHostGetDevicePointer(&seen, pages, 0) == cudaSuccess && seen == pages) return pages;
+      cudaHostUnregister(pages);
     }
-    const std::lock_guard lock(fixed_mutex_);
-    fixed_.insert(pages);
-    return pages;
-  }
-  bool forget_fixed(void* address) {
-    const std::lock_guard lock(fixed_mutex_);
-    return fixed_.erase(address) > 0;
+    cudaGetLastError();  // the next call must not find it
+    unmap_zeros(pages, bytes);
+    return nullptr;
   }
 
+  /// Host memory that this device gave.
+  struct Pinned {
+    std::size_t bytes = 0;
+    bool mapped = false;  ///< by fixed_pages(), not the driver
+  };
+  void remember(const Pinned& memory, void* address) {
+    const std::lock_guard lock(pinned_mutex_);
+    pinned_[address] = memory;
+  }
+  Pinned forget(void* address) noexcept {
+    const std::lock_guard lock(pinned_mutex_);
+    const auto node = pinned_.extract(address);
+    return node.empty() ? Pinned{} : node.mapped();
+  }
+
+  struct Direction {
+    bool from_host = false, to_host = false;
+  };
   static void enqueue_copy(Stream& stream, void* to, const void* from, std::size_t bytes,
-                           cudaMemcpyKind direction, const char* what) {
+                           const Direction& way) {
     if (bytes == 0 || to == from) return;
     const ProfileSection section(stream, "copy");
-    check(cudaMemcpyAsync(to, from, bytes, direction, native(stream)), what);
+    if (way.from_host && way.to_host) return enqueue_host_copy(stream, to, from, bytes);
+    const cudaMemcpyKind kind = way.from_host ? cudaMemcpyHostToDevice
+                                : way.to_host ? cudaMemcpyDeviceToHost
+                                              : cudaMemcpyDeviceToDevice;
+    check(cudaMemcpyAsync(to, from, bytes, kind, native(stream)), way.from_host ? "copying to the GPU"
+                                                                  : way.to_host ? "copying from the GPU"
+                                                                                : "copying on the GPU");
+  }
+  /// The driver's own copy inside of host memory keeps the caller waiting. This one must not be recorded: its
+  /// note is used up by the first run.
+  static void enqueue_host_copy(Stream& stream, void* to, const void* from, std::size_t bytes) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    check(cudaStreamIsCapturing(native(stream), &status), "asking whether a stream is recorded");
+    octet::check(status == cudaStreamCaptureStatusNone, "copies inside of host memory are not recorded");
+    struct Note {
+      void* to;
+      const void* from;
+      std::size_t bytes;
+    };
+    auto note = std::make_unique<Note>(Note{to, from, bytes});
+    const auto copy = [](void* given) {
+      const std::unique_ptr<Note> own(static_cast<Note*>(given));
+      std::memcpy(own->to, own->from, own->bytes);
+    };
+    check(cudaLaunchHostFunc(native(stream), copy, note.get()), "copying inside of host memory");
+    note.release();
   }
 
   Properties properties_;
   std::string description_;
-  std::mutex fixed_mutex_;
-  std::set<void*> fixed_;  ///< what fixed_pages() gave and nobody gave back
+  mutable std::mutex pinned_mutex_;
+  std::map<const void*, Pinned, std::less<>> pinned_;  ///< what nobody gave back, by where it begins
 };
 
 }  // namespace

@@ -48,6 +48,9 @@ class DryDevice final : public Device {
   double seconds_between(const Event&, const Event&) override { return 0; }
   bool complete(const Event&) override { return true; }
   bool host_reaches_memory() const override { return true; }  // there is nothing behind its addresses
+  bool host_reaches(const void* address) const override {
+    return options_.stands_for == DeviceKind::cpu || reinterpret_cast<std::uintptr_t>(address) >= kHost;
+  }
   MemoryInfo memory() const override {
     const std::size_t all = options_.memory > 0 ? options_.memory : std::numeric_limits<std::size_t>::max();
     return {all, all - std::min<std::size_t>(all, reserved_)};
@@ -58,10 +61,10 @@ class DryDevice final : public Device {
       throw out_of_memory(bytes, memory().free, description(), "");
     }
     reserved_ += bytes;
-    return address_of(bytes);
+    return address_of(bytes, next_);
   }
   void release(void*, std::size_t bytes) noexcept override { reserved_ -= bytes; }
-  void* allocate_host(std::size_t bytes) override { return address_of(bytes); }
+  void* allocate_host(std::size_t bytes) override { return address_of(bytes, next_host_); }
   void release_host(void*, std::size_t) noexcept override {}
   void copy_to_device(Stream&, void*, const void*, std::size_t) override {}
   void copy_to_host(Stream&, void*, const void*, std::size_t) override {}
@@ -69,15 +72,17 @@ class DryDevice final : public Device {
   void zero(Stream&, void*, std::size_t) override {}
 
  private:
-  void* address_of(std::size_t bytes) {
+  static constexpr std::uintptr_t kDevice = std::uintptr_t{1} << 56, kHost = std::uintptr_t{1} << 57;
+
+  static void* address_of(std::size_t bytes, std::atomic<std::uintptr_t>& next) {
     const std::uintptr_t step = bytes / 256 * 256 + 256;
-    return reinterpret_cast<void*>(next_.fetch_add(step));
+    return reinterpret_cast<void*>(next.fetch_add(step));
   }
 
   DryOptions options_;
   std::atomic<std::size_t> reserved_{0};
   /// Addresses in the part of the address space that processes never get, so that a read of one faults.
-  std::atomic<std::uintptr_t> next_{std::uintptr_t{1} << 56};
+  std::atomic<std::uintptr_t> next_{kDevice}, next_host_{kHost};
 };
 
 }  // namespace
