@@ -24,12 +24,14 @@ TEST(Ladder, MovesTheStateOfAGpuToItsHostBeforeMicroBatchesOfOneSample) {
   EXPECT_EQ(ladder[2]["keys"], "optim_state_cpu_offload=true");
   EXPECT_TRUE(ladder[2]["fits"].get<bool>());
   const auto moved = ladder[2]["moved_to_host_bytes"].get<std::int64_t>();
-  EXPECT_EQ(ladder[1]["total_bytes"].get<std::int64_t>() - ladder[2]["total_bytes"].get<std::int64_t>(),
-            moved);
   EXPECT_NEAR(static_cast<double>(moved), 12 * 8.03e9, 1e8);
   const Json with = plan_of(
       run + ladder[0]["keys"].get<std::string>() + " cutoff_len=2048 optim_state_cpu_offload=true", 0);
   EXPECT_EQ(with["total_bytes"], ladder[2]["total_bytes"]);
+  // All that moves leaves the device, but for the pieces that an update has there.
+  EXPECT_EQ(ladder[1]["total_bytes"].get<std::int64_t>() - ladder[2]["total_bytes"].get<std::int64_t>() +
+                with["memory"]["state under way"].get<std::int64_t>(),
+            moved);
   std::int64_t pinned = 0;
   for (const char* name : {"parameters/master", "optimizer/exp_avg", "optimizer/exp_avg_sq"})
     pinned += with["pinned_memory"][name].get<std::int64_t>();

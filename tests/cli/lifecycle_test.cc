@@ -88,7 +88,7 @@ TEST(Signals, AStopWaitsForNoEvaluation) {
 TEST(Signals, UserSignalSavesAndGoesOn) {
   const TemporaryFolder folder("usr1");
   const Outcome run =
-      signalled(Task::get().train(folder / "run", "max_steps=80 save_steps=80"), folder / "run", "USR1");
+      signalled(Task::get().train(folder / "run", "max_steps=500 save_steps=500"), folder / "run", "USR1");
   EXPECT_EQ(run.code, 0) << run.both();
   int checkpoints = 0;
   for (const auto& entry : fs::directory_iterator(folder / "run")) {

@@ -78,6 +78,8 @@ class Trial {
     a_ = random_values(kHeights.back() * block.k, block.operands, 1);
     b_ = random_values(b_rows * block.ldb, block.operands, 2);
     bias_.assign(static_cast<std::size_t>(block.n), 0.25f);
+    // Some kernels begin a sum with what is there, others add it at the end.
+    if (block.accumulate) before_ = random_values(kHeights.back() * block.n, block.result, 3);
   }
   /// Rows [first, first + height) of the product, made by blocks of `by` rows.
   std::vector<std::byte> rows(std::int64_t first, std::int64_t height, std::int64_t by) const {
@@ -86,6 +88,10 @@ class Trial {
     const std::size_t a_row = static_cast<std::size_t>(block_.k) * size_of(block_.operands);
     const std::size_t d_row = static_cast<std::size_t>(block_.n) * size_of(block_.result);
     std::vector<std::byte> d(static_cast<std::size_t>(height) * d_row);
+    if (block_.accumulate) {
+      const auto begin = before_.begin() + first * static_cast<std::int64_t>(d_row);
+      d.assign(begin, begin + std::ssize(d));
+    }
     for (std::int64_t row = 0; row < height; row += by) {
       matmul(shape, {.a = a_.data() + static_cast<std::size_t>(first + row) * a_row,
                      .b = b_.data(),
@@ -113,7 +119,7 @@ class Trial {
 
  private:
   MatmulShape block_;
-  std::vector<std::byte> a_, b_;
+  std::vector<std::byte> a_, b_, before_;
   std::vector<float> bias_;
 };
 
