@@ -32,7 +32,8 @@ constexpr const char* kMonitor = "trainer_log.jsonl always tells rate, loss, tim
 constexpr const char* kFp16 = "fp16 is not built; use bf16";
 constexpr const char* kFp16Detail = "read only with fp16.enabled";
 constexpr const char* kOffloadDetail =
-    "an offloaded optimizer's state lies in pinned host memory as a whole, and GPUs update it there";
+    "an offloaded optimizer's state lies in pinned host memory as a whole, and passes through the GPU at "
+    "each update";
 constexpr const char* kParamsDetail = "read only when parameters are offloaded";
 constexpr const char* kQuantised =
     "say it by this program's own keys: reduce_dtype: int8 or fp8 for gradients, gather_dtype: fp8 for "

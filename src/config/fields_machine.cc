@@ -173,8 +173,8 @@ void add_memory(Table& t) {
   t.used(
       "optim_state_cpu_offload", &Config::optim_state_cpu_offload,
       "Keep the optimizer's state (moments, and masters beside bf16 or FP8 weights) in the host's pinned "
-      "memory, where GPUs read and write it at each update: that takes as long as the bytes pass the link, "
-      "and the bits are the same. On a CPU it lies there anyway.");
+      "memory; an update brings it to the GPU and back, which takes as long as the bytes pass the link, and "
+      "gives the same bits. On a CPU it lies there anyway.");
 }
 
 }  // namespace

@@ -9,10 +9,13 @@
 namespace octet::store {
 namespace {
 
-/// Bytes of a piece in its set: of up to three arrays and two of scales.
-std::size_t room_of(std::int64_t elements) {
-  return static_cast<std::size_t>(elements) * 3 * sizeof(float) +
-         2 * static_cast<std::size_t>(elements / ops::kMomentBlock) * sizeof(float);
+/// Bytes of so many elements of a segment, a multiple of ops::kMomentBlock, in a set.
+std::size_t room_of(const Segment& s, std::int64_t elements) {
+  std::size_t bytes = s.exp_avg.bytes(elements) + s.exp_avg_sq.bytes(elements);
+  if (s.master_away) bytes += s.master.bytes(elements);
+  if (s.exp_avg_scale != nullptr)
+    bytes += 2 * static_cast<std::size_t>(Segment::blocks(elements)) * sizeof(float);
+  return bytes;
 }
 
 /// `data` as if it were the array whose element `begin` lies there.
@@ -52,17 +55,21 @@ struct StateCarrier::Piece {
 
 StateCarrier::StateCarrier(const Segments& segments, Arena& arena, std::int64_t piece)
     : device_(arena.device()) {
-  std::int64_t most = 0;
+  std::vector<const Segment*> carried;
+  std::int64_t blocks = 0;
   for (const auto& group : segments.groups) {
     for (const Segment& s : group) {
-      if (s.moments_away) most = std::max(most, s.state_count);
+      if (!s.moments_away) continue;
+      carried.push_back(&s);
+      blocks = std::max(blocks, Segment::blocks(s.state_count));
     }
   }
-  if (most == 0) return;
-  const std::int64_t whole = (most + ops::kMomentBlock - 1) / ops::kMomentBlock * ops::kMomentBlock;
-  elements_ = std::min(piece, whole);
+  elements_ = std::min(piece, blocks * ops::kMomentBlock);
+  if (elements_ == 0) return;
+  std::size_t room = 0;
+  for (const Segment* s : carried) room = std::max(room, room_of(*s, elements_));
   for (Set& set : sets_) {
-    set.room = arena.reserve_as<std::byte>("state under way", room_of(elements_));
+    set.room = arena.reserve_as<std::byte>("state under way", room);
     set.brought = device_.make_event();
     set.updated = device_.make_event();
     set.taken = device_.make_event();

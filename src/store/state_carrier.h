@@ -13,9 +13,8 @@ namespace octet::store {
 struct Segments;
 
 /// Updates segments whose moments, and masters where these moved too, lie in pinned memory: piece by piece
-/// the copy engines bring them and take them back, while the piece between is updated. Kernels that reach
-/// over the link themselves read it at 50 GB/s and share it badly with what they write: 9 GB/s each way on an
-/// H200.
+/// the copy engines bring them and take them back, while the piece between is updated. A kernel that reaches
+/// over the link itself takes 1.65 s on an H200 for what takes 0.29 s so.
 class StateCarrier {
  public:
   /// Reserves room for three pieces of so many elements, if any segment's state lies elsewhere.

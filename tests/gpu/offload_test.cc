@@ -1,8 +1,7 @@
-// The optimizer's state in pinned host memory: kernels read and write it there, and give the bits that they
-// give on the device; copies and saves find it.
+// The optimizer's state in pinned host memory: copies, clears and kernels reach it, updates give the bits
+// that they give on the device, and saves find it.
 #include <gtest/gtest.h>
 
-#include <cstring>
 #include <map>
 #include <numeric>
 
