@@ -80,6 +80,11 @@ constexpr EnvironmentVariable kVariables[] = {
      "`always`: on a CPU too, GEMMs of very few tokens and the small ops around them are one op. `never`: "
      "nowhere. Not set: on a GPU, where they are one kernel",
      "src/ops/lone_gemm.cc", test},
+    {"OCTETRUN_LONE_CHAIN", "`never`",
+     "`never`: such GEMMs that follow each other are a kernel each. Not set: on Hopper, those of one token "
+     "in E4M3 "
+     "are one kernel, from attention's output to the next block's queries, keys and values",
+     "src/ops/lone_chain.cc", test},
     {"OCTETRUN_GROUPED_GEMM", "`always` or `never`",
      "`always`: on a CPU too, what a mixture's experts multiply is one op. `never`: each expert has products "
      "of its own, for which the host looks who has tokens. Not set: one kernel on a GPU, in bf16 and FP8; of "

@@ -18,6 +18,7 @@ class StandingParameters final : public model::ParameterSource {
   const model::ParameterLayout& layout() const override { return source_.layout(); }
   const model::GroupParameters& acquire(int group, model::Pass pass, Stream& compute) override;
   void release(int, model::Pass, Stream&) override {}
+  bool keeps() const override { return true; }
   void blocks_done(Stream&) override {}
   /// Nothing is trained.
   const model::GroupGradients& gradients(int group, Stream& compute) override;

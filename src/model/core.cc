@@ -140,6 +140,7 @@ void Transformer::Impl::enter(const Passing& pass, const std::int32_t* ids, cons
 }
 
 void Transformer::Impl::forward_blocks(const Passing& pass, const ops::Matrix& out) {
+  common_.lone.clear();
   for (int layer = range_.first; layer < range_.last; ++layer) {
     Block& block = layers_.block(layer);
     const bool last = layer + 1 == range_.last;
@@ -152,6 +153,8 @@ void Transformer::Impl::forward_blocks(const Passing& pass, const ops::Matrix& o
     const NormInput before =
         layer == range_.first ? NormInput{.residual = input} : layers_.block(layer - 1).sum(of_block, input);
     block.forward(of_block, before, after);
+    // The next block's GEMMs may be enqueued with this one's, if its parameters stay.
+    if (last || !pass.source.keeps()) of_block.settle();
     if (last && !has_head()) block.settle(of_block, after);
     pass.source.release(group, Pass::forward, pass.stream);
   }

@@ -4,6 +4,7 @@
 
 #include "checks.h"
 #include "dispatch.h"
+#include "lone_gemm_checks.h"
 #include "octet/base/environment.h"
 
 namespace octet::ops {
@@ -28,7 +29,9 @@ bool asked_of_cpu() {
   return wish != nullptr && std::strcmp(wish, "never") == 0;
 }
 
-void check_shapes(const LoneGemmArgs& a) {
+}  // namespace
+
+void check_lone_gemm(const LoneGemmArgs& a) {
   using End = LoneGemmArgs::End;
   const Operand& w = a.weight;
   check(w.data != nullptr && w.rows > 0 && w.cols > 0 &&
@@ -48,8 +51,6 @@ void check_shapes(const LoneGemmArgs& a) {
         "lone_gemm: a plain product alone takes an addend, of its shape and dtype");
 }
 
-}  // namespace
-
 bool has_lone_gemm(const Device& device, const LoneGemmArgs& args) {
   if (args.x.rows < 1 || args.x.rows > kLoneTokens || args.x.dtype != DType::bf16) return false;
   const Operand& w = args.weight;
@@ -63,7 +64,7 @@ bool has_lone_gemm(const Device& device, const LoneGemmArgs& args) {
 
 void lone_gemm(Stream& stream, const LoneGemmArgs& args) {
   if (args.x.rows == 0) return;
-  check_shapes(args);
+  check_lone_gemm(args);
   OCTET_DISPATCH(stream, lone_gemm, args);
 }
 

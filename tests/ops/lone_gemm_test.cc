@@ -2,6 +2,7 @@
 // they put together.
 #include "octet/ops/lone_gemm.h"
 
+#include <array>
 #include <cstdlib>
 #include <functional>
 #include <limits>
@@ -9,6 +10,7 @@
 #include "octet/base/error.h"
 #include "octet/ops/block_quantize.h"
 #include "octet/ops/gemm.h"
+#include "octet/ops/lone_chain.h"
 #include "octet/ops/rms_norm.h"
 #include "octet/ops/rope.h"
 #include "ops/tensor.h"
@@ -236,6 +238,28 @@ TEST(LoneGemm, SaysWhatItTakes) {
   EXPECT_FALSE(has_lone_gemm(*device, args)) << "one scale for all of the weight";
   args.weight.dtype = DType::f32;
   EXPECT_FALSE(has_lone_gemm(*device, args)) << "a weight in fp32";
+  ::unsetenv("OCTETRUN_LONE_GEMM");
+}
+
+// Each of what the one in front makes; on a CPU one after the other.
+TEST(LoneGemm, ChainsAreOfGemmsThatFollowEachOther) {
+  const auto device = make_cpu_device({.threads = 1});
+  const auto stream = device->make_stream({.name = "test"});
+  Problem first({.tokens = 1}), second({.tokens = 1}), alone({.tokens = 1});
+  ::setenv("OCTETRUN_LONE_GEMM", "always", 1);
+  std::array<LoneGemmArgs, 2> gemms{first.args(*stream), second.args(*stream)};
+  const std::span<const LoneGemmArgs> chain = gemms;
+  EXPECT_FALSE(has_lone_chain(*device, chain)) << "the second reads something else";
+  // A square weight, whose outputs are the next one's inputs.
+  gemms[1].x = gemms[0].y;
+  gemms[1].weight.cols = gemms[0].y.cols;
+  gemms[1].norm_weight = nullptr;
+  EXPECT_TRUE(has_lone_chain(*device, chain));
+  EXPECT_FALSE(has_lone_chain(*device, chain.first(1))) << "one alone";
+  EXPECT_FALSE(has_lone_chain(*device, std::vector<LoneGemmArgs>(5, gemms[0]))) << "five";
+  ::setenv("OCTETRUN_LONE_CHAIN", "never", 1);
+  EXPECT_FALSE(has_lone_chain(*device, chain));
+  ::unsetenv("OCTETRUN_LONE_CHAIN");
   ::unsetenv("OCTETRUN_LONE_GEMM");
 }
 

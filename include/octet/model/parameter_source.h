@@ -47,6 +47,9 @@ class ParameterSource {
   /// group may be acquired again while it is held (a tied head): each acquire has its release.
   virtual const GroupParameters& acquire(int group, Pass pass, Stream& compute) = 0;
   virtual void release(int group, Pass pass, Stream& compute) = 0;
+  /// Whether parameters stay readable where they are after their release, for work that a pass enqueues
+  /// later.
+  virtual bool keeps() const { return false; }
   /// The forward pass of a micro-batch that trains is enqueued as far as the last block: what it left for
   /// other ranks may travel while the head and backward compute.
   virtual void blocks_done(Stream& compute) = 0;

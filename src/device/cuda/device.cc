@@ -139,6 +139,7 @@ class CudaStream final : public Stream {
   ~CudaStream() override {
     cudaStreamDestroy(stream_);
     if (exchange_ != nullptr) cudaFree(exchange_);
+    if (chain_words_ != nullptr) cudaFree(chain_words_);
   }
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
@@ -194,6 +195,10 @@ class CudaStream final : public Stream {
     if (exchange_ == nullptr) exchange_ = words_of_ones(kExchangeWords);
     return exchange_;
   }
+  unsigned* chain_words() {
+    if (chain_words_ == nullptr) chain_words_ = words_of_ones(kChainWords);
+    return chain_words_;
+  }
 
  private:
   struct Wait {
@@ -214,6 +219,7 @@ class CudaStream final : public Stream {
   bool background_;
   cudaStream_t stream_ = nullptr;
   unsigned* exchange_ = nullptr;
+  unsigned* chain_words_ = nullptr;
   bool measures_waits_ = false;
   std::deque<Wait> open_waits_;
   std::vector<std::unique_ptr<CudaEvent>> spare_;  ///< to be used again
@@ -447,6 +453,11 @@ void* find_driver_function(const char* name) {
 unsigned* exchange(Stream& stream) {
   octet::check(stream.device().kind() == DeviceKind::cuda, "an exchange belongs to a stream of a GPU");
   return static_cast<CudaStream&>(stream).exchange();
+}
+
+unsigned* chain_words(Stream& stream) {
+  octet::check(stream.device().kind() == DeviceKind::cuda, "an exchange belongs to a stream of a GPU");
+  return static_cast<CudaStream&>(stream).chain_words();
 }
 
 const Properties& properties(const Device& device) {

@@ -153,6 +153,7 @@ void Attention::attend_back(const Call& call, const ops::Matrix& d_out) const {
 
 void Attention::project(const Call& call, const NormInput& before) {
   const ops::Matrix qkv = top(rotated_, call.tokens);
+  call.settle();
   normalise(call, before);
   qkv_.forward(call, qkv);
   rotary_.forward(call, qkv);
@@ -165,13 +166,16 @@ bool Attention::project_lone(const Call& call, const NormInput& before) const {
   const bool rotates = rotary_.put_behind(call, args);
   if (!qkv_.takes_lone(call, args)) return false;
   qkv_.forward_lone(call, args);
-  if (!rotates) rotary_.forward(call, args.y);
+  if (rotates) return true;
+  call.settle();
+  rotary_.forward(call, args.y);
   return true;
 }
 
 void Attention::forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
                         const ops::Matrix& after) {
   if (!project_lone(call, before)) project(call, before);
+  call.settle();
   attend(call);
   const ops::Matrix heads = output_.linear().input().values(call);
   if (output_.takes_lone(call, heads, stream, after)) return output_.forward_lone(call, heads, stream, after);

@@ -293,6 +293,7 @@ bool Experts::unwatched(const Device& device, const Architecture& a, const preci
 void Experts::forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
                       const ops::Matrix& after) {
   const Way way = way_of(call);
+  call.settle();
   norm_.forward(call, before,
                 {.values = top(normed_, call.tokens),
                  .quantize = way == Way::by_number ? into(normed_copy_) : ops::QuantizeInto{}});

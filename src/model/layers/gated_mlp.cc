@@ -110,6 +110,7 @@ bool GatedMlp::forward_lone(const Call& call, const NormInput& before, const ops
 void GatedMlp::forward(const Call& call, const NormInput& before, const ops::Matrix& stream,
                        const ops::Matrix& after) {
   if (forward_lone(call, before, stream, after)) return;
+  call.settle();
   normalise(call, before);
   gate_up_.forward(call, top(gated_, call.tokens));
   activate(call);

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "layers/lone_queue.h"
 #include "octet/model/kv_cache.h"
 #include "octet/model/transformer.h"
 #include "octet/ops/gemm.h"
@@ -55,6 +56,7 @@ struct Common {
   precision::Audit* audit = nullptr;  ///< or null
   Scratch scratch;
   std::vector<RotaryTable> ropes;  ///< as Architecture::ropes
+  LoneQueue lone;                  ///< of the pass at hand
 
   const precision::Recipe& recipe() const { return quantizer.recipe(); }
   /// Of FP8 activations and gradients.
@@ -96,6 +98,9 @@ struct Call {
   std::int64_t tokens = 0;
   PassOptions pass;
   const std::uint64_t* names = nullptr;  ///< MicroBatch::names; null where nothing is dropped
+
+  /// Before anything is enqueued that reads or writes what lone GEMMs do.
+  void settle() const { common.lone.settle(stream); }
 
   /// The same for what is made again, and who reads it.
   Call again(Readers readers) const {

@@ -63,7 +63,9 @@ bool SublayerOutput::takes_lone(const Call& call, const ops::ConstMatrix& x, con
 void SublayerOutput::forward_lone(const Call& call, const ops::ConstMatrix& x, const ops::Matrix& before,
                                   const ops::Matrix& after) const {
   linear_.forward_lone(call, lone(call, x, before, after));
-  if (made_apart()) finish_made(call, before, after);
+  if (!made_apart()) return;
+  call.settle();
+  finish_made(call, before, after);
 }
 
 NormInput SublayerOutput::sum(const Call& call, const ops::Matrix& before, const ops::Matrix& after) const {

@@ -65,7 +65,7 @@ std::optional<ops::LoneGemmArgs> Weight::lone(const Call& call, ops::LoneGemmArg
 }
 
 void Weight::forward(const Call& call, const ops::LoneGemmArgs& args) const {
-  ops::lone_gemm(call.stream, args);
+  call.common.lone.add(call.stream, args);
   if (call.common.audit == nullptr) return;
   const ops::GemmWay way = args.weight.dtype == DType::bf16                 ? ops::GemmWay::bf16
                            : call.stream.device().kind() == DeviceKind::cpu ? ops::GemmWay::emulated

@@ -33,7 +33,8 @@ class Weight {
                const ops::Matrix& out) const;
   /// `args` with this weight, where it is multiplied as it lies, in one piece; else none.
   std::optional<ops::LoneGemmArgs> lone(const Call& call, ops::LoneGemmArgs args) const;
-  /// Enqueues what lone() gave and ops::has_lone_gemm() has said yes to.
+  /// Enqueues what lone() gave and ops::has_lone_gemm() has said yes to, now or with what follows
+  /// (LoneQueue).
   void forward(const Call& call, const ops::LoneGemmArgs& args) const;
   /// The gradient of the input.
   void backward(const Call& call, std::span<const ops::Operand> d_output, const ops::Matrix& d_input) const;

@@ -13,7 +13,17 @@ struct TiledMatrix {
   std::int64_t rows = 0, bytes = 0;  ///< of a row, a multiple of 16, behind which the next one begins
   int tile_rows = 0;                 ///< at most 256
 };
-/// Throws Error where the driver refuses.
+/// A weight in tiles of 64 rows by 128 bytes whose rows are not neighbours: four times eight rows, and behind
+/// each eight the eight that stand `second` rows on. Rows are named by byte, 0, 0, group and head.
+struct TiledWeight {
+  const void* data = nullptr;  ///< on a 16-byte boundary
+  std::int64_t bytes = 0;      ///< of a row, a multiple of 16, behind which the next one begins
+  std::int64_t second = 0;
+  std::int64_t group = 8, groups = 0;  ///< rows from one eight to the next, and how many of a head
+  std::int64_t head = 0, heads = 1;    ///< the same of heads
+};
+/// Throw Error where the driver refuses.
 CUtensorMap tensor_map(const TiledMatrix& matrix);
+CUtensorMap tensor_map(const TiledWeight& weight);
 
 }  // namespace octet::ops::cuda

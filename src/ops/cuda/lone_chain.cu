@@ -1,0 +1,256 @@
+// A chain of GEMMs of one token as one kernel (lone_chain.h), of a block on each multiprocessor. The runs of
+// the inner dimension of all tiles of a GEMM, one tile behind the other, are dealt evenly to the blocks
+// ("Stream-K", Osama et al., arXiv:2301.03598). One thread of a block asks for the weights of one GEMM after
+// the other, as far ahead as a ring in shared memory holds; it waits for nothing but room. The others
+// multiply, and between two GEMMs wait for the token, which all blocks have made a part of: meanwhile the
+// ring fills.
+//
+// Blocks hand each other values word by word in memory where all bits set say that nothing is there yet: no
+// fence, no mark behind them, no barrier of all blocks. Who has read a partial sum takes it back itself.
+// Words of a token are taken back when the token of the next GEMM is there, since then all blocks have read
+// them; those of the chain's last token by the next chain, which has another place for its own.
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "cuda/lone_chain_outputs.cuh"
+#include "cuda/tensor_map.h"
+#include "octet/device/cuda.h"
+
+namespace octet::ops::cuda {
+
+bool has_lone_chain(const Device& device, std::span<const LoneGemmArgs> gemms);
+void lone_chain(Stream& stream, std::span<const LoneGemmArgs> gemms);
+
+namespace {
+
+using namespace chain;
+
+/// Shared memory that a block may have beside what it keeps.
+constexpr std::int64_t kMostShared = 216 * 1024;
+constexpr std::int64_t kFewestStages = 8;
+/// Behind a token: columns of the last products that nobody looks at (token_operand()).
+constexpr std::int64_t kGap = 128;
+/// Runs before a tile's last when the sums of others are looked at first.
+constexpr int kEarly = 2;
+
+/// By all workers: of one GEMM this block's runs.
+__device__ void multiply_tiles(const Chain& chain, const Gemm& g, unsigned* words, Products& products,
+                               Kept& kept, int& turn) {
+  const int end = first_run(g, static_cast<int>(blockIdx.x) + 1);
+  const int group = static_cast<int>(threadIdx.x) / kGroupThreads, slot = Outputs::slot();
+  for (int run = first_run(g, static_cast<int>(blockIdx.x)), next; run < end; run = next) {
+    const int tile = run / g.runs, tile_end = (tile + 1) * g.runs, first = run - tile * g.runs;
+    next = min(end, tile_end);
+    const bool writes = group == 0 && first == 0;
+    const Outputs outputs(g, tile, writes);
+    const int before = max(next - run - kEarly, 0);
+    Sums sums = {};
+    Partials early;
+    products.add_runs(first, before, sums);
+    if (writes && next < tile_end && Outputs::has_sums())
+      early.look(Partials::of(chain, static_cast<int>(blockIdx.x) + 1));
+    products.add_runs(first + before, next - run - before, sums);
+    if (group > 0 && Outputs::has_sums()) {
+      kept.sums[turn][group - 1][slot] = sums[0];
+      kept.sums[turn][group - 1][slot + 8] = sums[1];
+    }
+    // Two places in turn: who comes here has read what was left the time before.
+    Taking::meet_workers();
+    if (group == 0) {
+#pragma unroll
+      for (int other = 0; other < kGroups - 1; ++other) {
+        sums[0] += kept.sums[turn][other][slot];
+        sums[1] += kept.sums[turn][other][slot + 8];
+      }
+      if (writes) {
+        add_partials(chain, g, next, tile_end, early, sums);
+        outputs.write(sums, kept.token_scale, words);
+      } else {
+        leave_partials(chain, sums);
+      }
+    }
+    turn ^= 1;
+  }
+}
+
+/// Takes words back that are not needed any more, while GEMM `i` is multiplied.
+__device__ void forget_tokens(const Chain& chain, int i, unsigned* of_chain_before) {
+  constexpr int kFirst = kGroupThreads * (kGroups - 1), kCount = kWorkers - kFirst;
+  if (static_cast<int>(threadIdx.x) < kFirst) return;
+  if (i == 0) forget(of_chain_before, kWordsOfToken, kFirst, kCount);
+  if (i > 1) forget(chain.tokens[i - 2], chain.gemms[i - 1].inner / 2, kFirst, kCount);
+}
+
+__device__ void work(const Chain& chain, const std::uint8_t* ring, std::uint8_t* token, Kept& kept) {
+  const unsigned last = look_at(chain.turn) & 1;
+  Products products(chain, ring, token, kept);
+  EarlyNorm norm;
+  norm.read(chain.gemms[0], Pairs::neighbours);
+  int turn = 0;
+  unsigned* words = nullptr;
+  for (int i = 0; i < chain.count; ++i) {
+    const Gemm& g = chain.gemms[i];
+    const Pairs pairs = i > 0 && chain.gemms[i - 1].end == End::plain ? Pairs::of_tile : Pairs::neighbours;
+    {
+      Taking taking(g, pairs);
+      if (i == 0) {
+        taking.read();
+      } else {
+        // Others must not look for words while some still multiply.
+        Taking::meet_workers();
+        taking.read_words(words);
+      }
+      taking.leave(norm, token, kept);
+    }
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // products read it by another way
+#endif
+    Taking::meet_workers();
+    if (i + 1 < chain.count)
+      norm.read(chain.gemms[i + 1], g.end == End::plain ? Pairs::of_tile : Pairs::neighbours);
+    words = i + 1 == chain.count ? nullptr : i + 2 == chain.count ? chain.last_tokens[last] : chain.tokens[i];
+    multiply_tiles(chain, g, words, products, kept, turn);
+    forget_tokens(chain, i, chain.last_tokens[last ^ 1]);
+  }
+  // All blocks have read it: each has had a part in what this one has seen since.
+  if (blockIdx.x == 0 && threadIdx.x == 0) leave(chain.turn, last ^ 1);
+}
+
+__global__ void __launch_bounds__(kThreads, 1) lone_chain_kernel(const __grid_constant__ Chain chain) {
+  __shared__ Kept kept;
+  // The swizzle is one of addresses: it begins at their multiples of 1024.
+  std::uint8_t* const shared = dynamic_shared();
+  std::uint8_t* const ring = shared + (1024 - shared_address(shared) % 1024) % 1024;
+  if (threadIdx.x == 0) {
+    for (int stage = 0; stage < chain.stages; ++stage) {
+      make_barrier(kept.filled[stage], 1);
+      make_barrier(kept.emptied[stage], kWorkers / kWarp);
+    }
+    open_barriers();
+  }
+  __syncthreads();
+  let_next_begin();
+  // The weights do not depend on the kernels in front of this one.
+  if (threadIdx.x >= kWorkers) {
+    if (threadIdx.x == kWorkers) fill(chain, ring, kept);
+    return;
+  }
+  wait_for_previous();
+  work(chain, ring, ring + chain.stages * kStageBytes, kept);
+}
+
+/// A weight as the copy engine reads it. A tile's rows are two by two runs of eight: outputs i and those that
+/// belong to the same thread. For a plain product these are the next eight; of gate and up, and of a rotated
+/// head, the other half's.
+CUtensorMap weight_map(const LoneGemmArgs& a) {
+  const std::int64_t half_head = a.heads.head_dim / 2;
+  TiledWeight weight{.data = a.weight.data, .bytes = a.weight.cols};
+  if (a.end == LoneGemmArgs::End::plain) {
+    weight.second = 8;
+    weight.group = 16;
+    weight.groups = a.weight.rows / 16;
+    weight.head = a.weight.rows;
+  } else if (a.end == LoneGemmArgs::End::gated) {
+    weight.second = weight.head = a.weight.rows / 2;
+    weight.groups = a.weight.rows / 16;
+  } else {
+    weight.second = half_head;
+    weight.groups = half_head / 8;
+    weight.head = 2 * half_head;
+    weight.heads = a.weight.rows / weight.head;
+  }
+  return tensor_map(weight);
+}
+
+Gemm gemm_of(const LoneGemmArgs& a) {
+  const int outputs = static_cast<int>(a.weight.rows), half_dim = static_cast<int>(a.heads.head_dim / 2);
+  const int tiles = outputs / kOutputs;
+  return {.weight_scales = a.weight.scale_inv,
+          .x = static_cast<const __nv_bfloat16*>(a.x.data),
+          .norm_weight = a.norm_weight,
+          .eps = a.eps,
+          .one = a.one_plus_weight ? 1.0f : 0.0f,
+          .bias = a.bias,
+          .addend = static_cast<const __nv_bfloat16*>(a.addend.data),
+          .y = static_cast<__nv_bfloat16*>(a.y.data),
+          .position = a.positions,
+          .cosine = a.cosine,
+          .sine = a.sine,
+          .rotated_heads = static_cast<int>(a.heads.q_heads + a.heads.kv_heads),
+          .half_dim = half_dim,
+          .end = a.end,
+          .gelu = a.activation == Activation::gelu_tanh,
+          .inner = static_cast<int>(a.weight.cols),
+          .outputs = outputs,
+          .runs = static_cast<int>(a.weight.cols) / kRunBytes,
+          .tiles = tiles,
+          .tiles_of_head = a.end == LoneGemmArgs::End::rotated ? half_dim / (kOutputs / 2) : tiles};
+}
+
+std::int64_t token_bytes(std::span<const LoneGemmArgs> gemms) {
+  std::int64_t most = 0;
+  for (const LoneGemmArgs& a : gemms) most = std::max(most, a.x.cols);
+  return most + kGap;
+}
+std::int64_t stages_of(std::span<const LoneGemmArgs> gemms) {
+  return std::min<std::int64_t>(kMostStages, (kMostShared - token_bytes(gemms)) / kStageBytes);
+}
+
+bool takes(const LoneGemmArgs& a, int blocks) {
+  // Of all tiles: each block has one, and their product with the number of blocks is a 32-bit number.
+  constexpr std::int64_t most_runs = std::int64_t{1} << 23;
+  const std::int64_t runs = a.weight.rows / kOutputs * (a.weight.cols / kRunBytes);
+  const Operand& w = a.weight;
+  if (w.dtype != DType::e4m3 || a.x.rows != 1 || w.cols % kRunBytes != 0 || w.cols > kMostInner) return false;
+  if (w.rows % kOutputs != 0 || runs < blocks || runs > most_runs) return false;
+  return a.end != LoneGemmArgs::End::rotated || a.heads.head_dim % kOutputs == 0;
+}
+
+/// What a GEMM adds and another one of the chain makes, the same thread must have made.
+bool adds_its_own(std::span<const LoneGemmArgs> gemms) {
+  for (std::size_t g = 1; g < gemms.size(); ++g) {
+    for (std::size_t before = 0; before < g && gemms[g].addend.data != nullptr; ++before) {
+      if (gemms[before].y.data == gemms[g].addend.data && (gemms[before].end != LoneGemmArgs::End::plain ||
+                                                           gemms[before].weight.rows != gemms[g].weight.rows))
+        return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+bool has_lone_chain(const Device& device, std::span<const LoneGemmArgs> gemms) {
+  const int blocks = octet::cuda::properties(device).multiprocessors;
+  if (octet::cuda::code_here() != 90 || blocks > kMostBlocks || stages_of(gemms) < kFewestStages)
+    return false;
+  return std::ranges::all_of(gemms, [&](const LoneGemmArgs& a) { return takes(a, blocks); }) &&
+         adds_its_own(gemms);
+}
+
+void lone_chain(Stream& stream, std::span<const LoneGemmArgs> gemms) {
+  static_assert(octet::cuda::kChainWords >= (kLoneChain * kWordsOfToken) + kMostBlocks * kOutputs + 1);
+  Chain chain{};
+  for (const LoneGemmArgs& a : gemms) {
+    chain.weights[chain.count] = weight_map(a);
+    chain.gemms[chain.count] = gemm_of(a);
+    ++chain.count;
+  }
+  chain.stages = static_cast<int>(stages_of(gemms));
+  unsigned* words = octet::cuda::chain_words(stream);
+  for (unsigned*& of_token : chain.tokens) of_token = std::exchange(words, words + kWordsOfToken);
+  for (unsigned*& of_token : chain.last_tokens) of_token = std::exchange(words, words + kWordsOfToken);
+  chain.partials = words;
+  chain.turn = words + kMostBlocks * kOutputs;
+  const auto bytes = static_cast<std::size_t>(chain.stages * kStageBytes + token_bytes(gemms) + 1024);
+  octet::cuda::check(cudaFuncSetAttribute(lone_chain_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          static_cast<int>(kMostShared + 1024)),
+                     "cudaFuncSetAttribute");
+  launch_early(lone_chain_kernel,
+               dim3(static_cast<unsigned>(octet::cuda::properties(stream.device()).multiprocessors)),
+               kThreads, bytes, octet::cuda::native(stream), "lone_chain", chain);
+}
+
+}  // namespace octet::ops::cuda

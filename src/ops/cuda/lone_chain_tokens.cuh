@@ -1,0 +1,224 @@
+// The tokens of a chain of GEMMs (lone_chain.cu): every block makes for itself what its products read, of
+// words that the blocks of the GEMM in front have left.
+#pragma once
+
+#include "cuda/lone_chain_ring.cuh"
+#include "cuda/row_quantize.cuh"
+#include "cuda/streamed_reads.cuh"
+
+namespace octet::ops::cuda::chain {
+
+__device__ inline unsigned look_at(const unsigned* from) {
+  unsigned x;
+  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
+  return x;
+}
+__device__ inline uint4 look_at_quad(const unsigned* from) {
+  uint4 x;
+  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(from)
+               : "memory");
+  return x;
+}
+__device__ inline void leave(unsigned* to, unsigned x) {
+  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
+}
+__device__ inline void leave_nothing(unsigned* to) {
+  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %1, %1, %1};" ::"l"(to), "r"(kNothing) : "memory");
+}
+__device__ inline bool there(const uint4& x) {
+  return x.x != kNothing && x.y != kNothing && x.z != kNothing && x.w != kNothing;
+}
+
+/// Two values of a token as a word, whose bits are not those of kNothing: of two NaN, others.
+__device__ inline unsigned word_of(__nv_bfloat16 low, __nv_bfloat16 high) {
+  const unsigned word = __bfloat16_as_ushort(low) | static_cast<unsigned>(__bfloat16_as_ushort(high)) << 16;
+  return word == kNothing ? 0x7FFF7FFFu : word;
+}
+
+/// How two values lie in a word. What follows a plain product is read as its tiles are made.
+enum class Pairs {
+  neighbours,
+  of_tile  ///< the two outputs of a thread: of sixteen, numbers i and i + 8
+};
+
+constexpr int kPacks = kMostInner / (kWorkers * kPack);  ///< of a thread
+constexpr int kEarlyPacks = 1;                           ///< whose weights of a norm are read ahead
+
+/// Where the values of a pack of four words belong: the first and the last four.
+struct PackPlace {
+  int first, second;
+  __device__ PackPlace(int pack, Pairs pairs)
+      : first(pairs == Pairs::neighbours ? pack * kPack : pack / 2 * 16 + pack % 2 * 4),
+        second(first + (pairs == Pairs::neighbours ? 4 : 8)) {}
+};
+__device__ inline int pack_of(int p) {
+  return p * kWorkers + static_cast<int>(threadIdx.x);
+}
+
+/// Weights of a norm for the values of a pack.
+__device__ inline void read_norm(const Gemm& g, const PackPlace& place, float (&to)[kPack]) {
+  *reinterpret_cast<float4*>(to) = *reinterpret_cast<const float4*>(g.norm_weight + place.first);
+  *reinterpret_cast<float4*>(to + 4) = *reinterpret_cast<const float4*>(g.norm_weight + place.second);
+}
+/// A thread's of its first packs, read while the token is not there yet.
+struct EarlyNorm {
+  float of[kEarlyPacks][kPack];
+
+  __device__ void read(const Gemm& g, Pairs pairs) {
+    if (g.norm_weight == nullptr) return;
+#pragma unroll
+    for (int p = 0; p < kEarlyPacks; ++p) {
+      const int pack = pack_of(p);
+      if (pack * kPack < g.inner) read_norm(g, PackPlace(pack, pairs), of[p]);
+    }
+  }
+};
+
+/// Takes the token of a GEMM: normed, rounded to E4M3 with a scale of its own, as products read it.
+class Taking {
+ public:
+  __device__ Taking(const Gemm& g, Pairs pairs) : g_(g), pairs_(pairs), packs_(g.inner / kPack) {}
+
+  /// What no kernel of the chain has made.
+  __device__ void read() {
+    each([&](int p, int pack) {
+      raw_[p] = read_often(reinterpret_cast<const std::uint8_t*>(g_.x + pack * kPack));
+    });
+  }
+  /// What the blocks leave that make the GEMM in front of this one; waits for it.
+  __device__ void read_words(const unsigned* words) {
+    // Who waits looks at little, since others still need the memory.
+    if (threadIdx.x % kWarp == 0) {
+      const int last = min(packs_ - 1, (packs_ - 1) / kWorkers * kWorkers + static_cast<int>(threadIdx.x));
+      while (look_at(words + last * 4) == kNothing) {
+      }
+    }
+    __syncwarp();
+    bool all;
+    do {
+      all = true;
+      each([&](int p, int pack) {
+        raw_[p] = look_at_quad(words + pack * 4);
+        all = all && there(raw_[p]);
+      });
+    } while (!all);
+  }
+
+  /// All workers; the barriers are theirs. Behind it a third one is needed before products read the token.
+  __device__ void leave(const EarlyNorm& early, std::uint8_t* token, Kept& kept) const {
+    const bool normed = g_.norm_weight != nullptr;
+    // Of a norm the largest value is known but for the factor that all have in common.
+    float squares = 0.0f;
+    unsigned most = 0;
+    each([&](int p, int pack) {
+      float y[kPack];
+      values(p, y);
+      if (!normed) return raise_most(y, kPack, most);
+      float w[kPack];
+      norm(early, p, pack, w);
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) {
+        squares = __fmaf_rn(y[i], y[i], squares);
+        y[i] *= w[i] + g_.one;
+      }
+      raise_most(y, kPack, most);
+    });
+    const float rstd = reduce(squares, most, normed, kept);
+    const float largest = rounded_to<__nv_bfloat16>(__uint_as_float(most) * rstd);
+    const std::int32_t e = block_exponent(__float_as_uint(largest));
+    if (threadIdx.x == 0) kept.token_scale = power_of_two(e);
+    each([&](int p, int pack) {
+      float y[kPack];
+      values(p, y);
+      if (normed) {
+        float w[kPack];
+        norm(early, p, pack, w);
+#pragma unroll
+        for (int i = 0; i < kPack; ++i) y[i] = y[i] * rstd * (w[i] + g_.one);
+        round_pack<__nv_bfloat16>(y);
+      }
+      const uint2 codes = to_fp8_pack(y, power_of_two(-e), true);
+      const PackPlace place(pack, pairs_);
+      *reinterpret_cast<unsigned*>(token + place_of(place.first)) = codes.x;
+      *reinterpret_cast<unsigned*>(token + place_of(place.second)) = codes.y;
+    });
+  }
+
+ private:
+  template <typename Act>
+  __device__ void each(Act&& act) const {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int pack = pack_of(p);
+      if (pack < packs_) act(p, pack);
+    }
+  }
+  template <typename Act>
+  __device__ void each(Act&& act) {
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) {
+      const int pack = pack_of(p);
+      if (pack < packs_) act(p, pack);
+    }
+  }
+  __device__ void norm(const EarlyNorm& early, int p, int pack, float (&w)[kPack]) const {
+    if (p >= kEarlyPacks) return read_norm(g_, PackPlace(pack, pairs_), w);
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) w[i] = early.of[p < kEarlyPacks ? p : 0][i];
+  }
+  __device__ void values(int p, float (&y)[kPack]) const {
+    const unsigned words[4] = {raw_[p].x, raw_[p].y, raw_[p].z, raw_[p].w};
+    float x[kPack];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      x[2 * i] = low_half(words[i]);
+      x[2 * i + 1] = high_half(words[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kPack; ++i) y[i] = pairs_ == Pairs::neighbours ? x[i] : x[i % 4 * 2 + i / 4];
+  }
+  /// Over all workers; gives the factor of a norm, else 1. Products of the token in front of this one, whose
+  /// place this one takes, have been made by who comes here.
+  __device__ float reduce(float squares, unsigned& most, bool normed, Kept& kept) const {
+    constexpr int kWarps = kWorkers / kWarp;
+    const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+    squares = warp_reduce(squares, Plus{});
+    most = __reduce_max_sync(0xFFFFFFFFu, most);
+    if (lane == 0) {
+      kept.squares[warp] = squares;
+      kept.most[warp] = most;
+    }
+    meet_workers();
+    most = __reduce_max_sync(0xFFFFFFFFu, kept.most[lane % kWarps]);
+    if (!normed) return 1.0f;
+    float total = kept.squares[lane % kWarps];
+#pragma unroll
+    for (int offset = kWarps / 2; offset > 0; offset /= 2)
+      total += __shfl_xor_sync(0xFFFFFFFFu, total, offset);
+    return __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(total, static_cast<float>(g_.inner)) + g_.eps));
+  }
+
+ public:
+  /// A barrier of the workers; the thread that asks for weights has no part in it.
+  __device__ static void meet_workers() {
+    asm volatile("bar.sync 1, %0;" ::"n"(kWorkers) : "memory");
+  }
+
+ private:
+  const Gemm& g_;
+  const Pairs pairs_;
+  const int packs_;
+  uint4 raw_[kPacks];
+};
+
+/// By `threads` threads from `first` on: of words that all blocks have read, this block's share.
+__device__ inline void forget(unsigned* words, int count, int first, int threads) {
+  const int packs = count / 4, blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+  const int end = packs * (block + 1) / blocks;
+  for (int i = packs * block / blocks + static_cast<int>(threadIdx.x) - first; i < end; i += threads)
+    leave_nothing(words + i * 4);
+}
+
+}  // namespace octet::ops::cuda::chain

@@ -1,0 +1,57 @@
+#include "octet/ops/lone_chain.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "checks.h"
+#include "lone_gemm_checks.h"
+#include "octet/base/environment.h"
+
+namespace octet::ops {
+
+namespace cuda {
+bool has_lone_chain(const Device& device, std::span<const LoneGemmArgs> gemms);
+void lone_chain(Stream& stream, std::span<const LoneGemmArgs> gemms);
+}  // namespace cuda
+
+namespace {
+
+bool refused() {
+  const char* wish = environment_variable("OCTETRUN_LONE_CHAIN");
+  return wish != nullptr && std::strcmp(wish, "never") == 0;
+}
+
+bool follow_each_other(std::span<const LoneGemmArgs> gemms) {
+  for (std::size_t g = 1; g < gemms.size(); ++g) {
+    const Matrix& made = gemms[g - 1].y;
+    const ConstMatrix& x = gemms[g].x;
+    if (x.data != made.data || x.rows != made.rows || x.cols != made.cols || x.ld != made.ld) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool has_lone_chain(const Device& device, std::span<const LoneGemmArgs> gemms) {
+  if (gemms.size() < 2 || gemms.size() > kLoneChain || refused()) return false;
+  const auto taken = [&](const LoneGemmArgs& a) { return has_lone_gemm(device, a); };
+  if (!std::ranges::all_of(gemms, taken) || !follow_each_other(gemms)) return false;
+#ifdef OCTET_HAVE_CUDA
+  if (device.kind() == DeviceKind::cuda) return cuda::has_lone_chain(device, gemms);
+#endif
+  return true;
+}
+
+void lone_chain(Stream& stream, std::span<const LoneGemmArgs> gemms) {
+  check(gemms.size() <= kLoneChain && follow_each_other(gemms),
+        "lone_chain: up to four GEMMs, each of what the one in front of it makes");
+#ifdef OCTET_HAVE_CUDA
+  if (stream.device().kind() == DeviceKind::cuda) {
+    for (const LoneGemmArgs& a : gemms) check_lone_gemm(a);
+    return cuda::lone_chain(stream, gemms);
+  }
+#endif
+  for (const LoneGemmArgs& a : gemms) lone_gemm(stream, a);
+}
+
+}  // namespace octet::ops
