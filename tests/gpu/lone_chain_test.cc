@@ -112,7 +112,8 @@ std::vector<Size> sizes() {
           {2560, 9728, {.q_heads = 32, .kv_heads = 8, .head_dim = 128}, true},
           {2048, 5632, {.q_heads = 32, .kv_heads = 4, .head_dim = 64}},
           {5120, 8192, {.q_heads = 40, .kv_heads = 8, .head_dim = 128}, true},
-          {8192, 7168, {.q_heads = 64, .kv_heads = 8, .head_dim = 128}}};
+          {8192, 7168, {.q_heads = 64, .kv_heads = 8, .head_dim = 128}},
+          {5120, 27648, {.q_heads = 40, .kv_heads = 8, .head_dim = 128}}};
 }
 
 TEST(GpuLoneChain, HasTheValuesOfItsGemmsOneByOne) {

@@ -20,7 +20,7 @@ unsigned* exchange(Stream& stream);
 /// More of the same kind, for a chain of GEMMs (octet/ops/lone_chain.h), which keeps values there from one
 /// kernel to the next. Such a kernel's blocks stand on the GPU all at once; no other one whose blocks wait
 /// for each other runs beside it.
-inline constexpr std::int64_t kChainWords = std::int64_t{1} << 16;
+inline constexpr std::int64_t kChainWords = std::int64_t{1} << 17;
 unsigned* chain_words(Stream& stream);
 
 /// Properties of the GPU behind a CUDA device that kernels are shaped by.

@@ -57,7 +57,7 @@ __device__ void multiply_tiles(const Chain& chain, const Gemm& g, unsigned* word
       kept.sums[turn][group - 1][slot + 8] = sums[1];
     }
     // Two places in turn: who comes here has read what was left the time before.
-    Taking::meet_workers();
+    meet_workers();
     if (group == 0) {
 #pragma unroll
       for (int other = 0; other < kGroups - 1; ++other) {
@@ -83,6 +83,7 @@ __device__ void forget_tokens(const Chain& chain, int i, unsigned* of_chain_befo
   if (i > 1) forget(chain.tokens[i - 2], chain.gemms[i - 1].inner / 2, kFirst, kCount);
 }
 
+template <int PACKS>
 __device__ void work(const Chain& chain, const std::uint8_t* ring, std::uint8_t* token, Kept& kept) {
   const unsigned last = look_at(chain.turn) & 1;
   Products products(chain, ring, token, kept);
@@ -94,12 +95,12 @@ __device__ void work(const Chain& chain, const std::uint8_t* ring, std::uint8_t*
     const Gemm& g = chain.gemms[i];
     const Pairs pairs = i > 0 && chain.gemms[i - 1].end == End::plain ? Pairs::of_tile : Pairs::neighbours;
     {
-      Taking taking(g, pairs);
+      Taking<PACKS> taking(g, pairs);
       if (i == 0) {
         taking.read();
       } else {
         // Others must not look for words while some still multiply.
-        Taking::meet_workers();
+        meet_workers();
         taking.read_words(words);
       }
       taking.leave(norm, token, kept);
@@ -107,7 +108,7 @@ __device__ void work(const Chain& chain, const std::uint8_t* ring, std::uint8_t*
 #if __CUDA_ARCH__ >= 900
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");  // products read it by another way
 #endif
-    Taking::meet_workers();
+    meet_workers();
     if (i + 1 < chain.count)
       norm.read(chain.gemms[i + 1], g.end == End::plain ? Pairs::of_tile : Pairs::neighbours);
     words = i + 1 == chain.count ? nullptr : i + 2 == chain.count ? chain.last_tokens[last] : chain.tokens[i];
@@ -118,6 +119,7 @@ __device__ void work(const Chain& chain, const std::uint8_t* ring, std::uint8_t*
   if (blockIdx.x == 0 && threadIdx.x == 0) leave(chain.turn, last ^ 1);
 }
 
+template <int PACKS>
 __global__ void __launch_bounds__(kThreads, 1) lone_chain_kernel(const __grid_constant__ Chain chain) {
   __shared__ Kept kept;
   // The swizzle is one of addresses: it begins at their multiples of 1024.
@@ -138,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, 1) lone_chain_kernel(const __grid_co
     return;
   }
   wait_for_previous();
-  work(chain, ring, ring + chain.stages * kStageBytes, kept);
+  work<PACKS>(chain, ring, ring + chain.stages * kStageBytes, kept);
 }
 
 /// A weight as the copy engine reads it. A tile's rows are two by two runs of eight: outputs i and those that
@@ -189,10 +191,13 @@ Gemm gemm_of(const LoneGemmArgs& a) {
           .tiles_of_head = a.end == LoneGemmArgs::End::rotated ? half_dim / (kOutputs / 2) : tiles};
 }
 
-std::int64_t token_bytes(std::span<const LoneGemmArgs> gemms) {
+std::int64_t most_inner(std::span<const LoneGemmArgs> gemms) {
   std::int64_t most = 0;
   for (const LoneGemmArgs& a : gemms) most = std::max(most, a.x.cols);
-  return most + kGap;
+  return most;
+}
+std::int64_t token_bytes(std::span<const LoneGemmArgs> gemms) {
+  return most_inner(gemms) + kGap;
 }
 std::int64_t stages_of(std::span<const LoneGemmArgs> gemms) {
   return std::min<std::int64_t>(kMostStages, (kMostShared - token_bytes(gemms)) / kStageBytes);
@@ -220,6 +225,16 @@ bool adds_its_own(std::span<const LoneGemmArgs> gemms) {
   return true;
 }
 
+template <int PACKS>
+void launch(Stream& stream, const Chain& chain, std::size_t bytes) {
+  const auto kernel = lone_chain_kernel<PACKS>;
+  octet::cuda::check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                          static_cast<int>(kMostShared + 1024)),
+                     "cudaFuncSetAttribute");
+  const auto blocks = static_cast<unsigned>(octet::cuda::properties(stream.device()).multiprocessors);
+  launch_early(kernel, dim3(blocks), kThreads, bytes, octet::cuda::native(stream), "lone_chain", chain);
+}
+
 }  // namespace
 
 bool has_lone_chain(const Device& device, std::span<const LoneGemmArgs> gemms) {
@@ -245,12 +260,8 @@ void lone_chain(Stream& stream, std::span<const LoneGemmArgs> gemms) {
   chain.partials = words;
   chain.turn = words + kMostBlocks * kOutputs;
   const auto bytes = static_cast<std::size_t>(chain.stages * kStageBytes + token_bytes(gemms) + 1024);
-  octet::cuda::check(cudaFuncSetAttribute(lone_chain_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                          static_cast<int>(kMostShared + 1024)),
-                     "cudaFuncSetAttribute");
-  launch_early(lone_chain_kernel,
-               dim3(static_cast<unsigned>(octet::cuda::properties(stream.device()).multiprocessors)),
-               kThreads, bytes, octet::cuda::native(stream), "lone_chain", chain);
+  most_inner(gemms) <= kRegisterPacks* kWorkers* kPack ? launch<kRegisterPacks>(stream, chain, bytes)
+                                                       : launch<kMostPacks>(stream, chain, bytes);
 }
 
 }  // namespace octet::ops::cuda

@@ -55,7 +55,7 @@ struct Gemm {
 /// See lone_chain.cu for the exchange between blocks. Words of which all bits are set say that nothing is
 /// there yet.
 inline constexpr unsigned kNothing = 0xFFFFFFFFu;
-inline constexpr int kMostInner = 16384;
+inline constexpr int kMostInner = 32768;
 inline constexpr int kWordsOfToken = kMostInner / 2;
 inline constexpr int kMostBlocks = 256;
 
@@ -110,6 +110,11 @@ __device__ inline void arrive_for_stage(unsigned barrier) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(kStageBytes)
                : "memory");
 #endif
+}
+
+/// A barrier of the workers; the thread that asks for weights has no part in it.
+__device__ inline void meet_workers() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kWorkers) : "memory");
 }
 
 /// Where a tile begins in the copy engine's view of a weight (weight_map() in lone_chain.cu).

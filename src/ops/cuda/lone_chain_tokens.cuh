@@ -43,8 +43,10 @@ enum class Pairs {
   of_tile  ///< the two outputs of a thread: of sixteen, numbers i and i + 8
 };
 
-constexpr int kPacks = kMostInner / (kWorkers * kPack);  ///< of a thread
-constexpr int kEarlyPacks = 1;                           ///< whose weights of a norm are read ahead
+/// Packs of a thread, and how many of these stay in registers; others are read again. A kernel that has no
+/// room for more than these is faster.
+constexpr int kMostPacks = kMostInner / (kWorkers * kPack), kRegisterPacks = 4;
+constexpr int kEarlyPacks = 1;  ///< whose weights of a norm are read ahead
 
 /// Where the values of a pack of four words belong: the first and the last four.
 struct PackPlace {
@@ -77,6 +79,7 @@ struct EarlyNorm {
 };
 
 /// Takes the token of a GEMM: normed, rounded to E4M3 with a scale of its own, as products read it.
+template <int PACKS>
 class Taking {
  public:
   __device__ Taking(const Gemm& g, Pairs pairs) : g_(g), pairs_(pairs), packs_(g.inner / kPack) {}
@@ -84,11 +87,12 @@ class Taking {
   /// What no kernel of the chain has made.
   __device__ void read() {
     each([&](int p, int pack) {
-      raw_[p] = read_often(reinterpret_cast<const std::uint8_t*>(g_.x + pack * kPack));
+      if (p < kRegisterPacks) raw_[p] = made_before(pack);
     });
   }
   /// What the blocks leave that make the GEMM in front of this one; waits for it.
   __device__ void read_words(const unsigned* words) {
+    words_ = words;
     // Who waits looks at little, since others still need the memory.
     if (threadIdx.x % kWarp == 0) {
       const int last = min(packs_ - 1, (packs_ - 1) / kWorkers * kWorkers + static_cast<int>(threadIdx.x));
@@ -100,8 +104,9 @@ class Taking {
     do {
       all = true;
       each([&](int p, int pack) {
-        raw_[p] = look_at_quad(words + pack * 4);
-        all = all && there(raw_[p]);
+        const uint4 x = look_at_quad(words + pack * 4);
+        if (p < kRegisterPacks) raw_[p] = x;
+        all = all && there(x);
       });
     } while (!all);
   }
@@ -114,7 +119,7 @@ class Taking {
     unsigned most = 0;
     each([&](int p, int pack) {
       float y[kPack];
-      values(p, y);
+      values(p, pack, y);
       if (!normed) return raise_most(y, kPack, most);
       float w[kPack];
       norm(early, p, pack, w);
@@ -131,7 +136,7 @@ class Taking {
     if (threadIdx.x == 0) kept.token_scale = power_of_two(e);
     each([&](int p, int pack) {
       float y[kPack];
-      values(p, y);
+      values(p, pack, y);
       if (normed) {
         float w[kPack];
         norm(early, p, pack, w);
@@ -150,7 +155,7 @@ class Taking {
   template <typename Act>
   __device__ void each(Act&& act) const {
 #pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
+    for (int p = 0; p < PACKS; ++p) {
       const int pack = pack_of(p);
       if (pack < packs_) act(p, pack);
     }
@@ -158,7 +163,7 @@ class Taking {
   template <typename Act>
   __device__ void each(Act&& act) {
 #pragma unroll
-    for (int p = 0; p < kPacks; ++p) {
+    for (int p = 0; p < PACKS; ++p) {
       const int pack = pack_of(p);
       if (pack < packs_) act(p, pack);
     }
@@ -168,8 +173,17 @@ class Taking {
 #pragma unroll
     for (int i = 0; i < kPack; ++i) w[i] = early.of[p < kEarlyPacks ? p : 0][i];
   }
-  __device__ void values(int p, float (&y)[kPack]) const {
-    const unsigned words[4] = {raw_[p].x, raw_[p].y, raw_[p].z, raw_[p].w};
+  __device__ uint4 made_before(int pack) const {
+    return read_often(reinterpret_cast<const std::uint8_t*>(g_.x + pack * kPack));
+  }
+  __device__ void values(int p, int pack, float (&y)[kPack]) const {
+    uint4 raw;
+    if (p < kRegisterPacks) {
+      raw = raw_[p < kRegisterPacks ? p : 0];
+    } else {
+      raw = words_ != nullptr ? look_at_quad(words_ + pack * 4) : made_before(pack);
+    }
+    const unsigned words[4] = {raw.x, raw.y, raw.z, raw.w};
     float x[kPack];
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -200,17 +214,11 @@ class Taking {
     return __fdiv_rn(1.0f, __fsqrt_rn(__fdiv_rn(total, static_cast<float>(g_.inner)) + g_.eps));
   }
 
- public:
-  /// A barrier of the workers; the thread that asks for weights has no part in it.
-  __device__ static void meet_workers() {
-    asm volatile("bar.sync 1, %0;" ::"n"(kWorkers) : "memory");
-  }
-
- private:
   const Gemm& g_;
   const Pairs pairs_;
   const int packs_;
-  uint4 raw_[kPacks];
+  const unsigned* words_ = nullptr;
+  uint4 raw_[kRegisterPacks];
 };
 
 /// By `threads` threads from `first` on: of words that all blocks have read, this block's share.
