@@ -82,8 +82,7 @@ constexpr EnvironmentVariable kVariables[] = {
      "src/ops/lone_gemm.cc", test},
     {"OCTETRUN_LONE_CHAIN", "`never`",
      "`never`: such GEMMs that follow each other are a kernel each. Not set: on Hopper, those of one token "
-     "in E4M3 "
-     "are one kernel, from attention's output to the next block's queries, keys and values",
+     "in E4M3 are one kernel, from attention's output to the next block's queries, keys and values",
      "src/ops/lone_chain.cc", test},
     {"OCTETRUN_GROUPED_GEMM", "`always` or `never`",
      "`always`: on a CPU too, what a mixture's experts multiply is one op. `never`: each expert has products "

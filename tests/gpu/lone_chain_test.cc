@@ -186,6 +186,12 @@ TEST(GpuLoneChain, TakesWhatFitsItsTilesAlone) {
   EXPECT_TRUE(has_lone_chain(*device, adds));
   adds[1].addend = {block.mlp.data, DType::bf16, 1, 2048, 2048};
   EXPECT_FALSE(has_lone_chain(*device, adds));
+  // Queries, keys and values in front of another GEMM.
+  LoneGemmArgs rotated[] = {block.gemms[3], block.gemms[0]};
+  rotated[1].weight = block.weight(2048, 2560, 15);
+  rotated[1].x = block.qkv;
+  EXPECT_EQ(block.qkv.cols, 2560);
+  EXPECT_FALSE(has_lone_chain(*device, rotated));
   LoneGemmArgs bf16[] = {block.gemms[0], block.gemms[1]};
   bf16[1].weight.dtype = DType::bf16;
   EXPECT_FALSE(has_lone_chain(*device, bf16));

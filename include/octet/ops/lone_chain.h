@@ -13,9 +13,10 @@ namespace octet::ops {
 /// values.
 inline constexpr std::size_t kLoneChain = 4;
 
-/// Whether lone_chain takes these, which has_lone_gemm() has all said yes to: more than one, and each reads
-/// as x what the one in front of it writes. On a GPU of the Hopper generation with weights in E4M3, one
-/// token, and shapes that fill its tiles. A CPU does where it has lone GEMMs.
+/// Whether lone_chain takes these: more than one that has_lone_gemm() says yes to, each of which reads as x
+/// what the one in front of it writes. On a GPU of the Hopper generation with weights in E4M3, one token,
+/// shapes that fill its tiles, and queries, keys and values at the end only. A CPU does where it has lone
+/// GEMMs.
 bool has_lone_chain(const Device& device, std::span<const LoneGemmArgs> gemms);
 
 /// Enqueues what has_lone_chain() has said yes to. Each may write over what those in front of it read. On a

@@ -26,27 +26,35 @@ __device__ inline void open_barriers() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }
-__device__ inline void arrive(Barrier& barrier) {
-  asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(shared_address(&barrier))
-               : "memory");
+/// The same three by what shared_address() says of a barrier, for loops that keep it.
+__device__ inline void arrive(unsigned barrier) {
+  asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(barrier) : "memory");
 }
-/// Arrives and announces bytes that copies will bring.
-__device__ inline void arrive_for_bytes(Barrier& barrier, int bytes) {
+__device__ inline void arrive_for_bytes(unsigned barrier, int bytes) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(&barrier)), "r"(bytes)
-               : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 #endif
 }
-/// Waits for the end of a phase: 0 for the first, then 1, 0, …
-__device__ inline void wait_for_phase(Barrier& barrier, int phase) {
+__device__ inline void wait_for_phase(unsigned barrier, int phase) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
       "{.reg .pred ended;\n"
       "again: mbarrier.try_wait.parity.shared.b64 ended, [%0], %1;\n"
-      "@!ended bra again;}" ::"r"(shared_address(&barrier)),
+      "@!ended bra again;}" ::"r"(barrier),
       "r"(phase)
       : "memory");
 #endif
+}
+__device__ inline void arrive(Barrier& barrier) {
+  arrive(shared_address(&barrier));
+}
+/// Arrives and announces bytes that copies will bring.
+__device__ inline void arrive_for_bytes(Barrier& barrier, int bytes) {
+  arrive_for_bytes(shared_address(&barrier), bytes);
+}
+/// Waits for the end of a phase: 0 for the first, then 1, 0, …
+__device__ inline void wait_for_phase(Barrier& barrier, int phase) {
+  wait_for_phase(shared_address(&barrier), phase);
 }
 
 /// What the caches are told of the bytes of a copy.

@@ -99,7 +99,7 @@ __device__ void work(const Chain& chain, const std::uint8_t* ring, std::uint8_t*
       if (i == 0) {
         taking.read();
       } else {
-        // Others must not look for words while some still multiply.
+        // Those who wait for words while others of the block still multiply make these slower.
         meet_workers();
         taking.read_words(words);
       }
@@ -213,6 +213,12 @@ bool takes(const LoneGemmArgs& a, int blocks) {
   return a.end != LoneGemmArgs::End::rotated || a.heads.head_dim % kOutputs == 0;
 }
 
+/// Words are left of what plain and gated products make.
+bool leave_tokens(std::span<const LoneGemmArgs> gemms) {
+  return std::ranges::none_of(gemms.first(gemms.size() - 1),
+                              [](const LoneGemmArgs& a) { return a.end == LoneGemmArgs::End::rotated; });
+}
+
 /// What a GEMM adds and another one of the chain makes, the same thread must have made.
 bool adds_its_own(std::span<const LoneGemmArgs> gemms) {
   for (std::size_t g = 1; g < gemms.size(); ++g) {
@@ -242,7 +248,7 @@ bool has_lone_chain(const Device& device, std::span<const LoneGemmArgs> gemms) {
   if (octet::cuda::code_here() != 90 || blocks > kMostBlocks || stages_of(gemms) < kFewestStages)
     return false;
   return std::ranges::all_of(gemms, [&](const LoneGemmArgs& a) { return takes(a, blocks); }) &&
-         adds_its_own(gemms);
+         leave_tokens(gemms) && adds_its_own(gemms);
 }
 
 void lone_chain(Stream& stream, std::span<const LoneGemmArgs> gemms) {

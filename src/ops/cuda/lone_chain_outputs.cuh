@@ -123,8 +123,8 @@ struct Partials {
 __device__ inline void leave_partials(const Chain& chain, const Sums& sums) {
   if (!Outputs::has_sums()) return;
   unsigned* const to = Partials::of(chain, static_cast<int>(blockIdx.x));
-  leave(to, min(__float_as_uint(sums[0]), kNothing - 1));
-  leave(to + 8, min(__float_as_uint(sums[1]), kNothing - 1));
+  leave(to, word_of_sum(sums[0]));
+  leave(to + 8, word_of_sum(sums[1]));
 }
 /// Adds what the blocks behind this one have summed of runs `run` to `tile_end`, in their order; `early`:
 /// what has been seen of the first.

@@ -52,9 +52,6 @@ struct Gemm {
   int tiles_of_head;  ///< rotated: of each head; else all
 };
 
-/// See lone_chain.cu for the exchange between blocks. Words of which all bits are set say that nothing is
-/// there yet.
-inline constexpr unsigned kNothing = 0xFFFFFFFFu;
 inline constexpr int kMostInner = 32768;
 inline constexpr int kWordsOfToken = kMostInner / 2;
 inline constexpr int kMostBlocks = 256;
@@ -92,25 +89,6 @@ __device__ inline unsigned kept_value(unsigned x) {
   asm volatile("mov.u32 %0, %1;" : "=r"(kept) : "r"(x));
   return kept;
 }
-__device__ inline void wait_for_phase(unsigned barrier, unsigned phase) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{.reg .pred ended;\n"
-      "again: mbarrier.try_wait.parity.shared.b64 ended, [%0], %1;\n"
-      "@!ended bra again;}" ::"r"(barrier),
-      "r"(phase)
-      : "memory");
-#endif
-}
-__device__ inline void arrive(unsigned barrier) {
-  asm volatile("{.reg .b64 state; mbarrier.arrive.shared.b64 state, [%0];}" ::"r"(barrier) : "memory");
-}
-__device__ inline void arrive_for_stage(unsigned barrier) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(barrier), "r"(kStageBytes)
-               : "memory");
-#endif
-}
 
 /// A barrier of the workers; the thread that asks for weights has no part in it.
 __device__ inline void meet_workers() {
@@ -142,7 +120,7 @@ __device__ inline void fill(const Chain& chain, std::uint8_t* data, Kept& kept) 
                  emptied = kept_value(shared_address(kept.emptied));
   const int stages = chain.stages;
   int stage = 0, arrived = 0, under_way = 0;
-  unsigned phase = 1, arrived_phase = 0;
+  int phase = 1, arrived_phase = 0;
 #pragma unroll 1
   for (int i = 0; i < chain.count; ++i) {
     const Gemm& g = chain.gemms[i];
@@ -163,7 +141,7 @@ __device__ inline void fill(const Chain& chain, std::uint8_t* data, Kept& kept) 
       }
       ++under_way;
       const unsigned barrier = filled + static_cast<unsigned>(stage) * 8;
-      arrive_for_stage(barrier);
+      arrive_for_bytes(barrier, kStageBytes);
 #pragma unroll
       for (int part = 0; part < kWidth; ++part) {
         copy_tile(ring + static_cast<unsigned>(stage * kStageBytes + part * kTileBytes), chain.weights[i],
@@ -205,8 +183,7 @@ __device__ inline void multiply(float (&d)[4], const uint4& weight, std::uint64_
 #ifdef OCTET_HAS_WARPGROUPS
   asm volatile(
       "{.reg .pred adds; setp.ne.b32 adds, %9, 0; wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, "
-      "%1, "
-      "%2, %3}, {%4, %5, %6, %7}, %8, adds, 1, 1;}"
+      "%1, %2, %3}, {%4, %5, %6, %7}, %8, adds, 1, 1;}"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(weight.x), "r"(weight.y), "r"(weight.z), "r"(weight.w), "l"(token), "r"(static_cast<int>(adds)));
 #else
@@ -304,7 +281,8 @@ class Products {
 
   unsigned at_[kChunks];  ///< a lane's 16 bytes of the first stage
   unsigned token_, filled_, emptied_, stages_;
-  unsigned stage_ = 0, data_ = 0, phase_ = 0;  ///< data_: bytes from the first stage
+  unsigned stage_ = 0, data_ = 0;  ///< data_: bytes from the first stage
+  int phase_ = 0;
 };
 
 }  // namespace octet::ops::cuda::chain

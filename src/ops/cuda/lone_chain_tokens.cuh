@@ -5,32 +5,14 @@
 #include "cuda/lone_chain_ring.cuh"
 #include "cuda/row_quantize.cuh"
 #include "cuda/streamed_reads.cuh"
+#include "cuda/word_exchange.cuh"
 
 namespace octet::ops::cuda::chain {
 
-__device__ inline unsigned look_at(const unsigned* from) {
-  unsigned x;
-  asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(x) : "l"(from) : "memory");
-  return x;
+/// A pack of eight values as four words.
+__device__ inline const uint4* quad_of(const unsigned* words, int pack) {
+  return reinterpret_cast<const uint4*>(words) + pack;
 }
-__device__ inline uint4 look_at_quad(const unsigned* from) {
-  uint4 x;
-  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(from)
-               : "memory");
-  return x;
-}
-__device__ inline void leave(unsigned* to, unsigned x) {
-  asm volatile("st.relaxed.gpu.global.u32 [%0], %1;" ::"l"(to), "r"(x) : "memory");
-}
-__device__ inline void leave_nothing(unsigned* to) {
-  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %1, %1, %1};" ::"l"(to), "r"(kNothing) : "memory");
-}
-__device__ inline bool there(const uint4& x) {
-  return x.x != kNothing && x.y != kNothing && x.z != kNothing && x.w != kNothing;
-}
-
 /// Two values of a token as a word, whose bits are not those of kNothing: of two NaN, others.
 __device__ inline unsigned word_of(__nv_bfloat16 low, __nv_bfloat16 high) {
   const unsigned word = __bfloat16_as_ushort(low) | static_cast<unsigned>(__bfloat16_as_ushort(high)) << 16;
@@ -93,7 +75,7 @@ class Taking {
   /// What the blocks leave that make the GEMM in front of this one; waits for it.
   __device__ void read_words(const unsigned* words) {
     words_ = words;
-    // Who waits looks at little, since others still need the memory.
+    // Who waits looks at little, since others still need the memory: at a word of each warp.
     if (threadIdx.x % kWarp == 0) {
       const int last = min(packs_ - 1, (packs_ - 1) / kWorkers * kWorkers + static_cast<int>(threadIdx.x));
       while (look_at(words + last * 4) == kNothing) {
@@ -104,14 +86,14 @@ class Taking {
     do {
       all = true;
       each([&](int p, int pack) {
-        const uint4 x = look_at_quad(words + pack * 4);
+        const uint4 x = look_at_quad(quad_of(words, pack));
         if (p < kRegisterPacks) raw_[p] = x;
         all = all && there(x);
       });
     } while (!all);
   }
 
-  /// All workers; the barriers are theirs. Behind it a third one is needed before products read the token.
+  /// By all workers. Behind it a barrier of theirs is needed before products read the token.
   __device__ void leave(const EarlyNorm& early, std::uint8_t* token, Kept& kept) const {
     const bool normed = g_.norm_weight != nullptr;
     // Of a norm the largest value is known but for the factor that all have in common.
@@ -181,7 +163,7 @@ class Taking {
     if (p < kRegisterPacks) {
       raw = raw_[p < kRegisterPacks ? p : 0];
     } else {
-      raw = words_ != nullptr ? look_at_quad(words_ + pack * 4) : made_before(pack);
+      raw = words_ != nullptr ? look_at_quad(quad_of(words_, pack)) : made_before(pack);
     }
     const unsigned words[4] = {raw.x, raw.y, raw.z, raw.w};
     float x[kPack];
@@ -226,7 +208,7 @@ __device__ inline void forget(unsigned* words, int count, int first, int threads
   const int packs = count / 4, blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
   const int end = packs * (block + 1) / blocks;
   for (int i = packs * block / blocks + static_cast<int>(threadIdx.x) - first; i < end; i += threads)
-    leave_nothing(words + i * 4);
+    leave_quad(reinterpret_cast<uint4*>(words) + i, nothing_quad());
 }
 
 }  // namespace octet::ops::cuda::chain

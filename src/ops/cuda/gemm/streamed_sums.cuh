@@ -5,32 +5,14 @@
 #include <cstdint>
 
 #include "cuda/gemm/streamed_ring.cuh"
+#include "cuda/word_exchange.cuh"
 
 namespace octet::ops::cuda::stream_k {
-
-/// No sum has these bits: what is no number has others (leave_partials()).
-inline constexpr unsigned kNothing = 0xFFFFFFFFu;
 
 /// Where this thread of a block leaves its sums, one quad behind the other.
 template <typename C>
 __device__ uint4* partials_of(const Streamed& args, int block) {
   return args.exchange + static_cast<std::int64_t>(block) * C::QUADS * kGroupThreads + threadIdx.x;
-}
-__device__ inline void leave_quad(uint4* to, const uint4& x) {
-  asm volatile("st.relaxed.gpu.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(x.x), "r"(x.y), "r"(x.z),
-               "r"(x.w)
-               : "memory");
-}
-__device__ inline uint4 look_at_quad(const uint4* from) {
-  uint4 x;
-  asm volatile("ld.relaxed.gpu.global.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-               : "l"(from)
-               : "memory");
-  return x;
-}
-__device__ inline bool there(const uint4& x) {
-  return x.x != kNothing && x.y != kNothing && x.z != kNothing && x.w != kNothing;
 }
 
 /// Leaves a thread's sums for the block that has the tile's first runs, word by word: each is there as soon
@@ -38,11 +20,11 @@ __device__ inline bool there(const uint4& x) {
 template <typename C>
 __device__ void leave_partials(const Streamed& args, const float (&sums)[C::SUMS]) {
   uint4* const to = partials_of<C>(args, static_cast<int>(blockIdx.x));
-  const auto word = [&](int i) { return min(__float_as_uint(sums[i]), kNothing - 1); };
 #pragma unroll
   for (int i = 0; i < C::QUADS; ++i) {
     leave_quad(to + i * kGroupThreads,
-               make_uint4(word(4 * i), word(4 * i + 1), word(4 * i + 2), word(4 * i + 3)));
+               make_uint4(word_of_sum(sums[4 * i]), word_of_sum(sums[4 * i + 1]),
+                          word_of_sum(sums[4 * i + 2]), word_of_sum(sums[4 * i + 3])));
   }
 }
 
@@ -82,7 +64,7 @@ __device__ void add_partials(const Streamed& args, int first, int count, float (
       uint4* const from = partials_of<C>(args, first + begin + k);
 #pragma unroll
       for (int i = 0; i < C::QUADS; ++i) {
-        leave_quad(from + i * kGroupThreads, make_uint4(kNothing, kNothing, kNothing, kNothing));
+        leave_quad(from + i * kGroupThreads, nothing_quad());
         sums[4 * i] += __uint_as_float(more[k][i].x);
         sums[4 * i + 1] += __uint_as_float(more[k][i].y);
         sums[4 * i + 2] += __uint_as_float(more[k][i].z);
