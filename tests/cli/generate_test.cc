@@ -347,9 +347,11 @@ TEST_F(GenerateFile, TheGuidesCommandsRun) {
                                 " OCTETRUN_BUILD=$(dirname " +
                                 "$(dirname " OCTET_TRAINER ")) EXTRACT=\"([a-z]+)\" ";
   const Outcome made =
-      shell(variables + OCTET_SOURCE_DIR "/launch/create_data_h100x8 " + (folder_ / "in.txt") + " " + out +
-            " 2 --template chatml --max-length 256 --max-new 12 --temperature 1.5 --device cpu");
+      shell(variables + "RANKS=5 " OCTET_SOURCE_DIR "/launch/create_data_h100x8 " + (folder_ / "in.txt") +
+            " " + out + " 2 --template chatml --max-length 256 --max-new 12 --temperature 1.5 --device cpu");
   ASSERT_EQ(made.code, 0) << made.both();
+  EXPECT_NE(made.both().find("split among 2 x 1 ranks"), std::string::npos) << made.both();
+  EXPECT_NE(made.both().find("2 replicas answer"), std::string::npos) << made.both();
   const std::vector<Json> rows = rows_of(out);
   ASSERT_GE(rows.size(), 1u) << made.both();
   for (const Json& row : rows) EXPECT_LT(row["messages"][0]["content"].get<std::string>().size(), 6u);
@@ -363,6 +365,9 @@ TEST_F(GenerateFile, TheGuidesCommandsRun) {
   ASSERT_EQ(trained.code, 0) << trained.both();
   EXPECT_TRUE(fs::exists(folder_ / "student/model.safetensors"));
   EXPECT_EQ(shell(OCTET_SOURCE_DIR "/launch/create_data_h100x8 a b").code, 64) << "no teacher named";
+  for (const std::string tp : {"0", "two", "1x"}) {
+    EXPECT_EQ(shell("TEACHER=a PROMPT=b " OCTET_SOURCE_DIR "/launch/create_data_h100x8 a b " + tp).code, 64);
+  }
   EXPECT_EQ(shell(OCTET_SOURCE_DIR "/launch/train_sft_h100x8").code, 64);
 }
 
