@@ -68,6 +68,7 @@ runtime::InstanceOptions instance_options(const DecoderOptions& options, model::
   instance.transformer.partial_sums = sums;
   // Questions have ever other lengths, and nobody waits seconds for the best algorithm for each.
   instance.reproducible = true;
+  instance.claims = !options.strict;  // strict products are cut as training's are, by its threads
   return instance;
 }
 

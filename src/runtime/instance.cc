@@ -59,6 +59,7 @@ Instance::Instance(Device& device, comm::Job& job, comm::Collectives& data, cons
       audit_(options.store.recipe),
       compute_(device.make_stream({.name = "compute"})) {
   compute_->set_reproducible(options_.reproducible.value_or(ops::reproducible_by_default(device_)));
+  compute_->set_claims(options_.claims);
   store_ = std::make_unique<store::ParameterStore>(model::build_layout(options_.architecture), arena_, data,
                                                    options_.store);
   core_ = std::make_unique<model::Transformer>(options_.architecture, options_.store.recipe, arena_,

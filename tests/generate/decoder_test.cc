@@ -77,6 +77,15 @@ TEST(Decoder, AnyOfTheStopTokensEndsAnAnswerAndIsNoPartOfIt) {
   EXPECT_EQ(m.answer(kPrompt, {unused, unused + 1}, 12, kLively), whole);
 }
 
+// So that other busy processes slow them by what they take, and strict answers have the bits of training.
+TEST(Decoder, ThreadsOfItsOpsClaimPiecesUnlessItIsStrict) {
+  Model m;
+  EXPECT_TRUE(m.decoder->stream().claims());
+  DecoderOptions strict = m.decoder->options();
+  strict.strict = true;
+  EXPECT_FALSE(Decoder(*m.device, *m.job, *m.data, strict).stream().claims());
+}
+
 TEST(Decoder, AnAnswerEndsAtItsLimitOrWhereTheCacheIsFull) {
   Model m(3, 16);
   EXPECT_EQ(m.answer(kPrompt, {}, 1).size(), 1u);

@@ -1,3 +1,5 @@
+#include <numeric>
+
 #include "ops/attention_problem.h"
 
 namespace octet::ops {
@@ -106,9 +108,14 @@ TEST(Attention, RefusesDocumentsThatLeaveTheTokens) {
 
 TEST(CachedAttention, TokenByTokenAndInPiecesItEqualsAttentionOverTheSequence) {
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    for (const std::int64_t window : {0, 9}) {
+    for (const auto& [window, heads_of] : {std::pair{0, Heads{4, 2, 80}},
+                                           {9, Heads{4, 2, 80}},
+                                           {0, Heads{6, 3, 64}},
+                                           {9, Heads{3, 3, 32}},
+                                           {0, Heads{4, 1, 288}},
+                                           {9, Heads{2, 1, 7}}}) {
       const Shape shape{.lengths = {90, 75},
-                        .heads = {4, 2, 80},
+                        .heads = heads_of,
                         .dtype = dtype,
                         .soft_cap = window > 0 ? 5.0f : 0.0f,
                         .window = window};
@@ -163,6 +170,48 @@ TEST(CachedAttention, TokenByTokenAndInPiecesItEqualsAttentionOverTheSequence) {
         }
       }
       EXPECT_LT(distance(out, want.out), 2e-6 + (dtype == DType::bf16 ? 1.0 / 256 : 0));
+    }
+  }
+}
+
+// However many threads share the heads of a few tokens, and however they do.
+TEST(CachedAttention, BitsDoNotDependOnThreads) {
+  const Heads heads{6, 3, 64};
+  constexpr std::int64_t length = 200;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const auto answer = [&](int threads, bool claims) {
+      const auto device = make_cpu_device({.threads = threads});
+      const auto stream = device->make_stream({.name = "compute"});
+      stream->set_claims(claims);
+      const std::int64_t width = heads.q_heads * heads.head_dim;
+      Array qkv(length, heads.qkv_width(), dtype), out(length, width, dtype);
+      std::mt19937 random(4);
+      qkv.fill(random, 1.0f);
+      Array k_cache(length, heads.kv_heads * heads.head_dim, dtype), v_cache = k_cache;
+      std::vector<std::int32_t> slots(length, 0), positions(length);
+      std::iota(positions.begin(), positions.end(), 0);
+      for (const auto& [from, count] : {std::pair{0, 198}, {198, 1}, {199, 1}}) {
+        const std::size_t row = static_cast<std::size_t>(from) * size_of(dtype);
+        cached_attention(
+            *stream, {.qkv = ConstMatrix(qkv.bytes.data() + row * static_cast<std::size_t>(heads.qkv_width()),
+                                         dtype, count, heads.qkv_width(), heads.qkv_width()),
+                      .heads = heads,
+                      .slots = slots.data(),
+                      .positions = positions.data() + from,
+                      .k_cache = k_cache.bytes.data(),
+                      .v_cache = v_cache.bytes.data(),
+                      .capacity = length,
+                      .scale = 0.2f,
+                      .out = Matrix{out.bytes.data() + row * static_cast<std::size_t>(width), dtype, count,
+                                    width, width}});
+      }
+      stream->synchronize();
+      return out.bytes;
+    };
+    const auto alone = answer(1, false);
+    for (const int threads : {2, 3}) {
+      EXPECT_EQ(answer(threads, false), alone);
+      EXPECT_EQ(answer(threads, true), alone);
     }
   }
 }

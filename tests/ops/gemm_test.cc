@@ -65,6 +65,7 @@ struct Case {
   bool addend = false;
   float factor = 1.0f;
   bool wide = false;  ///< A and B are runs of columns of wider matrices
+  bool stands = false, claims = false;
 };
 
 /// [rows, cols] as [cols, rows].
@@ -94,6 +95,7 @@ std::vector<std::uint8_t> run(const Case& c) {
   const bool wgrad = c.product == Product::wgrad, forward = c.product == Product::forward;
   const auto device = make_cpu_device({.threads = c.threads});
   const auto stream = device->make_stream({.name = "compute"});
+  stream->set_claims(c.claims);
   const Values a = random_values(c.m * c.k, c.a, random), b = random_values(c.k * c.n, c.b, random);
   const std::int64_t ld = c.n + 3;
   const Values before = random_values(c.m * ld, c.d, random);
@@ -101,7 +103,8 @@ std::vector<std::uint8_t> run(const Case& c) {
   const float a_scale = 0.037f, b_scale = 0.11f;
   std::vector<std::uint8_t> d = before.bytes;
 
-  GemmArgs args{.product = c.product, .accumulate = c.accumulate, .fixed_order = c.fixed_order};
+  GemmArgs args{
+      .product = c.product, .accumulate = c.accumulate, .b_stands = c.stands, .fixed_order = c.fixed_order};
   args.a = {.data = a.bytes.data(), .dtype = c.a, .rows = wgrad ? c.k : c.m, .cols = wgrad ? c.m : c.k};
   args.b = {.data = b.bytes.data(), .dtype = c.b, .rows = forward ? c.n : c.k, .cols = forward ? c.k : c.n};
   if (is_fp8(c.a)) {
@@ -515,6 +518,115 @@ TEST(Gemm, ColumnsOfWiderMatrices) {
           }
         }
       }
+    }
+  }
+}
+
+// As decoding multiplies: every number of rows that registers hold at once, and of groups of them; outputs
+// that leave some over; sums that are made in pieces.
+TEST(Gemm, FewRowsWithAWeightThatStandsAgreeWithFloat64) {
+  for (const auto& [in, out] :
+       {std::pair{DType::f32, DType::f32}, {DType::bf16, DType::bf16}, {DType::bf16, DType::f32}}) {
+    for (const std::int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 11, 13, 32, 64, 65}) {
+      for (const auto& [n, k] : {std::pair{1, 32}, {5, 96}, {123, 64}}) {
+        run({.m = m, .n = n, .k = k, .a = in, .b = in, .d = out, .stands = true, .claims = true});
+        run({.m = m,
+             .n = n,
+             .k = k,
+             .a = in,
+             .b = in,
+             .d = out,
+             .bias = true,
+             .factor = -1.7f,
+             .wide = true,
+             .stands = true,
+             .claims = true});
+        run({.m = m,
+             .n = n,
+             .k = k,
+             .a = in,
+             .b = in,
+             .d = out,
+             .addend = true,
+             .stands = true,
+             .claims = true});
+        run({.m = m,
+             .n = n,
+             .k = k,
+             .a = in,
+             .b = in,
+             .d = out,
+             .accumulate = true,
+             .stands = true,
+             .claims = true});
+      }
+    }
+    for (const std::int64_t m : {1, 7, 20}) {
+      run({.m = m, .n = 131, .k = 1536, .a = in, .b = in, .d = out, .stands = true, .claims = true});
+      run({.m = m,
+           .n = 7,
+           .k = 1568,
+           .a = in,
+           .b = in,
+           .d = out,
+           .bias = true,
+           .stands = true,
+           .claims = true});
+      run({.m = m, .n = 9, .k = 3104, .a = in, .b = in, .d = out, .stands = true, .claims = true});
+      run({.m = m, .n = 40, .k = 33, .a = in, .b = in, .d = out, .stands = true, .claims = true});
+    }
+    if (HasFailure()) return;
+  }
+}
+
+// So that an answer depends neither on what is answered beside it nor on the machine's cores.
+TEST(Gemm, OfFewRowsEachHasItsBitsByItself) {
+  constexpr std::int64_t rows = 64, n = 301, k = 1600;
+  std::mt19937 random(3);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Values a = random_values(rows * k, dtype, random), b = random_values(n * k, dtype, random);
+    const std::size_t row_bytes = static_cast<std::size_t>(k) * size_of(dtype);
+    const auto product = [&](std::int64_t first, std::int64_t m, int threads) {
+      const auto device = make_cpu_device({.threads = threads});
+      const auto stream = device->make_stream({.name = "compute"});
+      stream->set_claims(true);
+      std::vector<float> d(static_cast<std::size_t>(m * n), -1.0f);
+      GemmArgs args{.b_stands = true};
+      args.a = {.data = a.bytes.data() + static_cast<std::size_t>(first) * row_bytes,
+                .dtype = dtype,
+                .rows = m,
+                .cols = k};
+      args.b = {.data = b.bytes.data(), .dtype = dtype, .rows = n, .cols = k};
+      args.d = {.data = d.data(), .dtype = DType::f32, .rows = m, .cols = n, .ld = n};
+      gemm(*stream, args);
+      stream->synchronize();
+      return d;
+    };
+    const std::vector<float> whole = product(0, rows, 1);
+    for (const auto& [first, m] : {std::pair{0, 1}, {63, 1}, {5, 2}, {17, 7}, {1, 33}}) {
+      for (const int threads : {1, 2, 3}) {
+        const std::vector<float> some = product(first, m, threads);
+        EXPECT_TRUE(std::equal(some.begin(), some.end(), whole.begin() + first * n))
+            << name_of(dtype) << ", rows " << first << " to " << first + m << ", threads " << threads;
+      }
+    }
+  }
+}
+
+// Products that the library makes, too, share their pieces so.
+TEST(Gemm, PiecesThatThreadsClaimAgreeWithFloat64) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::e4m3}) {
+    const DType out = dtype == DType::f32 ? DType::f32 : DType::bf16;
+    for (const auto& [m, n, k] : {Sizes{600, 130, 65}, Sizes{70, 513, 128}, Sizes{1, 40, 33}}) {
+      run({.m = m,
+           .n = n,
+           .k = k,
+           .a = dtype,
+           .b = dtype,
+           .d = out,
+           .threads = 3,
+           .stands = true,
+           .claims = true});
     }
   }
 }

@@ -34,6 +34,31 @@ int op_threads();
 /// Sets the number of threads of ops enqueued from, and run on, the calling thread.
 void set_op_threads(int threads);
 
+/// Pieces of an op that threads may take side by side, in any order.
+struct Pieces {
+  int count = 0;
+  /// Does one piece, on thread `who` of op_threads(), 0 is the caller. Must not throw.
+  void (*call)(const void* body, int piece, int who) = nullptr;
+  const void* body = nullptr;
+};
+/// Does all pieces on the calling thread and its op_threads() - 1 helpers, which live as long as that thread.
+/// Returns when all are done; a helper that another process keeps from its core is not waited for, unless it
+/// is amid a piece.
+void share(const Pieces& pieces);
+/// The same for body(piece, who).
+template <typename Body>
+void share(int count, const Body& body) {
+  share({.count = count,
+         .call = [](const void* of, int piece, int who) { (*static_cast<const Body*>(of))(piece, who); },
+         .body = &body});
+}
+/// Whether the op that this thread runs shares its work so, as its stream says (Stream::claims), in place of
+/// OpenMP's threads, which all wait for each other at the end of each op: decoding, whose ops are short, is
+/// many times slower by these beside other busy processes. Training stays with OpenMP, since its library's
+/// threads would stand beside the helpers.
+bool claims();
+void set_claims(bool on);
+
 /// Cores of the calling thread's affinity, no more than the control group's CPU quota. At least 1.
 int allowed_cores();
 

@@ -57,9 +57,14 @@ class Stream {
   bool reproducible() const { return reproducible_; }
   void set_reproducible(bool on) { reproducible_ = on; }
 
+  /// CPU only: threads of ops enqueued here claim pieces of them (cpu::share()). As a stream is made: false.
+  bool claims() const { return claims_; }
+  void set_claims(bool on) { claims_ = on; }
+
  private:
   Profile* profile_ = nullptr;
   bool reproducible_ = false;
+  bool claims_ = false;
 };
 
 /// What a stream is for: computing, or work that another engine serves (communication).

@@ -37,6 +37,7 @@ struct InstanceOptions {
   /// The same bits in every run on this device (Stream::reproducible of its stream); nothing: as the device
   /// does by itself.
   std::optional<bool> reproducible;
+  bool claims = false;  ///< Stream::claims of its stream
   /// Room in host memory for a copy of this rank's part of a checkpoint, which is saved beside the steps.
   bool snapshot = false;
   /// The host keeps checkpoints in its memory, which is planned with that of its ranks.

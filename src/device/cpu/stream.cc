@@ -102,6 +102,20 @@ bool CpuStream::serve() {
   return false;
 }
 
+namespace {
+/// Ops that this thread runs meanwhile share their work as their stream says.
+class Claiming {
+ public:
+  explicit Claiming(bool on) : before_(cpu::claims()) { set_claims(on); }
+  ~Claiming() { set_claims(before_); }
+  Claiming(const Claiming&) = delete;
+  Claiming& operator=(const Claiming&) = delete;
+
+ private:
+  bool before_;
+};
+}  // namespace
+
 bool CpuStream::advance(Entry& entry, bool may_block) {
   if (entry.mark != nullptr) {
     entry.mark->complete(error());
@@ -118,6 +132,7 @@ bool CpuStream::advance(Entry& entry, bool may_block) {
     return true;
   }
   if (error() != nullptr) return true;
+  const Claiming as_told(claims());
   try {
     while (!entry.poll()) {
       if (!may_block) return false;

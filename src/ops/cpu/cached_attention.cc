@@ -1,14 +1,17 @@
 // Attention of decoding: first every token's key and value go to the cache, then every token attends. Tokens
 // are few and caches long, so that this is bound by reading the cache: no blocks of queries.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "block_scale.h"
 #include "cpu/attention_tiles.h"
 #include "cpu/cached_rows.h"
+#include "cpu/few_rows.h"
 #include "cpu/rows.h"
 #include "octet/base/error.h"
 #include "octet/ops/attention.h"
@@ -19,17 +22,9 @@ void cached_attention(const CachedAttentionArgs& args);
 
 namespace {
 
-template <typename T, typename U>
-OCTET_SIMD float dot(const T* a, const U* b, std::int64_t count) {
-  float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-  for (std::int64_t i = 0; i < count; ++i) sum += simd::load(a[i]) * simd::load(b[i]);
-  return sum;
-}
-
 template <typename T>
-OCTET_SIMD void add_scaled(float* sum, const T* v, float weight, std::int64_t count) {
-  for (std::int64_t i = 0; i < count; ++i) sum[i] = simd::fmadd(weight, simd::load(v[i]), sum[i]);
+OCTET_SIMD void load_row(const T* from, float* to, std::int64_t count) {
+  for (std::int64_t i = 0; i < count; ++i) to[i] = simd::load(from[i]);
 }
 
 OCTET_SIMD void scale_row(float* row, float factor, std::int64_t count) {
@@ -49,109 +44,167 @@ OCTET_SIMD void decode_row(const std::uint8_t* codes, float scale, float* to, st
   for (std::int64_t i = 0; i < count; ++i) to[i] = std::bit_cast<float>(decode_fp8<E4M3>(codes[i])) * scale;
 }
 
-/// Columns of a head whose sums of values, or decoded keys, are at hand at once.
-constexpr std::int64_t kMostColumns = 256;
-
-/// Keys that are read one after the other before their scores are used.
-constexpr std::int64_t kPiece = 64;
-
-/// Keys, or values, of one KV head, in T.
-template <typename T>
-struct Rows {
-  const T* data;
-  std::int64_t stride;
-  float product(const T* query, std::int64_t j, std::int64_t head_dim) const {
-    return dot(query, data + j * stride, head_dim);
+/// Scores of queries and keys become those of attention; returns the largest, and `maximum` if that is
+/// larger.
+OCTET_SIMD float scale_scores(float* scores, float scale, float soft_cap, float maximum, std::int64_t count) {
+  for (std::int64_t j = 0; j < count; ++j) {
+    scores[j] *= scale;
+    if (soft_cap > 0.0f) scores[j] = soft_cap * simd::tanh(scores[j] / soft_cap);
+    maximum = scores[j] > maximum ? scores[j] : maximum;
   }
-  /// Adds the columns [from, from + width) of row j, by their weight.
-  void add(float* sum, std::int64_t j, std::int64_t from, float weight, std::int64_t width) const {
-    add_scaled(sum, data + j * stride + from, weight, width);
-  }
-};
-
-/// The same in E4M3.
-struct Fp8Rows {
-  const std::uint8_t* codes;
-  const float* scale_inv;  ///< of row 0
-  std::int64_t stride, heads;
-  template <typename T>
-  float product(const T* query, std::int64_t j, std::int64_t head_dim) const {
-    float sum = 0.0f, room[kMostColumns];
-    for (std::int64_t from = 0; from < head_dim; from += kMostColumns) {
-      const std::int64_t width = std::min(kMostColumns, head_dim - from);
-      decode_row(codes + j * stride + from, scale_inv[j * heads], room, width);
-      sum += dot(query + from, room, width);
-    }
-    return sum;
-  }
-  void add(float* sum, std::int64_t j, std::int64_t from, float weight, std::int64_t width) const {
-    float room[kMostColumns];
-    decode_row(codes + j * stride + from, scale_inv[j * heads], room, width);
-    add_scaled(sum, room, weight, width);
-  }
-};
-
-/// One query over its keys, in pieces of 64 with a running maximum and sum. The head's sum of values is kept
-/// in pieces of at most 256 dimensions, so that no memory is taken; each piece computes the scores again.
-template <typename T, typename Past>
-void attend(const CachedAttentionArgs& args, std::int64_t token, std::int64_t head, const Past& keys,
-            const Past& values) {
-  const std::int64_t head_dim = args.heads.head_dim;
-  const T* query = static_cast<const T*>(args.qkv.data) + token * args.qkv.ld + head * head_dim;
-  T* out = static_cast<T*>(args.out.data) + token * args.out.ld + head * head_dim;
-  const std::int64_t last = args.positions[token];
-  const std::int64_t first = args.window > 0 ? std::max<std::int64_t>(0, last - args.window + 1) : 0;
-  constexpr std::int64_t most = kMostColumns;
-  for (std::int64_t from = 0; from < head_dim; from += most) {
-    const std::int64_t width = std::min(most, head_dim - from);
-    float sum_of_values[most] = {};
-    float scores[kPiece];
-    std::int64_t rows[kPiece];
-    float maximum = -3.0e38f, sum = 0.0f;
-    for (std::int64_t begin = first; begin <= last; begin += kPiece) {
-      const std::int64_t count = std::min(kPiece, last + 1 - begin);
-      find_rows(args, args.slots[token], begin, count, rows);
-      float highest = maximum;
-      for (std::int64_t j = 0; j < count; ++j) {
-        float score = args.scale * keys.product(query, rows[j], head_dim);
-        if (args.soft_cap > 0.0f) score = args.soft_cap * simd::tanh(score / args.soft_cap);
-        scores[j] = score;
-        highest = score > highest ? score : highest;
-      }
-      exp_row(scores, highest, count);
-      const float factor = simd::exp(maximum - highest);
-      sum *= factor;
-      if (factor != 1.0f) scale_row(sum_of_values, factor, width);
-      maximum = highest;
-      for (std::int64_t j = 0; j < count; ++j) {
-        sum += scores[j];
-        values.add(sum_of_values, rows[j], from, scores[j], width);
-      }
-    }
-    store_row(sum_of_values, 1.0f / sum, out + from, width);
-  }
+  return maximum;
 }
 
+/// Rows 0, 1, 2, ...
+constexpr auto kNumbers = [] {
+  std::array<std::int64_t, kCachedPiece> rows{};
+  for (std::size_t j = 0; j < rows.size(); ++j) rows[j] = static_cast<std::int64_t>(j);
+  return rows;
+}();
+constexpr const std::int64_t* kInOrder = kNumbers.data();
+
+/// What a thread keeps of the heads that it attends with: fp32, heads side by side.
+struct Room {
+  std::vector<float> queries, scores, sums, decoded, unpacked;
+  std::vector<float> maximum, total;
+};
+
+/// Query heads [first, first + heads) of a token, of whole KV heads.
+struct Part {
+  std::int64_t token = 0, kv_first = 0, kv_heads = 0;
+};
+
+/// One token's attention with some heads: keys in pieces of 64 with a running maximum and sum. Rows of the
+/// cache are read once for all these heads, one after the other, since a head's share of a row is too short
+/// for a processor to see what will be read next. Rows whose heads are no whole steps of the kernels, or that
+/// are E4M3, become fp32 in whole steps first.
 template <typename T>
-void attend(const CachedAttentionArgs& args, std::int64_t token, std::int64_t head) {
-  const Heads& heads = args.heads;
-  const std::int64_t stride = heads.kv_heads * heads.head_dim;
-  const std::int64_t kv_head = head / (heads.q_heads / heads.kv_heads);
-  const auto fp8 = [&](const void* cache, const float* scale_inv) {
-    return Fp8Rows{.codes = static_cast<const std::uint8_t*>(cache) + kv_head * heads.head_dim,
-                   .scale_inv = scale_inv + kv_head,
+class Attention {
+ public:
+  Attention(const CachedAttentionArgs& args, const Part& part, Room& room)
+      : args_(args),
+        part_(part),
+        room_(room),
+        group_(args.heads.q_heads / args.heads.kv_heads),
+        heads_(part.kv_heads * group_),
+        fp8_(args.k_scale_inv != nullptr),
+        direct_(!fp8_ && args.heads.head_dim % kStep == 0),
+        padded_(round_up(args.heads.head_dim, kStep)) {}
+
+  void run() {
+    load_queries();
+    const std::int64_t last = args_.positions[part_.token];
+    const std::int64_t first = args_.window > 0 ? std::max<std::int64_t>(0, last - args_.window + 1) : 0;
+    room_.sums.assign(static_cast<std::size_t>(heads_ * padded_), 0.0f);
+    room_.maximum.assign(static_cast<std::size_t>(heads_), -3.0e38f);
+    room_.total.assign(static_cast<std::size_t>(heads_), 0.0f);
+    for (std::int64_t begin = first; begin <= last; begin += kCachedPiece) {
+      const std::int64_t count = std::min(kCachedPiece, last + 1 - begin);
+      std::int64_t rows[kCachedPiece];
+      find_rows(args_, args_.slots[part_.token], begin, count, rows);
+      cached_kernels().scores(piece(args_.k_cache, args_.k_scale_inv, rows, count), packed());
+      for (std::int64_t head = 0; head < heads_; ++head) weigh(head, count);
+      cached_kernels().add_values(piece(args_.v_cache, args_.v_scale_inv, rows, count), packed());
+    }
+    store();
+  }
+
+ private:
+  static constexpr std::int64_t kStep = 32;
+
+  bool packed() const { return direct_ && std::is_same_v<T, Bf16>; }
+
+  void load_queries() {
+    const std::int64_t head_dim = args_.heads.head_dim;
+    room_.queries.assign(static_cast<std::size_t>(heads_ * padded_), 0.0f);
+    room_.scores.resize(static_cast<std::size_t>(heads_ * kCachedPiece));
+    const T* query = static_cast<const T*>(args_.qkv.data) + part_.token * args_.qkv.ld +
+                     part_.kv_first * group_ * head_dim;
+    for (std::int64_t head = 0; head < heads_; ++head) {
+      float* to = room_.queries.data() + head * padded_;
+      if constexpr (std::is_same_v<T, Bf16>) {
+        if (packed()) {
+          cached_kernels().pack(query + head * head_dim, head_dim, to);
+          continue;
+        }
+      }
+      load_row(query + head * head_dim, to, head_dim);
+    }
+  }
+
+  /// Keys or values as the kernels read them.
+  CachedPiece piece(const void* cache, const float* scale_inv, const std::int64_t* rows, std::int64_t count) {
+    const std::int64_t head_dim = args_.heads.head_dim;
+    const std::int64_t stride = args_.heads.kv_heads * head_dim;
+    CachedPiece of{.rows = rows,
                    .stride = stride,
-                   .heads = heads.kv_heads};
-  };
-  const auto plain = [&](const void* cache) {
-    return Rows<T>{static_cast<const T*>(cache) + kv_head * heads.head_dim, stride};
-  };
-  if (args.k_scale_inv != nullptr) {
-    return attend<T>(args, token, head, fp8(args.k_cache, args.k_scale_inv),
-                     fp8(args.v_cache, args.v_scale_inv));
+                   .count = count,
+                   .kv_heads = part_.kv_heads,
+                   .group = group_,
+                   .head_dim = padded_,
+                   .queries = room_.queries.data(),
+                   .scores = room_.scores.data(),
+                   .sums = room_.sums.data()};
+    if (direct_) {
+      of.data = static_cast<const T*>(cache) + part_.kv_first * head_dim;
+      return of;
+    }
+    room_.decoded.resize(static_cast<std::size_t>(kCachedPiece * part_.kv_heads * padded_));
+    for (std::int64_t j = 0; j < count; ++j) {
+      for (std::int64_t kv = 0; kv < part_.kv_heads; ++kv) {
+        const std::int64_t at = rows[j] * args_.heads.kv_heads + part_.kv_first + kv;
+        float* to = room_.decoded.data() + (j * part_.kv_heads + kv) * padded_;
+        if (fp8_) {
+          decode_row(static_cast<const std::uint8_t*>(cache) + at * head_dim, scale_inv[at], to, head_dim);
+        } else {
+          load_row(static_cast<const T*>(cache) + at * head_dim, to, head_dim);
+        }
+        std::fill(to + head_dim, to + padded_, 0.0f);
+      }
+    }
+    of.data = room_.decoded.data();
+    of.rows = kInOrder;
+    of.stride = part_.kv_heads * padded_;
+    return of;
   }
-  attend<T>(args, token, head, plain(args.k_cache), plain(args.v_cache));
-}
+
+  /// Scores of a piece become weights, and what was summed so far counts by the new maximum.
+  void weigh(std::int64_t head, std::int64_t count) {
+    float* scores = room_.scores.data() + head * kCachedPiece;
+    float& maximum = room_.maximum[static_cast<std::size_t>(head)];
+    const float highest = scale_scores(scores, args_.scale, args_.soft_cap, maximum, count);
+    exp_row(scores, highest, count);
+    const float factor = simd::exp(maximum - highest);
+    float& total = room_.total[static_cast<std::size_t>(head)];
+    total *= factor;
+    if (factor != 1.0f) scale_row(room_.sums.data() + head * padded_, factor, padded_);
+    maximum = highest;
+    for (std::int64_t j = 0; j < count; ++j) total += scores[j];
+  }
+
+  void store() {
+    const std::int64_t head_dim = args_.heads.head_dim;
+    T* out =
+        static_cast<T*>(args_.out.data) + part_.token * args_.out.ld + part_.kv_first * group_ * head_dim;
+    room_.unpacked.resize(static_cast<std::size_t>(padded_));
+    for (std::int64_t head = 0; head < heads_; ++head) {
+      const float* sums = room_.sums.data() + head * padded_;
+      if (packed()) {
+        cached_kernels().unpack(sums, head_dim, room_.unpacked.data());
+        sums = room_.unpacked.data();
+      }
+      store_row(sums, 1.0f / room_.total[static_cast<std::size_t>(head)], out + head * head_dim, head_dim);
+    }
+  }
+
+  const CachedAttentionArgs& args_;
+  const Part& part_;
+  Room& room_;
+  std::int64_t group_, heads_;
+  bool fp8_;
+  bool direct_;  ///< the kernels read the cache as it lies
+  std::int64_t padded_;
+};
 
 /// Puts the keys, or values, of a token into row `at` of a cache in E4M3.
 template <typename T>
@@ -216,13 +269,17 @@ void run(const CachedAttentionArgs& args) {
   }
   check_alone(args);
   if (args.fixed_order) return cached_attention_in_order(args);
-  // Heads of one token are neighbours, so that threads share tokens evenly whatever their positions.
-  const std::int64_t items = tokens * args.heads.q_heads;
-  simd::parallel_rows(items, 2 * seen * args.heads.head_dim, [&](std::int64_t begin, std::int64_t end) {
-    for (std::int64_t item = begin; item < end; ++item) {
-      attend<T>(args, item / args.heads.q_heads, item % args.heads.q_heads);
-    }
-  });
+  // Few tokens are shared out by heads as well; what comes out does not depend on it.
+  const std::int64_t kv_heads = args.heads.kv_heads;
+  const std::int64_t parts =
+      std::clamp<std::int64_t>(2 * octet::cpu::op_threads() / std::max<std::int64_t>(1, tokens), 1, kv_heads);
+  simd::parallel_pieces(tokens * parts, 4 * seen * args.heads.q_heads * args.heads.head_dim / parts,
+                        [&](std::int64_t item) {
+                          thread_local Room room;
+                          const std::int64_t part = item % parts, first = kv_heads * part / parts;
+                          const Part of{item / parts, first, kv_heads * (part + 1) / parts - first};
+                          Attention<T>(args, of, room).run();
+                        });
 }
 
 }  // namespace

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <exception>
+#include <mutex>
 
 #include "cpu/matmul.h"
 #include "cpu/one_thread.h"
+#include "octet/device/cpu.h"
 
 namespace octet::ops::cpu {
 namespace {
@@ -78,7 +80,9 @@ std::size_t scratch_of_piece(const MatmulShape& shape, const Grid& grid) {
   return (most + 255) / 256 * 256;
 }
 
+/// Threads that may take a piece.
 int team(const MatmulShape& shape, const Grid& grid) {
+  if (octet::cpu::claims()) return std::max({1, shape.threads, octet::cpu::op_threads()});
   return static_cast<int>(std::min<std::int64_t>(std::max(1, shape.threads), grid.pieces()));
 }
 
@@ -93,26 +97,25 @@ void fixed_matmul(const MatmulShape& shape, const MatmulData& data) {
   const Grid grid = grid_of(shape);
   const int threads = team(shape, grid);
   const std::size_t each = data.scratch_bytes / static_cast<std::size_t>(threads) / 256 * 256;
-  const auto work = [&](std::int64_t index) {
-    Piece piece = piece_of(shape, data, grid, index);
-    piece.data.scratch =
-        static_cast<std::uint8_t*>(data.scratch) + each * static_cast<std::size_t>(omp_get_thread_num());
-    piece.data.scratch_bytes = data.scratch == nullptr ? 0 : each;
-    matmul(piece.shape, piece.data);
-  };
   std::exception_ptr failure;
-#pragma omp parallel num_threads(threads) if (threads > 1)
-  {
+  std::mutex failing;
+  const auto work = [&](std::int64_t index, int who) {
     const OneThread one;
-#pragma omp for schedule(dynamic, 1)
-    for (std::int64_t index = 0; index < grid.pieces(); ++index) {
-      try {
-        work(index);
-      } catch (...) {
-#pragma omp critical
-        failure = std::current_exception();
-      }
+    Piece piece = piece_of(shape, data, grid, index);
+    piece.data.scratch = static_cast<std::uint8_t*>(data.scratch) + each * static_cast<std::size_t>(who);
+    piece.data.scratch_bytes = data.scratch == nullptr ? 0 : each;
+    try {
+      matmul(piece.shape, piece.data);
+    } catch (...) {
+      const std::lock_guard lock(failing);
+      failure = std::current_exception();
     }
+  };
+  if (octet::cpu::claims()) {
+    octet::cpu::share(static_cast<int>(grid.pieces()), work);
+  } else {
+#pragma omp parallel for schedule(dynamic, 1) num_threads(threads) if (threads > 1)
+    for (std::int64_t index = 0; index < grid.pieces(); ++index) work(index, omp_get_thread_num());
   }
   if (failure) std::rethrow_exception(failure);
 }

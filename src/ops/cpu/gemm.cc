@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "cpu/convert.h"
+#include "cpu/few_rows.h"
 #include "cpu/matmul.h"
 #include "cpu/simd.h"
 #include "octet/base/error.h"
@@ -202,7 +203,7 @@ void empty_product(const GemmArgs& args) {
 }
 
 std::size_t library_scratch(const GemmArgs& args, const MatmulShape& shape) {
-  if (!args.fixed_order) return matmul_scratch(shape);
+  if (!args.fixed_order) return octet::cpu::claims() ? fixed_matmul_scratch(shape) : matmul_scratch(shape);
   return args.product == Product::forward ? fixed_rows_matmul_scratch(shape) : fixed_matmul_scratch(shape);
 }
 
@@ -219,7 +220,7 @@ std::size_t gemm_workspace(const GemmArgs& args) {
 namespace {
 
 void multiply_in_order(const GemmArgs& args, const MatmulShape& shape, const MatmulData& data) {
-  if (!args.fixed_order) return matmul(shape, data);
+  if (!args.fixed_order) return octet::cpu::claims() ? fixed_matmul(shape, data) : matmul(shape, data);
   args.product == Product::forward ? fixed_rows_matmul(shape, data) : fixed_matmul(shape, data);
 }
 
@@ -272,7 +273,11 @@ void multiply(const GemmArgs& args) {
 }  // namespace
 
 void gemm(const GemmArgs& args) {
-  multiply(args);
+  if (suits_few_rows(args)) {
+    few_rows(args);
+  } else {
+    multiply(args);
+  }
   if (args.addend.data == nullptr) return;
   args.d.dtype == DType::f32 ? add_addend<float>(args) : add_addend<Bf16>(args);
 }

@@ -19,7 +19,7 @@ std::size_t gemm_workspace(const GemmArgs& args);
 namespace {
 
 void multiply(const LoneGemmArgs& a, const ConstMatrix& x, const Matrix& y) {
-  GemmArgs product{.b = a.weight, .d = y, .addend = a.addend, .bias = a.bias};
+  GemmArgs product{.b = a.weight, .d = y, .addend = a.addend, .bias = a.bias, .b_stands = true};
   product.a = {.data = x.data, .dtype = DType::bf16, .rows = x.rows, .cols = x.cols};
   product.a_ld = x.ld == x.cols ? 0 : x.ld;
   std::vector<std::uint8_t> codes;

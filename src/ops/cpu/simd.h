@@ -94,8 +94,8 @@ OCTET_INLINE float tanh(float x) {
 }
 
 /// Calls body(begin, end) for disjoint ranges that cover [0, rows), on at most cpu::op_threads() threads in
-/// equal static pieces; in the caller alone when rows * work_per_row (operations, roughly) is too little to
-/// share. The body must not throw.
+/// equal static pieces (of which threads take several by and by where cpu::claims()); in the caller alone
+/// when rows * work_per_row (operations, roughly) is too little to share. The body must not throw.
 template <typename Body>
 void parallel_rows(std::int64_t rows, std::int64_t work_per_row, const Body& body) {
   if (rows <= 0) return;
@@ -108,6 +108,13 @@ void parallel_rows(std::int64_t rows, std::int64_t work_per_row, const Body& bod
     body(std::int64_t{0}, rows);
     return;
   }
+  if (octet::cpu::claims()) {
+    const std::int64_t pieces =
+        std::min({rows, 4 * threads, 1 + static_cast<std::int64_t>(work / worth_a_thread)});
+    octet::cpu::share(static_cast<int>(pieces),
+                      [&](int piece, int) { body(rows * piece / pieces, rows * (piece + 1) / pieces); });
+    return;
+  }
 #pragma omp parallel num_threads(static_cast <int>(threads))
   {
     // The runtime may give fewer threads than asked for.
@@ -117,6 +124,23 @@ void parallel_rows(std::int64_t rows, std::int64_t work_per_row, const Body& bod
     const std::int64_t end = rows * (me + 1) / team;
     if (begin < end) body(begin, end);
   }
+}
+
+/// Calls body(piece) for each of `pieces` pieces of so much work, which threads take one after the other. The
+/// body must not throw.
+template <typename Body>
+void parallel_pieces(std::int64_t pieces, std::int64_t work_of_piece, const Body& body) {
+  const std::int64_t threads = std::min<std::int64_t>(octet::cpu::op_threads(), pieces);
+  if (threads <= 1 || pieces * work_of_piece < 32768) {
+    for (std::int64_t piece = 0; piece < pieces; ++piece) body(piece);
+    return;
+  }
+  if (octet::cpu::claims()) {
+    octet::cpu::share(static_cast<int>(pieces), [&](int piece, int) { body(piece); });
+    return;
+  }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(static_cast <int>(threads))
+  for (std::int64_t piece = 0; piece < pieces; ++piece) body(piece);
 }
 
 }  // namespace octet::ops::simd

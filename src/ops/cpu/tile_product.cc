@@ -1,7 +1,7 @@
 // Compiled with contraction of a * b + c into one fused operation (see src/CMakeLists.txt).
 #include "cpu/tile_product.h"
 
-#include "octet/base/error.h"
+#include "cpu/levels.h"
 
 namespace octet::ops::cpu {
 
@@ -41,24 +41,8 @@ namespace v4 {
 
 using Kernel = void (*)(const TileProduct&);
 
-#if defined(__x86_64__)
-// By their extensions, since clang before 18 does not know the names of the levels here; of each level those
-// that no processor has without the others.
-bool has_v3() {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
-         __builtin_cpu_supports("bmi2");
-}
-
-bool has_v4() {
-  return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vl");
-}
-#endif
-
 Kernel best() {
 #if defined(__x86_64__)
-  __builtin_cpu_init();
   if (has_v4()) return v4::run;
   if (has_v3()) return v3::run;
 #endif
@@ -71,5 +55,21 @@ void tile_product(const TileProduct& product) {
   static const Kernel kernel = best();
   kernel(product);
 }
+
+#if defined(__x86_64__)
+// By their extensions, since clang before 18 does not know the names of the levels here; of each level those
+// that no processor has without the others.
+bool has_v3() {
+  __builtin_cpu_init();
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+         __builtin_cpu_supports("bmi2");
+}
+
+bool has_v4() {
+  return has_v3() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512vl");
+}
+#endif
 
 }  // namespace octet::ops::cpu
