@@ -368,6 +368,12 @@ TEST_F(GenerateFile, TheGuidesCommandsRun) {
   for (const std::string tp : {"0", "two", "1x"}) {
     EXPECT_EQ(shell("TEACHER=a PROMPT=b " OCTET_SOURCE_DIR "/launch/create_data_h100x8 a b " + tp).code, 64);
   }
+  for (const std::string ranks : {"0", "all", "1"}) {
+    const Outcome refused =
+        shell("RANKS=" + ranks + " TEACHER=a PROMPT=b " OCTET_SOURCE_DIR "/launch/create_data_h100x8 a b 2");
+    EXPECT_EQ(refused.code, 64) << ranks;
+    EXPECT_NE(refused.both().find("RANKS"), std::string::npos) << refused.both();
+  }
   EXPECT_EQ(shell(OCTET_SOURCE_DIR "/launch/train_sft_h100x8").code, 64);
 }
 
