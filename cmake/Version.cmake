@@ -1,4 +1,8 @@
-# What `trainer --version` says: of the commit, asked at every build, and of what was built in.
+# What `trainer --version` says: of the commit, asked of git at every build, and of what was built in.
+set(OCTET_COMMIT "" CACHE STRING "The commit that --version says, where the sources come without git (letters, digits, . - _)")
+if(NOT OCTET_COMMIT MATCHES "^[A-Za-z0-9._-]*$")
+  message(FATAL_ERROR "OCTET_COMMIT: expected the name of a commit (letters, digits, . - _), found '${OCTET_COMMIT}'")
+endif()
 set(_octet_generated ${PROJECT_BINARY_DIR}/generated)
 file(MAKE_DIRECTORY ${_octet_generated})
 
@@ -22,7 +26,7 @@ set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/cli/version.cc TARGET_DIRECTORY oc
              PROPERTY COMPILE_DEFINITIONS OCTET_BUILT_WITH="${OCTET_BUILT_WITH}")
 
 add_custom_target(octet_commit
-  COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DTO=${_octet_generated}/commit.cc
+  COMMAND ${CMAKE_COMMAND} -DSOURCE=${PROJECT_SOURCE_DIR} -DTO=${_octet_generated}/commit.cc -DNAMED=${OCTET_COMMIT}
           -P ${PROJECT_SOURCE_DIR}/cmake/WriteCommit.cmake
   BYPRODUCTS ${_octet_generated}/commit.cc VERBATIM)
 add_dependencies(octet_cli octet_commit)

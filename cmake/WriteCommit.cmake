@@ -1,5 +1,9 @@
-# Writes the commit of SOURCE into the source TO of the room cli, if it says another one. Sources without git are no error.
+# Writes the commit of SOURCE into the source TO of the room cli, if it says another one. Git says which it is; of sources
+# that came without git, which are no error, NAMED, where whoever builds has named it.
 set(commit "no commit known")
+if(NOT "${NAMED}" STREQUAL "")
+  set(commit "commit ${NAMED}")
+endif()
 find_program(git git)
 if(git AND EXISTS ${SOURCE}/.git)
   execute_process(COMMAND ${git} -C ${SOURCE} describe --always --abbrev=12 --dirty=\ and\ changes
