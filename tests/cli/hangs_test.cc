@@ -75,6 +75,31 @@ TEST(Launcher, ACodeThatIsNoSignalIsNotCalledOne) {
   }
 }
 
+// What stands in for mpirun is refused by a host, as Open MPI 4 tells it; nothing has begun that could go on.
+TEST(Launcher, AHostThatRefusesTheStartIsToldToBeLookedFor) {
+  const std::string line(76, '-');
+  const TemporaryFolder folder("refused");
+  spill(folder / "bin/mpirun",
+        "#!/bin/sh\n[ \"$1\" = --version ] && { echo \"mpirun (Open MPI) 4.1.4\"; exit 0; }\nexec >&2\n"
+        "echo \"ssh: connect to host far port 22: Connection refused\"\necho " +
+            line +
+            "\necho \"ORTE was unable to reliably start one or more daemons.\nThis usually is caused by:\n* "
+            "not "
+            "finding the required libraries\"\necho " +
+            line + "\nexit 255\n");
+  fs::permissions(folder / "bin/mpirun", fs::perms::owner_all);
+  const Outcome run = shell("PATH=" + (folder / "bin") +
+                            ":$PATH " OCTET_SOURCE_DIR "/launch/mpirun --hostfile mine -np 4 true");
+  EXPECT_EQ(run.code, 75) << run.both();
+  EXPECT_EQ(errors_in(run), 1) << run.err;
+  EXPECT_NE(run.err.find("connect to host far port 22"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("mpirun could not start on one of the hosts"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find("mpirun --hostfile mine -np 4 true"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find(OCTET_SOURCE_DIR "/launch/check-hosts HOSTFILE"), std::string::npos) << run.err;
+  EXPECT_EQ(run.err.find("checkpoint"), std::string::npos) << run.err;
+  EXPECT_EQ(run.err.find("required libraries"), std::string::npos) << run.err;
+}
+
 // Killed between the start of mpirun and what comes next, or before it has cleared up. What stands in for
 // mpirun is killed, and leaves its folder and a rank, which Open MPI 5 does not end.
 TEST(Launcher, NothingIsLeftOfAJobWhoseLauncherIsKilled) {
