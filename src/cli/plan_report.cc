@@ -18,7 +18,8 @@ namespace {
 
 /// Micro-batches worth a look: those that the step divides into; else all up to 16, and powers of two.
 std::vector<std::int64_t> micros_of(const config::Config& config, std::int64_t world) {
-  if (config.global_batch_size && !config.gradient_accumulation_steps) {
+  const bool follows = config.global_batch_size && !config.gradient_accumulation_steps;
+  if (follows || config.gradient_accumulation_steps == config::kAutomatic) {
     return train::buildable(config::possible_micro_batches(config, world), config.cutoff_len);
   }
   std::vector<std::int64_t> all;

@@ -22,6 +22,22 @@ std::string near_divisors(std::int64_t n, std::int64_t wanted) {
   return below == above ? std::to_string(below) : std::to_string(below) + " or " + std::to_string(above);
 }
 
+/// What gradient_accumulation_steps: auto makes steps of, about: four samples a GPU, four times, on two GPUs.
+constexpr double kAutomaticStep = 32;
+
+/// Passes over `samples` that come nearest to such a step; at least one.
+std::int64_t automatic_passes(std::int64_t samples) {
+  const auto passes = std::llround(kAutomaticStep / static_cast<double>(samples));
+  return std::max<std::int64_t>(1, passes);
+}
+
+/// Larger ones would make larger steps, which are hardly faster.
+std::vector<std::int64_t> any_micro_batches() {
+  std::vector<std::int64_t> all;
+  for (std::int64_t m = 1; m <= 64; m = m < 16 ? m + 1 : m * 2) all.push_back(m);
+  return all;
+}
+
 }  // namespace
 
 Batch resolve_batch(const Config& config, std::int64_t world) {
@@ -31,6 +47,8 @@ Batch resolve_batch(const Config& config, std::int64_t world) {
               .world = world};
   if (world > (std::int64_t{1} << 22)) complain({.what = "too many ranks", .found = std::to_string(world)});
   const std::int64_t pass = batch.micro * world;  // at most 2^20 * 2^22
+  const bool automatic = batch.accumulation == kAutomatic;
+  if (automatic) batch.accumulation = automatic_passes(pass);
   if (config.global_batch_size) {
     const std::int64_t global = *config.global_batch_size;
     const std::string numbers = "per_device_train_batch_size " + std::to_string(batch.micro) + " x " +
@@ -49,7 +67,8 @@ Batch resolve_batch(const Config& config, std::int64_t world) {
                 .fix = fix});
     }
     const std::int64_t accumulation = global / pass;
-    if (config.gradient_accumulation_steps && accumulation != *config.gradient_accumulation_steps) {
+    if (config.gradient_accumulation_steps && !automatic &&
+        accumulation != *config.gradient_accumulation_steps) {
       complain({.what = "global_batch_size and gradient_accumulation_steps disagree",
                 .expected = "gradient_accumulation_steps " + std::to_string(accumulation) + " (" +
                             std::to_string(global) + " / (" + numbers + "))",
@@ -62,13 +81,28 @@ Batch resolve_batch(const Config& config, std::int64_t world) {
   return batch;
 }
 
+std::string automatic_step_text(const Config& config, const Batch& batch) {
+  const bool automatic = config.gradient_accumulation_steps == kAutomatic;
+  if (config.global_batch_size || (!automatic && !config.auto_find_batch_size)) return "";
+  const auto number = [](std::int64_t n) { return std::to_string(n); };
+  const bool exact = static_cast<double>(batch.global) == kAutomaticStep;
+  return std::string(automatic ? "gradient_accumulation_steps: auto" : "the micro-batch that was found") +
+         " makes steps of " + number(batch.global) + " samples: " + number(batch.micro) +
+         " a micro-batch x " + number(batch.accumulation) + " x " + number(batch.world) +
+         (batch.world == 1 ? " rank" : " ranks") +
+         (automatic && !exact ? ", which comes nearest to 32" : "") +
+         (automatic && exact ? "" : "; global_batch_size sets another number");
+}
+
 std::int64_t evaluation_batch(const Config& config, std::int64_t micro) {
   return config.per_device_eval_batch_size.value_or(micro);
 }
 
 std::vector<std::int64_t> possible_micro_batches(const Config& config, std::int64_t world) {
-  check(world >= 1 && config.global_batch_size.has_value(), "a step among ranks has a size");
-  const std::int64_t global = *config.global_batch_size;
+  check(world >= 1, "a world has at least one rank");
+  const bool automatic = config.gradient_accumulation_steps == kAutomatic;
+  if (!config.global_batch_size && !automatic) return any_micro_batches();
+  const std::int64_t global = config.global_batch_size.value_or(world * automatic_passes(world));
   if (global % world != 0) {
     complain({.what = "global_batch_size does not divide among the ranks",
               .expected = "a multiple of " + std::to_string(world),

@@ -13,18 +13,21 @@ void add_batch(Table& t) {
          "Samples of one micro-batch on one rank.")
       .range(1, 1048576)
       .decides_numbers();
-  t.used("auto_find_batch_size", &Config::auto_find_batch_size,
-         "Take the micro-batch from the memory of the device instead of per_device_train_batch_size: the "
-         "fastest "
-         "that fits and divides global_batch_size, which must be given.");
+  t.used(
+      "auto_find_batch_size", &Config::auto_find_batch_size,
+      "Take the micro-batch from the memory of the device instead of per_device_train_batch_size: the "
+      "fastest that fits and divides global_batch_size; or, with gradient_accumulation_steps instead of it, "
+      "the fastest that fits, and the samples of a step follow from it. One of the two must be given.");
   t.used(
        "per_device_eval_batch_size", &Config::per_device_eval_batch_size,
        "Samples of one evaluation batch on one rank; null: as many as a micro-batch of training has, so that "
        "evaluation takes no more memory.")
       .range(1, 1048576);
   t.used("gradient_accumulation_steps", &Config::gradient_accumulation_steps,
-         "Micro-batches of one optimizer step on each rank; null is 1, or follows from global_batch_size.")
+         "Micro-batches of one optimizer step on each rank; null is 1, or follows from global_batch_size. "
+         "auto: without global_batch_size as many as come nearest to 32 samples a step over all ranks.")
       .range(1, 1048576)
+      .or_auto()
       .decides_numbers();
   t.used("global_batch_size", &Config::global_batch_size,
          "Samples of one optimizer step over all ranks; the accumulation follows from it and the world size.")

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "octet/config/derive.h"
 #include "value.h"
 
 namespace octet::config {
@@ -118,8 +119,7 @@ class Doubts {
 
   /// On one rank, where the configuration says no number for all.
   std::int64_t samples_of_a_step() const {
-    return c_.global_batch_size.value_or(c_.per_device_train_batch_size *
-                                         c_.gradient_accumulation_steps.value_or(1));
+    return c_.global_batch_size ? *c_.global_batch_size : resolve_batch(c_, 1).global;
   }
 
   const Resolved& r_;

@@ -342,16 +342,23 @@ class Rules : RulesOf {
   }
 
   void batch() {
-    if (c_.auto_find_batch_size && !c_.global_batch_size) {
+    if (c_.global_batch_size && c_.gradient_accumulation_steps == kAutomatic)
+      c_.gradient_accumulation_steps.reset();
+    if (c_.auto_find_batch_size && !c_.global_batch_size && !c_.gradient_accumulation_steps) {
       complain({.what = "'auto_find_batch_size: true' needs global_batch_size",
                 .expected = "a size of the optimizer step that does not depend on the device's memory",
                 .where = at("auto_find_batch_size"),
-                .fix = "set global_batch_size"});
+                .fix = "set global_batch_size, or gradient_accumulation_steps: a number of micro-batches, or "
+                       "auto for about 32 samples a step"});
     }
-    if (c_.auto_find_batch_size && c_.gradient_accumulation_steps) {
-      complain({.what = "'auto_find_batch_size: true' and gradient_accumulation_steps exclude each other",
-                .where = both("auto_find_batch_size", "gradient_accumulation_steps"),
-                .fix = "remove gradient_accumulation_steps: it follows from the micro-batch that is found"});
+    if (c_.global_batch_size && c_.auto_find_batch_size && c_.gradient_accumulation_steps) {
+      complain(
+          {.what = "'auto_find_batch_size: true' and gradient_accumulation_steps exclude each other beside "
+                   "global_batch_size",
+           .where = both("auto_find_batch_size", "gradient_accumulation_steps"),
+           .fix = "remove gradient_accumulation_steps: it follows from the micro-batch that is found; or "
+                  "global_batch_size (" +
+                  at("global_batch_size") + ")"});
     }
   }
 

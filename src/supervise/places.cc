@@ -43,7 +43,18 @@ Places::Places(Command command, const config::Config& config, int min_ranks)
   }
   if (config_.global_batch_size) return;
   // What follows from the number of ranks must not change with it.
-  const config::Batch batch = config::resolve_batch(config_, wanted_);
+  const bool automatic = config_.gradient_accumulation_steps == config::kAutomatic;
+  if (config_.auto_find_batch_size && !automatic) {
+    throw Error({.what = "--min-ranks needs a step whose samples do not follow from the device's memory",
+                 .expected = "global_batch_size",
+                 .found = "auto_find_batch_size: true with gradient_accumulation_steps",
+                 .where = "command line",
+                 .fix = "set global_batch_size instead of gradient_accumulation_steps",
+                 .code = ExitCode::usage});
+  }
+  config::Config smallest = config_;
+  if (config_.auto_find_batch_size) smallest.per_device_train_batch_size = 1;
+  const config::Batch batch = config::resolve_batch(smallest, wanted_);
   config_.global_batch_size = batch.global;
   overrides_.push_back("global_batch_size=" + std::to_string(batch.global));
   if (!std::exchange(config_.gradient_accumulation_steps, std::nullopt)) return;

@@ -67,7 +67,8 @@ class Ladder {
     config_.per_device_train_batch_size = whole / parts;
     std::string keys = "per_device_train_batch_size=" + std::to_string(whole / parts);
     if (!config_.global_batch_size || config_.gradient_accumulation_steps) {
-      config_.gradient_accumulation_steps = config_.gradient_accumulation_steps.value_or(1) * parts;
+      config_.gradient_accumulation_steps =
+          config::resolve_batch(before, options_.place.size).accumulation * parts;
       keys += " gradient_accumulation_steps=" + std::to_string(*config_.gradient_accumulation_steps);
     }
     if (config_.per_device_eval_batch_size.value_or(0) > whole / parts) {

@@ -414,6 +414,8 @@ void Run::prepare() {
       log::info("nothing is left to train: " + checkpoint_->path() + " is of step " + with_commas(step_) +
                 " of " + with_commas(total_steps_) + "; raise max_steps or num_train_epochs to go on");
     }
+    const std::string step = config::automatic_step_text(config_, batch_);
+    if (!step.empty()) log::info(step);
     log::info(feed::show_example(feed_->shown(), *encoder_, false));
     log::info(engine_->audit().table());
     warn_of_fp8();

@@ -27,6 +27,10 @@ TEST(Rules, AFoundMicroBatchNeedsAStepOfAGivenSize) {
   EXPECT_EQ(possible_micro_batches(c, 2), (std::vector<std::int64_t>{1, 2, 3, 4, 6, 12}));
   EXPECT_EQ(possible_micro_batches(c, 24), (std::vector<std::int64_t>{1}));
   EXPECT_THROW(possible_micro_batches(c, 5), Error);
+  EXPECT_EQ(
+      read("gradient_accumulation_steps: auto\nglobal_batch_size: 24").config.gradient_accumulation_steps,
+      std::nullopt)
+      << "it follows from the step that is given";
 }
 
 TEST(Doubts, AreSaidForWhatOneWouldRarelyMean) {

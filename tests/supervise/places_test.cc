@@ -108,6 +108,18 @@ TEST(Places, ASizeThatIsFoundByItselfFitsTheRanksThatAreLeft) {
   EXPECT_EQ(places.ranks(), 4) << "nor among three";
 }
 
+TEST(Places, AStepThatIsChosenByItselfStaysWhenThereAreFewerRanks) {
+  config::Config config;
+  config.auto_find_batch_size = true;
+  config.gradient_accumulation_steps = config::kAutomatic;
+  Places places(command("-np 8 trainer c.yaml"), config, 3);
+  for (int start = 0; start < 3; ++start) places.after(kHang, false, {});
+  EXPECT_EQ(places.ranks(), 4) << "32 samples divide among four ranks, and not among seven to five";
+  config.gradient_accumulation_steps = 4;
+  EXPECT_THROW(Places(command("-np 8 trainer c.yaml"), config, 3), Error);
+  EXPECT_NO_THROW(Places(command("-np 8 trainer c.yaml"), config, 0));
+}
+
 TEST(Places, RefusesANumberThatDoesNotFit) {
   const auto refusal = [](const std::string& words, int least) {
     try {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "octet/config/config.h"
@@ -17,8 +18,14 @@ struct Batch {
 };
 
 /// Works out the accumulation from per_device_train_batch_size, gradient_accumulation_steps,
-/// global_batch_size and the world size. Throws Error when they do not agree, naming numbers that do.
+/// global_batch_size and the world size. Throws Error when they do not agree, naming numbers that do. With
+/// gradient_accumulation_steps: auto and no global_batch_size a step has the number of samples nearest to 32
+/// that whole micro-batches of all ranks come to.
 Batch resolve_batch(const Config& config, std::int64_t world);
+
+/// What gradient_accumulation_steps: auto came to, or a micro-batch that was found beside a number of them,
+/// in a sentence; empty where the configuration says the step.
+std::string automatic_step_text(const Config& config, const Batch& batch);
 
 /// Samples of an evaluation batch on a rank whose micro-batches of training have `micro`.
 std::int64_t evaluation_batch(const Config& config, std::int64_t micro);
@@ -33,8 +40,10 @@ std::vector<Config> storages(const Config& config);
 /// `config` with what the run that wrote `saved` stored its states in, where it is left open.
 Config with_storage_of(const Config& saved, Config config);
 
-/// Micro-batches that global_batch_size divides into among `world` ranks, ascending. Throws Error when it
-/// does not divide among the ranks.
+/// Micro-batches that a step of global_batch_size divides into among `world` ranks, ascending: of the
+/// multiple of the ranks nearest to 32 where gradient_accumulation_steps is auto instead. Where that is a
+/// number, the step follows from what is found: 1 to 16, 32 and 64. Throws Error when global_batch_size does
+/// not divide among the ranks.
 std::vector<std::int64_t> possible_micro_batches(const Config& config, std::int64_t world);
 
 /// Warm-up steps of a run of `total` optimizer steps: warmup_steps when it is at least 1, else
