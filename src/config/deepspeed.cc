@@ -23,6 +23,8 @@ struct Entry {
   std::string_view path;
   Action action;
   const char* key;
+  /// refuse: the key of ours that says what is meant otherwise, where a stronger source gives it.
+  const char* instead = "";
 };
 
 constexpr const char* kBuckets = "messages are cut by layer, not by bucket";
@@ -70,7 +72,7 @@ constexpr Entry kEntries[] = {
     {"bf16.bf16_master_weights_and_grads", Action::bf16_on, "param_dtype grad_dtype"},
     {"bf16.bf16_optimizer_states", Action::bf16_on, "optim_dtype"},
     {"fp16", Action::section, ""},
-    {"fp16.enabled", Action::refuse, kFp16},
+    {"fp16.enabled", Action::refuse, kFp16, "bf16"},
     {"fp16.auto_cast", Action::note, kFp16Detail},
     {"fp16.loss_scale", Action::note, kFp16Detail},
     {"fp16.initial_scale_power", Action::note, kFp16Detail},
@@ -78,7 +80,7 @@ constexpr Entry kEntries[] = {
     {"fp16.hysteresis", Action::note, kFp16Detail},
     {"fp16.consecutive_hysteresis", Action::note, kFp16Detail},
     {"fp16.min_loss_scale", Action::note, kFp16Detail},
-    {"amp", Action::refuse, "use bf16"},
+    {"amp", Action::refuse, "use bf16", "bf16"},
     {"zero_optimization", Action::section, ""},
     {"zero_optimization.stage", Action::map, "zero_stage"},
     {"zero_optimization.overlap_comm", Action::map, "overlap_comm"},
@@ -129,9 +131,9 @@ constexpr Entry kEntries[] = {
      "parameters are gathered by one way"},
     {"zero_optimization.stage3_allgather_sequential", Action::note,
      "parameters are gathered in the order of the layers"},
-    {"zero_optimization.zero_quantized_weights", Action::refuse, kQuantised},
-    {"zero_optimization.zero_quantized_nontrainable_weights", Action::refuse, kQuantised},
-    {"zero_optimization.zero_quantized_gradients", Action::refuse, kQuantised},
+    {"zero_optimization.zero_quantized_weights", Action::refuse, kQuantised, "gather_dtype"},
+    {"zero_optimization.zero_quantized_nontrainable_weights", Action::refuse, kQuantised, "gather_dtype"},
+    {"zero_optimization.zero_quantized_gradients", Action::refuse, kQuantised, "reduce_dtype"},
     {"zero_optimization.zero_hpz_partition_size", Action::note,
      "parameters are kept once among all ranks; hierarchical_comm sends them to every node once"},
     {"zero_optimization.mics_shard_size", Action::note,
@@ -242,11 +244,8 @@ class Translator {
         noted_[entry.key].push_back(at.key);
         return;
       case Action::refuse:
-        if (asks_for_nothing(value)) return;
-        complain({.what = "'" + at.key + "' is not supported",
-                  .found = shown(value),
-                  .where = at.where,
-                  .fix = entry.key});
+        if (!asks_for_nothing(value)) refuse(entry, value, at);
+        return;
       case Action::when_on: {
         if (is_word(value, "auto") || asks_for_nothing(value)) return;
         sources_.deepspeed.add(entry.key, value, at);
@@ -264,12 +263,23 @@ class Translator {
     }
   }
 
+  // Where a key of ours says it otherwise, it waits for what stronger sources say of that key.
+  void refuse(const Entry& entry, const Node& value, const Location& at) {
+    Problem why{.what = "'" + at.key + "' is not supported",
+                .found = shown(value),
+                .where = at.where,
+                .fix = entry.key};
+    if (*entry.instead == '\0') complain(std::move(why));
+    sources_.deepspeed.refuse(entry.instead, value, at, std::move(why));
+  }
+
   void map(const Entry& entry, const Node& value, const Location& at) {
     Settings& settings = sources_.deepspeed;
     const std::string key = entry.key;
     if (key == "reduce_dtype") {
       if (!is_word(value, "fp32") && !is_word(value, "bf16")) {
-        complain(
+        return settings.refuse(
+            key, value, at,
             {.what = "'communication_data_type' cannot be used",
              .expected = "fp32 or bf16",
              .found = shown(value),
@@ -282,7 +292,8 @@ class Translator {
     } else if (key == "optim_state_cpu_offload") {
       if (is_word(value, "none")) return;
       if (!is_word(value, "cpu")) {
-        complain(
+        return settings.refuse(
+            key, value, at,
             {.what = "'" + at.key + "' is not supported",
              .expected = "none or cpu",
              .found = shown(value),

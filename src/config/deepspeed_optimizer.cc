@@ -68,12 +68,14 @@ class Section {
       if (std::ranges::find(known, key) == known.end()) unknown(path_ + ".params." + key, paths, value);
     }
   }
-  [[noreturn]] void wrong_type(const char* expected, const char* fix) const {
-    complain({.what = "'" + path_ + ".type' is not supported",
-              .expected = expected,
-              .found = shown(*type_),
-              .where = at("type").where,
-              .fix = fix});
+  // Until a stronger source says it by our key.
+  void refuse_type(const char* key, const char* expected, const char* fix, Settings& settings) const {
+    settings.refuse(key, *type_, at("type"),
+                    {.what = "'" + path_ + ".type' is not supported",
+                     .expected = expected,
+                     .found = shown(*type_),
+                     .where = at("type").where,
+                     .fix = fix});
   }
 
  private:
@@ -213,7 +215,10 @@ void translate_deepspeed_optimizer(const Node& node, const std::string& name, So
   if (section.type() != nullptr) {
     const std::string type = lower(section.type()->text);
     if (type != "adam" && type != "adamw") {
-      section.wrong_type("AdamW, or Adam", "remove the section: the optimizer is AdamW");
+      return section.refuse_type("optim", "AdamW, or Adam",
+                                 "remove the section: the optimizer is AdamW; optim=adamw_torch on the "
+                                 "command line leaves it unread",
+                                 sources.deepspeed);
     }
   }
   static constexpr std::string_view kParams[] = {"lr",           "betas",           "eps",
@@ -244,8 +249,8 @@ void translate_deepspeed_scheduler(const Node& node, const std::string& name, So
   const auto* scheduler =
       std::ranges::find_if(kSchedulers, [&](const Scheduler& s) { return s.type == section.type()->text; });
   if (scheduler == std::end(kSchedulers)) {
-    section.wrong_type("WarmupLR, WarmupDecayLR or WarmupCosineLR",
-                       "remove the section and set lr_scheduler_type");
+    return section.refuse_type("lr_scheduler_type", "WarmupLR, WarmupDecayLR or WarmupCosineLR",
+                               "remove the section and set lr_scheduler_type", sources.deepspeed);
   }
   section.allow(scheduler->params);
   Settings& settings = sources.deepspeed;

@@ -137,6 +137,7 @@ void check_agreement(const Sources& sources) {
   for (const auto& [key, foreign] : sources.deepspeed.all()) {
     const Setting* own = sources.yaml.find(key);
     if (own == nullptr || sources.overrides.has(key)) continue;
+    if (foreign.value.refusal && own->value.given) throw Error(*foreign.value.refusal);
     const std::string mine = own->value.given ? canonical(*own->field, own->value) : "null";
     const std::string theirs = canonical(*foreign.field, foreign.value);
     if (!own->value.given || mine == theirs) continue;

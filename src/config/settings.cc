@@ -27,6 +27,19 @@ void Settings::add(const std::string& key, const Node& node, const Location& at,
   found->second = std::move(setting);
 }
 
+void Settings::refuse(const std::string& key, const Node& node, const Location& at, Problem why) {
+  const Field* field = find_field(key);
+  if (field == nullptr) throw Error("a dialect names a key that is not in the table");
+  why.code = ExitCode::usage;
+  Value value;
+  value.given = true;
+  // What it would be if it were supported: a switch that asks for it, a word as it stands.
+  value.boolean = true;
+  value.text = shown(node);
+  value.refusal = std::move(why);
+  by_key_[field->name] = {.field = field, .value = std::move(value), .at = at};
+}
+
 const Setting* Settings::find(const std::string& key) const {
   const auto found = by_key_.find(key);
   return found == by_key_.end() ? nullptr : &found->second;

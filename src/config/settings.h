@@ -20,8 +20,13 @@ struct Setting {
 /// The settings of one source, by native key.
 class Settings {
  public:
-  /// Checks and adds. A key that the source already gave is an Error, unless it says the same or `replace`.
+  /// Checks and adds. A key that the source already gave is an Error, unless it says the same or `replace`;
+  /// a configuration says it in place of a file that it includes.
   void add(const std::string& key, const Node& node, const Location& at, bool replace = false);
+  /// A value that is known and not supported: an Error where no stronger source replaces it.
+  void refuse(const std::string& key, const Node& node, const Location& at, Problem why);
+  /// As if the source had never named the key.
+  void drop(const std::string& key) { by_key_.erase(key); }
   bool has(const std::string& key) const { return by_key_.contains(key); }
   const Setting* find(const std::string& key) const;
   const std::map<std::string, Setting>& all() const { return by_key_; }

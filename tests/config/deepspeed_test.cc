@@ -71,6 +71,7 @@ TEST_F(DeepSpeed, KeysThatDeepSpeedWouldRefuseOrIgnoreAreErrors) {
   EXPECT_SAYS(message(R"({"zero_optimization": {"stagee": 1}})"), "did you mean 'zero_optimization.stage'?");
   EXPECT_SAYS(message(R"({"gradient_cliping": 1})"), "gradient_clipping");
   EXPECT_SAYS(message(R"({"communication_data_type": "fp8"})"), "reduce_dtype");
+  EXPECT_SAYS(message(R"({"communication_data_type": "fp16"})", "reduce_dtype: bf16"), "fp32 or bf16");
   EXPECT_TRUE(notes(with(R"({"communication_data_type": "fp32"})"), "twice as large"));
   EXPECT_EQ(with(R"({"communication_data_type": "bf16"})").config.reduce_dtype, "bf16");
   EXPECT_SAYS(message(R"({"fp16": {"enabled": true}})"), "bf16");
@@ -90,6 +91,34 @@ TEST_F(DeepSpeed, KeysThatDeepSpeedWouldRefuseOrIgnoreAreErrors) {
   EXPECT_SAYS(message(R"({"optimizer": {"type": "Lamb"}})"), "AdamW");
   EXPECT_SAYS(message(R"({"scheduler": {"type": "OneCycle"}})"), "WarmupLR");
   EXPECT_SAYS(message(R"({"optimizer": {"params": {"betas": [0.9]}}})"), "two numbers");
+}
+
+// What is not built is refused where nobody says it otherwise: the command line does.
+TEST_F(DeepSpeed, WhatTheCommandLineReplacesIsNotRefused) {
+  EXPECT_EQ(with(R"({"communication_data_type": "fp16"})", "", {"reduce_dtype=bf16"}).config.reduce_dtype,
+            "bf16");
+  const std::string disks = R"({"zero_optimization": {"offload_optimizer": {"device": "nvme"}}})";
+  EXPECT_TRUE(with(disks, "", {"optim_state_cpu_offload=true"}).config.optim_state_cpu_offload);
+  EXPECT_FALSE(with(disks, "", {"optim_state_cpu_offload=false"}).config.optim_state_cpu_offload);
+  EXPECT_SAYS(message(disks, "optim_state_cpu_offload: true"), "none or cpu");
+  const std::string half = R"({"fp16": {"enabled": true}, "bf16": {"enabled": true}})";
+  EXPECT_TRUE(with(half, "", {"bf16=true"}).config.bf16);
+  EXPECT_SAYS(message(half, "bf16: true"), "'fp16.enabled' is not supported");
+  EXPECT_TRUE(with(R"({"amp": {"enabled": true}})", "", {"bf16=true"}).config.bf16);
+  EXPECT_EQ(with(R"({"zero_optimization": {"stage": 2, "zero_quantized_gradients": true}})", "",
+                 {"reduce_dtype=int8"})
+                .config.reduce_dtype,
+            "int8");
+  EXPECT_EQ(
+      with(R"({"zero_optimization": {"stage": 3, "zero_quantized_weights": true}})", "", {"gather_dtype=fp8"})
+          .config.gather_dtype,
+      "fp8");
+  EXPECT_EQ(with(R"({"scheduler": {"type": "OneCycle"}})", "", {"lr_scheduler_type=linear"})
+                .config.lr_scheduler_type,
+            "linear");
+  EXPECT_EQ(with(R"({"optimizer": {"type": "Lamb", "params": {"lr": 1}}})", "", {"optim=adamw_torch"})
+                .config.learning_rate,
+            Config().learning_rate);
 }
 
 // deepspeed/runtime/engine.py: type Adam is AdamW unless adam_w_mode says otherwise, type AdamW always is.
