@@ -1,117 +1,129 @@
-// What several keys of a dialect mean together, whichever source each of them comes from.
-#include <algorithm>
-#include <cmath>
-#include <initializer_list>
+// What several keys of a dialect mean together, whichever source each of them comes from: what deciders
+// share, and verl's.
+#include "dialect_facts.h"
 
-#include "dialects.h"
+#include <algorithm>
 
 namespace octet::config {
+
+const Fact* FactsOf::find(const std::string& path) const {
+  const auto found = sources_.facts.find(path);
+  return found == sources_.facts.end() || found->second.node.is_null() ? nullptr : &found->second;
+}
+
+bool FactsOf::before(const Fact& a, const Fact& b) {
+  if (a.override != b.override) return a.override;
+  return !a.at.included && b.at.included;
+}
+
+const Fact* FactsOf::strongest(std::initializer_list<const char*> paths) {
+  const Fact* best = nullptr;
+  for (const char* path : paths) {
+    const Fact* fact = find(path);
+    if (fact != nullptr && (best == nullptr || before(*fact, *best))) best = fact;
+  }
+  for (const char* path : paths) {
+    const Fact* fact = find(path);
+    if (fact != nullptr && fact != best) give_way(*fact, *best);
+  }
+  return best;
+}
+
+std::string FactsOf::word(const Fact* fact) {
+  return fact != nullptr && fact->node.kind == Node::Kind::scalar ? fact->node.text : "";
+}
+
+bool FactsOf::given(std::initializer_list<const char*> keys) const {
+  return std::ranges::any_of(keys, [this](const char* key) {
+    const Setting* found = setting(key);
+    return found != nullptr && found->value.given;
+  });
+}
+
+std::string FactsOf::value_of(const char* key) const {
+  const Setting* found = setting(key);
+  return found != nullptr && found->value.given ? canonical(*found->field, found->value) : "";
+}
+
+const Setting* FactsOf::setting(const char* key) const {
+  for (const Settings* settings :
+       {&sources_.overrides, &sources_.yaml, &sources_.deepspeed, &sources_.environment}) {
+    if (const Setting* found = settings->find(key)) return found;
+  }
+  return nullptr;
+}
+
+bool FactsOf::overridden(const char* key, const Fact& fact) const {
+  return !fact.override && sources_.overrides.has(key);
+}
+
+bool FactsOf::set(const char* key, const Node& node, const Location& at, bool override) {
+  Settings& settings = override ? sources_.overrides : sources_.yaml;
+  const Setting* own = settings.find(key);
+  if (own != nullptr && !(own->at.included && !at.included)) {
+    if (own->at.key != at.key) sources_.note("'" + at.key + "' gives way to '" + own->at.key + "'");
+    return false;
+  }
+  settings.add(key, node, at);
+  return true;
+}
+
+bool FactsOf::set(const char* key, const Node& node, const Fact& fact) {
+  return set(key, node, fact.at, fact.override);
+}
+
+bool FactsOf::set(const char* key, const std::string& text, const Fact& fact) {
+  return set(key, scalar_node(text), fact);
+}
+
+void FactsOf::give_way(const Fact& fact, const Fact& to) {
+  sources_.note("'" + fact.at.key + "' gives way to '" + to.at.key + "'");
+}
+
+void FactsOf::wrong(const Fact& fact, const std::string& expected, const std::string& fix) {
+  complain({.what = "value of '" + fact.at.key + "' cannot be used",
+            .expected = expected,
+            .found = shown(fact.node),
+            .where = fact.at.where,
+            .fix = fix});
+}
+
 namespace {
 
-/// Samples of a step where SFT-Play is to choose: what its guide comes to (4 a GPU, 4 times, 2 GPUs).
-constexpr double kEffectiveBatch = 32;
-
-class Facts {
+class VerlFacts : FactsOf {
  public:
-  explicit Facts(Sources& sources) : sources_(sources) {}
+  using FactsOf::FactsOf;
 
   void settle() {
-    batch();
     sharding();
     resuming();
     columns();
     adapters();
-    held_out();
   }
 
  private:
-  /// The fact, unless nothing or null was given.
-  const Fact* find(const std::string& path) const {
-    const auto found = sources_.facts.find(path);
-    return found == sources_.facts.end() || found->second.node.is_null() ? nullptr : &found->second;
-  }
-  const Fact* first(std::initializer_list<const char*> paths) const {
-    for (const char* path : paths) {
-      if (const Fact* fact = find(path)) return fact;
-    }
-    return nullptr;
-  }
-  static std::string word(const Fact* fact) {
-    return fact != nullptr && fact->node.kind == Node::Kind::scalar ? fact->node.text : "";
-  }
-  /// Whether one of our keys has a value from anywhere, which the command line has not taken back.
-  bool given(std::initializer_list<const char*> keys) const {
-    return std::ranges::any_of(keys, [&](const char* key) { return holds(key); });
-  }
-  bool holds(const char* key) const {
-    for (const Settings* settings :
-         {&sources_.overrides, &sources_.yaml, &sources_.deepspeed, &sources_.environment}) {
-      if (const Setting* found = settings->find(key)) return found->value.given;
-    }
-    return false;
-  }
-  /// Sets a key of ours in the source of the fact. One that names the key itself counts.
-  void set(const char* key, const Node& node, const Location& at, bool override) {
-    Settings& settings = override ? sources_.overrides : sources_.yaml;
-    if (const Setting* own = settings.find(key)) {
-      if (own->at.key != at.key) sources_.note("'" + at.key + "' gives way to '" + own->at.key + "'");
-      return;
-    }
-    settings.add(key, node, at);
-  }
-  void set(const char* key, const Node& node, const Fact& fact) { set(key, node, fact.at, fact.override); }
-  void set(const char* key, const std::string& text, const Fact& fact) { set(key, scalar_node(text), fact); }
-  [[noreturn]] static void wrong(const Fact& fact, const std::string& expected) {
-    complain({.what = "value of '" + fact.at.key + "' cannot be used",
-              .expected = expected,
-              .found = shown(fact.node),
-              .where = fact.at.where});
-  }
-
-  // SFT-Play: batch_size: auto and grad_accum: auto.
-  void batch() {
-    const Fact* batch = find("train.batch_size");
-    const Fact* accumulation = find("train.grad_accum");
-    const Setting* own = sources_.overrides.find("per_device_train_batch_size");
-    const bool told = own != nullptr && own->value.given;
-    if (batch != nullptr && (batch->override || !told)) {
-      set("auto_find_batch_size", "true", *batch);
-    } else {
-      batch = nullptr;
-    }
-    const Fact* asks = accumulation != nullptr ? accumulation : batch;
-    if (asks == nullptr || given({"global_batch_size", "gradient_accumulation_steps"})) return;
-    double samples = kEffectiveBatch;
-    const Setting* micro = sources_.overrides.find("per_device_train_batch_size");
-    if (micro == nullptr) micro = sources_.yaml.find("per_device_train_batch_size");
-    if (batch == nullptr) {
-      const double of_one = micro != nullptr && micro->value.given
-                                ? static_cast<double>(micro->value.integer)
-                                : static_cast<double>(Config().per_device_train_batch_size);
-      samples = of_one * std::max(1.0, std::round(kEffectiveBatch / of_one));
-    }
-    const std::string count = std::to_string(static_cast<std::int64_t>(samples));
-    set("global_batch_size", count, *asks);
-    sources_.note("'" + asks->at.key + ": auto' makes steps of " + count +
-                  " samples over all ranks; global_batch_size sets another number");
-  }
-
   // verl shards everything by FSDP and computes in bf16, also where nobody says so.
   void sharding() {
     const Fact* strategy = find("model.strategy");
     if (strategy != nullptr) {
-      if (word(strategy) != "fsdp" && word(strategy) != "fsdp2") wrong(*strategy, "fsdp or fsdp2");
-      if (given({"zero_stage", "deepspeed"})) {
+      const bool told = given({"zero_stage", "deepspeed"});
+      if (!told && word(strategy) != "fsdp" && word(strategy) != "fsdp2") wrong(*strategy, "fsdp or fsdp2");
+      if (told) {
         sources_.note("'" + strategy->at.key + "' gives way to what says how the ranks share out");
       } else {
         set("zero_stage", "3", *strategy);
       }
     }
-    const bool override = sources_.overrides.has("model_name_or_path");
-    const Setting* model = (override ? sources_.overrides : sources_.yaml).find("model_name_or_path");
-    if (model == nullptr || model->at.key != "model.partial_pretrain") return;
-    const Location at = model->at;
-    if (strategy == nullptr && !given({"zero_stage", "deepspeed"})) {
+    // It stays verl's configuration where the command line names another model.
+    for (const bool override : {true, false}) {
+      const Setting* model = (override ? sources_.overrides : sources_.yaml).find("model_name_or_path");
+      if (model != nullptr && model->at.key == "model.partial_pretrain")
+        return defaults(model->at, override, strategy == nullptr);
+    }
+  }
+
+  void defaults(const Location& at, bool override, bool shares) {
+    if (shares && !given({"zero_stage", "deepspeed"})) {
       set("zero_stage", scalar_node("3"), at, override);
       sources_.note("'" + at.key + "' is verl's, whose ranks share out everything: zero_stage 3");
     }
@@ -124,7 +136,7 @@ class Facts {
   // verl: auto takes resume_from_path, or else the newest checkpoint; resume_path needs the path.
   void resuming() {
     const Fact* mode = find("trainer.resume_mode");
-    const Fact* path = first({"trainer.resume_from_path", "trainer.resume_path"});
+    const Fact* path = strongest({"trainer.resume_from_path", "trainer.resume_path"});
     const std::string how = word(mode);
     const bool path_is_stronger = path != nullptr && path->override && (mode == nullptr || !mode->override);
     if (mode == nullptr || path_is_stronger) {
@@ -149,15 +161,19 @@ class Facts {
   // verl: with multiturn.enable the messages of a column, without it a question and an answer.
   void columns() {
     const Fact* multiturn = find("data.multiturn.enable");
-    const Fact* messages = first({"data.multiturn.messages_key", "data.messages_key"});
+    const Fact* messages = strongest({"data.multiturn.messages_key", "data.messages_key"});
     const Fact* prompt = find("data.prompt_key");
     const Fact* response = find("data.response_key");
     const auto on = multiturn == nullptr ? std::nullopt : read_bool(word(multiturn));
     if (multiturn != nullptr && !on) wrong(*multiturn, "true or false");
     const bool by_messages = on ? *on : messages != nullptr && prompt == nullptr && response == nullptr;
     if (by_messages) {
-      if (messages != nullptr) return set("messages_column", messages->node, *messages);
-      return set("messages_column", "messages", *multiturn);
+      if (messages != nullptr) {
+        set("messages_column", messages->node, *messages);
+      } else {
+        set("messages_column", "messages", *multiturn);
+      }
+      return;
     }
     if (prompt != nullptr) set("prompt_column", prompt->node, *prompt);
     if (response != nullptr) set("response_column", response->node, *response);
@@ -177,28 +193,14 @@ class Facts {
     if (targets == nullptr || word(targets) == "all-linear") return;
     set("lora_target", targets->node, *targets);
   }
-
-  // SFT-Play divides one file; here what is not trained is held out.
-  void held_out() {
-    const Fact* trained = first({"data.split.train_ratio", "data.split.train"});
-    if (trained == nullptr) return;
-    const auto share = read_number(word(trained));
-    if (!share || *share <= 0 || *share > 1) wrong(*trained, "a share above 0 and at most 1");
-    if (given({"eval_dataset", "val_size"})) {
-      sources_.note("'" + trained->at.key + "' is not read: other keys say what is evaluated");
-    } else if (*share < 1) {
-      set("val_size", number_text(std::round((1 - *share) * 1e9) / 1e9), *trained);
-    }
-  }
-
-  Sources& sources_;
 };
 
 }  // namespace
 
 void settle_facts(Sources& sources) {
   if (sources.axolotl) return settle_axolotl(sources);
-  Facts(sources).settle();
+  settle_sft_play(sources);
+  VerlFacts(sources).settle();
 }
 
 }  // namespace octet::config

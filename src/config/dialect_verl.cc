@@ -21,14 +21,14 @@ void take_betas(const Node& node, const Location& at, const Target& target) {
 // The dtype in which verl keeps the model between steps; it computes in bf16 either way (FSDP's
 // MixedPrecision).
 void take_model_dtype(const Node& node, const Location& at, const Target& target) {
-  if (node.is_null()) return;
   const std::string word = node.kind == Node::Kind::scalar ? node.text : "";
   const bool wide = word == "fp32" || word == "float32";
   if (!wide && word != "bf16" && word != "bfloat16") {
-    complain({.what = "value of '" + at.key + "' cannot be used",
-              .expected = "fp32 or bf16",
-              .found = shown(node),
-              .where = at.where});
+    return target.settings.refuse("bf16", node, at,
+                                  {.what = "value of '" + at.key + "' cannot be used",
+                                   .expected = "fp32 or bf16",
+                                   .found = shown(node),
+                                   .where = at.where});
   }
   target.settings.add("bf16", scalar_node("true"), at, target.replace);
   target.settings.add("pure_bf16", scalar_node(wide ? "false" : "true"), at, target.replace);
@@ -38,10 +38,11 @@ void take_model_dtype(const Node& node, const Location& at, const Target& target
 void take_truncation(const Node& node, const Location& at, const Target& target) {
   const std::string word = node.kind == Node::Kind::scalar ? node.text : "";
   if (word != "error" && word != "left" && word != "right") {
-    complain({.what = "value of '" + at.key + "' cannot be used",
-              .expected = "error, left or right",
-              .found = shown(node),
-              .where = at.where});
+    return target.settings.refuse("truncation", node, at,
+                                  {.what = "value of '" + at.key + "' cannot be used",
+                                   .expected = "error, left or right",
+                                   .found = shown(node),
+                                   .where = at.where});
   }
   const bool ends = word == "error";
   target.settings.add("truncation", scalar_node(ends ? "error" : "cut"), at, target.replace);

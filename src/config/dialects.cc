@@ -74,33 +74,21 @@ void switch_off(const std::string& key, const Location& at, const Target& target
 }
 
 void keep_fact(const Entry& entry, const Node& node, const Location& at, const Target& target) {
-  const std::string path(entry.path);
-  const auto found = target.sources.facts.find(path);
-  // The command line is read before the file.
-  if (found != target.sources.facts.end() && found->second.override && !target.replace) return;
-  target.sources.facts[path] = {.node = node, .at = at, .override = target.replace};
+  target.sources.facts[std::string(entry.path)] = {.node = node, .at = at, .override = target.replace};
 }
 
-void refuse(const Entry& entry, const Node& node, const Location& at, const Target& target) {
-  if (target.replace) target.sources.answered.insert(std::string(entry.path));
-  const bool answered = !target.replace && target.sources.answered.contains(std::string(entry.path));
-  if (answered || asks_for_nothing(node, entry.words)) return;
+void refuse(const Entry& entry, const Node& node, const Location& at) {
+  if (asks_for_nothing(node, entry.words)) return;
   complain({.what = "'" + at.key + "' is not supported",
             .found = shown(node),
             .where = at.where,
             .fix = entry.key});
 }
 
-// On the command line null takes back what the file says; in a file it says nothing.
-void take_back(const Entry& entry, const Location& at, const Target& target) {
-  if (!target.replace) return;
-  for (const auto& key : split(entry.key, ' ')) target.settings.add(key, Node{}, at, true);
-}
-
 // Whether the key's own place is to be written, rather than a way round it.
 bool gives_way(const Entry& entry, const Location& at, const Target& target) {
   const Setting* own = target.replace ? nullptr : target.settings.find(entry.key);
-  if (own == nullptr) return false;
+  if (own == nullptr || (own->at.included && !at.included)) return false;
   target.sources.note("'" + at.key + "' gives way to '" + own->at.key + "'");
   return true;
 }
@@ -113,12 +101,14 @@ void apply(const Entry& entry, const Node& node, const Location& at, const Targe
     target.sources.note("'" + at.key + "' changes nothing here: " + entry.key);
     return;
   }
-  if (entry.action == Action::refuse) return refuse(entry, node, at, target);
+  if (entry.action == Action::refuse) return refuse(entry, node, at);
   if (entry.action == Action::fact) return keep_fact(entry, node, at, target);
-  if (node.is_null()) return take_back(entry, at, target);
+  if (node.is_null()) return;
   if (entry.action == Action::weak && gives_way(entry, at, target)) return;
   if (entry.action == Action::minus_off) {
     const auto number = node.kind == Node::Kind::scalar ? read_number(node.text) : std::nullopt;
+    // Whoever names the interval itself on the command line wants it.
+    if (number && *number < 0 && !target.replace && target.sources.overrides.has(entry.key)) return;
     if (number && *number < 0) return switch_off(entry.key, at, target);
     // An interval of evaluation means nothing without the strategy.
     if (entry.path == "trainer.test_freq")
@@ -134,7 +124,8 @@ void walk(const Node& node, const std::string& path, const std::string& name, co
           bool weak_pass) {
   for (const auto& [key, value] : node.members) {
     const std::string full = path.empty() ? key : path + "." + key;
-    const Location at{place(value.file.empty() ? name : value.file, value.line), full};
+    const bool included = !value.file.empty();
+    const Location at{place(included ? value.file : name, value.line), full, "", included};
     // verl has a section `optim`, where Hugging Face has a word.
     const bool foreign_section = value.kind == Node::Kind::map && is_section(full, target.sources);
     const Entry* entry = find_entry(full, target.sources);
@@ -151,6 +142,20 @@ void walk(const Node& node, const std::string& path, const std::string& name, co
   }
 }
 
+// Removes the key `path`, in sections or written with dots; whether it was there.
+bool drop_key(Node& node, const std::string& above, const std::string& path) {
+  bool found = false;
+  for (auto& [key, value] : node.members) {
+    const std::string full = above.empty() ? key : above + "." + key;
+    if (path.starts_with(full + ".")) found = drop_key(value, full, path) || found;
+  }
+  return std::erase_if(node.members,
+                       [&](const auto& member) {
+                         return (above.empty() ? member.first : above + "." + member.first) == path;
+                       }) > 0 ||
+         found;
+}
+
 }  // namespace
 
 Node scalar_node(const std::string& text) {
@@ -162,10 +167,10 @@ Node scalar_node(const std::string& text) {
 
 void unknown_key(const std::string& key, const std::string& where, const Strings& known) {
   const std::string near = nearest_name(key, known);
-  complain(
-      {.what = "unknown key '" + key + "'",
-       .where = where,
-       .fix = near.empty() ? "remove it; 'trainer --help' lists the keys" : "did you mean '" + near + "'?"});
+  complain({.what = "unknown key '" + key + "'",
+            .where = where,
+            .fix = near.empty() ? "remove it; 'trainer --help' lists the keys"
+                                : "did you mean '" + near + "'?"});
 }
 
 namespace {
@@ -204,13 +209,14 @@ std::vector<ForeignKey> axolotl_dialect_keys() {
 bool is_axolotl(const Node& tree, const std::string& name,
                 const std::map<std::string, std::string>& overrides) {
   if (const Node* component = component_in(tree)) {
-    complain({.what = "this is a configuration of torchtune, whose keys are not translated",
-              .expected = "keys of trainer --help, or a file of LLaMA-Factory, axolotl, SFT-Play or verl",
-              .found = "_component_: " + shown(*component),
-              .where = place(name, component->line),
-              .fix = "write model_name_or_path (checkpointer.checkpoint_dir), dataset, cutoff_len "
-                     "(tokenizer.max_seq_len), per_device_train_batch_size (batch_size), num_train_epochs "
-                     "(epochs), learning_rate (optimizer.lr) and output_dir"});
+    complain(
+        {.what = "this is a configuration of torchtune, whose keys are not translated",
+         .expected = "keys of trainer --help, or a file of LLaMA-Factory, axolotl, SFT-Play or verl",
+         .found = "_component_: " + shown(*component),
+         .where = place(name, component->line),
+         .fix = "write model_name_or_path (checkpointer.checkpoint_dir), dataset, cutoff_len "
+                "(tokenizer.max_seq_len), per_device_train_batch_size (batch_size), num_train_epochs "
+                "(epochs), learning_rate (optimizer.lr) and output_dir"});
   }
   const bool named = tree.find("base_model") != nullptr || overrides.contains("base_model");
   return named && tree.find("model_name_or_path") == nullptr;
@@ -222,7 +228,7 @@ void translate_tree(const Node& tree, const std::string& name, Settings& setting
   walk(tree, "", name, target, true);
 }
 
-void translate_argument(const std::string& path, const Node& node, Sources& sources) {
+void translate_argument(const std::string& path, const Node& node, Sources& sources, Node& file) {
   const Target target{.settings = sources.overrides, .sources = sources, .replace = true};
   const Location at{"command line", path};
   const Entry* entry = find_entry(path, sources);
@@ -235,7 +241,28 @@ void translate_argument(const std::string& path, const Node& node, Sources& sour
     if (above != nullptr && (above->action == Action::note || above->action == Action::refuse)) entry = above;
   }
   if (entry == nullptr) unknown_key(path, at.where, known_names(sources));
+  const bool in_file = drop_key(file, "", path);
+  if (node.is_null()) sources.taken_back.push_back({.path = path, .in_file = in_file});
   apply(*entry, node, at, target);
+}
+
+// A key that the file has is gone from it; where the file says the same by another key, that goes. Other keys
+// that say it beside the one that was taken back stay.
+void take_back_keys(Sources& sources) {
+  for (const TakenBack& taken : sources.taken_back) {
+    const Entry* entry = find_entry(taken.path, sources);
+    const bool sets =
+        entry != nullptr && (entry->action == Action::map || entry->action == Action::weak ||
+                             entry->action == Action::minus_off || entry->action == Action::handled);
+    if (!sets) continue;
+    for (const auto& key : split(entry->key, ' ')) {
+      sources.environment.drop(key);
+      sources.deepspeed.drop(key);
+      const Setting* own = taken.in_file ? nullptr : sources.yaml.find(key);
+      const Entry* other = own == nullptr ? nullptr : find_entry(own->at.key, sources);
+      if (own != nullptr && (other == nullptr || other->action != Action::weak)) sources.yaml.drop(key);
+    }
+  }
 }
 
 }  // namespace octet::config

@@ -1,5 +1,7 @@
 // Sources are read from the strongest to the weakest and merged.
+#include <algorithm>
 #include <array>
+#include <optional>
 
 #include "dialects.h"
 #include "octet/base/files.h"
@@ -37,12 +39,46 @@ void add_override(CommandLine& line, std::string path, const std::string& text) 
   line.overrides.push_back({.path = std::move(path), .node = std::move(node)});
 }
 
+void name_file(CommandLine& line, const std::string& file) {
+  if (!line.file.empty()) {
+    complain({.what = "two configurations are given",
+              .found = line.file + " and " + file,
+              .where = "command line",
+              .fix = "give one; overrides are written key=value"});
+  }
+  line.file = file;
+}
+
+// SFT-Play's ways to name the configuration: --config FILE of its scripts, and CONFIG=FILE of its Makefile,
+// which has DEEPSPEED_CONFIG=FILE beside it.
+std::optional<std::string> config_argument(const Strings& arguments, std::size_t& i) {
+  const std::string& word = arguments[i];
+  std::optional<std::string> file;
+  if (word == "--config") {
+    if (i + 1 < arguments.size()) file = arguments[++i];
+  } else if (word.starts_with("--config=") || word.starts_with("CONFIG=")) {
+    file = word.substr(word.find('=') + 1);
+  } else {
+    return std::nullopt;
+  }
+  if (!file || !is_config_path(*file)) {
+    complain({.what = "'" + word + "' names no configuration",
+              .expected = "a path ending in .yaml, .yml or .json",
+              .found = file ? "'" + *file + "'" : "nothing behind it",
+              .where = "command line",
+              .fix = "write the path: trainer train FILE"});
+  }
+  return file;
+}
+
 CommandLine read_arguments(const Strings& arguments) {
   CommandLine line;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
     const std::string& word = arguments[i];
     const std::size_t sign = word.find('=');
-    if (word.starts_with("--") && word.size() > 2) {
+    if (const auto file = config_argument(arguments, i)) {
+      name_file(line, *file);
+    } else if (word.starts_with("--") && word.size() > 2) {
       if (sign != std::string::npos) {
         add_override(line, with_underscores(word.substr(2, sign - 2)), word.substr(sign + 1));
         continue;
@@ -60,16 +96,12 @@ CommandLine read_arguments(const Strings& arguments) {
         complain(
             {.what = "'" + word + "' has no value", .expected = word + " VALUE", .where = "command line"});
       }
+    } else if (word.starts_with("DEEPSPEED_CONFIG=")) {
+      add_override(line, "deepspeed", word.substr(sign + 1));
     } else if (sign != std::string::npos) {
       add_override(line, word.substr(0, sign), word.substr(sign + 1));
     } else if (is_config_path(word)) {
-      if (!line.file.empty()) {
-        complain({.what = "two configurations are given",
-                  .found = line.file + " and " + word,
-                  .where = "command line",
-                  .fix = "give one; overrides are written key=value"});
-      }
-      line.file = word;
+      name_file(line, word);
     } else if (word.ends_with(".toml")) {
       complain({.what = "a configuration in TOML, as torchtitan's are, is not read",
                 .expected = "a path ending in .yaml, .yml or .json",
@@ -110,6 +142,17 @@ bool merge_into_map(const Override& change, const Node& tree, Sources& sources) 
   map.members.emplace_back(name, change.node);
   sources.overrides.add(field->name, map, {"command line", change.path}, true);
   return true;
+}
+
+// Of several arguments for a key the last one counts, at its place.
+std::vector<Override> last_of_each(const std::vector<Override>& overrides) {
+  std::vector<Override> last;
+  for (auto change = overrides.rbegin(); change != overrides.rend(); ++change) {
+    const bool later = std::ranges::find(last, change->path, &Override::path) != last.end();
+    if (!later) last.push_back(*change);
+  }
+  std::ranges::reverse(last);
+  return last;
 }
 
 void read_deepspeed(const Node& tree, const std::string& file, Sources& sources, Resolved& resolved) {
@@ -200,7 +243,12 @@ Resolved resolve(Node tree, const std::string& file, const std::vector<Override>
   for (const Override& change : overrides) texts[change.path] = change.node.text;
   interpolate(tree, texts, options.environment, file.empty() ? "command line" : file);
   sources.axolotl = is_axolotl(tree, file.empty() ? "command line" : file, texts);
-  for (Override change : overrides) {
+  Node plain = tree;
+  // An inline DeepSpeed map is not a text value.
+  std::erase_if(plain.members, [](const auto& member) {
+    return member.first == "deepspeed" && member.second.kind == Node::Kind::map;
+  });
+  for (Override change : last_of_each(overrides)) {
     if (change.node.text.find("${") != std::string::npos) {
       Node wrapped = tree;
       wrapped.members.emplace_back("", change.node);
@@ -209,16 +257,12 @@ Resolved resolve(Node tree, const std::string& file, const std::vector<Override>
       interpolate(wrapped, others, options.environment, "command line");
       change.node = wrapped.members.back().second;
     }
-    if (!merge_into_map(change, tree, sources)) translate_argument(change.path, change.node, sources);
+    if (!merge_into_map(change, tree, sources)) translate_argument(change.path, change.node, sources, plain);
   }
-  Node plain = tree;
-  // An inline DeepSpeed map is not a text value.
-  std::erase_if(plain.members, [](const auto& member) {
-    return member.first == "deepspeed" && member.second.kind == Node::Kind::map;
-  });
   translate_tree(plain, file, sources.yaml, sources);
   translate_environment(options.environment, sources);
   read_deepspeed(tree, file, sources, resolved);
+  take_back_keys(sources);
   settle_facts(sources);
   require_supported(sources);
   check_agreement(sources);

@@ -17,6 +17,10 @@ void Settings::add(const std::string& key, const Node& node, const Location& at,
   const bool same = first.given == setting.value.given &&
                     (!first.given || canonical(*field, first) == canonical(*field, setting.value));
   if (same && !replace) return;
+  if (!replace && at.included != found->second.at.included) {
+    if (!at.included) found->second = std::move(setting);
+    return;
+  }
   if (!replace) {
     complain({.what = "'" + field->name + "' is given twice",
               .found = "as '" + found->second.at.key + "' (" + found->second.at.where + ") and as '" +

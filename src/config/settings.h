@@ -3,8 +3,8 @@
 
 #include <functional>
 #include <map>
-#include <set>
 #include <string>
+#include <vector>
 
 #include "value.h"
 
@@ -42,13 +42,19 @@ struct Fact {
   bool override = false;  ///< from the command line
 };
 
+/// A key of a dialect that the command line sets to null.
+struct TakenBack {
+  std::string path;
+  bool in_file = false;  ///< the file has that very key
+};
+
 /// Everything that the translators need from each other.
 struct Sources {
   Settings environment, deepspeed, yaml, overrides;
   Strings notes;
   std::map<std::string, Fact> facts;  ///< by their dotted keys
   bool axolotl = false;               ///< the keys are axolotl's, then ours
-  std::set<std::string> answered;     ///< refused keys of a dialect that the command line has taken back
+  std::vector<TakenBack> taken_back;
   void note(const std::string& sentence);
 };
 
@@ -59,8 +65,11 @@ bool is_axolotl(const Node& tree, const std::string& name,
 
 /// Translates a tree of native or foreign keys (SFT-Play, verl) into `settings`; `name` is the file.
 void translate_tree(const Node& tree, const std::string& name, Settings& settings, Sources& sources);
-/// The same for one dotted key of the command line, where the last of several wins.
-void translate_argument(const std::string& path, const Node& node, Sources& sources);
+/// The same for one dotted key of the command line, where the last of several wins. A key of a dialect stands
+/// in place of the one in `file`, which loses it, so that nothing that followed from its value is left.
+void translate_argument(const std::string& path, const Node& node, Sources& sources, Node& file);
+/// Takes back what keys of dialects stand for that the command line sets to null. After all sources are read.
+void take_back_keys(Sources& sources);
 
 /// Decides what the facts of dialects mean, after the command line, the file, the environment and DeepSpeed's
 /// JSON were read.

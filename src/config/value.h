@@ -28,6 +28,7 @@ struct Location {
   std::string where;         ///< "config.yaml:12"
   std::string key;           ///< as the user wrote it: "train.learning_rate"
   std::string written = {};  ///< the value as the user wrote it, where it is spelt otherwise here
+  bool included = false;     ///< stands in a file that the configuration includes
 };
 
 /// Checks type, range and choices; throws a usage Error. What is known and not supported has a `refusal`.

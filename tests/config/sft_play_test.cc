@@ -34,8 +34,8 @@ seed: 7
   EXPECT_EQ(c.model_name_or_path, "models/m");
   EXPECT_EQ(c.cutoff_len, 1024);
   EXPECT_EQ(c.per_device_train_batch_size, 2);
-  EXPECT_FALSE(c.gradient_accumulation_steps);
-  EXPECT_EQ(c.global_batch_size, 32) << "grad_accum: auto";
+  EXPECT_EQ(c.gradient_accumulation_steps, kAutomatic);
+  EXPECT_EQ(resolve_batch(c, 1).global, 32) << "grad_accum: auto";
   EXPECT_EQ(c.learning_rate, 2e-4);
   EXPECT_EQ(c.eval_strategy, "steps");
   EXPECT_EQ(c.dataset, Strings{"train.jsonl"});
@@ -71,7 +71,7 @@ TEST(SftPlay, WhatIsNotBuiltIsRefusedByItsOwnName) {
   EXPECT_SAYS(refusal("train: {lerning_rate: 1}"), "did you mean 'train.learning_rate'?");
   EXPECT_SAYS(refusal("train: {learning_rate: x}"), "train.learning_rate");
   EXPECT_SAYS(refusal("train: {learning_rate: 1}\nlearning_rate: 2"), "given twice");
-  EXPECT_SAYS(refusal("train: {load_best_model_at_end: true, metric_for_best_model: rougeL}\nval_size: 0.1\n"
+  EXPECT_SAYS(refusal("train: {load_best_model_at_end: true, metric_for_best_model: bleu}\nval_size: 0.1\n"
                       "eval_strategy: steps"),
               "evaluation computes the loss");
   EXPECT_SAYS(refusal("include: base.yaml"), "the included configuration does not exist");
@@ -80,31 +80,70 @@ TEST(SftPlay, WhatIsNotBuiltIsRefusedByItsOwnName) {
   EXPECT_SAYS(refusal("datasets: [{pth: a}]"), "did you mean 'path'?");
   EXPECT_SAYS(refusal("datasets: {path: a}"), "a list of {path: FILE, weight: NUMBER}");
   EXPECT_SAYS(refusal("data: {split: {train_ratio: 7}}"), "a share above 0");
+  EXPECT_SAYS(refusal("data: {split: {val: 1}}"), "a share of at least 0 and below 1");
+  EXPECT_SAYS(refusal("data: {split: {train: 0.8, val: 0.1, test: 0.2}}"), "found:    1.1");
+  EXPECT_SAYS(refusal("datasets: [{path: a, type: text}]"), "cpt, for texts, or chat");
+  EXPECT_SAYS(refusal("task_mode: cpt\ndatasets: [{path: a, type: chat}]"), "set task_mode: cpt_mixed");
+  EXPECT_SAYS(refusal("datasets: [a]\ndata: {train_path: b}"), "both name what is trained on");
 }
 
-TEST(SftPlay, AutoChoosesABatchOfThirtyTwo) {
-  const auto batch = [](const std::string& train, const Strings& overrides = {}) {
+// On each number of ranks: the micro-batch x the accumulation, or the micro-batches that may be found.
+TEST(SftPlay, AutoMakesStepsOfAboutThirtyTwo) {
+  const auto batch = [](const std::string& train, std::int64_t world, const Strings& overrides = {}) {
     const Config c = load_text("train: {" + train + "}", "play.yaml", overrides, quiet(false)).config;
-    return (c.auto_find_batch_size ? "auto " : std::to_string(c.per_device_train_batch_size) + " ") +
-           (c.global_batch_size ? std::to_string(*c.global_batch_size) : "-") + " " +
-           (c.gradient_accumulation_steps ? std::to_string(*c.gradient_accumulation_steps) : "-");
+    if (!c.auto_find_batch_size) {
+      const Batch b = resolve_batch(c, world);
+      return std::to_string(b.micro) + " x " + std::to_string(b.accumulation) + " = " +
+             std::to_string(b.global);
+    }
+    std::string found, steps;
+    for (const std::int64_t micro : possible_micro_batches(c, world)) {
+      Config chosen = c;
+      chosen.per_device_train_batch_size = micro;
+      found += std::to_string(micro) + " ";
+      const std::string step = std::to_string(resolve_batch(chosen, world).global);
+      if (steps.find(step) == std::string::npos) steps += (steps.empty() ? "" : ",") + step;
+    }
+    return found + "= " + steps;
   };
-  EXPECT_EQ(batch("batch_size: auto, grad_accum: auto"), "auto 32 -");
-  EXPECT_EQ(batch("batch_size: auto"), "auto 32 -");
-  EXPECT_EQ(batch("batch_size: 4, grad_accum: auto"), "4 32 -");
-  EXPECT_EQ(batch("batch_size: 6, grad_accum: auto"), "6 30 -")
-      << "the nearest number of whole micro-batches";
-  EXPECT_EQ(batch("batch_size: 64, grad_accum: auto"), "64 64 -");
-  EXPECT_EQ(batch("grad_accum: auto"), "8 32 -");
-  EXPECT_EQ(batch("batch_size: 4, grad_accum: 2"), "4 - 2");
-  // The command line counts, in either dialect.
-  EXPECT_EQ(batch("batch_size: auto, grad_accum: auto", {"train.batch_size=2"}), "2 32 -");
-  EXPECT_EQ(batch("batch_size: auto, grad_accum: auto", {"per_device_train_batch_size=2"}), "2 32 -");
-  EXPECT_EQ(batch("batch_size: auto, grad_accum: auto", {"global_batch_size=48"}), "auto 48 -");
-  EXPECT_EQ(batch("batch_size: 4, grad_accum: auto", {"train.grad_accum=3"}), "4 - 3");
-  EXPECT_EQ(batch("batch_size: 4, grad_accum: 2", {"train.grad_accum=auto"}), "4 32 -");
+  const std::string automatic = "batch_size: auto, grad_accum: auto";
+  EXPECT_EQ(batch(automatic, 1), "1 2 4 8 16 32 = 32");
+  EXPECT_EQ(batch("batch_size: auto", 2), "1 2 4 8 16 = 32");
+  EXPECT_EQ(batch(automatic, 3), "1 11 = 33");
+  EXPECT_EQ(batch(automatic, 5), "1 2 3 6 = 30");
+  EXPECT_EQ(batch(automatic, 6), "1 5 = 30");
+  EXPECT_EQ(batch(automatic, 7), "1 5 = 35");
+  EXPECT_EQ(batch(automatic, 32), "1 = 32");
+  EXPECT_EQ(batch(automatic, 33), "1 = 33");
+  EXPECT_EQ(batch(automatic, 512), "1 = 512");
+  EXPECT_EQ(batch("batch_size: 4, grad_accum: auto", 1), "4 x 8 = 32");
+  EXPECT_EQ(batch("batch_size: 4, grad_accum: auto", 3), "4 x 3 = 36");
+  EXPECT_EQ(batch("batch_size: 6, grad_accum: auto", 1), "6 x 5 = 30");
+  EXPECT_EQ(batch("batch_size: 64, grad_accum: auto", 1), "64 x 1 = 64");
+  EXPECT_EQ(batch("grad_accum: auto", 1), "8 x 4 = 32");
+  EXPECT_EQ(batch("batch_size: 4, grad_accum: 2", 1), "4 x 2 = 8");
+  EXPECT_EQ(batch(automatic, 3, {"global_batch_size=48"}), "1 2 4 8 16 = 48");
+  // A number of micro-batches stays what it is, and the step follows from what fits.
+  const std::string eight = batch("batch_size: auto, grad_accum: 8", 3);
+  EXPECT_TRUE(eight.starts_with("1 2 3 4 5 ")) << eight;
+  EXPECT_SAYS(eight, " 64 = 24,48,72,");
+  EXPECT_EQ(batch(automatic, 1, {"train.grad_accum=4"}).substr(0, 6), "1 2 3 ");
   EXPECT_TRUE(
       notes(load_text("train: {grad_accum: auto}", "play.yaml", {}, quiet(false)), "global_batch_size sets"));
+}
+
+TEST(SftPlay, ANumberThatAutoMeansIsSaid) {
+  const auto text = [](const std::string& yaml, std::int64_t world) {
+    const Config c = load_text(yaml, "play.yaml", {}, quiet(false)).config;
+    return automatic_step_text(c, resolve_batch(c, world));
+  };
+  EXPECT_SAYS(text("train: {batch_size: 4, grad_accum: auto}", 2),
+              "32 samples: 4 a micro-batch x 4 x 2 ranks");
+  EXPECT_SAYS(text("train: {batch_size: 4, grad_accum: auto}", 3), "36 samples");
+  EXPECT_SAYS(text("train: {batch_size: 4, grad_accum: auto}", 3), "comes nearest to 32");
+  EXPECT_EQ(text("train: {batch_size: 4, grad_accum: 2}", 2), "");
+  EXPECT_SAYS(text("train: {batch_size: auto, grad_accum: 2}", 3), "found makes steps of 48 samples");
+  EXPECT_EQ(text("gradient_accumulation_steps: auto\nglobal_batch_size: 16", 2), "");
 }
 
 TEST(SftPlay, SeveralSetsAreMixedByTheirWeights) {
@@ -137,6 +176,60 @@ TEST(SftPlay, WhatIsNotTrainedOfADividedFileIsHeldOut) {
   const Resolved divided = held("val_path: v.jsonl, split: {train_ratio: 0.7}");
   EXPECT_EQ(divided.config.val_size, 0);
   EXPECT_TRUE(notes(divided, "'data.split.train_ratio' is not read"));
+  EXPECT_EQ(held("split: {val: 0.1}").config.val_size, 0.1);
+  EXPECT_EQ(held("split: {val_ratio: 0.1, test_ratio: 0.05}").config.val_size, 0.15);
+  EXPECT_TRUE(notes(held("split: {val_ratio: 0.1, test_ratio: 0.05}"), "the share for tests with it"));
+}
+
+TEST(SftPlay, TheBestModelIsFoundByTheLossWhereItWouldBeByRouge) {
+  const Resolved r = load_text(
+      "train: {load_best_model_at_end: true, metric_for_best_model: rougeL, greater_is_better: true, "
+      "evaluation_strategy: steps, save_strategy: steps}\nval_size: 0.1",
+      "play.yaml", {}, quiet(false));
+  EXPECT_TRUE(r.config.load_best_model_at_end);
+  EXPECT_TRUE(notes(r, "rougeL' is not computed while training"));
+  EXPECT_SAYS(refusal("train: {load_best_model_at_end: true, metric_for_best_model: eval_loss, "
+                      "greater_is_better: true, evaluation_strategy: steps}\nval_size: 0.1"),
+              "largest evaluation loss");
+}
+
+TEST(SftPlay, AnOldFolderIsOverwrittenWhereNothingIsGoneOnWith) {
+  const auto overwrites = [](const std::string& train, const Strings& overrides = {}) {
+    return load_text("train: {" + train + "}", "play.yaml", overrides, quiet(false));
+  };
+  EXPECT_TRUE(overwrites("overwrite_output_dir: true").config.overwrite_output_dir);
+  const Resolved both = overwrites("overwrite_output_dir: true, resume_from_checkpoint: auto");
+  EXPECT_FALSE(both.config.overwrite_output_dir);
+  EXPECT_TRUE(notes(both, "goes on from the newest checkpoint"));
+  EXPECT_SAYS(refusal("train: {resume_from_checkpoint: auto}", {"train.overwrite_output_dir=true"}),
+              "exclude each other");
+}
+
+// The Makefile and the scripts of SFT-Play name a configuration so.
+TEST(SftPlay, AConfigurationIsNamedInItsWays) {
+  const octet::test::TemporaryFolder folder("named");
+  write_file_atomically(folder / "run.yaml", "seed: 7\n");
+  write_file_atomically(folder / "ds.json", R"({"zero_optimization": {"stage": 2}})");
+  for (const Strings& arguments :
+       {Strings{folder / "run.yaml"}, Strings{"--config", folder / "run.yaml"},
+        Strings{"--config=" + (folder / "run.yaml")}, Strings{"CONFIG=" + (folder / "run.yaml")}}) {
+    EXPECT_EQ(load(arguments, quiet(false)).config.seed, 7) << arguments.back();
+  }
+  EXPECT_EQ(
+      load({"CONFIG=" + (folder / "run.yaml"), "DEEPSPEED_CONFIG=" + (folder / "ds.json")}, quiet(false))
+          .config.zero_stage,
+      2);
+  const auto message = [](const Strings& arguments) {
+    try {
+      load(arguments, quiet(false));
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_SAYS(message({"--config"}), "'--config' names no configuration");
+  EXPECT_SAYS(message({"CONFIG=run"}), "a path ending in .yaml");
+  EXPECT_SAYS(message({"a.yaml", "CONFIG=b.yaml"}), "two configurations");
 }
 
 class Included : public testing::Test {
@@ -179,6 +272,34 @@ TEST_F(Included, FilesGiveWhatTheIncludingOneDoesNotSay) {
   const Config again = loaded("again.yaml").config;
   EXPECT_EQ(again.num_train_epochs, 1);
   EXPECT_EQ(again.learning_rate, Config().learning_rate) << "null takes a value back";
+}
+
+// Names for one thing do not stand against each other across an include: the including file's counts.
+TEST_F(Included, AnotherNameInTheIncludingFileCounts) {
+  file("base.yaml",
+       "mode: sft\nlearning_rate: 2e-4\ntrain: {steps: 5, batch_size: auto, evaluation_strategy: steps}\n"
+       "data: {train_path: a, val_path: v}\nmodel: {max_seq_len: 512}\n");
+  file("run.yaml",
+       "include: base.yaml\ntask_mode: cpt_mixed\nblock_size: 256\nstride: 32\n"
+       "datasets: [{path: b, type: cpt, weight: 1}]\nmodel: {max_seq_len: 1024}\n"
+       "train: {max_steps: 9, per_device_train_batch_size: 3, eval_strategy: epoch, learning_rate: 1e-5}\n");
+  const Resolved r = loaded("run.yaml");
+  EXPECT_EQ(r.config.dataset, Strings{"b"});
+  EXPECT_EQ(r.config.max_steps, 9);
+  EXPECT_EQ(r.config.per_device_train_batch_size, 3);
+  EXPECT_FALSE(r.config.auto_find_batch_size);
+  EXPECT_EQ(r.config.eval_strategy, "epoch");
+  EXPECT_EQ(r.config.learning_rate, 1e-5);
+  EXPECT_EQ(r.config.cutoff_len, 256);
+  EXPECT_TRUE(r.config.packing);
+  for (const char* note : {"'data.train_path' gives way to 'datasets'", "'mode' gives way to 'task_mode'",
+                           "'model.max_seq_len' gives way to 'block_size'", "blocks do not overlap"}) {
+    EXPECT_TRUE(notes(r, note)) << note;
+  }
+  file("sets.yaml", "include: base.yaml\ndatasets: [b]\n");
+  EXPECT_EQ(loaded("sets.yaml").config.dataset, Strings{"b"}) << "also where nobody names a mode";
+  file("twice.yaml", "include: base.yaml\ntrain: {max_steps: 1, steps: 2}\n");
+  EXPECT_SAYS(message("twice.yaml"), "given twice");
 }
 
 TEST_F(Included, MistakesAreToldOfTheFileThatHasThem) {

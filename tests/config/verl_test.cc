@@ -63,6 +63,8 @@ TEST(Verl, ItsModelIsShardedAndComputedInBf16) {
   EXPECT_EQ(verl("model: {partial_pretrain: m}\ndeepspeed: {zero_optimization: {stage: 2}}").zero_stage, 2);
   EXPECT_FALSE(verl("model: {partial_pretrain: m}", {"bf16=false"}).bf16);
   EXPECT_EQ(verl("model_name_or_path: m").zero_stage, 0) << "not verl's";
+  EXPECT_EQ(verl("model: {partial_pretrain: m}", {"model_name_or_path=n"}).zero_stage, 3)
+      << "verl's with another model";
   EXPECT_SAYS(refusal("model: {strategy: megatron}"), "fsdp or fsdp2");
   EXPECT_SAYS(refusal("model: {fsdp_config: {model_dtype: fp16}}"), "fp32 or bf16");
 }
