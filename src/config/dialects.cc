@@ -169,7 +169,7 @@ void unknown_key(const std::string& key, const std::string& where, const Strings
   const std::string near = nearest_name(key, known);
   complain({.what = "unknown key '" + key + "'",
             .where = where,
-            .fix = near.empty() ? "remove it; 'trainer --help' lists the keys"
+            .fix = near.empty() ? "remove it; 'trainer train --help' lists the keys"
                                 : "did you mean '" + near + "'?"});
 }
 
@@ -211,7 +211,7 @@ bool is_axolotl(const Node& tree, const std::string& name,
   if (const Node* component = component_in(tree)) {
     complain(
         {.what = "this is a configuration of torchtune, whose keys are not translated",
-         .expected = "keys of trainer --help, or a file of LLaMA-Factory, axolotl, SFT-Play or verl",
+         .expected = "keys of trainer train --help, or a file of LLaMA-Factory, axolotl, SFT-Play or verl",
          .found = "_component_: " + shown(*component),
          .where = place(name, component->line),
          .fix = "write model_name_or_path (checkpointer.checkpoint_dir), dataset, cutoff_len "
