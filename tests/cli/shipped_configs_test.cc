@@ -1,6 +1,7 @@
 // The configurations under configs/: each loads, fits the cards it is written for, and trains on this machine
 // with a small model in place of its own. And launch/all.
 #include <filesystem>
+#include <map>
 
 #include "cli/task.h"
 
@@ -38,7 +39,30 @@ TEST(ShippedConfigs, LoadAndTrain) {
     EXPECT_EQ(run.code, 0) << run.both();
     EXPECT_EQ(steps_of(folder / entry.path().stem().string()).size(), 2u);
   }
-  EXPECT_GE(seen, 9);
+  EXPECT_GE(seen, 11);
+}
+
+// Beside the YAML that each of DeepSpeed's files is written for, or any other.
+TEST(ShippedConfigs, FilesOfDeepSpeedLoadAndTrain) {
+  const TemporaryFolder folder("shipped");
+  std::map<std::string, std::string> stages;
+  for (const auto& entry : fs::directory_iterator(kConfigs)) {
+    if (entry.path().extension() != ".json") continue;
+    const std::string name = entry.path().stem().string();
+    SCOPED_TRACE(name);
+    const Outcome run =
+        trainer(Task::get().train(folder / name, "max_steps=2 bf16=true deepspeed=" + entry.path().string()));
+    EXPECT_EQ(run.code, 0) << run.both();
+    EXPECT_EQ(steps_of(folder / name).size(), 2u);
+    const std::string resolved = slurp(folder / name + "/config.resolved.yaml");
+    const std::size_t at = resolved.find("zero_stage: ");
+    ASSERT_NE(at, std::string::npos) << resolved;
+    stages[name] = resolved.substr(at + 12, 1);
+  }
+  const std::map<std::string, std::string> wanted{
+      {"bf16_baseline_config", "1"}, {"deepspeed_custom", "3"},        {"deepspeed_z2", "2"},
+      {"deepspeed_z3", "3"},         {"ds_z0_single_gpu_config", "0"}, {"ds_z1_fp8_config", "1"}};
+  EXPECT_EQ(stages, wanted);
 }
 
 TEST(ShippedConfigs, FitTheCardsThatTheyAreWrittenFor) {
@@ -47,6 +71,8 @@ TEST(ShippedConfigs, FitTheCardsThatTheyAreWrittenFor) {
            {"run_llama70b", "llama-3.1-70b world=1 zero_stage=0 memory=141GB"},
            {"run_gemma27b_distributed", "gemma-3-27b world=2 memory=141GB"},
            {"run_bnb", "qwen3-8b memory=16GB"},
+           {"run_unsloth", "qwen3-4b memory=16GB"},
+           {"run_distributed", "qwen3-8b world=2 memory=24GB"},
            {"llama3_bf16_baseline_sft", "llama-3.1-8b memory=141GB"},
            {"llama3_fp8_deepspeed_sft", "llama-3.1-8b memory=80GB"}}) {
     const Outcome plan = shell("cd " OCTET_SOURCE_DIR " && " OCTET_TRAINER " plan configs/" + file +
