@@ -22,15 +22,45 @@ bool shorten(std::vector<text::TokenId>& ids, std::int64_t pieces, std::int64_t 
   return true;
 }
 
+// What a template in Jinja computes, without what it only copies.
+std::string code_of(const std::string& source) {
+  std::string code;
+  for (std::size_t at = 0; (at = source.find('{', at)) != std::string::npos; ++at) {
+    const char kind = at + 1 < source.size() ? source[at + 1] : ' ';
+    if (kind == '{' || kind == '%') code += source.substr(at, source.find('}', at) - at) + " ";
+  }
+  return code;
+}
+
+// A prompt of one question, as SFT-Play has it, which is filled from the columns of a row.
+[[noreturn]] void refuse_prompt(const std::string& path, const std::string& code) {
+  std::string filled;
+  for (const char* name : {"system", "user", "assistant", "input", "prompt"}) {
+    if (code.find(name) != std::string::npos) filled += (filled.empty() ? "" : ", ") + std::string(name);
+  }
+  throw Error({.what = "the template " + path + " writes the prompt of one question, not a conversation",
+               .expected = "a chat template, which goes through the list 'messages', and writes what a "
+                           "template of the table writes",
+               .found = filled.empty() ? "no 'messages'" : "no 'messages', but single values: " + filled,
+               .where = "configuration key 'template'",
+               .fix = "set template=null, for the model's own chat template, or name one: llama3, qwen, "
+                      "chatml, ...; to train on these very prompts write them into the rows, as "
+                      "{\"input\": PROMPT, \"target\": ANSWER}, and set template=empty, which adds nothing",
+               .code = ExitCode::usage});
+}
+
 // The row of the table that writes what a template in Jinja writes.
 text::ChatTemplate template_of_file(const std::string& path, const text::Tokenizer& tokenizer) {
-  text::TemplateMatch match = text::match_jinja(read_file(path), "the chat template " + path, tokenizer);
+  const std::string source = read_file(path);
+  const std::string code = code_of(source);
+  if (code.find("messages") == std::string::npos) refuse_prompt(path, code);
+  text::TemplateMatch match = text::match_jinja(source, "the chat template " + path, tokenizer);
   if (match.found) return *std::move(match.found);
   throw Error({.what = "a chat template in Jinja is none of those that are built",
                .expected = "one that writes what a template of the table writes",
                .found = match.reason,
                .where = "configuration key 'template'",
-               .fix = "name a template: llama3, qwen, chatml, ...",
+               .fix = "name a template: llama3, qwen, chatml, ...; or set template=null, for the model's own",
                .code = ExitCode::usage});
 }
 

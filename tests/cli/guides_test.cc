@@ -97,6 +97,10 @@ const std::string kPlay =
     " data.train_path={rows}/messages.jsonl data.val_path={rows}/messages.jsonl data.split.train_ratio=null "
     "train.eval_steps=1 train.save_steps=1";
 
+const std::string kSets =
+    "\"datasets=[{path: {rows}/texts.jsonl, type: cpt, weight: 0.7},"
+    "{path: {rows}/messages.jsonl, type: chat, weight: 0.3}]\"";
+
 INSTANTIATE_TEST_SUITE_P(
     All, Guides,
     testing::Values(
@@ -119,7 +123,7 @@ INSTANTIATE_TEST_SUITE_P(
               "{guides}/axolotl_fft.yaml dataset={rows}/messages.jsonl dataset_prepared_path=null "
               "sequence_len=64",
               2, "there is no adapter"},
-        Guide{"sft_play", "{guides}/sft_play_base.yaml" + kPlay, 1, "steps of 32 samples"},
+        Guide{"sft_play", "{guides}/sft_play_base.yaml" + kPlay, 1, "steps of about 32 samples"},
         Guide{"sft_play_distributed", "{guides}/sft_play_run_distributed.yaml" + kPlay, 2},
         Guide{"sft_play_deepspeed",
               "{guides}/sft_play_run_distributed.yaml deepspeed={guides}/deepspeed_z2.json" + kPlay, 2},
@@ -127,9 +131,16 @@ INSTANTIATE_TEST_SUITE_P(
               "{guides}/sft_play_base.yaml deepspeed={guides}/deepspeed_custom.json" + kPlay, 2},
         Guide{"sft_play_mixed",
               "{guides}/sft_play_run_dapt.yaml data.val_path={rows}/messages.jsonl train.eval_steps=1 "
-              "train.save_steps=1 block_size=64 cutoff_len=64 global_batch_size=4 "
-              "\"datasets=[{path: {rows}/texts.jsonl, type: cpt, weight: 0.7},"
-              "{path: {rows}/messages.jsonl, type: chat, weight: 0.3}]\""},
+              "train.save_steps=1 block_size=64 " +
+                  kSets,
+              1, "'model.max_seq_len' gives way to 'block_size'"},
+        Guide{"sft_play_found",
+              "{guides}/sft_play_run_dapt.yaml data.val_path=null train.evaluation_strategy=no "
+              "train.load_best_model_at_end=false train.per_device_train_batch_size=null train.grad_accum=2 "
+              "block_size=64 " +
+                  kSets,
+              2, "what fits the device's memory: per_device_train_batch_size="},
+        Guide{"sft_play_three_ranks", "{guides}/sft_play_base.yaml" + kPlay, 3, "steps of 33 samples"},
         Guide{"verl",
               "{guides}/verl_sft_trainer.yaml data.train_files=~/data/train.jsonl "
               "data.val_files=~/data/train.jsonl data.train_batch_size=16",
@@ -176,6 +187,30 @@ TEST(GuidesTemplate, InJinjaIsTheOneThatWritesTheSame) {
   const Outcome odd = trainer(Task::get().train(folder / "odd", "template=" + (folder / "odd.jinja")));
   EXPECT_EQ(odd.code, 64);
   EXPECT_NE(odd.both().find("none of those that are built"), std::string::npos) << odd.both();
+}
+
+// SFT-Play's own file in Jinja writes the prompt of one question from a row's columns: what it is told to do
+// instead can be done.
+TEST(GuidesTemplate, APromptOfOneQuestionIsRefusedWithAWayOut) {
+  const TemporaryFolder folder("guide");
+  spill(folder / "prompt.jinja",
+        "{% if system %}<|system|>\n{{ system }}\n{% endif %}<|user|>\n{{ user }}\n<|assistant|>\n");
+  std::string rows;
+  for (int i = 0; i < 40; ++i) {
+    rows += Json{{"input", "<|user|>\nsort " + std::to_string(i) + "\n<|assistant|>\n"},
+                 {"target", std::to_string(i)}}
+                .dump() +
+            "\n";
+  }
+  spill(folder / "rendered.jsonl", rows);
+  const std::string train = Task::get().train(folder / "out", "max_steps=1 ");
+  const Outcome prompt = trainer(train + "data.template_path=" + (folder / "prompt.jinja"));
+  EXPECT_EQ(prompt.code, 64);
+  EXPECT_NE(prompt.both().find("writes the prompt of one question"), std::string::npos) << prompt.both();
+  EXPECT_NE(prompt.both().find("single values: system, user\n"), std::string::npos) << prompt.both();
+  EXPECT_NE(prompt.both().find("template=empty"), std::string::npos) << prompt.both();
+  const Outcome rendered = trainer(train + "template=empty dataset=" + (folder / "rendered.jsonl"));
+  EXPECT_EQ(rendered.code, 0) << rendered.both();
 }
 
 // A set of the hub that nobody has fetched says how to.
