@@ -71,7 +71,7 @@ TEST(ShippedConfigs, FitTheCardsThatTheyAreWrittenFor) {
            {"run_llama70b", "llama-3.1-70b world=1 zero_stage=0 memory=141GB"},
            {"run_gemma27b_distributed", "gemma-3-27b world=2 memory=141GB"},
            {"run_bnb", "qwen3-8b memory=16GB"},
-           {"run_unsloth", "qwen3-4b memory=16GB"},
+           {"run_unsloth", "qwen3-8b memory=16GB"},
            {"run_distributed", "qwen3-8b world=2 memory=24GB"},
            {"llama3_bf16_baseline_sft", "llama-3.1-8b memory=141GB"},
            {"llama3_fp8_deepspeed_sft", "llama-3.1-8b memory=80GB"}}) {
