@@ -71,6 +71,9 @@ bool Options::parse(const Arguments& arguments) {
   if (only_tells(arguments)) return false;
   // CLI11 takes arguments from the back.
   Arguments reversed(arguments.rbegin(), arguments.rend());
+  // SFT-Play's `--config FILE` is FILE.
+  const bool named = takes_overrides_ && !arguments.empty() && arguments.back() != "--config";
+  if (named) std::erase(reversed, "--config");
   const auto is_setting = [this](const std::string& word) {
     return std::ranges::find(settings_, word.substr(0, word.find('='))) != settings_.end();
   };

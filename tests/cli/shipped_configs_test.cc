@@ -81,6 +81,19 @@ TEST(ShippedConfigs, FitTheCardsThatTheyAreWrittenFor) {
   }
 }
 
+// SFT-Play's scripts and its Makefile name a configuration otherwise.
+TEST(ShippedConfigs, AreNamedInOtherWaysToo) {
+  const std::string rest = " device=cuda model_name_or_path=qwen3-8b memory=16GB";
+  const auto plan = [&](const std::string& words) {
+    const Outcome outcome = shell("cd " OCTET_SOURCE_DIR " && " OCTET_TRAINER " plan " + words);
+    EXPECT_EQ(outcome.code, 0) << words << "\n" << outcome.both();
+    return outcome.out;
+  };
+  const std::string usual = plan("configs/run_bnb.yaml" + rest);
+  for (const char* words : {"--config configs/run_bnb.yaml", "CONFIG=configs/run_bnb.yaml"})
+    EXPECT_EQ(plan(words + rest), usual) << words;
+}
+
 // A stand-in for the program tells how it was started.
 TEST(LaunchAll, StartsARankForEachGpu) {
   const TemporaryFolder folder("launch_all");
