@@ -51,6 +51,16 @@ std::string code_of(const std::string& source) {
 
 // The row of the table that writes what a template in Jinja writes.
 text::ChatTemplate template_of_file(const std::string& path, const text::Tokenizer& tokenizer) {
+  if (!path_exists(path)) {
+    throw Error({.what = "the file of the chat template does not exist",
+                 .expected = "a file in Jinja, relative to the working folder",
+                 .found = path,
+                 .where = "configuration key 'template'",
+                 .fix =
+                     "check the path; or set template=null, for the model's own, or name one: llama3, qwen, "
+                     "chatml, ...",
+                 .code = ExitCode::usage});
+  }
   const std::string source = read_file(path);
   const std::string code = code_of(source);
   if (code.find("messages") == std::string::npos) refuse_prompt(path, code);

@@ -187,6 +187,10 @@ TEST(GuidesTemplate, InJinjaIsTheOneThatWritesTheSame) {
   const Outcome odd = trainer(Task::get().train(folder / "odd", "template=" + (folder / "odd.jinja")));
   EXPECT_EQ(odd.code, 64);
   EXPECT_NE(odd.both().find("none of those that are built"), std::string::npos) << odd.both();
+  const Outcome none = trainer(Task::get().train(folder / "none", "template=" + (folder / "no.jinja")));
+  EXPECT_EQ(none.code, 64);
+  EXPECT_NE(none.both().find("the file of the chat template does not exist"), std::string::npos)
+      << none.both();
 }
 
 // SFT-Play's own file in Jinja writes the prompt of one question from a row's columns: what it is told to do
