@@ -42,7 +42,8 @@ if(NOT CMAKE_CROSSCOMPILING)
   install(FILES ${pages}/_trainer DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
   install(FILES ${pages}/trainer.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
 endif()
-install(FILES docs/man/octet-mpirun.1 docs/man/octet-check-hosts.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES docs/man/octet-mpirun.1 docs/man/octet-check-hosts.1 docs/man/octet-all.1 docs/man/octet-supervise.1
+        DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES cmake/octet.modulefile DESTINATION ${CMAKE_INSTALL_DATADIR}/modulefiles RENAME octet)
 
 # Apache Arrow: what the build fetched goes along, what the system has is found there again.
