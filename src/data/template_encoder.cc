@@ -144,10 +144,8 @@ std::int32_t TemplateEncoder::text_bos_id() const {
 
 std::optional<std::string> TemplateEncoder::jinja_for(const std::string& folder) const {
   if (!template_) return std::nullopt;
-  const bool plain = !options_.default_system && !options_.tool_format;
-  const std::optional<std::string> own = text::folder_template(folder);
-  if (plain && own && text::writes_as(*own, *template_, tokenizer_)) return std::nullopt;
-  return text::jinja_of(*template_, options_);
+  if (text::folder_writes_as(folder, *template_, options_, tokenizer_)) return std::nullopt;
+  return text::jinja_of(*template_, options_, text::begins_texts_with_blank(tokenizer_));
 }
 
 std::vector<std::int32_t> TemplateEncoder::stop_ids() const {

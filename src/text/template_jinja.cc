@@ -14,8 +14,11 @@ namespace {
 std::string jinja_string(std::string_view text) {
   std::string out = "'";
   for (const char c : text) {
+    // Line ends of the file may become others on its way to a reader.
     if (c == '\n') {
       out += "\\n";
+    } else if (c == '\r') {
+      out += "\\r";
     } else {
       if (c == '\\' || c == '\'') out += '\\';
       out += c;
@@ -52,18 +55,6 @@ void add_filled(Joined& to, const std::string& slot, const std::string& content)
   to.literal(std::string_view(slot).substr(at + kPlace.size()));
 }
 
-std::string filled(const Slots& slots, const std::string& content) {
-  Joined out;
-  for (const Slot& slot : slots) {
-    if (slot.kind == Slot::Kind::text) {
-      add_filled(out, slot.text, content);
-    } else {
-      out.expression(slot.kind == Slot::Kind::bos ? "bos" : "eos");
-    }
-  }
-  return out.text();
-}
-
 /// Lines of a template.
 class Lines {
  public:
@@ -84,25 +75,56 @@ class Lines {
   std::string text_;
 };
 
+/// Prints slots with the value of an expression in the place of their content. Training gives each slot to
+/// the tokenizer alone; with `gaps` that puts a blank in front of each, which is printed here where the slot
+/// follows text of another: ns.gap is what the next one needs.
+void print_slots(Lines& out, const Slots& slots, const std::string& content, bool gaps) {
+  if (slots.empty()) return;
+  Joined all;
+  std::string gap = gaps ? "ns.gap" : "", next = "''";
+  for (const Slot& slot : slots) {
+    const bool bare = slot.text == kPlace;
+    if (slot.kind != Slot::Kind::text) {
+      all.expression(slot.kind == Slot::Kind::bos ? "bos" : "eos");
+      gap = "", next = "''";
+      continue;
+    }
+    if (bare && !gap.empty()) {
+      all.expression("(" + gap + " + " + content + " if " + content + " else '')");
+    } else {
+      if (!gap.empty()) all.expression(gap);
+      add_filled(all, slot.text, content);
+    }
+    next = bare ? "' ' if " + content + " else " + (gap.empty() ? "''" : gap) : "' '";
+    if (gaps) gap = "' '";
+  }
+  out.print(all.text());
+  if (gaps) out.set("ns.gap", next);
+}
+
 /// A tool as {"type": "function", "function": ...}.
 constexpr const char* kWrapped =
     "(tool if tool['type'] == 'function' else {'type': 'function', 'function': tool})";
 
-/// What tools are described as, into ns.tools; names of them into ns.names.
+/// What tools are described as, into ns.tools; names of them into ns.names. Servers pass tools without
+/// parameters, or with ones that have no properties: they have no arguments.
 void describe_tools(Lines& out) {
   out.set("f", "tool['function'] if tool['type'] == 'function' else tool");
   out.set("ns.names", "ns.names + (', ' if ns.names else '') + f['name']");
   out.set("ns.tools",
-          "ns.tools + '> Tool Name: ' + f['name'] + '\\nTool Description: ' + "
-          "f.get('description', '') + '\\nTool Args:\\n'");
-  out.tag("for name, p in f['parameters']['properties'] | items");
-  out.set("ns.tools",
-          "ns.tools + '  - ' + name + ' (' + p.get('type', '') + (', required' if name in "
-          "f['parameters'].get('required', []) else '') + '): ' + p.get('description', '')");
+          "ns.tools + '> Tool Name: ' + f['name'] + '\\nTool Description: ' ~ "
+          "f.get('description', '') ~ '\\nTool Args:\\n'");
+  out.set("parameters", "f.get('parameters') or {}");
+  out.set("required", "parameters.get('required') or []");
+  out.tag("for name, p in (parameters.get('properties') or {}) | items");
+  out.set(
+      "ns.tools",
+      "ns.tools + '  - ' + name + ' (' ~ p.get('type', '') ~ (', required' if name in required else '') ~ "
+      "'): ' ~ p.get('description', '')");
   out.tag("if p.get('enum')");
   out.set("ns.tools", "ns.tools + ', should be one of [' + p['enum'] | join(', ') + ']'");
   out.tag("endif").tag("if p.get('items')");
-  out.set("ns.tools", "ns.tools + ', where each item should be ' + p['items'].get('type', '')");
+  out.set("ns.tools", "ns.tools + ', where each item should be ' ~ p['items'].get('type', '')");
   out.tag("endif");
   out.set("ns.tools", "ns.tools + '\\n'");
   out.tag("endfor");
@@ -186,10 +208,11 @@ void write_calls(Lines& out, const ToolFormat& format) {
   }
 }
 
-/// Thoughts of earlier answers go, each from its beginning to the next end, and line ends before what is
-/// left; a last one that has none gets an empty one.
-void handle_thoughts(Lines& out) {
-  out.tag("if not loop.last");
+/// Thoughts of earlier answers go, unless they are preserved, and without thinking those of every one: each
+/// from its beginning to the next end, and line ends before what is left. A last answer that has none gets an
+/// empty one.
+void handle_thoughts(Lines& out, bool gaps) {
+  out.tag("if thinking == false or not (loop.last or preserved)");
   out.set("ns.kept", "''");
   out.set("ns.open", "''");
   out.tag("for part in content.split('<think>\\n')");
@@ -203,8 +226,10 @@ void handle_thoughts(Lines& out) {
   out.tag("endif");
   out.tag("endfor");
   out.set("content", "(ns.kept + ns.open).lstrip('\\n')");
-  out.tag("elif '<think>' not in content and '</think>' not in content");
-  out.set("content", "'<think>\\n\\n</think>\\n\\n' + content");
+  out.tag("endif");
+  out.tag("if loop.last and '<think>' not in content and '</think>' not in content");
+  const std::string answer = gaps ? "(' ' + content if content else '')" : "content";
+  out.set("content", "'<think>\\n\\n</think>\\n\\n' + " + answer);
   out.tag("endif");
 }
 
@@ -219,66 +244,85 @@ void take_system(Lines& out, const std::string& usual) {
 }
 
 /// What stands in front of the first turn; a text that stands inside it goes into ns.begin.
-void write_begin(Lines& out, const ChatTemplate::Row& row) {
-  if (!row.prefix.empty()) out.print(filled(row.prefix, "''"));
+void write_begin(Lines& out, const ChatTemplate::Row& row, bool gaps) {
+  print_slots(out, row.prefix, "''", gaps);
   out.tag("if system");
   if (row.fuse_system) {
     Joined fused;
     add_filled(fused, row.system.at(0).text, "system");
     out.set("ns.begin", fused.text());
   } else {
-    out.print(filled(row.system, "system"));
+    print_slots(out, row.system, "system", gaps);
   }
   out.tag("endif");
 }
 
-void write_turn(Lines& out, const ChatTemplate::Row& row, const ToolFormat& format, const Slots& function) {
+void write_turn(Lines& out, const ChatTemplate::Row& row, const ToolFormat& format, const Slots& function,
+                bool gaps) {
   out.set("content", "message['content'] if message['content'] else ''");
   if (row.fuse_system) {
     out.tag("if loop.first").set("content", "ns.begin + content").tag("endif");
   }
-  out.tag("if message['role'] == 'user'").print(filled(row.user, "content"));
-  out.tag("elif message['role'] == 'tool'").print(filled(row.observation, "content"));
-  out.tag("elif message['role'] == 'assistant' and message['tool_calls']");
-  write_calls(out, format);
-  out.print(filled(function, row.fuse_system ? "ns.calls" : "(content + ns.calls)"));
+  out.tag("if message['role'] == 'user'");
+  print_slots(out, row.user, "content", gaps);
+  out.tag("elif message['role'] == 'tool'");
+  print_slots(out, row.observation, "content", gaps);
   out.tag("elif message['role'] == 'assistant'");
-  if (row.thinks) handle_thoughts(out);
-  out.print(filled(row.assistant, "content"));
+  if (row.thinks) handle_thoughts(out, gaps);
+  out.tag("if message['tool_calls']");
+  write_calls(out, format);
+  print_slots(out, function, row.fuse_system ? "ns.calls" : "(content + ns.calls)", gaps);
+  out.tag("else");
+  print_slots(out, row.assistant, "content", gaps);
+  out.tag("endif");
   out.tag("else").print("raise_exception('a message has the role ' + message['role'])").tag("endif");
 }
 
 /// What stands behind the last turn.
-void write_end(Lines& out, const ChatTemplate::Row& row, bool usually_thinks) {
+void write_end(Lines& out, const ChatTemplate::Row& row, bool gaps) {
   if (row.efficient_eos) {
     out.tag("if turns and turns[-1]['role'] == 'assistant' and not add_generation_prompt").print("eos");
     out.tag("endif");
   }
   if (row.thinks) {
-    const std::string usual = usually_thinks ? "true" : "false";
-    out.tag("if add_generation_prompt and not (enable_thinking if enable_thinking is defined else " + usual +
-            ")");
-    out.print("'<think>\\n\\n</think>\\n\\n'").tag("endif");
+    out.tag("if add_generation_prompt and not thinking");
+    out.print(std::string(gaps ? "ns.gap + " : "") + "'<think>\\n\\n</think>\\n\\n'").tag("endif");
   }
+}
+
+/// Whether answers think: as the caller says, else as the run did.
+std::string usually_thinks(const TemplateOptions& options) {
+  if (!options.enable_thinking) return "none";
+  return *options.enable_thinking ? "true" : "false";
 }
 
 }  // namespace
 
-std::string jinja_of(const ChatTemplate& chat, const TemplateOptions& options) {
+bool begins_texts_with_blank(const Tokenizer& tokenizer) {
+  const auto bare = tokenizer.encode("x").ids, after_blank = tokenizer.encode(" x").ids;
+  const std::string first = bare.empty() ? "" : tokenizer.id_to_token(bare.front());
+  return first.starts_with("\xE2\x96\x81") && bare != after_blank;
+}
+
+std::string jinja_of(const ChatTemplate& chat, const TemplateOptions& options, bool gaps) {
   const auto row = find_row(chat.name());
   check(row != nullptr, "a chat template is of the table");
   const ToolFormat* format = find_tool_format(options.tool_format.value_or(row->tool_format));
   check(format != nullptr, "the options of a chat template were checked");
   Lines out;
   out.set("bos", "bos_token if bos_token else ''").set("eos", "eos_token if eos_token else ''");
-  out.set("ns", "namespace(tools='', names='', calls='', begin='')");
+  out.set("ns", "namespace(tools='', names='', calls='', begin='', gap='')");
+  if (row->thinks) {
+    out.set("thinking", "enable_thinking if enable_thinking is defined else " + usually_thinks(options));
+    out.set("preserved", options.preserve_thinking ? "true" : "false");
+  }
   take_system(out, options.default_system.value_or(row->default_system));
   write_tools(out, *format);
-  write_begin(out, *row);
+  write_begin(out, *row, gaps);
   out.tag("for message in turns");
-  write_turn(out, *row, *format, function_slots(*row, options));
+  write_turn(out, *row, *format, function_slots(*row, options), gaps);
   out.tag("endfor");
-  write_end(out, *row, options.enable_thinking.value_or(false));
+  write_end(out, *row, gaps);
   return out.text();
 }
 

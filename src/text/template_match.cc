@@ -97,23 +97,6 @@ std::string nearest(const std::string& want, const Tokenizer& tokenizer, const P
 
 }  // namespace
 
-std::optional<std::string> folder_template(const std::string& folder) {
-  const std::string own = folder + "/chat_template.jinja", config = folder + "/tokenizer_config.json";
-  if (path_exists(own)) return read_file(own);
-  if (!path_exists(config)) return std::nullopt;
-  const Json json = read_json(config);
-  const auto found = json.is_object() ? json.find("chat_template") : json.end();
-  if (!json.is_object() || found == json.end()) return std::nullopt;
-  if (found->is_string()) return found->get<std::string>();
-  if (!found->is_array()) return std::nullopt;
-  for (const Json& named : *found) {
-    if (named.is_object() && json_string(named, "name", "", config) == "default") {
-      return json_string(named, "template", "", config);
-    }
-  }
-  return std::nullopt;
-}
-
 TemplateMatch match_template(const std::string& folder, const Tokenizer& tokenizer) {
   const auto source = folder_template(folder);
   if (!source) return {};
@@ -158,26 +141,6 @@ TemplateMatch match_jinja(const std::string& source, const std::string& whose, c
     return {.reason = whose + " writes otherwise than each of " + all_names() + "; " + near};
   }
   return {.found = ChatTemplate::find(left.front())};
-}
-
-bool writes_as(const std::string& source, const ChatTemplate& chat, const Tokenizer& tokenizer) {
-  try {
-    const JinjaTemplate jinja(source);
-    int same = 0;
-    for (const Probe& probe : probes()) {
-      std::string text;
-      try {
-        text = rendered(jinja, tokenizer, probe);
-      } catch (const Error&) {
-        continue;  // many templates refuse system messages
-      }
-      if (text != written(chat.name(), tokenizer, probe)) return false;
-      ++same;
-    }
-    return same > 0;
-  } catch (const Error&) {
-    return false;
-  }
 }
 
 }  // namespace octet::text

@@ -79,11 +79,21 @@ TEST_F(OwnTemplate, TheFinalModelCarriesTheOneItWasTrainedWith) {
 }
 
 TEST_F(OwnTemplate, OfTheModelStaysInTheFinalOneWhereItWritesTheSame) {
-  spill(folder_ / "model/chat_template.jinja", kChatml);
+  expect_success(run("bare"));
+  const std::string own = slurp(folder_ / "bare/chat_template.jinja") + "{# the model's own #}";
+  spill(folder_ / "model/chat_template.jinja", own);
   expect_success(run("same"));
-  EXPECT_EQ(slurp(folder_ / "same/chat_template.jinja"), kChatml);
+  EXPECT_EQ(slurp(folder_ / "same/chat_template.jinja"), own);
   expect_success(run("told", "default_system=Xyzzy"));
   EXPECT_NE(slurp(folder_ / "told/chat_template.jinja").find("'Xyzzy'"), std::string::npos);
+}
+
+// It writes plain conversations as ChatML does, and would lose the tools of every request.
+TEST_F(OwnTemplate, OfTheModelGivesWayInTheFinalOneWhereItDropsTools) {
+  spill(folder_ / "model/chat_template.jinja", kChatml);
+  expect_success(run("small", "template=null"));
+  EXPECT_NE(slurp(folder_ / "small/chat_template.jinja").find("You have access to the following tools"),
+            std::string::npos);
 }
 
 TEST_F(OwnTemplate, OfTheModelGivesWayInTheFinalOneWhereItWritesOtherwise) {

@@ -5,7 +5,6 @@
 #include "octet/text/chat_template.h"
 #include "octet/text/jinja.h"
 #include "octet/text/template_jinja.h"
-#include "octet/text/template_match.h"
 
 namespace octet::text {
 namespace {
@@ -151,7 +150,8 @@ std::string rendered(const ChatTemplate& chat, const TemplateOptions& options, c
   if (!c.tools.empty()) variables["tools"] = Json::parse(c.tools, nullptr, false);
   if (tokenizer.bos_id() >= 0) variables["bos_token"] = tokenizer.bos_token();
   if (tokenizer.eos_id() >= 0) variables["eos_token"] = tokenizer.eos_token();
-  std::string text = JinjaTemplate(jinja_of(chat, options)).render(variables);
+  std::string text =
+      JinjaTemplate(jinja_of(chat, options, begins_texts_with_blank(tokenizer))).render(variables);
   const std::string now = today({}), then = today(options);
   if (const std::size_t at = text.find(now); !c.tools.empty() && at != std::string::npos) {
     text.replace(at, now.size(), then);
@@ -162,7 +162,6 @@ std::string rendered(const ChatTemplate& chat, const TemplateOptions& options, c
 // Tokens are those of the parts of a text, which the whole may be cut into otherwise: texts are compared.
 TEST_P(TemplateGolden, InJinjaItWritesTheSame) {
   template_.prepare(tokenizer_);
-  EXPECT_TRUE(writes_as(jinja_of(template_), template_, tokenizer_));
   const std::string kind = about_["tokenizer"].get<std::string>();
   // These do not tell a blank that stood in the text from one that begins it, or strip blanks at special
   // tokens.

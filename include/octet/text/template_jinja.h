@@ -8,11 +8,17 @@ namespace octet::text {
 
 /// The chat template in Jinja, as transformers' apply_chat_template and servers read it from a model's folder
 /// (chat_template.jinja): it writes conversations as `chat` does with these options (default_system,
-/// tool_format, enable_thinking; checked before), tools and calls of them included. Messages have the roles
-/// system (first), user, assistant (with tool_calls, or an answer) and tool. Where `chat` has thoughts, those
-/// of earlier answers are left out, a last answer without one gets an empty one, and so does a question that
-/// is asked without thinking: as the variable enable_thinking says, else as the options do. bos_token and
-/// eos_token are those of the tokenizer that was prepared for it.
-std::string jinja_of(const ChatTemplate& chat, const TemplateOptions& options = {});
+/// tool_format, enable_thinking, preserve_thinking; checked before), tools and calls of them included.
+/// Messages have the roles system (first), user, assistant (with tool_calls, or an answer) and tool. Where
+/// `chat` has thoughts, those of earlier answers are left out (unless preserved, and without thinking those
+/// of every answer), a last answer without one gets an empty one, and so does a question that is asked
+/// without thinking: as the variable enable_thinking says, else as the options do. Tools without parameters
+/// are written, too. bos_token and eos_token are those of the tokenizer that was prepared for it.
+/// `gaps`: for a tokenizer that begins_texts_with_blank: a blank stands where training, which gives it each
+/// part of a conversation alone, has one in front of the part.
+std::string jinja_of(const ChatTemplate& chat, const TemplateOptions& options = {}, bool gaps = false);
+
+/// Whether the tokenizer puts a blank of its own in front of every text that it is given (Llama 2's does).
+bool begins_texts_with_blank(const Tokenizer& tokenizer);
 
 }  // namespace octet::text

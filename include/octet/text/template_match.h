@@ -15,8 +15,10 @@ struct TemplateMatch {
 };
 
 /// The folder's chat template in Jinja: chat_template.jinja, or `chat_template` of tokenizer_config.json (of
-/// several the one named default). Nothing when there is none. Throws Error for a file that cannot be read.
-std::optional<std::string> folder_template(const std::string& folder);
+/// several the one named default; `with_tools`: the one named tool_use, where there is one, as transformers
+/// takes it for conversations with tools). Nothing when there is none. Throws Error for a file that cannot be
+/// read.
+std::optional<std::string> folder_template(const std::string& folder, bool with_tools = false);
 
 /// Renders conversations with the folder's chat template and with every row of the table, and takes the row
 /// whose texts are all the same: with and without system message, of several turns, and what stands before an
@@ -26,8 +28,12 @@ TemplateMatch match_template(const std::string& folder, const Tokenizer& tokeniz
 
 /// The same for a chat template in Jinja; reasons call it `whose` ("the model's own chat template").
 TemplateMatch match_jinja(const std::string& source, const std::string& whose, const Tokenizer& tokenizer);
-/// Whether a chat template in Jinja writes what `chat` does, as far as it renders at all. `tokenizer` is
-/// prepared for `chat`.
-bool writes_as(const std::string& source, const ChatTemplate& chat, const Tokenizer& tokenizer);
+
+/// Whether the folder's own chat template writes what `chat` does with these options (jinja_of) in all that
+/// it can write: system messages, several turns, questions that wait for an answer, tools, calls of them,
+/// their answers and, where `chat` has them, thoughts. An error where `chat` writes is a difference.
+/// `tokenizer` is prepared for `chat`. Throws Error for a file that cannot be read.
+bool folder_writes_as(const std::string& folder, const ChatTemplate& chat, const TemplateOptions& options,
+                      const Tokenizer& tokenizer);
 
 }  // namespace octet::text
