@@ -13,6 +13,7 @@
 #include "octet/data/template_encoder.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/adapters.h"
+#include "octet/setup/data_options.h"
 #include "octet/setup/freezing.h"
 #include "octet/setup/run_options.h"
 #include "octet/train/adapter_folder.h"
@@ -42,12 +43,10 @@ void print(const std::string& folder, const std::vector<std::string>& files) {
   for (const std::string& file : files) std::printf("%s/%s\n", folder.c_str(), file.c_str());
 }
 
-/// The tokenizer in `folder`, with what a template adds to it; null where there is none.
-std::unique_ptr<data::TemplateEncoder> encoder_of(const std::string& folder,
-                                                  const std::optional<std::string>& template_name) {
-  if (!path_exists(folder + "/tokenizer.json")) return nullptr;
-  return std::make_unique<data::TemplateEncoder>(
-      data::TemplateEncoderOptions{.folder = folder, .template_name = template_name});
+/// The tokenizer of a folder, with what a template adds to it; null where there is none.
+std::unique_ptr<data::TemplateEncoder> encoder_of(const data::TemplateEncoderOptions& options) {
+  if (!path_exists(options.folder + "/tokenizer.json")) return nullptr;
+  return std::make_unique<data::TemplateEncoder>(options);
 }
 
 struct Merge {
@@ -104,8 +103,10 @@ int export_adapters(const ExportWish& wish, const std::vector<std::string>& abov
   for (const std::string& one : named.adapters) {
     if (path_exists(one + "/tokenizer.json")) tokenizer = one;
   }
-  const bool asked = wish.template_name || tokenizer != named.folder;
-  const auto encoder = asked ? encoder_of(tokenizer, wish.template_name) : nullptr;
+  data::TemplateEncoderOptions words = wish.words;
+  words.folder = tokenizer;
+  const bool asked = words.template_name || tokenizer != named.folder;
+  const auto encoder = asked ? encoder_of(words) : nullptr;
   return write_merged({.adapters = named.adapters,
                        .model = named.folder,
                        .folder = wish.folder,
@@ -116,9 +117,8 @@ int export_adapters(const ExportWish& wish, const std::vector<std::string>& abov
 }
 
 /// The adapters of a checkpoint: a folder of PEFT or, merged, a whole model.
-int export_trained_adapters(const ExportWish& wish, config::Config run, const train::ModelExport& e) {
-  run.model_name_or_path = e.model;
-  const auto encoder = encoder_of(e.model, run.template_name);
+int export_trained_adapters(const ExportWish& wish, const config::Config& run, const train::ModelExport& e) {
+  const auto encoder = encoder_of(setup::encoder_options(run));
   train::AdapterExport adapter{.folder = wish.folder,
                                .checkpoint = e.checkpoint,
                                .overwrite = wish.overwrite,
@@ -156,14 +156,16 @@ int export_trained(const ExportWish& wish) {
                        .part = setup::trains_parts(run)};
   require_model(e.model, "the model that the run started from");
   runtime::require_model_of(checkpoint, e.model);
-  if (setup::trains_adapters(run)) return export_trained_adapters(wish, std::move(run), e);
+  // The template and its options are those of the run, over the model that is there now.
+  run.model_name_or_path = e.model;
+  if (setup::trains_adapters(run)) return export_trained_adapters(wish, run, e);
   if (wish.merge) {
     throw Error({.what = "the checkpoint holds no adapters to merge",
                  .where = wish.path,
                  .fix = "leave --merge out: the checkpoint is a whole model",
                  .code = ExitCode::usage});
   }
-  const auto encoder = encoder_of(e.model, run.template_name);
+  const auto encoder = encoder_of(setup::encoder_options(run));
   print(e.folder, train::export_model(e, encoder.get()));
   return 0;
 }

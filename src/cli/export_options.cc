@@ -2,6 +2,7 @@
 
 #include "octet/base/error.h"
 #include "octet/setup/adapters.h"
+#include "octet/setup/data_options.h"
 #include "octet/setup/run_options.h"
 
 namespace octet::cli {
@@ -64,7 +65,8 @@ ExportWish wish_of_file(const std::string& path, const Arguments& overrides) {
   if (config.adapter_name_or_path) wish.adapters = setup::adapter_folders(*config.adapter_name_or_path);
   wish.dtype = config.export_dtype ? dtype_named(config) : inferred_dtype(resolved);
   wish.sizes.export_size = config.export_size;
-  wish.template_name = config.template_name;
+  wish.words = setup::encoder_options(config);
+  wish.words.match_template = false;  // unnamed: the folder's own chat template stays as it is
   wish.overwrite = config.overwrite_output_dir;
   wish.merge = wish.from_file = true;
   return wish;
@@ -81,7 +83,7 @@ std::optional<ExportWish> read_export_wish(const Arguments& arguments) {
   options.example("trainer export runs/adapter models/whole --merge");
   options.take_overrides();
   ExportWish wish;
-  std::string adapter, dtype, template_name;
+  std::string adapter, dtype;
   double size = 0;
   bool overwrite = false;
   auto& app = options.app();

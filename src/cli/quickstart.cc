@@ -24,6 +24,8 @@ std::string as_rows(const std::vector<TaskRow>& questions) {
   return rows;
 }
 
+constexpr std::int64_t kPositions = 512;  ///< of the model: the longest text
+
 Json model_config(int vocabulary) {
   return Json{{"architectures", {"LlamaForCausalLM"}},
               {"model_type", "llama"},
@@ -35,7 +37,7 @@ Json model_config(int vocabulary) {
               {"num_key_value_heads", 2},
               {"head_dim", 32},
               {"hidden_act", "silu"},
-              {"max_position_embeddings", 512},
+              {"max_position_embeddings", kPositions},
               {"rms_norm_eps", 1e-5},
               {"rope_theta", 10000.0},
               {"attention_bias", false},
@@ -132,7 +134,8 @@ void make_model(const std::string& folder, const std::vector<TaskRow>& questions
     texts.push_back("assistant\n" + questions[i].answer);
   }
   make_folders(folder + "/model");
-  const int vocabulary = text::train_byte_bpe(texts, {.vocab_size = 512}, folder + "/model");
+  const int vocabulary =
+      text::train_byte_bpe(texts, {.vocab_size = 512, .max_length = kPositions}, folder + "/model");
   write_file_atomically(folder + "/model/config.json", model_config(vocabulary).dump(2) + "\n");
 }
 

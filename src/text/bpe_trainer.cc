@@ -245,7 +245,7 @@ int train_byte_bpe(std::span<const std::string> texts, const BpeTraining& option
   Json config = {{"added_tokens_decoder", decoder_entries},
                  {"add_prefix_space", false},
                  {"clean_up_tokenization_spaces", false},
-                 {"model_max_length", 1000000},
+                 {"model_max_length", options.max_length},
                  {"tokenizer_class", "PreTrainedTokenizerFast"}};
   if (!options.bos_token.empty()) config["bos_token"] = options.bos_token;
   if (!options.eos_token.empty()) config["eos_token"] = options.eos_token;

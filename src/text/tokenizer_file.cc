@@ -14,6 +14,7 @@ namespace {
 constexpr const char* kFiles[] = {
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt",     "tokenizer.model",       "chat_template.jinja",     "chat_template.json"};
+constexpr const char* kConfig = "tokenizer_config.json";
 constexpr std::int64_t kMaxAddedId = (std::int64_t{1} << 26) - 1;
 constexpr std::size_t kMaxAddedBytes = 1 << 16;
 
@@ -154,6 +155,11 @@ Tokenizer Tokenizer::from_folder(const std::string& path) {
 
 void Tokenizer::save(const std::string& folder) const {
   const Parts& p = *parts_;
+  const auto set_roles = [&p](Json& config) {
+    if (!p.eos.token.empty()) set_role(config, "eos_token", p.eos.token);
+    if (!p.pad.token.empty()) set_role(config, "pad_token", p.pad.token);
+  };
+  bool configured = false;
   for (const std::string& path : p.files) {
     const std::string name = path.substr(path.rfind('/') + 1);
     std::string text = read_file(path);
@@ -167,17 +173,21 @@ void Tokenizer::save(const std::string& folder) const {
         list.push_back(std::move(one));
       }
       text = with_json_value(text, "added_tokens", list.dump(2));
-    } else if (p.changed && (name == "tokenizer_config.json" || name == "special_tokens_map.json")) {
+    } else if (p.changed && (name == kConfig || name == "special_tokens_map.json")) {
       Json config = read_json(path);
-      if (!p.eos.token.empty()) set_role(config, "eos_token", p.eos.token);
-      if (!p.pad.token.empty()) set_role(config, "pad_token", p.pad.token);
+      set_roles(config);
       if (const auto it = config.find("added_tokens_decoder"); it != config.end() && it->is_object()) {
         for (const auto& [id, token] : p.added.all()) (*it)[std::to_string(id)] = token_json(token);
       }
       text = config.dump(2, ' ', false) + "\n";
     }
     write_file_atomically(folder + "/" + name, text);
+    configured |= name == kConfig;
   }
+  if (!p.changed || configured) return;
+  Json config = Json::object();
+  set_roles(config);
+  write_file_atomically(folder + "/" + kConfig, config.dump(2, ' ', false) + "\n");
 }
 
 }  // namespace octet::text

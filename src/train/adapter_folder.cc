@@ -165,7 +165,7 @@ std::vector<std::string> export_adapter(const AdapterExport& e, const config::Co
   // A folder with weights is whole: old ones go first, and the new ones come last.
   remove_old(weights, e.overwrite);
   write_file_atomically(e.folder + "/adapter_config.json", described.dump(2) + "\n");
-  if (e.encoder != nullptr) save_tokenizer(e.folder, *e.encoder);
+  if (e.encoder != nullptr) save_tokenizer(e.folder, *e.encoder, most_positions(architecture));
   writer->publish();
   return {"adapter_config.json", kWeights};
 }

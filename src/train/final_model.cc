@@ -7,23 +7,52 @@
 #include "octet/base/files.h"
 #include "octet/base/json.h"
 #include "octet/checkpoint/export.h"
+#include "octet/runtime/model_folder.h"
 
 namespace octet::train {
 namespace {
 
-// A model that was trained to end its answers with the template's token must be told to stop at it, or it
-// talks on: the source's generation_config.json, if any, with the end tokens of the template in front.
-std::string generation_config(const std::string& model, const data::TemplateEncoder& encoder) {
-  const std::string path = model + "/generation_config.json";
-  Json config = path_exists(path) ? read_json(path) : Json::object();
-  Json ends = Json::array();
-  for (const std::int32_t id : encoder.stop_ids()) ends.push_back(id);
-  if (const auto old = config.find("eos_token_id"); old != config.end()) {
-    for (const Json& id : old->is_array() ? *old : Json::array({*old})) {
-      if (id.is_number_integer() && std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
-    }
+constexpr auto kReplaced = Json::error_handler_t::replace;  ///< bytes that are no UTF-8 in a file
+
+Json read_config(const std::string& path) {
+  return path_exists(path) ? read_json(path) : Json::object();
+}
+
+/// The ids that a config names, one or a list of them.
+std::vector<Json> named_ends(const Json& config) {
+  std::vector<Json> ends;
+  const auto found = config.find("eos_token_id");
+  if (found == config.end()) return ends;
+  for (const Json& id : found->is_array() ? *found : Json::array({*found})) {
+    if (id.is_number_integer()) ends.push_back(id);
   }
-  if (!ends.empty()) config["eos_token_id"] = ends.size() == 1 ? ends[0] : ends;
+  return ends;
+}
+
+// A model that was trained to end its answers with the template's token must be told to stop at it, or it
+// talks on: the end tokens of the template, then those of the base, which stand in its generation_config.json
+// or, as transformers reads them where that has none, in its config.json.
+Json ends_of(const std::string& model, const data::TemplateEncoder& encoder) {
+  // Some readers take the first alone: the tokenizer's own.
+  std::vector<std::int32_t> stops = encoder.stop_ids();
+  std::ranges::stable_partition(stops, [&](std::int32_t id) { return id == encoder.tokenizer().eos_id(); });
+  Json ends = stops;
+  std::vector<Json> base = named_ends(read_config(model + "/generation_config.json"));
+  if (base.empty()) base = named_ends(read_config(model + "/config.json"));
+  for (const Json& id : base) {
+    if (std::ranges::find(ends, id) == ends.end()) ends.push_back(id);
+  }
+  return ends;
+}
+
+Json one_or_all(const Json& ends) {
+  return ends.size() == 1 ? ends[0] : ends;
+}
+
+std::string generation_config(const std::string& model, const data::TemplateEncoder& encoder) {
+  Json config = read_config(model + "/generation_config.json");
+  const Json ends = ends_of(model, encoder);
+  if (!ends.empty()) config["eos_token_id"] = one_or_all(ends);
   const text::Tokenizer& tokenizer = encoder.tokenizer();
   if (tokenizer.bos_id() >= 0 && !config.contains("bos_token_id"))
     config["bos_token_id"] = tokenizer.bos_id();
@@ -31,14 +60,61 @@ std::string generation_config(const std::string& model, const data::TemplateEnco
   return config.dump(2) + "\n";
 }
 
+// Another pad token than the tokenizer's is replaced. The row of a pad token learns nothing where it is
+// looked up, so an end token, which is a tokenizer's pad where it has no other, does not become one.
+void fit_pad(Json& part, std::int32_t pad, const Json& ends) {
+  const auto found = part.find("pad_token_id");
+  if (pad < 0 || found == part.end() || !found->is_number_integer() || *found == pad) return;
+  *found = std::ranges::find(ends, Json(pad)) == ends.end() ? Json(pad) : Json();
+}
+
+/// The folder's config.json ends answers with the tokens that generation_config.json names.
+void fit_config(const std::string& path, const std::string& model, const data::TemplateEncoder& encoder) {
+  if (!path_exists(path)) return;
+  const Json before = read_json(path);
+  Json config = before;
+  const Json ends = ends_of(model, encoder);
+  if (!ends.empty()) config["eos_token_id"] = one_or_all(ends);
+  const std::int32_t pad = encoder.tokenizer().pad_id();
+  fit_pad(config, pad, ends);
+  if (const auto text = config.find("text_config"); text != config.end() && text->is_object()) {
+    if (!ends.empty() && text->contains("eos_token_id")) (*text)["eos_token_id"] = one_or_all(ends);
+    fit_pad(*text, pad, ends);
+  }
+  if (config != before) write_file_atomically(path, config.dump(2, ' ', false, kReplaced) + "\n");
+}
+
+/// Where transformers cuts texts that are too long, it does so at model_max_length.
+void fit_length(const std::string& path, std::int64_t positions) {
+  if (positions <= 0 || !path_exists(path)) return;
+  Json config = read_json(path);
+  const auto found = config.find("model_max_length");
+  // Nothing is what transformers takes for any length.
+  const bool fits =
+      found != config.end() && found->is_number() && found->get<double>() <= static_cast<double>(positions);
+  if (fits) return;
+  config["model_max_length"] = positions;
+  write_file_atomically(path, config.dump(2, ' ', false, kReplaced) + "\n");
+}
+
 }  // namespace
 
-void save_tokenizer(const std::string& folder, const data::TemplateEncoder& encoder) {
+std::int64_t most_positions(const model::Architecture& architecture) {
+  double most = static_cast<double>(architecture.max_positions);
+  for (const model::Rope& rope : architecture.ropes) {
+    if (rope.kind != model::RopeKind::yarn) continue;
+    most = std::max(most, static_cast<double>(rope.original_max_positions) * rope.factor);
+  }
+  return static_cast<std::int64_t>(std::min(most, 1e15));
+}
+
+void save_tokenizer(const std::string& folder, const data::TemplateEncoder& encoder, std::int64_t positions) {
   encoder.tokenizer().save(folder);
+  const std::string path = folder + "/tokenizer_config.json";
+  fit_length(path, positions);
   const std::optional<std::string> jinja = encoder.jinja_for(folder);
   if (!jinja) return;
   // Of several places readers take different ones: the others go.
-  const std::string path = folder + "/tokenizer_config.json";
   if (path_exists(path)) {
     Json config = read_json(path);
     if (config.erase("chat_template") > 0) write_file_atomically(path, config.dump(2) + "\n");
@@ -50,8 +126,10 @@ void save_tokenizer(const std::string& folder, const data::TemplateEncoder& enco
 
 void write_tokenizer(const std::string& folder, const std::string& model,
                      const data::TemplateEncoder& encoder) {
-  save_tokenizer(folder, encoder);
+  const bool described = path_exists(model + "/config.json");
+  save_tokenizer(folder, encoder, described ? most_positions(runtime::read_model(model)) : 0);
   write_file_atomically(folder + "/generation_config.json", generation_config(model, encoder));
+  fit_config(folder + "/config.json", model, encoder);
 }
 
 std::vector<std::string> export_model(const ModelExport& e, const data::TemplateEncoder* encoder) {

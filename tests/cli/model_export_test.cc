@@ -102,6 +102,58 @@ TEST(ModelExport, ARunWritesItsFinalModelInTheFormatAndSizeItWasAskedFor) {
   }
 }
 
+// What decides how conversations are written is the run's, whether it writes the folder itself or a
+// checkpoint becomes one later.
+TEST(ModelExport, OfACheckpointItHasTheTextFilesOfTheFinalModelByteForByte) {
+  const TemporaryFolder folder("same_files");
+  const std::string own = folder / "own";
+  fs::copy(Task::get().model(), own);
+  const std::string chatml =
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+  spill(own + "/chat_template.jinja", chatml);
+  const std::string told = " default_system=Xyzzy tool_format=llama3 ";
+  struct Case {
+    std::string name, keys, says;  ///< what its chat template holds
+  };
+  for (const auto& [name, keys, says] : std::vector<Case>{
+           {"told", "template=chatml" + told, "'Xyzzy'"},
+           {"quiet", "template=qwen3 enable_thinking=false" + told, "is defined else false"},
+           {"thinking", "template=qwen3 preserve_thinking=true mask_history=true", "set preserved = true"},
+           {"found", "template=null model_name_or_path=" + own + told, "'Xyzzy'"},
+           {"adapted", "template=qwen3 enable_thinking=false finetuning_type=lora lora_rank=2" + told,
+            "is defined else false"}}) {
+    SCOPED_TRACE(name);
+    const std::string run = folder / name, exported = folder / (name + "_export");
+    expect_success(trainer(Task::get().train(run, "max_steps=1 save_steps=1 " + keys)));
+    expect_success(trainer("export " + run + "/checkpoint-1 " + exported));
+    EXPECT_NE(slurp(run + "/chat_template.jinja").find(says), std::string::npos)
+        << slurp(run + "/chat_template.jinja");
+    int compared = 0;
+    for (const auto& entry : fs::directory_iterator(exported)) {
+      EXPECT_EQ(slurp(entry.path().string()), slurp(run + "/" + entry.path().filename().string()))
+          << entry.path();
+      ++compared;
+    }
+    EXPECT_GE(compared, 5);
+  }
+  // Two words end an answer of ChatML, found in the model's own template, too.
+  EXPECT_EQ(read_json(folder / "found_export/generation_config.json")["eos_token_id"].size(), 2u);
+}
+
+// The same keys in a file as LLaMA-Factory's export reads it.
+TEST(ModelExport, AFileOfLlamaFactorysExportNamesTheTemplatesOptionsToo) {
+  const TemporaryFolder folder("same_keys");
+  expect_success(trainer(Task::get().train(folder / "run", "max_steps=1")));
+  spill(folder / "merge.yaml", "model_name_or_path: " + (folder / "run") +
+                                   "\nexport_dir: " + (folder / "out") +
+                                   "\ntemplate: chatml\ndefault_system: Xyzzy\ntool_format: qwen\n");
+  expect_success(trainer("export " + (folder / "merge.yaml")));
+  const std::string jinja = slurp(folder / "out/chat_template.jinja");
+  EXPECT_NE(jinja.find("'Xyzzy'"), std::string::npos) << jinja;
+  EXPECT_NE(jinja.find("<tool_call>"), std::string::npos) << jinja;
+}
+
 TEST(ModelExport, ATokenizerWithMoreTokensThanTheModelHasRowsIsRefusedWhereverItIsUsed) {
   const TemporaryFolder folder("tokenizer");
   expect_success(trainer(Task::get().train(folder / "run", "max_steps=1")));

@@ -4,6 +4,7 @@
 
 #include "folder.h"
 #include "octet/base/error.h"
+#include "octet/base/json.h"
 #include "octet/text/tokenizer.h"
 
 namespace octet::text {
@@ -49,6 +50,12 @@ TEST(BpeTrainer, TheMostFrequentPairIsMergedFirst) {
   EXPECT_EQ(tokenizer.id_to_token(256), "ug");
   EXPECT_EQ(tokenizer.encode(" hug").ids.size(), 1u);
   EXPECT_EQ(tokenizer.encode("pugs").ids.size(), 3u);
+}
+
+TEST(BpeTrainer, TheLengthOfATextIsThatOfTheModel) {
+  const TestFolder folder;
+  train_byte_bpe(sample(), {.vocab_size = 300, .max_length = 512}, folder.path());
+  EXPECT_EQ(read_json(folder.path() + "/tokenizer_config.json")["model_max_length"], 512);
 }
 
 TEST(BpeTrainer, TheSameTextsGiveTheSameFiles) {

@@ -1,6 +1,7 @@
 // Trains small byte-level vocabularies for models that start from nothing.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -16,7 +17,8 @@ struct BpeTraining {
   std::string pad_token = "<|endoftext|>";  ///< of the special tokens, or ""
   /// The expression that cuts text into words, within which pairs are merged; "" is GPT-2's.
   std::string pattern;
-  int min_count = 2;  ///< pairs seen less often are not merged
+  int min_count = 2;                  ///< pairs seen less often are not merged
+  std::int64_t max_length = 1000000;  ///< of a text in tokens, as tokenizer_config.json says it
 };
 
 /// Learns merges from `texts` (UTF-8) and writes tokenizer.json and tokenizer_config.json into `folder`,

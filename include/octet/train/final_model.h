@@ -6,6 +6,7 @@
 
 #include "octet/base/dtype.h"
 #include "octet/data/template_encoder.h"
+#include "octet/model/architecture.h"
 
 namespace octet::train {
 
@@ -19,13 +20,18 @@ struct ModelExport {
   bool part = false;       ///< the checkpoint holds what was trained, and `model` the rest
 };
 
+/// How long a text the model was made for: what its config says, and with YaRN what it stretches that to.
+std::int64_t most_positions(const model::Architecture& architecture);
+
 /// Writes the tokenizer's files into `folder`, with the tokens and roles that the template gave it, and the
 /// chat template as chat_template.jinja, in place of one that writes otherwise (TemplateEncoder::jinja_for).
-void save_tokenizer(const std::string& folder, const data::TemplateEncoder& encoder);
+/// tokenizer_config.json's model_max_length becomes `positions`, those of the model, where it is larger or
+/// absent; 0: they are not known.
+void save_tokenizer(const std::string& folder, const data::TemplateEncoder& encoder, std::int64_t positions);
 
-/// Writes the tokenizer (save_tokenizer: with the tokens and roles that the template gave it) and a
-/// generation_config.json whose end tokens are those that end an answer, beside what `model`'s own says, into
-/// `folder`.
+/// Writes the tokenizer (save_tokenizer, with the positions of `model`) and a generation_config.json whose
+/// end tokens are those that end an answer, beside what `model`'s own says, into `folder`. A config.json that
+/// is there gets the same end tokens, and the tokenizer's pad token where it names another.
 void write_tokenizer(const std::string& folder, const std::string& model,
                      const data::TemplateEncoder& encoder);
 
