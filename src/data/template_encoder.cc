@@ -145,7 +145,7 @@ std::int32_t TemplateEncoder::text_bos_id() const {
 std::optional<std::string> TemplateEncoder::jinja_for(const std::string& folder) const {
   if (!template_) return std::nullopt;
   if (text::folder_writes_as(folder, *template_, options_, tokenizer_)) return std::nullopt;
-  return text::jinja_of(*template_, options_, text::begins_texts_with_blank(tokenizer_));
+  return text::jinja_of(*template_, options_, &tokenizer_);
 }
 
 std::vector<std::int32_t> TemplateEncoder::stop_ids() const {

@@ -2,6 +2,7 @@
 // the blanks around it, so that the file may be laid out in lines.
 #include "octet/text/template_jinja.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "octet/base/error.h"
@@ -75,31 +76,68 @@ class Lines {
   std::string text_;
 };
 
-/// Prints slots with the value of an expression in the place of their content. Training gives each slot to
-/// the tokenizer alone; with `gaps` that puts a blank in front of each, which is printed here where the slot
-/// follows text of another: ns.gap is what the next one needs.
-void print_slots(Lines& out, const Slots& slots, const std::string& content, bool gaps) {
+/// Training gives each part of a conversation to the tokenizer alone. Some put a blank in front of every text
+/// that they are given: where that part stands inside a longer text, the blank is written.
+struct Blanks {
+  const Tokenizer* tokenizer = nullptr;  ///< null: it puts none
+  bool before_blanks = false;            ///< also in front of a text that begins with one
+  bool after_tokens = false;             ///< in a longer text, too, behind a special token
+
+  explicit Blanks(const Tokenizer* one) {
+    const auto bare = one == nullptr ? std::vector<TokenId>{} : one->encode("x").ids;
+    const std::string first = bare.empty() ? "" : one->id_to_token(bare.front());
+    if (!first.starts_with("\xE2\x96\x81") && !first.starts_with("\xC4\xA0")) return;  // Llama's, GPT-2's
+    tokenizer = one;
+    before_blanks = one->encode(" x").ids != bare;
+    const auto behind = one->encode(one->eos_token() + "x").ids;
+    after_tokens =
+        behind.size() == bare.size() + 1 && std::equal(bare.begin(), bare.end(), behind.begin() + 1);
+  }
+
+  /// What stands in front of a part that begins with this text: the expression `gap`, or "".
+  std::string before(const std::string& gap, const std::string& text) const {
+    if (tokenizer == nullptr || gap == "''" || (!before_blanks && text.starts_with(' '))) return "";
+    const auto ids = tokenizer->encode(text).ids;
+    const bool token = ids.empty() || text.starts_with(tokenizer->id_to_token(ids.front()));
+    return token ? "" : gap;
+  }
+  /// The same for a part that is the value of an expression.
+  std::string before_value(const std::string& gap, const std::string& value) const {
+    if (tokenizer == nullptr || gap == "''") return "";
+    return before_blanks ? gap : "('' if " + value + ".startswith(' ') else " + gap + ")";
+  }
+  std::string behind_token() const { return after_tokens ? "''" : "' '"; }
+};
+
+/// Prints slots with the value of an expression in the place of their content. ns.gap is what stands in front
+/// of the next part.
+void print_slots(Lines& out, const Slots& slots, const std::string& content, const Blanks& blanks) {
   if (slots.empty()) return;
   Joined all;
-  std::string gap = gaps ? "ns.gap" : "", next = "''";
+  std::string gap = "ns.gap";
   for (const Slot& slot : slots) {
-    const bool bare = slot.text == kPlace;
     if (slot.kind != Slot::Kind::text) {
       all.expression(slot.kind == Slot::Kind::bos ? "bos" : "eos");
-      gap = "", next = "''";
+      gap = blanks.behind_token();
       continue;
     }
-    if (bare && !gap.empty()) {
-      all.expression("(" + gap + " + " + content + " if " + content + " else '')");
+    const bool value_first = slot.text.starts_with(kPlace), bare = slot.text == kPlace;
+    const std::string blank = value_first ? blanks.before_value(gap, content)
+                                          : blanks.before(gap, slot.text.substr(0, slot.text.find(kPlace)));
+    if (bare && !blank.empty()) {
+      all.expression("(" + blank + " + " + content + " if " + content + " else '')");
     } else {
-      if (!gap.empty()) all.expression(gap);
+      // Without content what stands behind it comes first.
+      const std::string rest = value_first ? blanks.before(gap, slot.text.substr(kPlace.size())) : blank;
+      const std::string other = rest.empty() ? "''" : rest;
+      if (!blank.empty())
+        all.expression(rest == blank ? blank : "(" + blank + " if " + content + " else " + other + ")");
       add_filled(all, slot.text, content);
     }
-    next = bare ? "' ' if " + content + " else " + (gap.empty() ? "''" : gap) : "' '";
-    if (gaps) gap = "' '";
+    gap = bare ? "(' ' if " + content + " else " + gap + ")" : "' '";
   }
   out.print(all.text());
-  if (gaps) out.set("ns.gap", next);
+  if (blanks.tokenizer != nullptr) out.set("ns.gap", gap);
 }
 
 /// A tool as {"type": "function", "function": ...}.
@@ -211,7 +249,7 @@ void write_calls(Lines& out, const ToolFormat& format) {
 /// Thoughts of earlier answers go, unless they are preserved, and without thinking those of every one: each
 /// from its beginning to the next end, and line ends before what is left. A last answer that has none gets an
 /// empty one.
-void handle_thoughts(Lines& out, bool gaps) {
+void handle_thoughts(Lines& out, const Blanks& blanks) {
   out.tag("if thinking == false or not (loop.last or preserved)");
   out.set("ns.kept", "''");
   out.set("ns.open", "''");
@@ -228,7 +266,8 @@ void handle_thoughts(Lines& out, bool gaps) {
   out.set("content", "(ns.kept + ns.open).lstrip('\\n')");
   out.tag("endif");
   out.tag("if loop.last and '<think>' not in content and '</think>' not in content");
-  const std::string answer = gaps ? "(' ' + content if content else '')" : "content";
+  const std::string blank = blanks.before_value("' '", "content");
+  const std::string answer = blank.empty() ? "content" : "(" + blank + " + content if content else '')";
   out.set("content", "'<think>\\n\\n</think>\\n\\n' + " + answer);
   out.tag("endif");
 }
@@ -244,49 +283,50 @@ void take_system(Lines& out, const std::string& usual) {
 }
 
 /// What stands in front of the first turn; a text that stands inside it goes into ns.begin.
-void write_begin(Lines& out, const ChatTemplate::Row& row, bool gaps) {
-  print_slots(out, row.prefix, "''", gaps);
+void write_begin(Lines& out, const ChatTemplate::Row& row, const Blanks& blanks) {
+  print_slots(out, row.prefix, "''", blanks);
   out.tag("if system");
   if (row.fuse_system) {
     Joined fused;
     add_filled(fused, row.system.at(0).text, "system");
     out.set("ns.begin", fused.text());
   } else {
-    print_slots(out, row.system, "system", gaps);
+    print_slots(out, row.system, "system", blanks);
   }
   out.tag("endif");
 }
 
 void write_turn(Lines& out, const ChatTemplate::Row& row, const ToolFormat& format, const Slots& function,
-                bool gaps) {
+                const Blanks& blanks) {
   out.set("content", "message['content'] if message['content'] else ''");
   if (row.fuse_system) {
     out.tag("if loop.first").set("content", "ns.begin + content").tag("endif");
   }
   out.tag("if message['role'] == 'user'");
-  print_slots(out, row.user, "content", gaps);
+  print_slots(out, row.user, "content", blanks);
   out.tag("elif message['role'] == 'tool'");
-  print_slots(out, row.observation, "content", gaps);
+  print_slots(out, row.observation, "content", blanks);
   out.tag("elif message['role'] == 'assistant'");
-  if (row.thinks) handle_thoughts(out, gaps);
+  if (row.thinks) handle_thoughts(out, blanks);
   out.tag("if message['tool_calls']");
   write_calls(out, format);
-  print_slots(out, function, row.fuse_system ? "ns.calls" : "(content + ns.calls)", gaps);
+  print_slots(out, function, row.fuse_system ? "ns.calls" : "(content + ns.calls)", blanks);
   out.tag("else");
-  print_slots(out, row.assistant, "content", gaps);
+  print_slots(out, row.assistant, "content", blanks);
   out.tag("endif");
   out.tag("else").print("raise_exception('a message has the role ' + message['role'])").tag("endif");
 }
 
 /// What stands behind the last turn.
-void write_end(Lines& out, const ChatTemplate::Row& row, bool gaps) {
+void write_end(Lines& out, const ChatTemplate::Row& row, const Blanks& blanks) {
   if (row.efficient_eos) {
     out.tag("if turns and turns[-1]['role'] == 'assistant' and not add_generation_prompt").print("eos");
     out.tag("endif");
   }
   if (row.thinks) {
     out.tag("if add_generation_prompt and not thinking");
-    out.print(std::string(gaps ? "ns.gap + " : "") + "'<think>\\n\\n</think>\\n\\n'").tag("endif");
+    const std::string blank = blanks.before("ns.gap", "<think>\n");
+    out.print((blank.empty() ? "" : blank + " + ") + "'<think>\\n\\n</think>\\n\\n'").tag("endif");
   }
 }
 
@@ -298,17 +338,12 @@ std::string usually_thinks(const TemplateOptions& options) {
 
 }  // namespace
 
-bool begins_texts_with_blank(const Tokenizer& tokenizer) {
-  const auto bare = tokenizer.encode("x").ids, after_blank = tokenizer.encode(" x").ids;
-  const std::string first = bare.empty() ? "" : tokenizer.id_to_token(bare.front());
-  return first.starts_with("\xE2\x96\x81") && bare != after_blank;
-}
-
-std::string jinja_of(const ChatTemplate& chat, const TemplateOptions& options, bool gaps) {
+std::string jinja_of(const ChatTemplate& chat, const TemplateOptions& options, const Tokenizer* tokenizer) {
   const auto row = find_row(chat.name());
   check(row != nullptr, "a chat template is of the table");
   const ToolFormat* format = find_tool_format(options.tool_format.value_or(row->tool_format));
   check(format != nullptr, "the options of a chat template were checked");
+  const Blanks blanks(tokenizer);
   Lines out;
   out.set("bos", "bos_token if bos_token else ''").set("eos", "eos_token if eos_token else ''");
   out.set("ns", "namespace(tools='', names='', calls='', begin='', gap='')");
@@ -318,11 +353,11 @@ std::string jinja_of(const ChatTemplate& chat, const TemplateOptions& options, b
   }
   take_system(out, options.default_system.value_or(row->default_system));
   write_tools(out, *format);
-  write_begin(out, *row, gaps);
+  write_begin(out, *row, blanks);
   out.tag("for message in turns");
-  write_turn(out, *row, *format, function_slots(*row, options), gaps);
+  write_turn(out, *row, *format, function_slots(*row, options), blanks);
   out.tag("endfor");
-  write_end(out, *row, gaps);
+  write_end(out, *row, blanks);
   return out.text();
 }
 

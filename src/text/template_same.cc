@@ -147,7 +147,7 @@ bool folder_writes_as(const std::string& folder, const ChatTemplate& chat, const
                       const Tokenizer& tokenizer) {
   const auto plain = parsed(folder_template(folder)), with_tools = parsed(folder_template(folder, true));
   if (!plain || !with_tools) return false;
-  const JinjaTemplate wanted(jinja_of(chat, options, begins_texts_with_blank(tokenizer)));
+  const JinjaTemplate wanted(jinja_of(chat, options, &tokenizer));
   std::vector<Call> all = plain_calls();
   const auto add = [&](const std::vector<Call>& more) { all.insert(all.end(), more.begin(), more.end()); };
   add(tool_calls());

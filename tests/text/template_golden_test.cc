@@ -150,8 +150,7 @@ std::string rendered(const ChatTemplate& chat, const TemplateOptions& options, c
   if (!c.tools.empty()) variables["tools"] = Json::parse(c.tools, nullptr, false);
   if (tokenizer.bos_id() >= 0) variables["bos_token"] = tokenizer.bos_token();
   if (tokenizer.eos_id() >= 0) variables["eos_token"] = tokenizer.eos_token();
-  std::string text =
-      JinjaTemplate(jinja_of(chat, options, begins_texts_with_blank(tokenizer))).render(variables);
+  std::string text = JinjaTemplate(jinja_of(chat, options, &tokenizer)).render(variables);
   const std::string now = today({}), then = today(options);
   if (const std::size_t at = text.find(now); !c.tools.empty() && at != std::string::npos) {
     text.replace(at, now.size(), then);

@@ -25,9 +25,7 @@ struct Prepared {
     folder.write("chat_template.jinja", jinja);
     return folder_writes_as(folder.path(), chat, options, tokenizer);
   }
-  std::string jinja(const TemplateOptions& options = {}) const {
-    return jinja_of(chat, options, begins_texts_with_blank(tokenizer));
-  }
+  std::string jinja(const TemplateOptions& options = {}) const { return jinja_of(chat, options, &tokenizer); }
   ChatTemplate chat;
   Tokenizer tokenizer = Tokenizer::from_folder(golden_path("tokenizers/gpt2"));
 };
@@ -158,14 +156,59 @@ TEST(TemplateSame, ThoughtsThatStayOrAreMissingAreADifference) {
   }
 }
 
-// Such a tokenizer puts a blank in front of every part of a conversation that training gives it.
+/// Ids of a conversation as training sees them, and of the text that the template in Jinja writes.
+void expect_the_same_ids(const std::string& name, const std::string& tokenizer_name,
+                         const TemplateOptions& options) {
+  SCOPED_TRACE(name + " over " + tokenizer_name);
+  const ChatTemplate chat = ChatTemplate::find(name);
+  Tokenizer tokenizer = Tokenizer::from_folder(golden_path("tokenizers/" + tokenizer_name));
+  chat.prepare(tokenizer);
+  Conversation conversation;
+  conversation.system = "Be brief.";
+  conversation.messages = {
+      {"user", "What is it?"},  {"assistant", "A cat."},
+      {"user", "  Which one?"}, {"assistant", ""},
+      {"user", "Look"},         {"function", R"({"name": "look", "arguments": {"at": "it"}})"},
+      {"observation", "grey"},  {"assistant", "The grey one."}};
+  const Json call{{"name", "look"}, {"arguments", {{"at", "it"}}}};
+  const Json messages = Json::array({{{"role", "system"}, {"content", "Be brief."}},
+                                     {{"role", "user"}, {"content", "What is it?"}},
+                                     {{"role", "assistant"}, {"content", "A cat."}},
+                                     {{"role", "user"}, {"content", "  Which one?"}},
+                                     {{"role", "assistant"}, {"content", ""}},
+                                     {{"role", "user"}, {"content", "Look"}},
+                                     {{"role", "assistant"}, {"tool_calls", {{{"function", call}}}}},
+                                     {{"role", "tool"}, {"content", "grey"}},
+                                     {{"role", "assistant"}, {"content", "The grey one."}}});
+  const Json variables{
+      {"messages", messages}, {"bos_token", tokenizer.bos_token()}, {"eos_token", tokenizer.eos_token()}};
+  const std::string text = JinjaTemplate(jinja_of(chat, options, &tokenizer)).render(variables);
+  const Example example = chat.encode_example(tokenizer, conversation, options);
+  ASSERT_EQ(example.outcome, Example::Outcome::kept) << example.reason;
+  const auto ids = tokenizer.encode(text).ids;
+  EXPECT_EQ(tokenizer.decode(ids), tokenizer.decode(example.input_ids)) << text;
+  // Words of the other small vocabularies grow over what stands between parts.
+  if (tokenizer_name == "gpt2_prefix" || name == "llama2") {
+    EXPECT_EQ(ids, example.input_ids) << text;
+  }
+}
+
+// Three kinds: one puts a blank in front of every text, one unless it begins with one, one of the latter not
+// behind a special token.
 TEST(TemplateSame, BlanksOfTheTokenizerStandBetweenParts) {
-  const Prepared llama2("llama2"), mistral("mistral"), qwen("qwen");
-  EXPECT_TRUE(begins_texts_with_blank(llama2.tokenizer));
-  EXPECT_FALSE(begins_texts_with_blank(mistral.tokenizer)) << "it leaves a blank that is there alone";
-  EXPECT_FALSE(begins_texts_with_blank(qwen.tokenizer));
+  TemplateOptions format;
+  format.tool_format = "qwen";
+  for (const TemplateOptions& options : {TemplateOptions{}, format}) {
+    for (const char* name : {"llama2", "mistral", "default", "deepseek3", "chatml", "vicuna", "alpaca"}) {
+      for (const char* tokenizer : {"llama2", "mistral", "gpt2_prefix"}) {
+        expect_the_same_ids(name, tokenizer, options);
+      }
+    }
+  }
+  const Prepared llama2("llama2"), qwen("qwen");
+  EXPECT_NE(llama2.jinja(), jinja_of(llama2.chat));
   EXPECT_FALSE(llama2.same(jinja_of(llama2.chat)));
-  EXPECT_FALSE(qwen.same(jinja_of(qwen.chat, {}, true)));
+  EXPECT_EQ(qwen.jinja(), jinja_of(qwen.chat)) << "it puts none";
 }
 
 // transformers takes the one named tool_use where there are tools.

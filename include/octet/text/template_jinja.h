@@ -14,11 +14,10 @@ namespace octet::text {
 /// of every answer), a last answer without one gets an empty one, and so does a question that is asked
 /// without thinking: as the variable enable_thinking says, else as the options do. Tools without parameters
 /// are written, too. bos_token and eos_token are those of the tokenizer that was prepared for it.
-/// `gaps`: for a tokenizer that begins_texts_with_blank: a blank stands where training, which gives it each
-/// part of a conversation alone, has one in front of the part.
-std::string jinja_of(const ChatTemplate& chat, const TemplateOptions& options = {}, bool gaps = false);
-
-/// Whether the tokenizer puts a blank of its own in front of every text that it is given (Llama 2's does).
-bool begins_texts_with_blank(const Tokenizer& tokenizer);
+/// `tokenizer`: the one it is for, whose own blanks in front of texts are written where they are lost between
+/// the parts of a conversation, which training gives to it one by one (Llama 2's puts such blanks). Null: it
+/// puts none.
+std::string jinja_of(const ChatTemplate& chat, const TemplateOptions& options = {},
+                     const Tokenizer* tokenizer = nullptr);
 
 }  // namespace octet::text
