@@ -32,6 +32,17 @@ std::size_t farthest(std::size_t size) {
   return size < 2 ? 0 : size < 5 ? 1 : std::max<std::size_t>(2, size / 4);
 }
 
+// Of dotted paths the sections that both begin with make nothing near: at most half of the rest may differ.
+bool differs_less_than_half(std::string_view word, std::string_view candidate, std::size_t distance) {
+  auto common = static_cast<std::size_t>(std::ranges::mismatch(word, candidate).in1 - word.begin());
+  const auto ends = [common](std::string_view path) { return path.substr(common, 1); };
+  const bool section =
+      ends(word) == "." ? ends(candidate).empty() : ends(word).empty() && ends(candidate) == ".";
+  const std::size_t dot = word.substr(0, common).rfind('.');
+  if (!section) common = dot == std::string_view::npos ? 0 : dot + 1;
+  return 2 * distance <= std::max(word.size(), candidate.size()) - common;
+}
+
 }  // namespace
 
 std::string nearest_name(std::string_view word, const std::vector<std::string>& candidates) {
@@ -39,7 +50,7 @@ std::string nearest_name(std::string_view word, const std::vector<std::string>& 
   std::size_t best_distance = farthest(word.size()) + 1;
   for (const auto& candidate : candidates) {
     const std::size_t distance = edit_distance(word, candidate);
-    if (distance < best_distance) {
+    if (distance < best_distance && differs_less_than_half(word, candidate, distance)) {
       best_distance = distance;
       best = candidate;
     }

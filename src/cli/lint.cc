@@ -10,6 +10,7 @@
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/data_options.h"
 #include "options.h"
+#include "with_places.h"
 
 namespace octet::cli {
 namespace {
@@ -57,7 +58,7 @@ int lint_command(const Arguments& arguments) {
   if (!options.parse(arguments)) return 0;
   const config::Resolved resolved = config::load(options.overrides());
   for (const std::string& note : resolved.notes) std::printf("note: %s\n", note.c_str());
-  require_inputs(resolved.config);
+  with_places(resolved, [&] { require_inputs(resolved.config); });
   config::Strings doubts = config::doubts(resolved);
   const config::Strings outside = doubts_outside(resolved.config);
   doubts.insert(doubts.end(), outside.begin(), outside.end());

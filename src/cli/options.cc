@@ -13,12 +13,24 @@ namespace {
 
 thread_local CommandText* describing = nullptr;
 
-// "--learning-rate", a key of the configuration.
+// Keys of configurations, ours and those of other trainers' files.
+const std::vector<std::string>& key_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all = config::field_names();
+    for (const auto& keys : {config::dialect_keys(), config::axolotl_dialect_keys()}) {
+      for (const config::ForeignKey& key : keys) all.push_back(key.path);
+    }
+    return all;
+  }();
+  return names;
+}
+
+// "--learning-rate" or "+trainer.seed=3": a key of a configuration.
 bool is_key(const std::string& word) {
   std::string key = word.substr(0, word.find('='));
-  key.erase(0, key.find_first_not_of('-'));
+  key.erase(0, key.find_first_not_of("-+"));
   std::ranges::replace(key, '-', '_');
-  return config::find_field(key) != nullptr;
+  return std::ranges::find(key_names(), key) != key_names().end();
 }
 
 }  // namespace
@@ -60,11 +72,27 @@ bool Options::only_tells(const Arguments& arguments) const {
 }
 
 std::string Options::near_option(const std::string& word) const {
-  if (!word.starts_with("--")) return "";
+  const std::string name = word.substr(0, word.find('='));
   std::vector<std::string> names;
-  for (const OptionText& option : option_texts(app_))
-    names.insert(names.end(), option.names.begin(), option.names.end());
-  return nearest_name(word.substr(0, word.find('=')), names);
+  if (name.starts_with('-')) {
+    for (const OptionText& option : option_texts(app_))
+      names.insert(names.end(), option.names.begin(), option.names.end());
+    std::erase_if(names, [](const std::string& option) { return !option.starts_with("--"); });
+  } else if (name.size() < word.size()) {
+    names = settings_;
+  }
+  return nearest_among(names, name);
+}
+
+std::string Options::nearest_among(const std::vector<std::string>& own, const std::string& name) const {
+  std::vector<std::string> names = own;
+  if (takes_overrides_) {
+    const std::string dashes = name.starts_with('-') ? "--" : "";
+    for (const std::string& key : key_names()) names.push_back(dashes + key);
+  }
+  // Of two that are as near the command's own comes first.
+  const std::string near = nearest_name(name, names);
+  return std::ranges::find(own, near) == own.end() ? "" : near;
 }
 
 bool Options::parse(const Arguments& arguments) {
@@ -87,7 +115,9 @@ bool Options::parse(const Arguments& arguments) {
     if (is_override(word) && is_setting(word)) word.insert(0, "--");
   }
   for (const auto& word : arguments) {
-    if (takes_overrides_ && is_override(word) && !is_setting(word)) overrides_.push_back(word);
+    if (!takes_overrides_ || !is_override(word) || is_setting(word)) continue;
+    refuse_near_setting(word);
+    overrides_.push_back(word);
   }
   if (takes_overrides_) std::erase_if(reversed, is_override);
   try {
@@ -100,16 +130,24 @@ bool Options::parse(const Arguments& arguments) {
   }
   const Arguments rest = app_.remaining();
   for (const std::string& word : rest) {
-    const std::string near = is_key(word) ? "" : near_option(word);
-    if (takes_overrides_ && near.empty()) continue;  // whoever reads the keys says more
-    throw Error(
-        {.what = "argument '" + word + "' is not known",
-         .where = "command line",
-         .fix = near.empty() ? app_.get_name() + " --help lists the options" : "did you mean '" + near + "'?",
-         .code = ExitCode::usage});
+    refuse_near_setting(word);
+    if (takes_overrides_) continue;  // whoever reads the keys says more
+    throw Error({.what = "argument '" + word + "' is not known",
+                 .where = "command line",
+                 .fix = app_.get_name() + " --help lists the options",
+                 .code = ExitCode::usage});
   }
   overrides_.insert(overrides_.end(), rest.begin(), rest.end());
   return true;
+}
+
+void Options::refuse_near_setting(const std::string& word) const {
+  const std::string near = takes_overrides_ && is_key(word) ? "" : near_option(word);
+  if (near.empty()) return;
+  throw Error({.what = "argument '" + word + "' is not known",
+               .where = "command line",
+               .fix = "did you mean '" + near + "'?",
+               .code = ExitCode::usage});
 }
 
 }  // namespace octet::cli

@@ -73,8 +73,13 @@ class Options {
 
  private:
   CommandText describe() const;
-  /// The option of this command that a word with two hyphens is nearest to; "" where none is near.
+  /// The option of this command that a word with hyphens is nearest to, or the setting that a word with "="
+  /// is; "" where none is near, or a key of the configuration is nearer.
   std::string near_option(const std::string& word) const;
+  /// The one of the command's `own` names that is nearest to `name`, unless a key is nearer.
+  std::string nearest_among(const std::vector<std::string>& own, const std::string& name) const;
+  /// Throws for a word that is neither an option nor a key, and near an option of the command.
+  void refuse_near_setting(const std::string& word) const;
 
   CLI::App app_;
   std::string name_;

@@ -153,11 +153,15 @@ int dispatch(const Arguments& arguments) {
 }  // namespace
 
 int run(int argc, const char* const* argv) {
-  prepare_gpu_environment();
+  // As the user set it, before the program changes it for the driver.
+  const config::Environment environment = config::process_environment();
+  // Processes that it starts are told of the user's own value, too.
+  const bool starts_others = argc > 1 && argv[1] == std::string_view("supervise");
+  if (!starts_others) prepare_gpu_environment();
   // A file that meets a size limit is a failed write, with a message.
   std::signal(SIGXFSZ, SIG_IGN);
   try {
-    require_known_variables(config::process_environment());
+    require_known_variables(environment);
     return dispatch(Arguments(argv + 1, argv + std::max(1, argc)));
   } catch (const Error& e) {
     return refuse(e);

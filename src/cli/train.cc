@@ -6,6 +6,7 @@
 #include "octet/train/trainer.h"
 #include "options.h"
 #include "survive.h"
+#include "with_places.h"
 
 namespace octet::cli {
 namespace {
@@ -15,9 +16,11 @@ int train_once(const Arguments& arguments) {
   const setup::SessionWish wish = setup::session_wish(config.config);
   runtime::Session session(wish.device, nullptr, wish.carrying);
   return session.run([&] {
-    train::require_same_start(session, OCTET_VERSION, config.config);
-    session.mention_idle_gpus("CONFIG");
-    return train::train(session, config);
+    return with_places(config, [&] {
+      train::require_same_start(session, OCTET_VERSION, config.config);
+      session.mention_idle_gpus("CONFIG");
+      return train::train(session, config);
+    });
   });
 }
 

@@ -186,7 +186,7 @@ class Translator {
       const std::string full = path.empty() ? key : path + "." + key;
       const Location at{name_ + (value.line > 0 ? ":" + std::to_string(value.line) : "") + ": " + full, full};
       if (full == "fp8") {
-        fp8_section(at);
+        fp8_section(value, at);
         continue;
       }
       const auto* entry = std::find_if(std::begin(kEntries), std::end(kEntries),
@@ -218,17 +218,39 @@ class Translator {
                                   : "did you mean '" + near + "'?"});
   }
 
-  void fp8_section(const Location& at) {
-    const auto* over = sources_.overrides.find("fp8");
-    const auto* yaml = over != nullptr ? over : sources_.yaml.find("fp8");
-    if (yaml != nullptr && yaml->value.boolean) {
-      sources_.note(at.where +
-                    ": DeepSpeed has no 'fp8' section and ignores it; 'fp8: true' of the YAML decides");
+  // DeepSpeed reads no such section: what it asks for never happened.
+  void fp8_section(const Node& value, const Location& at) {
+    const Setting* own = own_setting("fp8");
+    const bool on = own != nullptr && own->value.given && own->value.boolean;
+    if (on || asks_for_nothing(value)) {
+      sources_.note(
+          at.where +
+          ": DeepSpeed has no 'fp8' section and ignores this one in silence, whatever it asks for; " +
+          (on ? "'fp8: true' (" + own->at.where + ") decides" : "fp8 decides, and is false") +
+          "; to do: remove the section");
       return;
     }
     complain({.what = "DeepSpeed has no 'fp8' section: it ignores this one in silence",
               .where = at.where,
               .fix = "remove the section and set 'fp8: true' in the YAML"});
+  }
+
+  // What the configuration itself says of one of our keys.
+  const Setting* own_setting(const char* key) const {
+    for (const Settings* settings : {&sources_.overrides, &sources_.yaml, &sources_.environment}) {
+      if (const Setting* found = settings->find(key)) return found;
+    }
+    return nullptr;
+  }
+
+  // A guide's mend of communication_data_type: fp32, which does nothing by itself.
+  void open_wire(const Location& at) {
+    const Setting* bits = own_setting("deterministic");
+    if (own_setting("reduce_dtype") != nullptr || (bits != nullptr && bits->value.text == "strict")) return;
+    sources_.note(
+        at.where +
+        ": auto leaves what gradients travel as to reduce_dtype, which nobody sets: it is fp32, twice as "
+        "long as bf16; to do: set reduce_dtype: bf16 (or fp8) in the YAML");
   }
 
   void apply(const Entry& entry, const Node& value, const Location& at) {
@@ -258,6 +280,7 @@ class Translator {
           sources_.deepspeed.add(key, scalar("bf16", value.line), at);
         return;
       case Action::map:
+        if (at.key == "communication_data_type" && is_word(value, "auto")) open_wire(at);
         if (value.is_null() || is_word(value, "auto")) return;
         map(entry, value, at);
     }
@@ -285,9 +308,6 @@ class Translator {
              .found = shown(value),
              .where = at.where,
              .fix = "DeepSpeed knows fp16, bf16 and fp32 only; compressed formats are our key reduce_dtype"});
-      }
-      if (is_word(value, "fp32")) {
-        sources_.note(at.where + ": fp32 messages are twice as large as bf16 ones");
       }
     } else if (key == "optim_state_cpu_offload") {
       if (is_word(value, "none")) return;

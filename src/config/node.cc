@@ -274,13 +274,87 @@ Node parse_argument(const std::string& text, const std::string& where) {
   return node;
 }
 
+namespace {
+
+/// Finds the lines of the values of a text that is known to be JSON with comments; its parser tells none.
+class JsonLines {
+ public:
+  explicit JsonLines(std::string_view text) : text_(text) {}
+
+  void mark(Node& node) {
+    skip();
+    node.line = line_;
+    if (peek() == '{') {
+      members(node);
+    } else if (peek() == '[') {
+      items(node);
+    } else if (peek() == '"') {
+      string();
+    } else {
+      while (at_ < text_.size() && text_.find_first_of(",]}/ \t\r\n", at_) != at_) ++at_;
+    }
+  }
+
+ private:
+  char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
+  void step() { line_ += text_[at_++] == '\n' ? 1 : 0; }
+  void skip() {
+    while (at_ < text_.size()) {
+      const std::string_view rest = text_.substr(at_);
+      std::size_t end = rest.find_first_not_of(" \t\r\n");
+      if (rest.starts_with("//")) end = rest.find('\n');
+      if (rest.starts_with("/*")) end = rest.find("*/", 2) + 2;
+      if (end == 0) return;
+      for (std::size_t n = std::min(end, rest.size()); n > 0; --n) step();
+    }
+  }
+  std::string_view string() {
+    const std::size_t begin = ++at_;
+    while (at_ < text_.size() && text_[at_] != '"') at_ += text_[at_] == '\\' ? 2 : 1;
+    return text_.substr(begin, at_++ - begin);
+  }
+  /// Behind a bracket or a comma: whether another entry comes. Ends behind the closing bracket.
+  bool more() {
+    skip();
+    const char c = peek();
+    if (c == ',' || c == '}' || c == ']') ++at_;
+    skip();
+    return c == ',' || (c != '}' && c != ']' && c != '\0');
+  }
+  void members(Node& node) {
+    ++at_;
+    while (more()) {
+      const std::string_view key = string();
+      skip();
+      ++at_;  // the colon
+      const auto found =
+          std::ranges::find_if(node.members, [&](const auto& member) { return member.first == key; });
+      Node escaped;  // a name that is written with escapes
+      mark(found == node.members.end() ? escaped : found->second);
+    }
+  }
+  void items(Node& node) {
+    ++at_;
+    Node none;
+    for (std::size_t i = 0; more(); ++i) mark(i < node.items.size() ? node.items[i] : none);
+  }
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  int line_ = 1;
+};
+
+}  // namespace
+
 Node parse_json_node(std::string_view text, const std::string& name) {
   check_bytes(text, name);
   const Json json = parse_json(text, name, true, kMaxDepth);
   if (!json.is_object()) {
     complain({.what = "a JSON configuration is one object", .found = json.type_name(), .where = name});
   }
-  return from_json(json);
+  Node node = from_json(json);
+  JsonLines(text).mark(node);
+  return node;
 }
 
 Node read_tree(const std::string& path) {

@@ -129,7 +129,10 @@ std::string reference_markdown() {
       "are "
       "taken from, strongest first: command line, YAML, DeepSpeed JSON, environment (`OCTET_<KEY>`), "
       "default. "
-      "Unknown keys are errors.\n";
+      "Unknown keys are errors, which offer the nearest name where one is near: by one edit in words of up "
+      "to "
+      "four letters, two in longer ones, a quarter of their letters in long ones. An edit changes, adds or "
+      "leaves out a letter, or exchanges two neighbours.\n";
   std::string group;
   for (const Field& field : schema()) {
     if (field.group != group) {

@@ -7,16 +7,15 @@
 namespace octet::config {
 namespace {
 
+constexpr const char* kOneOfTwo = "remove one of the two";
+
 class Rules : RulesOf {
  public:
   using RulesOf::RulesOf;
 
   void apply() {
     required();
-    qlora();
-    adapters();
-    freezing();
-    quantisation();
+    apply_adapter_rules(r_, options_);
     apply_data_rules(r_, options_);
     other_names();
     precision();
@@ -26,7 +25,7 @@ class Rules : RulesOf {
     schedule();
     output();
     apply_check_rules(r_, options_);
-    environment();
+    apply_environment_rules(r_, options_);
   }
 
  private:
@@ -43,132 +42,9 @@ class Rules : RulesOf {
     need(!c_.dataset.empty(), "dataset", "data/train.jsonl");
     need(!c_.output_dir.empty(), "output_dir", "runs/first");
     if (!c_.do_train) {
-      complain({.what = "'do_train: false' is not supported",
+      complain({.what = named("do_train", "false") + " is not supported",
                 .where = at("do_train"),
-                .fix = "this command trains; remove the key"});
-    }
-  }
-
-  // Adapters are asked for by finetuning_type alone; in LLaMA-Factory it is lora where nobody says.
-  void adapters() {
-    const bool lora = c_.finetuning_type == "lora";
-    for (const char* key :
-         {"lora_rank", "lora_alpha", "lora_dropout", "lora_target", "use_rslora", "use_dora",
-          "loraplus_lr_ratio", "additional_target", "adapter_name_or_path", "create_new_adapter"}) {
-      const std::string value = r_.is_set(key) ? value_text(*find_field(key), c_) : "null";
-      if (lora || value == "null" || value == "false" || value == "[]" || value == "0") continue;
-      if (r_.is_set("finetuning_type")) {
-        if (!changed(key)) continue;
-        note("'" + said(key) + "' (" + at(key) + ") is read only with finetuning_type: lora");
-        continue;
-      }
-      complain({.what = "'" + said(key) + "' asks for adapters, and finetuning_type is not set",
-                .expected = "finetuning_type: lora, which LLaMA-Factory takes where nothing is said, or full",
-                .where = at(key),
-                .fix = "set finetuning_type: lora, or remove the key"});
-    }
-    if (lora && c_.lora_dropout >= 1) {
-      complain({.what = "lora_dropout: 1 leaves an adapter nothing to read",
-                .expected = "at least 0 and below 1",
-                .found = number_text(c_.lora_dropout),
-                .where = at("lora_dropout"),
-                .fix = "set lora_dropout: 0.05, or leave it out"});
-    }
-    if (lora && c_.use_dora && c_.lora_dropout > 0) {
-      complain({.what = "dropout beside DoRA is not built",
-                .expected = "lora_dropout: 0, or use_dora: false",
-                .found = "lora_dropout: " + number_text(c_.lora_dropout),
-                .where = both("lora_dropout", "use_dora"),
-                .fix = "set lora_dropout: 0"});
-    }
-    if (lora && c_.train_from_scratch && c_.adapter_name_or_path) {
-      complain({.what = "adapters belong to the weights that they were trained beside, and "
-                        "'train_from_scratch: true' begins with random ones",
-                .where = both("adapter_name_or_path", "train_from_scratch"),
-                .fix = "remove one of the two"});
-    }
-    if (lora && c_.create_new_adapter && !c_.adapter_name_or_path) {
-      complain({.what = "'create_new_adapter: true' needs adapters to add to the base first",
-                .expected = "adapter_name_or_path",
-                .where = at("create_new_adapter"),
-                .fix = "remove the key: without adapter_name_or_path adapters are new"});
-    }
-    if (lora && c_.loraplus_lr_ratio && *c_.loraplus_lr_ratio <= 0) {
-      complain({.what = "loraplus_lr_ratio is no ratio of learning rates",
-                .expected = "a number above 0; 16 is LoRA+'s",
-                .found = number_text(*c_.loraplus_lr_ratio),
-                .where = at("loraplus_lr_ratio"),
-                .fix = "set loraplus_lr_ratio: 16, or leave it out"});
-    }
-  }
-
-  // SFT-Play's word for adapters over a base in 4 bits.
-  void qlora() {
-    if (c_.finetuning_type != "qlora") return;
-    c_.finetuning_type = "lora";
-    if (c_.quantization_bit) return;
-    c_.quantization_bit = 4;
-    derive("quantization_bit", "finetuning_type");
-  }
-
-  void quantisation() {
-    if (!c_.quantization_bit) {
-      for (const char* key : {"quantization_type", "double_quantization"}) {
-        if (changed(key))
-          note(std::string("'") + key + "' (" + at(key) + ") is read only with quantization_bit");
-      }
-      return;
-    }
-    const std::int64_t bits = *c_.quantization_bit;
-    if (bits != 4) {
-      complain({.what = "'quantization_bit: " + std::to_string(bits) + "' is not supported",
-                .expected = "4 (NF4)",
-                .where = at("quantization_bit"),
-                .fix = bits == 8
-                           ? "set fp8: true without quantization_bit, which keeps the weights in 8 bits "
-                             "and computes in them; or quantization_bit: 4"
-                           : "set quantization_bit: 4"});
-    }
-    if (c_.finetuning_type != "lora") {
-      complain(
-          {.what = "'quantization_bit: 4' needs 'finetuning_type: lora'",
-           .expected = "adapters beside weights that stay as they are: quantised weights are not trained",
-           .found = "finetuning_type: " + c_.finetuning_type,
-           .where = both("quantization_bit", "finetuning_type"),
-           .fix = "set finetuning_type: lora, or remove quantization_bit"});
-    }
-    const bool several = c_.adapter_name_or_path && c_.adapter_name_or_path->find(',') != std::string::npos;
-    if (several || c_.create_new_adapter) {
-      complain(
-          {.what = "a base in 4 bits takes one adapter, which is trained on",
-           .expected = "the folder of one in adapter_name_or_path, and no create_new_adapter",
-           .found = "adapters to add to the base",
-           .where = both(several ? "adapter_name_or_path" : "create_new_adapter", "quantization_bit"),
-           .fix = "merge them into the base as it was (trainer export --merge), and quantise the result"});
-    }
-  }
-
-  void freezing() {
-    const bool freeze = c_.finetuning_type == "freeze";
-    for (const char* key : {"freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules"}) {
-      if (freeze || !changed(key)) continue;
-      note(std::string("'") + key + "' (" + at(key) + ") is read only with finetuning_type: freeze");
-    }
-    if (!freeze) return;
-    if (changed("lora_target")) {
-      complain({.what = "'lora_target' names modules for adapters, and finetuning_type: freeze has none",
-                .expected = "freeze_trainable_modules, or finetuning_type: lora",
-                .found = value_text(*find_field("lora_target"), c_),
-                .where = both("lora_target", "finetuning_type"),
-                .fix = "remove one of them"});
-    }
-    if (c_.train_from_scratch) {
-      complain(
-          {.what =
-               "freeze trains a part of a model that was trained before, and train_from_scratch begins at "
-               "random weights",
-           .where = both("finetuning_type", "train_from_scratch"),
-           .fix = "set train_from_scratch: false, or finetuning_type: full"});
+                .fix = "this command trains; remove " + said("do_train")});
     }
   }
 
@@ -178,9 +54,8 @@ class Rules : RulesOf {
     if (c_.*member == value) return;
     if (r_.is_set(own) && c_.*member != open) {
       const std::string asked = value_text(*find_field(key), c_), given = c_.*member;
-      complain({.what = std::string("'") + key + ": " + asked + "' and '" + own + ": " + given +
-                        "' exclude each other",
-                .expected = std::string(own) + ": " + value + ", for which " + key + " stands",
+      complain({.what = named(key, asked) + " and " + named(own, given) + " exclude each other",
+                .expected = std::string(own) + ": " + value + ", for which " + said(key) + " stands",
                 .where = both(key, own),
                 .fix = "keep one of the two"});
     }
@@ -195,19 +70,18 @@ class Rules : RulesOf {
       ask("full_determinism", "deterministic", &Config::deterministic, "true", "auto");
     if (c_.optim.ends_with("_8bit")) ask("optim", "optim_dtype", &Config::optim_dtype, "int8", "auto");
     if (c_.optim.starts_with("paged_")) {
-      note(
-          "'" + said("optim") + ": " + c_.optim +
-          "' pages nothing: the optimizer's moments stay where the program computes, and do not move to host "
-          "memory; optim_dtype: int8 makes them small, and zero_stage: 1 shares them out among ranks");
+      note(named("optim", c_.optim) +
+           " pages nothing: the optimizer's moments stay where the program computes, and do not move to host "
+           "memory; optim_dtype: int8 makes them small, and zero_stage: 1 shares them out among ranks");
     }
     const auto evaluates_in_bf16 = r_.extra.find("bf16_full_eval");
     if (evaluates_in_bf16 != r_.extra.end() && evaluates_in_bf16->second == "true" && !c_.bf16 &&
         !c_.pure_bf16) {
-      complain({.what = "'bf16_full_eval: true' needs 'bf16: true'",
+      complain({.what = named("bf16_full_eval", "true") + " needs 'bf16: true'",
                 .expected = "evaluation in the format of training",
-                .found = "bf16: false",
+                .found = said("bf16") + ": false",
                 .where = both("bf16_full_eval", "bf16"),
-                .fix = "set bf16: true, or remove bf16_full_eval"});
+                .fix = set_to("bf16", "true") + ", or remove " + said("bf16_full_eval")});
     }
   }
 
@@ -222,61 +96,87 @@ class Rules : RulesOf {
         derive(key, "pure_bf16");
       }
       if (c_.param_dtype != "bf16") {
-        complain({.what = "pure_bf16 stores parameters in bf16, and 'param_dtype: fp32' forbids it",
+        complain({.what = said("pure_bf16") + " stores parameters in bf16, and " +
+                          named("param_dtype", "fp32") + " forbids it",
                   .where = both("pure_bf16", "param_dtype"),
                   .fix = "keep one of the two; bf16: true computes in bf16 with fp32 parameters"});
       }
     }
     if (c_.param_dtype == "bf16" && !c_.bf16 && !c_.pure_bf16) {
-      complain({.what = "'param_dtype: bf16' needs 'bf16: true'",
-                .found = "bf16: false",
+      complain({.what = named("param_dtype", "bf16") + " needs 'bf16: true'",
+                .found = said("bf16") + ": false",
                 .where = both("param_dtype", "bf16"),
-                .fix = "set bf16: true, or param_dtype: fp32"});
+                .fix = set_to("bf16", "true") + ", or " + set_to("param_dtype", "fp32") +
+                       (c_.grad_dtype == "bf16" ? " and grad_dtype: fp32" : "")});
     }
     if (c_.grad_dtype == "bf16" && c_.param_dtype != "bf16") {
-      complain({.what = "'grad_dtype: bf16' needs 'param_dtype: bf16'",
-                .found = "param_dtype: " + c_.param_dtype,
+      complain({.what = named("grad_dtype", "bf16") + " needs 'param_dtype: bf16'",
+                .found = said("param_dtype") + ": " + c_.param_dtype,
                 .where = both("grad_dtype", "param_dtype"),
-                .fix = "set both to bf16, or grad_dtype: fp32"});
+                .fix = set_to("param_dtype", "bf16") + (c_.bf16 || c_.pure_bf16 ? "" : " with bf16: true") +
+                       ", or " + set_to("grad_dtype", "fp32")});
     }
   }
 
   void precision() {
     stored_formats();
     if (!c_.fp8) {
-      for (const char* key : {"fp8_recipe", "fp8_format", "fp8_amax_history_len", "fp8_amax_compute_algo",
-                              "fp8_margin", "fp8_scale_granularity", "fp8_fast_accumulation", "fp8_fallback",
-                              "fp8_statistics", "fp8_transposed_weights"}) {
-        if (changed(key)) note(std::string("'") + key + "' (" + at(key) + ") is read only with fp8: true");
+      for (const char* key :
+           {"fp8_backend", "fp8_recipe", "fp8_format", "fp8_amax_history_len", "fp8_amax_compute_algo",
+            "fp8_margin", "fp8_scale_granularity", "fp8_fast_accumulation", "fp8_fallback", "fp8_statistics",
+            "fp8_transposed_weights"}) {
+        if (changed(key)) note("'" + said(key) + "' (" + at(key) + ") is read only with fp8: true");
       }
     } else if (c_.fp8_recipe != "delayed") {
       for (const char* key : {"fp8_amax_history_len", "fp8_amax_compute_algo", "fp8_margin"}) {
-        if (changed(key))
-          note(std::string("'") + key + "' (" + at(key) + ") is read only with fp8_recipe: delayed");
+        if (changed(key)) note("'" + said(key) + "' (" + at(key) + ") is read only with fp8_recipe: delayed");
       }
       if (c_.fp8_recipe == "block") {
         for (const char* key :
              {"fp8_format", "fp8_scale_granularity", "fp8_fast_accumulation", "fp8_transposed_weights"}) {
-          if (changed(key))
-            note(std::string("'") + key + "' (" + at(key) + ") is not read with fp8_recipe: block");
+          if (changed(key)) note("'" + said(key) + "' (" + at(key) + ") is not read with fp8_recipe: block");
         }
       }
     }
-    if (c_.fp8 && c_.fp8_backend != "auto" && c_.fp8_backend != "native") {
-      note("'fp8_backend: " + c_.fp8_backend + "' means this program's own FP8 core");
+    if (c_.fp8) backend();
+  }
+
+  // A guide's error is a backend that LLaMA-Factory does not use for FP8 although it is named.
+  void backend() {
+    const std::string& name = c_.fp8_backend;
+    if (name == "te") {
+      note(at("fp8_backend") + ": 'fp8_backend: te' means this program's own FP8 core");
+    } else if (name == "torchao" || name == "msamp") {
+      note(at("fp8_backend") + ": 'fp8_backend: " + name + "' names a library that is not used: FP8 is " +
+           "computed by this program's own core, and LLaMA-Factory may train in bf16 with it, silently; to "
+           "do: " +
+           "set fp8_backend: te or native, or remove it");
     }
   }
 
+  // DeepSpeed's word for what gradients travel as; without it they travel in the model's format there.
+  void wire() {
+    const auto found = r_.origins.find("reduce_dtype");
+    if (found == r_.origins.end() || found->second.key != "communication_data_type") return;
+    if (c_.reduce_dtype != "fp32" || c_.deterministic == "strict") return;
+    note(at("reduce_dtype") +
+         ": communication_data_type: fp32 makes messages of gradients twice as long as bf16, and almost four "
+         "times as long as FP8; to "
+         "do: " +
+         set_to("reduce_dtype", "bf16 (or fp8)") + ", since they travel in fp32 without either");
+  }
+
   void storage() {
+    wire();
     // On CPUs, and where it is told to, every run has the same bits.
     const bool same_bits = c_.deterministic == "true" || c_.deterministic == "strict" ||
                            (c_.deterministic == "auto" && c_.device == "cpu");
     if (c_.gpu_sums == "nccl" && same_bits) {
-      complain({.what = "'gpu_sums: nccl' and 'deterministic: " + c_.deterministic + "'" +
+      complain({.what = "'gpu_sums: nccl' and " + named("deterministic", c_.deterministic) +
                         (c_.deterministic == "auto" ? " with 'device: cpu'" : "") + " exclude each other",
                 .expected = "deterministic: false, since NCCL sums in an order of its own",
                 .where = both("gpu_sums", "deterministic"),
-                .fix = "remove gpu_sums, or set deterministic: false"});
+                .fix = "remove gpu_sums, or " + set_to("deterministic", "false")});
     }
     if (c_.hierarchical_comm == "true" && c_.deterministic == "strict") {
       complain({.what = "'hierarchical_comm: true' and 'deterministic: strict' exclude each other",
@@ -285,35 +185,39 @@ class Rules : RulesOf {
                 .fix = "remove hierarchical_comm, or set deterministic: true"});
     }
     if (c_.error_feedback && c_.reduce_dtype == "fp32") {
-      complain({.what = "'error_feedback: true' has no meaning with 'reduce_dtype: fp32'",
+      complain({.what = "'error_feedback: true' has no meaning with " + named("reduce_dtype", "fp32"),
                 .expected = "a reduction that rounds: bf16, fp8 or int8",
                 .where = both("error_feedback", "reduce_dtype"),
-                .fix = "set reduce_dtype to int8 or fp8, or remove error_feedback"});
+                .fix = set_to("reduce_dtype", "int8 or fp8") + ", or remove error_feedback"});
     }
     if (c_.gather_dtype != "compute" && c_.zero_stage == 0) {
-      complain({.what = "'gather_dtype: " + c_.gather_dtype + "' has no meaning with 'zero_stage: 0'",
-                .expected = "parameters that are gathered, as at stages 1 to 3",
-                .where = both("gather_dtype", "zero_stage"),
-                .fix = "set zero_stage to 1, 2 or 3, or remove gather_dtype"});
+      complain(
+          {.what = "'gather_dtype: " + c_.gather_dtype + "' has no meaning with " + named("zero_stage", "0"),
+           .expected = "parameters that are gathered, as at stages 1 to 3",
+           .where = both("gather_dtype", "zero_stage"),
+           .fix = set_to("zero_stage", "1, 2 or 3") + ", or remove gather_dtype"});
     }
     if (c_.optim_state_cpu_offload && c_.device != "cuda") {
-      note(
-          "'optim_state_cpu_offload' changes nothing on a CPU, where the optimizer's state lies in the "
-          "host's "
-          "memory anyway");
+      note("'" + said("optim_state_cpu_offload") + "' (" + at("optim_state_cpu_offload") +
+           ") changes nothing on a CPU, where the optimizer's state lies in the host's memory anyway");
     }
     if (c_.gradient_checkpointing && *c_.gradient_checkpointing && c_.disable_gradient_checkpointing) {
-      complain({.what = "gradient_checkpointing and disable_gradient_checkpointing exclude each other",
-                .where = both("gradient_checkpointing", "disable_gradient_checkpointing")});
+      complain({.what = said("gradient_checkpointing") + " and " + said("disable_gradient_checkpointing") +
+                        " exclude each other",
+                .where = both("gradient_checkpointing", "disable_gradient_checkpointing"),
+                .fix = kOneOfTwo});
     }
     if (c_.recompute_requested == "none" && c_.gradient_checkpointing && *c_.gradient_checkpointing) {
-      complain({.what = "'recompute: none' and 'gradient_checkpointing: true' exclude each other",
-                .where = both("recompute", "gradient_checkpointing")});
+      complain({.what = named("recompute", "none") + " and " + named("gradient_checkpointing", "true") +
+                        " exclude each other",
+                .where = both("recompute", "gradient_checkpointing"),
+                .fix = kOneOfTwo});
     }
     if (c_.recompute_requested && *c_.recompute_requested != "none" && c_.disable_gradient_checkpointing) {
-      complain({.what = "'recompute: " + *c_.recompute_requested +
-                        "' and 'disable_gradient_checkpointing: true' exclude each other",
-                .where = both("recompute", "disable_gradient_checkpointing")});
+      complain({.what = named("recompute", *c_.recompute_requested) + " and " +
+                        named("disable_gradient_checkpointing", "true") + " exclude each other",
+                .where = both("recompute", "disable_gradient_checkpointing"),
+                .fix = kOneOfTwo});
     }
   }
 
@@ -323,10 +227,10 @@ class Rules : RulesOf {
     const auto refuse = [&](bool off, const std::string& key, const std::string& value, const char* why,
                             const char* instead) {
       if (off) return;
-      complain({.what = "'deterministic: strict' and '" + key + ": " + value + "' exclude each other",
+      complain({.what = "'deterministic: strict' and " + named(key, value) + " exclude each other",
                 .expected = key + ": " + instead + ", " + why,
                 .where = both("deterministic", key),
-                .fix = std::string("set ") + key + ": " + instead + ", or deterministic: true"});
+                .fix = set_to(key, instead) + ", or deterministic: true"});
     };
     refuse(!c_.fp8 || c_.fp8_recipe != "delayed", "fp8_recipe", c_.fp8_recipe,
            "since delayed scales follow from what the ranks computed side by side", "current");
@@ -345,44 +249,48 @@ class Rules : RulesOf {
     if (c_.global_batch_size && c_.gradient_accumulation_steps == kAutomatic)
       c_.gradient_accumulation_steps.reset();
     if (c_.auto_find_batch_size && !c_.global_batch_size && !c_.gradient_accumulation_steps) {
-      complain({.what = "'auto_find_batch_size: true' needs global_batch_size",
+      complain({.what = named("auto_find_batch_size", "true") + " needs global_batch_size",
                 .expected = "a size of the optimizer step that does not depend on the device's memory",
                 .where = at("auto_find_batch_size"),
                 .fix = "set global_batch_size, or gradient_accumulation_steps: a number of micro-batches, or "
-                       "auto for about 32 samples a step"});
+                       "auto for about 32 samples per step"});
     }
     if (c_.global_batch_size && c_.auto_find_batch_size && c_.gradient_accumulation_steps) {
-      complain(
-          {.what = "'auto_find_batch_size: true' and gradient_accumulation_steps exclude each other beside "
-                   "global_batch_size",
-           .where = both("auto_find_batch_size", "gradient_accumulation_steps"),
-           .fix = "remove gradient_accumulation_steps: it follows from the micro-batch that is found; or "
-                  "global_batch_size (" +
-                  at("global_batch_size") + ")"});
+      complain({.what = named("auto_find_batch_size", "true") + " and " +
+                        said("gradient_accumulation_steps") + " exclude each other beside " +
+                        said("global_batch_size"),
+                .where = both("auto_find_batch_size", "gradient_accumulation_steps"),
+                .fix = "remove " + said("gradient_accumulation_steps") +
+                       ": it follows from the micro-batch that is found; or " + said("global_batch_size") +
+                       " (" + at("global_batch_size") + ")"});
     }
+  }
+
+  void decides(const char* key, const char* unread) {
+    note(said(key) + " (" + at(key) + ") decides; " + said(unread) + " (" + at(unread) + ") is not read");
   }
 
   void schedule() {
     if (c_.max_steps == 0) {
-      complain({.what = "value of 'max_steps' cannot be used",
+      complain({.what = "value of '" + said("max_steps") + "' cannot be used",
                 .expected = "-1 or a whole number of at least 1",
                 .found = "0",
-                .where = at("max_steps")});
+                .where = at("max_steps"),
+                .fix = "remove it, and epochs decide"});
     }
-    if (c_.max_steps > 0 && changed("num_train_epochs"))
-      note("max_steps decides; num_train_epochs is not read");
+    if (c_.max_steps > 0 && changed("num_train_epochs")) decides("max_steps", "num_train_epochs");
     for (const auto& [key, value] : {std::pair<const char*, double>{"warmup_steps", c_.warmup_steps},
                                      {"logging_steps", c_.logging_steps},
                                      {"save_steps", c_.save_steps},
                                      {"eval_steps", c_.eval_steps.value_or(1)}}) {
       if (value >= 1 && value != std::floor(value)) {
-        complain({.what = std::string("value of '") + key + "' cannot be used",
+        complain({.what = "value of '" + said(key) + "' cannot be used",
                   .expected = "a share below 1 or a whole number of steps",
                   .found = number_text(value),
                   .where = at(key)});
       }
     }
-    if (c_.warmup_steps > 0 && c_.warmup_ratio > 0) note("warmup_steps decides; warmup_ratio is not read");
+    if (c_.warmup_steps > 0 && c_.warmup_ratio > 0) decides("warmup_steps", "warmup_ratio");
     if (c_.warmup_steps >= 1 && c_.max_steps > 0 && c_.warmup_steps >= static_cast<double>(c_.max_steps)) {
       note("the run of " + std::to_string(c_.max_steps) + " steps ends before its warm-up of " +
            number_text(c_.warmup_steps) + " does");
@@ -396,7 +304,8 @@ class Rules : RulesOf {
       if (target == "none" || target == "all" || target == "tensorboard") {
         kept.push_back(target);
       } else {
-        note("'report_to: " + target + "' is not available; trainer_log.jsonl is always written");
+        note(named("report_to", target) + " (" + at("report_to") +
+             ") is not available; trainer_log.jsonl is always written");
       }
     }
     time_between_failures();
@@ -406,8 +315,10 @@ class Rules : RulesOf {
     if (c_.overwrite_output_dir && c_.resume_from_checkpoint) {
       const auto flag = read_bool(*c_.resume_from_checkpoint);
       if ((flag && *flag) || *c_.resume_from_checkpoint == "auto") {
-        complain({.what = "overwrite_output_dir and resume_from_checkpoint exclude each other",
-                  .where = both("overwrite_output_dir", "resume_from_checkpoint")});
+        complain({.what = said("overwrite_output_dir") + " and " + said("resume_from_checkpoint") +
+                          " exclude each other",
+                  .where = both("overwrite_output_dir", "resume_from_checkpoint"),
+                  .fix = kOneOfTwo});
       }
     }
   }
@@ -422,23 +333,11 @@ class Rules : RulesOf {
     }
     if (!c_.mtbf_hours) return;
     const std::string unread = memory ? "is read for checkpoints in memory alone" : "is not read";
-    if (r_.is_set("save_steps")) note("save_steps decides; mtbf_hours " + unread);
+    if (r_.is_set("save_steps"))
+      note(said("save_steps") + " (" + at("save_steps") + ") decides; mtbf_hours " + unread);
     if (c_.save_strategy != "steps") {
       note(memory ? "without save_strategy: steps mtbf_hours " + unread
                   : "mtbf_hours is read only with save_strategy: steps");
-    }
-  }
-
-  // A switch of Transformer Engine is answered and not obeyed: what decides numbers is a key.
-  void environment() {
-    const auto found = options_.environment.find("NVTE_FP8_ALLREDUCE");
-    if (found == options_.environment.end() || found->second != "1") return;
-    const std::string asks = "environment NVTE_FP8_ALLREDUCE=1 asks for FP8 reductions: ";
-    if (r_.is_set("reduce_dtype")) {
-      note(asks + "reduce_dtype: " + c_.reduce_dtype + " is set (" + at("reduce_dtype") +
-           "), and that counts");
-    } else {
-      note(asks + "set reduce_dtype: fp8, which sends gradients in FP8 and sums them in fp32");
     }
   }
 };

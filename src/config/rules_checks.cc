@@ -39,7 +39,7 @@ class CheckRules : RulesOf {
     }
     const bool on_gpu = c_.device == "cuda" && c_.deterministic == "auto";
     if (c_.deterministic == "false" || on_gpu) {
-      complain({.what = "'sdc_replay_steps' and 'deterministic: " + c_.deterministic + "'" +
+      complain({.what = "'sdc_replay_steps' and " + named("deterministic", c_.deterministic) +
                         (on_gpu ? " with 'device: cuda'" : "") + " exclude each other",
                 .expected = "the same bits on every rank",
                 .where = both("sdc_replay_steps", "deterministic"),
@@ -49,10 +49,11 @@ class CheckRules : RulesOf {
 
   void goes_back(const char* key, const std::string& action) const {
     if (action != "rollback" || c_.save_strategy != "no") return;
-    complain({.what = std::string("'") + key + ": rollback' and 'save_strategy: no' exclude each other",
+    complain({.what = std::string("'") + key + ": rollback' and " + named("save_strategy", "no") +
+                      " exclude each other",
               .expected = "checkpoints to go back to",
               .where = both(key, "save_strategy"),
-              .fix = std::string("set save_strategy: steps, or ") + key + ": stop"});
+              .fix = set_to("save_strategy", "steps") + ", or " + key + ": stop"});
   }
 };
 

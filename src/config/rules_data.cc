@@ -8,6 +8,8 @@
 namespace octet::config {
 namespace {
 
+constexpr const char* kOneOfTwo = "remove one of the two";
+
 class PathRules : RulesOf {
  public:
   using RulesOf::RulesOf;
@@ -24,7 +26,7 @@ class PathRules : RulesOf {
         hub_snapshot(hub_folder([this](const char* name) { return variable(name); }), HubKind::model, named,
                      revision == r_.extra.end() ? "main" : revision->second);
     if (found.empty()) return;
-    note("'model_name_or_path: " + named + "' is taken from Hugging Face's cache: " + found);
+    note(this->named("model_name_or_path", named) + " is taken from Hugging Face's cache: " + found);
     c_.model_name_or_path = found;
   }
 
@@ -52,20 +54,39 @@ class DataRules : RulesOf {
   }
 
  private:
+  // Another trainer's word for `other`, where `given` is that trainer's: data.response_key beside
+  // data.prompt_key.
+  std::string beside(const char* given, const char* other) const {
+    const std::string word = said(given);
+    const std::string section = word.substr(0, word.find('.') + 1);
+    if (section.empty()) return other;
+    for (const ForeignKey& key : dialect_keys()) {
+      if (key.becomes == other && key.path.starts_with(section)) return key.path;
+    }
+    return other;
+  }
+
+  // Without evaluation its interval means nothing.
+  std::string without_evaluation() const {
+    const std::string word = said("eval_strategy");
+    return word == said("eval_steps") ? "remove " + word : set_to("eval_strategy", "no");
+  }
+
   void lengths() {
     if (!c_.pack_factor || c_.truncation != "error") return;
-    complain({.what = "'pack_factor' cuts texts, which 'truncation: error' forbids",
+    complain({.what = "'" + said("pack_factor") + "' cuts texts, which " + named("truncation", "error") +
+                      " forbids",
               .where = both("pack_factor", "truncation"),
-              .fix = "remove pack_factor, or set truncation: cut"});
+              .fix = "remove " + said("pack_factor") + ", or " + set_to("truncation", "cut")});
   }
 
   void weights() {
     if (c_.interleave_probs.empty() || c_.mix_strategy != "concat") return;
-    complain({.what = "interleave_probs is read only when datasets are interleaved",
+    complain({.what = said("interleave_probs") + " is read only when datasets are interleaved",
               .expected = "mix_strategy: interleave_under, interleave_over or interleave_once",
-              .found = "mix_strategy: concat",
+              .found = said("mix_strategy") + ": concat",
               .where = both("interleave_probs", "mix_strategy"),
-              .fix = "set mix_strategy, or remove interleave_probs"});
+              .fix = set_to("mix_strategy", "interleave_under") + ", or remove " + said("interleave_probs")});
   }
 
   // The best model is the one with the smallest evaluation loss of those that are kept.
@@ -77,48 +98,56 @@ class DataRules : RulesOf {
     };
     const std::string metric = value("metric_for_best_model"), greater = value("greater_is_better");
     if (!metric.empty() && metric != "loss" && metric != "eval_loss") {
-      complain({.what = "the best model cannot be found by 'metric_for_best_model: " + metric + "'",
+      complain({.what = "the best model cannot be found by " + named("metric_for_best_model", metric),
                 .expected = "eval_loss: evaluation computes the loss and nothing else",
                 .where = at("metric_for_best_model"),
-                .fix = "set metric_for_best_model: eval_loss, or load_best_model_at_end: false" +
+                .fix = set_to("metric_for_best_model", "eval_loss") + ", or " +
+                       set_to("load_best_model_at_end", "false") +
                        std::string(metric.find("rouge") == std::string::npos
                                        ? ""
                                        : "; trainer generate CHECKPOINT --file HELD_OUT --rouge-l scores a "
                                          "checkpoint")});
     }
     if (greater == "true") {
-      complain({.what = "'greater_is_better: true' asks for the model with the largest evaluation loss",
+      complain({.what = named("greater_is_better", "true") +
+                        " asks for the model with the largest evaluation loss",
                 .where = at("greater_is_better"),
-                .fix = "set greater_is_better: false, or leave it out"});
+                .fix = set_to("greater_is_better", "false") + ", or leave it out"});
     }
     for (const auto& [key, word] :
          {std::pair{"eval_strategy", c_.eval_strategy}, {"save_strategy", c_.save_strategy}}) {
       if (word != "no") continue;
-      complain({.what = std::string(
-                            "'load_best_model_at_end: true' needs checkpoints that were evaluated, and '") +
-                        key + ": no' makes none",
+      const bool evaluates =
+          c_.val_size > 0 || !c_.eval_dataset.empty() || std::string(key) != "eval_strategy";
+      const char* held_out = evaluates ? "" : " with eval_dataset or val_size";
+      complain({.what = named("load_best_model_at_end", "true") +
+                        " needs checkpoints that were evaluated, and " + named(key, "no") + " makes none",
                 .where = both("load_best_model_at_end", key),
-                .fix = std::string("set ") + key + ": steps or epoch, or load_best_model_at_end: false"});
+                .fix = set_to(key, "steps or epoch") + held_out + ", or " +
+                       set_to("load_best_model_at_end", "false")});
     }
   }
 
   void data() {
     if (c_.mask_history && c_.train_on_prompt) {
-      complain({.what = "mask_history and train_on_prompt exclude each other",
-                .where = both("mask_history", "train_on_prompt")});
+      complain({.what = said("mask_history") + " and " + said("train_on_prompt") + " exclude each other",
+                .where = both("mask_history", "train_on_prompt"),
+                .fix = kOneOfTwo});
     }
     for (const auto& [key, on] : {std::pair<const char*, bool>{"neat_packing", c_.neat_packing},
                                   {"train_on_prompt", c_.train_on_prompt},
                                   {"mask_history", c_.mask_history}}) {
       if (on && c_.stage != "sft") {
-        complain({.what = std::string("'") + key + ": true' needs 'stage: sft'",
-                  .found = "stage: " + c_.stage,
-                  .where = both(key, "stage")});
+        complain({.what = named(key, "true") + " needs 'stage: sft'",
+                  .found = said("stage") + ": " + c_.stage,
+                  .where = both(key, "stage"),
+                  .fix = set_to("stage", "sft") + ", or remove " + said(key)});
       }
     }
     if (c_.neat_packing && r_.is_set("packing") && !c_.packing) {
-      complain({.what = "neat_packing packs, and 'packing: false' forbids it",
-                .where = both("neat_packing", "packing")});
+      complain({.what = said("neat_packing") + " packs, and " + named("packing", "false") + " forbids it",
+                .where = both("neat_packing", "packing"),
+                .fix = kOneOfTwo});
     }
     if (c_.neat_packing) {
       c_.packing = true;
@@ -129,51 +158,54 @@ class DataRules : RulesOf {
     }
     if (c_.prompt_column.has_value() != c_.response_column.has_value()) {
       const bool asks = c_.prompt_column.has_value();
-      complain({.what = asks ? "prompt_column is given without response_column"
-                             : "response_column is given without prompt_column",
+      const char* given = asks ? "prompt_column" : "response_column";
+      const char* other = asks ? "response_column" : "prompt_column";
+      complain({.what = said(given) + " is given without " + beside(given, other),
                 .expected = "the columns of questions and of answers",
-                .where = at(asks ? "prompt_column" : "response_column"),
-                .fix = "give both, or neither"});
+                .where = at(given),
+                .fix = "give " + beside(given, other) + ", too, or remove " + said(given)});
     }
     if (c_.messages_column && c_.prompt_column) {
-      complain({.what = "messages_column and prompt_column exclude each other",
+      complain({.what = said("messages_column") + " and " + said("prompt_column") + " exclude each other",
                 .expected = "rows with conversations, or with a question and an answer",
                 .where = both("messages_column", "prompt_column"),
-                .fix = "keep the one that the rows have"});
+                .fix = "keep what the rows have: " + said("messages_column") + ", or " +
+                       said("prompt_column") + " and " + said("response_column")});
     }
     if (c_.streaming && c_.max_steps < 1) {
-      complain({.what = "'streaming: true' needs max_steps",
+      complain({.what = named("streaming", "true") + " needs max_steps",
                 .expected = "a number of steps: how many an epoch has shows only at its end",
                 .where = at("streaming"),
-                .fix = "set max_steps"});
+                .fix = set_to("max_steps", "1000") + ", say, or streaming: false"});
     }
     if (c_.streaming && c_.tokenized_path) {
-      complain({.what = "streaming and tokenized_path exclude each other",
+      complain({.what = said("streaming") + " and " + said("tokenized_path") + " exclude each other",
                 .where = both("streaming", "tokenized_path"),
-                .fix = "remove tokenized_path, or set streaming: false"});
+                .fix = "remove " + said("tokenized_path") + ", or " + set_to("streaming", "false")});
     }
     for (const char* key : {"overwrite_cache", "buffer_size"}) {
       const bool read = std::string(key) == "buffer_size" ? c_.streaming : c_.tokenized_path.has_value();
       if (!read && changed(key)) {
-        note(std::string("'") + key + "' (" + at(key) + ") is read only with " +
+        note("'" + said(key) + "' (" + at(key) + ") is read only with " +
              (std::string(key) == "buffer_size" ? "streaming: true" : "tokenized_path"));
       }
     }
     if (c_.val_size >= 1 && c_.val_size != std::floor(c_.val_size)) {
-      complain({.what = "value of 'val_size' cannot be used",
+      complain({.what = "value of '" + said("val_size") + "' cannot be used",
                 .expected = "a fraction below 1 or a whole number of samples",
                 .found = number_text(c_.val_size),
                 .where = at("val_size")});
     }
     if (c_.val_size > 0 && !c_.eval_dataset.empty()) {
-      complain({.what = "val_size and eval_dataset exclude each other",
-                .where = both("val_size", "eval_dataset")});
+      complain({.what = said("val_size") + " and " + said("eval_dataset") + " exclude each other",
+                .where = both("val_size", "eval_dataset"),
+                .fix = kOneOfTwo});
     }
     const bool evaluates = c_.val_size > 0 || !c_.eval_dataset.empty();
     if (c_.eval_strategy != "no" && !evaluates) {
-      complain({.what = "'eval_strategy: " + c_.eval_strategy + "' has nothing to evaluate",
+      complain({.what = named("eval_strategy", c_.eval_strategy) + " has nothing to evaluate",
                 .where = at("eval_strategy"),
-                .fix = "set eval_dataset or val_size, or eval_strategy: no"});
+                .fix = "set eval_dataset or val_size, or " + without_evaluation()});
     }
   }
 };

@@ -263,7 +263,7 @@ Value check_value(const Field& field, const Node& node, const Location& at) {
     value.refusal = {
         .what = "'" + at.key + ": " + written(at, canonical(field, value)) + "' is not supported",
         .where = at.where,
-        .fix = field.reason,
+        .fix = "remove it: " + field.reason,
         .code = ExitCode::usage};
   }
   return value;

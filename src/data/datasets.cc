@@ -110,8 +110,13 @@ std::vector<std::string> other_columns(const RowFormat& f) {
   return {f.system, f.tools, asks ? f.query : "", asks ? f.history : ""};
 }
 
-// A set needs the columns that hold its answers; of `others` that no row has, the nearest name is told.
-void check_columns(const DataSource& source, const std::string& where,
+constexpr const char* kNamedByKeys =
+    "name the column by messages_column, or prompt_column and response_column";
+constexpr const char* kNamedByEntry = "name the column in \"columns\"";
+
+// A set needs the columns that hold its answers, for which `mend` says how they are named; of `others` that
+// no row has, the nearest name is told.
+void check_columns(const DataSource& source, const std::string& where, const char* mend,
                    const std::vector<std::string>& others) {
   const RowFormat& f = source.format;
   const bool messages = holds_messages(f), text = f.kind == RowFormat::Kind::text;
@@ -134,7 +139,7 @@ void check_columns(const DataSource& source, const std::string& where,
                  .expected = "a column that its rows have",
                  .found = names,
                  .where = where,
-                 .fix = near.empty() ? "name the column in \"columns\"" : "did you mean '" + near + "'?",
+                 .fix = near.empty() ? mend : "did you mean '" + near + "'?",
                  .code = ExitCode::usage});
   }
   for (const std::string& column : others) {
@@ -182,7 +187,7 @@ DataSource from_entry(const std::string& name, const Json& entry, const std::str
   const RowFormat format = format_of_entry(entry, name, info_path);
   DataSource source = from_paths(name, files_of_entry(entry, file, where, options));
   source.format = format;
-  check_columns(source, where, other_columns(format));
+  check_columns(source, where, kNamedByEntry, other_columns(format));
   const std::int64_t picks = json_int(entry, "num_samples", 0, 1, INT64_C(1) << 40, where);
   if (picks > 0 && source.rows > 0) {
     source.sampled = true;
@@ -227,7 +232,8 @@ std::vector<DataSource> open_datasets(const DataOptions& options) {
       const bool named = !options.columns.messages.empty() || !options.columns.prompt.empty();
       if (source.rows > 0 && named) {
         source.format = named_format(source, options.columns);
-        check_columns(source, name, {});  // a system message or tools may be there, and need not
+        // A system message or tools may be there, and need not.
+        check_columns(source, name, kNamedByKeys, {});
       } else if (source.rows > 0) {
         source.format = recognised_format(name, source);
       }
@@ -237,7 +243,7 @@ std::vector<DataSource> open_datasets(const DataOptions& options) {
                    .expected = "at least one row",
                    .found = std::to_string(source.files.size()) + " files without rows",
                    .where = source.files.empty() ? "configuration key '" + options.key + "'" : name,
-                   .fix = "check the file",
+                   .fix = source.files.empty() ? "put files of rows into it" : "check the file",
                    .code = ExitCode::usage});
     }
     if (options.max_samples) source.rows = std::min(source.rows, *options.max_samples);

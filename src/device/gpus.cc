@@ -1,12 +1,9 @@
 // What does not ask the driver about GPUs: their names, places and the environment.
 #include "octet/device/gpus.h"
 
-#include <array>
 #include <cctype>
 #include <cstdlib>
 #include <fstream>
-
-#include "octet/base/environment.h"
 
 namespace octet {
 namespace {
@@ -14,23 +11,10 @@ namespace {
 constexpr const char* kConnections = "CUDA_DEVICE_MAX_CONNECTIONS";
 constexpr const char* kMostConnections = "32";
 
-std::string& replaced() {
-  static std::string value;
-  return value;
-}
-
 }  // namespace
 
 void prepare_gpu_environment() {
-  const char* before = environment_variable(kConnections);
-  if (before != nullptr && before != std::string_view(kMostConnections)) replaced() = before;
   ::setenv(kConnections, kMostConnections, 1);
-}
-
-std::string replaced_gpu_setting() {
-  if (replaced().empty()) return {};
-  return std::string(kConnections) + " was " + replaced() +
-         ": with it communication can stand behind computation; using " + kMostConnections;
 }
 
 std::string uuid_text(const unsigned char* bytes) {

@@ -74,8 +74,6 @@ void require_whole_job(const comm::Place& place) {
 void warn_of(const GpuChoice& choice) {
   if (!choice.why_cpu.empty()) log::warn("computing on the CPU: " + choice.why_cpu);
   for (const std::string& doubt : choice.doubts) log::warn(doubt);
-  if (choice.ordinals.empty()) return;
-  if (const std::string replaced = replaced_gpu_setting(); !replaced.empty()) log::warn(replaced);
 }
 
 void show_ranks(const std::vector<RankGpus>& ranks, const GpuChoice& choice,

@@ -11,6 +11,7 @@
 #include "octet/base/strings.h"
 #include "octet/checkpoint/folder.h"
 #include "octet/comm/launchers.h"
+#include "octet/config/derive.h"
 #include "octet/config/lint.h"
 #include "octet/device/device.h"
 #include "octet/device/out_of_memory.h"
@@ -378,7 +379,8 @@ void Run::require_disk() const {
 
 void Run::prepare() {
   if (session_.prints()) {
-    for (const std::string& note : resolved_.notes) log::info(note);
+    for (const std::string& note : config::notes_of(resolved_, job_.size(), session_.place().nodes))
+      log::info(note);
     say_doubts();
     log::info("device: " + session_.device().description() + ", " + std::to_string(job_.size()) + " rank" +
               (job_.size() > 1 ? "s on " + std::to_string(session_.place().nodes) + " node" +

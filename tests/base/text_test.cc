@@ -108,6 +108,10 @@ TEST(Words, AreThoseThatPeopleRead) {
   EXPECT_EQ(nearest_name("some", {"none", "full"}), "");
   EXPECT_EQ(nearest_name("4", {"0", "1", "2", "3"}), "");
   EXPECT_EQ(nearest_name("sequence_length", {"sequence_len"}), "sequence_len");
+  EXPECT_EQ(nearest_name("zero_optimization.foo", {"zero_optimization.stage"}), "")
+      << "what dotted paths begin with makes them no nearer";
+  EXPECT_EQ(nearest_name("zero_optimisation.stage", {"zero_optimization.stage"}), "zero_optimization.stage");
+  EXPECT_EQ(nearest_name("optimizer.parameters", {"optimizer.params"}), "optimizer.params");
   EXPECT_EQ(trim(" \t a b\r\n"), "a b");
   EXPECT_EQ(split("a,,b,", ','), (std::vector<std::string>{"a", "", "b", ""}));
 }

@@ -53,15 +53,25 @@ TEST(OtherLaunchers, AreRefusedBeforeAFileIsTouchedWithTheLineToType) {
 
 TEST(OtherLaunchers, VariablesOfHabitAreExplained) {
   const TemporaryFolder folder("habit");
-  const Outcome run =
-      shell("WORLD_SIZE=2 RANK=0 MASTER_ADDR=a MASTER_PORT=1 NCCL_DEBUG=INFO HSA_A=1 " OCTET_TRAINER " " +
-            Task::get().train(folder / "run", "max_steps=1"));
+  const Outcome run = shell(
+      "WORLD_SIZE=2 RANK=0 MASTER_ADDR=a MASTER_PORT=1 NCCL_DEBUG=INFO HSA_A=1 "
+      "CUDA_DEVICE_MAX_CONNECTIONS=1 " OCTET_TRAINER " " +
+      Task::get().train(folder / "run", "max_steps=1 device=cpu"));
   expect_success(run);
-  for (const char* said : {"environment WORLD_SIZE=2: does nothing", "environment RANK=0: does nothing",
-                           "environment MASTER_ADDR=a, MASTER_PORT=1: does nothing",
-                           "environment NCCL_DEBUG=INFO: is NCCL", "environment HSA_A=1: is ROCm"}) {
+  for (const char* said :
+       {"environment WORLD_SIZE=2: does nothing: this run has 1 rank (", "environment RANK=0: does nothing",
+        ", and this run has 1 host (",
+        "environment CUDA_DEVICE_MAX_CONNECTIONS=1: does nothing: this run computes on CPUs",
+        "environment MASTER_ADDR=a, MASTER_PORT=1: does nothing", "environment NCCL_DEBUG=INFO: is NCCL",
+        "environment HSA_A=1: is ROCm"}) {
     EXPECT_TRUE(says(run, said)) << said << "\n" << run.err;
   }
+  const Outcome two = shell(std::string(kMpirun) + "-x GPU_NUM=8 " OCTET_TRAINER " " +
+                            Task::get().train(folder / "two", "max_steps=1"));
+  expect_success(two);
+  EXPECT_TRUE(says(two, "a rank computes on one GPU, and this run has 2 ranks (")) << two.err;
+  // Nobody has set it: the program itself has.
+  EXPECT_FALSE(says(two, "CUDA_DEVICE_MAX_CONNECTIONS")) << two.err;
 }
 
 TEST(PlainMpirun, IsToldThatItsSignalsKill) {

@@ -56,7 +56,7 @@ TEST_F(DeepSpeed, AutoNeverConflictsAndAnExplicitMismatchNamesBothPlaces) {
   const std::string text = message(R"({"gradient_accumulation_steps": 4})", "gradient_accumulation_steps: 3");
   EXPECT_SAYS(text, "disagree on 'gradient_accumulation_steps'");
   EXPECT_SAYS(text, "test.yaml:5");
-  EXPECT_SAYS(text, ".json: gradient_accumulation_steps");
+  EXPECT_SAYS(text, ".json:1: gradient_accumulation_steps");
   const Resolved r = with(R"({"gradient_accumulation_steps": 4})", "gradient_accumulation_steps: 3",
                           {"gradient_accumulation_steps=2"});
   EXPECT_EQ(r.config.gradient_accumulation_steps, 2);
@@ -72,7 +72,7 @@ TEST_F(DeepSpeed, KeysThatDeepSpeedWouldRefuseOrIgnoreAreErrors) {
   EXPECT_SAYS(message(R"({"gradient_cliping": 1})"), "gradient_clipping");
   EXPECT_SAYS(message(R"({"communication_data_type": "fp8"})"), "reduce_dtype");
   EXPECT_SAYS(message(R"({"communication_data_type": "fp16"})", "reduce_dtype: bf16"), "fp32 or bf16");
-  EXPECT_TRUE(notes(with(R"({"communication_data_type": "fp32"})"), "twice as large"));
+  EXPECT_TRUE(notes(with(R"({"communication_data_type": "fp32"})"), "twice as long"));
   EXPECT_EQ(with(R"({"communication_data_type": "bf16"})").config.reduce_dtype, "bf16");
   EXPECT_SAYS(message(R"({"fp16": {"enabled": true}})"), "bf16");
   EXPECT_NO_THROW(

@@ -452,25 +452,10 @@ TEST(Load, TheEnvironmentStandsBelowEveryFile) {
   EXPECT_EQ(r.config.max_steps, 3);
   EXPECT_TRUE(notes(r, "did you mean OCTET_SEED"));
   EXPECT_FALSE(notes(r, "OCTETRUN_SHARE_GPUS")) << "no key, and near none";
-  EXPECT_FALSE(notes(r, "CUDA_DEVICE_MAX_CONNECTIONS")) << "set as it should be where a GPU is used";
+  EXPECT_TRUE(notes(r, "CUDA_DEVICE_MAX_CONNECTIONS=1: would let streams of a GPU share connections"));
   EXPECT_TRUE(notes(r, "attention computes in bf16 or fp32"));
   options.environment = {{"OCTET_SEED", "x"}};
   EXPECT_THROW(load_text(kBase, "t.yaml", {}, options), Error);
-}
-
-TEST(Load, ASwitchForFp8ReductionsIsAnsweredWithTheKey) {
-  LoadOptions options = quiet();
-  const auto answered = [&](const std::string& yaml) {
-    return load_text(kBase + yaml, "t.yaml", {}, options);
-  };
-  options.environment = {{"NVTE_FP8_ALLREDUCE", "1"}};
-  EXPECT_TRUE(notes(answered(""), "set reduce_dtype: fp8"));
-  EXPECT_EQ(answered("").config.reduce_dtype, "fp32") << "a switch of another program changes no numbers";
-  const Resolved set = answered("reduce_dtype: int8");
-  EXPECT_TRUE(notes(set, "reduce_dtype: int8 is set (t.yaml:4), and that counts")) << set.notes.front();
-  EXPECT_FALSE(notes(set, "set reduce_dtype: fp8"));
-  options.environment = {{"NVTE_FP8_ALLREDUCE", "0"}};
-  EXPECT_FALSE(notes(answered(""), "NVTE_FP8_ALLREDUCE"));
 }
 
 TEST(Load, VariablesOfHabitAreExplainedOnceEach) {
@@ -491,8 +476,9 @@ TEST(Load, VariablesOfHabitAreExplainedOnceEach) {
        {"environment WORLD_SIZE=2: does nothing", "environment RANK=0: does nothing",
         "environment GPU_NUM=8: does", "environment MASTER_ADDR=a, MASTER_PORT=1: does nothing",
         "environment NCCL_DEBUG=INFO, NCCL_IB_HCA=x: is NCCL",
-        "environment NVTE_DEBUG=1: Transformer Engine is not used", "environment HSA_ENABLE_SDMA=0: is ROCm",
-        "environment CUDA_LAUNCH_BLOCKING=1: harms", "environment PYTORCH_CUDA_ALLOC_CONF=expandable"}) {
+        "environment NVTE_DEBUG=1: does nothing: there are statistics",
+        "environment HSA_ENABLE_SDMA=0: is ROCm", "environment CUDA_LAUNCH_BLOCKING=1: harms",
+        "environment PYTORCH_CUDA_ALLOC_CONF=expandable"}) {
     EXPECT_EQ(std::ranges::count_if(r.notes, [&](const std::string& note) { return says(note, said); }), 1)
         << said;
   }
@@ -500,8 +486,9 @@ TEST(Load, VariablesOfHabitAreExplainedOnceEach) {
   // A row of its own comes before that of the family, and one for a value is for that value.
   options.environment = {{"NVTE_FLASH_ATTN", "0"}, {"CUDA_LAUNCH_BLOCKING", "0"}};
   const Resolved own = load_text(kBase, "t.yaml", {}, options);
-  EXPECT_EQ(own.notes.size(), 1u);
-  EXPECT_TRUE(notes(own, "NVTE_FLASH_ATTN=0: attention never forms"));
+  EXPECT_EQ(own.notes.size(), 2u);
+  EXPECT_TRUE(notes(own, "NVTE_FLASH_ATTN=0: does nothing: attention never forms"));
+  EXPECT_FALSE(notes(own, "harms"));
 }
 
 TEST(Load, WhoCarriesBytesBetweenGpusIsOneOfFour) {

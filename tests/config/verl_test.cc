@@ -102,7 +102,9 @@ TEST(Verl, ItsColumnsAreThoseOfOneKindOfRows) {
   EXPECT_EQ(columns("messages_key: m"), "m - -");
   EXPECT_EQ(columns(both + "false, messages_key: m}", {"data.multiturn.enable=true"}), "m - -");
   EXPECT_EQ(columns(both + "true, messages_key: m}", {"+data.multiturn.messages_key=n"}), "n - -");
-  EXPECT_SAYS(refusal("data: {prompt_key: q}"), "response_column");
+  EXPECT_SAYS(refusal("data: {prompt_key: q}"), "data.prompt_key is given without data.response_key");
+  EXPECT_SAYS(refusal("data: {response_key: q}"), "give data.prompt_key, too, or remove data.response_key");
+  EXPECT_SAYS(refusal("prompt_column: q"), "prompt_column is given without response_column");
   EXPECT_SAYS(refusal("data: {multiturn: {enable: maybe}}"), "true or false");
 }
 

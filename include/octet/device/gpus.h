@@ -37,10 +37,9 @@ std::vector<GpuPair> gpu_pairs();
 
 /// Sets what the driver reads from the environment at its first call: as many connections to a GPU as there
 /// can be (CUDA_DEVICE_MAX_CONNECTIONS), since streams that share one stand behind each other, and
-/// communication then behind computation. Called once, before threads and CUDA start.
+/// communication then behind computation. Called once, before threads and CUDA start. The notes of a
+/// configuration tell the user of a value of his own (config/rules_environment.cc).
 void prepare_gpu_environment();
-/// What to tell the user, if a GPU is used, of a setting that prepare_gpu_environment() replaced; or empty.
-std::string replaced_gpu_setting();
 
 /// "GPU-3f2a…" for the 16 bytes of a UUID.
 std::string uuid_text(const unsigned char* bytes);

@@ -6,6 +6,7 @@
 
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
+#include "octet/config/derive.h"
 #include "octet/setup/setup.h"
 #include "options.h"
 #include "verify/checks.h"
@@ -104,7 +105,11 @@ int verify(runtime::Session& session, const config::Resolved& resolved, const st
       {"cores", [&] { return check_cores(session); }},
       {"memory", [&] { return check_memory(session); }},
       {"limits", [&] { return check_limits(session); }},
-      {"environment", [&] { return check_environment(session, resolved.notes); }},
+      {"environment",
+       [&] {
+         const comm::Place& place = session.place();
+         return check_environment(session, config::notes_of(resolved, place.size, place.nodes));
+       }},
       {"messages", [&] { return check_messages(session); }},
   };
   if (session.place().size > 1) {

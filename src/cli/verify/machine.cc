@@ -121,7 +121,8 @@ std::string check_environment(runtime::Session& session, const config::Strings& 
   }
   session.job().together([&] {
     if (harms.empty()) return;
-    throw failed("a variable harms", "it is not set", harms.front().substr(12), "unset it");
+    const std::string harm = harms.front().substr(12, harms.front().find("; to do: ") - 12);
+    throw failed("a variable harms", "it is not set", harm, "unset it");
   });
   return text.empty() ? "nothing is set that other trainers read" : "set for other programs:" + text;
 }

@@ -1,7 +1,9 @@
 // What people get wrong, one row each: the one message that they see, with its place and what to do, the exit
-// code, and nothing written. Rows that need a look at several ranks stand in wrong_input_test.cc.
+// code, and nothing written (wrong_inputs_test.cc); and what it takes to mend it (wrong_mends_test.cc). Rows that
+// need a look at several ranks stand in wrong_input_test.cc.
+#pragma once
+
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <iterator>
 #include <set>
@@ -9,8 +11,7 @@
 
 #include "cli/task.h"
 
-namespace octet::test {
-namespace {
+namespace octet::test::wrong_inputs {
 
 namespace fs = std::filesystem;
 
@@ -29,7 +30,7 @@ struct Wrong {
 using namespace std::string_view_literals;  // bytes of any kind
 
 // clang-format off
-constexpr Wrong kInputs[] = {
+inline constexpr Wrong kInputs[] = {
       {"typo_of_a_key", "{}/typo_of_a_key.yaml", "typo_of_a_key.yaml", "BASElerning_rate: 1e-4\n", 64, "unknown key 'lerning_rate'", "", "{}/typo_of_a_key.yaml:11", "did you mean 'learning_rate'?"},
       {"a_key_twice", "{}/a_key_twice.yaml", "a_key_twice.yaml", "BASEmax_steps: 3\n", 64, "key 'max_steps' stands twice", "first in line 8, again in line 11", "{}/a_key_twice.yaml:11", "keep one of the two"},
       {"a_tab", "{}/a_tab.yaml", "a_tab.yaml", "BASE\tseed: 3\n", 64, "not valid YAML", "illegal tab when looking for indentation", "{}/a_tab.yaml:11", ""},
@@ -61,7 +62,7 @@ constexpr Wrong kInputs[] = {
       {"plateau", "{}/plateau.yaml", "plateau.yaml", "BASElr_scheduler_type: reduce_lr_on_plateau\n", 64, "'lr_scheduler_type: reduce_lr_on_plateau' is not supported", "", "{}/plateau.yaml:11", "a schedule here depends on the step alone; use cosine or warmup_stable_decay"},
       {"scheduler_argument", "{}/scheduler_argument.yaml", "scheduler_argument.yaml", "BASElr_scheduler_type: cosine\nlr_scheduler_kwargs: {min_lr: 0.1}\n", 64, "unknown argument 'min_lr' of 'cosine'", "", "{}/scheduler_argument.yaml:12", ""},
       {"scheduler_without_argument", "{}/scheduler_without_argument.yaml", "scheduler_without_argument.yaml", "BASElr_scheduler_type: cosine_with_min_lr\n", 64, "cosine_with_min_lr needs one of min_lr and min_lr_rate", "neither", "{}/scheduler_without_argument.yaml:11", "lr_scheduler_kwargs: {min_lr_rate: 0.1}"},
-      {"checkpointing_on_and_off", "{}/checkpointing_on_and_off.yaml", "checkpointing_on_and_off.yaml", "BASEgradient_checkpointing: true\ndisable_gradient_checkpointing: true\n", 64, "gradient_checkpointing and disable_gradient_checkpointing exclude each other", "", "gradient_checkpointing ({}/checkpointing_on_and_off.yaml:11), disable_gradient_checkpointing ({}/checkpointing_on_and_off.yaml:12)", ""},
+      {"checkpointing_on_and_off", "{}/checkpointing_on_and_off.yaml", "checkpointing_on_and_off.yaml", "BASEgradient_checkpointing: true\ndisable_gradient_checkpointing: true\n", 64, "gradient_checkpointing and disable_gradient_checkpointing exclude each other", "", "gradient_checkpointing ({}/checkpointing_on_and_off.yaml:11), disable_gradient_checkpointing ({}/checkpointing_on_and_off.yaml:12)", "remove one of the two"},
       {"fp16", "{}/fp16.yaml", "fp16.yaml", "BASEfp16: true\n", 64, "'fp16: true' is not supported", "", "{}/fp16.yaml:11", "fp16 needs loss scaling, which is not built; use bf16: true"},
       {"label_smoothing", "{}/label_smoothing.yaml", "label_smoothing.yaml", "BASElabel_smoothing_factor: 0.1\n", 64, "'label_smoothing_factor: 0.1' is not supported", "", "{}/label_smoothing.yaml:11", "the loss is the cross entropy of the trained tokens"},
       {"fsdp", "{}/fsdp.yaml", "fsdp.yaml", "BASEfsdp: full_shard\n", 64, "'fsdp: full_shard' is not supported", "", "{}/fsdp.yaml:11", "sharding is zero_stage here"},
@@ -69,20 +70,20 @@ constexpr Wrong kInputs[] = {
       {"galore", "{}/galore.yaml", "galore.yaml", "BASEuse_galore: true\n", 64, "'use_galore: true' is not supported", "", "{}/galore.yaml:11", "the optimizer is AdamW"},
       {"group_by_length", "{}/group_by_length.yaml", "group_by_length.yaml", "BASEgroup_by_length: true\n", 64, "'group_by_length: true' is not supported", "", "{}/group_by_length.yaml:11", "batches of equal length would change the order of samples; use packing"},
       {"predict_with_generate", "{}/predict_with_generate.yaml", "predict_with_generate.yaml", "BASEpredict_with_generate: true\n", 64, "'predict_with_generate: true' is not supported", "", "{}/predict_with_generate.yaml:11", "evaluation computes the loss; answers come from trainer generate"},
-      {"feedback_without_rounding", "{}/feedback_without_rounding.yaml", "feedback_without_rounding.yaml", "BASEerror_feedback: true\n", 64, "'error_feedback: true' has no meaning with 'reduce_dtype: fp32'", "", "error_feedback ({}/feedback_without_rounding.yaml:11), reduce_dtype (default)", "set reduce_dtype to int8 or fp8, or remove error_feedback"},
-      {"gather_at_stage_0", "{}/gather_at_stage_0.yaml", "gather_at_stage_0.yaml", "BASEgather_dtype: bf16\n", 64, "'gather_dtype: bf16' has no meaning with 'zero_stage: 0'", "", "gather_dtype ({}/gather_at_stage_0.yaml:11), zero_stage (default)", "set zero_stage to 1, 2 or 3, or remove gather_dtype"},
-      {"bf16_states_without_bf16", "{}/bf16_states_without_bf16.yaml", "bf16_states_without_bf16.yaml", "BASEparam_dtype: bf16\n", 64, "'param_dtype: bf16' needs 'bf16: true'", "bf16: false", "param_dtype ({}/bf16_states_without_bf16.yaml:11), bf16 (default)", "set bf16: true, or param_dtype: fp32"},
-      {"weights_of_one_set", "{}/weights_of_one_set.yaml", "weights_of_one_set.yaml", "BASEinterleave_probs: [0.5, 0.5]\n", 64, "interleave_probs is read only when datasets are interleaved", "mix_strategy: concat", "interleave_probs ({}/weights_of_one_set.yaml:11), mix_strategy (default)", "set mix_strategy, or remove interleave_probs"},
-      {"best_of_nothing", "{}/best_of_nothing.yaml", "best_of_nothing.yaml", "BASEload_best_model_at_end: true\n", 64, "'load_best_model_at_end: true' needs checkpoints that were evaluated, and 'eval_strategy: no' makes none", "", "load_best_model_at_end ({}/best_of_nothing.yaml:11), eval_strategy (default)", "set eval_strategy: steps or epoch, or load_best_model_at_end: false"},
-      {"best_by_rouge", "{}/best_by_rouge.yaml", "best_by_rouge.yaml", "BASEload_best_model_at_end: true\nmetric_for_best_model: rougeL\nval_size: 0.1\neval_strategy: steps\n", 64, "the best model cannot be found by 'metric_for_best_model: rougeL'", "", "{}/best_by_rouge.yaml:12", "set metric_for_best_model: eval_loss, or load_best_model_at_end: false; trainer generate CHECKPOINT --file HELD_OUT --rouge-l scores a checkpoint"},
-      {"evaluation_of_nothing", "{}/evaluation_of_nothing.yaml", "evaluation_of_nothing.yaml", "BASEeval_strategy: steps\n", 64, "'eval_strategy: steps' has nothing to evaluate", "", "{}/evaluation_of_nothing.yaml:11", "set eval_dataset or val_size, or eval_strategy: no"},
-      {"held_out_twice", "{}/held_out_twice.yaml", "held_out_twice.yaml", "BASEval_size: 0.1\neval_dataset: {}/made/data/held_out.jsonl\n", 64, "val_size and eval_dataset exclude each other", "", "val_size ({}/held_out_twice.yaml:11), eval_dataset ({}/held_out_twice.yaml:12)", ""},
-      {"all_held_out", "{}/all_held_out.yaml", "all_held_out.yaml", "BASEval_size: 1000\n", 64, "val_size leaves nothing to train on", "1,000", "configuration key 'val_size'", ""},
-      {"eight_bits", "{}/eight_bits.yaml", "eight_bits.yaml", "BASEfinetuning_type: lora\nquantization_bit: 8\n", 64, "'quantization_bit: 8' is not supported", "", "{}/eight_bits.yaml:12", "set fp8: true without quantization_bit, which keeps the weights in 8 bits and computes in them; or quantization_bit: 4"},
+      {"feedback_without_rounding", "{}/feedback_without_rounding.yaml", "feedback_without_rounding.yaml", "BASEerror_feedback: true\n", 64, "'error_feedback: true' has no meaning with 'reduce_dtype: fp32'", "", "error_feedback ({}/feedback_without_rounding.yaml:11), reduce_dtype (default)", "set reduce_dtype: int8 or fp8, or remove error_feedback"},
+      {"gather_at_stage_0", "{}/gather_at_stage_0.yaml", "gather_at_stage_0.yaml", "BASEgather_dtype: bf16\n", 64, "'gather_dtype: bf16' has no meaning with 'zero_stage: 0'", "", "gather_dtype ({}/gather_at_stage_0.yaml:11), zero_stage (default)", "set zero_stage: 1, 2 or 3, or remove gather_dtype"},
+      {"bf16_states_without_bf16", "{}/bf16_states_without_bf16.yaml", "bf16_states_without_bf16.yaml", "BASEparam_dtype: bf16\n", 64, "'param_dtype: bf16' needs 'bf16: true'", "bf16: false", "param_dtype ({}/bf16_states_without_bf16.yaml:11), bf16 (default)", "set bf16: true, or set param_dtype: fp32"},
+      {"weights_of_one_set", "{}/weights_of_one_set.yaml", "weights_of_one_set.yaml", "BASEinterleave_probs: [0.5, 0.5]\n", 64, "interleave_probs is read only when datasets are interleaved", "mix_strategy: concat", "interleave_probs ({}/weights_of_one_set.yaml:11), mix_strategy (default)", "set mix_strategy: interleave_under, or remove interleave_probs"},
+      {"best_of_nothing", "{}/best_of_nothing.yaml", "best_of_nothing.yaml", "BASEload_best_model_at_end: true\n", 64, "'load_best_model_at_end: true' needs checkpoints that were evaluated, and 'eval_strategy: no' makes none", "", "load_best_model_at_end ({}/best_of_nothing.yaml:11), eval_strategy (default)", "set eval_strategy: steps or epoch with eval_dataset or val_size, or set load_best_model_at_end: false"},
+      {"best_by_rouge", "{}/best_by_rouge.yaml", "best_by_rouge.yaml", "BASEload_best_model_at_end: true\nmetric_for_best_model: rougeL\nval_size: 0.1\neval_strategy: steps\n", 64, "the best model cannot be found by 'metric_for_best_model: rougeL'", "", "{}/best_by_rouge.yaml:12", "set metric_for_best_model: eval_loss, or set load_best_model_at_end: false; trainer generate CHECKPOINT --file HELD_OUT --rouge-l scores a checkpoint"},
+      {"evaluation_of_nothing", "{}/evaluation_of_nothing.yaml", "evaluation_of_nothing.yaml", "BASEeval_strategy: steps\n", 64, "'eval_strategy: steps' has nothing to evaluate", "", "{}/evaluation_of_nothing.yaml:11", "set eval_dataset or val_size, or set eval_strategy: no"},
+      {"held_out_twice", "{}/held_out_twice.yaml", "held_out_twice.yaml", "BASEval_size: 0.1\neval_dataset: {}/made/data/held_out.jsonl\n", 64, "val_size and eval_dataset exclude each other", "", "val_size ({}/held_out_twice.yaml:11), eval_dataset ({}/held_out_twice.yaml:12)", "remove one of the two"},
+      {"all_held_out", "{}/all_held_out.yaml", "all_held_out.yaml", "BASEval_size: 1000\n", 64, "val_size leaves nothing to train on", "1,000", "val_size ({}/all_held_out.yaml:11)", ""},
+      {"eight_bits", "{}/eight_bits.yaml", "eight_bits.yaml", "BASEfinetuning_type: lora\nquantization_bit: 8\n", 64, "'quantization_bit: 8' is not supported", "", "{}/eight_bits.yaml:12", "set fp8: true without quantization_bit, which keeps the weights in 8 bits and computes in them; or set quantization_bit: 4"},
       {"four_bits_of_all", "{}/four_bits_of_all.yaml", "four_bits_of_all.yaml", "BASEquantization_bit: 4\n", 64, "'quantization_bit: 4' needs 'finetuning_type: lora'", "finetuning_type: full", "quantization_bit ({}/four_bits_of_all.yaml:11), finetuning_type (default)", "set finetuning_type: lora, or remove quantization_bit"},
-      {"rank_without_adapters", "{}/rank_without_adapters.yaml", "rank_without_adapters.yaml", "BASElora_rank: 8\n", 64, "'lora_rank' asks for adapters, and finetuning_type is not set", "", "{}/rank_without_adapters.yaml:11", "set finetuning_type: lora, or remove the key"},
+      {"rank_without_adapters", "{}/rank_without_adapters.yaml", "rank_without_adapters.yaml", "BASElora_rank: 8\n", 64, "'lora_rank' asks for adapters, and finetuning_type is not set", "", "{}/rank_without_adapters.yaml:11", "set finetuning_type: lora, or remove lora_rank"},
       {"adapters_of_rank_0", "{}/adapters_of_rank_0.yaml", "adapters_of_rank_0.yaml", "BASEfinetuning_type: lora\nlora_rank: 0\n", 64, "value of 'lora_rank' cannot be used", "'0'", "{}/adapters_of_rank_0.yaml:12", ""},
-      {"no_such_module", "{}/no_such_module.yaml", "no_such_module.yaml", "BASEfinetuning_type: lora\nlora_target: [q_prj]\n", 64, "no module of the model is called 'q_prj'", "q_prj", "configuration keys lora_target, lora_rank, additional_target", "did you mean 'q_proj'?"},
+      {"no_such_module", "{}/no_such_module.yaml", "no_such_module.yaml", "BASEfinetuning_type: lora\nlora_target: [q_prj]\n", 64, "no module of the model is called 'q_prj'", "q_prj", "lora_target ({}/no_such_module.yaml:12), lora_rank (default), additional_target (default)", "did you mean 'q_proj'?"},
       {"save_steps_0", "{}/save_steps_0.yaml", "save_steps_0.yaml", "BASEsave_steps: 0\n", 64, "value of 'save_steps' cannot be used", "'0'", "{}/save_steps_0.yaml:11", ""},
       {"beta_of_one", "{}/beta_of_one.yaml", "beta_of_one.yaml", "BASEadam_beta2: 1.0\n", 64, "value of 'adam_beta2' cannot be used", "'1.0'", "{}/beta_of_one.yaml:11", ""},
       {"fp8_recipe", "{}/fp8_recipe.yaml", "fp8_recipe.yaml", "BASEfp8: true\nfp8_recipe: delay\n", 64, "value of 'fp8_recipe' cannot be used", "'delay'", "{}/fp8_recipe.yaml:12", "did you mean 'delayed'?"},
@@ -91,8 +92,8 @@ constexpr Wrong kInputs[] = {
       {"recompute", "{}/recompute.yaml", "recompute.yaml", "BASErecompute: some\n", 64, "value of 'recompute' cannot be used", "'some'", "{}/recompute.yaml:11", ""},
       {"deterministic", "{}/deterministic.yaml", "deterministic.yaml", "BASEdeterministic: maybe\n", 64, "value of 'deterministic' cannot be used", "'maybe'", "{}/deterministic.yaml:11", ""},
       {"pack_factor_without_cuts", "{}/pack_factor_without_cuts.yaml", "pack_factor_without_cuts.yaml", "BASEpack_factor: 2\ntruncation: error\n", 64, "'pack_factor' cuts texts, which 'truncation: error' forbids", "", "pack_factor ({}/pack_factor_without_cuts.yaml:11), truncation ({}/pack_factor_without_cuts.yaml:12)", "remove pack_factor, or set truncation: cut"},
-      {"batch_that_does_not_divide", "{}/base.yaml per_device_train_batch_size=5", "", "", 64, "global_batch_size 24 does not divide into micro-batches", "24", "", "per_device_train_batch_size: 4 or 6; or global_batch_size: 20 or 25"},
-      {"two_sizes_of_a_step", "{}/two_sizes_of_a_step.yaml", "two_sizes_of_a_step.yaml", "BASEgradient_accumulation_steps: 3\n", 64, "global_batch_size and gradient_accumulation_steps disagree", "3", "", "give only one of the two"},
+      {"batch_that_does_not_divide", "{}/base.yaml per_device_train_batch_size=5", "", "", 64, "global_batch_size 24 does not divide into micro-batches", "24", "global_batch_size ({}/base.yaml:6)", "per_device_train_batch_size: 4 or 6; or global_batch_size: 20 or 25"},
+      {"two_sizes_of_a_step", "{}/two_sizes_of_a_step.yaml", "two_sizes_of_a_step.yaml", "BASEgradient_accumulation_steps: 3\n", 64, "global_batch_size and gradient_accumulation_steps disagree", "3", "global_batch_size ({}/two_sizes_of_a_step.yaml:6), gradient_accumulation_steps ({}/two_sizes_of_a_step.yaml:11)", "give only one of the two"},
       {"tokens_of_no_folder", "{}/tokens_of_no_folder.yaml", "tokens_of_no_folder.yaml", "BASEtokenized_path: {}/made/model/config.json\n", 1, "cannot make a folder", "Not a directory", "{}/made/model/config.json", "choose a folder that can be written"},
       {"deepspeed_missing", "{}/deepspeed_missing.yaml", "deepspeed_missing.yaml", "BASEdeepspeed: {}/none.json\n", 64, "the DeepSpeed JSON does not exist", "{}/none.json", "{}/deepspeed_missing.yaml:11", ""},
       {"deepspeed_stage", "{}/deepspeed_stage.yaml", "deepspeed_stage.yaml", "BASEdeepspeed: {zero_optimization: {stage: 5}}\n", 64, "value of 'zero_optimization.stage' cannot be used", "'5'", "{}/deepspeed_stage.yaml: deepspeed:11: zero_optimization.stage", ""},
@@ -136,7 +137,7 @@ constexpr Wrong kInputs[] = {
       {"rouge_without_file", "generate {}/made/model why --rouge-l", "", "", 64, "--rouge-l needs questions in a file", "", "command line", "name it with --file"},
       {"bench_shape", "bench tinny", "", "", 64, "'tinny' is neither a model's folder nor a shape with a name", "", "", "did you mean 'tiny'?"},
       {"help_of_nothing", "--help lerning_rate", "", "", 64, "there is no command, key or page 'lerning_rate'", "", "command line", "did you mean 'learning_rate'?"},
-      {"data_missing", "{}/base.yaml dataset={}/none.jsonl", "", "", 64, "data set '{}/none.jsonl' is not known", "no such file, and no dataset_info.json", "configuration key 'dataset'", "check the path, or dataset_dir"},
+      {"data_missing", "{}/base.yaml dataset={}/none.jsonl", "", "", 64, "data set '{}/none.jsonl' is not known", "no such file, and no dataset_info.json", "dataset (command line)", "check the path, or dataset_dir"},
       {"data_empty", "{}/base.yaml dataset={}/empty.jsonl", "empty.jsonl", "", 64, "data set '{}/empty.jsonl' is empty", "1 files without rows", "{}/empty.jsonl", "check the file"},
       {"data_broken", "{}/base.yaml dataset={}/broken.jsonl max_broken_rows=0", "broken.jsonl", "{\"messages\": [}\n", 64, "not valid JSON", "parse error", "{}/broken.jsonl:1", ""},
       {"data_columns", "{}/base.yaml dataset={}/strange.jsonl", "strange.jsonl", "{\"first\": 1, \"second\": 2}\n", 64, "the format of a data set is not recognised", "the keys 'first' 'second'", "{}/strange.jsonl:1", "describe its columns in dataset_info.json"},
@@ -144,11 +145,11 @@ constexpr Wrong kInputs[] = {
       {"data_not_json", "{}/base.yaml dataset={}/binary.jsonl max_broken_rows=0", "binary.jsonl", "\000\001\377\376\012"sv, 64, "a row is not valid UTF-8", "", "{}/binary.jsonl:1", "convert the file to UTF-8"},
       {"data_gzip", "{}/base.yaml dataset={}/rows.jsonl.gz", "rows.jsonl.gz", "no gzip", 64, "a compressed data file is damaged", "bytes that are not compressed", "{}/rows.jsonl.gz", "fetch it again, or unpack it yourself"},
       {"data_parquet", "{}/base.yaml dataset={}/rows.parquet", "rows.parquet", "PAR1 no parquet", 64, "a file of columns cannot be read", "Parquet", "{}/rows.parquet", "write it again, or convert it to JSON lines"},
-      {"data_folder", "{}/base.yaml dataset={}/nothing", "nothing/.keep", "", 64, "data set '{}/nothing' is empty", "0 files without rows", "configuration key 'dataset'", "check the file"},
-      {"data_unknown", "{}/base.yaml dataset=nera dataset_dir={}", "dataset_info.json", "{\"near\": {\"file_name\": \"base.yaml\"}}", 64, "data set 'nera' is not known", "no such name among 1", "configuration key 'dataset'", "did you mean 'near'?"},
+      {"data_folder", "{}/base.yaml dataset={}/nothing", "nothing/.keep", "", 64, "data set '{}/nothing' is empty", "0 files without rows", "dataset (command line)", "put files of rows into it"},
+      {"data_unknown", "{}/base.yaml dataset=nera dataset_dir={}", "dataset_info.json", "{\"near\": {\"file_name\": \"base.yaml\"}}", 64, "data set 'nera' is not known", "no such name among 1", "dataset (command line)", "did you mean 'near'?"},
       {"data_too_long", "{}/base.yaml cutoff_len=8 truncation=error", "", "", 64, "rows of the data are too long, and may not be cut (truncation: error)", "rows with more", "{}/made/data/train.jsonl:1: is longer than cutoff_len", "raise cutoff_len, shorten these rows or leave them out, or set truncation: cut"},
-      {"messages_column", "{}/base.yaml messages_column=chat", "", "", 64, "a data set has no column 'chat'", "'messages'", "{}/made/data/train.jsonl", "name the column in \"columns\""},
-      {"template_unknown", "{}/base.yaml template=chatlm", "", "", 64, "there is no chat template 'chatlm'", "", "template", "did you mean 'chatml'?"},
+      {"messages_column", "{}/base.yaml messages_column=chat", "", "", 64, "a data set has no column 'chat'", "'messages'", "{}/made/data/train.jsonl", "name the column by messages_column, or prompt_column and response_column"},
+      {"template_unknown", "{}/base.yaml template=chatlm", "", "", 64, "there is no chat template 'chatlm'", "", "template (command line)", "did you mean 'chatml'?"},
       {"model_missing", "{}/base.yaml model_name_or_path={}/none", "", "", 1, "the folder of the model is not there", "", "{}/none", "fetch the model first (hf download NAME), or name a folder that holds it"},
       {"model_no_config", "{}/base.yaml model_name_or_path={}/noconfig", "noconfig/x", "", 1, "cannot open a file", "No such file or directory", "{}/noconfig/config.json", "check the path and its permissions"},
       {"model_torn_config", "{}/base.yaml model_name_or_path={}/torn", "torn/config.json", "{\"hidden", 64, "not valid JSON", "parse error", "{}/torn/config.json", ""},
@@ -166,11 +167,19 @@ constexpr Wrong kInputs[] = {
       {"supervise_order", "supervise --launcher /bin/true -np 2 --min-ranks 1 TRAINER {}/base.yaml", "", "", 64, "'--min-ranks' stands behind launch/mpirun's options, where it would be mpirun's", "'--min-ranks' behind '-np'", "command line", "put supervise's own options before launch/mpirun's"},
       {"supervise_hosts", "supervise --launcher /bin/true --hostfile {}/nohosts -np 2 TRAINER {}/base.yaml", "", "", 64, "the hostfile cannot be read", "cannot open a file", "{}/nohosts", "name a file that is there; hostfiles/ has examples"},
       {"supervise_nothing", "supervise --launcher /bin/true -np 2", "", "", 64, "there is no training to supervise", "-np 2", "command line", "launch/supervise --help says more"},
+      {"verl_prompt_alone", "{}/verl_prompt_alone.yaml", "verl_prompt_alone.yaml", "BASEdata: {prompt_key: question}\n", 64, "data.prompt_key is given without data.response_key", "", "{}/verl_prompt_alone.yaml:11", "give data.response_key, too, or remove data.prompt_key"},
+      {"verl_held_out_twice", "{}/verl_held_out_twice.yaml", "verl_held_out_twice.yaml", "BASEval_size: 0.1\ndata: {val_files: {}/made/data/held_out.jsonl}\n", 64, "val_size and data.val_files exclude each other", "", "val_size ({}/verl_held_out_twice.yaml:11), data.val_files ({}/verl_held_out_twice.yaml:12)", "remove one of the two"},
+      {"verl_test_freq", "{}/verl_test_freq.yaml", "verl_test_freq.yaml", "BASEtrainer: {test_freq: 5}\n", 64, "'trainer.test_freq' (eval_strategy: steps) has nothing to evaluate", "", "{}/verl_test_freq.yaml:11", "set eval_dataset or val_size, or remove trainer.test_freq"},
+      {"sft_play_template", "{}/sft_play_template.yaml", "sft_play_template.yaml", "model_name_or_path: {}/made/model\ntrain_from_scratch: true\ndata: {template_path: chatlm}\ndataset: {}/made/data/train.jsonl\nmax_steps: 1\ndevice: cpu\noutput_dir: {}/out\n", 64, "there is no chat template 'chatlm'", "", "data.template_path ({}/sft_play_template.yaml:3)", "did you mean 'chatml'?"},
+      {"sft_play_split_of_all", "{}/sft_play_split_of_all.yaml", "sft_play_split_of_all.yaml", "BASEdata: {split: {train_ratio: 0.001}}\n", 64, "data.split.train_ratio leaves nothing to train on", "240", "data.split.train_ratio ({}/sft_play_split_of_all.yaml:11)", ""},
+      {"plan_setting", "plan {}/base.yaml wrold=8", "", "", 64, "argument 'wrold=8' is not known", "", "command line", "did you mean 'world'?"},
+      {"plan_setting_with_hyphens", "plan {}/base.yaml --wrold=8", "", "", 64, "argument '--wrold=8' is not known", "", "command line", "did you mean '--world'?"},
+      {"plan_key", "plan {}/base.yaml sede=8", "", "", 64, "unknown key 'sede'", "", "command line", "did you mean 'seed'?"},
       {"no_memory", "plan tiny device=cpu recompute=auto memory=1MiB", "", "", 64, "the run does not fit the memory of its device", " with per_device_train_batch_size=8 recompute=full", "", "change in turn, each with those before it:"},
 };
 // clang-format on
 
-std::string replaced(std::string text, const std::string& mark, const std::string& value) {
+inline std::string replaced(std::string text, const std::string& mark, const std::string& value) {
   for (std::size_t at = 0; (at = text.find(mark, at)) != std::string::npos; at += value.size())
     text.replace(at, mark.size(), value);
   return text;
@@ -184,8 +193,11 @@ class Folder {
     fs::create_directories(folder_ / "cwd");
     spill(folder_ / "base.yaml", filled("BASE"));
     for (const Wrong& wrong : kInputs) {
-      if (!wrong.file.empty()) spill(folder_ / std::string(wrong.file), filled(wrong.contents));
+      if (!wrong.file.empty()) write(wrong.file, wrong.contents);
     }
+  }
+  void write(std::string_view file, std::string_view contents) const {
+    spill(folder_ / std::string(file), filled(contents));
   }
   std::string filled(std::string_view view) const {
     const std::string text(view);
@@ -225,51 +237,4 @@ class Folder {
   TemporaryFolder folder_{"wrong_inputs"};
 };
 
-// The line behind this label; "" where there is none.
-std::string line_of(const std::string& message, const std::string& label) {
-  const std::size_t at = message.find("\n  " + label);
-  if (at == std::string::npos) return "";
-  const std::size_t begin = at + 3 + label.size();
-  return message.substr(begin, message.find('\n', begin) - begin);
-}
-
-TEST(WrongInputs, EachEndsWithItsOneMessageAndWritesNothing) {
-  EXPECT_GE(std::size(kInputs), 130u);
-  const Folder folder;
-  const std::set<std::string> before = folder.listing();
-  const auto start = std::chrono::steady_clock::now();
-  for (const Wrong& wrong : kInputs) {
-    SCOPED_TRACE(std::string(wrong.name) + ": trainer " + std::string(wrong.arguments));
-    const Outcome run = folder.run(wrong.arguments);
-    EXPECT_EQ(run.code, wrong.code) << run.both();
-    EXPECT_EQ(errors_in(run), 1) << run.both();
-    EXPECT_EQ(run.err.find("internal error"), std::string::npos) << run.err;
-    const std::size_t at = run.err.find("error: ");
-    if (at == std::string::npos) continue;
-    const std::string message = folder.shortened(run.err.substr(at + 7));
-    EXPECT_EQ(message.substr(0, message.find('\n')), wrong.what);
-    for (const auto& [label, part] :
-         {std::pair{"found:    ", wrong.found}, {"where:    ", wrong.where}, {"to do:    ", wrong.fix}}) {
-      const std::string line = line_of(message, label);
-      EXPECT_EQ(line.empty(), part.empty()) << label << line;
-      EXPECT_NE(line.find(part), std::string::npos) << label << line << "\nexpected: " << part;
-    }
-    ASSERT_EQ(Folder::difference(folder.listing(), before), "") << "it has written";
-  }
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-  RecordProperty("seconds", std::to_string(seconds.count()));
-}
-
-// Each is named once, and its message says where, unless the input is the command line itself.
-TEST(WrongInputs, AreNamedOnceAndSayWhere) {
-  std::set<std::string_view> names;
-  for (const Wrong& wrong : kInputs) {
-    EXPECT_TRUE(names.insert(wrong.name).second) << wrong.name;
-    EXPECT_FALSE(wrong.what.empty());
-    EXPECT_TRUE(!wrong.where.empty() || !wrong.fix.empty())
-        << wrong.name << " neither says where nor what to do";
-  }
-}
-
-}  // namespace
-}  // namespace octet::test
+}  // namespace octet::test::wrong_inputs
