@@ -3,6 +3,7 @@
 // numbers of a run is a key.
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string_view>
 
 #include "octet/config/derive.h"
