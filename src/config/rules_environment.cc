@@ -72,7 +72,6 @@ constexpr Foreign kForeign[] = {
     {"HSA_*", "", "is ROCm's and does nothing: this program computes on CPUs and on NVIDIA's GPUs", kUnset},
     {"WANDB_*", "", "does nothing: nothing is uploaded, and trainer_log.jsonl has every figure", ""},
     {"TQDM_*", "", "does nothing: the bar is drawn on a terminal only", ""},
-    {"PYTHONUNBUFFERED", "", "does nothing: every line of the log is written at once", ""},
     {"TOKENIZERS_PARALLELISM", "", "does nothing: preprocessing_num_workers says how many threads tokenise",
      ""},
 };

@@ -266,7 +266,6 @@ TEST(GuideVariables, AreExplainedOnceEach) {
       {"TORCH_DISTRIBUTED_DEBUG", "DETAIL", "PyTorch is not used"},
       {"WANDB_DISABLED", "true", "nothing is uploaded"},
       {"TQDM_POSITION", "-1", "on a terminal only"},
-      {"PYTHONUNBUFFERED", "1", "written at once"},
       {"PYTHONHASHSEED", "42", "seed decides, and is 42"},
       {"TOKENIZERS_PARALLELISM", "false", "preprocessing_num_workers"},
       {"HSA_ENABLE_SDMA", "0", "is ROCm's"},

@@ -11,7 +11,9 @@
 namespace octet::cli {
 namespace {
 
-constexpr std::size_t kWords = 26;  ///< column at which what options do begins
+constexpr std::size_t kWords = 26;   ///< column at which what options do begins
+constexpr std::size_t kBelow = 6;    ///< the same where it stands below the option
+constexpr std::size_t kNarrow = 34;  ///< fewer columns than these are too few to stand beside it
 
 std::string usage(const CommandText& command) {
   std::string line = "trainer " + command.name;
@@ -46,15 +48,36 @@ std::size_t letters(const std::string& word) {
       std::ranges::count_if(word, [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
-// A term at the left, what it means at the right, or below it where it is long.
-std::string entry(const std::string& term, const std::string& words, std::size_t width) {
-  std::string text = "  " + term;
-  if (text.size() + 2 > kWords) {
-    text += "\n";
-    return text + wrapped(words, kWords, width);
+// A line whose continuations are indented.
+std::string hanging(const std::string& line, std::size_t indent, std::size_t width) {
+  return std::string(indent, ' ') + wrapped(line, indent + 2, width, indent + 2);
+}
+
+// A term at the left, what it means at the right, or below it where the term is long or the terminal narrow.
+std::string entry(const std::string& term, const std::string& words, std::size_t width,
+                  std::size_t indent = 2, std::size_t column = kWords) {
+  const bool narrow = width < column + kNarrow;
+  if (narrow) return hanging(term, indent, width) + wrapped(words, kBelow, width);
+  std::string text = std::string(indent, ' ') + term;
+  if (text.size() + 2 > column) return text + "\n" + wrapped(words, column, width);
+  text.append(column - text.size(), ' ');
+  return text + wrapped(words, column, width, column);
+}
+
+// A command line, which a shell reads as one where it is cut.
+std::string example_text(const std::string& line, std::size_t width) {
+  if (letters(line) + 2 <= width) return "  " + line + "\n";
+  std::string text, row = "  ";
+  for (const std::string& word : split(line, ' ')) {
+    const bool fits = letters(row) + letters(word) + 3 <= width;
+    if (!fits && row.find_first_not_of(' ') != std::string::npos) {
+      text += row + "\\\n";
+      row = "    ";
+    }
+    row += word + " ";
   }
-  text.append(kWords - text.size(), ' ');
-  return text + wrapped(words, kWords, width, kWords);
+  row.pop_back();
+  return text + row + "\n";
 }
 
 std::string entry(const OptionText& option, std::size_t width) {
@@ -68,8 +91,8 @@ std::string key_entry(const config::Field& field, std::size_t width) {
   const std::string values = field.status == config::Status::refused
                                  ? "accepted: " + config::default_text(field)
                                  : config::expected_text(field) + "; default " + config::default_text(field);
-  return "  " + field.name + "\n" + wrapped(config::meaning_text(field), 6, width) +
-         wrapped("(" + values + ")", 6, width);
+  return "  " + field.name + "\n" + wrapped(config::meaning_text(field), kBelow, width) +
+         wrapped("(" + values + ")", kBelow, width);
 }
 
 }  // namespace
@@ -78,7 +101,7 @@ std::string wrapped(const std::string& text, std::size_t indent, std::size_t wid
   std::string out;
   std::size_t column = begun;
   for (const std::string& line : split(text, '\n')) {
-    for (const std::string& word : split(line, ' ')) {
+    for (std::string word : split(line, ' ')) {
       if (word.empty()) continue;
       if (column > indent && column + 1 + letters(word) > width) {
         out += "\n";
@@ -90,6 +113,11 @@ std::string wrapped(const std::string& text, std::size_t indent, std::size_t wid
       } else if (column > indent) {
         out += ' ';
         ++column;
+      }
+      while (column + letters(word) > width && word.size() > width - indent) {
+        out += word.substr(0, width - column) + "\n" + std::string(indent, ' ');
+        word.erase(0, width - column);
+        column = indent;
       }
       out += word;
       column += letters(word);
@@ -103,26 +131,27 @@ std::string wrapped(const std::string& text, std::size_t indent, std::size_t wid
 std::size_t terminal_width() {
   winsize size{};
   if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return 100;
-  return std::clamp<std::size_t>(size.ws_col, 60, 120);
+  return std::clamp<std::size_t>(size.ws_col, 40, 120);
 }
 
 std::string help_text(const CommandText& command, std::size_t width) {
   const bool whole = command.words.ends_with('.');
-  std::string text = wrapped(command.words + (whole ? "" : "."), 0, width) + "\n" + usage(command) + "\n\n";
+  std::string text =
+      wrapped(command.words + (whole ? "" : "."), 0, width) + "\n" + hanging(usage(command), 0, width) + "\n";
   for (const OptionText& option : command.options) text += entry(option, width);
   if (command.takes_keys) {
     text += entry("KEY=VALUE", "a key of the configuration, as in a file; `trainer train --help` lists them",
                   width);
   }
   if (!command.examples.empty()) text += "\nExamples:\n";
-  for (const std::string& example : command.examples) text += "  " + example + "\n";
+  for (const std::string& example : command.examples) text += example_text(example, width);
   return text;
 }
 
 std::string overview(const std::vector<CommandText>& commands, std::size_t width) {
-  std::string text =
-      "trainer CONFIG [KEY=VALUE...]              fine-tune a model; under `mpirun -np N` or alone\n"
-      "trainer COMMAND [OPTIONS] [KEY=VALUE...]\n\n";
+  std::string text = entry("trainer CONFIG [KEY=VALUE...]",
+                           "fine-tune a model; under `mpirun -np N` or alone", width, 0, 43) +
+                     hanging("trainer COMMAND [OPTIONS] [KEY=VALUE...]", 0, width) + "\n";
   for (const CommandText& command : commands) text += entry(command.name, command.summary, width);
   text += "\n";
   for (const auto& [call, shows] :
@@ -131,9 +160,7 @@ std::string overview(const std::vector<CommandText>& commands, std::size_t width
         {"trainer --help KEY", "one of them"},
         {"trainer --help environment", "environment variables"},
         {"trainer --version", "version, commit, and what was built in"}}) {
-    std::string line = "  " + std::string(call);
-    line.append(line.size() < 30 ? 30 - line.size() : 1, ' ');
-    text += line + shows + "\n";
+    text += entry(call, shows, width, 2, 30);
   }
   return text;
 }
