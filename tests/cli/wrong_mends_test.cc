@@ -1,0 +1,179 @@
+// What the messages of wrong inputs tell to do, done: the input is taken then.
+#include "cli/wrong_inputs.h"
+#include "octet/base/error.h"
+
+namespace octet::test {
+namespace {
+
+// A row of the table after its mend. Where both are empty, nothing but what they replace has changed.
+struct Mended {
+  std::string_view name;
+  std::string_view arguments;  ///< "": lint with those of the row
+  std::string_view contents;   ///< of the row's file; "": as they were
+};
+
+// clang-format off
+constexpr Mended kMended[] = {
+      {"typo_of_a_key", "", "BASElearning_rate: 1e-4\n"},
+      {"a_key_twice", "", "BASE"},
+      {"two_documents", "", "BASEseed: 4\n"},
+      {"a_tag", "", "BASEseed: 3\n"},
+      {"no_utf8", "", "BASErun_name: \303\251\n"},
+      {"octal", "", "BASEseed: 10\n"},
+      {"stage_dpo", "", "BASEstage: sft\n"},
+      {"stage_unknown", "", "BASEstage: sft\n"},
+      {"adapters_of_another_kind", "", "BASEfinetuning_type: lora\n"},
+      {"optimizer_sgd", "", "BASEoptim_dtype: bf16\n"},
+      {"optimizer_unknown", "", "BASEoptim: adamw\n"},
+      {"scheduler_unknown", "", "BASElr_scheduler_type: cosine\n"},
+      {"plateau", "", "BASElr_scheduler_type: cosine\n"},
+      {"plateau", "", "BASElr_scheduler_type: warmup_stable_decay\nlr_scheduler_kwargs: {num_decay_steps: 2}\n"},
+      {"scheduler_without_argument", "", "BASElr_scheduler_type: cosine_with_min_lr\nlr_scheduler_kwargs: {min_lr_rate: 0.1}\n"},
+      {"checkpointing_on_and_off", "", "BASEgradient_checkpointing: true\n"},
+      {"checkpointing_on_and_off", "", "BASEdisable_gradient_checkpointing: true\n"},
+      {"fp16", "", "BASEbf16: true\n"},
+      {"label_smoothing", "", "BASE"},
+      {"fsdp", "", "BASEzero_stage: 3\n"},
+      {"neftune", "", "BASE"},
+      {"galore", "", "BASE"},
+      {"group_by_length", "", "BASEpacking: true\n"},
+      {"predict_with_generate", "", "BASE"},
+      {"feedback_without_rounding", "", "BASEerror_feedback: true\nreduce_dtype: int8\n"},
+      {"feedback_without_rounding", "", "BASEerror_feedback: true\nreduce_dtype: fp8\n"},
+      {"feedback_without_rounding", "", "BASE"},
+      {"gather_at_stage_0", "", "BASEgather_dtype: bf16\nzero_stage: 1\n"},
+      {"gather_at_stage_0", "", "BASEgather_dtype: bf16\nzero_stage: 3\n"},
+      {"gather_at_stage_0", "", "BASE"},
+      {"bf16_states_without_bf16", "", "BASEparam_dtype: bf16\nbf16: true\n"},
+      {"bf16_states_without_bf16", "", "BASEparam_dtype: fp32\n"},
+      {"weights_of_one_set", "", "BASE"},
+      {"best_of_nothing", "", "BASEload_best_model_at_end: true\neval_strategy: steps\nval_size: 0.1\n"},
+      {"best_of_nothing", "", "BASEload_best_model_at_end: true\neval_strategy: epoch\neval_dataset: {}/made/data/held_out.jsonl\n"},
+      {"best_of_nothing", "", "BASEload_best_model_at_end: false\n"},
+      {"best_by_rouge", "", "BASEload_best_model_at_end: true\nmetric_for_best_model: eval_loss\nval_size: 0.1\neval_strategy: steps\n"},
+      {"best_by_rouge", "", "BASEload_best_model_at_end: false\nmetric_for_best_model: rougeL\nval_size: 0.1\neval_strategy: steps\n"},
+      {"evaluation_of_nothing", "", "BASEeval_strategy: steps\nval_size: 0.1\n"},
+      {"evaluation_of_nothing", "", "BASEeval_strategy: no\n"},
+      {"held_out_twice", "", "BASEval_size: 0.1\n"},
+      {"held_out_twice", "", "BASEeval_dataset: {}/made/data/held_out.jsonl\n"},
+      {"eight_bits", "", "BASEfinetuning_type: lora\nfp8: true\n"},
+      {"eight_bits", "", "BASEfinetuning_type: lora\nquantization_bit: 4\n"},
+      {"four_bits_of_all", "", "BASEfinetuning_type: lora\nquantization_bit: 4\n"},
+      {"four_bits_of_all", "", "BASE"},
+      {"rank_without_adapters", "", "BASEfinetuning_type: lora\nlora_rank: 8\n"},
+      {"rank_without_adapters", "", "BASE"},
+      {"no_such_module", "{}/no_such_module.yaml", "BASEfinetuning_type: lora\nlora_target: [q_proj]\n"},
+      {"fp8_recipe", "", "BASEfp8: true\nfp8_recipe: delayed\n"},
+      {"fp8_format", "", "BASEfp8: true\nfp8_format: e4m3\n"},
+      {"pack_factor_without_cuts", "", "BASEpack_factor: 2\ntruncation: cut\n"},
+      {"pack_factor_without_cuts", "", "BASEtruncation: error\n"},
+      {"batch_that_does_not_divide", "lint {}/base.yaml per_device_train_batch_size=4", ""},
+      {"batch_that_does_not_divide", "lint {}/base.yaml per_device_train_batch_size=6", ""},
+      {"batch_that_does_not_divide", "lint {}/base.yaml per_device_train_batch_size=5 global_batch_size=20", ""},
+      {"batch_that_does_not_divide", "lint {}/base.yaml per_device_train_batch_size=5 global_batch_size=25", ""},
+      {"two_sizes_of_a_step", "{}/two_sizes_of_a_step.yaml", "BASE"},
+      {"two_sizes_of_a_step", "{}/two_sizes_of_a_step.yaml global_batch_size=null", ""},
+      {"tokens_of_no_folder", "{}/tokens_of_no_folder.yaml", "BASEtokenized_path: {}/mended/tokens\n"},
+      {"deepspeed_key", "", "BASEdeepspeed: {zero_optimization: {stage: 1}}\n"},
+      {"deepspeed_fp16", "", "BASEdeepspeed: {bf16: {enabled: true}}\n"},
+      {"deepspeed_disagrees", "", "BASEdeepspeed: {zero_optimization: {stage: auto}}\nzero_stage: 2\n"},
+      {"deepspeed_disagrees", "", "BASEdeepspeed: {zero_optimization: {stage: 2}}\nzero_stage: 2\n"},
+      {"deepspeed_nvme", "", "BASEdeepspeed: {zero_optimization: {offload_optimizer: {device: cpu}}}\n"},
+      {"deepspeed_fp8", "", "BASEfp8: true\n"},
+      {"verl_sequences", "", "BASEulysses_sequence_parallel_size: 1\n"},
+      {"sft_play_section", "", "BASE"},
+      {"interpolation", "", "BASErun_name: ${logging_dir}\nlogging_dir: logs\n"},
+      {"interpolation", "lint {}/interpolation.yaml logging_dir=logs", "BASErun_name: ${logging_dir}\n"},
+      {"axolotl_typo", "", "base_model: {}/made/model\ntrain_from_scratch: true\nchat_template: chatml\noutput_dir: {}/out\nmicro_batch_size: 4\nsequence_len: 128\ndatasets:\n  - path: {}/made/data/train.jsonl\n    type: chat_template\n"},
+      {"axolotl_alpaca_split", "", "base_model: {}/made/model\ntrain_from_scratch: true\nchat_template: chatml\noutput_dir: {}/out\nmicro_batch_size: 4\ndataset: {}/made/data/train.jsonl\n"},
+      {"torchtune", "", "BASE"},
+      {"two_configs", "lint {}/base.yaml seed=3", ""},
+      {"command_unknown", "inspect --help", ""},
+      {"plan_option", "plan {}/base.yaml --json", ""},
+      {"plan_setting", "plan {}/base.yaml world=8 global_batch_size=32", ""},
+      {"plan_setting_with_hyphens", "plan {}/base.yaml --world=8 global_batch_size=32", ""},
+      {"plan_key", "plan {}/base.yaml seed=8", ""},
+      {"plan_world", "plan --help", ""},
+      {"plan_shape", "plan llama-3.1-8b device=cpu memory=512GiB", ""},
+      {"export_size", "export --help", ""},
+      {"generate_without_model", "generate --help", ""},
+      {"bench_shape", "bench tiny --steps 1 --warmup 0 device=cpu", ""},
+      {"help_of_nothing", "--help learning_rate", ""},
+      {"data_missing", "lint {}/base.yaml dataset={}/made/data/train.jsonl", ""},
+      {"data_missing", "lint {}/base.yaml dataset=train.jsonl dataset_dir={}/made/data", ""},
+      {"data_empty", "{}/base.yaml dataset={}/empty.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"why\"}, {\"role\": \"assistant\", \"content\": \"so\"}]}\n"},
+      {"data_questions", "{}/base.yaml dataset={}/questions.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"why\"}, {\"role\": \"assistant\", \"content\": \"so\"}]}\n"},
+      {"data_not_json", "{}/base.yaml dataset={}/binary.jsonl max_broken_rows=0", "{\"messages\": [{\"role\": \"user\", \"content\": \"why\"}, {\"role\": \"assistant\", \"content\": \"so\"}]}\n"},
+      {"data_unknown", "lint {}/base.yaml dataset=near dataset_dir={}", "{\"near\": {\"file_name\": \"made/data/train.jsonl\", \"formatting\": \"sharegpt\", \"columns\": {\"messages\": \"messages\"}, \"tags\": {\"role_tag\": \"role\", \"content_tag\": \"content\", \"user_tag\": \"user\", \"assistant_tag\": \"assistant\"}}}"},
+      {"data_too_long", "{}/base.yaml cutoff_len=512 truncation=error", ""},
+      {"data_too_long", "{}/base.yaml cutoff_len=64 truncation=cut", ""},
+      {"messages_column", "lint {}/base.yaml messages_column=messages", ""},
+      {"template_unknown", "lint {}/base.yaml template=chatml", ""},
+      {"sft_play_template", "", "model_name_or_path: {}/made/model\ntrain_from_scratch: true\ndata: {template_path: chatml}\ndataset: {}/made/data/train.jsonl\nmax_steps: 1\ndevice: cpu\noutput_dir: {}/out\n"},
+      {"model_missing", "lint {}/base.yaml model_name_or_path={}/made/model", ""},
+      {"no_weights", "lint {}/base.yaml train_from_scratch=true", ""},
+      {"resume_nothing", "{}/base.yaml", ""},
+      {"output_is_a_file", "{}/base.yaml output_dir={}/mended/other", ""},
+      {"output_in_proc", "{}/base.yaml output_dir={}/mended/third", ""},
+      {"adapter_missing", "lint {}/base.yaml finetuning_type=lora", ""},
+      {"excess", "", "BASE"},
+      {"verl_prompt_alone", "", "BASE"},
+      {"verl_held_out_twice", "", "BASEval_size: 0.1\n"},
+      {"verl_held_out_twice", "", "BASEdata: {val_files: {}/made/data/held_out.jsonl}\n"},
+      {"verl_test_freq", "", "BASEtrainer: {test_freq: 5}\nval_size: 0.1\n"},
+      {"verl_test_freq", "", "BASEtrainer: {test_freq: 5}\neval_dataset: {}/made/data/held_out.jsonl\n"},
+      {"verl_test_freq", "", "BASE"},
+};
+// clang-format on
+
+// Rows whose mend needs what a test does not have: another file to fetch, a checkpoint, trained weights,
+// hosts, or a table of columns; and those that name numbers for which wrong_input_test.cc looks.
+constexpr std::string_view kElsewhere[] = {
+    "torchtitan",      "inspect_nothing",     "inspect_a_file",    "compare_one",        "export_nothing",
+    "encode_nothing",  "generate_of_nothing", "score_and_match",   "rouge_without_file", "data_columns",
+    "data_gzip",       "data_parquet",        "data_folder",       "model_no_config",    "resume_missing",
+    "supervise_order", "supervise_hosts",     "supervise_nothing", "no_memory"};
+
+const wrong_inputs::Wrong& row_of(std::string_view name) {
+  const auto* row = std::ranges::find(wrong_inputs::kInputs, name, &wrong_inputs::Wrong::name);
+  check(row != std::end(wrong_inputs::kInputs), "a mend of no row");
+  return *row;
+}
+
+bool refuses(const Outcome& run, const wrong_inputs::Wrong& row, const wrong_inputs::Folder& folder) {
+  return folder.shortened(run.err).find("error: " + std::string(row.what)) != std::string::npos;
+}
+
+TEST(WrongInputs, AreTakenWhenTheyAreMended) {
+  const wrong_inputs::Folder folder;
+  int number = 0;
+  for (const Mended& mended : kMended) {
+    const wrong_inputs::Wrong& row = row_of(mended.name);
+    const std::string before = "lint " + std::string(row.arguments);
+    const std::string arguments(mended.arguments.empty() ? before : mended.arguments);
+    SCOPED_TRACE(std::string(mended.name) + ": trainer " + arguments);
+    // What lint passes over, it cannot find mended.
+    if (mended.arguments.empty()) EXPECT_TRUE(refuses(folder.run(before), row, folder)) << row.what;
+    if (!mended.contents.empty()) folder.write(row.file, mended.contents);
+    const bool trains = arguments.starts_with("{}");
+    const std::string more = arguments.find("output_dir=") != std::string::npos
+                                 ? ""
+                                 : " output_dir={}/mended/" + std::to_string(++number);
+    const Outcome run = folder.run(trains ? arguments + " max_steps=1" + more : arguments);
+    EXPECT_EQ(errors_in(run), 0) << run.both();
+    EXPECT_LE(run.code, arguments.starts_with("lint ") ? 1 : 0) << run.both();
+    if (!mended.contents.empty()) folder.write(row.file, row.contents);
+  }
+}
+
+TEST(WrongInputs, HaveAMendEach) {
+  for (const wrong_inputs::Wrong& row : wrong_inputs::kInputs) {
+    const bool mended = std::ranges::find(kMended, row.name, &Mended::name) != std::end(kMended);
+    const bool elsewhere = std::ranges::find(kElsewhere, row.name) != std::end(kElsewhere);
+    EXPECT_EQ(mended || elsewhere, !row.fix.empty() || mended) << row.name;
+    EXPECT_FALSE(mended && elsewhere) << row.name;
+  }
+}
+
+}  // namespace
+}  // namespace octet::test
