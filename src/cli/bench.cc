@@ -26,7 +26,7 @@ void print_profile(const train::BenchResult& r) {
   if (r.profile.empty()) return;
   double all = 0;
   for (const StepProfileRow& row : r.profile) all += row.seconds;
-  std::printf("\n%-28s %12s %8s %8s\n", "where a step's time goes", "milliseconds", "share", "calls");
+  std::printf("\n%-28s %12s %8s %8s\n", "time per step, by operation", "milliseconds", "share", "calls");
   for (const StepProfileRow& row : r.profile) {
     std::printf("%-28s %12.3f %6.1f %% %8.0f\n", row.name.c_str(), 1e3 * row.seconds, 100 * row.seconds / all,
                 row.calls);
@@ -43,33 +43,33 @@ std::string share_text(const train::BenchResult& r) {
 
 void print_table(const config::Config& c, runtime::Session& session, const train::BenchOptions& o,
                  const train::BenchResult& r) {
-  std::printf("model            %s, %s parameters\n", o.model.c_str(), with_commas(r.parameters).c_str());
-  std::printf("device           %s, %d rank%s\n", session.device().description().c_str(),
+  std::printf("model              %s, %s parameters\n", o.model.c_str(), with_commas(r.parameters).c_str());
+  std::printf("device             %s, %d rank%s\n", session.device().description().c_str(),
               session.place().size, session.place().size == 1 ? "" : "s");
-  std::printf("precision        %s, zero_stage %lld, recompute %s%s\n", precision_words(c).c_str(),
+  std::printf("precision          %s, zero_stage %lld, recompute %s%s\n", precision_words(c).c_str(),
               static_cast<long long>(c.zero_stage), r.recompute.c_str(),
               r.transposes_at_use ? ", FP8 weights transposed at each use" : "");
-  std::printf("tokens of a step %s in micro-batches of %lld x %lld\n", with_commas(r.tokens).c_str(),
+  std::printf("tokens per step    %s in micro-batches of %lld x %lld\n", with_commas(r.tokens).c_str(),
               static_cast<long long>(c.per_device_train_batch_size), static_cast<long long>(c.cutoff_len));
-  std::printf("seconds a step   %.4f median, %.4f least, %.4f most of %lld\n", r.median_seconds,
+  std::printf("time per step      median %.4f s, min %.4f s, max %.4f s, of %lld steps\n", r.median_seconds,
               r.least_seconds, r.most_seconds, static_cast<long long>(o.steps));
-  std::printf("tokens a second  %s\n", with_commas(static_cast<std::int64_t>(r.tokens_per_second)).c_str());
-  std::printf("model FLOPs used %.4g TFLOP/s a device%s\n", 1e-12 * r.flops_per_second,
+  std::printf("tokens per second  %s\n", with_commas(static_cast<std::int64_t>(r.tokens_per_second)).c_str());
+  std::printf("model FLOPs used   %.4g TFLOP/s per device%s\n", 1e-12 * r.flops_per_second,
               share_text(r).c_str());
-  std::printf("memory           %s reserved, %s of the device in use\n",
+  std::printf("memory             %s reserved, %s of the device in use\n",
               human_bytes(static_cast<double>(r.reserved_bytes)).c_str(),
               human_bytes(static_cast<double>(r.used_bytes)).c_str());
   if (session.place().size > 1) {
     std::printf(
-        "communication    %.4f s a step under way, %.4f s waited for (%.4f to %.4f by rank; %.1f %% hidden), "
-        "%s sent\n",
+        "communication      %.4f s per step, of which %.4f s were waited for (%.4f to %.4f by rank; %.1f %% "
+        "hidden), %s sent\n",
         r.comm_seconds, r.exposed_seconds, r.least_exposed_seconds, r.most_exposed_seconds,
         r.comm_seconds > 0 ? 100 * std::max(0.0, 1 - r.exposed_seconds / r.comm_seconds) : 100.0,
         human_bytes(r.comm_bytes).c_str());
   }
-  std::printf("loss             %.5f first, %.5f last\n", r.first_loss, r.last_loss);
-  std::printf("GEMMs            %s\n", r.audit.c_str());
-  std::printf("set-up           %.1f s\n", r.setup_seconds);
+  std::printf("loss               %.5f first, %.5f last\n", r.first_loss, r.last_loss);
+  std::printf("GEMMs              %s\n", r.audit.c_str());
+  std::printf("set-up             %.1f s\n", r.setup_seconds);
   print_profile(r);
 }
 
@@ -131,17 +131,17 @@ void print_saves(const train::SaveBenchResult& r, int ranks, bool json) {
   }
   const auto row = [&](const char* name, const std::vector<double>& seconds) {
     if (seconds.empty()) return;
-    std::printf("%-28s %8.3f s %8.2f GiB/s, turns", name, median(seconds), rate(seconds) / 0x1p30);
+    std::printf("%-28s %8.3f s %8.2f GiB/s, each turn", name, median(seconds), rate(seconds) / 0x1p30);
     for (const double each : seconds) std::printf(" %.3f", each);
     std::printf("\n");
   };
-  std::printf("%s on %d rank%s, medians\n", human_bytes(static_cast<double>(r.bytes)).c_str(), ranks,
-              ranks == 1 ? "" : "s");
+  std::printf("%s on %d rank%s, median times and GiB per second\n",
+              human_bytes(static_cast<double>(r.bytes)).c_str(), ranks, ranks == 1 ? "" : "s");
   row("raw, through the page cache", r.buffered);
   row("raw, past it", r.direct);
   row("copy of the state", r.copied);
   row("checkpoint", r.saved);
-  std::printf("rate of checkpoints over the better raw one: %.3f\n", r.ratio());
+  std::printf("rate of checkpoints divided by the faster raw rate: %.3f\n", r.ratio());
 }
 
 void require_one_kind(bool decode, bool decoding_given, bool saves) {
@@ -150,8 +150,8 @@ void require_one_kind(bool decode, bool decoding_given, bool saves) {
   };
   if (decoding_given && !decode)
     refuse(
-        "sequences, context, kv_cache_dtype, tensor_parallel_size and pipeline_parallel_size are of decoding "
-        "steps",
+        "sequences, context, kv_cache_dtype, tensor_parallel_size and pipeline_parallel_size belong to "
+        "decoding steps",
         "give --decode");
   if (decode && saves) refuse("--decode and --save measure different things", "give one of them");
 }
@@ -169,7 +169,7 @@ int bench_command(const Arguments& arguments) {
       "bench",
       "Measures whole training steps, or with --decode decoding steps, on random tokens and fresh weights; "
       "under `mpirun -np N` or "
-      "alone. Configuration keys say how: cutoff_len (tokens of a sequence), "
+      "alone. Configuration keys say how: cutoff_len (tokens per sequence), "
       "per_device_train_batch_size, gradient_accumulation_steps, bf16 (true unless given), fp8, "
       "zero_stage, device, …");
   options.example("trainer bench llama-3.2-1b cutoff_len=2048 bf16=true fp8=true");
@@ -183,7 +183,7 @@ int bench_command(const Arguments& arguments) {
                   "folder with config.json (no weights needed), a config.json, or a shape: " + shapes_text())
       ->capture_default_str();
   options.setting("steps", bench.steps, "timed steps")->check(Range(1, 1000000))->capture_default_str();
-  options.setting("warmup", bench.warmup, "steps before them")
+  options.setting("warmup", bench.warmup, "steps before those, which are not timed")
       ->check(Range(0, 1000000))
       ->capture_default_str();
   options
@@ -192,29 +192,31 @@ int bench_command(const Arguments& arguments) {
       ->capture_default_str();
   options
       .setting("label_share", bench.label_share,
-               "share of each sequence that is trained, as answers are in conversations")
+               "share of each sequence that counts in the loss, as the answers of conversations do")
       ->check(Range(1e-6, 1.0))
       ->capture_default_str();
   options.setting("profile", bench.profile, "true: show where the time goes")->capture_default_str();
   std::string save;
   options.setting(
       "save", save,
-      "a size, such as 2GiB: in place of steps, five turns of raw writes and of checkpoints of so "
-      "many bytes in output_dir (or here)");
+      "a size, such as 2GiB: instead of steps, time raw writes and checkpoints of that size, five times "
+      "in turn, in output_dir (or here)");
   bool decode = false;
   DecodeBench decoding;
-  options.app().add_flag("--decode", decode,
-                         "in place of training steps, decoding steps: a token of each sequence, whose cache "
-                         "is filled by random prompts first");
+  options.app().add_flag(
+      "--decode", decode,
+      "time decoding steps instead of training steps: each makes one token per sequence, behind a "
+      "cache that random prompts have filled");
   CLI::Option* sequences =
-      options.setting("sequences", decoding.options.sequences, "--decode: answered side by side")
+      options
+          .setting("sequences", decoding.options.sequences, "--decode: sequences that are decoded together")
           ->check(Range(1, 65536))
           ->capture_default_str();
-  CLI::Option* context = options
-                             .setting("context", decoding.options.context,
-                                      "--decode: tokens of each sequence in front of the first step")
-                             ->check(Range(1, 1 << 20))
-                             ->capture_default_str();
+  CLI::Option* context =
+      options
+          .setting("context", decoding.options.context, "--decode: tokens per sequence before the first step")
+          ->check(Range(1, 1 << 20))
+          ->capture_default_str();
   std::string cache = "auto";
   CLI::Option* cache_dtype =
       options
@@ -223,12 +225,12 @@ int bench_command(const Arguments& arguments) {
           ->capture_default_str();
   CLI::Option* tensor = options
                             .setting("tensor_parallel_size", decoding.tensor_parallel_size,
-                                     "--decode: ranks that have a piece of every layer each")
+                                     "--decode: ranks that share each layer")
                             ->check(Range(1, 4096))
                             ->capture_default_str();
   CLI::Option* stages = options
                             .setting("pipeline_parallel_size", decoding.pipeline_parallel_size,
-                                     "--decode: stages of layers on ranks of their own")
+                                     "--decode: groups of ranks among which the layers are divided")
                             ->check(Range(1, 4096))
                             ->capture_default_str();
   options.app().add_flag("--json", json, "print one line of JSON");

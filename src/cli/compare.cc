@@ -70,7 +70,8 @@ double mean(const LoggedRun& run, const char* key, std::int64_t first = 0) {
 }
 
 struct Column {
-  const char* name;
+  const char* label;  ///< in the table
+  const char* key;    ///< in JSON, which scripts read: it does not change
   std::function<double(const LoggedRun&)> of;
   const char* format;
 };
@@ -78,17 +79,24 @@ struct Column {
 const std::vector<Column>& columns() {
   const auto last = [](const LoggedRun& r) { return r.steps.rbegin()->first; };
   static const std::vector<Column> all{
-      {"last step", [last](const LoggedRun& r) { return static_cast<double>(last(r)); }, "%.0f"},
-      {"last loss", [](const LoggedRun& r) { return number(r.steps.rbegin()->second, "loss"); }, "%.5f"},
-      {"mean loss of the last tenth",
+      {"last step", "last step", [last](const LoggedRun& r) { return static_cast<double>(last(r)); }, "%.0f"},
+      {"last loss", "last loss", [](const LoggedRun& r) { return number(r.steps.rbegin()->second, "loss"); },
+       "%.5f"},
+      {"mean loss of the last tenth", "mean loss of the last tenth",
        [last](const LoggedRun& r) { return mean(r, "loss", last(r) - (last(r) - 1) / 10); }, "%.5f"},
-      {"last evaluation loss", [](const LoggedRun& r) { return r.eval_loss; }, "%.5f"},
-      {"seconds a step", [](const LoggedRun& r) { return mean(r, "seconds_per_step"); }, "%.4f"},
-      {"tokens a second", [](const LoggedRun& r) { return mean(r, "throughput"); }, "%.0f"},
-      {"model TFLOP/s of a device", [](const LoggedRun& r) { return mean(r, "tflops"); }, "%.4g"},
-      {"model FLOPs used, %", [](const LoggedRun& r) { return 100 * mean(r, "mfu"); }, "%.2f"},
-      {"memory of a rank, GiB", [](const LoggedRun& r) { return mean(r, "vram_allocated"); }, "%.2f"},
-      {"gradient norm", [](const LoggedRun& r) { return mean(r, "grad_norm"); }, "%.4f"}};
+      {"last evaluation loss", "last evaluation loss", [](const LoggedRun& r) { return r.eval_loss; },
+       "%.5f"},
+      {"seconds per step", "seconds a step", [](const LoggedRun& r) { return mean(r, "seconds_per_step"); },
+       "%.4f"},
+      {"tokens per second", "tokens a second", [](const LoggedRun& r) { return mean(r, "throughput"); },
+       "%.0f"},
+      {"model TFLOP/s per device", "model TFLOP/s of a device",
+       [](const LoggedRun& r) { return mean(r, "tflops"); }, "%.4g"},
+      {"model FLOPs used, %", "model FLOPs used, %", [](const LoggedRun& r) { return 100 * mean(r, "mfu"); },
+       "%.2f"},
+      {"memory per rank, GiB", "memory of a rank, GiB",
+       [](const LoggedRun& r) { return mean(r, "vram_allocated"); }, "%.2f"},
+      {"gradient norm", "gradient norm", [](const LoggedRun& r) { return mean(r, "grad_norm"); }, "%.4f"}};
   return all;
 }
 
@@ -120,7 +128,7 @@ void print_table(const std::vector<LoggedRun>& runs) {
     std::printf(" %14s", ("run " + std::to_string(i + 1)).c_str());
   std::printf("\n");
   for (const Column& column : columns()) {
-    std::printf("%-28s", column.name);
+    std::printf("%-28s", column.label);
     for (const LoggedRun& run : runs) {
       std::array<char, 64> text{};
       std::snprintf(text.data(), text.size(), column.format, column.of(run));
@@ -148,7 +156,7 @@ void print_json(const std::vector<LoggedRun>& runs) {
     Json row{{"run", run.name}};
     for (const Column& column : columns()) {
       const double x = column.of(run);
-      row[column.name] = std::isnan(x) ? Json() : Json(x);
+      row[column.key] = std::isnan(x) ? Json() : Json(x);
     }
     const Distance d = distance(runs[0], run);
     row["shared_steps"] = d.steps;

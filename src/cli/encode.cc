@@ -1,4 +1,4 @@
-// `trainer encode`: JSON lines in, JSON lines out, a line for a line.
+// `trainer encode`: JSON lines in, JSON lines out, one for each.
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -186,11 +186,11 @@ class LineEncoder {
 int encode_command(const Arguments& arguments) {
   Options options(
       "encode",
-      "JSON lines in, JSON lines out, a line for a line: what training would see. {\"text\"} becomes ids, "
+      "Reads JSON lines and writes one for each: what training would see of it. {\"text\"} becomes ids, "
       "ids_plain, offsets, decoded, decoded_skip; {\"ids\"} becomes decoded, decoded_skip; {\"messages\", "
       "\"system\", \"tools\", \"options\"} becomes input_ids, labels, and with \"generate\": true "
-      "prompt_ids, response_ids; or refused or dropped with the reason. template_date=YYYY-MM-DD stands in "
-      "for today where a template prints the date");
+      "prompt_ids, response_ids; or refused or dropped with the reason. template_date=YYYY-MM-DD is the "
+      "date that templates print in place of today's");
   options.example("trainer encode models/qwen3-8b --template qwen3 < rows.jsonl");
   std::string model, template_name, input, date;
   options.take_overrides();

@@ -91,7 +91,7 @@ std::optional<ExportWish> read_export_wish(const Arguments& arguments) {
                  "folder checkpoint-N; with --merge also that of an adapter, as PEFT writes it, and with "
                  "--adapter that of a model; or CONFIG.yaml")
       ->required();
-  app.add_option("FOLDER", wish.folder, "folder to make; CONFIG.yaml names it itself");
+  app.add_option("FOLDER", wish.folder, "folder to write; CONFIG.yaml names it itself (export_dir)");
   app.add_option("--model", wish.model,
                  "Hugging Face folder with config.json and tokenizer; default: the run's");
   app.add_option("--adapter", adapter,
@@ -101,7 +101,8 @@ std::optional<ExportWish> read_export_wish(const Arguments& arguments) {
          "fp32, bf16 or fp16; default: the run's export_dtype, or what it trained in; of a model with "
          "adapters the model's own")
       ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
-  app.add_option("--size,--export_size", size, "GB of a file at most; default: the run's export_size")
+  app.add_option("--size,--export_size", size,
+                 "largest size of a file of weights, in GB; default: the run's export_size")
       ->check(FromZero(FromZero::Zero::refused));
   app.add_flag("--overwrite", overwrite, "replace weights that the folder holds");
   app.add_flag("--merge", wish.merge, "add adapters to their base model, and write a whole one");

@@ -50,7 +50,7 @@ void print_port(const GpuPort& port) {
 void print_link(const GpuLink& link) {
   std::printf("GPU %d and GPU %d: ", link.first, link.second);
   if (link.nvlinks > 0) std::printf("%d NVLinks; ", link.nvlinks);
-  std::printf("over PCIe they meet at %s\n", link.pcie.empty() ? "a place unknown" : link.pcie.c_str());
+  std::printf("PCIe path %s\n", link.pcie.empty() ? "unknown" : ("through " + link.pcie).c_str());
 }
 
 void print_place(const GpuInfo& gpu) {
@@ -61,9 +61,10 @@ void print_place(const GpuInfo& gpu) {
 
 void print_pair(const GpuPair& pair) {
   std::printf("GPU %d and GPU %d: %s", pair.first, pair.second,
-              pair.peer_access ? "reach each other's memory" : "do not reach each other's memory");
-  if (pair.native_atomics) std::printf(", with atomics as over NVLink");
-  if (pair.performance_rank >= 0) std::printf(", link of rank %d (0 is the best)", pair.performance_rank);
+              pair.peer_access ? "can access each other's memory" : "cannot access each other's memory");
+  if (pair.native_atomics) std::printf(", with native atomics (NVLink)");
+  if (pair.performance_rank >= 0)
+    std::printf(", performance rank %d (0 is the fastest link)", pair.performance_rank);
   std::printf("\n");
 }
 
@@ -73,7 +74,7 @@ int gpu_info_command(const Arguments& arguments) {
   Options options(
       "gpu-info",
       "Shows the GPUs that the driver offers, whether this program can train on them, where they are and "
-      "which reach each other's memory. Exits with 1 when it can train on none");
+      "which can access each other's memory. Exits with 1 when it can train on none");
   options.example("trainer gpu-info");
   bool json = false;
   options.app().add_flag("--json", json, "print one line of JSON");

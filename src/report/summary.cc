@@ -54,9 +54,9 @@ void Reporter::Impl::summary(const FinishFacts& finish) const {
   if (!std::isnan(eval_loss)) rows.emplace_back("evaluation loss", python_number(eval_loss, 4));
   rows.emplace_back("time", clock_time(totals.elapsed) + ", " +
                                 python_number(session.per_step(session.seconds), 3) + " s/it");
-  rows.emplace_back("tokens", with_commas(totals.tokens) + ", " + rate_text(rate) + " a second");
+  rows.emplace_back("tokens", with_commas(totals.tokens) + ", " + rate_text(rate) + " per second");
   if (knows_peak()) rows.emplace_back("MFU", python_number(100 * utilisation(rate), 3) + " %");
-  if (knows_work()) rows.emplace_back("model TFLOP/s", python_number(teraflops(rate), 3) + " a device");
+  if (knows_work()) rows.emplace_back("model TFLOP/s", python_number(teraflops(rate), 3) + " per device");
   if (totals.skipped > 0) {
     rows.emplace_back("skipped", with_commas(totals.skipped) + " steps, which were not finite or stood out");
   }
@@ -68,15 +68,16 @@ void Reporter::Impl::summary(const FinishFacts& finish) const {
   if (!session.kinds.empty()) {
     rows.emplace_back("communication", fixed(100 * session.per_second(session.comm_seconds), 1) +
                                            " % of the time, " + fixed(100 * session.hidden(), 1) +
-                                           " % of it hidden; a rank sent " + human_bytes(session.bytes()));
+                                           " % of it hidden; rank 0 sent " + human_bytes(session.bytes()));
     for (const auto& [name, kind] : session.kinds) {
       rows.emplace_back("  " + name, python_number(session.per_step(kind.seconds), 3) + " s and " +
                                          human_bytes(session.per_step(static_cast<double>(kind.bytes))) +
-                                         " a step");
+                                         " per step");
     }
   }
   if (peak_memory > 0)
-    rows.emplace_back("peak memory", human_bytes(static_cast<double>(peak_memory)) + " on a rank");
+    rows.emplace_back("peak memory",
+                      human_bytes(static_cast<double>(peak_memory)) + " on the rank that holds most");
   if (facts.gpu_hour_price > 0) {
     rows.emplace_back("cost", python_number(cost(), 4) + " (" + python_number(device_hours(), 4) +
                                   " device hours at " + python_number(facts.gpu_hour_price, 6) + ")");

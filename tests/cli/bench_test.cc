@@ -119,7 +119,8 @@ TEST(Bench, AProfileAccountsForTheWholeStep) {
 TEST(Bench, PrintsATableAndRefusesWhatItDoesNotKnow) {
   const Outcome run = trainer("bench tiny steps=1 warmup=0 cutoff_len=16 device=cpu");
   EXPECT_EQ(run.code, 0) << run.both();
-  for (const char* word : {"tokens a second", "seconds a step", "model FLOPs used", "memory", "loss"}) {
+  for (const char* word :
+       {"tokens per second", "time per step      median", "model FLOPs used", "memory", "loss"}) {
     EXPECT_NE(run.out.find(word), std::string::npos) << word;
   }
   const Outcome unknown = trainer("bench llama-3.1-9b device=cpu");
@@ -240,7 +241,7 @@ TEST(Bench, RefusesDecodingThatItCannotMeasure) {
       trainer("bench tiny device=cpu --decode steps=1 warmup=0 context=20 fp8=true fp8_recipe=block");
   EXPECT_EQ(table.code, 0) << table.both();
   for (const char* word :
-       {"FP8 block in bf16", "20 tokens of context", "tokens a second", "bytes of a step"}) {
+       {"FP8 block in bf16", "20 tokens of context", "tokens per second", "bytes per step"}) {
     EXPECT_NE(table.out.find(word), std::string::npos) << word << table.out;
   }
 }

@@ -138,7 +138,7 @@ TEST(Compare, ShowsRunsSideBySide) {
   const std::string three = (folder / "a") + " " + (folder / "b") + " " + (folder / "c");
   const Outcome table = trainer("compare " + three);
   EXPECT_EQ(table.code, 0) << table.both();
-  EXPECT_TRUE(prints(table, "tokens a second") && prints(table, "run 3")) << table.out;
+  EXPECT_TRUE(prints(table, "tokens per second") && prints(table, "run 3")) << table.out;
   const Json runs = parse_json(trainer("compare --json " + three).out, "compare");
   ASSERT_EQ(runs.size(), 3u);
   EXPECT_EQ(runs[0]["last step"], 6);

@@ -256,13 +256,14 @@ TEST_F(Figures, OnTheScreenAreReadable) {
        {"{'loss': 4.3333, 'grad_norm': 0.75, 'learning_rate': 3e-07, 'epoch': 0.75} step 3/7, 20.0 s/it, "
         "50.7 tokens/s, MFU 0.0102 %, memory 4.00 GiB\n",
         " steps 7 of 7 (epoch 1.75)\n", " training loss 4.333 -> 2.667 (mean 3.667)\n",
-        " evaluation loss 2.0\n", " time 0:05:15, 40.0 s/it\n", " tokens 7,196, 25.7 a second\n",
-        " MFU 0.0052 %\n", " model TFLOP/s 0.0514 a device\n", " skipped 2 steps, which were not finite or ",
-        " waited for data 5.0 % of the time\n",
-        // 56 of 280 s, of which 35 were waited for; 2,800 and 1,400 bytes, 400 and 200 a step.
-        " communication 20.0 % of the time, 37.5 % of it hidden; a rank sent 4.1 KiB\n",
-        " all_gather 2.0 s and 400 B a step\n", " reduce_scatter 6.0 s and 200 B a step\n",
-        " peak memory 9.00 GiB on a rank\n", " cost 0.7188 (0.2875 device hours at 2.5)\n"}) {
+        " evaluation loss 2.0\n", " time 0:05:15, 40.0 s/it\n", " tokens 7,196, 25.7 per second\n",
+        " MFU 0.0052 %\n", " model TFLOP/s 0.0514 per device\n",
+        " skipped 2 steps, which were not finite or ", " waited for data 5.0 % of the time\n",
+        // 56 of 280 s, of which 35 were waited for; 2,800 and 1,400 bytes, 400 and 200 per step.
+        " communication 20.0 % of the time, 37.5 % of it hidden; rank 0 sent 4.1 KiB\n",
+        " all_gather 2.0 s and 400 B per step\n", " reduce_scatter 6.0 s and 200 B per step\n",
+        " peak memory 9.00 GiB on the rank that holds most\n",
+        " cost 0.7188 (0.2875 device hours at 2.5)\n"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
 }

@@ -172,7 +172,7 @@ TEST_F(Run, RowsAndSummaryTellOfCommunicationWhereRanksTalk) {
     EXPECT_TRUE(value.is_number() || key == "elapsed_time" || key == "remaining_time") << key;
   }
   // 15 of 20 steps of 0.5 s with 0.2 s each, of which 0.02 s were waited for.
-  for (const char* part : {"communication", "30.0 % of the time, 90.0 % of it hidden; a rank sent ",
+  for (const char* part : {"communication", "30.0 % of the time, 90.0 % of it hidden; rank 0 sent ",
                            "  reduce_scatter", "  all_gather"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
   }
