@@ -82,7 +82,7 @@ void Reporter::Impl::summary(const FinishFacts& finish) const {
     rows.emplace_back("cost", python_number(cost(), 4) + " (" + python_number(device_hours(), 4) +
                                   " device hours at " + python_number(facts.gpu_hour_price, 6) + ")");
   }
-  if (!last_checkpoint.empty()) rows.emplace_back("checkpoint", last_checkpoint);
+  if (!last_checkpoint.empty() && finish.keeps_checkpoint) rows.emplace_back("checkpoint", last_checkpoint);
   if (!finish.final_model.empty()) rows.emplace_back("model", finish.final_model);
   rows.emplace_back("log", facts.output_dir + "/trainer_log.jsonl");
   if (facts.plot) rows.emplace_back("plot", facts.output_dir + "/training_loss.svg");

@@ -270,7 +270,9 @@ void Run::finish(bool stopped) {
       if (!session_.prints()) return;
       write_final_model();
       // Asked to keep no checkpoints, it leaves none: this one only carried the weights to the final model.
-      if (!kept) std::filesystem::remove_all(last_checkpoint_);
+      if (kept) return;
+      std::filesystem::remove_all(last_checkpoint_);
+      log::info("save_strategy: no: " + last_checkpoint_ + " is removed, the model stays");
     });
     next = next_commands();
   }
@@ -281,6 +283,7 @@ void Run::finish(bool stopped) {
     log::info(products);
     reporter_->finish({.status = stopped ? "stopped" : "completed",
                        .final_model = stopped ? last_checkpoint_ : config_.output_dir,
+                       .keeps_checkpoint = kept,
                        .next = next});
   });
 }

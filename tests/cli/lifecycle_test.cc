@@ -269,7 +269,10 @@ TEST(Saving, TheLimitKeepsTheNewestAndStrategiesMeanWhatTheySay) {
   using Names = std::vector<std::string>;
   expect_success(trainer(task.train(folder / "limit", "save_steps=2 save_total_limit=2")));
   EXPECT_EQ(checkpoints(folder / "limit"), (Names{"10", "12"}));
-  expect_success(trainer(task.train(folder / "no", "save_strategy=no")));
+  const Outcome unkept = trainer(task.train(folder / "no", "save_strategy=no"));
+  expect_success(unkept);
+  EXPECT_NE(unkept.err.find("checkpoint-12 is removed, the model stays"), std::string::npos) << unkept.err;
+  EXPECT_EQ(unkept.err.find("  checkpoint  "), std::string::npos) << unkept.err;
   EXPECT_EQ(checkpoints(folder / "no"), Names{});
   EXPECT_TRUE(fs::exists(folder / "no/model.safetensors"));
   // 240 rows in batches of 24: ten steps an epoch.

@@ -402,6 +402,16 @@ TEST_F(Sessions, TheScreenNamesWhatTheRunIsAndWhatItLeft) {
   EXPECT_FALSE(holds(text, "Continuing from"));
   EXPECT_FALSE(octet::test::read_events(folder_ + "/elsewhere").scalars.empty());
   EXPECT_FALSE(path_exists(folder_ + "/runs"));
+  // Nor is a checkpoint named that is not there any more.
+  testing::internal::CaptureStderr();
+  {
+    Reporter reporter(f);
+    reporter.start();
+    reporter.step(step(1));
+    reporter.saved(1, "there/checkpoint-1");
+    reporter.finish({.final_model = "m", .keeps_checkpoint = false});
+  }
+  EXPECT_FALSE(holds(testing::internal::GetCapturedStderr(), "checkpoint     there"));
   // Of a run without a plot, TensorBoard, a model or a checkpoint nothing is said of them.
   f.plot = f.tensorboard = false;
   std::filesystem::remove_all(folder_);

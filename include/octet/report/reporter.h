@@ -103,6 +103,7 @@ struct EvalFacts {
 struct FinishFacts {
   std::string status = "completed";  ///< or "stopped", …
   std::string final_model;           ///< checkpoint or folder; "" leaves the line out
+  bool keeps_checkpoint = true;      ///< false: the last one has been removed, and its line is left out
   std::vector<std::string> next;     ///< lines on what to try next
 };
 
