@@ -1,6 +1,9 @@
 // What the program tells of itself: help, manual pages, completion, version.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <regex>
+
 #include "cli/task.h"
 #include "octet/config/schema.h"
 
@@ -79,13 +82,30 @@ TEST(Help, ManualPagesNameEveryCommandAndKeyAndFormatWithoutAWarning) {
     if (field.status == config::Status::used) expect_in(keys, ".TP\n.B " + field.name + "\n");
   }
   if (shell("command -v groff").code != 0) GTEST_SKIP() << "no groff";
-  for (const std::string& file : {folder / "trainer.1", folder / "trainer-config.5",
-                                  std::string(OCTET_SOURCE_DIR "/docs/man/octet-mpirun.1"),
-                                  std::string(OCTET_SOURCE_DIR "/docs/man/octet-check-hosts.1")}) {
+  std::vector<std::string> files{folder / "trainer.1", folder / "trainer-config.5"};
+  for (const auto& entry : std::filesystem::directory_iterator(OCTET_SOURCE_DIR "/docs/man"))
+    files.push_back(entry.path().string());
+  EXPECT_GE(files.size(), 6u);
+  for (const std::string& file : files) {
     const Outcome formatted = shell("groff -man -ww -z -K utf8 -rLL=100n -Tutf8 " + file);
     EXPECT_EQ(formatted.code, 0);
     EXPECT_EQ(formatted.both(), "") << file;
   }
+}
+
+TEST(Help, ThePageOfSuperviseHasEveryOptionOfIt) {
+  const std::string page = slurp(OCTET_SOURCE_DIR "/docs/man/octet-supervise.1"),
+                    help = said("supervise --help");
+  const std::regex option("\n +(?:-h, )?(--[a-z]+(?:-[a-z]+)*)");
+  int options = 0;
+  for (auto at = std::sregex_iterator(help.begin(), help.end(), option); at != std::sregex_iterator(); ++at) {
+    const std::string name = std::regex_replace((*at)[1].str(), std::regex("-"), "\\-");
+    const bool told = page.find("\n.B " + name + "\n") != std::string::npos ||
+                      page.find("\n.BI " + name + " ") != std::string::npos;
+    EXPECT_TRUE(told) << name;
+    ++options;
+  }
+  EXPECT_GE(options, 7);
 }
 
 /// What bash offers at the end of these words.
@@ -111,15 +131,100 @@ TEST(Help, BashCompletesCommandsOptionsKeysAndValues) {
   expect_in(completed(folder, "trainer config.yaml finetuning_type ="), " lora ");
   EXPECT_EQ(completed(folder, "trainer config.yaml bf16 = t"), " true ");
   EXPECT_EQ(completed(folder, "trainer generate learning_r"), "  ") << "it takes no keys";
-  for (const std::string shell_name : {"zsh", "fish"}) {
-    const std::string script = said("--help completion " + shell_name);
-    expect_in(script, "learning_rate");
-    expect_in(script, "max-new");
-    if (shell("command -v " + shell_name).code != 0) continue;
-    spill(folder / "script", script);
-    const Outcome parsed = shell(shell_name + " -n " + (folder / "script"));
-    EXPECT_EQ(parsed.code, 0) << parsed.both();
+}
+
+bool is_here(const std::string& program) {
+  return shell("command -v " + program).code == 0;
+}
+
+/// What a line of an interactive zsh is after Tab, where the folder holds the completion, _trainer.
+class Zsh {
+ public:
+  explicit Zsh(const std::string& folder) : folder_(folder) {
+    spill(folder_ + "/ask.zsh", R"sh(zmodload zsh/zpty
+cd $1
+rm -f ready answer
+zpty inner TERM=vt100 zsh -f -i
+await() {
+  local printed
+  repeat 600; do zpty -r -t inner printed; [[ -e $1 ]] && return; sleep 0.05; done
+  print "zsh does not come to its $1"
+  exit 1
+}
+zpty -w inner "fpath=($1 \$fpath); autoload -Uz compinit; compinit -u -D; \
+tell() { print -r -- \"\$BUFFER\" >answer }; zle -N tell; bindkey '^P' tell; : >ready"
+await ready
+zpty -w -n inner "$2"$'\t\x10'
+await answer
+cat answer
+zpty -d inner
+)sh");
   }
+  std::string line_after_tab(const std::string& line) const {
+    const Outcome run = shell("zsh -f " + folder_ + "/ask.zsh " + folder_ + " \"" + line + "\"");
+    EXPECT_EQ(run.code, 0) << run.both();
+    return run.out;
+  }
+
+ private:
+  std::string folder_;
+};
+
+TEST(Help, ZshCompletesCommandsOptionsKeysAndValues) {
+  const std::string script = said("--help completion zsh");
+  EXPECT_TRUE(script.starts_with("#compdef trainer\n")) << "as compinit looks for it";
+  expect_in(script, "learning_rate");
+  if (!is_here("zsh")) GTEST_SKIP() << "no zsh";
+  const TemporaryFolder folder("zsh");
+  spill(folder / "_trainer", script);
+  spill(folder / "config.yaml", "");
+  spill(folder / "rows.jsonl", "");
+  const Zsh zsh(folder / ".");
+  for (const auto& [line, completed] : std::vector<std::pair<std::string, std::string>>{
+           {"trainer gen", "trainer generate "},
+           {"trainer conf", "trainer config.yaml "},
+           {"trainer --ver", "trainer --version "},
+           {"trainer generate --max-ne", "trainer generate --max-new "},
+           {"trainer generate --dtype bf", "trainer generate --dtype bf16 "},
+           {"trainer generate --file ro", "trainer generate --file rows.jsonl "},
+           {"trainer config.yaml learning_ra", "trainer config.yaml learning_rate="},
+           {"trainer config.yaml finetuning_type=lor", "trainer config.yaml finetuning_type=lora "},
+           {"trainer config.yaml bf16=t", "trainer config.yaml bf16=true "},
+           {"trainer config.yaml dataset=ro", "trainer config.yaml dataset=rows.jsonl "},
+           {"trainer generate learning_ra", "trainer generate learning_ra"}}) {
+    EXPECT_EQ(zsh.line_after_tab(line), completed + "\n");
+  }
+}
+
+/// What fish offers at the end of a line, without descriptions.
+std::string offered_by_fish(const TemporaryFolder& folder, const std::string& line) {
+  spill(folder / "ask.fish", "cd " + (folder / ".") + "\nsource trainer.fish\nfor offered in (complete -C '" +
+                                 line + "')\n  echo -n (string split -m 1 -- \\t $offered)[1]' '\nend\n");
+  const Outcome run = shell("HOME=" + (folder / ".") + " fish --no-config " + (folder / "ask.fish"));
+  EXPECT_EQ(run.code, 0) << run.both();
+  EXPECT_EQ(run.err, "") << line;
+  return run.out;
+}
+
+TEST(Help, FishCompletesCommandsOptionsKeysAndValues) {
+  const std::string script = said("--help completion fish");
+  expect_in(script, "learning_rate");
+  expect_in(script, "max-new");
+  if (!is_here("fish")) GTEST_SKIP() << "no fish";
+  const TemporaryFolder folder("fish");
+  spill(folder / "trainer.fish", script);
+  spill(folder / "config.yaml", "");
+  spill(folder / "rows.jsonl", "");
+  EXPECT_EQ(offered_by_fish(folder, "trainer gen"), "generate ");
+  EXPECT_EQ(offered_by_fish(folder, "trainer conf"), "config.yaml ");
+  EXPECT_EQ(offered_by_fish(folder, "trainer generate --max-n"), "--max-new --max-num-batched-tokens ");
+  EXPECT_EQ(offered_by_fish(folder, "trainer generate --dtype b"), "bf16 ");
+  EXPECT_EQ(offered_by_fish(folder, "trainer generate --file ro"), "rows.jsonl ");
+  EXPECT_EQ(offered_by_fish(folder, "trainer config.yaml learning_ra"), "learning_rate= ");
+  EXPECT_EQ(offered_by_fish(folder, "trainer config.yaml finetuning_type=lor"), "finetuning_type=lora ");
+  expect_in(offered_by_fish(folder, "trainer config.yaml bf16=t"), "bf16=true ");
+  EXPECT_EQ(offered_by_fish(folder, "trainer bench tiny learning_ra"), "learning_rate= ") << "it takes keys";
+  EXPECT_EQ(offered_by_fish(folder, "trainer generate rows.jsonl learning_ra"), "") << "it takes no keys";
 }
 
 }  // namespace

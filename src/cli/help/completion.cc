@@ -191,8 +191,8 @@ std::string for_fish(const std::vector<CommandText>& commands) {
     for (const std::string& value : values_of(*field)) words.push_back(field->name + "=" + value);
     if (words.empty()) words.push_back(field->name + "=");
     text += "complete -c trainer -n '__fish_seen_subcommand_from" + takers +
-            "; or string match -rq \"\\.(ya?ml|json)\" -- (commandline -opc)' -a " + quoted(joined(words)) +
-            " -d " + quoted(field->group) + "\n";
+            "; or string match -rq \"\\.(ya?ml|json)\\$\" -- (commandline -opc)' -a " +
+            quoted(joined(words)) + " -d " + quoted(field->group) + "\n";
   }
   return text;
 }
