@@ -1,4 +1,4 @@
-// The guides' configurations as they stand (tests/guides) train: a few steps each, with a small model, rows
+// The guides' configurations as they stand (tests/guides) train: ten steps each, with a small model, rows
 // of the kind that the guide has, and a folder of the test in place of theirs.
 #include "cli/task.h"
 #include "octet/base/files.h"
@@ -83,12 +83,12 @@ TEST_P(Guides, TrainAsTheyStand) {
   const std::string output = folder / "out";
   const Outcome ran = trained(
       filled(GetParam().arguments) + " model_name_or_path=" + Task::get().model() +
-          " train_from_scratch=true template=chatml device=cpu max_steps=3 logging_steps=1 output_dir=" +
+          " train_from_scratch=true template=chatml device=cpu max_steps=10 logging_steps=1 output_dir=" +
           output,
       GetParam().ranks);
   ASSERT_EQ(ran.code, 0) << ran.both();
   const auto steps = steps_of(output);
-  ASSERT_EQ(steps.size(), 3u) << ran.both();
+  ASSERT_EQ(steps.size(), 10u) << ran.both();
   for (const auto& [step, row] : steps) EXPECT_TRUE(std::isfinite(row["loss"].get<double>())) << step;
   EXPECT_NE(ran.both().find(GetParam().says), std::string::npos) << ran.both();
 }
