@@ -16,6 +16,7 @@
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
+#include "outline.h"
 
 namespace octet::checkpoint {
 namespace {
@@ -57,7 +58,7 @@ Checkpoint::Checkpoint(const std::string& path) : path_(path), data_path_(path +
     damaged("the HDF5 metadata of a checkpoint is damaged", data_path_, manifest_.layout_hash, layout);
   for (std::size_t i = 0; i < manifest_.tensors.size(); ++i) by_name_[manifest_.tensors[i].name] = i;
   fd_ = file.get();
-  config_yaml_ = read_text(manifest_.config, "config");
+  config_yaml_ = without_filling(read_text(manifest_.config, "config"));
   state_ = parse_json(read_text(manifest_.state, "state"), data_path_ + ", /state");
   file.release();
 }

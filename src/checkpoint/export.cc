@@ -131,20 +131,39 @@ std::vector<std::string> fill(const std::string& folder, const ExportOptions& op
 
 }  // namespace
 
-std::vector<std::string> export_model(const ExportOptions& options, const std::vector<TensorHeader>& tensors,
-                                      const TensorReader& read) {
-  const std::string config_path = options.source_folder + "/config.json";
-  const Json config = read_json(config_path);
+namespace {
+
+std::string config_path_of(const std::string& folder) {
+  return folder + "/config.json";
+}
+
+Json config_of(const std::string& folder) {
+  const Json config = read_json(config_path_of(folder));
   if (!config.is_object())
-    throw Error({.what = "config.json is no JSON object", .expected = "{...}", .where = config_path});
-  torch_name(options.dtype);
-  const bool tied = ties_head(config, config_path);
+    throw Error(
+        {.what = "config.json is no JSON object", .expected = "{...}", .where = config_path_of(folder)});
+  return config;
+}
+
+/// The tensors as the export holds them.
+std::vector<TensorHeader> as_exported(const std::vector<TensorHeader>& tensors, DType dtype, bool tied) {
+  torch_name(dtype);
   std::vector<TensorHeader> wanted;
   for (const auto& tensor : tensors) {
     check(is_float(tensor.dtype), "parameters are floats");
     if (tied && tensor.name.ends_with("lm_head.weight")) continue;
-    wanted.push_back({tensor.name, options.dtype, tensor.shape});
+    wanted.push_back({tensor.name, dtype, tensor.shape});
   }
+  return wanted;
+}
+
+}  // namespace
+
+std::vector<std::string> export_model(const ExportOptions& options, const std::vector<TensorHeader>& tensors,
+                                      const TensorReader& read) {
+  const Json config = config_of(options.source_folder);
+  const std::vector<TensorHeader> wanted =
+      as_exported(tensors, options.dtype, ties_head(config, config_path_of(options.source_folder)));
   if (wanted.empty())
     throw Error({.what = "there are no parameters to export", .where = options.folder, .fix = ""});
 
@@ -181,18 +200,61 @@ std::vector<std::string> export_model(const ExportOptions& options, const std::v
 
 namespace {
 
-/// The weights of a model whose text model alone is trained, for its other parts; null for other models.
-std::unique_ptr<WeightFolder> other_parts(const std::string& folder) {
-  const std::string path = folder + "/config.json";
-  const Json config = read_json(path);
-  if (!config.is_object() || !config.contains("text_config")) return nullptr;
-  if (WeightFolder::exists(folder)) return std::make_unique<WeightFolder>(folder);
-  log::warn(folder + " has no weights: the export holds the text model alone, and what else config.json " +
-            "describes (images) starts from random values where it is loaded");
-  return nullptr;
+/// Whether the text model alone is trained of a model that has other parts.
+bool has_other_parts(const std::string& folder) {
+  const Json config = read_json(config_path_of(folder));
+  return config.is_object() && config.contains("text_config");
+}
+
+/// The weights that the other tensors of an export come from; null where the checkpoint holds all.
+std::unique_ptr<WeightFolder> other_weights(const ExportOptions& options) {
+  const std::string& folder = options.source_folder;
+  const bool there = options.rest_from_source || (has_other_parts(folder) && WeightFolder::exists(folder));
+  return there ? std::make_unique<WeightFolder>(folder) : nullptr;
+}
+
+/// The tensors that are copied from there as they are.
+std::vector<TensorHeader> untrained(const WeightFolder& others, const ExportOptions& options,
+                                    const std::vector<TensorHeader>& parameters) {
+  std::set<std::string> trained;
+  for (const auto& parameter : parameters) trained.insert(parameter.name);
+  std::vector<TensorHeader> copied;
+  for (const StoredTensor& tensor : others.tensors()) {
+    const bool head = !options.rest_from_source && tensor.name.ends_with("lm_head.weight");
+    if (!trained.contains(tensor.name) && !head) copied.push_back(tensor);
+  }
+  return copied;
 }
 
 }  // namespace
+
+ExportSize size_of_export(const ExportOptions& options, const std::vector<TensorHeader>& parameters) {
+  const std::string& folder = options.source_folder;
+  std::vector<TensorHeader> tensors = parameters;
+  ExportSize size;
+  bool tied = false;
+  if (!folder.empty()) {
+    const Json config = config_of(folder);
+    tied = ties_head(config, config_path_of(folder));
+    if (const auto others = other_weights(options)) {
+      for (TensorHeader& tensor : untrained(*others, options, parameters)) tensors.push_back(tensor);
+    }
+    const auto add = [&size](std::int64_t bytes) {
+      size.others += bytes;
+      size.largest = std::max(size.largest, bytes);
+    };
+    add(static_cast<std::int64_t>(config_text(config, options.dtype).size()));
+    for (const char* name : kCopied) {
+      std::error_code none;
+      const auto bytes = fs::file_size(folder + "/" + name, none);
+      if (!none) add(static_cast<std::int64_t>(bytes));
+    }
+  }
+  const ShardPlan plan = plan_shards(as_exported(tensors, options.dtype, tied), options.shard_bytes);
+  for (const std::vector<TensorHeader>& shard : plan.tensors) size.weights += safetensors_bytes(shard);
+  if (plan.files.size() > 1) size.weights += static_cast<std::int64_t>(index_json(plan).size());
+  return size;
+}
 
 std::vector<std::string> export_checkpoint(const ExportOptions& options, const std::string& checkpoint) {
   const Checkpoint source(checkpoint);
@@ -202,19 +264,15 @@ std::vector<std::string> export_checkpoint(const ExportOptions& options, const s
   }
   std::set<std::string> trained;
   for (const auto& parameter : parameters) trained.insert(parameter.name);
-  const std::unique_ptr<WeightFolder> others = options.rest_from_source
-                                                   ? std::make_unique<WeightFolder>(options.source_folder)
-                                                   : other_parts(options.source_folder);
+  const std::string& folder = options.source_folder;
+  const std::unique_ptr<WeightFolder> others = other_weights(options);
   if (others != nullptr) {
-    std::size_t copied = 0;
-    for (const StoredTensor& tensor : others->tensors()) {
-      const bool head = !options.rest_from_source && tensor.name.ends_with("lm_head.weight");
-      if (trained.contains(tensor.name) || head) continue;
-      parameters.push_back(tensor);
-      ++copied;
-    }
-    log::info("copying " + std::to_string(copied) + " tensors that were not trained from " +
-              options.source_folder);
+    const std::vector<TensorHeader> copied = untrained(*others, options, parameters);
+    parameters.insert(parameters.end(), copied.begin(), copied.end());
+    log::info("copying " + std::to_string(copied.size()) + " tensors that were not trained from " + folder);
+  } else if (has_other_parts(folder)) {
+    log::warn(folder + " has no weights: the export holds the text model alone, and what else config.json " +
+              "describes (images) starts from random values where it is loaded");
   }
   return export_model(options, parameters,
                       [&](const std::string& name, std::int64_t begin, std::int64_t count, float* out) {

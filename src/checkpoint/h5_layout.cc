@@ -15,8 +15,6 @@
 namespace octet::checkpoint {
 namespace {
 
-constexpr std::int64_t kAlignment = 4096;  ///< of large datasets
-
 hid_t h5_type(DType dtype) {
   switch (dtype) {
     case DType::bf16:
@@ -74,21 +72,6 @@ std::string dataset_path(const std::string& tensor_name) {
   if (tensor_name.starts_with("exp_avg/") || tensor_name.starts_with("exp_avg_sq/"))
     return "/optimizer/" + tensor_name;
   return "/" + tensor_name;
-}
-
-std::int64_t layout_bound(const LayoutRequest& request) {
-  std::int64_t bound = 1 << 20;
-  const auto add = [&bound](std::int64_t bytes) {
-    if (__builtin_add_overflow(bound, bytes, &bound))
-      throw Error("a checkpoint of this size cannot be written");
-  };
-  add(request.state_bytes);
-  add(request.config_bytes);
-  for (const auto& tensor : request.tensors) {
-    add(byte_count(tensor));
-    add(kAlignment + 2048 + 8 * static_cast<std::int64_t>(tensor.name.size()));
-  }
-  return bound;
 }
 
 FileLayout lay_out(const LayoutRequest& request) {

@@ -31,9 +31,6 @@ struct FileLayout {
 /// Where a tensor stands in the HDF5 file: "/parameters/<name>", "/optimizer/exp_avg/<name>", …
 std::string dataset_path(const std::string& tensor_name);
 
-/// At least the size that lay_out will need.
-std::int64_t layout_bound(const LayoutRequest& request);
-
 /// Contiguous, early allocated datasets; those of 128 KiB and more start at multiples of 4 KiB. libhdf5
 /// writes only to memory, so it cannot meet a full disk. Throws Error for two tensors of one path and for
 /// names HDF5 cannot hold.

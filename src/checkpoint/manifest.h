@@ -12,6 +12,9 @@ inline constexpr int kFormatVersion = 1;
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kDataName = "checkpoint.h5";
 
+/// Digits of a chunk's hash in the text.
+inline constexpr std::int64_t kChunkDigits = 16;
+
 /// Chunks of a tensor of that many bytes.
 constexpr std::int64_t chunk_count(std::int64_t bytes) {
   return (bytes + kChunkBytes - 1) / kChunkBytes;

@@ -28,12 +28,22 @@ std::map<std::string, std::string> default_metadata() {
   return {{"format", "pt"}};
 }
 
-SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<TensorHeader> tensors,
-                                     const std::map<std::string, std::string>& metadata)
-    : path_(path), temporary_(path + ".tmp-" + std::to_string(::getpid())), tensors_(std::move(tensors)) {
-  std::stable_sort(tensors_.begin(), tensors_.end(), [](const TensorHeader& a, const TensorHeader& b) {
+namespace {
+
+/// What stands before the values of a file of these tensors, and how many bytes those are.
+struct FileHeader {
+  std::string text;
+  std::int64_t values = 0;
+};
+
+void sort_by_width(std::vector<TensorHeader>& tensors) {
+  std::stable_sort(tensors.begin(), tensors.end(), [](const TensorHeader& a, const TensorHeader& b) {
     return size_of(a.dtype) > size_of(b.dtype);
   });
+}
+
+FileHeader header_of(const std::vector<TensorHeader>& tensors,
+                     const std::map<std::string, std::string>& metadata, const std::string& path) {
   // Put together by hand: a tree of a hundred thousand ordered keys would search them for each new one.
   const auto quoted = [](const std::string& text) {
     return Json(text).dump(-1, ' ', false, Json::error_handler_t::strict);
@@ -52,7 +62,7 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Tensor
   }
   std::int64_t at = 0;
   std::unordered_set<std::string> names;
-  for (const auto& tensor : tensors_) {
+  for (const auto& tensor : tensors) {
     if (!names.insert(tensor.name).second || tensor.name == "__metadata__") {
       throw Error({.what = "a tensor's name cannot be used twice", .found = tensor.name, .where = path});
     }
@@ -66,25 +76,43 @@ SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<Tensor
     if (__builtin_add_overflow(at, bytes, &at) || at > INT64_MAX / 2)
       throw Error({.what = "the tensors are too large for one file", .where = path});
     header += std::to_string(at) + "]}";
-    remaining_.push_back(bytes);
   }
   header += '}';
   header.resize((header.size() + 7) / 8 * 8, ' ');
   if (header.size() > kMaxSafetensorsHeader)
     throw Error(
         {.what = "too many tensors for one safetensors file", .where = path, .fix = "write smaller shards"});
+  return {std::move(header), at};
+}
 
+std::int64_t bytes_of(const FileHeader& header) {
+  return 8 + static_cast<std::int64_t>(header.text.size()) + header.values;
+}
+
+}  // namespace
+
+std::int64_t safetensors_bytes(std::vector<TensorHeader> tensors,
+                               const std::map<std::string, std::string>& metadata) {
+  sort_by_width(tensors);
+  return bytes_of(header_of(tensors, metadata, "safetensors"));
+}
+
+SafetensorsWriter::SafetensorsWriter(const std::string& path, std::vector<TensorHeader> tensors,
+                                     const std::map<std::string, std::string>& metadata)
+    : path_(path), temporary_(path + ".tmp-" + std::to_string(::getpid())), tensors_(std::move(tensors)) {
+  sort_by_width(tensors_);
+  const FileHeader file = header_of(tensors_, metadata, path);
+  for (const auto& tensor : tensors_) remaining_.push_back(byte_count(tensor));
   fd_ = ::open(temporary_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ < 0) fail("cannot create a file", errno);
   try {
-    const std::int64_t size = 8 + static_cast<std::int64_t>(header.size()) + at;
-    const int code = ::posix_fallocate(fd_, 0, size);
+    const int code = ::posix_fallocate(fd_, 0, bytes_of(file));
     if (code != 0 && code != EOPNOTSUPP && code != EINVAL) fail("cannot take disk space for a file", code);
-    const std::uint64_t length = header.size();
+    const std::uint64_t length = file.text.size();
     char prefix[8];
     for (int i = 0; i < 8; ++i) prefix[i] = static_cast<char>(length >> (8 * i));
     write(prefix, sizeof prefix);
-    write(header.data(), header.size());
+    write(file.text.data(), file.text.size());
   } catch (...) {
     ::close(fd_);
     ::unlink(temporary_.c_str());

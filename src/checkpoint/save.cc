@@ -22,6 +22,7 @@
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
 #include "octet/checkpoint/folder.h"
+#include "outline.h"
 #include "packing.h"
 
 namespace octet::checkpoint {
@@ -69,11 +70,11 @@ class Saving {
     const auto parent = fs::path(output_dir_).parent_path();
     if (!parent.empty()) sync_folder(parent.string());
     try {
-      state_text_ = contents_.state.dump();
+      state_text_ = filled_up(contents_.state.dump());
     } catch (const nlohmann::json::exception& e) {
       throw Error(Problem{.what = "the training state cannot be written as JSON", .found = e.what()});
     }
-    config_text_ = contents_.config_yaml.empty() ? "\n" : contents_.config_yaml;
+    config_text_ = filled_up(contents_.config_yaml);
     LayoutRequest request{.tensors = std::move(coverage.tensors),
                           .state_bytes = static_cast<std::int64_t>(state_text_.size()),
                           .config_bytes = static_cast<std::int64_t>(config_text_.size()),
@@ -84,50 +85,39 @@ class Saving {
 
     if (plays_full_disk(output_dir_))
       file_error("cannot take disk space for a checkpoint", output_dir_, ENOSPC);
-    const std::int64_t bound = layout_bound(request);
-    struct statvfs disk {};
-    if (::statvfs(output_dir_.c_str(), &disk) == 0) {
-      const double blocks = static_cast<double>(::geteuid() == 0 ? disk.f_bfree : disk.f_bavail);
-      const double free = blocks * static_cast<double>(disk.f_frsize);
-      if (free < static_cast<double>(bound)) {
-        throw Error(
-            {.what = "the disk has no room for a checkpoint",
-             .expected = human_bytes(static_cast<double>(bound)) + " free",
-             .found = human_bytes(free) + " free",
-             .where = output_dir_,
-             .fix = "free some disk space, keep fewer checkpoints (save_total_limit) or write elsewhere",
-             .code = ExitCode::storage});
-      }
-    }
+    const FileLayout layout = lay_out(request);
+    manifest_ = planned_manifest(request, layout);
+    require_space(layout.file_bytes + manifest_bytes(manifest_));
     std::string name = output_dir_ + "/" + folder_name(contents_.step) + ".tmp-" +
                        std::to_string(::getpid()) + "-" + std::to_string(std::random_device{}());
     if (::mkdir(name.c_str(), 0755) != 0) file_error("cannot make a folder for a checkpoint", name, errno);
     temporary_ = std::move(name);
     const Descriptor file = open_file(data_path(), O_RDWR | O_CREAT | O_EXCL);
-    // The space is taken before libhdf5 or a rank writes a byte; where a file system cannot promise space
-    // (EOPNOTSUPP), the write itself reports a full disk.
-    if (::fallocate(file.get(), 0, 0, bound) != 0 && errno != EOPNOTSUPP)
+    // The space is taken before a rank writes a byte; where a file system cannot promise space (EOPNOTSUPP),
+    // the write itself reports a full disk.
+    if (::fallocate(file.get(), 0, 0, layout.file_bytes) != 0 && errno != EOPNOTSUPP)
       file_error("cannot take disk space for a checkpoint", data_path(), errno);
-    const FileLayout layout = lay_out(request);
-    check(layout.file_bytes <= bound, "the layout of a checkpoint keeps to its bound");
     if (::ftruncate(file.get(), layout.file_bytes) != 0)
       file_error("cannot set the size of a file", data_path(), errno);
     copy_image(layout, file.get(), data_path());
 
-    manifest_.step = contents_.step;
-    manifest_.world = comm_.size();
-    manifest_.zero_stage = contents_.zero_stage;
-    manifest_.file = kDataName;
-    manifest_.file_bytes = layout.file_bytes;
-    manifest_.state = {layout.state_offset, request.state_bytes, hash128_hex(state_text_)};
-    manifest_.config = {layout.config_offset, request.config_bytes, hash128_hex(config_text_)};
-    for (std::size_t i = 0; i < request.tensors.size(); ++i) {
-      CheckpointTensor tensor;
-      static_cast<TensorHeader&>(tensor) = std::move(request.tensors[i]);
-      tensor.bytes = byte_count(tensor);
-      tensor.offset = layout.offsets[i];
-      manifest_.tensors.push_back(std::move(tensor));
-    }
+    manifest_.state.hash = hash128_hex(state_text_);
+    manifest_.config.hash = hash128_hex(config_text_);
+  }
+
+  // Rank 0: found before anything is written, where the file system can tell.
+  void require_space(std::int64_t bytes) const {
+    struct statvfs disk {};
+    if (::statvfs(output_dir_.c_str(), &disk) != 0) return;
+    const double blocks = static_cast<double>(::geteuid() == 0 ? disk.f_bfree : disk.f_bavail);
+    const double free = blocks * static_cast<double>(disk.f_frsize);
+    if (free >= static_cast<double>(bytes)) return;
+    throw Error({.what = "the disk has no room for a checkpoint",
+                 .expected = human_bytes(static_cast<double>(bytes)) + " free",
+                 .found = human_bytes(free) + " free",
+                 .where = output_dir_,
+                 .fix = "free some disk space, keep fewer checkpoints (save_total_limit) or write elsewhere",
+                 .code = ExitCode::storage});
   }
 
   std::string plan() const {

@@ -37,6 +37,16 @@ using TensorReader =
 std::vector<std::string> export_model(const ExportOptions& options, const std::vector<TensorHeader>& tensors,
                                       const TensorReader& read);
 
+/// What an export takes on the disk.
+struct ExportSize {
+  std::int64_t weights = 0;  ///< safetensors and their index, to the byte
+  std::int64_t others = 0;   ///< config.json and the files that are copied
+  std::int64_t largest = 0;  ///< of the others: it is written anew beside the one that it replaces
+};
+/// The same of export_checkpoint() for a checkpoint of these parameters. An empty source_folder: of the
+/// weights alone, all of which the checkpoint holds.
+ExportSize size_of_export(const ExportOptions& options, const std::vector<TensorHeader>& parameters);
+
 /// The parameters of a checkpoint (every byte verified on the way). Of a multimodal model, whose config.json
 /// has a text_config, the tensors that were not trained are copied from the source's weights; without those a
 /// warning says what is missing.

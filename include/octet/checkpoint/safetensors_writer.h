@@ -56,6 +56,10 @@ class SafetensorsWriter {
   std::vector<std::byte> buffer_;
 };
 
+/// The size of a file of these tensors, in any order, to the byte.
+std::int64_t safetensors_bytes(std::vector<TensorHeader> tensors,
+                               const std::map<std::string, std::string>& metadata = default_metadata());
+
 /// Writes whole tensors (begin 0, count all) to one file.
 void write_safetensors(const std::string& path, const std::vector<TensorSlice>& tensors,
                        const std::map<std::string, std::string>& metadata = default_metadata());

@@ -7,6 +7,7 @@
 
 #include "octet/base/json.h"
 #include "octet/base/tensor_slice.h"
+#include "octet/checkpoint/tensor_header.h"
 #include "octet/comm/channel.h"
 
 namespace octet::checkpoint {
@@ -27,6 +28,26 @@ struct CheckpointContents {
   Json state;               ///< rank 0's is saved
   std::string config_yaml;  ///< rank 0's is saved
 };
+
+/// What decides the size of a checkpoint.
+struct CheckpointOutline {
+  std::vector<TensorHeader> tensors;  ///< by name, ascending
+  /// Of the texts of the state and the configuration. They lie in multiples of 16 KiB, so that a checkpoint
+  /// has the same size at every step that has as many digits.
+  std::int64_t state_bytes = 0;
+  std::int64_t config_bytes = 0;
+  std::int64_t step = 0;
+  int world = 1;
+  int zero_stage = 0;
+};
+struct CheckpointSize {
+  std::int64_t tensors = 0;    ///< values alone, which lie in the data file
+  std::int64_t data_file = 0;  ///< checkpoint.h5
+  std::int64_t manifest = 0;   ///< manifest.json
+  std::int64_t all() const { return data_file + manifest; }
+};
+/// The sizes of the files that save() writes, to the byte.
+CheckpointSize size_of(const CheckpointOutline& outline);
 
 /// Writes `<output_dir>/checkpoint-<step>` and returns its path. Collective, on the control plane only. When
 /// it returns, the checkpoint survives a kill and a power loss; an older checkpoint of the same step is
