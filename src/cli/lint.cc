@@ -1,14 +1,12 @@
 #include <cstdio>
-#include <filesystem>
 
 #include "octet/base/error.h"
-#include "octet/checkpoint/folder.h"
 #include "octet/config/derive.h"
-#include "octet/config/lint.h"
 #include "octet/feed/corpus.h"
 #include "octet/model/architecture.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/data_options.h"
+#include "octet/train/doubts.h"
 #include "options.h"
 #include "with_places.h"
 
@@ -16,7 +14,8 @@ namespace octet::cli {
 namespace {
 
 /// Throws what training would throw for the model, its tokenizer and template, the data sets and the batch.
-void require_inputs(const config::Config& c) {
+/// Returns the model's architecture.
+model::Architecture require_inputs(const config::Config& c) {
   const model::Architecture architecture = runtime::read_model(c.model_name_or_path);
   model::require_trainable(architecture, c.model_name_or_path);
   if (!c.train_from_scratch) runtime::require_weights(c.model_name_or_path);
@@ -28,21 +27,7 @@ void require_inputs(const config::Config& c) {
       *c.global_batch_size % c.per_device_train_batch_size != 0) {
     config::resolve_batch(c, 1);
   }
-}
-
-/// What only the files and the machine tell.
-config::Strings doubts_outside(const config::Config& c) {
-  config::Strings all;
-  const model::Architecture architecture = model::read_architecture(c.model_name_or_path);
-  if (architecture.max_positions > 0 && c.cutoff_len > architecture.max_positions) {
-    all.push_back("cutoff_len " + std::to_string(c.cutoff_len) + " is beyond the " +
-                  std::to_string(architecture.max_positions) + " positions that the model was made for");
-  }
-  const auto checkpoints = checkpoint::list_checkpoints(c.output_dir);
-  if (!checkpoints.empty() && !c.overwrite_output_dir) {
-    all.push_back("output_dir holds " + checkpoints.back().second + ": the run will go on from it");
-  }
-  return all;
+  return architecture;
 }
 
 }  // namespace
@@ -58,10 +43,8 @@ int lint_command(const Arguments& arguments) {
   if (!options.parse(arguments)) return 0;
   const config::Resolved resolved = config::load(options.overrides());
   for (const std::string& note : resolved.notes) std::printf("note: %s\n", note.c_str());
-  with_places(resolved, [&] { require_inputs(resolved.config); });
-  config::Strings doubts = config::doubts(resolved);
-  const config::Strings outside = doubts_outside(resolved.config);
-  doubts.insert(doubts.end(), outside.begin(), outside.end());
+  const config::Strings doubts =
+      with_places(resolved, [&] { return train::doubts(resolved, require_inputs(resolved.config)); });
   for (const std::string& doubt : doubts) std::printf("doubt: %s\n", doubt.c_str());
   if (doubts.empty()) std::printf("nothing doubtful was found\n");
   return doubts.empty() ? 0 : 1;

@@ -12,6 +12,7 @@
 #include "octet/setup/run_options.h"
 #include "octet/setup/setup.h"
 #include "options.h"
+#include "plan_disk.h"
 #include "plan_report.h"
 #include "shape_words.h"
 
@@ -232,6 +233,7 @@ void print_report(const PlanReport& r, const PlanTarget& target) {
   print_host_memory(r, target);
   print_time(r, config, target);
   print_messages(r, target);
+  print_disk(r, target);
   print_advice(r, target);
 }
 
@@ -302,6 +304,7 @@ void print_json(const PlanReport& r, const PlanTarget& target) {
                  {"message_seconds_by_link", links},
                  {"floor_seconds", r.floor_seconds()},
                  {"tokens_per_second_at_most", tokens_of_step(r, config) / r.floor_seconds()},
+                 {"disk", disk_json(r, target)},
                  {"fp8_warning", r.fp8}};
   std::printf("%s\n", all.dump().c_str());
 }

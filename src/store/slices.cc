@@ -64,6 +64,10 @@ namespace {
 void append_state(const Segment& s, const Array& data, const SliceChoice& choice, const std::string& prefix,
                   std::vector<TensorSlice>& slices) {
   if (!data) return;
+  if (choice.whole) {
+    return append_slices(*s.spec, {.begin = 0, .count = s.padded, .data = {nullptr, data.dtype}}, prefix,
+                         slices);
+  }
   const std::int64_t begin = choice.own_only ? s.own : s.state_begin;
   append_slices(*s.spec,
                 {.begin = begin,
@@ -75,8 +79,9 @@ void append_state(const Segment& s, const Array& data, const SliceChoice& choice
 void append_scales(const Segment& s, float* scales, const SliceChoice& choice, const std::string& prefix,
                    std::vector<TensorSlice>& slices) {
   if (scales == nullptr) return;
-  const std::int64_t begin = choice.own_only ? s.own : s.state_begin;
-  for (const TensorRun& run : runs_within(*s.spec, begin, choice.own_only ? s.slice : s.state_count)) {
+  const std::int64_t begin = choice.whole ? 0 : choice.own_only ? s.own : s.state_begin;
+  const std::int64_t count = choice.whole ? s.padded : choice.own_only ? s.slice : s.state_count;
+  for (const TensorRun& run : runs_within(*s.spec, begin, count)) {
     const model::TensorSpec& tensor = s.spec->tensors[run.tensor];
     const std::int64_t first = begin + run.begin;  // in the segment; a multiple of a block, as all here are
     slices.push_back({.name = prefix + tensor.name,
@@ -84,7 +89,7 @@ void append_scales(const Segment& s, float* scales, const SliceChoice& choice, c
                       .shape = {Segment::blocks(tensor.count())},
                       .begin = (first - tensor.offset) / ops::kMomentBlock,
                       .count = Segment::blocks(run.count),
-                      .data = scales + (first - s.state_begin) / ops::kMomentBlock});
+                      .data = choice.whole ? nullptr : scales + (first - s.state_begin) / ops::kMomentBlock});
   }
 }
 

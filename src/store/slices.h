@@ -25,6 +25,7 @@ void append_slices(const model::SegmentSpec& spec, const SliceRange& range, cons
 struct SliceChoice {
   bool own_only = false;
   bool moments = false;
+  bool whole = false;  ///< whole tensors instead, wherever their elements lie, and no data
 };
 std::vector<TensorSlice> state_slices(Segments& segments, const SliceChoice& choice);
 

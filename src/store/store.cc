@@ -409,6 +409,15 @@ std::vector<TensorSlice> ParameterStore::needed_slices(const std::vector<TensorS
   return slices;
 }
 
+std::vector<TensorSlice> ParameterStore::state_tensors(const std::vector<TensorSlice>& others) const {
+  std::vector<TensorSlice> tensors = state_slices(parts_->segments, {.moments = true, .whole = true});
+  parts_->append_scales(tensors);
+  tensors.insert(tensors.end(), others.begin(), others.end());
+  tensors.push_back(parts_->step_slice());
+  for (TensorSlice& tensor : tensors) tensor.data = nullptr;
+  return tensors;
+}
+
 std::vector<TensorSlice> ParameterStore::gradient_slices() const {
   return parts_->seen.fetch(sum_slices(parts_->segments));
 }

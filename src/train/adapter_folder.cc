@@ -35,9 +35,10 @@ struct Tensors {
   std::string table;  ///< what the head's name stands for; empty: itself
 };
 
-Tensors tensors_of(const checkpoint::Checkpoint& source, bool tied) {
+template <typename Header>
+Tensors tensors_of(const std::vector<Header>& state, bool tied) {
   Tensors tensors;
-  for (const auto& tensor : source.tensors()) {
+  for (const checkpoint::TensorHeader& tensor : state) {
     if (!tensor.name.starts_with(model::kAdapterPrefix)) continue;
     tensors.headers.push_back({.name = tensor.name, .dtype = DType::f32, .shape = tensor.shape});
     if (tied && !runtime::is_adapter(tensor.name)) tensors.table = tensor.name;
@@ -152,10 +153,14 @@ void require_same_adapters(const checkpoint::Checkpoint& checkpoint, const Json&
   refuse(other_trained, before.dump(), now.dump());
 }
 
+std::int64_t adapter_bytes(const std::vector<checkpoint::TensorHeader>& state, bool tied) {
+  return checkpoint::safetensors_bytes(tensors_of(state, tied).headers);
+}
+
 std::vector<std::string> export_adapter(const AdapterExport& e, const config::Config& config) {
   const checkpoint::Checkpoint source(e.checkpoint);
   const model::Architecture architecture = runtime::read_model(config.model_name_or_path);
-  const Tensors tensors = tensors_of(source, architecture.tied);
+  const Tensors tensors = tensors_of(source.tensors(), architecture.tied);
   const std::string weights = e.folder + "/" + kWeights;
   Json described =
       setup::adapter_config(setup::adapter_wish(config), architecture, config.model_name_or_path);

@@ -1,7 +1,9 @@
 #include "octet/train/engine.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <utility>
 
 #include "octet/base/random.h"
 #include "octet/device/waiting.h"
@@ -58,6 +60,16 @@ std::vector<TensorSlice> Engine::activation_state() {
 
 SnapshotSources Engine::state_places() {
   return store().owned_places(job().rank() == 0 ? activation_state() : std::vector<TensorSlice>{});
+}
+
+std::vector<checkpoint::TensorHeader> Engine::checkpoint_tensors() {
+  std::map<std::string, checkpoint::TensorHeader> by_name;
+  for (TensorSlice& tensor : store().state_tensors(activation_state())) {
+    by_name.try_emplace(tensor.name, checkpoint::TensorHeader{tensor.name, tensor.dtype, tensor.shape});
+  }
+  std::vector<checkpoint::TensorHeader> tensors;
+  for (auto& [name, tensor] : by_name) tensors.push_back(std::move(tensor));
+  return tensors;
 }
 
 std::vector<TensorSlice> Engine::take_snapshot() {

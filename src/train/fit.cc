@@ -23,6 +23,15 @@ plan::Memory plan_memory(const runtime::InstanceOptions& options, const comm::Pl
   return plan::memory_of(engine.arena());
 }
 
+std::vector<checkpoint::TensorHeader> checkpoint_tensors(const runtime::InstanceOptions& options,
+                                                         const comm::Place& place, DeviceKind kind) {
+  const std::unique_ptr<Device> device = make_dry_device({.stands_for = kind});
+  const auto job = comm::make_dry_job(place);
+  const auto data =
+      job->collectives(comm::Mesh(place.size).group("data", place.rank), *device, comm::Carrier::automatic);
+  return Engine(*device, *job, *data, options).checkpoint_tensors();
+}
+
 std::array<store::StepMessages, 4> plan_messages(const runtime::InstanceOptions& options,
                                                  const comm::Place& place, DeviceKind kind,
                                                  std::int64_t micro_batches) {

@@ -3,16 +3,11 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "disk_room.h"
-#include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
-#include "octet/checkpoint/folder.h"
-#include "octet/comm/launchers.h"
 #include "octet/config/derive.h"
-#include "octet/config/lint.h"
 #include "octet/device/device.h"
 #include "octet/device/out_of_memory.h"
 #include "octet/model/build.h"
@@ -42,6 +37,7 @@ void Run::prepare_model() {
   job_.together([&] {
     architecture_ = runtime::read_model(config_.model_name_or_path);
     model::require_trainable(architecture_, config_.model_name_or_path);
+    say_doubts();
     fresh_ = config_.train_from_scratch;
     if (!fresh_) runtime::require_weights(config_.model_name_or_path);
     adapters_ = adapter_state(config_, architecture_);
@@ -104,29 +100,6 @@ feed::Feed::Shape Run::sample_shape() const {
   const feed::Feed::Shape all = feed_->shape();
   return {
       .tokens = all.tokens / batch_.micro, .longest = all.longest, .documents = all.documents / batch_.micro};
-}
-
-void Run::choose_storage(Candidates candidates, std::size_t limit) {
-  if (!config::leaves_storage_open(config_)) return;
-  const DeviceKind kind = session_.device().stands_for();
-  const std::vector<config::Config> all = config::storages(config_);
-  std::size_t taken = 0;
-  for (; taken + 1 < all.size(); ++taken) {
-    resolved_.config = all[taken];
-    if (fastest_that_fits(candidates, job_.place(), kind, limit)) break;
-  }
-  resolved_.config = all[taken];
-  if (taken == 0 || !session_.prints()) return;
-  const auto need = [&](std::size_t i) {
-    resolved_.config = all[i];
-    const plan::Choice least{candidates.micros.front(), candidates.levels.back()};
-    return human_bytes(static_cast<double>(plan_memory(candidates.build(least), job_.place(), kind).bytes));
-  };
-  const std::string wide = need(0), narrow = need(taken);
-  log::info("states are stored as param_dtype=" + config_.param_dtype + " grad_dtype=" + config_.grad_dtype +
-            " optim_dtype=" + config_.optim_dtype + ": a rank holds at least " + narrow + " so, and " + wide +
-            " with fp32, of " + human_bytes(static_cast<double>(limit)) +
-            "; what is set in the configuration stays as it is set");
 }
 
 void Run::choose_sizes(const feed::Feed::Shape& sample) {
@@ -277,6 +250,7 @@ void Run::prepare_engine() {
     break;
   }
   if (checkpoint_) {
+    say_storage_of_checkpoint();
     stand_at_checkpoint();
     if (session_.prints()) {
       report_differences(*checkpoint_, config_);
@@ -337,21 +311,6 @@ void Run::start_reporter() {
   write_file_atomically(config_.output_dir + "/config.resolved.yaml", resolved_.to_yaml());
 }
 
-void Run::say_doubts() const {
-  constexpr std::size_t kMost = 10;
-  config::Strings doubts = config::doubts(resolved_);
-  if (comm::stops_are_kills(environment_variable, comm::parent_process())) {
-    doubts.insert(
-        doubts.begin(),
-        "mpirun kills its ranks a second or two after SIGTERM or Ctrl-C, before they have saved: start with "
-        "launch/mpirun, or stop the run with kill -USR2");
-  }
-  const bool all = doubts.size() <= kMost;
-  for (std::size_t i = 0; i < (all ? doubts.size() : kMost - 1); ++i) log::warn(doubts[i]);
-  if (!all)
-    log::warn("and " + std::to_string(doubts.size() - kMost + 1) + " more doubts: trainer lint shows them");
-}
-
 void Run::say_state_of_host() const {
   const std::size_t state = plan::memory_of(engine_->arena()).state_of_host();
   if (state == 0) return;
@@ -364,24 +323,10 @@ void Run::say_state_of_host() const {
       "; each update reads and writes it over the GPU's link");
 }
 
-void Run::require_disk() const {
-  if (!folder_ || step_ >= total_steps_) return;
-  const DiskNeed need = disk_need(
-      config_,
-      {.parameters = engine_->store().layout().parameter_count(),
-       .first_step = step_,
-       .total_steps = total_steps_,
-       .steps_per_epoch = feed_->steps_per_epoch(),
-       .checkpoints = static_cast<std::int64_t>(checkpoint::list_checkpoints(config_.output_dir).size())});
-  const std::string warning = check_disk(need, disk_state(config_.output_dir), config_.output_dir);
-  if (!warning.empty()) log::warn(warning);
-}
-
 void Run::prepare() {
   if (session_.prints()) {
     for (const std::string& note : config::notes_of(resolved_, job_.size(), session_.place().nodes))
       log::info(note);
-    say_doubts();
     log::info("device: " + session_.device().description() + ", " + std::to_string(job_.size()) + " rank" +
               (job_.size() > 1 ? "s on " + std::to_string(session_.place().nodes) + " node" +
                                      (session_.place().nodes > 1 ? "s" : "")

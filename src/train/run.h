@@ -18,6 +18,7 @@
 #include "octet/runtime/session.h"
 #include "octet/runtime/watchdog.h"
 #include "octet/setup/run_options.h"
+#include "octet/train/disk.h"
 #include "octet/train/engine.h"
 #include "octet/train/fit.h"
 #include "output_folder.h"
@@ -60,8 +61,10 @@ class Run {
   void prepare_data();
   /// Storage of states, micro-batch and level, where the configuration leaves them to the device's memory.
   void choose_sizes(const feed::Feed::Shape& sample);
-  /// The first of the storages that fits, else the last; says so where it is not the first.
+  /// The first of the storages that fits, else the last; says which.
   void choose_storage(Candidates candidates, std::size_t limit);
+  /// Says in what the checkpoint's run stored its states, where this one takes that over.
+  void say_storage_of_checkpoint() const;
   /// Of a micro-batch's samples, each.
   feed::Feed::Shape sample_shape() const;
   std::string memory_advice(const feed::Feed::Shape& sample, std::size_t limit) const;
@@ -77,7 +80,9 @@ class Run {
   void say_state_of_host() const;
   /// Throws Error where the host has no room for it.
   void look_at_host_room(const runtime::InstanceOptions& options) const;
-  /// Throws Error (storage) when the disk has no room for what the run will leave on it.
+  /// What it will leave on the disk, in bytes.
+  RunFiles files() const;
+  /// Throws Error (storage) when the disk has no room for that.
   void require_disk() const;
   void prepare_schedule();
   /// save_async: auto.

@@ -4,9 +4,11 @@
 #include <thread>
 #include <utility>
 
+#include "disk_room.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/base/strings.h"
+#include "octet/checkpoint/folder.h"
 #include "octet/checkpoint/save.h"
 #include "octet/runtime/same_model.h"
 #include "run.h"
@@ -53,6 +55,37 @@ checkpoint::CheckpointContents Run::checkpoint_contents() const {
   }
   if (reporter_) contents.state["trainer_state"] = reporter_->state();
   return contents;
+}
+
+RunFiles Run::files() const {
+  return files_of_run(config_, architecture_,
+                      {.tensors = engine_->checkpoint_tensors(),
+                       .config_yaml = resolved_.to_yaml(),
+                       .adapters = adapters_,
+                       .step = total_steps_,
+                       .world = job_.size()});
+}
+
+void Run::require_disk() const {
+  if (!folder_ || step_ >= total_steps_) return;
+  DiskPlace output{.folder = config_.output_dir, .disk = disk_state(config_.output_dir)};
+  DiskFacts facts{.files = files(),
+                  .first_step = step_,
+                  .total_steps = total_steps_,
+                  .steps_per_epoch = feed_->steps_per_epoch(),
+                  .measured_saves = setup::chooses_save_steps(resolved_),
+                  .block = output.disk.block};
+  const auto there = checkpoint::list_checkpoints(config_.output_dir);
+  if (checkpoint_) {
+    facts.checkpoints = static_cast<std::int64_t>(there.size());
+  } else if (config_.overwrite_output_dir) {
+    for (const auto& [step, path] : there) facts.going_bytes += bytes_of_folder(path);
+  }
+  std::optional<DiskPlace> other;
+  if (const std::string folder = fallback(); !folder.empty())
+    other = DiskPlace{.folder = folder, .disk = disk_state_for(folder)};
+  const std::string warning = check_disk(disk_need(config_, facts), output, other);
+  if (!warning.empty()) log::warn(warning);
 }
 
 void Run::save() {

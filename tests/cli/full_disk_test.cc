@@ -21,8 +21,9 @@ TEST(FullDisk, ALimitOnTheSizeOfFilesEndsTheRunWithOneMessage) {
 // A small file system of its own, where this process may mount one.
 class SmallDisk {
  public:
-  SmallDisk() : folder_("disk") {
-    mounted_ = shell("mount -t tmpfs -o size=3200k tmpfs " + folder_.path()).code == 0;
+  explicit SmallDisk(int kilobytes) : folder_("disk") {
+    const std::string size = std::to_string(kilobytes) + "k";
+    mounted_ = shell("mount -t tmpfs -o size=" + size + " tmpfs " + folder_.path()).code == 0;
   }
   ~SmallDisk() {
     if (mounted_) shell("umount " + folder_.path());
@@ -36,7 +37,7 @@ class SmallDisk {
 };
 
 TEST(FullDisk, TheCheckpointsBeforeHoldAndTheRunGoesOnWhenThereIsRoom) {
-  const SmallDisk disk;
+  const SmallDisk disk(1600);
   if (!disk.mounted()) GTEST_SKIP() << "needs the right to mount a file system";
   const std::string output = disk.path() + "/run", run_arguments = Task::get().train(output, "save_steps=2");
   const Outcome run = trainer(run_arguments, 3);
@@ -51,6 +52,56 @@ TEST(FullDisk, TheCheckpointsBeforeHoldAndTheRunGoesOnWhenThereIsRoom) {
   expect_success(again);
   EXPECT_NE(again.err.find("Continuing from global step"), std::string::npos) << again.err;
   expect_every_step(output, 12);
+}
+
+std::int64_t bytes_on_disk(const std::string& folder) {
+  return std::stoll(shell("du -sk " + folder).out) * 1024;
+}
+
+TEST(NoRoom, EndsTheRunBeforeItsFirstStepAndLeavesNothing) {
+  const SmallDisk disk(800);
+  if (!disk.mounted()) GTEST_SKIP() << "needs the right to mount a file system";
+  for (const int np : {0, 2}) {
+    const Outcome run = trainer(Task::get().train(disk.path() + "/run"), np);
+    EXPECT_EQ(run.code, 74) << run.both();
+    EXPECT_EQ(errors_in(run), 1) << run.err;
+    for (const char* part : {"error: the disk has no room for this run\n", " at least, for 2 checkpoints of ",
+                             "  found:    ", "free some disk space, or choose another output_dir"})
+      EXPECT_NE(run.err.find(part), std::string::npos) << part << "\n" << run.err;
+    EXPECT_EQ(run.err.find("Running training"), std::string::npos) << run.err;
+    EXPECT_TRUE(fs::is_empty(disk.path())) << shell("ls -laR " + disk.path()).out;
+  }
+  // Where there is room for what is asked, the run is not refused, and comes to its end.
+  const std::string less = Task::get().train(disk.path() + "/run", "save_steps=12 save_total_limit=1");
+  expect_success(trainer(less, 2));
+}
+
+// One block less than a run takes is refused; so much and room for its logs is enough.
+TEST(NoRoom, IsJudgedByTheBytesThatARunLeaves) {
+  const TemporaryFolder elsewhere("elsewhere");
+  const std::string keys = "save_steps=12 save_total_limit=1 export_dtype=fp32";
+  expect_success(trainer(Task::get().train(elsewhere / "run", keys)));
+  const std::int64_t checkpoint = bytes_on_disk(elsewhere / "run/checkpoint-12");
+  const std::int64_t weights = static_cast<std::int64_t>(fs::file_size(elsewhere / "run/model.safetensors"));
+  const SmallDisk small(static_cast<int>((checkpoint + weights) / 1024));
+  if (!small.mounted()) GTEST_SKIP() << "needs the right to mount a file system";
+  EXPECT_EQ(trainer(Task::get().train(small.path() + "/run", keys)).code, 74);
+  const std::int64_t others = bytes_on_disk(elsewhere / "run") - checkpoint - weights;
+  const SmallDisk enough(static_cast<int>((checkpoint + weights + others) / 1024 + 256));
+  expect_success(trainer(Task::get().train(enough.path() + "/run", keys)));
+}
+
+TEST(NoRoom, CheckpointsGoToTheFallbackWhereThatHasSome) {
+  const SmallDisk small(450), large(4000);
+  if (!small.mounted() || !large.mounted()) GTEST_SKIP() << "needs the right to mount a file system";
+  const std::string keys = "save_steps=6 save_fallback_dir=";
+  const Outcome run = trainer(Task::get().train(small.path() + "/run", keys + large.path() + "/more"), 2);
+  expect_success(run);
+  EXPECT_NE(run.err.find("warning: output_dir has no room for 2 checkpoints of "), std::string::npos)
+      << run.err;
+  EXPECT_TRUE(fs::exists(small.path() + "/run/model.safetensors"));
+  const Outcome none = trainer(Task::get().train(small.path() + "/other", keys + small.path() + "/more"));
+  EXPECT_EQ(none.code, 74) << "the same disk is no help\n" << none.both();
 }
 
 }  // namespace

@@ -140,10 +140,32 @@ TEST(Start, WhatLintDoubtsIsSaidInTenLinesAtMost) {
   expect_success(run);
   EXPECT_TRUE(says(run, "warning: learning_rate is 0: nothing is learned")) << run.err;
   EXPECT_TRUE(says(run, "more doubts: trainer lint shows them")) << run.err;
-  const std::string before = run.err.substr(0, run.err.find("device: "));
+  // Between what is said of the device and what is said of the model's states.
+  const std::size_t device = run.err.find("device: ");
+  const std::string before = run.err.substr(device, run.err.find("states are stored as") - device);
   int warnings = 0;
   for (const auto& line : split(before, '\n')) warnings += line.starts_with("warning: ") ? 1 : 0;
   EXPECT_EQ(warnings, 10) << before;
+}
+
+TEST(Start, WhatTheModelAndTheFolderMakeDoubtfulIsSaidToo) {
+  const TemporaryFolder folder("outside");
+  const std::string beyond = "cutoff_len 600 is beyond the 512 positions that the model was made for";
+  for (const int np : {1, 2}) {
+    const std::string output = folder / std::to_string(np);
+    const Outcome run = trainer(Task::get().train(output, "cutoff_len=600 max_steps=2 save_steps=2"), np);
+    expect_success(run);
+    const std::size_t said = run.err.find("warning: " + beyond);
+    ASSERT_NE(said, std::string::npos) << run.err;
+    EXPECT_LT(said, run.err.find("***** Running training *****"));
+    EXPECT_EQ(run.err.find(beyond, said + 20), std::string::npos) << "one rank says it\n" << run.err;
+    const std::string goes_on = "output_dir holds " + output + "/checkpoint-2: the run will go on from it";
+    EXPECT_FALSE(says(run, goes_on)) << run.err;
+    const std::string again = Task::get().train(output, "max_steps=4 ");
+    EXPECT_EQ(trainer("lint" + again.substr(std::string("train").size()) + "device=cpu").code, 1);
+    EXPECT_TRUE(says(trainer(again, np), "warning: " + goes_on));
+    EXPECT_FALSE(says(trainer(again + "overwrite_output_dir=true", np), "the run will go on from it"));
+  }
 }
 
 TEST(Start, TheFolderOfTheModelIsNotWrittenTo) {

@@ -87,7 +87,9 @@ TEST(Storage, LeftOpenFollowsTheDeviceAndIsKept) {
   };
   const Outcome wide = run("wide", "max_steps=3", "");
   EXPECT_EQ(stored("wide"), "fp32 fp32 fp32 ");
-  EXPECT_EQ(wide.err.find("states are stored as"), std::string::npos) << wide.err;
+  const std::string fp32 = "states are stored as param_dtype=fp32 grad_dtype=fp32 optim_dtype=fp32: a rank";
+  EXPECT_NE(wide.err.find(fp32), std::string::npos) << wide.err;
+  EXPECT_EQ(wide.err.find(" with fp32"), std::string::npos) << wide.err;
   for (const int np : {1, 2}) {
     const std::string whole = "whole" + std::to_string(np), part = "part" + std::to_string(np);
     const Outcome narrow = run(whole, "max_steps=6", small, np);
@@ -101,10 +103,24 @@ TEST(Storage, LeftOpenFollowsTheDeviceAndIsKept) {
     std::filesystem::copy(folder / whole, folder / part, std::filesystem::copy_options::recursive);
     for (const char* end : {"checkpoint-6", "model.safetensors"})
       std::filesystem::remove_all(folder / (part + "/" + end));
-    run(part, "max_steps=6", "", np);
+    const Outcome resumed = run(part, "max_steps=6", "", np);
+    const std::string taken =
+        "states are stored as in the checkpoint, param_dtype=bf16 grad_dtype=bf16 optim_dtype=int8: a rank "
+        "holds ";
+    const std::size_t line = resumed.err.find(taken);
+    ASSERT_NE(line, std::string::npos) << resumed.err;
+    EXPECT_EQ(resumed.err.find(taken, line + 1), std::string::npos) << "one line, of one rank";
+    double narrow_size = 0, wide_size = 0;
+    EXPECT_EQ(std::sscanf(resumed.err.c_str() + line + taken.size(), "%lf MiB so, and %lf MiB with fp32",
+                          &narrow_size, &wide_size),
+              2)
+        << resumed.err;
+    EXPECT_LT(narrow_size, wide_size);
     EXPECT_EQ(stored(part), "bf16 bf16 int8 ");
     expect_identical(folder / (whole + "/checkpoint-6"), folder / (part + "/checkpoint-6"));
   }
+  const Outcome told = run("told", "max_steps=1 param_dtype=fp32 grad_dtype=fp32 optim_dtype=fp32", "");
+  EXPECT_EQ(told.err.find("states are stored as"), std::string::npos) << "nothing was left open";
   run("set", "max_steps=1 optim_dtype=fp32", small);
   EXPECT_EQ(stored("set"), "bf16 bf16 fp32 ") << "what is set stays";
   run("again", "max_steps=3 overwrite_output_dir=true", small);

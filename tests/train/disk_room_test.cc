@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "octet/base/error.h"
+#include "octet/train/doubts.h"
+#include "support/program.h"
 
 namespace octet::train {
 namespace {
 
-constexpr std::int64_t kParameters = 1'000'000;
+constexpr std::int64_t kBlock = 4096;
 
 config::Config saving(double every) {
   config::Config config;
@@ -16,30 +18,27 @@ config::Config saving(double every) {
   return config;
 }
 
-std::int64_t checkpoints(const config::Config& config, std::int64_t first, std::int64_t total,
-                         std::int64_t there = 0) {
-  return disk_need(config, {.parameters = kParameters,
-                            .first_step = first,
-                            .total_steps = total,
-                            .steps_per_epoch = 30,
-                            .checkpoints = there})
-      .checkpoints;
+DiskFacts facts(std::int64_t first, std::int64_t total, std::int64_t there = 0) {
+  return {.files = {.checkpoint = {.tensors = 0, .data_file = 10 * kBlock - 1, .manifest = 1},
+                    .model_weights = 5 * kBlock,
+                    .model_others = 1},
+          .first_step = first,
+          .total_steps = total,
+          .steps_per_epoch = 30,
+          .checkpoints = there,
+          .block = kBlock};
 }
 
-TEST(DiskNeed, CountsTheBytesThatAreStored) {
-  const auto bytes = [](const config::Config& config) {
-    return disk_need(config, {.parameters = kParameters, .total_steps = 1});
-  };
-  config::Config config;
-  EXPECT_EQ(bytes(config).checkpoint_bytes, 12 * kParameters);
-  EXPECT_EQ(bytes(config).model_bytes, 4 * kParameters);
-  config.param_dtype = config.optim_dtype = "bf16";
-  config.bf16 = true;
-  EXPECT_EQ(bytes(config).checkpoint_bytes, 6 * kParameters);
-  EXPECT_EQ(bytes(config).model_bytes, 2 * kParameters);
-  config.optim_dtype = "int8";
-  EXPECT_EQ(bytes(config).checkpoint_bytes, 2 * kParameters + 2 * kParameters + 2 * kParameters * 4 / 128);
-  EXPECT_EQ(bytes(config).all(), bytes(config).checkpoint_bytes + bytes(config).model_bytes);
+std::int64_t checkpoints(const config::Config& config, std::int64_t first, std::int64_t total,
+                         std::int64_t there = 0) {
+  return disk_need(config, facts(first, total, there)).checkpoints.most;
+}
+
+TEST(DiskNeed, CountsTheBlocksThatFilesTake) {
+  const DiskNeed need = disk_need(saving(10), facts(0, 10));
+  EXPECT_EQ(need.checkpoint_bytes, 12 * kBlock) << "ten of data, one of the manifest, one of the folder";
+  EXPECT_EQ(need.model_bytes, 6 * kBlock);
+  EXPECT_EQ(need.all(), 18 * kBlock);
 }
 
 TEST(DiskNeed, CountsTheCheckpointsToCome) {
@@ -59,37 +58,119 @@ TEST(DiskNeed, CountsTheCheckpointsToCome) {
   EXPECT_EQ(checkpoints(config, 50, 100, 7), 1);
 }
 
-TEST(DiskNeed, TwoCheckpointsAndTheModelAreTheLeast) {
-  const DiskNeed need{.checkpoint_bytes = 100, .checkpoints = 5, .model_bytes = 30};
-  const auto complaint = [&](std::int64_t free, std::int64_t files = -1) {
-    try {
-      return check_disk(need, {.free_bytes = free, .free_files = files}, "/out");
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ExitCode::storage);
-      return std::string(error.what());
-    }
-  };
-  EXPECT_EQ(complaint(530), "");
-  EXPECT_NE(complaint(529).find("will be full before the run ends"), std::string::npos);
-  EXPECT_NE(complaint(230).find("will be full before the run ends"), std::string::npos);
-  EXPECT_NE(complaint(229).find("the disk has no room for this run"), std::string::npos);
-  EXPECT_NE(complaint(530, 20).find("inodes"), std::string::npos);
-  EXPECT_EQ(complaint(-1), "") << "a file system that does not say";
-  EXPECT_NE(complaint(229).find("230 B at least, for two checkpoints of 100 B and the final model of 30 B"),
-            std::string::npos)
-      << complaint(229);
-  EXPECT_NE(complaint(530, 83).find("  expected: 84 files (inodes)\n  found:    83 free\n  where:    /out\n"),
-            std::string::npos)
-      << complaint(530, 83);
-  EXPECT_EQ(complaint(530, 84), "") << "four for each of five checkpoints";
-  const DiskNeed one{.checkpoint_bytes = 100, .checkpoints = 1, .model_bytes = 30};
+TEST(DiskNeed, TheFullestMomentIsWithANewCheckpointOrWithTheModel) {
+  config::Config config = saving(10);
+  config.save_total_limit = 1;
+  EXPECT_EQ(disk_need(config, facts(0, 100)).all(), 24 * kBlock) << "two checkpoints, before one goes";
+  DiskFacts large = facts(0, 100);
+  large.files.model_weights = 20 * kBlock;
+  EXPECT_EQ(disk_need(config, large).all(), 33 * kBlock) << "one, and the model";
+  config.load_best_model_at_end = true;
+  EXPECT_EQ(disk_need(config, large).all(), 45 * kBlock) << "the best one stays";
+}
+
+TEST(DiskNeed, WhatIsOverwrittenGoesWhenTheFirstCheckpointIsThere) {
+  DiskFacts over = facts(0, 20);
+  over.going_bytes = 5 * kBlock;
+  EXPECT_EQ(disk_need(saving(10), over).all(), (12 + 12 + 6 - 5) * kBlock);
+  over.going_bytes = 100 * kBlock;
+  EXPECT_EQ(disk_need(saving(10), over).all(), 12 * kBlock) << "the first one is written beside the old ones";
+}
+
+TEST(DiskNeed, OfSavesThatFollowFromWhatIsMeasuredTheFirstTwoAreKnown) {
+  DiskFacts measured = facts(0, 100);
+  measured.measured_saves = true;
+  const DiskNeed need = disk_need(saving(1), measured);
+  EXPECT_EQ(need.all(), 30 * kBlock);
+  const DiskPlace output{.folder = "/out", .disk = {.free_bytes = 30 * kBlock}};
+  EXPECT_EQ(check_disk(need, output), "") << "nobody knows whether it will be full";
+  config::Config limited = saving(1);
+  limited.save_total_limit = 3;
+  EXPECT_EQ(disk_need(limited, measured).all(), (3 * 12 + 12) * kBlock) << "so many are kept";
+}
+
+DiskPlace place(std::int64_t free, std::int64_t files = -1, std::uint64_t device = 1) {
+  return {.folder = "/out", .disk = {.free_bytes = free, .free_files = files, .device = device}};
+}
+
+std::string answer(const DiskNeed& need, const DiskPlace& output,
+                   const std::optional<DiskPlace>& fallback = std::nullopt) {
+  try {
+    return check_disk(need, output, fallback);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ExitCode::storage);
+    return std::string("error: ") + error.what();
+  }
+}
+
+bool has(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+const DiskNeed kFive{.checkpoint_bytes = 100, .checkpoints = {5, 5}, .model_bytes = 30};
+
+TEST(CheckDisk, TwoCheckpointsAndTheModelAreTheLeast) {
+  EXPECT_EQ(answer(kFive, place(530)), "");
+  EXPECT_TRUE(has(answer(kFive, place(529)), "will be full before the run ends"));
+  EXPECT_TRUE(has(answer(kFive, place(529)), "5 checkpoints of 100 B and the model of 30 B take 530 B"));
+  EXPECT_TRUE(has(answer(kFive, place(230)), "will be full before the run ends"));
+  EXPECT_TRUE(has(answer(kFive, place(229)), "error: the disk has no room for this run\n"));
+  EXPECT_TRUE(has(answer(kFive, place(229)),
+                  "230 B at least, for 2 checkpoints of 100 B and the final model of 30 B"))
+      << answer(kFive, place(229));
+  EXPECT_EQ(answer(kFive, place(-1)), "") << "a file system that does not say";
+  EXPECT_TRUE(has(answer(kFive, place(530, 83)),
+                  "  expected: 84 files (inodes)\n  found:    83 free\n  where:    /out\n"));
+  EXPECT_EQ(answer(kFive, place(530, 84)), "") << "four for each of five checkpoints";
+  const DiskNeed one{.checkpoint_bytes = 100, .checkpoints = {1, 1}, .model_bytes = 30};
   EXPECT_EQ(one.least(), 130);
-  EXPECT_EQ(check_disk(one, {.free_bytes = 130, .free_files = -1}, "/out"), "");
+  EXPECT_EQ(answer(one, place(130)), "");
+  const DiskNeed kept_one{.checkpoint_bytes = 100, .checkpoints = {2, 1}, .model_bytes = 30};
+  EXPECT_TRUE(has(answer(kept_one, place(199)),
+                  "200 B at least, for 2 checkpoints of 100 B, one of which goes before the final model of "
+                  "30 B is written"))
+      << answer(kept_one, place(199));
+}
+
+TEST(CheckDisk, CheckpointsMayGoToTheFallbackAndTheModelMayNot) {
+  const std::string helped = answer(kFive, place(30), place(200, -1, 2));
+  EXPECT_TRUE(has(helped, "go to save_fallback_dir")) << helped;
+  EXPECT_FALSE(has(helped, "error:")) << helped;
+  EXPECT_TRUE(has(answer(kFive, place(29), place(200, -1, 2)), "error:")) << "the model has no room";
+  EXPECT_TRUE(has(answer(kFive, place(30), place(199, -1, 2)), "error:")) << "nor have the checkpoints there";
+  EXPECT_TRUE(has(answer(kFive, place(30), place(199, -1, 2)), "30 B free, and 199 B in save_fallback_dir"));
+  EXPECT_TRUE(has(answer(kFive, place(229), place(229, -1, 1)), "error:")) << "it is the same disk";
 }
 
 TEST(DiskState, OfAFolderIsThere) {
   EXPECT_GT(disk_state("/tmp").free_bytes, 0);
+  EXPECT_GT(disk_state("/tmp").block, 0);
   EXPECT_EQ(disk_state("/nowhere/at/all").free_bytes, -1);
+  EXPECT_EQ(disk_state_for("/tmp/nowhere/at/all").device, disk_state("/tmp").device);
+  EXPECT_GT(disk_state_for("/tmp/nowhere/at/all").free_bytes, 0);
+}
+
+TEST(BytesOfAFolder, AreThoseOfItsFiles) {
+  const test::TemporaryFolder folder("bytes");
+  test::spill(folder / "a", "12345");
+  test::spill(folder / "b", "1");
+  EXPECT_EQ(bytes_of_folder(folder.path()), 6);
+  EXPECT_EQ(bytes_of_folder(folder / "none"), 0);
+}
+
+TEST(FirstDoubts, AreTenLinesAtMostTheLastOfWhichCountsTheRest) {
+  const auto lines = [](std::size_t count) {
+    config::Strings all;
+    for (std::size_t i = 0; i < count; ++i) all.push_back("doubt " + std::to_string(i));
+    return first_doubts(all, 10);
+  };
+  EXPECT_TRUE(lines(0).empty());
+  EXPECT_EQ(lines(10).size(), 10u);
+  EXPECT_EQ(lines(10).back(), "doubt 9");
+  EXPECT_EQ(lines(11).size(), 10u);
+  EXPECT_EQ(lines(11)[8], "doubt 8");
+  EXPECT_EQ(lines(11).back(), "and 2 more doubts: trainer lint shows them");
+  EXPECT_EQ(lines(30).back(), "and 21 more doubts: trainer lint shows them");
 }
 
 }  // namespace

@@ -130,6 +130,9 @@ class ParameterStore final : public model::ParameterSource {
   SnapshotSources owned_places(const std::vector<TensorSlice>& others = {}) const;
   /// needed: what this rank must read to go on; then refresh_copies(compute, Scales::as_loaded).
   std::vector<TensorSlice> needed_slices(const std::vector<TensorSlice>& others = {}) const;
+  /// Name, dtype and shape of every tensor of a checkpoint, the same on all ranks and at every stage: whole,
+  /// without data. A tensor that lies in several pieces stands there several times.
+  std::vector<TensorSlice> state_tensors(const std::vector<TensorSlice>& others = {}) const;
   /// The sums of gradients that the last finish measured (not divided by the label tokens), by Hugging Face
   /// name; every element on exactly one rank. Valid until the next micro-batch.
   std::vector<TensorSlice> gradient_slices() const;

@@ -22,6 +22,10 @@ Json adapter_state(const config::Config& config, const model::Architecture& arch
 void require_same_adapters(const checkpoint::Checkpoint& checkpoint, const Json& now,
                            const std::string& model);
 
+/// Bytes of the adapter_model.safetensors that export_adapter() makes of a checkpoint of these tensors.
+/// `tied`: the model's head is its table.
+std::int64_t adapter_bytes(const std::vector<checkpoint::TensorHeader>& state, bool tied);
+
 struct AdapterExport {
   std::string folder;
   std::string checkpoint;                          ///< whose adapters are written

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "octet/checkpoint/tensor_header.h"
 #include "octet/comm/collectives.h"
 #include "octet/comm/job.h"
 #include "octet/device/device.h"
@@ -91,6 +92,8 @@ class Engine {
   const runtime::InstanceOptions& options() const { return instance_.options(); }
   comm::Job& job() { return instance_.job(); }
 
+  /// The tensors of a checkpoint in the order of its file, the same on all ranks.
+  std::vector<checkpoint::TensorHeader> checkpoint_tensors();
   /// What take_snapshot() copies, where it lies.
   SnapshotSources state_places();
 

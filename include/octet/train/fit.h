@@ -18,6 +18,10 @@ namespace octet::train {
 /// What a rank at `place` would hold, to the byte: the engine, built on a dry device that stands for `kind`.
 plan::Memory plan_memory(const runtime::InstanceOptions& options, const comm::Place& place, DeviceKind kind);
 
+/// The tensors of a checkpoint of a run on ranks that stand so, in the order of its file, found likewise.
+std::vector<checkpoint::TensorHeader> checkpoint_tensors(const runtime::InstanceOptions& options,
+                                                         const comm::Place& place, DeviceKind kind);
+
 /// What a rank at `place` sends to others in a step of `micro_batches`, by zero_stage, if it were another
 /// one.
 std::array<store::StepMessages, 4> plan_messages(const runtime::InstanceOptions& options,

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstddef>
+
+#include "octet/config/config.h"
+#include "octet/model/architecture.h"
+
+namespace octet::train {
+
+/// What is allowed and one would rarely mean: what the configuration tells (config::doubts()), its model and
+/// its output folder, each as a sentence with what to do instead. `architecture`: the model's own.
+config::Strings doubts(const config::Resolved& resolved, const model::Architecture& architecture);
+
+/// The sentences in at most `most` lines, at least two: where there are more, the last line counts the rest.
+config::Strings first_doubts(const config::Strings& doubts, std::size_t most);
+
+}  // namespace octet::train

@@ -1,0 +1,51 @@
+#include "octet/train/doubts.h"
+
+#include "octet/base/environment.h"
+#include "octet/base/error.h"
+#include "octet/base/log.h"
+#include "octet/checkpoint/folder.h"
+#include "octet/comm/launchers.h"
+#include "octet/config/lint.h"
+#include "run.h"
+#include "start.h"
+
+namespace octet::train {
+
+config::Strings doubts(const config::Resolved& resolved, const model::Architecture& architecture) {
+  const config::Config& c = resolved.config;
+  config::Strings all = config::doubts(resolved);
+  if (architecture.max_positions > 0 && c.cutoff_len > architecture.max_positions) {
+    all.push_back("cutoff_len " + std::to_string(c.cutoff_len) + " is beyond the " +
+                  std::to_string(architecture.max_positions) + " positions that the model was made for");
+  }
+  const auto checkpoints = checkpoint::list_checkpoints(c.output_dir);
+  const bool afresh = c.overwrite_output_dir || c.resume_from_checkpoint == "false" || names_checkpoint(c);
+  if (!checkpoints.empty() && !afresh) {
+    all.push_back("output_dir holds " + checkpoints.back().second + ": the run will go on from it");
+  }
+  return all;
+}
+
+config::Strings first_doubts(const config::Strings& doubts, std::size_t most) {
+  check(most >= 2, "doubts have a line and one that counts the rest");
+  if (doubts.size() <= most) return doubts;
+  config::Strings lines(doubts.begin(), doubts.begin() + static_cast<std::ptrdiff_t>(most - 1));
+  lines.push_back("and " + std::to_string(doubts.size() - lines.size()) +
+                  " more doubts: trainer lint shows them");
+  return lines;
+}
+
+void Run::say_doubts() const {
+  constexpr std::size_t kMost = 10;
+  if (!session_.prints()) return;
+  config::Strings all = doubts(resolved_, architecture_);
+  if (comm::stops_are_kills(environment_variable, comm::parent_process())) {
+    all.insert(
+        all.begin(),
+        "mpirun kills its ranks a second or two after SIGTERM or Ctrl-C, before they have saved: start "
+        "with launch/mpirun, or stop the run with kill -USR2");
+  }
+  for (const std::string& line : first_doubts(all, kMost)) log::warn(line);
+}
+
+}  // namespace octet::train
