@@ -61,6 +61,7 @@ void require_strict_possible(const DecoderOptions& options, const Device& device
 runtime::InstanceOptions instance_options(const DecoderOptions& options, model::PartialSums* sums) {
   runtime::InstanceOptions instance;
   instance.architecture = options.architecture;
+  instance.trained = options.trained;
   instance.added = options.adapters;
   instance.store.recipe = options.recipe;
   instance.store.training = false;

@@ -72,6 +72,33 @@ bool is_adapter(const std::string& parameter) {
 
 AdapterFile::AdapterFile(const std::string& folder) : file_(open_file(folder)) {}
 
+AdapterFile::AdapterFile(std::shared_ptr<const checkpoint::Checkpoint> checkpoint)
+    : checkpoint_(std::move(checkpoint)) {}
+
+const checkpoint::TensorHeader* AdapterFile::find(const std::string& name) const {
+  if (file_) return file_->find(name);
+  return name.starts_with(model::kAdapterPrefix) ? checkpoint_->find(name) : nullptr;
+}
+
+std::vector<const checkpoint::TensorHeader*> AdapterFile::tensors() const {
+  std::vector<const checkpoint::TensorHeader*> all;
+  if (file_) {
+    for (const checkpoint::StoredTensor& tensor : file_->tensors()) all.push_back(&tensor);
+    return all;
+  }
+  // Beside its parameters a checkpoint holds the state of the optimizer under other names.
+  for (const checkpoint::CheckpointTensor& tensor : checkpoint_->tensors()) {
+    if (tensor.name.starts_with(model::kAdapterPrefix)) all.push_back(&tensor);
+  }
+  return all;
+}
+
+std::int64_t AdapterFile::count(const std::string& name) const {
+  const checkpoint::TensorHeader* tensor = find(name);
+  check(tensor != nullptr, "an adapter holds the tensors that it was held against");
+  return element_count(tensor->shape, name);
+}
+
 void AdapterFile::require_fit(const model::ParameterLayout& layout) const {
   const auto expected = expected_tensors(layout);
   const auto refuse = [&](const std::string& what, const std::string& name, const std::string& shape = "",
@@ -80,26 +107,27 @@ void AdapterFile::require_fit(const model::ParameterLayout& layout) const {
         {.what = what,
          .expected = shape,
          .found = found.empty() ? "tensor '" + name + "'" : found,
-         .where = found.empty() ? file_.path() : file_.path() + ", tensor '" + name + "'",
+         .where = found.empty() ? where() : where() + ", tensor '" + name + "'",
          .fix = "check that adapter_config.json and the weights beside it belong together, and to the model",
          .code = ExitCode::usage});
   };
   for (const auto& [name, shape] : expected) {
-    const checkpoint::StoredTensor* tensor = file_.find(name);
+    const checkpoint::TensorHeader* tensor = find(name);
     if (tensor == nullptr) refuse("the adapter lacks a tensor that its configuration asks for", name);
     if (tensor->shape != shape) {
       refuse("a tensor of the adapter does not fit the model", name, checkpoint::shape_text(shape),
              checkpoint::shape_text(tensor->shape));
     }
   }
-  for (const checkpoint::StoredTensor& tensor : file_.tensors()) {
+  for (const checkpoint::TensorHeader* held : tensors()) {
+    const checkpoint::TensorHeader& tensor = *held;
     if (expected.contains(tensor.name)) continue;
     // A tied head has the embedding's table, which PEFT writes under both names.
     const auto table = std::ranges::find_if(
         expected, [](const auto& entry) { return entry.first.ends_with("embed_tokens.weight"); });
     if (tensor.name != kHead || table == expected.end())
       refuse("the adapter holds a tensor that has no place in the model with its configuration", tensor.name);
-    if (!same_bytes(file_, tensor.name, table->first)) {
+    if (file_ && !same_bytes(*file_, tensor.name, table->first)) {
       refuse("the adapter has a head and an embedding of their own, and the model ties them", tensor.name,
              "one table under both names, as PEFT writes with ensure_weight_tying", "two that differ");
     }
@@ -107,13 +135,17 @@ void AdapterFile::require_fit(const model::ParameterLayout& layout) const {
 }
 
 void AdapterFile::read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const {
-  file_.read(name, begin, count, out);
+  if (file_) {
+    file_->read(name, begin, count, out);
+  } else {
+    checkpoint_->read(name, begin, count, out);
+  }
   const float* bad = std::find_if_not(out, out + count, [](float value) { return std::isfinite(value); });
   if (bad == out + count) return;
   throw Error({.what = "a value of the adapter is not finite",
                .expected = "finite numbers",
                .found = std::to_string(*bad) + " as element " + std::to_string(begin + (bad - out)),
-               .where = file_.path() + ", tensor '" + name + "'",
+               .where = where() + ", tensor '" + name + "'",
                .fix = "take an earlier checkpoint of the run that trained the adapter",
                .code = ExitCode::usage});
 }
@@ -122,10 +154,11 @@ AddedAdapters::AddedAdapters(const std::vector<AddedAdapter>& adapters, ReadBase
     : base_(std::move(base)) {
   adapters_.reserve(adapters.size());
   for (const AddedAdapter& adapter : adapters) {
-    adapters_.push_back({.file = AdapterFile(adapter.folder),
-                         .tuning = adapter.architecture.tuning,
-                         .module = {},
-                         .at_hand = {}});
+    adapters_.push_back(
+        {.file = adapter.checkpoint ? AdapterFile(adapter.checkpoint) : AdapterFile(adapter.folder),
+         .tuning = adapter.architecture.tuning,
+         .module = {},
+         .at_hand = {}});
     adapters_.back().file.require_fit(model::build_layout(adapter.architecture));
   }
 }
@@ -156,9 +189,10 @@ const AddedAdapters::Matrices& AddedAdapters::matrices(std::size_t number, const
   One& one = adapters_[number];
   if (module == one.module) return one.at_hand;
   const auto load = [&](const char* matrix) {
-    const checkpoint::StoredTensor& tensor = one.file.file().at(model::kAdapterPrefix + module + matrix);
-    std::vector<float> values(static_cast<std::size_t>(tensor.count));
-    one.file.read(tensor.name, 0, tensor.count, values.data());
+    const std::string name = model::kAdapterPrefix + module + matrix;
+    const std::int64_t count = one.file.count(name);
+    std::vector<float> values(static_cast<std::size_t>(count));
+    one.file.read(name, 0, count, values.data());
     return values;
   };
   Matrices& m = one.at_hand;

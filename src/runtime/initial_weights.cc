@@ -5,6 +5,7 @@
 #include <cstring>
 #include <set>
 
+#include "base_weights.h"
 #include "held_values.h"
 #include "octet/model/build.h"
 #include "octet/model/tuning.h"
@@ -35,18 +36,20 @@ std::set<std::string> names_in_model(const model::ParameterLayout& layout) {
 
 InitialWeights::InitialWeights(const WeightSource& source, const model::ParameterLayout& layout)
     : source_(source),
-      weights_(source.folder),
+      weights_(std::make_unique<const BaseWeights>(source.folder, source.trained)),
       added_(source.added, [this](const std::string& name, std::int64_t begin, std::int64_t count,
-                                  float* out) { weights_.read(name, begin, count, out); }),
+                                  float* out) { weights_->read(name, begin, count, out); }),
       adapter_(open_adapter(source.adapter)) {
-  weights_.require_used(names_in_model(layout), source.tensor_prefix);
+  weights_->require_used(names_in_model(layout), source.tensor_prefix);
   if (adapter_) adapter_->require_fit(layout);
 }
+
+InitialWeights::~InitialWeights() = default;
 
 void InitialWeights::read_base(const TensorSlice& slice) const {
   TensorSlice in_model = slice;
   in_model.name = name_in_model(slice.name);
-  weights_.read(in_model);
+  weights_->read(in_model);
   each_run(in_model, [&](std::int64_t begin, std::int64_t count, void* data) {
     added_.add_to(in_model.name, begin, count, static_cast<float*>(data));
   });
@@ -57,18 +60,19 @@ void InitialWeights::read_base(const TensorSlice& slice) const {
 void InitialWeights::read_norms(const TensorSlice& slice) const {
   const std::string module = name_in_model(slice.name.substr(0, slice.name.size() - std::strlen(kMagnitude)));
   const std::string name = module + ".weight";
-  const checkpoint::StoredTensor* stored = weights_.find(name);
-  const checkpoint::QuantisedTensor* quantised = weights_.quantised(name);
+  const checkpoint::WeightFolder& folder = weights_->folder();
+  const checkpoint::StoredTensor* stored = folder.find(name);
+  const checkpoint::QuantisedTensor* quantised = folder.quantised(name);
   const std::vector<std::int64_t> shape = quantised != nullptr ? quantised->header.shape
                                           : stored != nullptr  ? stored->shape
                                                                : std::vector<std::int64_t>();
   if (shape.size() != 2 || shape.front() != slice.shape.front())
-    (void)weights_.expect(name, {slice.shape.front(), 0});
+    (void)folder.expect(name, {slice.shape.front(), 0});
   const std::int64_t columns = shape.back();
   HeldValues held(
       source_.held,
       [&](std::int64_t begin, std::int64_t count, float* out) {
-        weights_.read(name, begin, count, out);
+        weights_->read(name, begin, count, out);
         added_.add_to(name, begin, count, out);
       },
       slice.shape.front() * columns);
@@ -85,7 +89,7 @@ void InitialWeights::read_norms(const TensorSlice& slice) const {
 
 void InitialWeights::read(const TensorSlice& slice) const {
   if (slice.dtype == DType::u8 || names_array(slice.name)) {
-    if (source_.added.empty()) return weights_.read_stored(slice);
+    if (source_.added.empty()) return weights_->folder().read_stored(slice);
     throw Error({.what = "adapters are not added to weights that their folder holds in 4 bits",
                  .expected = "an unquantised base, or one adapter to go on with",
                  .found = std::to_string(source_.added.size()) + " to add",

@@ -88,6 +88,7 @@ void Instance::load_weights(const std::string& folder) {
   job_.together([&] {
     weights =
         std::make_unique<InitialWeights>(WeightSource{.folder = folder,
+                                                      .trained = options_.trained,
                                                       .tensor_prefix = options_.architecture.tensor_prefix,
                                                       .added = options_.added,
                                                       .adapter = options_.adapter,

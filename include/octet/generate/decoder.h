@@ -33,6 +33,7 @@ struct Sequence;
 
 struct DecoderOptions {
   model::Architecture architecture;
+  runtime::TrainedParameters trained;           ///< of a checkpoint, in place of the folder's weights
   std::vector<runtime::AddedAdapter> adapters;  ///< added to the weights when they are loaded
   precision::Recipe recipe;       ///< how GEMMs read operands; delayed scaling only of a model in training
   bool fp8_cache = false;         ///< keys and values lie in E4M3, else in the compute dtype

@@ -3,40 +3,54 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "octet/checkpoint/checkpoint.h"
 #include "octet/checkpoint/safetensors.h"
 #include "octet/model/architecture.h"
 #include "octet/model/layout.h"
 
 namespace octet::runtime {
 
-/// The weights of an adapter, as PEFT writes them: adapter_model.safetensors in a folder.
+/// The weights of an adapter: as PEFT writes them, adapter_model.safetensors in a folder, or those of a
+/// checkpoint, whose tensors have the same names.
 class AdapterFile {
  public:
   /// Throws Error (usage) where the file is missing, and as SafetensorsFile does where it is broken.
   explicit AdapterFile(const std::string& folder);
+  /// Of a checkpoint on disk.
+  explicit AdapterFile(std::shared_ptr<const checkpoint::Checkpoint> checkpoint);
 
   /// Throws Error (usage) for a tensor that no parameter of `layout` takes, which would be left out, for one
   /// that the layout has and the file lacks, and for one of another shape. `layout`: of the model with this
   /// adapter.
   void require_fit(const model::ParameterLayout& layout) const;
 
-  bool holds(const std::string& name) const { return file_.find(name) != nullptr; }
-  const checkpoint::SafetensorsFile& file() const { return file_; }
+  bool holds(const std::string& name) const { return find(name) != nullptr; }
+  /// Elements of a tensor that the adapter holds.
+  std::int64_t count(const std::string& name) const;
   /// Elements [begin, begin + count) of a tensor, in row-major order, as floats. Throws Error (usage) for a
   /// value that is not finite.
   void read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const;
 
  private:
-  checkpoint::SafetensorsFile file_;
+  const checkpoint::TensorHeader* find(const std::string& name) const;
+  std::vector<const checkpoint::TensorHeader*> tensors() const;
+  /// File or folder, for messages.
+  const std::string& where() const { return file_ ? file_->path() : checkpoint_->path(); }
+
+  std::optional<checkpoint::SafetensorsFile> file_;
+  std::shared_ptr<const checkpoint::Checkpoint> checkpoint_;  ///< null: they lie in the file
 };
 
 /// An adapter that is added to its base's weights.
 struct AddedAdapter {
   std::string folder;                ///< as PEFT writes it
   model::Architecture architecture;  ///< of the base, with this adapter as its tuning
+  std::shared_ptr<const checkpoint::Checkpoint> checkpoint = {};  ///< whose adapter it is, without a folder
 };
 
 /// Adapters that are added to their base's weights, one after the other: W + factor · B A in fp32 (Hu et al.

@@ -8,11 +8,13 @@
 
 #include "octet/base/dtype.h"
 #include "octet/base/tensor_slice.h"
-#include "octet/checkpoint/safetensors.h"
 #include "octet/model/layout.h"
 #include "octet/runtime/adapter_file.h"
+#include "octet/runtime/trained_parameters.h"
 
 namespace octet::runtime {
+
+class BaseWeights;
 
 /// How the model keeps the weights under its adapters.
 struct HeldAs {
@@ -24,6 +26,7 @@ struct HeldAs {
 /// Where the parameters of a model come from.
 struct WeightSource {
   std::string folder;               ///< of a Hugging Face model
+  TrainedParameters trained;        ///< in place of the weights of `folder`
   std::string tensor_prefix;        ///< Architecture::tensor_prefix
   std::vector<AddedAdapter> added;  ///< to the weights of `folder`, before anything is trained
   std::string adapter;              ///< folder of an adapter to go on with; empty: adapters are new
@@ -38,6 +41,7 @@ class InitialWeights {
   /// Throws Error for files that are missing or broken, and for weights and adapters that no parameter of
   /// `layout` takes: they would be left out.
   InitialWeights(const WeightSource& source, const model::ParameterLayout& layout);
+  ~InitialWeights();
 
   /// Fills an f32 slice of a parameter, or an array of its codes in NF4 (ParameterStore::initialise). Throws
   /// Error for a tensor that is missing or of another shape, and for an adapter's value that is not finite.
@@ -48,7 +52,7 @@ class InitialWeights {
   void read_norms(const TensorSlice& slice) const;
 
   WeightSource source_;
-  checkpoint::WeightFolder weights_;
+  std::unique_ptr<const BaseWeights> weights_;
   mutable AddedAdapters added_;  ///< keeps the matrices of the module that was read last
   std::optional<AdapterFile> adapter_;
 };

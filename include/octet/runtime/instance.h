@@ -16,6 +16,7 @@
 #include "octet/model/transformer.h"
 #include "octet/precision/audit.h"
 #include "octet/runtime/adapter_file.h"
+#include "octet/runtime/trained_parameters.h"
 #include "octet/store/store.h"
 
 namespace octet::runtime {
@@ -23,6 +24,7 @@ namespace octet::runtime {
 /// What an instance is built for.
 struct InstanceOptions {
   model::Architecture architecture;
+  TrainedParameters trained;        ///< in place of those of the folder whose weights are loaded
   std::vector<AddedAdapter> added;  ///< to the base's weights when they are loaded
   std::string adapter;              ///< folder of the adapter to begin with; empty: adapters are new
   store::Options store;

@@ -1,0 +1,63 @@
+#include "base_weights.h"
+
+#include "octet/base/error.h"
+
+namespace octet::runtime {
+
+BaseWeights::BaseWeights(const std::string& folder, const TrainedParameters& trained) : trained_(trained) {
+  if (trained.checkpoint == nullptr || trained.part) folder_.emplace(folder);
+}
+
+bool BaseWeights::from_checkpoint(const std::string& name) const {
+  if (trained_.checkpoint == nullptr) return false;
+  return !trained_.part || trained_.checkpoint->find(name) != nullptr;
+}
+
+void BaseWeights::require_used(const std::set<std::string>& used, const std::string& prefix) const {
+  if (folder_) folder_->require_used(used, prefix);
+  if (trained_.checkpoint == nullptr) return;
+  for (const checkpoint::CheckpointTensor& tensor : trained_.checkpoint->tensors()) {
+    // Names with a slash are of the optimizer and of scales.
+    if (tensor.name.find('/') != std::string::npos || used.contains(tensor.name)) continue;
+    throw Error({.what = "a parameter of the checkpoint has no place in the model",
+                 .found = "tensor '" + tensor.name + "'",
+                 .where = trained_.checkpoint->path(),
+                 .fix = "name the model that the run began with",
+                 .code = ExitCode::usage});
+  }
+}
+
+void BaseWeights::round(std::int64_t count, float* values) const {
+  check(trained_.dtype == DType::f32 || trained_.dtype == DType::bf16 || trained_.dtype == DType::f16,
+        "weights are written as f32, bf16 or f16");
+  if (trained_.checkpoint == nullptr || trained_.dtype == DType::f32) return;
+  const bool brain = trained_.dtype == DType::bf16;
+  for (std::int64_t i = 0; i < count; ++i)
+    values[i] = brain ? from_bf16(to_bf16(values[i])) : from_f16(to_f16(values[i]));
+}
+
+void BaseWeights::read(const TensorSlice& slice) const {
+  if (from_checkpoint(slice.name)) {
+    trained_.checkpoint->read({slice});
+  } else {
+    folder_->read(slice);
+  }
+  each_run(slice,
+           [&](std::int64_t, std::int64_t count, void* data) { round(count, static_cast<float*>(data)); });
+}
+
+void BaseWeights::read(const std::string& name, std::int64_t begin, std::int64_t count, float* out) const {
+  if (from_checkpoint(name)) {
+    trained_.checkpoint->read(name, begin, count, out);
+  } else {
+    folder_->read(name, begin, count, out);
+  }
+  round(count, out);
+}
+
+const checkpoint::WeightFolder& BaseWeights::folder() const {
+  check(folder_.has_value(), "a run does not begin with the parameters of a checkpoint");
+  return *folder_;
+}
+
+}  // namespace octet::runtime
