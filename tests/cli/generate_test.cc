@@ -285,7 +285,7 @@ TEST_F(GenerateFile, TellsWhatItDid) {
   ASSERT_EQ(run.code, 0) << run.both();
   EXPECT_NE(run.err.find("12 rows answered in 0:0"), std::string::npos) << run.err;
   EXPECT_NE(run.err.find(" tokens/s, "), std::string::npos) << run.err;
-  EXPECT_NE(run.err.find(" rows a minute"), std::string::npos) << run.err;
+  EXPECT_NE(run.err.find(" rows per minute"), std::string::npos) << run.err;
   EXPECT_NE(run.err.find("  cost "), std::string::npos) << run.err;
   const std::size_t at = run.err.find(" of them shared");
   ASSERT_NE(at, std::string::npos) << run.err;

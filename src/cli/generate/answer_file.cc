@@ -191,7 +191,7 @@ class Books {
     log::info(line);
     if (options_.score || done_ == 0) return;
     log::info("  " + per(counts.new_tokens, 1) + " tokens/s, " + per(done_ - failures_, 60) +
-              " rows a minute" +
+              " rows per minute" +
               (attempts_ > done_ * options_.samples
                    ? ", " + with_commas(attempts_ - done_ * options_.samples) + " retries"
                    : ""));

@@ -6,11 +6,10 @@
 #include <utility>
 
 #include "generate/cache_size.h"
-#include "octet/base/error.h"
 #include "octet/base/files.h"
 #include "octet/base/log.h"
-#include "octet/checkpoint/safetensors.h"
 #include "octet/runtime/model_folder.h"
+#include "octet/setup/adapters.h"
 
 namespace octet::cli {
 namespace {
@@ -20,32 +19,17 @@ constexpr double kHotter = 0.1;
 /// Samples of a row have numbers of their own, retries stand far behind them.
 constexpr std::int64_t kRetryNumbers = std::int64_t{1} << 20;
 
-// The last adapter that brings a tokenizer, with the tokens and the template of its training; else the base.
-std::string tokenizer_folder(const setup::NamedModel& model) {
-  for (auto folder = model.adapters.rbegin(); folder != model.adapters.rend(); ++folder) {
-    if (path_exists(*folder + "/tokenizer.json")) return *folder;
-  }
-  return model.folder;
-}
-
 /// "qwen3-8b" of "models/qwen3-8b/".
 std::string folder_name(const std::string& folder) {
   const std::filesystem::path path = std::filesystem::absolute(folder).lexically_normal();
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-data::TemplateEncoderOptions encoder_options(const GenerateOptions& o, const std::string& folder) {
-  data::TemplateEncoderOptions encoder{.folder = folder, .match_template = o.template_name.empty()};
-  if (!o.template_name.empty()) encoder.template_name = o.template_name;
-  encoder.options.cutoff_len = o.max_length;
-  encoder.text_cut = data::TextCut::truncate;
-  return encoder;
-}
-
-generate::DecoderOptions decoder_options(const GenerateOptions& o, const setup::NamedModel& named) {
+generate::DecoderOptions decoder_options(const GenerateOptions& o, const ModelSource& source) {
   generate::DecoderOptions decoder;
-  decoder.architecture = runtime::read_model(named.folder);
-  decoder.adapters = setup::added_adapters(named.adapters, decoder.architecture);
+  decoder.architecture = source.architecture;
+  decoder.trained = source.trained;
+  decoder.adapters = source.added;
   decoder.recipe.compute = o.dtype;
   if (o.fp8) decoder.recipe.kind = o.fp8_blocks ? precision::RecipeKind::block : precision::RecipeKind::rows;
   decoder.strict = o.strict;
@@ -99,33 +83,19 @@ struct Answerer::Listener {
 };
 
 Answerer::Answerer(runtime::Session& session, generate::Team* team, const GenerateOptions& o,
-                   const setup::NamedModel& named)
-    : options_(o), answers_(o.answers) {
-  const std::string words = tokenizer_folder(named);
+                   const ModelSource& source)
+    : options_(o), answers_(o.answers), tells_(session.prints()) {
   generate::DecoderOptions decoder;
   session.job().together([&] {
-    decoder = decoder_options(o, named);
+    decoder = decoder_options(o, source);
     decoder.prefill = batched_tokens(o.batched_tokens, session.device().stands_for(), decoder.sequences);
-    if (path_exists(words + "/tokenizer.json")) {
-      encoder_.emplace(encoder_options(o, words));
-      runtime::require_fit(encoder_->tokenizer(), decoder.architecture, named.folder);
-    } else {
-      const auto needs_one = [&](bool given, const char* option) {
-        if (!given) return;
-        throw Error({.what = std::string(option) + " needs a tokenizer",
-                     .where = words + "/tokenizer.json",
-                     .code = ExitCode::usage});
-      };
-      needs_one(!o.template_name.empty(), "--template");
-      needs_one(!o.system.empty(), "--system");
-      needs_one(!o.stops.empty(), "--stop");
-      needs_one(o.extract.has_value(), "--extract");
-      needs_one(!o.prompt_file.empty(), "--prompt-file");
-    }
+    writer_.emplace(o, source);
+    if (writer_->has_tokenizer())
+      runtime::require_fit(writer_->tokenizer(), decoder.architecture, source.folder);
     answers_.stop_ids = o.stop_ids;
     if (!o.ignore_eos) {
       std::ranges::copy(o.eos_ids, std::back_inserter(answers_.stop_ids));
-      if (encoder_) std::ranges::copy(encoder_->stop_ids(), std::back_inserter(answers_.stop_ids));
+      std::ranges::copy(writer_->stop_ids(), std::back_inserter(answers_.stop_ids));
     }
     std::ranges::sort(answers_.stop_ids);
     const auto twice = std::ranges::unique(answers_.stop_ids);
@@ -143,65 +113,26 @@ Answerer::Answerer(runtime::Session& session, generate::Team* team, const Genera
                                : std::make_unique<generate::Decoder>(session.device(), session.job(),
                                                                      session.data(), decoder);
   });
-  if (session.prints()) fingerprint_ = checkpoint::WeightFolder(named.folder).fingerprint();
-  decoder_->load_weights(named.folder);
-  if (session.prints() && encoder_ && o.template_name.empty() && encoder_->chat_template()) {
-    log::info("template: " + encoder_->chat_template()->name() + ", as the model's own writes");
-  }
+  session.job().together([&] {
+    if (tells_) fingerprint_ = source.fingerprint();
+  });
+  decoder_->load_weights(source.folder);
+  if (!tells_) return;
+  if (!writer_->told().empty()) log::info(writer_->told());
+  if (!writer_->doubt().empty()) log::warn(writer_->doubt());
 }
 
 Answerer::~Answerer() = default;
 
-const text::Tokenizer& Answerer::tokenizer() const {
-  if (encoder_) return encoder_->tokenizer();
-  throw Error({.what = "text needs a tokenizer",
-               .expected = "tokenizer.json, or rows of prompt_ids",
-               .where = options_.model,
-               .code = ExitCode::usage});
-}
-
-std::vector<std::int32_t> Answerer::prompt(const Question& question) const {
-  if (!question.prompt_ids.empty() || question.turns.empty()) return question.prompt_ids;
-  const text::Tokenizer& words = tokenizer();
-  const auto& chat = encoder_->chat_template();
-  if (!chat) return words.encode(question.text(), {.add_special = true}).ids;
-  text::Conversation conversation;
-  for (const data::Turn& turn : question.turns) conversation.messages.push_back({turn.role, turn.content});
-  conversation.system = question.system.empty() ? options_.system : question.system;
-  conversation.tools = question.tools;
-  const text::Prompt prompt = chat->encode_prompt(words, conversation);
-  if (prompt.outcome != text::Example::Outcome::kept) {
-    throw Error({.what = "a question cannot be written with this template",
-                 .found = prompt.reason,
-                 .code = ExitCode::usage});
+std::vector<std::int32_t> Answerer::prompt(const Question& question) {
+  const bool text = question.prompt_ids.empty() && !question.turns.empty();
+  if (text && tells_ && !told_continuing_ && writer_->has_tokenizer() && !chats()) {
+    log::info(
+        "the model has no chat template: what is asked is continued as text (--template NAME asks in "
+        "turns)");
+    told_continuing_ = true;
   }
-  return prompt.prompt_ids;
-}
-
-std::vector<std::int32_t> Answerer::whole(const Question& question) const {
-  if (!question.prompt_ids.empty() || question.turns.empty()) return question.prompt_ids;
-  data::Sample sample;
-  sample.plain = question.plain;
-  if (question.plain) {
-    sample.text = question.text();
-  } else {
-    sample.turns = question.turns;
-    sample.turns.push_back({"assistant", question.answer});
-    sample.system = question.system.empty() ? options_.system : question.system;
-    sample.tools = question.tools;
-  }
-  (void)tokenizer();
-  const data::EncodedSample encoded = encoder_->encode(sample);
-  if (encoded.dropped || encoded.documents.empty()) {
-    throw Error({.what = "a row gives no tokens with this template", .code = ExitCode::usage});
-  }
-  if (encoded.truncated) {
-    throw Error({.what = "a text is too long",
-                 .expected = "at most " + std::to_string(options_.max_length) + " tokens",
-                 .fix = "raise --max-length",
-                 .code = ExitCode::usage});
-  }
-  return encoded.documents.front().ids;
+  return writer_->prompt(question);
 }
 
 std::size_t Answerer::submit(const std::vector<std::int32_t>& prompt, std::uint64_t row, std::int64_t sample,
@@ -211,8 +142,8 @@ std::size_t Answerer::submit(const std::vector<std::int32_t>& prompt, std::uint6
   const auto number = static_cast<std::uint32_t>(sample + retry * kRetryNumbers);
   const std::size_t request = decoder_->submit({.prompt = prompt, .row = row, .sample = number}, options);
   listeners_.resize(request + 1);
-  if (encoder_)
-    listeners_[request] = std::make_unique<Listener>(encoder_->tokenizer(), options_.stops, nullptr);
+  if (writer_->has_tokenizer())
+    listeners_[request] = std::make_unique<Listener>(writer_->tokenizer(), options_.stops, nullptr);
   return request;
 }
 
@@ -261,19 +192,16 @@ ScoreSource Answerer::score_source() const {
       source.adapter += (source.adapter.empty() ? "" : ",") + folder_name(folder);
     }
   }
-  if (!encoder_) return source;
+  if (!writer_->has_tokenizer()) return source;
   // The ids are those of this file; what stands beside it is of templates.
-  for (const std::string& file : encoder_->tokenizer().files()) {
+  for (const std::string& file : writer_->tokenizer().files()) {
     if (file.ends_with("/tokenizer.json")) source.tokenizer = hash128_hex(read_file(file));
   }
   return source;
 }
 
 std::string Answerer::recipe() const {
-  std::string recipe = "weights=" + fingerprint_ + "\n";
-  if (!encoder_) return recipe;
-  for (const auto& [name, value] : encoder_->recipe()) recipe += name + "=" + value + "\n";
-  return recipe;
+  return "weights=" + fingerprint_ + "\n" + writer_->recipe();
 }
 
 }  // namespace octet::cli

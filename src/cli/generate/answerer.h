@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "generate/generate_options.h"
+#include "generate/model_source.h"
+#include "generate/question_writer.h"
 #include "generate/rows.h"
 #include "generate/score_file.h"
-#include "octet/data/template_encoder.h"
 #include "octet/generate/decoder.h"
 #include "octet/runtime/session.h"
-#include "octet/setup/adapters.h"
 #include "octet/text/tokenizer.h"
 
 namespace octet::cli {
@@ -26,17 +26,17 @@ struct Said {
 
 class Answerer {
  public:
-  /// All ranks construct it together. A folder without a tokenizer answers rows of ids alone. `named`: what
-  /// options.model and options.adapter stand for. `team`, which outlives this: of a model whose layers are
-  /// split, of which the leader alone answers (Decoder); null: every rank has the whole model.
+  /// All ranks construct it together. A folder without a tokenizer answers rows of ids alone. `source`: what
+  /// options.model and options.adapter stand for (find_model). `team`, which outlives this: of a model whose
+  /// layers are split, of which the leader alone answers (Decoder); null: every rank has the whole model.
   Answerer(runtime::Session& session, generate::Team* team, const GenerateOptions& options,
-           const setup::NamedModel& named);
+           const ModelSource& source);
   ~Answerer();
 
   /// Ids of a question, as the template writes it. Throws Error (usage) where it cannot be written.
-  std::vector<std::int32_t> prompt(const Question& question) const;
+  std::vector<std::int32_t> prompt(const Question& question);
   /// Ids of a question and its answer as training sees them; of a plain text those that it is trained as.
-  std::vector<std::int32_t> whole(const Question& question) const;
+  std::vector<std::int32_t> whole(const Question& question) const { return writer_->whole(question); }
 
   /// Takes a question into the queue; its number comes back with the answer. `retry` is one for a second
   /// attempt, and so on: a tenth hotter each, with random numbers of its own. Throws Error (usage) for what
@@ -54,7 +54,7 @@ class Answerer {
 
   generate::Decoder& decoder() { return *decoder_; }
   /// Questions are written by a chat template; without one their text is continued.
-  bool chats() const { return encoder_ && encoder_->chat_template(); }
+  bool chats() const { return writer_->chats(); }
   /// Ids that end answers.
   const std::vector<std::int32_t>& stop_ids() const { return answers_.stop_ids; }
   /// What answers depend on beside the question's words: the weights (known on the rank that prints) and how
@@ -67,12 +67,13 @@ class Answerer {
 
  private:
   struct Listener;
-  const text::Tokenizer& tokenizer() const;
 
   GenerateOptions options_;
   generate::AnswerOptions answers_;
   std::string fingerprint_;
-  std::optional<data::TemplateEncoder> encoder_;
+  std::optional<QuestionWriter> writer_;
+  bool tells_;                    ///< this rank prints
+  bool told_continuing_ = false;  ///< that text is continued
   std::unique_ptr<generate::Decoder> decoder_;
   std::vector<std::unique_ptr<Listener>> listeners_;  ///< by request; null: it has ended
 };

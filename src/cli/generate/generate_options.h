@@ -19,7 +19,9 @@ struct Shard {
 
 struct GenerateOptions {
   std::string model, template_name, system;
-  std::string adapter;  ///< folders to add to the model, with commas between; "" : none
+  std::string enable_thinking;  ///< true, false or null, as in training; "" : as the model's template does
+  std::optional<std::string> default_system;  ///< in place of the template's own
+  std::string adapter;                        ///< folders to add to the model, with commas between; "" : none
   DeviceWish device = DeviceWish::automatic;
   int tensor_parallel_size = 1;    ///< ranks that have a piece of every layer each
   int pipeline_parallel_size = 1;  ///< stages of blocks on ranks of their own

@@ -1,0 +1,308 @@
+#include "generate/command_line.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "generate/cache_size.h"
+#include "generate/score_file.h"
+#include "octet/base/error.h"
+#include "octet/plan/memory.h"
+#include "octet/setup/setup.h"
+
+namespace octet::cli {
+namespace {
+
+void add_answer_options(CLI::App& app, GenerateOptions& o) {
+  generate::Sampling& sampling = o.answers.sampling;
+  app.add_option("--max-new", o.answers.max_new, "max new tokens per answer")
+      ->check(Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--min-new", o.answers.min_new,
+                 "min new tokens per answer, before which no end token is taken")
+      ->check(Range(0, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--max-length", o.max_length, "max tokens of a question and its answer together")
+      ->check(Range(2, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--temperature", sampling.temperature, "divides the logits; 0 takes the most probable token")
+      ->capture_default_str();
+  app.add_option("--top-k", sampling.top_k, "sample from the k most probable tokens; 0: from all")
+      ->capture_default_str();
+  app.add_option("--top-p", sampling.top_p,
+                 "sample from the most probable tokens whose probabilities add up to p")
+      ->capture_default_str();
+  app.add_option("--min-p", sampling.min_p,
+                 "sample from tokens that are at least p times as probable as the most probable one")
+      ->capture_default_str();
+  app.add_option("--repetition-penalty", sampling.repetition_penalty,
+                 "above 1: tokens that occurred before become less probable")
+      ->capture_default_str();
+  app.add_option("--seed", sampling.seed, "seed of sampling")->capture_default_str();
+  app.add_option("--stop", o.stops,
+                 "stop string: ends an answer and is not part of it; may be given several times")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app.add_option("--stop-id", o.stop_ids, "stop token: an id that ends an answer; may be given several times")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->check(Range(0, INT32_MAX));
+  app.add_flag("--ignore-eos", o.ignore_eos, "end tokens do not end an answer: only its limit does");
+}
+
+void add_file_options(CLI::App& app, GenerateOptions& o, std::string& shard, std::string& pattern) {
+  app.add_option("--file,--input_file", o.file,
+                 "questions in a file: a data set, lines, or rows of prompt_ids");
+  app.add_option("--out,--output_file", o.out,
+                 "file for the answers, a data set; what it holds is not computed again");
+  app.add_flag("--overwrite", o.overwrite, "replace what --out holds");
+  app.add_option("--n", o.samples, "answers per question")->check(Range(1, 4096))->capture_default_str();
+  app.add_option("--logprobs", o.answers.logprobs,
+                 "write the log-probability of each token, and of the N most probable tokens in its place")
+      ->check(Range(0, 1000));
+  app.add_flag(
+      "--score", o.score,
+      "write the log-probability of every token of the file's texts, as HDF5 where --out ends in .h5 or "
+      ".hdf5, else as lines of JSON; no answers are made");
+  app.add_flag("--exact-match", o.exact_match,
+               "with --file: print only the share of answers that are exactly the file's");
+  app.add_flag("--rouge-l", o.rouge_l,
+               "the same for ROUGE-L, the F1 of the longest sequence of words that both answers have; with "
+               "--out each row gets its own");
+  app.add_option("--prompt-file", o.prompt_file,
+                 "prompt: a text with {text} in it, which stands for each row's own text");
+  app.add_option("--extract", pattern,
+                 "regular expression (RE2) whose first group, where it fits last, is the answer");
+  app.add_option("--allow", o.allow, "the only answers of --extract that count, with commas between")
+      ->delimiter(',');
+  app.add_option("--retries", o.retries,
+                 "extra attempts where --extract finds nothing, each at a 10 % higher temperature")
+      ->check(Range(0, 1000))
+      ->capture_default_str();
+  app.add_option("--max-broken-rows", o.max_broken_rows,
+                 "rows that may fail, and are left out, before the command fails")
+      ->check(Range(std::int64_t{0}, INT64_MAX))
+      ->capture_default_str();
+  app.add_option("--shard", shard, "I/N: answer the I-th of N parts of the rows");
+  app.add_option("--gpu-hour-price", o.gpu_hour_price,
+                 "price of a device per hour: the cost is printed at the end")
+      ->check(FromZero(FromZero::Zero::allowed));
+}
+
+void add_split_options(CLI::App& app, GenerateOptions& o) {
+  app.add_option("--tensor_parallel_size,--tensor-parallel-size", o.tensor_parallel_size,
+                 "tensor parallelism: ranks, under mpirun, that every layer is split over (attention heads, "
+                 "width of MLPs and experts, vocabulary)")
+      ->check(Range(1, 4096))
+      ->capture_default_str();
+  app.add_option(
+         "--pipeline_parallel_size,--pipeline-parallel-size", o.pipeline_parallel_size,
+         "pipeline parallelism: stages that the layers are split into; the product of both sizes divides "
+         "the number of ranks, and the replicas take rows from one queue")
+      ->check(Range(1, 4096))
+      ->capture_default_str();
+}
+
+struct CacheWords {
+  std::string bytes;
+  bool no_sharing = false;
+  double utilization = kGpuMemoryUtilization;
+};
+
+void add_cache_options(CLI::App& app, GenerateOptions& o, CacheWords& words) {
+  app.add_option("--kv-cache-bytes", words.bytes,
+                 "memory of the KV cache, such as 8GiB; default on a CPU: room for --batch questions of "
+                 "--max-length tokens. When it is full, the youngest question goes back to the queue");
+  app.add_option("--gpu-memory-utilization", words.utilization,
+                 "share of a GPU's free memory for weights, KV cache and everything else; unless given, the "
+                 "cache is no larger than --batch questions of --max-length tokens need")
+      ->capture_default_str();
+  app.add_option("--kv-page-tokens", o.page_tokens,
+                 "tokens per page of the KV cache, a power of two; below 64 a GPU reads them more slowly")
+      ->check(Range(1, 4096))
+      ->capture_default_str();
+  app.add_flag("--no-prefix-sharing", words.no_sharing,
+               "compute every prompt in full, even where several begin alike");
+}
+
+void take_cache_words(const CLI::App& app, GenerateOptions& o, const CacheWords& words) {
+  o.share_prefixes = !words.no_sharing;
+  const bool bytes = app.count("--kv-cache-bytes") > 0, share = app.count("--gpu-memory-utilization") > 0;
+  if (bytes && share) {
+    throw Error({.what = "--kv-cache-bytes and --gpu-memory-utilization both say how large the cache is",
+                 .where = "command line",
+                 .fix = "give one of them",
+                 .code = ExitCode::usage});
+  }
+  if (bytes) o.kv_cache_bytes = plan::parse_bytes(words.bytes, "--kv-cache-bytes");
+  if (!share) return;
+  require_share(words.utilization, "--gpu-memory-utilization");
+  o.gpu_memory_utilization = words.utilization;
+}
+
+void require_consistent(const GenerateOptions& o) {
+  const auto refuse = [](const std::string& what, const std::string& fix) {
+    throw Error({.what = what, .where = "command line", .fix = fix, .code = ExitCode::usage});
+  };
+  const auto needs_file = [&](bool given, const std::string& option) {
+    if (given && o.file.empty()) refuse(option + " needs questions in a file", "name it with --file");
+  };
+  needs_file(o.exact_match, "--exact-match");
+  needs_file(o.rouge_l, "--rouge-l");
+  needs_file(!o.out.empty(), "--out");
+  needs_file(o.score, "--score");
+  needs_file(!o.prompt_file.empty(), "--prompt-file");
+  needs_file(o.extract.has_value(), "--extract");
+  needs_file(o.samples > 1, "--n");
+  needs_file(o.answers.logprobs >= 0, "--logprobs");
+  needs_file(o.shard.of > 1, "--shard");
+  if (!o.file.empty() && !o.questions.empty())
+    refuse("questions stand on the command line and in a file", "give one of them");
+  if (!o.extract && (!o.allow.empty() || o.retries > 0))
+    refuse("--allow and --retries are for what --extract finds", "give --extract");
+  if (o.overwrite && o.out.empty()) refuse("--overwrite needs --out", "name the file");
+  if (o.score && (o.exact_match || o.rouge_l || o.extract || o.samples > 1 || !o.prompt_file.empty()))
+    refuse("--score answers nothing", "leave out --exact-match, --rouge-l, --extract, --n and --prompt-file");
+  if (!o.score && named_as_hdf5(o.out))
+    refuse("--out asks for HDF5, which only scores are written as",
+           "give --score, or a name that ends in .jsonl");
+  if (o.answers.min_new > o.answers.max_new) refuse("--min-new is above --max-new", "lower it");
+  for (const std::string& input : {o.file, o.prompt_file}) {
+    if (o.out.empty() || input.empty()) continue;
+    for (const std::string& output : {o.out, o.out + ".rows"}) {
+      std::error_code none;
+      if (std::filesystem::equivalent(input, output, none))
+        refuse("answers would be written over " + input, "name another file with --out");
+    }
+  }
+}
+
+// Recipes of training that answers cannot have are known, so that their refusal says why.
+void require_answerable(const std::string& recipe, const GenerateOptions& o, bool given) {
+  const auto refuse = [](const std::string& what, const std::string& expected) {
+    throw Error({.what = what, .expected = expected, .where = "command line", .code = ExitCode::usage});
+  };
+  if (given && !o.fp8) refuse("--fp8-recipe is of --dtype fp8", "--dtype fp8, or no --fp8-recipe");
+  if (recipe == "current" || recipe == "delayed") {
+    const char* const why = recipe == "current" ? "whose scales are those of all tokens of a batch"
+                                                : "whose scales are a history of training";
+    refuse("answers are not made with fp8_recipe: " + recipe + ", " + why,
+           o.strict ? "--fp8-recipe block" : "--fp8-recipe rows or block");
+  }
+  if (o.strict && o.fp8 && recipe != "block")
+    refuse(
+        "--deterministic strict has no answers with FP8 scales of whole rows: nothing is trained with them",
+        "--fp8-recipe block, or --dtype bf16");
+  if (o.strict && o.fp8_cache)
+    refuse("--deterministic strict has no cache in FP8: training rounds no keys and values",
+           "--kv-cache-dtype auto");
+}
+
+}  // namespace
+
+std::optional<GenerateCall> read_generate_call(const Arguments& arguments) {
+  Options options("generate", "Answers questions: from the command line, from a file, or typed in");
+  options.example("trainer generate models/qwen3-8b \"What is FP8?\"");
+  options.example(
+      "launch/mpirun -np 8 build/bin/trainer generate models/qwen3-8b --file questions.jsonl --out "
+      "answers.jsonl");
+  GenerateCall call;
+  GenerateOptions& o = call.options;
+  std::string shard, pattern, dtype = "fp32", cache = "auto", device = "auto";
+  std::string recipe = "rows", deterministic = "auto";
+  bool no_model_defaults = false;
+  CacheWords words;
+  auto& app = options.app();
+  // A script's own options may be followed by those of whoever calls it.
+  app.option_defaults()->take_last();
+  app.add_option("MODEL", o.model,
+                 "Hugging Face folder: weights, config.json, tokenizer; or an adapter's, whose "
+                 "adapter_config.json names its base; or a checkpoint of training (checkpoint-N), or a run's "
+                 "folder, for its newest checkpoint")
+      ->required();
+  app.add_option("--adapter", o.adapter,
+                 "folder of an adapter, as PEFT writes it, to add to the model; several with commas between");
+  app.add_option("QUESTION", o.questions, "questions; without any, they are read from standard input")
+      ->take_all();
+  app.add_option(
+      "--template", o.template_name,
+      "chat template; default: the checkpoint's run's, or the one that writes as the model's own; a "
+      "model that has none continues text");
+  app.add_option("--system", o.system, "system message of every question without one of its own");
+  std::string default_system;
+  app.add_option(
+      "--default_system,--default-system", default_system,
+      "as in training: the template's system message in place of its own, where neither a question "
+      "nor --system has one; default: the checkpoint's run's");
+  app.add_option(
+         "--enable_thinking,--enable-thinking", o.enable_thinking,
+         "as in training, for templates with thoughts: with true the model writes them, with false and "
+         "null the prompt ends in empty ones; default: the checkpoint's run's, else true, or what a "
+         "template in Jinja does by itself")
+      ->check(CLI::IsMember({"true", "false", "null"}));
+  app.add_option("--batch", o.batch, "batch size: questions that are answered at the same time")
+      ->check(Range(1, 4096))
+      ->capture_default_str();
+  app.add_option(
+         "--max-num-batched-tokens", o.batched_tokens,
+         "tokens per forward pass, at most: one for each question that is being answered, the rest for "
+         "prompts; default: 4096 on a GPU and 512 on a CPU, or twice --batch where that is more. Never "
+         "less than --batch")
+      ->check(Range(1, 1 << 20));
+  add_answer_options(app, o);
+  app.add_flag("--no-model-defaults", no_model_defaults, "do not read the model's generation_config.json");
+  add_file_options(app, o, shard, pattern);
+  app.add_option("--dtype", dtype,
+                 "compute dtype: fp32, bf16, or fp8: bf16 with the blocks' weights in E4M3 (one byte per "
+                 "parameter, a scale per output) and activations in E4M3 (a scale per token)")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp8"}))
+      ->capture_default_str();
+  app.add_option(
+         "--fp8-recipe", recipe,
+         "of --dtype fp8: rows, as said there, or block, as trained with fp8_recipe: block (E4M3 with a "
+         "scale per 128 values of a token, and per 128 x 128 values of a weight)")
+      ->check(CLI::IsMember({"rows", "block", "current", "delayed"}))
+      ->capture_default_str();
+  app.add_option(
+         "--deterministic", deterministic,
+         "strict: log-probabilities are bitwise those that a training step with deterministic: strict "
+         "computes, whatever else is in the batch; slower. auto: the same up to rounding")
+      ->check(CLI::IsMember({"auto", "strict"}))
+      ->capture_default_str();
+  app.add_option(
+         "--kv-cache-dtype", cache,
+         "dtype of the KV cache: auto, as keys and values are computed; fp8: E4M3, with a scale per key and "
+         "value of each head")
+      ->check(CLI::IsMember({"auto", "fp8"}))
+      ->capture_default_str();
+  add_cache_options(app, o, words);
+  add_split_options(app, o);
+  app.add_option("--device", device, "auto, cpu or cuda")->check(CLI::IsMember({"auto", "cpu", "cuda"}));
+  if (!options.parse(arguments)) return std::nullopt;
+  if (app.count("--default_system") > 0) o.default_system = default_system;
+  o.dtype = dtype == "fp32" ? DType::f32 : DType::bf16;
+  o.fp8 = dtype == "fp8";
+  o.fp8_cache = cache == "fp8";
+  o.strict = deterministic == "strict";
+  require_answerable(recipe, o, app.count("--fp8-recipe") > 0);
+  o.fp8_blocks = o.fp8 && recipe == "block";
+  take_cache_words(app, o, words);
+  o.device = setup::device_wish(device);
+  if (!shard.empty()) o.shard = parse_shard(shard);
+  if (!pattern.empty()) o.extract = pattern;
+  o.best = o.score ? std::max<std::int64_t>(0, o.answers.logprobs) : 0;
+  o.hdf5 = o.score && named_as_hdf5(o.out);
+  require_consistent(o);
+  call.model_defaults = !no_model_defaults;
+  for (const auto& [option, name] : {std::pair{"--temperature", "temperature"},
+                                     {"--top-k", "top_k"},
+                                     {"--top-p", "top_p"},
+                                     {"--min-p", "min_p"},
+                                     {"--repetition-penalty", "repetition_penalty"},
+                                     {"--max-new", "max_new_tokens"}}) {
+    if (app.count(option) > 0) call.given.emplace_back(name);
+  }
+  return call;
+}
+
+}  // namespace octet::cli
