@@ -19,20 +19,55 @@ struct Walk {
   int lowest = 0;  ///< the group at which backward ends
 };
 
-/// How often a segment of a group is gathered in a step. At stage 3 blocks share two buffers: the last two
-/// are still there when backward begins, and the two at which it ended when the next forward pass does, until
-/// that comes to their buffers. Embedding and head stay. What is trained is gathered after its update in any
-/// case.
-std::int64_t gathers_of(const Placement& row, int group, const Walk& walk, int micro_batches) {
-  if (!row.gathered()) return 0;
+/// How often a segment is gathered in a step, by the passes that ask for it.
+struct Gathers {
+  std::int64_t forward = 0, backward = 0;
+};
+
+/// Of a segment of a group. At stage 3 blocks share two buffers: the last two are still there when backward
+/// begins, and the two at which it ended when the next forward pass does, until that comes to their buffers.
+/// Embedding and head stay. What is trained is gathered after its update in any case.
+Gathers gathers_of(const Placement& row, int group, const Walk& walk, int micro_batches) {
+  if (!row.gathered()) return {};
   const std::int64_t after_update = row.trained() ? 1 : 0;
-  if (row.axis == Axis::none || group == 0 || group == walk.groups - 1) return after_update;
+  if (row.axis == Axis::none || group == 0 || group == walk.groups - 1) return {after_update, 0};
   const bool for_backward = group < walk.groups - 3 && group >= walk.lowest;
   const int first_left = std::clamp(walk.lowest, 1, std::max(1, walk.groups - 3));
   const bool for_forward = group > 2 || (group != first_left && group != first_left + 1);
   const std::int64_t first = for_forward ? 1 : after_update;
-  return first + (for_backward ? micro_batches : 0) + (for_forward ? micro_batches - 1 : 0);
+  return {first + (for_forward ? micro_batches - 1 : 0), for_backward ? micro_batches : 0};
 }
+
+/// Adds up what a group sends, by what is computed beside it.
+class Counter {
+ public:
+  Counter(StepMessages& sent, bool overlap, const Walk& walk) : sent_(sent), overlap_(overlap), walk_(walk) {}
+
+  void reduced(int group, const comm::Sent& each, std::int64_t times) {
+    sent_.reduced += each * times;
+    // Beside those of all micro-batches but the last the next one is computed.
+    const std::int64_t alone = group == walk_.lowest ? times / sent_.beside.sum_passes : 0;
+    to(sent_.beside.alone) += each * alone;
+    to(sent_.beside.sums) += each * (times - alone);
+  }
+  /// At stage 0 each sum goes back to all as soon as it is made.
+  void sums(int group, const comm::Sent& bytes) {
+    sent_.gathered += bytes;
+    to(group == walk_.lowest ? sent_.beside.alone : sent_.beside.sums) += bytes;
+  }
+  void gathered(int group, const comm::Sent& each, const Gathers& times) {
+    sent_.gathered += each * (times.forward + times.backward);
+    to(sent_.beside.backward) += each * times.backward;
+    to(group == 0 ? sent_.beside.alone : sent_.beside.forward) += each * times.forward;
+  }
+
+ private:
+  comm::Sent& to(comm::Sent& place) { return overlap_ ? place : sent_.beside.alone; }
+
+  StepMessages& sent_;
+  bool overlap_;
+  const Walk& walk_;
+};
 
 }  // namespace
 
@@ -54,20 +89,25 @@ StepMessages step_messages(const model::ParameterLayout& layout, const Options& 
                            : 1;
   const Walk walk{.groups = static_cast<int>(segments.groups.size()),
                   .lowest = model::lowest_trained_group(layout)};
+  // What is left of a strict step goes beside its last backward pass.
+  sent.beside.sum_passes = policy.reduce_each && !policy.tree ? micro_batches : 1;
+  sent.beside.forward_passes = policy.shard_parameters ? micro_batches : 1;
+  Counter counter(sent, counted.overlap, walk);
   for (int g = 0; g < walk.groups; ++g) {
     for (const Segment& s : segments.groups[static_cast<std::size_t>(g)]) {
       const std::int64_t shard = s.gathered_narrow() ? slice_bytes(s.gather, s.dtype, s.slice)
                                                      : static_cast<std::int64_t>(s.gather_bytes());
-      sent.gathered +=
-          comm::sent_by_gather(place, shard, gathers_so) * gathers_of(s.row, g, walk, micro_batches);
+      counter.gathered(g, comm::sent_by_gather(place, shard, gathers_so),
+                       gathers_of(s.row, g, walk, micro_batches));
       if (!s.gradient) continue;
       const comm::Wire wire = reduce_wire(*s.spec, counted);
-      sent.reduced += comm::sent_by_reduction(place, slice_bytes(wire, s.gradient.dtype, s.slice),
+      counter.reduced(g,
+                      comm::sent_by_reduction(place, slice_bytes(wire, s.gradient.dtype, s.slice),
                                               slice_bytes(comm::Wire::f32, s.gradient.dtype, s.slice),
-                                              reduces_by_node(counted, place, wire)) *
-                      reductions;
+                                              reduces_by_node(counted, place, wire)),
+                      reductions);
       if (s.row.state_axis != Axis::none) continue;
-      sent.gathered += comm::sent_by_gather(place, slice_bytes(wire, s.total.dtype, s.slice), gathers_so);
+      counter.sums(g, comm::sent_by_gather(place, slice_bytes(wire, s.total.dtype, s.slice), gathers_so));
     }
   }
   return sent;

@@ -8,6 +8,16 @@ namespace {
 
 using namespace synthetic;
 
+/// Every byte travels beside something, or alone.
+void expect_all_beside(const StepMessages& sent) {
+  comm::Sent all = sent.beside.sums;
+  all += sent.beside.backward;
+  all += sent.beside.forward;
+  all += sent.beside.alone;
+  EXPECT_EQ(all.bytes, sent.bytes());
+  EXPECT_EQ(all.between_nodes, sent.between_nodes());
+}
+
 void expect_counted(int ranks, const Scenario& s, const std::vector<int>& node_of = {}) {
   comm::run_ranks_as_threads(
       {.ranks = ranks, .node_of = node_of}, [&](comm::Job&, comm::Collectives& collectives, Device& device) {
@@ -27,6 +37,7 @@ void expect_counted(int ranks, const Scenario& s, const std::vector<int>& node_o
           }
           const StepMessages planned =
               step_messages(rank.store().layout(), s.options, collectives.place(), s.micro_batches);
+          expect_all_beside(planned);
           EXPECT_EQ(planned.reduced.bytes, sent.reduced.bytes);
           EXPECT_EQ(planned.reduced.between_nodes, sent.reduced.between_nodes);
           EXPECT_EQ(planned.gathered.bytes, sent.gathered.bytes);
@@ -149,6 +160,62 @@ TEST(Messages, BetweenNodesAreCountedApart) {
         }
       }
     }
+  }
+}
+
+/// Of one of two ranks in fp32, of which nothing is kept for a later micro-batch.
+StepMessages of_stage(int stage, int micro_batches, bool overlap = true) {
+  Options options;
+  options.stage = stage;
+  options.deterministic = false;
+  options.overlap = overlap;
+  comm::Place place;
+  place.size = place.local_size = 2;
+  place.node_of = {0, 0};
+  return step_messages(layout(5), options, place, micro_batches);
+}
+
+// Backward ends at the embedding, with which forward begins: its gradients and its values have no pass beside
+// them, four bytes an element each way, of half of which the other rank is the owner.
+TEST(Messages, OfTheFirstGroupTravelAlone) {
+  std::int64_t elements = 0;
+  for (const model::SegmentSpec& s : layout(5).groups[0].segments) elements += model::padded_count(s, 2);
+  for (const int stage : {0, 1, 2, 3}) {
+    for (const int micro_batches : {1, 3}) {
+      SCOPED_TRACE(std::to_string(stage) + ", " + std::to_string(micro_batches));
+      const StepMessages sent = of_stage(stage, micro_batches);
+      expect_all_beside(sent);
+      EXPECT_EQ(sent.beside.alone.bytes, 2 * 4 * elements / 2);
+    }
+  }
+}
+
+TEST(Messages, TravelBesideThePassesThatTheyBelongTo) {
+  const StepMessages sums = of_stage(0, 3);
+  EXPECT_EQ(sums.beside.sum_passes, 1) << "of the last micro-batch";
+  EXPECT_EQ(sums.beside.forward.bytes + sums.beside.backward.bytes, 0);
+  const StepMessages states = of_stage(1, 3);
+  EXPECT_EQ(states.beside.sum_passes, 1);
+  EXPECT_EQ(states.beside.forward_passes, 1);
+  EXPECT_EQ(states.beside.backward.bytes, 0);
+  EXPECT_EQ(states.beside.forward.bytes, of_stage(1, 1).beside.forward.bytes) << "after the update alone";
+  const StepMessages gradients = of_stage(2, 3);
+  EXPECT_EQ(gradients.beside.sum_passes, 3) << "each micro-batch is reduced";
+  EXPECT_EQ(gradients.beside.sums.bytes - states.beside.sums.bytes, 2 * states.reduced.bytes)
+      << "beside the sums of a micro-batch that is not the last the next one is computed";
+  const StepMessages all = of_stage(3, 3), once = of_stage(3, 1);
+  EXPECT_EQ(all.beside.forward_passes, 3);
+  EXPECT_GT(once.beside.backward.bytes, 0);
+  EXPECT_EQ(all.beside.backward.bytes, 3 * once.beside.backward.bytes);
+  EXPECT_EQ(all.gathered.bytes - once.gathered.bytes,
+            all.beside.forward.bytes - once.beside.forward.bytes + 2 * once.beside.backward.bytes);
+}
+
+TEST(Messages, WithoutOverlapAllTravelAlone) {
+  for (const int stage : {0, 1, 2, 3}) {
+    const StepMessages sent = of_stage(stage, 2, false);
+    EXPECT_EQ(sent.beside.alone.bytes, sent.bytes()) << stage;
+    EXPECT_EQ(sent.bytes(), of_stage(stage, 2).bytes()) << stage;
   }
 }
 
