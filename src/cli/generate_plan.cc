@@ -50,7 +50,7 @@ generate::DecoderOptions decoder_options(const GeneratePlan& plan) {
 class Trials {
  public:
   Trials(const GeneratePlan& plan, const PlanTarget& target, bool strict)
-      : plan_(plan), kind_(target.kind), options_(decoder_options(plan)) {
+      : plan_(plan), kind_(target.kind), rates_(target.rates), options_(decoder_options(plan)) {
     options_.strict = strict;
     const int tensor = plan.tensor_parallel_size, stages = plan.pipeline_parallel_size;
     model::require_splits(options_.architecture, tensor, stages);
@@ -123,17 +123,17 @@ class Trials {
     fit.weights_read = passes * generate::step_weight_bytes(decoder, of_pass);
     fit.cache_read = static_cast<double>(batch) *
                      generate::step_cache_bytes(decoder.options(), (plan_.max_length - 1) / 2);
-    const plan::Rates rates;
     // Two operations a weight and token; embedding rows are looked up.
     const double multiplied = generate::parameters_of_token(decoder);
-    const double rate = plan_.dtype == "fp8" ? rates.fp8 : plan_.dtype == "bf16" ? rates.bf16 : rates.fp32;
-    fit.floor_seconds = std::max((fit.weights_read + fit.cache_read) / rates.bytes,
+    const double rate = plan_.dtype == "fp8" ? rates_.fp8 : plan_.dtype == "bf16" ? rates_.bf16 : rates_.fp32;
+    fit.floor_seconds = std::max((fit.weights_read + fit.cache_read) / rates_.bytes,
                                  2 * multiplied * static_cast<double>(batch) / rate);
     return fit;
   }
 
   const GeneratePlan& plan_;
   DeviceKind kind_;
+  plan::Rates rates_;
   std::vector<std::unique_ptr<PlannedRank>> ranks_;  ///< of a replica
   generate::DecoderOptions options_;
 };
@@ -146,8 +146,8 @@ void require_read(const config::Resolved& resolved, const GeneratePlan& plan, co
         {.what = "a plan of generation does not read this key",
          .expected =
              "batch, max_length, dtype, kv_cache_dtype, kv_cache_bytes, gpu_memory_utilization, "
-             "kv_page_tokens, tensor_parallel_size, pipeline_parallel_size, deterministic, memory and "
-             "device",
+             "kv_page_tokens, tensor_parallel_size, pipeline_parallel_size, deterministic, card, memory "
+             "and device",
          .found = key,
          .where = "command line",
          .fix = "leave it out; what `trainer generate` computes with is its --dtype",
@@ -201,10 +201,10 @@ void print_report(const GeneratePlan& plan, const PlanTarget& target, const Tria
     std::printf("split        --tensor_parallel_size %d --pipeline_parallel_size %d: %d ranks\n", tensor,
                 stages, tensor * stages);
   }
-  std::printf("\nmemory of a rank%s\n", tensor * stages > 1 ? ", the one that holds most" : "");
+  std::printf("\nmemory per rank%s\n", tensor * stages > 1 ? ", the one that holds most" : "");
   const double held = asked.weights + asked.cache + static_cast<double>(asked.staging);
   std::printf("  %-32s %12s\n", "weights", bytes_text(asked.weights).c_str());
-  std::printf("  %-32s %12s, %s a question; %s pages of %lld tokens\n", "keys and values",
+  std::printf("  %-32s %12s, %s per question; %s pages of %lld tokens\n", "keys and values",
               bytes_text(asked.cache).c_str(),
               bytes_text(asked.cache / static_cast<double>(asked.batch)).c_str(),
               with_commas(asked.pages).c_str(), static_cast<long long>(plan.kv_page_tokens));
@@ -233,10 +233,10 @@ void print_report(const GeneratePlan& plan, const PlanTarget& target, const Tria
   }
   if (gpu) {
     std::printf(
-        "\nThe floor is a step's on an H200 behind %lld tokens of each question: weights, keys and values "
-        "read\n"
-        "once, or its GEMMs, whichever takes longer.%s\n",
-        static_cast<long long>((plan.max_length - 1) / 2),
+        "\nThe floor is the least time per step on %s behind %lld tokens of each question: weights, keys "
+        "and\n"
+        "values read once, or its GEMMs, whichever takes longer.%s\n",
+        target.rates.card, static_cast<long long>((plan.max_length - 1) / 2),
         tensor * stages > 1 ? " What ranks send each other comes on top." : "");
   }
 }

@@ -27,7 +27,7 @@ struct GeneratePlan {
 };
 
 /// Prints what a decoder holds on the device (to the byte, beside its libraries), which batches fit, and the
-/// floor of a step on an H200. Returns the command's exit code: 1 where the batch does not fit. Throws Error
+/// floor of a step on the card. Returns the command's exit code: 1 where the batch does not fit. Throws Error
 /// (usage) for keys of the configuration that generation does not read, for a model that is not split so, and
 /// for a number of ranks: replicas hold the same. Of a model whose layers are split the plan is that of the
 /// rank that holds most.

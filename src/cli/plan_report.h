@@ -2,10 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "octet/comm/collectives.h"
 #include "octet/config/config.h"
 #include "octet/config/derive.h"
 #include "octet/plan/advice.h"
@@ -13,16 +14,11 @@
 #include "octet/plan/time.h"
 #include "octet/store/messages.h"
 #include "octet/train/ladder.h"
+#include "plan_notes.h"
+#include "plan_stages.h"
+#include "plan_target.h"
 
 namespace octet::cli {
-
-/// What a plan is for.
-struct PlanTarget {
-  DeviceKind kind = DeviceKind::cpu;
-  std::string name;
-  std::size_t memory = 0;  ///< of the device; of a rank's share of the node's memory on CPUs
-  comm::Place place;
-};
 
 /// Other storage with which a run fits that does not: keys of the configuration, and the fastest sizes.
 struct Alternative {
@@ -51,19 +47,33 @@ struct PlanReport {
   std::vector<train::Rung> ladder;        ///< where the run does not fit
   std::vector<Alternative> alternatives;  ///< where the run does not fit
   std::string fp8;                        ///< where FP8 does not pay
+  std::vector<StageRow> stages;           ///< with the planned micro-batch; empty for one rank
+  std::vector<LevelRow> levels;           ///< of the planned stage and micro-batch
+  std::optional<std::int64_t> steps;      ///< of the whole run, where they are known
+  PlanNotes notes;
   std::size_t total() const { return memory.bytes + staging + nccl + libraries; }
   /// Seconds that a link takes for it: one inside a host for all that stays there, one between hosts for the
   /// rest, which it carries for all ranks of the host.
   std::array<double, 4> seconds_over(const plan::Link& link) const;
+  /// Of these, what the step's computation cannot hide (plan::exposed_seconds says with which assumptions).
+  std::array<double, 4> exposed_over(const plan::Link& link) const;
   /// Seconds for which a rank's messages are under way in a step. Among GPUs of one host, over NVLink; else
   /// their network decides, and it is 0.
   double message_seconds() const;
   /// Messages travel beside what is computed, at best.
   double floor_seconds() const { return std::max(time.seconds, message_seconds()); }
+  std::int64_t tokens_per_step() const { return batch.global * config.cutoff_len; }
+  /// Of one step on all ranks at gpu_hour_price, at least.
+  double cost_per_step() const;
 };
 
-/// Plans a run of the model that the configuration describes. Without its data the worst is taken: every
-/// sample is cutoff_len long.
+/// Steps of a run, where the configuration or that many tokens to train on (0: not given) say it. Throws
+/// Error (usage) where both do.
+std::optional<std::int64_t> steps_of_run(const config::Config& config, double tokens,
+                                         std::int64_t tokens_per_step);
+
+/// Plans a run of the model that the configuration describes; its notes and steps are left out. Without its
+/// data the worst is taken: every sample is cutoff_len long.
 PlanReport make_plan(const config::Config& config, const std::string& model, const PlanTarget& target);
 
 }  // namespace octet::cli

@@ -77,14 +77,20 @@ class Rows {
     row.seconds += seconds * calls * times_;
     time_.seconds += seconds * calls * times_;
     if (name.starts_with("recompute")) time_.recompute_seconds += seconds * calls * times_;
+    if (pass_ != nullptr) *pass_ += seconds * calls;
   }
   void times(double times) { times_ = times; }
+  /// Where what is added from here on belongs to, in a micro-batch.
+  void in_forward() { pass_ = &time_.forward_seconds; }
+  void in_backward() { pass_ = &time_.backward_seconds; }
+  void in_neither() { pass_ = nullptr; }
   Time take() { return std::move(time_); }
 
  private:
   const Rates& rates_;
   double times_;
   Time time_;
+  double* pass_ = nullptr;
 };
 
 /// Bytes that quantisation adds for each element of an operand: fused into what makes the matrix, two copies
@@ -138,8 +144,10 @@ void add_operation(Rows& rows, const model::Operation& o, const Work& w, const R
   const bool product = o.kind == model::OperationKind::product;
   const double seconds = product ? product_seconds(o, w.recipe.fp8() && o.layer.fp8, w.recipe, rates)
                                  : seconds_of(kernel_of(o, w, rates), rates);
+  o.backward ? rows.in_backward() : rows.in_forward();
   rows.add(o.backward ? names.backward : names.forward, seconds, 1);
   const int again = o.again[static_cast<std::size_t>(w.recompute)];
+  rows.in_backward();
   if (again > 0) rows.add(names.again, seconds, again);
 }
 
@@ -151,7 +159,9 @@ void add_copies(Rows& rows, const Work& w) {
     if (!l.fp8) continue;
     const auto out = static_cast<double>(l.rows), in = static_cast<double>(l.cols);
     const auto layers = static_cast<double>(l.layers);
+    rows.in_forward();
     rows.add("quantisation", {.bytes = each * in}, layers);
+    rows.in_backward();
     rows.add("quantisation", {.bytes = each * out}, layers);
     if (w.transposes_at_use) rows.add("transposed weights", {.bytes = 2 * out * in}, layers);
   }
@@ -182,10 +192,13 @@ Time time_of(const Work& work, const Rates& rates) {
     add_operation(rows, operation, work, rates);
   }
   add_copies(rows, work);
+  rows.in_neither();
   rows.times(1);
   rows.add("optimizer", {.bytes = work.optimizer_bytes}, 1);
-  if (work.host_state_bytes > 0)
-    rows.add("optimizer's state, over PCIe", bytes_from_host(work) / rates.host, 1);
+  if (work.host_state_bytes > 0) {
+    rows.add("optimizer's state, over " + std::string(rates.host_link), bytes_from_host(work) / rates.host,
+             1);
+  }
   Time time = rows.take();
   std::ranges::stable_sort(time.rows,
                            [](const TimeRow& a, const TimeRow& b) { return a.seconds > b.seconds; });
@@ -194,10 +207,12 @@ Time time_of(const Work& work, const Rates& rates) {
 
 std::span<const Link> links() {
   // Copies from one of two H200 into the memory of the other one reached 368 GB/s with 64 MiB; copies to and
-  // from the host's memory over PCIe 5.0 55 GB/s. Networks by their names.
-  static constexpr std::array all{Link{"NVLink", 370e9, false},    Link{"PCIe", 55e9, false},
-                                  Link{"400 Gbit/s", 50e9, true},  Link{"100 Gbit/s", 12.5e9, true},
-                                  Link{"10 Gbit/s", 1.25e9, true}, Link{"1 Gbit/s", 0.125e9, true}};
+  // from the host's memory over PCIe 5.0 55 GB/s. Networks by their names: 3,200 Gbit/s are an adapter of 400
+  // for each of eight GPUs.
+  static constexpr std::array all{Link{"NVLink", 370e9, false},     Link{"PCIe", 55e9, false},
+                                  Link{"3200 Gbit/s", 400e9, true}, Link{"400 Gbit/s", 50e9, true},
+                                  Link{"100 Gbit/s", 12.5e9, true}, Link{"10 Gbit/s", 1.25e9, true},
+                                  Link{"1 Gbit/s", 0.125e9, true}};
   return all;
 }
 
@@ -289,10 +304,10 @@ std::string fp8_warning(const Work& work, const Rates& rates) {
   }
   if (names.empty()) return {};
   const LayerBalance sum = sum_of(balance);
-  const std::string figures = "with " + with_commas(work.tokens) + " tokens a micro-batch it saves " +
+  const std::string figures = "with " + with_commas(work.tokens) + " tokens per micro-batch it saves " +
                               microseconds(sum.gain) +
                               " microseconds of each layer's products, and its copies cost " +
-                              microseconds(sum.cost) + " (estimated for an H200)";
+                              microseconds(sum.cost) + " (estimated for " + rates.card + ")";
   if (sum.gain > sum.cost) return "FP8 pays, but not in " + names + ": " + figures;
   const std::int64_t enough = tokens_to_pay(work, rates);
   return "FP8 does not pay here: " + figures + "; fp8: false is faster" +

@@ -95,7 +95,7 @@ plan::Choice choose(const Candidates& candidates, const comm::Place& place, Devi
   if (!candidates.must_fit) return least;
   throw Error(
       {.what = "the run does not fit the memory of its device",
-       .expected = "at most " + human_bytes(static_cast<double>(limit)) + " a rank",
+       .expected = "at most " + human_bytes(static_cast<double>(limit)) + " per rank",
        .found = human_bytes(static_cast<double>(plan_memory(candidates.build(least), place, kind).bytes)) +
                 " with per_device_train_batch_size=" + std::to_string(least.micro) + " " +
                 plan::keys_of(least.level),

@@ -183,7 +183,7 @@ std::vector<std::string> ladder_lines(const std::vector<Rung>& rungs, std::size_
   std::vector<std::string> lines;
   for (const Rung& rung : rungs) {
     std::string& line = lines.emplace_back(rung.keys + ": " + human_bytes(static_cast<double>(rung.bytes)) +
-                                           " a rank" + (rung.bytes <= limit ? ", which fits" : ""));
+                                           " per rank" + (rung.bytes <= limit ? ", which fits" : ""));
     if (rung.moved == 0) continue;
     line += "; " + human_bytes(static_cast<double>(rung.moved)) + " move to the host's memory";
     if (rung.moved_host > rung.moved)

@@ -45,7 +45,7 @@ TEST(Ladder, MovesTheStateOfAGpuToItsHostBeforeMicroBatchesOfOneSample) {
   const Outcome on = trainer("plan " + run + "world=8 optim_state_cpu_offload=true");
   for (const char* piece :
        {"the optimizer's in the host's memory", "the optimizer's state               89.74 GiB",
-        "of all 8 ranks of a host", "55 GB/s each way are a figure of PCIe 5.0"}) {
+        "of all 8 ranks of a host", "55 GB/s each way, as measured over PCIe 5.0"}) {
     EXPECT_NE(on.out.find(piece), std::string::npos) << piece << "\n" << on.out;
   }
 }
@@ -76,7 +76,7 @@ TEST(Ladder, ItsFiguresAreThoseOfPlansWithItsKeys) {
                            "per_device_train_batch_size=3 gradient_accumulation_steps=8: "),
             std::string::npos)
       << words.out;
-  EXPECT_NE(words.out.find("GiB a rank, which fits\n"), std::string::npos) << words.out;
+  EXPECT_NE(words.out.find("GiB per rank, which fits\n"), std::string::npos) << words.out;
 }
 
 TEST(Ladder, LeavesOutWhatIsSaidAlreadyAndStopsWhereItFits) {
@@ -138,7 +138,7 @@ TEST(Ladder, ARunThatCannotFitTellsIt) {
   EXPECT_EQ(errors_in(run), 1) << run.both();
   for (const char* piece :
        {"the run does not fit the memory of its device", "change in turn, each with those before it:",
-        "            per_device_train_batch_size=2: ", " a rank, which fits"}) {
+        "            per_device_train_batch_size=2: ", " per rank, which fits"}) {
     EXPECT_NE(run.err.find(piece), std::string::npos) << piece << "\n" << run.err;
   }
   const Outcome plan = trainer("plan tiny device=cpu cutoff_len=512 recompute=auto memory=1MiB");

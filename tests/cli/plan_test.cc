@@ -231,8 +231,8 @@ TEST(PlanCommand, SetsMessagesInsideAHostBesideWhatIsComputed) {
   EXPECT_EQ(short_step["floor_seconds"], short_step["message_seconds"]);
   const Outcome text = trainer("plan llama-3.1-8b device=cuda cutoff_len=64 world=8 zero_stage=1 memory=1TB");
   EXPECT_EQ(text.code, 0) << text.both();
-  for (const char* word : {"messages on their way", "messages of a rank", "ms over NVLink", "ms over PCIe",
-                           "zero_stage", "take longer than what is computed"}) {
+  for (const char* word : {"messages on their way", "messages per rank and step", "ms over NVLink",
+                           "ms over PCIe", "zero_stage", "take longer than what is computed"}) {
     EXPECT_NE(text.out.find(word), std::string::npos) << word << "\n" << text.out;
   }
   EXPECT_EQ(text.out.find("NCCL"), std::string::npos) << text.out;
@@ -264,8 +264,11 @@ TEST(PlanCommand, SaysWhatEachLinkTakesAtEachStage) {
   const auto seconds = [&](const char* link) { return links[link][1].get<double>(); };
   EXPECT_NEAR(seconds("NVLink"), (all - between) / 370e9, 0.01 * seconds("NVLink"));
   EXPECT_NEAR(seconds("PCIe"), (all - between) / 55e9, 0.01 * seconds("PCIe"));
-  for (const auto& [name, gigabits] : std::vector<std::pair<const char*, double>>{
-           {"400 Gbit/s", 400}, {"100 Gbit/s", 100}, {"10 Gbit/s", 10}, {"1 Gbit/s", 1}}) {
+  for (const auto& [name, gigabits] : std::vector<std::pair<const char*, double>>{{"3200 Gbit/s", 3200},
+                                                                                  {"400 Gbit/s", 400},
+                                                                                  {"100 Gbit/s", 100},
+                                                                                  {"10 Gbit/s", 10},
+                                                                                  {"1 Gbit/s", 1}}) {
     EXPECT_NEAR(seconds(name), 8 * between * 8 / (gigabits * 1e9), 0.01 * seconds(name)) << name;
   }
   const Json one = plan_of(common + "world=8");
@@ -274,7 +277,7 @@ TEST(PlanCommand, SaysWhatEachLinkTakesAtEachStage) {
   const Outcome text = trainer("plan " + common + "world=16");
   for (const char* word :
        {"16 x GPU on 2 hosts of up to 8", "MiB to ranks of its host", "MiB to ranks of other hosts",
-        "ms over 400 Gbit/s a host", "ms over 1 Gbit/s a host"}) {
+        "ms over 400 Gbit/s per host", "ms over 1 Gbit/s per host"}) {
     EXPECT_NE(text.out.find(word), std::string::npos) << word << "\n" << text.out;
   }
 }
@@ -330,7 +333,7 @@ TEST(PlanCommand, ReadsAConfigurationAndSaysWhatItFinds) {
   const Outcome run =
       trainer("plan " + Task::get().config() + " world=2 device=cuda fp8=true bf16=true memory=80GB");
   EXPECT_EQ(run.code, 0) << run.both();
-  for (const char* word : {"memory of a rank", "parameters/master", "fits, free are", "floor",
+  for (const char* word : {"memory per rank", "parameters/master", "fits, free are", "least time per step",
                            "FP8 does not pay", "largest micro-batch that fits", "recompute=none"}) {
     EXPECT_NE(run.out.find(word), std::string::npos) << word << "\n" << run.out;
   }

@@ -75,6 +75,7 @@ TEST(Layout, ShapesWithNamesHaveTheParametersOfTheirModels) {
   EXPECT_EQ(build_layout(find_shape("qwen2.5-0.5b")).parameter_count(), 494032768);
   EXPECT_EQ(build_layout(find_shape("qwen2.5-32b")).parameter_count(), 32763876352);
   EXPECT_EQ(build_layout(find_shape("llama-3.1-70b")).parameter_count(), 70553706496);
+  EXPECT_EQ(build_layout(find_shape("llama-3.1-405b")).parameter_count(), 405853388800);
   EXPECT_EQ(build_layout(find_shape("qwen3-8b")).parameter_count(), 8190735360);
   EXPECT_EQ(build_layout(find_shape("gemma-3-27b")).parameter_count(), 27009346304)
       << "without what sees images";

@@ -19,11 +19,14 @@ struct Rates {
   double fp32 = 50e12;
   double attention_forward = 613e12;
   double attention_backward = 480e12;
-  double bytes = 4.2e12;   ///< a second, to and from memory
-  double host = 55e9;      ///< bytes a second to the host's memory and back, each way, over PCIe 5.0
+  double bytes = 4.2e12;   ///< per second, to and from memory
+  double host = 55e9;      ///< bytes per second to the host's memory and back, each way
   double launch = 3e-6;    ///< seconds that a kernel takes at least
   double fp8_more = 3e-6;  ///< seconds that an FP8 product takes beside its work, as small models show
   int multiprocessors = 132;
+  const char* card = "an H200";                           ///< whose rates these are, for a sentence
+  const char* host_link = "PCIe";                         ///< to the host's memory
+  const char* host_source = "as measured over PCIe 5.0";  ///< of its rate
 };
 
 /// What a rank does in an optimizer step.
@@ -51,19 +54,22 @@ struct Time {
   std::vector<TimeRow> rows;
   double seconds = 0;
   double recompute_seconds = 0;  ///< of these
+  /// Of one micro-batch: its forward pass with the loss, and its backward pass with what is made again.
+  double forward_seconds = 0, backward_seconds = 0;
 };
 Time time_of(const Work& work, const Rates& rates = {});
 /// Bytes that an update reads over the link to the host: state once, which passes back beside it, and masters
 /// again for each kernel that makes FP8 weights of them.
 double bytes_from_host(const Work& work);
 
-/// A link by which ranks send, and what it carries a second, each way.
+/// A link by which ranks send, and what it carries per second, each way.
 struct Link {
   const char* name;
   double bytes_per_second;
   bool between_hosts;  ///< shared by all ranks of a host; else each rank has its own
 };
-/// From the fastest to the slowest: NVLink and PCIe inside a host, 400, 100, 10 and 1 Gbit/s between hosts.
+/// From the fastest to the slowest: NVLink and PCIe inside a host; 3,200, 400, 100, 10 and 1 Gbit/s between
+/// hosts.
 std::span<const Link> links();
 /// Seconds in which a rank sends `bytes` over a link that `ranks` ranks share, at best.
 double message_seconds(double bytes, const Link& link, int ranks);

@@ -85,6 +85,8 @@ std::map<std::string, Json> shapes() {
   all["llama-3.1-8b"]["rope_scaling"] = llama3_scaling(8.0);
   all["llama-3.1-70b"] = llama(8192, 28672, 80, 64, 8, 128256);
   all["llama-3.1-70b"]["rope_scaling"] = llama3_scaling(8.0);
+  all["llama-3.1-405b"] = llama(16384, 53248, 126, 128, 8, 128256);
+  all["llama-3.1-405b"]["rope_scaling"] = llama3_scaling(8.0);
   all["llama-3.2-1b"] = llama(2048, 8192, 16, 32, 8, 128256);
   all["llama-3.2-1b"]["rope_scaling"] = llama3_scaling(32.0);
   all["llama-3.2-1b"]["tie_word_embeddings"] = true;

@@ -1,0 +1,76 @@
+#include "plan_notes.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+
+#include "octet/base/error.h"
+#include "octet/base/files.h"
+#include "octet/config/lint.h"
+#include "octet/data/template_encoder.h"
+#include "octet/runtime/model_folder.h"
+#include "octet/setup/data_options.h"
+#include "shape_words.h"
+
+namespace octet::cli {
+namespace {
+
+/// But for what the variables of this process mean for it, since the run is another one.
+config::Strings notes_of(const config::Resolved& resolved) {
+  config::Strings notes;
+  for (const std::string& note : resolved.notes) {
+    if (!note.starts_with("environment ")) notes.push_back(note);
+  }
+  return notes;
+}
+
+config::Strings doubts_of(const config::Resolved& resolved, bool configured,
+                          const model::Architecture& architecture) {
+  config::Strings doubts = config::doubts(resolved);
+  if (!configured) {
+    const config::Strings always = config::doubts(config::load(with_bf16({}), {.for_training = false}));
+    std::erase_if(doubts,
+                  [&](const std::string& doubt) { return std::ranges::find(always, doubt) != always.end(); });
+  }
+  const std::int64_t positions = architecture.max_positions;
+  if (positions > 0 && resolved.config.cutoff_len > positions) {
+    doubts.push_back("cutoff_len " + std::to_string(resolved.config.cutoff_len) + " is beyond the " +
+                     std::to_string(positions) + " positions that the model was made for");
+  }
+  return doubts;
+}
+
+/// Of a model's folder.
+config::Strings refusals(config::Config config, const std::string& folder,
+                         const model::Architecture& architecture) {
+  config::Strings all;
+  const auto check = [&all](const std::function<void()>& what) {
+    try {
+      what();
+    } catch (const Error& e) {
+      all.emplace_back(e.what());
+    }
+  };
+  check([&] { runtime::read_model(folder); });
+  if (!config.train_from_scratch) check([&] { runtime::has_weights(folder); });
+  if (!path_exists(folder + "/tokenizer.json")) return all;
+  config.model_name_or_path = folder;
+  check([&] {
+    const data::TemplateEncoder encoder(setup::encoder_options(config));
+    runtime::require_fit(encoder.tokenizer(), architecture, folder);
+  });
+  return all;
+}
+
+}  // namespace
+
+PlanNotes plan_notes(const config::Resolved& resolved, bool configured, const std::string& model,
+                     const model::Architecture& architecture) {
+  PlanNotes notes{notes_of(resolved), doubts_of(resolved, configured, architecture), {}};
+  std::error_code ignored;
+  if (std::filesystem::is_directory(model, ignored))
+    notes.cannot_run = refusals(resolved.config, model, architecture);
+  return notes;
+}
+
+}  // namespace octet::cli
