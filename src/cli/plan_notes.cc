@@ -6,10 +6,10 @@
 
 #include "octet/base/error.h"
 #include "octet/base/files.h"
-#include "octet/config/lint.h"
 #include "octet/data/template_encoder.h"
 #include "octet/runtime/model_folder.h"
 #include "octet/setup/data_options.h"
+#include "octet/train/doubts.h"
 #include "shape_words.h"
 
 namespace octet::cli {
@@ -26,16 +26,11 @@ config::Strings notes_of(const config::Resolved& resolved) {
 
 config::Strings doubts_of(const config::Resolved& resolved, bool configured,
                           const model::Architecture& architecture) {
-  config::Strings doubts = config::doubts(resolved);
+  config::Strings doubts = train::doubts(resolved, architecture);
   if (!configured) {
-    const config::Strings always = config::doubts(config::load(with_bf16({}), {.for_training = false}));
+    const config::Strings always = train::doubts(config::load(with_bf16({}), {.for_training = false}), {});
     std::erase_if(doubts,
                   [&](const std::string& doubt) { return std::ranges::find(always, doubt) != always.end(); });
-  }
-  const std::int64_t positions = architecture.max_positions;
-  if (positions > 0 && resolved.config.cutoff_len > positions) {
-    doubts.push_back("cutoff_len " + std::to_string(resolved.config.cutoff_len) + " is beyond the " +
-                     std::to_string(positions) + " positions that the model was made for");
   }
   return doubts;
 }
