@@ -38,7 +38,18 @@ bool truncated(int code) {
   return error_class == MPI_ERR_TRUNCATE;
 }
 
-World::World() : environment(mpi::threading::serialized, false), all(MPI_COMM_WORLD, mpi::comm_attach) {}
+std::string mpi_library_version() {
+  std::array<char, MPI_MAX_LIBRARY_VERSION_STRING> text{};
+  int length = 0;
+  MPI_Get_library_version(text.data(), &length);
+  const std::string version(text.data(), static_cast<std::size_t>(length));
+  return version.substr(0, version.find_first_of(",\n"));
+}
+
+World::World()
+    : environment(mpi::threading::serialized, false),
+      thread_level(mpi::environment::thread_level()),
+      all(MPI_COMM_WORLD, mpi::comm_attach) {}
 
 void World::leave_out_the_lost() {
   MPI_Comm left = MPI_COMM_NULL;

@@ -6,6 +6,7 @@
 #include <boost/mpi/communicator.hpp>
 #include <boost/mpi/environment.hpp>
 #include <boost/mpi/exception.hpp>
+#include <string>
 #include <vector>
 
 namespace octet::comm {
@@ -25,6 +26,9 @@ auto guarded(Call&& call) {
   }
 }
 
+/// "Open MPI v4.1.4", as MPI calls itself.
+std::string mpi_library_version();
+
 /// Whether an error code says that a message was longer than its receiver expected.
 bool truncated(int code);
 
@@ -34,7 +38,8 @@ struct World {
   /// Initialises MPI.
   World();
 
-  boost::mpi::environment environment;  // goes last
+  boost::mpi::environment environment;        // goes last
+  boost::mpi::threading::level thread_level;  ///< that MPI allows
   boost::mpi::communicator all;
   boost::mpi::communicator last_words;  ///< for what ranks say before they end the job
   std::vector<boost::mpi::communicator> lanes;

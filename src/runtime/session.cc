@@ -95,7 +95,8 @@ void show_ranks(const std::vector<RankGpus>& ranks, const GpuChoice& choice,
 
 }  // namespace
 
-Session::Session(DeviceWish device, const std::exception_ptr& refusal, const comm::Carrying& carrying)
+Session::Session(DeviceWish device, const std::exception_ptr& refusal, const comm::Carrying& carrying,
+                 std::optional<Problem>* unopened)
     : job_(comm::make_job()), place_(job_->place()) {
   log::set_rank(place_.rank, place_.rank == 0);
   require_whole_job(place_);
@@ -138,10 +139,16 @@ Session::Session(DeviceWish device, const std::exception_ptr& refusal, const com
     data_ = job_->collectives(group, *device_, comm::Carrier::automatic);
   }
   std::int64_t free_bytes = 0;
-  job_->together([&] {
-    if (refused) std::rethrow_exception(refused);
-    if (on_gpus) free_bytes = static_cast<std::int64_t>(device_->memory().free);
-  });
+  try {
+    job_->together([&] {
+      if (refused) std::rethrow_exception(refused);
+      if (on_gpus) free_bytes = static_cast<std::int64_t>(device_->memory().free);
+    });
+  } catch (const Error& error) {
+    if (unopened == nullptr || !error.problem().agreed) throw;
+    *unopened = error.problem();
+    return;
+  }
   if (!on_gpus || place_.size == 1) return;
   const std::vector<std::int64_t> all_free = job_->all_gather_int(free_bytes);
   const std::vector<std::string> carriers = job_->all_gather_bytes(data_->carrier());

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "octet/base/error.h"
@@ -25,9 +26,10 @@ class Session {
   /// gpu_choice.h) and decides who prints. When a rank cannot have its device, or comes with
   /// a reason to refuse (an Error met before the ranks knew each other: a wrong argument, a wrong
   /// configuration), all ranks throw as Channel::together does. `carrying`: who carries
-  /// bytes between GPUs, and sums them.
+  /// bytes between GPUs, and sums them. With `unopened` a device or carrier that cannot be had is told there,
+  /// on all ranks, as an Error that they agree upon would be, and the session is one of CPUs.
   explicit Session(DeviceWish device, const std::exception_ptr& refusal = nullptr,
-                   const comm::Carrying& carrying = {});
+                   const comm::Carrying& carrying = {}, std::optional<Problem>* unopened = nullptr);
 
   const comm::Place& place() const { return place_; }
   Device& device() { return *device_; }

@@ -1,11 +1,12 @@
 // `trainer verify`: whether this machine, and the ranks on it, can train.
 #include <cstdio>
-#include <filesystem>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "octet/base/json.h"
 #include "octet/base/strings.h"
+#include "octet/comm/libraries.h"
 #include "octet/config/derive.h"
 #include "octet/setup/setup.h"
 #include "options.h"
@@ -87,40 +88,44 @@ void print(const Result& result) {
   }
 }
 
-/// Folders on the way to `folder` that are not there yet, the last one first.
-std::vector<std::filesystem::path> missing_folders(const std::string& folder) {
-  std::vector<std::filesystem::path> missing;
-  for (auto path = std::filesystem::absolute(folder).lexically_normal();
-       !std::filesystem::exists(path) && path.has_relative_path(); path = path.parent_path()) {
-    missing.push_back(path);
-  }
-  return missing;
-}
+/// What the command was asked for, and what came of opening its session.
+struct Wish {
+  config::Resolved resolved;
+  std::string folder;
+  bool json = false;
+  std::optional<Problem> unopened;
+};
 
-int verify(runtime::Session& session, const config::Resolved& resolved, const std::string& folder,
-           bool json) {
+std::vector<Check> checks_of(runtime::Session& session, const Wish& wish, Leftovers& leftovers) {
   std::vector<Check> checks{
       {"ranks", [&] { return check_ranks(session); }},
-      {"sameness", [&] { return check_sameness(session, resolved.config); }},
+      {"sameness", [&] { return check_sameness(session, wish.resolved.config); }},
+      {"device", [&] { return check_device(session, wish.unopened); }},
       {"cores", [&] { return check_cores(session); }},
       {"memory", [&] { return check_memory(session); }},
       {"limits", [&] { return check_limits(session); }},
       {"environment",
        [&] {
          const comm::Place& place = session.place();
-         return check_environment(session, config::notes_of(resolved, place.size, place.nodes));
+         return check_environment(session, config::notes_of(wish.resolved, place.size, place.nodes));
        }},
       {"messages", [&] { return check_messages(session); }},
   };
+  if (session.device().kind() == DeviceKind::cuda)
+    checks.push_back({"NCCL", [&] { return check_nccl(session); }});
   if (session.place().size > 1) {
     checks.push_back({"carrier", [&] { return check_carrier(session); }});
     checks.push_back({"links", [&] { return check_links(session); }});
   }
-  checks.push_back({"disk", [&] { return check_disk(session, folder); }});
-  checks.push_back({"checkpoint", [&] { return check_checkpoint(session, folder); }});
-  checks.push_back({"device", [&] { return check_device(session); }});
+  checks.push_back({"disk", [&] { return check_disk(session, wish.folder, leftovers); }});
+  checks.push_back({"checkpoint", [&] { return check_checkpoint(session, wish.folder, leftovers); }});
   checks.push_back({"FP8 step", [&] { return check_step(session); }});
-  const std::vector<std::filesystem::path> made = missing_folders(folder);
+  return checks;
+}
+
+int verify(runtime::Session& session, const Wish& wish, Leftovers& leftovers) {
+  const std::vector<Check> checks = checks_of(session, wish, leftovers);
+  leftovers.add_missing_folders(wish.folder);
   Json all = Json::array();
   int wrong = 0;
   ExitCode code = ExitCode::ok;
@@ -130,12 +135,12 @@ int verify(runtime::Session& session, const config::Resolved& resolved, const st
     if (result.problem && wrong++ == 0) code = result.problem->code;
     if (!session.prints()) continue;
     all.push_back(json_of(result));
-    if (!json) print(result);
+    if (wish.json) continue;
+    print(result);
+    std::fflush(stdout);  // the next one may wait for what does not come
   }
   if (!session.prints()) return static_cast<int>(code);
-  std::error_code none;
-  for (const auto& path : made) std::filesystem::remove(path, none);
-  if (json) {
+  if (wish.json) {
     std::printf("%s\n", Json{{"ok", wrong == 0}, {"checks", all}}.dump(2).c_str());
   } else if (wrong == 0) {
     std::printf("all %zu checks pass\n", checks.size());
@@ -151,23 +156,33 @@ int verify_command(const Arguments& arguments) {
   Options options("verify",
                   "Checks what a run needs of the machine and of the ranks on it, under `mpirun -np N` or "
                   "alone: ranks that are "
-                  "alike, cores, memory, limits, variables, messages and their rates, disk, a checkpoint, "
-                  "the device, and a small "
+                  "alike, the device, cores, memory, limits, variables, messages and their rates, disk, a "
+                  "checkpoint, and a small "
                   "FP8 step against the CPU. Goes on where a check fails, says what to do, and leaves "
                   "nothing behind; exits with 0 "
                   "when all pass");
   options.example("trainer verify");
   options.example("launch/mpirun -np 8 build/bin/trainer verify --json");
   options.take_overrides();
-  std::string folder = ".";
-  bool json = false;
-  options.app().add_option("--folder", folder, "where checkpoints would be written")->capture_default_str();
-  options.app().add_flag("--json", json, "print JSON");
+  Wish wish{.resolved = {}, .folder = ".", .json = false, .unopened = std::nullopt};
+  options.app()
+      .add_option("--folder", wish.folder, "where checkpoints would be written")
+      ->capture_default_str();
+  options.app().add_flag("--json", wish.json, "print JSON");
   if (!options.parse(arguments)) return 0;
-  const config::Resolved resolved = config::load(options.overrides(), {.for_training = false});
-  const setup::SessionWish wish = setup::session_wish(resolved.config);
-  runtime::Session session(wish.device, nullptr, wish.carrying);
-  return session.run([&] { return verify(session, resolved, folder, json); });
+  wish.resolved = config::load(options.overrides(), {.for_training = false});
+  const setup::SessionWish wanted = setup::session_wish(wish.resolved.config);
+  Leftovers leftovers;  // before the session, whose threads take its signals' mask over
+  comm::let_few_threads_pass();
+  runtime::Session session(wanted.device, nullptr, wanted.carrying, &wish.unopened);
+  return session.run([&] {
+    try {
+      return verify(session, wish, leftovers);
+    } catch (...) {  // this rank alone: the process ends without its destructors
+      leftovers.remove_all();
+      throw;
+    }
+  });
 }
 
 }  // namespace octet::cli

@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
 #include "octet/checkpoint/checkpoint.h"
 #include "octet/checkpoint/folder.h"
 #include "octet/checkpoint/save.h"
+#include "octet/comm/libraries.h"
 #include "octet/device/cpu.h"
 #include "octet/device/device.h"
 #include "octet/train/trainer.h"
@@ -20,17 +20,20 @@
 namespace octet::cli {
 namespace {
 
-namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Free bytes of the file system of a folder; -1 where there is none.
+// What a rank of the smallest models takes, and a folder for a few checkpoints of them.
+constexpr std::int64_t kLeastMemory = std::int64_t{512} << 20;
+constexpr std::int64_t kLeastRoom = std::int64_t{1} << 30;
+
+// Free bytes of the file system of a folder; -1 where there is none, or where it does not say.
 std::int64_t free_at(const std::string& folder) {
   struct statvfs disk {};
-  if (::statvfs(folder.c_str(), &disk) != 0) return -1;
+  if (::statvfs(folder.c_str(), &disk) != 0 || disk.f_blocks == 0) return -1;
   return static_cast<std::int64_t>(disk.f_bavail) * static_cast<std::int64_t>(disk.f_frsize);
 }
 
@@ -59,7 +62,14 @@ std::string check_ranks(runtime::Session& session) {
   const comm::Place& place = session.place();
   std::string text = std::to_string(place.size) + (place.size == 1 ? " rank" : " ranks") + " on " +
                      std::to_string(place.nodes) + (place.nodes == 1 ? " node" : " nodes");
-  return text + (comm::launched_by_mpi() ? ", MPI with MPI_THREAD_FUNNELED or more" : ", without a launcher");
+  const comm::RunningMpi mpi = comm::running_mpi();
+  session.job().together([&] {
+    if (mpi.enough) return;
+    throw failed("this MPI allows no threads beside it", "MPI_THREAD_FUNNELED or more",
+                 mpi.threads + " (" + mpi.library + ")",
+                 "use an MPI that is built with thread support, and build the program with it");
+  });
+  return text + (mpi.library.empty() ? ", without a launcher" : ", " + mpi.threads + ", " + mpi.library);
 }
 
 std::string check_sameness(runtime::Session& session, const config::Config& config) {
@@ -81,6 +91,16 @@ std::string check_cores(runtime::Session& session) {
 std::string check_memory(runtime::Session& session) {
   const std::unique_ptr<Device> host = make_cpu_device({.threads = cpu::op_threads()});
   const auto free = static_cast<std::int64_t>(host->memory().free);
+  const std::int64_t ranks = session.place().local_size;
+  session.job().together([&] {
+    if (free >= kLeastMemory * ranks) return;
+    throw failed(
+        "the host has too little free memory for its ranks",
+        human_bytes(static_cast<double>(kLeastMemory)) + " for each of " + std::to_string(ranks) +
+            (ranks == 1 ? " rank" : " ranks") + ", and what the model needs (trainer plan)",
+        human_bytes(static_cast<double>(free)) + " free",
+        "end other programs (top), start fewer ranks, or raise the limit of the container or the job");
+  });
   const std::int64_t least = session.job().all_min(free);
   std::string text = human_bytes(static_cast<double>(least)) + " of the host are free";
   return session.place().nodes > 1 ? text + ", on the host with least" : text;
@@ -127,33 +147,45 @@ std::string check_environment(runtime::Session& session, const config::Strings& 
   return text.empty() ? "nothing is set that other trainers read" : "set for other programs:" + text;
 }
 
-std::string check_disk(runtime::Session& session, const std::string& folder) {
+std::string check_disk(runtime::Session& session, const std::string& folder, Leftovers& leftovers) {
   constexpr std::size_t kBytes = std::size_t{32} << 20;
   double seconds = 0;
+  std::int64_t free = -1;
   session.job().together([&] {
     const std::string bytes(kBytes, 'x');
-    const std::string path =
-        folder + "/.verify-rank" + std::to_string(session.place().rank) + "-" + std::to_string(::getpid());
     make_folders(folder);
+    const Leftovers::Own own(leftovers, folder + "/.verify-rank" + std::to_string(session.place().rank) +
+                                            "-" + std::to_string(::getpid()));
+    make_folders(own.path());
+    const std::string path = own.path() + "/file";
     const auto start = Clock::now();
     write_file_atomically(path, bytes);
     seconds = seconds_since(start);
-    const bool same = read_file(path) == bytes;
-    fs::remove(path);
-    if (!same)
+    if (read_file(path) != bytes)
       throw failed("a file does not hold what was written", "the same bytes", path,
                    "look at the disk (dmesg)");
   });
+  session.job().together([&] {
+    free = free_at(folder);
+    if (free < 0 || free >= kLeastRoom) return;
+    throw failed(
+        "the disk has too little room for checkpoints",
+        human_bytes(static_cast<double>(kLeastRoom)) + " at least, and what the model needs (trainer plan)",
+        human_bytes(static_cast<double>(free)) + " free at " + folder,
+        "free some disk space, or name another folder with --folder (output_dir of a run)");
+  });
   return folder + " takes " + per_second(static_cast<double>(kBytes), seconds) + " from each rank, synced; " +
-         human_bytes(static_cast<double>(free_at(folder))) + " free";
+         (free < 0 ? "its file system does not say how much is free"
+                   : human_bytes(static_cast<double>(free)) + " free");
 }
 
-std::string check_checkpoint(runtime::Session& session, const std::string& folder) {
+std::string check_checkpoint(runtime::Session& session, const std::string& folder, Leftovers& leftovers) {
   constexpr std::int64_t kCount = std::int64_t{1} << 20;  // of each rank
   comm::Job& job = session.job();
   const std::int64_t size = job.size(), rank = job.rank();
   std::string path = folder + "/.verify-checkpoint-" + std::to_string(::getpid());
   path = job.all_gather_bytes(path).front();
+  leftovers.add(path);
   std::vector<float> values(kCount);
   for (std::int64_t i = 0; i < kCount; ++i)
     values[static_cast<std::size_t>(i)] = static_cast<float>(rank * kCount + i);
@@ -180,15 +212,19 @@ std::string check_checkpoint(runtime::Session& session, const std::string& folde
     problem = std::current_exception();
   }
   job.barrier();
-  std::error_code gone;
-  if (session.prints()) fs::remove_all(path, gone);
+  leftovers.remove(path);  // by every rank: what one does not see another does
   if (problem) std::rethrow_exception(problem);
   return "HDF5 from all ranks, read again and verified: " +
          human_bytes(static_cast<double>(size * kCount) * sizeof(float)) + ", written at " +
          per_second(static_cast<double>(size * kCount) * sizeof(float), seconds);
 }
 
-std::string check_device(runtime::Session& session) {
+std::string check_device(runtime::Session& session, const std::optional<Problem>& unopened) {
+  if (unopened) {
+    Problem problem = *unopened;
+    if (!problem.what.empty()) problem.fix += "; the checks below ran on the CPU";
+    throw Error(problem);
+  }
   const MemoryInfo memory = session.device().memory();
   return session.device().description() + ", " + human_bytes(static_cast<double>(memory.free)) + " free";
 }

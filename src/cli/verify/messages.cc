@@ -3,10 +3,13 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <memory>
 
 #include "octet/base/strings.h"
 #include "octet/comm/collectives.h"
+#include "octet/comm/libraries.h"
 #include "octet/comm/mesh.h"
+#include "octet/device/gpus.h"
 #include "octet/runtime/link_rates.h"
 #include "octet/setup/setup.h"
 #include "verify/checks.h"
@@ -91,6 +94,35 @@ std::string table_of(const std::vector<double>& rates, int size) {
 
 }  // namespace
 
+std::string links_text(const std::string& head, const std::vector<LinkTrial>& trials) {
+  std::string text = head, broken, reasons;
+  for (const LinkTrial& trial : trials) {
+    text += "\n              " + trial.carrier;
+    text += trial.trouble.empty()
+                ? trial.rates
+                : (trial.expected ? " does not work: " : " is not for these GPUs: ") + trial.trouble;
+    if (trial.trouble.empty() || !trial.expected) continue;
+    broken += (broken.empty() ? "" : ", ") + trial.carrier;
+    reasons += (reasons.empty() ? "" : "; ") + trial.carrier + ": " + trial.trouble;
+  }
+  if (broken.empty()) return text;
+  throw failed("a carrier between the GPUs does not work: " + broken,
+               "bytes that arrive as they were sent, by every carrier of such a machine", reasons,
+               "trainer gpu-info shows how the GPUs are joined, NCCL_DEBUG=INFO what NCCL does; until it is "
+               "mended gpu_transport names a carrier that works (host works anywhere)");
+}
+
+namespace {
+
+// GPUs of one host that the driver lets reach each other's memory; those of several hosts do not.
+bool peers_are_expected(runtime::Session& session) {
+  const std::vector<GpuPair> pairs = gpu_pairs();
+  const bool here = std::ranges::all_of(pairs, &GpuPair::peer_access);
+  return session.job().all_min(here ? 1 : 0) == 1 && session.place().nodes == 1;
+}
+
+}  // namespace
+
 // Every carrier that there can be is tried, whichever one a run would take.
 std::string check_links(runtime::Session& session) {
   comm::Job& job = session.job();
@@ -98,25 +130,48 @@ std::string check_links(runtime::Session& session) {
   const bool gpus = device.kind() == DeviceKind::cuda;
   constexpr int kTries = 3;
   const std::size_t bytes = std::size_t{gpus ? 64u : 4u} << 20;
-  std::string text = "GB/s between every two ranks, both ways at once, messages of " +
-                     human_bytes(static_cast<double>(bytes));
+  const std::string head = "GB/s between every two ranks, both ways at once, messages of " +
+                           human_bytes(static_cast<double>(bytes));
   const auto rates_of = [&](comm::Collectives& collectives) {
     return table_of(runtime::pair_rates(collectives, device, bytes, kTries), collectives.size());
   };
-  if (!gpus) return text + "\n              MPI" + rates_of(session.data());
+  if (!gpus) return links_text(head, {{.carrier = "MPI", .rates = rates_of(session.data())}});
   const comm::Mesh mesh(job.size());
+  const bool peers = peers_are_expected(session);
+  std::vector<LinkTrial> trials;
   for (const char* transport : {"peer", "nccl", "host"}) {
-    text += "\n              " + std::string(transport);
+    LinkTrial& trial = trials.emplace_back();
+    trial.carrier = transport;
+    trial.expected = peers || trial.carrier != "peer";
+    std::unique_ptr<comm::Collectives> collectives;
     try {
-      const auto collectives =
-          job.collectives(mesh.group("data", job.rank()), device, setup::carrier_of(transport));
-      text += rates_of(*collectives);
+      collectives = job.collectives(mesh.group("data", job.rank()), device, setup::carrier_of(transport));
+    } catch (const comm::RanksLost&) {
+      throw;
     } catch (const Error& error) {  // agreed upon: all ranks have it
-      text +=
-          " does not work: " + (error.problem().found.empty() ? error.problem().what : error.problem().found);
+      const Problem& problem = error.problem();
+      trial.trouble = problem.found.empty() ? problem.what : problem.found;
+      continue;
     }
+    trial.rates = rates_of(*collectives);
   }
+  std::string text;
+  job.together([&] { text = links_text(head, trials); });
   return text;
+}
+
+std::string check_nccl(runtime::Session& session) {
+  std::string found;
+  session.job().together([&] {
+    try {
+      found = comm::nccl_description();
+    } catch (const Error& error) {
+      if (session.place().size > 1) throw;
+      found = "there is none, which one GPU does not need (" +
+              (error.problem().found.empty() ? error.problem().what : error.problem().found) + ")";
+    }
+  });
+  return found;
 }
 
 }  // namespace octet::cli

@@ -1,0 +1,86 @@
+#include "verify/leftovers.h"
+
+#include <pthread.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "octet/base/log.h"
+
+namespace octet::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+// How long the thread waits for a signal before it looks whether its work is over.
+constexpr timespec kTurn{.tv_sec = 0, .tv_nsec = 50'000'000};
+
+// nohup, and shells for what they start in the background, have signals ignored: they stay so.
+bool is_ignored(int signal) {
+  struct sigaction now {};
+  return ::sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+}
+
+}  // namespace
+
+Leftovers::Leftovers() {
+  ::sigemptyset(&stops_);
+  for (const int signal : {SIGTERM, SIGINT, SIGHUP, SIGUSR2}) {
+    if (!is_ignored(signal)) ::sigaddset(&stops_, signal);
+  }
+  ::pthread_sigmask(SIG_BLOCK, &stops_, &before_);
+  thread_ = std::thread([this] { wait_for_signals(); });
+}
+
+Leftovers::~Leftovers() {
+  over_ = true;
+  thread_.join();
+  remove_all();
+  ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+void Leftovers::add(const std::string& path) {
+  const std::scoped_lock lock(mutex_);
+  paths_.push_back(path);
+}
+
+void Leftovers::add_missing_folders(const std::string& folder) {
+  std::error_code none;
+  const std::scoped_lock lock(mutex_);
+  for (auto path = fs::absolute(folder).lexically_normal();
+       !fs::exists(path, none) && path.has_relative_path(); path = path.parent_path()) {
+    folders_.push_back(path);
+  }
+}
+
+void Leftovers::remove(const std::string& path) {
+  std::error_code gone;
+  const std::scoped_lock lock(mutex_);
+  fs::remove_all(path, gone);
+  std::erase(paths_, path);
+}
+
+// Nothing is forgotten: what a rank has removed another one may be about to make.
+void Leftovers::remove_all() {
+  std::error_code gone;
+  const std::scoped_lock lock(mutex_);
+  for (const std::string& path : paths_) fs::remove_all(path, gone);
+  for (const std::string& folder : folders_) fs::remove(folder, gone);
+}
+
+void Leftovers::wait_for_signals() {
+  while (!over_) {
+    const int signal = ::sigtimedwait(&stops_, nullptr, &kTurn);
+    if (signal < 0) continue;
+    remove_all();
+    // Other threads, and other ranks, may have been in the middle of making something.
+    ::nanosleep(&kTurn, nullptr);
+    remove_all();
+    log::warn("stopped by signal " + std::to_string(signal) + ": what the checks had made is removed");
+    ::_exit(128 + signal);
+  }
+}
+
+}  // namespace octet::cli

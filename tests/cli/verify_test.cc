@@ -1,0 +1,134 @@
+// trainer verify: what is a cross, and what is left behind.
+#include <filesystem>
+#include <set>
+
+#include "cli/task.h"
+
+namespace octet::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool prints(const Outcome& outcome, const std::string& text) {
+  return outcome.out.find(text) != std::string::npos;
+}
+
+/// The checks of `verify --json` that fail, by name; each has a mend.
+std::set<std::string> crosses_in(const Outcome& outcome) {
+  std::set<std::string> names;
+  const Json all = parse_json(outcome.out, "verify");
+  EXPECT_GT(all["checks"].size(), 9u) << outcome.both();
+  for (const Json& check : all["checks"]) {
+    if (check["ok"]) continue;
+    names.insert(check["name"]);
+    EXPECT_FALSE(check["problem"]["to_do"].get<std::string>().empty()) << check;
+  }
+  EXPECT_EQ(all["ok"].get<bool>(), names.empty());
+  return names;
+}
+
+using Names = std::set<std::string>;
+
+TEST(Verify, ADeviceThatCannotBeOpenedIsACrossAndTheOthersGoOn) {
+  if (trainer("gpu-info").code == 0) GTEST_SKIP() << "there is one";
+  for (const int np : {0, 2}) {
+    const Outcome run = trainer("verify device=cuda --folder /tmp", np);
+    EXPECT_EQ(run.code, 64) << run.both();
+    EXPECT_EQ(errors_in(run), 0) << run.both();
+    for (const char* text :
+         {"✗ device ", "to do:", "the checks below ran on the CPU", "✓ messages", "✓ FP8 step", "1 of "})
+      EXPECT_TRUE(prints(run, text)) << text << "\n" << run.both();
+    EXPECT_EQ(crosses_in(trainer("verify device=cuda --json --folder /tmp", np)), Names{"device"});
+  }
+}
+
+TEST(Verify, AnMpiThatAllowsNoThreadsIsACrossAndTheOthersGoOn) {
+  const std::string start = "LD_PRELOAD=" OCTET_FEW_THREADS " " OCTET_SOURCE_DIR
+                            "/launch/mpirun -np 2 " OCTET_TRAINER " verify device=cpu --folder /tmp";
+  const Outcome run = shell(start);
+  EXPECT_EQ(run.code, 1) << run.both();
+  for (const char* text : {"✗ ranks ", "MPI_THREAD_FUNNELED or more", "MPI_THREAD_SINGLE (",
+                           "built with thread support", "✓ messages", "✓ FP8 step", "1 of "})
+    EXPECT_TRUE(prints(run, text)) << text << "\n" << run.both();
+  EXPECT_EQ(crosses_in(shell(start + " --json")), Names{"ranks"});
+  const Outcome fine = trainer("verify device=cpu --folder /tmp", 2);
+  EXPECT_TRUE(prints(fine, "2 ranks on 1 node, MPI_THREAD_")) << "the level that was found: " << fine.both();
+  EXPECT_FALSE(prints(fine, "MPI_THREAD_SINGLE")) << fine.both();
+}
+
+TEST(Verify, TooLittleMemoryIsACross) {
+  const TemporaryFolder folder("meminfo");
+  spill(folder / "meminfo", "MemTotal: 4000000 kB\nMemFree: 900000 kB\nMemAvailable: 900000 kB\n");
+  const std::string with =
+      "unshare -m sh -c \"mount --bind " + (folder / "meminfo") + " /proc/meminfo && exec ";
+  if (shell(with + "true\"").code != 0) GTEST_SKIP() << "needs the right to mount";
+  const std::string verify = OCTET_TRAINER " verify device=cpu --json --folder /tmp";
+  EXPECT_EQ(crosses_in(shell(with + verify + "\"")), Names{}) << "900 MB for one rank";
+  const Outcome two = shell(with + OCTET_SOURCE_DIR "/launch/mpirun -np 2 " + verify + "\"");
+  EXPECT_EQ(two.code, 1) << two.both();
+  EXPECT_EQ(crosses_in(two), Names{"memory"}) << "900 MB for two";
+}
+
+/// A file system of its own, where this process may mount one.
+class SmallRoom {
+ public:
+  explicit SmallRoom(const std::string& size) : folder_("room") {
+    mounted_ = shell("mount -t tmpfs -o size=" + size + " tmpfs " + folder_.path()).code == 0;
+  }
+  ~SmallRoom() {
+    if (mounted_) shell("umount " + folder_.path());
+  }
+  bool mounted() const { return mounted_; }
+  const std::string& path() const { return folder_.path(); }
+
+ private:
+  TemporaryFolder folder_;
+  bool mounted_ = false;
+};
+
+TEST(Verify, TooLittleRoomOnTheDiskIsACrossAndNothingIsLeft) {
+  const SmallRoom room("100m");
+  if (!room.mounted()) GTEST_SKIP() << "needs the right to mount a file system";
+  const Outcome run = trainer("verify device=cpu --json --folder " + room.path());
+  EXPECT_EQ(run.code, 1) << run.both();
+  EXPECT_EQ(crosses_in(run), Names{"disk"});
+  EXPECT_TRUE(prints(run, "1.00 GiB at least")) << run.both();
+  EXPECT_TRUE(fs::is_empty(room.path()));
+  const SmallRoom full("20m");
+  if (!full.mounted()) GTEST_SKIP();
+  EXPECT_TRUE(crosses_in(trainer("verify device=cpu --json --folder " + full.path(), 2)).contains("disk"));
+  EXPECT_TRUE(fs::is_empty(full.path()));
+}
+
+/// A verify whose disk does not answer once it writes the checkpoint.
+std::string hanging(const std::string& launch, const std::string& folder) {
+  return "LD_PRELOAD=" OCTET_FLIPPING_DISK " BAD_DISK_HANG=.verify-checkpoint " + launch +
+         OCTET_TRAINER " verify device=cpu --folder " + folder + "/not/there/yet & job=$!; until ls -d " +
+         folder + "/not/there/yet/.verify-checkpoint*/* >/dev/null 2>&1; do sleep 0.05; done; sleep 0.3; ";
+}
+
+TEST(Verify, ThatIsStoppedLeavesNothing) {
+  for (const std::string launch : {"", OCTET_SOURCE_DIR "/launch/mpirun -np 2 "}) {
+    for (const auto& [signal, code] : {std::pair{"TERM", 143}, {"HUP", 129}}) {
+      const TemporaryFolder folder("stopped");
+      const Outcome run = shell(hanging(launch, folder.path()) + "kill -" + signal + " $job; wait $job", 60);
+      EXPECT_EQ(run.code, code) << run.both();
+      EXPECT_TRUE(fs::is_empty(folder.path())) << launch << signal << shell("find " + folder.path()).out;
+      EXPECT_NE(run.err.find("what the checks had made is removed"), std::string::npos) << run.both();
+    }
+  }
+}
+
+// mpirun ends the others.
+TEST(Verify, ARankThatIsKilledLeavesNothingEither) {
+  const TemporaryFolder folder("killed_rank");
+  const Outcome run = shell(hanging(OCTET_SOURCE_DIR "/launch/mpirun -np 2 ", folder.path()) +
+                                "kill -KILL $(ps -eo pid=,args= | grep \"[0-9] " OCTET_TRAINER " verify.*" +
+                                folder.path() + "\" | head -n 1 | sed \"s/^ *//; s/ .*//\"); wait $job",
+                            60);
+  EXPECT_NE(run.code, 0) << run.both();
+  EXPECT_TRUE(fs::is_empty(folder.path())) << run.both() << shell("find " + folder.path()).out;
+}
+
+}  // namespace
+}  // namespace octet::test
