@@ -21,7 +21,7 @@ if(TARGET octet_arrow)
   set(_octet_arrow "Apache Arrow")
 endif()
 string(JOIN ", " OCTET_BUILT_WITH "${CMAKE_CXX_COMPILER_ID} ${CMAKE_CXX_COMPILER_VERSION}"
-       "${CMAKE_SYSTEM_PROCESSOR}" "${_octet_gpu}" "MPI ${OMPI_VERSION}" "HDF5 ${HDF5_VERSION}" "${_octet_arrow}")
+       "${CMAKE_SYSTEM_PROCESSOR}" "${_octet_gpu}" "HDF5 ${HDF5_VERSION}" "${_octet_arrow}")
 set_property(SOURCE ${PROJECT_SOURCE_DIR}/src/cli/version.cc TARGET_DIRECTORY octet_cli
              PROPERTY COMPILE_DEFINITIONS OCTET_BUILT_WITH="${OCTET_BUILT_WITH}")
 

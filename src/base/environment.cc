@@ -27,8 +27,12 @@ constexpr EnvironmentVariable kVariables[] = {
     {"OCTETRUN_SINGLE", "`0` or `1`",
      "`1`: each process that `torchrun`, `accelerate`, `deepspeed` or `srun` without PMIx started is meant "
      "to "
-     "be a run of its own. Not set or `0`: such processes are refused",
+     "be a run of its own, or to start mpirun. Not set or `0`: such processes are refused",
      "src/comm/launchers.cc", user},
+    {"OCTETRUN_MPIRUN_FILE", "a file",
+     "the mpirun that `launch/mpirun` calls. Not set: the first on `PATH` that belongs to the MPI that the "
+     "program was built with (`trainer --version`)",
+     "launch/mpirun", user},
     {"OCTETRUN_START_TIMEOUT", "seconds",
      "that ranks have for MPI's start and for opening a channel, after which the job ends with 75. Not set: "
      "600",
@@ -187,6 +191,8 @@ constexpr EnvironmentVariable kVariables[] = {
      "src/comm/launchers.cc", foreign},
     {"WORLD_SIZE", "set by launchers of PyTorch", "likewise", "src/comm/launchers.cc", foreign},
     {"LOCAL_RANK", "set by launchers of PyTorch", "likewise", "src/comm/launchers.cc", foreign},
+    {"LOCAL_WORLD_SIZE", "set by torchrun", "likewise, below an MPI launcher too, where it is more than one",
+     "src/comm/launchers.cc", foreign},
     {"LOCAL_SIZE", "set by deepspeed", "likewise; which launcher it was", "src/comm/launchers.cc", foreign},
     {"CROSS_SIZE", "set by deepspeed", "likewise", "src/comm/launchers.cc", foreign},
     {"ACCELERATE_MIXED_PRECISION", "set by accelerate", "likewise", "src/comm/launchers.cc", foreign},

@@ -98,21 +98,27 @@ int refuse(const Error& e) {
   return static_cast<int>(e.code());
 }
 
+// Before anything is touched: processes that a launcher without MPI started would each be a run of their own.
+void require_mpi_launcher(const Arguments& arguments) {
+  if (std::ranges::find(arguments, "--help") != arguments.end()) return;
+  const comm::Launched launched =
+      comm::launched_without_mpi(environment_variable, [] { return comm::program_mpi().speaks_pmi2; });
+  if (launched.size > 1)
+    throw Error(comm::wrong_launcher(launched, comm::command_line(), comm::program_mpi()));
+}
+
 // A command of one process does its work once, however many a launcher started.
 int run_once(const Command& command, const Arguments& arguments) {
-  if (comm::launched_by_mpi() && comm::find_place().rank != 0) return 0;
   try {
+    if (comm::launched_by_mpi()) {
+      const comm::Place place = comm::find_place();
+      if (std::ranges::find(arguments, "--help") == arguments.end()) comm::require_whole_job(place.size);
+      if (place.rank != 0) return 0;
+    }
     return command.run(arguments);
   } catch (const Error& e) {
     return printed(e);
   }
-}
-
-// Before anything is touched: processes that a launcher without MPI started would each be a run of their own.
-void require_mpi_launcher(const Arguments& arguments) {
-  if (std::ranges::find(arguments, "--help") != arguments.end()) return;
-  const comm::Launched launched = comm::launched_without_mpi(environment_variable);
-  if (launched.size > 1) throw Error(comm::wrong_launcher(launched, comm::command_line()));
 }
 
 int dispatch(const Arguments& arguments) {
@@ -130,9 +136,8 @@ int dispatch(const Arguments& arguments) {
   const auto found = std::ranges::find(commands(), arguments[0], &Command::name);
   if (found != commands().end()) {
     const Arguments rest(arguments.begin() + 1, arguments.end());
-    if (found->place == CommandPlace::one_rank) return run_once(*found, rest);
     require_mpi_launcher(rest);
-    return found->run(rest);
+    return found->place == CommandPlace::one_rank ? run_once(*found, rest) : found->run(rest);
   }
   const bool is_config =
       arguments[0].find_first_of("./=") != std::string::npos || arguments[0].starts_with('-');

@@ -6,9 +6,11 @@
 #include <array>
 #include <charconv>
 #include <cstdlib>
+#include <initializer_list>
 #include <optional>
 #include <string_view>
 
+#include "octet/base/environment.h"
 #include "octet/base/files.h"
 #include "octet/base/strings.h"
 
@@ -39,12 +41,25 @@ bool has_mpi_launcher(const Lookup& variable) {
                              [&](const char* name) { return is_set(variable, name); });
 }
 
+std::string variables_that_are_set(const Lookup& variable, std::initializer_list<const char*> names) {
+  std::string all;
+  for (const char* name : names) {
+    const char* text = variable(name);
+    if (text != nullptr) all += (all.empty() ? "" : ", ") + std::string(name) + "=" + text;
+  }
+  return all;
+}
+
 // The launchers of PyTorch's world all set RANK, LOCAL_RANK and WORLD_SIZE; a platform that starts one
 // process a host sets RANK and WORLD_SIZE alone.
 Launched by_pytorch(const Lookup& variable) {
   const auto rank = number(variable, "RANK"), size = number(variable, "WORLD_SIZE");
   if (!rank || !size || *size < 2 || !is_set(variable, "LOCAL_RANK")) return {};
-  Launched launched{.launcher = "a launcher of PyTorch", .rank = *rank, .size = *size};
+  Launched launched{.launcher = "a launcher of PyTorch",
+                    .rank = *rank,
+                    .size = *size,
+                    .where = variables_that_are_set(
+                        variable, {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_SIZE"})};
   if (is_set(variable, "CROSS_SIZE") || is_set(variable, "LOCAL_SIZE")) {
     launched.launcher = "deepspeed";
   } else if (is_set(variable, "ACCELERATE_MIXED_PRECISION") ||
@@ -56,34 +71,110 @@ Launched by_pytorch(const Lookup& variable) {
   return launched;
 }
 
+// Several of its processes are children of one that an MPI launcher started. Whoever sets RANK and the like
+// for the ranks of MPI itself, as scripts around srun do, does not set what is torchrun's or deepspeed's own.
+bool shares_a_rank(const Lookup& variable) {
+  const bool elastic = is_set(variable, "TORCHELASTIC_RUN_ID");
+  const int here = number(variable, elastic ? "LOCAL_WORLD_SIZE" : "LOCAL_SIZE").value_or(1);
+  return here > 1;
+}
+
+// Without a version: once MPI has begun, PMIX_VERSION is that of the program's own PMIx.
+std::string pmi_of_slurm(const Lookup& variable) {
+  if (is_set(variable, "PMIX_RANK")) return "PMIx";
+  return is_set(variable, "PMI_RANK") ? "PMI-2" : "";
+}
+
 // A step's own number of tasks: that of the job (SLURM_NTASKS) stands in a batch script too, which is one
 // process.
 Launched by_slurm(const Lookup& variable) {
   const auto rank = number(variable, "SLURM_PROCID"), size = number(variable, "SLURM_STEP_NUM_TASKS");
   if (!rank || !size || *size < 2) return {};
-  return {.launcher = "srun", .rank = *rank, .size = *size, .slurm = true};
+  return {.launcher = "srun",
+          .rank = *rank,
+          .size = *size,
+          .slurm = true,
+          .where = variables_that_are_set(variable,
+                                          {"SLURM_STEP_NUM_TASKS", "SLURM_PROCID", "PMIX_RANK", "PMI_RANK"}),
+          .pmi = pmi_of_slurm(variable)};
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
+  return text;
+}
+
+// launch/mpirun takes the launcher of the program's MPI where PATH has it; it is named where it was found.
+std::string mpirun_line(const Launched& launched, const std::string& command, const ProgramMpi& mpi) {
+  const std::string line = "launch/mpirun -np " + std::to_string(launched.size) + " " + command;
+  if (launched.mpi.empty()) return line;
+  if (!mpi.mpirun.empty()) return "OCTETRUN_MPIRUN_FILE=" + mpi.mpirun + " " + line;
+  return line + "\n            with the mpirun of " + mpi.name +
+         " on PATH, which was not found here: install it (launch/setup for Open MPI), or load its module";
+}
+
+std::string srun_line(const Launched& launched, const std::string& command, const std::string& plugin) {
+  return "srun --mpi=" + plugin + " -n " + std::to_string(launched.size) + " " + command;
+}
+
+std::string line_to_type(const Launched& launched, const std::string& command, const ProgramMpi& mpi) {
+  const std::string mpirun = mpirun_line(launched, command, mpi);
+  if (!launched.slurm) return mpirun + "\n            (several hosts: --hostfile FILE, see hostfiles/)";
+  if (launched.pmi != "PMIx")
+    return srun_line(launched, command, "pmix") + "\n            or, in a batch script, " + mpirun;
+  return "in a batch script, " + mpirun + "\n            or " + srun_line(launched, command, "pmix_vN") +
+         " with another version of PMIx, of those that srun --mpi=list names";
+}
+
+std::string why_deaf(const Launched& launched, const ProgramMpi& mpi) {
+  if (!launched.above.empty()) return "an MPI launcher above counts them as one (" + launched.above + ")";
+  if (!launched.mpi.empty())
+    return "the launcher is that of " + launched.mpi + ", and this program is built with " + mpi.name;
+  if (!launched.pmi.empty())
+    return "Slurm tells them of each other by " + launched.pmi + ", which " + mpi.name + " did not hear";
+  return "nothing tells this program's MPI (" + mpi.name + ") of them";
 }
 
 }  // namespace
 
-Launched launched_without_mpi(const Lookup& variable) {
-  if (single_is_meant(variable) || has_mpi_launcher(variable)) return {};
-  if (Launched launched = by_pytorch(variable); launched.size > 1) return launched;
-  return by_slurm(variable);
+Launched launched_without_mpi(const Lookup& variable, const std::function<bool()>& speaks_pmi2) {
+  if (single_is_meant(variable)) return {};
+  if (Launched launched = by_pytorch(variable); launched.size > 1) {
+    if (!has_mpi_launcher(variable)) return launched;
+    if (!shares_a_rank(variable)) return {};
+    launched.above = variables_that_are_set(variable, {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"});
+    return launched;
+  }
+  Launched launched = by_slurm(variable);
+  const bool deaf = launched.pmi == "PMI-2" && !is_set(variable, "OMPI_COMM_WORLD_SIZE") && !speaks_pmi2();
+  return deaf || !has_mpi_launcher(variable) ? launched : Launched{};
 }
 
 Launched claimed_by_launcher(const Lookup& variable) {
   if (single_is_meant(variable)) return {};
   if (const auto size = number(variable, "OMPI_COMM_WORLD_SIZE")) {
-    return {
-        .launcher = "mpirun", .rank = number(variable, "OMPI_COMM_WORLD_RANK").value_or(0), .size = *size};
+    return {.launcher = "mpirun",
+            .rank = number(variable, "OMPI_COMM_WORLD_RANK").value_or(0),
+            .size = *size,
+            .where = variables_that_are_set(variable, {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"}),
+            .mpi = "an Open MPI"};
   }
   if (Launched launched = by_slurm(variable); launched.size > 1) return launched;
   if (const auto size = number(variable, "PMI_SIZE")) {
-    return {
-        .launcher = "mpirun of another MPI", .rank = number(variable, "PMI_RANK").value_or(0), .size = *size};
+    return {.launcher = "mpirun",
+            .rank = number(variable, "PMI_RANK").value_or(0),
+            .size = *size,
+            .where = variables_that_are_set(variable, {"PMI_SIZE", "PMI_RANK"}),
+            .mpi = "MPICH or Intel MPI"};
   }
   return {};
+}
+
+void require_whole_job(int size) {
+  if (size > 1) return;
+  const Launched claimed = claimed_by_launcher(environment_variable);
+  if (claimed.size > 1) throw Error(wrong_launcher(claimed, command_line(), program_mpi()));
 }
 
 std::vector<std::string> command_line() {
@@ -97,25 +188,23 @@ std::vector<std::string> command_line() {
   return words;
 }
 
-Problem wrong_launcher(const Launched& launched, const std::vector<std::string>& arguments) {
-  if (launched.rank != 0) return {.what = "", .code = ExitCode::usage};
-  std::string command, count = std::to_string(launched.size);
-  for (const std::string& argument : arguments) command += (command.empty() ? "" : " ") + argument;
-  const std::string mpirun = "launch/mpirun -np " + count + " " + command;
-  const char* where = launched.slurm                            ? "SLURM_STEP_NUM_TASKS, without PMIx"
-                      : launched.launcher.starts_with("mpirun") ? "OMPI_COMM_WORLD_SIZE or PMI_SIZE"
-                                                                : "RANK, WORLD_SIZE";
+Problem wrong_launcher(const Launched& launched, const std::vector<std::string>& arguments,
+                       const ProgramMpi& mpi) {
+  if (launched.rank != 0) return {.what = "", .code = ExitCode::usage, .agreed = true};
+  const std::string count = std::to_string(launched.size);
+  const std::string meant =
+      launched.above.empty()
+          ? "if every process is meant to be a run of its own: OCTETRUN_SINGLE=1"
+          : "if mpirun was started on purpose by a process of " + launched.launcher + ": OCTETRUN_SINGLE=1";
   return {
       .what = launched.launcher + " started " + count +
-              " processes that do not know each other: each would train alone, all into one folder",
-      .expected = "one process, or ranks that MPI's launcher started",
-      .found = "process " + std::to_string(launched.rank) + " of " + count,
-      .where = where,
-      .fix = (launched.slurm ? "srun --mpi=pmix -n " + count + " " + command +
-                                   "\n            or, in a batch script, " + mpirun
-                             : mpirun + "\n            (several hosts: --hostfile FILE, see hostfiles/)") +
-             "\n            if every process is meant to be a run of its own: OCTETRUN_SINGLE=1",
-      .code = ExitCode::usage};
+              " processes that do not know each other: each would work alone, all into one folder",
+      .expected = "one process, or ranks that the launcher of " + mpi.name + " started",
+      .found = "process " + std::to_string(launched.rank) + " of " + count + ": " + why_deaf(launched, mpi),
+      .where = launched.where,
+      .fix = line_to_type(launched, joined(arguments), mpi) + "\n            " + meant,
+      .code = ExitCode::usage,
+      .agreed = true};
 }
 
 bool stops_are_handed_on(const Lookup& variable) {

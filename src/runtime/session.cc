@@ -60,16 +60,6 @@ std::unique_ptr<Device> open_cpu(const comm::Place& place) {
       {.threads = cores, .compute_worker = environment_variable("OCTETRUN_COMPUTE_WORKER") != nullptr});
 }
 
-// A launcher whose processes MPI does not know as ranks has started as many runs.
-void require_whole_job(const comm::Place& place) {
-  if (place.size > 1) return;
-  const comm::Launched claimed = comm::claimed_by_launcher(environment_variable);
-  if (claimed.size < 2) return;
-  Problem problem = comm::wrong_launcher(claimed, comm::command_line());
-  problem.agreed = true;  // there is no other rank to tell
-  throw Error(problem);
-}
-
 // What the user should know of the ranks' devices before anything runs on them.
 void warn_of(const GpuChoice& choice) {
   if (!choice.why_cpu.empty()) log::warn("computing on the CPU: " + choice.why_cpu);
@@ -99,7 +89,7 @@ Session::Session(DeviceWish device, const std::exception_ptr& refusal, const com
                  std::optional<Problem>* unopened)
     : job_(comm::make_job()), place_(job_->place()) {
   log::set_rank(place_.rank, place_.rank == 0);
-  require_whole_job(place_);
+  comm::require_whole_job(place_.size);
   std::exception_ptr refused = refusal;
   const auto unless_refused = [&](const auto& work) {
     try {

@@ -186,6 +186,43 @@ TEST_F(Mpirun, EachMpiIsToldInItsOwnWords) {
   expect_says(told("-np 3 prog").err, "is neither Open MPI's nor MPICH's");
 }
 
+// Ranks that another MPI's mpirun starts would be as many runs.
+TEST_F(Mpirun, TheOneOfTheProgramsMpiIsTaken) {
+  const auto stand_in = [&](const std::string& name, const std::string& version) {
+    script(name, "[ \"$1\" = --version ] && { echo \"" + version + "\"; exit 0; }\necho \"$0\"");
+  };
+  stand_in("bin/mpirun", "HYDRA build details");
+  stand_in("more/mpirun", "mpirun (Open MPI) 4.1.4");
+  script("trainer", "echo octet 0.1; echo GNU 12, ${BUILT_WITH:-Open MPI 4.1.4}");
+  const std::string both = "export PATH=" + (folder_ / "bin") + ":" + (folder_ / "more") + ":/usr/bin:/bin; ";
+  const auto taken = [&](const std::string& environment, const std::string& path = "") {
+    return run((path.empty() ? both : path) + environment +
+               " " OCTET_SOURCE_DIR "/launch/mpirun -np 1 ./trainer c.yaml");
+  };
+  EXPECT_EQ(taken("").out, (folder_ / "more/mpirun") + "\n");
+  EXPECT_EQ(taken("BUILT_WITH=\"MPICH 4.0.2\"").out, (folder_ / "bin/mpirun") + "\n");
+  EXPECT_EQ(taken("OCTETRUN_MPIRUN_FILE=" + (folder_ / "bin/mpirun")).out, (folder_ / "bin/mpirun") + "\n");
+  EXPECT_EQ(taken("OCTETRUN_MPIRUN_FILE=" + (folder_ / "none")).code, 64);
+  // Where the machine's own are out of sight.
+  EXPECT_EQ(run("mkdir tools && ln -s $(ls /usr/bin | grep -v ^mpi | sed s#^#/usr/bin/#) tools").code, 0);
+  const auto only = [&](const std::string& name) {
+    return "export PATH=" + (folder_ / name) + ":" + (folder_ / "tools") + "; ";
+  };
+  stand_in("two/mpirun", "HYDRA build details");
+  stand_in("two/mpirun.openmpi", "mpirun (Open MPI) 4.1.4");
+  EXPECT_EQ(taken("", only("two")).out, (folder_ / "two/mpirun.openmpi") + "\n");
+  stand_in("named/mpiexec", "mpiexec (OpenRTE) 4.1.4");
+  EXPECT_EQ(taken("", only("named")).out, (folder_ / "named/mpiexec") + "\n");
+  EXPECT_EQ(taken("BUILT_WITH=\"MPICH 4.0.2\"", only("named")).code, 64);
+  const Outcome none = taken("BUILT_WITH=\"MPICH 4.0.2\"", only("more"));
+  EXPECT_EQ(none.code, 64) << none.both();
+  EXPECT_EQ(errors_in(none), 1) << none.err;
+  expect_says(none.err, "expected: an mpirun of MPICH 4.0.2");
+  expect_says(none.err, (folder_ / "more/mpirun") + " of Open MPI");
+  script("trainer", "exit 127");
+  EXPECT_EQ(taken("").out, (folder_ / "bin/mpirun") + "\n") << "what it needs is not known";
+}
+
 TEST_F(Mpirun, WithoutOneIsSaid) {
   fs::create_directories(folder_ / "few");
   for (const char* name : {"bash", "env", "head", "grep", "dirname"})

@@ -47,8 +47,38 @@ TEST(OtherLaunchers, AreRefusedBeforeAFileIsTouchedWithTheLineToType) {
   const Outcome deaf = shell("PMI_RANK=0 PMI_SIZE=3 " + run);
   EXPECT_EQ(deaf.code, 64) << deaf.both();
   EXPECT_EQ(errors_in(deaf), 1) << deaf.err;
+  EXPECT_TRUE(says(deaf, "of MPICH or Intel MPI, and this program is built with Open MPI ")) << deaf.err;
+  EXPECT_TRUE(says(deaf, "OCTETRUN_MPIRUN_FILE=/")) << deaf.err;
+  // Slurm's PMI-2, of which MPI itself would say nothing that helps.
+  const Outcome pmi2 = shell("PMI_RANK=0 PMI_SIZE=2 PMI_FD=9 SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=2 " + run);
+  EXPECT_EQ(pmi2.code, 64) << pmi2.both();
+  EXPECT_EQ(errors_in(pmi2), 1) << pmi2.err;
+  EXPECT_TRUE(says(pmi2, "srun --mpi=pmix -n 2 " OCTET_TRAINER)) << pmi2.err;
+  // torchrun below one rank of MPI, whose number all its processes take for theirs.
+  const Outcome below = shell(torchrun + "RANK=0 LOCAL_WORLD_SIZE=2 PMIX_RANK=0 " + run, 20);
+  EXPECT_EQ(below.code, 64) << below.both();
+  EXPECT_EQ(errors_in(below), 1) << below.err;
+  EXPECT_TRUE(says(below, "an MPI launcher above counts them as one (PMIX_RANK=0)")) << below.err;
   EXPECT_FALSE(fs::exists(folder / "run"));
   expect_success(shell(torchrun + "RANK=0 OCTETRUN_SINGLE=1 " + run + " max_steps=1"));
+}
+
+// They would do their work as often as there are processes, all into one folder.
+TEST(OtherLaunchers, CommandsOfOneRankAreRefusedToo) {
+  const TemporaryFolder folder("launchers_of_one");
+  const std::string make = OCTET_TRAINER " quickstart " + (folder / "made");
+  const std::string torchrun = "WORLD_SIZE=2 RANK=0 LOCAL_RANK=0 TORCHELASTIC_RUN_ID=none ";
+  for (const std::string& launcher :
+       {torchrun, torchrun + "PMIX_RANK=0 LOCAL_WORLD_SIZE=2 ",
+        std::string("SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4 "), std::string("PMI_RANK=0 PMI_SIZE=3 ")}) {
+    const Outcome run = shell(launcher + make, 20);
+    EXPECT_EQ(run.code, 64) << launcher << run.both();
+    EXPECT_EQ(errors_in(run), 1) << launcher << run.err;
+    EXPECT_TRUE(says(run, "processes that do not know each other")) << run.err;
+    EXPECT_FALSE(fs::exists(folder / "made")) << launcher;
+    EXPECT_EQ(shell(launcher + OCTET_TRAINER " quickstart --help", 20).code, 0) << launcher;
+  }
+  expect_success(shell(torchrun + "OCTETRUN_SINGLE=1 " + make));
 }
 
 TEST(OtherLaunchers, VariablesOfHabitAreExplained) {

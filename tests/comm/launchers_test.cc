@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <fstream>
 #include <map>
+
+#include "support/temporary_folder.h"
 
 namespace octet::comm {
 namespace {
@@ -33,34 +37,54 @@ const Variables kSlurm{{"SLURM_PROCID", "2"},
                        {"SLURM_STEP_ID", "0"},
                        {"SLURM_LOCALID", "2"}};
 
+// srun --mpi=pmi2, and --mpi=pmix.
+const Variables kPmi2{{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}};
+const Variables kPmix{{"PMIX_RANK", "2"}, {"PMIX_VERSION", "4.2.2"}};
+const ProgramMpi kOpenMpi{.name = "Open MPI 4.1.4", .mpirun = "/opt/open/bin/mpirun"};
+
 Variables with(Variables variables, const Variables& more) {
   for (const auto& [name, value] : more) variables[name] = value;
   return variables;
 }
 
+Launched unheard(const Variables& variables, bool speaks_pmi2 = true) {
+  return launched_without_mpi(lookup(variables), [=] { return speaks_pmi2; });
+}
+
+/// What the first process says.
+Problem said_of(Launched launched, const ProgramMpi& mpi = kOpenMpi) {
+  launched.rank = 0;
+  return wrong_launcher(launched, {"trainer", "c.yaml", "max_steps=3"}, mpi);
+}
+
+void expect_in(const std::string& text, const std::string& part) {
+  EXPECT_NE(text.find(part), std::string::npos) << part << "\n" << text;
+}
+void expect_not_in(const std::string& text, const std::string& part) {
+  EXPECT_EQ(text.find(part), std::string::npos) << part << "\n" << text;
+}
+
 TEST(Launchers, OfPyTorchAreNamed) {
-  const Launched torchrun = launched_without_mpi(lookup(kTorchrun));
+  const Launched torchrun = unheard((kTorchrun));
   EXPECT_EQ(torchrun.launcher, "torchrun");
   EXPECT_EQ(torchrun.rank, 1);
   EXPECT_EQ(torchrun.size, 4);
-  EXPECT_EQ(launched_without_mpi(lookup(with(kTorchrun, {{"ACCELERATE_MIXED_PRECISION", "bf16"}}))).launcher,
+  EXPECT_EQ(unheard((with(kTorchrun, {{"ACCELERATE_MIXED_PRECISION", "bf16"}}))).launcher,
             "accelerate launch");
   Variables deepspeed = with(kTorchrun, {{"CROSS_SIZE", "1"}, {"LOCAL_SIZE", "4"}});
   deepspeed.erase("TORCHELASTIC_RUN_ID");
-  EXPECT_EQ(launched_without_mpi(lookup(deepspeed)).launcher, "deepspeed");
+  EXPECT_EQ(unheard((deepspeed)).launcher, "deepspeed");
 }
 
 TEST(Launchers, SlurmWithoutPmixIsNamed) {
-  const Launched slurm = launched_without_mpi(lookup(kSlurm));
+  const Launched slurm = unheard((kSlurm));
   EXPECT_EQ(slurm.launcher, "srun");
   EXPECT_EQ(slurm.rank, 2);
   EXPECT_EQ(slurm.size, 4);
 }
 
 TEST(Launchers, OneProcessIsFree) {
-  const auto free = [](const Variables& variables) {
-    return launched_without_mpi(lookup(variables)).size == 1;
-  };
+  const auto free = [](const Variables& variables) { return unheard((variables)).size == 1; };
   EXPECT_TRUE(free({}));
   EXPECT_TRUE(free(with(kTorchrun, {{"WORLD_SIZE", "1"}, {"RANK", "0"}})));
   EXPECT_TRUE(free({{"WORLD_SIZE", "2"}, {"RANK", "0"}, {"MASTER_ADDR", "node1"}})) << "a number of nodes";
@@ -72,35 +96,164 @@ TEST(Launchers, OneProcessIsFree) {
 }
 
 TEST(Launchers, MpiBetweenMakesRanks) {
-  EXPECT_EQ(launched_without_mpi(lookup(with(kSlurm, {{"PMIX_RANK", "2"}}))).size, 1);
-  EXPECT_EQ(launched_without_mpi(lookup(with(kTorchrun, {{"OMPI_COMM_WORLD_SIZE", "2"}}))).size, 1);
+  EXPECT_EQ(unheard(with(kSlurm, kPmix)).size, 1);
+  EXPECT_EQ(unheard(with(kSlurm, kPmi2)).size, 1);
+  // A script around srun that sets PyTorch's names for the ranks of MPI; torchrun that starts one process a
+  // task.
+  const Variables named{{"RANK", "2"}, {"LOCAL_RANK", "2"}, {"WORLD_SIZE", "4"}};
+  EXPECT_EQ(unheard(with(with(kSlurm, kPmix), named)).size, 1);
+  EXPECT_EQ(unheard(with(with(kTorchrun, kPmix), {{"LOCAL_WORLD_SIZE", "1"}})).size, 1);
+}
+
+// srun --ntasks-per-node=1 torchrun --nproc-per-node 4 where Slurm's default is PMIx, or mpirun -np 1
+// torchrun: all are one rank.
+TEST(Launchers, BelowOneRankOfMpiAreRefused) {
+  Variables deepspeed = with(kTorchrun, {{"CROSS_SIZE", "1"}, {"LOCAL_SIZE", "4"}});
+  deepspeed.erase("TORCHELASTIC_RUN_ID");
+  deepspeed.erase("LOCAL_WORLD_SIZE");
+  for (const Variables& mpi :
+       {Variables{{"PMIX_RANK", "0"}}, Variables{{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}},
+        Variables{{"OMPI_COMM_WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "0"}, {"PMIX_RANK", "0"}}}) {
+    for (const Variables& below : {kTorchrun, deepspeed}) {
+      const Launched launched = unheard(with(below, mpi));
+      EXPECT_EQ(launched.size, 4);
+      const Problem problem = said_of(launched);
+      expect_in(problem.what, launched.launcher + " started 4 processes");
+      expect_in(problem.found, "an MPI launcher above counts them as one");
+      expect_in(problem.found, "_RANK=0");
+      expect_in(problem.fix, "launch/mpirun -np 4 trainer c.yaml max_steps=3");
+      expect_in(problem.fix,
+                "started on purpose by a process of " + launched.launcher + ": OCTETRUN_SINGLE=1");
+      EXPECT_TRUE(problem.agreed) << "MPI must not be asked: it would wait for ranks that are the same one";
+    }
+  }
+  EXPECT_EQ(unheard(with(with(kTorchrun, {{"OMPI_COMM_WORLD_SIZE", "2"}}), {{"OCTETRUN_SINGLE", "1"}})).size,
+            1)
+      << "mpirun that a process of torchrun started on purpose";
+}
+
+TEST(Launchers, Pmi2IsRefusedWhereTheMpiDoesNotSpeakIt) {
+  const Launched launched = unheard(with(kSlurm, kPmi2), false);
+  EXPECT_EQ(launched.size, 4);
+  const Problem problem = said_of(launched);
+  expect_in(problem.found, "PMI-2, which Open MPI 4.1.4 did not hear");
+  expect_in(problem.fix, "srun --mpi=pmix -n 4 trainer c.yaml max_steps=3");
+  EXPECT_EQ(unheard(kPmi2, false).size, 1) << "mpirun of another MPI is left to MPI's own count";
+  EXPECT_EQ(unheard(with(with(kSlurm, kPmi2), {{"OMPI_COMM_WORLD_SIZE", "2"}}), false).size, 1)
+      << "mpirun inside a step";
+}
+
+TEST(Launchers, PluginsTellWhetherAnOpenMpiSpeaksPmi2) {
+  const test::TemporaryFolder folder("plugins");
+  const auto plugin = [&](const std::string& name) { std::ofstream(folder / ("lib/" + name)) << "x"; };
+  EXPECT_TRUE(open_mpi_speaks_pmi2(4, folder / "none")) << "not known";
+  std::filesystem::create_directories(folder / "lib");
+  plugin("mca_ess_pmi.so");
+  EXPECT_TRUE(open_mpi_speaks_pmi2(4, folder.path())) << "no plugin of PMIx at all: it may be built in";
+  plugin("mca_pmix_ext3x.so");
+  EXPECT_FALSE(open_mpi_speaks_pmi2(4, folder.path()));
+  plugin("mca_pmix_s2.so");
+  EXPECT_TRUE(open_mpi_speaks_pmi2(4, folder.path()));
+  EXPECT_FALSE(open_mpi_speaks_pmi2(5, folder.path()));
 }
 
 // A launcher of MPI that the program's own MPI does not hear.
 TEST(Launchers, SayHowManyThereShouldBe) {
   EXPECT_EQ(claimed_by_launcher(lookup({})).size, 1);
   EXPECT_EQ(claimed_by_launcher(lookup({{"PMI_RANK", "1"}, {"PMI_SIZE", "3"}})).size, 3);
-  EXPECT_EQ(claimed_by_launcher(lookup(with(kSlurm, {{"PMI_RANK", "2"}, {"PMI_SIZE", "4"}}))).launcher,
-            "srun");
+  EXPECT_EQ(claimed_by_launcher(lookup(with(kSlurm, kPmi2))).launcher, "srun");
   // mpirun inside a step of several tasks counts its own.
   EXPECT_EQ(claimed_by_launcher(lookup(with(kSlurm, {{"OMPI_COMM_WORLD_SIZE", "1"}}))).size, 1);
   EXPECT_EQ(claimed_by_launcher(lookup(with(kSlurm, {{"OCTETRUN_SINGLE", "1"}}))).size, 1);
 }
 
 TEST(Launchers, OneOfTheirProcessesSpeaksAndSaysWhatToType) {
-  Launched launched = launched_without_mpi(lookup(kTorchrun));
-  EXPECT_EQ(wrong_launcher(launched, {"trainer", "c.yaml"}).what, "") << "the second process is silent";
-  launched.rank = 0;
-  const Problem problem = wrong_launcher(launched, {"trainer", "c.yaml", "max_steps=3"});
+  const Launched launched = unheard(kTorchrun);
+  const Problem second = wrong_launcher(launched, {"trainer", "c.yaml"}, kOpenMpi);
+  EXPECT_EQ(second.what, "") << "the second process is silent";
+  EXPECT_TRUE(second.agreed);
+  const Problem problem = said_of(launched);
   EXPECT_EQ(problem.code, ExitCode::usage);
-  EXPECT_NE(problem.what.find("torchrun started 4 processes"), std::string::npos) << problem.what;
-  EXPECT_NE(problem.fix.find("launch/mpirun -np 4 trainer c.yaml max_steps=3"), std::string::npos)
-      << problem.fix;
-  EXPECT_NE(problem.fix.find("OCTETRUN_SINGLE=1"), std::string::npos);
-  Launched slurm = launched_without_mpi(lookup(kSlurm));
-  slurm.rank = 0;
-  EXPECT_NE(wrong_launcher(slurm, {"trainer", "c.yaml"}).fix.find("srun --mpi=pmix -n 4 trainer c.yaml"),
-            std::string::npos);
+  expect_in(problem.what, "torchrun started 4 processes");
+  expect_in(problem.where, "RANK=1, LOCAL_RANK=1, WORLD_SIZE=4");
+  expect_in(problem.fix, "launch/mpirun -np 4 trainer c.yaml max_steps=3");
+  expect_in(problem.fix, "every process is meant to be a run of its own: OCTETRUN_SINGLE=1");
+  const Problem slurm = said_of(unheard(kSlurm));
+  expect_in(slurm.found, "nothing tells this program's MPI (Open MPI 4.1.4) of them");
+  expect_in(slurm.fix, "srun --mpi=pmix -n 4 trainer c.yaml");
+}
+
+// The line that was typed is no mend.
+TEST(Launchers, AnotherMpisMpirunIsNamedBesideTheProgramsOwn) {
+  const Launched hydra = claimed_by_launcher(lookup({{"PMI_RANK", "0"}, {"PMI_SIZE", "3"}}));
+  const Problem found = said_of(hydra);
+  expect_in(found.found, "of MPICH or Intel MPI, and this program is built with Open MPI 4.1.4");
+  expect_in(found.fix,
+            "OCTETRUN_MPIRUN_FILE=/opt/open/bin/mpirun launch/mpirun -np 3 trainer c.yaml max_steps=3");
+  const Problem missing = said_of(hydra, {.name = "Open MPI 4.1.4", .mpirun = ""});
+  expect_in(missing.fix, "the mpirun of Open MPI 4.1.4 on PATH, which was not found here: install it");
+  const Launched open =
+      claimed_by_launcher(lookup({{"OMPI_COMM_WORLD_RANK", "0"}, {"OMPI_COMM_WORLD_SIZE", "2"}}));
+  const Problem reverse = said_of(open, {.name = "MPICH 4.0.2", .mpirun = "/usr/bin/mpirun.mpich"});
+  expect_in(reverse.found, "an Open MPI, and this program is built with MPICH 4.0.2");
+  expect_in(reverse.fix, "OCTETRUN_MPIRUN_FILE=/usr/bin/mpirun.mpich launch/mpirun -np 2 trainer");
+}
+
+TEST(Launchers, APmixThatDoesNotFitIsNotMendedByItself) {
+  const Launched launched = claimed_by_launcher(lookup(with(kSlurm, kPmix)));
+  EXPECT_EQ(launched.pmi, "PMIx");
+  const Problem problem = said_of(launched);
+  expect_in(problem.found, "by PMIx, which Open MPI 4.1.4 did not hear");
+  expect_in(problem.where, "SLURM_STEP_NUM_TASKS=4");
+  expect_not_in(problem.fix, "--mpi=pmix -n");
+  expect_in(problem.fix, "in a batch script, launch/mpirun -np 4 trainer c.yaml");
+  expect_in(problem.fix, "srun --mpi=pmix_vN -n 4 trainer c.yaml max_steps=3 with another version of PMIx");
+}
+
+class Mpiruns : public testing::Test {
+ protected:
+  Mpiruns() : folder_("mpiruns") {}
+  std::string program(const std::string& name) const {
+    namespace fs = std::filesystem;
+    const std::string path = folder_ / name;
+    fs::create_directories(fs::path(path).parent_path());
+    std::ofstream(path) << "#!/bin/sh\n";
+    fs::permissions(path, fs::perms::owner_all);
+    return path;
+  }
+  std::string link(const std::string& name, const std::string& to) const {
+    std::filesystem::create_directories(std::filesystem::path(folder_ / name).parent_path());
+    std::filesystem::create_symlink(folder_ / to, folder_ / name);
+    return folder_ / name;
+  }
+  test::TemporaryFolder folder_;
+};
+
+TEST_F(Mpiruns, AreKnownByWhatTheyAreCalledAndWhatLiesBesideThem) {
+  program("usr/mpirun.openmpi"), program("usr/mpiexec.hydra"), program("usr/ompi_info");
+  program("usr/hydra_pmi_proxy");
+  EXPECT_EQ(owner_of_mpirun(link("usr/mpirun", "usr/mpirun.openmpi")), "Open MPI");
+  EXPECT_EQ(owner_of_mpirun(link("usr/mpiexec", "usr/mpiexec.hydra")), "MPICH");
+  EXPECT_EQ(owner_of_mpirun(program("usr/mpiexec.other")), "") << "either could have brought it";
+  EXPECT_EQ(owner_of_mpirun(program("alone/mpirun")), "");
+  EXPECT_EQ(owner_of_mpirun(folder_ / "nowhere/mpirun"), "");
+  const std::string open = program("open/mpirun"), mpich = program("mpich/mpirun");
+  program("open/ompi_info"), program("mpich/mpichversion");
+  EXPECT_EQ(owner_of_mpirun(open), "Open MPI");
+  EXPECT_EQ(owner_of_mpirun(mpich), "MPICH");
+  const std::vector<std::string> folders{folder_ / "alone", folder_ / "mpich", folder_ / "open",
+                                         folder_ / "usr"};
+  EXPECT_EQ(find_mpirun("Open MPI 4.1.4", folders), open);
+  EXPECT_EQ(find_mpirun("MPICH 4.0.2", folders), mpich);
+  EXPECT_EQ(find_mpirun("another MPI", folders), "");
+  EXPECT_EQ(find_mpirun("MPICH 4.0.2", {folder_ / "usr"}), folder_ / "usr/mpiexec");
+}
+
+TEST_F(Mpiruns, ThisProgramKnowsItsOwn) {
+  const ProgramMpi mpi = program_mpi();
+  EXPECT_TRUE(mpi.name.starts_with("Open MPI ") || mpi.name.starts_with("MPICH ")) << mpi.name;
+  EXPECT_TRUE(mpi.name.starts_with(owner_of_mpirun(mpi.mpirun))) << mpi.mpirun;
+  EXPECT_FALSE(mpi.mpirun.empty()) << "the tests were started by it, or could be";
 }
 
 TEST(Launchers, MpirunAloneKillsWhatItIsAskedToStop) {
