@@ -16,6 +16,7 @@
 #include "octet/setup/setup.h"
 #include "octet/train/engine.h"
 #include "octet/train/save_bench.h"
+#include "octet/train/trainer.h"
 #include "options.h"
 #include "shape_words.h"
 
@@ -243,6 +244,7 @@ int bench_command(const Arguments& arguments) {
   const setup::SessionWish wish = setup::session_wish(config);
   runtime::Session session(wish.device, nullptr, wish.carrying);
   return session.run([&] {
+    train::require_same_start(session, OCTET_VERSION, config, arguments);
     if (!save.empty()) {
       train::SaveBenchOptions saves{.folder = config.output_dir.empty() ? "." : config.output_dir};
       session.job().together(

@@ -1,6 +1,7 @@
 #include "octet/train/probe.h"
 
 #include "octet/setup/setup.h"
+#include "octet/train/trainer.h"
 #include "options.h"
 
 namespace octet::cli {
@@ -31,6 +32,7 @@ int probe_command(const Arguments& arguments) {
   const setup::SessionWish wish = setup::session_wish(config.config);
   runtime::Session session(wish.device, nullptr, wish.carrying);
   return session.run([&] {
+    train::require_same_start(session, OCTET_VERSION, config.config, arguments);
     train::probe(session, config, probe);
     return 0;
   });

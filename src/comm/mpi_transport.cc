@@ -16,12 +16,14 @@
 #include "deadline.h"
 #include "mpi_survival.h"
 #include "mpi_world.h"
+#include "octet/base/build.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/log.h"
 #include "octet/base/memory_room.h"
 #include "octet/comm/job.h"
 #include "octet/comm/libraries.h"
+#include "same_build.h"
 #include "self_transport.h"
 
 namespace octet::comm {
@@ -81,6 +83,7 @@ class MpiTransport final : public Transport {
       guarded([&] {
         if (of_survivors) world_->leave_out_the_lost();
         MPI_Comm_set_errhandler(world_->all, MPI_ERRORS_RETURN);
+        if (!of_survivors) introduce();
         world_->last_words = apart(world_->all);
         find_place();
       });
@@ -227,6 +230,26 @@ class MpiTransport final : public Transport {
       throw Error(Problem{
           .what = "MPI_Init_thread failed",
           .fix = "start with mpirun (or srun with PMIx) of the MPI that this program was built with"});
+    }
+  }
+
+  // Before anything that another version may say otherwise. Ranks that are not alike end together, and MPI
+  // with them.
+  void introduce() {
+    const std::string mine = introduction(program_version(), build_id(), host_name());
+    const auto size = static_cast<std::size_t>(world_->all.size());
+    std::string all(size * kIntroductionBytes, '\0');
+    must(MPI_Allgather(mine.data(), static_cast<int>(kIntroductionBytes), MPI_CHAR, all.data(),
+                       static_cast<int>(kIntroductionBytes), MPI_CHAR, world_->all),
+         "MPI_Allgather");
+    std::vector<std::string> told;
+    for (std::size_t r = 0; r < size; ++r)
+      told.push_back(all.substr(r * kIntroductionBytes, kIntroductionBytes));
+    try {
+      require_same_build(told, world_->all.rank());
+    } catch (const Error&) {
+      finish();
+      throw;
     }
   }
 

@@ -1,15 +1,12 @@
 #include "sameness.h"
 
-#include <elf.h>
-#include <link.h>
-
 #include <algorithm>
 #include <array>
 #include <boost/serialization/map.hpp>
-#include <cstring>
 #include <set>
 #include <vector>
 
+#include "octet/base/build.h"
 #include "octet/base/environment.h"
 #include "octet/base/error.h"
 #include "octet/base/files.h"
@@ -21,41 +18,6 @@ namespace octet::train {
 namespace {
 
 constexpr std::size_t kMostShown = 5;
-
-// The linker's hash of what it linked: the same for copies of a program, another for any other build. Found
-// in the notes of the program itself, the first of the loaded objects; empty where the linker wrote none.
-int take_build_id(dl_phdr_info* object, std::size_t, void* out) {
-  auto& id = *static_cast<std::string*>(out);
-  for (int i = 0; i < object->dlpi_phnum; ++i) {
-    const auto& segment = object->dlpi_phdr[i];
-    if (segment.p_type != PT_NOTE) continue;
-    const auto* at = reinterpret_cast<const char*>(object->dlpi_addr + segment.p_vaddr);
-    const char* end = at + segment.p_memsz;
-    while (end - at >= static_cast<std::ptrdiff_t>(sizeof(ElfW(Nhdr)))) {
-      ElfW(Nhdr) note{};
-      std::memcpy(&note, at, sizeof note);
-      const auto padded = [](std::size_t bytes) { return (bytes + 3) / 4 * 4; };
-      const char* name = at + sizeof note;
-      const char* bytes = name + padded(note.n_namesz);
-      at = bytes + padded(note.n_descsz);
-      if (at > end) break;
-      if (note.n_type != NT_GNU_BUILD_ID || note.n_namesz != 4 || std::memcmp(name, "GNU", 4) != 0) continue;
-      constexpr const char* kDigits = "0123456789abcdef";
-      for (std::size_t b = 0; b < note.n_descsz; ++b) {
-        const auto value = static_cast<unsigned char>(bytes[b]);
-        id += {kDigits[value >> 4], kDigits[value & 15]};
-      }
-      return 1;
-    }
-  }
-  return 1;
-}
-
-std::string build_id() {
-  std::string id;
-  ::dl_iterate_phdr(take_build_id, &id);
-  return id;
-}
 
 struct Difference {
   std::string name, first, other;
@@ -123,8 +85,13 @@ void require_same(comm::Channel& channel, const Facts& own) {
   });
 }
 
-void require_same_start(runtime::Session& session, const std::string& version, const config::Config& config) {
-  require_same(session.job(), facts_of_start(version, config, config::process_environment()));
+void require_same_start(runtime::Session& session, const std::string& version, const config::Config& config,
+                        const std::vector<std::string>& arguments) {
+  Facts facts = facts_of_start(version, config, config::process_environment());
+  std::string line;
+  for (const std::string& argument : arguments) line += (line.empty() ? "" : " ") + argument;
+  if (!line.empty()) facts["arguments"] = line;
+  require_same(session.job(), facts);
 }
 
 }  // namespace octet::train

@@ -148,6 +148,21 @@ TEST(SameStart, RanksWithOtherSettingsEndWithOneMessageThatNamesThem) {
   EXPECT_TRUE(says(build, "the program's build: " + id + " (rank 0 on ")) << build.err;
 }
 
+TEST(SameStart, CommandsThatRanksRunTogetherCompareTheirArguments) {
+  const std::string model = " " + Task::get().model();
+  const std::string commands[] = {
+      "bench tiny cutoff_len=8 device=cpu warmup=0 steps=", "generate" + model + " --device cpu --max-new ",
+      "probe" + model + " --batch none device=cpu --out /tmp/none"};
+  for (const std::string& command : commands) {
+    const std::string one = OCTET_TRAINER " " + command;
+    const Outcome run = two_ranks(one + "1", one + "2");
+    EXPECT_EQ(run.code, 64) << run.both();
+    EXPECT_EQ(errors_in(run), 1) << run.err;
+    EXPECT_TRUE(says(run, "the ranks were not started alike")) << run.err;
+    EXPECT_TRUE(says(run, "2 (rank 1 on ")) << run.err;
+  }
+}
+
 // --- what it starts from
 
 TEST(Start, WithoutWeightsIsAnErrorUnlessRandomOnesAreAskedFor) {

@@ -18,6 +18,7 @@
 #include "octet/base/strings.h"
 #include "octet/generate/team.h"
 #include "octet/runtime/session.h"
+#include "octet/train/trainer.h"
 
 namespace octet::cli {
 namespace {
@@ -124,7 +125,10 @@ int generate_command(const Arguments& arguments) {
   const std::optional<GenerateCall> call = read_generate_call(arguments);
   if (!call) return 0;
   runtime::Session session(call->options.device);
-  return session.run([&] { return generate(session, *call); });
+  return session.run([&] {
+    train::require_same_start(session, OCTET_VERSION, {}, arguments);
+    return generate(session, *call);
+  });
 }
 
 }  // namespace octet::cli
