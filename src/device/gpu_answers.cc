@@ -47,7 +47,7 @@ std::string why_no_fp8(const std::string& gpu, int capability) {
 }
 
 std::string why_no_driver(const GpuAnswers& a) {
-  if (a.driver == 0) return "no NVIDIA driver was found";
+  if (a.driver == 0) return "no NVIDIA driver was found" + (a.others.empty() ? "" : "; " + a.others);
   // Minor versions of one CUDA major version work with each other's drivers.
   if (a.driver / 1000 >= a.program / 1000) return {};
   return "the NVIDIA driver is too old: it knows CUDA " + version(a.driver) +

@@ -2,13 +2,17 @@
 #ifndef OCTET_HAVE_CUDA
 
 #include "octet/base/error.h"
+#include "octet/device/amd_gpus.h"
 #include "octet/device/device.h"
 #include "octet/device/gpus.h"
 
 namespace octet {
 
 bool cuda_available(int, std::string* why_not) {
-  if (why_not) *why_not = "this program was built without CUDA";
+  if (why_not) {
+    const std::string others = amd_gpus_text();
+    *why_not = "this program was built without CUDA" + (others.empty() ? "" : "; " + others);
+  }
   return false;
 }
 

@@ -12,6 +12,7 @@
 #include "octet/base/log.h"
 #include "octet/comm/launchers.h"
 #include "octet/comm/serialize.h"
+#include "octet/device/amd_gpus.h"
 #include "octet/device/cpu.h"
 #include "octet/device/gpu_choice.h"
 #include "octet/device/gpus.h"
@@ -64,6 +65,11 @@ std::unique_ptr<Device> open_cpu(const comm::Place& place) {
 void warn_of(const GpuChoice& choice) {
   if (!choice.why_cpu.empty()) log::warn("computing on the CPU: " + choice.why_cpu);
   for (const std::string& doubt : choice.doubts) log::warn(doubt);
+}
+
+// GPUs that this program cannot use are not passed over in silence; the rank that prints speaks for its host.
+void tell_of_others() {
+  if (const std::string others = amd_gpus_text(); !others.empty()) log::info(others);
 }
 
 void show_ranks(const std::vector<RankGpus>& ranks, const GpuChoice& choice,
@@ -121,6 +127,7 @@ Session::Session(DeviceWish device, const std::exception_ptr& refusal, const com
   }
   if (!device_) device_ = open_cpu(place_);
   warn_of(choice);
+  if (!on_gpus && device != DeviceWish::cpu) tell_of_others();
   const comm::Group group = comm::Mesh(place_.size).group("data", place_.rank);
   unless_refused([&] { data_ = job_->collectives(group, *device_, carrying); });
   if (!data_) {

@@ -8,9 +8,10 @@ namespace octet {
 
 /// Versions as CUDA counts them: 13000 is 13.0.
 struct GpuAnswers {
-  int driver = 0;   ///< that the driver knows; 0: no driver
-  int program = 0;  ///< that the program was built with
-  int count = 0;    ///< GPUs that the driver shows
+  int driver = 0;      ///< that the driver knows; 0: no driver
+  std::string others;  ///< without one: what is said of other makers' GPUs (amd_gpus_text()); empty: nothing
+  int program = 0;     ///< that the program was built with
+  int count = 0;       ///< GPUs that the driver shows
   std::string count_error;
   int ordinal = 0;  ///< the GPU that is asked for
   std::string name;

@@ -12,6 +12,7 @@
 #include "octet/checkpoint/folder.h"
 #include "octet/checkpoint/save.h"
 #include "octet/comm/libraries.h"
+#include "octet/device/amd_gpus.h"
 #include "octet/device/cpu.h"
 #include "octet/device/device.h"
 #include "octet/train/trainer.h"
@@ -226,7 +227,9 @@ std::string check_device(runtime::Session& session, const std::optional<Problem>
     throw Error(problem);
   }
   const MemoryInfo memory = session.device().memory();
-  return session.device().description() + ", " + human_bytes(static_cast<double>(memory.free)) + " free";
+  const std::string others = session.device().kind() == DeviceKind::cpu ? amd_gpus_text() : "";
+  return session.device().description() + ", " + human_bytes(static_cast<double>(memory.free)) + " free" +
+         (others.empty() ? "" : "; " + others);
 }
 
 }  // namespace octet::cli

@@ -20,6 +20,7 @@
 #include "octet/base/error.h"
 #include "octet/device/cuda.h"
 #include "octet/device/device.h"
+#include "octet/device/amd_gpus.h"
 #include "octet/device/gpu_answers.h"
 #include "octet/device/out_of_memory.h"
 #include "octet/device/profile.h"
@@ -44,6 +45,7 @@ void use(int ordinal) {
 GpuAnswers ask_driver() {
   GpuAnswers answers{.program = CUDART_VERSION};
   if (cudaDriverGetVersion(&answers.driver) != cudaSuccess) answers.driver = 0;
+  if (answers.driver == 0) answers.others = amd_gpus_text();
   cudaGetLastError();
   return answers;
 }
