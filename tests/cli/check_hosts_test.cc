@@ -112,6 +112,74 @@ TEST_F(CheckHosts, AFolderOfOneHostAloneIsNamed) {
   EXPECT_NE(run.out.find("WRONG  folder"), std::string::npos) << run.out;
 }
 
+// A firewall: no message comes, and none says so.
+TEST_F(CheckHosts, MessagesThatDoNotComeEndInTimeWithThePortsToOpen) {
+  const std::string name(trim(shell("uname -n").out));
+  host(name);
+  script("program", "echo begun; exec sleep 60");
+  const Outcome run = check(name + "\n", "-t 2 -p " + (folder_ / "program"));
+  EXPECT_EQ(run.code, 1) << run.both();
+  for (const char* says :
+       {"  begun\n", "WRONG  messages", "within 2 s", "oob_tcp_dynamic_ipv4_ports 10000-10099",
+        "btl_tcp_port_min_v4 10100", "btl_tcp_port_range_v4 200", "together they do not run"})
+    EXPECT_NE(run.out.find(says), std::string::npos) << says << "\n" << run.out;
+  EXPECT_EQ(shell("pgrep -f \"^sleep 60$\"").out, "") << "nothing runs on";
+  script("program", "exit 3");
+  const Outcome failed = check(name + "\n", "-t 20 -p " + (folder_ / "program"));
+  EXPECT_EQ(failed.code, 1) << failed.both();
+  EXPECT_EQ(failed.out.find("WRONG"), std::string::npos) << "it was no silence\n" << failed.out;
+}
+
+TEST_F(CheckHosts, PathsOfAConfigurationAreLookedForOnEachHost) {
+  spill(folder_ / "model/config.json", "{}");
+  spill(folder_ / "rows/a.jsonl", "12345");
+  spill(folder_ / "rows/b.jsonl", "1");
+  spill(folder_ / "c.yaml",
+        "model_name_or_path: " + (folder_ / "model") +
+            "  # here\ndataset_dir: rows\ndataset: [a.jsonl, on_the_hub]\neval_dataset:\n  - \"b.jsonl\"\n"
+            "template: chatml\n");
+  host("one");
+  const Outcome fine = check("one\n", "-n -c c.yaml");
+  EXPECT_EQ(fine.code, 0) << fine.both();
+  EXPECT_NE(fine.out.find("ok     paths      4 of the configuration are there"), std::string::npos)
+      << fine.out;
+  // A host whose copy is older, and which has no model.
+  host("two", "wc", "echo 4");
+  script("agent", R"(host=$1; shift; PATH=)" + (folder_ / "hosts") +
+                      "/$host:$PATH; [ $host = one ] && exec bash -s; "
+                      "sed \"s#" +
+                      (folder_ / "model") + "#/nowhere/model#\" | PATH=$PATH bash -s");
+  const Outcome other = check("one\ntwo\n", "-n -c c.yaml");
+  EXPECT_EQ(other.code, 1) << other.both();
+  for (const std::string& says :
+       {"WRONG  path       " + (folder_ / "model") + " is missing, here folder",
+        "WRONG  path       " + (folder_ / "rows/a.jsonl") + " is file of 4 bytes, here file of 5 bytes",
+        std::string("a file system that all hosts mount")})
+    EXPECT_NE(other.out.find(says), std::string::npos) << says << "\n" << other.out;
+  spill(folder_ / "d.yaml", "model_name_or_path: ./none\n");
+  const Outcome none = check("one\n", "-n -c d.yaml");
+  EXPECT_EQ(none.code, 64) << none.both();
+  EXPECT_NE(none.err.find("names what is not here"), std::string::npos) << none.err;
+}
+
+TEST_F(CheckHosts, GpusOfAmdAreNamedAsWhatIsNotUsed) {
+  for (const auto& [address, kind] :
+       {std::pair{"0000:03:00.0", "0x120000"}, {"0000:04:00.0", "0x030000"}, {"0000:00:00.0", "0x060400"}}) {
+    spill(folder_ / ("sys/bus/pci/devices/" + std::string(address) + "/vendor"), "0x1002\n");
+    spill(folder_ / ("sys/bus/pci/devices/" + std::string(address) + "/class"), std::string(kind) + "\n");
+  }
+  host("one", "nvidia-smi", "exit 9");
+  script("agent", "host=$1; shift; sed s#SYS=/sys#SYS=" + (folder_ / "sys") +
+                      "# | PATH=" + (folder_ / "hosts") + "/$host:$PATH bash -s");
+  const Outcome run = check("one\n");
+  EXPECT_EQ(run.code, 0) << run.both();
+  EXPECT_NE(
+      run.out.find(
+          "doubt  GPUs       2 of AMD's, which the program does not use: ranks there compute on the CPU"),
+      std::string::npos)
+      << run.out;
+}
+
 TEST_F(CheckHosts, RanksSpeakWithEachOther) {
   const std::string name(trim(shell("uname -n").out));
   host(name);
@@ -163,6 +231,8 @@ TEST_F(CheckHosts, WrongCallsAreRefused) {
   spill(folder_ / "zero", "one\ntwo slots=0\n");
   refused("", "launch/check-hosts [-p PROGRAM]");
   refused("-x", "launch/check-hosts [-p PROGRAM]");
+  refused("-t 0 " + (folder_ / "empty"), "-t is no number of seconds");
+  refused("-c " + (folder_ / "none") + " " + (folder_ / "empty"), "the configuration cannot be read");
   refused(folder_ / "none", "the hostfile cannot be read");
   refused(folder_ / "empty", "names no host");
   refused(folder_ / "zero", "zero:2");
