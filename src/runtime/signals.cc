@@ -22,6 +22,7 @@ constexpr std::array kStops{SIGTERM, SIGINT, SIGHUP, SIGUSR2};
 std::atomic<bool> save_asked = false;
 std::atomic<std::int64_t> stop_asked_at = 0;  // nanoseconds of the monotonic clock; 0: it was not asked
 std::atomic<std::int64_t> grace = 0;          // nanoseconds
+std::atomic<std::int64_t> answered_at = 0;    // a request within the grace, the latest one that got a line
 std::atomic<bool> steps_begun = false;
 std::atomic<bool> steps_ended = false;
 std::atomic<bool> speaks = false;
@@ -78,6 +79,17 @@ void say_that_it_stops() {
   line.write();
 }
 
+// Terminals and batch systems repeat themselves: a line a second is enough.
+void answer_in_the_grace(std::int64_t left, std::int64_t time) {
+  std::int64_t before = answered_at;
+  if (before != 0 && time - before < 1'000'000'000) return;
+  if (!answered_at.compare_exchange_strong(before, time)) return;
+  Line line;
+  line << "\nit is stopping already, as asked: wait, or ask again in " << (left + 999'999'999) / 1'000'000'000
+       << (steps_ended ? " s to stop at once\n" : " s to stop at once, without a checkpoint\n");
+  line.write();
+}
+
 void say_what_is_lost() {
   Line line;
   line << "\nstopped at once, as asked twice: ";
@@ -110,6 +122,8 @@ void ask_stop(int signal) {
   } else if (time - first > grace) {
     if (speaks) say_what_is_lost();
     leave(128 + signal);
+  } else if (speaks) {
+    answer_in_the_grace(first + grace - time, time);
   }
   errno = error;
 }
@@ -130,6 +144,7 @@ void handle(int signal, void (*handler)(int)) {
 Signals::Signals(double grace_seconds, bool prints, bool term_is_an_end) {
   save_asked = false;
   stop_asked_at = 0;
+  answered_at = 0;
   steps_begun = false;
   steps_ended = false;
   steps_done = 0;

@@ -375,6 +375,26 @@ TEST(Stops, RequestsThatRepeatThemselvesSaveAllTheSame) {
       << outcome.err;
 }
 
+TEST(Stops, AskedAgainWithinTheGraceItSaysThatItIsStoppingOnceASecond) {
+  const TemporaryFolder folder("answered");
+  const std::string many = folder / "many.jsonl";
+  expect_success(shell("for i in $(seq 100); do cat " + Task::get().data() + "; done > " + many, 20));
+  const std::string run =
+      OCTET_TRAINER " " +
+      Task::get().train(folder / "run", "stop_grace=60 max_steps=9 save_steps=1 dataset=" + many +
+                                            " gradient_accumulation_steps=null global_batch_size=24000");
+  const Outcome outcome = shell(
+      run + " & job=$!; until [ -e " + (folder / "run/training.log") + " ] && grep -q \"Running training\" " +
+          (folder / "run/training.log") +
+          "; do sleep 0.05; done; sleep 0.3; kill -TERM $job; sleep 0.2; kill -TERM $job; kill -TERM $job; "
+          "sleep 0.1; kill -USR2 $job; sleep 0.2; kill -KILL $job; wait $job",
+      60);
+  const std::string line = "it is stopping already, as asked: wait, or ask again in ";
+  EXPECT_TRUE(says(outcome, line + "60 s to stop at once, without a checkpoint")) << outcome.err;
+  EXPECT_EQ(outcome.err.find(line), outcome.err.rfind(line))
+      << "terminals repeat themselves: " << outcome.err;
+}
+
 TEST(Stops, AskedAgainAfterTheGraceItEndsAtOnceAndSaysWhatIsLost) {
   const TemporaryFolder folder("twice");
   // A step of many seconds, so that the second request comes before its end. An epoch's last step is as small
@@ -399,9 +419,22 @@ TEST(Stops, TheLauncherNeverCallsItself) {
   fs::create_directories(folder / "bin");
   fs::copy(OCTET_SOURCE_DIR "/launch/mpirun", folder / "bin/mpirun");
   fs::create_symlink(OCTET_SOURCE_DIR "/launch/mpirun", folder / "bin/mpiexec");
-  const Outcome run =
-      shell("export PATH=" OCTET_SOURCE_DIR "/launch:" + (folder / "bin") + ":$PATH; mpirun -np 2 true", 20);
-  expect_success(run);
+  // Every bash that runs a file of that name says so; the mpirun that is called at last is no bash.
+  spill(folder / "tell", "case $0 in */mpirun | */mpiexec) echo $0 >>" + (folder / "told") + " ;; esac\n");
+  spill(folder / "last/mpirun",
+        "#!/bin/sh\n[ \"$1\" = --version ] && { echo \"mpirun (Open MPI) 4.1.4\"; exit 0; }\n"
+        "echo called >>" +
+            (folder / "told") + "\n");
+  fs::permissions(folder / "last/mpirun", fs::perms::owner_all);
+  const std::string ours = OCTET_SOURCE_DIR "/launch";
+  for (const std::string& first : {ours, folder / "bin"}) {
+    fs::remove(folder / "told");
+    const Outcome run = shell("export BASH_ENV=" + (folder / "tell") + " PATH=" + first + ":" + ours + ":" +
+                                  (folder / "bin") + ":" + (folder / "last") + ":$PATH; mpirun -np 2 true",
+                              20);
+    expect_success(run);
+    EXPECT_EQ(slurp(folder / "told"), first + "/mpirun\ncalled\n") << "one of them, and then mpirun itself";
+  }
 }
 
 TEST(Stops, TheLauncherSaysWhatMpirunSaysAndBlamesNoMemory) {
