@@ -119,16 +119,5 @@ TEST(Verify, ThatIsStoppedLeavesNothing) {
   }
 }
 
-// mpirun ends the others.
-TEST(Verify, ARankThatIsKilledLeavesNothingEither) {
-  const TemporaryFolder folder("killed_rank");
-  const Outcome run = shell(hanging(OCTET_SOURCE_DIR "/launch/mpirun -np 2 ", folder.path()) +
-                                "kill -KILL $(ps -eo pid=,args= | grep \"[0-9] " OCTET_TRAINER " verify.*" +
-                                folder.path() + "\" | head -n 1 | sed \"s/^ *//; s/ .*//\"); wait $job",
-                            60);
-  EXPECT_NE(run.code, 0) << run.both();
-  EXPECT_TRUE(fs::is_empty(folder.path())) << run.both() << shell("find " + folder.path()).out;
-}
-
 }  // namespace
 }  // namespace octet::test
