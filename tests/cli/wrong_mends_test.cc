@@ -153,7 +153,9 @@ TEST(WrongInputs, AreTakenWhenTheyAreMended) {
     const std::string arguments(mended.arguments.empty() ? before : mended.arguments);
     SCOPED_TRACE(std::string(mended.name) + ": trainer " + arguments);
     // What lint passes over, it cannot find mended.
-    if (mended.arguments.empty()) EXPECT_TRUE(refuses(folder.run(before), row, folder)) << row.what;
+    if (mended.arguments.empty()) {
+      EXPECT_TRUE(refuses(folder.run(before), row, folder)) << row.what;
+    }
     if (!mended.contents.empty()) folder.write(row.file, mended.contents);
     const bool trains = arguments.starts_with("{}");
     const std::string more = arguments.find("output_dir=") != std::string::npos
