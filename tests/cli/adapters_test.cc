@@ -105,7 +105,8 @@ TEST_F(Adapters, ACheckpointHoldsWhatIsTrainedAndARunGoesOnBitForBit) {
   for (const auto& tensor : cut.tensors()) bytes += checkpoint::byte_count(tensor);
   std::uintmax_t on_disk = 0;
   for (const auto& file : fs::directory_iterator(folder_ / "cut/checkpoint-3")) on_disk += file.file_size();
-  EXPECT_LE(static_cast<double>(on_disk), 1.05 * static_cast<double>(bytes) + 65536);
+  // Beside the tensors there are two texts of 16 KiB each, HDF5's own records and the manifest.
+  EXPECT_LE(static_cast<double>(on_disk), 1.05 * static_cast<double>(bytes) + 98304);
   for (const char* left : {"adapter_config.json", "adapter_model.safetensors"})
     fs::remove(folder_ / ("cut/" + std::string(left)));
   // The schedule of six steps, begun by a run that was stopped after three: the same bits as without the

@@ -97,7 +97,7 @@ TEST(Verify, GoesOnWhereACheckFailsAndSaysWhatToDo) {
                      "              found:    900.0 KiB\n              to do:    ulimit -s 8192\n"))
       << stack.both();
   EXPECT_TRUE(prints(stack, "✓ disk ")) << stack.both();
-  EXPECT_TRUE(prints(stack, "✗ checkpoint  the data of a checkpoint are damaged")) << stack.both();
+  EXPECT_TRUE(prints(stack, "✗ checkpoint  /config of a checkpoint is damaged")) << stack.both();
   EXPECT_TRUE(prints(stack, "2 of 11 checks fail: see ✗ above")) << stack.both();
   const Outcome set =
       shell("WORLD_SIZE=2 CUDA_LAUNCH_BLOCKING=1 " OCTET_TRAINER " verify device=cpu --folder /tmp --json");

@@ -191,8 +191,11 @@ std::vector<KeyRow> precision_rows() {
       {"fp8", kBf16, {{"true"}}, numbers},
       {"fp8_backend",
        kFp8,
-       {{"te", "'fp8_backend: te' means this program's own FP8 core\n"},
-        {"torchao", "'fp8_backend: torchao' means this program's own FP8 core\n"}},
+       {{"te", "effects.yaml:6: 'fp8_backend: te' means this program's own FP8 core\n"},
+        {"torchao",
+         "effects.yaml:6: 'fp8_backend: torchao' names a library that is not used: FP8 is computed by this "
+         "program's own core, and LLaMA-Factory may train in bf16 with it, silently; to do: set fp8_backend: "
+         "te or native, or remove it\n"}},
        notes_of},
       {"fp8_recipe", kFp8, {{"current"}, {"block"}}, numbers},
       {"fp8_format", kFp8, {{"e4m3"}}, numbers},

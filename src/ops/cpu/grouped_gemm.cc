@@ -47,7 +47,8 @@ struct Gathered {
 };
 
 void multiply(const Operand& weight, const Operand& x, const Matrix& d) {
-  GemmArgs product{.a = x, .b = weight, .d = d};
+  // As the products of one expert after the other say of their weights, so that kernels are the same.
+  GemmArgs product{.a = x, .b = weight, .d = d, .b_stands = true};
   std::vector<std::uint8_t> room(gemm_workspace(product) + 64);
   product.workspace = {room.data(), room.size()};
   gemm(product);
