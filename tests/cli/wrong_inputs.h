@@ -1,6 +1,6 @@
 // What people get wrong, one row each: the one message that they see, with its place and what to do, the exit
-// code, and nothing written (wrong_inputs_test.cc); and what it takes to mend it (wrong_mends_test.cc). Rows that
-// need a look at several ranks stand in wrong_input_test.cc.
+// code, and nothing written (wrong_messages_test.cc); and what it takes to mend it (wrong_mends_test.cc). Rows
+// that need a look at several ranks stand in wrong_input_test.cc.
 #pragma once
 
 #include <algorithm>

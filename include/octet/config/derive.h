@@ -61,8 +61,8 @@ std::int64_t steps_per_epoch(std::int64_t micro_batches, std::int64_t accumulati
 /// Optimizer steps of the run: max_steps, or ceil(num_train_epochs x steps per epoch).
 std::int64_t total_steps(const Config& config, std::int64_t steps_in_epoch);
 
-/// What is to be said of a resolved configuration where the numbers of ranks and of hosts are known: its notes,
-/// with these numbers in place of where they come from.
+/// What is to be said of a resolved configuration where the numbers of ranks and of hosts are known: its
+/// notes, with these numbers in place of where they come from.
 Strings notes_of(const Resolved& resolved, std::int64_t ranks, std::int64_t hosts);
 
 }  // namespace octet::config

@@ -50,8 +50,8 @@ struct LadderOptions {
 std::vector<Rung> ladder(const config::Config& config, const model::Architecture& architecture,
                          const LadderOptions& options);
 
-/// As lines: "cutoff_len=2048: 61.2 GiB per rank, which fits"; "optim_state_cpu_offload=true: 31.2 GiB per rank,
-/// which fits; 30.0 GiB move to the host's memory".
+/// As lines: "cutoff_len=2048: 61.2 GiB per rank, which fits"; "optim_state_cpu_offload=true: 31.2 GiB per
+/// rank, which fits; 30.0 GiB move to the host's memory".
 std::vector<std::string> ladder_lines(const std::vector<Rung>& rungs, std::size_t limit);
 
 /// The same as what an Error tells to do.

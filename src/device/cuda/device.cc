@@ -18,9 +18,9 @@
 
 #include "host_pages.h"
 #include "octet/base/error.h"
+#include "octet/device/amd_gpus.h"
 #include "octet/device/cuda.h"
 #include "octet/device/device.h"
-#include "octet/device/amd_gpus.h"
 #include "octet/device/gpu_answers.h"
 #include "octet/device/out_of_memory.h"
 #include "octet/device/profile.h"
