@@ -25,7 +25,7 @@ void add_batch(Table& t) {
       .range(1, 1048576);
   t.used("gradient_accumulation_steps", &Config::gradient_accumulation_steps,
          "Micro-batches of one optimizer step on each rank; null is 1, or follows from global_batch_size. "
-         "auto: without global_batch_size as many as come nearest to 32 samples a step over all ranks.")
+         "auto: without global_batch_size as many as come nearest to 32 samples per step over all ranks.")
       .range(1, 1048576)
       .or_auto()
       .decides_numbers();

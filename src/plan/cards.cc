@@ -82,9 +82,9 @@ const Card& find_card(const std::string& key) {
                .expected = names,
                .found = key,
                .where = "card",
-               .fix = near.empty()
-                          ? "name one of these; of another GPU give its memory alone, such as memory=80GB"
-                          : "did you mean '" + near + "'?",
+               // Names of other generations are near, too.
+               .fix = (near.empty() ? "name one of these." : "did you mean '" + near + "'?") +
+                      std::string(" Of another GPU give its memory alone, such as memory=80GB"),
                .code = ExitCode::usage});
 }
 

@@ -96,8 +96,8 @@ TEST(Cards, AreFoundByWhatTheDriverCallsThem) {
 }
 
 TEST(Cards, ThatAreNotKnownAreRefusedWithTheNamesOfThoseThatAre) {
-  for (const auto& [wrong, advice] :
-       std::map<std::string, std::string>{{"h10", "did you mean 'h100'?"}, {"mi300x", "memory=80GB"}}) {
+  for (const auto& [wrong, advice] : std::map<std::string, std::string>{
+           {"h10", "did you mean 'h100'?"}, {"b200", "memory=80GB"}, {"mi300x", "memory=80GB"}}) {
     try {
       find_card(wrong);
       ADD_FAILURE() << wrong;
