@@ -11,6 +11,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent.parent.parent
 LAUNCHER = SOURCE / "launch" / "mpirun"
+SCRATCH = ("/dev/shm/", "/tmp/", "/var/tmp/")
 MPIRUNS = {"mpirun", "mpiexec", "orterun", "prterun", "mpiexec.hydra"}
 
 
@@ -58,10 +59,11 @@ class Task:
 
 
 class Run:
-    """A run of the task: under launch/mpirun, or alone with 0 ranks. In a session of its own."""
+    """A run of the task: under launch/mpirun, or alone with 0 ranks. In a session of its own. `temporary`: a folder that is
+    its TMPDIR, by which all of its processes are known too."""
 
-    def __init__(self, task, name, ranks, more="", environment=None, prefix=()):
-        self.task, self.ranks = task, ranks
+    def __init__(self, task, name, ranks, more="", environment=None, prefix=(), temporary=None):
+        self.task, self.ranks, self.temporary = task, ranks, temporary
         self.output = task.folder / name
         self.text = task.folder / f"{name}.screen"
         launch = [str(LAUNCHER), "-np", str(ranks)] if ranks else []
@@ -72,9 +74,10 @@ class Run:
             self.start(environment)
 
     def start(self, environment=None):
+        own = {"TMPDIR": str(self.temporary)} if self.temporary else {}
         with open(self.text, "ab") as screen:
             self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=screen, stderr=screen,
-                                            start_new_session=True, env={**os.environ, **(environment or {})})
+                                            start_new_session=True, env={**os.environ, **own, **(environment or {})})
 
     def said(self):
         return self.text.read_text(errors="replace") if self.text.exists() else ""
@@ -105,15 +108,19 @@ class Run:
         return checked.returncode == 0
 
     def processes(self):
-        """Numbers of all processes that were started with this run's folder: launcher, mpirun, ranks."""
+        """Numbers of all processes that were started with this run's folder: launcher, mpirun, ranks. With a TMPDIR of its
+        own also those that only inherited it: what the launcher leaves in the background, daemons of MPI."""
         found = {}
         mark = f"output_dir={self.output}".encode()
+        inherited = f"TMPDIR={self.temporary}".encode()
         for entry in os.listdir("/proc"):
             if not entry.isdigit():
                 continue
             try:
                 words = Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
-                if mark in words:
+                if mark not in words and self.temporary:
+                    words = Path("/proc", entry, "environ").read_bytes().split(b"\0")
+                if mark in words or (self.temporary and inherited in words):
                     found[int(entry)] = Path("/proc", entry, "comm").read_text().strip()
             except OSError:
                 continue
@@ -130,6 +137,19 @@ class Run:
         if not self.output.exists():
             return []
         return [p.name for p in self.output.iterdir() if ".tmp-" in p.name or p.name == "octet.lock"]
+
+    def opened(self):
+        """Files in the folders for temporary files and shared memory that a process of this run has mapped or open."""
+        found = set()
+        for pid in self.processes():
+            try:
+                names = [line.split(None, 5)[5] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
+                         if line.count("/")]
+                names += [os.readlink(entry) for entry in Path(f"/proc/{pid}/fd").iterdir()]
+            except (OSError, IndexError):
+                continue
+            found.update(name for name in names if name.startswith(SCRATCH) and not name.endswith(" (deleted)"))
+        return {name for name in found if not Path(name).is_relative_to(self.task.folder)}
 
     def finish(self, seconds):
         """The exit code; None when it did not end in time, after which it is killed."""
