@@ -17,9 +17,7 @@ thread_local CommandText* describing = nullptr;
 const std::vector<std::string>& key_names() {
   static const std::vector<std::string> names = [] {
     std::vector<std::string> all = config::field_names();
-    for (const auto& keys : {config::dialect_keys(), config::axolotl_dialect_keys()}) {
-      for (const config::ForeignKey& key : keys) all.push_back(key.path);
-    }
+    for (const config::ForeignKey& key : config::dialect_keys()) all.push_back(key.path);
     return all;
   }();
   return names;

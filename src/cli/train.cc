@@ -33,10 +33,17 @@ int train_command(const Arguments& arguments) {
       "train may be left out");
   std::string config_file;
   options.app().add_option("CONFIG", config_file,
-                           "YAML or JSON: our own, or LLaMA-Factory's, SFT-Play's, verl's");
+                           "YAML or JSON: our own, or LLaMA-Factory's, SFT-Play's, verl's, axolotl's");
   options.take_overrides();
   options.example("trainer config.yaml learning_rate=2e-5");
   options.example("launch/mpirun -np 8 build/bin/trainer config.yaml zero_stage=2");
+  // Of one key, as with `trainer --help KEY`.
+  if (arguments.size() == 2 && arguments[0] == "--help" && arguments[1].find('/') == std::string::npos &&
+      !arguments[1].ends_with(".yaml") && !arguments[1].ends_with(".yml") &&
+      !arguments[1].ends_with(".json")) {
+    std::printf("%s", key_text(arguments[1], terminal_width()).c_str());
+    return 0;
+  }
   if (options.only_tells(arguments)) {
     if (!arguments.empty()) std::printf("\nKeys:\n%s", keys_text(terminal_width()).c_str());
     return 0;

@@ -339,7 +339,10 @@ std::vector<ForeignKey> deepspeed_keys() {
     if (entry.action == Action::section) continue;
     const bool maps =
         entry.action == Action::map || entry.action == Action::when_on || entry.action == Action::bf16_on;
-    keys.push_back({std::string(entry.path), maps ? entry.key : "", maps ? "" : entry.key});
+    keys.push_back({.path = std::string(entry.path),
+                    .becomes = maps ? entry.key : "",
+                    .reason = maps ? "" : entry.key,
+                    .trainer = "DeepSpeed"});
   }
   return keys;
 }

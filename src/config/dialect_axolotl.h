@@ -6,6 +6,13 @@
 
 #include "dialects.h"
 
+namespace octet::config {
+
+/// What axolotl's facts mean, and its defaults.
+void settle_axolotl(Sources& sources);
+
+}  // namespace octet::config
+
 namespace octet::config::axolotl {
 
 /// Throws the Error for a value that cannot be used.

@@ -405,8 +405,11 @@ constexpr Entry kKeys[] = {
 
 }  // namespace
 
-std::span<const Entry> axolotl_keys() {
-  return kKeys;
-}
+constinit const Dialect kAxolotl{.name = "axolotl",
+                                 .keys = kKeys,
+                                 .mark = "base_model",
+                                 .not_beside = "model_name_or_path",
+                                 .before_ours = true,
+                                 .settle = settle_axolotl};
 
 }  // namespace octet::config

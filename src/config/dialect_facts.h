@@ -1,4 +1,5 @@
-// What the deciders of facts share: SFT-Play's (dialect_sft_play_facts.cc) and verl's (dialect_facts.cc).
+// What the deciders of facts share: SFT-Play's (dialect_sft_play_facts.cc) and verl's
+// (dialect_verl_facts.cc).
 #pragma once
 
 #include <initializer_list>
@@ -41,7 +42,8 @@ class FactsOf {
   Sources& sources_;
 };
 
-/// What facts of SFT-Play mean.
+/// What facts of SFT-Play and of verl mean.
 void settle_sft_play(Sources& sources);
+void settle_verl(Sources& sources);
 
 }  // namespace octet::config

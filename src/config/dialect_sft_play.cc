@@ -1,5 +1,5 @@
 // SFT-Play's keys.
-#include "dialects.h"
+#include "dialect_facts.h"
 
 namespace octet::config {
 namespace {
@@ -89,13 +89,10 @@ constexpr Entry kKeys[] = {
     {"block_size", Action::fact, "cutoff_len"},
     {"stride", Action::note, "blocks do not overlap: the next one begins where the one before it ended"},
     {"datasets", Action::fact, "dataset interleave_probs mix_strategy"},
-    {"include", Action::refuse, "write it into the configuration file, which then takes the other's keys"},
 };
 
 }  // namespace
 
-std::span<const Entry> sft_play_keys() {
-  return kKeys;
-}
+constinit const Dialect kSftPlay{.name = "SFT-Play", .keys = kKeys, .settle = settle_sft_play};
 
 }  // namespace octet::config

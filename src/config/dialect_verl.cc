@@ -1,5 +1,5 @@
 // The keys of verl's supervised fine-tuning.
-#include "dialects.h"
+#include "dialect_facts.h"
 
 namespace octet::config {
 namespace {
@@ -52,6 +52,14 @@ void take_truncation(const Node& node, const Location& at, const Target& target)
   }
 }
 
+// An interval of evaluation means nothing without the strategy.
+void take_test_interval(const Node& node, const Location& at, const Target& target) {
+  target.settings.add("eval_strategy", scalar_node("steps"), at, target.replace);
+  Location known = at;
+  if (node.kind == Node::Kind::scalar) known.written = node.text;
+  target.settings.add("eval_steps", node, known, target.replace);
+}
+
 constexpr Entry kKeys[] = {
     {"data.train_files", Action::map, "dataset"},
     {"data.val_files", Action::map, "eval_dataset"},
@@ -79,6 +87,7 @@ constexpr Entry kKeys[] = {
     {"data.use_shm", Action::note, kShm},
     {"model.partial_pretrain", Action::map, "model_name_or_path"},
     {"model.use_shm", Action::note, kShm},
+    {"model.trust_remote_code", Action::map, "trust_remote_code"},
     {"model.external_lib", Action::refuse, "no code of others is run"},
     {"model.fsdp_config.model_dtype", Action::handled, "bf16 pure_bf16", "", take_model_dtype},
     {"model.fsdp_config.cpu_offload", Action::map, "optim_state_cpu_offload"},
@@ -108,7 +117,7 @@ constexpr Entry kKeys[] = {
     {"trainer.logger", Action::map, "report_to", "console=none"},
     {"trainer.seed", Action::map, "seed"},
     {"trainer.save_freq", Action::minus_off, "save_steps"},
-    {"trainer.test_freq", Action::minus_off, "eval_steps"},
+    {"trainer.test_freq", Action::minus_off, "eval_steps", "", take_test_interval},
     {"trainer.nnodes", Action::note, kRanks},
     {"trainer.n_gpus_per_node", Action::note, kRanks},
     {"trainer.max_ckpt_to_keep", Action::map, "save_total_limit"},
@@ -123,8 +132,6 @@ constexpr Entry kKeys[] = {
 
 }  // namespace
 
-std::span<const Entry> verl_keys() {
-  return kKeys;
-}
+constinit const Dialect kVerl{.name = "verl", .keys = kKeys, .settle = settle_verl};
 
 }  // namespace octet::config

@@ -9,34 +9,6 @@
 namespace octet::config {
 namespace {
 
-std::vector<std::span<const Entry>> tables(const Sources& sources) {
-  if (sources.axolotl) return {axolotl_keys()};
-  return {sft_play_keys(), verl_keys()};
-}
-
-const Entry* find_entry(const std::string& path, const Sources& sources) {
-  for (const auto& table : tables(sources)) {
-    const auto found = std::ranges::find(table, path, &Entry::path);
-    if (found != table.end()) return &*found;
-  }
-  return nullptr;
-}
-
-bool is_section(const std::string& path, const Sources& sources) {
-  const std::string prefix = path + ".";
-  return std::ranges::any_of(tables(sources), [&](const auto& table) {
-    return std::ranges::any_of(table, [&](const Entry& entry) { return entry.path.starts_with(prefix); });
-  });
-}
-
-Strings known_names(const Sources& sources) {
-  Strings names = field_names();
-  for (const auto& table : tables(sources)) {
-    for (const Entry& entry : table) names.emplace_back(entry.path);
-  }
-  return names;
-}
-
 Node respelt(const Entry& entry, Node node) {
   for (Node& item : node.items) item = respelt(entry, std::move(item));
   if (node.kind != Node::Kind::scalar) return node;
@@ -110,15 +82,30 @@ void apply(const Entry& entry, const Node& node, const Location& at, const Targe
     // Whoever names the interval itself on the command line wants it.
     if (number && *number < 0 && !target.replace && target.sources.overrides.has(entry.key)) return;
     if (number && *number < 0) return switch_off(entry.key, at, target);
-    // An interval of evaluation means nothing without the strategy.
-    if (entry.path == "trainer.test_freq")
-      target.settings.add("eval_strategy", scalar_node("steps"), at, target.replace);
   }
   if (entry.handle != nullptr) return entry.handle(node, at, target);
   Location known = at;
   if (node.kind == Node::Kind::scalar) known.written = node.text;
   target.settings.add(entry.key, respelt(entry, node), known, target.replace);
 }
+
+const Entry* find_entry(const std::string& path, const Sources& sources) {
+  return sources.dialect == nullptr ? nullptr : sources.dialect->find(path);
+}
+
+bool is_section(const std::string& path, const Sources& sources) {
+  return sources.dialect != nullptr && sources.dialect->is_section(path);
+}
+
+// Whether a key that has the name of one of ours is ours.
+bool is_ours(const std::string& name, const Sources& sources) {
+  if (find_field(name) == nullptr) return false;
+  return find_entry(name, sources) == nullptr || !sources.dialect->before_ours;
+}
+
+// Of every configuration, whatever its dialect; in a file its keys are in place of it already.
+constexpr Entry kInclude{"include", Action::refuse,
+                         "write it into the configuration file, which then takes the other's keys"};
 
 void walk(const Node& node, const std::string& path, const std::string& name, const Target& target,
           bool weak_pass) {
@@ -129,15 +116,14 @@ void walk(const Node& node, const std::string& path, const std::string& name, co
     // verl has a section `optim`, where Hugging Face has a word.
     const bool foreign_section = value.kind == Node::Kind::map && is_section(full, target.sources);
     const Entry* entry = find_entry(full, target.sources);
-    const bool ours = path.empty() && find_field(key) != nullptr && !foreign_section;
-    if (ours && (entry == nullptr || !target.sources.axolotl)) {
+    if (path.empty() && !foreign_section && is_ours(key, target.sources)) {
       if (!weak_pass) target.settings.add(key, value, at, target.replace);
     } else if (entry != nullptr) {
       if ((entry->action == Action::weak) == weak_pass) apply(*entry, value, at, target);
     } else if (is_section(full, target.sources) && (value.kind == Node::Kind::map || value.is_null())) {
       walk(value, full, name, target, weak_pass);
     } else {
-      unknown_key(full, at.where, known_names(target.sources));
+      unknown_in(target.sources.dialect, full, at.where);
     }
   }
 }
@@ -173,53 +159,49 @@ void unknown_key(const std::string& key, const std::string& where, const Strings
                                 : "did you mean '" + near + "'?"});
 }
 
-namespace {
+const Entry* Dialect::find(const std::string& path) const {
+  const auto found = std::ranges::find(keys, path, &Entry::path);
+  return found == keys.end() ? nullptr : &*found;
+}
 
-std::vector<ForeignKey> foreign_keys(const std::vector<std::span<const Entry>>& tables) {
+const Entry* Dialect::find_or_above(const std::string& path) const {
+  const Entry* entry = find(path);
+  for (std::size_t dot = path.rfind('.'); entry == nullptr && dot != std::string::npos && dot > 0;
+       dot = path.rfind('.', dot - 1)) {
+    const Entry* above = find(path.substr(0, dot));
+    if (above != nullptr && (above->action == Action::note || above->action == Action::refuse)) entry = above;
+  }
+  return entry;
+}
+
+bool Dialect::is_section(const std::string& path) const {
+  const std::string prefix = path + ".";
+  return std::ranges::any_of(keys, [&](const Entry& entry) { return entry.path.starts_with(prefix); });
+}
+
+const Entry* Dialect::find_for(const std::string& ours) const {
+  const auto found = std::ranges::find_if(
+      keys, [&](const Entry& entry) { return becomes_ours(entry) && entry.key == ours; });
+  return found == keys.end() ? nullptr : &*found;
+}
+
+bool becomes_ours(const Entry& entry) {
+  return entry.action != Action::note && entry.action != Action::refuse && entry.action != Action::checked;
+}
+
+std::vector<ForeignKey> dialect_keys(std::string_view trainer) {
   std::vector<ForeignKey> keys;
-  for (const auto& table : tables) {
-    for (const Entry& entry : table) {
-      const bool maps =
-          entry.action != Action::note && entry.action != Action::refuse && entry.action != Action::checked;
-      keys.push_back({std::string(entry.path), maps ? entry.key : "", maps ? "" : entry.key});
+  for (const Dialect* dialect : kDialects) {
+    if (!trainer.empty() && trainer != dialect->name) continue;
+    for (const Entry& entry : dialect->keys) {
+      const bool maps = becomes_ours(entry);
+      keys.push_back({.path = std::string(entry.path),
+                      .becomes = maps ? entry.key : "",
+                      .reason = maps ? "" : entry.key,
+                      .trainer = dialect->name});
     }
   }
   return keys;
-}
-
-// torchtune's files name Python objects, the tokenizer and the model among them.
-const Node* component_in(const Node& tree) {
-  for (const auto& [key, value] : tree.members) {
-    if (key == "_component_") return &value;
-    if (const Node* found = component_in(value)) return found;
-  }
-  return nullptr;
-}
-
-}  // namespace
-
-std::vector<ForeignKey> dialect_keys() {
-  return foreign_keys({sft_play_keys(), verl_keys()});
-}
-
-std::vector<ForeignKey> axolotl_dialect_keys() {
-  return foreign_keys({axolotl_keys()});
-}
-
-bool is_axolotl(const Node& tree, const std::string& name,
-                const std::map<std::string, std::string>& overrides) {
-  if (const Node* component = component_in(tree)) {
-    complain(
-        {.what = "this is a configuration of torchtune, whose keys are not translated",
-         .expected = "keys of trainer train --help, or a file of LLaMA-Factory, axolotl, SFT-Play or verl",
-         .found = "_component_: " + shown(*component),
-         .where = place(name, component->line),
-         .fix = "write model_name_or_path (checkpointer.checkpoint_dir), dataset, cutoff_len "
-                "(tokenizer.max_seq_len), per_device_train_batch_size (batch_size), num_train_epochs "
-                "(epochs), learning_rate (optimizer.lr) and output_dir"});
-  }
-  const bool named = tree.find("base_model") != nullptr || overrides.contains("base_model");
-  return named && tree.find("model_name_or_path") == nullptr;
 }
 
 void translate_tree(const Node& tree, const std::string& name, Settings& settings, Sources& sources) {
@@ -231,16 +213,10 @@ void translate_tree(const Node& tree, const std::string& name, Settings& setting
 void translate_argument(const std::string& path, const Node& node, Sources& sources, Node& file) {
   const Target target{.settings = sources.overrides, .sources = sources, .replace = true};
   const Location at{"command line", path};
-  const Entry* entry = find_entry(path, sources);
-  if (find_field(path) != nullptr && (entry == nullptr || !sources.axolotl))
-    return target.settings.add(path, node, at, true);
-  // Keys below one that is noted or refused whole.
-  for (std::size_t dot = path.rfind('.'); entry == nullptr && dot != std::string::npos && dot > 0;
-       dot = path.rfind('.', dot - 1)) {
-    const Entry* above = find_entry(path.substr(0, dot), sources);
-    if (above != nullptr && (above->action == Action::note || above->action == Action::refuse)) entry = above;
-  }
-  if (entry == nullptr) unknown_key(path, at.where, known_names(sources));
+  if (path == kInclude.path) return refuse(kInclude, node, at);
+  if (is_ours(path, sources)) return target.settings.add(path, node, at, true);
+  const Entry* entry = sources.dialect == nullptr ? nullptr : sources.dialect->find_or_above(path);
+  if (entry == nullptr) unknown_in(sources.dialect, path, at.where);
   const bool in_file = drop_key(file, "", path);
   if (node.is_null()) sources.taken_back.push_back({.path = path, .in_file = in_file});
   apply(*entry, node, at, target);

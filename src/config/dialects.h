@@ -1,7 +1,7 @@
-// Other trainers' YAML: tables from their dotted keys to ours (dialect_sft_play.cc, dialect_verl.cc,
-// dialect_axolotl_keys.cc), the walk through a tree that reads them (dialects.cc), and what several of their
-// keys mean together (dialect_facts.cc). SFT-Play's and verl's keys have one namespace, with ours before
-// them; axolotl's configurations have another, before ours.
+// Other trainers' YAML. A configuration is in our own names or in one dialect, which is decided once
+// (dialect_choice.cc): a table from the trainer's dotted keys to ours, and what several of them mean
+// together. The walk through a tree (dialects.cc) reads keys of that table and our own, and no others. A
+// dialect is one Dialect, in a source of its own, and its name in kDialects.
 #pragma once
 
 #include <cstdint>
@@ -40,12 +40,37 @@ struct Entry {
   void (*handle)(const Node& node, const Location& at, const Target& target) = nullptr;
 };
 
-std::span<const Entry> sft_play_keys();
-std::span<const Entry> verl_keys();
-std::span<const Entry> axolotl_keys();
+/// Another trainer's configurations.
+struct Dialect {
+  const char* name;  ///< the trainer's, as in "verl's"
+  std::span<const Entry> keys;
+  /// The key that alone says whose configuration it is, unless `not_beside` stands in the file, too; nullptr:
+  /// any key of the table does that no other dialect has.
+  const char* mark = nullptr;
+  const char* not_beside = nullptr;
+  /// Whether a key of the table that has the name of one of ours is the dialect's.
+  bool before_ours = false;
+  /// What its facts mean, and its defaults where no source says anything.
+  void (*settle)(Sources& sources) = nullptr;
 
-/// What axolotl's facts mean, and its defaults where no source says anything.
-void settle_axolotl(Sources& sources);
+  /// The row of the key; nullptr: the trainer has none.
+  const Entry* find(const std::string& path) const;
+  /// The same, or that of a section above it which is noted or refused as a whole.
+  const Entry* find_or_above(const std::string& path) const;
+  bool is_section(const std::string& path) const;
+  /// The trainer's key for what `ours` says ("cutoff_len"); nullptr: it has none.
+  const Entry* find_for(const std::string& ours) const;
+};
+
+extern const Dialect kSftPlay, kVerl, kAxolotl;
+inline constexpr const Dialect* kDialects[] = {&kSftPlay, &kVerl, &kAxolotl};
+
+/// Whether the entry becomes a key of ours.
+bool becomes_ours(const Entry& entry);
+
+/// Throws the Error for a key that is neither the configuration's dialect's nor ours: it says where another
+/// trainer has it.
+[[noreturn]] void unknown_in(const Dialect* dialect, const std::string& path, const std::string& where);
 
 /// A scalar, as if it had been written.
 Node scalar_node(const std::string& text);

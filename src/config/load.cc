@@ -242,7 +242,9 @@ Resolved resolve(Node tree, const std::string& file, const std::vector<Override>
   std::map<std::string, std::string> texts;
   for (const Override& change : overrides) texts[change.path] = change.node.text;
   interpolate(tree, texts, options.environment, file.empty() ? "command line" : file);
-  sources.axolotl = is_axolotl(tree, file.empty() ? "command line" : file, texts);
+  Strings paths;
+  for (const Override& change : overrides) paths.push_back(change.path);
+  choose_dialect(tree, file.empty() ? "command line" : file, paths, sources);
   Node plain = tree;
   // An inline DeepSpeed map is not a text value.
   std::erase_if(plain.members, [](const auto& member) {

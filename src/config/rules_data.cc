@@ -1,4 +1,5 @@
 // What keys of paths and of data mean together.
+#include <algorithm>
 #include <cmath>
 
 #include "octet/base/files.h"
@@ -60,7 +61,9 @@ class DataRules : RulesOf {
     const std::string word = said(given);
     const std::string section = word.substr(0, word.find('.') + 1);
     if (section.empty()) return other;
-    for (const ForeignKey& key : dialect_keys()) {
+    const std::vector<ForeignKey> keys = dialect_keys();
+    const auto own = std::ranges::find(keys, word, &ForeignKey::path);
+    for (const ForeignKey& key : dialect_keys(own == keys.end() ? "none" : own->trainer)) {
       if (key.becomes == other && key.path.starts_with(section)) return key.path;
     }
     return other;

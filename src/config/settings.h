@@ -48,22 +48,24 @@ struct TakenBack {
   bool in_file = false;  ///< the file has that very key
 };
 
+struct Dialect;
+
 /// Everything that the translators need from each other.
 struct Sources {
   Settings environment, deepspeed, yaml, overrides;
   Strings notes;
   std::map<std::string, Fact> facts;  ///< by their dotted keys
-  bool axolotl = false;               ///< the keys are axolotl's, then ours
+  const Dialect* dialect = nullptr;   ///< whose keys they are, beside ours; nullptr: ours alone
   std::vector<TakenBack> taken_back;
   void note(const std::string& sentence);
 };
 
-/// Whether a configuration is axolotl's: by `base_model`, in the file or among the `overrides`. Throws a
-/// usage Error for the configuration of a trainer whose keys are not translated.
-bool is_axolotl(const Node& tree, const std::string& name,
-                const std::map<std::string, std::string>& overrides);
+/// Decides by the keys of the file and of the command line (`overrides`, dotted) whose they are, and notes
+/// it. Throws a usage Error for keys of two dialects, and for the configuration of a trainer whose keys are
+/// not translated.
+void choose_dialect(const Node& tree, const std::string& name, const Strings& overrides, Sources& sources);
 
-/// Translates a tree of native or foreign keys (SFT-Play, verl) into `settings`; `name` is the file.
+/// Translates a tree of our keys and of the dialect's into `settings`; `name` is the file.
 void translate_tree(const Node& tree, const std::string& name, Settings& settings, Sources& sources);
 /// The same for one dotted key of the command line, where the last of several wins. A key of a dialect stands
 /// in place of the one in `file`, which loses it, so that nothing that followed from its value is left.

@@ -297,7 +297,8 @@ TEST(ForeignKeys, OfDeepSpeedBecomeOurs) {
 
 TEST(ForeignKeys, OfSftPlayAndVerlBecomeOurs) {
   expect_mapped(kDialects, [](const Mapped& row) { return nested(row.path, row.value); });
-  expect_all_mapped(config::dialect_keys(), kDialects);
+  for (const char* trainer : {"SFT-Play", "verl"})
+    expect_all_mapped(config::dialect_keys(trainer), kDialects);
 }
 
 // Those of kElsewhere.
@@ -332,7 +333,8 @@ TEST(ForeignKeys, BecomeKeysThatAreNotedOrRefusedOrNeedOthers) {
 }
 
 TEST(ForeignKeys, ThatBecomeNothingGiveTheirOwnReason) {
-  for (const auto& keys : {config::deepspeed_keys(), config::dialect_keys()}) {
+  for (const auto& keys :
+       {config::deepspeed_keys(), config::dialect_keys("SFT-Play"), config::dialect_keys("verl")}) {
     for (const config::ForeignKey& key : keys) {
       SCOPED_TRACE(key.path + ": " + key.reason);
       EXPECT_NE(key.becomes.empty(), key.reason.empty());

@@ -54,11 +54,28 @@ TEST(Help, OfOneKeyIsWholeAndAnUnknownOneGetsTheNearestName) {
   expect_in(key, "full means all, lora low-rank adapters");
   expect_in(key, "(full, lora, qlora, freeze; default full)");
   expect_in(said("--help lr_scheduler_kwargs"), "lr_scheduler_kwargs\n");
+  EXPECT_EQ(said("train --help finetuning_type"), key);
   const Outcome wrong = trainer("--help learning_rat");
   EXPECT_EQ(wrong.code, 64);
   expect_in(wrong.err, "did you mean 'learning_rate'?");
   EXPECT_EQ(trainer("").code, 64);
   EXPECT_EQ(trainer("--help completion tcsh").code, 64);
+}
+
+TEST(Help, OfAKeyOfAnotherTrainerSaysWhoseItIsAndWhatItBecomes) {
+  const std::string length = said("--help data.max_length");
+  EXPECT_TRUE(
+      length.starts_with("In configurations of verl:\n  data.max_length\n      Becomes cutoff_len.\n"))
+      << length;
+  expect_in(length, "\n  cutoff_len\n");
+  EXPECT_EQ(said("train --help data.max_length"), length);
+  const std::string several = said("--help datasets");
+  expect_in(several, "In configurations of SFT-Play:\n  datasets\n");
+  expect_in(several, "In configurations of axolotl:\n  datasets\n");
+  expect_in(said("--help trainer.nnodes"), "the launcher says how many ranks there are");
+  const std::string shared = said("--help bf16");
+  expect_in(shared, "In configurations of axolotl:\n  bf16\n      Becomes bf16");
+  expect_in(trainer("--help data.max_lenght").err, "did you mean 'data.max_length'?");
 }
 
 TEST(Help, VersionNamesCommitAndWhatWasBuiltIn) {

@@ -192,9 +192,7 @@ TEST(Said, OfAWholeConfiguration) {
 TEST(Said, OfEveryKeyOfOtherTrainers) {
   octet::test::expect_page("config/said/foreign_keys.txt", [](const std::string& table) {
     std::string text;
-    for (const ForeignKey& key : table == "deepspeed\n"  ? deepspeed_keys()
-                                 : table == "dialects\n" ? dialect_keys()
-                                                         : axolotl_dialect_keys())
+    for (const ForeignKey& key : table == "deepspeed\n" ? deepspeed_keys() : dialect_keys(trim(table)))
       text += key.path + (key.becomes.empty() ? ": " + key.reason : " -> " + key.becomes) + "\n";
     return text;
   });

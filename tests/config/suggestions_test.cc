@@ -48,7 +48,9 @@ std::vector<std::string> names_of(const std::vector<ForeignKey>& keys) {
 
 TEST(Suggestions, AreAsNearAsIsDocumentedAndTheNearest) {
   std::vector<std::string> names = field_names();
-  for (const std::string& name : names_of(dialect_keys())) names.push_back(name);
+  for (const char* trainer : {"SFT-Play", "verl"}) {
+    for (const std::string& name : names_of(dialect_keys(trainer))) names.push_back(name);
+  }
   std::mt19937 draws(7);
   int offers = 0, none = 0;
   for (std::size_t i = 0; i < names.size(); i += 5) {

@@ -2,8 +2,8 @@
 //
 // Everything about a key (name, type, default, range, choices, documentation, other names, whether it is
 // used, only accepted, or refused) stands in one table (schema.h); parsing, --help, docs/config.md and the
-// resolved dump are read from it. Every dialect (DeepSpeed JSON, SFT-Play, verl, axolotl) is a table that
-// translates into these keys. Nothing here knows the world size: what needs it takes it as an argument
+// resolved dump are read from it. Every dialect (SFT-Play, verl, axolotl), of which a configuration has
+// one at most, and DeepSpeed's JSON is a table of its own that translates into these keys. Nothing here knows the world size: what needs it takes it as an argument
 // (derive.h). Nothing is ignored in silence: a key is used, or noted once, or refused with a reason.
 #pragma once
 

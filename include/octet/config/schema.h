@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -70,13 +71,13 @@ struct ForeignKey {
   std::string path;
   std::string becomes;  ///< our key (several: blanks between them); empty: it changes nothing, or is refused
   std::string reason;   ///< why it changes nothing or is refused
+  std::string trainer;  ///< whose key it is: "verl"
 };
 /// Those of DeepSpeed's JSON outside its sections `optimizer` and `scheduler`.
 std::vector<ForeignKey> deepspeed_keys();
-/// Those of SFT-Play and verl.
-std::vector<ForeignKey> dialect_keys();
-/// Those of axolotl, in configurations with its `base_model`.
-std::vector<ForeignKey> axolotl_dialect_keys();
+/// Those of the trainers whose configurations are read, or of one of them ("SFT-Play", "verl", "axolotl"). A
+/// configuration has keys of one, and our own.
+std::vector<ForeignKey> dialect_keys(std::string_view trainer = {});
 
 /// Value of a used field as YAML text ("null" for an optional that is not given).
 std::string value_text(const Field& field, const Config& config);

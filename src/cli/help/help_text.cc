@@ -95,6 +95,19 @@ std::string key_entry(const config::Field& field, std::size_t width) {
          wrapped("(" + values + ")", kBelow, width);
 }
 
+// A key of another trainer's configurations, and what it becomes, whole.
+std::string foreign_entry(const config::ForeignKey& key, std::size_t width) {
+  const std::string head = "In configurations of " + key.trainer + ":\n  " + key.path + "\n";
+  if (key.becomes.empty())
+    return head + wrapped("Changes nothing, or is refused: " + key.reason, kBelow, width);
+  std::string text, names;
+  for (const std::string& name : split(key.becomes, ' ')) {
+    names += (names.empty() ? "" : ", ") + name;
+    if (name != key.path) text += key_entry(*config::find_field(name), width);
+  }
+  return head + wrapped("Becomes " + names + ".", kBelow, width) + text;
+}
+
 }  // namespace
 
 std::string wrapped(const std::string& text, std::size_t indent, std::size_t width, std::size_t begun) {
@@ -176,10 +189,15 @@ std::string keys_text(std::size_t width) {
 }
 
 std::string key_text(const std::string& key, std::size_t width) {
-  if (const config::Field* field = config::find_field(key)) {
-    return field->group + ":\n" + key_entry(*field, width);
+  const config::Field* field = config::find_field(key);
+  std::string text = field == nullptr ? "" : field->group + ":\n" + key_entry(*field, width);
+  std::vector<std::string> names = config::field_names();
+  for (const config::ForeignKey& foreign : config::dialect_keys()) {
+    names.push_back(foreign.path);
+    if (foreign.path == key) text += foreign_entry(foreign, width);
   }
-  const std::string near = nearest_name(key, config::field_names());
+  if (!text.empty()) return text;
+  const std::string near = nearest_name(key, names);
   throw Error({.what = "there is no command, key or page '" + key + "'",
                .where = "command line",
                .fix = near.empty() ? "trainer --help lists the commands, trainer train --help the keys"

@@ -1,0 +1,240 @@
+// Whose configuration it is: decided once, by all keys of the file and of the command line together.
+#include <algorithm>
+#include <functional>
+#include <iterator>
+
+#include "dialects.h"
+#include "octet/base/strings.h"
+
+namespace octet::config {
+namespace {
+
+/// A key that dialects have, or that stands in a section of theirs.
+struct Sign {
+  std::string key, where;
+  std::vector<const Dialect*> owners;
+};
+
+/// What speaks for a dialect: its first key that no other has, and how many of them there are.
+struct Claim {
+  const Dialect* dialect;
+  const Sign* first;
+  int keys = 0;
+};
+
+// torchtune's files name Python objects, the tokenizer and the model among them.
+const Node* component_in(const Node& tree) {
+  for (const auto& [key, value] : tree.members) {
+    if (key == "_component_") return &value;
+    if (const Node* found = component_in(value)) return found;
+  }
+  return nullptr;
+}
+
+std::string with_commas_between(const std::string& keys) {
+  std::string text;
+  for (const auto& key : split(keys, ' ')) text += (text.empty() ? "" : ", ") + key;
+  return text;
+}
+
+// The names that a configuration of `dialect` has for what the key of another trainer says.
+std::string names_for(const Entry& entry, const Dialect* dialect) {
+  const Entry* own = dialect == nullptr ? nullptr : dialect->find_for(entry.key);
+  const std::string ours = with_commas_between(entry.key);
+  return own == nullptr ? ours : std::string(own->path) + ", as " + dialect->name + " has it, or " + ours;
+}
+
+// What to do about the key `word` in a configuration of another dialect, or of none.
+std::string put_right(const Entry* entry, const std::string& word, const Dialect* dialect) {
+  if (entry == nullptr) return "remove " + word + "; 'trainer train --help' lists the keys of our own";
+  if (!becomes_ours(*entry)) return "remove " + word + " (" + entry->key + ")";
+  return "write " + names_for(*entry, dialect) + ", in place of " + word;
+}
+
+class Choice {
+ public:
+  Choice(const Node& tree, const std::string& name, const Strings& overrides) : name_(name) {
+    for (const Dialect* dialect : kDialects) {
+      if (dialect->mark == nullptr || is_marked(*dialect, tree, overrides)) candidates_.push_back(dialect);
+    }
+    read(tree, "", {});
+    for (const std::string& path : overrides) read_argument(path);
+  }
+
+  const Dialect* decide(Sources& sources) const {
+    const std::vector<Claim> all = claims();
+    if (all.size() > 1) refuse_mixture(all);
+    if (all.size() == 1) {
+      sources.note("the keys are " + std::string(all[0].dialect->name) + "'s, by '" + all[0].first->key +
+                   "' (" + all[0].first->where + ")");
+      return all[0].dialect;
+    }
+    if (const Dialect* meant = meant_by_unknown()) return meant;
+    return shared(sources);
+  }
+
+ private:
+  static bool is_marked(const Dialect& dialect, const Node& tree, const Strings& overrides) {
+    const bool named =
+        tree.find(dialect.mark) != nullptr || std::ranges::find(overrides, dialect.mark) != overrides.end();
+    return named && tree.find(dialect.not_beside) == nullptr;
+  }
+
+  template <class Has>
+  std::vector<const Dialect*> owners(const Has& has) const {
+    std::vector<const Dialect*> found;
+    std::ranges::copy_if(candidates_, std::back_inserter(found), has);
+    return found;
+  }
+  std::vector<const Dialect*> owners_of_section(const std::string& path) const {
+    return owners([&](const Dialect* dialect) { return dialect->is_section(path); });
+  }
+
+  // `around` has the section in which the keys stand.
+  void read(const Node& node, const std::string& above, const std::vector<const Dialect*>& around) {
+    for (const auto& [key, value] : node.members) {
+      const std::string full = above.empty() ? key : above + "." + key;
+      const std::string where = place(value.file.empty() ? name_ : value.file, value.line);
+      const bool map = value.kind == Node::Kind::map;
+      const auto sections = owners_of_section(full);
+      if (above.empty() && find_field(key) != nullptr && !(map && !sections.empty())) continue;
+      const auto keys = owners([&](const Dialect* dialect) { return dialect->find(full) != nullptr; });
+      if (!keys.empty()) {
+        signs_.push_back({.key = full, .where = where, .owners = keys});
+      } else if (!sections.empty() && map) {
+        read(value, full, sections);
+      } else if (!sections.empty() && value.is_null()) {
+        signs_.push_back({.key = full, .where = where, .owners = sections});
+      } else {
+        read_unknown(full, where, around);
+      }
+    }
+  }
+
+  void read_argument(const std::string& path) {
+    if (find_field(path) != nullptr || path == "include") return;
+    const auto keys = owners([&](const Dialect* dialect) { return dialect->find_or_above(path) != nullptr; });
+    if (!keys.empty()) return signs_.push_back({.key = path, .where = "command line", .owners = keys});
+    std::vector<const Dialect*> around;
+    for (std::size_t dot = path.rfind('.'); around.empty() && dot != std::string::npos && dot > 0;
+         dot = path.rfind('.', dot - 1))
+      around = owners_of_section(path.substr(0, dot));
+    // "lr_scheduler_kwargs.min_lr" is an entry of ours.
+    if (around.empty() && find_field(path.substr(0, path.find('.'))) != nullptr) return;
+    read_unknown(path, "command line", around);
+  }
+
+  // In a section that one trainer has a mistyped key is that trainer's.
+  void read_unknown(const std::string& path, const std::string& where,
+                    const std::vector<const Dialect*>& around) {
+    if (around.size() == 1) {
+      signs_.push_back({.key = path, .where = where, .owners = around});
+    } else {
+      unknown_.push_back(path);
+    }
+  }
+
+  std::vector<Claim> claims() const {
+    std::vector<Claim> all;
+    for (const Sign& sign : signs_) {
+      if (sign.owners.size() != 1) continue;
+      auto claim = std::ranges::find(all, sign.owners[0], &Claim::dialect);
+      if (claim == all.end()) claim = all.insert(all.end(), {.dialect = sign.owners[0], .first = &sign});
+      ++claim->keys;
+    }
+    return all;
+  }
+
+  // The dialect with the fewest keys is to give way; of two with as many the one that came later.
+  [[noreturn]] static void refuse_mixture(std::vector<Claim> all) {
+    std::ranges::stable_sort(all, std::greater{}, &Claim::keys);
+    const Claim &most = all.front(), &fewest = all.back();
+    const auto whose = [](const Claim& claim) {
+      return claim.first->key + " (" + claim.first->where + ") is " + claim.dialect->name + "'s";
+    };
+    complain({.what = std::string("keys of ") + most.dialect->name + " and of " + fewest.dialect->name +
+                      " stand in one configuration",
+              .expected = "keys of one trainer, and our own beside them",
+              .found = whose(most) + ", " + whose(fewest),
+              .where = fewest.first->where,
+              .fix = put_right(fewest.dialect->find_or_above(fewest.first->key), fewest.first->key,
+                               most.dialect)});
+  }
+
+  // Nothing but mistyped keys: whose name the first is near to.
+  const Dialect* meant_by_unknown() const {
+    Strings names = field_names();
+    for (const Dialect* dialect : candidates_) {
+      for (const Entry& entry : dialect->keys) names.emplace_back(entry.path);
+    }
+    for (const std::string& path : unknown_) {
+      const std::string near = nearest_name(path, names);
+      if (near.empty() || find_field(near) != nullptr) continue;
+      const auto owner = std::ranges::find_if(
+          candidates_, [&](const Dialect* dialect) { return dialect->find(near) != nullptr; });
+      if (owner != candidates_.end()) return *owner;
+    }
+    return nullptr;
+  }
+
+  // Keys that several trainers have mean the same to them.
+  const Dialect* shared(Sources& sources) const {
+    for (const Dialect* dialect : candidates_) {
+      const bool fits = !signs_.empty() && std::ranges::all_of(signs_, [&](const Sign& sign) {
+        return std::ranges::find(sign.owners, dialect) != sign.owners.end();
+      });
+      if (!fits) continue;
+      for (const Sign& sign : signs_) {
+        if (dialect->find_or_above(sign.key) == nullptr) continue;
+        std::string trainers;
+        for (const Dialect* owner : sign.owners)
+          trainers += (trainers.empty() ? "" : " and of ") + std::string(owner->name);
+        sources.note("'" + sign.key + "' is a key of " + trainers + ", and means the same to them");
+      }
+      return dialect;
+    }
+    return nullptr;
+  }
+
+  const std::string& name_;
+  std::vector<const Dialect*> candidates_;
+  std::vector<Sign> signs_;
+  Strings unknown_;
+};
+
+}  // namespace
+
+void choose_dialect(const Node& tree, const std::string& name, const Strings& overrides, Sources& sources) {
+  if (const Node* component = component_in(tree)) {
+    complain(
+        {.what = "this is a configuration of torchtune, whose keys are not translated",
+         .expected = "keys of trainer train --help, or a file of LLaMA-Factory, axolotl, SFT-Play or verl",
+         .found = "_component_: " + shown(*component),
+         .where = place(name, component->line),
+         .fix = "write model_name_or_path (checkpointer.checkpoint_dir), dataset, cutoff_len "
+                "(tokenizer.max_seq_len), per_device_train_batch_size (batch_size), num_train_epochs "
+                "(epochs), learning_rate (optimizer.lr) and output_dir"});
+  }
+  sources.dialect = Choice(tree, name, overrides).decide(sources);
+}
+
+void unknown_in(const Dialect* dialect, const std::string& path, const std::string& where) {
+  for (const Dialect* other : kDialects) {
+    const Entry* entry = other == dialect ? nullptr : other->find_or_above(path);
+    if (entry == nullptr) continue;
+    const std::string whose = std::string("a key of ") + other->name;
+    complain({.what = "unknown key '" + path + "'",
+              .found = whose + (other->mark == nullptr
+                                    ? std::string()
+                                    : std::string(", whose configurations have ") + other->mark),
+              .where = where,
+              .fix = put_right(entry, "it", dialect)});
+  }
+  Strings names = field_names();
+  if (dialect != nullptr) {
+    for (const Entry& entry : dialect->keys) names.emplace_back(entry.path);
+  }
+  unknown_key(path, where, names);
+}
+
+}  // namespace octet::config

@@ -1,0 +1,124 @@
+// Whose configuration it is, and what becomes of keys of another trainer.
+#include <map>
+
+#include "config/support.h"
+#include "octet/base/strings.h"
+#include "support/temporary_folder.h"
+
+namespace octet::config::test {
+namespace {
+
+TEST(Dialects, AreDecidedByAKeyThatNoOtherHas) {
+  struct Row {
+    std::string yaml;
+    Strings overrides;
+    std::string note;
+  };
+  for (const Row& row : std::vector<Row>{
+           {"train: {epochs: 2}", {}, "the keys are SFT-Play's, by 'train.epochs' (test.yaml:4)"},
+           {"seed: 3\noptim: {lr: 1e-4}", {}, "the keys are verl's, by 'optim.lr' (test.yaml:5)"},
+           {"trainer.seed: 3", {}, "the keys are verl's, by 'trainer.seed' (test.yaml:4)"},
+           {"optim: adamw_torch", {"data.max_length=64"}, "verl's, by 'data.max_length' (command line)"},
+           {"", {"+data.custom_cls.path=null"}, "verl's, by 'data.custom_cls.path' (command line)"},
+           {"task_mode: sft", {"seed=3", "learning_rate=1e-4"}, "SFT-Play's, by 'task_mode' (test.yaml:4)"},
+           {"model: {trust_remote_code: false}\ntrainer: {seed: 3}", {}, "verl's, by 'trainer.seed'"},
+           {"model: {trust_remote_code: false}\nmodel.type: causal", {}, "SFT-Play's, by 'model.type'"},
+           {"model: {trust_remote_code: false}", {}, "of SFT-Play and of verl, and means the same to them"},
+       }) {
+    SCOPED_TRACE(row.yaml);
+    EXPECT_TRUE(notes(read(row.yaml, row.overrides), row.note)) << row.note;
+  }
+  EXPECT_FALSE(notes(read("seed: 3\noptim: adamw_torch", {"lr_scheduler_kwargs.min_lr=0"}), "the keys are"))
+      << "ours";
+  EXPECT_TRUE(notes(load_text("base_model: m\ndatasets: [{path: d}]", "a.yaml", {}, quiet(false)),
+                    "the keys are axolotl's, by 'base_model' (a.yaml:1)"));
+}
+
+// Several trainers' sections have one name: the table of one is not searched for another.
+TEST(Dialects, OfTwoTrainersInOneConfigurationAreRefused) {
+  const std::string both = refusal("train: {epochs: 2, seed: 3}\ndata: {train_files: t}");
+  EXPECT_SAYS(both, "keys of SFT-Play and of verl stand in one configuration");
+  EXPECT_SAYS(both, "train.epochs (test.yaml:4) is SFT-Play's, data.train_files (test.yaml:5) is verl's");
+  EXPECT_SAYS(both, "where:    test.yaml:5");
+  EXPECT_SAYS(both, "write data.train_path, as SFT-Play has it, or dataset, in place of data.train_files");
+  const std::string fewer = refusal("train: {epochs: 2}\ntrainer: {seed: 3, total_training_steps: 9}");
+  EXPECT_SAYS(fewer, "where:    test.yaml:4");
+  EXPECT_SAYS(fewer,
+              "write trainer.total_epochs, as verl has it, or num_train_epochs, in place of train.epochs");
+  EXPECT_SAYS(refusal("train: {epochs: 2}", {"optim.betas=[0.9, 0.95]"}),
+              "write adam_beta1, adam_beta2, in place of optim.betas");
+  EXPECT_SAYS(refusal("train: {epochs: 2}", {"trainer.nnodes=2"}),
+              "remove trainer.nnodes (the launcher says how many ranks there are)");
+  EXPECT_SAYS(refusal("train: {epochs: 2}\ntrainer: {sede: 3}"),
+              "remove trainer.sede; 'trainer train --help'");
+  EXPECT_SAYS(refusal("train: {epochs: 2}\ntrainer:"), "trainer (test.yaml:5) is verl's");
+  EXPECT_SAYS(refusal("", {"base_model=m", "task_mode=sft"}), "unknown key 'base_model'")
+      << "beside the file's model_name_or_path it is a mistake";
+  const auto mixed = [](const std::string& yaml) {
+    try {
+      load_text(yaml, "a.yaml", {}, quiet(false));
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_SAYS(mixed("base_model: m\nsequence_len: 64\ntask_mode: sft"),
+              "base_model (a.yaml:1) is axolotl's, task_mode (a.yaml:3) is SFT-Play's");
+  const octet::test::TemporaryFolder folder("mixed");
+  write_file_atomically(folder / "verl.yaml", "trainer: {seed: 3}\n");
+  write_file_atomically(folder / "play.yaml", "include: verl.yaml\ntrain: {epochs: 3, seed: 4}\n");
+  try {
+    load({folder / "play.yaml"}, quiet(false));
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& e) {
+    EXPECT_SAYS(std::string(e.what()), "trainer.seed (" + (folder / "verl.yaml") + ":1) is verl's");
+  }
+}
+
+TEST(Dialects, AKeyOfAnotherTrainerIsNamedAsItIsHere) {
+  const std::string ours = refusal("sequence_len: 64");
+  EXPECT_SAYS(ours, "unknown key 'sequence_len'");
+  EXPECT_SAYS(ours, "a key of axolotl, whose configurations have base_model");
+  EXPECT_SAYS(ours, "write cutoff_len, in place of it");
+  EXPECT_SAYS(refusal("sequence_len: 64\noptim: {lr: 1e-4}"),
+              "write data.max_length, as verl has it, or cutoff_len, in place of it");
+  EXPECT_SAYS(refusal("train: {epochs: 2}", {"micro_batch_size=64"}),
+              "write train.batch_size, as SFT-Play has it, or per_device_train_batch_size, in place of it");
+  EXPECT_SAYS(refusal("rl: dpo"), "remove it (only supervised training is built");
+}
+
+TEST(Dialects, NamesAreOfferedFromTheirOwnTableAndOurs) {
+  EXPECT_SAYS(refusal("optim: {lr: 1e-4}\ntrainer: {sede: 3}"), "did you mean 'trainer.seed'?");
+  EXPECT_SAYS(refusal("optim: {lr: 1e-4}\nlerning_rate: 3"), "did you mean 'learning_rate'?");
+  EXPECT_SAYS(refusal("train: {epochs: 2}\nmodel: {nmae: m}"), "did you mean 'model.name'?");
+  EXPECT_SAYS(refusal("optim: {lr: 1e-4}\nmodel: {nmae: m}"), "to do:    remove it");
+  EXPECT_SAYS(refusal("train: {epochs: 2}\ndata: {tran_files: m}"), "to do:    remove it");
+  EXPECT_SAYS(refusal("optim: {lr: 1e-4}\ntaks_mode: sft"), "to do:    remove it");
+  // Where nothing else says whose it is, the nearest name does.
+  EXPECT_SAYS(refusal("model: {nmae: m}"), "did you mean 'model.name'?");
+  EXPECT_SAYS(refusal("model: {partial_pretrian: m}"), "did you mean 'model.partial_pretrain'?");
+  EXPECT_SAYS(refusal("", {"modle.partial_pretrain=m"}), "did you mean 'model.partial_pretrain'?");
+  EXPECT_SAYS(refusal("taks_mode: sft"), "did you mean 'task_mode'?");
+}
+
+// Such keys decide nothing. Where a configuration has no others it does not matter whose they are.
+TEST(Dialects, AKeyThatSeveralHaveMeansTheSame) {
+  std::map<std::string, ForeignKey> first;
+  int shared = 0;
+  for (const char* trainer : {"SFT-Play", "verl"}) {
+    for (const ForeignKey& key : dialect_keys(trainer)) {
+      EXPECT_EQ(key.trainer, trainer) << key.path;
+      const auto [other, alone] = first.emplace(key.path, key);
+      if (alone) continue;
+      ++shared;
+      EXPECT_EQ(key.becomes, other->second.becomes) << key.path;
+      EXPECT_EQ(key.reason, other->second.reason) << key.path;
+    }
+  }
+  EXPECT_EQ(shared, 1);
+  EXPECT_EQ(dialect_keys().size(),
+            dialect_keys("SFT-Play").size() + dialect_keys("verl").size() + dialect_keys("axolotl").size());
+}
+
+}  // namespace
+}  // namespace octet::config::test
