@@ -31,6 +31,12 @@ const Node* component_in(const Node& tree) {
   return nullptr;
 }
 
+Strings names_of(const Dialect& dialect) {
+  Strings names;
+  for (const Entry& entry : dialect.keys) names.emplace_back(entry.path);
+  return names;
+}
+
 std::string with_commas_between(const std::string& keys) {
   std::string text;
   for (const auto& key : split(keys, ' ')) text += (text.empty() ? "" : ", ") + key;
@@ -48,7 +54,7 @@ std::string names_for(const Entry& entry, const Dialect* dialect) {
 std::string put_right(const Entry* entry, const std::string& word, const Dialect* dialect) {
   if (entry == nullptr) return "remove " + word + "; 'trainer train --help' lists the keys of our own";
   if (!becomes_ours(*entry)) return "remove " + word + " (" + entry->key + ")";
-  return "write " + names_for(*entry, dialect) + ", in place of " + word;
+  return "write " + names_for(*entry, dialect) + " in place of " + word;
 }
 
 class Choice {
@@ -152,20 +158,22 @@ class Choice {
     const auto whose = [](const Claim& claim) {
       return claim.first->key + " (" + claim.first->where + ") is " + claim.dialect->name + "'s";
     };
+    const std::string& key = fewest.first->key;
+    const Entry* entry = fewest.dialect->find_or_above(key);
+    if (entry == nullptr) entry = fewest.dialect->find(nearest_name(key, names_of(*fewest.dialect)));
     complain({.what = std::string("keys of ") + most.dialect->name + " and of " + fewest.dialect->name +
                       " stand in one configuration",
               .expected = "keys of one trainer, and our own beside them",
               .found = whose(most) + ", " + whose(fewest),
               .where = fewest.first->where,
-              .fix = put_right(fewest.dialect->find_or_above(fewest.first->key), fewest.first->key,
-                               most.dialect)});
+              .fix = put_right(entry, key, most.dialect)});
   }
 
   // Nothing but mistyped keys: whose name the first is near to.
   const Dialect* meant_by_unknown() const {
     Strings names = field_names();
     for (const Dialect* dialect : candidates_) {
-      for (const Entry& entry : dialect->keys) names.emplace_back(entry.path);
+      for (std::string& path : names_of(*dialect)) names.push_back(std::move(path));
     }
     for (const std::string& path : unknown_) {
       const std::string near = nearest_name(path, names);
@@ -222,17 +230,18 @@ void unknown_in(const Dialect* dialect, const std::string& path, const std::stri
   for (const Dialect* other : kDialects) {
     const Entry* entry = other == dialect ? nullptr : other->find_or_above(path);
     if (entry == nullptr) continue;
-    const std::string whose = std::string("a key of ") + other->name;
-    complain({.what = "unknown key '" + path + "'",
-              .found = whose + (other->mark == nullptr
-                                    ? std::string()
-                                    : std::string(", whose configurations have ") + other->mark),
-              .where = where,
-              .fix = put_right(entry, "it", dialect)});
+    std::string whose = std::string("a key of ") + other->name, fix = put_right(entry, "it", dialect);
+    if (other->mark != nullptr && path != other->mark) {
+      whose += std::string(", whose configurations have ") + other->mark;
+    } else if (other->mark != nullptr) {
+      whose += std::string(", whose configurations have no ") + other->not_beside + " beside it";
+      fix = "keep one of the two";
+    }
+    complain({.what = "unknown key '" + path + "'", .found = whose, .where = where, .fix = fix});
   }
   Strings names = field_names();
   if (dialect != nullptr) {
-    for (const Entry& entry : dialect->keys) names.emplace_back(entry.path);
+    for (std::string& name : names_of(*dialect)) names.push_back(std::move(name));
   }
   unknown_key(path, where, names);
 }

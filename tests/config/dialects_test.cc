@@ -28,7 +28,9 @@ TEST(Dialects, AreDecidedByAKeyThatNoOtherHas) {
     SCOPED_TRACE(row.yaml);
     EXPECT_TRUE(notes(read(row.yaml, row.overrides), row.note)) << row.note;
   }
-  EXPECT_FALSE(notes(read("seed: 3\noptim: adamw_torch", {"lr_scheduler_kwargs.min_lr=0"}), "the keys are"))
+  EXPECT_FALSE(notes(read("seed: 3\noptim: adamw_torch",
+                          {"lr_scheduler_type=cosine_with_min_lr", "lr_scheduler_kwargs.min_lr_rate=0.1"}),
+                     "the keys are"))
       << "ours";
   EXPECT_TRUE(notes(load_text("base_model: m\ndatasets: [{path: d}]", "a.yaml", {}, quiet(false)),
                     "the keys are axolotl's, by 'base_model' (a.yaml:1)"));
@@ -40,20 +42,23 @@ TEST(Dialects, OfTwoTrainersInOneConfigurationAreRefused) {
   EXPECT_SAYS(both, "keys of SFT-Play and of verl stand in one configuration");
   EXPECT_SAYS(both, "train.epochs (test.yaml:4) is SFT-Play's, data.train_files (test.yaml:5) is verl's");
   EXPECT_SAYS(both, "where:    test.yaml:5");
-  EXPECT_SAYS(both, "write data.train_path, as SFT-Play has it, or dataset, in place of data.train_files");
+  EXPECT_SAYS(both, "write data.train_path, as SFT-Play has it, or dataset in place of data.train_files");
   const std::string fewer = refusal("train: {epochs: 2}\ntrainer: {seed: 3, total_training_steps: 9}");
   EXPECT_SAYS(fewer, "where:    test.yaml:4");
   EXPECT_SAYS(fewer,
-              "write trainer.total_epochs, as verl has it, or num_train_epochs, in place of train.epochs");
+              "write trainer.total_epochs, as verl has it, or num_train_epochs in place of train.epochs");
   EXPECT_SAYS(refusal("train: {epochs: 2}", {"optim.betas=[0.9, 0.95]"}),
-              "write adam_beta1, adam_beta2, in place of optim.betas");
+              "write adam_beta1, adam_beta2 in place of optim.betas");
   EXPECT_SAYS(refusal("train: {epochs: 2}", {"trainer.nnodes=2"}),
               "remove trainer.nnodes (the launcher says how many ranks there are)");
   EXPECT_SAYS(refusal("train: {epochs: 2}\ntrainer: {sede: 3}"),
-              "remove trainer.sede; 'trainer train --help'");
+              "write train.seed, as SFT-Play has it, or seed in place of trainer.sede");
   EXPECT_SAYS(refusal("train: {epochs: 2}\ntrainer:"), "trainer (test.yaml:5) is verl's");
-  EXPECT_SAYS(refusal("", {"base_model=m", "task_mode=sft"}), "unknown key 'base_model'")
-      << "beside the file's model_name_or_path it is a mistake";
+  EXPECT_SAYS(refusal("train: {epochs: 2}\ntrainer:"), "remove trainer; 'trainer train --help'");
+  const std::string models = refusal("", {"base_model=m", "task_mode=sft"});
+  EXPECT_SAYS(models, "unknown key 'base_model'");
+  EXPECT_SAYS(models, "a key of axolotl, whose configurations have no model_name_or_path beside it");
+  EXPECT_SAYS(models, "keep one of the two");
   const auto mixed = [](const std::string& yaml) {
     try {
       load_text(yaml, "a.yaml", {}, quiet(false));
@@ -79,11 +84,11 @@ TEST(Dialects, AKeyOfAnotherTrainerIsNamedAsItIsHere) {
   const std::string ours = refusal("sequence_len: 64");
   EXPECT_SAYS(ours, "unknown key 'sequence_len'");
   EXPECT_SAYS(ours, "a key of axolotl, whose configurations have base_model");
-  EXPECT_SAYS(ours, "write cutoff_len, in place of it");
+  EXPECT_SAYS(ours, "write cutoff_len in place of it");
   EXPECT_SAYS(refusal("sequence_len: 64\noptim: {lr: 1e-4}"),
-              "write data.max_length, as verl has it, or cutoff_len, in place of it");
+              "write data.max_length, as verl has it, or cutoff_len in place of it");
   EXPECT_SAYS(refusal("train: {epochs: 2}", {"micro_batch_size=64"}),
-              "write train.batch_size, as SFT-Play has it, or per_device_train_batch_size, in place of it");
+              "write train.batch_size, as SFT-Play has it, or per_device_train_batch_size in place of it");
   EXPECT_SAYS(refusal("rl: dpo"), "remove it (only supervised training is built");
 }
 
