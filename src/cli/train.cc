@@ -38,9 +38,9 @@ int train_command(const Arguments& arguments) {
   options.example("trainer config.yaml learning_rate=2e-5");
   options.example("launch/mpirun -np 8 build/bin/trainer config.yaml zero_stage=2");
   // Of one key, as with `trainer --help KEY`.
-  if (arguments.size() == 2 && arguments[0] == "--help" && arguments[1].find('/') == std::string::npos &&
-      !arguments[1].ends_with(".yaml") && !arguments[1].ends_with(".yml") &&
-      !arguments[1].ends_with(".json")) {
+  if (arguments.size() == 2 && arguments[0] == "--help" &&
+      arguments[1].find_first_of("-/=") == std::string::npos && !arguments[1].ends_with(".yaml") &&
+      !arguments[1].ends_with(".yml") && !arguments[1].ends_with(".json")) {
     std::printf("%s", key_text(arguments[1], terminal_width()).c_str());
     return 0;
   }
