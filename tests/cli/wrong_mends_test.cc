@@ -116,7 +116,7 @@ constexpr Mended kMended[] = {
       {"output_is_a_file", "{}/base.yaml output_dir={}/mended/other", ""},
       {"output_in_proc", "{}/base.yaml output_dir={}/mended/third", ""},
       {"adapter_missing", "lint {}/base.yaml finetuning_type=lora", ""},
-      {"excess", "", "BASE"},
+      {"excess", "", "BASEtruncation: cut\n"},
       {"mixed_trainers", "", "BASEtrain: {epochs: 1, seed: 3, save_steps: 5}\n"},
       {"mixed_trainers", "", "BASEtrain: {epochs: 1, seed: 3}\nsave_steps: 5\n"},
       {"mixed_command_line", "lint {}/mixed_command_line.yaml", ""},
