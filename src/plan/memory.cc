@@ -32,18 +32,6 @@ std::size_t Memory::of_tokens() const {
   return sum;
 }
 
-std::size_t Memory::of_update() const {
-  const bool sums =
-      std::ranges::any_of(rows, [](const MemoryRow& row) { return row.name == "gradients/sums"; });
-  std::size_t sum = 0;
-  for (const MemoryRow& row : rows) {
-    if (row.name == "parameters/master" || part_of(row.name) == "optimizer") sum += 2 * row.bytes;
-    if (row.name == "parameters/copies" || row.name == "parameters/transposed") sum += row.bytes;
-    if (row.name == (sums ? "gradients/sums" : "gradients")) sum += row.bytes;
-  }
-  return sum;
-}
-
 std::size_t Memory::masters_of_host() const {
   const auto row = std::ranges::find(pinned, "parameters/master", &MemoryRow::name);
   return row == pinned.end() ? 0 : row->bytes;

@@ -448,6 +448,10 @@ Hashes::Inside Hashes::inside_of(ParameterStore& store) {
           .keeps_transposed = parts.options.transposed == TransposedWeights::kept};
 }
 
+std::size_t ParameterStore::update_bytes() const {
+  return parts_->updater.bytes();
+}
+
 std::int64_t ParameterStore::optimizer_steps() const {
   return parts_->optimizer_steps;
 }

@@ -206,6 +206,29 @@ void Updater::update(Segment& s, Stream& stream) {
   ops::adamw(stream, args);
 }
 
+std::size_t Updater::bytes() const {
+  std::size_t sum = 0;
+  for (const auto& group : segments_.groups) {
+    for (const Segment& s : group) {
+      if (!s.sum) continue;
+      const std::int64_t count = s.state_count;
+      if (!s.master_away) sum += 2 * s.master.bytes(count);
+      if (!s.moments_away) {
+        sum += 2 * (s.exp_avg.bytes(count) + s.exp_avg_sq.bytes(count));
+        if (s.exp_avg_scale != nullptr)
+          sum += 4 * sizeof(float) * static_cast<std::size_t>(Segment::blocks(count));
+      }
+      sum += s.total.bytes(count);
+      if (!s.master_is_copy()) sum += s.copy_bytes(count);
+      // What arrives from other ranks is transposed with it where weights lie whole.
+      if (s.transposed != nullptr && s.row.axis == Axis::none &&
+          options_.transposed == TransposedWeights::kept)
+        sum += s.copy_bytes(s.padded);
+    }
+  }
+  return sum;
+}
+
 void Updater::measure(const Segment& s, Stream& stream, bool parts_only, const std::int32_t* skip) {
   if (!s.row.trained()) return;
   for (const ScaledRun& run : s.held) {

@@ -20,7 +20,9 @@ plan::Memory plan_memory(const runtime::InstanceOptions& options, const comm::Pl
   const auto data =
       job->collectives(comm::Mesh(place.size).group("data", place.rank), *device, comm::Carrier::automatic);
   Engine engine(*device, *job, *data, options);
-  return plan::memory_of(engine.arena());
+  plan::Memory memory = plan::memory_of(engine.arena());
+  memory.update = engine.store().update_bytes();
+  return memory;
 }
 
 std::vector<checkpoint::TensorHeader> checkpoint_tensors(const runtime::InstanceOptions& options,
@@ -58,7 +60,7 @@ plan::Work work_of(const runtime::InstanceOptions& options, const plan::Memory& 
           .tokens = options.transformer.max_tokens,
           .length = length,
           .micro_batches = micro_batches,
-          .optimizer_bytes = static_cast<double>(memory.of_update()),
+          .optimizer_bytes = static_cast<double>(memory.update),
           .host_state_bytes = static_cast<double>(memory.state_of_host()),
           .host_master_bytes = static_cast<double>(memory.masters_of_host())};
 }

@@ -191,6 +191,8 @@ void Run::look_at_host_room(const runtime::InstanceOptions& options) const {
 }
 
 void Run::build_engine(const runtime::InstanceOptions& options) {
+  // While an error is thrown a GPU takes nothing back of what was reserved before.
+  const std::size_t before = session_.device().memory().free;
   try {
     engine_ = std::make_unique<Engine>(session_.device(), job_, session_.data(), options);
   } catch (const Error& e) {
@@ -201,7 +203,8 @@ void Run::build_engine(const runtime::InstanceOptions& options) {
     const auto sharing = device.host_reaches_memory() ? std::max(1, job_.place().local_size) : 1;
     // What was too much is, even where the device says that it has more.
     const std::size_t asked = plan_memory(options, job_.place(), device.stands_for()).bytes;
-    const std::size_t free = device.memory().free / static_cast<std::size_t>(sharing);
+    const std::size_t libraries = plan::library_bytes(device.kind());
+    const std::size_t free = (before - std::min(before, libraries)) / static_cast<std::size_t>(sharing);
     problem.fix = memory_advice(sample_shape(), std::min(free, asked - 1));
     throw Error(std::move(problem));
   }

@@ -313,47 +313,42 @@ TEST(Memory, AddsUpReservationsByName) {
   const Memory memory = memory_of(arena, {{"messages", 100}, {"nothing", 0}});
   EXPECT_EQ(memory.bytes, 1024u + 1024 + 256 + 256 + 768 + 100);
   EXPECT_EQ(memory.of_tokens(), 1024u);
-  EXPECT_EQ(memory.of_update(), 2u * 1024 + 2 * 256 + 768);
   ASSERT_EQ(memory.by_part().size(), 5u);
   EXPECT_EQ(memory.rows.back().name, "messages");
 }
 
-// Each row by itself: how often it counts for the tokens of a micro-batch, and for an update.
-TEST(Memory, EveryRowCountsForTokensOrForTheUpdateAsItIsUsed) {
+// Each row by itself: whether it counts for the tokens of a micro-batch.
+TEST(Memory, EveryRowCountsForTokensAsItIsUsed) {
   struct Case {
     const char* name;
-    std::size_t tokens, update;
+    std::size_t tokens;
   };
-  const Case cases[] = {{"activations/qkv", 1, 0},
-                        {"activations", 1, 0},
-                        {"head/logits", 1, 0},
-                        {"workspace/gemm", 1, 0},
-                        {"batch/words", 1, 0},
-                        {"parameters/master", 0, 2},
-                        {"parameters/other", 0, 0},
-                        {"parameters/copies", 0, 1},
-                        {"parameters/transposed", 0, 1},
-                        {"optimizer/exp_avg", 0, 2},
-                        {"optimizer", 0, 2},
-                        {"gradients", 0, 1},
-                        {"gradients/partial", 0, 0},
-                        {"gradients/sums", 0, 1},
-                        {"messages", 0, 0},
-                        {"batches", 0, 0}};
+  const Case cases[] = {{"activations/qkv", 1},
+                        {"activations", 1},
+                        {"head/logits", 1},
+                        {"workspace/gemm", 1},
+                        {"batch/words", 1},
+                        {"parameters/master", 0},
+                        {"parameters/other", 0},
+                        {"parameters/copies", 0},
+                        {"parameters/transposed", 0},
+                        {"optimizer/exp_avg", 0},
+                        {"optimizer", 0},
+                        {"gradients", 0},
+                        {"gradients/partial", 0},
+                        {"gradients/sums", 0},
+                        {"messages", 0},
+                        {"batches", 0}};
   Memory all;
-  std::size_t tokens = 0, update = 0;
+  std::size_t tokens = 0;
   for (std::size_t i = 0; const Case& c : cases) {
     const std::size_t bytes = std::size_t{1000} << i++;
     const Memory memory{.rows = {{c.name, bytes}}};
     EXPECT_EQ(memory.of_tokens(), c.tokens * bytes) << c.name;
-    EXPECT_EQ(memory.of_update(), c.update * bytes) << c.name;
     all.rows.push_back({c.name, bytes});
     tokens += c.tokens * bytes;
-    // Where gradients are summed elsewhere the update reads the sums.
-    if (std::string(c.name) != "gradients") update += c.update * bytes;
   }
   EXPECT_EQ(all.of_tokens(), tokens);
-  EXPECT_EQ(all.of_update(), update);
   const std::vector<MemoryRow> parts = all.by_part();
   ASSERT_EQ(parts.size(), 9u);
   EXPECT_EQ(parts.front().name, "batches") << "the largest comes first";
@@ -391,7 +386,6 @@ TEST(Memory, StateInHostMemoryIsNoneOfTheDevices) {
   EXPECT_EQ(memory.masters_of_host(), 2048u);
   EXPECT_EQ(memory.state_of_host(), 4096u);
   EXPECT_EQ(memory.pinned_bytes(), 4352u);
-  EXPECT_EQ(memory.of_update(), 2u * 512);
   EXPECT_EQ(Memory{}.state_of_host(), 0u);
 }
 

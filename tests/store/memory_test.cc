@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <cmath>
 #include <map>
 
 #include "store/synthetic.h"
@@ -175,6 +177,79 @@ TEST(ZeroMemory, ADryDevicePlansTheSameRows) {
 TEST(ZeroMemory, AnUnknownStageIsRefused) {
   EXPECT_THROW(policy_of(options_of(4, DType::f32), 2), std::logic_error);
   EXPECT_THROW(policy_of(options_of(-1, DType::f32), 2), std::logic_error);
+}
+
+// What is read is found out: where nobody reads gradients, they may be anything when the update begins.
+TEST(UpdateBytes, AreThoseThatTheEndOfAStepReadsAndWrites) {
+  constexpr int kWorld = 2, kBlocks = 2;
+  const Elements all = count(layout(kBlocks), kWorld);
+  for (const int stage : {0, 1, 2, 3}) {
+    for (const bool deterministic : {false, true}) {
+      Scenario s{
+          .options = options_of(stage, DType::bf16), .steps = 1, .micro_batches = 1, .blocks = kBlocks};
+      s.options.deterministic = deterministic;
+      std::size_t told = 0;
+      const auto weights_after = [&](bool others, bool own) {
+        s.before_update = [&, others, own](Rank& rank) {
+          if (rank.number() == 0) told = rank.store().update_bytes();
+          // By address: a slice of sums may lie in a buffer of gradients or apart from them.
+          std::vector<std::pair<const char*, const char*>> sums;
+          for (const TensorSlice& slice : rank.store().gradient_slices()) {
+            const auto size = static_cast<std::int64_t>(size_of(slice.dtype));
+            for (std::int64_t row = 0; row < slice.rows; ++row) {
+              const char* at = static_cast<const char*>(slice.data) + row * slice.pitch * size;
+              sums.emplace_back(at, at + slice.count * size);
+            }
+          }
+          for (const auto& [name, slice] : rank.left()) {
+            const auto size = static_cast<std::int64_t>(size_of(slice.dtype));
+            for (std::int64_t i = 0; i < slice.count; ++i) {
+              const char* at = static_cast<const char*>(slice.data) + i * size;
+              const bool is_own = std::ranges::any_of(
+                  sums, [at](const auto& sum) { return at >= sum.first && at < sum.second; });
+              if (is_own ? own : others) set_element(slice, i, std::nanf(""));
+            }
+          }
+        };
+        return run({.ranks = kWorld}, s).copies;
+      };
+      // Of every rank, what products read.
+      const std::vector<std::int64_t> untouched = weights_after(false, false);
+      const bool reads_others = untouched != weights_after(true, false);
+      const bool reads_own = untouched != weights_after(false, true);
+      EXPECT_EQ(reads_others, stage == 0) << stage << deterministic;
+      EXPECT_EQ(reads_own, stage <= 1 && !deterministic) << "else sums lie apart " << stage << deterministic;
+      const std::size_t gradients = 4 * all.trained() / (reads_others ? 1 : kWorld);
+      const std::size_t state = 3 * 4 * all.trained() / (stage == 0 ? 1 : kWorld);
+      const std::size_t copies = 2 * (all.matrices + all.fp8) / (stage == 0 ? 1 : kWorld);
+      EXPECT_EQ(told, gradients + 2 * state + copies)
+          << "stage " << stage << ", deterministic " << deterministic;
+    }
+  }
+}
+
+// Three bytes of state for each element: the master in bf16 is what products read.
+TEST(UpdateBytes, AreFewerWhereStatesAreNarrow) {
+  constexpr int kWorld = 2;
+  const auto told_by = [](const Options& options) {
+    std::size_t told = 0;
+    comm::run_ranks_as_threads({.ranks = kWorld},
+                               [&](comm::Job&, comm::Collectives& collectives, Device& device) {
+                                 Arena arena(device);
+                                 const ParameterStore store(layout(6), arena, collectives, options);
+                                 if (collectives.rank() == 0) told = store.update_bytes();
+                                 collectives.channel().barrier();
+                               });
+    return told;
+  };
+  Options wide = options_of(1, DType::bf16), narrow = wide;
+  narrow.storage = {.parameters = DType::bf16, .gradients = DType::bf16, .moments = DType::bf16};
+  const Elements e = count(layout(6), kWorld);
+  EXPECT_EQ(told_by(wide), (28 * e.trained() + 2 * (e.matrices + e.fp8)) / kWorld);
+  EXPECT_LT(told_by(narrow), told_by(wide) * 6 / 10);
+  Options eight = narrow;
+  eight.storage.moments = DType::u8;
+  EXPECT_LT(told_by(eight), told_by(narrow));
 }
 
 }  // namespace

@@ -19,6 +19,8 @@
 
 namespace octet::store::synthetic {
 
+class Rank;
+
 struct Scenario {
   Options options;
   int steps = 3;
@@ -33,6 +35,8 @@ struct Scenario {
   /// Makes ranks late: called again and again by the thread that enqueues and by the compute stream, with
   /// numbers that no other moment of the rank has.
   std::function<void(int rank, std::uint64_t moment)> late = {};
+  /// Called when the gradients of a step are summed up and before they are used.
+  std::function<void(Rank&)> before_update = {};
 };
 
 /// A recipe whose history, where it has one, is short enough to turn over within a test.
@@ -184,6 +188,12 @@ class Rank {
       }
       store_->end_micro_batch(*compute_);
     }
+    if (scenario_.before_update) {
+      store_->synchronize(*compute_);
+      collectives_.channel().barrier();
+      scenario_.before_update(*this);
+      collectives_.channel().barrier();
+    }
     store_->finish({.learning_rate = learning_rate, .label_tokens = labels, .loss_sum = loss_}, *compute_);
     compute_->synchronize();
     results_.push_back(store_->collect());
@@ -211,6 +221,9 @@ class Rank {
   }
 
   ParameterStore& store() { return *store_; }
+  /// Whole tensors where the last backward pass left their gradients, by name; of a stage that lets groups
+  /// share buffers those of another group may lie there by now.
+  const std::map<std::string, TensorSlice>& left() const { return left_; }
   int number() const { return collectives_.channel().rank(); }
   /// Scales and histories of activations and gradients, by name.
   State activation_scales() const {
@@ -270,6 +283,8 @@ class Rank {
         const auto w = p.operands(s, t);
         const ops::Matrix& gradient = g.gradients[s][t];
         const TensorSlice to{.dtype = gradient.dtype, .data = gradient.data};
+        left_[spec.name] = {
+            .name = spec.name, .dtype = gradient.dtype, .count = spec.count(), .data = gradient.data};
         const bool set = overwrite && spec.gradient_by_product;
         cpu::enqueue(*compute_, [=, &spec, name = spec.name] {
           const std::uint64_t seed = seed_of(name, step, number);
@@ -347,6 +362,7 @@ class Rank {
   float forward_sum_ = 0;
   std::uint64_t moments_ = 0;
   std::vector<StepResult> results_;
+  std::map<std::string, TensorSlice> left_;
 };
 
 struct ThreadRun {

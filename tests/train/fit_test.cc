@@ -186,7 +186,9 @@ TEST(Plan, CountsStateInHostMemoryThere) {
   EXPECT_EQ(off.state_of_host(), 0u);
   EXPECT_EQ(off.bytes - on.bytes + rows_of(on).at("state under way"), state);
   EXPECT_EQ(on.pinned_bytes() - off.pinned_bytes(), state);
-  EXPECT_EQ(off.of_update() - on.of_update(), 2 * state) << "an update reads and writes it elsewhere";
+  // Rows end at boundaries of 256 bytes.
+  EXPECT_LE(off.update - on.update, 2 * state) << "an update reads and writes it elsewhere";
+  EXPECT_GT(off.update - on.update, 2 * state / 100 * 98);
   // Two moments and nearly all masters, in fp32.
   EXPECT_GT(on.masters_of_host(), state * 32 / 100);
   EXPECT_LT(on.masters_of_host(), state / 3);

@@ -23,11 +23,11 @@ struct Memory {
   std::size_t bytes = 0;        ///< of all rows
   /// Host memory: what transfers read and write, held all the time; and what is taken between steps at most.
   std::vector<MemoryRow> pinned, host;
+  /// What the update of a step reads and writes on the device, as the store says; no row tells how much of a
+  /// buffer that is.
+  std::size_t update = 0;
   /// Of what grows with the micro-batch: activations, head, workspace, batch.
   std::size_t of_tokens() const;
-  /// What an update reads and writes on the device: masters and moments both ways, gradients and copies one
-  /// way.
-  std::size_t of_update() const;
   /// The optimizer's state in the host's memory: masters and moments, which an update reads and writes there.
   std::size_t state_of_host() const;
   std::size_t masters_of_host() const;  ///< of these

@@ -136,6 +136,8 @@ class ParameterStore final : public model::ParameterSource {
   /// The sums of gradients that the last finish measured (not divided by the label tokens), by Hugging Face
   /// name; every element on exactly one rank. Valid until the next micro-batch.
   std::vector<TensorSlice> gradient_slices() const;
+  /// Bytes of this rank's device memory that the update of a step reads and writes.
+  std::size_t update_bytes() const;
   /// Blocks until compute, gathers and reductions are done.
   void synchronize(Stream& compute);
 
