@@ -228,7 +228,6 @@ TEST(UpdateBytes, AreThoseThatTheEndOfAStepReadsAndWrites) {
   }
 }
 
-// Three bytes of state for each element: the master in bf16 is what products read.
 TEST(UpdateBytes, AreFewerWhereStatesAreNarrow) {
   constexpr int kWorld = 2;
   const auto told_by = [](const Options& options) {
