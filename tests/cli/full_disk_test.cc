@@ -1,7 +1,7 @@
 // A disk that stays full ends the run with one message, and what was saved before holds.
 #include <gtest/gtest.h>
 
-#include "cli/task.h"
+#include "cli/small_disk.h"
 
 namespace octet::test {
 namespace {
@@ -18,27 +18,9 @@ TEST(FullDisk, ALimitOnTheSizeOfFilesEndsTheRunWithOneMessage) {
   EXPECT_FALSE(fs::exists(folder / "run/checkpoint-5"));
 }
 
-// A small file system of its own, where this process may mount one.
-class SmallDisk {
- public:
-  explicit SmallDisk(int kilobytes) : folder_("disk") {
-    const std::string size = std::to_string(kilobytes) + "k";
-    mounted_ = shell("mount -t tmpfs -o size=" + size + " tmpfs " + folder_.path()).code == 0;
-  }
-  ~SmallDisk() {
-    if (mounted_) shell("umount " + folder_.path());
-  }
-  bool mounted() const { return mounted_; }
-  const std::string& path() const { return folder_.path(); }
-
- private:
-  TemporaryFolder folder_;
-  bool mounted_ = false;
-};
-
 TEST(FullDisk, TheCheckpointsBeforeHoldAndTheRunGoesOnWhenThereIsRoom) {
   const SmallDisk disk(1600);
-  if (!disk.mounted()) GTEST_SKIP() << "needs the right to mount a file system";
+  if (!disk.mounted()) GTEST_SKIP() << kNoSmallDisk;
   const std::string output = disk.path() + "/run", run_arguments = Task::get().train(output, "save_steps=2");
   const Outcome run = trainer(run_arguments, 3);
   EXPECT_EQ(run.code, 78) << run.both();
@@ -60,7 +42,7 @@ std::int64_t bytes_on_disk(const std::string& folder) {
 
 TEST(NoRoom, EndsTheRunBeforeItsFirstStepAndLeavesNothing) {
   const SmallDisk disk(800);
-  if (!disk.mounted()) GTEST_SKIP() << "needs the right to mount a file system";
+  if (!disk.mounted()) GTEST_SKIP() << kNoSmallDisk;
   for (const int np : {0, 2}) {
     const Outcome run = trainer(Task::get().train(disk.path() + "/run"), np);
     EXPECT_EQ(run.code, 74) << run.both();
@@ -83,17 +65,17 @@ TEST(NoRoom, IsJudgedByTheBytesThatARunLeaves) {
   expect_success(trainer(Task::get().train(elsewhere / "run", keys)));
   const std::int64_t checkpoint = bytes_on_disk(elsewhere / "run/checkpoint-12");
   const std::int64_t weights = static_cast<std::int64_t>(fs::file_size(elsewhere / "run/model.safetensors"));
-  const SmallDisk small(static_cast<int>((checkpoint + weights) / 1024));
-  if (!small.mounted()) GTEST_SKIP() << "needs the right to mount a file system";
+  const SmallDisk small((checkpoint + weights) / 1024);
+  if (!small.mounted()) GTEST_SKIP() << kNoSmallDisk;
   EXPECT_EQ(trainer(Task::get().train(small.path() + "/run", keys)).code, 74);
   const std::int64_t others = bytes_on_disk(elsewhere / "run") - checkpoint - weights;
-  const SmallDisk enough(static_cast<int>((checkpoint + weights + others) / 1024 + 256));
+  const SmallDisk enough((checkpoint + weights + others) / 1024 + 256);
   expect_success(trainer(Task::get().train(enough.path() + "/run", keys)));
 }
 
 TEST(NoRoom, CheckpointsGoToTheFallbackWhereThatHasSome) {
   const SmallDisk small(450), large(4000);
-  if (!small.mounted() || !large.mounted()) GTEST_SKIP() << "needs the right to mount a file system";
+  if (!small.mounted() || !large.mounted()) GTEST_SKIP() << kNoSmallDisk;
   const std::string keys = "save_steps=6 save_fallback_dir=";
   const Outcome run = trainer(Task::get().train(small.path() + "/run", keys + large.path() + "/more"), 2);
   expect_success(run);

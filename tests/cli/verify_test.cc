@@ -2,7 +2,7 @@
 #include <filesystem>
 #include <set>
 
-#include "cli/task.h"
+#include "cli/small_disk.h"
 
 namespace octet::test {
 namespace {
@@ -69,33 +69,16 @@ TEST(Verify, TooLittleMemoryIsACross) {
   EXPECT_EQ(crosses_in(two), Names{"memory"}) << "900 MB for two";
 }
 
-/// A file system of its own, where this process may mount one.
-class SmallRoom {
- public:
-  explicit SmallRoom(const std::string& size) : folder_("room") {
-    mounted_ = shell("mount -t tmpfs -o size=" + size + " tmpfs " + folder_.path()).code == 0;
-  }
-  ~SmallRoom() {
-    if (mounted_) shell("umount " + folder_.path());
-  }
-  bool mounted() const { return mounted_; }
-  const std::string& path() const { return folder_.path(); }
-
- private:
-  TemporaryFolder folder_;
-  bool mounted_ = false;
-};
-
 TEST(Verify, TooLittleRoomOnTheDiskIsACrossAndNothingIsLeft) {
-  const SmallRoom room("100m");
-  if (!room.mounted()) GTEST_SKIP() << "needs the right to mount a file system";
+  const SmallDisk room(100 * 1024);
+  if (!room.mounted()) GTEST_SKIP() << kNoSmallDisk;
   const Outcome run = trainer("verify device=cpu --json --folder " + room.path());
   EXPECT_EQ(run.code, 1) << run.both();
   EXPECT_EQ(crosses_in(run), Names{"disk"});
   EXPECT_TRUE(prints(run, "1.00 GiB at least")) << run.both();
   EXPECT_TRUE(fs::is_empty(room.path()));
-  const SmallRoom full("20m");
-  if (!full.mounted()) GTEST_SKIP();
+  const SmallDisk full(20 * 1024);
+  if (!full.mounted()) GTEST_SKIP() << kNoSmallDisk;
   EXPECT_TRUE(crosses_in(trainer("verify device=cpu --json --folder " + full.path(), 2)).contains("disk"));
   EXPECT_TRUE(fs::is_empty(full.path()));
 }
