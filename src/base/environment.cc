@@ -71,7 +71,7 @@ constexpr EnvironmentVariable kVariables[] = {
      "and NCCL refuses it. Not set or `0`: they may not",
      "src/runtime/session.cc", test},
     {"OCTETRUN_MEMORY_LIMIT", "MiB, at least 1",
-     "a rank chooses its sizes and how it stores its states as if its device had so much left for it. Not "
+     "each rank chooses its sizes and how it stores its states as if its device had so much left for it. Not "
      "set: "
      "what the "
      "device has",

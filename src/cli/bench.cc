@@ -19,6 +19,7 @@
 #include "octet/train/trainer.h"
 #include "options.h"
 #include "shape_words.h"
+#include "with_places.h"
 
 namespace octet::cli {
 namespace {
@@ -243,7 +244,7 @@ int bench_command(const Arguments& arguments) {
   const config::Config& config = resolved.config;
   const setup::SessionWish wish = setup::session_wish(config);
   runtime::Session session(wish.device, nullptr, wish.carrying);
-  return session.run([&] {
+  const auto measure = [&] {
     train::require_same_start(session, OCTET_VERSION, config, arguments);
     if (!save.empty()) {
       train::SaveBenchOptions saves{.folder = config.output_dir.empty() ? "." : config.output_dir};
@@ -269,7 +270,8 @@ int bench_command(const Arguments& arguments) {
     const train::BenchResult result = train::bench(session, config, bench);
     if (session.prints()) (json ? print_json : print_table)(config, session, bench, result);
     return 0;
-  });
+  };
+  return session.run([&] { return with_places(resolved, measure); });
 }
 
 }  // namespace octet::cli

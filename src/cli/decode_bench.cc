@@ -36,6 +36,7 @@ void require_possible(const runtime::Session& session, const DecodeBench& bench,
          .expected =
              "fp8: true alone (scales of tokens and outputs), fp8_recipe current or block, or fp8: false",
          .where = "fp8_recipe",
+         .fix = "set fp8_recipe=block, or leave it out",
          .code = ExitCode::usage});
   }
 }

@@ -211,6 +211,7 @@ int encode_command(const Arguments& arguments) {
       throw Error({.what = "argument '" + word + "' is not known",
                    .expected = "template=NAME or template_date=YYYY-MM-DD",
                    .where = "command line",
+                   .fix = "remove it; 'trainer encode --help' lists the options",
                    .code = ExitCode::usage});
     }
   }
@@ -218,7 +219,11 @@ int encode_command(const Arguments& arguments) {
   std::ifstream file;
   if (!input.empty()) {
     file.open(input);
-    if (!file) throw Error({.what = "cannot open a file", .where = input, .code = ExitCode::usage});
+    if (!file)
+      throw Error({.what = "cannot open a file",
+                   .where = input,
+                   .fix = "check the path of --input and its permissions",
+                   .code = ExitCode::usage});
   }
   std::istream& in = input.empty() ? std::cin : file;
   std::ios::sync_with_stdio(false);

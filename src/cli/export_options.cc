@@ -27,6 +27,7 @@ std::optional<DType> inferred_dtype(const config::Resolved& resolved) {
                .expected = "infer_dtype: auto, float32, bfloat16 or float16",
                .found = found->second,
                .where = resolved.origins.at("infer_dtype").where,
+               .fix = "give one of these; auto keeps the base model's format",
                .code = ExitCode::usage});
 }
 
@@ -56,6 +57,7 @@ ExportWish wish_of_file(const std::string& path, const Arguments& overrides) {
     throw Error({.what = "'" + key + "' is not given",
                  .expected = "'" + key + ": " + example + "'",
                  .where = path,
+                 .fix = "add it to the file",
                  .code = ExitCode::usage});
   };
   const auto folder = resolved.extra.find("export_dir");
@@ -107,12 +109,9 @@ std::optional<ExportWish> read_export_wish(const Arguments& arguments) {
   app.add_flag("--overwrite", overwrite, "replace weights that the folder holds");
   app.add_flag("--merge", wish.merge, "add adapters to their base model, and write a whole one");
   if (!options.parse(arguments)) return std::nullopt;
-  const auto wrong = [](const std::string& what, const std::string& expected, const std::string& found = "") {
-    throw Error({.what = what,
-                 .expected = expected,
-                 .found = found,
-                 .where = "command line",
-                 .code = ExitCode::usage});
+  const auto wrong = [](const std::string& what, const std::string& expected, const std::string& fix) {
+    throw Error(
+        {.what = what, .expected = expected, .where = "command line", .fix = fix, .code = ExitCode::usage});
   };
   Arguments overrides = options.overrides();
   if (is_config(wish.path)) {
@@ -123,8 +122,10 @@ std::optional<ExportWish> read_export_wish(const Arguments& arguments) {
   } else {
     if (!overrides.empty())
       wrong("argument '" + overrides.front() + "' is not known",
-            "options of trainer export --help; keys of a configuration only with CONFIG.yaml");
-    if (wish.folder.empty()) wrong("export does not know where to write", "trainer export CHECKPOINT FOLDER");
+            "an option of trainer export; keys of a configuration only with CONFIG.yaml",
+            "remove it; 'trainer export --help' lists the options");
+    if (wish.folder.empty())
+      wrong("no folder to write is given", "trainer export CHECKPOINT FOLDER", "add the folder");
     if (!adapter.empty()) wish.adapters = setup::adapter_folders(adapter);
   }
   if (!dtype.empty()) {

@@ -166,8 +166,9 @@ void require_read(const config::Resolved& resolved, const GeneratePlan& plan, co
   }
   if (target.place.size == 1) return;
   throw Error({.what = "a generation is planned for one rank",
-               .expected = "no world",
-               .found = std::to_string(target.place.size) + " ranks",
+               .expected = "world=1, or no world",
+               .found = "world=" + std::to_string(target.place.size),
+               .where = "command line",
                .fix = "leave it out: every replica holds the same and answers questions of its own; "
                       "tensor_parallel_size and pipeline_parallel_size split one",
                .code = ExitCode::usage});

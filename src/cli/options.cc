@@ -6,6 +6,7 @@
 #include "octet/base/error.h"
 #include "octet/base/strings.h"
 #include "octet/config/schema.h"
+#include "option_error.h"
 
 namespace octet::cli {
 
@@ -121,10 +122,7 @@ bool Options::parse(const Arguments& arguments) {
   try {
     app_.parse(std::move(reversed));
   } catch (const CLI::ParseError& e) {
-    throw Error({.what = e.what(),
-                 .where = "command line",
-                 .fix = app_.get_name() + " --help lists the options",
-                 .code = ExitCode::usage});
+    throw option_error(app_, arguments, e);
   }
   const Arguments rest = app_.remaining();
   for (const std::string& word : rest) {
@@ -132,7 +130,7 @@ bool Options::parse(const Arguments& arguments) {
     if (takes_overrides_) continue;  // whoever reads the keys says more
     throw Error({.what = "argument '" + word + "' is not known",
                  .where = "command line",
-                 .fix = app_.get_name() + " --help lists the options",
+                 .fix = "'" + app_.get_name() + " --help' lists the options",
                  .code = ExitCode::usage});
   }
   overrides_.insert(overrides_.end(), rest.begin(), rest.end());

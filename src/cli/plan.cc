@@ -10,6 +10,7 @@
 #include "options.h"
 #include "plan_print.h"
 #include "shape_words.h"
+#include "with_places.h"
 
 namespace octet::cli {
 namespace {
@@ -121,7 +122,7 @@ std::vector<CLI::Option*> add_generation(Options& options, bool& generates, Gene
                       "fills"),
       options.setting("gpu_memory_utilization", plan.gpu_memory_utilization,
                       "--generate: share of a GPU's memory that the cache fills up, such as 0.9"),
-      options.setting("kv_page_tokens", plan.kv_page_tokens, "--generate: tokens of a page of the cache")
+      options.setting("kv_page_tokens", plan.kv_page_tokens, "--generate: tokens per page of the cache")
           ->check(Range(1, 4096))
           ->capture_default_str(),
       options
@@ -173,16 +174,16 @@ int plan_command(const Arguments& arguments) {
   const std::vector<CLI::Option*> of_generation = add_generation(options, generates, generation);
   if (!options.parse(arguments)) return 0;
   if (tokens->count() > 0 && generates) {
-    throw Error({.what = "tokens is of training",
+    throw Error({.what = "tokens is a setting of plans of training",
                  .where = "command line",
                  .fix = "leave out tokens or --generate",
                  .code = ExitCode::usage});
   }
   for (const CLI::Option* option : of_generation) {
     if (option->count() == 0 || generates) continue;
-    throw Error({.what = option->get_name().substr(2) + " is of a generation",
+    throw Error({.what = option->get_name().substr(2) + " is a setting of --generate",
                  .where = "command line",
-                 .fix = "give --generate",
+                 .fix = "give --generate, or leave it out",
                  .code = ExitCode::usage});
   }
   Arguments words = options.overrides();
@@ -203,22 +204,24 @@ int plan_command(const Arguments& arguments) {
                  .code = ExitCode::usage});
   }
   if (generates) settings.replica = generation.tensor_parallel_size * generation.pipeline_parallel_size;
-  const PlanTarget target = target_of(config, settings);
-  if (generates) {
-    generation.model = model;
-    generation.json = json;
-    return plan_generation(resolved, generation, target);
-  }
-  // How many steps an epoch has only the data tell.
-  if (setup::leaves_saves_open(config) && config.max_steps > 0 &&
-      !setup::saves_before_the_end(resolved, config.max_steps, 0))
-    config.save_async = "false";
-  PlanReport report = make_plan(config, model, target);
-  report.steps = steps_of_run(config, settings.tokens, report.tokens_per_step());
-  report.notes = plan_notes(resolved, configured, model, report.work.architecture);
-  (json ? print_json : print_report)(report, target);
-  const bool runs = report.total() <= target.memory && report.notes.cannot_run.empty();
-  return runs ? 0 : static_cast<int>(ExitCode::failure);
+  return with_places(resolved, [&] {
+    const PlanTarget target = target_of(config, settings);
+    if (generates) {
+      generation.model = model;
+      generation.json = json;
+      return plan_generation(resolved, generation, target);
+    }
+    // How many steps an epoch has only the data tell.
+    if (setup::leaves_saves_open(config) && config.max_steps > 0 &&
+        !setup::saves_before_the_end(resolved, config.max_steps, 0))
+      config.save_async = "false";
+    PlanReport report = make_plan(config, model, target);
+    report.steps = steps_of_run(config, settings.tokens, report.tokens_per_step());
+    report.notes = plan_notes(resolved, configured, model, report.work.architecture);
+    (json ? print_json : print_report)(report, target);
+    const bool runs = report.total() <= target.memory && report.notes.cannot_run.empty();
+    return runs ? 0 : static_cast<int>(ExitCode::failure);
+  });
 }
 
 }  // namespace octet::cli

@@ -3,6 +3,7 @@
 #include "octet/setup/setup.h"
 #include "octet/train/trainer.h"
 #include "options.h"
+#include "with_places.h"
 
 namespace octet::cli {
 
@@ -32,9 +33,11 @@ int probe_command(const Arguments& arguments) {
   const setup::SessionWish wish = setup::session_wish(config.config);
   runtime::Session session(wish.device, nullptr, wish.carrying);
   return session.run([&] {
-    train::require_same_start(session, OCTET_VERSION, config.config, arguments);
-    train::probe(session, config, probe);
-    return 0;
+    return with_places(config, [&] {
+      train::require_same_start(session, OCTET_VERSION, config.config, arguments);
+      train::probe(session, config, probe);
+      return 0;
+    });
   });
 }
 

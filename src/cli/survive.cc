@@ -54,7 +54,7 @@ int run_with_survivors(const Arguments& words, const std::function<int(const Arg
       if (left.place.rank == 0) {
         log::error(Error({.what = lost.who + " ended, and the others are too few to go on",
                           .expected = "at least " + std::to_string(comm::least_survivors()) +
-                                      " ranks, a number that the samples of a step can be dealt to",
+                                      " ranks, a number that the samples per step can be divided among",
                           .found = std::to_string(lost.left) + " ranks",
                           .fix = "started again, the run goes on from its newest checkpoint"})
                        .what());

@@ -88,7 +88,7 @@ std::string automatic_step_text(const Config& config, const Batch& batch) {
   const bool exact = static_cast<double>(batch.global) == kAutomaticStep;
   return std::string(automatic ? "gradient_accumulation_steps: auto" : "the micro-batch that was found") +
          " makes steps of " + number(batch.global) + " samples: " + number(batch.micro) +
-         " a micro-batch x " + number(batch.accumulation) + " x " + number(batch.world) +
+         " per micro-batch x " + number(batch.accumulation) + " x " + number(batch.world) +
          (batch.world == 1 ? " rank" : " ranks") +
          (automatic && !exact ? ", which comes nearest to 32" : "") +
          (automatic && exact ? "" : "; global_batch_size sets another number");

@@ -91,7 +91,7 @@ constexpr Entry kKeys[] = {
     {"relora", Action::refuse, "adapters of this kind are not built; adapter: lora trains others"},
     {"unfrozen_parameters", Action::refuse, "freeze_trainable_layers says what is trained"},
     {"micro_batch_size", Action::map, "per_device_train_batch_size"},
-    {"batch_size", Action::refuse, "global_batch_size is the number of samples of a step over all ranks"},
+    {"batch_size", Action::refuse, "global_batch_size is the number of samples per step over all ranks"},
     {"eval_batch_size", Action::map, "per_device_eval_batch_size"},
     {"num_epochs", Action::map, "num_train_epochs"},
     {"optimizer", Action::map, "optim"},

@@ -91,7 +91,7 @@ void add_quantisation(Table& t) {
       .refuse("fp4", "its values fit weights worse than those of nf4, which take the same memory")
       .decides_numbers();
   t.used("double_quantization", &Config::double_quantization,
-         "Scales of NF4 have 8 bits themselves: 0.516 bytes a weight, not 0.5625.")
+         "Scales of NF4 have 8 bits themselves: 0.516 bytes per weight, not 0.5625.")
       .decides_numbers();
 }
 

@@ -121,7 +121,7 @@ void add_sharding(Table& t) {
       .one_of({"fp32", "bf16", "fp8", "int8"})
       .decides_numbers();
   t.used("error_feedback", &Config::error_feedback,
-         "Keep on every rank what reduce_dtype lost of its gradients (2 bytes a parameter, whole at every "
+         "Keep on every rank what reduce_dtype lost of its gradients (2 bytes per parameter, whole at every "
          "stage) and add it to the next reduction. Checkpoints hold it; another number of ranks begins "
          "again without.")
       .decides_numbers();
@@ -164,11 +164,11 @@ void add_memory(Table& t) {
   t.used("gradient_checkpointing", &Config::gradient_checkpointing, "true means recompute: full.");
   t.used("disable_gradient_checkpointing", &Config::disable_gradient_checkpointing,
          "true means recompute: none.");
-  t.used("fp8_transposed_weights", &Config::fp8_transposed_weights,
-         "FP8 weights as their input gradients read them on a GPU. keep: made once a step, a byte more for "
-         "each "
-         "weight; at_use: made before each use, for one block at a time; auto: kept if the run then fits the "
-         "device's memory. The bits are the same.")
+  t.used(
+       "fp8_transposed_weights", &Config::fp8_transposed_weights,
+       "FP8 weights as their input gradients read them on a GPU. keep: made once per step, one byte more per "
+       "weight; at_use: made before each use, for one block at a time; auto: kept if the run then fits the "
+       "device's memory. The bits are the same.")
       .one_of({"keep", "at_use", "auto"});
   t.used(
       "optim_state_cpu_offload", &Config::optim_state_cpu_offload,

@@ -10,18 +10,18 @@ constexpr double kMaxCount = 9007199254740992.0;  // 2^53: exact as a double
 void add_batch(Table& t) {
   t.group("Batch");
   t.used("per_device_train_batch_size", &Config::per_device_train_batch_size,
-         "Samples of one micro-batch on one rank.")
+         "Samples per micro-batch on each rank.")
       .range(1, 1048576)
       .decides_numbers();
   t.used(
       "auto_find_batch_size", &Config::auto_find_batch_size,
       "Take the micro-batch from the memory of the device instead of per_device_train_batch_size: the "
       "fastest that fits and divides global_batch_size; or, with gradient_accumulation_steps instead of it, "
-      "the fastest that fits, and the samples of a step follow from it. One of the two must be given.");
-  t.used(
-       "per_device_eval_batch_size", &Config::per_device_eval_batch_size,
-       "Samples of one evaluation batch on one rank; null: as many as a micro-batch of training has, so that "
-       "evaluation takes no more memory.")
+      "the fastest that fits, and the number of samples per step follows from it. One of the two must be "
+      "given.");
+  t.used("per_device_eval_batch_size", &Config::per_device_eval_batch_size,
+         "Samples per evaluation batch on each rank; null: as many as a micro-batch of training has, so that "
+         "evaluation takes no more memory.")
       .range(1, 1048576);
   t.used("gradient_accumulation_steps", &Config::gradient_accumulation_steps,
          "Micro-batches of one optimizer step on each rank; null is 1, or follows from global_batch_size. "

@@ -33,7 +33,11 @@ void add_override(CommandLine& line, std::string path, const std::string& text) 
   // Hydra's "+key=value" adds a key and "++key=value" adds or changes one; here both are the same.
   path.erase(0, path.find_first_not_of('+'));
   if (path.empty()) {
-    complain({.what = "an override has no key", .expected = "key=value", .found = "=" + text});
+    complain({.what = "an override has no key",
+              .expected = "key=value",
+              .found = "=" + text,
+              .where = "command line",
+              .fix = "write the key before '='"});
   }
   Node node = parse_argument(text, "command line: " + path);
   line.overrides.push_back({.path = std::move(path), .node = std::move(node)});
@@ -93,8 +97,10 @@ CommandLine read_arguments(const Strings& arguments) {
         add_override(line, key, arguments[++i]);
       } else {
         if (field == nullptr) unknown_key(key, "command line", field_names());
-        complain(
-            {.what = "'" + word + "' has no value", .expected = word + " VALUE", .where = "command line"});
+        complain({.what = "'" + word + "' has no value",
+                  .expected = word + " VALUE",
+                  .where = "command line",
+                  .fix = "add the value; 'trainer --help " + field->name + "' says more"});
       }
     } else if (word.starts_with("DEEPSPEED_CONFIG=")) {
       add_override(line, "deepspeed", word.substr(sign + 1));
@@ -113,7 +119,8 @@ CommandLine read_arguments(const Strings& arguments) {
     } else {
       complain({.what = "the argument '" + word + "' cannot be read",
                 .expected = "a path ending in .yaml, .yml or .json, or key=value",
-                .where = "command line"});
+                .where = "command line",
+                .fix = "remove it, or write it so"});
     }
   }
   return line;

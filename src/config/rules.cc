@@ -287,7 +287,8 @@ class Rules : RulesOf {
         complain({.what = "value of '" + said(key) + "' cannot be used",
                   .expected = "a share below 1 or a whole number of steps",
                   .found = number_text(value),
-                  .where = at(key)});
+                  .where = at(key),
+                  .fix = such_a_value(key)});
       }
     }
     if (c_.warmup_steps > 0 && c_.warmup_ratio > 0) decides("warmup_steps", "warmup_ratio");

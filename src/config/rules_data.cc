@@ -197,7 +197,8 @@ class DataRules : RulesOf {
       complain({.what = "value of '" + said("val_size") + "' cannot be used",
                 .expected = "a fraction below 1 or a whole number of samples",
                 .found = number_text(c_.val_size),
-                .where = at("val_size")});
+                .where = at("val_size"),
+                .fix = such_a_value("val_size")});
     }
     if (c_.val_size > 0 && !c_.eval_dataset.empty()) {
       complain({.what = said("val_size") + " and " + said("eval_dataset") + " exclude each other",

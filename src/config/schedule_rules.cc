@@ -63,7 +63,8 @@ void check_argument(const std::string& name, const std::variant<double, std::str
   complain({.what = "argument '" + name + "' of the schedule cannot be used",
             .expected = word ? listed(courses) : "a number of at least 0",
             .found = text != nullptr ? "'" + *text + "'" : number_text(*number),
-            .where = where});
+            .where = where,
+            .fix = such_a_value("lr_scheduler_kwargs")});
 }
 
 }  // namespace

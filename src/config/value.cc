@@ -21,7 +21,7 @@ std::string lower(std::string text) {
             .expected = expected_text(field),
             .found = found,
             .where = at.where,
-            .fix = fix});
+            .fix = fix.empty() && find_field(field.name) != nullptr ? such_a_value(field.name) : fix});
 }
 
 // "1_000" -> "1000"; nothing when an underscore does not stand between two digits.
@@ -128,6 +128,10 @@ bool is_harmless(const Field& field, const Value& value) {
 }
 
 }  // namespace
+
+std::string such_a_value(const std::string& key) {
+  return "give such a value; 'trainer --help " + key + "' says more";
+}
 
 std::optional<bool> read_bool(const std::string& text) {
   const std::string word = lower(text);

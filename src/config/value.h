@@ -40,6 +40,9 @@ void store(const Field& field, const Value& value, Config& config);
 /// Canonical text of a checked value; equal values have equal texts.
 std::string canonical(const Field& field, const Value& value);
 
+/// What to do about a value of a key of ours that cannot be used.
+std::string such_a_value(const std::string& key);
+
 /// Strict readers of scalars. They take what YAML 1.1 and Python call a number ("2e-4", "1_000") and nothing
 /// that changes its meaning between readers ("010", "1:30", ".inf").
 std::optional<bool> read_bool(const std::string& text);

@@ -25,6 +25,7 @@ std::size_t bytes_for(const DecoderOptions& options, std::int64_t sequences) {
     throw Error(
         {.what = "a KV cache of this size is impossible",
          .found = std::to_string(sequences) + " sequences of " + std::to_string(options.capacity) + " tokens",
+         .fix = "ask for fewer sequences, or shorter ones",
          .code = ExitCode::usage});
   }
   return bytes;

@@ -23,6 +23,7 @@ void require_within(const char* name, double value, double low, double high, boo
   throw Error({.what = std::string(name) + " is outside its range",
                .expected = (open_low ? "above " : "from ") + number(low) + " to " + number(high),
                .found = number(value),
+               .fix = std::string("give another ") + name,
                .code = ExitCode::usage});
 }
 

@@ -74,12 +74,13 @@ std::size_t library_bytes(DeviceKind kind) {
   return kind == DeviceKind::cuda ? std::size_t{768} << 20 : 0;
 }
 
-std::size_t parse_bytes(const std::string& text, const std::string& where) {
+std::size_t parse_bytes(const std::string& text, const std::string& name) {
   const auto wrong = [&] {
-    return Error({.what = "a size of memory is not understood",
-                  .expected = "a number with a unit, such as 141GB, 80GiB or 512MiB",
+    return Error({.what = "value of '" + name + "' cannot be used",
+                  .expected = "a number of bytes, or one with a unit, such as 141GB, 80GiB or 512MiB",
                   .found = "'" + text + "'",
-                  .where = where,
+                  .where = "command line",
+                  .fix = "give such a size, with a unit of KB to TB or KiB to TiB",
                   .code = ExitCode::usage});
   };
   static const std::map<std::string, double> units{

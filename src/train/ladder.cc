@@ -187,7 +187,7 @@ std::vector<std::string> ladder_lines(const std::vector<Rung>& rungs, std::size_
     if (rung.moved == 0) continue;
     line += "; " + human_bytes(static_cast<double>(rung.moved)) + " move to the host's memory";
     if (rung.moved_host > rung.moved)
-      line += ", " + human_bytes(static_cast<double>(rung.moved_host)) + " of all ranks of a host";
+      line += ", " + human_bytes(static_cast<double>(rung.moved_host)) + " for all ranks of a host";
   }
   return lines;
 }

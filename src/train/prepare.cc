@@ -319,11 +319,12 @@ void Run::say_state_of_host() const {
   if (state == 0) return;
   const auto text = [](std::size_t bytes) { return human_bytes(static_cast<double>(bytes)); };
   const auto ranks = static_cast<std::size_t>(std::max(1, job_.place().local_size));
-  log::info(
-      "the optimizer's state lies in the host's memory (optim_state_cpu_offload): " + text(state) +
-      " of a rank" +
-      (ranks > 1 ? ", " + text(ranks * state) + " of the " + std::to_string(ranks) + " ranks here" : "") +
-      "; each update reads and writes it over the GPU's link");
+  log::info("the optimizer's state lies in the host's memory (optim_state_cpu_offload): " + text(state) +
+            " per rank" +
+            (ranks > 1
+                 ? ", " + text(ranks * state) + " for the " + std::to_string(ranks) + " ranks of this host"
+                 : "") +
+            "; each update reads and writes it over the GPU's link");
 }
 
 void Run::prepare() {
@@ -369,7 +370,7 @@ void Run::prepare() {
     log::info(feed::show_example(feed_->shown(), *encoder_, false));
     log::info(engine_->audit().table());
     warn_of_fp8();
-    std::string memory = "memory of a rank: " + human_bytes(static_cast<double>(engine_->arena().bytes()));
+    std::string memory = "memory per rank: " + human_bytes(static_cast<double>(engine_->arena().bytes()));
     for (const runtime::MemoryRow& r : engine_->instance().memory()) {
       memory += "\n  " + r.name + std::string(r.name.size() < 14 ? 14 - r.name.size() : 1, ' ') +
                 human_bytes(static_cast<double>(r.bytes));

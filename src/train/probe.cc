@@ -34,6 +34,7 @@ std::vector<std::int64_t> read_integers(const checkpoint::SafetensorsFile& file,
                  .expected = checkpoint::shape_text(shape),
                  .found = checkpoint::shape_text(tensor.shape),
                  .where = file.path(),
+                 .fix = "write both with the same shape",
                  .code = ExitCode::usage});
   }
   std::vector<std::int64_t> values(static_cast<std::size_t>(tensor.count));
@@ -63,7 +64,12 @@ Batches read_batches(const ProbeOptions& options) {
   b.labels = read_integers(file, "labels", shape);
   if (file.find("document")) b.document = read_integers(file, "document", shape);
   if (b.rows == 0 || b.length == 0) {
-    throw Error({.what = "the batch is empty", .where = options.batch, .code = ExitCode::usage});
+    throw Error({.what = "the batch is empty",
+                 .expected = "rows with at least one token",
+                 .found = "input_ids " + checkpoint::shape_text(shape),
+                 .where = options.batch,
+                 .fix = "write a batch with rows",
+                 .code = ExitCode::usage});
   }
   return b;
 }

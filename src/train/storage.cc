@@ -39,8 +39,8 @@ void Run::choose_storage(Candidates candidates, std::size_t limit) {
   };
   const std::string wide = need(0), chosen = need(taken);
   if (!session_.prints()) return;
-  log::info("states are stored as " + keys_of(config_) + ": a rank holds at least " + chosen + " so" +
-            (taken > 0 ? ", and " + wide + " with fp32" : "") + ", of " + text(limit) +
+  log::info("states are stored as " + keys_of(config_) + ": each rank holds at least " + chosen +
+            (taken > 0 ? " (" + wide + " with fp32)" : "") + " of " + text(limit) +
             (taken > 0 ? "; what is set in the configuration stays as it is set" : ""));
 }
 
@@ -59,8 +59,8 @@ void Run::say_storage_of_checkpoint() const {
     with_fp32 = need(wide);
   });
   if (!session_.prints()) return;
-  log::info("states are stored as in the checkpoint, " + keys_of(config_) + ": a rank holds " + text(bytes) +
-            " so" + (keys_of(wide) == keys_of(config_) ? "" : ", and " + text(with_fp32) + " with fp32"));
+  log::info("states are stored as in the checkpoint, " + keys_of(config_) + ": each rank holds " +
+            text(bytes) + (keys_of(wide) == keys_of(config_) ? "" : " (" + text(with_fp32) + " with fp32)"));
 }
 
 }  // namespace octet::train

@@ -39,7 +39,7 @@ TEST(Ladder, MovesTheStateOfAGpuToItsHostBeforeMicroBatchesOfOneSample) {
   EXPECT_NEAR(with["time"]["optimizer's state, over PCIe"].get<double>(), static_cast<double>(moved) / 55e9,
               1e-3);
   const Outcome words = trainer("plan " + run + "world=8");
-  EXPECT_NE(words.out.find("; 89.74 GiB move to the host's memory, 717.95 GiB of all ranks of a host\n"),
+  EXPECT_NE(words.out.find("; 89.74 GiB move to the host's memory, 717.95 GiB for all ranks of a host\n"),
             std::string::npos)
       << words.out;
   const Outcome on = trainer("plan " + run + "world=8 optim_state_cpu_offload=true");

@@ -12,7 +12,7 @@ namespace {
 
 /// Memory: what a run prints as reserved before its first step, and what the system saw its ranks use.
 void expect_memory(const std::map<std::int64_t, Json>& rows, const std::string& printed) {
-  const std::string words = "memory of a rank: ";
+  const std::string words = "memory per rank: ";
   const std::size_t at = printed.find(words);
   ASSERT_NE(at, std::string::npos) << printed;
   const std::string text = printed.substr(at + words.size(), 20);

@@ -124,7 +124,7 @@ TEST(PlanCost, IsNoneOfACpuAndOfWrongNumbers) {
   expect_refused("tiny max_steps=10 tokens=1e6", {"max_steps and tokens", "give one of them"});
   expect_refused("tiny tokens=0", {"tokens"});
   expect_refused("tiny tokens=many", {"tokens"});
-  expect_refused("tiny --generate tokens=1e6", {"tokens is of training"});
+  expect_refused("tiny --generate tokens=1e6", {"tokens is a setting of plans of training"});
   expect_refused("tiny gpu_hour_price=-1", {"gpu_hour_price"});
 }
 

@@ -87,14 +87,15 @@ TEST(Storage, LeftOpenFollowsTheDeviceAndIsKept) {
   };
   const Outcome wide = run("wide", "max_steps=3", "");
   EXPECT_EQ(stored("wide"), "fp32 fp32 fp32 ");
-  const std::string fp32 = "states are stored as param_dtype=fp32 grad_dtype=fp32 optim_dtype=fp32: a rank";
+  const std::string fp32 =
+      "states are stored as param_dtype=fp32 grad_dtype=fp32 optim_dtype=fp32: each rank";
   EXPECT_NE(wide.err.find(fp32), std::string::npos) << wide.err;
   EXPECT_EQ(wide.err.find(" with fp32"), std::string::npos) << wide.err;
   for (const int np : {1, 2}) {
     const std::string whole = "whole" + std::to_string(np), part = "part" + std::to_string(np);
     const Outcome narrow = run(whole, "max_steps=6", small, np);
     EXPECT_NE(
-        narrow.err.find("states are stored as param_dtype=bf16 grad_dtype=bf16 optim_dtype=int8: a rank"),
+        narrow.err.find("states are stored as param_dtype=bf16 grad_dtype=bf16 optim_dtype=int8: each rank"),
         std::string::npos)
         << narrow.err;
     EXPECT_NE(narrow.err.find(" of 1.0 MiB"), std::string::npos) << narrow.err;
@@ -105,13 +106,13 @@ TEST(Storage, LeftOpenFollowsTheDeviceAndIsKept) {
       std::filesystem::remove_all(folder / (part + "/" + end));
     const Outcome resumed = run(part, "max_steps=6", "", np);
     const std::string taken =
-        "states are stored as in the checkpoint, param_dtype=bf16 grad_dtype=bf16 optim_dtype=int8: a rank "
-        "holds ";
+        "states are stored as in the checkpoint, param_dtype=bf16 grad_dtype=bf16 optim_dtype=int8: each "
+        "rank holds ";
     const std::size_t line = resumed.err.find(taken);
     ASSERT_NE(line, std::string::npos) << resumed.err;
     EXPECT_EQ(resumed.err.find(taken, line + 1), std::string::npos) << "one line, of one rank";
     double narrow_size = 0, wide_size = 0;
-    EXPECT_EQ(std::sscanf(resumed.err.c_str() + line + taken.size(), "%lf MiB so, and %lf MiB with fp32",
+    EXPECT_EQ(std::sscanf(resumed.err.c_str() + line + taken.size(), "%lf MiB (%lf MiB with fp32)",
                           &narrow_size, &wide_size),
               2)
         << resumed.err;

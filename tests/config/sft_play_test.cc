@@ -138,7 +138,7 @@ TEST(SftPlay, ANumberThatAutoMeansIsSaid) {
     return automatic_step_text(c, resolve_batch(c, world));
   };
   EXPECT_SAYS(text("train: {batch_size: 4, grad_accum: auto}", 2),
-              "32 samples: 4 a micro-batch x 4 x 2 ranks");
+              "32 samples: 4 per micro-batch x 4 x 2 ranks");
   EXPECT_SAYS(text("train: {batch_size: 4, grad_accum: auto}", 3), "36 samples");
   EXPECT_SAYS(text("train: {batch_size: 4, grad_accum: auto}", 3), "comes nearest to 32");
   EXPECT_EQ(text("train: {batch_size: 4, grad_accum: 2}", 2), "");

@@ -51,7 +51,8 @@ constexpr std::size_t nccl_bytes(int communicators) {
   return communicators == 0 ? 0 : 1024 * mib + static_cast<std::size_t>(communicators) * 288 * mib;
 }
 
-/// "141GB", "80 GiB", "512MiB" or a plain number of bytes. Throws Error (usage) for anything else.
-std::size_t parse_bytes(const std::string& text, const std::string& where);
+/// "141GB", "80 GiB", "512MiB" or a plain number of bytes. Throws Error (usage) for anything else, which was
+/// given as the command line's setting `name`.
+std::size_t parse_bytes(const std::string& text, const std::string& name);
 
 }  // namespace octet::plan

@@ -59,7 +59,7 @@ std::string packed(const Report& report) {
 }
 
 Report unpacked(const std::string& text) {
-  const Json json = parse_json(text, "results of a rank");
+  const Json json = parse_json(text, "the results of one rank");
   Report report;
   report.room = json["room"];
   const Json& counts = json["counts"];

@@ -44,6 +44,7 @@ void require_share(double share, const std::string& name) {
                .expected = "a number above 0, at most 1",
                .found = std::to_string(share),
                .where = "command line",
+               .fix = "give such a share, or leave " + name + " out",
                .code = ExitCode::usage});
 }
 

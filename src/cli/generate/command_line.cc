@@ -179,10 +179,11 @@ void require_consistent(const GenerateOptions& o) {
 
 // Recipes of training that answers cannot have are known, so that their refusal says why.
 void require_answerable(const std::string& recipe, const GenerateOptions& o, bool given) {
-  const auto refuse = [](const std::string& what, const std::string& expected) {
-    throw Error({.what = what, .expected = expected, .where = "command line", .code = ExitCode::usage});
+  const auto refuse = [](const std::string& what, const std::string& instead) {
+    throw Error({.what = what, .where = "command line", .fix = "give " + instead, .code = ExitCode::usage});
   };
-  if (given && !o.fp8) refuse("--fp8-recipe is of --dtype fp8", "--dtype fp8, or no --fp8-recipe");
+  if (given && !o.fp8)
+    refuse("--fp8-recipe is a setting of --dtype fp8", "--dtype fp8, or leave --fp8-recipe out");
   if (recipe == "current" || recipe == "delayed") {
     const char* const why = recipe == "current" ? "whose scales are those of all tokens of a batch"
                                                 : "whose scales are a history of training";

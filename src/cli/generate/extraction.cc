@@ -33,6 +33,8 @@ Extraction::Extraction(const std::string& pattern, const std::vector<std::string
     throw Error({.what = "--extract has no group",
                  .expected = "parentheses around what is wanted, as in \"Final Answer: (\\w{2})\"",
                  .found = pattern,
+                 .where = "command line",
+                 .fix = "put parentheses around the part that is the answer",
                  .code = ExitCode::usage});
   }
 }

@@ -30,6 +30,8 @@ Shard parse_shard(const std::string& text) {
     throw Error({.what = "--shard names no part of the rows",
                  .expected = "I/N with I from 1 to N, as in 2/4",
                  .found = text,
+                 .where = "command line",
+                 .fix = "write the part and the number of parts, with a slash between",
                  .code = ExitCode::usage});
   }
   return shard;

@@ -93,6 +93,7 @@ AnswerJournal::AnswerJournal(const std::string& path, const Job& job, bool overw
     throw Error({.what = "--out names a folder",
                  .expected = "a file for the answers",
                  .where = path,
+                 .fix = "name a file in it, such as " + path + "/answers.jsonl",
                  .code = ExitCode::usage});
   }
   if (overwrite) {

@@ -137,6 +137,7 @@ const text::Tokenizer& QuestionWriter::tokenizer() const {
   throw Error({.what = "text needs a tokenizer",
                .expected = "tokenizer.json, or rows of prompt_ids",
                .where = options_.model,
+               .fix = "copy the tokenizer's files into the model's folder",
                .code = ExitCode::usage});
 }
 

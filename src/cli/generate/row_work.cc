@@ -41,6 +41,7 @@ RowWork::RowWork(Answerer& answerer, const QuestionFile& file, const GenerateOpt
     throw Error({.what = "the prompt has no place for a row's text",
                  .expected = std::string(kPlace) + " where the text belongs",
                  .where = options.prompt_file,
+                 .fix = "write " + std::string(kPlace) + " into the prompt",
                  .code = ExitCode::usage});
   }
 }

@@ -65,7 +65,11 @@ Question ask(const std::string& text, const std::string& system) {
 
 QuestionFile::QuestionFile(const std::string& path, const Shard& shard) : rows_(data::open_rows(path)) {
   if (rows_->size() == 0)
-    throw Error({.what = "there are no questions", .where = path, .code = ExitCode::usage});
+    throw Error({.what = "there are no questions",
+                 .expected = "one in each row",
+                 .where = path,
+                 .fix = "name a file with rows by --file",
+                 .code = ExitCode::usage});
   first_ = rows_->size() * (shard.number - 1) / shard.of;
   last_ = rows_->size() * shard.number / shard.of;
 }

@@ -207,6 +207,7 @@ std::string completion(const std::string& shell, const std::vector<CommandText>&
                .expected = "bash, zsh or fish",
                .found = shell.empty() ? "nothing" : shell,
                .where = "command line",
+               .fix = "name one of these",
                .code = ExitCode::usage});
 }
 

@@ -51,7 +51,7 @@ struct LinkTrial {
 /// What is said of them. Throws Error where one that is expected to work does not.
 std::string links_text(const std::string& head, const std::vector<LinkTrial>& trials);
 
-/// "1.5 GiB a second".
+/// "1.5 GiB per second".
 std::string per_second(double bytes, double seconds);
 Error failed(const std::string& what, const std::string& expected, const std::string& found,
              const std::string& fix);

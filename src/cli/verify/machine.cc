@@ -56,7 +56,7 @@ Error failed(const std::string& what, const std::string& expected, const std::st
 }
 
 std::string per_second(double bytes, double seconds) {
-  return human_bytes(bytes / std::max(seconds, 1e-9)) + " a second";
+  return human_bytes(bytes / std::max(seconds, 1e-9)) + " per second";
 }
 
 std::string check_ranks(runtime::Session& session) {
@@ -83,7 +83,7 @@ std::string check_cores(runtime::Session& session) {
   const std::int64_t threads = cpu::op_threads();
   const std::int64_t least = session.job().all_min(threads);
   const std::int64_t all = session.job().all_sum(threads);
-  std::string text = std::to_string(all) + " threads in all, at least " + std::to_string(least) + " a rank";
+  std::string text = std::to_string(all) + " threads in all, at least " + std::to_string(least) + " per rank";
   const long cores = ::sysconf(_SC_NPROCESSORS_ONLN);
   if (session.place().local_size > cores) text += "; more ranks than cores: they take turns";
   return text;

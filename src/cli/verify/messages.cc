@@ -58,7 +58,7 @@ std::string check_carrier(runtime::Session& session) {
   session.job().together([&] {
     const auto none = std::ranges::find(all, "");
     if (none == all.end() || session.place().rank != 0) return;
-    throw failed("nothing carries the bytes of a rank", "a carrier",
+    throw failed("no carrier works for the messages between ranks", "a carrier",
                  "none on rank " + std::to_string(none - all.begin()), "leave gpu_transport at auto");
   });
   for (std::size_t r = 0; r < all.size(); ++r) {

@@ -337,7 +337,7 @@ void require_splits(const Architecture& a, int tensor_size, int stages) {
     if (size % tensor_size == 0) return;
     refuse_split("the model's layers cannot be split among so many ranks",
                  "a tensor_parallel_size that divides its " + name + ", " + std::to_string(size),
-                 std::to_string(tensor_size), "give another --tensor_parallel_size");
+                 std::to_string(tensor_size), "give another tensor_parallel_size");
   };
   require(a.heads.q_heads, "attention heads");
   if (a.heads.kv_heads < tensor_size ? tensor_size % a.heads.kv_heads != 0
@@ -345,7 +345,7 @@ void require_splits(const Architecture& a, int tensor_size, int stages) {
     refuse_split("the model's layers cannot be split among so many ranks",
                  "a tensor_parallel_size that divides, or is a multiple of, its key and value heads, " +
                      std::to_string(a.heads.kv_heads),
-                 std::to_string(tensor_size), "give another --tensor_parallel_size");
+                 std::to_string(tensor_size), "give another tensor_parallel_size");
   }
   for (std::int64_t layer = 0; layer < a.layers; ++layer) {
     if (!a.block(layer).mixes_experts) require(a.block(layer).intermediate, "intermediate_size");

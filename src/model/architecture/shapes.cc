@@ -121,7 +121,8 @@ Architecture find_shape(const std::string& wanted) {
   const std::string near = nearest_name(wanted, shape_names());
   throw Error({.what = "'" + wanted + "' is neither a model's folder nor a shape with a name",
                .expected = "a folder with config.json, a config.json, or one of " + names,
-               .fix = near.empty() ? "" : "did you mean '" + near + "'?",
+               .fix = near.empty() ? "name one of these, or a folder with config.json"
+                                   : "did you mean '" + near + "'?",
                .code = ExitCode::usage});
 }
 

@@ -53,6 +53,7 @@ KvLayout::KvLayout(const Architecture& a, DType dtype, std::int64_t page_tokens)
     throw Error({.what = "a page of the KV cache cannot have this size",
                  .expected = "a power of two of tokens",
                  .found = std::to_string(page_tokens),
+                 .fix = "give a kv_page_tokens of 64 or another power of two",
                  .code = ExitCode::usage});
   }
   const auto heads = static_cast<std::size_t>(heads_of_share(a).kv_heads);
