@@ -36,7 +36,7 @@ constexpr EnvironmentVariable kVariables[] = {
     {"OCTETRUN_START_TIMEOUT", "seconds",
      "that ranks have for MPI's start and for opening a channel, after which the job ends with 75. Not set: "
      "600",
-     "src/comm/mpi_transport.cc", user},
+     "src/comm/mpi_start.cc", user},
     {"OCTETRUN_MEMORY_FOLDER", "a folder of each host",
      "where checkpoints in memory lie (`memory_checkpoint_steps`): a memory file system, or a disk of the "
      "host's own. Not set: /dev/shm",
