@@ -344,5 +344,19 @@ TEST_F(Mpirun, SignalsReachTheRanksAsOthersAndTheCodeIsThatOfTheSignal) {
   EXPECT_EQ(told("kill -USR2 $job; ", 140).code, 140);
 }
 
+// Who asks twice may do so while mpirun, of which the ranks have gone, is ending.
+TEST_F(Mpirun, ASecondRequestDoesNotKillAnMpirunThatIsEnding) {
+  stands_in(
+      "mpirun (Open MPI) 4.1.4",
+      "trap \"trap - USR2; touch ending; sleep 0.6; exit 76\" USR2; touch ready; for i in $(seq 200); "
+      "do sleep 0.05; done");
+  const Outcome stopped =
+      run("true; TMPDIR=" + folder_.path() + " " OCTET_SOURCE_DIR
+          "/launch/mpirun -np 1 x & job=$!; until [ -e ready ]; do sleep 0.02; done; kill -INT $job; "
+          "until [ -e ending ]; do sleep 0.02; done; kill -INT $job; wait $job");
+  EXPECT_EQ(stopped.code, 76) << stopped.both();
+  EXPECT_EQ(stopped.err, "");
+}
+
 }  // namespace
 }  // namespace octet::test
