@@ -344,16 +344,33 @@ TEST_F(Mpirun, SignalsReachTheRanksAsOthersAndTheCodeIsThatOfTheSignal) {
   EXPECT_EQ(told("kill -USR2 $job; ", 140).code, 140);
 }
 
+TEST_F(Mpirun, ASecondRequestReachesTheRanks) {
+  const std::string rank =
+      "n=0; trap \"echo asked; n=\\$((n + 1)); touch asked\\$n; [ \\$n = 2 ] && exit 7\" USR2; touch ready; "
+      "while :; do sleep 0.05; done";
+  spill(folder_ / "rank", rank);
+  for (const char* version : {"mpirun (Open MPI) 4.1.4", "HYDRA build details"}) {
+    stands_in(version, std::string(version)[0] == 'H' ? "PMI_RANK=0 bash rank" : "exec bash rank");
+    const Outcome ended =
+        run("rm -f ready asked1 asked2; TMPDIR=" + folder_.path() +
+            " " OCTET_SOURCE_DIR
+            "/launch/mpirun -np 1 x & job=$!; until [ -e ready ]; do sleep 0.02; done; kill -TERM $job; "
+            "until [ -e asked1 ]; do sleep 0.02; done; kill -TERM $job; wait $job");
+    EXPECT_EQ(ended.code, 7) << version << ended.both();
+    EXPECT_EQ(ended.out, "asked\nasked\n") << version;
+  }
+}
+
 // Who asks twice may do so while mpirun, of which the ranks have gone, is ending.
 TEST_F(Mpirun, ASecondRequestDoesNotKillAnMpirunThatIsEnding) {
-  stands_in(
-      "mpirun (Open MPI) 4.1.4",
-      "trap \"trap - USR2; touch ending; sleep 0.6; exit 76\" USR2; touch ready; for i in $(seq 200); "
-      "do sleep 0.05; done");
+  stands_in("mpirun (Open MPI) 4.1.4",
+            "trap \"trap - USR2; touch ending; sleep 0.6; exit 76\" USR2; touch ready; for i in $(seq 200); "
+            "do sleep 0.05; done");
   const Outcome stopped =
-      run("true; TMPDIR=" + folder_.path() + " " OCTET_SOURCE_DIR
-          "/launch/mpirun -np 1 x & job=$!; until [ -e ready ]; do sleep 0.02; done; kill -INT $job; "
-          "until [ -e ending ]; do sleep 0.02; done; kill -INT $job; wait $job");
+      run("true; TMPDIR=" + folder_.path() +
+          " " OCTET_SOURCE_DIR
+          "/launch/mpirun -np 1 x & job=$!; until [ -e ready ]; do sleep 0.02; done; kill -TERM $job; "
+          "until [ -e ending ]; do sleep 0.02; done; kill -TERM $job; wait $job");
   EXPECT_EQ(stopped.code, 76) << stopped.both();
   EXPECT_EQ(stopped.err, "");
 }
