@@ -76,11 +76,14 @@ TEST_F(Sbatch, SaysWhatIsMissing) {
   expect_says(outside.err, "sbatch " + std::string(kScript) + " c.yaml");
   const Outcome empty = batch("");
   EXPECT_EQ(empty.code, 64);
-  EXPECT_EQ(empty.err, "usage: sbatch [options of sbatch] launch/slurm.sbatch CONFIG [key=value...]\n");
+  EXPECT_EQ(empty.err,
+            "usage: sbatch [options of sbatch] launch/slurm.sbatch [--mpirun] CONFIG [key=value...]\n");
+  EXPECT_EQ(batch("--mpirun").err, empty.err);
   plugins("none pmi2", "exit 0");
   const Outcome plugin = batch("c.yaml");
   EXPECT_EQ(plugin.code, 64);
-  expect_says(plugin.err, "error: this Slurm has no PMIx plugin\n  found:    none pmi2");
+  expect_says(plugin.err, "error: there is no launch/mpirun to start the ranks with");
+  expect_says(plugin.err, "  found:    neither; plugins of this Slurm: none pmi2");
   fs::remove(folder_ / "build/bin/trainer");
   const Outcome program = batch("c.yaml", "PATH=" + (folder_ / "bin") + ":/usr/bin:/bin");
   EXPECT_EQ(program.code, 64);
@@ -88,7 +91,27 @@ TEST_F(Sbatch, SaysWhatIsMissing) {
   EXPECT_FALSE(fs::exists(folder_ / "srun")) << "nothing was started";
 }
 
-// Slurm tells the script before its time is up; the ranks are told by srun.
+TEST_F(Sbatch, MpirunStartsTheRanksWhereSlurmHasNoPmixOrItIsAskedFor) {
+  script("launch/mpirun", "echo \"$@\" >" + (folder_ / "mpirun") + "; exit 75");
+  const std::string ranks = "-np 6 " + (folder_ / "build/bin/trainer") + " c.yaml seed=3\n";
+  const Outcome asked = batch("--mpirun c.yaml seed=3", "SLURM_NTASKS=6");
+  EXPECT_EQ(asked.code, 75) << asked.both();
+  EXPECT_EQ(asked.both(), "");
+  EXPECT_EQ(said("mpirun"), ranks);
+  plugins("none pmi2", "exit 0");
+  const Outcome without = batch("c.yaml seed=3", "SLURM_NTASKS=6");
+  EXPECT_EQ(without.code, 75) << without.both();
+  EXPECT_EQ(without.out, "this Slurm has no PMIx plugin (srun --mpi=list): launch/mpirun starts the ranks\n");
+  EXPECT_EQ(said("mpirun"), ranks);
+  EXPECT_FALSE(fs::exists(folder_ / "srun"));
+  // As they are installed.
+  script("other/bin/trainer", "");
+  script("other/bin/octet-mpirun", "echo installed \"$@\" >" + (folder_ / "mpirun"));
+  EXPECT_EQ(batch("c.yaml", "OCTETRUN_BUILD=" + (folder_ / "other") + " SLURM_NTASKS=2").code, 0);
+  EXPECT_EQ(said("mpirun"), "installed -np 2 " + (folder_ / "other/bin/trainer") + " c.yaml\n");
+}
+
+// Slurm tells the script before its time is up; the ranks are told by srun, or by launch/mpirun.
 TEST_F(Sbatch, IsQueuedAgainOnlyWhereTheTimeLimitStoppedIt) {
   const auto stopped = [&](const std::string& signal, const std::string& then,
                            const std::string& environment = "") {
@@ -115,6 +138,11 @@ TEST_F(Sbatch, IsQueuedAgainOnlyWhereTheTimeLimitStoppedIt) {
   EXPECT_EQ(asked.code, 76) << "who stops it means it: " << asked.both();
   EXPECT_FALSE(fs::exists(folder_ / "scontrol"));
   EXPECT_EQ(said("told"), "saved\n");
+  fs::remove(folder_ / "told");
+  const Outcome ended = stopped("kill -TERM $job", "exit 76");
+  EXPECT_EQ(ended.code, 76) << ended.both();
+  EXPECT_EQ(said("told"), "told\n") << "TERM itself would have srun end the ranks";
+  EXPECT_FALSE(fs::exists(folder_ / "scontrol"));
 }
 
 // --- launch/supervise
@@ -184,6 +212,38 @@ TEST_F(Mpirun, EachMpiIsToldInItsOwnWords) {
   EXPECT_EQ(hydra.err, "");
   stands_in("SomeMPI 1", tell);
   expect_says(told("-np 3 prog").err, "is neither Open MPI's nor MPICH's");
+}
+
+// What Slurm sends to the steps of a job reaches the daemons of Open MPI.
+TEST_F(Mpirun, DaemonsOnOtherNodesOfAJobAreNotEndedByStops) {
+  stands_in("mpirun (Open MPI) 4.1.4", "echo \"${OMPI_MCA_orte_launch_agent-as it is}\"");
+  const auto agent = [&](const std::string& environment) {
+    return start("-np 2 prog", "TMPDIR=" + folder_.path() + " " + environment).out;
+  };
+  EXPECT_EQ(agent("SLURM_NNODES=2"), "env --block-signal=HUP,INT,TERM orted\n");
+  EXPECT_EQ(agent("SLURM_NNODES=2 OMPI_MCA_orte_launch_agent=/opt/orted"), "/opt/orted\n");
+  EXPECT_EQ(agent("SLURM_NNODES=1"), "as it is\n");
+  EXPECT_EQ(agent("env -u SLURM_NNODES"), "as it is\n");
+}
+
+// srun launch/mpirun …: each task would start a run.
+TEST_F(Mpirun, OneForEachTaskOfAStepIsRefused) {
+  stands_in("mpirun (Open MPI) 4.1.4", "echo started");
+  const auto task = [&](const std::string& environment) {
+    return start("-np 4 prog c.yaml", "TMPDIR=" + folder_.path() + " " + environment);
+  };
+  const Outcome first = task("SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0");
+  EXPECT_EQ(first.code, 64) << first.both();
+  EXPECT_EQ(errors_in(first), 1) << first.err;
+  expect_says(first.err, "error: srun started 4 mpiruns: each would start a run of its own");
+  expect_says(first.err, "without srun: " OCTET_SOURCE_DIR "/launch/mpirun -np 4 prog c.yaml\n");
+  const Outcome second = task("SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=1");
+  EXPECT_EQ(second.code, 64);
+  EXPECT_EQ(second.both(), "") << "one of them speaks";
+  for (const char* fine : {"SLURM_STEP_NUM_TASKS=1 SLURM_PROCID=0", "SLURM_NTASKS=4 SLURM_PROCID=0",
+                           "SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=1 OCTETRUN_SINGLE=1"})
+    EXPECT_EQ(task(fine).out, "started\n") << fine;
+  EXPECT_EQ(task("SLURM_STEP_NUM_TASKS=4 SLURM_PROCID=0 OCTETRUN_SINGLE=0").code, 64);
 }
 
 // Ranks that another MPI's mpirun starts would be as many runs.
