@@ -28,10 +28,12 @@ PATH=)" + (folder_ / "hosts") +
     script("hosts/" + name + "/uname", "echo " + name);
     if (!command.empty()) script("hosts/" + name + "/" + command, text);
   }
-  Outcome check(const std::string& lines, const std::string& options = "-n") {
+  Outcome check(const std::string& lines, const std::string& options = "-n",
+                const std::string& of_mpirun = "") {
     spill(folder_ / "hostfile", lines);
     return shell("cd " + (folder_ / ".") + " && OMPI_MCA_plm_rsh_agent=" + (folder_ / "agent") +
-                 " " OCTET_SOURCE_DIR "/launch/check-hosts -p " OCTET_TRAINER " " + options + " hostfile");
+                 " " OCTET_SOURCE_DIR "/launch/check-hosts -p " OCTET_TRAINER " " + options + " hostfile " +
+                 of_mpirun);
   }
   TemporaryFolder folder_;
 };
@@ -83,6 +85,59 @@ TEST_F(CheckHosts, WhatIsWrongIsNamedWithItsMend) {
     EXPECT_EQ(run.out.find("fine", run.out.rfind('\n', run.out.size() - 2)) == std::string::npos, wrong)
         << run.out;
   }
+}
+
+// A firewall: connections to some ports do not get through.
+TEST_F(CheckHosts, PortsThatAreNotReachedAreNamedWithWhomFrom) {
+  const std::string lines = "one\ntwo\nthree\n";
+  const auto blocked = [&](const std::string& port) {  // as `timeout 4 bash -c TRY ADDRESS PORT` tries them
+    host("one", "timeout", "case $6 in " + port + ") exit 124 ;; esac; exec /usr/bin/timeout \"$@\"");
+  };
+  host("two");
+  host("three");
+  blocked("nothing");
+  const Outcome open = check(lines);
+  EXPECT_EQ(open.code, 0) << open.both();
+  EXPECT_NE(open.out.find("connections between 3 hosts\n  ok     tcp        each reaches the others"),
+            std::string::npos)
+      << open.out;
+  blocked("281[0-9][0-9]");
+  const Outcome ranks = check(lines, "-n", "--mca btl_tcp_port_min_v4 28100 --mca btl_tcp_port_range_v4 100");
+  EXPECT_EQ(ranks.code, 1) << ranks.both();
+  for (const char* says : {"WRONG  tcp        two's port 281", "WRONG  tcp        three's port 281",
+                           ", as ranks take, is not reached from one\n", "through to the ports 28100-28199",
+                           "something is wrong"})
+    EXPECT_NE(ranks.out.find(says), std::string::npos) << says << "\n" << ranks.out;
+  for (const char* other : {"as mpirun's daemons take", "one's port", "from two", "from three", "ok     tcp"})
+    EXPECT_EQ(ranks.out.find(other), std::string::npos) << other << "\n" << ranks.out;
+  blocked("*");
+  const Outcome all = check(lines);
+  EXPECT_EQ(all.code, 1) << all.both();
+  for (const char* says :
+       {", as mpirun's daemons take, is not reached from one\n", ", as ranks take, is not reached from one\n",
+        "oob_tcp_dynamic_ipv4_ports 10000-10099", "btl_tcp_port_min_v4 10100"})
+    EXPECT_NE(all.out.find(says), std::string::npos) << says << "\n" << all.out;
+  blocked("282[0-9][0-9]");
+  for (const auto& [environment, options] :
+       {std::pair{"OMPI_MCA_oob_tcp_dynamic_ipv4_ports=28200,28201-28299 ", ""},
+        {"", "-x A --mca oob_tcp_dynamic_ipv4_ports 28200-28299"}}) {
+    spill(folder_ / "hostfile", "one\ntwo\n");
+    const Outcome daemons = shell(
+        "cd " + (folder_ / ".") + " && " + environment + "OMPI_MCA_plm_rsh_agent=" + (folder_ / "agent") +
+        " " OCTET_SOURCE_DIR "/launch/check-hosts -p " OCTET_TRAINER " -n hostfile " + options);
+    EXPECT_EQ(daemons.code, 1) << daemons.both();
+    EXPECT_NE(daemons.out.find(", as mpirun's daemons take, is not reached from one\n"), std::string::npos)
+        << daemons.out;
+    EXPECT_EQ(daemons.out.find("as ranks take"), std::string::npos) << daemons.out;
+  }
+  EXPECT_EQ(shell("pgrep -f \"^perl -e use Socket\"").out, "") << "nothing listens on";
+  blocked("nothing");
+  host("two", "perl", "exit 1");
+  const Outcome none = check(lines);
+  EXPECT_EQ(none.code, 0) << none.both();
+  EXPECT_NE(none.out.find("doubt  tcp        not tried to two: it has no perl"), std::string::npos)
+      << none.out;
+  EXPECT_EQ(none.out.find("ok     tcp"), std::string::npos) << none.out;
 }
 
 TEST_F(CheckHosts, WhereMpirunHasNoTextsItsLibraryTellsTheVersion) {
