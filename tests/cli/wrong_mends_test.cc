@@ -113,6 +113,7 @@ constexpr Mended kMended[] = {
       {"recompute", "", "BASErecompute: none\n"},
       {"deterministic", "", "BASEdeterministic: true\n"},
       {"deepspeed_stage", "", "BASEdeepspeed: {zero_optimization: {stage: 3}}\n"},
+      {"sft_play_mode", "", "BASEtuning: {mode: lora}\n"},
       {"pack_factor_0", "--help pack_factor", ""},
       {"eval_batch_0", "lint {}/base.yaml per_device_eval_batch_size=1", ""},
       {"key_without_value", "lint {}/base.yaml --seed 3", ""},
@@ -199,7 +200,7 @@ constexpr std::string_view kElsewhere[] = {
     "encode_nothing",  "generate_of_nothing", "score_and_match",   "rouge_without_file", "data_columns",
     "data_gzip",       "data_parquet",        "data_folder",       "model_no_config",    "resume_missing",
     "supervise_order", "supervise_hosts",     "supervise_nothing", "no_memory",          "generate_shard",
-    "generate_group",  "export_nowhere"};
+    "export_nowhere"};
 
 const wrong_inputs::Wrong& row_of(std::string_view name) {
   const auto* row = std::ranges::find(wrong_inputs::kInputs, name, &wrong_inputs::Wrong::name);
