@@ -27,8 +27,8 @@ class Updater {
   /// Compute copies and FP8 weights from the masters.
   void make_copies(Scales scales, Gatherer& gatherer, Stream& compute);
 
-  /// Of the device's memory, what an update reads and writes on this rank: masters and moments both ways, sums
-  /// of gradients and compute copies one way.
+  /// Of the device's memory, what an update reads and writes on this rank: masters and moments both ways,
+  /// sums of gradients and compute copies one way.
   std::size_t bytes() const;
 
   /// Blocks until updates are done.

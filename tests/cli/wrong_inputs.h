@@ -1,6 +1,6 @@
 // What people get wrong, one row each: the one message that they see, with its place and what to do, the exit
-// code, and nothing written (wrong_messages_test.cc); and what it takes to mend it (wrong_mends_test.cc). Rows
-// that need a look at several ranks stand in wrong_input_test.cc.
+// code, and nothing written (wrong_messages_test.cc); and what it takes to mend it (wrong_mends_test.cc).
+// Rows that need a look at several ranks stand in wrong_input_test.cc.
 #pragma once
 
 #include <algorithm>
@@ -115,8 +115,8 @@ inline constexpr Wrong kInputs[] = {
       {"mixed_trainers", "{}/mixed_trainers.yaml", "mixed_trainers.yaml", "BASEtrain: {epochs: 1, seed: 3}\ntrainer: {save_freq: 5}\n", 64, "keys of SFT-Play and of verl stand in one configuration", "train.epochs ({}/mixed_trainers.yaml:11) is SFT-Play's, trainer.save_freq ({}/mixed_trainers.yaml:12) is verl's", "{}/mixed_trainers.yaml:12", "write train.save_steps, as SFT-Play has it, or save_steps in place of trainer.save_freq"},
       {"mixed_command_line", "{}/mixed_command_line.yaml trainer.nnodes=2", "mixed_command_line.yaml", "BASEtrain: {seed: 3}\n", 64, "keys of SFT-Play and of verl stand in one configuration", "train.seed ({}/mixed_command_line.yaml:11) is SFT-Play's, trainer.nnodes (command line) is verl's", "command line", "remove trainer.nnodes (the launcher says how many ranks there are)"},
       {"sft_play_typo", "{}/sft_play_typo.yaml", "sft_play_typo.yaml", "BASEmode: sft\nmodel: {max_seq_length: 64}\n", 64, "unknown key 'model.max_seq_length'", "", "{}/sft_play_typo.yaml:12", "did you mean 'model.max_seq_len'?"},
-      {"verl_typo", "{}/verl_typo.yaml", "verl_typo.yaml", "BASEoptim: {lr: 1e-4}\ndata: {max_len: 64}\n", 64, "unknown key 'data.max_len'", "", "{}/verl_typo.yaml:12", "did you mean 'data.max_length'?"},
-      {"verl_key_of_axolotl", "{}/verl_key_of_axolotl.yaml", "verl_key_of_axolotl.yaml", "BASEoptim: {lr: 1e-4}\nmicro_batch_size: 2\n", 64, "unknown key 'micro_batch_size'", "a key of axolotl, whose configurations have base_model", "{}/verl_key_of_axolotl.yaml:12", "write data.micro_batch_size_per_gpu, as verl has it, or per_device_train_batch_size in place of it"},
+      {"verl_typo", "{}/verl_typo.yaml", "verl_typo.yaml", "BASEoptim: {lr: 1e-4}\ndata: {truncatoin: error}\n", 64, "unknown key 'data.truncatoin'", "", "{}/verl_typo.yaml:12", "did you mean 'data.truncation'?"},
+      {"verl_key_of_axolotl", "{}/verl_key_of_axolotl.yaml", "verl_key_of_axolotl.yaml", "BASEoptim: {lr: 1e-4}\nnum_epochs: 2\n", 64, "unknown key 'num_epochs'", "a key of axolotl, whose configurations have base_model", "{}/verl_key_of_axolotl.yaml:12", "write trainer.total_epochs, as verl has it, or num_train_epochs in place of it"},
       {"own_key_of_axolotl", "{}/base.yaml num_epochs=2", "", "", 64, "unknown key 'num_epochs'", "a key of axolotl, whose configurations have base_model", "command line", "write num_train_epochs in place of it"},
       {"torchtune", "{}/torchtune.yaml", "torchtune.yaml", "seed: 3\nmodel:\n  _component_: torchtune.models.llama3.llama3_8b\n", 64, "this is a configuration of torchtune, whose keys are not translated", "_component_: 'torchtune.models.llama3.llama3_8b'", "{}/torchtune.yaml:3", "write model_name_or_path (checkpointer.checkpoint_dir), dataset, cutoff_len (tokenizer.max_seq_len), per_device_train_batch_size (batch_size), num_train_epochs (epochs), learning_rate (optimizer.lr) and output_dir"},
       {"torchtitan", "llama.toml", "", "", 64, "a configuration in TOML, as torchtitan's are, is not read", "llama.toml", "command line", "write model_name_or_path ([model] hf_assets_path), dataset, cutoff_len ([training] seq_len), per_device_train_batch_size ([training] local_batch_size), max_steps ([training] steps), learning_rate ([optimizer] lr) and output_dir into a YAML file"},

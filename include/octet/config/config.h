@@ -3,8 +3,9 @@
 // Everything about a key (name, type, default, range, choices, documentation, other names, whether it is
 // used, only accepted, or refused) stands in one table (schema.h); parsing, --help, docs/config.md and the
 // resolved dump are read from it. Every dialect (SFT-Play, verl, axolotl), of which a configuration has
-// one at most, and DeepSpeed's JSON is a table of its own that translates into these keys. Nothing here knows the world size: what needs it takes it as an argument
-// (derive.h). Nothing is ignored in silence: a key is used, or noted once, or refused with a reason.
+// one at most, and DeepSpeed's JSON is a table of its own that translates into these keys. Nothing here knows
+// the world size: what needs it takes it as an argument (derive.h). Nothing is ignored in silence: a key is
+// used, or noted once, or refused with a reason.
 #pragma once
 
 #include <cstdint>

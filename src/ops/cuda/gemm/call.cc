@@ -9,6 +9,7 @@
 #include "cuda/gemm/tiles.h"
 #include "cuda/scratch.h"
 #include "octet/base/error.h"
+#include "octet/base/strings.h"
 
 namespace octet::ops::cuda {
 
@@ -185,9 +186,21 @@ std::uint32_t tile_of(const cublasLtMatmulAlgo_t& algorithm) {
 
 void require(cublasStatus_t status, const char* what, const LibraryProduct& p) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  throw Error(Problem{.what = std::string("cuBLASLt failed at ") + what,
-                      .found = functions().status_string(status),
-                      .where = "the product " + shown(p)});
+  Problem problem{.what = std::string("cuBLASLt failed at ") + what,
+                  .found = functions().status_string(status),
+                  .where = "the product " + shown(p)};
+  // A kernel is loaded when it first runs. Without room for it the library names any other reason.
+  constexpr std::size_t kRoomOfKernels = std::size_t{256} << 20;
+  std::size_t free = 0, total = 0;
+  if (cudaMemGetInfo(&free, &total) == cudaSuccess && free < kRoomOfKernels) {
+    problem.what += ", and the GPU's memory is nearly full";
+    problem.found += "; " + human_bytes(static_cast<double>(free)) + " of " +
+                     human_bytes(static_cast<double>(total)) + " are free";
+    problem.fix =
+        "end other programs that hold the GPU's memory (nvidia-smi lists them), or lower what the run "
+        "takes: per_device_train_batch_size, cutoff_len, recompute: full";
+  }
+  throw Error(std::move(problem));
 }
 
 std::uint32_t alignment(const void* address) {
