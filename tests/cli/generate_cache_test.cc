@@ -118,7 +118,7 @@ TEST_F(GenerateFile, WrongSizesOfTheCacheAreRefusedInASentence) {
   refused("--kv-cache-bytes 100 --max-length 128", "does not hold one sequence of 128 tokens");
   refused("--kv-cache-bytes 100 --max-length 128", "raise --kv-cache-bytes");
   refused("--kv-cache-bytes 0", "--kv-cache-bytes");
-  refused("--kv-cache-bytes lots", "a number with a unit");
+  refused("--kv-cache-bytes lots", "or one with a unit");
   for (const char* share : {"0", "1.5", "nan", "-0.1"})
     refused("--gpu-memory-utilization " + std::string(share), "above 0, at most 1");
   refused("--gpu-memory-utilization 0.5", "computes on a CPU");
