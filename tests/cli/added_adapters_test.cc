@@ -208,7 +208,7 @@ TEST_F(AddedAdapters, WrongMergesAreRefusedAndLeaveNothing) {
     EXPECT_NE(run.err.find(says), std::string::npos) << command << ": " << run.err;
     EXPECT_FALSE(fs::exists(out));
   };
-  refused("export " + (folder_ / "b/checkpoint-3"), "where to write");
+  refused("export " + (folder_ / "b/checkpoint-3"), "no folder to write");
   refused("export " + (folder_ / "b/checkpoint-3") + " " + (folder_ / "a"), "holds an adapter already");
   refused("export " + (folder_ / "b/checkpoint-3") + " " + out + " lora_rank=3", "lora_rank=3");
 }

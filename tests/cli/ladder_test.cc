@@ -132,8 +132,9 @@ TEST(Ladder, FollowsWhatTheConfigurationLeavesOpen) {
 // Where sizes are left open, and none of them fits.
 TEST(Ladder, ARunThatCannotFitTellsIt) {
   const TemporaryFolder folder("ladder");
-  const Outcome run = shell("OCTETRUN_MEMORY_LIMIT=1 " OCTET_TRAINER " " +
-                            Task::get().train(folder / "run", "device=cpu recompute=auto"));
+  const Outcome run =
+      shell("OMP_NUM_THREADS=2 OCTETRUN_MEMORY_LIMIT=1 " OCTET_TRAINER " " +  // each thread has scratch
+            Task::get().train(folder / "run", "device=cpu recompute=auto"));
   EXPECT_EQ(run.code, 64) << run.both();
   EXPECT_EQ(errors_in(run), 1) << run.both();
   for (const char* piece :

@@ -44,14 +44,16 @@ class Setting {
   std::string base() const { return folder_ / "base"; }
   std::string rows() const { return folder_ / "rows.jsonl"; }
   const std::vector<Sample>& samples() const { return samples_; }
-  /// Eight steps in the order of the rows; the update is the sign of the gradient times the rate.
+  /// Eight steps in the order of the rows; the update is the sign of the gradient times the rate. Without
+  /// overlap, which takes messages of one step into the next wherever a core is spare.
   std::string train(const std::string& output, const std::string& more) const {
     return Task::get().train(
-        output, "model_name_or_path=" + base() + " train_from_scratch=false dataset=" + rows() +
-                    " disable_shuffling=true max_steps=8 learning_rate=1.0e-3 lr_scheduler_type=cosine "
-                    "warmup_steps=2 weight_decay=0 adam_beta1=0 adam_beta2=0 adam_epsilon=1.0e-12 "
-                    "max_grad_norm=0.05 gpu_hour_price=1800 report_to=tensorboard device=cpu " +
-                    more);
+        output,
+        "model_name_or_path=" + base() + " train_from_scratch=false dataset=" + rows() +
+            " disable_shuffling=true max_steps=8 learning_rate=1.0e-3 lr_scheduler_type=cosine "
+            "warmup_steps=2 weight_decay=0 adam_beta1=0 adam_beta2=0 adam_epsilon=1.0e-12 "
+            "max_grad_norm=0.05 gpu_hour_price=1800 report_to=tensorboard device=cpu overlap_comm=false " +
+            more);
   }
 
  private:
