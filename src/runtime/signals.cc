@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <cstddef>
 #include <cstring>
 
 #include "octet/base/error.h"
@@ -128,6 +129,18 @@ void ask_stop(int signal) {
   errno = error;
 }
 
+/// Has handlers of this thread run on a stack of their own, if it has none. Kernels that oneDNN writes (those
+/// of fp32 for AVX2, for one) keep values further below their stack pointer than the kernel of the system
+/// spares: a handler there would write over them. Signals to a process reach its first thread, which
+/// computes.
+void take_stack_for_handlers() {
+  static std::array<std::byte, std::size_t{256} << 10> stack;
+  stack_t before{};
+  if (::sigaltstack(nullptr, &before) != 0 || (before.ss_flags & SS_DISABLE) == 0) return;
+  const stack_t own{.ss_sp = stack.data(), .ss_flags = 0, .ss_size = stack.size()};
+  ::sigaltstack(&own, nullptr);
+}
+
 void handle(int signal, void (*handler)(int)) {
   struct sigaction before {};
   // nohup, and shells for what they start in the background, have signals ignored.
@@ -135,7 +148,7 @@ void handle(int signal, void (*handler)(int)) {
   if (may_be_ignored && ::sigaction(signal, nullptr, &before) == 0 && before.sa_handler == SIG_IGN) return;
   struct sigaction action {};
   action.sa_handler = handler;
-  action.sa_flags = SA_RESTART;
+  action.sa_flags = SA_RESTART | SA_ONSTACK;
   ::sigaction(signal, &action, nullptr);
 }
 
@@ -152,6 +165,7 @@ Signals::Signals(double grace_seconds, bool prints, bool term_is_an_end) {
   grace = static_cast<std::int64_t>(std::clamp(grace_seconds, 0.0, 1e6) * 1e9);
   speaks = prints;
   term_is_no_request = term_is_an_end;
+  take_stack_for_handlers();
   handle(SIGUSR1, ask_save);
   for (const int signal : kStops) handle(signal, ask_stop);
 }

@@ -24,18 +24,19 @@ def wait_until(condition, seconds, step=0.02):
 
 
 class Task:
-    """Data, a model of two small blocks and a configuration; a step of `samples` each."""
+    """Data of so many rows, a model of two small blocks of a width (a multiple of 32) and a configuration. A step ends with
+    its epoch, so that long ones want many rows or a wide model."""
 
-    def __init__(self, trainer, folder):
+    def __init__(self, trainer, folder, rows=240, width=32):
         self.trainer = str(Path(trainer).resolve())
         self.folder = Path(folder)
         made = self.folder / "made"
-        subprocess.run([self.trainer, "quickstart", str(made), "--rows", "240", "--held-out", "12"], check=True,
+        subprocess.run([self.trainer, "quickstart", str(made), "--rows", str(rows), "--held-out", "12"], check=True,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         path = made / "model" / "config.json"
         config = json.loads(path.read_text())
-        config.update(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=2,
-                      num_key_value_heads=1, head_dim=16)
+        config.update(hidden_size=width, intermediate_size=width * 3 // 2, num_hidden_layers=2,
+                      num_attention_heads=width // 16, num_key_value_heads=width // 32, head_dim=16)
         path.write_text(json.dumps(config))
         self.config = self.folder / "config.yaml"
         self.config.write_text(

@@ -10,7 +10,9 @@ namespace octet::runtime {
 /// SIGHUP and SIGUSR2 ask to stop: before the first step at once (exit code 76, nothing is lost), later after
 /// the step under way, with a checkpoint. Within `grace_seconds` of the first request further ones change
 /// nothing, since launchers and batch systems repeat themselves; one after that ends the process at once,
-/// with 128 + signal. A signal that whoever started the program had it ignore (nohup) stays ignored.
+/// with 128 + signal. A signal that whoever started the program had it ignore (nohup) stays ignored. Handlers
+/// run on a stack of their own (sigaltstack) in the thread that makes this, which must be the process's
+/// first.
 class Signals {
  public:
   /// `prints`: this rank says what the signals do; the others give it a moment to do so before they end.
