@@ -97,7 +97,9 @@ TEST_F(GenerateFile, AnswersInE4m3AreNotMixedWithOthers) {
     EXPECT_EQ(rows.size(), rows_of(Task::get().held_out()).size());
     EXPECT_TRUE(files.insert(slurp(folder_ / name)).second) << numbers << ": as without";
     answers("two_ranks.jsonl", told + numbers + " --overwrite", 2);
-    if (same_kernels) EXPECT_EQ(slurp(folder_ / "two_ranks.jsonl"), slurp(folder_ / name)) << numbers;
+    if (same_kernels) {
+      EXPECT_EQ(slurp(folder_ / "two_ranks.jsonl"), slurp(folder_ / name)) << numbers;
+    }
   }
   answers("kept.jsonl", told + "bf16");
   for (const std::string other : {"fp8", "bf16 --kv-cache-dtype fp8"}) {

@@ -357,11 +357,11 @@ TEST(Gemm, ScalesAreReadWhenTheStreamGetsThere) {
   Arena arena(*device);
   args.workspace.bytes = gemm_workspace(*device, args);
   args.workspace.data = arena.reserve("workspace", args.workspace.bytes);
-  cpu::enqueue(*other, [&] { a_scale = 0.5f, b_scale = 0.25f; });
+  octet::cpu::enqueue(*other, [&] { a_scale = 0.5f, b_scale = 0.25f; });
   other->record(*ready);
   compute->wait(*ready);
   gemm(*compute, args);
-  cpu::serve(*other);
+  octet::cpu::serve(*other);
   compute->synchronize();
   EXPECT_EQ(d, 0.75f);
 }
@@ -427,7 +427,7 @@ TEST(Gemm, WorksWithAnotherThreadCountThanPlanned) {
   Arena arena(*device);
   args.workspace.bytes = gemm_workspace(*device, args);
   args.workspace.data = arena.reserve("workspace", args.workspace.bytes);
-  cpu::set_op_threads(2);
+  octet::cpu::set_op_threads(2);
   gemm(*stream, args);
   EXPECT_EQ(d, std::vector<float>(static_cast<std::size_t>(n * n), 300.0f));
 }
