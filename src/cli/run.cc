@@ -1,7 +1,9 @@
 #include <algorithm>
+#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <exception>
+#include <thread>
 
 #include "command.h"
 #include "help/description.h"
@@ -80,8 +82,12 @@ std::string help(const Arguments& topic) {
 }
 
 int printed(const Error& e) {
-  // A silent Error says that another rank has printed it.
-  if (!e.problem().what.empty()) log::error(e.what());
+  if (e.problem().what.empty()) {
+    // Another rank prints it. mpirun ends all ranks when the first has failed: that one should be it.
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  } else {
+    log::error(e.what());
+  }
   return static_cast<int>(e.code());
 }
 
