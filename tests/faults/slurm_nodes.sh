@@ -30,7 +30,11 @@ start_slurm() {
     echo "PartitionName=all Nodes=n1,n2 Default=YES MaxTime=INFINITE State=UP OverSubscribe=YES"
   } >"$conf"
   echo "PMIxCliTmpDirBase=/run/octet-pmix" >"$slurm_folder/mpi.conf"
+  # In a root or container without control groups the daemons of newer versions (Debian 13) would not start.
+  [ -n "$(ls /sys/fs/cgroup 2>/dev/null)" ] || echo CgroupPlugin=disabled >"$slurm_folder/cgroup.conf"
   export SLURM_CONF=$conf
+  # Both nodes have this machine's addresses. Open MPI 5 asks the kernel for a route from one to the other, and finds none.
+  export OMPI_MCA_reachable=weighted
   munged --force --key-file="$slurm_folder/key" --socket="$slurm_folder/munge" --pid-file="$slurm_folder/munged.pid" \
     --log-file="$slurm_folder/munged.log" --seed-file="$slurm_folder/seed" || return 1
   slurmctld -f "$conf" -c || return 1
