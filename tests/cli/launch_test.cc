@@ -44,9 +44,10 @@ class Sbatch : public Launch {
   }
   void plugins(const std::string& list, const std::string& then) const {
     spill(folder_ / "plugins", list);
-    script("bin/srun", "[ \"$1\" = --mpi=list ] && { cat " + (folder_ / "plugins") +
-                           " >&2; exit 0; }\necho \"$@, launcher $OCTETRUN_LAUNCHER\" >" +
-                           (folder_ / "srun") + "\n" + then);
+    script("bin/srun",
+           "[ \"$1\" = --mpi=list ] && { cat " + (folder_ / "plugins") +
+               " >&2; exit 0; }\necho \"$@, launcher $OCTETRUN_LAUNCHER, $OMPI_MCA_reachable\" >" +
+               (folder_ / "srun") + "\n" + then);
   }
   Outcome batch(const std::string& words, const std::string& environment = "") const {
     return run("export SLURM_JOB_ID=17 SLURM_SUBMIT_DIR=" + folder_.path() + " " + environment + "; " +
@@ -57,7 +58,7 @@ class Sbatch : public Launch {
 TEST_F(Sbatch, StartsARankForEachTaskAndEndsAsTheyDo) {
   EXPECT_EQ(batch("c.yaml max_steps=3").code, 0);
   EXPECT_EQ(said("srun"), "--mpi=pmix --kill-on-bad-exit=1 " + (folder_ / "build/bin/trainer") +
-                              " c.yaml max_steps=3, launcher 1\n");
+                              " c.yaml max_steps=3, launcher 1, weighted\n");
   script("other/bin/trainer", "");
   plugins("pmi2 pmix_v5", "exit 75");
   const Outcome ended = batch("c.yaml", "OCTETRUN_BUILD=" + (folder_ / "other") + " SLURM_RESTART_COUNT=2");
@@ -224,6 +225,10 @@ TEST_F(Mpirun, DaemonsOnOtherNodesOfAJobAreNotEndedByStops) {
   EXPECT_EQ(agent("SLURM_NNODES=2 OMPI_MCA_orte_launch_agent=/opt/orted"), "/opt/orted\n");
   EXPECT_EQ(agent("SLURM_NNODES=1"), "as it is\n");
   EXPECT_EQ(agent("env -u SLURM_NNODES"), "as it is\n");
+  stands_in("mpirun (Open MPI) 5.0.7", "echo \"${PRTE_MCA_prte_launch_agent-as it is}\"");
+  EXPECT_EQ(agent("SLURM_NNODES=2"), "env --block-signal=HUP,INT,TERM,USR1,USR2 prted\n");
+  EXPECT_EQ(agent("SLURM_NNODES=2 PRTE_MCA_prte_launch_agent=/opt/prted"), "/opt/prted\n");
+  EXPECT_EQ(agent("SLURM_NNODES=1"), "as it is\n");
 }
 
 // srun launch/mpirun …: each task would start a run.
@@ -359,6 +364,29 @@ TEST_F(Mpirun, BannersBecomeOneMessageAndOtherLinesComeThrough) {
   EXPECT_EQ(
       said(rule + "echo \"There are not enough slots\"\n" + rule + "echo -----\n" + rule + "echo open\n", 1),
       line + "There are not enough slots\n" + line + "-----\n" + line + "open\n");
+}
+
+// Open MPI 5 ends with 0 then.
+TEST_F(Mpirun, AHostThatIsLostIsNoSuccess) {
+  const std::string rule = "printf '%078d\\n' 0 | tr 0 -\n";
+  for (const std::string words : {"echo 'PRTE has lost communication with a remote daemon.'\n",
+                                  "echo 'Sorry!  You were supposed to get help about:'\necho '    "
+                                  "node-died'\necho \"But I couldn't\"\n"}) {
+    stands_in("mpirun (Open MPI) 5.0.7", "exec >&2\n" + rule + words + rule + "exit 0");
+    const Outcome lost = start("-np 2 prog c.yaml", "TMPDIR=" + folder_.path());
+    EXPECT_EQ(lost.code, 75) << lost.both();
+    expect_says(lost.err, "error: mpirun has lost a host");
+    expect_says(lost.err, "where:    mpirun -np 2 prog c.yaml");
+    expect_says(lost.err, "goes on from its newest checkpoint");
+  }
+  stands_in("mpirun (Open MPI) 5.0.7",
+            "exec >&2\necho 'ssh: connect to host far port 22: Connection refused'\n" + rule +
+                "echo 'PRTE has lost communication with a remote daemon.'\n" + rule + "exit 255");
+  const Outcome refused = start("-np 2 prog c.yaml", "TMPDIR=" + folder_.path());
+  EXPECT_EQ(refused.code, 75);
+  expect_says(refused.err, "error: mpirun could not start on one of the hosts");
+  stands_in("mpirun (Open MPI) 5.0.7", "exec >&2\n" + rule + "echo 'Some other word.'\n" + rule + "exit 0");
+  EXPECT_EQ(start("-np 2 prog c.yaml", "TMPDIR=" + folder_.path()).code, 0);
 }
 
 TEST_F(Mpirun, ThatFailsOverSeveralProgramsIsToldToGetOne) {
