@@ -56,6 +56,7 @@ const std::vector<std::string>& schedule_names() {
                                                  "cosine_with_min_lr",
                                                  "cosine_warmup_with_min_lr",
                                                  "warmup_stable_decay",
+                                                 "reduce_lr_on_plateau",
                                                  "deepspeed_warmup",
                                                  "deepspeed_warmup_decay",
                                                  "deepspeed_warmup_cosine"};
@@ -94,6 +95,15 @@ Schedule::Course Schedule::course(const std::string& key, Course fallback) const
   if (word != nullptr && *word == "1-sqrt" && !deepspeed) return Course::one_minus_sqrt;
   refuse("the course of a phase is unknown", deepspeed ? "log or linear" : "linear, cosine or 1-sqrt",
          spelled(found->second), "lr_scheduler_kwargs." + key);
+}
+
+std::string Schedule::word(const std::string& key, const std::vector<std::string>& words) const {
+  const auto found = options_.arguments.find(key);
+  if (found == options_.arguments.end()) return words.front();
+  const auto* given = std::get_if<std::string>(&found->second);
+  if (given != nullptr && std::find(words.begin(), words.end(), *given) != words.end()) return *given;
+  refuse("a word of the schedule is unknown", list(words), spelled(found->second),
+         "lr_scheduler_kwargs." + key);
 }
 
 void Schedule::allow(const std::vector<std::string>& keys) const {
@@ -137,6 +147,8 @@ Schedule::Schedule(const ScheduleOptions& options) : options_(options) {
     timescale_ = number("timescale", static_cast<double>(usual), 1, kMostSteps);
   } else if (name == "warmup_stable_decay") {
     read_stable_decay();
+  } else if (name == "reduce_lr_on_plateau") {
+    read_plateau();
   } else if (name.starts_with("deepspeed_")) {
     read_deepspeed();
   } else {
@@ -195,6 +207,20 @@ void Schedule::read_deepspeed() {
   options_.warmup_steps = std::max<std::int64_t>(2, options_.warmup_steps);
   options_.total_steps = steps("total_num_steps", options_.total_steps);
   warmup_course_ = course("warmup_type", Course::log);
+}
+
+void Schedule::read_plateau() {
+  allow({"mode", "factor", "patience", "threshold", "threshold_mode", "cooldown", "min_lr", "eps"});
+  PlateauOptions plateau;
+  plateau.mode = word("mode", {"min", "max"});
+  plateau.factor = number("factor", plateau.factor, 0, std::nextafter(1.0, 0.0));
+  plateau.patience = steps("patience", plateau.patience);
+  plateau.threshold = number("threshold", plateau.threshold, 0, kInfinity);
+  plateau.threshold_mode = word("threshold_mode", {"rel", "abs"});
+  plateau.cooldown = steps("cooldown", plateau.cooldown);
+  plateau.min_lr = number("min_lr", plateau.min_lr, 0, kInfinity);
+  plateau.eps = number("eps", plateau.eps, 0, kInfinity);
+  plateau_.emplace(options_.learning_rate, plateau);
 }
 
 void Schedule::read_stable_decay() {
@@ -259,6 +285,7 @@ double Schedule::deepspeed(std::int64_t step) const {
 double Schedule::factor(std::int64_t step) const {
   check(step >= 0, "a schedule is asked for a step of at least 0");
   const std::string& name = options_.name;
+  if (plateau_) return options_.learning_rate > 0 ? plateau_->learning_rate() / options_.learning_rate : 1.0;
   if (name == "constant") return 1.0;
   if (name.starts_with("deepspeed_")) return deepspeed(step);
   if (step < options_.warmup_steps) return warm_up(step);

@@ -1,13 +1,17 @@
 // The optim room: what the optimizer does with gradients, apart from where they lie. Learning rates,
 // hyper-parameters and bias corrections are host arithmetic in double precision and functions of the step
-// alone, so that any rank can be at any step; the update and the norm of a slice are enqueued (update.h).
+// alone, but for a rate that follows evaluations (plateau.h), so that any rank can be at any step; the update
+// and the norm of a slice are enqueued (update.h).
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
+
+#include "octet/optim/plateau.h"
 
 namespace octet::optim {
 
@@ -48,26 +52,34 @@ struct ScheduleOptions {
 ///   deepspeed_warmup_decay           m + (1 - m) max(0, (T - i) / max(1, T - w))
 ///   deepspeed_warmup_cosine          r + (1 - r) (1 + cos(pi min(1, (i - w + 1) / max(1, T - w)))) / 2,
 ///                                    r = cos_min_ratio, 0.0001
+/// reduce_lr_on_plateau has no warm-up and does not know the step: its rate is that of plateau().
 class Schedule {
  public:
   /// Throws Error (usage) for an unknown name or argument, an argument of the wrong type or out of range.
   explicit Schedule(const ScheduleOptions& options);
   /// The rate of the update that follows `step` completed updates; the first one has step 0.
-  double learning_rate(std::int64_t step) const { return options_.learning_rate * factor(step); }
+  double learning_rate(std::int64_t step) const {
+    return plateau_ ? plateau_->learning_rate() : options_.learning_rate * factor(step);
+  }
   /// The same as a fraction of the peak.
   double factor(std::int64_t step) const;
   const ScheduleOptions& options() const { return options_; }
+  /// Of reduce_lr_on_plateau, which takes evaluations; null for all others.
+  Plateau* plateau() { return plateau_ ? &*plateau_ : nullptr; }
+  const Plateau* plateau() const { return plateau_ ? &*plateau_ : nullptr; }
 
  private:
   enum class Course { linear, cosine, one_minus_sqrt, log };
   double number(const std::string& key, double fallback, double low, double high) const;
   std::int64_t steps(const std::string& key, std::int64_t fallback) const;
   Course course(const std::string& key, Course fallback) const;
+  std::string word(const std::string& key, const std::vector<std::string>& words) const;
   void allow(const std::vector<std::string>& keys) const;
   void read_min_lr();
   void read_polynomial();
   void read_stable_decay();
   void read_deepspeed();
+  void read_plateau();
   double warm_up(std::int64_t step) const;
   double stable_decay(std::int64_t step) const;
   double deepspeed(std::int64_t step) const;
@@ -80,6 +92,7 @@ class Schedule {
   double warmup_floor_ = -1;  ///< where the warm-up begins, as a factor; negative: not given
   std::int64_t stable_steps_ = 0, decay_steps_ = 0;
   Course warmup_course_ = Course::linear, decay_course_ = Course::cosine;
+  std::optional<Plateau> plateau_;
 };
 
 /// All names, for messages and help.
