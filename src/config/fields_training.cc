@@ -112,9 +112,9 @@ void add_schedule(Table& t) {
       .decides_numbers();
   t.used("lr_scheduler_type", &Config::lr_scheduler_type,
          "Course of the learning rate: Hugging Face's schedules, and DeepSpeed's WarmupLR, WarmupDecayLR and "
-         "WarmupCosineLR under names that begin with deepspeed_.")
+         "WarmupCosineLR under names that begin with deepspeed_. reduce_lr_on_plateau needs evaluations "
+         "(eval_strategy) and lowers the rate where their loss gets no better; it has no warm-up.")
       .one_of(schedule_types())
-      .refuse(kPlateau, "a schedule here depends on the step alone; use cosine or warmup_stable_decay")
       .decides_numbers();
   t.used("lr_scheduler_kwargs", &Config::lr_scheduler_kwargs,
          "Arguments of the schedule: num_cycles (cosine, cosine_with_restarts); min_lr or min_lr_rate, "
@@ -123,7 +123,9 @@ void add_schedule(Table& t) {
          "decay_type, min_lr_ratio, num_cycles (warmup_stable_decay, which is stable for a third of what "
          "follows the warm-up and then decays unless told); warmup_type (log or linear), "
          "warmup_min_lr (deepspeed_warmup, and with total_num_steps deepspeed_warmup_decay); warmup_type, "
-         "warmup_min_ratio, cos_min_ratio, total_num_steps (deepspeed_warmup_cosine).")
+         "warmup_min_ratio, cos_min_ratio, total_num_steps (deepspeed_warmup_cosine); mode min or max, "
+         "factor 0.1, patience 10 and cooldown 0 (both evaluations), threshold 1e-4, threshold_mode rel or "
+         "abs, min_lr 0, eps 1e-8 (reduce_lr_on_plateau, as in PyTorch).")
       .decides_numbers();
   t.used("warmup_steps", &Config::warmup_steps,
          "Steps in which the rate rises from 0; below 1 a share of all steps.")

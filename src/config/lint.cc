@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "octet/config/derive.h"
+#include "settings.h"
 #include "value.h"
 
 namespace octet::config {
@@ -45,14 +46,40 @@ class Doubts {
         "learning_rate " + number_text(c_.learning_rate) +
             " is high for fine-tuning all weights; 1e-5 to 5e-5 is usual");
     add(c_.max_grad_norm == 0, "max_grad_norm is 0: gradients are not clipped");
-    add(c_.warmup_ratio > 0.5 ||
-            (c_.max_steps > 0 && c_.warmup_steps > static_cast<double>(c_.max_steps) / 2),
+    const bool plateau = c_.lr_scheduler_type == kPlateau;
+    add(!plateau && (c_.warmup_ratio > 0.5 ||
+                     (c_.max_steps > 0 && c_.warmup_steps > static_cast<double>(c_.max_steps) / 2)),
         "the rate rises for more than half of the run; lower warmup_steps or warmup_ratio");
     add(c_.max_steps > 0 && r_.is_set("num_train_epochs"),
         "max_steps wins over num_train_epochs, and both are set");
-    add(c_.warmup_steps > 0 && c_.warmup_ratio > 0, "warmup_steps wins over warmup_ratio, and both are set");
+    add(!plateau && c_.warmup_steps > 0 && c_.warmup_ratio > 0,
+        "warmup_steps wins over warmup_ratio, and both are set");
+    if (plateau) follows_evaluations();
     add(c_.num_train_epochs > 20 && c_.max_steps <= 0,
         "num_train_epochs is more than 20: fine-tuning mostly overfits before");
+  }
+
+  // Of reduce_lr_on_plateau.
+  void follows_evaluations() {
+    const Arguments& arguments = c_.lr_scheduler_kwargs;
+    const auto number = [&](const char* name, double fallback) {
+      const auto found = arguments.find(name);
+      return found == arguments.end() ? fallback : std::get<double>(found->second);
+    };
+    const auto mode = arguments.find("mode");
+    add(mode != arguments.end() && mode->second == std::variant<double, std::string>("max"),
+        "lr_scheduler_kwargs: {mode: max} takes a larger evaluation loss for the better one; min is usual");
+    add(number("min_lr", 0) >= c_.learning_rate && c_.learning_rate > 0,
+        "lr_scheduler_kwargs: min_lr is not below learning_rate: the rate never falls");
+    if (c_.max_steps <= 0 || c_.eval_strategy != "steps") return;
+    const std::int64_t each = interval_steps(c_.eval_steps.value_or(c_.logging_steps), c_.max_steps);
+    const double patience = number("patience", 10);
+    // The first evaluation is the best so far; a fall behind the last step changes nothing.
+    const std::int64_t used = (c_.max_steps - 1) / each;
+    add(static_cast<double>(used) < patience + 2,
+        "reduce_lr_on_plateau puts up with " + number_text(patience) +
+            " evaluations that are no better, and the run has " + std::to_string(used) +
+            " before its last step: the rate never falls; lower patience or eval_steps");
   }
 
   void precision() {

@@ -5,6 +5,7 @@
 #include "octet/base/strings.h"
 #include "octet/config/derive.h"
 #include "octet/config/schema.h"
+#include "settings.h"
 #include "value.h"
 
 namespace octet::config {
@@ -30,11 +31,18 @@ std::string harmless_text(const Field& field) {
   return text.empty() ? "null" : text;
 }
 
+// Whether a key decides the numbers of a run.
+bool decides(const Field& field, const Config& config) {
+  const bool evaluates =
+      field.name == "eval_strategy" || field.name == "eval_steps" || field.name == "eval_dataset";
+  return field.resume || (evaluates && config.lr_scheduler_type == kPlateau);
+}
+
 // The values that decide the numbers of a run, a line each.
 std::string identity(const Config& config) {
   std::string text;
   for (const Field& field : schema()) {
-    if (field.resume) text += field.name + "=" + value_text(field, config) + "\n";
+    if (decides(field, config)) text += field.name + "=" + value_text(field, config) + "\n";
   }
   return text;
 }
@@ -161,7 +169,7 @@ Strings resume_differences(const Config& was, const Config& wanted) {
   const Config saved = with_storage_of(was, was), now = with_storage_of(was, wanted);
   Strings differences;
   for (const Field& field : schema()) {
-    if (!field.resume) continue;
+    if (!decides(field, now)) continue;
     const std::string before = value_text(field, saved), after = value_text(field, now);
     if (before != after) differences.push_back(field.name + ": " + before + " -> " + after);
   }

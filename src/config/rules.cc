@@ -291,8 +291,16 @@ class Rules : RulesOf {
                   .fix = such_a_value(key)});
       }
     }
-    if (c_.warmup_steps > 0 && c_.warmup_ratio > 0) decides("warmup_steps", "warmup_ratio");
-    if (c_.warmup_steps >= 1 && c_.max_steps > 0 && c_.warmup_steps >= static_cast<double>(c_.max_steps)) {
+    const bool plateau = c_.lr_scheduler_type == kPlateau;
+    for (const auto& [key, value] : {std::pair<const char*, double>{"warmup_steps", c_.warmup_steps},
+                                     {"warmup_ratio", c_.warmup_ratio}}) {
+      if (!plateau || value == 0) continue;
+      note(said(key) + " (" + at(key) + ") changes nothing: " + named("lr_scheduler_type", kPlateau) +
+           " has no warm-up");
+    }
+    if (!plateau && c_.warmup_steps > 0 && c_.warmup_ratio > 0) decides("warmup_steps", "warmup_ratio");
+    if (!plateau && c_.warmup_steps >= 1 && c_.max_steps > 0 &&
+        c_.warmup_steps >= static_cast<double>(c_.max_steps)) {
       note("the run of " + std::to_string(c_.max_steps) + " steps ends before its warm-up of " +
            number_text(c_.warmup_steps) + " does");
     }

@@ -51,6 +51,7 @@ class DataRules : RulesOf {
     data();
     lengths();
     weights();
+    plateau();
     best_model();
   }
 
@@ -92,26 +93,45 @@ class DataRules : RulesOf {
               .fix = set_to("mix_strategy", "interleave_under") + ", or remove " + said("interleave_probs")});
   }
 
+  std::string noted(const char* key) const {
+    const auto found = r_.extra.find(key);
+    return found == r_.extra.end() ? std::string() : found->second;
+  }
+
+  // What asks for another metric than the loss, and how to do without.
+  void loss_alone(const std::string& what, const std::string& without) {
+    const std::string metric = noted("metric_for_best_model");
+    if (metric.empty() || metric == "loss" || metric == "eval_loss") return;
+    complain({.what = what + " " + named("metric_for_best_model", metric),
+              .expected = "eval_loss: evaluation computes the loss and nothing else",
+              .where = at("metric_for_best_model"),
+              .fix = set_to("metric_for_best_model", "eval_loss") + ", or " + without +
+                     std::string(metric.find("rouge") == std::string::npos
+                                     ? ""
+                                     : "; trainer generate CHECKPOINT --file HELD_OUT --rouge-l scores a "
+                                       "checkpoint")});
+  }
+
+  // The rate follows evaluations, by their loss. Its mode is an argument of the schedule, and
+  // greater_is_better is none of its matter.
+  void plateau() {
+    if (c_.lr_scheduler_type != kPlateau) return;
+    const std::string without = set_to("lr_scheduler_type", "cosine");
+    loss_alone("the learning rate cannot follow", without);
+    if (c_.eval_strategy != "no") return;
+    const bool evaluates = c_.val_size > 0 || !c_.eval_dataset.empty();
+    complain({.what = named("lr_scheduler_type", kPlateau) + " needs evaluations, and " +
+                      named("eval_strategy", "no") + " makes none",
+              .where = both("lr_scheduler_type", "eval_strategy"),
+              .fix = set_to("eval_strategy", "steps or epoch") +
+                     (evaluates ? "" : " with eval_dataset or val_size") + ", or " + without});
+  }
+
   // The best model is the one with the smallest evaluation loss of those that are kept.
   void best_model() {
     if (!c_.load_best_model_at_end) return;
-    const auto value = [&](const char* key) {
-      const auto found = r_.extra.find(key);
-      return found == r_.extra.end() ? std::string() : found->second;
-    };
-    const std::string metric = value("metric_for_best_model"), greater = value("greater_is_better");
-    if (!metric.empty() && metric != "loss" && metric != "eval_loss") {
-      complain({.what = "the best model cannot be found by " + named("metric_for_best_model", metric),
-                .expected = "eval_loss: evaluation computes the loss and nothing else",
-                .where = at("metric_for_best_model"),
-                .fix = set_to("metric_for_best_model", "eval_loss") + ", or " +
-                       set_to("load_best_model_at_end", "false") +
-                       std::string(metric.find("rouge") == std::string::npos
-                                       ? ""
-                                       : "; trainer generate CHECKPOINT --file HELD_OUT --rouge-l scores a "
-                                         "checkpoint")});
-    }
-    if (greater == "true") {
+    loss_alone("the best model cannot be found by", set_to("load_best_model_at_end", "false"));
+    if (noted("greater_is_better") == "true") {
       complain({.what = named("greater_is_better", "true") +
                         " asks for the model with the largest evaluation loss",
                 .where = at("greater_is_better"),

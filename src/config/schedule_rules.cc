@@ -1,5 +1,6 @@
 // Which schedules there are, which arguments each takes, and what they may be.
 #include <algorithm>
+#include <cmath>
 
 #include "octet/base/strings.h"
 #include "settings.h"
@@ -25,7 +26,7 @@ const Known kKnown[] = {
     {"cosine_warmup_with_min_lr", {"min_lr", "min_lr_rate", "num_cycles", "warmup_lr_rate"}},
     {"warmup_stable_decay",
      {"num_stable_steps", "num_decay_steps", "min_lr_ratio", "num_cycles", "decay_type", "warmup_type"}},
-    {kPlateau, {}},
+    {kPlateau, {"mode", "factor", "patience", "threshold", "threshold_mode", "cooldown", "min_lr", "eps"}},
     {"deepspeed_warmup", {"warmup_type", "warmup_min_lr"}},
     {"deepspeed_warmup_decay", {"warmup_type", "warmup_min_lr", "total_num_steps"}},
     {"deepspeed_warmup_cosine", {"warmup_type", "warmup_min_ratio", "cos_min_ratio", "total_num_steps"}},
@@ -50,18 +51,29 @@ void check_name(const std::string& name, const std::string& type, const std::str
             .fix = near.empty() ? "" : "did you mean '" + near + "'?"});
 }
 
+// The words that an argument may be; none where it is a number.
+Strings words_of(const std::string& name, const std::string& type) {
+  if (name == "mode") return {"min", "max"};
+  if (name == "threshold_mode") return {"rel", "abs"};
+  if (name != "decay_type" && name != "warmup_type") return {};
+  return type.starts_with("deepspeed_") ? Strings{"log", "linear"} : Strings{"linear", "cosine", "1-sqrt"};
+}
+
 void check_argument(const std::string& name, const std::variant<double, std::string>& value,
                     const std::string& type, const std::string& where) {
-  const Strings courses =
-      type.starts_with("deepspeed_") ? Strings{"log", "linear"} : Strings{"linear", "cosine", "1-sqrt"};
-  const bool word = name == "decay_type" || name == "warmup_type";
+  const Strings words = words_of(name, type);
+  const bool counts = name == "patience" || name == "cooldown", share = name == "factor";
   const auto* text = std::get_if<std::string>(&value);
   const auto* number = std::get_if<double>(&value);
-  const bool fits = word ? text != nullptr && std::ranges::find(courses, *text) != courses.end()
-                         : number != nullptr && *number >= 0;
+  const bool fits = !words.empty() ? text != nullptr && std::ranges::find(words, *text) != words.end()
+                                   : number != nullptr && *number >= 0 && !(share && *number >= 1) &&
+                                         !(counts && *number != std::floor(*number));
   if (fits) return;
   complain({.what = "argument '" + name + "' of the schedule cannot be used",
-            .expected = word ? listed(courses) : "a number of at least 0",
+            .expected = !words.empty() ? listed(words)
+                        : counts       ? "a whole number of at least 0"
+                        : share        ? "a number of at least 0 and below 1"
+                                       : "a number of at least 0",
             .found = text != nullptr ? "'" + *text + "'" : number_text(*number),
             .where = where,
             .fix = such_a_value("lr_scheduler_kwargs")});

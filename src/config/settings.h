@@ -96,7 +96,8 @@ void translate_environment(const Environment& environment, Sources& sources);
 /// Rules across keys; also resolves what follows from several keys (packing, dtypes).
 void apply_rules(Resolved& resolved, const LoadOptions& options);
 
-/// All schedules that lr_scheduler_type may name, in the order in which they are listed; kPlateau is refused.
+/// All schedules that lr_scheduler_type may name, in the order in which they are listed; the rate of kPlateau
+/// follows evaluations.
 Strings schedule_types();
 inline constexpr const char* kPlateau = "reduce_lr_on_plateau";
 

@@ -69,6 +69,7 @@ void Run::prepare_schedule() {
   total_steps_ = config::total_steps(config_, feed_->steps_per_epoch());
   if (config_.max_steps <= 0) total_steps_ = feed_->steps_until_end_of(total_steps_);
   schedule_ = std::make_unique<optim::Schedule>(setup::schedule_options(config_, total_steps_));
+  take_over_plateau();
 }
 
 runtime::InstanceOptions Run::engine_of(const config::Config& config, const plan::Choice& choice,

@@ -85,6 +85,13 @@ class Run {
   /// Throws Error (storage) when the disk has no room for that.
   void require_disk() const;
   void prepare_schedule();
+  /// Where the learning rate follows evaluations (plateau.cc): tells it the latest.
+  void tell_schedule();
+  /// Where the run that is gone on from was stopped in place of one: evaluates and tells it.
+  void make_up_for_evaluation();
+  /// What a checkpoint says of it, and going on from there.
+  void add_plateau(Json& state) const;
+  void take_over_plateau();
   /// save_async: auto.
   void choose_where_to_save();
   void prepare_engine();
@@ -155,13 +162,15 @@ class Run {
   void stand_at_checkpoint();
   /// Begins to take steps, or begins again.
   void start_steps();
-  void evaluate();
+  /// With so many passes over the data behind.
+  void evaluate(double epoch);
   /// Whether, with load_best_model_at_end, these weights are the best that were evaluated.
   bool is_best() const;
   /// The same of an earlier part of the run.
   void restore_best();
   /// Where eval_strategy and eval_steps say so.
   void evaluate_in_turn();
+  bool evaluates_here() const;
   /// Folder of checkpoints that output_dir does not take; empty where there is none.
   std::string fallback() const;
   void make_saver();
@@ -210,6 +219,8 @@ class Run {
   std::unique_ptr<feed::Feed> feed_;
   std::int64_t total_steps_ = 0;
   std::unique_ptr<optim::Schedule> schedule_;
+  /// Whether a stop took the place of an evaluation that the learning rate was to follow.
+  bool owes_evaluation_ = false;
   std::optional<checkpoint::Checkpoint> checkpoint_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<checkpoint::MemoryTier> memory_;  ///< where checkpoints are kept in memory

@@ -48,6 +48,7 @@ checkpoint::CheckpointContents Run::checkpoint_contents() const {
                         {"lr_scheduler_type", config_.lr_scheduler_type},
                         {"not_finite_in_a_row", not_finite_}};
   add_checks(contents.state);
+  add_plateau(contents.state);
   if (is_best()) {
     contents.state["best"] = {{"step", step_}, {"loss", evaluated_.loss}};
   } else if (best_.step >= 0) {

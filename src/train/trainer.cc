@@ -169,7 +169,7 @@ store::StepResult Run::train_step() {
   return result;
 }
 
-void Run::evaluate() {
+void Run::evaluate(double epoch) {
   begins("an evaluation");
   const auto start = Clock::now();
   const std::int64_t micro = config::evaluation_batch(config_, batch_.micro);
@@ -202,7 +202,7 @@ void Run::evaluate() {
   evaluated_ = {.step = step_, .loss = total / static_cast<double>(std::max<std::int64_t>(1, labels))};
   if (!reporter_) return;
   reporter_->evaluation({.step = step_,
-                         .epoch = feed_->step().epoch,
+                         .epoch = epoch,
                          .loss = evaluated_.loss,
                          .seconds = seconds_since(start),
                          .samples = items,
@@ -215,10 +215,16 @@ bool Run::turn(double interval, setup::When when) const {
   return when == setup::When::epoch && feed_->step().ends_epoch;
 }
 
+bool Run::evaluates_here() const {
+  return turn(config_.eval_steps.value_or(config_.logging_steps), setup::evaluates_when(config_));
+}
+
 void Run::evaluate_in_turn() {
   const bool last = step_ == total_steps_ && setup::evaluates_when(config_) != setup::When::never;
-  if (last || turn(config_.eval_steps.value_or(config_.logging_steps), setup::evaluates_when(config_)))
-    evaluate();
+  if (!last && !evaluates_here()) return;
+  evaluate(feed_->step().epoch);
+  // Not by one at the end alone, which a longer run would not have.
+  if (evaluates_here()) tell_schedule();
 }
 
 void Run::write_final_model() {
@@ -343,6 +349,7 @@ int Run::run() {
   signals.at_step(step_, saved_step_);
   signals.begin_steps();
   while (step_ < total_steps_ && !stopped) {
+    make_up_for_evaluation();
     train_step();
     if (goes_back()) continue;
     look_at_memory();

@@ -52,7 +52,12 @@ INSTANTIATE_TEST_SUITE_P(
                     ResumedRun{"block_three", "bf16=true fp8=true fp8_recipe=block zero_stage=3", 3},
                     ResumedRun{"pure_bf16_alone", "pure_bf16=true fp8=true", 0},
                     ResumedRun{"int8_three", "pure_bf16=true optim_dtype=int8 zero_stage=2", 3},
-                    ResumedRun{"current_three", "bf16=true fp8=true fp8_recipe=current", 3}),
+                    ResumedRun{"current_three", "bf16=true fp8=true fp8_recipe=current", 3},
+                    ResumedRun{"plateau_three",
+                               "bf16=true zero_stage=2 val_size=12 eval_strategy=steps eval_steps=1 "
+                               "lr_scheduler_type=reduce_lr_on_plateau lr_scheduler_kwargs.patience=1 "
+                               "lr_scheduler_kwargs.threshold=0.2",
+                               3}),
     [](const auto& param) { return param.param.name; });
 
 // One rank dies in the middle of a step, as from the kernel's memory killer.

@@ -1,4 +1,5 @@
 // Steps that stand out: skipped, left out with their data, or the end of the run; the same after a resume.
+#include "cli/rates.h"
 #include "cli/task.h"
 
 namespace octet::test {
@@ -108,6 +109,20 @@ TEST(SpikesOfRuns, ARunGoesBackAndLeavesTheDataOut) {
   EXPECT_EQ(parse_json(lines.at(11), "samples")["rows"][0][0][0], 11 * 8);
   EXPECT_EQ(parse_json(lines.at(12), "samples")["rows"][0][0][0], 14 * 8);
   EXPECT_EQ(parse_json(lines.at(13), "samples")["rows"][0][0][0], 15 * 8);
+}
+
+TEST(SpikesOfRuns, ARateThatFollowsEvaluationsGoesBackToo) {
+  const Unsteady task;
+  const optim::PlateauOptions options{.factor = 0.99, .patience = 0, .threshold = 0.9};
+  const Outcome run = task.train(
+      "run", "loss_spike_factor=3 spike_action=rollback eval_strategy=steps eval_steps=1 eval_dataset=" +
+                 Task::get().held_out() +
+                 " lr_scheduler_type=reduce_lr_on_plateau lr_scheduler_kwargs.factor=0.99 "
+                 "lr_scheduler_kwargs.patience=0 lr_scheduler_kwargs.threshold=0.9");
+  expect_success(run);
+  EXPECT_NE(run.err.find("gone back from step 14 to " + (task / "run/checkpoint-12")), std::string::npos)
+      << run.err;
+  expect_rates_follow(task / "run", options, 1.0e-2, 1);
 }
 
 TEST(SpikesOfRuns, OrEndIt) {

@@ -159,8 +159,45 @@ TEST(Rules, SchedulesTakeOnlyTheirOwnArguments) {
   EXPECT_NO_THROW(
       read("lr_scheduler_type: warmup_stable_decay\nlr_scheduler_kwargs: {num_decay_steps: 5, decay_type: "
            "linear}"));
+  const std::string plateau =
+      "val_size: 2\neval_strategy: epoch\nlr_scheduler_type: reduce_lr_on_plateau\nlr_scheduler_kwargs: ";
+  EXPECT_NO_THROW(
+      read(plateau +
+           "{mode: max, factor: 0.5, patience: 3, threshold: 1e-3, threshold_mode: abs, cooldown: 1, "
+           "min_lr: 1e-6, eps: 0}"));
+  EXPECT_SAYS(refusal(plateau + "{factor: 1}"), "at least 0 and below 1");
+  EXPECT_SAYS(refusal(plateau + "{patience: 1.5}"), "a whole number");
+  EXPECT_SAYS(refusal(plateau + "{cooldown: 1.5}"), "a whole number");
+  EXPECT_SAYS(refusal(plateau + "{mode: least}"), "min, max");
+  EXPECT_SAYS(refusal(plateau + "{threshold_mode: 3}"), "rel, abs");
+  EXPECT_SAYS(refusal(plateau + "{patient: 3}"), "did you mean 'patience'?");
   EXPECT_SAYS(refusal("lr_scheduler_kwargs: 3"), "map");
   EXPECT_SAYS(refusal("lr_scheduler_kwargs: {power: {a: 1}}"), "power");
+}
+
+TEST(Rules, ARateThatFollowsEvaluationsNeedsThem) {
+  const std::string plateau = "lr_scheduler_type: reduce_lr_on_plateau\n";
+  EXPECT_SAYS(refusal(plateau), "with eval_dataset or val_size");
+  const std::string held_out = refusal(plateau + "val_size: 2");
+  EXPECT_SAYS(held_out, "'lr_scheduler_type: reduce_lr_on_plateau' needs evaluations");
+  EXPECT_EQ(held_out.find("val_size"), std::string::npos) << held_out;
+  const std::string evaluates = plateau + "val_size: 2\neval_strategy: steps\n";
+  EXPECT_SAYS(refusal(evaluates + "metric_for_best_model: rougeL"), "the learning rate cannot follow");
+  EXPECT_NO_THROW(read(evaluates + "metric_for_best_model: loss\ngreater_is_better: false"));
+  EXPECT_TRUE(notes(read(evaluates + "warmup_ratio: 0.1"), "has no warm-up"));
+  EXPECT_TRUE(notes(read(evaluates + "warmup_steps: 9\nmax_steps: 3"), "warmup_steps"));
+  EXPECT_FALSE(notes(read(evaluates + "warmup_steps: 9\nmax_steps: 3"), "before its warm-up"));
+  EXPECT_FALSE(notes(read(evaluates), "has no warm-up"));
+}
+
+TEST(Rules, WhatIsEvaluatedDecidesTheNumbersOfARateThatFollowsIt) {
+  const std::string held_out = "val_size: 2\neval_strategy: steps\neval_steps: ";
+  const std::string plateau = "lr_scheduler_type: reduce_lr_on_plateau\n" + held_out;
+  const auto of = [](const std::string& yaml) { return read(yaml).config; };
+  EXPECT_EQ(resume_differences(of(plateau + "5"), of(plateau + "7")), Strings{"eval_steps: 5 -> 7"});
+  EXPECT_NE(resume_hash(of(plateau + "5")), resume_hash(of(plateau + "7")));
+  EXPECT_EQ(resume_differences(of(held_out + "5"), of(held_out + "7")), Strings{});
+  EXPECT_EQ(resume_hash(of(held_out + "5")), resume_hash(of(held_out + "7")));
 }
 
 TEST(Rules, AnArgumentOfTheScheduleCanBeOverriddenAlone) {
